@@ -1,0 +1,47 @@
+// Errors that a user can act on, and checks of our own invariants.
+//
+// Set-up errors are exceptions: one sentence of what is wrong, one of what to do, and the exit code of the command-line
+// contract. They are caught once, in main. CHECK guards internal invariants, stays on in release builds, and ends the
+// process with exit code 1: it is a bug in Sluice, never a condition of the environment.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace sluice {
+
+enum class ExitCode : int {
+  done = 0,
+  bug = 1,
+  usage = 2,
+  infeasible = 3,
+  environment = 4,
+  malformed_file = 5,
+  io = 6,
+  rank_lost = 7,
+  numerics = 8,
+  stopped = 75,
+};
+
+class Error : public std::runtime_error {
+ public:
+  // `what` and `remedy` are sentences without a final newline; control characters in user text must be escaped already.
+  Error(ExitCode code, const std::string& what, const std::string& remedy)
+      : std::runtime_error(what), code_(code), remedy_(remedy) {}
+  ExitCode code() const { return code_; }
+  const std::string& remedy() const { return remedy_; }
+
+ private:
+  ExitCode code_;
+  std::string remedy_;
+};
+
+[[noreturn]] void check_failed(const char* condition, const char* file, int line, const std::string& detail);
+
+// `text` with control characters and invalid UTF-8 shown as \xNN, for printing names that come from files.
+std::string printable(const std::string& text);
+
+}  // namespace sluice
+
+#define CHECK(condition, detail) \
+  ((condition) ? void() : ::sluice::check_failed(#condition, __FILE__, __LINE__, (detail)))

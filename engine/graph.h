@@ -1,0 +1,101 @@
+// A model as data: groups of parameters, segment templates made of ops, layers that bind templates to groups.
+//
+// Shapes are static: a Model is built for one slice (micro-batch x T). Layers use groups n to m: a tied embedding is one
+// group bound by two layers. Segments that are alike share one template, so a 96-layer model costs as much to describe as
+// a three-layer one. Activations connect segments into a graph, not a chain.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/op.h"
+
+namespace sluice {
+
+enum class Initializer : uint8_t { normal, zeros, ones };
+
+struct Parameter {           // one named tensor of a group
+  std::string name;          // global name, as in the family's Hugging Face checkpoints
+  Shape shape;
+  bool decay = true;         // weight decay applies (two or more dimensions)
+  Initializer initializer = Initializer::normal;
+  double standard_deviation = 0.02;
+  uint64_t offset = 0;       // first element within the group's flat buffer; multiples of 64 elements
+};
+
+struct Group {
+  std::string name;
+  bool trainable = true;
+  std::vector<Parameter> parameters;
+  uint64_t elements = 0;     // flat length with padding, a multiple of kGroupPadding
+};
+constexpr uint64_t kTensorPadding = 64;   // elements: a cache line of fp32 is 16, two lines of bf16 64
+constexpr uint64_t kGroupPadding = 2048;  // elements: 4096 bytes in 16-bit, so that every range can go by O_DIRECT
+
+// Assigns offsets and the padded length from the shapes, in order. Throws std::invalid_argument on overflow.
+void lay_out_group(Group& group);
+
+struct SegmentTensor {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::bf16;
+};
+
+struct SegmentParameter {
+  uint32_t slot;             // which of the segment's groups
+  uint32_t parameter;        // which of that group's parameters
+  Shape shape;
+};
+
+struct Segment {             // a template: ops over tensors, parameters named by group slot
+  std::string name;
+  std::vector<SegmentTensor> tensors;
+  std::vector<Op> ops;       // in order
+  std::vector<SegmentParameter> parameters;
+  std::vector<uint32_t> inputs;   // tensors that come from outside, in binding order
+  std::vector<uint32_t> outputs;  // tensors that other segments may read, in binding order
+  bool loss = false;         // ends in the loss: its forward runs only in evaluation, its backward emits the loss
+};
+
+enum class ActivationSource : uint8_t { segment, tokens, labels };
+
+struct Activation {          // one per slice
+  std::string name;
+  Shape shape;
+  DType dtype = DType::bf16;
+  ActivationSource source = ActivationSource::segment;
+};
+
+struct SegmentUse {          // a template bound to groups and activations
+  uint32_t segment;
+  std::vector<uint32_t> groups;   // by slot
+  std::vector<uint32_t> inputs;   // activations, as Segment::inputs
+  std::vector<uint32_t> outputs;  // activations, as Segment::outputs
+};
+
+struct Layer {
+  std::string name;
+  std::vector<SegmentUse> segments;
+};
+
+struct Model {
+  std::string family;        // "gpt2", "llama"
+  DType precision = DType::bf16;
+  int64_t micro_batch = 1, sequence = 0, vocabulary = 0;
+  std::vector<Group> groups;
+  std::vector<Segment> segments;
+  std::vector<Activation> activations;
+  std::vector<Layer> layers; // in forward order
+};
+
+// Parameters without padding; those of trainable groups only when asked.
+uint64_t parameter_count(const Model& model, bool trainable_only = false);
+
+// Throws std::invalid_argument with a sentence if a reference dangles, shapes disagree, or an activation has no producer.
+void check_model(const Model& model);
+
+// Operands of one op of a template, as its rule and the devices see them.
+OpShapes shapes_of(const Segment& segment, const Op& op, DType precision);
+
+}  // namespace sluice

@@ -1,0 +1,63 @@
+#include "engine/parallel.h"
+
+#ifdef SLUICE_PLAIN_THREADS
+#include <atomic>
+#include <thread>
+#include <vector>
+#else
+#include <tbb/blocked_range.h>
+#include <tbb/parallel_for.h>
+#include <tbb/partitioner.h>
+#include <tbb/task_arena.h>
+#endif
+
+namespace sluice {
+
+#ifdef SLUICE_PLAIN_THREADS
+
+struct Workers::Impl {};
+
+Workers::Workers(int threads) : threads_(threads) {}
+Workers::~Workers() = default;
+
+void Workers::parallel_for(int64_t count, const std::function<void(int64_t, int)>& body) {
+  std::atomic<int64_t> next{0};
+  const auto work = [&](int thread) {
+    for (int64_t i = next++; i < count; i = next++) body(i, thread);
+  };
+  std::vector<std::thread> others;
+  for (int t = 1; t < threads_ && t < count; ++t) others.emplace_back(work, t);
+  work(0);
+  for (std::thread& t : others) t.join();
+}
+
+#else
+
+struct Workers::Impl {
+  explicit Impl(int threads) : arena(threads) {}
+  tbb::task_arena arena;
+};
+
+Workers::Workers(int threads) : impl_(std::make_unique<Impl>(threads)), threads_(threads) {}
+Workers::~Workers() = default;
+
+void Workers::parallel_for(int64_t count, const std::function<void(int64_t, int)>& body) {
+  if (count <= 0) return;
+  if (count == 1 || threads_ == 1) {
+    for (int64_t i = 0; i < count; ++i) body(i, 0);
+    return;
+  }
+  impl_->arena.execute([&] {
+    tbb::parallel_for(
+        tbb::blocked_range<int64_t>(0, count, 1),
+        [&](const tbb::blocked_range<int64_t>& range) {
+          const int thread = tbb::this_task_arena::current_thread_index();
+          for (int64_t i = range.begin(); i < range.end(); ++i) body(i, thread);
+        },
+        tbb::simple_partitioner());
+  });
+}
+
+#endif
+
+}  // namespace sluice

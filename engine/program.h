@@ -1,0 +1,196 @@
+// The program: a training step as data. Planner passes write it; verifier, simulator and executors read it.
+//
+// tier        a row of the tier table: an address space with one arena; index 0 is the top, where segments run
+// link        a row of the link table: moves bytes between two tiers on a lane
+// lane        an in-order queue of instructions on one resource; `overlapping` lanes start an instruction once the one
+//             before has started (their completions are still counted in order), others once it has completed
+// buffer      storage with one home tier, cut into pieces; transfers, versions and waits are per piece
+// task        one entry of the abstract step, before tiers exist; operands are pieces of buffers with versions
+// instruction one entry of a body: a task or a transfer, with an address for every operand
+// body        a list of instructions that begins and ends in a declared state; several share the arenas
+// wait        (lane, n): that lane has completed its first n instructions of this body, or of the body before
+// ring        buffers that exist once per training step (or validation batch), in three slots: `back` 0 is the body's own
+//             slot, 1 the one before; Body::advance says how far a body moves each ring
+//
+// Rules that hold for every program (the verifier checks them):
+// - A body's list order is a legal serial order. Instruction n of a lane (from 1) is that lane's n-th in the list.
+// - No lane starts a body before every lane has completed the last but one; else waits are the only synchronisation.
+// - A permanent buffer has the same home address in every body, and its home is current at every boundary; staged copies
+//   and transient buffers end with the body.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/op.h"
+
+namespace sluice {
+
+using TierId = uint8_t;
+using LaneId = uint8_t;
+using BufferId = uint32_t;
+using BodyId = uint8_t;
+
+struct Tier {
+  std::string name;
+  uint64_t capacity = 0;   // bytes of its arena at most
+  uint64_t alignment = 1;  // of every placed range; a power of two
+  bool file = false;       // bytes live in files: reads and writes are requests with checksums
+};
+
+struct Link {
+  TierId from, to;
+  LaneId lane;
+};
+
+struct Lane {
+  std::string name;
+  bool overlapping = false;
+};
+
+enum class TaskKind : uint8_t {
+  forward,      // run a segment on a slice
+  backward,     // run a segment's backward on a slice, with or without running its forward again
+  round,        // round a group's gradient accumulator to working precision, emit block sums
+  norm,         // add the block sums of all groups
+  set_scalars,  // t, loss scale, clip factor and the optimizer's constants of this step
+  optimize,     // update one shard
+  load,         // fill one shard with its first values (initial, from a checkpoint, or from weights)
+  save,         // write one shard's state to the checkpoint
+};
+constexpr int kTaskKinds = 8;
+const char* task_kind_name(TaskKind kind);
+
+// Where a kind of task runs.
+struct Unit {
+  TaskKind kind;
+  LaneId lane;
+  TierId tier;
+};
+
+// How a device (with the host and drives around it) describes itself to the planner.
+struct Machine {
+  std::vector<Tier> tiers;
+  std::vector<Link> links;
+  std::vector<Lane> lanes;
+  std::vector<Unit> units;  // one per kind
+};
+
+enum class BufferClass : uint8_t { weights, gradients, state, activations, workspace, scalars };
+const char* buffer_class_name(BufferClass c);
+
+constexpr uint8_t kNoRing = 255;
+constexpr int kRingSlots = 3;
+
+struct Buffer {
+  std::string name;
+  BufferClass kind = BufferClass::activations;
+  std::vector<uint64_t> cuts;  // piece p is bytes [cuts[p], cuts[p+1]); cuts.front() == 0
+  TierId home = 0;
+  bool permanent = false;      // lives across bodies, at home_offset
+  uint8_t ring = kNoRing;      // else permanent, kRingSlots copies at home_offset + slot * slot_stride
+  uint64_t home_offset = 0;
+  uint64_t slot_stride = 0;
+  uint64_t bytes() const { return cuts.back(); }
+  uint32_t pieces() const { return static_cast<uint32_t>(cuts.size() - 1); }
+};
+
+enum class Access : uint8_t { read, write, add };  // write: nothing of what was there is needed; add: read and write
+
+// Pieces [first, last) of a buffer. Every piece counts its versions within a body: permanent buffers begin at 0 with what
+// the body before left, transient ones have no content before version 1; every write or add makes the next.
+struct Operand {
+  BufferId buffer = 0;
+  uint32_t first = 0, last = 0;
+  Access access = Access::read;
+  uint32_t version = 0;  // read, add: the version that must be found; write: the version found or to be replaced
+  uint8_t back = 0;      // ring slot, counted back from the body's own
+};
+
+struct Task {
+  TaskKind kind;
+  uint32_t subject = 0;    // forward, backward: segment use in forward order; round, optimize, load, save: group
+  uint32_t slice = 0;      // forward, backward: slice; optimize, load, save: shard
+  bool recompute = false;  // backward: runs the forward again
+  double flops = 0;
+  uint64_t bytes = 0;      // memory traffic at least, for the cost model
+  std::vector<Operand> operands;
+};
+
+struct Place {
+  TierId tier = 0;
+  uint64_t offset = 0;     // of the operand's first byte; ring operands at home: of slot 0
+};
+
+struct Wait {
+  LaneId lane = 0;
+  uint32_t count = 0;      // that lane has completed its first `count` instructions
+};
+
+constexpr uint32_t kNoTask = UINT32_MAX;
+
+struct Instruction {
+  LaneId lane = 0;
+  uint32_t task = kNoTask;          // index into Body::tasks; kNoTask: a transfer, operands are {source read, target write}
+  std::vector<Operand> operands;    // of a task: exactly the task's
+  std::vector<Place> places;        // by operand
+  std::vector<Wait> waits;                         // within this body
+  std::vector<std::vector<Wait>> waits_before;     // on the body before; by Body::predecessors
+};
+
+enum class BodyState : uint8_t { empty, clean, pending };  // pending: rounded gradients wait for their update
+
+struct Body {
+  std::string name;
+  BodyState start = BodyState::clean, end = BodyState::clean;
+  std::vector<uint8_t> advance;       // by ring: 0 or 1
+  std::vector<BodyId> predecessors;   // every body whose end state is this body's start state, in order of id
+  std::vector<Task> tasks;            // in the order that lowering gave
+  std::vector<Instruction> instructions;
+  std::vector<uint64_t> peak_bytes;   // by tier: highest address in use, permanent homes included
+};
+
+struct Program {
+  Machine machine;
+  std::vector<std::string> rings;
+  std::vector<Buffer> buffers;
+  std::vector<Body> bodies;
+  std::vector<uint64_t> arena_bytes;  // by tier: the largest peak of any body
+};
+
+inline uint64_t operand_begin(const Buffer& b, const Operand& o) { return b.cuts[o.first]; }
+inline uint64_t operand_bytes(const Buffer& b, const Operand& o) { return b.cuts[o.last] - b.cuts[o.first]; }
+
+// The address of a ring operand at home depends on the ring's position, which counts the advances of all bodies so far:
+// slot = (position after this body's own advance - back) mod kRingSlots. For a body A directly before B, with B's newest
+// slot as 0: an operand of B lies `back` slots behind, one of A lies `back + B.advance[ring]` slots behind.
+// Staged copies of ring operands are placed as any other range.
+
+// The text form: everything above, one line a row, parseable. parse throws std::invalid_argument with line and reason.
+std::string to_text(const Program& program);
+Program program_from_text(const std::string& text);
+
+// Scalars of one training step, one ring slot. Four pieces, so that hazards are exact: who writes is in brackets.
+struct StepScalars {
+  struct alignas(64) Input {      // [trainer, before the body is issued]
+    double learning_rate;
+    double valid_tokens;          // labels that count, over all slices
+  } input;
+  struct alignas(64) Loss {       // [backward of the loss segment, slice by slice]
+    double sum;                   // over the step's valid tokens
+  } loss;
+  struct alignas(64) Norm {       // [norm]
+    double norm;                  // of the gradient without loss scale, before clipping
+  } norm;
+  struct alignas(64) Update {     // [set_scalars]; the next step reads the first three
+    int64_t t;                    // updates that were not skipped
+    double loss_scale;            // for the next step's backward
+    int64_t clean_steps;          // since the scale last changed
+    int64_t skipped_steps;        // in total
+    float b1, b2, k1, k2, a, r, eps, d, s;  // AdamWConstants
+    uint32_t skip;                // this step's update is skipped
+  } update;
+};
+
+}  // namespace sluice
