@@ -1,0 +1,212 @@
+#include "engine/graph.h"
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+namespace sluice {
+namespace {
+
+[[noreturn]] void reject(const std::string& sentence) { throw std::invalid_argument(sentence); }
+
+std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+// Elements of a parameter; dimensions are at least 1. At 2^56 elements fp32 planes, padding and sums of several
+// groups still fit 64 bits with room to spare.
+constexpr uint64_t kElementsMax = uint64_t{1} << 56;
+
+uint64_t parameter_elements(const Parameter& parameter) {
+  uint64_t elements = 1;
+  for (const int64_t dimension : parameter.shape) {
+    if (dimension < 1) reject(fmt::format("{} has shape {}.", parameter.name, shape_text(parameter.shape)));
+    if (static_cast<uint64_t>(dimension) > kElementsMax / elements)
+      reject(fmt::format("{} {} has more than 2^56 elements.", parameter.name, shape_text(parameter.shape)));
+    elements *= static_cast<uint64_t>(dimension);
+  }
+  return elements;
+}
+
+uint64_t round_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+void lay_out_group(Group& group) {
+  uint64_t elements = 0;
+  for (Parameter& parameter : group.parameters) {
+    parameter.offset = elements;
+    elements += round_up(parameter_elements(parameter), kTensorPadding);
+    if (elements > kElementsMax) reject(fmt::format("Group {} has more than 2^56 elements.", group.name));
+  }
+  group.elements = round_up(elements, kGroupPadding);
+}
+
+uint64_t parameter_count(const Model& model, bool trainable_only) {
+  uint64_t count = 0;
+  for (const Group& group : model.groups)
+    for (const Parameter& parameter : group.parameters)
+      if (group.trainable || !trainable_only) count += parameter_elements(parameter);
+  return count;
+}
+
+OpShapes shapes_of(const Segment& segment, const Op& op, DType precision) {
+  OpShapes shapes{.kind = op.kind, .attributes = op.attributes, .precision = precision};
+  for (const uint32_t tensor : op.inputs) shapes.inputs.push_back(segment.tensors[tensor].shape);
+  for (const uint32_t tensor : op.outputs) shapes.outputs.push_back(segment.tensors[tensor].shape);
+  for (const uint32_t parameter : op.parameters)
+    shapes.parameters.push_back(segment.parameters[parameter].shape);
+  return shapes;
+}
+
+namespace {
+
+void check_groups(const Model& model) {
+  std::set<std::string> group_names, tensor_names;
+  for (const Group& group : model.groups) {
+    if (!group_names.insert(group.name).second) reject(fmt::format("Two groups are named {}.", group.name));
+    uint64_t end = 0;
+    for (const Parameter& parameter : group.parameters) {
+      if (!tensor_names.insert(parameter.name).second)
+        reject(fmt::format("Two tensors are named {}.", parameter.name));
+      if (parameter.offset % kTensorPadding != 0 || parameter.offset < end)
+        reject(fmt::format("{} does not start aligned behind the tensor before it.", parameter.name));
+      end = parameter.offset + parameter_elements(parameter);
+    }
+    if (group.elements % kGroupPadding != 0 || group.elements < end)
+      reject(fmt::format("Group {} is not laid out: {} elements.", group.name, group.elements));
+  }
+}
+
+// Every index of the op lies inside its segment, counts agree with the rule, and what the op writes is what the
+// rule infers.
+void check_op(const Segment& segment, const Op& op, DType precision) {
+  const OpRule& rule = op_rule(op.kind);
+  const auto where = [&] { return fmt::format("Segment {}, {}: ", segment.name, rule.name); };
+  for (const auto* list : {&op.inputs, &op.outputs})
+    for (const uint32_t tensor : *list)
+      if (tensor >= segment.tensors.size()) reject(where() + fmt::format("there is no tensor {}.", tensor));
+  for (const uint32_t parameter : op.parameters)
+    if (parameter >= segment.parameters.size())
+      reject(where() + fmt::format("there is no parameter {}.", parameter));
+  if (op.inputs.size() < rule.inputs_min || op.inputs.size() > rule.inputs_max)
+    reject(where() + fmt::format("{} inputs.", op.inputs.size()));
+  if (op.parameters.size() < rule.parameters_min || op.parameters.size() > rule.parameters_max)
+    reject(where() + fmt::format("{} parameters.", op.parameters.size()));
+  std::vector<Shape> shapes;
+  std::vector<DType> dtypes;
+  rule.infer(shapes_of(segment, op, precision), shapes, dtypes);
+  if (shapes.size() != op.outputs.size()) reject(where() + fmt::format("{} outputs.", op.outputs.size()));
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const SegmentTensor& out = segment.tensors[op.outputs[i]];
+    if (out.shape != shapes[i] || out.dtype != dtypes[i])
+      reject(where() + fmt::format("{} is {} {}, the rule says {} {}.", out.name, dtype_name(out.dtype),
+                                   shape_text(out.shape), dtype_name(dtypes[i]), shape_text(shapes[i])));
+  }
+}
+
+// A tensor is an input of the segment or is written by one op, before anything reads it.
+void check_segment(const Segment& segment, DType precision) {
+  std::vector<bool> written(segment.tensors.size(), false);
+  const auto name = [&](uint32_t tensor) {
+    if (tensor >= segment.tensors.size()) reject(fmt::format("Segment {}: no tensor {}.", segment.name, tensor));
+    return segment.tensors[tensor].name;
+  };
+  const auto write = [&](uint32_t tensor) {
+    const std::string tensor_name = name(tensor);
+    if (written[tensor]) reject(fmt::format("Segment {}: {} is written twice.", segment.name, tensor_name));
+    written[tensor] = true;
+  };
+  const auto read = [&](uint32_t tensor) {
+    const std::string tensor_name = name(tensor);
+    if (!written[tensor])
+      reject(fmt::format("Segment {}: {} is read before it is written.", segment.name, tensor_name));
+  };
+  for (const uint32_t tensor : segment.inputs) write(tensor);
+  for (const Op& op : segment.ops) {
+    check_op(segment, op, precision);
+    for (const uint32_t tensor : op.inputs) read(tensor);
+    for (const uint32_t tensor : op.outputs) write(tensor);
+  }
+  for (const uint32_t tensor : segment.outputs) {
+    read(tensor);
+    if (std::count(segment.inputs.begin(), segment.inputs.end(), tensor) != 0)
+      reject(fmt::format("Segment {}: {} is input and output.", segment.name, name(tensor)));
+  }
+  if (segment.ops.empty()) reject(fmt::format("Segment {} has no ops.", segment.name));
+  if (segment.loss != (segment.ops.back().kind == OpKind::linear_cross_entropy))
+    reject(fmt::format("Segment {}: `loss` and the last op disagree.", segment.name));
+}
+
+void check_group_binding(const Model& model, const Segment& segment, const SegmentUse& use,
+                         const std::string& where) {
+  for (const uint32_t group : use.groups)
+    if (group >= model.groups.size()) reject(where + fmt::format("there is no group {}.", group));
+  for (const SegmentParameter& wanted : segment.parameters) {
+    if (wanted.slot >= use.groups.size())
+      reject(where + fmt::format("group slot {} is not bound.", wanted.slot));
+    const Group& group = model.groups[use.groups[wanted.slot]];
+    if (wanted.parameter >= group.parameters.size())
+      reject(where + fmt::format("group {} has no parameter {}.", group.name, wanted.parameter));
+    const Parameter& parameter = group.parameters[wanted.parameter];
+    if (parameter.shape != wanted.shape)
+      reject(where + fmt::format("{} is {}, the segment wants {}.", parameter.name,
+                                 shape_text(parameter.shape), shape_text(wanted.shape)));
+  }
+}
+
+void check_activation_binding(const Model& model, const Segment& segment,
+                              const std::vector<uint32_t>& tensors,
+                              const std::vector<uint32_t>& activations, const std::string& where) {
+  if (tensors.size() != activations.size())
+    reject(where + fmt::format("{} activations for {} tensors.", activations.size(), tensors.size()));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (activations[i] >= model.activations.size())
+      reject(where + fmt::format("there is no activation {}.", activations[i]));
+    const Activation& activation = model.activations[activations[i]];
+    const SegmentTensor& tensor = segment.tensors[tensors[i]];
+    if (activation.shape != tensor.shape || activation.dtype != tensor.dtype)
+      reject(where + fmt::format("activation {} is {} {}, tensor {} is {} {}.", activation.name,
+                                 dtype_name(activation.dtype), shape_text(activation.shape), tensor.name,
+                                 dtype_name(tensor.dtype), shape_text(tensor.shape)));
+  }
+}
+
+// Layers in forward order: what a segment reads was produced by an earlier one, or comes with the batch.
+void check_layers(const Model& model) {
+  std::vector<bool> produced;
+  for (const Activation& activation : model.activations)
+    produced.push_back(activation.source != ActivationSource::segment);
+  for (const Layer& layer : model.layers)
+    for (const SegmentUse& use : layer.segments) {
+      if (use.segment >= model.segments.size())
+        reject(fmt::format("Layer {}: there is no segment {}.", layer.name, use.segment));
+      const Segment& segment = model.segments[use.segment];
+      const std::string where = fmt::format("Layer {}, segment {}: ", layer.name, segment.name);
+      check_group_binding(model, segment, use, where);
+      check_activation_binding(model, segment, segment.inputs, use.inputs, where);
+      check_activation_binding(model, segment, segment.outputs, use.outputs, where);
+      for (const uint32_t activation : use.inputs)
+        if (!produced[activation])
+          reject(where + fmt::format("nothing produces activation {}.", model.activations[activation].name));
+      for (const uint32_t activation : use.outputs) {
+        if (produced[activation])
+          reject(where + fmt::format("activation {} has two producers.", model.activations[activation].name));
+        produced[activation] = true;
+      }
+    }
+  for (size_t i = 0; i < produced.size(); ++i)
+    if (!produced[i]) reject(fmt::format("Nothing produces activation {}.", model.activations[i].name));
+}
+
+}  // namespace
+
+void check_model(const Model& model) {
+  if (model.micro_batch < 1 || model.sequence < 1)
+    reject(fmt::format("The slice is {} sequences of {} tokens.", model.micro_batch, model.sequence));
+  check_groups(model);
+  for (const Segment& segment : model.segments) check_segment(segment, model.precision);
+  check_layers(model);
+}
+
+}  // namespace sluice
