@@ -1,10 +1,10 @@
 #include "engine/graph.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 #include <stdexcept>
-
-#include <fmt/format.h>
 
 namespace sluice {
 namespace {
@@ -13,8 +13,8 @@ namespace {
 
 std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-// Elements of a parameter; dimensions are at least 1. At 2^56 elements fp32 planes, padding and sums of several
-// groups still fit 64 bits with room to spare.
+// Elements of a parameter; dimensions are at least 1. At 2^56 elements fp32 planes, padding and sums of
+// several groups still fit 64 bits with room to spare.
 constexpr uint64_t kElementsMax = uint64_t{1} << 56;
 
 uint64_t parameter_elements(const Parameter& parameter) {
@@ -78,8 +78,8 @@ void check_groups(const Model& model) {
   }
 }
 
-// Every index of the op lies inside its segment, counts agree with the rule, and what the op writes is what the
-// rule infers.
+// Every index of the op lies inside its segment, counts agree with the rule, and what the op writes is what
+// the rule infers.
 void check_op(const Segment& segment, const Op& op, DType precision) {
   const OpRule& rule = op_rule(op.kind);
   const auto where = [&] { return fmt::format("Segment {}, {}: ", segment.name, rule.name); };
@@ -109,7 +109,8 @@ void check_op(const Segment& segment, const Op& op, DType precision) {
 void check_segment(const Segment& segment, DType precision) {
   std::vector<bool> written(segment.tensors.size(), false);
   const auto name = [&](uint32_t tensor) {
-    if (tensor >= segment.tensors.size()) reject(fmt::format("Segment {}: no tensor {}.", segment.name, tensor));
+    if (tensor >= segment.tensors.size())
+      reject(fmt::format("Segment {}: no tensor {}.", segment.name, tensor));
     return segment.tensors[tensor].name;
   };
   const auto write = [&](uint32_t tensor) {
@@ -156,8 +157,8 @@ void check_group_binding(const Model& model, const Segment& segment, const Segme
 }
 
 void check_activation_binding(const Model& model, const Segment& segment,
-                              const std::vector<uint32_t>& tensors,
-                              const std::vector<uint32_t>& activations, const std::string& where) {
+                              const std::vector<uint32_t>& tensors, const std::vector<uint32_t>& activations,
+                              const std::string& where) {
   if (tensors.size() != activations.size())
     reject(where + fmt::format("{} activations for {} tensors.", activations.size(), tensors.size()));
   for (size_t i = 0; i < tensors.size(); ++i) {

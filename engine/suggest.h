@@ -1,0 +1,17 @@
+// "Did you mean": the candidate nearest to a misspelt word. Set-up code only, any thread.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace sluice {
+
+// The first candidate with the fewest edits (insert, delete, replace, swap two neighbours; case ignored), or
+// "" when more than a third of the longer word would have to change. Optimal string alignment distance:
+// Boytsov, "Indexing methods for approximate dictionary searching" (2011), section 2.2.
+std::string nearest(const std::string& word, std::span<const std::string> candidates);
+
+// The sentence that errors append: "Did you mean X?" or, when nothing is near, "Known are A, B, C."
+std::string suggestion(const std::string& word, std::span<const std::string> candidates);
+
+}  // namespace sluice
