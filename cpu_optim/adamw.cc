@@ -1,0 +1,115 @@
+// AdamW (Loshchilov, Hutter 2019, arXiv:1711.05101) by PyTorch's formula, in one pass over memory.
+//
+// Each operation is the one that the header names, rounded once, so every target gives the same bits. Ordinary stores and
+// no software prefetch: both were measured, and both lost.
+#include "cpu_optim/optimizer.h"
+
+#include <cmath>
+
+#include "cpu_optim/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu_optim/adamw.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "cpu_optim/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::HWY_NAMESPACE {
+
+// `weights` may be nullptr (fp32: the master is the weight).
+template <class T>
+HWY_INLINE void adamw(float* HWY_RESTRICT master, float* HWY_RESTRICT first_moment, float* HWY_RESTRICT second_moment,
+                      const T* HWY_RESTRICT gradient, T* HWY_RESTRICT weights, size_t elements,
+                      const AdamWConstants& c) {
+  const Floats d;
+  const FloatVector b1 = hn::Set(d, c.b1), b2 = hn::Set(d, c.b2), k1 = hn::Set(d, c.k1), k2 = hn::Set(d, c.k2);
+  const FloatVector minus_a = hn::Set(d, -c.a), r = hn::Set(d, c.r), eps = hn::Set(d, c.eps);
+  const FloatVector decay = hn::Set(d, c.d), s = hn::Set(d, c.s);
+  for_each_vector(elements, [&](size_t i, auto lanes) HWY_ATTR {
+    const FloatVector g = hn::Mul(lanes.load(gradient + i), s);
+    const FloatVector m = fma(b1, lanes.load(first_moment + i), hn::Mul(k1, g));
+    const FloatVector v = fma(b2, lanes.load(second_moment + i), hn::Mul(hn::Mul(k2, g), g));
+    const FloatVector step = hn::Div(m, fma(hn::Sqrt(v), r, eps));
+    const FloatVector w = fma(minus_a, step, hn::Mul(lanes.load(master + i), decay));
+    lanes.store(m, first_moment + i);
+    lanes.store(v, second_moment + i);
+    lanes.store(w, master + i);
+    if (weights != nullptr) lanes.store(w, weights + i);
+  });
+}
+
+void adamw_range(const AdamWRange& range, const AdamWConstants& c) {
+  with_precision(range.precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    adamw(range.master, range.first_moment, range.second_moment, static_cast<const T*>(range.gradient),
+          static_cast<T*>(range.weights), range.elements, c);
+  });
+}
+
+}  // namespace sluice::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice {
+namespace {
+
+HWY_EXPORT(adamw_range);
+
+// Elements of one task: small enough to spread a shard over the threads, 1.8 MB of traffic.
+constexpr uint64_t kRange = 65536;
+
+AdamWRange part(const AdamWRange& all, uint64_t begin, uint64_t elements) {
+  const uint64_t bytes = begin * dtype_bytes(all.precision);
+  AdamWRange p = all;
+  p.master += begin;
+  p.first_moment += begin;
+  p.second_moment += begin;
+  p.gradient = static_cast<const std::byte*>(all.gradient) + bytes;
+  p.weights = all.weights == nullptr ? nullptr : static_cast<std::byte*>(all.weights) + bytes;
+  p.elements = elements;
+  return p;
+}
+
+template <class Body>
+void for_each_part(const AdamWRange& range, Workers& workers, const Body& body) {
+  CHECK((range.weights == nullptr) == (range.precision == DType::f32), "fp32 weights are the master");
+  const auto parts = static_cast<int64_t>((range.elements + kRange - 1) / kRange);
+  workers.parallel_for(parts, [&](int64_t i, int) {
+    const uint64_t begin = static_cast<uint64_t>(i) * kRange;
+    body(part(range, begin, std::min(kRange, range.elements - begin)));
+  });
+}
+
+}  // namespace
+
+AdamWConstants prepare_adamw(const AdamWOptions& options, int64_t t, double learning_rate, double clip_factor,
+                             double loss_scale) {
+  CHECK(t >= 1, "updates are counted from 1");
+  const double b1 = options.beta1, b2 = options.beta2, power = static_cast<double>(t);
+  AdamWConstants c;
+  c.b1 = static_cast<float>(b1);
+  c.b2 = static_cast<float>(b2);
+  c.k1 = static_cast<float>(1 - b1);
+  c.k2 = static_cast<float>(1 - b2);
+  c.a = static_cast<float>(learning_rate / (1 - std::pow(b1, power)));
+  c.r = static_cast<float>(1 / std::sqrt(1 - std::pow(b2, power)));
+  c.eps = static_cast<float>(options.epsilon);
+  c.d = static_cast<float>(1 - learning_rate * options.weight_decay);
+  c.s = static_cast<float>(clip_factor / loss_scale);
+  return c;
+}
+
+void apply_adamw(const AdamWRange& range, const AdamWConstants& constants, Workers& workers) {
+  AdamWConstants c = constants;
+  if (!range.decay) c.d = 1;
+  for_each_part(range, workers, [&](const AdamWRange& p) { HWY_DYNAMIC_DISPATCH(adamw_range)(p, c); });
+}
+
+void refresh_weights(const AdamWRange& range, Workers& workers) {
+  if (range.precision == DType::f32) return;
+  for_each_part(range, workers, [](const AdamWRange& p) { round_to(p.precision, p.master, p.weights, p.elements); });
+}
+
+}  // namespace sluice
+#endif

@@ -1,0 +1,122 @@
+// Vectors of fp32 from and to fp32, bf16 and f16 in memory, whole and partial, and a multiply-add that is fused on every
+// target. Compiled once a target by files that use Highway's foreach_target; any alignment.
+#if defined(SLUICE_CPU_OPTIM_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SLUICE_CPU_OPTIM_SIMD_INL_H_
+#undef SLUICE_CPU_OPTIM_SIMD_INL_H_
+#else
+#define SLUICE_CPU_OPTIM_SIMD_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+
+#include "cpu_optim/half.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::ScalableTag<float>;
+using FloatVector = hn::Vec<Floats>;
+
+// a * b + c, rounded once.
+HWY_INLINE FloatVector fma(FloatVector a, FloatVector b, FloatVector c) {
+#if HWY_TARGET == HWY_SCALAR
+  return FloatVector(std::fma(a.raw, b.raw, c.raw));
+#else
+  return hn::MulAdd(a, b, c);
+#endif
+}
+
+HWY_INLINE FloatVector load(Floats d, const float* p) { return hn::LoadU(d, p); }
+HWY_INLINE void store(FloatVector v, Floats d, float* p) { hn::StoreU(v, d, p); }
+
+#if HWY_TARGET == HWY_SCALAR
+
+template <class T>
+HWY_INLINE FloatVector load(Floats d, const T* p) {
+  return hn::Set(d, to_float(*p));
+}
+template <class T>
+HWY_INLINE void store(FloatVector v, Floats, T* p) {
+  *p = from_float<T>(hn::GetLane(v));
+}
+
+#else
+
+HWY_INLINE FloatVector load(Floats d, const Bf16* p) {
+  const hn::Rebind<uint16_t, Floats> d16;
+  const hn::Rebind<uint32_t, Floats> d32;
+  const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+}
+
+HWY_INLINE void store(FloatVector v, Floats, Bf16* p) {
+  const hn::Rebind<uint16_t, Floats> d16;
+  const hn::Rebind<uint32_t, Floats> d32;
+  const auto bits = hn::BitCast(d32, v);
+  const auto upper = hn::ShiftRight<16>(bits);
+  const auto tie_to_even = hn::And(upper, hn::Set(d32, 1u));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(tie_to_even, hn::Set(d32, 0x7FFFu))));
+  const auto nan = hn::RebindMask(d32, hn::IsNaN(v));
+  const auto out = hn::IfThenElse(nan, hn::Or(upper, hn::Set(d32, 0x40u)), rounded);
+  hn::StoreU(hn::TruncateTo(d16, out), d16, reinterpret_cast<uint16_t*>(p));
+}
+
+HWY_INLINE FloatVector load(Floats d, const F16* p) {
+  const hn::Rebind<hwy::float16_t, Floats> d16;
+  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
+}
+
+HWY_INLINE void store(FloatVector v, Floats, F16* p) {
+  const hn::Rebind<hwy::float16_t, Floats> d16;
+  hn::StoreU(hn::DemoteTo(d16, v), d16, reinterpret_cast<hwy::float16_t*>(p));
+}
+
+#endif
+
+// The first n lanes, the others zero; n < lanes.
+template <class T>
+HWY_INLINE FloatVector load_n(Floats d, const T* p, size_t n) {
+  HWY_ALIGN T lanes[hn::MaxLanes(Floats())] = {};
+  std::memcpy(lanes, p, n * sizeof(T));
+  return load(d, lanes);
+}
+template <class T>
+HWY_INLINE void store_n(FloatVector v, Floats d, T* p, size_t n) {
+  HWY_ALIGN T lanes[hn::MaxLanes(Floats())];
+  store(v, d, lanes);
+  std::memcpy(p, lanes, n * sizeof(T));
+}
+
+// A whole vector or the first n lanes of one: a loop body written once serves for its tail.
+struct Whole {
+  template <class T>
+  HWY_INLINE FloatVector load(const T* p) const { return HWY_NAMESPACE::load(Floats(), p); }
+  template <class T>
+  HWY_INLINE void store(FloatVector v, T* p) const { HWY_NAMESPACE::store(v, Floats(), p); }
+};
+struct Partial {
+  size_t n;
+  template <class T>
+  HWY_INLINE FloatVector load(const T* p) const { return load_n(Floats(), p, n); }
+  template <class T>
+  HWY_INLINE void store(FloatVector v, T* p) const { store_n(v, Floats(), p, n); }
+};
+
+// body(i, Whole or Partial) for i = 0, lanes, 2 lanes, ... below n.
+template <class Body>
+HWY_INLINE void for_each_vector(size_t n, const Body& body) {
+  const size_t lanes = hn::Lanes(Floats());
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) body(i, Whole{});
+  if (i < n) body(i, Partial{n - i});
+}
+
+}  // namespace sluice::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
