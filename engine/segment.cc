@@ -1,0 +1,242 @@
+// 1. Which tensors carry a gradient: those that depend on a wanted input gradient or a trainable parameter.
+// 2. Which tensors backward reads (the op table says); of these, neither inputs nor outputs of the segment are `saved`.
+// 3. Forward steps: all ops. Recomputed steps: only the ops that a tensor of 2 depends on.
+// 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add.
+// 5. Inner tensors live from their first to their last step; pack() gives them offsets.
+#include "engine/segment.h"
+
+#include <algorithm>
+
+#include "engine/error.h"
+#include "engine/pack.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr bool bit(uint32_t mask, size_t i) { return (mask >> i & 1u) != 0; }
+
+class Compiler {
+ public:
+  Compiler(const Segment& segment, SegmentPlan& plan, const WorkspaceBytes& workspace_bytes)
+      : segment_(segment), plan_(plan), workspace_bytes_(workspace_bytes), carries_gradient_(segment.tensors.size()),
+        read_by_backward_(segment.tensors.size()) {}
+
+  void run() {
+    find_gradients();
+    find_reads();
+    plan_.forward = forward_pass(true);
+    plan_.forward_discarding = forward_pass(false);
+    plan_.backward_keeping = backward_pass({}, plan_.backward_reads_input);
+    plan_.backward_recomputing = backward_pass(needed_forward(), plan_.backward_reads_input_recomputing);
+  }
+
+ private:
+  uint64_t bytes_of(uint32_t tensor) const {
+    const SegmentTensor& t = segment_.tensors[tensor];
+    return round_up(static_cast<uint64_t>(element_count(t.shape)) * dtype_bytes(t.dtype), kTensorAlignment);
+  }
+  const OpRule& rule(uint32_t op) const { return op_rule(segment_.ops[op].kind); }
+  bool trains_parameter(const Op& op) const {
+    return std::any_of(op.parameters.begin(), op.parameters.end(),
+                       [&](uint32_t p) { return plan_.trainable[segment_.parameters[p].slot]; });
+  }
+  bool has_backward(const Op& op) const {
+    const OpRule& r = op_rule(op.kind);
+    if (trains_parameter(op)) return true;
+    for (size_t i = 0; i < op.inputs.size(); ++i)
+      if (bit(r.gradient_inputs, i) && carries_gradient_[op.inputs[i]]) return true;
+    return false;
+  }
+
+  void find_gradients() {
+    for (size_t i = 0; i < segment_.inputs.size(); ++i) carries_gradient_[segment_.inputs[i]] = plan_.input_gradient[i];
+    for (const Op& op : segment_.ops) {
+      if (!has_backward(op)) continue;
+      for (size_t i = 0; i < op.outputs.size(); ++i)
+        if (bit(op_rule(op.kind).gradient_outputs, i)) carries_gradient_[op.outputs[i]] = true;
+    }
+  }
+
+  void find_reads() {
+    for (const Op& op : segment_.ops) {
+      if (!has_backward(op)) continue;
+      const OpRule& r = op_rule(op.kind);
+      for (size_t i = 0; i < op.inputs.size(); ++i)
+        if (bit(r.backward_reads_inputs, i)) read_by_backward_[op.inputs[i]] = true;
+      for (size_t i = 0; i < op.outputs.size(); ++i)
+        if (bit(r.backward_reads_outputs, i)) read_by_backward_[op.outputs[i]] = true;
+    }
+    uint64_t offset = 0;
+    saved_.assign(segment_.tensors.size(), UINT64_MAX);
+    for (uint32_t t = 0; t < segment_.tensors.size(); ++t) {
+      if (!read_by_backward_[t] || position(segment_.inputs, t) != kNone || position(segment_.outputs, t) != kNone) continue;
+      saved_[t] = offset;
+      offset += bytes_of(t);
+    }
+    plan_.saved_bytes = offset;
+    for (const uint32_t t : segment_.outputs) plan_.backward_reads_output.push_back(read_by_backward_[t]);
+  }
+
+  std::vector<uint32_t> needed_forward() const {
+    std::vector<bool> wanted = read_by_backward_;
+    std::vector<uint32_t> needed;
+    for (uint32_t i = static_cast<uint32_t>(segment_.ops.size()); i-- > 0;) {
+      const Op& op = segment_.ops[i];
+      if (std::none_of(op.outputs.begin(), op.outputs.end(), [&](uint32_t t) { return wanted[t]; })) continue;
+      needed.insert(needed.begin(), i);
+      for (const uint32_t t : op.inputs) wanted[t] = true;
+    }
+    return needed;
+  }
+
+  static uint32_t position(const std::vector<uint32_t>& list, uint32_t value) {
+    const auto it = std::find(list.begin(), list.end(), value);
+    return it == list.end() ? kNone : static_cast<uint32_t>(it - list.begin());
+  }
+
+  void add_step(PassPlan& pass, uint32_t op, Pass direction) const {
+    const OpShapes& shapes = plan_.shapes[op];
+    pass.steps.push_back({op, direction, 0, {}, {}});
+    pass.flops += op_rule(shapes.kind).flops(shapes, direction);
+    pass.bytes += op_bytes(shapes, direction);
+  }
+
+  // Packs what was given Storage::workspace, and the op workspaces, over the steps of the pass.
+  struct Life {
+    TensorPlace* place;
+    uint32_t tensor;
+    PackItem item;
+  };
+  void touch(std::vector<Life>& lives, TensorPlace& place, uint32_t tensor, uint32_t step) const {
+    if (place.storage != Storage::workspace) return;
+    for (Life& life : lives)
+      if (life.place == &place) {
+        life.item.last = step;
+        return;
+      }
+    lives.push_back({&place, tensor, {step, step, bytes_of(tensor)}});
+  }
+  void lay_out(PassPlan& pass, std::vector<Life>& lives) const {
+    std::vector<PackItem> items;
+    for (const Life& life : lives) items.push_back(life.item);
+    for (uint32_t s = 0; s < pass.steps.size(); ++s)
+      items.push_back({s, s, round_up(workspace_bytes_(plan_.shapes[pass.steps[s].op], pass.steps[s].pass), kTensorAlignment)});
+    pass.workspace_bytes = pack(items, 0, UINT64_MAX);
+    for (size_t i = 0; i < lives.size(); ++i) lives[i].place->offset = items[i].offset;
+    for (size_t s = 0; s < pass.steps.size(); ++s) pass.steps[s].workspace_offset = items[lives.size() + s].offset;
+  }
+
+  PassPlan forward_pass(bool keeping) const {
+    PassPlan pass;
+    pass.tensors.resize(segment_.tensors.size());
+    for (uint32_t t = 0; t < segment_.tensors.size(); ++t) {
+      const uint32_t input = position(segment_.inputs, t), output = position(segment_.outputs, t);
+      if (input != kNone) pass.tensors[t] = {Storage::input, input, 0};
+      else if (output != kNone) pass.tensors[t] = {Storage::output, output, 0};
+      else if (keeping && saved_[t] != UINT64_MAX) pass.tensors[t] = {Storage::saved, 0, saved_[t]};
+      else pass.tensors[t] = {Storage::workspace, 0, 0};
+    }
+    std::vector<Life> lives;
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+      add_step(pass, i, Pass::forward);
+      for (const auto* list : {&segment_.ops[i].inputs, &segment_.ops[i].outputs})
+        for (const uint32_t t : *list) touch(lives, pass.tensors[t], t, i);
+    }
+    lay_out(pass, lives);
+    return pass;
+  }
+
+  // Places of tensors in backward: recomputed ones in the workspace, the others where forward left them.
+  void place_backward_tensors(PassPlan& pass, const std::vector<uint32_t>& recomputed, std::vector<bool>& reads_input) const {
+    pass.tensors.resize(segment_.tensors.size());
+    pass.gradients.resize(segment_.tensors.size());
+    std::vector<bool> read = read_by_backward_;
+    for (const uint32_t i : recomputed) {
+      for (const uint32_t t : segment_.ops[i].outputs) pass.tensors[t].storage = Storage::workspace;
+      for (const uint32_t t : segment_.ops[i].inputs) read[t] = true;
+    }
+    reads_input.assign(segment_.inputs.size(), false);
+    for (uint32_t t = 0; t < segment_.tensors.size(); ++t) {
+      const uint32_t input = position(segment_.inputs, t), output = position(segment_.outputs, t);
+      if (input != kNone) {
+        reads_input[input] = read[t];
+        pass.tensors[t] = {read[t] ? Storage::input : Storage::none, input, 0};
+      } else if (pass.tensors[t].storage != Storage::workspace && read[t]) {
+        if (output != kNone) pass.tensors[t] = {Storage::output, output, 0};
+        else pass.tensors[t] = {Storage::saved, 0, saved_[t]};
+      }
+      if (!carries_gradient_[t]) continue;
+      if (input != kNone) pass.gradients[t] = {Storage::input_gradient, input, 0};
+      else if (output != kNone) pass.gradients[t] = {Storage::output_gradient, output, 0};
+      else pass.gradients[t] = {Storage::workspace, 0, 0};
+    }
+  }
+
+  PassPlan backward_pass(const std::vector<uint32_t>& recomputed, std::vector<bool>& reads_input) {
+    PassPlan pass;
+    place_backward_tensors(pass, recomputed, reads_input);
+    std::vector<Life> lives;
+    lives.reserve(2 * segment_.tensors.size());
+    for (const uint32_t i : recomputed) {
+      const uint32_t step = static_cast<uint32_t>(pass.steps.size());
+      add_step(pass, i, Pass::forward);
+      for (const auto* list : {&segment_.ops[i].inputs, &segment_.ops[i].outputs})
+        for (const uint32_t t : *list) touch(lives, pass.tensors[t], t, step);
+    }
+    std::vector<bool> written(segment_.tensors.size());
+    for (const uint32_t t : segment_.outputs) written[t] = true;
+    plan_.output_gradient_added.assign(segment_.outputs.size(), false);
+    for (uint32_t i = static_cast<uint32_t>(segment_.ops.size()); i-- > 0;)
+      if (has_backward(segment_.ops[i])) backward_step(pass, i, lives, written);
+    lay_out(pass, lives);
+    return pass;
+  }
+
+  void backward_step(PassPlan& pass, uint32_t i, std::vector<Life>& lives, std::vector<bool>& written) {
+    const Op& op = segment_.ops[i];
+    const OpRule& r = op_rule(op.kind);
+    const uint32_t step = static_cast<uint32_t>(pass.steps.size());
+    add_step(pass, i, Pass::backward);
+    for (size_t k = 0; k < op.outputs.size(); ++k) {
+      const uint32_t t = op.outputs[k];
+      if (bit(r.gradient_outputs, k)) touch(lives, pass.gradients[t], t, step);
+      if (bit(r.backward_reads_outputs, k)) touch(lives, pass.tensors[t], t, step);
+    }
+    for (size_t k = 0; k < op.inputs.size(); ++k) {
+      const uint32_t t = op.inputs[k];
+      if (bit(r.backward_reads_inputs, k)) touch(lives, pass.tensors[t], t, step);
+      const bool wanted = bit(r.gradient_inputs, k) && carries_gradient_[t];
+      pass.steps.back().wants_gradient.push_back(wanted);
+      pass.steps.back().accumulate.push_back(wanted && written[t]);
+      if (!wanted) continue;
+      touch(lives, pass.gradients[t], t, step);
+      const uint32_t output = position(segment_.outputs, t);
+      if (output != kNone) plan_.output_gradient_added[output] = true;
+      written[t] = true;
+    }
+  }
+
+  const Segment& segment_;
+  SegmentPlan& plan_;
+  const WorkspaceBytes& workspace_bytes_;
+  std::vector<bool> carries_gradient_, read_by_backward_;
+  std::vector<uint64_t> saved_;
+};
+
+}  // namespace
+
+SegmentPlan plan_segment(const Model& model, uint32_t segment, const std::vector<bool>& input_gradient,
+                         const std::vector<bool>& trainable, const WorkspaceBytes& workspace_bytes) {
+  SegmentPlan plan;
+  plan.segment = segment;
+  plan.precision = model.precision;
+  plan.input_gradient = input_gradient;
+  plan.trainable = trainable;
+  for (const Op& op : model.segments[segment].ops)
+    plan.shapes.push_back(shapes_of(model.segments[segment], op, model.precision));
+  Compiler(model.segments[segment], plan, workspace_bytes).run();
+  return plan;
+}
+
+}  // namespace sluice
