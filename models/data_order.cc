@@ -1,0 +1,102 @@
+#include "models/data_order.h"
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "engine/error.h"
+#include "models/philox.h"
+
+namespace sluice {
+
+namespace {
+
+// Keeps this stream apart from the initial weights, whose key is the seed itself. First digits of pi.
+constexpr uint64_t kDataOrderStream = 0x243F6A8885A308D3;
+
+// As many rounds as NIST SP 800-38G (FF1) uses for small domains; four suffice for large ones.
+constexpr uint32_t kFeistelRounds = 10;
+
+uint64_t low_bits(int bits) { return bits == 0 ? 0 : ~uint64_t{0} >> (64 - bits); }
+
+// One pass of the network over [0, 2^bits). The halves may differ by a bit: rounds alternate which half they
+// change, so each round is its own inverse and the whole is a bijection.
+uint64_t feistel(uint64_t value, int bits, PhiloxKey key, uint64_t epoch) {
+  const int low = bits / 2;
+  uint64_t left = value >> low, right = value & low_bits(low);
+  for (uint32_t round = 0; round < kFeistelRounds; ++round) {
+    const bool change_left = round % 2 == 0;
+    const uint64_t fixed = change_left ? right : left;  // at most 32 bits
+    const PhiloxCounter words =
+        philox4x32({static_cast<uint32_t>(fixed), round, static_cast<uint32_t>(epoch),
+                    static_cast<uint32_t>(epoch >> 32)},
+                   key);
+    if (change_left)
+      left ^= words[0] & low_bits(bits - low);
+    else
+      right ^= words[0] & low_bits(low);
+  }
+  return left << low | right;
+}
+
+uint64_t window_count(const TokenData& data, int64_t sequence) {
+  CHECK(sequence > 0, "sequence length");
+  return data.tokens() == 0 ? 0 : (data.tokens() - 1) / static_cast<uint64_t>(sequence);
+}
+
+}  // namespace
+
+DataOrder make_data_order(const TokenData& data, int64_t sequence, bool shuffled, uint64_t seed) {
+  const uint64_t windows = window_count(data, sequence);
+  if (windows == 0)
+    throw Error(ExitCode::malformed_file,
+                fmt::format("{} holds {} tokens; one sequence of {} needs {}.", data.description(),
+                            data.tokens(), sequence, sequence + 1),
+                "Give more data or a smaller --seq.");
+  return {windows, sequence, shuffled, seed};
+}
+
+uint64_t permuted(uint64_t index, uint64_t size, uint64_t seed, uint64_t epoch) {
+  CHECK(index < size, "index of a permutation");
+  const int bits = std::bit_width(size - 1);
+  if (bits == 0) return 0;
+  const PhiloxKey key = philox_key(seed ^ kDataOrderStream);
+  do index = feistel(index, bits, key, epoch);
+  while (index >= size);
+  return index;
+}
+
+uint64_t window_of_row(const DataOrder& order, uint64_t row) {
+  const uint64_t index = row % order.windows;
+  return order.shuffled ? permuted(index, order.windows, order.seed, row / order.windows) : index;
+}
+
+void read_rows(const DataOrder& order, const TokenData& data, uint64_t first_row, uint64_t rows,
+               int32_t* inputs, int32_t* labels) {
+  const auto length = static_cast<uint64_t>(order.sequence);
+  for (uint64_t row = first_row; row < first_row + rows; ++row) {
+    const uint64_t begin = window_of_row(order, row) * length;
+    data.read(begin, length, inputs);
+    std::copy(inputs + 1, inputs + length, labels);
+    data.read(begin + length, 1, labels + length - 1);
+    inputs += length;
+    labels += length;
+  }
+}
+
+DataOrder make_validation_order(const TokenData& data, int64_t sequence, uint64_t batches,
+                                uint64_t rows_per_batch) {
+  const uint64_t windows = window_count(data, sequence);
+  uint64_t needed = 0;
+  if (__builtin_mul_overflow(batches, rows_per_batch, &needed) || needed > windows)
+    throw Error(
+        ExitCode::usage,
+        fmt::format("validation needs {} batches of {} sequences of {} tokens, but {} holds {} sequences.",
+                    batches, rows_per_batch, sequence, data.description(), windows),
+        windows >= rows_per_batch ? fmt::format("Use --val-batches {} or less.", windows / rows_per_batch)
+                                  : "Give more validation data, a smaller --batch or a smaller --seq.");
+  return {windows, sequence, false, 0};
+}
+
+}  // namespace sluice

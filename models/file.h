@@ -1,0 +1,76 @@
+// Files as the readers and writers of formats see them: input by pread, output by a temporary that is
+// renamed when whole.
+//
+// InputFile: a regular file, opened once; its size is taken when it is opened and every read is checked
+// against it, so a format's reader never trusts a length that the file states about itself. Reads are const
+// and may come from any thread. OutputFile: what is written lands in PATH.tmp; commit() makes it durable and
+// renames it, the destructor of an uncommitted one removes it. Owner: one thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace sluice {
+
+// Owns a file descriptor; -1 when empty.
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  ~FileDescriptor();
+  int get() const { return fd_; }
+  int release();
+
+ private:
+  int fd_;
+};
+
+class InputFile {
+ public:
+  // Throws Error: usage when there is no such file, environment when it cannot be opened, malformed_file
+  // when it is not a regular file.
+  explicit InputFile(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  uint64_t bytes() const { return bytes_; }
+
+  // Reads exactly `bytes` from `offset`; the range must lie within the file. Throws Error(io) when the
+  // system fails to deliver it or the file has shrunk since it was opened.
+  void read(uint64_t offset, void* out, uint64_t bytes) const;
+
+ private:
+  std::string path_;
+  FileDescriptor fd_;
+  uint64_t bytes_ = 0;
+};
+
+class OutputFile {
+ public:
+  // Throws Error: environment when the directory is missing or cannot be written, io otherwise.
+  explicit OutputFile(const std::string& path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  // Appends. Throws Error(io) on a full disk or any other failure.
+  void write(const void* data, uint64_t bytes);
+  uint64_t written() const { return written_; }
+
+  // Syncs the file, renames it to its path and syncs the directory. Throws Error(io).
+  void commit();
+
+ private:
+  [[noreturn]] void fail(const char* action, int error_number) const;
+
+  std::string path_, temporary_;
+  FileDescriptor fd_;
+  uint64_t written_ = 0;
+  bool renamed_ = false;
+};
+
+// The whole of a small text file. Throws as InputFile does, and Error(malformed_file) when it is above
+// `bytes_max`.
+std::string read_text_file(const std::string& path, uint64_t bytes_max);
+
+}  // namespace sluice

@@ -1,0 +1,175 @@
+#include "models/token_data.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "engine/error.h"
+
+namespace sluice {
+
+namespace {
+
+// llm.c shards: int32[256] header, then the tokens.
+constexpr uint64_t kShardHeaderBytes = 1024;
+struct ShardKind {
+  int32_t magic, version;
+  uint64_t width;
+};
+constexpr std::array<ShardKind, 2> kShardKinds = {{{20240520, 1, 2}, {20240801, 7, 4}}};
+
+constexpr int64_t kTextVocabulary = 256;
+
+// Megatron's index file starts with these nine bytes.
+constexpr char kMegatronMagic[] = "MMIDIDX\0";
+
+[[noreturn]] void malformed(const std::string& path, const std::string& sentence,
+                            const std::string& remedy) {
+  throw Error(ExitCode::malformed_file, fmt::format("{} {}.", printable(path), sentence), remedy);
+}
+
+[[noreturn]] void megatron_is_planned(const std::string& path) {
+  throw Error(ExitCode::usage,
+              fmt::format("{} belongs to Megatron's .idx/.bin format, which is planned but not built yet.",
+                          printable(path)),
+              "Convert the tokens to raw uint16 (nanoGPT) or an llm.c shard.");
+}
+
+// Whether a Megatron index lies beside a .bin file; its .bin would pass for raw uint16 otherwise.
+bool has_megatron_index(const std::string& path) {
+  const std::string index = std::filesystem::path(path).replace_extension(".idx").string();
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(index, ignored)) return false;
+  const InputFile file(index);
+  char magic[sizeof kMegatronMagic];
+  if (file.bytes() < sizeof magic) return false;
+  file.read(0, magic, sizeof magic);
+  return std::memcmp(magic, kMegatronMagic, sizeof magic) == 0;
+}
+
+uint32_t token_at(const std::byte* data, uint64_t index, uint64_t width) {
+  uint32_t token = 0;  // little-endian: the low bytes come first
+  std::memcpy(&token, data + index * width, width);
+  return token;
+}
+
+}  // namespace
+
+TokenData::Part TokenData::open_binary(InputFile file) {
+  const std::string& path = file.path();
+  std::array<int32_t, 3> header = {0, 0, 0};  // magic, version, tokens
+  if (file.bytes() >= sizeof header)
+    file.read(0, header.data(), sizeof header);
+  else if (file.bytes() >= sizeof header[0])
+    file.read(0, header.data(), sizeof header[0]);
+  const auto kind = std::find_if(kShardKinds.begin(), kShardKinds.end(),
+                                 [&](const ShardKind& k) { return k.magic == header[0]; });
+  if (kind == kShardKinds.end()) {
+    constexpr uint64_t kWidth = 2;
+    if (file.bytes() % kWidth != 0)
+      malformed(path, fmt::format("has {} bytes, an odd number, and cannot be uint16 tokens", file.bytes()),
+                "Write the file again: raw uint16 tokens (nanoGPT) or an llm.c shard.");
+    const uint64_t tokens = file.bytes() / kWidth;
+    return {std::move(file), kWidth, 0, tokens, 0};
+  }
+  const std::string remedy = "Write the llm.c shard again.";
+  if (file.bytes() < kShardHeaderBytes)
+    malformed(path,
+              fmt::format("has {} bytes, less than the {} of an llm.c shard's header", file.bytes(),
+                          kShardHeaderBytes),
+              remedy);
+  if (header[1] != kind->version)
+    malformed(path, fmt::format("is an llm.c shard of version {}, not {}", header[1], kind->version),
+              remedy);
+  if (header[2] < 0)
+    malformed(path, fmt::format("is an llm.c shard that claims {} tokens", header[2]), remedy);
+  if (header[2] == 0) malformed(path, "is an llm.c shard without tokens", remedy);
+  const auto tokens = static_cast<uint64_t>(header[2]);
+  if (file.bytes() - kShardHeaderBytes != tokens * kind->width)
+    malformed(path,
+              fmt::format("is an llm.c shard that claims {} tokens, {} bytes in all, but has {} bytes",
+                          tokens, kShardHeaderBytes + tokens * kind->width, file.bytes()),
+              remedy);
+  return {std::move(file), kind->width, kShardHeaderBytes, tokens, 0};
+}
+
+TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary) {
+  const std::string extension = std::filesystem::path(path).extension().string();
+  if (extension == ".idx") megatron_is_planned(path);
+  if (extension != ".txt" && extension != ".bin")
+    throw Error(ExitCode::usage, fmt::format("{} is neither a .txt nor a .bin file.", printable(path)),
+                "Give text as .txt, tokens as .bin (raw uint16 or an llm.c shard).");
+  InputFile file(path);
+  if (file.bytes() == 0) malformed(path, "is empty", "Give a file with data.");
+  if (extension == ".bin") {
+    if (has_megatron_index(path)) megatron_is_planned(path);
+    return open_binary(std::move(file));
+  }
+  if (vocabulary != kTextVocabulary)
+    malformed(path,
+              fmt::format("is text, whose bytes are tokens of a vocabulary of {}, but the model's has {}",
+                          kTextVocabulary, vocabulary),
+              "Tokenize the text into a .bin file, or train a byte-level model (vocab=256).");
+  const uint64_t tokens = file.bytes();
+  return {std::move(file), 1, 0, tokens, 0};
+}
+
+TokenData TokenData::open(const std::vector<std::string>& paths, int64_t vocabulary) {
+  CHECK(vocabulary > 0 && vocabulary <= std::numeric_limits<int32_t>::max(), "token ids are int32");
+  if (paths.empty())
+    throw Error(ExitCode::usage, "no data file is given.", "Name one or more files with --data.");
+  TokenData data;
+  data.vocabulary_ = vocabulary;
+  for (const std::string& path : paths) {
+    Part& part = data.parts_.emplace_back(open_part(path, vocabulary));
+    part.first_token = data.tokens_;
+    data.tokens_ += part.tokens;  // bounded by bytes on disk
+  }
+  return data;
+}
+
+std::string TokenData::description() const {
+  const std::string first = printable(parts_.front().file.path());
+  return parts_.size() == 1 ? first : fmt::format("the {} files from {} on", parts_.size(), first);
+}
+
+void TokenData::read(uint64_t first, uint64_t count, int32_t* out) const {
+  CHECK(first <= tokens_ && count <= tokens_ - first, "read past the last token");
+  auto part = std::upper_bound(parts_.begin(), parts_.end(), first,
+                               [](uint64_t token, const Part& p) { return token < p.first_token; });
+  for (--part; count > 0; ++part) {
+    const uint64_t within = first - part->first_token;
+    const uint64_t n = std::min(count, part->tokens - within);
+    read_part(*part, within, n, out);
+    first += n;
+    count -= n;
+    out += n;
+  }
+}
+
+void TokenData::read_part(const Part& part, uint64_t first, uint64_t count, int32_t* out) const {
+  alignas(64) std::byte piece[16 * 1024];  // on the stack: reading allocates nothing
+  while (count > 0) {
+    const uint64_t n = std::min<uint64_t>(count, sizeof piece / part.width);
+    part.file.read(part.data_begin + first * part.width, piece, n * part.width);
+    for (uint64_t i = 0; i < n; ++i) {
+      const uint32_t token = token_at(piece, i, part.width);
+      if (token >= static_cast<uint64_t>(vocabulary_))
+        malformed(part.file.path(),
+                  fmt::format("has token id {} at position {} (byte {}), but the vocabulary has {} ids",
+                              token, first + i, part.data_begin + (first + i) * part.width, vocabulary_),
+                  "Tokenize the data with the model's own tokenizer.");
+      out[i] = static_cast<int32_t>(token);
+    }
+    first += n;
+    count -= n;
+    out += n;
+  }
+}
+
+}  // namespace sluice

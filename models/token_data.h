@@ -1,0 +1,50 @@
+// Token files, several joined into one sequence of token ids in the order given.
+//
+// .txt: bytes as tokens (vocabulary 256). .bin: llm.c shard (by its magic; uint16 or uint32 after a
+// 1024-byte header) or nanoGPT's raw uint16. Sizes are checked when a file is opened; ids are checked
+// against the vocabulary as they are read, so that none reaches a device. Positions are 64-bit. Reads are
+// const, need no memory, and may come from any thread. Caller: data_order, the trainer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/file.h"
+
+namespace sluice {
+
+class TokenData {
+ public:
+  // Throws Error: malformed_file for empty, truncated or lying files and for text with another vocabulary
+  // than 256; usage for a missing file, an unknown kind of file and Megatron's, which is planned.
+  static TokenData open(const std::vector<std::string>& paths, int64_t vocabulary);
+
+  uint64_t tokens() const { return tokens_; }
+
+  // For messages: the file's path, or "the N files from PATH on".
+  std::string description() const;
+
+  // Tokens [first, first + count), which must exist. Throws Error(malformed_file) naming file and position
+  // of an id at or above the vocabulary, Error(io) as InputFile::read.
+  void read(uint64_t first, uint64_t count, int32_t* out) const;
+
+ private:
+  TokenData() = default;
+  struct Part {
+    InputFile file;
+    uint64_t width = 1;       // bytes of a token
+    uint64_t data_begin = 0;  // byte of the first token
+    uint64_t tokens = 0;
+    uint64_t first_token = 0;  // in the joined sequence
+  };
+  static Part open_part(const std::string& path, int64_t vocabulary);
+  static Part open_binary(InputFile file);
+  void read_part(const Part& part, uint64_t first, uint64_t count, int32_t* out) const;
+
+  std::vector<Part> parts_;
+  uint64_t tokens_ = 0;
+  int64_t vocabulary_ = 0;
+};
+
+}  // namespace sluice
