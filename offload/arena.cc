@@ -1,0 +1,110 @@
+#include "offload/arena.h"
+
+#include <hwloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "engine/error.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kHugePage = uint64_t{2} << 20;  // of x86-64 and of arm64 with 4 KiB pages
+
+Error environment(const std::string& what, const std::string& remedy) {
+  return Error(ExitCode::environment, what, remedy);
+}
+
+void bind_to_node(std::byte* data, uint64_t bytes, unsigned node) {
+  hwloc_topology_t topology;
+  if (hwloc_topology_init(&topology) != 0)
+    throw environment("hwloc cannot start.", "Run without NUMA binding.");
+  // Only the memory nodes matter; the rest of the machine would cost time and memory to find.
+  hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
+  int found = 0, bound = 0;
+  if (hwloc_topology_load(topology) == 0) {
+    const hwloc_obj_t object = hwloc_get_numanode_obj_by_os_index(topology, node);
+    found = object != nullptr;
+    const bool alone = found && hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) == 1;
+    bound = alone || (found && hwloc_set_area_membind(topology, data, bytes, object->nodeset,
+                                                      HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) == 0);
+  }
+  const int error = errno;
+  hwloc_topology_destroy(topology);
+  if (!found)
+    throw environment("There is no NUMA node " + std::to_string(node) + ".",
+                      "lscpu lists the nodes of this machine.");
+  if (!bound)
+    throw environment(
+        "Memory cannot be bound to NUMA node " + std::to_string(node) + ": " + std::strerror(error) + ".",
+        "Run without NUMA binding, or allow mbind.");
+}
+
+}  // namespace
+
+Arena::Arena(uint64_t bytes, const ArenaOptions& options) {
+  if (bytes == 0) return;
+  map(bytes);
+  try {
+    if (options.numa_node) bind_to_node(data_, bytes_, *options.numa_node);
+    if (options.prefault) prefault();
+  } catch (...) {
+    munmap(data_, bytes_);
+    throw;
+  }
+}
+
+Arena::~Arena() {
+  if (data_) munmap(data_, bytes_);
+}
+
+Arena::Arena(Arena&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Arena& Arena::operator=(Arena&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+// Maps a huge page more than asked for and gives the ends back: kernels before 6.7 do not align by themselves.
+void Arena::map(uint64_t bytes) {
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t slack = bytes >= kHugePage ? kHugePage : 0;
+  const bool representable = bytes < (uint64_t{1} << 62);
+  const uint64_t size = representable ? (bytes + page - 1) / page * page : 0;
+  void* all = MAP_FAILED;
+  errno = ENOMEM;
+  if (representable)
+    all = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (all == MAP_FAILED)
+    throw environment(
+        "Cannot get " + std::to_string(bytes) + " bytes of memory: " + std::strerror(errno) + ".",
+        "Lower the memory budget, or free memory.");
+  auto* begin = static_cast<std::byte*>(all);
+  const uint64_t head = slack ? (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage : 0;
+  if (head > 0) munmap(begin, head);
+  if (slack > head) munmap(begin + head + size, slack - head);
+  data_ = begin + head;
+  bytes_ = size;
+  (void)madvise(data_, bytes_, MADV_HUGEPAGE);  // advice: a kernel without huge pages may refuse it
+}
+
+void Arena::prefault() {
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(data_, bytes_, MADV_POPULATE_WRITE) == 0) return;
+  if (errno == ENOMEM || errno == EFAULT || errno == EHWPOISON)
+    throw environment(
+        "Cannot fill " + std::to_string(bytes_) + " bytes of memory: " + std::strerror(errno) + ".",
+        "Lower the memory budget, or free memory.");
+#endif
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  for (uint64_t i = 0; i < bytes_; i += page) *const_cast<volatile std::byte*>(data_ + i) = std::byte{0};
+}
+
+}  // namespace sluice

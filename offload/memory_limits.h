@@ -1,0 +1,36 @@
+// What the system grants this process in memory, and how much it has used at most.
+//
+// Plain look-ups in /proc and the cgroup file system. `root` is "/", or a directory with such files in
+// tests. The set-up code asks for limits; the metrics ask for the peak once a step, which allocates nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace sluice {
+
+// VmHWM + HugetlbPages: the most physical memory the process has held. 0 where the system does not say.
+uint64_t process_peak_bytes(const char* root = "/");
+
+constexpr uint64_t kNoLimit = UINT64_MAX;
+
+struct MemoryLimits {
+  uint64_t total = 0;                // MemTotal
+  uint64_t available = 0;            // MemAvailable
+  uint64_t cgroup_limit = kNoLimit;  // of the level (own cgroup or one above it) with the least left
+  uint64_t cgroup_used = 0;          // there, less file pages that the kernel would drop first
+  std::string cgroup_file;           // where that limit is written; empty when there is none
+  uint64_t lockable = kNoLimit;      // soft RLIMIT_MEMLOCK
+
+  uint64_t cgroup_left() const {
+    if (cgroup_limit == kNoLimit) return kNoLimit;
+    return cgroup_used < cgroup_limit ? cgroup_limit - cgroup_used : 0;
+  }
+  // The smaller of what the machine and what the cgroup has left.
+  uint64_t usable() const { return available < cgroup_left() ? available : cgroup_left(); }
+};
+
+// Reads cgroup v2 and v1 (also both, "hybrid"). What cannot be read counts as no limit.
+MemoryLimits memory_limits(const std::string& root = "/");
+
+}  // namespace sluice

@@ -1,0 +1,187 @@
+#include "offload/nvme_files.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "engine/error.h"
+
+namespace sluice {
+namespace {
+
+// Where the kernel does not say: before Linux 6.1, and on many file systems.
+constexpr uint32_t kDefaultAlignment = 4096;
+
+Error environment(const std::string& what, const std::string& remedy) {
+  return Error(ExitCode::environment, what, remedy);
+}
+
+std::string system_text(int error) { return std::string(std::strerror(error)) + "."; }
+
+void check_directory(const std::string& path) {
+  const std::string name = printable(path);
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT)
+      throw environment("The NVMe directory " + name + " does not exist.",
+                        "Create it, or give another --nvme-dir.");
+    throw environment("The NVMe directory " + name + " cannot be looked at: " + system_text(errno),
+                      "Check its path and permissions, or give another --nvme-dir.");
+  }
+  if (!S_ISDIR(status.st_mode))
+    throw environment("The NVMe directory " + name + " is not a directory.",
+                      "Give a directory with --nvme-dir.");
+}
+
+void check_not_memory(const std::string& path) {
+  struct statfs status;
+  if (statfs(path.c_str(), &status) != 0)
+    throw environment(
+        "The file system of " + printable(path) + " cannot be looked at: " + system_text(errno),
+        "Give another --nvme-dir.");
+  const auto type = static_cast<unsigned long>(status.f_type);
+  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC)
+    throw environment(
+        "The NVMe directory " + printable(path) + " is on tmpfs, which is memory, not a drive.",
+        "Give a directory on a drive with --nvme-dir.");
+}
+
+Error too_small(const std::string& path, uint64_t needed, uint64_t available) {
+  return environment("The NVMe directory " + printable(path) + " is too small: " + std::to_string(needed) +
+                         " bytes are needed, " + std::to_string(available) + " are free.",
+                     "Free space there, give another --nvme-dir, or lower --nvme-mem.");
+}
+
+// A new file without a name in `path`, open for direct reads and writes.
+int open_nameless(const std::string& path) {
+  constexpr int kFlags = O_RDWR | O_DIRECT | O_CLOEXEC;
+  int fd = open(path.c_str(), kFlags | O_TMPFILE, 0600);
+  if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {  // no O_TMPFILE here
+    std::string name = path + "/.sluice-XXXXXX";
+    fd = mkostemp(name.data(), O_DIRECT | O_CLOEXEC);
+    if (fd >= 0) unlink(name.c_str());
+  }
+  if (fd >= 0) return fd;
+  const int error = errno;
+  if (error == EROFS || error == EACCES || error == EPERM)
+    throw environment(
+        "The NVMe directory " + printable(path) + " cannot be written to: " + system_text(error),
+        "Change its permissions, or give another --nvme-dir.");
+  if (error == EINVAL)
+    throw environment("The file system of " + printable(path) + " does not support direct I/O (O_DIRECT).",
+                      "Give a directory on a local drive (ext4, XFS) with --nvme-dir.");
+  throw environment(
+      "A file in the NVMe directory " + printable(path) + " cannot be made: " + system_text(error),
+      "Give another --nvme-dir.");
+}
+
+uint32_t direct_alignment(int fd) {
+#ifdef STATX_DIOALIGN
+  struct statx status;
+  if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN) &&
+      status.stx_dio_offset_align > 0)
+    return std::max(status.stx_dio_mem_align, status.stx_dio_offset_align);
+#else
+  (void)fd;
+#endif
+  return kDefaultAlignment;
+}
+
+// Where the file system cannot preallocate, zeros are written, which allocates as well. 0 or an errno.
+int write_zeros(int fd, uint64_t bytes) {
+  const std::unique_ptr<void, decltype(&std::free)> zeros(
+      std::aligned_alloc(kDefaultAlignment, kNvmeFileUnit), &std::free);
+  if (!zeros) return ENOMEM;
+  std::memset(zeros.get(), 0, kNvmeFileUnit);
+  for (uint64_t done = 0; done < bytes;) {
+    const ssize_t n = pwrite(fd, zeros.get(), kNvmeFileUnit, static_cast<off_t>(done));
+    if (n < 0 && errno != EINTR) return errno;
+    if (n >= 0 && static_cast<uint64_t>(n) < kNvmeFileUnit) return ENOSPC;
+    if (n >= 0) done += kNvmeFileUnit;
+  }
+  return 0;
+}
+
+int preallocate(int fd, uint64_t bytes) {
+  int result;
+  do {
+    result = fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  } while (result == EINTR);
+  return result == EOPNOTSUPP || result == ENOSYS ? write_zeros(fd, bytes) : result;
+}
+
+}  // namespace
+
+uint64_t free_bytes(const std::string& directory) {
+  check_directory(directory);
+  struct statvfs status;
+  if (statvfs(directory.c_str(), &status) != 0)
+    throw environment(
+        "The free space of " + printable(directory) + " cannot be found out: " + system_text(errno),
+        "Give another directory.");
+  return static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
+}
+
+NvmeFiles::NvmeFiles(const std::vector<NvmeDirectory>& directories, const NvmeOptions& options) {
+  try {
+    for (const NvmeDirectory& directory : directories) open_file(directory, options);
+  } catch (...) {
+    close_files();
+    throw;
+  }
+}
+
+NvmeFiles::~NvmeFiles() { close_files(); }
+
+void NvmeFiles::open_file(const NvmeDirectory& directory, const NvmeOptions& options) {
+  check_directory(directory.path);
+  if (!options.tmpfs_allowed) check_not_memory(directory.path);
+  const uint64_t available = free_bytes(directory.path);
+  if (directory.bytes > available) throw too_small(directory.path, directory.bytes, available);
+  const uint64_t size = (directory.bytes + kNvmeFileUnit - 1) / kNvmeFileUnit * kNvmeFileUnit;
+  const int fd = open_nameless(directory.path);
+  files_.push_back({"the NVMe scratch file in " + directory.path, fd, bytes(), size});
+  const uint32_t alignment = direct_alignment(fd);
+  if (alignment > options.alignment_max)
+    throw environment("Direct I/O in " + printable(directory.path) + " must be aligned to " +
+                          std::to_string(alignment) + " bytes, more than the " +
+                          std::to_string(options.alignment_max) + " that are supported.",
+                      "Give a directory on another drive with --nvme-dir.");
+  alignment_ = std::max(alignment_, alignment);
+  if (size == 0) return;
+  const int error = preallocate(fd, size);
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) throw too_small(directory.path, size, available);
+  if (error != 0)
+    throw environment("Space in the NVMe directory " + printable(directory.path) +
+                          " cannot be allocated: " + system_text(error),
+                      "Give another --nvme-dir.");
+}
+
+void NvmeFiles::close_files() {
+  for (const File& file : files_) close(file.fd);
+  files_.clear();
+}
+
+uint64_t NvmeFiles::bytes() const { return files_.empty() ? 0 : files_.back().begin + files_.back().bytes; }
+
+NvmeFiles::Location NvmeFiles::locate(uint64_t address, uint64_t bytes) const {
+  for (const File& file : files_)
+    if (address >= file.begin && address - file.begin < file.bytes) {
+      const uint64_t offset = address - file.begin;
+      CHECK(bytes <= file.bytes - offset, "a range of the nvme tier leaves its file");
+      return {&file, offset};
+    }
+  CHECK(bytes == 0, "a range of the nvme tier is outside its files");
+  return {};
+}
+
+}  // namespace sluice

@@ -1,0 +1,128 @@
+// The engine of a lane between memory and files: runs transfers in order over an IoQueue, with checksums.
+//
+// 1. A transfer is cut into requests of at most kRequestBytes, from its begin.
+// 2. Requests are handed over in order while fewer than the queue's depth are in flight; those of the next
+//    transfer start before the last one has completed.
+// 3. A short request is continued from the last aligned byte; one refused for the moment (EAGAIN, EINTR) is
+//    repeated with growing sleeps, a bounded number of times.
+// 4. Checksums (XXH3-64, one a request) are computed before a write is handed over, verified after a read.
+// 5. completed() counts transfers whose every byte was moved and verified, in order: n only after n-1.
+// 6. The first error sticks: nothing more is handed over, what is in flight is awaited before progress returns.
+//
+// Hazards between transfers are the caller's: two that are in flight together may be carried out in any order.
+// Owner: one lane's thread (see io_queue.h). After construction nothing is allocated, short of an error's text.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+#include "offload/io_queue.h"
+
+namespace sluice {
+
+constexpr uint32_t kRequestBytes = 1u << 20;
+constexpr uint32_t kRequestsInFlight = 16;  // the depth that a lane's queue should have
+
+// Memory and file offset are multiples of the lane's alignment; `bytes` need not be. O_DIRECT moves whole
+// blocks, so a transfer may read or overwrite memory and file up to the next multiple of the alignment: that
+// much belongs to it. With checksums the file offset is a multiple of kRequestBytes, and what was written is
+// read back in the same pieces.
+struct Transfer {
+  IoKind kind = IoKind::read;
+  int fd = -1;
+  uint64_t file_offset = 0;
+  std::byte* memory = nullptr;
+  uint64_t bytes = 0;
+  // Of this file; slot = file offset / kRequestBytes, 0 = never written. Empty: no checksums.
+  std::span<uint64_t> checksums;
+  const char* file = "";  // for messages; outlives the lane
+};
+
+enum class IoFault : uint8_t {
+  failed,             // the system said `error`
+  no_space,           // ENOSPC or EDQUOT
+  refused,            // EAGAIN, EINTR or no progress, again and again
+  end_of_file,        // no bytes came or went
+  checksum_mismatch,  // what was read is not what was written
+  checksum_missing,   // a piece is read that was never written: a bug of the caller
+};
+
+struct IoError {
+  IoFault what = IoFault::failed;
+  IoKind kind = IoKind::read;
+  const char* file = "";
+  uint64_t offset = 0, bytes = 0;
+  int error = 0;  // errno, where there is one
+};
+
+// Exit code io (bug for checksum_missing), with file, offset, bytes and errno in the sentence.
+Error to_error(const IoError& error);
+
+class TransferLane {
+ public:
+  // `transfers_max` transfers may be started and not completed. `alignment`: of memory, offsets and request
+  // sizes.
+  TransferLane(std::unique_ptr<IoQueue> queue, uint32_t transfers_max, uint32_t alignment);
+  ~TransferLane();  // waits for what is in flight
+  TransferLane(const TransferLane&) = delete;
+  TransferLane& operator=(const TransferLane&) = delete;
+
+  bool can_start() const { return !error_ && !stopped_ && started_ - completed_ < transfers_.size(); }
+  void start(const Transfer& transfer);  // requires can_start(); begins with the next progress()
+
+  // Hands over requests, takes completions, and hands over again. Waits for a completion at most
+  // `timeout_microseconds` (0: not at all), and only when there is one to come. On an error it may take as
+  // long as what is in flight.
+  void progress(int64_t timeout_microseconds);
+
+  uint64_t started() const { return started_; }      // transfers, since construction
+  uint64_t begun() const { return begun_; }          // of these, the first request was handed over
+  uint64_t completed() const { return completed_; }  // in order
+  bool idle() const { return started_ == completed_; }
+  const IoError* error() const { return error_ ? &*error_ : nullptr; }
+
+  // Hands over nothing more and waits for what is in flight; no transfer can be started afterwards.
+  void stop();
+
+ private:
+  struct Active {
+    Transfer transfer;
+    uint64_t issued = 0, finished = 0;  // bytes
+  };
+  struct Piece {
+    uint64_t transfer = 0;  // number, from 0
+    uint64_t begin = 0;     // in the transfer
+    uint32_t bytes = 0;
+    uint32_t done = 0;      // a multiple of the alignment
+    uint32_t attempts = 0;  // in vain, since the last progress
+  };
+
+  Active& active(uint64_t number) { return transfers_[number % transfers_.size()]; }
+  void fill();
+  void issue(uint32_t index);
+  bool checksum_before(const Piece& piece);
+  void settle(const IoCompletion& completion);
+  void verify(uint32_t index);
+  void finish(uint32_t index);
+  void fail(const Piece& piece, IoFault what, int error);
+  void await_all();
+  uint64_t& slot(const Piece& piece);
+
+  std::unique_ptr<IoQueue> queue_;
+  const uint32_t alignment_;
+  std::vector<Active> transfers_;  // ring: number modulo size
+  uint64_t started_ = 0, begun_ = 0, completed_ = 0;
+  uint64_t issuing_ = 0;                          // transfer whose requests are handed over next
+  std::vector<Piece> pieces_;                     // in flight, to be repeated, or to be verified
+  std::vector<uint32_t> free_, repeat_, verify_;  // indices of pieces
+  std::vector<IoCompletion> done_;
+  std::optional<IoError> error_;
+  bool stopped_ = false;
+};
+
+}  // namespace sluice

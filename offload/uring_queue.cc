@@ -1,0 +1,160 @@
+// io_uring back end, without optional ring features: requests are up to 1 MiB, so that one system call each
+// costs nothing, and the plain set-up lets a ring be made by one thread and used by another.
+#include <liburing.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "engine/error.h"
+#include "offload/io_backends.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kRegisteredBufferMax = uint64_t{1} << 30;  // the kernel's limit for one registered buffer
+
+// The setting kernel.io_uring_disabled (0: for all, 1: a group, 2: nobody may); -1 where there is none.
+int io_uring_disabled() {
+  int value = -1;
+  if (FILE* f = std::fopen("/proc/sys/kernel/io_uring_disabled", "re")) {
+    if (std::fscanf(f, "%d", &value) != 1) value = -1;
+    std::fclose(f);
+  }
+  return value;
+}
+
+std::string unavailable_reason(int error) {
+  switch (error) {
+    case ENOSYS: return "the kernel has none (ENOSYS)";
+    case EPERM:
+      if (const int setting = io_uring_disabled(); setting > 0)
+        return "kernel.io_uring_disabled is " + std::to_string(setting) + " (EPERM)";
+      return "a seccomp profile blocks it (EPERM), as a container's default profile does";
+    case ENOMEM: return "no memory may be locked for its ring (ENOMEM; see ulimit -l)";
+    default: return std::string("io_uring_setup says: ") + std::strerror(error);
+  }
+}
+
+bool transient(int error) { return error == EAGAIN || error == EBUSY || error == EINTR; }
+
+class UringQueue : public IoQueue {
+ public:
+  explicit UringQueue(uint32_t depth) : depth_(depth), reaped_(depth) {}
+  ~UringQueue() override {
+    if (!made_) return;
+    std::vector<IoCompletion> rest(depth_);
+    while (in_flight_ > 0) poll(rest, 100'000);
+    io_uring_queue_exit(&ring_);
+  }
+
+  // 0 or an errno.
+  int make() {
+    const int result = io_uring_queue_init(depth_, &ring_, 0);
+    if (result < 0) return -result;
+    made_ = true;
+    // To wait with a timeout (Linux 5.11); without this liburing would spend a ring entry on the timeout.
+    return ring_.features & IORING_FEAT_EXT_ARG ? 0 : ENOSYS;
+  }
+
+  // Registers `memory` piece by piece until the system refuses one; returns what was done in words.
+  std::string register_memory(std::span<std::byte> memory) {
+    if (memory.empty()) return "no buffers to register";
+    const auto pieces =
+        static_cast<unsigned>((memory.size() + kRegisteredBufferMax - 1) / kRegisteredBufferMax);
+    int error = -io_uring_register_buffers_sparse(&ring_, pieces);
+    base_ = memory.data();
+    for (unsigned i = 0; error == 0 && i < pieces; ++i) {
+      const uint64_t begin = i * kRegisteredBufferMax;
+      const iovec piece{base_ + begin, std::min(kRegisteredBufferMax, memory.size() - begin)};
+      const __u64 tag = 0;
+      const int result = io_uring_register_buffers_update_tag(&ring_, i, &piece, &tag, 1);
+      error = result == 1 ? 0 : -result;
+      if (error == 0) registered_ = begin + piece.iov_len;
+    }
+    std::string text = std::to_string(registered_ >> 20) + " of " + std::to_string(memory.size() >> 20) +
+                       " MiB of buffers registered";
+    if (error != 0) text += std::string("; the rest goes without: ") + std::strerror(error);
+    if (error == ENOMEM) text += " (ulimit -l)";
+    return text;
+  }
+
+  uint32_t depth() const override { return depth_; }
+  uint32_t in_flight() const override { return in_flight_; }
+
+  void submit(const IoRequest& r) override {
+    CHECK(in_flight_ < depth_, "an I/O queue is full");
+    io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+    CHECK(sqe != nullptr, "the ring has as many entries as the queue is deep");
+    const int buffer = registered_index(r.memory, r.bytes);
+    const bool read = r.kind == IoKind::read;
+    if (read && buffer >= 0) io_uring_prep_read_fixed(sqe, r.fd, r.memory, r.bytes, r.offset, buffer);
+    if (read && buffer < 0) io_uring_prep_read(sqe, r.fd, r.memory, r.bytes, r.offset);
+    if (!read && buffer >= 0) io_uring_prep_write_fixed(sqe, r.fd, r.memory, r.bytes, r.offset, buffer);
+    if (!read && buffer < 0) io_uring_prep_write(sqe, r.fd, r.memory, r.bytes, r.offset);
+    io_uring_sqe_set_data64(sqe, r.tag);
+    ++in_flight_;
+    enter();
+  }
+
+  uint32_t poll(std::span<IoCompletion> done, int64_t timeout_microseconds) override {
+    if (in_flight_ == 0 || done.empty()) return 0;
+    if (io_uring_sq_ready(&ring_) > 0) enter();  // what a transient refusal left behind
+    uint32_t count = reap(done);
+    if (count > 0 || timeout_microseconds <= 0) return count;
+    io_uring_cqe* first = nullptr;
+    __kernel_timespec wait{timeout_microseconds / 1'000'000, timeout_microseconds % 1'000'000 * 1000};
+    const int result = io_uring_wait_cqe_timeout(&ring_, &first, &wait);
+    CHECK(result >= 0 || result == -ETIME || transient(-result), std::strerror(-result));
+    return reap(done);
+  }
+
+ private:
+  // The registered buffer that holds all of a request's memory, or -1.
+  int registered_index(const std::byte* memory, uint32_t bytes) const {
+    if (memory < base_ || memory + bytes > base_ + registered_) return -1;
+    const uint64_t begin = static_cast<uint64_t>(memory - base_);
+    const uint64_t index = begin / kRegisteredBufferMax;
+    return (begin + bytes - 1) / kRegisteredBufferMax == index ? static_cast<int>(index) : -1;
+  }
+
+  // What is refused for the moment stays in the ring and is handed over by the next call.
+  void enter() {
+    const int result = io_uring_submit(&ring_);
+    CHECK(result >= 0 || transient(-result), std::strerror(-result));
+  }
+
+  uint32_t reap(std::span<IoCompletion> done) {
+    const auto room = static_cast<unsigned>(std::min<size_t>(done.size(), reaped_.size()));
+    const unsigned count = io_uring_peek_batch_cqe(&ring_, reaped_.data(), room);
+    for (unsigned i = 0; i < count; ++i) done[i] = {io_uring_cqe_get_data64(reaped_[i]), reaped_[i]->res};
+    io_uring_cq_advance(&ring_, count);
+    in_flight_ -= count;
+    return count;
+  }
+
+  const uint32_t depth_;
+  uint32_t in_flight_ = 0;
+  io_uring ring_{};
+  bool made_ = false;
+  std::byte* base_ = nullptr;
+  uint64_t registered_ = 0;  // bytes from base_ on
+  std::vector<io_uring_cqe*> reaped_;
+};
+
+}  // namespace
+
+std::unique_ptr<IoQueue> make_uring_queue(uint32_t depth, std::span<std::byte> registered,
+                                          std::string& text) {
+  auto queue = std::make_unique<UringQueue>(depth);
+  if (const int error = queue->make(); error != 0) {
+    text = unavailable_reason(error);
+    return nullptr;
+  }
+  text = "io_uring (" + queue->register_memory(registered) + ")";
+  return queue;
+}
+
+}  // namespace sluice
