@@ -1,0 +1,103 @@
+// Scalar conversions of the reference device between the working precisions and double, and views that read
+// and write tensors as double. Written for clarity and on their own, so that they can judge the vectorised
+// ones.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "engine/error.h"
+#include "gpu/device.h"
+
+namespace sluice::reference {
+
+struct Bf16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
+
+inline double widen(float value) { return value; }
+inline double widen(Bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
+inline double widen(F16 value) {
+  const uint32_t magnitude = static_cast<uint32_t>(value.bits & 0x7FFF) << 13;
+  const bool finite = (value.bits & 0x7C00) != 0x7C00;
+  // Moving the exponent's bias from 15 to 127 is a factor 2^112, exact for subnormals too.
+  const float wide =
+      finite ? std::bit_cast<float>(magnitude) * 0x1p112f : std::bit_cast<float>(magnitude | 0x7F800000);
+  return (value.bits & 0x8000) != 0 ? -wide : wide;
+}
+
+// The number with `digits` significant binary digits that is nearest to x, ties to even. Below
+// 2^least_exponent the spacing stays that of subnormals.
+inline double nearest(double x, int digits, int least_exponent) {
+  if (!std::isfinite(x) || x == 0) return x;
+  const double spacing = std::ldexp(1.0, std::max(std::ilogb(x), least_exponent) - digits + 1);
+  return std::nearbyint(x / spacing) * spacing;
+}
+
+// Rounds to nearest even; overflow gives infinity.
+template <typename T>
+T narrow(double value);
+template <>
+inline float narrow<float>(double value) {
+  return static_cast<float>(value);
+}
+template <>
+inline Bf16 narrow<Bf16>(double value) {
+  const auto exact = static_cast<float>(nearest(value, 8, -126));
+  return {static_cast<uint16_t>(std::bit_cast<uint32_t>(exact) >> 16)};
+}
+template <>
+inline F16 narrow<F16>(double value) {
+  const uint32_t sign = std::signbit(value) ? 0x8000 : 0;
+  const double magnitude = std::fabs(nearest(value, 11, -14));
+  uint32_t bits = 0;
+  if (std::isnan(value)) {
+    bits = 0x7E00;
+  } else if (magnitude >= 0x1p16) {
+    bits = 0x7C00;
+  } else if (magnitude < 0x1p-14) {
+    bits = static_cast<uint32_t>(magnitude * 0x1p24);
+  } else {
+    bits = (std::bit_cast<uint32_t>(static_cast<float>(magnitude)) >> 13) - (112 << 10);
+  }
+  return {static_cast<uint16_t>(sign | bits)};
+}
+
+// A tensor of T, read and written as double. Without data it swallows what is written.
+template <typename T>
+struct Values {
+  explicit Values(const TensorView& view) : data(static_cast<T*>(view.data)), accumulate(view.accumulate) {}
+  explicit operator bool() const { return data != nullptr; }
+  double operator[](int64_t i) const { return widen(data[i]); }
+  void put(int64_t i, double value) const {
+    if (data != nullptr) data[i] = narrow<T>(accumulate ? widen(data[i]) + value : value);
+  }
+
+  T* data;
+  bool accumulate;
+};
+
+// A parameter gradient: fp32, always added to.
+inline Values<float> parameter_gradient(const OpCall& call, size_t i) {
+  return Values<float>({call.parameter_gradients[i].data, true});
+}
+
+// Calls f with a value of the working precision's type.
+template <typename F>
+void with_precision(DType precision, F f) {
+  switch (precision) {
+    case DType::f32: return f(float{});
+    case DType::bf16: return f(Bf16{});
+    case DType::f16: return f(F16{});
+    default: CHECK(false, "not a working precision");
+  }
+}
+
+inline double* scratch_of(const OpCall& call) { return reinterpret_cast<double*>(call.workspace); }
+
+}  // namespace sluice::reference

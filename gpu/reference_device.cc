@@ -1,0 +1,76 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "gpu/reference_convert.h"
+#include "gpu/reference_kernels.h"
+
+namespace sluice {
+namespace {
+
+uint64_t no_workspace(const OpShapes&, Pass) { return 0; }
+
+struct Kernels {
+  void (*forward)(const OpCall&);
+  void (*backward)(const OpCall&);
+  uint64_t (*workspace_bytes)(const OpShapes&, Pass);
+};
+
+const Kernels& kernels_of(OpKind kind) {
+  using namespace reference;
+  static constexpr std::array<Kernels, 10> kTable{{
+      // in the order of OpKind
+      {embedding_forward, embedding_backward, embedding_workspace_bytes},
+      {layer_norm_forward, layer_norm_backward, layer_norm_workspace_bytes},
+      {rms_norm_forward, rms_norm_backward, rms_norm_workspace_bytes},
+      {linear_forward, linear_backward, no_workspace},
+      {gelu_forward, gelu_backward, no_workspace},
+      {swiglu_forward, swiglu_backward, no_workspace},
+      {rope_forward, rope_backward, no_workspace},
+      {attention_forward, attention_backward, attention_workspace_bytes},
+      {add_forward, add_backward, no_workspace},
+      {linear_cross_entropy_forward, linear_cross_entropy_backward, linear_cross_entropy_workspace_bytes},
+  }};
+  const auto index = static_cast<size_t>(kind);
+  CHECK(index < kTable.size(), "an op without kernels");
+  return kTable[index];
+}
+
+class ReferenceDevice final : public Device {
+ public:
+  void forward(const OpCall& call) override { kernels_of(call.shapes->kind).forward(call); }
+  void backward(const OpCall& call) override { kernels_of(call.shapes->kind).backward(call); }
+  uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {
+    return kernels_of(shapes.kind).workspace_bytes(shapes, pass);
+  }
+
+  void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+             double* block_sums) override {
+    reference::with_precision(precision, [&]<typename T>(T) {
+      const reference::Values<T> out({gradient, false});
+      for (uint64_t begin = 0; begin < elements; begin += kNormBlock) {
+        const uint64_t end = std::min(begin + kNormBlock, elements);
+        double sum = 0;
+        for (uint64_t i = begin; i < end; ++i) {
+          const auto index = static_cast<int64_t>(i);
+          out.put(index, accumulator[i]);
+          sum += out[index] * out[index];
+        }
+        block_sums[begin / kNormBlock] = sum;
+      }
+    });
+  }
+
+  void zero(void* data, uint64_t bytes) override {
+    if (bytes > 0) std::memset(data, 0, bytes);
+  }
+  void copy(void* to, const void* from, uint64_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_reference_device() { return std::make_unique<ReferenceDevice>(); }
+
+}  // namespace sluice

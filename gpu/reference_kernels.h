@@ -1,0 +1,57 @@
+// Kernels of the reference device: one forward and one backward per op, plain loops in the order of the
+// formulas.
+//
+// Operands are read in the working precision and widened to double, all arithmetic is double, and every
+// result is rounded once to the type of its output (sums over rows for parameter gradients too, before they
+// are added to the fp32 accumulator). Operands, nullptr and `accumulate` are those of gpu/device.h. Scratch
+// is the call's workspace, sized by the *_workspace_bytes functions (an op without one needs none). Caller:
+// the reference device, one call at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/device.h"
+
+namespace sluice::reference {
+
+// reference_rows.cc: what works row by row. Norms as in Ba, Kiros, Hinton 2016 (arXiv:1607.06450) and Zhang,
+// Sennrich 2019 (arXiv:1910.07467); their backward reads the saved statistics.
+void embedding_forward(const OpCall& call);
+void embedding_backward(const OpCall& call);
+void layer_norm_forward(const OpCall& call);
+void layer_norm_backward(const OpCall& call);
+void rms_norm_forward(const OpCall& call);
+void rms_norm_backward(const OpCall& call);
+// Su et al. 2021 (arXiv:2104.09864), rotate-half form: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), x1
+// the first half of a head.
+void rope_forward(const OpCall& call);
+void rope_backward(const OpCall& call);
+uint64_t embedding_workspace_bytes(const OpShapes& shapes, Pass pass);
+uint64_t layer_norm_workspace_bytes(const OpShapes& shapes, Pass pass);
+uint64_t rms_norm_workspace_bytes(const OpShapes& shapes, Pass pass);
+
+// reference_elementwise.cc. gelu in the tanh form of Hendrycks, Gimpel 2016 (arXiv:1606.08415), swiglu of
+// Shazeer 2020 (arXiv:2002.05202).
+void gelu_forward(const OpCall& call);
+void gelu_backward(const OpCall& call);
+void swiglu_forward(const OpCall& call);
+void swiglu_backward(const OpCall& call);
+void add_forward(const OpCall& call);
+void add_backward(const OpCall& call);
+
+// reference_matmul.cc. The loss works in chunks of cross_entropy_chunk rows and adds a slice's losses in row
+// order.
+void linear_forward(const OpCall& call);
+void linear_backward(const OpCall& call);
+void linear_cross_entropy_forward(const OpCall& call);
+void linear_cross_entropy_backward(const OpCall& call);
+uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes, Pass pass);
+
+// reference_attention.cc. Vaswani et al. 2017 (arXiv:1706.03762), causal; query head h reads key/value head
+// h / (heads / kv_heads) (Ainslie et al. 2023, arXiv:2305.13245). Backward takes the probabilities from lse
+// and the rest from the inputs.
+void attention_forward(const OpCall& call);
+void attention_backward(const OpCall& call);
+uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass);
+
+}  // namespace sluice::reference
