@@ -26,7 +26,7 @@ HWY_INLINE void adamw(float* HWY_RESTRICT master, float* HWY_RESTRICT first_mome
   const FloatVector b1 = hn::Set(d, c.b1), b2 = hn::Set(d, c.b2), k1 = hn::Set(d, c.k1), k2 = hn::Set(d, c.k2);
   const FloatVector minus_a = hn::Set(d, -c.a), r = hn::Set(d, c.r), eps = hn::Set(d, c.eps);
   const FloatVector decay = hn::Set(d, c.d), s = hn::Set(d, c.s);
-  for_each_vector(elements, [&](size_t i, auto lanes) HWY_ATTR {
+  for_each_vector(elements, [&](size_t i, auto lanes) SLUICE_KERNEL {
     const FloatVector g = hn::Mul(lanes.load(gradient + i), s);
     const FloatVector m = fma(b1, lanes.load(first_moment + i), hn::Mul(k1, g));
     const FloatVector v = fma(b2, lanes.load(second_moment + i), hn::Mul(hn::Mul(k2, g), g));

@@ -16,7 +16,7 @@ namespace sluice::HWY_NAMESPACE {
 
 template <class To, class From>
 HWY_INLINE void convert(const From* from, To* to, size_t elements) {
-  for_each_vector(elements, [&](size_t i, auto lanes) HWY_ATTR { lanes.store(lanes.load(from + i), to + i); });
+  for_each_vector(elements, [&](size_t i, auto lanes) SLUICE_KERNEL { lanes.store(lanes.load(from + i), to + i); });
 }
 
 void round_elements(DType to, const float* from, void* out, uint64_t elements) {

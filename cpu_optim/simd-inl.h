@@ -15,6 +15,9 @@
 
 #include "cpu_optim/half.h"
 
+#undef SLUICE_KERNEL
+#define SLUICE_KERNEL HWY_ATTR __attribute__((always_inline))
+
 HWY_BEFORE_NAMESPACE();
 namespace sluice::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -92,8 +95,10 @@ HWY_INLINE void store_n(FloatVector v, Floats d, T* p, size_t n) {
   std::memcpy(p, lanes, n * sizeof(T));
 }
 
-// A whole vector or the first n lanes of one: a loop body written once serves for its tail.
+// A whole vector or the first n lanes of one: a loop body written once serves for its tail. zero_rest clears the lanes that
+// are not there, before a sum.
 struct Whole {
+  HWY_INLINE FloatVector zero_rest(FloatVector v) const { return v; }
   template <class T>
   HWY_INLINE FloatVector load(const T* p) const { return HWY_NAMESPACE::load(Floats(), p); }
   template <class T>
@@ -101,13 +106,17 @@ struct Whole {
 };
 struct Partial {
   size_t n;
+  HWY_INLINE FloatVector zero_rest(FloatVector v) const {
+    return hn::IfThenElseZero(hn::FirstN(Floats(), n), v);
+  }
   template <class T>
   HWY_INLINE FloatVector load(const T* p) const { return load_n(Floats(), p, n); }
   template <class T>
   HWY_INLINE void store(FloatVector v, T* p) const { store_n(v, Floats(), p, n); }
 };
 
-// body(i, Whole or Partial) for i = 0, lanes, 2 lanes, ... below n.
+// body(i, Whole or Partial) for i = 0, lanes, 2 lanes, ... below n. Write `body` as a SLUICE_KERNEL lambda: inlined, so that
+// the constants that it captures stay in registers.
 template <class Body>
 HWY_INLINE void for_each_vector(size_t n, const Body& body) {
   const size_t lanes = hn::Lanes(Floats());

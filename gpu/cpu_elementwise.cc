@@ -1,0 +1,258 @@
+// Elementwise ops: GELU, SwiGLU, add; and the rounding of gradients.
+#include "cpu_optim/simd_targets.h"
+#include "gpu/cpu_kernels.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu/cpu_elementwise.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "cpu_optim/simd-inl.h"
+#include <hwy/contrib/math/math-inl.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::cpu::HWY_NAMESPACE {
+using namespace sluice::HWY_NAMESPACE;
+
+// e^-z, held below infinity: 1 / (1 + e^-z) is then right for every z, and e^-z / (1 + e^-z) too.
+HWY_INLINE FloatVector exp_minus(FloatVector z) {
+  const Floats d;
+  return hn::Exp(d, hn::Min(hn::Neg(z), hn::Set(d, 88.0f)));  // e^88 = 1.7e38
+}
+
+// Element `begin` of an operand; nullptr stays nullptr.
+template <class T>
+HWY_INLINE T* at(const TensorView& view, uint64_t begin) {
+  return view.data == nullptr ? nullptr : static_cast<T*>(view.data) + begin;
+}
+
+template <class T, class Lanes>
+HWY_INLINE void put_gradient(FloatVector v, T* to, bool accumulate, Lanes lanes) {
+  if (accumulate) v = hn::Add(v, lanes.load(to));
+  lanes.store(v, to);
+}
+
+// gelu(x) = x/2 (1 + tanh u) = x / (1 + e^-2u), u = k (x + c x^3), k = sqrt(2/pi) (Hendrycks, Gimpel, arXiv:1606.08415).
+constexpr float kGelu2K = 1.5957691216057308f;  // 2 sqrt(2/pi)
+constexpr float kGeluC = 0.044715f;
+
+HWY_INLINE FloatVector gelu_2u(FloatVector x) {
+  const Floats d;
+  const FloatVector scale = hn::MulAdd(hn::Mul(x, x), hn::Set(d, kGelu2K * kGeluC), hn::Set(d, kGelu2K));
+  return hn::Mul(x, scale);
+}
+
+void gelu_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T* x = at<const T>(call.inputs[0], begin);
+    T* y = at<T>(call.outputs[0], begin);
+    const FloatVector one = hn::Set(Floats(), 1.0f);
+    for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+      const FloatVector v = lanes.load(x + i);
+      lanes.store(hn::Div(v, hn::Add(one, exp_minus(gelu_2u(v)))), y + i);
+    });
+  });
+}
+
+// With s = 1 / (1 + e^-2u): d gelu = s + x s (1-s) 2u', 2u' = 2k (1 + 3c x^2).
+void gelu_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T* x = at<const T>(call.inputs[0], begin);
+    const T* dy = at<const T>(call.output_gradients[0], begin);
+    T* dx = at<T>(call.input_gradients[0], begin);
+    const bool accumulate = call.input_gradients[0].accumulate;
+    const Floats d;
+    const FloatVector one = hn::Set(d, 1.0f);
+    for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+      const FloatVector v = lanes.load(x + i);
+      const FloatVector inverse = exp_minus(gelu_2u(v));
+      const FloatVector s = hn::Div(one, hn::Add(one, inverse));
+      const FloatVector slope = hn::MulAdd(hn::Mul(v, v), hn::Set(d, 3 * kGelu2K * kGeluC), hn::Set(d, kGelu2K));
+      const FloatVector derivative = hn::MulAdd(hn::Mul(hn::Mul(v, s), hn::Mul(inverse, s)), slope, s);
+      put_gradient(hn::Mul(lanes.load(dy + i), derivative), dx + i, accumulate, lanes);
+    });
+  });
+}
+
+// silu(g) * up, silu(g) = g / (1 + e^-g) (Shazeer, arXiv:2002.05202).
+void swiglu_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T* gate = at<const T>(call.inputs[0], begin);
+    const T* up = at<const T>(call.inputs[1], begin);
+    T* y = at<T>(call.outputs[0], begin);
+    const FloatVector one = hn::Set(Floats(), 1.0f);
+    for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+      const FloatVector g = lanes.load(gate + i);
+      lanes.store(hn::Mul(hn::Div(g, hn::Add(one, exp_minus(g))), lanes.load(up + i)), y + i);
+    });
+  });
+}
+
+// With s = 1 / (1 + e^-g): d silu = s (1 + g (1-s)).
+void swiglu_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T* gate = at<const T>(call.inputs[0], begin);
+    const T* up = at<const T>(call.inputs[1], begin);
+    const T* dy = at<const T>(call.output_gradients[0], begin);
+    T* dgate = at<T>(call.input_gradients[0], begin);
+    T* dup = at<T>(call.input_gradients[1], begin);
+    const bool add_gate = call.input_gradients[0].accumulate, add_up = call.input_gradients[1].accumulate;
+    const FloatVector one = hn::Set(Floats(), 1.0f);
+    for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+      const FloatVector g = lanes.load(gate + i), u = lanes.load(up + i), dv = lanes.load(dy + i);
+      const FloatVector inverse = exp_minus(g);
+      const FloatVector s = hn::Div(one, hn::Add(one, inverse));
+      if (dgate != nullptr) {
+        const FloatVector derivative = hn::Mul(s, hn::MulAdd(g, hn::Mul(inverse, s), one));
+        put_gradient(hn::Mul(hn::Mul(dv, u), derivative), dgate + i, add_gate, lanes);
+      }
+      if (dup != nullptr) put_gradient(hn::Mul(dv, hn::Mul(g, s)), dup + i, add_up, lanes);
+    });
+  });
+}
+
+void add_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T* a = at<const T>(call.inputs[0], begin);
+    const T* b = at<const T>(call.inputs[1], begin);
+    T* y = at<T>(call.outputs[0], begin);
+    for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+      lanes.store(hn::Add(lanes.load(a + i), lanes.load(b + i)), y + i);
+    });
+  });
+}
+
+// One input after the other: both may be one tensor, and the second then adds.
+void add_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
+  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T* dy = at<const T>(call.output_gradients[0], begin);
+    for (const TensorView& gradient : call.input_gradients) {
+      T* dx = at<T>(gradient, begin);
+      if (dx == nullptr) continue;
+      for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+        put_gradient(lanes.load(dy + i), dx + i, gradient.accumulate, lanes);
+      });
+    }
+  });
+}
+
+// Rounds one block; returns the sum of the squares of what was written. Element i belongs to sum i mod kSums. A square of
+// an fp32 value is exact in double, so it does not matter whether the multiply-add is fused.
+template <class T>
+HWY_INLINE double round_block_as(const float* from, T* to, size_t elements) {
+  constexpr size_t kSums = 16;
+  const hn::CappedTag<double, kSums> dd;
+  const hn::Rebind<float, decltype(dd)> half;
+  HWY_ALIGN float written[kSums];
+  HWY_ALIGN double sums[kSums] = {};
+  for (size_t begin = 0; begin < elements; begin += kSums) {
+    const size_t count = HWY_MIN(kSums, elements - begin);
+    if (count < kSums) std::fill(written, written + kSums, 0.0f);
+    for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
+      lanes.store(lanes.load(from + begin + i), to + begin + i);
+      lanes.store(lanes.load(to + begin + i), written + i);
+    });
+    for (size_t j = 0; j < kSums; j += hn::Lanes(dd)) {
+      const auto value = hn::PromoteTo(dd, hn::Load(half, written + j));
+      hn::Store(hn::MulAdd(value, value, hn::Load(dd, sums + j)), dd, sums + j);
+    }
+  }
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+double round_block(const float* from, void* to, DType precision, uint64_t elements) {
+  return with_precision(precision, [&](auto type) HWY_ATTR {
+    return round_block_as(from, static_cast<decltype(type)*>(to), elements);
+  });
+}
+
+}  // namespace sluice::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice::cpu {
+namespace {
+
+HWY_EXPORT(gelu_forward_range);
+HWY_EXPORT(gelu_backward_range);
+HWY_EXPORT(swiglu_forward_range);
+HWY_EXPORT(swiglu_backward_range);
+HWY_EXPORT(add_forward_range);
+HWY_EXPORT(add_backward_range);
+HWY_EXPORT(round_block);
+
+// Elements of one task: tens of microseconds.
+constexpr uint64_t kRange = 16384;
+
+template <class Body>
+void for_each_range(const OpCall& call, Workers& workers, const Body& body) {
+  const auto elements = static_cast<uint64_t>(element_count(call.shapes->inputs[0]));
+  const auto ranges = static_cast<int64_t>((elements + kRange - 1) / kRange);
+  workers.parallel_for(ranges, [&](int64_t index, int) {
+    const uint64_t begin = static_cast<uint64_t>(index) * kRange;
+    body(begin, std::min(kRange, elements - begin));
+  });
+}
+
+}  // namespace
+
+void gelu_forward(const OpCall& call, Workers& workers) {
+  for_each_range(call, workers, [&](uint64_t begin, uint64_t count) {
+    HWY_DYNAMIC_DISPATCH(gelu_forward_range)(call, begin, count);
+  });
+}
+
+void gelu_backward(const OpCall& call, Workers& workers) {
+  if (call.input_gradients[0].data == nullptr) return;
+  for_each_range(call, workers, [&](uint64_t begin, uint64_t count) {
+    HWY_DYNAMIC_DISPATCH(gelu_backward_range)(call, begin, count);
+  });
+}
+
+void swiglu_forward(const OpCall& call, Workers& workers) {
+  for_each_range(call, workers, [&](uint64_t begin, uint64_t count) {
+    HWY_DYNAMIC_DISPATCH(swiglu_forward_range)(call, begin, count);
+  });
+}
+
+void swiglu_backward(const OpCall& call, Workers& workers) {
+  for_each_range(call, workers, [&](uint64_t begin, uint64_t count) {
+    HWY_DYNAMIC_DISPATCH(swiglu_backward_range)(call, begin, count);
+  });
+}
+
+void add_forward(const OpCall& call, Workers& workers) {
+  for_each_range(call, workers, [&](uint64_t begin, uint64_t count) {
+    HWY_DYNAMIC_DISPATCH(add_forward_range)(call, begin, count);
+  });
+}
+
+void add_backward(const OpCall& call, Workers& workers) {
+  for_each_range(call, workers, [&](uint64_t begin, uint64_t count) {
+    HWY_DYNAMIC_DISPATCH(add_backward_range)(call, begin, count);
+  });
+}
+
+void round_gradient(const float* accumulator, void* gradient, DType precision, uint64_t elements, double* block_sums,
+                    Workers& workers) {
+  const auto blocks = static_cast<int64_t>((elements + kNormBlock - 1) / kNormBlock);
+  workers.parallel_for(blocks, [&](int64_t block, int) {
+    const uint64_t begin = static_cast<uint64_t>(block) * kNormBlock;
+    void* to = static_cast<std::byte*>(gradient) + begin * dtype_bytes(precision);
+    block_sums[block] = HWY_DYNAMIC_DISPATCH(round_block)(accumulator + begin, to, precision,
+                                                          std::min(kNormBlock, elements - begin));
+  });
+}
+
+}  // namespace sluice::cpu
+#endif
