@@ -1,0 +1,406 @@
+// AdamW, rounding and widening: every vector target against an independent scalar implementation, to the bit.
+#include "cpu_optim/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "cpu_optim/simd_targets.h"
+#include <hwy/targets.h>
+
+namespace sluice {
+namespace {
+
+// ---- reference: the numerics contract, operation by operation; conversions by exact arithmetic, not by bit tricks ----
+
+// A binary floating-point format with subnormals and infinities.
+struct Format {
+  int fraction_bits, exponent_min, exponent_max;  // of normal numbers, significand in [1, 2)
+  uint16_t infinity;
+};
+constexpr Format kBf16{7, -126, 127, 0x7F80}, kF16{10, -14, 15, 0x7C00};
+
+uint16_t reference_round(const Format& f, float x) {
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  if (std::isnan(x)) return 0xFFFF;  // any NaN; compared as such
+  if (std::isinf(x)) return sign | f.infinity;
+  if (x == 0) return sign;
+  const double magnitude = std::fabs(static_cast<double>(x));
+  const int exponent = std::max(std::ilogb(magnitude), f.exponent_min);
+  const double unit = std::ldexp(1.0, exponent - f.fraction_bits);
+  const double steps = std::nearbyint(magnitude / unit);  // exact quotient, ties to even
+  if (steps * unit >= std::ldexp(2.0, f.exponent_max)) return sign | f.infinity;
+  // Counted from the smallest subnormal, the codes are consecutive across exponents.
+  const double per_exponent = std::ldexp(1.0, f.fraction_bits);
+  return sign | static_cast<uint16_t>(steps + per_exponent * (exponent - f.exponent_min));
+}
+
+float reference_widen(const Format& f, uint16_t bits) {
+  const int magnitude = bits & 0x7FFF;
+  const double sign = bits & 0x8000 ? -1 : 1;
+  if (magnitude > f.infinity) return std::numeric_limits<float>::quiet_NaN();
+  if (magnitude == f.infinity) return static_cast<float>(sign * std::numeric_limits<double>::infinity());
+  const int per_exponent = 1 << f.fraction_bits, exponent = magnitude / per_exponent;
+  const double steps = magnitude % per_exponent + (exponent > 0 ? per_exponent : 0);
+  return static_cast<float>(sign * std::ldexp(steps, std::max(exponent, 1) - 1 + f.exponent_min - f.fraction_bits));
+}
+
+struct State {
+  std::vector<float> master, m, v;
+  std::vector<uint16_t> gradient16, weights16;  // empty in fp32
+  std::vector<float> gradient32;
+};
+
+void reference_step(State& s, DType precision, const AdamWConstants& c, bool decay) {
+  for (size_t i = 0; i < s.master.size(); ++i) {
+    const Format& format = precision == DType::bf16 ? kBf16 : kF16;
+    const float raw = precision == DType::f32 ? s.gradient32[i] : reference_widen(format, s.gradient16[i]);
+    const float g = raw * c.s;
+    const float k1g = c.k1 * g, k2g = c.k2 * g, k2gg = k2g * g;
+    s.m[i] = std::fma(c.b1, s.m[i], k1g);
+    s.v[i] = std::fma(c.b2, s.v[i], k2gg);
+    const float decayed = s.master[i] * (decay ? c.d : 1.0f);
+    const float root = std::sqrt(s.v[i]);
+    const float quotient = s.m[i] / std::fma(root, c.r, c.eps);
+    s.master[i] = std::fma(-c.a, quotient, decayed);
+    if (precision != DType::f32) s.weights16[i] = reference_round(format, s.master[i]);
+  }
+}
+
+// ---- comparison ----
+
+bool same(float a, float b) {
+  return (std::isnan(a) && std::isnan(b)) || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
+
+bool same16(const Format& f, uint16_t a, uint16_t b) {
+  return ((a & 0x7FFF) > f.infinity && (b & 0x7FFF) > f.infinity) || a == b;
+}
+
+// Runs `body` once on every target that this build and processor have, the scalar one included.
+template <class Body>
+void on_every_target(const Body& body) {
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    body();
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+constexpr size_t kGuard = 64;  // bytes before and after every stream
+
+// A copy of `values`, `offset` bytes off a 64-byte boundary, between guard bytes that must not change.
+template <class T>
+class Stream {
+ public:
+  Stream(const std::vector<T>& values, size_t offset) : count_(values.size()), offset_(offset) {
+    storage_.assign(count_ * sizeof(T) + offset + 3 * kGuard, std::byte{0xA5});
+    if (count_ > 0) std::memcpy(data(), values.data(), count_ * sizeof(T));
+  }
+  T* data() {
+    const auto base = (reinterpret_cast<uintptr_t>(storage_.data()) + kGuard - 1) / kGuard * kGuard + kGuard;
+    return reinterpret_cast<T*>(base + offset_);
+  }
+  T operator[](size_t i) {
+    T value;
+    std::memcpy(&value, reinterpret_cast<std::byte*>(data()) + i * sizeof(T), sizeof(T));
+    return value;
+  }
+  bool guards_hold() {
+    const auto* begin = reinterpret_cast<std::byte*>(data());
+    const std::byte* end = begin + count_ * sizeof(T);
+    for (const std::byte* p = storage_.data(); p != storage_.data() + storage_.size(); ++p)
+      if ((p < begin || p >= end) && *p != std::byte{0xA5}) return false;
+    return true;
+  }
+
+ private:
+  size_t count_, offset_;
+  std::vector<std::byte> storage_;
+};
+
+State random_state(size_t elements, DType precision, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 1);
+  State s;
+  for (size_t i = 0; i < elements; ++i) {
+    // Magnitudes from subnormal to large, so that every rounding and the subnormal range are met.
+    const float scale = std::ldexp(1.0f, -static_cast<int>(random() % 90));
+    s.master.push_back(normal(random) * scale);
+    s.m.push_back(normal(random) * scale * std::ldexp(1.0f, -40));
+    s.v.push_back(std::fabs(normal(random)) * scale * std::ldexp(1.0f, -50));
+    s.gradient32.push_back(normal(random) * scale);
+    s.gradient16.push_back(reference_round(precision == DType::bf16 ? kBf16 : kF16, s.gradient32.back()));
+    s.weights16.push_back(0);
+  }
+  return s;
+}
+
+// Two steps from `start` by apply_adamw, streams `offset` elements off alignment; compares every element with `expected`.
+void check_step(const State& start, const State& expected, DType precision, const AdamWConstants& c, bool decay,
+                size_t offset, Workers& workers) {
+  const size_t n = start.master.size();
+  Stream<float> master(start.master, 4 * offset), m(start.m, 4 * (offset + 1)), v(start.v, 4 * (offset + 3));
+  Stream<uint16_t> gradient16(start.gradient16, 2 * (offset + 5)), weights16(start.weights16, 2 * offset);
+  Stream<float> gradient32(start.gradient32, 4 * (offset + 2));
+  const bool wide = precision == DType::f32;
+  const void* gradient = wide ? static_cast<void*>(gradient32.data()) : gradient16.data();
+  const AdamWRange range{master.data(), m.data(), v.data(), gradient, wide ? nullptr : weights16.data(),
+                         precision, n, decay};
+  apply_adamw(range, c, workers);
+  const Format& format = precision == DType::bf16 ? kBf16 : kF16;
+  for (size_t i = 0; i < n; ++i) {
+    ASSERT_TRUE(same(master[i], expected.master[i])) << i << " " << master[i] << " " << expected.master[i];
+    ASSERT_TRUE(same(m[i], expected.m[i])) << i << " " << m[i] << " " << expected.m[i];
+    ASSERT_TRUE(same(v[i], expected.v[i])) << i << " " << v[i] << " " << expected.v[i];
+    if (wide) continue;
+    ASSERT_TRUE(same16(format, weights16[i], expected.weights16[i])) << i << " " << expected.master[i];
+  }
+  EXPECT_TRUE(master.guards_hold() && m.guards_hold() && v.guards_hold());
+  EXPECT_TRUE(gradient16.guards_hold() && gradient32.guards_hold() && weights16.guards_hold());
+}
+
+constexpr DType kPrecisions[] = {DType::bf16, DType::f16, DType::f32};
+
+// ---- AdamW ----
+
+TEST(AdamW, EveryTargetIsBuiltAndChosen) {
+  // Otherwise the comparisons below compare less than they seem to.
+  std::set<size_t> chosen;
+  on_every_target([&] { chosen.insert(hwy::GetChosenTarget().GetIndex()); });
+  EXPECT_EQ(chosen.size(), hwy::SupportedAndGeneratedTargets().size());
+  int vector_targets = 0, scalar = 0;
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) ++(target == HWY_SCALAR ? scalar : vector_targets);
+  EXPECT_EQ(scalar, HWY_STATIC_TARGET == HWY_SCALAR ? 1 : 0);
+  EXPECT_GE(vector_targets, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 1 : 0);
+}
+
+TEST(AdamW, EveryLengthAndAlignmentToTheBit) {
+  Workers workers(1);
+  const AdamWConstants c = prepare_adamw({}, 7, 3e-4, 0.37, 1.0);
+  for (const DType precision : kPrecisions) {
+    SCOPED_TRACE(dtype_name(precision));
+    for (size_t n = 0; n <= 3 * 16 + 1; ++n) {  // 16 lanes: the widest vector
+      const State start = random_state(n, precision, static_cast<uint32_t>(n));
+      State expected = start;
+      reference_step(expected, precision, c, true);
+      on_every_target([&] {
+        for (const size_t offset : {0, 1, 7}) check_step(start, expected, precision, c, true, offset, workers);
+      });
+    }
+  }
+}
+
+TEST(AdamW, StepsDecayAndScaleToTheBit) {
+  Workers workers(1);
+  for (const DType precision : kPrecisions)
+    for (const int64_t t : {int64_t{1}, int64_t{1000000}})
+      for (const bool decay : {false, true})
+        for (const double loss_scale : {1.0, 65536.0}) {
+          SCOPED_TRACE(testing::Message() << dtype_name(precision) << " t " << t << " decay " << decay);
+          const AdamWConstants c = prepare_adamw({0.9, 0.999, 1e-8, 0.1}, t, 1e-3, 1.0, loss_scale);
+          const State start = random_state(1000, precision, static_cast<uint32_t>(t));
+          State expected = start;
+          reference_step(expected, precision, c, decay);
+          on_every_target([&] { check_step(start, expected, precision, c, decay, 0, workers); });
+        }
+}
+
+TEST(AdamW, SpecialValuesToTheBit) {
+  using Limits = std::numeric_limits<float>;
+  const float values[] = {0.0f, -0.0f, 1.0f, Limits::denorm_min(), -Limits::denorm_min(), Limits::min(), 1e-41f, -3e-39f,
+                          Limits::max(), -Limits::max(), Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN()};
+  Workers workers(1);
+  const AdamWConstants c = prepare_adamw({}, 3, 3e-4, 1.0, 1.0);
+  for (const DType precision : kPrecisions) {
+    SCOPED_TRACE(dtype_name(precision));
+    State start;
+    for (const float master : values)
+      for (const float moment : values)
+        for (const float gradient : values) {
+          start.master.push_back(master);
+          start.m.push_back(moment);
+          start.v.push_back(std::fabs(moment));
+          start.gradient32.push_back(gradient);
+          start.gradient16.push_back(reference_round(precision == DType::bf16 ? kBf16 : kF16, gradient));
+          start.weights16.push_back(0);
+        }
+    State expected = start;
+    reference_step(expected, precision, c, true);
+    on_every_target([&] { check_step(start, expected, precision, c, true, 1, workers); });
+  }
+}
+
+TEST(AdamW, ThreadsDoNotChangeBits) {
+  const size_t n = 3 * 65536 + 17;  // several tasks and a tail
+  const AdamWConstants c = prepare_adamw({}, 2, 3e-4, 1.0, 1.0);
+  const State start = random_state(n, DType::bf16, 5);
+  State expected = start;
+  reference_step(expected, DType::bf16, c, true);
+  for (const int threads : {1, 2, 3}) {
+    Workers workers(threads);
+    check_step(start, expected, DType::bf16, c, true, 0, workers);
+  }
+}
+
+// Against textbook AdamW in double over 50 steps. Per step, fp32 rounds the weight once to within 6e-8 of itself (values
+// up to 2), and the update, at most about lr = 1e-2, to a few 1e-7 of itself: 50 * (1.2e-7 + 1e-2 * 5e-7) < 7e-6.
+TEST(AdamW, FollowsDoublePrecision) {
+  const AdamWOptions options{0.9, 0.95, 1e-8, 0.1};
+  const size_t n = 257;
+  const double lr = 1e-2;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<float> w(n), m(n, 0), v(n, 0), g(n);
+  for (float& x : w) x = 0.5f * normal(random);
+  std::vector<double> wd(w.begin(), w.end()), md(n, 0), vd(n, 0);
+  Workers workers(2);
+  for (int t = 1; t <= 50; ++t) {
+    for (float& x : g) x = normal(random);
+    const double clip = 0.5;
+    apply_adamw({w.data(), m.data(), v.data(), g.data(), nullptr, DType::f32, n, true},
+                prepare_adamw(options, t, lr, clip, 1.0), workers);
+    for (size_t i = 0; i < n; ++i) {
+      const double gd = g[i] * clip;
+      wd[i] *= 1 - lr * options.weight_decay;
+      md[i] = options.beta1 * md[i] + (1 - options.beta1) * gd;
+      vd[i] = options.beta2 * vd[i] + (1 - options.beta2) * gd * gd;
+      const double mh = md[i] / (1 - std::pow(options.beta1, t)), vh = vd[i] / (1 - std::pow(options.beta2, t));
+      wd[i] -= lr * mh / (std::sqrt(vh) + options.epsilon);
+    }
+  }
+  for (size_t i = 0; i < n; ++i) ASSERT_NEAR(w[i], wd[i], 7e-6) << i;
+}
+
+TEST(AdamW, ConstantsAreRoundedOnceFromDouble) {
+  const AdamWConstants c = prepare_adamw({0.9, 0.999, 1e-8, 0.1}, 2, 1e-3, 0.25, 1024.0);
+  EXPECT_EQ(c.b1, 0.9f);
+  EXPECT_EQ(c.k1, static_cast<float>(1 - 0.9));
+  EXPECT_EQ(c.k2, static_cast<float>(1 - 0.999));  // 1.0f - 0.999f is another number
+  EXPECT_NE(c.k2, 1.0f - 0.999f);
+  EXPECT_FLOAT_EQ(c.a, static_cast<float>(1e-3 / 0.19));
+  EXPECT_FLOAT_EQ(c.r, static_cast<float>(1 / std::sqrt(1 - 0.999 * 0.999)));
+  EXPECT_EQ(c.eps, 1e-8f);
+  EXPECT_EQ(c.d, static_cast<float>(1 - 1e-4));
+  EXPECT_EQ(c.s, 0x1p-12f);
+  const AdamWConstants late = prepare_adamw({0.9, 0.999, 1e-8, 0.1}, 1000000, 1e-3, 1.0, 1.0);
+  EXPECT_EQ(late.a, 1e-3f);  // both powers have vanished
+  EXPECT_EQ(late.r, 1.0f);
+}
+
+TEST(AdamW, RefreshLeavesStateAndRoundsWeights) {
+  Workers workers(2);
+  const size_t n = 65536 + 3;
+  for (const DType precision : {DType::bf16, DType::f16}) {
+    const State start = random_state(n, precision, 9);
+    State s = start;
+    refresh_weights({s.master.data(), s.m.data(), s.v.data(), s.gradient16.data(), s.weights16.data(), precision, n, true},
+                    workers);
+    EXPECT_EQ(s.master, start.master);
+    EXPECT_EQ(s.m, start.m);
+    EXPECT_EQ(s.v, start.v);
+    for (size_t i = 0; i < n; ++i)
+      ASSERT_EQ(s.weights16[i], reference_round(precision == DType::bf16 ? kBf16 : kF16, s.master[i])) << i;
+  }
+}
+
+// ---- conversions ----
+
+TEST(Convert, EverySixteenBitValueWidens) {
+  std::vector<uint16_t> in(65536);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint16_t>(i);
+  for (const DType precision : {DType::bf16, DType::f16}) {
+    const Format& format = precision == DType::bf16 ? kBf16 : kF16;
+    on_every_target([&] {
+      std::vector<float> out(in.size());
+      widen(precision, in.data(), out.data(), in.size());
+      for (size_t i = 0; i < in.size(); ++i) ASSERT_TRUE(same(out[i], reference_widen(format, in[i]))) << i;
+    });
+  }
+}
+
+// Every representable value, every tie between neighbours, and both fp32 neighbours of each.
+TEST(Convert, RoundsToNearestEven) {
+  for (const DType precision : {DType::bf16, DType::f16}) {
+    const Format& format = precision == DType::bf16 ? kBf16 : kF16;
+    std::vector<float> in = {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(),
+                             std::bit_cast<float>(0x7F800001u), std::bit_cast<float>(0xFFFFFFFFu),  // other NaNs
+                             1e-45f, 3.4028235e38f, 65519.996f, 65520.0f, 1e30f};
+    for (uint32_t code = 0; code < format.infinity; ++code) {
+      const float value = reference_widen(format, static_cast<uint16_t>(code));
+      const double next = code + 1 < format.infinity ? reference_widen(format, static_cast<uint16_t>(code + 1))
+                                                     : std::ldexp(2.0, format.exponent_max);
+      const auto tie = static_cast<float>((value + next) / 2);
+      for (const float x : {value, tie})
+        for (const float y : {x, std::nextafter(x, 0.0f), std::nextafter(x, 1e38f)}) {
+          in.push_back(y);
+          in.push_back(-y);
+        }
+    }
+    on_every_target([&] {
+      std::vector<uint16_t> out(in.size());
+      round_to(precision, in.data(), out.data(), in.size());
+      for (size_t i = 0; i < in.size(); ++i)
+        ASSERT_TRUE(same16(format, out[i], reference_round(format, in[i])))
+            << in[i] << ": " << out[i] << " is not " << reference_round(format, in[i]);
+    });
+  }
+}
+
+TEST(Convert, EveryLengthAndAlignment) {
+  for (const DType precision : kPrecisions)
+    for (size_t n = 0; n <= 3 * 16 + 1; ++n) {
+      const State s = random_state(n, precision, static_cast<uint32_t>(n));
+      on_every_target([&] {
+        for (const size_t offset : {0, 1, 3}) {
+          Stream<float> from(s.master, 4 * offset), back(s.master, 4 * (offset + 1));
+          Stream<uint16_t> to(s.weights16, 2 * offset);
+          if (precision == DType::f32) {
+            round_to(precision, from.data(), back.data(), n);
+            widen(precision, back.data(), from.data(), n);
+          } else {
+            round_to(precision, from.data(), to.data(), n);
+            widen(precision, to.data(), back.data(), n);
+          }
+          const Format& format = precision == DType::bf16 ? kBf16 : kF16;
+          for (size_t i = 0; i < n; ++i) {
+            const float rounded = reference_widen(format, reference_round(format, s.master[i]));
+            ASSERT_EQ(back[i], precision == DType::f32 ? s.master[i] : rounded) << i;
+          }
+          EXPECT_TRUE(from.guards_hold() && back.guards_hold() && to.guards_hold());
+        }
+      });
+    }
+}
+
+// ---- norm and layout ----
+
+TEST(Norm, AddsInOrder) {
+  EXPECT_EQ(reduce_norm({}), 0.0);
+  const double pythagoras[] = {9.0, 16.0};
+  EXPECT_EQ(reduce_norm(pythagoras), 5.0);
+  const double order[] = {0x1p53, 1.0, 1.0};  // each 1 is lost against 2^53; added from the right they would count
+  EXPECT_EQ(reduce_norm(order), std::sqrt(0x1p53));
+}
+
+TEST(Layout, PlanesNeverLieAPowerOfTwoApart) {
+  for (const uint64_t n : {1ull, 2048ull, 4ull << 20, (4ull << 20) + 2048, 64ull << 20, 1ull << 34}) {
+    const uint64_t stride = state_plane_stride(n);
+    EXPECT_GE(stride, 4 * n);
+    EXPECT_LE(stride, 4 * n + 2 * 4096);
+    EXPECT_EQ(stride % 4096, 0u);
+    EXPECT_NE(stride % 8192, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
