@@ -45,7 +45,7 @@ std::string nearest(const std::string& word, std::span<const std::string> candid
     const size_t longer = std::max(word.size(), candidate.size());
     if (longer > kLengthMax) continue;
     const size_t edits = edit_distance(wanted, lower(candidate));
-    if (edits <= std::max<size_t>(1, longer / 3) && edits < fewest) {
+    if (edits <= std::max<size_t>(1, longer / 3) && edits < longer && edits < fewest) {
       fewest = edits;
       best = candidate;
     }

@@ -1,0 +1,130 @@
+#include "models/config.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "models/config_reader.h"
+#include "models/family.h"
+
+namespace sluice {
+namespace {
+
+const char* const kSpecialTokens[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+// Token numbers that generation needs and training does not: null, an integer or a list of integers, kept as
+// written.
+void read_special_tokens(const nlohmann::json& object, ModelConfig& config) {
+  for (const char* key : kSpecialTokens) {
+    const auto found = object.find(key);
+    if (found == object.end()) continue;
+    bool integers = found->is_null() || found->is_number_integer() || found->is_array();
+    if (found->is_array())
+      for (const auto& element : *found) integers &= element.is_number_integer();
+    if (integers) config.special_tokens[key] = found->dump();
+  }
+}
+
+// Values that training does not apply are named, not obeyed in silence.
+void read_notes(const ConfigReader& file, const std::string& name, ModelConfig& config) {
+  std::vector<std::string> dropouts;
+  for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout"})
+    if (file.number_or(key, 0) != 0) dropouts.push_back(fmt::format("{} {}", key, file.number(key)));
+  if (!dropouts.empty())
+    config.notes.push_back(fmt::format("{}: dropout is not applied ({}).", name, fmt::join(dropouts, ", ")));
+  if (file.number_or("initializer_range", 0.02) != 0.02)
+    config.notes.push_back(fmt::format("{}: initializer_range {} is not applied; weights start from 0.02.",
+                                       name, file.number("initializer_range")));
+}
+
+double parameters_in_total(const ModelConfig& c) {
+  const auto width = static_cast<double>(c.width), ffn = static_cast<double>(c.ffn);
+  const double attention = 2 * width * static_cast<double>((c.heads + c.kv_heads) * c.head_size);
+  const double tables = width * static_cast<double>(c.vocabulary) * (c.tied ? 1 : 2) +
+                        (c.rope_theta == 0 ? width * static_cast<double>(c.context) : 0);
+  return tables + static_cast<double>(c.layers) * (attention + 3 * width * ffn);
+}
+
+}  // namespace
+
+ModelConfig config_from_json(const std::string& text, const std::string& file) {
+  const std::string name = printable(file);
+  const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
+  if (!object.is_object())
+    throw Error(ExitCode::malformed_file, fmt::format("{} is not a JSON object.", name),
+                "Give the config.json that Hugging Face stores with a model.");
+  const ConfigReader reader(object, name);
+  const std::string type = reader.text("model_type");
+  if (type == "mixtral" || type == "bert")
+    throw Error(ExitCode::usage, fmt::format("{}: model type {} is planned, not built yet.", name, type),
+                "Use a gpt2 or llama model.");
+  const Family* family = find_family(type);
+  if (family == nullptr)
+    reader.complain(fmt::format("model type \"{}\" is not supported.", printable(type)),
+                    "Use a gpt2 or llama model.");
+  ModelConfig config{.family = type};
+  config.vocabulary = reader.integer("vocab_size", kVocabularyMax);
+  reader.reject_present("quantization_config");
+  reader.reject_flag("is_encoder_decoder");
+  reader.reject_flag("add_cross_attention");
+  family->read(reader, config);
+  read_special_tokens(object, config);
+  read_notes(reader, name, config);
+  check_config(config, name, ExitCode::malformed_file);
+  return config;
+}
+
+std::string config_to_json(const ModelConfig& config, DType weights) {
+  const Family* family = find_family(config.family);
+  CHECK(family != nullptr, config.family);
+  nlohmann::ordered_json object;
+  object["architectures"] = {family->architecture};
+  object["model_type"] = family->name;
+  object["vocab_size"] = config.vocabulary;
+  family->write(config, object);
+  object["tie_word_embeddings"] = config.tied;
+  object["initializer_range"] = 0.02;
+  object["use_cache"] = true;
+  object["torch_dtype"] = weights == DType::bf16 ? "bfloat16" : weights == DType::f16 ? "float16" : "float32";
+  for (const auto& [key, value] : config.special_tokens) object[key] = nlohmann::ordered_json::parse(value);
+  return object.dump(2) + "\n";
+}
+
+void check_config(const ModelConfig& c, const std::string& where, ExitCode code) {
+  const std::string remedy = code == ExitCode::usage ? "Change the sizes." : "Correct the file.";
+  const auto require = [&](bool condition, const std::string& what) {
+    if (!condition) throw Error(code, where + ": " + what, remedy);
+  };
+  const auto in_range = [&](const char* what, int64_t value, int64_t most) {
+    require(value >= 1 && value <= most, fmt::format("{} is {}, outside 1 to {}.", what, value, most));
+  };
+  in_range("the vocabulary", c.vocabulary, kVocabularyMax);
+  in_range("the context", c.context, kContextMax);
+  in_range("the width", c.width, kWidthMax);
+  in_range("the number of layers", c.layers, kLayersMax);
+  in_range("the number of heads", c.heads, kHeadsMax);
+  in_range("the number of key/value heads", c.kv_heads, kHeadsMax);
+  in_range("the head size", c.head_size, kWidthMax);
+  in_range("the feed-forward width", c.ffn, kFfnMax);
+  require(c.heads % c.kv_heads == 0,
+          fmt::format("{} key/value heads do not divide {} heads.", c.kv_heads, c.heads));
+  require(c.heads * c.head_size <= kWidthMax,
+          fmt::format("{} heads of size {} exceed {} columns.", c.heads, c.head_size, kWidthMax));
+  require(c.epsilon > 0 && c.epsilon < 1, fmt::format("epsilon {} is not between 0 and 1.", c.epsilon));
+  if (c.rope_theta != 0) {
+    require(c.head_size % 2 == 0, fmt::format("head size {} is odd, rotation needs pairs.", c.head_size));
+    require(c.rope_theta > 0, fmt::format("rope_theta {} is not positive.", c.rope_theta));
+    const RopeScaling& s = c.rope_scaling;
+    require(s.factor >= 1 && s.low > 0 && s.high > s.low && s.original_context >= 1,
+            fmt::format("RoPE scaling factor {}, low {}, high {}, original context {} make no sense.",
+                        s.factor, s.low, s.high, s.original_context));
+  }
+  // 2^45 parameters have 2^49 bytes of training state; no product of it with layers or slices overflows 64
+  // bits.
+  require(parameters_in_total(c) < std::ldexp(1, 45), "the model has more than 2^45 parameters.");
+}
+
+int64_t llama_ffn(int64_t width) { return (8 * width / 3 + 255) / 256 * 256; }
+
+}  // namespace sluice

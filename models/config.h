@@ -1,0 +1,61 @@
+// What a model is, as numbers: read from a Hugging Face config.json, a preset's name or an inline
+// description, and written back as a config.json. Families (family.h) turn it into layers.
+//
+// A ModelConfig that one of these functions returned is consistent: heads divide the width, every size is in
+// range, and parameters in total stay below 2^45, so that later sums of bytes cannot overflow. Set-up code,
+// any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+#include "engine/op.h"
+
+namespace sluice {
+
+struct ModelConfig {
+  std::string family;  // "gpt2" or "llama"
+  int64_t vocabulary = 0;
+  int64_t context = 0;  // longest sequence, in tokens
+  int64_t width = 0;    // of the residual stream
+  int64_t layers = 0;
+  int64_t heads = 0, kv_heads = 0, head_size = 0;
+  int64_t ffn = 0;        // width of the feed-forward part
+  double epsilon = 1e-5;  // of the norms
+  bool tied = false;      // the head's weight is the token embedding
+  bool attention_bias = false, mlp_bias = false;
+  double rope_theta = 0;  // 0: learned positions
+  RopeScaling rope_scaling;
+  std::map<std::string, std::string>
+      special_tokens;  // bos_token_id and the like, as JSON text; carried to exports
+  std::vector<std::string>
+      notes;  // one sentence each, to be printed: what the file says and training does not apply
+};
+
+// A Hugging Face config.json of type gpt2 or llama; `file` names it in messages. Throws Error(malformed_file)
+// for missing, contradictory or absurd values and for keys that change the mathematics and are not supported;
+// Error(usage) for families that are planned. Keys: transformers, models/{gpt2,llama}/configuration_*.py.
+ModelConfig config_from_json(const std::string& text, const std::string& file);
+
+// A config.json that transformers loads; `weights` is the type of the tensors stored beside it.
+std::string config_to_json(const ModelConfig& config, DType weights);
+
+// "gpt2-xl", "gpt2:layers=6,width=384,heads=6,vocab=256,context=256", "llama:...,kv_heads=2,ffn=344". What is
+// not given comes from the preset; after a new width, head_size and ffn follow the family's rule unless they
+// are given too. Throws Error(usage), with the nearest known name.
+ModelConfig config_from_name(const std::string& text);
+
+// Names that config_from_name takes without a description.
+std::vector<std::string> preset_names();
+
+// Throws Error(code) with "`where`: ..." unless the sizes fit together. The functions above have called it.
+void check_config(const ModelConfig& config, const std::string& where, ExitCode code);
+
+// The llama family's width of the feed-forward part where none is given: 8/3 of the width rounded up to a
+// multiple of 256 (Touvron et al., "LLaMA", 2023, section 2.2).
+int64_t llama_ffn(int64_t width);
+
+}  // namespace sluice

@@ -1,0 +1,64 @@
+// Typed access to the keys of one config.json. Every complaint is an Error(malformed_file) that names file
+// and key.
+//
+// null counts as absent. Numbers are never taken from booleans or strings, integers never from fractions.
+// Used by config.cc and the families; the JSON outlives the reader.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "models/config.h"
+
+namespace sluice {
+
+class ConfigReader {
+ public:
+  ConfigReader(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {}
+
+  bool has(const char* key) const;                       // present and not null
+  int64_t integer(const char* key, int64_t most) const;  // 1..most, required
+  int64_t integer_or(const char* key, int64_t most, int64_t otherwise) const;
+  double number(const char* key) const;  // finite, required
+  double number_or(const char* key, double otherwise) const;
+  bool flag_or(const char* key, bool otherwise) const;
+  std::string text(const char* key) const;  // required
+  std::string text_or(const char* key, const std::string& otherwise) const;
+
+  // Keys that change the mathematics: complain unless absent, or false, or equal to the only value supported.
+  void reject_flag(const char* key) const;
+  void require_number(const char* key, double supported) const;
+  void require_text(const char* key, std::initializer_list<const char*> supported) const;
+  void reject_present(const char* key) const;
+
+  // rope_theta and rope_scaling, or rope_parameters; both must agree.
+  void rope(double& theta, RopeScaling& scaling) const;
+
+  [[noreturn]] void complain(const std::string& what, const std::string& remedy) const;
+
+ private:
+  struct Rope {
+    std::optional<double> theta;
+    std::optional<RopeScaling> scaling;
+  };
+  Rope rope_section(const char* key) const;
+  const nlohmann::json& at(const char* key) const;
+
+  const nlohmann::json& object_;
+  std::string where_;
+};
+
+// The part of a config.json that ConfigReader::rope reads, in the older form, which all versions of
+// transformers take.
+void write_rope(const ModelConfig& config, nlohmann::ordered_json& file);
+
+// Largest sizes that are taken for real: far beyond any model, and small enough that a product of two fits 64
+// bits.
+constexpr int64_t kVocabularyMax = int64_t{1} << 28, kContextMax = int64_t{1} << 28;
+constexpr int64_t kWidthMax = int64_t{1} << 20, kFfnMax = int64_t{1} << 22;
+constexpr int64_t kLayersMax = int64_t{1} << 16, kHeadsMax = int64_t{1} << 16;
+
+}  // namespace sluice

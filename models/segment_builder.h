@@ -1,0 +1,83 @@
+// Helpers with which families write models: groups of parameters, and segments op by op with shapes inferred.
+//
+// A SegmentBuilder is used once: bind groups, declare inputs, add ops, declare outputs, take. Groups that are
+// bound must be laid out; tensors of other groups bound to the same template later must have the same shapes.
+// Errors of shapes are std::invalid_argument from the op's rule: a family that builds from a checked config
+// never causes one.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "engine/graph.h"
+#include "models/config.h"
+
+namespace sluice {
+
+// Parameters by role. Decay applies to two or more dimensions; norms start at one, biases at zero.
+Parameter matrix(std::string name, int64_t rows, int64_t columns, double standard_deviation = 0.02);
+Parameter norm_weight(std::string name, int64_t width);
+Parameter bias(std::string name, int64_t width);
+
+// 0.02 / sqrt(2 layers): projections back into the residual stream (Radford et al., "GPT-2", 2019,
+// section 2.3).
+double residual_deviation(int64_t layers);
+
+uint32_t add_group(Model& model, std::string name,
+                   std::vector<Parameter> parameters);                     // laid out; returns its index
+uint32_t add_activation(Model& model, std::string name, int64_t columns);  // [rows, columns]
+uint32_t add_token_input(Model& model, std::string name, ActivationSource source);  // int32 [rows]
+
+// A layer of one segment, whose template is new. `use.segment` is filled in.
+void add_layer(Model& model, std::string name, Segment segment, SegmentUse use);
+
+// A chain of alike layers, each with its own group PREFIX.i and output PREFIX.i, on one template made from
+// the first group. Returns the last output. x: the activation that the first one reads.
+struct Blocks {
+  int64_t layers, width;
+  std::string prefix;
+};
+uint32_t add_blocks(Model& model, uint32_t x, const Blocks& blocks,
+                    const std::function<std::vector<Parameter>(int64_t block)>& parameters,
+                    const std::function<Segment(uint32_t group)>& segment);
+
+class SegmentBuilder {
+ public:
+  using Tensor = uint32_t;
+  using Weight = uint32_t;
+
+  SegmentBuilder(const Model& model, std::string name);
+
+  // Binds the next group slot; weights are then named by what follows `prefix` in their global name.
+  void bind(const Group& group, const std::string& prefix);
+  Weight weight(std::string_view name);  // CHECKs that a bound group has it
+  bool has(std::string_view name) const;
+
+  Tensor input(std::string name, int64_t columns);  // activations [rows, columns]
+  Tensor input_tokens(std::string name);            // int32 [rows]
+
+  // Appends an op and returns its first output, which gets `name`; further outputs get name.1, name.2.
+  Tensor op(OpKind kind, std::string name, std::initializer_list<Tensor> inputs,
+            std::vector<Weight> weights = {}, const OpAttributes& attributes = {});
+  // y = x * weight + bias, where `name`.weight is bound, and `name`.bias if it is bound.
+  Tensor linear(const std::string& name, Tensor x, bool weight_out_in);
+
+  void output(Tensor tensor);
+  Segment take();
+
+ private:
+  struct Named {
+    std::string name;
+    uint32_t slot, parameter;
+    Shape shape;
+  };
+  DType precision_;
+  int64_t rows_;
+  uint32_t slots_ = 0;
+  std::vector<Named> bound_;
+  Segment segment_;
+};
+
+}  // namespace sluice
