@@ -1,0 +1,36 @@
+// Writes a Hugging Face directory that loads elsewhere: config.json, safetensors (sharded when large) and
+// the tokenizer's files. Streamed: memory is bounded whatever the model's size. Every file appears whole or
+// not at all; the index comes last. Caller: the verb export, one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "engine/op.h"
+
+namespace sluice {
+
+struct ExportTensor {
+  std::string name;
+  Shape shape;
+};
+
+// Yields elements [first, first + count) of tensor number `tensor` as fp32. May throw.
+using ReadTensor = std::function<void(size_t tensor, uint64_t first, uint64_t count, float* out)>;
+
+struct ExportOptions {
+  DType dtype = DType::bf16;                 // bf16, f16 or f32
+  uint64_t shard_bytes_max = 5'000'000'000;  // of tensors; a larger tensor gets a shard of its own
+  std::string config_json;                   // written as config.json
+  std::string tokenizer_directory;           // the tokenizer's files are copied from here; empty: none
+};
+
+// Creates the directory when it is missing. Values are rounded to nearest even. Throws Error: usage when the
+// directory holds weights already (a loader would mix them up), environment when it cannot be made, numerics
+// when a finite value does not fit fp16, io when writing fails.
+void write_hf_directory(const std::string& directory, std::span<const ExportTensor> tensors,
+                        const ExportOptions& options, const ReadTensor& read);
+
+}  // namespace sluice

@@ -1,0 +1,53 @@
+// Weights of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json
+// names.
+//
+// Names are those of Parameter::name; a family's other spellings (gpt2's prefix `transformer.`) are resolved
+// when the directory is opened, and tensors that a family's files hold besides parameters are left out.
+// Reads are const and may come from any thread. Callers: the verbs (open, check), the task `load` (read).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/graph.h"
+#include "models/safetensors.h"
+
+namespace sluice {
+
+// Whether the directory holds weights to start from. Throws Error(malformed_file) when it holds them only in
+// a format that cannot be read (pickle), since starting afresh would then be a surprise.
+bool has_weights(const std::string& directory);
+
+class HfWeights {
+ public:
+  // Throws Error: usage when the directory or its weights do not exist; malformed_file for files and indexes
+  // that break their format, contradict each other, or lead out of the directory.
+  static HfWeights open(const std::string& directory, const std::string& family);
+
+  const std::string& directory() const { return directory_; }
+  std::vector<std::string> names() const;                             // sorted
+  const SafetensorsTensor* find(const std::string& parameter) const;  // nullptr: not there
+
+  // Elements [first, first + count) of a parameter that is there. Throws as SafetensorsFile::read_f32.
+  void read(const std::string& parameter, uint64_t first, uint64_t count, float* out) const;
+
+ private:
+  HfWeights() = default;
+  struct Location {
+    size_t file, tensor;
+  };
+  void open_sharded(const std::string& index_path);
+  void add_tensors(const std::string& family);
+
+  std::string directory_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, Location> tensors_;
+};
+
+// Throws one Error(malformed_file) that lists what is missing, unknown, of another shape, or no
+// floating-point type (ten names of each, and how many there are). A head stored beside a tied embedding is
+// passed over, as transformers does.
+void check_weights(const HfWeights& weights, const Model& model);
+
+}  // namespace sluice
