@@ -1,0 +1,289 @@
+// Reading and writing config.json, presets and inline descriptions, and what is said about bad ones.
+#include "models/config.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "engine/suggest.h"
+#include "models/family.h"
+
+namespace sluice {
+namespace {
+
+const char* const kGpt2Json = R"({
+  "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+  "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+  "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
+  "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257})";
+
+const char* const kLlamaJson = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 128000, "eos_token_id": [128001, 128008], "head_dim": 64, "hidden_act": "silu",
+  "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 131072,
+  "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
+  "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+  "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                   "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+  "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "vocab_size": 128256})";
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+std::string with(const std::string& text, const std::string& member) {  // adds one more member
+  return replaced(text, "{", "{" + member + ",");
+}
+
+void expect_error(const std::function<void()>& act, ExitCode code, const std::string& sentence,
+                  const std::string& remedy = "") {
+  try {
+    act();
+    ADD_FAILURE() << "accepted, instead of: " << sentence;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_NE(std::string(error.what()).find(sentence), std::string::npos) << error.what();
+    EXPECT_NE(error.remedy().find(remedy), std::string::npos) << error.remedy();
+    EXPECT_FALSE(error.remedy().empty());
+  }
+}
+
+void expect_bad_file(const std::string& text, const std::string& sentence) {
+  expect_error([&] { config_from_json(text, "config.json"); }, ExitCode::malformed_file, sentence);
+}
+
+void expect_equal(const ModelConfig& a, const ModelConfig& b) {
+  EXPECT_EQ(a.family, b.family);
+  EXPECT_EQ(a.vocabulary, b.vocabulary);
+  EXPECT_EQ(a.context, b.context);
+  EXPECT_EQ(a.width, b.width);
+  EXPECT_EQ(a.layers, b.layers);
+  EXPECT_EQ(a.heads, b.heads);
+  EXPECT_EQ(a.kv_heads, b.kv_heads);
+  EXPECT_EQ(a.head_size, b.head_size);
+  EXPECT_EQ(a.ffn, b.ffn);
+  EXPECT_EQ(a.epsilon, b.epsilon);
+  EXPECT_EQ(a.tied, b.tied);
+  EXPECT_EQ(a.attention_bias, b.attention_bias);
+  EXPECT_EQ(a.mlp_bias, b.mlp_bias);
+  EXPECT_EQ(a.rope_theta, b.rope_theta);
+  EXPECT_EQ(a.rope_scaling.factor, b.rope_scaling.factor);
+  EXPECT_EQ(a.rope_scaling.low, b.rope_scaling.low);
+  EXPECT_EQ(a.rope_scaling.high, b.rope_scaling.high);
+  EXPECT_EQ(a.rope_scaling.original_context, b.rope_scaling.original_context);
+  EXPECT_EQ(a.special_tokens, b.special_tokens);
+}
+
+TEST(ConfigJson, Gpt2AsPublished) {
+  const ModelConfig config = config_from_json(kGpt2Json, "config.json");
+  expect_equal(config, config_from_name("gpt2"));
+  ASSERT_EQ(config.notes.size(), 1u);
+  EXPECT_EQ(config.notes[0],
+            "config.json: dropout is not applied (resid_pdrop 0.1, embd_pdrop 0.1, attn_pdrop 0.1).");
+}
+
+TEST(ConfigJson, LlamaAsPublished) {
+  ModelConfig config = config_from_json(kLlamaJson, "config.json");
+  EXPECT_EQ(config.special_tokens.at("eos_token_id"), "[128001,128008]");
+  config.special_tokens = config_from_name("llama-1b").special_tokens;
+  expect_equal(config, config_from_name("llama-1b"));
+  EXPECT_TRUE(config.notes.empty());
+}
+
+TEST(ConfigJson, EveryPresetSurvivesTheRoundTrip) {
+  std::vector<ModelConfig> configs;
+  for (const std::string& name : preset_names()) configs.push_back(config_from_name(name));
+  configs.push_back(config_from_json(kLlamaJson, "config.json"));
+  configs.push_back(
+      config_from_name("gpt2:layers=3,width=160,heads=5,vocab=300,context=37,ffn=344,tied=false"));
+  configs.push_back(
+      config_from_name("llama:layers=3,width=160,heads=4,kv_heads=2,head_size=32,vocab=300,context=37"));
+  configs.back().attention_bias = true;
+  configs.back().epsilon = 1.0 / 3;  // digits are not lost
+  for (const ModelConfig& config : configs)
+    for (const DType dtype : {DType::bf16, DType::f16, DType::f32})
+      expect_equal(config_from_json(config_to_json(config, dtype), "config.json"), config);
+}
+
+TEST(ConfigJson, WritesWhatTransformersLoads) {
+  const std::string gpt2 = config_to_json(config_from_name("gpt2"), DType::bf16);
+  for (const char* part :
+       {"\"architectures\": [\n    \"GPT2LMHeadModel\"\n  ]", "\"model_type\": \"gpt2\"", "\"n_embd\": 768",
+        "\"torch_dtype\": \"bfloat16\"", "\"activation_function\": \"gelu_new\"", "\"attn_pdrop\": 0.0"})
+    EXPECT_NE(gpt2.find(part), std::string::npos) << part << " in " << gpt2;
+  const std::string llama = config_to_json(config_from_name("llama-1b"), DType::f16);
+  for (const char* part : {"\"LlamaForCausalLM\"", "\"rope_type\": \"llama3\"", "\"rope_theta\": 500000.0",
+                           "\"original_max_position_embeddings\": 8192", "\"torch_dtype\": \"float16\""})
+    EXPECT_NE(llama.find(part), std::string::npos) << part << " in " << llama;
+}
+
+TEST(ConfigJson, NullAndAbsentMeanTheDefault) {
+  const ModelConfig gpt2 =
+      config_from_json(with(kGpt2Json, "\"n_inner\": null, \"sliding_window\": null"), "f");
+  EXPECT_EQ(gpt2.ffn, 3072);
+  const std::string no_kv =
+      replaced(kLlamaJson, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": null");
+  EXPECT_EQ(config_from_json(no_kv, "f").kv_heads, 32);
+  EXPECT_EQ(config_from_json(replaced(kLlamaJson, "\"head_dim\": 64", "\"head_dim\": null"), "f").head_size,
+            64);
+  EXPECT_EQ(config_from_json(replaced(kLlamaJson, "\"head_dim\": 64", "\"head_dim\": 128"), "f").head_size,
+            128);
+}
+
+TEST(ConfigJson, BothFormsOfRope) {
+  const std::string scaling = R"({"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                   "original_max_position_embeddings": 8192, "rope_type": "llama3"})";
+  const std::string base = "\"rope_theta\": 500000.0";
+  const std::string newer = replaced(scaling, "{", "{\"rope_theta\": 500000.0, ");
+  std::string text = replaced(kLlamaJson, "\"rope_scaling\": " + scaling, "\"rope_parameters\": " + newer);
+  expect_equal(config_from_json(text, "f"), config_from_json(kLlamaJson, "f"));
+  expect_equal(config_from_json(replaced(text, ",\n  " + base, ""), "f"), config_from_json(kLlamaJson, "f"));
+  expect_bad_file(replaced(text, ",\n  " + base, ",\n  \"rope_theta\": 10000.0"),
+                  "rope_theta is given as 10000");
+  expect_bad_file(replaced(kLlamaJson, base + ",", ""), "neither rope_theta nor rope_parameters");
+  expect_bad_file(with(kLlamaJson, "\"rope_parameters\": " + replaced(newer, "32.0", "8.0")),
+                  "rope_scaling and rope_parameters disagree.");
+  expect_bad_file(with(kLlamaJson, "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}"),
+                  "rope_scaling and rope_parameters disagree.");
+  const ModelConfig same = config_from_json(with(kLlamaJson, "\"rope_parameters\": " + newer), "f");
+  EXPECT_EQ(same.rope_scaling.factor, 32);
+  expect_bad_file(replaced(kLlamaJson, "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\""),
+                  "rope type \"yarn\" is not supported.");
+  expect_bad_file(replaced(kLlamaJson, "\"low_freq_factor\": 1.0", "\"low_freq_factor\": 4.0"),
+                  "make no sense.");
+  expect_bad_file(replaced(kLlamaJson, "\"factor\": 32.0, ", ""), "rope_scaling: factor is missing.");
+}
+
+TEST(ConfigJson, AbsurdValuesAreRefused) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"\"n_head\": 5", "5 heads do not divide the width 768."},
+      {"\"n_head\": 0", "n_head is 0, outside 1 to 65536."},
+      {"\"n_head\": true", "n_head is true, not an integer."},
+      {"\"n_head\": \"12\"", "n_head is \"12\", not an integer."},
+      {"\"n_head\": 12.0", "n_head is 12.0, not an integer."},
+      {"\"n_head\": -12", "n_head is -12, outside 1 to 65536."},
+      {"\"n_head\": [[[[]]]]", "n_head is a list, not an integer."},
+      {"\"n_head\": null", "n_head is missing."},
+      {"\"n_head\": 1099511627776", "n_head is 1099511627776, outside"},
+      {"\"n_head\": 18446744073709551615", "n_head is 18446744073709551615, outside"},
+      {"\"n_head\": 99999999999999999999999", "not an integer."},
+  };
+  for (const auto& [value, sentence] : cases)
+    expect_bad_file(replaced(kGpt2Json, "\"n_head\": 12", value), sentence);
+  expect_bad_file(replaced(kGpt2Json, "\"n_layer\": 12", "\"n_layer\": 0"),
+                  "n_layer is 0, outside 1 to 65536.");
+  expect_bad_file(replaced(kGpt2Json, "\"n_embd\": 768", "\"n_embd\": 1099511627776"),
+                  "n_embd is 1099511627776");
+  expect_bad_file(replaced(kGpt2Json, "\"n_positions\": 1024", "\"n_positions\": 512"),
+                  "n_ctx and n_positions disagree.");
+  expect_bad_file(replaced(kGpt2Json, "1e-05", "0"), "epsilon 0 is not between 0 and 1.");
+  expect_bad_file(replaced(kGpt2Json, "1e-05", "true"), "layer_norm_epsilon is true, not a number.");
+  expect_bad_file(with(kGpt2Json, "\"tie_word_embeddings\": 1"),
+                  "tie_word_embeddings is 1, not true or false.");
+  expect_bad_file(replaced(kLlamaJson, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": 5"),
+                  "5 key/value heads do not divide 32 heads.");
+  expect_bad_file(replaced(kLlamaJson, "\"head_dim\": 64", "\"head_dim\": 63"), "head size 63 is odd");
+  std::string huge = replaced(kLlamaJson, "\"num_hidden_layers\": 16", "\"num_hidden_layers\": 65536");
+  huge = replaced(huge, "\"hidden_size\": 2048", "\"hidden_size\": 1048576");
+  expect_bad_file(huge, "the model has more than 2^45 parameters.");
+  for (const char* key : {"vocab_size", "n_positions", "n_embd", "n_layer"})
+    expect_bad_file(replaced(kGpt2Json, std::string("\"") + key + "\"", "\"other\""),
+                    std::string(key) + " is missing.");
+}
+
+TEST(ConfigJson, WhatIsNotJson) {
+  expect_bad_file("", "config.json is not a JSON object.");
+  expect_bad_file("[1]", "config.json is not a JSON object.");
+  expect_bad_file("{\"model_type\": \"gpt2\"", "config.json is not a JSON object.");
+  expect_bad_file("{\"model_type\": \"gpt2\xff\"}", "config.json is not a JSON object.");
+  expect_bad_file(std::string(200000, '['), "config.json is not a JSON object.");
+  expect_bad_file("{}", "model_type is missing.");
+  expect_error([] { config_from_json("{}", "a\nb.json"); }, ExitCode::malformed_file,
+               "a\\x0ab.json: model_type");
+}
+
+TEST(ConfigJson, OtherMathematicsIsRefused) {
+  for (const char* member : {"\"scale_attn_by_inverse_layer_idx\": true", "\"add_cross_attention\": true",
+                             "\"scale_attn_weights\": false", "\"quantization_config\": {}"})
+    expect_bad_file(with(kGpt2Json, member), "not supported");
+  expect_bad_file(replaced(kGpt2Json, "gelu_new", "relu"), "activation_function \"relu\" is not supported");
+  EXPECT_NO_THROW(config_from_json(replaced(kGpt2Json, "gelu_new", "gelu_pytorch_tanh"), "f"));
+  EXPECT_NO_THROW(
+      config_from_json(with(kGpt2Json, "\"reorder_and_upcast_attn\": true"), "f"));  // order of rounding
+  expect_bad_file(replaced(kLlamaJson, "\"silu\"", "\"gelu\""), "hidden_act \"gelu\" is not supported");
+  expect_bad_file(with(kLlamaJson, "\"sliding_window\": 4096"),
+                  "sliding_window is 4096, which is not supported.");
+  expect_bad_file(with(kLlamaJson, "\"partial_rotary_factor\": 0.5"), "partial_rotary_factor is 0.5, only 1");
+  expect_bad_file(with(kLlamaJson, "\"residual_multiplier\": 0.22"), "residual_multiplier is 0.22");
+}
+
+TEST(ConfigJson, OtherFamilies) {
+  for (const char* type : {"mixtral", "bert"})
+    expect_error(
+        [&] { config_from_json(replaced(kGpt2Json, "\"gpt2\"", "\"" + std::string(type) + "\""), "f"); },
+        ExitCode::usage, "is planned, not built yet.");
+  expect_bad_file(replaced(kGpt2Json, "\"gpt2\"", "\"opt\""), "model type \"opt\" is not supported.");
+}
+
+TEST(ConfigName, InlineDescription) {
+  const ModelConfig gpt2 = config_from_name("gpt2:layers=6,width=384,heads=6,vocab=256,context=256");
+  EXPECT_EQ(gpt2.layers, 6);
+  EXPECT_EQ(gpt2.head_size, 64);
+  EXPECT_EQ(gpt2.kv_heads, 6);
+  EXPECT_EQ(gpt2.ffn, 1536);
+  EXPECT_TRUE(gpt2.tied);
+  EXPECT_EQ(gpt2.special_tokens.at("bos_token_id"), "null");
+  // wte 98304, wpe 98304, six blocks of 1774464, ln_f 768
+  EXPECT_EQ(parameter_count(build_model(gpt2, DType::bf16, 1, 256)), 10844160u);
+  const ModelConfig llama = config_from_name("llama:layers=3,width=160,heads=5,vocab=300,context=37");
+  EXPECT_EQ(llama.kv_heads, 5);
+  EXPECT_EQ(llama.head_size, 32);
+  EXPECT_EQ(llama.ffn, 512);  // 8/3 x 160 = 426, rounded up to a multiple of 256
+  EXPECT_EQ(llama.rope_theta, 10000);
+  const ModelConfig grouped = config_from_name("llama-8b:layers=2");
+  EXPECT_EQ(grouped.kv_heads, 8);
+  EXPECT_EQ(grouped.ffn, 14336);
+  EXPECT_EQ(llama_ffn(4096), 11008);
+  EXPECT_EQ(llama_ffn(5120), 13824);
+}
+
+TEST(ConfigName, MistakesGetASuggestion) {
+  const auto bad = [](const std::string& text, const std::string& sentence, const std::string& remedy) {
+    expect_error([&] { config_from_name(text); }, ExitCode::usage, sentence, remedy);
+  };
+  bad("gpt2-xxl", "There is no model preset \"gpt2-xxl\".", "Did you mean gpt2-xl?");
+  bad("lama-7b", "There is no model preset", "Did you mean llama-7b?");
+  bad("", "There is no model preset \"\".", "Known are gpt2, gpt2-medium");
+  bad("bloom", "There is no model preset", "Known are gpt2");
+  bad("gpt2:", "\"\" is not of the form key=value.", "");
+  bad("gpt2:layer=6", "\"layer\" is no size of a gpt2 model.", "Did you mean layers?");
+  bad("gpt2:kv_heads=2", "\"kv_heads\" is no size of a gpt2 model.", "");
+  bad("gpt2:layers=6,,", "is not of the form", "");
+  bad("gpt2:layers=6,layers=7", "layers is given twice.", "");
+  bad("gpt2:heads=5", "5 heads do not divide the width 768.", "");
+  for (const char* value : {"0", "-1", "1e3", "", "1099511627776", "99999999999999999999", "6.0", " 6", "+6"})
+    bad("gpt2:layers=" + std::string(value), "is not an integer from 1 to 65536.", "");
+  bad("gpt2:tied=maybe", "tied=maybe is neither true nor false.", "");
+  bad("llama:kv_heads=3", "3 key/value heads do not divide 32 heads.", "");
+  bad("llama:width=1048576,layers=65536,heads=1024", "more than 2^45 parameters.", "");
+}
+
+TEST(Suggest, Nearest) {
+  const std::vector<std::string> words = {"host-mem", "host-memory", "gpu-mem", "lr", "steps"};
+  EXPECT_EQ(nearest("hostmem", words), "host-mem");
+  EXPECT_EQ(nearest("HOST-MEM", words), "host-mem");
+  EXPECT_EQ(nearest("setps", words), "steps");  // a swap is one edit
+  EXPECT_EQ(nearest("rl", words), "lr");
+  EXPECT_EQ(nearest("banana", words), "");
+  EXPECT_EQ(nearest("x", words), "");
+  EXPECT_EQ(nearest("", words), "");
+  EXPECT_EQ(nearest(std::string(100000, 'a'), words), "");
+  EXPECT_EQ(nearest("steps", std::vector<std::string>{}), "");
+  EXPECT_EQ(suggestion("stesp", words), "Did you mean steps?");
+  EXPECT_EQ(suggestion("qqqqqq", words), "Known are host-mem, host-memory, gpu-mem, lr, steps.");
+}
+
+}  // namespace
+}  // namespace sluice
