@@ -1,0 +1,316 @@
+#include "engine/verify.h"
+
+#include <algorithm>
+#include <bit>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "engine/error.h"
+#include "engine/verify_replay.h"
+
+namespace sluice {
+
+struct Name {  // made printable only when a message needs it
+  const std::string& text;
+};
+
+}  // namespace sluice
+
+template <>
+struct fmt::formatter<sluice::Name> : fmt::formatter<std::string> {
+  template <typename Context>
+  auto format(const sluice::Name& name, Context& context) const {
+    return fmt::formatter<std::string>::format(sluice::printable(name.text), context);
+  }
+};
+
+namespace sluice {
+
+namespace {
+
+constexpr uint64_t kAddressLimit = uint64_t{1} << 62;  // sum of all arenas and rings, so that no sum below overflows
+
+bool in_bounds(uint64_t offset, uint64_t bytes, uint64_t limit) { return bytes <= limit && offset <= limit - bytes; }
+
+class Tables {
+ public:
+  Tables(const Program& program, Report& report) : program_(program), machine_(program.machine), report_(report) {}
+
+  void check() {
+    check_machine();
+    for (size_t b = 0; b < program_.buffers.size() && !report_.full(); ++b) check_buffer(program_.buffers[b]);
+    check_arenas();
+    if (!report_.empty()) return;
+    check_homes();
+    for (size_t b = 0; b < program_.bodies.size(); ++b) check_body(static_cast<BodyId>(b));
+  }
+
+ private:
+  template <typename... Args>
+  void require(bool good, fmt::format_string<Args...> what, Args&&... args) {
+    if (!good) report_.add(fmt::format(what, std::forward<Args>(args)...));
+  }
+
+  void check_machine() {
+    const size_t tiers = machine_.tiers.size(), lanes = machine_.lanes.size();
+    require(tiers > 0 && tiers < 255, "there are {} tiers", tiers);
+    require(lanes > 0 && lanes < 255, "there are {} lanes", lanes);
+    require(program_.bodies.size() < kNoBody, "there are {} bodies", program_.bodies.size());
+    for (const Tier& t : machine_.tiers)
+      require(std::has_single_bit(t.alignment), "tier {} has alignment {}", Name{t.name}, t.alignment);
+    for (const Link& l : machine_.links)
+      require(l.from < tiers && l.to < tiers && l.lane < lanes, "a link names tiers {}, {} and lane {}", l.from, l.to,
+              l.lane);
+    bool known[kTaskKinds] = {};
+    for (const Unit& u : machine_.units) {
+      const auto kind = static_cast<size_t>(u.kind);
+      require(kind < kTaskKinds && u.tier < tiers && u.lane < lanes, "a unit of kind {} names tier {} and lane {}", kind,
+              u.tier, u.lane);
+      if (kind >= kTaskKinds) continue;
+      require(!known[kind], "there are two units for {}", task_kind_name(u.kind));
+      known[kind] = true;
+    }
+  }
+
+  void check_buffer(const Buffer& b) {
+    const Name name{b.name};
+    require(b.cuts.size() > 1 && b.cuts.front() == 0, "buffer {} has no pieces", name);
+    require(std::adjacent_find(b.cuts.begin(), b.cuts.end(), std::greater_equal<>()) == b.cuts.end(),
+            "the cuts of buffer {} do not rise", name);
+    require(b.home < machine_.tiers.size(), "buffer {} has its home in tier {}", name, b.home);
+    if (!is_ring(b)) return;
+    require(b.ring < program_.rings.size(), "buffer {} is in ring {}", name, b.ring);
+    require(b.permanent, "buffer {} is in a ring and not permanent", name);
+  }
+
+  void check_arenas() {
+    const size_t tiers = machine_.tiers.size();
+    require(program_.arena_bytes.size() == tiers, "there are {} arenas for {} tiers", program_.arena_bytes.size(), tiers);
+    uint64_t sum = 0;  // every summand is at most the limit
+    const auto add = [&](uint64_t bytes) { sum = std::min(kAddressLimit, sum + std::min(kAddressLimit, bytes)); };
+    for (size_t t = 0; t < std::min(tiers, program_.arena_bytes.size()); ++t) {
+      const Tier& tier = machine_.tiers[t];
+      require(program_.arena_bytes[t] <= tier.capacity, "the arena of {} has {} bytes, its capacity is {}",
+              Name{tier.name}, program_.arena_bytes[t], tier.capacity);
+      add(program_.arena_bytes[t]);
+    }
+    for (const Buffer& b : program_.buffers)
+      for (int slot = 0; slot < (is_ring(b) ? kRingSlots : 0) && !b.cuts.empty(); ++slot) add(b.bytes());
+    require(sum < kAddressLimit, "arenas and rings together exceed {} bytes", kAddressLimit);
+  }
+
+  struct Home {
+    TierId tier;
+    uint64_t begin, end;
+    const Buffer* buffer;
+  };
+
+  void check_homes() {
+    std::vector<Home> homes;
+    for (const Buffer& b : program_.buffers) {
+      if (!b.permanent) continue;
+      const uint64_t arena = program_.arena_bytes[b.home], alignment = machine_.tiers[b.home].alignment;
+      const uint64_t stride = is_ring(b) ? b.slot_stride : 0;
+      const bool fits = stride <= arena && in_bounds(b.home_offset, (kRingSlots - 1) * stride, arena) &&
+                        in_bounds(b.home_offset + (kRingSlots - 1) * stride, b.bytes(), arena);
+      require(fits, "the home of buffer {} is not inside the arena", Name{b.name});
+      require(b.home_offset % alignment == 0 && stride % alignment == 0, "the home of buffer {} is not aligned",
+              Name{b.name});
+      for (uint64_t slot = 0; fits && slot < (is_ring(b) ? kRingSlots : 1); ++slot)
+        homes.push_back({b.home, b.home_offset + slot * stride, b.home_offset + slot * stride + b.bytes(), &b});
+    }
+    std::sort(homes.begin(), homes.end(),
+              [](const Home& a, const Home& b) { return std::tie(a.tier, a.begin) < std::tie(b.tier, b.begin); });
+    for (size_t h = 1; h < homes.size(); ++h) {
+      const Home &a = homes[h - 1], &b = homes[h];
+      require(a.tier != b.tier || a.end <= b.begin, "the homes of buffers {} and {} overlap at {} {}",
+              Name{a.buffer->name}, Name{b.buffer->name}, Name{machine_.tiers[a.tier].name}, b.begin);
+    }
+  }
+
+  void check_body(BodyId id) {
+    const Body& body = program_.bodies[id];
+    const auto fail = [&](std::string what) { report_.add(id, kNoInstruction, std::move(what)); };
+    std::vector<BodyId> expected;
+    for (size_t b = 0; b < program_.bodies.size(); ++b)
+      if (program_.bodies[b].end == body.start) expected.push_back(static_cast<BodyId>(b));
+    if (body.predecessors != expected) fail("its predecessors are not the bodies that end in the state where it starts");
+    if (body.advance.size() != program_.rings.size() ||
+        std::any_of(body.advance.begin(), body.advance.end(), [](uint8_t a) { return a > 1; }))
+      fail("it does not advance every ring by 0 or 1");
+    if (body.peak_bytes.size() != machine_.tiers.size()) return fail("it does not state a peak for every tier");
+    for (size_t t = 0; t < machine_.tiers.size(); ++t)
+      if (body.peak_bytes[t] > program_.arena_bytes[t])
+        fail(fmt::format("its peak of {} bytes exceeds the arena of {}, {}", body.peak_bytes[t],
+                         Name{machine_.tiers[t].name}, program_.arena_bytes[t]));
+    for (const Buffer& b : program_.buffers)
+      if (b.permanent && b.home_offset + (is_ring(b) ? (kRingSlots - 1) * b.slot_stride : 0) + b.bytes() >
+                             body.peak_bytes[b.home])
+        fail(fmt::format("its peak leaves out the home of {}", Name{b.name}));
+  }
+
+  const Program& program_;
+  const Machine& machine_;
+  Report& report_;
+};
+
+class Structure {
+ public:
+  Structure(const Program& program, BodyId id, Report& report)
+      : program_(program), machine_(program.machine), body_(program.bodies[id]), id_(id), report_(report),
+        issued_(machine_.lanes.size()), instructions_of_(body_.tasks.size()) {}
+
+  void check() {
+    for (BodyId before : body_.predecessors) {
+      std::vector<uint32_t>& counts = before_.emplace_back(machine_.lanes.size());
+      for (const Instruction& i : program_.bodies[before].instructions)
+        if (i.lane < counts.size()) ++counts[i.lane];
+    }
+    for (uint32_t i = 0; i < body_.instructions.size() && !report_.full(); ++i) check_instruction(i);
+    for (size_t t = 0; t < body_.tasks.size(); ++t)
+      if (instructions_of_[t] != 1)
+        report_.add(id_, kNoInstruction, fmt::format("task {} is in {} instructions", t, instructions_of_[t]));
+  }
+
+ private:
+  template <typename... Args>
+  bool require(bool good, fmt::format_string<Args...> what, Args&&... args) {
+    if (!good) report_.add(id_, at_, fmt::format(what, std::forward<Args>(args)...));
+    return good;
+  }
+
+  void check_instruction(uint32_t i) {
+    at_ = i;
+    const Instruction& instruction = body_.instructions[i];
+    if (!require(instruction.lane < machine_.lanes.size(), "is on lane {}", instruction.lane)) return;
+    check_waits(instruction);
+    ++issued_[instruction.lane];
+    if (!require(instruction.places.size() == instruction.operands.size(), "has {} places for {} operands",
+                 instruction.places.size(), instruction.operands.size()))
+      return;
+    for (size_t k = 0; k < instruction.operands.size(); ++k)
+      if (!check_operand(instruction.operands[k], instruction.places[k])) return;
+    if (instruction.task == kNoTask) check_transfer(instruction);
+    else check_task(instruction);
+  }
+
+  bool check_operand(const Operand& o, const Place& place) {
+    if (!require(o.buffer < program_.buffers.size(), "names buffer {}", o.buffer)) return false;
+    const Buffer& b = program_.buffers[o.buffer];
+    if (!require(o.first < o.last && o.last <= b.pieces(), "names pieces [{}, {}) of {}", o.first, o.last,
+                 Name{b.name}) ||
+        !require(o.back < (is_ring(b) ? kRingSlots : 1), "names slot {} back of {}", o.back, Name{b.name}) ||
+        !require(o.access <= Access::add, "has an unknown access to {}", Name{b.name}) ||
+        !require(place.tier < machine_.tiers.size(), "has {} in tier {}", Name{b.name}, place.tier))
+      return false;
+    const Tier& tier = machine_.tiers[place.tier];
+    // A piece in its home lies where the home's alignment and the buffer's cuts put it, except in a file.
+    const bool aligned = place.offset % tier.alignment == 0 || (!tier.file && at_home(b, o, place));
+    return require(aligned, "has {} at {} {}, which is not aligned to {}", Name{b.name}, Name{tier.name},
+                   place.offset, tier.alignment) &&
+           require(in_bounds(place.offset, operand_bytes(b, o), body_.peak_bytes[place.tier]),
+                   "has {} at {} {}, beyond the body's peak of {}", Name{b.name}, Name{tier.name}, place.offset,
+                   body_.peak_bytes[place.tier]);
+  }
+
+  void check_transfer(const Instruction& instruction) {
+    if (!require(instruction.operands.size() == 2, "is a transfer of {} operands", instruction.operands.size())) return;
+    const Operand &from = instruction.operands[0], &to = instruction.operands[1];
+    require(from.access == Access::read && to.access == Access::write, "is a transfer that does not read, then write");
+    require(from.buffer == to.buffer && from.first == to.first && from.last == to.last && from.back == to.back,
+            "copies between different ranges");
+    require(program_.buffers[from.buffer].kind != BufferClass::workspace, "copies a workspace");
+    const TierId source = instruction.places[0].tier, target = instruction.places[1].tier;
+    require(std::any_of(machine_.links.begin(), machine_.links.end(),
+                        [&](const Link& l) { return l.from == source && l.to == target && l.lane == instruction.lane; }),
+            "copies from {} to {} on lane {}, which no link does", Name{machine_.tiers[source].name},
+            Name{machine_.tiers[target].name}, Name{machine_.lanes[instruction.lane].name});
+  }
+
+  void check_task(const Instruction& instruction) {
+    if (!require(instruction.task < body_.tasks.size(), "runs task {}", instruction.task)) return;
+    ++instructions_of_[instruction.task];
+    const Task& task = body_.tasks[instruction.task];
+    const auto same = [](const Operand& a, const Operand& b) {
+      return a.buffer == b.buffer && a.first == b.first && a.last == b.last && a.access == b.access &&
+             a.version == b.version && a.back == b.back;
+    };
+    require(std::equal(task.operands.begin(), task.operands.end(), instruction.operands.begin(),
+                       instruction.operands.end(), same),
+            "has other operands than its task {}", instruction.task);
+    const auto unit = std::find_if(machine_.units.begin(), machine_.units.end(),
+                                   [&](const Unit& u) { return u.kind == task.kind; });
+    if (!require(unit != machine_.units.end(), "runs a task that no unit can run")) return;
+    require(unit->lane == instruction.lane, "runs {} on lane {}", task_kind_name(task.kind),
+            Name{machine_.lanes[instruction.lane].name});
+    for (const Place& p : instruction.places)
+      if (!require(p.tier == unit->tier && !machine_.tiers[p.tier].file, "runs {} on operands in tier {}",
+                   task_kind_name(task.kind), Name{machine_.tiers[p.tier].name}))
+        return;
+  }
+
+  void check_waits(const Instruction& instruction) {
+    check_wait_list(instruction.waits, issued_, "an earlier one of this body");
+    if (!require(instruction.waits_before.size() == body_.predecessors.size(), "has {} lists of waits for {} predecessors",
+                 instruction.waits_before.size(), body_.predecessors.size()))
+      return;
+    for (size_t p = 0; p < before_.size(); ++p)
+      check_wait_list(instruction.waits_before[p], before_[p], "in the body before");
+  }
+
+  void check_wait_list(const std::vector<Wait>& waits, const std::vector<uint32_t>& limits, const char* which) {
+    for (size_t w = 0; w < waits.size(); ++w) {
+      const Wait& wait = waits[w];
+      if (!require(wait.lane < limits.size(), "waits for lane {}", wait.lane)) continue;
+      require(wait.count > 0 && wait.count <= limits[wait.lane], "waits for instruction {} of lane {}, which is not {}",
+              wait.count, Name{machine_.lanes[wait.lane].name}, which);
+      for (size_t v = 0; v < w; ++v)
+        require(waits[v].lane != wait.lane, "waits twice for lane {}", Name{machine_.lanes[wait.lane].name});
+    }
+  }
+
+  const Program& program_;
+  const Machine& machine_;
+  const Body& body_;
+  const BodyId id_;
+  Report& report_;
+  uint32_t at_ = 0;
+  std::vector<uint32_t> issued_;               // by lane, before the instruction at hand
+  std::vector<std::vector<uint32_t>> before_;  // by predecessor: instructions of each lane
+  std::vector<uint32_t> instructions_of_;      // by task
+};
+
+}  // namespace
+
+std::vector<Violation> verify(const Program& program, size_t limit) {
+  Report report(limit);
+  Tables(program, report).check();
+  if (!report.empty()) return report.take();
+  const auto bodies = static_cast<BodyId>(program.bodies.size());
+  for (BodyId b = 0; b < bodies && !report.full(); ++b) Structure(program, b, report).check();
+  if (!report.empty()) return report.take();
+  const AddressLine line(program);
+  std::vector<BodyFacts> facts;
+  for (BodyId b = 0; b < bodies && !report.full(); ++b) facts.push_back(replay_body(program, line, b, report));
+  if (report.full()) return report.take();
+  for (BodyId b = 0; b < bodies; ++b)
+    for (uint32_t p = 0; p < program.bodies[b].predecessors.size() && !report.full(); ++p)
+      check_pair(program, line, facts, b, p, report);
+  return report.take();
+}
+
+std::string describe(const Program& program, const Violation& v) {
+  if (v.body == kNoBody) return "program: " + v.what;
+  const Body& body = program.bodies[v.body];
+  std::string text = "body " + printable(body.name);
+  if (v.before != kNoBody) text += " after " + printable(program.bodies[v.before].name);
+  if (v.instruction == kNoInstruction) return text + ": " + v.what;
+  const LaneId lane = body.instructions[v.instruction].lane;
+  const auto ordinal = 1 + std::count_if(body.instructions.begin(), body.instructions.begin() + v.instruction,
+                                         [&](const Instruction& i) { return i.lane == lane; });
+  const std::string name = lane < program.machine.lanes.size() ? printable(program.machine.lanes[lane].name) : "?";
+  return fmt::format("{}, instruction {} ({} {}): {}", text, v.instruction, name, ordinal, v.what);
+}
+
+}  // namespace sluice

@@ -1,0 +1,475 @@
+#include "engine/verify_replay.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "engine/error.h"
+#include "engine/verify_ranges.h"
+
+namespace sluice {
+
+AddressLine::AddressLine(const Program& program) : program_(program), ring_base_(program.buffers.size()) {
+  std::vector<uint64_t> ring_bytes(program.rings.size());
+  for (size_t b = 0; b < program.buffers.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    if (!is_ring(buffer)) continue;
+    ring_base_[b] = ring_bytes[buffer.ring];
+    ring_bytes[buffer.ring] += buffer.bytes();
+  }
+  begins_.push_back(0);
+  for (const uint64_t bytes : program.arena_bytes) begins_.push_back(begins_.back() + bytes);
+  for (const uint64_t bytes : ring_bytes)
+    for (int back = 0; back < kRingSlots; ++back) begins_.push_back(begins_.back() + bytes);
+}
+
+uint64_t AddressLine::of(const Operand& o, const Place& p) const {
+  const Buffer& b = program_.buffers[o.buffer];
+  if (is_ring(b) && at_home(b, o, p)) return ring_home(o.buffer, o.back) + operand_begin(b, o);
+  return begins_[p.tier] + p.offset;
+}
+
+std::string AddressLine::name(uint64_t begin, uint64_t end) const {
+  const auto space = static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), begin) - begins_.begin()) - 1;
+  const uint64_t from = begin - begins_[space], to = end - begins_[space];
+  const std::vector<Tier>& tiers = program_.machine.tiers;
+  if (space < tiers.size()) return fmt::format("{} [{}, {})", printable(tiers[space].name), from, to);
+  const size_t ring = (space - tiers.size()) / kRingSlots, back = (space - tiers.size()) % kRingSlots;
+  return fmt::format("ring {} back {} [{}, {})", printable(program_.rings[ring]), back, from, to);
+}
+
+namespace {
+
+constexpr uint32_t kNone = UINT32_MAX;
+
+struct Segment {             // a run of bytes with one history
+  uint64_t anchor = 0;       // address of the buffer's first byte, were all of it there
+  uint32_t buffer = kNone;   // kNone: garbage
+  uint32_t version = 0;
+  uint32_t writer = kNone;   // instruction of this body
+  uint8_t back = 0;
+  bool home = false;         // part of a permanent buffer's home: only that buffer may be written here
+};
+
+struct Range {
+  uint32_t begin, end;       // ranks
+};
+
+class Replay {
+ public:
+  Replay(const Program& program, const AddressLine& line, BodyId id, Report& report)
+      : program_(program), body_(program.bodies[id]), line_(line), id_(id), report_(report),
+        lanes_(program.machine.lanes.size()), index_(4 * body_.instructions.size()) {}
+
+  BodyFacts run() {
+    number_lanes();
+    compute_clocks();
+    index_addresses();
+    place_homes();
+    for (uint32_t i = 0; i < body_.instructions.size() && !report_.full(); ++i) replay(i);
+    if (!report_.full()) finish();
+    return std::move(facts_);
+  }
+
+ private:
+  const Buffer& buffer(const Operand& o) const { return program_.buffers[o.buffer]; }
+  uint32_t* started(uint32_t i) { return &facts_.started[i * lanes_]; }
+
+  void number_lanes() {
+    facts_.by_lane.resize(lanes_);
+    facts_.ordinal.reserve(body_.instructions.size());
+    for (uint32_t i = 0; i < body_.instructions.size(); ++i) {
+      std::vector<uint32_t>& lane = facts_.by_lane[body_.instructions[i].lane];
+      lane.push_back(i);
+      facts_.ordinal.push_back(static_cast<uint32_t>(lane.size()));
+    }
+  }
+
+  // started(i)[l]: how many of lane l's instructions have completed for certain when instruction i starts.
+  void compute_clocks() {
+    facts_.started.assign(body_.instructions.size() * lanes_, 0);
+    for (uint32_t i = 0; i < body_.instructions.size(); ++i) {
+      const Instruction& instruction = body_.instructions[i];
+      const LaneId lane = instruction.lane;
+      const uint32_t ordinal = facts_.ordinal[i];
+      if (ordinal > 1) {
+        std::copy_n(started(facts_.by_lane[lane][ordinal - 2]), lanes_, started(i));
+        if (!program_.machine.lanes[lane].overlapping) started(i)[lane] = ordinal - 1;
+      }
+      for (const Wait& w : instruction.waits) {
+        const uint32_t* other = started(facts_.by_lane[w.lane][w.count - 1]);
+        for (size_t l = 0; l < lanes_; ++l) started(i)[l] = std::max(started(i)[l], other[l]);
+        started(i)[w.lane] = std::max(started(i)[w.lane], w.count);
+      }
+    }
+  }
+
+  void index_addresses() {
+    for (const Instruction& instruction : body_.instructions)
+      for (size_t k = 0; k < instruction.operands.size(); ++k) {
+        const Operand& o = instruction.operands[k];
+        const uint64_t begin = line_.of(o, instruction.places[k]);
+        ranges_.push_back({index_.add(begin), index_.add(begin + operand_bytes(buffer(o), o))});
+      }
+    for_each_home([&](uint64_t begin, uint64_t bytes, const Segment&) { index_.add(begin), index_.add(begin + bytes); });
+    index_.add(0);
+    index_.add(line_.end(line_.spaces() - 1));
+    index_.sort();
+    for (Range& r : ranges_) r = {index_.rank(r.begin), index_.rank(r.end)};
+    segments_.resize(index_.size());
+    readers_.assign(index_.size() * lanes_, 0);
+    first_readers_.assign(index_.size() * lanes_, 0);
+    live_ = RankSet(index_.size());
+    live_.insert(0);
+    live_.insert(index_.size() - 1);
+  }
+
+  // Homes of rings lie in their own spaces; where they lie in the tier is out of bounds for everyone.
+  template <typename Visit>
+  void for_each_home(const Visit& visit) const {
+    for (BufferId b = 0; b < program_.buffers.size(); ++b) {
+      const Buffer& buffer = program_.buffers[b];
+      if (!buffer.permanent) continue;
+      const uint64_t begin = line_.tier_begin(buffer.home) + buffer.home_offset;
+      if (!is_ring(buffer)) {
+        visit(begin, buffer.bytes(), Segment{begin, b, 0, kNone, 0, true});
+        continue;
+      }
+      for (uint8_t slot = 0; slot < kRingSlots; ++slot) {
+        visit(begin + slot * buffer.slot_stride, buffer.bytes(), Segment{0, kNone, 0, kNone, 0, true});
+        const uint64_t home = line_.ring_home(b, slot);
+        visit(home, buffer.bytes(), Segment{home, b, 0, kNone, slot, true});
+      }
+    }
+  }
+
+  void place_homes() {
+    latest_base_.reserve(program_.buffers.size());
+    uint32_t pieces = 0;
+    for (const Buffer& b : program_.buffers) {
+      latest_base_.push_back(pieces);
+      pieces += b.pieces() * (is_ring(b) ? kRingSlots : 1);
+    }
+    latest_.assign(pieces, 0);
+    for_each_home([&](uint64_t begin, uint64_t bytes, const Segment& home) {
+      const uint32_t first = index_.rank(index_.add(begin)), last = index_.rank(index_.add(begin + bytes));
+      split(last);
+      split(first);
+      segments_[first] = home;
+    });
+  }
+
+  void split(uint32_t rank) {
+    if (live_.contains(rank)) return;
+    const uint32_t from = live_.at_or_before(rank);
+    segments_[rank] = segments_[from];
+    std::copy_n(&readers_[from * lanes_], lanes_, &readers_[rank * lanes_]);
+    std::copy_n(&first_readers_[from * lanes_], lanes_, &first_readers_[rank * lanes_]);
+    live_.insert(rank);
+  }
+
+  template <typename Visit>
+  void for_each_segment(Range r, const Visit& visit) {
+    split(r.begin);
+    split(r.end);
+    for (uint32_t s = r.begin; s < r.end; s = live_.at_or_after(s + 1)) visit(s);
+  }
+
+  void replay(uint32_t i) {
+    const Instruction& instruction = body_.instructions[i];
+    const size_t count = instruction.operands.size();
+    const Range* ranges = &ranges_[next_range_];
+    next_range_ += count;
+    for (size_t k = 0; k < count; ++k) {
+      const Operand& o = instruction.operands[k];
+      if (buffer(o).kind != BufferClass::workspace && o.access != Access::write) check_content(i, k, ranges[k]);
+      if (!exclusive(buffer(o), o.access)) read(i, ranges[k]);
+    }
+    for (size_t k = 0; k < count; ++k) {
+      const Operand& o = instruction.operands[k];
+      if (exclusive(buffer(o), o.access)) write(i, k, ranges[k]);
+    }
+  }
+
+  std::string operand_name(const Operand& o) const {
+    const std::string slot = o.back ? fmt::format(" ({} back)", o.back) : "";
+    return fmt::format("{}{}[{}, {})", printable(buffer(o).name), slot, o.first, o.last);
+  }
+
+  void check_content(uint32_t i, size_t k, Range range) {
+    const Operand& o = body_.instructions[i].operands[k];
+    const uint64_t anchor = index_.address_at(range.begin) - operand_begin(buffer(o), o);
+    bool good = true;
+    for_each_segment(range, [&](uint32_t s) {
+      const Segment& seg = segments_[s];
+      if (!good || (seg.buffer == o.buffer && seg.back == o.back && seg.anchor == anchor && seg.version == o.version &&
+                    !(seg.version == 0 && never_written(o))))
+        return;
+      good = false;
+      report_.add(id_, i, fmt::format("demands {} version {} at {} and finds {}", operand_name(o), o.version,
+                                      range_name(s), content_name(seg, index_.address_at(s))));
+    });
+  }
+  // Before anything was loaded there are no weights and no state, only what the run itself sets (scalars, tokens).
+  bool never_written(const Operand& o) const {
+    const BufferClass c = buffer(o).kind;
+    return body_.start == BodyState::empty && (c == BufferClass::weights || c == BufferClass::state);
+  }
+  std::string range_name(uint32_t s) const {
+    return line_.name(index_.address_at(s), index_.address_at(live_.at_or_after(s + 1)));
+  }
+  std::string content_name(const Segment& s, uint64_t address) const {
+    if (s.buffer == kNone) return "garbage";
+    return fmt::format("version {} of {} from its byte {}{}", s.version, printable(program_.buffers[s.buffer].name),
+                       address - s.anchor, s.back ? fmt::format(" ({} back)", s.back) : "");
+  }
+
+  void unordered(uint32_t i, uint32_t other, uint32_t s, const char* what) {
+    const std::string& lane = program_.machine.lanes[body_.instructions[other].lane].name;
+    report_.add(id_, i, i == other ? fmt::format("has overlapping operands at {}, one of them written", range_name(s))
+                                   : fmt::format("{} {} of instruction {} ({} {}), which may not have completed", what,
+                                                 range_name(s), other, printable(lane), facts_.ordinal[other]));
+  }
+
+  void check_after_writer(uint32_t i, uint32_t s, const char* what) {
+    const uint32_t w = segments_[s].writer;
+    if (w != kNone && started(i)[body_.instructions[w].lane] < facts_.ordinal[w]) unordered(i, w, s, what);
+  }
+
+  void read(uint32_t i, Range range) {
+    const LaneId lane = body_.instructions[i].lane;
+    for_each_segment(range, [&](uint32_t s) {
+      check_after_writer(i, s, "reads what was written to");
+      readers_[s * lanes_ + lane] = facts_.ordinal[i];
+      uint32_t& first = first_readers_[s * lanes_ + lane];
+      if (segments_[s].writer == kNone && first == 0) first = facts_.ordinal[i];
+    });
+  }
+
+  void write(uint32_t i, size_t k, Range range) {
+    const Instruction& instruction = body_.instructions[i];
+    const Operand& o = instruction.operands[k];
+    Segment next{index_.address_at(range.begin) - operand_begin(buffer(o), o), o.buffer, 0, i, o.back, false};
+    if (instruction.task == kNoTask)
+      next.version = instruction.operands[0].version;  // a copy has the version of its source
+    else if (buffer(o).kind == BufferClass::workspace)
+      next.buffer = kNone;
+    else
+      next.version = next_version(i, o);
+    bool stranger = false;
+    for_each_segment(range, [&](uint32_t s) {
+      const Segment& seg = segments_[s];
+      stranger |= seg.home && (next.buffer == kNone || seg.buffer != next.buffer || seg.anchor != next.anchor);
+      next.home |= seg.home;
+      check_after_writer(i, s, "overwrites what was written to");
+      for (size_t l = 0; l < lanes_; ++l)
+        if (readers_[s * lanes_ + l] > started(i)[l])
+          unordered(i, facts_.by_lane[l][readers_[s * lanes_ + l] - 1], s, "overwrites what is read from");
+      if (seg.writer == kNone) emit(facts_.first, s, i, first_readers_);
+      if (s != range.begin) live_.erase(s);
+    });
+    if (stranger)
+      report_.add(id_, i, fmt::format("writes {} over a home of another range at {}", operand_name(o),
+                                      line_.name(index_.address_at(range.begin), index_.address_at(range.end))));
+    segments_[range.begin] = next;
+    std::fill_n(&readers_[range.begin * lanes_], lanes_, 0u);
+  }
+
+  uint32_t next_version(uint32_t i, const Operand& o) {
+    uint32_t* latest = &latest_[latest_base_[o.buffer] + o.back * buffer(o).pieces()];
+    for (uint32_t p = o.first; p < o.last; ++p) {
+      if (latest[p] != o.version)
+        report_.add(id_, i, fmt::format("replaces version {} of {} when piece {} is at version {}", o.version,
+                                        operand_name(o), p, latest[p]));
+      latest[p] = o.version + 1;
+    }
+    return o.version + 1;
+  }
+
+  void emit(Touches& to, uint32_t s, uint32_t writer, const std::vector<uint32_t>& readers) {
+    to.begin.push_back(index_.address_at(s));
+    to.end.push_back(index_.address_at(live_.at_or_after(s + 1)));
+    to.writer.push_back(writer);
+    to.readers.insert(to.readers.end(), &readers[s * lanes_], &readers[s * lanes_] + lanes_);
+  }
+
+  // Collects what the next body must wait for; homes must hold the newest versions.
+  void finish() {
+    for (uint32_t s = 0; s + 1 < index_.size(); s = live_.at_or_after(s + 1)) {
+      const Segment& seg = segments_[s];
+      const auto any = [&](const std::vector<uint32_t>& readers) {
+        return std::any_of(&readers[s * lanes_], &readers[s * lanes_] + lanes_, [](uint32_t r) { return r != 0; });
+      };
+      if (seg.writer != kNone || any(readers_)) emit(facts_.last, s, seg.writer, readers_);
+      if (seg.writer == kNone && any(first_readers_)) emit(facts_.first, s, kNone, first_readers_);
+      if (seg.home && seg.buffer != kNone) check_home(s);
+    }
+    sort_first();
+  }
+
+  void check_home(uint32_t s) {
+    const Segment& seg = segments_[s];
+    const Buffer& b = program_.buffers[seg.buffer];
+    const uint64_t begin = index_.address_at(s) - seg.anchor;
+    const uint64_t end = index_.address_at(live_.at_or_after(s + 1)) - seg.anchor;
+    const auto after = std::upper_bound(b.cuts.begin(), b.cuts.end(), begin);
+    const uint32_t* latest = &latest_[latest_base_[seg.buffer] + seg.back * b.pieces()];
+    for (auto p = static_cast<uint32_t>(after - b.cuts.begin()) - 1; p < b.pieces() && b.cuts[p] < end; ++p)
+      if (latest[p] != seg.version)
+        report_.add(id_, kNoInstruction,
+                    fmt::format("ends with version {} of piece {} of {}{} at home, but version {} was made", seg.version,
+                                p, printable(b.name), seg.back ? fmt::format(" ({} back)", seg.back) : "", latest[p]));
+  }
+
+  void sort_first() {
+    const Touches& from = facts_.first;
+    std::vector<uint32_t> order(from.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return from.begin[a] < from.begin[b]; });
+    Touches sorted;
+    for (const uint32_t t : order) {
+      sorted.begin.push_back(from.begin[t]);
+      sorted.end.push_back(from.end[t]);
+      sorted.writer.push_back(from.writer[t]);
+      sorted.readers.insert(sorted.readers.end(), &from.readers[t * lanes_], &from.readers[t * lanes_] + lanes_);
+    }
+    facts_.first = std::move(sorted);
+  }
+
+  const Program& program_;
+  const Body& body_;
+  const AddressLine& line_;
+  const BodyId id_;
+  Report& report_;
+  const size_t lanes_;
+  BodyFacts facts_;
+  AddressIndex index_;
+  std::vector<Range> ranges_;                     // by operand, in list order
+  size_t next_range_ = 0;
+  RankSet live_{1};                               // ranks where a segment begins
+  std::vector<Segment> segments_;                 // by rank, where live
+  std::vector<uint32_t> readers_, first_readers_; // by rank and lane: last read since the last write; first before any
+  std::vector<uint32_t> latest_base_, latest_;    // newest version of every piece
+};
+
+class PairCheck {
+ public:
+  PairCheck(const Program& program, const AddressLine& line, const std::vector<BodyFacts>& facts, BodyId body,
+            uint32_t predecessor, Report& report)
+      : program_(program), line_(line), id_(body), predecessor_(predecessor),
+        before_id_(program.bodies[body].predecessors[predecessor]), body_(program.bodies[body]),
+        facts_(facts[body]), before_(facts[before_id_]), report_(report), lanes_(program.machine.lanes.size()) {}
+
+  void run() {
+    compute_clocks();
+    const auto tiers = static_cast<uint32_t>(program_.machine.tiers.size());
+    for (uint32_t space = 0; space < line_.spaces() && !report_.full(); ++space) {
+      uint32_t source = space;  // where the body before saw the same bytes
+      if (space >= tiers) {
+        const uint32_t ring = (space - tiers) / kRingSlots, back = (space - tiers) % kRingSlots;
+        source = line_.ring_space(ring, (back + kRingSlots - body_.advance[ring]) % kRingSlots);
+      }
+      check_space(source, space);
+    }
+  }
+
+ private:
+  uint32_t* started(uint32_t i) { return &started_[i * lanes_]; }
+  void join(uint32_t* clock, const uint32_t* other) const {
+    for (size_t l = 0; l < lanes_; ++l) clock[l] = std::max(clock[l], other[l]);
+  }
+  // The first `count` of the lane's instructions in the body before have completed.
+  void join_completed(uint32_t* clock, LaneId lane, uint32_t count) const {
+    if (count == 0) return;
+    join(clock, &before_.started[before_.by_lane[lane][count - 1] * lanes_]);
+    clock[lane] = std::max(clock[lane], count);
+  }
+
+  // started(i)[l]: how many of lane l's instructions of the body before have completed when instruction i starts.
+  void compute_clocks() {
+    started_.assign(body_.instructions.size() * lanes_, 0);
+    for (uint32_t i = 0; i < body_.instructions.size(); ++i) {
+      const Instruction& instruction = body_.instructions[i];
+      const LaneId lane = instruction.lane;
+      const std::vector<uint32_t>& earlier = before_.by_lane[lane];
+      uint32_t* clock = started(i);
+      if (facts_.ordinal[i] > 1)
+        join(clock, started(facts_.by_lane[lane][facts_.ordinal[i] - 2]));
+      else if (!program_.machine.lanes[lane].overlapping)
+        join_completed(clock, lane, static_cast<uint32_t>(earlier.size()));
+      else if (!earlier.empty())
+        join(clock, &before_.started[earlier.back() * lanes_]);
+      for (const Wait& w : instruction.waits) {  // completions count in order, so those of the body before are in
+        join(clock, started(facts_.by_lane[w.lane][w.count - 1]));
+        join_completed(clock, w.lane, static_cast<uint32_t>(before_.by_lane[w.lane].size()));
+      }
+      for (const Wait& w : instruction.waits_before[predecessor_]) join_completed(clock, w.lane, w.count);
+    }
+  }
+
+  // Both lists are sorted and free of overlaps.
+  void check_space(uint32_t source, uint32_t space) {
+    const uint64_t shift = line_.begin(space) - line_.begin(source);  // modulo 2^64
+    const Touches &last = before_.last, &first = facts_.first;
+    const auto position = [](const Touches& t, uint64_t address) {
+      return static_cast<size_t>(std::lower_bound(t.begin.begin(), t.begin.end(), address) - t.begin.begin());
+    };
+    size_t a = position(last, line_.begin(source)), b = position(first, line_.begin(space));
+    const size_t a_end = position(last, line_.end(source)), b_end = position(first, line_.end(space));
+    while (a < a_end && b < b_end) {
+      const uint64_t begin = std::max(last.begin[a] + shift, first.begin[b]);
+      const uint64_t end = std::min(last.end[a] + shift, first.end[b]);
+      if (begin < end) check_overlap(a, b, begin, end);
+      if (last.end[a] + shift <= first.end[b]) ++a;
+      else ++b;
+    }
+  }
+
+  void check_overlap(size_t a, size_t b, uint64_t begin, uint64_t end) {
+    const uint32_t earlier = before_.last.writer[a], later = facts_.first.writer[b];
+    const uint32_t* reads_before = &before_.last.readers[a * lanes_];
+    const uint32_t* reads_after = &facts_.first.readers[b * lanes_];
+    for (LaneId l = 0; l < lanes_; ++l) {
+      if (earlier != kNone && reads_after[l] > 0)
+        check(earlier, facts_.by_lane[l][reads_after[l] - 1], "reads what was written to", begin, end);
+      if (later != kNone && reads_before[l] > 0)
+        check(before_.by_lane[l][reads_before[l] - 1], later, "overwrites what is read from", begin, end);
+    }
+    if (earlier != kNone && later != kNone) check(earlier, later, "overwrites what was written to", begin, end);
+  }
+
+  void check(uint32_t earlier, uint32_t later, const char* what, uint64_t begin, uint64_t end) {
+    const Body& before = program_.bodies[before_id_];
+    const LaneId lane = before.instructions[earlier].lane;
+    if (started(later)[lane] >= before_.ordinal[earlier]) return;
+    report_.add(before_id_, id_, later,
+                fmt::format("{} {} of instruction {} ({} {}) of body {}, which may not have completed", what,
+                            line_.name(begin, end), earlier, printable(program_.machine.lanes[lane].name),
+                            before_.ordinal[earlier], printable(before.name)));
+  }
+
+  const Program& program_;
+  const AddressLine& line_;
+  const BodyId id_;
+  const uint32_t predecessor_;
+  const BodyId before_id_;
+  const Body& body_;
+  const BodyFacts &facts_, &before_;
+  Report& report_;
+  const size_t lanes_;
+  std::vector<uint32_t> started_;
+};
+
+}  // namespace
+
+BodyFacts replay_body(const Program& program, const AddressLine& line, BodyId body, Report& report) {
+  return Replay(program, line, body, report).run();
+}
+
+void check_pair(const Program& program, const AddressLine& line, const std::vector<BodyFacts>& facts, BodyId body,
+                uint32_t predecessor, Report& report) {
+  PairCheck(program, line, facts, body, predecessor, report).run();
+}
+
+}  // namespace sluice
