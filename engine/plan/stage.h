@@ -1,0 +1,38 @@
+// Stage and lay out one tier of one body: every use of a range whose home is below becomes an allocation in this tier,
+// with transfers on the links to the tier below, which are then uses of that tier. Tiers are staged from the top down.
+//
+// 1. Uses of each buffer in list order, with what happens to it in the tiers below (writes there make copies stale).
+// 2. Every use gets an interval; a fetched one is lengthened by `lead` tasks, while memory lasts, so that its fetch overlaps
+//    something.
+// 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory lasts
+//    (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
+// 4. Offsets: largest first, tightest hole. What does not fit gives up the longest kept gap in its way, then leads.
+// 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li 1995), and
+//    never pass a fetch that is needed earlier.
+// 6. Emit: fetches in front of their position, stores behind the last write before anybody below or later reads.
+#pragma once
+
+#include <optional>
+
+#include "engine/program.h"
+
+namespace sluice {
+
+struct StageOptions {
+  TierId tier = 0;
+  uint64_t base = 0;      // permanent homes end here
+  uint64_t capacity = 0;  // arena bytes
+  uint32_t lead = 0;      // tasks
+};
+
+struct Shortage {          // why a tier cannot hold a body
+  TierId tier = 0;
+  uint32_t task = kNoTask; // the task (of the body) that needs most, if known
+  uint64_t bytes_needed = 0;  // with permanent homes
+};
+
+// Body::instructions hold tasks and transfers whose places name tiers; those in `tier` get their offsets here, and transfers
+// to and from the tier below are inserted. Sets peak_bytes[tier]. Nothing is changed when a shortage is returned.
+std::optional<Shortage> stage(const Program& program, Body& body, const StageOptions& options);
+
+}  // namespace sluice

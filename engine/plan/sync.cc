@@ -1,0 +1,151 @@
+#include "engine/plan/sync.h"
+
+#include <algorithm>
+
+#include "engine/plan/access_map.h"
+
+namespace sluice {
+
+namespace {
+
+struct Exposure {            // an access that meets what the body before left
+  uint32_t instruction;
+  uint32_t space;
+  uint64_t begin, end;
+  bool writes;
+};
+
+struct BodyAnalysis {
+  std::vector<AccessMap> spaces;         // by address space, at the end of the body
+  std::vector<Exposure> exposures;       // in list order
+  std::vector<LaneCounts> starts;        // by instruction: what is known to be complete, in this body, when it starts
+  std::vector<uint32_t> numbers;         // by instruction: its number on its lane
+  std::vector<std::vector<uint32_t>> of_lane;  // by lane: its instructions
+};
+
+// Ring buffers at home live in spaces of their own, one per relative slot: back = 0 is the body's newest.
+uint32_t space_of(const Program& p, const Operand& o, const Place& place, uint32_t back) {
+  const Buffer& b = p.buffers[o.buffer];
+  const auto tiers = static_cast<uint32_t>(p.machine.tiers.size());
+  if (b.ring == kNoRing || place.tier != b.home) return place.tier;
+  return tiers + b.ring * kRingSlots + back;
+}
+
+class Synchroniser {
+ public:
+  explicit Synchroniser(Program& program) : program_(program) {
+    CHECK(program.machine.lanes.size() <= kLanesMax, "too many lanes");
+  }
+
+  void run() {
+    for (Body& body : program_.bodies) analyses_.push_back(within(body));
+    for (size_t b = 0; b < program_.bodies.size(); ++b)
+      for (size_t p = 0; p < program_.bodies[b].predecessors.size(); ++p) between(program_.bodies[b], p, analyses_[b]);
+  }
+
+ private:
+  bool overlapping(LaneId lane) const { return program_.machine.lanes[lane].overlapping; }
+
+  // What the completion of the first `count` instructions of a lane of an analysed body implies, in that body.
+  static LaneCounts known_at_end(const BodyAnalysis& a, LaneId lane, uint32_t count) {
+    LaneCounts known = a.starts[a.of_lane[lane][count - 1]];
+    raise(known, lane, count);
+    return known;
+  }
+
+  BodyAnalysis within(Body& body) {
+    BodyAnalysis a;
+    a.spaces.resize(program_.machine.tiers.size() + program_.rings.size() * kRingSlots);
+    a.of_lane.resize(program_.machine.lanes.size());
+    for (uint32_t i = 0; i < body.instructions.size(); ++i) {
+      Instruction& in = body.instructions[i];
+      const auto number = static_cast<uint32_t>(a.of_lane[in.lane].size() + 1);
+      LaneCounts needs{};
+      for (size_t k = 0; k < in.operands.size(); ++k) touch(a, i, in, k, number, needs);
+      LaneCounts known{};
+      if (number > 1) known = a.starts[a.of_lane[in.lane].back()];
+      if (!overlapping(in.lane)) raise(known, in.lane, number - 1);
+      in.waits = reduce(needs, known, [&](LaneId l, uint32_t n) { return known_at_end(a, l, n); });
+      for (const Wait& w : in.waits) raise(known, known_at_end(a, w.lane, w.count));
+      a.starts.push_back(known);
+      a.numbers.push_back(number);
+      a.of_lane[in.lane].push_back(i);
+    }
+    return a;
+  }
+
+  void touch(BodyAnalysis& a, uint32_t index, const Instruction& in, size_t k, uint32_t number, LaneCounts& needs) {
+    const Operand& o = in.operands[k];
+    const uint64_t begin = in.places[k].offset, end = begin + operand_bytes(program_.buffers[o.buffer], o);
+    const uint32_t space = space_of(program_, o, in.places[k], o.back);
+    const bool writes = o.access != Access::read;
+    LaneCounts found{};
+    a.spaces[space].access(begin, end, writes, in.lane, number, found, [&](uint64_t from, uint64_t to) {
+      a.exposures.push_back({index, space, from, to, writes});
+    });
+    if (found[in.lane] == number) found[in.lane] = 0;  // its own other operand
+    raise(needs, found);
+  }
+
+  // The waits of `needs` that neither `known` nor another of them implies.
+  template <typename KnownAtEnd>
+  std::vector<Wait> reduce(const LaneCounts& needs, const LaneCounts& known, const KnownAtEnd& known_at_end) const {
+    std::vector<Wait> candidates, kept;
+    for (size_t l = 0; l < program_.machine.lanes.size(); ++l)
+      if (needs[l] > known[l]) candidates.push_back({static_cast<LaneId>(l), needs[l]});
+    for (const Wait& w : candidates) {
+      const bool implied = std::any_of(candidates.begin(), candidates.end(), [&](const Wait& other) {
+        return other.lane != w.lane && known_at_end(other.lane, other.count)[w.lane] >= w.count;
+      });
+      if (!implied) kept.push_back(w);
+    }
+    return kept;
+  }
+
+  // Waits of `body` on its predecessor number `p`.
+  void between(Body& body, size_t p, const BodyAnalysis& own) {
+    const BodyAnalysis& before = analyses_[body.predecessors[p]];
+    std::vector<LaneCounts> starts(body.instructions.size());  // known to be complete in the body before
+    size_t next = 0;
+    for (uint32_t i = 0; i < body.instructions.size(); ++i) {
+      Instruction& in = body.instructions[i];
+      in.waits_before.resize(body.predecessors.size());
+      LaneCounts needs{};
+      for (; next < own.exposures.size() && own.exposures[next].instruction == i; ++next)
+        add_needs(before, own.exposures[next], body, needs);
+      LaneCounts known = known_from_lane(before, own, starts, in.lane, own.numbers[i]);
+      for (const Wait& w : in.waits) raise(known, starts[own.of_lane[w.lane][w.count - 1]]);
+      in.waits_before[p] = reduce(needs, known, [&](LaneId l, uint32_t n) { return known_at_end(before, l, n); });
+      for (const Wait& w : in.waits_before[p]) raise(known, known_at_end(before, w.lane, w.count));
+      starts[i] = known;
+    }
+  }
+
+  void add_needs(const BodyAnalysis& before, const Exposure& e, const Body& body, LaneCounts& needs) const {
+    const auto tiers = static_cast<uint32_t>(program_.machine.tiers.size());
+    uint32_t space = e.space;
+    if (space >= tiers) {  // the same slot as the body before counted it
+      const uint32_t ring = (space - tiers) / kRingSlots, back = (space - tiers) % kRingSlots;
+      space = tiers + ring * kRingSlots + (back + kRingSlots - body.advance[ring]) % kRingSlots;
+    }
+    before.spaces[space].needs_of(e.begin, e.end, e.writes, needs);
+  }
+
+  // What lane order alone tells instruction `number` of a lane about the body before.
+  LaneCounts known_from_lane(const BodyAnalysis& before, const BodyAnalysis& own, const std::vector<LaneCounts>& starts,
+                             LaneId lane, uint32_t number) const {
+    if (number > 1) return starts[own.of_lane[lane][number - 2]];
+    const auto count = static_cast<uint32_t>(before.of_lane[lane].size());
+    if (count == 0) return {};
+    return overlapping(lane) ? before.starts[before.of_lane[lane].back()] : known_at_end(before, lane, count);
+  }
+
+  Program& program_;
+  std::vector<BodyAnalysis> analyses_;
+};
+
+}  // namespace
+
+void synchronise(Program& program) { Synchroniser(program).run(); }
+
+}  // namespace sluice
