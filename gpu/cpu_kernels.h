@@ -15,6 +15,8 @@
 
 namespace sluice::cpu {
 
+class Multiplier;  // cpu_matmul.h: matrix products; the device owns it, workspace_bytes prepares it
+
 // cpu_embedding.cc. Backward: d wte[token] += dy, d wpe[position] += dy, rows in order.
 void embedding_forward(const OpCall& call, Workers& workers);
 void embedding_backward(const OpCall& call, Workers& workers);
@@ -47,18 +49,18 @@ void round_gradient(const float* accumulator, void* gradient, DType precision, u
                     Workers& workers);
 
 // cpu_linear.cc.
-void linear_forward(const OpCall& call, Workers& workers);
-void linear_backward(const OpCall& call, Workers& workers);
-uint64_t linear_workspace_bytes(const OpShapes& shapes, Pass pass, int threads);
+void linear_forward(const OpCall& call, Multiplier& multiplier, Workers& workers);
+void linear_backward(const OpCall& call, Multiplier& multiplier, Workers& workers);
+uint64_t linear_workspace_bytes(const OpShapes& shapes, Pass pass, Multiplier& multiplier);
 
 // cpu_attention.cc.
-void attention_forward(const OpCall& call, Workers& workers);
-void attention_backward(const OpCall& call, Workers& workers);
+void attention_forward(const OpCall& call, const Multiplier& multiplier, Workers& workers);
+void attention_backward(const OpCall& call, const Multiplier& multiplier, Workers& workers);
 uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass, int threads);
 
 // cpu_cross_entropy.cc. Backward also adds the loss to outputs[0].
-void linear_cross_entropy_forward(const OpCall& call, Workers& workers);
-void linear_cross_entropy_backward(const OpCall& call, Workers& workers);
-uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes, Pass pass, int threads);
+void linear_cross_entropy_forward(const OpCall& call, Multiplier& multiplier, Workers& workers);
+void linear_cross_entropy_backward(const OpCall& call, Multiplier& multiplier, Workers& workers);
+uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes, Pass pass, Multiplier& multiplier);
 
 }  // namespace sluice::cpu

@@ -1,0 +1,140 @@
+#include "gpu/cpu_blas.h"
+
+#include <cblas.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+
+#ifdef SLUICE_WITH_ONEDNN
+#include <omp.h>
+
+#include <oneapi/dnnl/dnnl.hpp>
+#endif
+
+namespace sluice::cpu {
+namespace {
+
+blasint to_blasint(int64_t n) {
+  CHECK(n >= 0 && n <= std::numeric_limits<blasint>::max(), "a dimension exceeds what OpenBLAS can express");
+  return static_cast<blasint>(n);
+}
+
+void multiply_openblas(const TileShape& s, float alpha, const float* a, const float* b, float* c) {
+  cblas_sgemm(CblasRowMajor, s.transpose_a ? CblasTrans : CblasNoTrans, s.transpose_b ? CblasTrans : CblasNoTrans,
+              to_blasint(s.m), to_blasint(s.n), to_blasint(s.k), alpha, a, to_blasint(s.stride_a), b,
+              to_blasint(s.stride_b), s.accumulate ? 1.0f : 0.0f, c, to_blasint(s.stride_c));
+}
+
+}  // namespace
+
+void set_up_openblas() {
+  constexpr int kOpenMp = 2;  // openblas_get_parallel: 0 sequential, 1 its own threads, 2 OpenMP
+  if (openblas_get_parallel() == kOpenMp)
+    throw Error(ExitCode::environment, "The OpenBLAS that was loaded is its OpenMP variant, whose threads cannot be confined.",
+                "Install the pthread variant: apt-get install libopenblas0-pthread.");
+  openblas_set_num_threads(1);
+}
+
+#ifdef SLUICE_WITH_ONEDNN
+
+Support native_support() {
+  // Instruction sets are bit masks: a larger one contains the bits of those that it includes (dnnl_types.h).
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto has = [isa](dnnl::cpu_isa wanted) {
+    return (isa & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
+  };
+  return {has(dnnl::cpu_isa::avx512_core) ? Library::onednn : Library::openblas, has(dnnl::cpu_isa::avx512_core_bf16)};
+}
+
+void multiply_f32(Library library, const TileShape& s, float alpha, const float* a, const float* b, float* c) {
+  if (library == Library::openblas) return multiply_openblas(s, alpha, a, b, c);
+  omp_set_num_threads(1);
+  const dnnl_status_t status =
+      dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, alpha, a, s.stride_a, b,
+                 s.stride_b, s.accumulate ? 1.0f : 0.0f, c, s.stride_c);
+  CHECK(status == dnnl_success, "oneDNN's sgemm returned " + std::to_string(status));
+}
+
+struct Bf16Tile::Impl {
+  struct Thread {
+    dnnl::stream stream;
+    dnnl::memory a, b, c, scratch;
+  };
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::matmul product;
+  uint64_t scratch_bytes = 0;
+  std::vector<Thread> threads;
+};
+
+Bf16Tile::Bf16Tile(const TileShape& s, int threads) : impl_(std::make_unique<Impl>()) {
+  using Memory = dnnl::memory;
+  omp_set_num_threads(1);  // oneDNN bakes the thread count into the code that it makes
+  try {
+    const auto strides = [](bool transposed, int64_t stride) {
+      return transposed ? Memory::dims{1, stride} : Memory::dims{stride, 1};
+    };
+    const Memory::desc a({s.m, s.k}, Memory::data_type::bf16, strides(s.transpose_a, s.stride_a));
+    const Memory::desc b({s.k, s.n}, Memory::data_type::bf16, strides(s.transpose_b, s.stride_b));
+    const Memory::desc c({s.m, s.n}, Memory::data_type::f32, Memory::dims{s.stride_c, 1});
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (s.accumulate) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes.set_post_ops(sum);
+    }
+    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, impl_->engine);
+    impl_->product = dnnl::matmul(description);
+    impl_->scratch_bytes = description.scratchpad_desc().get_size();
+    for (int t = 0; t < threads; ++t)
+      impl_->threads.push_back({dnnl::stream(impl_->engine), Memory(a, impl_->engine, nullptr),
+                                Memory(b, impl_->engine, nullptr), Memory(c, impl_->engine, nullptr),
+                                Memory(description.scratchpad_desc(), impl_->engine, nullptr)});
+  } catch (const dnnl::error& error) {
+    throw Error(ExitCode::environment,
+                std::string("oneDNN cannot make a bf16 product of ") + std::to_string(s.m) + " x " + std::to_string(s.n) +
+                    " x " + std::to_string(s.k) + ": " + error.message + ".",
+                "Install oneDNN 2.6 or newer (apt-get install libdnnl-dev), or use --precision fp32.");
+  }
+}
+
+uint64_t Bf16Tile::scratch_bytes() const { return impl_->scratch_bytes; }
+
+void Bf16Tile::run(int thread, const void* a, const void* b, float* c, std::byte* scratch) const {
+  omp_set_num_threads(1);
+  Impl::Thread& own = impl_->threads[static_cast<size_t>(thread)];
+  own.a.set_data_handle(const_cast<void*>(a));
+  own.b.set_data_handle(const_cast<void*>(b));
+  own.c.set_data_handle(c);
+  own.scratch.set_data_handle(scratch);
+  const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, own.a.get()},
+                                       {DNNL_ARG_WEIGHTS, own.b.get()},
+                                       {DNNL_ARG_DST, own.c.get()},
+                                       {DNNL_ARG_SCRATCHPAD, own.scratch.get()}};
+  const dnnl_status_t status = dnnl_primitive_execute(impl_->product.get(), own.stream.get(), 4, arguments);
+  CHECK(status == dnnl_success, "oneDNN's product returned " + std::to_string(status));
+}
+
+#else
+
+Support native_support() { return {}; }
+
+void multiply_f32(Library library, const TileShape& s, float alpha, const float* a, const float* b, float* c) {
+  CHECK(library == Library::openblas, "this build has no oneDNN");
+  multiply_openblas(s, alpha, a, b, c);
+}
+
+struct Bf16Tile::Impl {};
+
+Bf16Tile::Bf16Tile(const TileShape&, int) { CHECK(false, "this build has no oneDNN"); }
+uint64_t Bf16Tile::scratch_bytes() const { return 0; }
+void Bf16Tile::run(int, const void*, const void*, float*, std::byte*) const {}
+
+#endif
+
+Bf16Tile::~Bf16Tile() = default;
+
+}  // namespace sluice::cpu

@@ -1,0 +1,62 @@
+// Matrix products of the cpu device: C [m,n] = or += op(A) [m,k] op(B) [k,n] (+ bias), row-major, fp32 accumulation.
+//
+// A product is cut into tiles by its shape alone; a tile is one single-threaded library call over the full k, or, where
+// the library cannot multiply the type, calls on widened panels over chunks of k, added in order. So results depend on
+// shape and values only, never on the number of threads. Whatever is not fp32 is rounded once, from the fp32 sum.
+// Owner: the cpu device. prepare is for set-up; products that were not prepared are prepared when they first run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "engine/op.h"
+#include "engine/parallel.h"
+#include "gpu/cpu_blas.h"
+
+namespace sluice::cpu {
+
+struct Product {
+  int64_t m, n, k;                        // all positive
+  bool transpose_a, transpose_b;          // A is stored [k,m], B is stored [n,k]
+  int64_t stride_a, stride_b, stride_c;   // of stored rows, in elements of their types
+  DType precision;                        // of A, B and bias: f32, bf16 or f16
+  DType result;                           // of C: `precision` or f32
+  bool accumulate = false;                // C += instead of C =
+};
+
+class Multiplier {
+ public:
+  // threads: of the Workers that run is called with. Throws Error (environment) for an unusable OpenBLAS.
+  Multiplier(int threads, Support support);
+
+  // Makes what the product needs; returns the bytes of the workspace that run takes.
+  uint64_t prepare(const Product& product);
+
+  // bias [n] in `precision`, or nullptr. C must not overlap the others. workspace: prepare's bytes, aligned to 64.
+  void run(const Product& product, const void* a, const void* b, const void* bias, void* c, std::byte* workspace,
+           Workers& workers);
+
+  // One small fp32 product on the calling thread, for kernels that cut their own work.
+  void multiply(const TileShape& shape, float alpha, const float* a, const float* b, float* c) const {
+    multiply_f32(support_.f32, shape, alpha, a, b, c);
+  }
+
+ private:
+  struct Plan;
+  struct Call;
+  Plan plan(const Product& product);
+  const Bf16Tile& tile(const TileShape& shape);
+  void run_tile(const Call& call, int64_t index, int thread) const;
+  void multiply_widened(const Call& call, const TileShape& shape, int64_t row, int64_t column, float* to,
+                        std::byte* scratch) const;
+
+  int threads_;
+  Support support_;
+  std::mutex mutex_;  // guards tiles_
+  std::map<TileShape, std::unique_ptr<const Bf16Tile>> tiles_;
+};
+
+}  // namespace sluice::cpu

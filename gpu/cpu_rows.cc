@@ -1,0 +1,156 @@
+#include "gpu/cpu_rows.h"
+
+#include "cpu_optim/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu/cpu_rows.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <limits>
+
+#include "cpu_optim/simd-inl.h"
+#include <hwy/contrib/math/math-inl.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::cpu::HWY_NAMESPACE {
+using namespace sluice::HWY_NAMESPACE;
+
+void finish_row(DType precision, const float* sum, const void* bias, void* to, bool accumulate, int64_t n) {
+  with_precision(precision, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T* b = static_cast<const T*>(bias);
+    T* c = static_cast<T*>(to);
+    for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
+      FloatVector v = lanes.load(sum + i);
+      if (b != nullptr) v = hn::Add(v, lanes.load(b + i));
+      if (accumulate) v = hn::Add(v, lanes.load(c + i));
+      lanes.store(v, c + i);
+    });
+  });
+}
+
+void add_row(DType precision, const void* from, float* to, int64_t n) {
+  with_precision(precision, [&](auto type) HWY_ATTR {
+    const auto* x = static_cast<const decltype(type)*>(from);
+    for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
+      lanes.store(hn::Add(lanes.load(to + i), lanes.load(x + i)), to + i);
+    });
+  });
+}
+
+// Infinities and NaN times zero are NaN, all else is zero: the sum of these poisons the result.
+float finite_maximum(const float* x, int64_t n) {
+  const Floats d;
+  const FloatVector zero = hn::Zero(d), lowest = hn::Set(d, std::numeric_limits<float>::lowest());
+  const size_t count = static_cast<size_t>(n), lanes = hn::Lanes(d);
+  FloatVector largest = lowest, poison = zero;
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const FloatVector v = load(d, x + i);
+    largest = hn::Max(largest, v);
+    poison = fma(v, zero, poison);
+  }
+  if (i < count) {
+    const FloatVector v = load_n(d, x + i, count - i);
+    largest = hn::Max(largest, hn::IfThenElse(hn::FirstN(d, count - i), v, lowest));
+    poison = fma(v, zero, poison);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, largest)) + hn::GetLane(hn::SumOfLanes(d, poison));
+}
+
+// Sums of blocks are added in double, so that a row of a large vocabulary loses nothing.
+double exponential_row(float* x, float shift, int64_t n) {
+  const Floats d;
+  if (!std::isfinite(shift)) {
+    const FloatVector nan = hn::Set(d, std::numeric_limits<float>::quiet_NaN());
+    for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL { lanes.store(nan, x + i); });
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  constexpr size_t kBlock = 1024;
+  const FloatVector offset = hn::Set(d, shift);
+  double total = 0;
+  for (size_t begin = 0, count = static_cast<size_t>(n); begin < count; begin += kBlock) {
+    FloatVector sum = hn::Zero(d);
+    float* block = x + begin;
+    for_each_vector(HWY_MIN(kBlock, count - begin), [&](size_t i, auto lanes) SLUICE_KERNEL {
+      const FloatVector e = hn::Exp(d, hn::Sub(lanes.load(block + i), offset));
+      lanes.store(e, block + i);
+      sum = hn::Add(sum, lanes.zero_rest(e));
+    });
+    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
+  }
+  return total;
+}
+
+void scale_row(float* x, float factor, int64_t n) {
+  const FloatVector f = hn::Set(Floats(), factor);
+  for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
+    lanes.store(hn::Mul(lanes.load(x + i), f), x + i);
+  });
+}
+
+void scale_and_round_row(DType precision, const float* from, float factor, void* to, int64_t n) {
+  const FloatVector f = hn::Set(Floats(), factor);
+  with_precision(precision, [&](auto type) HWY_ATTR {
+    auto* out = static_cast<decltype(type)*>(to);
+    for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
+      lanes.store(hn::Mul(lanes.load(from + i), f), out + i);
+    });
+  });
+}
+
+float dot_row(const float* a, const float* b, int64_t n) {
+  const Floats d;
+  FloatVector sum = hn::Zero(d);
+  for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
+    sum = fma(lanes.load(a + i), lanes.load(b + i), sum);
+  });
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+void softmax_gradient_row(const float* p, float* dp, float delta, float scale, int64_t n) {
+  const FloatVector shift = hn::Set(Floats(), delta), factor = hn::Set(Floats(), scale);
+  for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
+    const FloatVector difference = hn::Sub(lanes.load(dp + i), shift);
+    lanes.store(hn::Mul(hn::Mul(lanes.load(p + i), factor), difference), dp + i);
+  });
+}
+
+}  // namespace sluice::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice::cpu {
+namespace {
+
+HWY_EXPORT(finish_row);
+HWY_EXPORT(add_row);
+HWY_EXPORT(finite_maximum);
+HWY_EXPORT(exponential_row);
+HWY_EXPORT(scale_row);
+HWY_EXPORT(scale_and_round_row);
+HWY_EXPORT(dot_row);
+HWY_EXPORT(softmax_gradient_row);
+
+}  // namespace
+
+void finish_row(DType precision, const float* sum, const void* bias, void* to, bool accumulate, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(finish_row)(precision, sum, bias, to, accumulate, n);
+}
+void add_row(DType precision, const void* from, float* to, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(add_row)(precision, from, to, n);
+}
+float finite_maximum(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(finite_maximum)(x, n); }
+double exponential_row(float* x, float shift, int64_t n) { return HWY_DYNAMIC_DISPATCH(exponential_row)(x, shift, n); }
+void scale_row(float* x, float factor, int64_t n) { HWY_DYNAMIC_DISPATCH(scale_row)(x, factor, n); }
+void scale_and_round_row(DType precision, const float* from, float factor, void* to, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(scale_and_round_row)(precision, from, factor, to, n);
+}
+float dot_row(const float* a, const float* b, int64_t n) { return HWY_DYNAMIC_DISPATCH(dot_row)(a, b, n); }
+void softmax_gradient_row(const float* p, float* dp, float delta, float scale, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(softmax_gradient_row)(p, dp, delta, scale, n);
+}
+
+}  // namespace sluice::cpu
+#endif

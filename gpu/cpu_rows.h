@@ -1,0 +1,37 @@
+// Vector kernels over one row, used by the cpu device's products, attention and loss.
+//
+// Pure functions, any thread, any alignment and length; rows must not overlap unless said. A result depends on values and
+// length only. The order of sums is fixed for a processor's vector width.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/op.h"
+
+namespace sluice::cpu {
+
+// to = round(sum + bias + what `to` held if accumulate); bias may be nullptr; bias and `to` are in `precision`.
+void finish_row(DType precision, const float* sum, const void* bias, void* to, bool accumulate, int64_t n);
+
+// to += from, which is in `precision`.
+void add_row(DType precision, const void* from, float* to, int64_t n);
+
+// The largest of n > 0 values, or NaN if one of them is not finite.
+float finite_maximum(const float* x, int64_t n);
+
+// x = e^(x - shift); returns the sum of what was written. All NaN if shift is not finite; x must be finite if it is.
+double exponential_row(float* x, float shift, int64_t n);
+
+// x *= factor
+void scale_row(float* x, float factor, int64_t n);
+
+// to = round(from * factor). `to` may begin where `from` does.
+void scale_and_round_row(DType precision, const float* from, float factor, void* to, int64_t n);
+
+// Sum of a * b.
+float dot_row(const float* a, const float* b, int64_t n);
+
+// Softmax's backward: dp = scale * p * (dp - delta).
+void softmax_gradient_row(const float* p, float* dp, float delta, float scale, int64_t n);
+
+}  // namespace sluice::cpu
