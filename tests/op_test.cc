@@ -1,0 +1,234 @@
+// Shape rules, flops and bytes of the op table, by numbers worked out by hand.
+#include "engine/op.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <stdexcept>
+
+namespace sluice {
+namespace {
+
+using enum OpKind;
+
+constexpr int64_t kHuge = int64_t{1} << 40;
+
+struct Inferred {
+  std::vector<Shape> shapes;
+  std::vector<DType> types;
+};
+
+Inferred infer(const OpShapes& s) {
+  Inferred out;
+  op_rule(s.kind).infer(s, out.shapes, out.types);
+  return out;
+}
+
+OpShapes shapes(OpKind kind, std::vector<Shape> inputs, std::vector<Shape> parameters,
+                OpAttributes attributes = {}, DType precision = DType::bf16) {
+  return {kind, attributes, precision, std::move(inputs), {}, std::move(parameters)};
+}
+
+// The sentence with which the rule refuses the operands.
+std::string refusal(const OpShapes& s) {
+  try {
+    infer(s);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+double flops(const OpShapes& s, Pass pass) { return op_rule(s.kind).flops(s, pass); }
+
+const OpAttributes kNorm{.epsilon = 1e-5};
+const OpAttributes kHeads{.sequence = 4, .heads = 4, .kv_heads = 2, .head_size = 8, .rope_theta = 10000};
+
+TEST(Op, TypesHaveNamesAndSizes) {
+  EXPECT_STREQ(dtype_name(DType::f32), "fp32");
+  EXPECT_STREQ(dtype_name(DType::bf16), "bf16");
+  EXPECT_STREQ(dtype_name(DType::f16), "fp16");
+  EXPECT_STREQ(dtype_name(DType::f64), "fp64");
+  EXPECT_STREQ(dtype_name(DType::i32), "int32");
+  EXPECT_STREQ(dtype_name(DType::u8), "uint8");
+  EXPECT_EQ(dtype_bytes(DType::f64) + dtype_bytes(DType::i32) + dtype_bytes(DType::u8), 13u);
+}
+
+TEST(Op, ElementCountRefusesWhatIsNotRepresentable) {
+  EXPECT_EQ(element_count({}), 1);
+  EXPECT_EQ(element_count({3, 5, 7}), 105);
+  EXPECT_EQ(element_count({3, 0}), 0);
+  EXPECT_EQ(element_count({int64_t{1} << 59}), int64_t{1} << 59);
+  EXPECT_THROW(element_count({int64_t{1} << 60}), std::invalid_argument);  // 2^63 bytes in double
+  EXPECT_THROW(element_count({kHuge, kHuge}), std::invalid_argument);
+  EXPECT_THROW(element_count({2, -3}), std::invalid_argument);
+  EXPECT_THROW(element_count({-2, -3}), std::invalid_argument);
+}
+
+TEST(Op, LossChunkIsAPowerOfTwoFromTheVocabulary) {
+  EXPECT_EQ(cross_entropy_chunk(256), 131072);  // 2^25 / 2^8
+  EXPECT_EQ(cross_entropy_chunk(300), 65536);   // 111848
+  EXPECT_EQ(cross_entropy_chunk(50257), 512);   // 667
+  EXPECT_EQ(cross_entropy_chunk(128256), 256);  // 261
+  EXPECT_EQ(cross_entropy_chunk(1 << 21), 16);  // 16
+  EXPECT_EQ(cross_entropy_chunk(kHuge), 16);    // 0
+}
+
+TEST(Op, TableIsInTheOrderOfKinds) {
+  EXPECT_STREQ(op_rule(embedding).name, "embedding");
+  EXPECT_STREQ(op_rule(attention).name, "attention");
+  EXPECT_STREQ(op_rule(linear_cross_entropy).name, "linear_cross_entropy");
+}
+
+TEST(Op, BackwardReadsWhatTheHeaderSays) {
+  const auto masks = [](OpKind kind) {
+    const OpRule& r = op_rule(kind);
+    return std::vector<uint32_t>{r.backward_reads_inputs, r.backward_reads_outputs, r.gradient_inputs,
+                                 r.gradient_outputs};
+  };
+  EXPECT_EQ(masks(embedding), (std::vector<uint32_t>{1, 0, 0, 1}));
+  EXPECT_EQ(masks(layer_norm), (std::vector<uint32_t>{1, 6, 1, 1}));
+  EXPECT_EQ(masks(rms_norm), (std::vector<uint32_t>{1, 2, 1, 1}));
+  EXPECT_EQ(masks(linear), (std::vector<uint32_t>{1, 0, 1, 1}));
+  EXPECT_EQ(masks(gelu), (std::vector<uint32_t>{1, 0, 1, 1}));
+  EXPECT_EQ(masks(swiglu), (std::vector<uint32_t>{3, 0, 3, 1}));
+  EXPECT_EQ(masks(rope), (std::vector<uint32_t>{0, 0, 1, 1}));
+  EXPECT_EQ(masks(attention), (std::vector<uint32_t>{7, 3, 7, 1}));
+  EXPECT_EQ(masks(add), (std::vector<uint32_t>{0, 0, 3, 1}));
+  EXPECT_EQ(masks(linear_cross_entropy), (std::vector<uint32_t>{3, 0, 1, 0}));
+}
+
+TEST(Op, InfersShapesAndTypes) {
+  const auto expect = [](const OpShapes& s, std::vector<Shape> wanted, std::vector<DType> types) {
+    const Inferred found = infer(s);
+    EXPECT_EQ(found.shapes, wanted) << op_rule(s.kind).name;
+    EXPECT_EQ(found.types, types) << op_rule(s.kind).name;
+  };
+  const DType b = DType::bf16, f = DType::f32;
+  expect(shapes(embedding, {{8}}, {{300, 40}}), {{8, 40}}, {b});
+  expect(shapes(embedding, {{8}}, {{300, 40}, {6, 40}}, {.sequence = 4}, DType::f16), {{8, 40}},
+         {DType::f16});
+  expect(shapes(layer_norm, {{8, 40}}, {{40}, {40}}, kNorm), {{8, 40}, {8}, {8}}, {b, f, f});
+  expect(shapes(rms_norm, {{8, 40}}, {{40}}, kNorm), {{8, 40}, {8}}, {b, f});
+  expect(shapes(linear, {{8, 40}}, {{40, 24}, {24}}), {{8, 24}}, {b});
+  expect(shapes(linear, {{8, 40}}, {{24, 40}}, {.weight_out_in = true}), {{8, 24}}, {b});
+  expect(shapes(gelu, {{8, 40}}, {}), {{8, 40}}, {b});
+  expect(shapes(swiglu, {{8, 40}, {8, 40}}, {}, {}, f), {{8, 40}}, {f});
+  expect(shapes(rope, {{8, 32}}, {}, kHeads), {{8, 32}}, {b});
+  expect(shapes(attention, {{8, 32}, {8, 16}, {8, 16}}, {}, kHeads), {{8, 32}, {2, 4, 4}}, {b, f});
+  expect(shapes(attention, {{8, 64}}, {}, kHeads), {{8, 32}, {2, 4, 4}}, {b, f});
+  expect(shapes(add, {{8, 40}, {8, 40}}, {}), {{8, 40}}, {b});
+  expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}), {{1}}, {DType::f64});
+}
+
+TEST(Op, RefusesOperandsThatDoNotFit) {
+  EXPECT_EQ(refusal(shapes(linear, {{8, 40}}, {{41, 24}})),
+            "linear: the input has 40 columns, the weight [41, 24] takes 41.");
+  EXPECT_EQ(refusal(shapes(linear, {{8, 40}}, {{40, 24}}, {.weight_out_in = true})),
+            "linear: the input has 40 columns, the weight [40, 24] takes 24.");
+  EXPECT_EQ(refusal(shapes(linear, {{8, 40}}, {{40, 24}, {40}})),
+            "linear: the bias has shape [40] where [24] is needed.");
+  EXPECT_EQ(refusal(shapes(linear, {{8, 40}}, {})), "linear: 0 parameters are given, 1 to 2 are taken.");
+  EXPECT_EQ(refusal(shapes(linear, {{40}}, {{40, 24}})),
+            "linear: the input of shape [40] needs 2 dimensions.");
+  EXPECT_EQ(refusal(shapes(linear, {{8, 0}}, {{0, 24}})), "linear: an operand of shape [8, 0] is empty.");
+  EXPECT_EQ(refusal(shapes(linear, {{8, 40}}, {{40, 24}}, {}, DType::f64)),
+            "linear: fp64 is no working precision.");
+  EXPECT_EQ(refusal(shapes(embedding, {{8}}, {{300, 40}, {3, 40}}, {.sequence = 4})),
+            "embedding: 3 positions are too few for sequences of 4.");
+  EXPECT_EQ(refusal(shapes(embedding, {{9}}, {{300, 40}, {4, 40}}, {.sequence = 4})),
+            "embedding: 9 rows are not whole sequences of 4.");
+  EXPECT_EQ(refusal(shapes(embedding, {{8}}, {{300, 40}, {4, 41}}, {.sequence = 4})),
+            "embedding: the tables have 40 and 41 columns.");
+  EXPECT_EQ(refusal(shapes(embedding, {{8}}, {{kHuge, 40}})),
+            "embedding: a vocabulary of 1099511627776 does not fit the 32-bit token type.");
+  EXPECT_EQ(refusal(shapes(layer_norm, {{8, 40}}, {{40}, {41}}, kNorm)),
+            "layer_norm: the bias has shape [41] where [40] is needed.");
+  EXPECT_EQ(refusal(shapes(rms_norm, {{8, 40}}, {{40}}, {.epsilon = 0})),
+            "rms_norm: epsilon 0 is not a positive number.");
+  EXPECT_EQ(refusal(shapes(add, {{8, 40}, {40, 8}}, {})),
+            "add: an input has shape [40, 8] where [8, 40] is needed.");
+  EXPECT_EQ(refusal(shapes(linear_cross_entropy, {{8, 40}, {9}}, {{300, 40}})),
+            "linear_cross_entropy: the label vector has shape [9] where [8] is needed.");
+  EXPECT_EQ(refusal(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 41}})),
+            "linear_cross_entropy: the input has 40 columns, the weight [300, 41] takes 41.");
+}
+
+TEST(Op, RefusesHeadsThatDoNotFit) {
+  const auto with = [](auto change) {
+    OpAttributes a = kHeads;
+    change(a);
+    return a;
+  };
+  const auto rope_with = [&](auto change) { return refusal(shapes(rope, {{8, 32}}, {}, with(change))); };
+  EXPECT_EQ(rope_with([](OpAttributes& a) { a.heads = 5; }), "rope: 32 columns are not 5 heads of size 8.");
+  EXPECT_EQ(rope_with([](OpAttributes& a) { a.heads = 0; }), "rope: 0 heads of size 8 are not possible.");
+  EXPECT_EQ(rope_with([](OpAttributes& a) { a.sequence = 0; }),
+            "rope: the sequence length 0 is not positive.");
+  EXPECT_EQ(rope_with([](OpAttributes& a) { a.rope_theta = 0; }), "rope: theta 0 is not a positive number.");
+  EXPECT_EQ(rope_with([](OpAttributes& a) { a.heads = a.head_size = kHuge; }),
+            "rope: 1099511627776 heads of size 1099511627776 overflow.");
+  EXPECT_EQ(rope_with([](OpAttributes& a) { a.rope_scaling = {.factor = 8, .low = 4, .high = 4}; }),
+            "rope: the scaling's low factor 4 must be positive and below its high factor 4.");
+  EXPECT_EQ(refusal(shapes(rope, {{8, 12}}, {}, with([](OpAttributes& a) { a.head_size = 3; }))),
+            "rope: the head size 3 is odd.");
+  const auto attention_with = [&](std::vector<Shape> inputs, auto change) {
+    return refusal(shapes(attention, std::move(inputs), {}, with(change)));
+  };
+  EXPECT_EQ(attention_with({{8, 64}}, [](OpAttributes& a) { a.kv_heads = 3; }),
+            "attention: 4 heads cannot share 3 key/value heads evenly.");
+  EXPECT_EQ(attention_with({{8, 32}, {8, 16}}, [](OpAttributes&) {}),
+            "attention: the inputs are q, k and v, or all three packed into one.");
+  EXPECT_EQ(attention_with({{8, 32}, {8, 16}, {8, 32}}, [](OpAttributes&) {}),
+            "attention: v has shape [8, 32] where [8, 16] is needed.");
+  EXPECT_EQ(attention_with({{8, 60}}, [](OpAttributes&) {}),
+            "attention: the packed input has shape [8, 60] where [8, 64] is needed.");
+  EXPECT_EQ(attention_with({{9, 64}}, [](OpAttributes&) {}),
+            "attention: 9 rows are not whole sequences of 4.");
+}
+
+// Additions, multiplications and functions, counted by hand for 8 rows.
+TEST(Op, Flops) {
+  const auto expect = [](const OpShapes& s, double forward, double backward) {
+    EXPECT_EQ(flops(s, Pass::forward), forward) << op_rule(s.kind).name;
+    EXPECT_EQ(flops(s, Pass::backward), backward) << op_rule(s.kind).name;
+  };
+  expect(shapes(embedding, {{8}}, {{300, 40}}), 0, 320);  // 8 * 40
+  expect(shapes(embedding, {{8}}, {{300, 40}, {4, 40}}, {.sequence = 4}), 320, 640);
+  expect(shapes(linear, {{8, 40}}, {{40, 24}}), 15360, 30720);  // 2 * 8 * 40 * 24
+  expect(shapes(linear, {{8, 40}}, {{24, 40}, {24}}, {.weight_out_in = true}), 15552, 30912);  // + 8 * 24
+  expect(shapes(layer_norm, {{8, 40}}, {{40}, {40}}, kNorm), 2560, 4160);  // 8 and 13 an element
+  expect(shapes(rms_norm, {{8, 40}}, {{40}}, kNorm), 1280, 2880);          // 4 and 9
+  expect(shapes(gelu, {{8, 40}}, {}), 2880, 5760);                         // 9 and 18
+  expect(shapes(swiglu, {{8, 40}, {8, 40}}, {}), 1920, 3840);              // 6 and 12
+  expect(shapes(rope, {{8, 32}}, {}, kHeads), 768, 768);                   // 3
+  expect(shapes(add, {{8, 40}, {8, 40}}, {}), 320, 0);
+  // Two sequences of 4, 4 heads: 2 * 4 * (1 + 2 + 3 + 4) = 80 pairs of 4 * 8 + 5 and 10 * 8 + 5.
+  expect(shapes(attention, {{8, 64}}, {}, kHeads), 2960, 6800);
+  expect(shapes(attention, {{8, 32}, {8, 16}, {8, 16}}, {}, kHeads), 2960, 6800);
+  // Logits 2 * 8 * 40 * 300 = 192000, and 4 or 6 for each of 2400.
+  expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}), 201600, 590400);
+}
+
+TEST(Op, Bytes) {
+  const auto expect = [](const OpShapes& s, uint64_t forward, uint64_t backward) {
+    EXPECT_EQ(op_bytes(s, Pass::forward), forward) << op_rule(s.kind).name;
+    EXPECT_EQ(op_bytes(s, Pass::backward), backward) << op_rule(s.kind).name;
+  };
+  // x 640, y 384, weight 1920, bias 48; backward x, dx, dy, weight, fp32 gradients 3840 and 96.
+  expect(shapes(linear, {{8, 40}}, {{40, 24}, {24}}), 2992, 640 + 640 + 384 + 1920 + 3840 + 96);
+  // tokens 32, x 640, 8 rows of the table 640, 4 positions 320; backward tokens, dx, fp32 gradients of the
+  // same rows.
+  expect(shapes(embedding, {{8}}, {{300, 40}, {6, 40}}, {.sequence = 4}), 1632, 32 + 640 + 1280 + 640);
+  // x, y 640 each, mean, rstd 32 each, weight, bias 80 each; backward x, dx, dy, mean, rstd, weight,
+  // gradients 160 each.
+  expect(shapes(layer_norm, {{8, 40}}, {{40}, {40}}, kNorm), 1504, 3 * 640 + 64 + 80 + 320);
+  expect(shapes(add, {{8, 40}, {8, 40}}, {}), 1920, 1920);
+  // packed 1024, o 512, lse 128; backward packed and its gradient, o and its gradient, lse.
+  expect(shapes(attention, {{8, 64}}, {}, kHeads), 1664, 2 * 1024 + 2 * 512 + 128);
+  // x 640, labels 32, weight 24000, loss 8; backward also dx 640 and the fp32 gradient 48000.
+  expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}), 24680, 73320);
+}
+
+}  // namespace
+}  // namespace sluice
