@@ -1,0 +1,167 @@
+#include "engine/run/metrics.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "engine/error.h"
+
+namespace sluice {
+namespace {
+
+void append_number(std::string& out, double value) {
+  if (std::isfinite(value)) {
+    fmt::format_to(std::back_inserter(out), "{}", value);  // shortest text that reads back to the same bits
+  } else {
+    out += "null";
+  }
+}
+
+void append_number(std::string& out, uint64_t value) {
+  fmt::format_to(std::back_inserter(out), "{}", value);
+}
+
+template <class Number>
+void append_table(std::string& out, const char* name,
+                  const std::vector<std::pair<std::string, Number>>& rows) {
+  fmt::format_to(std::back_inserter(out), ",\"{}\":{{", name);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    fmt::format_to(std::back_inserter(out), "{}\"{}\":", i == 0 ? "" : ",", rows[i].first);
+    append_number(out, rows[i].second);
+  }
+  out += '}';
+}
+
+Error file_error(ExitCode code, const std::string& doing, const std::string& path, int error) {
+  return Error(code, fmt::format("{} `{}` failed: {}.", doing, printable(path), std::strerror(error)),
+               "Free space or name another file with --metrics.");
+}
+
+// Step of one line; nothing if the line is not a metrics line.
+std::optional<int64_t> step_of(const std::string& line) {
+  const nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
+  if (!value.is_object()) return std::nullopt;
+  const auto step = value.find("step");
+  if (step == value.end() || !step->is_number_integer()) return std::nullopt;
+  return step->get<int64_t>();
+}
+
+// Copies the lines to keep from `in` to `out`; returns how many were dropped.
+int64_t copy_until_step(std::istream& in, std::ostream& out, int64_t step, const std::string& path) {
+  int64_t number = 0, dropped = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    const std::optional<int64_t> found = step_of(line);
+    const bool torn = in.eof();  // the last line, and its newline was never written
+    if (!found && !torn)
+      throw Error(ExitCode::malformed_file,
+                  fmt::format("Line {} of `{}` is not a metrics line.", number, printable(path)),
+                  "Move the file away, or name another one with --metrics.");
+    if (torn || *found > step) {
+      ++dropped;
+    } else {
+      out << line << '\n';
+    }
+  }
+  return dropped;
+}
+
+}  // namespace
+
+void append_line(std::string& out, const StepMetrics& m) {
+  const auto real = [&](const char* name, double value) {
+    fmt::format_to(std::back_inserter(out), ",\"{}\":", name);
+    append_number(out, value);
+  };
+  fmt::format_to(std::back_inserter(out), "{{\"step\":{}", m.step);
+  real("loss", m.loss);
+  real("grad_norm", m.grad_norm);
+  real("seconds", m.seconds);
+  real("tokens_per_second", m.tokens_per_second);
+  fmt::format_to(std::back_inserter(out), ",\"skipped\":{},\"micro_batch\":{}", m.skipped, m.micro_batch);
+  real("loss_scale", m.loss_scale);
+  append_table(out, "peak_bytes", m.peak_bytes);
+  fmt::format_to(std::back_inserter(out), ",\"process_peak_bytes\":{}", m.process_peak_bytes);
+  append_table(out, "moved_bytes", m.moved_bytes);
+  append_table(out, "lane_busy", m.lane_busy);
+  out += "}\n";
+}
+
+void append_line(std::string& out, const ValidationMetrics& m) {
+  fmt::format_to(std::back_inserter(out), "{{\"step\":{},\"val_loss\":", m.step);
+  append_number(out, m.val_loss);
+  out += "}\n";
+}
+
+MetricsFile::MetricsFile(const std::string& path) : path_(path) {
+  file_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (file_ < 0) throw file_error(ExitCode::environment, "Opening", path, errno);
+}
+
+MetricsFile::~MetricsFile() { ::close(file_); }
+
+void MetricsFile::write(const StepMetrics& metrics) {
+  line_.clear();
+  append_line(line_, metrics);
+  flush();
+}
+
+void MetricsFile::write(const ValidationMetrics& metrics) {
+  line_.clear();
+  append_line(line_, metrics);
+  flush();
+}
+
+void MetricsFile::flush() {
+  size_t done = 0;
+  while (done < line_.size()) {
+    const ssize_t n = ::write(file_, line_.data() + done, line_.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw file_error(ExitCode::io, "Writing", path_, errno);
+    done += static_cast<size_t>(n);
+  }
+}
+
+int64_t truncate_after_step(const std::string& path, int64_t step) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return 0;
+  std::error_code unresolved;
+  const std::string target = std::filesystem::canonical(path, unresolved).string();  // a link stays a link
+  if (unresolved) throw file_error(ExitCode::environment, "Resolving", path, unresolved.value());
+  const std::string temporary = target + ".tmp";
+  std::ifstream in(target);
+  if (!in) throw file_error(ExitCode::environment, "Opening", path, errno);
+  std::ofstream out(temporary, std::ios::trunc);
+  if (!out) throw file_error(ExitCode::environment, "Opening", temporary, errno);
+  int64_t dropped = 0;
+  try {
+    dropped = copy_until_step(in, out, step, path);
+  } catch (const Error&) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  out.flush();
+  if (in.bad() || !out) {
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    throw file_error(ExitCode::io, "Rewriting", path, error);
+  }
+  out.close();
+  if (dropped == 0) {
+    ::unlink(temporary.c_str());
+  } else if (::rename(temporary.c_str(), target.c_str()) != 0) {
+    throw file_error(ExitCode::io, "Renaming", temporary, errno);
+  }
+  return dropped;
+}
+
+}  // namespace sluice

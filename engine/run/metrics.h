@@ -1,0 +1,66 @@
+// The metrics file: one JSON object a line, one line a step, flushed as written, so that plots can follow a
+// live run.
+//
+// Floats read back to the same bits; a number that is not finite is null, since JSON has no other word for
+// it. Lines of training steps and of validations share the file and are told apart by their keys. Caller:
+// the trainer's thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+
+struct StepMetrics {
+  int64_t step = 0;      // from 1
+  double loss = 0;       // mean over the step's valid tokens, before the update
+  double grad_norm = 0;  // before clipping, without loss scale
+  double seconds = 0;    // from the norm of the step before, evaluation and checkpoints taken out
+  double tokens_per_second = 0;
+  bool skipped = false;  // fp16 overflow: this step's update was left out
+  int64_t micro_batch = 0;
+  double loss_scale = 1;
+  std::vector<std::pair<std::string, uint64_t>> peak_bytes;  // by tier: high-water mark of its arena
+  uint64_t process_peak_bytes = 0;
+  std::vector<std::pair<std::string, uint64_t>> moved_bytes;  // by lane
+  std::vector<std::pair<std::string, double>> lane_busy;      // by lane: seconds
+};
+
+struct ValidationMetrics {
+  int64_t step = 0;  // after this many updates
+  double val_loss = 0;
+};
+
+// Append the line, with its newline, to `out`. Names of tiers and lanes are plain words.
+void append_line(std::string& out, const StepMetrics& metrics);
+void append_line(std::string& out, const ValidationMetrics& metrics);
+
+class MetricsFile {
+ public:
+  // Opens for appending, creates if needed. Throws Error(io).
+  explicit MetricsFile(const std::string& path);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  // Each is one write to the operating system. Throws Error(io) naming file and reason, such as a full
+  // disk.
+  void write(const StepMetrics& metrics);
+  void write(const ValidationMetrics& metrics);
+
+ private:
+  void flush();
+
+  std::string path_, line_;  // line_ keeps its capacity: after the first steps nothing is allocated
+  int file_ = -1;
+};
+
+// For a resume from a checkpoint taken after `step` updates: drops every line of a later step, and a torn
+// last line. The file is replaced in one rename, or left alone when nothing is to drop. A missing file, or
+// one that is not regular, is left alone. Returns the number of lines dropped. Throws Error(malformed_file)
+// for other lines that are not ours.
+int64_t truncate_after_step(const std::string& path, int64_t step);
+
+}  // namespace sluice

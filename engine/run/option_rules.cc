@@ -1,0 +1,120 @@
+// What options mean together: contradictions within a verb, and what a resumed run takes from its manifest.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/error.h"
+#include "engine/run/options.h"
+
+namespace sluice {
+namespace {
+
+Error usage(const std::string& what, const std::string& remedy) {
+  return Error(ExitCode::usage, what, remedy);
+}
+
+void demand(const Options& options, const char* name, Verb verb) {
+  if (is_given(options, name)) return;
+  throw usage(fmt::format("`sluice {}` needs --{}.", verb_name(verb), name),
+              fmt::format("Add --{} {}, or see `sluice {} --help`.", name, find_option(name)->value,
+                          verb_name(verb)));
+}
+
+void check_needs(const Options& options, const char* name, const char* needed) {
+  if (is_given(options, name) && !is_given(options, needed))
+    throw usage(fmt::format("--{} needs --{}.", name, needed),
+                fmt::format("Add --{}, or leave out --{}.", needed, name));
+}
+
+void check_batch(const BatchOptions& batch) {
+  if (!batch.micro_batch || batch.batch % *batch.micro_batch == 0) return;
+  const int64_t slices = std::max<int64_t>(1, (batch.batch + *batch.micro_batch / 2) / *batch.micro_batch);
+  throw usage(
+      fmt::format("--batch {} is not a multiple of --micro-batch {}.", batch.batch, *batch.micro_batch),
+      fmt::format("The nearest batch that is one is --batch {}.", slices * *batch.micro_batch));
+}
+
+// One sentence per option, in words that name both values.
+std::string joined(const std::vector<std::string>& values) {
+  std::string text;
+  for (const std::string& value : values) text += (text.empty() ? "" : " ") + printable(value);
+  return text;
+}
+
+bool is_auto(const std::vector<std::string>& values) {
+  return values.size() == 1 && values.front() == "auto";
+}
+
+}  // namespace
+
+void check_options(const Options& options, Verb verb, bool resuming) {
+  const bool trains = verb == Verb::train || verb == Verb::plan;
+  if (verb == Verb::train) demand(options, "out", verb);
+  if (trains && !resuming && options.model.model.empty()) demand(options, "model", verb);
+  if (verb == Verb::train && !resuming && options.data.train.empty()) demand(options, "data", verb);
+  if (verb == Verb::eval) {
+    demand(options, "from", verb);
+    demand(options, "data", verb);
+  }
+  if (verb == Verb::export_run) {
+    demand(options, "from", verb);
+    demand(options, "to", verb);
+  }
+  if (trains) {
+    check_needs(options, "val-every", "val-data");
+    check_needs(options, "val-batches", "val-data");
+  }
+  check_needs(options, "nvme-mem", "nvme-dir");
+  check_batch(options.batch);
+  if (options.optimizer.min_learning_rate &&
+      *options.optimizer.min_learning_rate > options.optimizer.learning_rate)
+    throw usage(fmt::format("--min-lr {} is above --lr {}.", *options.optimizer.min_learning_rate,
+                            options.optimizer.learning_rate),
+                "Lower --min-lr, or leave it out for a tenth of --lr.");
+  if (options.memory.nvme_directories.size() > 1)
+    throw usage("Several directories in --nvme-dir are planned, not built yet.", "Name one directory.");
+  if (options.print.json && options.print.text)
+    throw usage("--json and --text exclude each other.", "Leave one of them out.");
+}
+
+std::vector<ManifestOption> manifest_options(const Options& options) {
+  CHECK(options.batch.sequence && options.batch.micro_batch, "a manifest holds resolved values");
+  std::vector<ManifestOption> out;
+  for (const OptionRow& row : option_table())
+    if (row.on_resume != OnResume::free) out.push_back({row.name, option_values(options, row)});
+  return out;
+}
+
+std::vector<std::string> apply_manifest(Options& options, const std::vector<ManifestOption>& manifest) {
+  std::vector<std::string> notes;
+  for (const ManifestOption& stored : manifest) {
+    const OptionRow* row = find_option(stored.name);
+    if (row == nullptr || row->field == nullptr || row->on_resume == OnResume::free)
+      throw Error(ExitCode::malformed_file,
+                  fmt::format("The manifest holds an unknown option `{}`.", printable(stored.name)),
+                  "Resume with the version of Sluice that wrote the checkpoint.");
+    Options before = options;
+    try {
+      set_option(before, *row, stored.values);
+    } catch (const Error& error) {
+      throw Error(ExitCode::malformed_file, fmt::format("The manifest holds a bad value: {}", error.what()),
+                  "Resume from another checkpoint.");
+    }
+    const std::vector<std::string> now = option_values(options, *row), then = option_values(before, *row);
+    const bool given =
+        is_given(options, stored.name) && !(is_auto(now) && row->on_resume == OnResume::fixed);
+    if (!given) {
+      set_option(options, *row, stored.values);
+    } else if (now != then && row->on_resume == OnResume::schedule) {
+      notes.push_back(fmt::format("--{} is now {}; it was {}.", stored.name, joined(now), joined(then)));
+    } else if (now != then) {
+      throw usage(
+          fmt::format("--{} {} differs from the run's own, which is {}.", stored.name, joined(now),
+                      joined(then)),
+          fmt::format("Leave out --{} to resume, or start a new run with another --out.", stored.name));
+    }
+  }
+  return notes;
+}
+
+}  // namespace sluice

@@ -1,0 +1,344 @@
+#include "engine/run/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <type_traits>
+
+#include "engine/error.h"
+
+namespace sluice {
+namespace {
+
+constexpr Range kCount = {1, 1e9};  // of sequences, steps, files to keep: far above use, far below overflow
+constexpr Range kCountOrZero = {0, 1e9};
+constexpr Range kPositive = {0, 1e300, true, false};
+constexpr Range kNotNegative = {0, 1e300};
+constexpr Range kBeta = {0, 1, false, true};
+
+constexpr uint8_t kTrain = verb_bit(Verb::train);
+constexpr uint8_t kPlan = verb_bit(Verb::plan);
+constexpr uint8_t kEval = verb_bit(Verb::eval);
+constexpr uint8_t kExport = verb_bit(Verb::export_run);
+constexpr uint8_t kRuns = kTrain | kPlan;
+
+#define FIELD(member) [](Options& o) -> OptionField { return &o.member; }
+constexpr OptionRow kTable[] = {
+    {"from", "input and output", "PATH", "run directory, checkpoint, or (eval) Hugging Face directory", "",
+     kEval | kExport, OnResume::free, FIELD(transfer.from)},
+    {"to", "input and output", "DIR", "Hugging Face directory to write; must not exist yet", "", kExport,
+     OnResume::free, FIELD(transfer.to)},
+    {"dtype", "input and output", "NAME", "bf16, fp16 or fp32", "the working precision", kExport,
+     OnResume::free, FIELD(transfer.dtype)},
+
+    {"model", "model", "MODEL",
+     "preset (gpt2, gpt2-xl, llama-7b, ...), inline description, config.json, or a "
+     "Hugging Face directory, whose weights are the start if it has any",
+     "", kRuns, OnResume::fixed, FIELD(model.model)},
+    {"from-scratch", "model", "", "ignore the weights of a directory", "", kRuns, OnResume::fixed,
+     FIELD(model.from_scratch)},
+
+    {"data", "data", "FILE...",
+     "tokens: .txt (bytes as tokens; the vocabulary must be 256) or .bin (nanoGPT uint16 "
+     "or llm.c shard)",
+     "", kRuns | kEval, OnResume::fixed, FIELD(data.train)},
+    {"val-data", "data", "FILE...", "tokens to validate on", "none", kRuns, OnResume::free,
+     FIELD(data.validation)},
+    {"val-every", "data", "N", "validate after every N steps; 0: after the last only", "0", kRuns,
+     OnResume::free, FIELD(data.val_every), kCountOrZero},
+    {"val-batches", "data", "N", "batches of one validation, always the first N", "20", kRuns | kEval,
+     OnResume::free, FIELD(data.val_batches), kCount},
+    {"order", "data", "ORDER", "shuffled (by --seed, every epoch anew) or sequential", "shuffled", kRuns,
+     OnResume::fixed, FIELD(data.order)},
+
+    {"batch", "batch", "SEQUENCES", "sequences of one step, over all ranks", "8", kRuns | kEval,
+     OnResume::fixed, FIELD(batch.batch), kCount},
+    {"seq", "batch", "TOKENS", "tokens of one sequence", "the model's context", kRuns | kEval,
+     OnResume::fixed, FIELD(batch.sequence), kCount},
+    {"micro-batch", "batch", "N", "sequences that run through a layer at once, or auto", "auto",
+     kRuns | kEval, OnResume::fixed, FIELD(batch.micro_batch), kCount},
+    {"steps", "batch", "N", "updates of the whole run", "1000", kRuns, OnResume::schedule,
+     FIELD(batch.steps), kCountOrZero},
+
+    {"optimizer", "optimizer", "NAME", "adamw", "adamw", kRuns, OnResume::fixed, FIELD(optimizer.kind)},
+    {"lr", "optimizer", "X", "highest learning rate", "3e-4", kRuns, OnResume::schedule,
+     FIELD(optimizer.learning_rate), kPositive},
+    {"min-lr", "optimizer", "X", "learning rate at the end", "a tenth of --lr", kRuns, OnResume::schedule,
+     FIELD(optimizer.min_learning_rate), kNotNegative},
+    {"warmup", "optimizer", "N", "steps over which the learning rate rises", "0", kRuns, OnResume::schedule,
+     FIELD(optimizer.warmup_steps), kCountOrZero},
+    {"lr-schedule", "optimizer", "NAME", "constant, cosine or linear", "cosine", kRuns, OnResume::schedule,
+     FIELD(optimizer.schedule)},
+    {"weight-decay", "optimizer", "X", "of tensors with two or more dimensions", "0.1", kRuns,
+     OnResume::fixed, FIELD(optimizer.weight_decay), kNotNegative},
+    {"beta1", "optimizer", "X", "decay of the first moment", "0.9", kRuns, OnResume::fixed,
+     FIELD(optimizer.beta1), kBeta},
+    {"beta2", "optimizer", "X", "decay of the second moment", "0.95", kRuns, OnResume::fixed,
+     FIELD(optimizer.beta2), kBeta},
+    {"eps", "optimizer", "X", "added to the root of the second moment", "1e-8", kRuns, OnResume::fixed,
+     FIELD(optimizer.epsilon), kPositive},
+    {"clip", "optimizer", "X", "largest gradient norm; 0: off, the norm is still reported", "1", kRuns,
+     OnResume::fixed, FIELD(optimizer.clip), kNotNegative},
+
+    {"precision", "numbers", "NAME",
+     "bf16, fp16 or fp32, of weights and activations; masters and moments are fp32", "bf16", kRuns | kEval,
+     OnResume::fixed, FIELD(numbers.precision)},
+    {"seed", "numbers", "N", "of initial weights and data order", "0", kRuns, OnResume::fixed,
+     FIELD(numbers.seed)},
+
+    {"device", "memory", "NAME", "auto, cpu, or reference (slow plain loops, to compare with)", "auto",
+     kRuns | kEval, OnResume::free, FIELD(memory.device)},
+    {"gpu-mem", "memory", "SIZE", "device memory; on the cpu device, a separate arena that stands for one",
+     "auto", kRuns | kEval, OnResume::free, FIELD(memory.gpu)},
+    {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto", kRuns | kEval,
+     OnResume::free, FIELD(memory.host)},
+    {"nvme-mem", "memory", "SIZE", "scratch space in --nvme-dir", "auto", kRuns | kEval, OnResume::free,
+     FIELD(memory.nvme)},
+    {"nvme-dir", "memory", "DIR[,DIR...]", "directory on a fast disk for what does not fit in memory",
+     "none: no disk tier", kRuns | kEval, OnResume::free, FIELD(memory.nvme_directories)},
+    {"threads",
+     "memory",
+     "N",
+     "compute threads",
+     "every core",
+     kRuns | kEval,
+     OnResume::free,
+     FIELD(memory.threads),
+     {1, 1024}},
+    {"recompute", "memory", "WHICH", "layers whose forward runs again in backward: auto, all or none",
+     "auto", kRuns, OnResume::free, FIELD(memory.recompute)},
+    {"io", "memory", "NAME", "auto, uring or threads", "auto", kRuns | kEval, OnResume::free,
+     FIELD(memory.io)},
+    {"machine", "memory", "FILE", "machine description (JSON) that the simulator reads", "built in",
+     kRuns | kEval, OnResume::free, FIELD(memory.machine)},
+
+    {"gpus", "ranks", "N", "", "", kRuns, OnResume::free, nullptr},
+    {"zero", "ranks", "STAGE", "", "", kRuns, OnResume::free, nullptr},
+    {"compress", "ranks", "METHOD", "", "", kRuns, OnResume::free, nullptr},
+    {"share-layers-until", "ranks", "STEPS", "", "", kRuns, OnResume::free, nullptr},
+
+    {"out", "run", "DIR", "run directory: checkpoints, metrics, the plan", "", kRuns, OnResume::free,
+     FIELD(run.out)},
+    {"metrics", "run", "FILE", "one JSON object a step", "metrics.jsonl in --out", kRuns, OnResume::free,
+     FIELD(run.metrics)},
+    {"resume", "run", "WHAT",
+     "auto (newest complete checkpoint in --out, a fresh start if there is none) or a "
+     "checkpoint",
+     "", kRuns, OnResume::free, FIELD(run.resume)},
+    {"checkpoint-every", "run", "N", "steps between checkpoints; 0: at the end only", "0", kRuns,
+     OnResume::free, FIELD(run.checkpoint_every), kCountOrZero},
+    {"keep", "run", "N", "newest checkpoints that stay", "2", kRuns, OnResume::free, FIELD(run.keep),
+     kCount},
+    {"config", "run", "FILE", "options as `name = value` lines (TOML); the command line wins", "", kRuns,
+     OnResume::free, FIELD(run.config)},
+
+    {"json", "print", "", "print the facts as one JSON object", "", kPlan | kEval, OnResume::free,
+     FIELD(print.json)},
+    {"text", "print", "", "print the program itself in its text form", "", kPlan, OnResume::free,
+     FIELD(print.text)},
+    {"ranks", "plan", "N", "", "", kPlan, OnResume::free, nullptr},
+    {"ranks-per-node", "plan", "N", "", "", kPlan, OnResume::free, nullptr},
+    {"sweep", "plan", "RANGE", "", "", kPlan, OnResume::free, nullptr},
+    {"explain", "plan", "", "", "", kPlan, OnResume::free, nullptr},
+};
+#undef FIELD
+
+template <class Enum>
+struct Choice {
+  const char* name;
+  Enum value;
+};
+
+// The words of an enum, in the order in which messages list them.
+constexpr Choice<DType> kPrecisions[] = {{"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}};
+constexpr Choice<DataOrder> kOrders[] = {{"shuffled", DataOrder::shuffled},
+                                         {"sequential", DataOrder::sequential}};
+constexpr Choice<OptimizerKind> kOptimizers[] = {{"adamw", OptimizerKind::adamw}};
+constexpr Choice<Schedule> kSchedules[] = {
+    {"constant", Schedule::constant}, {"cosine", Schedule::cosine}, {"linear", Schedule::linear}};
+constexpr Choice<DeviceKind> kDevices[] = {
+    {"auto", DeviceKind::automatic}, {"cpu", DeviceKind::cpu}, {"reference", DeviceKind::reference}};
+constexpr Choice<Recompute> kRecomputes[] = {
+    {"auto", Recompute::automatic}, {"all", Recompute::all}, {"none", Recompute::none}};
+constexpr Choice<IoKind> kIoKinds[] = {
+    {"auto", IoKind::automatic}, {"uring", IoKind::uring}, {"threads", IoKind::threads}};
+
+constexpr std::span<const Choice<DType>> choices(DType) { return kPrecisions; }
+constexpr std::span<const Choice<DataOrder>> choices(DataOrder) { return kOrders; }
+constexpr std::span<const Choice<OptimizerKind>> choices(OptimizerKind) { return kOptimizers; }
+constexpr std::span<const Choice<Schedule>> choices(Schedule) { return kSchedules; }
+constexpr std::span<const Choice<DeviceKind>> choices(DeviceKind) { return kDevices; }
+constexpr std::span<const Choice<Recompute>> choices(Recompute) { return kRecomputes; }
+constexpr std::span<const Choice<IoKind>> choices(IoKind) { return kIoKinds; }
+
+Error usage(const std::string& what, const std::string& remedy) {
+  return Error(ExitCode::usage, what, remedy);
+}
+
+template <class Enum>
+Enum parse_choice(const std::string& text, const std::string& option) {
+  std::string words;
+  for (const auto& choice : choices(Enum{})) {
+    if (text == choice.name) return choice.value;
+    words += fmt::format("{}{}", words.empty() ? "" : ", ", choice.name);
+  }
+  throw usage(fmt::format("`{}` is not a value of --{}.", printable(text), option),
+              fmt::format("Choose one of: {}.", words));
+}
+
+template <class Enum>
+std::string choice_name(Enum value) {
+  for (const auto& choice : choices(Enum{}))
+    if (choice.value == value) return choice.name;
+  check_failed("choice", __FILE__, __LINE__, "enum without a name");
+}
+
+// from_chars over the whole text: no blanks, sign "+", hexadecimal or rest.
+template <class Number>
+Number parse_whole(const std::string& text, const std::string& option, const char* kind) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc::result_out_of_range)
+    throw usage(
+        fmt::format("`{}` for --{} is too large or too small to represent.", printable(text), option),
+        fmt::format("Give --{} a number of usual size.", option));
+  if (error != std::errc{} || rest != end)
+    throw usage(fmt::format("`{}` for --{} is not {}.", printable(text), option, kind),
+                fmt::format("Write --{} as in 12{}.", option,
+                            std::is_floating_point_v<Number> ? ", 0.5 or 3e-4" : ""));
+  return value;
+}
+
+// "at least 0 and below 1"
+std::string range_words(const Range& range) {
+  const std::string least = fmt::format("{} {:g}", range.above_least ? "above" : "at least", range.least);
+  if (range.most >= 1e300) return least;
+  return fmt::format("{} and {} {:g}", least, range.below_most ? "below" : "at most", range.most);
+}
+
+template <class Number>
+Number checked(Number value, const OptionRow& row) {
+  const Range& range = row.range;
+  const auto v = static_cast<double>(value);
+  if (v < range.least || v > range.most || (range.above_least && v == range.least) ||
+      (range.below_most && v == range.most))
+    throw usage(fmt::format("--{} is {}.", row.name, value),
+                fmt::format("Give --{} a value {}.", row.name, range_words(range)));
+  return value;
+}
+
+template <class T>
+constexpr bool is_optional = false;
+template <class T>
+constexpr bool is_optional<std::optional<T>> = true;
+
+// One value from one text.
+template <class T>
+T parse_value(const std::string& text, const OptionRow& row) {
+  if constexpr (is_optional<T>) {
+    if (text == "auto") return std::nullopt;
+    return parse_value<typename T::value_type>(text, row);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (text != "true" && text != "false")
+      throw usage(fmt::format("--{} is a switch and takes no value.", row.name),
+                  fmt::format("Write --{} alone; in a file, true or false.", row.name));
+    return text == "true";
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return checked(parse_integer(text, row.name), row);
+  } else if constexpr (std::is_same_v<T, uint64_t>) {
+    return parse_whole<uint64_t>(text, row.name, "a whole number from 0 on");
+  } else if constexpr (std::is_same_v<T, double>) {
+    return checked(parse_real(text, row.name), row);
+  } else if constexpr (std::is_enum_v<T>) {
+    return parse_choice<T>(text, row.name);
+  } else {
+    static_assert(std::is_same_v<T, std::string>);
+    if (text.empty())
+      throw usage(fmt::format("--{} is empty.", row.name), fmt::format("Give --{} a value.", row.name));
+    return text;
+  }
+}
+
+template <class T>
+std::string value_text(const T& value) {
+  if constexpr (is_optional<T>) {
+    return value ? value_text(*value) : "auto";
+  } else if constexpr (std::is_enum_v<T>) {
+    return choice_name(value);
+  } else {
+    return fmt::format("{}", value);  // doubles: shortest text that reads back to the same bits
+  }
+}
+
+}  // namespace
+
+int64_t parse_integer(const std::string& text, const std::string& option) {
+  return parse_whole<int64_t>(text, option, "a whole number");
+}
+
+double parse_real(const std::string& text, const std::string& option) {
+  const double value = parse_whole<double>(text, option, "a number");
+  if (!std::isfinite(value))
+    throw usage(fmt::format("`{}` for --{} is not a finite number.", printable(text), option),
+                fmt::format("Give --{} a finite number.", option));
+  return value;
+}
+
+const char* verb_name(Verb verb) {
+  constexpr const char* kNames[] = {"train", "plan", "eval", "export", "profile", "bench", "doctor"};
+  return kNames[static_cast<int>(verb)];
+}
+
+std::span<const OptionRow> option_table() { return kTable; }
+
+const OptionRow* find_option(const std::string& name) {
+  const auto* row = std::find_if(std::begin(kTable), std::end(kTable),
+                                 [&](const OptionRow& r) { return name == r.name; });
+  return row == std::end(kTable) ? nullptr : row;
+}
+
+bool is_given(const Options& options, const std::string& name) {
+  CHECK(find_option(name) != nullptr, name);
+  return std::find(options.given.begin(), options.given.end(), name) != options.given.end();
+}
+
+void set_option(Options& options, const OptionRow& row, const std::vector<std::string>& values) {
+  CHECK(row.field != nullptr, row.name);
+  const auto set = [&](auto* field) {
+    using T = std::remove_pointer_t<decltype(field)>;
+    if constexpr (std::is_same_v<T, Size>) {
+      CHECK(false, row.name);
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      T list;
+      for (const std::string& value : values) list.push_back(parse_value<std::string>(value, row));
+      *field = std::move(list);
+    } else {
+      if (values.size() != 1)
+        throw usage(fmt::format("--{} has {} values.", row.name, values.size()),
+                    fmt::format("Give --{} once.", row.name));
+      *field = parse_value<T>(values.front(), row);
+    }
+  };
+  std::visit(set, row.field(options));
+}
+
+std::vector<std::string> option_values(const Options& options, const OptionRow& row) {
+  CHECK(row.field != nullptr, row.name);
+  Options copy = options;  // rows give access for writing, too
+  const auto get = [&](const auto* field) -> std::vector<std::string> {
+    using T = std::remove_cvref_t<decltype(*field)>;
+    if constexpr (std::is_same_v<T, Size>) {
+      check_failed("not a size", __FILE__, __LINE__, row.name);
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      return *field;
+    } else {
+      return {value_text(*field)};
+    }
+  };
+  return std::visit(get, row.field(copy));
+}
+
+}  // namespace sluice

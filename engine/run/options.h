@@ -1,0 +1,181 @@
+// What a user can ask of a run: typed options, and the one table that says how each is spelled.
+//
+// Everything about an option lives in its row: name, group, range, help, the verbs that take it, and what a
+// resumed run does with it. Command line, configuration file, --help and the checkpoint's manifest all read
+// the same rows, so they cannot disagree. Callers: tools fill Options; trainer and planner read them; any
+// thread, values only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/op.h"
+
+namespace sluice {
+
+// A memory budget as the user wrote it. `percent` is of what `automatic` would measure before its margin.
+struct Size {
+  enum class Kind : uint8_t { automatic, bytes, percent };
+  Kind kind = Kind::automatic;
+  uint64_t bytes = 0;  // Kind::bytes
+  double percent = 0;  // Kind::percent, in (0, 100]
+  bool operator==(const Size&) const = default;
+};
+
+enum class DataOrder : uint8_t { shuffled, sequential };
+enum class OptimizerKind : uint8_t { adamw };
+enum class Schedule : uint8_t { constant, cosine, linear };
+enum class DeviceKind : uint8_t { automatic, cpu, reference };
+enum class Recompute : uint8_t { automatic, all, none };
+enum class IoKind : uint8_t { automatic, uring, threads };
+
+struct ModelOptions {
+  std::string model;          // preset, inline description, config.json, or a Hugging Face directory
+  bool from_scratch = false;  // ignore the directory's weights
+};
+
+struct DataOptions {
+  std::vector<std::string> train, validation;  // files; eval's --data is `train`
+  int64_t val_every = 0;                       // steps; 0: once, at the end
+  int64_t val_batches = 20;                    // batches of one validation at most
+  DataOrder order = DataOrder::shuffled;
+};
+
+struct BatchOptions {
+  int64_t batch = 8;                   // sequences of one step, over all ranks
+  std::optional<int64_t> sequence;     // tokens; none: the model's context
+  std::optional<int64_t> micro_batch;  // sequences of one slice; none: the planner chooses
+  int64_t steps = 1000;
+};
+
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::adamw;
+  double learning_rate = 3e-4;
+  std::optional<double> min_learning_rate;  // none: learning_rate / 10
+  int64_t warmup_steps = 0;
+  Schedule schedule = Schedule::cosine;
+  double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  double clip = 1;  // 0: off
+};
+
+struct NumberOptions {
+  DType precision = DType::bf16;  // bf16, f16 or f32
+  uint64_t seed = 0;
+};
+
+struct MemoryOptions {
+  DeviceKind device = DeviceKind::automatic;
+  Size gpu, host, nvme;
+  std::vector<std::string> nvme_directories;  // none: no nvme tier
+  std::optional<int64_t> threads;             // none: every core
+  Recompute recompute = Recompute::automatic;
+  IoKind io = IoKind::automatic;
+  std::string machine;  // name or file of a machine description; empty: the built-in default
+};
+
+struct RunOptions {
+  std::string out;               // run directory
+  std::string metrics;           // empty: metrics.jsonl in `out`
+  std::string resume;            // empty: no; "auto"; or a checkpoint
+  int64_t checkpoint_every = 0;  // steps; 0: only at the end
+  int64_t keep = 2;              // newest checkpoints that stay
+  std::string config;            // file that options were read from
+};
+
+struct TransferOptions {  // eval and export
+  std::string from, to;
+  std::optional<DType> dtype;  // none: the working precision
+};
+
+struct PrintOptions {
+  bool json = false;  // facts as one JSON object
+  bool text = false;  // plan: the program in its text form
+};
+
+struct Options {
+  ModelOptions model;
+  DataOptions data;
+  BatchOptions batch;
+  OptimizerOptions optimizer;
+  NumberOptions numbers;
+  MemoryOptions memory;
+  RunOptions run;
+  TransferOptions transfer;
+  PrintOptions print;
+  std::vector<std::string> given;  // names, as in the table, that the user wrote (command line or --config)
+};
+
+enum class Verb : uint8_t { train, plan, eval, export_run, profile, bench, doctor };
+const char* verb_name(Verb verb);  // "train", ..., "export", ...
+constexpr uint8_t verb_bit(Verb verb) { return static_cast<uint8_t>(1u << static_cast<int>(verb)); }
+
+// Where an option's value is kept. Optionals also accept the word "auto".
+using OptionField =
+    std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
+                 std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
+                 DataOrder*, OptimizerKind*, Schedule*, DeviceKind*, Recompute*, IoKind*>;
+
+struct Range {
+  double least = 0, most = 0;
+  bool above_least = false, below_most = false;  // the end itself is not allowed
+};
+
+enum class OnResume : uint8_t {
+  free,      // never changes bits: as given now
+  fixed,     // changes bits: from the manifest; one given differently is an error
+  schedule,  // steps and learning rate: from the manifest unless given; then they take effect, with a line
+};
+
+struct OptionRow {
+  const char* name;   // without dashes
+  const char* group;  // model, data, batch, optimizer, numbers, memory, run, ...
+  const char* value;  // what stands for the value in --help; "" for a switch
+  const char* help;
+  const char* default_text;  // in words, for --help; "" when there is none to speak of
+  uint8_t verbs;             // verb_bit()s of the verbs that take it
+  OnResume on_resume;
+  OptionField (*field)(Options&);  // nullptr: in the contract, not built yet
+  Range range;                     // of numbers
+};
+
+std::span<const OptionRow> option_table();
+const OptionRow* find_option(const std::string& name);  // nullptr if there is none
+
+bool is_given(const Options& options, const std::string& name);
+
+// Sets the row's field from text, with its range checked, except for Size fields (tools/size.h reads
+// those). `values` has one element, but for switches ("true", "false") and lists. Throws Error(usage)
+// naming the option.
+void set_option(Options& options, const OptionRow& row, const std::vector<std::string>& values);
+
+// The row's value as text that set_option reads back to the same bits. Not for Size fields.
+std::vector<std::string> option_values(const Options& options, const OptionRow& row);
+
+// Contradictions between options of one verb; throws Error(usage). With `resuming`, what the manifest will
+// bring is not demanded; call again with false when it has been applied, or when there was nothing to
+// resume.
+void check_options(const Options& options, Verb verb, bool resuming);
+
+// A checkpoint's manifest keeps the options that fix bits. `sequence` and `micro_batch` must have been
+// resolved.
+struct ManifestOption {
+  std::string name;
+  std::vector<std::string> values;
+};
+std::vector<ManifestOption> manifest_options(const Options& options);
+
+// Takes the manifest's values into `options` by the rules of OnResume; "auto" given now agrees with
+// anything. Returns one printable sentence per schedule option that takes effect with another value than
+// before. Throws Error(usage) for an option given differently, Error(malformed_file) for a manifest that
+// holds unknown options or bad values.
+std::vector<std::string> apply_manifest(Options& options, const std::vector<ManifestOption>& manifest);
+
+// Whole-text numbers: no blanks, no rest, no overflow, finite. Throw Error(usage) naming `option`.
+int64_t parse_integer(const std::string& text, const std::string& option);
+double parse_real(const std::string& text, const std::string& option);
+
+}  // namespace sluice

@@ -1,0 +1,24 @@
+#include "engine/run/schedule.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace sluice {
+
+double minimum_learning_rate(const OptimizerOptions& options) {
+  return options.min_learning_rate.value_or(options.learning_rate / 10);
+}
+
+double learning_rate(const OptimizerOptions& options, int64_t step, int64_t steps) {
+  const double top = options.learning_rate;
+  const int64_t warmup = options.warmup_steps;
+  if (step < warmup) return top * static_cast<double>(step + 1) / static_cast<double>(warmup);
+  if (options.schedule == Schedule::constant) return top;
+  const double floor = minimum_learning_rate(options);
+  if (step >= steps) return floor;
+  const double progress = static_cast<double>(step - warmup) / static_cast<double>(steps - warmup);
+  if (options.schedule == Schedule::linear) return top + (floor - top) * progress;
+  return floor + (top - floor) / 2 * (1 + std::cos(std::numbers::pi * progress));
+}
+
+}  // namespace sluice

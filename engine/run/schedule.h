@@ -1,0 +1,22 @@
+// The learning rate of a step, a pure function of options and step. Caller: the trainer, before it issues a
+// step.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/run/options.h"
+
+namespace sluice {
+
+// The schedule's floor: min_learning_rate, or a tenth of the learning rate if none was given.
+double minimum_learning_rate(const OptimizerOptions& options);
+
+// `step` counts from 0, `steps` is the run's length. With W warm-up steps:
+//   step < W          lr * (step + 1) / W
+//   constant          lr
+//   cosine (SGDR, Loshchilov and Hutter 2017)  min + (lr - min) / 2 * (1 + cos(pi * (step - W) / (steps -
+//   W))) linear            lr + (min - lr) * (step - W) / (steps - W)
+// From `steps` on, cosine and linear stay at the floor.
+double learning_rate(const OptimizerOptions& options, int64_t step, int64_t steps);
+
+}  // namespace sluice

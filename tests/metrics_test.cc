@@ -1,0 +1,266 @@
+// Metrics lines read back exactly, reach the file at once, and are cut cleanly for a resume; the progress
+// line shows them.
+#include "engine/run/metrics.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "engine/error.h"
+#include "tools/progress.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+StepMetrics example_step() {
+  StepMetrics m;
+  m.step = 3;
+  m.loss = 0.1 + 0.2;  // no short decimal
+  m.grad_norm = 1.0 / 3;
+  m.seconds = 5e-324;  // the smallest
+  m.tokens_per_second = 1.7976931348623157e308;
+  m.skipped = true;
+  m.micro_batch = 4;
+  m.loss_scale = 65536;
+  m.peak_bytes = {{"device", 1}, {"host", UINT64_MAX}, {"nvme", 0}};
+  m.process_peak_bytes = 123456789012345678;
+  m.moved_bytes = {{"h2d", 10}, {"d2h", 20}};
+  m.lane_busy = {{"compute", 0.30000000000000004}};
+  return m;
+}
+
+std::string line_of(const auto& metrics) {
+  std::string line;
+  append_line(line, metrics);
+  return line;
+}
+
+// A directory of its own, removed at the end.
+class MetricsFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "sluice-metrics-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    directory_ = name;
+    path_ = directory_ / "metrics.jsonl";
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  void put(const std::string& text) { std::ofstream(path_, std::ios::binary) << text; }
+  std::string content() const {
+    std::ifstream in(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  }
+  size_t files() const {
+    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(directory_), {}));
+  }
+  std::filesystem::path directory_, path_;
+};
+
+TEST(MetricsLine, HoldsEveryFieldExactly) {
+  const StepMetrics m = example_step();
+  const std::string line = line_of(m);
+  ASSERT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
+  EXPECT_EQ(line.back(), '\n');
+  const json value = json::parse(line);
+  EXPECT_EQ(value.size(), 12u);
+  EXPECT_EQ(value["step"], 3);
+  EXPECT_EQ(value["loss"].get<double>(), m.loss);
+  EXPECT_EQ(value["grad_norm"].get<double>(), m.grad_norm);
+  EXPECT_EQ(value["seconds"].get<double>(), m.seconds);
+  EXPECT_EQ(value["tokens_per_second"].get<double>(), m.tokens_per_second);
+  EXPECT_EQ(value["skipped"], true);
+  EXPECT_EQ(value["micro_batch"], 4);
+  EXPECT_EQ(value["loss_scale"].get<double>(), 65536);
+  EXPECT_EQ(value["peak_bytes"].dump(), R"({"device":1,"host":18446744073709551615,"nvme":0})");
+  EXPECT_EQ(value["process_peak_bytes"].get<uint64_t>(), 123456789012345678u);
+  EXPECT_EQ(value["moved_bytes"].dump(), R"({"d2h":20,"h2d":10})");
+  EXPECT_EQ(value["lane_busy"]["compute"].get<double>(), 0.30000000000000004);
+}
+
+TEST(MetricsLine, DoublesOfAllSizesReadBackToTheSameBits) {
+  uint64_t state = 1;
+  for (int i = 0; i < 2000; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX generator
+    const double value = std::bit_cast<double>(state);
+    if (!std::isfinite(value)) continue;
+    const json back = json::parse(line_of(ValidationMetrics{1, value}));
+    EXPECT_EQ(std::bit_cast<uint64_t>(back["val_loss"].get<double>()), state);
+  }
+}
+
+TEST(MetricsLine, NumbersThatAreNotFiniteAreNull) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double value : {infinity, -infinity, std::nan("")})
+    EXPECT_EQ(line_of(ValidationMetrics{7, value}), "{\"step\":7,\"val_loss\":null}\n");
+}
+
+TEST_F(MetricsFileTest, LinesAreInTheFileAsSoonAsTheyAreWritten) {
+  put("{\"step\":1}\n");
+  MetricsFile file(path_);
+  file.write(ValidationMetrics{2, 0.5});
+  EXPECT_EQ(content(), "{\"step\":1}\n{\"step\":2,\"val_loss\":0.5}\n");
+  file.write(example_step());
+  EXPECT_EQ(content(), "{\"step\":1}\n{\"step\":2,\"val_loss\":0.5}\n" + line_of(example_step()));
+}
+
+TEST(MetricsFile, AFullDiskIsAnIoError) {
+  if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
+  MetricsFile file("/dev/full");
+  try {
+    file.write(ValidationMetrics{1, 1});
+    ADD_FAILURE() << "nothing thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io);
+    EXPECT_EQ(std::string(error.what()), "Writing `/dev/full` failed: No space left on device.");
+  }
+}
+
+TEST_F(MetricsFileTest, AMissingDirectoryIsAnEnvironmentError) {
+  try {
+    MetricsFile file(directory_ / "no" / "file");
+    ADD_FAILURE() << "nothing thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::environment);
+  }
+}
+
+TEST_F(MetricsFileTest, TruncationDropsLaterStepsWhereverTheyStand) {
+  put("{\"step\":1}\n{\"step\":2}\n{\"step\":4}\n{\"step\":2,\"val_loss\":1}\n{\"step\":3}\n");
+  EXPECT_EQ(truncate_after_step(path_, 2), 2);
+  EXPECT_EQ(content(), "{\"step\":1}\n{\"step\":2}\n{\"step\":2,\"val_loss\":1}\n");
+  EXPECT_EQ(truncate_after_step(path_, 2), 0);
+  EXPECT_EQ(truncate_after_step(path_, 0), 3);
+  EXPECT_EQ(content(), "");
+  EXPECT_EQ(files(), 1u);  // no temporary stays
+}
+
+TEST_F(MetricsFileTest, TruncationToleratesATornLastLine) {
+  for (const std::string torn :
+       {"{", "{\"step\":2,\"lo", "{\"step\":2}"}) {  // the last lacks its newline only
+    put("{\"step\":1}\n" + torn);
+    EXPECT_EQ(truncate_after_step(path_, 5), 1);
+    EXPECT_EQ(content(), "{\"step\":1}\n");
+  }
+}
+
+TEST_F(MetricsFileTest, TruncationRefusesAFileThatIsNotOurs) {
+  const std::string text = "{\"step\":1}\nhello\n{\"step\":2}\n";
+  put(text);
+  try {
+    truncate_after_step(path_, 1);
+    ADD_FAILURE() << "nothing thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::malformed_file);
+    EXPECT_NE(std::string(error.what()).find("Line 2"), std::string::npos);
+  }
+  EXPECT_EQ(content(), text);
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(MetricsFileTest, TruncationLeavesMissingFilesAndLinksAlone) {
+  EXPECT_EQ(truncate_after_step(path_, 1), 0);
+  EXPECT_EQ(files(), 0u);
+  EXPECT_EQ(truncate_after_step("/dev/null", 1), 0);
+  const auto real = directory_ / "real.jsonl";
+  std::ofstream(real) << "{\"step\":1}\n{\"step\":2}\n";
+  std::filesystem::create_symlink(real, path_);
+  EXPECT_EQ(truncate_after_step(path_, 1), 1);
+  EXPECT_TRUE(std::filesystem::is_symlink(path_));
+  EXPECT_EQ(content(), "{\"step\":1}\n");
+}
+
+// What a progress line wrote.
+class Capture {
+ public:
+  Capture() : file_(open_memstream(&text_, &size_)) {}
+  ~Capture() {
+    std::fclose(file_);
+    std::free(text_);
+  }
+  std::FILE* file() { return file_; }
+  std::string text() {
+    std::fflush(file_);
+    return {text_, size_};
+  }
+
+ private:
+  char* text_ = nullptr;
+  size_t size_ = 0;
+  std::FILE* file_;
+};
+
+StepMetrics shown_step(int64_t step) {
+  StepMetrics m;
+  m.step = step;
+  m.loss = 5.25;
+  m.seconds = 2;
+  m.tokens_per_second = 1234;
+  m.peak_bytes = {{"host", 1536}};
+  return m;
+}
+
+TEST(ProgressLine, PlainLinesComeFirstLastAndAtIntervals) {
+  Capture capture;
+  Progress progress(capture.file(), ProgressStyle{.plain_interval = 10}, 6, {{"host", 2048}});
+  double now = 100;
+  for (int64_t step = 1; step <= 6; ++step, now += 4) progress.step(shown_step(step), now);
+  progress.validation({6, 4.5});
+  progress.finish();
+  EXPECT_EQ(capture.text(),
+            "step 1/6  loss 5.2500  1234 tokens/s  ETA 10s  host 1.50 KiB of 2.00 KiB\n"
+            "step 4/6  loss 5.2500  1234 tokens/s  ETA 4s  host 1.50 KiB of 2.00 KiB\n"
+            "step 6/6  loss 5.2500  1234 tokens/s  ETA 0s  host 1.50 KiB of 2.00 KiB\n"
+            "step 6/6  validation loss 4.5000\n");
+}
+
+TEST(ProgressLine, TerminalLineIsRewrittenAndCutToWidth) {
+  Capture capture;
+  Progress progress(capture.file(), ProgressStyle{.is_terminal = true, .columns = 24}, 100, {});
+  progress.step(shown_step(1), 0);
+  progress.step(shown_step(2), 0.05);  // too soon
+  progress.note("saved");
+  progress.step(shown_step(3), 0.2);
+  progress.finish();
+  EXPECT_EQ(capture.text(),
+            "\rstep 1/100  loss 5.2500\x1b[K"
+            "\rsaved\x1b[K\nstep 1/100  loss 5.2500"
+            "\rstep 3/100  loss 5.2500\x1b[K\n");
+}
+
+TEST(ProgressLine, SkippedStepsAreAlwaysToldOf) {
+  Capture capture;
+  Progress progress(capture.file(), ProgressStyle{}, 100, {});
+  progress.step(shown_step(1), 0);
+  StepMetrics skipped = shown_step(2);
+  skipped.skipped = true;
+  skipped.loss_scale = 32768;
+  progress.step(skipped, 1);
+  EXPECT_NE(capture.text().find("step 2: update skipped, gradients overflowed at loss scale 32768\n"),
+            std::string::npos);
+}
+
+TEST(ProgressLine, DurationsAreShort) {
+  EXPECT_EQ(format_duration(0), "0s");
+  EXPECT_EQ(format_duration(59.4), "59s");
+  EXPECT_EQ(format_duration(59.6), "1m00s");
+  EXPECT_EQ(format_duration(130), "2m10s");
+  EXPECT_EQ(format_duration(3 * 3600 + 5 * 60), "3h05m");
+  EXPECT_EQ(format_duration(52 * 3600), "2d04h");
+  EXPECT_EQ(format_duration(-1), "?");
+  EXPECT_EQ(format_duration(std::nan("")), "?");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,204 @@
+// CLI11 cuts the arguments into options and values and nothing else; this is the only file that includes
+// it, since it costs half a minute of compile time under the sanitizers.
+#include "tools/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/error.h"
+#include "engine/suggest.h"
+#include "tools/config_file.h"
+#include "tools/help.h"
+#include "tools/size.h"
+
+namespace sluice {
+namespace {
+
+constexpr const char* kVersion = "sluice 0.1.0\n";
+constexpr Verb kVerbs[] = {Verb::train,   Verb::plan,  Verb::eval,  Verb::export_run,
+                           Verb::profile, Verb::bench, Verb::doctor};
+
+using Given = std::vector<std::pair<const OptionRow*, std::vector<std::string>>>;
+
+Error usage(const std::string& what, const std::string& remedy) {
+  return Error(ExitCode::usage, what, remedy);
+}
+
+bool is_switch(const OptionRow& row) { return *row.value == '\0'; }
+bool takes_many(const OptionRow& row) { return std::string(row.value).ends_with("..."); }
+
+Error planned(const std::string& what) {
+  return usage(fmt::format("{} is planned, not built yet.", what),
+               "`sluice --help` and `sluice VERB --help` list what is.");
+}
+
+// `written` is the name as it stands in the arguments or the file.
+[[noreturn]] void unknown_option(const std::string& name, const std::string& written, Verb verb) {
+  const std::string see = fmt::format("See `sluice {} --help`.", verb_name(verb));
+  if (find_option(name) != nullptr)
+    throw usage(fmt::format("--{} is not an option of `sluice {}`.", name, verb_name(verb)), see);
+  std::vector<std::string> names;
+  for (const OptionRow& row : option_table())
+    if (row.verbs & verb_bit(verb)) names.push_back(row.name);
+  const std::string near = nearest(name, names);
+  throw usage(fmt::format("`{}` is not an option.", printable(written)),
+              near.empty() ? see : fmt::format("Did you mean --{}? {}", near, see));
+}
+
+// The row of an option of this verb that is built; throws for any other name.
+const OptionRow& row_of(const std::string& name, Verb verb) {
+  const OptionRow* row = find_option(name);
+  if (row == nullptr || !(row->verbs & verb_bit(verb))) unknown_option(name, name, verb);
+  return *row;
+}
+
+Verb parse_verb(const std::string& word) {
+  std::vector<std::string> names;
+  for (const Verb verb : kVerbs) {
+    if (word == verb_name(verb)) return verb;
+    names.push_back(verb_name(verb));
+  }
+  if (word.starts_with('-'))
+    throw usage(fmt::format("`{}` stands where the verb should be.", printable(word)),
+                "Write `sluice VERB [options]`, as in `sluice train --help`.");
+  throw usage(fmt::format("`{}` is not a verb.", printable(word)),
+              suggestion(word, names) + " See `sluice --help`.");
+}
+
+// The arguments after the verb as (row, values), in the table's order; nothing when help was asked.
+std::optional<Given> split_arguments(Verb verb, const std::vector<std::string>& arguments) {
+  CLI::App app;
+  app.set_help_flag("-h,--help");
+  app.allow_extras();
+  struct Slot {
+    const OptionRow* row;
+    CLI::Option* option;
+    std::vector<std::string> values;
+  };
+  std::vector<Slot> slots;
+  slots.reserve(option_table().size());  // CLI11 keeps references to the values
+  for (const OptionRow& row : option_table()) {
+    if (!(row.verbs & verb_bit(verb))) continue;
+    Slot& slot = slots.emplace_back(Slot{&row, nullptr, {}});
+    const std::string name = std::string("--") + row.name;
+    if (is_switch(row)) {
+      slot.option = app.add_flag(name);
+      continue;
+    }
+    slot.option = app.add_option(name, slot.values)->type_name(row.value);
+    slot.option->expected(row.field == nullptr ? 0 : 1,
+                          takes_many(row) ? CLI::detail::expected_max_vector_size : 1);
+    slot.option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  }
+  try {
+    app.parse(
+        std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
+  } catch (const CLI::CallForHelp&) {
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw usage(fmt::format("The arguments cannot be read: {}.", printable(error.what())),
+                fmt::format("See `sluice {} --help`.", verb_name(verb)));
+  }
+  if (const std::vector<std::string> rest = app.remaining(); !rest.empty()) {
+    const std::string& word = rest.front();
+    const std::string name = word.substr(0, word.find('='));
+    if (name.starts_with("--") && name.size() > 2) unknown_option(name.substr(2), name, verb);
+    throw usage(fmt::format("`{}` is not expected here.", printable(word)),
+                fmt::format("Options begin with two dashes; see `sluice {} --help`.", verb_name(verb)));
+  }
+  Given given;
+  for (Slot& slot : slots) {
+    if (slot.option->count() == 0) continue;
+    if (is_switch(*slot.row)) slot.values = slot.option->results();
+    given.emplace_back(slot.row, std::move(slot.values));
+  }
+  return given;
+}
+
+std::vector<std::string> split_at_commas(const std::vector<std::string>& values) {
+  std::vector<std::string> out;
+  for (const std::string& value : values)
+    for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+      end = value.find(',', begin);
+      out.push_back(value.substr(begin, end - begin));
+    }
+  return out;
+}
+
+void apply(Options& options, const OptionRow& row, std::vector<std::string> values) {
+  const std::string name = row.name;
+  if (name == "gpus" && values == std::vector<std::string>{"1"}) return;  // what is built
+  if (row.field == nullptr) throw planned("--" + name);
+  if (name == "device" && values.size() == 1 && values[0].starts_with("cuda"))
+    throw planned("--device cuda");
+  const OptionField field = row.field(options);
+  if (Size* const* size = std::get_if<Size*>(&field)) {
+    if (values.size() != 1)
+      throw usage(fmt::format("--{} is given more than once.", name), "Give it once.");
+    **size = parse_size(values.front(), name);
+  } else {
+    if (std::holds_alternative<std::vector<std::string>*>(field) && !takes_many(row))
+      values = split_at_commas(values);
+    set_option(options, row, values);
+  }
+  if (!is_given(options, name)) options.given.push_back(name);
+}
+
+void apply_config(Options& options, Verb verb, const std::string& path) {
+  for (ConfigEntry& entry : read_config(path)) {
+    try {
+      if (entry.key == "config")
+        throw usage("A configuration file cannot name another.", "Leave out `config`.");
+      apply(options, row_of(entry.key, verb), std::move(entry.values));
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  fmt::format("Line {} of `{}`: {}", entry.line, printable(path), error.what()),
+                  error.remedy());
+    }
+  }
+}
+
+}  // namespace
+
+ParsedCommand parse_command_line(int argc, const char* const* argv) {
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  if (arguments.empty()) throw usage("No verb is given.", "Begin with `sluice --help`.");
+  if (arguments.front() == "help") {  // `sluice help train` as `sluice train --help`
+    arguments.erase(arguments.begin());
+    arguments.emplace_back("--help");
+  }
+  ParsedCommand command;
+  const std::string& first = arguments.front();
+  if (first == "--help" || first == "-h") command.text = program_help();
+  if (first == "--version") command.text = kVersion;
+  if (!command.text.empty()) return command;
+
+  command.verb = parse_verb(first);
+  const bool built = command.verb < Verb::profile;
+  arguments.erase(arguments.begin());
+  if (!built) {
+    const bool help = !arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h");
+    if (!help) throw planned(fmt::format("`sluice {}`", verb_name(command.verb)));
+    command.text = verb_help(command.verb);
+    return command;
+  }
+  const std::optional<Given> given = split_arguments(command.verb, arguments);
+  if (!given) {
+    command.text = verb_help(command.verb);
+    return command;
+  }
+  Options& options = command.options;
+  for (const auto& [row, values] : *given)
+    if (std::string(row->name) == "config") apply(options, *row, values);
+  if (!options.run.config.empty()) apply_config(options, command.verb, options.run.config);
+  for (const auto& [row, values] : *given) apply(options, *row, values);
+  check_options(options, command.verb, !options.run.resume.empty());
+  return command;
+}
+
+}  // namespace sluice

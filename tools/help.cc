@@ -1,0 +1,140 @@
+#include "tools/help.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+#include "engine/error.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kIndent = 28, kWidth = 100;  // columns: of the explanations, of the page
+
+struct VerbText {
+  Verb verb;
+  const char* summary;
+  const char* usage;
+  const char* about;
+  const char* examples;
+};
+
+constexpr VerbText kVerbs[] = {
+    {Verb::train, "train a model within memory budgets", "--model MODEL --data FILE... --out DIR [options]",
+     "Trains a model. The whole step is planned before it starts: what lives in device memory, host\n"
+     "memory or on disk, and when it moves. The budgets are hard limits; a plan that cannot keep them\n"
+     "is refused before anything is allocated, with the smallest budgets that would do.\n",
+     "  sluice train --model gpt2 --data train.bin --val-data val.bin --out runs/first \\\n"
+     "      --batch 16 --steps 2000 --host-mem 3GiB --nvme-dir /mnt/fast\n"
+     "  sluice train --model gpt2:layers=6,width=384,heads=6,vocab=256,context=256 \\\n"
+     "      --data book.txt --out runs/bytes\n"
+     "  sluice train --out runs/first --resume auto                # goes on where the run stopped\n"
+     "  sluice train --model ./llama-dir --data corpus.bin --out runs/tuned --lr 1e-5 --precision bf16\n"},
+    {Verb::plan, "show what would live where, and how fast a step would be",
+     "--model MODEL [options of train]",
+     "Plans a training step and prints where everything would live, the exact peak of every tier, the\n"
+     "bytes moved and the predicted time, or why the budgets cannot work and the smallest that would.\n"
+     "Touches no data and allocates no tensors. Takes the options of `sluice train`.\n",
+     "  sluice plan --model gpt2-xl --batch 4 --host-mem 3GiB --nvme-dir /mnt/fast\n"
+     "  sluice plan --model llama-8b --gpu-mem 8GiB --host-mem 24GiB --nvme-dir /mnt/fast --json\n"
+     "  sluice plan --model gpt2 --text                            # the program itself\n"},
+    {Verb::eval, "validation loss of a run, a checkpoint or Hugging Face weights",
+     "--from RUN|CHECKPOINT|HF_DIR --data FILE... [options]",
+     "Prints the mean loss over the first --val-batches batches of the data. Options of a run or\n"
+     "checkpoint (precision, batch, tokens of a sequence) are kept unless given here.\n",
+     "  sluice eval --from runs/first --data val.bin\n"
+     "  sluice eval --from ./gpt2-dir --data val.bin --precision fp32 --json\n"},
+    {Verb::export_run, "write weights as a Hugging Face directory",
+     "--from RUN|CHECKPOINT --to DIR [--dtype NAME]",
+     "Writes config.json and safetensors that other programs load. Tokenizer files of the directory\n"
+     "that the run started from are copied along.\n",
+     "  sluice export --from runs/first --to exported\n"
+     "  sluice export --from runs/first --to exported-fp32 --dtype fp32\n"},
+    {Verb::profile, "train a few steps and explain where the time went (planned)", "", "", ""},
+    {Verb::bench, "measure this machine for the planner (planned)", "", "", ""},
+    {Verb::doctor, "report what this machine offers (planned)", "", "", ""},
+};
+
+const VerbText& text_of(Verb verb) {
+  for (const VerbText& text : kVerbs)
+    if (text.verb == verb) return text;
+  check_failed("verb", __FILE__, __LINE__, verb_name(verb));
+}
+
+// "  --name VALUE   explanation", the explanation wrapped at kWidth.
+void append_entry(std::string& out, const std::string& head, const std::string& explanation) {
+  std::string line = fmt::format("{:<{}}", "  " + head, kIndent);
+  if (2 + head.size() >= kIndent) {
+    out += line + "\n";
+    line = std::string(kIndent, ' ');
+  }
+  std::istringstream words(explanation);
+  for (std::string word; words >> word;) {
+    if (line.size() + word.size() > kWidth) {
+      out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+      line = std::string(kIndent, ' ');
+    }
+    line += word + " ";
+  }
+  out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+}
+
+std::string planned_options(Verb verb) {
+  std::string names;
+  for (const OptionRow& row : option_table())
+    if (row.field == nullptr && (row.verbs & verb_bit(verb))) names += fmt::format(" --{}", row.name);
+  return names;
+}
+
+void append_options(std::string& out, Verb verb) {
+  std::string group;
+  for (const OptionRow& row : option_table()) {
+    if (row.field == nullptr || !(row.verbs & verb_bit(verb))) continue;
+    if (group != row.group) out += fmt::format("\n{}\n", row.group);
+    group = row.group;
+    std::string explanation = row.help;
+    const bool kept = verb == Verb::eval && row.on_resume == OnResume::fixed;
+    if (*row.default_text != '\0')
+      explanation += fmt::format(" (default: {}{})", kept ? "the run's own, else " : "", row.default_text);
+    append_entry(out, fmt::format("--{}{}{}", row.name, *row.value == '\0' ? "" : " ", row.value),
+                 explanation);
+  }
+}
+
+}  // namespace
+
+std::string program_help() {
+  std::string out =
+      "sluice: trains models that do not fit the memory of the machine, within budgets that hold.\n\n"
+      "usage: sluice VERB [options]      `sluice VERB --help` explains the options of a verb\n\nverbs\n";
+  for (const VerbText& text : kVerbs) append_entry(out, verb_name(text.verb), text.summary);
+  out +=
+      "\nexamples\n"
+      "  sluice plan --model gpt2-xl --host-mem 3GiB --nvme-dir /mnt/fast\n"
+      "  sluice train --model gpt2 --data train.bin --out runs/first --steps 1000\n"
+      "  sluice export --from runs/first --to exported\n"
+      "\nexit codes\n"
+      "  0 done, 1 bug, 2 usage, 3 the budgets cannot work, 4 environment, 5 a file is malformed,\n"
+      "  6 I/O failed or space ran out, 7 a rank was lost, 8 numbers are not finite,\n"
+      "  75 stopped on a signal with a durable checkpoint\n";
+  return out;
+}
+
+std::string verb_help(Verb verb) {
+  const VerbText& text = text_of(verb);
+  if (*text.usage == '\0')
+    return fmt::format("sluice {}: {}.\nNot built yet; `sluice --help` lists what is.\n", verb_name(verb),
+                       text.summary);
+  std::string out = fmt::format("sluice {}: {}.\n\nusage: sluice {} {}\n\n{}", verb_name(verb),
+                                text.summary, verb_name(verb), text.usage, text.about);
+  append_options(out, verb);
+  out += fmt::format("\nexamples\n{}", text.examples);
+  if (verb != Verb::export_run)
+    out +=
+        "\nSIZE is 1.5GiB, 800MB, 4096 (bytes), 80% (of what is free) or auto; GB is 10^9, GiB 2^30 "
+        "bytes.\n";
+  if (const std::string names = planned_options(verb); !names.empty())
+    out += fmt::format("Planned, not built yet:{}\n", names);
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,91 @@
+#include "tools/progress.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "tools/size.h"
+
+namespace sluice {
+namespace {
+
+constexpr double kRecent = 0.1;  // weight of the newest step: the last ten or so count
+
+std::string format_rate(double per_second) {
+  if (!std::isfinite(per_second)) return "?";
+  if (per_second >= 99950) return fmt::format("{:.0f}k", per_second / 1000);
+  if (per_second >= 9995) return fmt::format("{:.1f}k", per_second / 1000);
+  return fmt::format("{:.0f}", per_second);
+}
+
+}  // namespace
+
+std::string format_duration(double seconds) {
+  if (!(seconds >= 0) || seconds > 1e9) return "?";
+  const auto s = static_cast<int64_t>(std::llround(seconds));
+  constexpr int64_t kMinute = 60, kHour = 60 * kMinute, kDay = 24 * kHour;
+  if (s < kMinute) return fmt::format("{}s", s);
+  if (s < kHour) return fmt::format("{}m{:02}s", s / kMinute, s % kMinute);
+  if (s < kDay) return fmt::format("{}h{:02}m", s / kHour, s % kHour / kMinute);
+  return fmt::format("{}d{:02}h", s / kDay, s % kDay / kHour);
+}
+
+Progress::Progress(std::FILE* out, const ProgressStyle& style, int64_t steps,
+                   std::vector<std::pair<std::string, uint64_t>> budgets)
+    : out_(out), style_(style), steps_(steps), budgets_(std::move(budgets)) {}
+
+std::string Progress::describe(const StepMetrics& m) const {
+  const double left = static_cast<double>(steps_ - m.step) * step_seconds_;
+  std::string line = fmt::format("step {}/{}  loss {:.4f}  {} tokens/s  ETA {}", m.step, steps_, m.loss,
+                                 format_rate(m.tokens_per_second), format_duration(left));
+  for (const auto& [tier, used] : m.peak_bytes) {
+    line += fmt::format("  {} {}", tier, format_size(used));
+    for (const auto& [name, budget] : budgets_)
+      if (name == tier) line += fmt::format(" of {}", format_size(budget));
+  }
+  return line;
+}
+
+void Progress::step(const StepMetrics& m, double now) {
+  step_seconds_ = first_ ? m.seconds : step_seconds_ + kRecent * (m.seconds - step_seconds_);
+  if (m.skipped)
+    print_kept(fmt::format("step {}: update skipped, gradients overflowed at loss scale {}", m.step,
+                           m.loss_scale));
+  const double interval = style_.is_terminal ? style_.terminal_interval : style_.plain_interval;
+  if (!first_ && m.step != steps_ && now - shown_at_ < interval) return;
+  first_ = false;
+  shown_at_ = now;
+  const std::string line = describe(m);
+  if (!style_.is_terminal) {
+    print_kept(line);
+    return;
+  }
+  line_ = line.substr(
+      0, style_.columns > 0 ? style_.columns - 1 : 0);  // the last column would wrap on some terminals
+  fmt::print(out_, "\r{}\x1b[K", line_);
+  std::fflush(out_);
+}
+
+void Progress::validation(const ValidationMetrics& m) {
+  print_kept(fmt::format("step {}/{}  validation loss {:.4f}", m.step, steps_, m.val_loss));
+}
+
+void Progress::note(const std::string& sentence) { print_kept(sentence); }
+
+void Progress::finish() {
+  if (!line_.empty()) fmt::print(out_, "\n");
+  line_.clear();
+  std::fflush(out_);
+}
+
+// On a terminal the live line makes room and is drawn again below.
+void Progress::print_kept(const std::string& line) {
+  if (line_.empty()) {
+    fmt::print(out_, "{}\n", line);
+  } else {
+    fmt::print(out_, "\r{}\x1b[K\n{}", line, line_);
+  }
+  std::fflush(out_);
+}
+
+}  // namespace sluice

@@ -1,0 +1,55 @@
+// What a user sees while a run trains: one line that is rewritten on a terminal, plain lines at intervals
+// elsewhere.
+//
+// Writes are not checked: a closed terminal must not end a run. Caller: the trainer's thread.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/run/metrics.h"
+
+namespace sluice {
+
+struct ProgressStyle {
+  bool is_terminal = false;
+  size_t columns = 80;             // of the terminal; longer lines would not be rewritten in place
+  double terminal_interval = 0.1;  // seconds between two rewrites at least
+  double plain_interval = 10;      // seconds between two plain lines at least
+};
+
+class Progress {
+ public:
+  // `steps` is the run's length; `budgets` are bytes by tier, as in StepMetrics::peak_bytes. `out` must
+  // outlive this.
+  Progress(std::FILE* out, const ProgressStyle& style, int64_t steps,
+           std::vector<std::pair<std::string, uint64_t>> budgets);
+
+  // A finished step; `now` is any clock in seconds that does not run backwards. The first and the last
+  // step, and skipped ones, are always shown.
+  void step(const StepMetrics& metrics, double now);
+  void validation(const ValidationMetrics& metrics);  // a line of its own, kept
+  void note(const std::string& sentence);             // the same
+  void finish();                                      // leaves the last line in place and ends it
+
+ private:
+  std::string describe(const StepMetrics& metrics) const;
+  void print_kept(const std::string& line);
+
+  std::FILE* out_;
+  ProgressStyle style_;
+  int64_t steps_;
+  std::vector<std::pair<std::string, uint64_t>> budgets_;
+  double step_seconds_ = 0;  // running mean of recent steps
+  double shown_at_ = 0;
+  bool first_ = true;
+  std::string line_;  // on the terminal now, still to be ended
+};
+
+// "42s", "2m10s", "3h05m", "2d04h"; "?" when not finite or negative.
+std::string format_duration(double seconds);
+
+}  // namespace sluice

@@ -1,0 +1,137 @@
+#include "tools/size.h"
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <charconv>
+
+#include "engine/error.h"
+
+namespace sluice {
+namespace {
+
+struct Unit {
+  const char* name;  // lower case
+  uint64_t bytes;
+};
+constexpr Unit kUnits[] = {
+    {"", 1},
+    {"b", 1},
+    {"kb", 1000},
+    {"mb", 1000'000},
+    {"gb", 1000'000'000},
+    {"tb", 1000'000'000'000},
+    {"kib", 1u << 10},
+    {"mib", 1u << 20},
+    {"gib", 1u << 30},
+    {"tib", uint64_t{1} << 40},
+};
+
+[[noreturn]] void reject(const std::string& text, const std::string& option, const char* reason) {
+  throw Error(ExitCode::usage, fmt::format("`{}` for --{} {}.", printable(text), option, reason),
+              fmt::format("Write --{} as 1.5GiB, 800MB, 4096, 80% or auto.", option));
+}
+
+// Unsigned decimal with an optional fraction, as digits.
+struct Decimal {
+  std::string whole, fraction, rest;
+};
+
+Decimal split_decimal(const std::string& text) {
+  Decimal out;
+  size_t i = 0;
+  const auto digits = [&](std::string& to) {
+    while (i < text.size() && std::isdigit(static_cast<unsigned char>(text[i]))) to += text[i++];
+  };
+  digits(out.whole);
+  if (!out.whole.empty() && i + 1 < text.size() && text[i] == '.' &&
+      std::isdigit(static_cast<unsigned char>(text[i + 1]))) {
+    ++i;
+    digits(out.fraction);
+  }
+  if (!out.whole.empty() && i < text.size() && text[i] == ' ') ++i;  // "1.5 GiB"
+  out.rest = text.substr(i);
+  return out;
+}
+
+// Exact: whole * unit + floor(0.fraction * unit). False on overflow.
+bool multiply(const Decimal& number, uint64_t unit, uint64_t& bytes) {
+  uint64_t whole = 0;
+  const char* end = number.whole.data() + number.whole.size();
+  if (std::from_chars(number.whole.data(), end, whole).ec != std::errc{}) return false;
+  uint64_t part = 0;  // Horner from the last digit; floors nest, and 9 * 2^40 + part stays far below 2^64
+  for (size_t i = number.fraction.size(); i-- > 0;)
+    part = (static_cast<uint64_t>(number.fraction[i] - '0') * unit + part) / 10;
+  return !__builtin_mul_overflow(whole, unit, &bytes) && !__builtin_add_overflow(bytes, part, &bytes);
+}
+
+Size parse_percent(const Decimal& number, const std::string& text, const std::string& option) {
+  Size size;
+  size.kind = Size::Kind::percent;
+  const std::string digits = number.whole + "." + number.fraction + "0";
+  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), size.percent);
+  if (result.ec != std::errc{} || !(size.percent > 0 && size.percent <= 100))
+    reject(text, option, "is not a percentage above 0 and up to 100");
+  return size;
+}
+
+}  // namespace
+
+Size parse_size(const std::string& text, const std::string& option) {
+  if (text == "auto") return {};
+  if (text.starts_with('-')) reject(text, option, "is negative");
+  const Decimal number = split_decimal(text);
+  if (number.whole.empty()) reject(text, option, "is not a size");
+  if (number.rest == "%") return parse_percent(number, text, option);
+  std::string unit_name;
+  for (const char c : number.rest)
+    unit_name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const Unit& unit : kUnits) {
+    if (unit_name != unit.name) continue;
+    if (unit.bytes == 1 && !number.fraction.empty()) reject(text, option, "is not a whole number of bytes");
+    Size size;
+    size.kind = Size::Kind::bytes;
+    if (!multiply(number, unit.bytes, size.bytes)) reject(text, option, "is more than 2^64 - 1 bytes");
+    return size;
+  }
+  reject(text, option, "is not a size");
+}
+
+uint64_t size_in_bytes(const Size& size, uint64_t whole, uint64_t automatic) {
+  switch (size.kind) {
+    case Size::Kind::automatic: return automatic;
+    case Size::Kind::bytes: return size.bytes;
+    case Size::Kind::percent:
+      return static_cast<uint64_t>(static_cast<double>(whole) * (size.percent / 100));
+  }
+  check_failed("kind", __FILE__, __LINE__, "size without a kind");
+}
+
+std::string format_size(uint64_t bytes) {
+  constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  int unit = 0;
+  double value = static_cast<double>(bytes);
+  while (value >= 999.5) {  // would round to four digits
+    value /= 1024;
+    ++unit;
+  }
+  if (unit == 0) return fmt::format("{} B", bytes);
+  const int decimals = value < 0.9995 ? 3 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  return fmt::format("{:.{}f} {}", value, decimals, kNames[unit]);
+}
+
+std::string exact_size(uint64_t bytes) {
+  constexpr Unit kBinary[] = {
+      {"TiB", uint64_t{1} << 40}, {"GiB", 1u << 30}, {"MiB", 1u << 20}, {"KiB", 1u << 10}};
+  for (const Unit& unit : kBinary)
+    if (bytes != 0 && bytes % unit.bytes == 0) return fmt::format("{}{}", bytes / unit.bytes, unit.name);
+  return fmt::format("{}", bytes);
+}
+
+std::string exact_size_up_to_mib(uint64_t bytes) {
+  constexpr uint64_t kMib = 1u << 20;
+  const uint64_t mib = bytes / kMib + (bytes % kMib != 0);
+  return mib <= UINT64_MAX / kMib ? exact_size(mib * kMib) : exact_size(bytes);
+}
+
+}  // namespace sluice

@@ -1,0 +1,30 @@
+// Sizes as people write and read them: `1.5GiB`, `800MB`, `4096`, `80%`, `auto`. Set-up code, any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/run/options.h"
+
+namespace sluice {
+
+// KB, MB, GB, TB are powers of 1000, KiB, MiB, GiB, TiB of 1024, upper or lower case; no unit or B means
+// bytes. Fractions of a unit are exact and rounded down to a byte. Throws Error(usage) naming `option`
+// (without dashes) for anything else: negative, above 2^64 - 1, percentages outside (0, 100], unknown
+// units.
+Size parse_size(const std::string& text, const std::string& option);
+
+// The budget in bytes: as written, a share of `whole`, or `automatic`.
+uint64_t size_in_bytes(const Size& size, uint64_t whole, uint64_t automatic);
+
+// For reading: three significant digits and a binary unit, "1.50 GiB".
+std::string format_size(uint64_t bytes);
+
+// For pasting back as an argument: exactly these bytes, in the largest binary unit that divides them,
+// "1536MiB".
+std::string exact_size(uint64_t bytes);
+
+// The same, rounded up to whole MiB.
+std::string exact_size_up_to_mib(uint64_t bytes);
+
+}  // namespace sluice
