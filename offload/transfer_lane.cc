@@ -166,7 +166,8 @@ void TransferLane::settle(const IoCompletion& completion) {
     else finish(index);
     return;
   }
-  if (error == ENOSPC || error == EDQUOT) return fail(piece, IoFault::no_space, error);
+  const bool write = active(piece.transfer).transfer.kind == IoKind::write;
+  if (write && (error == ENOSPC || error == EDQUOT)) return fail(piece, IoFault::no_space, error);
   if (error != 0 && error != EAGAIN && error != EINTR) return fail(piece, IoFault::failed, error);
   if (error == 0 && completion.result == 0) return fail(piece, IoFault::end_of_file, 0);
   const auto progress =

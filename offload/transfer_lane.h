@@ -7,10 +7,10 @@
 //    repeated with growing sleeps, a bounded number of times.
 // 4. Checksums (XXH3-64, one a request) are computed before a write is handed over, verified after a read.
 // 5. completed() counts transfers whose every byte was moved and verified, in order: n only after n-1.
-// 6. The first error sticks: nothing more is handed over, what is in flight is awaited before progress returns.
+// 6. The first error sticks: nothing more is handed over, and progress() returns when nothing is in flight.
 //
-// Hazards between transfers are the caller's: two that are in flight together may be carried out in any order.
-// Owner: one lane's thread (see io_queue.h). After construction nothing is allocated, short of an error's text.
+// Hazards between transfers are the caller's: two in flight together may be carried out in any order.
+// Owner: one lane's thread (see io_queue.h). After construction nothing is allocated but an error's text.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,43 @@
+// What the tests of offload/ share: a directory on a drive, and bytes that tell where they belong.
+#pragma once
+
+#include <linux/magic.h>
+#include <sys/statfs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+
+inline bool is_memory(const std::string& directory) {
+  struct statfs status;
+  return statfs(directory.c_str(), &status) == 0 && static_cast<unsigned long>(status.f_type) == TMPFS_MAGIC;
+}
+
+// The system's temporary directory, or, where that is tmpfs, the working directory.
+inline std::string drive_directory() { return is_memory(testing::TempDir()) ? "." : testing::TempDir(); }
+
+// Pseudo-random bytes, a function of key and position (splitmix64; Steele, Lea, Flood 2014).
+inline std::byte pattern(uint64_t key, uint64_t position) {
+  uint64_t z = key * 0x9E3779B97F4A7C15ull + position / 8;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return static_cast<std::byte>((z ^ (z >> 31)) >> (position % 8 * 8));
+}
+
+inline void fill_pattern(std::span<std::byte> memory, uint64_t key) {
+  for (uint64_t i = 0; i < memory.size(); ++i) memory[i] = pattern(key, i);
+}
+
+// Position of the first byte that is not the pattern's, or the size.
+inline uint64_t pattern_end(std::span<const std::byte> memory, uint64_t key) {
+  uint64_t i = 0;
+  while (i < memory.size() && memory[i] == pattern(key, i)) ++i;
+  return i;
+}
+
+}  // namespace sluice

@@ -1,0 +1,443 @@
+// The transfer lane: bytes, order of completion, checksums, and every fault at every request.
+#include "offload/transfer_lane.h"
+
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <deque>
+#include <new>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "offload/arena.h"
+#include "offload/nvme_files.h"
+#include "tests/fault_queue.h"
+#include "tests/offload_test_support.h"
+
+namespace {
+thread_local uint64_t allocations = 0;
+}  // namespace
+
+// Not inlined: GCC takes an inlined malloc or free for a mismatch with the operators.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* p = std::malloc(bytes)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kMiB = kRequestBytes;
+constexpr int64_t kWait = 100'000;  // microseconds
+
+uint64_t blocks_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// Transfers of odd sizes, each at the next whole MiB of one file, and room for what was read next to what is
+// written.
+struct Rig {
+  explicit Rig(std::vector<uint64_t> sizes_) : sizes(std::move(sizes_)) {
+    for (const uint64_t bytes : sizes) {
+      begins.push_back(total);
+      total += blocks_up(bytes, kMiB);
+    }
+    written = Arena(total);
+    read = Arena(total);
+    slots.resize(total / kMiB);
+    reset(0);
+    files.emplace(std::vector<NvmeDirectory>{{drive_directory(), total}});
+  }
+  // As if nothing had happened, with other bytes to write.
+  void reset(uint64_t salt) {
+    key = salt * 1000;
+    std::fill(slots.begin(), slots.end(), 0);
+    std::fill_n(read.data(), read.bytes(), std::byte{0});
+    for (size_t i = 0; i < sizes.size(); ++i) fill_pattern({written.data() + begins[i], sizes[i]}, key + i);
+  }
+  Transfer transfer(size_t i, IoKind kind) {
+    std::byte* const memory = (kind == IoKind::write ? written : read).data() + begins[i];
+    return {kind, files->files()[0].fd, begins[i], memory, sizes[i], slots, "scratch"};
+  }
+  // Starts all transfers as the lane has room, until all are completed or one failed; checks the counts on
+  // the way.
+  void run(TransferLane& lane, IoKind kind) {
+    const uint64_t base = lane.completed();
+    for (size_t next = 0; !lane.error() && lane.completed() < base + sizes.size();) {
+      while (next < sizes.size() && lane.can_start()) lane.start(transfer(next++, kind));
+      const uint64_t before = lane.completed();
+      lane.progress(kWait);
+      EXPECT_LE(before, lane.completed());
+      EXPECT_LE(lane.completed(), lane.begun());
+      EXPECT_LE(lane.begun(), lane.started());
+      EXPECT_EQ(lane.started(), base + next);
+      for (uint64_t n = before; kind == IoKind::read && n < lane.completed(); ++n) expect_read(n - base);
+    }
+  }
+  void expect_read(size_t i) {
+    EXPECT_EQ(pattern_end({read.data() + begins[i], sizes[i]}, key + i), sizes[i]) << "transfer " << i;
+  }
+
+  std::vector<uint64_t> sizes, begins;
+  uint64_t total = 0, key = 0;
+  Arena written, read;
+  std::vector<uint64_t> slots;
+  std::optional<NvmeFiles> files;
+};
+
+std::unique_ptr<IoQueue> real_queue(IoChoice choice = IoChoice::automatic,
+                                    std::span<std::byte> memory = {}) {
+  return make_io_queue(choice, kRequestsInFlight, memory, nullptr);
+}
+
+const std::vector<uint64_t> kOddSizes{
+    1, 511, 4096, 4097, kMiB - 1, kMiB, kMiB + 1, 3 * kMiB, 3670139 + 17, 12345678, 5 * kMiB + 4096, 0, 77};
+
+class LaneOnBothBackEnds : public testing::TestWithParam<IoChoice> {
+ protected:
+  void SetUp() override {
+    try {
+      make_io_queue(GetParam(), 1, {}, nullptr);
+    } catch (const Error& e) {
+      GTEST_SKIP() << e.what();
+    }
+  }
+};
+
+TEST_P(LaneOnBothBackEnds, OddSizesComeBackInOrder) {
+  Rig rig(kOddSizes);
+  TransferLane lane(real_queue(GetParam(), rig.written.span()), 4, 4096);
+  rig.run(lane, IoKind::write);
+  rig.run(lane, IoKind::read);
+  EXPECT_EQ(lane.error(), nullptr);
+  EXPECT_EQ(lane.completed(), 2 * kOddSizes.size());
+  EXPECT_TRUE(lane.idle());
+}
+
+TEST_P(LaneOnBothBackEnds, ReadsAndWritesOfTwoLanesMix) {
+  Rig a({9 * kMiB + 5, 4 * kMiB}), b({6 * kMiB, 7 * kMiB + 4095});
+  TransferLane writes(real_queue(GetParam()), 4, 4096), reads(real_queue(GetParam()), 4, 4096);
+  b.run(writes, IoKind::write);
+  for (size_t i = 0; i < 2; ++i) {
+    writes.start(a.transfer(i, IoKind::write));
+    reads.start(b.transfer(i, IoKind::read));
+  }
+  while (!(writes.idle() && reads.idle()) && !writes.error() && !reads.error()) {
+    writes.progress(0);
+    reads.progress(100);
+  }
+  for (size_t i = 0; i < 2; ++i) b.expect_read(i);
+  a.run(reads, IoKind::read);
+  EXPECT_EQ(reads.completed(), 4u);
+}
+
+TEST_P(LaneOnBothBackEnds, StopAwaitsWhatIsInFlight) {
+  Rig rig({16 * kMiB});
+  TransferLane lane(real_queue(GetParam()), 4, 4096);
+  lane.start(rig.transfer(0, IoKind::write));
+  lane.progress(0);
+  lane.stop();
+  EXPECT_FALSE(lane.can_start());
+}
+
+INSTANTIATE_TEST_SUITE_P(BackEnds, LaneOnBothBackEnds, testing::Values(IoChoice::uring, IoChoice::threads),
+                         [](const auto& test) {
+                           return test.param == IoChoice::uring ? "uring" : "threads";
+                         });
+
+TEST(TransferLane, ChecksumsAreOfEachPieceAndNothingElse) {
+  Rig rig({2 * kMiB + 1000, 5});
+  rig.slots.push_back(42);  // of a range that nobody writes
+  TransferLane lane(real_queue(), 4, 4096);
+  rig.run(lane, IoKind::write);
+  const std::byte* const data = rig.written.data();
+  const std::vector<uint64_t> expected{XXH3_64bits(data, kMiB), XXH3_64bits(data + kMiB, kMiB),
+                                       XXH3_64bits(data + 2 * kMiB, 1000), XXH3_64bits(data + 3 * kMiB, 5),
+                                       42};
+  EXPECT_EQ(rig.slots, expected);
+}
+
+TEST(TransferLane, TransfersWithoutChecksumsLeaveNoTrace) {
+  Rig rig({kMiB + 8192});
+  TransferLane lane(real_queue(), 4, 4096);
+  Transfer t = rig.transfer(0, IoKind::write);
+  t.checksums = {};
+  t.file_offset = 4096;  // need not be a whole request
+  t.bytes = kMiB;
+  lane.start(t);
+  while (!lane.idle()) lane.progress(kWait);
+  t = rig.transfer(0, IoKind::read);
+  t.checksums = {};
+  t.file_offset = 4096;
+  t.bytes = kMiB;
+  lane.start(t);
+  while (!lane.idle()) lane.progress(kWait);
+  EXPECT_EQ(pattern_end({rig.read.data(), kMiB}, 0), kMiB);
+  EXPECT_EQ(rig.slots, std::vector<uint64_t>(2, 0));
+}
+
+TEST(TransferLane, AllocatesNothingAfterConstruction) {
+  Rig rig(kOddSizes);
+  TransferLane lane(real_queue(IoChoice::threads), 4, 4096);
+  for (const IoKind kind : {IoKind::write, IoKind::read}) {
+    const uint64_t base = lane.completed(), before = allocations;
+    for (size_t next = 0; lane.completed() < base + kOddSizes.size();) {
+      while (next < kOddSizes.size() && lane.can_start()) lane.start(rig.transfer(next++, kind));
+      lane.progress(kWait);
+    }
+    EXPECT_EQ(allocations, before);
+  }
+}
+
+// A queue whose completions the test chooses.
+class ScriptedQueue : public IoQueue {
+ public:
+  struct Script {
+    std::deque<IoRequest> waiting;
+    std::deque<IoCompletion> done;
+    void complete(size_t i) { complete(i, waiting[i].bytes); }
+    void complete(size_t i, int64_t result) {
+      done.push_back({waiting[i].tag, result});
+      waiting.erase(waiting.begin() + static_cast<ptrdiff_t>(i));
+    }
+  };
+  explicit ScriptedQueue(Script& script) : script_(script) {}
+  uint32_t depth() const override { return kRequestsInFlight; }
+  uint32_t in_flight() const override {
+    return static_cast<uint32_t>(script_.waiting.size() + script_.done.size());
+  }
+  void submit(const IoRequest& request) override {
+    ASSERT_LT(in_flight(), depth());
+    script_.waiting.push_back(request);
+  }
+  uint32_t poll(std::span<IoCompletion> done, int64_t) override {
+    if (draining_ && script_.done.empty() && !script_.waiting.empty()) script_.complete(0);
+    draining_ = script_.done.empty();  // two polls without a result: the lane waits for all
+    uint32_t n = 0;
+    for (; n < done.size() && !script_.done.empty(); script_.done.pop_front())
+      done[n++] = script_.done.front();
+    return n;
+  }
+
+ private:
+  Script& script_;
+  bool draining_ = false;
+};
+
+TEST(TransferLane, CountsInOrderThoughTheDriveAnswersInAnother) {
+  Rig rig({2 * kMiB, 100, 3 * kMiB, 20 * kMiB});
+  ScriptedQueue::Script script;
+  TransferLane lane(std::make_unique<ScriptedQueue>(script), 4, 4096);
+  for (size_t i = 0; i < 4; ++i) lane.start(rig.transfer(i, IoKind::write));
+  EXPECT_FALSE(lane.can_start());
+  EXPECT_EQ(lane.begun(), 0u);
+  lane.progress(0);
+  // 2 + 1 + 3 requests of the first three, and ten of the fourth: 16 in flight across transfers.
+  ASSERT_EQ(script.waiting.size(), 16u);
+  EXPECT_EQ(lane.begun(), 4u);
+  for (size_t i = 0; i < 16; ++i) EXPECT_EQ(script.waiting[i].offset, i * kMiB);
+  EXPECT_EQ(script.waiting[2].bytes, 4096u);  // 100 bytes, in whole blocks
+
+  script.complete(2);
+  lane.progress(0);
+  EXPECT_EQ(lane.completed(), 0u);  // the second transfer is done, the first is not
+  EXPECT_EQ(script.waiting.size(), 16u);
+  EXPECT_EQ(script.waiting.back().offset, 16 * kMiB);
+  script.complete(1);
+  lane.progress(0);
+  EXPECT_EQ(lane.completed(), 0u);
+  script.complete(0);
+  lane.progress(0);
+  EXPECT_EQ(lane.completed(), 2u);
+  EXPECT_TRUE(lane.can_start());
+  while (!script.waiting.empty()) {
+    script.complete(script.waiting.size() - 1);
+    lane.progress(0);
+    if (!script.waiting.empty()) {
+      EXPECT_LT(lane.completed(), 4u);
+    }
+  }
+  EXPECT_EQ(lane.completed(), 4u);
+}
+
+TEST(TransferLane, ContinuesAShortTransferFromAnAlignedOffset) {
+  Rig rig({kMiB});
+  ScriptedQueue::Script script;
+  TransferLane lane(std::make_unique<ScriptedQueue>(script), 4, 4096);
+  lane.start(rig.transfer(0, IoKind::write));
+  lane.progress(0);
+  script.complete(0, 5000);  // one block and a part, which is written again
+  lane.progress(0);
+  ASSERT_EQ(script.waiting.size(), 1u);
+  EXPECT_EQ(script.waiting[0].offset, 4096u);
+  EXPECT_EQ(script.waiting[0].bytes, kMiB - 4096);
+  EXPECT_EQ(script.waiting[0].memory, rig.written.data() + 4096);
+  script.complete(0);
+  lane.progress(0);
+  EXPECT_EQ(lane.completed(), 1u);
+}
+
+TEST(TransferLane, NoBytesIsAnError) {
+  Rig rig({kMiB});
+  ScriptedQueue::Script script;
+  TransferLane lane(std::make_unique<ScriptedQueue>(script), 4, 4096);
+  lane.start(rig.transfer(0, IoKind::write));
+  lane.progress(0);
+  script.complete(0, 8192);
+  lane.progress(0);
+  script.complete(0, 0);
+  lane.progress(0);
+  ASSERT_NE(lane.error(), nullptr);
+  EXPECT_EQ(lane.error()->what, IoFault::end_of_file);
+  EXPECT_EQ(lane.error()->offset, 8192u);
+  EXPECT_STREQ(to_error(*lane.error()).what(),
+               "Writing 1040384 bytes at offset 8192 of scratch moved no bytes: the file is shorter than it "
+               "should be.");
+}
+
+TEST(TransferLane, AnErrorDrainsAndPoisons) {
+  Rig rig({4 * kMiB, 4 * kMiB, 30 * kMiB});
+  ScriptedQueue::Script script;
+  TransferLane lane(std::make_unique<ScriptedQueue>(script), 4, 4096);
+  for (size_t i = 0; i < 3; ++i) lane.start(rig.transfer(i, IoKind::write));
+  lane.progress(0);
+  for (int i = 0; i < 4; ++i) script.complete(0);
+  script.complete(0, -EIO);
+  lane.progress(0);
+  EXPECT_EQ(script.waiting.size(), 0u);  // in-flight requests were awaited, none was added
+  ASSERT_NE(lane.error(), nullptr);
+  EXPECT_EQ(lane.error()->what, IoFault::failed);
+  EXPECT_EQ(lane.error()->error, EIO);
+  EXPECT_EQ(lane.error()->offset, 4 * kMiB);
+  EXPECT_LE(lane.completed(), 1u);
+  EXPECT_FALSE(lane.can_start());
+  lane.progress(0);
+  EXPECT_EQ(script.waiting.size(), 0u);
+  const Error error = to_error(*lane.error());
+  EXPECT_EQ(error.code(), ExitCode::io);
+  EXPECT_STREQ(error.what(),
+               "Writing 1048576 bytes at offset 4194304 of scratch failed: Input/output error (errno 5).");
+}
+
+TEST(TransferLane, ReadingWhatWasNeverWrittenIsABug) {
+  Rig rig({kMiB, 3 * kMiB});
+  TransferLane lane(real_queue(), 4, 4096);
+  Transfer t = rig.transfer(1, IoKind::write);
+  t.bytes = 2 * kMiB;
+  lane.start(t);
+  while (!lane.idle()) lane.progress(kWait);
+  lane.start(rig.transfer(1, IoKind::read));
+  while (!lane.error()) lane.progress(kWait);
+  EXPECT_EQ(lane.error()->what, IoFault::checksum_missing);
+  EXPECT_EQ(lane.error()->offset, 3 * kMiB);
+  EXPECT_EQ(to_error(*lane.error()).code(), ExitCode::bug);
+}
+
+TEST(TransferLane, DamageOnTheDriveIsFound) {
+  Rig rig({2 * kMiB, 100});
+  TransferLane lane(real_queue(), 4, 4096);
+  rig.run(lane, IoKind::write);
+  std::byte* const block = rig.read.data();
+  const int fd = rig.files->files()[0].fd;
+  ASSERT_EQ(pread(fd, block, 4096, 2 * kMiB), 4096);
+  block[99] ^= std::byte{1};  // the last byte of the second transfer
+  ASSERT_EQ(pwrite(fd, block, 4096, 2 * kMiB), 4096);
+  rig.run(lane, IoKind::read);
+  ASSERT_NE(lane.error(), nullptr);
+  EXPECT_EQ(lane.error()->what, IoFault::checksum_mismatch);
+  const Error error = to_error(*lane.error());
+  EXPECT_EQ(error.code(), ExitCode::io);
+  EXPECT_STREQ(error.what(),
+               "Checksum mismatch: 100 bytes at offset 2097152 of scratch are not what was written there.");
+}
+
+// Sizes with 2 + 1 + 3 = 6 requests, so that a fault can hit first, middle and last pieces.
+const std::vector<uint64_t> kFaultSizes{kMiB + 4097, 60001, 2 * kMiB + 12288};
+constexpr uint64_t kFaultRequests = 6;
+
+struct Outcome {
+  std::optional<IoError> error;
+  uint64_t completed = 0;
+};
+
+// Writes and reads all; the fault hits the writing queue or the reading queue.
+Outcome write_and_read(Rig& rig, const Fault& fault, bool fault_in_writes) {
+  Fault other = fault;
+  other.kind = FaultKind::none;
+  TransferLane writes(std::make_unique<FaultQueue>(real_queue(), fault_in_writes ? fault : other), 2, 4096);
+  TransferLane reads(std::make_unique<FaultQueue>(real_queue(), fault_in_writes ? other : fault), 2, 4096);
+  rig.run(writes, IoKind::write);
+  if (writes.error()) return {*writes.error(), writes.completed()};
+  rig.run(reads, IoKind::read);
+  if (reads.error()) return {*reads.error(), reads.completed()};
+  return {std::nullopt, reads.completed()};
+}
+
+TEST(TransferLaneFaults, PassingFaultsLeaveIdenticalBytes) {
+  Rig rig(kFaultSizes);
+  uint64_t seed = 0;
+  for (const FaultKind kind : {FaultKind::short_transfer, FaultKind::eagain, FaultKind::eintr})
+    for (uint64_t n = 1; n <= kFaultRequests; ++n)
+      for (const bool in_writes : {true, false}) {
+        SCOPED_TRACE(testing::Message() << "kind " << int(kind) << " at " << n << " writes " << in_writes);
+        rig.reset(++seed);
+        const Outcome outcome = write_and_read(rig, {kind, n, 1 + n % 3, seed}, in_writes);
+        EXPECT_FALSE(outcome.error.has_value());
+        EXPECT_EQ(outcome.completed, kFaultSizes.size());
+      }
+}
+
+TEST(TransferLaneFaults, LastingFaultsEndWithATypedError) {
+  const struct {
+    FaultKind kind;
+    IoFault what;
+    int error;
+  } kinds[] = {{FaultKind::eio, IoFault::failed, EIO}, {FaultKind::enospc, IoFault::no_space, ENOSPC}};
+  Rig rig(kFaultSizes);
+  for (const auto& k : kinds)
+    for (uint64_t n = 1; n <= kFaultRequests; ++n) {
+      rig.reset(2 * n);
+      const Outcome outcome = write_and_read(rig, {k.kind, n, 1, n}, true);
+      ASSERT_TRUE(outcome.error.has_value()) << n;
+      EXPECT_EQ(outcome.error->what, k.what);
+      EXPECT_EQ(outcome.error->error, k.error);
+      EXPECT_EQ(outcome.error->kind, IoKind::write);
+      EXPECT_EQ(to_error(*outcome.error).code(), ExitCode::io);
+      EXPECT_LT(outcome.completed, kFaultSizes.size());
+      rig.reset(2 * n + 1);
+      const Outcome in_read = write_and_read(rig, {k.kind, n, 1, n}, false);
+      ASSERT_TRUE(in_read.error.has_value()) << n;
+      EXPECT_EQ(in_read.error->what, IoFault::failed);
+      EXPECT_EQ(in_read.error->kind, IoKind::read);
+    }
+}
+
+TEST(TransferLaneFaults, EveryFlippedBitIsFound) {
+  Rig rig(kFaultSizes);
+  for (uint64_t n = 1; n <= kFaultRequests; ++n)
+    for (const bool in_writes : {true, false}) {
+      rig.reset(2 * n + in_writes);
+      const Outcome outcome = write_and_read(rig, {FaultKind::bit_flip, n, 1, n}, in_writes);
+      ASSERT_TRUE(outcome.error.has_value()) << n;
+      EXPECT_EQ(outcome.error->what, IoFault::checksum_mismatch);
+      EXPECT_EQ(outcome.error->kind, IoKind::read);
+      EXPECT_EQ(outcome.error->offset, (n - 1) * kMiB);
+    }
+}
+
+TEST(TransferLaneFaults, RefusalWithoutEndIsAnError) {
+  for (const FaultKind kind : {FaultKind::eagain, FaultKind::eintr}) {
+    Rig rig({100});
+    const Outcome outcome = write_and_read(rig, {kind, 1, UINT64_MAX, 1}, true);
+    ASSERT_TRUE(outcome.error.has_value());
+    EXPECT_EQ(outcome.error->what, IoFault::refused);
+    EXPECT_EQ(outcome.error->error, kind == FaultKind::eagain ? EAGAIN : EINTR);
+    EXPECT_EQ(outcome.completed, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
