@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <fstream>
-#include <iterator>
 
 #include "engine/error.h"
 
@@ -139,11 +139,19 @@ std::vector<ConfigEntry> parse_config(const std::string& text, const std::string
 }
 
 std::vector<ConfigEntry> read_config(const std::string& path) {
+  constexpr size_t kLargest =
+      1 << 20;  // far above any list of options; a device file must not be read for ever
   std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (!in || in.bad())
+  std::string text(kLargest + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad() || !in.is_open())
     throw Error(ExitCode::usage,
                 fmt::format("The configuration file `{}` cannot be read.", printable(path)),
+                "Check the name given to --config.");
+  text.resize(static_cast<size_t>(in.gcount()));
+  if (text.size() > kLargest)
+    throw Error(ExitCode::malformed_file,
+                fmt::format("The configuration file `{}` is over 1 MiB.", printable(path)),
                 "Check the name given to --config.");
   return parse_config(text, path);
 }

@@ -133,7 +133,7 @@ std::string verb_help(Verb verb) {
         "\nSIZE is 1.5GiB, 800MB, 4096 (bytes), 80% (of what is free) or auto; GB is 10^9, GiB 2^30 "
         "bytes.\n";
   if (const std::string names = planned_options(verb); !names.empty())
-    out += fmt::format("Planned, not built yet:{}\n", names);
+    append_entry(out, "planned, not built yet:", names);
   return out;
 }
 

@@ -1,0 +1,494 @@
+// The command line as a user meets it: what is accepted, what is refused and in which words, and how a
+// resumed run merges.
+#include "engine/run/options.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "engine/error.h"
+#include "tools/command_line.h"
+#include "tools/config_file.h"
+#include "tools/help.h"
+
+namespace sluice {
+namespace {
+
+ParsedCommand parse(const std::vector<std::string>& arguments) {
+  std::vector<const char*> argv = {"sluice"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  return parse_command_line(static_cast<int>(argv.size()), argv.data());
+}
+
+// Words of one line; enough for arguments without blanks.
+std::vector<std::string> words(const std::string& line) {
+  std::istringstream in(line);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+ParsedCommand parse(const std::string& line) { return parse(words(line)); }
+Options options_of(const std::string& line) { return parse(line).options; }
+
+// The refusal's sentence, after a check that it is a usage error with a remedy.
+std::string refusal(const std::vector<std::string>& arguments) {
+  try {
+    parse(arguments);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::usage) << error.what();
+    EXPECT_FALSE(error.remedy().empty()) << error.what();
+    return error.what();
+  }
+  return "accepted";
+}
+std::string refusal(const std::string& line) { return refusal(words(line)); }
+
+std::string remedy(const std::string& line) {
+  try {
+    parse(line);
+  } catch (const Error& error) {
+    return error.remedy();
+  }
+  return "accepted";
+}
+
+const std::string kTrain = "train --model gpt2 --data a.bin --out run ";
+
+TEST(CommandLine, DefaultsAreThoseOfTheContract) {
+  const ParsedCommand command = parse(kTrain);
+  const Options& o = command.options;
+  EXPECT_EQ(command.verb, Verb::train);
+  EXPECT_EQ(command.text, "");
+  EXPECT_EQ(o.model.model, "gpt2");
+  EXPECT_EQ(o.data.train, std::vector<std::string>{"a.bin"});
+  EXPECT_EQ(o.run.out, "run");
+  EXPECT_EQ(o.optimizer.learning_rate, 3e-4);
+  EXPECT_FALSE(o.optimizer.min_learning_rate);
+  EXPECT_EQ(o.optimizer.warmup_steps, 0);
+  EXPECT_EQ(o.optimizer.schedule, Schedule::cosine);
+  EXPECT_EQ(o.optimizer.weight_decay, 0.1);
+  EXPECT_EQ(o.optimizer.beta1, 0.9);
+  EXPECT_EQ(o.optimizer.beta2, 0.95);
+  EXPECT_EQ(o.optimizer.epsilon, 1e-8);
+  EXPECT_EQ(o.optimizer.clip, 1);
+  EXPECT_EQ(o.numbers.seed, 0u);
+  EXPECT_EQ(o.numbers.precision, DType::bf16);
+  EXPECT_EQ(o.data.order, DataOrder::shuffled);
+  EXPECT_FALSE(o.batch.sequence);
+  EXPECT_FALSE(o.batch.micro_batch);
+  EXPECT_EQ(o.run.checkpoint_every, 0);
+  EXPECT_EQ(o.run.keep, 2);
+  EXPECT_EQ(o.memory.host, Size{});
+  EXPECT_TRUE(o.memory.nvme_directories.empty());
+}
+
+TEST(CommandLine, EveryOptionReachesItsField) {
+  const Options o = options_of(
+      "train --model llama-8b --from-scratch --data a b --val-data c --val-every 5 --val-batches 7 --order "
+      "sequential "
+      "--batch 12 --seq 128 --micro-batch 3 --steps 0 --optimizer adamw --lr 1e-3 --min-lr 1e-4 --warmup 9 "
+      "--lr-schedule linear --weight-decay 0 --beta1 0 --beta2 0.5 --eps 1e-6 --clip 0 --precision fp16 "
+      "--seed 18446744073709551615 --device reference --gpu-mem 1GiB --host-mem 50% --nvme-mem 2GB "
+      "--nvme-dir /x "
+      "--threads 3 --recompute none --io uring --machine m.json --out d --metrics m.jsonl --resume auto "
+      "--checkpoint-every 4 --keep 1 --gpus 1");
+  EXPECT_TRUE(o.model.from_scratch);
+  EXPECT_EQ(o.data.train, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(o.data.validation, std::vector<std::string>{"c"});
+  EXPECT_EQ(o.data.val_every, 5);
+  EXPECT_EQ(o.data.val_batches, 7);
+  EXPECT_EQ(o.data.order, DataOrder::sequential);
+  EXPECT_EQ(o.batch.batch, 12);
+  EXPECT_EQ(o.batch.sequence, 128);
+  EXPECT_EQ(o.batch.micro_batch, 3);
+  EXPECT_EQ(o.batch.steps, 0);
+  EXPECT_EQ(o.optimizer.learning_rate, 1e-3);
+  EXPECT_EQ(o.optimizer.min_learning_rate, 1e-4);
+  EXPECT_EQ(o.optimizer.warmup_steps, 9);
+  EXPECT_EQ(o.optimizer.schedule, Schedule::linear);
+  EXPECT_EQ(o.optimizer.weight_decay, 0);
+  EXPECT_EQ(o.optimizer.beta1, 0);
+  EXPECT_EQ(o.optimizer.beta2, 0.5);
+  EXPECT_EQ(o.optimizer.epsilon, 1e-6);
+  EXPECT_EQ(o.optimizer.clip, 0);
+  EXPECT_EQ(o.numbers.precision, DType::f16);
+  EXPECT_EQ(o.numbers.seed, UINT64_MAX);
+  EXPECT_EQ(o.memory.device, DeviceKind::reference);
+  EXPECT_EQ(o.memory.gpu.bytes, uint64_t{1} << 30);
+  EXPECT_EQ(o.memory.host.percent, 50);
+  EXPECT_EQ(o.memory.nvme.bytes, 2'000'000'000u);
+  EXPECT_EQ(o.memory.nvme_directories, std::vector<std::string>{"/x"});
+  EXPECT_EQ(o.memory.threads, 3);
+  EXPECT_EQ(o.memory.recompute, Recompute::none);
+  EXPECT_EQ(o.memory.io, IoKind::uring);
+  EXPECT_EQ(o.memory.machine, "m.json");
+  EXPECT_EQ(o.run.metrics, "m.jsonl");
+  EXPECT_EQ(o.run.resume, "auto");
+  EXPECT_EQ(o.run.checkpoint_every, 4);
+  EXPECT_EQ(o.run.keep, 1);
+  EXPECT_TRUE(is_given(o, "seed"));
+  EXPECT_FALSE(is_given(o, "config"));
+}
+
+TEST(CommandLine, OtherVerbsTakeTheirOwnOptions) {
+  const ParsedCommand plan = parse("plan --model gpt2 --text");
+  EXPECT_EQ(plan.verb, Verb::plan);
+  EXPECT_TRUE(plan.options.print.text);
+  const ParsedCommand eval = parse("eval --from run --data v.bin --json --host-mem 1GiB");
+  EXPECT_EQ(eval.verb, Verb::eval);
+  EXPECT_EQ(eval.options.transfer.from, "run");
+  EXPECT_TRUE(eval.options.print.json);
+  const ParsedCommand exporting = parse("export --from run --to dir --dtype fp32");
+  EXPECT_EQ(exporting.verb, Verb::export_run);
+  EXPECT_EQ(exporting.options.transfer.dtype, DType::f32);
+  EXPECT_FALSE(parse("export --from run --to dir").options.transfer.dtype);
+  EXPECT_EQ(refusal("plan --model gpt2 --from run"), "--from is not an option of `sluice plan`.");
+}
+
+TEST(CommandLine, UnknownWordsGetTheNearestSuggestion) {
+  EXPECT_EQ(refusal("trian"), "`trian` is not a verb.");
+  EXPECT_NE(remedy("trian").find("Did you mean train?"), std::string::npos) << remedy("trian");
+  EXPECT_EQ(refusal(kTrain + "--bacth 8"), "`--bacth` is not an option.");
+  EXPECT_EQ(remedy(kTrain + "--bacth 8"), "Did you mean --batch? See `sluice train --help`.");
+  EXPECT_EQ(remedy(kTrain + "--hostmem=3GiB"), "Did you mean --host-mem? See `sluice train --help`.");
+  EXPECT_EQ(remedy(kTrain + "--xyzzy"), "See `sluice train --help`.");
+  EXPECT_EQ(refusal("train extra"), "`extra` is not expected here.");
+  EXPECT_EQ(refusal(kTrain + "-- extra"), "`extra` is not expected here.");
+  EXPECT_EQ(refusal("--model gpt2"), "`--model` stands where the verb should be.");
+  EXPECT_EQ(refusal(""), "No verb is given.");
+  EXPECT_EQ(refusal(kTrain + "--precision bf61"), "`bf61` is not a value of --precision.");
+  EXPECT_EQ(remedy(kTrain + "--precision bf61"), "Choose one of: bf16, fp16, fp32.");
+}
+
+TEST(CommandLine, NumbersAreReadWhole) {
+  for (const char* text :
+       {"12abc", "abc", "1.5", "1e3", "0x10", "+3", "99999999999999999999", "1,000", "true"})
+    EXPECT_NE(refusal(kTrain + "--steps " + text).find("--steps"), std::string::npos) << text;
+  for (const char* text : {"12abc", "nan", "inf", "-inf", "1e999", "0x1p3", "1,5", ".", "e5", "--3"})
+    EXPECT_NE(refusal(kTrain + "--lr=" + text).find("--lr"), std::string::npos) << text;
+  for (const char* text : {"-1", "18446744073709551616", "1.0", "auto"})
+    EXPECT_NE(refusal(kTrain + "--seed " + text).find("--seed"), std::string::npos) << text;
+  for (const char* text : {"-1", "-1GiB", "1.5", "99999999TiB", "12abc", "0%", "101%"})
+    EXPECT_NE(refusal(kTrain + "--host-mem " + text).find("--host-mem"), std::string::npos) << text;
+  EXPECT_NE(refusal({"train", "--steps", " 5"}), "accepted");
+  EXPECT_NE(refusal({"train", "--steps", ""}), "accepted");
+}
+
+TEST(CommandLine, RangesAreChecked) {
+  const char* const kRefused[] = {
+      "--steps -1",  "--batch 0",       "--batch -4",  "--seq 0",       "--micro-batch 0",
+      "--lr 0",      "--lr -1e-3",      "--min-lr -1", "--warmup -1",   "--weight-decay -0.1",
+      "--beta1 1",   "--beta1 -0.1",    "--beta2 1",   "--eps 0",       "--clip -1",
+      "--threads 0", "--threads 99999", "--keep 0",    "--val-every -1"};
+  for (const char* arguments : kRefused) {
+    const std::string option = words(arguments).front();
+    EXPECT_NE(refusal(kTrain + arguments).find(option), std::string::npos) << arguments;
+  }
+  EXPECT_EQ(refusal(kTrain + "--beta2 1"), "--beta2 is 1.");
+  EXPECT_EQ(remedy(kTrain + "--beta2 1"), "Give --beta2 a value at least 0 and below 1.");
+  EXPECT_EQ(remedy(kTrain + "--lr 0"), "Give --lr a value above 0.");
+}
+
+TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
+  EXPECT_EQ(refusal("train --data a --out d"), "`sluice train` needs --model.");
+  EXPECT_EQ(refusal("train --model gpt2 --out d"), "`sluice train` needs --data.");
+  EXPECT_EQ(refusal("train --model gpt2 --data a"), "`sluice train` needs --out.");
+  EXPECT_EQ(refusal("plan"), "`sluice plan` needs --model.");
+  EXPECT_EQ(refusal("eval --from r"), "`sluice eval` needs --data.");
+  EXPECT_EQ(refusal("eval --data d"), "`sluice eval` needs --from.");
+  EXPECT_EQ(refusal("export --from r"), "`sluice export` needs --to.");
+  EXPECT_EQ(refusal(kTrain + "--val-every 5"), "--val-every needs --val-data.");
+  EXPECT_EQ(refusal(kTrain + "--nvme-mem 5GiB"), "--nvme-mem needs --nvme-dir.");
+  EXPECT_EQ(refusal(kTrain + "--lr 1e-4 --min-lr 1e-3"), "--min-lr 0.001 is above --lr 0.0001.");
+  EXPECT_EQ(refusal("plan --model gpt2 --json --text"), "--json and --text exclude each other.");
+  EXPECT_EQ(remedy(kTrain + "--batch 8 --micro-batch 3"), "The nearest batch that is one is --batch 9.");
+  EXPECT_EQ(remedy(kTrain + "--batch 2 --micro-batch 5"), "The nearest batch that is one is --batch 5.");
+  EXPECT_EQ(refusal(kTrain + "--lr 1 --lr 2"), "--lr has 2 values.");
+  EXPECT_EQ(refusal(kTrain + "--host-mem 1GiB --host-mem 2GiB"), "--host-mem is given more than once.");
+  EXPECT_NE(refusal("train --data"), "accepted");
+  EXPECT_EQ(refusal({"plan", "--model", ""}), "--model is empty.");
+}
+
+TEST(CommandLine, WhatIsPlannedSaysSo) {
+  for (const char* verb : {"bench", "profile --steps 3 -- --model gpt2", "doctor --json"})
+    EXPECT_EQ(refusal(verb), "`sluice " + words(verb).front() + "` is planned, not built yet.");
+  for (const char* option :
+       {"--gpus 2", "--zero 3", "--zero", "--compress powersgd:4", "--share-layers-until 100"})
+    EXPECT_EQ(refusal(kTrain + option), words(option).front() + " is planned, not built yet.");
+  for (const char* option : {"--ranks 4", "--ranks-per-node 2", "--sweep batch=1:8", "--explain"})
+    EXPECT_EQ(refusal(std::string("plan --model gpt2 ") + option),
+              words(option).front() + " is planned, not built yet.");
+  for (const char* device : {"cuda", "cuda:1"})
+    EXPECT_EQ(refusal(kTrain + "--device " + device), "--device cuda is planned, not built yet.");
+  EXPECT_EQ(refusal(kTrain + "--nvme-dir a,b"),
+            "Several directories in --nvme-dir are planned, not built yet.");
+}
+
+TEST(CommandLine, HelpAndVersionAreTexts) {
+  EXPECT_EQ(parse("--version").text.substr(0, 7), "sluice ");
+  EXPECT_EQ(parse("--help").text, program_help());
+  EXPECT_EQ(parse("help").text, program_help());
+  for (const char* verb : {"train", "plan", "eval", "export", "bench", "profile", "doctor"}) {
+    const std::string text = parse(std::string(verb) + " --help").text;
+    EXPECT_NE(text.find(std::string("sluice ") + verb), std::string::npos);
+    EXPECT_EQ(parse(std::string("help ") + verb).text, text);
+    EXPECT_NE(program_help().find(std::string("\n  ") + verb + " "), std::string::npos);
+  }
+  EXPECT_EQ(parse("train --lr abc --help").text, verb_help(Verb::train));  // help wins over mistakes
+}
+
+TEST(CommandLine, HelpNamesEveryOptionAndFitsThePage) {
+  for (const Verb verb : {Verb::train, Verb::plan, Verb::eval, Verb::export_run}) {
+    const std::string text = verb_help(verb);
+    EXPECT_NE(text.find("\nexamples\n"), std::string::npos);
+    for (const OptionRow& row : option_table()) {
+      if (!(row.verbs & verb_bit(verb))) continue;
+      EXPECT_NE(text.find(std::string("--") + row.name), std::string::npos) << row.name;
+    }
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      EXPECT_LE(line.size(), 105u) << line;
+      EXPECT_TRUE(line.empty() || line.back() != ' ') << line;
+    }
+  }
+}
+
+TEST(CommandLine, ExamplesOfTheHelpParse) {
+  int examples = 0;
+  for (const Verb verb : {Verb::train, Verb::plan, Verb::eval, Verb::export_run}) {
+    std::string text = verb_help(verb);
+    text = text.substr(text.find("\nexamples\n"));
+    for (size_t at; (at = text.find("\\\n")) != std::string::npos;) text.replace(at, 2, " ");
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("  sluice ")) continue;
+      std::vector<std::string> arguments = words(line.substr(0, line.find('#')));
+      arguments.erase(arguments.begin());
+      EXPECT_EQ(parse(arguments).verb, verb) << line;
+      ++examples;
+    }
+  }
+  EXPECT_EQ(examples, 11);
+}
+
+TEST(OptionTable, DefaultsInHelpAreTheRealOnes) {
+  const Options defaults;
+  for (const OptionRow& row : option_table()) {
+    if (row.field == nullptr || *row.default_text == '\0') continue;
+    Options options;
+    const OptionField field = row.field(options);
+    if (std::holds_alternative<Size*>(field)) {
+      EXPECT_STREQ(row.default_text, "auto") << row.name;
+      continue;
+    }
+    const std::vector<std::string> values = option_values(defaults, row);
+    if (values == std::vector<std::string>{"auto"} || values.empty() || values.front().empty())
+      continue;  // in words
+    set_option(options, row, {row.default_text});
+    EXPECT_EQ(option_values(options, row), values) << row.name;
+  }
+}
+
+TEST(OptionTable, NamesAreUniqueAndHelped) {
+  std::set<std::string> names;
+  for (const OptionRow& row : option_table()) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_NE(row.verbs, 0) << row.name;
+    EXPECT_EQ(*row.help == '\0', row.field == nullptr) << row.name;
+    EXPECT_EQ(find_option(row.name), &row);
+  }
+  EXPECT_EQ(find_option("no-such"), nullptr);
+}
+
+TEST(Config, ReadsTheTomlThatOptionsNeed) {
+  const auto entries = parse_config(
+      "# a comment\n\nbatch = 1_6   # trailing\nlr=3e-4\nfrom-scratch = true\nmodel = \"g # \\\"2\\\\\"\r\n"
+      "out = 'C:\\d'\ndata = [ \"a\", # first\n  \"b\",\n]\nval-data = []\nmin-lr = +1.5\n",
+      "f.toml");
+  ASSERT_EQ(entries.size(), 8u);
+  EXPECT_EQ(entries[0].key, "batch");
+  EXPECT_EQ(entries[0].line, 3);
+  EXPECT_EQ(entries[0].values, std::vector<std::string>{"16"});
+  EXPECT_EQ(entries[1].values, std::vector<std::string>{"3e-4"});
+  EXPECT_EQ(entries[2].values, std::vector<std::string>{"true"});
+  EXPECT_EQ(entries[3].values, std::vector<std::string>{"g # \"2\\"});
+  EXPECT_EQ(entries[4].values, std::vector<std::string>{"C:\\d"});
+  EXPECT_EQ(entries[5].values, (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(entries[6].values.empty());
+  EXPECT_EQ(entries[7].values, std::vector<std::string>{"1.5"});
+  EXPECT_TRUE(parse_config("", "f").empty());
+}
+
+TEST(Config, MalformedFilesNameTheLine) {
+  for (const char* text : {"batch",
+                           "batch 8",
+                           "batch =",
+                           "= 8",
+                           "batch = 8 9",
+                           "host-mem = 3GiB",
+                           "model = gpt2",
+                           "model = \"gpt2",
+                           "model = \"gpt2\nbatch = 8",
+                           "[memory]",
+                           "data = [\"a\" \"b\"]",
+                           "data = [\"a\"",
+                           "model = \"\\q\"",
+                           "batch = 8\nbatch = 9",
+                           "a.b = 1",
+                           "lr = nan",
+                           "lr = 1979-05-27T07:32:00Z",
+                           "model = \"\"\"x\"\"\"",
+                           "\"batch\" = 8",
+                           "batch = 8; seed = 1",
+                           "data = [[\"a\"]]",
+                           "batch = _"}) {
+    try {
+      parse_config(std::string("\n") + text, "f.toml");
+      ADD_FAILURE() << "accepted " << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::malformed_file);
+      EXPECT_TRUE(std::string(error.what()).starts_with("Line ")) << error.what();
+      EXPECT_NE(std::string(error.what()).find("`f.toml`"), std::string::npos);
+    }
+  }
+}
+
+class ConfigFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "sluice-config-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    directory_ = name;
+    path_ = (directory_ / "run.toml").string();
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  void put(const std::string& text) { std::ofstream(path_) << text; }
+  std::filesystem::path directory_;
+  std::string path_;
+};
+
+TEST_F(ConfigFile, TheCommandLineWins) {
+  put("model = \"gpt2\"\ndata = [\"x\", \"y\"]\nout = \"d\"\nbatch = 16\nhost-mem = \"3GiB\"\nlr = "
+      "1e-3\nfrom-scratch = true\n");
+  const Options o = options_of("train --batch 4 --config " + path_ + " --data z");
+  EXPECT_EQ(o.batch.batch, 4);
+  EXPECT_EQ(o.data.train, std::vector<std::string>{"z"});
+  EXPECT_EQ(o.memory.host.bytes, uint64_t{3} << 30);
+  EXPECT_EQ(o.optimizer.learning_rate, 1e-3);
+  EXPECT_TRUE(o.model.from_scratch);
+  EXPECT_TRUE(is_given(o, "lr"));
+  EXPECT_TRUE(is_given(o, "batch"));
+  EXPECT_EQ(std::set<std::string>(o.given.begin(), o.given.end()).size(), o.given.size());
+}
+
+TEST_F(ConfigFile, UnknownKeysAndBadValuesAreRefused) {
+  put("model = \"gpt2\"\nbacth = 8\n");
+  EXPECT_EQ(refusal("plan --config " + path_), "Line 2 of `" + path_ + "`: `bacth` is not an option.");
+  EXPECT_EQ(remedy("plan --config " + path_), "Did you mean --batch? See `sluice plan --help`.");
+  put("from = \"run\"\n");
+  EXPECT_EQ(refusal("plan --config " + path_),
+            "Line 1 of `" + path_ + "`: --from is not an option of `sluice plan`.");
+  put("batch = 0\n");
+  EXPECT_EQ(refusal("plan --config " + path_), "Line 1 of `" + path_ + "`: --batch is 0.");
+  put("batch = [1, 2]\n");
+  EXPECT_EQ(refusal("plan --config " + path_), "Line 1 of `" + path_ + "`: --batch has 2 values.");
+  put("zero = 1\n");
+  EXPECT_EQ(refusal("plan --config " + path_),
+            "Line 1 of `" + path_ + "`: --zero is planned, not built yet.");
+  put("config = \"other\"\n");
+  EXPECT_NE(refusal("plan --config " + path_), "accepted");
+  EXPECT_EQ(refusal("plan --config " + path_ + ".no"),
+            "The configuration file `" + path_ + ".no` cannot be read.");
+  EXPECT_EQ(refusal("plan --config " + directory_.string()),
+            "The configuration file `" + directory_.string() + "` cannot be read.");
+}
+
+// The options of a run as its manifest keeps them.
+std::vector<ManifestOption> manifest_of(const std::string& line) {
+  Options options = options_of(line);
+  options.batch.sequence = 1024;
+  options.batch.micro_batch = 2;
+  return manifest_options(options);
+}
+
+TEST(Resume, TheManifestBringsWhatFixesBits) {
+  const auto manifest = manifest_of(
+      "train --model llama-1b --data a b --out d --batch 6 --lr 0.1 --beta2 0.3 --eps 1.1e-9 "
+      "--seed 7 --precision fp32 --steps 30 --warmup 3 --order sequential --host-mem 3GiB");
+  Options o = options_of("train --out d --resume auto --host-mem 2GiB");
+  EXPECT_TRUE(apply_manifest(o, manifest).empty());
+  EXPECT_EQ(o.model.model, "llama-1b");
+  EXPECT_EQ(o.data.train, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(o.batch.batch, 6);
+  EXPECT_EQ(o.batch.sequence, 1024);
+  EXPECT_EQ(o.batch.micro_batch, 2);
+  EXPECT_EQ(o.batch.steps, 30);
+  EXPECT_EQ(o.optimizer.learning_rate, 0.1);
+  EXPECT_FALSE(o.optimizer.min_learning_rate);
+  EXPECT_EQ(o.optimizer.beta2, 0.3);
+  EXPECT_EQ(o.optimizer.epsilon, 1.1e-9);
+  EXPECT_EQ(o.optimizer.warmup_steps, 3);
+  EXPECT_EQ(o.numbers.seed, 7u);
+  EXPECT_EQ(o.numbers.precision, DType::f32);
+  EXPECT_EQ(o.data.order, DataOrder::sequential);
+  EXPECT_EQ(o.memory.host.bytes, uint64_t{2} << 30);  // budgets are free to change
+  EXPECT_NO_THROW(check_options(o, Verb::train, false));
+}
+
+TEST(Resume, StepsAndLearningRateTakeEffectWithALine) {
+  const auto manifest = manifest_of(kTrain + "--steps 100 --lr 1e-3");
+  Options o =
+      options_of("train --out run --resume auto --steps 200 --lr 1e-3 --lr-schedule linear --min-lr 0");
+  EXPECT_EQ(apply_manifest(o, manifest),
+            (std::vector<std::string>{"--steps is now 200; it was 100.", "--min-lr is now 0; it was auto.",
+                                      "--lr-schedule is now linear; it was cosine."}));
+  EXPECT_EQ(o.batch.steps, 200);
+  EXPECT_EQ(o.optimizer.schedule, Schedule::linear);
+  EXPECT_EQ(o.optimizer.min_learning_rate, 0);
+}
+
+TEST(Resume, OtherDifferencesAreRefused) {
+  const auto manifest = manifest_of(kTrain + "--seed 7");
+  for (const char* given : {"--seed 8", "--batch 4", "--precision fp32", "--beta1 0.8", "--clip 0",
+                            "--weight-decay 0", "--eps 1e-7", "--model gpt2-xl", "--data b.bin",
+                            "--order sequential", "--seq 512", "--micro-batch 4", "--from-scratch"}) {
+    Options o = options_of(std::string("train --out run --resume auto ") + given);
+    try {
+      apply_manifest(o, manifest);
+      ADD_FAILURE() << "accepted " << given;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::usage);
+      EXPECT_NE(std::string(error.what()).find(words(given).front()), std::string::npos) << error.what();
+    }
+  }
+  Options same = options_of(kTrain + "--resume auto --seed 7 --micro-batch auto --clip 1.0");
+  EXPECT_TRUE(apply_manifest(same, manifest).empty());
+  EXPECT_EQ(same.batch.micro_batch, 2);  // auto agrees with what was resolved
+}
+
+TEST(Resume, ADamagedManifestIsAMalformedFile) {
+  for (const ManifestOption& bad :
+       {ManifestOption{"no-such", {"1"}}, ManifestOption{"host-mem", {"1"}}, ManifestOption{"zero", {"1"}},
+        ManifestOption{"batch", {"-1"}}, ManifestOption{"batch", {}}, ManifestOption{"beta1", {"nan"}},
+        ManifestOption{"order", {"random"}}}) {
+    Options o = options_of("train --out run --resume auto");
+    try {
+      apply_manifest(o, {bad});
+      ADD_FAILURE() << "accepted " << bad.name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::malformed_file) << error.what();
+    }
+  }
+}
+
+TEST(Resume, WithNothingToResumeTheUsualIsDemanded) {
+  const Options o = options_of("train --out run --resume auto");
+  EXPECT_THROW(check_options(o, Verb::train, false), Error);
+  EXPECT_NO_THROW(check_options(o, Verb::train, true));
+}
+
+}  // namespace
+}  // namespace sluice

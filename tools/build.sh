@@ -1,0 +1,23 @@
+#!/bin/bash
+# Configures and builds one preset and prints how long it took.
+# usage: tools/build.sh release|debug|asan|tsan [TARGET...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [[ $# -eq 0 ]]; then
+  echo "usage: tools/build.sh release|debug|asan|tsan [TARGET...]" >&2
+  exit 2
+fi
+preset=$1
+shift
+
+configure=()
+if command -v ccache > /dev/null; then configure+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+targets=()
+if [[ $# -gt 0 ]]; then targets=(--target "$@"); fi
+
+SECONDS=0
+echo "build: $preset"
+cmake --preset "$preset" "${configure[@]}"
+cmake --build --preset "$preset" "${targets[@]}"
+echo "build: $preset took ${SECONDS} s"

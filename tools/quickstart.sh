@@ -1,0 +1,47 @@
+#!/bin/bash
+# From a fresh clone to a trained model: installs what is missing, builds, gets an English text, and trains a byte-level
+# GPT-2 of about 10 million parameters within memory budgets that hold at most half of its training state (14 bytes a
+# parameter, 150 MB); the rest lives on disk.
+# usage: tools/quickstart.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+model=gpt2:layers=6,width=384,heads=6,vocab=256,context=256
+device_memory=32MiB
+host_memory=128MiB
+batch=8
+steps=120
+learning_rate=1e-3
+warmup=10
+validate_every=20
+directory=out/quickstart
+
+tools/setup.sh --quickstart
+tools/build.sh release sluice
+
+mkdir -p "$directory/nvme"
+text=$directory/bible.txt
+if [[ ! -s $text ]]; then
+  echo "quickstart: writing the King James text to $text"
+  PATH=$PATH:/usr/games bible -f gen1:1-rev22:21 < /dev/null > "$text.part"
+  mv "$text.part" "$text"
+fi
+bytes=$(stat --format=%s "$text")
+head --bytes=$((bytes - bytes / 20)) "$text" > "$directory/train.txt"  # the last 5 % are for validation
+tail --bytes=$((bytes / 20)) "$text" > "$directory/val.txt"
+
+rm -rf "$directory/run" "$directory/exported"  # of an earlier quickstart
+echo "quickstart: training"
+SECONDS=0
+build/release/sluice train --model "$model" \
+  --data "$directory/train.txt" --val-data "$directory/val.txt" --val-every "$validate_every" \
+  --batch "$batch" --steps "$steps" --lr "$learning_rate" --warmup "$warmup" \
+  --gpu-mem "$device_memory" --host-mem "$host_memory" --nvme-dir "$directory/nvme" --out "$directory/run"
+seconds=$SECONDS
+build/release/sluice export --from "$directory/run" --to "$directory/exported"
+
+echo
+echo "quickstart: trained for $seconds s"
+echo "  checkpoint        $directory/run"
+echo "  metrics           $directory/run/metrics.jsonl"
+echo "  exported weights  $directory/exported"

@@ -1,0 +1,47 @@
+#!/bin/bash
+# Installs what is missing, builds, and runs the tests: a part of them under the address and thread sanitizers, then all
+# in the release build, whose result is the closing line. Fails when anything fails.
+# usage: tools/test.sh [--quick]     --quick leaves the sanitizers out
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Under the address sanitizer: whatever reads bytes from outside, and text.
+asan_tests=(size_test options_test metrics_test)
+# Under the thread sanitizer: whatever has threads.
+tsan_tests=(metrics_test)
+
+quick=false
+case "${1:-}" in
+  "") ;;
+  --quick) quick=true ;;
+  *) echo "usage: tools/test.sh [--quick]" >&2; exit 2 ;;
+esac
+
+# run_tests PRESET [TEST...]: all tests when none is named.
+run_tests() {
+  local preset=$1
+  shift
+  local choice=()
+  if [[ $# -gt 0 ]]; then choice=(--tests-regex "^($(IFS='|'; echo "$*"))\$"); fi
+  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --timeout 600 "${choice[@]}"
+}
+
+# GCC's thread sanitizer cannot start where the kernel randomises addresses widely; some containers forbid to turn that off.
+run_tests_at_fixed_addresses() {
+  if setarch --addr-no-randomize true 2> /dev/null; then
+    export -f run_tests
+    setarch --addr-no-randomize bash -euo pipefail -c 'run_tests "$@"' run_tests "$@"
+  else
+    run_tests "$@"
+  fi
+}
+
+tools/setup.sh
+tools/build.sh release
+if [[ $quick == false ]]; then
+  tools/build.sh asan "${asan_tests[@]}"
+  run_tests asan "${asan_tests[@]}"
+  tools/build.sh tsan "${tsan_tests[@]}"
+  run_tests_at_fixed_addresses tsan "${tsan_tests[@]}"
+fi
+run_tests release
