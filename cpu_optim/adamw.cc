@@ -1,7 +1,7 @@
 // AdamW (Loshchilov, Hutter 2019, arXiv:1711.05101) by PyTorch's formula, in one pass over memory.
 //
-// Each operation is the one that the header names, rounded once, so every target gives the same bits. Ordinary stores and
-// no software prefetch: both were measured, and both lost.
+// Each operation is the one that the header names, rounded once, so every target gives the same bits.
+// Ordinary stores and no software prefetch: both were measured, and both lost.
 #include "cpu_optim/optimizer.h"
 
 #include <cmath>
@@ -19,11 +19,12 @@ namespace sluice::HWY_NAMESPACE {
 
 // `weights` may be nullptr (fp32: the master is the weight).
 template <class T>
-HWY_INLINE void adamw(float* HWY_RESTRICT master, float* HWY_RESTRICT first_moment, float* HWY_RESTRICT second_moment,
-                      const T* HWY_RESTRICT gradient, T* HWY_RESTRICT weights, size_t elements,
-                      const AdamWConstants& c) {
+HWY_INLINE void adamw(float* HWY_RESTRICT master, float* HWY_RESTRICT first_moment,
+                      float* HWY_RESTRICT second_moment, const T* HWY_RESTRICT gradient,
+                      T* HWY_RESTRICT weights, size_t elements, const AdamWConstants& c) {
   const Floats d;
-  const FloatVector b1 = hn::Set(d, c.b1), b2 = hn::Set(d, c.b2), k1 = hn::Set(d, c.k1), k2 = hn::Set(d, c.k2);
+  const FloatVector b1 = hn::Set(d, c.b1), b2 = hn::Set(d, c.b2), k1 = hn::Set(d, c.k1),
+                    k2 = hn::Set(d, c.k2);
   const FloatVector minus_a = hn::Set(d, -c.a), r = hn::Set(d, c.r), eps = hn::Set(d, c.eps);
   const FloatVector decay = hn::Set(d, c.d), s = hn::Set(d, c.s);
   for_each_vector(elements, [&](size_t i, auto lanes) SLUICE_KERNEL {
@@ -83,8 +84,8 @@ void for_each_part(const AdamWRange& range, Workers& workers, const Body& body) 
 
 }  // namespace
 
-AdamWConstants prepare_adamw(const AdamWOptions& options, int64_t t, double learning_rate, double clip_factor,
-                             double loss_scale) {
+AdamWConstants prepare_adamw(const AdamWOptions& options, int64_t t, double learning_rate,
+                             double clip_factor, double loss_scale) {
   CHECK(t >= 1, "updates are counted from 1");
   const double b1 = options.beta1, b2 = options.beta2, power = static_cast<double>(t);
   AdamWConstants c;
@@ -108,7 +109,8 @@ void apply_adamw(const AdamWRange& range, const AdamWConstants& constants, Worke
 
 void refresh_weights(const AdamWRange& range, Workers& workers) {
   if (range.precision == DType::f32) return;
-  for_each_part(range, workers, [](const AdamWRange& p) { round_to(p.precision, p.master, p.weights, p.elements); });
+  for_each_part(range, workers,
+                [](const AdamWRange& p) { round_to(p.precision, p.master, p.weights, p.elements); });
 }
 
 }  // namespace sluice

@@ -16,7 +16,8 @@ namespace sluice::HWY_NAMESPACE {
 
 template <class To, class From>
 HWY_INLINE void convert(const From* from, To* to, size_t elements) {
-  for_each_vector(elements, [&](size_t i, auto lanes) SLUICE_KERNEL { lanes.store(lanes.load(from + i), to + i); });
+  for_each_vector(elements,
+                  [&](size_t i, auto lanes) SLUICE_KERNEL { lanes.store(lanes.load(from + i), to + i); });
 }
 
 void round_elements(DType to, const float* from, void* out, uint64_t elements) {
@@ -41,7 +42,8 @@ HWY_EXPORT(widen_elements);
 
 // True for fp32, where conversion is a copy; CHECKs the rest.
 bool is_copy(DType precision) {
-  CHECK(precision == DType::bf16 || precision == DType::f16 || precision == DType::f32, "not a working precision");
+  CHECK(precision == DType::bf16 || precision == DType::f16 || precision == DType::f32,
+        "not a working precision");
   return precision == DType::f32;
 }
 

@@ -1,5 +1,5 @@
-// The two 16-bit floating-point formats as types, with scalar conversions that define the bits: to nearest even,
-// subnormals kept, overflow to infinity, NaN stays NaN (quieted, its upper payload bits kept).
+// The two 16-bit floating-point formats as types, with scalar conversions that define the bits: to nearest
+// even, subnormals kept, overflow to infinity, NaN stays NaN (quieted, its upper payload bits kept).
 //
 // Pure functions, any thread. The vector paths in simd-inl.h agree with these to the bit.
 #pragma once
@@ -68,7 +68,8 @@ inline F16 from_float<F16>(float x) { return to_f16(x); }
 // Calls f with a value of the type that `precision` (bf16, f16 or f32) names.
 template <class F>
 decltype(auto) with_precision(DType precision, F&& f) {
-  CHECK(precision == DType::bf16 || precision == DType::f16 || precision == DType::f32, "not a working precision");
+  CHECK(precision == DType::bf16 || precision == DType::f16 || precision == DType::f32,
+        "not a working precision");
   if (precision == DType::bf16) return f(Bf16{});
   if (precision == DType::f16) return f(F16{});
   return f(float{});

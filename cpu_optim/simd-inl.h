@@ -1,5 +1,5 @@
-// Vectors of fp32 from and to fp32, bf16 and f16 in memory, whole and partial, and a multiply-add that is fused on every
-// target. Compiled once a target by files that use Highway's foreach_target; any alignment.
+// Vectors of fp32 from and to fp32, bf16 and f16 in memory, whole and partial, and a multiply-add that is
+// fused on every target. Compiled once a target by files that use Highway's foreach_target; any alignment.
 #if defined(SLUICE_CPU_OPTIM_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_OPTIM_SIMD_INL_H_
 #undef SLUICE_CPU_OPTIM_SIMD_INL_H_
@@ -95,8 +95,8 @@ HWY_INLINE void store_n(FloatVector v, Floats d, T* p, size_t n) {
   std::memcpy(p, lanes, n * sizeof(T));
 }
 
-// A whole vector or the first n lanes of one: a loop body written once serves for its tail. zero_rest clears the lanes that
-// are not there, before a sum.
+// A whole vector or the first n lanes of one: a loop body written once serves for its tail. zero_rest clears
+// the lanes that are not there, before a sum.
 struct Whole {
   HWY_INLINE FloatVector zero_rest(FloatVector v) const { return v; }
   template <class T>
@@ -115,8 +115,8 @@ struct Partial {
   HWY_INLINE void store(FloatVector v, T* p) const { store_n(v, Floats(), p, n); }
 };
 
-// body(i, Whole or Partial) for i = 0, lanes, 2 lanes, ... below n. Write `body` as a SLUICE_KERNEL lambda: inlined, so that
-// the constants that it captures stay in registers.
+// body(i, Whole or Partial) for i = 0, lanes, 2 lanes, ... below n. Write `body` as a SLUICE_KERNEL lambda:
+// inlined, so that the constants that it captures stay in registers.
 template <class Body>
 HWY_INLINE void for_each_vector(size_t n, const Body& body) {
   const size_t lanes = hn::Lanes(Floats());

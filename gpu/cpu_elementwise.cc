@@ -34,7 +34,8 @@ HWY_INLINE void put_gradient(FloatVector v, T* to, bool accumulate, Lanes lanes)
   lanes.store(v, to);
 }
 
-// gelu(x) = x/2 (1 + tanh u) = x / (1 + e^-2u), u = k (x + c x^3), k = sqrt(2/pi) (Hendrycks, Gimpel, arXiv:1606.08415).
+// gelu(x) = x/2 (1 + tanh u) = x / (1 + e^-2u), u = k (x + c x^3), k = sqrt(2/pi) (Hendrycks, Gimpel,
+// arXiv:1606.08415).
 constexpr float kGelu2K = 1.5957691216057308f;  // 2 sqrt(2/pi)
 constexpr float kGeluC = 0.044715f;
 
@@ -71,7 +72,8 @@ void gelu_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
       const FloatVector v = lanes.load(x + i);
       const FloatVector inverse = exp_minus(gelu_2u(v));
       const FloatVector s = hn::Div(one, hn::Add(one, inverse));
-      const FloatVector slope = hn::MulAdd(hn::Mul(v, v), hn::Set(d, 3 * kGelu2K * kGeluC), hn::Set(d, kGelu2K));
+      const FloatVector slope =
+          hn::MulAdd(hn::Mul(v, v), hn::Set(d, 3 * kGelu2K * kGeluC), hn::Set(d, kGelu2K));
       const FloatVector derivative = hn::MulAdd(hn::Mul(hn::Mul(v, s), hn::Mul(inverse, s)), slope, s);
       put_gradient(hn::Mul(lanes.load(dy + i), derivative), dx + i, accumulate, lanes);
     });
@@ -144,8 +146,9 @@ void add_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
   });
 }
 
-// Rounds one block; returns the sum of the squares of what was written. Element i belongs to sum i mod kSums. A square of
-// an fp32 value is exact in double, so it does not matter whether the multiply-add is fused.
+// Rounds one block; returns the sum of the squares of what was written. Element i belongs to sum i mod
+// kSums. A square of an fp32 value is exact in double, so it does not matter whether the multiply-add is
+// fused.
 template <class T>
 HWY_INLINE double round_block_as(const float* from, T* to, size_t elements) {
   constexpr size_t kSums = 16;
@@ -243,8 +246,8 @@ void add_backward(const OpCall& call, Workers& workers) {
   });
 }
 
-void round_gradient(const float* accumulator, void* gradient, DType precision, uint64_t elements, double* block_sums,
-                    Workers& workers) {
+void round_gradient(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+                    double* block_sums, Workers& workers) {
   const auto blocks = static_cast<int64_t>((elements + kNormBlock - 1) / kNormBlock);
   workers.parallel_for(blocks, [&](int64_t block, int) {
     const uint64_t begin = static_cast<uint64_t>(block) * kNormBlock;

@@ -1,7 +1,7 @@
 // Embedding: rows of a table, plus rows of a position table.
 //
-// The gradient is cut by columns: a task walks all rows in order within its columns, so no two tasks share an element and
-// the order of additions is that of the rows.
+// The gradient is cut by columns: a task walks all rows in order within its columns, so no two tasks share
+// an element and the order of additions is that of the rows.
 #include "cpu_optim/simd_targets.h"
 #include "gpu/cpu_kernels.h"
 #undef HWY_TARGET_INCLUDE
@@ -23,7 +23,8 @@ void embedding_forward_rows(const OpCall& call, int64_t begin, int64_t end) {
     const int64_t vocabulary = call.shapes->parameters[0][0], columns = call.shapes->parameters[0][1];
     const auto* tokens = static_cast<const int32_t*>(call.inputs[0].data);
     const T* table = static_cast<const T*>(call.parameters[0].data);
-    const T* positions = call.parameters.size() > 1 ? static_cast<const T*>(call.parameters[1].data) : nullptr;
+    const T* positions =
+        call.parameters.size() > 1 ? static_cast<const T*>(call.parameters[1].data) : nullptr;
     T* out = static_cast<T*>(call.outputs[0].data);
     for (int64_t r = begin; r < end; ++r) {
       CHECK(tokens[r] >= 0 && tokens[r] < vocabulary, "token outside the vocabulary");
@@ -43,8 +44,8 @@ void embedding_forward_rows(const OpCall& call, int64_t begin, int64_t end) {
 
 // Adds columns [begin, begin + count) of row r of dy to row row_of(r) of `gradient`.
 template <class T, class RowOf>
-HWY_INLINE void add_columns(const T* dy, float* gradient, int64_t rows, int64_t columns, int64_t begin, int64_t count,
-                            const RowOf& row_of) {
+HWY_INLINE void add_columns(const T* dy, float* gradient, int64_t rows, int64_t columns, int64_t begin,
+                            int64_t count, const RowOf& row_of) {
   for (int64_t r = 0; r < rows; ++r) {
     const T* from = dy + r * columns + begin;
     float* to = gradient + row_of(r) * columns + begin;
@@ -69,7 +70,8 @@ void embedding_backward_columns(const OpCall& call, int64_t begin, int64_t count
     }
     if (call.parameter_gradients.size() < 2) return;
     if (auto* positions = static_cast<float*>(call.parameter_gradients[1].data))
-      add_columns(dy, positions, rows, columns, begin, count, [&](int64_t r) HWY_ATTR { return r % sequence; });
+      add_columns(dy, positions, rows, columns, begin, count,
+                  [&](int64_t r) HWY_ATTR { return r % sequence; });
   });
 }
 

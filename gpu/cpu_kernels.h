@@ -1,10 +1,11 @@
-// Kernels of the cpu device: one forward and one backward per op, free functions that cpu_device.cc dispatches to.
+// Kernels of the cpu device: one forward and one backward per op, free functions that cpu_device.cc
+// dispatches to.
 //
-// Operands are in the working precision (bf16, f16 or f32), all arithmetic is fp32, statistics and parameter gradients are
-// fp32. Semantics of operands, nullptr and `accumulate` are those of gpu/device.h; when a 16-bit gradient is added to, it
-// is widened, added and rounded once. Work is cut by shape alone and partial sums are added in index order, so results
-// do not depend on the number of threads. Nothing allocates; scratch is the call's workspace, sized by the
-// *_workspace_bytes functions (an op without one needs none).
+// Operands are in the working precision (bf16, f16 or f32), all arithmetic is fp32, statistics and parameter
+// gradients are fp32. Semantics of operands, nullptr and `accumulate` are those of gpu/device.h; when a
+// 16-bit gradient is added to, it is widened, added and rounded once. Work is cut by shape alone and partial
+// sums are added in index order, so results do not depend on the number of threads. Nothing allocates;
+// scratch is the call's workspace, sized by the *_workspace_bytes functions (an op without one needs none).
 // Caller: the compute lane, one call at a time.
 #pragma once
 
@@ -43,10 +44,10 @@ void rope_forward(const OpCall& call, Workers& workers);
 void rope_backward(const OpCall& call, Workers& workers);
 uint64_t rope_workspace_bytes(const OpShapes& shapes, Pass pass, int threads);
 
-// Device::round. The squares of a block are added in 16 interleaved double sums, which are then added in order: the same
-// bits on every target.
-void round_gradient(const float* accumulator, void* gradient, DType precision, uint64_t elements, double* block_sums,
-                    Workers& workers);
+// Device::round. The squares of a block are added in 16 interleaved double sums, which are then added in
+// order: the same bits on every target.
+void round_gradient(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+                    double* block_sums, Workers& workers);
 
 // cpu_linear.cc.
 void linear_forward(const OpCall& call, Multiplier& multiplier, Workers& workers);

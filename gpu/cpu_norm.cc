@@ -1,8 +1,8 @@
 // Layer norm and RMS norm: one code, centred or not.
 //
-// Statistics are fp32, the variance in two passes. The gradients of weight and bias are sums over rows: rows are cut into
-// at most kBlocks blocks by their number alone, each block sums its rows in order into the workspace, and the blocks'
-// sums are added in order.
+// Statistics are fp32, the variance in two passes. The gradients of weight and bias are sums over rows: rows
+// are cut into at most kBlocks blocks by their number alone, each block sums its rows in order into the
+// workspace, and the blocks' sums are added in order.
 #include "cpu_optim/simd_targets.h"
 #include "gpu/cpu_kernels.h"
 #undef HWY_TARGET_INCLUDE
@@ -66,16 +66,17 @@ HWY_INLINE void forward_rows(const OpCall& call, int64_t begin, int64_t end) {
     float* rstd = static_cast<float*>(call.outputs[kCentered ? 2 : 1].data);
     const auto epsilon = static_cast<float>(call.shapes->attributes.epsilon);
     for (int64_t r = begin; r < end; ++r)
-      forward_row<kCentered>(x + r * columns, weight, bias, y + r * columns, static_cast<size_t>(columns), epsilon,
-                             mean == nullptr ? nullptr : mean + r, rstd == nullptr ? nullptr : rstd + r);
+      forward_row<kCentered>(x + r * columns, weight, bias, y + r * columns, static_cast<size_t>(columns),
+                             epsilon, mean == nullptr ? nullptr : mean + r,
+                             rstd == nullptr ? nullptr : rstd + r);
   });
 }
 
-// With n = (x - mean) rstd and h = dy * weight: dx = rstd (h - average(h) - n average(h n)); uncentred, without average(h).
-// Adds dy n to weight_sum and dy to bias_sum, each unless nullptr.
+// With n = (x - mean) rstd and h = dy * weight: dx = rstd (h - average(h) - n average(h n)); uncentred,
+// without average(h). Adds dy n to weight_sum and dy to bias_sum, each unless nullptr.
 template <bool kCentered, class T>
-HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float mean, float rstd, size_t columns, T* dx,
-                             bool accumulate, float* weight_sum, float* bias_sum) {
+HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float mean, float rstd,
+                             size_t columns, T* dx, bool accumulate, float* weight_sum, float* bias_sum) {
   const Floats d;
   const FloatVector shift = hn::Set(d, mean), scale = hn::Set(d, rstd);
   FloatVector sum_h = hn::Zero(d), sum_hn = hn::Zero(d);
@@ -84,7 +85,8 @@ HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float mea
     const FloatVector normal = hn::Mul(hn::Sub(lanes.load(x + i), shift), scale);
     sum_h = hn::Add(sum_h, h);  // missing lanes: g is zero
     sum_hn = hn::MulAdd(h, normal, sum_hn);
-    if (weight_sum != nullptr) lanes.store(hn::MulAdd(g, normal, lanes.load(weight_sum + i)), weight_sum + i);
+    if (weight_sum != nullptr)
+      lanes.store(hn::MulAdd(g, normal, lanes.load(weight_sum + i)), weight_sum + i);
     if (bias_sum != nullptr) lanes.store(hn::Add(g, lanes.load(bias_sum + i)), bias_sum + i);
   });
   if (dx == nullptr) return;
@@ -102,7 +104,8 @@ HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float mea
 
 // weight_sum, bias_sum: [columns], this block's, or nullptr where no gradient is wanted.
 template <bool kCentered>
-HWY_INLINE void backward_rows(const OpCall& call, int64_t begin, int64_t end, float* weight_sum, float* bias_sum) {
+HWY_INLINE void backward_rows(const OpCall& call, int64_t begin, int64_t end, float* weight_sum,
+                              float* bias_sum) {
   with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
     const int64_t columns = call.shapes->parameters[0][0];
@@ -121,12 +124,18 @@ HWY_INLINE void backward_rows(const OpCall& call, int64_t begin, int64_t end, fl
   });
 }
 
-void layer_norm_forward_rows(const OpCall& call, int64_t begin, int64_t end) { forward_rows<true>(call, begin, end); }
-void rms_norm_forward_rows(const OpCall& call, int64_t begin, int64_t end) { forward_rows<false>(call, begin, end); }
-void layer_norm_backward_rows(const OpCall& call, int64_t begin, int64_t end, float* weight_sum, float* bias_sum) {
+void layer_norm_forward_rows(const OpCall& call, int64_t begin, int64_t end) {
+  forward_rows<true>(call, begin, end);
+}
+void rms_norm_forward_rows(const OpCall& call, int64_t begin, int64_t end) {
+  forward_rows<false>(call, begin, end);
+}
+void layer_norm_backward_rows(const OpCall& call, int64_t begin, int64_t end, float* weight_sum,
+                              float* bias_sum) {
   backward_rows<true>(call, begin, end, weight_sum, bias_sum);
 }
-void rms_norm_backward_rows(const OpCall& call, int64_t begin, int64_t end, float* weight_sum, float* bias_sum) {
+void rms_norm_backward_rows(const OpCall& call, int64_t begin, int64_t end, float* weight_sum,
+                            float* bias_sum) {
   backward_rows<false>(call, begin, end, weight_sum, bias_sum);
 }
 
@@ -134,7 +143,8 @@ void rms_norm_backward_rows(const OpCall& call, int64_t begin, int64_t end, floa
 void add_blocks(const float* sums, int64_t blocks, int64_t stride, float* gradient, size_t count) {
   for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
     FloatVector total = lanes.load(sums + i);
-    for (int64_t b = 1; b < blocks; ++b) total = hn::Add(total, lanes.load(sums + b * stride + static_cast<int64_t>(i)));
+    for (int64_t b = 1; b < blocks; ++b)
+      total = hn::Add(total, lanes.load(sums + b * stride + static_cast<int64_t>(i)));
     lanes.store(hn::Add(lanes.load(gradient + i), total), gradient + i);
   });
 }
@@ -158,7 +168,8 @@ constexpr int64_t kBlockRows = 16;    // ... each of at least so many rows
 constexpr int64_t kColumns = 256;     // of one task that adds blocks
 
 struct Cut {
-  int64_t rows, columns, block_rows, blocks, stride;  // stride: elements of one block's sums of one parameter
+  int64_t rows, columns, block_rows, blocks;
+  int64_t stride;  // elements of one block's sums of one parameter
 };
 
 Cut cut_rows(const OpShapes& shapes) {
@@ -195,7 +206,8 @@ void norm_backward(const OpCall& call, Workers& workers, const Rows& rows_kernel
   workers.parallel_for(c.blocks, [&](int64_t block, int) {
     const int64_t offset = block * c.stride;
     rows_kernel(call, block * c.block_rows, std::min(c.rows, (block + 1) * c.block_rows),
-                sums[0] == nullptr ? nullptr : sums[0] + offset, sums[1] == nullptr ? nullptr : sums[1] + offset);
+                sums[0] == nullptr ? nullptr : sums[0] + offset,
+                sums[1] == nullptr ? nullptr : sums[1] + offset);
   });
   for (size_t p = 0; p < 2; ++p) {
     if (sums[p] == nullptr) continue;

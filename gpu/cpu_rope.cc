@@ -1,8 +1,9 @@
-// Rotary position embedding (Su et al., arXiv:2104.09864) in the rotate-half form, with llama3 scaling of the frequencies.
+// Rotary position embedding (Su et al., arXiv:2104.09864) in the rotate-half form, with llama3 scaling of
+// the frequencies.
 //
-// Positions are cut into blocks of kPositions. A block's first angles go through cos and sin in double; each next position
-// is one rotation further, also in double: 31 rotations lose a few 1e-15, far below fp32. All sequences of the slice and
-// all heads share the block's angles.
+// Positions are cut into blocks of kPositions. A block's first angles go through cos and sin in double; each
+// next position is one rotation further, also in double: 31 rotations lose a few 1e-15, far below fp32. All
+// sequences of the slice and all heads share the block's angles.
 #include "cpu_optim/simd_targets.h"
 #include "gpu/cpu_kernels.h"
 #undef HWY_TARGET_INCLUDE
@@ -21,7 +22,8 @@ namespace sluice::cpu::HWY_NAMESPACE {
 using namespace sluice::HWY_NAMESPACE;
 
 template <class T>
-HWY_INLINE void rotate_head(const T* from, T* to, const float* cosine, const float* sine, size_t half, bool accumulate) {
+HWY_INLINE void rotate_head(const T* from, T* to, const float* cosine, const float* sine, size_t half,
+                            bool accumulate) {
   for_each_vector(half, [&](size_t i, auto lanes) SLUICE_KERNEL {
     const FloatVector c = lanes.load(cosine + i), s = lanes.load(sine + i);
     const FloatVector a = lanes.load(from + i), b = lanes.load(from + half + i);
@@ -60,7 +62,8 @@ constexpr int64_t kPositions = 32;
 
 // Radians per position of the pair `i` of a head.
 double frequency(const OpAttributes& a, int64_t i) {
-  const double plain = std::pow(a.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(a.head_size));
+  const double plain =
+      std::pow(a.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(a.head_size));
   const RopeScaling& s = a.rope_scaling;
   if (s.factor == 1) return plain;
   const double wavelength = 2 * std::numbers::pi / plain;
@@ -70,7 +73,8 @@ double frequency(const OpAttributes& a, int64_t i) {
   return (1 - smooth) * plain / s.factor + smooth * plain;
 }
 
-// One thread's scratch, each array [head_size/2]: the angles of a position, in fp32 and in double, and one step's rotation.
+// One thread's scratch, each array [head_size/2]: the angles of a position, in fp32 and in double, and one
+// step's rotation.
 struct Angles {
   double *cosine, *sine, *step_cosine, *step_sine;
   float *cosine32, *sine32;
@@ -109,7 +113,8 @@ void take_angles(int64_t half, const Angles& a) {
 }
 
 // direction 1: forward; -1: the inverse rotation, which is the transpose.
-void rotate(const OpCall& call, const TensorView& from, const TensorView& to, double direction, Workers& workers) {
+void rotate(const OpCall& call, const TensorView& from, const TensorView& to, double direction,
+            Workers& workers) {
   const OpShapes& shapes = *call.shapes;
   const OpAttributes& attributes = shapes.attributes;
   const int64_t columns = shapes.inputs[0].back(), rows = element_count(shapes.inputs[0]) / columns;

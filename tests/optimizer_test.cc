@@ -1,4 +1,4 @@
-// AdamW, rounding and widening: every vector target against an independent scalar implementation, to the bit.
+// AdamW, rounding and widening: every target against an independent scalar implementation, to the bit.
 #include "cpu_optim/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-// ---- reference: the numerics contract, operation by operation; conversions by exact arithmetic, not by bit tricks ----
+// ---- reference: the numerics contract, operation by operation; conversions by exact arithmetic, not bits ----
 
 // A binary floating-point format with subnormals and infinities.
 struct Format {
@@ -48,7 +48,8 @@ float reference_widen(const Format& f, uint16_t bits) {
   if (magnitude == f.infinity) return static_cast<float>(sign * std::numeric_limits<double>::infinity());
   const int per_exponent = 1 << f.fraction_bits, exponent = magnitude / per_exponent;
   const double steps = magnitude % per_exponent + (exponent > 0 ? per_exponent : 0);
-  return static_cast<float>(sign * std::ldexp(steps, std::max(exponent, 1) - 1 + f.exponent_min - f.fraction_bits));
+  return static_cast<float>(sign *
+                            std::ldexp(steps, std::max(exponent, 1) - 1 + f.exponent_min - f.fraction_bits));
 }
 
 struct State {
@@ -145,9 +146,10 @@ State random_state(size_t elements, DType precision, uint32_t seed) {
   return s;
 }
 
-// Two steps from `start` by apply_adamw, streams `offset` elements off alignment; compares every element with `expected`.
-void check_step(const State& start, const State& expected, DType precision, const AdamWConstants& c, bool decay,
-                size_t offset, Workers& workers) {
+// One step from `start` by apply_adamw, streams `offset` elements off alignment; compares every element
+// with `expected`.
+void check_step(const State& start, const State& expected, DType precision, const AdamWConstants& c,
+                bool decay, size_t offset, Workers& workers) {
   const size_t n = start.master.size();
   Stream<float> master(start.master, 4 * offset), m(start.m, 4 * (offset + 1)), v(start.v, 4 * (offset + 3));
   Stream<uint16_t> gradient16(start.gradient16, 2 * (offset + 5)), weights16(start.weights16, 2 * offset);
@@ -179,7 +181,8 @@ TEST(AdamW, EveryTargetIsBuiltAndChosen) {
   on_every_target([&] { chosen.insert(hwy::GetChosenTarget().GetIndex()); });
   EXPECT_EQ(chosen.size(), hwy::SupportedAndGeneratedTargets().size());
   int vector_targets = 0, scalar = 0;
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) ++(target == HWY_SCALAR ? scalar : vector_targets);
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets())
+    ++(target == HWY_SCALAR ? scalar : vector_targets);
   EXPECT_EQ(scalar, HWY_STATIC_TARGET == HWY_SCALAR ? 1 : 0);
   EXPECT_GE(vector_targets, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 1 : 0);
 }
@@ -194,7 +197,8 @@ TEST(AdamW, EveryLengthAndAlignmentToTheBit) {
       State expected = start;
       reference_step(expected, precision, c, true);
       on_every_target([&] {
-        for (const size_t offset : {0, 1, 7}) check_step(start, expected, precision, c, true, offset, workers);
+        for (const size_t offset : {0, 1, 7})
+          check_step(start, expected, precision, c, true, offset, workers);
       });
     }
   }
@@ -217,8 +221,19 @@ TEST(AdamW, StepsDecayAndScaleToTheBit) {
 
 TEST(AdamW, SpecialValuesToTheBit) {
   using Limits = std::numeric_limits<float>;
-  const float values[] = {0.0f, -0.0f, 1.0f, Limits::denorm_min(), -Limits::denorm_min(), Limits::min(), 1e-41f, -3e-39f,
-                          Limits::max(), -Limits::max(), Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN()};
+  const float values[] = {0.0f,
+                          -0.0f,
+                          1.0f,
+                          Limits::denorm_min(),
+                          -Limits::denorm_min(),
+                          Limits::min(),
+                          1e-41f,
+                          -3e-39f,
+                          Limits::max(),
+                          -Limits::max(),
+                          Limits::infinity(),
+                          -Limits::infinity(),
+                          Limits::quiet_NaN()};
   Workers workers(1);
   const AdamWConstants c = prepare_adamw({}, 3, 3e-4, 1.0, 1.0);
   for (const DType precision : kPrecisions) {
@@ -252,8 +267,9 @@ TEST(AdamW, ThreadsDoNotChangeBits) {
   }
 }
 
-// Against textbook AdamW in double over 50 steps. Per step, fp32 rounds the weight once to within 6e-8 of itself (values
-// up to 2), and the update, at most about lr = 1e-2, to a few 1e-7 of itself: 50 * (1.2e-7 + 1e-2 * 5e-7) < 7e-6.
+// Against textbook AdamW in double over 50 steps. Per step, fp32 rounds the weight once to within 6e-8 of
+// itself (values up to 2), and the update, at most about lr = 1e-2, to a few 1e-7 of itself: 50 * (1.2e-7 +
+// 1e-2 * 5e-7) < 7e-6.
 TEST(AdamW, FollowsDoublePrecision) {
   const AdamWOptions options{0.9, 0.95, 1e-8, 0.1};
   const size_t n = 257;
@@ -274,7 +290,8 @@ TEST(AdamW, FollowsDoublePrecision) {
       wd[i] *= 1 - lr * options.weight_decay;
       md[i] = options.beta1 * md[i] + (1 - options.beta1) * gd;
       vd[i] = options.beta2 * vd[i] + (1 - options.beta2) * gd * gd;
-      const double mh = md[i] / (1 - std::pow(options.beta1, t)), vh = vd[i] / (1 - std::pow(options.beta2, t));
+      const double mh = md[i] / (1 - std::pow(options.beta1, t)),
+                   vh = vd[i] / (1 - std::pow(options.beta2, t));
       wd[i] -= lr * mh / (std::sqrt(vh) + options.epsilon);
     }
   }
@@ -303,7 +320,8 @@ TEST(AdamW, RefreshLeavesStateAndRoundsWeights) {
   for (const DType precision : {DType::bf16, DType::f16}) {
     const State start = random_state(n, precision, 9);
     State s = start;
-    refresh_weights({s.master.data(), s.m.data(), s.v.data(), s.gradient16.data(), s.weights16.data(), precision, n, true},
+    refresh_weights({s.master.data(), s.m.data(), s.v.data(), s.gradient16.data(), s.weights16.data(),
+                     precision, n, true},
                     workers);
     EXPECT_EQ(s.master, start.master);
     EXPECT_EQ(s.m, start.m);
@@ -332,13 +350,20 @@ TEST(Convert, EverySixteenBitValueWidens) {
 TEST(Convert, RoundsToNearestEven) {
   for (const DType precision : {DType::bf16, DType::f16}) {
     const Format& format = precision == DType::bf16 ? kBf16 : kF16;
-    std::vector<float> in = {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(),
-                             std::bit_cast<float>(0x7F800001u), std::bit_cast<float>(0xFFFFFFFFu),  // other NaNs
-                             1e-45f, 3.4028235e38f, 65519.996f, 65520.0f, 1e30f};
+    std::vector<float> in = {std::numeric_limits<float>::quiet_NaN(),
+                             -std::numeric_limits<float>::quiet_NaN(),
+                             std::bit_cast<float>(0x7F800001u),
+                             std::bit_cast<float>(0xFFFFFFFFu),  // other NaNs
+                             1e-45f,
+                             3.4028235e38f,
+                             65519.996f,
+                             65520.0f,
+                             1e30f};
     for (uint32_t code = 0; code < format.infinity; ++code) {
       const float value = reference_widen(format, static_cast<uint16_t>(code));
-      const double next = code + 1 < format.infinity ? reference_widen(format, static_cast<uint16_t>(code + 1))
-                                                     : std::ldexp(2.0, format.exponent_max);
+      const double next = code + 1 < format.infinity
+                              ? reference_widen(format, static_cast<uint16_t>(code + 1))
+                              : std::ldexp(2.0, format.exponent_max);
       const auto tie = static_cast<float>((value + next) / 2);
       for (const float x : {value, tie})
         for (const float y : {x, std::nextafter(x, 0.0f), std::nextafter(x, 1e38f)}) {
@@ -388,7 +413,8 @@ TEST(Norm, AddsInOrder) {
   EXPECT_EQ(reduce_norm({}), 0.0);
   const double pythagoras[] = {9.0, 16.0};
   EXPECT_EQ(reduce_norm(pythagoras), 5.0);
-  const double order[] = {0x1p53, 1.0, 1.0};  // each 1 is lost against 2^53; added from the right they would count
+  const double order[] = {0x1p53, 1.0,
+                          1.0};  // each 1 is lost against 2^53; added from the right they would count
   EXPECT_EQ(reduce_norm(order), std::sqrt(0x1p53));
 }
 

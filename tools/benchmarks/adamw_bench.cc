@@ -1,0 +1,210 @@
+// AdamW against the best kernel with the same memory traffic and no arithmetic.
+//
+//   adamw_bench [--parameters N] [--threads N] [--rounds N]
+//
+// Both run in one process on the same pages, alternating; medians are compared. Data lies in DRAM as in
+// training: shards of 4 Mi parameters, three fp32 planes state_plane_stride apart, 16-bit gradients and
+// weights in buffers of their own. The peer is the fastest of several: streams taken in turn by cache lines
+// or by blocks, ordinary or streaming stores, by the ranges of AdamW or one contiguous part a thread.
+#include "cpu_optim/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tools/benchmarks/adamw_bench.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cpu_optim/optimizer.h"
+#include "cpu_optim/simd-inl.h"
+
+#ifndef SLUICE_ADAMW_BENCH_STREAMS
+#define SLUICE_ADAMW_BENCH_STREAMS
+namespace sluice {
+struct Streams {  // a shard, or a part of one
+  float *master, *first_moment, *second_moment;
+  uint16_t *gradient, *weights;
+};
+}  // namespace sluice
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::HWY_NAMESPACE {
+
+// Reads and writes every stream. The lowest bit of the fp32 values is flipped, since a compiler may drop a
+// store of what was just loaded from there. Streams take turns every kBlock elements.
+template <size_t kBlock, bool kStreaming>
+HWY_INLINE void touch(const Streams& s, size_t elements) {
+  const hn::ScalableTag<uint32_t> d;
+  const hn::CappedTag<uint16_t, kBlock> d16;
+  const auto bit = hn::Set(d, 1u);
+  const auto put = [](auto v, auto tag, auto* p) HWY_ATTR {
+    if constexpr (kStreaming) {
+      hn::Stream(v, tag, p);
+    } else {
+      hn::Store(v, tag, p);
+    }
+  };
+  for (size_t begin = 0; begin < elements; begin += kBlock) {
+    for (float* plane : {s.master, s.first_moment, s.second_moment}) {
+      auto* bits = reinterpret_cast<uint32_t*>(plane) + begin;
+      for (size_t i = 0; i < kBlock; i += hn::Lanes(d))
+        put(hn::Xor(hn::Load(d, bits + i), bit), d, bits + i);
+    }
+    for (size_t i = begin; i < begin + kBlock; i += hn::Lanes(d16))
+      put(hn::Load(d16, s.gradient + i), d16, s.weights + i);
+  }
+}
+
+void touch_interleaved(const Streams& s, size_t elements) { touch<32, false>(s, elements); }
+void touch_blocked(const Streams& s, size_t elements) { touch<16384, false>(s, elements); }
+void touch_streaming(const Streams& s, size_t elements) { touch<32, true>(s, elements); }
+
+}  // namespace sluice::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice {
+namespace {
+
+HWY_EXPORT(touch_interleaved);
+HWY_EXPORT(touch_blocked);
+HWY_EXPORT(touch_streaming);
+
+constexpr uint64_t kShard = 4ull << 20;  // parameters
+constexpr uint64_t kRange = 65536;       // parameters of one task
+constexpr double kBytes = 28;            // of traffic a parameter: 3 x 4 and 2, read and written
+
+// The pages of a run, huge where the system grants it, as the arenas of training.
+std::byte* allocate(uint64_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(p != MAP_FAILED, "out of memory");
+  (void)madvise(p, bytes, MADV_HUGEPAGE);  // advice only
+  return static_cast<std::byte*>(p);
+}
+
+std::vector<Streams> make_shards(uint64_t parameters) {
+  const uint64_t stride = state_plane_stride(kShard), count = parameters / kShard;
+  std::byte* state = allocate(count * 3 * stride);
+  auto* gradient = reinterpret_cast<uint16_t*>(allocate(parameters * 2));
+  auto* weights = reinterpret_cast<uint16_t*>(allocate(parameters * 2));
+  std::vector<Streams> shards;
+  for (uint64_t k = 0; k < count; ++k) {
+    const auto plane = [&](uint64_t p) { return reinterpret_cast<float*>(state + (3 * k + p) * stride); };
+    shards.push_back({plane(0), plane(1), plane(2), gradient + k * kShard, weights + k * kShard});
+    for (uint64_t i = 0; i < kShard; ++i) {
+      plane(0)[i] = plane(1)[i] = plane(2)[i] = 0.5f + static_cast<float>(i % 1024) / 2048;
+      shards.back().gradient[i] = 0x3F00;  // 0.5
+      shards.back().weights[i] = 0;
+    }
+  }
+  return shards;
+}
+
+void run_adamw(const std::vector<Streams>& shards, Workers& workers) {
+  const AdamWConstants constants = prepare_adamw({}, 1000, 1e-6, 1.0, 1.0);
+  for (const Streams& s : shards)
+    apply_adamw(
+        {s.master, s.first_moment, s.second_moment, s.gradient, s.weights, DType::bf16, kShard, true},
+        constants, workers);
+}
+
+using Kernel = void (*)(const Streams&, size_t);
+
+void touch_part(const Streams& s, uint64_t begin, uint64_t end, Kernel kernel) {
+  kernel({s.master + begin, s.first_moment + begin, s.second_moment + begin, s.gradient + begin,
+          s.weights + begin},
+         end - begin);
+}
+
+void touch_by_range(const std::vector<Streams>& shards, Workers& workers, Kernel kernel) {
+  for (const Streams& s : shards)
+    workers.parallel_for(kShard / kRange, [&](int64_t i, int) {
+      const uint64_t begin = static_cast<uint64_t>(i) * kRange;
+      touch_part(s, begin, begin + kRange, kernel);
+    });
+}
+
+// Thread t takes part t of every shard, from its beginning to its end.
+void touch_by_thread(const std::vector<Streams>& shards, Workers& workers, Kernel kernel) {
+  const auto threads = static_cast<uint64_t>(workers.threads()), ranges = kShard / kRange;
+  workers.parallel_for(workers.threads(), [&](int64_t t, int) {
+    const uint64_t begin = ranges * static_cast<uint64_t>(t) / threads * kRange;
+    const uint64_t end = ranges * static_cast<uint64_t>(t + 1) / threads * kRange;
+    for (const Streams& s : shards) touch_part(s, begin, end, kernel);
+  });
+}
+
+struct Contestant {
+  std::string name;
+  std::function<void()> run;
+  std::vector<double> seconds = {};
+  double median() const {
+    std::vector<double> sorted = seconds;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+};
+
+std::vector<Contestant> contestants(const std::vector<Streams>& shards, Workers& workers) {
+  std::vector<Contestant> all = {{"AdamW", [&shards, &workers] { run_adamw(shards, workers); }}};
+  const std::pair<const char*, Kernel> kernels[] = {
+      {"interleaved", HWY_DYNAMIC_DISPATCH(touch_interleaved)},
+      {"blocked", HWY_DYNAMIC_DISPATCH(touch_blocked)},
+      {"streaming stores", HWY_DYNAMIC_DISPATCH(touch_streaming)}};
+  for (const auto& [name, kernel] : kernels) {
+    all.push_back({fmt::format("traffic, {}, by range", name),
+                   [&shards, &workers, k = kernel] { touch_by_range(shards, workers, k); }});
+    all.push_back({fmt::format("traffic, {}, by thread", name),
+                   [&shards, &workers, k = kernel] { touch_by_thread(shards, workers, k); }});
+  }
+  return all;
+}
+
+// Prints every rate and AdamW's ratio to the best peer.
+void compare(uint64_t parameters, int threads, int rounds) {
+  const std::vector<Streams> shards = make_shards(parameters);
+  Workers workers(threads);
+  std::vector<Contestant> all = contestants(shards, workers);
+  for (int round = 0; round <= rounds; ++round)
+    for (Contestant& c : all) {
+      const auto begin = std::chrono::steady_clock::now();
+      c.run();
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+      if (round > 0) c.seconds.push_back(taken.count());  // the first round warms up
+    }
+  double best = 1e300;
+  fmt::print("{} Mi parameters, {} threads, {} rounds, medians\n", parameters >> 20, threads, rounds);
+  for (const Contestant& c : all) {
+    const double rate = static_cast<double>(parameters) / c.median();
+    fmt::print("  {:<38} {:6.2f} G parameters/s {:7.1f} GB/s\n", c.name, rate / 1e9, rate * kBytes / 1e9);
+    if (&c != &all.front()) best = std::min(best, c.median());
+  }
+  fmt::print("AdamW / best kernel with the same traffic: {:.3f} (bar 0.9)\n", best / all.front().median());
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  uint64_t parameters = 64ull << 20;
+  int threads = static_cast<int>(std::thread::hardware_concurrency()), rounds = 15;
+  CLI::App app("AdamW against the best kernel with the same memory traffic and no arithmetic.");
+  app.add_option("--parameters", parameters, "parameters, rounded up to shards of 4 Mi")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--threads", threads, "threads")->check(CLI::PositiveNumber);
+  app.add_option("--rounds", rounds, "timed rounds")->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
+  sluice::compare((parameters + sluice::kShard - 1) / sluice::kShard * sluice::kShard, threads, rounds);
+  return 0;
+}
+#endif
