@@ -1,0 +1,239 @@
+// Hugging Face directories: names and prefixes, shards and their index, the check against a model, and
+// exports.
+#include "models/hf_weights.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "models/hf_export.h"
+#include "tests/format_test_support.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+class HfWeightsTest : public FormatTest {
+ protected:
+  void write_weights(const std::string& file, const std::vector<TensorSpec>& specs) const {
+    SafetensorsWriter writer(path(file), specs, {}, kExportAlignment);
+    float value = 0;
+    for (const TensorSpec& spec : specs)
+      for (int64_t i = 0; i < element_count(spec.shape); ++i, ++value)
+        writer.write(&value, dtype_bytes(spec.dtype));
+    writer.finish();
+  }
+  void write_index(const std::string& weight_map) const {
+    write_file("model.safetensors.index.json",
+               R"({"metadata":{"total_size":8},"weight_map":)" + weight_map + "}");
+  }
+  void rejects_index(const std::string& weight_map, const std::string& part) const {
+    SCOPED_TRACE(weight_map);
+    write_index(weight_map);
+    expect_error(ExitCode::malformed_file, {part}, [&] { HfWeights::open(directory.string(), "llama"); });
+  }
+};
+
+Model model_of(const std::vector<std::pair<std::string, Shape>>& parameters) {
+  Model model;
+  for (const auto& [name, shape] : parameters) model.groups.push_back({name, true, {{name, shape}}});
+  return model;
+}
+
+TEST_F(HfWeightsTest, Gpt2PrefixAndBuffersAreResolved) {
+  write_weights("model.safetensors", {{"transformer.wte.weight", DType::f32, {2, 2}},
+                                      {"transformer.h.0.ln_1.bias", DType::f32, {3}},
+                                      {"transformer.h.0.attn.bias", DType::f32, {1, 1, 2, 2}},
+                                      {"transformer.h.11.attn.masked_bias", DType::f32, {}},
+                                      {"lm_head.weight", DType::f32, {2, 2}}});
+  const HfWeights weights = HfWeights::open(directory.string(), "gpt2");
+  EXPECT_EQ(weights.names(), (std::vector<std::string>{"h.0.ln_1.bias", "lm_head.weight", "wte.weight"}));
+  float values[2];
+  weights.read("h.0.ln_1.bias", 1, 2, values);
+  EXPECT_EQ(values[0], 5.0f);
+  EXPECT_EQ(values[1], 6.0f);
+  check_weights(weights, model_of({{"wte.weight", {2, 2}},
+                                   {"h.0.ln_1.bias", {3}}}));  // the stored head is passed over
+}
+
+TEST_F(HfWeightsTest, AParameterWithAndWithoutPrefixIsRejected) {
+  write_weights("model.safetensors",
+                {{"transformer.wte.weight", DType::f32, {1}}, {"wte.weight", DType::f32, {1}}});
+  expect_error(ExitCode::malformed_file, {"'wte.weight' both with and without"},
+               [&] { HfWeights::open(directory.string(), "gpt2"); });
+}
+
+TEST_F(HfWeightsTest, LlamaFrequenciesAreIgnored) {
+  write_weights("model.safetensors", {{"model.layers.0.self_attn.rotary_emb.inv_freq", DType::f32, {4}},
+                                      {"model.norm.weight", DType::f32, {2}}});
+  EXPECT_EQ(HfWeights::open(directory.string(), "llama").names(),
+            (std::vector<std::string>{"model.norm.weight"}));
+}
+
+TEST_F(HfWeightsTest, CheckListsAllThatDoesNotFit) {
+  std::vector<TensorSpec> specs = {
+      {"good", DType::f32, {1}}, {"shape", DType::f32, {2, 3}}, {"type", DType::i32, {1}}};
+  for (int i = 0; i < 12; ++i) specs.push_back({fmt::format("extra\n{:02}", i), DType::f32, {1}});
+  write_weights("model.safetensors", specs);
+  const HfWeights weights = HfWeights::open(directory.string(), "llama");
+  expect_error(
+      ExitCode::malformed_file,
+      {"2 missing (gone, lm_head.weight)", "12 unknown (extra\\x0a00, ", "extra\\x0a09 and 2 more)",
+       "1 of another shape (shape [2, 3] instead of [3, 2])", "1 not floating-point (type I32)"},
+      [&] {
+        check_weights(
+            weights,
+            model_of(
+                {{"good", {1}}, {"shape", {3, 2}}, {"type", {1}}, {"gone", {1}}, {"lm_head.weight", {1}}}));
+      });
+}
+
+TEST_F(HfWeightsTest, ShardsAreFoundThroughTheIndex) {
+  write_weights("model-00001-of-00002.safetensors", {{"a", DType::f32, {2}}});
+  write_weights("model-00002-of-00002.safetensors", {{"b", DType::f32, {3}}, {"c", DType::f32, {1}}});
+  write_index(R"({"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors",
+                  "c":"model-00002-of-00002.safetensors"})");
+  const HfWeights weights = HfWeights::open(directory.string(), "llama");
+  EXPECT_EQ(weights.names(), (std::vector<std::string>{"a", "b", "c"}));
+  float value = 0;
+  weights.read("c", 0, 1, &value);
+  EXPECT_EQ(value, 3.0f);
+  check_weights(weights, model_of({{"a", {2}}, {"b", {3}}, {"c", {1}}}));
+}
+
+TEST_F(HfWeightsTest, IndexesThatLieOrLeaveTheDirectoryAreRejected) {
+  write_weights("one.safetensors", {{"a", DType::f32, {1}}});
+  write_weights("two.safetensors", {{"a", DType::f32, {1}}, {"b", DType::f32, {1}}});
+  rejects_index(R"({"a":"../one.safetensors"})", "no bare file name");
+  rejects_index(R"({"a":"/etc/passwd"})", "no bare file name");
+  rejects_index(R"({"a":"sub/one.safetensors"})", "no bare file name");
+  rejects_index(R"({"a":".."})", "no bare file name");
+  rejects_index(R"({"a":"."})", "no bare file name");
+  rejects_index(R"({"a":""})", "no bare file name");
+  rejects_index(R"({"a":"one.safetensors\u0000"})", "'one.safetensors\\x00', which is no bare file name");
+  rejects_index(R"({"a":7})", "weight_map of 'a' is not a file name");
+  rejects_index(R"({"a":"one.safetensors","a":"two.safetensors"})", "'a' twice");
+  rejects_index(R"({"a":"three.safetensors"})", "three.safetensors, which is not there");
+  rejects_index(R"({"b":"one.safetensors"})", "'b' is in one.safetensors, where it is not");
+  rejects_index(R"({"a":"two.safetensors"})", "two.safetensors holds 'b'");
+  rejects_index(R"({"a":"one.safetensors","b":"two.safetensors"})", "two.safetensors holds 'a'");
+  rejects_index("{}", "weight_map is empty");
+  rejects_index("[]", "no weight_map");
+  rejects_index("{", "not valid JSON");
+  rejects_index(std::string(1000, '[') + std::string(1000, ']'), "nested too deeply");
+}
+
+TEST_F(HfWeightsTest, LinksInsideAreFollowedAndLinksOutAreNot) {
+  fs::create_directory(directory / "in");
+  write_weights("outside.safetensors", {{"a", DType::f32, {1}}});
+  write_weights("in/real.safetensors", {{"a", DType::f32, {1}}});
+  fs::create_symlink("real.safetensors", directory / "in/inner.safetensors");
+  fs::create_symlink("../outside.safetensors", directory / "in/outer.safetensors");
+  const auto open = [&](const std::string& file) {
+    write_file("in/model.safetensors.index.json", R"({"weight_map":{"a":")" + file + "\"}}");
+    return HfWeights::open(path("in"), "llama");
+  };
+  EXPECT_EQ(open("inner.safetensors").names().size(), 1u);
+  expect_error(ExitCode::malformed_file, {"outer.safetensors, a link that leaves the directory"},
+               [&] { open("outer.safetensors"); });
+}
+
+TEST_F(HfWeightsTest, DirectoriesWithoutReadableWeights) {
+  EXPECT_FALSE(has_weights(directory.string()));
+  EXPECT_FALSE(has_weights(path("absent")));
+  expect_error(ExitCode::usage, {"holds neither"}, [&] { HfWeights::open(directory.string(), "gpt2"); });
+  write_file("pytorch_model.bin", "pickle");
+  expect_error(ExitCode::malformed_file, {"pytorch_model.bin only"},
+               [&] { has_weights(directory.string()); });
+  write_weights("model.safetensors", {});
+  EXPECT_TRUE(has_weights(directory.string()));
+}
+
+// Element i of tensor t.
+float exported(size_t t, uint64_t i) {
+  return static_cast<float>(t + 1) + static_cast<float>(i % 1021) / 1024;
+}
+
+const ReadTensor kExported = [](size_t t, uint64_t first, uint64_t count, float* out) {
+  for (uint64_t i = 0; i < count; ++i) out[i] = exported(t, first + i);
+};
+
+TEST_F(HfWeightsTest, ExportRoundTripsInEveryType) {
+  const std::vector<ExportTensor> tensors = {{"wte.weight", {1025, 1024}},
+                                             {"ln_f.bias", {7}}};  // above one piece of 2^20
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const std::string to = path(dtype_name(dtype));
+    write_hf_directory(to, tensors, {.dtype = dtype, .config_json = "{}"}, kExported);
+    EXPECT_TRUE(fs::exists(to + "/model.safetensors"));
+    EXPECT_FALSE(fs::exists(to + "/model.safetensors.index.json"));
+    const HfWeights weights = HfWeights::open(to, "gpt2");
+    check_weights(weights, model_of({{"wte.weight", {1025, 1024}}, {"ln_f.bias", {7}}}));
+    std::vector<float> values(1025 * 1024);
+    weights.read("wte.weight", 0, values.size(), values.data());
+    // Values in [1, 2) with ten bits of fraction: exact in fp32 and fp16, which has ten; bf16 has seven, to
+    // nearest even.
+    for (uint64_t i = 0; i < values.size(); ++i) {
+      const float exact = exported(0, i);
+      const float expected = dtype == DType::bf16 ? std::nearbyint(exact * 128) / 128 : exact;
+      ASSERT_EQ(values[i], expected) << i;
+    }
+  }
+}
+
+TEST_F(HfWeightsTest, ExportShardsAndCopiesTheTokenizer) {
+  fs::create_directory(directory / "source");
+  write_file("source/tokenizer.json", "tokens");
+  write_file("source/merges.txt", "");
+  write_file("source/secret.txt", "no");
+  const std::vector<ExportTensor> tensors = {{"a", {6}}, {"b", {100}}, {"c", {5}}, {"d", {5}}, {"e", {1}}};
+  const ExportOptions options{.dtype = DType::f32,
+                              .shard_bytes_max = 40,
+                              .config_json = "{\"model_type\": \"gpt2\"}",
+                              .tokenizer_directory = path("source")};
+  write_hf_directory(path("to"), tensors, options, kExported);
+  const auto index = nlohmann::json::parse(read_file("to/model.safetensors.index.json"));
+  EXPECT_EQ(index["metadata"]["total_size"], 4 * 117);
+  EXPECT_EQ(index["weight_map"], nlohmann::json({{"a", "model-00001-of-00004.safetensors"},
+                                                 {"b", "model-00002-of-00004.safetensors"},
+                                                 {"c", "model-00003-of-00004.safetensors"},
+                                                 {"d", "model-00003-of-00004.safetensors"},
+                                                 {"e", "model-00004-of-00004.safetensors"}}));
+  EXPECT_EQ(read_file("to/config.json"), options.config_json);
+  EXPECT_EQ(read_file("to/tokenizer.json"), "tokens");
+  EXPECT_TRUE(fs::exists(path("to/merges.txt")));
+  EXPECT_FALSE(fs::exists(path("to/secret.txt")));
+  const HfWeights weights = HfWeights::open(path("to"), "llama");
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    float value = 0;
+    weights.read(tensors[t].name, 0, 1, &value);
+    EXPECT_EQ(value, exported(t, 0));
+  }
+}
+
+TEST_F(HfWeightsTest, ExportRefusesWhatItWouldSpoil) {
+  const std::vector<ExportTensor> tensors = {{"a", {2}}};
+  write_file("model-00001-of-00002.safetensors", "");
+  expect_error(ExitCode::usage, {"holds weights already"},
+               [&] { write_hf_directory(directory.string(), tensors, {}, kExported); });
+  write_file("file", "");
+  expect_error(ExitCode::environment, {"cannot create"},
+               [&] { write_hf_directory(path("file/below"), tensors, {}, kExported); });
+  const auto value = [](float v) {
+    return [v](size_t, uint64_t, uint64_t count, float* out) { std::fill_n(out, count, v); };
+  };
+  const ExportOptions half{.dtype = DType::f16};
+  expect_error(ExitCode::numerics, {"tensor a holds 65520"},
+               [&] { write_hf_directory(path("big"), tensors, half, value(65520)); });
+  EXPECT_FALSE(fs::exists(path("big/model.safetensors")));
+  write_hf_directory(path("fits"), tensors, half, value(std::nextafter(65520.0f, 0.0f)));
+  float read = 0;
+  HfWeights::open(path("fits"), "gpt2").read("a", 1, 1, &read);
+  EXPECT_EQ(read, 65504.0f);
+}
+
+}  // namespace
+}  // namespace sluice
