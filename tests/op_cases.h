@@ -1,0 +1,343 @@
+// Op cases and the harness that runs one op on one device in guarded memory; op_conformance_test.cc uses
+// every case in several ways, as ggml's test-backend-ops does. A new op needs one line in op_cases().
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gpu/device.h"
+#include "gpu/reference_convert.h"
+
+namespace sluice {
+
+struct OpCase {
+  std::string name;
+  OpKind kind;
+  OpAttributes attributes;
+  std::vector<Shape> inputs, parameters;
+  double scale = 1, shift = 0;  // inputs are uniform in shift +- scale
+  bool large = false;           // only one precision, no finite differences
+};
+
+inline std::vector<OpCase> op_cases() {
+  const OpAttributes none;
+  const OpAttributes norm{.epsilon = 1e-5}, out_in{.weight_out_in = true}, t37{.sequence = 37};
+  const OpAttributes h5{.sequence = 37, .heads = 5, .kv_heads = 5, .head_size = 32, .rope_theta = 10000};
+  const OpAttributes h4_2{.sequence = 37, .heads = 4, .kv_heads = 2, .head_size = 32};
+  const OpAttributes h5_1{.sequence = 19, .heads = 5, .kv_heads = 1, .head_size = 9};
+  const OpAttributes h2{.sequence = 130, .heads = 2, .kv_heads = 2, .head_size = 64};
+  const OpAttributes single{.sequence = 1, .heads = 3, .kv_heads = 3, .head_size = 6, .rope_theta = 10000};
+  const OpAttributes tiny{.sequence = 5, .heads = 2, .kv_heads = 2, .head_size = 6, .rope_theta = 100};
+  // Wavelengths from 6 to 2 million positions: all three branches of llama3's scaling.
+  const RopeScaling llama3{.factor = 8, .low = 1, .high = 4, .original_context = 64};
+  const OpAttributes scaled{
+      .sequence = 37, .heads = 3, .head_size = 32, .rope_theta = 500000, .rope_scaling = llama3};
+  using enum OpKind;
+  return {
+      {"embedding", embedding, none, {{74}}, {{300, 40}}},
+      {"embedding_positions", embedding, t37, {{74}}, {{300, 40}, {37, 40}}},
+      {"embedding_spare_positions", embedding, t37, {{37}}, {{300, 33}, {50, 33}}},
+      {"embedding_one_row", embedding, none, {{1}}, {{7, 5}}},
+      {"layer_norm", layer_norm, norm, {{74, 160}}, {{160}, {160}}},
+      {"layer_norm_one_row", layer_norm, norm, {{1, 7}}, {{7}, {7}}},
+      {"layer_norm_far_mean", layer_norm, norm, {{37, 33}}, {{33}, {33}}, 1, 8},
+      {"layer_norm_many_rows", layer_norm, norm, {{300, 65}}, {{65}, {65}}},
+      {"rms_norm", rms_norm, norm, {{74, 160}}, {{160}}},
+      {"rms_norm_one_row", rms_norm, norm, {{1, 7}}, {{7}}},
+      {"rms_norm_odd", rms_norm, norm, {{37, 33}}, {{33}}, 2},
+      {"rms_norm_many_rows", rms_norm, norm, {{300, 65}}, {{65}}},
+      {"linear", linear, none, {{37, 40}}, {{40, 24}}},
+      {"linear_bias", linear, none, {{37, 160}}, {{160, 48}, {48}}},
+      {"linear_out_in", linear, out_in, {{37, 40}}, {{24, 40}}},
+      {"linear_out_in_bias", linear, out_in, {{5, 33}}, {{17, 33}, {17}}},
+      {"linear_odd", linear, none, {{5, 33}}, {{33, 17}, {17}}},
+      {"linear_one_row", linear, none, {{1, 3}}, {{3, 1}, {1}}},
+      {"linear_one_row_out_in", linear, out_in, {{1, 160}}, {{300, 160}}},
+      {"linear_tiles", linear, none, {{300, 161}}, {{161, 600}, {600}}},
+      {"linear_tiles_out_in", linear, out_in, {{515, 161}}, {{300, 161}}},
+      {"gelu", gelu, none, {{37, 33}}, {}, 6},
+      {"gelu_one", gelu, none, {{1, 1}}, {}},
+      {"gelu_many", gelu, none, {{74, 1000}}, {}, 3},
+      {"swiglu", swiglu, none, {{37, 33}, {37, 33}}, {}, 6},
+      {"swiglu_one", swiglu, none, {{1, 1}, {1, 1}}, {}},
+      {"swiglu_many", swiglu, none, {{74, 1000}, {74, 1000}}, {}, 3},
+      {"rope", rope, h5, {{74, 160}}, {}},
+      {"rope_tiny", rope, tiny, {{5, 12}}, {}},
+      {"rope_one_row", rope, single, {{1, 18}}, {}},
+      {"rope_llama3", rope, scaled, {{37, 96}}, {}},
+      {"attention", attention, h5, {{74, 160}, {74, 160}, {74, 160}}, {}},
+      {"attention_packed", attention, h5, {{74, 480}}, {}},
+      {"attention_grouped", attention, h4_2, {{74, 128}, {74, 64}, {74, 64}}, {}, 2},
+      {"attention_packed_grouped", attention, h4_2, {{74, 256}}, {}},
+      {"attention_multi_query", attention, h5_1, {{38, 45}, {38, 9}, {38, 9}}, {}, 3},
+      {"attention_one_row", attention, single, {{1, 54}}, {}},
+      {"attention_one_token_sequences", attention, single, {{4, 54}}, {}},
+      {"attention_long", attention, h2, {{260, 384}}, {}, 2},
+      {"add", add, none, {{37, 33}, {37, 33}}, {}},
+      {"add_one", add, none, {{1, 1}, {1, 1}}, {}},
+      {"add_many", add, none, {{74, 1000}, {74, 1000}}, {}},
+      {"cross_entropy", linear_cross_entropy, none, {{37, 40}, {37}}, {{300, 40}}},
+      {"cross_entropy_one_row", linear_cross_entropy, none, {{1, 5}, {1}}, {{7, 5}}},
+      {"cross_entropy_odd", linear_cross_entropy, none, {{74, 33}, {74}}, {{1031, 33}}},
+      // cross_entropy_chunk(32769) = 512: a whole chunk and a part of one.
+      {"cross_entropy_chunks", linear_cross_entropy, none, {{520, 8}, {520}}, {{32769, 8}}, 1, 0, true},
+  };
+}
+
+// Memory with a guard band on either side, aligned to 64 bytes as workspaces and placed ranges are.
+class Guarded {
+ public:
+  Guarded(uint64_t bytes, uint8_t fill) : bytes_(bytes), storage_(bytes + 2 * kBand + kAlignment, kPattern) {
+    const auto address = reinterpret_cast<uintptr_t>(storage_.data()) + kBand;
+    offset_ = kBand + (kAlignment - address % kAlignment) % kAlignment;
+    std::memset(data(), fill, bytes);
+  }
+  Guarded(Guarded&&) = default;  // keeps the storage's address
+  Guarded(const Guarded&) = delete;
+
+  void* data() { return storage_.data() + offset_; }
+  const void* data() const { return storage_.data() + offset_; }
+  uint64_t bytes() const { return bytes_; }
+  void freeze() { frozen_ = storage_; }
+  bool unchanged() const { return frozen_ == storage_; }
+  bool bands_intact() const {
+    for (size_t i = 0; i < storage_.size(); ++i)
+      if ((i < offset_ || i >= offset_ + bytes_) && storage_[i] != kPattern) return false;
+    return true;
+  }
+
+ private:
+  static constexpr uint64_t kBand = 256, kAlignment = 64;
+  static constexpr uint8_t kPattern = 0xA5;
+  uint64_t bytes_, offset_ = 0;
+  std::vector<uint8_t> storage_, frozen_;
+};
+
+constexpr uint8_t kPoison = 0xFF;  // not a number in every floating-point type, -1 as an index
+
+inline std::vector<double> read_values(const void* data, DType type, int64_t count) {
+  std::vector<double> out(static_cast<size_t>(count));
+  if (type == DType::f64) {
+    std::memcpy(out.data(), data, out.size() * sizeof(double));
+    return out;
+  }
+  reference::with_precision(type, [&]<typename T>(T) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = reference::widen(static_cast<const T*>(data)[i]);
+  });
+  return out;
+}
+
+inline void write_value(void* data, DType type, int64_t i, double value) {
+  reference::with_precision(type,
+                            [&]<typename T>(T) { static_cast<T*>(data)[i] = reference::narrow<T>(value); });
+}
+
+// Uniform in shift +- scale, then rounded to the type. The generator's raw output is specified by the
+// standard.
+inline Guarded random_tensor(const Shape& shape, DType type, uint32_t seed, double scale, double shift) {
+  const int64_t count = element_count(shape);
+  Guarded out(static_cast<uint64_t>(count) * dtype_bytes(type), 0);
+  std::mt19937 generator(seed);
+  for (int64_t i = 0; i < count; ++i)
+    write_value(out.data(), type, i, shift + scale * (generator() * 0x1p-31 - 1));
+  return out;
+}
+
+// Token ids below `vocabulary`; as labels, every fifth from the third is ignored.
+inline Guarded random_indices(int64_t count, int64_t vocabulary, uint32_t seed, bool labels) {
+  Guarded out(static_cast<uint64_t>(count) * sizeof(int32_t), 0);
+  std::mt19937 generator(seed);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto token = static_cast<int32_t>(generator() % static_cast<uint64_t>(vocabulary));
+    static_cast<int32_t*>(out.data())[i] = labels && i % 5 == 2 ? kIgnoreLabel : token;
+  }
+  return out;
+}
+
+inline std::vector<TensorView> views(std::vector<Guarded>& tensors) {
+  std::vector<TensorView> out;
+  for (Guarded& tensor : tensors) out.push_back({tensor.data()});
+  return out;
+}
+
+// What an op reads: inputs, parameters and gradients of outputs. Frozen after filling.
+struct Operands {
+  OpShapes shapes;
+  std::vector<DType> output_types;
+  std::vector<Guarded> inputs, parameters, output_gradients;
+
+  Operands(const OpCase& c, DType precision)
+      : shapes{c.kind, c.attributes, precision, c.inputs, {}, c.parameters} {
+    op_rule(c.kind).infer(shapes, shapes.outputs, output_types);
+    uint32_t seed = 1;
+    for (size_t i = 0; i < c.inputs.size(); ++i) {
+      if (is_index(i))
+        inputs.push_back(random_indices(element_count(c.inputs[i]), c.parameters[0][0], seed++, i == 1));
+      else
+        inputs.push_back(random_tensor(c.inputs[i], precision, seed++, c.scale, c.shift));
+    }
+    // Norm weights lie around 1; matrix columns are of length about 1, so that results are of the inputs'
+    // size.
+    const bool norm = c.kind == OpKind::layer_norm || c.kind == OpKind::rms_norm;
+    for (size_t i = 0; i < c.parameters.size(); ++i) {
+      const bool matrix = i == 0 && (c.kind == OpKind::linear || c.kind == OpKind::linear_cross_entropy);
+      const double columns = matrix ? static_cast<double>(c.inputs[0][1]) : 3;
+      parameters.push_back(
+          random_tensor(c.parameters[i], precision, seed++, std::sqrt(3 / columns), norm && i == 0 ? 1 : 0));
+    }
+    for (size_t i = 0; i < shapes.outputs.size(); ++i)
+      if (op_rule(c.kind).gradient_outputs >> i & 1)
+        output_gradients.push_back(random_tensor(shapes.outputs[i], precision, seed++, 1, 0));
+    freeze();
+  }
+
+  bool is_index(size_t input) const {
+    return (shapes.kind == OpKind::embedding && input == 0) ||
+           (shapes.kind == OpKind::linear_cross_entropy && input == 1);
+  }
+  void freeze() {
+    for (auto* tensors : {&inputs, &parameters, &output_gradients})
+      for (Guarded& tensor : *tensors) tensor.freeze();
+  }
+  void expect_unchanged() {
+    for (auto* tensors : {&inputs, &parameters, &output_gradients})
+      for (Guarded& tensor : *tensors)
+        EXPECT_TRUE(tensor.unchanged()) << "an operand that is only read was written";
+  }
+};
+
+// A named result, widened to double.
+struct Result {
+  std::string name;
+  DType type;
+  std::vector<double> values;
+};
+
+constexpr double kLossBefore = 1.5;  // what the loss is added to
+constexpr float kSeed = 4;           // gradient_seed: keeps gradients of logits among fp16's normal numbers
+
+// Poisoned outputs, but for the loss.
+inline std::vector<Guarded> make_outputs(const Operands& operands) {
+  std::vector<Guarded> outputs;
+  for (size_t i = 0; i < operands.output_types.size(); ++i) {
+    const DType type = operands.output_types[i];
+    outputs.emplace_back(
+        static_cast<uint64_t>(element_count(operands.shapes.outputs[i])) * dtype_bytes(type), kPoison);
+    if (type == DType::f64) *static_cast<double*>(outputs.back().data()) = kLossBefore;
+  }
+  return outputs;
+}
+
+inline std::vector<Guarded> run_forward(Device& device, Operands& operands) {
+  std::vector<Guarded> outputs = make_outputs(operands);
+  Guarded workspace(device.workspace_bytes(operands.shapes, Pass::forward), kPoison);
+  const auto input_views = views(operands.inputs), parameter_views = views(operands.parameters);
+  const auto output_views = views(outputs);
+  OpCall call{.shapes = &operands.shapes, .inputs = input_views, .outputs = output_views};
+  call.parameters = parameter_views;
+  call.workspace = static_cast<std::byte*>(workspace.data());
+  device.forward(call);
+  operands.expect_unchanged();
+  EXPECT_TRUE(workspace.bands_intact()) << "forward wrote outside of its workspace";
+  for (Guarded& output : outputs) EXPECT_TRUE(output.bands_intact()) << "forward wrote outside of an output";
+  return outputs;
+}
+
+inline std::vector<Result> results_of(const Operands& operands, const std::vector<Guarded>& outputs) {
+  std::vector<Result> results;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const DType type = operands.output_types[i];
+    const int64_t count = element_count(operands.shapes.outputs[i]);
+    results.push_back({"output " + std::to_string(i), type, read_values(outputs[i].data(), type, count)});
+  }
+  return results;
+}
+
+struct BackwardOptions {
+  bool accumulate = false;  // add to input gradients, which begin with random values (zeros if `from_zero`)
+  bool from_zero = false;   // parameter gradients, too, begin at zero
+  uint32_t without_inputs = 0;      // bit i: no gradient of input i is wanted
+  uint32_t without_parameters = 0;  // bit i: parameter i is frozen
+};
+
+// The gradients that a backward writes, guarded, with a result (still empty) for each, and the views of a
+// call on them.
+struct Gradients {
+  std::vector<Guarded> tensors;
+  std::vector<Result> results;
+  std::vector<TensorView> inputs, parameters;
+  Guarded loss{sizeof(double), 0};
+
+  Gradients(const OpShapes& shapes, const BackwardOptions& options)
+      : inputs(shapes.inputs.size()), parameters(shapes.parameters.size()) {
+    const uint32_t wanted = op_rule(shapes.kind).gradient_inputs & ~options.without_inputs;
+    const double spread = options.from_zero ? 0 : 1;
+    for (uint32_t i = 0; i < inputs.size(); ++i) {
+      if ((wanted >> i & 1) == 0) continue;
+      tensors.push_back(random_tensor(shapes.inputs[i], shapes.precision, 101 + i, spread, 0));
+      Guarded& tensor = tensors.back();
+      if (!options.accumulate) std::memset(tensor.data(), kPoison, tensor.bytes());
+      inputs[i] = {tensor.data(), options.accumulate};
+      results.push_back({"gradient of input " + std::to_string(i), shapes.precision, {}});
+    }
+    for (uint32_t i = 0; i < parameters.size(); ++i) {
+      if (options.without_parameters >> i & 1) continue;
+      tensors.push_back(random_tensor(shapes.parameters[i], DType::f32, 201 + i, spread, 0));
+      parameters[i] = {tensors.back().data()};
+      results.push_back({"gradient of parameter " + std::to_string(i), DType::f32, {}});
+    }
+    *static_cast<double*>(loss.data()) = kLossBefore;
+  }
+
+  // The results with what was written; bands are checked.
+  std::vector<Result> collect(bool with_loss) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_TRUE(tensors[i].bands_intact()) << "backward wrote outside of the " << results[i].name;
+      const uint64_t count = tensors[i].bytes() / dtype_bytes(results[i].type);
+      results[i].values = read_values(tensors[i].data(), results[i].type, static_cast<int64_t>(count));
+    }
+    EXPECT_TRUE(loss.bands_intact()) << "backward wrote outside of the loss";
+    if (with_loss) results.push_back({"loss", DType::f64, read_values(loss.data(), DType::f64, 1)});
+    return results;
+  }
+};
+
+// Gradients of the inputs and parameters that were asked for, then the loss if there is one. `saved` are the
+// outputs of a forward; inputs and outputs that backward does not read by the op's table are not passed.
+inline std::vector<Result> run_backward(Device& device, Operands& operands, std::vector<Guarded>& saved,
+                                        const BackwardOptions& options = {}) {
+  const OpShapes& shapes = operands.shapes;
+  const OpRule& rule = op_rule(shapes.kind);
+  Gradients gradients(shapes, options);
+  std::vector<TensorView> inputs = views(operands.inputs), outputs(saved.size()),
+                          output_gradients(saved.size());
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if ((rule.backward_reads_inputs >> i & 1) == 0) inputs[i].data = nullptr;
+  for (size_t i = 0, next = 0; i < saved.size(); ++i) {
+    saved[i].freeze();
+    if (rule.backward_reads_outputs >> i & 1) outputs[i].data = saved[i].data();
+    if (rule.gradient_outputs >> i & 1) output_gradients[i].data = operands.output_gradients[next++].data();
+  }
+  const bool loss = operands.output_types[0] == DType::f64;
+  if (loss) outputs[0].data = gradients.loss.data();
+  Guarded workspace(device.workspace_bytes(shapes, Pass::backward), kPoison);
+  const auto parameters = views(operands.parameters);
+  OpCall call{.shapes = &shapes, .inputs = inputs, .outputs = outputs, .parameters = parameters};
+  call.output_gradients = output_gradients;
+  call.input_gradients = gradients.inputs;
+  call.parameter_gradients = gradients.parameters;
+  call.workspace = static_cast<std::byte*>(workspace.data());
+  call.gradient_seed = loss ? kSeed : 0;
+  device.backward(call);
+  operands.expect_unchanged();
+  for (Guarded& output : saved) EXPECT_TRUE(output.unchanged()) << "backward wrote to a saved output";
+  EXPECT_TRUE(workspace.bands_intact()) << "backward wrote outside of its workspace";
+  return gradients.collect(loss);
+}
+
+}  // namespace sluice

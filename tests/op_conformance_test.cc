@@ -1,0 +1,229 @@
+// Every device runs every op as the reference device does, and the reference device does what the formulas
+// say.
+//
+// Tolerances. Data are of size one. `largest` is the largest magnitude of the oracle's tensor.
+// - fp32 results: 1e-5 * largest + 1e-6. Sums of up to 1000 products in fp32 err by about sqrt(1000) * 2^-24
+// = 2e-6 of
+//   their terms' size; the rest is for exp, tanh and cancellation.
+// - 16-bit results: in addition one step of the type (2^-7 or 2^-10 of the value, 2^-24 below fp16's normal
+// numbers),
+//   since an error in fp32 can tip a rounding.
+// - attention and the loss, 16-bit, backward: in addition 2^-7 or 2^-10 of `largest`, since a device may
+// round
+//   probabilities and logit gradients to the working precision before it multiplies them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <numbers>
+
+#include "tests/op_cases.h"
+
+namespace sluice {
+namespace {
+
+struct DeviceEntry {
+  const char* name;
+  std::function<std::unique_ptr<Device>(int threads)> make;
+};
+
+// A new device is one line. The first is the oracle; it knows no threads.
+std::vector<DeviceEntry> devices() {
+  return {
+      {"reference", [](int) { return make_reference_device(); }},
+      {"cpu", [](int threads) { return make_cpu_device(threads); }},
+  };
+}
+
+std::vector<DeviceEntry> devices_to_judge() {
+  std::vector<DeviceEntry> out = devices();
+  out.erase(out.begin());
+  return out;
+}
+
+std::vector<DType> precisions(const OpCase& c) {
+  if (c.large) return {DType::f32};
+  return {DType::f32, DType::bf16, DType::f16};
+}
+
+class OpConformance : public testing::TestWithParam<OpCase> {};
+
+double step_of(DType type) { return type == DType::bf16 ? 0x1p-7 : type == DType::f16 ? 0x1p-10 : 0; }
+
+// See the head of the file. `rounded` is the precision in which a device may round intermediate matrices.
+double tolerance(DType type, DType rounded, double oracle, double largest) {
+  const double subnormal = type == DType::f16 ? 0x1p-24 : 0;
+  return (1e-5 + step_of(rounded)) * largest + 1e-6 + step_of(type) * std::fabs(oracle) + subnormal;
+}
+
+double largest_magnitude(const std::vector<double>& values) {
+  double largest = 0;
+  for (const double value : values) largest = std::max(largest, std::fabs(value));
+  return largest;
+}
+
+void expect_close(const std::vector<Result>& found, const std::vector<Result>& oracle, DType rounded) {
+  ASSERT_EQ(found.size(), oracle.size());
+  for (size_t k = 0; k < found.size(); ++k) {
+    ASSERT_EQ(found[k].values.size(), oracle[k].values.size());
+    const double largest = largest_magnitude(oracle[k].values);
+    size_t wrong = 0;
+    for (size_t i = 0; i < found[k].values.size(); ++i) {
+      const double a = found[k].values[i], b = oracle[k].values[i];
+      ASSERT_TRUE(std::isfinite(b)) << "the oracle's " << found[k].name << " at " << i;
+      const double allowed = tolerance(found[k].type, rounded, b, largest);
+      if (std::fabs(a - b) <= allowed) continue;
+      if (wrong++ == 0)
+        ADD_FAILURE() << found[k].name << " at " << i << ": " << a << ", the oracle says " << b << " +- "
+                      << allowed;
+    }
+    EXPECT_EQ(wrong, 0u) << "elements of " << found[k].name << ", of " << found[k].values.size();
+  }
+}
+
+void expect_equal(const std::vector<Result>& found, const std::vector<Result>& wanted) {
+  for (const Result& result : found) {
+    const auto other =
+        std::find_if(wanted.begin(), wanted.end(), [&](const Result& r) { return r.name == result.name; });
+    ASSERT_NE(other, wanted.end());
+    EXPECT_TRUE(result.values == other->values) << result.name << " differs in its bits";
+  }
+}
+
+// Precision in which a device may round matrices between an op's products.
+DType rounded_inside(const OpCase& c, DType precision) {
+  return c.kind == OpKind::attention || c.kind == OpKind::linear_cross_entropy ? precision : DType::f32;
+}
+
+TEST_P(OpConformance, DevicesAgreeWithReference) {
+  const auto oracle = make_reference_device();
+  for (const DType precision : precisions(GetParam())) {
+    Operands operands(GetParam(), precision);
+    const DType rounded = rounded_inside(GetParam(), precision);
+    std::vector<Guarded> saved = run_forward(*oracle, operands);
+    const auto forward = results_of(operands, saved);
+    for (const DeviceEntry& entry : devices_to_judge()) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      expect_close(results_of(operands, run_forward(*entry.make(2), operands)), forward, rounded);
+    }
+    for (const bool accumulate : {false, true}) {
+      if (accumulate && GetParam().large) continue;
+      const auto backward = run_backward(*oracle, operands, saved, {.accumulate = accumulate});
+      for (const DeviceEntry& entry : devices_to_judge()) {
+        SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+        expect_close(run_backward(*entry.make(2), operands, saved, {.accumulate = accumulate}), backward,
+                     rounded);
+      }
+    }
+  }
+}
+
+TEST_P(OpConformance, AccumulatingOnZeroIsOverwriting) {
+  if (GetParam().large) GTEST_SKIP() << "covered by the smaller cases of the op";
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : precisions(GetParam())) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      const auto device = entry.make(1);
+      Operands operands(GetParam(), precision);
+      std::vector<Guarded> saved = run_forward(*device, operands);
+      const auto written = run_backward(*device, operands, saved, {.from_zero = true});
+      expect_equal(run_backward(*device, operands, saved, {.accumulate = true, .from_zero = true}), written);
+    }
+}
+
+TEST_P(OpConformance, UnwantedGradientsChangeNothingElse) {
+  const OpCase& c = GetParam();
+  if (c.large) GTEST_SKIP() << "covered by the smaller cases of the op";
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : precisions(c)) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      const auto device = entry.make(1);
+      Operands operands(c, precision);
+      std::vector<Guarded> saved = run_forward(*device, operands);
+      const auto all = run_backward(*device, operands, saved);
+      for (uint32_t i = 0; i < c.inputs.size(); ++i)
+        expect_equal(run_backward(*device, operands, saved, {.without_inputs = 1u << i}), all);
+      for (uint32_t i = 0; i < c.parameters.size(); ++i)
+        expect_equal(run_backward(*device, operands, saved, {.without_parameters = 1u << i}), all);
+      expect_equal(
+          run_backward(*device, operands, saved, {.without_inputs = ~0u, .without_parameters = ~0u}), all);
+    }
+}
+
+TEST_P(OpConformance, ThreadsDoNotChangeBits) {
+  for (const DeviceEntry& entry : devices_to_judge())
+    for (const DType precision : precisions(GetParam())) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      Operands operands(GetParam(), precision);
+      const auto single = entry.make(1);
+      std::vector<Guarded> saved = run_forward(*single, operands);
+      const auto forward = results_of(operands, saved);
+      const auto backward = run_backward(*single, operands, saved);
+      for (const int threads : {2, 3}) {
+        const auto device = entry.make(threads);
+        expect_equal(results_of(operands, run_forward(*device, operands)), forward);
+        expect_equal(run_backward(*device, operands, saved), backward);
+      }
+    }
+}
+
+// d(objective) of a change of outputs: their gradients' dot product with it, or seed * loss.
+double objective_change(const Operands& operands, const std::vector<Result>& before,
+                        const std::vector<Result>& after) {
+  if (operands.output_types[0] == DType::f64) return kSeed * (after[0].values[0] - before[0].values[0]);
+  const auto weights = read_values(operands.output_gradients[0].data(), DType::f32,
+                                   element_count(operands.shapes.outputs[0]));
+  double change = 0;
+  for (size_t i = 0; i < weights.size(); ++i)
+    change += weights[i] * (after[0].values[i] - before[0].values[i]);
+  return change;
+}
+
+// Central differences of `tensor`'s elements (about 12 of them) against `gradient`. The step of 2^-7 makes
+// truncation (2^-14 / 6 of the third derivative) and rounding of the fp32 outputs (2^-24 * 2^7 an element)
+// about 1e-5 each; results are held to 1e-3 of the largest gradient, which a wrong term or factor would miss
+// by far.
+void expect_slopes(Device& device, Operands& operands, Guarded& tensor, const Result& gradient) {
+  const double largest = largest_magnitude(gradient.values);
+  const size_t stride = std::max<size_t>(1, gradient.values.size() / 11);
+  for (size_t i = 0; i < gradient.values.size(); i += stride) {
+    auto* values = static_cast<float*>(tensor.data());
+    const float value = values[i];
+    values[i] = value + 0x1p-7f;
+    const double above = values[i];
+    operands.freeze();
+    const auto after = results_of(operands, run_forward(device, operands));
+    values[i] = value - 0x1p-7f;
+    const double below = values[i];
+    operands.freeze();
+    const auto before = results_of(operands, run_forward(device, operands));
+    values[i] = value;
+    const double slope = objective_change(operands, before, after) / (above - below);
+    EXPECT_NEAR(slope, gradient.values[i], 1e-3 * largest + 1e-4) << gradient.name << " at " << i;
+  }
+}
+
+TEST_P(OpConformance, ReferenceMatchesFiniteDifferences) {
+  const OpCase& c = GetParam();
+  Operands operands(c, DType::f32);
+  if (op_rule(c.kind).flops(operands.shapes, Pass::forward) > 1e7)
+    GTEST_SKIP() << "covered by the smaller cases of the op";
+  const auto device = make_reference_device();
+  std::vector<Guarded> saved = run_forward(*device, operands);
+  for (const Result& gradient :
+       run_backward(*device, operands, saved, {.accumulate = true, .from_zero = true})) {
+    if (gradient.name == "loss") continue;
+    const size_t index = static_cast<size_t>(gradient.name.back() - '0');
+    const bool of_input = gradient.name.find("input") != std::string::npos;
+    expect_slopes(*device, operands, of_input ? operands.inputs[index] : operands.parameters[index],
+                  gradient);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, OpConformance, testing::ValuesIn(op_cases()),
+                         [](const auto& test_case) { return test_case.param.name; });
+
+}  // namespace
+}  // namespace sluice
