@@ -72,7 +72,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   return *this;
 }
 
-// Maps a huge page more than asked for and gives the ends back: kernels before 6.7 do not align by themselves.
+// Maps a huge page more than asked for and gives the ends back: kernels before 6.7 do not align mappings.
 void Arena::map(uint64_t bytes) {
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t slack = bytes >= kHugePage ? kHugePage : 0;
