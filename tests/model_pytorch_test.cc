@@ -1,0 +1,184 @@
+// The families' layers compute what PyTorch computes: first loss and gradient norm of every fixture, op by op
+// on the reference device, with every tensor in memory of its own. No planner, executor or trainer takes
+// part.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "gpu/device.h"
+#include "models/family.h"
+#include "models/hf_weights.h"
+#include "models/token_data.h"
+
+namespace sluice {
+namespace {
+
+const std::string kFixtures = "tests/fixtures/";
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file.good()) << path;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// One tensor and its gradient, fp32 or whatever the shape rule says.
+struct Storage {
+  std::vector<std::byte> value, gradient;
+  Storage() = default;
+  Storage(const Shape& shape, DType dtype)
+      : value(static_cast<size_t>(element_count(shape)) * dtype_bytes(dtype)), gradient(value.size()) {}
+};
+
+class Interpreter {
+ public:
+  explicit Interpreter(const Model& model) : model_(model), device_(make_reference_device()) {
+    for (const Activation& a : model.activations) activations_.emplace_back(a.shape, a.dtype);
+  }
+
+  void load(const HfWeights& weights) {
+    for (const Group& group : model_.groups)
+      for (const Parameter& parameter : group.parameters) {
+        Storage storage(parameter.shape, DType::f32);
+        weights.read(parameter.name, 0, static_cast<uint64_t>(element_count(parameter.shape)),
+                     reinterpret_cast<float*>(storage.value.data()));
+        parameters_[parameter.name] = std::move(storage);
+      }
+  }
+
+  int32_t* batch_input(ActivationSource source) {
+    for (size_t i = 0; i < activations_.size(); ++i)
+      if (model_.activations[i].source == source)
+        return reinterpret_cast<int32_t*>(activations_[i].value.data());
+    ADD_FAILURE() << "the model has no such input";
+    return nullptr;
+  }
+
+  // All gradients are added to, so that their order does not matter here. Returns the mean loss.
+  double run() {
+    const double tokens = static_cast<double>(model_.micro_batch * model_.sequence);
+    std::vector<std::pair<const SegmentUse*, std::vector<Storage>>> tape;
+    for (const Layer& layer : model_.layers)
+      for (const SegmentUse& use : layer.segments) {
+        const Segment& segment = model_.segments[use.segment];
+        std::vector<Storage> inner;
+        for (const SegmentTensor& tensor : segment.tensors) inner.emplace_back(tensor.shape, tensor.dtype);
+        tape.emplace_back(&use, std::move(inner));
+        for (const Op& op : segment.ops)
+          if (op.kind != OpKind::linear_cross_entropy) call(use, tape.back().second, op, Pass::forward, 0);
+      }
+    double loss = 0;
+    for (auto entry = tape.rbegin(); entry != tape.rend(); ++entry) {
+      const Segment& segment = model_.segments[entry->first->segment];
+      for (auto op = segment.ops.rbegin(); op != segment.ops.rend(); ++op)
+        call(*entry->first, entry->second, *op, Pass::backward, static_cast<float>(1 / tokens));
+      if (segment.loss)
+        std::memcpy(&loss, entry->second[segment.ops.back().outputs[0]].value.data(), sizeof loss);
+    }
+    return loss / tokens;
+  }
+
+  double gradient_norm() const {
+    double sum = 0;
+    for (const auto& [name, storage] : parameters_) {
+      const auto* gradient = reinterpret_cast<const float*>(storage.gradient.data());
+      for (size_t i = 0; i < storage.gradient.size() / sizeof(float); ++i)
+        sum += static_cast<double>(gradient[i]) * gradient[i];
+    }
+    return std::sqrt(sum);
+  }
+
+ private:
+  Storage& tensor(const SegmentUse& use, std::vector<Storage>& inner, uint32_t index) {
+    const Segment& segment = model_.segments[use.segment];
+    for (size_t i = 0; i < segment.inputs.size(); ++i)
+      if (segment.inputs[i] == index) return activations_[use.inputs[i]];
+    for (size_t i = 0; i < segment.outputs.size(); ++i)
+      if (segment.outputs[i] == index) return activations_[use.outputs[i]];
+    return inner[index];
+  }
+
+  void call(const SegmentUse& use, std::vector<Storage>& inner, const Op& op, Pass pass, float seed) {
+    const Segment& segment = model_.segments[use.segment];
+    const OpShapes shapes = shapes_of(segment, op, model_.precision);
+    std::vector<TensorView> inputs, outputs, parameters, output_gradients, input_gradients,
+        parameter_gradients;
+    for (const uint32_t t : op.inputs) {
+      Storage& storage = tensor(use, inner, t);
+      const bool wanted = segment.tensors[t].dtype != DType::i32;
+      inputs.push_back({storage.value.data()});
+      input_gradients.push_back({wanted ? storage.gradient.data() : nullptr, true});
+    }
+    for (size_t i = 0; i < op.outputs.size(); ++i) {
+      Storage& storage = tensor(use, inner, op.outputs[i]);
+      const bool arrives = op_rule(op.kind).gradient_outputs >> i & 1;
+      outputs.push_back({storage.value.data()});
+      output_gradients.push_back({arrives ? storage.gradient.data() : nullptr});
+    }
+    for (const uint32_t p : op.parameters) {
+      const SegmentParameter& parameter = segment.parameters[p];
+      Storage& storage =
+          parameters_.at(model_.groups[use.groups[parameter.slot]].parameters[parameter.parameter].name);
+      parameters.push_back({storage.value.data()});
+      parameter_gradients.push_back({storage.gradient.data(), true});
+    }
+    std::vector<std::byte> workspace(device_->workspace_bytes(shapes, pass) + 64);
+    const auto address = reinterpret_cast<uintptr_t>(workspace.data());
+    OpCall call{.shapes = &shapes, .inputs = inputs, .outputs = outputs, .parameters = parameters};
+    call.output_gradients = output_gradients;
+    call.input_gradients = input_gradients;
+    call.parameter_gradients = parameter_gradients;
+    call.workspace = workspace.data() + (64 - address % 64) % 64;
+    call.gradient_seed = seed;
+    if (pass == Pass::forward)
+      device_->forward(call);
+    else
+      device_->backward(call);
+  }
+
+  const Model& model_;
+  std::unique_ptr<Device> device_;
+  std::vector<Storage> activations_;
+  std::map<std::string, Storage> parameters_;
+};
+
+// The first row of each micro-batch position is window 0, 1, ...; labels are the tokens one further.
+void load_first_batch(Interpreter& run, const Model& model) {
+  const TokenData data = TokenData::open({kFixtures + "tokens.bin"}, model.vocabulary);
+  int32_t* const tokens = run.batch_input(ActivationSource::tokens);
+  int32_t* const labels = run.batch_input(ActivationSource::labels);
+  const auto count = static_cast<uint64_t>(model.micro_batch * model.sequence);
+  data.read(0, count, tokens);  // windows follow one another
+  data.read(1, count, labels);
+}
+
+TEST(PyTorch, FirstLossAndGradientNorm) {
+  const nlohmann::json expected = nlohmann::json::parse(read_text(kFixtures + "expected.json"));
+  std::map<std::string, nlohmann::json> first_case;
+  for (const auto& one : expected["cases"]) first_case.emplace(one["model"].get<std::string>(), one);
+  ASSERT_EQ(first_case.size(), 3u);
+  for (const auto& [name, one] : first_case) {
+    const std::string directory = kFixtures + name;
+    const ModelConfig config = config_from_json(read_text(directory + "/config.json"), name);
+    const Model model = build_model(config, DType::f32, one["batch"], one["sequence"]);
+    const HfWeights weights = HfWeights::open(directory, config.family);
+    ASSERT_NO_THROW(check_weights(weights, model)) << name;
+    Interpreter run(model);
+    run.load(weights);
+    load_first_batch(run, model);
+    // float64 is the measure: every op computes in double and rounds once, so the sum of all roundings of a
+    // three-layer model stays below a few units of fp32 (1.2e-7).
+    const double loss = one["loss_float64"][0], norm = one["grad_norm_float64"][0];
+    EXPECT_NEAR(run.run(), loss, 1e-6 * loss) << name;
+    EXPECT_NEAR(run.gradient_norm(), norm, 1e-5 * norm) << name;
+  }
+}
+
+}  // namespace
+}  // namespace sluice
