@@ -42,6 +42,7 @@ struct Tier {
 struct Link {
   TierId from, to;
   LaneId lane;
+  uint64_t alignment = 1;  // of both ends and the length of a transfer; a power of two
 };
 
 struct Lane {

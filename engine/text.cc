@@ -99,7 +99,9 @@ class Printer {
     for (const Tier& t : program_.machine.tiers)
       print("tier {} capacity {} alignment {}{}\n", encode(t.name), t.capacity, t.alignment, t.file ? " file" : "");
     for (const Lane& l : program_.machine.lanes) print("lane {}{}\n", encode(l.name), l.overlapping ? " overlapping" : "");
-    for (const Link& l : program_.machine.links) print("link {} {} {}\n", tiers_[l.from], tiers_[l.to], lanes_[l.lane]);
+    for (const Link& l : program_.machine.links) {
+      print("link {} {} {} alignment {}\n", tiers_[l.from], tiers_[l.to], lanes_[l.lane], l.alignment);
+    }
     for (const Unit& u : program_.machine.units)
       print("unit {} {} {}\n", task_kind_name(u.kind), lanes_[u.lane], tiers_[u.tier]);
   }

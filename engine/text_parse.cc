@@ -205,7 +205,9 @@ class Parser {
   }
   void parse_link(Row& row) {
     const auto from = tiers_.find<TierId>(row.next()), to = tiers_.find<TierId>(row.next());
-    program_.machine.links.push_back({from, to, lanes_.find<LaneId>(row.next())});
+    const auto lane = lanes_.find<LaneId>(row.next());
+    row.expect("alignment");
+    program_.machine.links.push_back({from, to, lane, row.number<uint64_t>()});
   }
   void parse_unit(Row& row) {
     const TaskKind kind = task_kind(row.next());

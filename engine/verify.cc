@@ -60,6 +60,8 @@ class Tables {
     for (const Tier& t : machine_.tiers)
       require(std::has_single_bit(t.alignment), "tier {} has alignment {}", Name{t.name}, t.alignment);
     for (const Link& l : machine_.links)
+      require(std::has_single_bit(l.alignment), "a link has alignment {}", l.alignment);
+    for (const Link& l : machine_.links)
       require(l.from < tiers && l.to < tiers && l.lane < lanes, "a link names tiers {}, {} and lane {}", l.from, l.to,
               l.lane);
     bool known[kTaskKinds] = {};
@@ -222,10 +224,16 @@ class Structure {
             "copies between different ranges");
     require(program_.buffers[from.buffer].kind != BufferClass::workspace, "copies a workspace");
     const TierId source = instruction.places[0].tier, target = instruction.places[1].tier;
-    require(std::any_of(machine_.links.begin(), machine_.links.end(),
-                        [&](const Link& l) { return l.from == source && l.to == target && l.lane == instruction.lane; }),
-            "copies from {} to {} on lane {}, which no link does", Name{machine_.tiers[source].name},
-            Name{machine_.tiers[target].name}, Name{machine_.lanes[instruction.lane].name});
+    const auto link = std::find_if(machine_.links.begin(), machine_.links.end(), [&](const Link& l) {
+      return l.from == source && l.to == target && l.lane == instruction.lane;
+    });
+    if (!require(link != machine_.links.end(), "copies from {} to {} on lane {}, which no link does",
+                 Name{machine_.tiers[source].name}, Name{machine_.tiers[target].name},
+                 Name{machine_.lanes[instruction.lane].name}))
+      return;
+    const uint64_t bytes = operand_bytes(program_.buffers[from.buffer], from);
+    require((instruction.places[0].offset | instruction.places[1].offset | bytes) % link->alignment == 0,
+            "copies a range that is not aligned to {}", link->alignment);
   }
 
   void check_task(const Instruction& instruction) {

@@ -407,7 +407,8 @@ class Lowerer {
 
 uint64_t default_shard_elements(const Model& model) {
   constexpr uint64_t kShardMin = 4ull << 20;
-  return round_up(std::max(kShardMin, parameter_count(model) / 2048), kNormBlockElements);
+  constexpr uint64_t kShardMultiple = 512ull << 10;
+  return round_up(std::max(kShardMin, parameter_count(model) / 2048), kShardMultiple);
 }
 
 SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment, TaskKind kind, bool recompute,

@@ -84,7 +84,8 @@ struct SegmentOperands {
 SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment, TaskKind kind, bool recompute,
                                  bool saves);
 
-// max(4 Mi parameters, model / 2048), rounded up to a multiple of 65,536: a norm block never straddles shards.
+// max(4 Mi parameters, model / 2048), rounded up to 512 Ki: pieces of 16-bit weights in a file begin at multiples of 1 MiB,
+// and a norm block never straddles shards.
 uint64_t default_shard_elements(const Model& model);
 
 // The bodies have tasks and no instructions; buffers have no homes yet. Throws std::invalid_argument if the model cannot

@@ -58,7 +58,7 @@ struct Interval {
 class Stager {
  public:
   Stager(const Program& program, Body& body, const StageOptions& options)
-      : program_(program), body_(body), options_(options), alignment_(program.machine.tiers[options.tier].alignment),
+      : program_(program), body_(body), options_(options), alignment_(placement_alignment(program.machine, options.tier)),
         positions_(static_cast<uint32_t>(body.instructions.size())), load_(std::max(positions_, 1u)) {}
 
   std::optional<Shortage> run() {
@@ -385,7 +385,9 @@ class Stager {
         in.places[uses_[u].operand].offset = i.offset + b.cuts[uses_[u].o.first] - b.cuts[i.first];
       }
       out.push_back(std::move(in));
-      for (const Store& s : stores[at]) out.push_back(transfer(s.use, s.piece, uses_[s.use].o.version + 1, false));
+      // A task makes a new version; a transfer brings the one that it names.
+      const uint32_t made = out.back().task == kNoTask ? 0 : 1;
+      for (const Store& s : stores[at]) out.push_back(transfer(s.use, s.piece, uses_[s.use].o.version + made, false));
     }
     body_.instructions = std::move(out);
     body_.peak_bytes[options_.tier] = std::max(peak_, options_.base);
@@ -496,6 +498,13 @@ class Stager {
 };
 
 }  // namespace
+
+uint64_t placement_alignment(const Machine& machine, TierId tier) {
+  uint64_t alignment = machine.tiers[tier].alignment;
+  for (const Link& link : machine.links)
+    if (link.from == tier || link.to == tier) alignment = std::max(alignment, link.alignment);
+  return alignment;
+}
 
 std::optional<Shortage> stage(const Program& program, Body& body, const StageOptions& options) {
   return Stager(program, body, options).run();

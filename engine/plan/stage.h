@@ -31,6 +31,9 @@ struct Shortage {          // why a tier cannot hold a body
   uint64_t bytes_needed = 0;  // with permanent homes
 };
 
+// Alignment of whole allocations in a tier: its own, and that of the links that touch it.
+uint64_t placement_alignment(const Machine& machine, TierId tier);
+
 // Body::instructions hold tasks and transfers whose places name tiers; those in `tier` get their offsets here, and transfers
 // to and from the tier below are inserted. Sets peak_bytes[tier]. Nothing is changed when a shortage is returned.
 std::optional<Shortage> stage(const Program& program, Body& body, const StageOptions& options);

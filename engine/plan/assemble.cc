@@ -1,0 +1,83 @@
+#include "engine/plan/assemble.h"
+
+#include <algorithm>
+
+#include "engine/error.h"
+#include "engine/pack.h"
+#include "engine/plan/sync.h"
+
+namespace sluice {
+
+namespace {
+
+const Unit& unit_of(const Machine& machine, TaskKind kind) {
+  for (const Unit& unit : machine.units)
+    if (unit.kind == kind) return unit;
+  CHECK(false, std::string("no unit for ") + task_kind_name(kind));
+  return machine.units.front();
+}
+
+void instructions_from_tasks(const Machine& machine, Body& body) {
+  body.instructions.clear();
+  body.instructions.reserve(2 * body.tasks.size());
+  for (uint32_t t = 0; t < body.tasks.size(); ++t) {
+    const Unit& unit = unit_of(machine, body.tasks[t].kind);
+    Instruction in;
+    in.lane = unit.lane;
+    in.task = t;
+    in.operands = body.tasks[t].operands;
+    in.places.assign(in.operands.size(), {unit.tier, 0});
+    body.instructions.push_back(std::move(in));
+  }
+}
+
+}  // namespace
+
+TierId lowest_memory_tier(const Machine& machine) {
+  size_t tier = machine.tiers.size();
+  while (tier > 0 && machine.tiers[tier - 1].file) --tier;
+  CHECK(tier > 0, "a machine without memory");
+  return static_cast<TierId>(tier - 1);
+}
+
+TierId lowest_tier(const Machine& machine) { return static_cast<TierId>(machine.tiers.size() - 1); }
+
+std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& homes) {
+  const TierId memory = lowest_memory_tier(program.machine), lowest = lowest_tier(program.machine);
+  std::vector<uint64_t> end(program.machine.tiers.size(), 0);
+  for (size_t i = 0; i < program.buffers.size(); ++i) {
+    Buffer& b = program.buffers[i];
+    const bool scalars = b.kind == BufferClass::scalars;
+    b.home = scalars ? memory : b.permanent ? homes[i] : lowest;
+    if (b.kind == BufferClass::workspace) b.home = 0;
+    if (!b.permanent) continue;
+    uint64_t& top = end[b.home];
+    b.home_offset = round_up(top, placement_alignment(program.machine, b.home));
+    top = b.home_offset + (b.ring == kNoRing ? b.bytes() : kRingSlots * b.slot_stride);
+  }
+  for (size_t t = 0; t < end.size(); ++t) end[t] = round_up(end[t], placement_alignment(program.machine, static_cast<TierId>(t)));
+  return end;
+}
+
+std::optional<BodyShortage> assemble(Program& program, const Arrangement& arrangement) {
+  const std::vector<uint64_t> permanent = place_homes(program, arrangement.homes);
+  const size_t tiers = program.machine.tiers.size();
+  program.arena_bytes.assign(tiers, 0);
+  for (size_t b = 0; b < program.bodies.size(); ++b) {
+    Body& body = program.bodies[b];
+    instructions_from_tasks(program.machine, body);
+    body.peak_bytes.assign(tiers, 0);
+    for (size_t t = 0; t < tiers; ++t) {
+      const StageOptions options{static_cast<TierId>(t), permanent[t], program.machine.tiers[t].capacity,
+                                 arrangement.leads[t]};
+      if (permanent[t] > options.capacity)
+        return BodyShortage{static_cast<BodyId>(b), {options.tier, kNoTask, permanent[t]}};
+      if (const auto shortage = stage(program, body, options)) return BodyShortage{static_cast<BodyId>(b), *shortage};
+      program.arena_bytes[t] = std::max(program.arena_bytes[t], body.peak_bytes[t]);
+    }
+  }
+  synchronise(program);
+  return std::nullopt;
+}
+
+}  // namespace sluice

@@ -1,0 +1,37 @@
+// Assemble: a lowered program and a choice of homes become instructions with addresses and waits.
+//
+// Runs the passes stage (with lay out) for every body, from the top tier down, and sync over all bodies. The choice of homes
+// and leads is place's (place.h); nothing here judges it.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "engine/plan/stage.h"
+#include "engine/program.h"
+
+namespace sluice {
+
+struct Arrangement {
+  std::vector<TierId> homes;    // by buffer; used for permanent buffers that are not scalars
+  std::vector<uint32_t> leads;  // by tier
+};
+
+struct BodyShortage {
+  BodyId body = 0;
+  Shortage shortage;
+};
+
+// The lowest tier whose bytes a processor can address, and the lowest tier of all.
+TierId lowest_memory_tier(const Machine& machine);
+TierId lowest_tier(const Machine& machine);
+
+// Gives every permanent buffer its home and address: scalars and rings in the lowest memory tier, the others as arranged;
+// transient buffers may sink to the lowest tier (scalars: the lowest memory tier). Returns by tier where permanent homes end.
+std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& homes);
+
+// Places homes, stages every body of `bodies` (all if empty) and derives all waits. `program` has tasks only, as lower()
+// left it.
+std::optional<BodyShortage> assemble(Program& program, const Arrangement& arrangement);
+
+}  // namespace sluice

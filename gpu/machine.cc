@@ -1,0 +1,37 @@
+#include "gpu/machine.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr uint64_t kMemoryAlignment = 64;        // a cache line
+constexpr uint64_t kDirectAlignment = 4096;      // of memory and length under O_DIRECT
+constexpr uint64_t kFileAlignment = 1ull << 20;  // one checksum slot a request of 1 MiB
+
+}  // namespace
+
+Machine cpu_machine(const TierCapacities& capacities) {
+  Machine m;
+  m.lanes = {{"compute"}, {"h2d"}, {"d2h"}, {"nvme_read", true}, {"nvme_write", true}, {"optimizer"}, {"collective"}};
+  if (capacities.device) m.tiers.push_back({"device", *capacities.device, kMemoryAlignment, false});
+  const auto host = static_cast<TierId>(m.tiers.size());
+  m.tiers.push_back({"host", capacities.host, kMemoryAlignment, false});
+  if (capacities.device) {
+    m.links.push_back({host, 0, kH2dLane, kMemoryAlignment});
+    m.links.push_back({0, host, kD2hLane, kMemoryAlignment});
+  }
+  if (capacities.nvme) {
+    const auto nvme = static_cast<TierId>(m.tiers.size());
+    m.tiers.push_back({"nvme", *capacities.nvme, kFileAlignment, true});
+    m.links.push_back({nvme, host, kNvmeReadLane, kDirectAlignment});
+    m.links.push_back({host, nvme, kNvmeWriteLane, kDirectAlignment});
+  }
+  for (const TaskKind kind : {TaskKind::forward, TaskKind::backward, TaskKind::round})
+    m.units.push_back({kind, kComputeLane, 0});
+  for (const TaskKind kind : {TaskKind::norm, TaskKind::set_scalars, TaskKind::optimize, TaskKind::load})
+    m.units.push_back({kind, kOptimizerLane, host});
+  m.units.push_back({TaskKind::save, kNvmeWriteLane, host});
+  return m;
+}
+
+}  // namespace sluice

@@ -1,0 +1,25 @@
+// How the devices that we build describe themselves to the planner: plain tables, filled here and nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "engine/program.h"
+
+namespace sluice {
+
+// The lanes of every machine, in order of id.
+enum LaneName : LaneId {
+  kComputeLane, kH2dLane, kD2hLane, kNvmeReadLane, kNvmeWriteLane, kOptimizerLane, kCollectiveLane, kLanes
+};
+
+struct TierCapacities {
+  std::optional<uint64_t> device;  // a device arena of its own; none: the device computes in host memory
+  uint64_t host = 0;
+  std::optional<uint64_t> nvme;    // none: no nvme tier
+};
+
+// The cpu and reference devices: segments run in the top tier, the optimizer and the checkpoint in host memory.
+Machine cpu_machine(const TierCapacities& capacities);
+
+}  // namespace sluice
