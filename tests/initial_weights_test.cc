@@ -39,7 +39,7 @@ TEST(InitialWeights, EveryRangeAgreesToTheBit) {
   const Parameter parameter = normal("h.0.attn.c_attn.weight", {7, 149}, 0.02);
   const std::vector<float> whole = values(parameter, 42, 0, 1043);
   for (uint64_t first = 0; first < 1043; first += 1 + first / 7)
-    for (const uint64_t count : {0, 1, 2, 3, 4, 5, 63, 64, 65, 300}) {
+    for (const uint64_t count : {1, 2, 3, 4, 5, 63, 64, 65, 300}) {
       if (first + count > 1043) continue;
       const std::vector<float> part = values(parameter, 42, first, count);
       EXPECT_EQ(std::memcmp(part.data(), whole.data() + first, count * sizeof(float)), 0)
