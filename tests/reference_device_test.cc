@@ -1,0 +1,237 @@
+// The reference device's forward by numbers worked out by hand, its conversions over every 16-bit pattern,
+// and what ops must do in corners that random cases do not reach. Its backward is judged in
+// op_conformance_test.cc.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/op_cases.h"
+
+namespace sluice {
+namespace {
+
+using enum OpKind;
+using Numbers = std::vector<double>;
+
+// Relative to the larger of 1 and the number. Operands and results are rounded to fp32 once each (6e-8), and
+// numbers below are given to seven digits.
+constexpr double kTolerance = 3e-7;
+
+void set(Guarded& tensor, const Numbers& values) {
+  ASSERT_EQ(tensor.bytes(), values.size() * sizeof(float));
+  for (size_t i = 0; i < values.size(); ++i)
+    write_value(tensor.data(), DType::f32, static_cast<int64_t>(i), values[i]);
+}
+
+void set_indices(Guarded& tensor, const std::vector<int32_t>& values) {
+  ASSERT_EQ(tensor.bytes(), values.size() * sizeof(int32_t));
+  std::memcpy(tensor.data(), values.data(), tensor.bytes());
+}
+
+// An fp32 op whose inputs and parameters hold the given numbers.
+Operands operands_of(OpKind kind, const OpAttributes& attributes, const std::vector<Shape>& inputs,
+                     const std::vector<Numbers>& input_values, const std::vector<Shape>& parameters = {},
+                     const std::vector<Numbers>& parameter_values = {}) {
+  Operands out({"", kind, attributes, inputs, parameters}, DType::f32);
+  for (size_t i = 0; i < input_values.size(); ++i)
+    if (!out.is_index(i)) set(out.inputs[i], input_values[i]);
+  for (size_t i = 0; i < parameter_values.size(); ++i) set(out.parameters[i], parameter_values[i]);
+  out.freeze();
+  return out;
+}
+
+void expect_outputs(Operands operands, const std::vector<Numbers>& wanted) {
+  const auto device = make_reference_device();
+  const auto found = results_of(operands, run_forward(*device, operands));
+  ASSERT_EQ(found.size(), wanted.size());
+  for (size_t k = 0; k < found.size(); ++k) {
+    ASSERT_EQ(found[k].values.size(), wanted[k].size());
+    for (size_t i = 0; i < wanted[k].size(); ++i)
+      EXPECT_NEAR(found[k].values[i], wanted[k][i], kTolerance * std::max(1.0, std::fabs(wanted[k][i])))
+          << found[k].name << " at " << i;
+  }
+}
+
+TEST(ReferenceDevice, Embedding) {
+  Operands tokens = operands_of(embedding, {.sequence = 2}, {{4}}, {{}}, {{3, 2}, {2, 2}},
+                                {{1, 2, 3, 4, 5, 6}, {0.5, 0.25, -1, -2}});
+  set_indices(tokens.inputs[0], {2, 0, 1, 2});
+  tokens.freeze();
+  expect_outputs(std::move(tokens), {{5.5, 6.25, 0, 0, 3.5, 4.25, 4, 4}});
+}
+
+TEST(ReferenceDevice, LayerNorm) {  // mean 2.5, variance 1.25, rstd = 1 / sqrt(1.25 + 0.19) = 1 / 1.2
+  expect_outputs(operands_of(layer_norm, {.epsilon = 0.19}, {{1, 4}}, {{1, 2, 3, 4}}, {{4}, {4}},
+                             {{1, 2, 1, 1}, {0, 0, 0, 10}}),
+                 {{-1.25, -1 / 1.2, 0.5 / 1.2, 11.25}, {2.5}, {1 / 1.2}});
+}
+
+TEST(ReferenceDevice, RmsNorm) {  // mean square 12.5, rstd = 1 / sqrt(12.5 + 3.5) = 1 / 4
+  expect_outputs(operands_of(rms_norm, {.epsilon = 3.5}, {{1, 2}}, {{3, 4}}, {{2}}, {{1, 2}}),
+                 {{0.75, 2}, {0.25}});
+}
+
+TEST(ReferenceDevice, LinearInBothLayouts) {  // y = (1*1 + 2*4 + 0.5, 1*2 + 2*5, 1*3 + 2*6)
+  expect_outputs(
+      operands_of(linear, {}, {{1, 2}}, {{1, 2}}, {{2, 3}, {3}}, {{1, 2, 3, 4, 5, 6}, {0.5, 0, 0}}),
+      {{9.5, 12, 15}});
+  expect_outputs(
+      operands_of(linear, {.weight_out_in = true}, {{1, 2}}, {{1, 2}}, {{3, 2}}, {{1, 4, 2, 5, 3, 6}}),
+      {{9, 12, 15}});
+}
+
+TEST(ReferenceDevice, Activations) {
+  // sqrt(2/pi) * 1.044715 = 0.8335641, tanh 0.6823839; at 2: 0.7978846 * 2.35772 = 1.8811883, tanh
+  // 0.9545977.
+  expect_outputs(operands_of(gelu, {}, {{1, 4}}, {{1, -1, 0, 2}}), {{0.8411920, -0.1588080, 0, 1.9545977}});
+  // 1 / (1 + e^-1) = 0.7310586
+  expect_outputs(operands_of(swiglu, {}, {{1, 2}, {1, 2}}, {{1, -1}, {2, 3}}), {{1.4621172, -0.8068242}});
+  expect_outputs(operands_of(add, {}, {{1, 2}, {1, 2}}, {{1, -1}, {2, 3}}), {{3, 2}});
+}
+
+TEST(ReferenceDevice,
+     RopeRotatesHalves) {  // theta 100, size 4: angles t and t / 10; row 0 stays, row 1 is position 1
+  const double c = std::cos(1), s = std::sin(1), c10 = std::cos(0.1), s10 = std::sin(0.1);
+  const OpAttributes one_head{.sequence = 2, .heads = 1, .head_size = 4, .rope_theta = 100};
+  expect_outputs(operands_of(rope, one_head, {{2, 4}}, {{1, 2, 3, 4, 1, 2, 3, 4}}),
+                 {{1, 2, 3, 4, c - 3 * s, 2 * c10 - 4 * s10, 3 * c + s, 4 * c10 + 2 * s10}});
+}
+
+// theta 1000, size 6: frequencies 1, 0.1, 0.01, wavelengths 6.28, 62.8, 628. Original context 100, low 1,
+// high 4: below 25 the first stays, above 100 the third is divided by 8, the second blends with s =
+// (100/62.83185 - 1)/3 = 0.1971831.
+TEST(ReferenceDevice, RopeScalesAsLlama3) {
+  const OpAttributes scaled{.sequence = 2,
+                            .heads = 1,
+                            .head_size = 6,
+                            .rope_theta = 1000,
+                            .rope_scaling = {.factor = 8, .low = 1, .high = 4, .original_context = 100}};
+  const double second = 0.8028169 * 0.1 / 8 + 0.1971831 * 0.1, third = 0.01 / 8;
+  expect_outputs(operands_of(rope, scaled, {{2, 6}}, {{1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0}}),
+                 {{1, 1, 1, 0, 0, 0, std::cos(1), std::cos(second), std::cos(third), std::sin(1),
+                   std::sin(second), std::sin(third)}});
+}
+
+TEST(ReferenceDevice, AttentionOfTwoTokens) {  // the second query's scores are 6 and 8
+  const OpAttributes one_head{.sequence = 2, .heads = 1, .kv_heads = 1, .head_size = 1};
+  const double p = 1 / (1 + std::exp(-2));
+  const std::vector<Numbers> wanted = {{10, 10 + 10 * p}, {3, 8 + std::log(1 + std::exp(-2))}};
+  expect_outputs(operands_of(attention, one_head, {{2, 1}, {2, 1}, {2, 1}}, {{1, 2}, {3, 4}, {10, 20}}),
+                 wanted);
+  expect_outputs(operands_of(attention, one_head, {{2, 3}}, {{1, 3, 10, 2, 4, 20}}), wanted);
+}
+
+TEST(ReferenceDevice,
+     AttentionScalesAndSharesHeads) {  // one token: o is v of key/value head h / 2; scale 1 / sqrt(4)
+  const OpAttributes grouped{.sequence = 1, .heads = 4, .kv_heads = 2, .head_size = 4};
+  const Numbers q = {1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 3, 0, 0, 0, 0, 4}, k = {1, 2, 3, 4, 5, 6, 7, 8};
+  const Numbers v = {10, 11, 12, 13, 20, 21, 22, 23};
+  const Numbers o = {10, 11, 12, 13, 10, 11, 12, 13, 20, 21, 22, 23, 20, 21, 22, 23};
+  const Numbers lse = {1 * 1 / 2., 2 * 2 / 2., 3 * 7 / 2., 4 * 8 / 2.};
+  expect_outputs(operands_of(attention, grouped, {{1, 16}, {1, 8}, {1, 8}}, {q, k, v}), {o, lse});
+  Numbers packed = q;
+  packed.insert(packed.end(), k.begin(), k.end());
+  packed.insert(packed.end(), v.begin(), v.end());
+  expect_outputs(operands_of(attention, grouped, {{1, 32}}, {packed}), {o, lse});
+}
+
+TEST(ReferenceDevice, LossOfUniformLogits) {  // three rows, one of them ignored; seed 4
+  Operands uniform =
+      operands_of(linear_cross_entropy, {}, {{3, 1}, {3}}, {{1, 1, 2}}, {{4, 1}}, {{0, 0, 0, 0}});
+  set_indices(uniform.inputs[1], {1, kIgnoreLabel, 2});
+  uniform.freeze();
+  const auto device = make_reference_device();
+  std::vector<Guarded> outputs = run_forward(*device, uniform);
+  const double loss = kLossBefore + 2 * std::log(4);
+  EXPECT_DOUBLE_EQ(results_of(uniform, outputs)[0].values[0], loss);
+  const auto gradients = run_backward(*device, uniform, outputs, {.accumulate = true, .from_zero = true});
+  EXPECT_EQ(gradients[0].values, (Numbers{0, 0, 0}));  // the weights are zero
+  // (p - onehot) * 4 is (1, -3, 1, 1) and (1, 1, -3, 1); times x.
+  EXPECT_EQ(gradients[1].values, (Numbers{1 + 2, -3 + 2, 1 - 6, 1 + 2}));
+  EXPECT_DOUBLE_EQ(gradients[2].values[0], loss);
+}
+
+TEST(ReferenceDevice, LossOfUnequalLogits) {  // p = (1/4, 3/4), label 0
+  Operands pair = operands_of(linear_cross_entropy, {}, {{1, 1}, {1}}, {{1}}, {{2, 1}}, {{0, std::log(3)}});
+  set_indices(pair.inputs[1], {0});
+  pair.freeze();
+  const auto device = make_reference_device();
+  std::vector<Guarded> outputs = run_forward(*device, pair);
+  EXPECT_NEAR(results_of(pair, outputs)[0].values[0], kLossBefore + std::log(4), kTolerance);
+  const auto gradients = run_backward(*device, pair, outputs, {.from_zero = true});
+  EXPECT_NEAR(gradients[0].values[0], 0.75 * std::log(3) * kSeed, 4 * kTolerance);
+  EXPECT_NEAR(gradients[1].values[0], -0.75 * kSeed, kTolerance);
+}
+
+TEST(ReferenceDevice, AllLabelsIgnored) {
+  Operands ignored = operands_of(linear_cross_entropy, {}, {{2, 3}, {2}}, {}, {{5, 3}});
+  set_indices(ignored.inputs[1], {kIgnoreLabel, kIgnoreLabel});
+  ignored.freeze();
+  const auto device = make_reference_device();
+  std::vector<Guarded> outputs = run_forward(*device, ignored);
+  EXPECT_EQ(results_of(ignored, outputs)[0].values[0], kLossBefore);
+  const auto gradients = run_backward(*device, ignored, outputs, {.from_zero = true});
+  EXPECT_EQ(gradients[0].values, Numbers(6, 0.0));
+  EXPECT_EQ(gradients[1].values, Numbers(15, 0.0));
+  EXPECT_EQ(gradients[2].values[0], kLossBefore);
+}
+
+// Every finite value reads back; between it and the next, values round to the nearer, the middle to the even
+// pattern.
+template <typename T>
+void check_rounding(uint16_t last_finite) {
+  using reference::narrow, reference::widen;
+  for (uint32_t bits = 0; bits < last_finite; ++bits) {
+    const T low{static_cast<uint16_t>(bits)}, high{static_cast<uint16_t>(bits + 1)};
+    const double a = widen(low), b = widen(high), middle = (a + b) / 2;
+    ASSERT_LT(a, b) << bits;
+    ASSERT_EQ(narrow<T>(a).bits, low.bits) << bits;
+    ASSERT_EQ(narrow<T>(middle).bits, bits % 2 == 0 ? low.bits : high.bits) << bits;
+    ASSERT_EQ(narrow<T>(middle + (b - a) / 8).bits, high.bits) << bits;
+    ASSERT_EQ(narrow<T>(middle - (b - a) / 8).bits, low.bits) << bits;
+    ASSERT_EQ(narrow<T>(-middle).bits, 0x8000 | (bits % 2 == 0 ? low.bits : high.bits)) << bits;
+  }
+  const double largest = widen(T{last_finite});
+  const double half_step = (largest - widen(T{static_cast<uint16_t>(last_finite - 1)})) / 2;
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(widen(narrow<T>(largest + half_step * 0.99)), largest);
+  EXPECT_EQ(widen(narrow<T>(largest + half_step)), infinity);
+  EXPECT_EQ(widen(narrow<T>(-infinity)), -infinity);
+  EXPECT_TRUE(std::isnan(widen(narrow<T>(std::nan("")))));
+  EXPECT_EQ(narrow<T>(-0.0).bits, 0x8000);
+}
+
+TEST(ReferenceDevice, RoundsToNearestEven) {
+  check_rounding<reference::Bf16>(0x7F7F);
+  check_rounding<reference::F16>(0x7BFF);
+  EXPECT_EQ(reference::widen(reference::F16{0x7BFF}), 65504);
+  EXPECT_EQ(reference::widen(reference::F16{0x0001}), 0x1p-24);
+  EXPECT_EQ(reference::widen(reference::Bf16{0x3F80}), 1);
+  EXPECT_EQ(reference::widen(reference::Bf16{0x0001}), 0x1p-133);
+  // Rounding to fp32 first would make this a tie and give 1.
+  EXPECT_EQ(reference::widen(reference::narrow<reference::Bf16>(1 + 0x1p-8 + 0x1p-40)), 1 + 0x1p-7);
+}
+
+TEST(ReferenceDevice, RoundEmitsBlockSums) {
+  std::vector<float> accumulator(kNormBlock + 100, 1 + 0x1p-8f);  // a tie in bf16: rounds to 1
+  accumulator[kNormBlock] = 3;
+  std::vector<uint16_t> gradient(accumulator.size());
+  double sums[3] = {-1, -1, -1};
+  const auto device = make_reference_device();
+  device->round(accumulator.data(), gradient.data(), DType::bf16, accumulator.size(), sums);
+  EXPECT_EQ(gradient[0], 0x3F80);
+  EXPECT_EQ(gradient[kNormBlock], 0x4040);
+  EXPECT_EQ(sums[0], 65536);
+  EXPECT_EQ(sums[1], 99 + 9);
+  EXPECT_EQ(sums[2], -1);
+  std::vector<float> copy(accumulator.size());
+  device->round(accumulator.data(), copy.data(), DType::f32, kNormBlock, sums);
+  EXPECT_EQ(copy[0], 1 + 0x1p-8f);
+  EXPECT_EQ(copy[kNormBlock], 0);
+  EXPECT_EQ(sums[0], 65536 * (1 + 0x1p-7 + 0x1p-16));
+  EXPECT_EQ(sums[1], 99 + 9);
+}
+
+}  // namespace
+}  // namespace sluice
