@@ -1,11 +1,12 @@
-// attention: causal, grouped-query, blockwise, never T x T (Dao et al. 2022, arXiv:2205.14135; backward after Dao 2023,
-// arXiv:2307.08691).
+// attention: causal, grouped-query, blockwise, never T x T (Dao et al. 2022, arXiv:2205.14135; backward
+// after Dao 2023, arXiv:2307.08691).
 //
-// Forward: one task per (sequence, head, block of queries); it passes over the blocks of keys with a running maximum and
-// sum. Backward recomputes probabilities from lse, with delta = rowsum(dO * O). Where there are enough (sequence,
-// key/value head) pairs, one task does a pair: five products a block. Else dq goes by blocks of queries and dk, dv by
-// blocks of keys, which costs two products more and shares nothing. Which way is a function of the shape.
-// Every sum is owned by one task and has a fixed order. Operands that are not fp32 are widened block by block.
+// Forward: one task per (sequence, head, block of queries); it passes over the blocks of keys with a running
+// maximum and sum. Backward recomputes probabilities from lse, with delta = rowsum(dO * O). Where there are
+// enough (sequence, key/value head) pairs, one task does a pair: five products a block. Else dq goes by
+// blocks of queries and dk, dv by blocks of keys, which costs two products more and shares nothing. Which
+// way is a function of the shape. Every sum is owned by one task and has a fixed order. Operands that are
+// not fp32 are widened block by block.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -45,8 +46,16 @@ void* address(const Columns& c, DType precision, int64_t row, int64_t column) {
 
 Problem problem_of(const OpShapes& s) {
   const OpAttributes& a = s.attributes;
-  return {s.precision, s.inputs[0][0] / a.sequence, a.sequence, a.heads, a.kv_heads, a.head_size,
-          static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.head_size))), {}, {}, {}};
+  return {s.precision,
+          s.inputs[0][0] / a.sequence,
+          a.sequence,
+          a.heads,
+          a.kv_heads,
+          a.head_size,
+          static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.head_size))),
+          {},
+          {},
+          {}};
 }
 
 // q, k and v (or their gradients) in separate tensors, or one after the other in the columns of one.
@@ -71,16 +80,20 @@ struct Block {
 
 // Rows of one head as fp32: in place, or widened into `scratch` [rows, size].
 Block load(const Problem& p, const Columns& c, int64_t row, int64_t column, int64_t rows, float* scratch) {
-  if (p.precision == DType::f32) return {static_cast<const float*>(address(c, p.precision, row, column)), c.stride};
+  if (p.precision == DType::f32)
+    return {static_cast<const float*>(address(c, p.precision, row, column)), c.stride};
   for (int64_t r = 0; r < rows; ++r)
-    widen(p.precision, address(c, p.precision, row + r, column), scratch + r * p.size, static_cast<uint64_t>(p.size));
+    widen(p.precision, address(c, p.precision, row + r, column), scratch + r * p.size,
+          static_cast<uint64_t>(p.size));
   return {scratch, p.size};
 }
 
-void store(const Problem& p, const float* from, const Columns& c, int64_t row, int64_t column, int64_t rows) {
+void store(const Problem& p, const float* from, const Columns& c, int64_t row, int64_t column,
+           int64_t rows) {
   if (c.data == nullptr) return;
   for (int64_t r = 0; r < rows; ++r)
-    finish_row(p.precision, from + r * p.size, nullptr, address(c, p.precision, row + r, column), c.accumulate, p.size);
+    finish_row(p.precision, from + r * p.size, nullptr, address(c, p.precision, row + r, column),
+               c.accumulate, p.size);
 }
 
 // Hands out parts of one thread's scratch, 64-byte aligned; with no base it only measures.
@@ -102,21 +115,34 @@ class Scratch {
 struct ForwardScratch {
   float *q, *k, *v, *scores, *o, *maximum, *sum;
   ForwardScratch(const Problem& p, Scratch& s)
-      : q(s.floats(kQueries * p.size)), k(s.floats(kKeys * p.size)), v(s.floats(kKeys * p.size)),
-        scores(s.floats(kQueries * kScoreStride)), o(s.floats(kQueries * p.size)), maximum(s.floats(kQueries)),
+      : q(s.floats(kQueries * p.size)),
+        k(s.floats(kKeys * p.size)),
+        v(s.floats(kKeys * p.size)),
+        scores(s.floats(kQueries * kScoreStride)),
+        o(s.floats(kQueries * p.size)),
+        maximum(s.floats(kQueries)),
         sum(s.floats(kQueries)) {}
 };
 
 struct BackwardScratch {
   float *q, *k, *v, *o, *d_o, *probabilities, *gradients, *delta, *dq, *dk, *dv;
   BackwardScratch(const Problem& p, int64_t keys, Scratch& s)
-      : q(s.floats(kQueries * p.size)), k(s.floats(kKeys * p.size)), v(s.floats(kKeys * p.size)),
-        o(s.floats(kQueries * p.size)), d_o(s.floats(kQueries * p.size)), probabilities(s.floats(kQueries * kScoreStride)),
-        gradients(s.floats(kQueries * kScoreStride)), delta(s.floats(kQueries)), dq(s.floats(kQueries * p.size)),
-        dk(s.floats(keys * p.size)), dv(s.floats(keys * p.size)) {}
+      : q(s.floats(kQueries * p.size)),
+        k(s.floats(kKeys * p.size)),
+        v(s.floats(kKeys * p.size)),
+        o(s.floats(kQueries * p.size)),
+        d_o(s.floats(kQueries * p.size)),
+        probabilities(s.floats(kQueries * kScoreStride)),
+        gradients(s.floats(kQueries * kScoreStride)),
+        delta(s.floats(kQueries)),
+        dq(s.floats(kQueries * p.size)),
+        dk(s.floats(keys * p.size)),
+        dv(s.floats(keys * p.size)) {}
 };
 
-bool one_task_per_pair(const Problem& p) { return p.sequences * p.kv_heads >= kPairsMin || p.length <= kQueries; }
+bool one_task_per_pair(const Problem& p) {
+  return p.sequences * p.kv_heads >= kPairsMin || p.length <= kQueries;
+}
 
 // Rows of dk and dv that one task holds.
 int64_t keys_held(const Problem& p) { return one_task_per_pair(p) ? p.length : std::min(p.length, kKeys); }
@@ -131,12 +157,13 @@ uint64_t thread_bytes(const Problem& p, Pass pass) {
   return scratch.bytes();
 }
 
-// One block of keys: scores to probabilities in place, running maximum and sum, o = o * correction + probabilities * v.
-// Row r may see keys up to query - first key + r.
-void add_keys(const Problem& p, const ForwardScratch& s, const Block& q, const Block& k, const Block& v, int64_t queries,
-              int64_t keys, int64_t first_query, int64_t first_key, const Multiplier& multiplier) {
-  multiplier.multiply({queries, keys, p.size, false, true, q.stride, k.stride, kScoreStride, false}, p.scale, q.data,
-                      k.data, s.scores);
+// One block of keys: scores to probabilities in place, running maximum and sum, o = o * correction +
+// probabilities * v. Row r may see keys up to query - first key + r.
+void add_keys(const Problem& p, const ForwardScratch& s, const Block& q, const Block& k, const Block& v,
+              int64_t queries, int64_t keys, int64_t first_query, int64_t first_key,
+              const Multiplier& multiplier) {
+  multiplier.multiply({queries, keys, p.size, false, true, q.stride, k.stride, kScoreStride, false}, p.scale,
+                      q.data, k.data, s.scores);
   for (int64_t r = 0; r < queries; ++r) {
     float* row = s.scores + r * kScoreStride;
     const int64_t seen = std::clamp<int64_t>(first_query + r + 1 - first_key, 0, keys);
@@ -144,18 +171,19 @@ void add_keys(const Problem& p, const ForwardScratch& s, const Block& q, const B
     if (seen == 0) continue;
     const float block_maximum = finite_maximum(row, seen);
     // NaN must win, and std::max would drop it on one side.
-    const float maximum = block_maximum > s.maximum[r] || std::isnan(block_maximum) ? block_maximum : s.maximum[r];
+    const float maximum =
+        block_maximum > s.maximum[r] || std::isnan(block_maximum) ? block_maximum : s.maximum[r];
     const float correction = first_key == 0 ? 0.0f : std::exp(s.maximum[r] - maximum);
     s.sum[r] = s.sum[r] * correction + static_cast<float>(exponential_row(row, maximum, seen));
     s.maximum[r] = maximum;
     if (first_key > 0) scale_row(s.o + r * p.size, correction, p.size);
   }
-  multiplier.multiply({queries, p.size, keys, false, false, kScoreStride, v.stride, p.size, first_key > 0}, 1.0f, s.scores,
-                      v.data, s.o);
+  multiplier.multiply({queries, p.size, keys, false, false, kScoreStride, v.stride, p.size, first_key > 0},
+                      1.0f, s.scores, v.data, s.o);
 }
 
-void forward_block(const Problem& p, const Columns& o, float* lse, int64_t sequence, int64_t head, int64_t first_query,
-                   std::byte* workspace, const Multiplier& multiplier) {
+void forward_block(const Problem& p, const Columns& o, float* lse, int64_t sequence, int64_t head,
+                   int64_t first_query, std::byte* workspace, const Multiplier& multiplier) {
   Scratch scratch(workspace);
   const ForwardScratch s(p, scratch);
   const int64_t base = sequence * p.length, column = head * p.size, kv_column = head / p.group() * p.size;
@@ -190,14 +218,14 @@ struct Part {
 };
 
 // probabilities and score gradients of one block, zero above the diagonal.
-void block_gradients(const BackwardCall& c, const BackwardScratch& s, const Block& q, const Block& k, const Block& v,
-                     const Block& d_o, const float* lse, int64_t queries, int64_t keys, int64_t first_query,
-                     int64_t first_key, const Multiplier& multiplier) {
+void block_gradients(const BackwardCall& c, const BackwardScratch& s, const Block& q, const Block& k,
+                     const Block& v, const Block& d_o, const float* lse, int64_t queries, int64_t keys,
+                     int64_t first_query, int64_t first_key, const Multiplier& multiplier) {
   const Problem& p = c.p;
-  multiplier.multiply({queries, keys, p.size, false, true, q.stride, k.stride, kScoreStride, false}, p.scale, q.data,
-                      k.data, s.probabilities);
-  multiplier.multiply({queries, keys, p.size, false, true, d_o.stride, v.stride, kScoreStride, false}, 1.0f, d_o.data,
-                      v.data, s.gradients);
+  multiplier.multiply({queries, keys, p.size, false, true, q.stride, k.stride, kScoreStride, false}, p.scale,
+                      q.data, k.data, s.probabilities);
+  multiplier.multiply({queries, keys, p.size, false, true, d_o.stride, v.stride, kScoreStride, false}, 1.0f,
+                      d_o.data, v.data, s.gradients);
   for (int64_t r = 0; r < queries; ++r) {
     float *probability = s.probabilities + r * kScoreStride, *gradient = s.gradients + r * kScoreStride;
     const int64_t seen = std::clamp<int64_t>(first_query + r + 1 - first_key, 0, keys);
@@ -209,16 +237,18 @@ void block_gradients(const BackwardCall& c, const BackwardScratch& s, const Bloc
 }
 
 // One block of queries of one head against the part's keys.
-void backward_queries(const BackwardCall& c, const BackwardScratch& s, const Part& part, int64_t head, int64_t first_query,
-                      const Multiplier& multiplier) {
+void backward_queries(const BackwardCall& c, const BackwardScratch& s, const Part& part, int64_t head,
+                      int64_t first_query, const Multiplier& multiplier) {
   const Problem& p = c.p;
-  const int64_t base = part.sequence * p.length, column = head * p.size, kv_column = head / p.group() * p.size;
+  const int64_t base = part.sequence * p.length, column = head * p.size,
+                kv_column = head / p.group() * p.size;
   const int64_t queries = std::min(kQueries, p.length - first_query);
   const int64_t keys_end = std::min(part.key_end, first_query + queries);
   const Block q = load(p, p.q, base + first_query, column, queries, s.q);
   const Block o = load(p, c.o, base + first_query, column, queries, s.o);
   const Block d_o = load(p, c.d_o, base + first_query, column, queries, s.d_o);
-  for (int64_t r = 0; r < queries; ++r) s.delta[r] = dot_row(d_o.data + r * d_o.stride, o.data + r * o.stride, p.size);
+  for (int64_t r = 0; r < queries; ++r)
+    s.delta[r] = dot_row(d_o.data + r * d_o.stride, o.data + r * o.stride, p.size);
   const float* lse = c.lse + (part.sequence * p.heads + head) * p.length;
   for (int64_t first_key = part.key_begin; first_key < keys_end; first_key += kKeys) {
     const int64_t keys = std::min(kKeys, keys_end - first_key);
@@ -226,19 +256,21 @@ void backward_queries(const BackwardCall& c, const BackwardScratch& s, const Par
     const Block v = load(p, p.v, base + first_key, kv_column, keys, s.v);
     block_gradients(c, s, q, k, v, d_o, lse, queries, keys, first_query, first_key, multiplier);
     if (part.dq)
-      multiplier.multiply({queries, p.size, keys, false, false, kScoreStride, k.stride, p.size, first_key > 0}, 1.0f,
-                          s.gradients, k.data, s.dq);
+      multiplier.multiply(
+          {queries, p.size, keys, false, false, kScoreStride, k.stride, p.size, first_key > 0}, 1.0f,
+          s.gradients, k.data, s.dq);
     if (!part.dkv) continue;
     const int64_t held = (first_key - part.key_begin) * p.size;
-    multiplier.multiply({keys, p.size, queries, true, false, kScoreStride, q.stride, p.size, true}, 1.0f, s.gradients,
-                        q.data, s.dk + held);
+    multiplier.multiply({keys, p.size, queries, true, false, kScoreStride, q.stride, p.size, true}, 1.0f,
+                        s.gradients, q.data, s.dk + held);
     multiplier.multiply({keys, p.size, queries, true, false, kScoreStride, d_o.stride, p.size, true}, 1.0f,
                         s.probabilities, d_o.data, s.dv + held);
   }
   if (part.dq) store(p, s.dq, c.dq, base + first_query, column, queries);
 }
 
-void backward_part(const BackwardCall& c, const Part& part, std::byte* workspace, const Multiplier& multiplier) {
+void backward_part(const BackwardCall& c, const Part& part, std::byte* workspace,
+                   const Multiplier& multiplier) {
   const Problem& p = c.p;
   Scratch scratch(workspace);
   const BackwardScratch s(p, keys_held(p), scratch);
@@ -251,7 +283,8 @@ void backward_part(const BackwardCall& c, const Part& part, std::byte* workspace
     for (int64_t query = part.query_begin; query < part.query_end; query += kQueries)
       backward_queries(c, s, part, head, query, multiplier);
   if (!part.dkv) return;
-  const int64_t row = part.sequence * p.length + part.key_begin, column = part.first_head / p.group() * p.size;
+  const int64_t row = part.sequence * p.length + part.key_begin,
+                column = part.first_head / p.group() * p.size;
   store(p, s.dk, c.dk, row, column, keys);
   store(p, s.dv, c.dv, row, column, keys);
 }
@@ -291,19 +324,24 @@ void attention_backward(const OpCall& call, const Multiplier& multiplier, Worker
   const int64_t group = p.group();
   if (one_task_per_pair(p)) {
     workers.parallel_for(p.sequences * p.kv_heads, [&](int64_t index, int thread) {
-      run({index / p.kv_heads, index % p.kv_heads * group, group, 0, p.length, 0, p.length, true, true}, thread);
+      run({index / p.kv_heads, index % p.kv_heads * group, group, 0, p.length, 0, p.length, true, true},
+          thread);
     });
     return;
   }
-  const int64_t query_blocks = (p.length + kQueries - 1) / kQueries, key_blocks = (p.length + kKeys - 1) / kKeys;
+  const int64_t query_blocks = (p.length + kQueries - 1) / kQueries,
+                key_blocks = (p.length + kKeys - 1) / kKeys;
   workers.parallel_for(p.sequences * p.heads * query_blocks, [&](int64_t index, int thread) {
     const int64_t begin = (query_blocks - 1 - index % query_blocks) * kQueries, pair = index / query_blocks;
-    run({pair / p.heads, pair % p.heads, 1, begin, std::min(p.length, begin + kQueries), 0, p.length, true, false}, thread);
+    run({pair / p.heads, pair % p.heads, 1, begin, std::min(p.length, begin + kQueries), 0, p.length, true,
+         false},
+        thread);
   });
   workers.parallel_for(p.sequences * p.kv_heads * key_blocks, [&](int64_t index, int thread) {
     const int64_t begin = index % key_blocks * kKeys, pair = index / key_blocks;
-    run({pair / p.kv_heads, pair % p.kv_heads * group, group, begin, p.length, begin, std::min(p.length, begin + kKeys),
-         false, true}, thread);
+    run({pair / p.kv_heads, pair % p.kv_heads * group, group, begin, p.length, begin,
+         std::min(p.length, begin + kKeys), false, true},
+        thread);
   });
 }
 

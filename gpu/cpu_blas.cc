@@ -23,9 +23,10 @@ blasint to_blasint(int64_t n) {
 }
 
 void multiply_openblas(const TileShape& s, float alpha, const float* a, const float* b, float* c) {
-  cblas_sgemm(CblasRowMajor, s.transpose_a ? CblasTrans : CblasNoTrans, s.transpose_b ? CblasTrans : CblasNoTrans,
-              to_blasint(s.m), to_blasint(s.n), to_blasint(s.k), alpha, a, to_blasint(s.stride_a), b,
-              to_blasint(s.stride_b), s.accumulate ? 1.0f : 0.0f, c, to_blasint(s.stride_c));
+  cblas_sgemm(CblasRowMajor, s.transpose_a ? CblasTrans : CblasNoTrans,
+              s.transpose_b ? CblasTrans : CblasNoTrans, to_blasint(s.m), to_blasint(s.n), to_blasint(s.k),
+              alpha, a, to_blasint(s.stride_a), b, to_blasint(s.stride_b), s.accumulate ? 1.0f : 0.0f, c,
+              to_blasint(s.stride_c));
 }
 
 }  // namespace
@@ -33,7 +34,8 @@ void multiply_openblas(const TileShape& s, float alpha, const float* a, const fl
 void set_up_openblas() {
   constexpr int kOpenMp = 2;  // openblas_get_parallel: 0 sequential, 1 its own threads, 2 OpenMP
   if (openblas_get_parallel() == kOpenMp)
-    throw Error(ExitCode::environment, "The OpenBLAS that was loaded is its OpenMP variant, whose threads cannot be confined.",
+    throw Error(ExitCode::environment,
+                "The OpenBLAS that was loaded is its OpenMP variant, whose threads cannot be confined.",
                 "Install the pthread variant: apt-get install libopenblas0-pthread.");
   openblas_set_num_threads(1);
 }
@@ -46,15 +48,17 @@ Support native_support() {
   const auto has = [isa](dnnl::cpu_isa wanted) {
     return (isa & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
   };
-  return {has(dnnl::cpu_isa::avx512_core) ? Library::onednn : Library::openblas, has(dnnl::cpu_isa::avx512_core_bf16)};
+  return {has(dnnl::cpu_isa::avx512_core) ? Library::onednn : Library::openblas,
+          has(dnnl::cpu_isa::avx512_core_bf16)};
 }
 
-void multiply_f32(Library library, const TileShape& s, float alpha, const float* a, const float* b, float* c) {
+void multiply_f32(Library library, const TileShape& s, float alpha, const float* a, const float* b,
+                  float* c) {
   if (library == Library::openblas) return multiply_openblas(s, alpha, a, b, c);
   omp_set_num_threads(1);
   const dnnl_status_t status =
-      dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, alpha, a, s.stride_a, b,
-                 s.stride_b, s.accumulate ? 1.0f : 0.0f, c, s.stride_c);
+      dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, alpha, a, s.stride_a,
+                 b, s.stride_b, s.accumulate ? 1.0f : 0.0f, c, s.stride_c);
   CHECK(status == dnnl_success, "oneDNN's sgemm returned " + std::to_string(status));
 }
 
@@ -95,8 +99,8 @@ Bf16Tile::Bf16Tile(const TileShape& s, int threads) : impl_(std::make_unique<Imp
                                 Memory(description.scratchpad_desc(), impl_->engine, nullptr)});
   } catch (const dnnl::error& error) {
     throw Error(ExitCode::environment,
-                std::string("oneDNN cannot make a bf16 product of ") + std::to_string(s.m) + " x " + std::to_string(s.n) +
-                    " x " + std::to_string(s.k) + ": " + error.message + ".",
+                std::string("oneDNN cannot make a bf16 product of ") + std::to_string(s.m) + " x " +
+                    std::to_string(s.n) + " x " + std::to_string(s.k) + ": " + error.message + ".",
                 "Install oneDNN 2.6 or newer (apt-get install libdnnl-dev), or use --precision fp32.");
   }
 }
@@ -122,7 +126,8 @@ void Bf16Tile::run(int thread, const void* a, const void* b, float* c, std::byte
 
 Support native_support() { return {}; }
 
-void multiply_f32(Library library, const TileShape& s, float alpha, const float* a, const float* b, float* c) {
+void multiply_f32(Library library, const TileShape& s, float alpha, const float* a, const float* b,
+                  float* c) {
   CHECK(library == Library::openblas, "this build has no oneDNN");
   multiply_openblas(s, alpha, a, b, c);
 }

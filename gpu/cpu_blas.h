@@ -1,9 +1,9 @@
 // Matrix libraries, called single-threaded on one tile at a time: OpenBLAS and oneDNN.
 //
-// All matrices are row-major: C [m,n] = or += op(A) [m,k] op(B) [k,n], with fp32 accumulation; a transposed operand is
-// stored [k,m] or [n,k], and a stride is the distance of stored rows in elements. A call uses the calling thread alone
-// (Debian's oneDNN is the OpenMP build, and OpenMP's thread count is a property of the calling thread).
-// Callers: the cpu device's kernels, on any worker thread; two calls may run at once.
+// All matrices are row-major: C [m,n] = or += op(A) [m,k] op(B) [k,n], with fp32 accumulation; a transposed
+// operand is stored [k,m] or [n,k], and a stride is the distance of stored rows in elements. A call uses the
+// calling thread alone (Debian's oneDNN is the OpenMP build, and OpenMP's thread count is a property of the
+// calling thread). Callers: the cpu device's kernels, on any worker thread; two calls may run at once.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,17 @@ namespace sluice::cpu {
 
 enum class Library : uint8_t { openblas, onednn };
 
-// What the processor has and this build can use. oneDNN's fp32 product is taken where it has AVX-512 code: OpenBLAS
-// 0.3.21 runs its AVX2 code on processors that it does not know (measured: half the speed on AMD's family 26).
+// What the processor has and this build can use. oneDNN's fp32 product is taken where it has AVX-512 code:
+// OpenBLAS 0.3.21 runs its AVX2 code on processors that it does not know (measured: half the speed on AMD's
+// family 26).
 struct Support {
   Library f32 = Library::openblas;
   bool bf16 = false;  // bf16 matrices multiplied natively (AVX512-BF16 or AMX)
 };
 Support native_support();
 
-// Sets OpenBLAS to one thread, for the whole process. Throws Error (environment) for its OpenMP variant, whose threads
-// would come on top of ours.
+// Sets OpenBLAS to one thread, for the whole process. Throws Error (environment) for its OpenMP variant,
+// whose threads would come on top of ours.
 void set_up_openblas();
 
 struct TileShape {
@@ -35,10 +36,11 @@ struct TileShape {
 };
 
 // fp32: C = alpha op(A) op(B), or C += that.
-void multiply_f32(Library library, const TileShape& shape, float alpha, const float* a, const float* b, float* c);
+void multiply_f32(Library library, const TileShape& shape, float alpha, const float* a, const float* b,
+                  float* c);
 
-// bf16 A and B, fp32 C, through oneDNN. The library's code for one shape is made at construction (set-up); a run does not
-// allocate in Sluice's code.
+// bf16 A and B, fp32 C, through oneDNN. The library's code for one shape is made at construction (set-up); a
+// run does not allocate in Sluice's code.
 class Bf16Tile {
  public:
   // Throws Error (environment) if the library refuses the shape. Runs may use thread numbers [0, threads).

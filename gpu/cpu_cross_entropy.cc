@@ -1,7 +1,9 @@
-// linear_cross_entropy: logits = x W^T in chunks of rows, the rows' losses, and dx = dlogits W, dW += dlogits^T x.
+// linear_cross_entropy: logits = x W^T in chunks of rows, the rows' losses, and dx = dlogits W, dW +=
+// dlogits^T x.
 //
-// The logits of a chunk are fp32 in the workspace; their gradient is rounded to the working precision in place (a row of
-// it begins where the row of logits does). A row with a logit that is not finite has the loss NaN and the gradient NaN.
+// The logits of a chunk are fp32 in the workspace; their gradient is rounded to the working precision in
+// place (a row of it begins where the row of logits does). A row with a logit that is not finite has the
+// loss NaN and the gradient NaN.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -16,8 +18,8 @@ namespace {
 
 struct Layout {
   int64_t rows, columns, vocabulary;
-  int64_t chunk;          // rows of one chunk
-  int64_t stride;         // floats of one row of logits: a multiple of 64 bytes, no power of two
+  int64_t chunk;   // rows of one chunk
+  int64_t stride;  // floats of one row of logits: a multiple of 64 bytes, no power of two
   uint64_t logits_bytes;
   uint64_t losses_bytes;  // one double a row of the chunk
 };
@@ -71,14 +73,17 @@ double finish_logits(float* logits, int64_t vocabulary, int32_t label, DType pre
 }
 
 // Losses and gradients of the chunk that begins at `begin`; the losses are added in row order.
-void finish_chunk(const OpCall& call, const Layout& l, int64_t begin, int64_t rows, const float* seed, Workers& workers) {
+void finish_chunk(const OpCall& call, const Layout& l, int64_t begin, int64_t rows, const float* seed,
+                  Workers& workers) {
   auto* logits = reinterpret_cast<float*>(call.workspace);
   auto* losses = reinterpret_cast<double*>(call.workspace + l.logits_bytes);
   const auto* labels = static_cast<const int32_t*>(call.inputs[1].data) + begin;
-  const int64_t group = std::max<int64_t>(1, 16384 / l.vocabulary);  // rows of one task: tens of microseconds
+  const int64_t group =
+      std::max<int64_t>(1, 16384 / l.vocabulary);  // rows of one task: tens of microseconds
   workers.parallel_for((rows + group - 1) / group, [&](int64_t index, int) {
     for (int64_t r = index * group; r < std::min(rows, (index + 1) * group); ++r)
-      losses[r] = finish_logits(logits + r * l.stride, l.vocabulary, labels[r], call.shapes->precision, seed);
+      losses[r] =
+          finish_logits(logits + r * l.stride, l.vocabulary, labels[r], call.shapes->precision, seed);
   });
   if (call.outputs.empty() || call.outputs[0].data == nullptr) return;
   auto* loss = static_cast<double*>(call.outputs[0].data);
@@ -101,7 +106,8 @@ void run(const OpCall& call, Pass pass, Multiplier& multiplier, Workers& workers
     multiplier.run(p.logits, x, weight, nullptr, call.workspace, scratch, workers);
     finish_chunk(call, l, begin, rows, backward ? &call.gradient_seed : nullptr, workers);
     if (dx.data != nullptr)
-      multiplier.run(p.dx, call.workspace, weight, nullptr, static_cast<std::byte*>(dx.data) + offset, scratch, workers);
+      multiplier.run(p.dx, call.workspace, weight, nullptr, static_cast<std::byte*>(dx.data) + offset,
+                     scratch, workers);
     if (dw != nullptr) multiplier.run(p.dw, call.workspace, x, nullptr, dw, scratch, workers);
   }
 }

@@ -1,5 +1,5 @@
-// The cpu device: dispatches ops to the kernels of cpu_kernels.h. It owns the threads and the prepared matrix products;
-// asking for an op's workspace is what prepares its products.
+// The cpu device: dispatches ops to the kernels of cpu_kernels.h. It owns the threads and the prepared
+// matrix products; asking for an op's workspace is what prepares its products.
 #include <algorithm>
 #include <cstring>
 
@@ -29,7 +29,8 @@ class CpuDevice final : public Device {
       case OpKind::rope: return cpu::rope_forward(call, workers_);
       case OpKind::attention: return cpu::attention_forward(call, *multiplier_, workers_);
       case OpKind::add: return cpu::add_forward(call, workers_);
-      case OpKind::linear_cross_entropy: return cpu::linear_cross_entropy_forward(call, *multiplier_, workers_);
+      case OpKind::linear_cross_entropy:
+        return cpu::linear_cross_entropy_forward(call, *multiplier_, workers_);
     }
     CHECK(false, "an op that the cpu device does not know");
   }
@@ -45,7 +46,8 @@ class CpuDevice final : public Device {
       case OpKind::rope: return cpu::rope_backward(call, workers_);
       case OpKind::attention: return cpu::attention_backward(call, *multiplier_, workers_);
       case OpKind::add: return cpu::add_backward(call, workers_);
-      case OpKind::linear_cross_entropy: return cpu::linear_cross_entropy_backward(call, *multiplier_, workers_);
+      case OpKind::linear_cross_entropy:
+        return cpu::linear_cross_entropy_backward(call, *multiplier_, workers_);
     }
     CHECK(false, "an op that the cpu device does not know");
   }
@@ -62,18 +64,22 @@ class CpuDevice final : public Device {
       case OpKind::rope: return cpu::rope_workspace_bytes(shapes, pass, threads);
       case OpKind::linear: return cpu::linear_workspace_bytes(shapes, pass, *multiplier_);
       case OpKind::attention: return cpu::attention_workspace_bytes(shapes, pass, threads);
-      case OpKind::linear_cross_entropy: return cpu::linear_cross_entropy_workspace_bytes(shapes, pass, *multiplier_);
+      case OpKind::linear_cross_entropy:
+        return cpu::linear_cross_entropy_workspace_bytes(shapes, pass, *multiplier_);
     }
     CHECK(false, "an op that the cpu device does not know");
     return 0;
   }
 
-  void round(const float* accumulator, void* gradient, DType precision, uint64_t elements, double* block_sums) override {
+  void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+             double* block_sums) override {
     cpu::round_gradient(accumulator, gradient, precision, elements, block_sums, workers_);
   }
 
   void zero(void* data, uint64_t bytes) override {
-    for_each_part(bytes, [data](uint64_t begin, uint64_t n) { std::memset(static_cast<std::byte*>(data) + begin, 0, n); });
+    for_each_part(bytes, [data](uint64_t begin, uint64_t n) {
+      std::memset(static_cast<std::byte*>(data) + begin, 0, n);
+    });
   }
 
   void copy(void* to, const void* from, uint64_t bytes) override {

@@ -26,10 +26,14 @@ Products products_of(const OpShapes& s, bool accumulate_dx) {
           dw};
 }
 
-bool wanted(std::span<const TensorView> views, size_t i) { return i < views.size() && views[i].data != nullptr; }
+bool wanted(std::span<const TensorView> views, size_t i) {
+  return i < views.size() && views[i].data != nullptr;
+}
 
-// Blocks of rows are summed, then the sums are added, both in order: the error grows with the square root of the rows.
-void add_column_sums(DType precision, const void* dy, int64_t rows, int64_t columns, float* to, Workers& workers) {
+// Blocks of rows are summed, then the sums are added, both in order: the error grows with the square root of
+// the rows.
+void add_column_sums(DType precision, const void* dy, int64_t rows, int64_t columns, float* to,
+                     Workers& workers) {
   constexpr int64_t kColumns = 128, kRows = 64;
   workers.parallel_for((columns + kColumns - 1) / kColumns, [&](int64_t index, int) {
     const int64_t column = index * kColumns, n = std::min(kColumns, columns - column);
@@ -66,15 +70,17 @@ void linear_backward(const OpCall& call, Multiplier& multiplier, Workers& worker
   CHECK(dy != nullptr, "linear's backward without a gradient of its output");
   const Products p = products_of(s, wanted(call.input_gradients, 0) && call.input_gradients[0].accumulate);
   if (wanted(call.input_gradients, 0))
-    multiplier.run(p.dx, dy, call.parameters[0].data, nullptr, call.input_gradients[0].data, call.workspace, workers);
+    multiplier.run(p.dx, dy, call.parameters[0].data, nullptr, call.input_gradients[0].data, call.workspace,
+                   workers);
   if (wanted(call.parameter_gradients, 0)) {
     const void* x = call.inputs[0].data;
     const bool out_in = s.attributes.weight_out_in;
-    multiplier.run(p.dw, out_in ? dy : x, out_in ? x : dy, nullptr, call.parameter_gradients[0].data, call.workspace,
-                   workers);
+    multiplier.run(p.dw, out_in ? dy : x, out_in ? x : dy, nullptr, call.parameter_gradients[0].data,
+                   call.workspace, workers);
   }
   if (wanted(call.parameter_gradients, 1))
-    add_column_sums(s.precision, dy, p.y.m, p.y.n, static_cast<float*>(call.parameter_gradients[1].data), workers);
+    add_column_sums(s.precision, dy, p.y.m, p.y.n, static_cast<float*>(call.parameter_gradients[1].data),
+                    workers);
 }
 
 }  // namespace sluice::cpu

@@ -20,12 +20,14 @@ struct Tiling {
   int64_t rows, columns, row_tiles, column_tiles;
 };
 
-// About 256 x 384, equal in size, a multiple of the libraries' register blocks (8 to 16 rows, 48 columns): measured
-// within 5 % of the best for all shapes of GPT-2, while larger ones leave too few. At least kTilesMin where the matrix
-// is large enough, so that a few threads end together.
+// About 256 x 384, equal in size, a multiple of the libraries' register blocks (8 to 16 rows, 48 columns):
+// measured within 5 % of the best for all shapes of GPT-2, while larger ones leave too few. At least
+// kTilesMin where the matrix is large enough, so that a few threads end together.
 Tiling tiling_of(int64_t m, int64_t n) {
   constexpr int64_t kRows = 256, kColumns = 384, kTilesMin = 4, kRowsMin = 32, kColumnsMin = 96;
-  const auto nearest = [](int64_t size, int64_t tile) { return std::max<int64_t>(1, (size + tile / 2) / tile); };
+  const auto nearest = [](int64_t size, int64_t tile) {
+    return std::max<int64_t>(1, (size + tile / 2) / tile);
+  };
   Tiling t;
   t.row_tiles = nearest(m, kRows);
   t.column_tiles = nearest(n, kColumns);
@@ -47,7 +49,8 @@ const void* element(const void* base, int64_t index, DType type) {
 }
 
 // The part of an operand that begins at (row, column) of op(X).
-const void* part(const void* base, bool transposed, int64_t stride, int64_t row, int64_t column, DType type) {
+const void* part(const void* base, bool transposed, int64_t stride, int64_t row, int64_t column,
+                 DType type) {
   return element(base, transposed ? column * stride + row : row * stride + column, type);
 }
 
@@ -55,12 +58,12 @@ const void* part(const void* base, bool transposed, int64_t stride, int64_t row,
 
 struct Multiplier::Plan {
   Tiling tiling;
-  bool native;                  // the library multiplies the operands' type
-  bool direct;                  // C is fp32 and the library's output
-  uint64_t sum_bytes = 0;       // per thread: the fp32 tile, if not direct
-  uint64_t panel_a_bytes = 0;   // per thread: widened panels, if not native
+  bool native;                 // the library multiplies the operands' type
+  bool direct;                 // C is fp32 and the library's output
+  uint64_t sum_bytes = 0;      // per thread: the fp32 tile, if not direct
+  uint64_t panel_a_bytes = 0;  // per thread: widened panels, if not native
   uint64_t panel_b_bytes = 0;
-  uint64_t library_bytes = 0;   // per thread: oneDNN's scratch
+  uint64_t library_bytes = 0;       // per thread: oneDNN's scratch
   const Bf16Tile* bf16[2][2] = {};  // by last row tile, last column tile
   int64_t sum_stride() const { return tiling.columns + kPad; }
   uint64_t thread_bytes() const { return sum_bytes + panel_a_bytes + panel_b_bytes + library_bytes; }
@@ -74,7 +77,9 @@ struct Multiplier::Call {
   std::byte* workspace;
 };
 
-Multiplier::Multiplier(int threads, Support support) : threads_(threads), support_(support) { set_up_openblas(); }
+Multiplier::Multiplier(int threads, Support support) : threads_(threads), support_(support) {
+  set_up_openblas();
+}
 
 const Bf16Tile& Multiplier::tile(const TileShape& shape) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -104,8 +109,9 @@ Multiplier::Plan Multiplier::plan(const Product& p) {
     for (const bool last_column : {false, true}) {
       const int64_t m = last_row ? p.m - (t.row_tiles - 1) * t.rows : t.rows;
       const int64_t n = last_column ? p.n - (t.column_tiles - 1) * t.columns : t.columns;
-      const Bf16Tile& made = tile({m, n, p.k, p.transpose_a, p.transpose_b, p.stride_a, p.stride_b,
-                                   plan.direct ? p.stride_c : plan.sum_stride(), plan.direct && p.accumulate});
+      const Bf16Tile& made =
+          tile({m, n, p.k, p.transpose_a, p.transpose_b, p.stride_a, p.stride_b,
+                plan.direct ? p.stride_c : plan.sum_stride(), plan.direct && p.accumulate});
       plan.bf16[last_row][last_column] = &made;
       plan.library_bytes = std::max(plan.library_bytes, (made.scratch_bytes() + 63) / 64 * 64);
     }
@@ -129,15 +135,22 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
   const Product& p = call.product;
   const Plan& plan = call.plan;
   const Tiling& t = plan.tiling;
-  const int64_t row_tile = index % t.row_tiles, column_tile = index / t.row_tiles;  // neighbours share B's columns
+  const int64_t row_tile = index % t.row_tiles,
+                column_tile = index / t.row_tiles;  // neighbours share B's columns
   const int64_t row = row_tile * t.rows, column = column_tile * t.columns;
   std::byte* scratch = call.workspace + static_cast<uint64_t>(thread) * plan.thread_bytes();
   auto* sum = reinterpret_cast<float*>(scratch);
   auto* c = static_cast<std::byte*>(call.c) +
             static_cast<uint64_t>(row * p.stride_c + column) * dtype_bytes(p.result);
   float* to = plan.direct ? reinterpret_cast<float*>(c) : sum;
-  const TileShape shape{std::min(t.rows, p.m - row), std::min(t.columns, p.n - column), p.k, p.transpose_a, p.transpose_b,
-                        p.stride_a, p.stride_b, plan.direct ? p.stride_c : plan.sum_stride(),
+  const TileShape shape{std::min(t.rows, p.m - row),
+                        std::min(t.columns, p.n - column),
+                        p.k,
+                        p.transpose_a,
+                        p.transpose_b,
+                        p.stride_a,
+                        p.stride_b,
+                        plan.direct ? p.stride_c : plan.sum_stride(),
                         plan.direct && p.accumulate};
   const void* a = part(call.a, p.transpose_a, p.stride_a, row, 0, p.precision);
   const void* b = part(call.b, p.transpose_b, p.stride_b, 0, column, p.precision);
@@ -147,7 +160,7 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
     multiply(shape, 1.0f, static_cast<const float*>(a), static_cast<const float*>(b), to);
   } else {
     plan.bf16[row_tile + 1 == t.row_tiles][column_tile + 1 == t.column_tiles]->run(thread, a, b, to,
-                                                                                  scratch + plan.sum_bytes);
+                                                                                   scratch + plan.sum_bytes);
   }
   const void* bias = call.bias == nullptr ? nullptr : element(call.bias, column, p.precision);
   for (int64_t r = 0; r < shape.m; ++r) {
@@ -160,12 +173,13 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
   }
 }
 
-void Multiplier::multiply_widened(const Call& call, const TileShape& tile, int64_t row, int64_t column, float* to,
-                                  std::byte* scratch) const {
+void Multiplier::multiply_widened(const Call& call, const TileShape& tile, int64_t row, int64_t column,
+                                  float* to, std::byte* scratch) const {
   const Product& p = call.product;
   auto* panel_a = reinterpret_cast<float*>(scratch);
   auto* panel_b = reinterpret_cast<float*>(scratch + call.plan.panel_a_bytes);
-  const auto widen_panel = [&p](const void* from, int64_t stride, float* panel, int64_t rows, int64_t columns) {
+  const auto widen_panel = [&p](const void* from, int64_t stride, float* panel, int64_t rows,
+                                int64_t columns) {
     for (int64_t r = 0; r < rows; ++r)
       widen(p.precision, element(from, r * stride, p.precision), panel + r * (columns + kPad),
             static_cast<uint64_t>(columns));

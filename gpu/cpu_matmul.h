@@ -1,9 +1,11 @@
-// Matrix products of the cpu device: C [m,n] = or += op(A) [m,k] op(B) [k,n] (+ bias), row-major, fp32 accumulation.
+// Matrix products of the cpu device: C [m,n] = or += op(A) [m,k] op(B) [k,n] (+ bias), row-major, fp32
+// accumulation.
 //
-// A product is cut into tiles by its shape alone; a tile is one single-threaded library call over the full k, or, where
-// the library cannot multiply the type, calls on widened panels over chunks of k, added in order. So results depend on
-// shape and values only, never on the number of threads. Whatever is not fp32 is rounded once, from the fp32 sum.
-// Owner: the cpu device. prepare is for set-up; products that were not prepared are prepared when they first run.
+// A product is cut into tiles by its shape alone; a tile is one single-threaded library call over the full
+// k, or, where the library cannot multiply the type, calls on widened panels over chunks of k, added in
+// order. So results depend on shape and values only, never on the number of threads. Whatever is not fp32 is
+// rounded once, from the fp32 sum. Owner: the cpu device. prepare is for set-up; products that were not
+// prepared are prepared when they first run.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +21,12 @@
 namespace sluice::cpu {
 
 struct Product {
-  int64_t m, n, k;                        // all positive
-  bool transpose_a, transpose_b;          // A is stored [k,m], B is stored [n,k]
-  int64_t stride_a, stride_b, stride_c;   // of stored rows, in elements of their types
-  DType precision;                        // of A, B and bias: f32, bf16 or f16
-  DType result;                           // of C: `precision` or f32
-  bool accumulate = false;                // C += instead of C =
+  int64_t m, n, k;                       // all positive
+  bool transpose_a, transpose_b;         // A is stored [k,m], B is stored [n,k]
+  int64_t stride_a, stride_b, stride_c;  // of stored rows, in elements of their types
+  DType precision;                       // of A, B and bias: f32, bf16 or f16
+  DType result;                          // of C: `precision` or f32
+  bool accumulate = false;               // C += instead of C =
 };
 
 class Multiplier {
@@ -35,9 +37,10 @@ class Multiplier {
   // Makes what the product needs; returns the bytes of the workspace that run takes.
   uint64_t prepare(const Product& product);
 
-  // bias [n] in `precision`, or nullptr. C must not overlap the others. workspace: prepare's bytes, aligned to 64.
-  void run(const Product& product, const void* a, const void* b, const void* bias, void* c, std::byte* workspace,
-           Workers& workers);
+  // bias [n] in `precision`, or nullptr. C must not overlap the others. workspace: prepare's bytes, aligned
+  // to 64.
+  void run(const Product& product, const void* a, const void* b, const void* bias, void* c,
+           std::byte* workspace, Workers& workers);
 
   // One small fp32 product on the calling thread, for kernels that cut their own work.
   void multiply(const TileShape& shape, float alpha, const float* a, const float* b, float* c) const {

@@ -64,7 +64,8 @@ double exponential_row(float* x, float shift, int64_t n) {
   const Floats d;
   if (!std::isfinite(shift)) {
     const FloatVector nan = hn::Set(d, std::numeric_limits<float>::quiet_NaN());
-    for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL { lanes.store(nan, x + i); });
+    for_each_vector(static_cast<size_t>(n),
+                    [&](size_t i, auto lanes) SLUICE_KERNEL { lanes.store(nan, x + i); });
     return std::numeric_limits<double>::quiet_NaN();
   }
   constexpr size_t kBlock = 1024;
@@ -142,7 +143,9 @@ void add_row(DType precision, const void* from, float* to, int64_t n) {
   HWY_DYNAMIC_DISPATCH(add_row)(precision, from, to, n);
 }
 float finite_maximum(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(finite_maximum)(x, n); }
-double exponential_row(float* x, float shift, int64_t n) { return HWY_DYNAMIC_DISPATCH(exponential_row)(x, shift, n); }
+double exponential_row(float* x, float shift, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(exponential_row)(x, shift, n);
+}
 void scale_row(float* x, float factor, int64_t n) { HWY_DYNAMIC_DISPATCH(scale_row)(x, factor, n); }
 void scale_and_round_row(DType precision, const float* from, float factor, void* to, int64_t n) {
   HWY_DYNAMIC_DISPATCH(scale_and_round_row)(precision, from, factor, to, n);

@@ -1,7 +1,7 @@
 // Vector kernels over one row, used by the cpu device's products, attention and loss.
 //
-// Pure functions, any thread, any alignment and length; rows must not overlap unless said. A result depends on values and
-// length only. The order of sums is fixed for a processor's vector width.
+// Pure functions, any thread, any alignment and length; rows must not overlap unless said. A result depends
+// on values and length only. The order of sums is fixed for a processor's vector width.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace sluice::cpu {
 
-// to = round(sum + bias + what `to` held if accumulate); bias may be nullptr; bias and `to` are in `precision`.
+// to = round(sum + bias + what `to` held if accumulate); bias may be nullptr; bias and `to` are in
+// `precision`.
 void finish_row(DType precision, const float* sum, const void* bias, void* to, bool accumulate, int64_t n);
 
 // to += from, which is in `precision`.
@@ -19,7 +20,8 @@ void add_row(DType precision, const void* from, float* to, int64_t n);
 // The largest of n > 0 values, or NaN if one of them is not finite.
 float finite_maximum(const float* x, int64_t n);
 
-// x = e^(x - shift); returns the sum of what was written. All NaN if shift is not finite; x must be finite if it is.
+// x = e^(x - shift); returns the sum of what was written. All NaN if shift is not finite; x must be finite
+// if it is.
 double exponential_row(float* x, float shift, int64_t n);
 
 // x *= factor
