@@ -15,10 +15,10 @@
 
 namespace sluice {
 
-enum class IoKind : uint8_t { read, write };
+enum class IoDirection : uint8_t { read, write };
 
 struct IoRequest {
-  IoKind kind = IoKind::read;
+  IoDirection direction = IoDirection::read;
   int fd = -1;
   uint64_t offset = 0;          // in the file
   std::byte* memory = nullptr;  // `bytes` of them

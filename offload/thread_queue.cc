@@ -19,8 +19,8 @@ namespace {
 
 int64_t transfer(const IoRequest& r) {
   const auto offset = static_cast<off_t>(r.offset);
-  const ssize_t n = r.kind == IoKind::read ? pread(r.fd, r.memory, r.bytes, offset)
-                                           : pwrite(r.fd, r.memory, r.bytes, offset);
+  const ssize_t n = r.direction == IoDirection::read ? pread(r.fd, r.memory, r.bytes, offset)
+                                                     : pwrite(r.fd, r.memory, r.bytes, offset);
   return n < 0 ? -errno : n;
 }
 

@@ -39,7 +39,7 @@ const char* remedy(IoFault what) {
 }  // namespace
 
 Error to_error(const IoError& e) {
-  const bool read = e.kind == IoKind::read;
+  const bool read = e.direction == IoDirection::read;
   const std::string where =
       std::to_string(e.bytes) + " bytes at offset " + std::to_string(e.offset) + " of " + printable(e.file);
   const std::string doing = (read ? "Reading " : "Writing ") + where;
@@ -141,7 +141,7 @@ void TransferLane::fill() {
 bool TransferLane::checksum_before(const Piece& piece) {
   const Transfer& t = active(piece.transfer).transfer;
   if (t.checksums.empty()) return true;
-  if (t.kind == IoKind::write) slot(piece) = checksum(t.memory + piece.begin, piece.bytes);
+  if (t.direction == IoDirection::write) slot(piece) = checksum(t.memory + piece.begin, piece.bytes);
   if (slot(piece) == 0) fail(piece, IoFault::checksum_missing, 0);
   return !error_;
 }
@@ -152,7 +152,7 @@ void TransferLane::issue(uint32_t index) {
   const uint32_t rest = piece.bytes - piece.done;
   const uint64_t from = piece.begin + piece.done;
   const uint32_t whole_blocks = (rest + alignment_ - 1) / alignment_ * alignment_;
-  queue_->submit({t.kind, t.fd, t.file_offset + from, t.memory + from, whole_blocks, index});
+  queue_->submit({t.direction, t.fd, t.file_offset + from, t.memory + from, whole_blocks, index});
 }
 
 void TransferLane::settle(const IoCompletion& completion) {
@@ -162,11 +162,11 @@ void TransferLane::settle(const IoCompletion& completion) {
   const auto error = static_cast<int>(completion.result < 0 ? -completion.result : 0);
   if (error == 0 && piece.done + completion.result >= piece.bytes) {
     const Transfer& t = active(piece.transfer).transfer;
-    if (t.kind == IoKind::read && !t.checksums.empty()) verify_.push_back(index);
+    if (t.direction == IoDirection::read && !t.checksums.empty()) verify_.push_back(index);
     else finish(index);
     return;
   }
-  const bool write = active(piece.transfer).transfer.kind == IoKind::write;
+  const bool write = active(piece.transfer).transfer.direction == IoDirection::write;
   if (write && (error == ENOSPC || error == EDQUOT)) return fail(piece, IoFault::no_space, error);
   if (error != 0 && error != EAGAIN && error != EINTR) return fail(piece, IoFault::failed, error);
   if (error == 0 && completion.result == 0) return fail(piece, IoFault::end_of_file, 0);
@@ -195,7 +195,7 @@ void TransferLane::fail(const Piece& piece, IoFault what, int error) {
   if (error_) return;
   const Transfer& t = active(piece.transfer).transfer;
   const uint64_t from = piece.begin + piece.done;
-  error_ = IoError{what, t.kind, t.file, t.file_offset + from, piece.bytes - piece.done, error};
+  error_ = IoError{what, t.direction, t.file, t.file_offset + from, piece.bytes - piece.done, error};
 }
 
 void TransferLane::await_all() {

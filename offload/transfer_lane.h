@@ -33,7 +33,7 @@ constexpr uint32_t kRequestsInFlight = 16;  // the depth that a lane's queue sho
 // much belongs to it. With checksums the file offset is a multiple of kRequestBytes, and what was written is
 // read back in the same pieces.
 struct Transfer {
-  IoKind kind = IoKind::read;
+  IoDirection direction = IoDirection::read;
   int fd = -1;
   uint64_t file_offset = 0;
   std::byte* memory = nullptr;
@@ -54,7 +54,7 @@ enum class IoFault : uint8_t {
 
 struct IoError {
   IoFault what = IoFault::failed;
-  IoKind kind = IoKind::read;
+  IoDirection direction = IoDirection::read;
   const char* file = "";
   uint64_t offset = 0, bytes = 0;
   int error = 0;  // errno, where there is one

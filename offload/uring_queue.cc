@@ -89,7 +89,7 @@ class UringQueue : public IoQueue {
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
     CHECK(sqe != nullptr, "the ring has as many entries as the queue is deep");
     const int buffer = registered_index(r.memory, r.bytes);
-    const bool read = r.kind == IoKind::read;
+    const bool read = r.direction == IoDirection::read;
     if (read && buffer >= 0) io_uring_prep_read_fixed(sqe, r.fd, r.memory, r.bytes, r.offset, buffer);
     if (read && buffer < 0) io_uring_prep_read(sqe, r.fd, r.memory, r.bytes, r.offset);
     if (!read && buffer >= 0) io_uring_prep_write_fixed(sqe, r.fd, r.memory, r.bytes, r.offset, buffer);

@@ -39,7 +39,7 @@ class FaultQueue : public IoQueue {
   uint64_t faults() const { return faults_; }  // injected so far
 
   void submit(const IoRequest& request) override {
-    const bool counted = request.kind == IoKind::read ? fault_.reads : fault_.writes;
+    const bool counted = request.direction == IoDirection::read ? fault_.reads : fault_.writes;
     count_ += counted;
     const bool hit = counted && count_ >= fault_.at && count_ - fault_.at < fault_.repeat;
     if (hit) ++faults_;
@@ -101,7 +101,7 @@ class FaultQueue : public IoQueue {
   void flip(IoRequest request) {
     const uint64_t position = request.bytes > kBlock ? random_() % (request.bytes - kBlock) : 0;
     Pending pending;
-    if (request.kind == IoKind::read) {
+    if (request.direction == IoDirection::read) {
       pending.flip_after = request.memory + position;
     } else {
       pending.damaged = Arena(request.bytes);

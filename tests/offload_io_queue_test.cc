@@ -78,8 +78,8 @@ TEST_P(IoQueueContract, ReadsWhatWasWritten) {
   uint64_t tag = 100;
   for (const uint32_t bytes : {4096u, 8192u, 135168u, 1u << 20}) {
     fill_pattern({data_, bytes}, bytes);
-    EXPECT_EQ(run_one(*q, {IoKind::write, fd_, 5 * 4096, data_, bytes, ++tag}), bytes);
-    EXPECT_EQ(run_one(*q, {IoKind::read, fd_, 5 * 4096, data_ + 32 * kMiB, bytes, ++tag}), bytes);
+    EXPECT_EQ(run_one(*q, {IoDirection::write, fd_, 5 * 4096, data_, bytes, ++tag}), bytes);
+    EXPECT_EQ(run_one(*q, {IoDirection::read, fd_, 5 * 4096, data_ + 32 * kMiB, bytes, ++tag}), bytes);
     EXPECT_EQ(pattern_end({data_ + 32 * kMiB, bytes}, bytes), bytes);
   }
 }
@@ -89,10 +89,11 @@ TEST_P(IoQueueContract, MemoryOutsideTheRegisteredPartWorks) {
   std::byte* const across = data_ + kMiB - 4096;
   fill_pattern({across, 8192}, 1);
   fill_pattern({data_ + 8 * kMiB, kMiB}, 2);
-  EXPECT_EQ(run_one(*q, {IoKind::write, fd_, 0, across, 8192, 1}), 8192);
-  EXPECT_EQ(run_one(*q, {IoKind::write, fd_, kMiB, data_ + 8 * kMiB, kMiB, 2}), static_cast<int64_t>(kMiB));
-  EXPECT_EQ(run_one(*q, {IoKind::read, fd_, 0, data_ + 16 * kMiB, 8192, 3}), 8192);
-  EXPECT_EQ(run_one(*q, {IoKind::read, fd_, kMiB, data_ + 4096, 8192, 4}), 8192);
+  EXPECT_EQ(run_one(*q, {IoDirection::write, fd_, 0, across, 8192, 1}), 8192);
+  EXPECT_EQ(run_one(*q, {IoDirection::write, fd_, kMiB, data_ + 8 * kMiB, kMiB, 2}),
+            static_cast<int64_t>(kMiB));
+  EXPECT_EQ(run_one(*q, {IoDirection::read, fd_, 0, data_ + 16 * kMiB, 8192, 3}), 8192);
+  EXPECT_EQ(run_one(*q, {IoDirection::read, fd_, kMiB, data_ + 4096, 8192, 4}), 8192);
   EXPECT_EQ(pattern_end({data_ + 16 * kMiB, 8192}, 1), 8192u);
   EXPECT_EQ(pattern_end({data_ + 4096, 8192}, 2), 8192u);
 }
@@ -102,13 +103,13 @@ TEST_P(IoQueueContract, EveryTagReturnsOnceWithTheQueueFull) {
   const auto q = queue(kDepth);
   fill_pattern({data_, 32 * kMiB}, 7);
   std::vector<IoCompletion> done(kDepth);
-  for (const IoKind kind : {IoKind::write, IoKind::read}) {
-    std::byte* const memory = kind == IoKind::write ? data_ : data_ + 32 * kMiB;
+  for (const IoDirection direction : {IoDirection::write, IoDirection::read}) {
+    std::byte* const memory = direction == IoDirection::write ? data_ : data_ + 32 * kMiB;
     std::set<uint64_t> tags;
     for (uint64_t next = 0; tags.size() < kRequests;) {
       while (next < kRequests && q->in_flight() < q->depth()) {
         const uint64_t offset = next * 131072;  // 200 of 128 KiB: 25 MiB
-        q->submit({kind, fd_, offset, memory + offset, 131072, next++});
+        q->submit({direction, fd_, offset, memory + offset, 131072, next++});
       }
       const uint32_t n = q->poll(done, kSecond);
       for (uint32_t i = 0; i < n; ++i) {
@@ -124,7 +125,7 @@ TEST_P(IoQueueContract, EveryTagReturnsOnceWithTheQueueFull) {
 
 TEST_P(IoQueueContract, PollHandsOutNoMoreThanAskedFor) {
   const auto q = queue(8);
-  for (uint64_t i = 0; i < 8; ++i) q->submit({IoKind::read, fd_, i * 4096, data_ + i * 4096, 4096, i});
+  for (uint64_t i = 0; i < 8; ++i) q->submit({IoDirection::read, fd_, i * 4096, data_ + i * 4096, 4096, i});
   IoCompletion one;
   std::set<uint64_t> tags;
   for (int i = 0; i < 1000 && tags.size() < 8; ++i)
@@ -145,21 +146,21 @@ TEST_P(IoQueueContract, NothingInFlightDoesNotWait) {
 
 TEST_P(IoQueueContract, ResultsAreTheSystems) {
   const auto q = queue(2);
-  EXPECT_EQ(run_one(*q, {IoKind::read, -1, 0, data_, 4096, 1}), -EBADF);
-  EXPECT_EQ(run_one(*q, {IoKind::read, fd_, 64 * kMiB, data_, 4096, 2}), 0);            // past the end
-  EXPECT_EQ(run_one(*q, {IoKind::read, fd_, 32 * kMiB - 4096, data_, 8192, 3}), 4096);  // up to the end
+  EXPECT_EQ(run_one(*q, {IoDirection::read, -1, 0, data_, 4096, 1}), -EBADF);
+  EXPECT_EQ(run_one(*q, {IoDirection::read, fd_, 64 * kMiB, data_, 4096, 2}), 0);            // past the end
+  EXPECT_EQ(run_one(*q, {IoDirection::read, fd_, 32 * kMiB - 4096, data_, 8192, 3}), 4096);  // up to the end
   const int read_only = open("/dev/zero", O_RDONLY | O_CLOEXEC);
-  EXPECT_EQ(run_one(*q, {IoKind::write, read_only, 0, data_, 4096, 4}), -EBADF);
+  EXPECT_EQ(run_one(*q, {IoDirection::write, read_only, 0, data_, 4096, 4}), -EBADF);
   close(read_only);
   const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
-  EXPECT_EQ(run_one(*q, {IoKind::write, full, 0, data_, 4096, 5}), -ENOSPC);
+  EXPECT_EQ(run_one(*q, {IoDirection::write, full, 0, data_, 4096, 5}), -ENOSPC);
   close(full);
 }
 
 TEST_P(IoQueueContract, OwnerMayBeAnotherThreadThanTheMaker) {
   const auto q = queue(4, memory_.span());
   int64_t result = 0;
-  std::thread([&] { result = run_one(*q, {IoKind::write, fd_, 0, data_, 65536, 1}); }).join();
+  std::thread([&] { result = run_one(*q, {IoDirection::write, fd_, 0, data_, 65536, 1}); }).join();
   EXPECT_EQ(result, 65536);
 }
 
@@ -167,7 +168,8 @@ TEST_P(IoQueueContract, DestructionWaitsForWhatIsInFlight) {
   fill_pattern({data_, 8 * kMiB}, 9);
   {
     const auto q = queue(8);
-    for (uint64_t i = 0; i < 8; ++i) q->submit({IoKind::write, fd_, i * kMiB, data_ + i * kMiB, kMiB, i});
+    for (uint64_t i = 0; i < 8; ++i)
+      q->submit({IoDirection::write, fd_, i * kMiB, data_ + i * kMiB, kMiB, i});
   }
   ASSERT_EQ(pread(fd_, data_ + 16 * kMiB, 8 * kMiB, 0), static_cast<ssize_t>(8 * kMiB));
   EXPECT_EQ(pattern_end({data_ + 16 * kMiB, 8 * kMiB}, 9), 8 * kMiB);
@@ -184,7 +186,7 @@ TEST(UringQueue, PollEndsAfterItsTimeout) {
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const auto q = make_io_queue(IoChoice::uring, 2, {}, nullptr);
   std::byte byte{};
-  q->submit({IoKind::read, ends[0], 0, &byte, 1, 5});
+  q->submit({IoDirection::read, ends[0], 0, &byte, 1, 5});
   IoCompletion done;
   EXPECT_EQ(q->poll({&done, 1}, 0), 0u);
   const auto begin = std::chrono::steady_clock::now();
@@ -222,7 +224,7 @@ void forbid_io_uring(uint32_t error) {
   if (description.find(reason) == std::string::npos) std::_Exit(2);
   std::byte byte{1};
   const int zero = open("/dev/zero", O_RDONLY);
-  if (run_one(*q, {IoKind::read, zero, 0, &byte, 1, 1}) != 1 || byte != std::byte{0}) std::_Exit(3);
+  if (run_one(*q, {IoDirection::read, zero, 0, &byte, 1, 1}) != 1 || byte != std::byte{0}) std::_Exit(3);
   try {
     make_io_queue(IoChoice::uring, 2, {}, nullptr);
   } catch (const Error& e) {
@@ -249,7 +251,7 @@ TEST(IoChoiceDeathTest, FallsBackWithTheReason) {
     std::_Exit(1);
   if (description.find("ulimit -l") == std::string::npos) std::_Exit(2);
   const int zero = open("/dev/zero", O_RDONLY);
-  std::_Exit(run_one(*q, {IoKind::read, zero, 0, memory.data(), 4096, 1}) == 4096 ? 0 : 3);
+  std::_Exit(run_one(*q, {IoDirection::read, zero, 0, memory.data(), 4096, 1}) == 4096 ? 0 : 3);
 }
 
 TEST(IoChoiceDeathTest, LittleLockableMemoryIsEnough) {

@@ -58,23 +58,24 @@ struct Rig {
     std::fill_n(read.data(), read.bytes(), std::byte{0});
     for (size_t i = 0; i < sizes.size(); ++i) fill_pattern({written.data() + begins[i], sizes[i]}, key + i);
   }
-  Transfer transfer(size_t i, IoKind kind) {
-    std::byte* const memory = (kind == IoKind::write ? written : read).data() + begins[i];
-    return {kind, files->files()[0].fd, begins[i], memory, sizes[i], slots, "scratch"};
+  Transfer transfer(size_t i, IoDirection direction) {
+    std::byte* const memory = (direction == IoDirection::write ? written : read).data() + begins[i];
+    return {direction, files->files()[0].fd, begins[i], memory, sizes[i], slots, "scratch"};
   }
   // Starts all transfers as the lane has room, until all are completed or one failed; checks the counts on
   // the way.
-  void run(TransferLane& lane, IoKind kind) {
+  void run(TransferLane& lane, IoDirection direction) {
     const uint64_t base = lane.completed();
     for (size_t next = 0; !lane.error() && lane.completed() < base + sizes.size();) {
-      while (next < sizes.size() && lane.can_start()) lane.start(transfer(next++, kind));
+      while (next < sizes.size() && lane.can_start()) lane.start(transfer(next++, direction));
       const uint64_t before = lane.completed();
       lane.progress(kWait);
       EXPECT_LE(before, lane.completed());
       EXPECT_LE(lane.completed(), lane.begun());
       EXPECT_LE(lane.begun(), lane.started());
       EXPECT_EQ(lane.started(), base + next);
-      for (uint64_t n = before; kind == IoKind::read && n < lane.completed(); ++n) expect_read(n - base);
+      for (uint64_t n = before; direction == IoDirection::read && n < lane.completed(); ++n)
+        expect_read(n - base);
     }
   }
   void expect_read(size_t i) {
@@ -110,8 +111,8 @@ class LaneOnBothBackEnds : public testing::TestWithParam<IoChoice> {
 TEST_P(LaneOnBothBackEnds, OddSizesComeBackInOrder) {
   Rig rig(kOddSizes);
   TransferLane lane(real_queue(GetParam(), rig.written.span()), 4, 4096);
-  rig.run(lane, IoKind::write);
-  rig.run(lane, IoKind::read);
+  rig.run(lane, IoDirection::write);
+  rig.run(lane, IoDirection::read);
   EXPECT_EQ(lane.error(), nullptr);
   EXPECT_EQ(lane.completed(), 2 * kOddSizes.size());
   EXPECT_TRUE(lane.idle());
@@ -120,24 +121,24 @@ TEST_P(LaneOnBothBackEnds, OddSizesComeBackInOrder) {
 TEST_P(LaneOnBothBackEnds, ReadsAndWritesOfTwoLanesMix) {
   Rig a({9 * kMiB + 5, 4 * kMiB}), b({6 * kMiB, 7 * kMiB + 4095});
   TransferLane writes(real_queue(GetParam()), 4, 4096), reads(real_queue(GetParam()), 4, 4096);
-  b.run(writes, IoKind::write);
+  b.run(writes, IoDirection::write);
   for (size_t i = 0; i < 2; ++i) {
-    writes.start(a.transfer(i, IoKind::write));
-    reads.start(b.transfer(i, IoKind::read));
+    writes.start(a.transfer(i, IoDirection::write));
+    reads.start(b.transfer(i, IoDirection::read));
   }
   while (!(writes.idle() && reads.idle()) && !writes.error() && !reads.error()) {
     writes.progress(0);
     reads.progress(100);
   }
   for (size_t i = 0; i < 2; ++i) b.expect_read(i);
-  a.run(reads, IoKind::read);
+  a.run(reads, IoDirection::read);
   EXPECT_EQ(reads.completed(), 4u);
 }
 
 TEST_P(LaneOnBothBackEnds, StopAwaitsWhatIsInFlight) {
   Rig rig({16 * kMiB});
   TransferLane lane(real_queue(GetParam()), 4, 4096);
-  lane.start(rig.transfer(0, IoKind::write));
+  lane.start(rig.transfer(0, IoDirection::write));
   lane.progress(0);
   lane.stop();
   EXPECT_FALSE(lane.can_start());
@@ -152,7 +153,7 @@ TEST(TransferLane, ChecksumsAreOfEachPieceAndNothingElse) {
   Rig rig({2 * kMiB + 1000, 5});
   rig.slots.push_back(42);  // of a range that nobody writes
   TransferLane lane(real_queue(), 4, 4096);
-  rig.run(lane, IoKind::write);
+  rig.run(lane, IoDirection::write);
   const std::byte* const data = rig.written.data();
   const std::vector<uint64_t> expected{XXH3_64bits(data, kMiB), XXH3_64bits(data + kMiB, kMiB),
                                        XXH3_64bits(data + 2 * kMiB, 1000), XXH3_64bits(data + 3 * kMiB, 5),
@@ -163,13 +164,13 @@ TEST(TransferLane, ChecksumsAreOfEachPieceAndNothingElse) {
 TEST(TransferLane, TransfersWithoutChecksumsLeaveNoTrace) {
   Rig rig({kMiB + 8192});
   TransferLane lane(real_queue(), 4, 4096);
-  Transfer t = rig.transfer(0, IoKind::write);
+  Transfer t = rig.transfer(0, IoDirection::write);
   t.checksums = {};
   t.file_offset = 4096;  // need not be a whole request
   t.bytes = kMiB;
   lane.start(t);
   while (!lane.idle()) lane.progress(kWait);
-  t = rig.transfer(0, IoKind::read);
+  t = rig.transfer(0, IoDirection::read);
   t.checksums = {};
   t.file_offset = 4096;
   t.bytes = kMiB;
@@ -182,10 +183,10 @@ TEST(TransferLane, TransfersWithoutChecksumsLeaveNoTrace) {
 TEST(TransferLane, AllocatesNothingAfterConstruction) {
   Rig rig(kOddSizes);
   TransferLane lane(real_queue(IoChoice::threads), 4, 4096);
-  for (const IoKind kind : {IoKind::write, IoKind::read}) {
+  for (const IoDirection direction : {IoDirection::write, IoDirection::read}) {
     const uint64_t base = lane.completed(), before = allocations;
     for (size_t next = 0; lane.completed() < base + kOddSizes.size();) {
-      while (next < kOddSizes.size() && lane.can_start()) lane.start(rig.transfer(next++, kind));
+      while (next < kOddSizes.size() && lane.can_start()) lane.start(rig.transfer(next++, direction));
       lane.progress(kWait);
     }
     EXPECT_EQ(allocations, before);
@@ -231,7 +232,7 @@ TEST(TransferLane, CountsInOrderThoughTheDriveAnswersInAnother) {
   Rig rig({2 * kMiB, 100, 3 * kMiB, 20 * kMiB});
   ScriptedQueue::Script script;
   TransferLane lane(std::make_unique<ScriptedQueue>(script), 4, 4096);
-  for (size_t i = 0; i < 4; ++i) lane.start(rig.transfer(i, IoKind::write));
+  for (size_t i = 0; i < 4; ++i) lane.start(rig.transfer(i, IoDirection::write));
   EXPECT_FALSE(lane.can_start());
   EXPECT_EQ(lane.begun(), 0u);
   lane.progress(0);
@@ -267,7 +268,7 @@ TEST(TransferLane, ContinuesAShortTransferFromAnAlignedOffset) {
   Rig rig({kMiB});
   ScriptedQueue::Script script;
   TransferLane lane(std::make_unique<ScriptedQueue>(script), 4, 4096);
-  lane.start(rig.transfer(0, IoKind::write));
+  lane.start(rig.transfer(0, IoDirection::write));
   lane.progress(0);
   script.complete(0, 5000);  // one block and a part, which is written again
   lane.progress(0);
@@ -284,7 +285,7 @@ TEST(TransferLane, NoBytesIsAnError) {
   Rig rig({kMiB});
   ScriptedQueue::Script script;
   TransferLane lane(std::make_unique<ScriptedQueue>(script), 4, 4096);
-  lane.start(rig.transfer(0, IoKind::write));
+  lane.start(rig.transfer(0, IoDirection::write));
   lane.progress(0);
   script.complete(0, 8192);
   lane.progress(0);
@@ -302,7 +303,7 @@ TEST(TransferLane, AnErrorDrainsAndPoisons) {
   Rig rig({4 * kMiB, 4 * kMiB, 30 * kMiB});
   ScriptedQueue::Script script;
   TransferLane lane(std::make_unique<ScriptedQueue>(script), 4, 4096);
-  for (size_t i = 0; i < 3; ++i) lane.start(rig.transfer(i, IoKind::write));
+  for (size_t i = 0; i < 3; ++i) lane.start(rig.transfer(i, IoDirection::write));
   lane.progress(0);
   for (int i = 0; i < 4; ++i) script.complete(0);
   script.complete(0, -EIO);
@@ -325,11 +326,11 @@ TEST(TransferLane, AnErrorDrainsAndPoisons) {
 TEST(TransferLane, ReadingWhatWasNeverWrittenIsABug) {
   Rig rig({kMiB, 3 * kMiB});
   TransferLane lane(real_queue(), 4, 4096);
-  Transfer t = rig.transfer(1, IoKind::write);
+  Transfer t = rig.transfer(1, IoDirection::write);
   t.bytes = 2 * kMiB;
   lane.start(t);
   while (!lane.idle()) lane.progress(kWait);
-  lane.start(rig.transfer(1, IoKind::read));
+  lane.start(rig.transfer(1, IoDirection::read));
   while (!lane.error()) lane.progress(kWait);
   EXPECT_EQ(lane.error()->what, IoFault::checksum_missing);
   EXPECT_EQ(lane.error()->offset, 3 * kMiB);
@@ -339,13 +340,13 @@ TEST(TransferLane, ReadingWhatWasNeverWrittenIsABug) {
 TEST(TransferLane, DamageOnTheDriveIsFound) {
   Rig rig({2 * kMiB, 100});
   TransferLane lane(real_queue(), 4, 4096);
-  rig.run(lane, IoKind::write);
+  rig.run(lane, IoDirection::write);
   std::byte* const block = rig.read.data();
   const int fd = rig.files->files()[0].fd;
   ASSERT_EQ(pread(fd, block, 4096, 2 * kMiB), 4096);
   block[99] ^= std::byte{1};  // the last byte of the second transfer
   ASSERT_EQ(pwrite(fd, block, 4096, 2 * kMiB), 4096);
-  rig.run(lane, IoKind::read);
+  rig.run(lane, IoDirection::read);
   ASSERT_NE(lane.error(), nullptr);
   EXPECT_EQ(lane.error()->what, IoFault::checksum_mismatch);
   const Error error = to_error(*lane.error());
@@ -369,9 +370,9 @@ Outcome write_and_read(Rig& rig, const Fault& fault, bool fault_in_writes) {
   other.kind = FaultKind::none;
   TransferLane writes(std::make_unique<FaultQueue>(real_queue(), fault_in_writes ? fault : other), 2, 4096);
   TransferLane reads(std::make_unique<FaultQueue>(real_queue(), fault_in_writes ? other : fault), 2, 4096);
-  rig.run(writes, IoKind::write);
+  rig.run(writes, IoDirection::write);
   if (writes.error()) return {*writes.error(), writes.completed()};
-  rig.run(reads, IoKind::read);
+  rig.run(reads, IoDirection::read);
   if (reads.error()) return {*reads.error(), reads.completed()};
   return {std::nullopt, reads.completed()};
 }
@@ -404,14 +405,14 @@ TEST(TransferLaneFaults, LastingFaultsEndWithATypedError) {
       ASSERT_TRUE(outcome.error.has_value()) << n;
       EXPECT_EQ(outcome.error->what, k.what);
       EXPECT_EQ(outcome.error->error, k.error);
-      EXPECT_EQ(outcome.error->kind, IoKind::write);
+      EXPECT_EQ(outcome.error->direction, IoDirection::write);
       EXPECT_EQ(to_error(*outcome.error).code(), ExitCode::io);
       EXPECT_LT(outcome.completed, kFaultSizes.size());
       rig.reset(2 * n + 1);
       const Outcome in_read = write_and_read(rig, {k.kind, n, 1, n}, false);
       ASSERT_TRUE(in_read.error.has_value()) << n;
       EXPECT_EQ(in_read.error->what, IoFault::failed);
-      EXPECT_EQ(in_read.error->kind, IoKind::read);
+      EXPECT_EQ(in_read.error->direction, IoDirection::read);
     }
 }
 
@@ -423,7 +424,7 @@ TEST(TransferLaneFaults, EveryFlippedBitIsFound) {
       const Outcome outcome = write_and_read(rig, {FaultKind::bit_flip, n, 1, n}, in_writes);
       ASSERT_TRUE(outcome.error.has_value()) << n;
       EXPECT_EQ(outcome.error->what, IoFault::checksum_mismatch);
-      EXPECT_EQ(outcome.error->kind, IoKind::read);
+      EXPECT_EQ(outcome.error->direction, IoDirection::read);
       EXPECT_EQ(outcome.error->offset, (n - 1) * kMiB);
     }
 }

@@ -1,0 +1,182 @@
+// The NVMe lane, checksums on, against fio with the same request size and depth, on the same drive.
+//
+//   nvme_bench [--dir DIR] [--bytes SIZE] [--rounds N] [--io auto|uring|threads]
+//
+// Both files are written once before anything is timed, since a first write into fresh space is slower. Then
+// lane and fio alternate, and medians are compared: the machine's own disturbances hit both. Needs twice
+// SIZE of disk.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "engine/error.h"
+#include "offload/arena.h"
+#include "offload/io_queue.h"
+#include "offload/nvme_files.h"
+#include "offload/transfer_lane.h"
+#include "tools/size.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kTransferBytes = 16ull << 20;  // about a shard's state
+constexpr uint64_t kMemoryBytes = 256ull << 20;   // more than caches hold
+constexpr const char* kFioFile = "sluice-nvme-bench.tmp";
+
+struct Options {
+  std::string directory = ".";
+  uint64_t bytes = 1ull << 30;
+  int rounds = 5;
+  IoChoice io = IoChoice::automatic;
+};
+
+Options parse(int argc, char** argv) {
+  const auto usage = [](const std::string& what) {
+    return Error(ExitCode::usage, what,
+                 "Usage: nvme_bench [--dir DIR] [--bytes SIZE] [--rounds N] [--io auto|uring|threads]");
+  };
+  Options options;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i];
+    if (i + 1 == argc) throw usage(name + " needs a value, or is no option.");
+    const std::string value = argv[i + 1];
+    if (name == "--dir") options.directory = value;
+    else if (name == "--bytes") options.bytes = size_in_bytes(parse_size(value, "bytes"), 0, options.bytes);
+    else if (name == "--rounds") options.rounds = std::max(1, std::atoi(value.c_str()));
+    else if (name == "--io" && value == "auto") options.io = IoChoice::automatic;
+    else if (name == "--io" && value == "uring") options.io = IoChoice::uring;
+    else if (name == "--io" && value == "threads") options.io = IoChoice::threads;
+    else throw usage("Unknown option " + name + " " + value + ".");
+  }
+  options.bytes = std::max<uint64_t>(1, options.bytes / kTransferBytes) * kTransferBytes;
+  return options;
+}
+
+// The lane over its own unlinked file.
+class LaneRun {
+ public:
+  explicit LaneRun(const Options& options)
+      : files_({{options.directory, options.bytes}}),
+        memory_(std::min(options.bytes, kMemoryBytes), {.numa_node = {}, .prefault = true}),
+        slots_(options.bytes / kRequestBytes),
+        lane_(make_io_queue(options.io, kRequestsInFlight, memory_.span(), &description_), 64,
+              files_.alignment()) {
+    uint64_t word = 1;  // bytes that nothing on the way can compress (a linear congruential sequence)
+    for (uint64_t i = 0; i + 8 <= memory_.bytes(); i += 8) {
+      word = word * 6364136223846793005u + 1442695040888963407u;
+      *reinterpret_cast<uint64_t*>(memory_.data() + i) = word;
+    }
+  }
+  const std::string& description() const { return description_; }
+
+  // GB/s of one pass over the file.
+  double pass(IoDirection direction) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (uint64_t next = 0; next < files_.bytes() || !lane_.idle();) {
+      for (; next < files_.bytes() && lane_.can_start(); next += kTransferBytes)
+        lane_.start({direction, files_.files()[0].fd, next, memory_.data() + next % memory_.bytes(),
+                     kTransferBytes, slots_, files_.files()[0].name.c_str()});
+      lane_.progress(10'000);
+      if (lane_.error()) throw to_error(*lane_.error());
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    return static_cast<double>(files_.bytes()) / seconds.count() / 1e9;
+  }
+
+ private:
+  std::string description_;
+  NvmeFiles files_;
+  Arena memory_;
+  std::vector<uint64_t> slots_;
+  TransferLane lane_;
+};
+
+// fio over a named file, which is removed at the end.
+class FioRun {
+ public:
+  explicit FioRun(const Options& options) : options_(options) {
+    if (output_of("fio --version").empty())
+      throw Error(ExitCode::environment, "fio is not installed.",
+                  "Add it with: apt-get install --no-install-recommends fio");
+  }
+  ~FioRun() { unlink((options_.directory + "/" + kFioFile).c_str()); }
+
+  // GB/s of one pass over the file.
+  double pass(IoDirection direction) {
+    const std::string name = direction == IoDirection::read ? "read" : "write";
+    const std::string command = fmt::format(
+        "cd {} && fio --name=peer --filename={} --size={} --bs={} --iodepth={} --ioengine=io_uring "
+        "--direct=1 "
+        "--thread --rw={} --output-format=json",
+        quoted(options_.directory), kFioFile, options_.bytes, kRequestBytes, kRequestsInFlight, name);
+    const auto report = nlohmann::json::parse(output_of(command), nullptr, false);
+    if (report.is_discarded())
+      throw Error(ExitCode::environment, "fio failed.", "Run this to see why: " + command);
+    return report.at("jobs").at(0).at(name).at("bw_bytes").get<double>() / 1e9;
+  }
+
+ private:
+  static std::string quoted(const std::string& text) {
+    std::string out = "'";
+    for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return out + "'";
+  }
+  // What a command prints, or nothing if it fails.
+  static std::string output_of(const std::string& command) {
+    FILE* pipe = popen((command + " 2>/dev/null").c_str(), "r");
+    if (!pipe) return "";
+    std::string out;
+    char part[4096];
+    for (size_t n; (n = std::fread(part, 1, sizeof part, pipe)) > 0;) out.append(part, n);
+    return pclose(pipe) == 0 ? out : "";
+  }
+
+  const Options& options_;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void compare(const Options& options) {
+  FioRun fio(options);
+  LaneRun lane(options);
+  fmt::print("{} of {} in {}-byte requests, {} in flight; lane: {}\n", format_size(options.bytes),
+             options.directory, kRequestBytes, kRequestsInFlight, lane.description());
+  fio.pass(IoDirection::write);
+  lane.pass(IoDirection::write);
+  for (const IoDirection direction : {IoDirection::write, IoDirection::read}) {
+    const char* name = direction == IoDirection::read ? "read" : "write";
+    std::vector<double> ours, theirs;
+    for (int round = 0; round < options.rounds; ++round) {
+      theirs.push_back(fio.pass(direction));
+      ours.push_back(lane.pass(direction));
+      fmt::print("  {:5} round {}: lane {:.2f} GB/s, fio {:.2f} GB/s\n", name, round + 1, ours.back(),
+                 theirs.back());
+    }
+    fmt::print("{}: lane {:.2f} GB/s, fio {:.2f} GB/s (medians), ratio {:.2f} (bar: 0.90)\n", name,
+               median(ours), median(theirs), median(ours) / median(theirs));
+  }
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  try {
+    sluice::compare(sluice::parse(argc, argv));
+    return 0;
+  } catch (const sluice::Error& e) {
+    fmt::print(stderr, "nvme_bench: {}\n{}\n", e.what(), e.remedy());
+    return static_cast<int>(e.code());
+  }
+}
