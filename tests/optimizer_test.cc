@@ -11,8 +11,7 @@
 #include <set>
 #include <vector>
 
-#include "cpu_optim/simd_targets.h"
-#include <hwy/targets.h>
+#include "tests/simd_test_support.h"
 
 namespace sluice {
 namespace {
@@ -82,19 +81,6 @@ bool same(float a, float b) {
 
 bool same16(const Format& f, uint16_t a, uint16_t b) {
   return ((a & 0x7FFF) > f.infinity && (b & 0x7FFF) > f.infinity) || a == b;
-}
-
-// Runs `body` once on every target that this build and processor have, the scalar one included.
-template <class Body>
-void on_every_target(const Body& body) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 constexpr size_t kGuard = 64;  // bytes before and after every stream
