@@ -21,7 +21,7 @@ struct OpCase {
   OpAttributes attributes;
   std::vector<Shape> inputs, parameters;
   double scale = 1, shift = 0;  // inputs are uniform in shift +- scale
-  bool large = false;           // only one precision, no finite differences
+  bool large = false;           // only compared with the reference and over thread counts
 };
 
 inline std::vector<OpCase> op_cases() {
@@ -58,8 +58,8 @@ inline std::vector<OpCase> op_cases() {
       {"linear_odd", linear, none, {{5, 33}}, {{33, 17}, {17}}},
       {"linear_one_row", linear, none, {{1, 3}}, {{3, 1}, {1}}},
       {"linear_one_row_out_in", linear, out_in, {{1, 160}}, {{300, 160}}},
-      {"linear_tiles", linear, none, {{300, 161}}, {{161, 600}, {600}}},
-      {"linear_tiles_out_in", linear, out_in, {{515, 161}}, {{300, 161}}},
+      {"linear_tiles", linear, none, {{300, 161}}, {{161, 600}, {600}}, 1, 0, true},
+      {"linear_tiles_out_in", linear, out_in, {{515, 161}}, {{300, 161}}, 1, 0, true},
       {"gelu", gelu, none, {{37, 33}}, {}, 6},
       {"gelu_one", gelu, none, {{1, 1}}, {}},
       {"gelu_many", gelu, none, {{74, 1000}}, {}, 3},

@@ -17,7 +17,6 @@
 #include <cmath>
 #include <functional>
 #include <memory>
-#include <numbers>
 
 #include "tests/op_cases.h"
 
@@ -44,7 +43,7 @@ std::vector<DeviceEntry> devices_to_judge() {
 }
 
 std::vector<DType> precisions(const OpCase& c) {
-  if (c.large) return {DType::f32};
+  if (c.large && c.kind == OpKind::linear_cross_entropy) return {DType::f32};
   return {DType::f32, DType::bf16, DType::f16};
 }
 
@@ -169,6 +168,42 @@ TEST_P(OpConformance, ThreadsDoNotChangeBits) {
     }
 }
 
+bool has_nan(const std::vector<Result>& results) {
+  for (const Result& result : results)
+    for (const double value : result.values)
+      if (std::isnan(value)) return true;
+  return false;
+}
+
+// A diverged or overflowed step is found by its loss and norm, so no op may turn a NaN into a number.
+TEST_P(OpConformance, NotANumberIsNeverHidden) {
+  const OpCase& c = GetParam();
+  if (c.large) GTEST_SKIP() << "covered by the smaller cases of the op";
+  const double nan = std::nan("");
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : precisions(c)) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      const auto device = entry.make(1);
+      for (size_t i = 0; i < c.inputs.size(); ++i) {
+        Operands operands(c, precision);
+        if (operands.is_index(i)) continue;
+        write_value(operands.inputs[i].data(), precision, 0, nan);
+        operands.freeze();
+        std::vector<Guarded> outputs = run_forward(*device, operands);
+        EXPECT_TRUE(has_nan(results_of(operands, outputs))) << "forward, input " << i;
+        if (c.kind == OpKind::linear_cross_entropy) {
+          EXPECT_TRUE(std::isnan(run_backward(*device, operands, outputs).back().values[0])) << "loss";
+        }
+      }
+      Operands operands(c, precision);
+      if (operands.output_gradients.empty()) continue;
+      write_value(operands.output_gradients[0].data(), precision, 0, nan);
+      operands.freeze();
+      std::vector<Guarded> outputs = run_forward(*device, operands);
+      EXPECT_TRUE(has_nan(run_backward(*device, operands, outputs))) << "backward";
+    }
+}
+
 // d(objective) of a change of outputs: their gradients' dot product with it, or seed * loss.
 double objective_change(const Operands& operands, const std::vector<Result>& before,
                         const std::vector<Result>& after) {
@@ -220,6 +255,79 @@ TEST_P(OpConformance, ReferenceMatchesFiniteDifferences) {
     expect_slopes(*device, operands, of_input ? operands.inputs[index] : operands.parameters[index],
                   gradient);
   }
+}
+
+// Values of many sizes, from below fp16's least to above 2^9.
+std::vector<float> accumulator_of(uint64_t elements) {
+  std::mt19937 generator(static_cast<uint32_t>(elements));
+  std::vector<float> out(elements);
+  for (float& value : out)
+    value = static_cast<float>((generator() * 0x1p-31 - 1) * std::exp2(generator() % 40 - 30.0));
+  return out;
+}
+
+TEST(DeviceConformance, RoundAgreesWithReference) {
+  const auto oracle = make_reference_device();
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : {DType::f32, DType::bf16, DType::f16})
+      for (const uint64_t elements : {1ul, 15ul, 17ul, 65535ul, 65536ul, 65537ul, 3 * 65536ul + 100}) {
+        SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision) + ", " +
+                     std::to_string(elements));
+        const std::vector<float> accumulator = accumulator_of(elements);
+        const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
+        Guarded wanted(elements * dtype_bytes(precision), kPoison),
+            wanted_sums(blocks * sizeof(double), kPoison);
+        oracle->round(accumulator.data(), wanted.data(), precision, elements,
+                      static_cast<double*>(wanted_sums.data()));
+        for (const int threads : {1, 2}) {
+          Guarded found(elements * dtype_bytes(precision), kPoison), sums(blocks * sizeof(double), kPoison);
+          entry.make(threads)->round(accumulator.data(), found.data(), precision, elements,
+                                     static_cast<double*>(sums.data()));
+          EXPECT_TRUE(found.bands_intact() && sums.bands_intact());
+          EXPECT_EQ(std::memcmp(found.data(), wanted.data(), wanted.bytes()), 0) << "rounded values differ";
+          for (uint64_t b = 0; b < blocks; ++b) {  // another order of 65536 additions in double
+            const double sum = static_cast<double*>(wanted_sums.data())[b];
+            EXPECT_NEAR(static_cast<double*>(sums.data())[b], sum, 1e-12 * sum) << "block " << b;
+          }
+        }
+      }
+}
+
+TEST(DeviceConformance, RoundShowsOverflow) {
+  for (const DeviceEntry& entry : devices()) {
+    const auto device = entry.make(1);
+    std::vector<float> accumulator(100, 1);
+    std::vector<uint16_t> gradient(accumulator.size());
+    double sum = 0;
+    accumulator[70] = 65520;  // half a step above fp16's largest number
+    device->round(accumulator.data(), gradient.data(), DType::f16, accumulator.size(), &sum);
+    EXPECT_EQ(gradient[70], 0x7C00) << entry.name;
+    EXPECT_TRUE(std::isinf(sum)) << entry.name;
+    accumulator[70] = std::nanf("");
+    for (const DType precision : {DType::f16, DType::bf16}) {
+      device->round(accumulator.data(), gradient.data(), precision, accumulator.size(), &sum);
+      EXPECT_TRUE(std::isnan(sum)) << entry.name << ", " << dtype_name(precision);
+    }
+  }
+}
+
+TEST(DeviceConformance, ZeroAndCopyTouchTheirRangeOnly) {
+  for (const DeviceEntry& entry : devices())
+    for (const uint64_t bytes : {0ul, 1ul, 63ul, 4097ul, 3000001ul}) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + std::to_string(bytes));
+      const auto device = entry.make(2);
+      Guarded from(bytes, 0), to(bytes, kPoison);
+      for (uint64_t i = 0; i < bytes; ++i)
+        static_cast<uint8_t*>(from.data())[i] = static_cast<uint8_t>(i * 7 + i / 256);
+      from.freeze();
+      device->copy(to.data(), from.data(), bytes);
+      EXPECT_TRUE(from.unchanged() && to.bands_intact());
+      EXPECT_EQ(std::memcmp(to.data(), from.data(), bytes), 0);
+      device->zero(to.data(), bytes);
+      const auto* begin = static_cast<const uint8_t*>(to.data());
+      EXPECT_TRUE(std::all_of(begin, begin + bytes, [](uint8_t byte) { return byte == 0; }));
+      EXPECT_TRUE(to.bands_intact());
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, OpConformance, testing::ValuesIn(op_cases()),
