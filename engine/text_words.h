@@ -2,7 +2,7 @@
 //   sluice program 1
 //   tier NAME capacity BYTES alignment BYTES [file]
 //   lane NAME [overlapping]
-//   link FROM TO LANE
+//   link FROM TO LANE alignment BYTES
 //   unit KIND LANE TIER
 //   ring NAME
 //   buffer NAME CLASS [permanent] home TIER[+OFFSET] [ring RING] [stride BYTES] pieces BYTES[xCOUNT],...

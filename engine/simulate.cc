@@ -1,0 +1,433 @@
+// The model:
+// 1. An instruction starts when the one before on its lane has completed (on an overlapping lane: started), its waits are
+//    met, and all bodies before the last have completed.
+// 2. First its fixed seconds pass (a task's overhead, a link's latency), without taking from any pool. Then its work flows.
+//    Alone it would take T = max over its limits: flops and bytes at the lane's rates, bytes at the link's and drives'
+//    rates, what it needs of each pool at the pool's capacity. Alone it takes the fraction need / (T * capacity) of a pool.
+// 3. An overlapping lane moves the bytes of one instruction at a time, in order; only fixed seconds overlap with what is
+//    before. So completions are in order and a drive's rate is never divided among the requests of one lane.
+// 4. Whatever flows at a moment flows at a share x <= 1 of its speed alone. All shares rise together; when a pool is full,
+//    its users stay at that share and the others go on (progressive filling, Bertsekas & Gallager, Data Networks, 6.5.2).
+// 5. A drive has a pool for reads and one for writes. While both flow, their capacities shrink: each gets half of the mixed
+//    rate, and what one cannot use by its rate alone goes to the other.
+// 6. Time jumps to the next moment at which fixed seconds have passed or work is done.
+#include "engine/simulate.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include "engine/error.h"
+
+namespace sluice {
+
+namespace {
+
+struct Use {
+  uint32_t pool;
+  double fraction;                // of the pool's capacity when running alone
+};
+
+struct Job {                      // one instruction, compiled
+  double fixed = 0, alone = 0;    // seconds
+  uint32_t first_use = 0, last_use = 0;
+};
+
+struct CompiledBody {
+  std::vector<Job> jobs;                       // by instruction
+  std::vector<Use> uses;
+  std::vector<std::vector<uint32_t>> by_lane;  // instructions
+};
+
+struct Drive {
+  uint32_t read_pool, write_pool;
+  double read_share, write_share; // of the rates alone, while both flow
+};
+
+// Looks everything up by name once, so that the run below works on indices.
+class Compiler {
+ public:
+  Compiler(const Program& program, const MachineRates& rates) : program_(program), rates_(rates) {
+    for (const PoolRate& p : rates.pools) capacities_.push_back(p.capacity);
+    for (const DriveRates& d : rates.drives) {
+      const double read = std::min(d.read, std::max(d.mixed / 2, d.mixed - d.write));
+      const double write = std::min(d.write, std::max(d.mixed / 2, d.mixed - d.read));
+      const auto pool = static_cast<uint32_t>(capacities_.size());
+      drives_.push_back({pool, pool + 1, read / d.read, write / d.write});
+      capacities_.push_back(d.read);
+      capacities_.push_back(d.write);
+    }
+    for (const Lane& lane : program.machine.lanes) lane_rates_.push_back(find_lane(lane.name));
+    const std::vector<Tier>& tiers = program.machine.tiers;
+    for (const Tier& from : tiers)
+      for (const Tier& to : tiers) link_rates_.push_back(find_link(from.name, to.name));
+    for (const Tier& tier : tiers) {
+      std::vector<uint32_t>& drives = tier_drives_.emplace_back();
+      for (uint32_t d = 0; d < rates.drives.size(); ++d)
+        if (rates.drives[d].tier == tier.name) drives.push_back(d);
+    }
+  }
+
+  CompiledBody compile(const Body& body) {
+    CompiledBody out;
+    out.by_lane.resize(program_.machine.lanes.size());
+    out.jobs.reserve(body.instructions.size());
+    out.uses.reserve(3 * body.instructions.size());
+    for (uint32_t i = 0; i < body.instructions.size(); ++i) {
+      const Instruction& instruction = body.instructions[i];
+      out.by_lane[instruction.lane].push_back(i);
+      needs_.clear();
+      Job job = instruction.task == kNoTask ? copy(instruction) : task(instruction, body.tasks[instruction.task]);
+      for (const Need& n : needs_) job.alone = std::max(job.alone, n.seconds);
+      job.first_use = static_cast<uint32_t>(out.uses.size());
+      add_uses(job.alone, out.uses);
+      job.last_use = static_cast<uint32_t>(out.uses.size());
+      out.jobs.push_back(job);
+    }
+    return out;
+  }
+
+  size_t pools() const { return capacities_.size(); }
+  const std::vector<Drive>& drives() const { return drives_; }
+
+ private:
+  struct Need {
+    uint32_t pool;
+    double seconds;  // at the pool's full capacity
+  };
+
+  const LaneRates* find_lane(const std::string& name) const {
+    for (const LaneRates& l : rates_.lanes)
+      if (l.lane == name) return &l;
+    return nullptr;
+  }
+  const LinkRates* find_link(const std::string& from, const std::string& to) const {
+    for (const LinkRates& l : rates_.links)
+      if (l.from == from && l.to == to) return &l;
+    return nullptr;
+  }
+  [[noreturn]] void lacks(const std::string& what) const {
+    throw Error(ExitCode::usage,
+                fmt::format("Machine description {} has no rates for {}.", printable(rates_.name), printable(what)),
+                "Add them as docs/machine.md describes.");
+  }
+
+  double flops_per_second(const LaneRates& lane) const {
+    switch (rates_.precision) {
+      case DType::bf16: return lane.flops_bf16;
+      case DType::f16: return lane.flops_fp16;
+      default: return lane.flops_fp32;
+    }
+  }
+
+  Job task(const Instruction& instruction, const Task& task) {
+    const LaneRates* lane = lane_rates_[instruction.lane];
+    if (lane == nullptr) lacks("tasks on lane " + program_.machine.lanes[instruction.lane].name);
+    const auto bytes = static_cast<double>(task.bytes);
+    add_needs(lane->sharing, bytes);
+    return {lane->overhead_seconds, std::max(task.flops / flops_per_second(*lane), bytes / lane->bytes_per_second)};
+  }
+
+  Job copy(const Instruction& instruction) {
+    const TierId from = instruction.places[0].tier, to = instruction.places[1].tier;
+    const std::vector<Tier>& tiers = program_.machine.tiers;
+    const LinkRates* link = link_rates_[from * tiers.size() + to];
+    if (link == nullptr) lacks("copies from " + tiers[from].name + " to " + tiers[to].name);
+    const Operand& o = instruction.operands[0];
+    const auto bytes = static_cast<double>(operand_bytes(program_.buffers[o.buffer], o));
+    add_needs(link->sharing, bytes);
+    for (const uint32_t d : tier_drives_[from])
+      add_drive_need(drives_[d].read_pool, bytes / static_cast<double>(tier_drives_[from].size()));
+    for (const uint32_t d : tier_drives_[to])
+      add_drive_need(drives_[d].write_pool, bytes / static_cast<double>(tier_drives_[to].size()));
+    return {link->latency_seconds, bytes / link->bytes_per_second};
+  }
+  void add_drive_need(uint32_t pool, double bytes) { needs_.push_back({pool, bytes / capacities_[pool]}); }
+
+  void add_needs(const Sharing& sharing, double bytes) {
+    for (const PoolUse& u : sharing.per_byte) needs_.push_back({u.pool, bytes * u.amount / capacities_[u.pool]});
+    occupies_ = &sharing.occupies;
+  }
+
+  void add_uses(double alone, std::vector<Use>& uses) const {
+    if (alone <= 0) return;
+    const auto begin = static_cast<std::ptrdiff_t>(uses.size());
+    const auto add = [&](uint32_t pool, double fraction) {
+      const auto at = std::find_if(uses.begin() + begin, uses.end(), [&](const Use& u) { return u.pool == pool; });
+      if (at != uses.end()) at->fraction = std::min(1.0, at->fraction + fraction);
+      else uses.push_back({pool, std::min(1.0, fraction)});
+    };
+    for (const Need& n : needs_) add(n.pool, n.seconds / alone);
+    for (const PoolUse& u : *occupies_) add(u.pool, u.amount / capacities_[u.pool]);
+  }
+
+  const Program& program_;
+  const MachineRates& rates_;
+  std::vector<double> capacities_;                  // pools of the description, then two a drive
+  std::vector<Drive> drives_;
+  std::vector<const LaneRates*> lane_rates_;        // by lane
+  std::vector<const LinkRates*> link_rates_;        // by from, to
+  std::vector<std::vector<uint32_t>> tier_drives_;  // by tier
+  std::vector<Need> needs_;                         // of the instruction at hand
+  const std::vector<PoolUse>* occupies_ = nullptr;
+};
+
+struct Started {
+  uint32_t position, instruction;
+  double begin;
+};
+
+struct LaneState {
+  uint32_t position = 0, index = 0;  // next to start: position in the sequence, index on the lane
+  uint64_t completed = 0;
+  LaneId blocked_lane = 0;           // the next cannot start before blocked_lane has completed blocked_count
+  uint64_t blocked_count = 0;
+  std::vector<Started> queue;        // started and not completed, from `head`
+  size_t head = 0;
+  double ready = 0, left = 0;        // of the queue's head: end of its fixed seconds; seconds alone that are left
+  const Job* job = nullptr;          // of the queue's head; nullptr: nothing started
+  bool flows = false;
+  double share = 0, busy_until = 0;
+};
+
+class Run {
+ public:
+  Run(const Program& program, const std::vector<CompiledBody>& bodies, size_t pools, const std::vector<Drive>& drives,
+      std::span<const BodyId> sequence, bool with_times)
+      : program_(program), bodies_(bodies), drives_(drives), sequence_(sequence), with_times_(with_times),
+        lanes_(program.machine.lanes.size()), demand_(pools), room_(pools) {
+    result_.lane_busy.assign(lanes_.size(), 0);
+    if (with_times)
+      for (const BodyId b : sequence) result_.times.emplace_back(program.bodies[b].instructions.size());
+    bases_.emplace_back(lanes_.size());
+    for (size_t s = 0; s < sequence.size(); ++s) {
+      before_.push_back(s == 0 ? 0 : predecessor_index(sequence[s - 1], sequence[s]));
+      std::vector<uint64_t> base = bases_.back();
+      for (size_t l = 0; l < lanes_.size(); ++l) base[l] += bodies_[sequence[s]].by_lane[l].size();
+      bases_.push_back(std::move(base));
+    }
+  }
+
+  SimulationResult run() {
+    while (true) {
+      start_all();
+      share_pools();
+      double next = kUnlimited;
+      for (const LaneState& lane : lanes_)
+        if (lane.job != nullptr)
+          next = std::min(next, lane.flows ? now_ + lane.left / lane.share : lane.ready);
+      if (next == kUnlimited) break;
+      advance(std::max(next, now_));
+    }
+    for (size_t l = 0; l < lanes_.size(); ++l)
+      if (lanes_[l].completed != bases_.back()[l])
+        throw std::invalid_argument("the waits of the program form a circle: lane " + program_.machine.lanes[l].name +
+                                    " never ends");
+    result_.seconds = now_;
+    return std::move(result_);
+  }
+
+ private:
+  size_t predecessor_index(BodyId before, BodyId body) const {
+    const std::vector<BodyId>& all = program_.bodies[body].predecessors;
+    const auto at = std::find(all.begin(), all.end(), before);
+    if (at == all.end())
+      throw std::invalid_argument("body " + program_.bodies[body].name + " cannot follow " + program_.bodies[before].name);
+    return static_cast<size_t>(at - all.begin());
+  }
+
+  void start_all() {
+    for (LaneId l = 0; l < lanes_.size(); ++l)
+      while (start_next(l)) {
+      }
+  }
+
+  bool start_next(LaneId l) {
+    LaneState& lane = lanes_[l];
+    if (lane.job != nullptr && !program_.machine.lanes[l].overlapping) return false;
+    if (lanes_[lane.blocked_lane].completed < lane.blocked_count) return false;
+    while (lane.position < sequence_.size() && lane.index == bodies_[sequence_[lane.position]].by_lane[l].size()) {
+      ++lane.position;
+      lane.index = 0;
+    }
+    if (lane.position == sequence_.size()) return false;
+    const BodyId body = sequence_[lane.position];
+    const uint32_t instruction = bodies_[body].by_lane[l][lane.index];
+    if (blocked(lane, program_.bodies[body].instructions[instruction])) return false;
+    lane.queue.push_back({lane.position, instruction, now_});
+    ++lane.index;
+    if (lane.job == nullptr) begin_head(lane);
+    return true;
+  }
+
+  // Notes the first unmet condition, so that the lane is looked at again only when it is met.
+  bool blocked(LaneState& lane, const Instruction& instruction) const {
+    const auto needs = [&](LaneId other, uint64_t count) {
+      lane.blocked_lane = other;
+      lane.blocked_count = count;
+      return lanes_[other].completed < count;
+    };
+    const uint32_t s = lane.position;
+    if (s >= 2 && lane.index == 0)
+      for (size_t l = 0; l < lanes_.size(); ++l)
+        if (needs(static_cast<LaneId>(l), bases_[s - 1][l])) return true;
+    for (const Wait& w : instruction.waits)
+      if (needs(w.lane, bases_[s][w.lane] + w.count)) return true;
+    if (s >= 1 && !instruction.waits_before.empty())
+      for (const Wait& w : instruction.waits_before[before_[s]])
+        if (needs(w.lane, bases_[s - 1][w.lane] + w.count)) return true;
+    return false;
+  }
+
+  void begin_head(LaneState& lane) {
+    const Started& s = lane.queue[lane.head];
+    lane.job = &bodies_[sequence_[s.position]].jobs[s.instruction];
+    lane.ready = s.begin + lane.job->fixed;
+    lane.left = lane.job->alone;
+    lane.flows = lane.ready <= now_;
+    changed_ = true;
+  }
+
+  const std::vector<Use>& uses_of(const LaneState& lane) const {
+    return bodies_[sequence_[lane.queue[lane.head].position]].uses;
+  }
+
+  // Step 4. Pools that nobody fills leave every share at 1.
+  void share_pools() {
+    if (!changed_) return;
+    changed_ = false;
+    std::fill(demand_.begin(), demand_.end(), 0.0);
+    std::fill(room_.begin(), room_.end(), 1.0);
+    rising_.clear();
+    for (LaneState& lane : lanes_) {
+      if (lane.job == nullptr || !lane.flows) continue;
+      lane.share = 1;
+      if (lane.job->first_use == lane.job->last_use) continue;
+      rising_.push_back(&lane);
+      for (uint32_t u = lane.job->first_use; u < lane.job->last_use; ++u)
+        demand_[uses_of(lane)[u].pool] += uses_of(lane)[u].fraction;
+    }
+    for (const Drive& d : drives_)
+      if (demand_[d.read_pool] > 0 && demand_[d.write_pool] > 0) {
+        room_[d.read_pool] = d.read_share;
+        room_[d.write_pool] = d.write_share;
+      }
+    while (fill_one_pool()) {
+    }
+  }
+
+  // Raises the shares until a pool is full and takes its users out; false when none fills up before share 1.
+  bool fill_one_pool() {
+    constexpr double kFull = 1 - 1e-12;  // a pool that is full at share 1 slows nobody down
+    double share = kFull;
+    size_t full = demand_.size();
+    for (size_t p = 0; p < demand_.size(); ++p)
+      if (demand_[p] > 0 && room_[p] < share * demand_[p]) {
+        share = room_[p] / demand_[p];
+        full = p;
+      }
+    if (full == demand_.size()) return false;
+    for (size_t r = 0; r < rising_.size();) {
+      LaneState& lane = *rising_[r];
+      const Use* uses = uses_of(lane).data();
+      const Use *begin = uses + lane.job->first_use, *end = uses + lane.job->last_use;
+      if (std::none_of(begin, end, [&](const Use& u) { return u.pool == full; })) {
+        ++r;
+        continue;
+      }
+      lane.share = share;
+      for (const Use* u = begin; u < end; ++u) {
+        demand_[u->pool] -= u->fraction;
+        room_[u->pool] = std::max(0.0, room_[u->pool] - share * u->fraction);
+      }
+      rising_.erase(rising_.begin() + static_cast<std::ptrdiff_t>(r));
+    }
+    demand_[full] = 0;
+    return true;
+  }
+
+  void advance(double to) {
+    const double passed = to - now_;
+    now_ = to;
+    for (size_t l = 0; l < lanes_.size(); ++l) {
+      LaneState& lane = lanes_[l];
+      if (lane.job == nullptr) continue;
+      if (!lane.flows) {
+        lane.flows = lane.ready <= now_;
+        changed_ |= lane.flows;
+        if (!lane.flows || lane.left > 0) continue;
+      } else {
+        lane.left -= passed * lane.share;
+      }
+      // What rounding leaves over counts as done: 1e-12 of the job, or what is too short to move the clock.
+      if (lane.left <= 1e-12 * lane.job->alone || now_ + lane.left / lane.share <= now_) complete(l);
+    }
+  }
+
+  void complete(size_t l) {
+    LaneState& lane = lanes_[l];
+    const Started& s = lane.queue[lane.head];
+    result_.lane_busy[l] += now_ - std::max(s.begin, lane.busy_until);
+    lane.busy_until = now_;
+    if (with_times_) result_.times[s.position][s.instruction] = {s.begin, now_};
+    ++lane.completed;
+    changed_ = true;
+    lane.job = nullptr;
+    if (++lane.head < lane.queue.size()) return begin_head(lane);
+    lane.queue.clear();
+    lane.head = 0;
+  }
+
+  const Program& program_;
+  const std::vector<CompiledBody>& bodies_;
+  const std::vector<Drive>& drives_;
+  const std::span<const BodyId> sequence_;
+  const bool with_times_;
+  std::vector<LaneState> lanes_;
+  std::vector<std::vector<uint64_t>> bases_;  // by position (and one more) and lane: instructions of the bodies before
+  std::vector<size_t> before_;                // by position: index of the body before among the predecessors
+  std::vector<double> demand_, room_;         // by pool
+  std::vector<LaneState*> rising_;
+  double now_ = 0;
+  bool changed_ = false;
+  SimulationResult result_;
+};
+
+class Simulator {
+ public:
+  Simulator(const Program& program, const MachineRates& rates, std::span<const BodyId> used)
+      : program_(program), compiler_(program, rates), bodies_(program.bodies.size()) {
+    std::vector<bool> done(program.bodies.size());
+    for (const BodyId b : used) {
+      if (b >= program.bodies.size()) throw std::invalid_argument(fmt::format("there is no body {}", b));
+      if (!done[b]) bodies_[b] = compiler_.compile(program.bodies[b]);
+      done[b] = true;
+    }
+  }
+  SimulationResult run(std::span<const BodyId> sequence, bool with_times) const {
+    return Run(program_, bodies_, compiler_.pools(), compiler_.drives(), sequence, with_times).run();
+  }
+
+ private:
+  const Program& program_;
+  Compiler compiler_;
+  std::vector<CompiledBody> bodies_;
+};
+
+}  // namespace
+
+SimulationResult simulate(const Program& program, const MachineRates& rates, std::span<const BodyId> sequence,
+                          bool with_times) {
+  return Simulator(program, rates, sequence).run(sequence, with_times);
+}
+
+double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm, uint32_t more) {
+  CHECK(warm > 0 && more > 0, "a steady step needs a run before and a run after");
+  const std::vector<BodyId> sequence(warm + more, step);
+  const Simulator simulator(program, rates, sequence);
+  const double all = simulator.run(sequence, false).seconds;
+  return (all - simulator.run(std::span(sequence).first(warm), false).seconds) / more;
+}
+
+}  // namespace sluice
