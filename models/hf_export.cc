@@ -99,7 +99,7 @@ void make_directory(const std::string& directory) {
 
 // A weight that training reached and fp16 cannot hold would become infinity without a word.
 void check_fp16_range(const std::string& name, std::span<const float> values) {
-  constexpr float kOverflow = 65520;  // halfway between fp16's largest value, 65504, and the next step, 65536
+  constexpr float kOverflow = 65520;  // halfway between fp16's largest value, 65504, and the next step
   for (const float value : values)
     if (std::isfinite(value) && std::abs(value) >= kOverflow)
       throw Error(ExitCode::numerics,
