@@ -251,6 +251,13 @@ TEST(ProgressLine, SkippedStepsAreAlwaysToldOf) {
             std::string::npos);
 }
 
+TEST(ProgressLine, AFileIsNoTerminal) {
+  std::FILE* file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  EXPECT_FALSE(progress_style(file).is_terminal);
+  std::fclose(file);
+}
+
 TEST(ProgressLine, DurationsAreShort) {
   EXPECT_EQ(format_duration(0), "0s");
   EXPECT_EQ(format_duration(59.4), "59s");

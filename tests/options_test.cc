@@ -7,12 +7,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <sstream>
 
 #include "engine/error.h"
 #include "tools/command_line.h"
-#include "tools/config_file.h"
 #include "tools/help.h"
 
 namespace sluice {
@@ -76,7 +76,7 @@ TEST(CommandLine, DefaultsAreThoseOfTheContract) {
   EXPECT_EQ(o.optimizer.clip, 1);
   EXPECT_EQ(o.numbers.seed, 0u);
   EXPECT_EQ(o.numbers.precision, DType::bf16);
-  EXPECT_EQ(o.data.order, DataOrder::shuffled);
+  EXPECT_EQ(o.data.order, RowOrder::shuffled);
   EXPECT_FALSE(o.batch.sequence);
   EXPECT_FALSE(o.batch.micro_batch);
   EXPECT_EQ(o.run.checkpoint_every, 0);
@@ -100,7 +100,7 @@ TEST(CommandLine, EveryOptionReachesItsField) {
   EXPECT_EQ(o.data.validation, std::vector<std::string>{"c"});
   EXPECT_EQ(o.data.val_every, 5);
   EXPECT_EQ(o.data.val_batches, 7);
-  EXPECT_EQ(o.data.order, DataOrder::sequential);
+  EXPECT_EQ(o.data.order, RowOrder::sequential);
   EXPECT_EQ(o.batch.batch, 12);
   EXPECT_EQ(o.batch.sequence, 128);
   EXPECT_EQ(o.batch.micro_batch, 3);
@@ -303,59 +303,6 @@ TEST(OptionTable, NamesAreUniqueAndHelped) {
   EXPECT_EQ(find_option("no-such"), nullptr);
 }
 
-TEST(Config, ReadsTheTomlThatOptionsNeed) {
-  const auto entries = parse_config(
-      "# a comment\n\nbatch = 1_6   # trailing\nlr=3e-4\nfrom-scratch = true\nmodel = \"g # \\\"2\\\\\"\r\n"
-      "out = 'C:\\d'\ndata = [ \"a\", # first\n  \"b\",\n]\nval-data = []\nmin-lr = +1.5\n",
-      "f.toml");
-  ASSERT_EQ(entries.size(), 8u);
-  EXPECT_EQ(entries[0].key, "batch");
-  EXPECT_EQ(entries[0].line, 3);
-  EXPECT_EQ(entries[0].values, std::vector<std::string>{"16"});
-  EXPECT_EQ(entries[1].values, std::vector<std::string>{"3e-4"});
-  EXPECT_EQ(entries[2].values, std::vector<std::string>{"true"});
-  EXPECT_EQ(entries[3].values, std::vector<std::string>{"g # \"2\\"});
-  EXPECT_EQ(entries[4].values, std::vector<std::string>{"C:\\d"});
-  EXPECT_EQ(entries[5].values, (std::vector<std::string>{"a", "b"}));
-  EXPECT_TRUE(entries[6].values.empty());
-  EXPECT_EQ(entries[7].values, std::vector<std::string>{"1.5"});
-  EXPECT_TRUE(parse_config("", "f").empty());
-}
-
-TEST(Config, MalformedFilesNameTheLine) {
-  for (const char* text : {"batch",
-                           "batch 8",
-                           "batch =",
-                           "= 8",
-                           "batch = 8 9",
-                           "host-mem = 3GiB",
-                           "model = gpt2",
-                           "model = \"gpt2",
-                           "model = \"gpt2\nbatch = 8",
-                           "[memory]",
-                           "data = [\"a\" \"b\"]",
-                           "data = [\"a\"",
-                           "model = \"\\q\"",
-                           "batch = 8\nbatch = 9",
-                           "a.b = 1",
-                           "lr = nan",
-                           "lr = 1979-05-27T07:32:00Z",
-                           "model = \"\"\"x\"\"\"",
-                           "\"batch\" = 8",
-                           "batch = 8; seed = 1",
-                           "data = [[\"a\"]]",
-                           "batch = _"}) {
-    try {
-      parse_config(std::string("\n") + text, "f.toml");
-      ADD_FAILURE() << "accepted " << text;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::malformed_file);
-      EXPECT_TRUE(std::string(error.what()).starts_with("Line ")) << error.what();
-      EXPECT_NE(std::string(error.what()).find("`f.toml`"), std::string::npos);
-    }
-  }
-}
-
 class ConfigFile : public testing::Test {
  protected:
   void SetUp() override {
@@ -433,7 +380,7 @@ TEST(Resume, TheManifestBringsWhatFixesBits) {
   EXPECT_EQ(o.optimizer.warmup_steps, 3);
   EXPECT_EQ(o.numbers.seed, 7u);
   EXPECT_EQ(o.numbers.precision, DType::f32);
-  EXPECT_EQ(o.data.order, DataOrder::sequential);
+  EXPECT_EQ(o.data.order, RowOrder::sequential);
   EXPECT_EQ(o.memory.host.bytes, uint64_t{2} << 30);  // budgets are free to change
   EXPECT_NO_THROW(check_options(o, Verb::train, false));
 }
@@ -467,6 +414,18 @@ TEST(Resume, OtherDifferencesAreRefused) {
   Options same = options_of(kTrain + "--resume auto --seed 7 --micro-batch auto --clip 1.0");
   EXPECT_TRUE(apply_manifest(same, manifest).empty());
   EXPECT_EQ(same.batch.micro_batch, 2);  // auto agrees with what was resolved
+}
+
+TEST(Resume, EvalAdoptsWhatWasNotGiven) {
+  const auto manifest = manifest_of(kTrain + "--batch 6 --precision fp32");
+  Options o = options_of("eval --from run --data other.bin --batch 3");
+  adopt_manifest(o, manifest);
+  EXPECT_EQ(o.batch.batch, 3);
+  EXPECT_EQ(o.data.train, std::vector<std::string>{"other.bin"});
+  EXPECT_EQ(o.batch.sequence, 1024);
+  EXPECT_EQ(o.numbers.precision, DType::f32);
+  EXPECT_THROW(check_options(o, Verb::eval, false), Error);  // 3 is no multiple of the run's micro-batch, 2
+  EXPECT_THROW(adopt_manifest(o, {{"batch", {"0"}}}), Error);
 }
 
 TEST(Resume, ADamagedManifestIsAMalformedFile) {

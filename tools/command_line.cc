@@ -197,7 +197,7 @@ ParsedCommand parse_command_line(int argc, const char* const* argv) {
     if (std::string(row->name) == "config") apply(options, *row, values);
   if (!options.run.config.empty()) apply_config(options, command.verb, options.run.config);
   for (const auto& [row, values] : *given) apply(options, *row, values);
-  check_options(options, command.verb, !options.run.resume.empty());
+  check_options(options, command.verb, command.verb == Verb::eval || !options.run.resume.empty());
   return command;
 }
 

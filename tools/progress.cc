@@ -1,6 +1,8 @@
 #include "tools/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <cmath>
 
@@ -28,6 +30,15 @@ std::string format_duration(double seconds) {
   if (s < kHour) return fmt::format("{}m{:02}s", s / kMinute, s % kMinute);
   if (s < kDay) return fmt::format("{}h{:02}m", s / kHour, s % kHour / kMinute);
   return fmt::format("{}d{:02}h", s / kDay, s % kDay / kHour);
+}
+
+ProgressStyle progress_style(std::FILE* out) {
+  ProgressStyle style;
+  style.is_terminal = ::isatty(::fileno(out)) == 1;
+  winsize size{};
+  if (style.is_terminal && ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    style.columns = size.ws_col;
+  return style;
 }
 
 Progress::Progress(std::FILE* out, const ProgressStyle& style, int64_t steps,

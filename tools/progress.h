@@ -21,6 +21,9 @@ struct ProgressStyle {
   double plain_interval = 10;      // seconds between two plain lines at least
 };
 
+// What `out` is: a terminal and its width, or something else.
+ProgressStyle progress_style(std::FILE* out);
+
 class Progress {
  public:
   // `steps` is the run's length; `budgets` are bytes by tier, as in StepMetrics::peak_bytes. `out` must

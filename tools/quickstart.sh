@@ -1,7 +1,7 @@
 #!/bin/bash
-# From a fresh clone to a trained model: installs what is missing, builds, gets an English text, and trains a byte-level
-# GPT-2 of about 10 million parameters within memory budgets that hold at most half of its training state (14 bytes a
-# parameter, 150 MB); the rest lives on disk.
+# From a fresh clone to a trained model: installs what is missing, builds, gets an English text, and trains a
+# byte-level GPT-2 of about 10 million parameters within budgets that hold at most half of its training
+# state (14 bytes a parameter, 150 MB); the rest lives on disk.
 # usage: tools/quickstart.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."

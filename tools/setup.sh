@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs the Debian packages that Sluice needs and this system lacks, through apt-get and from nowhere else.
+# Installs the Debian packages that Sluice needs and this system lacks, through apt-get, from nowhere else.
 # usage: tools/setup.sh [--quickstart]     --quickstart adds the text that tools/quickstart.sh trains on
 set -euo pipefail
 

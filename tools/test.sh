@@ -1,12 +1,12 @@
 #!/bin/bash
-# Installs what is missing, builds, and runs the tests: a part of them under the address and thread sanitizers, then all
-# in the release build, whose result is the closing line. Fails when anything fails.
+# Installs what is missing, builds, runs the tests: a part of them under the address and thread sanitizers,
+# then all in the release build, whose result is the closing line. Fails when anything fails.
 # usage: tools/test.sh [--quick]     --quick leaves the sanitizers out
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Under the address sanitizer: whatever reads bytes from outside, and text.
-asan_tests=(size_test options_test metrics_test)
+asan_tests=(size_test config_file_test options_test metrics_test)
 # Under the thread sanitizer: whatever has threads.
 tsan_tests=(metrics_test)
 
@@ -26,7 +26,8 @@ run_tests() {
   ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --timeout 600 "${choice[@]}"
 }
 
-# GCC's thread sanitizer cannot start where the kernel randomises addresses widely; some containers forbid to turn that off.
+# GCC's thread sanitizer cannot start where the kernel randomises addresses widely; some containers forbid to
+# turn that off, and most of those do not need it.
 run_tests_at_fixed_addresses() {
   if setarch --addr-no-randomize true 2> /dev/null; then
     export -f run_tests

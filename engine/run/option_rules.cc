@@ -26,6 +26,12 @@ void check_needs(const Options& options, const char* name, const char* needed) {
                 fmt::format("Add --{}, or leave out --{}.", needed, name));
 }
 
+void check_min_learning_rate(const OptimizerOptions& o) {
+  if (!o.min_learning_rate || *o.min_learning_rate <= o.learning_rate) return;
+  throw usage(fmt::format("--min-lr {} is above --lr {}.", *o.min_learning_rate, o.learning_rate),
+              "Lower --min-lr, or leave it out for a tenth of --lr.");
+}
+
 void check_batch(const BatchOptions& batch) {
   if (!batch.micro_batch || batch.batch % *batch.micro_batch == 0) return;
   const int64_t slices = std::max<int64_t>(1, (batch.batch + *batch.micro_batch / 2) / *batch.micro_batch);
@@ -34,11 +40,33 @@ void check_batch(const BatchOptions& batch) {
       fmt::format("The nearest batch that is one is --batch {}.", slices * *batch.micro_batch));
 }
 
-// One sentence per option, in words that name both values.
+// Values as a user would write them.
 std::string joined(const std::vector<std::string>& values) {
   std::string text;
   for (const std::string& value : values) text += (text.empty() ? "" : " ") + printable(value);
   return text;
+}
+
+// The row of an option that a manifest may hold.
+const OptionRow& find_stored(const ManifestOption& stored) {
+  const OptionRow* row = find_option(stored.name);
+  if (row == nullptr || row->field == nullptr || row->on_resume == OnResume::free)
+    throw Error(ExitCode::malformed_file,
+                fmt::format("The manifest holds an unknown option `{}`.", printable(stored.name)),
+                "Resume with the version of Sluice that wrote the checkpoint.");
+  return *row;
+}
+
+// The stored values, read and written again, so that they compare with today's.
+std::vector<std::string> stored_values(const OptionRow& row, const ManifestOption& stored) {
+  Options scratch;
+  try {
+    set_option(scratch, row, stored.values);
+  } catch (const Error& error) {
+    throw Error(ExitCode::malformed_file, fmt::format("The manifest holds a bad value: {}", error.what()),
+                "Resume from another checkpoint.");
+  }
+  return option_values(scratch, row);
 }
 
 bool is_auto(const std::vector<std::string>& values) {
@@ -65,12 +93,10 @@ void check_options(const Options& options, Verb verb, bool resuming) {
     check_needs(options, "val-batches", "val-data");
   }
   check_needs(options, "nvme-mem", "nvme-dir");
-  check_batch(options.batch);
-  if (options.optimizer.min_learning_rate &&
-      *options.optimizer.min_learning_rate > options.optimizer.learning_rate)
-    throw usage(fmt::format("--min-lr {} is above --lr {}.", *options.optimizer.min_learning_rate,
-                            options.optimizer.learning_rate),
-                "Lower --min-lr, or leave it out for a tenth of --lr.");
+  if (!resuming) {  // else the manifest may bring the other half
+    check_batch(options.batch);
+    check_min_learning_rate(options.optimizer);
+  }
   if (options.memory.nvme_directories.size() > 1)
     throw usage("Several directories in --nvme-dir are planned, not built yet.", "Name one directory.");
   if (options.print.json && options.print.text)
@@ -88,24 +114,14 @@ std::vector<ManifestOption> manifest_options(const Options& options) {
 std::vector<std::string> apply_manifest(Options& options, const std::vector<ManifestOption>& manifest) {
   std::vector<std::string> notes;
   for (const ManifestOption& stored : manifest) {
-    const OptionRow* row = find_option(stored.name);
-    if (row == nullptr || row->field == nullptr || row->on_resume == OnResume::free)
-      throw Error(ExitCode::malformed_file,
-                  fmt::format("The manifest holds an unknown option `{}`.", printable(stored.name)),
-                  "Resume with the version of Sluice that wrote the checkpoint.");
-    Options before = options;
-    try {
-      set_option(before, *row, stored.values);
-    } catch (const Error& error) {
-      throw Error(ExitCode::malformed_file, fmt::format("The manifest holds a bad value: {}", error.what()),
-                  "Resume from another checkpoint.");
-    }
-    const std::vector<std::string> now = option_values(options, *row), then = option_values(before, *row);
+    const OptionRow& row = find_stored(stored);
+    const std::vector<std::string> now = option_values(options, row);
+    const std::vector<std::string> then = stored_values(row, stored);
     const bool given =
-        is_given(options, stored.name) && !(is_auto(now) && row->on_resume == OnResume::fixed);
+        is_given(options, stored.name) && !(is_auto(now) && row.on_resume == OnResume::fixed);
     if (!given) {
-      set_option(options, *row, stored.values);
-    } else if (now != then && row->on_resume == OnResume::schedule) {
+      set_option(options, row, stored.values);
+    } else if (now != then && row.on_resume == OnResume::schedule) {
       notes.push_back(fmt::format("--{} is now {}; it was {}.", stored.name, joined(now), joined(then)));
     } else if (now != then) {
       throw usage(
@@ -115,6 +131,14 @@ std::vector<std::string> apply_manifest(Options& options, const std::vector<Mani
     }
   }
   return notes;
+}
+
+void adopt_manifest(Options& options, const std::vector<ManifestOption>& manifest) {
+  for (const ManifestOption& stored : manifest) {
+    const OptionRow& row = find_stored(stored);
+    stored_values(row, stored);
+    if (!is_given(options, stored.name)) set_option(options, row, stored.values);
+  }
 }
 
 }  // namespace sluice

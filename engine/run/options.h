@@ -26,7 +26,7 @@ struct Size {
   bool operator==(const Size&) const = default;
 };
 
-enum class DataOrder : uint8_t { shuffled, sequential };
+enum class RowOrder : uint8_t { shuffled, sequential };
 enum class OptimizerKind : uint8_t { adamw };
 enum class Schedule : uint8_t { constant, cosine, linear };
 enum class DeviceKind : uint8_t { automatic, cpu, reference };
@@ -42,7 +42,7 @@ struct DataOptions {
   std::vector<std::string> train, validation;  // files; eval's --data is `train`
   int64_t val_every = 0;                       // steps; 0: once, at the end
   int64_t val_batches = 20;                    // batches of one validation at most
-  DataOrder order = DataOrder::shuffled;
+  RowOrder order = RowOrder::shuffled;
 };
 
 struct BatchOptions {
@@ -117,7 +117,7 @@ constexpr uint8_t verb_bit(Verb verb) { return static_cast<uint8_t>(1u << static
 using OptionField =
     std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
-                 DataOrder*, OptimizerKind*, Schedule*, DeviceKind*, Recompute*, IoKind*>;
+                 RowOrder*, OptimizerKind*, Schedule*, DeviceKind*, Recompute*, IoKind*>;
 
 struct Range {
   double least = 0, most = 0;
@@ -155,9 +155,9 @@ void set_option(Options& options, const OptionRow& row, const std::vector<std::s
 // The row's value as text that set_option reads back to the same bits. Not for Size fields.
 std::vector<std::string> option_values(const Options& options, const OptionRow& row);
 
-// Contradictions between options of one verb; throws Error(usage). With `resuming`, what the manifest will
-// bring is not demanded; call again with false when it has been applied, or when there was nothing to
-// resume.
+// Contradictions between options of one verb; throws Error(usage). With `resuming`, what a manifest will
+// bring is neither demanded nor compared: call again with false when it has been applied, or when there is
+// none.
 void check_options(const Options& options, Verb verb, bool resuming);
 
 // A checkpoint's manifest keeps the options that fix bits. `sequence` and `micro_batch` must have been
@@ -173,6 +173,10 @@ std::vector<ManifestOption> manifest_options(const Options& options);
 // before. Throws Error(usage) for an option given differently, Error(malformed_file) for a manifest that
 // holds unknown options or bad values.
 std::vector<std::string> apply_manifest(Options& options, const std::vector<ManifestOption>& manifest);
+
+// For eval and export: takes every value of the manifest whose option was not given. Throws as
+// apply_manifest does for a damaged manifest.
+void adopt_manifest(Options& options, const std::vector<ManifestOption>& manifest);
 
 // Whole-text numbers: no blanks, no rest, no overflow, finite. Throw Error(usage) naming `option`.
 int64_t parse_integer(const std::string& text, const std::string& option);
