@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "models/config_reader.h"
 #include "models/family.h"
@@ -38,6 +39,28 @@ void read_notes(const ConfigReader& file, const std::string& name, ModelConfig& 
                                        name, file.number("initializer_range")));
 }
 
+// The file as a JSON object. JSON leaves open what a key given twice means; here it is a contradiction.
+nlohmann::json parse_object(const std::string& text, const std::string& name) {
+  std::vector<std::set<std::string>> open;  // keys of the objects that are being read, outermost first
+  std::string twice;
+  const auto watch = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+    using Event = nlohmann::json::parse_event_t;
+    if (event == Event::object_start) open.emplace_back();
+    if (event == Event::object_end) open.pop_back();
+    if (event == Event::key && !open.back().insert(parsed.get<std::string>()).second)
+      twice = printable(parsed.get<std::string>());
+    return true;
+  };
+  nlohmann::json object = nlohmann::json::parse(text, watch, false);
+  if (!object.is_object())
+    throw Error(ExitCode::malformed_file, fmt::format("{} is not a JSON object.", name),
+                "Give the config.json that Hugging Face stores with a model.");
+  if (!twice.empty())
+    throw Error(ExitCode::malformed_file, fmt::format("{}: {} is given twice.", name, twice),
+                "Remove one of them.");
+  return object;
+}
+
 double parameters_in_total(const ModelConfig& c) {
   const auto width = static_cast<double>(c.width), ffn = static_cast<double>(c.ffn);
   const double attention = 2 * width * static_cast<double>((c.heads + c.kv_heads) * c.head_size);
@@ -50,10 +73,7 @@ double parameters_in_total(const ModelConfig& c) {
 
 ModelConfig config_from_json(const std::string& text, const std::string& file) {
   const std::string name = printable(file);
-  const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
-  if (!object.is_object())
-    throw Error(ExitCode::malformed_file, fmt::format("{} is not a JSON object.", name),
-                "Give the config.json that Hugging Face stores with a model.");
+  const nlohmann::json object = parse_object(text, name);
   const ConfigReader reader(object, name);
   const std::string type = reader.text("model_type");
   if (type == "mixtral" || type == "bert")

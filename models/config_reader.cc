@@ -126,7 +126,8 @@ ConfigReader::Rope ConfigReader::rope_section(const char* key) const {
     rope.scaling = RopeScaling{.factor = section.number("factor"),
                                .low = section.number("low_freq_factor"),
                                .high = section.number("high_freq_factor"),
-                               .original_context = section.number("original_max_position_embeddings")};
+                               .original_context = static_cast<double>(
+                                   section.integer("original_max_position_embeddings", kContextMax))};
   } else {
     section.complain(fmt::format("rope type \"{}\" is not supported.", printable(type)),
                      "Use a model with rope type \"default\" or \"llama3\".");
@@ -150,6 +151,7 @@ void ConfigReader::rope(double& theta, RopeScaling& scaling) const {
              "Add \"rope_theta\"; the first two generations of Llama use 10000.0.");
   if (older.scaling && newer.scaling && !(*older.scaling == *newer.scaling))
     complain("rope_scaling and rope_parameters disagree.", "Remove one of them.");
+  if (*found <= 0) complain(fmt::format("rope_theta {} is not positive.", *found), kCorrect);
   theta = *found;
   scaling = newer.scaling.value_or(older.scaling.value_or(RopeScaling{}));
 }

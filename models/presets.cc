@@ -27,7 +27,7 @@ struct LlamaSizes {
   int64_t layers, width, heads, kv_heads, ffn;
 };
 
-ModelConfig llama(const LlamaSizes& sizes) {
+ModelConfig llama_shape(const LlamaSizes& sizes) {
   ModelConfig c{.family = "llama", .width = sizes.width, .layers = sizes.layers};
   c.heads = sizes.heads;
   c.kv_heads = sizes.kv_heads;
@@ -37,7 +37,7 @@ ModelConfig llama(const LlamaSizes& sizes) {
 }
 
 ModelConfig llama2(const LlamaSizes& sizes) {
-  ModelConfig c = llama(sizes);
+  ModelConfig c = llama_shape(sizes);
   c.vocabulary = 32000;
   c.context = 4096;
   c.rope_theta = 10000;
@@ -46,7 +46,7 @@ ModelConfig llama2(const LlamaSizes& sizes) {
 }
 
 ModelConfig llama3(const LlamaSizes& sizes) {
-  ModelConfig c = llama(sizes);
+  ModelConfig c = llama_shape(sizes);
   c.vocabulary = 128256;
   c.context = 8192;
   c.rope_theta = 500000;
@@ -103,38 +103,51 @@ bool parse_flag(const std::string& where, const std::string& key, const std::str
   return value == "1" || value == "true";
 }
 
+struct SizeKey {
+  std::string name;
+  int64_t ModelConfig::*size;
+  int64_t most;
+  bool llama_only = false;
+};
+
+const std::vector<SizeKey>& size_keys() {
+  static const std::vector<SizeKey> kKeys = {
+      {"layers", &ModelConfig::layers, kLayersMax},
+      {"width", &ModelConfig::width, kWidthMax},
+      {"heads", &ModelConfig::heads, kHeadsMax},
+      {"ffn", &ModelConfig::ffn, kFfnMax},
+      {"vocab", &ModelConfig::vocabulary, kVocabularyMax},
+      {"context", &ModelConfig::context, kContextMax},
+      {"kv_heads", &ModelConfig::kv_heads, kHeadsMax, true},
+      {"head_size", &ModelConfig::head_size, kWidthMax, true},
+  };
+  return kKeys;
+}
+
 // Sets one value; false when the family has no such key.
 bool set_value(ModelConfig& c, const std::string& where, const std::string& key, const std::string& value) {
-  const bool rotary = c.family == "llama";
-  const auto size = [&](int64_t most) { return parse_size(where, key, value, most); };
-  if (key == "layers")
-    c.layers = size(kLayersMax);
-  else if (key == "width")
-    c.width = size(kWidthMax);
-  else if (key == "heads")
-    c.heads = size(kHeadsMax);
-  else if (key == "ffn")
-    c.ffn = size(kFfnMax);
-  else if (key == "vocab")
-    c.vocabulary = size(kVocabularyMax);
-  else if (key == "context")
-    c.context = size(kContextMax);
-  else if (key == "tied")
+  const bool llama = c.family == "llama";
+  for (const SizeKey& known : size_keys())
+    if (key == known.name && (llama || !known.llama_only)) {
+      c.*known.size = parse_size(where, key, value, known.most);
+      return true;
+    }
+  if (key == "tied") {
     c.tied = parse_flag(where, key, value);
-  else if (rotary && key == "kv_heads")
-    c.kv_heads = size(kHeadsMax);
-  else if (rotary && key == "head_size")
-    c.head_size = size(kWidthMax);
-  else if (rotary && key == "rope_theta")
-    c.rope_theta = static_cast<double>(size(int64_t{1} << 40));
-  else
-    return false;
-  return true;
+    return true;
+  }
+  if (llama && key == "rope_theta") {
+    c.rope_theta = static_cast<double>(parse_size(where, key, value, int64_t{1} << 40));
+    return true;
+  }
+  return false;
 }
 
 std::vector<std::string> known_keys(const std::string& family) {
-  std::vector<std::string> keys = {"layers", "width", "heads", "ffn", "vocab", "context", "tied"};
-  if (family == "llama") keys.insert(keys.end(), {"kv_heads", "head_size", "rope_theta"});
+  std::vector<std::string> keys = {"tied"};
+  for (const SizeKey& known : size_keys())
+    if (family == "llama" || !known.llama_only) keys.push_back(known.name);
+  if (family == "llama") keys.push_back("rope_theta");
   return keys;
 }
 

@@ -14,14 +14,14 @@ namespace {
 const char* const kGpt2Json = R"({
   "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
   "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
-  "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
-  "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257})";
+  "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12,
+  "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257})";
 
 const char* const kLlamaJson = R"({
   "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "bos_token_id": 128000, "eos_token_id": [128001, 128008], "head_dim": 64, "hidden_act": "silu",
-  "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 131072,
-  "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
+  "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+  "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
   "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
   "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
                    "original_max_position_embeddings": 8192, "rope_type": "llama3"},
@@ -149,6 +149,8 @@ TEST(ConfigJson, BothFormsOfRope) {
                   "rope_scaling and rope_parameters disagree.");
   const ModelConfig same = config_from_json(with(kLlamaJson, "\"rope_parameters\": " + newer), "f");
   EXPECT_EQ(same.rope_scaling.factor, 32);
+  for (const char* theta : {"0", "-1", "0.0"})
+    expect_bad_file(replaced(kLlamaJson, base, "\"rope_theta\": " + std::string(theta)), "is not positive.");
   expect_bad_file(replaced(kLlamaJson, "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\""),
                   "rope type \"yarn\" is not supported.");
   expect_bad_file(replaced(kLlamaJson, "\"low_freq_factor\": 1.0", "\"low_freq_factor\": 4.0"),
@@ -200,6 +202,13 @@ TEST(ConfigJson, WhatIsNotJson) {
   expect_bad_file("{\"model_type\": \"gpt2\xff\"}", "config.json is not a JSON object.");
   expect_bad_file(std::string(200000, '['), "config.json is not a JSON object.");
   expect_bad_file("{}", "model_type is missing.");
+  expect_bad_file(with(kGpt2Json, "\"n_layer\": 24"), "n_layer is given twice.");
+  expect_bad_file(with(kLlamaJson, "\"x\": {\"a\": {\"factor\": 1}, \"b\": 1, \"b\": 2}"),
+                  "b is given twice.");
+  EXPECT_NO_THROW(config_from_json(with(kLlamaJson, "\"x\": {\"factor\": 1}"), "f"));
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  expect_bad_file(replaced(kGpt2Json, "\"n_head\": 12", "\"n_head\": " + deep),
+                  "n_head is a list, not an integer.");
   expect_error([] { config_from_json("{}", "a\nb.json"); }, ExitCode::malformed_file,
                "a\\x0ab.json: model_type");
 }
