@@ -36,7 +36,7 @@ class Compiler {
     const SegmentTensor& t = segment_.tensors[tensor];
     return round_up(static_cast<uint64_t>(element_count(t.shape)) * dtype_bytes(t.dtype), kTensorAlignment);
   }
-  const OpRule& rule(uint32_t op) const { return op_rule(segment_.ops[op].kind); }
+  bool is_loss(uint32_t tensor) const { return segment_.loss && segment_.tensors[tensor].dtype == DType::f64; }
   bool trains_parameter(const Op& op) const {
     return std::any_of(op.parameters.begin(), op.parameters.end(),
                        [&](uint32_t p) { return plan_.trainable[segment_.parameters[p].slot]; });
@@ -132,7 +132,8 @@ class Compiler {
     pass.tensors.resize(segment_.tensors.size());
     for (uint32_t t = 0; t < segment_.tensors.size(); ++t) {
       const uint32_t input = position(segment_.inputs, t), output = position(segment_.outputs, t);
-      if (input != kNone) pass.tensors[t] = {Storage::input, input, 0};
+      if (is_loss(t)) pass.tensors[t] = {Storage::loss, 0, 0};
+      else if (input != kNone) pass.tensors[t] = {Storage::input, input, 0};
       else if (output != kNone) pass.tensors[t] = {Storage::output, output, 0};
       else if (keeping && saved_[t] != UINT64_MAX) pass.tensors[t] = {Storage::saved, 0, saved_[t]};
       else pass.tensors[t] = {Storage::workspace, 0, 0};
@@ -159,6 +160,7 @@ class Compiler {
     reads_input.assign(segment_.inputs.size(), false);
     for (uint32_t t = 0; t < segment_.tensors.size(); ++t) {
       const uint32_t input = position(segment_.inputs, t), output = position(segment_.outputs, t);
+      if (is_loss(t)) pass.tensors[t] = {Storage::loss, 0, 0};
       if (input != kNone) {
         reads_input[input] = read[t];
         pass.tensors[t] = {read[t] ? Storage::input : Storage::none, input, 0};

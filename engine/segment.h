@@ -20,7 +20,7 @@ constexpr uint64_t kTensorAlignment = 64;  // bytes
 constexpr uint32_t kNone = UINT32_MAX;
 
 // Where a tensor's bytes are during a pass.
-enum class Storage : uint8_t { none, input, output, saved, workspace, output_gradient, input_gradient };
+enum class Storage : uint8_t { none, input, output, saved, workspace, output_gradient, input_gradient, loss };
 struct TensorPlace {
   Storage storage = Storage::none;
   uint32_t index = 0;    // input, output and their gradients: position in the segment's list

@@ -1,0 +1,178 @@
+// The serial and the shuffled executor: one thread, no overlap in time.
+//
+// Serial runs the list order. Shuffled is a machine of lanes with seeded choices: at every step one lane, at random, starts
+// its next instruction if its waits hold, or carries out one that it has started; instructions of an overlapping lane may be
+// carried out in any order between start and completion, and count as completed in order. Two bodies are in flight.
+#include <algorithm>
+#include <deque>
+#include <random>
+
+#include "engine/run/executor.h"
+
+namespace sluice {
+
+namespace {
+
+class ListExecutor final : public Executor {
+ public:
+  ListExecutor(const Program& program, Runner& runner, const ExecutorOptions& options)
+      : program_(program), runner_(runner), shuffled_(options.kind == ExecutorKind::shuffled), random_(options.seed),
+        trace_(program), lanes_(program.machine.lanes) {
+    files_ = std::make_unique<TransferLane>(options.make_queue(), Runner::kTransfersMax, options.file_alignment);
+    for (const Body& body : program.bodies) {
+      std::vector<std::vector<uint32_t>> order(lanes_.size());
+      for (uint32_t i = 0; i < body.instructions.size(); ++i) order[body.instructions[i].lane].push_back(i);
+      orders_.push_back(std::move(order));
+    }
+  }
+
+  void make_room() override {
+    while (flight_.size() > 1) run_oldest();
+  }
+  uint64_t issue(BodyId body, const RingPositions& rings) override {
+    CHECK(flight_.size() < 2, "a third body was issued");
+    const uint64_t ticket = ++issued_;
+    Flight f{ticket, body, kNone, rings, std::vector<Progress>(lanes_.size())};
+    if (last_body_ != kNone) f.before = predecessor_index(body, static_cast<BodyId>(last_body_));
+    last_body_ = body;
+    flight_.push_back(std::move(f));
+    if (!shuffled_) run_oldest();
+    return ticket;
+  }
+  void wait(uint64_t ticket, LaneId, uint32_t) override { wait(ticket); }
+  void wait(uint64_t ticket) override {
+    while (!flight_.empty() && flight_.front().ticket <= ticket) run_oldest();
+  }
+  std::optional<Error> error() const override { return error_; }
+  const Trace& trace() const override { return trace_; }
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr size_t kStartedMax = 8;
+  struct Progress {
+    uint32_t started = 0, completed = 0;
+    std::vector<uint32_t> open;      // started, not carried out: numbers
+    std::vector<uint32_t> carried;   // carried out, not counted: numbers
+  };
+  struct Flight {
+    uint64_t ticket;
+    BodyId body;
+    uint32_t before;                 // index among the body's predecessors
+    RingPositions rings;
+    std::vector<Progress> lanes;
+  };
+
+  uint32_t predecessor_index(BodyId body, BodyId before) const {
+    const auto& list = program_.bodies[body].predecessors;
+    const auto it = std::find(list.begin(), list.end(), before);
+    CHECK(it != list.end(), program_.bodies[before].name + " before " + program_.bodies[body].name);
+    return static_cast<uint32_t>(it - list.begin());
+  }
+
+  void run_oldest() {
+    if (!shuffled_) {
+      Flight& f = flight_.front();
+      const Body& body = program_.bodies[f.body];
+      for (uint32_t i = 0; i < body.instructions.size() && !error_; ++i) carry_out(f, i);
+    } else {
+      while (!done(flight_.front())) choose();
+    }
+    flight_.pop_front();
+  }
+
+  bool done(const Flight& f) const {
+    if (error_) return true;
+    for (size_t l = 0; l < lanes_.size(); ++l)
+      if (f.lanes[l].completed < orders_[f.body][l].size()) return false;
+    return true;
+  }
+
+  // One random legal action of the machine; a lane works on the younger body once it has started all of the older one.
+  void choose() {
+    std::vector<std::pair<size_t, LaneId>> actions;
+    for (size_t k = 0; k < flight_.size(); ++k)
+      for (LaneId l = 0; l < lanes_.size(); ++l)
+        if (!flight_[k].lanes[l].open.empty() || can_start(k, l)) actions.emplace_back(k, l);
+    CHECK(!actions.empty(), "the lanes wait for each other");
+    const auto [k, l] = actions[random_() % actions.size()];
+    Progress& p = flight_[k].lanes[l];
+    const bool start = can_start(k, l) && (p.open.empty() || random_() % 2 == 0);
+    if (start) {
+      p.open.push_back(++p.started);
+      return;
+    }
+    const size_t pick = random_() % p.open.size();
+    const uint32_t number = p.open[pick];
+    p.open.erase(p.open.begin() + static_cast<std::ptrdiff_t>(pick));
+    carry_out(flight_[k], orders_[flight_[k].body][l][number - 1]);
+    p.carried.push_back(number);
+    for (auto it = p.carried.begin(); it != p.carried.end();) {
+      it = std::find(p.carried.begin(), p.carried.end(), p.completed + 1);
+      if (it == p.carried.end()) break;
+      p.carried.erase(it);
+      ++p.completed;
+      it = p.carried.begin();
+    }
+  }
+
+  bool can_start(size_t k, LaneId lane) const {
+    const Flight& f = flight_[k];
+    const Progress& p = f.lanes[lane];
+    const bool overlapping = program_.machine.lanes[lane].overlapping;
+    if (p.started == orders_[f.body][lane].size()) return false;
+    if (overlapping ? p.started - p.completed >= kStartedMax : p.started != p.completed) return false;
+    if (k == 1) {
+      const Progress& older = flight_[0].lanes[lane];
+      const size_t all = orders_[flight_[0].body][lane].size();
+      if (overlapping ? older.started < all : older.completed < all) return false;
+    }
+    const Instruction& in = program_.bodies[f.body].instructions[orders_[f.body][lane][p.started]];
+    for (const Wait& w : in.waits)
+      if (f.lanes[w.lane].completed < w.count) return false;
+    if (k == 1)
+      for (const Wait& w : in.waits_before[f.before])
+        if (flight_[0].lanes[w.lane].completed < w.count) return false;
+    return true;
+  }
+
+  void carry_out(const Flight& f, uint32_t index) {
+    const Body& body = program_.bodies[f.body];
+    const Instruction& in = body.instructions[index];
+    const double begin = steady_seconds();
+    if (runner_.is_file_io(body, in)) {
+      std::array<Transfer, Runner::kTransfersMax> list;
+      const size_t count = runner_.transfers(body, in, f.rings, list);
+      for (size_t i = 0; i < count; ++i) files_->start(list[i]);
+      while (!files_->idle() && !files_->error()) files_->progress(1000);
+      if (files_->error()) error_ = to_error(*files_->error());
+    } else {
+      try {
+        runner_.run(body, in, f.rings);
+      } catch (const Error& error) {
+        error_ = error;
+      }
+    }
+    trace_.add(in.lane, {f.ticket, index, 0, 0, begin, begin, steady_seconds()});
+  }
+
+  const Program& program_;
+  Runner& runner_;
+  const bool shuffled_;
+  std::mt19937_64 random_;
+  Trace trace_;
+  const std::vector<Lane>& lanes_;
+  std::vector<std::vector<std::vector<uint32_t>>> orders_;  // by body, lane: its instructions
+  std::unique_ptr<TransferLane> files_;
+  std::deque<Flight> flight_;
+  uint64_t issued_ = 0;
+  uint32_t last_body_ = kNone;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_list_executor(const Program& program, Runner& runner, const ExecutorOptions& options) {
+  return std::make_unique<ListExecutor>(program, runner, options);
+}
+
+}  // namespace sluice

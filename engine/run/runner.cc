@@ -1,0 +1,272 @@
+#include "engine/run/runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "engine/error.h"
+
+namespace sluice {
+
+namespace {
+
+// Positions of operands in the tasks' lists (lower.h).
+enum RoundOperand { kRoundAccumulator, kRoundGradient, kRoundSums };
+enum SetScalarsOperand { kSetInput, kSetPrevious, kSetUpdate, kSetNorm };
+enum OptimizeOperand { kOptimizeState, kOptimizeGradient, kOptimizeUpdate, kOptimizeWeights };
+
+}  // namespace
+
+Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads)
+    : plan_(plan), memory_(memory), device_(device), rules_(rules), optimizer_workers_(threads) {
+  for (const Group& g : plan.model.groups) {
+    std::vector<DecayRange> ranges;
+    for (const Parameter& p : g.parameters) {
+      if (!ranges.empty() && ranges.back().decay == p.decay) continue;
+      if (!ranges.empty()) ranges.back().end = p.offset;
+      ranges.push_back({p.offset, g.elements, p.decay});
+    }
+    decay_ranges_.push_back(std::move(ranges));
+  }
+  for (std::vector<TensorView>& v : views_) v.reserve(16);
+}
+
+std::byte* Runner::address(const Instruction& in, size_t operand, const RingPositions& rings) const {
+  const Operand& o = in.operands[operand];
+  const Place& place = in.places[operand];
+  const Buffer& b = plan_.program.buffers[o.buffer];
+  std::byte* at = memory_.tiers[place.tier] + place.offset;
+  if (b.ring != kNoRing && place.tier == b.home)
+    at += (rings[b.ring] + kRingSlots - o.back) % kRingSlots * b.slot_stride;
+  return at;
+}
+
+std::byte* Runner::ring_slot(BufferId buffer, uint64_t position) const {
+  const Buffer& b = plan_.program.buffers[buffer];
+  return memory_.tiers[b.home] + b.home_offset + position % kRingSlots * b.slot_stride;
+}
+
+bool Runner::is_file_io(const Body& body, const Instruction& in) const {
+  if (in.task != kNoTask) return body.tasks[in.task].kind == TaskKind::save;
+  const auto& tiers = plan_.program.machine.tiers;
+  return tiers[in.places[0].tier].file || tiers[in.places[1].tier].file;
+}
+
+size_t Runner::transfers(const Body& body, const Instruction& in, const RingPositions& rings,
+                         std::span<Transfer, kTransfersMax> out) const {
+  if (in.task == kNoTask) {
+    const bool reads = plan_.program.machine.tiers[in.places[0].tier].file;
+    const Place& file = in.places[reads ? 0 : 1];
+    const uint64_t bytes = operand_bytes(plan_.program.buffers[in.operands[0].buffer], in.operands[0]);
+    const NvmeFiles::Location where = memory_.files->locate(file.offset, bytes);
+    out[0] = {reads ? IoDirection::read : IoDirection::write, where.file->fd, where.offset, address(in, reads ? 1 : 0, rings), bytes,
+              memory_.checksums.subspan(where.file->begin / kRequestBytes), where.file->name.c_str()};
+    return 1;
+  }
+  const Task& task = body.tasks[in.task];
+  const bool trainable = plan_.model.groups[task.subject].trainable;
+  std::byte* weights = in.operands.size() > (trainable ? 1u : 0u) ? address(in, trainable ? 1 : 0, rings) : nullptr;
+  const ShardView v = shard_view(task.subject, task.slice, trainable ? address(in, 0, rings) : nullptr, weights);
+  size_t count = 0;
+  const auto add = [&](const void* memory, Plane plane, uint64_t width) {
+    const FileTarget target = hooks_.save(v.group, v.first, plane);
+    out[count++] = {IoDirection::write, target.fd, target.offset, static_cast<std::byte*>(const_cast<void*>(memory)),
+                    v.elements * width, {}, target.name};
+  };
+  if (!trainable) add(v.weights, Plane::frozen_weights, dtype_bytes(plan_.model.precision));
+  if (v.master) add(v.master, Plane::master, 4);
+  if (v.first_moment) add(v.first_moment, Plane::first_moment, 4);
+  if (v.second_moment) add(v.second_moment, Plane::second_moment, 4);
+  return count;
+}
+
+void Runner::run(const Body& body, const Instruction& in, const RingPositions& rings) {
+  if (in.task == kNoTask) return copy(in, rings);
+  const Task& task = body.tasks[in.task];
+  switch (task.kind) {
+    case TaskKind::forward:
+    case TaskKind::backward: return run_segment(task, in, rings);
+    case TaskKind::round: return round(task, in, rings);
+    case TaskKind::norm: return norm(in, rings);
+    case TaskKind::set_scalars: return set_scalars(in, rings);
+    case TaskKind::optimize: return optimize(task, in, rings);
+    case TaskKind::load: return load(task, in, rings);
+    case TaskKind::save: CHECK(false, "save goes through transfers()");
+  }
+}
+
+void Runner::copy(const Instruction& in, const RingPositions& rings) {
+  const uint64_t bytes = operand_bytes(plan_.program.buffers[in.operands[0].buffer], in.operands[0]);
+  std::memcpy(address(in, 1, rings), address(in, 0, rings), bytes);
+}
+
+// A gradient that is written for the first time begins at zero; everything after adds.
+void Runner::run_segment(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const SegmentPlan& plan = plan_.lowering.plans[plan_.lowering.uses[task.subject].plan];
+  const Segment& segment = plan_.model.segments[plan.segment];
+  const bool backward = task.kind == TaskKind::backward;
+  SegmentOperands operands = segment_operands(plan, segment, task.kind, task.recompute, false);
+  const bool saves = !backward && operands.count != in.operands.size();
+  if (saves) operands = segment_operands(plan, segment, task.kind, task.recompute, true);
+  CHECK(operands.count == in.operands.size(), segment.name + ": operands do not match");
+  const PassPlan& pass = backward ? (task.recompute ? plan.backward_recomputing : plan.backward_keeping)
+                                  : (saves ? plan.forward : plan.forward_discarding);
+  const auto zero_if_first = [&](uint32_t k) {
+    if (k == kNone || in.operands[k].access != Access::write) return;
+    device_.zero(address(in, k, rings), operand_bytes(plan_.program.buffers[in.operands[k].buffer], in.operands[k]));
+  };
+  for (const uint32_t k : operands.accumulators) zero_if_first(k);
+  zero_if_first(operands.loss);
+  for (const OpStep& step : pass.steps) run_step(plan, segment, pass, step, task, operands, in, rings);
+}
+
+void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const PassPlan& pass, const OpStep& step,
+                      const Task& task, const SegmentOperands& operands, const Instruction& in, const RingPositions& rings) {
+  const SegmentUse& use = plan_.model.layers[plan_.lowering.uses[task.subject].layer]
+                              .segments[plan_.lowering.uses[task.subject].position];
+  const Op& op = segment.ops[step.op];
+  const auto operand_at = [&](uint32_t k) { return k == kNone ? nullptr : address(in, k, rings); };
+  std::byte* workspace = operand_at(operands.workspace);
+  const auto locate = [&](const TensorPlace& place) -> std::byte* {
+    switch (place.storage) {
+      case Storage::none: return nullptr;
+      case Storage::input: return operand_at(operands.inputs[place.index]);
+      case Storage::output: return operand_at(operands.outputs[place.index]);
+      case Storage::saved: return operand_at(operands.saved) + place.offset;
+      case Storage::workspace: return workspace + place.offset;
+      case Storage::output_gradient: return operand_at(operands.output_gradients[place.index]);
+      case Storage::input_gradient: return operand_at(operands.input_gradients[place.index]);
+      case Storage::loss: return operand_at(operands.loss);
+    }
+    return nullptr;
+  };
+  auto& [inputs, outputs, parameters, output_gradients, input_gradients, parameter_gradients] = views_;
+  for (std::vector<TensorView>& v : views_) v.clear();
+  for (const uint32_t t : op.inputs) inputs.push_back({locate(pass.tensors[t])});
+  for (const uint32_t t : op.outputs) outputs.push_back({locate(pass.tensors[t])});
+  for (const uint32_t p : op.parameters) {
+    const SegmentParameter& parameter = segment.parameters[p];
+    const uint64_t offset = plan_.model.groups[use.groups[parameter.slot]].parameters[parameter.parameter].offset;
+    parameters.push_back({operand_at(operands.weights[parameter.slot]) + offset * dtype_bytes(plan.precision)});
+    if (step.pass == Pass::forward) continue;
+    const uint32_t k = operands.accumulators[parameter.slot];
+    parameter_gradients.push_back({k == kNone ? nullptr : operand_at(k) + offset * 4});
+  }
+  OpCall call;
+  call.shapes = &plan.shapes[step.op];
+  call.workspace = workspace ? workspace + step.workspace_offset : nullptr;
+  if (step.pass == Pass::backward) {
+    for (const uint32_t t : op.outputs) output_gradients.push_back({locate(pass.gradients[t])});
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      const TensorPlace& place = pass.gradients[op.inputs[i]];
+      bool accumulate = step.accumulate[i];
+      if (place.storage == Storage::input_gradient)
+        accumulate = accumulate || in.operands[operands.input_gradients[place.index]].access == Access::add;
+      input_gradients.push_back({step.wants_gradient[i] ? locate(place) : nullptr, accumulate});
+    }
+    if (operands.input_scalars != kNone) {
+      const auto* input = reinterpret_cast<const StepScalars::Input*>(operand_at(operands.input_scalars));
+      const auto* update = reinterpret_cast<const StepScalars::Update*>(operand_at(operands.update_scalars));
+      call.gradient_seed = static_cast<float>(update->loss_scale / input->valid_tokens);
+    }
+  }
+  call.inputs = inputs, call.outputs = outputs, call.parameters = parameters;
+  call.output_gradients = output_gradients, call.input_gradients = input_gradients;
+  call.parameter_gradients = parameter_gradients;
+  if (step.pass == Pass::forward) device_.forward(call);
+  else device_.backward(call);
+}
+
+void Runner::round(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const std::vector<uint64_t>& shards = plan_.lowering.groups[task.subject].shards;
+  device_.round(reinterpret_cast<const float*>(address(in, kRoundAccumulator, rings)), address(in, kRoundGradient, rings),
+                plan_.model.precision, shards[task.slice + 1] - shards[task.slice],
+                reinterpret_cast<double*>(address(in, kRoundSums, rings)));
+}
+
+// The last two operands are the previous update and the norm; those before are the block sums of the trainable groups.
+void Runner::norm(const Instruction& in, const RingPositions& rings) {
+  double total = 0;
+  size_t k = 0;
+  for (const GroupBuffers& g : plan_.lowering.groups) {
+    if (g.block_sums == kNone) continue;
+    const Buffer& b = plan_.program.buffers[g.block_sums];
+    for (size_t shard = 0; shard + 1 < g.shards.size(); ++shard) {
+      const auto* sums = reinterpret_cast<const double*>(address(in, k, rings) + b.cuts[shard]);
+      const uint64_t blocks = (g.shards[shard + 1] - g.shards[shard] + kNormBlock - 1) / kNormBlock;
+      for (uint64_t i = 0; i < blocks; ++i) total += sums[i];
+    }
+    ++k;
+  }
+  const auto* previous = reinterpret_cast<const StepScalars::Update*>(address(in, k, rings));
+  reinterpret_cast<StepScalars::Norm*>(address(in, k + 1, rings))->norm = std::sqrt(total) / previous->loss_scale;
+}
+
+void Runner::set_scalars(const Instruction& in, const RingPositions& rings) {
+  const auto& input = *reinterpret_cast<const StepScalars::Input*>(address(in, kSetInput, rings));
+  const auto& previous = *reinterpret_cast<const StepScalars::Update*>(address(in, kSetPrevious, rings));
+  auto& update = *reinterpret_cast<StepScalars::Update*>(address(in, kSetUpdate, rings));
+  const bool knows_norm = in.operands.size() > kSetNorm;
+  const double norm = knows_norm ? reinterpret_cast<const StepScalars::Norm*>(address(in, kSetNorm, rings))->norm : 0;
+  const bool scaled = plan_.model.precision == DType::f16;
+  update = previous;
+  update.skip = scaled && !std::isfinite(norm);
+  if (update.skip) {
+    update.loss_scale = previous.loss_scale / 2;
+    update.clean_steps = 0;
+    ++update.skipped_steps;
+    return;
+  }
+  ++update.t;
+  if (scaled && ++update.clean_steps == kCleanStepsToDouble) {
+    update.loss_scale = previous.loss_scale * 2;
+    update.clean_steps = 0;
+  }
+  const double factor = rules_.clip > 0 && knows_norm ? std::min(1.0, rules_.clip / (norm + 1e-6)) : 1.0;
+  const AdamWConstants c = prepare_adamw(rules_.adamw, update.t, input.learning_rate, factor, previous.loss_scale);
+  update.b1 = c.b1, update.b2 = c.b2, update.k1 = c.k1, update.k2 = c.k2;
+  update.a = c.a, update.r = c.r, update.eps = c.eps, update.d = c.d, update.s = c.s;
+}
+
+ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const {
+  const std::vector<uint64_t>& shards = plan_.lowering.groups[group].shards;
+  ShardView v;
+  v.group = group;
+  v.first = shards[shard];
+  v.elements = shards[shard + 1] - shards[shard];
+  v.weights = weights;
+  if (!plan_.model.groups[group].trainable) return v;
+  const uint64_t stride = state_plane_stride(v.elements);
+  const bool in_place = plan_.model.precision == DType::f32;
+  v.master = reinterpret_cast<float*>(in_place ? weights : state);
+  v.first_moment = reinterpret_cast<float*>(state + (in_place ? 0 : stride));
+  v.second_moment = reinterpret_cast<float*>(state + (in_place ? stride : 2 * stride));
+  return v;
+}
+
+void Runner::optimize(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const auto& u = *reinterpret_cast<const StepScalars::Update*>(address(in, kOptimizeUpdate, rings));
+  const ShardView v = shard_view(task.subject, task.slice, address(in, kOptimizeState, rings), address(in, kOptimizeWeights, rings));
+  const AdamWConstants constants{u.b1, u.b2, u.k1, u.k2, u.a, u.r, u.eps, u.d, u.s};
+  const DType precision = plan_.model.precision;
+  const uint64_t width = dtype_bytes(precision), end = v.first + v.elements;
+  const std::byte* gradient = address(in, kOptimizeGradient, rings);
+  for (const DecayRange& range : decay_ranges_[task.subject]) {
+    const uint64_t first = std::max(range.begin, v.first), last = std::min(range.end, end);
+    if (first >= last) continue;
+    const uint64_t at = first - v.first;
+    void* weights = precision == DType::f32 ? nullptr : static_cast<std::byte*>(v.weights) + at * width;
+    const AdamWRange r{v.master + at, v.first_moment + at, v.second_moment + at, gradient + at * width,
+                       weights,       precision,           last - first,         range.decay};
+    if (u.skip) refresh_weights(r, optimizer_workers_);
+    else apply_adamw(r, constants, optimizer_workers_);
+  }
+}
+
+void Runner::load(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const bool trainable = plan_.model.groups[task.subject].trainable;
+  std::byte* state = trainable ? address(in, 0, rings) : nullptr;
+  hooks_.load(shard_view(task.subject, task.slice, state, address(in, trainable ? 1 : 0, rings)));
+}
+
+}  // namespace sluice

@@ -1,0 +1,104 @@
+// The runner carries out single instructions: it turns operands into pointers and calls devices, optimizer and files.
+//
+// It keeps no order: executors decide when. Different lanes may call it at the same time, each lane from one thread; what
+// two instructions share is ordered by the program's waits. No call allocates (scratch is per lane).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cpu_optim/optimizer.h"
+#include "engine/parallel.h"
+#include "engine/plan/plan.h"
+#include "gpu/device.h"
+#include "offload/nvme_files.h"
+#include "offload/transfer_lane.h"
+
+namespace sluice {
+
+constexpr size_t kRings = 2;
+using RingPositions = std::array<uint64_t, kRings>;
+
+// Where bytes are: by tier, the arena's memory (nullptr for a file tier); the nvme files and their checksum slots.
+struct Memory {
+  std::vector<std::byte*> tiers;
+  const NvmeFiles* files = nullptr;
+  std::span<uint64_t> checksums;  // one a MiB of the file tier
+};
+
+struct UpdateRules {
+  AdamWOptions adamw;
+  double clip = 1;  // 0: off
+};
+constexpr double kFirstLossScale = 65536;   // fp16
+constexpr int64_t kCleanStepsToDouble = 2000;
+
+// One shard of a group in memory, as the tasks load and save see it. Planes are fp32; nullptr where there is none.
+struct ShardView {
+  uint32_t group = 0;
+  uint64_t first = 0, elements = 0;  // within the group's flat buffer
+  float *master = nullptr, *first_moment = nullptr, *second_moment = nullptr;  // master: nullptr for frozen groups
+  void* weights = nullptr;           // working precision; fp32: the same as master
+};
+enum class Plane : uint8_t { master, first_moment, second_moment, frozen_weights };
+struct FileTarget {
+  int fd = -1;
+  uint64_t offset = 0;
+  const char* name = "";
+};
+
+struct ShardHooks {
+  std::function<void(const ShardView&)> load;               // fills the shard, weights included
+  std::function<FileTarget(uint32_t group, uint64_t first, Plane)> save;  // where a shard's plane goes
+};
+
+class Runner {
+ public:
+  // All references outlive the runner. `threads` is for the optimizer's own workers.
+  Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads);
+
+  void set_hooks(ShardHooks hooks) { hooks_ = std::move(hooks); }
+
+  // Whether the instruction moves bytes to or from files; then transfers() says which, else run() carries it out.
+  bool is_file_io(const Body& body, const Instruction& in) const;
+  static constexpr size_t kTransfersMax = 4;
+  size_t transfers(const Body& body, const Instruction& in, const RingPositions& rings,
+                   std::span<Transfer, kTransfersMax> out) const;
+  void run(const Body& body, const Instruction& in, const RingPositions& rings);
+
+  // A ring buffer's slot at home, for the trainer.
+  std::byte* ring_slot(BufferId buffer, uint64_t position) const;
+
+ private:
+  std::byte* address(const Instruction& in, size_t operand, const RingPositions& rings) const;
+  void copy(const Instruction& in, const RingPositions& rings);
+  void run_segment(const Task& task, const Instruction& in, const RingPositions& rings);
+  void run_step(const SegmentPlan& plan, const Segment& segment, const PassPlan& pass, const OpStep& step, const Task& task,
+                const SegmentOperands& operands, const Instruction& in, const RingPositions& rings);
+  void round(const Task& task, const Instruction& in, const RingPositions& rings);
+  void norm(const Instruction& in, const RingPositions& rings);
+  void set_scalars(const Instruction& in, const RingPositions& rings);
+  void optimize(const Task& task, const Instruction& in, const RingPositions& rings);
+  void load(const Task& task, const Instruction& in, const RingPositions& rings);
+  ShardView shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const;
+
+  struct DecayRange {
+    uint64_t begin, end;  // elements of the group
+    bool decay;
+  };
+
+  const Plan& plan_;
+  Memory memory_;
+  Device& device_;
+  UpdateRules rules_;
+  Workers optimizer_workers_;
+  ShardHooks hooks_;
+  std::vector<std::vector<DecayRange>> decay_ranges_;  // by group
+  std::vector<TensorView> views_[6];                   // scratch of the compute lane
+};
+
+}  // namespace sluice

@@ -1,0 +1,279 @@
+// The threaded executor: one thread a lane, completion counters, no locks around the work itself.
+//
+// 1. Counters count completed instructions of a lane since the start, over all bodies. A body that is issued notes the
+//    counters at its begin, so a wait (lane, n) of this body is "counter >= base + n", and one on the body before uses that
+//    body's base.
+// 2. Lanes without file transfers run an instruction, then count it.
+// 3. Lanes with file transfers start the requests of the next instruction as soon as its waits hold, keep the queue going
+//    while they wait for other lanes, and count completions in order.
+// 4. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "engine/run/executor.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr size_t kIssuedMax = 4;           // remembered: two in flight, one before them, one being written
+constexpr uint32_t kTransfersOpen = 64;    // started and not completed, per lane
+constexpr int64_t kPollMicroseconds = 200; // while a lane with open requests waits for another lane
+
+class ThreadedExecutor final : public Executor {
+ public:
+  ThreadedExecutor(const Program& program, Runner& runner, const ExecutorOptions& options)
+      : program_(program), runner_(runner), options_(options), trace_(program), counters_(program.machine.lanes.size()) {
+    for (const Body& body : program.bodies) {
+      std::vector<std::vector<uint32_t>> order(counters_.size());
+      for (uint32_t i = 0; i < body.instructions.size(); ++i) order[body.instructions[i].lane].push_back(i);
+      orders_.push_back(std::move(order));
+    }
+    for (LaneId l = 0; l < counters_.size(); ++l) {
+      const auto uses = [&](const auto& order) { return !order[l].empty(); };
+      if (std::any_of(orders_.begin(), orders_.end(), uses)) threads_.emplace_back([this, l] { run_lane(l); });
+    }
+  }
+
+  ~ThreadedExecutor() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& t : threads_) t.join();
+  }
+
+  void make_room() override {
+    if (issued_ >= 2) wait(issued_ - 1);
+  }
+
+  uint64_t issue(BodyId body, const RingPositions& rings) override {
+    const std::lock_guard lock(mutex_);
+    const uint64_t ticket = issued_ + 1;
+    Issued& mine = issued_body(ticket);
+    mine = {body, kNoPredecessor, rings, std::vector<uint64_t>(counters_.size())};
+    if (issued_ > 0) {
+      const Issued& before = issued_body(issued_);
+      const auto& list = program_.bodies[body].predecessors;
+      const auto it = std::find(list.begin(), list.end(), before.body);
+      CHECK(it != list.end(), program_.bodies[before.body].name + " before " + program_.bodies[body].name);
+      mine.predecessor = static_cast<size_t>(it - list.begin());
+      for (LaneId l = 0; l < counters_.size(); ++l) mine.base[l] = before.base[l] + orders_[before.body][l].size();
+    }
+    issued_ = ticket;
+    changed_.notify_all();
+    return ticket;
+  }
+
+  void wait(uint64_t ticket, LaneId lane, uint32_t count) override {
+    const uint64_t until = issued_body(ticket).base[lane] + count;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return counters_[lane] >= until; });
+  }
+  void wait(uint64_t ticket) override {
+    const Issued& body = issued_body(ticket);
+    for (LaneId l = 0; l < counters_.size(); ++l) wait(ticket, l, static_cast<uint32_t>(orders_[body.body][l].size()));
+  }
+  std::optional<Error> error() const override {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
+  const Trace& trace() const override { return trace_; }
+
+ private:
+  static constexpr size_t kNoPredecessor = SIZE_MAX;
+  struct Issued {
+    BodyId body = 0;
+    size_t predecessor = kNoPredecessor;
+    RingPositions rings{};
+    std::vector<uint64_t> base;  // by lane: its counter when the body begins
+  };
+  struct Open {                  // an instruction whose transfers were started
+    TraceRecord record;
+    uint64_t last_transfer;      // done when so many transfers of the lane are complete
+  };
+
+  Issued& issued_body(uint64_t ticket) { return bodies_[ticket % kIssuedMax]; }
+
+  void count(LaneId lane) {
+    {
+      const std::lock_guard lock(mutex_);
+      ++counters_[lane];
+    }
+    changed_.notify_all();
+  }
+  void fail(const Error& error) {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = error;
+    failed_ = true;
+  }
+
+  void carry_out(const Body& body, const Instruction& in, const RingPositions& rings) {
+    try {
+      runner_.run(body, in, rings);
+    } catch (const Error& error) {
+      fail(error);
+    }
+  }
+
+  // The first wait that does not hold yet; nullptr when all do. With the mutex held.
+  bool ready(const Issued& body, const Instruction& in, Wait* missing) const {
+    for (const Wait& w : in.waits)
+      if (counters_[w.lane] < body.base[w.lane] + w.count) return *missing = w, false;
+    if (body.predecessor == kNoPredecessor) return true;
+    for (const Wait& w : in.waits_before[body.predecessor]) {
+      const uint64_t before = body.base[w.lane] - lane_total_before(body, w.lane);
+      if (counters_[w.lane] < before + w.count) return *missing = w, false;
+    }
+    return true;
+  }
+  uint64_t lane_total_before(const Issued& body, LaneId lane) const {
+    const BodyId before = program_.bodies[body.body].predecessors[body.predecessor];
+    return orders_[before][lane].size();
+  }
+
+  // False when the executor stops.
+  bool await_body(uint64_t ticket) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stopping_ || issued_ >= ticket; });
+    return issued_ >= ticket;
+  }
+
+  void run_lane(LaneId lane) {
+    bool files = false;
+    for (size_t b = 0; b < orders_.size(); ++b)
+      for (const uint32_t i : orders_[b][lane])
+        files = files || runner_.is_file_io(program_.bodies[b], program_.bodies[b].instructions[i]);
+    if (files) run_file_lane(lane);
+    else run_plain_lane(lane);
+  }
+
+  void run_plain_lane(LaneId lane) {
+    for (uint64_t ticket = 1; await_body(ticket); ++ticket) {
+      const Issued& issued = issued_body(ticket);
+      const Body& body = program_.bodies[issued.body];
+      for (const uint32_t index : orders_[issued.body][lane]) {
+        const Instruction& in = body.instructions[index];
+        TraceRecord record{ticket, index, 0, 0, steady_seconds(), 0, 0};
+        {
+          std::unique_lock lock(mutex_);
+          Wait missing;
+          changed_.wait(lock, [&] {
+            if (ready(issued, in, &missing)) return true;
+            record.blocked_on = missing.lane, record.blocked_count = missing.count;
+            return false;
+          });
+        }
+        record.begin = steady_seconds();
+        if (!failed_) carry_out(body, in, issued.rings);
+        record.end = steady_seconds();
+        trace_.add(lane, record);
+        count(lane);
+      }
+    }
+  }
+
+  void run_file_lane(LaneId lane) {
+    TransferLane files(options_.make_queue(), kTransfersOpen, options_.file_alignment);
+    std::deque<Open> open;
+    for (uint64_t ticket = 1; await_body_with(ticket, lane, files, open); ++ticket) {
+      const Issued& issued = issued_body(ticket);
+      const Body& body = program_.bodies[issued.body];
+      for (const uint32_t index : orders_[issued.body][lane]) {
+        const Instruction& in = body.instructions[index];
+        TraceRecord record{ticket, index, 0, 0, steady_seconds(), 0, 0};
+        await_waits(issued, in, record, lane, files, open);
+        record.begin = steady_seconds();
+        start(body, in, issued.rings, files);
+        open.push_back({record, files.started()});
+        progress(lane, files, open, 0);
+      }
+    }
+    while (!open.empty()) progress(lane, files, open, kPollMicroseconds);
+  }
+
+  void start(const Body& body, const Instruction& in, const RingPositions& rings, TransferLane& files) {
+    if (failed_) return;
+    std::array<Transfer, Runner::kTransfersMax> list;
+    const size_t count = runner_.transfers(body, in, rings, list);
+    for (size_t i = 0; i < count; ++i) {
+      while (!files.can_start() && !files.error()) files.progress(kPollMicroseconds);
+      if (files.error()) return;
+      files.start(list[i]);
+    }
+  }
+
+  // Moves requests along and counts what is complete; after an error everything is.
+  void progress(LaneId lane, TransferLane& files, std::deque<Open>& open, int64_t timeout) {
+    if (!files.error()) files.progress(timeout);
+    if (files.error() && !failed_) fail(to_error(*files.error()));
+    while (!open.empty() && (failed_ ? files.error() || files.idle() : files.completed() >= open.front().last_transfer)) {
+      open.front().record.end = steady_seconds();
+      trace_.add(lane, open.front().record);
+      open.pop_front();
+      count(lane);
+    }
+  }
+
+  void await_waits(const Issued& issued, const Instruction& in, TraceRecord& record, LaneId lane, TransferLane& files,
+                   std::deque<Open>& open) {
+    for (;;) {
+      {
+        std::unique_lock lock(mutex_);
+        Wait missing;
+        const auto holds = [&] {
+          if (ready(issued, in, &missing)) return true;
+          record.blocked_on = missing.lane, record.blocked_count = missing.count;
+          return false;
+        };
+        if (open.empty()) changed_.wait(lock, holds);
+        if (holds() && open.size() < kTransfersOpen / Runner::kTransfersMax) return;
+      }
+      progress(lane, files, open, kPollMicroseconds);
+    }
+  }
+  bool await_body_with(uint64_t ticket, LaneId lane, TransferLane& files, std::deque<Open>& open) {
+    while (!open.empty()) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (issued_ >= ticket) return true;
+      }
+      progress(lane, files, open, kPollMicroseconds);
+    }
+    return await_body(ticket);
+  }
+
+  const Program& program_;
+  Runner& runner_;
+  const ExecutorOptions options_;
+  Trace trace_;
+  std::vector<std::vector<std::vector<uint32_t>>> orders_;  // by body, lane: its instructions
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;                         // counters, issued_, stopping_
+  std::vector<uint64_t> counters_;                          // by lane: instructions completed
+  std::array<Issued, kIssuedMax> bodies_;
+  uint64_t issued_ = 0;
+  bool stopping_ = false;
+  std::optional<Error> error_;
+  std::atomic<bool> failed_{false};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_threaded_executor(const Program& program, Runner& runner, const ExecutorOptions& options) {
+  return std::make_unique<ThreadedExecutor>(program, runner, options);
+}
+
+std::unique_ptr<Executor> make_executor(const Program& program, Runner& runner, const ExecutorOptions& options) {
+  return options.kind == ExecutorKind::threaded ? make_threaded_executor(program, runner, options)
+                                                : make_list_executor(program, runner, options);
+}
+
+}  // namespace sluice

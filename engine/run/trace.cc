@@ -1,0 +1,46 @@
+#include "engine/run/trace.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace sluice {
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Trace::Trace(const Program& program) : rings_(program.machine.lanes.size()) {
+  constexpr size_t kBodiesHeld = 4;
+  std::vector<size_t> most(rings_.size(), 1);
+  for (const Body& body : program.bodies) {
+    std::vector<size_t> count(rings_.size(), 0);
+    for (const Instruction& in : body.instructions) ++count[in.lane];
+    for (size_t l = 0; l < rings_.size(); ++l) most[l] = std::max(most[l], count[l]);
+  }
+  for (size_t l = 0; l < rings_.size(); ++l) rings_[l].records.resize(kBodiesHeld * most[l]);
+}
+
+double Trace::busy_seconds(LaneId lane, uint64_t ticket) const {
+  double busy = 0, until = 0;
+  const Ring& r = rings_[lane];
+  const uint64_t first = r.next > r.records.size() ? r.next - r.records.size() : 0;
+  for (uint64_t i = first; i < r.next; ++i) {
+    const TraceRecord& t = r.records[i % r.records.size()];
+    if (t.ticket != ticket) continue;
+    busy += std::max(0.0, t.end - std::max(t.begin, until));
+    until = std::max(until, t.end);
+  }
+  return busy;
+}
+
+const TraceRecord* Trace::find(LaneId lane, uint64_t ticket, uint32_t instruction) const {
+  const Ring& r = rings_[lane];
+  const uint64_t first = r.next > r.records.size() ? r.next - r.records.size() : 0;
+  for (uint64_t i = r.next; i-- > first;) {
+    const TraceRecord& t = r.records[i % r.records.size()];
+    if (t.ticket == ticket && t.instruction == instruction) return &t;
+  }
+  return nullptr;
+}
+
+}  // namespace sluice
