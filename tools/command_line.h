@@ -15,7 +15,8 @@ struct ParsedCommand {
 };
 
 // argv[0] is the program's name. Options of --config are applied first, so the command line wins; both
-// count as given. With --resume, options that the manifest brings are not demanded (check_options).
+// count as given. With --resume, and for eval, what a manifest may bring is left to a second call of
+// check_options.
 ParsedCommand parse_command_line(int argc, const char* const* argv);
 
 }  // namespace sluice

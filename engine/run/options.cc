@@ -153,8 +153,8 @@ struct Choice {
 
 // The words of an enum, in the order in which messages list them.
 constexpr Choice<DType> kPrecisions[] = {{"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}};
-constexpr Choice<DataOrder> kOrders[] = {{"shuffled", DataOrder::shuffled},
-                                         {"sequential", DataOrder::sequential}};
+constexpr Choice<RowOrder> kOrders[] = {{"shuffled", RowOrder::shuffled},
+                                         {"sequential", RowOrder::sequential}};
 constexpr Choice<OptimizerKind> kOptimizers[] = {{"adamw", OptimizerKind::adamw}};
 constexpr Choice<Schedule> kSchedules[] = {
     {"constant", Schedule::constant}, {"cosine", Schedule::cosine}, {"linear", Schedule::linear}};
@@ -166,7 +166,7 @@ constexpr Choice<IoKind> kIoKinds[] = {
     {"auto", IoKind::automatic}, {"uring", IoKind::uring}, {"threads", IoKind::threads}};
 
 constexpr std::span<const Choice<DType>> choices(DType) { return kPrecisions; }
-constexpr std::span<const Choice<DataOrder>> choices(DataOrder) { return kOrders; }
+constexpr std::span<const Choice<RowOrder>> choices(RowOrder) { return kOrders; }
 constexpr std::span<const Choice<OptimizerKind>> choices(OptimizerKind) { return kOptimizers; }
 constexpr std::span<const Choice<Schedule>> choices(Schedule) { return kSchedules; }
 constexpr std::span<const Choice<DeviceKind>> choices(DeviceKind) { return kDevices; }
