@@ -16,7 +16,7 @@
 namespace sluice {
 namespace {
 
-// ---- reference: the numerics contract, operation by operation; conversions by exact arithmetic, not bits ----
+// ---- reference: the numerics contract, operation by operation; conversions by exact arithmetic ----
 
 // A binary floating-point format with subnormals and infinities.
 struct Format {

@@ -1,6 +1,6 @@
 """Times torch.optim.AdamW with PyTorch's defaults, to compare with adamw_bench.
 
-    python3 tools/benchmarks/torch_adamw.py [--parameters N] [--rounds N] [--bench build/release/adamw_bench]
+    python3 tools/benchmarks/torch_adamw.py [--parameters N] [--rounds N] [--threads N] [--bench build/release/adamw_bench]
 
 With --bench, that program runs right after and the ratio is printed. Needs PyTorch (Debian: python3-torch).
 """
@@ -14,9 +14,11 @@ import torch
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", type=int, default=64 << 20)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, help="of both; default: what PyTorch takes")
     parser.add_argument("--bench", help="path of adamw_bench")
     return parser.parse_args()
 
@@ -36,13 +38,16 @@ def torch_rate(parameters, rounds):
 
 
 def our_rate(bench, parameters, rounds):
-    command = [bench, f"--parameters={parameters}", f"--rounds={rounds}", f"--threads={torch.get_num_threads()}"]
+    threads = torch.get_num_threads()
+    command = [bench, f"--parameters={parameters}", f"--rounds={rounds}", f"--threads={threads}"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(re.search(r"AdamW\s+([\d.]+) G parameters/s", text).group(1)) * 1e9
 
 
 def main():
     options = parse()
+    if options.threads:
+        torch.set_num_threads(options.threads)
     theirs = torch_rate(options.parameters, options.rounds)
     name = f"torch.optim.AdamW ({torch.__version__}, {torch.get_num_threads()} threads)"
     print(f"{name}: {theirs / 1e9:.3f} G parameters/s")
