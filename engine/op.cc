@@ -45,7 +45,7 @@ int64_t cross_entropy_chunk(int64_t vocabulary) {
 
 namespace {
 
-// shape rules
+// ---- Shape rules.
 
 template <typename... Values>
 void require(bool condition, const OpShapes& in, const char* sentence, const Values&... values) {
@@ -239,7 +239,7 @@ void infer_cross_entropy(const OpShapes& in, std::vector<Shape>& outputs, std::v
   set_outputs(in, outputs, dtypes, {{1}}, {DType::f64});
 }
 
-// flops: additions, multiplications, divisions and elementary functions count one each
+// ---- Flops: additions, multiplications, divisions and elementary functions count one each.
 
 double count(const Shape& shape) {
   double product = 1;
@@ -257,12 +257,12 @@ double embedding_flops(const OpShapes& s, Pass pass) {
   return pass == Pass::forward ? elements * (tables - 1) : elements * tables;
 }
 
-// Forward: mean 1, variance 3, normalise 2, affine 2. Backward: normalise 2, bias 1, weight 2, dy*w 1, its
-// two row sums 3, dx 4.
+// Forward: mean 1, variance 3, normalise 2, affine 2.
+// Backward: normalise 2, bias 1, weight 2, dy*w 1, its two row sums 3, dx 4.
 double layer_norm_flops(const OpShapes& s, Pass pass) { return per_element(s, 8, 13, pass); }
 
-// Forward: sum of squares 2, normalise 1, weight 1. Backward: normalise 1, weight 2, dy*w 1, its row sum 2,
-// dx 3.
+// Forward: sum of squares 2, normalise 1, weight 1.
+// Backward: normalise 1, weight 2, dy*w 1, its row sum 2, dx 3.
 double rms_norm_flops(const OpShapes& s, Pass pass) { return per_element(s, 4, 9, pass); }
 
 double linear_flops(const OpShapes& s, Pass pass) {
@@ -280,8 +280,8 @@ double swiglu_flops(const OpShapes& s, Pass pass) { return per_element(s, 6, 12,
 
 double rope_flops(const OpShapes& s, Pass pass) { return per_element(s, 3, 3, pass); }  // 6 for each pair
 
-// Per (query, key) pair under the causal mask: forward q.k and p.v, backward q.k again, do.v, dv, dq, dk: 2
-// D each; the softmax adds 5 (scale, maximum, exp, sum, quotient) and 5 (scale, exp, less delta, product,
+// Per (query, key) pair under the causal mask: forward q.k and p.v, backward q.k again, do.v, dv, dq, dk:
+// 2 D each; the softmax adds 5 (scale, maximum, exp, sum, quotient) and 5 (scale, exp, less delta, product,
 // scale).
 double attention_flops(const OpShapes& s, Pass pass) {
   const OpAttributes& a = s.attributes;
@@ -301,10 +301,9 @@ double cross_entropy_flops(const OpShapes& s, Pass pass) {
   return pass == Pass::forward ? product + 4 * rows * vocabulary : 3 * product + 6 * rows * vocabulary;
 }
 
-// the table, in the order of OpKind
+// ---- The table, in the order of OpKind: name, inputs (least, most), parameters (least, most), shape rule,
+// flops, what backward reads of inputs and outputs, which inputs and outputs have gradients.
 
-// name, inputs, parameters, shape rule, flops, backward reads inputs, outputs; gradients of inputs, of
-// outputs
 constexpr std::array<OpRule, 10> kRules{{
     {"embedding", 1, 1, 1, 2, infer_embedding, embedding_flops, 0b1, 0, 0, 0b1},
     {"layer_norm", 1, 1, 2, 2, infer_layer_norm, layer_norm_flops, 0b1, 0b110, 0b1, 0b1},
@@ -317,8 +316,9 @@ constexpr std::array<OpRule, 10> kRules{{
     {"add", 2, 2, 0, 0, infer_elementwise, add_flops, 0, 0, 0b11, 0b1},
     {"linear_cross_entropy", 2, 2, 1, 1, infer_cross_entropy, cross_entropy_flops, 0b11, 0, 0b1, 0},
 }};
+static_assert(static_cast<size_t>(OpKind::linear_cross_entropy) + 1 == kRules.size());
 
-// bytes
+// ---- Bytes.
 
 bool bit(uint32_t mask, size_t i) { return (mask >> i & 1) != 0; }
 
@@ -333,7 +333,7 @@ DType input_type(const OpShapes& s, size_t i) {
   return integers ? DType::i32 : s.precision;
 }
 
-// The part of a parameter that one pass touches: of a token table at most a row for each token, of a
+// Elements of a parameter that one pass touches: of a token table at most a row for each token, of a
 // position table the positions of one sequence.
 uint64_t touched_elements(const OpShapes& s, size_t parameter) {
   const Shape& shape = s.parameters[parameter];

@@ -24,6 +24,8 @@ struct OpCase {
   bool large = false;           // only compared with the reference and over thread counts
 };
 
+// Sizes cross the blocks of fast kernels: rows above 512, depths above 1024, sequences above 256, partial
+// vectors.
 inline std::vector<OpCase> op_cases() {
   const OpAttributes none;
   const OpAttributes norm{.epsilon = 1e-5}, out_in{.weight_out_in = true}, t37{.sequence = 37};
@@ -31,6 +33,7 @@ inline std::vector<OpCase> op_cases() {
   const OpAttributes h4_2{.sequence = 37, .heads = 4, .kv_heads = 2, .head_size = 32};
   const OpAttributes h5_1{.sequence = 19, .heads = 5, .kv_heads = 1, .head_size = 9};
   const OpAttributes h2{.sequence = 130, .heads = 2, .kv_heads = 2, .head_size = 64};
+  const OpAttributes h4_1{.sequence = 330, .heads = 4, .kv_heads = 1, .head_size = 20};
   const OpAttributes single{.sequence = 1, .heads = 3, .kv_heads = 3, .head_size = 6, .rope_theta = 10000};
   const OpAttributes tiny{.sequence = 5, .heads = 2, .kv_heads = 2, .head_size = 6, .rope_theta = 100};
   // Wavelengths from 6 to 2 million positions: all three branches of llama3's scaling.
@@ -42,15 +45,18 @@ inline std::vector<OpCase> op_cases() {
       {"embedding", embedding, none, {{74}}, {{300, 40}}},
       {"embedding_positions", embedding, t37, {{74}}, {{300, 40}, {37, 40}}},
       {"embedding_spare_positions", embedding, t37, {{37}}, {{300, 33}, {50, 33}}},
+      {"embedding_wide", embedding, t37, {{111}}, {{50, 150}, {37, 150}}},
       {"embedding_one_row", embedding, none, {{1}}, {{7, 5}}},
       {"layer_norm", layer_norm, norm, {{74, 160}}, {{160}, {160}}},
       {"layer_norm_one_row", layer_norm, norm, {{1, 7}}, {{7}, {7}}},
       {"layer_norm_far_mean", layer_norm, norm, {{37, 33}}, {{33}, {33}}, 1, 8},
-      {"layer_norm_many_rows", layer_norm, norm, {{300, 65}}, {{65}, {65}}},
+      {"layer_norm_many_rows", layer_norm, norm, {{600, 65}}, {{65}, {65}}},
+      {"layer_norm_wide", layer_norm, norm, {{5, 1030}}, {{1030}, {1030}}},
       {"rms_norm", rms_norm, norm, {{74, 160}}, {{160}}},
       {"rms_norm_one_row", rms_norm, norm, {{1, 7}}, {{7}}},
       {"rms_norm_odd", rms_norm, norm, {{37, 33}}, {{33}}, 2},
-      {"rms_norm_many_rows", rms_norm, norm, {{300, 65}}, {{65}}},
+      {"rms_norm_many_rows", rms_norm, norm, {{600, 65}}, {{65}}},
+      {"rms_norm_wide", rms_norm, norm, {{5, 1030}}, {{1030}}},
       {"linear", linear, none, {{37, 40}}, {{40, 24}}},
       {"linear_bias", linear, none, {{37, 160}}, {{160, 48}, {48}}},
       {"linear_out_in", linear, out_in, {{37, 40}}, {{24, 40}}},
@@ -60,6 +66,8 @@ inline std::vector<OpCase> op_cases() {
       {"linear_one_row_out_in", linear, out_in, {{1, 160}}, {{300, 160}}},
       {"linear_tiles", linear, none, {{300, 161}}, {{161, 600}, {600}}, 1, 0, true},
       {"linear_tiles_out_in", linear, out_in, {{515, 161}}, {{300, 161}}, 1, 0, true},
+      {"linear_deep", linear, none, {{17, 1100}}, {{1100, 33}}, 1, 0, true},
+      {"linear_deep_out_in", linear, out_in, {{1100, 17}}, {{1050, 17}, {1050}}, 1, 0, true},
       {"gelu", gelu, none, {{37, 33}}, {}, 6},
       {"gelu_one", gelu, none, {{1, 1}}, {}},
       {"gelu_many", gelu, none, {{74, 1000}}, {}, 3},
@@ -78,6 +86,7 @@ inline std::vector<OpCase> op_cases() {
       {"attention_one_row", attention, single, {{1, 54}}, {}},
       {"attention_one_token_sequences", attention, single, {{4, 54}}, {}},
       {"attention_long", attention, h2, {{260, 384}}, {}, 2},
+      {"attention_longer", attention, h4_1, {{330, 80}, {330, 20}, {330, 20}}, {}, 2, 0, true},
       {"add", add, none, {{37, 33}, {37, 33}}, {}},
       {"add_one", add, none, {{1, 1}, {1, 1}}, {}},
       {"add_many", add, none, {{74, 1000}, {74, 1000}}, {}},
