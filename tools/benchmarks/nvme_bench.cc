@@ -3,9 +3,9 @@
 //   nvme_bench [--dir DIR] [--bytes SIZE] [--rounds N] [--io auto|uring|threads]
 //
 // Both files are written once before anything is timed, since a first write into fresh space is slower. Then
-// lane and fio alternate, and medians are compared: the machine's own disturbances hit both. Needs twice SIZE
-// of disk. A lane's memory lies in huge pages, as in training; fio's cannot unless the system reserves some. On
-// a virtual disk that alone is worth up to a factor of two, so a ratio above one is no fault of fio's.
+// lane and fio alternate, and medians are compared, so that the machine's disturbances hit both. Needs twice
+// SIZE of disk. A lane's memory lies in huge pages, as in training; fio's cannot unless the system reserves
+// some. On a virtual disk that alone is worth up to a factor of two: a ratio above one is no fault of fio's.
 #include <unistd.h>
 
 #include <algorithm>
