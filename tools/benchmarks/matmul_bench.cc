@@ -5,14 +5,17 @@
 // and the ratio to the library; then a step's mixture of them. Medians. matmul_bench [THREADS] [REPEATS]
 #include <cblas.h>
 #include <fmt/format.h>
+#ifdef SLUICE_WITH_ONEDNN
 #include <omp.h>
 
 #include <oneapi/dnnl/dnnl.hpp>
+#endif
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -55,69 +58,79 @@ struct Buffer {
 
 constexpr int64_t kLarge = 2048;
 
-// 2048^3 by a library with its own threads; for fp32 whichever of OpenBLAS and oneDNN is faster here.
-class LibraryProduct {
- public:
-  LibraryProduct(DType precision, int threads)
-      : threads_(threads),
-        a_(precision, kLarge * kLarge),
-        b_(precision, kLarge * kLarge),
-        c_(DType::f32, kLarge * kLarge) {
-    using Memory = dnnl::memory;
-    const auto type = precision == DType::bf16 ? Memory::data_type::bf16 : Memory::data_type::f32;
-    const Memory::dims dims{kLarge, kLarge};
-    const Memory::desc in(dims, type, Memory::format_tag::ab),
-        out(dims, Memory::data_type::f32, Memory::format_tag::ab);
-    omp_set_num_threads(threads);  // oneDNN bakes the thread count into the code that it makes
-    product_ = dnnl::matmul({dnnl::matmul::desc(in, in, out), engine_});
-    arguments_ = {{DNNL_ARG_SRC, Memory(in, engine_, a_.data())},
-                  {DNNL_ARG_WEIGHTS, Memory(in, engine_, b_.data())},
-                  {DNNL_ARG_DST, Memory(out, engine_, c_.data())}};
-    if (precision != DType::f32) return;
-    double seconds[2];
-    for (const bool openblas : {false, true}) {
-      openblas_ = openblas;
-      seconds[openblas] = best_of_five();
-    }
-    openblas_ = seconds[1] < seconds[0];
-  }
-
-  const char* name() const { return openblas_ ? "OpenBLAS" : "oneDNN"; }
-  double best_of_five() {
-    double best = run();
-    for (int i = 0; i < 5; ++i) best = std::min(best, run());
+// 2048^3 by a library with its own threads.
+struct LibraryProduct {
+  const char* name;
+  std::function<double()> seconds;  // of one run
+  double best_of_five() const {
+    double best = seconds();
+    for (int i = 0; i < 5; ++i) best = std::min(best, seconds());
     return best;
   }
-
-  // Seconds of one product.
-  double run() {
-    if (openblas_) {
-      openblas_set_num_threads(threads_);
-      const double seconds = seconds_of([&] {
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kLarge, kLarge, kLarge, 1, a_.bytes.data(),
-                    kLarge, b_.bytes.data(), kLarge, 0, c_.bytes.data(), kLarge);
-      });
-      openblas_set_num_threads(1);
-      return seconds;
-    }
-    omp_set_num_threads(threads_);
-    const double seconds = seconds_of([&] {
-      product_.execute(stream_, arguments_);
-      stream_.wait();
-    });
-    omp_set_num_threads(1);
-    return seconds;
-  }
-
- private:
-  int threads_;
-  Buffer a_, b_, c_;
-  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
-  dnnl::stream stream_{engine_};
-  dnnl::matmul product_;
-  std::unordered_map<int, dnnl::memory> arguments_;
-  bool openblas_ = false;
 };
+
+LibraryProduct openblas_product(int threads) {
+  struct Operands {
+    Buffer a{DType::f32, kLarge*kLarge}, b{DType::f32, kLarge*kLarge}, c{DType::f32, kLarge*kLarge};
+  };
+  const auto o = std::make_shared<Operands>();
+  return {"OpenBLAS", [o, threads] {
+            openblas_set_num_threads(threads);
+            const double seconds = seconds_of([&] {
+              cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kLarge, kLarge, kLarge, 1,
+                          o->a.bytes.data(), kLarge, o->b.bytes.data(), kLarge, 0, o->c.bytes.data(),
+                          kLarge);
+            });
+            openblas_set_num_threads(1);
+            return seconds;
+          }};
+}
+
+#ifdef SLUICE_WITH_ONEDNN
+LibraryProduct onednn_product(DType precision, int threads) {
+  using Memory = dnnl::memory;
+  struct Operands {
+    explicit Operands(DType t)
+        : a(t, kLarge * kLarge), b(t, kLarge * kLarge), c(DType::f32, kLarge * kLarge) {}
+    Buffer a, b, c;
+    dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+    dnnl::stream stream{engine};
+    dnnl::matmul product;
+    std::unordered_map<int, Memory> arguments;
+  };
+  const auto o = std::make_shared<Operands>(precision);
+  const auto type = precision == DType::bf16 ? Memory::data_type::bf16 : Memory::data_type::f32;
+  const Memory::dims dims{kLarge, kLarge};
+  const Memory::desc in(dims, type, Memory::format_tag::ab);
+  const Memory::desc out(dims, Memory::data_type::f32, Memory::format_tag::ab);
+  omp_set_num_threads(threads);  // oneDNN bakes the thread count into the code that it makes
+  o->product = dnnl::matmul({dnnl::matmul::desc(in, in, out), o->engine});
+  o->arguments = {{DNNL_ARG_SRC, Memory(in, o->engine, o->a.data())},
+                  {DNNL_ARG_WEIGHTS, Memory(in, o->engine, o->b.data())},
+                  {DNNL_ARG_DST, Memory(out, o->engine, o->c.data())}};
+  return {"oneDNN", [o, threads] {
+            omp_set_num_threads(threads);
+            const double seconds = seconds_of([&] {
+              o->product.execute(o->stream, o->arguments);
+              o->stream.wait();
+            });
+            omp_set_num_threads(1);
+            return seconds;
+          }};
+}
+#endif
+
+// For fp32 whichever library is faster on this machine.
+LibraryProduct library_product([[maybe_unused]] DType precision, int threads) {
+#ifdef SLUICE_WITH_ONEDNN
+  LibraryProduct onednn = onednn_product(precision, threads);
+  if (precision == DType::bf16) return onednn;
+  LibraryProduct openblas = openblas_product(threads);
+  return onednn.best_of_five() < openblas.best_of_five() ? onednn : openblas;
+#else
+  return openblas_product(threads);
+#endif
+}
 
 struct GptShape {
   const char* name;
@@ -155,7 +168,7 @@ struct Measured {
 };
 
 // Alternates with the library, so that a machine's other work disturbs both alike.
-Measured measure(const GptShape& s, DType precision, const Named& named, LibraryProduct& library,
+Measured measure(const GptShape& s, DType precision, const Named& named, const LibraryProduct& library,
                  int threads, int repeats) {
   const cpu::Product& p = named.product;
   cpu::Multiplier multiplier(threads, cpu::native_support());
@@ -170,7 +183,7 @@ Measured measure(const GptShape& s, DType precision, const Named& named, Library
   run();
   std::vector<double> ours, theirs;
   for (int i = 0; i < repeats; ++i) {
-    theirs.push_back(library.run());
+    theirs.push_back(library.seconds());
     ours.push_back(seconds_of(run));
   }
   const Measured m{median(ours), median(theirs)};
@@ -181,10 +194,10 @@ Measured measure(const GptShape& s, DType precision, const Named& named, Library
 }
 
 void print_products(DType precision, int threads, int repeats) {
-  LibraryProduct library(precision, threads);
+  const LibraryProduct library = library_product(precision, threads);
   const double best = gflops(kLarge, kLarge, kLarge, library.best_of_five());
   fmt::print("{} {}^3 by {}'s own {} threads: {:.0f} GFLOP/s, best of five\n", dtype_name(precision), kLarge,
-             library.name(), threads, best);
+             library.name, threads, best);
   double flops = 0, ours = 0,
          theirs = 0;  // theirs: the same arithmetic at the library's speed on its large product
   for (const GptShape& s : kShapes)
