@@ -34,7 +34,8 @@ uint64_t tightest_hole(const std::vector<std::pair<uint64_t, uint64_t>>& busy, u
                        uint64_t capacity) {
   uint64_t best_offset = UINT64_MAX, best_size = UINT64_MAX, cursor = base;
   const auto consider = [&](uint64_t end) {
-    if (end > cursor && end - cursor >= bytes && end - cursor < best_size) best_offset = cursor, best_size = end - cursor;
+    if (end < cursor || end - cursor < bytes) return;
+    if (best_offset == UINT64_MAX || end - cursor < best_size) best_offset = cursor, best_size = end - cursor;
   };
   for (const auto& [begin, end] : busy) {
     consider(begin);

@@ -1,0 +1,70 @@
+#include "engine/run/budgets.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "engine/error.h"
+#include "offload/nvme_files.h"
+#include "offload/transfer_lane.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr uint64_t kMiB = 1ull << 20;
+
+// `auto` leaves a twentieth, and 512 MiB at least, to the rest of the machine.
+uint64_t margin_of(uint64_t free) { return std::max(free / 20, 512 * kMiB); }
+
+std::string in_mib(uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; }
+
+uint64_t limit_of(const Size& size, uint64_t free, uint64_t whole, const char* option, bool check_free, Budgets& budgets) {
+  const uint64_t margin = std::min(margin_of(free), free);
+  switch (size.kind) {
+    case Size::Kind::automatic:
+      budgets.notes.push_back(std::string("--") + option + " auto: " + in_mib(free - margin) + ", which leaves " +
+                              in_mib(margin) + " of what is free.");
+      return free - margin;
+    case Size::Kind::percent: return static_cast<uint64_t>(static_cast<double>(whole) * size.percent / 100.0);
+    case Size::Kind::bytes: break;
+  }
+  if (check_free && size.bytes > free)
+    throw Error(ExitCode::environment, std::string("--") + option + " asks for " + in_mib(size.bytes) + ", but only " +
+                                           in_mib(free) + " are free.",
+                std::string("Give a smaller --") + option + ", or free some.");
+  return size.bytes;
+}
+
+}  // namespace
+
+uint64_t runtime_reserve_bytes(int threads) { return 64 * kMiB + static_cast<uint64_t>(threads) * kMiB; }
+
+Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free) {
+  Budgets b;
+  b.threads = options.threads ? static_cast<int>(*options.threads)
+                              : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  b.runtime_reserve = runtime_reserve_bytes(b.threads);
+  uint64_t free = limits.usable();
+  if (options.gpu.kind != Size::Kind::automatic) {  // the cpu device keeps its own arena in the same memory
+    b.limits.device = b.arenas.device = limit_of(options.gpu, free, limits.total, "gpu-mem", check_free, b);
+    free -= std::min(free, *b.limits.device);
+  }
+  b.limits.host = limit_of(options.host, free, limits.total, "host-mem", check_free, b);
+  if (!options.nvme_directories.empty()) {
+    const std::string& directory = options.nvme_directories.front();
+    const bool known = check_free || options.nvme.kind != Size::Kind::bytes;
+    const uint64_t disk = known ? free_bytes(directory) : 0;
+    b.limits.nvme = limit_of(options.nvme, disk, disk, "nvme-mem", check_free, b);
+    b.arenas.nvme = *b.limits.nvme / kNvmeFileUnit * kNvmeFileUnit;
+    b.checksum_bytes = *b.arenas.nvme / kRequestBytes * sizeof(uint64_t);
+  }
+  const uint64_t beside = b.runtime_reserve + b.checksum_bytes;
+  if (b.limits.host <= beside)
+    throw Error(ExitCode::infeasible,
+                "--host-mem is " + in_mib(b.limits.host) + ", but " + in_mib(beside) + " are needed beside the arenas.",
+                "Give --host-mem at least " + in_mib(beside + 64 * kMiB) + ".");
+  b.arenas.host = b.limits.host - beside;
+  return b;
+}
+
+}  // namespace sluice

@@ -1,0 +1,18 @@
+// First values of a shard: initial weights, weights of a Hugging Face directory, or a checkpoint. The hook of the task load.
+#pragma once
+
+#include <functional>
+
+#include "engine/graph.h"
+#include "engine/parallel.h"
+#include "engine/run/runner.h"
+
+namespace sluice {
+
+// Writes elements [first, first + count) of a parameter as fp32. Called from several threads at once.
+using ParameterSource = std::function<void(const Parameter& parameter, uint64_t first, uint64_t count, float* out)>;
+
+// Fills master and weights from the source, zeros in padding and in the moments. The model and workers outlive the hook.
+std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source, Workers& workers);
+
+}  // namespace sluice

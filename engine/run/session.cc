@@ -1,0 +1,66 @@
+#include "engine/run/session.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/pack.h"
+
+namespace sluice {
+
+Session::Session(const Plan& plan, Device& device, const SessionOptions& options) : plan_(plan) {
+  const Machine& machine = plan.program.machine;
+  Memory memory;
+  uint64_t nvme_bytes = 0;
+  for (size_t t = 0; t < machine.tiers.size(); ++t)
+    if (machine.tiers[t].file) nvme_bytes += round_up(plan.program.arena_bytes[t], kNvmeFileUnit);
+  const TierId host = lowest_memory_tier(machine);
+  const uint64_t slots = nvme_bytes / kRequestBytes;
+  for (size_t t = 0; t < machine.tiers.size(); ++t) {
+    if (machine.tiers[t].file) {
+      memory.tiers.push_back(nullptr);
+      continue;
+    }
+    const uint64_t bytes = plan.program.arena_bytes[t] + (t == host ? slots * sizeof(uint64_t) : 0);
+    arenas_.emplace_back(std::max<uint64_t>(bytes, 1));
+    memory.tiers.push_back(arenas_.back().data());
+    if (options.poison) std::memset(arenas_.back().data(), 0xFF, bytes);
+    if (t != host) continue;
+    auto* table = reinterpret_cast<uint64_t*>(arenas_.back().data() + plan.program.arena_bytes[t]);
+    memory.checksums = {table, slots};
+    std::fill(memory.checksums.begin(), memory.checksums.end(), 0);
+  }
+  if (nvme_bytes) {
+    files_ = std::make_unique<NvmeFiles>(std::vector<NvmeDirectory>{{options.nvme_directories.front(), nvme_bytes}});
+    memory.files = files_.get();
+  }
+  runner_ = std::make_unique<Runner>(plan, memory, device, options.rules, options.threads);
+  ExecutorOptions executor;
+  executor.kind = options.executor;
+  executor.seed = options.seed;
+  const std::span<std::byte> host_arena = arenas_.back().span();
+  executor.make_queue = [this, host_arena, io = options.io, wrap = options.wrap_queue]() -> std::unique_ptr<IoQueue> {
+    std::string description;
+    auto queue = make_io_queue(io, kRequestsInFlight, host_arena, &description);
+    return wrap ? wrap(std::move(queue)) : std::move(queue);
+  };
+  make_io_queue(options.io, kRequestsInFlight, {}, &io_description_);
+  executor_ = make_executor(plan.program, *runner_, executor);
+}
+
+uint64_t Session::issue(BodyId body) {
+  executor_->make_room();
+  check();
+  const std::vector<uint8_t>& advance = plan_.program.bodies[body].advance;
+  for (size_t r = 0; r < advance.size(); ++r) rings_[r] += advance[r];
+  return executor_->issue(body, rings_);
+}
+
+StepScalars& Session::scalars(uint64_t position) {
+  return *reinterpret_cast<StepScalars*>(runner_->ring_slot(plan_.lowering.scalars, position));
+}
+
+void Session::check() const {
+  if (const auto error = executor_->error()) throw *error;
+}
+
+}  // namespace sluice

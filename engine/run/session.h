@@ -1,0 +1,60 @@
+// A session: a plan with its memory, device, runner and executor, ready to issue bodies.
+//
+// Everything is allocated in the constructor, once; then the arenas are frozen. Owner: the trainer or a verb.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/plan/plan.h"
+#include "engine/run/budgets.h"
+#include "engine/run/executor.h"
+#include "engine/run/runner.h"
+#include "gpu/device.h"
+#include "offload/arena.h"
+#include "offload/nvme_files.h"
+
+namespace sluice {
+
+struct SessionOptions {
+  int threads = 1;
+  UpdateRules rules;
+  std::vector<std::string> nvme_directories;
+  IoChoice io = IoChoice::automatic;
+  ExecutorKind executor = ExecutorKind::threaded;
+  uint64_t seed = 0;                                   // of the shuffled executor
+  bool poison = false;                                 // fill the arenas with NaN patterns first (tests)
+  std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;  // tests inject faults here
+};
+
+class Session {
+ public:
+  // Throws Error(environment) when memory, directories or queues cannot be had.
+  Session(const Plan& plan, Device& device, const SessionOptions& options);
+
+  const Plan& plan() const { return plan_; }
+  Runner& runner() { return *runner_; }
+  Executor& executor() { return *executor_; }
+  const std::string& io_description() const { return io_description_; }  // one line: back end, and why
+
+  // Issues a body after the ones before, with rings moved by its advance; returns its ticket.
+  uint64_t issue(BodyId body);
+  // The position that `body` would have in its ring: where the caller puts tokens before it issues.
+  uint64_t next_position(uint8_t ring) const { return rings_[ring] + 1; }
+  uint64_t position(uint8_t ring) const { return rings_[ring]; }
+  StepScalars& scalars(uint64_t position);
+  // Throws the executor's error, if there is one.
+  void check() const;
+
+ private:
+  const Plan& plan_;
+  std::vector<Arena> arenas_;
+  std::unique_ptr<NvmeFiles> files_;
+  std::string io_description_;
+  std::unique_ptr<Runner> runner_;
+  std::unique_ptr<Executor> executor_;
+  RingPositions rings_{};
+};
+
+}  // namespace sluice

@@ -1,0 +1,91 @@
+#include "engine/run/setup.h"
+
+#include <filesystem>
+
+#include "cpu_optim/optimizer.h"
+#include "engine/error.h"
+#include "engine/verify.h"
+#include "gpu/machine.h"
+#include "models/family.h"
+#include "models/file.h"
+#include "models/hf_weights.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr uint64_t kConfigBytesMax = 1 << 20;
+constexpr int64_t kSliceTokens = 2048;  // enough rows to keep matrix products busy; more only costs workspace
+
+}  // namespace
+
+ModelSource resolve_model(const ModelOptions& options) {
+  ModelSource source;
+  std::filesystem::path path(options.model);
+  std::error_code ignored;
+  const bool directory = std::filesystem::is_directory(path, ignored);
+  if (!directory && !std::filesystem::is_regular_file(path, ignored)) {
+    source.config = config_from_name(options.model);
+    return source;
+  }
+  const std::string file = directory ? (path / "config.json").string() : path.string();
+  source.config = config_from_json(read_text_file(file, kConfigBytesMax), file);
+  if (directory && !options.from_scratch && has_weights(options.model)) source.weights_directory = options.model;
+  return source;
+}
+
+std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads) {
+  return options.device == DeviceKind::reference ? make_reference_device() : make_cpu_device(threads);
+}
+
+std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence) {
+  if (batch.micro_batch) return {*batch.micro_batch};
+  std::vector<int64_t> small, large;
+  for (int64_t m = batch.batch; m >= 1; --m) {
+    if (batch.batch % m != 0) continue;
+    if (m == 1 || m * sequence <= kSliceTokens) small.push_back(m);
+  }
+  return small;
+}
+
+PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets, const Device& device,
+                         bool evaluate) {
+  PlanRequest r;
+  r.machine = cpu_machine(budgets.arenas);
+  r.rates = options.memory.machine.empty() ? default_machine_rates() : find_machine_rates(options.memory.machine);
+  const int64_t sequence = options.batch.sequence.value_or(config.context);
+  const DType precision = options.numbers.precision;
+  r.model = [config, precision, sequence](int64_t micro_batch) {
+    return build_model(config, precision, micro_batch, sequence);
+  };
+  r.micro_batches = micro_batch_candidates(options.batch, sequence);
+  r.recompute = options.memory.recompute == Recompute::all    ? RecomputeChoice::all
+                : options.memory.recompute == Recompute::none ? RecomputeChoice::none
+                                                              : RecomputeChoice::automatic;
+  r.lower.batch = options.batch.batch;
+  r.lower.update_waits_for_norm = options.optimizer.clip > 0 || precision == DType::f16;
+  r.lower.evaluate = evaluate;
+  r.lower.optimizer.planes = precision == DType::f32 ? 2 : 3;
+  r.lower.optimizer.plane_stride = state_plane_stride;
+  r.lower.workspace_bytes = [&device](const OpShapes& shapes, Pass pass) { return device.workspace_bytes(shapes, pass); };
+  return r;
+}
+
+Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets) {
+  auto result = make_plan(request);
+  if (const auto* why = std::get_if<Infeasible>(&result)) {
+    const Tier& tier = request.machine.tiers[why->tier];
+    const std::string task = why->task.empty() ? "" : ", task " + why->task;
+    throw Error(ExitCode::infeasible,
+                "The plan does not fit: body " + why->body + task + " needs " + std::to_string(why->bytes_needed >> 20) +
+                    " MiB of " + tier.name + " memory, and its arena has " + std::to_string(why->capacity >> 20) + " MiB.",
+                "Give a larger budget, or a smaller --micro-batch or --seq.");
+  }
+  Plan plan = std::move(std::get<Plan>(result));
+  const std::vector<Violation> violations = verify(plan.program);
+  CHECK(violations.empty(), describe(plan.program, violations.front()));
+  (void)budgets;
+  return plan;
+}
+
+}  // namespace sluice

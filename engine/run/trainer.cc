@@ -1,0 +1,203 @@
+#include "engine/run/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/run/schedule.h"
+#include "offload/memory_limits.h"
+
+namespace sluice {
+
+namespace {
+
+// Writes rows [first, first + rows) of the data into a ring slot, slice by slice. Returns the number of valid labels.
+int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& order, uint64_t first, BufferId tokens,
+                    BufferId labels, uint64_t position) {
+  const Model& model = session.plan().model;
+  const Buffer& buffer = session.plan().program.buffers[tokens];
+  std::byte* token_slot = session.runner().ring_slot(tokens, position);
+  std::byte* label_slot = session.runner().ring_slot(labels, position);
+  const auto rows = static_cast<uint64_t>(model.micro_batch);
+  int64_t valid = 0;
+  for (uint32_t m = 0; m < session.plan().lowering.slices; ++m) {
+    auto* inputs = reinterpret_cast<int32_t*>(token_slot + buffer.cuts[m]);
+    auto* targets = reinterpret_cast<int32_t*>(label_slot + buffer.cuts[m]);
+    read_rows(order, data, first + m * rows, rows, inputs, targets);
+    valid += std::count_if(targets, targets + model.micro_batch * model.sequence, [](int32_t t) { return t != kIgnoreLabel; });
+  }
+  return valid;
+}
+
+}  // namespace
+
+std::vector<uint64_t> moved_bytes(const Program& program, const Body& body) {
+  std::vector<uint64_t> bytes(program.machine.lanes.size());
+  for (const Instruction& in : body.instructions)
+    if (in.task == kNoTask) bytes[in.lane] += operand_bytes(program.buffers[in.operands[0].buffer], in.operands[0]);
+  return bytes;
+}
+
+double evaluate(Session& session, const TokenData& data, const DataOrder& order, int64_t batches) {
+  const Lowering& lowering = session.plan().lowering;
+  const auto rows = static_cast<uint64_t>(session.plan().model.micro_batch) * lowering.slices;
+  double sum = 0;
+  int64_t valid = 0;
+  uint64_t tickets[2] = {0, 0}, positions[2] = {0, 0};
+  const auto read = [&](int64_t batch) {
+    session.executor().wait(tickets[batch % 2]);
+    session.check();
+    sum += *reinterpret_cast<const double*>(session.runner().ring_slot(lowering.validation_loss, positions[batch % 2]));
+  };
+  for (int64_t b = 0; b < batches; ++b) {
+    session.executor().make_room();
+    if (b >= 2) read(b - 2);
+    const uint64_t position = session.next_position(kValidationRing);
+    valid += fill_tokens(session, data, order, static_cast<uint64_t>(b) * rows, lowering.validation_tokens,
+                         lowering.validation_labels, position);
+    positions[b % 2] = position;
+    tickets[b % 2] = session.issue(*lowering.bodies.evaluate);
+  }
+  for (int64_t b = std::max<int64_t>(0, batches - 2); b < batches; ++b) read(b);
+  return sum / static_cast<double>(valid);
+}
+
+Trainer::Trainer(Session& session, const Options& options, const TrainData& data, const CheckpointState& start,
+                 const std::atomic<bool>& stop, TrainEvents events)
+    : session_(session), options_(options), data_(data), state_(start), stop_(stop), events_(std::move(events)),
+      step_(start.step) {
+  for (const Body& body : session.plan().program.bodies)
+    moved_bytes_.push_back(moved_bytes(session.plan().program, body));
+  StepScalars& scalars = session.scalars(session.position(kTrainRing));
+  scalars = {};
+  scalars.update.t = start.t;
+  scalars.update.loss_scale = start.loss_scale;
+  scalars.update.clean_steps = start.clean_steps;
+  scalars.update.skipped_steps = start.skipped_steps;
+}
+
+TrainResult Trainer::run() {
+  last_norm_ = steady_seconds();
+  int64_t saved = -1;
+  while (step_ < options_.batch.steps && !stop_) {
+    issue_step();
+    read_steps(2);
+    const bool last = step_ == options_.batch.steps;
+    const bool validates = data_.validation && (last || due(options_.data.val_every));
+    const bool saves = !last && due(options_.run.checkpoint_every);
+    if (!validates && !saves) continue;
+    drain();
+    const double begin = steady_seconds();
+    if (validates) validate();
+    if (saves) checkpoint(), saved = step_;
+    excluded_ += steady_seconds() - begin;
+  }
+  drain();
+  if (saved != step_) checkpoint();
+  return {step_, step_ < options_.batch.steps};
+}
+
+void Trainer::issue_step() {
+  session_.executor().make_room();
+  const Lowering& lowering = session_.plan().lowering;
+  const uint64_t position = session_.next_position(kTrainRing);
+  const int64_t valid = fill_tokens(session_, *data_.train, data_.order, state_.cursor, lowering.tokens, lowering.labels, position);
+  StepScalars& scalars = session_.scalars(position);
+  scalars.input.learning_rate = learning_rate(options_.optimizer, step_, options_.batch.steps);
+  scalars.input.valid_tokens = static_cast<double>(valid);
+  const BodyId body = pending_update_ ? *lowering.bodies.step : *lowering.bodies.first;
+  const uint64_t ticket = session_.issue(body);
+  pending_update_ = session_.plan().program.bodies[body].end == BodyState::pending;
+  state_.cursor += static_cast<uint64_t>(options_.batch.batch);
+  pending_.push_back({++step_, ticket, position, body});
+}
+
+void Trainer::read_steps(size_t leave) {
+  while (pending_.size() > leave) {
+    session_.executor().wait(pending_.front().ticket);
+    session_.check();
+    read_step(pending_.front());
+    pending_.erase(pending_.begin());
+  }
+}
+
+// When the step's norm was known.
+double Trainer::norm_time(const Pending& p) const {
+  const Body& body = session_.plan().program.bodies[p.body];
+  for (uint32_t i = static_cast<uint32_t>(body.instructions.size()); i-- > 0;) {
+    const Instruction& in = body.instructions[i];
+    if (in.task == kNoTask || body.tasks[in.task].kind != TaskKind::norm) continue;
+    if (const TraceRecord* record = session_.executor().trace().find(in.lane, p.ticket, i)) return record->end;
+  }
+  return steady_seconds();
+}
+
+void Trainer::read_step(const Pending& p) {
+  const Plan& plan = session_.plan();
+  const StepScalars& s = session_.scalars(p.position);
+  StepMetrics m;
+  m.step = p.step;
+  m.loss = s.loss.sum / s.input.valid_tokens;
+  m.grad_norm = s.norm.norm;
+  const double norm_done = norm_time(p);
+  m.seconds = std::max(norm_done - last_norm_ - excluded_, 0.0);
+  last_norm_ = norm_done;
+  excluded_ = 0;
+  m.tokens_per_second = static_cast<double>(options_.batch.batch * plan.model.sequence) / m.seconds;
+  m.skipped = s.update.skip;
+  m.micro_batch = plan.model.micro_batch;
+  m.loss_scale = state_.loss_scale;  // that the step before left
+  m.process_peak_bytes = process_peak_bytes();
+  const Machine& machine = plan.program.machine;
+  for (size_t t = 0; t < machine.tiers.size(); ++t)
+    m.peak_bytes.emplace_back(machine.tiers[t].name, plan.program.bodies[p.body].peak_bytes[t]);
+  for (LaneId l = 0; l < machine.lanes.size(); ++l) {
+    m.moved_bytes.emplace_back(machine.lanes[l].name, moved_bytes_[p.body][l]);
+    m.lane_busy.emplace_back(machine.lanes[l].name, session_.executor().trace().busy_seconds(l, p.ticket));
+  }
+  state_.step = p.step;
+  state_.t = s.update.t;
+  state_.loss_scale = s.update.loss_scale;
+  state_.clean_steps = s.update.clean_steps;
+  state_.skipped_steps = s.update.skipped_steps;
+  if (events_.step) events_.step(m);
+  const bool scaled = plan.model.precision == DType::f16;
+  if (!std::isfinite(m.loss) || (!scaled && !std::isfinite(m.grad_norm)))
+    throw Error(ExitCode::numerics,
+                "The " + std::string(std::isfinite(m.loss) ? "gradient norm" : "loss") + " of step " + std::to_string(m.step) +
+                    " is not finite.",
+                "Resume from the last checkpoint with a smaller --lr.");
+  if (scaled && state_.loss_scale < 1)
+    throw Error(ExitCode::numerics, "The fp16 loss scale fell below 1 at step " + std::to_string(m.step) + ".",
+                "Resume from the last checkpoint with --precision bf16 or a smaller --lr.");
+}
+
+uint64_t Trainer::drain() {
+  uint64_t ticket = pending_.empty() ? 0 : pending_.back().ticket;
+  if (pending_update_) ticket = session_.issue(*session_.plan().lowering.bodies.drain);
+  pending_update_ = false;
+  read_steps(0);
+  if (ticket) session_.executor().wait(ticket);
+  session_.check();
+  return ticket;
+}
+
+void Trainer::validate() {
+  ValidationMetrics v;
+  v.step = step_;
+  v.val_loss = evaluate(session_, *data_.validation, data_.validation_order, options_.data.val_batches);
+  if (events_.validation) events_.validation(v);
+}
+
+void Trainer::checkpoint() {
+  CheckpointWriter writer(options_.run.out, session_.plan().model, state_);
+  ShardHooks hooks;
+  hooks.save = [&](uint32_t group, uint64_t first, Plane plane) { return writer.target(group, first, plane); };
+  session_.runner().set_hooks(hooks);
+  session_.executor().wait(session_.issue(*session_.plan().lowering.bodies.save));
+  session_.check();
+  writer.commit();
+  prune_checkpoints(options_.run.out, options_.run.keep);
+  if (events_.checkpoint) events_.checkpoint(options_.run.out);
+}
+
+}  // namespace sluice
