@@ -1,0 +1,60 @@
+// Equality of programs, field by field: program.h's structs are plain and have none.
+#pragma once
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "engine/program.h"
+
+namespace sluice::testing {
+
+struct Same {  // a struct, so that the overloads see each other
+  static bool same(const Operand& a, const Operand& b) {
+    return std::tie(a.buffer, a.first, a.last, a.access, a.version, a.back) ==
+           std::tie(b.buffer, b.first, b.last, b.access, b.version, b.back);
+  }
+  static bool same(const Place& a, const Place& b) { return a.tier == b.tier && a.offset == b.offset; }
+  static bool same(const Wait& a, const Wait& b) { return a.lane == b.lane && a.count == b.count; }
+  template <typename T>
+  static bool same(const std::vector<T>& a, const std::vector<T>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const T& x, const T& y) { return same(x, y); });
+  }
+  static bool same(const Tier& a, const Tier& b) {
+    return std::tie(a.name, a.capacity, a.alignment, a.file) == std::tie(b.name, b.capacity, b.alignment, b.file);
+  }
+  static bool same(const Link& a, const Link& b) {
+    return std::tie(a.from, a.to, a.lane, a.alignment) == std::tie(b.from, b.to, b.lane, b.alignment);
+  }
+  static bool same(const Lane& a, const Lane& b) { return a.name == b.name && a.overlapping == b.overlapping; }
+  static bool same(const Unit& a, const Unit& b) {
+    return std::tie(a.kind, a.lane, a.tier) == std::tie(b.kind, b.lane, b.tier);
+  }
+  static bool same(const Buffer& a, const Buffer& b) {
+    return std::tie(a.name, a.kind, a.cuts, a.home, a.permanent, a.ring, a.home_offset, a.slot_stride) ==
+           std::tie(b.name, b.kind, b.cuts, b.home, b.permanent, b.ring, b.home_offset, b.slot_stride);
+  }
+  static bool same(const Task& a, const Task& b) {
+    return std::tie(a.kind, a.subject, a.slice, a.recompute, a.flops, a.bytes) ==
+               std::tie(b.kind, b.subject, b.slice, b.recompute, b.flops, b.bytes) &&
+           same(a.operands, b.operands);
+  }
+  static bool same(const Instruction& a, const Instruction& b) {
+    return a.lane == b.lane && a.task == b.task && same(a.operands, b.operands) && same(a.places, b.places) &&
+           same(a.waits, b.waits) && same(a.waits_before, b.waits_before);
+  }
+  static bool same(const Body& a, const Body& b) {
+    return std::tie(a.name, a.start, a.end, a.advance, a.predecessors, a.peak_bytes) ==
+               std::tie(b.name, b.start, b.end, b.advance, b.predecessors, b.peak_bytes) &&
+           same(a.tasks, b.tasks) && same(a.instructions, b.instructions);
+  }
+  static bool same(const Program& a, const Program& b) {
+    return same(a.machine.tiers, b.machine.tiers) && same(a.machine.links, b.machine.links) &&
+           same(a.machine.lanes, b.machine.lanes) && same(a.machine.units, b.machine.units) && a.rings == b.rings &&
+           same(a.buffers, b.buffers) && same(a.bodies, b.bodies) && a.arena_bytes == b.arena_bytes;
+  }
+};
+
+inline bool same(const Program& a, const Program& b) { return Same::same(a, b); }
+
+}  // namespace sluice::testing
