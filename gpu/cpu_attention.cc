@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kQueries = 64;  // rows of a block: half of it is wasted under the diagonal
 constexpr int64_t kKeys = 256;    // 64 x 256 scores are 64 KiB: they stay in the second-level cache
 constexpr int64_t kScoreStride = kKeys + 16;
-constexpr int64_t kPairsMin = 8;  // (sequence, key/value head) pairs that are enough tasks
+constexpr int64_t kPairsMin = 4;  // (sequence, key/value head) pairs that are enough tasks
 
 // Columns of one head within a [rows, stride] tensor.
 struct Columns {

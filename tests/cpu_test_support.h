@@ -11,7 +11,7 @@ namespace sluice::testing_support {
 
 inline constexpr std::byte kGuard{0xA5};
 
-// Numbers in (-1, 1), a function of seed and index; exact in bf16 only after rounding.
+// Numbers in [-1, 1), a function of seed and index.
 inline float number(uint64_t seed, uint64_t index) {
   uint64_t z = (seed * 1000003 + index + 1) * 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -29,7 +29,7 @@ class Tensor {
  public:
   Tensor() = default;
   Tensor(DType type, int64_t count)
-      : type_(type), count_(static_cast<size_t>(count)), bytes_(size() + 64, kGuard) {}
+      : type_(type), count_(static_cast<size_t>(count)), bytes_(bytes() + 64, kGuard) {}
   static Tensor random(DType type, int64_t count, uint64_t seed, float size = 1) {
     Tensor t(type, count);
     std::vector<float> values(t.count_);
@@ -52,15 +52,15 @@ class Tensor {
     return out;
   }
   void set(size_t i, float value) { round_to(type_, &value, bytes_.data() + i * dtype_bytes(type_), 1); }
+  size_t bytes() const { return count_ * dtype_bytes(type_); }
   bool guarded() const {
-    for (size_t i = size(); i < bytes_.size(); ++i)
+    for (size_t i = bytes(); i < bytes_.size(); ++i)
       if (bytes_[i] != kGuard) return false;
     return true;
   }
   bool operator==(const Tensor& other) const { return bytes_ == other.bytes_; }
 
  private:
-  size_t size() const { return count_ * dtype_bytes(type_); }
   DType type_ = DType::f32;
   size_t count_ = 0;
   std::vector<std::byte> bytes_;

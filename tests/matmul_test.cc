@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -73,6 +74,28 @@ class ProductCase {
     return c;
   }
 
+  // With A, B and C `offset` bytes past the beginning of a page.
+  Tensor run_at(size_t offset) const {
+    constexpr size_t kPage = 4096;
+    std::vector<std::byte> copies[3];
+    void* placed[3];
+    const Tensor* from[] = {&a_, &b_, &before_};
+    for (int i = 0; i < 3; ++i) {
+      copies[i].resize(from[i]->bytes() + 2 * kPage);
+      const auto address = reinterpret_cast<uintptr_t>(copies[i].data());
+      placed[i] = copies[i].data() + (kPage - address % kPage) + offset;
+      std::memcpy(placed[i], from[i]->data(), from[i]->bytes());
+    }
+    cpu::Multiplier multiplier(1, mode_.support);
+    Workers workers(1);
+    Workspace workspace(multiplier.prepare(product_));
+    multiplier.run(product_, placed[0], placed[1], mode_.bias ? bias_.data() : nullptr, placed[2],
+                   workspace.data(), workers);
+    Tensor c = before_;
+    std::memcpy(c.data(), placed[2], c.bytes());
+    return c;
+  }
+
   void check(const Tensor& c) const {
     const std::vector<float> a = a_.values(), b = b_.values(), bias = bias_.values(),
                              before = before_.values();
@@ -127,6 +150,17 @@ TEST(Product, BitsDoNotDependOnThreads) {
     const Tensor one = product.run(1);
     for (const int threads : {2, 3})
       EXPECT_EQ(product.run(threads), one) << mode.name << ", " << threads << " threads";
+  }
+}
+
+// Arenas place the same tensor elsewhere under another budget: page offsets and cache-line offsets must not
+// matter.
+TEST(Product, BitsDoNotDependOnAddresses) {
+  for (const Mode& mode : modes()) {
+    const ProductCase product(mode, {300, 401, 70}, false, true);
+    const Tensor aligned = product.run_at(0);
+    for (const size_t offset : {64, 4, 4096 - 192})
+      EXPECT_EQ(product.run_at(offset), aligned) << mode.name << ", offset " << offset;
   }
 }
 

@@ -1,8 +1,8 @@
 // Matrix products of training, cut into tiles as the cpu device does, against the libraries' own threading
 // on a large product in the same process.
 //
-// Prints, for every product of GPT-2 124M's linear layers and its loss (1024 rows, fp32 and bf16), GFLOP/s
-// and the ratio to the library; then a step's mixture of them. Medians. matmul_bench [THREADS] [REPEATS]
+// Prints, for every product of GPT-2 124M's linear layers and its loss (fp32 and bf16), GFLOP/s and the
+// ratio to the library; then a step's mixture of them. Medians. matmul_bench [THREADS] [REPEATS] [ROWS]
 #include <cblas.h>
 #include <fmt/format.h>
 #ifdef SLUICE_WITH_ONEDNN
@@ -37,8 +37,8 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// A pause comes first: for some milliseconds the threads of the runtime that ran before wait for work without
-// giving up their cores.
+// A pause comes first: for some milliseconds the threads of the runtime that ran before wait for work
+// without giving up their cores.
 double seconds_of(const std::function<void()>& body) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const double begin = seconds_now();
@@ -59,9 +59,13 @@ struct Buffer {
   void* data() { return bytes.data(); }
 };
 
-constexpr int64_t kLarge = 2048;
+struct Options {
+  int threads, repeats;
+  int64_t rows;                               // of a slice
+  int64_t large() const { return 2 * rows; }  // the library's product is large^3
+};
 
-// 2048^3 by a library with its own threads.
+// The large product by a library with its own threads.
 struct LibraryProduct {
   const char* name;
   std::function<double()> seconds;  // of one run
@@ -72,17 +76,19 @@ struct LibraryProduct {
   }
 };
 
-LibraryProduct openblas_product(int threads) {
-  struct Operands {
-    Buffer a{DType::f32, kLarge*kLarge}, b{DType::f32, kLarge*kLarge}, c{DType::f32, kLarge*kLarge};
-  };
-  const auto o = std::make_shared<Operands>();
-  return {"OpenBLAS", [o, threads] {
+struct Operands {
+  Operands(DType precision, int64_t n) : a(precision, n * n), b(precision, n * n), c(DType::f32, n * n) {}
+  Buffer a, b, c;
+};
+
+LibraryProduct openblas_product(const Options& options) {
+  const auto n = static_cast<blasint>(options.large());
+  const auto o = std::make_shared<Operands>(DType::f32, n);
+  return {"OpenBLAS", [o, n, threads = options.threads] {
             openblas_set_num_threads(threads);
             const double seconds = seconds_of([&] {
-              cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kLarge, kLarge, kLarge, 1,
-                          o->a.bytes.data(), kLarge, o->b.bytes.data(), kLarge, 0, o->c.bytes.data(),
-                          kLarge);
+              cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, o->a.bytes.data(), n,
+                          o->b.bytes.data(), n, 0, o->c.bytes.data(), n);
             });
             openblas_set_num_threads(1);
             return seconds;
@@ -90,32 +96,30 @@ LibraryProduct openblas_product(int threads) {
 }
 
 #ifdef SLUICE_WITH_ONEDNN
-LibraryProduct onednn_product(DType precision, int threads) {
+LibraryProduct onednn_product(DType precision, const Options& options) {
   using Memory = dnnl::memory;
-  struct Operands {
-    explicit Operands(DType t)
-        : a(t, kLarge * kLarge), b(t, kLarge * kLarge), c(DType::f32, kLarge * kLarge) {}
-    Buffer a, b, c;
+  struct Prepared {
+    Operands operands;
     dnnl::engine engine{dnnl::engine::kind::cpu, 0};
     dnnl::stream stream{engine};
     dnnl::matmul product;
     std::unordered_map<int, Memory> arguments;
   };
-  const auto o = std::make_shared<Operands>(precision);
+  const int64_t n = options.large();
+  const auto p = std::make_shared<Prepared>(Prepared{Operands(precision, n)});
   const auto type = precision == DType::bf16 ? Memory::data_type::bf16 : Memory::data_type::f32;
-  const Memory::dims dims{kLarge, kLarge};
-  const Memory::desc in(dims, type, Memory::format_tag::ab);
-  const Memory::desc out(dims, Memory::data_type::f32, Memory::format_tag::ab);
-  omp_set_num_threads(threads);  // oneDNN bakes the thread count into the code that it makes
-  o->product = dnnl::matmul({dnnl::matmul::desc(in, in, out), o->engine});
-  o->arguments = {{DNNL_ARG_SRC, Memory(in, o->engine, o->a.data())},
-                  {DNNL_ARG_WEIGHTS, Memory(in, o->engine, o->b.data())},
-                  {DNNL_ARG_DST, Memory(out, o->engine, o->c.data())}};
-  return {"oneDNN", [o, threads] {
+  const Memory::desc in({n, n}, type, Memory::format_tag::ab);
+  const Memory::desc out({n, n}, Memory::data_type::f32, Memory::format_tag::ab);
+  omp_set_num_threads(options.threads);  // oneDNN bakes the thread count into the code that it makes
+  p->product = dnnl::matmul({dnnl::matmul::desc(in, in, out), p->engine});
+  p->arguments = {{DNNL_ARG_SRC, Memory(in, p->engine, p->operands.a.data())},
+                  {DNNL_ARG_WEIGHTS, Memory(in, p->engine, p->operands.b.data())},
+                  {DNNL_ARG_DST, Memory(out, p->engine, p->operands.c.data())}};
+  return {"oneDNN", [p, threads = options.threads] {
             omp_set_num_threads(threads);
             const double seconds = seconds_of([&] {
-              o->product.execute(o->stream, o->arguments);
-              o->stream.wait();
+              p->product.execute(p->stream, p->arguments);
+              p->stream.wait();
             });
             omp_set_num_threads(1);
             return seconds;
@@ -124,14 +128,14 @@ LibraryProduct onednn_product(DType precision, int threads) {
 #endif
 
 // For fp32 whichever library is faster on this machine.
-LibraryProduct library_product([[maybe_unused]] DType precision, int threads) {
+LibraryProduct library_product([[maybe_unused]] DType precision, const Options& options) {
 #ifdef SLUICE_WITH_ONEDNN
-  LibraryProduct onednn = onednn_product(precision, threads);
+  const LibraryProduct onednn = onednn_product(precision, options);
   if (precision == DType::bf16) return onednn;
-  LibraryProduct openblas = openblas_product(threads);
+  const LibraryProduct openblas = openblas_product(options);
   return onednn.best_of_five() < openblas.best_of_five() ? onednn : openblas;
 #else
-  return openblas_product(threads);
+  return openblas_product(options);
 #endif
 }
 
@@ -142,12 +146,14 @@ struct GptShape {
   bool loss;  // weight [out, in] and fp32 logits
 };
 
-// GPT-2 124M: 12 layers, 768 columns, vocabulary 50257; 1024 rows a slice, the loss in chunks of 512.
-constexpr GptShape kShapes[] = {{"qkv", 1024, 768, 2304, 12, false},
-                                {"attention out", 1024, 768, 768, 12, false},
-                                {"mlp in", 1024, 768, 3072, 12, false},
-                                {"mlp out", 1024, 3072, 768, 12, false},
-                                {"loss", 512, 768, 50257, 2, true}};
+// GPT-2 124M: 12 layers, 768 columns, vocabulary 50257; the loss in chunks of half a slice.
+std::vector<GptShape> shapes_of(int64_t rows) {
+  return {{"qkv", rows, 768, 2304, 12, false},
+          {"attention out", rows, 768, 768, 12, false},
+          {"mlp in", rows, 768, 3072, 12, false},
+          {"mlp out", rows, 3072, 768, 12, false},
+          {"loss", rows / 2, 768, 50257, 2, true}};
+}
 
 struct Named {
   const char* pass;
@@ -172,58 +178,64 @@ struct Measured {
 
 // Alternates with the library, so that a machine's other work disturbs both alike.
 Measured measure(const GptShape& s, DType precision, const Named& named, const LibraryProduct& library,
-                 int threads, int repeats) {
+                 const Options& options) {
   const cpu::Product& p = named.product;
-  cpu::Multiplier multiplier(threads, cpu::native_support());
-  Workers workers(threads);
-  Buffer a(precision, p.stride_a * (p.transpose_a ? p.k : p.m)),
-      b(precision, p.stride_b * (p.transpose_b ? p.n : p.k));
+  cpu::Multiplier multiplier(options.threads, cpu::native_support());
+  Workers workers(options.threads);
+  Buffer a(precision, p.stride_a * (p.transpose_a ? p.k : p.m));
+  Buffer b(precision, p.stride_b * (p.transpose_b ? p.n : p.k));
   Buffer c(DType::f32, p.stride_c * p.m);
   std::vector<float> workspace(multiplier.prepare(p) / sizeof(float) + 16);
-  auto* scratch =
-      reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64);
+  const uintptr_t aligned = (reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64;
+  auto* scratch = reinterpret_cast<std::byte*>(aligned);
   const auto run = [&] { multiplier.run(p, a.data(), b.data(), nullptr, c.data(), scratch, workers); };
   run();
   std::vector<double> ours, theirs;
-  for (int i = 0; i < repeats; ++i) {
+  for (int i = 0; i < options.repeats; ++i) {
     theirs.push_back(library.seconds());
     ours.push_back(seconds_of(run));
   }
   const Measured m{median(ours), median(theirs)};
+  const double speed = gflops(p.m, p.n, p.k, m.ours);
+  const auto n = static_cast<double>(options.large());
   fmt::print("{} {:14} {:7} {:5} x {:5} x {:5}  {:5.0f} GFLOP/s  {:.2f} of the library\n",
-             dtype_name(precision), s.name, named.pass, p.m, p.n, p.k, gflops(p.m, p.n, p.k, m.ours),
-             gflops(p.m, p.n, p.k, m.ours) / gflops(kLarge, kLarge, kLarge, m.library));
+             dtype_name(precision), s.name, named.pass, p.m, p.n, p.k, speed,
+             speed / gflops(n, n, n, m.library));
   return m;
 }
 
-void print_products(DType precision, int threads, int repeats) {
-  const LibraryProduct library = library_product(precision, threads);
-  const double best = gflops(kLarge, kLarge, kLarge, library.best_of_five());
-  fmt::print("{} {}^3 by {}'s own {} threads: {:.0f} GFLOP/s, best of five\n", dtype_name(precision), kLarge,
-             library.name, threads, best);
-  double flops = 0, ours = 0,
-         theirs = 0;  // theirs: the same arithmetic at the library's speed on its large product
-  for (const GptShape& s : kShapes)
+void print_products(DType precision, const Options& options) {
+  const LibraryProduct library = library_product(precision, options);
+  const auto n = static_cast<double>(options.large());
+  fmt::print("{} {}^3 by {}'s own {} threads: {:.0f} GFLOP/s, best of five\n", dtype_name(precision),
+             options.large(), library.name, options.threads, gflops(n, n, n, library.best_of_five()));
+  double flops = 0, ours = 0, theirs = 0;  // theirs: the same arithmetic at the large product's speed
+  for (const GptShape& s : shapes_of(options.rows))
     for (const Named& named : products_of(s, precision)) {
       const cpu::Product& p = named.product;
-      const Measured m = measure(s, precision, named, library, threads, repeats);
+      const Measured m = measure(s, precision, named, library, options);
       const double work =
-          2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) * s.uses;
+          s.uses * 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
       flops += work;
       ours += m.ours * s.uses;
-      theirs += m.library * work / (2.0 * kLarge * kLarge * kLarge);
+      theirs += m.library * work / (2 * n * n * n);
     }
   fmt::print("{} all products of a step: {:.0f} GFLOP/s, {:.2f} of the library (bar 0.85)\n\n",
              dtype_name(precision), 1e-9 * flops / ours, theirs / ours);
+}
+
+int argument(int argc, char** argv, int i, int otherwise) {
+  return argc > i ? std::max(1, std::atoi(argv[i])) : otherwise;
 }
 
 }  // namespace
 }  // namespace sluice
 
 int main(int argc, char** argv) {
-  const int threads =
-      argc > 1 ? std::max(1, std::atoi(argv[1])) : static_cast<int>(std::thread::hardware_concurrency());
-  const int repeats = argc > 2 ? std::max(1, std::atoi(argv[2])) : 5;
-  sluice::print_products(sluice::DType::f32, threads, repeats);
-  if (sluice::cpu_device_has_native_bf16()) sluice::print_products(sluice::DType::bf16, threads, repeats);
+  using namespace sluice;
+  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const Options options{argument(argc, argv, 1, threads), argument(argc, argv, 2, 5),
+                        std::max(2, argument(argc, argv, 3, 1024))};
+  print_products(DType::f32, options);
+  if (cpu_device_has_native_bf16()) print_products(DType::bf16, options);
 }
