@@ -47,6 +47,10 @@ template <class T>
 HWY_INLINE void store(FloatVector v, Floats, T* p) {
   *p = from_float<T>(hn::GetLane(v));
 }
+template <class T>
+HWY_INLINE void stream(FloatVector v, Floats d, T* p) {
+  store(v, d, p);
+}
 
 #else
 
@@ -57,7 +61,7 @@ HWY_INLINE FloatVector load(Floats d, const Bf16* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
 }
 
-HWY_INLINE void store(FloatVector v, Floats, Bf16* p) {
+HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Floats>> rounded_bits(FloatVector v, Bf16) {
   const hn::Rebind<uint16_t, Floats> d16;
   const hn::Rebind<uint32_t, Floats> d32;
   const auto bits = hn::BitCast(d32, v);
@@ -66,7 +70,7 @@ HWY_INLINE void store(FloatVector v, Floats, Bf16* p) {
   const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(tie_to_even, hn::Set(d32, 0x7FFFu))));
   const auto nan = hn::RebindMask(d32, hn::IsNaN(v));
   const auto out = hn::IfThenElse(nan, hn::Or(upper, hn::Set(d32, 0x40u)), rounded);
-  hn::StoreU(hn::TruncateTo(d16, out), d16, reinterpret_cast<uint16_t*>(p));
+  return hn::TruncateTo(d16, out);
 }
 
 HWY_INLINE FloatVector load(Floats d, const F16* p) {
@@ -74,9 +78,23 @@ HWY_INLINE FloatVector load(Floats d, const F16* p) {
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
 }
 
-HWY_INLINE void store(FloatVector v, Floats, F16* p) {
-  const hn::Rebind<hwy::float16_t, Floats> d16;
-  hn::StoreU(hn::DemoteTo(d16, v), d16, reinterpret_cast<hwy::float16_t*>(p));
+HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Floats>> rounded_bits(FloatVector v, F16) {
+  const hn::Rebind<uint16_t, Floats> d16;
+  const hn::Rebind<hwy::float16_t, Floats> half;
+  return hn::BitCast(d16, hn::DemoteTo(half, v));
+}
+
+template <class T>
+HWY_INLINE void store(FloatVector v, Floats, T* p) {
+  const hn::Rebind<uint16_t, Floats> d16;
+  hn::StoreU(rounded_bits(v, T{}), d16, reinterpret_cast<uint16_t*>(p));
+}
+
+// Past the caches; p is aligned to the vector's 16-bit size. hwy::FlushStream() before others may read.
+template <class T>
+HWY_INLINE void stream(FloatVector v, Floats, T* p) {
+  const hn::Rebind<uint16_t, Floats> d16;
+  hn::Stream(rounded_bits(v, T{}), d16, reinterpret_cast<uint16_t*>(p));
 }
 
 #endif
@@ -100,6 +118,8 @@ HWY_INLINE void store_n(FloatVector v, Floats d, T* p, size_t n) {
 struct Whole {
   HWY_INLINE FloatVector zero_rest(FloatVector v) const { return v; }
   template <class T>
+  HWY_INLINE void stream(FloatVector v, T* p) const { HWY_NAMESPACE::stream(v, Floats(), p); }
+  template <class T>
   HWY_INLINE FloatVector load(const T* p) const { return HWY_NAMESPACE::load(Floats(), p); }
   template <class T>
   HWY_INLINE void store(FloatVector v, T* p) const { HWY_NAMESPACE::store(v, Floats(), p); }
@@ -109,6 +129,8 @@ struct Partial {
   HWY_INLINE FloatVector zero_rest(FloatVector v) const {
     return hn::IfThenElseZero(hn::FirstN(Floats(), n), v);
   }
+  template <class T>
+  HWY_INLINE void stream(FloatVector v, T* p) const { store(v, p); }
   template <class T>
   HWY_INLINE FloatVector load(const T* p) const { return load_n(Floats(), p, n); }
   template <class T>
