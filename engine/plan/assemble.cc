@@ -69,7 +69,7 @@ std::optional<BodyShortage> assemble(Program& program, const Arrangement& arrang
     body.peak_bytes.assign(tiers, 0);
     for (size_t t = 0; t < tiers; ++t) {
       const StageOptions options{static_cast<TierId>(t), permanent[t], program.machine.tiers[t].capacity,
-                                 arrangement.leads[t]};
+                                 arrangement.leads[t], arrangement.keep};
       if (permanent[t] > options.capacity)
         return BodyShortage{static_cast<BodyId>(b), {options.tier, kNoTask, permanent[t]}};
       if (const auto shortage = stage(program, body, options)) return BodyShortage{static_cast<BodyId>(b), *shortage};

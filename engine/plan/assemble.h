@@ -15,6 +15,7 @@ namespace sluice {
 struct Arrangement {
   std::vector<TierId> homes;    // by buffer; used for permanent buffers that are not scalars
   std::vector<uint32_t> leads;  // by tier
+  bool keep = true;             // staged copies may outlive their use
 };
 
 struct BodyShortage {
@@ -30,7 +31,7 @@ TierId lowest_tier(const Machine& machine);
 // transient buffers may sink to the lowest tier (scalars: the lowest memory tier). Returns by tier where permanent homes end.
 std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& homes);
 
-// Places homes, stages every body of `bodies` (all if empty) and derives all waits. `program` has tasks only, as lower()
+// Places homes, stages every body and derives all waits. `program` has tasks only, as lower()
 // left it.
 std::optional<BodyShortage> assemble(Program& program, const Arrangement& arrangement);
 

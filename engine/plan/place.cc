@@ -1,16 +1,19 @@
 // place: the search behind make_plan.
 //
-// A candidate is: how many bytes of the lowest memory tier hold permanent homes, in which order buffer classes claim them
-// (each buffer with the traffic that a home there saves), how far fetches lead their uses, and how many of the last layers
-// keep their saved tensors. Every candidate is lowered, assembled and simulated; one quantity is varied at a time, from the
-// best so far, until a round brings nothing. The order of trials is fixed, so that a plan is a function of its request.
+// 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would.
+// 2. A candidate is: how much of the lowest memory tier is left to staging, as a multiple of what the largest task needs;
+//    the order in which buffer classes claim homes in the rest; how many tasks a fetch leads its use; how many of the last
+//    layers keep their saved tensors. Its step body is lowered, assembled and simulated.
+// 3. One quantity is varied at a time, from the best so far, until a round brings nothing.
+// 4. The winner is assembled whole. Should another body not fit, the next best takes its place; the least always fits.
 #include <algorithm>
 #include <array>
-#include <set>
+#include <map>
 #include <tuple>
 
 #include "engine/error.h"
 #include "engine/pack.h"
+#include "engine/plan/least.h"
 #include "engine/plan/plan.h"
 #include "engine/simulate.h"
 
@@ -18,110 +21,122 @@ namespace sluice {
 
 namespace {
 
-struct Candidate {
-  uint32_t home_share = 0;      // thousandths of the lowest memory tier that homes may fill
-  uint32_t order = 0;           // index into kClassOrders
-  uint32_t lead = 2;            // tasks
-  uint32_t kept_layers = 0;     // of the last ones
-  auto key() const { return std::tie(home_share, order, lead, kept_layers); }
-  bool operator<(const Candidate& other) const { return key() < other.key(); }
-};
-
+constexpr std::array<uint32_t, 7> kWorkingTenths{20, 13, 16, 30, 50, 11, 1000};  // of the least working bytes, in tenths
+constexpr std::array<uint32_t, 5> kLeads{2, 4, 8, 1, 16};
 using ClassOrder = std::array<BufferClass, 3>;
 constexpr std::array<ClassOrder, 3> kClassOrders{{{BufferClass::weights, BufferClass::gradients, BufferClass::state},
                                                   {BufferClass::weights, BufferClass::state, BufferClass::gradients},
                                                   {BufferClass::gradients, BufferClass::weights, BufferClass::state}}};
-constexpr std::array<uint32_t, 12> kHomeShares{1000, 0, 100, 250, 400, 550, 700, 800, 875, 925, 960, 985};
-constexpr std::array<uint32_t, 6> kLeads{2, 1, 4, 8, 16, 0};
 
-struct Trial {
-  std::optional<Plan> plan;
-  std::optional<BodyShortage> shortage;
-  double seconds = 0;
+struct Candidate {
+  uint32_t working = kWorkingTenths.front();  // tenths
+  uint32_t order = 0;
+  uint32_t lead = kLeads.front();
+  uint32_t kept_layers = 0;
+  bool operator<(const Candidate& o) const {
+    return std::tie(working, order, lead, kept_layers) < std::tie(o.working, o.order, o.lead, o.kept_layers);
+  }
 };
 
 class Search {
  public:
-  Search(const PlanRequest& request, int64_t micro_batch) : request_(request), model_(request.model(micro_batch)) {}
+  Search(const PlanRequest& request, int64_t micro_batch)
+      : request_(request), model_(request.model(micro_batch)), layers_(static_cast<uint32_t>(model_.layers.size())),
+        has_files_(request.machine.tiers.back().file) {
+    request_.rates.precision = model_.precision;
+    for (const Tier& t : request.machine.tiers) capacities_.push_back(t.capacity);
+  }
 
   std::variant<Plan, Infeasible> run() {
-    layers_ = static_cast<uint32_t>(model_.layers.size());
-    Candidate best;
-    best.kept_layers = request_.recompute == RecomputeChoice::none ? layers_ : 0;
-    const bool file_tier = request_.machine.tiers.back().file;
-    best.home_share = file_tier ? find_first_share(best) : 1000;
-    try_candidate(best);
-    if (!best_) return infeasible();
-    for (bool improved = true; improved;) {
-      improved = false;
-      if (file_tier)
-        for (const uint32_t share : kHomeShares) improved |= try_from_best(&Candidate::home_share, share);
-      if (request_.machine.tiers.size() > 1)
-        for (const uint32_t lead : kLeads) improved |= try_from_best(&Candidate::lead, lead);
-      if (file_tier)
-        for (uint32_t order = 0; order < kClassOrders.size(); ++order) improved |= try_from_best(&Candidate::order, order);
-      if (request_.recompute == RecomputeChoice::automatic)
-        for (const uint32_t part : {4, 2, 3, 1, 0}) improved |= try_from_best(&Candidate::kept_layers, layers_ * part / 4);
+    const uint32_t kept = request_.recompute == RecomputeChoice::none ? layers_ : 0;
+    Plan least_plan = lowered(kept);
+    const Least least(least_plan.program);
+    least_ = &least;
+    const auto arrangement = least.arrangement(capacities_);
+    if (!arrangement) return infeasible(least, least_plan.program);
+    Candidate first;
+    first.kept_layers = kept;
+    weigh(first);
+    vary();
+    for (const auto& [seconds, candidate] : ranked()) {
+      Plan plan = lowered(candidate.kept_layers);
+      if (!assemble(plan.program, arrange(plan.program, candidate))) return finished(std::move(plan), seconds);
     }
-    return std::move(*best_);
+    CHECK(!assemble(least_plan.program, *arrangement), "the least arrangement does not fit");
+    return finished(std::move(least_plan), 0);
   }
 
  private:
-  // The largest share of homes with which everything fits; 0 if none does.
-  uint32_t find_first_share(Candidate c) {
-    for (const uint32_t share : {1000u, 925u, 800u, 550u, 250u, 0u}) {
-      c.home_share = share;
-      if (try_candidate(c)) return share;
-    }
-    return 0;
-  }
-
-  bool try_from_best(uint32_t Candidate::*field, uint32_t value) {
-    Candidate c = best_candidate_;
-    c.*field = value;
-    return try_candidate(c);
-  }
-
-  // True when it became the best.
-  bool try_candidate(const Candidate& c) {
-    if (!tried_.insert(c).second) return false;
+  Plan lowered(uint32_t kept_layers) const {
     Plan plan;
     plan.model = model_;
     plan.program.machine = request_.machine;
     LowerOptions options = request_.lower;
     options.recompute.clear();
     for (uint32_t l = 0; l < layers_; ++l)
-      options.recompute.insert(options.recompute.end(), model_.layers[l].segments.size(), l + c.kept_layers < layers_);
+      options.recompute.insert(options.recompute.end(), model_.layers[l].segments.size(), l + kept_layers < layers_);
     plan.lowering = lower(model_, options, plan.program);
-    plan.arrangement.homes = choose_homes(plan.program, c);
-    plan.arrangement.leads.assign(request_.machine.tiers.size(), c.lead);
-    if (const auto shortage = assemble(plan.program, plan.arrangement)) {
-      if (!shortage_ || shortage->shortage.bytes_needed < shortage_->shortage.bytes_needed) {
-        shortage_ = shortage;
-        short_program_ = std::move(plan.program);
-      }
-      return false;
+    return plan;
+  }
+
+  void vary() {
+    for (bool better = true; better;) {
+      better = false;
+      if (has_files_)
+        for (const uint32_t working : kWorkingTenths) better |= vary_one(&Candidate::working, working);
+      if (request_.machine.tiers.size() > 1)
+        for (const uint32_t lead : kLeads) better |= vary_one(&Candidate::lead, lead);
+      if (request_.recompute == RecomputeChoice::automatic)
+        for (const uint32_t quarters : {4u, 2u, 3u, 1u, 0u})
+          better |= vary_one(&Candidate::kept_layers, layers_ * quarters / 4);
+      if (has_files_)
+        for (uint32_t order = 0; order < kClassOrders.size(); ++order) better |= vary_one(&Candidate::order, order);
     }
-    MachineRates rates = request_.rates;
-    rates.precision = model_.precision;
-    plan.step_seconds = steady_step_seconds(plan.program, rates, *plan.lowering.bodies.step);
-    constexpr double kWorthwhile = 0.998;
-    if (best_ && plan.step_seconds >= kWorthwhile * best_->step_seconds) return false;
-    best_ = std::move(plan);
-    best_candidate_ = c;
+  }
+  bool vary_one(uint32_t Candidate::*field, uint32_t value) {
+    Candidate c = best_;
+    c.*field = value;
+    return weigh(c);
+  }
+
+  // Assembles and simulates the step body; true when it is the best so far.
+  bool weigh(const Candidate& c) {
+    const auto [it, fresh] = weighed_.try_emplace(c, kNotFeasible);
+    if (!fresh) return false;
+    Plan plan = lowered(c.kept_layers);
+    const BodyId step = *plan.lowering.bodies.step;
+    for (size_t b = 0; b < plan.program.bodies.size(); ++b)
+      if (b != step) plan.program.bodies[b].tasks.clear();
+    if (assemble(plan.program, arrange(plan.program, c))) return false;
+    it->second = steady_step_seconds(plan.program, request_.rates, step);
+    constexpr double kWorthwhile = 0.998;  // a tie is no reason to move
+    if (it->second >= kWorthwhile * best_seconds_) return false;
+    best_seconds_ = it->second;
+    best_ = c;
     return true;
   }
 
-  // Buffers of each class claim homes in the lowest memory tier, in the order of the candidate, until its share is full.
+  std::vector<std::pair<double, Candidate>> ranked() const {
+    std::vector<std::pair<double, Candidate>> list;
+    for (const auto& [candidate, seconds] : weighed_)
+      if (seconds < kNotFeasible) list.emplace_back(seconds, candidate);
+    std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    return list;
+  }
+
+  Arrangement arrange(const Program& program, const Candidate& c) const {
+    return {choose_homes(program, c), std::vector<uint32_t>(capacities_.size(), c.lead), true};
+  }
+
+  // Classes claim homes in the lowest memory tier, in the candidate's order, as long as the working bytes stay free.
   std::vector<TierId> choose_homes(const Program& program, const Candidate& c) const {
     const TierId memory = lowest_memory_tier(program.machine), lowest = lowest_tier(program.machine);
     std::vector<TierId> homes(program.buffers.size(), lowest);
     if (memory == lowest) return homes;
     const uint64_t alignment = placement_alignment(program.machine, memory);
-    uint64_t room = program.machine.tiers[memory].capacity / 1000 * c.home_share;
-    for (const Buffer& b : program.buffers)
-      if (b.permanent && b.kind == BufferClass::scalars)
-        room -= std::min(room, round_up(b.ring == kNoRing ? b.bytes() : kRingSlots * b.slot_stride, alignment));
+    const uint64_t least_scalars = least_->together()[memory] - least_->working_bytes(memory);
+    const uint64_t taken = least_->working_bytes(memory) / 10 * c.working + least_scalars;
+    uint64_t room = capacities_[memory] - std::min(capacities_[memory], taken);
     for (const BufferClass kind : kClassOrders[c.order])
       for (size_t i = 0; i < program.buffers.size(); ++i) {
         const Buffer& b = program.buffers[i];
@@ -133,26 +148,38 @@ class Search {
     return homes;
   }
 
-  Infeasible infeasible() const {
-    CHECK(shortage_.has_value(), "no plan and no shortage");
-    const Body& body = short_program_.bodies[shortage_->body];
-    const Shortage& s = shortage_->shortage;
-    Infeasible out{body.name, "", s.tier, s.bytes_needed, request_.machine.tiers[s.tier].capacity};
-    if (s.task != kNoTask) {
-      const Task& t = body.tasks[s.task];
-      out.task = std::string(task_kind_name(t.kind)) + " " + std::to_string(t.subject) + "." + std::to_string(t.slice);
-    }
+  Plan finished(Plan plan, double seconds) const {
+    plan.step_seconds = seconds > 0 ? seconds : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies.step);
+    plan.candidates = static_cast<uint32_t>(weighed_.size());
+    return plan;
+  }
+
+  Infeasible infeasible(const Least& least, const Program& program) const {
+    Infeasible out;
+    out.micro_batch = model_.micro_batch;
+    out.least_together = least.together();
+    for (TierId t = 0; t < capacities_.size(); ++t) out.least.push_back(least.of_tier(t, capacities_));
+    while (out.tier + 1u < capacities_.size() && least.together()[out.tier] <= capacities_[out.tier]) ++out.tier;
+    const BodyShortage largest = least.largest_task(out.tier);
+    out.bytes_needed = least.together()[out.tier];
+    const Body& body = program.bodies[largest.body];
+    out.body = body.name;
+    if (largest.shortage.task == kNoTask) return out;
+    const Task& t = body.tasks[largest.shortage.task];
+    out.task = std::string(task_kind_name(t.kind)) + " " + std::to_string(t.subject) + "." + std::to_string(t.slice);
     return out;
   }
 
-  const PlanRequest& request_;
+  static constexpr double kNotFeasible = 1e300;
+  PlanRequest request_;
   Model model_;
-  uint32_t layers_ = 0;
-  std::set<Candidate> tried_;
-  std::optional<Plan> best_;
-  Candidate best_candidate_;
-  std::optional<BodyShortage> shortage_;  // the smallest seen
-  Program short_program_;
+  uint32_t layers_;
+  bool has_files_;
+  std::vector<uint64_t> capacities_;
+  const Least* least_ = nullptr;
+  std::map<Candidate, double> weighed_;
+  Candidate best_;
+  double best_seconds_ = kNotFeasible;
 };
 
 }  // namespace
@@ -163,9 +190,9 @@ std::variant<Plan, Infeasible> make_plan(const PlanRequest& request) {
   for (const int64_t micro_batch : request.micro_batches) {
     auto result = Search(request, micro_batch).run();
     if (std::holds_alternative<Plan>(result)) return result;
-    why = std::get<Infeasible>(result);
+    why = std::move(std::get<Infeasible>(result));
   }
-  return *why;
+  return *std::move(why);
 }
 
 }  // namespace sluice

@@ -1,7 +1,8 @@
-// The planner's door: model, batch, machine and budgets in; a verified-to-be program, or why there is none, out.
+// The planner's door: model, batch, machine and budgets in; a program, or why there is none and what would do, out.
 //
-// place (this file's search) picks the home of every permanent buffer, which segments recompute, the leads, and once, when
-// it is automatic, the micro-batch, so that the budgets hold and the simulated step is shortest.
+// place (the search behind make_plan) picks the home of every permanent buffer, which layers recompute, the leads, and
+// once, when it is automatic, the micro-batch, so that the budgets hold and the simulated step is shortest. A plan is a
+// function of its request: no clock and no random choice is involved.
 #pragma once
 
 #include <functional>
@@ -33,14 +34,17 @@ struct Plan {
   Model model;
   Lowering lowering;
   Program program;
-  Arrangement arrangement;
   double step_seconds = 0;                          // simulated, steady state
+  uint32_t candidates = 0;                          // weighed
 };
 
 struct Infeasible {
-  std::string body, task;                           // which task needs what, in words; task may be empty
+  std::string body, task;                           // whose operands do not fit, in words; task may be empty
   TierId tier = 0;
-  uint64_t bytes_needed = 0, capacity = 0;
+  uint64_t bytes_needed = 0;                        // of that tier's arena
+  int64_t micro_batch = 1;                          // the smallest considered, to which all figures refer
+  std::vector<std::optional<uint64_t>> least;       // by tier: the least that works, the others as given
+  std::vector<uint64_t> least_together;             // by tier: least of the top tier, then of the next below, ...
 };
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);

@@ -66,7 +66,8 @@ class Stager {
     find_floors_and_gaps();
     if (auto shortage = load_single_uses()) return shortage;
     lengthen();
-    keep_gaps();
+    singles_ = intervals_;
+    if (options_.keep) keep_gaps();
     if (auto shortage = lay_out()) return shortage;
     grow();
     emit();
@@ -83,7 +84,6 @@ class Stager {
   // 1. ---------------------------------------------------------------------------------------------------------------
   void collect() {
     std::vector<uint32_t> index(2 * program_.buffers.size(), kNever);
-    storage_of_use_.reserve(4 * positions_);
     for (uint32_t at = 0; at < positions_; ++at) {
       const Instruction& in = body_.instructions[at];
       for (uint32_t k = 0; k < in.operands.size(); ++k) {
@@ -111,7 +111,6 @@ class Stager {
     CHECK(storages_[storage].resident || buffer(storages_[storage]).home > options_.tier,
           buffer(storages_[storage]).name + ": home above a tier that uses it");
     storages_[storage].uses.push_back(static_cast<uint32_t>(uses_.size()));
-    storage_of_use_.push_back(storage);
     uses_.push_back({at, operand, o});
   }
 
@@ -171,13 +170,17 @@ class Stager {
         if (parent_[u] == u) add_load(intervals_[u], 1);
     }
     if (positions_ == 0) return std::nullopt;
-    const int64_t room = static_cast<int64_t>(options_.capacity) - static_cast<int64_t>(options_.base);
+    const auto most = static_cast<uint64_t>(load_.max(0, positions_ - 1));
+    if (options_.base + most <= options_.capacity) return std::nullopt;
+    return shortage(options_.base + most);
+  }
+  // Names the task at the position of the largest load, or the next one after it.
+  Shortage shortage(uint64_t bytes_needed) const {
     const int64_t most = load_.max(0, positions_ - 1);
-    if (most <= room) return std::nullopt;
     uint32_t at = 0;
     while (load_.max(at, at) < most) ++at;
     while (at + 1 < positions_ && body_.instructions[at].task == kNoTask) ++at;
-    return Shortage{options_.tier, body_.instructions[at].task, options_.base + static_cast<uint64_t>(most)};
+    return {options_.tier, body_.instructions[at].task, bytes_needed};
   }
   void join_resident(uint32_t s) {
     const std::vector<uint32_t>& uses = storages_[s].uses;
@@ -238,7 +241,6 @@ class Stager {
     return i;
   }
   void keep_gaps() {
-    singles_ = intervals_;
     for (Gap& gap : gaps_) gap.kept = join(gap);
   }
   bool join(const Gap& gap) {
@@ -263,26 +265,30 @@ class Stager {
 
   // 4. ---------------------------------------------------------------------------------------------------------------
   std::optional<Shortage> lay_out() {
-    for (;;) {
-      std::vector<uint32_t> roots;
-      std::vector<PackItem> items;
-      for (uint32_t u = 0; u < uses_.size(); ++u) {
-        if (parent_[u] != u) continue;
-        const Interval& i = intervals_[u];
-        roots.push_back(u);
-        items.push_back({i.start, i.end, bytes(storages_[i.storage], i.first, i.last)});
+    const bool least = !options_.keep && options_.lead == 0;
+    if (!least) {
+      for (;;) {
+        const std::vector<PackItem> items = pack_all(options_.capacity);
+        if (std::all_of(items.begin(), items.end(), [](const PackItem& i) { return i.placed; })) return std::nullopt;
+        if (!give_up_gaps(items) && !give_up_leads()) break;
       }
-      peak_ = pack(items, options_.base, options_.capacity);
-      bool all = true;
-      for (size_t k = 0; k < items.size(); ++k) {
-        intervals_[roots[k]].offset = items[k].offset;
-        all = all && items[k].placed;
-      }
-      if (all) return std::nullopt;
-      if (give_up_gaps(items)) continue;
-      if (give_up_leads()) continue;
-      return Shortage{options_.tier, kNoTask, options_.capacity + 1};
     }
+    pack_all(UINT64_MAX);
+    if (peak_ <= options_.capacity) return std::nullopt;
+    return shortage(peak_);
+  }
+  std::vector<PackItem> pack_all(uint64_t capacity) {
+    std::vector<uint32_t> roots;
+    std::vector<PackItem> items;
+    for (uint32_t u = 0; u < uses_.size(); ++u) {
+      if (parent_[u] != u) continue;
+      const Interval& i = intervals_[u];
+      roots.push_back(u);
+      items.push_back({i.start, i.end, bytes(storages_[i.storage], i.first, i.last)});
+    }
+    peak_ = pack(items, options_.base, capacity);
+    for (size_t k = 0; k < items.size(); ++k) intervals_[roots[k]].offset = items[k].offset;
+    return items;
   }
   // For every item without a place, gives up the longest kept gap that lives at the same time.
   bool give_up_gaps(const std::vector<PackItem>& items) {
@@ -489,7 +495,6 @@ class Stager {
   RangeLoad load_;
   std::vector<Storage> storages_;
   std::vector<Use> uses_;                    // in list order
-  std::vector<uint32_t> storage_of_use_;
   std::vector<Gap> gaps_;                    // by length
   std::vector<uint32_t> parent_;             // union-find over uses: uses of one allocation
   std::vector<Interval> intervals_, singles_;  // by root use; singles_: before any gap is kept

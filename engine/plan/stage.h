@@ -6,7 +6,8 @@
 //    something.
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory lasts
 //    (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
-// 4. Offsets: largest first, tightest hole. What does not fit gives up the longest kept gap in its way, then leads.
+// 4. Offsets: largest first, tightest hole. What does not fit gives up the longest kept gap in its way, then leads. What is
+//    left then is laid out without looking at the capacity, so that whether a tier can hold a body is monotone in it.
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li 1995), and
 //    never pass a fetch that is needed earlier.
 // 6. Emit: fetches in front of their position, stores behind the last write before anybody below or later reads.
@@ -23,6 +24,7 @@ struct StageOptions {
   uint64_t base = 0;      // permanent homes end here
   uint64_t capacity = 0;  // arena bytes
   uint32_t lead = 0;      // tasks
+  bool keep = true;       // false: no copy outlives its use; with lead 0 the least that the tier can do with
 };
 
 struct Shortage {          // why a tier cannot hold a body

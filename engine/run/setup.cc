@@ -71,20 +71,52 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   return r;
 }
 
+namespace {
+
+// "--gpu-mem 33554432 --host-mem 123456789": limits, not arenas, so that they can be pasted.
+std::string as_arguments(const Machine& machine, const std::vector<uint64_t>& arenas, const Budgets& budgets) {
+  std::string text;
+  for (size_t t = 0; t < arenas.size(); ++t)
+    text += (t ? " --" : "--") + budget_option(machine.tiers[t].name) + " " +
+            std::to_string(limit_for_arena(machine.tiers[t].name, arenas[t], arenas, budgets));
+  return text;
+}
+
+}  // namespace
+
+std::string budget_option(const std::string& tier) { return (tier == "device" ? "gpu" : tier) + "-mem"; }
+
+uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const std::vector<uint64_t>& arenas, const Budgets& budgets) {
+  if (tier != "host") return arena;
+  const bool has_files = budgets.limits.nvme.has_value();
+  return arena + budgets.runtime_reserve + (has_files ? checksum_table_bytes(arenas.back()) : 0);
+}
+
+Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets) {
+  const Machine& machine = request.machine;
+  const Tier& tier = machine.tiers[why.tier];
+  const std::string task = why.task.empty() ? "" : " (" + why.body + ", " + why.task + ")";
+  std::string remedy = "The least together: " + as_arguments(machine, why.least_together, budgets) + ".";
+  for (size_t t = 0; t < why.least.size(); ++t) {
+    if (!why.least[t] || *why.least[t] <= machine.tiers[t].capacity) continue;
+    std::vector<uint64_t> arenas;
+    for (const Tier& other : machine.tiers) arenas.push_back(other.capacity);
+    arenas[t] = *why.least[t];
+    remedy = "Give at least --" + budget_option(machine.tiers[t].name) + " " +
+             std::to_string(limit_for_arena(machine.tiers[t].name, arenas[t], arenas, budgets)) + ". " + remedy;
+  }
+  return Error(ExitCode::infeasible,
+               "The budgets cannot work: the " + tier.name + " arena needs " + std::to_string(why.bytes_needed) +
+                   " bytes for its largest task" + task + " and may have " + std::to_string(tier.capacity) + ".",
+               remedy);
+}
+
 Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets) {
   auto result = make_plan(request);
-  if (const auto* why = std::get_if<Infeasible>(&result)) {
-    const Tier& tier = request.machine.tiers[why->tier];
-    const std::string task = why->task.empty() ? "" : ", task " + why->task;
-    throw Error(ExitCode::infeasible,
-                "The plan does not fit: body " + why->body + task + " needs " + std::to_string(why->bytes_needed >> 20) +
-                    " MiB of " + tier.name + " memory, and its arena has " + std::to_string(why->capacity >> 20) + " MiB.",
-                "Give a larger budget, or a smaller --micro-batch or --seq.");
-  }
+  if (const auto* why = std::get_if<Infeasible>(&result)) throw infeasible_error(request, *why, budgets);
   Plan plan = std::move(std::get<Plan>(result));
   const std::vector<Violation> violations = verify(plan.program);
   CHECK(violations.empty(), describe(plan.program, violations.front()));
-  (void)budgets;
   return plan;
 }
 

@@ -9,6 +9,7 @@
 #include "engine/plan/plan.h"
 #include "engine/run/budgets.h"
 #include "engine/run/options.h"
+#include "engine/error.h"
 #include "gpu/device.h"
 #include "models/config.h"
 
@@ -31,7 +32,16 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets, const Device& device,
                          bool evaluate);
 
-// Plans and verifies. Throws Error(infeasible) that says which task needs what and the smallest budgets that work.
+// The option that bounds a tier, without dashes: "gpu-mem", "host-mem", "nvme-mem".
+std::string budget_option(const std::string& tier);
+
+// The limit to grant so that the tier's arena may hold `arena` bytes; the host's also holds the runtime reserve and the
+// checksums of the nvme arena (the last of `arenas`).
+uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const std::vector<uint64_t>& arenas, const Budgets& budgets);
+
+Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets);
+
+// Plans and verifies. Throws infeasible_error().
 Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets);
 
 }  // namespace sluice
