@@ -378,6 +378,24 @@ TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
   expect_bad_description(R"({"format": "sluice-machine-1", "name": "m", "pools": {"cores": 0}})", "pool cores is not");
 }
 
+// The example in the documentation is the built-in description.
+TEST(MachineRates, DocumentationShowsTheDefault) {
+  std::ifstream file("docs/machine.md");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  const size_t begin = text.find("```json\n");
+  ASSERT_NE(begin, std::string::npos) << "run the tests in the repository root";
+  text = text.substr(begin + 8, text.find("```", begin + 8) - begin - 8);
+  const MachineRates shown = parse_machine_rates(text, "docs/machine.md"), built_in = default_machine_rates();
+  EXPECT_EQ(shown.name, built_in.name);
+  const Program p = testing::random_program(1);
+  const std::vector<BodyId> sequence = {0, 1, 2, 3, 4};
+  EXPECT_EQ(simulate(p, shown, sequence).seconds, simulate(p, built_in, sequence).seconds);
+  EXPECT_EQ(shown.pools.size(), built_in.pools.size());
+  EXPECT_EQ(shown.drives[0].mixed, built_in.drives[0].mixed);
+  EXPECT_EQ(shown.lanes[0].flops_fp32, built_in.lanes[0].flops_fp32);
+  EXPECT_EQ(shown.lanes[0].flops_fp16, built_in.lanes[0].flops_fp16);
+}
+
 TEST(MachineRates, AreFoundByNameOrFile) {
   const MachineRates standard = find_machine_rates("cpu-2core");
   EXPECT_EQ(standard.name, "cpu-2core");
