@@ -186,8 +186,10 @@ class Stager {
     const std::vector<uint32_t>& uses = storages_[s].uses;
     if (uses.empty()) return;
     Interval& whole = intervals_[uses.front()];
-    whole.first = 0;
-    whole.last = buffer(storages_[s]).pieces();
+    for (const uint32_t u : uses) {  // pieces at the ends may never come here
+      whole.first = std::min(whole.first, uses_[u].o.first);
+      whole.last = std::max(whole.last, uses_[u].o.last);
+    }
     whole.end = uses_[uses.back()].at;
     whole.uses = uses;
     for (const uint32_t u : uses) parent_[u] = uses.front();
