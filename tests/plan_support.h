@@ -1,0 +1,296 @@
+// What the planner's tests share: small models (families, and hand-built graphs), random programs before tiers exist, random
+// machines and homes, and the least budgets that assemble accepts. Everything is a function of a seed.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "cpu_optim/optimizer.h"
+#include "engine/pack.h"
+#include "engine/plan/assemble.h"
+#include "engine/plan/lower.h"
+#include "gpu/machine.h"
+#include "models/config.h"
+#include "models/family.h"
+#include "models/segment_builder.h"
+
+namespace sluice::testing {
+
+using Random = std::mt19937_64;
+inline uint64_t pick(Random& random, uint64_t least, uint64_t most) { return least + random() % (most - least + 1); }
+inline bool chance(Random& random, uint64_t percent) { return random() % 100 < percent; }
+
+constexpr uint64_t kPlenty = uint64_t{1} << 44;        // bytes: more than any test program can use
+constexpr uint64_t kDirectAlignment = 4096;            // bytes: of transfers to files
+constexpr uint64_t kFileElements = uint64_t{512} << 10;  // of 16 bits fill the file tier's alignment of 1 MiB
+
+// Models that families do not make: branches, shared and frozen groups, layers of several segments.
+class GraphBuilder {
+ public:
+  // dense: norm, linear, GELU. gated: norm, SwiGLU. attention: norm, attention, residual. fork: two outputs, the first of
+  // which the segment itself uses too.
+  enum class Kind { dense, gated, attention, fork };
+
+  GraphBuilder(DType precision, int64_t micro_batch, int64_t sequence, int64_t width, int64_t vocabulary) : width_(width) {
+    model_.family = "graph";
+    model_.precision = precision;
+    model_.micro_batch = micro_batch;
+    model_.sequence = sequence;
+    model_.vocabulary = vocabulary;
+    tokens_ = add_token_input(model_, "tokens", ActivationSource::tokens);
+    labels_ = add_token_input(model_, "labels", ActivationSource::labels);
+  }
+
+  uint32_t group(Kind kind, const std::string& name, bool trainable = true) {
+    const int64_t c = width_;
+    std::vector<Parameter> all{norm_weight(name + ".norm", c)};
+    if (kind == Kind::dense) all.push_back(bias(name + ".norm_bias", c));
+    if (kind == Kind::dense) all.push_back(matrix(name + ".up", c, c));
+    if (kind == Kind::gated) all.push_back(matrix(name + ".gate", 2 * c, c));
+    if (kind == Kind::gated) all.push_back(matrix(name + ".up", 2 * c, c));
+    if (kind == Kind::gated) all.push_back(matrix(name + ".down", c, 2 * c));
+    if (kind == Kind::attention) all.push_back(matrix(name + ".qkv", c, 3 * c));
+    if (kind == Kind::fork) all.push_back(matrix(name + ".up", c, c));
+    if (kind == Kind::fork || kind == Kind::attention) all.push_back(matrix(name + ".out", c, c));
+    const uint32_t g = add_group(model_, name, std::move(all));
+    model_.groups[g].trainable = trainable;
+    return g;
+  }
+
+  uint32_t embed(bool trainable = true) {
+    const uint32_t g = add_group(model_, "table", {matrix("table.weight", model_.vocabulary, width_)});
+    model_.groups[g].trainable = trainable;
+    SegmentBuilder b(model_, "embedding");
+    b.bind(model_.groups[g], "table.");
+    b.output(b.op(OpKind::embedding, "x", {b.input_tokens("tokens")}, {b.weight("weight")}));
+    const uint32_t x = add_activation(model_, "embedding", width_);
+    add_layer(model_, "embedding", b.take(), {{}, {g}, {tokens_}, {x}});
+    return x;
+  }
+
+  // A layer of one segment; returns its outputs.
+  std::vector<uint32_t> apply(Kind kind, const std::string& layer, uint32_t x, uint32_t g) {
+    const auto [it, fresh] = templates_.try_emplace(kind, static_cast<uint32_t>(model_.segments.size()));
+    if (fresh) model_.segments.push_back(make(kind, model_.groups[g]));
+    std::vector<uint32_t> y{add_activation(model_, layer, width_)};
+    if (kind == Kind::fork) y.push_back(add_activation(model_, layer + ".second", width_));
+    model_.layers.push_back({layer, {{it->second, {g}, {x}, y}}});
+    return y;
+  }
+
+  uint32_t sum(const std::string& layer, uint32_t a, uint32_t b) {
+    const uint32_t y = add_activation(model_, layer, width_);
+    if (sum_ == kNone) {
+      SegmentBuilder s(model_, "sum");
+      const auto left = s.input("a", width_), right = s.input("b", width_);
+      s.output(s.op(OpKind::add, "y", {left, right}));
+      sum_ = static_cast<uint32_t>(model_.segments.size());
+      model_.segments.push_back(s.take());
+    }
+    model_.layers.push_back({layer, {{sum_, {}, {a, b}, {y}}}});
+    return y;
+  }
+
+  // The last layer's segments become the end of the layer before.
+  void join_last_layers() {
+    Layer last = std::move(model_.layers.back());
+    model_.layers.pop_back();
+    for (SegmentUse& use : last.segments) model_.layers.back().segments.push_back(std::move(use));
+  }
+
+  // Ends the model with the loss; the head's weight is the embedding's when it is tied.
+  Model head(uint32_t x, bool tied) {
+    const uint32_t g = tied ? 0 : add_group(model_, "head", {matrix("head.weight", model_.vocabulary, width_)});
+    SegmentBuilder b(model_, "head");
+    b.bind(model_.groups[g], tied ? "table." : "head.");
+    const auto in = b.input("x", width_), labels = b.input_tokens("labels");
+    b.op(OpKind::linear_cross_entropy, "loss", {in, labels}, {b.weight("weight")});
+    add_layer(model_, "head", b.take(), {{}, {g}, {x, labels_}, {}});
+    check_model(model_);
+    return std::move(model_);
+  }
+
+ private:
+  Segment make(Kind kind, const Group& g) {
+    constexpr const char* kNames[] = {"dense", "gated", "attention", "fork"};
+    SegmentBuilder b(model_, kNames[static_cast<int>(kind)]);
+    b.bind(g, g.name + ".");
+    const OpAttributes norm{.epsilon = 1e-5};
+    const auto x = b.input("x", width_);
+    if (kind == Kind::dense) {
+      const auto h = b.op(OpKind::layer_norm, "h", {x}, {b.weight("norm"), b.weight("norm_bias")}, norm);
+      b.output(b.op(OpKind::gelu, "y", {b.op(OpKind::linear, "up", {h}, {b.weight("up")})}));
+      return b.take();
+    }
+    const auto h = b.op(OpKind::rms_norm, "h", {x}, {b.weight("norm")}, norm);
+    if (kind == Kind::gated) {
+      const OpAttributes out_in{.weight_out_in = true};
+      const auto gate = b.op(OpKind::linear, "gate", {h}, {b.weight("gate")}, out_in);
+      const auto up = b.op(OpKind::linear, "up", {h}, {b.weight("up")}, out_in);
+      b.output(b.op(OpKind::linear, "y", {b.op(OpKind::swiglu, "s", {gate, up})}, {b.weight("down")}, out_in));
+    } else if (kind == Kind::attention) {
+      const OpAttributes heads{.sequence = model_.sequence, .heads = 2, .kv_heads = 2, .head_size = width_ / 2};
+      const auto o = b.op(OpKind::attention, "o", {b.op(OpKind::linear, "qkv", {h}, {b.weight("qkv")})}, {}, heads);
+      b.output(b.op(OpKind::add, "y", {x, b.op(OpKind::linear, "out", {o}, {b.weight("out")})}));
+    } else {
+      const auto first = b.op(OpKind::linear, "first", {h}, {b.weight("up")});
+      b.output(first);
+      b.output(b.op(OpKind::linear, "second", {b.op(OpKind::gelu, "g", {first})}, {b.weight("out")}));
+    }
+    return b.take();
+  }
+
+  Model model_;
+  int64_t width_;
+  uint32_t tokens_ = 0, labels_ = 0, sum_ = kNone;
+  std::map<Kind, uint32_t> templates_;
+};
+
+struct ModelSizes {
+  DType precision = DType::bf16;
+  int64_t micro_batch = 1, sequence = 4, width = 16;
+};
+
+// A random graph in which every activation reaches the loss. Groups are shared or frozen now and then.
+inline Model random_graph(Random& random, const ModelSizes& sizes) {
+  using Kind = GraphBuilder::Kind;
+  GraphBuilder b(sizes.precision, sizes.micro_batch, sizes.sequence, sizes.width, static_cast<int64_t>(pick(random, 5, 90)));
+  std::vector<uint32_t> open{b.embed(chance(random, 85))};  // activations that nobody reads yet
+  std::vector<std::pair<Kind, uint32_t>> groups;
+  const uint64_t layers = pick(random, 1, 6);
+  for (uint64_t l = 0; l < layers; ++l) {
+    const std::string name = "l" + std::to_string(l);
+    Kind kind = static_cast<Kind>(pick(random, 0, 3));
+    uint32_t g = 0;
+    if (!groups.empty() && chance(random, 25)) {
+      std::tie(kind, g) = groups[random() % groups.size()];
+    } else {
+      g = b.group(kind, "g" + std::to_string(l), chance(random, 80));
+      groups.emplace_back(kind, g);
+    }
+    const size_t at = random() % open.size();
+    const uint32_t x = open[at];
+    if (chance(random, 70)) open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));  // else a later one reads it too
+    for (const uint32_t y : b.apply(kind, name, x, g)) open.push_back(y);
+    if (l > 0 && chance(random, 30)) b.join_last_layers();
+  }
+  for (uint32_t k = 0; open.size() > 1; ++k) {
+    const uint32_t y = b.sum("sum" + std::to_string(k), open[open.size() - 2], open.back());
+    open.resize(open.size() - 2);
+    open.insert(open.begin(), y);
+  }
+  return b.head(open.front(), chance(random, 40));
+}
+
+inline Model random_family_model(Random& random, const ModelSizes& sizes) {
+  const auto number = [&](uint64_t least, uint64_t most) { return std::to_string(pick(random, least, most)); };
+  const std::string width = std::to_string(sizes.width), vocabulary = number(5, 90), layers = number(1, 4);
+  const std::string common = "layers=" + layers + ",width=" + width + ",vocab=" + vocabulary + ",context=16";
+  const std::string tied = chance(random, 50) ? ",tied=true" : ",tied=false";
+  const std::string name = chance(random, 50) ? "gpt2:heads=2," + common : "llama:heads=4,kv_heads=2,ffn=24," + common + tied;
+  return build_model(config_from_name(name), sizes.precision, sizes.micro_batch, sizes.sequence);
+}
+
+inline uint64_t no_workspace(const OpShapes&, Pass) { return 0; }
+// Sizes as devices have them: some ops need scratch space, more in backward.
+inline uint64_t some_workspace(const OpShapes& s, Pass pass) {
+  const auto elements = static_cast<uint64_t>(element_count(s.inputs[0]));
+  return s.kind == OpKind::add || s.kind == OpKind::gelu ? 0 : elements * (pass == Pass::forward ? 4 : 12);
+}
+
+// A model lowered to tasks, on a machine without limits, with homes and leads chosen.
+struct Case {
+  Model model;
+  LowerOptions options;
+  Lowering lowering;
+  Program program;
+  Arrangement arrangement;
+
+  uint32_t use_count() const { return static_cast<uint32_t>(lowering.uses.size()); }
+};
+
+inline void lower_case(Case& c, const Machine& machine) {
+  c.program = {};
+  c.program.machine = machine;
+  c.lowering = lower(c.model, c.options, c.program);
+}
+
+// Weights, gradients and state at random in `allowed` tiers.
+inline std::vector<TierId> random_homes(Random& random, const Program& p, const std::vector<TierId>& allowed) {
+  std::vector<TierId> homes;
+  for (size_t i = 0; i < p.buffers.size(); ++i) homes.push_back(allowed[random() % allowed.size()]);
+  return homes;
+}
+
+enum class Tiers { host, host_nvme, device_host, device_host_nvme };
+inline Machine machine_of(Tiers tiers) {
+  TierCapacities c;
+  c.host = kPlenty;
+  if (tiers == Tiers::device_host || tiers == Tiers::device_host_nvme) c.device = kPlenty;
+  if (tiers == Tiers::host_nvme || tiers == Tiers::device_host_nvme) c.nvme = kPlenty;
+  return cpu_machine(c);
+}
+
+inline LowerOptions random_lower_options(Random& random, const Model& model) {
+  LowerOptions o;
+  o.batch = model.micro_batch * static_cast<int64_t>(pick(random, 1, 4));
+  o.update_waits_for_norm = model.precision == DType::f16 || chance(random, 60);
+  o.evaluate = chance(random, 50);
+  uint64_t uses = 0;
+  for (const Layer& layer : model.layers) uses += layer.segments.size();
+  const uint64_t percent = chance(random, 30) ? 0 : chance(random, 30) ? 100 : 50;
+  for (uint64_t u = 0; u < uses; ++u) o.recompute.push_back(chance(random, percent));
+  o.order = chance(random, 30) ? LoopOrder::slice_major : LoopOrder::layer_major;
+  o.optimizer = {model.precision == DType::f32 ? 2u : 3u, state_plane_stride};
+  o.workspace_bytes = chance(random, 50) ? some_workspace : no_workspace;
+  return o;
+}
+
+inline Case random_case(uint64_t seed) {
+  Random random(seed);
+  constexpr DType kPrecisions[] = {DType::bf16, DType::f16, DType::f32};
+  const bool coarse = chance(random, 30);
+  ModelSizes sizes{kPrecisions[random() % 3], static_cast<int64_t>(pick(random, 1, 3)),
+                   static_cast<int64_t>(pick(random, 1, 9)), static_cast<int64_t>((coarse ? 128 : 8) * pick(random, 1, 8))};
+  Case c;
+  c.model = chance(random, 60) ? random_graph(random, sizes) : random_family_model(random, sizes);
+  c.options = random_lower_options(random, c.model);
+  Machine machine = machine_of(static_cast<Tiers>(random() % 4));
+  // Pieces in files begin at multiples of the file tier's alignment, so small shards need a file tier that allows them.
+  if (!coarse && machine.tiers.back().file) machine.tiers.back().alignment = kDirectAlignment;
+  c.options.shard_elements = (coarse ? kFileElements : kGroupPadding) * pick(random, 1, coarse ? 2 : 8);
+  lower_case(c, machine);
+  std::vector<TierId> allowed;
+  for (TierId t = lowest_memory_tier(c.program.machine); t <= lowest_tier(c.program.machine); ++t) allowed.push_back(t);
+  c.arrangement.homes = random_homes(random, c.program, allowed);
+  for (size_t t = 0; t < c.program.machine.tiers.size(); ++t)
+    c.arrangement.leads.push_back(static_cast<uint32_t>(pick(random, 0, 6)));
+  return c;
+}
+
+inline void set_capacity(Case& c, TierId tier, uint64_t bytes) { c.program.machine.tiers[tier].capacity = bytes; }
+inline uint64_t capacity(const Case& c, TierId tier) { return c.program.machine.tiers[tier].capacity; }
+
+// The least capacity of a tier that assemble accepts with the other tiers as they are, by bisection over multiples of the
+// tier's alignment; it must accept what the tier has. Sets that capacity and assembles with it.
+inline uint64_t shrink(Case& c, TierId tier) {
+  const uint64_t step = placement_alignment(c.program.machine, tier);
+  EXPECT_FALSE(assemble(c.program, c.arrangement).has_value());
+  uint64_t fits = round_up(c.program.arena_bytes[tier], step) / step, fails = 0;
+  while (fits - fails > 1) {
+    const uint64_t middle = fails + (fits - fails) / 2;
+    set_capacity(c, tier, middle * step);
+    (assemble(c.program, c.arrangement) ? fails : fits) = middle;
+  }
+  set_capacity(c, tier, fits * step);
+  EXPECT_FALSE(assemble(c.program, c.arrangement).has_value());
+  return fits * step;
+}
+
+}  // namespace sluice::testing
