@@ -17,26 +17,27 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kDefaultName = "cpu-2core";
-// Measured on two Zen 4 cores: large matrix products through tiles 190 GFLOP/s in fp32 and 428 in bf16 (400 leaves room for
-// smaller ones); AdamW 2.2 G parameters/s at 28 bytes = 60 GB/s, which is taken for the memory's rate; XXH3 22 GB/s a core;
-// disk 2 GB/s reading, 3.4 writing, 1.9 both together; a thread copies 10 GB/s, which is 20 GB/s of traffic.
+// Measured on two Zen 4 cores: large matrix products through tiles 190 GFLOP/s in fp32 and 428 in bf16 (400
+// leaves room for smaller ones); AdamW 2.2 G parameters/s at 28 bytes = 60 GB/s, which is taken for the
+// memory's rate; XXH3 22 GB/s a core; disk 2 GB/s reading, 3.4 writing, 1.9 both together; a thread copies 10
+// GB/s, which is 20 GB/s of traffic.
 constexpr const char* kDefaultJson = R"({
   "format": "sluice-machine-1",
   "name": "cpu-2core",
   "pools": {"cores": 2, "memory": 60e9},
   "drives": [{"tier": "nvme", "read": 2.0e9, "write": 3.4e9, "mixed": 1.9e9}],
   "lanes": [
-    {"lane": "compute", "flops_per_second": {"fp32": 190e9, "bf16": 400e9, "fp16": 180e9}, "bytes_per_second": 40e9,
-     "overhead_seconds": 2e-5, "occupies": {"cores": 2}, "per_byte": {"memory": 1}},
+    {"lane": "compute", "flops_per_second": {"fp32": 190e9, "bf16": 400e9, "fp16": 180e9},
+     "bytes_per_second": 40e9, "overhead_seconds": 2e-5, "occupies": {"cores": 2}, "per_byte": {"memory": 1}},
     {"lane": "optimizer", "bytes_per_second": 60e9, "overhead_seconds": 1e-5, "occupies": {"cores": 2},
      "per_byte": {"memory": 1}},
     {"lane": "nvme_write", "bytes_per_second": 2e9, "overhead_seconds": 1e-3, "per_byte": {"memory": 2}}
   ],
   "links": [
-    {"from": "host", "to": "device", "bytes_per_second": 10e9, "latency_seconds": 5e-6, "occupies": {"cores": 1},
-     "per_byte": {"memory": 2}},
-    {"from": "device", "to": "host", "bytes_per_second": 10e9, "latency_seconds": 5e-6, "occupies": {"cores": 1},
-     "per_byte": {"memory": 2}},
+    {"from": "host", "to": "device", "bytes_per_second": 10e9, "latency_seconds": 5e-6,
+     "occupies": {"cores": 1}, "per_byte": {"memory": 2}},
+    {"from": "device", "to": "host", "bytes_per_second": 10e9, "latency_seconds": 5e-6,
+     "occupies": {"cores": 1}, "per_byte": {"memory": 2}},
     {"from": "nvme", "to": "host", "latency_seconds": 2e-4, "per_byte": {"memory": 2, "cores": 4.5e-11}},
     {"from": "host", "to": "nvme", "latency_seconds": 2e-4, "per_byte": {"memory": 2, "cores": 4.5e-11}}
   ]
@@ -60,7 +61,8 @@ class Reader {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ExitCode::malformed_file, fmt::format("The machine description {} cannot be used: {}.", source_, what),
+    throw Error(ExitCode::malformed_file,
+                fmt::format("The machine description {} cannot be used: {}.", source_, what),
                 "Compare it with docs/machine.md.");
   }
 
@@ -122,7 +124,8 @@ class Reader {
     for (const auto& [name, amount] : row[key].items()) {
       uint32_t pool = 0;
       while (pool < rates_.pools.size() && rates_.pools[pool].name != name) ++pool;
-      if (pool == rates_.pools.size()) fail(fmt::format("{} of {} names the unknown pool {}", key, where, printable(name)));
+      if (pool == rates_.pools.size())
+        fail(fmt::format("{} of {} names the unknown pool {}", key, where, printable(name)));
       uses.push_back({pool, positive(amount, fmt::format("{} of {}", key, where))});
     }
     return uses;
@@ -136,7 +139,8 @@ class Reader {
     const std::string tier = string(row, "tier", "a drive"), where = "the drive of " + printable(tier);
     for (const char* key : {"read", "write", "mixed"})
       if (!row.contains(key)) fail(fmt::format("{} has no {}", where, key));
-    rates_.drives.push_back({tier, rate(row, "read", where, 0), rate(row, "write", where, 0), rate(row, "mixed", where, 0)});
+    rates_.drives.push_back(
+        {tier, rate(row, "read", where, 0), rate(row, "write", where, 0), rate(row, "mixed", where, 0)});
   }
 
   void read_lane(const Json& row) {
@@ -191,8 +195,9 @@ MachineRates find_machine_rates(const std::string& name_or_file) {
   std::ifstream file(name_or_file, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file)
-    throw Error(ExitCode::usage, "There is no machine description " + printable(name_or_file) + ".",
-                fmt::format("Give the name {} or a readable JSON file as docs/machine.md describes.", kDefaultName));
+    throw Error(
+        ExitCode::usage, "There is no machine description " + printable(name_or_file) + ".",
+        fmt::format("Give the name {} or a readable JSON file as docs/machine.md describes.", kDefaultName));
   return parse_machine_rates(text, name_or_file);
 }
 

@@ -1,7 +1,9 @@
-// A machine description: how fast the lanes and links of a machine are, and what they share. docs/machine.md has the JSON.
+// A machine description: how fast the lanes and links of a machine are, and what they share. docs/machine.md
+// has the JSON.
 //
-// Rows are matched to a program's tables by name. Pools are shared resources with a capacity in units a second (processor
-// cores, memory traffic in bytes); every task or copy takes from them while it runs. Read by the simulator; plain data.
+// Rows are matched to a program's tables by name. Pools are shared resources with a capacity in units a
+// second (processor cores, memory traffic in bytes); every task or copy takes from them while it runs. Read
+// by the simulator; plain data.
 #pragma once
 
 #include <limits>
@@ -16,36 +18,37 @@ constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
 struct PoolRate {
   std::string name;
-  double capacity = 0;         // units a second
+  double capacity = 0;  // units a second
 };
 
 struct PoolUse {
-  uint32_t pool = 0;           // index into MachineRates::pools
+  uint32_t pool = 0;  // index into MachineRates::pools
   double amount = 0;
 };
 
-// What one kind of work takes from pools: `occupies` units a second while it runs at full speed, however fast that is,
-// and `per_byte` units for every byte.
+// What one kind of work takes from pools: `occupies` units a second while it runs at full speed, however fast
+// that is, and `per_byte` units for every byte.
 struct Sharing {
   std::vector<PoolUse> occupies, per_byte;
 };
 
-struct LaneRates {             // tasks on a lane: seconds alone = overhead + max(flops / rate, bytes / rate, pools)
+struct LaneRates {  // tasks on a lane: seconds alone = overhead + max(flops / rate, bytes / rate, pools)
   std::string lane;
-  double flops_fp32 = kUnlimited, flops_bf16 = kUnlimited, flops_fp16 = kUnlimited;  // a second, by working precision
+  double flops_fp32 = kUnlimited, flops_bf16 = kUnlimited,
+         flops_fp16 = kUnlimited;  // a second, by working precision
   double bytes_per_second = kUnlimited;
   double overhead_seconds = 0;
   Sharing sharing;
 };
 
-struct LinkRates {             // copies between two tiers
+struct LinkRates {  // copies between two tiers
   std::string from, to;
   double bytes_per_second = kUnlimited;
   double latency_seconds = 0;
   Sharing sharing;
 };
 
-struct DriveRates {            // one directory of a file tier; bytes are spread evenly over a tier's drives
+struct DriveRates {  // one directory of a file tier; bytes are spread evenly over a tier's drives
   std::string tier;
   double read = 0, write = 0;  // bytes a second, alone
   double mixed = 0;            // bytes a second of reads and writes together while both are under way
@@ -63,7 +66,8 @@ struct MachineRates {
 // Parses JSON text; `source` names it in messages. Throws Error(malformed_file) with what is wrong.
 MachineRates parse_machine_rates(const std::string& json, const std::string& source);
 
-// Built-in descriptions by name, else a file. Throws Error: usage for an unknown name, malformed_file for a bad file.
+// Built-in descriptions by name, else a file. Throws Error: usage for an unknown name, malformed_file for a
+// bad file.
 MachineRates find_machine_rates(const std::string& name_or_file);
 
 // A two-core processor with AVX-512 and a virtual disk, as measured in this project's design notes.

@@ -1,15 +1,18 @@
 // The model:
-// 1. An instruction starts when the one before on its lane has completed (on an overlapping lane: started), its waits are
-//    met, and all bodies before the last have completed.
-// 2. First its fixed seconds pass (a task's overhead, a link's latency), without taking from any pool. Then its work flows.
-//    Alone it would take T = max over its limits: flops and bytes at the lane's rates, bytes at the link's and drives'
-//    rates, what it needs of each pool at the pool's capacity. Alone it takes the fraction need / (T * capacity) of a pool.
-// 3. An overlapping lane moves the bytes of one instruction at a time, in order; only fixed seconds overlap with what is
-//    before. So completions are in order and a drive's rate is never divided among the requests of one lane.
-// 4. Whatever flows at a moment flows at a share x <= 1 of its speed alone. All shares rise together; when a pool is full,
-//    its users stay at that share and the others go on (progressive filling, Bertsekas & Gallager, Data Networks, 6.5.2).
-// 5. A drive has a pool for reads and one for writes. While both flow, their capacities shrink: each gets half of the mixed
-//    rate, and what one cannot use by its rate alone goes to the other.
+// 1. An instruction starts when the one before on its lane has completed (on an overlapping lane: started),
+//    its waits are met, and all bodies before the last have completed.
+// 2. First its fixed seconds pass (a task's overhead, a link's latency), without taking from any pool. Then
+//    its work flows. Alone it would take T = max over its limits: flops and bytes at the lane's rates, bytes
+//    at the link's and drives' rates, what it needs of each pool at the pool's capacity. Alone it takes the
+//    fraction need / (T * capacity) of a pool.
+// 3. An overlapping lane moves the bytes of one instruction at a time, in order; only fixed seconds overlap
+//    with what is before. So completions are in order and a drive's rate is never divided among the requests
+//    of one lane.
+// 4. Whatever flows at a moment flows at a share x <= 1 of its speed alone. All shares rise together; when a
+//    pool is full, its users stay at that share and the others go on (progressive filling, Bertsekas &
+//    Gallager, Data Networks, 6.5.2).
+// 5. A drive has a pool for reads and one for writes. While both flow, their capacities shrink: each gets
+//    half of the mixed rate, and what one cannot use by its rate alone goes to the other.
 // 6. Time jumps to the next moment at which fixed seconds have passed or work is done.
 #include "engine/simulate.h"
 
@@ -26,23 +29,23 @@ namespace {
 
 struct Use {
   uint32_t pool;
-  double fraction;                // of the pool's capacity when running alone
+  double fraction;  // of the pool's capacity when running alone
 };
 
-struct Job {                      // one instruction, compiled
-  double fixed = 0, alone = 0;    // seconds
+struct Job {                    // one instruction, compiled
+  double fixed = 0, alone = 0;  // seconds
   uint32_t first_use = 0, last_use = 0;
 };
 
 struct CompiledBody {
-  std::vector<Job> jobs;                       // by instruction
+  std::vector<Job> jobs;  // by instruction
   std::vector<Use> uses;
   std::vector<std::vector<uint32_t>> by_lane;  // instructions
 };
 
 struct Drive {
   uint32_t read_pool, write_pool;
-  double read_share, write_share; // of the rates alone, while both flow
+  double read_share, write_share;  // of the rates alone, while both flow
 };
 
 // Looks everything up by name once, so that the run below works on indices.
@@ -78,7 +81,8 @@ class Compiler {
       const Instruction& instruction = body.instructions[i];
       out.by_lane[instruction.lane].push_back(i);
       needs_.clear();
-      Job job = instruction.task == kNoTask ? copy(instruction) : task(instruction, body.tasks[instruction.task]);
+      Job job =
+          instruction.task == kNoTask ? copy(instruction) : task(instruction, body.tasks[instruction.task]);
       for (const Need& n : needs_) job.alone = std::max(job.alone, n.seconds);
       job.first_use = static_cast<uint32_t>(out.uses.size());
       add_uses(job.alone, out.uses);
@@ -108,9 +112,10 @@ class Compiler {
     return nullptr;
   }
   [[noreturn]] void lacks(const std::string& what) const {
-    throw Error(ExitCode::usage,
-                fmt::format("Machine description {} has no rates for {}.", printable(rates_.name), printable(what)),
-                "Add them as docs/machine.md describes.");
+    throw Error(
+        ExitCode::usage,
+        fmt::format("Machine description {} has no rates for {}.", printable(rates_.name), printable(what)),
+        "Add them as docs/machine.md describes.");
   }
 
   double flops_per_second(const LaneRates& lane) const {
@@ -126,7 +131,8 @@ class Compiler {
     if (lane == nullptr) lacks("tasks on lane " + program_.machine.lanes[instruction.lane].name);
     const auto bytes = static_cast<double>(task.bytes);
     add_needs(lane->sharing, bytes);
-    return {lane->overhead_seconds, std::max(task.flops / flops_per_second(*lane), bytes / lane->bytes_per_second)};
+    return {lane->overhead_seconds,
+            std::max(task.flops / flops_per_second(*lane), bytes / lane->bytes_per_second)};
   }
 
   Job copy(const Instruction& instruction) {
@@ -146,7 +152,8 @@ class Compiler {
   void add_drive_need(uint32_t pool, double bytes) { needs_.push_back({pool, bytes / capacities_[pool]}); }
 
   void add_needs(const Sharing& sharing, double bytes) {
-    for (const PoolUse& u : sharing.per_byte) needs_.push_back({u.pool, bytes * u.amount / capacities_[u.pool]});
+    for (const PoolUse& u : sharing.per_byte)
+      needs_.push_back({u.pool, bytes * u.amount / capacities_[u.pool]});
     occupies_ = &sharing.occupies;
   }
 
@@ -154,7 +161,8 @@ class Compiler {
     if (alone <= 0) return;
     const auto begin = static_cast<std::ptrdiff_t>(uses.size());
     const auto add = [&](uint32_t pool, double fraction) {
-      const auto at = std::find_if(uses.begin() + begin, uses.end(), [&](const Use& u) { return u.pool == pool; });
+      const auto at =
+          std::find_if(uses.begin() + begin, uses.end(), [&](const Use& u) { return u.pool == pool; });
       if (at != uses.end()) at->fraction = std::min(1.0, at->fraction + fraction);
       else uses.push_back({pool, std::min(1.0, fraction)});
     };
@@ -164,7 +172,7 @@ class Compiler {
 
   const Program& program_;
   const MachineRates& rates_;
-  std::vector<double> capacities_;                  // pools of the description, then two a drive
+  std::vector<double> capacities_;  // pools of the description, then two a drive
   std::vector<Drive> drives_;
   std::vector<const LaneRates*> lane_rates_;        // by lane
   std::vector<const LinkRates*> link_rates_;        // by from, to
@@ -181,20 +189,20 @@ struct Started {
 struct LaneState {
   uint32_t position = 0, index = 0;  // next to start: position in the sequence, index on the lane
   uint64_t completed = 0;
-  LaneId blocked_lane = 0;           // the next cannot start before blocked_lane has completed blocked_count
+  LaneId blocked_lane = 0;  // the next cannot start before blocked_lane has completed blocked_count
   uint64_t blocked_count = 0;
-  std::vector<Started> queue;        // started and not completed, from `head`
+  std::vector<Started> queue;  // started and not completed, from `head`
   size_t head = 0;
-  double ready = 0, left = 0;        // of the queue's head: end of its fixed seconds; seconds alone that are left
-  const Job* job = nullptr;          // of the queue's head; nullptr: nothing started
+  double ready = 0, left = 0;  // of the queue's head: end of its fixed seconds; seconds alone that are left
+  const Job* job = nullptr;    // of the queue's head; nullptr: nothing started
   bool flows = false;
   double share = 0, busy_until = 0;
 };
 
 class Run {
  public:
-  Run(const Program& program, const std::vector<CompiledBody>& bodies, size_t pools, const std::vector<Drive>& drives,
-      std::span<const BodyId> sequence, bool with_times)
+  Run(const Program& program, const std::vector<CompiledBody>& bodies, size_t pools,
+      const std::vector<Drive>& drives, std::span<const BodyId> sequence, bool with_times)
       : program_(program), bodies_(bodies), drives_(drives), sequence_(sequence), with_times_(with_times),
         lanes_(program.machine.lanes.size()), demand_(pools), room_(pools) {
     result_.lane_busy.assign(lanes_.size(), 0);
@@ -222,8 +230,8 @@ class Run {
     }
     for (size_t l = 0; l < lanes_.size(); ++l)
       if (lanes_[l].completed != bases_.back()[l])
-        throw std::invalid_argument("the waits of the program form a circle: lane " + program_.machine.lanes[l].name +
-                                    " never ends");
+        throw std::invalid_argument("the waits of the program form a circle: lane " +
+                                    program_.machine.lanes[l].name + " never ends");
     result_.seconds = now_;
     return std::move(result_);
   }
@@ -233,7 +241,8 @@ class Run {
     const std::vector<BodyId>& all = program_.bodies[body].predecessors;
     const auto at = std::find(all.begin(), all.end(), before);
     if (at == all.end())
-      throw std::invalid_argument("body " + program_.bodies[body].name + " cannot follow " + program_.bodies[before].name);
+      throw std::invalid_argument("body " + program_.bodies[body].name + " cannot follow " +
+                                  program_.bodies[before].name);
     return static_cast<size_t>(at - all.begin());
   }
 
@@ -247,7 +256,8 @@ class Run {
     LaneState& lane = lanes_[l];
     if (lane.job != nullptr && !program_.machine.lanes[l].overlapping) return false;
     if (lanes_[lane.blocked_lane].completed < lane.blocked_count) return false;
-    while (lane.position < sequence_.size() && lane.index == bodies_[sequence_[lane.position]].by_lane[l].size()) {
+    while (lane.position < sequence_.size() &&
+           lane.index == bodies_[sequence_[lane.position]].by_lane[l].size()) {
       ++lane.position;
       lane.index = 0;
     }
@@ -385,9 +395,10 @@ class Run {
   const std::span<const BodyId> sequence_;
   const bool with_times_;
   std::vector<LaneState> lanes_;
-  std::vector<std::vector<uint64_t>> bases_;  // by position (and one more) and lane: instructions of the bodies before
-  std::vector<size_t> before_;                // by position: index of the body before among the predecessors
-  std::vector<double> demand_, room_;         // by pool
+  // By position (and one more) and lane: instructions of the bodies before.
+  std::vector<std::vector<uint64_t>> bases_;
+  std::vector<size_t> before_;  // by position: index of the body before among the predecessors
+  std::vector<double> demand_, room_;  // by pool
   std::vector<LaneState*> rising_;
   double now_ = 0;
   bool changed_ = false;
@@ -422,7 +433,8 @@ SimulationResult simulate(const Program& program, const MachineRates& rates, std
   return Simulator(program, rates, sequence).run(sequence, with_times);
 }
 
-double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm, uint32_t more) {
+double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm,
+                           uint32_t more) {
   CHECK(warm > 0 && more > 0, "a steady step needs a run before and a run after");
   const std::vector<BodyId> sequence(warm + more, step);
   const Simulator simulator(program, rates, sequence);

@@ -1,9 +1,9 @@
 // Predicts how long a sequence of bodies takes on a machine, from the program and a machine description.
 //
-// Lanes, waits and the run-ahead rule are exact; work is a fluid that flows through shared pools. simulate.cc states the
-// model in numbered steps. Called in the planner's search and for predictions in reports; any thread; no state.
-// Throws Error(usage) if the description lacks a lane or link of the program, std::invalid_argument if the sequence is not
-// legal or never ends.
+// Lanes, waits and the run-ahead rule are exact; work is a fluid that flows through shared pools.
+// simulate.cc states the model in numbered steps. Called in the planner's search and for predictions in
+// reports; any thread; no state. Throws Error(usage) if the description lacks a lane or link of the program,
+// std::invalid_argument if the sequence is not legal or never ends.
 #pragma once
 
 #include <span>
@@ -15,20 +15,21 @@
 namespace sluice {
 
 struct InstructionTime {
-  double begin = 0, end = 0;       // seconds; begin: allowed to start, on its lane and by its waits
+  double begin = 0, end = 0;  // seconds; begin: allowed to start, on its lane and by its waits
 };
 
 struct SimulationResult {
-  double seconds = 0;              // until the last instruction has completed
-  std::vector<double> lane_busy;   // seconds in which the lane executes at least one instruction, by lane
-  std::vector<std::vector<InstructionTime>> times;  // by position in the sequence and instruction; only if asked for
+  double seconds = 0;             // until the last instruction has completed
+  std::vector<double> lane_busy;  // seconds in which the lane executes at least one instruction, by lane
+  std::vector<std::vector<InstructionTime>>
+      times;  // by position in the sequence and instruction; only if asked for
 };
 
 SimulationResult simulate(const Program& program, const MachineRates& rates, std::span<const BodyId> sequence,
                           bool with_times = false);
 
-// Seconds that one more `step` takes: (time of warm + more bodies - time of warm bodies) / more. The step must be its own
-// predecessor; warm and more at least 1. Ends of runs cancel once the steps repeat.
+// Seconds that one more `step` takes: (time of warm + more bodies - time of warm bodies) / more. The step
+// must be its own predecessor; warm and more at least 1. Ends of runs cancel once the steps repeat.
 double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm = 1,
                            uint32_t more = 1);
 

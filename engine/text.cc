@@ -13,14 +13,15 @@
 namespace sluice {
 
 const char* task_kind_name(TaskKind kind) {
-  constexpr const char* kNames[kTaskKinds] = {"forward", "backward", "round", "norm",
-                                              "set_scalars", "optimize", "load", "save"};
+  constexpr const char* kNames[kTaskKinds] = {"forward",     "backward", "round", "norm",
+                                              "set_scalars", "optimize", "load",  "save"};
   const auto index = static_cast<size_t>(kind);
   return index < kTaskKinds ? kNames[index] : "unknown";
 }
 
 const char* buffer_class_name(BufferClass c) {
-  constexpr const char* kNames[kBufferClasses] = {"weights", "gradients", "state", "activations", "workspace", "scalars"};
+  constexpr const char* kNames[kBufferClasses] = {"weights",     "gradients", "state",
+                                                  "activations", "workspace", "scalars"};
   const auto index = static_cast<size_t>(c);
   return index < kBufferClasses ? kNames[index] : "unknown";
 }
@@ -31,8 +32,8 @@ std::string encode(std::string_view name) {
   if (name.empty()) return "%";
   std::string out;
   for (const char c : name) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-                       c == '.' || c == '-';
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '_' || c == '.' || c == '-';
     if (plain) out += c;
     else out += fmt::format("%{:02X}", static_cast<unsigned char>(c));
   }
@@ -97,8 +98,10 @@ class Printer {
 
   void print_machine() {
     for (const Tier& t : program_.machine.tiers)
-      print("tier {} capacity {} alignment {}{}\n", encode(t.name), t.capacity, t.alignment, t.file ? " file" : "");
-    for (const Lane& l : program_.machine.lanes) print("lane {}{}\n", encode(l.name), l.overlapping ? " overlapping" : "");
+      print("tier {} capacity {} alignment {}{}\n", encode(t.name), t.capacity, t.alignment,
+            t.file ? " file" : "");
+    for (const Lane& l : program_.machine.lanes)
+      print("lane {}{}\n", encode(l.name), l.overlapping ? " overlapping" : "");
     for (const Link& l : program_.machine.links) {
       print("link {} {} {} alignment {}\n", tiers_[l.from], tiers_[l.to], lanes_[l.lane], l.alignment);
     }
@@ -108,8 +111,8 @@ class Printer {
 
   void print_buffer(const Buffer& b) {
     CHECK(b.cuts.size() > 1 && b.cuts.front() == 0, "buffer " + printable(b.name) + " has no pieces");
-    print("buffer {} {}{} home {}", encode(b.name), buffer_class_name(b.kind), b.permanent ? " permanent" : "",
-          tiers_[b.home]);
+    print("buffer {} {}{} home {}", encode(b.name), buffer_class_name(b.kind),
+          b.permanent ? " permanent" : "", tiers_[b.home]);
     if (b.permanent || b.home_offset != 0) print("+{}", b.home_offset);
     if (b.ring != kNoRing) print(" ring {}", rings_[b.ring]);
     if (b.slot_stride != 0) print(" stride {}", b.slot_stride);
@@ -126,7 +129,8 @@ class Printer {
   }
 
   void print_body(const Body& b) {
-    print("body {} {} -> {}", encode(b.name), kStateWords[static_cast<int>(b.start)], kStateWords[static_cast<int>(b.end)]);
+    print("body {} {} -> {}", encode(b.name), kStateWords[static_cast<int>(b.start)],
+          kStateWords[static_cast<int>(b.end)]);
     if (!b.advance.empty()) print(" advance");
     print_numbers(b.advance);
     if (!b.peak_bytes.empty()) print(" peak");
@@ -165,11 +169,13 @@ class Printer {
       print("copy ");
       print_operand(i.operands[0]);
       if (i.operands[1].version != i.operands[0].version) print(">{}", i.operands[1].version);
-      print(" {}+{} -> {}+{}", tiers_[i.places[0].tier], i.places[0].offset, tiers_[i.places[1].tier], i.places[1].offset);
+      print(" {}+{} -> {}+{}", tiers_[i.places[0].tier], i.places[0].offset, tiers_[i.places[1].tier],
+            i.places[1].offset);
       return;
     }
-    if (i.task < body.tasks.size() && std::equal(i.operands.begin(), i.operands.end(), body.tasks[i.task].operands.begin(),
-                                                 body.tasks[i.task].operands.end(), same)) {
+    if (i.task < body.tasks.size() &&
+        std::equal(i.operands.begin(), i.operands.end(), body.tasks[i.task].operands.begin(),
+                   body.tasks[i.task].operands.end(), same)) {
       print("run {}", i.task);
     } else {
       print("raw {}", i.task == kNoTask ? "-" : std::to_string(i.task));

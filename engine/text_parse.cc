@@ -1,5 +1,5 @@
-// Parses the text form of programs; text_words.h has the grammar. Every index in the result is in range (tiers, lanes,
-// links, units, rings, buffers, bodies, pieces); all else is the verifier's business.
+// Parses the text form of programs; text_words.h has the grammar. Every index in the result is in range
+// (tiers, lanes, links, units, rings, buffers, bodies, pieces); all else is the verifier's business.
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -27,7 +27,8 @@ template <typename Number>
 Number parse_number(std::string_view word) {
   Number value{};
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size()) fail(quoted(word) + " is not a number that fits here");
+  if (error != std::errc() || end != word.data() + word.size())
+    fail(quoted(word) + " is not a number that fits here");
   return value;
 }
 
@@ -50,7 +51,8 @@ std::string decode(std::string_view word) {
 }
 
 // The two halves around the last `separator`; `what` names the form for the message.
-std::pair<std::string_view, std::string_view> halves(std::string_view word, char separator, const char* what) {
+std::pair<std::string_view, std::string_view> halves(std::string_view word, char separator,
+                                                     const char* what) {
   const size_t at = word.rfind(separator);
   if (at == std::string_view::npos) fail(quoted(word) + " is not " + what);
   return {word.substr(0, at), word.substr(at + 1)};
@@ -81,7 +83,8 @@ class Names {
     }
     const auto it = index_.find(decode(word));
     if (it == index_.end()) fail(fmt::format("there is no {} {}", what_, quoted(word)));
-    if (it->second == kAmbiguous) fail(fmt::format("there are several {} rows {}; use #index", what_, quoted(word)));
+    if (it->second == kAmbiguous)
+      fail(fmt::format("there are several {} rows {}; use #index", what_, quoted(word)));
     return static_cast<Id>(it->second);
   }
 
@@ -111,8 +114,9 @@ class Row {
     return true;
   }
   void expect(std::string_view word) {
-    if (!accept(word)) fail(done() ? "the line ends before " + quoted(word)
-                                   : quoted(peek()) + " stands where " + quoted(word) + " is expected");
+    if (!accept(word))
+      fail(done() ? "the line ends before " + quoted(word)
+                  : quoted(peek()) + " stands where " + quoted(word) + " is expected");
   }
   template <typename Number>
   Number number() {
@@ -172,7 +176,8 @@ class Parser {
     else if (kind == "unit") parse_unit(row);
     else if (kind == "ring") parse_ring(row);
     else if (kind == "buffer") parse_buffer(row);
-    else if (kind == "arena") while (!row.done()) program_.arena_bytes.push_back(row.number<uint64_t>());
+    else if (kind == "arena")
+      while (!row.done()) program_.arena_bytes.push_back(row.number<uint64_t>());
     else if (kind == "body") parse_body(row);
     else fail(quoted(kind) + " is not a kind of row");
   }
@@ -316,7 +321,8 @@ class Parser {
     o.first = parse_number<uint32_t>(word.substr(0, colon));
     if (o.first >= count) fail(fmt::format("there is no piece {}, the buffer has {}", o.first, count));
     o.last = colon == std::string_view::npos ? o.first + 1 : parse_number<uint32_t>(word.substr(colon + 1));
-    if (o.last <= o.first || o.last > count) fail(fmt::format("pieces {} are not in a buffer of {}", quoted(word), count));
+    if (o.last <= o.first || o.last > count)
+      fail(fmt::format("pieces {} are not in a buffer of {}", quoted(word), count));
   }
   void parse_operands(Row& row, std::vector<Operand>& operands) const {
     while (!row.done()) {
@@ -334,7 +340,8 @@ class Parser {
   }
 
   void parse_task(Row& row) {
-    if (row.number<size_t>() != body_->tasks.size()) fail(fmt::format("task {} is expected", body_->tasks.size()));
+    if (row.number<size_t>() != body_->tasks.size())
+      fail(fmt::format("task {} is expected", body_->tasks.size()));
     Task t;
     t.kind = task_kind(row.next());
     const auto [subject, slice] = halves(row.next(), '/', "subject/slice");
@@ -373,7 +380,8 @@ class Parser {
     i.operands.push_back(parse_operand(word.substr(0, target), Access::read));
     i.operands.push_back(i.operands[0]);
     i.operands[1].access = Access::write;
-    if (target != std::string_view::npos) i.operands[1].version = parse_number<uint32_t>(word.substr(target + 1));
+    if (target != std::string_view::npos)
+      i.operands[1].version = parse_number<uint32_t>(word.substr(target + 1));
     i.places.push_back(parse_place(row.next()));
     row.expect("->");
     i.places.push_back(parse_place(row.next()));

@@ -1,4 +1,4 @@
-// Words of the program's text form, shared by printer and parser. The grammar, one row a line, tokens split by blanks:
+// Words of the program's text form, shared by printer and parser. One row a line, tokens split by blanks:
 //   sluice program 1
 //   tier NAME capacity BYTES alignment BYTES [file]
 //   lane NAME [overlapping]
@@ -7,15 +7,17 @@
 //   ring NAME
 //   buffer NAME CLASS [permanent] home TIER[+OFFSET] [ring RING] [stride BYTES] pieces BYTES[xCOUNT],...
 //   arena BYTES...
-//   body NAME START -> END [advance 0|1...] [peak BYTES...] [after BODY...]      all bodies before the first tasks row
-//   tasks BODY, then rows: NUMBER KIND SUBJECT/SLICE [recompute] flops F bytes BYTES {read|write|add OPERAND}...
-//   instructions BODY, then rows: NUMBER LANE:ORDINAL ACTION {after [BODY/]LANE:COUNT}...
-//     ACTION: copy OPERAND TIER+OFFSET -> TIER+OFFSET      a transfer; OPERAND ends in @VERSION or @VERSION>TARGET_VERSION
-//             run TASK [at TIER+OFFSET...]                 with the task's own operands
-//             raw TASK|- {read|write|add OPERAND}... [at TIER+OFFSET...]           anything else
+//   body NAME START -> END [advance 0|1...] [peak BYTES...] [after BODY...]  all before any tasks row
+//   tasks BODY, then rows:
+//     NUMBER KIND SUBJECT/SLICE [recompute] flops F bytes BYTES {read|write|add OPERAND}...
+//   instructions BODY, then rows:
+//     NUMBER LANE:ORDINAL ACTION {after [BODY/]LANE:COUNT}...
+//     ACTION: copy OPERAND[>TARGET_VERSION] TIER+OFFSET -> TIER+OFFSET            a transfer
+//             run TASK [at TIER+OFFSET...]                                        with the task's operands
+//             raw TASK|- {read|write|add OPERAND}... [at TIER+OFFSET...]          anything else
 //   OPERAND: BUFFER[~BACK][PIECES]@VERSION; PIECES: [first:last], [first], or nothing for all pieces
-// Names keep letters, digits and _ . -; other bytes are %XX; the empty name is %. A name that is not unique in its table is
-// referred to as #INDEX.
+// Names keep letters, digits and _ . -; other bytes are %XX; the empty name is %. A name that is not unique
+// in its table is referred to as #INDEX.
 #pragma once
 
 #include <cstddef>

@@ -29,13 +29,17 @@ namespace sluice {
 
 namespace {
 
-constexpr uint64_t kAddressLimit = uint64_t{1} << 62;  // sum of all arenas and rings, so that no sum below overflows
+constexpr uint64_t kAddressLimit = uint64_t{1}
+                                   << 62;  // sum of all arenas and rings, so that no sum below overflows
 
-bool in_bounds(uint64_t offset, uint64_t bytes, uint64_t limit) { return bytes <= limit && offset <= limit - bytes; }
+bool in_bounds(uint64_t offset, uint64_t bytes, uint64_t limit) {
+  return bytes <= limit && offset <= limit - bytes;
+}
 
 class Tables {
  public:
-  Tables(const Program& program, Report& report) : program_(program), machine_(program.machine), report_(report) {}
+  Tables(const Program& program, Report& report)
+      : program_(program), machine_(program.machine), report_(report) {}
 
   void check() {
     check_machine();
@@ -62,13 +66,13 @@ class Tables {
     for (const Link& l : machine_.links)
       require(std::has_single_bit(l.alignment), "a link has alignment {}", l.alignment);
     for (const Link& l : machine_.links)
-      require(l.from < tiers && l.to < tiers && l.lane < lanes, "a link names tiers {}, {} and lane {}", l.from, l.to,
-              l.lane);
+      require(l.from < tiers && l.to < tiers && l.lane < lanes, "a link names tiers {}, {} and lane {}",
+              l.from, l.to, l.lane);
     bool known[kTaskKinds] = {};
     for (const Unit& u : machine_.units) {
       const auto kind = static_cast<size_t>(u.kind);
-      require(kind < kTaskKinds && u.tier < tiers && u.lane < lanes, "a unit of kind {} names tier {} and lane {}", kind,
-              u.tier, u.lane);
+      require(kind < kTaskKinds && u.tier < tiers && u.lane < lanes,
+              "a unit of kind {} names tier {} and lane {}", kind, u.tier, u.lane);
       if (kind >= kTaskKinds) continue;
       require(!known[kind], "there are two units for {}", task_kind_name(u.kind));
       known[kind] = true;
@@ -88,9 +92,12 @@ class Tables {
 
   void check_arenas() {
     const size_t tiers = machine_.tiers.size();
-    require(program_.arena_bytes.size() == tiers, "there are {} arenas for {} tiers", program_.arena_bytes.size(), tiers);
+    require(program_.arena_bytes.size() == tiers, "there are {} arenas for {} tiers",
+            program_.arena_bytes.size(), tiers);
     uint64_t sum = 0;  // every summand is at most the limit
-    const auto add = [&](uint64_t bytes) { sum = std::min(kAddressLimit, sum + std::min(kAddressLimit, bytes)); };
+    const auto add = [&](uint64_t bytes) {
+      sum = std::min(kAddressLimit, sum + std::min(kAddressLimit, bytes));
+    };
     for (size_t t = 0; t < std::min(tiers, program_.arena_bytes.size()); ++t) {
       const Tier& tier = machine_.tiers[t];
       require(program_.arena_bytes[t] <= tier.capacity, "the arena of {} has {} bytes, its capacity is {}",
@@ -117,13 +124,15 @@ class Tables {
       const bool fits = stride <= arena && in_bounds(b.home_offset, (kRingSlots - 1) * stride, arena) &&
                         in_bounds(b.home_offset + (kRingSlots - 1) * stride, b.bytes(), arena);
       require(fits, "the home of buffer {} is not inside the arena", Name{b.name});
-      require(b.home_offset % alignment == 0 && stride % alignment == 0, "the home of buffer {} is not aligned",
-              Name{b.name});
+      require(b.home_offset % alignment == 0 && stride % alignment == 0,
+              "the home of buffer {} is not aligned", Name{b.name});
       for (uint64_t slot = 0; fits && slot < (is_ring(b) ? kRingSlots : 1); ++slot)
-        homes.push_back({b.home, b.home_offset + slot * stride, b.home_offset + slot * stride + b.bytes(), &b});
+        homes.push_back(
+            {b.home, b.home_offset + slot * stride, b.home_offset + slot * stride + b.bytes(), &b});
     }
-    std::sort(homes.begin(), homes.end(),
-              [](const Home& a, const Home& b) { return std::tie(a.tier, a.begin) < std::tie(b.tier, b.begin); });
+    std::sort(homes.begin(), homes.end(), [](const Home& a, const Home& b) {
+      return std::tie(a.tier, a.begin) < std::tie(b.tier, b.begin);
+    });
     for (size_t h = 1; h < homes.size(); ++h) {
       const Home &a = homes[h - 1], &b = homes[h];
       require(a.tier != b.tier || a.end <= b.begin, "the homes of buffers {} and {} overlap at {} {}",
@@ -137,11 +146,13 @@ class Tables {
     std::vector<BodyId> expected;
     for (size_t b = 0; b < program_.bodies.size(); ++b)
       if (program_.bodies[b].end == body.start) expected.push_back(static_cast<BodyId>(b));
-    if (body.predecessors != expected) fail("its predecessors are not the bodies that end in the state where it starts");
+    if (body.predecessors != expected)
+      fail("its predecessors are not the bodies that end in the state where it starts");
     if (body.advance.size() != program_.rings.size() ||
         std::any_of(body.advance.begin(), body.advance.end(), [](uint8_t a) { return a > 1; }))
       fail("it does not advance every ring by 0 or 1");
-    if (body.peak_bytes.size() != machine_.tiers.size()) return fail("it does not state a peak for every tier");
+    if (body.peak_bytes.size() != machine_.tiers.size())
+      return fail("it does not state a peak for every tier");
     for (size_t t = 0; t < machine_.tiers.size(); ++t)
       if (body.peak_bytes[t] > program_.arena_bytes[t])
         fail(fmt::format("its peak of {} bytes exceeds the arena of {}, {}", body.peak_bytes[t],
@@ -172,7 +183,8 @@ class Structure {
     for (uint32_t i = 0; i < body_.instructions.size() && !report_.full(); ++i) check_instruction(i);
     for (size_t t = 0; t < body_.tasks.size(); ++t)
       if (instructions_of_[t] != 1)
-        report_.add(id_, kNoInstruction, fmt::format("task {} is in {} instructions", t, instructions_of_[t]));
+        report_.add(id_, kNoInstruction,
+                    fmt::format("task {} is in {} instructions", t, instructions_of_[t]));
   }
 
  private:
@@ -212,16 +224,20 @@ class Structure {
     return require(aligned, "has {} at {} {}, which is not aligned to {}", Name{b.name}, Name{tier.name},
                    place.offset, tier.alignment) &&
            require(in_bounds(place.offset, operand_bytes(b, o), body_.peak_bytes[place.tier]),
-                   "has {} at {} {}, beyond the body's peak of {}", Name{b.name}, Name{tier.name}, place.offset,
-                   body_.peak_bytes[place.tier]);
+                   "has {} at {} {}, beyond the body's peak of {}", Name{b.name}, Name{tier.name},
+                   place.offset, body_.peak_bytes[place.tier]);
   }
 
   void check_transfer(const Instruction& instruction) {
-    if (!require(instruction.operands.size() == 2, "is a transfer of {} operands", instruction.operands.size())) return;
+    if (!require(instruction.operands.size() == 2, "is a transfer of {} operands",
+                 instruction.operands.size()))
+      return;
     const Operand &from = instruction.operands[0], &to = instruction.operands[1];
-    require(from.access == Access::read && to.access == Access::write, "is a transfer that does not read, then write");
-    require(from.buffer == to.buffer && from.first == to.first && from.last == to.last && from.back == to.back,
-            "copies between different ranges");
+    require(from.access == Access::read && to.access == Access::write,
+            "is a transfer that does not read, then write");
+    require(
+        from.buffer == to.buffer && from.first == to.first && from.last == to.last && from.back == to.back,
+        "copies between different ranges");
     require(program_.buffers[from.buffer].kind != BufferClass::workspace, "copies a workspace");
     const TierId source = instruction.places[0].tier, target = instruction.places[1].tier;
     const auto link = std::find_if(machine_.links.begin(), machine_.links.end(), [&](const Link& l) {
@@ -260,19 +276,22 @@ class Structure {
 
   void check_waits(const Instruction& instruction) {
     check_wait_list(instruction.waits, issued_, "an earlier one of this body");
-    if (!require(instruction.waits_before.size() == body_.predecessors.size(), "has {} lists of waits for {} predecessors",
-                 instruction.waits_before.size(), body_.predecessors.size()))
+    if (!require(instruction.waits_before.size() == body_.predecessors.size(),
+                 "has {} lists of waits for {} predecessors", instruction.waits_before.size(),
+                 body_.predecessors.size()))
       return;
     for (size_t p = 0; p < before_.size(); ++p)
       check_wait_list(instruction.waits_before[p], before_[p], "in the body before");
   }
 
-  void check_wait_list(const std::vector<Wait>& waits, const std::vector<uint32_t>& limits, const char* which) {
+  void check_wait_list(const std::vector<Wait>& waits, const std::vector<uint32_t>& limits,
+                       const char* which) {
     for (size_t w = 0; w < waits.size(); ++w) {
       const Wait& wait = waits[w];
       if (!require(wait.lane < limits.size(), "waits for lane {}", wait.lane)) continue;
-      require(wait.count > 0 && wait.count <= limits[wait.lane], "waits for instruction {} of lane {}, which is not {}",
-              wait.count, Name{machine_.lanes[wait.lane].name}, which);
+      require(wait.count > 0 && wait.count <= limits[wait.lane],
+              "waits for instruction {} of lane {}, which is not {}", wait.count,
+              Name{machine_.lanes[wait.lane].name}, which);
       for (size_t v = 0; v < w; ++v)
         require(waits[v].lane != wait.lane, "waits twice for lane {}", Name{machine_.lanes[wait.lane].name});
     }
@@ -300,7 +319,8 @@ std::vector<Violation> verify(const Program& program, size_t limit) {
   if (!report.empty()) return report.take();
   const AddressLine line(program);
   std::vector<BodyFacts> facts;
-  for (BodyId b = 0; b < bodies && !report.full(); ++b) facts.push_back(replay_body(program, line, b, report));
+  for (BodyId b = 0; b < bodies && !report.full(); ++b)
+    facts.push_back(replay_body(program, line, b, report));
   if (report.full()) return report.take();
   for (BodyId b = 0; b < bodies; ++b)
     for (uint32_t p = 0; p < program.bodies[b].predecessors.size() && !report.full(); ++p)
@@ -317,7 +337,8 @@ std::string describe(const Program& program, const Violation& v) {
   const LaneId lane = body.instructions[v.instruction].lane;
   const auto ordinal = 1 + std::count_if(body.instructions.begin(), body.instructions.begin() + v.instruction,
                                          [&](const Instruction& i) { return i.lane == lane; });
-  const std::string name = lane < program.machine.lanes.size() ? printable(program.machine.lanes[lane].name) : "?";
+  const std::string name =
+      lane < program.machine.lanes.size() ? printable(program.machine.lanes[lane].name) : "?";
   return fmt::format("{}, instruction {} ({} {}): {}", text, v.instruction, name, ordinal, v.what);
 }
 

@@ -18,7 +18,8 @@ class PairCheck {
             uint32_t predecessor, Report& report)
       : program_(program), line_(line), id_(body), predecessor_(predecessor),
         before_id_(program.bodies[body].predecessors[predecessor]), body_(program.bodies[body]),
-        facts_(facts[body]), before_(facts[before_id_]), report_(report), lanes_(program.machine.lanes.size()) {}
+        facts_(facts[body]), before_(facts[before_id_]), report_(report),
+        lanes_(program.machine.lanes.size()) {}
 
   void run() {
     compute_clocks();
@@ -45,7 +46,8 @@ class PairCheck {
     clock[lane] = std::max(clock[lane], count);
   }
 
-  // started(i)[l]: how many of lane l's instructions of the body before have completed when instruction i starts.
+  // started(i)[l]: how many of lane l's instructions of the body before have completed when instruction i
+  // starts.
   void compute_clocks() {
     started_.assign(body_.instructions.size() * lanes_, 0);
     for (uint32_t i = 0; i < body_.instructions.size(); ++i) {
@@ -53,13 +55,12 @@ class PairCheck {
       const LaneId lane = instruction.lane;
       const std::vector<uint32_t>& earlier = before_.by_lane[lane];
       uint32_t* clock = started(i);
-      if (facts_.ordinal[i] > 1)
-        join(clock, started(facts_.by_lane[lane][facts_.ordinal[i] - 2]));
+      if (facts_.ordinal[i] > 1) join(clock, started(facts_.by_lane[lane][facts_.ordinal[i] - 2]));
       else if (!program_.machine.lanes[lane].overlapping)
         join_completed(clock, lane, static_cast<uint32_t>(earlier.size()));
-      else if (!earlier.empty())
-        join(clock, &before_.started[earlier.back() * lanes_]);
-      for (const Wait& w : instruction.waits) {  // completions count in order, so those of the body before are in
+      else if (!earlier.empty()) join(clock, &before_.started[earlier.back() * lanes_]);
+      for (const Wait& w :
+           instruction.waits) {  // completions count in order, so those of the body before are in
         join(clock, started(facts_.by_lane[w.lane][w.count - 1]));
         join_completed(clock, w.lane, static_cast<uint32_t>(before_.by_lane[w.lane].size()));
       }
@@ -95,7 +96,8 @@ class PairCheck {
       if (later != kNone && reads_before[l] > 0)
         check(before_.by_lane[l][reads_before[l] - 1], later, "overwrites what is read from", begin, end);
     }
-    if (earlier != kNone && later != kNone) check(earlier, later, "overwrites what was written to", begin, end);
+    if (earlier != kNone && later != kNone)
+      check(earlier, later, "overwrites what was written to", begin, end);
   }
 
   void check(uint32_t earlier, uint32_t later, const char* what, uint64_t begin, uint64_t end) {
@@ -122,8 +124,8 @@ class PairCheck {
 
 }  // namespace
 
-void check_pair(const Program& program, const AddressLine& line, const std::vector<BodyFacts>& facts, BodyId body,
-                uint32_t predecessor, Report& report) {
+void check_pair(const Program& program, const AddressLine& line, const std::vector<BodyFacts>& facts,
+                BodyId body, uint32_t predecessor, Report& report) {
   PairCheck(program, line, facts, body, predecessor, report).run();
 }
 

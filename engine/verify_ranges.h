@@ -1,8 +1,10 @@
-// Two small structures behind the verifier's interval map: addresses become ranks once, then every look-up is by rank.
+// Two small structures behind the verifier's interval map: addresses become ranks once, then every look-up is
+// by rank.
 //
-// AddressIndex gives each distinct address a dense id (open addressing) and, after sorting, its rank. RankSet is a set of
-// ranks with nearest-neighbour queries in O(log64 n): a bitmap with a summary bitmap over its words, and so on (the
-// hierarchical bitmap form of van Emde Boas trees). Single-threaded, used by verify_replay.cc only.
+// AddressIndex gives each distinct address a dense id (open addressing) and, after sorting, its rank.
+// RankSet is a set of ranks with nearest-neighbour queries in O(log64 n): a bitmap with a summary bitmap
+// over its words, and so on (the hierarchical bitmap form of van Emde Boas trees). Single-threaded, used by
+// verify_replay.cc only.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +33,8 @@ class AddressIndex {
   void sort() {
     std::vector<uint32_t> order(addresses_.size());
     std::iota(order.begin(), order.end(), 0u);
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return addresses_[a] < addresses_[b]; });
+    std::sort(order.begin(), order.end(),
+              [&](uint32_t a, uint32_t b) { return addresses_[a] < addresses_[b]; });
     ranks_.resize(order.size());
     sorted_.resize(order.size());
     for (uint32_t r = 0; r < order.size(); ++r) {
@@ -46,7 +49,8 @@ class AddressIndex {
  private:
   uint32_t& find(uint64_t address) {
     const size_t mask = slots_.size() - 1;
-    size_t i = (address * 0x9E3779B97F4A7C15u) >> 20 & mask;  // Fibonacci hashing: addresses are multiples of 4096
+    size_t i =
+        (address * 0x9E3779B97F4A7C15u) >> 20 & mask;  // Fibonacci hashing: addresses are multiples of 4096
     while (slots_[i] != 0 && addresses_[slots_[i] - 1] != address) i = (i + 1) & mask;
     return slots_[i];
   }

@@ -31,7 +31,8 @@ uint64_t AddressLine::of(const Operand& o, const Place& p) const {
 }
 
 std::string AddressLine::name(uint64_t begin, uint64_t end) const {
-  const auto space = static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), begin) - begins_.begin()) - 1;
+  const auto space =
+      static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), begin) - begins_.begin()) - 1;
   const uint64_t from = begin - begins_[space], to = end - begins_[space];
   const std::vector<Tier>& tiers = program_.machine.tiers;
   if (space < tiers.size()) return fmt::format("{} [{}, {})", printable(tiers[space].name), from, to);
@@ -43,17 +44,17 @@ namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-struct Segment {             // a run of bytes with one history
-  uint64_t anchor = 0;       // address of the buffer's first byte, were all of it there
-  uint32_t buffer = kNone;   // kNone: garbage
+struct Segment {            // a run of bytes with one history
+  uint64_t anchor = 0;      // address of the buffer's first byte, were all of it there
+  uint32_t buffer = kNone;  // kNone: garbage
   uint32_t version = 0;
-  uint32_t writer = kNone;   // instruction of this body
+  uint32_t writer = kNone;  // instruction of this body
   uint8_t back = 0;
-  bool home = false;         // part of a permanent buffer's home: only that buffer may be written here
+  bool home = false;  // part of a permanent buffer's home: only that buffer may be written here
 };
 
 struct Range {
-  uint32_t begin, end;       // ranks
+  uint32_t begin, end;  // ranks
 };
 
 class Replay {
@@ -112,7 +113,9 @@ class Replay {
         const uint64_t begin = line_.of(o, instruction.places[k]);
         ranges_.push_back({index_.add(begin), index_.add(begin + operand_bytes(buffer(o), o))});
       }
-    for_each_home([&](uint64_t begin, uint64_t bytes, const Segment&) { index_.add(begin), index_.add(begin + bytes); });
+    for_each_home([&](uint64_t begin, uint64_t bytes, const Segment&) {
+      index_.add(begin), index_.add(begin + bytes);
+    });
     index_.add(0);
     index_.add(line_.end(line_.spaces() - 1));
     index_.sort();
@@ -183,7 +186,8 @@ class Replay {
     next_range_ += count;
     for (size_t k = 0; k < count; ++k) {
       const Operand& o = instruction.operands[k];
-      if (buffer(o).kind != BufferClass::workspace && o.access != Access::write) check_content(i, k, ranges[k]);
+      if (buffer(o).kind != BufferClass::workspace && o.access != Access::write)
+        check_content(i, k, ranges[k]);
       if (!exclusive(buffer(o), o.access)) read(i, ranges[k]);
     }
     for (size_t k = 0; k < count; ++k) {
@@ -203,15 +207,17 @@ class Replay {
     bool good = true;
     for_each_segment(range, [&](uint32_t s) {
       const Segment& seg = segments_[s];
-      if (!good || (seg.buffer == o.buffer && seg.back == o.back && seg.anchor == anchor && seg.version == o.version &&
-                    !(seg.version == 0 && never_written(o))))
+      if (!good || (seg.buffer == o.buffer && seg.back == o.back && seg.anchor == anchor &&
+                    seg.version == o.version && !(seg.version == 0 && never_written(o))))
         return;
       good = false;
-      report_.add(id_, i, fmt::format("demands {} version {} at {} and finds {}", operand_name(o), o.version,
-                                      range_name(s), content_name(seg, index_.address_at(s))));
+      report_.add(id_, i,
+                  fmt::format("demands {} version {} at {} and finds {}", operand_name(o), o.version,
+                              range_name(s), content_name(seg, index_.address_at(s))));
     });
   }
-  // Before anything was loaded there are no weights and no state, only what the run itself sets (scalars, tokens).
+  // Before anything was loaded there are no weights and no state, only what the run itself sets (scalars,
+  // tokens).
   bool never_written(const Operand& o) const {
     const BufferClass c = buffer(o).kind;
     return body_.start == BodyState::empty && (c == BufferClass::weights || c == BufferClass::state);
@@ -221,15 +227,17 @@ class Replay {
   }
   std::string content_name(const Segment& s, uint64_t address) const {
     if (s.buffer == kNone) return "garbage";
-    return fmt::format("version {} of {} from its byte {}{}", s.version, printable(program_.buffers[s.buffer].name),
-                       address - s.anchor, s.back ? fmt::format(" ({} back)", s.back) : "");
+    return fmt::format("version {} of {} from its byte {}{}", s.version,
+                       printable(program_.buffers[s.buffer].name), address - s.anchor,
+                       s.back ? fmt::format(" ({} back)", s.back) : "");
   }
 
   void unordered(uint32_t i, uint32_t other, uint32_t s, const char* what) {
     const std::string& lane = program_.machine.lanes[body_.instructions[other].lane].name;
-    report_.add(id_, i, i == other ? fmt::format("has overlapping operands at {}, one of them written", range_name(s))
-                                   : fmt::format("{} {} of instruction {} ({} {}), which may not have completed", what,
-                                                 range_name(s), other, printable(lane), facts_.ordinal[other]));
+    report_.add(id_, i,
+                i == other ? fmt::format("has overlapping operands at {}, one of them written", range_name(s))
+                           : fmt::format("{} {} of instruction {} ({} {}), which may not have completed",
+                                         what, range_name(s), other, printable(lane), facts_.ordinal[other]));
   }
 
   void check_after_writer(uint32_t i, uint32_t s, const char* what) {
@@ -253,14 +261,13 @@ class Replay {
     Segment next{index_.address_at(range.begin) - operand_begin(buffer(o), o), o.buffer, 0, i, o.back, false};
     if (instruction.task == kNoTask)
       next.version = instruction.operands[0].version;  // a copy has the version of its source
-    else if (buffer(o).kind == BufferClass::workspace)
-      next.buffer = kNone;
-    else
-      next.version = next_version(i, o);
+    else if (buffer(o).kind == BufferClass::workspace) next.buffer = kNone;
+    else next.version = next_version(i, o);
     bool stranger = false;
     for_each_segment(range, [&](uint32_t s) {
       const Segment& seg = segments_[s];
-      stranger |= seg.home && (next.buffer == kNone || seg.buffer != next.buffer || seg.anchor != next.anchor);
+      stranger |=
+          seg.home && (next.buffer == kNone || seg.buffer != next.buffer || seg.anchor != next.anchor);
       next.home |= seg.home;
       check_after_writer(i, s, "overwrites what was written to");
       for (size_t l = 0; l < lanes_; ++l)
@@ -270,8 +277,9 @@ class Replay {
       if (s != range.begin) live_.erase(s);
     });
     if (stranger)
-      report_.add(id_, i, fmt::format("writes {} over a home of another range at {}", operand_name(o),
-                                      line_.name(index_.address_at(range.begin), index_.address_at(range.end))));
+      report_.add(id_, i,
+                  fmt::format("writes {} over a home of another range at {}", operand_name(o),
+                              line_.name(index_.address_at(range.begin), index_.address_at(range.end))));
     segments_[range.begin] = next;
     std::fill_n(&readers_[range.begin * lanes_], lanes_, 0u);
   }
@@ -280,8 +288,9 @@ class Replay {
     uint32_t* latest = &latest_[latest_base_[o.buffer] + o.back * buffer(o).pieces()];
     for (uint32_t p = o.first; p < o.last; ++p) {
       if (latest[p] != o.version)
-        report_.add(id_, i, fmt::format("replaces version {} of {} when piece {} is at version {}", o.version,
-                                        operand_name(o), p, latest[p]));
+        report_.add(id_, i,
+                    fmt::format("replaces version {} of {} when piece {} is at version {}", o.version,
+                                operand_name(o), p, latest[p]));
       latest[p] = o.version + 1;
     }
     return o.version + 1;
@@ -299,7 +308,8 @@ class Replay {
     for (uint32_t s = 0; s + 1 < index_.size(); s = live_.at_or_after(s + 1)) {
       const Segment& seg = segments_[s];
       const auto any = [&](const std::vector<uint32_t>& readers) {
-        return std::any_of(&readers[s * lanes_], &readers[s * lanes_] + lanes_, [](uint32_t r) { return r != 0; });
+        return std::any_of(&readers[s * lanes_], &readers[s * lanes_] + lanes_,
+                           [](uint32_t r) { return r != 0; });
       };
       if (seg.writer != kNone || any(readers_)) emit(facts_.last, s, seg.writer, readers_);
       if (seg.writer == kNone && any(first_readers_)) emit(facts_.first, s, kNone, first_readers_);
@@ -318,21 +328,24 @@ class Replay {
     for (auto p = static_cast<uint32_t>(after - b.cuts.begin()) - 1; p < b.pieces() && b.cuts[p] < end; ++p)
       if (latest[p] != seg.version)
         report_.add(id_, kNoInstruction,
-                    fmt::format("ends with version {} of piece {} of {}{} at home, but version {} was made", seg.version,
-                                p, printable(b.name), seg.back ? fmt::format(" ({} back)", seg.back) : "", latest[p]));
+                    fmt::format("ends with version {} of piece {} of {}{} at home, but version {} was made",
+                                seg.version, p, printable(b.name),
+                                seg.back ? fmt::format(" ({} back)", seg.back) : "", latest[p]));
   }
 
   void sort_first() {
     const Touches& from = facts_.first;
     std::vector<uint32_t> order(from.size());
     std::iota(order.begin(), order.end(), 0u);
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return from.begin[a] < from.begin[b]; });
+    std::sort(order.begin(), order.end(),
+              [&](uint32_t a, uint32_t b) { return from.begin[a] < from.begin[b]; });
     Touches sorted;
     for (const uint32_t t : order) {
       sorted.begin.push_back(from.begin[t]);
       sorted.end.push_back(from.end[t]);
       sorted.writer.push_back(from.writer[t]);
-      sorted.readers.insert(sorted.readers.end(), &from.readers[t * lanes_], &from.readers[t * lanes_] + lanes_);
+      sorted.readers.insert(sorted.readers.end(), &from.readers[t * lanes_],
+                            &from.readers[t * lanes_] + lanes_);
     }
     facts_.first = std::move(sorted);
   }
@@ -345,12 +358,13 @@ class Replay {
   const size_t lanes_;
   BodyFacts facts_;
   AddressIndex index_;
-  std::vector<Range> ranges_;                     // by operand, in list order
+  std::vector<Range> ranges_;  // by operand, in list order
   size_t next_range_ = 0;
-  RankSet live_{1};                               // ranks where a segment begins
-  std::vector<Segment> segments_;                 // by rank, where live
-  std::vector<uint32_t> readers_, first_readers_; // by rank and lane: last read since the last write; first before any
-  std::vector<uint32_t> latest_base_, latest_;    // newest version of every piece
+  RankSet live_{1};                // ranks where a segment begins
+  std::vector<Segment> segments_;  // by rank, where live
+  std::vector<uint32_t> readers_,
+      first_readers_;  // by rank and lane: last read since the last write; first before any
+  std::vector<uint32_t> latest_base_, latest_;  // newest version of every piece
 };
 
 }  // namespace

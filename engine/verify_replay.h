@@ -1,8 +1,9 @@
 // The inside of the verifier: contents and order of one body, and order between two. See verify.h.
 //
-// Requires that tables and structure of the program were found correct. All addresses of all arenas lie on one line, so
-// that one interval map serves. Ring operands at their homes get addresses of their own, one space per (ring, slot counted
-// back), because where a slot lies depends on the bodies before; between bodies the spaces are rotated.
+// Requires that tables and structure of the program were found correct. All addresses of all arenas lie on
+// one line, so that one interval map serves. Ring operands at their homes get addresses of their own, one
+// space per (ring, slot counted back), because where a slot lies depends on the bodies before; between
+// bodies the spaces are rotated.
 #pragma once
 
 #include "engine/verify.h"
@@ -17,7 +18,9 @@ class Report {
   void add(BodyId before, BodyId body, uint32_t instruction, std::string what) {
     if (!full()) violations_.push_back({before, body, instruction, std::move(what)});
   }
-  void add(BodyId body, uint32_t instruction, std::string what) { add(kNoBody, body, instruction, std::move(what)); }
+  void add(BodyId body, uint32_t instruction, std::string what) {
+    add(kNoBody, body, instruction, std::move(what));
+  }
   void add(std::string what) { add(kNoBody, kNoInstruction, std::move(what)); }
   std::vector<Violation> take() { return std::move(violations_); }
 
@@ -59,7 +62,8 @@ class AddressLine {
   std::vector<uint64_t> ring_base_;  // by buffer: first byte within its ring's spaces
 };
 
-// Ranges of bytes with who touched them, `lanes` clock entries each: ordinals of instructions on their lanes, 0 = none.
+// Ranges of bytes with who touched them, `lanes` clock entries each: ordinals of instructions on their lanes,
+// 0 = none.
 struct Touches {
   std::vector<uint64_t> begin, end;
   std::vector<uint32_t> writer;   // instruction, kNoInstruction = none
@@ -70,16 +74,16 @@ struct Touches {
 struct BodyFacts {
   std::vector<std::vector<uint32_t>> by_lane;  // instructions of each lane, in order
   std::vector<uint32_t> ordinal;               // by instruction: position on its lane, from 1
-  std::vector<uint32_t> started;               // by instruction and lane: completed for certain when it starts
-  Touches first;                               // bytes' first write, and each lane's first read before it
-  Touches last;                                // bytes' last write, and each lane's last read after it
+  std::vector<uint32_t> started;  // by instruction and lane: completed for certain when it starts
+  Touches first;                  // bytes' first write, and each lane's first read before it
+  Touches last;                   // bytes' last write, and each lane's last read after it
 };
 
 // Replays one body: contents, and order within the body.
 BodyFacts replay_body(const Program& program, const AddressLine& line, BodyId body, Report& report);
 
 // Order of `body` after its predecessor of that index.
-void check_pair(const Program& program, const AddressLine& line, const std::vector<BodyFacts>& facts, BodyId body,
-                uint32_t predecessor, Report& report);
+void check_pair(const Program& program, const AddressLine& line, const std::vector<BodyFacts>& facts,
+                BodyId body, uint32_t predecessor, Report& report);
 
 }  // namespace sluice

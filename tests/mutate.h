@@ -1,8 +1,12 @@
 // Single faults to put into correct programs, and a slow oracle that says whether a fault really is one.
 //
-// The oracle (still_correct) knows the rules of program.h and nothing of the verifier: contents cell by cell, order by
-// explicit sets of completed instructions, all pairs of accesses compared. For small programs only.
-// Typical use: for (const Mutation& m : all_single_wait_drops(p)) { Mutated guard(p, m); EXPECT_FALSE(verify(p).empty()); }
+// The oracle (still_correct) knows the rules of program.h and nothing of the verifier: contents cell by
+// cell, order by explicit sets of completed instructions, all pairs of accesses compared. For small programs
+// only. Typical use:
+//   for (const Mutation& m : all_single_wait_drops(p)) {
+//     const Mutated guard(p, m);
+//     EXPECT_FALSE(verify(p, 1).empty()) << m.name();
+//   }
 #pragma once
 
 #include <map>
@@ -26,7 +30,8 @@ struct Mutation {
   int64_t shift = 0;         // shift_offset: bytes; swap_pieces: pieces
 
   std::string name() const {
-    constexpr const char* kNames[] = {"drop wait", "drop wait on the body before", "shift offset", "swap pieces"};
+    constexpr const char* kNames[] = {"drop wait", "drop wait on the body before", "shift offset",
+                                      "swap pieces"};
     return std::string(kNames[static_cast<int>(kind)]) + ", body " + std::to_string(body) + ", instruction " +
            std::to_string(instruction) + ", index " + std::to_string(index) + ", predecessor " +
            std::to_string(predecessor) + ", by " + std::to_string(shift);
@@ -45,7 +50,9 @@ class Mutated {
         waits.erase(waits.begin() + m.index);
         break;
       }
-      case MutationKind::shift_offset: target_.places[m.index].offset += static_cast<uint64_t>(m.shift); break;
+      case MutationKind::shift_offset:
+        target_.places[m.index].offset += static_cast<uint64_t>(m.shift);
+        break;
       case MutationKind::swap_pieces:
         for (Operand& o : target_.operands) {
           o.first += static_cast<uint32_t>(m.shift);
@@ -140,23 +147,29 @@ class Oracle {
   };
   using Newest = std::map<std::tuple<BufferId, uint8_t, uint64_t>, uint32_t>;  // by buffer, back, byte
 
-  Operand whole(BufferId b, uint8_t back) const { return {b, 0, p_.buffers[b].pieces(), Access::read, 0, back}; }
+  Operand whole(BufferId b, uint8_t back) const {
+    return {b, 0, p_.buffers[b].pieces(), Access::read, 0, back};
+  }
   template <typename Visit>
   void for_each_home(const Visit& visit) const {
     for (BufferId b = 0; b < p_.buffers.size(); ++b)
-      for (uint8_t back = 0; back < (p_.buffers[b].ring == kNoRing ? 1 : kRingSlots) && p_.buffers[b].permanent; ++back) {
+      for (uint8_t back = 0;
+           back < (p_.buffers[b].ring == kNoRing ? 1 : kRingSlots) && p_.buffers[b].permanent; ++back) {
         uint64_t byte = 0;
-        for_each_cell(p_, whole(b, back), {p_.buffers[b].home, p_.buffers[b].home_offset}, 0, [&](const Cell& c) {
-          visit(c, b, back, byte);
-          byte += kCell;
-        });
+        for_each_cell(p_, whole(b, back), {p_.buffers[b].home, p_.buffers[b].home_offset}, 0,
+                      [&](const Cell& c) {
+                        visit(c, b, back, byte);
+                        byte += kCell;
+                      });
       }
   }
 
   bool contents(const Body& body) const {
     std::map<Cell, Content> cells;
     Newest newest;
-    for_each_home([&](const Cell& c, BufferId b, uint8_t back, uint64_t byte) { cells[c] = {b, back, byte, 0}; });
+    for_each_home([&](const Cell& c, BufferId b, uint8_t back, uint64_t byte) {
+      cells[c] = {b, back, byte, 0};
+    });
     for (const Instruction& in : body.instructions)
       if (!replay(body, in, cells, newest)) return false;
     bool good = true;
@@ -203,8 +216,8 @@ class Oracle {
 
   struct Node {
     const Instruction* in;
-    uint32_t behind_body;  // 1: of the body before
-    std::set<size_t> done; // nodes that have completed when this one starts
+    uint32_t behind_body;   // 1: of the body before
+    std::set<size_t> done;  // nodes that have completed when this one starts
   };
 
   // Every pair of conflicting accesses, of which the later one is in `body`, is ordered.
@@ -246,7 +259,8 @@ class Oracle {
   bool check(const std::vector<Node>& nodes, const Body& body, bool pair) const {
     const Node& late = nodes.back();
     for (size_t e = 0; e + 1 < nodes.size(); ++e)
-      if ((nodes[e].behind_body == 1) == pair && !late.done.contains(e) && conflict(nodes[e], late, body)) return false;
+      if ((nodes[e].behind_body == 1) == pair && !late.done.contains(e) && conflict(nodes[e], late, body))
+        return false;
     return true;
   }
   bool conflict(const Node& a, const Node& b, const Body& body) const {
@@ -256,9 +270,11 @@ class Oracle {
         std::set<Cell> cells;
         const uint8_t ring = p_.buffers[a.in->operands[k].buffer].ring;
         const uint32_t behind = a.behind_body == 1 && ring != kNoRing ? body.advance[ring] : 0;
-        for_each_cell(p_, a.in->operands[k], a.in->places[k], behind, [&](const Cell& c) { cells.insert(c); });
+        for_each_cell(p_, a.in->operands[k], a.in->places[k], behind,
+                      [&](const Cell& c) { cells.insert(c); });
         bool overlap = false;
-        for_each_cell(p_, b.in->operands[m], b.in->places[m], 0, [&](const Cell& c) { overlap |= cells.contains(c); });
+        for_each_cell(p_, b.in->operands[m], b.in->places[m], 0,
+                      [&](const Cell& c) { overlap |= cells.contains(c); });
         if (overlap) return true;
       }
     return false;
@@ -270,8 +286,8 @@ class Oracle {
 
 inline bool still_correct(const Program& p) { return Oracle(p).correct(); }
 
-// In the program before the mutation, the operand's range is used by this instruction alone: a workspace, or something written that nobody reads at that place
-// before it is overwritten, and that no home needs.
+// In the program before the mutation, the operand's range is used by this instruction alone: a workspace, or
+// something written that nobody reads at that place before it is overwritten, and that no home needs.
 inline bool alone_in_its_life(const Program& p, const Mutation& m) {
   const Body& body = p.bodies[m.body];
   const Instruction& in = body.instructions[m.instruction];

@@ -1,5 +1,5 @@
-// Small programs for tests, made without the planner: a demand-paging scheduler over random tasks, and waits derived cell by
-// cell. Nothing here is clever; that is the point. Bytes come in cells of kCell.
+// Small programs for tests, made without the planner: a demand-paging scheduler over random tasks, and waits
+// derived cell by cell. Nothing here is clever; that is the point. Bytes come in cells of kCell.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,8 @@ inline bool ring_at_home(const Program& p, const Operand& o, const Place& place)
 }
 // `behind`: how many slots the body that issued it lies behind the one that looks, for this buffer's ring.
 template <typename Visit>
-void for_each_cell(const Program& p, const Operand& o, const Place& place, uint32_t behind, const Visit& visit) {
+void for_each_cell(const Program& p, const Operand& o, const Place& place, uint32_t behind,
+                   const Visit& visit) {
   const Buffer& b = p.buffers[o.buffer];
   const bool ring = ring_at_home(p, o, place);
   const uint32_t space = ring ? 1000 + o.buffer * kRingSlots + (o.back + behind) % kRingSlots : place.tier;
@@ -37,12 +38,13 @@ inline bool writes(const Program& p, const Operand& o) {
   return o.access != Access::read || p.buffers[o.buffer].kind == BufferClass::workspace;
 }
 
-// --- waits ---
-// Derives minimal waits of `body`: within it, or (predecessor given) on the body before, with the inner ones kept.
+// --- waits --- Derives minimal waits of `body`: within it, or (predecessor given) on the body before, with
+// the inner ones kept.
 class WaitDeriver {
  public:
   WaitDeriver(Program& program, BodyId body, std::optional<uint32_t> predecessor)
-      : p_(program), body_(program.bodies[body]), predecessor_(predecessor), lanes_(program.machine.lanes.size()) {}
+      : p_(program), body_(program.bodies[body]), predecessor_(predecessor),
+        lanes_(program.machine.lanes.size()) {}
 
   void run() {
     if (predecessor_) run_before();
@@ -141,7 +143,8 @@ class WaitDeriver {
       const uint32_t count = needs[first + l];
       bool implied = count <= clock[first + l];
       for (size_t k = 0; k < lanes_ && !implied; ++k)
-        implied = k != l && needs[first + k] > 0 && completed(first + k, needs[first + k])[first + l] >= count;
+        implied =
+            k != l && needs[first + k] > 0 && completed(first + k, needs[first + k])[first + l] >= count;
       if (!implied) waits.push_back({static_cast<LaneId>(l), count});
     }
     return waits;
@@ -183,7 +186,8 @@ inline void finish(Program& p) {
         cover(b.home, b.home_offset + (b.ring == kNoRing ? 0 : (kRingSlots - 1) * b.slot_stride) + b.bytes());
     for (const Instruction& i : body.instructions)
       for (size_t k = 0; k < i.operands.size(); ++k)
-        cover(i.places[k].tier, i.places[k].offset + operand_bytes(p.buffers[i.operands[k].buffer], i.operands[k]));
+        cover(i.places[k].tier,
+              i.places[k].offset + operand_bytes(p.buffers[i.operands[k].buffer], i.operands[k]));
   }
   derive_waits(p);
 }
@@ -192,10 +196,13 @@ inline void finish(Program& p) {
 inline Machine test_machine(uint64_t device, uint64_t host, uint64_t nvme) {
   Machine m;
   m.tiers = {{"device", device, kCell, false}, {"host", host, kCell, false}, {"nvme", nvme, kCell, true}};
-  m.lanes = {{"compute"}, {"h2d"}, {"d2h"}, {"nvme_read", true}, {"nvme_write", true}, {"optimizer"}, {"collective"}};
+  m.lanes = {{"compute"},          {"h2d"},       {"d2h"},       {"nvme_read", true},
+             {"nvme_write", true}, {"optimizer"}, {"collective"}};
   m.links = {{1, 0, 1, kCell}, {0, 1, 2, kCell}, {2, 1, 3, kCell}, {1, 2, 4, kCell}};
-  for (const TaskKind k : {TaskKind::forward, TaskKind::backward, TaskKind::round}) m.units.push_back({k, 0, 0});
-  for (const TaskKind k : {TaskKind::norm, TaskKind::set_scalars, TaskKind::optimize, TaskKind::load, TaskKind::save})
+  for (const TaskKind k : {TaskKind::forward, TaskKind::backward, TaskKind::round})
+    m.units.push_back({k, 0, 0});
+  for (const TaskKind k :
+       {TaskKind::norm, TaskKind::set_scalars, TaskKind::optimize, TaskKind::load, TaskKind::save})
     m.units.push_back({k, 5, 1});
   return m;
 }
@@ -227,7 +234,8 @@ class RandomProgram {
     random_body("step", S::pending, S::pending, options_.tasks);
     random_body("drain", S::pending, S::clean, options_.tasks / 2);
     random_body("evaluate", S::clean, S::clean, options_.tasks / 2);
-    for (size_t t = 0; t < p_.machine.tiers.size(); ++t) p_.machine.tiers[t].capacity = kCell * cells_[t].size();
+    for (size_t t = 0; t < p_.machine.tiers.size(); ++t)
+      p_.machine.tiers[t].capacity = kCell * cells_[t].size();
     finish(p_);
     return std::move(p_);
   }
@@ -239,16 +247,17 @@ class RandomProgram {
     Access access;
     uint8_t back = 0;
   };
-  struct Copy {                      // room for all of a buffer in one tier, with what each piece holds there
+  struct Copy {  // room for all of a buffer in one tier, with what each piece holds there
     uint64_t cell = 0;
     bool home = false, pinned = false;
-    std::vector<int64_t> versions;   // -1: nothing
+    std::vector<int64_t> versions;  // -1: nothing
   };
   using Key = std::pair<BufferId, uint8_t>;  // buffer, back
 
   uint32_t below(uint32_t n) { return std::uniform_int_distribution<uint32_t>(0, n - 1)(random_); }
 
-  void add_buffer(std::string name, BufferClass kind, uint32_t pieces, bool permanent, uint8_t ring = kNoRing) {
+  void add_buffer(std::string name, BufferClass kind, uint32_t pieces, bool permanent,
+                  uint8_t ring = kNoRing) {
     Buffer b{std::move(name), kind, {0}, static_cast<TierId>(below(3)), permanent, ring};
     if (ring != kNoRing && b.home == 2) b.home = 1;
     for (uint32_t i = 0; i < pieces; ++i) b.cuts.push_back(b.cuts.back() + kCell * (1 + below(3)));
@@ -294,7 +303,8 @@ class RandomProgram {
         latest_[{b, back}].assign(p_.buffers[b].pieces(), 0);
         if (!p_.buffers[b].permanent) continue;
         Copy& home = copies_[p_.buffers[b].home][{b, back}];
-        home = {p_.buffers[b].home_offset / kCell, true, false, std::vector<int64_t>(p_.buffers[b].pieces(), 0)};
+        home = {p_.buffers[b].home_offset / kCell, true, false,
+                std::vector<int64_t>(p_.buffers[b].pieces(), 0)};
       }
   }
   void end() {
@@ -353,10 +363,13 @@ class RandomProgram {
     if (holds(key, piece, tier)) return;
     int best = -1;
     for (int t = 0; t < 3; ++t)
-      if (holds(key, piece, static_cast<TierId>(t)) && (best < 0 || std::abs(t - tier) < std::abs(best - tier))) best = t;
+      if (holds(key, piece, static_cast<TierId>(t)) &&
+          (best < 0 || std::abs(t - tier) < std::abs(best - tier)))
+        best = t;
     if (best < 0) throw std::runtime_error("nothing holds the piece");
     while (best != tier) {
-      const auto from = static_cast<TierId>(best), to = static_cast<TierId>(best < tier ? best + 1 : best - 1);
+      const auto from = static_cast<TierId>(best),
+                 to = static_cast<TierId>(best < tier ? best + 1 : best - 1);
       const bool pinned = copies_[from][key].pinned;
       copies_[from][key].pinned = true;
       Copy& target = room(key, to);
@@ -439,7 +452,7 @@ class RandomProgram {
   const RandomOptions options_;
   Program p_;
   Body body_;
-  std::vector<std::vector<char>> cells_, home_cells_;       // by tier: in use
+  std::vector<std::vector<char>> cells_, home_cells_;  // by tier: in use
   std::map<TierId, std::map<Key, Copy>> copies_;
   std::map<Key, std::vector<int64_t>> latest_;
 };

@@ -18,15 +18,19 @@ struct Same {  // a struct, so that the overloads see each other
   static bool same(const Wait& a, const Wait& b) { return a.lane == b.lane && a.count == b.count; }
   template <typename T>
   static bool same(const std::vector<T>& a, const std::vector<T>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const T& x, const T& y) { return same(x, y); });
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](const T& x, const T& y) { return same(x, y); });
   }
   static bool same(const Tier& a, const Tier& b) {
-    return std::tie(a.name, a.capacity, a.alignment, a.file) == std::tie(b.name, b.capacity, b.alignment, b.file);
+    return std::tie(a.name, a.capacity, a.alignment, a.file) ==
+           std::tie(b.name, b.capacity, b.alignment, b.file);
   }
   static bool same(const Link& a, const Link& b) {
     return std::tie(a.from, a.to, a.lane, a.alignment) == std::tie(b.from, b.to, b.lane, b.alignment);
   }
-  static bool same(const Lane& a, const Lane& b) { return a.name == b.name && a.overlapping == b.overlapping; }
+  static bool same(const Lane& a, const Lane& b) {
+    return a.name == b.name && a.overlapping == b.overlapping;
+  }
   static bool same(const Unit& a, const Unit& b) {
     return std::tie(a.kind, a.lane, a.tier) == std::tie(b.kind, b.lane, b.tier);
   }
@@ -50,8 +54,9 @@ struct Same {  // a struct, so that the overloads see each other
   }
   static bool same(const Program& a, const Program& b) {
     return same(a.machine.tiers, b.machine.tiers) && same(a.machine.links, b.machine.links) &&
-           same(a.machine.lanes, b.machine.lanes) && same(a.machine.units, b.machine.units) && a.rings == b.rings &&
-           same(a.buffers, b.buffers) && same(a.bodies, b.bodies) && a.arena_bytes == b.arena_bytes;
+           same(a.machine.lanes, b.machine.lanes) && same(a.machine.units, b.machine.units) &&
+           a.rings == b.rings && same(a.buffers, b.buffers) && same(a.bodies, b.bodies) &&
+           a.arena_bytes == b.arena_bytes;
   }
 };
 

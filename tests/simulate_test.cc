@@ -1,4 +1,5 @@
-// The simulator on machines of a flop and a byte a second, with times worked out by hand, and machine descriptions.
+// The simulator on machines of a flop and a byte a second, with times worked out by hand, and machine
+// descriptions.
 #include "engine/simulate.h"
 
 #include <chrono>
@@ -24,8 +25,8 @@ MachineRates unit_rates() {
   return r;
 }
 
-// Lanes a, b, c and slow run tasks; copies of x(n), a buffer of n bytes, go over the links. Waits are as the test says: the
-// simulator does not ask whether they suffice.
+// Lanes a, b, c and slow run tasks; copies of x(n), a buffer of n bytes, go over the links. Waits are as the
+// test says: the simulator does not ask whether they suffice.
 constexpr const char* kTables = R"(sluice program 1
 tier device capacity 1000 alignment 1
 tier host capacity 1000 alignment 1
@@ -59,7 +60,8 @@ Program program(const std::vector<Step>& steps) {
     text += "body " + s.name + " clean -> clean";
     text += s.predecessors.empty() ? "\n" : " after " + s.predecessors + "\n";
   }
-  for (const Step& s : steps) text += "tasks " + s.name + "\n" + s.tasks + "instructions " + s.name + "\n" + s.instructions;
+  for (const Step& s : steps)
+    text += "tasks " + s.name + "\n" + s.tasks + "instructions " + s.name + "\n" + s.instructions;
   return program_from_text(text);
 }
 Program program(const std::string& tasks, const std::string& instructions) {
@@ -78,8 +80,10 @@ SimulationResult run(const Program& p, const MachineRates& r, const std::vector<
   return simulate(p, r, sequence, true);
 }
 void expect_time(const SimulationResult& r, size_t position, size_t instruction, double begin, double end) {
-  EXPECT_DOUBLE_EQ(r.times[position][instruction].begin, begin) << "instruction " << instruction << " of " << position;
-  EXPECT_DOUBLE_EQ(r.times[position][instruction].end, end) << "instruction " << instruction << " of " << position;
+  EXPECT_DOUBLE_EQ(r.times[position][instruction].begin, begin)
+      << "instruction " << instruction << " of " << position;
+  EXPECT_DOUBLE_EQ(r.times[position][instruction].end, end)
+      << "instruction " << instruction << " of " << position;
 }
 LaneId lane(const Program& p, const std::string& name) {
   for (LaneId l = 0; l < p.machine.lanes.size(); ++l)
@@ -135,8 +139,8 @@ TEST(Simulate, FlopsCountByPrecision) {
 }
 
 TEST(Simulate, PoolIsSharedWhileBothFlow) {
-  // Memory of 1 byte a second: 4 bytes of the task and 2 of the copy. Both at half speed until the copy ends at 4; then
-  // the task has 2 bytes left: 6.
+  // Memory of 1 byte a second: 4 bytes of the task and 2 of the copy. Both at half speed until the copy ends
+  // at 4; then the task has 2 bytes left: 6.
   const Program p = program(tasks({{0, 4}}), "0 a:1 run 0\n1 down:1 copy x2@0 host+0 -> device+0\n");
   MachineRates r = unit_rates();
   r.pools = {{"memory", 1}};
@@ -152,7 +156,8 @@ TEST(Simulate, PoolIsSharedWhileBothFlow) {
 }
 
 TEST(Simulate, CoresAreOccupiedForTheWholeDuration) {
-  // 2 cores; the task takes both for 4 s, the copy one for 2 s. Shares 2/3: the copy ends at 3, the task has done 2: 5.
+  // 2 cores; the task takes both for 4 s, the copy one for 2 s. Shares 2/3: the copy ends at 3, the task has
+  // done 2: 5.
   const Program p = program(tasks({{4, 0}}), "0 a:1 run 0\n1 down:1 copy x2@0 host+0 -> device+0\n");
   MachineRates r = unit_rates();
   r.pools = {{"cores", 2}};
@@ -164,8 +169,8 @@ TEST(Simulate, CoresAreOccupiedForTheWholeDuration) {
 }
 
 TEST(Simulate, SharesRiseUntilEachTasksPoolIsFull) {
-  // Pool P (1/s): a and b take all of it, each at 1/2. Pool Q (1/s): b takes half of it alone, so 1/4 now; c takes all of
-  // it alone and may flow at 3/4. Work: a 2, b 2, c 3 seconds alone. All end at 4.
+  // Pool P (1/s): a and b take all of it, each at 1/2. Pool Q (1/s): b takes half of it alone, so 1/4 now; c
+  // takes all of it alone and may flow at 3/4. Work: a 2, b 2, c 3 seconds alone. All end at 4.
   const Program p = program(tasks({{2, 0}, {2, 0}, {3, 0}}), "0 a:1 run 0\n1 b:1 run 1\n2 c:1 run 2\n");
   MachineRates r = unit_rates();
   r.pools = {{"P", 1}, {"Q", 1}};
@@ -177,7 +182,8 @@ TEST(Simulate, SharesRiseUntilEachTasksPoolIsFull) {
 }
 
 TEST(Simulate, OverlappingLanesHideLatencyAndKeepOrder) {
-  // Latency 1, 4 bytes each: 0-1 latency of both, bytes of the first 1-5, of the second 5-9. In turn it would be 10.
+  // Latency 1, 4 bytes each: 0-1 latency of both, bytes of the first 1-5, of the second 5-9. In turn it would
+  // be 10.
   const char* reads = "0 read:1 copy x4@0 nvme+0 -> host+0\n1 read:2 copy x4@0 nvme+4 -> host+4\n";
   const Program p = program("", reads);
   MachineRates r = unit_rates();
@@ -191,15 +197,17 @@ TEST(Simulate, OverlappingLanesHideLatencyAndKeepOrder) {
   s = run(q, r);
   expect_time(s, 0, 1, 5, 10);
   // The second of the lane starts late because of another lane; the lane is idle in between.
-  const Program late = program(tasks({{7, 0}}), "0 a:1 run 0\n1 read:1 copy x4@0 nvme+0 -> host+0\n"
-                                                "2 read:2 copy x2@0 nvme+0 -> host+0 after a:1\n");
+  const Program late = program(tasks({{7, 0}}),
+                               "0 a:1 run 0\n1 read:1 copy x4@0 nvme+0 -> host+0\n"
+                               "2 read:2 copy x2@0 nvme+0 -> host+0 after a:1\n");
   s = run(late, r);
   expect_time(s, 0, 2, 7, 10);
   EXPECT_DOUBLE_EQ(s.lane_busy[lane(late, "read")], 8);
 }
 
 TEST(Simulate, DriveHasThreeRates) {
-  const Program both = program("", "0 read:1 copy x8@0 nvme+0 -> host+0\n1 write:1 copy x2@0 host+0 -> nvme+0\n");
+  const Program both =
+      program("", "0 read:1 copy x8@0 nvme+0 -> host+0\n1 write:1 copy x2@0 host+0 -> nvme+0\n");
   MachineRates r = unit_rates();
   r.links[2].bytes_per_second = r.links[3].bytes_per_second = kUnlimited;
   r.drives = {{"nvme", 4, 2, 2}};
@@ -207,7 +215,8 @@ TEST(Simulate, DriveHasThreeRates) {
   SimulationResult s = run(both, r);
   expect_time(s, 0, 1, 0, 2);
   expect_time(s, 0, 0, 0, 3.5);
-  // Mixed 4, read alone 1: the read keeps its 1 and the write gets 3, more than its 2: 2. Write 1 s, read 8 s.
+  // Mixed 4, read alone 1: the read keeps its 1 and the write gets 3, more than its 2: 2. Write 1 s, read 8
+  // s.
   r.drives = {{"nvme", 1, 2, 4}};
   s = run(both, r);
   expect_time(s, 0, 1, 0, 1);
@@ -231,28 +240,33 @@ TEST(Simulate, LanesRunAheadByOneBody) {
 
 TEST(Simulate, WaitsOnTheBodyBeforeDependOnWhichItWas) {
   const std::string work = tasks({{1, 0}, {5, 0}});
-  const Program p = program({{"short", work, "0 a:1 run 0\n1 b:1 run 0\n2 c:1 raw 1 after b:1\n", "short long"},
-                             {"long", work, "0 a:1 run 0 after short/b:1 after long/c:1\n1 b:1 run 1\n2 c:1 raw 1\n",
-                              "short long"}});
+  const Program p =
+      program({{"short", work, "0 a:1 run 0\n1 b:1 run 0\n2 c:1 raw 1 after b:1\n", "short long"},
+               {"long", work, "0 a:1 run 0 after short/b:1 after long/c:1\n1 b:1 run 1\n2 c:1 raw 1\n",
+                "short long"}});
   SimulationResult s = run(p, unit_rates(), {0, 1, 1});
   expect_time(s, 0, 2, 1, 6);
   expect_time(s, 1, 0, 1, 2);    // after the short one: its b ends at 1
   expect_time(s, 1, 2, 6, 11);   // c is in order
   expect_time(s, 2, 0, 11, 12);  // after the long one: its c ends at 11
-  EXPECT_THROW(run(program({{"x", work, "", "y"}, {"y", work, "", ""}}), unit_rates(), {0, 0}), std::invalid_argument);
+  EXPECT_THROW(run(program({{"x", work, "", "y"}, {"y", work, "", ""}}), unit_rates(), {0, 0}),
+               std::invalid_argument);
 }
 
 TEST(Simulate, EmptyBodiesAndZeroWork) {
-  const Program p = program(tasks({{0, 0}, {2, 0}}), "0 a:1 run 0\n1 b:1 run 0 after a:1\n2 a:2 run 1 after b:1\n");
+  const Program p =
+      program(tasks({{0, 0}, {2, 0}}), "0 a:1 run 0\n1 b:1 run 0 after a:1\n2 a:2 run 1 after b:1\n");
   EXPECT_DOUBLE_EQ(run(p, unit_rates(), {0, 0}).seconds, 4);
   EXPECT_EQ(run(program("", ""), unit_rates(), {0, 0, 0}).seconds, 0);
   EXPECT_EQ(run(p, unit_rates(), {}).seconds, 0);
 }
 
 TEST(Simulate, SteadyStepLeavesOutTheEnds) {
-  // A copy of 2 s, then a task of 3 s, then a copy of 1 s: alone 6 s, repeated 3 s a step since the copies overlap.
-  const Program p = program(tasks({{3, 0}}), "0 down:1 copy x2@0 host+0 -> device+0\n1 a:1 run 0 after down:1\n"
-                                             "2 up:1 copy x1@0 device+0 -> host+0 after a:1\n");
+  // A copy of 2 s, then a task of 3 s, then a copy of 1 s: alone 6 s, repeated 3 s a step since the copies
+  // overlap.
+  const Program p = program(tasks({{3, 0}}),
+                            "0 down:1 copy x2@0 host+0 -> device+0\n1 a:1 run 0 after down:1\n"
+                            "2 up:1 copy x1@0 device+0 -> host+0 after a:1\n");
   EXPECT_DOUBLE_EQ(run(p, unit_rates()).seconds, 6);
   EXPECT_DOUBLE_EQ(steady_step_seconds(p, unit_rates(), 0), 3);
   EXPECT_DOUBLE_EQ(steady_step_seconds(p, unit_rates(), 0, 2, 3), 3);
@@ -277,8 +291,8 @@ TEST(Simulate, ObjectsToWhatItCannotPredict) {
   EXPECT_THROW(run(program(tasks({{1, 0}}), "0 a:1 run 0 after a:1\n"), unit_rates()), std::invalid_argument);
 }
 
-// On any program: work on a lane takes its time, the whole at least as long as any lane, and a machine that is twice as
-// fast in everything takes half as long.
+// On any program: work on a lane takes its time, the whole at least as long as any lane, and a machine that
+// is twice as fast in everything takes half as long.
 TEST(Simulate, RandomPrograms) {
   MachineRates r = default_machine_rates();
   MachineRates twice = r;
@@ -320,7 +334,8 @@ TEST(Simulate, TwentyThousandInstructionsAreFewMilliseconds) {
   std::sort(seconds.begin(), seconds.end());
   std::printf("simulated %zu instructions in %.1f ms (median of 5)\n", instructions, 1e3 * seconds[2]);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(seconds[2] / static_cast<double>(instructions), 2.5e-6);  // 0.3 to 0.6 us measured; the rest is for noise
+  EXPECT_LT(seconds[2] / static_cast<double>(instructions),
+            2.5e-6);  // 0.3 to 0.6 us measured; the rest is for noise
 #endif
 }
 
@@ -330,7 +345,8 @@ void expect_bad_description(const std::string& json, const std::string& message)
     FAIL() << "accepted " << json;
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::malformed_file);
-    EXPECT_NE(std::string(e.what()).find(message), std::string::npos) << e.what() << "\nexpected: " << message;
+    EXPECT_NE(std::string(e.what()).find(message), std::string::npos)
+        << e.what() << "\nexpected: " << message;
   }
 }
 
@@ -340,7 +356,8 @@ TEST(MachineRates, ReadsEveryField) {
     "lanes": [{"lane": "compute", "flops_per_second": {"fp32": 5, "bf16": 6}, "bytes_per_second": 7,
                "overhead_seconds": 8, "occupies": {"cores": 2}, "per_byte": {"memory": 1.5}}],
     "links": [{"from": "host", "to": "device", "bytes_per_second": 9, "latency_seconds": 10,
-               "occupies": {"cores": 1}, "per_byte": {"memory": 2}}]})", "m.json");
+               "occupies": {"cores": 1}, "per_byte": {"memory": 2}}]})",
+                                             "m.json");
   EXPECT_EQ(r.name, "m");
   ASSERT_EQ(r.pools.size(), 2u);
   EXPECT_EQ(r.pools[0].name, "cores");
@@ -367,15 +384,21 @@ TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
   expect_bad_description(head + R"("lane": []})", "the file has the unknown key lane");
   expect_bad_description(head + R"("lanes": {}})", "lanes is not a list");
   expect_bad_description(head + R"("lanes": [{"bytes_per_second": 1}]})", "a lane has no text lane");
-  expect_bad_description(head + R"("lanes": [{"lane": "a", "bytes_per_second": -1}]})", "is not a positive number");
-  expect_bad_description(head + R"("lanes": [{"lane": "a", "bytes_per_second": "1"}]})", "is not a positive number");
-  expect_bad_description(head + R"("lanes": [{"lane": "a", "overhead_seconds": -1}]})", "is not a number of seconds");
+  expect_bad_description(head + R"("lanes": [{"lane": "a", "bytes_per_second": -1}]})",
+                         "is not a positive number");
+  expect_bad_description(head + R"("lanes": [{"lane": "a", "bytes_per_second": "1"}]})",
+                         "is not a positive number");
+  expect_bad_description(head + R"("lanes": [{"lane": "a", "overhead_seconds": -1}]})",
+                         "is not a number of seconds");
   expect_bad_description(head + R"("lanes": [{"lane": "a"}, {"lane": "a"}]})", "lane a appears twice");
-  expect_bad_description(head + R"("lanes": [{"lane": "a", "occupies": {"disk": 1}}]})", "the unknown pool disk");
-  expect_bad_description(head + R"("lanes": [{"lane": "a", "flops_per_second": {"fp8": 1}}]})", "the unknown key fp8");
+  expect_bad_description(head + R"("lanes": [{"lane": "a", "occupies": {"disk": 1}}]})",
+                         "the unknown pool disk");
+  expect_bad_description(head + R"("lanes": [{"lane": "a", "flops_per_second": {"fp8": 1}}]})",
+                         "the unknown key fp8");
   expect_bad_description(head + R"("drives": [{"tier": "nvme", "read": 1, "write": 1}]})", "has no mixed");
   expect_bad_description(head + R"("name": "again"})", "key name appears twice");
-  expect_bad_description(R"({"format": "sluice-machine-1", "name": "m", "pools": {"cores": 0}})", "pool cores is not");
+  expect_bad_description(R"({"format": "sluice-machine-1", "name": "m", "pools": {"cores": 0}})",
+                         "pool cores is not");
 }
 
 // The example in the documentation is the built-in description.

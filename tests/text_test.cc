@@ -11,8 +11,8 @@
 namespace sluice {
 namespace {
 
-// Every form that the grammar has: names that need escapes, an empty and two equal names, runs of pieces, rings, copies with
-// two versions, raw instructions, waits on the body before.
+// Every form that the grammar has: names that need escapes, an empty and two equal names, runs of pieces,
+// rings, copies with two versions, raw instructions, waits on the body before.
 constexpr const char* kGolden = R"(sluice program 1
 tier device capacity 18446744073709551615 alignment 256
 tier host%20memory capacity 4096 alignment 64
@@ -101,13 +101,15 @@ void expect_error(const std::string& text, const std::string& message) {
     program_from_text(text);
     FAIL() << "accepted; expected: " << message;
   } catch (const std::invalid_argument& e) {
-    EXPECT_NE(std::string(e.what()).find(message), std::string::npos) << e.what() << "\nexpected: " << message;
+    EXPECT_NE(std::string(e.what()).find(message), std::string::npos)
+        << e.what() << "\nexpected: " << message;
   }
 }
 
 TEST(Text, ErrorsNameTheLine) {
-  const std::string head = "sluice program 1\ntier a capacity 64 alignment 1\nlane l\nbuffer b state home a pieces 8x4\n"
-                           "body s clean -> clean after s\n";
+  const std::string head =
+      "sluice program 1\ntier a capacity 64 alignment 1\nlane l\nbuffer b state home a pieces 8x4\n"
+      "body s clean -> clean after s\n";
   EXPECT_NO_THROW(program_from_text(head));
   expect_error("", "line 0: the text is empty");
   expect_error("sluice program 2\n", "line 1: '2' stands where '1' is expected");
@@ -130,7 +132,8 @@ TEST(Text, ErrorsNameTheLine) {
   expect_error(head + "tasks s\nlane x\n", "line 7: 'lane' stands among tasks and instructions");
   expect_error(head + "tasks s\n1 norm 0/0 flops 0 bytes 0\n", "task 0 is expected");
   expect_error(head + "tasks s\n0 norm 0/0 flops inf bytes 0\n", "flops are not finite");
-  expect_error(head + "tasks s\n0 norm 0/0 flops 0 bytes 0 read b[4]@0\n", "there is no piece 4, the buffer has 4");
+  expect_error(head + "tasks s\n0 norm 0/0 flops 0 bytes 0 read b[4]@0\n",
+               "there is no piece 4, the buffer has 4");
   expect_error(head + "tasks s\n0 norm 0/0 flops 0 bytes 0 read b[1:5]@0\n", "are not in a buffer of 4");
   expect_error(head + "tasks s\n0 norm 0/0 flops 0 bytes 0 read b[1:1]@0\n", "are not in a buffer of 4");
   expect_error(head + "tasks s\n0 norm 0/0 flops 0 bytes 0 read b\n", "'b' is not buffer[pieces]@version");
@@ -141,7 +144,8 @@ TEST(Text, ErrorsNameTheLine) {
   expect_error(head + "instructions s\n0 l:1 raw - after t/l:1\n", "there is no body 't'");
 }
 
-// Damaged text either parses or throws std::invalid_argument; what parses prints and parses again to the same.
+// Damaged text either parses or throws std::invalid_argument; what parses prints and parses again to the
+// same.
 void expect_no_crash(const std::string& text) {
   try {
     const Program p = program_from_text(text);

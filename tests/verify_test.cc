@@ -22,8 +22,9 @@ constexpr bool kSanitized = false;
 #endif
 constexpr uint64_t kPrograms = kSanitized ? 30 : 200;  // a sanitizer costs ten times the time
 
-// A step that reads weights from the file, computes, updates the weights in host memory and writes them back. The scalar t
-// has a slot a step: the first task reads this step's, the second overwrites that of the step before.
+// A step that reads weights from the file, computes, updates the weights in host memory and writes them back.
+// The scalar t has a slot a step: the first task reads this step's, the second overwrites that of the step
+// before.
 constexpr const char* kStep = R"(sluice program 1
 tier device capacity 1024 alignment 64
 tier host capacity 1024 alignment 64
@@ -100,12 +101,16 @@ TEST(Verify, ObjectsToTables) {
       {"tier host has alignment 48", [](Program& p) { p.machine.tiers[1].alignment = 48; }},
       {"a link names tiers 7", [](Program& p) { p.machine.links[0].from = 7; }},
       {"two units for forward", [](Program& p) { p.machine.units.push_back(p.machine.units[0]); }},
-      {"the cuts of buffer w do not rise", [](Program& p) { p.buffers[0].cuts = {0, 64, 64}; }},
+      {"the cuts of buffer w do not rise",
+       [](Program& p) {
+         p.buffers[0].cuts = {0, 64, 64};
+       }},
       {"buffer x has its home in tier 9", [](Program& p) { p.buffers[1].home = 9; }},
       {"buffer t is in ring 3", [](Program& p) { p.buffers[3].ring = 3; }},
       {"buffer t is in a ring and not permanent", [](Program& p) { p.buffers[3].permanent = false; }},
       {"the home of buffer w is not inside the arena", [](Program& p) { p.buffers[0].home_offset = 64; }},
-      {"the home of buffer t is not inside", [](Program& p) { p.buffers[3].slot_stride = uint64_t{1} << 63; }},
+      {"the home of buffer t is not inside",
+       [](Program& p) { p.buffers[3].slot_stride = uint64_t{1} << 63; }},
       {"the home of buffer t is not aligned", [](Program& p) { p.buffers[3].home_offset = 32; }},
       {"the homes of buffers t and t overlap", [](Program& p) { p.buffers[3].slot_stride = 0; }},
       {"exceed 4611686018427387904 bytes", [](Program& p) { p.buffers[3].cuts[1] = uint64_t{1} << 62; }},
@@ -122,7 +127,10 @@ TEST(Verify, ObjectsToOperandsAndTransfers) {
       {"has 1 places for 2 operands", [](Program& p) { at(p, 0).places.pop_back(); }},
       {"names buffer 99", [](Program& p) { at(p, 0).operands[0].buffer = 99; }},
       {"names pieces [0, 3) of w", [](Program& p) { at(p, 0).operands[0].last = 3; }},
-      {"names pieces [1, 1) of w", [](Program& p) { at(p, 0).operands[0] = {0, 1, 1}; }},
+      {"names pieces [1, 1) of w",
+       [](Program& p) {
+         at(p, 0).operands[0] = {0, 1, 1};
+       }},
       {"names slot 1 back of w", [](Program& p) { at(p, 0).operands[0].back = 1; }},
       {"names slot 3 back of t", [](Program& p) { at(p, 3).operands[1].back = 3; }},
       {"has w in tier 5", [](Program& p) { at(p, 0).places[1].tier = 5; }},
@@ -133,11 +141,15 @@ TEST(Verify, ObjectsToOperandsAndTransfers) {
       {"which no link does", [](Program& p) { at(p, 0).lane = 1; }},
       {"which no link does", [](Program& p) { at(p, 1).places[0].tier = 2; }},
       {"copies between different ranges", [](Program& p) { at(p, 0).operands[1].last = 1; }},
-      {"is a transfer that does not read, then write", [](Program& p) { at(p, 0).operands[1].access = Access::add; }},
+      {"is a transfer that does not read, then write",
+       [](Program& p) { at(p, 0).operands[1].access = Access::add; }},
       {"is a transfer of 1 operands",
        [](Program& p) { at(p, 0).operands.pop_back(), at(p, 0).places.pop_back(); }},
-      {"copies a workspace", [](Program& p) { at(p, 0).operands[0].buffer = at(p, 0).operands[1].buffer = 2,
-                                              at(p, 0).operands[0].last = at(p, 0).operands[1].last = 1; }},
+      {"copies a workspace",
+       [](Program& p) {
+         at(p, 0).operands[0].buffer = at(p, 0).operands[1].buffer = 2,
+               at(p, 0).operands[0].last = at(p, 0).operands[1].last = 1;
+       }},
   });
 }
 
@@ -147,15 +159,25 @@ TEST(Verify, ObjectsToTasksAndWaits) {
       {"task 1 is in 2 instructions", [](Program& p) { at(p, 2).task = 1; }},
       {"task 0 is in 0 instructions", [](Program& p) { at(p, 2).task = 1; }},
       {"has other operands than its task 0", [](Program& p) { at(p, 2).operands[0].version = 1; }},
-      {"has other operands than its task 0", [](Program& p) { std::swap(at(p, 2).operands[0], at(p, 2).operands[1]); }},
+      {"has other operands than its task 0",
+       [](Program& p) { std::swap(at(p, 2).operands[0], at(p, 2).operands[1]); }},
       {"no unit can run", [](Program& p) { p.bodies[0].tasks[0].kind = TaskKind::norm; }},
       {"runs optimize on lane compute", [](Program& p) { at(p, 4).lane = 0; }},
-      {"runs forward on operands in tier host", [](Program& p) { at(p, 2).places[0] = {1, 0}; }},
+      {"runs forward on operands in tier host",
+       [](Program& p) {
+         at(p, 2).places[0] = {1, 0};
+       }},
       {"waits for instruction 2 of lane nvme_read, which is not an earlier one of this body",
        [](Program& p) { at(p, 1).waits[0].count = 2; }},
-      {"waits for instruction 1 of lane optimizer", [](Program& p) { at(p, 1).waits.push_back({5, 1}); }},
+      {"waits for instruction 1 of lane optimizer",
+       [](Program& p) {
+         at(p, 1).waits.push_back({5, 1});
+       }},
       {"waits for instruction 0 of lane nvme_read", [](Program& p) { at(p, 1).waits[0].count = 0; }},
-      {"waits twice for lane nvme_read", [](Program& p) { at(p, 1).waits.push_back({3, 1}); }},
+      {"waits twice for lane nvme_read",
+       [](Program& p) {
+         at(p, 1).waits.push_back({3, 1});
+       }},
       {"waits for lane 12", [](Program& p) { at(p, 1).waits[0].lane = 12; }},
       {"waits for instruction 3 of lane compute, which is not in the body before",
        [](Program& p) { at(p, 1).waits_before[0][0].count = 3; }},
@@ -163,7 +185,7 @@ TEST(Verify, ObjectsToTasksAndWaits) {
   });
 }
 
-// Removes the instructions, renumbers the tasks' counts of lanes are the caller's business: only the last ones go.
+// Keeps the first instructions and makes new tasks for those of them that run one; no waits on the body before.
 void keep_instructions(Program& p, size_t count) {
   p.bodies[0].instructions.resize(count);
   p.bodies[0].tasks.resize(0);
@@ -181,15 +203,25 @@ void set_operands(Program& p, size_t i, std::vector<Operand> operands) {
 TEST(Verify, ObjectsToContents) {
   expect_each({
       {"demands w[0, 2) version 0 at device [128, 192) and finds garbage",
-       [](Program& p) { at(p, 2).places[0].offset = 128 + 0; at(p, 2).places[3].offset = 448; }},
+       [](Program& p) {
+         at(p, 2).places[0].offset = 128;
+         at(p, 2).places[3].offset = 448;
+       }},
       {"demands w[1, 2) version 0 at nvme [0, 64) and finds version 0 of w from its byte 0",
-       [](Program& p) { at(p, 0).operands[0] = {0, 1, 2}, at(p, 0).operands[1] = {0, 1, 2, Access::write}; }},
+       [](Program& p) {
+         at(p, 0).operands[0] = {0, 1, 2}, at(p, 0).operands[1] = {0, 1, 2, Access::write};
+       }},
       {"demands w[0, 2) version 1", [](Program& p) { at(p, 1).operands[0].version = 1; }},
       {"ends with version 0 of piece 0 of w at home, but version 1 was made",
        [](Program& p) { keep_instructions(p, 5); }},
-      {"demands x[0, 1) version 0", [](Program& p) { set_operands(p, 2, {{0, 0, 2}, {1, 0, 1}, {3, 0, 1}, {2, 0, 1}}); }},
+      {"demands x[0, 1) version 0",
+       [](Program& p) {
+         set_operands(p, 2, {{0, 0, 2}, {1, 0, 1}, {3, 0, 1}, {2, 0, 1}});
+       }},
       {"replaces version 0 of x[0, 1) when piece 0 is at version 1",
-       [](Program& p) { set_operands(p, 3, {{1, 0, 1, Access::write, 0}, {3, 0, 1, Access::write, 0, 1}}); }},
+       [](Program& p) {
+         set_operands(p, 3, {{1, 0, 1, Access::write, 0}, {3, 0, 1, Access::write, 0, 1}});
+       }},
       {"writes x[0, 1) over a home of another range at device [64, 128)",
        [](Program& p) { at(p, 2).places[1].offset = at(p, 3).places[0].offset = 64; }},
       {"writes k[0, 1) over a home of another range", [](Program& p) { at(p, 2).places[3].offset = 128; }},
@@ -212,9 +244,12 @@ TEST(Verify, ObjectsToEveryDroppedWaitOfTheHandMadeStep) {
   const std::vector<Mutation> drops = testing::all_single_wait_drops(p);
   ASSERT_EQ(drops.size(), 6u);
   const char* expected[] = {
-      "body step after step, instruction 0 (nvme_read 1): reads what was written to nvme [0, 128) of instruction 5",
-      "instruction 1 (h2d 1): reads what was written to host [0, 128) of instruction 0 (nvme_read 1), which may not",
-      "body step after step, instruction 1 (h2d 1): overwrites what is read from device [192, 320) of instruction 2",
+      "body step after step, instruction 0 (nvme_read 1): reads what was written to nvme [0, 128) of "
+      "instruction 5",
+      "instruction 1 (h2d 1): reads what was written to host [0, 128) of instruction 0 (nvme_read 1), which "
+      "may not",
+      "body step after step, instruction 1 (h2d 1): overwrites what is read from device [192, 320) of "
+      "instruction 2",
       "instruction 2 (compute 1): reads what was written to device [192, 320) of instruction 1 (h2d 1)",
       "instruction 4 (optimizer 1): overwrites what is read from host [0, 128) of instruction 1 (h2d 1)",
       "instruction 5 (nvme_write 1): reads what was written to host [0, 128) of instruction 4 (optimizer 1)",
@@ -235,9 +270,11 @@ TEST(Verify, OverlappingLanesNeedWaitsOnThemselves) {
   for (Wait& w : at(p, 0).waits_before[0]) w.count = 2;
   EXPECT_EQ(all(p), "");
   at(p, 6).waits.clear();
-  expect_violation(p, "instruction 6 (nvme_write 2): overwrites what was written to nvme [0, 128) of instruction 5");
+  expect_violation(
+      p, "instruction 6 (nvme_write 2): overwrites what was written to nvme [0, 128) of instruction 5");
   at(p, 6).waits = {{5, 1}};  // already known, and not about the lane itself
-  expect_violation(p, "instruction 6 (nvme_write 2): overwrites what was written to nvme [0, 128) of instruction 5");
+  expect_violation(
+      p, "instruction 6 (nvme_write 2): overwrites what was written to nvme [0, 128) of instruction 5");
   p.machine.lanes[4].overlapping = false;
   at(p, 6).waits.clear();
   EXPECT_EQ(all(p), "");
@@ -246,7 +283,8 @@ TEST(Verify, OverlappingLanesNeedWaitsOnThemselves) {
 // Which slot of a ring two bodies share depends on how far the second one moves it.
 TEST(Verify, RingSlotsRotateBetweenBodies) {
   Program p = program_from_text(kStep);
-  p.machine.units[1] = {TaskKind::optimize, 5, 0};  // the reader of t runs on another lane than its writer, on the device
+  p.machine.units[1] = {TaskKind::optimize, 5,
+                        0};  // t is read on another lane than it is written, also on the device
   keep_instructions(p, 0);
   const auto add = [&](LaneId lane, TaskKind kind, Operand o) {
     p.bodies[0].tasks.push_back({kind, 0, 0, false, 0, 0, {o}});
@@ -262,10 +300,13 @@ TEST(Verify, RingSlotsRotateBetweenBodies) {
         add(0, TaskKind::forward, {3, 0, 1, Access::write, 0, write_back});
         add(5, TaskKind::optimize, {3, 0, 1, Access::read, 0, read_back});
         // The reader sees what the body before wrote; or the writer overwrites what the body before read.
-        const bool reads = (write_back + advance) % 3 == read_back, overwrites = (read_back + advance) % 3 == write_back;
+        const bool reads = (write_back + advance) % 3 == read_back,
+                   overwrites = (read_back + advance) % 3 == write_back;
         EXPECT_EQ(verify(p).size(), size_t{reads} + size_t{overwrites}) << all(p);
         EXPECT_EQ(testing::still_correct(p), !reads && !overwrites);
-        if (reads) expect_violation(p, "body step after step, instruction 1 (optimizer 1): reads what was written to ring");
+        if (reads)
+          expect_violation(
+              p, "body step after step, instruction 1 (optimizer 1): reads what was written to ring");
         if (reads) at(p, 1).waits_before = {{{0, 1}}};
         if (overwrites) at(p, 0).waits_before = {{{5, 1}}};
         EXPECT_EQ(all(p), "");
