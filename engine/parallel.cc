@@ -5,7 +5,10 @@
 #include <thread>
 #include <vector>
 #else
+#include <optional>
+
 #include <tbb/blocked_range.h>
+#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
@@ -34,7 +37,12 @@ void Workers::parallel_for(int64_t count, const std::function<void(int64_t, int)
 #else
 
 struct Workers::Impl {
-  explicit Impl(int threads) : arena(threads) {}
+  explicit Impl(int threads) : arena(threads) {
+    // TBB makes as many threads as there are processors, unless it is told that more are wanted.
+    if (threads > tbb::this_task_arena::max_concurrency())
+      allowed.emplace(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(threads));
+  }
+  std::optional<tbb::global_control> allowed;
   tbb::task_arena arena;
 };
 
