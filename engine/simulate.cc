@@ -323,12 +323,14 @@ class Run {
         room_[d.read_pool] = d.read_share;
         room_[d.write_pool] = d.write_share;
       }
-    while (fill_one_pool()) {
+    double level = 0;
+    while (fill_one_pool(level)) {
     }
   }
 
-  // Raises the shares until a pool is full and takes its users out; false when none fills up before share 1.
-  bool fill_one_pool() {
+  // Raises the shares from `level` until a pool is full and takes its users out; false when none fills up
+  // before share 1.
+  bool fill_one_pool(double& level) {
     constexpr double kFull = 1 - 1e-12;  // a pool that is full at share 1 slows nobody down
     double share = kFull;
     size_t full = demand_.size();
@@ -338,6 +340,7 @@ class Run {
         full = p;
       }
     if (full == demand_.size()) return false;
+    share = level = std::max(level, share);  // differences of sums may round to below what they were
     for (size_t r = 0; r < rising_.size();) {
       LaneState& lane = *rising_[r];
       const Use* uses = uses_of(lane).data();

@@ -1,9 +1,10 @@
 // Predicts how long a sequence of bodies takes on a machine, from the program and a machine description.
 //
-// Lanes, waits and the run-ahead rule are exact; work is a fluid that flows through shared pools.
-// simulate.cc states the model in numbered steps. Called in the planner's search and for predictions in
-// reports; any thread; no state. Throws Error(usage) if the description lacks a lane or link of the program,
-// std::invalid_argument if the sequence is not legal or never ends.
+// Lanes, waits and the run-ahead rule are exact; work is a fluid that flows through shared pools. simulate.cc
+// states the model in numbered steps. Called in the planner's search and for predictions in reports; any
+// thread; no state. Requires a program whose structure is sound (verify.h). Throws Error(usage) if the
+// description lacks a lane or link of the program, std::invalid_argument if the sequence is not legal or never
+// ends.
 #pragma once
 
 #include <span>

@@ -48,6 +48,7 @@ class Tables {
     if (!report_.empty()) return;
     check_homes();
     for (size_t b = 0; b < program_.bodies.size(); ++b) check_body(static_cast<BodyId>(b));
+    if (report_.empty()) check_peaks();
   }
 
  private:
@@ -161,6 +162,15 @@ class Tables {
       if (b.permanent && b.home_offset + (is_ring(b) ? (kRingSlots - 1) * b.slot_stride : 0) + b.bytes() >
                              body.peak_bytes[b.home])
         fail(fmt::format("its peak leaves out the home of {}", Name{b.name}));
+  }
+
+  void check_peaks() {
+    for (size_t t = 0; t < machine_.tiers.size() && !program_.bodies.empty(); ++t) {
+      uint64_t peak = 0;
+      for (const Body& b : program_.bodies) peak = std::max(peak, b.peak_bytes[t]);
+      require(peak == program_.arena_bytes[t], "the arena of {} has {} bytes, but the largest peak is {}",
+              Name{machine_.tiers[t].name}, program_.arena_bytes[t], peak);
+    }
   }
 
   const Program& program_;
@@ -311,6 +321,7 @@ class Structure {
 }  // namespace
 
 std::vector<Violation> verify(const Program& program, size_t limit) {
+  CHECK(limit > 0, "a verifier that may say nothing");
   Report report(limit);
   Tables(program, report).check();
   if (!report.empty()) return report.take();

@@ -97,6 +97,8 @@ TEST(Verify, AcceptsTheHandMadeStep) {
 TEST(Verify, ObjectsToTables) {
   expect_each({
       {"its capacity is 1024", [](Program& p) { p.arena_bytes[1] = 1025; }},
+      {"the arena of host has 192 bytes, but the largest peak is 128",
+       [](Program& p) { p.arena_bytes[1] = 192; }},
       {"2 arenas for 3 tiers", [](Program& p) { p.arena_bytes.pop_back(); }},
       {"tier host has alignment 48", [](Program& p) { p.machine.tiers[1].alignment = 48; }},
       {"a link names tiers 7", [](Program& p) { p.machine.links[0].from = 7; }},
@@ -185,7 +187,8 @@ TEST(Verify, ObjectsToTasksAndWaits) {
   });
 }
 
-// Keeps the first instructions and makes new tasks for those of them that run one; no waits on the body before.
+// Keeps the first instructions and makes new tasks for those of them that run one; drops waits on the body
+// before.
 void keep_instructions(Program& p, size_t count) {
   p.bodies[0].instructions.resize(count);
   p.bodies[0].tasks.resize(0);
