@@ -75,6 +75,7 @@ class Stager {
   }
 
  private:
+  bool least() const { return !options_.keep && options_.lead == 0; }
   const Buffer& buffer(const Storage& s) const { return program_.buffers[s.buffer]; }
   uint64_t bytes(const Storage& s, uint32_t first, uint32_t last) const {
     const Buffer& b = buffer(s);
@@ -267,8 +268,7 @@ class Stager {
 
   // 4. ---------------------------------------------------------------------------------------------------------------
   std::optional<Shortage> lay_out() {
-    const bool least = !options_.keep && options_.lead == 0;
-    if (!least) {
+    if (!least()) {
       for (;;) {
         const std::vector<PackItem> items = pack_all(options_.capacity);
         if (std::all_of(items.begin(), items.end(), [](const PackItem& i) { return i.placed; })) return std::nullopt;
@@ -279,14 +279,27 @@ class Stager {
     if (peak_ <= options_.capacity) return std::nullopt;
     return shortage(peak_);
   }
+  // What transient buffers need of the lowest tier in the least arrangement must not depend on where permanent homes are
+  // (least.h), and how many transfers stand between two tasks does: there, time is counted in tasks.
+  std::vector<uint32_t> timeline() const {
+    std::vector<uint32_t> time(positions_);
+    const bool by_tasks = least() && program_.machine.tiers[options_.tier].file;
+    uint32_t tasks = 0;
+    for (uint32_t at = 0; at < positions_; ++at) {
+      time[at] = by_tasks ? tasks : at;
+      if (body_.instructions[at].task != kNoTask) ++tasks;
+    }
+    return time;
+  }
   std::vector<PackItem> pack_all(uint64_t capacity) {
+    const std::vector<uint32_t> time = timeline();
     std::vector<uint32_t> roots;
     std::vector<PackItem> items;
     for (uint32_t u = 0; u < uses_.size(); ++u) {
       if (parent_[u] != u) continue;
       const Interval& i = intervals_[u];
       roots.push_back(u);
-      items.push_back({i.start, i.end, bytes(storages_[i.storage], i.first, i.last)});
+      items.push_back({time[i.start], time[i.end], bytes(storages_[i.storage], i.first, i.last)});
     }
     peak_ = pack(items, options_.base, capacity);
     for (size_t k = 0; k < items.size(); ++k) intervals_[roots[k]].offset = items[k].offset;
@@ -352,7 +365,8 @@ class Stager {
       const uint64_t end = i.offset + bytes(storages_[i.storage], i.first, i.last);
       i.floor = std::max(i.floor, ends.max(i.offset, end));
       ends.assign(i.offset, end, i.end + 1);
-      if (i.fetched) fetched.push_back(u);
+      // In the least arrangement, transient buffers leave the tier below when their task comes (see timeline()).
+      if (i.fetched && (!least() || buffer(storages_[i.storage]).permanent)) fetched.push_back(u);
     }
     std::sort(fetched.begin(), fetched.end(), [&](uint32_t a, uint32_t b) {
       return std::tie(intervals_[a].first_use_at, a) < std::tie(intervals_[b].first_use_at, b);
