@@ -5,7 +5,8 @@
 //    the order in which buffer classes claim homes in the rest; how many tasks a fetch leads its use; how many of the last
 //    layers keep their saved tensors. Its step body is lowered, assembled and simulated.
 // 3. One quantity is varied at a time, from the best so far, until a round brings nothing.
-// 4. The winner is assembled whole. Should another body not fit, the next best takes its place; the least always fits.
+// 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
+// 5. The winner is assembled whole. Should another body not fit, the next best takes its place; the least always fits.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -23,6 +24,7 @@ namespace {
 
 constexpr std::array<uint32_t, 7> kWorkingTenths{20, 13, 16, 30, 50, 11, 1000};  // of the least working bytes, in tenths
 constexpr std::array<uint32_t, 5> kLeads{2, 4, 8, 1, 16};
+constexpr uint64_t kSearchShards = 256;  // of a whole model
 using ClassOrder = std::array<BufferClass, 3>;
 constexpr std::array<ClassOrder, 3> kClassOrders{{{BufferClass::weights, BufferClass::gradients, BufferClass::state},
                                                   {BufferClass::weights, BufferClass::state, BufferClass::gradients},
@@ -45,6 +47,8 @@ class Search {
         has_files_(request.machine.tiers.back().file) {
     request_.rates.precision = model_.precision;
     for (const Tier& t : request.machine.tiers) capacities_.push_back(t.capacity);
+    const uint64_t coarse = round_up(parameter_count(model_) / kSearchShards, default_shard_elements(model_));
+    if (request.lower.shard_elements == 0 && coarse > default_shard_elements(model_)) search_shard_ = coarse;
   }
 
   std::variant<Plan, Infeasible> run() {
@@ -56,7 +60,11 @@ class Search {
     if (!arrangement) return infeasible(least, least_plan.program);
     Candidate first;
     first.kept_layers = kept;
-    weigh(first);
+    if (!weigh(first) && search_shard_ > 0) {
+      search_shard_ = 0;
+      weighed_.clear();
+      weigh(first);
+    }
     vary();
     for (const auto& [seconds, candidate] : ranked()) {
       Plan plan = lowered(candidate.kept_layers);
@@ -67,11 +75,12 @@ class Search {
   }
 
  private:
-  Plan lowered(uint32_t kept_layers) const {
+  Plan lowered(uint32_t kept_layers, uint64_t shard_elements = 0) const {
     Plan plan;
     plan.model = model_;
     plan.program.machine = request_.machine;
     LowerOptions options = request_.lower;
+    if (shard_elements) options.shard_elements = shard_elements;
     options.recompute.clear();
     for (uint32_t l = 0; l < layers_; ++l)
       options.recompute.insert(options.recompute.end(), model_.layers[l].segments.size(), l + kept_layers < layers_);
@@ -103,7 +112,7 @@ class Search {
   bool weigh(const Candidate& c) {
     const auto [it, fresh] = weighed_.try_emplace(c, kNotFeasible);
     if (!fresh) return false;
-    Plan plan = lowered(c.kept_layers);
+    Plan plan = lowered(c.kept_layers, search_shard_);
     const BodyId step = *plan.lowering.bodies.step;
     for (size_t b = 0; b < plan.program.bodies.size(); ++b)
       if (b != step) plan.program.bodies[b].tasks.clear();
@@ -150,6 +159,7 @@ class Search {
 
   Plan finished(Plan plan, double seconds) const {
     plan.step_seconds = seconds > 0 ? seconds : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies.step);
+    plan.rates = request_.rates;
     plan.candidates = static_cast<uint32_t>(weighed_.size());
     return plan;
   }
@@ -177,6 +187,7 @@ class Search {
   bool has_files_;
   std::vector<uint64_t> capacities_;
   const Least* least_ = nullptr;
+  uint64_t search_shard_ = 0;  // elements; 0: as the plan will have
   std::map<Candidate, double> weighed_;
   Candidate best_;
   double best_seconds_ = kNotFeasible;

@@ -34,6 +34,7 @@ struct Plan {
   Model model;
   Lowering lowering;
   Program program;
+  MachineRates rates;                               // that the search judged by
   double step_seconds = 0;                          // simulated, steady state
   uint32_t candidates = 0;                          // weighed
 };

@@ -37,7 +37,6 @@ struct Storage {              // a buffer, or one slot of a ring buffer
 struct Gap {                  // from one use to the next that reads some of the same pieces
   uint32_t from, to;          // uses
   uint32_t length;
-  bool kept = false;
 };
 
 struct Fetch {
@@ -59,7 +58,8 @@ class Stager {
  public:
   Stager(const Program& program, Body& body, const StageOptions& options)
       : program_(program), body_(body), options_(options), alignment_(placement_alignment(program.machine, options.tier)),
-        positions_(static_cast<uint32_t>(body.instructions.size())), load_(std::max(positions_, 1u)) {}
+        positions_(static_cast<uint32_t>(body.instructions.size())), load_(std::max(positions_, 1u)),
+        room_(static_cast<int64_t>(options.capacity) - static_cast<int64_t>(options.base)) {}
 
   std::optional<Shortage> run() {
     collect();
@@ -199,7 +199,7 @@ class Stager {
     load_.add(i.start, i.end, sign * static_cast<int64_t>(bytes(storages_[i.storage], i.first, i.last)));
   }
   bool overloaded(const Interval& i) const {
-    return load_.max(i.start, i.end) > static_cast<int64_t>(options_.capacity) - static_cast<int64_t>(options_.base);
+    return load_.max(i.start, i.end) > room_;
   }
 
   void lengthen() {
@@ -244,11 +244,11 @@ class Stager {
     return i;
   }
   void keep_gaps() {
-    for (Gap& gap : gaps_) gap.kept = join(gap);
+    for (const Gap& gap : gaps_) join(gap);
   }
-  bool join(const Gap& gap) {
+  void join(const Gap& gap) {
     uint32_t a = find(gap.from), b = find(gap.to);
-    if (a == b) return true;
+    if (a == b) return;
     if (intervals_[b].first_use_at < intervals_[a].first_use_at) std::swap(a, b);
     Interval both = joined(intervals_[a], intervals_[b]);
     both.start = intervals_[a].start;
@@ -259,22 +259,22 @@ class Stager {
       add_load(both, -1);
       add_load(intervals_[a], 1);
       add_load(intervals_[b], 1);
-      return false;
+      return;
     }
     parent_[b] = a;
     intervals_[a] = std::move(both);
-    return true;
   }
 
   // 4. ---------------------------------------------------------------------------------------------------------------
   std::optional<Shortage> lay_out() {
-    if (!least()) {
-      for (;;) {
+    const uint64_t room = options_.capacity - options_.base;
+    if (!least())
+      for (const uint64_t percent_free : {0, 1, 2, 4, 8, 16, 32}) {
+        if (percent_free > 0) keep_gaps_again(room - room / 100 * percent_free);
         const std::vector<PackItem> items = pack_all(options_.capacity);
         if (std::all_of(items.begin(), items.end(), [](const PackItem& i) { return i.placed; })) return std::nullopt;
-        if (!give_up_gaps(items) && !give_up_leads()) break;
       }
-    }
+    give_up_everything();
     pack_all(UINT64_MAX);
     if (peak_ <= options_.capacity) return std::nullopt;
     return shortage(peak_);
@@ -305,48 +305,30 @@ class Stager {
     for (size_t k = 0; k < items.size(); ++k) intervals_[roots[k]].offset = items[k].offset;
     return items;
   }
-  // For every item without a place, gives up the longest kept gap that lives at the same time.
-  bool give_up_gaps(const std::vector<PackItem>& items) {
-    bool given = false;
-    for (const PackItem& item : items) {
-      if (item.placed) continue;
-      for (auto gap = gaps_.rbegin(); gap != gaps_.rend(); ++gap) {
-        if (!gap->kept || uses_[gap->to].at < item.start || item.last < uses_[gap->from].at) continue;
-        gap->kept = false;
-        given = true;
-        break;
+  // Starts over from single uses, with less room for what is kept and for leads.
+  void keep_gaps_again(uint64_t room) {
+    room_ = static_cast<int64_t>(room);
+    start_over(true);
+    for (Interval& i : intervals_)
+      if (i.start < i.end && i.uses.size() == 1 && i.fetched && overloaded(i)) {
+        add_load(i, -1);
+        i.start = i.end;
+        add_load(i, 1);
       }
-    }
-    if (given) rebuild();
-    return given;
+    if (options_.keep) keep_gaps();
   }
-  bool give_up_leads() {
-    bool given = false;
-    for (uint32_t u = 0; u < uses_.size(); ++u) {
-      Interval& i = singles_[u];
-      if (!i.fetched || i.start == uses_[u].at) continue;
-      i.start = uses_[u].at;
-      given = true;
-    }
-    if (given) rebuild();
-    return given;
-  }
-  // Joins the kept gaps anew, without looking at loads: they only became fewer.
-  void rebuild() {
+  void give_up_everything() { start_over(false); }
+  void start_over(bool with_leads) {
     intervals_ = singles_;
     std::iota(parent_.begin(), parent_.end(), 0u);
+    load_ = RangeLoad(std::max(positions_, 1u));
     for (const Storage& s : storages_)
       if (s.resident)
         for (const uint32_t u : s.uses) parent_[u] = s.uses.front();
-    for (const Gap& gap : gaps_) {
-      if (!gap.kept) continue;
-      uint32_t a = find(gap.from), b = find(gap.to);
-      if (a == b) continue;
-      if (intervals_[b].first_use_at < intervals_[a].first_use_at) std::swap(a, b);
-      const uint32_t start = intervals_[a].start;
-      intervals_[a] = joined(intervals_[a], intervals_[b]);
-      intervals_[a].start = start;
-      parent_[b] = a;
+    for (uint32_t u = 0; u < uses_.size(); ++u) {
+      if (parent_[u] != u) continue;
+      if (!with_leads && intervals_[u].fetched) intervals_[u].start = uses_[u].at;
+      add_load(intervals_[u], 1);
     }
   }
 
@@ -509,6 +491,7 @@ class Stager {
   uint64_t alignment_;
   uint32_t positions_;
   RangeLoad load_;
+  int64_t room_;                             // bytes that intervals may take together
   std::vector<Storage> storages_;
   std::vector<Use> uses_;                    // in list order
   std::vector<Gap> gaps_;                    // by length

@@ -6,8 +6,9 @@
 //    something.
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory lasts
 //    (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
-// 4. Offsets: largest first, tightest hole. What does not fit gives up the longest kept gap in its way, then leads. What is
-//    left then is laid out without looking at the capacity, so that whether a tier can hold a body is monotone in it.
+// 4. Offsets: largest first, tightest hole. If not all fit, 2 and 3 start over with a little less room, up to a third; at
+//    last nothing is kept and nothing leads, laid out without looking at the capacity, so that whether a tier can hold a
+//    body is monotone in it.
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li 1995), and
 //    never pass a fetch that is needed earlier.
 // 6. Emit: fetches in front of their position, stores behind the last write before anybody below or later reads.
