@@ -105,9 +105,12 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
   const SegmentPlan& plan = plan_.lowering.plans[plan_.lowering.uses[task.subject].plan];
   const Segment& segment = plan_.model.segments[plan.segment];
   const bool backward = task.kind == TaskKind::backward;
-  SegmentOperands operands = segment_operands(plan, segment, task.kind, task.recompute, false);
-  const bool saves = !backward && operands.count != in.operands.size();
-  if (saves) operands = segment_operands(plan, segment, task.kind, task.recompute, true);
+  SegmentOperands operands = segment_operands(plan, segment, task.kind, task.recompute, true);
+  const auto is_saved = [&](uint32_t k) {  // where a forward that discards has its workspace, or nothing
+    return k < in.operands.size() && plan_.program.buffers[in.operands[k].buffer].kind == BufferClass::activations;
+  };
+  const bool saves = !backward && is_saved(operands.saved);
+  if (!saves) operands = segment_operands(plan, segment, task.kind, task.recompute, false);
   CHECK(operands.count == in.operands.size(), segment.name + ": operands do not match");
   const PassPlan& pass = backward ? (task.recompute ? plan.backward_recomputing : plan.backward_keeping)
                                   : (saves ? plan.forward : plan.forward_discarding);
