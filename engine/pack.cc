@@ -1,7 +1,9 @@
-// 1. Sort by size, then by length of life, then by start: the order is total, so the result is deterministic.
-// 2. Placed items are kept in order of address. For each item one scan over them finds the holes between those that share a
-//    position with it; it takes the smallest that is large enough, the lowest of equals.
-// O(n^2) in the worst case with a very small constant: 10,000 items take some 50 ms.
+// 1. Long-lived items first, then short-lived ones; among them by size, then by length of life, then by start: the order
+//    is total, so the result is deterministic.
+// 2. Placed items are listed in order of address: the long-lived ones in one list, and all that live in a block of
+//    kBlock positions in a list of that block. An item that is short-lived touches two blocks at most.
+// 3. For each item a scan over the list, or the two merged, finds the holes between those that share a position with it;
+//    it takes the smallest that is large enough, the lowest of equals.
 #include "engine/pack.h"
 
 #include <algorithm>
@@ -11,11 +13,16 @@ namespace sluice {
 
 namespace {
 
+constexpr uint32_t kBlock = 64;  // positions
+
+bool long_lived(const PackItem& item) { return item.last - item.start >= kBlock; }
+
 std::vector<uint32_t> packing_order(std::span<const PackItem> items) {
   std::vector<uint32_t> order(items.size());
   std::iota(order.begin(), order.end(), 0u);
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
     const PackItem &x = items[a], &y = items[b];
+    if (long_lived(x) != long_lived(y)) return long_lived(x);
     if (x.bytes != y.bytes) return x.bytes > y.bytes;
     const uint32_t length_x = x.last - x.start, length_y = y.last - y.start;
     if (length_x != length_y) return length_x > length_y;
@@ -25,49 +32,74 @@ std::vector<uint32_t> packing_order(std::span<const PackItem> items) {
   return order;
 }
 
-// What is placed, in order of offset; columns apart, so that a scan reads only what it needs.
 struct Placed {
-  std::vector<uint32_t> start, last;
-  std::vector<uint64_t> offset, end;
+  uint64_t offset, end;
+  uint32_t start, last;
+};
+using PlacedList = std::vector<Placed>;  // by offset
 
-  void insert(const PackItem& item) {
-    const auto at = std::upper_bound(offset.begin(), offset.end(), item.offset) - offset.begin();
-    start.insert(start.begin() + at, item.start);
-    last.insert(last.begin() + at, item.last);
-    offset.insert(offset.begin() + at, item.offset);
-    end.insert(end.begin() + at, item.offset + item.bytes);
+void insert(PlacedList& list, const PackItem& item) {
+  const auto at = std::upper_bound(list.begin(), list.end(), item.offset,
+                                   [](uint64_t offset, const Placed& p) { return offset < p.offset; });
+  list.insert(at, {item.offset, item.offset + item.bytes, item.start, item.last});
+}
+
+// Holes between what is met in order of address.
+class HoleFinder {
+ public:
+  HoleFinder(const PackItem& item, uint64_t base) : item_(item), cursor_(base) {}
+
+  void meet(const Placed& p) {
+    if (p.start > item_.last || p.last < item_.start) return;
+    consider(p.offset);
+    cursor_ = std::max(cursor_, p.end);
   }
-
-  // The tightest hole for the item in [base, capacity); UINT64_MAX if there is none.
-  uint64_t hole(const PackItem& item, uint64_t base, uint64_t capacity) const {
-    uint64_t best_offset = UINT64_MAX, best_size = UINT64_MAX, cursor = base;
-    const auto consider = [&](uint64_t until) {
-      if (until < cursor || until - cursor < item.bytes) return;
-      if (best_offset == UINT64_MAX || until - cursor < best_size) best_offset = cursor, best_size = until - cursor;
-    };
-    for (size_t i = 0; i < offset.size(); ++i) {
-      if (start[i] > item.last || last[i] < item.start) continue;
-      consider(offset[i]);
-      cursor = std::max(cursor, end[i]);
+  void meet_all(const PlacedList& a, const PlacedList& b) {
+    size_t i = 0, k = 0;
+    while (i < a.size() || k < b.size()) {
+      if (k == b.size() || (i < a.size() && a[i].offset <= b[k].offset)) meet(a[i++]);
+      else meet(b[k++]);
     }
-    consider(capacity);
-    return best_offset;
   }
+  // The lowest of the tightest holes in [base, capacity); UINT64_MAX if there is none.
+  uint64_t finish(uint64_t capacity) {
+    consider(capacity);
+    return best_offset_;
+  }
+
+ private:
+  void consider(uint64_t until) {
+    if (until < cursor_ || until - cursor_ < item_.bytes) return;
+    if (best_offset_ != UINT64_MAX && until - cursor_ >= best_size_) return;
+    best_offset_ = cursor_;
+    best_size_ = until - cursor_;
+  }
+  const PackItem& item_;
+  uint64_t cursor_, best_offset_ = UINT64_MAX, best_size_ = UINT64_MAX;
 };
 
 }  // namespace
 
 uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity) {
-  Placed placed;
+  uint32_t positions = 0;
+  for (const PackItem& item : items) positions = std::max(positions, item.last + 1);
+  std::vector<PlacedList> blocks(positions / kBlock + 1);
+  PlacedList long_list;
   uint64_t peak = base;
   for (const uint32_t index : packing_order(items)) {
     PackItem& item = items[index];
-    const uint64_t offset = placed.hole(item, base, capacity);
+    const uint32_t first = item.start / kBlock, last = item.last / kBlock;
+    HoleFinder finder(item, base);
+    if (long_lived(item)) finder.meet_all(long_list, {});
+    else finder.meet_all(blocks[first], last == first ? PlacedList{} : blocks[last]);
+    const uint64_t offset = finder.finish(capacity);
     item.placed = offset != UINT64_MAX;
     if (!item.placed) continue;
     item.offset = offset;
     peak = std::max(peak, offset + item.bytes);
-    if (item.bytes > 0) placed.insert(item);
+    if (item.bytes == 0) continue;
+    for (uint32_t block = first; block <= last; ++block) insert(blocks[block], item);
+    if (long_lived(item)) insert(long_list, item);
   }
   return peak;
 }
