@@ -1,0 +1,118 @@
+// Checkpoints: OUT/checkpoints/step-NNNNNNNNN, a manifest.json (manifest.h) and a safetensors file a plane.
+//
+// A checkpoint is complete or it is not there: files are written in a hidden temporary directory, synced,
+// the manifest last, then the directory is renamed and its parent synced. master, exp_avg and exp_avg_sq
+// hold the trainable tensors in fp32, frozen the frozen ones in working precision, by their global names. A
+// file holds the groups' flat buffers one after the other, each at a multiple of 4096 bytes, so that any
+// shard of them can be written by O_DIRECT from where it lies; since the format allows no holes, what is
+// between tensors is declared as U8 tensors "padding.N", which readers pass over. Nothing depends on
+// budgets or shards.
+//
+// Writer: constructed and committed by the trainer's thread; target() is const and is called by the lane
+// that writes. One writer at a time for an OUT (a lock). Reader: const calls from any thread. Errors:
+// malformed_file for what is damaged or missing, io for a full or failing disk, environment for a directory
+// that cannot be written or is in use.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/graph.h"
+#include "engine/run/manifest.h"
+#include "engine/run/runner.h"
+#include "models/safetensors.h"
+
+namespace sluice {
+
+class CheckpointWriter {
+ public:
+  // Removes what dead writers left, makes the temporary directory, and in it every file with its header and
+  // its full length allocated, so that a full disk shows here. The model is not referred to afterwards.
+  CheckpointWriter(const std::string& out_directory, const Model& model, CheckpointState state);
+  ~CheckpointWriter();  // removes the temporary unless committed
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // Where element `first` of the group's flat buffer goes, and what follows it up to the group's padded
+  // end. The file is open for O_DIRECT unless its file system refuses: memory, offset and length of a write
+  // are then multiples of 4096, as those of every shard are. The name is a literal.
+  FileTarget target(uint32_t group, uint64_t first, Plane plane) const;
+
+  // Makes all that was written durable under its name; a checkpoint of the same step is replaced, and those
+  // of later steps, which a run that went back has left behind, are removed. Once, after every shard was
+  // written. When it throws, this checkpoint is lost and the ones before are intact: a failed sync is never
+  // repeated, since the kernel forgets what it could not write.
+  void commit();
+
+  const std::string& path() const;  // of the committed checkpoint
+
+ private:
+  struct Files;
+  std::unique_ptr<Files> files_;
+};
+
+// Bytes of one checkpoint's tensor files with their headers, exactly; the manifest adds some 300 a tensor.
+uint64_t checkpoint_bytes(const Model& model);
+
+// The newest complete checkpoint of a run, as a path; nullopt if there is none. Complete: the manifest is
+// valid, every file has its exact size and a valid header. `damaged` receives a sentence for each newer one
+// that is not.
+std::optional<std::string> newest_checkpoint(const std::string& out_directory,
+                                             std::vector<std::string>* damaged = nullptr);
+
+// Deletes complete checkpoints but the newest `keep`; at least 1. Damaged ones do not count and stay.
+void prune_checkpoints(const std::string& out_directory, int64_t keep);
+
+class CheckpointReader {
+ public:
+  // A checkpoint's directory.
+  static CheckpointReader open(const std::string& path);
+
+  const CheckpointState& state() const { return state_; }
+  const std::string& path() const { return path_; }
+
+  // Whether training this model can go on from here, or its weights be had. One Error(malformed_file) lists
+  // up to ten tensors that are missing, unknown, or of another shape, and counts the rest.
+  void check(const Model& model) const;
+  void check_weights(const Model& model) const;
+
+  // Elements [first, first + elements) of a group's flat buffer; zeros in padding. After check().
+  void fill(const Group& group, uint64_t first, uint64_t elements, Plane plane, float* out) const;
+
+  // Elements [first, first + count) of a tensor, which must lie within it; frozen weights are widened.
+  // False if there is no such tensor or plane.
+  bool read(const std::string& tensor, Plane plane, uint64_t first, uint64_t count, float* out) const;
+
+  // The same from the master or, of a frozen tensor, the weights. After check_weights().
+  void read_weights(const std::string& tensor, uint64_t first, uint64_t count, float* out) const;
+
+ private:
+  struct Piece {
+    size_t file = 0;                            // index into files_
+    const SafetensorsTensor* stored = nullptr;  // in that file
+    uint64_t first = 0, count = 0;
+  };
+  struct Tensor {
+    Shape shape;
+    std::array<std::vector<Piece>, kPlanes> planes;  // in order of first
+  };
+
+  CheckpointReader() = default;
+  void open_file(const ManifestFile& file);
+  Piece find_piece(const ManifestTensor& tensor, Plane plane, const ManifestPiece& piece,
+                   DType precision) const;
+  void check_tensors(const Model& model, bool weights_only) const;
+  std::string mismatch(const Group& group, const Parameter& parameter, bool weights_only) const;
+
+  std::string path_;
+  CheckpointState state_;
+  std::vector<SafetensorsFile> files_;
+  std::unordered_map<std::string, Tensor> tensors_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,153 @@
+#include "engine/run/checkpoint_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "engine/run/checkpoint.h"
+
+namespace sluice {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kPrefix = "step-";
+
+std::optional<int64_t> step_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  int64_t step = -1;
+  std::from_chars(name.data() + std::strlen(kPrefix), name.data() + name.size(), step);
+  if (step < 0 || checkpoint_name(step) != name) return std::nullopt;
+  return step;
+}
+
+bool is_leftover(const std::string& name) {
+  return name.starts_with(std::string(".") + kPrefix) && (name.ends_with(".tmp") || name.ends_with(".old"));
+}
+
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::directory_iterator entry(directory, error);
+  if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) return names;
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+    names.push_back(entry->path().filename().string());
+  if (error)
+    throw Error(ExitCode::environment,
+                fmt::format("cannot list {}: {}.", printable(directory), error.message()),
+                "Make the directory readable for this user, and check the disk.");
+  return names;
+}
+
+// A file that vanishes while it is opened (another process prunes) is reported as usage.
+bool is_damage(const Error& error) {
+  return error.code() == ExitCode::malformed_file || error.code() == ExitCode::usage;
+}
+
+}  // namespace
+
+std::string checkpoints_directory(const std::string& out_directory) {
+  return (fs::path(out_directory) / "checkpoints").string();
+}
+
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{:09}", kPrefix, step); }
+
+std::vector<CheckpointEntry> list_checkpoints(const std::string& directory) {
+  std::vector<CheckpointEntry> entries;
+  for (const std::string& name : names_in(directory))
+    if (const std::optional<int64_t> step = step_of(name))
+      entries.push_back({*step, (fs::path(directory) / name).string()});
+  std::sort(entries.begin(), entries.end(),
+            [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step > b.step; });
+  return entries;
+}
+
+void delete_checkpoint(const std::string& directory, int64_t step) {
+  const fs::path from = fs::path(directory) / checkpoint_name(step);
+  const fs::path to = fs::path(directory) / fmt::format(".{}.old", checkpoint_name(step));
+  std::error_code error;
+  fs::remove_all(to, error);
+  fs::rename(from, to, error);
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw checkpoint_error("remove", from.string(), error.value());
+  fs::remove_all(to, error);
+}
+
+void remove_leftovers(const std::string& directory) {
+  std::error_code ignored;
+  for (const std::string& name : names_in(directory))
+    if (is_leftover(name)) fs::remove_all(fs::path(directory) / name, ignored);
+}
+
+Error checkpoint_error(const std::string& action, const std::string& path, int error_number) {
+  const bool full = error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
+  return Error(ExitCode::io,
+               fmt::format("cannot {} {}: {}.", action, printable(path), std::strerror(error_number)),
+               std::string(full ? "Free some space or lower --keep" : "Check the disk") +
+                   ", then go on from the last checkpoint with --resume auto.");
+}
+
+void sync_checkpoint_directory(const std::string& directory) {
+  const FileDescriptor fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0 || fsync(fd.get()) != 0) throw checkpoint_error("sync directory", directory, errno);
+}
+
+CheckpointLock::CheckpointLock(const std::string& directory)
+    : fd_(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (fd_.get() < 0) throw checkpoint_error("open", directory, errno);
+  int result;
+  do {
+    result = flock(fd_.get(), LOCK_EX | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  // A file system without locks (ENOLCK, EOPNOTSUPP, ENOSYS): as before there were any.
+  if (result != 0 && errno == EWOULDBLOCK)
+    throw Error(ExitCode::environment,
+                fmt::format("another process is writing a checkpoint in {}.", printable(directory)),
+                "Let one run at a time use an --out directory.");
+}
+
+// Explicitly: a process that was forked meanwhile would keep the lock with its copy of the descriptor.
+void CheckpointLock::release() {
+  if (fd_.get() < 0) return;
+  flock(fd_.get(), LOCK_UN);
+  fd_ = FileDescriptor();
+}
+
+std::optional<std::string> newest_checkpoint(const std::string& out_directory,
+                                             std::vector<std::string>* damaged) {
+  for (const CheckpointEntry& entry : list_checkpoints(checkpoints_directory(out_directory))) {
+    try {
+      CheckpointReader::open(entry.path);
+      return entry.path;
+    } catch (const Error& error) {
+      if (!is_damage(error)) throw;
+      if (damaged) damaged->push_back(error.what());
+    }
+  }
+  return std::nullopt;
+}
+
+void prune_checkpoints(const std::string& out_directory, int64_t keep) {
+  const std::string directory = checkpoints_directory(out_directory);
+  int64_t complete = 0;
+  for (const CheckpointEntry& entry : list_checkpoints(directory)) {
+    try {
+      CheckpointReader::open(entry.path);
+    } catch (const Error& error) {
+      if (!is_damage(error)) throw;
+      continue;
+    }
+    if (++complete > std::max<int64_t>(keep, 1)) delete_checkpoint(directory, entry.step);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,51 @@
+// Names and upkeep of OUT/checkpoints: what the checkpoints' writer, reader and pruning share.
+//
+// "step-000000123" is a checkpoint. Names that begin with a dot are not: ".step-000000123.tmp" is being
+// written, ".step-000000123.old" is being deleted; whoever holds the writer's lock may remove them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+#include "models/file.h"
+
+namespace sluice {
+
+struct CheckpointEntry {
+  int64_t step = 0;
+  std::string path;
+};
+
+std::string checkpoints_directory(const std::string& out_directory);
+std::string checkpoint_name(int64_t step);
+
+// Complete or not, newest first; empty if there is no such directory.
+std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);
+
+// The checkpoint disappears from the list at once; what cannot be deleted is left for the next writer.
+void delete_checkpoint(const std::string& directory, int64_t step);
+
+// Deletes temporaries, except for what the system refuses to delete.
+void remove_leftovers(const std::string& directory);
+
+// Error(io) for what fails while a checkpoint is written, naming `path` and errno.
+Error checkpoint_error(const std::string& action, const std::string& path, int error_number);
+
+void sync_checkpoint_directory(const std::string& directory);
+
+// Held while a checkpoint is written, so that two processes with one OUT never remove each other's files.
+class CheckpointLock {
+ public:
+  explicit CheckpointLock(const std::string& directory);  // throws Error(environment) when it is held
+  ~CheckpointLock() { release(); }
+  CheckpointLock(const CheckpointLock&) = delete;
+  CheckpointLock& operator=(const CheckpointLock&) = delete;
+  void release();
+
+ private:
+  FileDescriptor fd_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,187 @@
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <unordered_set>
+
+#include "engine/error.h"
+#include "engine/run/checkpoint.h"
+
+namespace sluice {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kManifestBytesMax = uint64_t{64} << 20;  // 1,000 tensors on 64 writers take 16 MB
+constexpr std::array<Plane, 3> kTrained = {Plane::master, Plane::first_moment, Plane::second_moment};
+
+[[noreturn]] void damaged(const std::string& path, const std::string& sentence) {
+  throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", printable(path), sentence),
+              "Use another checkpoint; --resume auto takes the newest that is complete.");
+}
+
+// The file of this name in a checkpoint; no links, which could lead out of it.
+struct InnerFile {
+  std::string path;
+  uint64_t bytes;
+};
+InnerFile file_inside(const std::string& checkpoint, const std::string& name) {
+  const std::string path = (fs::path(checkpoint) / name).string();
+  struct stat status;
+  if (lstat(path.c_str(), &status) != 0) {
+    if (errno != ENOENT && errno != ENOTDIR)
+      throw Error(ExitCode::io, fmt::format("cannot look at {}: {}.", printable(path), std::strerror(errno)),
+                  "Check the disk and the directory's permissions.");
+    damaged(checkpoint, fmt::format("this is no complete checkpoint, it lacks {}", shown_name(name)));
+  }
+  if (!S_ISREG(status.st_mode))
+    damaged(checkpoint, fmt::format("{} is not a regular file", shown_name(name)));
+  return {path, static_cast<uint64_t>(status.st_size)};
+}
+
+uint64_t elements_of(const Shape& shape) { return static_cast<uint64_t>(element_count(shape)); }
+
+}  // namespace
+
+CheckpointReader CheckpointReader::open(const std::string& path) {
+  const std::string manifest_path = file_inside(path, "manifest.json").path;
+  Manifest manifest = manifest_from_json(read_text_file(manifest_path, kManifestBytesMax), manifest_path);
+  CheckpointReader reader;
+  reader.path_ = path;
+  for (const ManifestFile& file : manifest.files) reader.open_file(file);
+  std::unordered_set<const SafetensorsTensor*> taken;
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    Tensor& entry = reader.tensors_[tensor.name];
+    entry.shape = tensor.shape;
+    for (size_t p = 0; p < kPlanes; ++p)
+      for (const ManifestPiece& piece : tensor.planes[p]) {
+        entry.planes[p].push_back(
+            reader.find_piece(tensor, static_cast<Plane>(p), piece, manifest.state.precision));
+        if (!taken.insert(entry.planes[p].back().stored).second)
+          damaged(manifest_path,
+                  fmt::format("two pieces are stored as '{}' of {}", shown_name(piece.stored_as),
+                              shown_name(manifest.files[piece.file].name)));
+      }
+  }
+  reader.state_ = std::move(manifest.state);
+  return reader;
+}
+
+void CheckpointReader::open_file(const ManifestFile& file) {
+  const auto [path, bytes] = file_inside(path_, file.name);
+  if (bytes != file.bytes)
+    damaged(path, fmt::format("it has {} bytes, the manifest says {}", bytes, file.bytes));
+  files_.push_back(SafetensorsFile::open(path));
+}
+
+CheckpointReader::Piece CheckpointReader::find_piece(const ManifestTensor& tensor, Plane plane,
+                                                     const ManifestPiece& piece, DType precision) const {
+  const SafetensorsFile& file = files_[piece.file];
+  const SafetensorsTensor* stored = file.find(piece.stored_as);
+  if (stored == nullptr)
+    damaged(file.path(),
+            fmt::format("the manifest promises '{}', which is not there", shown_name(piece.stored_as)));
+  const SafetensorsType type = safetensors_type(plane == Plane::frozen_weights ? precision : DType::f32);
+  if (stored->type != type)
+    damaged(file.path(), fmt::format("'{}' is {}, not {}", shown_name(piece.stored_as),
+                                     safetensors_type_name(stored->type), safetensors_type_name(type)));
+  if (stored->elements() != piece.count)
+    damaged(file.path(), fmt::format("'{}' has {} elements, the manifest says {} (of tensor '{}')",
+                                     shown_name(piece.stored_as), stored->elements(), piece.count,
+                                     shown_name(tensor.name)));
+  return {piece.file, stored, piece.first, piece.count};
+}
+
+// What is wrong with a parameter of the model, or nothing.
+std::string CheckpointReader::mismatch(const Group& group, const Parameter& parameter,
+                                       bool weights_only) const {
+  const std::string name = shown_name(parameter.name);
+  const auto found = tensors_.find(parameter.name);
+  if (found == tensors_.end()) return name + " is missing";
+  const Tensor& tensor = found->second;
+  if (tensor.shape != parameter.shape)
+    return fmt::format("{} is {}, the model wants {}", name, shown_shape(tensor.shape),
+                       shown_shape(parameter.shape));
+  const auto has = [&](Plane plane) { return !tensor.planes[static_cast<size_t>(plane)].empty(); };
+  if (weights_only) return has(Plane::master) || has(Plane::frozen_weights) ? "" : name + " has no weights";
+  if (!group.trainable)
+    return has(Plane::frozen_weights) ? "" : name + " was trained, the model has it frozen";
+  for (const Plane plane : kTrained)
+    if (!has(plane))
+      return has(Plane::frozen_weights) ? name + " was frozen, the model trains it"
+                                        : fmt::format("{} has no {}", name, plane_name(plane));
+  return "";
+}
+
+void CheckpointReader::check_tensors(const Model& model, bool weights_only) const {
+  std::vector<std::string> problems;
+  std::unordered_set<std::string> known;
+  for (const Group& group : model.groups)
+    for (const Parameter& parameter : group.parameters) {
+      known.insert(parameter.name);
+      const std::string problem = mismatch(group, parameter, weights_only);
+      if (!problem.empty()) problems.push_back(problem);
+    }
+  std::vector<std::string> unknown;
+  for (const auto& [name, tensor] : tensors_)
+    if (!known.contains(name)) unknown.push_back(shown_name(name) + " is not in the model");
+  std::sort(unknown.begin(), unknown.end());
+  problems.insert(problems.end(), unknown.begin(), unknown.end());
+  if (problems.empty()) return;
+  constexpr size_t kShown = 10;
+  const size_t shown = std::min(problems.size(), kShown);
+  throw Error(
+      ExitCode::malformed_file,
+      fmt::format("{}: the checkpoint does not fit the model: {}{}.", printable(path_),
+                  fmt::join(problems.begin(), problems.begin() + static_cast<ptrdiff_t>(shown), "; "),
+                  problems.size() > shown ? fmt::format("; and {} more", problems.size() - shown) : ""),
+      "Use a checkpoint of this model, or the model of this checkpoint.");
+}
+
+void CheckpointReader::check(const Model& model) const { check_tensors(model, false); }
+
+void CheckpointReader::check_weights(const Model& model) const { check_tensors(model, true); }
+
+void CheckpointReader::fill(const Group& group, uint64_t first, uint64_t elements, Plane plane,
+                            float* out) const {
+  CHECK(first <= group.elements && elements <= group.elements - first, "a shard outside of " + group.name);
+  std::fill_n(out, elements, 0.0f);
+  for (const Parameter& p : group.parameters) {
+    const uint64_t begin = std::max(first, p.offset);
+    const uint64_t end = std::min(first + elements, p.offset + elements_of(p.shape));
+    if (begin < end)
+      CHECK(read(p.name, plane, begin - p.offset, end - begin, out + (begin - first)),
+            p.name + " was not checked");
+  }
+}
+
+bool CheckpointReader::read(const std::string& tensor, Plane plane, uint64_t first, uint64_t count,
+                            float* out) const {
+  const auto found = tensors_.find(tensor);
+  if (found == tensors_.end()) return false;
+  const std::vector<Piece>& pieces = found->second.planes[static_cast<size_t>(plane)];
+  if (pieces.empty()) return false;
+  const uint64_t elements = elements_of(found->second.shape);
+  CHECK(first <= elements && count <= elements - first, "a range outside of " + shown_name(tensor));
+  auto piece = std::partition_point(pieces.begin(), pieces.end(),
+                                    [&](const Piece& p) { return p.first + p.count <= first; });
+  for (; count > 0; ++piece) {
+    const uint64_t at = first - piece->first, n = std::min(count, piece->count - at);
+    files_[piece->file].read_f32(*piece->stored, at, n, out);
+    first += n, count -= n, out += n;
+  }
+  return true;
+}
+
+void CheckpointReader::read_weights(const std::string& tensor, uint64_t first, uint64_t count,
+                                    float* out) const {
+  CHECK(read(tensor, Plane::master, first, count, out) ||
+            read(tensor, Plane::frozen_weights, first, count, out),
+        shown_name(tensor) + " was not checked");
+}
+
+}  // namespace sluice

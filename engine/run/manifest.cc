@@ -1,0 +1,321 @@
+#include "engine/run/manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "engine/error.h"
+#include "models/safetensors.h"
+
+namespace sluice {
+
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "sluice-checkpoint";
+constexpr int64_t kVersion = 1;
+constexpr const char* kOptimizer = "adamw";
+constexpr std::array<const char*, kPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq", "frozen"};
+constexpr std::array<DType, 3> kPrecisions = {DType::bf16, DType::f16, DType::f32};
+constexpr int kDepthMax = 8;  // the deepest value, a byte of an option's value, lies at 5
+constexpr uint64_t kElementsMax = uint64_t{1} << 56;  // as for groups (graph.cc): sums of bytes fit 64 bits
+constexpr int64_t kNumberMax = std::numeric_limits<int64_t>::max();
+
+// Option values may be paths, which need not be UTF-8; those are kept as lists of bytes.
+OrderedJson text_to_json(const std::string& text) {
+  try {
+    (void)OrderedJson(text).dump();
+    return text;
+  } catch (const OrderedJson::type_error&) {
+    return std::vector<uint8_t>(text.begin(), text.end());
+  }
+}
+
+OrderedJson tensor_to_json(const Manifest& manifest, const ManifestTensor& tensor) {
+  OrderedJson out{{"name", tensor.name}, {"shape", tensor.shape}, {"planes", OrderedJson::object()}};
+  for (size_t p = 0; p < kPlanes; ++p) {
+    if (tensor.planes[p].empty()) continue;
+    OrderedJson pieces = OrderedJson::array();
+    for (const ManifestPiece& piece : tensor.planes[p]) {
+      OrderedJson entry{
+          {"file", manifest.files[piece.file].name}, {"first", piece.first}, {"count", piece.count}};
+      if (piece.stored_as != tensor.name) entry["stored_as"] = piece.stored_as;
+      pieces.push_back(std::move(entry));
+    }
+    out["planes"][kPlaneNames[p]] = std::move(pieces);
+  }
+  return out;
+}
+
+// One line a field, and one line an element of a list, so that people can read it.
+std::string to_lines(const OrderedJson& object) {
+  std::string text = "{";
+  for (const auto& [key, value] : object.items()) {
+    text += fmt::format("{}\n\"{}\": ", text.size() == 1 ? "" : ",", key);
+    if (!value.is_array()) {
+      text += value.dump();
+      continue;
+    }
+    text += '[';
+    for (size_t i = 0; i < value.size(); ++i) text += (i == 0 ? "\n  " : ",\n  ") + value[i].dump();
+    text += ']';
+  }
+  return text + "\n}\n";
+}
+
+// Reads typed fields and knows where it is, for messages.
+class Fields {
+ public:
+  Fields(const Json& object, const std::string& path, std::string where)
+      : object_(object), path_(path), where_(std::move(where)) {
+    if (!object.is_object()) malformed("is not an object");
+  }
+
+  [[noreturn]] void malformed(const std::string& rest) const {
+    throw Error(ExitCode::malformed_file, fmt::format("{}: {} {}.", printable(path_), where_, rest),
+                "Use another checkpoint; this manifest is damaged.");
+  }
+  const Json& at(const char* key) const {
+    const auto found = object_.find(key);
+    if (found == object_.end()) malformed(fmt::format("lacks '{}'", key));
+    return *found;
+  }
+  bool has(const char* key) const { return object_.contains(key); }
+  const Json& array(const char* key) const {
+    if (!at(key).is_array()) malformed(fmt::format("has a '{}' that is not a list", key));
+    return at(key);
+  }
+  std::string text(const char* key) const {
+    if (!at(key).is_string()) malformed(fmt::format("has a '{}' that is not a text", key));
+    return at(key).get<std::string>();
+  }
+  uint64_t count(const char* key, uint64_t most) const { return count(at(key), key, most); }
+  int64_t integer(const char* key, int64_t least, int64_t most) const {
+    const uint64_t value = count(key, static_cast<uint64_t>(most));
+    if (value < static_cast<uint64_t>(least)) out_of_range(key, at(key));
+    return static_cast<int64_t>(value);
+  }
+  double positive(const char* key) const {
+    const Json& value = at(key);
+    if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() <= 0)
+      out_of_range(key, value);
+    return value.get<double>();
+  }
+  // A whole number from 0 to `most`.
+  uint64_t count(const Json& value, const char* key, uint64_t most) const {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > most) out_of_range(key, value);
+    return value.get<uint64_t>();
+  }
+
+ private:
+  [[noreturn]] void out_of_range(const char* key, const Json& value) const {
+    malformed(fmt::format("has '{}' {}, which is out of range", key, shown_name(value.dump())));
+  }
+
+  const Json& object_;
+  const std::string& path_;
+  std::string where_;
+};
+
+// The JSON, without duplicate keys (the parser would keep one of them silently) and without deep nesting.
+Json parse(const std::string& text, const std::string& path) {
+  const Json none = Json::object();
+  const Fields file(none, path, "the manifest");
+  if (text.find('\0') != std::string::npos) file.malformed("is not valid JSON: it holds a zero byte");
+  std::array<std::set<std::string>, kDepthMax + 2> keys;  // of the objects that are open, by depth
+  const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > kDepthMax) file.malformed("is nested too deeply");
+    if (event == Json::parse_event_t::object_start) keys[static_cast<size_t>(depth) + 1].clear();
+    if (event == Json::parse_event_t::key &&
+        !keys[static_cast<size_t>(depth)].insert(value.get<std::string>()).second)
+      file.malformed(fmt::format("has the key '{}' twice", shown_name(value.get<std::string>())));
+    return true;
+  };
+  try {
+    return Json::parse(text, check);
+  } catch (const Json::parse_error& error) {
+    file.malformed(fmt::format("is not valid JSON at byte {}", error.byte));
+  }
+}
+
+std::string text_from_json(const Json& value, const Fields& option) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) option.malformed("has a value that is not a text");
+  std::string text;
+  for (const Json& byte : value) text += static_cast<char>(option.count(byte, "values", 255));
+  return text;
+}
+
+std::vector<ManifestOption> read_options(const Fields& file, const std::string& path) {
+  std::vector<ManifestOption> options;
+  for (const Json& entry : file.array("options")) {
+    const Fields fields(entry, path, "an option of the manifest");
+    ManifestOption option{fields.text("name"), {}};
+    for (const Json& value : fields.array("values")) option.values.push_back(text_from_json(value, fields));
+    options.push_back(std::move(option));
+  }
+  return options;
+}
+
+CheckpointState read_state(const Fields& file, const std::string& path) {
+  CheckpointState state;
+  state.step = file.integer("step", 0, kNumberMax);
+  state.t = file.integer("t", 0, state.step);
+  state.loss_scale = file.positive("loss_scale");
+  state.clean_steps = file.integer("clean_steps", 0, state.step);
+  state.skipped_steps = file.integer("skipped_steps", 0, state.step);
+  state.cursor = file.count("cursor", std::numeric_limits<uint64_t>::max());
+  state.micro_batch = file.integer("micro_batch", 1, kNumberMax);
+  const std::string precision = file.text("precision");
+  const auto found = std::find_if(kPrecisions.begin(), kPrecisions.end(),
+                                  [&](DType type) { return precision == dtype_name(type); });
+  if (found == kPrecisions.end())
+    file.malformed(fmt::format("has the unknown precision '{}'", shown_name(precision)));
+  state.precision = *found;
+  if (file.text("optimizer") != kOptimizer)
+    file.malformed(fmt::format("has the unknown optimizer '{}'", shown_name(file.text("optimizer"))));
+  state.model_config = file.text("model_config");
+  state.options = read_options(file, path);
+  return state;
+}
+
+bool is_bare(const std::string& name) {
+  const auto forbidden = [](char c) { return c == '/' || static_cast<unsigned char>(c) < ' '; };
+  return !name.empty() && name != "." && name.find("..") == std::string::npos &&
+         std::none_of(name.begin(), name.end(), forbidden);
+}
+
+using FileIndex = std::unordered_map<std::string, uint32_t>;
+
+FileIndex read_files(const Fields& file, const std::string& path, std::vector<ManifestFile>& files) {
+  FileIndex index;
+  for (const Json& entry : file.array("files")) {
+    const Fields fields(entry, path, "a file of the manifest");
+    const std::string name = fields.text("name");
+    if (!is_bare(name))
+      fields.malformed(fmt::format("is '{}', which is no bare file name", shown_name(name)));
+    if (!index.emplace(name, static_cast<uint32_t>(files.size())).second)
+      fields.malformed(fmt::format("is listed twice: '{}'", shown_name(name)));
+    files.push_back({name, fields.count("bytes", static_cast<uint64_t>(kNumberMax))});
+  }
+  return index;
+}
+
+// The pieces of one plane, sorted; they must cover `elements` elements exactly once.
+std::vector<ManifestPiece> read_pieces(const Fields& planes, const char* plane, const std::string& path,
+                                       const ManifestTensor& tensor, uint64_t elements,
+                                       const FileIndex& files) {
+  const std::string where = fmt::format("{} of tensor '{}'", plane, shown_name(tensor.name));
+  std::vector<ManifestPiece> pieces;
+  for (const Json& entry : planes.array(plane)) {
+    const Fields fields(entry, path, "a piece of " + where);
+    const auto file = files.find(fields.text("file"));
+    if (file == files.end())
+      fields.malformed(
+          fmt::format("is in '{}', which the manifest does not list", shown_name(fields.text("file"))));
+    const uint64_t first = fields.count("first", elements);
+    const uint64_t count = fields.count("count", elements - first);
+    if (count == 0) fields.malformed("is empty");
+    pieces.push_back(
+        {file->second, fields.has("stored_as") ? fields.text("stored_as") : tensor.name, first, count});
+  }
+  std::sort(pieces.begin(), pieces.end(),
+            [](const ManifestPiece& a, const ManifestPiece& b) { return a.first < b.first; });
+  uint64_t end = 0;
+  for (const ManifestPiece& piece : pieces) {
+    if (piece.first != end)
+      planes.malformed(fmt::format("have pieces of {} that {} before element {}", plane,
+                                   piece.first < end ? "overlap" : "leave a hole",
+                                   std::max(end, piece.first)));
+    end += piece.count;
+  }
+  if (end != elements)
+    planes.malformed(fmt::format("have pieces of {} that cover {} of {} elements", plane, end, elements));
+  return pieces;
+}
+
+ManifestTensor read_tensor(const Json& entry, const std::string& path, const FileIndex& files) {
+  const Fields fields(entry, path, "a tensor of the manifest");
+  ManifestTensor tensor{fields.text("name"), {}, {}};
+  uint64_t elements = 1;
+  for (const Json& dimension : fields.array("shape")) {
+    const uint64_t size = fields.count(dimension, "shape", kElementsMax / elements);
+    if (size == 0) fields.malformed(fmt::format("is empty: '{}'", shown_name(tensor.name)));
+    tensor.shape.push_back(static_cast<int64_t>(size));
+    elements *= size;
+  }
+  const Fields planes(fields.at("planes"), path,
+                      fmt::format("the planes of tensor '{}'", shown_name(tensor.name)));
+  for (size_t p = 0; p < kPlanes; ++p)
+    if (planes.has(kPlaneNames[p]))
+      tensor.planes[p] = read_pieces(planes, kPlaneNames[p], path, tensor, elements, files);
+  return tensor;
+}
+
+}  // namespace
+
+const char* plane_name(Plane plane) { return kPlaneNames[static_cast<size_t>(plane)]; }
+
+std::string manifest_to_json(const Manifest& manifest) {
+  const CheckpointState& state = manifest.state;
+  CHECK(std::isfinite(state.loss_scale), "a checkpoint with a loss scale that is not finite");
+  OrderedJson options = OrderedJson::array();
+  for (const ManifestOption& option : state.options) {
+    OrderedJson values = OrderedJson::array();
+    for (const std::string& value : option.values) values.push_back(text_to_json(value));
+    options.push_back({{"name", option.name}, {"values", std::move(values)}});
+  }
+  OrderedJson files = OrderedJson::array(), tensors = OrderedJson::array();
+  for (const ManifestFile& file : manifest.files)
+    files.push_back({{"name", file.name}, {"bytes", file.bytes}});
+  for (const ManifestTensor& tensor : manifest.tensors) tensors.push_back(tensor_to_json(manifest, tensor));
+  OrderedJson out{{"format", kFormat},
+                  {"version", kVersion},
+                  {"step", state.step},
+                  {"t", state.t},
+                  {"loss_scale", state.loss_scale},
+                  {"clean_steps", state.clean_steps},
+                  {"skipped_steps", state.skipped_steps},
+                  {"cursor", state.cursor},
+                  {"micro_batch", state.micro_batch},
+                  {"precision", dtype_name(state.precision)},
+                  {"optimizer", kOptimizer},
+                  {"writers", manifest.writers},
+                  {"model_config", state.model_config}};
+  out["options"] = std::move(options);
+  out["files"] = std::move(files);
+  out["tensors"] = std::move(tensors);
+  return to_lines(out);
+}
+
+Manifest manifest_from_json(const std::string& text, const std::string& path) {
+  const Json json = parse(text, path);
+  const Fields file(json, path, "the manifest");
+  if (file.text("format") != kFormat) file.malformed("is not one of a Sluice checkpoint");
+  if (const uint64_t version = file.count("version", static_cast<uint64_t>(kNumberMax)); version != kVersion)
+    throw Error(ExitCode::malformed_file,
+                fmt::format("{}: the manifest has format version {}; this program reads version {}.",
+                            printable(path), version, kVersion),
+                "Use the version of Sluice that wrote the checkpoint.");
+  Manifest manifest;
+  manifest.state = read_state(file, path);
+  manifest.writers = file.integer("writers", 1, kNumberMax);
+  const FileIndex files = read_files(file, path, manifest.files);
+  std::unordered_set<std::string> names;
+  for (const Json& entry : file.array("tensors")) {
+    manifest.tensors.push_back(read_tensor(entry, path, files));
+    if (!names.insert(manifest.tensors.back().name).second)
+      file.malformed(fmt::format("lists tensor '{}' twice", shown_name(manifest.tensors.back().name)));
+  }
+  return manifest;
+}
+
+}  // namespace sluice
