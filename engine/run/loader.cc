@@ -19,24 +19,56 @@ void fill_flat(const Group& group, const ParameterSource& source, uint64_t first
   }
 }
 
+// Calls work(first element within the shard, count) for the chunks of a shard, in parallel.
+template <typename Work>
+void for_each_chunk(const ShardView& v, Workers& workers, const Work& work) {
+  const auto chunks = static_cast<int64_t>((v.elements + kChunk - 1) / kChunk);
+  workers.parallel_for(chunks, [&](int64_t chunk, int) {
+    const uint64_t at = static_cast<uint64_t>(chunk) * kChunk;
+    work(at, std::min(kChunk, v.elements - at));
+  });
+}
+
+void write_weights(const Model& model, const ShardView& v, uint64_t at, const float* values, uint64_t count) {
+  if (v.weights == v.master) return;  // fp32: the master is the weight
+  round_to(model.precision, values, static_cast<std::byte*>(v.weights) + at * dtype_bytes(model.precision), count);
+}
+
 }  // namespace
 
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source, Workers& workers) {
   return [&model, source = std::move(source), &workers](const ShardView& v) {
-    const uint64_t width = dtype_bytes(model.precision);
-    const auto chunks = static_cast<int64_t>((v.elements + kChunk - 1) / kChunk);
-    workers.parallel_for(chunks, [&](int64_t chunk, int) {
-      const uint64_t at = static_cast<uint64_t>(chunk) * kChunk, count = std::min(kChunk, v.elements - at);
+    for_each_chunk(v, workers, [&](uint64_t at, uint64_t count) {
       std::array<float, kChunk> values;
       fill_flat(model.groups[v.group], source, v.first + at, count, values.data());
-      if (v.master) {
-        std::copy_n(values.data(), count, v.master + at);
-        std::fill_n(v.first_moment + at, count, 0.0f);
-        std::fill_n(v.second_moment + at, count, 0.0f);
-      }
-      if (v.weights != v.master) round_to(model.precision, values.data(), static_cast<std::byte*>(v.weights) + at * width, count);
+      write_weights(model, v, at, values.data(), count);
+      if (!v.master) return;
+      std::copy_n(values.data(), count, v.master + at);
+      std::fill_n(v.first_moment + at, count, 0.0f);
+      std::fill_n(v.second_moment + at, count, 0.0f);
     });
   };
+}
+
+std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint, Workers& workers) {
+  return [&model, &checkpoint, &workers](const ShardView& v) {
+    const Group& group = model.groups[v.group];
+    for_each_chunk(v, workers, [&](uint64_t at, uint64_t count) {
+      std::array<float, kChunk> values;
+      checkpoint.fill(group, v.first + at, count, v.master ? Plane::master : Plane::frozen_weights, values.data());
+      write_weights(model, v, at, values.data(), count);
+      if (!v.master) return;
+      std::copy_n(values.data(), count, v.master + at);
+      checkpoint.fill(group, v.first + at, count, Plane::first_moment, v.first_moment + at);
+      checkpoint.fill(group, v.first + at, count, Plane::second_moment, v.second_moment + at);
+    });
+  };
+}
+
+void load(Session& session, std::function<void(const ShardView&)> hook) {
+  session.runner().set_hooks({std::move(hook), {}});
+  session.executor().wait(session.issue(*session.plan().lowering.bodies.load));
+  session.check();
 }
 
 }  // namespace sluice

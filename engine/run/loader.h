@@ -5,7 +5,8 @@
 
 #include "engine/graph.h"
 #include "engine/parallel.h"
-#include "engine/run/runner.h"
+#include "engine/run/checkpoint.h"
+#include "engine/run/session.h"
 
 namespace sluice {
 
@@ -14,5 +15,11 @@ using ParameterSource = std::function<void(const Parameter& parameter, uint64_t 
 
 // Fills master and weights from the source, zeros in padding and in the moments. The model and workers outlive the hook.
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source, Workers& workers);
+
+// As load_from, but masters, moments and frozen weights are a checkpoint's.
+std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint, Workers& workers);
+
+// Issues the body load with the hook and waits for it.
+void load(Session& session, std::function<void(const ShardView&)> hook);
 
 }  // namespace sluice

@@ -12,6 +12,7 @@
 #include "engine/error.h"
 #include "gpu/device.h"
 #include "models/config.h"
+#include "offload/io_queue.h"
 
 namespace sluice {
 
@@ -24,6 +25,8 @@ struct ModelSource {
 ModelSource resolve_model(const ModelOptions& options);
 
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads);
+
+IoChoice io_choice(IoKind kind);
 
 // The batch's micro-batches to consider, best first: as given, or every divisor, largest of at most 2048 tokens first.
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence);

@@ -1,6 +1,6 @@
 // AdamW against the best kernel with the same memory traffic and no arithmetic.
 //
-//   adamw_bench [--parameters N] [--threads N] [--rounds N]
+//   adamw_bench [--parameters N] [--threads N] [--rounds N] [--json]
 //
 // Both run in one process on the same pages, alternating, and are compared round by round; the median of the
 // ratios counts. Data lies in DRAM as in training: shards of 4 Mi parameters, three fp32 planes
@@ -189,11 +189,7 @@ std::vector<Contestant> contestants(const std::vector<Streams>& shards, Workers&
   return all;
 }
 
-// Prints every rate and AdamW's ratio to the best peer.
-void compare(uint64_t parameters, int threads, int rounds) {
-  const std::vector<Streams> shards = make_shards(parameters);
-  Workers workers(threads);
-  std::vector<Contestant> all = contestants(shards, workers);
+void time_alternating(std::vector<Contestant>& all, int rounds) {
   for (int round = 0; round <= rounds; ++round)
     for (Contestant& c : all) {
       const auto begin = std::chrono::steady_clock::now();
@@ -201,17 +197,27 @@ void compare(uint64_t parameters, int threads, int rounds) {
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
       if (round > 0) c.seconds.push_back(taken.count());  // the first round warms up
     }
-  fmt::print("{} Mi parameters, {} threads, {} rounds, medians\n", parameters >> 20, threads, rounds);
+}
+
+// Prints every rate and AdamW's ratio to the best peer.
+void compare(uint64_t parameters, int threads, int rounds, bool json) {
+  const std::vector<Streams> shards = make_shards(parameters);
+  Workers workers(threads);
+  std::vector<Contestant> all = contestants(shards, workers);
+  time_alternating(all, rounds);
+  const auto rate = [&](const Contestant& c) { return static_cast<double>(parameters) / median(c.seconds); };
   double ratio = 1e300;
+  for (size_t i = 1; i < all.size(); ++i) ratio = std::min(ratio, time_ratio(all[i], all[0]));
+  if (json) {
+    fmt::print("{{\"parameters\": {}, \"threads\": {}, \"adamw\": {}, \"ratio\": {}}}\n", parameters, threads,
+               rate(all[0]), ratio);
+    return;
+  }
+  fmt::print("{} Mi parameters, {} threads, {} rounds, medians\n", parameters >> 20, threads, rounds);
   for (const Contestant& c : all) {
-    const double rate = static_cast<double>(parameters) / median(c.seconds);
-    fmt::print("  {:<38} {:6.2f} G parameters/s {:7.1f} GB/s", c.name, rate / 1e9, rate * kBytes / 1e9);
-    if (&c == &all.front()) {
-      fmt::print("\n");
-      continue;
-    }
-    fmt::print("   AdamW / this {:.3f}\n", time_ratio(c, all.front()));
-    ratio = std::min(ratio, time_ratio(c, all.front()));
+    fmt::print("  {:<38} {:6.2f} G parameters/s {:7.1f} GB/s", c.name, rate(c) / 1e9, rate(c) * kBytes / 1e9);
+    if (&c == &all.front()) fmt::print("\n");
+    else fmt::print("   AdamW / this {:.3f}\n", time_ratio(c, all.front()));
   }
   fmt::print("AdamW / best kernel with the same traffic: {:.3f} (bar 0.9)\n", ratio);
 }
@@ -222,13 +228,16 @@ void compare(uint64_t parameters, int threads, int rounds) {
 int main(int argc, char** argv) {
   uint64_t parameters = 64ull << 20;
   int threads = static_cast<int>(std::thread::hardware_concurrency()), rounds = 15;
+  bool json = false;
   CLI::App app("AdamW against the best kernel with the same memory traffic and no arithmetic.");
   app.add_option("--parameters", parameters, "parameters, rounded up to shards of 4 Mi")
       ->check(CLI::PositiveNumber);
   app.add_option("--threads", threads, "threads")->check(CLI::PositiveNumber);
   app.add_option("--rounds", rounds, "timed rounds")->check(CLI::PositiveNumber);
+  app.add_flag("--json", json, "only AdamW's parameters a second and its ratio, as one JSON object");
   CLI11_PARSE(app, argc, argv);
-  sluice::compare((parameters + sluice::kShard - 1) / sluice::kShard * sluice::kShard, threads, rounds);
+  sluice::compare((parameters + sluice::kShard - 1) / sluice::kShard * sluice::kShard, threads, rounds,
+                  json);
   return 0;
 }
 #endif

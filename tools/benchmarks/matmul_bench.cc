@@ -3,6 +3,7 @@
 //
 // Prints, for every product of GPT-2 124M's linear layers and its loss (fp32 and bf16), GFLOP/s and the
 // ratio to the library; then a step's mixture of them. Medians. matmul_bench [THREADS] [REPEATS] [ROWS]
+// With --peak at the end: only the library's large product, best of five, as one JSON object in GFLOP/s.
 #include <cblas.h>
 #include <fmt/format.h>
 #ifdef SLUICE_WITH_ONEDNN
@@ -16,6 +17,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -224,6 +226,16 @@ void print_products(DType precision, const Options& options) {
              dtype_name(precision), 1e-9 * flops / ours, theirs / ours);
 }
 
+// The best of five large products, or null where the processor lacks the precision.
+void print_peaks(const Options& options) {
+  const auto n = static_cast<double>(options.large());
+  const auto peak = [&](DType precision) {
+    return fmt::format("{:.1f}", gflops(n, n, n, library_product(precision, options).best_of_five()));
+  };
+  fmt::print("{{\"size\": {}, \"threads\": {}, \"fp32\": {}, \"bf16\": {}}}\n", options.large(), options.threads,
+             peak(DType::f32), cpu_device_has_native_bf16() ? peak(DType::bf16) : "null");
+}
+
 int argument(int argc, char** argv, int i, int otherwise) {
   return argc > i ? std::max(1, std::atoi(argv[i])) : otherwise;
 }
@@ -234,8 +246,14 @@ int argument(int argc, char** argv, int i, int otherwise) {
 int main(int argc, char** argv) {
   using namespace sluice;
   const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const bool peak = argc > 1 && std::string_view(argv[argc - 1]) == "--peak";
+  if (peak) --argc;
   const Options options{argument(argc, argv, 1, threads), argument(argc, argv, 2, 5),
                         std::max(2, argument(argc, argv, 3, 1024))};
+  if (peak) {
+    print_peaks(options);
+    return 0;
+  }
   print_products(DType::f32, options);
   if (cpu_device_has_native_bf16()) print_products(DType::bf16, options);
 }

@@ -1,13 +1,12 @@
-"""Times torch.optim.AdamW with PyTorch's defaults, to compare with adamw_bench.
+"""Times torch.optim.AdamW with PyTorch's defaults: the peer of adamw.py, which runs this.
 
-    python3 tools/benchmarks/torch_adamw.py [--parameters N] [--rounds N] [--threads N] [--bench build/release/adamw_bench]
+    python3 tools/benchmarks/torch_adamw.py [--parameters N] [--rounds N] [--threads N] [--json]
 
-With --bench, that program runs right after and the ratio is printed. Needs PyTorch (Debian: python3-torch).
+Needs PyTorch (Debian: python3-torch).
 """
 import argparse
-import re
+import json
 import statistics
-import subprocess
 import time
 
 import torch
@@ -18,8 +17,8 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", type=int, default=64 << 20)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, help="of both; default: what PyTorch takes")
-    parser.add_argument("--bench", help="path of adamw_bench")
+    parser.add_argument("--threads", type=int, help="default: what PyTorch takes")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser.parse_args()
 
 
@@ -37,23 +36,17 @@ def torch_rate(parameters, rounds):
     return parameters / statistics.median(seconds)
 
 
-def our_rate(bench, parameters, rounds):
-    threads = torch.get_num_threads()
-    command = [bench, f"--parameters={parameters}", f"--rounds={rounds}", f"--threads={threads}"]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return float(re.search(r"AdamW\s+([\d.]+) G parameters/s", text).group(1)) * 1e9
-
-
 def main():
     options = parse()
     if options.threads:
         torch.set_num_threads(options.threads)
-    theirs = torch_rate(options.parameters, options.rounds)
-    name = f"torch.optim.AdamW ({torch.__version__}, {torch.get_num_threads()} threads)"
-    print(f"{name}: {theirs / 1e9:.3f} G parameters/s")
-    if options.bench:
-        ours = our_rate(options.bench, options.parameters, options.rounds)
-        print(f"AdamW here: {ours / 1e9:.3f} G parameters/s, ratio {ours / theirs:.1f} (bar 8)")
+    rate = torch_rate(options.parameters, options.rounds)
+    if options.json:
+        print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads(),
+                          "parameters_per_second": rate}))
+    else:
+        print(f"torch.optim.AdamW ({torch.__version__}, {torch.get_num_threads()} threads): "
+              f"{rate / 1e9:.3f} G parameters/s")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,38 @@
+#include <filesystem>
+
+#include "engine/run/setup.h"
+#include "models/family.h"
+#include "models/hf_export.h"
+#include "tools/run_source.h"
+#include "tools/verbs.h"
+
+namespace sluice {
+
+ExitCode run_export(Options options, std::FILE* out) {
+  const std::optional<std::string> path = find_checkpoint(options.transfer.from);
+  if (!path)
+    throw Error(ExitCode::usage, "--from " + printable(options.transfer.from) + " is neither a checkpoint nor a run with one.",
+                "Name a run directory or one of its checkpoints.");
+  const CheckpointReader checkpoint = CheckpointReader::open(*path);
+  Options run;
+  adopt_manifest(run, checkpoint.state().options);
+  const ModelConfig config = config_from_json(checkpoint.state().model_config, *path + "/manifest.json");
+  const Model model = build_model(config, checkpoint.state().precision, 1, 1);
+  checkpoint.check_weights(model);
+  std::vector<ExportTensor> tensors;
+  for (const Group& g : model.groups)
+    for (const Parameter& p : g.parameters) tensors.push_back({p.name, p.shape});
+  ExportOptions to;
+  to.dtype = options.transfer.dtype.value_or(checkpoint.state().precision);
+  to.config_json = config_to_json(config, to.dtype);
+  std::error_code ignored;
+  if (std::filesystem::is_directory(run.model.model, ignored)) to.tokenizer_directory = run.model.model;
+  write_hf_directory(options.transfer.to, tensors, to, [&](size_t tensor, uint64_t first, uint64_t count, float* values) {
+    checkpoint.read_weights(tensors[tensor].name, first, count, values);
+  });
+  std::fprintf(out, "Exported step %lld of %s to %s (%s).\n", static_cast<long long>(checkpoint.state().step), path->c_str(),
+               options.transfer.to.c_str(), dtype_name(to.dtype));
+  return ExitCode::done;
+}
+
+}  // namespace sluice

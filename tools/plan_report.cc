@@ -1,0 +1,146 @@
+#include "tools/plan_report.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "engine/run/checkpoint.h"
+#include "engine/run/setup.h"
+#include "engine/run/trainer.h"
+#include "engine/simulate.h"
+#include "tools/size.h"
+
+namespace sluice {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// Bytes of permanent buffers by class and tier, and the most that transient buffers of a class take at once in a tier.
+using ByClassAndTier = std::map<BufferClass, std::vector<uint64_t>>;
+
+ByClassAndTier homes_of(const Program& program) {
+  ByClassAndTier out;
+  for (const Buffer& b : program.buffers) {
+    std::vector<uint64_t>& tiers = out[b.kind];
+    tiers.resize(program.machine.tiers.size());
+    if (b.permanent) tiers[b.home] += b.ring == kNoRing ? b.bytes() : kRingSlots * b.slot_stride;
+  }
+  return out;
+}
+
+const Body& step_body(const Plan& plan) { return plan.program.bodies[*plan.lowering.bodies.step]; }
+
+uint32_t kept_segments(const Plan& plan) {
+  uint32_t kept = 0;
+  for (const UseInfo& use : plan.lowering.uses) kept += !use.recompute;
+  return kept;
+}
+
+std::vector<double> busy_seconds(const Plan& plan, const MachineRates& rates) {
+  const std::vector<BodyId> one(3, *plan.lowering.bodies.step), more(4, *plan.lowering.bodies.step);
+  const auto first = simulate(plan.program, rates, one), second = simulate(plan.program, rates, more);
+  std::vector<double> busy;
+  for (size_t l = 0; l < first.lane_busy.size(); ++l) busy.push_back(second.lane_busy[l] - first.lane_busy[l]);
+  return busy;
+}
+
+ordered_json limits_json(const Machine& machine, const std::vector<uint64_t>& arenas, const Budgets& budgets) {
+  ordered_json out;
+  for (size_t t = 0; t < arenas.size(); ++t)
+    out[machine.tiers[t].name] = limit_for_arena(machine.tiers[t].name, arenas[t], arenas, budgets);
+  return out;
+}
+
+ordered_json budgets_json(const Budgets& budgets) {
+  ordered_json out;
+  if (budgets.limits.device) out["device"] = *budgets.limits.device;
+  out["host"] = budgets.limits.host;
+  if (budgets.limits.nvme) out["nvme"] = *budgets.limits.nvme;
+  return out;
+}
+
+}  // namespace
+
+std::string plan_text(const Plan& plan, const Budgets& budgets) {
+  const Program& p = plan.program;
+  std::string out = fmt::format("{} parameters, {} sequences a slice, {} slices a step, {} of {} segments keep their tensors\n",
+                                parameter_count(plan.model), plan.model.micro_batch, plan.lowering.slices,
+                                kept_segments(plan), plan.lowering.uses.size());
+  out += fmt::format("  {:<12}", "permanent");
+  for (const Tier& t : p.machine.tiers) out += fmt::format("{:>14}", t.name);
+  for (const auto& [kind, tiers] : homes_of(p)) {
+    uint64_t total = 0;
+    for (const uint64_t bytes : tiers) total += bytes;
+    if (total == 0) continue;
+    out += fmt::format("\n  {:<12}", buffer_class_name(kind));
+    for (const uint64_t bytes : tiers) out += fmt::format("{:>14}", bytes ? format_size(bytes) : "-");
+  }
+  out += fmt::format("\n  {:<12}", "arena");
+  for (const uint64_t bytes : p.arena_bytes) out += fmt::format("{:>14}", format_size(bytes));
+  out += fmt::format("\n  {:<12}", "allowed");
+  for (const Tier& t : p.machine.tiers) out += fmt::format("{:>14}", format_size(t.capacity));
+  out += fmt::format("\n  outside the host arena: {} for libraries and buffers, {} for checksums\n",
+                     format_size(budgets.runtime_reserve), format_size(checksum_table_bytes(budgets.limits.nvme ? p.arena_bytes.back() : 0)));
+  out += "  moved a step:";
+  const std::vector<uint64_t> moved = moved_bytes(p, step_body(plan));
+  for (size_t l = 0; l < moved.size(); ++l)
+    if (moved[l]) out += fmt::format(" {} {}", p.machine.lanes[l].name, format_size(moved[l]));
+  out += fmt::format("\n  predicted: {:.3g} s a step, {:.0f} tokens/s ({} candidates weighed)\n", plan.step_seconds,
+                     static_cast<double>(plan.lowering.slices * plan.model.micro_batch * plan.model.sequence) / plan.step_seconds,
+                     plan.candidates);
+  out += fmt::format("  a checkpoint takes {}\n", format_size(checkpoint_bytes(plan.model)));
+  return out;
+}
+
+std::string plan_json(const Plan& plan, const Budgets& budgets) {
+  const Program& p = plan.program;
+  ordered_json out;
+  out["feasible"] = true;
+  out["seconds_predicted"] = plan.step_seconds;
+  out["micro_batch"] = plan.model.micro_batch;
+  out["parameters"] = parameter_count(plan.model);
+  ordered_json recompute = ordered_json::array();
+  for (const UseInfo& use : plan.lowering.uses) recompute.push_back(use.recompute);
+  out["recompute"] = recompute;
+  for (size_t t = 0; t < p.arena_bytes.size(); ++t) out["arenas"][p.machine.tiers[t].name] = p.arena_bytes[t];
+  out["budgets"] = budgets_json(budgets);
+  out["runtime_reserve"] = budgets.runtime_reserve;
+  for (const auto& [kind, tiers] : homes_of(p))
+    for (size_t t = 0; t < tiers.size(); ++t)
+      out["homes"][buffer_class_name(kind)][p.machine.tiers[t].name] = tiers[t];
+  const std::vector<uint64_t> moved = moved_bytes(p, step_body(plan));
+  const std::vector<double> busy = busy_seconds(plan, plan.rates);
+  for (size_t l = 0; l < moved.size(); ++l) {
+    out["moved_bytes"][p.machine.lanes[l].name] = moved[l];
+    out["lane_busy"][p.machine.lanes[l].name] = busy[l];
+  }
+  out["checkpoint_bytes"] = checkpoint_bytes(plan.model);
+  out["smallest_budgets"] = nullptr;
+  return out.dump(2) + "\n";
+}
+
+std::string infeasible_json(const PlanRequest& request, const Infeasible& why, const Budgets& budgets) {
+  const Machine& machine = request.machine;
+  ordered_json out;
+  out["feasible"] = false;
+  out["reason"] = infeasible_error(request, why, budgets).what();
+  out["micro_batch"] = why.micro_batch;
+  out["budgets"] = budgets_json(budgets);
+  out["runtime_reserve"] = budgets.runtime_reserve;
+  std::vector<uint64_t> arenas;
+  for (const Tier& t : machine.tiers) arenas.push_back(t.capacity);
+  ordered_json smallest;
+  for (size_t t = 0; t < why.least.size(); ++t) {
+    std::vector<uint64_t> changed = arenas;
+    if (why.least[t]) changed[t] = *why.least[t];
+    smallest[machine.tiers[t].name] =
+        why.least[t] ? ordered_json(limit_for_arena(machine.tiers[t].name, changed[t], changed, budgets)) : ordered_json(nullptr);
+  }
+  smallest["together"] = limits_json(machine, why.least_together, budgets);
+  out["smallest_budgets"] = smallest;
+  return out.dump(2) + "\n";
+}
+
+}  // namespace sluice

@@ -1,0 +1,19 @@
+// The verbs of the command. Each takes parsed options, does its work, prints to `out`, and returns the exit code; failures are
+// Errors. Callers: main, and tests that want a verb without a process.
+#pragma once
+
+#include <atomic>
+#include <cstdio>
+
+#include "engine/error.h"
+#include "engine/run/options.h"
+
+namespace sluice {
+
+// `stop`: set by a signal handler; training then ends with a durable checkpoint and ExitCode::stopped.
+ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* out);
+ExitCode run_plan(Options options, std::FILE* out);
+ExitCode run_eval(Options options, std::FILE* out);
+ExitCode run_export(Options options, std::FILE* out);
+
+}  // namespace sluice
