@@ -53,6 +53,11 @@ class Synchroniser {
     return known;
   }
 
+  static LaneCounts known_of_all(const BodyAnalysis& a, LaneId lane) {
+    const auto count = static_cast<uint32_t>(a.of_lane[lane].size());
+    return count == 0 ? LaneCounts{} : known_at_end(a, lane, count);
+  }
+
   BodyAnalysis within(Body& body) {
     BodyAnalysis a;
     a.spaces.resize(program_.machine.tiers.size() + program_.rings.size() * kRingSlots);
@@ -114,7 +119,10 @@ class Synchroniser {
       for (; next < own.exposures.size() && own.exposures[next].instruction == i; ++next)
         add_needs(before, own.exposures[next], body, needs);
       LaneCounts known = known_from_lane(before, own, starts, in.lane, own.numbers[i]);
-      for (const Wait& w : in.waits) raise(known, starts[own.of_lane[w.lane][w.count - 1]]);
+      for (const Wait& w : in.waits) {  // completions are counted in order, across bodies too
+        raise(known, starts[own.of_lane[w.lane][w.count - 1]]);
+        raise(known, known_of_all(before, w.lane));
+      }
       in.waits_before[p] = reduce(needs, known, [&](LaneId l, uint32_t n) { return known_at_end(before, l, n); });
       for (const Wait& w : in.waits_before[p]) raise(known, known_at_end(before, w.lane, w.count));
       starts[i] = known;
@@ -135,9 +143,8 @@ class Synchroniser {
   LaneCounts known_from_lane(const BodyAnalysis& before, const BodyAnalysis& own, const std::vector<LaneCounts>& starts,
                              LaneId lane, uint32_t number) const {
     if (number > 1) return starts[own.of_lane[lane][number - 2]];
-    const auto count = static_cast<uint32_t>(before.of_lane[lane].size());
-    if (count == 0) return {};
-    return overlapping(lane) ? before.starts[before.of_lane[lane].back()] : known_at_end(before, lane, count);
+    if (before.of_lane[lane].empty() || !overlapping(lane)) return known_of_all(before, lane);
+    return before.starts[before.of_lane[lane].back()];
   }
 
   Program& program_;

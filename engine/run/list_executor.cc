@@ -82,10 +82,11 @@ class ListExecutor final : public Executor {
 
   bool done(const Flight& f) const {
     if (error_) return true;
-    for (size_t l = 0; l < lanes_.size(); ++l)
-      if (f.lanes[l].completed < orders_[f.body][l].size()) return false;
+    for (LaneId l = 0; l < lanes_.size(); ++l)
+      if (!completed_all(f, l)) return false;
     return true;
   }
+  bool completed_all(const Flight& f, LaneId lane) const { return f.lanes[lane].completed == orders_[f.body][lane].size(); }
 
   // One random legal action of the machine; a lane works on the younger body once it has started all of the older one.
   void choose() {
@@ -127,8 +128,10 @@ class ListExecutor final : public Executor {
       if (overlapping ? older.started < all : older.completed < all) return false;
     }
     const Instruction& in = program_.bodies[f.body].instructions[orders_[f.body][lane][p.started]];
-    for (const Wait& w : in.waits)
+    for (const Wait& w : in.waits) {
       if (f.lanes[w.lane].completed < w.count) return false;
+      if (k == 1 && !completed_all(flight_[0], w.lane)) return false;  // completions are counted in order, across bodies too
+    }
     if (k == 1)
       for (const Wait& w : in.waits_before[f.before])
         if (flight_[0].lanes[w.lane].completed < w.count) return false;
