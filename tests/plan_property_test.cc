@@ -1,7 +1,9 @@
 // The planner on random programs: what it accepts is correct, budgets are monotone and tight, waits are minimal.
 #include <gtest/gtest.h>
 
+#include "engine/machine_rates.h"
 #include "engine/plan/least.h"
+#include "engine/plan/plan.h"
 #include "engine/verify.h"
 #include "tests/mutate.h"
 #include "tests/plan_support.h"
@@ -74,48 +76,25 @@ TEST(PlanProperty, ProgramsAreCorrectFromPlentyToTheLeast) {
   }
 }
 
-// What a tier holds with some capacity it holds with every larger one. Tiers below have plenty: what they must hold depends
-// on what the tiers above keep.
-void expect_monotone(Case& c, TierId tier, bool plenty_below, Random& random) {
-  const uint64_t step = placement_alignment(c.program.machine, tier), least = capacity(c, tier);
-  if (plenty_below)
-    for (TierId t = tier + 1; t < tier_count(c); ++t) set_capacity(c, t, kPlenty);
-  std::vector<uint64_t> larger{least + step, least + 2 * step, least + 3 * step, least + 5 * step, kPlenty};
-  for (const uint64_t percent : {1, 3, 10, 30}) larger.push_back(least + least * percent / 100);
-  for (int k = 0; k < 3; ++k) larger.push_back(least + random() % (least + 1));
-  for (const uint64_t bytes : larger) {
-    set_capacity(c, tier, bytes);
-    const auto shortage = assemble(c.program, c.arrangement);
-    EXPECT_FALSE(shortage) << "tier " << int{tier} << " holds it with " << least << " bytes, not with " << bytes
-                           << ": body " << c.program.bodies[shortage->body].name << " needs "
-                           << shortage->shortage.bytes_needed << " of tier " << int{shortage->shortage.tier};
-  }
-  set_capacity(c, tier, least);
-}
-
-TEST(PlanProperty, LargerTiersHoldTheSameArrangement) {
-  for (uint64_t seed = 0; seed < kPrograms; ++seed) {
-    SCOPED_TRACE(seed_text(seed));
-    Case c = random_case(seed);
-    Random random(seed);
-    for (TierId t = 0; t < tier_count(c); ++t) {
-      shrink(c, t);
-      expect_monotone(c, t, true, random);
-    }
-    if (HasFailure()) return;
-  }
-}
-
-// Without leads and kept copies transfers do not depend on capacities, so no tier can harm another.
+// Without leads and kept copies nothing depends on capacities, so what fits in some memory fits in more. (With them it need
+// not: what one tier keeps changes what the next one below must hold. place falls back on the least arrangement.)
 TEST(PlanProperty, LargerMachinesHoldTheLeastArrangement) {
   for (uint64_t seed = 0; seed < kPrograms; ++seed) {
     SCOPED_TRACE(seed_text(seed));
     Case c = random_case(seed);
     c.arrangement.keep = false;
     c.arrangement.leads.assign(tier_count(c), 0);
-    Random random(seed);
-    for (TierId t = 0; t < tier_count(c); ++t) shrink(c, t);
-    for (TierId t = 0; t < tier_count(c); ++t) expect_monotone(c, t, false, random);
+    std::vector<uint64_t> least;
+    for (TierId t = 0; t < tier_count(c); ++t) least.push_back(shrink(c, t));
+    for (TierId t = 0; t < tier_count(c); ++t) {
+      const uint64_t step = placement_alignment(c.program.machine, t);
+      for (const uint64_t more : {step, 3 * step, least[t] / 100, least[t] / 5, kPlenty}) {
+        set_capacity(c, t, least[t] + more);
+        EXPECT_FALSE(assemble(c.program, c.arrangement)) << "tier " << int{t} << ", " << least[t] << " + " << more;
+        EXPECT_EQ(c.program.arena_bytes, least);
+      }
+      set_capacity(c, t, least[t]);
+    }
     if (HasFailure()) return;
   }
 }
@@ -130,7 +109,10 @@ TEST(PlanProperty, TheLeastIsExact) {
       const auto arrangement = least.arrangement(capacities);
       if (!arrangement) return false;
       for (TierId t = 0; t < tier_count(c); ++t) set_capacity(c, t, capacities[t]);
-      EXPECT_FALSE(assemble(c.program, *arrangement)) << "Least promised too much";
+      const auto shortage = assemble(c.program, *arrangement);
+      EXPECT_FALSE(shortage) << "tier " << int{shortage->shortage.tier} << " of " << int{tier_count(c)} << " needs "
+                             << shortage->shortage.bytes_needed << ", Least promised that it can do with "
+                             << capacity(c, shortage->shortage.tier);
       return true;
     };
     const std::vector<uint64_t> together = least.together();
@@ -156,6 +138,78 @@ TEST(PlanProperty, TheLeastIsExact) {
     }
     if (HasFailure()) return;
   }
+}
+
+PlanRequest request_for(const Case& c, Random& random) {
+  PlanRequest r;
+  r.machine = c.program.machine;
+  r.rates = default_machine_rates();
+  r.model = [&c](int64_t) { return c.model; };
+  r.micro_batches = {c.model.micro_batch};
+  r.recompute = static_cast<RecomputeChoice>(random() % 3);
+  r.lower = c.options;
+  return r;
+}
+
+// The budgets that an infeasible plan names work, larger ones too, and one step less does not.
+TEST(PlanProperty, NamedBudgetsWork) {
+  for (uint64_t seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(seed_text(seed));
+    const Case c = random_case(seed);
+    Random random(seed);
+    PlanRequest request = request_for(c, random);
+    const auto plan_with = [&](const std::vector<uint64_t>& capacities) {
+      for (size_t t = 0; t < capacities.size(); ++t) request.machine.tiers[t].capacity = capacities[t];
+      return make_plan(request);
+    };
+    const auto expect_plan = [&](const std::vector<uint64_t>& capacities) {
+      const auto result = plan_with(capacities);
+      ASSERT_TRUE(std::holds_alternative<Plan>(result));
+      expect_good(std::get<Plan>(result).program);
+      EXPECT_GT(std::get<Plan>(result).step_seconds, 0);
+    };
+    const auto nothing = plan_with(std::vector<uint64_t>(tier_count(c), 1));
+    ASSERT_TRUE(std::holds_alternative<Infeasible>(nothing));
+    const std::vector<uint64_t> together = std::get<Infeasible>(nothing).least_together;
+    expect_plan(together);
+    for (TierId t = 0; t < tier_count(c); ++t) {
+      std::vector<uint64_t> capacities = together;
+      capacities[t] += random() % together[t];
+      expect_plan(capacities);
+      capacities = together;
+      capacities[t] -= 1;
+      for (size_t below = t + 1u; below < capacities.size(); ++below) capacities[below] = kPlenty;
+      const bool homes_may_rise = t > 0 && c.program.machine.tiers[t].file;
+      const auto less = plan_with(capacities);
+      if (homes_may_rise) continue;
+      ASSERT_TRUE(std::holds_alternative<Infeasible>(less)) << "tier " << int{t};
+      EXPECT_EQ(std::get<Infeasible>(less).least[t], together[t]);
+      EXPECT_EQ(std::get<Infeasible>(less).tier, t);
+    }
+    if (HasFailure()) return;
+  }
+}
+
+// Every wait is needed: without it the verifier objects.
+TEST(PlanProperty, NoWaitIsSuperfluous) {
+  uint64_t dropped = 0;
+  for (uint64_t seed = 0; seed < kPrograms; ++seed) {
+    SCOPED_TRACE(seed_text(seed));
+    Case c = random_case(seed);
+    if (seed % 2 == 1)
+      for (TierId t = 0; t < tier_count(c); ++t) shrink(c, t);
+    ASSERT_FALSE(assemble(c.program, c.arrangement));
+    std::vector<Mutation> drops = all_single_wait_drops(c.program);
+    std::shuffle(drops.begin(), drops.end(), Random(seed));
+    drops.resize(std::min<size_t>(drops.size(), 12));
+    for (const Mutation& m : drops) {
+      const Mutated guard(c.program, m);
+      EXPECT_FALSE(verify(c.program, 1).empty()) << m.name();
+      ++dropped;
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(dropped, 10 * kPrograms);
 }
 
 }  // namespace

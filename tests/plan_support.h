@@ -161,7 +161,8 @@ struct ModelSizes {
 inline Model random_graph(Random& random, const ModelSizes& sizes) {
   using Kind = GraphBuilder::Kind;
   GraphBuilder b(sizes.precision, sizes.micro_batch, sizes.sequence, sizes.width, static_cast<int64_t>(pick(random, 5, 90)));
-  std::vector<uint32_t> open{b.embed(chance(random, 85))};  // activations that nobody reads yet
+  const bool tied = chance(random, 40);
+  std::vector<uint32_t> open{b.embed(tied || chance(random, 70))};  // activations that nobody reads yet
   std::vector<std::pair<Kind, uint32_t>> groups;
   const uint64_t layers = pick(random, 1, 6);
   for (uint64_t l = 0; l < layers; ++l) {
@@ -185,7 +186,7 @@ inline Model random_graph(Random& random, const ModelSizes& sizes) {
     open.resize(open.size() - 2);
     open.insert(open.begin(), y);
   }
-  return b.head(open.front(), chance(random, 40));
+  return b.head(open.front(), tied);
 }
 
 inline Model random_family_model(Random& random, const ModelSizes& sizes) {

@@ -1,0 +1,293 @@
+// The same bits from every plan: losses, gradient norms, validation loss and final state of small models on the reference
+// device, over executors, tiers, budgets, homes, leads, shard sizes, recompute sets and loop orders.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "engine/run/loader.h"
+#include "engine/run/session.h"
+#include "engine/verify.h"
+#include "models/initial_weights.h"
+#include "tests/offload_test_support.h"
+#include "tests/plan_support.h"
+
+namespace sluice::testing {
+namespace {
+
+constexpr uint32_t kSteps = 3;
+
+// Where the task save writes: every plane of every group behind the other, as fp32 (frozen weights: working precision).
+class SavedState {
+ public:
+  explicit SavedState(const Model& model) {
+    for (const Group& g : model.groups) {
+      begin_.push_back(end_);
+      elements_.push_back(g.elements);
+      end_ += kPlanes * g.elements * sizeof(float);
+    }
+    std::string path = drive_directory() + "/sluice_bits_XXXXXX";
+    fd_ = mkstemp(path.data());
+    CHECK(fd_ >= 0 && unlink(path.c_str()) == 0 && ftruncate(fd_, static_cast<off_t>(end_)) == 0, "no temporary file");
+  }
+  ~SavedState() { close(fd_); }
+  SavedState(const SavedState&) = delete;
+  SavedState& operator=(const SavedState&) = delete;
+
+  FileTarget target(uint32_t group, uint64_t first, Plane plane) const {
+    const uint64_t index = plane == Plane::frozen_weights ? 0 : static_cast<uint64_t>(plane);
+    return {fd_, begin_[group] + (index * elements_[group] + first) * sizeof(float), "saved state"};
+  }
+  std::vector<std::byte> bytes() const {
+    std::vector<std::byte> all(end_);
+    CHECK(pread(fd_, all.data(), end_, 0) == static_cast<ssize_t>(end_), "the saved state is too short");
+    return all;
+  }
+
+ private:
+  static constexpr uint64_t kPlanes = 3;
+  std::vector<uint64_t> begin_, elements_;
+  uint64_t end_ = 0;
+  int fd_ = -1;
+};
+
+struct Outcome {
+  std::vector<double> losses, norms;  // sums over valid tokens; before clipping
+  std::vector<double> scales;         // loss scale after the step
+  double validation = 0;
+  std::vector<std::byte> state;
+};
+
+void expect_same_bits(const Outcome& found, const Outcome& wanted) {
+  const auto bits = [](const std::vector<double>& v) {
+    std::vector<uint64_t> out(v.size());
+    std::memcpy(out.data(), v.data(), 8 * v.size());
+    return out;
+  };
+  EXPECT_EQ(bits(found.losses), bits(wanted.losses)) << found.losses[0] << " instead of " << wanted.losses[0];
+  EXPECT_EQ(bits(found.norms), bits(wanted.norms)) << found.norms[0] << " instead of " << wanted.norms[0];
+  EXPECT_EQ(bits(found.scales), bits(wanted.scales));
+  EXPECT_EQ(bits({found.validation}), bits({wanted.validation})) << found.validation << " instead of " << wanted.validation;
+  EXPECT_TRUE(found.state == wanted.state) << "final state";
+}
+
+class Run {
+ public:
+  Run(const Case& c, Device& device, SessionOptions options)
+      : plan_(plan_of(c)), session_(plan_, device, options), saved_(plan_.model), workers_(1) {
+    ShardHooks hooks;
+    hooks.load = load_from(plan_.model, [](const Parameter& p, uint64_t first, uint64_t count, float* out) {
+      fill_initial(p, 7, first, count, out);
+      for (uint64_t i = 0; i < count && p.initializer != Initializer::ones; ++i) out[i] *= 8;  // gradients that matter
+    }, workers_);
+    hooks.save = [this](uint32_t group, uint64_t first, Plane plane) { return saved_.target(group, first, plane); };
+    session_.runner().set_hooks(std::move(hooks));
+  }
+
+  // Issues ahead as a trainer does: nothing is read before the last step was issued.
+  Outcome train() {
+    const BodyIds& bodies = plan_.lowering.bodies;
+    StepScalars& before = session_.scalars(0);
+    before = {};
+    before.update.loss_scale = plan_.model.precision == DType::f16 ? kFirstLossScale : 1;
+    finish(session_.issue(*bodies.load));
+    uint64_t ticket = 0;
+    for (uint32_t step = 0; step < kSteps; ++step) {
+      session_.executor().make_room();
+      const uint64_t position = session_.next_position(kTrainRing);
+      StepScalars& scalars = session_.scalars(position);
+      scalars.input.learning_rate = 0.01 * (step + 1);
+      scalars.input.valid_tokens = fill_tokens(step, plan_.lowering.tokens, plan_.lowering.labels, position);
+      ticket = session_.issue(step == 0 ? *bodies.first : *bodies.step);
+    }
+    finish(ticket);
+    Outcome out;
+    for (uint64_t position = 1; position <= kSteps; ++position) {
+      const StepScalars& scalars = session_.scalars(position);
+      out.losses.push_back(scalars.loss.sum);
+      out.norms.push_back(scalars.norm.norm);
+      out.scales.push_back(scalars.update.loss_scale);
+    }
+    if (bodies.drain) session_.issue(*bodies.drain);
+    out.validation = validate();
+    finish(session_.issue(*bodies.save));
+    out.state = saved_.bytes();
+    return out;
+  }
+
+ private:
+  static Plan plan_of(const Case& c) {
+    Plan plan;
+    plan.model = c.model;
+    plan.lowering = c.lowering;
+    plan.program = c.program;
+    return plan;
+  }
+  void finish(uint64_t ticket) {
+    session_.executor().wait(ticket);
+    session_.check();
+  }
+  double validate() {
+    session_.executor().make_room();
+    const uint64_t position = session_.next_position(kValidationRing);
+    fill_tokens(kSteps, plan_.lowering.validation_tokens, plan_.lowering.validation_labels, position);
+    finish(session_.issue(*plan_.lowering.bodies.evaluate));
+    return *reinterpret_cast<const double*>(session_.runner().ring_slot(plan_.lowering.validation_loss, position));
+  }
+  // A function of step, row and column; every seventh label is ignored. Returns how many are not.
+  double fill_tokens(uint32_t step, BufferId tokens, BufferId labels, uint64_t position) {
+    const Model& m = plan_.model;
+    const Buffer& b = plan_.program.buffers[tokens];
+    std::byte* x = session_.runner().ring_slot(tokens, position);
+    std::byte* y = session_.runner().ring_slot(labels, position);
+    double valid = 0;
+    uint64_t number = 1000 * step;
+    for (uint32_t slice = 0; slice < plan_.lowering.slices; ++slice)
+      for (int64_t i = 0; i < m.micro_batch * m.sequence; ++i, ++number) {
+        const auto token = static_cast<int32_t>(number * 2654435761u % 1000003 % static_cast<uint64_t>(m.vocabulary));
+        const int32_t label = number % 7 == 3 ? kIgnoreLabel : static_cast<int32_t>((token + 3) % m.vocabulary);
+        std::memcpy(x + b.cuts[slice] + 4 * static_cast<uint64_t>(i), &token, 4);
+        std::memcpy(y + b.cuts[slice] + 4 * static_cast<uint64_t>(i), &label, 4);
+        valid += label != kIgnoreLabel;
+      }
+    return valid;
+  }
+
+  const Plan plan_;
+  Session session_;
+  SavedState saved_;
+  Workers workers_;
+};
+
+enum class Recomputing { all, none, random };
+
+struct Variant {
+  const char* name;
+  ExecutorKind executor = ExecutorKind::serial;
+  Tiers tiers = Tiers::host;
+  Recomputing recompute = Recomputing::all;
+  uint64_t shard_elements = 0;
+  LoopOrder order = LoopOrder::layer_major;
+  uint32_t lead = 0;
+  uint32_t slack = 0;            // per cent between the least budgets and plenty
+  int threads = 1;
+};
+
+constexpr uint64_t kSmallShard = kNormBlock;  // the least: block sums never straddle shards
+const Variant kOracle{"serial, all in DRAM"};
+const std::vector<Variant> kVariants{
+    {"serial, nothing recomputed", ExecutorKind::serial, Tiers::host, Recomputing::none},
+    {"three tiers, least", ExecutorKind::shuffled, Tiers::device_host_nvme, Recomputing::none},
+    {"three tiers, least, serial", ExecutorKind::serial, Tiers::device_host_nvme, Recomputing::random, 0,
+     LoopOrder::layer_major, 1},
+    {"three tiers, more", ExecutorKind::shuffled, Tiers::device_host_nvme, Recomputing::random, 0, LoopOrder::layer_major, 2, 30},
+    {"host and nvme, least", ExecutorKind::threaded, Tiers::host_nvme, Recomputing::all, 0, LoopOrder::layer_major, 3, 0, 2},
+    {"device and host, small shards", ExecutorKind::shuffled, Tiers::device_host, Recomputing::random, kSmallShard,
+     LoopOrder::layer_major, 4, 10},
+    {"host, small shards", ExecutorKind::threaded, Tiers::host, Recomputing::none, 3 * kSmallShard},
+    {"slice-major, host", ExecutorKind::shuffled, Tiers::host, Recomputing::none, 0, LoopOrder::slice_major},
+    {"slice-major, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Recomputing::random, 2 * kFileElements,
+     LoopOrder::slice_major, 2, 50},
+};
+
+struct Setting {
+  double clip = 1;
+  int64_t slices = 2;
+};
+
+// Assembled with budgets between the least and plenty.
+Case plan_variant(const Model& model, const Setting& setting, const Variant& v, Device& device, uint64_t seed) {
+  Random random(seed);
+  Case c;
+  c.model = model;
+  c.options.batch = setting.slices * model.micro_batch;
+  c.options.update_waits_for_norm = setting.clip > 0 || model.precision == DType::f16;
+  c.options.evaluate = true;
+  for (const Layer& layer : model.layers)
+    for (size_t s = 0; s < layer.segments.size(); ++s)
+      c.options.recompute.push_back(v.recompute == Recomputing::all || (v.recompute == Recomputing::random && chance(random, 50)));
+  c.options.order = v.order;
+  c.options.shard_elements = v.shard_elements;
+  c.options.optimizer = {model.precision == DType::f32 ? 2u : 3u, state_plane_stride};
+  c.options.workspace_bytes = [&device](const OpShapes& s, Pass pass) { return device.workspace_bytes(s, pass); };
+  lower_case(c, machine_of(v.tiers));
+  const TierId memory = lowest_memory_tier(c.program.machine), lowest = lowest_tier(c.program.machine);
+  c.arrangement.homes = random_homes(random, c.program, {memory, lowest});
+  c.arrangement.leads.assign(c.program.machine.tiers.size(), v.lead);
+  EXPECT_FALSE(assemble(c.program, c.arrangement));
+  const std::vector<uint64_t> plenty = c.program.arena_bytes;
+  for (TierId t = 0; t < plenty.size(); ++t) {
+    const uint64_t least = shrink(c, t);
+    set_capacity(c, t, least + std::max(plenty[t], least) / 100 * v.slack);
+  }
+  // What upper tiers keep in more room may need more below.
+  for (TierId t = 1; t < plenty.size() && v.slack > 0; ++t) set_capacity(c, t, kPlenty);
+  EXPECT_FALSE(assemble(c.program, c.arrangement));
+  const std::vector<Violation> violations = verify(c.program);
+  EXPECT_TRUE(violations.empty()) << describe(c.program, violations.front());
+  return c;
+}
+
+bool every_group_has_one_use(const Model& model) {
+  std::vector<int> uses(model.groups.size());
+  for (const Layer& layer : model.layers)
+    for (const SegmentUse& use : layer.segments)
+      for (const uint32_t g : use.groups) ++uses[g];
+  return std::all_of(uses.begin(), uses.end(), [](int n) { return n == 1; });
+}
+
+Outcome run(const Model& model, const Setting& setting, const Variant& v, uint64_t seed) {
+  const auto device = make_reference_device();
+  const Case c = plan_variant(model, setting, v, *device, seed);
+  SessionOptions options;
+  options.threads = v.threads;
+  options.rules.clip = setting.clip;
+  options.nvme_directories = {drive_directory()};
+  options.executor = v.executor;
+  options.seed = seed;
+  options.poison = true;
+  return Run(c, *device, options).train();
+}
+
+void expect_same_bits_everywhere(const Model& model, const Setting& setting, uint64_t seed) {
+  const Outcome wanted = run(model, setting, kOracle, seed);
+  for (const double loss : wanted.losses) ASSERT_GT(loss, 0);
+  for (const double norm : wanted.norms) ASSERT_GT(norm, 0);
+  for (const Variant& v : kVariants) {
+    if (v.order == LoopOrder::slice_major && !every_group_has_one_use(model)) continue;
+    SCOPED_TRACE(std::string(v.name) + ", seed " + std::to_string(seed));
+    expect_same_bits(run(model, setting, v, seed), wanted);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(PlanBits, Gpt2) {
+  const Model m = build_model(config_from_name("gpt2:layers=2,width=16,heads=2,vocab=50,context=8"), DType::bf16, 2, 5);
+  expect_same_bits_everywhere(m, {1, 3}, 1);
+}
+
+// Its positions fill more than one shard of a file's alignment.
+TEST(PlanBits, Gpt2WithManyShards) {
+  const Model m = build_model(config_from_name("gpt2:layers=1,width=64,heads=2,vocab=31,context=16500"), DType::bf16, 1, 3);
+  expect_same_bits_everywhere(m, {0.1, 2}, 2);
+}
+
+TEST(PlanBits, LlamaUntied) {
+  const auto config = config_from_name("llama:layers=3,width=16,heads=4,kv_heads=2,ffn=24,vocab=40,context=8,tied=false");
+  for (const DType precision : {DType::bf16, DType::f16, DType::f32})
+    for (const double clip : {1.0, 0.0}) expect_same_bits_everywhere(build_model(config, precision, 1, 6), {clip, 3}, 3);
+}
+
+TEST(PlanBits, RandomGraphs) {
+  constexpr DType kPrecisions[] = {DType::bf16, DType::f32, DType::f16};
+  for (uint64_t seed = 10; seed < 15; ++seed) {
+    Random random(seed);
+    const Model m = random_graph(random, {kPrecisions[seed % 3], static_cast<int64_t>(1 + seed % 2), 3, 8});
+    expect_same_bits_everywhere(m, {seed % 2 ? 0.5 : 0.0, 1 + static_cast<int64_t>(seed % 3)}, seed);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing
