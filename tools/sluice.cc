@@ -1,6 +1,7 @@
 // The sluice command: parse, call one function a verb, report failures in one place.
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 #include <exception>
 #include <new>
 
@@ -12,9 +13,16 @@ namespace {
 
 std::atomic<bool> stop_requested{false};
 
-// The first signal asks for a clean end; the second ends at once, and the last checkpoint is intact.
+time_t first_signal_at = 0;
+
+// The first signal asks for a clean end; the second ends at once, and the last checkpoint is intact. Within a second they
+// count as one: timeout(1) and terminals send theirs to the process and to its group.
 extern "C" void on_signal(int number) {
-  if (stop_requested.exchange(true)) {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (!stop_requested.exchange(true)) {
+    first_signal_at = now.tv_sec;
+  } else if (now.tv_sec - first_signal_at > 1) {
     std::signal(number, SIG_DFL);
     std::raise(number);
   }

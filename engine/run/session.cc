@@ -39,11 +39,9 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
   executor.seed = options.seed;
   const std::span<std::byte> host_arena = arenas_.back().span();
   executor.make_queue = [this, host_arena, io = options.io, wrap = options.wrap_queue]() -> std::unique_ptr<IoQueue> {
-    std::string description;
-    auto queue = make_io_queue(io, kRequestsInFlight, host_arena, &description);
+    auto queue = make_io_queue(io, kRequestsInFlight, host_arena, &io_description_);
     return wrap ? wrap(std::move(queue)) : std::move(queue);
   };
-  make_io_queue(options.io, kRequestsInFlight, {}, &io_description_);
   executor_ = make_executor(plan.program, *runner_, executor);
 }
 

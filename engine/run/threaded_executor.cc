@@ -28,7 +28,7 @@ constexpr int64_t kPollMicroseconds = 200; // while a lane with open requests wa
 class ThreadedExecutor final : public Executor {
  public:
   ThreadedExecutor(const Program& program, Runner& runner, const ExecutorOptions& options)
-      : program_(program), runner_(runner), options_(options), trace_(program), counters_(program.machine.lanes.size()) {
+      : program_(program), runner_(runner), trace_(program), counters_(program.machine.lanes.size()) {
     for (const Body& body : program.bodies) {
       std::vector<std::vector<uint32_t>> order(counters_.size());
       for (uint32_t i = 0; i < body.instructions.size(); ++i) order[body.instructions[i].lane].push_back(i);
@@ -36,7 +36,13 @@ class ThreadedExecutor final : public Executor {
     }
     for (LaneId l = 0; l < counters_.size(); ++l) {
       const auto uses = [&](const auto& order) { return !order[l].empty(); };
-      if (std::any_of(orders_.begin(), orders_.end(), uses)) threads_.emplace_back([this, l] { run_lane(l); });
+      if (std::none_of(orders_.begin(), orders_.end(), uses)) continue;
+      if (moves_files(l)) {
+        files_.push_back(std::make_unique<TransferLane>(options.make_queue(), kTransfersOpen, options.file_alignment));
+        threads_.emplace_back([this, l, files = files_.back().get()] { run_file_lane(l, *files); });
+      } else {
+        threads_.emplace_back([this, l] { run_plain_lane(l); });
+      }
     }
   }
 
@@ -145,13 +151,11 @@ class ThreadedExecutor final : public Executor {
     return issued_ >= ticket;
   }
 
-  void run_lane(LaneId lane) {
-    bool files = false;
+  bool moves_files(LaneId lane) const {
     for (size_t b = 0; b < orders_.size(); ++b)
       for (const uint32_t i : orders_[b][lane])
-        files = files || runner_.is_file_io(program_.bodies[b], program_.bodies[b].instructions[i]);
-    if (files) run_file_lane(lane);
-    else run_plain_lane(lane);
+        if (runner_.is_file_io(program_.bodies[b], program_.bodies[b].instructions[i])) return true;
+    return false;
   }
 
   void run_plain_lane(LaneId lane) {
@@ -179,8 +183,7 @@ class ThreadedExecutor final : public Executor {
     }
   }
 
-  void run_file_lane(LaneId lane) {
-    TransferLane files(options_.make_queue(), kTransfersOpen, options_.file_alignment);
+  void run_file_lane(LaneId lane, TransferLane& files) {
     std::deque<Open> open;
     for (uint64_t ticket = 1; await_body_with(ticket, lane, files, open); ++ticket) {
       const Issued& issued = issued_body(ticket);
@@ -251,7 +254,6 @@ class ThreadedExecutor final : public Executor {
 
   const Program& program_;
   Runner& runner_;
-  const ExecutorOptions options_;
   Trace trace_;
   std::vector<std::vector<std::vector<uint32_t>>> orders_;  // by body, lane: its instructions
   mutable std::mutex mutex_;
@@ -262,6 +264,7 @@ class ThreadedExecutor final : public Executor {
   bool stopping_ = false;
   std::optional<Error> error_;
   std::atomic<bool> failed_{false};
+  std::vector<std::unique_ptr<TransferLane>> files_;        // of the lanes that move bytes to or from files
   std::vector<std::thread> threads_;
 };
 

@@ -197,7 +197,7 @@ void Trainer::checkpoint() {
   session_.check();
   writer.commit();
   prune_checkpoints(options_.run.out, options_.run.keep);
-  if (events_.checkpoint) events_.checkpoint(options_.run.out);
+  if (events_.checkpoint) events_.checkpoint(writer.path());
 }
 
 }  // namespace sluice
