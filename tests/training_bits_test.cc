@@ -1,0 +1,217 @@
+// Losses, gradient norms, weights, masters and moments do not depend on where bytes live or who moves them: a table of runs
+// that covers every pair of (case, budgets, recompute, back end, threads, executor, resumed or not) must give the bits of
+// the plainest run: everything in DRAM, serial, one thread.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+
+#include "tests/training_support.h"
+
+namespace sluice {
+namespace {
+
+struct Case {
+  const char* model;
+  DType precision;
+  double clip;
+};
+// Wide vocabularies would only cost time; 258 and 300 are no multiples of anything. The batch of sixteen single sequences
+// makes the activations at layer boundaries outweigh the largest task.
+constexpr Case kCases[] = {
+    {"gpt2:layers=8,width=32,heads=2,vocab=258,context=128", DType::bf16, 1.0},
+    {"gpt2:layers=8,width=32,heads=2,vocab=258,context=128", DType::f32, 0.0},
+    {"llama-1b:layers=8,width=32,heads=4,kv_heads=2,ffn=48,vocab=300,context=128", DType::bf16, 0.0},
+    {"llama-1b:layers=8,width=32,heads=4,kv_heads=2,ffn=48,vocab=300,context=128", DType::f32, 0.5},
+};
+constexpr int64_t kSteps = 5;
+
+enum BudgetSet { kDram, kDeviceAndDram, kDeviceHalf, kLeastHost, kHalfHost, kThreeTiersHalf, kLeastOfAll, kBudgetSets };
+
+enum Factor { kCase, kBudgets, kRecompute, kIo, kThreads, kExecutor, kResumed, kFactors };
+constexpr std::array<int, kFactors> kLevels{std::size(kCases), kBudgetSets, 3, 2, 3, 3, 2};
+using Row = std::array<int, kFactors>;
+
+// Greedy: of random rows, always the one that covers most pairs that are not covered yet (Cohen et al., "The AETG System",
+// 1997, without its seeds).
+std::vector<Row> covering_rows() {
+  std::vector<std::vector<bool>> covered;  // by pair of factors, pair of levels
+  for (int a = 0; a < kFactors; ++a)
+    for (int b = 0; b < a; ++b) covered.emplace_back(static_cast<size_t>(kLevels[a] * kLevels[b]));
+  const auto visit = [&](const Row& row, bool mark) {
+    int fresh = 0;
+    size_t pair = 0;
+    for (int a = 0; a < kFactors; ++a)
+      for (int b = 0; b < a; ++b, ++pair) {
+        auto entry = covered[pair][static_cast<size_t>(row[a] * kLevels[b] + row[b])];
+        fresh += !entry;
+        if (mark) entry = true;
+      }
+    return fresh;
+  };
+  std::mt19937_64 random(7);
+  std::vector<Row> rows;
+  for (;;) {
+    Row best{};
+    int most = 0;
+    for (int attempt = 0; attempt < 4000; ++attempt) {
+      Row row;
+      for (int f = 0; f < kFactors; ++f) row[f] = static_cast<int>(random() % static_cast<uint64_t>(kLevels[f]));
+      if (const int fresh = visit(row, false); fresh > most) most = fresh, best = row;
+    }
+    if (most == 0) return rows;
+    visit(best, true);
+    rows.push_back(best);
+  }
+}
+
+std::string name_of(const Row& row) {
+  std::string text;
+  for (const int level : row) text += std::to_string(level);
+  return text;
+}
+
+TestRun base_run(const Case& c, const DriveDirectory& directory) {
+  write_tokens(directory / "train.bin", 12000);
+  TestRun run;
+  run.options = short_run(directory, c.model, directory / "train.bin");
+  run.options.batch = {16, std::nullopt, 1, kSteps};
+  run.options.optimizer.clip = c.clip;
+  run.options.numbers.precision = c.precision;
+  return run;
+}
+
+// What an infeasible plan names as the least, with every tier there.
+std::vector<uint64_t> least_of(TestRun run, bool device) {
+  run.arenas = {device ? std::optional<uint64_t>(0) : std::nullopt, 0, kRoomy};
+  const auto why = plan_of(run);
+  if (const auto* infeasible = std::get_if<Infeasible>(&why)) return infeasible->least_together;
+  ADD_FAILURE() << "a plan without memory";
+  return {0, 0, 0};
+}
+
+uint64_t state_bytes(const TestRun& run) {  // weights and optimizer state, all of which DRAM would have to hold
+  TestRun roomy = run;
+  roomy.arenas = {std::nullopt, kRoomy, std::nullopt};
+  const auto plan = plan_of(roomy);
+  uint64_t bytes = 0;
+  for (const Buffer& b : std::get<Plan>(plan).program.buffers)
+    if (b.kind == BufferClass::state || b.kind == BufferClass::weights) bytes += b.bytes();
+  return bytes;
+}
+
+TierCapacities arenas_of(BudgetSet set, const TestRun& run) {
+  switch (set) {
+    case kDram: return {std::nullopt, kRoomy, std::nullopt};
+    case kDeviceAndDram: return {kRoomy, kRoomy, std::nullopt};
+    case kDeviceHalf: return {least_of(run, true)[0] * 3 / 2, kRoomy, std::nullopt};
+    case kLeastHost: return {std::nullopt, least_of(run, false)[0], kRoomy};
+    case kHalfHost: return {std::nullopt, least_of(run, false)[0] + state_bytes(run) / 2, kRoomy};
+    case kThreeTiersHalf: {
+      const auto least = least_of(run, true);
+      return {least[0] * 5 / 4, least[1] + state_bytes(run) / 3, kRoomy};
+    }
+    case kLeastOfAll: {
+      const auto least = least_of(run, true);
+      return {least[0], least[1], least[2]};
+    }
+    case kBudgetSets: break;
+  }
+  return {};
+}
+
+void configure(TestRun& run, const Row& row) {
+  run.options.memory.recompute = static_cast<Recompute>(row[kRecompute]);
+  run.options.memory.io = row[kIo] == 0 ? IoKind::uring : IoKind::threads;
+  run.threads = row[kThreads] + 1;
+  run.executor = static_cast<ExecutorKind>(row[kExecutor]);
+  run.seed = static_cast<uint64_t>(row[kBudgets] * 10 + row[kThreads]);
+  run.arenas = arenas_of(static_cast<BudgetSet>(row[kBudgets]), run);
+  if (!run.arenas.nvme) run.options.memory.nvme_directories.clear();
+}
+
+struct Bits {
+  std::vector<std::string> steps;
+  Tensors tensors;
+};
+
+const Bits& plain_bits(int number) {
+  static std::map<int, Bits> all;
+  if (const auto it = all.find(number); it != all.end()) return it->second;
+  const DriveDirectory directory;
+  TestRun run = base_run(kCases[number], directory);
+  run.executor = ExecutorKind::serial;
+  run.threads = 1;
+  run.options.memory.nvme_directories.clear();
+  Bits bits;
+  bits.steps = fixed_bits(train(run).steps);
+  bits.tensors = newest_tensors(run.options.run.out);
+  return all[number] = std::move(bits);
+}
+
+TEST(TrainingBits, TheTableCoversEveryPair) {
+  const std::vector<Row> rows = covering_rows();
+  size_t pairs = 0, wanted = 0;
+  for (int a = 0; a < kFactors; ++a)
+    for (int b = 0; b < a; ++b) {
+      std::map<std::pair<int, int>, int> seen;
+      for (const Row& row : rows) ++seen[{row[a], row[b]}];
+      pairs += seen.size();
+      wanted += static_cast<size_t>(kLevels[a] * kLevels[b]);
+    }
+  EXPECT_EQ(pairs, wanted);
+  EXPECT_LT(rows.size(), 45u);
+}
+
+TEST(TrainingBits, EveryRowGivesTheBitsOfThePlainRun) {
+  const std::vector<Row> rows = covering_rows();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Row& row = rows[i];
+    SCOPED_TRACE("row " + name_of(row));
+    const DriveDirectory directory;
+    TestRun run = base_run(kCases[row[kCase]], directory);
+    configure(run, row);
+    std::vector<std::string> steps;
+    if (row[kResumed]) {
+      run.stop_after = 1;  // two more have been issued when it is read
+      const TestResult first = train(run);
+      EXPECT_TRUE(first.end.stopped);
+      EXPECT_EQ(first.end.step, 3);
+      steps = fixed_bits(first.steps);
+      const Row& other = rows[(i + 1) % rows.size()];
+      configure(run, other);
+      run.options.memory.nvme_directories = {directory.path()};
+      if (!run.arenas.nvme) run.options.memory.nvme_directories.clear();
+      run.options.run.resume = "auto";
+      run.stop_after = 0;
+    }
+    const TestResult last = train(run);
+    EXPECT_FALSE(last.end.stopped);
+    for (const std::string& line : fixed_bits(last.steps)) steps.push_back(line);
+    const Bits& plain = plain_bits(row[kCase]);
+    EXPECT_EQ(steps, plain.steps);
+    EXPECT_EQ(differences(plain.tensors, newest_tensors(run.options.run.out)), "");
+  }
+}
+
+// The smallest budgets are smaller than what a system that keeps activations in memory needs: device and host together hold
+// less than the layers' boundary activations alone.
+TEST(TrainingBits, TheLeastBudgetsHoldLessThanTheActivations) {
+  for (const Case& c : kCases) {
+    const DriveDirectory directory;
+    TestRun run = base_run(c, directory);
+    run.options.memory.recompute = Recompute::all;
+    run.arenas = arenas_of(kLeastOfAll, run);
+    const auto result = plan_of(run);
+    ASSERT_TRUE(std::holds_alternative<Plan>(result));
+    const Plan& plan = std::get<Plan>(result);
+    uint64_t activations = 0;
+    for (const Activation& a : plan.model.activations)
+      if (a.source == ActivationSource::segment)
+        activations += static_cast<uint64_t>(element_count(a.shape)) * dtype_bytes(a.dtype) * plan.lowering.slices;
+    EXPECT_LT(plan.program.arena_bytes[0] + plan.program.arena_bytes[1], activations) << c.model << dtype_name(c.precision);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,215 @@
+// Budgets are promises: the arenas are what the plan says, the process stays within what it was given, and the smallest
+// budgets that an infeasible plan names are the smallest.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "tests/cli_support.h"
+#include "tests/training_support.h"
+
+namespace sluice {
+namespace {
+
+struct Setting {
+  const char* model;
+  DType precision;
+  double clip;
+  Recompute recompute;
+  int64_t batch, micro_batch;
+};
+const Setting kSettings[] = {
+    {"gpt2:layers=4,width=64,heads=2,vocab=256,context=64", DType::bf16, 1, Recompute::automatic, 4, 1},
+    {"gpt2:layers=3,width=96,heads=3,vocab=256,context=40", DType::f32, 0, Recompute::none, 4, 2},
+    {"llama-1b:layers=4,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=64", DType::f16, 0, Recompute::all, 2, 2},
+    {"llama-1b:layers=3,width=128,heads=4,kv_heads=1,ffn=160,vocab=256,context=32", DType::f32, 1, Recompute::all, 6, 2},
+};
+
+TestRun run_of(const Setting& s, const DriveDirectory& directory) {
+  write_bytes(directory / "train.txt", sample_text(6000));
+  TestRun run;
+  run.options = short_run(directory, s.model, directory / "train.txt");
+  run.options.batch = {s.batch, std::nullopt, s.micro_batch, 3};
+  run.options.optimizer.clip = s.clip;
+  run.options.numbers.precision = s.precision;
+  run.options.memory.recompute = s.recompute;
+  return run;
+}
+
+enum class Tiers { host, device_host, host_nvme, all };
+constexpr Tiers kTierSets[] = {Tiers::host, Tiers::device_host, Tiers::host_nvme, Tiers::all};
+
+// Capacities by tier, as an infeasible plan lists them.
+TierCapacities capacities(Tiers tiers, const std::vector<uint64_t>& bytes) {
+  const bool device = tiers == Tiers::device_host || tiers == Tiers::all;
+  const bool nvme = tiers == Tiers::host_nvme || tiers == Tiers::all;
+  TierCapacities c;
+  if (device) c.device = bytes.front();
+  c.host = bytes[device ? 1 : 0];
+  if (nvme) c.nvme = bytes.back();
+  return c;
+}
+size_t tier_count(Tiers tiers) { return tiers == Tiers::host ? 1 : tiers == Tiers::all ? 3 : 2; }
+
+bool feasible(TestRun run, const TierCapacities& arenas) {
+  run.arenas = arenas;
+  return std::holds_alternative<Plan>(plan_of(run));
+}
+Infeasible infeasible(TestRun run, const TierCapacities& arenas) {
+  run.arenas = arenas;
+  const auto result = plan_of(run);
+  EXPECT_TRUE(std::holds_alternative<Infeasible>(result));
+  return std::holds_alternative<Infeasible>(result) ? std::get<Infeasible>(result) : Infeasible{};
+}
+
+TEST(TrainingBudgets, TheJointLeastWorksAndOnePercentLessDoesNot) {
+  for (const Setting& s : kSettings)
+    for (const Tiers tiers : kTierSets) {
+      SCOPED_TRACE(std::string(s.model) + " tiers " + std::to_string(static_cast<int>(tiers)));
+      const DriveDirectory directory;
+      TestRun run = run_of(s, directory);
+      const Infeasible why = infeasible(run, capacities(tiers, std::vector<uint64_t>(tier_count(tiers), 0)));
+      ASSERT_EQ(why.least_together.size(), tier_count(tiers));
+      for (const uint64_t bytes : why.least_together) EXPECT_GT(bytes, 0u);
+      EXPECT_GT(why.bytes_needed, 0u);
+      run.arenas = capacities(tiers, why.least_together);
+      const TestResult result = train(run);
+      EXPECT_EQ(result.steps.size(), 3u);
+      EXPECT_EQ(result.plan.program.arena_bytes.size(), tier_count(tiers));
+      for (size_t t = 0; t < tier_count(tiers); ++t) {
+        EXPECT_LE(result.plan.program.arena_bytes[t], why.least_together[t]);
+        std::vector<uint64_t> less = why.least_together;
+        less[t] -= less[t] / 100 + 1;
+        EXPECT_FALSE(feasible(run, capacities(tiers, less))) << "tier " << t;
+      }
+    }
+}
+
+// One tier is too small: its own least mends it, others cannot. Two are too small: none alone can.
+TEST(TrainingBudgets, TheLeastOfEachTierWorksAndOnePercentLessDoesNot) {
+  for (const Setting& s : kSettings) {
+    SCOPED_TRACE(s.model);
+    const DriveDirectory directory;
+    const TestRun run = run_of(s, directory);
+    const auto joint = infeasible(run, capacities(Tiers::all, {0, 0, 0})).least_together;
+    for (size_t t = 0; t < 3; ++t) {
+      std::vector<uint64_t> given{joint[0] * 3 / 2, joint[1] * 3 / 2, kRoomy};
+      if (t == 2) given[1] = joint[1] * 11 / 10;  // else the host could hold it all
+      given[t] = t == 2 ? uint64_t{1} << 20 : joint[t] / 3;
+      const Infeasible why = infeasible(run, capacities(Tiers::all, given));
+      ASSERT_TRUE(why.least.at(t)) << "tier " << t;
+      TestRun mended = run;
+      given[t] = *why.least[t];
+      mended.arenas = capacities(Tiers::all, given);
+      EXPECT_EQ(train(mended).steps.size(), 3u) << "tier " << t;
+      given[t] -= given[t] / 100 + 1;
+      EXPECT_FALSE(feasible(run, capacities(Tiers::all, given))) << "tier " << t;
+    }
+    const Infeasible both = infeasible(run, capacities(Tiers::all, {joint[0] / 2, joint[1] / 2, kRoomy}));
+    EXPECT_FALSE(both.least[0]);
+    EXPECT_FALSE(both.least[1]);
+    EXPECT_FALSE(both.least[2]);
+  }
+}
+
+TEST(TrainingBudgets, MoreThanEnoughIsEnough) {
+  std::mt19937_64 random(3);
+  const auto grown = [&](uint64_t bytes) { return bytes + random() % (random() % 4 == 0 ? 3 * bytes : bytes / 4); };
+  for (const Setting& s : kSettings) {
+    const DriveDirectory directory;
+    const TestRun run = run_of(s, directory);
+    for (const Tiers tiers : kTierSets) {
+      const auto least = infeasible(run, capacities(tiers, std::vector<uint64_t>(tier_count(tiers), 0))).least_together;
+      for (int i = 0; i < 6; ++i) {
+        std::vector<uint64_t> more;
+        for (const uint64_t bytes : least) more.push_back(grown(bytes));
+        EXPECT_TRUE(feasible(run, capacities(tiers, more)))
+            << s.model << " tiers " << static_cast<int>(tiers) << ": " << ::testing::PrintToString(more);
+      }
+    }
+  }
+}
+
+// The arenas are as large as the highest address that any instruction or permanent buffer uses, no more and no less, and
+// the metrics report the bodies' own peaks.
+TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
+  for (const Setting& s : kSettings) {
+    const DriveDirectory directory;
+    TestRun run = run_of(s, directory);
+    const auto least = infeasible(run, capacities(Tiers::all, {0, 0, 0})).least_together;
+    run.arenas = {least[0] * 5 / 4, least[1] * 5 / 4, kRoomy};
+    const TestResult result = train(run);
+    const Program& p = result.plan.program;
+    std::vector<uint64_t> highest(p.arena_bytes.size());
+    for (const Buffer& b : p.buffers)
+      if (b.permanent)
+        highest[b.home] = std::max(highest[b.home], b.home_offset + (b.ring == kNoRing ? b.bytes() : 2 * b.slot_stride + b.bytes()));
+    for (const Body& body : p.bodies)
+      for (const Instruction& in : body.instructions)
+        for (size_t k = 0; k < in.operands.size(); ++k) {
+          const Buffer& b = p.buffers[in.operands[k].buffer];
+          if (b.ring != kNoRing) continue;  // at home, counted above, or a staged copy below something else
+          const Place& place = in.places[k];
+          highest[place.tier] = std::max(highest[place.tier], place.offset + operand_bytes(b, in.operands[k]));
+        }
+    for (size_t t = 0; t < highest.size(); ++t) {
+      EXPECT_LE(highest[t], p.arena_bytes[t]) << s.model << " tier " << t;
+      EXPECT_GT(highest[t] + p.machine.tiers[t].alignment, p.arena_bytes[t]) << s.model << " tier " << t;
+    }
+    for (const StepMetrics& m : result.steps) {
+      const BodyId body = m.step == 1 ? *result.plan.lowering.bodies.first : *result.plan.lowering.bodies.step;
+      ASSERT_EQ(m.peak_bytes.size(), p.arena_bytes.size());
+      for (size_t t = 0; t < p.arena_bytes.size(); ++t) {
+        EXPECT_EQ(m.peak_bytes[t].first, p.machine.tiers[t].name);
+        EXPECT_EQ(m.peak_bytes[t].second, p.bodies[body].peak_bytes[t]);
+        EXPECT_LE(m.peak_bytes[t].second, p.arena_bytes[t]);
+      }
+    }
+  }
+}
+
+// The real command with the limits that its own plan names as the least, and with a roomier set: a model of 14 million
+// parameters, whose training state is 200 MB.
+TEST(TrainingBudgets, TheProcessStaysWithinHostMem) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers keep shadow memory of their own";
+#endif
+  const DriveDirectory directory;
+  write_bytes(directory / "train.txt", sample_text(20000));
+  const std::vector<std::string> model{"--model",  "gpt2:layers=7,width=400,heads=8,vocab=256,context=128",
+                                       "--batch",  "4",
+                                       "--seq",    "128",
+                                       "--data",   directory / "train.txt",
+                                       "--nvme-dir", directory.path(),
+                                       "--threads", "2",
+                                       "--micro-batch", "2"};
+  const CommandResult none = sluice_command(
+      directory, std::vector<std::string>{"plan", "--json", "--gpu-mem", "1MiB", "--host-mem", "70MiB"} + model);
+  ASSERT_EQ(none.code, 3) << none.err;
+  const auto least = nlohmann::json::parse(none.out)["smallest_budgets"]["together"];
+  const uint64_t device = least["device"], host = least["host"], nvme = least["nvme"];
+  struct Limits {
+    uint64_t device, host, nvme;
+  };
+  const Limits all[] = {{device, host, nvme}, {0, host + device + (100u << 20), 4 * nvme}};
+  int number = 0;
+  for (const Limits& limits : all) {
+    const std::string out = directory / ("run" + std::to_string(++number));
+    std::vector<std::string> arguments{"train", "--steps", "2", "--out", out, "--host-mem", std::to_string(limits.host),
+                                       "--nvme-mem", std::to_string(limits.nvme)};
+    if (limits.device) arguments = arguments + std::vector<std::string>{"--gpu-mem", std::to_string(limits.device)};
+    const CommandResult run = sluice_command(directory, arguments + model);
+    ASSERT_EQ(run.code, 0) << run.out << run.err;
+    const auto lines = lines_of(read_text_file(out + "/metrics.jsonl", 1 << 20));
+    ASSERT_EQ(lines.size(), 2u);
+    const auto last = nlohmann::json::parse(lines.back());
+    const uint64_t device_arena = limits.device ? last["peak_bytes"]["device"].get<uint64_t>() : 0;
+    EXPECT_LE(last["process_peak_bytes"].get<uint64_t>(), limits.host + device_arena);
+    EXPECT_LE(run.peak_bytes, limits.host + device_arena) << "at the process's end, checkpoint included";
+    EXPECT_GT(run.peak_bytes, last["peak_bytes"]["host"].get<uint64_t>() / 2);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,272 @@
+// What the end-to-end tests share: a run as the verb train makes it, with arenas given to the byte, executors, faults and a
+// stop at will; and the bits that it leaves behind.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <bit>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/run/checkpoint.h"
+#include "engine/run/loader.h"
+#include "engine/run/setup.h"
+#include "engine/run/trainer.h"
+#include "models/hf_weights.h"
+#include "models/safetensors.h"
+#include "tests/offload_test_support.h"
+#include "tools/run_source.h"
+
+namespace sluice {
+
+constexpr uint64_t kRoomy = uint64_t{1} << 40;  // bytes: more than any test's plan can use
+
+// A directory on a drive that vanishes with the test.
+class DriveDirectory {
+ public:
+  DriveDirectory() {
+    std::string path = (std::filesystem::path(drive_directory()) / "sluice_run_XXXXXX").string();
+    EXPECT_NE(mkdtemp(path.data()), nullptr);
+    path_ = std::filesystem::absolute(path);
+  }
+  ~DriveDirectory() { std::filesystem::remove_all(path_); }
+  DriveDirectory(const DriveDirectory&) = delete;
+  DriveDirectory& operator=(const DriveDirectory&) = delete;
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Text with structure that a tiny model learns within a few steps: a deterministic walk over a few words.
+inline std::string sample_text(size_t bytes, uint64_t seed = 1) {
+  static constexpr const char* kWords[] = {"the ", "earth ", "was ", "without ", "form ", "and ", "void ", "light.\n"};
+  std::string text;
+  for (uint64_t state = seed; text.size() < bytes;) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    text += kWords[state >> 61];
+  }
+  text.resize(bytes);
+  return text;
+}
+
+inline void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  ASSERT_TRUE(file.good()) << path;
+}
+
+// The same text as nanoGPT tokens, for vocabularies other than 256.
+inline void write_tokens(const std::string& path, size_t count, uint64_t seed = 1) {
+  std::string bytes;
+  for (const char c : sample_text(count, seed)) bytes += {c, '\0'};
+  write_bytes(path, bytes);
+}
+
+struct TestRun {
+  Options options;
+  TierCapacities arenas{std::nullopt, kRoomy, std::nullopt};  // bytes of the arenas themselves, without reserves
+  ExecutorKind executor = ExecutorKind::threaded;
+  uint64_t seed = 1;              // of the shuffled executor
+  int threads = 2;
+  int64_t stop_after = 0;         // the stop flag is set when this step's loss is read; 0: never
+  std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;
+  std::function<void(CheckpointState&)> alter_start;
+  std::function<void(const StepMetrics&)> on_step;
+};
+
+struct TestResult {
+  std::vector<StepMetrics> steps;
+  std::vector<ValidationMetrics> validations;
+  size_t checkpoints = 0;
+  TrainResult end;
+  Plan plan;
+};
+
+// Options of a short run on `data`; out and nvme directories lie in `directory`.
+inline Options short_run(const DriveDirectory& directory, const std::string& model, const std::string& data) {
+  Options o;
+  o.model.model = model;
+  o.data.train = {data};
+  o.batch.batch = 4;
+  o.batch.micro_batch = 2;
+  o.batch.steps = 4;
+  o.optimizer.learning_rate = 2e-3;
+  o.run.out = directory / "out";
+  o.memory.nvme_directories = {directory.path()};
+  return o;
+}
+
+inline Budgets budgets_of(const TestRun& run) {
+  Budgets b;
+  b.threads = run.threads;
+  b.limits = b.arenas = run.arenas;
+  b.runtime_reserve = runtime_reserve_bytes(run.threads);
+  return b;
+}
+
+// The plan's request as the verbs make it. `device` outlives it.
+inline PlanRequest request_of(const TestRun& run, const Device& device) {
+  const ModelSource source = resolve_model(run.options.model);
+  return plan_request(run.options, source.config, budgets_of(run), device, !run.options.data.validation.empty());
+}
+
+inline std::variant<Plan, Infeasible> plan_of(const TestRun& run) {
+  const auto device = make_device(run.options.memory, run.threads);
+  return make_plan(request_of(run, *device));
+}
+
+namespace training_detail {
+
+struct Data {
+  TokenData train;
+  std::optional<TokenData> validation;
+  TrainData view;
+};
+
+inline void open_data(const Options& o, const ModelConfig& config, int64_t sequence, std::optional<Data>& d) {
+  d.emplace(Data{TokenData::open(o.data.train, config.vocabulary), std::nullopt, {}});
+  d->view.train = &d->train;
+  d->view.order = make_data_order(d->train, sequence, o.data.order == RowOrder::shuffled, o.numbers.seed);
+  if (o.data.validation.empty()) return;
+  d->validation = TokenData::open(o.data.validation, config.vocabulary);
+  d->view.validation = &*d->validation;
+  d->view.validation_order = make_validation_order(*d->validation, sequence, static_cast<uint64_t>(o.data.val_batches),
+                                                   static_cast<uint64_t>(o.batch.batch));
+}
+
+inline CheckpointState first_state(const Options& o, const Plan& plan, const ModelConfig& config) {
+  CheckpointState s;
+  s.loss_scale = o.numbers.precision == DType::f16 ? kFirstLossScale : 1;
+  s.precision = o.numbers.precision;
+  s.model_config = config_to_json(config, o.numbers.precision);
+  s.micro_batch = plan.model.micro_batch;
+  s.options = manifest_options(o);
+  return s;
+}
+
+}  // namespace training_detail
+
+// Trains as `sluice train` does. With options.run.resume, from that checkpoint or ("auto") from the newest in out; from
+// the weights of a Hugging Face directory when the model is one; else from initial weights.
+inline TestResult train(const TestRun& run) {
+  Options options = run.options;
+  std::optional<CheckpointReader> resumed;
+  if (!options.run.resume.empty()) {
+    const auto path = options.run.resume == "auto" ? newest_checkpoint(options.run.out) : options.run.resume;
+    if (path) resumed = CheckpointReader::open(*path);
+    if (resumed) apply_manifest(options, resumed->state().options);
+  }
+  const ModelSource source = resolve_model(options.model);
+  const int64_t sequence = options.batch.sequence.value_or(source.config.context);
+  options.batch.sequence = sequence;
+  std::optional<training_detail::Data> data;
+  training_detail::open_data(options, source.config, sequence, data);
+
+  TestRun resolved = run;
+  resolved.options = options;
+  const auto device = make_device(options.memory, run.threads);
+  TestResult result;
+  result.plan = plan_or_throw(request_of(resolved, *device), budgets_of(run));
+  const Plan& plan = result.plan;
+  options.batch.micro_batch = plan.model.micro_batch;
+  CheckpointState state = resumed ? resumed->state() : training_detail::first_state(options, plan, source.config);
+  state.options = manifest_options(options);
+  if (run.alter_start) run.alter_start(state);
+
+  std::filesystem::create_directories(options.run.out);
+  SessionOptions s;
+  s.threads = run.threads;
+  s.rules = {{options.optimizer.beta1, options.optimizer.beta2, options.optimizer.epsilon, options.optimizer.weight_decay},
+             options.optimizer.clip};
+  s.nvme_directories = options.memory.nvme_directories;
+  s.io = io_choice(options.memory.io);
+  s.executor = run.executor;
+  s.seed = run.seed;
+  s.poison = true;
+  s.wrap_queue = run.wrap_queue;
+  Session session(plan, *device, s);
+  Workers workers(run.threads);
+  std::optional<HfWeights> weights;
+  if (!resumed && !source.weights_directory.empty()) weights = HfWeights::open(source.weights_directory, source.config.family);
+  if (resumed) load(session, load_from(plan.model, *resumed, workers));
+  else load(session, load_from(plan.model, weights ? source_of(*weights) : source_of(options.numbers.seed), workers));
+
+  std::atomic<bool> stop{false};
+  TrainEvents events;
+  events.step = [&](const StepMetrics& m) {
+    result.steps.push_back(m);
+    if (run.on_step) run.on_step(m);
+    if (m.step == run.stop_after) stop = true;
+  };
+  events.validation = [&](const ValidationMetrics& v) { result.validations.push_back(v); };
+  events.checkpoint = [&](const std::string&) { ++result.checkpoints; };
+  result.end = Trainer(session, options, data->view, state, stop, events).run();
+  return result;
+}
+
+// Every tensor of a checkpoint as bytes: weights, masters, moments.
+using Tensors = std::map<std::string, std::string>;
+inline Tensors tensors_of(const std::string& checkpoint) {
+  Tensors out;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(checkpoint)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const SafetensorsFile file = SafetensorsFile::open(entry.path().string());
+    for (const SafetensorsTensor& t : file.tensors()) {
+      std::string bytes(t.bytes, '\0');
+      file.read_raw(t, 0, t.bytes, bytes.data());
+      out[entry.path().filename().string() + ":" + t.name] = std::move(bytes);
+    }
+  }
+  EXPECT_FALSE(out.empty()) << checkpoint;
+  return out;
+}
+inline Tensors newest_tensors(const std::string& out) {
+  const auto path = newest_checkpoint(out);
+  EXPECT_TRUE(path.has_value()) << out;
+  return path ? tensors_of(*path) : Tensors{};
+}
+
+// Names of tensors that differ, at most a few.
+inline std::string differences(const Tensors& a, const Tensors& b) {
+  std::string names;
+  size_t count = 0;
+  for (const auto& [name, bytes] : a) {
+    const auto it = b.find(name);
+    if (it != b.end() && it->second == bytes) continue;
+    if (++count <= 4) names += name + " ";
+  }
+  for (const auto& [name, bytes] : b) count += !a.contains(name);
+  return count == 0 ? "" : std::to_string(count) + " tensors differ: " + names;
+}
+
+// The numbers of a step that the numerics contract fixes to the bit, as text.
+inline std::string fixed_bits(const StepMetrics& m) {
+  char text[160];
+  std::snprintf(text, sizeof text, "step %lld loss %016llx norm %016llx skipped %d scale %a", static_cast<long long>(m.step),
+                static_cast<unsigned long long>(std::bit_cast<uint64_t>(m.loss)),
+                static_cast<unsigned long long>(std::bit_cast<uint64_t>(m.grad_norm)), m.skipped, m.loss_scale);
+  return text;
+}
+inline std::vector<std::string> fixed_bits(const std::vector<StepMetrics>& steps) {
+  std::vector<std::string> out;
+  for (const StepMetrics& m : steps) out.push_back(fixed_bits(m));
+  return out;
+}
+inline std::vector<std::string> fixed_bits(const std::vector<ValidationMetrics>& lines) {
+  std::vector<std::string> out;
+  for (const ValidationMetrics& v : lines)
+    out.push_back(std::to_string(v.step) + " " + std::to_string(std::bit_cast<uint64_t>(v.val_loss)));
+  return out;
+}
+
+}  // namespace sluice
