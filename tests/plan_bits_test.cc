@@ -252,12 +252,14 @@ Outcome run(const Model& model, const Setting& setting, const Variant& v, uint64
 }
 
 void expect_same_bits_everywhere(const Model& model, const Setting& setting, uint64_t seed) {
+  SCOPED_TRACE("precision " + std::string(dtype_name(model.precision)) + ", seed " + std::to_string(seed));
   const Outcome wanted = run(model, setting, kOracle, seed);
   for (const double loss : wanted.losses) ASSERT_GT(loss, 0);
-  for (const double norm : wanted.norms) ASSERT_GT(norm, 0);
+  for (size_t k = 0; k < kSteps; ++k)  // a step of fp16 may overflow, and is then skipped
+    ASSERT_TRUE(wanted.norms[k] > 0 || (model.precision == DType::f16 && wanted.scales[k] < kFirstLossScale));
   for (const Variant& v : kVariants) {
     if (v.order == LoopOrder::slice_major && !every_group_has_one_use(model)) continue;
-    SCOPED_TRACE(std::string(v.name) + ", seed " + std::to_string(seed));
+    SCOPED_TRACE(v.name);
     expect_same_bits(run(model, setting, v, seed), wanted);
     if (::testing::Test::HasFailure()) return;
   }

@@ -1,0 +1,141 @@
+// Golden plans: the task lists and whole programs of two small models, as text. A change of the planner shows itself here.
+//
+// After looking at the difference, `plan_golden_test --update` (from the repository root) writes the new texts.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "engine/verify.h"
+#include "tests/plan_support.h"
+
+namespace sluice::testing {
+namespace {
+
+std::string path_of(const std::string& name) { return "tests/golden/" + name + ".txt"; }
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// The first difference with some lines around it, as in a unified diff.
+std::string excerpt(const std::string& wanted, const std::string& found) {
+  constexpr size_t kBefore = 3, kAfter = 6;
+  const std::vector<std::string> a = lines_of(wanted), b = lines_of(found);
+  size_t at = 0;
+  while (at < a.size() && at < b.size() && a[at] == b[at]) ++at;
+  std::string text = fmt::format("@@ line {} ({} lines wanted, {} found) @@\n", at + 1, a.size(), b.size());
+  for (size_t k = at < kBefore ? 0 : at - kBefore; k < at; ++k) text += "  " + a[k] + "\n";
+  for (size_t k = at; k < std::min(a.size(), at + kAfter); ++k) text += "- " + a[k] + "\n";
+  for (size_t k = at; k < std::min(b.size(), at + kAfter); ++k) text += "+ " + b[k] + "\n";
+  return text;
+}
+
+void expect_golden(const std::string& name, const std::string& found) {
+  const std::string path = path_of(name);
+  std::ifstream file(path);
+  ASSERT_TRUE(file.good()) << path << " is not there; run plan_golden_test --update in the repository root";
+  std::ostringstream wanted;
+  wanted << file.rdbuf();
+  EXPECT_TRUE(wanted.str() == found) << path << "\n"
+                                     << excerpt(wanted.str(), found)
+                                     << "If this is as it should be: plan_golden_test --update in the repository root";
+}
+
+// One row a task: kind, subject, slice, operands as buffer[first:last] with = for write, + for add, ~ for an older ring slot.
+std::string task_list(const Case& c) {
+  constexpr const char* kAccess[] = {"", "=", "+"};
+  std::string text;
+  for (const Body& body : c.program.bodies) {
+    text += "body " + body.name + "\n";
+    for (const Task& t : body.tasks) {
+      text += fmt::format("{} {}/{}{}", task_kind_name(t.kind), t.subject, t.slice, t.recompute ? " recompute" : "");
+      for (const Operand& o : t.operands) {
+        const Buffer& b = c.program.buffers[o.buffer];
+        text += " " + b.name + (o.back ? "~" : "");
+        if (b.pieces() > 1) text += fmt::format("[{}:{}]", o.first, o.last);
+        text += kAccess[static_cast<int>(o.access)];
+      }
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+struct Budget {
+  Tiers tiers;
+  uint32_t lead;
+  uint64_t tenths;  // of the least
+};
+
+// Weights live in memory, gradients and state as low as possible; saved tensors of every second segment are kept.
+Case plan_case(const std::string& model, const Budget& budget) {
+  Case c;
+  c.model = build_model(config_from_name(model), DType::bf16, 1, 8);
+  c.options.batch = 2;
+  c.options.evaluate = true;
+  for (const Layer& layer : c.model.layers)
+    for (size_t s = 0; s < layer.segments.size(); ++s) c.options.recompute.push_back(c.options.recompute.size() % 2 == 0);
+  c.options.shard_elements = kFileElements;
+  c.options.optimizer = {3, state_plane_stride};
+  c.options.workspace_bytes = some_workspace;
+  lower_case(c, machine_of(budget.tiers));
+  const TierId memory = lowest_memory_tier(c.program.machine), lowest = lowest_tier(c.program.machine);
+  for (const Buffer& b : c.program.buffers)
+    c.arrangement.homes.push_back(b.kind == BufferClass::weights ? memory : lowest);
+  c.arrangement.leads.assign(c.program.machine.tiers.size(), budget.lead);
+  for (TierId t = 0; t < lowest; ++t) set_capacity(c, t, round_up(shrink(c, t) * budget.tenths / 10, 4096));
+  EXPECT_FALSE(assemble(c.program, c.arrangement));
+  EXPECT_TRUE(verify(c.program).empty());
+  return c;
+}
+
+std::map<std::string, std::string> golden_texts() {
+  std::map<std::string, std::string> texts;
+  const std::pair<const char*, const char*> models[] = {
+      {"gpt2", "gpt2:layers=2,width=16,heads=2,vocab=50,context=8"},
+      {"llama", "llama:layers=2,width=16,heads=4,kv_heads=2,ffn=24,vocab=40,context=8,tied=false"}};
+  for (const auto& [name, model] : models) {
+    const Case two = plan_case(model, {Tiers::host_nvme, 2, 15});
+    texts[std::string(name) + ".tasks"] = task_list(two);
+    texts[std::string(name) + ".two_tiers"] = to_text(two.program);
+    texts[std::string(name) + ".three_tiers"] = to_text(plan_case(model, {Tiers::device_host_nvme, 1, 12}).program);
+  }
+  return texts;
+}
+
+TEST(PlanGolden, TasksAndPrograms) {
+  for (const auto& [name, text] : golden_texts()) expect_golden(name, text);
+}
+
+TEST(PlanGolden, ExcerptShowsTheFirstDifference) {
+  EXPECT_EQ(excerpt("a\nb\nc\nd\ne\n", "a\nb\nc\nd\nf\ng\n"), "@@ line 5 (5 lines wanted, 6 found) @@\n  b\n  c\n  d\n- e\n+ f\n+ g\n");
+}
+
+int write_golden_files() {
+  for (const auto& [name, text] : golden_texts()) {
+    std::ofstream file(path_of(name));
+    file << text;
+    file.close();
+    std::printf("%s: %s\n", path_of(name).c_str(), file ? "written" : "cannot be written");
+    if (!file) return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice::testing
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (argc == 2 && std::strcmp(argv[1], "--update") == 0) return sluice::testing::write_golden_files();
+  return RUN_ALL_TESTS();
+}
