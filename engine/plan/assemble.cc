@@ -59,7 +59,7 @@ std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& h
   return end;
 }
 
-std::optional<BodyShortage> assemble(Program& program, const Arrangement& arrangement) {
+std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arrangement) {
   const std::vector<uint64_t> permanent = place_homes(program, arrangement.homes);
   const size_t tiers = program.machine.tiers.size();
   program.arena_bytes.assign(tiers, 0);
@@ -76,8 +76,13 @@ std::optional<BodyShortage> assemble(Program& program, const Arrangement& arrang
       program.arena_bytes[t] = std::max(program.arena_bytes[t], body.peak_bytes[t]);
     }
   }
-  synchronise(program);
   return std::nullopt;
+}
+
+std::optional<BodyShortage> assemble(Program& program, const Arrangement& arrangement) {
+  const auto shortage = stage_all(program, arrangement);
+  if (!shortage) synchronise(program);
+  return shortage;
 }
 
 }  // namespace sluice

@@ -31,7 +31,10 @@ TierId lowest_tier(const Machine& machine);
 // transient buffers may sink to the lowest tier (scalars: the lowest memory tier). Returns by tier where permanent homes end.
 std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& homes);
 
-// Places homes, stages every body and derives all waits. `program` has tasks only, as lower()
+// Places homes and stages every body: places and peaks, no waits yet.
+std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arrangement);
+
+// The same, and derives all waits. `program` has tasks only, as lower()
 // left it.
 std::optional<BodyShortage> assemble(Program& program, const Arrangement& arrangement);
 

@@ -20,7 +20,7 @@ Least::Least(const Program& lowered)
   Program p = lowered;
   for (Tier& t : p.machine.tiers) t.capacity = kPlenty;
   permanent_ = place_homes(p, all_low().homes);
-  CHECK(!assemble(p, all_low()).has_value(), "plenty is not enough");
+  CHECK(!stage_all(p, all_low()).has_value(), "plenty is not enough");
   peaks_ = p.arena_bytes;
 }
 
@@ -34,7 +34,7 @@ BodyShortage Least::largest_task(TierId tier) const {
   Program tight = lowered_;
   for (Tier& t : tight.machine.tiers) t.capacity = kPlenty;
   tight.machine.tiers[tier].capacity = peaks_[tier] - 1;
-  const auto shortage = assemble(tight, all_low());
+  const auto shortage = stage_all(tight, all_low());
   CHECK(shortage.has_value(), "one byte less than the peak is enough");
   return *shortage;
 }

@@ -1,10 +1,11 @@
 // place: the search behind make_plan.
 //
-// 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would.
+// 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would. (Large
+//    models are searched first: a plan that was found needs no such proof.)
 // 2. A candidate is: how much of the lowest memory tier is left to staging, as a multiple of what the largest task needs;
 //    the order in which buffer classes claim homes in the rest; how many tasks a fetch leads its use; how many of the last
 //    layers keep their saved tensors. Its step body is lowered, assembled and simulated.
-// 3. One quantity is varied at a time, from the best so far, until a round brings nothing.
+// 3. One quantity is varied at a time, from the best so far, until a round brings nothing or enough has been weighed.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
 // 5. The winner is assembled whole. Should another body not fit, the next best takes its place; the least always fits.
 #include <algorithm>
@@ -24,11 +25,13 @@ namespace {
 
 constexpr std::array<uint32_t, 7> kWorkingTenths{20, 13, 16, 30, 50, 11, 1000};  // of the least working bytes, in tenths
 constexpr std::array<uint32_t, 5> kLeads{2, 4, 8, 1, 16};
-constexpr uint64_t kSearchShards = 256;  // of a whole model
+constexpr uint64_t kSearchShards = 256;           // of a whole model
+constexpr uint64_t kInstructionsMax = 100'000;    // of all candidates together: some 3 us each, so under half a second
 using ClassOrder = std::array<BufferClass, 3>;
-constexpr std::array<ClassOrder, 3> kClassOrders{{{BufferClass::weights, BufferClass::gradients, BufferClass::state},
-                                                  {BufferClass::weights, BufferClass::state, BufferClass::gradients},
-                                                  {BufferClass::gradients, BufferClass::weights, BufferClass::state}}};
+constexpr std::array<ClassOrder, 4> kClassOrders{{{BufferClass::weights, BufferClass::gradients, BufferClass::state},
+                                                  {BufferClass::state, BufferClass::weights, BufferClass::gradients},
+                                                  {BufferClass::gradients, BufferClass::state, BufferClass::weights},
+                                                  {BufferClass::weights, BufferClass::state, BufferClass::gradients}}};
 
 struct Candidate {
   uint32_t working = kWorkingTenths.front();  // tenths
@@ -52,26 +55,18 @@ class Search {
   }
 
   std::variant<Plan, Infeasible> run() {
-    const uint32_t kept = request_.recompute == RecomputeChoice::none ? layers_ : 0;
-    Plan least_plan = lowered(kept);
-    const Least least(least_plan.program);
-    least_ = &least;
-    const auto arrangement = least.arrangement(capacities_);
-    if (!arrangement) return infeasible(least, least_plan.program);
-    Candidate first;
-    first.kept_layers = kept;
-    if (!weigh(first) && search_shard_ > 0) {
+    kept_at_first_ = request_.recompute == RecomputeChoice::none ? layers_ : 0;
+    if (search_shard_ > 0) {
+      if (auto plan = search()) return std::move(*plan);
       search_shard_ = 0;
-      weighed_.clear();
-      weigh(first);
     }
-    vary();
-    for (const auto& [seconds, candidate] : ranked()) {
-      Plan plan = lowered(candidate.kept_layers);
-      if (!assemble(plan.program, arrange(plan.program, candidate))) return finished(std::move(plan), seconds);
-    }
-    CHECK(!assemble(least_plan.program, *arrangement), "the least arrangement does not fit");
-    return finished(std::move(least_plan), 0);
+    Plan plan = lowered(kept_at_first_);
+    const Least least(plan.program);
+    const auto arrangement = least.arrangement(capacities_);
+    if (!arrangement) return infeasible(least, plan.program);
+    if (auto found = search()) return std::move(*found);
+    CHECK(!assemble(plan.program, *arrangement), "the least arrangement does not fit");
+    return finished(std::move(plan), 0);
   }
 
  private:
@@ -88,18 +83,39 @@ class Search {
     return plan;
   }
 
+  // The best candidate, assembled whole; nullopt if none fits.
+  std::optional<Plan> search() {
+    weighed_.clear();
+    best_seconds_ = kNotFeasible;
+    const Plan plan = lowered(kept_at_first_, search_shard_);
+    const Least least(plan.program);
+    least_ = &least;
+    Candidate first;
+    first.kept_layers = kept_at_first_;
+    for (const uint32_t working : kWorkingTenths) {
+      first.working = working;
+      if (weigh(first)) break;
+    }
+    if (best_seconds_ < kNotFeasible) vary();
+    for (const auto& [seconds, candidate] : ranked()) {
+      Plan whole = lowered(candidate.kept_layers);
+      if (!assemble(whole.program, arrange(whole.program, candidate))) return finished(std::move(whole), seconds);
+    }
+    return std::nullopt;
+  }
+
   void vary() {
     for (bool better = true; better;) {
       better = false;
-      if (has_files_)
-        for (const uint32_t working : kWorkingTenths) better |= vary_one(&Candidate::working, working);
-      if (request_.machine.tiers.size() > 1)
-        for (const uint32_t lead : kLeads) better |= vary_one(&Candidate::lead, lead);
       if (request_.recompute == RecomputeChoice::automatic)
         for (const uint32_t quarters : {4u, 2u, 3u, 1u, 0u})
           better |= vary_one(&Candidate::kept_layers, layers_ * quarters / 4);
       if (has_files_)
         for (uint32_t order = 0; order < kClassOrders.size(); ++order) better |= vary_one(&Candidate::order, order);
+      if (request_.machine.tiers.size() > 1)
+        for (const uint32_t lead : kLeads) better |= vary_one(&Candidate::lead, lead);
+      if (has_files_)
+        for (const uint32_t working : kWorkingTenths) better |= vary_one(&Candidate::working, working);
     }
   }
   bool vary_one(uint32_t Candidate::*field, uint32_t value) {
@@ -110,6 +126,7 @@ class Search {
 
   // Assembles and simulates the step body; true when it is the best so far.
   bool weigh(const Candidate& c) {
+    if (instructions_weighed_ > kInstructionsMax) return false;
     const auto [it, fresh] = weighed_.try_emplace(c, kNotFeasible);
     if (!fresh) return false;
     Plan plan = lowered(c.kept_layers, search_shard_);
@@ -117,6 +134,7 @@ class Search {
     for (size_t b = 0; b < plan.program.bodies.size(); ++b)
       if (b != step) plan.program.bodies[b].tasks.clear();
     if (assemble(plan.program, arrange(plan.program, c))) return false;
+    instructions_weighed_ += plan.program.bodies[step].instructions.size();
     it->second = steady_step_seconds(plan.program, request_.rates, step);
     constexpr double kWorthwhile = 0.998;  // a tie is no reason to move
     if (it->second >= kWorthwhile * best_seconds_) return false;
@@ -191,6 +209,8 @@ class Search {
   std::map<Candidate, double> weighed_;
   Candidate best_;
   double best_seconds_ = kNotFeasible;
+  uint64_t instructions_weighed_ = 0;
+  uint32_t kept_at_first_ = 0;
 };
 
 }  // namespace
