@@ -1,0 +1,207 @@
+// Checkpoints in any number of pieces and files are read, and every kind of damage to manifest or files is
+// named.
+#include "engine/run/manifest.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/run/checkpoint.h"
+#include "tests/format_test_support.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// A manifest as a resharded checkpoint might have it: "w" [5, 3] in three files of two writers, "b" [2]
+// whole.
+class ManifestTest : public FormatTest {
+ protected:
+  void SetUp() override {
+    FormatTest::SetUp();
+    fs::create_directory(path("c"));
+    write_tensors("c/a.safetensors", {{"w", {4}, 0}});
+    write_tensors("c/b.safetensors", {{"w", {1, 3}, 4}, {"b", {2}, 100}, {"w.2", {8}, 7}});
+    for (const char* plane : {"exp_avg", "exp_avg_sq"})
+      write_tensors(fmt::format("c/{}.safetensors", plane), {{"w", {5, 3}, 200}, {"b", {2}, 300}});
+    manifest = Json::parse(manifest_to_json(Manifest{}));
+    manifest["writers"] = 2;
+    for (const char* name : {"b", "a", "exp_avg", "exp_avg_sq"})
+      manifest["files"].push_back({{"name", fmt::format("{}.safetensors", name)},
+                                   {"bytes", fs::file_size(path(fmt::format("c/{}.safetensors", name)))}});
+    const auto whole = [](const char* plane, int count) {
+      return Json::array({{{"file", fmt::format("{}.safetensors", plane)}, {"first", 0}, {"count", count}}});
+    };
+    Json pieces = Json::array();
+    pieces.push_back({{"file", "b.safetensors"}, {"first", 7}, {"count", 8}, {"stored_as", "w.2"}});
+    pieces.push_back({{"file", "a.safetensors"}, {"first", 0}, {"count", 4}});
+    pieces.push_back({{"file", "b.safetensors"}, {"first", 4}, {"count", 3}});
+    manifest["tensors"].push_back({{"name", "w"},
+                                   {"shape", {5, 3}},
+                                   {"planes",
+                                    {{"master", pieces},
+                                     {"exp_avg", whole("exp_avg", 15)},
+                                     {"exp_avg_sq", whole("exp_avg_sq", 15)}}}});
+    manifest["tensors"].push_back({{"name", "b"},
+                                   {"shape", {2}},
+                                   {"planes",
+                                    {{"master", whole("b", 2)},
+                                     {"exp_avg", whole("exp_avg", 2)},
+                                     {"exp_avg_sq", whole("exp_avg_sq", 2)}}}});
+    write_manifest(manifest);
+  }
+  struct Values {
+    std::string name;
+    Shape shape;
+    float first;
+  };
+  void write_tensors(const std::string& file, const std::vector<Values>& tensors) const {
+    std::vector<TensorSpec> specs;
+    for (const Values& t : tensors) specs.push_back({t.name, DType::f32, t.shape});
+    SafetensorsWriter writer(path(file), specs, {}, kExportAlignment);
+    for (const Values& t : tensors)
+      for (int64_t i = 0; i < element_count(t.shape); ++i) {
+        const float value = t.first + static_cast<float>(i);
+        writer.write(&value, sizeof value);
+      }
+    writer.finish();
+  }
+  void write_manifest(const Json& json) const { write_file("c/manifest.json", json.dump()); }
+  void rejects(const std::string& part, const std::function<void(Json&)>& edit) const {
+    SCOPED_TRACE(part);
+    Json damaged = manifest;
+    edit(damaged);
+    write_manifest(damaged);
+    expect_error(ExitCode::malformed_file, {part}, [&] { CheckpointReader::open(path("c")); });
+  }
+  Json manifest;
+};
+
+TEST_F(ManifestTest, ReadersTakeAnyNumberOfPieces) {
+  const CheckpointReader reader = CheckpointReader::open(path("c"));
+  for (uint64_t first = 0; first <= 15; ++first)
+    for (uint64_t count = 0; count <= 15 - first; ++count) {
+      std::vector<float> values(count, -1.0f);
+      ASSERT_TRUE(reader.read("w", Plane::master, first, count, values.data()));
+      for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(values[i], static_cast<float>(first + i));
+    }
+  float b[2];
+  ASSERT_TRUE(reader.read("b", Plane::master, 0, 2, b));
+  EXPECT_EQ(b[1], 101.0f);
+  Model model;
+  model.groups.push_back({"g", true, {{"w", {5, 3}}, {"b", {2}}}});
+  lay_out_group(model.groups[0]);
+  reader.check(model);
+  std::vector<float> shard(kGroupPadding, -1.0f);
+  reader.fill(model.groups[0], 0, kGroupPadding, Plane::master, shard.data());
+  EXPECT_EQ(shard[14], 14.0f);
+  EXPECT_EQ(shard[15], 0.0f);
+  EXPECT_EQ(shard[64], 100.0f);
+  EXPECT_EQ(shard[66], 0.0f);
+}
+
+TEST_F(ManifestTest, ManifestsThatLieAreRejected) {
+  rejects("is not one of a Sluice checkpoint", [](Json& m) { m["format"] = "other"; });
+  rejects("format version 2", [](Json& m) { m["version"] = 2; });
+  rejects("lacks 'step'", [](Json& m) { m.erase("step"); });
+  rejects("'step' -1, which is out of range", [](Json& m) { m["step"] = -1; });
+  rejects("'step' 1.5, which is out of range", [](Json& m) { m["step"] = 1.5; });
+  rejects("'t' 1, which is out of range", [](Json& m) { m["t"] = 1; });  // more updates than steps
+  rejects("'loss_scale' 0", [](Json& m) { m["loss_scale"] = 0; });
+  rejects("'loss_scale' \"1\"", [](Json& m) { m["loss_scale"] = "1"; });
+  rejects("'clean_steps'", [](Json& m) { m["clean_steps"] = 9223372036854775808u; });
+  rejects("'cursor'", [](Json& m) { m["cursor"] = -3; });
+  rejects("'micro_batch' 0", [](Json& m) { m["micro_batch"] = 0; });
+  rejects("'writers' 0", [](Json& m) { m["writers"] = 0; });
+  rejects("precision 'int32'", [](Json& m) { m["precision"] = "int32"; });
+  rejects("optimizer 'sgd'", [](Json& m) { m["optimizer"] = "sgd"; });
+  rejects("'model_config' that is not a text", [](Json& m) { m["model_config"] = Json::object(); });
+  rejects("'options' that is not a list", [](Json& m) { m["options"] = 3; });
+  rejects("a value that is not a text", [](Json& m) { m["options"] = {{{"name", "x"}, {"values", {1}}}}; });
+  rejects("'values' 256", [](Json& m) {
+    m["options"] = {{{"name", "x"}, {"values", {Json::array({256})}}}};
+  });
+  for (const char* name : {"../a.safetensors", "/etc/passwd", "..", ".", "", "x/y", "a\nb"})
+    rejects("which is no bare file name", [&](Json& m) { m["files"][1]["name"] = name; });
+  rejects("is listed twice", [](Json& m) { m["files"][1]["name"] = "b.safetensors"; });
+  rejects("'bytes' -8", [](Json& m) { m["files"][0]["bytes"] = -8; });
+  rejects("the manifest says 9", [](Json& m) { m["files"][0]["bytes"] = 9; });
+  rejects("it lacks gone.safetensors", [](Json& m) {
+    m["files"].push_back({{"name", "gone.safetensors"}, {"bytes", 8}});
+  });
+  rejects("lists tensor 'w' twice", [](Json& m) { m["tensors"].push_back(m["tensors"][0]); });
+  rejects("'shape' -5", [](Json& m) { m["tensors"][0]["shape"][0] = -5; });
+  rejects("'shape' 4611686018427387904", [](Json& m) { m["tensors"][0]["shape"][0] = 1ull << 62; });
+  rejects("is empty: 'w'", [](Json& m) { m["tensors"][0]["shape"][1] = 0; });
+  rejects("cover 15 of 18 elements", [](Json& m) { m["tensors"][0]["shape"][0] = 6; });
+  const auto piece = [](Json& m, int i) -> Json& { return m["tensors"][0]["planes"]["master"][i]; };
+  rejects("overlap before element 4", [&](Json& m) { piece(m, 2)["first"] = 3; });
+  rejects("leave a hole before element 5", [&](Json& m) { piece(m, 2)["first"] = 5; });
+  rejects("cover 7 of 15", [&](Json& m) { m["tensors"][0]["planes"]["master"].erase(0); });
+  rejects("'first' -1", [&](Json& m) { piece(m, 1)["first"] = -1; });
+  rejects("'first' 16", [&](Json& m) { piece(m, 1)["first"] = 16; });
+  rejects("'count' 18446744073709551615", [&](Json& m) { piece(m, 0)["count"] = UINT64_MAX; });
+  rejects("is empty", [&](Json& m) { piece(m, 1)["count"] = 0; });
+  rejects("which the manifest does not list", [&](Json& m) { piece(m, 1)["file"] = "z.safetensors"; });
+  rejects("promises 'w.3', which is not there", [&](Json& m) { piece(m, 0)["stored_as"] = "w.3"; });
+  rejects("has 4 elements, the manifest says 3", [&](Json& m) { piece(m, 2)["file"] = "a.safetensors"; });
+  rejects("two pieces are stored as", [&](Json& m) {
+    m["tensors"].push_back({{"name", "copy"}, {"shape", {2}}, {"planes", {{"master", Json::array()}}}});
+    m["tensors"][2]["planes"]["master"].push_back(
+        {{"file", "b.safetensors"}, {"first", 0}, {"count", 2}, {"stored_as", "b"}});
+  });
+  rejects("'b' is F32, not BF16", [](Json& m) {
+    m["tensors"][1]["planes"]["frozen"] = m["tensors"][1]["planes"]["exp_avg"];
+    m["tensors"][1]["planes"].erase("exp_avg");
+  });
+}
+
+TEST_F(ManifestTest, DamagedTextAndFilesAreRejected) {
+  const std::string text = read_file("c/manifest.json");
+  const auto rejects_text = [&](const std::string& damaged, const std::string& part) {
+    write_file("c/manifest.json", damaged);
+    expect_error(ExitCode::malformed_file, {part}, [&] { CheckpointReader::open(path("c")); });
+  };
+  for (size_t length = 0; length < text.size(); length += 1 + length / 3)
+    rejects_text(text.substr(0, length), "is not valid JSON");
+  rejects_text(text + "x", "is not valid JSON");
+  rejects_text(text + std::string(1, '\0'), "zero byte");
+  rejects_text("[]", "the manifest is not an object");
+  rejects_text(std::string(100'000, '['), "nested too deeply");
+  rejects_text("{\"step\":1," + text.substr(1), "has the key 'step' twice");
+  // Any byte flipped: an error with a code of its own, or numbers that a person might have written.
+  for (size_t i = 0; i < text.size(); i += 3) {
+    std::string damaged = text;
+    damaged[i] = static_cast<char>(damaged[i] ^ (1 << i % 8));
+    try {
+      manifest_from_json(damaged, "m");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::malformed_file) << error.what();
+    }
+  }
+  write_file("c/manifest.json", text);
+  const std::string bytes = read_file("c/b.safetensors");
+  for (const size_t length : {size_t{0}, size_t{7}, size_t{8}, size_t{100}, bytes.size() - 1}) {
+    write_file("c/b.safetensors", bytes.substr(0, length));
+    expect_error(ExitCode::malformed_file, {"b.safetensors", "the manifest says"},
+                 [&] { CheckpointReader::open(path("c")); });
+  }
+  std::string damaged = bytes;
+  damaged[9] = 'x';  // the size is right, the header is not
+  write_file("c/b.safetensors", damaged);
+  expect_error(ExitCode::malformed_file, {"b.safetensors"}, [&] { CheckpointReader::open(path("c")); });
+  fs::remove(path("c/b.safetensors"));
+  expect_error(ExitCode::malformed_file, {"it lacks b.safetensors"},
+               [&] { CheckpointReader::open(path("c")); });
+  write_file("outside", bytes);
+  fs::create_symlink(path("outside"), path("c/b.safetensors"));
+  expect_error(ExitCode::malformed_file, {"is not a regular file"},
+               [&] { CheckpointReader::open(path("c")); });
+  expect_error(ExitCode::malformed_file, {"it lacks manifest.json"},
+               [&] { CheckpointReader::open(path("none")); });
+}
+
+}  // namespace
+}  // namespace sluice
