@@ -1,0 +1,170 @@
+// How segments run: what is saved, what is computed again, and that nothing in a workspace is overwritten while it is needed.
+#include "engine/segment.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/pack.h"
+#include "tests/plan_support.h"
+
+namespace sluice::testing {
+namespace {
+
+using Kind = GraphBuilder::Kind;
+
+// One layer of a kind, 4 rows of 16 columns in bf16: activations are 128 bytes, statistics 16 (64 with padding).
+Model model_of(Kind kind) {
+  GraphBuilder b(DType::bf16, 1, 4, 16, 20);
+  const uint32_t g = b.group(kind, "g");
+  std::vector<uint32_t> y = b.apply(kind, "layer", b.embed(), g);
+  return b.head(y.size() == 1 ? y[0] : b.sum("sum", y[0], y[1]), false);
+}
+constexpr uint32_t kLayerSegment = 1;  // after the embedding
+
+SegmentPlan plan_of(const Model& model, bool input_gradient, bool trainable) {
+  return plan_segment(model, kLayerSegment, {input_gradient}, {trainable}, no_workspace);
+}
+
+std::vector<std::string> saved_names(const Model& model, const SegmentPlan& p) {
+  std::vector<std::string> names;
+  for (size_t t = 0; t < p.forward.tensors.size(); ++t)
+    if (p.forward.tensors[t].storage == Storage::saved) names.push_back(model.segments[p.segment].tensors[t].name);
+  return names;
+}
+
+// "F1" runs op 1 forward, "B1" backward.
+std::vector<std::string> steps(const PassPlan& pass) {
+  std::vector<std::string> out;
+  for (const OpStep& s : pass.steps) out.push_back((s.pass == Pass::forward ? "F" : "B") + std::to_string(s.op));
+  return out;
+}
+
+using Words = std::vector<std::string>;
+
+// layer_norm, linear, gelu: backward reads the norm's statistics, the linear's and the gelu's input. The gelu's output is read
+// by nobody, so it is not computed again.
+TEST(Segment, Dense) {
+  const Model m = model_of(Kind::dense);
+  const SegmentPlan p = plan_of(m, true, true);
+  EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "h.2", "up"}));
+  EXPECT_EQ(p.saved_bytes, 128u + 64u + 64u + 128u);
+  EXPECT_EQ(p.backward_reads_input, std::vector<bool>{true});
+  EXPECT_EQ(p.backward_reads_output, std::vector<bool>{false});
+  EXPECT_EQ(p.output_gradient_added, std::vector<bool>{false});
+  EXPECT_EQ(steps(p.forward), (Words{"F0", "F1", "F2"}));
+  EXPECT_EQ(steps(p.forward_discarding), (Words{"F0", "F1", "F2"}));
+  EXPECT_EQ(steps(p.backward_keeping), (Words{"B2", "B1", "B0"}));
+  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "B2", "B1", "B0"}));
+  EXPECT_EQ(p.forward.workspace_bytes, 0u);
+  EXPECT_EQ(p.forward_discarding.workspace_bytes, 128u + 128u);  // h with its statistics in F0, h with `up` in F1
+  EXPECT_EQ(p.backward_keeping.workspace_bytes, 128u + 128u);    // the gradients of h and `up` meet in B1
+  EXPECT_DOUBLE_EQ(p.backward_recomputing.flops, p.backward_keeping.flops + op_rule(OpKind::layer_norm).flops(p.shapes[0], Pass::forward) +
+                                                     op_rule(OpKind::linear).flops(p.shapes[1], Pass::forward));
+}
+
+// rms_norm, qkv, attention, out, add: neither `out` nor `add` runs again; the residual's gradient is added to.
+TEST(Segment, Attention) {
+  const Model m = model_of(Kind::attention);
+  const SegmentPlan p = plan_of(m, true, true);
+  EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "qkv", "o", "o.1"}));
+  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "F2", "B4", "B3", "B2", "B1", "B0"}));
+  const OpStep& norm = p.backward_keeping.steps.back();
+  EXPECT_EQ(norm.accumulate, std::vector<bool>{true});
+  EXPECT_EQ(p.backward_keeping.steps.front().accumulate, (std::vector<bool>{false, false}));
+  EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, (std::vector<bool>{true, true}));
+}
+
+// An output that the segment uses itself: its gradient is added to, and backward finds its value where the output lies.
+TEST(Segment, Fork) {
+  const Model m = model_of(Kind::fork);
+  const SegmentPlan p = plan_of(m, true, true);
+  EXPECT_EQ(p.output_gradient_added, (std::vector<bool>{true, false}));
+  EXPECT_EQ(p.backward_reads_output, (std::vector<bool>{true, false}));
+  EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "g"}));
+  // Computed again, the first output lies in the workspace; `second` (op 3) is not needed.
+  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "F2", "B3", "B2", "B1", "B0"}));
+  const uint32_t first = m.segments[kLayerSegment].outputs[0];
+  EXPECT_EQ(p.backward_recomputing.tensors[first].storage, Storage::workspace);
+  EXPECT_EQ(p.backward_keeping.tensors[first].storage, Storage::output);
+}
+
+TEST(Segment, NothingToLearnMeansNoBackward) {
+  const SegmentPlan p = plan_of(model_of(Kind::gated), false, false);
+  EXPECT_TRUE(p.backward_keeping.steps.empty());
+  EXPECT_TRUE(p.backward_recomputing.steps.empty());
+  EXPECT_EQ(p.saved_bytes, 0u);
+  EXPECT_EQ(p.backward_reads_input_recomputing, std::vector<bool>{false});
+  EXPECT_EQ(p.forward.steps.size(), 5u);
+}
+
+// The first trained op needs no gradient of its input.
+TEST(Segment, InputsWithoutGradient) {
+  const SegmentPlan p = plan_of(model_of(Kind::dense), false, true);
+  EXPECT_EQ(p.backward_keeping.steps.back().wants_gradient, std::vector<bool>{false});
+  EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, std::vector<bool>{true});
+}
+
+struct Life {
+  uint32_t first, last;
+  uint64_t begin, end;
+};
+
+// Lives of what a pass has in its workspace, from the op table alone.
+class Lives {
+ public:
+  Lives(const Segment& segment, const SegmentPlan& plan, const PassPlan& pass, const WorkspaceBytes& workspace_bytes)
+      : segment_(segment), pass_(pass) {
+    for (uint32_t s = 0; s < pass.steps.size(); ++s) {
+      const OpStep& step = pass.steps[s];
+      const Op& op = segment.ops[step.op];
+      const OpRule& rule = op_rule(op.kind);
+      const bool forward = step.pass == Pass::forward;
+      for (size_t k = 0; k < op.inputs.size(); ++k) {
+        if (forward || (rule.backward_reads_inputs >> k & 1)) touch(pass.tensors, op.inputs[k], s);
+        if (!forward && step.wants_gradient[k]) touch(pass.gradients, op.inputs[k], s);
+      }
+      for (size_t k = 0; k < op.outputs.size(); ++k) {
+        if (forward || (rule.backward_reads_outputs >> k & 1)) touch(pass.tensors, op.outputs[k], s);
+        if (!forward && (rule.gradient_outputs >> k & 1)) touch(pass.gradients, op.outputs[k], s);
+      }
+      const uint64_t bytes = workspace_bytes(plan.shapes[step.op], step.pass);
+      if (bytes > 0) lives_.push_back({s, s, step.workspace_offset, step.workspace_offset + bytes});
+    }
+    for (const auto& [place, life] : tensors_) lives_.push_back(life);
+  }
+  void expect_apart() const {
+    for (size_t a = 0; a < lives_.size(); ++a) {
+      EXPECT_LE(lives_[a].end, pass_.workspace_bytes);
+      for (size_t b = 0; b < a; ++b) {
+        const bool meet = lives_[a].first <= lives_[b].last && lives_[b].first <= lives_[a].last;
+        EXPECT_TRUE(!meet || lives_[a].end <= lives_[b].begin || lives_[b].end <= lives_[a].begin) << segment_.name;
+      }
+    }
+  }
+
+ private:
+  void touch(const std::vector<TensorPlace>& places, uint32_t t, uint32_t step) {
+    const TensorPlace& place = places[t];
+    if (place.storage != Storage::workspace) return;
+    const SegmentTensor& tensor = segment_.tensors[t];
+    const uint64_t bytes = static_cast<uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
+    const auto [it, fresh] = tensors_.try_emplace(&place, Life{step, step, place.offset, place.offset + bytes});
+    it->second.last = step;
+    EXPECT_EQ(place.offset % kTensorAlignment, 0u);
+  }
+  const Segment& segment_;
+  const PassPlan& pass_;
+  std::map<const TensorPlace*, Life> tensors_;
+  std::vector<Life> lives_;
+};
+
+TEST(Segment, WorkspaceLivesDoNotOverlap) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const Case c = random_case(seed);
+    for (const SegmentPlan& p : c.lowering.plans)
+      for (const PassPlan* pass : {&p.forward, &p.forward_discarding, &p.backward_keeping, &p.backward_recomputing})
+        Lives(c.model.segments[p.segment], p, *pass, c.options.workspace_bytes).expect_apart();
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing

@@ -1,0 +1,214 @@
+// Staging by hand: a machine of two tiers with alignment 1, buffers of ten bytes, and every transfer spelled out.
+#include "engine/plan/stage.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/plan/assemble.h"
+#include "engine/plan/body_builder.h"
+#include "engine/verify.h"
+
+namespace sluice {
+namespace {
+
+enum : LaneId { kRun, kIn, kOut };
+constexpr uint64_t kRoom = 1000;
+
+// Tasks run on tier 0; what is permanent has its home in tier 1.
+class Sketch {
+ public:
+  Sketch() {
+    Machine& m = program_.machine;
+    m.tiers = {{"top", 0, 1, false}, {"below", kRoom, 1, false}};
+    m.lanes = {{"run"}, {"in"}, {"out"}};
+    m.links = {{1, 0, kIn, 1}, {0, 1, kOut, 1}};
+    for (int k = 0; k < kTaskKinds; ++k) m.units.push_back({static_cast<TaskKind>(k), kRun, 0});
+  }
+  BufferId permanent(const std::string& name, uint64_t bytes = 10) { return buffer(name, {0, bytes}, true); }
+  BufferId transient(const std::string& name, uint64_t bytes = 10) { return buffer(name, {0, bytes}, false); }
+  BufferId pieces(const std::string& name, std::vector<uint64_t> cuts) { return buffer(name, std::move(cuts), true); }
+
+  struct Use {
+    BufferId buffer;
+    Access access;
+    uint32_t first = 0, last = 0;  // 0, 0: all pieces
+  };
+  void task(const std::vector<Use>& uses) { tasks_.push_back(uses); }
+  void read(BufferId b) { task({{b, Access::read}}); }
+
+  // The list as text: "+a" fetches buffer a, "-a" stores it, "0" runs task 0; pieces as a.0; a fetch's address as @.
+  std::string staged(uint64_t capacity, uint32_t lead, bool keep = true, bool addresses = false) {
+    EXPECT_FALSE(assembled(capacity, lead, keep)) << "does not fit";
+    std::string text;
+    for (const Instruction& in : program_.bodies[0].instructions) {
+      if (!text.empty()) text += " ";
+      if (in.task != kNoTask) {
+        text += std::to_string(in.task);
+        continue;
+      }
+      const Buffer& b = program_.buffers[in.operands[0].buffer];
+      text += (in.lane == kIn ? "+" : "-") + b.name;
+      if (b.pieces() > 1) text += "." + std::to_string(in.operands[0].first);
+      if (addresses && in.lane == kIn) text += "@" + std::to_string(in.places[1].offset);
+    }
+    const std::vector<Violation> violations = verify(program_);
+    EXPECT_TRUE(violations.empty()) << describe(program_, violations.front());
+    return text;
+  }
+  std::optional<BodyShortage> assembled(uint64_t capacity, uint32_t lead, bool keep = true) {
+    program_.bodies.clear();
+    BodyBuilder body(program_, "body", BodyState::clean, BodyState::clean);
+    for (const std::vector<Use>& uses : tasks_) {
+      Task& t = body.task(TaskKind::forward, 0, 0);
+      for (const Use& u : uses) {
+        if (u.last == 0) body.add(t, u.buffer, u.access);
+        else body.add(t, u.buffer, u.first, u.last, u.access);
+      }
+    }
+    body.finish();
+    program_.bodies[0].predecessors = {0};
+    program_.machine.tiers[0].capacity = capacity;
+    return assemble(program_, {std::vector<TierId>(program_.buffers.size(), 1), {lead, 0}, keep});
+  }
+  const Program& program() const { return program_; }
+
+ private:
+  BufferId buffer(const std::string& name, std::vector<uint64_t> cuts, bool permanent) {
+    Buffer b;
+    b.name = name;
+    b.kind = BufferClass::weights;
+    b.cuts = std::move(cuts);
+    b.permanent = permanent;
+    program_.buffers.push_back(std::move(b));
+    return static_cast<BufferId>(program_.buffers.size() - 1);
+  }
+  Program program_;
+  std::vector<std::vector<Use>> tasks_;
+};
+
+// Without a lead all three share the same ten bytes, so nothing can come early.
+TEST(Stage, LeadBringsFetchesForward) {
+  Sketch s;
+  for (const char* name : {"a", "b", "c"}) s.read(s.permanent(name));
+  EXPECT_EQ(s.staged(30, 0), "+a 0 +b 1 +c 2");
+  EXPECT_EQ(s.staged(30, 1), "+a +b 0 +c 1 2");
+  EXPECT_EQ(s.staged(30, 2), "+a +b +c 0 1 2");
+}
+
+// With room for two, c cannot lead by two tasks; it leads by one instead.
+TEST(Stage, LeadIsHalvedWhereMemoryIsShort) {
+  Sketch s;
+  for (const char* name : {"a", "b", "c"}) s.read(s.permanent(name));
+  EXPECT_EQ(s.staged(20, 2), "+a +b 0 +c 1 2");
+  EXPECT_EQ(s.staged(10, 2), "+a 0 +b 1 +c 2");
+}
+
+// Uses a b a c b a: gaps a 0-2, b 1-4, a 2-5. With room for two the shortest two are kept; then a 2-5 has no room at 3. The
+// first fetch of b finds its addresses free from the beginning; c and the second a have to wait for theirs.
+TEST(Stage, ShortestGapsAreKept) {
+  Sketch s;
+  const BufferId a = s.permanent("a"), b = s.permanent("b"), c = s.permanent("c");
+  for (const BufferId x : {a, b, a, c, b, a}) s.read(x);
+  EXPECT_EQ(s.staged(20, 0, true, true), "+a@10 +b@0 0 1 2 +c@10 3 4 +a@0 5");
+  EXPECT_EQ(s.staged(30, 0), "+a +b +c 0 1 2 3 4 5");
+  EXPECT_EQ(s.staged(10, 0), "+a 0 +b 1 +a 2 +c 3 +b 4 +a 5");
+  EXPECT_EQ(s.staged(30, 0, false), "+a 0 +b 1 +a 2 +c 3 +b 4 +a 5");
+}
+
+// Prefetching comes before keeping: the leads of b and c take the room in which a could have stayed.
+TEST(Stage, LeadsComeBeforeGaps) {
+  Sketch s;
+  const BufferId a = s.permanent("a"), b = s.permanent("b"), c = s.permanent("c");
+  for (const BufferId x : {a, b, c, a}) s.read(x);
+  EXPECT_EQ(s.staged(20, 0), "+a +b 0 1 +c 2 3");
+  EXPECT_EQ(s.staged(20, 1), "+a +b 0 +c 1 +a 2 3");
+}
+
+// What is written and kept is stored once, behind the last write; what is overwritten whole is not fetched.
+TEST(Stage, StoresTheLastWriteOnly) {
+  Sketch s;
+  const BufferId a = s.permanent("a");
+  s.task({{a, Access::write}});
+  s.task({{a, Access::add}});
+  s.read(a);
+  EXPECT_EQ(s.staged(10, 0), "0 1 -a 2");
+  EXPECT_EQ(s.staged(10, 0, false), "0 -a +a 1 -a +a 2");
+}
+
+TEST(Stage, AddFetchesAndStores) {
+  Sketch s;
+  s.task({{s.permanent("a"), Access::add}});
+  EXPECT_EQ(s.staged(10, 0), "+a 0 -a");
+}
+
+// A transient buffer goes down only when it must leave, and what nobody reads any more does not go down at all.
+TEST(Stage, TransientBuffersSinkWhenTheyMust) {
+  Sketch s;
+  const BufferId x = s.transient("x"), a = s.permanent("a", 20);
+  s.task({{x, Access::write}});
+  s.read(a);
+  s.task({{x, Access::add}});
+  EXPECT_EQ(s.staged(30, 0), "+a 0 1 2");
+  EXPECT_EQ(s.staged(20, 0), "0 -x +a 1 +x 2");
+  EXPECT_EQ(s.program().arena_bytes, (std::vector<uint64_t>{20, 30}));
+}
+
+// c (20 bytes, tasks 1 to 3) and a share addresses, so c waits for a; b's ten bytes are free from the beginning, but its
+// fetch does not pass c's, which is needed earlier.
+TEST(Stage, FetchesGrowBackwardsInOrder) {
+  Sketch s;
+  const BufferId a = s.permanent("a"), b = s.permanent("b"), c = s.permanent("c", 20);
+  s.read(a);
+  s.read(c);
+  s.read(c);
+  s.task({{c, Access::read}, {b, Access::read}});
+  EXPECT_EQ(s.staged(30, 0, true, true), "+a@0 0 +c@0 +b@20 1 2 3");
+}
+
+// A fetch never stands before the write that it must see.
+TEST(Stage, FetchesStayBehindWrites) {
+  Sketch s;
+  const BufferId a = s.permanent("a"), b = s.permanent("b");
+  s.task({{a, Access::write}});
+  s.read(b);
+  s.read(a);
+  EXPECT_EQ(s.staged(10, 2), "0 -a +b 1 +a 2");
+}
+
+// Only the pieces that a task names move; a use of all pieces after one of some keeps what is there.
+TEST(Stage, PiecesMoveAlone) {
+  Sketch s;
+  const BufferId a = s.pieces("a", {0, 10, 25, 30});
+  s.task({{a, Access::write, 1, 2}});
+  s.task({{a, Access::read, 2, 3}});
+  EXPECT_EQ(s.staged(15, 0, true, true), "0 -a.1 +a.2@0 1");
+}
+
+TEST(Stage, ShortageNamesTheTask) {
+  Sketch s;
+  const BufferId a = s.permanent("a"), b = s.permanent("b");
+  s.read(a);
+  s.task({{a, Access::read}, {b, Access::read}});
+  s.read(b);
+  EXPECT_FALSE(s.assembled(20, 4));
+  const auto shortage = s.assembled(19, 4);
+  ASSERT_TRUE(shortage);
+  EXPECT_EQ(shortage->body, 0);
+  EXPECT_EQ(shortage->shortage.tier, 0);
+  EXPECT_EQ(shortage->shortage.task, 1u);
+  EXPECT_EQ(shortage->shortage.bytes_needed, 20u);
+}
+
+// Homes alone may be too much.
+TEST(Stage, ShortageOfHomes) {
+  Sketch s;
+  s.read(s.permanent("a", kRoom));
+  s.read(s.permanent("b", 1));
+  const auto shortage = s.assembled(kRoom, 0);
+  ASSERT_TRUE(shortage);
+  EXPECT_EQ(shortage->shortage.tier, 1);
+  EXPECT_EQ(shortage->shortage.bytes_needed, kRoom + 1);
+  EXPECT_EQ(shortage->shortage.task, kNoTask);
+}
+
+}  // namespace
+}  // namespace sluice
