@@ -232,8 +232,8 @@ void print_peaks(const Options& options) {
   const auto peak = [&](DType precision) {
     return fmt::format("{:.1f}", gflops(n, n, n, library_product(precision, options).best_of_five()));
   };
-  fmt::print("{{\"size\": {}, \"threads\": {}, \"fp32\": {}, \"bf16\": {}}}\n", options.large(), options.threads,
-             peak(DType::f32), cpu_device_has_native_bf16() ? peak(DType::bf16) : "null");
+  fmt::print("{{\"size\": {}, \"threads\": {}, \"fp32\": {}, \"bf16\": {}}}\n", options.large(),
+             options.threads, peak(DType::f32), cpu_device_has_native_bf16() ? peak(DType::bf16) : "null");
 }
 
 int argument(int argc, char** argv, int i, int otherwise) {

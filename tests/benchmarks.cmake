@@ -1,0 +1,23 @@
+# Every benchmark runs small, so that it cannot rot; whether bars are met says nothing here. Exit code 4 skips: the
+# machine lacks fio, or the build folder is on a file system without direct I/O. One thread, since threads that
+# wait by spinning take long where other work runs.
+function(add_benchmark name)
+  add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 4 LABELS benchmark)
+endfunction()
+
+add_benchmark(adamw_bench_small adamw_bench --parameters 1 --rounds 1)
+add_benchmark(matmul_bench_small matmul_bench 1 1 64)
+add_benchmark(nvme_bench_small nvme_bench --dir ${CMAKE_BINARY_DIR} --bytes 32MiB --rounds 1)
+add_benchmark(planner_bench_small planner_bench --small)
+
+find_program(PYTHON3 python3)
+if(PYTHON3)
+  set(small --small --threads 1 --build ${CMAKE_BINARY_DIR} --dir ${CMAKE_BINARY_DIR})
+  set(scripts ${CMAKE_SOURCE_DIR}/tools/benchmarks)
+  add_benchmark(adamw_small ${PYTHON3} -B ${scripts}/adamw.py ${small})
+  add_benchmark(gpt2_small_small ${PYTHON3} -B ${scripts}/gpt2_small.py ${small} --precision bf16)
+  add_benchmark(gpt2_xl_small ${PYTHON3} -B ${scripts}/gpt2_xl.py ${small})
+else()
+  message(STATUS "python3 not found, so the benchmark scripts are not tested. Add it with: apt-get install --no-install-recommends python3")
+endif()

@@ -1,0 +1,136 @@
+"""What the benchmark scripts share: running programs, reading their facts, and the table of ratios.
+
+Standard library only. A row compares what was measured with a limit or a peer of the same run; nothing is
+known beforehand but the bar.
+"""
+import argparse
+import array
+import contextlib
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 4  # exit code when the machine lacks what the benchmark needs, as ExitCode::environment
+
+median = statistics.median
+
+
+class Table:
+    """Rows of what, measured, limit or peer, their ratio, the bar, and whether it is met."""
+
+    def __init__(self):
+        self.rows = []
+
+    def at_least(self, what, measured, limit, bar, unit):
+        self._add(what, measured, limit, unit, f">= {bar:g}", measured / limit >= bar)
+
+    def at_most(self, what, measured, limit, bar, unit):
+        self._add(what, measured, limit, unit, f"<= {bar:g}", measured / limit <= bar)
+
+    def _add(self, what, measured, limit, unit, bar, met):
+        self.rows.append((what, f"{measured:.4g} {unit}", f"{limit:.4g} {unit}", f"{measured / limit:.3f}",
+                          bar, "ok" if met else "short"))
+
+    def print(self):
+        rows = [("what", "measured", "limit or peer", "ratio", "bar", "")] + self.rows
+        widths = [max(len(row[i]) for row in rows) for i in range(6)]
+        for row in rows:
+            cells = [row[0].ljust(widths[0])] + [row[i].rjust(widths[i]) for i in range(1, 6)]
+            print("  ".join(cells).rstrip())
+        sys.stdout.flush()
+
+
+def parser(description):
+    made = argparse.ArgumentParser(description=description,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--build", default="build/release", help="folder of programs (default: build/release)")
+    made.add_argument("--dir", default=".", help="disk for data, runs and offloaded state (default: .)")
+    made.add_argument("--threads", type=int, default=os.cpu_count(), help="of all measured (default: all)")
+    made.add_argument("--small", action="store_true", help="tiny: shows that the script works, no more")
+    return made
+
+
+def program(options, name):
+    path = os.path.join(options.build, name)
+    if not os.path.exists(path):
+        sys.exit(f"{path} does not exist. Build it with tools/build.sh release, or name its folder with "
+                 "--build.")
+    return path
+
+
+def note(text):
+    print(text, flush=True)
+
+
+def run(command, allowed=(0,)):
+    """Standard output of a command; on a failure the script ends with what the command said."""
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if result.returncode in allowed:
+        return result.stdout
+    sys.stderr.write(result.stdout[-2000:] + result.stderr[-2000:])
+    sys.stderr.write(f"\nFailed with exit code {result.returncode}: {' '.join(command)}\n")
+    sys.exit(SKIPPED if result.returncode == SKIPPED else 1)
+
+
+def run_json(command, allowed=(0,)):
+    return json.loads(run(command, allowed))
+
+
+@contextlib.contextmanager
+def work_directory(options):
+    """A folder of our own in --dir, removed at the end."""
+    path = tempfile.mkdtemp(prefix="sluice-benchmark-", dir=options.dir)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def write_random_tokens(path, count, vocabulary):
+    """nanoGPT's format: raw uint16."""
+    source = random.Random(0)
+    tokens = array.array("H", (source.randrange(min(vocabulary, 65536)) for _ in range(count)))
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    with open(path, "wb") as file:
+        tokens.tofile(file)
+
+
+def train(options, arguments, work):
+    """One `sluice train` into a folder that is removed; its training steps as the metrics file has them."""
+    out = os.path.join(work, "run")
+    run([program(options, "sluice"), "train", "--out", out] + arguments)
+    with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as file:
+        steps = [json.loads(line) for line in file]
+    shutil.rmtree(out)
+    return [step for step in steps if "seconds" in step]
+
+
+def plan(options, arguments):
+    """The facts of `sluice plan --json`, feasible or not (exit code 3)."""
+    return run_json([program(options, "sluice"), "plan", "--json"] + arguments, allowed=(0, 3))
+
+
+def busy_seconds(steps):
+    """Median over steps of every lane's busy seconds."""
+    return {lane: median(step["lane_busy"][lane] for step in steps) for lane in steps[0]["lane_busy"]}
+
+
+def find_torch(python):
+    """An interpreter with PyTorch: the one asked for, else this one or the system's; None with a message."""
+    tried = [python] if python else [sys.executable, "/usr/bin/python3"]
+    for candidate in tried:
+        if not shutil.which(candidate):
+            continue
+        probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+        if subprocess.run([candidate, "-c", probe], capture_output=True, check=False).returncode == 0:
+            return candidate
+    note(f"PyTorch: not found by {' or '.join(tried)}; comparisons with it are left out. Add it with\n"
+         "  apt-get install --no-install-recommends python3-torch     (then: --python /usr/bin/python3)\n"
+         "  or, in a virtual environment: python3 -m pip install torch     (then: --python ITS_PYTHON)")
+    return None

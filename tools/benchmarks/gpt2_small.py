@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""GPT-2 124M, 4 x 256 tokens a step: against the processor, against PyTorch, and with all state on disk.
+
+    python3 tools/benchmarks/gpt2_small.py [--python PYTHON_WITH_TORCH] [--dir DISK] [--rounds N]
+
+For fp32 and bf16, from the metrics of real `sluice train` runs on random tokens:
+- all in DRAM: 6 x parameters x tokens a second, against the best of five large matrix products through the
+  library's own threads (matmul_bench --peak);
+- tokens a second against eager PyTorch (torch_gpt2.py; bf16: autocast), where an interpreter has PyTorch;
+- weights, gradients and optimizer state on NVMe, with the largest --host-mem at which `sluice plan` keeps at
+  most 1 % of them in memory: the step against the larger of 1.3 times the DRAM step and 1.1 times the busiest
+  lane. The lane's time is taken from the same run, and again alone, from a serial run (lanes_bench).
+Runs alternate within a round; step times are medians after the warm-up steps, ratios medians over rounds.
+"""
+import os
+import sys
+
+from common import (Table, busy_seconds, find_torch, median, note, parser, plan, program, run_json, train,
+                    work_directory, write_random_tokens)
+
+LARGE = {"layers": 12, "width": 768, "heads": 12, "vocab": 50257, "context": 1024}
+SMALL = {"layers": 4, "width": 256, "heads": 4, "vocab": 2048, "context": 64}
+
+
+def parse():
+    p = parser(__doc__)
+    p.add_argument("--python", help="interpreter with PyTorch (default: this one, else /usr/bin/python3)")
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--steps", type=int, default=6, help="of a run")
+    p.add_argument("--warmup", type=int, default=2, help="steps of a run that do not count")
+    p.add_argument("--precision", choices=["fp32", "bf16"], action="append", help="default: both")
+    p.add_argument("--parts", default="torch,nvme",
+                   help="comparisons beside the processor's (default: torch,nvme)")
+    o = p.parse_args()
+    if not 0 < o.warmup < o.steps:
+        p.error("--warmup must be from 1 to --steps - 1")
+    o.precision = o.precision or ["fp32", "bf16"]
+    o.parts = o.parts.split(",")
+    o.shape, o.batch, o.seq = (SMALL, 4, 64) if o.small else (LARGE, 4, 256)
+    if o.small:
+        o.rounds, o.steps, o.warmup = 1, 3, 1
+    o.tokens = o.batch * o.seq
+    return o
+
+
+class Benchmark:
+    def __init__(self, options, work):
+        self.options, self.work = options, work
+        self.python = find_torch(options.python) if "torch" in options.parts else None
+        data = os.path.join(work, "tokens.bin")
+        write_random_tokens(data, options.tokens * options.steps + 1, options.shape["vocab"])
+        self.model = ["--model", "gpt2:" + ",".join(f"{k}={v}" for k, v in options.shape.items()),
+                      "--batch", str(options.batch), "--seq", str(options.seq),
+                      "--steps", str(options.steps), "--threads", str(options.threads)]
+        self.data = ["--data", data]
+        self.parameters = plan(options, self.model)["parameters"]
+        self.seconds = {}  # by (precision, contestant): one figure a round
+
+    def add(self, precision, contestant, value):
+        self.seconds.setdefault((precision, contestant), []).append(value)
+
+    def peak(self):
+        """GFLOP/s by precision; bf16 counts against fp32's where the processor lacks it."""
+        half_size = 64 if self.options.small else 1024
+        peaks = run_json([program(self.options, "matmul_bench"), str(self.options.threads), "5",
+                          str(half_size), "--peak"])
+        return {"fp32": peaks["fp32"], "bf16": peaks["bf16"] or peaks["fp32"]}
+
+    def counted(self, steps):
+        return steps[self.options.warmup:]
+
+    def dram(self, precision):
+        arguments = self.model + self.data + ["--precision", precision]
+        steps = self.counted(train(self.options, arguments, self.work))
+        self.add(precision, "dram", median(step["seconds"] for step in steps))
+
+    def torch(self, precision):
+        shape = [f"--{name}={value}" for name, value in self.options.shape.items()]
+        run = run_json([self.python, os.path.join(os.path.dirname(__file__), "torch_gpt2.py"), *shape,
+                        f"--precision={precision}", f"--batch={self.options.batch}",
+                        f"--seq={self.options.seq}", f"--steps={self.options.steps}",
+                        f"--threads={self.options.threads}"])
+        if run["parameters"] != self.parameters:
+            sys.exit(f"PyTorch's model has {run['parameters']} parameters, ours {self.parameters}.")
+        self.add(precision, "torch", median(self.counted(run["seconds"])))
+
+    def nvme(self, precision, budgets):
+        arguments = self.model + self.data + budgets + ["--precision", precision]
+        steps = self.counted(train(self.options, arguments, self.work))
+        self.add(precision, "nvme", median(step["seconds"] for step in steps))
+        self.add(precision, "busiest", max(busy_seconds(steps).values()))
+        alone = run_json([program(self.options, "lanes_bench"), "train", "--out", "unused", *arguments])
+        self.add(precision, "busiest alone", max(busy_seconds(self.counted(alone["steps"])).values()))
+
+    def nvme_budgets(self, precision):
+        """The largest host budget, to 16 MiB, whose plan has weights, gradients and state on NVMe."""
+        disk = 1024 if self.options.small else 8192  # MiB: 64 bytes a parameter, twice what any plan takes
+
+        def arguments(mib):
+            return ["--host-mem", f"{mib}MiB", "--nvme-dir", self.work, "--nvme-mem", f"{disk}MiB"]
+
+        def resident(mib):  # share of their bytes whose home is memory; None: infeasible
+            facts = plan(self.options, self.model + arguments(mib) + ["--precision", precision])
+            if not facts["feasible"]:
+                return None
+            homes = [facts["homes"][kind] for kind in ("weights", "gradients", "state")]
+            total = sum(size for home in homes for size in home.values())
+            return 1 - sum(home["nvme"] for home in homes) / total
+
+        def mostly_on_disk(mib):  # vectors that fill an arena's last free MiB do not matter
+            return resident(mib) < 0.01
+
+        low = 80  # of these the runtime takes more than 64
+        while resident(low) is None:
+            low += 16
+        high = low
+        while high < 65536 and mostly_on_disk(high):
+            low, high = high, 2 * high
+        while high - low > 16:
+            middle = (low + high) // 2
+            low, high = (middle, high) if mostly_on_disk(middle) else (low, middle)
+        note(f"{precision} with its state on NVMe: --host-mem {low}MiB, {100 * resident(low):.1f} % of weights, "
+             "gradients and state in memory")
+        return arguments(low)
+
+    def note_round(self, precision, head):
+        latest = (f"{name} {values[-1]:.3g}" for (p, name), values in self.seconds.items() if p == precision)
+        note(f"{head}, seconds: {', '.join(latest)}")
+
+    def ratio(self, precision, over, under):
+        """Median over rounds of one contestant's time by another's."""
+        pairs = zip(self.seconds[precision, over], self.seconds[precision, under])
+        return median(a / b for a, b in pairs)
+
+    def work_rate(self, seconds):
+        return 6e-9 * self.parameters * self.options.tokens / seconds
+
+    def compare(self, table, precision, peaks):
+        measured = {name: median(values) for (p, name), values in self.seconds.items() if p == precision}
+        tokens = self.options.tokens
+        name = f"GPT-2 {self.parameters / 1e6:.3g}M {precision}"
+        table.at_least(f"{name} in DRAM: model arithmetic / best large product",
+                       self.work_rate(measured["dram"]), median(peak[precision] for peak in peaks),
+                       {"fp32": 0.7, "bf16": 0.6}[precision], "GFLOP/s")
+        if self.python:
+            rate = tokens / measured["torch"]
+            table.at_least(f"{name} in DRAM: speed / eager PyTorch's",
+                           rate * self.ratio(precision, "torch", "dram"), rate, 1.3, "tokens/s")
+        if "nvme" in measured:
+            for lane, where in (("busiest", "busiest lane"), ("busiest alone", "busiest lane alone")):
+                limit = max(1.3 * measured["dram"], 1.1 * measured[lane])
+                table.at_most(f"{name} state on NVMe: step / max(1.3 x DRAM, 1.1 x {where})",
+                              measured["nvme"], limit, 1, "s")
+            note(f"{name} state on NVMe: {self.ratio(precision, 'nvme', 'dram'):.2f} x the DRAM step, "
+                 f"{self.ratio(precision, 'nvme', 'busiest'):.2f} x the busiest lane, "
+                 f"{self.ratio(precision, 'nvme', 'busiest alone'):.2f} x the busiest lane alone")
+
+
+def main():
+    options = parse()
+    with work_directory(options) as work:
+        bench = Benchmark(options, work)
+        budgets = {}
+        if "nvme" in options.parts:
+            budgets = {precision: bench.nvme_budgets(precision) for precision in options.precision}
+        peaks = []
+        for index in range(options.rounds):
+            peaks.append(bench.peak())
+            for precision in options.precision:
+                bench.dram(precision)
+                if bench.python:
+                    bench.torch(precision)
+                if budgets:
+                    bench.nvme(precision, budgets[precision])
+                bench.note_round(precision, f"round {index + 1} of {options.rounds}, {precision}, "
+                                            f"peak {peaks[-1][precision]:.0f} GFLOP/s")
+        table = Table()
+        for precision in options.precision:
+            bench.compare(table, precision, peaks)
+        table.print()
+
+
+if __name__ == "__main__":
+    main()
