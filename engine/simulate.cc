@@ -27,6 +27,14 @@ namespace sluice {
 
 namespace {
 
+// Seconds of a task at the lane's rates, without its overhead.
+double seconds_at(const LaneRates& lane, DType precision, const Task& task) {
+  const double flops = precision == DType::bf16  ? lane.flops_bf16
+                       : precision == DType::f16 ? lane.flops_fp16
+                                                 : lane.flops_fp32;
+  return std::max(task.flops / flops, static_cast<double>(task.bytes) / lane.bytes_per_second);
+}
+
 struct Use {
   uint32_t pool;
   double fraction;  // of the pool's capacity when running alone
@@ -118,21 +126,12 @@ class Compiler {
         "Add them as docs/machine.md describes.");
   }
 
-  double flops_per_second(const LaneRates& lane) const {
-    switch (rates_.precision) {
-      case DType::bf16: return lane.flops_bf16;
-      case DType::f16: return lane.flops_fp16;
-      default: return lane.flops_fp32;
-    }
-  }
-
   Job task(const Instruction& instruction, const Task& task) {
     const LaneRates* lane = lane_rates_[instruction.lane];
     if (lane == nullptr) lacks("tasks on lane " + program_.machine.lanes[instruction.lane].name);
     const auto bytes = static_cast<double>(task.bytes);
     add_needs(lane->sharing, bytes);
-    return {lane->overhead_seconds,
-            std::max(task.flops / flops_per_second(*lane), bytes / lane->bytes_per_second)};
+    return {lane->overhead_seconds, seconds_at(*lane, rates_.precision, task)};
   }
 
   Job copy(const Instruction& instruction) {
@@ -434,6 +433,15 @@ class Simulator {
 SimulationResult simulate(const Program& program, const MachineRates& rates, std::span<const BodyId> sequence,
                           bool with_times) {
   return Simulator(program, rates, sequence).run(sequence, with_times);
+}
+
+double task_seconds(const Machine& machine, const MachineRates& rates, const Task& task) {
+  for (const Unit& unit : machine.units) {
+    if (unit.kind != task.kind) continue;
+    for (const LaneRates& lane : rates.lanes)
+      if (lane.lane == machine.lanes[unit.lane].name) return lane.overhead_seconds + seconds_at(lane, rates.precision, task);
+  }
+  return 0;
 }
 
 double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm,

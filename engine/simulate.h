@@ -29,6 +29,9 @@ struct SimulationResult {
 SimulationResult simulate(const Program& program, const MachineRates& rates, std::span<const BodyId> sequence,
                           bool with_times = false);
 
+// Seconds that a task takes alone on its lane, pools aside.
+double task_seconds(const Machine& machine, const MachineRates& rates, const Task& task);
+
 // Seconds that one more `step` takes: (time of warm + more bodies - time of warm bodies) / more. The step
 // must be its own predecessor; warm and more at least 1. Ends of runs cancel once the steps repeat.
 double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm = 1,

@@ -69,7 +69,8 @@ std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arran
     body.peak_bytes.assign(tiers, 0);
     for (size_t t = 0; t < tiers; ++t) {
       const StageOptions options{static_cast<TierId>(t), permanent[t], program.machine.tiers[t].capacity,
-                                 arrangement.leads[t], arrangement.keep};
+                                 arrangement.leads[t], arrangement.task_weights.empty() ? std::span<const uint32_t>{} : arrangement.task_weights[b],
+                                 arrangement.keep};
       if (permanent[t] > options.capacity)
         return BodyShortage{static_cast<BodyId>(b), {options.tier, kNoTask, permanent[t]}};
       if (const auto shortage = stage(program, body, options)) return BodyShortage{static_cast<BodyId>(b), *shortage};

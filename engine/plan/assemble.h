@@ -14,8 +14,9 @@ namespace sluice {
 
 struct Arrangement {
   std::vector<TierId> homes;    // by buffer; used for permanent buffers that are not scalars
-  std::vector<uint32_t> leads;  // by tier
+  std::vector<uint32_t> leads;  // by tier, in weights of tasks
   bool keep = true;             // staged copies may outlive their use
+  std::vector<std::vector<uint32_t>> task_weights = {};  // by body and task; empty: each weighs 1
 };
 
 struct BodyShortage {

@@ -3,8 +3,8 @@
 // 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would. (Large
 //    models are searched first: a plan that was found needs no such proof.)
 // 2. A candidate is: how much of the lowest memory tier is left to staging, as a multiple of what the largest task needs;
-//    the order in which buffer classes claim homes in the rest; how many tasks a fetch leads its use; how many of the last
-//    layers keep their saved tensors. Its step body is lowered, assembled and simulated.
+//    the order in which buffer classes claim homes in the rest; by how much work a fetch leads its use; how many of the
+//    last layers keep their saved tensors. Its step body is lowered, assembled and simulated.
 // 3. One quantity is varied at a time, from the best so far, until a round brings nothing or enough has been weighed.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
 // 5. The winner is assembled whole. Should another body not fit, the next best takes its place; the least always fits.
@@ -24,7 +24,8 @@ namespace sluice {
 namespace {
 
 constexpr std::array<uint32_t, 7> kWorkingTenths{20, 13, 16, 30, 50, 11, 1000};  // of the least working bytes, in tenths
-constexpr std::array<uint32_t, 5> kLeads{2, 4, 8, 1, 16};
+constexpr uint32_t kSegmentWeight = 16;  // of the mean segment task; others by their estimated seconds
+constexpr std::array<uint32_t, 6> kLeads{32, 16, 64, 128, 8, 256};
 constexpr uint64_t kSearchShards = 256;           // of a whole model
 constexpr uint64_t kInstructionsMax = 100'000;    // of all candidates together: some 3 us each, so under half a second
 using ClassOrder = std::array<BufferClass, 3>;
@@ -99,7 +100,7 @@ class Search {
     if (best_seconds_ < kNotFeasible) vary();
     for (const auto& [seconds, candidate] : ranked()) {
       Plan whole = lowered(candidate.kept_layers);
-      if (!assemble(whole.program, arrange(whole.program, candidate))) return finished(std::move(whole), seconds);
+      if (!assemble(whole.program, arrange(whole.program, candidate))) return finished(std::move(whole), search_shard_ > 0 ? 0 : seconds);
     }
     return std::nullopt;
   }
@@ -152,7 +153,25 @@ class Search {
   }
 
   Arrangement arrange(const Program& program, const Candidate& c) const {
-    return {choose_homes(program, c), std::vector<uint32_t>(capacities_.size(), c.lead), true};
+    Arrangement a{choose_homes(program, c), std::vector<uint32_t>(capacities_.size(), c.lead), true, {}};
+    for (const Body& body : program.bodies) a.task_weights.push_back(weights_of(body));
+    return a;
+  }
+
+  // Weights in proportion to what the tasks take alone on their lanes.
+  std::vector<uint32_t> weights_of(const Body& body) const {
+    std::vector<double> seconds;
+    double segment_seconds = 0, segments = 0;
+    for (const Task& t : body.tasks) {
+      seconds.push_back(task_seconds(request_.machine, request_.rates, t));
+      if (t.kind != TaskKind::forward && t.kind != TaskKind::backward) continue;
+      segment_seconds += seconds.back();
+      segments += 1;
+    }
+    const double scale = segment_seconds > 0 ? kSegmentWeight * segments / segment_seconds : 0;
+    std::vector<uint32_t> weights;
+    for (const double s : seconds) weights.push_back(static_cast<uint32_t>(s * scale + 0.5));
+    return weights;
   }
 
   // Classes claim homes in the lowest memory tier, in the candidate's order, as long as the working bytes stay free.

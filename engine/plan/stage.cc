@@ -204,18 +204,19 @@ class Stager {
 
   void lengthen() {
     if (options_.lead == 0) return;
-    std::vector<uint32_t> tasks;              // positions of tasks
-    std::vector<uint32_t> tasks_before(positions_ + 1);
+    std::vector<uint64_t> elapsed(positions_ + 1);  // weight of the tasks before a position
     for (uint32_t at = 0; at < positions_; ++at) {
-      tasks_before[at] = static_cast<uint32_t>(tasks.size());
-      if (body_.instructions[at].task != kNoTask) tasks.push_back(at);
+      const uint32_t task = body_.instructions[at].task;
+      const uint32_t weight = task == kNoTask ? 0 : options_.task_weights.empty() ? 1 : options_.task_weights[task];
+      elapsed[at + 1] = elapsed[at] + weight;
     }
     for (uint32_t u = 0; u < uses_.size(); ++u) {
       Interval& i = intervals_[u];
       if (parent_[u] != u || !i.fetched) continue;
       for (uint32_t lead = options_.lead; lead > 0; lead /= 2) {
-        const uint32_t before = tasks_before[i.end];
-        const uint32_t start = std::max(i.floor, before >= lead ? tasks[before - lead] : 0u);
+        const uint64_t begin = elapsed[i.end] - std::min<uint64_t>(elapsed[i.end], lead);
+        const auto last = std::upper_bound(elapsed.begin(), elapsed.begin() + i.end + 1, begin) - elapsed.begin();
+        const uint32_t start = std::max(i.floor, static_cast<uint32_t>(last - 1));
         if (start >= i.start) break;
         const uint32_t old = i.start;
         add_load(i, -1);

@@ -2,8 +2,8 @@
 // with transfers on the links to the tier below, which are then uses of that tier. Tiers are staged from the top down.
 //
 // 1. Uses of each buffer in list order, with what happens to it in the tiers below (writes there make copies stale).
-// 2. Every use gets an interval; a fetched one is lengthened by `lead` tasks, while memory lasts, so that its fetch overlaps
-//    something.
+// 2. Every use gets an interval; a fetched one is lengthened by tasks that weigh `lead` together, while memory lasts, so
+//    that its fetch overlaps something.
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory lasts
 //    (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
 // 4. Offsets: largest first, tightest hole. If not all fit, 2 and 3 start over with a little less room, up to a third; at
@@ -15,6 +15,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 
 #include "engine/program.h"
 
@@ -24,7 +25,8 @@ struct StageOptions {
   TierId tier = 0;
   uint64_t base = 0;      // permanent homes end here
   uint64_t capacity = 0;  // arena bytes
-  uint32_t lead = 0;      // tasks
+  uint32_t lead = 0;      // in weights of tasks
+  std::span<const uint32_t> task_weights = {};  // by task; empty: each weighs 1
   bool keep = true;       // false: no copy outlives its use; with lead 0 the least that the tier can do with
 };
 
