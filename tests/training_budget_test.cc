@@ -155,7 +155,7 @@ TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
         }
     for (size_t t = 0; t < highest.size(); ++t) {
       EXPECT_LE(highest[t], p.arena_bytes[t]) << s.model << " tier " << t;
-      EXPECT_GT(highest[t] + p.machine.tiers[t].alignment, p.arena_bytes[t]) << s.model << " tier " << t;
+      EXPECT_GT(highest[t] + placement_alignment(p.machine, static_cast<TierId>(t)), p.arena_bytes[t]) << s.model << " tier " << t;
     }
     for (const StepMetrics& m : result.steps) {
       const BodyId body = m.step == 1 ? *result.plan.lowering.bodies.first : *result.plan.lowering.bodies.step;

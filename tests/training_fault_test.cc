@@ -1,0 +1,214 @@
+// Faults of the drive, injected into the I/O queue at the N-th request, and the death of the process while it writes
+// checkpoints: either the result has the bits of a run without faults, or the run ends with an error that says so, and the
+// last checkpoint goes on to those bits.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/cli_support.h"
+#include "tests/fault_queue.h"
+#include "tests/training_support.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kSteps = 4;
+constexpr uint64_t kPlaces[] = {1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233};
+
+// Everything lives on NVMe; a checkpoint after every second step.
+TestRun run_of(const DriveDirectory& directory) {
+  write_bytes(directory / "train.txt", sample_text(4000));
+  TestRun run;
+  run.options = short_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=256,context=32", directory / "train.txt");
+  run.options.batch.steps = kSteps;
+  run.options.run.checkpoint_every = 2;
+  run.arenas = {std::nullopt, 0, kRoomy};
+  const auto why = plan_of(run);
+  EXPECT_TRUE(std::holds_alternative<Infeasible>(why));
+  if (const auto* w = std::get_if<Infeasible>(&why)) run.arenas.host = w->least_together[0];
+  return run;
+}
+
+struct Whole {
+  std::vector<std::string> steps;
+  Tensors tensors;
+};
+const Whole& whole_run() {
+  static const Whole whole = [] {
+    const DriveDirectory directory;
+    TestRun run = run_of(directory);
+    Whole w;
+    w.steps = fixed_bits(train(run).steps);
+    w.tensors = newest_tensors(run.options.run.out);
+    return w;
+  }();
+  return whole;
+}
+
+struct Outcome {
+  bool ended = false;  // with an error
+  uint64_t faults = 0;
+};
+
+// Runs with the fault in the queue of every lane, then checks the contract.
+Outcome run_with(const Fault& fault, ExecutorKind executor, IoKind io) {
+  const DriveDirectory directory;
+  TestRun run = run_of(directory);
+  run.executor = executor;
+  run.options.memory.io = io;
+  std::vector<std::string> seen;
+  run.on_step = [&](const StepMetrics& m) { seen.push_back(fixed_bits(m)); };
+  std::atomic<uint64_t> faults{0};
+  struct Counting : FaultQueue {  // lives as long as its lane; tells at its end
+    Counting(std::unique_ptr<IoQueue> inner, const Fault& f, std::atomic<uint64_t>& all)
+        : FaultQueue(std::move(inner), f), all_(all) {}
+    ~Counting() override { all_ += faults(); }
+    std::atomic<uint64_t>& all_;
+  };
+  run.wrap_queue = [&](std::unique_ptr<IoQueue> inner) -> std::unique_ptr<IoQueue> {
+    return std::make_unique<Counting>(std::move(inner), fault, faults);
+  };
+  Outcome outcome;
+  try {
+    train(run);
+  } catch (const Error& error) {
+    outcome.ended = true;
+    EXPECT_TRUE(error.code() == ExitCode::io || error.code() == ExitCode::malformed_file) << error.what();
+    EXPECT_NE(std::string(error.what()), "");
+    EXPECT_NE(error.remedy(), "");
+  }
+  outcome.faults = faults;
+  const Whole& whole = whole_run();
+  // What was reported before the end was right.
+  EXPECT_LE(seen.size(), whole.steps.size());
+  seen.resize(std::min(seen.size(), whole.steps.size()));
+  EXPECT_EQ(seen, std::vector<std::string>(whole.steps.begin(), whole.steps.begin() + static_cast<std::ptrdiff_t>(seen.size())));
+  if (outcome.ended) {
+    TestRun again = run;
+    again.wrap_queue = nullptr;
+    again.on_step = nullptr;
+    again.options.run.resume = "auto";
+    const TestResult rest = train(again);
+    EXPECT_EQ(rest.end.step, kSteps);
+  } else {
+    EXPECT_EQ(seen, whole.steps);
+  }
+  EXPECT_EQ(differences(whole.tensors, newest_tensors(run.options.run.out)), "");
+  return outcome;
+}
+
+std::string name_of(const Fault& f) {
+  constexpr const char* kNames[] = {"none", "short", "EAGAIN", "EINTR", "EIO", "ENOSPC", "bit flip"};
+  return std::string(kNames[static_cast<int>(f.kind)]) + " at " + std::to_string(f.at) + (f.reads ? " r" : "") + (f.writes ? " w" : "");
+}
+
+// What a drive may do without harm: the run neither ends nor changes.
+TEST(TrainingFaults, ShortTransfersAndRetriesChangeNothing) {
+  uint64_t faults = 0;
+  for (const FaultKind kind : {FaultKind::short_transfer, FaultKind::eagain, FaultKind::eintr})
+    for (size_t i = 0; i < std::size(kPlaces); i += 2) {
+      const Fault fault{kind, kPlaces[i], 1 + i % 3, i};
+      SCOPED_TRACE(name_of(fault));
+      const Outcome outcome = run_with(fault, i % 4 == 0 ? ExecutorKind::threaded : ExecutorKind::shuffled,
+                                       i % 4 == 0 ? IoKind::threads : IoKind::automatic);
+      EXPECT_FALSE(outcome.ended);
+      faults += outcome.faults;
+    }
+  EXPECT_GT(faults, 18u);
+}
+
+TEST(TrainingFaults, FailuresEndTheRunAndTheLastCheckpointGoesOn) {
+  size_t ended = 0, hit = 0;
+  for (const FaultKind kind : {FaultKind::eio, FaultKind::enospc})
+    for (size_t i = kind == FaultKind::eio ? 0 : 1; i < std::size(kPlaces); i += 2) {
+      const Fault fault{kind, kPlaces[i], 1, i};
+      SCOPED_TRACE(name_of(fault));
+      const Outcome outcome = run_with(fault, i % 3 == 0 ? ExecutorKind::shuffled : ExecutorKind::threaded, IoKind::automatic);
+      EXPECT_EQ(outcome.ended, outcome.faults > 0);
+      ended += outcome.ended;
+      hit += outcome.faults > 0;
+    }
+  EXPECT_EQ(ended, hit);
+  EXPECT_GE(hit, 10u);  // the later places are reached too
+}
+
+// On reads the damage is found when the piece arrives; on writes, when it is read again. The damaged writes are early ones,
+// which fill the scratch: a checkpoint's bytes leave the machine and carry no checksum.
+TEST(TrainingFaults, AFlippedBitNeverPassesUnseen) {
+  size_t ended = 0;
+  for (size_t i = 0; i < std::size(kPlaces); ++i) {
+    Fault fault{FaultKind::bit_flip, kPlaces[i], 1, i};
+    fault.writes = false;
+    SCOPED_TRACE(name_of(fault));
+    const Outcome outcome = run_with(fault, i % 3 == 0 ? ExecutorKind::shuffled : ExecutorKind::threaded, IoKind::automatic);
+    EXPECT_EQ(outcome.ended, outcome.faults > 0);
+    ended += outcome.ended;
+  }
+  for (const uint64_t at : {1, 2, 3, 5, 8}) {
+    Fault fault{FaultKind::bit_flip, at, 1, at};
+    fault.reads = false;
+    SCOPED_TRACE(name_of(fault));
+    ended += run_with(fault, ExecutorKind::threaded, IoKind::automatic).ended;
+  }
+  EXPECT_GE(ended, 8u);
+}
+
+// The command is killed at random moments while it writes a checkpoint after every step.
+TEST(TrainingFaults, KilledWhileItWritesCheckpoints) {
+  const DriveDirectory directory;
+  const std::string out = directory / "run", scratch = directory / "scratch";
+  std::filesystem::create_directory(scratch);
+  write_bytes(directory / "train.txt", sample_text(4000));
+  constexpr int64_t kLong = 200;
+  const std::vector<std::string> common{"train", "--model", "gpt2:layers=2,width=64,heads=2,vocab=256,context=32",
+                                        "--data", directory / "train.txt", "--batch", "2", "--micro-batch", "1",
+                                        "--lr-schedule", "constant", "--threads", "2", "--checkpoint-every", "1",
+                                        "--host-mem", "80MiB", "--nvme-dir", scratch, "--nvme-mem", "64MiB"};
+  const auto steps_done = [&]() -> int64_t {
+    const auto newest = newest_checkpoint(out);
+    return newest ? CheckpointReader::open(*newest).state().step : 0;
+  };
+  std::mt19937_64 random(11);
+  int64_t before = 0;
+  for (int round = 0; round < 6; ++round) {
+    const auto arguments = common + std::vector<std::string>{"--out", out, "--resume", "auto", "--steps", std::to_string(kLong)};
+    Command command(directory, arguments);
+    const int64_t wanted = before + 1 + static_cast<int64_t>(random() % 4);
+    const auto complete = [&] {  // a completed checkpoint's directory is there under its name
+      char name[32];
+      std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(wanted));
+      return std::filesystem::exists(out + "/checkpoints/" + name);
+    };
+    ASSERT_TRUE(command.until(complete)) << command.wait().err;
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 40000));
+    command.send(SIGKILL);
+    EXPECT_EQ(command.wait().code, -SIGKILL);
+    const int64_t after = steps_done();
+    EXPECT_GE(after, wanted) << "a complete checkpoint was lost";
+    EXPECT_TRUE(std::filesystem::is_empty(scratch));
+    before = after;
+  }
+  const int64_t last = before + 3;
+  const auto finish = [&](const std::string& where) {
+    auto arguments = common + std::vector<std::string>{"--out", where, "--resume", "auto", "--steps", std::to_string(last)};
+    const CommandResult result = sluice_command(directory, arguments);
+    EXPECT_EQ(result.code, 0) << where << ": " << result.err;
+  };
+  finish(out);
+  const auto newest = newest_checkpoint(out);
+  ASSERT_TRUE(newest);
+  EXPECT_EQ(CheckpointReader::open(*newest).state().step, last);
+  const Tensors killed = tensors_of(*newest);
+  finish(directory / "straight");
+  EXPECT_EQ(differences(killed, newest_tensors(directory / "straight")), "");
+  // What dead writers left in the run's directory is gone, too: complete checkpoints only, two of them.
+  size_t entries = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(out + "/checkpoints")) {
+    EXPECT_TRUE(entry.path().filename().string().starts_with("step-")) << entry.path();
+    ++entries;
+  }
+  EXPECT_EQ(entries, 2u);
+}
+
+}  // namespace
+}  // namespace sluice
