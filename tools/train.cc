@@ -129,6 +129,7 @@ ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* ou
   Session session(plan, *device, session_options);
   check_checkpoint_space(options, plan.model);
   std::fprintf(out, "  file I/O: %s\n", session.io_description().c_str());
+  std::fflush(out);
 
   Workers workers(budgets.threads);
   if (resumed) load(session, load_from(plan.model, *resumed, workers));
@@ -138,6 +139,7 @@ ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* ou
   if (resumed) {
     truncate_after_step(metrics_path, state.step);
     std::fprintf(out, "Resuming after step %lld.\n", static_cast<long long>(state.step));
+    std::fflush(out);
   }
   MetricsFile metrics(metrics_path);
   std::vector<std::pair<std::string, uint64_t>> tiers;
