@@ -119,8 +119,8 @@ class Benchmark:
         while high - low > 16:
             middle = (low + high) // 2
             low, high = (middle, high) if mostly_on_disk(middle) else (low, middle)
-        note(f"{precision} with its state on NVMe: --host-mem {low}MiB, {100 * resident(low):.1f} % of weights, "
-             "gradients and state in memory")
+        note(f"{precision} with its state on NVMe: --host-mem {low}MiB, {100 * resident(low):.1f} % of "
+             "weights, gradients and state in memory")
         return arguments(low)
 
     def note_round(self, precision, head):

@@ -91,6 +91,8 @@ def main():
         if not facts["feasible"]:
             sys.exit(facts["reason"])
         check_disk(options, facts["arenas"]["nvme"] + facts["checkpoint_bytes"], "by the plan")
+        note(f"{options.model}: {options.steps} steps, predicted {facts['seconds_predicted']:.2g} s each; "
+             "before them the state is written once, after them a checkpoint")
         samples = {}
         measure_disk(options, work, samples)
         steps = train(options, arguments + ["--data", data], work)

@@ -170,8 +170,9 @@ void compare(const Options& options) {
       fmt::print("  {:5} round {}: lane {:.2f} GB/s, fio {:.2f} GB/s\n", name, round + 1, ours.back(),
                  theirs.back());
     }
-    fmt::print("{}: lane {:.2f} GB/s, fio {:.2f} GB/s (medians), ratio {:.2f} (bar: 0.90)\n", name,
-               median(ours), median(theirs), median(ours) / median(theirs));
+    const double ratio = median(ours) / median(theirs);
+    fmt::print("{}: lane {:.2f} GB/s, fio {:.2f} GB/s (medians), ratio {:.2f} (bar: 0.90) {}\n", name,
+               median(ours), median(theirs), ratio, ratio >= 0.9 ? "ok" : "short");
   }
 }
 
