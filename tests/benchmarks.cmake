@@ -1,6 +1,6 @@
-# Every benchmark runs small, so that it cannot rot; whether bars are met says nothing here. Exit code 4 skips: the
-# machine lacks fio, or the build folder is on a file system without direct I/O. One thread, since threads that
-# wait by spinning take long where other work runs.
+# Every benchmark runs small, so that it cannot rot; whether bars are met says nothing here. Exit code 4 skips:
+# the machine lacks fio, or the build folder is on a file system without direct I/O. One thread, since threads
+# that wait by spinning take long where other work runs.
 function(add_benchmark name)
   add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 4 LABELS benchmark)
@@ -19,5 +19,6 @@ if(PYTHON3)
   add_benchmark(gpt2_small_small ${PYTHON3} -B ${scripts}/gpt2_small.py ${small} --precision bf16)
   add_benchmark(gpt2_xl_small ${PYTHON3} -B ${scripts}/gpt2_xl.py ${small})
 else()
-  message(STATUS "python3 not found, so the benchmark scripts are not tested. Add it with: apt-get install --no-install-recommends python3")
+  message(STATUS "python3 not found: the scripts of tools/benchmarks are not tested. Add it with:\n"
+                 "   apt-get install --no-install-recommends python3")
 endif()
