@@ -78,7 +78,8 @@ TEST(Pack, RandomTimelines) {
       EXPECT_GE(items[a].offset, 128u);
       for (size_t b = 0; b < a; ++b) {
         if (!items[b].placed || items[b].last < items[a].start || items[a].last < items[b].start) continue;
-        EXPECT_TRUE(items[b].offset + items[b].bytes <= items[a].offset || items[a].offset + items[a].bytes <= items[b].offset)
+        EXPECT_TRUE(items[b].offset + items[b].bytes <= items[a].offset ||
+                    items[a].offset + items[a].bytes <= items[b].offset)
             << a << " and " << b << ", seed " << seed;
       }
     }
@@ -86,7 +87,8 @@ TEST(Pack, RandomTimelines) {
     EXPECT_LE(peak, capacity);
     // Without a limit everything is placed, and the base only shifts the result.
     EXPECT_EQ(pack(moved, 128, UINT64_MAX), pack(items, 0, UINT64_MAX) + 128);
-    for (size_t a = 0; a < items.size(); ++a) EXPECT_TRUE(items[a].placed && moved[a].offset == items[a].offset + 128);
+    for (size_t a = 0; a < items.size(); ++a)
+      EXPECT_TRUE(items[a].placed && moved[a].offset == items[a].offset + 128);
   }
 }
 

@@ -1,5 +1,6 @@
-// The same bits from every plan: losses, gradient norms, validation loss and final state of small models on the reference
-// device, over executors, tiers, budgets, homes, leads, shard sizes, recompute sets and loop orders.
+// The same bits from every plan: losses, gradient norms, validation loss and final state of small models on
+// the reference device, over executors, tiers, budgets, homes, leads, shard sizes, recompute sets and loop
+// orders.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@ namespace {
 
 constexpr uint32_t kSteps = 3;
 
-// Where the task save writes: every plane of every group behind the other, as fp32 (frozen weights: working precision).
+// Where the task save writes: every plane of every group behind the other, as fp32 (frozen weights: working
+// precision).
 class SavedState {
  public:
   explicit SavedState(const Model& model) {
@@ -30,7 +32,8 @@ class SavedState {
     }
     std::string path = drive_directory() + "/sluice_bits_XXXXXX";
     fd_ = mkstemp(path.data());
-    CHECK(fd_ >= 0 && unlink(path.c_str()) == 0 && ftruncate(fd_, static_cast<off_t>(end_)) == 0, "no temporary file");
+    CHECK(fd_ >= 0 && unlink(path.c_str()) == 0 && ftruncate(fd_, static_cast<off_t>(end_)) == 0,
+          "no temporary file");
   }
   ~SavedState() { close(fd_); }
   SavedState(const SavedState&) = delete;
@@ -66,10 +69,12 @@ void expect_same_bits(const Outcome& found, const Outcome& wanted) {
     std::memcpy(out.data(), v.data(), 8 * v.size());
     return out;
   };
-  EXPECT_EQ(bits(found.losses), bits(wanted.losses)) << found.losses[0] << " instead of " << wanted.losses[0];
+  EXPECT_EQ(bits(found.losses), bits(wanted.losses))
+      << found.losses[0] << " instead of " << wanted.losses[0];
   EXPECT_EQ(bits(found.norms), bits(wanted.norms)) << found.norms[0] << " instead of " << wanted.norms[0];
   EXPECT_EQ(bits(found.scales), bits(wanted.scales));
-  EXPECT_EQ(bits({found.validation}), bits({wanted.validation})) << found.validation << " instead of " << wanted.validation;
+  EXPECT_EQ(bits({found.validation}), bits({wanted.validation}))
+      << found.validation << " instead of " << wanted.validation;
   EXPECT_TRUE(found.state == wanted.state) << "final state";
 }
 
@@ -78,11 +83,17 @@ class Run {
   Run(const Case& c, Device& device, SessionOptions options)
       : plan_(plan_of(c)), session_(plan_, device, options), saved_(plan_.model), workers_(1) {
     ShardHooks hooks;
-    hooks.load = load_from(plan_.model, [](const Parameter& p, uint64_t first, uint64_t count, float* out) {
-      fill_initial(p, 7, first, count, out);
-      for (uint64_t i = 0; i < count && p.initializer != Initializer::ones; ++i) out[i] *= 8;  // gradients that matter
-    }, workers_);
-    hooks.save = [this](uint32_t group, uint64_t first, Plane plane) { return saved_.target(group, first, plane); };
+    hooks.load = load_from(
+        plan_.model,
+        [](const Parameter& p, uint64_t first, uint64_t count, float* out) {
+          fill_initial(p, 7, first, count, out);
+          for (uint64_t i = 0; i < count && p.initializer != Initializer::ones; ++i)
+            out[i] *= 8;  // gradients that matter
+        },
+        workers_);
+    hooks.save = [this](uint32_t group, uint64_t first, Plane plane) {
+      return saved_.target(group, first, plane);
+    };
     session_.runner().set_hooks(std::move(hooks));
   }
 
@@ -134,7 +145,8 @@ class Run {
     const uint64_t position = session_.next_position(kValidationRing);
     fill_tokens(kSteps, plan_.lowering.validation_tokens, plan_.lowering.validation_labels, position);
     finish(session_.issue(*plan_.lowering.bodies.evaluate));
-    return *reinterpret_cast<const double*>(session_.runner().ring_slot(plan_.lowering.validation_loss, position));
+    return *reinterpret_cast<const double*>(
+        session_.runner().ring_slot(plan_.lowering.validation_loss, position));
   }
   // A function of step, row and column; every seventh label is ignored. Returns how many are not.
   double fill_tokens(uint32_t step, BufferId tokens, BufferId labels, uint64_t position) {
@@ -146,8 +158,10 @@ class Run {
     uint64_t number = 1000 * step;
     for (uint32_t slice = 0; slice < plan_.lowering.slices; ++slice)
       for (int64_t i = 0; i < m.micro_batch * m.sequence; ++i, ++number) {
-        const auto token = static_cast<int32_t>(number * 2654435761u % 1000003 % static_cast<uint64_t>(m.vocabulary));
-        const int32_t label = number % 7 == 3 ? kIgnoreLabel : static_cast<int32_t>((token + 3) % m.vocabulary);
+        const auto token =
+            static_cast<int32_t>(number * 2654435761u % 1000003 % static_cast<uint64_t>(m.vocabulary));
+        const int32_t label =
+            number % 7 == 3 ? kIgnoreLabel : static_cast<int32_t>((token + 3) % m.vocabulary);
         std::memcpy(x + b.cuts[slice] + 4 * static_cast<uint64_t>(i), &token, 4);
         std::memcpy(y + b.cuts[slice] + 4 * static_cast<uint64_t>(i), &label, 4);
         valid += label != kIgnoreLabel;
@@ -171,7 +185,7 @@ struct Variant {
   uint64_t shard_elements = 0;
   LoopOrder order = LoopOrder::layer_major;
   uint32_t lead = 0;
-  uint32_t slack = 0;            // per cent between the least budgets and plenty
+  uint32_t slack = 0;  // per cent between the least budgets and plenty
   int threads = 1;
 };
 
@@ -182,14 +196,16 @@ const std::vector<Variant> kVariants{
     {"three tiers, least", ExecutorKind::shuffled, Tiers::device_host_nvme, Recomputing::none},
     {"three tiers, least, serial", ExecutorKind::serial, Tiers::device_host_nvme, Recomputing::random, 0,
      LoopOrder::layer_major, 1},
-    {"three tiers, more", ExecutorKind::shuffled, Tiers::device_host_nvme, Recomputing::random, 0, LoopOrder::layer_major, 2, 30},
-    {"host and nvme, least", ExecutorKind::threaded, Tiers::host_nvme, Recomputing::all, 0, LoopOrder::layer_major, 3, 0, 2},
-    {"device and host, small shards", ExecutorKind::shuffled, Tiers::device_host, Recomputing::random, kSmallShard,
-     LoopOrder::layer_major, 4, 10},
+    {"three tiers, more", ExecutorKind::shuffled, Tiers::device_host_nvme, Recomputing::random, 0,
+     LoopOrder::layer_major, 2, 30},
+    {"host and nvme, least", ExecutorKind::threaded, Tiers::host_nvme, Recomputing::all, 0,
+     LoopOrder::layer_major, 3, 0, 2},
+    {"device and host, small shards", ExecutorKind::shuffled, Tiers::device_host, Recomputing::random,
+     kSmallShard, LoopOrder::layer_major, 4, 10},
     {"host, small shards", ExecutorKind::threaded, Tiers::host, Recomputing::none, 3 * kSmallShard},
     {"slice-major, host", ExecutorKind::shuffled, Tiers::host, Recomputing::none, 0, LoopOrder::slice_major},
-    {"slice-major, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Recomputing::random, 2 * kFileElements,
-     LoopOrder::slice_major, 2, 50},
+    {"slice-major, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Recomputing::random,
+     2 * kFileElements, LoopOrder::slice_major, 2, 50},
 };
 
 struct Setting {
@@ -198,7 +214,8 @@ struct Setting {
 };
 
 // Assembled with budgets between the least and plenty.
-Case plan_variant(const Model& model, const Setting& setting, const Variant& v, Device& device, uint64_t seed) {
+Case plan_variant(const Model& model, const Setting& setting, const Variant& v, Device& device,
+                  uint64_t seed) {
   Random random(seed);
   Case c;
   c.model = model;
@@ -207,11 +224,14 @@ Case plan_variant(const Model& model, const Setting& setting, const Variant& v, 
   c.options.evaluate = true;
   for (const Layer& layer : model.layers)
     for (size_t s = 0; s < layer.segments.size(); ++s)
-      c.options.recompute.push_back(v.recompute == Recomputing::all || (v.recompute == Recomputing::random && chance(random, 50)));
+      c.options.recompute.push_back(v.recompute == Recomputing::all ||
+                                    (v.recompute == Recomputing::random && chance(random, 50)));
   c.options.order = v.order;
   c.options.shard_elements = v.shard_elements;
   c.options.optimizer = {model.precision == DType::f32 ? 2u : 3u, state_plane_stride};
-  c.options.workspace_bytes = [&device](const OpShapes& s, Pass pass) { return device.workspace_bytes(s, pass); };
+  c.options.workspace_bytes = [&device](const OpShapes& s, Pass pass) {
+    return device.workspace_bytes(s, pass);
+  };
   lower_case(c, machine_of(v.tiers));
   const TierId memory = lowest_memory_tier(c.program.machine), lowest = lowest_tier(c.program.machine);
   c.arrangement.homes = random_homes(random, c.program, {memory, lowest});
@@ -256,7 +276,8 @@ void expect_same_bits_everywhere(const Model& model, const Setting& setting, uin
   const Outcome wanted = run(model, setting, kOracle, seed);
   for (const double loss : wanted.losses) ASSERT_GT(loss, 0);
   for (size_t k = 0; k < kSteps; ++k)  // a step of fp16 may overflow, and is then skipped
-    ASSERT_TRUE(wanted.norms[k] > 0 || (model.precision == DType::f16 && wanted.scales[k] < kFirstLossScale));
+    ASSERT_TRUE(wanted.norms[k] > 0 ||
+                (model.precision == DType::f16 && wanted.scales[k] < kFirstLossScale));
   for (const Variant& v : kVariants) {
     if (v.order == LoopOrder::slice_major && !every_group_has_one_use(model)) continue;
     SCOPED_TRACE(v.name);
@@ -266,20 +287,24 @@ void expect_same_bits_everywhere(const Model& model, const Setting& setting, uin
 }
 
 TEST(PlanBits, Gpt2) {
-  const Model m = build_model(config_from_name("gpt2:layers=2,width=16,heads=2,vocab=50,context=8"), DType::bf16, 2, 5);
+  const Model m =
+      build_model(config_from_name("gpt2:layers=2,width=16,heads=2,vocab=50,context=8"), DType::bf16, 2, 5);
   expect_same_bits_everywhere(m, {1, 3}, 1);
 }
 
 // Its positions fill more than one shard of a file's alignment.
 TEST(PlanBits, Gpt2WithManyShards) {
-  const Model m = build_model(config_from_name("gpt2:layers=1,width=64,heads=2,vocab=31,context=16500"), DType::bf16, 1, 3);
+  const Model m = build_model(config_from_name("gpt2:layers=1,width=64,heads=2,vocab=31,context=16500"),
+                              DType::bf16, 1, 3);
   expect_same_bits_everywhere(m, {0.1, 2}, 2);
 }
 
 TEST(PlanBits, LlamaUntied) {
-  const auto config = config_from_name("llama:layers=3,width=16,heads=4,kv_heads=2,ffn=24,vocab=40,context=8,tied=false");
+  const auto config =
+      config_from_name("llama:layers=3,width=16,heads=4,kv_heads=2,ffn=24,vocab=40,context=8,tied=false");
   for (const DType precision : {DType::bf16, DType::f16, DType::f32})
-    for (const double clip : {1.0, 0.0}) expect_same_bits_everywhere(build_model(config, precision, 1, 6), {clip, 3}, 3);
+    for (const double clip : {1.0, 0.0})
+      expect_same_bits_everywhere(build_model(config, precision, 1, 6), {clip, 3}, 3);
 }
 
 TEST(PlanBits, RandomGraphs) {

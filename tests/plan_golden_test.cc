@@ -1,6 +1,8 @@
-// Golden plans: the task lists and whole programs of two small models, as text. A change of the planner shows itself here.
+// Golden plans: the task lists and whole programs of two small models, as text. A change of the planner
+// shows itself here.
 //
-// After looking at the difference, `plan_golden_test --update` (from the repository root) writes the new texts.
+// After looking at the difference, `plan_golden_test --update` (from the repository root) writes the new
+// texts.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -45,19 +47,22 @@ void expect_golden(const std::string& name, const std::string& found) {
   ASSERT_TRUE(file.good()) << path << " is not there; run plan_golden_test --update in the repository root";
   std::ostringstream wanted;
   wanted << file.rdbuf();
-  EXPECT_TRUE(wanted.str() == found) << path << "\n"
-                                     << excerpt(wanted.str(), found)
-                                     << "If this is as it should be: plan_golden_test --update in the repository root";
+  EXPECT_TRUE(wanted.str() == found)
+      << path << "\n"
+      << excerpt(wanted.str(), found)
+      << "If this is as it should be: plan_golden_test --update in the repository root";
 }
 
-// One row a task: kind, subject, slice, operands as buffer[first:last] with = for write, + for add, ~ for an older ring slot.
+// One row a task: kind, subject, slice, operands as buffer[first:last] with = for write, + for add, ~ for an
+// older ring slot.
 std::string task_list(const Case& c) {
   constexpr const char* kAccess[] = {"", "=", "+"};
   std::string text;
   for (const Body& body : c.program.bodies) {
     text += "body " + body.name + "\n";
     for (const Task& t : body.tasks) {
-      text += fmt::format("{} {}/{}{}", task_kind_name(t.kind), t.subject, t.slice, t.recompute ? " recompute" : "");
+      text += fmt::format("{} {}/{}{}", task_kind_name(t.kind), t.subject, t.slice,
+                          t.recompute ? " recompute" : "");
       for (const Operand& o : t.operands) {
         const Buffer& b = c.program.buffers[o.buffer];
         text += " " + b.name + (o.back ? "~" : "");
@@ -76,14 +81,16 @@ struct Budget {
   uint64_t tenths;  // of the least
 };
 
-// Weights live in memory, gradients and state as low as possible; saved tensors of every second segment are kept.
+// Weights live in memory, gradients and state as low as possible; saved tensors of every second segment are
+// kept.
 Case plan_case(const std::string& model, const Budget& budget) {
   Case c;
   c.model = build_model(config_from_name(model), DType::bf16, 1, 8);
   c.options.batch = 2;
   c.options.evaluate = true;
   for (const Layer& layer : c.model.layers)
-    for (size_t s = 0; s < layer.segments.size(); ++s) c.options.recompute.push_back(c.options.recompute.size() % 2 == 0);
+    for (size_t s = 0; s < layer.segments.size(); ++s)
+      c.options.recompute.push_back(c.options.recompute.size() % 2 == 0);
   c.options.shard_elements = kFileElements;
   c.options.optimizer = {3, state_plane_stride};
   c.options.workspace_bytes = some_workspace;
@@ -107,7 +114,8 @@ std::map<std::string, std::string> golden_texts() {
     const Case two = plan_case(model, {Tiers::host_nvme, 2, 15});
     texts[std::string(name) + ".tasks"] = task_list(two);
     texts[std::string(name) + ".two_tiers"] = to_text(two.program);
-    texts[std::string(name) + ".three_tiers"] = to_text(plan_case(model, {Tiers::device_host_nvme, 1, 12}).program);
+    texts[std::string(name) + ".three_tiers"] =
+        to_text(plan_case(model, {Tiers::device_host_nvme, 1, 12}).program);
   }
   return texts;
 }
@@ -117,7 +125,8 @@ TEST(PlanGolden, TasksAndPrograms) {
 }
 
 TEST(PlanGolden, ExcerptShowsTheFirstDifference) {
-  EXPECT_EQ(excerpt("a\nb\nc\nd\ne\n", "a\nb\nc\nd\nf\ng\n"), "@@ line 5 (5 lines wanted, 6 found) @@\n  b\n  c\n  d\n- e\n+ f\n+ g\n");
+  EXPECT_EQ(excerpt("a\nb\nc\nd\ne\n", "a\nb\nc\nd\nf\ng\n"),
+            "@@ line 5 (5 lines wanted, 6 found) @@\n  b\n  c\n  d\n- e\n+ f\n+ g\n");
 }
 
 int write_golden_files() {

@@ -1,4 +1,5 @@
-// What the data types leave open, on a device that does nothing: branches, shared and frozen groups, layers of two segments.
+// What the data types leave open, on a device that does nothing: branches, shared and frozen groups, layers
+// of two segments.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -25,8 +26,8 @@ class NullDevice final : public Device {
   void copy(void*, const void*, uint64_t) override {}
 };
 
-// x is read by two layers and summed by a third; `shared` is used by two layers; `fixed` is frozen, and so is the embedding;
-// layer `pair` has two segments.
+// x is read by two layers and summed by a third; `shared` is used by two layers; `fixed` is frozen, and so
+// is the embedding; layer `pair` has two segments.
 Model branches(DType precision = DType::bf16) {
   GraphBuilder b(precision, 1, 4, 16, 20);
   const uint32_t shared = b.group(Kind::dense, "shared"), fixed = b.group(Kind::gated, "fixed", false);
@@ -52,11 +53,14 @@ PlanRequest request_of(const Model& model, const Device& device, const Machine& 
   r.lower.batch = slices * model.micro_batch;
   r.lower.evaluate = true;
   r.lower.optimizer = {3, state_plane_stride};
-  r.lower.workspace_bytes = [&device](const OpShapes& s, Pass pass) { return device.workspace_bytes(s, pass); };
+  r.lower.workspace_bytes = [&device](const OpShapes& s, Pass pass) {
+    return device.workspace_bytes(s, pass);
+  };
   return r;
 }
 
-// "backward pair.1/0 add d.x.0 ...", without operands that every task of its kind has (weights, workspace, scalars).
+// "backward pair.1/0 add d.x.0 ...", without operands that every task of its kind has (weights, workspace,
+// scalars).
 std::string task_text(const Case& c, const Task& t) {
   constexpr const char* kAccess[] = {"", "=", "+"};
   std::string subject;
@@ -81,7 +85,8 @@ std::vector<std::string> tasks_of(const Case& c, BodyId body) {
   return lines;
 }
 
-Case lowered(const Model& model, int64_t slices, bool update_waits_for_norm, LoopOrder order = LoopOrder::layer_major) {
+Case lowered(const Model& model, int64_t slices, bool update_waits_for_norm,
+             LoopOrder order = LoopOrder::layer_major) {
   const NullDevice device;
   Case c;
   c.model = model;
@@ -98,15 +103,17 @@ std::vector<std::string> order_of(const Case& c, BodyId body, TaskKind kind) {
   std::vector<std::string> lines;
   for (const Task& t : c.program.bodies[body].tasks) {
     const std::string text = task_text(c, t);
-    if (t.kind == kind) lines.push_back(text.substr(text.find(' ') + 1, text.find(':') - text.find(' ') - 1));
+    if (t.kind == kind)
+      lines.push_back(text.substr(text.find(' ') + 1, text.find(':') - text.find(' ') - 1));
   }
   return lines;
 }
 
 using Lines = std::vector<std::string>;
 
-// The frozen embedding has no backward; gradients of x come from both branches, the later one in forward order first; the
-// shared group's gradient is rounded once, after its last use; frozen groups have neither gradient nor round.
+// The frozen embedding has no backward; gradients of x come from both branches, the later one in forward
+// order first; the shared group's gradient is rounded once, after its last use; frozen groups have neither
+// gradient nor round.
 TEST(PlanOpenness, TasksOfTheFirstBody) {
   const Case c = lowered(branches(), 1, true);
   EXPECT_EQ(tasks_of(c, *c.lowering.bodies.first),
@@ -121,14 +128,11 @@ TEST(PlanOpenness, TasksOfTheFirstBody) {
                    "round head/0: a.head@1 g.head=@0",
                    "backward pair.1/0: x.pair.0@1 w.fixed@0 d.second.0@1 d.pair.0=@0",
                    "backward pair.0/0: x.sum.0@1 w.own@0 d.pair.0@1 d.sum.0=@0 a.own=@0",
-                   "round own/0: a.own@1 g.own=@0",
-                   "backward sum.0/0: d.sum.0@1 d.left.0=@0 d.right.0=@0",
+                   "round own/0: a.own@1 g.own=@0", "backward sum.0/0: d.sum.0@1 d.left.0=@0 d.right.0=@0",
                    "backward right.0/0: x.stem.0@1 w.fixed@0 d.right.0@1 d.stem.0=@0",
                    "backward left.0/0: x.stem.0@1 w.shared@0 d.left.0@1 d.stem.0+@1 a.shared=@0",
                    "backward stem.0/0: x.embedding.0@1 w.shared@0 d.stem.0@2 a.shared+@1",
-                   "round shared/0: a.shared@2 g.shared=@0",
-                   "norm /0:",
-                   "set_scalars /0:"}));
+                   "round shared/0: a.shared@2 g.shared=@0", "norm /0:", "set_scalars /0:"}));
 }
 
 // Every trainable group is updated once, in front of the forward that uses it first.
@@ -141,11 +145,14 @@ TEST(PlanOpenness, TasksOfTheStepBegin) {
                           "optimize shared/0: s.shared.0+@0 g.shared@0 w.shared=@0",
                           "forward stem.0/0: x.embedding.0@1 w.shared@1 x.stem.0=@0",
                           "forward left.0/0: x.stem.0@1 w.shared@1 x.left.0=@0"}));
-  EXPECT_EQ(order_of(c, *c.lowering.bodies.step, TaskKind::optimize), (Lines{"shared/0", "own/0", "head/0"}));
-  EXPECT_EQ(order_of(c, *c.lowering.bodies.drain, TaskKind::optimize), (Lines{"shared/0", "own/0", "head/0"}));
+  EXPECT_EQ(order_of(c, *c.lowering.bodies.step, TaskKind::optimize),
+            (Lines{"shared/0", "own/0", "head/0"}));
+  EXPECT_EQ(order_of(c, *c.lowering.bodies.drain, TaskKind::optimize),
+            (Lines{"shared/0", "own/0", "head/0"}));
 }
 
-// Without a factor of all gradients a group is updated right after its round, and one body does for all steps.
+// Without a factor of all gradients a group is updated right after its round, and one body does for all
+// steps.
 TEST(PlanOpenness, UpdatesFollowTheirGradient) {
   const Case c = lowered(branches(), 1, false);
   const BodyIds& bodies = c.lowering.bodies;
@@ -176,24 +183,28 @@ TEST(PlanOpenness, FrozenGroupsHaveWeightsOnly) {
   }
   for (const Body& body : c.program.bodies)
     for (const Task& t : body.tasks)
-      EXPECT_FALSE((t.kind == TaskKind::optimize || t.kind == TaskKind::round) && !c.model.groups[t.subject].trainable)
+      EXPECT_FALSE((t.kind == TaskKind::optimize || t.kind == TaskKind::round) &&
+                   !c.model.groups[t.subject].trainable)
           << body.name;
 }
 
 TEST(PlanOpenness, LoopOrders) {
-  const Case layers = lowered(branches(), 2, true), slices = lowered(branches(), 2, true, LoopOrder::slice_major);
-  EXPECT_EQ(order_of(layers, *layers.lowering.bodies.first, TaskKind::forward),
-            (Lines{"embedding.0/0", "embedding.0/1", "stem.0/0", "stem.0/1", "left.0/0", "left.0/1", "right.0/0", "right.0/1",
-                   "sum.0/0", "sum.0/1", "pair.0/0", "pair.1/0", "pair.0/1", "pair.1/1"}));
+  const Case layers = lowered(branches(), 2, true),
+             slices = lowered(branches(), 2, true, LoopOrder::slice_major);
+  EXPECT_EQ(
+      order_of(layers, *layers.lowering.bodies.first, TaskKind::forward),
+      (Lines{"embedding.0/0", "embedding.0/1", "stem.0/0", "stem.0/1", "left.0/0", "left.0/1", "right.0/0",
+             "right.0/1", "sum.0/0", "sum.0/1", "pair.0/0", "pair.1/0", "pair.0/1", "pair.1/1"}));
   EXPECT_EQ(order_of(layers, *layers.lowering.bodies.first, TaskKind::backward),
-            (Lines{"head.0/0", "head.0/1", "pair.1/0", "pair.0/0", "pair.1/1", "pair.0/1", "sum.0/0", "sum.0/1", "right.0/0",
-                   "right.0/1", "left.0/0", "left.0/1", "stem.0/0", "stem.0/1"}));
-  EXPECT_EQ(order_of(slices, *slices.lowering.bodies.first, TaskKind::forward),
-            (Lines{"embedding.0/0", "stem.0/0", "left.0/0", "right.0/0", "sum.0/0", "pair.0/0", "pair.1/0", "embedding.0/1",
-                   "stem.0/1", "left.0/1", "right.0/1", "sum.0/1", "pair.0/1", "pair.1/1"}));
+            (Lines{"head.0/0", "head.0/1", "pair.1/0", "pair.0/0", "pair.1/1", "pair.0/1", "sum.0/0",
+                   "sum.0/1", "right.0/0", "right.0/1", "left.0/0", "left.0/1", "stem.0/0", "stem.0/1"}));
+  EXPECT_EQ(
+      order_of(slices, *slices.lowering.bodies.first, TaskKind::forward),
+      (Lines{"embedding.0/0", "stem.0/0", "left.0/0", "right.0/0", "sum.0/0", "pair.0/0", "pair.1/0",
+             "embedding.0/1", "stem.0/1", "left.0/1", "right.0/1", "sum.0/1", "pair.0/1", "pair.1/1"}));
   EXPECT_EQ(order_of(slices, *slices.lowering.bodies.first, TaskKind::backward),
-            (Lines{"head.0/0", "pair.1/0", "pair.0/0", "sum.0/0", "right.0/0", "left.0/0", "stem.0/0", "head.0/1", "pair.1/1",
-                   "pair.0/1", "sum.0/1", "right.0/1", "left.0/1", "stem.0/1"}));
+            (Lines{"head.0/0", "pair.1/0", "pair.0/0", "sum.0/0", "right.0/0", "left.0/0", "stem.0/0",
+                   "head.0/1", "pair.1/1", "pair.0/1", "sum.0/1", "right.0/1", "left.0/1", "stem.0/1"}));
 }
 
 // Plans, verifies and simulates, with plenty and with the least of every tier, on every machine.

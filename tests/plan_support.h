@@ -1,5 +1,6 @@
-// What the planner's tests share: small models (families, and hand-built graphs), random programs before tiers exist, random
-// machines and homes, and the least budgets that assemble accepts. Everything is a function of a seed.
+// What the planner's tests share: small models (families, and hand-built graphs), random programs before
+// tiers exist, random machines and homes, and the least budgets that assemble accepts. Everything is a
+// function of a seed.
 #pragma once
 
 #include <algorithm>
@@ -23,21 +24,24 @@
 namespace sluice::testing {
 
 using Random = std::mt19937_64;
-inline uint64_t pick(Random& random, uint64_t least, uint64_t most) { return least + random() % (most - least + 1); }
+inline uint64_t pick(Random& random, uint64_t least, uint64_t most) {
+  return least + random() % (most - least + 1);
+}
 inline bool chance(Random& random, uint64_t percent) { return random() % 100 < percent; }
 
-constexpr uint64_t kPlenty = uint64_t{1} << 44;        // bytes: more than any test program can use
-constexpr uint64_t kDirectAlignment = 4096;            // bytes: of transfers to files
-constexpr uint64_t kFileElements = uint64_t{512} << 10;  // of 16 bits fill the file tier's alignment of 1 MiB
+constexpr uint64_t kPlenty = uint64_t{1} << 44;  // bytes: more than any test program can use
+constexpr uint64_t kDirectAlignment = 4096;      // bytes: of transfers to files
+constexpr uint64_t kFileElements = 512 * 1024;   // of 16 bits fill the file tier's alignment of 1 MiB
 
 // Models that families do not make: branches, shared and frozen groups, layers of several segments.
 class GraphBuilder {
  public:
-  // dense: norm, linear, GELU. gated: norm, SwiGLU. attention: norm, attention, residual. fork: two outputs, the first of
-  // which the segment itself uses too.
+  // dense: norm, linear, GELU. gated: norm, SwiGLU. attention: norm, attention, residual. fork: two outputs,
+  // the first of which the segment itself uses too.
   enum class Kind { dense, gated, attention, fork };
 
-  GraphBuilder(DType precision, int64_t micro_batch, int64_t sequence, int64_t width, int64_t vocabulary) : width_(width) {
+  GraphBuilder(DType precision, int64_t micro_batch, int64_t sequence, int64_t width, int64_t vocabulary)
+      : width_(width) {
     model_.family = "graph";
     model_.precision = precision;
     model_.micro_batch = micro_batch;
@@ -106,7 +110,8 @@ class GraphBuilder {
 
   // Ends the model with the loss; the head's weight is the embedding's when it is tied.
   Model head(uint32_t x, bool tied) {
-    const uint32_t g = tied ? 0 : add_group(model_, "head", {matrix("head.weight", model_.vocabulary, width_)});
+    const uint32_t g =
+        tied ? 0 : add_group(model_, "head", {matrix("head.weight", model_.vocabulary, width_)});
     SegmentBuilder b(model_, "head");
     b.bind(model_.groups[g], tied ? "table." : "head.");
     const auto in = b.input("x", width_), labels = b.input_tokens("labels");
@@ -133,10 +138,13 @@ class GraphBuilder {
       const OpAttributes out_in{.weight_out_in = true};
       const auto gate = b.op(OpKind::linear, "gate", {h}, {b.weight("gate")}, out_in);
       const auto up = b.op(OpKind::linear, "up", {h}, {b.weight("up")}, out_in);
-      b.output(b.op(OpKind::linear, "y", {b.op(OpKind::swiglu, "s", {gate, up})}, {b.weight("down")}, out_in));
+      b.output(
+          b.op(OpKind::linear, "y", {b.op(OpKind::swiglu, "s", {gate, up})}, {b.weight("down")}, out_in));
     } else if (kind == Kind::attention) {
-      const OpAttributes heads{.sequence = model_.sequence, .heads = 2, .kv_heads = 2, .head_size = width_ / 2};
-      const auto o = b.op(OpKind::attention, "o", {b.op(OpKind::linear, "qkv", {h}, {b.weight("qkv")})}, {}, heads);
+      const OpAttributes heads{
+          .sequence = model_.sequence, .heads = 2, .kv_heads = 2, .head_size = width_ / 2};
+      const auto o =
+          b.op(OpKind::attention, "o", {b.op(OpKind::linear, "qkv", {h}, {b.weight("qkv")})}, {}, heads);
       b.output(b.op(OpKind::add, "y", {x, b.op(OpKind::linear, "out", {o}, {b.weight("out")})}));
     } else {
       const auto first = b.op(OpKind::linear, "first", {h}, {b.weight("up")});
@@ -160,7 +168,8 @@ struct ModelSizes {
 // A random graph in which every activation reaches the loss. Groups are shared or frozen now and then.
 inline Model random_graph(Random& random, const ModelSizes& sizes) {
   using Kind = GraphBuilder::Kind;
-  GraphBuilder b(sizes.precision, sizes.micro_batch, sizes.sequence, sizes.width, static_cast<int64_t>(pick(random, 5, 90)));
+  GraphBuilder b(sizes.precision, sizes.micro_batch, sizes.sequence, sizes.width,
+                 static_cast<int64_t>(pick(random, 5, 90)));
   const bool tied = chance(random, 40);
   std::vector<uint32_t> open{b.embed(tied || chance(random, 70))};  // activations that nobody reads yet
   std::vector<std::pair<Kind, uint32_t>> groups;
@@ -177,7 +186,8 @@ inline Model random_graph(Random& random, const ModelSizes& sizes) {
     }
     const size_t at = random() % open.size();
     const uint32_t x = open[at];
-    if (chance(random, 70)) open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));  // else a later one reads it too
+    if (chance(random, 70))
+      open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));  // else a later one reads it too
     for (const uint32_t y : b.apply(kind, name, x, g)) open.push_back(y);
     if (l > 0 && chance(random, 30)) b.join_last_layers();
   }
@@ -190,11 +200,14 @@ inline Model random_graph(Random& random, const ModelSizes& sizes) {
 }
 
 inline Model random_family_model(Random& random, const ModelSizes& sizes) {
-  const auto number = [&](uint64_t least, uint64_t most) { return std::to_string(pick(random, least, most)); };
+  const auto number = [&](uint64_t least, uint64_t most) {
+    return std::to_string(pick(random, least, most));
+  };
   const std::string width = std::to_string(sizes.width), vocabulary = number(5, 90), layers = number(1, 4);
   const std::string common = "layers=" + layers + ",width=" + width + ",vocab=" + vocabulary + ",context=16";
   const std::string tied = chance(random, 50) ? ",tied=true" : ",tied=false";
-  const std::string name = chance(random, 50) ? "gpt2:heads=2," + common : "llama:heads=4,kv_heads=2,ffn=24," + common + tied;
+  const std::string name =
+      chance(random, 50) ? "gpt2:heads=2," + common : "llama:heads=4,kv_heads=2,ffn=24," + common + tied;
   return build_model(config_from_name(name), sizes.precision, sizes.micro_batch, sizes.sequence);
 }
 
@@ -223,7 +236,8 @@ inline void lower_case(Case& c, const Machine& machine) {
 }
 
 // Weights, gradients and state at random in `allowed` tiers.
-inline std::vector<TierId> random_homes(Random& random, const Program& p, const std::vector<TierId>& allowed) {
+inline std::vector<TierId> random_homes(Random& random, const Program& p,
+                                        const std::vector<TierId>& allowed) {
   std::vector<TierId> homes;
   for (size_t i = 0; i < p.buffers.size(); ++i) homes.push_back(allowed[random() % allowed.size()]);
   return homes;
@@ -258,28 +272,34 @@ inline Case random_case(uint64_t seed) {
   constexpr DType kPrecisions[] = {DType::bf16, DType::f16, DType::f32};
   const bool coarse = chance(random, 30);
   ModelSizes sizes{kPrecisions[random() % 3], static_cast<int64_t>(pick(random, 1, 3)),
-                   static_cast<int64_t>(pick(random, 1, 9)), static_cast<int64_t>((coarse ? 128 : 8) * pick(random, 1, 8))};
+                   static_cast<int64_t>(pick(random, 1, 9)),
+                   static_cast<int64_t>((coarse ? 128 : 8) * pick(random, 1, 8))};
   Case c;
   c.model = chance(random, 60) ? random_graph(random, sizes) : random_family_model(random, sizes);
   c.options = random_lower_options(random, c.model);
   Machine machine = machine_of(static_cast<Tiers>(random() % 4));
-  // Pieces in files begin at multiples of the file tier's alignment, so small shards need a file tier that allows them.
+  // Pieces in files begin at multiples of the file tier's alignment, so small shards need a file tier that
+  // allows them.
   if (!coarse && machine.tiers.back().file) machine.tiers.back().alignment = kDirectAlignment;
   c.options.shard_elements = (coarse ? kFileElements : kGroupPadding) * pick(random, 1, coarse ? 2 : 8);
   lower_case(c, machine);
   std::vector<TierId> allowed;
-  for (TierId t = lowest_memory_tier(c.program.machine); t <= lowest_tier(c.program.machine); ++t) allowed.push_back(t);
+  for (TierId t = lowest_memory_tier(c.program.machine); t <= lowest_tier(c.program.machine); ++t)
+    allowed.push_back(t);
   c.arrangement.homes = random_homes(random, c.program, allowed);
   for (size_t t = 0; t < c.program.machine.tiers.size(); ++t)
     c.arrangement.leads.push_back(static_cast<uint32_t>(pick(random, 0, 6)));
   return c;
 }
 
-inline void set_capacity(Case& c, TierId tier, uint64_t bytes) { c.program.machine.tiers[tier].capacity = bytes; }
+inline void set_capacity(Case& c, TierId tier, uint64_t bytes) {
+  c.program.machine.tiers[tier].capacity = bytes;
+}
 inline uint64_t capacity(const Case& c, TierId tier) { return c.program.machine.tiers[tier].capacity; }
 
-// The least capacity of a tier that assemble accepts with the other tiers as they are, by bisection over multiples of the
-// tier's alignment; it must accept what the tier has. Sets that capacity and assembles with it.
+// The least capacity of a tier that assemble accepts with the other tiers as they are, by bisection over
+// multiples of the tier's alignment; it must accept what the tier has. Sets that capacity and assembles with
+// it.
 inline uint64_t shrink(Case& c, TierId tier) {
   const uint64_t step = placement_alignment(c.program.machine, tier);
   EXPECT_FALSE(assemble(c.program, c.arrangement).has_value());

@@ -1,4 +1,5 @@
-// How segments run: what is saved, what is computed again, and that nothing in a workspace is overwritten while it is needed.
+// How segments run: what is saved, what is computed again, and that nothing in a workspace is overwritten
+// while it is needed.
 #include "engine/segment.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,8 @@ namespace {
 
 using Kind = GraphBuilder::Kind;
 
-// One layer of a kind, 4 rows of 16 columns in bf16: activations are 128 bytes, statistics 16 (64 with padding).
+// One layer of a kind, 4 rows of 16 columns in bf16: activations are 128 bytes, statistics 16 (64 with
+// padding).
 Model model_of(Kind kind) {
   GraphBuilder b(DType::bf16, 1, 4, 16, 20);
   const uint32_t g = b.group(kind, "g");
@@ -27,21 +29,23 @@ SegmentPlan plan_of(const Model& model, bool input_gradient, bool trainable) {
 std::vector<std::string> saved_names(const Model& model, const SegmentPlan& p) {
   std::vector<std::string> names;
   for (size_t t = 0; t < p.forward.tensors.size(); ++t)
-    if (p.forward.tensors[t].storage == Storage::saved) names.push_back(model.segments[p.segment].tensors[t].name);
+    if (p.forward.tensors[t].storage == Storage::saved)
+      names.push_back(model.segments[p.segment].tensors[t].name);
   return names;
 }
 
 // "F1" runs op 1 forward, "B1" backward.
 std::vector<std::string> steps(const PassPlan& pass) {
   std::vector<std::string> out;
-  for (const OpStep& s : pass.steps) out.push_back((s.pass == Pass::forward ? "F" : "B") + std::to_string(s.op));
+  for (const OpStep& s : pass.steps)
+    out.push_back((s.pass == Pass::forward ? "F" : "B") + std::to_string(s.op));
   return out;
 }
 
 using Words = std::vector<std::string>;
 
-// layer_norm, linear, gelu: backward reads the norm's statistics, the linear's and the gelu's input. The gelu's output is read
-// by nobody, so it is not computed again.
+// layer_norm, linear, gelu: backward reads the norm's statistics, the linear's and the gelu's input. The
+// gelu's output is read by nobody, so it is not computed again.
 TEST(Segment, Dense) {
   const Model m = model_of(Kind::dense);
   const SegmentPlan p = plan_of(m, true, true);
@@ -55,13 +59,16 @@ TEST(Segment, Dense) {
   EXPECT_EQ(steps(p.backward_keeping), (Words{"B2", "B1", "B0"}));
   EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "B2", "B1", "B0"}));
   EXPECT_EQ(p.forward.workspace_bytes, 0u);
-  EXPECT_EQ(p.forward_discarding.workspace_bytes, 128u + 128u);  // h with its statistics in F0, h with `up` in F1
-  EXPECT_EQ(p.backward_keeping.workspace_bytes, 128u + 128u);    // the gradients of h and `up` meet in B1
-  EXPECT_DOUBLE_EQ(p.backward_recomputing.flops, p.backward_keeping.flops + op_rule(OpKind::layer_norm).flops(p.shapes[0], Pass::forward) +
-                                                     op_rule(OpKind::linear).flops(p.shapes[1], Pass::forward));
+  EXPECT_EQ(p.forward_discarding.workspace_bytes,
+            128u + 128u);  // h with its statistics in F0, h with `up` in F1
+  EXPECT_EQ(p.backward_keeping.workspace_bytes, 128u + 128u);  // the gradients of h and `up` meet in B1
+  EXPECT_DOUBLE_EQ(p.backward_recomputing.flops,
+                   p.backward_keeping.flops + op_rule(OpKind::layer_norm).flops(p.shapes[0], Pass::forward) +
+                       op_rule(OpKind::linear).flops(p.shapes[1], Pass::forward));
 }
 
-// rms_norm, qkv, attention, out, add: neither `out` nor `add` runs again; the residual's gradient is added to.
+// rms_norm, qkv, attention, out, add: neither `out` nor `add` runs again; the residual's gradient is added
+// to.
 TEST(Segment, Attention) {
   const Model m = model_of(Kind::attention);
   const SegmentPlan p = plan_of(m, true, true);
@@ -73,7 +80,8 @@ TEST(Segment, Attention) {
   EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, (std::vector<bool>{true, true}));
 }
 
-// An output that the segment uses itself: its gradient is added to, and backward finds its value where the output lies.
+// An output that the segment uses itself: its gradient is added to, and backward finds its value where the
+// output lies.
 TEST(Segment, Fork) {
   const Model m = model_of(Kind::fork);
   const SegmentPlan p = plan_of(m, true, true);
@@ -111,7 +119,8 @@ struct Life {
 // Lives of what a pass has in its workspace, from the op table alone.
 class Lives {
  public:
-  Lives(const Segment& segment, const SegmentPlan& plan, const PassPlan& pass, const WorkspaceBytes& workspace_bytes)
+  Lives(const Segment& segment, const SegmentPlan& plan, const PassPlan& pass,
+        const WorkspaceBytes& workspace_bytes)
       : segment_(segment), pass_(pass) {
     for (uint32_t s = 0; s < pass.steps.size(); ++s) {
       const OpStep& step = pass.steps[s];
@@ -136,7 +145,8 @@ class Lives {
       EXPECT_LE(lives_[a].end, pass_.workspace_bytes);
       for (size_t b = 0; b < a; ++b) {
         const bool meet = lives_[a].first <= lives_[b].last && lives_[b].first <= lives_[a].last;
-        EXPECT_TRUE(!meet || lives_[a].end <= lives_[b].begin || lives_[b].end <= lives_[a].begin) << segment_.name;
+        EXPECT_TRUE(!meet || lives_[a].end <= lives_[b].begin || lives_[b].end <= lives_[a].begin)
+            << segment_.name;
       }
     }
   }
@@ -147,7 +157,8 @@ class Lives {
     if (place.storage != Storage::workspace) return;
     const SegmentTensor& tensor = segment_.tensors[t];
     const uint64_t bytes = static_cast<uint64_t>(element_count(tensor.shape)) * dtype_bytes(tensor.dtype);
-    const auto [it, fresh] = tensors_.try_emplace(&place, Life{step, step, place.offset, place.offset + bytes});
+    const auto [it, fresh] =
+        tensors_.try_emplace(&place, Life{step, step, place.offset, place.offset + bytes});
     it->second.last = step;
     EXPECT_EQ(place.offset % kTensorAlignment, 0u);
   }
@@ -161,7 +172,8 @@ TEST(Segment, WorkspaceLivesDoNotOverlap) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const Case c = random_case(seed);
     for (const SegmentPlan& p : c.lowering.plans)
-      for (const PassPlan* pass : {&p.forward, &p.forward_discarding, &p.backward_keeping, &p.backward_recomputing})
+      for (const PassPlan* pass :
+           {&p.forward, &p.forward_discarding, &p.backward_keeping, &p.backward_recomputing})
         Lives(c.model.segments[p.segment], p, *pass, c.options.workspace_bytes).expect_apart();
   }
 }

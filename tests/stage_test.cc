@@ -1,4 +1,5 @@
-// Staging by hand: a machine of two tiers with alignment 1, buffers of ten bytes, and every transfer spelled out.
+// Staging by hand: a machine of two tiers with alignment 1, buffers of ten bytes, and every transfer spelled
+// out.
 #include "engine/plan/stage.h"
 
 #include <gtest/gtest.h>
@@ -24,8 +25,12 @@ class Sketch {
     for (int k = 0; k < kTaskKinds; ++k) m.units.push_back({static_cast<TaskKind>(k), kRun, 0});
   }
   BufferId permanent(const std::string& name, uint64_t bytes = 10) { return buffer(name, {0, bytes}, true); }
-  BufferId transient(const std::string& name, uint64_t bytes = 10) { return buffer(name, {0, bytes}, false); }
-  BufferId pieces(const std::string& name, std::vector<uint64_t> cuts) { return buffer(name, std::move(cuts), true); }
+  BufferId transient(const std::string& name, uint64_t bytes = 10) {
+    return buffer(name, {0, bytes}, false);
+  }
+  BufferId pieces(const std::string& name, std::vector<uint64_t> cuts) {
+    return buffer(name, std::move(cuts), true);
+  }
 
   struct Use {
     BufferId buffer;
@@ -35,7 +40,8 @@ class Sketch {
   void task(const std::vector<Use>& uses) { tasks_.push_back(uses); }
   void read(BufferId b) { task({{b, Access::read}}); }
 
-  // The list as text: "+a" fetches buffer a, "-a" stores it, "0" runs task 0; pieces as a.0; a fetch's address as @.
+  // The list as text: "+a" fetches buffer a, "-a" stores it, "0" runs task 0; pieces as a.0; a fetch's
+  // address as @.
   std::string staged(uint64_t capacity, uint32_t lead, bool keep = true, bool addresses = false) {
     EXPECT_FALSE(assembled(capacity, lead, keep)) << "does not fit";
     std::string text;
@@ -102,8 +108,9 @@ TEST(Stage, LeadIsHalvedWhereMemoryIsShort) {
   EXPECT_EQ(s.staged(10, 2), "+a 0 +b 1 +c 2");
 }
 
-// Uses a b a c b a: gaps a 0-2, b 1-4, a 2-5. With room for two the shortest two are kept; then a 2-5 has no room at 3. The
-// first fetch of b finds its addresses free from the beginning; c and the second a have to wait for theirs.
+// Uses a b a c b a: gaps a 0-2, b 1-4, a 2-5. With room for two the shortest two are kept; then a 2-5 has no
+// room at 3. The first fetch of b finds its addresses free from the beginning; c and the second a have to
+// wait for theirs.
 TEST(Stage, ShortestGapsAreKept) {
   Sketch s;
   const BufferId a = s.permanent("a"), b = s.permanent("b"), c = s.permanent("c");
@@ -140,7 +147,8 @@ TEST(Stage, AddFetchesAndStores) {
   EXPECT_EQ(s.staged(10, 0), "+a 0 -a");
 }
 
-// A transient buffer goes down only when it must leave, and what nobody reads any more does not go down at all.
+// A transient buffer goes down only when it must leave, and what nobody reads any more does not go down at
+// all.
 TEST(Stage, TransientBuffersSinkWhenTheyMust) {
   Sketch s;
   const BufferId x = s.transient("x"), a = s.permanent("a", 20);
@@ -152,8 +160,8 @@ TEST(Stage, TransientBuffersSinkWhenTheyMust) {
   EXPECT_EQ(s.program().arena_bytes, (std::vector<uint64_t>{20, 30}));
 }
 
-// c (20 bytes, tasks 1 to 3) and a share addresses, so c waits for a; b's ten bytes are free from the beginning, but its
-// fetch does not pass c's, which is needed earlier.
+// c (20 bytes, tasks 1 to 3) and a share addresses, so c waits for a; b's ten bytes are free from the
+// beginning, but its fetch does not pass c's, which is needed earlier.
 TEST(Stage, FetchesGrowBackwardsInOrder) {
   Sketch s;
   const BufferId a = s.permanent("a"), b = s.permanent("b"), c = s.permanent("c", 20);

@@ -13,7 +13,8 @@ namespace {
 enum : LaneId { kA, kB, kC, kD, kLaneCount };  // kD starts an instruction when the one before has started
 constexpr const char* kLaneNames = "ABCD";
 
-// One buffer of bytes [0, 100), one ring buffer; every instruction is a task with operands at given addresses.
+// One buffer of bytes [0, 100), one ring buffer; every instruction is a task with operands at given
+// addresses.
 class Sketch {
  public:
   explicit Sketch(size_t bodies = 1) {
@@ -156,7 +157,8 @@ TEST(Sync, OrderOfALaneIsFreeUnlessItOverlaps) {
   EXPECT_EQ(s.waits(), "D2 after D1; D3 after D2");
 }
 
-// On an overlapping lane, that an instruction started says that its waits held, not that its neighbours are done.
+// On an overlapping lane, that an instruction started says that its waits held, not that its neighbours are
+// done.
 TEST(Sync, OverlappingLanesPassOnWhatTheyWaitedFor) {
   Sketch s;
   s.add(kA, {{0, 10, kWrite}});
@@ -173,7 +175,8 @@ TEST(Sync, TwoOperandsOfOneInstructionDoNotWaitForEachOther) {
   EXPECT_EQ(s.waits(), "A1 after D1");
 }
 
-// The body follows itself: A1 overwrites what B1 read last time, B1 reads what is new. Lane order covers A against A.
+// The body follows itself: A1 overwrites what B1 read last time, B1 reads what is new. Lane order covers A
+// against A.
 TEST(Sync, AcrossTheBoundary) {
   Sketch s;
   s.body().predecessors = {0};
@@ -183,7 +186,8 @@ TEST(Sync, AcrossTheBoundary) {
   EXPECT_EQ(s.waits(0, 0), "A1 after B1");
 }
 
-// What a body wrote itself hides the body before; only exposed accesses look back, and predecessors are listed apart.
+// What a body wrote itself hides the body before; only exposed accesses look back, and predecessors are
+// listed apart.
 TEST(Sync, EveryPredecessorByItself) {
   Sketch s(3);
   s.body(2).predecessors = {0, 1};
@@ -208,7 +212,8 @@ TEST(Sync, WaitsOnTheBodyBeforeAreImpliedThroughThisOne) {
   EXPECT_EQ(s.waits(1, 0), "C1 after A1");
 }
 
-// Completions are counted in order across bodies: D1 of this body done means that D1 of the body before is done, too.
+// Completions are counted in order across bodies: D1 of this body done means that D1 of the body before is
+// done, too.
 TEST(Sync, ACompletionTellsOfTheBodyBefore) {
   Sketch s(2);
   s.body(1).predecessors = {0};
