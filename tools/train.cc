@@ -21,7 +21,7 @@ void print_notes(const std::vector<std::string>& notes, std::FILE* out) {
 }
 
 // The checkpoint to go on from; nullopt: a fresh start. A directory that holds a run is never written over.
-std::optional<CheckpointReader> open_resume(const Options& options) {
+std::optional<CheckpointReader> open_resume(const Options& options, std::FILE* out) {
   const fs::path run(options.run.out);
   const bool has_run = fs::exists(run / "metrics.jsonl") || fs::exists(run / "checkpoints");
   if (options.run.resume.empty()) {
@@ -29,8 +29,10 @@ std::optional<CheckpointReader> open_resume(const Options& options) {
     throw Error(ExitCode::usage, "--out " + printable(options.run.out) + " holds a run already.",
                 "Add --resume auto to go on with it, or name another --out.");
   }
-  const std::optional<std::string> path =
-      options.run.resume == "auto" ? newest_checkpoint(options.run.out) : find_checkpoint(options.run.resume);
+  std::vector<std::string> damaged;
+  const std::optional<std::string> path = options.run.resume == "auto" ? newest_checkpoint(options.run.out, &damaged)
+                                                                       : find_checkpoint(options.run.resume);
+  print_notes(damaged, out);
   if (path) return CheckpointReader::open(*path);
   if (options.run.resume == "auto") return std::nullopt;
   throw Error(ExitCode::usage, "--resume " + printable(options.run.resume) + " is neither a checkpoint nor a run with one.",
@@ -83,7 +85,7 @@ TrainingData open_data(const Options& options, const ModelConfig& config, int64_
 }  // namespace
 
 ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* out) {
-  std::optional<CheckpointReader> resumed = open_resume(options);
+  std::optional<CheckpointReader> resumed = open_resume(options, out);
   if (resumed) {
     print_notes(apply_manifest(options, resumed->state().options), out);
     check_options(options, Verb::train, false);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
+#include <vector>
 
 namespace sluice {
 
@@ -19,14 +21,22 @@ void fill_flat(const Group& group, const ParameterSource& source, uint64_t first
   }
 }
 
-// Calls work(first element within the shard, count) for the chunks of a shard, in parallel.
+// Calls work(first element within the shard, count) for the chunks of a shard, in parallel. Rethrows the error of the first
+// chunk that has one.
 template <typename Work>
 void for_each_chunk(const ShardView& v, Workers& workers, const Work& work) {
   const auto chunks = static_cast<int64_t>((v.elements + kChunk - 1) / kChunk);
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(chunks));
   workers.parallel_for(chunks, [&](int64_t chunk, int) {
     const uint64_t at = static_cast<uint64_t>(chunk) * kChunk;
-    work(at, std::min(kChunk, v.elements - at));
+    try {
+      work(at, std::min(kChunk, v.elements - at));
+    } catch (...) {
+      errors[static_cast<size_t>(chunk)] = std::current_exception();
+    }
   });
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
 }
 
 void write_weights(const Model& model, const ShardView& v, uint64_t at, const float* values, uint64_t count) {
