@@ -293,7 +293,7 @@ TEST_F(Cli, ASignalEndsTheRunWithADurableCheckpoint) {
 // one, since terminals and timeout(1) send theirs to the process and to its group.
 TEST_F(Cli, ASecondSignalEndsAtOnce) {
   const auto arguments = [&](int64_t steps, const Words& more) {
-    return Words{"train", "--model", "gpt2:layers=2,width=128,heads=2,vocab=256,context=64", "--data", text, "--batch", "64",
+    return Words{"train", "--model", "gpt2:layers=2,width=128,heads=2,vocab=256,context=64", "--data", text, "--batch", "32",
                  "--micro-batch", "16", "--precision", "fp32", "--threads", "2", "--out", directory / "run", "--steps",
                  std::to_string(steps)} + more;
   };

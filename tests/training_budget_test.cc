@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "engine/pack.h"
 #include "tests/cli_support.h"
 #include "tests/training_support.h"
 
@@ -131,6 +132,32 @@ TEST(TrainingBudgets, MoreThanEnoughIsEnough) {
   }
 }
 
+// Device and host at their least hold the largest task's operands and one transfer, and little else.
+TEST(TrainingBudgets, TheLeastIsCloseToTheLargestTask) {
+  for (const Setting& s : kSettings) {
+    SCOPED_TRACE(s.model);
+    const DriveDirectory directory;
+    TestRun run = run_of(s, directory);
+    run.arenas = capacities(Tiers::all, infeasible(run, capacities(Tiers::all, {0, 0, 0})).least_together);
+    const auto result = plan_of(run);
+    ASSERT_TRUE(std::holds_alternative<Plan>(result));
+    const Program& p = std::get<Plan>(result).program;
+    for (TierId t = 0; t < 2; ++t) {
+      const uint64_t alignment = placement_alignment(p.machine, t);
+      uint64_t task_bytes = 0, fetch_bytes = 0;
+      for (const Body& body : p.bodies)
+        for (const Instruction& in : body.instructions) {
+          uint64_t here = 0;
+          for (size_t k = 0; k < in.operands.size(); ++k)
+            if (in.places[k].tier == t) here += round_up(operand_bytes(p.buffers[in.operands[k].buffer], in.operands[k]), alignment);
+          auto& largest = in.task == kNoTask ? fetch_bytes : task_bytes;
+          largest = std::max(largest, here);
+        }
+      EXPECT_LE(static_cast<double>(p.arena_bytes[t]), 1.15 * static_cast<double>(task_bytes) + static_cast<double>(fetch_bytes)) << "tier " << int{t};
+    }
+  }
+}
+
 // The arenas are as large as the highest address that any instruction or permanent buffer uses, no more and no less, and
 // the metrics report the bodies' own peaks.
 TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
@@ -149,8 +176,8 @@ TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
       for (const Instruction& in : body.instructions)
         for (size_t k = 0; k < in.operands.size(); ++k) {
           const Buffer& b = p.buffers[in.operands[k].buffer];
-          if (b.ring != kNoRing) continue;  // at home, counted above, or a staged copy below something else
           const Place& place = in.places[k];
+          if (b.ring != kNoRing && place.tier == b.home) continue;  // counted above, all slots
           highest[place.tier] = std::max(highest[place.tier], place.offset + operand_bytes(b, in.operands[k]));
         }
     for (size_t t = 0; t < highest.size(); ++t) {
