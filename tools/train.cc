@@ -1,5 +1,6 @@
 #include <filesystem>
 
+#include "engine/run/checkpoint_directory.h"
 #include "engine/run/setup.h"
 #include "engine/run/trainer.h"
 #include "models/family.h"
@@ -85,6 +86,8 @@ TrainingData open_data(const Options& options, const ModelConfig& config, int64_
 }  // namespace
 
 ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* out) {
+  std::optional<DirectoryLock> lock;  // from before the newest checkpoint is looked for
+  if (std::error_code ignored; fs::is_directory(options.run.out, ignored)) lock.emplace(options.run.out, "training");
   std::optional<CheckpointReader> resumed = open_resume(options, out);
   if (resumed) {
     print_notes(apply_manifest(options, resumed->state().options), out);
@@ -122,6 +125,7 @@ ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* ou
   }
 
   make_directory(options.run.out);
+  if (!lock) lock.emplace(options.run.out, "training");
   const SessionOptions session_options{budgets.threads,
                                        {{options.optimizer.beta1, options.optimizer.beta2, options.optimizer.epsilon,
                                          options.optimizer.weight_decay},

@@ -101,7 +101,7 @@ void sync_checkpoint_directory(const std::string& directory) {
   if (fd.get() < 0 || fsync(fd.get()) != 0) throw checkpoint_error("sync directory", directory, errno);
 }
 
-CheckpointLock::CheckpointLock(const std::string& directory)
+DirectoryLock::DirectoryLock(const std::string& directory, const char* doing)
     : fd_(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (fd_.get() < 0) throw checkpoint_error("open", directory, errno);
   int result;
@@ -111,12 +111,12 @@ CheckpointLock::CheckpointLock(const std::string& directory)
   // A file system without locks (ENOLCK, EOPNOTSUPP, ENOSYS): as before there were any.
   if (result != 0 && errno == EWOULDBLOCK)
     throw Error(ExitCode::environment,
-                fmt::format("another process is writing a checkpoint in {}.", printable(directory)),
+                fmt::format("another process is {} in {}.", doing, printable(directory)),
                 "Let one run at a time use an --out directory.");
 }
 
 // Explicitly: a process that was forked meanwhile would keep the lock with its copy of the descriptor.
-void CheckpointLock::release() {
+void DirectoryLock::release() {
   if (fd_.get() < 0) return;
   flock(fd_.get(), LOCK_UN);
   fd_ = FileDescriptor();

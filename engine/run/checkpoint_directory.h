@@ -35,13 +35,15 @@ Error checkpoint_error(const std::string& action, const std::string& path, int e
 
 void sync_checkpoint_directory(const std::string& directory);
 
-// Held while a checkpoint is written, so that two processes with one OUT never remove each other's files.
-class CheckpointLock {
+// Held on OUT while a run trains, and on OUT/checkpoints while a checkpoint is written, so that two processes
+// with one OUT never remove each other's files.
+class DirectoryLock {
  public:
-  explicit CheckpointLock(const std::string& directory);  // throws Error(environment) when it is held
-  ~CheckpointLock() { release(); }
-  CheckpointLock(const CheckpointLock&) = delete;
-  CheckpointLock& operator=(const CheckpointLock&) = delete;
+  // `doing` is for the message of who comes second: "training". Throws Error(environment) when it is held.
+  DirectoryLock(const std::string& directory, const char* doing);
+  ~DirectoryLock() { release(); }
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
   void release();
 
  private:

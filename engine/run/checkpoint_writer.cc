@@ -143,7 +143,7 @@ void write_header(int fd, const std::string& header, const std::string& path) {
 // Cleans up by itself, so that a constructor that throws half-way leaves nothing behind.
 struct CheckpointWriter::Files {
   std::string directory, temporary, path;
-  std::unique_ptr<CheckpointLock> lock;
+  std::unique_ptr<DirectoryLock> lock;
   bool made = false;      // the temporary is there
   bool finished = false;  // commit was tried
   std::array<FileDescriptor, kPlanes> fds;
@@ -220,7 +220,7 @@ CheckpointWriter::CheckpointWriter(const std::string& out_directory, const Model
   f.path = (fs::path(f.directory) / name).string();
   f.temporary = (fs::path(f.directory) / fmt::format(".{}.tmp", name)).string();
   make_directories(out_directory, f.directory);
-  f.lock = std::make_unique<CheckpointLock>(f.directory);
+  f.lock = std::make_unique<DirectoryLock>(f.directory, "writing a checkpoint");
   remove_leftovers(f.directory);
   if (mkdir(f.temporary.c_str(), 0755) != 0) throw checkpoint_error("create", f.temporary, errno);
   f.made = true;
