@@ -63,11 +63,7 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     b.checksum_bytes = checksum_table_bytes(*b.arenas.nvme);
   }
   const uint64_t beside = b.runtime_reserve + b.checksum_bytes;
-  if (b.limits.host <= beside)
-    throw Error(ExitCode::infeasible,
-                "--host-mem is " + in_mib(b.limits.host) + ", but " + in_mib(beside) + " are needed beside the arenas.",
-                "Give --host-mem at least " + in_mib(beside + 64 * kMiB) + ".");
-  b.arenas.host = b.limits.host - beside;
+  b.arenas.host = b.limits.host - std::min(b.limits.host, beside);  // with nothing left the plan names what would do
   return b;
 }
 

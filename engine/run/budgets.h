@@ -30,8 +30,9 @@ uint64_t runtime_reserve_bytes(int threads);
 // One checksum a request-sized piece of the nvme arena.
 uint64_t checksum_table_bytes(uint64_t nvme_arena);
 
-// Throws Error(environment) for a budget above what is free or a directory that cannot serve, Error(infeasible) for one that
-// does not even hold the reserve. `check_free`: false for `plan`, which may ask about another machine.
+// A host limit that does not even hold what lies beside the arena leaves an arena of 0 bytes, and the plan says what would
+// do. Throws Error(environment) for a budget above what is free or a directory that cannot serve. `check_free`: false for
+// `plan`, which may ask about another machine.
 Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free);
 
 }  // namespace sluice
