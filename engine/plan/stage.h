@@ -1,17 +1,20 @@
-// Stage and lay out one tier of one body: every use of a range whose home is below becomes an allocation in this tier,
-// with transfers on the links to the tier below, which are then uses of that tier. Tiers are staged from the top down.
+// Stage and lay out one tier of one body: every use of a range whose home is below becomes an allocation in
+// this tier, with transfers on the links to the tier below, which are then uses of that tier. Tiers are
+// staged from the top down.
 //
-// 1. Uses of each buffer in list order, with what happens to it in the tiers below (writes there make copies stale).
-// 2. Every use gets an interval; a fetched one is lengthened by tasks that weigh `lead` together, while memory lasts, so
-//    that its fetch overlaps something.
-// 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory lasts
-//    (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
-// 4. Offsets: largest first, tightest hole. If not all fit, 2 and 3 start over with a little less room, up to a third; at
-//    last nothing is kept and nothing leads, laid out without looking at the capacity, so that whether a tier can hold a
-//    body is monotone in it.
-// 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li 1995), and
-//    never pass a fetch that is needed earlier.
-// 6. Emit: fetches in front of their position, stores behind the last write before anybody below or later reads.
+// 1. Uses of each buffer in list order, with what happens to it in the tiers below (writes there make copies
+//    stale).
+// 2. Every use gets an interval; a fetched one is lengthened by tasks that weigh `lead` together, while
+//    memory lasts, so that its fetch overlaps something.
+// 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory
+//    lasts (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
+// 4. Offsets: largest first, tightest hole. If not all fit, 2 and 3 start over with a little less room, up to
+//    a third; at last nothing is kept and nothing leads, laid out without looking at the capacity, so that
+//    whether a tier can hold a body is monotone in it.
+// 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li
+//    1995), and never pass a fetch that is needed earlier.
+// 6. Emit: fetches in front of their position, stores behind the last write before anybody below or later
+//    reads.
 #pragma once
 
 #include <optional>
@@ -23,24 +26,25 @@ namespace sluice {
 
 struct StageOptions {
   TierId tier = 0;
-  uint64_t base = 0;      // permanent homes end here
-  uint64_t capacity = 0;  // arena bytes
-  uint32_t lead = 0;      // in weights of tasks
+  uint64_t base = 0;                            // permanent homes end here; at most capacity
+  uint64_t capacity = 0;                        // arena bytes
+  uint32_t lead = 0;                            // in weights of tasks
   std::span<const uint32_t> task_weights = {};  // by task; empty: each weighs 1
-  bool keep = true;       // false: no copy outlives its use; with lead 0 the least that the tier can do with
+  bool keep = true;  // false: no copy outlives its use; with lead 0 the least that the tier can do with
 };
 
-struct Shortage {          // why a tier cannot hold a body
+struct Shortage {  // why a tier cannot hold a body
   TierId tier = 0;
-  uint32_t task = kNoTask; // the task (of the body) that needs most, if known
+  uint32_t task = kNoTask;    // the task (of the body) that needs most, if known
   uint64_t bytes_needed = 0;  // with permanent homes
 };
 
 // Alignment of whole allocations in a tier: its own, and that of the links that touch it.
 uint64_t placement_alignment(const Machine& machine, TierId tier);
 
-// Body::instructions hold tasks and transfers whose places name tiers; those in `tier` get their offsets here, and transfers
-// to and from the tier below are inserted. Sets peak_bytes[tier]. Nothing is changed when a shortage is returned.
+// Body::instructions hold tasks and transfers whose places name tiers; those in `tier` get their offsets
+// here, and transfers to and from the tier below are inserted. Sets peak_bytes[tier]. Nothing is changed when
+// a shortage is returned.
 std::optional<Shortage> stage(const Program& program, Body& body, const StageOptions& options);
 
 }  // namespace sluice

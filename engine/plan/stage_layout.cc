@@ -1,0 +1,85 @@
+#include <algorithm>
+#include <tuple>
+
+#include "engine/pack.h"
+#include "engine/plan/address_map.h"
+#include "engine/plan/staging.h"
+
+namespace sluice::staging {
+
+namespace {
+
+// What transient buffers need of the lowest tier in the least arrangement must not depend on where permanent
+// homes are (least.h), and how many transfers stand between two tasks does: there, time is counted in tasks.
+std::vector<uint32_t> timeline(const TierUses& tier) {
+  std::vector<uint32_t> time(tier.positions());
+  const bool by_tasks = tier.least() && tier.program.machine.tiers[tier.options.tier].file;
+  uint32_t tasks = 0;
+  for (uint32_t at = 0; at < time.size(); ++at) {
+    time[at] = by_tasks ? tasks : at;
+    if (tier.body.instructions[at].task != kNoTask) ++tasks;
+  }
+  return time;
+}
+
+// The peak, if every allocation found its place below the capacity.
+std::optional<uint64_t> pack_all(Allocations& allocations, uint64_t capacity) {
+  const std::vector<uint32_t> time = timeline(allocations.tier());
+  const std::vector<uint32_t> roots = allocations.roots();
+  std::vector<PackItem> items;
+  for (const uint32_t u : roots) {
+    const Interval& i = allocations.at_root(u);
+    items.push_back({time[i.start], time[i.end], allocations.bytes(i)});
+  }
+  const uint64_t peak = pack(items, allocations.tier().options.base, capacity);
+  for (size_t k = 0; k < items.size(); ++k) {
+    if (!items[k].placed) return std::nullopt;
+    allocations.at_root(roots[k]).offset = items[k].offset;
+  }
+  return peak;
+}
+
+}  // namespace
+
+uint64_t lay_out(Allocations& allocations) {
+  const StageOptions& options = allocations.tier().options;
+  const uint64_t room = options.capacity - options.base;
+  if (!allocations.tier().least())
+    for (const uint64_t percent_free : {0, 1, 2, 4, 8, 16, 32}) {
+      if (percent_free > 0) allocations.choose_again(room - room / 100 * percent_free);
+      if (const auto peak = pack_all(allocations, options.capacity)) return *peak;
+    }
+  allocations.choose_nothing();
+  return *pack_all(allocations, UINT64_MAX);
+}
+
+void grow_fetches(Allocations& allocations) {
+  const TierUses& tier = allocations.tier();
+  std::vector<uint32_t> roots = allocations.roots();
+  const auto sort_by = [&](std::vector<uint32_t>& list, uint32_t Interval::*key) {
+    std::sort(list.begin(), list.end(), [&](uint32_t a, uint32_t b) {
+      return std::tie(allocations.at_root(a).*key, a) < std::tie(allocations.at_root(b).*key, b);
+    });
+  };
+  sort_by(roots, &Interval::start);
+  AddressMap ends;  // address -> first position at which nothing placed so far uses it
+  std::vector<uint32_t> fetched;
+  for (const uint32_t u : roots) {
+    Interval& i = allocations.at_root(u);
+    const uint64_t end = i.offset + allocations.bytes(i);
+    i.floor = std::max(i.floor, ends.max(i.offset, end));
+    ends.assign(i.offset, end, i.end + 1);
+    // In the least arrangement, transient buffers leave the tier below when their task comes (see
+    // timeline()).
+    if (i.fetched && (!tier.least() || tier.buffer_of(i.storage).permanent)) fetched.push_back(u);
+  }
+  sort_by(fetched, &Interval::first_use_at);
+  uint32_t latest = 0;
+  for (const uint32_t u : fetched) {
+    Interval& i = allocations.at_root(u);
+    i.start = std::min(i.start, std::max(i.floor, latest));
+    latest = std::max(latest, i.start);
+  }
+}
+
+}  // namespace sluice::staging

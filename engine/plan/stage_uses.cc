@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <tuple>
+
+#include "engine/error.h"
+#include "engine/plan/staging.h"
+
+namespace sluice::staging {
+
+namespace {
+
+void add_use(TierUses& tier, uint32_t storage, uint32_t at, uint32_t operand, const Operand& o) {
+  Storage& s = tier.storages[storage];
+  const Buffer& b = tier.buffer_of(storage);
+  CHECK(s.resident || b.home > tier.options.tier, b.name + ": home above a tier that uses it");
+  s.uses.push_back(static_cast<uint32_t>(tier.uses.size()));
+  tier.uses.push_back({at, operand, o, storage});
+}
+
+void collect_storages(TierUses& tier) {
+  const Program& program = tier.program;
+  const TierId here = tier.options.tier;
+  std::vector<uint32_t> known(2 * program.buffers.size(), kNever);  // by buffer and back
+  const auto add_storage = [&](BufferId buffer, bool resident) {
+    tier.storages.push_back({buffer, resident, {}, {}});
+    return static_cast<uint32_t>(tier.storages.size() - 1);
+  };
+  for (uint32_t at = 0; at < tier.positions(); ++at) {
+    const Instruction& in = tier.body.instructions[at];
+    for (uint32_t k = 0; k < in.operands.size(); ++k) {
+      const Operand& o = in.operands[k];
+      const Buffer& b = program.buffers[o.buffer];
+      const TierId operand_tier = in.places[k].tier;
+      if (operand_tier < here || (b.permanent && b.home == here)) continue;
+      if (b.kind == BufferClass::workspace) {  // every task has its own
+        if (operand_tier == here) add_use(tier, add_storage(o.buffer, true), at, k, o);
+        continue;
+      }
+      uint32_t& s = known[2 * o.buffer + o.back];
+      if (s == kNever) s = add_storage(o.buffer, !b.permanent && b.home == here);
+      if (operand_tier == here)
+        add_use(tier, s, at, k, o);
+      else
+        tier.storages[s].lower.push_back({at, o});
+    }
+  }
+}
+
+// What is known of each piece of one storage, use after use.
+class PieceHistory {
+ public:
+  PieceHistory(TierUses& tier, uint32_t pieces)
+      : tier_(tier),
+        last_use_(pieces, kNever),
+        last_write_(pieces, kNever),
+        last_lower_write_(pieces, kNever) {}
+
+  void visit_lower(const LowerEvent& e) {
+    if (e.o.access == Access::read) return;
+    for (uint32_t p = e.o.first; p < e.o.last; ++p) last_write_[p] = last_lower_write_[p] = e.at;
+  }
+
+  // Sets the use's floor, and adds the gaps that end at it.
+  void visit(uint32_t u) {
+    Use& use = tier_.uses[u];
+    use.fetches = use.o.access != Access::write;
+    uint32_t newest_gap = kNever;
+    for (uint32_t p = use.o.first; p < use.o.last; ++p) {
+      if (use.fetches) {
+        if (last_write_[p] != kNever) use.floor = std::max(use.floor, last_write_[p] + 1);
+        const uint32_t before = last_use_[p];
+        const bool valid = before != kNever &&
+                           (last_lower_write_[p] == kNever || last_lower_write_[p] < tier_.uses[before].at);
+        if (valid && before != newest_gap) tier_.gaps.push_back({before, u, use.at - tier_.uses[before].at});
+        if (valid) newest_gap = before;
+      }
+      last_use_[p] = u;
+      if (use.o.access != Access::read) last_write_[p] = use.at;
+    }
+  }
+
+ private:
+  TierUses& tier_;
+  std::vector<uint32_t> last_use_;          // by piece
+  std::vector<uint32_t> last_write_;        // position of the newest write, here or below
+  std::vector<uint32_t> last_lower_write_;  // the same, below
+};
+
+void find_floors_and_gaps(TierUses& tier) {
+  for (const Storage& s : tier.storages) {
+    if (s.resident || s.uses.empty()) continue;
+    PieceHistory history(tier, tier.program.buffers[s.buffer].pieces());
+    size_t lower = 0;
+    for (const uint32_t u : s.uses) {
+      while (lower < s.lower.size() && s.lower[lower].at < tier.uses[u].at)
+        history.visit_lower(s.lower[lower++]);
+      history.visit(u);
+    }
+  }
+  std::sort(tier.gaps.begin(), tier.gaps.end(), [&](const Gap& a, const Gap& b) {
+    return std::tie(a.length, tier.uses[a.to].at, a.from, a.to) <
+           std::tie(b.length, tier.uses[b.to].at, b.from, b.to);
+  });
+}
+
+}  // namespace
+
+TierUses collect_uses(const Program& program, const Body& body, const StageOptions& options) {
+  TierUses tier{program, body, options, placement_alignment(program.machine, options.tier), {}, {}, {}};
+  collect_storages(tier);
+  find_floors_and_gaps(tier);
+  return tier;
+}
+
+}  // namespace sluice::staging

@@ -1,0 +1,128 @@
+// Inside of stage (stage.h, whose steps these are): one tier of one body as plain data, passed from step to
+// step.
+//
+// 1. collect_uses (stage_uses.cc): operands in this tier, what happens to their storage below, and the gaps
+//    between uses over which a copy would stay valid.
+// 2. and 3. Allocations (stage_allocations.cc): which uses share an allocation, and from when to when; bytes
+//    at every position.
+// 4. and 5. lay_out, grow_fetches (stage_layout.cc): addresses, then earlier starts where addresses allow
+//    them.
+// 6. emit (stage_emit.cc): the list with transfers.
+// Positions are indices into Body::instructions as they were before this tier was staged; uses, allocations
+// and storages are named by index. For the files of stage only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/plan/range_load.h"
+#include "engine/plan/stage.h"
+#include "engine/program.h"
+
+namespace sluice::staging {
+
+constexpr uint32_t kNever = UINT32_MAX;
+
+struct Use {         // one operand in this tier whose storage is not a permanent home here
+  uint32_t at;       // position
+  uint32_t operand;  // of the instruction there
+  Operand o;
+  uint32_t storage = 0;
+  uint32_t floor = 0;    // its fetches cannot stand before this position
+  bool fetches = false;  // some piece must be fetched if the allocation begins here
+};
+
+struct LowerEvent {  // the same storage touched in a tier below
+  uint32_t at;
+  Operand o;
+};
+
+struct Storage {  // a buffer, one slot of a ring buffer, or one task's workspace
+  BufferId buffer = 0;
+  bool resident = false;  // transient with its home here
+  std::vector<uint32_t> uses;
+  std::vector<LowerEvent> lower;
+};
+
+struct Gap {          // from one use to the next that reads some of the same pieces
+  uint32_t from, to;  // uses
+  uint32_t length;    // in positions
+};
+
+struct TierUses {
+  const Program& program;
+  const Body& body;
+  const StageOptions& options;
+  uint64_t alignment;  // of allocations
+  std::vector<Storage> storages;
+  std::vector<Use> uses;  // in list order
+  std::vector<Gap> gaps;  // shortest first
+
+  uint32_t positions() const { return static_cast<uint32_t>(body.instructions.size()); }
+  const Buffer& buffer_of(uint32_t storage) const { return program.buffers[storages[storage].buffer]; }
+  // The least that the tier can do with (least.h). What is laid out then must not depend on the capacity.
+  bool least() const { return !options.keep && options.lead == 0; }
+};
+
+struct Interval {  // the life of one allocation
+  uint32_t storage = 0;
+  uint32_t first = 0, last = 0;  // pieces
+  uint32_t start = 0, end = 0;   // positions, inclusive
+  uint32_t first_use_at = 0;
+  uint32_t floor = 0;    // its start cannot be before this position
+  bool fetched = false;  // begins with a fetch
+  std::vector<uint32_t> uses;
+  uint64_t offset = 0;  // by lay_out
+};
+
+// A partition of the uses into allocations. An allocation is named by one of its uses, its root.
+class Allocations {
+ public:
+  // Every use alone (what is resident: all of its uses together), without leads. The uses must outlive this.
+  explicit Allocations(const TierUses& uses);
+
+  // Leads, then kept gaps, each as long as the tier has room.
+  void choose();
+  // The same with only `room` bytes beside permanent homes.
+  void choose_again(uint64_t room);
+  // Back to what the constructor made.
+  void choose_nothing();
+
+  const TierUses& tier() const { return tier_; }
+  std::vector<uint32_t> roots() const;  // ascending
+  uint32_t root(uint32_t use) const;
+  Interval& at_root(uint32_t root) { return intervals_[root]; }
+  const Interval& at_root(uint32_t root) const { return intervals_[root]; }
+  const Interval& of_use(uint32_t use) const { return intervals_[root(use)]; }
+  uint64_t bytes(const Interval& i) const;
+  uint64_t most_bytes() const;  // at any position, beside permanent homes
+
+  // A shortage that names the task at the position of the largest load, or the next one after it.
+  Shortage shortage(uint64_t bytes_needed) const;
+
+ private:
+  void join_resident(const Storage& storage);
+  void start_over(const std::vector<Interval>& intervals);
+  void add_load(const Interval& i, int sign);
+  void move_start(Interval& i, uint32_t start);
+  bool overloaded(const Interval& i) const { return load_.max(i.start, i.end) > room_; }
+  void lengthen();
+  void keep_gap(const Gap& gap);
+
+  const TierUses& tier_;
+  int64_t room_;                          // bytes that allocations may take together
+  RangeLoad load_;                        // by position
+  mutable std::vector<uint32_t> parent_;  // union-find over uses; paths are shortened by lookups
+  std::vector<Interval> intervals_;       // by root
+  std::vector<Interval> singles_, led_;   // before anything was chosen; before any gap was kept
+};
+
+// Steps 1, 4, 5 and 6.
+TierUses collect_uses(const Program& program, const Body& body, const StageOptions& options);
+// Returns the peak, with permanent homes. Above the capacity: the body does not fit.
+uint64_t lay_out(Allocations& allocations);
+void grow_fetches(Allocations& allocations);
+// `body` is the one that the uses were collected from.
+void emit(const Allocations& allocations, Body& body);
+
+}  // namespace sluice::staging
