@@ -17,17 +17,17 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kDefaultName = "cpu-2core";
-// Measured on two Zen 4 cores: large matrix products through tiles 190 GFLOP/s in fp32 and 428 in bf16 (400
-// leaves room for smaller ones); AdamW 2.2 G parameters/s at 28 bytes = 60 GB/s, which is taken for the
-// memory's rate; XXH3 22 GB/s a core; disk 2 GB/s reading, 3.4 writing, 1.9 both together; a thread copies 10
-// GB/s, which is 20 GB/s of traffic.
+// Measured on two cores with AVX-512: the matrix products of a GPT-2 124M step 380 GFLOP/s in fp32 and 656 in bf16 (some
+// room is left for what is smaller); AdamW 2.2 G parameters/s at 28 bytes = 60 GB/s, which is taken for the memory's rate;
+// XXH3 22 GB/s a core; disk 2.4 GB/s reading, 6.7 writing, 2.4 to 2.6 both together; a thread copies 10 GB/s, which is 20
+// GB/s of traffic.
 constexpr const char* kDefaultJson = R"({
   "format": "sluice-machine-1",
   "name": "cpu-2core",
   "pools": {"cores": 2, "memory": 60e9},
-  "drives": [{"tier": "nvme", "read": 2.0e9, "write": 3.4e9, "mixed": 1.9e9}],
+  "drives": [{"tier": "nvme", "read": 2.4e9, "write": 6.5e9, "mixed": 2.5e9}],
   "lanes": [
-    {"lane": "compute", "flops_per_second": {"fp32": 190e9, "bf16": 400e9, "fp16": 180e9},
+    {"lane": "compute", "flops_per_second": {"fp32": 360e9, "bf16": 630e9, "fp16": 340e9},
      "bytes_per_second": 40e9, "overhead_seconds": 2e-5, "occupies": {"cores": 2}, "per_byte": {"memory": 1}},
     {"lane": "optimizer", "bytes_per_second": 60e9, "overhead_seconds": 1e-5, "occupies": {"cores": 2},
      "per_byte": {"memory": 1}},
