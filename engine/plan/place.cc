@@ -234,13 +234,26 @@ class Search {
 
 }  // namespace
 
+namespace {
+
+// Of several micro-batches the smallest needs least as a rule, but not always: more slices, more rounding up.
+Infeasible better_of(Infeasible a, Infeasible b) {
+  if (b.least_together < a.least_together) std::swap(a, b);
+  for (size_t t = 0; t < a.least.size(); ++t)
+    if (b.least[t] && (!a.least[t] || *b.least[t] < *a.least[t])) a.least[t] = b.least[t];
+  return a;
+}
+
+}  // namespace
+
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request) {
   CHECK(!request.micro_batches.empty(), "no micro-batch to plan for");
   std::optional<Infeasible> why;
   for (const int64_t micro_batch : request.micro_batches) {
     auto result = Search(request, micro_batch).run();
     if (std::holds_alternative<Plan>(result)) return result;
-    why = std::move(std::get<Infeasible>(result));
+    Infeasible& reason = std::get<Infeasible>(result);
+    why = why ? better_of(*std::move(why), std::move(reason)) : std::move(reason);
   }
   return *std::move(why);
 }

@@ -43,7 +43,7 @@ struct Infeasible {
   std::string body, task;                           // whose operands do not fit, in words; task may be empty
   TierId tier = 0;
   uint64_t bytes_needed = 0;                        // of that tier's arena
-  int64_t micro_batch = 1;                          // the smallest considered, to which all figures refer
+  int64_t micro_batch = 1;                          // that needs least, to which task and least_together refer
   std::vector<std::optional<uint64_t>> least;       // by tier: the least that works, the others as given
   std::vector<uint64_t> least_together;             // by tier: least of the top tier, then of the next below, ...
 };
