@@ -74,11 +74,16 @@ TEST_F(Cli, MistypedCommands) {
   expect_refusal({"trian"}, 2, {"trian", "train"});
   expect_refused_training({"--clpi", "1"}, 2, {"--clpi", "--clip"});
   expect_refused_training({"--precision", "fp8"}, 2, {"fp8", "bf16"});
-  expect_refused_training({"--lr", "-1"}, 2, {"lr"});
-  expect_refused_training({"--lr", "nan"}, 2, {"lr"});
+  for (const char* rate : {"-1", "0", "nan", "inf", "fast"})
+    expect_refusal({"train", "--model", kTiny, "--data", text, "--out", directory / "refused", "--lr", rate}, 2, {"--lr"});
   for (const char* size : {"-1", "-5GiB", "12parsecs", "99999999999999999999GiB", "1e400", "GiB", "0x10", "101%", ""})
     expect_refusal(train("refused", 2, {std::string("--host-mem=") + size}), 2, {"host-mem"});
   expect_refused_training({"--micro-batch", "3"}, 2, {"batch"});
+  expect_refused_training({"--threads", "0"}, 2, {"--threads"});
+  expect_refused_training({"--seq", "64"}, 2, {"--seq", "32"});
+  expect_refused_training({"--warmup", "-3"}, 2, {"--warmup"});
+  expect_refused_training({"--machine", directory / "nowhere"}, 2, {"nowhere"});
+  expect_refused_training({"--machine", text}, 5, {"train.txt"});
   expect_refusal({"train", "--model", "gpt2-xxl", "--data", text, "--out", directory / "refused"}, 2, {"gpt2-xxl", "gpt2-xl"});
   expect_refusal({"train", "--model", "gpt2:layers=2,widht=32", "--data", text, "--out", directory / "refused"}, 2, {"widht", "width"});
   expect_refusal({"train", "--model", kTiny, "--out", directory / "refused"}, 2, {"--data"});
@@ -179,6 +184,9 @@ TEST_F(Cli, BadScratchDirectories) {
   expect_refused_training({"--nvme-dir", directory.path(), "--nvme-mem", "1000TiB"}, 4, {"nvme-mem"});
   if (is_memory("/dev/shm"))
     expect_refused_training({"--nvme-dir", "/dev/shm", "--host-mem", "67MiB", "--nvme-mem", "64MiB"}, 4, {"/dev/shm", "tmpfs"});
+}
+
+TEST_F(Cli, AReadOnlyScratchDirectory) {
   if (geteuid() == 0) GTEST_SKIP() << "read-only directories do not stop root";
   std::filesystem::create_directory(directory / "closed");
   std::filesystem::permissions(directory / "closed", std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
@@ -205,6 +213,19 @@ TEST_F(Cli, InfeasibleBudgetsNameOnesToPaste) {
   ASSERT_EQ(pasted.size(), 6u) << refused.err;  // --gpu-mem N --host-mem N --nvme-mem N
   const CommandResult mended = run(train("second", 1, pasted + Words{"--nvme-dir", directory.path()}));
   EXPECT_EQ(mended.code, 0) << mended.err;
+}
+
+TEST_F(Cli, ALimitBelowTheReserveIsInfeasibleToo) {
+  const CommandResult facts = run({"plan", "--model", kTiny, "--host-mem", "1", "--threads", "2", "--json"});
+  EXPECT_EQ(facts.code, 3) << facts.err;
+  const auto json = nlohmann::json::parse(facts.out);
+  const uint64_t least = json["smallest_budgets"]["host"];
+  EXPECT_GT(least, json["runtime_reserve"].get<uint64_t>());
+  const std::string named = std::to_string(least);
+  expect_refused_training({"--host-mem", "1MiB"}, 3, {"--host-mem"});
+  const Words model{"plan", "--model", kTiny, "--threads", "2", "--host-mem"};
+  EXPECT_EQ(run(model + Words{named}).code, 0);
+  EXPECT_EQ(run(model + Words{std::to_string(least - (least - json["runtime_reserve"].get<uint64_t>()) / 100 - 1)}).code, 3);
 }
 
 TEST_F(Cli, PlanForProgramsAndPeople) {
@@ -256,6 +277,33 @@ TEST_F(Cli, ADirectoryWithARunIsNotWrittenOver) {
   expect_refusal(train("run", 4, {"--resume", directory / "nowhere"}), 2, {"nowhere"});
 }
 
+TEST_F(Cli, TwoRunsDoNotShareADirectory) {
+  const std::string metrics = directory / "run/metrics.jsonl";
+  Command command(directory, train("run", 1000000));
+  ASSERT_TRUE(command.until([&] { return std::filesystem::exists(metrics) && std::filesystem::file_size(metrics) > 0; }));
+  const DriveDirectory other;  // for the second one's output
+  const CommandResult second = sluice_command(other, train("run", 1000000, {"--resume", "auto"}));
+  EXPECT_EQ(second.code, 4) << second.out << second.err;
+  EXPECT_NE(second.err.find("another process is training"), std::string::npos) << second.err;
+  command.send(SIGTERM);
+  EXPECT_EQ(command.wait().code, 75);
+  const int64_t step = last_metrics(metrics)["step"];
+  EXPECT_EQ(run(train("run", step + 1, {"--resume", "auto"})).code, 0);
+}
+
+// A rate that throws the weights far away: the loss of step 2 is infinite or no number, and the checkpoint of step 1 stays.
+TEST_F(Cli, ALossThatIsNotFiniteEndsTheRun) {
+  for (const std::string precision : {"bf16", "fp16", "fp32"}) {
+    Words arguments = train(precision, 5, {"--checkpoint-every", "1", "--precision", precision});
+    *(std::find(arguments.begin(), arguments.end(), "--lr") + 1) = "1e30";
+    expect_refusal(arguments, 8, {"step 2", "not finite"});
+    const auto path = newest_checkpoint(directory / precision);
+    ASSERT_TRUE(path);
+    EXPECT_EQ(CheckpointReader::open(*path).state().step, 1);
+    EXPECT_TRUE(last_metrics(directory / (precision + "/metrics.jsonl"))["loss"].is_null());
+  }
+}
+
 TEST_F(Cli, ADamagedCheckpointIsNamed) {
   ASSERT_EQ(run(train("run", 2)).code, 0);
   const auto path = newest_checkpoint(directory / "run");
@@ -293,7 +341,7 @@ TEST_F(Cli, ASignalEndsTheRunWithADurableCheckpoint) {
 // one, since terminals and timeout(1) send theirs to the process and to its group.
 TEST_F(Cli, ASecondSignalEndsAtOnce) {
   const auto arguments = [&](int64_t steps, const Words& more) {
-    return Words{"train", "--model", "gpt2:layers=2,width=128,heads=2,vocab=256,context=64", "--data", text, "--batch", "32",
+    return Words{"train", "--model", "gpt2:layers=2,width=128,heads=2,vocab=256,context=64", "--data", text, "--batch", "128",
                  "--micro-batch", "16", "--precision", "fp32", "--threads", "2", "--out", directory / "run", "--steps",
                  std::to_string(steps)} + more;
   };
@@ -377,6 +425,8 @@ TEST_F(Cli, FromTrainingOverExportToEvaluation) {
   const auto checkpoint = newest_checkpoint(directory / "run");
   ASSERT_TRUE(checkpoint);
   EXPECT_EQ(evaluated(*checkpoint), validated);
+  EXPECT_EQ(evaluated(*checkpoint, {"--gpu-mem", "2MiB", "--host-mem", "70MiB", "--nvme-dir", directory.path(), "--threads", "1"}),
+            validated);
   const CommandResult exported = run({"export", "--from", directory / "run", "--to", directory / "exported"});
   ASSERT_EQ(exported.code, 0) << exported.err;
   EXPECT_EQ(read_text_file(directory / "exported/tokenizer.json", 1 << 20), R"({"version": "1.0"})");

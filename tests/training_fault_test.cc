@@ -201,6 +201,11 @@ TEST(TrainingFaults, KilledWhileItWritesCheckpoints) {
   const Tensors killed = tensors_of(*newest);
   finish(directory / "straight");
   EXPECT_EQ(differences(killed, newest_tensors(directory / "straight")), "");
+  // Metrics lines beyond the checkpoint from which each round went on were dropped: every step is there once.
+  int64_t step = 0;
+  for (const std::string& line : lines_of(read_text_file(out + "/metrics.jsonl", 1 << 24)))
+    EXPECT_TRUE(line.starts_with("{\"step\":" + std::to_string(++step) + ",")) << line;
+  EXPECT_EQ(step, last);
   // What dead writers left in the run's directory is gone, too: complete checkpoints only, two of them.
   size_t entries = 0;
   for (const auto& entry : std::filesystem::directory_iterator(out + "/checkpoints")) {
