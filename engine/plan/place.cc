@@ -27,7 +27,7 @@ constexpr std::array<uint32_t, 7> kWorkingTenths{20, 13, 16, 30, 50, 11, 1000}; 
 constexpr uint32_t kSegmentWeight = 16;  // of the mean segment task; others by their estimated seconds
 constexpr std::array<uint32_t, 6> kLeads{32, 16, 64, 128, 8, 256};
 constexpr uint64_t kSearchShards = 256;           // of a whole model
-constexpr uint64_t kInstructionsMax = 100'000;    // of all candidates together: some 3 us each, so under half a second
+constexpr uint64_t kInstructionsMax = 60'000;     // of all candidates together: some 5 us each, so a third of a second
 using ClassOrder = std::array<BufferClass, 3>;
 constexpr std::array<ClassOrder, 4> kClassOrders{{{BufferClass::weights, BufferClass::gradients, BufferClass::state},
                                                   {BufferClass::state, BufferClass::weights, BufferClass::gradients},
