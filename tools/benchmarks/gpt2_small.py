@@ -7,7 +7,7 @@ For fp32 and bf16, from the metrics of real `sluice train` runs on random tokens
 - all in DRAM: 6 x parameters x tokens a second, against the best of five large matrix products through the
   library's own threads (matmul_bench --peak);
 - tokens a second against eager PyTorch (torch_gpt2.py; bf16: autocast), where an interpreter has PyTorch;
-- weights, gradients and optimizer state on NVMe, with the largest --host-mem at which `sluice plan` keeps at
+- all training state (weights, masters, moments) on NVMe, with the largest --host-mem at which `sluice plan` keeps at
   most 1 % of them in memory: the step against the larger of 1.3 times the DRAM step and 1.1 times the busiest
   lane. The lane's time is taken from the same run, and again alone, from a serial run (lanes_bench).
 Runs alternate within a round; step times are medians after the warm-up steps, ratios medians over rounds.
@@ -93,7 +93,7 @@ class Benchmark:
         self.add(precision, "busiest alone", max(busy_seconds(self.counted(alone["steps"])).values()))
 
     def nvme_budgets(self, precision):
-        """The largest host budget, to 16 MiB, whose plan has weights, gradients and state on NVMe."""
+        """The largest host budget, to 16 MiB, whose plan has weights and state on NVMe."""
         disk = 1024 if self.options.small else 8192  # MiB: 64 bytes a parameter, twice what any plan takes
 
         def arguments(mib):
@@ -103,7 +103,7 @@ class Benchmark:
             facts = plan(self.options, self.model + arguments(mib) + ["--precision", precision])
             if not facts["feasible"]:
                 return None
-            homes = [facts["homes"][kind] for kind in ("weights", "gradients", "state")]
+            homes = [facts["homes"][kind] for kind in ("weights", "state")]
             total = sum(size for home in homes for size in home.values())
             return 1 - sum(home["nvme"] for home in homes) / total
 
@@ -120,7 +120,7 @@ class Benchmark:
             middle = (low + high) // 2
             low, high = (middle, high) if mostly_on_disk(middle) else (low, middle)
         note(f"{precision} with its state on NVMe: --host-mem {low}MiB, {100 * resident(low):.1f} % of "
-             "weights, gradients and state in memory")
+             "weights and state in memory")
         return arguments(low)
 
     def note_round(self, precision, head):
