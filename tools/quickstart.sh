@@ -7,13 +7,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 model=gpt2:layers=6,width=384,heads=6,vocab=256,context=256
-device_memory=32MiB
-host_memory=128MiB
+device_memory=24MiB
+host_memory=112MiB
 batch=8
-steps=120
+steps=300
 learning_rate=1e-3
 warmup=10
-validate_every=20
+validate_every=50
 directory=out/quickstart
 
 tools/setup.sh --quickstart
