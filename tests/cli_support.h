@@ -1,5 +1,5 @@
-// What the tests of the `sluice` binary share: the command as a child process, with its output, exit code, peak of memory,
-// and signals at a chosen moment.
+// What the tests of the `sluice` binary share: the command as a child process, with its output, exit code,
+// peak of memory, and signals at a chosen moment.
 #pragma once
 
 #include <fcntl.h>
@@ -12,6 +12,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,7 +28,7 @@ inline std::string sluice_binary() {
 }
 
 struct CommandResult {
-  int code = -1;            // exit code, or -signal
+  int code = -1;  // exit code, or -signal
   std::string out, err;
   uint64_t peak_bytes = 0;  // of resident memory, as the kernel counted it
 };
@@ -63,12 +64,14 @@ class Command {
 
   void send(int number) const { ::kill(child_, number); }
 
-  // Looks every few milliseconds until `condition` holds; false when the child ended or half a minute passed before.
+  // Looks every few milliseconds until `condition` holds; false when the child ended or half a minute passed
+  // before.
   bool until(const std::function<bool()>& condition) const {
     for (int i = 0; i < 10000; ++i) {
       if (condition()) return true;
       siginfo_t info{};
-      if (waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid) return false;
+      if (waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid)
+        return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(3));
     }
     return false;
@@ -92,7 +95,8 @@ class Command {
   pid_t child_ = -1;
 };
 
-inline CommandResult sluice_command(const DriveDirectory& directory, const std::vector<std::string>& arguments) {
+inline CommandResult sluice_command(const DriveDirectory& directory,
+                                    const std::vector<std::string>& arguments) {
   return Command(directory, arguments).wait();
 }
 
@@ -109,6 +113,63 @@ inline std::vector<std::string> lines_of(const std::string& text) {
     begin = end + 1;
   }
   return lines;
+}
+
+using Words = std::vector<std::string>;
+inline const std::string kFixtures = std::filesystem::absolute("tests/fixtures/").string();
+inline constexpr const char* kTiny = "gpt2:layers=2,width=32,heads=2,vocab=256,context=32";
+
+class Cli : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_bytes(text, sample_text(4000));
+    write_bytes(validation, sample_text(1000, 9));
+  }
+  Words train(const std::string& out, int64_t steps, const Words& more = {}) const {
+    return Words{"train",
+                 "--model",
+                 kTiny,
+                 "--data",
+                 text,
+                 "--batch",
+                 "4",
+                 "--micro-batch",
+                 "2",
+                 "--steps",
+                 std::to_string(steps),
+                 "--out",
+                 directory / out,
+                 "--threads",
+                 "2",
+                 "--lr",
+                 "2e-3"} +
+           more;
+  }
+  CommandResult run(const Words& arguments) const { return sluice_command(directory, arguments); }
+
+  // The command must end with `code` and an error of two lines, in which every one of `parts` occurs.
+  void expect_refusal(const Words& arguments, int code, const Words& parts) const {
+    const CommandResult result = run(arguments);
+    std::string line;
+    for (const std::string& word : arguments) line += word + " ";
+    EXPECT_EQ(result.code, code) << line << "\n" << result.out << result.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(result.err.find(part), std::string::npos) << line << "\n" << result.err;
+    EXPECT_TRUE(result.err.starts_with("sluice: ")) << line << "\n" << result.err;
+    EXPECT_EQ(lines_of(result.err).size(), 2u) << line << "\n" << result.err;
+  }
+  void expect_refused_training(const Words& more, int code, const Words& parts) const {
+    expect_refusal(train("refused", 2, more), code, parts);
+    EXPECT_FALSE(std::filesystem::exists(directory / "refused/checkpoints"));
+  }
+
+  const DriveDirectory directory;
+  const std::string text = directory / "train.txt", validation = directory / "val.txt";
+};
+
+inline nlohmann::json last_metrics(const std::string& file) {
+  const auto lines = lines_of(read_text_file(file, 1 << 24));
+  return lines.empty() ? nlohmann::json() : nlohmann::json::parse(lines.back());
 }
 
 }  // namespace sluice

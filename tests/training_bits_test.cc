@@ -1,6 +1,6 @@
-// Losses, gradient norms, weights, masters and moments do not depend on where bytes live or who moves them: a table of runs
-// that covers every pair of (case, budgets, recompute, back end, threads, executor, resumed or not) must give the bits of
-// the plainest run: everything in DRAM, serial, one thread.
+// Losses, gradient norms, weights, masters and moments do not depend on where bytes live or who moves them: a
+// table of runs that covers every pair of (case, budgets, recompute, back end, threads, executor, resumed or
+// not) must give the bits of the plainest run: everything in DRAM, serial, one thread.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,8 +16,8 @@ struct Case {
   DType precision;
   double clip;
 };
-// Wide vocabularies would only cost time; 258 and 300 are no multiples of anything. The batch of eight single sequences
-// makes the activations at layer boundaries outweigh the largest task.
+// Wide vocabularies would only cost time; 258 and 300 are no multiples of anything. The batch of eight single
+// sequences makes the activations at layer boundaries outweigh the largest task.
 constexpr Case kCases[] = {
     {"gpt2:layers=8,width=32,heads=2,vocab=258,context=128", DType::bf16, 1.0},
     {"gpt2:layers=8,width=32,heads=2,vocab=258,context=128", DType::f32, 0.0},
@@ -26,14 +26,23 @@ constexpr Case kCases[] = {
 };
 constexpr int64_t kSteps = 5;
 
-enum BudgetSet { kDram, kDeviceAndDram, kDeviceHalf, kLeastHost, kHalfHost, kThreeTiersHalf, kLeastOfAll, kBudgetSets };
+enum BudgetSet {
+  kDram,
+  kDeviceAndDram,
+  kDeviceHalf,
+  kLeastHost,
+  kHalfHost,
+  kThreeTiersHalf,
+  kLeastOfAll,
+  kBudgetSets
+};
 
 enum Factor { kCase, kBudgets, kRecompute, kIo, kThreads, kExecutor, kResumed, kFactors };
 constexpr std::array<int, kFactors> kLevels{std::size(kCases), kBudgetSets, 3, 2, 3, 3, 2};
 using Row = std::array<int, kFactors>;
 
-// Greedy: of random rows, always the one that covers most pairs that are not covered yet (Cohen et al., "The AETG System",
-// 1997, without its seeds).
+// Greedy: of random rows, always the one that covers most pairs that are not covered yet (Cohen et al., "The
+// AETG System", 1997, without its seeds).
 std::vector<Row> covering_rows() {
   std::vector<std::vector<bool>> covered;  // by pair of factors, pair of levels
   for (int a = 0; a < kFactors; ++a)
@@ -56,7 +65,8 @@ std::vector<Row> covering_rows() {
     int most = 0;
     for (int attempt = 0; attempt < 4000; ++attempt) {
       Row row;
-      for (int f = 0; f < kFactors; ++f) row[f] = static_cast<int>(random() % static_cast<uint64_t>(kLevels[f]));
+      for (int f = 0; f < kFactors; ++f)
+        row[f] = static_cast<int>(random() % static_cast<uint64_t>(kLevels[f]));
       if (const int fresh = visit(row, false); fresh > most) most = fresh, best = row;
     }
     if (most == 0) return rows;
@@ -90,7 +100,8 @@ std::vector<uint64_t> least_of(TestRun run, bool device) {
   return {0, 0, 0};
 }
 
-uint64_t state_bytes(const TestRun& run) {  // weights and optimizer state, all of which DRAM would have to hold
+uint64_t state_bytes(
+    const TestRun& run) {  // weights and optimizer state, all of which DRAM would have to hold
   TestRun roomy = run;
   roomy.arenas = {std::nullopt, kRoomy, std::nullopt};
   const auto plan = plan_of(roomy);
@@ -102,11 +113,16 @@ uint64_t state_bytes(const TestRun& run) {  // weights and optimizer state, all 
 
 TierCapacities arenas_of(BudgetSet set, const TestRun& run) {
   switch (set) {
-    case kDram: return {std::nullopt, kRoomy, std::nullopt};
-    case kDeviceAndDram: return {kRoomy, kRoomy, std::nullopt};
-    case kDeviceHalf: return {least_of(run, true)[0] * 3 / 2, kRoomy, std::nullopt};
-    case kLeastHost: return {std::nullopt, least_of(run, false)[0], kRoomy};
-    case kHalfHost: return {std::nullopt, least_of(run, false)[0] + state_bytes(run) / 2, kRoomy};
+    case kDram:
+      return {std::nullopt, kRoomy, std::nullopt};
+    case kDeviceAndDram:
+      return {kRoomy, kRoomy, std::nullopt};
+    case kDeviceHalf:
+      return {least_of(run, true)[0] * 3 / 2, kRoomy, std::nullopt};
+    case kLeastHost:
+      return {std::nullopt, least_of(run, false)[0], kRoomy};
+    case kHalfHost:
+      return {std::nullopt, least_of(run, false)[0] + state_bytes(run) / 2, kRoomy};
     case kThreeTiersHalf: {
       const auto least = least_of(run, true);
       return {least[0] * 5 / 4, least[1] + state_bytes(run) / 3, kRoomy};
@@ -115,7 +131,8 @@ TierCapacities arenas_of(BudgetSet set, const TestRun& run) {
       const auto least = least_of(run, true);
       return {least[0], least[1], least[2]};
     }
-    case kBudgetSets: break;
+    case kBudgetSets:
+      break;
   }
   return {};
 }
@@ -194,11 +211,12 @@ TEST(TrainingBits, EveryRowGivesTheBitsOfThePlainRun) {
   }
 }
 
-// The smallest budgets are smaller than what a system that keeps activations in memory needs: device and host together hold
-// less than the layers' boundary activations alone.
+// The smallest budgets are smaller than what a system that keeps activations in memory needs: device and host
+// together hold less than the layers' boundary activations alone.
 TEST(TrainingBits, TheLeastBudgetsHoldLessThanTheActivations) {
   for (const Case& c : kCases) {
-    if (c.precision != DType::f32) continue;  // in 16 bits the loss and the state weigh more beside the activations
+    if (c.precision != DType::f32)
+      continue;  // in 16 bits the loss and the state weigh more beside the activations
     const DriveDirectory directory;
     TestRun run = base_run(c, directory);
     run.options.memory.recompute = Recompute::all;
@@ -209,8 +227,10 @@ TEST(TrainingBits, TheLeastBudgetsHoldLessThanTheActivations) {
     uint64_t activations = 0;
     for (const Activation& a : plan.model.activations)
       if (a.source == ActivationSource::segment)
-        activations += static_cast<uint64_t>(element_count(a.shape)) * dtype_bytes(a.dtype) * plan.lowering.slices;
-    EXPECT_LT(plan.program.arena_bytes[0] + plan.program.arena_bytes[1], activations) << c.model << dtype_name(c.precision);
+        activations +=
+            static_cast<uint64_t>(element_count(a.shape)) * dtype_bytes(a.dtype) * plan.lowering.slices;
+    EXPECT_LT(plan.program.arena_bytes[0] + plan.program.arena_bytes[1], activations)
+        << c.model << dtype_name(c.precision);
   }
 }
 

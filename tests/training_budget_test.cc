@@ -1,5 +1,5 @@
-// Budgets are promises: the arenas are what the plan says, the process stays within what it was given, and the smallest
-// budgets that an infeasible plan names are the smallest.
+// Budgets are promises: the arenas are what the plan says, the process stays within what it was given, and
+// the smallest budgets that an infeasible plan names are the smallest.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,8 +23,10 @@ struct Setting {
 const Setting kSettings[] = {
     {"gpt2:layers=4,width=64,heads=2,vocab=256,context=64", DType::bf16, 1, Recompute::automatic, 4, 1},
     {"gpt2:layers=3,width=96,heads=3,vocab=256,context=40", DType::f32, 0, Recompute::none, 4, 2},
-    {"llama-1b:layers=4,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=64", DType::f16, 0, Recompute::all, 2, 2},
-    {"llama-1b:layers=3,width=128,heads=4,kv_heads=1,ffn=160,vocab=256,context=32", DType::f32, 1, Recompute::all, 6, 2},
+    {"llama-1b:layers=4,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=64", DType::f16, 0,
+     Recompute::all, 2, 2},
+    {"llama-1b:layers=3,width=128,heads=4,kv_heads=1,ffn=160,vocab=256,context=32", DType::f32, 1,
+     Recompute::all, 6, 2},
 };
 
 TestRun run_of(const Setting& s, const DriveDirectory& directory) {
@@ -116,12 +118,15 @@ TEST(TrainingBudgets, TheLeastOfEachTierWorksAndOnePercentLessDoesNot) {
 
 TEST(TrainingBudgets, MoreThanEnoughIsEnough) {
   std::mt19937_64 random(3);
-  const auto grown = [&](uint64_t bytes) { return bytes + random() % (random() % 4 == 0 ? 3 * bytes : bytes / 4); };
+  const auto grown = [&](uint64_t bytes) {
+    return bytes + random() % (random() % 4 == 0 ? 3 * bytes : bytes / 4);
+  };
   for (const Setting& s : kSettings) {
     const DriveDirectory directory;
     const TestRun run = run_of(s, directory);
     for (const Tiers tiers : kTierSets) {
-      const auto least = infeasible(run, capacities(tiers, std::vector<uint64_t>(tier_count(tiers), 0))).least_together;
+      const auto least =
+          infeasible(run, capacities(tiers, std::vector<uint64_t>(tier_count(tiers), 0))).least_together;
       for (int i = 0; i < 6; ++i) {
         std::vector<uint64_t> more;
         for (const uint64_t bytes : least) more.push_back(grown(bytes));
@@ -149,17 +154,20 @@ TEST(TrainingBudgets, TheLeastIsCloseToTheLargestTask) {
         for (const Instruction& in : body.instructions) {
           uint64_t here = 0;
           for (size_t k = 0; k < in.operands.size(); ++k)
-            if (in.places[k].tier == t) here += round_up(operand_bytes(p.buffers[in.operands[k].buffer], in.operands[k]), alignment);
+            if (in.places[k].tier == t)
+              here += round_up(operand_bytes(p.buffers[in.operands[k].buffer], in.operands[k]), alignment);
           auto& largest = in.task == kNoTask ? fetch_bytes : task_bytes;
           largest = std::max(largest, here);
         }
-      EXPECT_LE(static_cast<double>(p.arena_bytes[t]), 1.15 * static_cast<double>(task_bytes) + static_cast<double>(fetch_bytes)) << "tier " << int{t};
+      EXPECT_LE(static_cast<double>(p.arena_bytes[t]),
+                1.15 * static_cast<double>(task_bytes) + static_cast<double>(fetch_bytes))
+          << "tier " << int{t};
     }
   }
 }
 
-// The arenas are as large as the highest address that any instruction or permanent buffer uses, no more and no less, and
-// the metrics report the bodies' own peaks.
+// The arenas are as large as the highest address that any instruction or permanent buffer uses, no more and
+// no less, and the metrics report the bodies' own peaks.
 TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
   for (const Setting& s : kSettings) {
     const DriveDirectory directory;
@@ -171,21 +179,25 @@ TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
     std::vector<uint64_t> highest(p.arena_bytes.size());
     for (const Buffer& b : p.buffers)
       if (b.permanent)
-        highest[b.home] = std::max(highest[b.home], b.home_offset + (b.ring == kNoRing ? b.bytes() : 2 * b.slot_stride + b.bytes()));
+        highest[b.home] = std::max(
+            highest[b.home], b.home_offset + (b.ring == kNoRing ? b.bytes() : 2 * b.slot_stride + b.bytes()));
     for (const Body& body : p.bodies)
       for (const Instruction& in : body.instructions)
         for (size_t k = 0; k < in.operands.size(); ++k) {
           const Buffer& b = p.buffers[in.operands[k].buffer];
           const Place& place = in.places[k];
           if (b.ring != kNoRing && place.tier == b.home) continue;  // counted above, all slots
-          highest[place.tier] = std::max(highest[place.tier], place.offset + operand_bytes(b, in.operands[k]));
+          highest[place.tier] =
+              std::max(highest[place.tier], place.offset + operand_bytes(b, in.operands[k]));
         }
     for (size_t t = 0; t < highest.size(); ++t) {
       EXPECT_LE(highest[t], p.arena_bytes[t]) << s.model << " tier " << t;
-      EXPECT_GT(highest[t] + placement_alignment(p.machine, static_cast<TierId>(t)), p.arena_bytes[t]) << s.model << " tier " << t;
+      EXPECT_GT(highest[t] + placement_alignment(p.machine, static_cast<TierId>(t)), p.arena_bytes[t])
+          << s.model << " tier " << t;
     }
     for (const StepMetrics& m : result.steps) {
-      const BodyId body = m.step == 1 ? *result.plan.lowering.bodies.first : *result.plan.lowering.bodies.step;
+      const BodyId body =
+          m.step == 1 ? *result.plan.lowering.bodies.first : *result.plan.lowering.bodies.step;
       ASSERT_EQ(m.peak_bytes.size(), p.arena_bytes.size());
       for (size_t t = 0; t < p.arena_bytes.size(); ++t) {
         EXPECT_EQ(m.peak_bytes[t].first, p.machine.tiers[t].name);
@@ -196,23 +208,25 @@ TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
   }
 }
 
-// The real command with the limits that its own plan names as the least, and with a roomier set: a model of 14 million
-// parameters, whose training state is 200 MB.
+// The real command with the limits that its own plan names as the least, and with a roomier set: a model of
+// 14 million parameters, whose training state is 200 MB.
 TEST(TrainingBudgets, TheProcessStaysWithinHostMem) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers keep shadow memory of their own";
 #endif
   const DriveDirectory directory;
   write_bytes(directory / "train.txt", sample_text(20000));
-  const std::vector<std::string> model{"--model",  "gpt2:layers=7,width=400,heads=8,vocab=256,context=128",
-                                       "--batch",  "4",
-                                       "--seq",    "128",
-                                       "--data",   directory / "train.txt",
-                                       "--nvme-dir", directory.path(),
-                                       "--threads", "2",
-                                       "--micro-batch", "2"};
+  const std::vector<std::string> model{
+      "--model",       "gpt2:layers=7,width=400,heads=8,vocab=256,context=128",
+      "--batch",       "4",
+      "--seq",         "128",
+      "--data",        directory / "train.txt",
+      "--nvme-dir",    directory.path(),
+      "--threads",     "2",
+      "--micro-batch", "2"};
   const CommandResult none = sluice_command(
-      directory, std::vector<std::string>{"plan", "--json", "--gpu-mem", "1MiB", "--host-mem", "70MiB"} + model);
+      directory,
+      std::vector<std::string>{"plan", "--json", "--gpu-mem", "1MiB", "--host-mem", "70MiB"} + model);
   ASSERT_EQ(none.code, 3) << none.err;
   const auto least = nlohmann::json::parse(none.out)["smallest_budgets"]["together"];
   const uint64_t device = least["device"], host = least["host"], nvme = least["nvme"];
@@ -223,9 +237,17 @@ TEST(TrainingBudgets, TheProcessStaysWithinHostMem) {
   int number = 0;
   for (const Limits& limits : all) {
     const std::string out = directory / ("run" + std::to_string(++number));
-    std::vector<std::string> arguments{"train", "--steps", "2", "--out", out, "--host-mem", std::to_string(limits.host),
-                                       "--nvme-mem", std::to_string(limits.nvme)};
-    if (limits.device) arguments = arguments + std::vector<std::string>{"--gpu-mem", std::to_string(limits.device)};
+    std::vector<std::string> arguments{"train",
+                                       "--steps",
+                                       "2",
+                                       "--out",
+                                       out,
+                                       "--host-mem",
+                                       std::to_string(limits.host),
+                                       "--nvme-mem",
+                                       std::to_string(limits.nvme)};
+    if (limits.device)
+      arguments = arguments + std::vector<std::string>{"--gpu-mem", std::to_string(limits.device)};
     const CommandResult run = sluice_command(directory, arguments + model);
     ASSERT_EQ(run.code, 0) << run.out << run.err;
     const auto lines = lines_of(read_text_file(out + "/metrics.jsonl", 1 << 20));

@@ -1,6 +1,6 @@
-// Faults of the drive, injected into the I/O queue at the N-th request, and the death of the process while it writes
-// checkpoints: either the result has the bits of a run without faults, or the run ends with an error that says so, and the
-// last checkpoint goes on to those bits.
+// Faults of the drive, injected into the I/O queue at the N-th request, and the death of the process while it
+// writes checkpoints: either the result has the bits of a run without faults, or the run ends with an error
+// that says so, and the last checkpoint goes on to those bits.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -19,7 +19,8 @@ constexpr uint64_t kPlaces[] = {1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233};
 TestRun run_of(const DriveDirectory& directory) {
   write_bytes(directory / "train.txt", sample_text(4000));
   TestRun run;
-  run.options = short_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=256,context=32", directory / "train.txt");
+  run.options =
+      short_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=256,context=32", directory / "train.txt");
   run.options.batch.steps = kSteps;
   run.options.run.checkpoint_every = 2;
   run.arenas = {std::nullopt, 0, kRoomy};
@@ -82,7 +83,8 @@ Outcome run_with(const Fault& fault, ExecutorKind executor, IoKind io) {
   // What was reported before the end was right.
   EXPECT_LE(seen.size(), whole.steps.size());
   seen.resize(std::min(seen.size(), whole.steps.size()));
-  EXPECT_EQ(seen, std::vector<std::string>(whole.steps.begin(), whole.steps.begin() + static_cast<std::ptrdiff_t>(seen.size())));
+  EXPECT_EQ(seen, std::vector<std::string>(whole.steps.begin(),
+                                           whole.steps.begin() + static_cast<std::ptrdiff_t>(seen.size())));
   if (outcome.ended) {
     TestRun again = run;
     again.wrap_queue = nullptr;
@@ -99,7 +101,8 @@ Outcome run_with(const Fault& fault, ExecutorKind executor, IoKind io) {
 
 std::string name_of(const Fault& f) {
   constexpr const char* kNames[] = {"none", "short", "EAGAIN", "EINTR", "EIO", "ENOSPC", "bit flip"};
-  return std::string(kNames[static_cast<int>(f.kind)]) + " at " + std::to_string(f.at) + (f.reads ? " r" : "") + (f.writes ? " w" : "");
+  return std::string(kNames[static_cast<int>(f.kind)]) + " at " + std::to_string(f.at) +
+         (f.reads ? " r" : "") + (f.writes ? " w" : "");
 }
 
 // What a drive may do without harm: the run neither ends nor changes.
@@ -123,7 +126,8 @@ TEST(TrainingFaults, FailuresEndTheRunAndTheLastCheckpointGoesOn) {
     for (size_t i = kind == FaultKind::eio ? 0 : 1; i < std::size(kPlaces); i += 2) {
       const Fault fault{kind, kPlaces[i], 1, i};
       SCOPED_TRACE(name_of(fault));
-      const Outcome outcome = run_with(fault, i % 3 == 0 ? ExecutorKind::shuffled : ExecutorKind::threaded, IoKind::automatic);
+      const Outcome outcome =
+          run_with(fault, i % 3 == 0 ? ExecutorKind::shuffled : ExecutorKind::threaded, IoKind::automatic);
       EXPECT_EQ(outcome.ended, outcome.faults > 0);
       ended += outcome.ended;
       hit += outcome.faults > 0;
@@ -132,15 +136,16 @@ TEST(TrainingFaults, FailuresEndTheRunAndTheLastCheckpointGoesOn) {
   EXPECT_GE(hit, 10u);  // the later places are reached too
 }
 
-// On reads the damage is found when the piece arrives; on writes, when it is read again. The damaged writes are early ones,
-// which fill the scratch: a checkpoint's bytes leave the machine and carry no checksum.
+// On reads the damage is found when the piece arrives; on writes, when it is read again. The damaged writes
+// are early ones, which fill the scratch: a checkpoint's bytes leave the machine and carry no checksum.
 TEST(TrainingFaults, AFlippedBitNeverPassesUnseen) {
   size_t ended = 0;
   for (size_t i = 0; i < std::size(kPlaces); ++i) {
     Fault fault{FaultKind::bit_flip, kPlaces[i], 1, i};
     fault.writes = false;
     SCOPED_TRACE(name_of(fault));
-    const Outcome outcome = run_with(fault, i % 3 == 0 ? ExecutorKind::shuffled : ExecutorKind::threaded, IoKind::automatic);
+    const Outcome outcome =
+        run_with(fault, i % 3 == 0 ? ExecutorKind::shuffled : ExecutorKind::threaded, IoKind::automatic);
     EXPECT_EQ(outcome.ended, outcome.faults > 0);
     ended += outcome.ended;
   }
@@ -160,10 +165,27 @@ TEST(TrainingFaults, KilledWhileItWritesCheckpoints) {
   std::filesystem::create_directory(scratch);
   write_bytes(directory / "train.txt", sample_text(4000));
   constexpr int64_t kLong = 200;
-  const std::vector<std::string> common{"train", "--model", "gpt2:layers=2,width=64,heads=2,vocab=256,context=32",
-                                        "--data", directory / "train.txt", "--batch", "2", "--micro-batch", "1",
-                                        "--lr-schedule", "constant", "--threads", "2", "--checkpoint-every", "1",
-                                        "--host-mem", "80MiB", "--nvme-dir", scratch, "--nvme-mem", "64MiB"};
+  const std::vector<std::string> common{"train",
+                                        "--model",
+                                        "gpt2:layers=2,width=64,heads=2,vocab=256,context=32",
+                                        "--data",
+                                        directory / "train.txt",
+                                        "--batch",
+                                        "2",
+                                        "--micro-batch",
+                                        "1",
+                                        "--lr-schedule",
+                                        "constant",
+                                        "--threads",
+                                        "2",
+                                        "--checkpoint-every",
+                                        "1",
+                                        "--host-mem",
+                                        "80MiB",
+                                        "--nvme-dir",
+                                        scratch,
+                                        "--nvme-mem",
+                                        "64MiB"};
   const auto steps_done = [&]() -> int64_t {
     const auto newest = newest_checkpoint(out);
     return newest ? CheckpointReader::open(*newest).state().step : 0;
@@ -171,7 +193,8 @@ TEST(TrainingFaults, KilledWhileItWritesCheckpoints) {
   std::mt19937_64 random(11);
   int64_t before = 0;
   for (int round = 0; round < 6; ++round) {
-    const auto arguments = common + std::vector<std::string>{"--out", out, "--resume", "auto", "--steps", std::to_string(kLong)};
+    const auto arguments =
+        common + std::vector<std::string>{"--out", out, "--resume", "auto", "--steps", std::to_string(kLong)};
     Command command(directory, arguments);
     const int64_t wanted = before + 1 + static_cast<int64_t>(random() % 4);
     const auto complete = [&] {  // a completed checkpoint's directory is there under its name
@@ -190,7 +213,8 @@ TEST(TrainingFaults, KilledWhileItWritesCheckpoints) {
   }
   const int64_t last = before + 3;
   const auto finish = [&](const std::string& where) {
-    auto arguments = common + std::vector<std::string>{"--out", where, "--resume", "auto", "--steps", std::to_string(last)};
+    auto arguments = common + std::vector<std::string>{"--out", where,     "--resume",
+                                                       "auto",  "--steps", std::to_string(last)};
     const CommandResult result = sluice_command(directory, arguments);
     EXPECT_EQ(result.code, 0) << where << ": " << result.err;
   };

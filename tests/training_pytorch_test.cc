@@ -1,5 +1,5 @@
-// Training as a whole against PyTorch, and the working precisions against each other: ten steps of every fixture, fifty of
-// a tiny model in bf16 and fp16, and a step whose gradients overflow.
+// Training as a whole against PyTorch, and the working precisions against each other: ten steps of every
+// fixture, fifty of a tiny model in bf16 and fp16, and a step whose gradients overflow.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,8 +41,10 @@ TestRun run_of(const nlohmann::json& c, int64_t micro_batch, const DriveDirector
   return run;
 }
 
-// The contract's tolerances; PyTorch's own fp32 differs from its fp64 by 2e-7 and 2e-6 at most (fixtures/README.md).
-void expect_agreement(const nlohmann::json& c, const std::vector<StepMetrics>& steps, size_t count, const std::string& where) {
+// The contract's tolerances; PyTorch's own fp32 differs from its fp64 by 2e-7 and 2e-6 at most
+// (fixtures/README.md).
+void expect_agreement(const nlohmann::json& c, const std::vector<StepMetrics>& steps, size_t count,
+                      const std::string& where) {
   ASSERT_EQ(steps.size(), count) << where;
   double worst_loss = 0, worst_norm = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -63,7 +65,9 @@ TEST(TrainingPyTorch, EveryCaseOnTheCpuDevice) {
       expect_agreement(c, train(run_of(c, micro_batch, directory)).steps, c["steps"], where);
       ++runs;
     }
-  EXPECT_GE(runs, 33u);  // three models with clip active, inactive and off, and two more optimizers, each at 1, 2, 4
+  EXPECT_GE(
+      runs,
+      33u);  // three models with clip active, inactive and off, and two more optimizers, each at 1, 2, 4
 }
 
 TEST(TrainingPyTorch, EveryModelOnTheReferenceDevice) {
@@ -92,8 +96,9 @@ TestRun tiny_run(const DriveDirectory& directory, DType precision, int64_t steps
   return run;
 }
 
-const std::string kTinyModels[] = {"gpt2:layers=2,width=64,heads=2,vocab=256,context=48",
-                                   "llama-1b:layers=2,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=48"};
+const std::string kTinyModels[] = {
+    "gpt2:layers=2,width=64,heads=2,vocab=256,context=48",
+    "llama-1b:layers=2,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=48"};
 
 TEST(TrainingPrecision, SixteenBitsStayWithinOnePercentOfFp32) {
   for (const std::string& model : kTinyModels) {
@@ -103,11 +108,12 @@ TEST(TrainingPrecision, SixteenBitsStayWithinOnePercentOfFp32) {
       const DriveDirectory directory;
       const TestResult result = train(tiny_run(directory, precisions[p], 51, model));
       ASSERT_EQ(result.steps.size(), 51u);
-      last[p] = result.steps.back().loss;  // after 50 updates
+      last[p] = result.steps.back().loss;                  // after 50 updates
       EXPECT_GT(result.steps.front().loss, 5.0) << model;  // ln 256 = 5.5: it began knowing nothing
     }
     EXPECT_LT(last[0], 3.0) << model;
-    for (int p = 1; p < 3; ++p) EXPECT_NEAR(last[p], last[0], 0.01 * last[0]) << model << " " << dtype_name(precisions[p]);
+    for (int p = 1; p < 3; ++p)
+      EXPECT_NEAR(last[p], last[0], 0.01 * last[0]) << model << " " << dtype_name(precisions[p]);
   }
 }
 
@@ -162,7 +168,8 @@ TEST(TrainingPrecision, AnOverflowIsSkippedCountedAndChangesNothingElse) {
   EXPECT_LT(rest.steps.back().loss, skipped.steps[0].loss);
 }
 
-// The same with every run-ahead and every tier at work: what is staged while a step is skipped is carried home unchanged.
+// The same with every run-ahead and every tier at work: what is staged while a step is skipped is carried
+// home unchanged.
 TEST(TrainingPrecision, AnOverflowUnderTinyBudgetsGivesTheSameBits) {
   std::vector<std::string> bits[2];
   Tensors weights[2];

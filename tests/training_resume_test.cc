@@ -1,5 +1,6 @@
-// A run that was stopped and resumed leaves what a run that never stopped leaves: losses, norms, validation losses, weights
-// and moments to the bit. Checkpoints on the way, how many stay, and what a resume may change.
+// A run that was stopped and resumed leaves what a run that never stopped leaves: losses, norms, validation
+// losses, weights and moments to the bit. Checkpoints on the way, how many stay, and what a resume may
+// change.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,10 +14,12 @@ namespace {
 constexpr int64_t kSteps = 9;
 
 TestRun run_of(const DriveDirectory& directory, DType precision = DType::bf16, double clip = 1) {
-  write_bytes(directory / "train.txt", sample_text(1000));  // 31 windows: the data starts over, in a new order
+  write_bytes(directory / "train.txt",
+              sample_text(1000));  // 31 windows: the data starts over, in a new order
   write_bytes(directory / "val.txt", sample_text(400, 5));
   TestRun run;
-  run.options = short_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=256,context=32", directory / "train.txt");
+  run.options =
+      short_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=256,context=32", directory / "train.txt");
   run.options.memory.nvme_directories.clear();
   run.options.numbers.precision = precision;
   run.options.optimizer.clip = clip;
@@ -123,7 +126,8 @@ TEST(TrainingResume, CheckpointsOnTheWayAndHowManyStay) {
     again.options.run.out = other / "out";
     again.options.run.resume = run.options.run.out + "/checkpoints/" + name;
     const TestResult rest = train(again);
-    std::vector<std::string> expected(whole.steps.end() - static_cast<std::ptrdiff_t>(rest.steps.size()), whole.steps.end());
+    std::vector<std::string> expected(whole.steps.end() - static_cast<std::ptrdiff_t>(rest.steps.size()),
+                                      whole.steps.end());
     EXPECT_EQ(rest.steps.size(), name[13] == '6' ? 3u : 1u);
     EXPECT_EQ(fixed_bits(rest.steps), expected);
     EXPECT_EQ(differences(whole.tensors, newest_tensors(again.options.run.out)), "") << name;
@@ -146,7 +150,8 @@ TEST(TrainingResume, ValidationDoesNotChangeBits) {
   EXPECT_EQ(result.validations[2].step, 9);
   EXPECT_LT(result.validations[2].val_loss, result.validations[0].val_loss);
 
-  const DriveDirectory other;  // validated elsewhere, stopped in between: the same validation losses where both have one
+  const DriveDirectory
+      other;  // validated elsewhere, stopped in between: the same validation losses where both have one
   TestRun parts = run_of(other);
   parts.options.data = run.options.data;
   parts.options.data.train = {other / "train.txt"};
@@ -194,7 +199,8 @@ TEST(TrainingResume, OptionsThatFixBitsComeFromTheManifest) {
   EXPECT_EQ(more.steps[0].micro_batch, 2);
 }
 
-// A constant rate does not look at the number of steps, so a run made longer equals one that was long from the start.
+// A constant rate does not look at the number of steps, so a run made longer equals one that was long from
+// the start.
 TEST(TrainingResume, MoreSteps) {
   const DriveDirectory one, two;
   TestRun whole = run_of(one), parts = run_of(two);

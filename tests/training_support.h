@@ -1,5 +1,5 @@
-// What the end-to-end tests share: a run as the verb train makes it, with arenas given to the byte, executors, faults and a
-// stop at will; and the bits that it leaves behind.
+// What the end-to-end tests share: a run as the verb train makes it, with arenas given to the byte,
+// executors, faults and a stop at will; and the bits that it leaves behind.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -49,7 +49,8 @@ class DriveDirectory {
 
 // Text with structure that a tiny model learns within a few steps: a deterministic walk over a few words.
 inline std::string sample_text(size_t bytes, uint64_t seed = 1) {
-  static constexpr const char* kWords[] = {"the ", "earth ", "was ", "without ", "form ", "and ", "void ", "light.\n"};
+  static constexpr const char* kWords[] = {"the ",  "earth ", "was ",  "without ",
+                                           "form ", "and ",   "void ", "light.\n"};
   std::string text;
   for (uint64_t state = seed; text.size() < bytes;) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
@@ -74,11 +75,12 @@ inline void write_tokens(const std::string& path, size_t count, uint64_t seed = 
 
 struct TestRun {
   Options options;
-  TierCapacities arenas{std::nullopt, kRoomy, std::nullopt};  // bytes of the arenas themselves, without reserves
+  TierCapacities arenas{std::nullopt, kRoomy,
+                        std::nullopt};  // bytes of the arenas themselves, without reserves
   ExecutorKind executor = ExecutorKind::threaded;
-  uint64_t seed = 1;              // of the shuffled executor
+  uint64_t seed = 1;  // of the shuffled executor
   int threads = 2;
-  int64_t stop_after = 0;         // the stop flag is set when this step's loss is read; 0: never
+  int64_t stop_after = 0;  // the stop flag is set when this step's loss is read; 0: never
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;
   std::function<void(CheckpointState&)> alter_start;
   std::function<void(const StepMetrics&)> on_step;
@@ -117,7 +119,8 @@ inline Budgets budgets_of(const TestRun& run) {
 // The plan's request as the verbs make it. `device` outlives it.
 inline PlanRequest request_of(const TestRun& run, const Device& device) {
   const ModelSource source = resolve_model(run.options.model);
-  return plan_request(run.options, source.config, budgets_of(run), device, !run.options.data.validation.empty());
+  return plan_request(run.options, source.config, budgets_of(run), device,
+                      !run.options.data.validation.empty());
 }
 
 inline std::variant<Plan, Infeasible> plan_of(const TestRun& run) {
@@ -140,8 +143,9 @@ inline void open_data(const Options& o, const ModelConfig& config, int64_t seque
   if (o.data.validation.empty()) return;
   d->validation = TokenData::open(o.data.validation, config.vocabulary);
   d->view.validation = &*d->validation;
-  d->view.validation_order = make_validation_order(*d->validation, sequence, static_cast<uint64_t>(o.data.val_batches),
-                                                   static_cast<uint64_t>(o.batch.batch));
+  d->view.validation_order =
+      make_validation_order(*d->validation, sequence, static_cast<uint64_t>(o.data.val_batches),
+                            static_cast<uint64_t>(o.batch.batch));
 }
 
 inline CheckpointState first_state(const Options& o, const Plan& plan, const ModelConfig& config) {
@@ -156,8 +160,8 @@ inline CheckpointState first_state(const Options& o, const Plan& plan, const Mod
 
 }  // namespace training_detail
 
-// Trains as `sluice train` does. With options.run.resume, from that checkpoint or ("auto") from the newest in out; from
-// the weights of a Hugging Face directory when the model is one; else from initial weights.
+// Trains as `sluice train` does. With options.run.resume, from that checkpoint or ("auto") from the newest in
+// out; from the weights of a Hugging Face directory when the model is one; else from initial weights.
 inline TestResult train(const TestRun& run) {
   Options options = run.options;
   std::optional<CheckpointReader> resumed;
@@ -179,14 +183,16 @@ inline TestResult train(const TestRun& run) {
   result.plan = plan_or_throw(request_of(resolved, *device), budgets_of(run));
   const Plan& plan = result.plan;
   options.batch.micro_batch = plan.model.micro_batch;
-  CheckpointState state = resumed ? resumed->state() : training_detail::first_state(options, plan, source.config);
+  CheckpointState state =
+      resumed ? resumed->state() : training_detail::first_state(options, plan, source.config);
   state.options = manifest_options(options);
   if (run.alter_start) run.alter_start(state);
 
   std::filesystem::create_directories(options.run.out);
   SessionOptions s;
   s.threads = run.threads;
-  s.rules = {{options.optimizer.beta1, options.optimizer.beta2, options.optimizer.epsilon, options.optimizer.weight_decay},
+  s.rules = {{options.optimizer.beta1, options.optimizer.beta2, options.optimizer.epsilon,
+              options.optimizer.weight_decay},
              options.optimizer.clip};
   s.nvme_directories = options.memory.nvme_directories;
   s.io = io_choice(options.memory.io);
@@ -197,9 +203,13 @@ inline TestResult train(const TestRun& run) {
   Session session(plan, *device, s);
   Workers workers(run.threads);
   std::optional<HfWeights> weights;
-  if (!resumed && !source.weights_directory.empty()) weights = HfWeights::open(source.weights_directory, source.config.family);
-  if (resumed) load(session, load_from(plan.model, *resumed, workers));
-  else load(session, load_from(plan.model, weights ? source_of(*weights) : source_of(options.numbers.seed), workers));
+  if (!resumed && !source.weights_directory.empty())
+    weights = HfWeights::open(source.weights_directory, source.config.family);
+  if (resumed)
+    load(session, load_from(plan.model, *resumed, workers));
+  else
+    load(session,
+         load_from(plan.model, weights ? source_of(*weights) : source_of(options.numbers.seed), workers));
 
   std::atomic<bool> stop{false};
   TrainEvents events;
@@ -252,9 +262,10 @@ inline std::string differences(const Tensors& a, const Tensors& b) {
 // The numbers of a step that the numerics contract fixes to the bit, as text.
 inline std::string fixed_bits(const StepMetrics& m) {
   char text[160];
-  std::snprintf(text, sizeof text, "step %lld loss %016llx norm %016llx skipped %d scale %a", static_cast<long long>(m.step),
-                static_cast<unsigned long long>(std::bit_cast<uint64_t>(m.loss)),
-                static_cast<unsigned long long>(std::bit_cast<uint64_t>(m.grad_norm)), m.skipped, m.loss_scale);
+  std::snprintf(
+      text, sizeof text, "step %lld loss %016llx norm %016llx skipped %d scale %a",
+      static_cast<long long>(m.step), static_cast<unsigned long long>(std::bit_cast<uint64_t>(m.loss)),
+      static_cast<unsigned long long>(std::bit_cast<uint64_t>(m.grad_norm)), m.skipped, m.loss_scale);
   return text;
 }
 inline std::vector<std::string> fixed_bits(const std::vector<StepMetrics>& steps) {
