@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "engine/pack.h"
 #include "engine/plan/staging.h"
 
 namespace sluice::staging {
@@ -11,18 +10,20 @@ Allocations::Allocations(const TierUses& uses)
       room_(static_cast<int64_t>(uses.options.capacity) - static_cast<int64_t>(uses.options.base)),
       load_(std::max(uses.positions(), 1u)),
       parent_(uses.uses.size()) {
+  intervals_.reserve(tier_.uses.size());
   for (uint32_t u = 0; u < tier_.uses.size(); ++u) {
     const Use& use = tier_.uses[u];
-    singles_.push_back(
+    intervals_.push_back(
         {use.storage, use.o.first, use.o.last, use.at, use.at, use.at, use.floor, use.fetches, {u}});
   }
   for (const Storage& s : tier_.storages)
     if (s.resident && !s.uses.empty()) join_resident(s);
-  start_over(singles_);
+  join_uses_of_residents();
+  for (const uint32_t u : roots()) add_load(intervals_[u], 1);
 }
 
 void Allocations::join_resident(const Storage& storage) {
-  Interval& whole = singles_[storage.uses.front()];
+  Interval& whole = intervals_[storage.uses.front()];
   for (const uint32_t u : storage.uses) {  // pieces at the ends may never come here
     whole.first = std::min(whole.first, tier_.uses[u].o.first);
     whole.last = std::max(whole.last, tier_.uses[u].o.last);
@@ -31,49 +32,47 @@ void Allocations::join_resident(const Storage& storage) {
   whole.uses = storage.uses;
 }
 
-void Allocations::start_over(const std::vector<Interval>& intervals) {
-  intervals_ = intervals;
+void Allocations::join_uses_of_residents() {
   std::iota(parent_.begin(), parent_.end(), 0u);
   for (const Storage& s : tier_.storages)
     if (s.resident)
       for (const uint32_t u : s.uses) parent_[u] = s.uses.front();
+}
+
+void Allocations::start_over(bool with_leads) {
+  intervals_ = singles_;
+  join_uses_of_residents();
   load_ = RangeLoad(std::max(tier_.positions(), 1u));
-  for (const uint32_t u : roots()) add_load(intervals_[u], 1);
+  for (const uint32_t u : roots()) {
+    Interval& i = intervals_[u];
+    if (!with_leads && i.fetched) i.start = i.first_use_at;
+    add_load(i, 1);
+  }
 }
 
 void Allocations::choose() {
   if (tier_.options.lead > 0) lengthen();
-  led_ = intervals_;
+  singles_ = intervals_;
   if (!tier_.options.keep) return;
   for (const Gap& gap : tier_.gaps) keep_gap(gap);
 }
 
 void Allocations::choose_again(uint64_t room) {
   room_ = static_cast<int64_t>(room);
-  start_over(led_);
+  start_over(true);
   for (Interval& i : intervals_)
     if (i.start < i.end && i.uses.size() == 1 && i.fetched && overloaded(i)) move_start(i, i.end);
   if (!tier_.options.keep) return;
   for (const Gap& gap : tier_.gaps) keep_gap(gap);
 }
 
-void Allocations::choose_nothing() { start_over(singles_); }
+void Allocations::choose_nothing() { start_over(false); }
 
 std::vector<uint32_t> Allocations::roots() const {
   std::vector<uint32_t> all;
   for (uint32_t u = 0; u < parent_.size(); ++u)
     if (parent_[u] == u) all.push_back(u);
   return all;
-}
-
-uint32_t Allocations::root(uint32_t use) const {
-  while (parent_[use] != use) use = parent_[use] = parent_[parent_[use]];
-  return use;
-}
-
-uint64_t Allocations::bytes(const Interval& i) const {
-  const Buffer& b = tier_.buffer_of(i.storage);
-  return round_up(b.cuts[i.last] - b.cuts[i.first], tier_.alignment);
 }
 
 uint64_t Allocations::most_bytes() const {

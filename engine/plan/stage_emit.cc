@@ -98,22 +98,25 @@ class Emitter {
     }
   }
 
-  // Calls visit(operand, position) for what touches an allocation's storage but not the allocation: below, or
-  // in another one.
-  template <typename Visit>
-  void for_each_foreign(uint32_t root, const Visit& visit) const {
+  // Whether matches(operand, position) holds for anything that touches an allocation's storage but not the
+  // allocation: below, or in another one.
+  template <typename Matches>
+  bool any_foreign(uint32_t root, const Matches& matches) const {
     const Storage& s = storage_of(allocations_.at_root(root));
-    for (const LowerEvent& e : s.lower) visit(e.o, e.at);
+    for (const LowerEvent& e : s.lower)
+      if (matches(e.o, e.at)) return true;
     for (const uint32_t u : s.uses)
-      if (allocations_.root(u) != root) visit(tier_.uses[u].o, tier_.uses[u].at);
+      if (allocations_.root(u) != root && matches(tier_.uses[u].o, tier_.uses[u].at)) return true;
+    return false;
   }
 
   // The newest write of a piece before `at` that did not go through this allocation.
   uint32_t last_foreign_write(uint32_t root, uint32_t piece, uint32_t at) const {
     uint32_t newest = kNever;
-    for_each_foreign(root, [&](const Operand& o, uint32_t position) {
-      if (position >= at || o.access == Access::read || !touches(o, piece)) return;
+    any_foreign(root, [&](const Operand& o, uint32_t position) {
+      if (position >= at || o.access == Access::read || !touches(o, piece)) return false;
       if (newest == kNever || position > newest) newest = position;
+      return false;
     });
     return newest;
   }
@@ -127,12 +130,9 @@ class Emitter {
       if (use.o.access != Access::read && touches(use.o, piece)) next_write = use.at;
     }
     if (next_write == kNever && tier_.buffer_of(allocations_.at_root(root).storage).permanent) return true;
-    bool read_between = false;
-    for_each_foreign(root, [&](const Operand& o, uint32_t position) {
-      read_between |=
-          position > at && position < next_write && o.access != Access::write && touches(o, piece);
+    return any_foreign(root, [&](const Operand& o, uint32_t position) {
+      return position > at && position < next_write && o.access != Access::write && touches(o, piece);
     });
-    return read_between;
   }
 
   Instruction transfer(uint32_t use, uint32_t piece, uint32_t version, bool fetch) const {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/pack.h"
 #include "engine/plan/range_load.h"
 #include "engine/plan/stage.h"
 #include "engine/program.h"
@@ -90,11 +91,17 @@ class Allocations {
 
   const TierUses& tier() const { return tier_; }
   std::vector<uint32_t> roots() const;  // ascending
-  uint32_t root(uint32_t use) const;
+  uint32_t root(uint32_t use) const {
+    while (parent_[use] != use) use = parent_[use] = parent_[parent_[use]];
+    return use;
+  }
   Interval& at_root(uint32_t root) { return intervals_[root]; }
   const Interval& at_root(uint32_t root) const { return intervals_[root]; }
   const Interval& of_use(uint32_t use) const { return intervals_[root(use)]; }
-  uint64_t bytes(const Interval& i) const;
+  uint64_t bytes(const Interval& i) const {
+    const Buffer& b = tier_.buffer_of(i.storage);
+    return round_up(b.cuts[i.last] - b.cuts[i.first], tier_.alignment);
+  }
   uint64_t most_bytes() const;  // at any position, beside permanent homes
 
   // A shortage that names the task at the position of the largest load, or the next one after it.
@@ -102,7 +109,8 @@ class Allocations {
 
  private:
   void join_resident(const Storage& storage);
-  void start_over(const std::vector<Interval>& intervals);
+  void join_uses_of_residents();
+  void start_over(bool with_leads);
   void add_load(const Interval& i, int sign);
   void move_start(Interval& i, uint32_t start);
   bool overloaded(const Interval& i) const { return load_.max(i.start, i.end) > room_; }
@@ -114,7 +122,7 @@ class Allocations {
   RangeLoad load_;                        // by position
   mutable std::vector<uint32_t> parent_;  // union-find over uses; paths are shortened by lookups
   std::vector<Interval> intervals_;       // by root
-  std::vector<Interval> singles_, led_;   // before anything was chosen; before any gap was kept
+  std::vector<Interval> singles_;         // with leads, before any gap was kept
 };
 
 // Steps 1, 4, 5 and 6.
