@@ -49,12 +49,12 @@ IoChoice io_choice(IoKind kind) {
 
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence) {
   if (batch.micro_batch) return {*batch.micro_batch};
-  std::vector<int64_t> small, large;
+  std::vector<int64_t> candidates;
   for (int64_t m = batch.batch; m >= 1; --m) {
     if (batch.batch % m != 0) continue;
-    if (m == 1 || m * sequence <= kSliceTokens) small.push_back(m);
+    if (m == 1 || m * sequence <= kSliceTokens) candidates.push_back(m);
   }
-  return small;
+  return candidates;
 }
 
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets, const Device& device,

@@ -28,7 +28,8 @@ std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads);
 
 IoChoice io_choice(IoKind kind);
 
-// The batch's micro-batches to consider, best first: as given, or every divisor, largest of at most 2048 tokens first.
+// The batch's micro-batches to consider, best first: as given, or its divisors of at most 2048 tokens, largest first,
+// and 1.
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence);
 
 // `device` outlives the request. Batch, sequence and precision come from the options.

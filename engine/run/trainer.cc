@@ -171,14 +171,13 @@ void Trainer::read_step(const Pending& p) {
                 "Resume from the last checkpoint with --precision bf16 or a smaller --lr.");
 }
 
-uint64_t Trainer::drain() {
+void Trainer::drain() {
   uint64_t ticket = pending_.empty() ? 0 : pending_.back().ticket;
   if (pending_update_) ticket = session_.issue(*session_.plan().lowering.bodies.drain);
   pending_update_ = false;
   read_steps(0);
   if (ticket) session_.executor().wait(ticket);
   session_.check();
-  return ticket;
 }
 
 void Trainer::validate() {

@@ -57,8 +57,7 @@ class Trainer {
   void read_steps(size_t leave);          // reads the oldest pending steps until `leave` are left
   void read_step(const Pending& pending);
   double norm_time(const Pending& pending) const;
-  uint64_t drain();                       // to the clean state, all steps read; returns the ticket
-  void boundary();                        // validation and checkpoint that are due after the step
+  void drain();                           // to the clean state, all steps read
   void validate();
   void checkpoint();
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
@@ -75,7 +74,6 @@ class Trainer {
   double last_norm_ = 0;                  // when the norm of the last step that was read was done
   double excluded_ = 0;                   // seconds of evaluation and checkpoints since
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
-  uint64_t last_drain_ = 0;               // ticket to charge to the next step; 0 if there is none
 };
 
 // Bytes that a body moves, by lane.
