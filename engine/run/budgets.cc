@@ -18,19 +18,20 @@ uint64_t margin_of(uint64_t free) { return std::max(free / 20, 512 * kMiB); }
 
 std::string in_mib(uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; }
 
-uint64_t limit_of(const Size& size, uint64_t free, uint64_t whole, const char* option, bool check_free, Budgets& budgets) {
+uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool check_free, Budgets& budgets) {
   const uint64_t margin = std::min(margin_of(free), free);
   switch (size.kind) {
     case Size::Kind::automatic:
       budgets.notes.push_back(std::string("--") + option + " auto: " + in_mib(free - margin) + ", which leaves " +
                               in_mib(margin) + " of what is free.");
       return free - margin;
-    case Size::Kind::percent: return static_cast<uint64_t>(static_cast<double>(whole) * size.percent / 100.0);
+    case Size::Kind::percent: return static_cast<uint64_t>(static_cast<double>(free) * size.percent / 100.0);
     case Size::Kind::bytes: break;
   }
   if (check_free && size.bytes > free)
-    throw Error(ExitCode::environment, std::string("--") + option + " asks for " + in_mib(size.bytes) + ", but only " +
-                                           in_mib(free) + " are free.",
+    throw Error(ExitCode::environment,
+                std::string("--") + option + " asks for " + in_mib(size.bytes) + ", but only " + in_mib(free) +
+                    " are free.",
                 std::string("Give a smaller --") + option + ", or free some.");
   return size.bytes;
 }
@@ -50,15 +51,15 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
   b.runtime_reserve = runtime_reserve_bytes(b.threads);
   uint64_t free = limits.usable();
   if (options.gpu.kind != Size::Kind::automatic) {  // the cpu device keeps its own arena in the same memory
-    b.limits.device = b.arenas.device = limit_of(options.gpu, free, limits.total, "gpu-mem", check_free, b);
+    b.limits.device = b.arenas.device = limit_of(options.gpu, free, "gpu-mem", check_free, b);
     free -= std::min(free, *b.limits.device);
   }
-  b.limits.host = limit_of(options.host, free, limits.total, "host-mem", check_free, b);
+  b.limits.host = limit_of(options.host, free, "host-mem", check_free, b);
   if (!options.nvme_directories.empty()) {
     const std::string& directory = options.nvme_directories.front();
     const bool known = check_free || options.nvme.kind != Size::Kind::bytes;
     const uint64_t disk = known ? free_bytes(directory) : 0;
-    b.limits.nvme = limit_of(options.nvme, disk, disk, "nvme-mem", check_free, b);
+    b.limits.nvme = limit_of(options.nvme, disk, "nvme-mem", check_free, b);
     b.arenas.nvme = *b.limits.nvme / kNvmeFileUnit * kNvmeFileUnit;
     b.checksum_bytes = checksum_table_bytes(*b.arenas.nvme);
   }
