@@ -119,7 +119,7 @@ constexpr OptionRow kTable[] = {
     {"compress", "ranks", "METHOD", "", "", kRuns, OnResume::free, nullptr},
     {"share-layers-until", "ranks", "STEPS", "", "", kRuns, OnResume::free, nullptr},
 
-    {"out", "run", "DIR", "run directory: checkpoints, metrics, the plan", "", kRuns, OnResume::free,
+    {"out", "run", "DIR", "run directory: checkpoints and metrics", "", kRuns, OnResume::free,
      FIELD(run.out)},
     {"metrics", "run", "FILE", "one JSON object a step", "metrics.jsonl in --out", kRuns, OnResume::free,
      FIELD(run.metrics)},
