@@ -11,8 +11,8 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "engine/run/executor.h"
@@ -21,14 +21,16 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kIssuedMax = 4;           // remembered: two in flight, one before them, one being written
+constexpr size_t kIssuedMax = 4;           // remembered: two in flight, two the trainer may ask about
 constexpr uint32_t kTransfersOpen = 64;    // started and not completed, per lane
 constexpr int64_t kPollMicroseconds = 200; // while a lane with open requests waits for another lane
 
 class ThreadedExecutor final : public Executor {
  public:
   ThreadedExecutor(const Program& program, Runner& runner, const ExecutorOptions& options)
-      : program_(program), runner_(runner), trace_(program), counters_(program.machine.lanes.size()) {
+      : program_(program), runner_(runner), trace_(program), counters_(program.machine.lanes.size()),
+        at_(counters_.size(), kNoThread), files_(counters_.size()) {
+    for (Issued& body : bodies_) body.base.resize(counters_.size());
     for (const Body& body : program.bodies) {
       std::vector<std::vector<uint32_t>> order(counters_.size());
       for (uint32_t i = 0; i < body.instructions.size(); ++i) order[body.instructions[i].lane].push_back(i);
@@ -37,33 +39,32 @@ class ThreadedExecutor final : public Executor {
     for (LaneId l = 0; l < counters_.size(); ++l) {
       const auto uses = [&](const auto& order) { return !order[l].empty(); };
       if (std::none_of(orders_.begin(), orders_.end(), uses)) continue;
-      if (moves_files(l)) {
-        files_.push_back(std::make_unique<TransferLane>(options.make_queue(), kTransfersOpen, options.file_alignment));
-        threads_.emplace_back([this, l, files = files_.back().get()] { run_file_lane(l, *files); });
-      } else {
-        threads_.emplace_back([this, l] { run_plain_lane(l); });
-      }
+      at_[l] = 1;
+      if (!moves_files(l)) continue;
+      files_[l] = std::make_unique<TransferLane>(options.make_queue(), kTransfersOpen, options.file_alignment);
     }
+    start_threads();
   }
 
-  ~ThreadedExecutor() override {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& t : threads_) t.join();
-  }
+  // What is left of bodies in flight is skipped: nobody waits for it.
+  ~ThreadedExecutor() override { stop(); }
 
   void make_room() override {
     if (issued_ >= 2) wait(issued_ - 1);
   }
 
   uint64_t issue(BodyId body, const RingPositions& rings) override {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     const uint64_t ticket = issued_ + 1;
+    // A lane without instructions in the last bodies may not have woken up yet. It would read the record that is
+    // written over here.
+    changed_.wait(lock, [&] {
+      const uint64_t last = *std::min_element(at_.begin(), at_.end());
+      return last > ticket || ticket - last < kIssuedMax;
+    });
     Issued& mine = issued_body(ticket);
-    mine = {body, kNoPredecessor, rings, std::vector<uint64_t>(counters_.size())};
+    mine.body = body;
+    mine.rings = rings;
     if (issued_ > 0) {
       const Issued& before = issued_body(issued_);
       const auto& list = program_.bodies[body].predecessors;
@@ -94,6 +95,7 @@ class ThreadedExecutor final : public Executor {
 
  private:
   static constexpr size_t kNoPredecessor = SIZE_MAX;
+  static constexpr uint64_t kNoThread = UINT64_MAX;
   struct Issued {
     BodyId body = 0;
     size_t predecessor = kNoPredecessor;
@@ -102,8 +104,44 @@ class ThreadedExecutor final : public Executor {
   };
   struct Open {                  // an instruction whose transfers were started
     TraceRecord record;
-    uint64_t last_transfer;      // done when so many transfers of the lane are complete
+    uint64_t last_transfer = 0;  // done when so many transfers of the lane are complete
   };
+  class OpenList {               // first in, first out
+   public:
+    bool empty() const { return first_ == next_; }
+    bool full() const { return next_ - first_ == entries_.size(); }
+    Open& front() { return entries_[first_ % entries_.size()]; }
+    void push(const Open& open) { entries_[next_++ % entries_.size()] = open; }
+    void pop() { ++first_; }
+
+   private:
+    std::array<Open, kTransfersOpen / Runner::kTransfersMax> entries_;
+    uint64_t first_ = 0, next_ = 0;
+  };
+
+  void start_threads() {
+    try {
+      for (LaneId l = 0; l < counters_.size(); ++l) {
+        if (at_[l] == kNoThread) continue;
+        if (files_[l]) threads_.emplace_back([this, l] { run_file_lane(l, *files_[l]); });
+        else threads_.emplace_back([this, l] { run_plain_lane(l); });
+      }
+    } catch (const std::system_error& e) {
+      stop();
+      throw Error(ExitCode::environment, std::string("Cannot start a thread for a lane: ") + e.what() + ".",
+                  "Raise the limit on processes (ulimit -u, or the container's pids limit).");
+    }
+  }
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      failed_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& t : threads_) t.join();
+  }
 
   Issued& issued_body(uint64_t ticket) { return bodies_[ticket % kIssuedMax]; }
 
@@ -144,6 +182,14 @@ class ThreadedExecutor final : public Executor {
     return orders_[before][lane].size();
   }
 
+  // The lane reads no records of bodies before the ticket's any more.
+  void enter(LaneId lane, uint64_t ticket) {
+    {
+      const std::lock_guard lock(mutex_);
+      at_[lane] = ticket;
+    }
+    changed_.notify_all();
+  }
   // False when the executor stops.
   bool await_body(uint64_t ticket) {
     std::unique_lock lock(mutex_);
@@ -159,7 +205,7 @@ class ThreadedExecutor final : public Executor {
   }
 
   void run_plain_lane(LaneId lane) {
-    for (uint64_t ticket = 1; await_body(ticket); ++ticket) {
+    for (uint64_t ticket = 1; await_body(ticket); enter(lane, ++ticket)) {
       const Issued& issued = issued_body(ticket);
       const Body& body = program_.bodies[issued.body];
       for (const uint32_t index : orders_[issued.body][lane]) {
@@ -184,8 +230,8 @@ class ThreadedExecutor final : public Executor {
   }
 
   void run_file_lane(LaneId lane, TransferLane& files) {
-    std::deque<Open> open;
-    for (uint64_t ticket = 1; await_body_with(ticket, lane, files, open); ++ticket) {
+    OpenList open;
+    for (uint64_t ticket = 1; await_body_with(ticket, lane, files, open); enter(lane, ++ticket)) {
       const Issued& issued = issued_body(ticket);
       const Body& body = program_.bodies[issued.body];
       for (const uint32_t index : orders_[issued.body][lane]) {
@@ -194,7 +240,7 @@ class ThreadedExecutor final : public Executor {
         await_waits(issued, in, record, lane, files, open);
         record.begin = steady_seconds();
         start(body, in, issued.rings, files);
-        open.push_back({record, files.started()});
+        open.push({record, files.started()});
         progress(lane, files, open, 0);
       }
     }
@@ -213,19 +259,19 @@ class ThreadedExecutor final : public Executor {
   }
 
   // Moves requests along and counts what is complete; after an error everything is.
-  void progress(LaneId lane, TransferLane& files, std::deque<Open>& open, int64_t timeout) {
+  void progress(LaneId lane, TransferLane& files, OpenList& open, int64_t timeout) {
     if (!files.error()) files.progress(timeout);
     if (files.error() && !failed_) fail(to_error(*files.error()));
     while (!open.empty() && (failed_ ? files.error() || files.idle() : files.completed() >= open.front().last_transfer)) {
       open.front().record.end = steady_seconds();
       trace_.add(lane, open.front().record);
-      open.pop_front();
+      open.pop();
       count(lane);
     }
   }
 
   void await_waits(const Issued& issued, const Instruction& in, TraceRecord& record, LaneId lane, TransferLane& files,
-                   std::deque<Open>& open) {
+                   OpenList& open) {
     for (;;) {
       {
         std::unique_lock lock(mutex_);
@@ -236,12 +282,12 @@ class ThreadedExecutor final : public Executor {
           return false;
         };
         if (open.empty()) changed_.wait(lock, holds);
-        if (holds() && open.size() < kTransfersOpen / Runner::kTransfersMax) return;
+        if (holds() && !open.full()) return;
       }
       progress(lane, files, open, kPollMicroseconds);
     }
   }
-  bool await_body_with(uint64_t ticket, LaneId lane, TransferLane& files, std::deque<Open>& open) {
+  bool await_body_with(uint64_t ticket, LaneId lane, TransferLane& files, OpenList& open) {
     while (!open.empty()) {
       {
         const std::lock_guard lock(mutex_);
@@ -257,14 +303,15 @@ class ThreadedExecutor final : public Executor {
   Trace trace_;
   std::vector<std::vector<std::vector<uint32_t>>> orders_;  // by body, lane: its instructions
   mutable std::mutex mutex_;
-  std::condition_variable changed_;                         // counters, issued_, stopping_
+  std::condition_variable changed_;                         // counters_, at_, issued_, stopping_
   std::vector<uint64_t> counters_;                          // by lane: instructions completed
+  std::vector<uint64_t> at_;                                // by lane: the ticket that its thread is at, or kNoThread
   std::array<Issued, kIssuedMax> bodies_;
   uint64_t issued_ = 0;
   bool stopping_ = false;
   std::optional<Error> error_;
   std::atomic<bool> failed_{false};
-  std::vector<std::unique_ptr<TransferLane>> files_;        // of the lanes that move bytes to or from files
+  std::vector<std::unique_ptr<TransferLane>> files_;        // by lane; null where none moves bytes to or from files
   std::vector<std::thread> threads_;
 };
 

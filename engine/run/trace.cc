@@ -10,7 +10,7 @@ double steady_seconds() {
 }
 
 Trace::Trace(const Program& program) : rings_(program.machine.lanes.size()) {
-  constexpr size_t kBodiesHeld = 4;
+  constexpr size_t kBodiesHeld = 5;
   std::vector<size_t> most(rings_.size(), 1);
   for (const Body& body : program.bodies) {
     std::vector<size_t> count(rings_.size(), 0);
@@ -20,11 +20,21 @@ Trace::Trace(const Program& program) : rings_(program.machine.lanes.size()) {
   for (size_t l = 0; l < rings_.size(); ++l) rings_[l].records.resize(kBodiesHeld * most[l]);
 }
 
+// Two bodies are in flight at most, so a lane's records are in the order of tickets but for one. The search ends
+// before it comes to the oldest records, which the lane may be writing over.
+Trace::Range Trace::records_near(const Ring& ring, uint64_t ticket) const {
+  const uint64_t next = ring.next.load(std::memory_order_acquire);
+  const uint64_t oldest = next > ring.records.size() ? next - ring.records.size() : 0;
+  uint64_t first = next;
+  while (first > oldest && ring.records[(first - 1) % ring.records.size()].ticket + 1 >= ticket) --first;
+  return {first, next};
+}
+
 double Trace::busy_seconds(LaneId lane, uint64_t ticket) const {
   double busy = 0, until = 0;
   const Ring& r = rings_[lane];
-  const uint64_t first = r.next > r.records.size() ? r.next - r.records.size() : 0;
-  for (uint64_t i = first; i < r.next; ++i) {
+  const Range range = records_near(r, ticket);
+  for (uint64_t i = range.first; i < range.last; ++i) {
     const TraceRecord& t = r.records[i % r.records.size()];
     if (t.ticket != ticket) continue;
     busy += std::max(0.0, t.end - std::max(t.begin, until));
@@ -35,8 +45,8 @@ double Trace::busy_seconds(LaneId lane, uint64_t ticket) const {
 
 const TraceRecord* Trace::find(LaneId lane, uint64_t ticket, uint32_t instruction) const {
   const Ring& r = rings_[lane];
-  const uint64_t first = r.next > r.records.size() ? r.next - r.records.size() : 0;
-  for (uint64_t i = r.next; i-- > first;) {
+  const Range range = records_near(r, ticket);
+  for (uint64_t i = range.last; i-- > range.first;) {
     const TraceRecord& t = r.records[i % r.records.size()];
     if (t.ticket == ticket && t.instruction == instruction) return &t;
   }

@@ -1,10 +1,11 @@
 // What ran when: one fixed ring of records per lane.
 //
-// A lane's thread writes its own ring before it counts the instruction as completed; readers look only at instructions that
-// they have seen completed. A ring holds the last four bodies at least, so a trainer that reads a body's records when it is
-// done finds them whole.
+// A lane's thread writes its own ring before it counts the instruction as completed. A ring holds the last five
+// bodies at least: of a body that is done, while two more are in flight, the trainer's thread finds all records, and
+// none that is being written.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -26,7 +27,9 @@ class Trace {
 
   void add(LaneId lane, const TraceRecord& record) {
     Ring& r = rings_[lane];
-    r.records[r.next++ % r.records.size()] = record;
+    const uint64_t n = r.next.load(std::memory_order_relaxed);
+    r.records[n % r.records.size()] = record;
+    r.next.store(n + 1, std::memory_order_release);
   }
   // Seconds during which at least one instruction of the ticket's body was being executed on the lane.
   double busy_seconds(LaneId lane, uint64_t ticket) const;
@@ -36,8 +39,14 @@ class Trace {
  private:
   struct Ring {
     std::vector<TraceRecord> records;
-    uint64_t next = 0;
+    std::atomic<uint64_t> next{0};  // records below it are whole
   };
+  struct Range {
+    uint64_t first, last;
+  };
+  // Holds all records of the ticket, and some of others.
+  Range records_near(const Ring& ring, uint64_t ticket) const;
+
   std::vector<Ring> rings_;
 };
 
