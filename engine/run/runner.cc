@@ -28,6 +28,13 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
     }
     decay_ranges_.push_back(std::move(ranges));
   }
+  for (const SegmentPlan& p : plan.lowering.plans) {
+    const Segment& segment = plan.model.segments[p.segment];
+    operands_.push_back({segment_operands(p, segment, TaskKind::forward, false, true),
+                         segment_operands(p, segment, TaskKind::forward, false, false),
+                         segment_operands(p, segment, TaskKind::backward, false, false),
+                         segment_operands(p, segment, TaskKind::backward, true, false)});
+  }
   for (std::vector<TensorView>& v : views_) v.reserve(16);
 }
 
@@ -105,12 +112,13 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
   const SegmentPlan& plan = plan_.lowering.plans[plan_.lowering.uses[task.subject].plan];
   const Segment& segment = plan_.model.segments[plan.segment];
   const bool backward = task.kind == TaskKind::backward;
-  SegmentOperands operands = segment_operands(plan, segment, task.kind, task.recompute, true);
+  const PlanOperands& known = operands_[plan_.lowering.uses[task.subject].plan];
   const auto is_saved = [&](uint32_t k) {  // where a forward that discards has its workspace, or nothing
     return k < in.operands.size() && plan_.program.buffers[in.operands[k].buffer].kind == BufferClass::activations;
   };
-  const bool saves = !backward && is_saved(operands.saved);
-  if (!saves) operands = segment_operands(plan, segment, task.kind, task.recompute, false);
+  const bool saves = !backward && is_saved(known.forward.saved);
+  const SegmentOperands& operands = backward ? (task.recompute ? known.backward_recomputing : known.backward_keeping)
+                                             : (saves ? known.forward : known.forward_discarding);
   CHECK(operands.count == in.operands.size(), segment.name + ": operands do not match");
   const PassPlan& pass = backward ? (task.recompute ? plan.backward_recomputing : plan.backward_keeping)
                                   : (saves ? plan.forward : plan.forward_discarding);

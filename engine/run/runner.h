@@ -1,7 +1,8 @@
 // The runner carries out single instructions: it turns operands into pointers and calls devices, optimizer and files.
 //
 // It keeps no order: executors decide when. Different lanes may call it at the same time, each lane from one thread; what
-// two instructions share is ordered by the program's waits. No call allocates (scratch is per lane).
+// two instructions share is ordered by the program's waits. A step's calls allocate nothing; segments share scratch, so
+// one lane runs them all.
 #pragma once
 
 #include <array>
@@ -86,6 +87,9 @@ class Runner {
   void load(const Task& task, const Instruction& in, const RingPositions& rings);
   ShardView shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const;
 
+  struct PlanOperands {  // of one segment plan, by pass; fields as in SegmentPlan
+    SegmentOperands forward, forward_discarding, backward_keeping, backward_recomputing;
+  };
   struct DecayRange {
     uint64_t begin, end;  // elements of the group
     bool decay;
@@ -97,6 +101,7 @@ class Runner {
   UpdateRules rules_;
   Workers optimizer_workers_;
   ShardHooks hooks_;
+  std::vector<PlanOperands> operands_;                 // by segment plan
   std::vector<std::vector<DecayRange>> decay_ranges_;  // by group
   std::vector<TensorView> views_[6];                   // scratch of the compute lane
 };
