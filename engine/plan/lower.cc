@@ -1,21 +1,16 @@
 #include "engine/plan/lower.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <map>
 #include <stdexcept>
-#include <tuple>
 
 #include "engine/pack.h"
 #include "engine/plan/body_builder.h"
+#include "engine/plan/lower_buffers.h"
 
 namespace sluice {
 
 namespace {
-
-constexpr uint64_t kPieceAlignment = 4096;  // O_DIRECT: every range that may go to a file
-constexpr uint64_t kScalarAlignment = 64;
-constexpr uint64_t kNormBlockElements = 65536;
 
 bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(), true) != v.end(); }
 
@@ -29,10 +24,7 @@ class Lowerer {
       throw std::invalid_argument("the batch is not a multiple of the micro-batch");
     out_.slices = static_cast<uint32_t>(options_.batch / model_.micro_batch);
     program_.rings = {"train", "validation"};
-    plan_segments();
-    make_group_buffers();
-    make_input_buffers();
-    make_slice_buffers();
+    buffers_ = make_buffers(model_, options_, program_, out_);
     lower_load();
     lower_training();
     if (options_.evaluate) lower_evaluate();
@@ -44,7 +36,9 @@ class Lowerer {
   }
 
  private:
-  const SegmentUse& use(uint32_t u) const { return model_.layers[out_.uses[u].layer].segments[out_.uses[u].position]; }
+  const SegmentUse& use(uint32_t u) const {
+    return model_.layers[out_.uses[u].layer].segments[out_.uses[u].position];
+  }
   const Segment& segment(uint32_t u) const { return model_.segments[use(u).segment]; }
   const SegmentPlan& plan(uint32_t u) const { return out_.plans[out_.uses[u].plan]; }
   uint32_t use_count() const { return static_cast<uint32_t>(out_.uses.size()); }
@@ -52,126 +46,20 @@ class Lowerer {
   // Frozen layers below all trainable ones have no backward.
   bool has_backward(uint32_t u) const { return any(plan(u).input_gradient) || any(plan(u).trainable); }
 
-  BufferId buffer(std::string name, BufferClass kind, std::vector<uint64_t> cuts, bool permanent = false,
-                  uint8_t ring = kNoRing) {
-    Buffer b;
-    b.name = std::move(name);
-    b.kind = kind;
-    b.cuts = std::move(cuts);
-    b.permanent = permanent;
-    b.ring = ring;
-    if (ring != kNoRing) b.slot_stride = round_up(b.bytes(), kPieceAlignment);
-    program_.buffers.push_back(std::move(b));
-    return static_cast<BufferId>(program_.buffers.size() - 1);
-  }
-  BufferId flat_buffer(std::string name, BufferClass kind, uint64_t bytes, bool permanent = false) {
-    return buffer(std::move(name), kind, {0, round_up(std::max<uint64_t>(bytes, 1), kPieceAlignment)}, permanent);
-  }
-
-  // One plan per template, set of differentiable inputs and set of trainable groups.
-  void plan_segments() {
-    differentiable_.assign(model_.activations.size(), false);
-    std::map<std::tuple<uint32_t, std::vector<bool>, std::vector<bool>>, uint32_t> known;
-    for (uint32_t l = 0; l < model_.layers.size(); ++l)
-      for (uint32_t s = 0; s < model_.layers[l].segments.size(); ++s) {
-        const SegmentUse& u = model_.layers[l].segments[s];
-        std::vector<bool> inputs, trainable;
-        for (const uint32_t a : u.inputs) inputs.push_back(differentiable_[a]);
-        for (const uint32_t g : u.groups) trainable.push_back(model_.groups[g].trainable);
-        const auto next = static_cast<uint32_t>(out_.plans.size());
-        const auto [it, fresh] = known.try_emplace({u.segment, inputs, trainable}, next);
-        if (fresh) out_.plans.push_back(plan_segment(model_, u.segment, inputs, trainable, options_.workspace_bytes));
-        for (const uint32_t a : u.outputs) differentiable_[a] = any(inputs) || any(trainable);
-        const bool recompute =
-            model_.segments[u.segment].loss || options_.recompute.empty() || options_.recompute[out_.uses.size()];
-        out_.uses.push_back({l, s, it->second, recompute});
-      }
-  }
-
-  void make_group_buffers() {
-    for (const Group& g : model_.groups) {
-      const uint64_t shard = options_.shard_elements ? options_.shard_elements : default_shard_elements(model_);
-      GroupBuffers b;
-      for (uint64_t e = 0; e < g.elements; e += shard) b.shards.push_back(e);
-      b.shards.push_back(g.elements);
-      const auto cuts = [&](uint64_t element_bytes) {
-        std::vector<uint64_t> c;
-        for (const uint64_t e : b.shards) c.push_back(e * element_bytes);
-        return c;
-      };
-      const uint64_t width = dtype_bytes(model_.precision);
-      b.weights = buffer("w." + g.name, BufferClass::weights, cuts(width), true);
-      if (g.trainable) {
-        b.gradient = buffer("g." + g.name, BufferClass::gradients, cuts(width), options_.update_waits_for_norm);
-        b.accumulator = buffer("a." + g.name, BufferClass::gradients, cuts(4));
-        make_shard_buffers(g, b);
-      }
-      out_.groups.push_back(std::move(b));
-    }
-  }
-
-  void make_shard_buffers(const Group& g, GroupBuffers& b) {
-    std::vector<uint64_t> sums{0};
-    for (size_t k = 0; k + 1 < b.shards.size(); ++k) {
-      const uint64_t elements = b.shards[k + 1] - b.shards[k];
-      const uint64_t blocks = (elements + kNormBlockElements - 1) / kNormBlockElements;
-      sums.push_back(sums.back() + round_up(8 * blocks, kScalarAlignment));
-      const uint64_t bytes = options_.optimizer.planes * options_.optimizer.plane_stride(elements);
-      b.state.push_back(flat_buffer("s." + g.name + "." + std::to_string(k), BufferClass::state, bytes, true));
-    }
-    b.block_sums = buffer("n." + g.name, BufferClass::scalars, sums);
-  }
-
-  void make_input_buffers() {
-    std::vector<uint64_t> cuts{0};
-    const auto slice_bytes = static_cast<uint64_t>(model_.micro_batch * model_.sequence) * 4;
-    for (uint32_t m = 0; m < out_.slices; ++m) cuts.push_back(cuts.back() + round_up(slice_bytes, kScalarAlignment));
-    const std::vector<uint64_t> pieces{offsetof(StepScalars, input), offsetof(StepScalars, loss),
-                                       offsetof(StepScalars, norm), offsetof(StepScalars, update), sizeof(StepScalars)};
-    out_.scalars = buffer("scalars", BufferClass::scalars, pieces, true, kTrainRing);
-    out_.tokens = buffer("tokens", BufferClass::scalars, cuts, true, kTrainRing);
-    out_.labels = buffer("labels", BufferClass::scalars, cuts, true, kTrainRing);
-    if (!options_.evaluate) return;
-    out_.validation_tokens = buffer("validation_tokens", BufferClass::scalars, cuts, true, kValidationRing);
-    out_.validation_labels = buffer("validation_labels", BufferClass::scalars, cuts, true, kValidationRing);
-    out_.validation_loss = buffer("validation_loss", BufferClass::scalars, {0, kScalarAlignment}, true, kValidationRing);
-  }
-
-  void make_slice_buffers() {
-    activations_.resize(model_.activations.size());
-    gradients_.resize(model_.activations.size());
-    for (size_t a = 0; a < model_.activations.size(); ++a) {
-      const Activation& x = model_.activations[a];
-      if (x.source != ActivationSource::segment) continue;
-      const uint64_t bytes = static_cast<uint64_t>(element_count(x.shape)) * dtype_bytes(x.dtype);
-      for (uint32_t m = 0; m < out_.slices; ++m) {
-        const std::string name = x.name + "." + std::to_string(m);
-        activations_[a].push_back(flat_buffer("x." + name, BufferClass::activations, bytes));
-        if (differentiable_[a]) gradients_[a].push_back(flat_buffer("d." + name, BufferClass::activations, bytes));
-      }
-    }
-    saved_.resize(use_count());
-    for (uint32_t u = 0; u < use_count(); ++u) {
-      if (!keeps(u) || plan(u).saved_bytes == 0) continue;
-      const UseInfo& info = out_.uses[u];
-      const std::string name = "v." + model_.layers[info.layer].name + "." + std::to_string(info.position) + ".";
-      for (uint32_t m = 0; m < out_.slices; ++m)
-        saved_[u].push_back(flat_buffer(name + std::to_string(m), BufferClass::activations, plan(u).saved_bytes));
-    }
-  }
-
   void add_workspace(BodyBuilder& body, Task& t, uint64_t bytes) {
     if (bytes == 0) return;
     const uint64_t rounded = round_up(bytes, kPieceAlignment);
     const auto [it, fresh] = workspaces_.try_emplace(rounded, kNone);
-    if (fresh) it->second = flat_buffer("k." + std::to_string(rounded), BufferClass::workspace, rounded);
+    if (fresh)
+      it->second = add_flat_buffer(program_, "k." + std::to_string(rounded), BufferClass::workspace, rounded);
     body.add(t, it->second, Access::write);
   }
 
   // What an activation is in a body: a slice's buffer, or a slice's piece of the token rings.
   void add_activation(BodyBuilder& body, Task& t, uint32_t a, uint32_t m, Access access, bool validation) {
     switch (model_.activations[a].source) {
-      case ActivationSource::segment: return body.add(t, activations_[a][m], access);
+      case ActivationSource::segment:
+        return body.add(t, buffers_.activations[a][m], access);
       case ActivationSource::tokens:
         return body.add(t, validation ? out_.validation_tokens : out_.tokens, m, m + 1, access);
       case ActivationSource::labels:
@@ -188,7 +76,7 @@ class Lowerer {
     for (const uint32_t a : use(u).inputs) add_activation(body, t, a, m, Access::read, validation);
     for (const uint32_t g : use(u).groups) body.add(t, out_.groups[g].weights, Access::read);
     for (const uint32_t a : use(u).outputs) add_activation(body, t, a, m, Access::write, validation);
-    if (saves && !saved_[u].empty()) body.add(t, saved_[u][m], Access::write);
+    if (saves && !buffers_.saved[u].empty()) body.add(t, buffers_.saved[u][m], Access::write);
     add_workspace(body, t, pass.workspace_bytes);
     if (segment(u).loss) body.add(t, out_.validation_loss, write_or_add(body, out_.validation_loss));
   }
@@ -206,8 +94,9 @@ class Lowerer {
       if (reads[i]) add_activation(body, t, use(u).inputs[i], m, Access::read, false);
     for (const uint32_t g : use(u).groups) body.add(t, out_.groups[g].weights, Access::read);
     for (size_t i = 0; i < use(u).outputs.size(); ++i)
-      if (!again && p.backward_reads_output[i]) add_activation(body, t, use(u).outputs[i], m, Access::read, false);
-    if (!again && !saved_[u].empty()) body.add(t, saved_[u][m], Access::read);
+      if (!again && p.backward_reads_output[i])
+        add_activation(body, t, use(u).outputs[i], m, Access::read, false);
+    if (!again && !buffers_.saved[u].empty()) body.add(t, buffers_.saved[u][m], Access::read);
     add_gradients(body, t, u, m);
     add_workspace(body, t, pass.workspace_bytes);
     if (!segment(u).loss) return;
@@ -220,13 +109,13 @@ class Lowerer {
     const SegmentPlan& p = plan(u);
     for (size_t i = 0; i < use(u).outputs.size(); ++i) {
       const uint32_t a = use(u).outputs[i];
-      if (!body.written(gradients_[a][m]))
+      if (!body.written(buffers_.gradients[a][m]))
         throw std::invalid_argument("activation " + model_.activations[a].name + " does not reach the loss");
-      body.add(t, gradients_[a][m], p.output_gradient_added[i] ? Access::add : Access::read);
+      body.add(t, buffers_.gradients[a][m], p.output_gradient_added[i] ? Access::add : Access::read);
     }
     for (size_t i = 0; i < p.input_gradient.size(); ++i) {
       if (!p.input_gradient[i]) continue;
-      const BufferId gradient = gradients_[use(u).inputs[i]][m];
+      const BufferId gradient = buffers_.gradients[use(u).inputs[i]][m];
       body.add(t, gradient, write_or_add(body, gradient));
     }
     for (const uint32_t g : use(u).groups) {
@@ -283,7 +172,8 @@ class Lowerer {
     if (after_norm) body.add(t, out_.scalars, kScalarNorm, kScalarNorm + 1, Access::read);
   }
 
-  // (use, slice) in loop order: all slices of a layer before the next layer, or all layers of a slice before the next.
+  // (use, slice) in loop order: all slices of a layer before the next layer, or all layers of a slice before
+  // the next.
   template <typename Visit>
   void for_each_forward(const Visit& visit) const {
     for (uint32_t begin = 0, end; begin < use_count(); begin = end) {
@@ -388,7 +278,8 @@ class Lowerer {
     const auto operands = [&](BodyBuilder& body, Task& t, uint32_t g, uint32_t k) {
       const bool trainable = model_.groups[g].trainable;
       if (trainable) body.add(t, out_.groups[g].state[k], Access::read);
-      if (!trainable || model_.precision == DType::f32) body.add(t, out_.groups[g].weights, k, k + 1, Access::read);
+      if (!trainable || model_.precision == DType::f32)
+        body.add(t, out_.groups[g].weights, k, k + 1, Access::read);
     };
     out_.bodies.save = shard_body("save", BodyState::clean, TaskKind::save, operands);
   }
@@ -397,28 +288,22 @@ class Lowerer {
   const LowerOptions& options_;
   Program& program_;
   Lowering out_;
-  std::vector<bool> differentiable_;                            // by activation
-  std::vector<std::vector<BufferId>> activations_, gradients_;  // by activation, slice
-  std::vector<std::vector<BufferId>> saved_;                    // by use, slice; empty when nothing is kept
-  std::map<uint64_t, BufferId> workspaces_;                     // by bytes
+  SliceBuffers buffers_;
+  std::map<uint64_t, BufferId> workspaces_;  // by bytes
 };
 
 }  // namespace
 
-uint64_t default_shard_elements(const Model& model) {
-  constexpr uint64_t kShardMin = 4ull << 20;
-  constexpr uint64_t kShardMultiple = 512ull << 10;
-  return round_up(std::max(kShardMin, parameter_count(model) / 2048), kShardMultiple);
-}
-
-SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment, TaskKind kind, bool recompute,
-                                 bool saves) {
+SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment, TaskKind kind,
+                                 bool recompute, bool saves) {
   SegmentOperands o;
   const bool backward = kind == TaskKind::backward;
   const PassPlan& pass = backward ? (recompute ? plan.backward_recomputing : plan.backward_keeping)
                                   : (saves ? plan.forward : plan.forward_discarding);
-  const std::vector<bool>& reads = recompute ? plan.backward_reads_input_recomputing : plan.backward_reads_input;
-  for (size_t i = 0; i < segment.inputs.size(); ++i) o.inputs.push_back(!backward || reads[i] ? o.count++ : kNone);
+  const std::vector<bool>& reads =
+      recompute ? plan.backward_reads_input_recomputing : plan.backward_reads_input;
+  for (size_t i = 0; i < segment.inputs.size(); ++i)
+    o.inputs.push_back(!backward || reads[i] ? o.count++ : kNone);
   for (size_t i = 0; i < plan.trainable.size(); ++i) o.weights.push_back(o.count++);
   for (size_t i = 0; i < segment.outputs.size(); ++i)
     o.outputs.push_back(!backward || (!recompute && plan.backward_reads_output[i]) ? o.count++ : kNone);

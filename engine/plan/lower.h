@@ -1,14 +1,15 @@
 // Lower: model x batch x recompute set x optimizer -> bodies of tasks over buffers, before tiers exist.
 //
 // Order of tasks (what shall overlap are neighbours, since lanes are in order):
-//   first     for each layer: forwards of all slices; the loss; for each layer backwards: backwards of all slices, then
-//             round(shard) of every group whose last contribution this was; norm; set_scalars
-//   step      as first, with optimize(shard) of the step before in front of the forwards that first use the group
+//   first     for each layer: forwards of all slices; the loss; for each layer backwards: backwards of all
+//             slices, then round(shard) of every group whose last contribution this was; norm; set_scalars
+//   step      as first, with optimize(shard) of the step before in front of the forwards that first use the
+//             group
 //   drain     optimize of everything
 //   evaluate  forwards of one validation batch
 //   load      fills every shard; save writes every shard
-// When the update needs no factor of all gradients, set_scalars comes first, optimize follows each round, first and step
-// are one body and there is no drain.
+// When the update needs no factor of all gradients, set_scalars comes first, optimize follows each round,
+// first and step are one body and there is no drain.
 //
 // Operand order by kind (the runner relies on it; see SegmentOperands for segments):
 //   round         accumulator read, gradient write, block sums write
@@ -16,7 +17,8 @@
 //   set_scalars   input read, update (back 1) read, update write[, norm read]
 //   optimize      state add, gradient read, update read, weights write (16-bit) or add (fp32)
 //   load          [state write (trainable),] weights write
-//   save          [state read (trainable),] weights read (only where the checkpoint stores weights: frozen, or fp32)
+//   save          [state read (trainable),] weights read (only where the checkpoint stores weights: frozen,
+//                 or fp32)
 #pragma once
 
 #include <functional>
@@ -28,7 +30,7 @@
 namespace sluice {
 
 struct OptimizerLayout {
-  uint32_t planes = 3;                             // fp32 planes of state a shard: master (16-bit only) and moments
+  uint32_t planes = 3;  // fp32 planes of state a shard: master (16-bit only) and moments
   std::function<uint64_t(uint64_t)> plane_stride;  // elements of a shard -> bytes between planes
 };
 
@@ -40,20 +42,20 @@ struct LowerOptions {
   bool evaluate = false;              // with a validation body
   std::vector<bool> recompute;        // by segment use in forward order; empty = all
   LoopOrder order = LoopOrder::layer_major;
-  uint64_t shard_elements = 0;        // 0: default_shard_elements
+  uint64_t shard_elements = 0;  // 0: default_shard_elements
   OptimizerLayout optimizer;
   WorkspaceBytes workspace_bytes;
 };
 
 struct GroupBuffers {
-  std::vector<uint64_t> shards;       // element boundaries: shard k is [shards[k], shards[k+1])
+  std::vector<uint64_t> shards;  // element boundaries: shard k is [shards[k], shards[k+1])
   BufferId weights = kNone, gradient = kNone, accumulator = kNone, block_sums = kNone;
-  std::vector<BufferId> state;        // by shard; empty when frozen
+  std::vector<BufferId> state;  // by shard; empty when frozen
 };
 
-struct UseInfo {                      // one segment use, in forward order
-  uint32_t layer = 0, position = 0;   // position: within the layer
-  uint32_t plan = 0;                  // index into Lowering::plans
+struct UseInfo {                     // one segment use, in forward order
+  uint32_t layer = 0, position = 0;  // position: within the layer
+  uint32_t plan = 0;                 // index into Lowering::plans
   bool recompute = true;
 };
 
@@ -65,7 +67,7 @@ struct Lowering {
   std::vector<SegmentPlan> plans;
   std::vector<UseInfo> uses;
   std::vector<GroupBuffers> groups;
-  BufferId scalars = kNone, tokens = kNone, labels = kNone;  // ring 0
+  BufferId scalars = kNone, tokens = kNone, labels = kNone;                                // ring 0
   BufferId validation_tokens = kNone, validation_labels = kNone, validation_loss = kNone;  // ring 1
   BodyIds bodies;
   uint32_t slices = 1;
@@ -81,15 +83,15 @@ struct SegmentOperands {
   uint32_t count = 0;
 };
 // `saves`: a forward that keeps its saved tensors. `recompute`: a backward that runs the forward again.
-SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment, TaskKind kind, bool recompute,
-                                 bool saves);
+SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment, TaskKind kind,
+                                 bool recompute, bool saves);
 
-// max(4 Mi parameters, model / 2048), rounded up to 512 Ki: pieces of 16-bit weights in a file begin at multiples of 1 MiB,
-// and a norm block never straddles shards.
+// max(4 Mi parameters, model / 2048), rounded up to 512 Ki: pieces of 16-bit weights in a file begin at
+// multiples of 1 MiB, and a norm block never straddles shards.
 uint64_t default_shard_elements(const Model& model);
 
-// The bodies have tasks and no instructions; buffers have no homes yet. Throws std::invalid_argument if the model cannot
-// be trained as asked.
+// The bodies have tasks and no instructions; buffers have no homes yet. Throws std::invalid_argument if the
+// model cannot be trained as asked.
 Lowering lower(const Model& model, const LowerOptions& options, Program& program);
 
 }  // namespace sluice

@@ -1,0 +1,29 @@
+// Inside of lower: the segment plans of a model, and every buffer but workspaces. For the files of lower
+// only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/plan/lower.h"
+#include "engine/program.h"
+
+namespace sluice {
+
+constexpr uint64_t kPieceAlignment = 4096;  // O_DIRECT: every range that may go to a file
+
+struct SliceBuffers {
+  std::vector<std::vector<BufferId>> activations;  // by activation, slice; empty where it is an input
+  std::vector<std::vector<BufferId>> gradients;    // by activation, slice; empty where none is asked for
+  std::vector<std::vector<BufferId>> saved;        // by use, slice; empty where nothing is kept
+};
+
+// One piece of at least `bytes`, padded to kPieceAlignment.
+BufferId add_flat_buffer(Program& program, std::string name, BufferClass kind, uint64_t bytes,
+                         bool permanent = false);
+
+// Adds the buffers to the program, and fills all of `lowering` but bodies; its slices are set.
+SliceBuffers make_buffers(const Model& model, const LowerOptions& options, Program& program,
+                          Lowering& lowering);
+
+}  // namespace sluice
