@@ -1,9 +1,10 @@
-// 1. Long-lived items first, then short-lived ones; among them by size, then by length of life, then by start: the order
-//    is total, so the result is deterministic.
-// 2. Placed items are listed in order of address: the long-lived ones in one list, and all that live in a block of
-//    kBlock positions in a list of that block. An item that is short-lived touches two blocks at most.
-// 3. For each item a scan over the list, or the two merged, finds the holes between those that share a position with it;
-//    it takes the smallest that is large enough, the lowest of equals.
+// 1. Long-lived items first, then short-lived ones; among them by size, then by length of life, then by
+//    start: the order is total, so the result is deterministic.
+// 2. Placed items are listed in order of address: the long-lived ones in one list, and all that live in a
+//    block of kBlock positions in a list of that block. An item that is short-lived touches two blocks at
+//    most.
+// 3. For each item a scan over the list, or the two merged, finds the holes between those that share a
+//    position with it; it takes the smallest that is large enough, the lowest of equals.
 #include "engine/pack.h"
 
 #include <algorithm>
@@ -57,8 +58,10 @@ class HoleFinder {
   void meet_all(const PlacedList& a, const PlacedList& b) {
     size_t i = 0, k = 0;
     while (i < a.size() || k < b.size()) {
-      if (k == b.size() || (i < a.size() && a[i].offset <= b[k].offset)) meet(a[i++]);
-      else meet(b[k++]);
+      if (k == b.size() || (i < a.size() && a[i].offset <= b[k].offset))
+        meet(a[i++]);
+      else
+        meet(b[k++]);
     }
   }
   // The lowest of the tightest holes in [base, capacity); UINT64_MAX if there is none.
@@ -90,8 +93,10 @@ uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity) {
     PackItem& item = items[index];
     const uint32_t first = item.start / kBlock, last = item.last / kBlock;
     HoleFinder finder(item, base);
-    if (long_lived(item)) finder.meet_all(long_list, {});
-    else finder.meet_all(blocks[first], last == first ? PlacedList{} : blocks[last]);
+    if (long_lived(item))
+      finder.meet_all(long_list, {});
+    else
+      finder.meet_all(blocks[first], last == first ? PlacedList{} : blocks[last]);
     const uint64_t offset = finder.finish(capacity);
     item.placed = offset != UINT64_MAX;
     if (!item.placed) continue;

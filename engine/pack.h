@@ -1,5 +1,6 @@
-// Offline layout of intervals of time into one range of addresses: largest first, each into the tightest hole that is free
-// for its whole life (best fit decreasing on a known timeline). Used for arenas and for the tensors inside a segment.
+// Offline layout of intervals of time into one range of addresses: largest first, each into the tightest hole
+// that is free for its whole life (best fit decreasing on a known timeline). Used for arenas and for the
+// tensors inside a segment.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,12 @@ struct PackItem {
   bool placed = false;           // result
 };
 
-// Assigns offsets in [base, capacity). Items that do not fit are left unplaced. Returns the highest address in use.
+// Assigns offsets in [base, capacity). Items that do not fit are left unplaced. Returns the highest address
+// in use.
 uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity);
 
-constexpr uint64_t round_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr uint64_t round_up(uint64_t value, uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace sluice

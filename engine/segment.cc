@@ -1,5 +1,6 @@
 // 1. Which tensors carry a gradient: those that depend on a wanted input gradient or a trainable parameter.
-// 2. Which tensors backward reads (the op table says); of these, neither inputs nor outputs of the segment are `saved`.
+// 2. Which tensors backward reads (the op table says); of these, neither inputs nor outputs of the segment
+//    are `saved`.
 // 3. Forward steps: all ops. Recomputed steps: only the ops that a tensor of 2 depends on.
 // 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add.
 // 5. Inner tensors live from their first to their last step; pack() gives them offsets.
@@ -19,7 +20,10 @@ constexpr bool bit(uint32_t mask, size_t i) { return (mask >> i & 1u) != 0; }
 class Compiler {
  public:
   Compiler(const Segment& segment, SegmentPlan& plan, const WorkspaceBytes& workspace_bytes)
-      : segment_(segment), plan_(plan), workspace_bytes_(workspace_bytes), carries_gradient_(segment.tensors.size()),
+      : segment_(segment),
+        plan_(plan),
+        workspace_bytes_(workspace_bytes),
+        carries_gradient_(segment.tensors.size()),
         read_by_backward_(segment.tensors.size()) {}
 
   void run() {
@@ -36,7 +40,9 @@ class Compiler {
     const SegmentTensor& t = segment_.tensors[tensor];
     return round_up(static_cast<uint64_t>(element_count(t.shape)) * dtype_bytes(t.dtype), kTensorAlignment);
   }
-  bool is_loss(uint32_t tensor) const { return segment_.loss && segment_.tensors[tensor].dtype == DType::f64; }
+  bool is_loss(uint32_t tensor) const {
+    return segment_.loss && segment_.tensors[tensor].dtype == DType::f64;
+  }
   bool trains_parameter(const Op& op) const {
     return std::any_of(op.parameters.begin(), op.parameters.end(),
                        [&](uint32_t p) { return plan_.trainable[segment_.parameters[p].slot]; });
@@ -50,7 +56,8 @@ class Compiler {
   }
 
   void find_gradients() {
-    for (size_t i = 0; i < segment_.inputs.size(); ++i) carries_gradient_[segment_.inputs[i]] = plan_.input_gradient[i];
+    for (size_t i = 0; i < segment_.inputs.size(); ++i)
+      carries_gradient_[segment_.inputs[i]] = plan_.input_gradient[i];
     for (const Op& op : segment_.ops) {
       if (!has_backward(op)) continue;
       for (size_t i = 0; i < op.outputs.size(); ++i)
@@ -70,7 +77,9 @@ class Compiler {
     uint64_t offset = 0;
     saved_.assign(segment_.tensors.size(), UINT64_MAX);
     for (uint32_t t = 0; t < segment_.tensors.size(); ++t) {
-      if (!read_by_backward_[t] || position(segment_.inputs, t) != kNone || position(segment_.outputs, t) != kNone) continue;
+      if (!read_by_backward_[t] || position(segment_.inputs, t) != kNone ||
+          position(segment_.outputs, t) != kNone)
+        continue;
       saved_[t] = offset;
       offset += bytes_of(t);
     }
@@ -121,10 +130,13 @@ class Compiler {
     std::vector<PackItem> items;
     for (const Life& life : lives) items.push_back(life.item);
     for (uint32_t s = 0; s < pass.steps.size(); ++s)
-      items.push_back({s, s, round_up(workspace_bytes_(plan_.shapes[pass.steps[s].op], pass.steps[s].pass), kTensorAlignment)});
+      items.push_back(
+          {s, s,
+           round_up(workspace_bytes_(plan_.shapes[pass.steps[s].op], pass.steps[s].pass), kTensorAlignment)});
     pass.workspace_bytes = pack(items, 0, UINT64_MAX);
     for (size_t i = 0; i < lives.size(); ++i) lives[i].place->offset = items[i].offset;
-    for (size_t s = 0; s < pass.steps.size(); ++s) pass.steps[s].workspace_offset = items[lives.size() + s].offset;
+    for (size_t s = 0; s < pass.steps.size(); ++s)
+      pass.steps[s].workspace_offset = items[lives.size() + s].offset;
   }
 
   PassPlan forward_pass(bool keeping) const {
@@ -132,11 +144,16 @@ class Compiler {
     pass.tensors.resize(segment_.tensors.size());
     for (uint32_t t = 0; t < segment_.tensors.size(); ++t) {
       const uint32_t input = position(segment_.inputs, t), output = position(segment_.outputs, t);
-      if (is_loss(t)) pass.tensors[t] = {Storage::loss, 0, 0};
-      else if (input != kNone) pass.tensors[t] = {Storage::input, input, 0};
-      else if (output != kNone) pass.tensors[t] = {Storage::output, output, 0};
-      else if (keeping && saved_[t] != UINT64_MAX) pass.tensors[t] = {Storage::saved, 0, saved_[t]};
-      else pass.tensors[t] = {Storage::workspace, 0, 0};
+      if (is_loss(t))
+        pass.tensors[t] = {Storage::loss, 0, 0};
+      else if (input != kNone)
+        pass.tensors[t] = {Storage::input, input, 0};
+      else if (output != kNone)
+        pass.tensors[t] = {Storage::output, output, 0};
+      else if (keeping && saved_[t] != UINT64_MAX)
+        pass.tensors[t] = {Storage::saved, 0, saved_[t]};
+      else
+        pass.tensors[t] = {Storage::workspace, 0, 0};
     }
     std::vector<Life> lives;
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
@@ -149,7 +166,8 @@ class Compiler {
   }
 
   // Places of tensors in backward: recomputed ones in the workspace, the others where forward left them.
-  void place_backward_tensors(PassPlan& pass, const std::vector<uint32_t>& recomputed, std::vector<bool>& reads_input) const {
+  void place_backward_tensors(PassPlan& pass, const std::vector<uint32_t>& recomputed,
+                              std::vector<bool>& reads_input) const {
     pass.tensors.resize(segment_.tensors.size());
     pass.gradients.resize(segment_.tensors.size());
     std::vector<bool> read = read_by_backward_;
@@ -165,13 +183,18 @@ class Compiler {
         reads_input[input] = read[t];
         pass.tensors[t] = {read[t] ? Storage::input : Storage::none, input, 0};
       } else if (pass.tensors[t].storage != Storage::workspace && read[t]) {
-        if (output != kNone) pass.tensors[t] = {Storage::output, output, 0};
-        else pass.tensors[t] = {Storage::saved, 0, saved_[t]};
+        if (output != kNone)
+          pass.tensors[t] = {Storage::output, output, 0};
+        else
+          pass.tensors[t] = {Storage::saved, 0, saved_[t]};
       }
       if (!carries_gradient_[t]) continue;
-      if (input != kNone) pass.gradients[t] = {Storage::input_gradient, input, 0};
-      else if (output != kNone) pass.gradients[t] = {Storage::output_gradient, output, 0};
-      else pass.gradients[t] = {Storage::workspace, 0, 0};
+      if (input != kNone)
+        pass.gradients[t] = {Storage::input_gradient, input, 0};
+      else if (output != kNone)
+        pass.gradients[t] = {Storage::output_gradient, output, 0};
+      else
+        pass.gradients[t] = {Storage::workspace, 0, 0};
     }
   }
 

@@ -1,9 +1,10 @@
-// How one segment runs: which tensors its backward needs, the derived backward, and where its inner tensors lie.
+// How one segment runs: which tensors its backward needs, the derived backward, and where its inner tensors
+// lie.
 //
-// A segment is compiled once per template and per set of differentiable inputs and trainable groups. Its `saved` tensors
-// lie in one flat range (a buffer when they are kept, the head of the workspace when the forward runs again); all other
-// inner tensors, gradients and op workspaces lie in the workspace of the pass. Lowering takes the sizes, the runner the
-// offsets; both see the same struct, so neither knows the other.
+// A segment is compiled once per template and per set of differentiable inputs and trainable groups. Its
+// `saved` tensors lie in one flat range (a buffer when they are kept, the head of the workspace when the
+// forward runs again); all other inner tensors, gradients and op workspaces lie in the workspace of the pass.
+// Lowering takes the sizes, the runner the offsets; both see the same struct, so neither knows the other.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +24,16 @@ constexpr uint32_t kNone = UINT32_MAX;
 enum class Storage : uint8_t { none, input, output, saved, workspace, output_gradient, input_gradient, loss };
 struct TensorPlace {
   Storage storage = Storage::none;
-  uint32_t index = 0;    // input, output and their gradients: position in the segment's list
-  uint64_t offset = 0;   // saved, workspace: byte offset
+  uint32_t index = 0;   // input, output and their gradients: position in the segment's list
+  uint64_t offset = 0;  // saved, workspace: byte offset
 };
 
 struct OpStep {
   uint32_t op;
   Pass pass;
   uint64_t workspace_offset = 0;
-  std::vector<bool> accumulate;       // backward, by input: the gradient already holds a contribution
-  std::vector<bool> wants_gradient;   // backward, by input
+  std::vector<bool> accumulate;      // backward, by input: the gradient already holds a contribution
+  std::vector<bool> wants_gradient;  // backward, by input
 };
 
 struct PassPlan {
@@ -41,24 +42,24 @@ struct PassPlan {
   std::vector<TensorPlace> gradients;  // by tensor; backward only
   uint64_t workspace_bytes = 0;
   double flops = 0;
-  uint64_t bytes = 0;                  // memory traffic at least
+  uint64_t bytes = 0;  // memory traffic at least
 };
 
 struct SegmentPlan {
   uint32_t segment = 0;
   DType precision = DType::bf16;
-  std::vector<OpShapes> shapes;              // by op
-  std::vector<bool> input_gradient;          // by segment input: a gradient is asked for
-  std::vector<bool> trainable;               // by group slot
-  std::vector<bool> backward_reads_input;    // by segment input
+  std::vector<OpShapes> shapes;            // by op
+  std::vector<bool> input_gradient;        // by segment input: a gradient is asked for
+  std::vector<bool> trainable;             // by group slot
+  std::vector<bool> backward_reads_input;  // by segment input
   std::vector<bool> backward_reads_input_recomputing;
-  std::vector<bool> backward_reads_output;   // by segment output; only where saved tensors are kept
-  std::vector<bool> output_gradient_added;   // by segment output: inner consumers add to it
+  std::vector<bool> backward_reads_output;  // by segment output; only where saved tensors are kept
+  std::vector<bool> output_gradient_added;  // by segment output: inner consumers add to it
   uint64_t saved_bytes = 0;
-  PassPlan forward;                          // for evaluation and for keeping: writes saved tensors where they are kept
-  PassPlan forward_discarding;               // no tensor is saved: all inner tensors in the workspace
+  PassPlan forward;             // for evaluation and for keeping: writes saved tensors where they are kept
+  PassPlan forward_discarding;  // no tensor is saved: all inner tensors in the workspace
   PassPlan backward_keeping;
-  PassPlan backward_recomputing;             // needed forward steps, then backward
+  PassPlan backward_recomputing;  // needed forward steps, then backward
 };
 
 // input_gradient by segment input, trainable by group slot.

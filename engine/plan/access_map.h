@@ -29,8 +29,8 @@ class AccessMap {
     LaneCounts readers{};
   };
 
-  // Adds to `needs` what an access of [begin, end) depends on; calls exposed(begin, end) for parts that were not written
-  // here; then records the access.
+  // Adds to `needs` what an access of [begin, end) depends on; calls exposed(begin, end) for parts that were
+  // not written here; then records the access.
   template <typename Exposed>
   void access(uint64_t begin, uint64_t end, bool writes, LaneId lane, uint32_t number, LaneCounts& needs,
               const Exposed& exposed) {
@@ -39,10 +39,14 @@ class AccessMap {
     split(end);
     for (auto it = records_.find(begin); it->first != end; ++it) {
       Record& r = it->second;
-      if (r.writer) raise(needs, r.writer_lane, r.writer);
-      else exposed(it->first, std::next(it)->first);
-      if (writes) raise(needs, r.readers);
-      else raise(r.readers, lane, number);
+      if (r.writer)
+        raise(needs, r.writer_lane, r.writer);
+      else
+        exposed(it->first, std::next(it)->first);
+      if (writes)
+        raise(needs, r.readers);
+      else
+        raise(r.readers, lane, number);
     }
     if (!writes) return;
     const auto first = records_.find(begin);

@@ -55,7 +55,8 @@ std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& h
     b.home_offset = round_up(top, placement_alignment(program.machine, b.home));
     top = b.home_offset + (b.ring == kNoRing ? b.bytes() : kRingSlots * b.slot_stride);
   }
-  for (size_t t = 0; t < end.size(); ++t) end[t] = round_up(end[t], placement_alignment(program.machine, static_cast<TierId>(t)));
+  for (size_t t = 0; t < end.size(); ++t)
+    end[t] = round_up(end[t], placement_alignment(program.machine, static_cast<TierId>(t)));
   return end;
 }
 
@@ -68,12 +69,17 @@ std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arran
     instructions_from_tasks(program.machine, body);
     body.peak_bytes.assign(tiers, 0);
     for (size_t t = 0; t < tiers; ++t) {
-      const StageOptions options{static_cast<TierId>(t), permanent[t], program.machine.tiers[t].capacity,
-                                 arrangement.leads[t], arrangement.task_weights.empty() ? std::span<const uint32_t>{} : arrangement.task_weights[b],
-                                 arrangement.keep};
+      const StageOptions options{
+          static_cast<TierId>(t),
+          permanent[t],
+          program.machine.tiers[t].capacity,
+          arrangement.leads[t],
+          arrangement.task_weights.empty() ? std::span<const uint32_t>{} : arrangement.task_weights[b],
+          arrangement.keep};
       if (permanent[t] > options.capacity)
         return BodyShortage{static_cast<BodyId>(b), {options.tier, kNoTask, permanent[t]}};
-      if (const auto shortage = stage(program, body, options)) return BodyShortage{static_cast<BodyId>(b), *shortage};
+      if (const auto shortage = stage(program, body, options))
+        return BodyShortage{static_cast<BodyId>(b), *shortage};
       program.arena_bytes[t] = std::max(program.arena_bytes[t], body.peak_bytes[t]);
     }
   }

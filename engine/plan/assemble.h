@@ -1,7 +1,7 @@
 // Assemble: a lowered program and a choice of homes become instructions with addresses and waits.
 //
-// Runs the passes stage (with lay out) for every body, from the top tier down, and sync over all bodies. The choice of homes
-// and leads is place's (place.h); nothing here judges it.
+// Runs the passes stage (with lay out) for every body, from the top tier down, and sync over all bodies. The
+// choice of homes and leads is place's (place.h); nothing here judges it.
 #pragma once
 
 #include <optional>
@@ -28,8 +28,9 @@ struct BodyShortage {
 TierId lowest_memory_tier(const Machine& machine);
 TierId lowest_tier(const Machine& machine);
 
-// Gives every permanent buffer its home and address: scalars and rings in the lowest memory tier, the others as arranged;
-// transient buffers may sink to the lowest tier (scalars: the lowest memory tier). Returns by tier where permanent homes end.
+// Gives every permanent buffer its home and address: scalars and rings in the lowest memory tier, the others
+// as arranged; transient buffers may sink to the lowest tier (scalars: the lowest memory tier). Returns by
+// tier where permanent homes end.
 std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& homes);
 
 // Places homes and stages every body: places and peaks, no waits yet.

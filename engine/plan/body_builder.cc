@@ -4,7 +4,8 @@
 
 namespace sluice {
 
-BodyBuilder::BodyBuilder(Program& program, std::string name, BodyState start, BodyState end) : program_(program) {
+BodyBuilder::BodyBuilder(Program& program, std::string name, BodyState start, BodyState end)
+    : program_(program) {
   body_.name = std::move(name);
   body_.start = start;
   body_.end = end;
@@ -20,7 +21,8 @@ Task& BodyBuilder::task(TaskKind kind, uint32_t subject, uint32_t slice) {
   return body_.tasks.back();
 }
 
-void BodyBuilder::add(Task& task, BufferId buffer, uint32_t first, uint32_t last, Access access, uint8_t back) {
+void BodyBuilder::add(Task& task, BufferId buffer, uint32_t first, uint32_t last, Access access,
+                      uint8_t back) {
   const Buffer& b = program_.buffers[buffer];
   std::vector<uint32_t>& versions = versions_[{buffer, back}];
   versions.resize(b.pieces(), 0);

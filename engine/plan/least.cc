@@ -68,7 +68,8 @@ uint64_t Least::needed(TierId tier, const std::vector<uint64_t>& capacities) con
 std::optional<Arrangement> Least::arrangement(const std::vector<uint64_t>& capacities) const {
   for (TierId t = 0; t < capacities.size(); ++t)
     if (needed(t, capacities) > capacities[t]) return std::nullopt;
-  return Arrangement{split_homes(capacities[lowest_]).homes, std::vector<uint32_t>(capacities.size(), 0), false};
+  return Arrangement{split_homes(capacities[lowest_]).homes, std::vector<uint32_t>(capacities.size(), 0),
+                     false};
 }
 
 std::optional<uint64_t> Least::of_tier(TierId tier, std::vector<uint64_t> capacities) const {
@@ -82,8 +83,10 @@ std::optional<uint64_t> Least::of_tier(TierId tier, std::vector<uint64_t> capaci
   uint64_t low = working_bytes(tier), high = peaks_[tier];  // more of the lowest tier never needs more memory
   while (low < high) {
     capacities[tier] = low + (high - low) / 2;
-    if (needed(memory_, capacities) <= capacities[memory_]) high = capacities[tier];
-    else low = capacities[tier] + 1;
+    if (needed(memory_, capacities) <= capacities[memory_])
+      high = capacities[tier];
+    else
+      low = capacities[tier] + 1;
   }
   return low;
 }

@@ -1,7 +1,8 @@
-// The least memory with which a model can train: nothing prefetched, nothing kept, permanent buffers as low as they can be.
+// The least memory with which a model can train: nothing prefetched, nothing kept, permanent buffers as low
+// as they can be.
 //
-// The arrangement does not depend on capacities (stage lays it out without looking at them), so what fits in some memory
-// fits in more, and the figures that an infeasible plan names are exact.
+// The arrangement does not depend on capacities (stage lays it out without looking at them), so what fits in
+// some memory fits in more, and the figures that an infeasible plan names are exact.
 #pragma once
 
 #include <optional>
@@ -41,7 +42,7 @@ class Least {
 
   const Program& lowered_;
   TierId memory_, lowest_;
-  std::vector<uint64_t> peaks_, permanent_;   // by tier, with every home as low as it can be
+  std::vector<uint64_t> peaks_, permanent_;  // by tier, with every home as low as it can be
 };
 
 }  // namespace sluice

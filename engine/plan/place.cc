@@ -1,13 +1,16 @@
 // place: the search behind make_plan.
 //
-// 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would. (Large
-//    models are searched first: a plan that was found needs no such proof.)
-// 2. A candidate is: how much of the lowest memory tier is left to staging, as a multiple of what the largest task needs;
-//    the order in which buffer classes claim homes in the rest; by how much work a fetch leads its use; how many of the
-//    last layers keep their saved tensors. Its step body is lowered, assembled and simulated.
-// 3. One quantity is varied at a time, from the best so far, until a round brings nothing or enough has been weighed.
+// 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would.
+//    (Large models are searched first: a plan that was found needs no such proof.)
+// 2. A candidate is: how much of the lowest memory tier is left to staging, as a multiple of what the largest
+//    task needs; the order in which buffer classes claim homes in the rest; by how much work a fetch leads
+//    its use; how many of the last layers keep their saved tensors. Its step body is lowered, assembled and
+//    simulated.
+// 3. One quantity is varied at a time, from the best so far, until a round brings nothing or enough has been
+//    weighed.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
-// 5. The winner is assembled whole. Should another body not fit, the next best takes its place; the least always fits.
+// 5. The winner is assembled whole. Should another body not fit, the next best takes its place; the least
+//    always fits.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -23,16 +26,19 @@ namespace sluice {
 
 namespace {
 
-constexpr std::array<uint32_t, 7> kWorkingTenths{20, 13, 16, 30, 50, 11, 1000};  // of the least working bytes, in tenths
+// What is left to staging, in tenths of the least working bytes.
+constexpr std::array<uint32_t, 7> kWorkingTenths{20, 13, 16, 30, 50, 11, 1000};
 constexpr uint32_t kSegmentWeight = 16;  // of the mean segment task; others by their estimated seconds
-constexpr std::array<uint32_t, 6> kLeads{32, 16, 64, 128, 8, 256};
-constexpr uint64_t kSearchShards = 256;           // of a whole model
-constexpr uint64_t kInstructionsMax = 60'000;     // of all candidates together: some 5 us each, so a third of a second
+constexpr std::array<uint32_t, 6> kLeads{32, 16, 64, 128, 8, 256};  // in such weights
+constexpr uint64_t kSearchShards = 256;                             // of a whole model
+// Of all candidates together: some 5 us each, so a third of a second.
+constexpr uint64_t kInstructionsMax = 60'000;
 using ClassOrder = std::array<BufferClass, 3>;
-constexpr std::array<ClassOrder, 4> kClassOrders{{{BufferClass::weights, BufferClass::gradients, BufferClass::state},
-                                                  {BufferClass::state, BufferClass::weights, BufferClass::gradients},
-                                                  {BufferClass::gradients, BufferClass::state, BufferClass::weights},
-                                                  {BufferClass::weights, BufferClass::state, BufferClass::gradients}}};
+constexpr std::array<ClassOrder, 4> kClassOrders{
+    {{BufferClass::weights, BufferClass::gradients, BufferClass::state},
+     {BufferClass::state, BufferClass::weights, BufferClass::gradients},
+     {BufferClass::gradients, BufferClass::state, BufferClass::weights},
+     {BufferClass::weights, BufferClass::state, BufferClass::gradients}}};
 
 struct Candidate {
   uint32_t working = kWorkingTenths.front();  // tenths
@@ -47,7 +53,9 @@ struct Candidate {
 class Search {
  public:
   Search(const PlanRequest& request, int64_t micro_batch)
-      : request_(request), model_(request.model(micro_batch)), layers_(static_cast<uint32_t>(model_.layers.size())),
+      : request_(request),
+        model_(request.model(micro_batch)),
+        layers_(static_cast<uint32_t>(model_.layers.size())),
         has_files_(request.machine.tiers.back().file) {
     request_.rates.precision = model_.precision;
     for (const Tier& t : request.machine.tiers) capacities_.push_back(t.capacity);
@@ -79,7 +87,8 @@ class Search {
     if (shard_elements) options.shard_elements = shard_elements;
     options.recompute.clear();
     for (uint32_t l = 0; l < layers_; ++l)
-      options.recompute.insert(options.recompute.end(), model_.layers[l].segments.size(), l + kept_layers < layers_);
+      options.recompute.insert(options.recompute.end(), model_.layers[l].segments.size(),
+                               l + kept_layers < layers_);
     plan.lowering = lower(model_, options, plan.program);
     return plan;
   }
@@ -100,7 +109,8 @@ class Search {
     if (best_seconds_ < kNotFeasible) vary();
     for (const auto& [seconds, candidate] : ranked()) {
       Plan whole = lowered(candidate.kept_layers);
-      if (!assemble(whole.program, arrange(whole.program, candidate))) return finished(std::move(whole), search_shard_ > 0 ? 0 : seconds);
+      if (!assemble(whole.program, arrange(whole.program, candidate)))
+        return finished(std::move(whole), search_shard_ > 0 ? 0 : seconds);
     }
     return std::nullopt;
   }
@@ -112,7 +122,8 @@ class Search {
         for (const uint32_t quarters : {4u, 2u, 3u, 1u, 0u})
           better |= vary_one(&Candidate::kept_layers, layers_ * quarters / 4);
       if (has_files_)
-        for (uint32_t order = 0; order < kClassOrders.size(); ++order) better |= vary_one(&Candidate::order, order);
+        for (uint32_t order = 0; order < kClassOrders.size(); ++order)
+          better |= vary_one(&Candidate::order, order);
       if (request_.machine.tiers.size() > 1)
         for (const uint32_t lead : kLeads) better |= vary_one(&Candidate::lead, lead);
       if (has_files_)
@@ -148,7 +159,8 @@ class Search {
     std::vector<std::pair<double, Candidate>> list;
     for (const auto& [candidate, seconds] : weighed_)
       if (seconds < kNotFeasible) list.emplace_back(seconds, candidate);
-    std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::stable_sort(list.begin(), list.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
     return list;
   }
 
@@ -174,7 +186,8 @@ class Search {
     return weights;
   }
 
-  // Classes claim homes in the lowest memory tier, in the candidate's order, as long as the working bytes stay free.
+  // Classes claim homes in the lowest memory tier, in the candidate's order, as long as the working bytes
+  // stay free.
   std::vector<TierId> choose_homes(const Program& program, const Candidate& c) const {
     const TierId memory = lowest_memory_tier(program.machine), lowest = lowest_tier(program.machine);
     std::vector<TierId> homes(program.buffers.size(), lowest);
@@ -195,7 +208,8 @@ class Search {
   }
 
   Plan finished(Plan plan, double seconds) const {
-    plan.step_seconds = seconds > 0 ? seconds : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies.step);
+    plan.step_seconds =
+        seconds > 0 ? seconds : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies.step);
     plan.rates = request_.rates;
     plan.candidates = static_cast<uint32_t>(weighed_.size());
     return plan;
@@ -206,14 +220,16 @@ class Search {
     out.micro_batch = model_.micro_batch;
     out.least_together = least.together();
     for (TierId t = 0; t < capacities_.size(); ++t) out.least.push_back(least.of_tier(t, capacities_));
-    while (out.tier + 1u < capacities_.size() && least.together()[out.tier] <= capacities_[out.tier]) ++out.tier;
+    while (out.tier + 1u < capacities_.size() && least.together()[out.tier] <= capacities_[out.tier])
+      ++out.tier;
     const BodyShortage largest = least.largest_task(out.tier);
     out.bytes_needed = least.together()[out.tier];
     const Body& body = program.bodies[largest.body];
     out.body = body.name;
     if (largest.shortage.task == kNoTask) return out;
     const Task& t = body.tasks[largest.shortage.task];
-    out.task = std::string(task_kind_name(t.kind)) + " " + std::to_string(t.subject) + "." + std::to_string(t.slice);
+    out.task =
+        std::string(task_kind_name(t.kind)) + " " + std::to_string(t.subject) + "." + std::to_string(t.slice);
     return out;
   }
 

@@ -1,8 +1,9 @@
-// The planner's door: model, batch, machine and budgets in; a program, or why there is none and what would do, out.
+// The planner's door: model, batch, machine and budgets in; a program, or why there is none and what would
+// do, out.
 //
-// place (the search behind make_plan) picks the home of every permanent buffer, which layers recompute, the leads, and
-// once, when it is automatic, the micro-batch, so that the budgets hold and the simulated step is shortest. A plan is a
-// function of its request: no clock and no random choice is involved.
+// place (the search behind make_plan) picks the home of every permanent buffer, which layers recompute, the
+// leads, and once, when it is automatic, the micro-batch, so that the budgets hold and the simulated step is
+// shortest. A plan is a function of its request: no clock and no random choice is involved.
 #pragma once
 
 #include <functional>
@@ -22,30 +23,30 @@ namespace sluice {
 enum class RecomputeChoice : uint8_t { automatic, all, none };
 
 struct PlanRequest {
-  Machine machine;                                  // capacities are arena bytes
+  Machine machine;  // capacities are arena bytes
   MachineRates rates;
   std::function<Model(int64_t micro_batch)> model;
-  std::vector<int64_t> micro_batches;               // candidates, best guess first; each divides the batch
+  std::vector<int64_t> micro_batches;  // candidates, best guess first; each divides the batch
   RecomputeChoice recompute = RecomputeChoice::automatic;
-  LowerOptions lower;                               // recompute is place's
+  LowerOptions lower;  // recompute is place's
 };
 
 struct Plan {
   Model model;
   Lowering lowering;
   Program program;
-  MachineRates rates;                               // that the search judged by
-  double step_seconds = 0;                          // simulated, steady state
-  uint32_t candidates = 0;                          // weighed
+  MachineRates rates;       // that the search judged by
+  double step_seconds = 0;  // simulated, steady state
+  uint32_t candidates = 0;  // weighed
 };
 
 struct Infeasible {
-  std::string body, task;                           // whose operands do not fit, in words; task may be empty
+  std::string body, task;  // whose operands do not fit, in words; task may be empty
   TierId tier = 0;
-  uint64_t bytes_needed = 0;                        // of that tier's arena
-  int64_t micro_batch = 1;                          // that needs least, to which task and least_together refer
-  std::vector<std::optional<uint64_t>> least;       // by tier: the least that works, the others as given
-  std::vector<uint64_t> least_together;             // by tier: least of the top tier, then of the next below, ...
+  uint64_t bytes_needed = 0;                   // of that tier's arena
+  int64_t micro_batch = 1;                     // that needs least, to which task and least_together refer
+  std::vector<std::optional<uint64_t>> least;  // by tier: the least that works, the others as given
+  std::vector<uint64_t> least_together;        // by tier: least of the top tier, then of the next below, ...
 };
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);

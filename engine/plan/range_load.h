@@ -36,7 +36,8 @@ class RangeLoad {
     if (last <= begin || end <= first) return INT64_MIN / 2;
     if (first <= begin && end <= last) return max_[node];
     const uint32_t middle = (begin + end) / 2;
-    return std::max(max(2 * node, begin, middle, first, last), max(2 * node + 1, middle, end, first, last)) + add_[node];
+    return std::max(max(2 * node, begin, middle, first, last), max(2 * node + 1, middle, end, first, last)) +
+           add_[node];
   }
 
   uint32_t size_ = 1;

@@ -8,7 +8,7 @@ namespace sluice {
 
 namespace {
 
-struct Exposure {            // an access that meets what the body before left
+struct Exposure {  // an access that meets what the body before left
   uint32_t instruction;
   uint32_t space;
   uint64_t begin, end;
@@ -16,10 +16,11 @@ struct Exposure {            // an access that meets what the body before left
 };
 
 struct BodyAnalysis {
-  std::vector<AccessMap> spaces;         // by address space, at the end of the body
-  std::vector<Exposure> exposures;       // in list order
-  std::vector<LaneCounts> starts;        // by instruction: what is known to be complete, in this body, when it starts
-  std::vector<uint32_t> numbers;         // by instruction: its number on its lane
+  std::vector<AccessMap> spaces;    // by address space, at the end of the body
+  std::vector<Exposure> exposures;  // in list order
+  std::vector<LaneCounts>
+      starts;  // by instruction: what is known to be complete, in this body, when it starts
+  std::vector<uint32_t> numbers;               // by instruction: its number on its lane
   std::vector<std::vector<uint32_t>> of_lane;  // by lane: its instructions
 };
 
@@ -40,13 +41,15 @@ class Synchroniser {
   void run() {
     for (Body& body : program_.bodies) analyses_.push_back(within(body));
     for (size_t b = 0; b < program_.bodies.size(); ++b)
-      for (size_t p = 0; p < program_.bodies[b].predecessors.size(); ++p) between(program_.bodies[b], p, analyses_[b]);
+      for (size_t p = 0; p < program_.bodies[b].predecessors.size(); ++p)
+        between(program_.bodies[b], p, analyses_[b]);
   }
 
  private:
   bool overlapping(LaneId lane) const { return program_.machine.lanes[lane].overlapping; }
 
-  // What the completion of the first `count` instructions of a lane of an analysed body implies, in that body.
+  // What the completion of the first `count` instructions of a lane of an analysed body implies, in that
+  // body.
   static LaneCounts known_at_end(const BodyAnalysis& a, LaneId lane, uint32_t count) {
     LaneCounts known = a.starts[a.of_lane[lane][count - 1]];
     raise(known, lane, count);
@@ -79,7 +82,8 @@ class Synchroniser {
     return a;
   }
 
-  void touch(BodyAnalysis& a, uint32_t index, const Instruction& in, size_t k, uint32_t number, LaneCounts& needs) {
+  void touch(BodyAnalysis& a, uint32_t index, const Instruction& in, size_t k, uint32_t number,
+             LaneCounts& needs) {
     const Operand& o = in.operands[k];
     const uint64_t begin = in.places[k].offset, end = begin + operand_bytes(program_.buffers[o.buffer], o);
     const uint32_t space = space_of(program_, o, in.places[k], o.back);
@@ -94,7 +98,8 @@ class Synchroniser {
 
   // The waits of `needs` that neither `known` nor another of them implies.
   template <typename KnownAtEnd>
-  std::vector<Wait> reduce(const LaneCounts& needs, const LaneCounts& known, const KnownAtEnd& known_at_end) const {
+  std::vector<Wait> reduce(const LaneCounts& needs, const LaneCounts& known,
+                           const KnownAtEnd& known_at_end) const {
     std::vector<Wait> candidates, kept;
     for (size_t l = 0; l < program_.machine.lanes.size(); ++l)
       if (needs[l] > known[l]) candidates.push_back({static_cast<LaneId>(l), needs[l]});
@@ -123,7 +128,8 @@ class Synchroniser {
         raise(known, starts[own.of_lane[w.lane][w.count - 1]]);
         raise(known, known_of_all(before, w.lane));
       }
-      in.waits_before[p] = reduce(needs, known, [&](LaneId l, uint32_t n) { return known_at_end(before, l, n); });
+      in.waits_before[p] =
+          reduce(needs, known, [&](LaneId l, uint32_t n) { return known_at_end(before, l, n); });
       for (const Wait& w : in.waits_before[p]) raise(known, known_at_end(before, w.lane, w.count));
       starts[i] = known;
     }
@@ -140,8 +146,8 @@ class Synchroniser {
   }
 
   // What lane order alone tells instruction `number` of a lane about the body before.
-  LaneCounts known_from_lane(const BodyAnalysis& before, const BodyAnalysis& own, const std::vector<LaneCounts>& starts,
-                             LaneId lane, uint32_t number) const {
+  LaneCounts known_from_lane(const BodyAnalysis& before, const BodyAnalysis& own,
+                             const std::vector<LaneCounts>& starts, LaneId lane, uint32_t number) const {
     if (number > 1) return starts[own.of_lane[lane][number - 2]];
     if (before.of_lane[lane].empty() || !overlapping(lane)) return known_of_all(before, lane);
     return before.starts[before.of_lane[lane].back()];
