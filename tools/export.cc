@@ -11,7 +11,8 @@ namespace sluice {
 ExitCode run_export(Options options, std::FILE* out) {
   const std::optional<std::string> path = find_checkpoint(options.transfer.from);
   if (!path)
-    throw Error(ExitCode::usage, "--from " + printable(options.transfer.from) + " is neither a checkpoint nor a run with one.",
+    throw Error(ExitCode::usage,
+                "--from " + printable(options.transfer.from) + " is neither a checkpoint nor a run with one.",
                 "Name a run directory or one of its checkpoints.");
   const CheckpointReader checkpoint = CheckpointReader::open(*path);
   Options run;
@@ -27,11 +28,12 @@ ExitCode run_export(Options options, std::FILE* out) {
   to.config_json = config_to_json(config, to.dtype);
   std::error_code ignored;
   if (std::filesystem::is_directory(run.model.model, ignored)) to.tokenizer_directory = run.model.model;
-  write_hf_directory(options.transfer.to, tensors, to, [&](size_t tensor, uint64_t first, uint64_t count, float* values) {
-    checkpoint.read_weights(tensors[tensor].name, first, count, values);
-  });
-  std::fprintf(out, "Exported step %lld of %s to %s (%s).\n", static_cast<long long>(checkpoint.state().step), path->c_str(),
-               options.transfer.to.c_str(), dtype_name(to.dtype));
+  write_hf_directory(options.transfer.to, tensors, to,
+                     [&](size_t tensor, uint64_t first, uint64_t count, float* values) {
+                       checkpoint.read_weights(tensors[tensor].name, first, count, values);
+                     });
+  std::fprintf(out, "Exported step %lld of %s to %s (%s).\n", static_cast<long long>(checkpoint.state().step),
+               path->c_str(), options.transfer.to.c_str(), dtype_name(to.dtype));
   return ExitCode::done;
 }
 

@@ -9,7 +9,8 @@ ExitCode run_plan(Options options, std::FILE* out) {
   const Budgets budgets = resolve_budgets(options.memory, memory_limits(), false);
   const ModelSource source = resolve_model(options.model);
   const std::unique_ptr<Device> device = make_device(options.memory, budgets.threads);
-  const PlanRequest request = plan_request(options, source.config, budgets, *device, !options.data.validation.empty());
+  const PlanRequest request =
+      plan_request(options, source.config, budgets, *device, !options.data.validation.empty());
   const auto result = make_plan(request);
   if (const auto* why = std::get_if<Infeasible>(&result)) {
     if (options.print.json) {

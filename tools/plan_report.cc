@@ -17,7 +17,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Bytes of permanent buffers by class and tier, and the most that transient buffers of a class take at once in a tier.
+// Bytes of permanent buffers by class and tier, and the most that transient buffers of a class take at once
+// in a tier.
 using ByClassAndTier = std::map<BufferClass, std::vector<uint64_t>>;
 
 ByClassAndTier homes_of(const Program& program) {
@@ -42,11 +43,13 @@ std::vector<double> busy_seconds(const Plan& plan, const MachineRates& rates) {
   const std::vector<BodyId> one(3, *plan.lowering.bodies.step), more(4, *plan.lowering.bodies.step);
   const auto first = simulate(plan.program, rates, one), second = simulate(plan.program, rates, more);
   std::vector<double> busy;
-  for (size_t l = 0; l < first.lane_busy.size(); ++l) busy.push_back(second.lane_busy[l] - first.lane_busy[l]);
+  for (size_t l = 0; l < first.lane_busy.size(); ++l)
+    busy.push_back(second.lane_busy[l] - first.lane_busy[l]);
   return busy;
 }
 
-ordered_json limits_json(const Machine& machine, const std::vector<uint64_t>& arenas, const Budgets& budgets) {
+ordered_json limits_json(const Machine& machine, const std::vector<uint64_t>& arenas,
+                         const Budgets& budgets) {
   ordered_json out;
   for (size_t t = 0; t < arenas.size(); ++t)
     out[machine.tiers[t].name] = limit_for_arena(machine.tiers[t].name, arenas[t], arenas, budgets);
@@ -65,9 +68,10 @@ ordered_json budgets_json(const Budgets& budgets) {
 
 std::string plan_text(const Plan& plan, const Budgets& budgets) {
   const Program& p = plan.program;
-  std::string out = fmt::format("{} parameters, {} sequences a slice, {} slices a step, {} of {} segments keep their tensors\n",
-                                parameter_count(plan.model), plan.model.micro_batch, plan.lowering.slices,
-                                kept_segments(plan), plan.lowering.uses.size());
+  std::string out = fmt::format(
+      "{} parameters, {} sequences a slice, {} slices a step, {} of {} segments keep their tensors\n",
+      parameter_count(plan.model), plan.model.micro_batch, plan.lowering.slices, kept_segments(plan),
+      plan.lowering.uses.size());
   out += fmt::format("  {:<12}", "permanent");
   for (const Tier& t : p.machine.tiers) out += fmt::format("{:>14}", t.name);
   for (const auto& [kind, tiers] : homes_of(p)) {
@@ -82,14 +86,17 @@ std::string plan_text(const Plan& plan, const Budgets& budgets) {
   out += fmt::format("\n  {:<12}", "allowed");
   for (const Tier& t : p.machine.tiers) out += fmt::format("{:>14}", format_size(t.capacity));
   out += fmt::format("\n  outside the host arena: {} for libraries and buffers, {} for checksums\n",
-                     format_size(budgets.runtime_reserve), format_size(checksum_table_bytes(budgets.limits.nvme ? p.arena_bytes.back() : 0)));
+                     format_size(budgets.runtime_reserve),
+                     format_size(checksum_table_bytes(budgets.limits.nvme ? p.arena_bytes.back() : 0)));
   out += "  moved a step:";
   const std::vector<uint64_t> moved = moved_bytes(p, step_body(plan));
   for (size_t l = 0; l < moved.size(); ++l)
     if (moved[l]) out += fmt::format(" {} {}", p.machine.lanes[l].name, format_size(moved[l]));
-  out += fmt::format("\n  predicted: {:.3g} s a step, {:.0f} tokens/s ({} candidates weighed)\n", plan.step_seconds,
-                     static_cast<double>(plan.lowering.slices * plan.model.micro_batch * plan.model.sequence) / plan.step_seconds,
-                     plan.candidates);
+  out += fmt::format(
+      "\n  predicted: {:.3g} s a step, {:.0f} tokens/s ({} candidates weighed)\n", plan.step_seconds,
+      static_cast<double>(plan.lowering.slices * plan.model.micro_batch * plan.model.sequence) /
+          plan.step_seconds,
+      plan.candidates);
   out += fmt::format("  a checkpoint takes {}\n", format_size(checkpoint_bytes(plan.model)));
   return out;
 }
@@ -136,7 +143,8 @@ std::string infeasible_json(const PlanRequest& request, const Infeasible& why, c
     std::vector<uint64_t> changed = arenas;
     if (why.least[t]) changed[t] = *why.least[t];
     smallest[machine.tiers[t].name] =
-        why.least[t] ? ordered_json(limit_for_arena(machine.tiers[t].name, changed[t], changed, budgets)) : ordered_json(nullptr);
+        why.least[t] ? ordered_json(limit_for_arena(machine.tiers[t].name, changed[t], changed, budgets))
+                     : ordered_json(nullptr);
   }
   smallest["together"] = limits_json(machine, why.least_together, budgets);
   out["smallest_budgets"] = smallest;

@@ -19,11 +19,15 @@ ParameterSource source_of(const CheckpointReader& checkpoint) {
 }
 
 ParameterSource source_of(const HfWeights& weights) {
-  return [&weights](const Parameter& p, uint64_t first, uint64_t count, float* out) { weights.read(p.name, first, count, out); };
+  return [&weights](const Parameter& p, uint64_t first, uint64_t count, float* out) {
+    weights.read(p.name, first, count, out);
+  };
 }
 
 ParameterSource source_of(uint64_t seed) {
-  return [seed](const Parameter& p, uint64_t first, uint64_t count, float* out) { fill_initial(p, seed, first, count, out); };
+  return [seed](const Parameter& p, uint64_t first, uint64_t count, float* out) {
+    fill_initial(p, seed, first, count, out);
+  };
 }
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// The verbs of the command. Each takes parsed options, does its work, prints to `out`, and returns the exit code; failures are
-// Errors. Callers: main, and tests that want a verb without a process.
+// The verbs of the command. Each takes parsed options, does its work, prints to `out`, and returns the exit
+// code; failures are Errors. Callers: main, and tests that want a verb without a process.
 #pragma once
 
 #include <atomic>

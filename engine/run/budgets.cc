@@ -22,16 +22,18 @@ uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool chec
   const uint64_t margin = std::min(margin_of(free), free);
   switch (size.kind) {
     case Size::Kind::automatic:
-      budgets.notes.push_back(std::string("--") + option + " auto: " + in_mib(free - margin) + ", which leaves " +
-                              in_mib(margin) + " of what is free.");
+      budgets.notes.push_back(std::string("--") + option + " auto: " + in_mib(free - margin) +
+                              ", which leaves " + in_mib(margin) + " of what is free.");
       return free - margin;
-    case Size::Kind::percent: return static_cast<uint64_t>(static_cast<double>(free) * size.percent / 100.0);
-    case Size::Kind::bytes: break;
+    case Size::Kind::percent:
+      return static_cast<uint64_t>(static_cast<double>(free) * size.percent / 100.0);
+    case Size::Kind::bytes:
+      break;
   }
   if (check_free && size.bytes > free)
     throw Error(ExitCode::environment,
-                std::string("--") + option + " asks for " + in_mib(size.bytes) + ", but only " + in_mib(free) +
-                    " are free.",
+                std::string("--") + option + " asks for " + in_mib(size.bytes) + ", but only " +
+                    in_mib(free) + " are free.",
                 std::string("Give a smaller --") + option + ", or free some.");
   return size.bytes;
 }
@@ -64,7 +66,8 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     b.checksum_bytes = checksum_table_bytes(*b.arenas.nvme);
   }
   const uint64_t beside = b.runtime_reserve + b.checksum_bytes;
-  b.arenas.host = b.limits.host - std::min(b.limits.host, beside);  // with nothing left the plan names what would do
+  b.arenas.host =
+      b.limits.host - std::min(b.limits.host, beside);  // with nothing left the plan names what would do
   return b;
 }
 

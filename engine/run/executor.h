@@ -1,8 +1,9 @@
-// Executors run bodies: serial (list order, the oracle), shuffled (seeded legal interleavings), threaded (a thread a lane).
+// Executors run bodies: serial (list order, the oracle), shuffled (seeded legal interleavings), threaded (a
+// thread a lane).
 //
-// Owner: the trainer's thread. It calls make_room(), fills ring slots, and issues the next body; two bodies are in flight at
-// most, so that no lane starts a body before every lane has completed the last but one. A failed instruction poisons the
-// executor: what is left is skipped, waits return, and error() says why.
+// Owner: the trainer's thread. It calls make_room(), fills ring slots, and issues the next body; two bodies
+// are in flight at most, so that no lane starts a body before every lane has completed the last but one. A
+// failed instruction poisons the executor: what is left is skipped, waits return, and error() says why.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +21,12 @@ namespace sluice {
 
 enum class ExecutorKind : uint8_t { serial, shuffled, threaded };
 
-using MakeQueue = std::function<std::unique_ptr<IoQueue>()>;  // one per lane that moves bytes to or from files
+// One queue per lane that moves bytes to or from files.
+using MakeQueue = std::function<std::unique_ptr<IoQueue>()>;
 
 struct ExecutorOptions {
   ExecutorKind kind = ExecutorKind::threaded;
-  uint64_t seed = 0;              // shuffled
+  uint64_t seed = 0;  // shuffled
   MakeQueue make_queue;
   uint32_t file_alignment = 4096;
 };
@@ -33,16 +35,23 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  virtual void make_room() = 0;   // returns when at most one body is in flight
-  virtual uint64_t issue(BodyId body, const RingPositions& rings) = 0;  // after make_room(); returns a ticket, from 1
-  virtual void wait(uint64_t ticket, LaneId lane, uint32_t count) = 0;  // that lane has completed `count` of the ticket's body
-  virtual void wait(uint64_t ticket) = 0;                               // all lanes have completed the ticket's body
+  // Returns when at most one body is in flight.
+  virtual void make_room() = 0;
+  // After make_room(). Returns a ticket, from 1.
+  virtual uint64_t issue(BodyId body, const RingPositions& rings) = 0;
+  // Until the lane has completed `count` instructions of the ticket's body.
+  virtual void wait(uint64_t ticket, LaneId lane, uint32_t count) = 0;
+  // Until all lanes have completed the ticket's body.
+  virtual void wait(uint64_t ticket) = 0;
   virtual std::optional<Error> error() const = 0;
   virtual const Trace& trace() const = 0;
 };
 
-std::unique_ptr<Executor> make_executor(const Program& program, Runner& runner, const ExecutorOptions& options);
-std::unique_ptr<Executor> make_threaded_executor(const Program& program, Runner& runner, const ExecutorOptions& options);
-std::unique_ptr<Executor> make_list_executor(const Program& program, Runner& runner, const ExecutorOptions& options);
+std::unique_ptr<Executor> make_executor(const Program& program, Runner& runner,
+                                        const ExecutorOptions& options);
+std::unique_ptr<Executor> make_threaded_executor(const Program& program, Runner& runner,
+                                                 const ExecutorOptions& options);
+std::unique_ptr<Executor> make_list_executor(const Program& program, Runner& runner,
+                                             const ExecutorOptions& options);
 
 }  // namespace sluice

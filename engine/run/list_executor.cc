@@ -1,8 +1,9 @@
 // The serial and the shuffled executor: one thread, no overlap in time.
 //
-// Serial runs the list order. Shuffled is a machine of lanes with seeded choices: at every step one lane, at random, starts
-// its next instruction if its waits hold, or carries out one that it has started; instructions of an overlapping lane may be
-// carried out in any order between start and completion, and count as completed in order. Two bodies are in flight.
+// Serial runs the list order. Shuffled is a machine of lanes with seeded choices: at every step one lane, at
+// random, starts its next instruction if its waits hold, or carries out one that it has started; instructions
+// of an overlapping lane may be carried out in any order between start and completion, and count as completed
+// in order. Two bodies are in flight.
 #include <algorithm>
 #include <deque>
 #include <random>
@@ -16,9 +17,14 @@ namespace {
 class ListExecutor final : public Executor {
  public:
   ListExecutor(const Program& program, Runner& runner, const ExecutorOptions& options)
-      : program_(program), runner_(runner), shuffled_(options.kind == ExecutorKind::shuffled), random_(options.seed),
-        trace_(program), lanes_(program.machine.lanes) {
-    files_ = std::make_unique<TransferLane>(options.make_queue(), Runner::kTransfersMax, options.file_alignment);
+      : program_(program),
+        runner_(runner),
+        shuffled_(options.kind == ExecutorKind::shuffled),
+        random_(options.seed),
+        trace_(program),
+        lanes_(program.machine.lanes) {
+    files_ =
+        std::make_unique<TransferLane>(options.make_queue(), Runner::kTransfersMax, options.file_alignment);
     for (const Body& body : program.bodies) {
       std::vector<std::vector<uint32_t>> order(lanes_.size());
       for (uint32_t i = 0; i < body.instructions.size(); ++i) order[body.instructions[i].lane].push_back(i);
@@ -51,13 +57,13 @@ class ListExecutor final : public Executor {
   static constexpr size_t kStartedMax = 8;
   struct Progress {
     uint32_t started = 0, completed = 0;
-    std::vector<uint32_t> open;      // started, not carried out: numbers
-    std::vector<uint32_t> carried;   // carried out, not counted: numbers
+    std::vector<uint32_t> open;     // started, not carried out: numbers
+    std::vector<uint32_t> carried;  // carried out, not counted: numbers
   };
   struct Flight {
     uint64_t ticket;
     BodyId body;
-    uint32_t before;                 // index among the body's predecessors
+    uint32_t before;  // index among the body's predecessors
     RingPositions rings;
     std::vector<Progress> lanes;
   };
@@ -86,9 +92,12 @@ class ListExecutor final : public Executor {
       if (!completed_all(f, l)) return false;
     return true;
   }
-  bool completed_all(const Flight& f, LaneId lane) const { return f.lanes[lane].completed == orders_[f.body][lane].size(); }
+  bool completed_all(const Flight& f, LaneId lane) const {
+    return f.lanes[lane].completed == orders_[f.body][lane].size();
+  }
 
-  // One random legal action of the machine; a lane works on the younger body once it has started all of the older one.
+  // One random legal action of the machine; a lane works on the younger body once it has started all of the
+  // older one.
   void choose() {
     std::vector<std::pair<size_t, LaneId>> actions;
     for (size_t k = 0; k < flight_.size(); ++k)
@@ -130,7 +139,8 @@ class ListExecutor final : public Executor {
     const Instruction& in = program_.bodies[f.body].instructions[orders_[f.body][lane][p.started]];
     for (const Wait& w : in.waits) {
       if (f.lanes[w.lane].completed < w.count) return false;
-      if (k == 1 && !completed_all(flight_[0], w.lane)) return false;  // completions are counted in order, across bodies too
+      if (k == 1 && !completed_all(flight_[0], w.lane))
+        return false;  // completions are counted in order, across bodies too
     }
     if (k == 1)
       for (const Wait& w : in.waits_before[f.before])
@@ -174,7 +184,8 @@ class ListExecutor final : public Executor {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_list_executor(const Program& program, Runner& runner, const ExecutorOptions& options) {
+std::unique_ptr<Executor> make_list_executor(const Program& program, Runner& runner,
+                                             const ExecutorOptions& options) {
   return std::make_unique<ListExecutor>(program, runner, options);
 }
 

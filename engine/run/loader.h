@@ -1,4 +1,5 @@
-// First values of a shard: initial weights, weights of a Hugging Face directory, or a checkpoint. The hook of the task load.
+// First values of a shard: initial weights, weights of a Hugging Face directory, or a checkpoint. The hook of
+// the task load.
 #pragma once
 
 #include <functional>
@@ -11,13 +12,16 @@
 namespace sluice {
 
 // Writes elements [first, first + count) of a parameter as fp32. Called from several threads at once.
-using ParameterSource = std::function<void(const Parameter& parameter, uint64_t first, uint64_t count, float* out)>;
+using ParameterSource =
+    std::function<void(const Parameter& parameter, uint64_t first, uint64_t count, float* out)>;
 
-// Fills master and weights from the source, zeros in padding and in the moments. The model and workers outlive the hook.
+// Fills master and weights from the source, zeros in padding and in the moments. The model and workers
+// outlive the hook.
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source, Workers& workers);
 
 // As load_from, but masters, moments and frozen weights are a checkpoint's.
-std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint, Workers& workers);
+std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,
+                                                Workers& workers);
 
 // Issues the body load with the hook and waits for it.
 void load(Session& session, std::function<void(const ShardView&)> hook);

@@ -66,19 +66,27 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
     const Place& file = in.places[reads ? 0 : 1];
     const uint64_t bytes = operand_bytes(plan_.program.buffers[in.operands[0].buffer], in.operands[0]);
     const NvmeFiles::Location where = memory_.files->locate(file.offset, bytes);
-    out[0] = {reads ? IoDirection::read : IoDirection::write, where.file->fd, where.offset, address(in, reads ? 1 : 0, rings), bytes,
-              memory_.checksums.subspan(where.file->begin / kRequestBytes), where.file->name.c_str()};
+    out[0] = {reads ? IoDirection::read : IoDirection::write,
+              where.file->fd,
+              where.offset,
+              address(in, reads ? 1 : 0, rings),
+              bytes,
+              memory_.checksums.subspan(where.file->begin / kRequestBytes),
+              where.file->name.c_str()};
     return 1;
   }
   const Task& task = body.tasks[in.task];
   const bool trainable = plan_.model.groups[task.subject].trainable;
-  std::byte* weights = in.operands.size() > (trainable ? 1u : 0u) ? address(in, trainable ? 1 : 0, rings) : nullptr;
-  const ShardView v = shard_view(task.subject, task.slice, trainable ? address(in, 0, rings) : nullptr, weights);
+  std::byte* weights =
+      in.operands.size() > (trainable ? 1u : 0u) ? address(in, trainable ? 1 : 0, rings) : nullptr;
+  const ShardView v =
+      shard_view(task.subject, task.slice, trainable ? address(in, 0, rings) : nullptr, weights);
   size_t count = 0;
   const auto add = [&](const void* memory, Plane plane, uint64_t width) {
     const FileTarget target = hooks_.save(v.group, v.first, plane);
-    out[count++] = {IoDirection::write, target.fd, target.offset, static_cast<std::byte*>(const_cast<void*>(memory)),
-                    v.elements * width, {}, target.name};
+    out[count++] = {
+        IoDirection::write, target.fd, target.offset, static_cast<std::byte*>(const_cast<void*>(memory)),
+        v.elements * width, {},        target.name};
   };
   if (!trainable) add(v.weights, Plane::frozen_weights, dtype_bytes(plan_.model.precision));
   if (v.master) add(v.master, Plane::master, 4);
@@ -92,13 +100,20 @@ void Runner::run(const Body& body, const Instruction& in, const RingPositions& r
   const Task& task = body.tasks[in.task];
   switch (task.kind) {
     case TaskKind::forward:
-    case TaskKind::backward: return run_segment(task, in, rings);
-    case TaskKind::round: return round(task, in, rings);
-    case TaskKind::norm: return norm(in, rings);
-    case TaskKind::set_scalars: return set_scalars(in, rings);
-    case TaskKind::optimize: return optimize(task, in, rings);
-    case TaskKind::load: return load(task, in, rings);
-    case TaskKind::save: CHECK(false, "save goes through transfers()");
+    case TaskKind::backward:
+      return run_segment(task, in, rings);
+    case TaskKind::round:
+      return round(task, in, rings);
+    case TaskKind::norm:
+      return norm(in, rings);
+    case TaskKind::set_scalars:
+      return set_scalars(in, rings);
+    case TaskKind::optimize:
+      return optimize(task, in, rings);
+    case TaskKind::load:
+      return load(task, in, rings);
+    case TaskKind::save:
+      CHECK(false, "save goes through transfers()");
   }
 }
 
@@ -114,25 +129,29 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
   const bool backward = task.kind == TaskKind::backward;
   const PlanOperands& known = operands_[plan_.lowering.uses[task.subject].plan];
   const auto is_saved = [&](uint32_t k) {  // where a forward that discards has its workspace, or nothing
-    return k < in.operands.size() && plan_.program.buffers[in.operands[k].buffer].kind == BufferClass::activations;
+    return k < in.operands.size() &&
+           plan_.program.buffers[in.operands[k].buffer].kind == BufferClass::activations;
   };
   const bool saves = !backward && is_saved(known.forward.saved);
-  const SegmentOperands& operands = backward ? (task.recompute ? known.backward_recomputing : known.backward_keeping)
-                                             : (saves ? known.forward : known.forward_discarding);
+  const SegmentOperands& operands =
+      backward ? (task.recompute ? known.backward_recomputing : known.backward_keeping)
+               : (saves ? known.forward : known.forward_discarding);
   CHECK(operands.count == in.operands.size(), segment.name + ": operands do not match");
   const PassPlan& pass = backward ? (task.recompute ? plan.backward_recomputing : plan.backward_keeping)
                                   : (saves ? plan.forward : plan.forward_discarding);
   const auto zero_if_first = [&](uint32_t k) {
     if (k == kNone || in.operands[k].access != Access::write) return;
-    device_.zero(address(in, k, rings), operand_bytes(plan_.program.buffers[in.operands[k].buffer], in.operands[k]));
+    device_.zero(address(in, k, rings),
+                 operand_bytes(plan_.program.buffers[in.operands[k].buffer], in.operands[k]));
   };
   for (const uint32_t k : operands.accumulators) zero_if_first(k);
   zero_if_first(operands.loss);
   for (const OpStep& step : pass.steps) run_step(plan, segment, pass, step, task, operands, in, rings);
 }
 
-void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const PassPlan& pass, const OpStep& step,
-                      const Task& task, const SegmentOperands& operands, const Instruction& in, const RingPositions& rings) {
+void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const PassPlan& pass,
+                      const OpStep& step, const Task& task, const SegmentOperands& operands,
+                      const Instruction& in, const RingPositions& rings) {
   const SegmentUse& use = plan_.model.layers[plan_.lowering.uses[task.subject].layer]
                               .segments[plan_.lowering.uses[task.subject].position];
   const Op& op = segment.ops[step.op];
@@ -140,14 +159,22 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
   std::byte* workspace = operand_at(operands.workspace);
   const auto locate = [&](const TensorPlace& place) -> std::byte* {
     switch (place.storage) {
-      case Storage::none: return nullptr;
-      case Storage::input: return operand_at(operands.inputs[place.index]);
-      case Storage::output: return operand_at(operands.outputs[place.index]);
-      case Storage::saved: return operand_at(operands.saved) + place.offset;
-      case Storage::workspace: return workspace + place.offset;
-      case Storage::output_gradient: return operand_at(operands.output_gradients[place.index]);
-      case Storage::input_gradient: return operand_at(operands.input_gradients[place.index]);
-      case Storage::loss: return operand_at(operands.loss);
+      case Storage::none:
+        return nullptr;
+      case Storage::input:
+        return operand_at(operands.inputs[place.index]);
+      case Storage::output:
+        return operand_at(operands.outputs[place.index]);
+      case Storage::saved:
+        return operand_at(operands.saved) + place.offset;
+      case Storage::workspace:
+        return workspace + place.offset;
+      case Storage::output_gradient:
+        return operand_at(operands.output_gradients[place.index]);
+      case Storage::input_gradient:
+        return operand_at(operands.input_gradients[place.index]);
+      case Storage::loss:
+        return operand_at(operands.loss);
     }
     return nullptr;
   };
@@ -157,8 +184,10 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
   for (const uint32_t t : op.outputs) outputs.push_back({locate(pass.tensors[t])});
   for (const uint32_t p : op.parameters) {
     const SegmentParameter& parameter = segment.parameters[p];
-    const uint64_t offset = plan_.model.groups[use.groups[parameter.slot]].parameters[parameter.parameter].offset;
-    parameters.push_back({operand_at(operands.weights[parameter.slot]) + offset * dtype_bytes(plan.precision)});
+    const uint64_t offset =
+        plan_.model.groups[use.groups[parameter.slot]].parameters[parameter.parameter].offset;
+    parameters.push_back(
+        {operand_at(operands.weights[parameter.slot]) + offset * dtype_bytes(plan.precision)});
     if (step.pass == Pass::forward) continue;
     const uint32_t k = operands.accumulators[parameter.slot];
     parameter_gradients.push_back({k == kNone ? nullptr : operand_at(k) + offset * 4});
@@ -184,18 +213,22 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
   call.inputs = inputs, call.outputs = outputs, call.parameters = parameters;
   call.output_gradients = output_gradients, call.input_gradients = input_gradients;
   call.parameter_gradients = parameter_gradients;
-  if (step.pass == Pass::forward) device_.forward(call);
-  else device_.backward(call);
+  if (step.pass == Pass::forward)
+    device_.forward(call);
+  else
+    device_.backward(call);
 }
 
 void Runner::round(const Task& task, const Instruction& in, const RingPositions& rings) {
   const std::vector<uint64_t>& shards = plan_.lowering.groups[task.subject].shards;
-  device_.round(reinterpret_cast<const float*>(address(in, kRoundAccumulator, rings)), address(in, kRoundGradient, rings),
-                plan_.model.precision, shards[task.slice + 1] - shards[task.slice],
+  device_.round(reinterpret_cast<const float*>(address(in, kRoundAccumulator, rings)),
+                address(in, kRoundGradient, rings), plan_.model.precision,
+                shards[task.slice + 1] - shards[task.slice],
                 reinterpret_cast<double*>(address(in, kRoundSums, rings)));
 }
 
-// The last two operands are the previous update and the norm; those before are the block sums of the trainable groups.
+// The last two operands are the previous update and the norm; those before are the block sums of the
+// trainable groups.
 void Runner::norm(const Instruction& in, const RingPositions& rings) {
   double total = 0;
   size_t k = 0;
@@ -210,7 +243,8 @@ void Runner::norm(const Instruction& in, const RingPositions& rings) {
     ++k;
   }
   const auto* previous = reinterpret_cast<const StepScalars::Update*>(address(in, k, rings));
-  reinterpret_cast<StepScalars::Norm*>(address(in, k + 1, rings))->norm = std::sqrt(total) / previous->loss_scale;
+  reinterpret_cast<StepScalars::Norm*>(address(in, k + 1, rings))->norm =
+      std::sqrt(total) / previous->loss_scale;
 }
 
 void Runner::set_scalars(const Instruction& in, const RingPositions& rings) {
@@ -218,7 +252,8 @@ void Runner::set_scalars(const Instruction& in, const RingPositions& rings) {
   const auto& previous = *reinterpret_cast<const StepScalars::Update*>(address(in, kSetPrevious, rings));
   auto& update = *reinterpret_cast<StepScalars::Update*>(address(in, kSetUpdate, rings));
   const bool knows_norm = in.operands.size() > kSetNorm;
-  const double norm = knows_norm ? reinterpret_cast<const StepScalars::Norm*>(address(in, kSetNorm, rings))->norm : 0;
+  const double norm =
+      knows_norm ? reinterpret_cast<const StepScalars::Norm*>(address(in, kSetNorm, rings))->norm : 0;
   const bool scaled = plan_.model.precision == DType::f16;
   update = previous;
   update.skip = scaled && !std::isfinite(norm);
@@ -234,7 +269,8 @@ void Runner::set_scalars(const Instruction& in, const RingPositions& rings) {
     update.clean_steps = 0;
   }
   const double factor = rules_.clip > 0 && knows_norm ? std::min(1.0, rules_.clip / (norm + 1e-6)) : 1.0;
-  const AdamWConstants c = prepare_adamw(rules_.adamw, update.t, input.learning_rate, factor, previous.loss_scale);
+  const AdamWConstants c =
+      prepare_adamw(rules_.adamw, update.t, input.learning_rate, factor, previous.loss_scale);
   update.b1 = c.b1, update.b2 = c.b2, update.k1 = c.k1, update.k2 = c.k2;
   update.a = c.a, update.r = c.r, update.eps = c.eps, update.d = c.d, update.s = c.s;
 }
@@ -257,7 +293,8 @@ ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, s
 
 void Runner::optimize(const Task& task, const Instruction& in, const RingPositions& rings) {
   const auto& u = *reinterpret_cast<const StepScalars::Update*>(address(in, kOptimizeUpdate, rings));
-  const ShardView v = shard_view(task.subject, task.slice, address(in, kOptimizeState, rings), address(in, kOptimizeWeights, rings));
+  const ShardView v = shard_view(task.subject, task.slice, address(in, kOptimizeState, rings),
+                                 address(in, kOptimizeWeights, rings));
   const AdamWConstants constants{u.b1, u.b2, u.k1, u.k2, u.a, u.r, u.eps, u.d, u.s};
   const DType precision = plan_.model.precision;
   const uint64_t width = dtype_bytes(precision), end = v.first + v.elements;
@@ -269,8 +306,10 @@ void Runner::optimize(const Task& task, const Instruction& in, const RingPositio
     void* weights = precision == DType::f32 ? nullptr : static_cast<std::byte*>(v.weights) + at * width;
     const AdamWRange r{v.master + at, v.first_moment + at, v.second_moment + at, gradient + at * width,
                        weights,       precision,           last - first,         range.decay};
-    if (u.skip) refresh_weights(r, optimizer_workers_);
-    else apply_adamw(r, constants, optimizer_workers_);
+    if (u.skip)
+      refresh_weights(r, optimizer_workers_);
+    else
+      apply_adamw(r, constants, optimizer_workers_);
   }
 }
 

@@ -1,8 +1,9 @@
-// The runner carries out single instructions: it turns operands into pointers and calls devices, optimizer and files.
+// The runner carries out single instructions: it turns operands into pointers and calls devices, optimizer
+// and files.
 //
-// It keeps no order: executors decide when. Different lanes may call it at the same time, each lane from one thread; what
-// two instructions share is ordered by the program's waits. A step's calls allocate nothing; segments share scratch, so
-// one lane runs them all.
+// It keeps no order: executors decide when. Different lanes may call it at the same time, each lane from one
+// thread; what two instructions share is ordered by the program's waits. A step's calls allocate nothing;
+// segments share scratch, so one lane runs them all.
 #pragma once
 
 #include <array>
@@ -24,7 +25,8 @@ namespace sluice {
 constexpr size_t kRings = 2;
 using RingPositions = std::array<uint64_t, kRings>;
 
-// Where bytes are: by tier, the arena's memory (nullptr for a file tier); the nvme files and their checksum slots.
+// Where bytes are: by tier, the arena's memory (nullptr for a file tier); the nvme files and their checksum
+// slots.
 struct Memory {
   std::vector<std::byte*> tiers;
   const NvmeFiles* files = nullptr;
@@ -35,15 +37,16 @@ struct UpdateRules {
   AdamWOptions adamw;
   double clip = 1;  // 0: off
 };
-constexpr double kFirstLossScale = 65536;   // fp16
+constexpr double kFirstLossScale = 65536;  // fp16
 constexpr int64_t kCleanStepsToDouble = 2000;
 
-// One shard of a group in memory, as the tasks load and save see it. Planes are fp32; nullptr where there is none.
+// One shard of a group in memory, as the tasks load and save see it. Planes are fp32.
 struct ShardView {
   uint32_t group = 0;
   uint64_t first = 0, elements = 0;  // within the group's flat buffer
-  float *master = nullptr, *first_moment = nullptr, *second_moment = nullptr;  // master: nullptr for frozen groups
-  void* weights = nullptr;           // working precision; fp32: the same as master
+  // Frozen groups have none of these three.
+  float *master = nullptr, *first_moment = nullptr, *second_moment = nullptr;
+  void* weights = nullptr;  // working precision; fp32: the same as master
 };
 enum class Plane : uint8_t { master, first_moment, second_moment, frozen_weights };
 struct FileTarget {
@@ -53,7 +56,7 @@ struct FileTarget {
 };
 
 struct ShardHooks {
-  std::function<void(const ShardView&)> load;               // fills the shard, weights included
+  std::function<void(const ShardView&)> load;                             // fills the shard, weights included
   std::function<FileTarget(uint32_t group, uint64_t first, Plane)> save;  // where a shard's plane goes
 };
 
@@ -64,7 +67,8 @@ class Runner {
 
   void set_hooks(ShardHooks hooks) { hooks_ = std::move(hooks); }
 
-  // Whether the instruction moves bytes to or from files; then transfers() says which, else run() carries it out.
+  // Whether the instruction moves bytes to or from files; then transfers() says which, else run() carries it
+  // out.
   bool is_file_io(const Body& body, const Instruction& in) const;
   static constexpr size_t kTransfersMax = 4;
   size_t transfers(const Body& body, const Instruction& in, const RingPositions& rings,
@@ -78,8 +82,9 @@ class Runner {
   std::byte* address(const Instruction& in, size_t operand, const RingPositions& rings) const;
   void copy(const Instruction& in, const RingPositions& rings);
   void run_segment(const Task& task, const Instruction& in, const RingPositions& rings);
-  void run_step(const SegmentPlan& plan, const Segment& segment, const PassPlan& pass, const OpStep& step, const Task& task,
-                const SegmentOperands& operands, const Instruction& in, const RingPositions& rings);
+  void run_step(const SegmentPlan& plan, const Segment& segment, const PassPlan& pass, const OpStep& step,
+                const Task& task, const SegmentOperands& operands, const Instruction& in,
+                const RingPositions& rings);
   void round(const Task& task, const Instruction& in, const RingPositions& rings);
   void norm(const Instruction& in, const RingPositions& rings);
   void set_scalars(const Instruction& in, const RingPositions& rings);

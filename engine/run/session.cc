@@ -30,7 +30,8 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
     std::fill(memory.checksums.begin(), memory.checksums.end(), 0);
   }
   if (nvme_bytes) {
-    files_ = std::make_unique<NvmeFiles>(std::vector<NvmeDirectory>{{options.nvme_directories.front(), nvme_bytes}});
+    files_ = std::make_unique<NvmeFiles>(
+        std::vector<NvmeDirectory>{{options.nvme_directories.front(), nvme_bytes}});
     memory.files = files_.get();
   }
   runner_ = std::make_unique<Runner>(plan, memory, device, options.rules, options.threads);
@@ -38,7 +39,8 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
   executor.kind = options.executor;
   executor.seed = options.seed;
   const std::span<std::byte> host_arena = arenas_.back().span();
-  executor.make_queue = [this, host_arena, io = options.io, wrap = options.wrap_queue]() -> std::unique_ptr<IoQueue> {
+  executor.make_queue = [this, host_arena, io = options.io,
+                         wrap = options.wrap_queue]() -> std::unique_ptr<IoQueue> {
     auto queue = make_io_queue(io, kRequestsInFlight, host_arena, &io_description_);
     return wrap ? wrap(std::move(queue)) : std::move(queue);
   };

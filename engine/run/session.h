@@ -23,8 +23,8 @@ struct SessionOptions {
   std::vector<std::string> nvme_directories;
   IoChoice io = IoChoice::automatic;
   ExecutorKind executor = ExecutorKind::threaded;
-  uint64_t seed = 0;                                   // of the shuffled executor
-  bool poison = false;                                 // fill the arenas with NaN patterns first (tests)
+  uint64_t seed = 0;    // of the shuffled executor
+  bool poison = false;  // fill the arenas with NaN patterns first (tests)
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;  // tests inject faults here
 };
 

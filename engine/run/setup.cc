@@ -30,7 +30,8 @@ ModelSource resolve_model(const ModelOptions& options) {
   }
   const std::string file = directory ? (path / "config.json").string() : path.string();
   source.config = config_from_json(read_text_file(file, kConfigBytesMax), file);
-  if (directory && !options.from_scratch && has_weights(options.model)) source.weights_directory = options.model;
+  if (directory && !options.from_scratch && has_weights(options.model))
+    source.weights_directory = options.model;
   return source;
 }
 
@@ -40,9 +41,12 @@ std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads) {
 
 IoChoice io_choice(IoKind kind) {
   switch (kind) {
-    case IoKind::automatic: return IoChoice::automatic;
-    case IoKind::uring: return IoChoice::uring;
-    case IoKind::threads: return IoChoice::threads;
+    case IoKind::automatic:
+      return IoChoice::automatic;
+    case IoKind::uring:
+      return IoChoice::uring;
+    case IoKind::threads:
+      return IoChoice::threads;
   }
   return IoChoice::automatic;
 }
@@ -57,11 +61,12 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
   return candidates;
 }
 
-PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets, const Device& device,
-                         bool evaluate) {
+PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
+                         const Device& device, bool evaluate) {
   PlanRequest r;
   r.machine = cpu_machine(budgets.arenas);
-  r.rates = options.memory.machine.empty() ? default_machine_rates() : find_machine_rates(options.memory.machine);
+  r.rates =
+      options.memory.machine.empty() ? default_machine_rates() : find_machine_rates(options.memory.machine);
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
   r.model = [config, precision, sequence](int64_t micro_batch) {
@@ -76,14 +81,17 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.lower.evaluate = evaluate;
   r.lower.optimizer.planes = precision == DType::f32 ? 2 : 3;
   r.lower.optimizer.plane_stride = state_plane_stride;
-  r.lower.workspace_bytes = [&device](const OpShapes& shapes, Pass pass) { return device.workspace_bytes(shapes, pass); };
+  r.lower.workspace_bytes = [&device](const OpShapes& shapes, Pass pass) {
+    return device.workspace_bytes(shapes, pass);
+  };
   return r;
 }
 
 namespace {
 
 // "--gpu-mem 33554432 --host-mem 123456789": limits, not arenas, so that they can be pasted.
-std::string as_arguments(const Machine& machine, const std::vector<uint64_t>& arenas, const Budgets& budgets) {
+std::string as_arguments(const Machine& machine, const std::vector<uint64_t>& arenas,
+                         const Budgets& budgets) {
   std::string text;
   for (size_t t = 0; t < arenas.size(); ++t)
     text += (t ? " --" : "--") + budget_option(machine.tiers[t].name) + " " +
@@ -95,7 +103,8 @@ std::string as_arguments(const Machine& machine, const std::vector<uint64_t>& ar
 
 std::string budget_option(const std::string& tier) { return (tier == "device" ? "gpu" : tier) + "-mem"; }
 
-uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const std::vector<uint64_t>& arenas, const Budgets& budgets) {
+uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const std::vector<uint64_t>& arenas,
+                         const Budgets& budgets) {
   if (tier != "host") return arena;
   const bool has_files = budgets.limits.nvme.has_value();
   return arena + budgets.runtime_reserve + (has_files ? checksum_table_bytes(arenas.back()) : 0);
@@ -112,11 +121,13 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
     for (const Tier& other : machine.tiers) arenas.push_back(other.capacity);
     arenas[t] = *why.least[t];
     remedy = "Give at least --" + budget_option(machine.tiers[t].name) + " " +
-             std::to_string(limit_for_arena(machine.tiers[t].name, arenas[t], arenas, budgets)) + ". " + remedy;
+             std::to_string(limit_for_arena(machine.tiers[t].name, arenas[t], arenas, budgets)) + ". " +
+             remedy;
   }
   return Error(ExitCode::infeasible,
-               "The budgets cannot work: the " + tier.name + " arena needs " + std::to_string(why.bytes_needed) +
-                   " bytes for its largest task" + task + " and may have " + std::to_string(tier.capacity) + ".",
+               "The budgets cannot work: the " + tier.name + " arena needs " +
+                   std::to_string(why.bytes_needed) + " bytes for its largest task" + task +
+                   " and may have " + std::to_string(tier.capacity) + ".",
                remedy);
 }
 

@@ -1,4 +1,5 @@
-// From options to a plan: the steps that train, plan and eval share, in the order in which a user's mistakes show.
+// From options to a plan: the steps that train, plan and eval share, in the order in which a user's mistakes
+// show.
 #pragma once
 
 #include <memory>
@@ -6,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/error.h"
 #include "engine/plan/plan.h"
 #include "engine/run/budgets.h"
 #include "engine/run/options.h"
-#include "engine/error.h"
 #include "gpu/device.h"
 #include "models/config.h"
 #include "offload/io_queue.h"
@@ -18,30 +19,32 @@ namespace sluice {
 
 struct ModelSource {
   ModelConfig config;
-  std::string weights_directory;   // Hugging Face directory to start from; empty: initial weights
+  std::string weights_directory;  // Hugging Face directory to start from; empty: initial weights
 };
 
-// --model: a preset or inline description, a config.json, or a Hugging Face directory. Throws Error(usage, malformed_file).
+// --model: a preset or inline description, a config.json, or a Hugging Face directory. Throws Error(usage,
+// malformed_file).
 ModelSource resolve_model(const ModelOptions& options);
 
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads);
 
 IoChoice io_choice(IoKind kind);
 
-// The batch's micro-batches to consider, best first: as given, or its divisors of at most 2048 tokens, largest first,
-// and 1.
+// The batch's micro-batches to consider, best first: as given, or its divisors of at most 2048 tokens,
+// largest first, and 1.
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence);
 
 // `device` outlives the request. Batch, sequence and precision come from the options.
-PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets, const Device& device,
-                         bool evaluate);
+PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
+                         const Device& device, bool evaluate);
 
 // The option that bounds a tier, without dashes: "gpu-mem", "host-mem", "nvme-mem".
 std::string budget_option(const std::string& tier);
 
-// The limit to grant so that the tier's arena may hold `arena` bytes; the host's also holds the runtime reserve and the
-// checksums of the nvme arena (the last of `arenas`).
-uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const std::vector<uint64_t>& arenas, const Budgets& budgets);
+// The limit to grant so that the tier's arena may hold `arena` bytes; the host's also holds the runtime
+// reserve and the checksums of the nvme arena (the last of `arenas`).
+uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const std::vector<uint64_t>& arenas,
+                         const Budgets& budgets);
 
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets);
 

@@ -1,11 +1,11 @@
 // The threaded executor: one thread a lane, completion counters, no locks around the work itself.
 //
-// 1. Counters count completed instructions of a lane since the start, over all bodies. A body that is issued notes the
-//    counters at its begin, so a wait (lane, n) of this body is "counter >= base + n", and one on the body before uses that
-//    body's base.
+// 1. Counters count completed instructions of a lane since the start, over all bodies. A body that is issued
+//    notes the counters at its begin, so a wait (lane, n) of this body is "counter >= base + n", and one on
+//    the body before uses that body's base.
 // 2. Lanes without file transfers run an instruction, then count it.
-// 3. Lanes with file transfers start the requests of the next instruction as soon as its waits hold, keep the queue going
-//    while they wait for other lanes, and count completions in order.
+// 3. Lanes with file transfers start the requests of the next instruction as soon as its waits hold, keep the
+//    queue going while they wait for other lanes, and count completions in order.
 // 4. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
 #include <algorithm>
 #include <array>
@@ -21,15 +21,19 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kIssuedMax = 4;           // remembered: two in flight, two the trainer may ask about
-constexpr uint32_t kTransfersOpen = 64;    // started and not completed, per lane
-constexpr int64_t kPollMicroseconds = 200; // while a lane with open requests waits for another lane
+constexpr size_t kIssuedMax = 4;            // remembered: two in flight, two the trainer may ask about
+constexpr uint32_t kTransfersOpen = 64;     // started and not completed, per lane
+constexpr int64_t kPollMicroseconds = 200;  // while a lane with open requests waits for another lane
 
 class ThreadedExecutor final : public Executor {
  public:
   ThreadedExecutor(const Program& program, Runner& runner, const ExecutorOptions& options)
-      : program_(program), runner_(runner), trace_(program), counters_(program.machine.lanes.size()),
-        at_(counters_.size(), kNoThread), files_(counters_.size()) {
+      : program_(program),
+        runner_(runner),
+        trace_(program),
+        counters_(program.machine.lanes.size()),
+        at_(counters_.size(), kNoThread),
+        files_(counters_.size()) {
     for (Issued& body : bodies_) body.base.resize(counters_.size());
     for (const Body& body : program.bodies) {
       std::vector<std::vector<uint32_t>> order(counters_.size());
@@ -41,7 +45,8 @@ class ThreadedExecutor final : public Executor {
       if (std::none_of(orders_.begin(), orders_.end(), uses)) continue;
       at_[l] = 1;
       if (!moves_files(l)) continue;
-      files_[l] = std::make_unique<TransferLane>(options.make_queue(), kTransfersOpen, options.file_alignment);
+      files_[l] =
+          std::make_unique<TransferLane>(options.make_queue(), kTransfersOpen, options.file_alignment);
     }
     start_threads();
   }
@@ -56,8 +61,8 @@ class ThreadedExecutor final : public Executor {
   uint64_t issue(BodyId body, const RingPositions& rings) override {
     std::unique_lock lock(mutex_);
     const uint64_t ticket = issued_ + 1;
-    // A lane without instructions in the last bodies may not have woken up yet. It would read the record that is
-    // written over here.
+    // A lane without instructions in the last bodies may not have woken up yet. It would read the record that
+    // is written over here.
     changed_.wait(lock, [&] {
       const uint64_t last = *std::min_element(at_.begin(), at_.end());
       return last > ticket || ticket - last < kIssuedMax;
@@ -71,7 +76,8 @@ class ThreadedExecutor final : public Executor {
       const auto it = std::find(list.begin(), list.end(), before.body);
       CHECK(it != list.end(), program_.bodies[before.body].name + " before " + program_.bodies[body].name);
       mine.predecessor = static_cast<size_t>(it - list.begin());
-      for (LaneId l = 0; l < counters_.size(); ++l) mine.base[l] = before.base[l] + orders_[before.body][l].size();
+      for (LaneId l = 0; l < counters_.size(); ++l)
+        mine.base[l] = before.base[l] + orders_[before.body][l].size();
     }
     issued_ = ticket;
     changed_.notify_all();
@@ -85,7 +91,8 @@ class ThreadedExecutor final : public Executor {
   }
   void wait(uint64_t ticket) override {
     const Issued& body = issued_body(ticket);
-    for (LaneId l = 0; l < counters_.size(); ++l) wait(ticket, l, static_cast<uint32_t>(orders_[body.body][l].size()));
+    for (LaneId l = 0; l < counters_.size(); ++l)
+      wait(ticket, l, static_cast<uint32_t>(orders_[body.body][l].size()));
   }
   std::optional<Error> error() const override {
     const std::lock_guard lock(mutex_);
@@ -102,11 +109,11 @@ class ThreadedExecutor final : public Executor {
     RingPositions rings{};
     std::vector<uint64_t> base;  // by lane: its counter when the body begins
   };
-  struct Open {                  // an instruction whose transfers were started
+  struct Open {  // an instruction whose transfers were started
     TraceRecord record;
     uint64_t last_transfer = 0;  // done when so many transfers of the lane are complete
   };
-  class OpenList {               // first in, first out
+  class OpenList {  // first in, first out
    public:
     bool empty() const { return first_ == next_; }
     bool full() const { return next_ - first_ == entries_.size(); }
@@ -123,8 +130,10 @@ class ThreadedExecutor final : public Executor {
     try {
       for (LaneId l = 0; l < counters_.size(); ++l) {
         if (at_[l] == kNoThread) continue;
-        if (files_[l]) threads_.emplace_back([this, l] { run_file_lane(l, *files_[l]); });
-        else threads_.emplace_back([this, l] { run_plain_lane(l); });
+        if (files_[l])
+          threads_.emplace_back([this, l] { run_file_lane(l, *files_[l]); });
+        else
+          threads_.emplace_back([this, l] { run_plain_lane(l); });
       }
     } catch (const std::system_error& e) {
       stop();
@@ -262,7 +271,8 @@ class ThreadedExecutor final : public Executor {
   void progress(LaneId lane, TransferLane& files, OpenList& open, int64_t timeout) {
     if (!files.error()) files.progress(timeout);
     if (files.error() && !failed_) fail(to_error(*files.error()));
-    while (!open.empty() && (failed_ ? files.error() || files.idle() : files.completed() >= open.front().last_transfer)) {
+    while (!open.empty() &&
+           (failed_ ? files.error() || files.idle() : files.completed() >= open.front().last_transfer)) {
       open.front().record.end = steady_seconds();
       trace_.add(lane, open.front().record);
       open.pop();
@@ -270,8 +280,8 @@ class ThreadedExecutor final : public Executor {
     }
   }
 
-  void await_waits(const Issued& issued, const Instruction& in, TraceRecord& record, LaneId lane, TransferLane& files,
-                   OpenList& open) {
+  void await_waits(const Issued& issued, const Instruction& in, TraceRecord& record, LaneId lane,
+                   TransferLane& files, OpenList& open) {
     for (;;) {
       {
         std::unique_lock lock(mutex_);
@@ -303,25 +313,27 @@ class ThreadedExecutor final : public Executor {
   Trace trace_;
   std::vector<std::vector<std::vector<uint32_t>>> orders_;  // by body, lane: its instructions
   mutable std::mutex mutex_;
-  std::condition_variable changed_;                         // counters_, at_, issued_, stopping_
-  std::vector<uint64_t> counters_;                          // by lane: instructions completed
-  std::vector<uint64_t> at_;                                // by lane: the ticket that its thread is at, or kNoThread
+  std::condition_variable changed_;  // counters_, at_, issued_, stopping_
+  std::vector<uint64_t> counters_;   // by lane: instructions completed
+  std::vector<uint64_t> at_;         // by lane: the ticket that its thread is at, or kNoThread
   std::array<Issued, kIssuedMax> bodies_;
   uint64_t issued_ = 0;
   bool stopping_ = false;
   std::optional<Error> error_;
   std::atomic<bool> failed_{false};
-  std::vector<std::unique_ptr<TransferLane>> files_;        // by lane; null where none moves bytes to or from files
+  std::vector<std::unique_ptr<TransferLane>> files_;  // by lane; null where none moves bytes to or from files
   std::vector<std::thread> threads_;
 };
 
 }  // namespace
 
-std::unique_ptr<Executor> make_threaded_executor(const Program& program, Runner& runner, const ExecutorOptions& options) {
+std::unique_ptr<Executor> make_threaded_executor(const Program& program, Runner& runner,
+                                                 const ExecutorOptions& options) {
   return std::make_unique<ThreadedExecutor>(program, runner, options);
 }
 
-std::unique_ptr<Executor> make_executor(const Program& program, Runner& runner, const ExecutorOptions& options) {
+std::unique_ptr<Executor> make_executor(const Program& program, Runner& runner,
+                                        const ExecutorOptions& options) {
   return options.kind == ExecutorKind::threaded ? make_threaded_executor(program, runner, options)
                                                 : make_list_executor(program, runner, options);
 }

@@ -1,8 +1,8 @@
 // What ran when: one fixed ring of records per lane.
 //
-// A lane's thread writes its own ring before it counts the instruction as completed. A ring holds the last five
-// bodies at least: of a body that is done, while two more are in flight, the trainer's thread finds all records, and
-// none that is being written.
+// A lane's thread writes its own ring before it counts the instruction as completed. A ring holds the last
+// five bodies at least: of a body that is done, while two more are in flight, the trainer's thread finds all
+// records, and none that is being written.
 #pragma once
 
 #include <atomic>
@@ -14,9 +14,9 @@
 namespace sluice {
 
 struct TraceRecord {
-  uint64_t ticket = 0;         // which issue of a body
-  uint32_t instruction = 0;    // index in the body's list
-  LaneId blocked_on = 0;       // the wait that was satisfied last, if blocked_since < begin
+  uint64_t ticket = 0;       // which issue of a body
+  uint32_t instruction = 0;  // index in the body's list
+  LaneId blocked_on = 0;     // the wait that was satisfied last, if blocked_since < begin
   uint32_t blocked_count = 0;
   double blocked_since = 0, begin = 0, end = 0;  // seconds of a steady clock
 };

@@ -10,9 +10,10 @@ namespace sluice {
 
 namespace {
 
-// Writes rows [first, first + rows) of the data into a ring slot, slice by slice. Returns the number of valid labels.
-int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& order, uint64_t first, BufferId tokens,
-                    BufferId labels, uint64_t position) {
+// Writes rows [first, first + rows) of the data into a ring slot, slice by slice. Returns the number of valid
+// labels.
+int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& order, uint64_t first,
+                    BufferId tokens, BufferId labels, uint64_t position) {
   const Model& model = session.plan().model;
   const Buffer& buffer = session.plan().program.buffers[tokens];
   std::byte* token_slot = session.runner().ring_slot(tokens, position);
@@ -23,7 +24,8 @@ int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& or
     auto* inputs = reinterpret_cast<int32_t*>(token_slot + buffer.cuts[m]);
     auto* targets = reinterpret_cast<int32_t*>(label_slot + buffer.cuts[m]);
     read_rows(order, data, first + m * rows, rows, inputs, targets);
-    valid += std::count_if(targets, targets + model.micro_batch * model.sequence, [](int32_t t) { return t != kIgnoreLabel; });
+    valid += std::count_if(targets, targets + model.micro_batch * model.sequence,
+                           [](int32_t t) { return t != kIgnoreLabel; });
   }
   return valid;
 }
@@ -33,7 +35,8 @@ int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& or
 std::vector<uint64_t> moved_bytes(const Program& program, const Body& body) {
   std::vector<uint64_t> bytes(program.machine.lanes.size());
   for (const Instruction& in : body.instructions)
-    if (in.task == kNoTask) bytes[in.lane] += operand_bytes(program.buffers[in.operands[0].buffer], in.operands[0]);
+    if (in.task == kNoTask)
+      bytes[in.lane] += operand_bytes(program.buffers[in.operands[0].buffer], in.operands[0]);
   return bytes;
 }
 
@@ -46,7 +49,8 @@ double evaluate(Session& session, const TokenData& data, const DataOrder& order,
   const auto read = [&](int64_t batch) {
     session.executor().wait(tickets[batch % 2]);
     session.check();
-    sum += *reinterpret_cast<const double*>(session.runner().ring_slot(lowering.validation_loss, positions[batch % 2]));
+    sum += *reinterpret_cast<const double*>(
+        session.runner().ring_slot(lowering.validation_loss, positions[batch % 2]));
   };
   for (int64_t b = 0; b < batches; ++b) {
     session.executor().make_room();
@@ -61,9 +65,14 @@ double evaluate(Session& session, const TokenData& data, const DataOrder& order,
   return sum / static_cast<double>(valid);
 }
 
-Trainer::Trainer(Session& session, const Options& options, const TrainData& data, const CheckpointState& start,
-                 const std::atomic<bool>& stop, TrainEvents events)
-    : session_(session), options_(options), data_(data), state_(start), stop_(stop), events_(std::move(events)),
+Trainer::Trainer(Session& session, const Options& options, const TrainData& data,
+                 const CheckpointState& start, const std::atomic<bool>& stop, TrainEvents events)
+    : session_(session),
+      options_(options),
+      data_(data),
+      state_(start),
+      stop_(stop),
+      events_(std::move(events)),
       step_(start.step) {
   for (const Body& body : session.plan().program.bodies)
     moved_bytes_.push_back(moved_bytes(session.plan().program, body));
@@ -100,7 +109,8 @@ void Trainer::issue_step() {
   session_.executor().make_room();
   const Lowering& lowering = session_.plan().lowering;
   const uint64_t position = session_.next_position(kTrainRing);
-  const int64_t valid = fill_tokens(session_, *data_.train, data_.order, state_.cursor, lowering.tokens, lowering.labels, position);
+  const int64_t valid = fill_tokens(session_, *data_.train, data_.order, state_.cursor, lowering.tokens,
+                                    lowering.labels, position);
   StepScalars& scalars = session_.scalars(position);
   scalars.input.learning_rate = learning_rate(options_.optimizer, step_, options_.batch.steps);
   scalars.input.valid_tokens = static_cast<double>(valid);
@@ -126,7 +136,8 @@ double Trainer::norm_time(const Pending& p) const {
   for (uint32_t i = static_cast<uint32_t>(body.instructions.size()); i-- > 0;) {
     const Instruction& in = body.instructions[i];
     if (in.task == kNoTask || body.tasks[in.task].kind != TaskKind::norm) continue;
-    if (const TraceRecord* record = session_.executor().trace().find(in.lane, p.ticket, i)) return record->end;
+    if (const TraceRecord* record = session_.executor().trace().find(in.lane, p.ticket, i))
+      return record->end;
   }
   return steady_seconds();
 }
@@ -163,11 +174,12 @@ void Trainer::read_step(const Pending& p) {
   const bool scaled = plan.model.precision == DType::f16;
   if (!std::isfinite(m.loss) || (!scaled && !std::isfinite(m.grad_norm)))
     throw Error(ExitCode::numerics,
-                "The " + std::string(std::isfinite(m.loss) ? "gradient norm" : "loss") + " of step " + std::to_string(m.step) +
-                    " is not finite.",
+                "The " + std::string(std::isfinite(m.loss) ? "gradient norm" : "loss") + " of step " +
+                    std::to_string(m.step) + " is not finite.",
                 "Resume from the last checkpoint with a smaller --lr.");
   if (scaled && state_.loss_scale < 1)
-    throw Error(ExitCode::numerics, "The fp16 loss scale fell below 1 at step " + std::to_string(m.step) + ".",
+    throw Error(ExitCode::numerics,
+                "The fp16 loss scale fell below 1 at step " + std::to_string(m.step) + ".",
                 "Resume from the last checkpoint with --precision bf16 or a smaller --lr.");
 }
 
@@ -190,7 +202,9 @@ void Trainer::validate() {
 void Trainer::checkpoint() {
   CheckpointWriter writer(options_.run.out, session_.plan().model, state_);
   ShardHooks hooks;
-  hooks.save = [&](uint32_t group, uint64_t first, Plane plane) { return writer.target(group, first, plane); };
+  hooks.save = [&](uint32_t group, uint64_t first, Plane plane) {
+    return writer.target(group, first, plane);
+  };
   session_.runner().set_hooks(hooks);
   session_.executor().wait(session_.issue(*session_.plan().lowering.bodies.save));
   session_.check();

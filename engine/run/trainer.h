@@ -1,6 +1,8 @@
-// The training loop: issues bodies, feeds tokens and learning rates, reads losses, validates, checkpoints, stops.
+// The training loop: issues bodies, feeds tokens and learning rates, reads losses, validates, checkpoints,
+// stops.
 //
-// It runs at most two bodies ahead of what it reads, so reading a loss never stalls a lane. Owner: the verb's thread.
+// It runs at most two bodies ahead of what it reads, so reading a loss never stalls a lane. Owner: the verb's
+// thread.
 #pragma once
 
 #include <atomic>
@@ -32,32 +34,32 @@ struct TrainData {
 };
 
 struct TrainResult {
-  int64_t step = 0;                       // updates done
-  bool stopped = false;                   // by the flag, with a durable checkpoint
+  int64_t step = 0;      // updates done
+  bool stopped = false;  // by the flag, with a durable checkpoint
 };
 
 class Trainer {
  public:
-  // `options` are resolved (sequence, micro-batch). `start` is a checkpoint's state, or the first step's. `stop` may be set
-  // from a signal handler at any time.
+  // `options` are resolved (sequence, micro-batch). `start` is a checkpoint's state, or the first step's.
+  // `stop` may be set from a signal handler at any time.
   Trainer(Session& session, const Options& options, const TrainData& data, const CheckpointState& start,
           const std::atomic<bool>& stop, TrainEvents events);
 
-  // Trains until options.batch.steps updates are done or `stop` is set; ends with a checkpoint. Throws Error(io) or
-  // Error(numerics); the last durable checkpoint is then intact.
+  // Trains until options.batch.steps updates are done or `stop` is set; ends with a checkpoint. Throws
+  // Error(io) or Error(numerics); the last durable checkpoint is then intact.
   TrainResult run();
 
  private:
-  struct Pending {                        // an issued step that has not been read
+  struct Pending {  // an issued step that has not been read
     int64_t step = 0;
     uint64_t ticket = 0, position = 0;
     BodyId body = 0;
   };
   void issue_step();
-  void read_steps(size_t leave);          // reads the oldest pending steps until `leave` are left
+  void read_steps(size_t leave);  // reads the oldest pending steps until `leave` are left
   void read_step(const Pending& pending);
   double norm_time(const Pending& pending) const;
-  void drain();                           // to the clean state, all steps read
+  void drain();  // to the clean state, all steps read
   void validate();
   void checkpoint();
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
@@ -68,11 +70,11 @@ class Trainer {
   CheckpointState state_;
   const std::atomic<bool>& stop_;
   TrainEvents events_;
-  int64_t step_ = 0;                      // issued
-  bool pending_update_ = false;           // rounded gradients wait for their update
-  std::vector<Pending> pending_;          // oldest first
-  double last_norm_ = 0;                  // when the norm of the last step that was read was done
-  double excluded_ = 0;                   // seconds of evaluation and checkpoints since
+  int64_t step_ = 0;                                // issued
+  bool pending_update_ = false;                     // rounded gradients wait for their update
+  std::vector<Pending> pending_;                    // oldest first
+  double last_norm_ = 0;                            // when the norm of the last step that was read was done
+  double excluded_ = 0;                             // seconds of evaluation and checkpoints since
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
 };
 
