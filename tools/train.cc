@@ -17,6 +17,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// At once, also to a file or a pipe.
+void say(std::FILE* out, const std::string& text) {
+  std::fputs(text.c_str(), out);
+  std::fflush(out);
+}
+
 void print_notes(const std::vector<std::string>& notes, std::FILE* out) {
   for (const std::string& note : notes) std::fprintf(out, "%s\n", note.c_str());
 }
@@ -31,12 +37,14 @@ std::optional<CheckpointReader> open_resume(const Options& options, std::FILE* o
                 "Add --resume auto to go on with it, or name another --out.");
   }
   std::vector<std::string> damaged;
-  const std::optional<std::string> path = options.run.resume == "auto" ? newest_checkpoint(options.run.out, &damaged)
-                                                                       : find_checkpoint(options.run.resume);
+  const std::optional<std::string> path = options.run.resume == "auto"
+                                              ? newest_checkpoint(options.run.out, &damaged)
+                                              : find_checkpoint(options.run.resume);
   print_notes(damaged, out);
   if (path) return CheckpointReader::open(*path);
   if (options.run.resume == "auto") return std::nullopt;
-  throw Error(ExitCode::usage, "--resume " + printable(options.run.resume) + " is neither a checkpoint nor a run with one.",
+  throw Error(ExitCode::usage,
+              "--resume " + printable(options.run.resume) + " is neither a checkpoint nor a run with one.",
               "Name a run directory, one of its checkpoints, or auto.");
 }
 
@@ -54,8 +62,8 @@ void check_checkpoint_space(const Options& options, const Model& model) {
   const auto count = options.run.checkpoint_every > 0 ? static_cast<uint64_t>(options.run.keep) + 1 : 1;
   if (free / count >= one) return;
   throw Error(ExitCode::environment,
-              std::to_string(count) + " checkpoints of " + format_size(one) + " do not fit: " + format_size(free) +
-                  " are free in " + printable(options.run.out) + ".",
+              std::to_string(count) + " checkpoints of " + format_size(one) +
+                  " do not fit: " + format_size(free) + " are free in " + printable(options.run.out) + ".",
               "Free some space, lower --keep, or name another --out.");
 }
 
@@ -69,89 +77,101 @@ void make_directory(const std::string& path) {
 
 struct TrainingData {
   TokenData train;
+  DataOrder order;
   std::optional<TokenData> validation;
-  TrainData view;
+  DataOrder validation_order;
+
+  TrainData view() const { return {&train, order, validation ? &*validation : nullptr, validation_order}; }
 };
 
-TrainingData open_data(const Options& options, const ModelConfig& config, int64_t sequence) {
-  TrainingData d{TokenData::open(options.data.train, config.vocabulary), std::nullopt, {}};
-  d.view.order = make_data_order(d.train, sequence, options.data.order == RowOrder::shuffled, options.numbers.seed);
+TrainingData open_data(const Options& options, const ModelConfig& config) {
+  const int64_t sequence = *options.batch.sequence;
+  TokenData train = TokenData::open(options.data.train, config.vocabulary);
+  const DataOrder order =
+      make_data_order(train, sequence, options.data.order == RowOrder::shuffled, options.numbers.seed);
+  TrainingData d{std::move(train), order, std::nullopt, {}};
   if (options.data.validation.empty()) return d;
   d.validation = TokenData::open(options.data.validation, config.vocabulary);
-  d.view.validation_order = make_validation_order(*d.validation, sequence, static_cast<uint64_t>(options.data.val_batches),
-                                                  static_cast<uint64_t>(options.batch.batch));
+  d.validation_order =
+      make_validation_order(*d.validation, sequence, static_cast<uint64_t>(options.data.val_batches),
+                            static_cast<uint64_t>(options.batch.batch));
   return d;
 }
 
-}  // namespace
-
-ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* out) {
-  std::optional<DirectoryLock> lock;  // from before the newest checkpoint is looked for
-  if (std::error_code ignored; fs::is_directory(options.run.out, ignored)) lock.emplace(options.run.out, "training");
-  std::optional<CheckpointReader> resumed = open_resume(options, out);
-  if (resumed) {
-    print_notes(apply_manifest(options, resumed->state().options), out);
-    check_options(options, Verb::train, false);
-  } else if (!options.run.resume.empty()) {
-    check_options(options, Verb::train, false);
-  }
+// What a run goes on from: a checkpoint, weights of a directory, or neither, which means initial weights.
+struct Start {
+  std::optional<CheckpointReader> checkpoint;
   ModelSource source;
-  if (resumed) source.config = config_from_json(resumed->state().model_config, "the checkpoint's config.json");
-  else source = resolve_model(options.model);
-  print_notes(source.config.notes, out);
-  const int64_t sequence = options.batch.sequence.value_or(source.config.context);
-  options.batch.sequence = sequence;
-  TrainingData data = open_data(options, source.config, sequence);
-  data.view.train = &data.train;
-  data.view.validation = data.validation ? &*data.validation : nullptr;
-
-  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);
-  print_notes(budgets.notes, out);
-  const std::unique_ptr<Device> device = make_device(options.memory, budgets.threads);
-  const Plan plan = plan_or_throw(plan_request(options, source.config, budgets, *device, data.validation.has_value()), budgets);
-  options.batch.micro_batch = plan.model.micro_batch;
-  std::fputs(plan_text(plan, budgets).c_str(), out);
-  std::fflush(out);
-
-  CheckpointState state = resumed ? resumed->state() : first_state(options, source.config);
-  state.micro_batch = plan.model.micro_batch;
-  state.options = manifest_options(options);
   std::optional<HfWeights> weights;
-  if (resumed) {
-    resumed->check(plan.model);
-  } else if (!source.weights_directory.empty()) {
-    weights = HfWeights::open(source.weights_directory, source.config.family);
-    check_weights(*weights, plan.model);
-  }
+};
 
-  make_directory(options.run.out);
-  if (!lock) lock.emplace(options.run.out, "training");
-  const SessionOptions session_options{budgets.threads,
-                                       {{options.optimizer.beta1, options.optimizer.beta2, options.optimizer.epsilon,
-                                         options.optimizer.weight_decay},
-                                        options.optimizer.clip},
-                                       options.memory.nvme_directories,
-                                       io_choice(options.memory.io)};
-  Session session(plan, *device, session_options);
-  check_checkpoint_space(options, plan.model);
-  std::fprintf(out, "  file I/O: %s\n", session.io_description().c_str());
-  std::fflush(out);
+// Finds the checkpoint or the model, and settles the options that it brings.
+Start open_start(Options& options, std::FILE* out) {
+  Start start{open_resume(options, out), {}, {}};
+  if (start.checkpoint) print_notes(apply_manifest(options, start.checkpoint->state().options), out);
+  if (!options.run.resume.empty()) check_options(options, Verb::train, false);
+  if (start.checkpoint)
+    start.source.config =
+        config_from_json(start.checkpoint->state().model_config, "the checkpoint's config.json");
+  else
+    start.source = resolve_model(options.model);
+  print_notes(start.source.config.notes, out);
+  options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
+  return start;
+}
 
-  Workers workers(budgets.threads);
-  if (resumed) load(session, load_from(plan.model, *resumed, workers));
-  else load(session, load_from(plan.model, weights ? source_of(*weights) : source_of(options.numbers.seed), workers));
-  const std::string metrics_path =
-      options.run.metrics.empty() ? (fs::path(options.run.out) / "metrics.jsonl").string() : options.run.metrics;
-  if (resumed) {
-    truncate_after_step(metrics_path, state.step);
-    std::fprintf(out, "Resuming after step %lld.\n", static_cast<long long>(state.step));
-    std::fflush(out);
-  }
-  MetricsFile metrics(metrics_path);
+// Every tensor of the model is there in its shape; throws otherwise.
+void check_start(Start& start, const Model& model) {
+  if (start.checkpoint) return start.checkpoint->check(model);
+  if (start.source.weights_directory.empty()) return;
+  start.weights = HfWeights::open(start.source.weights_directory, start.source.config.family);
+  check_weights(*start.weights, model);
+}
+
+void load_start(const Start& start, uint64_t seed, Session& session, Workers& workers) {
+  const Model& model = session.plan().model;
+  if (start.checkpoint) return load(session, load_from(model, *start.checkpoint, workers));
+  load(session, load_from(model, start.weights ? source_of(*start.weights) : source_of(seed), workers));
+}
+
+CheckpointState state_of(const Start& start, const Options& options) {
+  CheckpointState state =
+      start.checkpoint ? start.checkpoint->state() : first_state(options, start.source.config);
+  state.micro_batch = options.batch.micro_batch.value();
+  state.options = manifest_options(options);
+  return state;
+}
+
+SessionOptions session_options(const Options& options, int threads) {
+  const AdamWOptions adamw{options.optimizer.beta1, options.optimizer.beta2, options.optimizer.epsilon,
+                           options.optimizer.weight_decay};
+  return {threads,
+          {adamw, options.optimizer.clip},
+          options.memory.nvme_directories,
+          io_choice(options.memory.io)};
+}
+
+// Where metrics go; of a resumed run, what came after the checkpoint is cut off.
+std::string metrics_path(const Options& options, const Start& start, std::FILE* out) {
+  const std::string path = options.run.metrics.empty()
+                               ? (fs::path(options.run.out) / "metrics.jsonl").string()
+                               : options.run.metrics;
+  if (!start.checkpoint) return path;
+  const int64_t step = start.checkpoint->state().step;
+  truncate_after_step(path, step);
+  say(out, "Resuming after step " + std::to_string(step) + ".\n");
+  return path;
+}
+
+Progress make_progress(const Options& options, const Program& program, std::FILE* out) {
   std::vector<std::pair<std::string, uint64_t>> tiers;
-  for (size_t t = 0; t < plan.program.arena_bytes.size(); ++t)
-    tiers.emplace_back(plan.program.machine.tiers[t].name, plan.program.arena_bytes[t]);
-  Progress progress(out, progress_style(out), options.batch.steps, tiers);
+  for (size_t t = 0; t < program.arena_bytes.size(); ++t)
+    tiers.emplace_back(program.machine.tiers[t].name, program.arena_bytes[t]);
+  return Progress(out, progress_style(out), options.batch.steps, tiers);
+}
+
+// Shows and records every event.
+TrainEvents report_to(MetricsFile& metrics, Progress& progress) {
   TrainEvents events;
   events.step = [&](const StepMetrics& m) {
     metrics.write(m);
@@ -162,10 +182,43 @@ ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* ou
     progress.validation(v);
   };
   events.checkpoint = [&](const std::string& path) { progress.note("checkpoint " + path); };
-  const TrainResult result = Trainer(session, options, data.view, state, stop, events).run();
+  return events;
+}
+
+}  // namespace
+
+ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* out) {
+  std::optional<DirectoryLock> lock;  // from before the newest checkpoint is looked for
+  if (std::error_code ignored; fs::is_directory(options.run.out, ignored))
+    lock.emplace(options.run.out, "training");
+  Start start = open_start(options, out);
+  const TrainingData data = open_data(options, start.source.config);
+
+  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);
+  print_notes(budgets.notes, out);
+  const std::unique_ptr<Device> device = make_device(options.memory, budgets.threads);
+  const Plan plan = plan_or_throw(
+      plan_request(options, start.source.config, budgets, *device, data.validation.has_value()), budgets);
+  options.batch.micro_batch = plan.model.micro_batch;
+  say(out, plan_text(plan, budgets));
+  check_start(start, plan.model);
+
+  make_directory(options.run.out);
+  if (!lock) lock.emplace(options.run.out, "training");
+  Session session(plan, *device, session_options(options, budgets.threads));
+  check_checkpoint_space(options, plan.model);
+  say(out, "  file I/O: " + session.io_description() + "\n");
+  Workers workers(budgets.threads);
+  load_start(start, options.numbers.seed, session, workers);
+
+  MetricsFile metrics(metrics_path(options, start, out));
+  Progress progress = make_progress(options, plan.program, out);
+  const TrainData view = data.view();
+  Trainer trainer(session, options, view, state_of(start, options), stop, report_to(metrics, progress));
+  const TrainResult result = trainer.run();
   progress.finish();
   if (!result.stopped) return ExitCode::done;
-  std::fprintf(out, "Stopped after step %lld; go on with --resume auto.\n", static_cast<long long>(result.step));
+  say(out, "Stopped after step " + std::to_string(result.step) + "; go on with --resume auto.\n");
   return ExitCode::stopped;
 }
 
