@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -52,7 +53,7 @@ ordered_json limits_json(const Machine& machine, const std::vector<uint64_t>& ar
                          const Budgets& budgets) {
   ordered_json out;
   for (size_t t = 0; t < arenas.size(); ++t)
-    out[machine.tiers[t].name] = limit_for_arena(machine.tiers[t].name, arenas[t], arenas, budgets);
+    out[machine.tiers[t].name] = limit_for_arena(machine.tiers[t].name, arenas[t], budgets);
   return out;
 }
 
@@ -85,13 +86,13 @@ std::string plan_text(const Plan& plan, const Budgets& budgets) {
   for (const uint64_t bytes : p.arena_bytes) out += fmt::format("{:>14}", format_size(bytes));
   out += fmt::format("\n  {:<12}", "allowed");
   for (const Tier& t : p.machine.tiers) out += fmt::format("{:>14}", format_size(t.capacity));
-  out += fmt::format("\n  outside the host arena: {} for libraries and buffers, {} for checksums\n",
-                     format_size(budgets.runtime_reserve),
-                     format_size(checksum_table_bytes(budgets.limits.nvme ? p.arena_bytes.back() : 0)));
+  out += fmt::format("\n  outside the host arena: {} for libraries, buffers and checksums\n",
+                     format_size(budgets.runtime_reserve));
   out += "  moved a step:";
   const std::vector<uint64_t> moved = moved_bytes(p, step_body(plan));
   for (size_t l = 0; l < moved.size(); ++l)
     if (moved[l]) out += fmt::format(" {} {}", p.machine.lanes[l].name, format_size(moved[l]));
+  if (std::all_of(moved.begin(), moved.end(), [](uint64_t bytes) { return bytes == 0; })) out += " nothing";
   out += fmt::format(
       "\n  predicted: {:.3g} s a step, {:.0f} tokens/s ({} candidates weighed)\n", plan.step_seconds,
       static_cast<double>(plan.lowering.slices * plan.model.micro_batch * plan.model.sequence) /
@@ -136,14 +137,10 @@ std::string infeasible_json(const PlanRequest& request, const Infeasible& why, c
   out["micro_batch"] = why.micro_batch;
   out["budgets"] = budgets_json(budgets);
   out["runtime_reserve"] = budgets.runtime_reserve;
-  std::vector<uint64_t> arenas;
-  for (const Tier& t : machine.tiers) arenas.push_back(t.capacity);
   ordered_json smallest;
   for (size_t t = 0; t < why.least.size(); ++t) {
-    std::vector<uint64_t> changed = arenas;
-    if (why.least[t]) changed[t] = *why.least[t];
     smallest[machine.tiers[t].name] =
-        why.least[t] ? ordered_json(limit_for_arena(machine.tiers[t].name, changed[t], changed, budgets))
+        why.least[t] ? ordered_json(limit_for_arena(machine.tiers[t].name, *why.least[t], budgets))
                      : ordered_json(nullptr);
   }
   smallest["together"] = limits_json(machine, why.least_together, budgets);

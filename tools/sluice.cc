@@ -1,4 +1,5 @@
 // The sluice command: parse, call one function a verb, report failures in one place.
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -13,16 +14,16 @@ namespace {
 
 std::atomic<bool> stop_requested{false};
 
-time_t first_signal_at = 0;
+volatile std::sig_atomic_t first_signal_at = 0;  // seconds, truncated
 
-// The first signal asks for a clean end; the second ends at once, and the last checkpoint is intact. Within a second they
+// The first signal asks for a clean end; the second ends at once, and the last checkpoint is intact. Within a second or two they
 // count as one: timeout(1) and terminals send theirs to the process and to its group.
 extern "C" void on_signal(int number) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   if (!stop_requested.exchange(true)) {
-    first_signal_at = now.tv_sec;
-  } else if (now.tv_sec - first_signal_at > 1) {
+    first_signal_at = static_cast<std::sig_atomic_t>(now.tv_sec);
+  } else if (static_cast<std::sig_atomic_t>(now.tv_sec) - first_signal_at > 1) {
     std::signal(number, SIG_DFL);
     std::raise(number);
   }

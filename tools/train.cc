@@ -59,7 +59,10 @@ CheckpointState first_state(const Options& options, const ModelConfig& config) {
 // What the run will hold on disk at once: the checkpoints that are kept, and the one being written.
 void check_checkpoint_space(const Options& options, const Model& model) {
   const uint64_t one = checkpoint_bytes(model), free = free_bytes(options.run.out);
-  const auto count = options.run.checkpoint_every > 0 ? static_cast<uint64_t>(options.run.keep) + 1 : 1;
+  const uint64_t there = std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(),
+                                            static_cast<uint64_t>(options.run.keep));
+  const uint64_t count =
+      options.run.checkpoint_every > 0 ? static_cast<uint64_t>(options.run.keep) + 1 - there : 1;
   if (free / count >= one) return;
   throw Error(ExitCode::environment,
               std::to_string(count) + " checkpoints of " + format_size(one) +

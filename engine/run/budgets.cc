@@ -42,10 +42,6 @@ uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool chec
 
 uint64_t runtime_reserve_bytes(int threads) { return 64 * kMiB + static_cast<uint64_t>(threads) * kMiB; }
 
-uint64_t checksum_table_bytes(uint64_t nvme_arena) {
-  return (nvme_arena + kRequestBytes - 1) / kRequestBytes * sizeof(uint64_t);
-}
-
 Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free) {
   Budgets b;
   b.threads = options.threads ? static_cast<int>(*options.threads)
@@ -63,11 +59,10 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     const uint64_t disk = known ? free_bytes(directory) : 0;
     b.limits.nvme = limit_of(options.nvme, disk, "nvme-mem", check_free, b);
     b.arenas.nvme = *b.limits.nvme / kNvmeFileUnit * kNvmeFileUnit;
-    b.checksum_bytes = checksum_table_bytes(*b.arenas.nvme);
   }
-  const uint64_t beside = b.runtime_reserve + b.checksum_bytes;
   b.arenas.host =
-      b.limits.host - std::min(b.limits.host, beside);  // with nothing left the plan names what would do
+      b.limits.host -
+      std::min(b.limits.host, b.runtime_reserve);  // with nothing left the plan names what would do
   return b;
 }
 

@@ -1,7 +1,7 @@
 // From what the user grants to what the arenas may hold.
 //
-// arena capacity = limit - runtime reserve - (host) the table of checksums. Limits that are `auto` are what
-// is free, less a margin. Nothing is allocated here. Callers: the verbs, before they plan.
+// arena capacity = limit - (host) the runtime reserve. Limits that are `auto` are what is free, less a
+// margin. Nothing is allocated here. Callers: the verbs, before they plan.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,12 @@ struct Budgets {
   TierCapacities limits;           // as granted or found: device (if it has its own arena), host, nvme
   TierCapacities arenas;           // what the planner may fill
   uint64_t runtime_reserve = 0;    // of the host limit: libraries, stacks, buffers
-  uint64_t checksum_bytes = 0;     // of the host limit, at most
   std::vector<std::string> notes;  // one sentence each: margins, what `auto` became
 };
 
-// The process's own use of host memory beside the arenas: 64 MiB and 1 MiB a thread (the libraries need 17
-// MiB).
+// The process's own use of host memory beside the arenas: 64 MiB and 1 MiB a thread. The libraries need 17
+// MiB, checksums 8 bytes a MiB of the nvme arena, the program and its trace some 1 KiB an instruction.
 uint64_t runtime_reserve_bytes(int threads);
-
-// One checksum a request-sized piece of the nvme arena.
-uint64_t checksum_table_bytes(uint64_t nvme_arena);
 
 // A host limit that does not even hold what lies beside the arena leaves an arena of 0 bytes, and the plan
 // says what would do. Throws Error(environment) for a budget above what is free or a directory that cannot

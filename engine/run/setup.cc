@@ -95,7 +95,7 @@ std::string as_arguments(const Machine& machine, const std::vector<uint64_t>& ar
   std::string text;
   for (size_t t = 0; t < arenas.size(); ++t)
     text += (t ? " --" : "--") + budget_option(machine.tiers[t].name) + " " +
-            std::to_string(limit_for_arena(machine.tiers[t].name, arenas[t], arenas, budgets));
+            std::to_string(limit_for_arena(machine.tiers[t].name, arenas[t], budgets));
   return text;
 }
 
@@ -103,31 +103,28 @@ std::string as_arguments(const Machine& machine, const std::vector<uint64_t>& ar
 
 std::string budget_option(const std::string& tier) { return (tier == "device" ? "gpu" : tier) + "-mem"; }
 
-uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const std::vector<uint64_t>& arenas,
-                         const Budgets& budgets) {
-  if (tier != "host") return arena;
-  const bool has_files = budgets.limits.nvme.has_value();
-  return arena + budgets.runtime_reserve + (has_files ? checksum_table_bytes(arenas.back()) : 0);
+uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const Budgets& budgets) {
+  return tier == "host" ? arena + budgets.runtime_reserve : arena;
 }
 
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets) {
   const Machine& machine = request.machine;
   const Tier& tier = machine.tiers[why.tier];
-  const std::string task = why.task.empty() ? "" : " (" + why.body + ", " + why.task + ")";
-  std::string remedy = "The least together: " + as_arguments(machine, why.least_together, budgets) + ".";
+  const std::string task = why.task.empty() ? "" : " (largest task: " + why.body + ", " + why.task + ")";
+  std::string each;
   for (size_t t = 0; t < why.least.size(); ++t) {
     if (!why.least[t] || *why.least[t] <= machine.tiers[t].capacity) continue;
-    std::vector<uint64_t> arenas;
-    for (const Tier& other : machine.tiers) arenas.push_back(other.capacity);
-    arenas[t] = *why.least[t];
-    remedy = "Give at least --" + budget_option(machine.tiers[t].name) + " " +
-             std::to_string(limit_for_arena(machine.tiers[t].name, arenas[t], arenas, budgets)) + ". " +
-             remedy;
+    const std::string& name = machine.tiers[t].name;
+    each += (each.empty() ? "--" : ", or --") + budget_option(name) + " " +
+            std::to_string(limit_for_arena(name, *why.least[t], budgets));
   }
+  std::string remedy = each.empty() ? "" : "Enough with the other budgets as given: " + each + ". ";
+  remedy += "The least together: " + as_arguments(machine, why.least_together, budgets) + ".";
+  if (!machine.tiers.back().file) remedy += " With --nvme-dir DIR, what does not fit goes to disk.";
   return Error(ExitCode::infeasible,
                "The budgets cannot work: the " + tier.name + " arena needs " +
-                   std::to_string(why.bytes_needed) + " bytes for its largest task" + task +
-                   " and may have " + std::to_string(tier.capacity) + ".",
+                   std::to_string(why.bytes_needed) + " bytes" + task + " and may have " +
+                   std::to_string(tier.capacity) + ".",
                remedy);
 }
 

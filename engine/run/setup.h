@@ -42,9 +42,8 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
 std::string budget_option(const std::string& tier);
 
 // The limit to grant so that the tier's arena may hold `arena` bytes; the host's also holds the runtime
-// reserve and the checksums of the nvme arena (the last of `arenas`).
-uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const std::vector<uint64_t>& arenas,
-                         const Budgets& budgets);
+// reserve.
+uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const Budgets& budgets);
 
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets);
 

@@ -172,6 +172,8 @@ class ThreadedExecutor final : public Executor {
       runner_.run(body, in, rings);
     } catch (const Error& error) {
       fail(error);
+    } catch (const std::bad_alloc&) {
+      fail(Error(ExitCode::environment, "Memory ran out outside the arenas.", "Give smaller budgets, or free some memory."));
     }
   }
 

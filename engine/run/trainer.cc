@@ -150,7 +150,7 @@ void Trainer::read_step(const Pending& p) {
   m.loss = s.loss.sum / s.input.valid_tokens;
   m.grad_norm = s.norm.norm;
   const double norm_done = norm_time(p);
-  m.seconds = std::max(norm_done - last_norm_ - excluded_, 0.0);
+  m.seconds = std::max(norm_done - last_norm_ - excluded_, 1e-9);
   last_norm_ = norm_done;
   excluded_ = 0;
   m.tokens_per_second = static_cast<double>(options_.batch.batch * plan.model.sequence) / m.seconds;
@@ -207,6 +207,7 @@ void Trainer::checkpoint() {
   };
   session_.runner().set_hooks(hooks);
   session_.executor().wait(session_.issue(*session_.plan().lowering.bodies.save));
+  session_.runner().set_hooks({});  // the writer ends here
   session_.check();
   writer.commit();
   prune_checkpoints(options_.run.out, options_.run.keep);
