@@ -13,6 +13,11 @@
 namespace sluice {
 namespace {
 
+nlohmann::json last_metrics(const std::string& file) {
+  const auto lines = lines_of(read_text_file(file, 1 << 24));
+  return lines.empty() ? nlohmann::json() : nlohmann::json::parse(lines.back());
+}
+
 TEST_F(Cli, ADirectoryWithARunIsNotWrittenOver) {
   ASSERT_EQ(run(train("run", 2)).code, 0);
   expect_refusal(train("run", 2), 2, {"run", "--resume"});

@@ -12,7 +12,6 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -166,10 +165,5 @@ class Cli : public testing::Test {
   const DriveDirectory directory;
   const std::string text = directory / "train.txt", validation = directory / "val.txt";
 };
-
-inline nlohmann::json last_metrics(const std::string& file) {
-  const auto lines = lines_of(read_text_file(file, 1 << 24));
-  return lines.empty() ? nlohmann::json() : nlohmann::json::parse(lines.back());
-}
 
 }  // namespace sluice

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "engine/run/setup.h"
@@ -19,7 +20,9 @@ ExitCode run_eval(Options options, std::FILE* out) {
     source.config = config_from_json(checkpoint->state().model_config, *path + "/manifest.json");
   } else {
     options.model.model = options.transfer.from;
-    source = resolve_model(options.model);
+    std::error_code ignored;
+    const std::filesystem::path config = std::filesystem::path(options.transfer.from) / "config.json";
+    if (std::filesystem::exists(config, ignored)) source = resolve_model(options.model);
     if (source.weights_directory.empty())
       throw Error(ExitCode::usage,
                   "--from " + printable(options.transfer.from) + " holds no run, checkpoint or weights.",

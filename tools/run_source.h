@@ -4,7 +4,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "engine/error.h"
 #include "engine/run/checkpoint.h"
 #include "engine/run/loader.h"
 #include "engine/run/options.h"
@@ -13,8 +15,12 @@
 
 namespace sluice {
 
+// Error(malformed_file) for a run whose every checkpoint is damaged; `damaged` are sentences that say how.
+Error only_damaged(const std::string& run, const std::vector<std::string>& damaged);
+
 // The checkpoint that `path` means: itself, or the newest complete one of a run directory; nullopt if it is
 // neither.
+// Throws only_damaged().
 std::optional<std::string> find_checkpoint(const std::string& path);
 
 // Parameters from a checkpoint's masters (frozen groups: weights), a Hugging Face directory, or made from the

@@ -45,14 +45,16 @@ sluice::ExitCode run(const sluice::ParsedCommand& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
   std::signal(SIGPIPE, SIG_IGN);
   try {
     const sluice::ParsedCommand command = sluice::parse_command_line(argc, argv);
     if (!command.text.empty()) {
       std::fputs(command.text.c_str(), stdout);
       return 0;
+    }
+    if (command.verb == sluice::Verb::train) {  // the others have nothing to save
+      std::signal(SIGINT, on_signal);
+      std::signal(SIGTERM, on_signal);
     }
     return static_cast<int>(run(command));
   } catch (const sluice::Error& error) {

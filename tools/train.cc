@@ -42,6 +42,7 @@ std::optional<CheckpointReader> open_resume(const Options& options, std::FILE* o
                                               : find_checkpoint(options.run.resume);
   print_notes(damaged, out);
   if (path) return CheckpointReader::open(*path);
+  if (!damaged.empty()) throw only_damaged(options.run.out, damaged);
   if (options.run.resume == "auto") return std::nullopt;
   throw Error(ExitCode::usage,
               "--resume " + printable(options.run.resume) + " is neither a checkpoint nor a run with one.",
