@@ -71,6 +71,18 @@ TEST_F(Cli, ADamagedCheckpointIsNamed) {
   expect_refusal({"export", "--from", *path, "--to", directory / "exported"}, 5, {"safetensors"});
 }
 
+TEST_F(Cli, ARunOfDamagedCheckpointsIsNotStartedAfresh) {
+  ASSERT_EQ(run(train("run", 1)).code, 0);
+  const auto path = newest_checkpoint(directory / "run");
+  ASSERT_TRUE(path);
+  write_bytes(*path + "/manifest.json", read_text_file(*path + "/manifest.json", 1 << 20) + "x");
+  const Words damaged{"Every checkpoint", "damaged"};
+  expect_refusal(train("run", 2, {"--resume", "auto"}), 5, damaged);
+  expect_refusal({"eval", "--from", directory / "run", "--data", text}, 5, damaged);
+  expect_refusal({"export", "--from", directory / "run", "--to", directory / "exported"}, 5, damaged);
+  EXPECT_TRUE(std::filesystem::exists(*path));
+}
+
 TEST_F(Cli, ASignalEndsTheRunWithADurableCheckpoint) {
   for (const int number : {SIGTERM, SIGINT}) {
     const std::string name = "run" + std::to_string(number), metrics = directory / (name + "/metrics.jsonl");
