@@ -19,6 +19,13 @@
 
 namespace sluice::testing {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+constexpr uint64_t kPrograms = kSanitized ? 30 : 200;  // a sanitizer costs ten times the time
+
 enum class MutationKind { drop_wait, drop_wait_before, shift_offset, swap_pieces };
 
 struct Mutation {

@@ -6,10 +6,13 @@
 #include <array>
 #include <random>
 
+#include "tests/figures.h"
 #include "tests/training_support.h"
 
 namespace sluice {
 namespace {
+
+Figures& figures = Figures::print_at_end();
 
 struct Case {
   const char* model;
@@ -91,15 +94,6 @@ TestRun base_run(const Case& c, const DriveDirectory& directory) {
   return run;
 }
 
-// What an infeasible plan names as the least, with every tier there.
-std::vector<uint64_t> least_of(TestRun run, bool device) {
-  run.arenas = {device ? std::optional<uint64_t>(0) : std::nullopt, 0, kRoomy};
-  const auto why = plan_of(run);
-  if (const auto* infeasible = std::get_if<Infeasible>(&why)) return infeasible->least_together;
-  ADD_FAILURE() << "a plan without memory";
-  return {0, 0, 0};
-}
-
 uint64_t state_bytes(
     const TestRun& run) {  // weights and optimizer state, all of which DRAM would have to hold
   TestRun roomy = run;
@@ -118,19 +112,17 @@ TierCapacities arenas_of(BudgetSet set, const TestRun& run) {
     case kDeviceAndDram:
       return {kRoomy, kRoomy, std::nullopt};
     case kDeviceHalf:
-      return {least_of(run, true)[0] * 3 / 2, kRoomy, std::nullopt};
+      return {*least_arenas(run, true).device * 3 / 2, kRoomy, std::nullopt};
     case kLeastHost:
-      return {std::nullopt, least_of(run, false)[0], kRoomy};
+      return {std::nullopt, least_arenas(run, false).host, kRoomy};
     case kHalfHost:
-      return {std::nullopt, least_of(run, false)[0] + state_bytes(run) / 2, kRoomy};
+      return {std::nullopt, least_arenas(run, false).host + state_bytes(run) / 2, kRoomy};
     case kThreeTiersHalf: {
-      const auto least = least_of(run, true);
-      return {least[0] * 5 / 4, least[1] + state_bytes(run) / 3, kRoomy};
+      const TierCapacities least = least_arenas(run, true);
+      return {*least.device * 5 / 4, least.host + state_bytes(run) / 3, kRoomy};
     }
-    case kLeastOfAll: {
-      const auto least = least_of(run, true);
-      return {least[0], least[1], least[2]};
-    }
+    case kLeastOfAll:
+      return least_arenas(run, true);
     case kBudgetSets:
       break;
   }
@@ -177,7 +169,16 @@ TEST(TrainingBits, TheTableCoversEveryPair) {
       wanted += static_cast<size_t>(kLevels[a] * kLevels[b]);
     }
   EXPECT_EQ(pairs, wanted);
+  figures.holds("pairs of settings that the table of runs covers", pairs, wanted);
   EXPECT_LT(rows.size(), 45u);
+}
+
+// What a resumed run goes on under.
+const Row& next_with_other_budgets(const std::vector<Row>& rows, size_t i) {
+  size_t next = i;
+  do next = (next + 1) % rows.size();
+  while (rows[next][kBudgets] == rows[i][kBudgets]);
+  return rows[next];
 }
 
 TEST(TrainingBits, EveryRowGivesTheBitsOfThePlainRun) {
@@ -195,7 +196,7 @@ TEST(TrainingBits, EveryRowGivesTheBitsOfThePlainRun) {
       EXPECT_TRUE(first.end.stopped);
       EXPECT_EQ(first.end.step, 3);
       steps = fixed_bits(first.steps);
-      const Row& other = rows[(i + 1) % rows.size()];
+      const Row& other = next_with_other_budgets(rows, i);
       configure(run, other);
       run.options.memory.nvme_directories = {directory.path()};
       if (!run.arenas.nvme) run.options.memory.nvme_directories.clear();
@@ -206,8 +207,12 @@ TEST(TrainingBits, EveryRowGivesTheBitsOfThePlainRun) {
     EXPECT_FALSE(last.end.stopped);
     for (const std::string& line : fixed_bits(last.steps)) steps.push_back(line);
     const Bits& plain = plain_bits(row[kCase]);
+    const std::string different = differences(plain.tensors, newest_tensors(run.options.run.out));
     EXPECT_EQ(steps, plain.steps);
-    EXPECT_EQ(differences(plain.tensors, newest_tensors(run.options.run.out)), "");
+    EXPECT_EQ(different, "");
+    figures.holds(row[kResumed] ? "runs resumed under other budgets with the bits of the plain run"
+                                : "runs with the bits of the plain run",
+                  steps == plain.steps && different.empty());
   }
 }
 

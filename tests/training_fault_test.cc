@@ -23,10 +23,7 @@ TestRun run_of(const DriveDirectory& directory) {
       short_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=256,context=32", directory / "train.txt");
   run.options.batch.steps = kSteps;
   run.options.run.checkpoint_every = 2;
-  run.arenas = {std::nullopt, 0, kRoomy};
-  const auto why = plan_of(run);
-  EXPECT_TRUE(std::holds_alternative<Infeasible>(why));
-  if (const auto* w = std::get_if<Infeasible>(&why)) run.arenas.host = w->least_together[0];
+  run.arenas = least_arenas(run, false);
   return run;
 }
 

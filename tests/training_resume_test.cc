@@ -5,11 +5,14 @@
 
 #include <algorithm>
 
+#include "tests/figures.h"
 #include "tests/format_test_support.h"
 #include "tests/training_support.h"
 
 namespace sluice {
 namespace {
+
+Figures& figures = Figures::print_at_end();
 
 constexpr int64_t kSteps = 9;
 
@@ -49,7 +52,16 @@ Whole whole_run(DType precision, double clip) {
   return w;
 }
 
-TEST(TrainingResume, StoppedAnywhereItGoesOnToTheSameBits) {
+void expect_bits(const Whole& whole, const std::vector<std::string>& steps, const std::string& out,
+                 const std::string& what) {
+  const std::string different = differences(whole.tensors, newest_tensors(out));
+  EXPECT_EQ(steps, whole.steps);
+  EXPECT_EQ(different, "");
+  figures.holds(what, steps == whole.steps && different.empty());
+}
+
+// Each goes on with the least memory of all tiers.
+TEST(TrainingResume, StoppedAnywhereItGoesOnUnderOtherBudgetsToTheSameBits) {
   struct Kind {
     DType precision;
     double clip;
@@ -68,13 +80,14 @@ TEST(TrainingResume, StoppedAnywhereItGoesOnToTheSameBits) {
       EXPECT_EQ(first.steps.size(), static_cast<size_t>(first.end.step));
       run.stop_after = 0;
       run.options.run.resume = "auto";
+      run.options.memory.nvme_directories = {directory.path()};
+      run.arenas = least_arenas(run, true);
       const TestResult second = train(run);
       EXPECT_FALSE(second.end.stopped);
       EXPECT_EQ(second.end.step, kSteps);
       std::vector<std::string> steps = fixed_bits(first.steps);
       for (const std::string& line : fixed_bits(second.steps)) steps.push_back(line);
-      EXPECT_EQ(steps, whole.steps);
-      EXPECT_EQ(differences(whole.tensors, newest_tensors(run.options.run.out)), "");
+      expect_bits(whole, steps, run.options.run.out, "stopped, and resumed under other budgets: same bits");
     }
   }
 }
@@ -104,8 +117,7 @@ TEST(TrainingResume, OneStepAtATime) {
   TestRun run = run_of(directory);
   run.options.run.resume = "auto";
   for (const std::string& line : fixed_bits(train(run).steps)) steps.push_back(line);
-  EXPECT_EQ(steps, whole.steps);
-  EXPECT_EQ(differences(whole.tensors, newest_tensors(run.options.run.out)), "");
+  expect_bits(whole, steps, run.options.run.out, "ended without a stop, and resumed: same bits");
 }
 
 TEST(TrainingResume, CheckpointsOnTheWayAndHowManyStay) {

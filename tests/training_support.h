@@ -128,6 +128,18 @@ inline std::variant<Plan, Infeasible> plan_of(const TestRun& run) {
   return make_plan(request_of(run, *device));
 }
 
+// The least arenas that a plan without memory names, of all tiers; `device`: with a device arena of its own.
+inline TierCapacities least_arenas(TestRun run, bool device) {
+  run.arenas = {device ? std::optional<uint64_t>(0) : std::nullopt, 0, kRoomy};
+  const auto result = plan_of(run);
+  const auto* infeasible = std::get_if<Infeasible>(&result);
+  EXPECT_NE(infeasible, nullptr) << "a plan without memory";
+  if (infeasible == nullptr) return run.arenas;
+  const std::vector<uint64_t>& bytes = infeasible->least_together;
+  if (device) return {bytes.at(0), bytes.at(1), bytes.at(2)};
+  return {std::nullopt, bytes.at(0), bytes.at(1)};
+}
+
 namespace training_detail {
 
 struct Data {

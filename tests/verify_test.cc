@@ -6,21 +6,19 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/figures.h"
 #include "tests/mutate.h"
 #include "tests/random_program.h"
 
 namespace sluice {
 namespace {
 
+Figures& figures = Figures::print_at_end();
+
+using testing::kPrograms;
+using testing::kSanitized;
 using testing::Mutated;
 using testing::Mutation;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-constexpr uint64_t kPrograms = kSanitized ? 30 : 200;  // a sanitizer costs ten times the time
 
 // A step that reads weights from the file, computes, updates the weights in host memory and writes them back.
 // The scalar t has a slot a step: the first task reads this step's, the second overwrites that of the step
@@ -333,37 +331,42 @@ TEST(Verify, AcceptsRandomProgramsAsTheOracleDoes) {
 }
 
 TEST(Verify, ObjectsToEveryDroppedWait) {
-  size_t drops = 0;
+  size_t drops = 0, caught = 0;
   for (uint64_t seed = 0; seed < kPrograms; ++seed) {
     Program p = testing::random_program(seed);
     for (const Mutation& m : testing::all_single_wait_drops(p)) {
       const Mutated guard(p, m);
-      EXPECT_FALSE(verify(p, 1).empty()) << "seed " << seed << ": " << m.name();
-      ++drops;
+      const bool objects = !verify(p, 1).empty();
+      EXPECT_TRUE(objects) << "seed " << seed << ": " << m.name();
+      ++drops, caught += objects;
     }
   }
+  figures.holds(fmt::format("random programs ({}): dropped waits, all", kPrograms), caught, drops);
   EXPECT_GT(drops, 90 * kPrograms);  // 106 a program with these seeds
 }
 
 TEST(Verify, ObjectsToSwappedPieces) {
-  size_t swaps = 0;
+  size_t swaps = 0, caught = 0;
   for (uint64_t seed = 0; seed < kPrograms; ++seed) {
     Program p = testing::random_program(seed);
     for (const Mutation& m : testing::piece_swaps(p)) {
       const Mutated guard(p, m);
-      EXPECT_FALSE(verify(p, 1).empty()) << "seed " << seed << ": " << m.name();
-      ++swaps;
+      const bool objects = !verify(p, 1).empty();
+      EXPECT_TRUE(objects) << "seed " << seed << ": " << m.name();
+      ++swaps, caught += objects;
     }
   }
+  figures.holds(fmt::format("random programs ({}): swapped pieces, all", kPrograms), caught, swaps);
   EXPECT_GT(swaps, kPrograms);
 }
 
 TEST(Verify, ObjectsToShiftedOffsetsUnlessTheRangeIsAloneInItsLife) {
-  size_t caught = 0, exempt = 0;
+  size_t shifts = 0, caught = 0, exempt = 0;
   constexpr int64_t kShifts[] = {-128, -64, 64, 192};
-  for (uint64_t seed = 0; seed < kPrograms / 2; ++seed) {
+  for (uint64_t seed = 0; seed < kPrograms; ++seed) {
     Program p = testing::random_program(seed);
     for (const Mutation& m : testing::offset_shifts(p, kShifts[seed % 4])) {
+      ++shifts;
       {
         const Mutated guard(p, m);
         if (!verify(p, 1).empty()) {
@@ -372,12 +375,15 @@ TEST(Verify, ObjectsToShiftedOffsetsUnlessTheRangeIsAloneInItsLife) {
         }
         EXPECT_TRUE(testing::still_correct(p)) << "seed " << seed << ": " << m.name();
       }
-      ++exempt;
-      EXPECT_TRUE(testing::alone_in_its_life(p, m)) << "seed " << seed << ": " << m.name();
+      const bool alone = testing::alone_in_its_life(p, m);
+      EXPECT_TRUE(alone) << "seed " << seed << ": " << m.name();
+      exempt += alone;
     }
   }
-  EXPECT_GT(caught, 100 * kPrograms);  // 220 shifts a program, 5 % exempt
-  EXPECT_GT(exempt, kPrograms);
+  figures.holds(fmt::format("random programs ({}): shifted offsets, all not alone in their life", kPrograms),
+                caught, shifts - exempt);
+  EXPECT_GT(caught, 200 * kPrograms);  // 220 shifts a program, 5 % exempt
+  EXPECT_GT(exempt, 2 * kPrograms);
 }
 
 // The other direction: what the verifier rejects, the oracle rejects.
