@@ -327,15 +327,30 @@ TEST_F(CheckpointTest, PruningKeepsTheNewestCompleteOnes) {
   prune_checkpoints(path("elsewhere"), 1);
 }
 
-TEST_F(CheckpointTest, GoingBackReplacesWhatLaterStepsLeft) {
+// The commit itself deletes nothing of other steps, and of its own step only what is a complete checkpoint.
+TEST_F(CheckpointTest, GoingBackRetiresWhatLaterStepsLeft) {
   const Model model = tiny_model();
   for (const int64_t step : {5, 10, 15}) save(model, step);
   CheckpointWriter writer(out(), model, state_at(10));
   ASSERT_TRUE(write_shards(writer, model, 77, kShard, 0));
-  EXPECT_EQ(newest_checkpoint(out()), checkpoint(15));  // until the commit nothing changes
   writer.commit();
-  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000005", "step-000000010"}));
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000005", "step-000000010", "step-000000015"}));
   expect_content(CheckpointReader::open(checkpoint(10)), model, 77);
+
+  fs::create_directories(checkpoint(20) + "/of somebody else");
+  EXPECT_EQ(retire_checkpoints_after(out(), 15).size(), 1u);
+  const std::vector<std::string> notes = retire_checkpoints_after(out(), 5);
+  ASSERT_EQ(notes.size(), 3u);
+  EXPECT_TRUE(notes[0].starts_with("Kept, since it is no complete checkpoint: ")) << notes[0];
+  EXPECT_EQ(notes[1], "Removed the later checkpoint " + checkpoint(15) + ".");
+  EXPECT_EQ(notes[2], "Removed the later checkpoint " + checkpoint(10) + ".");
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000005", "step-000000020"}));
+  for (const char* aside : {"step-000000020.damaged", "step-000000020.damaged.2"}) {
+    save(model, 20);
+    EXPECT_TRUE(fs::exists(out() + "/checkpoints/" + aside)) << aside;
+    fs::remove(checkpoint(20) + "/manifest.json");
+  }
+  EXPECT_TRUE(fs::exists(checkpoint(20) + ".damaged/of somebody else"));
 }
 
 TEST_F(CheckpointTest, AnUncommittedWriterLeavesNothingAndLocksOthersOut) {

@@ -13,9 +13,13 @@
 namespace sluice {
 namespace {
 
+// Of the last line that is whole; no object when there is none.
 nlohmann::json last_metrics(const std::string& file) {
-  const auto lines = lines_of(read_text_file(file, 1 << 24));
-  return lines.empty() ? nlohmann::json() : nlohmann::json::parse(lines.back());
+  if (!std::filesystem::exists(file)) return nlohmann::json::object();
+  std::string text = read_text_file(file, 1 << 24);
+  text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);
+  const auto lines = lines_of(text);
+  return lines.empty() ? nlohmann::json::object() : nlohmann::json::parse(lines.back());
 }
 
 TEST_F(Cli, ADirectoryWithARunIsNotWrittenOver) {
@@ -27,6 +31,76 @@ TEST_F(Cli, ADirectoryWithARunIsNotWrittenOver) {
   EXPECT_EQ(lines_of(read_text_file(directory / "run/metrics.jsonl", 1 << 20)).size(), 3u);
   expect_refusal(train("run", 4, {"--resume", "auto", "--clip", "0.5"}), 2, {"--clip"});
   expect_refusal(train("run", 4, {"--resume", directory / "nowhere"}), 2, {"nowhere"});
+}
+
+int64_t newest_step(const std::string& run) {
+  const auto path = newest_checkpoint(run);
+  return path ? CheckpointReader::open(*path).state().step : -1;
+}
+
+// Killed before it commits anything, a run that went back is still one that went back.
+TEST_F(Cli, GoingBackIsDoneBeforeTheFirstStep) {
+  const std::string out = directory / "run", metrics = out + "/metrics.jsonl";
+  ASSERT_EQ(run(train("run", 6, {"--checkpoint-every", "2", "--keep", "9"})).code, 0);
+  const Words back{"--resume", out + "/checkpoints/step-000000002"};
+  // A start that fails removes nothing.
+  expect_refusal(train("run", 6, back + Words{"--host-mem", "66.1MiB"}), 3, {"budgets"});
+  expect_refusal(train("run", 6, back + Words{"--nvme-dir", directory / "nowhere"}), 4, {"nowhere"});
+  EXPECT_EQ(newest_step(out), 6);
+  {
+    Command command(directory, train("run", 1000000, back));
+    ASSERT_TRUE(command.until([&] { return last_metrics(metrics)["step"] != 6; }));
+    command.send(SIGKILL);
+    command.wait();
+  }
+  EXPECT_EQ(newest_step(out), 2);
+  ASSERT_EQ(run(train("run", 4, {"--resume", "auto"})).code, 0);
+  EXPECT_EQ(newest_step(out), 4);
+  EXPECT_EQ(lines_of(read_text_file(metrics, 1 << 20)).size(), 4u);
+  // Another run's checkpoint begins a branch, in a directory of its own.
+  ASSERT_EQ(run(train("branch", 3, back)).code, 0);
+  EXPECT_EQ(newest_step(directory / "branch"), 3);
+  expect_refusal(train("branch", 5, back), 2, {"belongs to another run", "new --out"});
+}
+
+TEST_F(Cli, NothingToDoIsSaid) {
+  ASSERT_EQ(run(train("run", 3)).code, 0);
+  const CommandResult done = run(train("run", 3, {"--resume", "auto"}));
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(lines_of(done.out).back(), "All 3 steps are done: nothing to do. To go on, give a larger --steps.");
+  expect_refusal(train("run", 2, {"--resume", "auto"}), 2, {"--steps 2 is behind", "has done 3", "--resume"});
+  EXPECT_EQ(lines_of(read_text_file(directory / "run/metrics.jsonl", 1 << 20)).size(), 3u);
+}
+
+TEST_F(Cli, AStartThatFailsLeavesNothing) {
+  const std::string out = "new/er/run";
+  expect_refusal(train(out, 2, {"--nvme-dir", directory / "nowhere"}), 4, {"nowhere"});
+  expect_refusal(train(out, 2, {"--metrics", directory / "no/where"}), 4, {"where"});
+  write_bytes(directory / "other.jsonl", "not ours\n");
+  expect_refusal(train(out, 2, {"--metrics", directory / "other.jsonl", "--resume", "auto"}), 5, {"Line 1"});
+  EXPECT_FALSE(std::filesystem::exists(directory / "new"));
+  std::filesystem::create_directory(directory / "mine");
+  expect_refusal(train("mine", 2, {"--nvme-dir", directory / "nowhere"}), 4, {"nowhere"});
+  EXPECT_TRUE(std::filesystem::is_empty(directory / "mine"));
+  EXPECT_EQ(run(train("mine", 1)).code, 0);
+  expect_refusal(train("train.txt", 2), 4, {"train.txt"});
+}
+
+TEST_F(Cli, ARunKilledBeforeItsFirstCheckpointStartsAfresh) {
+  const std::string metrics = directory / "run/metrics.jsonl";
+  {
+    Command command(directory, train("run", 1000000));
+    ASSERT_TRUE(command.until([&] { return last_metrics(metrics).value("step", 0) > 2; }));
+    command.send(SIGKILL);
+    command.wait();
+  }
+  expect_refusal(train("run", 2), 2, {"ended before its first checkpoint", "--resume auto"});
+  expect_refusal({"train", "--out", directory / "run", "--resume", "auto"}, 2,
+                 {"no checkpoint", "--model and --data"});
+  const CommandResult afresh = run(train("run", 2, {"--resume", "auto"}));
+  EXPECT_EQ(afresh.code, 0) << afresh.err;
+  EXPECT_NE(afresh.out.find("a fresh start"), std::string::npos) << afresh.out;
+  EXPECT_EQ(lines_of(read_text_file(metrics, 1 << 20)).size(), 2u);
 }
 
 TEST_F(Cli, TwoRunsDoNotShareADirectory) {
@@ -48,9 +122,14 @@ TEST_F(Cli, TwoRunsDoNotShareADirectory) {
 // step 1 stays.
 TEST_F(Cli, ALossThatIsNotFiniteEndsTheRun) {
   for (const std::string precision : {"bf16", "fp16", "fp32"}) {
-    Words arguments = train(precision, 5, {"--checkpoint-every", "1", "--precision", precision});
-    *(std::find(arguments.begin(), arguments.end(), "--lr") + 1) = "1e30";
-    expect_refusal(arguments, 8, {"step 2", "not finite"});
+    const auto far = [&](const std::string& out, const Words& more) {
+      Words arguments = train(out, 5, more + Words{"--precision", precision});
+      *(std::find(arguments.begin(), arguments.end(), "--lr") + 1) = "1e30";
+      return arguments;
+    };
+    expect_refusal(far(precision + "-none", {}), 8, {"There is no checkpoint yet: start again"});
+    expect_refusal(far(precision, {"--checkpoint-every", "1"}), 8,
+                   {"step 2", "not finite", "step-000000001 with --resume auto"});
     const auto path = newest_checkpoint(directory / precision);
     ASSERT_TRUE(path);
     EXPECT_EQ(CheckpointReader::open(*path).state().step, 1);
@@ -213,7 +292,7 @@ TEST_F(Cli, FromTrainingOverExportToEvaluation) {
   const auto checkpoint = newest_checkpoint(directory / "run");
   ASSERT_TRUE(checkpoint);
   EXPECT_EQ(evaluated(*checkpoint), validated);
-  EXPECT_EQ(evaluated(*checkpoint, {"--gpu-mem", "2MiB", "--host-mem", "70MiB", "--nvme-dir",
+  EXPECT_EQ(evaluated(*checkpoint, {"--gpu-mem", "2MiB", "--host-mem", "66.1MiB", "--nvme-dir",
                                     directory.path(), "--threads", "1"}),
             validated);
   const CommandResult exported = run({"export", "--from", directory / "run", "--to", directory / "exported"});

@@ -1,12 +1,14 @@
 #include <filesystem>
 
 #include "engine/run/checkpoint_directory.h"
+#include "engine/run/metrics.h"
 #include "engine/run/setup.h"
 #include "engine/run/trainer.h"
 #include "models/family.h"
 #include "offload/nvme_files.h"
 #include "tools/plan_report.h"
 #include "tools/progress.h"
+#include "tools/run_directory.h"
 #include "tools/run_source.h"
 #include "tools/size.h"
 #include "tools/verbs.h"
@@ -27,28 +29,6 @@ void print_notes(const std::vector<std::string>& notes, std::FILE* out) {
   for (const std::string& note : notes) std::fprintf(out, "%s\n", note.c_str());
 }
 
-// The checkpoint to go on from; nullopt: a fresh start. A directory that holds a run is never written over.
-std::optional<CheckpointReader> open_resume(const Options& options, std::FILE* out) {
-  const fs::path run(options.run.out);
-  const bool has_run = fs::exists(run / "metrics.jsonl") || fs::exists(run / "checkpoints");
-  if (options.run.resume.empty()) {
-    if (!has_run) return std::nullopt;
-    throw Error(ExitCode::usage, "--out " + printable(options.run.out) + " holds a run already.",
-                "Add --resume auto to go on with it, or name another --out.");
-  }
-  std::vector<std::string> damaged;
-  const std::optional<std::string> path = options.run.resume == "auto"
-                                              ? newest_checkpoint(options.run.out, &damaged)
-                                              : find_checkpoint(options.run.resume);
-  print_notes(damaged, out);
-  if (path) return CheckpointReader::open(*path);
-  if (!damaged.empty()) throw only_damaged(options.run.out, damaged);
-  if (options.run.resume == "auto") return std::nullopt;
-  throw Error(ExitCode::usage,
-              "--resume " + printable(options.run.resume) + " is neither a checkpoint nor a run with one.",
-              "Name a run directory, one of its checkpoints, or auto.");
-}
-
 CheckpointState first_state(const Options& options, const ModelConfig& config) {
   CheckpointState state;
   state.loss_scale = options.numbers.precision == DType::f16 ? kFirstLossScale : 1;
@@ -66,17 +46,10 @@ void check_checkpoint_space(const Options& options, const Model& model) {
       options.run.checkpoint_every > 0 ? static_cast<uint64_t>(options.run.keep) + 1 - there : 1;
   if (free / count >= one) return;
   throw Error(ExitCode::environment,
-              std::to_string(count) + " checkpoints of " + format_size(one) +
-                  " do not fit: " + format_size(free) + " are free in " + printable(options.run.out) + ".",
+              (count == 1 ? "A checkpoint of " + format_size(one) + " does"
+                          : std::to_string(count) + " checkpoints of " + format_size(one) + " do") +
+                  " not fit: " + format_size(free) + " are free in " + printable(options.run.out) + ".",
               "Free some space, lower --keep, or name another --out.");
-}
-
-void make_directory(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error)
-    throw Error(ExitCode::environment, "Cannot create " + printable(path) + ": " + error.message() + ".",
-                "Name a directory that can be written.");
 }
 
 struct TrainingData {
@@ -109,10 +82,21 @@ struct Start {
   std::optional<HfWeights> weights;
 };
 
+// Without a checkpoint nothing brings the run's options.
+void say_fresh_start(const Options& options, std::FILE* out) {
+  if (options.model.model.empty() || options.data.train.empty())
+    throw Error(ExitCode::usage, "--resume auto finds no checkpoint in " + printable(options.run.out) + ".",
+                "Give the run's options again, --model and --data among them, to start it afresh.");
+  say(out, "No checkpoint in " + printable(options.run.out) + ": a fresh start.\n");
+}
+
 // Finds the checkpoint or the model, and settles the options that it brings.
 Start open_start(Options& options, std::FILE* out) {
-  Start start{open_resume(options, out), {}, {}};
-  if (start.checkpoint) print_notes(apply_manifest(options, start.checkpoint->state().options), out);
+  Start start{open_resume(options.run), {}, {}};
+  if (start.checkpoint)
+    print_notes(apply_manifest(options, start.checkpoint->state().options), out);
+  else if (!options.run.resume.empty())
+    say_fresh_start(options, out);
   if (!options.run.resume.empty()) check_options(options, Verb::train, false);
   if (start.checkpoint)
     start.source.config =
@@ -155,16 +139,21 @@ SessionOptions session_options(const Options& options, int threads) {
           io_choice(options.memory.io)};
 }
 
-// Where metrics go; of a resumed run, what came after the checkpoint is cut off.
-std::string metrics_path(const Options& options, const Start& start, std::FILE* out) {
-  const std::string path = options.run.metrics.empty()
-                               ? (fs::path(options.run.out) / "metrics.jsonl").string()
-                               : options.run.metrics;
-  if (!start.checkpoint) return path;
-  const int64_t step = start.checkpoint->state().step;
-  truncate_after_step(path, step);
-  say(out, "Resuming after step " + std::to_string(step) + ".\n");
-  return path;
+std::string metrics_path(const RunOptions& run) {
+  return run.metrics.empty() ? (fs::path(run.out) / "metrics.jsonl").string() : run.metrics;
+}
+
+// Whether the run has done its steps already. Throws when it went past them.
+bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FILE* out) {
+  const int64_t done = checkpoint.state().step, wanted = options.batch.steps;
+  if (done < wanted) return false;
+  if (done > wanted)
+    throw Error(ExitCode::usage,
+                "--steps " + std::to_string(wanted) + " is behind " + printable(checkpoint.path()) +
+                    ", which has done " + std::to_string(done) + ".",
+                "Give --steps above " + std::to_string(done) + ", or go back with --resume CHECKPOINT.");
+  say(out, "All " + std::to_string(done) + " steps are done: nothing to do. To go on, give a larger --steps.\n");
+  return true;
 }
 
 Progress make_progress(const Options& options, const Program& program, std::FILE* out) {
@@ -192,10 +181,9 @@ TrainEvents report_to(MetricsFile& metrics, Progress& progress) {
 }  // namespace
 
 ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* out) {
-  std::optional<DirectoryLock> lock;  // from before the newest checkpoint is looked for
-  if (std::error_code ignored; fs::is_directory(options.run.out, ignored))
-    lock.emplace(options.run.out, "training");
+  RunDirectory directory(options.run.out);
   Start start = open_start(options, out);
+  if (start.checkpoint && is_done(options, *start.checkpoint, out)) return ExitCode::done;
   const TrainingData data = open_data(options, start.source.config);
 
   const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);
@@ -207,15 +195,23 @@ ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* ou
   say(out, plan_text(plan, budgets));
   check_start(start, plan.model);
 
-  make_directory(options.run.out);
-  if (!lock) lock.emplace(options.run.out, "training");
+  directory.create();
   Session session(plan, *device, session_options(options, budgets.threads));
   check_checkpoint_space(options, plan.model);
   say(out, "  file I/O: " + session.io_description() + "\n");
   Workers workers(budgets.threads);
   load_start(start, options.numbers.seed, session, workers);
 
-  MetricsFile metrics(metrics_path(options, start, out));
+  // Up to here a start that fails has changed nothing.
+  const std::string metrics_file = metrics_path(options.run);
+  directory.open_metrics(metrics_file);
+  if (!options.run.resume.empty()) {
+    const int64_t step = start.checkpoint ? start.checkpoint->state().step : 0;
+    go_back_to(step, options.run, metrics_file, out);
+    if (start.checkpoint) say(out, "Resuming after step " + std::to_string(step) + ".\n");
+  }
+  directory.keep();
+  MetricsFile metrics(metrics_file);
   Progress progress = make_progress(options, plan.program, out);
   const TrainData view = data.view();
   Trainer trainer(session, options, view, state_of(start, options), stop, report_to(metrics, progress));

@@ -43,9 +43,8 @@ class CheckpointWriter {
   // are then multiples of 4096, as those of every shard are. The name is a literal.
   FileTarget target(uint32_t group, uint64_t first, Plane plane) const;
 
-  // Makes all that was written durable under its name; a checkpoint of the same step is replaced, and those
-  // of later steps, which a run that went back has left behind, are removed. Once, after every shard was
-  // written. When it throws, this checkpoint is lost and the ones before are intact: a failed sync is never
+  // Makes all that was written durable under its name. A complete checkpoint of the same step is replaced; what
+  // else has its name is kept as NAME.damaged. Once, after every shard was written. When it throws, this checkpoint is lost and the ones before are intact: a failed sync is never
   // repeated, since the kernel forgets what it could not write.
   void commit();
 
@@ -67,6 +66,10 @@ std::optional<std::string> newest_checkpoint(const std::string& out_directory,
 
 // Deletes complete checkpoints but the newest `keep`; at least 1. Damaged ones do not count and stay.
 void prune_checkpoints(const std::string& out_directory, int64_t keep);
+
+// Deletes the complete checkpoints of steps after `step`, newest first, so that whatever a kill leaves is one
+// run; damaged ones and what is none stay. Returns a printable sentence for each that was deleted or kept.
+std::vector<std::string> retire_checkpoints_after(const std::string& out_directory, int64_t step);
 
 class CheckpointReader {
  public:

@@ -48,11 +48,6 @@ std::vector<std::string> names_in(const std::string& directory) {
   return names;
 }
 
-// A file that vanishes while it is opened (another process prunes) is reported as usage.
-bool is_damage(const Error& error) {
-  return error.code() == ExitCode::malformed_file || error.code() == ExitCode::usage;
-}
-
 }  // namespace
 
 std::string checkpoints_directory(const std::string& out_directory) {
@@ -77,8 +72,9 @@ void delete_checkpoint(const std::string& directory, int64_t step) {
   std::error_code error;
   fs::remove_all(to, error);
   fs::rename(from, to, error);
-  if (error && error != std::errc::no_such_file_or_directory)
-    throw checkpoint_error("remove", from.string(), error.value());
+  if (error == std::errc::no_such_file_or_directory) return;
+  if (error) throw checkpoint_error("remove", from.string(), error.value());
+  sync_checkpoint_directory(directory);  // or a crash could bring it back under its name, in part
   fs::remove_all(to, error);
 }
 
@@ -93,7 +89,7 @@ Error checkpoint_error(const std::string& action, const std::string& path, int e
   return Error(ExitCode::io,
                fmt::format("cannot {} {}: {}.", action, printable(path), std::strerror(error_number)),
                std::string(full ? "Free some space or lower --keep" : "Check the disk") +
-                   ", then go on from the last checkpoint with --resume auto.");
+                   ", then go on with --resume auto.");
 }
 
 void sync_checkpoint_directory(const std::string& directory) {
@@ -122,16 +118,24 @@ void DirectoryLock::release() {
   fd_ = FileDescriptor();
 }
 
+bool is_complete(const CheckpointEntry& entry, std::string* damage) {
+  try {
+    CheckpointReader::open(entry.path);
+    return true;
+  } catch (const Error& error) {
+    // A file that vanishes while it is opened (another process prunes) is reported as usage.
+    if (error.code() != ExitCode::malformed_file && error.code() != ExitCode::usage) throw;
+    if (damage) *damage = error.what();
+    return false;
+  }
+}
+
 std::optional<std::string> newest_checkpoint(const std::string& out_directory,
                                              std::vector<std::string>* damaged) {
   for (const CheckpointEntry& entry : list_checkpoints(checkpoints_directory(out_directory))) {
-    try {
-      CheckpointReader::open(entry.path);
-      return entry.path;
-    } catch (const Error& error) {
-      if (!is_damage(error)) throw;
-      if (damaged) damaged->push_back(error.what());
-    }
+    std::string damage;
+    if (is_complete(entry, &damage)) return entry.path;
+    if (damaged) damaged->push_back(damage);
   }
   return std::nullopt;
 }
@@ -139,15 +143,23 @@ std::optional<std::string> newest_checkpoint(const std::string& out_directory,
 void prune_checkpoints(const std::string& out_directory, int64_t keep) {
   const std::string directory = checkpoints_directory(out_directory);
   int64_t complete = 0;
+  for (const CheckpointEntry& entry : list_checkpoints(directory))
+    if (is_complete(entry) && ++complete > std::max<int64_t>(keep, 1))
+      delete_checkpoint(directory, entry.step);
+}
+
+std::vector<std::string> retire_checkpoints_after(const std::string& out_directory, int64_t step) {
+  const std::string directory = checkpoints_directory(out_directory);
+  std::vector<std::string> notes;
   for (const CheckpointEntry& entry : list_checkpoints(directory)) {
-    try {
-      CheckpointReader::open(entry.path);
-    } catch (const Error& error) {
-      if (!is_damage(error)) throw;
-      continue;
-    }
-    if (++complete > std::max<int64_t>(keep, 1)) delete_checkpoint(directory, entry.step);
+    if (entry.step <= step) break;
+    std::string damage;
+    const bool complete = is_complete(entry, &damage);
+    if (complete) delete_checkpoint(directory, entry.step);
+    notes.push_back(complete ? fmt::format("Removed the later checkpoint {}.", printable(entry.path))
+                             : fmt::format("Kept, since it is no complete checkpoint: {}", damage));
   }
+  return notes;
 }
 
 }  // namespace sluice

@@ -24,7 +24,11 @@ std::string checkpoint_name(int64_t step);
 // Complete or not, newest first; empty if there is no such directory.
 std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);
 
-// The checkpoint disappears from the list at once; what cannot be deleted is left for the next writer.
+// Whether it can be opened; if not, `damage` receives the sentence that says why.
+bool is_complete(const CheckpointEntry& entry, std::string* damage = nullptr);
+
+// The checkpoint disappears from the list at once and durably; what cannot be deleted is left for the next
+// writer.
 void delete_checkpoint(const std::string& directory, int64_t step);
 
 // Deletes temporaries, except for what the system refuses to delete.

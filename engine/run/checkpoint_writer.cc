@@ -160,6 +160,7 @@ struct CheckpointWriter::Files {
   void open_plane(const Model& model, Plane plane, std::array<uint32_t, kPlanes>& file_index);
   void sync_files();
   void write_manifest() const;
+  void set_aside() const;
   void publish();
 };
 
@@ -195,8 +196,18 @@ void CheckpointWriter::Files::write_manifest() const {
   file.commit();  // syncs the directory too
 }
 
+// What cannot be read as a checkpoint may still be of use to somebody: it makes way, and stays.
+void CheckpointWriter::Files::set_aside() const {
+  std::error_code missing;
+  if (!fs::is_directory(path, missing) || is_complete({manifest.state.step, path})) return;
+  std::string aside = path + ".damaged";
+  for (int i = 2; fs::exists(aside, missing); ++i) aside = fmt::format("{}.damaged.{}", path, i);
+  if (rename(path.c_str(), aside.c_str()) != 0) throw checkpoint_error("rename", path, errno);
+}
+
 // The temporary takes its name; one that had it before ends up under the temporary's.
 void CheckpointWriter::Files::publish() {
+  set_aside();
   const auto move = [&] { return rename(temporary.c_str(), path.c_str()) == 0; };
   bool done = move();
   if (!done && (errno == ENOTEMPTY || errno == EEXIST)) {
@@ -249,8 +260,6 @@ void CheckpointWriter::commit() {
   std::error_code ignored;
   fs::remove_all(f.temporary, ignored);
   f.made = false;
-  for (const CheckpointEntry& entry : list_checkpoints(f.directory))
-    if (entry.step > f.manifest.state.step) delete_checkpoint(f.directory, entry.step);
   f.lock->release();
 }
 

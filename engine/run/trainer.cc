@@ -176,11 +176,18 @@ void Trainer::read_step(const Pending& p) {
     throw Error(ExitCode::numerics,
                 "The " + std::string(std::isfinite(m.loss) ? "gradient norm" : "loss") + " of step " +
                     std::to_string(m.step) + " is not finite.",
-                "Resume from the last checkpoint with a smaller --lr.");
+                way_out("a smaller --lr"));
   if (scaled && state_.loss_scale < 1)
     throw Error(ExitCode::numerics,
                 "The fp16 loss scale fell below 1 at step " + std::to_string(m.step) + ".",
-                "Resume from the last checkpoint with --precision bf16 or a smaller --lr.");
+                way_out("a smaller --lr") + " A new run may also use --precision bf16.");
+}
+
+// After a step that went wrong for its numbers.
+std::string Trainer::way_out(const std::string& change) const {
+  const std::optional<std::string> newest = newest_checkpoint(options_.run.out);
+  if (newest) return "Go on from " + printable(*newest) + " with --resume auto and " + change + ".";
+  return "There is no checkpoint yet: start again with --resume auto and " + change + ".";
 }
 
 void Trainer::drain() {

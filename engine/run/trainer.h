@@ -58,6 +58,7 @@ class Trainer {
   void issue_step();
   void read_steps(size_t leave);  // reads the oldest pending steps until `leave` are left
   void read_step(const Pending& pending);
+  std::string way_out(const std::string& change) const;
   double norm_time(const Pending& pending) const;
   void drain();  // to the clean state, all steps read
   void validate();

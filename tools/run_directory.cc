@@ -1,0 +1,101 @@
+#include "tools/run_directory.h"
+
+#include <filesystem>
+#include <limits>
+
+#include "engine/run/metrics.h"
+#include "tools/run_source.h"
+
+namespace sluice {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+Error usage(const std::string& what, const std::string& remedy) {
+  return Error(ExitCode::usage, what, remedy);
+}
+
+bool has_checkpoints(const std::string& run) { return !list_checkpoints(checkpoints_directory(run)).empty(); }
+
+// Throws when the directory holds a run, which is never written over.
+void check_unused(const std::string& run) {
+  if (has_checkpoints(run))
+    throw usage("--out " + printable(run) + " holds a run already.",
+                "Add --resume auto to go on with it, or name another --out.");
+  std::error_code missing;
+  const uintmax_t bytes = fs::file_size(fs::path(run) / "metrics.jsonl", missing);
+  if (!missing && bytes > 0)
+    throw usage("--out " + printable(run) + " holds a run that ended before its first checkpoint.",
+                "Add --resume auto to start it afresh, or name another --out.");
+}
+
+// Going on elsewhere than where the checkpoint lies is a branch, and needs a directory of its own.
+void check_not_mixed(const std::string& checkpoint, const std::string& run) {
+  if (!has_checkpoints(run)) return;
+  std::error_code error;
+  if (fs::equivalent(fs::canonical(checkpoint, error).parent_path(), checkpoints_directory(run), error))
+    return;
+  throw usage("--resume " + printable(checkpoint) + " belongs to another run than the one in --out " +
+                  printable(run) + ".",
+              "Name a new --out to branch off, or resume from a checkpoint of the run in it.");
+}
+
+}  // namespace
+
+RunDirectory::RunDirectory(const std::string& path) : path_(path) {
+  if (std::error_code ignored; fs::is_directory(path, ignored)) lock_.emplace(path, "training");
+}
+
+RunDirectory::~RunDirectory() {
+  std::error_code ignored;  // also of what is not empty
+  for (; !made_.empty(); made_.pop_back())
+    if (fs::is_directory(made_.back(), ignored) || fs::is_empty(made_.back(), ignored))
+      fs::remove(made_.back(), ignored);
+}
+
+void RunDirectory::create() {
+  std::vector<std::string> missing;  // innermost first
+  std::error_code error;
+  for (fs::path p = fs::absolute(path_).lexically_normal(); !fs::exists(p, error); p = p.parent_path())
+    missing.push_back(p.string());
+  made_.assign(missing.rbegin(), missing.rend());
+  fs::create_directories(path_, error);
+  if (error)
+    throw Error(ExitCode::environment, "Cannot create " + printable(path_) + ": " + error.message() + ".",
+                "Name a directory that can be written.");
+  if (!lock_) lock_.emplace(path_, "training");
+}
+
+void RunDirectory::open_metrics(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) made_.push_back(path);
+  const MetricsFile file(path);
+}
+
+std::optional<CheckpointReader> open_resume(const RunOptions& run) {
+  if (run.resume.empty()) {
+    check_unused(run.out);
+    return std::nullopt;
+  }
+  std::vector<std::string> damaged;
+  const bool automatic = run.resume == "auto";
+  const std::optional<std::string> path =
+      automatic ? newest_checkpoint(run.out, &damaged) : find_checkpoint(run.resume);
+  if (!path && automatic && damaged.empty()) return std::nullopt;
+  if (!path && automatic) throw only_damaged(run.out, damaged);
+  if (!path)
+    throw usage("--resume " + printable(run.resume) + " is neither a checkpoint nor a run with one.",
+                "Name a run directory, one of its checkpoints, or auto.");
+  check_not_mixed(*path, run.out);
+  return CheckpointReader::open(*path);
+}
+
+void go_back_to(int64_t step, const RunOptions& run, const std::string& metrics, std::FILE* out) {
+  truncate_after_step(metrics, std::numeric_limits<int64_t>::max());  // throws before anything is removed
+  for (const std::string& note : retire_checkpoints_after(run.out, step))
+    std::fprintf(out, "%s\n", note.c_str());
+  truncate_after_step(metrics, step);
+}
+
+}  // namespace sluice
