@@ -100,6 +100,10 @@ std::optional<Given> split_arguments(Verb verb, const std::vector<std::string>& 
         std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
   } catch (const CLI::CallForHelp&) {
     return std::nullopt;
+  } catch (const CLI::ArgumentMismatch& error) {  // "--batch: 1 required SEQUENCES missing"
+    const std::string text = error.what(), name = text.substr(0, text.find(':'));
+    throw usage(fmt::format("{} has no value.", printable(name)),
+                fmt::format("Write the value after {}; see `sluice {} --help`.", printable(name), verb_name(verb)));
   } catch (const CLI::ParseError& error) {
     throw usage(fmt::format("The arguments cannot be read: {}.", printable(error.what())),
                 fmt::format("See `sluice {} --help`.", verb_name(verb)));
@@ -139,7 +143,7 @@ void apply(Options& options, const OptionRow& row, std::vector<std::string> valu
   const OptionField field = row.field(options);
   if (Size* const* size = std::get_if<Size*>(&field)) {
     if (values.size() != 1)
-      throw usage(fmt::format("--{} is given more than once.", name), "Give it once.");
+      throw usage(fmt::format("--{} has {} values.", name, values.size()), fmt::format("Give --{} once.", name));
     **size = parse_size(values.front(), name);
   } else {
     if (std::holds_alternative<std::vector<std::string>*>(field) && !takes_many(row))

@@ -13,11 +13,23 @@ Error usage(const std::string& what, const std::string& remedy) {
   return Error(ExitCode::usage, what, remedy);
 }
 
-void demand(const Options& options, const char* name, Verb verb) {
-  if (is_given(options, name)) return;
-  throw usage(fmt::format("`sluice {}` needs --{}.", verb_name(verb), name),
-              fmt::format("Add --{} {}, or see `sluice {} --help`.", name, find_option(name)->value,
-                          verb_name(verb)));
+// "a", "a and b", "a, b and c"
+std::string enumerated(const std::vector<std::string>& words) {
+  const std::string head = fmt::format("{}", fmt::join(words.begin(), words.end() - 1, ", "));
+  return head.empty() ? words.back() : head + " and " + words.back();
+}
+
+// Every one of `names` must be given; the complaint lists all that are not.
+void demand(const Options& options, const std::vector<const char*>& names, Verb verb) {
+  std::vector<std::string> missing, arguments;
+  for (const char* name : names) {
+    if (is_given(options, name)) continue;
+    missing.push_back(fmt::format("--{}", name));
+    arguments.push_back(fmt::format("--{} {}", name, find_option(name)->value));
+  }
+  if (missing.empty()) return;
+  throw usage(fmt::format("`sluice {}` needs {}.", verb_name(verb), enumerated(missing)),
+              fmt::format("Add {}, or see `sluice {} --help`.", fmt::join(arguments, " "), verb_name(verb)));
 }
 
 void check_needs(const Options& options, const char* name, const char* needed) {
@@ -77,17 +89,13 @@ bool is_auto(const std::vector<std::string>& values) {
 
 void check_options(const Options& options, Verb verb, bool resuming) {
   const bool trains = verb == Verb::train || verb == Verb::plan;
-  if (verb == Verb::train) demand(options, "out", verb);
-  if (trains && !resuming && options.model.model.empty()) demand(options, "model", verb);
-  if (verb == Verb::train && !resuming && options.data.train.empty()) demand(options, "data", verb);
-  if (verb == Verb::eval) {
-    demand(options, "from", verb);
-    demand(options, "data", verb);
-  }
-  if (verb == Verb::export_run) {
-    demand(options, "from", verb);
-    demand(options, "to", verb);
-  }
+  std::vector<const char*> needed;
+  if (trains && !resuming && options.model.model.empty()) needed.push_back("model");
+  if (verb == Verb::train && !resuming && options.data.train.empty()) needed.push_back("data");
+  if (verb == Verb::train) needed.push_back("out");
+  if (verb == Verb::eval) needed = {"from", "data"};
+  if (verb == Verb::export_run) needed = {"from", "to"};
+  demand(options, needed, verb);
   if (trains) {
     check_needs(options, "val-every", "val-data");
     check_needs(options, "val-batches", "val-data");

@@ -212,9 +212,12 @@ Number parse_whole(const std::string& text, const std::string& option, const cha
   return value;
 }
 
-// "at least 0 and below 1"
+// "a whole number from 1 to 1024", "a value at least 0 and below 1"
+template <class Number>
 std::string range_words(const Range& range) {
-  const std::string least = fmt::format("{} {:g}", range.above_least ? "above" : "at least", range.least);
+  if constexpr (std::is_integral_v<Number>)
+    return fmt::format("a whole number from {:.0f} to {:.0f}", range.least, range.most);
+  const std::string least = fmt::format("a value {} {:g}", range.above_least ? "above" : "at least", range.least);
   if (range.most >= 1e300) return least;
   return fmt::format("{} and {} {:g}", least, range.below_most ? "below" : "at most", range.most);
 }
@@ -226,7 +229,7 @@ Number checked(Number value, const OptionRow& row) {
   if (v < range.least || v > range.most || (range.above_least && v == range.least) ||
       (range.below_most && v == range.most))
     throw usage(fmt::format("--{} is {}.", row.name, value),
-                fmt::format("Give --{} a value {}.", row.name, range_words(range)));
+                fmt::format("Give --{} {}.", row.name, range_words<Number>(range)));
   return value;
 }
 
