@@ -87,12 +87,6 @@ TEST(ParseSize, SaysWhatIsWrong) {
   EXPECT_EQ(message("\x1b[2J"), "`\\x1b[2J` for --host-mem is not a size.");
 }
 
-TEST(SizeInBytes, TakesSharesOfTheWhole) {
-  EXPECT_EQ(size_in_bytes(parse_size("auto", "gpu-mem"), 1000, 900), 900u);
-  EXPECT_EQ(size_in_bytes(parse_size("5KB", "gpu-mem"), 1000, 900), 5000u);
-  EXPECT_EQ(size_in_bytes(parse_size("25%", "gpu-mem"), 1000, 900), 250u);
-}
-
 TEST(FormatSize, HasThreeDigits) {
   const std::pair<uint64_t, const char*> cases[] = {
       {0, "0 B"},

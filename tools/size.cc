@@ -97,16 +97,6 @@ Size parse_size(const std::string& text, const std::string& option) {
   reject(text, option, "is not a size");
 }
 
-uint64_t size_in_bytes(const Size& size, uint64_t whole, uint64_t automatic) {
-  switch (size.kind) {
-    case Size::Kind::automatic: return automatic;
-    case Size::Kind::bytes: return size.bytes;
-    case Size::Kind::percent:
-      return static_cast<uint64_t>(static_cast<double>(whole) * (size.percent / 100));
-  }
-  check_failed("kind", __FILE__, __LINE__, "size without a kind");
-}
-
 std::string format_size(uint64_t bytes) {
   constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   int unit = 0;

@@ -14,9 +14,6 @@ namespace sluice {
 // units.
 Size parse_size(const std::string& text, const std::string& option);
 
-// The budget in bytes: as written, a share of `whole`, or `automatic`.
-uint64_t size_in_bytes(const Size& size, uint64_t whole, uint64_t automatic);
-
 // For reading: three significant digits and a binary unit, "1.50 GiB".
 std::string format_size(uint64_t bytes);
 

@@ -12,8 +12,6 @@ namespace sluice {
 
 namespace {
 
-bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(), true) != v.end(); }
-
 class Lowerer {
  public:
   Lowerer(const Model& model, const LowerOptions& options, Program& program)

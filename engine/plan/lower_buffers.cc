@@ -14,8 +14,6 @@ namespace {
 constexpr uint64_t kScalarAlignment = 64;
 constexpr uint64_t kNormBlockElements = 65536;
 
-bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(), true) != v.end(); }
-
 BufferId add_buffer(Program& program, std::string name, BufferClass kind, std::vector<uint64_t> cuts,
                     bool permanent, uint8_t ring = kNoRing) {
   Buffer b;

@@ -2,6 +2,7 @@
 // only.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 namespace sluice {
 
 constexpr uint64_t kPieceAlignment = 4096;  // O_DIRECT: every range that may go to a file
+
+inline bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(), true) != v.end(); }
 
 struct SliceBuffers {
   std::vector<std::vector<BufferId>> activations;  // by activation, slice; empty where it is an input

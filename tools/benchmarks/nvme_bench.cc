@@ -50,7 +50,7 @@ Options parse(int argc, char** argv) {
     if (i + 1 == argc) throw usage(name + " needs a value, or is no option.");
     const std::string value = argv[i + 1];
     if (name == "--dir") options.directory = value;
-    else if (name == "--bytes") options.bytes = size_in_bytes(parse_size(value, "bytes"), 0, options.bytes);
+    else if (name == "--bytes" && value != "auto") options.bytes = parse_size(value, "bytes").bytes;
     else if (name == "--rounds") options.rounds = std::max(1, std::atoi(value.c_str()));
     else if (name == "--io" && value == "auto") options.io = IoChoice::automatic;
     else if (name == "--io" && value == "uring") options.io = IoChoice::uring;
