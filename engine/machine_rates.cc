@@ -1,14 +1,14 @@
 #include "engine/machine_rates.h"
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <set>
+#include <stdexcept>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "engine/error.h"
+#include "engine/strict_json.h"
 
 namespace sluice {
 
@@ -16,11 +16,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kDefaultName = "cpu-2core";
-// Measured on two cores with AVX-512: the matrix products of a GPT-2 124M step 380 GFLOP/s in fp32 and 656 in bf16 (some
-// room is left for what is smaller); AdamW 2.2 G parameters/s at 28 bytes = 60 GB/s, which is taken for the memory's rate;
-// XXH3 22 GB/s a core; disk 2.4 GB/s reading, 6.7 writing, 2.4 to 2.6 both together; a thread copies 10 GB/s, which is 20
-// GB/s of traffic.
+// Measured on two cores with AVX-512: the matrix products of a GPT-2 124M step 380 GFLOP/s in fp32 and 656 in
+// bf16 (some room is left for what is smaller); AdamW 2.2 G parameters/s at 28 bytes = 60 GB/s, which is taken
+// for the memory's rate; XXH3 22 GB/s a core; disk 2.4 GB/s reading, 6.7 writing, 2.4 to 2.6 both together; a
+// thread copies 10 GB/s, which is 20 GB/s of traffic.
 constexpr const char* kDefaultJson = R"({
   "format": "sluice-machine-1",
   "name": "cpu-2core",
@@ -67,18 +66,10 @@ class Reader {
   }
 
   Json parse(const std::string& text) const {
-    std::vector<std::set<std::string>> keys;  // of the open objects: a key given twice would silently win
-    const auto no_duplicates = [&](int, Json::parse_event_t event, Json& value) {
-      if (event == Json::parse_event_t::object_start) keys.emplace_back();
-      if (event == Json::parse_event_t::object_end) keys.pop_back();
-      if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-        fail("key " + printable(value.get<std::string>()) + " appears twice");
-      return true;
-    };
     try {
-      return Json::parse(text, no_duplicates);
-    } catch (const Json::exception& e) {
-      fail(printable(e.what()));
+      return parse_strict_json(text);
+    } catch (const std::invalid_argument& error) {
+      fail(error.what());
     }
   }
 
@@ -188,17 +179,6 @@ MachineRates parse_machine_rates(const std::string& json, const std::string& sou
   return Reader(printable(source)).read(json);
 }
 
-MachineRates default_machine_rates() { return parse_machine_rates(kDefaultJson, kDefaultName); }
-
-MachineRates find_machine_rates(const std::string& name_or_file) {
-  if (name_or_file == kDefaultName) return default_machine_rates();
-  std::ifstream file(name_or_file, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file)
-    throw Error(
-        ExitCode::usage, "There is no machine description " + printable(name_or_file) + ".",
-        fmt::format("Give the name {} or a readable JSON file as docs/machine.md describes.", kDefaultName));
-  return parse_machine_rates(text, name_or_file);
-}
+MachineRates default_machine_rates() { return parse_machine_rates(kDefaultJson, kDefaultMachine); }
 
 }  // namespace sluice

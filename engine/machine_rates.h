@@ -66,9 +66,8 @@ struct MachineRates {
 // Parses JSON text; `source` names it in messages. Throws Error(malformed_file) with what is wrong.
 MachineRates parse_machine_rates(const std::string& json, const std::string& source);
 
-// Built-in descriptions by name, else a file. Throws Error: usage for an unknown name, malformed_file for a
-// bad file.
-MachineRates find_machine_rates(const std::string& name_or_file);
+// The name of the built-in description.
+constexpr const char* kDefaultMachine = "cpu-2core";
 
 // A two-core processor with AVX-512 and a virtual disk, as measured in this project's design notes.
 MachineRates default_machine_rates();

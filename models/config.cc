@@ -4,8 +4,9 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <stdexcept>
 
+#include "engine/strict_json.h"
 #include "models/config_reader.h"
 #include "models/family.h"
 
@@ -39,26 +40,15 @@ void read_notes(const ConfigReader& file, const std::string& name, ModelConfig& 
                                        name, file.number("initializer_range")));
 }
 
-// The file as a JSON object. JSON leaves open what a key given twice means; here it is a contradiction.
 nlohmann::json parse_object(const std::string& text, const std::string& name) {
-  std::vector<std::set<std::string>> open;  // keys of the objects that are being read, outermost first
-  std::string twice;
-  const auto watch = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    using Event = nlohmann::json::parse_event_t;
-    if (event == Event::object_start) open.emplace_back();
-    if (event == Event::object_end) open.pop_back();
-    if (event == Event::key && !open.back().insert(parsed.get<std::string>()).second)
-      twice = printable(parsed.get<std::string>());
-    return true;
-  };
-  nlohmann::json object = nlohmann::json::parse(text, watch, false);
-  if (!object.is_object())
-    throw Error(ExitCode::malformed_file, fmt::format("{} is not a JSON object.", name),
-                "Give the config.json that Hugging Face stores with a model.");
-  if (!twice.empty())
-    throw Error(ExitCode::malformed_file, fmt::format("{}: {} is given twice.", name, twice),
-                "Remove one of them.");
-  return object;
+  constexpr const char* kRemedy = "Give the config.json that Hugging Face stores with a model.";
+  try {
+    nlohmann::json object = parse_strict_json(text);
+    if (object.is_object()) return object;
+  } catch (const std::invalid_argument& error) {
+    throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", name, error.what()), kRemedy);
+  }
+  throw Error(ExitCode::malformed_file, fmt::format("{} is not a JSON object.", name), kRemedy);
 }
 
 double parameters_in_total(const ModelConfig& c) {

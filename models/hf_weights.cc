@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "engine/error.h"
+#include "engine/strict_json.h"
 
 namespace sluice {
 
@@ -21,7 +23,6 @@ constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kHeadName = "lm_head.weight";
 constexpr uint64_t kIndexBytesMax = 64 << 20;  // a million tensors
-constexpr int kIndexDepthMax = 16;             // the format needs two levels
 
 [[noreturn]] void malformed(const std::string& where, const std::string& sentence,
                             const std::string& remedy) {
@@ -30,9 +31,10 @@ constexpr int kIndexDepthMax = 16;             // the format needs two levels
 
 constexpr const char* kDownloadAgain = "Download or export the directory again.";
 
+// Also as a link that leads nowhere, which is to be complained about, not taken for absent.
 bool is_there(const fs::path& path) {
   std::error_code ignored;
-  return fs::exists(path, ignored);
+  return fs::exists(fs::symlink_status(path, ignored));
 }
 
 // Other names in a family's files: buffers that older versions of transformers saved along with the
@@ -56,22 +58,11 @@ std::string parameter_name(const std::string& family, const std::string& stored)
   return family == "gpt2" && stored.starts_with(kPrefix) ? stored.substr(kPrefix.size()) : stored;
 }
 
-// JSON with one value per key; nlohmann would silently keep the last.
 Json parse_index(const std::string& path, const std::string& text) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const Json::parser_callback_t see = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kIndexDepthMax) malformed(path, "it is nested too deeply", kDownloadAgain);
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
-      malformed(path, fmt::format("it has the key '{}' twice", shown_name(parsed.get<std::string>())),
-                kDownloadAgain);
-    return true;
-  };
   try {
-    return Json::parse(text, see);
-  } catch (const Json::exception&) {
-    malformed(path, "it is not valid JSON", kDownloadAgain);
+    return parse_strict_json(text);
+  } catch (const std::invalid_argument& error) {
+    malformed(path, error.what(), kDownloadAgain);
   }
 }
 

@@ -197,19 +197,22 @@ TEST(ConfigJson, AbsurdValuesAreRefused) {
 }
 
 TEST(ConfigJson, WhatIsNotJson) {
-  expect_bad_file("", "config.json is not a JSON object.");
+  expect_bad_file("", "config.json: it is empty.");
   expect_bad_file("[1]", "config.json is not a JSON object.");
-  expect_bad_file("{\"model_type\": \"gpt2\"", "config.json is not a JSON object.");
-  expect_bad_file("{\"model_type\": \"gpt2\xff\"}", "config.json is not a JSON object.");
-  expect_bad_file(std::string(200000, '['), "config.json is not a JSON object.");
+  expect_bad_file("{\"model_type\": \"gpt2\"", "config.json: it ends in the middle of its JSON.");
+  expect_bad_file("{\n\"model_type\": \"gpt2\xff\"}", "config.json: line 2 is not valid JSON.");
+  expect_bad_file("{\"n_head\": 1e999}", "config.json: it holds a number that is too large.");
+  expect_bad_file(std::string("{}\n\0", 4), "config.json: line 2 is not valid JSON.");
+  expect_bad_file(std::string(200000, '['), "config.json: it is nested too deeply.");
   expect_bad_file("{}", "model_type is missing.");
-  expect_bad_file(with(kGpt2Json, "\"n_layer\": 24"), "n_layer is given twice.");
+  expect_bad_file(with(kGpt2Json, "\"n_layer\": 24"), "\"n_layer\" is given twice.");
   expect_bad_file(with(kLlamaJson, "\"x\": {\"a\": {\"factor\": 1}, \"b\": 1, \"b\": 2}"),
-                  "b is given twice.");
+                  "\"b\" is given twice.");
   EXPECT_NO_THROW(config_from_json(with(kLlamaJson, "\"x\": {\"factor\": 1}"), "f"));
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
   expect_bad_file(replaced(kGpt2Json, "\"n_head\": 12", "\"n_head\": " + deep),
-                  "n_head is a list, not an integer.");
+                  "nested too deeply");
+  expect_bad_file(replaced(kGpt2Json, "\"n_head\": 12", "\"n_head\": [[]]"), "n_head is a list, not an integer.");
   expect_error([] { config_from_json("{}", "a\nb.json"); }, ExitCode::malformed_file,
                "a\\x0ab.json: model_type");
 }

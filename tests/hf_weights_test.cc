@@ -116,14 +116,14 @@ TEST_F(HfWeightsTest, IndexesThatLieOrLeaveTheDirectoryAreRejected) {
   rejects_index(R"({"a":""})", "no bare file name");
   rejects_index(R"({"a":"one.safetensors\u0000"})", "'one.safetensors\\x00', which is no bare file name");
   rejects_index(R"({"a":7})", "weight_map of 'a' is not a file name");
-  rejects_index(R"({"a":"one.safetensors","a":"two.safetensors"})", "'a' twice");
+  rejects_index(R"({"a":"one.safetensors","a":"two.safetensors"})", "\"a\" is given twice");
   rejects_index(R"({"a":"three.safetensors"})", "three.safetensors, which is not there");
   rejects_index(R"({"b":"one.safetensors"})", "'b' is in one.safetensors, where it is not");
   rejects_index(R"({"a":"two.safetensors"})", "two.safetensors holds 'b'");
   rejects_index(R"({"a":"one.safetensors","b":"two.safetensors"})", "two.safetensors holds 'a'");
   rejects_index("{}", "weight_map is empty");
   rejects_index("[]", "no weight_map");
-  rejects_index("{", "not valid JSON");
+  rejects_index("{", "ends in the middle");
   rejects_index(std::string(1000, '[') + std::string(1000, ']'), "nested too deeply");
 }
 
@@ -149,6 +149,10 @@ TEST_F(HfWeightsTest, DirectoriesWithoutReadableWeights) {
   write_file("pytorch_model.bin", "pickle");
   expect_error(ExitCode::malformed_file, {"pytorch_model.bin only"},
                [&] { has_weights(directory.string()); });
+  fs::create_symlink("gone", path("model.safetensors"));  // as a pruned cache leaves it
+  EXPECT_TRUE(has_weights(directory.string()));
+  expect_error(ExitCode::usage, {"model.safetensors"}, [&] { HfWeights::open(directory.string(), "gpt2"); });
+  fs::remove(path("model.safetensors"));
   write_weights("model.safetensors", {});
   EXPECT_TRUE(has_weights(directory.string()));
 }

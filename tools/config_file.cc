@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
 
 #include "engine/error.h"
+#include "models/file.h"
 
 namespace sluice {
 namespace {
@@ -139,21 +139,8 @@ std::vector<ConfigEntry> parse_config(const std::string& text, const std::string
 }
 
 std::vector<ConfigEntry> read_config(const std::string& path) {
-  constexpr size_t kLargest =
-      1 << 20;  // far above any list of options; a device file must not be read for ever
-  std::ifstream in(path, std::ios::binary);
-  std::string text(kLargest + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad() || !in.is_open())
-    throw Error(ExitCode::usage,
-                fmt::format("The configuration file `{}` cannot be read.", printable(path)),
-                "Check the name given to --config.");
-  text.resize(static_cast<size_t>(in.gcount()));
-  if (text.size() > kLargest)
-    throw Error(ExitCode::malformed_file,
-                fmt::format("The configuration file `{}` is over 1 MiB.", printable(path)),
-                "Check the name given to --config.");
-  return parse_config(text, path);
+  constexpr uint64_t kBytesMax = 1 << 20;  // far above any list of options
+  return parse_config(read_text_file(path, kBytesMax), path);
 }
 
 }  // namespace sluice

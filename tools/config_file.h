@@ -20,7 +20,7 @@ struct ConfigEntry {
 // `name` is the file's name for messages. Throws Error(malformed_file) naming file and line.
 std::vector<ConfigEntry> parse_config(const std::string& text, const std::string& name);
 
-// Reads the file and parses it. Throws Error(usage) if it cannot be read.
+// Reads the file and parses it. Throws as read_text_file of models/file.h does, too.
 std::vector<ConfigEntry> read_config(const std::string& path);
 
 }  // namespace sluice
