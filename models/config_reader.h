@@ -59,6 +59,6 @@ void write_rope(const ModelConfig& config, nlohmann::ordered_json& file);
 // bits.
 constexpr int64_t kVocabularyMax = int64_t{1} << 28, kContextMax = int64_t{1} << 28;
 constexpr int64_t kWidthMax = int64_t{1} << 20, kFfnMax = int64_t{1} << 22;
-constexpr int64_t kLayersMax = int64_t{1} << 16, kHeadsMax = int64_t{1} << 16;
+constexpr int64_t kLayersMax = int64_t{1} << 11, kHeadsMax = int64_t{1} << 16;
 
 }  // namespace sluice

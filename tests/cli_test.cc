@@ -41,8 +41,6 @@ TEST_F(Cli, MistypedCommands) {
   expect_refused_training({"--threads", "0"}, 2, {"--threads"});
   expect_refused_training({"--seq", "64"}, 2, {"--seq", "32"});
   expect_refused_training({"--warmup", "-3"}, 2, {"--warmup"});
-  expect_refused_training({"--machine", directory / "nowhere"}, 2, {"nowhere"});
-  expect_refused_training({"--machine", text}, 5, {"train.txt"});
   expect_refusal({"train", "--model", "gpt2-xxl", "--data", text, "--out", directory / "refused"}, 2,
                  {"gpt2-xxl", "gpt2-xl"});
   expect_refusal(
@@ -50,6 +48,41 @@ TEST_F(Cli, MistypedCommands) {
       {"widht", "width"});
   expect_refusal({"train", "--model", kTiny, "--out", directory / "refused"}, 2, {"--data"});
   expect_refusal({"train", "--model", kTiny, "--data", text}, 2, {"--out"});
+}
+
+TEST_F(Cli, BadMachineDescriptions) {
+  const std::string file = directory / "machine.json";
+  expect_refused_training({"--machine", directory / "nowhere"}, 2, {"nowhere", "cpu-2core"});
+  expect_refused_training({"--machine", text}, 5, {"train.txt", "line 1 is not valid JSON"});
+  for (const char* other : {"/dev/null", "/dev/zero", "/"})
+    expect_refused_training({"--machine", other}, 5, {other, "not a regular file"});
+  const auto refuse = [&](const std::string& json, const Words& parts) {
+    write_bytes(file, json);
+    expect_refused_training({"--machine", file}, 5, parts + Words{"machine.json"});
+  };
+  refuse("", {"it is empty"});
+  refuse("{\"format\":\n", {"ends in the middle"});
+  refuse("{\"format\": \"sluice-machine-1\",\n \"name\": }", {"line 2 is not valid JSON"});
+  refuse("{\"format\": 1e999}", {"too large"});
+}
+
+TEST_F(Cli, SpecialFilesAsConfigurations) {
+  ASSERT_EQ(mkfifo((directory / "pipe").c_str(), 0600), 0);
+  for (const char* option : {"--config", "--model", "--machine"})
+    for (const std::string& other : {directory / "pipe", std::string("/dev/zero")})
+      expect_refusal(option == std::string("--model") ? Words{"plan", option, other}
+                                                    : Words{"plan", "--model", kTiny, option, other}, 5, {other, "not a regular file"});
+  expect_refusal({"plan", "--config", directory.path()}, 5, {"not a regular file"});
+  for (const char* absent : {"nowhere/model", "nowhere.json"})
+    expect_refusal({"plan", "--model", absent}, 2, {absent, "No such file"});
+}
+
+// What would take a planner minutes is refused.
+TEST_F(Cli, AbsurdSteps) {
+  const Words model{"plan", "--model", kTiny, "--batch"};
+  expect_refusal(model + Words{"1000000000"}, 2, {"--batch", "slices"});
+  expect_refusal(model + Words{"4096", "--micro-batch", "1"}, 2, {"--batch", "slices"});
+  expect_refusal({"plan", "--model", "gpt2:layers=2049"}, 2, {"layers", "2048"});
 }
 
 TEST_F(Cli, WhatIsPlannedSaysSo) {

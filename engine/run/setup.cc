@@ -1,5 +1,6 @@
 #include "engine/run/setup.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "cpu_optim/optimizer.h"
@@ -14,17 +15,19 @@ namespace sluice {
 
 namespace {
 
-constexpr uint64_t kConfigBytesMax = 1 << 20;
+constexpr uint64_t kConfigBytesMax = 1 << 20, kMachineBytesMax = 1 << 20;
+constexpr int64_t kSlicesMax = 1024;     // of a step: a plan's size, and the seconds it takes, grow with them
 constexpr int64_t kSliceTokens = 2048;  // enough rows to keep matrix products busy; more only costs workspace
 
 }  // namespace
 
 ModelSource resolve_model(const ModelOptions& options) {
   ModelSource source;
-  std::filesystem::path path(options.model);
+  const std::filesystem::path path(options.model);
   std::error_code ignored;
   const bool directory = std::filesystem::is_directory(path, ignored);
-  if (!directory && !std::filesystem::is_regular_file(path, ignored)) {
+  const bool file_name = std::filesystem::exists(path, ignored) || path.has_parent_path() || path.extension() == ".json";
+  if (!file_name) {
     source.config = config_from_name(options.model);
     return source;
   }
@@ -33,6 +36,15 @@ ModelSource resolve_model(const ModelOptions& options) {
   if (directory && !options.from_scratch && has_weights(options.model))
     source.weights_directory = options.model;
   return source;
+}
+
+MachineRates resolve_machine(const std::string& machine) {
+  if (machine.empty() || machine == kDefaultMachine) return default_machine_rates();
+  std::error_code ignored;
+  if (!std::filesystem::exists(machine, ignored))
+    throw Error(ExitCode::usage, "There is no machine description " + printable(machine) + ".",
+                std::string("Give the name ") + kDefaultMachine + " or a JSON file as docs/machine.md describes.");
+  return parse_machine_rates(read_text_file(machine, kMachineBytesMax), machine);
 }
 
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads) {
@@ -52,12 +64,22 @@ IoChoice io_choice(IoKind kind) {
 }
 
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence) {
-  if (batch.micro_batch) return {*batch.micro_batch};
   std::vector<int64_t> candidates;
-  for (int64_t m = batch.batch; m >= 1; --m) {
-    if (batch.batch % m != 0) continue;
-    if (m == 1 || m * sequence <= kSliceTokens) candidates.push_back(m);
+  const auto add = [&](int64_t micro_batch) {
+    if (batch.batch / micro_batch <= kSlicesMax) candidates.push_back(micro_batch);
+  };
+  if (batch.micro_batch) {
+    add(*batch.micro_batch);
+  } else {
+    for (int64_t m = std::min(batch.batch, kSliceTokens / sequence); m > 1; --m)
+      if (batch.batch % m == 0) add(m);
+    add(1);
   }
+  if (candidates.empty())
+    throw Error(ExitCode::usage,
+                "--batch " + std::to_string(batch.batch) + " makes more than " + std::to_string(kSlicesMax) +
+                    " slices, the most that a step may have.",
+                "Give a smaller --batch, or a larger --micro-batch that divides it.");
   return candidates;
 }
 
@@ -65,8 +87,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
                          const Device& device, bool evaluate) {
   PlanRequest r;
   r.machine = cpu_machine(budgets.arenas);
-  r.rates =
-      options.memory.machine.empty() ? default_machine_rates() : find_machine_rates(options.memory.machine);
+  r.rates = resolve_machine(options.memory.machine);
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
   r.model = [config, precision, sequence](int64_t micro_batch) {

@@ -22,16 +22,19 @@ struct ModelSource {
   std::string weights_directory;  // Hugging Face directory to start from; empty: initial weights
 };
 
-// --model: a preset or inline description, a config.json, or a Hugging Face directory. Throws Error(usage,
-// malformed_file).
+// --model: a Hugging Face directory or a config.json, which a slash or the ending .json also tell; else a
+// preset or inline description. Throws Error(usage, malformed_file).
 ModelSource resolve_model(const ModelOptions& options);
+
+// --machine: empty or the built-in description's name, or a JSON file. Throws Error(usage, malformed_file).
+MachineRates resolve_machine(const std::string& machine);
 
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads);
 
 IoChoice io_choice(IoKind kind);
 
 // The batch's micro-batches to consider, best first: as given, or its divisors of at most 2048 tokens,
-// largest first, and 1.
+// largest first, and 1. Throws Error(usage) where all of them make more than 1024 slices.
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence);
 
 // `device` outlives the request. Batch, sequence and precision come from the options.
