@@ -1,8 +1,8 @@
 // Errors that a user can act on, and checks of our own invariants.
 //
-// Set-up errors are exceptions: one sentence of what is wrong, one of what to do, and the exit code of the command-line
-// contract. They are caught once, in main. CHECK guards internal invariants, stays on in release builds, and ends the
-// process with exit code 1: it is a bug in Sluice, never a condition of the environment.
+// Set-up errors are exceptions: one sentence of what is wrong, one of what to do, and the exit code of the
+// command-line contract. They are caught once, in main. CHECK guards internal invariants, stays on in release
+// builds, and ends the process with exit code 1: it is a bug in Sluice, never a condition of the environment.
 #pragma once
 
 #include <stdexcept>
@@ -25,7 +25,8 @@ enum class ExitCode : int {
 
 class Error : public std::runtime_error {
  public:
-  // `what` and `remedy` are sentences without a final newline; control characters in user text must be escaped already.
+  // `what` and `remedy` are sentences without a final newline; control characters in user text must be
+  // escaped already.
   Error(ExitCode code, const std::string& what, const std::string& remedy)
       : std::runtime_error(what), code_(code), remedy_(remedy) {}
   ExitCode code() const { return code_; }

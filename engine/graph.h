@@ -1,8 +1,8 @@
 // A model as data: groups of parameters, segment templates made of ops, layers that bind templates to groups.
 //
-// Shapes are static: a Model is built for one slice (micro-batch x T). Layers use groups n to m: a tied embedding is one
-// group bound by two layers. Segments that are alike share one template, so a 96-layer model costs as much to describe as
-// a three-layer one. Activations connect segments into a graph, not a chain.
+// Shapes are static: a Model is built for one slice (micro-batch x T). Layers use groups n to m: a tied
+// embedding is one group bound by two layers. Segments that are alike share one template, so a 96-layer model
+// costs as much to describe as a three-layer one. Activations connect segments into a graph, not a chain.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Group {
   uint64_t elements = 0;     // flat length with padding, a multiple of kGroupPadding
 };
 constexpr uint64_t kTensorPadding = 64;   // elements: a cache line of fp32 is 16, two lines of bf16 64
-constexpr uint64_t kGroupPadding = 2048;  // elements: 4096 bytes in 16-bit, so that every range can go by O_DIRECT
+constexpr uint64_t kGroupPadding = 2048;  // elements: 4096 bytes in 16-bit, for O_DIRECT
 
 // Assigns offsets and the padded length from the shapes, in order. Throws std::invalid_argument on overflow.
 void lay_out_group(Group& group);
@@ -55,7 +55,7 @@ struct Segment {             // a template: ops over tensors, parameters named b
   std::vector<SegmentParameter> parameters;
   std::vector<uint32_t> inputs;   // tensors that come from outside, in binding order
   std::vector<uint32_t> outputs;  // tensors that other segments may read, in binding order
-  bool loss = false;         // ends in the loss: its forward runs only in evaluation, its backward emits the loss
+  bool loss = false;         // ends in the loss: forward runs only in evaluation, backward emits the loss
 };
 
 enum class ActivationSource : uint8_t { segment, tokens, labels };
@@ -92,7 +92,8 @@ struct Model {
 // Parameters without padding; those of trainable groups only when asked.
 uint64_t parameter_count(const Model& model, bool trainable_only = false);
 
-// Throws std::invalid_argument with a sentence if a reference dangles, shapes disagree, or an activation has no producer.
+// Throws std::invalid_argument with a sentence if a reference dangles, shapes disagree, or an activation has
+// no producer.
 void check_model(const Model& model);
 
 // Operands of one op of a template, as its rule and the devices see them.

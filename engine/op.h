@@ -1,8 +1,9 @@
 // Ops: the vocabulary in which models are written and which every device implements.
 //
-// An op has static shapes. Its table entry gives shape rule, flops, bytes and what its backward reads; models derive the
-// backward pass from that. No code of models or devices is here. Activations and their gradients are in the working
-// precision; statistics (mean, rstd, log-sum-exp) are fp32; parameter gradients are fp32 and always added to.
+// An op has static shapes. Its table entry gives shape rule, flops, bytes and what its backward reads; models
+// derive the backward pass from that. No code of models or devices is here. Activations and their gradients
+// are in the working precision; statistics (mean, rstd, log-sum-exp) are fp32; parameter gradients are fp32
+// and always added to.
 // A "row" is one token: activations are [rows, columns] with rows = slice's sequences * T, in sequence order.
 #pragma once
 
@@ -33,20 +34,26 @@ constexpr int32_t kIgnoreLabel = -100;
 
 // kind: inputs -> outputs | parameters | what its backward reads
 enum class OpKind : uint8_t {
-  embedding,             // tokens i32 [R] -> x [R,C] | wte [V,C], optionally wpe [T,C] added at position r % T | tokens
-  layer_norm,            // x [R,C] -> y [R,C], mean f32 [R], rstd f32 [R] | weight [C], bias [C] | x, mean, rstd
+  embedding,             // tokens i32 [R] -> x [R,C] | wte [V,C], optionally wpe [T,C] added at position
+                         //   r % T | tokens
+  layer_norm,            // x [R,C] -> y [R,C], mean f32 [R], rstd f32 [R] | weight [C], bias [C]
+                         //   | x, mean, rstd
   rms_norm,              // x [R,C] -> y [R,C], rstd f32 [R] | weight [C] | x, rstd
-  linear,                // x [R,K] -> y [R,N] | weight [K,N] or, if weight_out_in, [N,K]; optionally bias [N] | x
+  linear,                // x [R,K] -> y [R,N] | weight [K,N] or, if weight_out_in, [N,K]; optionally
+                         //   bias [N] | x
   gelu,                  // x -> y, tanh form | - | x
   swiglu,                // gate, up -> y = silu(gate) * up | - | gate, up
   rope,                  // x [R, heads*head_size] -> y, rotate-half form, position r % T | - | nothing
-  attention,             // causal; q [R, heads*D], k, v [R, kv_heads*D] (or one packed q|k|v [R, (heads+2*kv_heads)*D])
+  attention,             // causal; q [R, heads*D], k, v [R, kv_heads*D]
+                         //   (or one packed q|k|v [R, (heads+2*kv_heads)*D])
                          //   -> o [R, heads*D], lse f32 [R/T, heads, T] | - | all inputs and outputs
   add,                   // a, b -> y | - | nothing
-  linear_cross_entropy,  // x [R,C], labels i32 [R] -> loss f64 [1], ADDED to: sum of the rows' losses | weight [V,C] | x, labels
+  linear_cross_entropy,  // x [R,C], labels i32 [R] -> loss f64 [1], ADDED to: sum of the rows' losses
+                         //   | weight [V,C] | x, labels
 };
 
-struct RopeScaling {  // llama3 scaling of the inverse frequencies; factor 1 = none (formats.md gives the formula)
+// llama3 scaling of the inverse frequencies; factor 1 = none.
+struct RopeScaling {
   double factor = 1, low = 1, high = 4, original_context = 8192;
 };
 
@@ -79,7 +86,7 @@ struct OpShapes {
 struct OpRule {
   const char* name;
   uint32_t inputs_min, inputs_max, parameters_min, parameters_max;
-  // Output shapes and types. Throws std::invalid_argument with a sentence when the operands do not fit together.
+  // Output shapes and types. Throws std::invalid_argument with a sentence when the operands do not fit.
   void (*infer)(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
   double (*flops)(const OpShapes& s, Pass pass);  // multiply-adds count two
   uint32_t backward_reads_inputs;   // bit i: backward reads input i

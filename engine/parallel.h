@@ -1,8 +1,8 @@
-// All parallel loops of the CPU side go through Workers, so that there is one threading runtime and one place to replace
-// it (the tsan preset builds it on plain threads).
+// All parallel loops of the CPU side go through Workers, so that there is one threading runtime and one place
+// to replace it (the tsan preset builds it on plain threads).
 //
-// Results never depend on the number of threads: a loop body writes only what its index owns, and sums are taken in index
-// order by the caller. Owner: one lane (or the set-up code) at a time; calls do not nest.
+// Results never depend on the number of threads: a loop body writes only what its index owns, and sums are
+// taken in index order by the caller. Owner: one lane (or the set-up code) at a time; calls do not nest.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,9 @@ class Workers {
 
   int threads() const { return threads_; }
 
-  // Calls body(index, thread) for every index in [0, count), in any order; thread is in [0, threads()) and no two calls
-  // with the same thread run at once, so it may number scratch space. Returns when all are done. body must not throw.
+  // Calls body(index, thread) for every index in [0, count), in any order; thread is in [0, threads()) and no
+  // two calls with the same thread run at once, so it may number scratch space. Returns when all are done.
+  // body must not throw.
   void parallel_for(int64_t count, const std::function<void(int64_t index, int thread)>& body);
 
  private:

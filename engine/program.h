@@ -1,22 +1,26 @@
 // The program: a training step as data. Planner passes write it; verifier, simulator and executors read it.
 //
-// tier        a row of the tier table: an address space with one arena; index 0 is the top, where segments run
+// tier        a row of the tier table: an address space with one arena; index 0 is the top, where
+//             segments run
 // link        a row of the link table: moves bytes between two tiers on a lane
-// lane        an in-order queue of instructions on one resource; `overlapping` lanes start an instruction once the one
-//             before has started (their completions are still counted in order), others once it has completed
+// lane        an in-order queue of instructions on one resource; `overlapping` lanes start an instruction
+//             once the one before has started (their completions are still counted in order), others once
+//             it has completed
 // buffer      storage with one home tier, cut into pieces; transfers, versions and waits are per piece
-// task        one entry of the abstract step, before tiers exist; operands are pieces of buffers with versions
+// task        one entry of the abstract step, before tiers exist; operands are pieces of buffers with
+//             versions
 // instruction one entry of a body: a task or a transfer, with an address for every operand
 // body        a list of instructions that begins and ends in a declared state; several share the arenas
 // wait        (lane, n): that lane has completed its first n instructions of this body, or of the body before
-// ring        buffers that exist once per training step (or validation batch), in three slots: `back` 0 is the body's own
-//             slot, 1 the one before; Body::advance says how far a body moves each ring
+// ring        buffers that exist once per training step (or validation batch), in three slots: `back` 0 is
+//             the body's own slot, 1 the one before; Body::advance says how far a body moves each ring
 //
 // Rules that hold for every program (the verifier checks them):
-// - A body's list order is a legal serial order. Instruction n of a lane (from 1) is that lane's n-th in the list.
-// - No lane starts a body before every lane has completed the last but one; else waits are the only synchronisation.
-// - A permanent buffer has the same home address in every body, and its home is current at every boundary; staged copies
-//   and transient buffers end with the body.
+// - A body's list order is a legal serial order. Instruction n of a lane (from 1) is its n-th in the list.
+// - No lane starts a body before every lane has completed the last but one; else waits are the only
+//   synchronisation.
+// - A permanent buffer has the same home address in every body, and its home is current at every boundary;
+//   staged copies and transient buffers end with the body.
 #pragma once
 
 #include <cstdint>
@@ -97,21 +101,24 @@ struct Buffer {
   uint32_t pieces() const { return static_cast<uint32_t>(cuts.size() - 1); }
 };
 
-enum class Access : uint8_t { read, write, add };  // write: nothing of what was there is needed; add: read and write
+// write: nothing of what was there is needed; add: read and write.
+enum class Access : uint8_t { read, write, add };
 
-// Pieces [first, last) of a buffer. Every piece counts its versions within a body: permanent buffers begin at 0 with what
-// the body before left, transient ones have no content before version 1; every write or add makes the next.
+// Pieces [first, last) of a buffer. Every piece counts its versions within a body: permanent buffers begin
+// at 0 with what the body before left, transient ones have no content before version 1; every write or add
+// makes the next.
 struct Operand {
   BufferId buffer = 0;
   uint32_t first = 0, last = 0;
   Access access = Access::read;
-  uint32_t version = 0;  // read, add: the version that must be found; write: the version found or to be replaced
+  uint32_t version = 0;  // read, add: the version that must be found; write: the one found or to be replaced
   uint8_t back = 0;      // ring slot, counted back from the body's own
 };
 
 struct Task {
   TaskKind kind;
-  uint32_t subject = 0;    // forward, backward: segment use in forward order; round, optimize, load, save: group
+  uint32_t subject = 0;    // forward, backward: segment use in forward order; round, optimize, load, save:
+                           // group
   uint32_t slice = 0;      // forward, backward: slice; optimize, load, save: shard
   bool recompute = false;  // backward: runs the forward again
   double flops = 0;
@@ -133,7 +140,8 @@ constexpr uint32_t kNoTask = UINT32_MAX;
 
 struct Instruction {
   LaneId lane = 0;
-  uint32_t task = kNoTask;          // index into Body::tasks; kNoTask: a transfer, operands are {source read, target write}
+  uint32_t task = kNoTask;          // index into Body::tasks; kNoTask: a transfer, operands are {source read,
+                                    // target write}
   std::vector<Operand> operands;    // of a task: exactly the task's
   std::vector<Place> places;        // by operand
   std::vector<Wait> waits;                         // within this body
@@ -163,16 +171,19 @@ struct Program {
 inline uint64_t operand_begin(const Buffer& b, const Operand& o) { return b.cuts[o.first]; }
 inline uint64_t operand_bytes(const Buffer& b, const Operand& o) { return b.cuts[o.last] - b.cuts[o.first]; }
 
-// The address of a ring operand at home depends on the ring's position, which counts the advances of all bodies so far:
-// slot = (position after this body's own advance - back) mod kRingSlots. For a body A directly before B, with B's newest
-// slot as 0: an operand of B lies `back` slots behind, one of A lies `back + B.advance[ring]` slots behind.
+// The address of a ring operand at home depends on the ring's position, which counts the advances of all
+// bodies so far: slot = (position after this body's own advance - back) mod kRingSlots. For a body A directly
+// before B, with B's newest slot as 0: an operand of B lies `back` slots behind, one of A lies
+// `back + B.advance[ring]` slots behind.
 // Staged copies of ring operands are placed as any other range.
 
-// The text form: everything above, one line a row, parseable. parse throws std::invalid_argument with line and reason.
+// The text form: everything above, one line a row, parseable. parse throws std::invalid_argument with line
+// and reason.
 std::string to_text(const Program& program);
 Program program_from_text(const std::string& text);
 
-// Scalars of one training step, one ring slot. Four pieces, so that hazards are exact: who writes is in brackets.
+// Scalars of one training step, one ring slot. Four pieces, so that hazards are exact: who writes is in
+// brackets.
 struct StepScalars {
   struct alignas(64) Input {      // [trainer, before the body is issued]
     double learning_rate;

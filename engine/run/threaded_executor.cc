@@ -173,7 +173,8 @@ class ThreadedExecutor final : public Executor {
     } catch (const Error& error) {
       fail(error);
     } catch (const std::bad_alloc&) {
-      fail(Error(ExitCode::environment, "Memory ran out outside the arenas.", "Give smaller budgets, or free some memory."));
+      fail(Error(ExitCode::environment, "Memory ran out outside the arenas.",
+                 "Give smaller budgets, or free some memory."));
     }
   }
 
