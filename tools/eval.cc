@@ -10,54 +10,60 @@
 
 namespace sluice {
 
-ExitCode run_eval(Options options, std::FILE* out) {
-  const std::optional<std::string> path = find_checkpoint(options.transfer.from);
+namespace {
+
+// What is evaluated: a checkpoint, or a Hugging Face directory's weights.
+struct EvalStart {
   std::optional<CheckpointReader> checkpoint;
   ModelSource source;
-  if (path) {
-    checkpoint = CheckpointReader::open(*path);
-    adopt_manifest(options, checkpoint->state().options);
-    source.config = config_from_json(checkpoint->state().model_config, *path + "/manifest.json");
+  std::optional<HfWeights> weights;
+};
+
+// Finds the weights that --from means, and settles the options that they bring.
+EvalStart open_start(Options& options) {
+  EvalStart start;
+  const std::string& from = options.transfer.from;
+  if (const std::optional<std::string> path = find_checkpoint(from)) {
+    start.checkpoint = CheckpointReader::open(*path);
+    adopt_manifest(options, start.checkpoint->state().options);
+    // The run's micro-batch belongs to the run's batch.
+    if (is_given(options, "batch") && !is_given(options, "micro-batch")) options.batch.micro_batch.reset();
+    start.source.config = config_from_json(start.checkpoint->state().model_config, *path + "/manifest.json");
   } else {
-    options.model.model = options.transfer.from;
+    options.model.model = from;
     std::error_code ignored;
-    const std::filesystem::path config = std::filesystem::path(options.transfer.from) / "config.json";
-    if (std::filesystem::exists(config, ignored)) source = resolve_model(options.model);
-    if (source.weights_directory.empty())
-      throw Error(ExitCode::usage,
-                  "--from " + printable(options.transfer.from) + " holds no run, checkpoint or weights.",
+    if (std::filesystem::exists(std::filesystem::path(from) / "config.json", ignored))
+      start.source = resolve_model(options.model);
+    if (start.source.weights_directory.empty())
+      throw Error(ExitCode::usage, "--from " + printable(from) + " holds no run, checkpoint or weights.",
                   "Name a run directory, one of its checkpoints, or a Hugging Face directory.");
+    start.weights = HfWeights::open(start.source.weights_directory, start.source.config.family);
   }
   check_options(options, Verb::eval, false);
-  const int64_t sequence = options.batch.sequence.value_or(source.config.context);
-  const TokenData data = TokenData::open(options.data.train, source.config.vocabulary);
-  const DataOrder order =
-      make_validation_order(data, sequence, static_cast<uint64_t>(options.data.val_batches),
-                            static_cast<uint64_t>(options.batch.batch));
-  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);
-  const std::unique_ptr<Device> device = make_device(options.memory, budgets.threads);
-  PlanRequest request = plan_request(options, source.config, budgets, *device, true);
-  request.model = [build = request.model](int64_t micro_batch) {  // weights only: nothing is trained
+  options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
+  return start;
+}
+
+// Weights only: nothing is trained.
+Plan evaluation_plan(const Options& options, const ModelConfig& config, const Budgets& budgets,
+                     const Device& device) {
+  PlanRequest request = plan_request(options, config, budgets, device, true);
+  request.model = [build = request.model](int64_t micro_batch) {
     Model model = build(micro_batch);
     for (Group& g : model.groups) g.trainable = false;
     return model;
   };
   request.lower.update_waits_for_norm = false;
-  const Plan plan = plan_or_throw(request, budgets);
-  Workers workers(budgets.threads);
-  Session session(plan, *device,
-                  {budgets.threads, {}, options.memory.nvme_directories, io_choice(options.memory.io)});
-  std::optional<HfWeights> weights;
-  if (!checkpoint) {
-    weights = HfWeights::open(source.weights_directory, source.config.family);
-    check_weights(*weights, plan.model);
-  } else {
-    checkpoint->check_weights(plan.model);
-  }
-  load(session, load_from(plan.model, checkpoint ? source_of(*checkpoint) : source_of(*weights), workers));
-  const double loss = evaluate(session, data, order, options.data.val_batches);
-  const int64_t tokens = options.data.val_batches * options.batch.batch * sequence;
-  if (options.print.json) {
+  return plan_or_throw(request, budgets);
+}
+
+void check_start(const EvalStart& start, const Model& model) {
+  if (start.checkpoint) return start.checkpoint->check_weights(model);
+  check_weights(*start.weights, model);
+}
+
+void print_loss(double loss, int64_t tokens, bool json, std::FILE* out) {
+  if (json) {
     const nlohmann::ordered_json facts{
         {"val_loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", tokens}};
     std::fprintf(out, "%s\n", facts.dump(2).c_str());
@@ -65,6 +71,28 @@ ExitCode run_eval(Options options, std::FILE* out) {
     std::fprintf(out, "loss %.6f, perplexity %.4g, over %lld tokens\n", loss, std::exp(loss),
                  static_cast<long long>(tokens));
   }
+}
+
+}  // namespace
+
+ExitCode run_eval(Options options, std::FILE* out) {
+  const EvalStart start = open_start(options);
+  const TokenData data = TokenData::open(options.data.train, start.source.config.vocabulary);
+  const int64_t sequence = *options.batch.sequence;
+  const DataOrder order =
+      make_validation_order(data, sequence, static_cast<uint64_t>(options.data.val_batches),
+                            static_cast<uint64_t>(options.batch.batch));
+  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);
+  const std::unique_ptr<Device> device = make_device(options.memory, budgets.threads);
+  const Plan plan = evaluation_plan(options, start.source.config, budgets, *device);
+  check_start(start, plan.model);
+  Workers workers(budgets.threads);
+  Session session(plan, *device,
+                  {budgets.threads, {}, options.memory.nvme_directories, io_choice(options.memory.io)});
+  const ParameterSource weights = start.checkpoint ? source_of(*start.checkpoint) : source_of(*start.weights);
+  load(session, load_from(plan.model, weights, workers));
+  const double loss = evaluate(session, data, order, options.data.val_batches);
+  print_loss(loss, options.data.val_batches * options.batch.batch * sequence, options.print.json, out);
   return ExitCode::done;
 }
 
