@@ -76,7 +76,7 @@ void copy_whole(const fs::path& from, const fs::path& to) {
 
 void copy_tokenizer(const std::string& from, const fs::path& to) {
   std::error_code ignored;
-  if (from.empty() || fs::equivalent(from, to, ignored)) return;
+  if (from.empty()) return;
   for (const char* name : kTokenizerFiles)
     if (fs::is_regular_file(fs::path(from) / name, ignored)) copy_whole(fs::path(from) / name, to / name);
 }
@@ -88,13 +88,9 @@ void make_directory(const std::string& directory) {
     throw Error(ExitCode::environment,
                 fmt::format("cannot create {}: {}.", printable(directory), error.message()),
                 "Give a directory that can be written.");
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"))
-      throw Error(ExitCode::usage,
-                  fmt::format("{} holds weights already ({}).", printable(directory), printable(name)),
-                  "Choose another directory, or remove these weights first.");
-  }
+  if (!fs::is_empty(directory, error) && !error)
+    throw Error(ExitCode::usage, fmt::format("{} exists and is not empty.", printable(directory)),
+                "Name a new directory: an export writes over nothing.");
 }
 
 // A weight that training reached and fp16 cannot hold would become infinity without a word.

@@ -28,8 +28,8 @@ struct ExportOptions {
 };
 
 // Creates the directory when it is missing. Values are rounded to nearest even. Throws Error: usage when the
-// directory holds weights already (a loader would mix them up), environment when it cannot be made, numerics
-// when a finite value does not fit fp16, io when writing fails.
+// directory is not empty, environment when it cannot be made, numerics when a finite value does not fit fp16,
+// io when writing fails.
 void write_hf_directory(const std::string& directory, std::span<const ExportTensor> tensors,
                         const ExportOptions& options, const ReadTensor& read);
 

@@ -220,8 +220,8 @@ TEST_F(HfWeightsTest, ExportShardsAndCopiesTheTokenizer) {
 
 TEST_F(HfWeightsTest, ExportRefusesWhatItWouldSpoil) {
   const std::vector<ExportTensor> tensors = {{"a", {2}}};
-  write_file("model-00001-of-00002.safetensors", "");
-  expect_error(ExitCode::usage, {"holds weights already"},
+  write_file("config.json", "a user's own");
+  expect_error(ExitCode::usage, {"is not empty"},
                [&] { write_hf_directory(directory.string(), tensors, {}, kExported); });
   write_file("file", "");
   expect_error(ExitCode::environment, {"cannot create"},

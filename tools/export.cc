@@ -33,7 +33,7 @@ ExitCode run_export(Options options, std::FILE* out) {
                        checkpoint.read_weights(tensors[tensor].name, first, count, values);
                      });
   std::fprintf(out, "Exported step %lld of %s to %s (%s).\n", static_cast<long long>(checkpoint.state().step),
-               path->c_str(), options.transfer.to.c_str(), dtype_name(to.dtype));
+               printable(*path).c_str(), printable(options.transfer.to).c_str(), dtype_name(to.dtype));
   return ExitCode::done;
 }
 

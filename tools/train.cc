@@ -174,7 +174,7 @@ TrainEvents report_to(MetricsFile& metrics, Progress& progress) {
     metrics.write(v);
     progress.validation(v);
   };
-  events.checkpoint = [&](const std::string& path) { progress.note("checkpoint " + path); };
+  events.checkpoint = [&](const std::string& path) { progress.note("checkpoint " + printable(path)); };
   return events;
 }
 

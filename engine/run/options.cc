@@ -28,7 +28,7 @@ constexpr uint8_t kRuns = kTrain | kPlan;
 constexpr OptionRow kTable[] = {
     {"from", "input and output", "PATH", "run directory, checkpoint, or (eval) Hugging Face directory", "",
      kEval | kExport, OnResume::free, FIELD(transfer.from)},
-    {"to", "input and output", "DIR", "Hugging Face directory to write; must not exist yet", "", kExport,
+    {"to", "input and output", "DIR", "Hugging Face directory to write; must not exist yet, or be empty", "", kExport,
      OnResume::free, FIELD(transfer.to)},
     {"dtype", "input and output", "NAME", "bf16, fp16 or fp32", "the working precision", kExport,
      OnResume::free, FIELD(transfer.dtype)},
