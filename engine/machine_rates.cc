@@ -1,11 +1,11 @@
 #include "engine/machine_rates.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/error.h"
 #include "engine/strict_json.h"
@@ -17,9 +17,9 @@ namespace {
 using Json = nlohmann::json;
 
 // Measured on two cores with AVX-512: the matrix products of a GPT-2 124M step 380 GFLOP/s in fp32 and 656 in
-// bf16 (some room is left for what is smaller); AdamW 2.2 G parameters/s at 28 bytes = 60 GB/s, which is taken
-// for the memory's rate; XXH3 22 GB/s a core; disk 2.4 GB/s reading, 6.7 writing, 2.4 to 2.6 both together; a
-// thread copies 10 GB/s, which is 20 GB/s of traffic.
+// bf16 (some room is left for what is smaller); AdamW 2.2 G parameters/s at 28 bytes = 60 GB/s, which is
+// taken for the memory's rate; XXH3 22 GB/s a core; disk 2.4 GB/s reading, 6.7 writing, 2.4 to 2.6 both
+// together; a thread copies 10 GB/s, which is 20 GB/s of traffic.
 constexpr const char* kDefaultJson = R"({
   "format": "sluice-machine-1",
   "name": "cpu-2core",

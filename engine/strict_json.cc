@@ -14,7 +14,7 @@ namespace sluice {
 
 nlohmann::json parse_strict_json(const std::string& text) {
   using Json = nlohmann::json;
-  constexpr int kDepthMax = 64;       // no format that we read needs more than five
+  constexpr int kDepthMax = 64;        // no format that we read needs more than five
   constexpr size_t kKeyShownMax = 60;  // bytes
   const auto not_json = [&](size_t byte) {
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(byte), '\n');

@@ -71,7 +71,8 @@ TEST_F(Cli, SpecialFilesAsConfigurations) {
   for (const char* option : {"--config", "--model", "--machine"})
     for (const std::string& other : {directory / "pipe", std::string("/dev/zero")})
       expect_refusal(option == std::string("--model") ? Words{"plan", option, other}
-                                                    : Words{"plan", "--model", kTiny, option, other}, 5, {other, "not a regular file"});
+                                                      : Words{"plan", "--model", kTiny, option, other},
+                     5, {other, "not a regular file"});
   expect_refusal({"plan", "--config", directory.path()}, 5, {"not a regular file"});
   for (const char* absent : {"nowhere/model", "nowhere.json"})
     expect_refusal({"plan", "--model", absent}, 2, {absent, "No such file"});

@@ -102,8 +102,9 @@ std::optional<Given> split_arguments(Verb verb, const std::vector<std::string>& 
     return std::nullopt;
   } catch (const CLI::ArgumentMismatch& error) {  // "--batch: 1 required SEQUENCES missing"
     const std::string text = error.what(), name = text.substr(0, text.find(':'));
-    throw usage(fmt::format("{} has no value.", printable(name)),
-                fmt::format("Write the value after {}; see `sluice {} --help`.", printable(name), verb_name(verb)));
+    throw usage(
+        fmt::format("{} has no value.", printable(name)),
+        fmt::format("Write the value after {}; see `sluice {} --help`.", printable(name), verb_name(verb)));
   } catch (const CLI::ParseError& error) {
     throw usage(fmt::format("The arguments cannot be read: {}.", printable(error.what())),
                 fmt::format("See `sluice {} --help`.", verb_name(verb)));
@@ -138,12 +139,12 @@ void apply(Options& options, const OptionRow& row, std::vector<std::string> valu
   const std::string name = row.name;
   if (name == "gpus" && values == std::vector<std::string>{"1"}) return;  // what is built
   if (row.field == nullptr) throw planned("--" + name);
-  if (name == "device" && values.size() == 1 && values[0].starts_with("cuda"))
-    throw planned("--device cuda");
+  if (name == "device" && values.size() == 1 && values[0].starts_with("cuda")) throw planned("--device cuda");
   const OptionField field = row.field(options);
   if (Size* const* size = std::get_if<Size*>(&field)) {
     if (values.size() != 1)
-      throw usage(fmt::format("--{} has {} values.", name, values.size()), fmt::format("Give --{} once.", name));
+      throw usage(fmt::format("--{} has {} values.", name, values.size()),
+                  fmt::format("Give --{} once.", name));
     **size = parse_size(values.front(), name);
   } else {
     if (std::holds_alternative<std::vector<std::string>*>(field) && !takes_many(row))
@@ -160,8 +161,7 @@ void apply_config(Options& options, Verb verb, const std::string& path) {
         throw usage("A configuration file cannot name another.", "Leave out `config`.");
       apply(options, row_of(entry.key, verb), std::move(entry.values));
     } catch (const Error& error) {
-      throw Error(error.code(),
-                  fmt::format("Line {} of `{}`: {}", entry.line, printable(path), error.what()),
+      throw Error(error.code(), fmt::format("Line {} of `{}`: {}", entry.line, printable(path), error.what()),
                   error.remedy());
     }
   }

@@ -32,8 +32,7 @@ class ConfigParser {
 
  private:
   [[noreturn]] void fail(const std::string& reason) const {
-    throw Error(ExitCode::malformed_file,
-                fmt::format("Line {} of `{}` {}.", line_, printable(name_), reason),
+    throw Error(ExitCode::malformed_file, fmt::format("Line {} of `{}` {}.", line_, printable(name_), reason),
                 "Write one `key = value` a line, text in quotes: host-mem = \"3GiB\".");
   }
 

@@ -103,8 +103,10 @@ void append_line(std::string& out, const ValidationMetrics& m) {
 }
 
 MetricsFile::MetricsFile(const std::string& path) : path_(path) {
-  file_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  // O_NONBLOCK: opening a pipe that nobody reads must not hang. Writing to one that somebody reads may wait.
+  file_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   if (file_ < 0) throw file_error(ExitCode::environment, "Opening", path, errno);
+  if (::fcntl(file_, F_SETFL, O_APPEND) != 0) throw file_error(ExitCode::environment, "Opening", path, errno);
 }
 
 MetricsFile::~MetricsFile() { ::close(file_); }

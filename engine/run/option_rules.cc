@@ -125,8 +125,7 @@ std::vector<std::string> apply_manifest(Options& options, const std::vector<Mani
     const OptionRow& row = find_stored(stored);
     const std::vector<std::string> now = option_values(options, row);
     const std::vector<std::string> then = stored_values(row, stored);
-    const bool given =
-        is_given(options, stored.name) && !(is_auto(now) && row.on_resume == OnResume::fixed);
+    const bool given = is_given(options, stored.name) && !(is_auto(now) && row.on_resume == OnResume::fixed);
     if (!given) {
       set_option(options, row, stored.values);
     } else if (now != then && row.on_resume == OnResume::schedule) {

@@ -16,7 +16,7 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kConfigBytesMax = 1 << 20, kMachineBytesMax = 1 << 20;
-constexpr int64_t kSlicesMax = 1024;     // of a step: a plan's size, and the seconds it takes, grow with them
+constexpr int64_t kSlicesMax = 1024;    // of a step: a plan's size, and the seconds it takes, grow with them
 constexpr int64_t kSliceTokens = 2048;  // enough rows to keep matrix products busy; more only costs workspace
 
 }  // namespace
@@ -26,7 +26,8 @@ ModelSource resolve_model(const ModelOptions& options) {
   const std::filesystem::path path(options.model);
   std::error_code ignored;
   const bool directory = std::filesystem::is_directory(path, ignored);
-  const bool file_name = std::filesystem::exists(path, ignored) || path.has_parent_path() || path.extension() == ".json";
+  const bool file_name =
+      std::filesystem::exists(path, ignored) || path.has_parent_path() || path.extension() == ".json";
   if (!file_name) {
     source.config = config_from_name(options.model);
     return source;
@@ -42,8 +43,9 @@ MachineRates resolve_machine(const std::string& machine) {
   if (machine.empty() || machine == kDefaultMachine) return default_machine_rates();
   std::error_code ignored;
   if (!std::filesystem::exists(machine, ignored))
-    throw Error(ExitCode::usage, "There is no machine description " + printable(machine) + ".",
-                std::string("Give the name ") + kDefaultMachine + " or a JSON file as docs/machine.md describes.");
+    throw Error(
+        ExitCode::usage, "There is no machine description " + printable(machine) + ".",
+        std::string("Give the name ") + kDefaultMachine + " or a JSON file as docs/machine.md describes.");
   return parse_machine_rates(read_text_file(machine, kMachineBytesMax), machine);
 }
 
