@@ -47,8 +47,9 @@ TEST_F(Streams, AClosedOutputReachesNoFile) {
   EXPECT_EQ(shell(training("run") + " <&- >&-"), 0);
   EXPECT_EQ(shell("train --resume auto --steps 3 --out '" + (directory / "run") + "' <&- >&-"), 0);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(directory / "run"))
-    if (entry.is_regular_file())
+    if (entry.is_regular_file()) {
       EXPECT_EQ(read_text_file(entry.path(), 1 << 24).find("predicted"), std::string::npos) << entry.path();
+    }
 }
 
 TEST_F(Streams, ALimitOnFileSizesIsAFullDisk) { EXPECT_EQ(shell(training("run"), "ulimit -f 64;"), 6); }

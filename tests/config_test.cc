@@ -176,7 +176,7 @@ TEST(ConfigJson, AbsurdValuesAreRefused) {
   for (const auto& [value, sentence] : cases)
     expect_bad_file(replaced(kGpt2Json, "\"n_head\": 12", value), sentence);
   expect_bad_file(replaced(kGpt2Json, "\"n_layer\": 12", "\"n_layer\": 0"),
-                  "n_layer is 0, outside 1 to 65536.");
+                  "n_layer is 0, outside 1 to 2048.");
   expect_bad_file(replaced(kGpt2Json, "\"n_embd\": 768", "\"n_embd\": 1099511627776"),
                   "n_embd is 1099511627776");
   expect_bad_file(replaced(kGpt2Json, "\"n_positions\": 1024", "\"n_positions\": 512"),
@@ -188,7 +188,7 @@ TEST(ConfigJson, AbsurdValuesAreRefused) {
   expect_bad_file(replaced(kLlamaJson, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": 5"),
                   "5 key/value heads do not divide 32 heads.");
   expect_bad_file(replaced(kLlamaJson, "\"head_dim\": 64", "\"head_dim\": 63"), "head size 63 is odd");
-  std::string huge = replaced(kLlamaJson, "\"num_hidden_layers\": 16", "\"num_hidden_layers\": 65536");
+  std::string huge = replaced(kLlamaJson, "\"num_hidden_layers\": 16", "\"num_hidden_layers\": 2048");
   huge = replaced(huge, "\"hidden_size\": 2048", "\"hidden_size\": 1048576");
   expect_bad_file(huge, "the model has more than 2^45 parameters.");
   for (const char* key : {"vocab_size", "n_positions", "n_embd", "n_layer"})
@@ -212,7 +212,8 @@ TEST(ConfigJson, WhatIsNotJson) {
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
   expect_bad_file(replaced(kGpt2Json, "\"n_head\": 12", "\"n_head\": " + deep),
                   "nested too deeply");
-  expect_bad_file(replaced(kGpt2Json, "\"n_head\": 12", "\"n_head\": [[]]"), "n_head is a list, not an integer.");
+  expect_bad_file(replaced(kGpt2Json, "\"n_head\": 12", "\"n_head\": [[]]"),
+                  "n_head is a list, not an integer.");
   expect_error([] { config_from_json("{}", "a\nb.json"); }, ExitCode::malformed_file,
                "a\\x0ab.json: model_type");
 }
@@ -277,10 +278,10 @@ TEST(ConfigName, MistakesGetASuggestion) {
   bad("gpt2:layers=6,layers=7", "layers is given twice.", "");
   bad("gpt2:heads=5", "5 heads do not divide the width 768.", "");
   for (const char* value : {"0", "-1", "1e3", "", "1099511627776", "99999999999999999999", "6.0", " 6", "+6"})
-    bad("gpt2:layers=" + std::string(value), "is not an integer from 1 to 65536.", "");
+    bad("gpt2:layers=" + std::string(value), "is not an integer from 1 to 2048.", "");
   bad("gpt2:tied=maybe", "tied=maybe is neither true nor false.", "");
   bad("llama:kv_heads=3", "3 key/value heads do not divide 32 heads.", "");
-  bad("llama:width=1048576,layers=65536,heads=1024", "more than 2^45 parameters.", "");
+  bad("llama:width=1048576,layers=2048,heads=1024", "more than 2^45 parameters.", "");
 }
 
 TEST(Suggest, Nearest) {

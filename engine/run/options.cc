@@ -28,8 +28,8 @@ constexpr uint8_t kRuns = kTrain | kPlan;
 constexpr OptionRow kTable[] = {
     {"from", "input and output", "PATH", "run directory, checkpoint, or (eval) Hugging Face directory", "",
      kEval | kExport, OnResume::free, FIELD(transfer.from)},
-    {"to", "input and output", "DIR", "Hugging Face directory to write; must not exist yet, or be empty", "", kExport,
-     OnResume::free, FIELD(transfer.to)},
+    {"to", "input and output", "DIR", "Hugging Face directory to write; must not exist yet, or be empty", "",
+     kExport, OnResume::free, FIELD(transfer.to)},
     {"dtype", "input and output", "NAME", "bf16, fp16 or fp32", "the working precision", kExport,
      OnResume::free, FIELD(transfer.dtype)},
 
@@ -217,7 +217,8 @@ template <class Number>
 std::string range_words(const Range& range) {
   if constexpr (std::is_integral_v<Number>)
     return fmt::format("a whole number from {:.0f} to {:.0f}", range.least, range.most);
-  const std::string least = fmt::format("a value {} {:g}", range.above_least ? "above" : "at least", range.least);
+  const std::string least =
+      fmt::format("a value {} {:g}", range.above_least ? "above" : "at least", range.least);
   if (range.most >= 1e300) return least;
   return fmt::format("{} and {} {:g}", least, range.below_most ? "below" : "at most", range.most);
 }
