@@ -60,6 +60,8 @@ TEST_F(Streams, PathsThatTheSystemRefuses) {
     expect_refusal({"train", "--model", kTiny, "--data", text, "--out", out}, 4, {out});
   ASSERT_EQ(mkfifo((directory / "pipe").c_str(), 0600), 0);
   expect_refused_training({"--metrics", directory / "pipe"}, 4, {"pipe"});
+  expect_refused_training({"--metrics", text}, 2, {"train.txt", "not empty"});
+  EXPECT_EQ(read_text_file(text, 1 << 20).size(), 4000u);
 }
 
 TEST_F(Streams, EvaluationWithAnotherBatchThanTheRuns) {

@@ -18,8 +18,8 @@ Error usage(const std::string& what, const std::string& remedy) {
 
 bool has_checkpoints(const std::string& run) { return !list_checkpoints(checkpoints_directory(run)).empty(); }
 
-// Throws when the directory holds a run, which is never written over.
-void check_unused(const std::string& run) {
+// Throws when the directory holds a run, which is never written over, or --metrics names a file with content.
+void check_unused(const std::string& run, const std::string& metrics) {
   if (has_checkpoints(run))
     throw usage("--out " + printable(run) + " holds a run already.",
                 "Add --resume auto to go on with it, or name another --out.");
@@ -28,6 +28,9 @@ void check_unused(const std::string& run) {
   if (!missing && bytes > 0)
     throw usage("--out " + printable(run) + " holds a run that ended before its first checkpoint.",
                 "Add --resume auto to start it afresh, or name another --out.");
+  if (std::error_code special; fs::is_regular_file(metrics, special) && !fs::is_empty(metrics, special))
+    throw usage("--metrics " + printable(metrics) + " is not empty.",
+                "Name a new file: a run's metrics are not mixed with anything else.");
 }
 
 // Going on elsewhere than where the checkpoint lies is a branch, and needs a directory of its own.
@@ -75,7 +78,7 @@ void RunDirectory::open_metrics(const std::string& path) {
 
 std::optional<CheckpointReader> open_resume(const RunOptions& run) {
   if (run.resume.empty()) {
-    check_unused(run.out);
+    check_unused(run.out, run.metrics);
     return std::nullopt;
   }
   std::vector<std::string> damaged;
