@@ -1,11 +1,17 @@
 // io_uring back end, without optional ring features: requests are up to 1 MiB, so that one system call each
 // costs nothing, and the plain set-up lets a ring be made by one thread and used by another.
+//
+// A request is either taken by the kernel, which then may use its memory until the completion, or not. What
+// the system refuses for good was not taken: it and all later requests complete with that errno, while those
+// that were taken are waited for as ever.
 #include <liburing.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "engine/error.h"
@@ -15,6 +21,8 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kRegisteredBufferMax = uint64_t{1} << 30;  // the kernel's limit for one registered buffer
+
+constexpr std::chrono::milliseconds kNap{1};  // between looks, where the system does not let us wait
 
 // The setting kernel.io_uring_disabled (0: for all, 1: a group, 2: nobody may); -1 where there is none.
 int io_uring_disabled() {
@@ -42,7 +50,10 @@ bool transient(int error) { return error == EAGAIN || error == EBUSY || error ==
 
 class UringQueue : public IoQueue {
  public:
-  explicit UringQueue(uint32_t depth) : depth_(depth), reaped_(depth) {}
+  explicit UringQueue(uint32_t depth) : depth_(depth), reaped_(depth) {
+    waiting_.reserve(depth);
+    refused_.reserve(depth);
+  }
   ~UringQueue() override {
     if (!made_) return;
     std::vector<IoCompletion> rest(depth_);
@@ -86,6 +97,8 @@ class UringQueue : public IoQueue {
 
   void submit(const IoRequest& r) override {
     CHECK(in_flight_ < depth_, "an I/O queue is full");
+    ++in_flight_;
+    if (broken_ != 0) return refused_.push_back(r.tag);
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
     CHECK(sqe != nullptr, "the ring has as many entries as the queue is deep");
     const int buffer = registered_index(r.memory, r.bytes);
@@ -95,19 +108,20 @@ class UringQueue : public IoQueue {
     if (!read && buffer >= 0) io_uring_prep_write_fixed(sqe, r.fd, r.memory, r.bytes, r.offset, buffer);
     if (!read && buffer < 0) io_uring_prep_write(sqe, r.fd, r.memory, r.bytes, r.offset);
     io_uring_sqe_set_data64(sqe, r.tag);
-    ++in_flight_;
+    waiting_.push_back(r.tag);
     enter();
   }
 
   uint32_t poll(std::span<IoCompletion> done, int64_t timeout_microseconds) override {
     if (in_flight_ == 0 || done.empty()) return 0;
-    if (io_uring_sq_ready(&ring_) > 0) enter();  // what a transient refusal left behind
+    if (!waiting_.empty()) enter();  // what a transient refusal left behind
     uint32_t count = reap(done);
     if (count > 0 || timeout_microseconds <= 0) return count;
     io_uring_cqe* first = nullptr;
     __kernel_timespec wait{timeout_microseconds / 1'000'000, timeout_microseconds % 1'000'000 * 1000};
     const int result = io_uring_wait_cqe_timeout(&ring_, &first, &wait);
-    CHECK(result >= 0 || result == -ETIME || transient(-result), std::strerror(-result));
+    // Completions are delivered without the call that waits for them, too.
+    if (result < 0 && result != -ETIME && !transient(-result)) std::this_thread::sleep_for(kNap);
     return reap(done);
   }
 
@@ -123,14 +137,24 @@ class UringQueue : public IoQueue {
   // What is refused for the moment stays in the ring and is handed over by the next call.
   void enter() {
     const int result = io_uring_submit(&ring_);
-    CHECK(result >= 0 || transient(-result), std::strerror(-result));
+    if (result >= 0) {
+      waiting_.erase(waiting_.begin(), waiting_.begin() + result);
+    } else if (!transient(-result)) {
+      broken_ = -result;
+      refused_ = waiting_;
+      waiting_.clear();
+    }
   }
 
   uint32_t reap(std::span<IoCompletion> done) {
-    const auto room = static_cast<unsigned>(std::min<size_t>(done.size(), reaped_.size()));
-    const unsigned count = io_uring_peek_batch_cqe(&ring_, reaped_.data(), room);
-    for (unsigned i = 0; i < count; ++i) done[i] = {io_uring_cqe_get_data64(reaped_[i]), reaped_[i]->res};
-    io_uring_cq_advance(&ring_, count);
+    unsigned count = 0;
+    for (; count < done.size() && !refused_.empty(); refused_.pop_back())
+      done[count++] = {refused_.back(), -broken_};
+    const auto room = static_cast<unsigned>(std::min<size_t>(done.size() - count, reaped_.size()));
+    const unsigned taken = io_uring_peek_batch_cqe(&ring_, reaped_.data(), room);
+    for (unsigned i = 0; i < taken; ++i)
+      done[count++] = {io_uring_cqe_get_data64(reaped_[i]), reaped_[i]->res};
+    io_uring_cq_advance(&ring_, taken);
     in_flight_ -= count;
     return count;
   }
@@ -142,6 +166,9 @@ class UringQueue : public IoQueue {
   std::byte* base_ = nullptr;
   uint64_t registered_ = 0;  // bytes from base_ on
   std::vector<io_uring_cqe*> reaped_;
+  std::vector<uint64_t> waiting_;  // tags of requests in the ring that the kernel has not taken, oldest first
+  std::vector<uint64_t> refused_;  // tags of those that it never will
+  int broken_ = 0;                 // the errno with which it refused
 };
 
 }  // namespace

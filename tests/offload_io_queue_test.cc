@@ -200,11 +200,11 @@ TEST(UringQueue, PollEndsAfterItsTimeout) {
   close(ends[1]);
 }
 
-// Lets io_uring_setup fail with `error` for the rest of this process, as a container's seccomp profile does.
-void forbid_io_uring(uint32_t error) {
+// Lets a system call fail with `error` for the rest of this process, as a container's seccomp profile does.
+void forbid(uint32_t system_call, uint32_t error) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, system_call, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
@@ -217,7 +217,7 @@ void forbid_io_uring(uint32_t error) {
 // Runs in a child process; ends with 0 if the fallback says `reason` and works, and `uring` alone is
 // refused.
 [[noreturn]] void expect_fallback(uint32_t error, const std::string& reason) {
-  forbid_io_uring(error);
+  forbid(__NR_io_uring_setup, error);
   std::string description;
   const auto q = make_io_queue(IoChoice::automatic, 2, {}, &description);
   if (description.find("2 I/O threads (io_uring cannot be used: ") != 0) std::_Exit(1);
@@ -236,6 +236,37 @@ void forbid_io_uring(uint32_t error) {
 TEST(IoChoiceDeathTest, FallsBackWithTheReason) {
   EXPECT_EXIT(expect_fallback(EPERM, "EPERM"), testing::ExitedWithCode(0), "");
   EXPECT_EXIT(expect_fallback(ENOSYS, "ENOSYS"), testing::ExitedWithCode(0), "");
+}
+
+// Runs in a child process, where entering the ring fails from the second request on: that request and those
+// after it complete with the errno; the first, which the kernel has, is in flight until it really completes.
+[[noreturn]] void expect_refused_requests() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) std::_Exit(77);
+  const auto q = make_io_queue(IoChoice::uring, 4, {}, nullptr);
+  std::byte bytes[3]{};
+  q->submit({IoDirection::read, ends[0], 0, &bytes[0], 1, 10});
+  forbid(__NR_io_uring_enter, ENXIO);
+  q->submit({IoDirection::read, ends[0], 0, &bytes[1], 1, 11});
+  q->submit({IoDirection::read, ends[0], 0, &bytes[2], 1, 12});
+  std::set<uint64_t> refused;
+  IoCompletion done[4];
+  for (int i = 0; i < 100 && refused.size() < 2; ++i) {
+    const uint32_t count = q->poll(done, 1000);
+    for (uint32_t k = 0; k < count; ++k)
+      if (done[k].result != -ENXIO || !refused.insert(done[k].tag).second) std::_Exit(1);
+  }
+  if (refused != std::set<uint64_t>{11, 12} || q->in_flight() != 1) std::_Exit(2);
+  if (q->poll(done, 2000) != 0 || q->in_flight() != 1) std::_Exit(3);
+  if (write(ends[1], "x", 1) != 1) std::_Exit(77);
+  for (int i = 0; i < 1000 && q->in_flight() == 1; ++i)
+    if (q->poll(done, 10'000) == 1 && (done[0].tag != 10 || done[0].result != 1)) std::_Exit(4);
+  std::_Exit(q->in_flight() == 0 && bytes[0] == std::byte{'x'} ? 0 : 5);
+}
+
+TEST(UringQueueDeathTest, WhatTheSystemRefusesCompletesWithItsErrno) {
+  if (!uring_works()) GTEST_SKIP() << "this system has no usable io_uring";
+  EXPECT_EXIT(expect_refused_requests(), testing::ExitedWithCode(0), "");
 }
 
 // Runs in a child process: an ordinary user who may lock little memory registers nothing, and I/O works all
