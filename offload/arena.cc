@@ -20,29 +20,18 @@ Error environment(const std::string& what, const std::string& remedy) {
   return Error(ExitCode::environment, what, remedy);
 }
 
-void bind_to_node(std::byte* data, uint64_t bytes, unsigned node) {
+void bind_near_processors(std::byte* data, uint64_t bytes) {
   hwloc_topology_t topology;
-  if (hwloc_topology_init(&topology) != 0)
-    throw environment("hwloc cannot start.", "Run without NUMA binding.");
+  if (hwloc_topology_init(&topology) != 0) return;
   // Only the memory nodes matter; the rest of the machine would cost time and memory to find.
   hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
-  int found = 0, bound = 0;
-  if (hwloc_topology_load(topology) == 0) {
-    const hwloc_obj_t object = hwloc_get_numanode_obj_by_os_index(topology, node);
-    found = object != nullptr;
-    const bool alone = found && hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) == 1;
-    bound = alone || (found && hwloc_set_area_membind(topology, data, bytes, object->nodeset,
-                                                      HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) == 0);
+  if (hwloc_topology_load(topology) == 0 && hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) > 1) {
+    hwloc_bitmap_t processors = hwloc_bitmap_alloc();
+    if (processors && hwloc_get_cpubind(topology, processors, HWLOC_CPUBIND_PROCESS) == 0)
+      (void)hwloc_set_area_membind(topology, data, bytes, processors, HWLOC_MEMBIND_BIND, 0);
+    hwloc_bitmap_free(processors);
   }
-  const int error = errno;
   hwloc_topology_destroy(topology);
-  if (!found)
-    throw environment("There is no NUMA node " + std::to_string(node) + ".",
-                      "lscpu lists the nodes of this machine.");
-  if (!bound)
-    throw environment(
-        "Memory cannot be bound to NUMA node " + std::to_string(node) + ": " + std::strerror(error) + ".",
-        "Run without NUMA binding, or allow mbind.");
 }
 
 }  // namespace
@@ -51,7 +40,7 @@ Arena::Arena(uint64_t bytes, const ArenaOptions& options) {
   if (bytes == 0) return;
   map(bytes);
   try {
-    if (options.numa_node) bind_to_node(data_, bytes_, *options.numa_node);
+    if (options.near_processors) bind_near_processors(data_, bytes_);
     if (options.prefault) prefault();
   } catch (...) {
     munmap(data_, bytes_);

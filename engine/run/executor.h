@@ -2,17 +2,17 @@
 // thread a lane).
 //
 // Owner: the trainer's thread. It calls make_room(), fills ring slots, and issues the next body; two bodies
-// are in flight at most, so that no lane starts a body before every lane has completed the last but one. A
-// failed instruction poisons the executor: what is left is skipped, waits return, and error() says why.
+// are in flight at most, so that no lane starts a body before every lane has completed the last but one.
+// Whatever an instruction throws poisons the executor: what is left is skipped, waits return, and error()
+// holds what was thrown first.
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
-#include "engine/error.h"
 #include "engine/run/runner.h"
 #include "engine/run/trace.h"
 #include "offload/io_queue.h"
@@ -39,13 +39,15 @@ class Executor {
   virtual void make_room() = 0;
   // After make_room(). Returns a ticket, from 1.
   virtual uint64_t issue(BodyId body, const RingPositions& rings) = 0;
-  // Until the lane has completed `count` instructions of the ticket's body.
-  virtual void wait(uint64_t ticket, LaneId lane, uint32_t count) = 0;
   // Until all lanes have completed the ticket's body.
   virtual void wait(uint64_t ticket) = 0;
-  virtual std::optional<Error> error() const = 0;
+  virtual std::exception_ptr error() const = 0;  // null: none
   virtual const Trace& trace() const = 0;
 };
+
+// By body and lane: the lane's instructions, as indices of the body's list.
+using LaneOrders = std::vector<std::vector<std::vector<uint32_t>>>;
+LaneOrders lane_orders(const Program& program);
 
 std::unique_ptr<Executor> make_executor(const Program& program, Runner& runner,
                                         const ExecutorOptions& options);

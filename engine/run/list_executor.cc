@@ -5,6 +5,7 @@
 // of an overlapping lane may be carried out in any order between start and completion, and count as completed
 // in order. Two bodies are in flight.
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <random>
 
@@ -22,15 +23,9 @@ class ListExecutor final : public Executor {
         shuffled_(options.kind == ExecutorKind::shuffled),
         random_(options.seed),
         trace_(program),
-        lanes_(program.machine.lanes) {
-    files_ =
-        std::make_unique<TransferLane>(options.make_queue(), Runner::kTransfersMax, options.file_alignment);
-    for (const Body& body : program.bodies) {
-      std::vector<std::vector<uint32_t>> order(lanes_.size());
-      for (uint32_t i = 0; i < body.instructions.size(); ++i) order[body.instructions[i].lane].push_back(i);
-      orders_.push_back(std::move(order));
-    }
-  }
+        lanes_(program.machine.lanes),
+        orders_(lane_orders(program)),
+        files_(options.make_queue(), Runner::kTransfersMax, options.file_alignment) {}
 
   void make_room() override {
     while (flight_.size() > 1) run_oldest();
@@ -45,11 +40,10 @@ class ListExecutor final : public Executor {
     if (!shuffled_) run_oldest();
     return ticket;
   }
-  void wait(uint64_t ticket, LaneId, uint32_t) override { wait(ticket); }
   void wait(uint64_t ticket) override {
     while (!flight_.empty() && flight_.front().ticket <= ticket) run_oldest();
   }
-  std::optional<Error> error() const override { return error_; }
+  std::exception_ptr error() const override { return error_; }
   const Trace& trace() const override { return trace_; }
 
  private:
@@ -152,20 +146,23 @@ class ListExecutor final : public Executor {
     const Body& body = program_.bodies[f.body];
     const Instruction& in = body.instructions[index];
     const double begin = steady_seconds();
-    if (runner_.is_file_io(body, in)) {
-      std::array<Transfer, Runner::kTransfersMax> list;
-      const size_t count = runner_.transfers(body, in, f.rings, list);
-      for (size_t i = 0; i < count; ++i) files_->start(list[i]);
-      while (!files_->idle() && !files_->error()) files_->progress(1000);
-      if (files_->error()) error_ = to_error(*files_->error());
-    } else {
-      try {
+    try {
+      if (runner_.is_file_io(body, in))
+        transfer(body, in, f.rings);
+      else
         runner_.run(body, in, f.rings);
-      } catch (const Error& error) {
-        error_ = error;
-      }
+    } catch (...) {
+      error_ = std::current_exception();
     }
     trace_.add(in.lane, {f.ticket, index, 0, 0, begin, begin, steady_seconds()});
+  }
+
+  void transfer(const Body& body, const Instruction& in, const RingPositions& rings) {
+    std::array<Transfer, Runner::kTransfersMax> list;
+    const size_t count = runner_.transfers(body, in, rings, list);
+    for (size_t i = 0; i < count; ++i) files_.start(list[i]);
+    while (!files_.idle() && !files_.error()) files_.progress(1000);
+    if (files_.error()) throw to_error(*files_.error());
   }
 
   const Program& program_;
@@ -174,12 +171,12 @@ class ListExecutor final : public Executor {
   std::mt19937_64 random_;
   Trace trace_;
   const std::vector<Lane>& lanes_;
-  std::vector<std::vector<std::vector<uint32_t>>> orders_;  // by body, lane: its instructions
-  std::unique_ptr<TransferLane> files_;
+  const LaneOrders orders_;
+  TransferLane files_;
   std::deque<Flight> flight_;
   uint64_t issued_ = 0;
   uint32_t last_body_ = kNone;
-  std::optional<Error> error_;
+  std::exception_ptr error_;
 };
 
 }  // namespace

@@ -15,20 +15,18 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
     if (machine.tiers[t].file) nvme_bytes += round_up(plan.program.arena_bytes[t], kNvmeFileUnit);
   const TierId host = lowest_memory_tier(machine);
   const uint64_t slots = nvme_bytes / kRequestBytes;
+  arenas_.resize(machine.tiers.size());
   for (size_t t = 0; t < machine.tiers.size(); ++t) {
-    if (machine.tiers[t].file) {
-      memory.tiers.push_back(nullptr);
-      continue;
+    if (!machine.tiers[t].file) {
+      const uint64_t bytes = plan.program.arena_bytes[t] + (t == host ? slots * sizeof(uint64_t) : 0);
+      arenas_[t] = Arena(std::max<uint64_t>(bytes, 1), {.near_processors = true});
+      if (options.poison) std::memset(arenas_[t].data(), 0xFF, bytes);
     }
-    const uint64_t bytes = plan.program.arena_bytes[t] + (t == host ? slots * sizeof(uint64_t) : 0);
-    arenas_.emplace_back(std::max<uint64_t>(bytes, 1));
-    memory.tiers.push_back(arenas_.back().data());
-    if (options.poison) std::memset(arenas_.back().data(), 0xFF, bytes);
-    if (t != host) continue;
-    auto* table = reinterpret_cast<uint64_t*>(arenas_.back().data() + plan.program.arena_bytes[t]);
-    memory.checksums = {table, slots};
-    std::fill(memory.checksums.begin(), memory.checksums.end(), 0);
+    memory.tiers.push_back(arenas_[t].data());
   }
+  auto* table = reinterpret_cast<uint64_t*>(arenas_[host].data() + plan.program.arena_bytes[host]);
+  memory.checksums = {table, slots};
+  std::fill(memory.checksums.begin(), memory.checksums.end(), 0);
   if (nvme_bytes) {
     files_ = std::make_unique<NvmeFiles>(
         std::vector<NvmeDirectory>{{options.nvme_directories.front(), nvme_bytes}});
@@ -38,7 +36,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
   ExecutorOptions executor;
   executor.kind = options.executor;
   executor.seed = options.seed;
-  const std::span<std::byte> host_arena = arenas_.back().span();
+  const std::span<std::byte> host_arena = arenas_[host].span();
   executor.make_queue = [this, host_arena, io = options.io,
                          wrap = options.wrap_queue]() -> std::unique_ptr<IoQueue> {
     auto queue = make_io_queue(io, kRequestsInFlight, host_arena, &io_description_);
@@ -60,7 +58,7 @@ StepScalars& Session::scalars(uint64_t position) {
 }
 
 void Session::check() const {
-  if (const auto error = executor_->error()) throw *error;
+  if (const std::exception_ptr error = executor_->error()) std::rethrow_exception(error);
 }
 
 }  // namespace sluice

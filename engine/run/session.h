@@ -49,7 +49,7 @@ class Session {
 
  private:
   const Plan& plan_;
-  std::vector<Arena> arenas_;
+  std::vector<Arena> arenas_;  // by tier; empty for files
   std::unique_ptr<NvmeFiles> files_;
   std::string io_description_;
   std::unique_ptr<Runner> runner_;

@@ -15,6 +15,7 @@
 #include <system_error>
 #include <thread>
 
+#include "engine/error.h"
 #include "engine/run/executor.h"
 
 namespace sluice {
@@ -31,15 +32,11 @@ class ThreadedExecutor final : public Executor {
       : program_(program),
         runner_(runner),
         trace_(program),
+        orders_(lane_orders(program)),
         counters_(program.machine.lanes.size()),
         at_(counters_.size(), kNoThread),
         files_(counters_.size()) {
     for (Issued& body : bodies_) body.base.resize(counters_.size());
-    for (const Body& body : program.bodies) {
-      std::vector<std::vector<uint32_t>> order(counters_.size());
-      for (uint32_t i = 0; i < body.instructions.size(); ++i) order[body.instructions[i].lane].push_back(i);
-      orders_.push_back(std::move(order));
-    }
     for (LaneId l = 0; l < counters_.size(); ++l) {
       const auto uses = [&](const auto& order) { return !order[l].empty(); };
       if (std::none_of(orders_.begin(), orders_.end(), uses)) continue;
@@ -84,17 +81,16 @@ class ThreadedExecutor final : public Executor {
     return ticket;
   }
 
-  void wait(uint64_t ticket, LaneId lane, uint32_t count) override {
-    const uint64_t until = issued_body(ticket).base[lane] + count;
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return counters_[lane] >= until; });
-  }
   void wait(uint64_t ticket) override {
     const Issued& body = issued_body(ticket);
-    for (LaneId l = 0; l < counters_.size(); ++l)
-      wait(ticket, l, static_cast<uint32_t>(orders_[body.body][l].size()));
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      for (LaneId l = 0; l < counters_.size(); ++l)
+        if (counters_[l] < body.base[l] + orders_[body.body][l].size()) return false;
+      return true;
+    });
   }
-  std::optional<Error> error() const override {
+  std::exception_ptr error() const override {
     const std::lock_guard lock(mutex_);
     return error_;
   }
@@ -138,7 +134,7 @@ class ThreadedExecutor final : public Executor {
     } catch (const std::system_error& e) {
       stop();
       throw Error(ExitCode::environment, std::string("Cannot start a thread for a lane: ") + e.what() + ".",
-                  "Raise the limit on processes (ulimit -u, or the container's pids limit).");
+                  "Raise the limits on processes and memory (ulimit -u, ulimit -v, the container's pids limit).");
     }
   }
 
@@ -161,20 +157,16 @@ class ThreadedExecutor final : public Executor {
     }
     changed_.notify_all();
   }
-  void fail(const Error& error) {
-    const std::lock_guard lock(mutex_);
-    if (!error_) error_ = error;
-    failed_ = true;
-  }
-
-  void carry_out(const Body& body, const Instruction& in, const RingPositions& rings) {
+  // Nothing leaves a lane's thread: what is thrown there poisons the run. Where memory has run out there may
+  // be none for a new sentence either, so the exception itself is kept.
+  template <typename Work>
+  void guarded(const Work& work) {
     try {
-      runner_.run(body, in, rings);
-    } catch (const Error& error) {
-      fail(error);
-    } catch (const std::bad_alloc&) {
-      fail(Error(ExitCode::environment, "Memory ran out outside the arenas.",
-                 "Give smaller budgets, or free some memory."));
+      work();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+      failed_ = true;
     }
   }
 
@@ -233,7 +225,7 @@ class ThreadedExecutor final : public Executor {
           });
         }
         record.begin = steady_seconds();
-        if (!failed_) carry_out(body, in, issued.rings);
+        if (!failed_) guarded([&] { runner_.run(body, in, issued.rings); });
         record.end = steady_seconds();
         trace_.add(lane, record);
         count(lane);
@@ -251,7 +243,7 @@ class ThreadedExecutor final : public Executor {
         TraceRecord record{ticket, index, 0, 0, steady_seconds(), 0, 0};
         await_waits(issued, in, record, lane, files, open);
         record.begin = steady_seconds();
-        start(body, in, issued.rings, files);
+        if (!failed_) guarded([&] { start(body, in, issued.rings, files); });
         open.push({record, files.started()});
         progress(lane, files, open, 0);
       }
@@ -260,7 +252,6 @@ class ThreadedExecutor final : public Executor {
   }
 
   void start(const Body& body, const Instruction& in, const RingPositions& rings, TransferLane& files) {
-    if (failed_) return;
     std::array<Transfer, Runner::kTransfersMax> list;
     const size_t count = runner_.transfers(body, in, rings, list);
     for (size_t i = 0; i < count; ++i) {
@@ -273,7 +264,7 @@ class ThreadedExecutor final : public Executor {
   // Moves requests along and counts what is complete; after an error everything is.
   void progress(LaneId lane, TransferLane& files, OpenList& open, int64_t timeout) {
     if (!files.error()) files.progress(timeout);
-    if (files.error() && !failed_) fail(to_error(*files.error()));
+    if (files.error() && !failed_) guarded([&] { throw to_error(*files.error()); });
     while (!open.empty() &&
            (failed_ ? files.error() || files.idle() : files.completed() >= open.front().last_transfer)) {
       open.front().record.end = steady_seconds();
@@ -314,7 +305,7 @@ class ThreadedExecutor final : public Executor {
   const Program& program_;
   Runner& runner_;
   Trace trace_;
-  std::vector<std::vector<std::vector<uint32_t>>> orders_;  // by body, lane: its instructions
+  const LaneOrders orders_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // counters_, at_, issued_, stopping_
   std::vector<uint64_t> counters_;   // by lane: instructions completed
@@ -322,7 +313,7 @@ class ThreadedExecutor final : public Executor {
   std::array<Issued, kIssuedMax> bodies_;
   uint64_t issued_ = 0;
   bool stopping_ = false;
-  std::optional<Error> error_;
+  std::exception_ptr error_;
   std::atomic<bool> failed_{false};
   std::vector<std::unique_ptr<TransferLane>> files_;  // by lane; null where none moves bytes to or from files
   std::vector<std::thread> threads_;
@@ -333,6 +324,16 @@ class ThreadedExecutor final : public Executor {
 std::unique_ptr<Executor> make_threaded_executor(const Program& program, Runner& runner,
                                                  const ExecutorOptions& options) {
   return std::make_unique<ThreadedExecutor>(program, runner, options);
+}
+
+LaneOrders lane_orders(const Program& program) {
+  LaneOrders orders;
+  for (const Body& body : program.bodies) {
+    orders.emplace_back(program.machine.lanes.size());
+    for (uint32_t i = 0; i < body.instructions.size(); ++i)
+      orders.back()[body.instructions[i].lane].push_back(i);
+  }
+  return orders;
 }
 
 std::unique_ptr<Executor> make_executor(const Program& program, Runner& runner,

@@ -66,7 +66,7 @@ class LaneRun {
  public:
   explicit LaneRun(const Options& options)
       : files_({{options.directory, options.bytes}}),
-        memory_(std::min(options.bytes, kMemoryBytes), {.numa_node = {}, .prefault = true}),
+        memory_(std::min(options.bytes, kMemoryBytes), {.prefault = true}),
         slots_(options.bytes / kRequestBytes),
         lane_(make_io_queue(options.io, kRequestsInFlight, memory_.span(), &description_), 64,
               files_.alignment()) {
