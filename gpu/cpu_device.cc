@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-constexpr uint64_t kCopyBytes = uint64_t{1} << 20;  // of one task
+constexpr uint64_t kZeroBytes = uint64_t{1} << 20;  // of one task
 
 class CpuDevice final : public Device {
  public:
@@ -77,27 +77,14 @@ class CpuDevice final : public Device {
   }
 
   void zero(void* data, uint64_t bytes) override {
-    for_each_part(bytes, [data](uint64_t begin, uint64_t n) {
-      std::memset(static_cast<std::byte*>(data) + begin, 0, n);
-    });
-  }
-
-  void copy(void* to, const void* from, uint64_t bytes) override {
-    for_each_part(bytes, [to, from](uint64_t begin, uint64_t n) {
-      std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin, n);
+    const auto parts = static_cast<int64_t>((bytes + kZeroBytes - 1) / kZeroBytes);
+    workers_.parallel_for(parts, [&](int64_t index, int) {
+      const uint64_t begin = static_cast<uint64_t>(index) * kZeroBytes;
+      std::memset(static_cast<std::byte*>(data) + begin, 0, std::min(kZeroBytes, bytes - begin));
     });
   }
 
  private:
-  template <class Body>
-  void for_each_part(uint64_t bytes, const Body& body) {
-    const auto parts = static_cast<int64_t>((bytes + kCopyBytes - 1) / kCopyBytes);
-    workers_.parallel_for(parts, [&](int64_t index, int) {
-      const uint64_t begin = static_cast<uint64_t>(index) * kCopyBytes;
-      body(begin, std::min(kCopyBytes, bytes - begin));
-    });
-  }
-
   Workers workers_;
   std::unique_ptr<cpu::Multiplier> multiplier_;  // behind a pointer: workspace_bytes is const and prepares
 };

@@ -40,7 +40,6 @@ class Device {
   // elements, the sum of the squares of what it wrote, in double, in a fixed order. elements > 0, any length.
   virtual void round(const float* accumulator, void* gradient, DType precision, uint64_t elements, double* block_sums) = 0;
   virtual void zero(void* data, uint64_t bytes) = 0;
-  virtual void copy(void* to, const void* from, uint64_t bytes) = 0;
 };
 
 constexpr uint64_t kNormBlock = 65536;  // elements

@@ -64,9 +64,6 @@ class ReferenceDevice final : public Device {
   void zero(void* data, uint64_t bytes) override {
     if (bytes > 0) std::memset(data, 0, bytes);
   }
-  void copy(void* to, const void* from, uint64_t bytes) override {
-    if (bytes > 0) std::memcpy(to, from, bytes);
-  }
 };
 
 }  // namespace

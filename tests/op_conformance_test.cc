@@ -307,18 +307,12 @@ TEST(DeviceConformance, RoundShowsOverflow) {
   }
 }
 
-TEST(DeviceConformance, ZeroAndCopyTouchTheirRangeOnly) {
+TEST(DeviceConformance, ZeroTouchesItsRangeOnly) {
   for (const DeviceEntry& entry : devices())
     for (const uint64_t bytes : {0ul, 1ul, 63ul, 4097ul, 3000001ul}) {
       SCOPED_TRACE(std::string(entry.name) + ", " + std::to_string(bytes));
       const auto device = entry.make(2);
-      Guarded from(bytes, 0), to(bytes, kPoison);
-      for (uint64_t i = 0; i < bytes; ++i)
-        static_cast<uint8_t*>(from.data())[i] = static_cast<uint8_t>(i * 7 + i / 256);
-      from.freeze();
-      device->copy(to.data(), from.data(), bytes);
-      EXPECT_TRUE(from.unchanged() && to.bands_intact());
-      EXPECT_EQ(std::memcmp(to.data(), from.data(), bytes), 0);
+      Guarded to(bytes, kPoison);
       device->zero(to.data(), bytes);
       const auto* begin = static_cast<const uint8_t*>(to.data());
       EXPECT_TRUE(std::all_of(begin, begin + bytes, [](uint8_t byte) { return byte == 0; }));

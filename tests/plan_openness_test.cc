@@ -23,7 +23,6 @@ class NullDevice final : public Device {
   uint64_t workspace_bytes(const OpShapes&, Pass) const override { return 0; }
   void round(const float*, void*, DType, uint64_t, double*) override {}
   void zero(void*, uint64_t) override {}
-  void copy(void*, const void*, uint64_t) override {}
 };
 
 // x is read by two layers and summed by a third; `shared` is used by two layers; `fixed` is frozen, and so
