@@ -23,10 +23,10 @@ struct Workers::Impl {};
 Workers::Workers(int threads) : threads_(threads) {}
 Workers::~Workers() = default;
 
-void Workers::parallel_for(int64_t count, const std::function<void(int64_t, int)>& body) {
+void Workers::run(int64_t count, const void* body, void (*call)(const void*, int64_t, int)) {
   std::atomic<int64_t> next{0};
   const auto work = [&](int thread) {
-    for (int64_t i = next++; i < count; i = next++) body(i, thread);
+    for (int64_t i = next++; i < count; i = next++) call(body, i, thread);
   };
   std::vector<std::thread> others;
   for (int t = 1; t < threads_ && t < count; ++t) others.emplace_back(work, t);
@@ -49,10 +49,10 @@ struct Workers::Impl {
 Workers::Workers(int threads) : impl_(std::make_unique<Impl>(threads)), threads_(threads) {}
 Workers::~Workers() = default;
 
-void Workers::parallel_for(int64_t count, const std::function<void(int64_t, int)>& body) {
+void Workers::run(int64_t count, const void* body, void (*call)(const void*, int64_t, int)) {
   if (count <= 0) return;
   if (count == 1 || threads_ == 1) {
-    for (int64_t i = 0; i < count; ++i) body(i, 0);
+    for (int64_t i = 0; i < count; ++i) call(body, i, 0);
     return;
   }
   impl_->arena.execute([&] {
@@ -60,7 +60,7 @@ void Workers::parallel_for(int64_t count, const std::function<void(int64_t, int)
         tbb::blocked_range<int64_t>(0, count, 1),
         [&](const tbb::blocked_range<int64_t>& range) {
           const int thread = tbb::this_task_arena::current_thread_index();
-          for (int64_t i = range.begin(); i < range.end(); ++i) body(i, thread);
+          for (int64_t i = range.begin(); i < range.end(); ++i) call(body, i, thread);
         },
         tbb::simple_partitioner());
   });

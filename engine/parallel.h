@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 namespace sluice {
@@ -22,10 +21,16 @@ class Workers {
 
   // Calls body(index, thread) for every index in [0, count), in any order; thread is in [0, threads()) and no
   // two calls with the same thread run at once, so it may number scratch space. Returns when all are done.
-  // body must not throw.
-  void parallel_for(int64_t count, const std::function<void(int64_t index, int thread)>& body);
+  // body must not throw. It is not a std::function, which would allocate in every call.
+  template <class Body>
+  void parallel_for(int64_t count, const Body& body) {
+    run(count, &body,
+        [](const void* b, int64_t index, int thread) { (*static_cast<const Body*>(b))(index, thread); });
+  }
 
  private:
+  void run(int64_t count, const void* body, void (*call)(const void* body, int64_t index, int thread));
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
   int threads_;

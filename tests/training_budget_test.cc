@@ -178,7 +178,8 @@ TEST(TrainingBudgets, TheLeastIsCloseToTheLargestTask) {
 }
 
 // The arenas are as large as the highest address that any instruction or permanent buffer uses, no more and
-// no less, and the metrics report the bodies' own peaks.
+// no less. The metrics report what was reached in truth: at the third step, when all ring slots have been in
+// use, the end of the highest range in the bodies that ran.
 TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
   for (const Setting& s : kSettings) {
     const DriveDirectory directory;
@@ -187,19 +188,22 @@ TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
     run.arenas = {least[0] * 5 / 4, least[1] * 5 / 4, kRoomy};
     const TestResult result = train(run);
     const Program& p = result.plan.program;
-    std::vector<uint64_t> highest(p.arena_bytes.size());
+    const BodyIds& ids = result.plan.lowering.bodies;
+    std::vector<uint64_t> highest(p.arena_bytes.size()), reached(p.arena_bytes.size());
     for (const Buffer& b : p.buffers)
       if (b.permanent)
         highest[b.home] = std::max(
             highest[b.home], b.home_offset + (b.ring == kNoRing ? b.bytes() : 2 * b.slot_stride + b.bytes()));
-    for (const Body& body : p.bodies)
-      for (const Instruction& in : body.instructions)
+    for (BodyId id = 0; id < p.bodies.size(); ++id)
+      for (const Instruction& in : p.bodies[id].instructions)
         for (size_t k = 0; k < in.operands.size(); ++k) {
           const Buffer& b = p.buffers[in.operands[k].buffer];
           const Place& place = in.places[k];
-          if (b.ring != kNoRing && place.tier == b.home) continue;  // counted above, all slots
-          highest[place.tier] =
-              std::max(highest[place.tier], place.offset + operand_bytes(b, in.operands[k]));
+          const uint64_t slots = b.ring != kNoRing && place.tier == b.home ? 2 * b.slot_stride : 0;
+          const uint64_t end = place.offset + slots + operand_bytes(b, in.operands[k]);
+          highest[place.tier] = std::max(highest[place.tier], end);
+          if (id == *ids.load || id == *ids.first || id == *ids.step)
+            reached[place.tier] = std::max(reached[place.tier], end);
         }
     for (size_t t = 0; t < highest.size(); ++t) {
       EXPECT_LE(highest[t], p.arena_bytes[t]) << s.model << " tier " << t;
@@ -207,13 +211,12 @@ TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
           << s.model << " tier " << t;
     }
     for (const StepMetrics& m : result.steps) {
-      const BodyId body =
-          m.step == 1 ? *result.plan.lowering.bodies.first : *result.plan.lowering.bodies.step;
       ASSERT_EQ(m.peak_bytes.size(), p.arena_bytes.size());
       for (size_t t = 0; t < p.arena_bytes.size(); ++t) {
         EXPECT_EQ(m.peak_bytes[t].first, p.machine.tiers[t].name);
-        EXPECT_EQ(m.peak_bytes[t].second, p.bodies[body].peak_bytes[t]);
-        EXPECT_LE(m.peak_bytes[t].second, p.arena_bytes[t]);
+        EXPECT_LE(m.peak_bytes[t].second, reached[t]);
+        if (m.step < 3) continue;
+        EXPECT_EQ(m.peak_bytes[t].second, reached[t]) << s.model << " tier " << t;
       }
     }
   }

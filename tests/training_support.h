@@ -84,6 +84,7 @@ struct TestRun {
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;
   std::function<void(CheckpointState&)> alter_start;
   std::function<void(const StepMetrics&)> on_step;
+  bool keep_steps = true;  // in the result
 };
 
 struct TestResult {
@@ -226,7 +227,7 @@ inline TestResult train(const TestRun& run) {
   std::atomic<bool> stop{false};
   TrainEvents events;
   events.step = [&](const StepMetrics& m) {
-    result.steps.push_back(m);
+    if (run.keep_steps) result.steps.push_back(m);
     if (run.on_step) run.on_step(m);
     if (m.step == run.stop_after) stop = true;
   };

@@ -18,7 +18,19 @@ enum OptimizeOperand { kOptimizeState, kOptimizeGradient, kOptimizeUpdate, kOpti
 }  // namespace
 
 Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads)
-    : plan_(plan), memory_(memory), device_(device), rules_(rules), optimizer_workers_(threads) {
+    : plan_(plan),
+      memory_(memory),
+      high_water_(plan.program.machine.tiers.size()),
+      device_(device),
+      rules_(rules),
+      optimizer_workers_(threads) {
+  std::vector<LaneId> device_lanes;
+  for (const Unit& unit : plan.program.machine.units)
+    if (unit.kind == TaskKind::forward || unit.kind == TaskKind::backward || unit.kind == TaskKind::round)
+      device_lanes.push_back(unit.lane);
+  CHECK(std::all_of(device_lanes.begin(), device_lanes.end(),
+                    [&](LaneId lane) { return lane == device_lanes.front(); }),
+        "the device's tasks must share one lane: it takes one call at a time");
   for (const Group& g : plan.model.groups) {
     std::vector<DecayRange> ranges;
     for (const Parameter& p : g.parameters) {
@@ -38,14 +50,26 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
   for (std::vector<TensorView>& v : views_) v.reserve(16);
 }
 
-std::byte* Runner::address(const Instruction& in, size_t operand, const RingPositions& rings) const {
+uint64_t Runner::offset(const Instruction& in, size_t operand, const RingPositions& rings) const {
   const Operand& o = in.operands[operand];
   const Place& place = in.places[operand];
   const Buffer& b = plan_.program.buffers[o.buffer];
-  std::byte* at = memory_.tiers[place.tier] + place.offset;
-  if (b.ring != kNoRing && place.tier == b.home)
-    at += (rings[b.ring] + kRingSlots - o.back) % kRingSlots * b.slot_stride;
-  return at;
+  if (b.ring == kNoRing || place.tier != b.home) return place.offset;
+  return place.offset + (rings[b.ring] + kRingSlots - o.back) % kRingSlots * b.slot_stride;
+}
+
+std::byte* Runner::address(const Instruction& in, size_t operand, const RingPositions& rings) const {
+  return memory_.tiers[in.places[operand].tier] + offset(in, operand, rings);
+}
+
+void Runner::note_high_water(const Instruction& in, const RingPositions& rings) {
+  for (size_t k = 0; k < in.operands.size(); ++k) {
+    const uint64_t end =
+        offset(in, k, rings) + operand_bytes(plan_.program.buffers[in.operands[k].buffer], in.operands[k]);
+    std::atomic<uint64_t>& mark = high_water_[in.places[k].tier];
+    for (uint64_t seen = mark; seen < end && !mark.compare_exchange_weak(seen, end);) {
+    }
+  }
 }
 
 std::byte* Runner::ring_slot(BufferId buffer, uint64_t position) const {
@@ -60,7 +84,8 @@ bool Runner::is_file_io(const Body& body, const Instruction& in) const {
 }
 
 size_t Runner::transfers(const Body& body, const Instruction& in, const RingPositions& rings,
-                         std::span<Transfer, kTransfersMax> out) const {
+                         std::span<Transfer, kTransfersMax> out) {
+  note_high_water(in, rings);
   if (in.task == kNoTask) {
     const bool reads = plan_.program.machine.tiers[in.places[0].tier].file;
     const Place& file = in.places[reads ? 0 : 1];
@@ -96,6 +121,7 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
 }
 
 void Runner::run(const Body& body, const Instruction& in, const RingPositions& rings) {
+  note_high_water(in, rings);
   if (in.task == kNoTask) return copy(in, rings);
   const Task& task = body.tasks[in.task];
   switch (task.kind) {

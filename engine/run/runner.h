@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -72,14 +73,19 @@ class Runner {
   bool is_file_io(const Body& body, const Instruction& in) const;
   static constexpr size_t kTransfersMax = 4;
   size_t transfers(const Body& body, const Instruction& in, const RingPositions& rings,
-                   std::span<Transfer, kTransfersMax> out) const;
+                   std::span<Transfer, kTransfersMax> out);
   void run(const Body& body, const Instruction& in, const RingPositions& rings);
+
+  // The end of the highest range of the tier's arena that any instruction was given so far. Any thread.
+  uint64_t high_water_bytes(TierId tier) const { return high_water_[tier]; }
 
   // A ring buffer's slot at home, for the trainer.
   std::byte* ring_slot(BufferId buffer, uint64_t position) const;
 
  private:
+  uint64_t offset(const Instruction& in, size_t operand, const RingPositions& rings) const;  // in its arena
   std::byte* address(const Instruction& in, size_t operand, const RingPositions& rings) const;
+  void note_high_water(const Instruction& in, const RingPositions& rings);
   void copy(const Instruction& in, const RingPositions& rings);
   void run_segment(const Task& task, const Instruction& in, const RingPositions& rings);
   void run_step(const SegmentPlan& plan, const Segment& segment, const PassPlan& pass, const OpStep& step,
@@ -102,6 +108,7 @@ class Runner {
 
   const Plan& plan_;
   Memory memory_;
+  std::vector<std::atomic<uint64_t>> high_water_;  // by tier
   Device& device_;
   UpdateRules rules_;
   Workers optimizer_workers_;

@@ -74,8 +74,14 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
       stop_(stop),
       events_(std::move(events)),
       step_(start.step) {
-  for (const Body& body : session.plan().program.bodies)
-    moved_bytes_.push_back(moved_bytes(session.plan().program, body));
+  const Program& program = session.plan().program;
+  for (const Body& body : program.bodies) moved_bytes_.push_back(moved_bytes(program, body));
+  for (const Tier& tier : program.machine.tiers) metrics_.peak_bytes.emplace_back(tier.name, 0);
+  for (const Lane& lane : program.machine.lanes) {
+    metrics_.moved_bytes.emplace_back(lane.name, 0);
+    metrics_.lane_busy.emplace_back(lane.name, 0);
+  }
+  pending_.reserve(4);  // three at most
   StepScalars& scalars = session.scalars(session.position(kTrainRing));
   scalars = {};
   scalars.update.t = start.t;
@@ -145,7 +151,7 @@ double Trainer::norm_time(const Pending& p) const {
 void Trainer::read_step(const Pending& p) {
   const Plan& plan = session_.plan();
   const StepScalars& s = session_.scalars(p.position);
-  StepMetrics m;
+  StepMetrics& m = metrics_;
   m.step = p.step;
   m.loss = s.loss.sum / s.input.valid_tokens;
   m.grad_norm = s.norm.norm;
@@ -158,12 +164,11 @@ void Trainer::read_step(const Pending& p) {
   m.micro_batch = plan.model.micro_batch;
   m.loss_scale = state_.loss_scale;  // that the step before left
   m.process_peak_bytes = process_peak_bytes();
-  const Machine& machine = plan.program.machine;
-  for (size_t t = 0; t < machine.tiers.size(); ++t)
-    m.peak_bytes.emplace_back(machine.tiers[t].name, plan.program.bodies[p.body].peak_bytes[t]);
-  for (LaneId l = 0; l < machine.lanes.size(); ++l) {
-    m.moved_bytes.emplace_back(machine.lanes[l].name, moved_bytes_[p.body][l]);
-    m.lane_busy.emplace_back(machine.lanes[l].name, session_.executor().trace().busy_seconds(l, p.ticket));
+  for (TierId t = 0; t < m.peak_bytes.size(); ++t)
+    m.peak_bytes[t].second = session_.runner().high_water_bytes(t);
+  for (LaneId l = 0; l < m.lane_busy.size(); ++l) {
+    m.moved_bytes[l].second = moved_bytes_[p.body][l];
+    m.lane_busy[l].second = session_.executor().trace().busy_seconds(l, p.ticket);
   }
   state_.step = p.step;
   state_.t = s.update.t;

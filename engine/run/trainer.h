@@ -77,6 +77,7 @@ class Trainer {
   double last_norm_ = 0;                            // when the norm of the last step that was read was done
   double excluded_ = 0;                             // seconds of evaluation and checkpoints since
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
+  StepMetrics metrics_;                             // of the last step that was read
 };
 
 // Bytes that a body moves, by lane.
