@@ -107,7 +107,10 @@ MemoryLimits memory_limits(const std::string& root) {
   const std::string memory = contents(root + "proc/meminfo");
   limits.total = field(memory, "MemTotal:").value_or(0) << 10;  // in kB
   limits.available = field(memory, "MemAvailable:").value_or(0) << 10;
-  limits.lockable = field(contents(root + "proc/self/limits"), "Max locked memory").value_or(kNoLimit);
+  const std::string own = contents(root + "proc/self/limits");
+  limits.lockable = field(own, "Max locked memory").value_or(kNoLimit);
+  limits.address_space = field(own, "Max address space").value_or(kNoLimit);
+  limits.address_space_used = field(contents(root + "proc/self/status"), "VmSize:").value_or(0) << 10;
   look_at_cgroups(root, limits);
   return limits;
 }

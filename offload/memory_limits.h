@@ -21,6 +21,8 @@ struct MemoryLimits {
   uint64_t cgroup_used = 0;          // there, less file pages that the kernel would drop first
   std::string cgroup_file;           // where that limit is written; empty when there is none
   uint64_t lockable = kNoLimit;      // soft RLIMIT_MEMLOCK
+  uint64_t address_space = kNoLimit;  // soft RLIMIT_AS (ulimit -v)
+  uint64_t address_space_used = 0;    // VmSize
 
   uint64_t cgroup_left() const {
     if (cgroup_limit == kNoLimit) return kNoLimit;

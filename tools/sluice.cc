@@ -12,6 +12,8 @@
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <string>
+#include <system_error>
 
 #include "engine/error.h"
 #include "tools/command_line.h"
@@ -70,12 +72,14 @@ sluice::ExitCode finish_output(sluice::ExitCode code) {
                       "Free some space where it goes, or write it elsewhere.");
 }
 
-}  // namespace
+int report(sluice::ExitCode code, const std::string& what, const std::string& remedy) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "sluice: %s\n  %s\n", what.c_str(), remedy.c_str());
+  return static_cast<int>(code);
+}
 
-int main(int argc, char** argv) {
-  fill_standard_descriptors();
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of the write, as a full disk is
+int parse_and_run(int argc, char** argv) {
+  using sluice::ExitCode;
   try {
     const sluice::ParsedCommand command = sluice::parse_command_line(argc, argv);
     if (!command.text.empty()) {
@@ -90,19 +94,32 @@ int main(int argc, char** argv) {
     // What training prints is news; its results are in --out.
     return static_cast<int>(command.verb == sluice::Verb::train ? code : finish_output(code));
   } catch (const sluice::Error& error) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "sluice: %s\n  %s\n", error.what(), error.remedy().c_str());
-    return static_cast<int>(error.code());
+    return report(error.code(), error.what(), error.remedy());
   } catch (const std::filesystem::filesystem_error& error) {
-    std::fprintf(stderr, "sluice: %s: %s.\n  Check this path and the permissions on the way to it.\n",
-                 sluice::printable(error.path1().string()).c_str(), error.code().message().c_str());
-    return static_cast<int>(sluice::ExitCode::environment);
+    return report(ExitCode::environment,
+                  sluice::printable(error.path1().string()) + ": " + error.code().message() + ".",
+                  "Check this path and the permissions on the way to it.");
   } catch (const std::bad_alloc&) {
-    std::fputs("sluice: There is not enough memory to start.\n  Give smaller budgets, or free some memory.\n",
-               stderr);
-    return static_cast<int>(sluice::ExitCode::environment);
+    return report(ExitCode::environment, "There is not enough memory outside the arenas.",
+                  "Give smaller budgets, free some memory, or raise ulimit -v.");
+  } catch (const std::system_error& error) {
+    return report(ExitCode::environment, std::string("The system refuses: ") + error.what() + ".",
+                  "Raise the limits on processes and memory (ulimit -u, ulimit -v, the container's).");
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "sluice: internal error: %s\n", error.what());
-    return static_cast<int>(sluice::ExitCode::bug);
+    return report(ExitCode::bug, std::string("internal error: ") + error.what(),
+                  "This is a bug in Sluice; please report it.");
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  fill_standard_descriptors();
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of the write, as a full disk is
+  const int code = parse_and_run(argc, argv);
+  std::fflush(nullptr);
+  // Without the libraries' destructors: OpenBLAS's waits for threads of its own, which try without end to get
+  // memory where ulimit -v leaves none.
+  std::_Exit(code);
 }

@@ -38,6 +38,23 @@ uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool chec
   return size.bytes;
 }
 
+// What is mapped beside the arenas, though little of it is ever touched: OpenBLAS's buffer and a stack for
+// each thread; libraries' heaps, and stacks of lanes and I/O threads. OpenBLAS waits for ever for its own.
+uint64_t address_space_beside_arenas(int threads) {
+  return 256 * kMiB + static_cast<uint64_t>(threads) * (128 + 8) * kMiB;
+}
+
+// Address space that is left for the arenas.
+uint64_t address_space_left(const MemoryLimits& limits, int threads) {
+  if (limits.address_space == kNoLimit) return kNoLimit;
+  const uint64_t taken = limits.address_space_used + address_space_beside_arenas(threads);
+  if (limits.address_space > taken) return limits.address_space - taken;
+  throw Error(ExitCode::environment,
+              "The limit on address space (ulimit -v) is " + in_mib(limits.address_space) + ", and " +
+                  std::to_string(threads) + " threads with their libraries take " + in_mib(taken) + ".",
+              "Raise it (ulimit -v unlimited), and bound memory with --host-mem.");
+}
+
 }  // namespace
 
 uint64_t runtime_reserve_bytes(int threads) { return 64 * kMiB + static_cast<uint64_t>(threads) * kMiB; }
@@ -48,6 +65,7 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
                               : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   b.runtime_reserve = runtime_reserve_bytes(b.threads);
   uint64_t free = limits.usable();
+  if (check_free) free = std::min(free, address_space_left(limits, b.threads));
   if (options.gpu.kind != Size::Kind::automatic) {  // the cpu device keeps its own arena in the same memory
     b.limits.device = b.arenas.device = limit_of(options.gpu, free, "gpu-mem", check_free, b);
     free -= std::min(free, *b.limits.device);
@@ -55,6 +73,7 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
   b.limits.host = limit_of(options.host, free, "host-mem", check_free, b);
   if (!options.nvme_directories.empty()) {
     const std::string& directory = options.nvme_directories.front();
+    if (check_free) NvmeFiles probe({{directory, 0}});  // also when the plan will not need it
     const bool known = check_free || options.nvme.kind != Size::Kind::bytes;
     const uint64_t disk = known ? free_bytes(directory) : 0;
     b.limits.nvme = limit_of(options.nvme, disk, "nvme-mem", check_free, b);
