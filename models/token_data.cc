@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include "engine/error.h"
 
@@ -131,6 +132,20 @@ TokenData TokenData::open(const std::vector<std::string>& paths, int64_t vocabul
     data.tokens_ += part.tokens;  // bounded by bytes on disk
   }
   return data;
+}
+
+uint64_t TokenData::sample_checksum() const {
+  constexpr uint64_t kGaps = 63;
+  std::array<int32_t, 4096> ids;
+  const uint64_t n = std::min<uint64_t>(ids.size(), tokens_);
+  const uint64_t last = tokens_ - n;
+  uint64_t checksum = 0;
+  for (uint64_t i = 0; i <= kGaps; ++i) {
+    const uint64_t first = last / kGaps * i + last % kGaps * i / kGaps;  // last * i / kGaps, without overflow
+    read(first, n, ids.data());
+    checksum = XXH3_64bits_withSeed(ids.data(), n * sizeof ids[0], checksum);
+  }
+  return checksum;
 }
 
 std::string TokenData::description() const {

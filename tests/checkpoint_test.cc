@@ -72,7 +72,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 // Writes every plane of every group, in shards of `shard` elements and in an order drawn from `seed`, as the
 // lane does: from aligned memory, at the target's offset. False when a write fails.
-bool write_shards(const CheckpointWriter& writer, const Model& model, uint64_t salt, uint64_t shard,
+bool write_shards(CheckpointWriter& writer, const Model& model, uint64_t salt, uint64_t shard,
                   unsigned seed) {
   struct Job {
     uint32_t group;
@@ -92,7 +92,8 @@ bool write_shards(const CheckpointWriter& writer, const Model& model, uint64_t s
     const uint64_t n = std::min(shard, group.elements - job.first), bytes = n * dtype_bytes(dtype);
     const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(4096, bytes), &std::free);
     round_to(dtype, flat(group, job.plane, salt).data() + job.first, memory.get(), n);
-    const FileTarget target = writer.target(job.group, job.first, job.plane);
+    const FileTarget target = writer.begin_write(job.group, job.first, job.plane,
+                                                 {static_cast<const std::byte*>(memory.get()), bytes});
     if (bytes % 4096 != 0 || target.offset % 4096 != 0) return false;
     if (pwrite(target.fd, memory.get(), bytes, static_cast<off_t>(target.offset)) !=
         static_cast<ssize_t>(bytes))
@@ -123,9 +124,7 @@ void expect_content(const CheckpointReader& reader, const Model& model, uint64_t
 class CheckpointTest : public FormatTest {
  protected:
   std::string out() const { return path("run"); }
-  std::string checkpoint(int64_t step) const {
-    return path(fmt::format("run/checkpoints/step-{:09}", step));
-  }
+  std::string checkpoint(int64_t step) const { return path(fmt::format("run/checkpoints/step-{:09}", step)); }
   // Entries of the checkpoints' directory, hidden ones too.
   std::vector<std::string> entries() const {
     std::vector<std::string> names;
@@ -158,8 +157,7 @@ TEST_F(CheckpointTest, WhatWasWrittenComesBackToTheBit) {
     reader.check(model);
     reader.check_weights(model);
     expect_content(reader, model, 7);
-    const Group& last =
-        model.groups.back();  // a range that begins and ends inside tensors and holds padding
+    const Group& last = model.groups.back();  // a range that begins and ends inside tensors and holds padding
     const std::vector<float> expected = flat(last, Plane::second_moment, 7);
     std::vector<float> range(last.elements - 12);
     reader.fill(last, 5, range.size(), Plane::second_moment, range.data());
@@ -173,8 +171,7 @@ TEST_F(CheckpointTest, WhatWasWrittenComesBackToTheBit) {
       EXPECT_EQ(first[2], value_at(p, weights, 3, 7));
       reader.read_weights(p.name, 1, 3, again);
       EXPECT_EQ(std::memcmp(first, again, sizeof first), 0);
-      EXPECT_FALSE(
-          reader.read(p.name, group.trainable ? Plane::frozen_weights : Plane::master, 0, 1, first));
+      EXPECT_FALSE(reader.read(p.name, group.trainable ? Plane::frozen_weights : Plane::master, 0, 1, first));
     }
     float ignored;
     EXPECT_FALSE(reader.read("no.such.tensor", Plane::master, 0, 1, &ignored));
@@ -182,14 +179,17 @@ TEST_F(CheckpointTest, WhatWasWrittenComesBackToTheBit) {
 }
 
 TEST_F(CheckpointTest, TheRunsNumbersComeBackExactly) {
-  const Model model = tiny_model();
+  const Model model = odd_model("gpt2:layers=1,width=32,heads=1,vocab=33,context=8", DType::f16, false);
   CheckpointState state = state_at(1'000'000'000'000);  // more digits than the directory's name pads to
+  state.precision = DType::f16;
   state.t = 999'999'999'997;
-  state.loss_scale = 0.1 + 0.2;
+  state.loss_scale = 32768;
   state.clean_steps = 1999;
   state.skipped_steps = 3;
   state.cursor = UINT64_MAX;
   state.micro_batch = 12;
+  state.tokens = 1'000'000'007;
+  state.data_checksum = 0xfedcba9876543210;
   state.model_config = "{\n  \"a\": \"\\u00e9 \xc3\xa9\", \"b\": 1e-05\n}\n";
   state.options = {
       {"data", {"caf\xe9.txt", "\xff\xfe", "plain\n\"quoted\""}}, {"empty", {}}, {"lr", {"0.0003"}}};
@@ -199,19 +199,22 @@ TEST_F(CheckpointTest, TheRunsNumbersComeBackExactly) {
   EXPECT_EQ(read.step, state.step);
   EXPECT_EQ(read.t, state.t);
   EXPECT_EQ(read.loss_scale, state.loss_scale);
+  EXPECT_EQ(read.tokens, state.tokens);
+  EXPECT_EQ(read.data_checksum, state.data_checksum);
   EXPECT_EQ(read.clean_steps, 1999);
   EXPECT_EQ(read.skipped_steps, 3);
   EXPECT_EQ(read.cursor, UINT64_MAX);
   EXPECT_EQ(read.micro_batch, 12);
-  EXPECT_EQ(read.precision, DType::bf16);
+  EXPECT_EQ(read.precision, DType::f16);
   EXPECT_EQ(read.model_config, state.model_config);
   ASSERT_EQ(read.options.size(), state.options.size());
   for (size_t i = 0; i < read.options.size(); ++i) {
     EXPECT_EQ(read.options[i].name, state.options[i].name);
     EXPECT_EQ(read.options[i].values, state.options[i].values);
   }
-  for (const double scale : {65536.0, 5e-324, 1.7976931348623157e308, 1.0 / 3}) {
+  for (const double scale : {1.0, 65536.0, 0x1p1023}) {
     Manifest manifest;
+    manifest.state.precision = DType::f16;
     manifest.state.loss_scale = scale;
     EXPECT_EQ(manifest_from_json(manifest_to_json(manifest), "m").state.loss_scale, scale);
   }
@@ -248,6 +251,46 @@ TEST_F(CheckpointTest, FilesAreSafetensorsWithoutHolesAndHaveTheStatedSize) {
   EXPECT_NEAR(static_cast<double>(checkpoint_bytes(large)),
               12.0 * static_cast<double>(parameter_count(large)),
               2e6);  // headers and padding: a few MB of 840 GB
+}
+
+// Wherever a bit flips on the disk, reading says so; each tensor's own file and the older checkpoint are
+// named.
+TEST_F(CheckpointTest, AFlippedBitIsFoundWhenItIsRead) {
+  const Model model = odd_model(kGpt2, DType::bf16, true);
+  save(model, 1), save(model, 2);
+  const auto read_all = [&](int64_t step) {
+    const CheckpointReader reader = CheckpointReader::open(checkpoint(step));
+    expect_content(reader, model, static_cast<uint64_t>(step));
+  };
+  std::mt19937_64 random(5);
+  for (const Plane plane : kAllPlanes)
+    for (int i = 0; i < 8; ++i) {
+      const std::string file = fmt::format("{}/{}.safetensors", checkpoint(2), plane_name(plane));
+      std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+      const auto at = static_cast<std::streamoff>(i == 0   ? 4096 + random() % 64
+                                                  : i == 1 ? fs::file_size(file) - 1
+                                                           : random() % fs::file_size(file));
+      const auto flip = [&] {
+        char byte = 0;
+        stream.seekg(at).read(&byte, 1);
+        byte = static_cast<char>(byte ^ 1 << i);
+        stream.seekp(at).write(&byte, 1).flush();
+      };
+      flip();
+      expect_error(ExitCode::malformed_file, {file}, [&] { read_all(2); });
+      if (i != 1) {
+        flip();
+        continue;
+      }
+      try {
+        read_all(2);
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("checksum differs"), std::string::npos) << error.what();
+        EXPECT_EQ(error.remedy(), "Use the checkpoint before it: " + checkpoint(1) + ".");
+      }
+      flip();
+    }
+  read_all(2);
 }
 
 TEST_F(CheckpointTest, BytesDoNotDependOnShardsOrTheirOrder) {

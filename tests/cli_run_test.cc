@@ -139,6 +139,29 @@ TEST_F(Cli, ALossThatIsNotFiniteEndsTheRun) {
   }
 }
 
+TEST_F(Cli, AResumeKnowsItsData) {
+  const auto with_data = [&](int64_t steps, const Words& data) {
+    return Words{"train",    "--resume", "auto",      "--out", directory / "run", "--steps", std::to_string(steps),
+                 "--threads", "2"} +
+           data;
+  };
+  const std::string relative = std::filesystem::relative(text).string(), moved = directory / "moved.txt";
+  Words first = train("run", 1);
+  *std::find(first.begin(), first.end(), text) = relative;
+  ASSERT_EQ(run(first).code, 0);
+  EXPECT_EQ(run(with_data(2, {"--data", relative})).code, 0);
+  std::filesystem::rename(text, moved);
+  expect_refusal(with_data(3, {}), 2, {text});
+  const CommandResult again = run(with_data(3, {"--data", moved}));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_NE(again.out.find("--data is now " + moved + "; it was " + text), std::string::npos) << again.out;
+  write_bytes(text, sample_text(4001));
+  expect_refusal(with_data(4, {"--data", text}), 2, {"4001 tokens", "trained on 4000"});
+  write_bytes(text, sample_text(4000, 2));
+  expect_refusal(with_data(4, {"--data", text}), 2, {"other tokens"});
+  expect_refusal(with_data(4, {"--device", "reference"}), 2, {"--device reference", "which is cpu"});
+}
+
 TEST_F(Cli, ADamagedCheckpointIsNamed) {
   ASSERT_EQ(run(train("run", 2)).code, 0);
   const auto path = newest_checkpoint(directory / "run");
@@ -150,6 +173,19 @@ TEST_F(Cli, ADamagedCheckpointIsNamed) {
   }
   expect_refusal({"eval", "--from", *path, "--data", text}, 5, {"safetensors"});
   expect_refusal({"export", "--from", *path, "--to", directory / "exported"}, 5, {"safetensors"});
+}
+
+TEST_F(Cli, AFlippedBitOfACheckpointIsNotTrainedOn) {
+  ASSERT_EQ(run(train("run", 2, {"--checkpoint-every", "1"})).code, 0);
+  const std::string newest = directory / "run/checkpoints/step-000000002";
+  std::string bytes = read_text_file(newest + "/master.safetensors", 1 << 24);
+  bytes[bytes.size() / 2] ^= 4;
+  write_bytes(newest + "/master.safetensors", bytes);
+  const Words parts{"master.safetensors", "checksum", "checkpoints/step-000000001"};
+  expect_refusal(train("run", 4, {"--resume", "auto"}), 5, parts);
+  expect_refusal({"eval", "--from", newest, "--data", text}, 5, parts);
+  expect_refusal({"export", "--from", newest, "--to", directory / "exported"}, 5, parts);
+  EXPECT_EQ(run(train("run", 4, {"--resume", directory / "run/checkpoints/step-000000001"})).code, 0);
 }
 
 TEST_F(Cli, ARunOfDamagedCheckpointsIsNotStartedAfresh) {
@@ -208,8 +244,8 @@ TEST_F(Cli, ASecondSignalEndsAtOnce) {
                  std::to_string(steps)} +
            more;
   };
-  ASSERT_EQ(run(arguments(1, {})).code, 0);
-  Command command(directory, arguments(1000, {"--resume", "auto", "--device", "reference"}));
+  ASSERT_EQ(run(arguments(1, {"--device", "reference"})).code, 0);
+  Command command(directory, arguments(1000, {"--resume", "auto"}));
   ASSERT_TRUE(command.until(
       [&] { return read_text_file(directory / "stdout", 1 << 20).find("Resuming") != std::string::npos; }));
   command.send(SIGTERM);

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/run/block_checksum.h"
 #include "engine/run/checkpoint.h"
 #include "tests/format_test_support.h"
 
@@ -29,8 +30,7 @@ class ManifestTest : public FormatTest {
     manifest = Json::parse(manifest_to_json(Manifest{}));
     manifest["writers"] = 2;
     for (const char* name : {"b", "a", "exp_avg", "exp_avg_sq"})
-      manifest["files"].push_back({{"name", fmt::format("{}.safetensors", name)},
-                                   {"bytes", fs::file_size(path(fmt::format("c/{}.safetensors", name)))}});
+      manifest["files"].push_back(file_entry(fmt::format("{}.safetensors", name)));
     const auto whole = [](const char* plane, int count) {
       return Json::array({{{"file", fmt::format("{}.safetensors", plane)}, {"first", 0}, {"count", count}}});
     };
@@ -38,12 +38,11 @@ class ManifestTest : public FormatTest {
     pieces.push_back({{"file", "b.safetensors"}, {"first", 7}, {"count", 8}, {"stored_as", "w.2"}});
     pieces.push_back({{"file", "a.safetensors"}, {"first", 0}, {"count", 4}});
     pieces.push_back({{"file", "b.safetensors"}, {"first", 4}, {"count", 3}});
-    manifest["tensors"].push_back({{"name", "w"},
-                                   {"shape", {5, 3}},
-                                   {"planes",
-                                    {{"master", pieces},
-                                     {"exp_avg", whole("exp_avg", 15)},
-                                     {"exp_avg_sq", whole("exp_avg_sq", 15)}}}});
+    manifest["tensors"].push_back(
+        {{"name", "w"},
+         {"shape", {5, 3}},
+         {"planes",
+          {{"master", pieces}, {"exp_avg", whole("exp_avg", 15)}, {"exp_avg_sq", whole("exp_avg_sq", 15)}}}});
     manifest["tensors"].push_back({{"name", "b"},
                                    {"shape", {2}},
                                    {"planes",
@@ -68,7 +67,22 @@ class ManifestTest : public FormatTest {
       }
     writer.finish();
   }
-  void write_manifest(const Json& json) const { write_file("c/manifest.json", json.dump()); }
+  // A file in two sections: the first 100 bytes, and the rest.
+  Json file_entry(const std::string& name) const {
+    const std::string text = read_file("c/" + name);
+    const auto bytes = std::as_bytes(std::span(text));
+    const auto section = [](std::span<const std::byte> part) {
+      return Json{{"bytes", part.size()}, {"checksum", fmt::format("{:016x}", block_checksum(part, 0))}};
+    };
+    return {{"name", name},
+            {"bytes", bytes.size()},
+            {"sections", Json::array({section(bytes.first(100)), section(bytes.subspan(100))})}};
+  }
+  void write_manifest(const Json& json) const {
+    Json open = json;
+    open.erase("checksum");
+    write_file("c/manifest.json", sealed(open.dump()));
+  }
   void rejects(const std::string& part, const std::function<void(Json&)>& edit) const {
     SCOPED_TRACE(part);
     Json damaged = manifest;
@@ -104,7 +118,7 @@ TEST_F(ManifestTest, ReadersTakeAnyNumberOfPieces) {
 
 TEST_F(ManifestTest, ManifestsThatLieAreRejected) {
   rejects("is not one of a Sluice checkpoint", [](Json& m) { m["format"] = "other"; });
-  rejects("format version 2", [](Json& m) { m["version"] = 2; });
+  rejects("format version 3", [](Json& m) { m["version"] = 3; });
   rejects("lacks 'step'", [](Json& m) { m.erase("step"); });
   rejects("'step' -1, which is out of range", [](Json& m) { m["step"] = -1; });
   rejects("'step' 1.5, which is out of range", [](Json& m) { m["step"] = 1.5; });
@@ -127,9 +141,22 @@ TEST_F(ManifestTest, ManifestsThatLieAreRejected) {
     rejects("which is no bare file name", [&](Json& m) { m["files"][1]["name"] = name; });
   rejects("is listed twice", [](Json& m) { m["files"][1]["name"] = "b.safetensors"; });
   rejects("'bytes' -8", [](Json& m) { m["files"][0]["bytes"] = -8; });
-  rejects("the manifest says 9", [](Json& m) { m["files"][0]["bytes"] = 9; });
+  const auto section = [](Json& m, int i) -> Json& { return m["files"][0]["sections"][i]; };
+  rejects("the manifest says", [&](Json& m) {
+    m["files"][0]["bytes"] = m["files"][0]["bytes"].get<uint64_t>() + 1;
+    section(m, 1)["bytes"] = section(m, 1)["bytes"].get<uint64_t>() + 1;
+  });
+  rejects("1 bytes that are in no section", [&](Json& m) { section(m, 0)["bytes"] = 99; });
+  rejects("'bytes' 18446744073709551615", [&](Json& m) { section(m, 1)["bytes"] = UINT64_MAX; });
+  rejects("is empty", [&](Json& m) {
+    m["files"][0]["sections"].push_back({{"bytes", 0}, {"checksum", "0000000000000000"}});
+  });
+  for (const char* bad : {"", "0", "000000000000000G", "00000000000000000", "+000000000000001"})
+    rejects("'checksum'", [&](Json& m) { section(m, 1)["checksum"] = bad; });
+  rejects("their checksum differs", [&](Json& m) { section(m, 0)["checksum"] = "0000000000000000"; });
   rejects("it lacks gone.safetensors", [](Json& m) {
-    m["files"].push_back({{"name", "gone.safetensors"}, {"bytes", 8}});
+    m["files"].push_back(m["files"][0]);
+    m["files"].back()["name"] = "gone.safetensors";
   });
   rejects("lists tensor 'w' twice", [](Json& m) { m["tensors"].push_back(m["tensors"][0]); });
   rejects("'shape' -5", [](Json& m) { m["tensors"][0]["shape"][0] = -5; });
@@ -158,6 +185,38 @@ TEST_F(ManifestTest, ManifestsThatLieAreRejected) {
   });
 }
 
+// What could be, each alone, but not together.
+TEST_F(ManifestTest, NumbersThatContradictEachOtherAreRejected) {
+  const auto option = [](const char* name, const char* value) {
+    return Json{{"name", name}, {"values", {value}}};
+  };
+  manifest["step"] = 10, manifest["t"] = 9, manifest["skipped_steps"] = 1;
+  manifest["cursor"] = 60, manifest["micro_batch"] = 3;
+  manifest["precision"] = "fp16", manifest["loss_scale"] = 32768.0, manifest["clean_steps"] = 9;
+  manifest["options"] =
+      Json::array({option("batch", "6"), option("micro-batch", "3"), option("precision", "fp16")});
+  write_manifest(manifest);
+  EXPECT_EQ(CheckpointReader::open(path("c")).state().cursor, 60u);
+  rejects("10 steps, but 8 updates and 1 skipped", [](Json& m) { m["t"] = 8; });
+  rejects("10 steps, but 9 updates and 0 skipped", [](Json& m) { m["skipped_steps"] = 0; });
+  for (const double scale : {0.5, 3.0, 1e300})
+    rejects("which fp16 never has", [&](Json& m) { m["loss_scale"] = scale; });
+  rejects("'clean_steps' 10", [](Json& m) { m["clean_steps"] = 10; });
+  rejects("'cursor' 59, but 10 steps of 6 rows", [](Json& m) { m["cursor"] = 59; });
+  rejects("'cursor' 60, but", [](Json& m) { m["step"] = m["t"] = 1ull << 62, m["skipped_steps"] = 0; });
+  for (const char* batch : {"4", "0", "-6", "six", ""})
+    rejects("does not divide --batch", [&](Json& m) { m["options"][0]["values"][0] = batch; });
+  rejects("micro_batch '3', but its option --micro-batch is '2'",
+          [](Json& m) { m["options"][1]["values"][0] = "2"; });
+  rejects("--precision is 'bf16'", [](Json& m) { m["options"][2]["values"][0] = "bf16"; });
+  rejects("'loss_scale' 32768, which bf16 never has",
+          [](Json& m) { m["precision"] = m["options"][2]["values"][0] = "bf16"; });
+  write_manifest(manifest);
+  fs::rename(path("c"), path("step-000000011"));
+  expect_error(ExitCode::malformed_file, {"it is of step 10, its directory of another"},
+               [&] { CheckpointReader::open(path("step-000000011")); });
+}
+
 TEST_F(ManifestTest, DamagedTextAndFilesAreRejected) {
   const std::string text = read_file("c/manifest.json");
   const auto rejects_text = [&](const std::string& damaged, const std::string& part) {
@@ -171,12 +230,18 @@ TEST_F(ManifestTest, DamagedTextAndFilesAreRejected) {
   rejects_text("[]", "the manifest is not an object");
   rejects_text(std::string(100'000, '['), "nested too deeply");
   rejects_text("{\"step\":1," + text.substr(1), "has the key 'step' twice");
-  // Any byte flipped: an error with a code of its own, or numbers that a person might have written.
-  for (size_t i = 0; i < text.size(); i += 3) {
+  for (size_t i = 0; i < text.size(); ++i) {
     std::string damaged = text;
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << i % 8));
+    expect_error(ExitCode::malformed_file, {"m: the manifest"}, [&] { manifest_from_json(damaged, "m"); });
+  }
+  // Sealed again after the flip: an error with a code of its own, or numbers that might have been written.
+  const std::string body = text.substr(0, text.rfind(",\n\"checksum\""));
+  for (size_t i = 1; i < body.size(); ++i) {
+    std::string damaged = body;
+    damaged[i] = static_cast<char>(damaged[i] ^ (1 << i % 8));
     try {
-      manifest_from_json(damaged, "m");
+      manifest_from_json(sealed(damaged + "}"), "m");
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::malformed_file) << error.what();
     }

@@ -407,7 +407,7 @@ TEST(Resume, StepsAndLearningRateTakeEffectWithALine) {
 TEST(Resume, OtherDifferencesAreRefused) {
   const auto manifest = manifest_of(kTrain + "--seed 7");
   for (const char* given : {"--seed 8", "--batch 4", "--precision fp32", "--beta1 0.8", "--clip 0",
-                            "--weight-decay 0", "--eps 1e-7", "--model gpt2-xl", "--data b.bin",
+                            "--weight-decay 0", "--eps 1e-7", "--model gpt2-xl", "--device reference",
                             "--order sequential", "--seq 512", "--micro-batch 4", "--from-scratch"}) {
     Options o = options_of(std::string("train --out run --resume auto ") + given);
     try {
@@ -432,7 +432,11 @@ TEST(Resume, EvalAdoptsWhatWasNotGiven) {
   EXPECT_EQ(o.batch.sequence, 1024);
   EXPECT_EQ(o.numbers.precision, DType::f32);
   EXPECT_THROW(check_options(o, Verb::eval, false), Error);  // 3 is no multiple of the run's micro-batch, 2
-  EXPECT_THROW(adopt_manifest(o, {{"batch", {"0"}}}), Error);
+  auto damaged = manifest;
+  damaged.pop_back();  // a default would stand in for it
+  EXPECT_THROW(adopt_manifest(o, damaged), Error);
+  damaged.push_back(damaged.front());
+  EXPECT_THROW(adopt_manifest(o, damaged), Error);
 }
 
 TEST(Resume, ADamagedManifestIsAMalformedFile) {

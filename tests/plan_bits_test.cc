@@ -91,7 +91,7 @@ class Run {
             out[i] *= 8;  // gradients that matter
         },
         workers_);
-    hooks.save = [this](uint32_t group, uint64_t first, Plane plane) {
+    hooks.save = [this](uint32_t group, uint64_t first, Plane plane, std::span<const std::byte>) {
       return saved_.target(group, first, plane);
     };
     session_.runner().set_hooks(std::move(hooks));

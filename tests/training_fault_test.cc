@@ -157,7 +157,7 @@ TEST(TrainingFaults, ADriveThatIsFullEndsTheRunToo) {
 }
 
 // On reads the damage is found when the piece arrives; on writes, when it is read again. The damaged writes
-// are early ones, which fill the scratch: a checkpoint's bytes leave the machine and carry no checksum.
+// are early ones, which fill the scratch: a checkpoint's bytes are verified by whoever reads them.
 TEST(TrainingFaults, AFlippedBitNeverPassesUnseen) {
   size_t ended = 0;
   for (size_t i = 0; i < std::size(kPlaces); ++i) {

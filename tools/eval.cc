@@ -25,7 +25,9 @@ EvalStart open_start(Options& options) {
   const std::string& from = options.transfer.from;
   if (const std::optional<std::string> path = find_checkpoint(from)) {
     start.checkpoint = CheckpointReader::open(*path);
+    const MemoryOptions memory = options.memory;
     adopt_manifest(options, start.checkpoint->state().options);
+    options.memory = memory;  // weights may be evaluated on any device
     // The run's micro-batch belongs to the run's batch.
     if (is_given(options, "batch") && !is_given(options, "micro-batch")) options.batch.micro_batch.reset();
     start.source.config = config_from_json(start.checkpoint->state().model_config, *path + "/manifest.json");

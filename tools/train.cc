@@ -75,12 +75,33 @@ TrainingData open_data(const Options& options, const ModelConfig& config) {
   return d;
 }
 
+// Refuses data other than the run's: the order of windows, and so every bit, depends on them.
+void check_same_data(const CheckpointState& run, const TokenData& data) {
+  if (data.tokens() == run.tokens && data.sample_checksum() == run.data_checksum) return;
+  const std::string holds =
+      data.tokens() == run.tokens
+          ? "other tokens than those the run trained on."
+          : std::to_string(data.tokens()) + " tokens; the run trained on " + std::to_string(run.tokens) + ".";
+  throw Error(ExitCode::usage, data.description() + " holds " + holds,
+              "Give the run's own --data, or start a new run with another --out.");
+}
+
 // What a run goes on from: a checkpoint, weights of a directory, or neither, which means initial weights.
 struct Start {
   std::optional<CheckpointReader> checkpoint;
   ModelSource source;
   std::optional<HfWeights> weights;
 };
+
+// The manifest's paths hold from every directory.
+void make_absolute(Options& options) {
+  const auto absolute = [](const std::string& path) {
+    return fs::absolute(path).lexically_normal().string();
+  };
+  for (std::string& file : options.data.train) file = absolute(file);
+  std::error_code ignored;
+  if (fs::exists(options.model.model, ignored)) options.model.model = absolute(options.model.model);
+}
 
 // Without a checkpoint nothing brings the run's options.
 void say_fresh_start(const Options& options, std::FILE* out) {
@@ -92,6 +113,7 @@ void say_fresh_start(const Options& options, std::FILE* out) {
 
 // Finds the checkpoint or the model, and settles the options that it brings.
 Start open_start(Options& options, std::FILE* out) {
+  make_absolute(options);
   Start start{open_resume(options.run), {}, {}};
   if (start.checkpoint)
     print_notes(apply_manifest(options, start.checkpoint->state().options), out);
@@ -105,6 +127,7 @@ Start open_start(Options& options, std::FILE* out) {
     start.source = resolve_model(options.model);
   print_notes(start.source.config.notes, out);
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
+  if (options.memory.device == DeviceKind::automatic) options.memory.device = DeviceKind::cpu;
   return start;
 }
 
@@ -122,9 +145,11 @@ void load_start(const Start& start, uint64_t seed, Session& session, Workers& wo
   load(session, load_from(model, start.weights ? source_of(*start.weights) : source_of(seed), workers));
 }
 
-CheckpointState state_of(const Start& start, const Options& options) {
+CheckpointState state_of(const Start& start, const Options& options, const TokenData& data) {
   CheckpointState state =
       start.checkpoint ? start.checkpoint->state() : first_state(options, start.source.config);
+  state.tokens = data.tokens();
+  state.data_checksum = data.sample_checksum();
   state.micro_batch = options.batch.micro_batch.value();
   state.options = manifest_options(options);
   return state;
@@ -152,7 +177,8 @@ bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FI
                 "--steps " + std::to_string(wanted) + " is behind " + printable(checkpoint.path()) +
                     ", which has done " + std::to_string(done) + ".",
                 "Give --steps above " + std::to_string(done) + ", or go back with --resume CHECKPOINT.");
-  say(out, "All " + std::to_string(done) + " steps are done: nothing to do. To go on, give a larger --steps.\n");
+  say(out,
+      "All " + std::to_string(done) + " steps are done: nothing to do. To go on, give a larger --steps.\n");
   return true;
 }
 
@@ -185,6 +211,7 @@ ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* ou
   Start start = open_start(options, out);
   if (start.checkpoint && is_done(options, *start.checkpoint, out)) return ExitCode::done;
   const TrainingData data = open_data(options, start.source.config);
+  if (start.checkpoint) check_same_data(start.checkpoint->state(), data.train);
 
   const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);
   print_notes(budgets.notes, out);
@@ -214,7 +241,8 @@ ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* ou
   MetricsFile metrics(metrics_file);
   Progress progress = make_progress(options, plan.program, out);
   const TrainData view = data.view();
-  Trainer trainer(session, options, view, state_of(start, options), stop, report_to(metrics, progress));
+  Trainer trainer(session, options, view, state_of(start, options, data.train), stop,
+                  report_to(metrics, progress));
   const TrainResult result = trainer.run();
   progress.finish();
   if (!result.stopped) return ExitCode::done;

@@ -8,16 +8,21 @@
 // between tensors is declared as U8 tensors "padding.N", which readers pass over. Nothing depends on
 // budgets or shards.
 //
-// Writer: constructed and committed by the trainer's thread; target() is const and is called by the lane
-// that writes. One writer at a time for an OUT (a lock). Reader: const calls from any thread. Errors:
-// malformed_file for what is damaged or missing, io for a full or failing disk, environment for a directory
-// that cannot be written or is in use.
+// Every byte of a file belongs to one of its sections, which the manifest lists with their checksums: here
+// the header, and each group. A section is verified when something of it is read for the first time.
+//
+// Writer: constructed and committed by the trainer's thread; begin_write() is called by the one lane that
+// writes. One writer at a time for an OUT (a lock). Reader: const calls from any thread. Errors:
+// malformed_file for what is damaged or missing, also from what reads values, io for a full or failing disk,
+// environment for a directory that cannot be written or is in use.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -38,14 +43,16 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Where element `first` of the group's flat buffer goes, and what follows it up to the group's padded
-  // end. The file is open for O_DIRECT unless its file system refuses: memory, offset and length of a write
-  // are then multiples of 4096, as those of every shard are. The name is a literal.
-  FileTarget target(uint32_t group, uint64_t first, Plane plane) const;
+  // Where a shard goes, which begins at element `first` of the group's flat buffer, a multiple of 65,536, and
+  // ends at another or at the group's padded end. Takes its bytes into the checksums: once for each shard.
+  // The file is open for O_DIRECT unless its file system refuses: memory, offset and length of a write are
+  // then multiples of 4096, as those of every shard are. The name is a literal.
+  FileTarget begin_write(uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes);
 
-  // Makes all that was written durable under its name. A complete checkpoint of the same step is replaced; what
-  // else has its name is kept as NAME.damaged. Once, after every shard was written. When it throws, this checkpoint is lost and the ones before are intact: a failed sync is never
-  // repeated, since the kernel forgets what it could not write.
+  // Makes all that was written durable under its name. A complete checkpoint of the same step is replaced;
+  // what else has its name is kept as NAME.damaged. Once, after every shard was written. When it throws, this
+  // checkpoint is lost and the ones before are intact: a failed sync is never repeated, since the kernel
+  // forgets what it could not write.
   void commit();
 
   const std::string& path() const;  // of the committed checkpoint
@@ -59,8 +66,8 @@ class CheckpointWriter {
 uint64_t checkpoint_bytes(const Model& model);
 
 // The newest complete checkpoint of a run, as a path; nullopt if there is none. Complete: the manifest is
-// valid, every file has its exact size and a valid header. `damaged` receives a sentence for each newer one
-// that is not.
+// valid, every file has its exact size and a valid header; the tensors' bytes are not looked at. `damaged`
+// receives a sentence for each newer one that is not.
 std::optional<std::string> newest_checkpoint(const std::string& out_directory,
                                              std::vector<std::string>* damaged = nullptr);
 
@@ -105,8 +112,17 @@ class CheckpointReader {
     std::array<std::vector<Piece>, kPlanes> planes;  // in order of first
   };
 
+  struct File {
+    SafetensorsFile content;
+    std::vector<ManifestSection> sections;
+    std::vector<uint64_t> ends;                  // of the sections, in bytes
+    std::unique_ptr<std::once_flag[]> verified;  // by section
+  };
+
   CheckpointReader() = default;
   void open_file(const ManifestFile& file);
+  void verify(const File& file, uint64_t first_byte, uint64_t bytes) const;
+  void verify_section(const File& file, size_t section) const;
   Piece find_piece(const ManifestTensor& tensor, Plane plane, const ManifestPiece& piece,
                    DType precision) const;
   void check_tensors(const Model& model, bool weights_only) const;
@@ -114,7 +130,7 @@ class CheckpointReader {
 
   std::string path_;
   CheckpointState state_;
-  std::vector<SafetensorsFile> files_;
+  std::vector<File> files_;
   std::unordered_map<std::string, Tensor> tensors_;
 };
 

@@ -22,14 +22,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "step-";
 
-std::optional<int64_t> step_of(const std::string& name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  int64_t step = -1;
-  std::from_chars(name.data() + std::strlen(kPrefix), name.data() + name.size(), step);
-  if (step < 0 || checkpoint_name(step) != name) return std::nullopt;
-  return step;
-}
-
 bool is_leftover(const std::string& name) {
   return name.starts_with(std::string(".") + kPrefix) && (name.ends_with(".tmp") || name.ends_with(".old"));
 }
@@ -55,6 +47,14 @@ std::string checkpoints_directory(const std::string& out_directory) {
 }
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:09}", kPrefix, step); }
+
+std::optional<int64_t> step_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  int64_t step = -1;
+  std::from_chars(name.data() + std::strlen(kPrefix), name.data() + name.size(), step);
+  if (step < 0 || checkpoint_name(step) != name) return std::nullopt;
+  return step;
+}
 
 std::vector<CheckpointEntry> list_checkpoints(const std::string& directory) {
   std::vector<CheckpointEntry> entries;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct CheckpointEntry {
 
 std::string checkpoints_directory(const std::string& out_directory);
 std::string checkpoint_name(int64_t step);
+std::optional<int64_t> step_of(const std::string& name);  // nullopt: no checkpoint's name
 
 // Complete or not, newest first; empty if there is no such directory.
 std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);

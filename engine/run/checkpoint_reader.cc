@@ -8,7 +8,9 @@
 #include <unordered_set>
 
 #include "engine/error.h"
+#include "engine/run/block_checksum.h"
 #include "engine/run/checkpoint.h"
+#include "engine/run/checkpoint_directory.h"
 
 namespace sluice {
 
@@ -52,6 +54,10 @@ CheckpointReader CheckpointReader::open(const std::string& path) {
   Manifest manifest = manifest_from_json(read_text_file(manifest_path, kManifestBytesMax), manifest_path);
   CheckpointReader reader;
   reader.path_ = path;
+  reader.state_ = std::move(manifest.state);
+  const std::string name = fs::canonical(path).filename().string();
+  if (step_of(name).value_or(reader.state_.step) != reader.state_.step)
+    damaged(manifest_path, fmt::format("it is of step {}, its directory of another", reader.state_.step));
   for (const ManifestFile& file : manifest.files) reader.open_file(file);
   std::unordered_set<const SafetensorsTensor*> taken;
   for (const ManifestTensor& tensor : manifest.tensors) {
@@ -60,14 +66,13 @@ CheckpointReader CheckpointReader::open(const std::string& path) {
     for (size_t p = 0; p < kPlanes; ++p)
       for (const ManifestPiece& piece : tensor.planes[p]) {
         entry.planes[p].push_back(
-            reader.find_piece(tensor, static_cast<Plane>(p), piece, manifest.state.precision));
+            reader.find_piece(tensor, static_cast<Plane>(p), piece, reader.state_.precision));
         if (!taken.insert(entry.planes[p].back().stored).second)
           damaged(manifest_path,
                   fmt::format("two pieces are stored as '{}' of {}", shown_name(piece.stored_as),
                               shown_name(manifest.files[piece.file].name)));
       }
   }
-  reader.state_ = std::move(manifest.state);
   return reader;
 }
 
@@ -75,12 +80,53 @@ void CheckpointReader::open_file(const ManifestFile& file) {
   const auto [path, bytes] = file_inside(path_, file.name);
   if (bytes != file.bytes)
     damaged(path, fmt::format("it has {} bytes, the manifest says {}", bytes, file.bytes));
-  files_.push_back(SafetensorsFile::open(path));
+  File opened{SafetensorsFile::open(path), file.sections, {}, {}};
+  opened.verified = std::make_unique<std::once_flag[]>(file.sections.size());
+  for (uint64_t end = 0; const ManifestSection& section : file.sections)
+    opened.ends.push_back(end += section.bytes);
+  verify(opened, 0, opened.content.tensors().empty() ? bytes : opened.content.tensors().front().begin);
+  files_.push_back(std::move(opened));
+}
+
+// The sections that hold these bytes.
+void CheckpointReader::verify(const File& file, uint64_t first_byte, uint64_t bytes) const {
+  const auto first = std::upper_bound(file.ends.begin(), file.ends.end(), first_byte);
+  const uint64_t end = first_byte + bytes;
+  for (auto s = static_cast<size_t>(first - file.ends.begin());
+       s < file.ends.size() && file.ends[s] - file.sections[s].bytes < end; ++s)
+    std::call_once(file.verified[s], [&] { verify_section(file, s); });
+}
+
+void CheckpointReader::verify_section(const File& file, size_t section) const {
+  const uint64_t end = file.ends[section], begin = end - file.sections[section].bytes;
+  std::vector<std::byte> piece(std::min<uint64_t>(8 * kChecksumBlockBytes, end - begin));
+  uint64_t sum = 0;
+  for (uint64_t at = begin; at < end; at += piece.size()) {
+    piece.resize(std::min<uint64_t>(piece.size(), end - at));
+    file.content.read_bytes(at, piece.size(), piece.data());
+    sum += block_checksum(piece, (at - begin) / kChecksumBlockBytes);
+  }
+  if (sum == file.sections[section].checksum) return;
+  std::string names;  // of the first tensor there
+  for (const SafetensorsTensor& tensor : file.content.tensors())
+    if (names.empty() && tensor.begin + tensor.bytes > begin && tensor.begin < end &&
+        tensor.type != SafetensorsType::u8)
+      names = fmt::format(" ('{}' and what follows)", shown_name(tensor.name));
+  std::string remedy = "There is no older checkpoint beside it: restore it from a copy, or train anew.";
+  for (const CheckpointEntry& entry : list_checkpoints(fs::canonical(path_).parent_path().string())) {
+    if (entry.step >= state_.step || !is_complete(entry)) continue;
+    remedy = fmt::format("Use the checkpoint before it: {}.", printable(entry.path));
+    break;
+  }
+  throw Error(ExitCode::malformed_file,
+              fmt::format("{}: bytes {} to {}{} are not what was written: their checksum differs.",
+                          printable(file.content.path()), begin, end, names),
+              remedy);
 }
 
 CheckpointReader::Piece CheckpointReader::find_piece(const ManifestTensor& tensor, Plane plane,
                                                      const ManifestPiece& piece, DType precision) const {
-  const SafetensorsFile& file = files_[piece.file];
+  const SafetensorsFile& file = files_[piece.file].content;
   const SafetensorsTensor* stored = file.find(piece.stored_as);
   if (stored == nullptr)
     damaged(file.path(),
@@ -171,7 +217,10 @@ bool CheckpointReader::read(const std::string& tensor, Plane plane, uint64_t fir
                                     [&](const Piece& p) { return p.first + p.count <= first; });
   for (; count > 0; ++piece) {
     const uint64_t at = first - piece->first, n = std::min(count, piece->count - at);
-    files_[piece->file].read_f32(*piece->stored, at, n, out);
+    const File& file = files_[piece->file];
+    const uint64_t width = safetensors_type_bytes(piece->stored->type);
+    verify(file, piece->stored->begin + at * width, n * width);
+    file.content.read_f32(*piece->stored, at, n, out);
     first += n, count -= n, out += n;
   }
   return true;

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "engine/error.h"
+#include "engine/run/block_checksum.h"
 #include "engine/run/checkpoint.h"
 #include "engine/run/checkpoint_directory.h"
 
@@ -147,7 +148,9 @@ struct CheckpointWriter::Files {
   bool made = false;      // the temporary is there
   bool finished = false;  // commit was tried
   std::array<FileDescriptor, kPlanes> fds;
-  std::array<std::vector<uint64_t>, kPlanes> offsets;  // of groups, by plane
+  std::array<std::vector<uint64_t>, kPlanes> offsets;   // of groups, by plane
+  std::array<std::vector<uint32_t>, kPlanes> sections;  // likewise, in the plane's file
+  std::array<uint32_t, kPlanes> file_index{};           // in the manifest
   std::array<uint64_t, kPlanes> widths{};
   Manifest manifest;
 
@@ -157,15 +160,14 @@ struct CheckpointWriter::Files {
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
   }
-  void open_plane(const Model& model, Plane plane, std::array<uint32_t, kPlanes>& file_index);
+  void open_plane(const Model& model, Plane plane);
   void sync_files();
   void write_manifest() const;
   void set_aside() const;
   void publish();
 };
 
-void CheckpointWriter::Files::open_plane(const Model& model, Plane plane,
-                                         std::array<uint32_t, kPlanes>& file_index) {
+void CheckpointWriter::Files::open_plane(const Model& model, Plane plane) {
   const auto p = static_cast<size_t>(plane);
   PlaneLayout layout = lay_out_plane(model, plane);
   if (layout.file.file_bytes == 0) return;
@@ -176,7 +178,14 @@ void CheckpointWriter::Files::open_plane(const Model& model, Plane plane,
   offsets[p] = std::move(layout.groups);
   widths[p] = plane == Plane::frozen_weights ? dtype_bytes(model.precision) : dtype_bytes(DType::f32);
   file_index[p] = static_cast<uint32_t>(manifest.files.size());
-  manifest.files.push_back({name, layout.file.file_bytes});
+  const std::string& header = layout.file.header;
+  ManifestFile listed{name, layout.file.file_bytes, {}};
+  listed.sections.push_back({header.size(), block_checksum(std::as_bytes(std::span(header)), 0)});
+  for (size_t g = 0; g < model.groups.size(); ++g) {
+    sections[p].push_back(static_cast<uint32_t>(listed.sections.size()));
+    if (offsets[p][g] != kNowhere) listed.sections.push_back({model.groups[g].elements * widths[p], 0});
+  }
+  manifest.files.push_back(std::move(listed));
 }
 
 void CheckpointWriter::Files::sync_files() {
@@ -236,18 +245,24 @@ CheckpointWriter::CheckpointWriter(const std::string& out_directory, const Model
   if (mkdir(f.temporary.c_str(), 0755) != 0) throw checkpoint_error("create", f.temporary, errno);
   f.made = true;
   f.manifest.state = std::move(state);
-  std::array<uint32_t, kPlanes> file_index{};
-  for (const Plane plane : kAllPlanes) f.open_plane(model, plane, file_index);
-  f.manifest.tensors = list_tensors(model, file_index);
+  for (const Plane plane : kAllPlanes) f.open_plane(model, plane);
+  f.manifest.tensors = list_tensors(model, f.file_index);
 }
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-FileTarget CheckpointWriter::target(uint32_t group, uint64_t first, Plane plane) const {
+FileTarget CheckpointWriter::begin_write(uint32_t group, uint64_t first, Plane plane,
+                                         std::span<const std::byte> bytes) {
   const auto p = static_cast<size_t>(plane);
-  const std::vector<uint64_t>& offsets = files_->offsets[p];
+  Files& f = *files_;
+  const std::vector<uint64_t>& offsets = f.offsets[p];
   CHECK(group < offsets.size() && offsets[group] != kNowhere, "a plane that the group does not have");
-  return {files_->fds[p].get(), offsets[group] + first * files_->widths[p], kShownNames[p]};
+  const uint64_t at = first * f.widths[p];
+  ManifestSection& section = f.manifest.files[f.file_index[p]].sections[f.sections[p][group]];
+  const auto is_cut = [&](uint64_t byte) { return byte % kChecksumBlockBytes == 0 || byte == section.bytes; };
+  CHECK(is_cut(at) && is_cut(at + bytes.size()), "a shard is whole blocks");
+  section.checksum += block_checksum(bytes, at / kChecksumBlockBytes);
+  return {f.fds[p].get(), offsets[group] + at, kShownNames[p]};
 }
 
 void CheckpointWriter::commit() {

@@ -1,8 +1,10 @@
 #include "engine/run/manifest.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -21,7 +23,7 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;  // 1 had no checksums
 constexpr const char* kOptimizer = "adamw";
 constexpr std::array<const char*, kPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq", "frozen"};
 constexpr std::array<DType, 3> kPrecisions = {DType::bf16, DType::f16, DType::f32};
@@ -71,6 +73,17 @@ std::string to_lines(const OrderedJson& object) {
   return text + "\n}\n";
 }
 
+std::string checksum_text(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
+
+std::string seal_of(std::string_view text) {
+  return fmt::format(",\n\"checksum\": \"{}\"\n}}\n", checksum_text(XXH3_64bits(text.data(), text.size())));
+}
+
+bool is_sealed(std::string_view text) {
+  const size_t seal = seal_of("").size();
+  return text.size() > seal && text.substr(text.size() - seal) == seal_of(text.substr(0, text.size() - seal));
+}
+
 // Reads typed fields and knows where it is, for messages.
 class Fields {
  public:
@@ -102,6 +115,13 @@ class Fields {
     const uint64_t value = count(key, static_cast<uint64_t>(most));
     if (value < static_cast<uint64_t>(least)) out_of_range(key, at(key));
     return static_cast<int64_t>(value);
+  }
+  uint64_t checksum(const char* key) const {
+    const std::string digits = text(key);
+    uint64_t value = 0;
+    const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+    if (digits != checksum_text(value) || read.ec != std::errc()) out_of_range(key, at(key));
+    return value;
   }
   double positive(const char* key) const {
     const Json& value = at(key);
@@ -165,6 +185,45 @@ std::vector<ManifestOption> read_options(const Fields& file, const std::string& 
   return options;
 }
 
+// What the numbers say must be possible, or a resume would train on something else in silence.
+void check_numbers(const Fields& file, const CheckpointState& s) {
+  if (s.t != s.step - s.skipped_steps)
+    file.malformed(
+        fmt::format("counts {} steps, but {} updates and {} skipped steps", s.step, s.t, s.skipped_steps));
+  int exponent = 0;
+  const bool scaled = s.precision == DType::f16;
+  if (scaled ? std::frexp(s.loss_scale, &exponent) != 0.5 || s.loss_scale < 1 : s.loss_scale != 1)
+    file.malformed(
+        fmt::format("has 'loss_scale' {}, which {} never has", s.loss_scale, dtype_name(s.precision)));
+  if (s.clean_steps > (scaled ? std::min(s.t, kCleanStepsToDouble - 1) : 0))
+    file.malformed(fmt::format("has 'clean_steps' {}, which is out of range", s.clean_steps));
+}
+
+// Those that options fix, too; a run's manifest has all of them (apply_manifest).
+void check_agrees(const Fields& file, const CheckpointState& s) {
+  const auto value = [&](const char* name) -> std::optional<std::string> {
+    for (const ManifestOption& option : s.options)
+      if (option.name == name && option.values.size() == 1) return option.values.front();
+    return std::nullopt;
+  };
+  const auto agree = [&](const char* option, const std::string& expected, const char* what) {
+    if (const auto found = value(option); found && *found != expected)
+      file.malformed(fmt::format("has {} '{}', but its option --{} is '{}'", what, expected, option,
+                                 shown_name(*found)));
+  };
+  agree("precision", dtype_name(s.precision), "precision");
+  agree("micro-batch", std::to_string(s.micro_batch), "micro_batch");
+  const std::optional<std::string> batch = value("batch");
+  if (!batch) return;
+  uint64_t rows = 0, cursor = 0;
+  const auto read = std::from_chars(batch->data(), batch->data() + batch->size(), rows);
+  if (read.ec != std::errc() || rows == 0 || rows % static_cast<uint64_t>(s.micro_batch) != 0)
+    file.malformed(fmt::format("has 'micro_batch' {}, which does not divide --batch '{}'", s.micro_batch,
+                               shown_name(*batch)));
+  if (__builtin_mul_overflow(static_cast<uint64_t>(s.step), rows, &cursor) || cursor != s.cursor)
+    file.malformed(fmt::format("has 'cursor' {}, but {} steps of {} rows", s.cursor, s.step, rows));
+}
+
 CheckpointState read_state(const Fields& file, const std::string& path) {
   CheckpointState state;
   state.step = file.integer("step", 0, kNumberMax);
@@ -173,6 +232,8 @@ CheckpointState read_state(const Fields& file, const std::string& path) {
   state.clean_steps = file.integer("clean_steps", 0, state.step);
   state.skipped_steps = file.integer("skipped_steps", 0, state.step);
   state.cursor = file.count("cursor", std::numeric_limits<uint64_t>::max());
+  state.tokens = file.count("tokens", std::numeric_limits<uint64_t>::max());
+  state.data_checksum = file.checksum("data_checksum");
   state.micro_batch = file.integer("micro_batch", 1, kNumberMax);
   const std::string precision = file.text("precision");
   const auto found = std::find_if(kPrecisions.begin(), kPrecisions.end(),
@@ -184,6 +245,8 @@ CheckpointState read_state(const Fields& file, const std::string& path) {
     file.malformed(fmt::format("has the unknown optimizer '{}'", shown_name(file.text("optimizer"))));
   state.model_config = file.text("model_config");
   state.options = read_options(file, path);
+  check_numbers(file, state);
+  check_agrees(file, state);
   return state;
 }
 
@@ -191,6 +254,18 @@ bool is_bare(const std::string& name) {
   const auto forbidden = [](char c) { return c == '/' || static_cast<unsigned char>(c) < ' '; };
   return !name.empty() && name != "." && name.find("..") == std::string::npos &&
          std::none_of(name.begin(), name.end(), forbidden);
+}
+
+void read_sections(const Fields& fields, const std::string& path, ManifestFile& file) {
+  uint64_t left = file.bytes;
+  for (const Json& entry : fields.array("sections")) {
+    const Fields section(entry, path, fmt::format("a section of '{}'", shown_name(file.name)));
+    file.sections.push_back({section.count("bytes", left), section.checksum("checksum")});
+    left -= file.sections.back().bytes;
+    if (file.sections.back().bytes == 0) section.malformed("is empty");
+  }
+  if (left > 0)
+    fields.malformed(fmt::format("has {} bytes that are in no section: '{}'", left, shown_name(file.name)));
 }
 
 using FileIndex = std::unordered_map<std::string, uint32_t>;
@@ -204,7 +279,8 @@ FileIndex read_files(const Fields& file, const std::string& path, std::vector<Ma
       fields.malformed(fmt::format("is '{}', which is no bare file name", shown_name(name)));
     if (!index.emplace(name, static_cast<uint32_t>(files.size())).second)
       fields.malformed(fmt::format("is listed twice: '{}'", shown_name(name)));
-    files.push_back({name, fields.count("bytes", static_cast<uint64_t>(kNumberMax))});
+    files.push_back({name, fields.count("bytes", static_cast<uint64_t>(kNumberMax)), {}});
+    read_sections(fields, path, files.back());
   }
   return index;
 }
@@ -274,8 +350,12 @@ std::string manifest_to_json(const Manifest& manifest) {
     options.push_back({{"name", option.name}, {"values", std::move(values)}});
   }
   OrderedJson files = OrderedJson::array(), tensors = OrderedJson::array();
-  for (const ManifestFile& file : manifest.files)
-    files.push_back({{"name", file.name}, {"bytes", file.bytes}});
+  for (const ManifestFile& file : manifest.files) {
+    OrderedJson sections = OrderedJson::array();
+    for (const ManifestSection& section : file.sections)
+      sections.push_back({{"bytes", section.bytes}, {"checksum", checksum_text(section.checksum)}});
+    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sections", std::move(sections)}});
+  }
   for (const ManifestTensor& tensor : manifest.tensors) tensors.push_back(tensor_to_json(manifest, tensor));
   OrderedJson out{{"format", kFormat},
                   {"version", kVersion},
@@ -285,6 +365,8 @@ std::string manifest_to_json(const Manifest& manifest) {
                   {"clean_steps", state.clean_steps},
                   {"skipped_steps", state.skipped_steps},
                   {"cursor", state.cursor},
+                  {"tokens", state.tokens},
+                  {"data_checksum", checksum_text(state.data_checksum)},
                   {"micro_batch", state.micro_batch},
                   {"precision", dtype_name(state.precision)},
                   {"optimizer", kOptimizer},
@@ -293,7 +375,12 @@ std::string manifest_to_json(const Manifest& manifest) {
   out["options"] = std::move(options);
   out["files"] = std::move(files);
   out["tensors"] = std::move(tensors);
-  return to_lines(out);
+  return sealed(to_lines(out));
+}
+
+std::string sealed(std::string object) {
+  object.resize(object.find_last_not_of(" \n", object.rfind('}') - 1) + 1);
+  return object + seal_of(object);
 }
 
 Manifest manifest_from_json(const std::string& text, const std::string& path) {
@@ -305,6 +392,7 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
                 fmt::format("{}: the manifest has format version {}; this program reads version {}.",
                             printable(path), version, kVersion),
                 "Use the version of Sluice that wrote the checkpoint.");
+  if (!is_sealed(text)) file.malformed("is not as it was written: its checksum differs");
   Manifest manifest;
   manifest.state = read_state(file, path);
   manifest.writers = file.integer("writers", 1, kNumberMax);

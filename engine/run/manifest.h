@@ -1,13 +1,14 @@
 // A checkpoint's manifest: the numbers of the run at that step, and where every tensor's elements are.
 //
 // manifest.json holds format "sluice-checkpoint" and its version; step, t, loss_scale, clean_steps,
-// skipped_steps, cursor, micro_batch, precision, optimizer, writers, options, model_config; `files`, each
-// with its exact size; and `tensors`, each with name, shape and, by plane (master, exp_avg, exp_avg_sq,
-// frozen), its pieces {file, first, count[, stored_as]}: elements [first, first + count) of the tensor are
-// the whole of a tensor in that safetensors file, of the same name or of `stored_as`. The pieces of a
-// plane, in order, cover the tensor exactly once. Nothing refers to budgets, groups or shards, so a
-// checkpoint can be read under any others. Numbers read back exactly. Callers: checkpoint_*.cc; set-up
-// code, any thread.
+// skipped_steps, cursor, tokens, data_checksum, micro_batch, precision, optimizer, writers, options,
+// model_config; `files`, each with its exact size and its sections, which follow each other from the first
+// byte to the last, with a checksum (block_checksum.h) each; and `tensors`, each with name, shape and, by
+// plane (master, exp_avg, exp_avg_sq, frozen), its pieces {file, first, count[, stored_as]}: elements [first,
+// first + count) of the tensor are the whole of a tensor in that safetensors file, of the same name or of
+// `stored_as`. The pieces of a plane, in order, cover the tensor exactly once. Nothing refers to budgets,
+// groups or shards, so a checkpoint can be read under any others. Numbers read back exactly. The last field
+// is the XXH3-64 of all the text before it. Callers: checkpoint_*.cc; set-up code, any thread.
 #pragma once
 
 #include <array>
@@ -21,26 +22,33 @@
 
 namespace sluice {
 
-constexpr size_t kPlanes = 4;  // values of Plane
+constexpr size_t kPlanes = 4;         // values of Plane
 const char* plane_name(Plane plane);  // in manifests and, with ".safetensors", in file names: "exp_avg"
 
 // What a run goes on from besides its tensors.
 struct CheckpointState {
-  int64_t step = 0;           // steps done
-  int64_t t = 0;              // of these, updates that were not skipped
-  double loss_scale = 1;      // for the next step
-  int64_t clean_steps = 0;    // since the scale last changed
-  int64_t skipped_steps = 0;  // in total
-  uint64_t cursor = 0;        // first row of the next step
+  int64_t step = 0;            // steps done
+  int64_t t = 0;               // of these, updates that were not skipped
+  double loss_scale = 1;       // for the next step
+  int64_t clean_steps = 0;     // since the scale last changed
+  int64_t skipped_steps = 0;   // in total
+  uint64_t cursor = 0;         // first row of the next step
+  uint64_t tokens = 0;         // of the training data
+  uint64_t data_checksum = 0;  // a sample of them: TokenData::sample_checksum
   int64_t micro_batch = 1;
   DType precision = DType::bf16;
-  std::string model_config;   // text of a config.json
+  std::string model_config;  // text of a config.json
   std::vector<ManifestOption> options;
+};
+
+struct ManifestSection {
+  uint64_t bytes = 0, checksum = 0;
 };
 
 struct ManifestFile {
   std::string name;  // bare
   uint64_t bytes = 0;
+  std::vector<ManifestSection> sections;
 };
 
 struct ManifestPiece {
@@ -64,8 +72,12 @@ struct Manifest {
 
 std::string manifest_to_json(const Manifest& manifest);
 
-// Throws Error(malformed_file) with `path` and a sentence unless the text is JSON without duplicate keys,
-// of a known version, every number is in its range, file names are bare, and pieces cover their tensors.
+// A JSON object's text with its checksum as the last field.
+std::string sealed(std::string object);
+
+// Throws Error(malformed_file) with `path` and a sentence unless the text is JSON without duplicate keys, of
+// a known version, as it was sealed, every number is in its range and agrees with the others and with the
+// options, file names are bare, sections fill their files, and pieces cover their tensors.
 Manifest manifest_from_json(const std::string& text, const std::string& path);
 
 }  // namespace sluice

@@ -81,6 +81,20 @@ std::vector<std::string> stored_values(const OptionRow& row, const ManifestOptio
   return option_values(scratch, row);
 }
 
+// Every option that a manifest holds is there, once: a default must not stand in for it.
+void check_whole(const std::vector<ManifestOption>& manifest) {
+  for (const ManifestOption& stored : manifest) find_stored(stored);
+  for (const OptionRow& row : option_table()) {
+    if (row.on_resume == OnResume::free) continue;
+    const auto count = std::count_if(manifest.begin(), manifest.end(),
+                                     [&](const ManifestOption& stored) { return stored.name == row.name; });
+    if (count != 1)
+      throw Error(ExitCode::malformed_file,
+                  fmt::format("The manifest holds option `{}` {} times.", row.name, count),
+                  "Resume from another checkpoint.");
+  }
+}
+
 bool is_auto(const std::vector<std::string>& values) {
   return values.size() == 1 && values.front() == "auto";
 }
@@ -121,6 +135,7 @@ std::vector<ManifestOption> manifest_options(const Options& options) {
 
 std::vector<std::string> apply_manifest(Options& options, const std::vector<ManifestOption>& manifest) {
   std::vector<std::string> notes;
+  check_whole(manifest);
   for (const ManifestOption& stored : manifest) {
     const OptionRow& row = find_stored(stored);
     const std::vector<std::string> now = option_values(options, row);
@@ -128,7 +143,7 @@ std::vector<std::string> apply_manifest(Options& options, const std::vector<Mani
     const bool given = is_given(options, stored.name) && !(is_auto(now) && row.on_resume == OnResume::fixed);
     if (!given) {
       set_option(options, row, stored.values);
-    } else if (now != then && row.on_resume == OnResume::schedule) {
+    } else if (now != then && row.on_resume == OnResume::replaced) {
       notes.push_back(fmt::format("--{} is now {}; it was {}.", stored.name, joined(now), joined(then)));
     } else if (now != then) {
       throw usage(
@@ -141,6 +156,7 @@ std::vector<std::string> apply_manifest(Options& options, const std::vector<Mani
 }
 
 void adopt_manifest(Options& options, const std::vector<ManifestOption>& manifest) {
+  check_whole(manifest);
   for (const ManifestOption& stored : manifest) {
     const OptionRow& row = find_stored(stored);
     stored_values(row, stored);

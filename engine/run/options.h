@@ -127,7 +127,8 @@ struct Range {
 enum class OnResume : uint8_t {
   free,      // never changes bits: as given now
   fixed,     // changes bits: from the manifest; one given differently is an error
-  schedule,  // steps and learning rate: from the manifest unless given; then they take effect, with a line
+  replaced,  // steps, learning rate, where the data are: from the manifest unless given; then as given now,
+             // with a line
 };
 
 struct OptionRow {
@@ -169,7 +170,7 @@ struct ManifestOption {
 std::vector<ManifestOption> manifest_options(const Options& options);
 
 // Takes the manifest's values into `options` by the rules of OnResume; "auto" given now agrees with
-// anything. Returns one printable sentence per schedule option that takes effect with another value than
+// anything. Returns one printable sentence per option that takes effect with another value than
 // before. Throws Error(usage) for an option given differently, Error(malformed_file) for a manifest that
 // holds unknown options or bad values.
 std::vector<std::string> apply_manifest(Options& options, const std::vector<ManifestOption>& manifest);

@@ -108,10 +108,10 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
       shard_view(task.subject, task.slice, trainable ? address(in, 0, rings) : nullptr, weights);
   size_t count = 0;
   const auto add = [&](const void* memory, Plane plane, uint64_t width) {
-    const FileTarget target = hooks_.save(v.group, v.first, plane);
-    out[count++] = {
-        IoDirection::write, target.fd, target.offset, static_cast<std::byte*>(const_cast<void*>(memory)),
-        v.elements * width, {},        target.name};
+    auto* bytes = static_cast<std::byte*>(const_cast<void*>(memory));
+    const uint64_t size = v.elements * width;
+    const FileTarget target = hooks_.save(v.group, v.first, plane, {bytes, size});
+    out[count++] = {IoDirection::write, target.fd, target.offset, bytes, size, {}, target.name};
   };
   if (!trainable) add(v.weights, Plane::frozen_weights, dtype_bytes(plan_.model.precision));
   if (v.master) add(v.master, Plane::master, 4);

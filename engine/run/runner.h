@@ -57,8 +57,9 @@ struct FileTarget {
 };
 
 struct ShardHooks {
-  std::function<void(const ShardView&)> load;                             // fills the shard, weights included
-  std::function<FileTarget(uint32_t group, uint64_t first, Plane)> save;  // where a shard's plane goes
+  std::function<void(const ShardView&)> load;  // fills the shard, weights included
+  // Where a shard's plane goes, and a look at its bytes; once for each, as its write begins.
+  std::function<FileTarget(uint32_t group, uint64_t first, Plane, std::span<const std::byte>)> save;
 };
 
 class Runner {

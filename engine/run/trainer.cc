@@ -214,8 +214,8 @@ void Trainer::validate() {
 void Trainer::checkpoint() {
   CheckpointWriter writer(options_.run.out, session_.plan().model, state_);
   ShardHooks hooks;
-  hooks.save = [&](uint32_t group, uint64_t first, Plane plane) {
-    return writer.target(group, first, plane);
+  hooks.save = [&](uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes) {
+    return writer.begin_write(group, first, plane, bytes);
   };
   session_.runner().set_hooks(hooks);
   session_.executor().wait(session_.issue(*session_.plan().lowering.bodies.save));
