@@ -248,6 +248,7 @@ TEST_F(Cli, ASecondSignalEndsAtOnce) {
   Command command(directory, arguments(1000, {"--resume", "auto"}));
   ASSERT_TRUE(command.until(
       [&] { return read_text_file(directory / "stdout", 1 << 20).find("Resuming") != std::string::npos; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // into the first step, which takes seconds
   command.send(SIGTERM);
   command.send(SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(2100));
