@@ -67,7 +67,7 @@ enum class TaskKind : uint8_t {
 constexpr int kTaskKinds = 8;
 const char* task_kind_name(TaskKind kind);
 
-// Where a kind of task runs.
+// Where a kind of task can run.
 struct Unit {
   TaskKind kind;
   LaneId lane;
@@ -79,7 +79,7 @@ struct Machine {
   std::vector<Tier> tiers;
   std::vector<Link> links;
   std::vector<Lane> lanes;
-  std::vector<Unit> units;  // one per kind
+  std::vector<Unit> units;  // several of a kind: a task runs near the home of its largest permanent operand (assemble.h)
 };
 
 enum class BufferClass : uint8_t { weights, gradients, state, activations, workspace, scalars };

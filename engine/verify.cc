@@ -69,15 +69,9 @@ class Tables {
     for (const Link& l : machine_.links)
       require(l.from < tiers && l.to < tiers && l.lane < lanes, "a link names tiers {}, {} and lane {}",
               l.from, l.to, l.lane);
-    bool known[kTaskKinds] = {};
-    for (const Unit& u : machine_.units) {
-      const auto kind = static_cast<size_t>(u.kind);
-      require(kind < kTaskKinds && u.tier < tiers && u.lane < lanes,
-              "a unit of kind {} names tier {} and lane {}", kind, u.tier, u.lane);
-      if (kind >= kTaskKinds) continue;
-      require(!known[kind], "there are two units for {}", task_kind_name(u.kind));
-      known[kind] = true;
-    }
+    for (const Unit& u : machine_.units)
+      require(static_cast<size_t>(u.kind) < kTaskKinds && u.tier < tiers && u.lane < lanes,
+              "a unit of kind {} names tier {} and lane {}", static_cast<size_t>(u.kind), u.tier, u.lane);
   }
 
   void check_buffer(const Buffer& b) {
@@ -273,15 +267,20 @@ class Structure {
     require(std::equal(task.operands.begin(), task.operands.end(), instruction.operands.begin(),
                        instruction.operands.end(), same),
             "has other operands than its task {}", instruction.task);
-    const auto unit = std::find_if(machine_.units.begin(), machine_.units.end(),
-                                   [&](const Unit& u) { return u.kind == task.kind; });
-    if (!require(unit != machine_.units.end(), "runs a task that no unit can run")) return;
-    require(unit->lane == instruction.lane, "runs {} on lane {}", task_kind_name(task.kind),
-            Name{machine_.lanes[instruction.lane].name});
-    for (const Place& p : instruction.places)
-      if (!require(p.tier == unit->tier && !machine_.tiers[p.tier].file, "runs {} on operands in tier {}",
-                   task_kind_name(task.kind), Name{machine_.tiers[p.tier].name}))
+    const auto runs_on = [&](LaneId lane) {
+      return [&, lane](const Unit& u) { return u.kind == task.kind && u.lane == lane; };
+    };
+    const std::vector<Unit>& units = machine_.units;
+    require(std::any_of(units.begin(), units.end(), runs_on(instruction.lane)), "runs {} on lane {}",
+            task_kind_name(task.kind), Name{machine_.lanes[instruction.lane].name});
+    for (const Place& p : instruction.places) {
+      const auto is_in_tier = [&](const Unit& u) { return runs_on(instruction.lane)(u) && u.tier == p.tier; };
+      const bool together = p.tier == instruction.places.front().tier && !machine_.tiers[p.tier].file;
+      if (!require(together && std::any_of(units.begin(), units.end(), is_in_tier),
+                   "runs {} on operands in tier {}", task_kind_name(task.kind),
+                   Name{machine_.tiers[p.tier].name}))
         return;
+    }
   }
 
   void check_waits(const Instruction& instruction) {

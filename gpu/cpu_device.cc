@@ -76,6 +76,13 @@ class CpuDevice final : public Device {
     cpu::round_gradient(accumulator, gradient, precision, elements, block_sums, workers_);
   }
 
+  void optimize(const AdamWRange& range, const AdamWConstants& constants, bool skipped) override {
+    if (skipped)
+      refresh_weights(range, workers_);
+    else
+      apply_adamw(range, constants, workers_);
+  }
+
   void zero(void* data, uint64_t bytes) override {
     const auto parts = static_cast<int64_t>((bytes + kZeroBytes - 1) / kZeroBytes);
     workers_.parallel_for(parts, [&](int64_t index, int) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 
+#include "cpu_optim/optimizer.h"
 #include "engine/op.h"
 
 namespace sluice {
@@ -39,6 +40,11 @@ class Device {
   // Rounds an fp32 gradient accumulator to the working precision (to nearest even) and emits, per block of kNormBlock
   // elements, the sum of the squares of what it wrote, in double, in a fixed order. elements > 0, any length.
   virtual void round(const float* accumulator, void* gradient, DType precision, uint64_t elements, double* block_sums) = 0;
+
+  // apply_adamw, or refresh_weights when the update is skipped, for state that lives on the device: to the same bits
+  // as the CPU optimizer's.
+  virtual void optimize(const AdamWRange& range, const AdamWConstants& constants, bool skipped) = 0;
+
   virtual void zero(void* data, uint64_t bytes) = 0;
 };
 

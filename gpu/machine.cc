@@ -31,6 +31,7 @@ Machine cpu_machine(const TierCapacities& capacities) {
   for (const TaskKind kind : {TaskKind::norm, TaskKind::set_scalars, TaskKind::optimize, TaskKind::load})
     m.units.push_back({kind, kOptimizerLane, host});
   m.units.push_back({TaskKind::save, kNvmeWriteLane, host});
+  if (capacities.device) m.units.push_back({TaskKind::optimize, kComputeLane, 0});
   return m;
 }
 

@@ -19,7 +19,8 @@ struct TierCapacities {
   std::optional<uint64_t> nvme;    // none: no nvme tier
 };
 
-// The cpu and reference devices: segments run in the top tier, the optimizer and the checkpoint in host memory.
+// The cpu and reference devices: segments run in the top tier, the checkpoint in host memory, the optimizer in
+// either.
 Machine cpu_machine(const TierCapacities& capacities);
 
 }  // namespace sluice

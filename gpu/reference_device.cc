@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "gpu/reference_convert.h"
@@ -36,6 +37,16 @@ const Kernels& kernels_of(OpKind kind) {
   return kTable[index];
 }
 
+// One element of AdamW as optimizer.h writes it, each operation rounded to fp32.
+void update(const AdamWRange& range, const AdamWConstants& c, float gradient, uint64_t i) {
+  float &w = range.master[i], &m = range.first_moment[i], &v = range.second_moment[i];
+  const float g = gradient * c.s;
+  m = std::fma(c.b1, m, c.k1 * g);
+  v = std::fma(c.b2, v, c.k2 * g * g);
+  w *= range.decay ? c.d : 1.0f;
+  w = std::fma(-c.a, m / std::fma(std::sqrt(v), c.r, c.eps), w);
+}
+
 class ReferenceDevice final : public Device {
  public:
   void forward(const OpCall& call) override { kernels_of(call.shapes->kind).forward(call); }
@@ -57,6 +68,18 @@ class ReferenceDevice final : public Device {
           sum += out[index] * out[index];
         }
         block_sums[begin / kNormBlock] = sum;
+      }
+    });
+  }
+
+  void optimize(const AdamWRange& range, const AdamWConstants& c, bool skipped) override {
+    reference::with_precision(range.precision, [&]<typename T>(T) {
+      const reference::Values<const T> gradients({const_cast<void*>(range.gradient), false});
+      const reference::Values<T> weights({range.weights, false});
+      for (uint64_t i = 0; i < range.elements; ++i) {
+        const auto index = static_cast<int64_t>(i);
+        if (!skipped) update(range, c, static_cast<float>(gradients[index]), i);
+        if (range.weights) weights.put(index, range.master[i]);
       }
     });
   }

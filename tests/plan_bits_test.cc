@@ -233,8 +233,7 @@ Case plan_variant(const Model& model, const Setting& setting, const Variant& v, 
     return device.workspace_bytes(s, pass);
   };
   lower_case(c, machine_of(v.tiers));
-  const TierId memory = lowest_memory_tier(c.program.machine), lowest = lowest_tier(c.program.machine);
-  c.arrangement.homes = random_homes(random, c.program, {memory, lowest});
+  c.arrangement.homes = random_homes(random, c.program, 0);
   c.arrangement.leads.assign(c.program.machine.tiers.size(), v.lead);
   EXPECT_FALSE(assemble(c.program, c.arrangement));
   const std::vector<uint64_t> plenty = c.program.arena_bytes;

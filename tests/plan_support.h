@@ -235,11 +235,11 @@ inline void lower_case(Case& c, const Machine& machine) {
   c.lowering = lower(c.model, c.options, c.program);
 }
 
-// Weights, gradients and state at random in `allowed` tiers.
-inline std::vector<TierId> random_homes(Random& random, const Program& p,
-                                        const std::vector<TierId>& allowed) {
+// Weights, gradients and state at random in [highest, the lowest tier].
+inline std::vector<TierId> random_homes(Random& random, const Program& p, TierId highest) {
   std::vector<TierId> homes;
-  for (size_t i = 0; i < p.buffers.size(); ++i) homes.push_back(allowed[random() % allowed.size()]);
+  for (size_t i = 0; i < p.buffers.size(); ++i)
+    homes.push_back(static_cast<TierId>(pick(random, highest, lowest_tier(p.machine))));
   return homes;
 }
 
@@ -283,10 +283,8 @@ inline Case random_case(uint64_t seed) {
   if (!coarse && machine.tiers.back().file) machine.tiers.back().alignment = kDirectAlignment;
   c.options.shard_elements = (coarse ? kFileElements : kGroupPadding) * pick(random, 1, coarse ? 2 : 8);
   lower_case(c, machine);
-  std::vector<TierId> allowed;
-  for (TierId t = lowest_memory_tier(c.program.machine); t <= lowest_tier(c.program.machine); ++t)
-    allowed.push_back(t);
-  c.arrangement.homes = random_homes(random, c.program, allowed);
+  const TierId highest = chance(random, 50) ? 0 : lowest_memory_tier(c.program.machine);
+  c.arrangement.homes = random_homes(random, c.program, highest);
   for (size_t t = 0; t < c.program.machine.tiers.size(); ++t)
     c.arrangement.leads.push_back(static_cast<uint32_t>(pick(random, 0, 6)));
   return c;

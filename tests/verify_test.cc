@@ -100,7 +100,6 @@ TEST(Verify, ObjectsToTables) {
       {"2 arenas for 3 tiers", [](Program& p) { p.arena_bytes.pop_back(); }},
       {"tier host has alignment 48", [](Program& p) { p.machine.tiers[1].alignment = 48; }},
       {"a link names tiers 7", [](Program& p) { p.machine.links[0].from = 7; }},
-      {"two units for forward", [](Program& p) { p.machine.units.push_back(p.machine.units[0]); }},
       {"the cuts of buffer w do not rise",
        [](Program& p) {
          p.buffers[0].cuts = {0, 64, 64};
@@ -161,7 +160,7 @@ TEST(Verify, ObjectsToTasksAndWaits) {
       {"has other operands than its task 0", [](Program& p) { at(p, 2).operands[0].version = 1; }},
       {"has other operands than its task 0",
        [](Program& p) { std::swap(at(p, 2).operands[0], at(p, 2).operands[1]); }},
-      {"no unit can run", [](Program& p) { p.bodies[0].tasks[0].kind = TaskKind::norm; }},
+      {"runs norm on lane compute", [](Program& p) { p.bodies[0].tasks[0].kind = TaskKind::norm; }},
       {"runs optimize on lane compute", [](Program& p) { at(p, 4).lane = 0; }},
       {"runs forward on operands in tier host",
        [](Program& p) {

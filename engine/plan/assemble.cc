@@ -10,18 +10,38 @@ namespace sluice {
 
 namespace {
 
-const Unit& unit_of(const Machine& machine, TaskKind kind) {
-  for (const Unit& unit : machine.units)
-    if (unit.kind == kind) return unit;
-  CHECK(false, std::string("no unit for ") + task_kind_name(kind));
-  return machine.units.front();
+// Where the largest permanent operand lives; without one, the lowest tier.
+TierId home_of(const Program& program, const Task& task) {
+  TierId home = lowest_tier(program.machine);
+  uint64_t most = 0;
+  for (const Operand& o : task.operands) {
+    const Buffer& b = program.buffers[o.buffer];
+    if (!b.permanent || operand_bytes(b, o) <= most) continue;
+    most = operand_bytes(b, o);
+    home = b.home;
+  }
+  return home;
 }
 
-void instructions_from_tasks(const Machine& machine, Body& body) {
+// The lowest unit that is not below the task's home; if all are, the highest.
+const Unit& unit_of(const Program& program, const Task& task) {
+  const TierId home = home_of(program, task);
+  const Unit* best = nullptr;
+  for (const Unit& unit : program.machine.units) {
+    if (unit.kind != task.kind) continue;
+    const bool reaches = unit.tier <= home;
+    if (!best || (reaches ? best->tier > home || best->tier < unit.tier : best->tier > unit.tier))
+      best = &unit;
+  }
+  CHECK(best, std::string("no unit for ") + task_kind_name(task.kind));
+  return *best;
+}
+
+void instructions_from_tasks(const Program& program, Body& body) {
   body.instructions.clear();
   body.instructions.reserve(2 * body.tasks.size());
   for (uint32_t t = 0; t < body.tasks.size(); ++t) {
-    const Unit& unit = unit_of(machine, body.tasks[t].kind);
+    const Unit& unit = unit_of(program, body.tasks[t]);
     Instruction in;
     in.lane = unit.lane;
     in.task = t;
@@ -66,7 +86,7 @@ std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arran
   program.arena_bytes.assign(tiers, 0);
   for (size_t b = 0; b < program.bodies.size(); ++b) {
     Body& body = program.bodies[b];
-    instructions_from_tasks(program.machine, body);
+    instructions_from_tasks(program, body);
     body.peak_bytes.assign(tiers, 0);
     for (size_t t = 0; t < tiers; ++t) {
       const StageOptions options{

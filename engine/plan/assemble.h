@@ -1,7 +1,9 @@
 // Assemble: a lowered program and a choice of homes become instructions with addresses and waits.
 //
-// Runs the passes stage (with lay out) for every body, from the top tier down, and sync over all bodies. The
-// choice of homes and leads is place's (place.h); nothing here judges it.
+// A task of which the machine has several units runs on the lowest one that is not below the home of its
+// largest permanent operand: what lives in device memory is updated there. Then the passes stage (with lay
+// out) for every body, from the top tier down, and sync over all bodies. The choice of homes and leads is
+// place's (place.cc); nothing here judges it.
 #pragma once
 
 #include <optional>

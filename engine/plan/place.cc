@@ -2,10 +2,10 @@
 //
 // 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would.
 //    (Large models are searched first: a plan that was found needs no such proof.)
-// 2. A candidate is: how much of the lowest memory tier is left to staging, as a multiple of what the largest
-//    task needs; the order in which buffer classes claim homes in the rest; by how much work a fetch leads
-//    its use; how many of the last layers keep their saved tensors. Its step body is lowered, assembled and
-//    simulated.
+// 2. A candidate is: how much of the lowest memory tier, and of those above it, is left to staging, as
+//    multiples of what the largest task needs; the order in which buffer classes claim homes in the rest; by
+//    how much work a fetch leads its use; how many of the last layers keep their saved tensors. Its step body
+//    is lowered, assembled and simulated.
 // 3. One quantity is varied at a time, from the best so far, until a round brings nothing or enough has been
 //    weighed.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
@@ -27,7 +27,9 @@ namespace sluice {
 namespace {
 
 // What is left to staging, in tenths of the least working bytes.
-constexpr std::array<uint32_t, 7> kWorkingTenths{20, 13, 16, 30, 50, 11, 1000};
+constexpr uint32_t kAllOfIt = UINT32_MAX;
+constexpr std::array<uint32_t, 7> kWorkingTenths{20, 13, 16, 30, 50, 11, kAllOfIt};
+constexpr std::array<uint32_t, 5> kUpperTenths{kAllOfIt, 20, 30, 50, 13};  // the same, above the lowest memory tier
 constexpr uint32_t kSegmentWeight = 16;  // of the mean segment task; others by their estimated seconds
 constexpr std::array<uint32_t, 6> kLeads{32, 16, 64, 128, 8, 256};  // in such weights
 constexpr uint64_t kSearchShards = 256;                             // of a whole model
@@ -42,11 +44,13 @@ constexpr std::array<ClassOrder, 4> kClassOrders{
 
 struct Candidate {
   uint32_t working = kWorkingTenths.front();  // tenths
+  uint32_t upper = kUpperTenths.front();
   uint32_t order = 0;
   uint32_t lead = kLeads.front();
   uint32_t kept_layers = 0;
   bool operator<(const Candidate& o) const {
-    return std::tie(working, order, lead, kept_layers) < std::tie(o.working, o.order, o.lead, o.kept_layers);
+    return std::tie(working, upper, order, lead, kept_layers) <
+           std::tie(o.working, o.upper, o.order, o.lead, o.kept_layers);
   }
 };
 
@@ -121,7 +125,9 @@ class Search {
       if (request_.recompute == RecomputeChoice::automatic)
         for (const uint32_t quarters : {4u, 2u, 3u, 1u, 0u})
           better |= vary_one(&Candidate::kept_layers, layers_ * quarters / 4);
-      if (has_files_)
+      if (lowest_memory_tier(request_.machine) > 0)
+        for (const uint32_t upper : kUpperTenths) better |= vary_one(&Candidate::upper, upper);
+      if (request_.machine.tiers.size() > 1)
         for (uint32_t order = 0; order < kClassOrders.size(); ++order)
           better |= vary_one(&Candidate::order, order);
       if (request_.machine.tiers.size() > 1)
@@ -186,25 +192,31 @@ class Search {
     return weights;
   }
 
-  // Classes claim homes in the lowest memory tier, in the candidate's order, as long as the working bytes
+  // From the top memory tier down, classes claim homes in the candidate's order, as long as the working bytes
   // stay free.
   std::vector<TierId> choose_homes(const Program& program, const Candidate& c) const {
     const TierId memory = lowest_memory_tier(program.machine), lowest = lowest_tier(program.machine);
     std::vector<TierId> homes(program.buffers.size(), lowest);
-    if (memory == lowest) return homes;
-    const uint64_t alignment = placement_alignment(program.machine, memory);
-    const uint64_t least_scalars = least_->together()[memory] - least_->working_bytes(memory);
-    const uint64_t taken = least_->working_bytes(memory) / 10 * c.working + least_scalars;
-    uint64_t room = capacities_[memory] - std::min(capacities_[memory], taken);
-    for (const BufferClass kind : kClassOrders[c.order])
-      for (size_t i = 0; i < program.buffers.size(); ++i) {
-        const Buffer& b = program.buffers[i];
-        const uint64_t bytes = round_up(b.bytes(), alignment);
-        if (!b.permanent || b.kind != kind || bytes > room) continue;
-        homes[i] = memory;
-        room -= bytes;
-      }
+    for (TierId tier = 0; tier <= memory && tier < lowest; ++tier) {
+      const uint64_t alignment = placement_alignment(program.machine, tier);
+      uint64_t room = room_for_homes(tier, tier == memory ? c.working : c.upper);
+      for (const BufferClass kind : kClassOrders[c.order])
+        for (size_t i = 0; i < program.buffers.size(); ++i) {
+          const Buffer& b = program.buffers[i];
+          const uint64_t bytes = round_up(b.bytes(), alignment);
+          if (!b.permanent || b.kind != kind || homes[i] != lowest || bytes > room) continue;
+          homes[i] = tier;
+          room -= bytes;
+        }
+    }
     return homes;
+  }
+  uint64_t room_for_homes(TierId tier, uint32_t working_tenths) const {
+    if (working_tenths == kAllOfIt) return 0;
+    const uint64_t working = least_->working_bytes(tier);
+    const uint64_t least_scalars = least_->together()[tier] - working;
+    const uint64_t taken = working / 10 * working_tenths + least_scalars;
+    return capacities_[tier] - std::min(capacities_[tier], taken);
   }
 
   Plan finished(Plan plan, double seconds) const {

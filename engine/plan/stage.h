@@ -1,9 +1,9 @@
-// Stage and lay out one tier of one body: every use of a range whose home is below becomes an allocation in
-// this tier, with transfers on the links to the tier below, which are then uses of that tier. Tiers are
-// staged from the top down.
+// Stage and lay out one tier of one body: every use of a range whose home is elsewhere becomes an allocation in
+// this tier. A home below: with transfers on the links to the tier below, which are then uses of that tier. A
+// home above: with transfers to and from the home itself. Tiers are staged from the top down.
 //
-// 1. Uses of each buffer in list order, with what happens to it in the tiers below (writes there make copies
-//    stale).
+// 1. Uses of each buffer in list order, with what happens to it where it is staged from (writes there make
+//    copies stale).
 // 2. Every use gets an interval; a fetched one is lengthened by tasks that weigh `lead` together, while
 //    memory lasts, so that its fetch overlaps something.
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory
@@ -13,7 +13,7 @@
 //    whether a tier can hold a body is monotone in it.
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li
 //    1995), and never pass a fetch that is needed earlier.
-// 6. Emit: fetches in front of their position, stores behind the last write before anybody below or later
+// 6. Emit: fetches in front of their position, stores behind the last write before anybody elsewhere or later
 //    reads.
 #pragma once
 

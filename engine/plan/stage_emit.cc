@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <numeric>
 #include <tuple>
+#include <unordered_map>
 
 #include "engine/error.h"
 #include "engine/plan/staging.h"
@@ -17,7 +17,21 @@ struct Store {
   uint32_t use, piece;
 };
 
-bool touches(const Operand& o, uint32_t piece) { return o.first <= piece && piece < o.last; }
+struct Touch {  // of a storage, in list order
+  uint32_t at;
+  const Operand* o;
+  uint32_t use;  // kNever: away
+};
+
+std::vector<Touch> touches_of(const Storage& s, const std::vector<Use>& uses) {
+  std::vector<Touch> touches;
+  touches.reserve(s.uses.size() + s.events.size());
+  for (const uint32_t u : s.uses) touches.push_back({uses[u].at, &uses[u].o, u});
+  for (const AwayEvent& e : s.events) touches.push_back({e.at, &e.o, kNever});
+  std::inplace_merge(touches.begin(), touches.begin() + static_cast<std::ptrdiff_t>(s.uses.size()),
+                     touches.end(), [](const Touch& a, const Touch& b) { return a.at < b.at; });
+  return touches;
+}
 
 class Emitter {
  public:
@@ -29,8 +43,12 @@ class Emitter {
         stores_(tier_.positions()) {}
 
   void run() {
-    for (const uint32_t u : allocations_.roots())
-      if (!storage_of(allocations_.at_root(u)).resident) plan_transfers(u);
+    for (const Storage& s : tier_.storages) {
+      if (s.resident || s.uses.empty()) continue;
+      const std::vector<Touch> touches = touches_of(s, tier_.uses);
+      plan_fetches(s, touches);
+      plan_stores(s, touches);
+    }
     std::vector<Instruction> out;
     out.reserve(tier_.positions() * 2);
     size_t next_use = 0;  // uses are in list order
@@ -44,14 +62,13 @@ class Emitter {
       // A task makes a new version; a transfer brings the one that it names.
       const uint32_t made = in.task == kNoTask ? 0 : 1;
       out.push_back(std::move(in));
-      for (const Store& s : stores_[at])
+      for (const Store& s : in_operand_order(at))
         out.push_back(transfer(s.use, s.piece, version_of(s.use) + made, false));
     }
     body_.instructions = std::move(out);
   }
 
  private:
-  const Storage& storage_of(const Interval& i) const { return tier_.storages[i.storage]; }
   uint32_t version_of(uint32_t use) const { return tier_.uses[use].o.version; }
   uint64_t address(const Interval& i, uint32_t piece) const {
     const Buffer& b = tier_.buffer_of(i.storage);
@@ -66,6 +83,13 @@ class Emitter {
     return fetches_[at];
   }
 
+  std::vector<Store>& in_operand_order(uint32_t at) {
+    std::sort(stores_[at].begin(), stores_[at].end(), [](const Store& a, const Store& b) {
+      return std::tie(a.use, a.piece) < std::tie(b.use, b.piece);
+    });
+    return stores_[at];
+  }
+
   void place_permanent(Instruction& in) const {
     const TierId here = tier_.options.tier;
     for (size_t k = 0; k < in.operands.size(); ++k) {
@@ -75,69 +99,82 @@ class Emitter {
     }
   }
 
-  // Which pieces of an allocation are fetched before which use, and stored behind which.
-  void plan_transfers(uint32_t root) {
-    const Interval& i = allocations_.at_root(root);
-    std::vector<uint32_t> uses = i.uses;
-    std::sort(uses.begin(), uses.end());
-    std::vector<uint32_t> valid_since(i.last - i.first, kNever);  // position from which the copy is current
-    for (size_t k = 0; k < uses.size(); ++k) {
-      const Use& use = tier_.uses[uses[k]];
-      for (uint32_t p = use.o.first; p < use.o.last; ++p) {
-        uint32_t& valid = valid_since[p - i.first];
-        const uint32_t written = last_foreign_write(root, p, use.at);
-        if (valid != kNever && written != kNever && written >= valid) valid = kNever;
-        if (use.o.access != Access::write && valid == kNever) {
-          const uint32_t floor = written == kNever ? 0 : written + 1;
-          fetches_[std::max(i.start, floor)].push_back({use.at, uses[k], p});
+  // Positions by allocation and piece of one storage.
+  class Positions {
+   public:
+    explicit Positions(const Allocations& allocations) : allocations_(allocations) {}
+    uint32_t& of(uint32_t root, uint32_t piece) {
+      const Interval& i = allocations_.at_root(root);
+      std::vector<uint32_t>& by_piece = by_root_[root];
+      if (by_piece.empty()) by_piece.assign(i.last - i.first, kNever);
+      return by_piece[piece - i.first];
+    }
+
+   private:
+    const Allocations& allocations_;
+    std::unordered_map<uint32_t, std::vector<uint32_t>> by_root_;
+  };
+
+  // A use fetches what its allocation does not hold, or holds in an older version.
+  void plan_fetches(const Storage& s, const std::vector<Touch>& touches) {
+    std::vector<uint32_t> written(tier_.program.buffers[s.buffer].pieces(), kNever);  // newest, by piece
+    Positions current_since(allocations_);
+    for (const Touch& t : touches) {
+      for (uint32_t p = t.o->first; p < t.o->last && t.use != kNever; ++p) {
+        const uint32_t root = allocations_.root(t.use);
+        uint32_t& since = current_since.of(root, p);
+        const bool current = since != kNever && (written[p] == kNever || written[p] <= since);
+        if (!current && t.o->access != Access::write) {
+          const uint32_t floor = written[p] == kNever ? 0 : written[p] + 1;
+          fetches_[std::max(allocations_.at_root(root).start, floor)].push_back({t.at, t.use, p});
         }
-        valid = use.at;
-        if (use.o.access != Access::read && store_needed(root, uses, k, p))
-          stores_[use.at].push_back({uses[k], p});
+        since = t.at;
+      }
+      if (t.o->access == Access::read) continue;
+      for (uint32_t p = t.o->first; p < t.o->last; ++p) written[p] = t.at;
+    }
+  }
+
+  struct Reader {
+    uint32_t at = kNever;
+    uint32_t root = kNever;  // kNever: away
+  };
+  struct NextReaders {  // the next one, and the next one that reads through another allocation
+    Reader first, other;
+    void add(const Reader& r) {
+      if (first.root != r.root) other = first;
+      first = r;
+    }
+    uint32_t not_through(uint32_t root) const { return first.root == root ? other.at : first.at; }
+  };
+
+  // What was written must be stored if somebody reads it, not through this allocation, before it is written
+  // here again; at last always, where it has a home.
+  void plan_stores(const Storage& s, const std::vector<Touch>& touches) {
+    const Buffer& b = tier_.program.buffers[s.buffer];
+    std::vector<NextReaders> readers(b.pieces());
+    Positions next_write(allocations_);
+    for (size_t k = touches.size(); k-- > 0;) {
+      const Touch& t = touches[k];
+      const uint32_t root = t.use == kNever ? kNever : allocations_.root(t.use);
+      for (uint32_t p = t.o->first; p < t.o->last; ++p) {
+        if (t.o->access != Access::read && t.use != kNever) {
+          uint32_t& next = next_write.of(root, p);
+          if (readers[p].not_through(root) < next || (next == kNever && b.permanent))
+            stores_[t.at].push_back({t.use, p});
+          next = t.at;
+        }
+        if (t.o->access != Access::write) readers[p].add({t.at, root});
       }
     }
   }
 
-  // Whether matches(operand, position) holds for anything that touches an allocation's storage but not the
-  // allocation: below, or in another one.
-  template <typename Matches>
-  bool any_foreign(uint32_t root, const Matches& matches) const {
-    const Storage& s = storage_of(allocations_.at_root(root));
-    for (const LowerEvent& e : s.lower)
-      if (matches(e.o, e.at)) return true;
-    for (const uint32_t u : s.uses)
-      if (allocations_.root(u) != root && matches(tier_.uses[u].o, tier_.uses[u].at)) return true;
-    return false;
-  }
-
-  // The newest write of a piece before `at` that did not go through this allocation.
-  uint32_t last_foreign_write(uint32_t root, uint32_t piece, uint32_t at) const {
-    uint32_t newest = kNever;
-    any_foreign(root, [&](const Operand& o, uint32_t position) {
-      if (position >= at || o.access == Access::read || !touches(o, piece)) return false;
-      if (newest == kNever || position > newest) newest = position;
-      return false;
-    });
-    return newest;
-  }
-
-  // Whether what uses[k] wrote must reach the tier below before the allocation's next write of the piece.
-  bool store_needed(uint32_t root, const std::vector<uint32_t>& uses, size_t k, uint32_t piece) const {
-    const uint32_t at = tier_.uses[uses[k]].at;
-    uint32_t next_write = kNever;
-    for (size_t n = k + 1; n < uses.size() && next_write == kNever; ++n) {
-      const Use& use = tier_.uses[uses[n]];
-      if (use.o.access != Access::read && touches(use.o, piece)) next_write = use.at;
-    }
-    if (next_write == kNever && tier_.buffer_of(allocations_.at_root(root).storage).permanent) return true;
-    return any_foreign(root, [&](const Operand& o, uint32_t position) {
-      return position > at && position < next_write && o.access != Access::write && touches(o, piece);
-    });
-  }
-
   Instruction transfer(uint32_t use, uint32_t piece, uint32_t version, bool fetch) const {
-    const Place here{tier_.options.tier, address(allocations_.of_use(use), piece)};
-    const Place below{static_cast<TierId>(tier_.options.tier + 1), 0};
+    const Interval& i = allocations_.of_use(use);
+    const Buffer& b = tier_.buffer_of(i.storage);
+    const Place here{tier_.options.tier, address(i, piece)};
+    Place away{tier_.storages[i.storage].away, 0};
+    if (away.tier < here.tier) away.offset = b.home_offset + b.cuts[piece];
     Operand source = tier_.uses[use].o;
     source.first = piece;
     source.last = piece + 1;
@@ -146,9 +183,9 @@ class Emitter {
     Operand target = source;
     target.access = Access::write;
     Instruction in;
-    in.lane = fetch ? link_lane(below.tier, here.tier) : link_lane(here.tier, below.tier);
+    in.lane = fetch ? link_lane(away.tier, here.tier) : link_lane(here.tier, away.tier);
     in.operands = {source, target};
-    in.places = fetch ? std::vector<Place>{below, here} : std::vector<Place>{here, below};
+    in.places = fetch ? std::vector<Place>{away, here} : std::vector<Place>{here, away};
     return in;
   }
   LaneId link_lane(TierId from, TierId to) const {

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <tuple>
 
-#include "engine/error.h"
 #include "engine/plan/staging.h"
 
 namespace sluice::staging {
@@ -9,10 +8,7 @@ namespace sluice::staging {
 namespace {
 
 void add_use(TierUses& tier, uint32_t storage, uint32_t at, uint32_t operand, const Operand& o) {
-  Storage& s = tier.storages[storage];
-  const Buffer& b = tier.buffer_of(storage);
-  CHECK(s.resident || b.home > tier.options.tier, b.name + ": home above a tier that uses it");
-  s.uses.push_back(static_cast<uint32_t>(tier.uses.size()));
+  tier.storages[storage].uses.push_back(static_cast<uint32_t>(tier.uses.size()));
   tier.uses.push_back({at, operand, o, storage});
 }
 
@@ -21,7 +17,9 @@ void collect_storages(TierUses& tier) {
   const TierId here = tier.options.tier;
   std::vector<uint32_t> known(2 * program.buffers.size(), kNever);  // by buffer and back
   const auto add_storage = [&](BufferId buffer, bool resident) {
-    tier.storages.push_back({buffer, resident, {}, {}});
+    const Buffer& b = program.buffers[buffer];
+    const auto away = b.permanent && b.home < here ? b.home : static_cast<TierId>(here + 1);
+    tier.storages.push_back({buffer, resident, away, {}, {}});
     return static_cast<uint32_t>(tier.storages.size() - 1);
   };
   for (uint32_t at = 0; at < tier.positions(); ++at) {
@@ -30,7 +28,8 @@ void collect_storages(TierUses& tier) {
       const Operand& o = in.operands[k];
       const Buffer& b = program.buffers[o.buffer];
       const TierId operand_tier = in.places[k].tier;
-      if (operand_tier < here || (b.permanent && b.home == here)) continue;
+      if (b.permanent && b.home == here) continue;
+      if (operand_tier < here && !(b.permanent && b.home == operand_tier)) continue;
       if (b.kind == BufferClass::workspace) {  // every task has its own
         if (operand_tier == here) add_use(tier, add_storage(o.buffer, true), at, k, o);
         continue;
@@ -40,7 +39,7 @@ void collect_storages(TierUses& tier) {
       if (operand_tier == here)
         add_use(tier, s, at, k, o);
       else
-        tier.storages[s].lower.push_back({at, o});
+        tier.storages[s].events.push_back({at, o});
     }
   }
 }
@@ -52,11 +51,11 @@ class PieceHistory {
       : tier_(tier),
         last_use_(pieces, kNever),
         last_write_(pieces, kNever),
-        last_lower_write_(pieces, kNever) {}
+        last_away_write_(pieces, kNever) {}
 
-  void visit_lower(const LowerEvent& e) {
+  void visit_away(const AwayEvent& e) {
     if (e.o.access == Access::read) return;
-    for (uint32_t p = e.o.first; p < e.o.last; ++p) last_write_[p] = last_lower_write_[p] = e.at;
+    for (uint32_t p = e.o.first; p < e.o.last; ++p) last_write_[p] = last_away_write_[p] = e.at;
   }
 
   // Sets the use's floor, and adds the gaps that end at it.
@@ -69,7 +68,7 @@ class PieceHistory {
         if (last_write_[p] != kNever) use.floor = std::max(use.floor, last_write_[p] + 1);
         const uint32_t before = last_use_[p];
         const bool valid = before != kNever &&
-                           (last_lower_write_[p] == kNever || last_lower_write_[p] < tier_.uses[before].at);
+                           (last_away_write_[p] == kNever || last_away_write_[p] < tier_.uses[before].at);
         if (valid && before != newest_gap) tier_.gaps.push_back({before, u, use.at - tier_.uses[before].at});
         if (valid) newest_gap = before;
       }
@@ -80,19 +79,19 @@ class PieceHistory {
 
  private:
   TierUses& tier_;
-  std::vector<uint32_t> last_use_;          // by piece
-  std::vector<uint32_t> last_write_;        // position of the newest write, here or below
-  std::vector<uint32_t> last_lower_write_;  // the same, below
+  std::vector<uint32_t> last_use_;         // by piece
+  std::vector<uint32_t> last_write_;       // position of the newest write, here or away
+  std::vector<uint32_t> last_away_write_;  // the same, away
 };
 
 void find_floors_and_gaps(TierUses& tier) {
   for (const Storage& s : tier.storages) {
     if (s.resident || s.uses.empty()) continue;
     PieceHistory history(tier, tier.program.buffers[s.buffer].pieces());
-    size_t lower = 0;
+    size_t event = 0;
     for (const uint32_t u : s.uses) {
-      while (lower < s.lower.size() && s.lower[lower].at < tier.uses[u].at)
-        history.visit_lower(s.lower[lower++]);
+      while (event < s.events.size() && s.events[event].at < tier.uses[u].at)
+        history.visit_away(s.events[event++]);
       history.visit(u);
     }
   }

@@ -1,7 +1,7 @@
 // Inside of stage (stage.h, whose steps these are): one tier of one body as plain data, passed from step to
 // step.
 //
-// 1. collect_uses (stage_uses.cc): operands in this tier, what happens to their storage below, and the gaps
+// 1. collect_uses (stage_uses.cc): operands in this tier, what happens to their storage elsewhere, and the gaps
 //    between uses over which a copy would stay valid.
 // 2. and 3. Allocations (stage_allocations.cc): which uses share an allocation, and from when to when; bytes
 //    at every position.
@@ -33,7 +33,7 @@ struct Use {         // one operand in this tier whose storage is not a permanen
   bool fetches = false;  // some piece must be fetched if the allocation begins here
 };
 
-struct LowerEvent {  // the same storage touched in a tier below
+struct AwayEvent {  // the same storage touched in the tiers that it is staged from
   uint32_t at;
   Operand o;
 };
@@ -41,8 +41,9 @@ struct LowerEvent {  // the same storage touched in a tier below
 struct Storage {  // a buffer, one slot of a ring buffer, or one task's workspace
   BufferId buffer = 0;
   bool resident = false;  // transient with its home here
+  TierId away = 0;        // where copies come from and go to: the tier below, or a home above
   std::vector<uint32_t> uses;
-  std::vector<LowerEvent> lower;
+  std::vector<AwayEvent> events;
 };
 
 struct Gap {          // from one use to the next that reads some of the same pieces

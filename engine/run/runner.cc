@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "engine/error.h"
 
@@ -15,6 +16,18 @@ enum RoundOperand { kRoundAccumulator, kRoundGradient, kRoundSums };
 enum SetScalarsOperand { kSetInput, kSetPrevious, kSetUpdate, kSetNorm };
 enum OptimizeOperand { kOptimizeState, kOptimizeGradient, kOptimizeUpdate, kOptimizeWeights };
 
+// The lane of the device's tasks: it takes one call at a time, and segments share scratch.
+LaneId device_lane(const Machine& machine) {
+  std::optional<LaneId> lane;
+  for (const Unit& unit : machine.units) {
+    if (unit.kind != TaskKind::forward && unit.kind != TaskKind::backward && unit.kind != TaskKind::round) continue;
+    CHECK(lane.value_or(unit.lane) == unit.lane, "the device's tasks must share one lane");
+    lane = unit.lane;
+  }
+  CHECK(lane.has_value(), "no unit runs segments");
+  return *lane;
+}
+
 }  // namespace
 
 Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads)
@@ -23,14 +36,8 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
       high_water_(plan.program.machine.tiers.size()),
       device_(device),
       rules_(rules),
+      device_lane_(device_lane(plan.program.machine)),
       optimizer_workers_(threads) {
-  std::vector<LaneId> device_lanes;
-  for (const Unit& unit : plan.program.machine.units)
-    if (unit.kind == TaskKind::forward || unit.kind == TaskKind::backward || unit.kind == TaskKind::round)
-      device_lanes.push_back(unit.lane);
-  CHECK(std::all_of(device_lanes.begin(), device_lanes.end(),
-                    [&](LaneId lane) { return lane == device_lanes.front(); }),
-        "the device's tasks must share one lane: it takes one call at a time");
   for (const Group& g : plan.model.groups) {
     std::vector<DecayRange> ranges;
     for (const Parameter& p : g.parameters) {
@@ -324,6 +331,7 @@ void Runner::optimize(const Task& task, const Instruction& in, const RingPositio
   const AdamWConstants constants{u.b1, u.b2, u.k1, u.k2, u.a, u.r, u.eps, u.d, u.s};
   const DType precision = plan_.model.precision;
   const uint64_t width = dtype_bytes(precision), end = v.first + v.elements;
+  const bool on_device = in.lane == device_lane_;
   const std::byte* gradient = address(in, kOptimizeGradient, rings);
   for (const DecayRange& range : decay_ranges_[task.subject]) {
     const uint64_t first = std::max(range.begin, v.first), last = std::min(range.end, end);
@@ -332,7 +340,9 @@ void Runner::optimize(const Task& task, const Instruction& in, const RingPositio
     void* weights = precision == DType::f32 ? nullptr : static_cast<std::byte*>(v.weights) + at * width;
     const AdamWRange r{v.master + at, v.first_moment + at, v.second_moment + at, gradient + at * width,
                        weights,       precision,           last - first,         range.decay};
-    if (u.skip)
+    if (on_device)
+      device_.optimize(r, constants, u.skip);
+    else if (u.skip)
       refresh_weights(r, optimizer_workers_);
     else
       apply_adamw(r, constants, optimizer_workers_);
