@@ -11,18 +11,23 @@
 namespace sluice {
 namespace {
 
-enum : LaneId { kRun, kIn, kOut };
+enum : LaneId { kRun, kIn, kOut, kRunBelow };
 constexpr uint64_t kRoom = 1000;
 
-// Tasks run on tier 0; what is permanent has its home in tier 1.
+// Tasks run on tier 0, except for norm; optimize runs on either. What is permanent has its home in tier 1, if
+// not in `homes_above`.
 class Sketch {
  public:
   Sketch() {
     Machine& m = program_.machine;
     m.tiers = {{"top", 0, 1, false}, {"below", kRoom, 1, false}};
-    m.lanes = {{"run"}, {"in"}, {"out"}};
+    m.lanes = {{"run"}, {"in"}, {"out"}, {"run_below"}};
     m.links = {{1, 0, kIn, 1}, {0, 1, kOut, 1}};
-    for (int k = 0; k < kTaskKinds; ++k) m.units.push_back({static_cast<TaskKind>(k), kRun, 0});
+    for (int k = 0; k < kTaskKinds; ++k) {
+      const auto kind = static_cast<TaskKind>(k);
+      if (kind != TaskKind::norm) m.units.push_back({kind, kRun, 0});
+      if (kind == TaskKind::norm || kind == TaskKind::optimize) m.units.push_back({kind, kRunBelow, 1});
+    }
   }
   BufferId permanent(const std::string& name, uint64_t bytes = 10) { return buffer(name, {0, bytes}, true); }
   BufferId transient(const std::string& name, uint64_t bytes = 10) {
@@ -37,18 +42,22 @@ class Sketch {
     Access access;
     uint32_t first = 0, last = 0;  // 0, 0: all pieces
   };
-  void task(const std::vector<Use>& uses) { tasks_.push_back(uses); }
+  void task(const std::vector<Use>& uses, TaskKind kind = TaskKind::forward) {
+    tasks_.push_back({kind, uses});
+  }
   void read(BufferId b) { task({{b, Access::read}}); }
 
-  // The list as text: "+a" fetches buffer a, "-a" stores it, "0" runs task 0; pieces as a.0; a fetch's
-  // address as @.
+  std::vector<BufferId> homes_above;
+
+  // The list as text: "+a" takes buffer a up, "-a" down, "0" runs task 0, "0'" in tier 1; pieces as a.0; a
+  // fetch's address as @.
   std::string staged(uint64_t capacity, uint32_t lead, bool keep = true, bool addresses = false) {
     EXPECT_FALSE(assembled(capacity, lead, keep)) << "does not fit";
     std::string text;
     for (const Instruction& in : program_.bodies[0].instructions) {
       if (!text.empty()) text += " ";
       if (in.task != kNoTask) {
-        text += std::to_string(in.task);
+        text += std::to_string(in.task) + (in.lane == kRunBelow ? "'" : "");
         continue;
       }
       const Buffer& b = program_.buffers[in.operands[0].buffer];
@@ -63,8 +72,8 @@ class Sketch {
   std::optional<BodyShortage> assembled(uint64_t capacity, uint32_t lead, bool keep = true) {
     program_.bodies.clear();
     BodyBuilder body(program_, "body", BodyState::clean, BodyState::clean);
-    for (const std::vector<Use>& uses : tasks_) {
-      Task& t = body.task(TaskKind::forward, 0, 0);
+    for (const auto& [kind, uses] : tasks_) {
+      Task& t = body.task(kind, 0, 0);
       for (const Use& u : uses) {
         if (u.last == 0) body.add(t, u.buffer, u.access);
         else body.add(t, u.buffer, u.first, u.last, u.access);
@@ -73,7 +82,9 @@ class Sketch {
     body.finish();
     program_.bodies[0].predecessors = {0};
     program_.machine.tiers[0].capacity = capacity;
-    return assemble(program_, {std::vector<TierId>(program_.buffers.size(), 1), {lead, 0}, keep});
+    std::vector<TierId> homes(program_.buffers.size(), 1);
+    for (const BufferId b : homes_above) homes[b] = 0;
+    return assemble(program_, {homes, {lead, 0}, keep});
   }
   const Program& program() const { return program_; }
 
@@ -88,7 +99,7 @@ class Sketch {
     return static_cast<BufferId>(program_.buffers.size() - 1);
   }
   Program program_;
-  std::vector<std::vector<Use>> tasks_;
+  std::vector<std::pair<TaskKind, std::vector<Use>>> tasks_;
 };
 
 // Without a lead all three share the same ten bytes, so nothing can come early.
@@ -189,6 +200,33 @@ TEST(Stage, PiecesMoveAlone) {
   s.task({{a, Access::write, 1, 2}});
   s.task({{a, Access::read, 2, 3}});
   EXPECT_EQ(s.staged(15, 0, true, true), "0 -a.1 +a.2@0 1");
+}
+
+// What lives above comes down for a task that runs below, once for both reads, and goes back up after a write.
+TEST(Stage, HomesAboveATask) {
+  Sketch s;
+  const BufferId a = s.permanent("a");
+  s.homes_above = {a};
+  s.task({{a, Access::add}});
+  s.task({{a, Access::read}}, TaskKind::norm);
+  s.task({{a, Access::read}}, TaskKind::norm);
+  s.task({{a, Access::write}}, TaskKind::norm);
+  s.read(a);
+  EXPECT_EQ(s.staged(20, 0), "0 -a 1' 2' 3' +a 4");
+}
+
+// An update runs where the largest of what lives somewhere lives; the smaller buffer travels.
+TEST(Stage, TasksRunNearTheirLargestHome) {
+  Sketch s;
+  const BufferId state = s.permanent("s", 30), gradient = s.permanent("g");
+  s.task({{state, Access::add}, {gradient, Access::read}}, TaskKind::optimize);
+  EXPECT_EQ(s.staged(100, 0), "0'");
+  s.homes_above = {gradient};
+  EXPECT_EQ(s.staged(100, 0), "-g 0'");
+  s.homes_above = {state};
+  EXPECT_EQ(s.staged(100, 0), "+g 0");
+  s.homes_above = {state, gradient};
+  EXPECT_EQ(s.staged(100, 0), "0");
 }
 
 TEST(Stage, ShortageNamesTheTask) {
