@@ -307,6 +307,46 @@ TEST(DeviceConformance, RoundShowsOverflow) {
   }
 }
 
+// A step of AdamW, or a skipped one, on state that a device holds.
+struct UpdatedState {
+  UpdatedState(uint64_t elements, DType precision)
+      : master(accumulator_of(elements)), first_moment(master), second_moment(master) {
+    for (float& v : second_moment) v *= v;
+    gradient.resize(elements * dtype_bytes(precision));
+    weights.resize(precision == DType::f32 ? 0 : gradient.size());
+    round_to(precision, master.data(), gradient.data(), elements);
+  }
+  void update(Device& device, DType precision, bool decay, bool skipped) {
+    const AdamWConstants constants = prepare_adamw({}, 3, 1e-2, 0.5, 1);
+    void* rounded = weights.empty() ? nullptr : weights.data();
+    device.optimize({master.data(), first_moment.data(), second_moment.data(), gradient.data(), rounded,
+                     precision, master.size(), decay},
+                    constants, skipped);
+  }
+  bool operator==(const UpdatedState&) const = default;
+
+  std::vector<float> master, first_moment, second_moment;
+  std::vector<std::byte> gradient, weights;
+};
+
+TEST(DeviceConformance, OptimizeGivesTheSameBits) {
+  const auto oracle = make_reference_device();
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : {DType::f32, DType::bf16, DType::f16})
+      for (const uint64_t elements : {1ul, 17ul, 100003ul})
+        for (const bool decay : {false, true})
+          for (const bool skipped : {false, true}) {
+            SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision) + ", " +
+                         std::to_string(elements) + (decay ? ", decay" : "") + (skipped ? ", skipped" : ""));
+            const UpdatedState start(elements, precision);
+            UpdatedState wanted = start, found = start;
+            wanted.update(*oracle, precision, decay, skipped);
+            found.update(*entry.make(2), precision, decay, skipped);
+            EXPECT_TRUE(found == wanted);
+            EXPECT_EQ(wanted.master == start.master, skipped);
+          }
+}
+
 TEST(DeviceConformance, ZeroTouchesItsRangeOnly) {
   for (const DeviceEntry& entry : devices())
     for (const uint64_t bytes : {0ul, 1ul, 63ul, 4097ul, 3000001ul}) {

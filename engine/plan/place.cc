@@ -11,8 +11,11 @@
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
 // 5. The winner is assembled whole. Should another body not fit, the next best takes its place; the least
 //    always fits.
+// 6. Of several micro-batches all are explored with half of the effort together, the best with the rest. A
+//    smaller one must be clearly faster: what fewer rows cost a matrix product is not in the cost model.
 #include <algorithm>
 #include <array>
+#include <list>
 #include <map>
 #include <tuple>
 
@@ -35,6 +38,7 @@ constexpr std::array<uint32_t, 6> kLeads{32, 16, 64, 128, 8, 256};  // in such w
 constexpr uint64_t kSearchShards = 256;                             // of a whole model
 // Of all candidates together: some 5 us each, so a third of a second.
 constexpr uint64_t kInstructionsMax = 60'000;
+constexpr double kSmallerWorthwhile = 0.95;   // of the larger micro-batch's seconds
 using ClassOrder = std::array<BufferClass, 3>;
 constexpr std::array<ClassOrder, 4> kClassOrders{
     {{BufferClass::weights, BufferClass::gradients, BufferClass::state},
@@ -60,29 +64,57 @@ class Search {
       : request_(request),
         model_(request.model(micro_batch)),
         layers_(static_cast<uint32_t>(model_.layers.size())),
+        kept_at_first_(request.recompute == RecomputeChoice::none ? layers_ : 0),
         has_files_(request.machine.tiers.back().file) {
     request_.rates.precision = model_.precision;
     for (const Tier& t : request.machine.tiers) capacities_.push_back(t.capacity);
     const uint64_t coarse = round_up(parameter_count(model_) / kSearchShards, default_shard_elements(model_));
-    if (request.lower.shard_elements == 0 && coarse > default_shard_elements(model_)) search_shard_ = coarse;
+    const bool large = request.lower.shard_elements == 0 && coarse > default_shard_elements(model_);
+    start(large ? coarse : 0);
+  }
+  Search(const Search&) = delete;
+  Search& operator=(const Search&) = delete;
+
+  // Weighs candidates until it has weighed `instructions` more in all, or the best is found. Returns the best's
+  // seconds, kNotFeasible if none fits so far. May be called again.
+  double explore(uint64_t instructions) {
+    instructions_left_ = instructions;
+    Candidate first;
+    first.kept_layers = kept_at_first_;
+    for (const uint32_t working : kWorkingTenths) {
+      first.working = working;
+      if (best_seconds_ < kNotFeasible) break;
+      weigh(first);
+    }
+    if (best_seconds_ < kNotFeasible) vary();
+    return best_seconds_;
+  }
+  uint64_t instructions_left() const { return instructions_left_; }
+
+  // The best candidate so far, assembled whole; at last the least arrangement.
+  std::variant<Plan, Infeasible> finish() {
+    if (auto plan = assembled_best()) return std::move(*plan);
+    const bool coarse = search_shard_ > 0;
+    if (coarse) start(0);
+    const auto arrangement = least_->arrangement(capacities_);
+    if (!arrangement) return infeasible();
+    if (coarse) explore(kInstructionsMax);
+    if (auto plan = assembled_best()) return std::move(*plan);
+    CHECK(!assemble(base_.program, *arrangement), "the least arrangement does not fit");
+    return finished(std::move(base_), 0);
   }
 
-  std::variant<Plan, Infeasible> run() {
-    kept_at_first_ = request_.recompute == RecomputeChoice::none ? layers_ : 0;
-    if (search_shard_ > 0) {
-      if (auto plan = search()) return std::move(*plan);
-      search_shard_ = 0;
-    }
-    Plan plan = lowered(kept_at_first_);
-    const Least least(plan.program);
-    const auto arrangement = least.arrangement(capacities_);
-    if (!arrangement) return infeasible(least, plan.program);
-    if (auto found = search()) return std::move(*found);
-    CHECK(!assemble(plan.program, *arrangement), "the least arrangement does not fit");
-    return finished(std::move(plan), 0);
-  }
+  static constexpr double kNotFeasible = 1e300;
 
  private:
+  void start(uint64_t search_shard) {
+    search_shard_ = search_shard;
+    weighed_.clear();
+    best_seconds_ = kNotFeasible;
+    base_ = lowered(kept_at_first_, search_shard_);
+    least_.emplace(base_.program);
+  }
+
   Plan lowered(uint32_t kept_layers, uint64_t shard_elements = 0) const {
     Plan plan;
     plan.model = model_;
@@ -97,20 +129,7 @@ class Search {
     return plan;
   }
 
-  // The best candidate, assembled whole; nullopt if none fits.
-  std::optional<Plan> search() {
-    weighed_.clear();
-    best_seconds_ = kNotFeasible;
-    const Plan plan = lowered(kept_at_first_, search_shard_);
-    const Least least(plan.program);
-    least_ = &least;
-    Candidate first;
-    first.kept_layers = kept_at_first_;
-    for (const uint32_t working : kWorkingTenths) {
-      first.working = working;
-      if (weigh(first)) break;
-    }
-    if (best_seconds_ < kNotFeasible) vary();
+  std::optional<Plan> assembled_best() const {
     for (const auto& [seconds, candidate] : ranked()) {
       Plan whole = lowered(candidate.kept_layers);
       if (!assemble(whole.program, arrange(whole.program, candidate)))
@@ -144,7 +163,7 @@ class Search {
 
   // Assembles and simulates the step body; true when it is the best so far.
   bool weigh(const Candidate& c) {
-    if (instructions_weighed_ > kInstructionsMax) return false;
+    if (instructions_left_ == 0) return false;
     const auto [it, fresh] = weighed_.try_emplace(c, kNotFeasible);
     if (!fresh) return false;
     Plan plan = lowered(c.kept_layers, search_shard_);
@@ -152,7 +171,7 @@ class Search {
     for (size_t b = 0; b < plan.program.bodies.size(); ++b)
       if (b != step) plan.program.bodies[b].tasks.clear();
     if (assemble(plan.program, arrange(plan.program, c))) return false;
-    instructions_weighed_ += plan.program.bodies[step].instructions.size();
+    instructions_left_ -= std::min(instructions_left_, plan.program.bodies[step].instructions.size());
     it->second = steady_step_seconds(plan.program, request_.rates, step);
     constexpr double kWorthwhile = 0.998;  // a tie is no reason to move
     if (it->second >= kWorthwhile * best_seconds_) return false;
@@ -227,16 +246,16 @@ class Search {
     return plan;
   }
 
-  Infeasible infeasible(const Least& least, const Program& program) const {
+  Infeasible infeasible() const {
     Infeasible out;
     out.micro_batch = model_.micro_batch;
-    out.least_together = least.together();
-    for (TierId t = 0; t < capacities_.size(); ++t) out.least.push_back(least.of_tier(t, capacities_));
-    while (out.tier + 1u < capacities_.size() && least.together()[out.tier] <= capacities_[out.tier])
+    out.least_together = least_->together();
+    for (TierId t = 0; t < capacities_.size(); ++t) out.least.push_back(least_->of_tier(t, capacities_));
+    while (out.tier + 1u < capacities_.size() && out.least_together[out.tier] <= capacities_[out.tier])
       ++out.tier;
-    const BodyShortage largest = least.largest_task(out.tier);
-    out.bytes_needed = least.together()[out.tier];
-    const Body& body = program.bodies[largest.body];
+    const BodyShortage largest = least_->largest_task(out.tier);
+    out.bytes_needed = out.least_together[out.tier];
+    const Body& body = base_.program.bodies[largest.body];
     out.body = body.name;
     if (largest.shortage.task == kNoTask) return out;
     const Task& t = body.tasks[largest.shortage.task];
@@ -245,24 +264,19 @@ class Search {
     return out;
   }
 
-  static constexpr double kNotFeasible = 1e300;
   PlanRequest request_;
   Model model_;
-  uint32_t layers_;
+  uint32_t layers_, kept_at_first_;
   bool has_files_;
   std::vector<uint64_t> capacities_;
-  const Least* least_ = nullptr;
   uint64_t search_shard_ = 0;  // elements; 0: as the plan will have
+  Plan base_;                  // lowered for the first candidate
+  std::optional<Least> least_;
   std::map<Candidate, double> weighed_;
   Candidate best_;
   double best_seconds_ = kNotFeasible;
-  uint64_t instructions_weighed_ = 0;
-  uint32_t kept_at_first_ = 0;
+  uint64_t instructions_left_ = 0;
 };
-
-}  // namespace
-
-namespace {
 
 // Of several micro-batches the smallest needs least as a rule, but not always: more slices, more rounding up.
 Infeasible better_of(Infeasible a, Infeasible b) {
@@ -276,9 +290,22 @@ Infeasible better_of(Infeasible a, Infeasible b) {
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request) {
   CHECK(!request.micro_batches.empty(), "no micro-batch to plan for");
-  std::optional<Infeasible> why;
+  std::list<Search> searches;  // the best first
+  const uint64_t share = kInstructionsMax / 2 / request.micro_batches.size();
+  uint64_t left = kInstructionsMax;
+  double best_seconds = Search::kNotFeasible;
   for (const int64_t micro_batch : request.micro_batches) {
-    auto result = Search(request, micro_batch).run();
+    Search& search = searches.emplace_back(request, micro_batch);
+    const double seconds = search.explore(share);
+    left -= share - search.instructions_left();
+    if (seconds >= (best_seconds < Search::kNotFeasible ? kSmallerWorthwhile : 1) * best_seconds) continue;
+    best_seconds = seconds;
+    searches.splice(searches.begin(), searches, std::prev(searches.end()));
+  }
+  searches.front().explore(left);
+  std::optional<Infeasible> why;
+  for (Search& search : searches) {
+    auto result = search.finish();
     if (std::holds_alternative<Plan>(result)) return result;
     Infeasible& reason = std::get<Infeasible>(result);
     why = why ? better_of(*std::move(why), std::move(reason)) : std::move(reason);

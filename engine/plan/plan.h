@@ -26,7 +26,7 @@ struct PlanRequest {
   Machine machine;  // capacities are arena bytes
   MachineRates rates;
   std::function<Model(int64_t micro_batch)> model;
-  std::vector<int64_t> micro_batches;  // candidates, best guess first; each divides the batch
+  std::vector<int64_t> micro_batches;  // candidates, largest first; each divides the batch
   RecomputeChoice recompute = RecomputeChoice::automatic;
   LowerOptions lower;  // recompute is place's
 };

@@ -52,18 +52,64 @@ void Allocations::start_over(bool with_leads) {
 
 void Allocations::choose() {
   if (tier_.options.lead > 0) lengthen();
-  singles_ = intervals_;
-  if (!tier_.options.keep) return;
-  for (const Gap& gap : tier_.gaps) keep_gap(gap);
+  led_ = singles_ = intervals_;
+  gap_kept_.assign(tier_.gaps.size(), true);
+  keep_gaps();
 }
 
 void Allocations::choose_again(uint64_t room) {
   room_ = static_cast<int64_t>(room);
+  singles_ = led_;
   start_over(true);
   for (Interval& i : intervals_)
     if (i.start < i.end && i.uses.size() == 1 && i.fetched && overloaded(i)) move_start(i, i.end);
+  singles_ = intervals_;
+  gap_kept_.assign(tier_.gaps.size(), true);
+  keep_gaps();
+}
+
+bool Allocations::choose_without(const std::vector<uint32_t>& roots, uint32_t count) {
+  bool any = false;
+  for (const uint32_t u : roots) {
+    const Interval& i = intervals_[u];
+    any |= give_up_gaps(i, count) || give_up_leads(i, count);
+  }
+  start_over(true);
+  keep_gaps();
+  return any;
+}
+
+void Allocations::keep_gaps() {
   if (!tier_.options.keep) return;
-  for (const Gap& gap : tier_.gaps) keep_gap(gap);
+  for (size_t g = 0; g < tier_.gaps.size(); ++g)
+    gap_kept_[g] = gap_kept_[g] && keep_gap(tier_.gaps[g]);
+}
+
+bool Allocations::give_up_gaps(const Interval& in_the_way_of, uint32_t count) {
+  const uint32_t before = count;
+  for (size_t g = tier_.gaps.size(); g-- > 0 && count > 0;) {  // longest first
+    const Gap& gap = tier_.gaps[g];
+    if (!gap_kept_[g] || tier_.uses[gap.from].at > in_the_way_of.end ||
+        tier_.uses[gap.to].at < in_the_way_of.start)
+      continue;
+    gap_kept_[g] = false;
+    --count;
+  }
+  return count < before;
+}
+
+bool Allocations::give_up_leads(const Interval& in_the_way_of, uint32_t count) {
+  std::vector<uint32_t> leads;
+  for (uint32_t u = 0; u < singles_.size(); ++u) {
+    const Interval& i = singles_[u];
+    if (i.start < i.first_use_at && i.start <= in_the_way_of.end && i.first_use_at >= in_the_way_of.start)
+      leads.push_back(u);
+  }
+  const auto length = [&](uint32_t u) { return singles_[u].first_use_at - singles_[u].start; };
+  std::stable_sort(leads.begin(), leads.end(), [&](uint32_t a, uint32_t b) { return length(a) > length(b); });
+  leads.resize(std::min<size_t>(leads.size(), count));
+  for (const uint32_t u : leads) singles_[u].start = singles_[u].first_use_at;
+  return !leads.empty();
 }
 
 void Allocations::choose_nothing() { start_over(false); }
@@ -127,9 +173,9 @@ void Allocations::lengthen() {
 
 // Joins the allocations at both ends of a gap, if there is room. The joint one begins as the earlier of them
 // does.
-void Allocations::keep_gap(const Gap& gap) {
+bool Allocations::keep_gap(const Gap& gap) {
   uint32_t a = root(gap.from), b = root(gap.to);
-  if (a == b) return;
+  if (a == b) return true;
   if (intervals_[b].first_use_at < intervals_[a].first_use_at) std::swap(a, b);
   const Interval& later = intervals_[b];
   Interval both = intervals_[a];
@@ -144,10 +190,11 @@ void Allocations::keep_gap(const Gap& gap) {
     add_load(both, -1);
     add_load(intervals_[a], 1);
     add_load(later, 1);
-    return;
+    return false;
   }
   parent_[b] = a;
   intervals_[a] = std::move(both);
+  return true;
 }
 
 }  // namespace sluice::staging

@@ -9,6 +9,8 @@ namespace sluice::staging {
 
 namespace {
 
+constexpr uint32_t kGivenUpMax = 512;  // at once, for each that finds no place
+
 // What transient buffers need of the lowest tier in the least arrangement must not depend on where permanent
 // homes are (least.h), and how many transfers stand between two tasks does: there, time is counted in tasks.
 std::vector<uint32_t> timeline(const TierUses& tier) {
@@ -22,8 +24,12 @@ std::vector<uint32_t> timeline(const TierUses& tier) {
   return time;
 }
 
-// The peak, if every allocation found its place below the capacity.
-std::optional<uint64_t> pack_all(Allocations& allocations, uint64_t capacity) {
+struct Packing {
+  uint64_t peak = 0;
+  std::vector<uint32_t> unplaced;  // allocations
+};
+
+Packing pack_all(Allocations& allocations, uint64_t capacity, PackOrder order) {
   const std::vector<uint32_t> time = timeline(allocations.tier());
   const std::vector<uint32_t> roots = allocations.roots();
   std::vector<PackItem> items;
@@ -31,26 +37,44 @@ std::optional<uint64_t> pack_all(Allocations& allocations, uint64_t capacity) {
     const Interval& i = allocations.at_root(u);
     items.push_back({time[i.start], time[i.end], allocations.bytes(i)});
   }
-  const uint64_t peak = pack(items, allocations.tier().options.base, capacity);
+  Packing packing{pack(items, allocations.tier().options.base, capacity, order), {}};
   for (size_t k = 0; k < items.size(); ++k) {
-    if (!items[k].placed) return std::nullopt;
+    if (!items[k].placed) packing.unplaced.push_back(roots[k]);
     allocations.at_root(roots[k]).offset = items[k].offset;
   }
-  return peak;
+  return packing;
+}
+
+// Of the two orders, the one that leaves less unplaced.
+Packing pack_either_way(Allocations& allocations) {
+  const uint64_t capacity = allocations.tier().options.capacity;
+  Packing by_size = pack_all(allocations, capacity, PackOrder::by_size);
+  if (by_size.unplaced.empty()) return by_size;
+  Packing by_breadth = pack_all(allocations, capacity, PackOrder::by_breadth);
+  return by_breadth.unplaced.size() < by_size.unplaced.size() ? by_breadth : by_size;
 }
 
 }  // namespace
 
 uint64_t lay_out(Allocations& allocations) {
   const StageOptions& options = allocations.tier().options;
-  const uint64_t room = options.capacity - options.base;
-  if (!allocations.tier().least())
+  if (!allocations.tier().least()) {
+    const uint64_t room = options.capacity - options.base;
     for (const uint64_t percent_free : {0, 1, 2, 4, 8, 16, 32}) {
       if (percent_free > 0) allocations.choose_again(room - room / 100 * percent_free);
-      if (const auto peak = pack_all(allocations, options.capacity)) return *peak;
+      const Packing packing = pack_all(allocations, options.capacity, PackOrder::by_size);
+      if (packing.unplaced.empty()) return packing.peak;
     }
+    allocations.choose_again(room);
+    Packing packing = pack_either_way(allocations);
+    for (uint32_t count = 1; count <= kGivenUpMax && !packing.unplaced.empty(); count *= 2) {
+      if (!allocations.choose_without(packing.unplaced, count)) break;
+      packing = pack_either_way(allocations);
+    }
+    if (packing.unplaced.empty()) return packing.peak;
+  }
   allocations.choose_nothing();
-  return *pack_all(allocations, UINT64_MAX);
+  return pack_all(allocations, UINT64_MAX, PackOrder::by_size).peak;
 }
 
 void grow_fetches(Allocations& allocations) {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "engine/pack.h"
-#include "engine/plan/range_load.h"
+#include "engine/range_load.h"
 #include "engine/plan/stage.h"
 #include "engine/program.h"
 
@@ -87,6 +87,9 @@ class Allocations {
   void choose();
   // The same with only `room` bytes beside permanent homes.
   void choose_again(uint64_t room);
+  // The same again, but without the `count` longest kept gaps, or else leads, in the way of each of these
+  // allocations. False if there was nothing to give up.
+  bool choose_without(const std::vector<uint32_t>& roots, uint32_t count);
   // Back to what the constructor made.
   void choose_nothing();
 
@@ -116,14 +119,19 @@ class Allocations {
   void move_start(Interval& i, uint32_t start);
   bool overloaded(const Interval& i) const { return load_.max(i.start, i.end) > room_; }
   void lengthen();
-  void keep_gap(const Gap& gap);
+  bool keep_gap(const Gap& gap);
+  void keep_gaps();
+  bool give_up_gaps(const Interval& in_the_way_of, uint32_t count);
+  bool give_up_leads(const Interval& in_the_way_of, uint32_t count);
 
   const TierUses& tier_;
   int64_t room_;                          // bytes that allocations may take together
   RangeLoad load_;                        // by position
   mutable std::vector<uint32_t> parent_;  // union-find over uses; paths are shortened by lookups
   std::vector<Interval> intervals_;       // by root
-  std::vector<Interval> singles_;         // with leads, before any gap was kept
+  std::vector<Interval> led_;             // with leads, before any gap was kept
+  std::vector<Interval> singles_;         // the same without the leads that were given up
+  std::vector<bool> gap_kept_;            // by gap; what was given up stays so
 };
 
 // Steps 1, 4, 5 and 6.
