@@ -11,17 +11,41 @@ namespace {
 
 constexpr uint64_t kPlenty = UINT64_MAX / 4;
 
-uint64_t home_bytes(const Buffer& b, uint64_t alignment) { return round_up(b.bytes(), alignment); }
+// Peaks of every tier under an arrangement that keeps nothing and leads nowhere.
+std::vector<uint64_t> peaks(const Program& lowered, const Arrangement& arrangement) {
+  Program p = lowered;
+  for (Tier& t : p.machine.tiers) t.capacity = kPlenty;
+  CHECK(!stage_all(p, arrangement).has_value(), "plenty is not enough");
+  return p.arena_bytes;
+}
 
 }  // namespace
 
 Least::Least(const Program& lowered)
     : lowered_(lowered), memory_(lowest_memory_tier(lowered.machine)), lowest_(lowest_tier(lowered.machine)) {
+  const std::vector<BufferClass> all{BufferClass::weights, BufferClass::gradients, BufferClass::state};
+  for (const BufferClass kind : all)
+    for (BufferId i = 0; i < lowered.buffers.size(); ++i)
+      if (lowered.buffers[i].permanent && lowered.buffers[i].kind == kind) movable_.push_back(i);
+  const Arrangement low = all_low();
   Program p = lowered;
-  for (Tier& t : p.machine.tiers) t.capacity = kPlenty;
-  permanent_ = place_homes(p, all_low().homes);
-  CHECK(!stage_all(p, all_low()).has_value(), "plenty is not enough");
-  peaks_ = p.arena_bytes;
+  permanent_ = place_homes(p, low.homes);
+  together_ = peaks(lowered, low);
+  fixed_low_ = without_movable(together_, low);
+  fixed_with_upper_ = fixed_low_;
+  for (TierId upper = 0; upper < memory_; ++upper)
+    for (const std::vector<BufferClass>& raised : {std::vector{BufferClass::state}, all}) {
+      Arrangement high = all_low();
+      for (const BufferId b : movable_)
+        if (std::count(raised.begin(), raised.end(), lowered.buffers[b].kind)) high.homes[b] = upper;
+      const std::vector<uint64_t> fixed = without_movable(peaks(lowered, high), high);
+      for (size_t t = 0; t < fixed.size(); ++t)
+        fixed_with_upper_[t] = std::max(fixed_with_upper_[t], fixed[t]);
+    }
+}
+
+uint64_t Least::home_bytes(BufferId buffer, TierId tier) const {
+  return round_up(lowered_.buffers[buffer].bytes(), placement_alignment(lowered_.machine, tier));
 }
 
 Arrangement Least::all_low() const {
@@ -29,64 +53,55 @@ Arrangement Least::all_low() const {
           std::vector<uint32_t>(lowered_.machine.tiers.size(), 0), false};
 }
 
+std::vector<uint64_t> Least::without_movable(std::vector<uint64_t> peaks, const Arrangement& arrangement) const {
+  for (const BufferId b : movable_) peaks[arrangement.homes[b]] -= home_bytes(b, arrangement.homes[b]);
+  return peaks;
+}
+
+std::optional<Arrangement> Least::fill(const std::vector<uint64_t>& capacities, std::vector<uint64_t> used,
+                                       TierId highest) const {
+  for (size_t t = 0; t < used.size(); ++t)
+    if (used[t] > capacities[t]) return std::nullopt;
+  Arrangement a = all_low();
+  TierId tier = lowest_;
+  for (const BufferId b : movable_) {
+    while (home_bytes(b, tier) > capacities[tier] - used[tier]) {
+      if (tier == highest) return std::nullopt;
+      tier = tier == lowest_ && memory_ < lowest_ ? memory_ : static_cast<TierId>(tier - 1);
+    }
+    a.homes[b] = tier;
+    used[tier] += home_bytes(b, tier);
+  }
+  return a;
+}
+
+std::optional<Arrangement> Least::arrangement(const std::vector<uint64_t>& capacities) const {
+  if (auto low = fill(capacities, fixed_low_, memory_)) return low;
+  return memory_ > 0 ? fill(capacities, fixed_with_upper_, 0) : std::nullopt;
+}
+
 // The same arrangement again, one byte short of what this tier needs.
 BodyShortage Least::largest_task(TierId tier) const {
   Program tight = lowered_;
   for (Tier& t : tight.machine.tiers) t.capacity = kPlenty;
-  tight.machine.tiers[tier].capacity = peaks_[tier] - 1;
+  tight.machine.tiers[tier].capacity = together_[tier] - 1;
   const auto shortage = stage_all(tight, all_low());
   CHECK(shortage.has_value(), "one byte less than the peak is enough");
   return *shortage;
 }
 
-// State first into the lowest tier, then gradients, then weights, each while there is room.
-Least::Split Least::split_homes(uint64_t lowest_capacity) const {
-  Split split{std::vector<TierId>(lowered_.buffers.size(), lowest_), 0};
-  if (memory_ == lowest_) return split;
-  const uint64_t low_alignment = placement_alignment(lowered_.machine, lowest_);
-  const uint64_t alignment = placement_alignment(lowered_.machine, memory_);
-  uint64_t room = lowest_capacity - std::min(lowest_capacity, working_bytes(lowest_));
-  for (const BufferClass kind : {BufferClass::state, BufferClass::gradients, BufferClass::weights})
-    for (size_t i = 0; i < lowered_.buffers.size(); ++i) {
-      const Buffer& b = lowered_.buffers[i];
-      if (!b.permanent || b.kind != kind) continue;
-      if (home_bytes(b, low_alignment) <= room) {
-        room -= home_bytes(b, low_alignment);
-      } else {
-        split.homes[i] = memory_;
-        split.memory_bytes += home_bytes(b, alignment);
-      }
-    }
-  return split;
-}
-
-uint64_t Least::needed(TierId tier, const std::vector<uint64_t>& capacities) const {
-  if (tier == lowest_ && memory_ != lowest_) return working_bytes(tier);  // homes may lie above
-  return tier == memory_ ? peaks_[tier] + split_homes(capacities[lowest_]).memory_bytes : peaks_[tier];
-}
-
-std::optional<Arrangement> Least::arrangement(const std::vector<uint64_t>& capacities) const {
-  for (TierId t = 0; t < capacities.size(); ++t)
-    if (needed(t, capacities) > capacities[t]) return std::nullopt;
-  return Arrangement{split_homes(capacities[lowest_]).homes, std::vector<uint32_t>(capacities.size(), 0),
-                     false};
-}
-
 std::optional<uint64_t> Least::of_tier(TierId tier, std::vector<uint64_t> capacities) const {
-  for (TierId t = 0; t < capacities.size(); ++t) {
-    if (t == tier || (tier == lowest_ && t == memory_)) continue;
-    if (needed(t, capacities) > capacities[t]) return std::nullopt;
-  }
-  if (tier != lowest_ || memory_ == lowest_) return needed(tier, capacities);
-  capacities[tier] = peaks_[tier];
-  if (needed(memory_, capacities) > capacities[memory_]) return std::nullopt;
-  uint64_t low = working_bytes(tier), high = peaks_[tier];  // more of the lowest tier never needs more memory
+  const auto suffices = [&](uint64_t bytes) {
+    capacities[tier] = bytes;
+    return arrangement(capacities).has_value();
+  };
+  uint64_t low = fixed_low_[tier], high = fixed_with_upper_[tier];
+  for (const BufferId b : movable_) high += home_bytes(b, tier);
+  if (!suffices(high)) return std::nullopt;
   while (low < high) {
-    capacities[tier] = low + (high - low) / 2;
-    if (needed(memory_, capacities) <= capacities[memory_])
-      high = capacities[tier];
-    else
-      low = capacities[tier] + 1;
+    const uint64_t middle = low + (high - low) / 2;
+    if (suffices(middle)) high = middle;
+    else low = middle + 1;
   }
   return low;
 }

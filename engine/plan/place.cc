@@ -1,7 +1,7 @@
 // place: the search behind make_plan.
 //
 // 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would.
-//    (Large models are searched first: a plan that was found needs no such proof.)
+//    (Large models are searched first: where larger shards leave a margin, smaller ones fit.)
 // 2. A candidate is: how much of the lowest memory tier, and of those above it, is left to staging, as
 //    multiples of what the largest task needs; the order in which buffer classes claim homes in the rest; by
 //    how much work a fetch leads its use; how many of the last layers keep their saved tensors. Its step body
@@ -36,6 +36,7 @@ constexpr std::array<uint32_t, 5> kUpperTenths{kAllOfIt, 20, 30, 50, 13};  // th
 constexpr uint32_t kSegmentWeight = 16;  // of the mean segment task; others by their estimated seconds
 constexpr std::array<uint32_t, 6> kLeads{32, 16, 64, 128, 8, 256};  // in such weights
 constexpr uint64_t kSearchShards = 256;                             // of a whole model
+constexpr uint64_t kMarginShare = 8;                                // of a capacity
 // Of all candidates together: some 5 us each, so a third of a second.
 constexpr uint64_t kInstructionsMax = 60'000;
 constexpr double kSmallerWorthwhile = 0.95;   // of the larger micro-batch's seconds
@@ -93,12 +94,16 @@ class Search {
 
   // The best candidate so far, assembled whole; at last the least arrangement.
   std::variant<Plan, Infeasible> finish() {
-    if (auto plan = assembled_best()) return std::move(*plan);
-    const bool coarse = search_shard_ > 0;
-    if (coarse) start(0);
+    if (search_shard_ > 0) {
+      std::vector<uint64_t> clearly_less = capacities_;
+      for (uint64_t& bytes : clearly_less) bytes -= bytes / kMarginShare;
+      if (least_->arrangement(clearly_less))
+        if (auto plan = assembled_best()) return std::move(*plan);
+      start(0);
+      if (least_->arrangement(capacities_)) explore(kInstructionsMax);
+    }
     const auto arrangement = least_->arrangement(capacities_);
     if (!arrangement) return infeasible();
-    if (coarse) explore(kInstructionsMax);
     if (auto plan = assembled_best()) return std::move(*plan);
     CHECK(!assemble(base_.program, *arrangement), "the least arrangement does not fit");
     return finished(std::move(base_), 0);

@@ -3,6 +3,7 @@
 
 #include "engine/pack.h"
 #include "engine/plan/address_map.h"
+#include "engine/plan/assemble.h"
 #include "engine/plan/staging.h"
 
 namespace sluice::staging {
@@ -15,7 +16,7 @@ constexpr uint32_t kGivenUpMax = 512;  // at once, for each that finds no place
 // homes are (least.h), and how many transfers stand between two tasks does: there, time is counted in tasks.
 std::vector<uint32_t> timeline(const TierUses& tier) {
   std::vector<uint32_t> time(tier.positions());
-  const bool by_tasks = tier.least() && tier.program.machine.tiers[tier.options.tier].file;
+  const bool by_tasks = tier.least() && tier.options.tier == lowest_tier(tier.program.machine);
   uint32_t tasks = 0;
   for (uint32_t at = 0; at < time.size(); ++at) {
     time[at] = by_tasks ? tasks : at;
