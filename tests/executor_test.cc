@@ -128,7 +128,7 @@ TEST_P(Poison, WhatAnInstructionThrowsEndsTheRun) {
   Session session(plan, *device, options);
   load(session, [](const ShardView&) {});
   ShardHooks hooks;
-  hooks.save = [](uint32_t, uint64_t, Plane) -> FileTarget { throw std::length_error("no target"); };
+  hooks.save = [](uint32_t, uint64_t, Plane, std::span<const std::byte>) -> FileTarget { throw std::length_error("no target"); };
   session.runner().set_hooks(hooks);
   session.executor().wait(session.issue(*plan.lowering.bodies.save));
   EXPECT_THROW(session.check(), std::length_error);

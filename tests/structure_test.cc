@@ -121,7 +121,8 @@ struct Part {
 
 const std::vector<std::string> kCommonGround = {"engine/program.", "engine/op.",       "engine/graph.",
                                                 "engine/error.",   "engine/parallel.", "engine/pack.",
-                                                "engine/segment.", "engine/strict_json.", "engine/suggest."};
+                                                "engine/range_load.", "engine/segment.", "engine/strict_json.",
+                                                "engine/suggest."};
 const std::vector<std::string> kBelowTools = {"engine/", "models/", "offload/", "cpu_optim/", "gpu/"};
 
 const std::vector<Part>& parts() {

@@ -16,16 +16,16 @@ enum RoundOperand { kRoundAccumulator, kRoundGradient, kRoundSums };
 enum SetScalarsOperand { kSetInput, kSetPrevious, kSetUpdate, kSetNorm };
 enum OptimizeOperand { kOptimizeState, kOptimizeGradient, kOptimizeUpdate, kOptimizeWeights };
 
-// The lane of the device's tasks: it takes one call at a time, and segments share scratch.
-LaneId device_lane(const Machine& machine) {
+// The lane of the device's tasks, if there are any: it takes one call at a time, and segments share scratch.
+std::optional<LaneId> device_lane(const Machine& machine) {
   std::optional<LaneId> lane;
   for (const Unit& unit : machine.units) {
-    if (unit.kind != TaskKind::forward && unit.kind != TaskKind::backward && unit.kind != TaskKind::round) continue;
+    if (unit.kind != TaskKind::forward && unit.kind != TaskKind::backward && unit.kind != TaskKind::round)
+      continue;
     CHECK(lane.value_or(unit.lane) == unit.lane, "the device's tasks must share one lane");
     lane = unit.lane;
   }
-  CHECK(lane.has_value(), "no unit runs segments");
-  return *lane;
+  return lane;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -112,7 +113,7 @@ class Runner {
   std::vector<std::atomic<uint64_t>> high_water_;  // by tier
   Device& device_;
   UpdateRules rules_;
-  LaneId device_lane_;  // what runs there is the device's work
+  std::optional<LaneId> device_lane_;  // what runs there is the device's work
   Workers optimizer_workers_;
   ShardHooks hooks_;
   std::vector<PlanOperands> operands_;                 // by segment plan
