@@ -37,6 +37,7 @@ enum BudgetSet {
   kLeastHost,
   kHalfHost,
   kThreeTiersHalf,
+  kStateInDevice,
   kLeastOfAll,
   kBudgetSets
 };
@@ -122,6 +123,8 @@ TierCapacities arenas_of(BudgetSet set, const TestRun& run) {
       const TierCapacities least = least_arenas(run, true);
       return {*least.device * 5 / 4, least.host + state_bytes(run) / 3, kRoomy};
     }
+    case kStateInDevice:  // the host's least: what does not go to disk lives in the device
+      return {kRoomy, least_arenas(run, true).host, kRoomy};
     case kLeastOfAll:
       return least_arenas(run, true);
     case kBudgetSets:
@@ -214,6 +217,21 @@ TEST(TrainingBits, EveryRowGivesTheBitsOfThePlainRun) {
     figures.holds(row[kResumed] ? "runs resumed under other budgets with the bits of the plain run"
                                 : "runs with the bits of the plain run",
                   steps == plain.steps && different.empty());
+  }
+}
+
+// Among the runs are some whose state lives in the device and is updated there.
+TEST(TrainingBits, StateLivesInTheDeviceWhereThereIsRoom) {
+  for (int number = 0; number < kLevels[kCase]; ++number) {
+    const DriveDirectory directory;
+    TestRun run = base_run(kCases[number], directory);
+    run.arenas = arenas_of(kStateInDevice, run);
+    const auto result = plan_of(run);
+    ASSERT_TRUE(std::holds_alternative<Plan>(result));
+    const Program& p = std::get<Plan>(result).program;
+    EXPECT_TRUE(std::any_of(p.buffers.begin(), p.buffers.end(), [](const Buffer& b) {
+      return b.kind == BufferClass::state && b.home == 0;
+    }));
   }
 }
 
