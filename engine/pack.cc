@@ -2,10 +2,11 @@
 //    any moment of an item's life. Among equals by size, then by length of life, then by start: the order is
 //    total, so the result is deterministic.
 // 2. Placed items are listed in order of address: all in one list, as long as a long-lived one is to come that
-//    must scan it, and those that live in a block of kBlock positions in a list of that block. An item that is
-//    short-lived touches two blocks at most.
-// 3. For each item a scan over the list, or the two merged, finds the holes between those that share a
-//    position with it; it takes the smallest that is large enough, the lowest of equals.
+//    must scan it, and in lists of what lives at a time. These form levels: a list of the lowest covers kBlock
+//    positions, each of the next kFan lists of the level below. An item is in the fewest lists that cover its
+//    life, some 2 kFan a level at most, so that memory stays O(n log n).
+// 3. For each item a scan over the list, or over the merged lists that cover its ends, finds the holes between
+//    those that share a position with it; it takes the smallest that is large enough, the lowest of equals.
 #include "engine/pack.h"
 
 #include <algorithm>
@@ -18,6 +19,7 @@ namespace sluice {
 namespace {
 
 constexpr uint32_t kBlock = 64;  // positions
+constexpr uint32_t kFan = 16;
 
 bool long_lived(const PackItem& item) { return item.last - item.start >= kBlock; }
 
@@ -61,23 +63,53 @@ void insert(PlacedList& list, const PackItem& item) {
   list.insert(at, {item.offset, item.offset + item.bytes, item.start, item.last});
 }
 
+// What lives at a time.
+class Levels {
+ public:
+  explicit Levels(uint32_t positions) {
+    for (uint32_t lists = positions / kBlock + 1;; lists = (lists - 1) / kFan + 1) {
+      levels_.emplace_back(lists);
+      if (lists == 1) return;
+    }
+  }
+
+  void add(const PackItem& item) {
+    uint32_t first = item.start / kBlock, end = item.last / kBlock + 1;
+    for (std::vector<PlacedList>& level : levels_) {
+      const bool top = &level == &levels_.back();
+      for (; first < end && (top || first % kFan != 0); ++first) insert(level[first], item);
+      for (; first < end && end % kFan != 0; --end) insert(level[end - 1], item);
+      first /= kFan, end /= kFan;
+    }
+  }
+
+  // The lists that hold all that shares a position with a short-lived item.
+  void find(const PackItem& item, std::vector<std::span<const Placed>>& lists) const {
+    uint32_t first = item.start / kBlock, last = item.last / kBlock;
+    for (const std::vector<PlacedList>& level : levels_) {
+      lists.emplace_back(level[first]);
+      if (last != first) lists.emplace_back(level[last]);
+      first /= kFan, last /= kFan;
+    }
+  }
+
+ private:
+  std::vector<std::vector<PlacedList>> levels_;
+};
+
 // Holes between what is met in order of address.
 class HoleFinder {
  public:
   HoleFinder(const PackItem& item, uint64_t base) : item_(item), cursor_(base) {}
 
-  void meet(const Placed& p) {
-    if (p.start > item_.last || p.last < item_.start) return;
-    consider(p.offset);
-    cursor_ = std::max(cursor_, p.end);
-  }
-  void meet_all(const PlacedList& a, const PlacedList& b) {
-    size_t i = 0, k = 0;
-    while (i < a.size() || k < b.size()) {
-      if (k == b.size() || (i < a.size() && a[i].offset <= b[k].offset))
-        meet(a[i++]);
-      else
-        meet(b[k++]);
+  void meet_all(std::span<std::span<const Placed>> lists) {
+    for (;;) {
+      std::span<const Placed>* next = nullptr;
+      for (std::span<const Placed>& list : lists)
+        if (!list.empty() && (!next || list.front().offset < next->front().offset)) next = &list;
+      if (!next) return;
+      meet(next->front());
+      *next = next->subspan(1);
     }
   }
   // The lowest of the tightest holes in [base, capacity); UINT64_MAX if there is none.
@@ -87,6 +119,11 @@ class HoleFinder {
   }
 
  private:
+  void meet(const Placed& p) {
+    if (p.start > item_.last || p.last < item_.start) return;
+    consider(p.offset);
+    cursor_ = std::max(cursor_, p.end);
+  }
   void consider(uint64_t until) {
     if (until < cursor_ || until - cursor_ < item_.bytes) return;
     if (best_offset_ != UINT64_MAX && until - cursor_ >= best_size_) return;
@@ -102,27 +139,29 @@ class HoleFinder {
 uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity, PackOrder order) {
   uint32_t positions = 0;
   for (const PackItem& item : items) positions = std::max(positions, item.last + 1);
-  std::vector<PlacedList> blocks(positions / kBlock + 1);
+  Levels levels(positions);
   PlacedList all;
+  std::vector<std::span<const Placed>> lists;
   auto long_left = std::count_if(items.begin(), items.end(), long_lived);
   uint64_t peak = base;
   for (const uint32_t index : packing_order(items, ranks(items, positions, order))) {
     PackItem& item = items[index];
-    const uint32_t first = item.start / kBlock, last = item.last / kBlock;
-    HoleFinder finder(item, base);
+    lists.clear();
     if (long_lived(item)) {
-      finder.meet_all(all, {});
+      lists.emplace_back(all);
       --long_left;
     } else {
-      finder.meet_all(blocks[first], last == first ? PlacedList{} : blocks[last]);
+      levels.find(item, lists);
     }
+    HoleFinder finder(item, base);
+    finder.meet_all(lists);
     const uint64_t offset = finder.finish(capacity);
     item.placed = offset != UINT64_MAX;
     if (!item.placed) continue;
     item.offset = offset;
     peak = std::max(peak, offset + item.bytes);
     if (item.bytes == 0) continue;
-    for (uint32_t block = first; block <= last; ++block) insert(blocks[block], item);
+    levels.add(item);
     if (long_left > 0) insert(all, item);
   }
   return peak;
