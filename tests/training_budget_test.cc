@@ -277,5 +277,34 @@ TEST(TrainingBudgets, TheProcessStaysWithinHostMem) {
   }
 }
 
+// A tiny model in 256 slices: what is in memory is the program, 20,000 tasks and five times as many
+// instructions.
+TEST(TrainingBudgets, TheProgramIsWithinHostMem) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers keep shadow memory of their own";
+#endif
+  const DriveDirectory directory;
+  write_bytes(directory / "train.txt", sample_text(20000));
+  const std::vector<std::string> step{
+      "--model", "gpt2:layers=20,width=8,heads=1,vocab=256,context=8",
+      "--batch", "256", "--micro-batch", "1",
+      "--data", directory / "train.txt", "--threads", "2"};
+  const auto with = [&](const std::vector<std::string>& first, uint64_t device, uint64_t host) {
+    return sluice_command(directory, first + step +
+                                         std::vector<std::string>{"--gpu-mem", std::to_string(device),
+                                                                  "--host-mem", std::to_string(host)});
+  };
+  const CommandResult none = with({"plan", "--json"}, 1, 70'000'000);
+  ASSERT_EQ(none.code, 3) << none.err;
+  const auto least = nlohmann::json::parse(none.out)["smallest_budgets"]["together"];
+  const uint64_t device = least["device"], host = least["host"];
+  EXPECT_EQ(with({"plan"}, device, host - 1).code, 3);
+  const CommandResult run = with({"train", "--steps", "2", "--out", directory / "run"}, device, host);
+  ASSERT_EQ(run.code, 0) << run.out << run.err;
+  EXPECT_LE(run.peak_bytes, host + device);
+  figures.at_most("process's peak / (--host-mem + device arena)",
+                  static_cast<double>(run.peak_bytes) / static_cast<double>(host + device), 1);
+}
+
 }  // namespace
 }  // namespace sluice

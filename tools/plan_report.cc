@@ -86,8 +86,8 @@ std::string plan_text(const Plan& plan, const Budgets& budgets) {
   for (const uint64_t bytes : p.arena_bytes) out += fmt::format("{:>14}", format_size(bytes));
   out += fmt::format("\n  {:<12}", "allowed");
   for (const Tier& t : p.machine.tiers) out += fmt::format("{:>14}", format_size(t.capacity));
-  out += fmt::format("\n  outside the host arena: {} for libraries, buffers and checksums\n",
-                     format_size(budgets.runtime_reserve));
+  out += fmt::format("\n  outside the host arena: {} for libraries, buffers, checksums and the program\n",
+                     format_size(budgets.runtime_reserve + plan.program_bytes));
   out += "  moved a step:";
   const std::vector<uint64_t> moved = moved_bytes(p, step_body(plan));
   for (size_t l = 0; l < moved.size(); ++l)
@@ -115,6 +115,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets) {
   for (size_t t = 0; t < p.arena_bytes.size(); ++t) out["arenas"][p.machine.tiers[t].name] = p.arena_bytes[t];
   out["budgets"] = budgets_json(budgets);
   out["runtime_reserve"] = budgets.runtime_reserve;
+  out["program_bytes"] = plan.program_bytes;
   for (const auto& [kind, tiers] : homes_of(p))
     for (size_t t = 0; t < tiers.size(); ++t)
       out["homes"][buffer_class_name(kind)][p.machine.tiers[t].name] = tiers[t];

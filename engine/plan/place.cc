@@ -293,14 +293,66 @@ Infeasible better_of(Infeasible a, Infeasible b) {
 
 }  // namespace
 
+namespace {
+
+uint64_t task_count(const PlanRequest& request, int64_t micro_batch) {
+  Program program;
+  program.machine = request.machine;
+  lower(request.model(micro_batch), request.lower, program);
+  uint64_t tasks = 0;
+  for (const Body& body : program.bodies) tasks += body.tasks.size();
+  return tasks;
+}
+
+// What the lowest memory tier holds apart from its arena, whatever the budgets are: more is never less.
+class ProgramShare {
+ public:
+  explicit ProgramShare(const PlanRequest& request)
+      : memory_(lowest_memory_tier(request.machine)), own_(request.program_memory) {
+    if (!own_.running) return;
+    uint64_t tasks = 0;
+    for (const int64_t micro_batch : request.micro_batches) {
+      const uint64_t these = task_count(request, micro_batch);
+      running_[micro_batch] = own_.running(these);
+      tasks += these;
+    }
+    planning_ = own_.planning(tasks);
+  }
+
+  uint64_t running(int64_t micro_batch) const { return own_.running ? running_.at(micro_batch) : 0; }
+
+  PlanRequest without(PlanRequest request, int64_t micro_batch) const {
+    uint64_t& capacity = request.machine.tiers[memory_].capacity;
+    const uint64_t taken = capacity < planning_ ? capacity : running(micro_batch);
+    capacity -= std::min(capacity, taken);
+    return request;
+  }
+
+  void add_to(Infeasible& why) const {
+    const auto add = [&](uint64_t& bytes) { bytes = std::max(bytes + running(why.micro_batch), planning_); };
+    if (why.tier == memory_) add(why.bytes_needed);
+    if (why.least[memory_]) add(*why.least[memory_]);
+    add(why.least_together[memory_]);
+  }
+
+ private:
+  TierId memory_;
+  const ProgramMemory& own_;
+  std::map<int64_t, uint64_t> running_;  // by micro-batch
+  uint64_t planning_ = 0;
+};
+
+}  // namespace
+
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request) {
   CHECK(!request.micro_batches.empty(), "no micro-batch to plan for");
+  const ProgramShare program(request);
   std::list<Search> searches;  // the best first
   const uint64_t share = kInstructionsMax / 2 / request.micro_batches.size();
   uint64_t left = kInstructionsMax;
   double best_seconds = Search::kNotFeasible;
   for (const int64_t micro_batch : request.micro_batches) {
-    Search& search = searches.emplace_back(request, micro_batch);
+    Search& search = searches.emplace_back(program.without(request, micro_batch), micro_batch);
     const double seconds = search.explore(share);
     left -= share - search.instructions_left();
     if (seconds >= (best_seconds < Search::kNotFeasible ? kSmallerWorthwhile : 1) * best_seconds) continue;
@@ -311,8 +363,12 @@ std::variant<Plan, Infeasible> make_plan(const PlanRequest& request) {
   std::optional<Infeasible> why;
   for (Search& search : searches) {
     auto result = search.finish();
-    if (std::holds_alternative<Plan>(result)) return result;
+    if (auto* plan = std::get_if<Plan>(&result)) {
+      plan->program_bytes = program.running(plan->model.micro_batch);
+      return result;
+    }
     Infeasible& reason = std::get<Infeasible>(result);
+    program.add_to(reason);
     why = why ? better_of(*std::move(why), std::move(reason)) : std::move(reason);
   }
   return *std::move(why);

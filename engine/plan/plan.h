@@ -22,6 +22,12 @@ namespace sluice {
 
 enum class RecomputeChoice : uint8_t { automatic, all, none };
 
+// Bytes of the lowest memory tier that a program of so many tasks (of all bodies) takes itself. Empty: none.
+struct ProgramMemory {
+  std::function<uint64_t(uint64_t tasks)> running;   // beside the arena
+  std::function<uint64_t(uint64_t tasks)> planning;  // before it is filled; all micro-batches
+};
+
 struct PlanRequest {
   Machine machine;  // capacities are arena bytes
   MachineRates rates;
@@ -29,6 +35,7 @@ struct PlanRequest {
   std::vector<int64_t> micro_batches;  // candidates, largest first; each divides the batch
   RecomputeChoice recompute = RecomputeChoice::automatic;
   LowerOptions lower;  // recompute is place's
+  ProgramMemory program_memory;
 };
 
 struct Plan {
@@ -36,6 +43,7 @@ struct Plan {
   Lowering lowering;
   Program program;
   MachineRates rates;       // that the search judged by
+  uint64_t program_bytes = 0;  // of the lowest memory tier's capacity, beside its arena
   double step_seconds = 0;  // simulated, steady state
   uint32_t candidates = 0;  // weighed
 };
@@ -43,7 +51,7 @@ struct Plan {
 struct Infeasible {
   std::string body, task;  // whose operands do not fit, in words; task may be empty
   TierId tier = 0;
-  uint64_t bytes_needed = 0;                   // of that tier's arena
+  uint64_t bytes_needed = 0;                   // of that tier; all figures here hold the program's own
   int64_t micro_batch = 1;                     // that needs least, to which task and least_together refer
   std::vector<std::optional<uint64_t>> least;  // by tier: the least that works, the others as given
   std::vector<uint64_t> least_together;        // by tier: least of the top tier, then of the next below, ...

@@ -12,6 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kMiB = 1ull << 20;
+constexpr uint64_t kProgramInReserve = 24 * kMiB;
 
 // `auto` leaves a twentieth, and 512 MiB at least, to the rest of the machine.
 uint64_t margin_of(uint64_t free) { return std::max(free / 20, 512 * kMiB); }
@@ -58,6 +59,16 @@ uint64_t address_space_left(const MemoryLimits& limits, int threads) {
 }  // namespace
 
 uint64_t runtime_reserve_bytes(int threads) { return 64 * kMiB + static_cast<uint64_t>(threads) * kMiB; }
+
+uint64_t program_bytes_beside_reserve(uint64_t tasks, size_t tiers) {
+  const uint64_t bytes = tasks * tiers * 1792;
+  return bytes - std::min(bytes, kProgramInReserve);
+}
+
+uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers) {
+  const uint64_t bytes = tasks * (1 + tiers) * 1536;
+  return bytes - std::min(bytes, kProgramInReserve);
+}
 
 Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free) {
   Budgets b;

@@ -23,9 +23,16 @@ struct Budgets {
   std::vector<std::string> notes;  // one sentence each: margins, what `auto` became
 };
 
-// The process's own use of host memory beside the arenas: 64 MiB and 1 MiB a thread. The libraries need 17
-// MiB, checksums 8 bytes a MiB of the nvme arena, the program and its trace some 1 KiB an instruction.
+// The process's own use of host memory beside the arenas: 64 MiB and 1 MiB a thread. Libraries and buffers
+// need 25 MiB, checksums 8 bytes a MiB of the nvme arena; 24 MiB are for the program.
 uint64_t runtime_reserve_bytes(int threads);
+
+// What a program of so many tasks takes beyond its part of the reserve, at most. Measured, with many small
+// tasks and the least budgets, where transfers are most: while it runs, with its trace, 1.3 KB a task for one
+// tier, 2.8 for two, 5.1 for three; while it is planned, which ends before the arenas are filled, 2.5, 4.0 and
+// 5.4.
+uint64_t program_bytes_beside_reserve(uint64_t tasks, size_t tiers);
+uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 
 // A host limit that does not even hold what lies beside the arena leaves an arena of 0 bytes, and the plan
 // says what would do. Throws Error(environment) for a budget above what is free or a directory that cannot

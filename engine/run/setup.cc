@@ -1,5 +1,7 @@
 #include "engine/run/setup.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -107,6 +109,9 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.lower.workspace_bytes = [&device](const OpShapes& shapes, Pass pass) {
     return device.workspace_bytes(shapes, pass);
   };
+  const size_t tiers = r.machine.tiers.size();
+  r.program_memory = {[tiers](uint64_t tasks) { return program_bytes_beside_reserve(tasks, tiers); },
+                      [tiers](uint64_t tasks) { return planning_bytes_beside_reserve(tasks, tiers); }};
   return r;
 }
 
@@ -157,6 +162,7 @@ Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets) {
   Plan plan = std::move(std::get<Plan>(result));
   const std::vector<Violation> violations = verify(plan.program);
   CHECK(violations.empty(), describe(plan.program, violations.front()));
+  malloc_trim(0);  // or what planning took would count beside the arenas
   return plan;
 }
 
