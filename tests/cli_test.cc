@@ -218,6 +218,21 @@ TEST_F(Cli, InfeasibleBudgetsNameOnesToPaste) {
   EXPECT_EQ(mended.code, 0) << mended.err;
 }
 
+// What a tier is said to need is what mends it with the other budgets as given.
+TEST_F(Cli, InfeasibleBudgetsAgreeWithTheirRemedy) {
+  const CommandResult facts = run({"plan", "--model", kTiny, "--gpu-mem", "4MiB", "--host-mem", "66MiB",
+                                   "--threads", "2", "--json"});
+  EXPECT_EQ(facts.code, 3) << facts.err;
+  const auto json = nlohmann::json::parse(facts.out);
+  const uint64_t host = json["smallest_budgets"]["host"];
+  EXPECT_LT(host, json["smallest_budgets"]["together"]["host"].get<uint64_t>());
+  const std::string arena = std::to_string(host - json["runtime_reserve"].get<uint64_t>());
+  const std::string reason = json["reason"];
+  EXPECT_NE(reason.find("the host arena needs " + arena + " bytes (largest task: backward of h.1)"),
+            std::string::npos)
+      << reason;
+}
+
 TEST_F(Cli, ALimitBelowTheReserveIsInfeasibleToo) {
   const CommandResult facts = run({"plan", "--model", kTiny, "--host-mem", "1", "--threads", "2", "--json"});
   EXPECT_EQ(facts.code, 3) << facts.err;

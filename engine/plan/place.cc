@@ -259,13 +259,11 @@ class Search {
     while (out.tier + 1u < capacities_.size() && out.least_together[out.tier] <= capacities_[out.tier])
       ++out.tier;
     const BodyShortage largest = least_->largest_task(out.tier);
-    out.bytes_needed = out.least_together[out.tier];
-    const Body& body = base_.program.bodies[largest.body];
-    out.body = body.name;
     if (largest.shortage.task == kNoTask) return out;
-    const Task& t = body.tasks[largest.shortage.task];
-    out.task =
-        std::string(task_kind_name(t.kind)) + " " + std::to_string(t.subject) + "." + std::to_string(t.slice);
+    const Task& t = base_.program.bodies[largest.body].tasks[largest.shortage.task];
+    out.task = task_kind_name(t.kind);
+    if (t.kind == TaskKind::forward || t.kind == TaskKind::backward)
+      out.task += " of " + model_.layers[base_.lowering.uses[t.subject].layer].name;
     return out;
   }
 
@@ -330,7 +328,6 @@ class ProgramShare {
 
   void add_to(Infeasible& why) const {
     const auto add = [&](uint64_t& bytes) { bytes = std::max(bytes + running(why.micro_batch), planning_); };
-    if (why.tier == memory_) add(why.bytes_needed);
     if (why.least[memory_]) add(*why.least[memory_]);
     add(why.least_together[memory_]);
   }

@@ -48,10 +48,9 @@ struct Plan {
   uint32_t candidates = 0;  // weighed
 };
 
-struct Infeasible {
-  std::string body, task;  // whose operands do not fit, in words; task may be empty
-  TierId tier = 0;
-  uint64_t bytes_needed = 0;                   // of that tier; all figures here hold the program's own
+struct Infeasible {  // all figures hold the program's own memory
+  TierId tier = 0;                             // that is too small
+  std::string task;                            // whose operands need most of it, in words; may be empty
   int64_t micro_batch = 1;                     // that needs least, to which task and least_together refer
   std::vector<std::optional<uint64_t>> least;  // by tier: the least that works, the others as given
   std::vector<uint64_t> least_together;        // by tier: least of the top tier, then of the next below, ...

@@ -138,7 +138,8 @@ uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const Budgets&
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets) {
   const Machine& machine = request.machine;
   const Tier& tier = machine.tiers[why.tier];
-  const std::string task = why.task.empty() ? "" : " (largest task: " + why.body + ", " + why.task + ")";
+  const uint64_t bytes_needed = why.least[why.tier].value_or(why.least_together[why.tier]);
+  const std::string task = why.task.empty() ? "" : " (largest task: " + why.task + ")";
   std::string each;
   for (size_t t = 0; t < why.least.size(); ++t) {
     if (!why.least[t] || *why.least[t] <= machine.tiers[t].capacity) continue;
@@ -151,7 +152,7 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
   if (!machine.tiers.back().file) remedy += " With --nvme-dir DIR, what does not fit goes to disk.";
   return Error(ExitCode::infeasible,
                "The budgets cannot work: the " + tier.name + " arena needs " +
-                   std::to_string(why.bytes_needed) + " bytes" + task + " and may have " +
+                   std::to_string(bytes_needed) + " bytes" + task + " and may have " +
                    std::to_string(tier.capacity) + ".",
                remedy);
 }
