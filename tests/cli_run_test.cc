@@ -35,6 +35,23 @@ TEST_F(Cli, ADirectoryWithARunIsNotWrittenOver) {
   expect_refusal(train("run", 4, {"--resume", directory / "nowhere"}), 2, {"nowhere"});
 }
 
+// The plan of a resume is that of the run, under the budgets given now.
+TEST_F(Cli, PlanTakesOverARunsOptions) {
+  expect_refusal({"plan", "--resume", "auto"}, 2, {"--out"});
+  expect_refusal({"plan", "--resume", "auto", "--out", directory / "run"}, 2, {"no checkpoint", "--model"});
+  ASSERT_EQ(run(train("run", 2, {"--precision", "fp32"})).code, 0);
+  const Words resume{"plan", "--out", directory / "run", "--resume", "auto", "--host-mem", "128MiB", "--json"};
+  const CommandResult resumed = run(resume);
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  const auto facts = nlohmann::json::parse(resumed.out);
+  EXPECT_EQ(facts["micro_batch"], 2);
+  const Words same{"plan", "--model",       kTiny, "--batch",     "4",    "--seq",      "32",
+                   "--micro-batch", "2",   "--precision", "fp32", "--host-mem", "128MiB", "--json"};
+  EXPECT_EQ(nlohmann::json::parse(run(same).out)["arenas"], facts["arenas"]);
+  expect_refusal(resume + Words{"--precision", "bf16"}, 2, {"--precision"});
+  EXPECT_EQ(lines_of(read_text_file(directory / "run/metrics.jsonl", 1 << 20)).size(), 2u);
+}
+
 int64_t newest_step(const std::string& run) {
   const auto path = newest_checkpoint(run);
   return path ? CheckpointReader::open(*path).state().step : -1;

@@ -1,16 +1,17 @@
 #include "engine/run/setup.h"
 #include "engine/verify.h"
 #include "tools/plan_report.h"
+#include "tools/run_start.h"
 #include "tools/verbs.h"
 
 namespace sluice {
 
 ExitCode run_plan(Options options, std::FILE* out) {
+  const RunStart start = open_run_start(options, Verb::plan);
   const Budgets budgets = resolve_budgets(options.memory, memory_limits(), false);
-  const ModelSource source = resolve_model(options.model);
   const std::unique_ptr<Device> device = make_device(options.memory, budgets.threads);
   const PlanRequest request =
-      plan_request(options, source.config, budgets, *device, !options.data.validation.empty());
+      plan_request(options, start.source.config, budgets, *device, !options.data.validation.empty());
   const auto result = make_plan(request);
   if (const auto* why = std::get_if<Infeasible>(&result)) {
     if (options.print.json) {
@@ -30,7 +31,7 @@ ExitCode run_plan(Options options, std::FILE* out) {
     std::fputs(plan_json(plan, budgets).c_str(), out);
     return ExitCode::done;
   }
-  for (const std::string& note : source.config.notes) std::fprintf(out, "%s\n", note.c_str());
+  for (const std::string& note : start.notes) std::fprintf(out, "%s\n", note.c_str());
   for (const std::string& note : budgets.notes) std::fprintf(out, "%s\n", note.c_str());
   std::fputs(plan_text(plan, budgets).c_str(), out);
   return ExitCode::done;

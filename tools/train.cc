@@ -10,14 +10,13 @@
 #include "tools/progress.h"
 #include "tools/run_directory.h"
 #include "tools/run_source.h"
+#include "tools/run_start.h"
 #include "tools/size.h"
 #include "tools/verbs.h"
 
 namespace sluice {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 // At once, also to a file or a pipe.
 void say(std::FILE* out, const std::string& text) {
@@ -86,66 +85,21 @@ void check_same_data(const CheckpointState& run, const TokenData& data) {
               "Give the run's own --data, or start a new run with another --out.");
 }
 
-// What a run goes on from: a checkpoint, weights of a directory, or neither, which means initial weights.
-struct Start {
-  std::optional<CheckpointReader> checkpoint;
-  ModelSource source;
-  std::optional<HfWeights> weights;
-};
-
-// The manifest's paths hold from every directory.
-void make_absolute(Options& options) {
-  const auto absolute = [](const std::string& path) {
-    return fs::absolute(path).lexically_normal().string();
-  };
-  for (std::string& file : options.data.train) file = absolute(file);
-  std::error_code ignored;
-  if (fs::exists(options.model.model, ignored)) options.model.model = absolute(options.model.model);
-}
-
-// Without a checkpoint nothing brings the run's options.
-void say_fresh_start(const Options& options, std::FILE* out) {
-  if (options.model.model.empty() || options.data.train.empty())
-    throw Error(ExitCode::usage, "--resume auto finds no checkpoint in " + printable(options.run.out) + ".",
-                "Give the run's options again, --model and --data among them, to start it afresh.");
-  say(out, "No checkpoint in " + printable(options.run.out) + ": a fresh start.\n");
-}
-
-// Finds the checkpoint or the model, and settles the options that it brings.
-Start open_start(Options& options, std::FILE* out) {
-  make_absolute(options);
-  Start start{open_resume(options.run), {}, {}};
-  if (start.checkpoint)
-    print_notes(apply_manifest(options, start.checkpoint->state().options), out);
-  else if (!options.run.resume.empty())
-    say_fresh_start(options, out);
-  if (!options.run.resume.empty()) check_options(options, Verb::train, false);
-  if (start.checkpoint)
-    start.source.config =
-        config_from_json(start.checkpoint->state().model_config, "the checkpoint's config.json");
-  else
-    start.source = resolve_model(options.model);
-  print_notes(start.source.config.notes, out);
-  options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
-  if (options.memory.device == DeviceKind::automatic) options.memory.device = DeviceKind::cpu;
-  return start;
-}
-
 // Every tensor of the model is there in its shape; throws otherwise.
-void check_start(Start& start, const Model& model) {
+void check_start(RunStart& start, const Model& model) {
   if (start.checkpoint) return start.checkpoint->check(model);
   if (start.source.weights_directory.empty()) return;
   start.weights = HfWeights::open(start.source.weights_directory, start.source.config.family);
   check_weights(*start.weights, model);
 }
 
-void load_start(const Start& start, uint64_t seed, Session& session, Workers& workers) {
+void load_start(const RunStart& start, uint64_t seed, Session& session, Workers& workers) {
   const Model& model = session.plan().model;
   if (start.checkpoint) return load(session, load_from(model, *start.checkpoint, workers));
   load(session, load_from(model, start.weights ? source_of(*start.weights) : source_of(seed), workers));
 }
 
-CheckpointState state_of(const Start& start, const Options& options, const TokenData& data) {
+CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data) {
   CheckpointState state =
       start.checkpoint ? start.checkpoint->state() : first_state(options, start.source.config);
   state.tokens = data.tokens();
@@ -165,7 +119,7 @@ SessionOptions session_options(const Options& options, int threads) {
 }
 
 std::string metrics_path(const RunOptions& run) {
-  return run.metrics.empty() ? (fs::path(run.out) / "metrics.jsonl").string() : run.metrics;
+  return run.metrics.empty() ? (std::filesystem::path(run.out) / "metrics.jsonl").string() : run.metrics;
 }
 
 // Whether the run has done its steps already. Throws when it went past them.
@@ -208,7 +162,8 @@ TrainEvents report_to(MetricsFile& metrics, Progress& progress) {
 
 ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* out) {
   RunDirectory directory(options.run.out);
-  Start start = open_start(options, out);
+  RunStart start = open_run_start(options, Verb::train);
+  print_notes(start.notes, out);
   if (start.checkpoint && is_done(options, *start.checkpoint, out)) return ExitCode::done;
   const TrainingData data = open_data(options, start.source.config);
   if (start.checkpoint) check_same_data(start.checkpoint->state(), data.train);

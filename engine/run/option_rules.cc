@@ -106,7 +106,7 @@ void check_options(const Options& options, Verb verb, bool resuming) {
   std::vector<const char*> needed;
   if (trains && !resuming && options.model.model.empty()) needed.push_back("model");
   if (verb == Verb::train && !resuming && options.data.train.empty()) needed.push_back("data");
-  if (verb == Verb::train) needed.push_back("out");
+  if (verb == Verb::train || options.run.resume == "auto") needed.push_back("out");
   if (verb == Verb::eval) needed = {"from", "data"};
   if (verb == Verb::export_run) needed = {"from", "to"};
   demand(options, needed, verb);

@@ -1,0 +1,55 @@
+#include "tools/run_start.h"
+
+#include <filesystem>
+
+#include "tools/run_directory.h"
+
+namespace sluice {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The manifest's paths hold from every directory.
+void make_absolute(Options& options) {
+  const auto absolute = [](const std::string& path) {
+    return fs::absolute(path).lexically_normal().string();
+  };
+  for (std::string& file : options.data.train) file = absolute(file);
+  std::error_code ignored;
+  if (fs::exists(options.model.model, ignored)) options.model.model = absolute(options.model.model);
+}
+
+// Without a checkpoint nothing brings the run's options.
+std::string fresh_start(const Options& options, Verb verb) {
+  if (options.model.model.empty() || (verb == Verb::train && options.data.train.empty()))
+    throw Error(ExitCode::usage, "--resume auto finds no checkpoint in " + printable(options.run.out) + ".",
+                "Give the run's options again, --model and --data among them, to start it afresh.");
+  return "No checkpoint in " + printable(options.run.out) + ": a fresh start.";
+}
+
+}  // namespace
+
+RunStart open_run_start(Options& options, Verb verb) {
+  make_absolute(options);
+  const bool resuming = !options.run.resume.empty();
+  RunStart start;
+  if (resuming || verb == Verb::train) start.checkpoint = open_resume(options.run);
+  if (start.checkpoint)
+    start.notes = apply_manifest(options, start.checkpoint->state().options);
+  else if (resuming)
+    start.notes.push_back(fresh_start(options, verb));
+  if (resuming) check_options(options, verb, false);
+  if (start.checkpoint)
+    start.source.config =
+        config_from_json(start.checkpoint->state().model_config, "the checkpoint's config.json");
+  else
+    start.source = resolve_model(options.model);
+  const std::vector<std::string>& notes = start.source.config.notes;
+  start.notes.insert(start.notes.end(), notes.begin(), notes.end());
+  options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
+  if (options.memory.device == DeviceKind::automatic) options.memory.device = DeviceKind::cpu;
+  return start;
+}
+
+}  // namespace sluice
