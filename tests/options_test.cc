@@ -280,7 +280,7 @@ TEST(CommandLine, ExamplesOfTheHelpParse) {
       ++examples;
     }
   }
-  EXPECT_EQ(examples, 11);
+  EXPECT_EQ(examples, 12);
 }
 
 TEST(OptionTable, DefaultsInHelpAreTheRealOnes) {
