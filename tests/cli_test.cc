@@ -279,9 +279,9 @@ TEST_F(Cli, PlanForProgramsAndPeople) {
   EXPECT_EQ(program.arena_bytes[0], facts["arenas"]["device"].get<uint64_t>());
   EXPECT_EQ(program.arena_bytes[1], facts["arenas"]["host"].get<uint64_t>());
 
-  const CommandResult people = run(model);
+  const CommandResult people = run(model + Words{"--micro-batch", "4"});
   EXPECT_EQ(people.code, 0);
-  for (const char* word : {"device", "host", "nvme", "predicted", "checkpoint"})
+  for (const char* word : {"device", "host", "nvme", "predicted", "checkpoint", "4 sequences a slice, 1 slice a step,"})
     EXPECT_NE(people.out.find(word), std::string::npos) << people.out;
   const CommandResult none = run({"plan", "--model", "gpt2", "--host-mem", "80MiB", "--json"});
   EXPECT_EQ(none.code, 3);

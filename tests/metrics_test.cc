@@ -207,18 +207,19 @@ StepMetrics shown_step(int64_t step) {
   m.loss = 5.25;
   m.seconds = 2;
   m.tokens_per_second = 1234;
-  m.peak_bytes = {{"host", 1536}};
+  m.peak_bytes = {{"host", 1536}, {"nvme", 0}};
   return m;
 }
 
 TEST(ProgressLine, PlainLinesComeFirstLastAndAtIntervals) {
   Capture capture;
-  Progress progress(capture.file(), ProgressStyle{.plain_interval = 10}, 6, {{"host", 2048}});
+  Progress progress(capture.file(), ProgressStyle{.plain_interval = 10}, 6, {{"host", 2048}, {"nvme", 0}});
   double now = 100;
   for (int64_t step = 1; step <= 6; ++step, now += 4) progress.step(shown_step(step), now);
   progress.validation({6, 4.5});
   progress.finish();
   EXPECT_EQ(capture.text(),
+            // the nvme tier is allowed, but the plan does not use it
             "step 1/6  loss 5.2500  1234 tokens/s  ETA 10s  host 1.50 KiB of 2.00 KiB\n"
             "step 4/6  loss 5.2500  1234 tokens/s  ETA 4s  host 1.50 KiB of 2.00 KiB\n"
             "step 6/6  loss 5.2500  1234 tokens/s  ETA 0s  host 1.50 KiB of 2.00 KiB\n"

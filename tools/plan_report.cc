@@ -40,6 +40,11 @@ uint32_t kept_segments(const Plan& plan) {
   return kept;
 }
 
+// "1 slice", "4 slices".
+std::string counted(int64_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::vector<double> busy_seconds(const Plan& plan, const MachineRates& rates) {
   const std::vector<BodyId> one(3, *plan.lowering.bodies.step), more(4, *plan.lowering.bodies.step);
   const auto first = simulate(plan.program, rates, one), second = simulate(plan.program, rates, more);
@@ -69,10 +74,10 @@ ordered_json budgets_json(const Budgets& budgets) {
 
 std::string plan_text(const Plan& plan, const Budgets& budgets) {
   const Program& p = plan.program;
-  std::string out = fmt::format(
-      "{} parameters, {} sequences a slice, {} slices a step, {} of {} segments keep their tensors\n",
-      parameter_count(plan.model), plan.model.micro_batch, plan.lowering.slices, kept_segments(plan),
-      plan.lowering.uses.size());
+  std::string out =
+      fmt::format("{} parameters, {} a slice, {} a step, tensors kept in {} of {} segments\n",
+                  parameter_count(plan.model), counted(plan.model.micro_batch, "sequence"),
+                  counted(plan.lowering.slices, "slice"), kept_segments(plan), plan.lowering.uses.size());
   out += fmt::format("  {:<12}", "permanent");
   for (const Tier& t : p.machine.tiers) out += fmt::format("{:>14}", t.name);
   for (const auto& [kind, tiers] : homes_of(p)) {

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tools/size.h"
@@ -50,9 +51,10 @@ std::string Progress::describe(const StepMetrics& m) const {
   std::string line = fmt::format("step {}/{}  loss {:.4f}  {} tokens/s  ETA {}", m.step, steps_, m.loss,
                                  format_rate(m.tokens_per_second), format_duration(left));
   for (const auto& [tier, used] : m.peak_bytes) {
-    line += fmt::format("  {} {}", tier, format_size(used));
-    for (const auto& [name, budget] : budgets_)
-      if (name == tier) line += fmt::format(" of {}", format_size(budget));
+    const auto budget =
+        std::find_if(budgets_.begin(), budgets_.end(), [&](const auto& b) { return b.first == tier; });
+    if (budget == budgets_.end() || budget->second == 0) continue;  // a tier that the plan does not use
+    line += fmt::format("  {} {} of {}", tier, format_size(used), format_size(budget->second));
   }
   return line;
 }
