@@ -43,6 +43,7 @@ TEST_F(Cli, MistypedCommands) {
   expect_refused_training({"--warmup", "-3"}, 2, {"--warmup"});
   expect_refusal({"train", "--model", "gpt2-xxl", "--data", text, "--out", directory / "refused"}, 2,
                  {"gpt2-xxl", "gpt2-xl"});
+  expect_refusal({"plan", "--model", directory.path()}, 2, {"no config.json", "export"});
   expect_refusal(
       {"train", "--model", "gpt2:layers=2,widht=32", "--data", text, "--out", directory / "refused"}, 2,
       {"widht", "width"});

@@ -34,6 +34,9 @@ ModelSource resolve_model(const ModelOptions& options) {
     source.config = config_from_name(options.model);
     return source;
   }
+  if (directory && !std::filesystem::exists(path / "config.json", ignored))
+    throw Error(ExitCode::usage, "The directory " + printable(options.model) + " has no config.json.",
+                "Give a Hugging Face directory; `sluice export` makes one of a run.");
   const std::string file = directory ? (path / "config.json").string() : path.string();
   source.config = config_from_json(read_text_file(file, kConfigBytesMax), file);
   if (directory && !options.from_scratch && has_weights(options.model))
