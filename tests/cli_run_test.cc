@@ -238,6 +238,19 @@ TEST_F(Cli, ASignalEndsTheRunWithADurableCheckpoint) {
   }
 }
 
+// A model that takes seconds to plan.
+TEST_F(Cli, ASignalBeforeTheFirstStepEndsAtOnce) {
+  for (const int number : {SIGTERM, SIGINT}) {
+    Command command(directory,
+                    {"train", "--model", "gpt2:layers=48,width=8,heads=1,vocab=256,context=8", "--batch", "512",
+                     "--micro-batch", "1", "--data", text, "--out", directory / "run", "--steps", "2"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    command.send(number);
+    EXPECT_EQ(command.wait().code, -number);
+    EXPECT_FALSE(std::filesystem::exists(directory / "run"));
+  }
+}
+
 // The reference device is slow enough to be caught in the middle of a step. Signals less than two seconds
 // apart count as one, since terminals and timeout(1) send theirs to the process and to its group.
 TEST_F(Cli, ASecondSignalEndsAtOnce) {

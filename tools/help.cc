@@ -117,7 +117,10 @@ std::string program_help() {
       "\nexit codes\n"
       "  0 done, 1 bug, 2 usage, 3 the budgets cannot work, 4 environment, 5 a file is malformed,\n"
       "  6 I/O failed or space ran out, 7 a rank was lost, 8 numbers are not finite,\n"
-      "  75 stopped on a signal with a durable checkpoint\n";
+      "  75 stopped on a signal with a durable checkpoint\n"
+      "\nsignals\n"
+      "  SIGINT or SIGTERM ends training after the steps under way, with a checkpoint; before the first\n"
+      "  step, and in other verbs, at once. So does a second one; two within two seconds count as one.\n";
   return out;
 }
 

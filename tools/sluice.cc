@@ -3,12 +3,10 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -21,27 +19,10 @@
 
 namespace {
 
-std::atomic<bool> stop_requested{false};
-
-volatile std::sig_atomic_t first_signal_at = 0;  // seconds, truncated
-
-// The first signal asks for a clean end; the second ends at once, and the last checkpoint is intact. Within a
-// second or two they count as one: timeout(1) and terminals send theirs to the process and to its group.
-extern "C" void on_signal(int number) {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  if (!stop_requested.exchange(true)) {
-    first_signal_at = static_cast<std::sig_atomic_t>(now.tv_sec);
-  } else if (static_cast<std::sig_atomic_t>(now.tv_sec) - first_signal_at > 1) {
-    std::signal(number, SIG_DFL);
-    std::raise(number);
-  }
-}
-
 sluice::ExitCode run(const sluice::ParsedCommand& command) {
   switch (command.verb) {
     case sluice::Verb::train:
-      return sluice::run_train(command.options, stop_requested, stdout);
+      return sluice::run_train(command.options, stdout);
     case sluice::Verb::plan:
       return sluice::run_plan(command.options, stdout);
     case sluice::Verb::eval:
@@ -85,10 +66,6 @@ int parse_and_run(int argc, char** argv) {
     if (!command.text.empty()) {
       std::fputs(command.text.c_str(), stdout);
       return static_cast<int>(finish_output(sluice::ExitCode::done));
-    }
-    if (command.verb == sluice::Verb::train) {  // the others have nothing to save
-      std::signal(SIGINT, on_signal);
-      std::signal(SIGTERM, on_signal);
     }
     const sluice::ExitCode code = run(command);
     // What training prints is news; its results are in --out.

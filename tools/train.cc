@@ -12,6 +12,7 @@
 #include "tools/run_source.h"
 #include "tools/run_start.h"
 #include "tools/size.h"
+#include "tools/stop_signals.h"
 #include "tools/verbs.h"
 
 namespace sluice {
@@ -160,7 +161,7 @@ TrainEvents report_to(MetricsFile& metrics, Progress& progress) {
 
 }  // namespace
 
-ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* out) {
+ExitCode run_train(Options options, std::FILE* out) {
   RunDirectory directory(options.run.out);
   RunStart start = open_run_start(options, Verb::train);
   print_notes(start.notes, out);
@@ -184,7 +185,8 @@ ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* ou
   Workers workers(budgets.threads);
   load_start(start, options.numbers.seed, session, workers);
 
-  // Up to here a start that fails has changed nothing.
+  // Up to here a start that fails or is interrupted has changed nothing.
+  const std::atomic<bool>& stop = stop_on_signals();
   const std::string metrics_file = metrics_path(options.run);
   directory.open_metrics(metrics_file);
   if (!options.run.resume.empty()) {

@@ -2,7 +2,6 @@
 // code; failures are Errors. Callers: main, and tests that want a verb without a process.
 #pragma once
 
-#include <atomic>
 #include <cstdio>
 
 #include "engine/error.h"
@@ -10,8 +9,8 @@
 
 namespace sluice {
 
-// `stop`: set by a signal handler; training then ends with a durable checkpoint and ExitCode::stopped.
-ExitCode run_train(Options options, const std::atomic<bool>& stop, std::FILE* out);
+// On a signal from the first step on it ends with a durable checkpoint and ExitCode::stopped (stop_signals.h).
+ExitCode run_train(Options options, std::FILE* out);
 ExitCode run_plan(Options options, std::FILE* out);
 ExitCode run_eval(Options options, std::FILE* out);
 ExitCode run_export(Options options, std::FILE* out);
