@@ -1,9 +1,15 @@
 #include "engine/parallel.h"
 
-#ifdef SLUICE_PLAIN_THREADS
-#include <atomic>
+#include <latch>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "engine/error.h"
+
+#ifdef SLUICE_PLAIN_THREADS
+#include <atomic>
 #else
 #include <optional>
 
@@ -67,5 +73,24 @@ void Workers::run(int64_t count, const void* body, void (*call)(const void*, int
 }
 
 #endif
+
+void check_threads(int count) {
+  std::vector<std::thread> threads;
+  std::latch all_started(1);
+  std::string refusal;
+  try {
+    while (threads.size() < static_cast<size_t>(count)) threads.emplace_back([&] { all_started.wait(); });
+  } catch (const std::system_error& error) {
+    refusal = error.code().message();
+  }
+  all_started.count_down();
+  for (std::thread& t : threads) t.join();
+  if (refusal.empty()) return;
+  throw Error(ExitCode::environment,
+              "Of " + std::to_string(count) + " threads the system grants " + std::to_string(threads.size()) +
+                  ": " + refusal + ".",
+              "Give fewer --threads, or raise the limits on processes and memory (ulimit -u, ulimit -v, the "
+              "container's pids limit).");
+}
 
 }  // namespace sluice

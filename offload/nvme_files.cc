@@ -128,6 +128,9 @@ uint64_t free_bytes(const std::string& directory) {
     throw environment(
         "The free space of " + printable(directory) + " cannot be found out: " + system_text(errno),
         "Give another directory.");
+  if (status.f_blocks == 0)  // /proc, /sys
+    throw environment("The file system of " + printable(directory) + " holds no files of users.",
+                      "Give a directory on a drive.");
   return static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
 }
 
@@ -159,7 +162,11 @@ void NvmeFiles::open_file(const NvmeDirectory& directory, const NvmeOptions& opt
   alignment_ = std::max(alignment_, alignment);
   if (size == 0) return;
   const int error = preallocate(fd, size);
-  if (error == ENOSPC || error == EDQUOT || error == EFBIG) throw too_small(directory.path, size, available);
+  if (error == ENOSPC || error == EDQUOT) throw too_small(directory.path, size, available);
+  if (error == EFBIG)
+    throw environment("A file of " + std::to_string(size) + " bytes in the NVMe directory " +
+                          printable(directory.path) + " is above a limit on file sizes.",
+                      "Raise it (ulimit -f unlimited), give another --nvme-dir, or lower --nvme-mem.");
   if (error != 0)
     throw environment("Space in the NVMe directory " + printable(directory.path) +
                           " cannot be allocated: " + system_text(error),

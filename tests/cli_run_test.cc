@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/parallel.h"
 #include "tests/cli_support.h"
 
 namespace sluice {
@@ -466,6 +467,10 @@ TEST_F(Cli, ADirectoryThatCannotServeIsRefusedEvenIfThePlanDoesNotNeedIt) {
   expect_refused_training({"--nvme-dir", directory / "nowhere"}, 4, {"nowhere", "does not exist"});
   expect_refused_training({"--nvme-dir", text}, 4, {"train.txt", "not a directory"});
   expect_refused_training({"--nvme-dir", directory.path(), "--nvme-mem", "1000000GiB"}, 4, {"nvme-mem"});
+  for (const char* special : {"/proc", "/sys"}) {
+    expect_refused_training({"--nvme-dir", special}, 4, {special});
+    expect_refusal({"plan", "--model", "gpt2", "--nvme-dir", special}, 4, {special});
+  }
   if (is_memory("/dev/shm")) expect_refused_training({"--nvme-dir", "/dev/shm"}, 4, {"tmpfs"});
   if (is_memory("/dev/shm"))
     expect_refusal({"eval", "--from", kFixtures + "llama", "--data", kFixtures + "tokens.bin", "--seq", "37",
@@ -476,6 +481,37 @@ TEST_F(Cli, ADirectoryThatCannotServeIsRefusedEvenIfThePlanDoesNotNeedIt) {
 TEST_F(Cli, ALimitOnFileSizesIsAnError) {
   const SoftLimit limit(RLIMIT_FSIZE, 16 << 10);
   expect_refusal(train("run", 2), 6, {"File too large"});
+}
+
+TEST_F(Cli, FewOpenFilesAreRefusedAtOnce) {
+  for (const rlim_t files : {8, 31}) {
+    std::optional<SoftLimit> limit(std::in_place, RLIMIT_NOFILE, files);
+    Command command(directory, train("run", 2));
+    limit.reset();
+    const CommandResult result = command.wait();
+    EXPECT_EQ(result.code, 4) << result.err;
+    EXPECT_NE(result.err.find("ulimit -n"), std::string::npos) << result.err;
+  }
+}
+
+// A limit on processes binds users other than root.
+TEST(Threads, ThatTheSystemRefusesAreAnError) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become a user without processes";
+  const auto refused = [] {
+    constexpr uid_t kNobody = 65534;
+    const rlimit limit{4, 4};
+    if (setrlimit(RLIMIT_NPROC, &limit) != 0 || setuid(kNobody) != 0) std::_Exit(1);
+    try {
+      check_threads(64);
+    } catch (const Error& error) {
+      std::_Exit(std::string(error.remedy()).find("ulimit -u") != std::string::npos &&
+                         error.code() == ExitCode::environment
+                     ? 4
+                     : 1);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(refused(), testing::ExitedWithCode(4), "");
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 #include "offload/nvme_files.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -99,6 +101,18 @@ TEST_F(NvmeFilesTest, NotADirectory) {
   std::ofstream(file) << "x";
   EXPECT_EQ(refusal({{file, kMiB}}), "The NVMe directory " + file + " is not a directory.");
   EXPECT_NE(refusal({{file + "/below", kMiB}}), "");
+}
+
+TEST_F(NvmeFilesTest, ALimitOnFileSizesIsNamed) {
+  const auto old_action = std::signal(SIGXFSZ, SIG_IGN);  // as the command does
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{1 << 20, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string text = refusal({{directory_, 8 * kMiB}});
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, old_action);
+  EXPECT_NE(text.find("above a limit on file sizes"), std::string::npos) << text;
 }
 
 TEST_F(NvmeFilesTest, TooSmallStatesNeededAndFree) {

@@ -1,6 +1,7 @@
 // The sluice command: parse, call one function a verb, report failures in one place.
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -44,6 +45,16 @@ void fill_standard_descriptors() {
       std::_Exit(static_cast<int>(sluice::ExitCode::environment));
 }
 
+// Of files open at once: the libraries', a ring for each file lane, scratch, data, a checkpoint.
+void check_open_files() {
+  constexpr rlim_t kOpenFiles = 32;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kOpenFiles) return;
+  throw sluice::Error(sluice::ExitCode::environment,
+                      "The limit on open files (ulimit -n) is " + std::to_string(limit.rlim_cur) + ".",
+                      "Raise it to " + std::to_string(kOpenFiles) + " at least.");
+}
+
 // Facts that were asked for and did not arrive are a failure, unless the reader has seen enough (`| head`).
 sluice::ExitCode finish_output(sluice::ExitCode code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
@@ -67,6 +78,7 @@ int parse_and_run(int argc, char** argv) {
       std::fputs(command.text.c_str(), stdout);
       return static_cast<int>(finish_output(sluice::ExitCode::done));
     }
+    check_open_files();
     const sluice::ExitCode code = run(command);
     // What training prints is news; its results are in --out.
     return static_cast<int>(command.verb == sluice::Verb::train ? code : finish_output(code));

@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "engine/pack.h"
+#include "engine/parallel.h"
 
 namespace sluice {
 
 Session::Session(const Plan& plan, Device& device, const SessionOptions& options) : plan_(plan) {
   const Machine& machine = plan.program.machine;
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());  // TBB starts one on each
+  check_threads(std::max(options.threads, processors) + static_cast<int>(machine.lanes.size()));
   Memory memory;
   uint64_t nvme_bytes = 0;
   for (size_t t = 0; t < machine.tiers.size(); ++t)
