@@ -136,7 +136,8 @@ class HoleFinder {
 
 }  // namespace
 
-uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity, PackOrder order) {
+uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity, PackOrder order,
+              size_t unplaced_max) {
   uint32_t positions = 0;
   for (const PackItem& item : items) positions = std::max(positions, item.last + 1);
   Levels levels(positions);
@@ -157,7 +158,10 @@ uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity, PackO
     finder.meet_all(lists);
     const uint64_t offset = finder.finish(capacity);
     item.placed = offset != UINT64_MAX;
-    if (!item.placed) continue;
+    if (!item.placed) {
+      if (unplaced_max-- == 0) break;
+      continue;
+    }
     item.offset = offset;
     peak = std::max(peak, offset + item.bytes);
     if (item.bytes == 0) continue;

@@ -30,7 +30,8 @@ struct Packing {
   std::vector<uint32_t> unplaced;  // allocations
 };
 
-Packing pack_all(Allocations& allocations, uint64_t capacity, PackOrder order) {
+Packing pack_all(Allocations& allocations, uint64_t capacity, PackOrder order,
+                 size_t unplaced_max = SIZE_MAX) {
   const std::vector<uint32_t> time = timeline(allocations.tier());
   const std::vector<uint32_t> roots = allocations.roots();
   std::vector<PackItem> items;
@@ -38,7 +39,7 @@ Packing pack_all(Allocations& allocations, uint64_t capacity, PackOrder order) {
     const Interval& i = allocations.at_root(u);
     items.push_back({time[i.start], time[i.end], allocations.bytes(i)});
   }
-  Packing packing{pack(items, allocations.tier().options.base, capacity, order), {}};
+  Packing packing{pack(items, allocations.tier().options.base, capacity, order, unplaced_max), {}};
   for (size_t k = 0; k < items.size(); ++k) {
     if (!items[k].placed) packing.unplaced.push_back(roots[k]);
     allocations.at_root(roots[k]).offset = items[k].offset;
@@ -63,7 +64,7 @@ uint64_t lay_out(Allocations& allocations) {
     const uint64_t room = options.capacity - options.base;
     for (const uint64_t percent_free : {0, 1, 2, 4, 8, 16, 32}) {
       if (percent_free > 0) allocations.choose_again(room - room / 100 * percent_free);
-      const Packing packing = pack_all(allocations, options.capacity, PackOrder::by_size);
+      const Packing packing = pack_all(allocations, options.capacity, PackOrder::by_size, 0);
       if (packing.unplaced.empty()) return packing.peak;
     }
     allocations.choose_again(room);
