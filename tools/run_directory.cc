@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <limits>
+#include <utility>
 
 #include "engine/run/metrics.h"
 #include "tools/run_source.h"
@@ -67,7 +68,11 @@ void RunDirectory::create() {
   if (error)
     throw Error(ExitCode::environment, "Cannot create " + printable(path_) + ": " + error.message() + ".",
                 "Name a directory that can be written.");
-  if (!lock_) lock_.emplace(path_, "training");
+  // Made here means not there before: a lock from then is of a directory that was removed meanwhile. What was
+  // made belongs to the run with the lock, so that one that is refused takes no directory from under another.
+  std::vector<std::string> made = std::exchange(made_, {});
+  if (!lock_ || !made.empty()) lock_.emplace(path_, "training");
+  made_ = std::move(made);
 }
 
 void RunDirectory::open_metrics(const std::string& path) {
