@@ -1,7 +1,8 @@
 // JSON of files that anybody may have written, read with the rules that the format leaves open made strict.
 //
 // A key given twice, a zero byte, or nesting beyond 64 levels is an error; so is anything that is not JSON.
-// Callers: readers of machine descriptions, models' configurations and indexes of weights; any thread.
+// Callers: readers of machine descriptions, models' configurations, indexes of weights and manifests; any
+// thread.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

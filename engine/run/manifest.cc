@@ -8,11 +8,12 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "engine/error.h"
+#include "engine/strict_json.h"
 #include "models/safetensors.h"
 
 namespace sluice {
@@ -27,9 +28,9 @@ constexpr int64_t kVersion = 2;  // 1 had no checksums
 constexpr const char* kOptimizer = "adamw";
 constexpr std::array<const char*, kPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq", "frozen"};
 constexpr std::array<DType, 3> kPrecisions = {DType::bf16, DType::f16, DType::f32};
-constexpr int kDepthMax = 8;  // the deepest value, a byte of an option's value, lies at 5
 constexpr uint64_t kElementsMax = uint64_t{1} << 56;  // as for groups (graph.cc): sums of bytes fit 64 bits
 constexpr int64_t kNumberMax = std::numeric_limits<int64_t>::max();
+constexpr const char* kRemedy = "Use another checkpoint; this manifest is damaged.";
 
 // Option values may be paths, which need not be UTF-8; those are kept as lists of bytes.
 OrderedJson text_to_json(const std::string& text) {
@@ -93,8 +94,7 @@ class Fields {
   }
 
   [[noreturn]] void malformed(const std::string& rest) const {
-    throw Error(ExitCode::malformed_file, fmt::format("{}: {} {}.", printable(path_), where_, rest),
-                "Use another checkpoint; this manifest is damaged.");
+    throw Error(ExitCode::malformed_file, fmt::format("{}: {} {}.", printable(path_), where_, rest), kRemedy);
   }
   const Json& at(const char* key) const {
     const auto found = object_.find(key);
@@ -145,24 +145,11 @@ class Fields {
   std::string where_;
 };
 
-// The JSON, without duplicate keys (the parser would keep one of them silently) and without deep nesting.
 Json parse(const std::string& text, const std::string& path) {
-  const Json none = Json::object();
-  const Fields file(none, path, "the manifest");
-  if (text.find('\0') != std::string::npos) file.malformed("is not valid JSON: it holds a zero byte");
-  std::array<std::set<std::string>, kDepthMax + 2> keys;  // of the objects that are open, by depth
-  const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kDepthMax) file.malformed("is nested too deeply");
-    if (event == Json::parse_event_t::object_start) keys[static_cast<size_t>(depth) + 1].clear();
-    if (event == Json::parse_event_t::key &&
-        !keys[static_cast<size_t>(depth)].insert(value.get<std::string>()).second)
-      file.malformed(fmt::format("has the key '{}' twice", shown_name(value.get<std::string>())));
-    return true;
-  };
   try {
-    return Json::parse(text, check);
-  } catch (const Json::parse_error& error) {
-    file.malformed(fmt::format("is not valid JSON at byte {}", error.byte));
+    return parse_strict_json(text);
+  } catch (const std::invalid_argument& error) {
+    throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", printable(path), error.what()), kRemedy);
   }
 }
 
