@@ -67,12 +67,6 @@ void widen(DType from, const void* in, float* out, uint64_t elements) {
   }
 }
 
-double reduce_norm(std::span<const double> block_sums_in_order) {
-  double sum = 0;
-  for (const double block : block_sums_in_order) sum += block;
-  return std::sqrt(sum);
-}
-
 uint64_t state_plane_stride(uint64_t elements) {
   constexpr uint64_t kPage = 4096;
   const uint64_t pages = (elements * sizeof(float) + kPage - 1) / kPage;

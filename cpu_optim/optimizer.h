@@ -1,12 +1,12 @@
-// Optimizers on fp32 masters, in three steps: prepare -> reduce -> apply.
+// Optimizers on fp32 masters: prepare, then apply. What an update needs of all gradients (AdamW: the norm) is
+// known before.
 //
-// prepare: once a step, in double, the constants of the update. reduce: what the update needs of all gradients (AdamW: the
-// global norm, from block sums that devices emit). apply: one pass over memory that fuses unscaling, clipping, moments,
-// decay, master update and the write of the 16-bit weights. Results agree to the bit on every target and thread count.
+// prepare: once a step, in double, the constants of the update. apply: one pass over memory that fuses
+// unscaling, clipping, moments, decay, master update and the write of the 16-bit weights. Results agree to
+// the bit on every target and thread count. Callers: the runner's optimizer lane, and devices.
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "engine/op.h"
 #include "engine/parallel.h"
@@ -23,11 +23,11 @@ struct AdamWConstants {
   float b1, b2, k1, k2, a, r, eps, d, s;
 };
 // t >= 1 counts updates that were not skipped, this one included.
-AdamWConstants prepare_adamw(const AdamWOptions& options, int64_t t, double learning_rate, double clip_factor,
-                             double loss_scale);
+AdamWConstants prepare_adamw(const AdamWOptions& options, int64_t t, double learning_rate,
+                             double clip_factor, double loss_scale);
 
-// One range of parameters. Streams may have any alignment and must not overlap. Working precision fp32: the master is the
-// weight, and `weights` is nullptr.
+// One range of parameters. Streams may have any alignment and must not overlap. Working precision fp32: the
+// master is the weight, and `weights` is nullptr.
 struct AdamWRange {
   float* master;
   float* first_moment;
@@ -39,17 +39,16 @@ struct AdamWRange {
   bool decay;            // false: d = 1
 };
 
-// g = gradient*s; m = fma(b1,m,k1*g); v = fma(b2,v,(k2*g)*g); w = w*d; w = fma(-a, m/fma(sqrt(v),r,eps), w); weights = round(w).
+// g = gradient*s; m = fma(b1,m,k1*g); v = fma(b2,v,(k2*g)*g); w = w*d; w = fma(-a, m/fma(sqrt(v),r,eps), w);
+// weights = round(w).
 void apply_adamw(const AdamWRange& range, const AdamWConstants& constants, Workers& workers);
 
 // The skipped update of fp16: state unchanged, weights = round(master).
 void refresh_weights(const AdamWRange& range, Workers& workers);
 
-// Global norm from block sums, added in order. Double.
-double reduce_norm(std::span<const double> block_sums_in_order);
-
-// Bytes between the planes (master, first moment, second moment) of a shard of `elements`: 4 bytes each, rounded up to
-// 4096, plus a skew, so that the streams never lie a power of two apart (measured: costs two thirds of the speed).
+// Bytes between the planes (master, first moment, second moment) of a shard of `elements`: 4 bytes each,
+// rounded up to 4096, plus a skew, so that the streams never lie a power of two apart (measured: costs two
+// thirds of the speed).
 uint64_t state_plane_stride(uint64_t elements);
 
 // Rounding to nearest even and widening, any length and alignment; f32 copies.

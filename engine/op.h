@@ -99,6 +99,9 @@ const OpRule& op_rule(OpKind kind);
 // Bytes that one pass reads and writes at least: inputs, outputs, parameters and their gradients, each once.
 uint64_t op_bytes(const OpShapes& s, Pass pass);
 
+// Elements of a rounded gradient whose squares are added into one block sum; the norm is made of these.
+constexpr uint64_t kNormBlock = 65536;
+
 // Tokens of one chunk of the loss: max(16, 2^25 / vocabulary rounded down to a power of two).
 int64_t cross_entropy_chunk(int64_t vocabulary);
 

@@ -1,7 +1,8 @@
 // A device runs ops. Plain structs in, kernels out; no device knows models, planner or tiers.
 //
-// Owner: the compute lane's thread; one call at a time. A call may use its operands and its workspace and nothing else:
-// after construction a device allocates no memory. Results depend on shapes and values only, never on thread counts.
+// Owner: the compute lane's thread; one call at a time. A call may use its operands and its workspace and
+// nothing else: after construction a device allocates no memory. Results depend on shapes and values only,
+// never on thread counts.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +23,12 @@ struct TensorView {
 struct OpCall {
   const OpShapes* shapes = nullptr;
   std::span<const TensorView> inputs, outputs, parameters;
-  std::span<const TensorView> output_gradients;     // backward; by output
-  std::span<const TensorView> input_gradients;      // backward; by input
-  std::span<const TensorView> parameter_gradients;  // backward; fp32, always added to; nullptr data when frozen
-  std::byte* workspace = nullptr;                   // workspace_bytes(shapes, pass), aligned to 64
-  float gradient_seed = 0;  // linear_cross_entropy, backward: d(objective)/d(sum of losses) = loss scale / valid tokens
+  // Backward: by output, by input, by parameter. Those of parameters are fp32 and always added to; data is
+  // nullptr when the parameter is frozen.
+  std::span<const TensorView> output_gradients, input_gradients, parameter_gradients;
+  std::byte* workspace = nullptr;  // workspace_bytes(shapes, pass), aligned to 64
+  // linear_cross_entropy, backward: d(objective) / d(sum of losses) = loss scale / valid tokens.
+  float gradient_seed = 0;
 };
 
 class Device {
@@ -34,21 +36,22 @@ class Device {
   virtual ~Device() = default;
 
   virtual void forward(const OpCall& call) = 0;
-  virtual void backward(const OpCall& call) = 0;  // linear_cross_entropy's backward also adds the loss to outputs[0]
+  // That of linear_cross_entropy also adds the loss to outputs[0].
+  virtual void backward(const OpCall& call) = 0;
   virtual uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const = 0;
 
-  // Rounds an fp32 gradient accumulator to the working precision (to nearest even) and emits, per block of kNormBlock
-  // elements, the sum of the squares of what it wrote, in double, in a fixed order. elements > 0, any length.
-  virtual void round(const float* accumulator, void* gradient, DType precision, uint64_t elements, double* block_sums) = 0;
+  // Rounds an fp32 gradient accumulator to the working precision (to nearest even) and emits, per block of
+  // kNormBlock elements, the sum of the squares of what it wrote, in double, in a fixed order. elements > 0,
+  // any length.
+  virtual void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+                     double* block_sums) = 0;
 
-  // apply_adamw, or refresh_weights when the update is skipped, for state that lives on the device: to the same bits
-  // as the CPU optimizer's.
+  // apply_adamw, or refresh_weights when the update is skipped, for state that lives on the device: to the
+  // same bits as the CPU optimizer's.
   virtual void optimize(const AdamWRange& range, const AdamWConstants& constants, bool skipped) = 0;
 
   virtual void zero(void* data, uint64_t bytes) = 0;
 };
-
-constexpr uint64_t kNormBlock = 65536;  // elements
 
 std::unique_ptr<Device> make_reference_device();         // plain loops, double accumulation: the oracle
 std::unique_ptr<Device> make_cpu_device(int threads);    // OpenBLAS, oneDNN, Highway

@@ -134,7 +134,6 @@ void TransferLane::fill() {
     if (!checksum_before(pieces_[index])) return;
     issue(index);
   }
-  begun_ = issuing_ + (issuing_ < started_ && active(issuing_).issued > 0);
 }
 
 // A write's checksum is noted, a read's must be there. False when it is not.

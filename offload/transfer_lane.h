@@ -80,8 +80,7 @@ class TransferLane {
   // long as what is in flight.
   void progress(int64_t timeout_microseconds);
 
-  uint64_t started() const { return started_; }      // transfers, since construction
-  uint64_t begun() const { return begun_; }          // of these, the first request was handed over
+  uint64_t started() const { return started_; }  // transfers, since construction
   uint64_t completed() const { return completed_; }  // in order
   bool idle() const { return started_ == completed_; }
   const IoError* error() const { return error_ ? &*error_ : nullptr; }
@@ -116,7 +115,7 @@ class TransferLane {
   std::unique_ptr<IoQueue> queue_;
   const uint32_t alignment_;
   std::vector<Active> transfers_;  // ring: number modulo size
-  uint64_t started_ = 0, begun_ = 0, completed_ = 0;
+  uint64_t started_ = 0, completed_ = 0;
   uint64_t issuing_ = 0;                          // transfer whose requests are handed over next
   std::vector<Piece> pieces_;                     // in flight, to be repeated, or to be verified
   std::vector<uint32_t> free_, repeat_, verify_;  // indices of pieces

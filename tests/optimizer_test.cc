@@ -393,16 +393,7 @@ TEST(Convert, EveryLengthAndAlignment) {
     }
 }
 
-// ---- norm and layout ----
-
-TEST(Norm, AddsInOrder) {
-  EXPECT_EQ(reduce_norm({}), 0.0);
-  const double pythagoras[] = {9.0, 16.0};
-  EXPECT_EQ(reduce_norm(pythagoras), 5.0);
-  const double order[] = {0x1p53, 1.0,
-                          1.0};  // each 1 is lost against 2^53; added from the right they would count
-  EXPECT_EQ(reduce_norm(order), std::sqrt(0x1p53));
-}
+// ---- layout ----
 
 TEST(Layout, PlanesNeverLieAPowerOfTwoApart) {
   for (const uint64_t n : {1ull, 2048ull, 4ull << 20, (4ull << 20) + 2048, 64ull << 20, 1ull << 34}) {

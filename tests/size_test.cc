@@ -105,24 +105,5 @@ TEST(FormatSize, HasThreeDigits) {
   for (const auto& [bytes, text] : cases) EXPECT_EQ(format_size(bytes), text) << bytes;
 }
 
-TEST(ExactSize, ReadsBackToTheSameBytes) {
-  for (const uint64_t bytes :
-       {uint64_t{0}, uint64_t{1}, uint64_t{1000}, uint64_t{1024}, uint64_t{1536} << 20, uint64_t{3} << 30,
-        (uint64_t{5} << 40) + 4096, UINT64_MAX})
-    EXPECT_EQ(bytes_of(exact_size(bytes)), bytes);
-  EXPECT_EQ(exact_size(uint64_t{1536} << 20), "1536MiB");
-  EXPECT_EQ(exact_size(uint64_t{3} << 30), "3GiB");
-  EXPECT_EQ(exact_size(4097), "4097");
-}
-
-TEST(ExactSize, RoundsUpToMib) {
-  EXPECT_EQ(exact_size_up_to_mib(0), "0");
-  EXPECT_EQ(exact_size_up_to_mib(1), "1MiB");
-  EXPECT_EQ(exact_size_up_to_mib(1 << 20), "1MiB");
-  EXPECT_EQ(exact_size_up_to_mib((1 << 20) + 1), "2MiB");
-  EXPECT_EQ(exact_size_up_to_mib((uint64_t{1} << 30) - 5), "1GiB");
-  EXPECT_EQ(bytes_of(exact_size_up_to_mib(UINT64_MAX)), UINT64_MAX);
-}
-
 }  // namespace
 }  // namespace sluice

@@ -110,18 +110,4 @@ std::string format_size(uint64_t bytes) {
   return fmt::format("{:.{}f} {}", value, decimals, kNames[unit]);
 }
 
-std::string exact_size(uint64_t bytes) {
-  constexpr Unit kBinary[] = {
-      {"TiB", uint64_t{1} << 40}, {"GiB", 1u << 30}, {"MiB", 1u << 20}, {"KiB", 1u << 10}};
-  for (const Unit& unit : kBinary)
-    if (bytes != 0 && bytes % unit.bytes == 0) return fmt::format("{}{}", bytes / unit.bytes, unit.name);
-  return fmt::format("{}", bytes);
-}
-
-std::string exact_size_up_to_mib(uint64_t bytes) {
-  constexpr uint64_t kMib = 1u << 20;
-  const uint64_t mib = bytes / kMib + (bytes % kMib != 0);
-  return mib <= UINT64_MAX / kMib ? exact_size(mib * kMib) : exact_size(bytes);
-}
-
 }  // namespace sluice

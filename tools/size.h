@@ -17,11 +17,4 @@ Size parse_size(const std::string& text, const std::string& option);
 // For reading: three significant digits and a binary unit, "1.50 GiB".
 std::string format_size(uint64_t bytes);
 
-// For pasting back as an argument: exactly these bytes, in the largest binary unit that divides them,
-// "1536MiB".
-std::string exact_size(uint64_t bytes);
-
-// The same, rounded up to whole MiB.
-std::string exact_size_up_to_mib(uint64_t bytes);
-
 }  // namespace sluice

@@ -12,7 +12,6 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kScalarAlignment = 64;
-constexpr uint64_t kNormBlockElements = 65536;
 
 BufferId add_buffer(Program& program, std::string name, BufferClass kind, std::vector<uint64_t> cuts,
                     bool permanent, uint8_t ring = kNoRing) {
@@ -98,7 +97,7 @@ class BufferMaker {
     std::vector<uint64_t> sums{0};
     for (size_t k = 0; k + 1 < b.shards.size(); ++k) {
       const uint64_t elements = b.shards[k + 1] - b.shards[k];
-      const uint64_t blocks = (elements + kNormBlockElements - 1) / kNormBlockElements;
+      const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
       sums.push_back(sums.back() + round_up(8 * blocks, kScalarAlignment));
       const uint64_t bytes = options_.optimizer.planes * options_.optimizer.plane_stride(elements);
       b.state.push_back(
