@@ -28,7 +28,7 @@ void sync_directory(const std::string& directory) {
   const FileDescriptor fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() < 0 || fsync(fd.get()) != 0)
     throw Error(ExitCode::io,
-                fmt::format("cannot sync directory {}: {}.", printable(directory), reason(errno)),
+                fmt::format("Cannot sync directory {}: {}.", printable(directory), reason(errno)),
                 "Check the disk, then write the file again.");
 }
 
@@ -52,12 +52,12 @@ InputFile::InputFile(const std::string& path) : path_(path) {
     const int error_number = errno;
     const bool absent = error_number == ENOENT || error_number == ENOTDIR;
     throw Error(absent ? ExitCode::usage : ExitCode::environment,
-                fmt::format("cannot open {}: {}.", printable(path), reason(error_number)),
+                fmt::format("Cannot open {}: {}.", printable(path), reason(error_number)),
                 absent ? "Check the path." : "Make the file readable for this user.");
   }
   struct stat status;
   if (fstat(fd_.get(), &status) != 0)
-    throw Error(ExitCode::io, fmt::format("cannot read the size of {}: {}.", printable(path), reason(errno)),
+    throw Error(ExitCode::io, fmt::format("Cannot read the size of {}: {}.", printable(path), reason(errno)),
                 "Check the disk.");
   if (!S_ISREG(status.st_mode))
     throw Error(ExitCode::malformed_file, fmt::format("{} is not a regular file.", printable(path)),
@@ -96,7 +96,7 @@ OutputFile::OutputFile(const std::string& path) : path_(path), temporary_(path +
   const bool environment = error_number == ENOENT || error_number == ENOTDIR || error_number == EACCES ||
                            error_number == EPERM || error_number == EROFS || error_number == EISDIR;
   throw Error(environment ? ExitCode::environment : ExitCode::io,
-              fmt::format("cannot create {}: {}.", printable(temporary_), reason(error_number)),
+              fmt::format("Cannot create {}: {}.", printable(temporary_), reason(error_number)),
               environment ? "Give a directory that exists and can be written."
                           : "Check the disk and its free space.");
 }
@@ -106,7 +106,7 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::fail(const char* action, int error_number) const {
-  throw Error(ExitCode::io, fmt::format("cannot {} {}: {}.", action, printable(path_), reason(error_number)),
+  throw Error(ExitCode::io, fmt::format("Cannot {} {}: {}.", action, printable(path_), reason(error_number)),
               error_number == ENOSPC || error_number == EDQUOT ? "Free some space and try again."
                                                                : "Check the disk and try again.");
 }

@@ -86,7 +86,7 @@ void make_directory(const std::string& directory) {
   fs::create_directories(directory, error);
   if (error)
     throw Error(ExitCode::environment,
-                fmt::format("cannot create {}: {}.", printable(directory), error.message()),
+                fmt::format("Cannot create {}: {}.", printable(directory), error.message()),
                 "Give a directory that can be written.");
   if (!fs::is_empty(directory, error) && !error)
     throw Error(ExitCode::usage, fmt::format("{} exists and is not empty.", printable(directory)),

@@ -15,6 +15,7 @@
 #include <random>
 
 #include "cpu_optim/optimizer.h"
+#include "engine/run/loader.h"
 #include "models/family.h"
 #include "tests/format_test_support.h"
 
@@ -116,7 +117,7 @@ void expect_content(const CheckpointReader& reader, const Model& model, uint64_t
     for (const Plane plane : kAllPlanes) {
       if (!stores(group, plane)) continue;
       std::vector<float> values(group.elements, -1.0f);
-      reader.fill(group, 0, group.elements, plane, values.data());
+      fill_flat(group, source_of(reader, plane), 0, group.elements, values.data());
       EXPECT_TRUE(same_bits(values, flat(group, plane, salt))) << group.name << " " << plane_name(plane);
     }
 }
@@ -160,7 +161,7 @@ TEST_F(CheckpointTest, WhatWasWrittenComesBackToTheBit) {
     const Group& last = model.groups.back();  // a range that begins and ends inside tensors and holds padding
     const std::vector<float> expected = flat(last, Plane::second_moment, 7);
     std::vector<float> range(last.elements - 12);
-    reader.fill(last, 5, range.size(), Plane::second_moment, range.data());
+    fill_flat(last, source_of(reader, Plane::second_moment), 5, range.size(), range.data());
     EXPECT_TRUE(same_bits(range, {expected.begin() + 5, expected.end() - 7}));
 
     for (const Group& group : model.groups) {
@@ -404,13 +405,13 @@ TEST_F(CheckpointTest, AnUncommittedWriterLeavesNothingAndLocksOthersOut) {
   {
     const CheckpointWriter writer(out(), model, state_at(2));
     EXPECT_EQ(entries(), (std::vector<std::string>{".step-000000002.tmp", "step-000000001"}));
-    expect_error(ExitCode::environment, {"another process is writing a checkpoint"},
+    expect_error(ExitCode::environment, {"Another process is writing a checkpoint"},
                  [&] { CheckpointWriter(out(), model, state_at(3)); });
     EXPECT_EQ(newest_checkpoint(out()), checkpoint(1));
   }
   EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000001"}));
   write_file("file", "");
-  expect_error(ExitCode::environment, {"cannot create"},
+  expect_error(ExitCode::environment, {"Cannot create"},
                [&] { CheckpointWriter(path("file"), model, state_at(1)); });
 }
 
@@ -420,7 +421,7 @@ TEST_F(CheckpointTest, AFailedCommitKeepsTheCheckpointBefore) {
   {
     CheckpointWriter writer(out(), model, state_at(2));
     write_file("run/checkpoints/step-000000002", "in the way");
-    expect_error(ExitCode::io, {"cannot rename", "step-000000002"}, [&] { writer.commit(); });
+    expect_error(ExitCode::io, {"Cannot rename", "step-000000002"}, [&] { writer.commit(); });
   }
   EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000001", "step-000000002"}));
   fs::remove(checkpoint(2));
@@ -488,7 +489,7 @@ TEST_F(CheckpointTest, AFullDiskIsAnErrorBeforeAnythingIsLost) {
     CheckpointWriter first(run, model, state_at(1));
     ASSERT_TRUE(write_shards(first, model, 1, kShard, 0));
     first.commit();
-    expect_error(ExitCode::io, {"cannot allocate", "No space left"},
+    expect_error(ExitCode::io, {"Cannot allocate", "No space left"},
                  [&] { CheckpointWriter(run, model, state_at(2)); });
     EXPECT_EQ(std::distance(fs::directory_iterator(run + "/checkpoints"), {}), 1);
     expect_content(CheckpointReader::open(*newest_checkpoint(run)), model, 1);

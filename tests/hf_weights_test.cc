@@ -224,7 +224,7 @@ TEST_F(HfWeightsTest, ExportRefusesWhatItWouldSpoil) {
   expect_error(ExitCode::usage, {"is not empty"},
                [&] { write_hf_directory(directory.string(), tensors, {}, kExported); });
   write_file("file", "");
-  expect_error(ExitCode::environment, {"cannot create"},
+  expect_error(ExitCode::environment, {"Cannot create"},
                [&] { write_hf_directory(path("file/below"), tensors, {}, kExported); });
   const auto value = [](float v) {
     return [v](size_t, uint64_t, uint64_t count, float* out) { std::fill_n(out, count, v); };

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/run/block_checksum.h"
-#include "engine/run/checkpoint.h"
+#include "engine/run/loader.h"
 #include "tests/format_test_support.h"
 
 namespace sluice {
@@ -109,7 +109,7 @@ TEST_F(ManifestTest, ReadersTakeAnyNumberOfPieces) {
   lay_out_group(model.groups[0]);
   reader.check(model);
   std::vector<float> shard(kGroupPadding, -1.0f);
-  reader.fill(model.groups[0], 0, kGroupPadding, Plane::master, shard.data());
+  fill_flat(model.groups[0], source_of(reader, Plane::master), 0, kGroupPadding, shard.data());
   EXPECT_EQ(shard[14], 14.0f);
   EXPECT_EQ(shard[15], 0.0f);
   EXPECT_EQ(shard[64], 100.0f);

@@ -283,7 +283,7 @@ TEST_F(SafetensorsTest, UnfinishedAndFailedWritersRemoveTheirTemporary) {
   const rlimit low{100'000, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
   const std::vector<float> values(1 << 16);
-  expect_error(ExitCode::io, {"cannot write", "old.safetensors"}, [&] {
+  expect_error(ExitCode::io, {"Cannot write", "old.safetensors"}, [&] {
     SafetensorsWriter writer(path("old.safetensors"), specs, {}, kExportAlignment);
     writer.write(values.data(), values.size() * sizeof(float));
   });
@@ -291,7 +291,7 @@ TEST_F(SafetensorsTest, UnfinishedAndFailedWritersRemoveTheirTemporary) {
   std::signal(SIGXFSZ, ignore);
   EXPECT_EQ(files(), 1u);
   EXPECT_EQ(read_file("old.safetensors"), "precious");
-  expect_error(ExitCode::environment, {"cannot create"},
+  expect_error(ExitCode::environment, {"Cannot create"},
                [&] { SafetensorsWriter(path("no/such/directory"), specs, {}, kExportAlignment); });
 }
 

@@ -51,7 +51,7 @@ TEST_F(TokenDataTest, RawUint16) {
   rejects(write_file("odd.bin", "12345"), 256, ExitCode::malformed_file, "5 bytes, an odd number");
   rejects(write_file("empty.bin", ""), 256, ExitCode::malformed_file, "is empty");
   rejects(write_file("empty.txt", ""), 256, ExitCode::malformed_file, "is empty");
-  rejects(path("absent.bin"), 256, ExitCode::usage, "cannot open");
+  rejects(path("absent.bin"), 256, ExitCode::usage, "Cannot open");
   rejects(write_file("a.json", "{}"), 256, ExitCode::usage, "neither a .txt nor a .bin");
   expect_error(ExitCode::usage, {"no data file"}, [] { TokenData::open({}, 256); });
 }

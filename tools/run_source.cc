@@ -7,7 +7,8 @@
 namespace sluice {
 
 Error only_damaged(const std::string& run, const std::vector<std::string>& damaged) {
-  return Error(ExitCode::malformed_file, "Every checkpoint of " + printable(run) + " is damaged: " + damaged.front(),
+  return Error(ExitCode::malformed_file,
+               "Every checkpoint of " + printable(run) + " is damaged: " + damaged.front(),
                "Restore one from a copy, or train anew into another --out.");
 }
 
@@ -18,12 +19,6 @@ std::optional<std::string> find_checkpoint(const std::string& path) {
   const std::optional<std::string> newest = newest_checkpoint(path, &damaged);
   if (!newest && !damaged.empty()) throw only_damaged(path, damaged);
   return newest;
-}
-
-ParameterSource source_of(const CheckpointReader& checkpoint) {
-  return [&checkpoint](const Parameter& p, uint64_t first, uint64_t count, float* out) {
-    checkpoint.read_weights(p.name, first, count, out);
-  };
 }
 
 ParameterSource source_of(const HfWeights& weights) {

@@ -9,8 +9,6 @@
 #include "engine/error.h"
 #include "engine/run/checkpoint.h"
 #include "engine/run/loader.h"
-#include "engine/run/options.h"
-#include "models/config.h"
 #include "models/hf_weights.h"
 
 namespace sluice {
@@ -19,13 +17,10 @@ namespace sluice {
 Error only_damaged(const std::string& run, const std::vector<std::string>& damaged);
 
 // The checkpoint that `path` means: itself, or the newest complete one of a run directory; nullopt if it is
-// neither.
-// Throws only_damaged().
+// neither. Throws only_damaged().
 std::optional<std::string> find_checkpoint(const std::string& path);
 
-// Parameters from a checkpoint's masters (frozen groups: weights), a Hugging Face directory, or made from the
-// seed. What is read from outlives the result.
-ParameterSource source_of(const CheckpointReader& checkpoint);
+// Parameters from a Hugging Face directory, or made from the seed. What is read from outlives the result.
 ParameterSource source_of(const HfWeights& weights);
 ParameterSource source_of(uint64_t seed);
 

@@ -91,9 +91,6 @@ class CheckpointReader {
   void check(const Model& model) const;
   void check_weights(const Model& model) const;
 
-  // Elements [first, first + elements) of a group's flat buffer; zeros in padding. After check().
-  void fill(const Group& group, uint64_t first, uint64_t elements, Plane plane, float* out) const;
-
   // Elements [first, first + count) of a tensor, which must lie within it; frozen weights are widened.
   // False if there is no such tensor or plane.
   bool read(const std::string& tensor, Plane plane, uint64_t first, uint64_t count, float* out) const;

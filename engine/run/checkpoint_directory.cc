@@ -35,7 +35,7 @@ std::vector<std::string> names_in(const std::string& directory) {
     names.push_back(entry->path().filename().string());
   if (error)
     throw Error(ExitCode::environment,
-                fmt::format("cannot list {}: {}.", printable(directory), error.message()),
+                fmt::format("Cannot list {}: {}.", printable(directory), error.message()),
                 "Make the directory readable for this user, and check the disk.");
   return names;
 }
@@ -87,7 +87,7 @@ void remove_leftovers(const std::string& directory) {
 Error checkpoint_error(const std::string& action, const std::string& path, int error_number) {
   const bool full = error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
   return Error(ExitCode::io,
-               fmt::format("cannot {} {}: {}.", action, printable(path), std::strerror(error_number)),
+               fmt::format("Cannot {} {}: {}.", action, printable(path), std::strerror(error_number)),
                std::string(full ? "Free some space or lower --keep" : "Check the disk") +
                    ", then go on with --resume auto.");
 }
@@ -107,7 +107,7 @@ DirectoryLock::DirectoryLock(const std::string& directory, const char* doing)
   // A file system without locks (ENOLCK, EOPNOTSUPP, ENOSYS): as before there were any.
   if (result != 0 && errno == EWOULDBLOCK)
     throw Error(ExitCode::environment,
-                fmt::format("another process is {} in {}.", doing, printable(directory)),
+                fmt::format("Another process is {} in {}.", doing, printable(directory)),
                 "Let one run at a time use an --out directory.");
 }
 

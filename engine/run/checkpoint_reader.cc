@@ -36,7 +36,7 @@ InnerFile file_inside(const std::string& checkpoint, const std::string& name) {
   struct stat status;
   if (lstat(path.c_str(), &status) != 0) {
     if (errno != ENOENT && errno != ENOTDIR)
-      throw Error(ExitCode::io, fmt::format("cannot look at {}: {}.", printable(path), std::strerror(errno)),
+      throw Error(ExitCode::io, fmt::format("Cannot look at {}: {}.", printable(path), std::strerror(errno)),
                   "Check the disk and the directory's permissions.");
     damaged(checkpoint, fmt::format("this is no complete checkpoint, it lacks {}", shown_name(name)));
   }
@@ -191,19 +191,6 @@ void CheckpointReader::check_tensors(const Model& model, bool weights_only) cons
 void CheckpointReader::check(const Model& model) const { check_tensors(model, false); }
 
 void CheckpointReader::check_weights(const Model& model) const { check_tensors(model, true); }
-
-void CheckpointReader::fill(const Group& group, uint64_t first, uint64_t elements, Plane plane,
-                            float* out) const {
-  CHECK(first <= group.elements && elements <= group.elements - first, "a shard outside of " + group.name);
-  std::fill_n(out, elements, 0.0f);
-  for (const Parameter& p : group.parameters) {
-    const uint64_t begin = std::max(first, p.offset);
-    const uint64_t end = std::min(first + elements, p.offset + elements_of(p.shape));
-    if (begin < end)
-      CHECK(read(p.name, plane, begin - p.offset, end - begin, out + (begin - first)),
-            p.name + " was not checked");
-  }
-}
 
 bool CheckpointReader::read(const std::string& tensor, Plane plane, uint64_t first, uint64_t count,
                             float* out) const {

@@ -93,7 +93,7 @@ void make_directories(const std::string& out_directory, const std::string& direc
   const bool made = fs::create_directories(directory, error);
   if (error && error != std::errc::no_space_on_device && error != std::errc::io_error)
     throw Error(ExitCode::environment,
-                fmt::format("cannot create {}: {}.", printable(directory), error.message()),
+                fmt::format("Cannot create {}: {}.", printable(directory), error.message()),
                 "Give an --out directory that can be written.");
   if (error) throw checkpoint_error("create", directory, error.value());
   if (made) sync_checkpoint_directory(out_directory);

@@ -5,22 +5,13 @@
 #include <exception>
 #include <vector>
 
+#include "engine/error.h"
+
 namespace sluice {
 
 namespace {
 
 constexpr uint64_t kChunk = 16384;  // elements: one thread's piece of work, on its stack as fp32
-
-// The group's flat elements [first, first + count), zeros between parameters.
-void fill_flat(const Group& group, const ParameterSource& source, uint64_t first, uint64_t count,
-               float* out) {
-  std::fill(out, out + count, 0.0f);
-  for (const Parameter& p : group.parameters) {
-    const uint64_t end = p.offset + static_cast<uint64_t>(element_count(p.shape));
-    const uint64_t from = std::max(first, p.offset), to = std::min(first + count, end);
-    if (from < to) source(p, from - p.offset, to - from, out + (from - first));
-  }
-}
 
 // Calls work(first element within the shard, count) for the chunks of a shard, in parallel. Rethrows the
 // error of the first chunk that has one.
@@ -40,44 +31,64 @@ void for_each_chunk(const ShardView& v, Workers& workers, const Work& work) {
     if (error) std::rethrow_exception(error);
 }
 
-void write_weights(const Model& model, const ShardView& v, uint64_t at, const float* values, uint64_t count) {
-  if (v.weights == v.master) return;  // fp32: the master is the weight
-  round_to(model.precision, values, static_cast<std::byte*>(v.weights) + at * dtype_bytes(model.precision),
-           count);
+// Where a shard's values come from; moments without a source begin at zero.
+struct ShardSources {
+  ParameterSource weights, first_moment, second_moment;
+};
+
+std::function<void(const ShardView&)> load_hook(const Model& model, ShardSources sources, Workers& workers) {
+  return [&model, sources = std::move(sources), &workers](const ShardView& v) {
+    const Group& group = model.groups[v.group];
+    for_each_chunk(v, workers, [&](uint64_t at, uint64_t count) {
+      std::array<float, kChunk> values;
+      fill_flat(group, sources.weights, v.first + at, count, values.data());
+      if (v.weights != v.master)  // fp32: the master is the weight
+        round_to(model.precision, values.data(),
+                 static_cast<std::byte*>(v.weights) + at * dtype_bytes(model.precision), count);
+      if (!v.master) return;
+      std::copy_n(values.data(), count, v.master + at);
+      fill_flat(group, sources.first_moment, v.first + at, count, v.first_moment + at);
+      fill_flat(group, sources.second_moment, v.first + at, count, v.second_moment + at);
+    });
+  };
 }
 
 }  // namespace
 
+void fill_flat(const Group& group, const ParameterSource& source, uint64_t first, uint64_t count,
+               float* out) {
+  std::fill_n(out, count, 0.0f);
+  if (!source) return;
+  for (const Parameter& p : group.parameters) {
+    const uint64_t end = p.offset + static_cast<uint64_t>(element_count(p.shape));
+    const uint64_t from = std::max(first, p.offset), to = std::min(first + count, end);
+    if (from < to) source(p, from - p.offset, to - from, out + (from - first));
+  }
+}
+
+ParameterSource source_of(const CheckpointReader& checkpoint) {
+  return [&checkpoint](const Parameter& p, uint64_t first, uint64_t count, float* out) {
+    checkpoint.read_weights(p.name, first, count, out);
+  };
+}
+
+ParameterSource source_of(const CheckpointReader& checkpoint, Plane plane) {
+  return [&checkpoint, plane](const Parameter& p, uint64_t first, uint64_t count, float* out) {
+    CHECK(checkpoint.read(p.name, plane, first, count, out), p.name + " was not checked");
+  };
+}
+
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source,
                                                 Workers& workers) {
-  return [&model, source = std::move(source), &workers](const ShardView& v) {
-    for_each_chunk(v, workers, [&](uint64_t at, uint64_t count) {
-      std::array<float, kChunk> values;
-      fill_flat(model.groups[v.group], source, v.first + at, count, values.data());
-      write_weights(model, v, at, values.data(), count);
-      if (!v.master) return;
-      std::copy_n(values.data(), count, v.master + at);
-      std::fill_n(v.first_moment + at, count, 0.0f);
-      std::fill_n(v.second_moment + at, count, 0.0f);
-    });
-  };
+  return load_hook(model, {std::move(source), {}, {}}, workers);
 }
 
 std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,
                                                 Workers& workers) {
-  return [&model, &checkpoint, &workers](const ShardView& v) {
-    const Group& group = model.groups[v.group];
-    for_each_chunk(v, workers, [&](uint64_t at, uint64_t count) {
-      std::array<float, kChunk> values;
-      checkpoint.fill(group, v.first + at, count, v.master ? Plane::master : Plane::frozen_weights,
-                      values.data());
-      write_weights(model, v, at, values.data(), count);
-      if (!v.master) return;
-      std::copy_n(values.data(), count, v.master + at);
-      checkpoint.fill(group, v.first + at, count, Plane::first_moment, v.first_moment + at);
-      checkpoint.fill(group, v.first + at, count, Plane::second_moment, v.second_moment + at);
-    });
-  };
+  return load_hook(model,
+                   {source_of(checkpoint), source_of(checkpoint, Plane::first_moment),
+                    source_of(checkpoint, Plane::second_moment)},
+                   workers);
 }
 
 void load(Session& session, std::function<void(const ShardView&)> hook) {

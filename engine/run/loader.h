@@ -15,6 +15,14 @@ namespace sluice {
 using ParameterSource =
     std::function<void(const Parameter& parameter, uint64_t first, uint64_t count, float* out)>;
 
+// A checkpoint's masters (frozen groups: weights), or one plane of it. The checkpoint was checked against the
+// model, and outlives the source.
+ParameterSource source_of(const CheckpointReader& checkpoint);
+ParameterSource source_of(const CheckpointReader& checkpoint, Plane plane);
+
+// Elements [first, first + count) of a group's flat buffer; zeros in padding, and without a source.
+void fill_flat(const Group& group, const ParameterSource& source, uint64_t first, uint64_t count, float* out);
+
 // Fills master and weights from the source, zeros in padding and in the moments. The model and workers
 // outlive the hook.
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source, Workers& workers);
