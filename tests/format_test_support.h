@@ -3,7 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -12,18 +11,12 @@
 #include <string>
 
 #include "engine/error.h"
+#include "tests/test_directory.h"
 
 namespace sluice {
 
 class FormatTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string path = (std::filesystem::temp_directory_path() / "sluice_format_XXXXXX").string();
-    ASSERT_NE(mkdtemp(path.data()), nullptr);
-    directory = path;
-  }
-  void TearDown() override { std::filesystem::remove_all(directory); }
-
   std::string path(const std::string& name) const { return (directory / name).string(); }
 
   std::string write_file(const std::string& name, const std::string& bytes) const {
@@ -40,7 +33,8 @@ class FormatTest : public testing::Test {
     return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(directory), {}));
   }
 
-  std::filesystem::path directory;
+  const TestDirectory temporary;
+  const std::filesystem::path directory = temporary.path();
 };
 
 // `action` must throw an Error with this code, whose sentence contains every one of `parts` and whose remedy

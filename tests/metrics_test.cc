@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/error.h"
+#include "tests/test_directory.h"
 #include "tools/progress.h"
 
 namespace sluice {
@@ -47,16 +48,8 @@ std::string line_of(const auto& metrics) {
   return line;
 }
 
-// A directory of its own, removed at the end.
 class MetricsFileTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "sluice-metrics-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-    path_ = directory_ / "metrics.jsonl";
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
   void put(const std::string& text) { std::ofstream(path_, std::ios::binary) << text; }
   std::string content() const {
     std::ifstream in(path_, std::ios::binary);
@@ -65,7 +58,8 @@ class MetricsFileTest : public testing::Test {
   size_t files() const {
     return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(directory_), {}));
   }
-  std::filesystem::path directory_, path_;
+  const TestDirectory temporary_;
+  const std::filesystem::path directory_ = temporary_.path(), path_ = directory_ / "metrics.jsonl";
 };
 
 TEST(MetricsLine, HoldsEveryFieldExactly) {

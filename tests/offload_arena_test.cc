@@ -13,6 +13,7 @@
 
 #include "engine/error.h"
 #include "offload/memory_limits.h"
+#include "tests/test_directory.h"
 
 namespace sluice {
 namespace {
@@ -100,20 +101,17 @@ TEST(Arena, TooMuchIsAnEnvironmentError) {
 class MemoryLimitsTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string name = testing::TempDir() + "/sluice-test-XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    root_ = name + "/";
     put("proc/meminfo", "MemTotal:       16384 kB\nMemFree:   1 kB\nMemAvailable:    8192 kB\n");
     put("proc/self/limits",
         "Limit                     Soft Limit           Hard Limit           Units     \n"
         "Max locked memory         65536                unlimited            bytes     \n");
   }
-  void TearDown() override { fs::remove_all(root_); }
   void put(const std::string& path, const std::string& text) {
     fs::create_directories(fs::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << text;
   }
-  std::string root_;
+  const TestDirectory directory_;
+  const std::string root_ = directory_ / "";
 };
 
 TEST_F(MemoryLimitsTest, WithoutCgroup) {

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -25,13 +24,6 @@ constexpr uint64_t kMiB = 1 << 20;
 
 class NvmeFilesTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = drive_directory() + "/sluice-test-XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    directory_ = name;
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
   // The sentence of the environment error that these directories give; empty if there is none.
   static std::string refusal(const std::vector<NvmeDirectory>& directories,
                              const NvmeOptions& options = {}) {
@@ -44,7 +36,8 @@ class NvmeFilesTest : public testing::Test {
     }
     return "";
   }
-  std::string directory_;
+  const DriveDirectory drive_;
+  const std::string directory_ = drive_.path();
 };
 
 TEST_F(NvmeFilesTest, SpaceIsAllocatedAndTheDirectoryStaysEmpty) {

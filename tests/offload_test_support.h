@@ -11,6 +11,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/test_directory.h"
+
 namespace sluice {
 
 inline bool is_memory(const std::string& directory) {
@@ -20,6 +22,11 @@ inline bool is_memory(const std::string& directory) {
 
 // The system's temporary directory, or, where that is tmpfs, the working directory.
 inline std::string drive_directory() { return is_memory(testing::TempDir()) ? "." : testing::TempDir(); }
+
+// A directory of its own for a test, on a drive.
+struct DriveDirectory : TestDirectory {
+  DriveDirectory() : TestDirectory(drive_directory()) {}
+};
 
 // Pseudo-random bytes, a function of key and position (splitmix64; Steele, Lea, Flood 2014).
 inline std::byte pattern(uint64_t key, uint64_t position) {

@@ -4,14 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
 #include <sstream>
 
 #include "engine/error.h"
+#include "tests/test_directory.h"
 #include "tools/command_line.h"
 #include "tools/help.h"
 
@@ -314,16 +313,9 @@ TEST(OptionTable, NamesAreUniqueAndHelped) {
 
 class ConfigFile : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "sluice-config-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-    path_ = (directory_ / "run.toml").string();
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
   void put(const std::string& text) { std::ofstream(path_) << text; }
-  std::filesystem::path directory_;
-  std::string path_;
+  const TestDirectory directory_;
+  const std::string path_ = directory_ / "run.toml";
 };
 
 TEST_F(ConfigFile, TheCommandLineWins) {
@@ -357,7 +349,7 @@ TEST_F(ConfigFile, UnknownKeysAndBadValuesAreRefused) {
   put("config = \"other\"\n");
   EXPECT_NE(refusal("plan --config " + path_), "accepted");
   EXPECT_EQ(refusal("plan --config " + path_ + ".no"),
-            "cannot open " + path_ + ".no: No such file or directory.");
+            "Cannot open " + path_ + ".no: No such file or directory.");
 }
 
 // The options of a run as its manifest keeps them.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <atomic>
 #include <bit>
@@ -28,24 +27,6 @@
 namespace sluice {
 
 constexpr uint64_t kRoomy = uint64_t{1} << 40;  // bytes: more than any test's plan can use
-
-// A directory on a drive that vanishes with the test.
-class DriveDirectory {
- public:
-  DriveDirectory() {
-    std::string path = (std::filesystem::path(drive_directory()) / "sluice_run_XXXXXX").string();
-    EXPECT_NE(mkdtemp(path.data()), nullptr);
-    path_ = std::filesystem::absolute(path);
-  }
-  ~DriveDirectory() { std::filesystem::remove_all(path_); }
-  DriveDirectory(const DriveDirectory&) = delete;
-  DriveDirectory& operator=(const DriveDirectory&) = delete;
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 // Text with structure that a tiny model learns within a few steps: a deterministic walk over a few words.
 inline std::string sample_text(size_t bytes, uint64_t seed = 1) {

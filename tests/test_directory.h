@@ -1,0 +1,33 @@
+// A directory of its own for a test, gone with it. Any test; one thread.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+
+namespace sluice {
+
+class TestDirectory {
+ public:
+  explicit TestDirectory(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string path = (std::filesystem::absolute(parent) / "sluice-test-XXXXXX").lexically_normal().string();
+    EXPECT_NE(mkdtemp(path.data()), nullptr) << path;
+    path_ = path;
+  }
+  ~TestDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TestDirectory(const TestDirectory&) = delete;
+  TestDirectory& operator=(const TestDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace sluice
