@@ -34,8 +34,8 @@ struct Sharing {
 
 struct LaneRates {  // tasks on a lane: seconds alone = overhead + max(flops / rate, bytes / rate, pools)
   std::string lane;
-  double flops_fp32 = kUnlimited, flops_bf16 = kUnlimited,
-         flops_fp16 = kUnlimited;  // a second, by working precision
+  // A second, by working precision.
+  double flops_fp32 = kUnlimited, flops_bf16 = kUnlimited, flops_fp16 = kUnlimited;
   double bytes_per_second = kUnlimited;
   double overhead_seconds = 0;
   Sharing sharing;

@@ -1,12 +1,13 @@
-// 1. By size: long-lived items first, then short-lived ones. By breadth: by the most bytes that live together at
-//    any moment of an item's life. Among equals by size, then by length of life, then by start: the order is
-//    total, so the result is deterministic.
-// 2. Placed items are listed in order of address: all in one list, as long as a long-lived one is to come that
-//    must scan it, and in lists of what lives at a time. These form levels: a list of the lowest covers kBlock
-//    positions, each of the next kFan lists of the level below. An item is in the fewest lists that cover its
-//    life, some 2 kFan a level at most, so that memory stays O(n log n).
-// 3. For each item a scan over the list, or over the merged lists that cover its ends, finds the holes between
-//    those that share a position with it; it takes the smallest that is large enough, the lowest of equals.
+// 1. By size: long-lived items first, then short-lived ones. By breadth: by the most bytes that live
+//    together at any moment of an item's life. Among equals by size, then by length of life, then by start:
+//    the order is total, so the result is deterministic.
+// 2. Placed items are listed in order of address: all in one list, as long as a long-lived one is to come
+//    that must scan it, and in lists of what lives at a time. These form levels: a list of the lowest covers
+//    kBlock positions, each of the next kFan lists of the level below. An item is in the fewest lists that
+//    cover its life, some 2 kFan a level at most, so that memory stays O(n log n).
+// 3. For each item a scan over the list, or over the merged lists that cover its ends, finds the holes
+//    between those that share a position with it; it takes the smallest that is large enough, the lowest of
+//    equals.
 #include "engine/pack.h"
 
 #include <algorithm>

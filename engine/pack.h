@@ -16,14 +16,15 @@ struct PackItem {
   bool placed = false;           // result
 };
 
-// by_size: long-lived items before short-lived ones, then the largest first. by_breadth: first what lives where
-// most bytes live at once (Pisarchyk, Lee 2020, "Efficient memory management for deep neural net inference").
+// by_size: long-lived items before short-lived ones, then the largest first. by_breadth: first what lives
+// where most bytes live at once (Pisarchyk, Lee 2020, "Efficient memory management for deep neural net
+// inference").
 enum class PackOrder : uint8_t { by_size, by_breadth };
 
 // Assigns offsets in [base, capacity). Items that do not fit are left unplaced; at the first of more than
 // `unplaced_max` it stops. Returns the highest address in use.
-uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity, PackOrder order = PackOrder::by_size,
-              size_t unplaced_max = SIZE_MAX);
+uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity,
+              PackOrder order = PackOrder::by_size, size_t unplaced_max = SIZE_MAX);
 
 constexpr uint64_t round_up(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

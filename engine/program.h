@@ -79,7 +79,7 @@ struct Machine {
   std::vector<Tier> tiers;
   std::vector<Link> links;
   std::vector<Lane> lanes;
-  std::vector<Unit> units;  // several of a kind: a task runs near the home of its largest permanent operand (assemble.h)
+  std::vector<Unit> units;  // of several of a kind, assemble.h says which a task takes
 };
 
 enum class BufferClass : uint8_t { weights, gradients, state, activations, workspace, scalars };

@@ -439,7 +439,8 @@ double task_seconds(const Machine& machine, const MachineRates& rates, const Tas
   for (const Unit& unit : machine.units) {
     if (unit.kind != task.kind) continue;
     for (const LaneRates& lane : rates.lanes)
-      if (lane.lane == machine.lanes[unit.lane].name) return lane.overhead_seconds + seconds_at(lane, rates.precision, task);
+      if (lane.lane == machine.lanes[unit.lane].name)
+        return lane.overhead_seconds + seconds_at(lane, rates.precision, task);
   }
   return 0;
 }

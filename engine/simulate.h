@@ -3,8 +3,8 @@
 // Lanes, waits and the run-ahead rule are exact; work is a fluid that flows through shared pools. simulate.cc
 // states the model in numbered steps. Called in the planner's search and for predictions in reports; any
 // thread; no state. Requires a program whose structure is sound (verify.h). Throws Error(usage) if the
-// description lacks a lane or link of the program, std::invalid_argument if the sequence is not legal or never
-// ends.
+// description lacks a lane or link of the program, std::invalid_argument if the sequence is not legal or
+// never ends.
 #pragma once
 
 #include <span>
@@ -22,8 +22,8 @@ struct InstructionTime {
 struct SimulationResult {
   double seconds = 0;             // until the last instruction has completed
   std::vector<double> lane_busy;  // seconds in which the lane executes at least one instruction, by lane
-  std::vector<std::vector<InstructionTime>>
-      times;  // by position in the sequence and instruction; only if asked for
+  // By position in the sequence and instruction; only if asked for.
+  std::vector<std::vector<InstructionTime>> times;
 };
 
 SimulationResult simulate(const Program& program, const MachineRates& rates, std::span<const BodyId> sequence,

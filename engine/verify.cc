@@ -29,8 +29,8 @@ namespace sluice {
 
 namespace {
 
-constexpr uint64_t kAddressLimit = uint64_t{1}
-                                   << 62;  // sum of all arenas and rings, so that no sum below overflows
+// Of the sum of all arenas and rings, so that no sum below overflows.
+constexpr uint64_t kAddressLimit = uint64_t{1} << 62;
 
 bool in_bounds(uint64_t offset, uint64_t bytes, uint64_t limit) {
   return bytes <= limit && offset <= limit - bytes;
@@ -209,8 +209,10 @@ class Structure {
       return;
     for (size_t k = 0; k < instruction.operands.size(); ++k)
       if (!check_operand(instruction.operands[k], instruction.places[k])) return;
-    if (instruction.task == kNoTask) check_transfer(instruction);
-    else check_task(instruction);
+    if (instruction.task == kNoTask)
+      check_transfer(instruction);
+    else
+      check_task(instruction);
   }
 
   bool check_operand(const Operand& o, const Place& place) {

@@ -362,8 +362,8 @@ class Replay {
   size_t next_range_ = 0;
   RankSet live_{1};                // ranks where a segment begins
   std::vector<Segment> segments_;  // by rank, where live
-  std::vector<uint32_t> readers_,
-      first_readers_;  // by rank and lane: last read since the last write; first before any
+  // By rank and lane: last read since the last write; first before any.
+  std::vector<uint32_t> readers_, first_readers_;
   std::vector<uint32_t> latest_base_, latest_;  // newest version of every piece
 };
 

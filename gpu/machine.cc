@@ -12,7 +12,8 @@ constexpr uint64_t kFileAlignment = 1ull << 20;  // one checksum slot a request 
 
 Machine cpu_machine(const TierCapacities& capacities) {
   Machine m;
-  m.lanes = {{"compute"}, {"h2d"}, {"d2h"}, {"nvme_read", true}, {"nvme_write", true}, {"optimizer"}, {"collective"}};
+  m.lanes = {{"compute"},          {"h2d"},       {"d2h"},       {"nvme_read", true},
+             {"nvme_write", true}, {"optimizer"}, {"collective"}};
   if (capacities.device) m.tiers.push_back({"device", *capacities.device, kMemoryAlignment, false});
   const auto host = static_cast<TierId>(m.tiers.size());
   m.tiers.push_back({"host", capacities.host, kMemoryAlignment, false});

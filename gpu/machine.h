@@ -1,4 +1,5 @@
-// How the devices that we build describe themselves to the planner: plain tables, filled here and nowhere else.
+// How the devices that we build describe themselves to the planner: plain tables, filled here and nowhere
+// else.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ struct TierCapacities {
   std::optional<uint64_t> nvme;    // none: no nvme tier
 };
 
-// The cpu and reference devices: segments run in the top tier, the checkpoint in host memory, the optimizer in
-// either.
+// The cpu and reference devices: segments run in the top tier, the checkpoint in host memory, the optimizer
+// in either.
 Machine cpu_machine(const TierCapacities& capacities);
 
 }  // namespace sluice

@@ -29,10 +29,10 @@ struct ModelConfig {
   bool attention_bias = false, mlp_bias = false;
   double rope_theta = 0;  // 0: learned positions
   RopeScaling rope_scaling;
-  std::map<std::string, std::string>
-      special_tokens;  // bos_token_id and the like, as JSON text; carried to exports
-  std::vector<std::string>
-      notes;  // one sentence each, to be printed: what the file says and training does not apply
+  // bos_token_id and the like, as JSON text; carried to exports.
+  std::map<std::string, std::string> special_tokens;
+  // One sentence each, to be printed: what the file says and training does not apply.
+  std::vector<std::string> notes;
 };
 
 // A Hugging Face config.json of type gpt2 or llama; `file` names it in messages. Throws Error(malformed_file)

@@ -53,7 +53,9 @@ class SafetensorsFile {
   // type, Error(io) as InputFile.
   void read_f32(const SafetensorsTensor& tensor, uint64_t first_element, uint64_t count, float* out) const;
   // Bytes of the file itself, header included; the range must lie within it.
-  void read_bytes(uint64_t first_byte, uint64_t bytes, void* out) const { file_.read(first_byte, out, bytes); }
+  void read_bytes(uint64_t first_byte, uint64_t bytes, void* out) const {
+    file_.read(first_byte, out, bytes);
+  }
   // Bytes [first_byte, first_byte + bytes) of a tensor as they are.
   void read_raw(const SafetensorsTensor& tensor, uint64_t first_byte, uint64_t bytes, void* out) const;
 

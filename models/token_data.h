@@ -22,8 +22,8 @@ class TokenData {
 
   uint64_t tokens() const { return tokens_; }
 
-  // Of 64 stretches of up to 4096 ids, from the first to the last: tells data apart that are as long. Throws as
-  // read().
+  // Of 64 stretches of up to 4096 ids, from the first to the last: tells data apart that are as long. Throws
+  // as read().
   uint64_t sample_checksum() const;
 
   // For messages: the file's path, or "the N files from PATH on".

@@ -19,7 +19,8 @@ MemoryLimits limits_of(uint64_t total, uint64_t available) {
 Size percent(double value) { return {.kind = Size::Kind::percent, .percent = value}; }
 Size bytes(uint64_t value) { return {.kind = Size::Kind::bytes, .bytes = value}; }
 
-// As --help says: of what is free, not of what the machine has; the cpu device's arena comes out of the same memory.
+// As --help says: of what is free, not of what the machine has; the cpu device's arena comes out of the same
+// memory.
 TEST(Budgets, PercentIsOfWhatIsFree) {
   MemoryOptions options;
   options.threads = 2;

@@ -87,7 +87,8 @@ TEST_F(Cli, NothingToDoIsSaid) {
   ASSERT_EQ(run(train("run", 3)).code, 0);
   const CommandResult done = run(train("run", 3, {"--resume", "auto"}));
   EXPECT_EQ(done.code, 0) << done.err;
-  EXPECT_EQ(lines_of(done.out).back(), "All 3 steps are done: nothing to do. To go on, give a larger --steps.");
+  EXPECT_EQ(lines_of(done.out).back(),
+            "All 3 steps are done: nothing to do. To go on, give a larger --steps.");
   expect_refusal(train("run", 2, {"--resume", "auto"}), 2, {"--steps 2 is behind", "has done 3", "--resume"});
   EXPECT_EQ(lines_of(read_text_file(directory / "run/metrics.jsonl", 1 << 20)).size(), 3u);
 }
@@ -131,7 +132,7 @@ TEST_F(Cli, TwoRunsDoNotShareADirectory) {
   const DriveDirectory other;  // for the second one's output
   const CommandResult second = sluice_command(other, train("run", 1000000, {"--resume", "auto"}));
   EXPECT_EQ(second.code, 4) << second.out << second.err;
-  EXPECT_NE(second.err.find("another process is training"), std::string::npos) << second.err;
+  EXPECT_NE(second.err.find("Another process is training"), std::string::npos) << second.err;
   command.send(SIGTERM);
   EXPECT_EQ(command.wait().code, 75);
   const int64_t step = last_metrics(metrics)["step"];
@@ -159,8 +160,10 @@ TEST_F(Cli, ALossThatIsNotFiniteEndsTheRun) {
 
 TEST_F(Cli, AResumeKnowsItsData) {
   const auto with_data = [&](int64_t steps, const Words& data) {
-    return Words{"train",    "--resume", "auto",      "--out", directory / "run", "--steps", std::to_string(steps),
-                 "--threads", "2"} +
+    return Words{"train",           "--resume", "auto",
+                 "--out",           directory / "run",
+                 "--steps",         std::to_string(steps),
+                 "--threads",       "2"} +
            data;
   };
   const std::string relative = std::filesystem::relative(text).string(), moved = directory / "moved.txt";

@@ -147,7 +147,8 @@ TEST_F(Cli, BadWeights) {
   refuse("", {"model.safetensors"});
   refuse(safetensors("{}", uint64_t{1} << 60, 0), {"model.safetensors"});
   const std::string overlapping =
-      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})";
+      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+      R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})";
   refuse(safetensors(overlapping, overlapping.size(), 12), {"model.safetensors"});
   const std::string lying = R"({"a":{"dtype":"F32","shape":[1000000000,1000000000],"data_offsets":[0,8]}})";
   refuse(safetensors(lying, lying.size(), 8), {"model.safetensors"});

@@ -112,7 +112,8 @@ TEST_P(Poison, WhatAnInstructionThrowsEndsTheRun) {
   const DriveDirectory directory;
   write_bytes(directory / "train.txt", sample_text(6000));
   TestRun run;
-  run.options = short_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=256,context=32", directory / "train.txt");
+  run.options = short_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=256,context=32",
+                          directory / "train.txt");
   const auto device = make_device(run.options.memory, 1);
   const Plan plan = plan_or_throw(request_of(run, *device), budgets_of(run));
   SessionOptions options;
@@ -128,14 +129,17 @@ TEST_P(Poison, WhatAnInstructionThrowsEndsTheRun) {
   Session session(plan, *device, options);
   load(session, [](const ShardView&) {});
   ShardHooks hooks;
-  hooks.save = [](uint32_t, uint64_t, Plane, std::span<const std::byte>) -> FileTarget { throw std::length_error("no target"); };
+  hooks.save = [](uint32_t, uint64_t, Plane, std::span<const std::byte>) -> FileTarget {
+    throw std::length_error("no target");
+  };
   session.runner().set_hooks(hooks);
   session.executor().wait(session.issue(*plan.lowering.bodies.save));
   EXPECT_THROW(session.check(), std::length_error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Executors, Poison,
-                         testing::Values(ExecutorKind::serial, ExecutorKind::shuffled, ExecutorKind::threaded));
+                         testing::Values(ExecutorKind::serial, ExecutorKind::shuffled,
+                                         ExecutorKind::threaded));
 
 }  // namespace
 }  // namespace sluice

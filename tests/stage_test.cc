@@ -202,7 +202,8 @@ TEST(Stage, PiecesMoveAlone) {
   EXPECT_EQ(s.staged(15, 0, true, true), "0 -a.1 +a.2@0 1");
 }
 
-// What lives above comes down for a task that runs below, once for both reads, and goes back up after a write.
+// What lives above comes down for a task that runs below, once for both reads, and goes back up after a
+// write.
 TEST(Stage, HomesAboveATask) {
   Sketch s;
   const BufferId a = s.permanent("a");

@@ -52,8 +52,8 @@ uint64_t allocations_in_steps(DType precision, IoKind io) {
   const DriveDirectory directory;
   write_bytes(directory / "train.txt", sample_text(6000));
   TestRun run;
-  run.options = short_run(directory, "llama-1b:layers=3,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=64",
-                          directory / "train.txt");
+  const std::string model = "llama-1b:layers=3,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=64";
+  run.options = short_run(directory, model, directory / "train.txt");
   run.options.batch.steps = kLastCounted + 3;  // the loop reads two steps late
   run.options.numbers.precision = precision;
   run.options.memory.io = io;

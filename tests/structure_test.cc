@@ -23,7 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFolders[] = {"engine", "models", "offload", "cpu_optim", "gpu", "tools", "tests"};
-constexpr size_t kLinesMax = 600;  // about 500 is the aim; beyond this a file has two subjects
+constexpr size_t kLinesMax = 510;  // about 500; a file that is longer has two subjects
+constexpr size_t kColumnsMax = 110;
 
 struct Source {
   std::string path;                // from the repository root
@@ -119,10 +120,9 @@ struct Part {
   bool common = true;
 };
 
-const std::vector<std::string> kCommonGround = {"engine/program.", "engine/op.",       "engine/graph.",
-                                                "engine/error.",   "engine/parallel.", "engine/pack.",
-                                                "engine/range_load.", "engine/segment.", "engine/strict_json.",
-                                                "engine/suggest."};
+const std::vector<std::string> kCommonGround = {
+    "engine/program.", "engine/op.",         "engine/graph.",   "engine/error.",       "engine/parallel.",
+    "engine/pack.",    "engine/range_load.", "engine/segment.", "engine/strict_json.", "engine/suggest."};
 const std::vector<std::string> kBelowTools = {"engine/", "models/", "offload/", "cpu_optim/", "gpu/"};
 
 const std::vector<Part>& parts() {
@@ -373,13 +373,24 @@ Offences long_files(const std::vector<Source>& sources) {
   return out;
 }
 
+Offences long_lines(const std::vector<Source>& sources) {
+  Offences out;
+  for (const Source& s : sources)
+    for (size_t i = 0; i < s.lines.size(); ++i)
+      if (s.lines[i].size() > kColumnsMax)
+        add(out, s, i, "more than " + std::to_string(kColumnsMax) + " columns");
+  return out;
+}
+
 TEST(Structure, HeadersStartWithTheirContract) { EXPECT_EQ(report(poor_headers(tree())), ""); }
 
 TEST(Structure, EveryTestAsserts) { EXPECT_EQ(report(tests_without_assertion(tree())), ""); }
 
 TEST(Structure, FilesHaveOneSubject) { EXPECT_EQ(report(long_files(tree())), ""); }
 
-TEST(Structure, PoorHeadersEmptyTestsAndLongFilesAreFound) {
+TEST(Structure, LinesFitTheWidth) { EXPECT_EQ(report(long_lines(tree())), ""); }
+
+TEST(Structure, PoorHeadersEmptyTestsAndWhatIsTooLongAreFound) {
   EXPECT_EQ(poor_headers({{"gpu/x.h", {"#pragma once"}}}).size(), 1u);
   EXPECT_EQ(poor_headers({{"gpu/x.h", {"// What it is for."}}}).size(), 1u);
   EXPECT_EQ(poor_headers({{"gpu/x.h", {"// What it is for.", "#pragma once"}}}).size(), 0u);
@@ -388,6 +399,8 @@ TEST(Structure, PoorHeadersEmptyTestsAndLongFilesAreFound) {
   EXPECT_EQ(tests_without_assertion({{"tests/x_test.cc", {"  ASSERT_TRUE(ok);"}}}).size(), 0u);
   EXPECT_EQ(long_files({{"gpu/x.cc", std::vector<std::string>(kLinesMax)}}).size(), 0u);
   EXPECT_EQ(long_files({{"gpu/x.cc", std::vector<std::string>(kLinesMax + 1)}}).size(), 1u);
+  EXPECT_EQ(long_lines({{"gpu/x.cc", {std::string(kColumnsMax, 'x')}}}).size(), 0u);
+  EXPECT_EQ(long_lines({{"gpu/x.cc", {"", std::string(kColumnsMax + 1, 'x')}}}).size(), 1u);
 }
 
 }  // namespace

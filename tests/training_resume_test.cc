@@ -162,8 +162,8 @@ TEST(TrainingResume, ValidationDoesNotChangeBits) {
   EXPECT_EQ(result.validations[2].step, 9);
   EXPECT_LT(result.validations[2].val_loss, result.validations[0].val_loss);
 
-  const DriveDirectory
-      other;  // validated elsewhere, stopped in between: the same validation losses where both have one
+  // Validated elsewhere, stopped in between: the same validation losses where both have one.
+  const DriveDirectory other;
   TestRun parts = run_of(other);
   parts.options.data = run.options.data;
   parts.options.data.train = {other / "train.txt"};

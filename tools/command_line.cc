@@ -96,8 +96,7 @@ std::optional<Given> split_arguments(Verb verb, const std::vector<std::string>& 
     slot.option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   }
   try {
-    app.parse(
-        std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes the last first
   } catch (const CLI::CallForHelp&) {
     return std::nullopt;
   } catch (const CLI::ArgumentMismatch& error) {  // "--batch: 1 required SEQUENCES missing"

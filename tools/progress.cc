@@ -73,8 +73,8 @@ void Progress::step(const StepMetrics& m, double now) {
     print_kept(line);
     return;
   }
-  line_ = line.substr(
-      0, style_.columns > 0 ? style_.columns - 1 : 0);  // the last column would wrap on some terminals
+  // The last column would wrap on some terminals.
+  line_ = line.substr(0, style_.columns > 0 ? style_.columns - 1 : 0);
   fmt::print(out_, "\r{}\x1b[K", line_);
   std::fflush(out_);
 }

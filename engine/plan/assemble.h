@@ -38,8 +38,7 @@ std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& h
 // Places homes and stages every body: places and peaks, no waits yet.
 std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arrangement);
 
-// The same, and derives all waits. `program` has tasks only, as lower()
-// left it.
+// The same, and derives all waits. `program` has tasks only, as lower() left it.
 std::optional<BodyShortage> assemble(Program& program, const Arrangement& arrangement);
 
 }  // namespace sluice

@@ -53,7 +53,8 @@ Arrangement Least::all_low() const {
           std::vector<uint32_t>(lowered_.machine.tiers.size(), 0), false};
 }
 
-std::vector<uint64_t> Least::without_movable(std::vector<uint64_t> peaks, const Arrangement& arrangement) const {
+std::vector<uint64_t> Least::without_movable(std::vector<uint64_t> peaks,
+                                             const Arrangement& arrangement) const {
   for (const BufferId b : movable_) peaks[arrangement.homes[b]] -= home_bytes(b, arrangement.homes[b]);
   return peaks;
 }
@@ -100,8 +101,10 @@ std::optional<uint64_t> Least::of_tier(TierId tier, std::vector<uint64_t> capaci
   if (!suffices(high)) return std::nullopt;
   while (low < high) {
     const uint64_t middle = low + (high - low) / 2;
-    if (suffices(middle)) high = middle;
-    else low = middle + 1;
+    if (suffices(middle))
+      high = middle;
+    else
+      low = middle + 1;
   }
   return low;
 }

@@ -1,12 +1,12 @@
 // The least memory with which a model can train: nothing prefetched, nothing kept, permanent buffers as low
 // as they can be.
 //
-// 1. Homes fill the lowest tier, then the lowest memory tier, then those above it: weights, gradients, state, one
-//    after the other, each where the one before left room. So only state rises above the lowest memory tier, as
-//    long as everything else fits below, and is then updated there.
-// 2. What tasks need beside homes is found by laying out a few arrangements without looking at capacities: all
-//    homes as low as possible; all state in an upper tier; everything there. In none of them do two copies of
-//    different tasks live at the same time, so that any mixture that step 1 makes needs no more.
+// 1. Homes fill the lowest tier, then the lowest memory tier, then those above it: weights, gradients,
+//    state, one after the other, each where the one before left room. So only state rises above the lowest
+//    memory tier, as long as everything else fits below, and is then updated there.
+// 2. What tasks need beside homes is found by laying out a few arrangements without looking at capacities:
+//    all homes as low as possible; all state in an upper tier; everything there. In none of them do two
+//    copies of different tasks live at the same time, so that any mixture that step 1 makes needs no more.
 // Whether capacities suffice is decided by these figures alone. They do not depend on capacities, and a later
 // home never lies lower in less memory; so what fits in some memory fits in more, and the figures that an
 // infeasible plan names are exact.
@@ -48,9 +48,10 @@ class Least {
 
   const Program& lowered_;
   TierId memory_, lowest_;
-  std::vector<BufferId> movable_;                       // with a choice of home, in the order of step 1
-  std::vector<uint64_t> together_, permanent_;          // by tier, with every home as low as it can be
-  std::vector<uint64_t> fixed_low_, fixed_with_upper_;  // by tier, beside movable homes; if some are above memory_
+  std::vector<BufferId> movable_;               // with a choice of home, in the order of step 1
+  std::vector<uint64_t> together_, permanent_;  // by tier, with every home as low as it can be
+  // By tier, beside movable homes: with none above memory_, with some.
+  std::vector<uint64_t> fixed_low_, fixed_with_upper_;
 };
 
 }  // namespace sluice

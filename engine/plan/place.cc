@@ -32,7 +32,8 @@ namespace {
 // What is left to staging, in tenths of the least working bytes.
 constexpr uint32_t kAllOfIt = UINT32_MAX;
 constexpr std::array<uint32_t, 7> kWorkingTenths{20, 13, 16, 30, 50, 11, kAllOfIt};
-constexpr std::array<uint32_t, 5> kUpperTenths{kAllOfIt, 20, 30, 50, 13};  // the same, above the lowest memory tier
+// The same, above the lowest memory tier.
+constexpr std::array<uint32_t, 5> kUpperTenths{kAllOfIt, 20, 30, 50, 13};
 constexpr uint32_t kSegmentWeight = 16;  // of the mean segment task; others by their estimated seconds
 constexpr std::array<uint32_t, 6> kLeads{32, 16, 64, 128, 8, 256};  // in such weights
 constexpr uint64_t kSearchShards = 256;                             // of a whole model
@@ -76,8 +77,8 @@ class Search {
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
 
-  // Weighs candidates until it has weighed `instructions` more in all, or the best is found. Returns the best's
-  // seconds, kNotFeasible if none fits so far. May be called again.
+  // Weighs candidates until it has weighed `instructions` more in all, or the best is found. Returns the
+  // best's seconds, kNotFeasible if none fits so far. May be called again.
   double explore(uint64_t instructions) {
     instructions_left_ = instructions;
     Candidate first;

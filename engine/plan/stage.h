@@ -1,6 +1,6 @@
-// Stage and lay out one tier of one body: every use of a range whose home is elsewhere becomes an allocation in
-// this tier. A home below: with transfers on the links to the tier below, which are then uses of that tier. A
-// home above: with transfers to and from the home itself. Tiers are staged from the top down.
+// Stage and lay out one tier of one body: every use of a range whose home is elsewhere becomes an allocation
+// in this tier. A home below: with transfers on the links to the tier below, which are then uses of that
+// tier. A home above: with transfers to and from the home itself. Tiers are staged from the top down.
 //
 // 1. Uses of each buffer in list order, with what happens to it where it is staged from (writes there make
 //    copies stale).

@@ -1,8 +1,8 @@
 // Inside of stage (stage.h, whose steps these are): one tier of one body as plain data, passed from step to
 // step.
 //
-// 1. collect_uses (stage_uses.cc): operands in this tier, what happens to their storage elsewhere, and the gaps
-//    between uses over which a copy would stay valid.
+// 1. collect_uses (stage_uses.cc): operands in this tier, what happens to their storage elsewhere, and the
+//    gaps between uses over which a copy would stay valid.
 // 2. and 3. Allocations (stage_allocations.cc): which uses share an allocation, and from when to when; bytes
 //    at every position.
 // 4. and 5. lay_out, grow_fetches (stage_layout.cc): addresses, then earlier starts where addresses allow

@@ -29,8 +29,8 @@ uint64_t runtime_reserve_bytes(int threads);
 
 // What a program of so many tasks takes beyond its part of the reserve, at most. Measured, with many small
 // tasks and the least budgets, where transfers are most: while it runs, with its trace, 1.3 KB a task for one
-// tier, 2.8 for two, 5.1 for three; while it is planned, which ends before the arenas are filled, 2.5, 4.0 and
-// 5.4.
+// tier, 2.8 for two, 5.1 for three; while it is planned, which ends before the arenas are filled, 2.5, 4.0
+// and 5.4.
 uint64_t program_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 

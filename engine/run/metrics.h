@@ -39,7 +39,7 @@ void append_line(std::string& out, const ValidationMetrics& metrics);
 
 class MetricsFile {
  public:
-  // Opens for appending, creates if needed. Throws Error(io).
+  // Opens for appending, creates if needed. Throws Error(environment).
   explicit MetricsFile(const std::string& path);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
@@ -60,7 +60,7 @@ class MetricsFile {
 // For a resume from a checkpoint taken after `step` updates: drops every line of a later step, and a torn
 // last line. The file is replaced in one rename, or left alone when nothing is to drop. A missing file, or
 // one that is not regular, is left alone. Returns the number of lines dropped. Throws Error(malformed_file)
-// for other lines that are not ours.
+// for other lines that are not ours, Error(environment, io) when the file cannot be read or replaced.
 int64_t truncate_after_step(const std::string& path, int64_t step);
 
 }  // namespace sluice

@@ -70,8 +70,7 @@ class Runner {
 
   void set_hooks(ShardHooks hooks) { hooks_ = std::move(hooks); }
 
-  // Whether the instruction moves bytes to or from files; then transfers() says which, else run() carries it
-  // out.
+  // Whether the instruction moves bytes to or from files; then transfers() says which, else run() does it.
   bool is_file_io(const Body& body, const Instruction& in) const;
   static constexpr size_t kTransfersMax = 4;
   size_t transfers(const Body& body, const Instruction& in, const RingPositions& rings,

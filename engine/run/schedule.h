@@ -12,11 +12,11 @@ namespace sluice {
 double minimum_learning_rate(const OptimizerOptions& options);
 
 // `step` counts from 0, `steps` is the run's length. With W warm-up steps:
-//   step < W          lr * (step + 1) / W
-//   constant          lr
-//   cosine (SGDR, Loshchilov and Hutter 2017)  min + (lr - min) / 2 * (1 + cos(pi * (step - W) / (steps -
-//   W))) linear            lr + (min - lr) * (step - W) / (steps - W)
-// From `steps` on, cosine and linear stay at the floor.
+//   step < W   lr * (step + 1) / W
+//   constant   lr
+//   linear     lr + (min - lr) * (step - W) / (steps - W)
+//   cosine     min + (lr - min) / 2 * (1 + cos(pi * (step - W) / (steps - W)))
+// From `steps` on, cosine (SGDR, Loshchilov and Hutter 2017) and linear stay at the floor.
 double learning_rate(const OptimizerOptions& options, int64_t step, int64_t steps);
 
 }  // namespace sluice

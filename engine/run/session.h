@@ -3,12 +3,12 @@
 // Everything is allocated in the constructor, once; then the arenas are frozen. Owner: the trainer or a verb.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/plan/plan.h"
-#include "engine/run/budgets.h"
 #include "engine/run/executor.h"
 #include "engine/run/runner.h"
 #include "gpu/device.h"

@@ -134,7 +134,7 @@ class ThreadedExecutor final : public Executor {
     } catch (const std::system_error& e) {
       stop();
       throw Error(ExitCode::environment, std::string("Cannot start a thread for a lane: ") + e.what() + ".",
-                  "Raise the limits on processes and memory (ulimit -u, ulimit -v, the container's pids limit).");
+                  "Raise the limits on processes and memory (ulimit -u, ulimit -v, the container's).");
     }
   }
 
@@ -170,7 +170,7 @@ class ThreadedExecutor final : public Executor {
     }
   }
 
-  // The first wait that does not hold yet; nullptr when all do. With the mutex held.
+  // Whether all waits hold; if not, `missing` receives the first that does not. With the mutex held.
   bool ready(const Issued& body, const Instruction& in, Wait* missing) const {
     for (const Wait& w : in.waits)
       if (counters_[w.lane] < body.base[w.lane] + w.count) return *missing = w, false;

@@ -1,5 +1,4 @@
-// The training loop: issues bodies, feeds tokens and learning rates, reads losses, validates, checkpoints,
-// stops.
+// The training loop: issues bodies, feeds tokens and learning rates, reads losses, validates, saves, stops.
 //
 // It runs at most two bodies ahead of what it reads, so reading a loss never stalls a lane. Owner: the verb's
 // thread.

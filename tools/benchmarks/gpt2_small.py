@@ -7,9 +7,10 @@ For fp32 and bf16, from the metrics of real `sluice train` runs on random tokens
 - all in DRAM: 6 x parameters x tokens a second, against the best of five large matrix products through the
   library's own threads (matmul_bench --peak);
 - tokens a second against eager PyTorch (torch_gpt2.py; bf16: autocast), where an interpreter has PyTorch;
-- all training state (weights, masters, moments) on NVMe, with the largest --host-mem at which `sluice plan` keeps at
-  most 1 % of them in memory: the step against the larger of 1.3 times the DRAM step and 1.1 times the busiest
-  lane. The lane's time is taken from the same run, and again alone, from a serial run (lanes_bench).
+- all training state (weights, masters, moments) on NVMe, with the largest --host-mem at which `sluice plan`
+  keeps at most 1 % of them in memory: the step against the larger of 1.3 times the DRAM step and 1.1 times
+  the busiest lane. The lane's time is taken from the same run, and again alone, from a serial run
+  (lanes_bench).
 Runs alternate within a round; step times are medians after the warm-up steps, ratios medians over rounds.
 """
 import os
