@@ -122,7 +122,7 @@ TEST(CommandLine, EveryOptionReachesItsField) {
   EXPECT_EQ(o.memory.nvme_directories, std::vector<std::string>{"/x"});
   EXPECT_EQ(o.memory.threads, 3);
   EXPECT_EQ(o.memory.recompute, Recompute::none);
-  EXPECT_EQ(o.memory.io, IoKind::uring);
+  EXPECT_EQ(o.memory.io, IoChoice::uring);
   EXPECT_EQ(o.memory.machine, "m.json");
   EXPECT_EQ(o.run.metrics, "m.jsonl");
   EXPECT_EQ(o.run.resume, "auto");

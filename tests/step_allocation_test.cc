@@ -48,7 +48,7 @@ namespace {
 
 constexpr int64_t kFirstCounted = 4, kLastCounted = 12;  // before, vectors and threads reach their size
 
-uint64_t allocations_in_steps(DType precision, IoKind io) {
+uint64_t allocations_in_steps(DType precision, IoChoice io) {
   const DriveDirectory directory;
   write_bytes(directory / "train.txt", sample_text(6000));
   TestRun run;
@@ -71,9 +71,9 @@ uint64_t allocations_in_steps(DType precision, IoKind io) {
 
 TEST(Steps, AllocateNothing) {
   for (const DType precision : {DType::bf16, DType::f16, DType::f32})
-    for (const IoKind io : {IoKind::uring, IoKind::threads})
+    for (const IoChoice io : {IoChoice::uring, IoChoice::threads})
       EXPECT_EQ(allocations_in_steps(precision, io), 0u)
-          << dtype_name(precision) << (io == IoKind::uring ? ", io_uring" : ", I/O threads");
+          << dtype_name(precision) << (io == IoChoice::uring ? ", io_uring" : ", I/O threads");
 }
 
 }  // namespace

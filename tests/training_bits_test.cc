@@ -135,7 +135,7 @@ TierCapacities arenas_of(BudgetSet set, const TestRun& run) {
 
 void configure(TestRun& run, const Row& row) {
   run.options.memory.recompute = static_cast<Recompute>(row[kRecompute]);
-  run.options.memory.io = row[kIo] == 0 ? IoKind::uring : IoKind::threads;
+  run.options.memory.io = row[kIo] == 0 ? IoChoice::uring : IoChoice::threads;
   run.threads = row[kThreads] + 1;
   run.executor = static_cast<ExecutorKind>(row[kExecutor]);
   run.seed = static_cast<uint64_t>(row[kBudgets] * 10 + row[kThreads]);

@@ -53,7 +53,7 @@ struct Outcome {
 };
 
 // Runs with the fault in the queue of every lane, then checks the contract.
-Outcome run_with(const Fault& fault, ExecutorKind executor, IoKind io) {
+Outcome run_with(const Fault& fault, ExecutorKind executor, IoChoice io) {
   const DriveDirectory directory;
   TestRun run = run_of(directory);
   run.executor = executor;
@@ -120,7 +120,7 @@ TEST(TrainingFaults, ShortTransfersAndRetriesChangeNothing) {
       const Fault fault{kind, kPlaces[i], 1 + i % 3, i};
       SCOPED_TRACE(name_of(fault));
       const Outcome outcome = run_with(fault, i % 2 == 0 ? ExecutorKind::threaded : ExecutorKind::shuffled,
-                                       i % 4 < 2 ? IoKind::threads : IoKind::automatic);
+                                       i % 4 < 2 ? IoChoice::threads : IoChoice::automatic);
       EXPECT_FALSE(outcome.ended);
       faults += outcome.faults;
     }
@@ -133,7 +133,7 @@ TEST(TrainingFaults, AnyFailureEndsTheRunAndTheLastCheckpointGoesOn) {
   for (bool reached = true; reached; ++at) {
     const Fault fault{FaultKind::eio, at, 1, at};
     SCOPED_TRACE(name_of(fault));
-    const Outcome outcome = run_with(fault, ExecutorKind::threaded, IoKind::automatic);
+    const Outcome outcome = run_with(fault, ExecutorKind::threaded, IoChoice::automatic);
     reached = outcome.faults > 0;
     EXPECT_EQ(outcome.ended, reached);
     from_checkpoint += outcome.from_checkpoint;
@@ -149,7 +149,7 @@ TEST(TrainingFaults, ADriveThatIsFullEndsTheRunToo) {
     const Fault fault{FaultKind::enospc, kPlaces[i], 1, i};
     SCOPED_TRACE(name_of(fault));
     const Outcome outcome = run_with(fault, i % 3 == 0 ? ExecutorKind::shuffled : ExecutorKind::threaded,
-                                     i % 4 < 2 ? IoKind::automatic : IoKind::threads);
+                                     i % 4 < 2 ? IoChoice::automatic : IoChoice::threads);
     EXPECT_EQ(outcome.ended, outcome.faults > 0);
     hit += outcome.faults > 0;
   }
@@ -165,7 +165,7 @@ TEST(TrainingFaults, AFlippedBitNeverPassesUnseen) {
     fault.writes = false;
     SCOPED_TRACE(name_of(fault));
     const Outcome outcome =
-        run_with(fault, i % 3 == 0 ? ExecutorKind::shuffled : ExecutorKind::threaded, IoKind::automatic);
+        run_with(fault, i % 3 == 0 ? ExecutorKind::shuffled : ExecutorKind::threaded, IoChoice::automatic);
     EXPECT_EQ(outcome.ended, outcome.faults > 0);
     ended += outcome.ended;
   }
@@ -173,7 +173,7 @@ TEST(TrainingFaults, AFlippedBitNeverPassesUnseen) {
     Fault fault{FaultKind::bit_flip, at, 1, at};
     fault.reads = false;
     SCOPED_TRACE(name_of(fault));
-    ended += run_with(fault, ExecutorKind::threaded, IoKind::automatic).ended;
+    ended += run_with(fault, ExecutorKind::threaded, IoChoice::automatic).ended;
   }
   EXPECT_GE(ended, 8u);
 }

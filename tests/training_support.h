@@ -18,7 +18,7 @@
 #include "engine/run/checkpoint.h"
 #include "engine/run/loader.h"
 #include "engine/run/setup.h"
-#include "engine/run/trainer.h"
+#include "engine/run/start.h"
 #include "models/hf_weights.h"
 #include "models/safetensors.h"
 #include "tests/offload_test_support.h"
@@ -122,38 +122,6 @@ inline TierCapacities least_arenas(TestRun run, bool device) {
   return {std::nullopt, bytes.at(0), bytes.at(1)};
 }
 
-namespace training_detail {
-
-struct Data {
-  TokenData train;
-  std::optional<TokenData> validation;
-  TrainData view;
-};
-
-inline void open_data(const Options& o, const ModelConfig& config, int64_t sequence, std::optional<Data>& d) {
-  d.emplace(Data{TokenData::open(o.data.train, config.vocabulary), std::nullopt, {}});
-  d->view.train = &d->train;
-  d->view.order = make_data_order(d->train, sequence, o.data.order == RowOrder::shuffled, o.numbers.seed);
-  if (o.data.validation.empty()) return;
-  d->validation = TokenData::open(o.data.validation, config.vocabulary);
-  d->view.validation = &*d->validation;
-  d->view.validation_order =
-      make_validation_order(*d->validation, sequence, static_cast<uint64_t>(o.data.val_batches),
-                            static_cast<uint64_t>(o.batch.batch));
-}
-
-inline CheckpointState first_state(const Options& o, const Plan& plan, const ModelConfig& config) {
-  CheckpointState s;
-  s.loss_scale = o.numbers.precision == DType::f16 ? kFirstLossScale : 1;
-  s.precision = o.numbers.precision;
-  s.model_config = config_to_json(config, o.numbers.precision);
-  s.micro_batch = plan.model.micro_batch;
-  s.options = manifest_options(o);
-  return s;
-}
-
-}  // namespace training_detail
-
 // Trains as `sluice train` does. With options.run.resume, from that checkpoint or ("auto") from the newest in
 // out; from the weights of a Hugging Face directory when the model is one; else from initial weights.
 inline TestResult train(const TestRun& run) {
@@ -165,10 +133,9 @@ inline TestResult train(const TestRun& run) {
     if (resumed) apply_manifest(options, resumed->state().options);
   }
   const ModelSource source = resolve_model(options.model);
-  const int64_t sequence = options.batch.sequence.value_or(source.config.context);
-  options.batch.sequence = sequence;
-  std::optional<training_detail::Data> data;
-  training_detail::open_data(options, source.config, sequence, data);
+  options.batch.sequence = options.batch.sequence.value_or(source.config.context);
+  const RunData data = open_run_data(options, source.config);
+  const TrainData view = data.view();
 
   TestRun resolved = run;
   resolved.options = options;
@@ -177,19 +144,13 @@ inline TestResult train(const TestRun& run) {
   result.plan = plan_or_throw(request_of(resolved, *device), budgets_of(run));
   const Plan& plan = result.plan;
   options.batch.micro_batch = plan.model.micro_batch;
-  CheckpointState state =
-      resumed ? resumed->state() : training_detail::first_state(options, plan, source.config);
+  CheckpointState state = resumed ? resumed->state() : first_state(options, source.config);
+  state.micro_batch = plan.model.micro_batch;
   state.options = manifest_options(options);
   if (run.alter_start) run.alter_start(state);
 
   std::filesystem::create_directories(options.run.out);
-  SessionOptions s;
-  s.threads = run.threads;
-  s.rules = {{options.optimizer.beta1, options.optimizer.beta2, options.optimizer.epsilon,
-              options.optimizer.weight_decay},
-             options.optimizer.clip};
-  s.nvme_directories = options.memory.nvme_directories;
-  s.io = io_choice(options.memory.io);
+  SessionOptions s = session_options(options, run.threads);
   s.executor = run.executor;
   s.seed = run.seed;
   s.poison = true;
@@ -214,7 +175,7 @@ inline TestResult train(const TestRun& run) {
   };
   events.validation = [&](const ValidationMetrics& v) { result.validations.push_back(v); };
   events.checkpoint = [&](const std::string&) { ++result.checkpoints; };
-  result.end = Trainer(session, options, data->view, state, stop, events).run();
+  result.end = Trainer(session, options, view, state, stop, events).run();
   return result;
 }
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/run/setup.h"
-#include "engine/run/trainer.h"
+#include "engine/run/start.h"
 #include "models/family.h"
 #include "tools/run_source.h"
 #include "tools/verbs.h"
@@ -89,8 +89,7 @@ ExitCode run_eval(Options options, std::FILE* out) {
   const Plan plan = evaluation_plan(options, start.source.config, budgets, *device);
   check_start(start, plan.model);
   Workers workers(budgets.threads);
-  Session session(plan, *device,
-                  {budgets.threads, {}, options.memory.nvme_directories, io_choice(options.memory.io)});
+  Session session(plan, *device, session_options(options, budgets.threads));
   const ParameterSource weights = start.checkpoint ? source_of(*start.checkpoint) : source_of(*start.weights);
   load(session, load_from(plan.model, weights, workers));
   const double loss = evaluate(session, data, order, options.data.val_batches);

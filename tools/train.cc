@@ -3,7 +3,7 @@
 #include "engine/run/checkpoint_directory.h"
 #include "engine/run/metrics.h"
 #include "engine/run/setup.h"
-#include "engine/run/trainer.h"
+#include "engine/run/start.h"
 #include "models/family.h"
 #include "offload/nvme_files.h"
 #include "tools/plan_report.h"
@@ -29,14 +29,6 @@ void print_notes(const std::vector<std::string>& notes, std::FILE* out) {
   for (const std::string& note : notes) std::fprintf(out, "%s\n", note.c_str());
 }
 
-CheckpointState first_state(const Options& options, const ModelConfig& config) {
-  CheckpointState state;
-  state.loss_scale = options.numbers.precision == DType::f16 ? kFirstLossScale : 1;
-  state.precision = options.numbers.precision;
-  state.model_config = config_to_json(config, options.numbers.precision);
-  return state;
-}
-
 // What the run will hold on disk at once: the checkpoints that are kept, and the one being written.
 void check_checkpoint_space(const Options& options, const Model& model) {
   const uint64_t one = checkpoint_bytes(model), free = free_bytes(options.run.out);
@@ -50,29 +42,6 @@ void check_checkpoint_space(const Options& options, const Model& model) {
                           : std::to_string(count) + " checkpoints of " + format_size(one) + " do") +
                   " not fit: " + format_size(free) + " are free in " + printable(options.run.out) + ".",
               "Free some space, lower --keep, or name another --out.");
-}
-
-struct TrainingData {
-  TokenData train;
-  DataOrder order;
-  std::optional<TokenData> validation;
-  DataOrder validation_order;
-
-  TrainData view() const { return {&train, order, validation ? &*validation : nullptr, validation_order}; }
-};
-
-TrainingData open_data(const Options& options, const ModelConfig& config) {
-  const int64_t sequence = *options.batch.sequence;
-  TokenData train = TokenData::open(options.data.train, config.vocabulary);
-  const DataOrder order =
-      make_data_order(train, sequence, options.data.order == RowOrder::shuffled, options.numbers.seed);
-  TrainingData d{std::move(train), order, std::nullopt, {}};
-  if (options.data.validation.empty()) return d;
-  d.validation = TokenData::open(options.data.validation, config.vocabulary);
-  d.validation_order =
-      make_validation_order(*d.validation, sequence, static_cast<uint64_t>(options.data.val_batches),
-                            static_cast<uint64_t>(options.batch.batch));
-  return d;
 }
 
 // Refuses data other than the run's: the order of windows, and so every bit, depends on them.
@@ -108,15 +77,6 @@ CheckpointState state_of(const RunStart& start, const Options& options, const To
   state.micro_batch = options.batch.micro_batch.value();
   state.options = manifest_options(options);
   return state;
-}
-
-SessionOptions session_options(const Options& options, int threads) {
-  const AdamWOptions adamw{options.optimizer.beta1, options.optimizer.beta2, options.optimizer.epsilon,
-                           options.optimizer.weight_decay};
-  return {threads,
-          {adamw, options.optimizer.clip},
-          options.memory.nvme_directories,
-          io_choice(options.memory.io)};
 }
 
 std::string metrics_path(const RunOptions& run) {
@@ -166,7 +126,7 @@ ExitCode run_train(Options options, std::FILE* out) {
   RunStart start = open_run_start(options, Verb::train);
   print_notes(start.notes, out);
   if (start.checkpoint && is_done(options, *start.checkpoint, out)) return ExitCode::done;
-  const TrainingData data = open_data(options, start.source.config);
+  const RunData data = open_run_data(options, start.source.config);
   if (start.checkpoint) check_same_data(start.checkpoint->state(), data.train);
 
   const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);

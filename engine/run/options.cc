@@ -164,8 +164,8 @@ constexpr Choice<DeviceKind> kDevices[] = {
     {"auto", DeviceKind::automatic}, {"cpu", DeviceKind::cpu}, {"reference", DeviceKind::reference}};
 constexpr Choice<Recompute> kRecomputes[] = {
     {"auto", Recompute::automatic}, {"all", Recompute::all}, {"none", Recompute::none}};
-constexpr Choice<IoKind> kIoKinds[] = {
-    {"auto", IoKind::automatic}, {"uring", IoKind::uring}, {"threads", IoKind::threads}};
+constexpr Choice<IoChoice> kIoChoices[] = {
+    {"auto", IoChoice::automatic}, {"uring", IoChoice::uring}, {"threads", IoChoice::threads}};
 
 constexpr std::span<const Choice<DType>> choices(DType) { return kPrecisions; }
 constexpr std::span<const Choice<RowOrder>> choices(RowOrder) { return kOrders; }
@@ -173,7 +173,7 @@ constexpr std::span<const Choice<OptimizerKind>> choices(OptimizerKind) { return
 constexpr std::span<const Choice<Schedule>> choices(Schedule) { return kSchedules; }
 constexpr std::span<const Choice<DeviceKind>> choices(DeviceKind) { return kDevices; }
 constexpr std::span<const Choice<Recompute>> choices(Recompute) { return kRecomputes; }
-constexpr std::span<const Choice<IoKind>> choices(IoKind) { return kIoKinds; }
+constexpr std::span<const Choice<IoChoice>> choices(IoChoice) { return kIoChoices; }
 
 Error usage(const std::string& what, const std::string& remedy) {
   return Error(ExitCode::usage, what, remedy);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/op.h"
+#include "offload/io_queue.h"
 
 namespace sluice {
 
@@ -31,7 +32,6 @@ enum class OptimizerKind : uint8_t { adamw };
 enum class Schedule : uint8_t { constant, cosine, linear };
 enum class DeviceKind : uint8_t { automatic, cpu, reference };
 enum class Recompute : uint8_t { automatic, all, none };
-enum class IoKind : uint8_t { automatic, uring, threads };
 
 struct ModelOptions {
   std::string model;          // preset, inline description, config.json, or a Hugging Face directory
@@ -73,7 +73,7 @@ struct MemoryOptions {
   std::vector<std::string> nvme_directories;  // none: no nvme tier
   std::optional<int64_t> threads;             // none: every core
   Recompute recompute = Recompute::automatic;
-  IoKind io = IoKind::automatic;
+  IoChoice io = IoChoice::automatic;
   std::string machine;  // name or file of a machine description; empty: the built-in default
 };
 
@@ -117,7 +117,7 @@ constexpr uint8_t verb_bit(Verb verb) { return static_cast<uint8_t>(1u << static
 using OptionField =
     std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
-                 RowOrder*, OptimizerKind*, Schedule*, DeviceKind*, Recompute*, IoKind*>;
+                 RowOrder*, OptimizerKind*, Schedule*, DeviceKind*, Recompute*, IoChoice*>;
 
 struct Range {
   double least = 0, most = 0;

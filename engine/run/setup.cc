@@ -58,18 +58,6 @@ std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads) {
   return options.device == DeviceKind::reference ? make_reference_device() : make_cpu_device(threads);
 }
 
-IoChoice io_choice(IoKind kind) {
-  switch (kind) {
-    case IoKind::automatic:
-      return IoChoice::automatic;
-    case IoKind::uring:
-      return IoChoice::uring;
-    case IoKind::threads:
-      return IoChoice::threads;
-  }
-  return IoChoice::automatic;
-}
-
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence) {
   std::vector<int64_t> candidates;
   const auto add = [&](int64_t micro_batch) {

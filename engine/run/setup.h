@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +12,6 @@
 #include "engine/run/options.h"
 #include "gpu/device.h"
 #include "models/config.h"
-#include "offload/io_queue.h"
 
 namespace sluice {
 
@@ -30,8 +28,6 @@ ModelSource resolve_model(const ModelOptions& options);
 MachineRates resolve_machine(const std::string& machine);
 
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads);
-
-IoChoice io_choice(IoKind kind);
 
 // The batch's micro-batches to consider, best first: as given, or its divisors of at most 2048 tokens,
 // largest first, and 1. Throws Error(usage) where all of them make more than 1024 slices.

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "engine/run/loader.h"
-#include "engine/run/session.h"
 #include "engine/run/setup.h"
+#include "engine/run/start.h"
 #include "tools/command_line.h"
 #include "tools/run_source.h"
 
@@ -55,18 +55,14 @@ void time_lanes(Options options) {
   const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);
   const std::unique_ptr<Device> device = make_device(options.memory, budgets.threads);
   const Plan plan = plan_or_throw(plan_request(options, source.config, budgets, *device, false), budgets);
-  SessionOptions session_options;
-  session_options.threads = budgets.threads;
-  session_options.rules.clip = options.optimizer.clip;
-  session_options.nvme_directories = options.memory.nvme_directories;
-  session_options.io = io_choice(options.memory.io);
-  session_options.executor = ExecutorKind::serial;
-  Session session(plan, *device, session_options);
+  SessionOptions serial = session_options(options, budgets.threads);
+  serial.executor = ExecutorKind::serial;
+  Session session(plan, *device, serial);
   Workers workers(budgets.threads);
   load(session, load_from(plan.model, source_of(options.numbers.seed), workers));
   StepScalars& start = session.scalars(session.position(kTrainRing));
   start = {};
-  start.update.loss_scale = options.numbers.precision == DType::f16 ? kFirstLossScale : 1;
+  start.update.loss_scale = first_state(options, source.config).loss_scale;
   nlohmann::ordered_json steps = nlohmann::ordered_json::array();
   for (int64_t step = 0; step < options.batch.steps; ++step)
     steps.push_back(run_step(session, step == 0, options.optimizer.learning_rate));

@@ -1,0 +1,37 @@
+#include "engine/run/start.h"
+
+namespace sluice {
+
+RunData open_run_data(const Options& options, const ModelConfig& config) {
+  const int64_t sequence = options.batch.sequence.value();
+  TokenData train = TokenData::open(options.data.train, config.vocabulary);
+  const DataOrder order =
+      make_data_order(train, sequence, options.data.order == RowOrder::shuffled, options.numbers.seed);
+  RunData d{std::move(train), order, std::nullopt, {}};
+  if (options.data.validation.empty()) return d;
+  d.validation = TokenData::open(options.data.validation, config.vocabulary);
+  d.validation_order =
+      make_validation_order(*d.validation, sequence, static_cast<uint64_t>(options.data.val_batches),
+                            static_cast<uint64_t>(options.batch.batch));
+  return d;
+}
+
+CheckpointState first_state(const Options& options, const ModelConfig& config) {
+  CheckpointState state;
+  state.loss_scale = options.numbers.precision == DType::f16 ? kFirstLossScale : 1;
+  state.precision = options.numbers.precision;
+  state.model_config = config_to_json(config, options.numbers.precision);
+  return state;
+}
+
+SessionOptions session_options(const Options& options, int threads) {
+  const OptimizerOptions& o = options.optimizer;
+  SessionOptions session;
+  session.threads = threads;
+  session.rules = {{o.beta1, o.beta2, o.epsilon, o.weight_decay}, o.clip};
+  session.nvme_directories = options.memory.nvme_directories;
+  session.io = options.memory.io;
+  return session;
+}
+
+}  // namespace sluice
