@@ -41,7 +41,8 @@ TEST_F(Cli, PlanTakesOverARunsOptions) {
   expect_refusal({"plan", "--resume", "auto"}, 2, {"--out"});
   expect_refusal({"plan", "--resume", "auto", "--out", directory / "run"}, 2, {"no checkpoint", "--model"});
   ASSERT_EQ(run(train("run", 2, {"--precision", "fp32"})).code, 0);
-  const Words resume{"plan", "--out", directory / "run", "--resume", "auto", "--host-mem", "128MiB", "--json"};
+  const Words resume{"plan",     "--out",      directory / "run", "--resume",
+                     "auto",     "--host-mem", "128MiB",          "--json"};
   const CommandResult resumed = run(resume);
   ASSERT_EQ(resumed.code, 0) << resumed.err;
   const auto facts = nlohmann::json::parse(resumed.out);

@@ -283,7 +283,8 @@ TEST_F(Cli, PlanForProgramsAndPeople) {
 
   const CommandResult people = run(model + Words{"--micro-batch", "4"});
   EXPECT_EQ(people.code, 0);
-  for (const char* word : {"device", "host", "nvme", "predicted", "checkpoint", "4 sequences a slice, 1 slice a step,"})
+  for (const char* word :
+       {"device", "host", "nvme", "predicted", "checkpoint", "4 sequences a slice, 1 slice a step,"})
     EXPECT_NE(people.out.find(word), std::string::npos) << people.out;
   const CommandResult none = run({"plan", "--model", "gpt2", "--host-mem", "80MiB", "--json"});
   EXPECT_EQ(none.code, 3);

@@ -18,7 +18,7 @@
 #include "engine/run/checkpoint.h"
 #include "engine/run/loader.h"
 #include "engine/run/setup.h"
-#include "engine/run/start.h"
+#include "engine/run/training_setup.h"
 #include "models/hf_weights.h"
 #include "models/safetensors.h"
 #include "tests/offload_test_support.h"

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/run/setup.h"
-#include "engine/run/start.h"
+#include "engine/run/training_setup.h"
 #include "models/family.h"
 #include "tools/run_source.h"
 #include "tools/verbs.h"

@@ -3,7 +3,7 @@
 #include "engine/run/checkpoint_directory.h"
 #include "engine/run/metrics.h"
 #include "engine/run/setup.h"
-#include "engine/run/start.h"
+#include "engine/run/training_setup.h"
 #include "models/family.h"
 #include "offload/nvme_files.h"
 #include "tools/plan_report.h"

@@ -12,7 +12,7 @@
 
 #include "engine/run/loader.h"
 #include "engine/run/setup.h"
-#include "engine/run/start.h"
+#include "engine/run/training_setup.h"
 #include "tools/command_line.h"
 #include "tools/run_source.h"
 

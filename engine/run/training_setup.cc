@@ -1,4 +1,4 @@
-#include "engine/run/start.h"
+#include "engine/run/training_setup.h"
 
 namespace sluice {
 

@@ -1,6 +1,6 @@
-// What a training run begins with, made from its options: data, the state before the first step, the session.
+// From options to what training works on: its data, the state before the first step, options of the session.
 //
-// The options are resolved (sequence). Callers: the verb train, tests and benchmarks; set-up code.
+// The options' sequence is resolved. Callers: train and eval, tests, benchmarks; set-up code.
 #pragma once
 
 #include <optional>
