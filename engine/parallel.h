@@ -36,8 +36,8 @@ class Workers {
   int threads_;
 };
 
-// Starts so many threads at once and ends them. Throws Error(environment) where the system refuses; TBB and the
-// libraries would end the process.
+// Starts so many threads at once and ends them. Throws Error(environment) where the system refuses; TBB and
+// the libraries would end the process.
 void check_threads(int count);
 
 }  // namespace sluice

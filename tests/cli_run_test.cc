@@ -247,8 +247,9 @@ TEST_F(Cli, ASignalEndsTheRunWithADurableCheckpoint) {
 TEST_F(Cli, ASignalBeforeTheFirstStepEndsAtOnce) {
   for (const int number : {SIGTERM, SIGINT}) {
     Command command(directory,
-                    {"train", "--model", "gpt2:layers=48,width=8,heads=1,vocab=256,context=8", "--batch", "512",
-                     "--micro-batch", "1", "--data", text, "--out", directory / "run", "--steps", "2"});
+                    {"train", "--model", "gpt2:layers=48,width=8,heads=1,vocab=256,context=8", "--batch",
+                     "512", "--micro-batch", "1", "--data", text, "--out", directory / "run", "--steps",
+                     "2"});
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     command.send(number);
     EXPECT_EQ(command.wait().code, -number);

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFolders[] = {"engine", "models", "offload", "cpu_optim", "gpu", "tools", "tests"};
-constexpr size_t kLinesMax = 510;  // about 500; a file that is longer has two subjects
+constexpr size_t kLinesMax = 550;  // about 500; a file that is longer has two subjects
 constexpr size_t kColumnsMax = 110;
 
 struct Source {

@@ -9,7 +9,8 @@
 
 namespace sluice {
 
-// On a signal from the first step on it ends with a durable checkpoint and ExitCode::stopped (stop_signals.h).
+// On a signal from the first step on it ends with a durable checkpoint and ExitCode::stopped
+// (stop_signals.h).
 ExitCode run_train(Options options, std::FILE* out);
 ExitCode run_plan(Options options, std::FILE* out);
 ExitCode run_eval(Options options, std::FILE* out);

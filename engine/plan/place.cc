@@ -290,10 +290,6 @@ Infeasible better_of(Infeasible a, Infeasible b) {
   return a;
 }
 
-}  // namespace
-
-namespace {
-
 uint64_t task_count(const PlanRequest& request, int64_t micro_batch) {
   Program program;
   program.machine = request.machine;

@@ -39,9 +39,9 @@ uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool chec
   return size.bytes;
 }
 
-// What is mapped beside the arenas, though little of it is ever touched: a heap of malloc's (64 MiB) and a stack
-// (8 MiB) for each thread; for lanes, libraries and planning 190 MiB. Measured at 1, 2 and 4 threads: 257, 341
-// and 480 MiB. Less may do, but then OpenBLAS may wait for ever for its buffer.
+// What is mapped beside the arenas, though little of it is ever touched: a heap of malloc's (64 MiB) and a
+// stack (8 MiB) for each thread; for lanes, libraries and planning 190 MiB. Measured at 1, 2 and 4 threads:
+// 257, 341 and 480 MiB. Less may do, but then OpenBLAS may wait for ever for its buffer.
 uint64_t address_space_beside_arenas(int threads) {
   return 224 * kMiB + static_cast<uint64_t>(threads) * (64 + 8) * kMiB;
 }
