@@ -216,6 +216,8 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
   EXPECT_EQ(refusal(kTrain + "--host-mem 1GiB --host-mem 2GiB"), "--host-mem has 2 values.");
   EXPECT_EQ(refusal(kTrain + "--batch="), "--batch has no value.");
   EXPECT_EQ(refusal(kTrain + "--batch"), "--batch has no value.");
+  EXPECT_EQ(refusal(kTrain + "--batch --steps 3"), "--batch has no value.");
+  EXPECT_EQ(refusal(kTrain + "--val-data --steps 3"), "--val-data has no value.");
   EXPECT_NE(refusal("train --data"), "accepted");
   EXPECT_EQ(refusal({"plan", "--model", ""}), "--model is empty.");
 }

@@ -70,6 +70,12 @@ Verb parse_verb(const std::string& word) {
               suggestion(word, names) + " See `sluice --help`.");
 }
 
+Error no_value(const std::string& name, Verb verb) {
+  return usage(
+      fmt::format("{} has no value.", printable(name)),
+      fmt::format("Write the value after {}; see `sluice {} --help`.", printable(name), verb_name(verb)));
+}
+
 // The arguments after the verb as (row, values), in the table's order; nothing when help was asked.
 std::optional<Given> split_arguments(Verb verb, const std::vector<std::string>& arguments) {
   CLI::App app;
@@ -101,9 +107,7 @@ std::optional<Given> split_arguments(Verb verb, const std::vector<std::string>& 
     return std::nullopt;
   } catch (const CLI::ArgumentMismatch& error) {  // "--batch: 1 required SEQUENCES missing"
     const std::string text = error.what(), name = text.substr(0, text.find(':'));
-    throw usage(
-        fmt::format("{} has no value.", printable(name)),
-        fmt::format("Write the value after {}; see `sluice {} --help`.", printable(name), verb_name(verb)));
+    throw no_value(name, verb);
   } catch (const CLI::ParseError& error) {
     throw usage(fmt::format("The arguments cannot be read: {}.", printable(error.what())),
                 fmt::format("See `sluice {} --help`.", verb_name(verb)));
@@ -119,6 +123,9 @@ std::optional<Given> split_arguments(Verb verb, const std::vector<std::string>& 
   for (Slot& slot : slots) {
     if (slot.option->count() == 0) continue;
     if (is_switch(*slot.row)) slot.values = slot.option->results();
+    for (const std::string& value : slot.values)  // CLI11 takes the next word, whatever it is
+      if (value.starts_with("--") && find_option(value.substr(2)))
+        throw no_value(std::string("--") + slot.row->name, verb);
     given.emplace_back(slot.row, std::move(slot.values));
   }
   return given;
