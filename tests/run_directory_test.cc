@@ -19,7 +19,7 @@ TEST_F(RunDirectoryTest, TheLockIsOfTheDirectoryThatIsUsed) {
   RunDirectory first(run);
   std::filesystem::remove(run);  // by a run that had made it, and could not start
   first.create();
-  expect_error(ExitCode::environment, {"another process is training"}, [&] { RunDirectory{run}; });
+  expect_error(ExitCode::environment, {"Another process is training"}, [&] { RunDirectory{run}; });
 }
 
 // Both see none and make it; the one that is refused leaves it to the other.
