@@ -55,6 +55,7 @@ class Device {
 
 std::unique_ptr<Device> make_reference_device();         // plain loops, double accumulation: the oracle
 std::unique_ptr<Device> make_cpu_device(int threads);    // OpenBLAS, oneDNN, Highway
+// make_cuda_device: gpu/cuda_device.h
 
 // Whether this build and processor multiply bf16 matrices natively (AVX512-BF16 or AMX through oneDNN).
 bool cpu_device_has_native_bf16();

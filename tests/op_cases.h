@@ -34,6 +34,8 @@ inline std::vector<OpCase> op_cases() {
   const OpAttributes h5_1{.sequence = 19, .heads = 5, .kv_heads = 1, .head_size = 9};
   const OpAttributes h2{.sequence = 130, .heads = 2, .kv_heads = 2, .head_size = 64};
   const OpAttributes h4_1{.sequence = 330, .heads = 4, .kv_heads = 1, .head_size = 20};
+  const OpAttributes h2_1{.sequence = 70, .heads = 2, .kv_heads = 1, .head_size = 128};
+  const OpAttributes h1{.sequence = 33, .heads = 1, .kv_heads = 1, .head_size = 75};
   const OpAttributes single{.sequence = 1, .heads = 3, .kv_heads = 3, .head_size = 6, .rope_theta = 10000};
   const OpAttributes tiny{.sequence = 5, .heads = 2, .kv_heads = 2, .head_size = 6, .rope_theta = 100};
   // Wavelengths from 6 to 2 million positions: all three branches of llama3's scaling.
@@ -46,6 +48,8 @@ inline std::vector<OpCase> op_cases() {
       {"embedding_positions", embedding, t37, {{74}}, {{300, 40}, {37, 40}}},
       {"embedding_spare_positions", embedding, t37, {{37}}, {{300, 33}, {50, 33}}},
       {"embedding_wide", embedding, t37, {{111}}, {{50, 150}, {37, 150}}},
+      {"embedding_wider", embedding, none, {{20}}, {{9, 2056}}},
+      {"embedding_many_rows", embedding, none, {{300}}, {{50, 12}}, 1, 0, true},
       {"embedding_one_row", embedding, none, {{1}}, {{7, 5}}},
       {"layer_norm", layer_norm, norm, {{74, 160}}, {{160}, {160}}},
       {"layer_norm_one_row", layer_norm, norm, {{1, 7}}, {{7}, {7}}},
@@ -83,6 +87,8 @@ inline std::vector<OpCase> op_cases() {
       {"attention_grouped", attention, h4_2, {{74, 128}, {74, 64}, {74, 64}}, {}, 2},
       {"attention_packed_grouped", attention, h4_2, {{74, 256}}, {}},
       {"attention_multi_query", attention, h5_1, {{38, 45}, {38, 9}, {38, 9}}, {}, 3},
+      {"attention_wide_heads", attention, h2_1, {{70, 256}, {70, 128}, {70, 128}}, {}},
+      {"attention_odd_wide_heads", attention, h1, {{66, 225}}, {}},
       {"attention_one_row", attention, single, {{1, 54}}, {}},
       {"attention_one_token_sequences", attention, single, {{4, 54}}, {}},
       {"attention_long", attention, h2, {{260, 384}}, {}, 2},
@@ -93,6 +99,7 @@ inline std::vector<OpCase> op_cases() {
       {"cross_entropy", linear_cross_entropy, none, {{37, 40}, {37}}, {{300, 40}}},
       {"cross_entropy_one_row", linear_cross_entropy, none, {{1, 5}, {1}}, {{7, 5}}},
       {"cross_entropy_odd", linear_cross_entropy, none, {{74, 33}, {74}}, {{1031, 33}}},
+      {"cross_entropy_wide", linear_cross_entropy, none, {{5, 8}, {5}}, {{9001, 8}}},
       // cross_entropy_chunk(32769) = 512: a whole chunk and a part of one.
       {"cross_entropy_chunks", linear_cross_entropy, none, {{520, 8}, {520}}, {{32769, 8}}, 1, 0, true},
   };

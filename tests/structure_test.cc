@@ -57,7 +57,8 @@ const std::vector<Source>& tree() {
     for (const char* folder : kFolders) {
       for (const auto& entry : fs::recursive_directory_iterator(folder)) {
         const std::string path = entry.path().generic_string();
-        if (!entry.is_regular_file() || !(ends_with(path, ".h") || ends_with(path, ".cc"))) continue;
+        const bool source = ends_with(path, ".h") || ends_with(path, ".cc") || ends_with(path, ".cu");
+        if (!entry.is_regular_file() || !source) continue;
         Source s{path, {}};
         std::ifstream file(path);
         for (std::string line; std::getline(file, line);) s.lines.push_back(line);
@@ -297,6 +298,8 @@ const std::vector<LibraryHome>& library_homes() {
       {"oneapi/dnnl", {"gpu/cpu_blas.cc"}},
       {"cblas", {"gpu/cpu_blas.cc"}},
       {"omp.h", {"gpu/cpu_blas.cc"}},
+      {"cuda", {"gpu/cuda_error.h", "gpu/cuda_toolkit.h", "tests/cuda_"}},
+      {"cublas", {"gpu/cuda_error.h"}},
       {"liburing", {"offload/uring_queue.cc"}},
       {"hwloc", {"offload/"}},
       {"gtest", {"tests/"}},

@@ -12,7 +12,9 @@ preset=$1
 shift
 
 configure=()
-if command -v ccache > /dev/null; then configure+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+if command -v ccache > /dev/null; then
+  configure+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+fi
 targets=()
 if [[ $# -gt 0 ]]; then targets=(--target "$@"); fi
 

@@ -1,0 +1,24 @@
+// Stands in for the cuda device in builds without the CUDA Toolkit.
+#include "engine/error.h"
+#include "gpu/cuda_device.h"
+
+namespace sluice {
+
+CudaStatus cuda_status(int) {
+  CudaStatus status;
+  status.reason = "This build has no cuda device: the CUDA Toolkit was not found when it was configured.";
+  status.remedy = "Install the CUDA Toolkit and configure again, or train on --device cpu.";
+  return status;
+}
+
+std::unique_ptr<Device> make_cuda_device(int ordinal, void*) {
+  const CudaStatus status = cuda_status(ordinal);
+  throw Error(ExitCode::environment, status.reason, status.remedy);
+}
+
+uint64_t cuda_workspace_bytes(const OpShapes&, Pass) {
+  const CudaStatus status = cuda_status(0);
+  throw Error(ExitCode::environment, status.reason, status.remedy);
+}
+
+}  // namespace sluice

@@ -1,0 +1,43 @@
+// The cuda device: ops on one NVIDIA GPU, enqueued on one stream.
+//
+// Built when the CUDA Toolkit is found; without it the same functions say so. Every function may be called
+// without a GPU. Owner: the compute lane's thread. Calls of the device return when their work is enqueued;
+// operands are device memory that stays untouched until the stream has reached them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "gpu/device.h"
+
+namespace sluice {
+
+struct CudaStatus {
+  bool built = false;      // this build has the cuda device
+  bool available = false;  // and the GPU can run it
+  std::string reason;      // why not, a sentence; empty if available
+  std::string remedy;      // a sentence; empty if available
+  // Of the GPU, where there is one:
+  std::string name;
+  int capability_major = 0, capability_minor = 0;  // compute capability
+  int driver_version = 0;                          // CUDA version that the driver knows: 12040 is 12.4
+  int multiprocessors = 0;
+  uint64_t memory_bytes = 0;
+  bool bf16 = false;  // compute capability 8.0 or later
+};
+
+// Never throws; asks the driver, and makes no context.
+CudaStatus cuda_status(int ordinal);
+
+// A device on GPU `ordinal` and `stream` (a cudaStream_t of that GPU; nullptr is its default stream). Makes
+// it the calling thread's current GPU; every thread that calls the device has to. Kernels are loaded and
+// products' algorithms looked up when they first run. Throws Error (environment) with cuda_status's reason
+// and remedy if it is not available.
+std::unique_ptr<Device> make_cuda_device(int ordinal, void* stream);
+
+// The device's workspace_bytes, for plans made where there is no GPU. Throws Error: usage for an op that the
+// device does not take, environment if the device is not built.
+uint64_t cuda_workspace_bytes(const OpShapes& shapes, Pass pass);
+
+}  // namespace sluice

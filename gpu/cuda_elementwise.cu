@@ -1,0 +1,118 @@
+// gelu, swiglu and add, forward and backward: kWide elements a thread at a time, grids that stride.
+#include "gpu/cuda_base.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// sqrt(2 / pi) and the cubic term of the tanh form (Hendrycks, Gimpel 2016).
+constexpr float kGeluScale = 0.7978845608f, kGeluCubic = 0.044715f;
+
+struct Gelu {
+  __device__ static float value(float x) {
+    return 0.5f * x * (1.0f + tanhf(kGeluScale * (x + kGeluCubic * x * x * x)));
+  }
+  __device__ static float derivative(float x) {
+    const float t = tanhf(kGeluScale * (x + kGeluCubic * x * x * x));
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * kGeluScale * (1.0f + 3.0f * kGeluCubic * x * x);
+  }
+};
+
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// What an op makes of one element of each operand; gradient of inputs 0 and 1.
+struct GeluOp {
+  static constexpr int kInputs = 1, kReads = 1;
+  __device__ static float forward(float x, float) { return Gelu::value(x); }
+  __device__ static void backward(float x, float, float dy, float& dx, float&) {
+    dx = dy * Gelu::derivative(x);
+  }
+};
+struct SwigluOp {
+  static constexpr int kInputs = 2, kReads = 2;
+  __device__ static float forward(float gate, float up) { return gate * sigmoid(gate) * up; }
+  __device__ static void backward(float gate, float up, float dy, float& d_gate, float& d_up) {
+    const float s = sigmoid(gate);
+    d_gate = dy * up * s * (1.0f + gate * (1.0f - s));
+    d_up = dy * gate * s;
+  }
+};
+struct AddOp {
+  static constexpr int kInputs = 2, kReads = 0;  // reads: inputs that backward reads
+  __device__ static float forward(float a, float b) { return a + b; }
+  __device__ static void backward(float, float, float dy, float& da, float& db) { da = db = dy; }
+};
+
+template <typename T>
+struct Gradient {
+  T* data;
+  bool accumulate;
+};
+
+template <typename Op, typename T>
+__global__ void __launch_bounds__(kThreads) forward_kernel(const T* a, const T* b, T* y, int64_t count) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * kWide;
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWide; i < count;
+       i += step) {
+    const bool wide = count - i >= kWide;
+    float x[kWide], other[kWide] = {};
+    load(a + i, count - i, wide, x);
+    if (Op::kInputs == 2) load(b + i, count - i, wide, other);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) x[e] = Op::forward(x[e], other[e]);
+    store(y + i, count - i, wide, x);
+  }
+}
+
+template <typename Op, typename T>
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(const T* a, const T* b, const T* dy, Gradient<T> da, Gradient<T> db, int64_t count) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * kWide;
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWide; i < count;
+       i += step) {
+    const bool wide = count - i >= kWide;
+    float x[kWide] = {}, other[kWide] = {}, d[kWide], dx[kWide], d_other[kWide];
+    if (Op::kReads >= 1) load(a + i, count - i, wide, x);
+    if (Op::kReads == 2) load(b + i, count - i, wide, other);
+    load(dy + i, count - i, wide, d);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) Op::backward(x[e], other[e], d[e], dx[e], d_other[e]);
+    store_gradient(da.data, da.accumulate, i, count - i, wide, dx);
+    if (Op::kInputs == 2) store_gradient(db.data, db.accumulate, i, count - i, wide, d_other);
+  }
+}
+
+template <typename Op>
+void forward(const Queue& queue, const OpCall& call) {
+  const int64_t count = element_count(call.shapes->inputs[0]);
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    launch(queue, forward_kernel<Op, T>, striding_blocks(queue, div_up(count, kWide), kThreads), kThreads, 0,
+           data_of<const T>(call.inputs, 0), data_of<const T>(call.inputs, 1), data_of<T>(call.outputs, 0),
+           count);
+  });
+}
+
+template <typename Op>
+void backward(const Queue& queue, const OpCall& call) {
+  const int64_t count = element_count(call.shapes->inputs[0]);
+  with_precision(call.shapes->precision, [&]<typename T>(T) {
+    const auto gradient = [&](size_t i) {
+      return Gradient<T>{data_of<T>(call.input_gradients, i), view_of(call.input_gradients, i).accumulate};
+    };
+    launch(queue, backward_kernel<Op, T>, striding_blocks(queue, div_up(count, kWide), kThreads), kThreads, 0,
+           data_of<const T>(call.inputs, 0), data_of<const T>(call.inputs, 1),
+           data_of<const T>(call.output_gradients, 0), gradient(0), gradient(1), count);
+  });
+}
+
+}  // namespace
+
+void gelu_forward(const Queue& queue, const OpCall& call) { forward<GeluOp>(queue, call); }
+void gelu_backward(const Queue& queue, const OpCall& call) { backward<GeluOp>(queue, call); }
+void swiglu_forward(const Queue& queue, const OpCall& call) { forward<SwigluOp>(queue, call); }
+void swiglu_backward(const Queue& queue, const OpCall& call) { backward<SwigluOp>(queue, call); }
+void add_forward(const Queue& queue, const OpCall& call) { forward<AddOp>(queue, call); }
+void add_backward(const Queue& queue, const OpCall& call) { backward<AddOp>(queue, call); }
+
+}  // namespace sluice::cuda

@@ -1,0 +1,70 @@
+#include "gpu/cuda_error.h"
+
+#include <string>
+
+#include "engine/error.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr const char* kSeeDriver =
+    "Check the GPU with nvidia-smi: another process may hold its memory, or the driver may be too old for "
+    "this "
+    "build's CUDA.";
+constexpr const char* kResume =
+    "Check the GPU with nvidia-smi and the kernel's log, then go on from the last checkpoint with --resume "
+    "auto.";
+constexpr const char* kReport = "This is a bug in Sluice: report it with the command line.";
+
+// Requests of ours that no GPU would take, and faults of our kernels.
+bool is_ours(cudaError_t result) {
+  switch (result) {
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidResourceHandle:
+    case cudaErrorLaunchOutOfResources:
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorAssert:
+    case cudaErrorLaunchFailure:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+void check_setup(cudaError_t result, const char* doing) {
+  if (result == cudaSuccess) return;
+  throw Error(ExitCode::environment, std::string(doing) + " failed: " + cudaGetErrorString(result) + ".",
+              kSeeDriver);
+}
+
+void check_setup(cublasStatus_t result, const char* doing) {
+  if (result == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(ExitCode::environment, std::string(doing) + " failed: " + cublasLtGetStatusName(result) + ".",
+              kSeeDriver);
+}
+
+void check_step(cudaError_t result) {
+  if (result == cudaSuccess) return;
+  const std::string what = std::string("The GPU failed in a step: ") + cudaGetErrorString(result) + ".";
+  if (is_ours(result)) throw Error(ExitCode::bug, what, kReport);
+  throw Error(ExitCode::environment, what, kResume);
+}
+
+void check_step(cublasStatus_t result) {
+  if (result == CUBLAS_STATUS_SUCCESS) return;
+  const std::string what =
+      std::string("A matrix product failed in a step: ") + cublasLtGetStatusName(result) + ".";
+  const bool environment = result == CUBLAS_STATUS_EXECUTION_FAILED || result == CUBLAS_STATUS_ALLOC_FAILED ||
+                           result == CUBLAS_STATUS_NOT_INITIALIZED || result == CUBLAS_STATUS_INTERNAL_ERROR;
+  throw environment ? Error(ExitCode::environment, what, kResume) : Error(ExitCode::bug, what, kReport);
+}
+
+}  // namespace sluice::cuda

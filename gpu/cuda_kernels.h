@@ -1,0 +1,92 @@
+// Kernels of the cuda device: one forward and one backward per op, free functions that cuda_ops.cc dispatches
+// to. A call enqueues work on the queue's stream and returns; nothing waits for the GPU.
+//
+// Operands are in the working precision (bf16, f16 or f32) in device memory, all arithmetic is fp32 (sums of
+// squares and losses double), statistics and parameter gradients are fp32. Semantics of operands, nullptr and
+// `accumulate` are those of gpu/device.h; a 16-bit gradient that is added to is widened, added and rounded
+// once. No float atomics: every sum has one owner and an order that is a function of the shape, so results do
+// not depend on the number of multiprocessors. Nothing allocates; scratch is the call's workspace, whose size
+// is a function of the shape alone and needs no GPU. Caller: the compute lane, one call at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/device.h"
+
+namespace sluice::cuda {
+
+class Multiplier;  // cuda_matmul.h: matrix products
+
+// Where kernels go and what limits a launch.
+struct Queue {
+  void* stream;         // a cudaStream_t
+  int multiprocessors;  // sizes grids that stride over their work
+};
+
+// cuda_embedding.cu. Backward: d wte[token] += the sum of its rows of dy in order, by the block of the
+// token's first row.
+void embedding_forward(const Queue& queue, const OpCall& call);
+void embedding_backward(const Queue& queue, const OpCall& call);
+
+// cuda_norm.cu. One warp a row; the parameters' sums over rows as in add_column_sums.
+void layer_norm_forward(const Queue& queue, const OpCall& call);
+void layer_norm_backward(const Queue& queue, const OpCall& call);
+void rms_norm_forward(const Queue& queue, const OpCall& call);
+void rms_norm_backward(const Queue& queue, const OpCall& call);
+uint64_t norm_workspace_bytes(const OpShapes& shapes, Pass pass);
+
+// cuda_elementwise.cu.
+void gelu_forward(const Queue& queue, const OpCall& call);
+void gelu_backward(const Queue& queue, const OpCall& call);
+void swiglu_forward(const Queue& queue, const OpCall& call);
+void swiglu_backward(const Queue& queue, const OpCall& call);
+void add_forward(const Queue& queue, const OpCall& call);
+void add_backward(const Queue& queue, const OpCall& call);
+
+// cuda_rope.cu. Angles in double, once for every (position, pair), in the workspace.
+void rope_forward(const Queue& queue, const OpCall& call);
+void rope_backward(const Queue& queue, const OpCall& call);
+uint64_t rope_workspace_bytes(const OpShapes& shapes);
+
+// cuda_attention_forward.cu and cuda_attention_backward.cu. Head sizes up to kHeadSizeMax.
+constexpr int64_t kHeadSizeMax = 128;
+void attention_forward(const Queue& queue, const OpCall& call);
+void attention_backward(const Queue& queue, const OpCall& call);
+uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass);
+
+// cuda_linear.cc: products, and the bias's gradient by add_column_sums.
+void linear_forward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
+void linear_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
+uint64_t linear_workspace_bytes(const OpShapes& shapes, Pass pass);
+
+// cuda_cross_entropy.cc: products, and the rows in between.
+void linear_cross_entropy_forward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
+void linear_cross_entropy_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
+uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes);
+
+// cuda_norm.cu: to[c] += the sum over rows of from[r, c]. Chunks of rows are summed in fp32, then the chunks'
+// sums in double, both in order.
+void add_column_sums(const Queue& queue, DType precision, const void* from, int64_t rows, int64_t columns,
+                     float* to, std::byte* workspace);
+uint64_t column_sums_workspace_bytes(int64_t rows, int64_t columns);
+
+// cuda_loss_rows.cu: rows of fp32 logits, `stride` floats apart, to losses (double, one a row) and, if `seed`
+// is not nullptr, in place to their gradients in `precision`, a row of which begins where the logits' row
+// did. A row with a logit that is NaN or +infinity has the loss NaN and gradients NaN.
+struct LossRows {
+  float* logits;
+  double* losses;
+  const int32_t* labels;
+  int64_t rows, vocabulary, stride;
+};
+void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision, const float* seed);
+// *loss += the sum of the rows' losses.
+void add_losses(const Queue& queue, const double* losses, int64_t rows, double* loss);
+
+// cuda_optimize.cu: Device::round, Device::optimize, Device::zero.
+void round_gradient(const Queue& queue, const float* accumulator, void* gradient, DType precision,
+                    uint64_t elements, double* block_sums);
+void optimize(const Queue& queue, const AdamWRange& range, const AdamWConstants& constants, bool skipped);
+void zero(const Queue& queue, void* data, uint64_t bytes);
+
+}  // namespace sluice::cuda

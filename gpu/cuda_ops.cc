@@ -1,0 +1,113 @@
+#include "gpu/cuda_ops.h"
+
+#include "engine/error.h"
+
+namespace sluice::cuda {
+namespace {
+
+class OpsDevice final : public Device {
+ public:
+  OpsDevice(const Queue& queue, Multiplier& multiplier) : queue_(queue), multiplier_(multiplier) {}
+
+  void forward(const OpCall& call) override {
+    switch (call.shapes->kind) {
+      case OpKind::embedding:
+        return embedding_forward(queue_, call);
+      case OpKind::layer_norm:
+        return layer_norm_forward(queue_, call);
+      case OpKind::rms_norm:
+        return rms_norm_forward(queue_, call);
+      case OpKind::linear:
+        return linear_forward(queue_, call, multiplier_);
+      case OpKind::gelu:
+        return gelu_forward(queue_, call);
+      case OpKind::swiglu:
+        return swiglu_forward(queue_, call);
+      case OpKind::rope:
+        return rope_forward(queue_, call);
+      case OpKind::attention:
+        return attention_forward(queue_, call);
+      case OpKind::add:
+        return add_forward(queue_, call);
+      case OpKind::linear_cross_entropy:
+        return linear_cross_entropy_forward(queue_, call, multiplier_);
+    }
+    CHECK(false, "an op that the cuda device does not know");
+  }
+
+  void backward(const OpCall& call) override {
+    switch (call.shapes->kind) {
+      case OpKind::embedding:
+        return embedding_backward(queue_, call);
+      case OpKind::layer_norm:
+        return layer_norm_backward(queue_, call);
+      case OpKind::rms_norm:
+        return rms_norm_backward(queue_, call);
+      case OpKind::linear:
+        return linear_backward(queue_, call, multiplier_);
+      case OpKind::gelu:
+        return gelu_backward(queue_, call);
+      case OpKind::swiglu:
+        return swiglu_backward(queue_, call);
+      case OpKind::rope:
+        return rope_backward(queue_, call);
+      case OpKind::attention:
+        return attention_backward(queue_, call);
+      case OpKind::add:
+        return add_backward(queue_, call);
+      case OpKind::linear_cross_entropy:
+        return linear_cross_entropy_backward(queue_, call, multiplier_);
+    }
+    CHECK(false, "an op that the cuda device does not know");
+  }
+
+  uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {
+    return cuda::workspace_bytes(shapes, pass);
+  }
+
+  void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+             double* block_sums) override {
+    round_gradient(queue_, accumulator, gradient, precision, elements, block_sums);
+  }
+
+  void optimize(const AdamWRange& range, const AdamWConstants& constants, bool skipped) override {
+    cuda::optimize(queue_, range, constants, skipped);
+  }
+
+  void zero(void* data, uint64_t bytes) override { cuda::zero(queue_, data, bytes); }
+
+ private:
+  Queue queue_;
+  Multiplier& multiplier_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_ops_device(const Queue& queue, Multiplier& multiplier) {
+  return std::make_unique<OpsDevice>(queue, multiplier);
+}
+
+uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) {
+  switch (shapes.kind) {
+    case OpKind::embedding:
+    case OpKind::gelu:
+    case OpKind::swiglu:
+    case OpKind::add:
+      return 0;
+    case OpKind::layer_norm:
+    case OpKind::rms_norm:
+      return norm_workspace_bytes(shapes, pass);
+    case OpKind::rope:
+      return rope_workspace_bytes(shapes);
+    case OpKind::linear:
+      return linear_workspace_bytes(shapes, pass);
+    case OpKind::attention:
+      return attention_workspace_bytes(shapes, pass);
+    case OpKind::linear_cross_entropy:
+      return linear_cross_entropy_workspace_bytes(shapes);
+  }
+  CHECK(false, "an op that the cuda device does not know");
+  return 0;
+}
+
+}  // namespace sluice::cuda

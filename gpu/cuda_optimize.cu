@@ -1,0 +1,99 @@
+// Rounding of gradients with their blocks' sums of squares, AdamW, and zeroing.
+#include "gpu/cuda_base.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kStep = kThreads * kWide;
+static_assert(kNormBlock % kStep == 0, "every thread of a block of the norm has as many elements");
+
+// Block b rounds block b of the norm. A thread adds the squares of its elements in order, then the block its
+// threads'.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    round_kernel(const float* accumulator, T* gradient, int64_t elements, bool aligned, double* block_sums) {
+  __shared__ double shared[kThreads / kWarp];
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * static_cast<int64_t>(kNormBlock);
+  double sum = 0;
+  for (int64_t first = 0; first < static_cast<int64_t>(kNormBlock); first += kStep) {
+    const int64_t i = begin + first + threadIdx.x * kWide, count = elements - i;
+    if (count <= 0) break;
+    const bool wide = aligned && count >= kWide;
+    float value[kWide];
+    load(accumulator + i, count, wide, value);
+    for (int e = 0; e < kWide; ++e) value[e] = widen(narrow<T>(value[e]));
+    store(gradient + i, count, wide, value);
+    for (int e = 0; e < kWide; ++e) sum += static_cast<double>(value[e]) * static_cast<double>(value[e]);
+  }
+  sum = block_sum(sum, shared);
+  if (threadIdx.x == 0) block_sums[blockIdx.x] = sum;
+}
+
+// One element, each operation rounded to fp32 as cpu_optim/optimizer.h writes it.
+__device__ inline void update(const AdamWConstants& c, float gradient, float& w, float& m, float& v) {
+  const float g = __fmul_rn(gradient, c.s);
+  m = __fmaf_rn(c.b1, m, __fmul_rn(c.k1, g));
+  v = __fmaf_rn(c.b2, v, __fmul_rn(__fmul_rn(c.k2, g), g));
+  w = __fmul_rn(w, c.d);
+  w = __fmaf_rn(-c.a, __fdiv_rn(m, __fmaf_rn(__fsqrt_rn(v), c.r, c.eps)), w);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    optimize_kernel(AdamWRange range, AdamWConstants constants, bool skipped, bool aligned) {
+  const T* gradient = static_cast<const T*>(range.gradient);
+  T* weights = static_cast<T*>(range.weights);
+  const auto elements = static_cast<int64_t>(range.elements);
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kStep;
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWide; i < elements;
+       i += step) {
+    const int64_t count = elements - i;
+    const bool wide = aligned && count >= kWide;
+    float w[kWide];
+    load(range.master + i, count, wide, w);
+    if (!skipped) {
+      float m[kWide], v[kWide], g[kWide];
+      load(range.first_moment + i, count, wide, m);
+      load(range.second_moment + i, count, wide, v);
+      load(gradient + i, count, wide, g);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) update(constants, g[e], w[e], m[e], v[e]);
+      store(range.master + i, count, wide, w);
+      store(range.first_moment + i, count, wide, m);
+      store(range.second_moment + i, count, wide, v);
+    }
+    if (weights != nullptr) store(weights + i, count, wide, w);
+  }
+}
+
+}  // namespace
+
+void round_gradient(const Queue& queue, const float* accumulator, void* gradient, DType precision,
+                    uint64_t elements, double* block_sums) {
+  with_precision(precision, [&]<typename T>(T) {
+    launch(queue, round_kernel<T>, div_up(static_cast<int64_t>(elements), static_cast<int64_t>(kNormBlock)),
+           kThreads, 0, accumulator, static_cast<T*>(gradient), static_cast<int64_t>(elements),
+           aligned_to_16(accumulator) && aligned_to_16(gradient), block_sums);
+  });
+}
+
+void optimize(const Queue& queue, const AdamWRange& range, const AdamWConstants& constants, bool skipped) {
+  if (range.elements == 0 || (skipped && range.weights == nullptr)) return;
+  AdamWConstants c = constants;
+  if (!range.decay) c.d = 1;
+  const bool aligned = aligned_to_16(range.master) && aligned_to_16(range.first_moment) &&
+                       aligned_to_16(range.second_moment) && aligned_to_16(range.gradient) &&
+                       aligned_to_16(range.weights);
+  const int64_t items = div_up(static_cast<int64_t>(range.elements), kWide);
+  with_precision(range.precision, [&]<typename T>(T) {
+    launch(queue, optimize_kernel<T>, striding_blocks(queue, items, kThreads), kThreads, 0, range, c, skipped,
+           aligned);
+  });
+}
+
+void zero(const Queue& queue, void* data, uint64_t bytes) {
+  if (bytes > 0) check_step(cudaMemsetAsync(data, 0, bytes, static_cast<cudaStream_t>(queue.stream)));
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,95 @@
+// The CUDA Toolkit as kernels see it: intrinsics that need its headers, shared memory, launches and result
+// codes. The tests' emulation (tests/emulation/gpu/cuda_toolkit.h) stands in for this header where kernels
+// are compiled as plain C++, so kernels use nothing of CUDA that is not here or a keyword of the language.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gpu/cuda_error.h"
+#include "gpu/cuda_kernels.h"
+
+namespace sluice::cuda {
+
+__device__ inline float half_to_float(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+__device__ inline uint16_t float_to_half(float x) { return __half_as_ushort(__float2half_rn(x)); }
+// Two numbers rounded to nearest even, the first in the low half.
+__device__ inline uint32_t pack_half(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return static_cast<uint32_t>(__half_as_ushort(__low2half(pair))) |
+         static_cast<uint32_t>(__half_as_ushort(__high2half(pair))) << 16;
+}
+__device__ inline uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return static_cast<uint32_t>(__bfloat16_as_ushort(__low2bfloat16(pair))) |
+         static_cast<uint32_t>(__bfloat16_as_ushort(__high2bfloat16(pair))) << 16;
+}
+
+// The block's dynamic shared memory, aligned to 16.
+__device__ inline std::byte* shared_memory() {
+  extern __shared__ __align__(16) unsigned char dynamic_shared_memory[];
+  return reinterpret_cast<std::byte*>(dynamic_shared_memory);
+}
+
+// Ends the launch: an index from outside of its range is a bug, and reading at it would hide it.
+__device__ inline void require(bool condition) {
+  if (!condition) __trap();
+}
+
+// One D += A B on tensor cores, m16n8k16 in the layout of the PTX manual; lanes of a whole warp together.
+__device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  __trap();                             // the device refuses bf16 before compute capability 8.0
+#endif
+}
+__device__ inline void mma_half(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+#pragma unroll
+  for (int half = 0; half < 2; ++half)  // columns 0-7 of A with rows 0-7 of B, then the others
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+#endif
+}
+
+// Two 8 x 8 matrices of 16-bit numbers out of shared memory, transposed: lane i gives the address of row i %
+// 8 of matrix i / 8 % 2 and receives elements (2 * (i % 4), i / 4) and (2 * (i % 4) + 1, i / 4) of each.
+__device__ inline void load_transposed(uint32_t (&b)[2], const void* row) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+               : "=r"(b[0]), "=r"(b[1])
+               : "r"(address)
+               : "memory");
+}
+
+// Enqueues kernel(arguments...) on `blocks` blocks of `threads`; launch failures are Errors.
+template <typename... Parameters, typename... Arguments>
+void launch(const Queue& queue, void (*kernel)(Parameters...), int64_t blocks, int threads,
+            uint64_t shared_bytes, const Arguments&... arguments) {
+  constexpr uint64_t kWithoutAsking = 48 << 10;  // bytes of shared memory that every kernel may have
+  if (shared_bytes > kWithoutAsking)
+    check_step(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(shared_bytes)));
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared_bytes,
+           static_cast<cudaStream_t>(queue.stream)>>>(arguments...);
+  check_step(cudaGetLastError());
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,155 @@
+// A device over another one that computes in GPU memory, for tests whose operands lie in host memory: every
+// call copies its operands to the GPU, runs, waits, and copies all of them back.
+//
+// On the GPU each operand lies between guard bands, aligned to 64 bytes as in an arena and no better.
+// Requires operands of the sizes that the shapes say.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <list>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "gpu/cuda_error.h"
+#include "gpu/device.h"
+
+namespace sluice {
+
+// A copy on the GPU of `bytes` at `host`, copied back and freed by the destructor.
+class GpuCopy {
+ public:
+  GpuCopy(void* host, uint64_t bytes) : host_(host), bytes_(bytes), all_(bytes + 2 * kBand, kPattern) {
+    cuda::check_setup(cudaMalloc(&gpu_, all_.size()), "Allocating GPU memory");
+    std::copy_n(static_cast<const uint8_t*>(host), bytes, all_.begin() + kBand);
+    cuda::check_setup(cudaMemcpy(gpu_, all_.data(), all_.size(), cudaMemcpyHostToDevice),
+                      "Copying to the GPU");
+  }
+  GpuCopy(const GpuCopy&) = delete;
+  ~GpuCopy() {
+    EXPECT_EQ(cudaMemcpy(all_.data(), gpu_, all_.size(), cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT_EQ(cudaFree(gpu_), cudaSuccess);
+    const auto begin = all_.begin() + kBand, end = all_.end() - kBand;
+    const auto is_band = [](uint8_t byte) { return byte == kPattern; };
+    EXPECT_TRUE(std::all_of(all_.begin(), begin, is_band) && std::all_of(end, all_.end(), is_band))
+        << "a kernel wrote outside of an operand of " << bytes_ << " bytes";
+    std::copy(begin, end, static_cast<uint8_t*>(host_));
+  }
+  void* data() const { return static_cast<uint8_t*>(gpu_) + kBand; }
+
+ private:
+  static constexpr uint64_t kBand = 256 + 64;  // cudaMalloc aligns to 256
+  static constexpr uint8_t kPattern = 0xA5;
+  void* host_;
+  uint64_t bytes_;
+  void* gpu_ = nullptr;
+  std::vector<uint8_t> all_;
+};
+
+class HostOperands final : public Device {
+ public:
+  explicit HostOperands(std::unique_ptr<Device> device) : device_(std::move(device)) {}
+
+  void forward(const OpCall& call) override { run(call, Pass::forward); }
+  void backward(const OpCall& call) override { run(call, Pass::backward); }
+  uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {
+    return device_->workspace_bytes(shapes, pass);
+  }
+
+  void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+             double* block_sums) override {
+    Copies copies;
+    const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
+    device_->round(copies.of(accumulator, elements), copies.of(gradient, elements * dtype_bytes(precision)),
+                   precision, elements, copies.of(block_sums, blocks));
+    wait();
+  }
+
+  void optimize(const AdamWRange& range, const AdamWConstants& constants, bool skipped) override {
+    Copies copies;
+    const uint64_t n = range.elements, bytes = n * dtype_bytes(range.precision);
+    device_->optimize(
+        {copies.of(range.master, n), copies.of(range.first_moment, n), copies.of(range.second_moment, n),
+         copies.of(range.gradient, bytes), copies.of(range.weights, bytes), range.precision, n, range.decay},
+        constants, skipped);
+    wait();
+  }
+
+  void zero(void* data, uint64_t bytes) override {
+    Copies copies;
+    device_->zero(copies.of(data, bytes), bytes);
+    wait();
+  }
+
+ private:
+  class Copies {
+   public:
+    // `elements` of T, bytes for void; nullptr stays nullptr.
+    template <typename T>
+    T* of(T* host, uint64_t elements) {
+      if (host == nullptr) return nullptr;
+      uint64_t bytes = elements;
+      if constexpr (!std::is_void_v<T>) bytes *= sizeof(T);
+      copies_.emplace_back(const_cast<std::remove_const_t<T>*>(host), bytes);
+      return static_cast<T*>(copies_.back().data());
+    }
+    std::vector<TensorView> of(std::span<const TensorView> views, const std::vector<Shape>& shapes,
+                               const std::vector<DType>& types) {
+      std::vector<TensorView> out(views.begin(), views.end());
+      for (size_t i = 0; i < out.size(); ++i)
+        out[i].data =
+            of(out[i].data, static_cast<uint64_t>(element_count(shapes[i])) * dtype_bytes(types[i]));
+      return out;
+    }
+
+   private:
+    std::list<GpuCopy> copies_;
+  };
+
+  static void wait() { cuda::check_step(cudaDeviceSynchronize()); }
+
+  static std::vector<DType> input_types(const OpShapes& s) {
+    std::vector<DType> types(s.inputs.size(), s.precision);
+    if (s.kind == OpKind::embedding) types[0] = DType::i32;
+    if (s.kind == OpKind::linear_cross_entropy) types[1] = DType::i32;
+    return types;
+  }
+
+  void run(const OpCall& call, Pass pass) {
+    const OpShapes& s = *call.shapes;
+    std::vector<Shape> output_shapes;
+    std::vector<DType> output_types;
+    op_rule(s.kind).infer(s, output_shapes, output_types);
+    const std::vector<DType> precision(std::max(s.parameters.size(), output_shapes.size()), s.precision);
+    const std::vector<DType> fp32(s.parameters.size(), DType::f32);
+    Copies copies;
+    const auto inputs = copies.of(call.inputs, s.inputs, input_types(s));
+    const auto outputs = copies.of(call.outputs, output_shapes, output_types);
+    const auto parameters = copies.of(call.parameters, s.parameters, precision);
+    const auto output_gradients = copies.of(call.output_gradients, output_shapes, precision);
+    const auto input_gradients = copies.of(call.input_gradients, s.inputs, input_types(s));
+    const auto parameter_gradients = copies.of(call.parameter_gradients, s.parameters, fp32);
+    OpCall there = call;
+    there.inputs = inputs;
+    there.outputs = outputs;
+    there.parameters = parameters;
+    there.output_gradients = output_gradients;
+    there.input_gradients = input_gradients;
+    there.parameter_gradients = parameter_gradients;
+    there.workspace = copies.of(call.workspace, device_->workspace_bytes(s, pass));
+    if (pass == Pass::forward)
+      device_->forward(there);
+    else
+      device_->backward(there);
+    wait();
+  }
+
+  std::unique_ptr<Device> device_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,43 @@
+// The cuda device on a GPU against the reference device.
+#include "gpu/cuda_device.h"
+#include "tests/cuda_host_operands.h"
+#include "tests/op_conformance.h"
+
+namespace sluice {
+namespace {
+
+const CudaStatus& gpu() {
+  static const CudaStatus status = cuda_status(0);
+  return status;
+}
+
+std::vector<DeviceEntry> devices_to_judge() {
+  return {{"cuda", [](int) { return std::make_unique<HostOperands>(make_cuda_device(0, nullptr)); }}};
+}
+bool judged(const OpCase&) { return true; }
+std::string skip_reason() { return gpu().reason; }
+
+TEST(CudaDevice, IsRefusedWithAReasonWhereThereIsNone) {
+  const CudaStatus none = cuda_status(1000);
+  EXPECT_TRUE(none.built);
+  EXPECT_FALSE(none.available);
+  try {
+    make_cuda_device(1000, nullptr);
+    FAIL() << "there is no GPU 1000";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::environment);
+    EXPECT_EQ(error.what(), none.reason);
+    EXPECT_EQ(error.remedy(), none.remedy);
+  }
+}
+
+TEST(CudaDevice, WorkspacesNeedNoGpu) {
+  for (const OpCase& c : op_cases())
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      const Operands operands(c, DType::bf16);
+      EXPECT_LT(cuda_workspace_bytes(operands.shapes, pass), 1ull << 30) << c.name;
+    }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,191 @@
+// cuBLASLt as plain loops over column-major matrices.
+#include <cstring>
+#include <vector>
+
+#include "cpu_optim/half.h"
+#include "gpu/cuda_error.h"
+
+namespace {
+
+using sluice::Bf16, sluice::F16, sluice::to_float;
+
+// Sets `to` from an attribute's bytes, whose number must be its size.
+template <typename T>
+void set(T& to, const void* value, size_t bytes) {
+  CHECK(bytes == sizeof(T), "an attribute of the wrong size");
+  std::memcpy(&to, value, bytes);
+}
+
+float read(const void* data, cudaDataType_t type, int64_t i) {
+  if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
+  if (type == CUDA_R_16F) return to_float(static_cast<const F16*>(data)[i]);
+  return to_float(static_cast<const Bf16*>(data)[i]);
+}
+
+void write(void* data, cudaDataType_t type, int64_t i, float value) {
+  if (type == CUDA_R_32F)
+    static_cast<float*>(data)[i] = value;
+  else if (type == CUDA_R_16F)
+    static_cast<F16*>(data)[i] = sluice::to_f16(value);
+  else
+    static_cast<Bf16*>(data)[i] = sluice::to_bf16(value);
+}
+
+void check_alignment(const void* data, uint32_t alignment) {
+  CHECK(reinterpret_cast<uintptr_t>(data) % alignment == 0, "an operand lies worse than the preference said");
+}
+
+// op(M) as fp32, [rows, columns] row by row.
+std::vector<float> unfold(const void* data, const cublasLtMatrixLayoutOpaque& m, cublasOperation_t operation,
+                          int64_t rows, int64_t columns) {
+  const bool transposed = operation == CUBLAS_OP_T;
+  CHECK(static_cast<int64_t>(m.rows) == (transposed ? columns : rows), "rows of a matrix do not fit");
+  CHECK(static_cast<int64_t>(m.columns) == (transposed ? rows : columns), "columns of a matrix do not fit");
+  std::vector<float> out(static_cast<size_t>(rows * columns));
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      out[static_cast<size_t>(i * columns + j)] =
+          read(data, m.type, transposed ? j + i * m.stride : i + j * m.stride);
+  return out;
+}
+
+}  // namespace
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = new int(0);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  delete handle;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t,
+                                        cudaDataType_t scale) {
+  CHECK(scale == CUDA_R_32F, "factors are fp32");
+  *desc = new cublasLtMatmulDescOpaque;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
+  delete desc;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t attribute, const void* value,
+                                              size_t bytes) {
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      set(desc->transpose_a, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      set(desc->transpose_b, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      set(desc->epilogue, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      set(desc->bias, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      set(desc->bias_type, value, bytes);
+      break;
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type, uint64_t rows,
+                                          uint64_t columns, int64_t stride) {
+  CHECK(rows > 0 && columns > 0 && stride >= static_cast<int64_t>(rows), "columns of a matrix overlap");
+  *layout = new cublasLtMatrixLayoutOpaque{type, rows, columns, stride};
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  delete layout;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  *preference = new cublasLtMatmulAlgo_t;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  delete preference;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t bytes) {
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      set(preference->workspace_bytes, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      set(preference->reduction, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+      set(preference->alignment_a, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+      set(preference->alignment_b, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+      set(preference->alignment_c, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      set(preference->alignment_d, value, bytes);
+      break;
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t preference,
+                                              int asked, cublasLtMatmulHeuristicResult_t* results,
+                                              int* found) {
+  CHECK(asked == 1, "the first algorithm is taken");
+  CHECK(preference->reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, "sums of parts are fp32");
+  results[0] = {*preference, CUBLAS_STATUS_SUCCESS};
+  *found = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
+                              const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm,
+                              void* workspace, size_t workspace_bytes, cudaStream_t) {
+  CHECK(a_layout->type == b_layout->type && c == d && c_layout == d_layout, "a product of another kind");
+  CHECK(workspace_bytes >= algorithm->workspace_bytes, "the algorithm wants a larger workspace");
+  constexpr int kNan = 0xFF;
+  std::memset(workspace, kNan, workspace_bytes);
+  check_alignment(workspace, 16);
+  check_alignment(a, algorithm->alignment_a);
+  check_alignment(b, algorithm->alignment_b);
+  check_alignment(c, algorithm->alignment_c);
+  check_alignment(d, algorithm->alignment_d);
+  const bool bias = desc->epilogue == CUBLASLT_EPILOGUE_BIAS;
+  if (bias) check_alignment(desc->bias, 16);
+  const auto rows = static_cast<int64_t>(d_layout->rows), columns = static_cast<int64_t>(d_layout->columns);
+  const auto depth =
+      static_cast<int64_t>(desc->transpose_a == CUBLAS_OP_T ? a_layout->rows : a_layout->columns);
+  const std::vector<float> left = unfold(a, *a_layout, desc->transpose_a, rows, depth);
+  const std::vector<float> right = unfold(b, *b_layout, desc->transpose_b, depth, columns);
+  std::vector<float> sums(static_cast<size_t>(columns));
+  for (int64_t i = 0; i < rows; ++i) {
+    sums.assign(sums.size(), 0);
+    for (int64_t k = 0; k < depth; ++k)
+      for (int64_t j = 0; j < columns; ++j)
+        sums[static_cast<size_t>(j)] +=
+            left[static_cast<size_t>(i * depth + k)] * right[static_cast<size_t>(k * columns + j)];
+    for (int64_t j = 0; j < columns; ++j) {
+      const int64_t at = i + j * d_layout->stride;
+      float value = *static_cast<const float*>(alpha) * sums[static_cast<size_t>(j)];
+      if (*static_cast<const float*>(beta) != 0)
+        value += *static_cast<const float*>(beta) * read(c, c_layout->type, at);
+      if (bias) value += read(desc->bias, desc->bias_type, i);
+      write(d, d_layout->type, at, value);
+    }
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,100 @@
+// Stands in for gpu/cuda_error.h where the cuda device's code is compiled as plain C++ for tests: result
+// codes, and what gpu/cuda_matmul.cc uses of cuBLASLt, with the library's names. Matrices are column-major as
+// in the library, products are plain loops, and whatever the library would refuse or read amiss ends the
+// test.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/error.h"
+
+using cudaError_t = int;
+using cudaStream_t = void*;
+
+enum cublasStatus_t { CUBLAS_STATUS_SUCCESS };
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F };
+enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
+enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F };
+enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
+enum { CUBLASLT_REDUCTION_SCHEME_NONE = 0, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
+
+enum cublasLtMatmulDescAttributes_t {
+  CUBLASLT_MATMUL_DESC_TRANSA,
+  CUBLASLT_MATMUL_DESC_TRANSB,
+  CUBLASLT_MATMUL_DESC_EPILOGUE,
+  CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+  CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+};
+enum cublasLtMatmulPreferenceAttributes_t {
+  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+};
+
+struct cublasLtMatmulDescOpaque {
+  cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+  cudaDataType_t bias_type = CUDA_R_32F;
+};
+struct cublasLtMatrixLayoutOpaque {
+  cudaDataType_t type;
+  uint64_t rows, columns;
+  int64_t stride;  // of columns, in elements
+};
+// What a preference asks for is what the algorithm then relies on.
+struct cublasLtMatmulAlgo_t {
+  uint64_t workspace_bytes = 0;
+  uint32_t reduction = ~0u, alignment_a = 256, alignment_b = 256, alignment_c = 256, alignment_d = 256;
+};
+struct cublasLtMatmulHeuristicResult_t {
+  cublasLtMatmulAlgo_t algo;
+  cublasStatus_t state;
+};
+using cublasLtHandle_t = int*;
+using cublasLtMatmulDesc_t = cublasLtMatmulDescOpaque*;
+using cublasLtMatrixLayout_t = cublasLtMatrixLayoutOpaque*;
+using cublasLtMatmulPreference_t = cublasLtMatmulAlgo_t*;
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t,
+                                        cudaDataType_t scale);
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc);
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t attribute, const void* value,
+                                              size_t bytes);
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type, uint64_t rows,
+                                          uint64_t columns, int64_t stride);
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout);
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference);
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference);
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t bytes);
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int asked,
+                                              cublasLtMatmulHeuristicResult_t* results, int* found);
+// D = alpha op(A) op(B) + beta C + bias, in fp32, rounded once.
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
+                              cudaStream_t stream);
+
+namespace sluice::cuda {
+
+inline void check_setup(cublasStatus_t result, const char*) {
+  CHECK(result == CUBLAS_STATUS_SUCCESS, "set-up");
+}
+inline void check_step(cublasStatus_t result) { CHECK(result == CUBLAS_STATUS_SUCCESS, "a product"); }
+inline void check_step(cudaError_t result) { CHECK(result == 0, "the emulation reports no errors"); }
+
+}  // namespace sluice::cuda

@@ -1,0 +1,123 @@
+// Stands in for gpu/cuda_toolkit.h where the cuda device's kernels are compiled as plain C++ for tests: a
+// block's threads are fibers on one thread of the host.
+//
+// A fiber runs until the block's barrier or an operation of its warp, where it waits for all the others that
+// have not returned. Blocks, and the threads between two meetings, run in an order shuffled by `order_seed`
+// (0: ascending), so that a wrong index, a missing barrier or a wrong lane shows as a wrong result. Dynamic
+// shared memory begins as NaN in every block and has guard bands. Static shared memory keeps its contents.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include "engine/error.h"
+#include "gpu/cuda_error.h"
+#include "gpu/cuda_kernels.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __launch_bounds__(...)
+
+namespace sluice::emulation {
+
+struct Index {
+  unsigned x = 0;
+};
+
+void run(int64_t blocks, int threads, uint64_t shared_bytes, const std::function<void()>& thread);
+void set_order(uint32_t seed);
+void meet_block();
+int thread_in_block();
+std::byte* shared_memory();
+
+// Every lane of the warp hands over `bytes`; the address of what lane 0 handed over, the others' kSlotBytes
+// apart. Valid until the lane's next exchange.
+constexpr int kSlotBytes = 32;
+const std::byte* exchange(const void* value, size_t bytes);
+
+template <typename T>
+T from_lane(const std::byte* slots, int lane) {
+  T value;
+  std::memcpy(&value, slots + lane * kSlotBytes, sizeof(T));
+  return value;
+}
+
+}  // namespace sluice::emulation
+
+inline sluice::emulation::Index threadIdx, blockIdx, blockDim, gridDim;
+
+inline void __syncthreads() { sluice::emulation::meet_block(); }
+inline int __syncthreads_or(int condition) {
+  static int any;
+  __syncthreads();
+  any = 0;
+  __syncthreads();
+  if (condition != 0) any = 1;
+  __syncthreads();
+  return any;
+}
+inline void __syncwarp() {
+  const int nothing = 0;
+  sluice::emulation::exchange(&nothing, sizeof(nothing));
+}
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  const int lane = sluice::emulation::thread_in_block() % 32;
+  return sluice::emulation::from_lane<T>(sluice::emulation::exchange(&value, sizeof(T)), lane ^ mask);
+}
+inline unsigned __ballot_sync(unsigned, int condition) {
+  const std::byte* slots = sluice::emulation::exchange(&condition, sizeof(condition));
+  unsigned ballot = 0;
+  for (int lane = 0; lane < 32; ++lane)
+    if (sluice::emulation::from_lane<int>(slots, lane) != 0) ballot |= 1u << lane;
+  return ballot;
+}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+
+inline float __uint_as_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+inline uint32_t __float_as_uint(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(x));
+  return bits;
+}
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float x) { return std::sqrt(x); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+
+namespace sluice::cuda {
+
+float half_to_float(uint16_t bits);
+uint16_t float_to_half(float x);
+uint32_t pack_half(float low, float high);
+uint32_t pack_bf16(float low, float high);
+
+inline std::byte* shared_memory() { return emulation::shared_memory(); }
+inline void require(bool condition) { CHECK(condition, "a kernel trapped"); }
+
+// Fragments in the layout of the PTX manual's m16n8k16.
+void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+void mma_half(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+void load_transposed(uint32_t (&b)[2], const void* row);
+
+template <typename... Parameters, typename... Arguments>
+void launch(const Queue&, void (*kernel)(Parameters...), int64_t blocks, int threads, uint64_t shared_bytes,
+            const Arguments&... arguments) {
+  emulation::run(blocks, threads, shared_bytes, [&] { kernel(arguments...); });
+}
+
+}  // namespace sluice::cuda
+
+inline int cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
+  std::memset(data, value, bytes);
+  return 0;
+}

@@ -1,0 +1,335 @@
+// The conformance suite: every device runs every op as the reference device does. Included by one file of an
+// executable, which defines devices_to_judge, judged and skip_reason.
+//
+// Tolerances. Data are of size one. `largest` is the largest magnitude of the oracle's tensor.
+// - fp32 results: 1e-5 * largest + 1e-6. Sums of up to 1000 products in fp32 err by about sqrt(1000) * 2^-24
+// = 2e-6 of
+//   their terms' size; the rest is for exp, tanh and cancellation.
+// - 16-bit results: in addition one step of the type (2^-7 or 2^-10 of the value, 2^-24 below fp16's normal
+// numbers),
+//   since an error in fp32 can tip a rounding.
+// - attention and the loss, 16-bit, backward: in addition 2^-7 or 2^-10 of `largest`, since a device may
+// round
+//   probabilities and logit gradients to the working precision before it multiplies them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+
+#include "tests/op_cases.h"
+
+namespace sluice {
+namespace {
+
+struct DeviceEntry {
+  const char* name;
+  std::function<std::unique_ptr<Device>(int threads)> make;
+};
+
+std::vector<DeviceEntry> devices_to_judge();
+bool judged(const OpCase& c);  // whether the executable's devices are judged by this case
+std::string skip_reason();     // empty: the devices are there
+
+// The oracle is judged too, where there is something to see; it knows no threads.
+std::vector<DeviceEntry> devices() {
+  std::vector<DeviceEntry> out = devices_to_judge();
+  out.insert(out.begin(), {"reference", [](int) { return make_reference_device(); }});
+  return out;
+}
+
+std::vector<DType> precisions(const OpCase& c) {
+  if (c.large && c.kind == OpKind::linear_cross_entropy) return {DType::f32};
+  return {DType::f32, DType::bf16, DType::f16};
+}
+
+class DeviceConformance : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = skip_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+class OpConformance : public DeviceConformance, public testing::WithParamInterface<OpCase> {};
+class SmallOpConformance : public OpConformance {};  // without the large cases
+
+double step_of(DType type) { return type == DType::bf16 ? 0x1p-7 : type == DType::f16 ? 0x1p-10 : 0; }
+
+// See the head of the file. `rounded` is the precision in which a device may round intermediate matrices.
+double tolerance(DType type, DType rounded, double oracle, double largest) {
+  const double subnormal = type == DType::f16 ? 0x1p-24 : 0;
+  return (1e-5 + step_of(rounded)) * largest + 1e-6 + step_of(type) * std::fabs(oracle) + subnormal;
+}
+
+double largest_magnitude(const std::vector<double>& values) {
+  double largest = 0;
+  for (const double value : values) largest = std::max(largest, std::fabs(value));
+  return largest;
+}
+
+void expect_close(const std::vector<Result>& found, const std::vector<Result>& oracle, DType rounded) {
+  ASSERT_EQ(found.size(), oracle.size());
+  for (size_t k = 0; k < found.size(); ++k) {
+    ASSERT_EQ(found[k].values.size(), oracle[k].values.size());
+    const double largest = largest_magnitude(oracle[k].values);
+    size_t wrong = 0;
+    for (size_t i = 0; i < found[k].values.size(); ++i) {
+      const double a = found[k].values[i], b = oracle[k].values[i];
+      ASSERT_TRUE(std::isfinite(b)) << "the oracle's " << found[k].name << " at " << i;
+      const double allowed = tolerance(found[k].type, rounded, b, largest);
+      if (std::fabs(a - b) <= allowed) continue;
+      if (wrong++ == 0)
+        ADD_FAILURE() << found[k].name << " at " << i << ": " << a << ", the oracle says " << b << " +- "
+                      << allowed;
+    }
+    EXPECT_EQ(wrong, 0u) << "elements of " << found[k].name << ", of " << found[k].values.size();
+  }
+}
+
+void expect_equal(const std::vector<Result>& found, const std::vector<Result>& wanted) {
+  for (const Result& result : found) {
+    const auto other =
+        std::find_if(wanted.begin(), wanted.end(), [&](const Result& r) { return r.name == result.name; });
+    ASSERT_NE(other, wanted.end());
+    EXPECT_TRUE(result.values == other->values) << result.name << " differs in its bits";
+  }
+}
+
+// Precision in which a device may round matrices between an op's products.
+DType rounded_inside(const OpCase& c, DType precision) {
+  return c.kind == OpKind::attention || c.kind == OpKind::linear_cross_entropy ? precision : DType::f32;
+}
+
+TEST_P(OpConformance, DevicesAgreeWithReference) {
+  const auto oracle = make_reference_device();
+  for (const DType precision : precisions(GetParam())) {
+    Operands operands(GetParam(), precision);
+    const DType rounded = rounded_inside(GetParam(), precision);
+    std::vector<Guarded> saved = run_forward(*oracle, operands);
+    const auto forward = results_of(operands, saved);
+    for (const DeviceEntry& entry : devices_to_judge()) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      expect_close(results_of(operands, run_forward(*entry.make(2), operands)), forward, rounded);
+    }
+    for (const bool accumulate : {false, true}) {
+      if (accumulate && GetParam().large) continue;
+      const auto backward = run_backward(*oracle, operands, saved, {.accumulate = accumulate});
+      for (const DeviceEntry& entry : devices_to_judge()) {
+        SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+        expect_close(run_backward(*entry.make(2), operands, saved, {.accumulate = accumulate}), backward,
+                     rounded);
+      }
+    }
+  }
+}
+
+TEST_P(SmallOpConformance, AccumulatingOnZeroIsOverwriting) {
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : precisions(GetParam())) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      const auto device = entry.make(1);
+      Operands operands(GetParam(), precision);
+      std::vector<Guarded> saved = run_forward(*device, operands);
+      const auto written = run_backward(*device, operands, saved, {.from_zero = true});
+      expect_equal(run_backward(*device, operands, saved, {.accumulate = true, .from_zero = true}), written);
+    }
+}
+
+TEST_P(SmallOpConformance, UnwantedGradientsChangeNothingElse) {
+  const OpCase& c = GetParam();
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : precisions(c)) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      const auto device = entry.make(1);
+      Operands operands(c, precision);
+      std::vector<Guarded> saved = run_forward(*device, operands);
+      const auto all = run_backward(*device, operands, saved);
+      for (uint32_t i = 0; i < c.inputs.size(); ++i)
+        expect_equal(run_backward(*device, operands, saved, {.without_inputs = 1u << i}), all);
+      for (uint32_t i = 0; i < c.parameters.size(); ++i)
+        expect_equal(run_backward(*device, operands, saved, {.without_parameters = 1u << i}), all);
+      expect_equal(
+          run_backward(*device, operands, saved, {.without_inputs = ~0u, .without_parameters = ~0u}), all);
+    }
+}
+
+TEST_P(OpConformance, ThreadsDoNotChangeBits) {
+  for (const DeviceEntry& entry : devices_to_judge())
+    for (const DType precision : precisions(GetParam())) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      Operands operands(GetParam(), precision);
+      const auto single = entry.make(1);
+      std::vector<Guarded> saved = run_forward(*single, operands);
+      const auto forward = results_of(operands, saved);
+      const auto backward = run_backward(*single, operands, saved);
+      for (const int threads : {2, 3}) {
+        const auto device = entry.make(threads);
+        expect_equal(results_of(operands, run_forward(*device, operands)), forward);
+        expect_equal(run_backward(*device, operands, saved), backward);
+      }
+    }
+}
+
+bool has_nan(const std::vector<Result>& results) {
+  for (const Result& result : results)
+    for (const double value : result.values)
+      if (std::isnan(value)) return true;
+  return false;
+}
+
+// A diverged or overflowed step is found by its loss and norm, so no op may turn a NaN into a number.
+TEST_P(SmallOpConformance, NotANumberIsNeverHidden) {
+  const OpCase& c = GetParam();
+  const double nan = std::nan("");
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : precisions(c)) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      const auto device = entry.make(1);
+      for (size_t i = 0; i < c.inputs.size(); ++i) {
+        Operands operands(c, precision);
+        if (operands.is_index(i)) continue;
+        write_value(operands.inputs[i].data(), precision, 0, nan);
+        operands.freeze();
+        std::vector<Guarded> outputs = run_forward(*device, operands);
+        EXPECT_TRUE(has_nan(results_of(operands, outputs))) << "forward, input " << i;
+        if (c.kind == OpKind::linear_cross_entropy) {
+          EXPECT_TRUE(std::isnan(run_backward(*device, operands, outputs).back().values[0])) << "loss";
+        }
+      }
+      Operands operands(c, precision);
+      if (operands.output_gradients.empty()) continue;
+      write_value(operands.output_gradients[0].data(), precision, 0, nan);
+      operands.freeze();
+      std::vector<Guarded> outputs = run_forward(*device, operands);
+      EXPECT_TRUE(has_nan(run_backward(*device, operands, outputs))) << "backward";
+    }
+}
+
+// Values of many sizes, from below fp16's least to above 2^9.
+std::vector<float> accumulator_of(uint64_t elements) {
+  std::mt19937 generator(static_cast<uint32_t>(elements));
+  std::vector<float> out(elements);
+  for (float& value : out)
+    value = static_cast<float>((generator() * 0x1p-31 - 1) * std::exp2(generator() % 40 - 30.0));
+  return out;
+}
+
+TEST_F(DeviceConformance, RoundAgreesWithReference) {
+  const auto oracle = make_reference_device();
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : {DType::f32, DType::bf16, DType::f16})
+      for (const uint64_t elements : {1ul, 15ul, 17ul, 65535ul, 65536ul, 65537ul, 3 * 65536ul + 100}) {
+        SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision) + ", " +
+                     std::to_string(elements));
+        const std::vector<float> accumulator = accumulator_of(elements);
+        const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
+        Guarded wanted(elements * dtype_bytes(precision), kPoison),
+            wanted_sums(blocks * sizeof(double), kPoison);
+        oracle->round(accumulator.data(), wanted.data(), precision, elements,
+                      static_cast<double*>(wanted_sums.data()));
+        for (const int threads : {1, 2}) {
+          Guarded found(elements * dtype_bytes(precision), kPoison), sums(blocks * sizeof(double), kPoison);
+          entry.make(threads)->round(accumulator.data(), found.data(), precision, elements,
+                                     static_cast<double*>(sums.data()));
+          EXPECT_TRUE(found.bands_intact() && sums.bands_intact());
+          EXPECT_EQ(std::memcmp(found.data(), wanted.data(), wanted.bytes()), 0) << "rounded values differ";
+          for (uint64_t b = 0; b < blocks; ++b) {  // another order of 65536 additions in double
+            const double sum = static_cast<double*>(wanted_sums.data())[b];
+            EXPECT_NEAR(static_cast<double*>(sums.data())[b], sum, 1e-12 * sum) << "block " << b;
+          }
+        }
+      }
+}
+
+TEST_F(DeviceConformance, RoundShowsOverflow) {
+  for (const DeviceEntry& entry : devices()) {
+    const auto device = entry.make(1);
+    std::vector<float> accumulator(100, 1);
+    std::vector<uint16_t> gradient(accumulator.size());
+    double sum = 0;
+    accumulator[70] = 65520;  // half a step above fp16's largest number
+    device->round(accumulator.data(), gradient.data(), DType::f16, accumulator.size(), &sum);
+    EXPECT_EQ(gradient[70], 0x7C00) << entry.name;
+    EXPECT_TRUE(std::isinf(sum)) << entry.name;
+    accumulator[70] = std::nanf("");
+    for (const DType precision : {DType::f16, DType::bf16}) {
+      device->round(accumulator.data(), gradient.data(), precision, accumulator.size(), &sum);
+      EXPECT_TRUE(std::isnan(sum)) << entry.name << ", " << dtype_name(precision);
+    }
+  }
+}
+
+// A step of AdamW, or a skipped one, on state that a device holds.
+struct UpdatedState {
+  UpdatedState(uint64_t elements, DType precision)
+      : master(accumulator_of(elements)), first_moment(master), second_moment(master) {
+    for (float& v : second_moment) v *= v;
+    gradient.resize(elements * dtype_bytes(precision));
+    weights.resize(precision == DType::f32 ? 0 : gradient.size());
+    round_to(precision, master.data(), gradient.data(), elements);
+  }
+  void update(Device& device, DType precision, bool decay, bool skipped) {
+    const AdamWConstants constants = prepare_adamw({}, 3, 1e-2, 0.5, 1);
+    void* rounded = weights.empty() ? nullptr : weights.data();
+    device.optimize({master.data(), first_moment.data(), second_moment.data(), gradient.data(), rounded,
+                     precision, master.size(), decay},
+                    constants, skipped);
+  }
+  bool operator==(const UpdatedState&) const = default;
+
+  std::vector<float> master, first_moment, second_moment;
+  std::vector<std::byte> gradient, weights;
+};
+
+TEST_F(DeviceConformance, OptimizeGivesTheSameBits) {
+  const auto oracle = make_reference_device();
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : {DType::f32, DType::bf16, DType::f16})
+      for (const uint64_t elements : {1ul, 17ul, 100003ul})
+        for (const bool decay : {false, true})
+          for (const bool skipped : {false, true}) {
+            SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision) + ", " +
+                         std::to_string(elements) + (decay ? ", decay" : "") + (skipped ? ", skipped" : ""));
+            const UpdatedState start(elements, precision);
+            UpdatedState wanted = start, found = start;
+            wanted.update(*oracle, precision, decay, skipped);
+            found.update(*entry.make(2), precision, decay, skipped);
+            EXPECT_TRUE(found == wanted);
+            EXPECT_EQ(wanted.master == start.master, skipped);
+          }
+}
+
+TEST_F(DeviceConformance, ZeroTouchesItsRangeOnly) {
+  for (const DeviceEntry& entry : devices())
+    for (const uint64_t bytes : {0ul, 1ul, 63ul, 4097ul, 3000001ul}) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + std::to_string(bytes));
+      const auto device = entry.make(2);
+      Guarded to(bytes, kPoison);
+      device->zero(to.data(), bytes);
+      const auto* begin = static_cast<const uint8_t*>(to.data());
+      EXPECT_TRUE(std::all_of(begin, begin + bytes, [](uint8_t byte) { return byte == 0; }));
+      EXPECT_TRUE(to.bands_intact());
+    }
+}
+
+std::vector<OpCase> judged_cases() {
+  std::vector<OpCase> out = op_cases();
+  std::erase_if(out, [](const OpCase& c) { return !judged(c); });
+  return out;
+}
+
+std::vector<OpCase> small_cases() {
+  std::vector<OpCase> out = judged_cases();
+  std::erase_if(out, [](const OpCase& c) { return c.large; });
+  return out;
+}
+
+std::string name_of(const testing::TestParamInfo<OpCase>& test) { return test.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Ops, OpConformance, testing::ValuesIn(judged_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Ops, SmallOpConformance, testing::ValuesIn(small_cases()), name_of);
+
+}  // namespace
+}  // namespace sluice
