@@ -2,15 +2,12 @@
 // metrics, and the way from training over export to evaluation elsewhere.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
 
-#include "engine/parallel.h"
 #include "tests/cli_support.h"
 
 namespace sluice {
@@ -431,92 +428,6 @@ TEST_F(Cli, OptionsFromAFile) {
   write_bytes(directory / "bad.toml", "model = \"gpt2\"\nstpes = 2\n");
   expect_refusal({"train", "--config", directory / "bad.toml", "--out", directory / "x"}, 2,
                  {"Line 2", "stpes", "steps"});
-}
-
-// A limit of this process and, while it is there, of the commands that it starts.
-class SoftLimit {
- public:
-  SoftLimit(int resource, rlim_t value) : resource_(resource) {
-    getrlimit(resource_, &before_);
-    const rlimit lowered{value, before_.rlim_max};
-    EXPECT_EQ(setrlimit(resource_, &lowered), 0);
-  }
-  ~SoftLimit() { setrlimit(resource_, &before_); }
-  SoftLimit(const SoftLimit&) = delete;
-  SoftLimit& operator=(const SoftLimit&) = delete;
-
- private:
-  int resource_;
-  rlimit before_{};
-};
-
-// OpenBLAS waits without end for address space that it cannot have, TBB aborts: neither is let get there.
-TEST_F(Cli, LittleAddressSpaceIsRefusedAtOnce) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers map far more";
-#endif
-  for (const rlim_t mib : {100, 150, 200, 250, 300, 350, 400}) {
-    std::optional<SoftLimit> limit(std::in_place, RLIMIT_AS, mib << 20);
-    Command command(directory, train("run", 3));
-    limit.reset();
-    command.until([] { return false; });
-    command.send(SIGKILL);  // if it hangs
-    const CommandResult result = command.wait();
-    EXPECT_EQ(result.code, 4) << mib << " MiB: " << result.out << result.err;
-    EXPECT_NE(result.err.find("ulimit -v"), std::string::npos) << mib << " MiB: " << result.err;
-    EXPECT_EQ(lines_of(result.err).size(), 2u) << mib << " MiB: " << result.err;
-  }
-}
-
-TEST_F(Cli, ADirectoryThatCannotServeIsRefusedEvenIfThePlanDoesNotNeedIt) {
-  expect_refused_training({"--nvme-dir", directory / "nowhere"}, 4, {"nowhere", "does not exist"});
-  expect_refused_training({"--nvme-dir", text}, 4, {"train.txt", "not a directory"});
-  expect_refused_training({"--nvme-dir", directory.path(), "--nvme-mem", "1000000GiB"}, 4, {"nvme-mem"});
-  for (const char* special : {"/proc", "/sys"}) {
-    expect_refused_training({"--nvme-dir", special}, 4, {special});
-    expect_refusal({"plan", "--model", "gpt2", "--nvme-dir", special}, 4, {special});
-  }
-  if (is_memory("/dev/shm")) expect_refused_training({"--nvme-dir", "/dev/shm"}, 4, {"tmpfs"});
-  if (is_memory("/dev/shm"))
-    expect_refusal({"eval", "--from", kFixtures + "llama", "--data", kFixtures + "tokens.bin", "--seq", "37",
-                    "--batch", "2", "--val-batches", "1", "--nvme-dir", "/dev/shm"},
-                   4, {"tmpfs"});
-}
-
-TEST_F(Cli, ALimitOnFileSizesIsAnError) {
-  const SoftLimit limit(RLIMIT_FSIZE, 16 << 10);
-  expect_refusal(train("run", 2), 6, {"File too large"});
-}
-
-TEST_F(Cli, FewOpenFilesAreRefusedAtOnce) {
-  for (const rlim_t files : {8, 31}) {
-    std::optional<SoftLimit> limit(std::in_place, RLIMIT_NOFILE, files);
-    Command command(directory, train("run", 2));
-    limit.reset();
-    const CommandResult result = command.wait();
-    EXPECT_EQ(result.code, 4) << result.err;
-    EXPECT_NE(result.err.find("ulimit -n"), std::string::npos) << result.err;
-  }
-}
-
-// A limit on processes binds users other than root.
-TEST(Threads, ThatTheSystemRefusesAreAnError) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can become a user without processes";
-  const auto refused = [] {
-    constexpr uid_t kNobody = 65534;
-    const rlimit limit{4, 4};
-    if (setrlimit(RLIMIT_NPROC, &limit) != 0 || setuid(kNobody) != 0) std::_Exit(1);
-    try {
-      check_threads(64);
-    } catch (const Error& error) {
-      std::_Exit(std::string(error.remedy()).find("ulimit -u") != std::string::npos &&
-                         error.code() == ExitCode::environment
-                     ? 4
-                     : 1);
-    }
-    std::_Exit(0);
-  };
-  EXPECT_EXIT(refused(), testing::ExitedWithCode(4), "");
 }
 
 }  // namespace

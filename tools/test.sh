@@ -7,8 +7,8 @@ cd "$(dirname "$0")/.."
 
 # Under the address sanitizer: whatever reads bytes from outside, and training itself on small programs.
 asan_tests=(size_test config_file_test parser_fuzz_test options_test metrics_test config_test safetensors_test
-  hf_weights_test token_data_test text_test manifest_test checkpoint_test offload_transfer_lane_test
-  plan_golden_test plan_bits_test)
+  hf_weights_test token_data_test text_test manifest_test checkpoint_test checkpoint_directory_test
+  offload_transfer_lane_test plan_golden_test plan_bits_test)
 # Under the thread sanitizer: whatever has threads.
 tsan_tests=(metrics_test executor_test offload_io_queue_test offload_transfer_lane_test plan_bits_test
   training_resume_test)

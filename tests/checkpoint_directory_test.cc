@@ -1,0 +1,184 @@
+// The directory of a run's checkpoints: which is the newest, what is removed, who may write, and that a
+// crash, a failed commit or a full disk at any moment leaves the newest complete checkpoint readable.
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include "tests/checkpoint_support.h"
+
+namespace sluice {
+namespace {
+
+TEST_F(CheckpointTest, NewestPassesOverDamageAndTemporaries) {
+  EXPECT_EQ(newest_checkpoint(out()), std::nullopt);  // nothing there at all
+  const Model model = tiny_model();
+  for (const int64_t step : {2, 10, 30}) save(model, step);
+  for (const char* name : {"step-40", "step-000000050.bak", "other", ".step-000000060.old"})
+    fs::create_directories(out() + "/checkpoints/" + name);
+  fs::copy(checkpoint(30), out() + "/checkpoints/.step-000000070.tmp");
+  std::vector<std::string> damaged;
+  EXPECT_EQ(newest_checkpoint(out(), &damaged), checkpoint(30));
+  EXPECT_TRUE(damaged.empty());
+  fs::resize_file(checkpoint(30) + "/exp_avg.safetensors", 5000);
+  EXPECT_EQ(newest_checkpoint(out(), &damaged), checkpoint(10));
+  ASSERT_EQ(damaged.size(), 1u);
+  EXPECT_NE(damaged[0].find("it has 5000 bytes, the manifest says"), std::string::npos) << damaged[0];
+  fs::remove(checkpoint(10) + "/manifest.json");
+  EXPECT_EQ(newest_checkpoint(out()), checkpoint(2));
+  expect_content(CheckpointReader::open(checkpoint(2)), model, 2);
+  fs::remove(checkpoint(2) + "/master.safetensors");
+  EXPECT_EQ(newest_checkpoint(out()), std::nullopt);
+}
+
+TEST_F(CheckpointTest, PruningKeepsTheNewestCompleteOnes) {
+  const Model model = tiny_model();
+  for (const int64_t step : {1, 2, 3, 4, 5}) save(model, step);
+  fs::remove(checkpoint(4) + "/manifest.json");
+  prune_checkpoints(out(), 2);
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000003", "step-000000004", "step-000000005"}));
+  prune_checkpoints(out(), 0);  // never the last one
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000004", "step-000000005"}));
+  prune_checkpoints(path("elsewhere"), 1);
+}
+
+// The commit itself deletes nothing of other steps, and of its own step only what is a complete checkpoint.
+TEST_F(CheckpointTest, GoingBackRetiresWhatLaterStepsLeft) {
+  const Model model = tiny_model();
+  for (const int64_t step : {5, 10, 15}) save(model, step);
+  CheckpointWriter writer(out(), model, state_at(10));
+  ASSERT_TRUE(write_shards(writer, model, 77, kShard, 0));
+  writer.commit();
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000005", "step-000000010", "step-000000015"}));
+  expect_content(CheckpointReader::open(checkpoint(10)), model, 77);
+
+  fs::create_directories(checkpoint(20) + "/of somebody else");
+  EXPECT_EQ(retire_checkpoints_after(out(), 15).size(), 1u);
+  const std::vector<std::string> notes = retire_checkpoints_after(out(), 5);
+  ASSERT_EQ(notes.size(), 3u);
+  EXPECT_TRUE(notes[0].starts_with("Kept, since it is no complete checkpoint: ")) << notes[0];
+  EXPECT_EQ(notes[1], "Removed the later checkpoint " + checkpoint(15) + ".");
+  EXPECT_EQ(notes[2], "Removed the later checkpoint " + checkpoint(10) + ".");
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000005", "step-000000020"}));
+  for (const char* aside : {"step-000000020.damaged", "step-000000020.damaged.2"}) {
+    save(model, 20);
+    EXPECT_TRUE(fs::exists(out() + "/checkpoints/" + aside)) << aside;
+    fs::remove(checkpoint(20) + "/manifest.json");
+  }
+  EXPECT_TRUE(fs::exists(checkpoint(20) + ".damaged/of somebody else"));
+}
+
+TEST_F(CheckpointTest, AnUncommittedWriterLeavesNothingAndLocksOthersOut) {
+  const Model model = tiny_model();
+  save(model, 1);
+  fs::create_directories(out() + "/checkpoints/.step-000000007.tmp/x");  // of a process that was killed
+  fs::create_directories(out() + "/checkpoints/.step-000000003.old");
+  {
+    const CheckpointWriter writer(out(), model, state_at(2));
+    EXPECT_EQ(entries(), (std::vector<std::string>{".step-000000002.tmp", "step-000000001"}));
+    expect_error(ExitCode::environment, {"Another process is writing a checkpoint"},
+                 [&] { CheckpointWriter(out(), model, state_at(3)); });
+    EXPECT_EQ(newest_checkpoint(out()), checkpoint(1));
+  }
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000001"}));
+  write_file("file", "");
+  expect_error(ExitCode::environment, {"Cannot create"},
+               [&] { CheckpointWriter(path("file"), model, state_at(1)); });
+}
+
+TEST_F(CheckpointTest, AFailedCommitKeepsTheCheckpointBefore) {
+  const Model model = tiny_model();
+  save(model, 1);
+  {
+    CheckpointWriter writer(out(), model, state_at(2));
+    write_file("run/checkpoints/step-000000002", "in the way");
+    expect_error(ExitCode::io, {"Cannot rename", "step-000000002"}, [&] { writer.commit(); });
+  }
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000001", "step-000000002"}));
+  fs::remove(checkpoint(2));
+  EXPECT_EQ(newest_checkpoint(out()), checkpoint(1));
+}
+
+// Writes checkpoints until it is killed.
+[[noreturn]] void write_forever(const std::string& out, const Model& model, int64_t step) {
+  try {
+    for (;; ++step) {
+      CheckpointWriter writer(out, model, state_at(step));
+      if (!write_shards(writer, model, static_cast<uint64_t>(step), kShard, static_cast<unsigned>(step)))
+        break;
+      writer.commit();
+      prune_checkpoints(out, 2);
+    }
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+  }
+  _exit(1);
+}
+
+TEST_F(CheckpointTest, SigkillAtAnyMomentLeavesACompleteCheckpoint) {
+  const Model model = tiny_model();
+  save(model, 1);
+  std::mt19937 random(20);
+  int64_t last = 1;
+  for (int round = 0; round < 20; ++round) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) write_forever(out(), model, last + 1);
+    usleep(random() % 40'000);
+    kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the writer ended by itself";
+    const std::optional<std::string> newest = newest_checkpoint(out());
+    ASSERT_TRUE(newest.has_value());
+    const CheckpointReader reader = CheckpointReader::open(*newest);
+    EXPECT_GE(reader.state().step, last);
+    last = reader.state().step;
+    expect_content(reader, model, static_cast<uint64_t>(last));
+  }
+  EXPECT_GT(last, 1);
+  save(model, last + 1);
+  prune_checkpoints(out(), 1);
+  EXPECT_EQ(entries().size(), 1u);  // nothing that the killed ones left
+}
+
+TEST_F(CheckpointTest, AFullDiskIsAnErrorBeforeAnythingIsLost) {
+  const Model model = tiny_model();
+  fs::create_directory(path("disk"));
+  const std::string disk = path("disk"), run = disk + "/run";
+  struct Mounted {
+    std::string at;
+    ~Mounted() { umount2(at.c_str(), MNT_DETACH); }
+  };
+  const auto mount_small = [&](const std::string& limit) {
+    return mount("tmpfs", disk.c_str(), "tmpfs", 0, limit.c_str()) == 0;
+  };
+  if (!mount_small(fmt::format("size={}", checkpoint_bytes(model) * 3 / 2)))
+    GTEST_SKIP() << "a small tmpfs cannot be mounted: " << std::strerror(errno);
+  {
+    const Mounted mounted{disk};
+    CheckpointWriter first(run, model, state_at(1));
+    ASSERT_TRUE(write_shards(first, model, 1, kShard, 0));
+    first.commit();
+    expect_error(ExitCode::io, {"Cannot allocate", "No space left"},
+                 [&] { CheckpointWriter(run, model, state_at(2)); });
+    EXPECT_EQ(std::distance(fs::directory_iterator(run + "/checkpoints"), {}), 1);
+    expect_content(CheckpointReader::open(*newest_checkpoint(run)), model, 1);
+  }
+  // Space for the tensors but for no more files: run, checkpoints, the temporary and three planes, besides
+  // the root.
+  if (!mount_small("nr_inodes=7")) GTEST_SKIP() << "nr_inodes is not supported: " << std::strerror(errno);
+  const Mounted mounted{disk};
+  {
+    CheckpointWriter writer(run, model, state_at(1));
+    expect_error(ExitCode::io, {"manifest.json", "No space left"}, [&] { writer.commit(); });
+  }
+  EXPECT_TRUE(fs::is_empty(run + "/checkpoints"));
+}
+
+}  // namespace
+}  // namespace sluice

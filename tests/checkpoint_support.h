@@ -1,0 +1,145 @@
+// What the tests of checkpoints share: small models of odd sizes, values that tell where they belong, and a
+// directory with checkpoints of them.
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpu_optim/optimizer.h"
+#include "engine/run/checkpoint.h"
+#include "engine/run/loader.h"
+#include "models/family.h"
+#include "tests/format_test_support.h"
+
+namespace sluice {
+
+namespace fs = std::filesystem;
+
+inline constexpr uint64_t kShard = 65536;  // elements: the finest shard boundary
+inline constexpr std::array<Plane, kPlanes> kAllPlanes = {Plane::master, Plane::first_moment,
+                                                          Plane::second_moment, Plane::frozen_weights};
+
+// Odd sizes, so that tensors and groups end in padding; the first group frozen when asked.
+inline Model odd_model(const std::string& name, DType precision, bool freeze) {
+  Model model = build_model(config_from_name(name), precision, 1, 8);
+  if (freeze) model.groups.front().trainable = false;
+  return model;
+}
+inline Model tiny_model() {
+  return odd_model("gpt2:layers=1,width=32,heads=1,vocab=33,context=8", DType::bf16, false);
+}
+
+inline bool stores(const Group& group, Plane plane) {
+  return group.trainable != (plane == Plane::frozen_weights);
+}
+inline uint64_t elements_of(const Parameter& parameter) {
+  return static_cast<uint64_t>(element_count(parameter.shape));
+}
+
+// Any finite value, subnormals and both zeros included, that tells where it belongs; 16-bit for frozen
+// weights.
+inline float value_at(const Parameter& parameter, Plane plane, uint64_t element, uint64_t salt) {
+  uint64_t z = (std::hash<std::string>()(parameter.name) ^ salt * 31 ^ static_cast<uint64_t>(plane)) +
+               element * 0x9E3779B97F4A7C15ull;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  auto bits = static_cast<uint32_t>((z ^ (z >> 27)) >> 16);
+  if ((bits & 0x7f800000u) == 0x7f800000u) bits ^= 0x40000000u;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  if (plane != Plane::frozen_weights) return value;
+  return static_cast<float>(static_cast<int>(bits % 509) - 254) / 4;  // exact in bf16, fp16 and fp32
+}
+
+// A group's flat buffer as a reader should give it.
+inline std::vector<float> flat(const Group& group, Plane plane, uint64_t salt) {
+  std::vector<float> values(group.elements, 0.0f);
+  for (const Parameter& p : group.parameters)
+    for (uint64_t i = 0; i < elements_of(p); ++i) values[p.offset + i] = value_at(p, plane, i, salt);
+  return values;
+}
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Writes every plane of every group, in shards of `shard` elements and in an order drawn from `seed`, as the
+// lane does: from aligned memory, at the target's offset. False when a write fails.
+inline bool write_shards(CheckpointWriter& writer, const Model& model, uint64_t salt, uint64_t shard,
+                         unsigned seed) {
+  struct Job {
+    uint32_t group;
+    uint64_t first;
+    Plane plane;
+  };
+  std::vector<Job> jobs;
+  for (uint32_t g = 0; g < model.groups.size(); ++g)
+    for (const Plane plane : kAllPlanes)
+      for (uint64_t first = 0; stores(model.groups[g], plane) && first < model.groups[g].elements;
+           first += shard)
+        jobs.push_back({g, first, plane});
+  std::shuffle(jobs.begin(), jobs.end(), std::mt19937(seed));
+  for (const Job& job : jobs) {
+    const Group& group = model.groups[job.group];
+    const DType dtype = job.plane == Plane::frozen_weights ? model.precision : DType::f32;
+    const uint64_t n = std::min(shard, group.elements - job.first), bytes = n * dtype_bytes(dtype);
+    const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(4096, bytes), &std::free);
+    round_to(dtype, flat(group, job.plane, salt).data() + job.first, memory.get(), n);
+    const FileTarget target = writer.begin_write(job.group, job.first, job.plane,
+                                                 {static_cast<const std::byte*>(memory.get()), bytes});
+    if (bytes % 4096 != 0 || target.offset % 4096 != 0) return false;
+    if (pwrite(target.fd, memory.get(), bytes, static_cast<off_t>(target.offset)) !=
+        static_cast<ssize_t>(bytes))
+      return false;
+  }
+  return true;
+}
+
+inline CheckpointState state_at(int64_t step, DType precision = DType::bf16) {
+  CheckpointState state;
+  state.step = step;
+  state.t = step;
+  state.precision = precision;
+  state.model_config = "{}";
+  return state;
+}
+
+inline void expect_content(const CheckpointReader& reader, const Model& model, uint64_t salt) {
+  for (const Group& group : model.groups)
+    for (const Plane plane : kAllPlanes) {
+      if (!stores(group, plane)) continue;
+      std::vector<float> values(group.elements, -1.0f);
+      fill_flat(group, source_of(reader, plane), 0, group.elements, values.data());
+      EXPECT_TRUE(same_bits(values, flat(group, plane, salt))) << group.name << " " << plane_name(plane);
+    }
+}
+
+class CheckpointTest : public FormatTest {
+ protected:
+  std::string out() const { return path("run"); }
+  std::string checkpoint(int64_t step) const { return path(fmt::format("run/checkpoints/step-{:09}", step)); }
+  // Entries of the checkpoints' directory, hidden ones too.
+  std::vector<std::string> entries() const {
+    std::vector<std::string> names;
+    for (const fs::directory_entry& entry : fs::directory_iterator(out() + "/checkpoints"))
+      names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  void save(const Model& model, int64_t step) const {
+    CheckpointWriter writer(out(), model, state_at(step, model.precision));
+    ASSERT_TRUE(write_shards(writer, model, static_cast<uint64_t>(step), kShard, 0));
+    writer.commit();
+  }
+};
+
+}  // namespace sluice
