@@ -8,8 +8,8 @@
 
 #include <cstdint>
 
-#include "engine/op.h"
 #include "engine/parallel.h"
+#include "engine/program.h"
 
 namespace sluice {
 
@@ -17,11 +17,6 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
 };
 
-// Constants of one update, each computed in double and rounded to fp32 once (numerics contract):
-// a = lr/(1-b1^t), r = 1/sqrt(1-b2^t), k1 = 1-b1, k2 = 1-b2, d = 1-lr*wd, s = clip factor / loss scale.
-struct AdamWConstants {
-  float b1, b2, k1, k2, a, r, eps, d, s;
-};
 // t >= 1 counts updates that were not skipped, this one included.
 AdamWConstants prepare_adamw(const AdamWOptions& options, int64_t t, double learning_rate,
                              double clip_factor, double loss_scale);
@@ -45,6 +40,14 @@ void apply_adamw(const AdamWRange& range, const AdamWConstants& constants, Worke
 
 // The skipped update of fp16: state unchanged, weights = round(master).
 void refresh_weights(const AdamWRange& range, Workers& workers);
+
+// apply_adamw, or refresh_weights if the update is skipped.
+inline void update_range(const AdamWRange& range, const StepScalars::Update& update, Workers& workers) {
+  if (update.skip)
+    refresh_weights(range, workers);
+  else
+    apply_adamw(range, update.adamw, workers);
+}
 
 // Bytes between the planes (master, first moment, second moment) of a shard of `elements`: 4 bytes each,
 // rounded up to 4096, plus a skew, so that the streams never lie a power of two apart (measured: costs two

@@ -182,6 +182,12 @@ inline uint64_t operand_bytes(const Buffer& b, const Operand& o) { return b.cuts
 std::string to_text(const Program& program);
 Program program_from_text(const std::string& text);
 
+// Constants of one AdamW update, each computed in double and rounded to fp32 once (numerics contract):
+// a = lr/(1-b1^t), r = 1/sqrt(1-b2^t), k1 = 1-b1, k2 = 1-b2, d = 1-lr*wd, s = clip factor / loss scale.
+struct AdamWConstants {
+  float b1, b2, k1, k2, a, r, eps, d, s;
+};
+
 // Scalars of one training step, one ring slot. Four pieces, so that hazards are exact: who writes is in
 // brackets.
 struct StepScalars {
@@ -200,7 +206,7 @@ struct StepScalars {
     double loss_scale;            // for the next step's backward
     int64_t clean_steps;          // since the scale last changed
     int64_t skipped_steps;        // in total
-    float b1, b2, k1, k2, a, r, eps, d, s;  // AdamWConstants
+    AdamWConstants adamw;
     uint32_t skip;                // this step's update is skipped
   } update;
 };

@@ -96,6 +96,7 @@ void run(const OpCall& call, Pass pass, Multiplier& multiplier, Workers& workers
   const bool backward = pass == Pass::backward;
   const TensorView dx = backward ? call.input_gradients[0] : TensorView{};
   void* dw = backward && !call.parameter_gradients.empty() ? call.parameter_gradients[0].data : nullptr;
+  const float seed = backward ? static_cast<float>(*call.loss_scale / *call.valid_tokens) : 0;
   const void* weight = call.parameters[0].data;
   std::byte* scratch = call.workspace + l.logits_bytes + l.losses_bytes;
   for (int64_t begin = 0; begin < l.rows; begin += l.chunk) {
@@ -104,7 +105,7 @@ void run(const OpCall& call, Pass pass, Multiplier& multiplier, Workers& workers
     const uint64_t offset = static_cast<uint64_t>(begin * l.columns) * dtype_bytes(s.precision);
     const void* x = static_cast<const std::byte*>(call.inputs[0].data) + offset;
     multiplier.run(p.logits, x, weight, nullptr, call.workspace, scratch, workers);
-    finish_chunk(call, l, begin, rows, backward ? &call.gradient_seed : nullptr, workers);
+    finish_chunk(call, l, begin, rows, backward ? &seed : nullptr, workers);
     if (dx.data != nullptr)
       multiplier.run(p.dx, call.workspace, weight, nullptr, static_cast<std::byte*>(dx.data) + offset,
                      scratch, workers);

@@ -76,11 +76,8 @@ class CpuDevice final : public Device {
     cpu::round_gradient(accumulator, gradient, precision, elements, block_sums, workers_);
   }
 
-  void optimize(const AdamWRange& range, const AdamWConstants& constants, bool skipped) override {
-    if (skipped)
-      refresh_weights(range, workers_);
-    else
-      apply_adamw(range, constants, workers_);
+  void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
+    update_range(range, *update, workers_);
   }
 
   void zero(void* data, uint64_t bytes) override {

@@ -65,7 +65,7 @@ void run(const Queue& queue, const OpCall& call, Pass pass, Multiplier& multipli
                              rows,
                              l.vocabulary,
                              l.stride};
-    finish_loss_rows(queue, loss_rows, s.precision, backward ? &call.gradient_seed : nullptr);
+    finish_loss_rows(queue, loss_rows, s.precision, backward ? call.loss_scale : nullptr, call.valid_tokens);
     if (!call.outputs.empty() && call.outputs[0].data != nullptr)
       add_losses(queue, losses, rows, static_cast<double*>(call.outputs[0].data));
     if (dx.data != nullptr)

@@ -40,8 +40,8 @@ class CudaDevice final : public Device {
              double* block_sums) override {
     ops_->round(accumulator, gradient, precision, elements, block_sums);
   }
-  void optimize(const AdamWRange& range, const AdamWConstants& constants, bool skipped) override {
-    ops_->optimize(range, constants, skipped);
+  void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
+    ops_->optimize(range, update);
   }
   void zero(void* data, uint64_t bytes) override { ops_->zero(data, bytes); }
 

@@ -70,23 +70,25 @@ void add_column_sums(const Queue& queue, DType precision, const void* from, int6
                      float* to, std::byte* workspace);
 uint64_t column_sums_workspace_bytes(int64_t rows, int64_t columns);
 
-// cuda_loss_rows.cu: rows of fp32 logits, `stride` floats apart, to losses (double, one a row) and, if `seed`
-// is not nullptr, in place to their gradients in `precision`, a row of which begins where the logits' row
-// did. A row with a logit that is NaN or +infinity has the loss NaN and gradients NaN.
+// cuda_loss_rows.cu: rows of fp32 logits, `stride` floats apart, to losses (double, one a row) and, if
+// `loss_scale` is not nullptr, in place to their gradients in `precision`, a row of which begins where the
+// logits' row did. The scalars are OpCall's. A row with a logit that is NaN or +infinity has the loss NaN
+// and gradients NaN.
 struct LossRows {
   float* logits;
   double* losses;
   const int32_t* labels;
   int64_t rows, vocabulary, stride;
 };
-void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision, const float* seed);
+void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision, const double* loss_scale,
+                      const double* valid_tokens);
 // *loss += the sum of the rows' losses.
 void add_losses(const Queue& queue, const double* losses, int64_t rows, double* loss);
 
 // cuda_optimize.cu: Device::round, Device::optimize, Device::zero.
 void round_gradient(const Queue& queue, const float* accumulator, void* gradient, DType precision,
                     uint64_t elements, double* block_sums);
-void optimize(const Queue& queue, const AdamWRange& range, const AdamWConstants& constants, bool skipped);
+void optimize(const Queue& queue, const AdamWRange& range, const StepScalars::Update* update);
 void zero(const Queue& queue, void* data, uint64_t bytes);
 
 }  // namespace sluice::cuda

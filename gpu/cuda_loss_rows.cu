@@ -34,11 +34,13 @@ __device__ void write_gradients(const LossRows& a, float* logits, int64_t label,
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) loss_kernel(LossRows a, bool differentiate, float seed) {
+__global__ void __launch_bounds__(kThreads)
+    loss_kernel(LossRows a, const double* loss_scale, const double* valid_tokens) {
   __shared__ float maxima[kThreads / kWarp];
   __shared__ double sums[kThreads / kWarp];
   const int64_t row = blockIdx.x, label = a.labels[row];
   float* logits = a.logits + row * a.stride;
+  const bool differentiate = loss_scale != nullptr;
   if (label == kIgnoreLabel) {
     if (threadIdx.x == 0) a.losses[row] = 0;
     T* gradients = reinterpret_cast<T*>(logits);
@@ -70,9 +72,10 @@ __global__ void __launch_bounds__(kThreads) loss_kernel(LossRows a, bool differe
   __syncthreads();  // logits[label] has been read by all
   if (threadIdx.x == 0) a.losses[row] = static_cast<double>(maximum) + log(total) - label_logit;
   if (!differentiate) return;
+  const auto seed = static_cast<double>(static_cast<float>(*loss_scale / *valid_tokens));
   const double probability = exp(label_logit - static_cast<double>(maximum)) / total;
-  write_gradients<T>(a, logits, label, maximum, static_cast<float>(static_cast<double>(seed) / total),
-                     static_cast<float>((probability - 1) * static_cast<double>(seed)));
+  write_gradients<T>(a, logits, label, maximum, static_cast<float>(seed / total),
+                     static_cast<float>((probability - 1) * seed));
 }
 
 // One block: thread t adds losses t, t + kThreads, ... in order, then the threads' sums.
@@ -87,10 +90,10 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision, const float* seed) {
+void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision, const double* loss_scale,
+                      const double* valid_tokens) {
   with_precision(precision, [&]<typename T>(T) {
-    launch(queue, loss_kernel<T>, rows.rows, kThreads, 0, rows, seed != nullptr,
-           seed == nullptr ? 0.0f : *seed);
+    launch(queue, loss_kernel<T>, rows.rows, kThreads, 0, rows, loss_scale, valid_tokens);
   });
 }
 

@@ -70,8 +70,8 @@ class OpsDevice final : public Device {
     round_gradient(queue_, accumulator, gradient, precision, elements, block_sums);
   }
 
-  void optimize(const AdamWRange& range, const AdamWConstants& constants, bool skipped) override {
-    cuda::optimize(queue_, range, constants, skipped);
+  void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
+    cuda::optimize(queue_, range, update);
   }
 
   void zero(void* data, uint64_t bytes) override { cuda::zero(queue_, data, bytes); }

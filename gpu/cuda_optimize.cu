@@ -41,7 +41,9 @@ __device__ inline void update(const AdamWConstants& c, float gradient, float& w,
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    optimize_kernel(AdamWRange range, AdamWConstants constants, bool skipped, bool aligned) {
+    optimize_kernel(AdamWRange range, const StepScalars::Update* scalars, bool aligned) {
+  AdamWConstants constants = scalars->adamw;
+  if (!range.decay) constants.d = 1;
   const T* gradient = static_cast<const T*>(range.gradient);
   T* weights = static_cast<T*>(range.weights);
   const auto elements = static_cast<int64_t>(range.elements);
@@ -52,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
     const bool wide = aligned && count >= kWide;
     float w[kWide];
     load(range.master + i, count, wide, w);
-    if (!skipped) {
+    if (!scalars->skip) {
       float m[kWide], v[kWide], g[kWide];
       load(range.first_moment + i, count, wide, m);
       load(range.second_moment + i, count, wide, v);
@@ -78,16 +80,14 @@ void round_gradient(const Queue& queue, const float* accumulator, void* gradient
   });
 }
 
-void optimize(const Queue& queue, const AdamWRange& range, const AdamWConstants& constants, bool skipped) {
-  if (range.elements == 0 || (skipped && range.weights == nullptr)) return;
-  AdamWConstants c = constants;
-  if (!range.decay) c.d = 1;
+void optimize(const Queue& queue, const AdamWRange& range, const StepScalars::Update* update) {
+  if (range.elements == 0) return;
   const bool aligned = aligned_to_16(range.master) && aligned_to_16(range.first_moment) &&
                        aligned_to_16(range.second_moment) && aligned_to_16(range.gradient) &&
                        aligned_to_16(range.weights);
   const int64_t items = div_up(static_cast<int64_t>(range.elements), kWide);
   with_precision(range.precision, [&]<typename T>(T) {
-    launch(queue, optimize_kernel<T>, striding_blocks(queue, items, kThreads), kThreads, 0, range, c, skipped,
+    launch(queue, optimize_kernel<T>, striding_blocks(queue, items, kThreads), kThreads, 0, range, update,
            aligned);
   });
 }

@@ -11,7 +11,7 @@
 #include <span>
 
 #include "cpu_optim/optimizer.h"
-#include "engine/op.h"
+#include "engine/program.h"
 
 namespace sluice {
 
@@ -27,8 +27,9 @@ struct OpCall {
   // nullptr when the parameter is frozen.
   std::span<const TensorView> output_gradients, input_gradients, parameter_gradients;
   std::byte* workspace = nullptr;  // workspace_bytes(shapes, pass), aligned to 64
-  // linear_cross_entropy, backward: d(objective) / d(sum of losses) = loss scale / valid tokens.
-  float gradient_seed = 0;
+  // linear_cross_entropy, backward: two of the step's scalars, in the device's memory. d(objective) by
+  // d(sum of losses) is their quotient, rounded to fp32.
+  const double *loss_scale = nullptr, *valid_tokens = nullptr;
 };
 
 class Device {
@@ -46,9 +47,9 @@ class Device {
   virtual void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
                      double* block_sums) = 0;
 
-  // apply_adamw, or refresh_weights when the update is skipped, for state that lives on the device: to the
-  // same bits as the CPU optimizer's.
-  virtual void optimize(const AdamWRange& range, const AdamWConstants& constants, bool skipped) = 0;
+  // update_range for state that lives on the device: to the same bits as the CPU optimizer's. `update` lies
+  // in the device's memory too.
+  virtual void optimize(const AdamWRange& range, const StepScalars::Update* update) = 0;
 
   virtual void zero(void* data, uint64_t bytes) = 0;
 };

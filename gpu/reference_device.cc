@@ -72,13 +72,13 @@ class ReferenceDevice final : public Device {
     });
   }
 
-  void optimize(const AdamWRange& range, const AdamWConstants& c, bool skipped) override {
+  void optimize(const AdamWRange& range, const StepScalars::Update* step) override {
     reference::with_precision(range.precision, [&]<typename T>(T) {
       const reference::Values<const T> gradients({const_cast<void*>(range.gradient), false});
       const reference::Values<T> weights({range.weights, false});
       for (uint64_t i = 0; i < range.elements; ++i) {
         const auto index = static_cast<int64_t>(i);
-        if (!skipped) update(range, c, static_cast<float>(gradients[index]), i);
+        if (!step->skip) update(range, step->adamw, static_cast<float>(gradients[index]), i);
         if (range.weights) weights.put(index, range.master[i]);
       }
     });

@@ -132,13 +132,13 @@ void loss_backward_as(const OpCall& call) {
   const Values<float> d_weight = parameter_gradient(call, 0);
   const auto* labels = static_cast<const int32_t*>(call.inputs[1].data);
   double* logits = scratch_of(call);
+  const auto seed = static_cast<float>(*call.loss_scale / *call.valid_tokens);
   double total = 0;
   for (int64_t first = 0; first < n.rows; first += n.chunk) {
     const int64_t last = std::min(first + n.chunk, n.rows);
     compute_logits<T>(call, n, first, last);
     for (int64_t r = first; r < last; ++r)
-      total += differentiate_row(logits + (r - first) * n.vocabulary, n.vocabulary, labels[r],
-                                 call.gradient_seed);
+      total += differentiate_row(logits + (r - first) * n.vocabulary, n.vocabulary, labels[r], seed);
     const auto d_logits = [&](int64_t r, int64_t v) { return logits[r * n.vocabulary + v]; };
     if (dx)
       multiply(

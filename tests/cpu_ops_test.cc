@@ -44,7 +44,8 @@ struct OpRun {
     for (Tensor& t : parameter_gradients) views[5].push_back(t.view());
     call.shapes = &shapes;
     call.inputs = views[0], call.outputs = views[1], call.parameters = views[2];
-    call.gradient_seed = seed;
+    const double loss_scale = seed, valid_tokens = 1;
+    call.loss_scale = &loss_scale, call.valid_tokens = &valid_tokens;
     Workspace forward(device->workspace_bytes(shapes, Pass::forward));
     Workspace backward(device->workspace_bytes(shapes, Pass::backward));
     call.workspace = forward.data();

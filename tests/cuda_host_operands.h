@@ -70,13 +70,13 @@ class HostOperands final : public Device {
     wait();
   }
 
-  void optimize(const AdamWRange& range, const AdamWConstants& constants, bool skipped) override {
+  void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
     Copies copies;
     const uint64_t n = range.elements, bytes = n * dtype_bytes(range.precision);
     device_->optimize(
         {copies.of(range.master, n), copies.of(range.first_moment, n), copies.of(range.second_moment, n),
          copies.of(range.gradient, bytes), copies.of(range.weights, bytes), range.precision, n, range.decay},
-        constants, skipped);
+        copies.of(update, 1));
     wait();
   }
 
@@ -141,6 +141,8 @@ class HostOperands final : public Device {
     there.output_gradients = output_gradients;
     there.input_gradients = input_gradients;
     there.parameter_gradients = parameter_gradients;
+    there.loss_scale = copies.of(call.loss_scale, 1);
+    there.valid_tokens = copies.of(call.valid_tokens, 1);
     there.workspace = copies.of(call.workspace, device_->workspace_bytes(s, pass));
     if (pass == Pass::forward)
       device_->forward(there);

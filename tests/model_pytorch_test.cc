@@ -135,7 +135,8 @@ class Interpreter {
     call.input_gradients = input_gradients;
     call.parameter_gradients = parameter_gradients;
     call.workspace = workspace.data() + (64 - address % 64) % 64;
-    call.gradient_seed = seed;
+    const double loss_scale = seed, valid_tokens = 1;
+    call.loss_scale = &loss_scale, call.valid_tokens = &valid_tokens;
     if (pass == Pass::forward)
       device_->forward(call);
     else

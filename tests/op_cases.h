@@ -235,7 +235,7 @@ struct Result {
 };
 
 constexpr double kLossBefore = 1.5;  // what the loss is added to
-constexpr float kSeed = 4;           // gradient_seed: keeps gradients of logits among fp16's normal numbers
+constexpr float kSeed = 4;  // loss scale / valid tokens: keeps gradients of logits among fp16's normal numbers
 
 // Poisoned outputs, but for the loss.
 inline std::vector<Guarded> make_outputs(const Operands& operands) {
@@ -348,7 +348,8 @@ inline std::vector<Result> run_backward(Device& device, Operands& operands, std:
   call.input_gradients = gradients.inputs;
   call.parameter_gradients = gradients.parameters;
   call.workspace = static_cast<std::byte*>(workspace.data());
-  call.gradient_seed = loss ? kSeed : 0;
+  const double loss_scale = kSeed * 3, valid_tokens = 3;
+  if (loss) call.loss_scale = &loss_scale, call.valid_tokens = &valid_tokens;
   device.backward(call);
   operands.expect_unchanged();
   for (Guarded& output : saved) EXPECT_TRUE(output.unchanged()) << "backward wrote to a saved output";

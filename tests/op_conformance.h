@@ -271,11 +271,13 @@ struct UpdatedState {
     round_to(precision, master.data(), gradient.data(), elements);
   }
   void update(Device& device, DType precision, bool decay, bool skipped) {
-    const AdamWConstants constants = prepare_adamw({}, 3, 1e-2, 0.5, 1);
+    StepScalars::Update step{};
+    step.adamw = prepare_adamw({}, 3, 1e-2, 0.5, 1);
+    step.skip = skipped;
     void* rounded = weights.empty() ? nullptr : weights.data();
     device.optimize({master.data(), first_moment.data(), second_moment.data(), gradient.data(), rounded,
                      precision, master.size(), decay},
-                    constants, skipped);
+                    &step);
   }
   bool operator==(const UpdatedState&) const = default;
 

@@ -240,7 +240,8 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
     if (operands.input_scalars != kNone) {
       const auto* input = reinterpret_cast<const StepScalars::Input*>(operand_at(operands.input_scalars));
       const auto* update = reinterpret_cast<const StepScalars::Update*>(operand_at(operands.update_scalars));
-      call.gradient_seed = static_cast<float>(update->loss_scale / input->valid_tokens);
+      call.loss_scale = &update->loss_scale;
+      call.valid_tokens = &input->valid_tokens;
     }
   }
   call.inputs = inputs, call.outputs = outputs, call.parameters = parameters;
@@ -302,10 +303,7 @@ void Runner::set_scalars(const Instruction& in, const RingPositions& rings) {
     update.clean_steps = 0;
   }
   const double factor = rules_.clip > 0 && knows_norm ? std::min(1.0, rules_.clip / (norm + 1e-6)) : 1.0;
-  const AdamWConstants c =
-      prepare_adamw(rules_.adamw, update.t, input.learning_rate, factor, previous.loss_scale);
-  update.b1 = c.b1, update.b2 = c.b2, update.k1 = c.k1, update.k2 = c.k2;
-  update.a = c.a, update.r = c.r, update.eps = c.eps, update.d = c.d, update.s = c.s;
+  update.adamw = prepare_adamw(rules_.adamw, update.t, input.learning_rate, factor, previous.loss_scale);
 }
 
 ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const {
@@ -325,10 +323,10 @@ ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, s
 }
 
 void Runner::optimize(const Task& task, const Instruction& in, const RingPositions& rings) {
-  const auto& u = *reinterpret_cast<const StepScalars::Update*>(address(in, kOptimizeUpdate, rings));
+  const auto* update =
+      reinterpret_cast<const StepScalars::Update*>(address(in, kOptimizeUpdate, rings));
   const ShardView v = shard_view(task.subject, task.slice, address(in, kOptimizeState, rings),
                                  address(in, kOptimizeWeights, rings));
-  const AdamWConstants constants{u.b1, u.b2, u.k1, u.k2, u.a, u.r, u.eps, u.d, u.s};
   const DType precision = plan_.model.precision;
   const uint64_t width = dtype_bytes(precision), end = v.first + v.elements;
   const bool on_device = in.lane == device_lane_;
@@ -341,11 +339,9 @@ void Runner::optimize(const Task& task, const Instruction& in, const RingPositio
     const AdamWRange r{v.master + at, v.first_moment + at, v.second_moment + at, gradient + at * width,
                        weights,       precision,           last - first,         range.decay};
     if (on_device)
-      device_.optimize(r, constants, u.skip);
-    else if (u.skip)
-      refresh_weights(r, optimizer_workers_);
+      device_.optimize(r, update);
     else
-      apply_adamw(r, constants, optimizer_workers_);
+      update_range(r, *update, optimizer_workers_);
   }
 }
 

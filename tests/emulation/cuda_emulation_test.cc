@@ -26,8 +26,8 @@ class EmulatedDevice final : public Device {
              double* block_sums) override {
     ordered().round(accumulator, gradient, precision, elements, block_sums);
   }
-  void optimize(const AdamWRange& range, const AdamWConstants& constants, bool skipped) override {
-    ordered().optimize(range, constants, skipped);
+  void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
+    ordered().optimize(range, update);
   }
   void zero(void* data, uint64_t bytes) override { ordered().zero(data, bytes); }
 
