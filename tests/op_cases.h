@@ -235,7 +235,7 @@ struct Result {
 };
 
 constexpr double kLossBefore = 1.5;  // what the loss is added to
-constexpr float kSeed = 4;  // loss scale / valid tokens: keeps gradients of logits among fp16's normal numbers
+constexpr float kSeed = 4;  // loss scale / valid tokens: logits' gradients stay among fp16's normal numbers
 
 // Poisoned outputs, but for the loss.
 inline std::vector<Guarded> make_outputs(const Operands& operands) {
