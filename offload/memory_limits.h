@@ -15,12 +15,13 @@ uint64_t process_peak_bytes(const char* root = "/");
 constexpr uint64_t kNoLimit = UINT64_MAX;
 
 struct MemoryLimits {
-  uint64_t total = 0;                // MemTotal
-  uint64_t available = 0;            // MemAvailable
-  uint64_t cgroup_limit = kNoLimit;  // of the level (own cgroup or one above it) with the least left
-  uint64_t cgroup_used = 0;          // there, less file pages that the kernel would drop first
-  std::string cgroup_file;           // where that limit is written; empty when there is none
-  uint64_t lockable = kNoLimit;      // soft RLIMIT_MEMLOCK
+  uint64_t total = 0;                 // MemTotal
+  uint64_t available = 0;             // MemAvailable
+  uint64_t cgroup_limit = kNoLimit;   // of the level (own cgroup or one above it) with the least left
+  uint64_t cgroup_used = 0;           // there, less file pages that the kernel would drop first
+  std::string cgroup_file;            // where that limit is written; empty when there is none
+  uint64_t lockable = kNoLimit;       // soft RLIMIT_MEMLOCK
+  uint64_t lockable_hard = kNoLimit;  // as far as the process may raise it
   uint64_t address_space = kNoLimit;  // soft RLIMIT_AS (ulimit -v)
   uint64_t address_space_used = 0;    // VmSize
 

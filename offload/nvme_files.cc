@@ -42,17 +42,19 @@ void check_directory(const std::string& path) {
                       "Give a directory with --nvme-dir.");
 }
 
-void check_not_memory(const std::string& path) {
+bool is_memory(const std::string& path) {
   struct statfs status;
   if (statfs(path.c_str(), &status) != 0)
     throw environment(
         "The file system of " + printable(path) + " cannot be looked at: " + system_text(errno),
         "Give another --nvme-dir.");
   const auto type = static_cast<unsigned long>(status.f_type);
-  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC)
-    throw environment(
-        "The NVMe directory " + printable(path) + " is on tmpfs, which is memory, not a drive.",
-        "Give a directory on a drive with --nvme-dir.");
+  return type == TMPFS_MAGIC || type == RAMFS_MAGIC;
+}
+
+Error memory_refused(const std::string& path) {
+  return environment("The NVMe directory " + printable(path) + " is on tmpfs, which is memory, not a drive.",
+                     "Give a directory on a drive with --nvme-dir.");
 }
 
 Error too_small(const std::string& path, uint64_t needed, uint64_t available) {
@@ -134,6 +136,25 @@ uint64_t free_bytes(const std::string& directory) {
   return static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
 }
 
+NvmeProbe probe_nvme_directory(const std::string& directory) {
+  NvmeProbe probe;
+  try {
+    probe.free_bytes = free_bytes(directory);
+    probe.directory = true;
+    probe.writable = access(directory.c_str(), W_OK | X_OK) == 0;
+    probe.memory = is_memory(directory);
+    const NvmeFiles files({{directory, 0}}, {.tmpfs_allowed = true});
+    probe.direct_io = true;
+    probe.alignment = files.alignment();
+    if (probe.memory) throw memory_refused(directory);
+  } catch (const Error& error) {
+    const Error first = probe.memory ? memory_refused(directory) : error;
+    probe.reason = first.what();
+    probe.remedy = first.remedy();
+  }
+  return probe;
+}
+
 NvmeFiles::NvmeFiles(const std::vector<NvmeDirectory>& directories, const NvmeOptions& options) {
   try {
     for (const NvmeDirectory& directory : directories) open_file(directory, options);
@@ -147,7 +168,7 @@ NvmeFiles::~NvmeFiles() { close_files(); }
 
 void NvmeFiles::open_file(const NvmeDirectory& directory, const NvmeOptions& options) {
   check_directory(directory.path);
-  if (!options.tmpfs_allowed) check_not_memory(directory.path);
+  if (!options.tmpfs_allowed && is_memory(directory.path)) throw memory_refused(directory.path);
   const uint64_t available = free_bytes(directory.path);
   if (directory.bytes > available) throw too_small(directory.path, directory.bytes, available);
   const uint64_t size = (directory.bytes + kNvmeFileUnit - 1) / kNvmeFileUnit * kNvmeFileUnit;

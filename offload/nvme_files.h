@@ -64,4 +64,16 @@ constexpr uint64_t kNvmeFileUnit = 1 << 20;  // files are whole requests long, s
 // Error(environment) when it is missing or not a directory.
 uint64_t free_bytes(const std::string& directory);
 
+// What a directory offers, with the first thing that stands in the way of using it.
+struct NvmeProbe {
+  bool directory = false;  // it exists, and holds files of users
+  bool writable = false;
+  bool memory = false;      // tmpfs
+  bool direct_io = false;   // a file was made there and opened past the page cache
+  uint32_t alignment = 0;   // of direct I/O there
+  uint64_t free_bytes = 0;  // to an unprivileged user
+  std::string reason, remedy;  // sentences; empty if NvmeFiles takes the directory
+};
+NvmeProbe probe_nvme_directory(const std::string& directory);
+
 }  // namespace sluice

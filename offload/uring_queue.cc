@@ -24,7 +24,7 @@ constexpr uint64_t kRegisteredBufferMax = uint64_t{1} << 30;  // the kernel's li
 
 constexpr std::chrono::milliseconds kNap{1};  // between looks, where the system does not let us wait
 
-// The setting kernel.io_uring_disabled (0: for all, 1: a group, 2: nobody may); -1 where there is none.
+// The setting kernel.io_uring_disabled; -1 where there is none.
 int io_uring_disabled() {
   int value = -1;
   if (FILE* f = std::fopen("/proc/sys/kernel/io_uring_disabled", "re")) {
@@ -32,18 +32,6 @@ int io_uring_disabled() {
     std::fclose(f);
   }
   return value;
-}
-
-std::string unavailable_reason(int error) {
-  switch (error) {
-    case ENOSYS: return "the kernel has none (ENOSYS)";
-    case EPERM:
-      if (const int setting = io_uring_disabled(); setting > 0)
-        return "kernel.io_uring_disabled is " + std::to_string(setting) + " (EPERM)";
-      return "a seccomp profile blocks it (EPERM), as a container's default profile does";
-    case ENOMEM: return "no memory may be locked for its ring (ENOMEM; see ulimit -l)";
-    default: return std::string("io_uring_setup says: ") + std::strerror(error);
-  }
 }
 
 bool transient(int error) { return error == EAGAIN || error == EBUSY || error == EINTR; }
@@ -173,11 +161,35 @@ class UringQueue : public IoQueue {
 
 }  // namespace
 
+UringStatus explain_uring_error(int error, int disabled_setting) {
+  switch (error) {
+    case 0:
+      return {};
+    case ENOSYS:
+      return {UringObstacle::kernel, "the kernel has none (ENOSYS)"};
+    case EPERM:
+      if (disabled_setting > 0)
+        return {UringObstacle::setting,
+                "kernel.io_uring_disabled is " + std::to_string(disabled_setting) + " (EPERM)"};
+      return {UringObstacle::seccomp,
+              "a seccomp profile blocks it (EPERM), as a container's default profile does"};
+    case ENOMEM:
+      return {UringObstacle::memory, "no memory may be locked for its ring (ENOMEM; see ulimit -l)"};
+    default:
+      return {UringObstacle::other, std::string("io_uring_setup says: ") + std::strerror(error)};
+  }
+}
+
+UringStatus uring_status() {
+  UringQueue queue(1);
+  return explain_uring_error(queue.make(), io_uring_disabled());
+}
+
 std::unique_ptr<IoQueue> make_uring_queue(uint32_t depth, std::span<std::byte> registered,
                                           std::string& text) {
   auto queue = std::make_unique<UringQueue>(depth);
   if (const int error = queue->make(); error != 0) {
-    text = unavailable_reason(error);
+    text = explain_uring_error(error, io_uring_disabled()).reason;
     return nullptr;
   }
   text = "io_uring (" + queue->register_memory(registered) + ")";

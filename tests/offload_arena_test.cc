@@ -119,12 +119,15 @@ TEST_F(MemoryLimitsTest, WithoutCgroup) {
   EXPECT_EQ(limits.total, 16 * kMiB);
   EXPECT_EQ(limits.available, 8 * kMiB);
   EXPECT_EQ(limits.lockable, 65536u);
+  EXPECT_EQ(limits.lockable_hard, kNoLimit);
   EXPECT_EQ(limits.cgroup_limit, kNoLimit);
   EXPECT_EQ(limits.cgroup_file, "");
   EXPECT_EQ(limits.usable(), 8 * kMiB);
   put("proc/self/limits",
       "Max locked memory         unlimited            unlimited            bytes     \n");
   EXPECT_EQ(memory_limits(root_).lockable, kNoLimit);
+  put("proc/self/limits", "Max locked memory         65536                131072               bytes     \n");
+  EXPECT_EQ(memory_limits(root_).lockable_hard, 131072u);
 }
 
 TEST_F(MemoryLimitsTest, Version2TakesTheTightestLevel) {

@@ -216,8 +216,9 @@ void forbid(uint32_t system_call, uint32_t error) {
 
 // Runs in a child process; ends with 0 if the fallback says `reason` and works, and `uring` alone is
 // refused.
-[[noreturn]] void expect_fallback(uint32_t error, const std::string& reason) {
+[[noreturn]] void expect_fallback(uint32_t error, UringObstacle obstacle, const std::string& reason) {
   forbid(__NR_io_uring_setup, error);
+  if (uring_status().obstacle != obstacle) std::_Exit(6);
   std::string description;
   const auto q = make_io_queue(IoChoice::automatic, 2, {}, &description);
   if (description.find("2 I/O threads (io_uring cannot be used: ") != 0) std::_Exit(1);
@@ -233,9 +234,22 @@ void forbid(uint32_t system_call, uint32_t error) {
   std::_Exit(5);
 }
 
+TEST(IoChoice, ObstaclesAreToldApart) {
+  EXPECT_EQ(explain_uring_error(0, 2).obstacle, UringObstacle::none);
+  EXPECT_EQ(explain_uring_error(0, 0).reason, "");
+  EXPECT_EQ(explain_uring_error(EPERM, -1).obstacle, UringObstacle::seccomp);
+  EXPECT_EQ(explain_uring_error(EPERM, 0).obstacle, UringObstacle::seccomp);
+  EXPECT_EQ(explain_uring_error(EPERM, 1).obstacle, UringObstacle::setting);
+  EXPECT_EQ(explain_uring_error(EPERM, 2).reason, "kernel.io_uring_disabled is 2 (EPERM)");
+  EXPECT_EQ(explain_uring_error(ENOSYS, -1).obstacle, UringObstacle::kernel);
+  EXPECT_EQ(explain_uring_error(ENOMEM, 0).obstacle, UringObstacle::memory);
+  EXPECT_EQ(explain_uring_error(EMFILE, 0).obstacle, UringObstacle::other);
+  EXPECT_EQ(explain_uring_error(EMFILE, 0).reason, "io_uring_setup says: Too many open files");
+}
+
 TEST(IoChoiceDeathTest, FallsBackWithTheReason) {
-  EXPECT_EXIT(expect_fallback(EPERM, "EPERM"), testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(expect_fallback(ENOSYS, "ENOSYS"), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(expect_fallback(EPERM, UringObstacle::seccomp, "EPERM"), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(expect_fallback(ENOSYS, UringObstacle::kernel, "ENOSYS"), testing::ExitedWithCode(0), "");
 }
 
 // Runs in a child process, where entering the ring fails from the second request on: that request and those

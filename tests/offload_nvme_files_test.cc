@@ -129,6 +129,8 @@ TEST_F(NvmeFilesTest, ReadOnlyDirectory) {
 // The same for root: in a child process that gives its rights up.
 [[noreturn]] void expect_read_only(const std::string& directory) {
   if (setresuid(65534, 65534, 65534) != 0) std::_Exit(77);
+  const NvmeProbe probe = probe_nvme_directory(directory);
+  if (!probe.directory || probe.writable || probe.direct_io) std::_Exit(3);
   try {
     NvmeFiles files({{directory, kMiB}});
   } catch (const Error& e) {
@@ -143,6 +145,25 @@ TEST_F(NvmeFilesTest, AnotherUsersDirectory) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   ASSERT_EQ(chmod(directory_.c_str(), 0555), 0);
   EXPECT_EXIT(expect_read_only(directory_), testing::ExitedWithCode(0), "");
+}
+
+TEST_F(NvmeFilesTest, AProbeTellsWhatADirectoryOffers) {
+  const NvmeProbe good = probe_nvme_directory(directory_);
+  EXPECT_TRUE(good.directory && good.writable && good.direct_io && !good.memory);
+  EXPECT_EQ(good.reason + good.remedy, "");
+  EXPECT_GT(good.free_bytes, kMiB);
+  EXPECT_EQ(good.alignment, NvmeFiles({{directory_, 0}}).alignment());
+  EXPECT_TRUE(fs::is_empty(directory_));
+
+  const NvmeProbe none = probe_nvme_directory(directory_ + "/none");
+  EXPECT_FALSE(none.directory || none.writable || none.direct_io);
+  EXPECT_EQ(none.reason, "The NVMe directory " + directory_ + "/none does not exist.");
+  EXPECT_NE(none.remedy, "");
+
+  if (!is_memory("/dev/shm")) GTEST_SKIP() << "/dev/shm is not tmpfs here";
+  const NvmeProbe memory = probe_nvme_directory("/dev/shm");
+  EXPECT_TRUE(memory.directory && memory.memory);
+  EXPECT_EQ(memory.reason, refusal({{"/dev/shm", kMiB}}));
 }
 
 TEST_F(NvmeFilesTest, TmpfsIsMemory) {
