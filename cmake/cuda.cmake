@@ -1,18 +1,36 @@
-# The cuda device: built when the CUDA Toolkit is found, for the compute capabilities that the toolkit knows
-# and, as PTX, for later ones. Without it gpu/cuda_absent.cc stands in and everything else builds.
-option(SLUICE_CUDA "build the cuda device's ops, which nothing but tests uses yet, and their emulation" OFF)
+# The cuda device comes in three libraries with one interface, gpu/cuda_device.h and what stands beside it:
+#   sluice_cuda           for GPUs: where the CUDA Toolkit is found, for the compute capabilities that it knows
+#                         and, as PTX, for later ones
+#   sluice_cuda_absent    says that this build has none
+#   sluice_cuda_emulated  for tests, over an emulation of CUDA in plain C++ (tests/emulation)
+# Libraries that use the interface link none of them; each executable chooses one. ${sluice_cuda_best} is the
+# first where it is built, else the second.
+set(SLUICE_CUDA AUTO CACHE STRING "the cuda device: AUTO (where the CUDA Toolkit is found), ON or OFF")
 set(SLUICE_CUDA_ARCHITECTURES "all" CACHE STRING "as CMAKE_CUDA_ARCHITECTURES, or all")
 
+# Objects rather than archives, as an archive would have to come after whichever libraries use it.
+add_library(sluice_cuda_absent OBJECT gpu/cuda_absent.cc)
+target_link_libraries(sluice_cuda_absent PUBLIC sluice_gpu)
+set(sluice_cuda_best sluice_cuda_absent)
 set(SLUICE_CUDA_BUILT OFF)
-if(NOT SLUICE_CUDA)
-  return()
+if(SLUICE_CUDA STREQUAL "AUTO" OR SLUICE_CUDA)
+  include(CheckLanguage)
+  find_package(CUDAToolkit QUIET)
+  if(CUDAToolkit_NVCC_EXECUTABLE AND NOT DEFINED ENV{CUDACXX})
+    set(ENV{CUDACXX} ${CUDAToolkit_NVCC_EXECUTABLE})  # it need not be on PATH
+  endif()
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cublasLt AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.4)
+    set(SLUICE_CUDA_BUILT ON)
+  elseif(NOT SLUICE_CUDA STREQUAL "AUTO")
+    message(FATAL_ERROR "SLUICE_CUDA is ${SLUICE_CUDA}, but there is no CUDA Toolkit of version 12.4 or later.")
+  else()
+    message(STATUS "no CUDA Toolkit of version 12.4 or later, so the cuda device is not built. With NVIDIA's "
+      "repository set up, add it with:\n  apt-get install --no-install-recommends cuda-nvcc-13-0 "
+      "cuda-cudart-dev-13-0 libcublas-dev-13-0\n  and configure a fresh build folder.")
+  endif()
 endif()
-include(CheckLanguage)
-check_language(CUDA)
-find_package(CUDAToolkit QUIET)
-if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cublasLt AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.4)
-  set(SLUICE_CUDA_BUILT ON)
-endif()
+set(SLUICE_CUDA_BUILT ${SLUICE_CUDA_BUILT} CACHE INTERNAL "read by tools/test.sh")
 
 if(SLUICE_CUDA_BUILT)
   # 7.5 is the first with the matrix instructions that attention uses.
@@ -30,18 +48,11 @@ if(SLUICE_CUDA_BUILT)
   message(STATUS "found the CUDA Toolkit ${CUDAToolkit_VERSION}; kernels for ${CMAKE_CUDA_ARCHITECTURES}")
   file(GLOB sources CONFIGURE_DEPENDS gpu/cuda_*.cu gpu/cuda_*.cc)
   list(FILTER sources EXCLUDE REGEX "/cuda_absent\\.cc$")
-else()
-  message(STATUS "no CUDA Toolkit of version 12.4 or later, so the cuda device is not built. With NVIDIA's "
-    "repository set up, add it with:\n  apt-get install --no-install-recommends cuda-nvcc-13-0 "
-    "cuda-cudart-dev-13-0 libcublas-dev-13-0\n  and configure again with nvcc on PATH.")
-  set(sources gpu/cuda_absent.cc)
-endif()
-
-add_library(sluice_cuda STATIC ${sources})
-target_link_libraries(sluice_cuda PUBLIC sluice_gpu)
-if(SLUICE_CUDA_BUILT)
+  add_library(sluice_cuda OBJECT ${sources})
   set(host_warnings -Wall,-Wextra,-Wno-missing-field-initializers)  # nvcc's own output is not pedantic
   target_compile_options(sluice_cuda PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;-Xptxas=-warn-spills;-Xcompiler=${host_warnings}>")
-  target_link_libraries(sluice_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt)
+  target_link_libraries(sluice_cuda PUBLIC sluice_gpu CUDA::cudart_static ${CMAKE_DL_LIBS})
+  target_link_options(sluice_cuda INTERFACE LINKER:-rpath,${CUDAToolkit_LIBRARY_DIR})  # for gpu/cuda_cublaslt.cc
+  set(sluice_cuda_best sluice_cuda)
 endif()

@@ -42,6 +42,12 @@ run_tests_at_fixed_addresses() {
 
 tools/setup.sh
 tools/build.sh release
+if PATH=$PATH:/usr/local/cuda/bin command -v nvcc > /dev/null &&
+  ! grep --quiet '^SLUICE_CUDA_BUILT:INTERNAL=ON$' build/release/CMakeCache.txt; then
+  echo "test: there is a CUDA Toolkit, but build/release was configured without the cuda device: remove that" \
+    "folder and see what cmake says of CUDA." >&2
+  exit 1
+fi
 if [[ $quick == false ]]; then
   tools/build.sh asan "${asan_tests[@]}"
   run_tests asan "${asan_tests[@]}"

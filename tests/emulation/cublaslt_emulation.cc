@@ -1,9 +1,11 @@
 // cuBLASLt as plain loops over column-major matrices.
+#include <cublasLt.h>
+
 #include <cstring>
 #include <vector>
 
 #include "cpu_optim/half.h"
-#include "gpu/cuda_error.h"
+#include "engine/error.h"
 
 namespace {
 
@@ -50,6 +52,10 @@ std::vector<float> unfold(const void* data, const cublasLtMatrixLayoutOpaque& m,
 }
 
 }  // namespace
+
+const char* cublasLtGetStatusName(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_SUCCESS ? "CUBLAS_STATUS_SUCCESS" : "an error of the emulated cuBLASLt";
+}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = new int(0);

@@ -116,8 +116,3 @@ void launch(const Queue&, void (*kernel)(Parameters...), int64_t blocks, int thr
 }
 
 }  // namespace sluice::cuda
-
-inline int cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
-  std::memset(data, value, bytes);
-  return 0;
-}

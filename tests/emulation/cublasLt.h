@@ -1,18 +1,22 @@
-// Stands in for gpu/cuda_error.h where the cuda device's code is compiled as plain C++ for tests: result
-// codes, and what gpu/cuda_matmul.cc uses of cuBLASLt, with the library's names. Matrices are column-major as
-// in the library, products are plain loops, and whatever the library would refuse or read amiss ends the
-// test.
+// Stands in for cuBLASLt's header where the cuda device's code is compiled as plain C++ for tests: what
+// gpu/cuda_matmul.cc uses of it, with the library's names. Matrices are column-major as in the library,
+// products are plain loops, and whatever the library would refuse or read amiss ends the test.
 #pragma once
+
+#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/error.h"
-
-using cudaError_t = int;
-using cudaStream_t = void*;
-
-enum cublasStatus_t { CUBLAS_STATUS_SUCCESS };
+enum cublasStatus_t {
+  CUBLAS_STATUS_SUCCESS = 0,
+  CUBLAS_STATUS_NOT_INITIALIZED = 1,
+  CUBLAS_STATUS_ALLOC_FAILED = 3,
+  CUBLAS_STATUS_INVALID_VALUE = 7,
+  CUBLAS_STATUS_EXECUTION_FAILED = 13,
+  CUBLAS_STATUS_INTERNAL_ERROR = 14,
+  CUBLAS_STATUS_NOT_SUPPORTED = 15,
+};
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F };
@@ -60,6 +64,7 @@ using cublasLtMatmulDesc_t = cublasLtMatmulDescOpaque*;
 using cublasLtMatrixLayout_t = cublasLtMatrixLayoutOpaque*;
 using cublasLtMatmulPreference_t = cublasLtMatmulAlgo_t*;
 
+const char* cublasLtGetStatusName(cublasStatus_t status);
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t,
@@ -88,13 +93,3 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
                               cudaStream_t stream);
-
-namespace sluice::cuda {
-
-inline void check_setup(cublasStatus_t result, const char*) {
-  CHECK(result == CUBLAS_STATUS_SUCCESS, "set-up");
-}
-inline void check_step(cublasStatus_t result) { CHECK(result == CUBLAS_STATUS_SUCCESS, "a product"); }
-inline void check_step(cudaError_t result) { CHECK(result == 0, "the emulation reports no errors"); }
-
-}  // namespace sluice::cuda
