@@ -70,10 +70,8 @@ struct Multiplier::Plan {
 };
 
 struct Multiplier::Call {
-  const Product& product;
+  const ProductCall& operands;
   const Plan& plan;
-  const void *a, *b, *bias;
-  void* c;
   std::byte* workspace;
 };
 
@@ -118,21 +116,23 @@ Multiplier::Plan Multiplier::plan(const Product& p) {
   return plan;
 }
 
-uint64_t Multiplier::prepare(const Product& product) {
-  return plan(product).thread_bytes() * static_cast<uint64_t>(threads_);
+uint64_t Multiplier::prepare(std::span<const Product> products) {
+  uint64_t bytes = 0;
+  for (const Product& product : products) bytes = std::max(bytes, plan(product).thread_bytes());
+  return bytes * static_cast<uint64_t>(threads_);
 }
 
-void Multiplier::run(const Product& product, const void* a, const void* b, const void* bias, void* c,
-                     std::byte* workspace, Workers& workers) {
+void Multiplier::run(const ProductCall& operands, std::byte* workspace, Workers& workers) {
+  if (operands.c == nullptr) return;
   CHECK(workers.threads() <= threads_, "more threads than the workspace was sized for");
-  const Plan made = plan(product);
-  const Call call{product, made, a, b, bias, c, workspace};
+  const Plan made = plan(operands.product);
+  const Call call{operands, made, workspace};
   workers.parallel_for(made.tiling.row_tiles * made.tiling.column_tiles,
                        [this, &call](int64_t index, int thread) { run_tile(call, index, thread); });
 }
 
 void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
-  const Product& p = call.product;
+  const Product& p = call.operands.product;
   const Plan& plan = call.plan;
   const Tiling& t = plan.tiling;
   const int64_t row_tile = index % t.row_tiles,
@@ -140,7 +140,7 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
   const int64_t row = row_tile * t.rows, column = column_tile * t.columns;
   std::byte* scratch = call.workspace + static_cast<uint64_t>(thread) * plan.thread_bytes();
   auto* sum = reinterpret_cast<float*>(scratch);
-  auto* c = static_cast<std::byte*>(call.c) +
+  auto* c = static_cast<std::byte*>(call.operands.c) +
             static_cast<uint64_t>(row * p.stride_c + column) * dtype_bytes(p.result);
   float* to = plan.direct ? reinterpret_cast<float*>(c) : sum;
   const TileShape shape{std::min(t.rows, p.m - row),
@@ -152,8 +152,8 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
                         p.stride_b,
                         plan.direct ? p.stride_c : plan.sum_stride(),
                         plan.direct && p.accumulate};
-  const void* a = part(call.a, p.transpose_a, p.stride_a, row, 0, p.precision);
-  const void* b = part(call.b, p.transpose_b, p.stride_b, 0, column, p.precision);
+  const void* a = part(call.operands.a, p.transpose_a, p.stride_a, row, 0, p.precision);
+  const void* b = part(call.operands.b, p.transpose_b, p.stride_b, 0, column, p.precision);
   if (!plan.native) {
     multiply_widened(call, shape, row, column, to, scratch + plan.sum_bytes);
   } else if (p.precision == DType::f32) {
@@ -162,7 +162,8 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
     plan.bf16[row_tile + 1 == t.row_tiles][column_tile + 1 == t.column_tiles]->run(thread, a, b, to,
                                                                                    scratch + plan.sum_bytes);
   }
-  const void* bias = call.bias == nullptr ? nullptr : element(call.bias, column, p.precision);
+  const void* bias = call.operands.bias;
+  if (bias != nullptr) bias = element(bias, column, p.precision);
   for (int64_t r = 0; r < shape.m; ++r) {
     if (!plan.direct) {
       finish_row(p.result, sum + r * plan.sum_stride(), bias, c, p.accumulate, shape.n);
@@ -175,7 +176,7 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
 
 void Multiplier::multiply_widened(const Call& call, const TileShape& tile, int64_t row, int64_t column,
                                   float* to, std::byte* scratch) const {
-  const Product& p = call.product;
+  const Product& p = call.operands.product;
   auto* panel_a = reinterpret_cast<float*>(scratch);
   auto* panel_b = reinterpret_cast<float*>(scratch + call.plan.panel_a_bytes);
   const auto widen_panel = [&p](const void* from, int64_t stride, float* panel, int64_t rows,
@@ -189,8 +190,8 @@ void Multiplier::multiply_widened(const Call& call, const TileShape& tile, int64
     TileShape chunk = tile;
     chunk.k = std::min(kWidenedDepth, p.k - begin);
     chunk.accumulate = tile.accumulate || begin > 0;
-    const void* a = part(call.a, p.transpose_a, p.stride_a, row, begin, p.precision);
-    const void* b = part(call.b, p.transpose_b, p.stride_b, begin, column, p.precision);
+    const void* a = part(call.operands.a, p.transpose_a, p.stride_a, row, begin, p.precision);
+    const void* b = part(call.operands.b, p.transpose_b, p.stride_b, begin, column, p.precision);
     chunk.stride_a = p.transpose_a ? widen_panel(a, p.stride_a, panel_a, chunk.k, tile.m)
                                    : widen_panel(a, p.stride_a, panel_a, tile.m, chunk.k);
     chunk.stride_b = p.transpose_b ? widen_panel(b, p.stride_b, panel_b, tile.n, chunk.k)

@@ -1,5 +1,4 @@
-// Matrix products of the cpu device: C [m,n] = or += op(A) [m,k] op(B) [k,n] (+ bias), row-major, fp32
-// accumulation.
+// Matrix products of the cpu device.
 //
 // A product is cut into tiles by its shape alone; a tile is one single-threaded library call over the full
 // k, or, where the library cannot multiply the type, calls on widened panels over chunks of k, added in
@@ -13,34 +12,24 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 
-#include "engine/op.h"
 #include "engine/parallel.h"
 #include "gpu/cpu_blas.h"
+#include "gpu/products.h"
 
 namespace sluice::cpu {
-
-struct Product {
-  int64_t m, n, k;                       // all positive
-  bool transpose_a, transpose_b;         // A is stored [k,m], B is stored [n,k]
-  int64_t stride_a, stride_b, stride_c;  // of stored rows, in elements of their types
-  DType precision;                       // of A, B and bias: f32, bf16 or f16
-  DType result;                          // of C: `precision` or f32
-  bool accumulate = false;               // C += instead of C =
-};
 
 class Multiplier {
  public:
   // threads: of the Workers that run is called with. Throws Error (environment) for an unusable OpenBLAS.
   Multiplier(int threads, Support support);
 
-  // Makes what the product needs; returns the bytes of the workspace that run takes.
-  uint64_t prepare(const Product& product);
+  // Makes what the products need; returns the bytes of the workspace that run takes for any of them.
+  uint64_t prepare(std::span<const Product> products);
 
-  // bias [n] in `precision`, or nullptr. C must not overlap the others. workspace: prepare's bytes, aligned
-  // to 64.
-  void run(const Product& product, const void* a, const void* b, const void* bias, void* c,
-           std::byte* workspace, Workers& workers);
+  // workspace: prepare's bytes, aligned to 64.
+  void run(const ProductCall& operands, std::byte* workspace, Workers& workers);
 
   // One small fp32 product on the calling thread, for kernels that cut their own work.
   void multiply(const TileShape& shape, float alpha, const float* a, const float* b, float* c) const {

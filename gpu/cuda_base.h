@@ -139,9 +139,6 @@ inline int64_t striding_blocks(const Queue& queue, int64_t items, int threads) {
   return std::min<int64_t>(div_up(items, threads), kBlocksPerMultiprocessor * queue.multiprocessors);
 }
 
-inline TensorView view_of(std::span<const TensorView> views, size_t i) {
-  return i < views.size() ? views[i] : TensorView{};
-}
 template <typename T>
 T* data_of(std::span<const TensorView> views, size_t i) {
   return static_cast<T*>(view_of(views, i).data);

@@ -36,6 +36,8 @@ class CudaDevice final : public Device {
                   "Train with --precision fp16.");
     return ops_->workspace_bytes(shapes, pass);
   }
+  void prepare(const OpShapes& shapes, Pass pass) override { ops_->prepare(shapes, pass); }
+  void warm_up(std::span<std::byte> arena) override { ops_->warm_up(arena); }
   void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
     ops_->round(accumulator, gradient, precision, elements, block_sums);

@@ -16,6 +16,26 @@ constexpr const char* kResume =
     "auto.";
 constexpr const char* kReport = "This is a bug in Sluice: report it with the command line.";
 
+// cuBLASLt's own function for this is there only where the library has been opened.
+const char* name_of(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+      return "not initialised";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+      return "out of memory";
+    case CUBLAS_STATUS_INVALID_VALUE:
+      return "invalid value";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+      return "execution failed";
+    case CUBLAS_STATUS_INTERNAL_ERROR:
+      return "internal error";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return "not supported";
+    default:
+      return "an error without a name";
+  }
+}
+
 // Requests of ours that no GPU would take, and faults of our kernels.
 bool is_ours(cudaError_t result) {
   switch (result) {
@@ -47,7 +67,7 @@ void check_setup(cudaError_t result, const char* doing) {
 
 void check_setup(cublasStatus_t result, const char* doing) {
   if (result == CUBLAS_STATUS_SUCCESS) return;
-  throw Error(ExitCode::environment, std::string(doing) + " failed: " + cublasLtGetStatusName(result) + ".",
+  throw Error(ExitCode::environment, std::string(doing) + " failed: " + name_of(result) + ".",
               kSeeDriver);
 }
 
@@ -61,7 +81,7 @@ void check_step(cudaError_t result) {
 void check_step(cublasStatus_t result) {
   if (result == CUBLAS_STATUS_SUCCESS) return;
   const std::string what =
-      std::string("A matrix product failed in a step: ") + cublasLtGetStatusName(result) + ".";
+      std::string("A matrix product failed in a step: ") + name_of(result) + ".";
   const bool environment = result == CUBLAS_STATUS_EXECUTION_FAILED || result == CUBLAS_STATUS_ALLOC_FAILED ||
                            result == CUBLAS_STATUS_NOT_INITIALIZED || result == CUBLAS_STATUS_INTERNAL_ERROR;
   throw environment ? Error(ExitCode::environment, what, kResume) : Error(ExitCode::bug, what, kReport);

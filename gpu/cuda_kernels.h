@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "gpu/device.h"
+#include "gpu/products.h"
 
 namespace sluice::cuda {
 
@@ -74,12 +74,6 @@ uint64_t column_sums_workspace_bytes(int64_t rows, int64_t columns);
 // `loss_scale` is not nullptr, in place to their gradients in `precision`, a row of which begins where the
 // logits' row did. The scalars are OpCall's. A row with a logit that is NaN or +infinity has the loss NaN
 // and gradients NaN.
-struct LossRows {
-  float* logits;
-  double* losses;
-  const int32_t* labels;
-  int64_t rows, vocabulary, stride;
-};
 void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision, const double* loss_scale,
                       const double* valid_tokens);
 // *loss += the sum of the rows' losses.

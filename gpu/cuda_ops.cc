@@ -1,6 +1,7 @@
 #include "gpu/cuda_ops.h"
 
 #include "engine/error.h"
+#include "gpu/cuda_matmul.h"
 
 namespace sluice::cuda {
 namespace {
@@ -63,6 +64,14 @@ class OpsDevice final : public Device {
 
   uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {
     return cuda::workspace_bytes(shapes, pass);
+  }
+
+  void prepare(const OpShapes& shapes, Pass pass) override {
+    for (const Product& product : products_of(shapes, pass)) multiplier_.prepare(product);
+  }
+  void warm_up(std::span<std::byte> arena) override {
+    multiplier_.warm_up(arena);
+    cuda::zero(queue_, arena.data(), arena.size());
   }
 
   void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,

@@ -20,6 +20,11 @@ struct TensorView {
   bool accumulate = false;  // gradients of inputs: add to what is there instead of overwriting
 };
 
+// View i, or one without data where there are fewer.
+inline TensorView view_of(std::span<const TensorView> views, size_t i) {
+  return i < views.size() ? views[i] : TensorView{};
+}
+
 struct OpCall {
   const OpShapes* shapes = nullptr;
   std::span<const TensorView> inputs, outputs, parameters;
@@ -40,6 +45,12 @@ class Device {
   // That of linear_cross_entropy also adds the loss to outputs[0].
   virtual void backward(const OpCall& call) = 0;
   virtual uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const = 0;
+
+  // Set-up, for devices that look up or load something per shape. prepare: before memory is frozen, for every
+  // op and pass that is to run. warm_up: once after the last prepare, on the device's arena (its beginning is
+  // aligned to 256) before anything lies in it; leaves it zeroed when the device's queue has got there.
+  virtual void prepare(const OpShapes& /*shapes*/, Pass /*pass*/) {}
+  virtual void warm_up(std::span<std::byte> /*arena*/) {}
 
   // Rounds an fp32 gradient accumulator to the working precision (to nearest even) and emits, per block of
   // kNormBlock elements, the sum of the squares of what it wrote, in double, in a fixed order. elements > 0,

@@ -61,6 +61,7 @@ class HostOperands final : public Device {
     return device_->workspace_bytes(shapes, pass);
   }
 
+  void prepare(const OpShapes& shapes, Pass pass) override { device_->prepare(shapes, pass); }
   void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
     Copies copies;

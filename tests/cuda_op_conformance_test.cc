@@ -1,4 +1,5 @@
 // The cuda device on a GPU against the reference device.
+#include "gpu/cuda_cublaslt.h"
 #include "gpu/cuda_device.h"
 #include "tests/cuda_host_operands.h"
 #include "tests/op_conformance.h"
@@ -29,6 +30,13 @@ TEST(CudaDevice, IsRefusedWithAReasonWhereThereIsNone) {
     EXPECT_EQ(error.what(), none.reason);
     EXPECT_EQ(error.remedy(), none.remedy);
   }
+}
+
+// The toolkit that this was built with has the library, with or without a GPU.
+TEST(CudaDevice, CublasLtIsOpenedAtRunTime) {
+  const cuda::CublasLt lt = cuda::open_cublaslt();
+  EXPECT_NE(lt.create, nullptr);
+  EXPECT_NE(lt.matmul, nullptr);
 }
 
 TEST(CudaDevice, WorkspacesNeedNoGpu) {

@@ -56,7 +56,7 @@ class ProductCase {
         stride_b_((transpose_b ? size.k : size.n) + 1),
         stride_c_(size.n + 5),
         product_{size.m,    size.n,    size.k,         transpose_a, transpose_b,    stride_a_,
-                 stride_b_, stride_c_, mode.precision, mode.result, mode.accumulate},
+                 stride_b_, stride_c_, mode.precision, mode.result, mode.accumulate, mode.bias},
         a_(Tensor::random(mode.precision, (transpose_a ? size.k : size.m) * stride_a_, 1)),
         b_(Tensor::random(mode.precision, (transpose_b ? size.n : size.k) * stride_b_, 2)),
         bias_(Tensor::random(mode.precision, size.n, 3)),
@@ -65,10 +65,9 @@ class ProductCase {
   Tensor run(int threads) const {
     cpu::Multiplier multiplier(threads, mode_.support);
     Workers workers(threads);
-    Workspace workspace(multiplier.prepare(product_));
+    Workspace workspace(multiplier.prepare({&product_, 1}));
     Tensor c = before_;
-    multiplier.run(product_, a_.data(), b_.data(), mode_.bias ? bias_.data() : nullptr, c.data(),
-                   workspace.data(), workers);
+    multiplier.run({product_, a_.data(), b_.data(), c.data(), bias()}, workspace.data(), workers);
     EXPECT_TRUE(workspace.guarded());
     EXPECT_TRUE(c.guarded());
     return c;
@@ -88,9 +87,8 @@ class ProductCase {
     }
     cpu::Multiplier multiplier(1, mode_.support);
     Workers workers(1);
-    Workspace workspace(multiplier.prepare(product_));
-    multiplier.run(product_, placed[0], placed[1], mode_.bias ? bias_.data() : nullptr, placed[2],
-                   workspace.data(), workers);
+    Workspace workspace(multiplier.prepare({&product_, 1}));
+    multiplier.run({product_, placed[0], placed[1], placed[2], bias()}, workspace.data(), workers);
     Tensor c = before_;
     std::memcpy(c.data(), placed[2], c.bytes());
     return c;
@@ -120,13 +118,14 @@ class ProductCase {
   }
 
  private:
+  const void* bias() const { return mode_.bias ? bias_.data() : nullptr; }
   static size_t index(bool transposed, int64_t stride, int64_t row, int64_t column) {
     return static_cast<size_t>(transposed ? column * stride + row : row * stride + column);
   }
   Mode mode_;
   Size size_;
   int64_t stride_a_, stride_b_, stride_c_;
-  cpu::Product product_;
+  Product product_;
   Tensor a_, b_, bias_, before_;
 };
 
@@ -169,12 +168,12 @@ TEST(Product, CarriesNonFiniteValues) {
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     cpu::Multiplier multiplier(1, cpu::native_support());
     Workers workers(1);
-    const cpu::Product product{2, 2, 4, false, false, 4, 2, 2, type, type};
-    Workspace workspace(multiplier.prepare(product));
+    const Product product{2, 2, 4, false, false, 4, 2, 2, type, type};
+    Workspace workspace(multiplier.prepare({&product, 1}));
     Tensor a = Tensor::filled(type, 8, 1), b = Tensor::filled(type, 8, 1), c(type, 4);
     a.set(0, std::numeric_limits<float>::infinity());
     a.set(4, std::numeric_limits<float>::quiet_NaN());
-    multiplier.run(product, a.data(), b.data(), nullptr, c.data(), workspace.data(), workers);
+    multiplier.run({product, a.data(), b.data(), c.data()}, workspace.data(), workers);
     EXPECT_EQ(c.values()[0], std::numeric_limits<float>::infinity());
     EXPECT_TRUE(std::isnan(c.values()[3]));
   }

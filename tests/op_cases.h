@@ -251,6 +251,7 @@ inline std::vector<Guarded> make_outputs(const Operands& operands) {
 
 inline std::vector<Guarded> run_forward(Device& device, Operands& operands) {
   std::vector<Guarded> outputs = make_outputs(operands);
+  device.prepare(operands.shapes, Pass::forward);
   Guarded workspace(device.workspace_bytes(operands.shapes, Pass::forward), kPoison);
   const auto input_views = views(operands.inputs), parameter_views = views(operands.parameters);
   const auto output_views = views(outputs);
@@ -341,6 +342,7 @@ inline std::vector<Result> run_backward(Device& device, Operands& operands, std:
   }
   const bool loss = operands.output_types[0] == DType::f64;
   if (loss) outputs[0].data = gradients.loss.data();
+  device.prepare(shapes, Pass::backward);
   Guarded workspace(device.workspace_bytes(shapes, Pass::backward), kPoison);
   const auto parameters = views(operands.parameters);
   OpCall call{.shapes = &shapes, .inputs = inputs, .outputs = outputs, .parameters = parameters};

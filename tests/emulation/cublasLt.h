@@ -64,7 +64,6 @@ using cublasLtMatmulDesc_t = cublasLtMatmulDescOpaque*;
 using cublasLtMatrixLayout_t = cublasLtMatrixLayoutOpaque*;
 using cublasLtMatmulPreference_t = cublasLtMatmulAlgo_t*;
 
-const char* cublasLtGetStatusName(cublasStatus_t status);
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t,

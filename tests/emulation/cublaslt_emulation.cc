@@ -1,11 +1,10 @@
 // cuBLASLt as plain loops over column-major matrices.
-#include <cublasLt.h>
-
 #include <cstring>
 #include <vector>
 
 #include "cpu_optim/half.h"
 #include "engine/error.h"
+#include "gpu/cuda_cublaslt.h"
 
 namespace {
 
@@ -52,10 +51,6 @@ std::vector<float> unfold(const void* data, const cublasLtMatrixLayoutOpaque& m,
 }
 
 }  // namespace
-
-const char* cublasLtGetStatusName(cublasStatus_t status) {
-  return status == CUBLAS_STATUS_SUCCESS ? "CUBLAS_STATUS_SUCCESS" : "an error of the emulated cuBLASLt";
-}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = new int(0);
@@ -195,3 +190,22 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   }
   return CUBLAS_STATUS_SUCCESS;
 }
+
+namespace sluice::cuda {
+
+CublasLt open_cublaslt() {
+  return {.create = cublasLtCreate,
+          .destroy = cublasLtDestroy,
+          .matmul_desc_create = cublasLtMatmulDescCreate,
+          .matmul_desc_destroy = cublasLtMatmulDescDestroy,
+          .matmul_desc_set_attribute = cublasLtMatmulDescSetAttribute,
+          .matrix_layout_create = cublasLtMatrixLayoutCreate,
+          .matrix_layout_destroy = cublasLtMatrixLayoutDestroy,
+          .matmul_preference_create = cublasLtMatmulPreferenceCreate,
+          .matmul_preference_destroy = cublasLtMatmulPreferenceDestroy,
+          .matmul_preference_set_attribute = cublasLtMatmulPreferenceSetAttribute,
+          .matmul_algo_get_heuristic = cublasLtMatmulAlgoGetHeuristic,
+          .matmul = cublasLtMatmul};
+}
+
+}  // namespace sluice::cuda

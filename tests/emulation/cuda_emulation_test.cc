@@ -22,6 +22,8 @@ class EmulatedDevice final : public Device {
   uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {
     return device_->workspace_bytes(shapes, pass);
   }
+  void prepare(const OpShapes& shapes, Pass pass) override { device_->prepare(shapes, pass); }
+  void warm_up(std::span<std::byte> arena) override { ordered().warm_up(arena); }
   void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
     ordered().round(accumulator, gradient, precision, elements, block_sums);

@@ -159,7 +159,7 @@ std::vector<GptShape> shapes_of(int64_t rows) {
 
 struct Named {
   const char* pass;
-  cpu::Product product;
+  Product product;
 };
 
 std::vector<Named> products_of(const GptShape& s, DType t) {
@@ -181,16 +181,16 @@ struct Measured {
 // Alternates with the library, so that a machine's other work disturbs both alike.
 Measured measure(const GptShape& s, DType precision, const Named& named, const LibraryProduct& library,
                  const Options& options) {
-  const cpu::Product& p = named.product;
+  const Product& p = named.product;
   cpu::Multiplier multiplier(options.threads, cpu::native_support());
   Workers workers(options.threads);
   Buffer a(precision, p.stride_a * (p.transpose_a ? p.k : p.m));
   Buffer b(precision, p.stride_b * (p.transpose_b ? p.n : p.k));
   Buffer c(DType::f32, p.stride_c * p.m);
-  std::vector<float> workspace(multiplier.prepare(p) / sizeof(float) + 16);
+  std::vector<float> workspace(multiplier.prepare({&p, 1}) / sizeof(float) + 16);
   const uintptr_t aligned = (reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64;
   auto* scratch = reinterpret_cast<std::byte*>(aligned);
-  const auto run = [&] { multiplier.run(p, a.data(), b.data(), nullptr, c.data(), scratch, workers); };
+  const auto run = [&] { multiplier.run({p, a.data(), b.data(), c.data()}, scratch, workers); };
   run();
   std::vector<double> ours, theirs;
   for (int i = 0; i < options.repeats; ++i) {
@@ -214,7 +214,7 @@ void print_products(DType precision, const Options& options) {
   double flops = 0, ours = 0, theirs = 0;  // theirs: the same arithmetic at the large product's speed
   for (const GptShape& s : shapes_of(options.rows))
     for (const Named& named : products_of(s, precision)) {
-      const cpu::Product& p = named.product;
+      const Product& p = named.product;
       const Measured m = measure(s, precision, named, library, options);
       const double work =
           s.uses * 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);

@@ -1,0 +1,108 @@
+#include "gpu/products.h"
+
+#include <algorithm>
+
+#include "engine/error.h"
+
+namespace sluice {
+namespace {
+
+struct LinearProducts {
+  Product y, dx, dw;
+};
+
+LinearProducts linear_products(const OpShapes& s) {
+  const bool out_in = s.attributes.weight_out_in;
+  const int64_t rows = s.inputs[0][0], in = s.inputs[0][1], out = s.parameters[0][out_in ? 0 : 1];
+  const int64_t stride_w = out_in ? in : out;
+  const DType t = s.precision;
+  const Product dw = out_in ? Product{out, in, rows, true, false, out, in, in, t, DType::f32, true}
+                            : Product{in, out, rows, true, false, in, out, out, t, DType::f32, true};
+  return {{rows, out, in, false, out_in, in, stride_w, out, t, t, false, s.parameters.size() == 2},
+          {rows, in, out, false, !out_in, out, stride_w, in, t, t},
+          dw};
+}
+
+struct LossProducts {
+  Product logits, dx, dw;
+};
+
+LossProducts loss_products(DType t, const LossLayout& l, int64_t rows) {
+  const int64_t c = l.columns, v = l.vocabulary;
+  const int64_t stride = l.stride * static_cast<int64_t>(sizeof(float) / dtype_bytes(t));
+  return {{rows, v, c, false, true, c, c, l.stride, t, DType::f32},
+          {rows, c, v, false, false, stride, c, c, t, t},
+          {v, c, rows, true, false, stride, c, c, t, DType::f32, true}};
+}
+
+}  // namespace
+
+std::vector<Product> products_of(const OpShapes& shapes, Pass pass) {
+  const bool forward = pass == Pass::forward;
+  std::vector<Product> out;
+  if (shapes.kind == OpKind::linear) {
+    const LinearProducts p = linear_products(shapes);
+    if (forward) return {p.y};
+    return {p.dx, p.dw};
+  }
+  if (shapes.kind != OpKind::linear_cross_entropy) return {};
+  const LossLayout l = loss_layout(shapes);
+  for (const int64_t rows : {l.chunk, l.rows % l.chunk}) {
+    if (rows == 0) continue;
+    const LossProducts p = loss_products(shapes.precision, l, rows);
+    out.push_back(p.logits);
+    if (!forward) out.insert(out.end(), {p.dx, p.dw});
+  }
+  return out;
+}
+
+ProductCall linear_output(const OpCall& call) {
+  return {linear_products(*call.shapes).y, call.inputs[0].data, call.parameters[0].data, call.outputs[0].data,
+          view_of(call.parameters, 1).data};
+}
+
+std::array<ProductCall, 2> linear_gradients(const OpCall& call) {
+  const void *x = call.inputs[0].data, *dy = call.output_gradients[0].data;
+  CHECK(dy != nullptr, "linear's backward without a gradient of its output");
+  LinearProducts p = linear_products(*call.shapes);
+  const TensorView dx = view_of(call.input_gradients, 0), dw = view_of(call.parameter_gradients, 0);
+  p.dx.accumulate = dx.accumulate;
+  const bool out_in = call.shapes->attributes.weight_out_in;
+  return {{{p.dx, dy, call.parameters[0].data, dx.data}, {p.dw, out_in ? dy : x, out_in ? x : dy, dw.data}}};
+}
+
+LossLayout loss_layout(const OpShapes& s) {
+  constexpr int64_t kLine = 128 / sizeof(float);
+  LossLayout l;
+  l.rows = s.inputs[0][0];
+  l.columns = s.inputs[0][1];
+  l.vocabulary = s.parameters[0][0];
+  l.chunk = std::min(l.rows, cross_entropy_chunk(l.vocabulary));
+  l.stride = (l.vocabulary + kLine - 1) / kLine * kLine + kLine;
+  l.logits_bytes = static_cast<uint64_t>(l.chunk * l.stride) * sizeof(float);
+  l.losses_bytes = static_cast<uint64_t>((l.chunk + 7) / 8 * 8) * sizeof(double);
+  return l;
+}
+
+LossChunk loss_chunk(const OpCall& call, Pass pass, const LossLayout& l, int64_t begin) {
+  const DType t = call.shapes->precision;
+  const int64_t rows = std::min(l.chunk, l.rows - begin);
+  const bool backward = pass == Pass::backward;
+  const TensorView dx = backward ? view_of(call.input_gradients, 0) : TensorView{};
+  const TensorView dw = backward ? view_of(call.parameter_gradients, 0) : TensorView{};
+  const auto rows_of = [&](void* data) {
+    const auto offset = static_cast<uint64_t>(begin * l.columns) * dtype_bytes(t);
+    return data == nullptr ? nullptr : static_cast<std::byte*>(data) + offset;
+  };
+  LossProducts p = loss_products(t, l, rows);
+  p.dx.accumulate = dx.accumulate;
+  std::byte* logits = call.workspace;
+  const void *x = rows_of(call.inputs[0].data), *weight = call.parameters[0].data;
+  return {{reinterpret_cast<float*>(logits), reinterpret_cast<double*>(logits + l.logits_bytes),
+           static_cast<const int32_t*>(call.inputs[1].data) + begin, rows, l.vocabulary, l.stride},
+          {p.logits, x, weight, logits},
+          {p.dx, logits, weight, rows_of(dx.data)},
+          {p.dw, logits, x, dw.data}};
+}
+
+}  // namespace sluice

@@ -1,0 +1,74 @@
+// Matrix products, row-major, and which of them ops consist of: what devices that multiply through a library
+// share. Pure functions of shapes and operands, called by devices at set-up and in the step.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+#include "gpu/device.h"
+
+namespace sluice {
+
+// C [m,n] = or += op(A) [m,k] op(B) [k,n] (+ bias), accumulated in fp32 and rounded once.
+struct Product {
+  int64_t m, n, k;                       // all positive
+  bool transpose_a, transpose_b;         // A is stored [k,m], B is stored [n,k]
+  int64_t stride_a, stride_b, stride_c;  // of stored rows, in elements of their types
+  DType precision;                       // of A, B and bias: f32, bf16 or f16
+  DType result;                          // of C: `precision` or f32
+  bool accumulate = false;               // C += instead of C =
+  bool bias = false;
+  auto operator<=>(const Product&) const = default;
+};
+
+// A product of operands. C must not overlap the others.
+struct ProductCall {
+  Product product;
+  const void *a, *b;
+  void* c;                     // nullptr: not wanted, nothing is done
+  const void* bias = nullptr;  // [n], if the product has one
+};
+
+// Every product that the pass of an op may run. Whether a gradient of an input is added to is a call's
+// choice: `accumulate` is false for it here.
+std::vector<Product> products_of(const OpShapes& shapes, Pass pass);
+
+// ---- linear: y = x W (+ b); dx = dy W^T, dW += x^T dy. W is [in,out], or [out,in] if weight_out_in, and dW
+// alike.
+
+ProductCall linear_output(const OpCall& call);
+std::array<ProductCall, 2> linear_gradients(const OpCall& call);  // dx, dW
+
+// ---- linear_cross_entropy, one chunk of rows after the other: logits = x W^T, fp32, in the workspace; a
+// device makes losses of them and, in place, their gradients in the working precision, a row of which begins
+// where the row of logits did; dx = dlogits W, dW += dlogits^T x.
+
+struct LossLayout {
+  int64_t rows, columns, vocabulary;
+  int64_t chunk;   // rows of one chunk
+  int64_t stride;  // floats of one row of logits: a multiple of 128 bytes, seldom a power of two
+  uint64_t logits_bytes;
+  uint64_t losses_bytes;
+
+  // Of the workspace, before what the products need.
+  uint64_t bytes() const { return logits_bytes + losses_bytes; }
+};
+LossLayout loss_layout(const OpShapes& shapes);
+
+struct LossRows {
+  float* logits;
+  double* losses;  // one a row
+  const int32_t* labels;
+  int64_t rows, vocabulary, stride;
+};
+
+struct LossChunk {
+  LossRows rows;
+  ProductCall logits, dx, dw;  // to be run in this order, `rows` after the first
+};
+// The chunk that begins at row `begin`.
+LossChunk loss_chunk(const OpCall& call, Pass pass, const LossLayout& layout, int64_t begin);
+
+}  // namespace sluice
