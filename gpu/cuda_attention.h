@@ -99,16 +99,24 @@ __device__ void store_result(const float (&sums)[kSize / 8][4], const float (&fa
     }
 }
 
-// Calls f(type, size) with the least padded head size that a kernel is made for, as an integral constant.
+template <int kSize>
+using HeadSize = std::integral_constant<int, kSize>;
+
+// Calls f(type, size) with the least padded head size that a kernel is made for.
 template <typename F>
-void for_head_size(const OpShapes& shapes, F f) {
-  with_precision(shapes.precision, [&]<typename T>(T type) {
-    const int64_t size = shapes.attributes.head_size;
-    if (size <= 32) return f(type, std::integral_constant<int, 32>());
-    if (size <= 64) return f(type, std::integral_constant<int, 64>());
+void for_head_size(DType precision, int64_t size, F f) {
+  with_precision(precision, [&]<typename T>(T type) {
+    if (size <= 32) return f(type, HeadSize<32>());
+    if (size <= 64) return f(type, HeadSize<64>());
     CHECK(size <= kHeadSizeMax, "a head size that workspace_bytes has refused");
-    f(type, std::integral_constant<int, 128>());
+    f(type, HeadSize<kHeadSizeMax>());
   });
+}
+// And for all of them.
+template <typename F>
+void for_each_head_size(F f) {
+  for (const DType precision : {DType::f32, DType::bf16, DType::f16})
+    for (const int64_t size : {int64_t{32}, int64_t{64}, kHeadSizeMax}) for_head_size(precision, size, f);
 }
 
 }  // namespace sluice::cuda

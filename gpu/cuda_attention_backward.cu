@@ -185,9 +185,17 @@ uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass) {
   return static_cast<uint64_t>(shapes.inputs[0][0] * shapes.attributes.heads) * sizeof(float);
 }
 
+void load_attention_backward_kernels() {
+  for_each_precision([]<typename T>(T) { load(delta_kernel<T>); });
+  for_each_head_size([]<typename T, int kSize>(T, HeadSize<kSize>) {
+    load(keys_kernel<T, kSize>, backward_shared_bytes<T, kSize>());
+    load(queries_kernel<T, kSize>, backward_shared_bytes<T, kSize>());
+  });
+}
+
 void attention_backward(const Queue& queue, const OpCall& call) {
   const AttentionShape s = attention_shape(*call.shapes);
-  for_head_size(*call.shapes, [&]<typename T, int kSize>(T, std::integral_constant<int, kSize>) {
+  for_head_size(call.shapes->precision, s.size, [&]<typename T, int kSize>(T, HeadSize<kSize>) {
     using Tiles = Tiling<T, kSize>;
     const BackwardArguments<T> a{s,
                                  attention_tensors<T>(s, call.inputs),

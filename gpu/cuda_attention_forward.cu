@@ -97,6 +97,14 @@ __global__ void __launch_bounds__(Tiling<T, kSize>::kThreads, 1) forward_kernel(
   store_result<T, kSize>(o, factor, a.o, head, base + query, base_end, s.size);
 }
 
+template <typename T, int kSize>
+constexpr uint64_t forward_shared_bytes() {
+  using Tiles = Tiling<T, kSize>;
+  constexpr int kKeys = Tiles::kOthersForward;
+  return sizeof(T) * static_cast<uint64_t>((Tiles::kOwn + 2 * kKeys) * kStride<T, kSize> +
+                                           Tiles::kWarps * Tiles::template kScratch<kKeys>);
+}
+
 }  // namespace
 
 AttentionShape attention_shape(const OpShapes& shapes) {
@@ -112,20 +120,22 @@ AttentionShape attention_shape(const OpShapes& shapes) {
           static_cast<float>(scale * kLog2E)};
 }
 
+void load_attention_forward_kernels() {
+  for_each_head_size([]<typename T, int kSize>(T, HeadSize<kSize>) {
+    load(forward_kernel<T, kSize>, forward_shared_bytes<T, kSize>());
+  });
+}
+
 void attention_forward(const Queue& queue, const OpCall& call) {
   const AttentionShape s = attention_shape(*call.shapes);
-  for_head_size(*call.shapes, [&]<typename T, int kSize>(T, std::integral_constant<int, kSize>) {
+  for_head_size(call.shapes->precision, s.size, [&]<typename T, int kSize>(T, HeadSize<kSize>) {
     using Tiles = Tiling<T, kSize>;
-    constexpr int kKeys = Tiles::kOthersForward;
-    constexpr uint64_t shared_bytes =
-        sizeof(T) * static_cast<uint64_t>((Tiles::kOwn + 2 * kKeys) * kStride<T, kSize> +
-                                          Tiles::kWarps * Tiles::template kScratch<kKeys>);
     const ForwardArguments<T> arguments{s,
                                         attention_tensors<T>(s, call.inputs),
                                         {data_of<T>(call.outputs, 0), s.heads * s.size, 0, false},
                                         data_of<float>(call.outputs, 1)};
     launch(queue, forward_kernel<T, kSize>, s.sequences * s.heads * div_up(s.length, Tiles::kOwn),
-           Tiles::kThreads, shared_bytes, arguments);
+           Tiles::kThreads, forward_shared_bytes<T, kSize>(), arguments);
   });
 }
 

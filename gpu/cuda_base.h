@@ -131,6 +131,12 @@ __device__ inline double block_sum(double x, double* shared) {
 
 // ---- On the host.
 
+// Calls f(T{}) for every type of operands, as with_precision does for one.
+template <typename F>
+void for_each_precision(F f) {
+  for (const DType precision : {DType::f32, DType::bf16, DType::f16}) with_precision(precision, f);
+}
+
 inline bool aligned_to_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 // Blocks of a grid that strides over `items`, one a thread: enough to fill the GPU several times over.

@@ -106,7 +106,21 @@ void backward(const Queue& queue, const OpCall& call) {
   });
 }
 
+template <typename Op>
+void load_op() {
+  for_each_precision([]<typename T>(T) {
+    load(forward_kernel<Op, T>);
+    load(backward_kernel<Op, T>);
+  });
+}
+
 }  // namespace
+
+void load_elementwise_kernels() {
+  load_op<GeluOp>();
+  load_op<SwigluOp>();
+  load_op<AddOp>();
+}
 
 void gelu_forward(const Queue& queue, const OpCall& call) { forward<GeluOp>(queue, call); }
 void gelu_backward(const Queue& queue, const OpCall& call) { backward<GeluOp>(queue, call); }

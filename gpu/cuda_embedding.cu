@@ -110,6 +110,14 @@ __global__ void __launch_bounds__(kThreads) positions_kernel(EmbeddingBackward<T
 
 }  // namespace
 
+void load_embedding_kernels() {
+  for_each_precision([]<typename T>(T) {
+    load(forward_kernel<T>);
+    load(table_kernel<T>);
+    load(positions_kernel<T>);
+  });
+}
+
 void embedding_forward(const Queue& queue, const OpCall& call) {
   const OpShapes& s = *call.shapes;
   const int64_t rows = s.inputs[0][0], columns = s.parameters[0][1];

@@ -23,6 +23,17 @@ struct Queue {
   int multiprocessors;  // sizes grids that stride over their work
 };
 
+// Set-up: loads every kernel, as nothing may be loaded in the step. Each file has one for its own.
+void load_kernels();
+void load_embedding_kernels();
+void load_norm_kernels();
+void load_elementwise_kernels();
+void load_rope_kernels();
+void load_attention_forward_kernels();
+void load_attention_backward_kernels();
+void load_loss_kernels();
+void load_optimizer_kernels();
+
 // cuda_embedding.cu. Backward: d wte[token] += the sum of its rows of dy in order, by the block of the
 // token's first row.
 void embedding_forward(const Queue& queue, const OpCall& call);

@@ -90,6 +90,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+void load_loss_kernels() {
+  for_each_precision([]<typename T>(T) { load(loss_kernel<T>); });
+  load(add_losses_kernel);
+}
+
 void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision, const double* loss_scale,
                       const double* valid_tokens) {
   with_precision(precision, [&]<typename T>(T) {

@@ -236,6 +236,17 @@ void norm_backward(const Queue& queue, const OpCall& call) {
 
 }  // namespace
 
+void load_norm_kernels() {
+  for_each_precision([]<typename T>(T) {
+    load(forward_kernel<true, T>);
+    load(forward_kernel<false, T>);
+    load(backward_kernel<true, T>);
+    load(backward_kernel<false, T>);
+    load(column_sums_kernel<T>);
+  });
+  load(add_chunks_kernel);
+}
+
 void layer_norm_forward(const Queue& queue, const OpCall& call) { norm_forward<true>(queue, call); }
 void layer_norm_backward(const Queue& queue, const OpCall& call) { norm_backward<true>(queue, call); }
 void rms_norm_forward(const Queue& queue, const OpCall& call) { norm_forward<false>(queue, call); }

@@ -8,7 +8,9 @@ namespace {
 
 class OpsDevice final : public Device {
  public:
-  OpsDevice(const Queue& queue, Multiplier& multiplier) : queue_(queue), multiplier_(multiplier) {}
+  OpsDevice(const Queue& queue, Multiplier& multiplier) : queue_(queue), multiplier_(multiplier) {
+    load_kernels();
+  }
 
   void forward(const OpCall& call) override {
     switch (call.shapes->kind) {
@@ -91,6 +93,17 @@ class OpsDevice final : public Device {
 };
 
 }  // namespace
+
+void load_kernels() {
+  load_embedding_kernels();
+  load_norm_kernels();
+  load_elementwise_kernels();
+  load_rope_kernels();
+  load_attention_forward_kernels();
+  load_attention_backward_kernels();
+  load_loss_kernels();
+  load_optimizer_kernels();
+}
 
 std::unique_ptr<Device> make_ops_device(const Queue& queue, Multiplier& multiplier) {
   return std::make_unique<OpsDevice>(queue, multiplier);

@@ -8,7 +8,8 @@
 
 namespace sluice::cuda {
 
-// A device that enqueues on `queue`; `multiplier` outlives it. Calls return before the work is done.
+// A device that enqueues on `queue`; `multiplier` outlives it. Calls return before the work is done. Loads
+// the kernels onto the current GPU. Throws Error (environment).
 std::unique_ptr<Device> make_ops_device(const Queue& queue, Multiplier& multiplier);
 
 // The cuda device's table of workspaces: a function of the shape alone. Throws Error (usage) for an op that

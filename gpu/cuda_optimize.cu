@@ -71,6 +71,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+void load_optimizer_kernels() {
+  for_each_precision([]<typename T>(T) {
+    load(round_kernel<T>);
+    load(optimize_kernel<T>);
+  });
+}
+
 void round_gradient(const Queue& queue, const float* accumulator, void* gradient, DType precision,
                     uint64_t elements, double* block_sums) {
   with_precision(precision, [&]<typename T>(T) {

@@ -93,6 +93,11 @@ void rotate(const Queue& queue, const OpCall& call, const TensorView& from, cons
 
 }  // namespace
 
+void load_rope_kernels() {
+  load(table_kernel);
+  for_each_precision([]<typename T>(T) { load(rotate_kernel<T>); });
+}
+
 void rope_forward(const Queue& queue, const OpCall& call) {
   rotate(queue, call, view_of(call.inputs, 0), {call.outputs[0].data, false}, 1);
 }

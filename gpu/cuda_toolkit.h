@@ -79,14 +79,25 @@ __device__ inline void load_transposed(uint32_t (&b)[2], const void* row) {
                : "memory");
 }
 
-// Enqueues kernel(arguments...) on `blocks` blocks of `threads`; launch failures are Errors.
+// Set-up: loads the kernel, which CUDA would else do when it is first launched, and lets it have
+// `shared_bytes` of dynamic shared memory.
+template <typename... Parameters>
+void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
+  constexpr uint64_t kWithoutAsking = 48 << 10;  // bytes of shared memory that every kernel may have
+  constexpr const char* kLoading = "Loading kernels onto the GPU";
+  cudaFuncAttributes attributes;
+  check_setup(cudaFuncGetAttributes(&attributes, kernel), kLoading);
+  if (shared_bytes > kWithoutAsking)
+    check_setup(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(shared_bytes)),
+                kLoading);
+}
+
+// Enqueues kernel(arguments...), which has been loaded for `shared_bytes`, on `blocks` blocks of `threads`;
+// launch failures are Errors.
 template <typename... Parameters, typename... Arguments>
 void launch(const Queue& queue, void (*kernel)(Parameters...), int64_t blocks, int threads,
             uint64_t shared_bytes, const Arguments&... arguments) {
-  constexpr uint64_t kWithoutAsking = 48 << 10;  // bytes of shared memory that every kernel may have
-  if (shared_bytes > kWithoutAsking)
-    check_step(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shared_bytes)));
   kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared_bytes,
            static_cast<cudaStream_t>(queue.stream)>>>(arguments...);
   check_step(cudaGetLastError());

@@ -59,6 +59,7 @@ std::vector<int> handed_over(bool barrier, uint32_t order) {
   constexpr int kThreads = 64;
   std::vector<int> out(kThreads);
   emulation::set_order(order);
+  cuda::load(hand_over, kThreads * sizeof(int));
   cuda::launch({nullptr, 1}, hand_over, 1, kThreads, kThreads * sizeof(int), barrier, out.data());
   return out;
 }
@@ -75,6 +76,7 @@ TEST(Emulation, AMissingBarrierShows) {
 void write_at(int index) { cuda::shared_memory()[index] = std::byte{1}; }
 
 TEST(EmulationDeathTest, WritesOutsideOfSharedMemoryShow) {
+  cuda::load(write_at, 16);
   cuda::launch({nullptr, 1}, write_at, 1, 32, 16, 15);
   EXPECT_DEATH(cuda::launch({nullptr, 1}, write_at, 1, 32, 16, 16), "outside of its shared memory");
   EXPECT_DEATH(cuda::launch({nullptr, 1}, write_at, 1, 32, 16, -1), "outside of its shared memory");
@@ -86,7 +88,17 @@ void meet_some(bool block) {
 }
 
 TEST(EmulationDeathTest, DifferentMeetingsShow) {
+  cuda::load(meet_some);
   EXPECT_DEATH(cuda::launch({nullptr, 1}, meet_some, 1, 32, 0, true), "different meetings");
+}
+
+void do_nothing() {}
+
+TEST(EmulationDeathTest, KernelsThatWereNotLoadedShow) {
+  EXPECT_DEATH(cuda::launch({nullptr, 1}, do_nothing, 1, 32, 0), "had not been loaded");
+  cuda::load(do_nothing, 16);
+  cuda::launch({nullptr, 1}, do_nothing, 1, 32, 16);
+  EXPECT_DEATH(cuda::launch({nullptr, 1}, do_nothing, 1, 32, 17), "less shared memory");
 }
 
 // One product of the tensor cores' layout against plain loops, through the kernels' own wrapper.
@@ -107,6 +119,7 @@ TEST(Emulation, MmaMultipliesTiles) {
     for (int k = 0; k < 16; ++k)
       b[static_cast<size_t>(column * kStride + k)] = to_f16(static_cast<float>(column * k % 5));
   std::vector<float> product(16 * 8);
+  cuda::load(multiply_tile<F16>);
   cuda::launch({nullptr, 1}, multiply_tile<F16>, 1, 32, 0, a.data(), b.data(), product.data());
   for (int row = 0; row < 16; ++row)
     for (int column = 0; column < 8; ++column) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -43,6 +44,7 @@ struct Block {
 
 Block block;
 uint32_t order = 0;
+std::map<const void*, uint64_t> loaded;  // kernels, with the shared memory that they may have
 
 void fiber_main() {
   (*block.thread)();
@@ -112,6 +114,14 @@ bool bands_intact() {
 }  // namespace
 
 void set_order(uint32_t seed) { order = seed; }
+
+void load(const void* kernel, uint64_t shared_bytes) { loaded[kernel] = shared_bytes; }
+void check_loaded(const void* kernel, uint64_t shared_bytes) {
+  const auto found = loaded.find(kernel);
+  CHECK(found != loaded.end(), "a kernel was launched that had not been loaded");
+  CHECK(shared_bytes <= found->second, "a kernel was loaded for less shared memory");
+}
+
 int thread_in_block() { return block.current; }
 void meet_block() { wait(Waiting::block); }
 

@@ -31,6 +31,10 @@ struct Index {
 
 void run(int64_t blocks, int threads, uint64_t shared_bytes, const std::function<void()>& thread);
 void set_order(uint32_t seed);
+
+// Kernels are loaded, for at most so much dynamic shared memory, before they are launched: else a CHECK.
+void load(const void* kernel, uint64_t shared_bytes);
+void check_loaded(const void* kernel, uint64_t shared_bytes);
 void meet_block();
 int thread_in_block();
 std::byte* shared_memory();
@@ -109,9 +113,15 @@ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void mma_half(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void load_transposed(uint32_t (&b)[2], const void* row);
 
+template <typename... Parameters>
+void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
+  emulation::load(reinterpret_cast<const void*>(kernel), shared_bytes);
+}
+
 template <typename... Parameters, typename... Arguments>
 void launch(const Queue&, void (*kernel)(Parameters...), int64_t blocks, int threads, uint64_t shared_bytes,
             const Arguments&... arguments) {
+  emulation::check_loaded(reinterpret_cast<const void*>(kernel), shared_bytes);
   emulation::run(blocks, threads, shared_bytes, [&] { kernel(arguments...); });
 }
 
