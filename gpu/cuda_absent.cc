@@ -1,6 +1,7 @@
 // Stands in for the cuda device in builds without the CUDA Toolkit.
 #include "engine/error.h"
 #include "gpu/cuda_device.h"
+#include "gpu/cuda_facts.h"
 
 namespace sluice {
 
@@ -10,6 +11,8 @@ CudaStatus cuda_status(int) {
   status.remedy = "Install the CUDA Toolkit and configure again, or train on --device cpu.";
   return status;
 }
+
+CudaFacts cuda_facts(const CudaFactsOptions& options) { return {.status = cuda_status(options.ordinal)}; }
 
 std::unique_ptr<Device> make_cuda_device(int ordinal, void*) {
   const CudaStatus status = cuda_status(ordinal);

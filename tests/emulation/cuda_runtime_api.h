@@ -31,6 +31,9 @@ enum cudaError_t {
 };
 using cudaStream_t = struct CUstream_st*;
 
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
+constexpr unsigned cudaStreamNonBlocking = 1, cudaHostRegisterDefault = 0;
+
 struct cudaDeviceProp {
   char name[256];
   int major, minor, multiProcessorCount;
@@ -43,4 +46,15 @@ cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal);
 cudaError_t cudaSetDevice(int ordinal);
+cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int ordinal);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaMalloc(void** data, size_t bytes);
+cudaError_t cudaFree(void* data);
+cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* data);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream);

@@ -1,0 +1,189 @@
+#include "gpu/cuda_facts.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <functional>
+
+#include "engine/error.h"
+#include "gpu/cuda_error.h"
+
+namespace sluice {
+namespace {
+
+using cuda::check_setup;
+
+constexpr uint64_t kCopyMost = 256ull << 20, kCopyLeast = 1ull << 20;  // bytes; smaller ones are all latency
+constexpr int kCopies = 9;
+
+// ---- What is given back at the end of a scope.
+
+// Host memory as the host arena's: an anonymous mapping, then registered.
+struct Pages {
+  explicit Pages(uint64_t size)
+      : data(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)), bytes(size) {}
+  ~Pages() {
+    if (registered) (void)cudaHostUnregister(data);
+    if (data != MAP_FAILED) munmap(data, bytes);
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  void* data;
+  uint64_t bytes;
+  bool registered = false;
+};
+
+struct GpuBytes {
+  explicit GpuBytes(uint64_t bytes) { check_setup(cudaMalloc(&data, bytes), "Allocating GPU memory"); }
+  ~GpuBytes() { (void)cudaFree(data); }
+  GpuBytes(const GpuBytes&) = delete;
+  GpuBytes& operator=(const GpuBytes&) = delete;
+  void* data = nullptr;
+};
+
+struct Stream {
+  Stream() { check_setup(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "Making a stream"); }
+  ~Stream() { (void)cudaStreamDestroy(stream); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t stream = nullptr;
+};
+
+// ---- Measurements.
+
+// Empty if all of `pages` is pinned now, else why not.
+std::string pin(Pages& pages) {
+  if (pages.data == MAP_FAILED) return "that much host memory cannot be mapped";
+  const cudaError_t error = cudaHostRegister(pages.data, pages.bytes, cudaHostRegisterDefault);
+  pages.registered = error == cudaSuccess;
+  if (pages.registered) return "";
+  (void)cudaGetLastError();  // it is looked at here
+  return std::string("cudaHostRegister says: ") + cudaGetErrorString(error);
+}
+
+// Pins as much as the system lets us, of `most` at most.
+CudaPinning pin_most(uint64_t most, double (*clock)(), std::unique_ptr<Pages>& pages) {
+  CudaPinning result;
+  result.asked = most;
+  for (uint64_t bytes = most; bytes >= kCopyLeast; bytes /= 2) {
+    pages = std::make_unique<Pages>(bytes);
+    const double begin = clock();
+    const std::string reason = pin(*pages);
+    if (reason.empty()) {
+      result.seconds = clock() - begin;
+      result.pinned = bytes;
+      return result;
+    }
+    result.reason = reason;
+  }
+  pages.reset();
+  return result;
+}
+
+double median_seconds(double (*clock)(), const std::function<void()>& work) {
+  work();  // the first one also wakes the link
+  std::array<double, kCopies> seconds;
+  for (double& s : seconds) {
+    const double begin = clock();
+    work();
+    s = clock() - begin;
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + kCopies / 2, seconds.end());
+  return seconds[kCopies / 2];
+}
+
+// `pages` hold two copies.
+CudaCopies measure_copies(const Pages& pages, uint64_t bytes, double (*clock)()) {
+  const GpuBytes gpu(2 * bytes);
+  const Stream down, up;
+  auto* host = static_cast<char*>(pages.data);
+  auto* device = static_cast<char*>(gpu.data);
+  const auto copy_down = [&] {
+    check_setup(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, down.stream), "A copy");
+  };
+  const auto copy_up = [&] {
+    check_setup(cudaMemcpyAsync(host + bytes, device + bytes, bytes, cudaMemcpyDeviceToHost, up.stream),
+                "A copy");
+  };
+  const auto wait = [](const Stream& s) { check_setup(cudaStreamSynchronize(s.stream), "A copy"); };
+  CudaCopies copies{bytes, kCopies};
+  const double n = static_cast<double>(bytes);
+  copies.host_to_device = n / median_seconds(clock, [&] {
+                            copy_down();
+                            wait(down);
+                          });
+  copies.device_to_host = n / median_seconds(clock, [&] {
+                            copy_up();
+                            wait(up);
+                          });
+  copies.both = 2 * n / median_seconds(clock, [&] {
+                  copy_down();
+                  copy_up();
+                  wait(down);
+                  wait(up);
+                });
+  return copies;
+}
+
+std::string without_stop(std::string sentence) {
+  if (sentence.ends_with('.')) sentence.pop_back();
+  return sentence;
+}
+
+std::string bus_id_of(int ordinal) {
+  char text[32] = {};
+  check_setup(cudaDeviceGetPCIBusId(text, sizeof text, ordinal), "Asking for the GPU's PCI bus id");
+  std::string id = text;
+  std::transform(id.begin(), id.end(), id.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return id;
+}
+
+// The runtime's own figures, which a context is made for.
+NvmlMemory runtime_memory() {
+  size_t free = 0, total = 0;
+  check_setup(cudaMemGetInfo(&free, &total), "Asking for the GPU's memory");
+  return {total, total - free, free};
+}
+
+void measure(const CudaFactsOptions& options, CudaFacts& facts) {
+  check_setup(cudaSetDevice(options.ordinal), "Choosing the GPU");
+  if (!facts.memory.value) facts.memory = {runtime_memory(), ""};
+  std::unique_ptr<Pages> pages;
+  facts.pinning = {pin_most(options.host_bytes_most, options.clock, pages), ""};
+  const uint64_t half = std::min(facts.pinning.value->pinned, facts.memory.value->free / 2) / 2;
+  const uint64_t bytes = std::min(kCopyMost, half / kCopyLeast * kCopyLeast);
+  if (bytes == 0) {
+    facts.copies.reason = "less than 2 MiB could be pinned, or 4 MiB of the GPU are free";
+    return;
+  }
+  facts.copies = {measure_copies(*pages, bytes, options.clock), ""};
+}
+
+}  // namespace
+
+CudaFacts cuda_facts(const CudaFactsOptions& options) {
+  CudaFacts facts;
+  facts.status = cuda_status(options.ordinal);
+  facts.toolkit_version = CUDART_VERSION;
+  if (!facts.status.available) return facts;
+  facts.driver.reason = facts.memory.reason = facts.link.reason = "the GPU does not answer";
+  try {
+    facts.pci_bus_id = bus_id_of(options.ordinal);
+    const NvmlGpu nvml(options.nvml, facts.pci_bus_id);
+    facts.driver = nvml.driver_version();
+    facts.memory = nvml.memory();
+    measure(options, facts);
+    facts.link = nvml.link();
+  } catch (const Error& error) {
+    // What was found before it stays.
+    const std::string clause = "this failed: " + without_stop(error.what());
+    if (!facts.pinning.value) facts.pinning.reason = clause;
+    facts.copies = {{}, clause};
+  }
+  return facts;
+}
+
+}  // namespace sluice

@@ -1,0 +1,51 @@
+// What `sluice doctor` tells of one GPU: the driver's facts, and what a copy between pinned host memory and
+// the GPU brings in this machine, measured.
+//
+// Callable without a GPU and in builds without the CUDA Toolkit. Makes a context on the GPU and gives back
+// whatever it allocates. Never throws: what cannot be found out says why. Caller: one thread, once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "gpu/cuda_device.h"
+#include "gpu/cuda_nvml.h"
+
+namespace sluice {
+
+struct CudaPinning {
+  uint64_t asked = 0;   // bytes of host memory
+  uint64_t pinned = 0;  // that or, where it was refused, as many halvings of it as it took; 0: none
+  double seconds = 0;   // for `pinned`, memory that was not touched before
+  std::string reason;   // why not all that was asked for; empty if it was
+};
+
+struct CudaCopies {
+  uint64_t bytes = 0;  // of one copy
+  int times = 0;       // of which the median is taken
+  // Bytes a second; `both`: a copy each way at once, the two together.
+  double host_to_device = 0, device_to_host = 0, both = 0;
+};
+
+struct CudaFacts {
+  CudaStatus status;
+  int toolkit_version = 0;  // CUDA version of this build, written as driver_version; 0: none
+  // Of an available GPU:
+  std::string pci_bus_id;  // as in /sys/bus/pci/devices: "0000:17:00.0"
+  Known<std::string> driver;
+  Known<NvmlMemory> memory;  // before this process had a context
+  Known<NvmlLink> link;      // just after copies, when it is not idle
+  Known<CudaPinning> pinning;
+  Known<CudaCopies> copies;
+};
+
+struct CudaFactsOptions {
+  int ordinal = 0;
+  uint64_t host_bytes_most = 0;  // to pin
+  double (*clock)() = nullptr;   // seconds
+  Known<NvmlApi> nvml;
+};
+
+CudaFacts cuda_facts(const CudaFactsOptions& options);
+
+}  // namespace sluice
