@@ -223,7 +223,7 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
 }
 
 TEST(CommandLine, WhatIsPlannedSaysSo) {
-  for (const char* verb : {"bench", "profile --steps 3 -- --model gpt2", "doctor --json"})
+  for (const char* verb : {"bench", "profile --steps 3 -- --model gpt2"})
     EXPECT_EQ(refusal(verb), "`sluice " + words(verb).front() + "` is planned, not built yet.");
   for (const char* option :
        {"--gpus 2", "--zero 3", "--zero", "--compress powersgd:4", "--share-layers-until 100"})
@@ -235,6 +235,14 @@ TEST(CommandLine, WhatIsPlannedSaysSo) {
     EXPECT_EQ(refusal(kTrain + "--device " + device), "--device cuda is planned, not built yet.");
   EXPECT_EQ(refusal(kTrain + "--nvme-dir a,b"),
             "Several directories in --nvme-dir are planned, not built yet.");
+}
+
+TEST(CommandLine, DoctorTakesSeveralDirectories) {
+  const ParsedCommand command = parse("doctor --json --nvme-dir a,b");
+  EXPECT_EQ(command.verb, Verb::doctor);
+  EXPECT_EQ(command.options.memory.nvme_directories, (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(command.options.print.json);
+  EXPECT_EQ(refusal("doctor --gpu-mem 1GiB"), "--gpu-mem is not an option of `sluice doctor`.");
 }
 
 TEST(CommandLine, HelpAndVersionAreTexts) {
@@ -251,7 +259,7 @@ TEST(CommandLine, HelpAndVersionAreTexts) {
 }
 
 TEST(CommandLine, HelpNamesEveryOptionAndFitsThePage) {
-  for (const Verb verb : {Verb::train, Verb::plan, Verb::eval, Verb::export_run}) {
+  for (const Verb verb : {Verb::train, Verb::plan, Verb::eval, Verb::export_run, Verb::doctor}) {
     const std::string text = verb_help(verb);
     EXPECT_NE(text.find("\nexamples\n"), std::string::npos);
     for (const OptionRow& row : option_table()) {

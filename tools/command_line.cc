@@ -189,7 +189,7 @@ ParsedCommand parse_command_line(int argc, const char* const* argv) {
   if (!command.text.empty()) return command;
 
   command.verb = parse_verb(first);
-  const bool built = command.verb < Verb::profile;
+  const bool built = command.verb != Verb::profile && command.verb != Verb::bench;
   arguments.erase(arguments.begin());
   if (!built) {
     const bool help = !arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h");

@@ -30,9 +30,10 @@ sluice::ExitCode run(const sluice::ParsedCommand& command) {
       return sluice::run_eval(command.options, stdout);
     case sluice::Verb::export_run:
       return sluice::run_export(command.options, stdout);
+    case sluice::Verb::doctor:
+      return sluice::run_doctor(command.options, stdout);
     case sluice::Verb::profile:
     case sluice::Verb::bench:
-    case sluice::Verb::doctor:
       break;  // the parser has said that they are planned
   }
   return sluice::ExitCode::usage;

@@ -15,5 +15,7 @@ ExitCode run_train(Options options, std::FILE* out);
 ExitCode run_plan(Options options, std::FILE* out);
 ExitCode run_eval(Options options, std::FILE* out);
 ExitCode run_export(Options options, std::FILE* out);
+// ExitCode::environment where training with the same --device and --nvme-dir would be refused.
+ExitCode run_doctor(const Options& options, std::FILE* out);
 
 }  // namespace sluice

@@ -119,7 +119,7 @@ void check_options(const Options& options, Verb verb, bool resuming) {
     check_batch(options.batch);
     check_min_learning_rate(options.optimizer);
   }
-  if (options.memory.nvme_directories.size() > 1)
+  if (verb != Verb::doctor && options.memory.nvme_directories.size() > 1)
     throw usage("Several directories in --nvme-dir are planned, not built yet.", "Name one directory.");
   if (options.print.json && options.print.text)
     throw usage("--json and --text exclude each other.", "Leave one of them out.");

@@ -22,6 +22,7 @@ constexpr uint8_t kTrain = verb_bit(Verb::train);
 constexpr uint8_t kPlan = verb_bit(Verb::plan);
 constexpr uint8_t kEval = verb_bit(Verb::eval);
 constexpr uint8_t kExport = verb_bit(Verb::export_run);
+constexpr uint8_t kDoctor = verb_bit(Verb::doctor);
 constexpr uint8_t kRuns = kTrain | kPlan;
 
 #define FIELD(member) [](Options& o) -> OptionField { return &o.member; }
@@ -91,7 +92,7 @@ constexpr OptionRow kTable[] = {
      FIELD(numbers.seed)},
 
     {"device", "memory", "NAME", "auto, cpu, or reference (slow plain loops, to compare with)", "auto",
-     kRuns | kEval, OnResume::fixed, FIELD(memory.device)},
+     kRuns | kEval | kDoctor, OnResume::fixed, FIELD(memory.device)},
     {"gpu-mem", "memory", "SIZE", "device memory; on the cpu device, a separate arena that stands for one",
      "auto", kRuns | kEval, OnResume::free, FIELD(memory.gpu)},
     {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto", kRuns | kEval, OnResume::free,
@@ -99,7 +100,7 @@ constexpr OptionRow kTable[] = {
     {"nvme-mem", "memory", "SIZE", "scratch space in --nvme-dir", "auto", kRuns | kEval, OnResume::free,
      FIELD(memory.nvme)},
     {"nvme-dir", "memory", "DIR[,DIR...]", "directory on a fast disk for what does not fit in memory",
-     "none: no disk tier", kRuns | kEval, OnResume::free, FIELD(memory.nvme_directories)},
+     "none: no disk tier", kRuns | kEval | kDoctor, OnResume::free, FIELD(memory.nvme_directories)},
     {"threads",
      "memory",
      "N",
@@ -136,8 +137,8 @@ constexpr OptionRow kTable[] = {
     {"config", "run", "FILE", "options as `name = value` lines (TOML); the command line wins", "", kRuns,
      OnResume::free, FIELD(run.config)},
 
-    {"json", "print", "", "print the facts as one JSON object", "", kPlan | kEval, OnResume::free,
-     FIELD(print.json)},
+    {"json", "print", "", "print the facts as one JSON object", "", kPlan | kEval | kDoctor,
+     OnResume::free, FIELD(print.json)},
     {"text", "print", "", "print the program itself in its text form", "", kPlan, OnResume::free,
      FIELD(print.text)},
     {"ranks", "plan", "N", "", "", kPlan, OnResume::free, nullptr},

@@ -1,0 +1,60 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "engine/run/trace.h"
+#include "tools/doctor_report.h"
+#include "tools/verbs.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr uint64_t kLockAsked = 64 * kMiB;   // above the usual limits of ordinary users, 64 KiB and 8 MiB
+constexpr uint64_t kPinAsked = 1024 * kMiB;  // holds copies each way at once, and takes a second at most
+
+DirectoryFacts look_at(const std::string& path) {
+  DirectoryFacts facts;
+  facts.path = path;
+  std::error_code error;
+  facts.exists = std::filesystem::exists(path, error);
+  facts.probe = probe_nvme_directory(path);
+  const std::filesystem::path real = std::filesystem::canonical(path, error);
+  if (!error) facts.file_system = file_system_of(real.string());
+  return facts;
+}
+
+void look_at_gpu(DoctorFacts& facts) {
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) facts.visible_devices = visible;
+  // Pinning takes pages at once: no more than a quarter of what may be used.
+  const uint64_t most = std::min(kPinAsked, facts.memory.usable() / 4 / kMiB * kMiB);
+  facts.cuda = cuda_facts({facts.ordinal, most, steady_seconds, open_nvml()});
+  if (!facts.cuda.pci_bus_id.empty()) facts.gpu_node = numa_node_of_card(facts.cuda.pci_bus_id);
+}
+
+DoctorFacts gather_facts(const MemoryOptions& options) {
+  DoctorFacts facts;
+  facts.gpu_use = options.device == DeviceKind::automatic ? GpuUse::if_there : GpuUse::none;
+  facts.root = geteuid() == 0;
+  facts.system = system_facts();
+  facts.memory = memory_limits();
+  facts.lock_asked = kLockAsked;
+  facts.locked = lockable_bytes(kLockAsked);
+  facts.uring = uring_status();
+  for (const std::string& path : options.nvme_directories) facts.directories.push_back(look_at(path));
+  if (facts.gpu_use != GpuUse::none) look_at_gpu(facts);
+  return facts;
+}
+
+}  // namespace
+
+ExitCode run_doctor(const Options& options, std::FILE* out) {
+  const DoctorFacts facts = gather_facts(options.memory);
+  const std::vector<Check> checks = judge(facts);
+  std::fputs((options.print.json ? doctor_json(facts, checks) : doctor_text(facts, checks)).c_str(), out);
+  return ready(checks) ? ExitCode::done : ExitCode::environment;
+}
+
+}  // namespace sluice

@@ -1,0 +1,243 @@
+#include "tools/doctor_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/error.h"
+#include "tools/doctor_gpu_checks.h"
+#include "tools/size.h"
+
+namespace sluice {
+namespace {
+
+constexpr const char *kHost = "host", *kFiles = "files";
+constexpr uint64_t kLeftToOthers = 512ull << 20;  // what budgets of `auto` leave free at least
+
+// A word of a shell's command, whatever is in it.
+std::string quoted(const std::string& word) {
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return printable(out + "'");
+}
+
+std::string without_sudo(std::string command) {
+  const std::string word = "sudo ";
+  for (size_t at; (at = command.find(word)) != std::string::npos;) command.erase(at, word.size());
+  return command;
+}
+
+std::string in_mib(uint64_t bytes) { return fmt::format("{}m", bytes >> 20); }
+
+Check check_memory(const DoctorFacts& f) {
+  Check c{kHost, "memory"};
+  c.text = fmt::format("{} available of {}", format_size(f.memory.available), format_size(f.memory.total));
+  if (f.memory.usable() < f.memory.available)
+    c.text += fmt::format(", {} of it to this process", format_size(f.memory.usable()));
+  if (f.memory.usable() > kLeftToOthers) return c;
+  c.status = CheckStatus::fail;
+  c.advice = "--host-mem auto leaves that to others: this lists who holds most.";
+  c.command = "ps aux --sort=-rss | head";
+  return c;
+}
+
+Check check_cgroup(const DoctorFacts& f) {
+  Check c{kHost, "cgroup"};
+  const MemoryLimits& m = f.memory;
+  if (m.cgroup_limit == kNoLimit) {
+    c.text = "no limit on memory";
+    return c;
+  }
+  c.text = fmt::format("{} of {} used ({})", format_size(m.cgroup_used), format_size(m.cgroup_limit),
+                       printable(m.cgroup_file));
+  if (m.cgroup_left() >= m.available / 2) return c;
+  c.status = CheckStatus::warn;
+  c.advice = "Training may use less than half of the memory that is available.";
+  const bool version2 = m.cgroup_file.ends_with("memory.max");
+  c.command = f.system.container
+                  ? fmt::format("docker update --memory {0} --memory-swap {0} CONTAINER", in_mib(m.available))
+                  : fmt::format("echo {} | sudo tee {}", version2 ? "max" : "-1", quoted(m.cgroup_file));
+  return c;
+}
+
+Check check_lock(const DoctorFacts& f) {
+  Check c{kHost, "memlock"};
+  const uint64_t limit = f.memory.lockable;
+  if (limit == kNoLimit) {
+    c.text = "unlimited";
+    return c;
+  }
+  c.text = fmt::format("{} may be locked (RLIMIT_MEMLOCK)", format_size(limit));
+  if (f.locked > limit) {
+    c.text += ", which does not bind this user";
+    return c;
+  }
+  if (limit >= f.memory.total) return c;
+  c.status = CheckStatus::warn;
+  c.advice = "io_uring pins no more than that in advance; transfers of the rest cost more time.";
+  c.command = unlock_command(f);
+  return c;
+}
+
+Check check_address_space(const DoctorFacts& f) {
+  Check c{kHost, "addresses"};
+  c.text = "unlimited";
+  if (f.memory.address_space == kNoLimit) return c;
+  c.status = CheckStatus::warn;
+  c.text = fmt::format("{} may be mapped (RLIMIT_AS)", format_size(f.memory.address_space));
+  c.advice = "Libraries map far more than they use, CUDA most of all; bound memory with --host-mem instead.";
+  c.command = "ulimit -v unlimited";
+  return c;
+}
+
+Check check_huge_pages(const DoctorFacts& f) {
+  Check c{kHost, "huge pages"};
+  const std::string& mode = f.system.transparent_huge_pages;
+  c.text = "transparent: " + (mode.empty() ? "none in this kernel" : mode);
+  uint64_t kept = 0;
+  for (const HugePagePool& pool : f.system.pools) {
+    if (pool.pages == 0) continue;
+    kept += pool.free_pages * pool.page_bytes;
+    c.text += fmt::format(", {} of {} in a pool", pool.pages, format_size(pool.page_bytes));
+  }
+  if (mode == "never") {
+    c.status = CheckStatus::warn;
+    c.advice = "Training asks for huge pages; with small pages optimizer and copies are slower.";
+    c.command = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled";
+  } else if (kept > f.memory.total / 10) {
+    c.status = CheckStatus::warn;
+    c.advice =
+        fmt::format("The pools keep {} from training, which uses transparent ones.", format_size(kept));
+    c.command = "echo 0 | sudo tee /sys/kernel/mm/hugepages/hugepages-*/nr_hugepages";
+  }
+  return c;
+}
+
+Check check_nodes(const DoctorFacts& f) {
+  Check c{kHost, "NUMA"};
+  const std::vector<NumaNode>& nodes = f.system.nodes;
+  if (nodes.size() < 2) {
+    c.text = "one node";
+    return c;
+  }
+  c.text = fmt::format("{} nodes", nodes.size());
+  if (!f.cuda.status.available) {
+    for (const NumaNode& node : nodes)
+      c.text += fmt::format(", node {}: {}", node.id, format_size(node.memory_bytes));
+    return c;
+  }
+  const auto own =
+      std::find_if(nodes.begin(), nodes.end(), [&](const NumaNode& n) { return n.id == f.gpu_node; });
+  if (own == nodes.end()) {
+    c.status = CheckStatus::warn;
+    c.text += "; which one the GPU is attached to is not known";
+    c.advice = "Memory of another node may be slower to copy from.";
+    c.command = "nvidia-smi topo -m";
+    return c;
+  }
+  c.text += fmt::format("; the GPU is at node {}, at distance", own->id);
+  for (size_t i = 0; i < nodes.size() && i < own->distances.size(); ++i)
+    c.text += fmt::format("{} {} from node {}", i == 0 ? "" : ",", own->distances[i], nodes[i].id);
+  if (own->allowed) return c;
+  c.status = CheckStatus::warn;
+  c.advice = "This process may have no memory at the GPU's node: copies cross the sockets' link.";
+  c.command = fmt::format("numactl --cpunodebind={0} --membind={0} sluice train ...", own->id);
+  return c;
+}
+
+Check check_processors(const DoctorFacts& f) {
+  Check c{kHost, "processors"};
+  c.text = fmt::format("{}", f.system.processors);
+  const auto quota = f.system.processor_quota;
+  if (!quota) return c;
+  c.text += fmt::format(", of which the cgroup grants {:g} at a time", *quota);
+  if (*quota > f.system.processors - 0.5) return c;
+  c.status = CheckStatus::warn;
+  const int threads = std::max(1, static_cast<int>(*quota));
+  c.advice = "More threads than that are stopped for a part of the time.";
+  c.command = f.system.container ? fmt::format("docker update --cpus {} CONTAINER", f.system.processors)
+                                 : fmt::format("sluice train --threads {} ...", threads);
+  return c;
+}
+
+std::string uring_command(const DoctorFacts& f) {
+  switch (f.uring.obstacle) {
+    case UringObstacle::seccomp:
+      return "docker run --security-opt seccomp=unconfined ...";
+    case UringObstacle::setting:
+      return "sudo sysctl -w kernel.io_uring_disabled=0";
+    case UringObstacle::kernel:
+      return "sudo apt-get full-upgrade && sudo reboot  # Linux 5.11 or later";
+    case UringObstacle::memory:
+      return unlock_command(f);
+    case UringObstacle::none:
+    case UringObstacle::other:
+      break;
+  }
+  return "sluice train --io threads ...";
+}
+
+Check check_uring(const DoctorFacts& f) {
+  Check c{kFiles, "io_uring"};
+  c.text = fmt::format("works (Linux {})", printable(f.system.kernel));
+  if (f.uring.obstacle == UringObstacle::none) return c;
+  c.status = CheckStatus::warn;
+  c.text = f.uring.reason;
+  c.advice = "A pool of threads reads and writes instead, which takes more processor time.";
+  c.command = uring_command(f);
+  return c;
+}
+
+std::string directory_command(const DirectoryFacts& d) {
+  if (!d.exists) return "mkdir -p " + quoted(d.path);
+  if (!d.probe.directory) return "ls -ld " + quoted(d.path);
+  if (!d.probe.memory && d.file_system && d.file_system->read_only)
+    return "sudo mount -o remount,rw " + quoted(d.file_system->mount_point);
+  if (!d.probe.memory && !d.probe.writable) return "sudo chown $(id -u) " + quoted(d.path);
+  return "lsblk -o NAME,FSTYPE,FSAVAIL,MOUNTPOINT  # shows the drives";
+}
+
+Check check_directory(const DirectoryFacts& d) {
+  Check c{kFiles, "nvme"};
+  if (!d.probe.reason.empty()) {
+    c.status = CheckStatus::fail;
+    c.text = d.probe.reason;
+    c.advice = d.probe.remedy;
+    c.command = directory_command(d);
+    return c;
+  }
+  c.text = fmt::format("{}: {} free", printable(d.path), format_size(d.probe.free_bytes));
+  if (d.file_system)
+    c.text += fmt::format(", {} on {}", printable(d.file_system->type), printable(d.file_system->source));
+  c.text += fmt::format(", O_DIRECT aligned to {}", d.probe.alignment);
+  if (d.probe.free_bytes > kLeftToOthers) return c;
+  c.status = CheckStatus::fail;
+  c.advice = "--nvme-mem auto leaves that to others: free some space there, or give another directory.";
+  c.command = "du -xh --max-depth=2 " + quoted(d.path) + " | sort -h | tail";
+  return c;
+}
+
+}  // namespace
+
+const char* status_name(CheckStatus status) {
+  constexpr const char* kNames[] = {"ok", "warn", "FAIL"};
+  return kNames[static_cast<int>(status)];
+}
+
+std::vector<Check> judge(const DoctorFacts& facts) {
+  std::vector<Check> checks = judge_gpu(facts);
+  for (const auto check : {check_memory, check_cgroup, check_lock, check_address_space, check_huge_pages,
+                           check_nodes, check_processors, check_uring})
+    checks.push_back(check(facts));
+  for (const DirectoryFacts& directory : facts.directories) checks.push_back(check_directory(directory));
+  if (facts.root)
+    for (Check& c : checks) c.command = without_sudo(c.command);
+  return checks;
+}
+
+bool ready(const std::vector<Check>& checks) {
+  return std::none_of(checks.begin(), checks.end(),
+                      [](const Check& c) { return c.status == CheckStatus::fail; });
+}
+
+}  // namespace sluice

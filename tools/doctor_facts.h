@@ -1,0 +1,40 @@
+// What `sluice doctor` finds out about a machine, before it is judged (doctor_checks.h) and printed
+// (doctor_report.h). Values only, so that tests make machines up. Set-up code, one thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpu/cuda_facts.h"
+#include "offload/io_queue.h"
+#include "offload/memory_limits.h"
+#include "offload/nvme_files.h"
+#include "offload/system_facts.h"
+
+namespace sluice {
+
+struct DirectoryFacts {
+  std::string path;  // as given
+  bool exists = false;
+  NvmeProbe probe;
+  std::optional<FileSystem> file_system;
+};
+
+enum class GpuUse : uint8_t { if_there, demanded, none };  // --device auto, cuda, or another
+
+struct DoctorFacts {
+  GpuUse gpu_use = GpuUse::if_there;
+  int ordinal = 0;  // of the GPU, as CUDA counts
+  CudaFacts cuda;
+  std::optional<int> gpu_node;                 // the NUMA node of its slot
+  std::optional<std::string> visible_devices;  // CUDA_VISIBLE_DEVICES
+  bool root = false;                           // this user is
+  SystemFacts system;
+  MemoryLimits memory;
+  uint64_t lock_asked = 0, locked = 0;  // bytes: what was tried, what the system let us
+  UringStatus uring;
+  std::vector<DirectoryFacts> directories;
+};
+
+}  // namespace sluice

@@ -1,0 +1,177 @@
+#include "tools/doctor_gpu_checks.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "engine/error.h"
+#include "tools/size.h"
+
+namespace sluice {
+namespace {
+
+constexpr const char* kGpu = "GPU";
+
+// Copies of 256 MiB reach 80 to 90 % of a link; a far NUMA node or a shared switch halve it.
+constexpr double kFractionLeast = 0.6;
+
+std::string cuda_version(int version) {
+  return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
+}
+
+// What brings the GPU, where there is none that can be used.
+std::string gpu_command(const DoctorFacts& f) {
+  const CudaStatus& status = f.cuda.status;
+  if (!status.built)
+    return "sudo apt-get install cuda-nvcc-13-0 cuda-cudart-dev-13-0 libcublas-dev-13-0 && "
+           "rm -r build/release && tools/build.sh release";
+  if (!status.name.empty()) return "sluice train --device cpu ...";  // an old GPU
+  if (status.driver_version == 0 && !f.system.nvidia_card) return "sluice train --device cpu ...";
+  if (status.driver_version == 0 && f.system.container) return "docker run --gpus all ...";
+  if (status.driver_version / 1000 < f.cuda.toolkit_version / 1000)
+    return "sudo apt-get install cuda-drivers";
+  if (f.visible_devices) return "unset CUDA_VISIBLE_DEVICES";
+  return "nvidia-smi";
+}
+
+Check check_device(const DoctorFacts& f) {
+  Check c{kGpu, "device"};
+  const CudaStatus& status = f.cuda.status;
+  if (status.available) {
+    c.text = fmt::format("{} (cuda:{}, {}), compute capability {}.{}", printable(status.name), f.ordinal,
+                         printable(f.cuda.pci_bus_id), status.capability_major, status.capability_minor);
+    return c;
+  }
+  c.status = f.gpu_use == GpuUse::demanded ? CheckStatus::fail : CheckStatus::warn;
+  c.text = status.reason;
+  c.advice = status.remedy;
+  c.command = gpu_command(f);
+  return c;
+}
+
+Check check_driver(const DoctorFacts& f) {
+  Check c{kGpu, "driver"};
+  const std::string versions =
+      fmt::format("for {} and before, this build uses {}", cuda_version(f.cuda.status.driver_version),
+                  cuda_version(f.cuda.toolkit_version));
+  if (f.cuda.driver.value) {
+    c.text = fmt::format("{}, {}", printable(*f.cuda.driver.value), versions);
+    return c;
+  }
+  c.status = CheckStatus::warn;
+  c.text = fmt::format("{}; its version is not known, because {}", versions, printable(f.cuda.driver.reason));
+  c.advice = "Without this library the memory that training takes of the GPU is only estimated.";
+  c.command = f.system.container ? "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ..."
+                                 : "sudo apt-get install --reinstall cuda-drivers";
+  return c;
+}
+
+Check check_memory(const DoctorFacts& f) {
+  Check c{kGpu, "memory"};
+  if (!f.cuda.memory.value) {
+    c.status = CheckStatus::warn;
+    c.text = "not known, because " + printable(f.cuda.memory.reason);
+    c.advice = "Give --gpu-mem, as `auto` cannot tell what is free.";
+    c.command = "nvidia-smi";
+    return c;
+  }
+  const NvmlMemory& memory = *f.cuda.memory.value;
+  c.text = fmt::format("{} free of {}", format_size(memory.free), format_size(memory.total));
+  if (memory.free >= memory.total / 10 * 9) return c;
+  c.status = CheckStatus::warn;
+  c.advice = "Somebody else holds the rest: this lists them.";
+  c.command = "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv";
+  return c;
+}
+
+Check check_link(const DoctorFacts& f) {
+  Check c{kGpu, "link"};
+  if (!f.cuda.link.value) {
+    c.status = CheckStatus::warn;
+    c.text = "not known, because " + printable(f.cuda.link.reason);
+    c.advice = "What the copies below reach of it cannot be told.";
+    c.command = "nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv";
+    return c;
+  }
+  const NvmlLink& link = *f.cuda.link.value;
+  const std::string most = fmt::format("PCIe {}.0 x{}", link.generation_max, link.width_max);
+  if (link.generation >= link.generation_max && link.width >= link.width_max) {
+    c.text = most + ", the most that is possible here";
+    return c;
+  }
+  c.status = CheckStatus::warn;
+  c.text = fmt::format("PCIe {}.0 x{}, where {} is possible", link.generation, link.width, most);
+  c.advice = "Look for a slot with all lanes, a riser, a power saving mode; this tells the link's state.";
+  c.command = fmt::format("sudo lspci -vv -s {} | grep Lnk", printable(f.cuda.pci_bus_id));
+  return c;
+}
+
+Check check_copies(const DoctorFacts& f) {
+  Check c{kGpu, "copies"};
+  if (!f.cuda.copies.value) {
+    c.status = CheckStatus::warn;
+    c.text = "not measured, because " + printable(f.cuda.copies.reason);
+    c.advice = "Free some memory of the host and of the GPU, and look again.";
+    c.command = "nvidia-smi";
+    return c;
+  }
+  const CudaCopies& copies = *f.cuda.copies.value;
+  c.text = fmt::format("to the GPU {:.1f} GB/s, back {:.1f}, both at once {:.1f}",
+                       copies.host_to_device / 1e9, copies.device_to_host / 1e9, copies.both / 1e9);
+  const double peak =
+      f.cuda.link.value ? pcie_bytes_per_second(f.cuda.link.value->generation, f.cuda.link.value->width) : 0;
+  const double least = std::min(copies.host_to_device, copies.device_to_host);
+  if (peak > 0) c.text += fmt::format("; {:.0f} % of the link's {:.1f}", 100 * least / peak, peak / 1e9);
+  c.text += fmt::format(" (median of {} x {})", copies.times, format_size(copies.bytes));
+  if (peak == 0 || least >= kFractionLeast * peak) return c;
+  c.status = CheckStatus::warn;
+  c.advice = "The memory may be at another NUMA node than the GPU, or the link shared with other cards.";
+  c.command = f.gpu_node ? fmt::format("numactl --cpunodebind={0} --membind={0} sluice doctor", *f.gpu_node)
+                         : "nvidia-smi topo -m";
+  return c;
+}
+
+Check check_pinning(const DoctorFacts& f) {
+  Check c{kGpu, "pinning"};
+  if (!f.cuda.pinning.value) {
+    c.status = CheckStatus::fail;
+    c.text = "not possible, because " + printable(f.cuda.pinning.reason);
+    c.advice = "The GPU does not serve this process.";
+    c.command = "nvidia-smi";
+    return c;
+  }
+  const CudaPinning& pinning = *f.cuda.pinning.value;
+  c.text = fmt::format("{} of host memory in {:.2f} s", format_size(pinning.pinned), pinning.seconds);
+  if (pinning.pinned == pinning.asked) return c;
+  c.status = pinning.pinned == 0 ? CheckStatus::fail : CheckStatus::warn;
+  c.text += fmt::format(", of {} asked for; {}", format_size(pinning.asked), printable(pinning.reason));
+  c.advice = "Training pins all of --host-mem: raise the limit on locked memory, or the container's.";
+  c.command = unlock_command(f);
+  return c;
+}
+
+}  // namespace
+
+std::vector<Check> judge_gpu(const DoctorFacts& facts) {
+  if (facts.gpu_use == GpuUse::none) return {};
+  if (!facts.cuda.status.available) return {check_device(facts)};
+  return {check_device(facts), check_driver(facts), check_memory(facts),
+          check_link(facts),   check_copies(facts), check_pinning(facts)};
+}
+
+std::string unlock_command(const DoctorFacts& facts) {
+  if (facts.system.container) return "docker run --ulimit memlock=-1 ...";
+  if (facts.memory.lockable_hard == kNoLimit) return "ulimit -l unlimited";
+  return "sudo prlimit --pid $$ --memlock=unlimited:unlimited";
+}
+
+double pcie_bytes_per_second(int generation, int width) {
+  // Transfers a second and lane, of one bit; 8 of 10 bits carry data, from PCIe 3.0 on 128 of 130, in 6.0 242
+  // of the 256 bytes of a unit.
+  constexpr double kLane[] = {
+      0, 2.5e9 * 8 / 10, 5e9 * 8 / 10, 8e9 * 128 / 130, 16e9 * 128 / 130, 32e9 * 128 / 130, 64e9 * 242 / 256};
+  if (generation < 1 || generation >= static_cast<int>(std::size(kLane))) return 0;
+  return kLane[generation] / 8 * width;
+}
+
+}  // namespace sluice
