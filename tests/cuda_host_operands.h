@@ -1,8 +1,9 @@
 // A device over another one that computes in GPU memory, for tests whose operands lie in host memory: every
 // call copies its operands to the GPU, runs, waits, and copies all of them back.
 //
-// On the GPU each operand lies between guard bands, aligned to 64 bytes as in an arena and no better.
-// Requires operands of the sizes that the shapes say.
+// On the GPU each operand lies between guard bands, aligned to 64 bytes as in an arena and no better. The
+// workspace is the device's own, as nobody wants its contents. Requires operands of the sizes that the shapes
+// say.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,34 +22,52 @@
 
 namespace sluice {
 
-// A copy on the GPU of `bytes` at `host`, copied back and freed by the destructor.
-class GpuCopy {
+// `bytes` on the GPU between guard bands, which the destructor looks at before it frees them.
+class GpuBytes {
  public:
-  GpuCopy(void* host, uint64_t bytes) : host_(host), bytes_(bytes), all_(bytes + 2 * kBand, kPattern) {
-    cuda::check_setup(cudaMalloc(&gpu_, all_.size()), "Allocating GPU memory");
-    std::copy_n(static_cast<const uint8_t*>(host), bytes, all_.begin() + kBand);
-    cuda::check_setup(cudaMemcpy(gpu_, all_.data(), all_.size(), cudaMemcpyHostToDevice),
-                      "Copying to the GPU");
+  explicit GpuBytes(uint64_t bytes) : bytes_(bytes) {
+    cuda::check_setup(cudaMalloc(&gpu_, bytes + 2 * kBand), "Allocating GPU memory");
+    const std::vector<uint8_t> band(kBand, kPattern);
+    for (const uint64_t at : {uint64_t{0}, kBand + bytes})
+      cuda::check_setup(cudaMemcpy(begin() + at, band.data(), kBand, cudaMemcpyHostToDevice),
+                        "Copying to the GPU");
   }
-  GpuCopy(const GpuCopy&) = delete;
-  ~GpuCopy() {
-    EXPECT_EQ(cudaMemcpy(all_.data(), gpu_, all_.size(), cudaMemcpyDeviceToHost), cudaSuccess);
+  GpuBytes(const GpuBytes&) = delete;
+  ~GpuBytes() {
+    std::vector<uint8_t> band(kBand);
+    for (const uint64_t at : {uint64_t{0}, kBand + bytes_}) {
+      EXPECT_EQ(cudaMemcpy(band.data(), begin() + at, kBand, cudaMemcpyDeviceToHost), cudaSuccess);
+      EXPECT_TRUE(std::all_of(band.begin(), band.end(), [](uint8_t byte) { return byte == kPattern; }))
+          << "a kernel wrote outside of " << bytes_ << " bytes";
+    }
     EXPECT_EQ(cudaFree(gpu_), cudaSuccess);
-    const auto begin = all_.begin() + kBand, end = all_.end() - kBand;
-    const auto is_band = [](uint8_t byte) { return byte == kPattern; };
-    EXPECT_TRUE(std::all_of(all_.begin(), begin, is_band) && std::all_of(end, all_.end(), is_band))
-        << "a kernel wrote outside of an operand of " << bytes_ << " bytes";
-    std::copy(begin, end, static_cast<uint8_t*>(host_));
   }
-  void* data() const { return static_cast<uint8_t*>(gpu_) + kBand; }
+  void* data() const { return begin() + kBand; }
+  uint64_t bytes() const { return bytes_; }
 
  private:
   static constexpr uint64_t kBand = 256 + 64;  // cudaMalloc aligns to 256
   static constexpr uint8_t kPattern = 0xA5;
-  void* host_;
+  uint8_t* begin() const { return static_cast<uint8_t*>(gpu_); }
   uint64_t bytes_;
   void* gpu_ = nullptr;
-  std::vector<uint8_t> all_;
+};
+
+// A copy on the GPU of `bytes` at `host`, copied back and freed by the destructor.
+class GpuCopy {
+ public:
+  GpuCopy(void* host, uint64_t bytes) : host_(host), gpu_(bytes) {
+    cuda::check_setup(cudaMemcpy(data(), host, bytes, cudaMemcpyHostToDevice), "Copying to the GPU");
+  }
+  GpuCopy(const GpuCopy&) = delete;
+  ~GpuCopy() {
+    EXPECT_EQ(cudaMemcpy(host_, data(), gpu_.bytes(), cudaMemcpyDeviceToHost), cudaSuccess);
+  }
+  void* data() const { return gpu_.data(); }
+
+ private:
+  void* host_;
+  GpuBytes gpu_;
 };
 
 class HostOperands final : public Device {
@@ -57,9 +76,7 @@ class HostOperands final : public Device {
 
   void forward(const OpCall& call) override { run(call, Pass::forward); }
   void backward(const OpCall& call) override { run(call, Pass::backward); }
-  uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {
-    return device_->workspace_bytes(shapes, pass);
-  }
+  uint64_t workspace_bytes(const OpShapes&, Pass) const override { return 0; }
 
   void prepare(const OpShapes& shapes, Pass pass) override { device_->prepare(shapes, pass); }
   void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
@@ -144,7 +161,7 @@ class HostOperands final : public Device {
     there.parameter_gradients = parameter_gradients;
     there.loss_scale = copies.of(call.loss_scale, 1);
     there.valid_tokens = copies.of(call.valid_tokens, 1);
-    there.workspace = copies.of(call.workspace, device_->workspace_bytes(s, pass));
+    there.workspace = workspace(device_->workspace_bytes(s, pass));
     if (pass == Pass::forward)
       device_->forward(there);
     else
@@ -152,7 +169,19 @@ class HostOperands final : public Device {
     wait();
   }
 
+  // Full of NaN.
+  std::byte* workspace(uint64_t bytes) {
+    if (workspace_ == nullptr || workspace_->bytes() != bytes) {
+      workspace_.reset();
+      workspace_ = std::make_unique<GpuBytes>(bytes);
+    }
+    constexpr int kNan = 0xFF;
+    cuda::check_setup(cudaMemsetAsync(workspace_->data(), kNan, bytes), "Poisoning a workspace");
+    return static_cast<std::byte*>(workspace_->data());
+  }
+
   std::unique_ptr<Device> device_;
+  std::unique_ptr<GpuBytes> workspace_;  // of the last call
 };
 
 }  // namespace sluice

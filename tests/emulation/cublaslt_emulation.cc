@@ -1,10 +1,12 @@
 // cuBLASLt as plain loops over column-major matrices.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "cpu_optim/half.h"
 #include "engine/error.h"
 #include "gpu/cuda_cublaslt.h"
+#include "tests/emulation/gpu_model.h"
 
 namespace {
 
@@ -48,6 +50,46 @@ std::vector<float> unfold(const void* data, const cublasLtMatrixLayoutOpaque& m,
       out[static_cast<size_t>(i * columns + j)] =
           read(data, m.type, transposed ? j + i * m.stride : i + j * m.stride);
   return out;
+}
+
+// D = alpha op(A) op(B) + beta D + bias; what the caller may change after the call is copied.
+struct Product {
+  cublasLtMatmulDescOpaque desc;
+  cublasLtMatrixLayoutOpaque a_layout, b_layout, d_layout;
+  float alpha, beta;
+  const void *a, *b;
+  void* d;
+};
+
+// An algorithm may write all over its workspace; both ends show it, in less time than all of it would take.
+void scribble(void* workspace, size_t bytes) {
+  constexpr int kNan = 0xFF;
+  const size_t end = std::min(bytes, size_t{1} << 20);
+  std::memset(workspace, kNan, end);
+  std::memset(static_cast<std::byte*>(workspace) + bytes - end, kNan, end);
+}
+
+void multiply(const Product& p) {
+  const auto rows = static_cast<int64_t>(p.d_layout.rows), columns = static_cast<int64_t>(p.d_layout.columns);
+  const bool transposed = p.desc.transpose_a == CUBLAS_OP_T;
+  const auto depth = static_cast<int64_t>(transposed ? p.a_layout.rows : p.a_layout.columns);
+  const std::vector<float> left = unfold(p.a, p.a_layout, p.desc.transpose_a, rows, depth);
+  const std::vector<float> right = unfold(p.b, p.b_layout, p.desc.transpose_b, depth, columns);
+  std::vector<float> sums(static_cast<size_t>(columns));
+  for (int64_t i = 0; i < rows; ++i) {
+    sums.assign(sums.size(), 0);
+    for (int64_t k = 0; k < depth; ++k)
+      for (int64_t j = 0; j < columns; ++j)
+        sums[static_cast<size_t>(j)] +=
+            left[static_cast<size_t>(i * depth + k)] * right[static_cast<size_t>(k * columns + j)];
+    for (int64_t j = 0; j < columns; ++j) {
+      const int64_t at = i + j * p.d_layout.stride;
+      float value = p.alpha * sums[static_cast<size_t>(j)];
+      if (p.beta != 0) value += p.beta * read(p.d, p.d_layout.type, at);
+      if (p.desc.epilogue == CUBLASLT_EPILOGUE_BIAS) value += read(p.desc.bias, p.desc.bias_type, i);
+      write(p.d, p.d_layout.type, at, value);
+    }
+  }
 }
 
 }  // namespace
@@ -155,40 +197,30 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
                               const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm,
-                              void* workspace, size_t workspace_bytes, cudaStream_t) {
+                              void* workspace, size_t workspace_bytes, cudaStream_t stream) {
   CHECK(a_layout->type == b_layout->type && c == d && c_layout == d_layout, "a product of another kind");
   CHECK(workspace_bytes >= algorithm->workspace_bytes, "the algorithm wants a larger workspace");
-  constexpr int kNan = 0xFF;
-  std::memset(workspace, kNan, workspace_bytes);
+  CHECK(sluice::emulation::is_device_memory(workspace, workspace_bytes), "a workspace beyond an allocation");
   check_alignment(workspace, 16);
   check_alignment(a, algorithm->alignment_a);
   check_alignment(b, algorithm->alignment_b);
   check_alignment(c, algorithm->alignment_c);
   check_alignment(d, algorithm->alignment_d);
-  const bool bias = desc->epilogue == CUBLASLT_EPILOGUE_BIAS;
-  if (bias) check_alignment(desc->bias, 16);
-  const auto rows = static_cast<int64_t>(d_layout->rows), columns = static_cast<int64_t>(d_layout->columns);
-  const auto depth =
-      static_cast<int64_t>(desc->transpose_a == CUBLAS_OP_T ? a_layout->rows : a_layout->columns);
-  const std::vector<float> left = unfold(a, *a_layout, desc->transpose_a, rows, depth);
-  const std::vector<float> right = unfold(b, *b_layout, desc->transpose_b, depth, columns);
-  std::vector<float> sums(static_cast<size_t>(columns));
-  for (int64_t i = 0; i < rows; ++i) {
-    sums.assign(sums.size(), 0);
-    for (int64_t k = 0; k < depth; ++k)
-      for (int64_t j = 0; j < columns; ++j)
-        sums[static_cast<size_t>(j)] +=
-            left[static_cast<size_t>(i * depth + k)] * right[static_cast<size_t>(k * columns + j)];
-    for (int64_t j = 0; j < columns; ++j) {
-      const int64_t at = i + j * d_layout->stride;
-      float value = *static_cast<const float*>(alpha) * sums[static_cast<size_t>(j)];
-      if (*static_cast<const float*>(beta) != 0)
-        value += *static_cast<const float*>(beta) * read(c, c_layout->type, at);
-      if (bias) value += read(desc->bias, desc->bias_type, i);
-      write(d, d_layout->type, at, value);
-    }
-  }
-  return CUBLAS_STATUS_SUCCESS;
+  if (desc->epilogue == CUBLASLT_EPILOGUE_BIAS) check_alignment(desc->bias, 16);
+  const Product product{*desc,
+                        *a_layout,
+                        *b_layout,
+                        *d_layout,
+                        *static_cast<const float*>(alpha),
+                        *static_cast<const float*>(beta),
+                        a,
+                        b,
+                        d};
+  const cudaError_t error = sluice::emulation::enqueue(stream, [=] {
+    scribble(workspace, workspace_bytes);
+    multiply(product);
+  });
+  return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 namespace sluice::cuda {

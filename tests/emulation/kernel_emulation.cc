@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -42,9 +41,7 @@ struct Block {
   int current = 0;
 };
 
-Block block;
-uint32_t order = 0;
-std::map<const void*, uint64_t> loaded;  // kernels, with the shared memory that they may have
+Block block;  // of the emulated GPU's only thread
 
 void fiber_main() {
   (*block.thread)();
@@ -77,7 +74,7 @@ void resume(int thread) {
   swapcontext(&block.scheduler, &fiber.context);
 }
 
-void run_block(int threads, std::mt19937& generator) {
+void run_block(int threads, bool shuffled, std::mt19937& generator) {
   for (Fiber& fiber : block.fibers) {
     fiber.waiting = Waiting::nothing;
     fiber.exchanges = 0;
@@ -89,7 +86,7 @@ void run_block(int threads, std::mt19937& generator) {
   std::vector<int> ready(static_cast<size_t>(threads));
   std::iota(ready.begin(), ready.end(), 0);
   while (!ready.empty()) {
-    if (order != 0) std::shuffle(ready.begin(), ready.end(), generator);
+    if (shuffled) std::shuffle(ready.begin(), ready.end(), generator);
     for (const int thread : ready) resume(thread);
     for (size_t warp = 0; warp < block.warps.size(); ++warp)
       release(warp * kLanes, (warp + 1) * kLanes, Waiting::warp);
@@ -113,15 +110,6 @@ bool bands_intact() {
 
 }  // namespace
 
-void set_order(uint32_t seed) { order = seed; }
-
-void load(const void* kernel, uint64_t shared_bytes) { loaded[kernel] = shared_bytes; }
-void check_loaded(const void* kernel, uint64_t shared_bytes) {
-  const auto found = loaded.find(kernel);
-  CHECK(found != loaded.end(), "a kernel was launched that had not been loaded");
-  CHECK(shared_bytes <= found->second, "a kernel was loaded for less shared memory");
-}
-
 int thread_in_block() { return block.current; }
 void meet_block() { wait(Waiting::block); }
 
@@ -138,9 +126,13 @@ const std::byte* exchange(const void* value, size_t bytes) {
   return slots.data();
 }
 
-void run(int64_t blocks, int threads, uint64_t shared_bytes, const std::function<void()>& thread) {
+void check_launch(int64_t blocks, int threads, uint64_t shared_bytes) {
   CHECK(blocks > 0 && threads > 0 && threads <= 1024 && threads % kLanes == 0, "a launch of whole warps");
   CHECK(shared_bytes <= 64 << 10, "shared memory that compute capability 7.5 has");
+}
+
+void run(int64_t blocks, int threads, uint64_t shared_bytes, uint32_t seed,
+         const std::function<void()>& thread) {
   if (block.fibers.size() != static_cast<size_t>(threads)) {
     block.fibers = std::vector<Fiber>(static_cast<size_t>(threads));
     block.warps = std::vector<Warp>(static_cast<size_t>(threads / kLanes));
@@ -148,16 +140,16 @@ void run(int64_t blocks, int threads, uint64_t shared_bytes, const std::function
   block.thread = &thread;
   blockDim.x = static_cast<unsigned>(threads);
   gridDim.x = static_cast<unsigned>(blocks);
-  std::mt19937 generator(order);
+  std::mt19937 generator(seed);
   std::vector<unsigned> blocks_in_order(static_cast<size_t>(blocks));
   std::iota(blocks_in_order.begin(), blocks_in_order.end(), 0u);
-  if (order != 0) std::shuffle(blocks_in_order.begin(), blocks_in_order.end(), generator);
+  if (seed != 0) std::shuffle(blocks_in_order.begin(), blocks_in_order.end(), generator);
   for (const unsigned index : blocks_in_order) {
     blockIdx.x = index;
     block.shared.assign(shared_bytes + 2 * kBandBytes, kPoison);
     std::fill_n(block.shared.begin(), kBandBytes, kBand);
     std::fill_n(block.shared.end() - kBandBytes, kBandBytes, kBand);
-    run_block(threads, generator);
+    run_block(threads, seed != 0, generator);
     CHECK(bands_intact(), "a kernel wrote outside of its shared memory");
   }
 }

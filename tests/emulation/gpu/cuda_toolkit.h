@@ -5,6 +5,7 @@
 // have not returned. Blocks, and the threads between two meetings, run in an order shuffled by `order_seed`
 // (0: ascending), so that a wrong index, a missing barrier or a wrong lane shows as a wrong result. Dynamic
 // shared memory begins as NaN in every block and has guard bands. Static shared memory keeps its contents.
+// Kernels run on the emulated GPU's thread (emulated_gpu.h).
 #pragma once
 
 #include <cmath>
@@ -12,10 +13,12 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <tuple>
 
 #include "engine/error.h"
 #include "gpu/cuda_error.h"
 #include "gpu/cuda_kernels.h"
+#include "tests/emulation/gpu_model.h"
 
 #define __global__
 #define __device__
@@ -29,12 +32,10 @@ struct Index {
   unsigned x = 0;
 };
 
-void run(int64_t blocks, int threads, uint64_t shared_bytes, const std::function<void()>& thread);
-void set_order(uint32_t seed);
-
-// Kernels are loaded, for at most so much dynamic shared memory, before they are launched: else a CHECK.
-void load(const void* kernel, uint64_t shared_bytes);
-void check_loaded(const void* kernel, uint64_t shared_bytes);
+// Of a launch, in the order of the seed.
+void run(int64_t blocks, int threads, uint64_t shared_bytes, uint32_t seed,
+         const std::function<void()>& thread);
+void check_launch(int64_t blocks, int threads, uint64_t shared_bytes);
 void meet_block();
 int thread_in_block();
 std::byte* shared_memory();
@@ -119,10 +120,16 @@ void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
 }
 
 template <typename... Parameters, typename... Arguments>
-void launch(const Queue&, void (*kernel)(Parameters...), int64_t blocks, int threads, uint64_t shared_bytes,
-            const Arguments&... arguments) {
+void launch(const Queue& queue, void (*kernel)(Parameters...), int64_t blocks, int threads,
+            uint64_t shared_bytes, const Arguments&... arguments) {
   emulation::check_loaded(reinterpret_cast<const void*>(kernel), shared_bytes);
-  emulation::run(blocks, threads, shared_bytes, [&] { kernel(arguments...); });
+  emulation::check_launch(blocks, threads, shared_bytes);
+  const auto thread = [kernel, values = std::tuple<Parameters...>(arguments...)] {
+    std::apply(kernel, values);
+  };
+  const uint32_t seed = emulation::current().seed;
+  check_step(emulation::enqueue(static_cast<cudaStream_t>(queue.stream),
+                                [=] { emulation::run(blocks, threads, shared_bytes, seed, thread); }));
 }
 
 }  // namespace sluice::cuda

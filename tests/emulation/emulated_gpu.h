@@ -1,0 +1,56 @@
+// The GPU that the emulated cuda device runs on, as tests set it up: one for the process, as CUDA's state is.
+//
+// Calls of the CUDA runtime come from any thread and enqueue work; one thread, the GPU, carries it out. It
+// takes the head of any stream whose waits are over, chosen by the seed, so every order that CUDA allows can
+// occur. Device memory may be touched by that thread only, and only while it works: elsewhere it ends the
+// process. Fresh device memory is NaN. An asynchronous copy to or from host memory that is not registered, or
+// beyond the end of an allocation, ends the process; so does a kernel that was not loaded.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace sluice::emulation {
+
+constexpr uint64_t kNever = ~uint64_t{0};
+
+struct EmulatedGpu {
+  // Of the order in which streams, and blocks and threads of kernels, run. 0: the oldest stream that can,
+  // blocks and threads ascending.
+  uint32_t seed = 0;
+  int delay_microseconds_max = 0;  // before each piece of work, at random
+  int count = 1;                   // GPUs that the driver sees; only the first can be used
+  int driver_version = CUDART_VERSION;
+  int capability_major = 8, capability_minor = 0;
+  int multiprocessors = 2;
+  uint64_t memory_bytes = uint64_t{8} << 30;
+  uint64_t used_by_others = 0;  // of memory_bytes
+  uint64_t context_bytes = 0;   // that this process's context takes
+  uint64_t pinned_bytes_max = kNever;
+  // Of the calls from now on, the one of this number (from 0) fails.
+  uint64_t allocation_that_fails = kNever, registration_that_fails = kNever;
+  uint64_t stream_that_fails = kNever, event_that_fails = kNever;
+  // The device is lost at this piece of work (from 0): it and all later work is dropped, and every later call
+  // returns `lost_with`.
+  uint64_t work_that_is_lost = kNever;
+  cudaError_t lost_with = cudaErrorDevicesUnavailable;
+};
+
+// Requires that all work is done, and counts anew.
+void set_up(const EmulatedGpu& gpu);
+
+// While paused the GPU begins nothing. What is enqueued meanwhile runs in an order that the seed alone
+// decides.
+void pause();
+void resume();
+
+struct Counts {
+  uint64_t allocations = 0, registrations = 0, streams = 0, events = 0;  // that were made
+  uint64_t works = 0;                                                    // pieces that were carried out
+  // What is there and was not given back.
+  uint64_t allocated_bytes = 0, registered_bytes = 0, streams_there = 0, events_there = 0;
+};
+Counts counts();
+
+}  // namespace sluice::emulation

@@ -1,0 +1,62 @@
+// The cuda device's kernels and its calls of cuBLASLt on the emulated GPU against the reference device: in
+// order and with threads and blocks shuffled.
+#include "gpu/cuda_matmul.h"
+#include "gpu/cuda_ops.h"
+#include "tests/cuda_host_operands.h"
+#include "tests/emulation/emulated_gpu.h"
+#include "tests/op_conformance.h"
+
+namespace sluice {
+namespace {
+
+// The number of threads becomes the number of multiprocessors and the seed of the order of threads and
+// blocks, so that the suite's "threads do not change bits" holds both against the results.
+class EmulatedDevice final : public Device {
+ public:
+  explicit EmulatedDevice(int threads)
+      : seed_(static_cast<uint32_t>(threads - 1)),
+        multiplier_(cuda::make_multiplier(nullptr)),
+        device_(cuda::make_ops_device({nullptr, threads}, *multiplier_)) {}
+  void forward(const OpCall& call) override { ordered().forward(call); }
+  void backward(const OpCall& call) override { ordered().backward(call); }
+  uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {
+    return device_.workspace_bytes(shapes, pass);
+  }
+  void prepare(const OpShapes& shapes, Pass pass) override { device_.prepare(shapes, pass); }
+  void warm_up(std::span<std::byte> arena) override { ordered().warm_up(arena); }
+  void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+             double* block_sums) override {
+    ordered().round(accumulator, gradient, precision, elements, block_sums);
+  }
+  void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
+    ordered().optimize(range, update);
+  }
+  void zero(void* data, uint64_t bytes) override { ordered().zero(data, bytes); }
+
+ private:
+  Device& ordered() {
+    emulation::set_up({.seed = seed_});
+    return device_;
+  }
+
+  uint32_t seed_;
+  std::unique_ptr<cuda::Multiplier> multiplier_;
+  HostOperands device_;
+};
+
+TEST(EmulatedOps, GiveBackWhatTheyTake) {
+  Operands operands(op_cases().front(), DType::bf16);
+  run_forward(*std::make_unique<EmulatedDevice>(1), operands);
+  EXPECT_GT(emulation::counts().allocations, 0u);
+  EXPECT_EQ(emulation::counts().allocated_bytes, 0u);
+}
+
+std::vector<DeviceEntry> devices_to_judge() {
+  return {{"cuda, emulated", [](int threads) { return std::make_unique<EmulatedDevice>(threads); }}};
+}
+
+bool judged(const OpCase&) { return true; }
+std::string skip_reason() { return ""; }
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,441 @@
+// One lock guards all state of the GPU. Its thread gives it up while it works.
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/error.h"
+#include "tests/emulation/gpu_model.h"
+#include "tests/emulation/memory_model.h"
+
+namespace sluice::emulation {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// When a stream has come to where an event was recorded.
+struct Moment {
+  bool reached = false;
+  Clock::time_point time;
+};
+
+struct Item {
+  std::function<void()> work;  // or one of:
+  std::shared_ptr<Moment> awaited, recorded;
+};
+
+struct Stream {
+  std::deque<Item> items;
+  uint64_t enqueued = 0, done = 0;
+  bool destroyed = false;  // it goes when it is empty
+};
+
+struct Event {
+  std::shared_ptr<Moment> moment;  // of the last record, if there was one
+  bool timed = true;
+};
+
+class Gpu {
+ public:
+  Gpu() : thread_([this] { carry_out(); }) {}
+  ~Gpu() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    work_.notify_one();
+    thread_.join();
+  }
+
+  void carry_out();
+  Stream* choose();
+  void run(std::unique_lock<std::mutex>& lock, const Item& item);
+  void lose();
+  void enqueue(Stream& stream, Item item);
+  bool idle() const;
+  // Waits on the host until the condition holds or the device is lost.
+  template <typename Condition>
+  cudaError_t wait(std::unique_lock<std::mutex>& lock, Condition condition) {
+    done_.wait(lock, [&] { return lost_ != cudaSuccess || condition(); });
+    return lost_;
+  }
+  // The error of a handle, or of the device, that is not there.
+  cudaError_t find(cudaStream_t handle, Stream*& stream);
+  cudaError_t find(cudaEvent_t handle, Event*& event);
+
+  std::mutex mutex_;
+  std::condition_variable work_, done_;  // waited for by the GPU, by the host
+  EmulatedGpu set_up_;
+  Counts counts_;
+  cudaError_t lost_ = cudaSuccess;
+  bool paused_ = false, busy_ = false, stopping_ = false;
+  std::mt19937 generator_;
+  // Handles are numbers that are never used again, so that one that was destroyed is known.
+  uintptr_t last_handle_ = 0;
+  std::map<uintptr_t, Stream> streams_ = {{0, {}}};  // with the null stream
+  std::map<uintptr_t, Event> events_;
+  Ranges device_memory_, host_memory_;
+  std::map<const void*, uint64_t> loaded_;  // kernels, with the shared memory that they may have
+
+ private:
+  std::thread thread_;
+};
+
+// CUDA's calls name no object, so there has to be one for all; the thread ends with the process.
+Gpu& gpu() {
+  static Gpu instance;
+  return instance;
+}
+
+template <typename Handle>
+uintptr_t number(Handle handle) {
+  return reinterpret_cast<uintptr_t>(handle);
+}
+
+void Gpu::carry_out() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    Stream* stream = nullptr;
+    work_.wait(lock, [&] { return stopping_ || (!paused_ && (stream = choose()) != nullptr); });
+    if (stopping_) return;
+    const Item item = std::move(stream->items.front());
+    stream->items.pop_front();
+    busy_ = true;
+    run(lock, item);
+    busy_ = false;
+    if (lost_ == cudaSuccess) ++stream->done;
+    std::erase_if(streams_, [](const auto& s) { return s.second.destroyed && s.second.items.empty(); });
+    done_.notify_all();
+  }
+}
+
+Stream* Gpu::choose() {
+  std::vector<Stream*> ready;
+  for (auto& [handle, stream] : streams_) {
+    if (stream.items.empty()) continue;
+    const Item& head = stream.items.front();
+    if (head.awaited == nullptr || head.awaited->reached) ready.push_back(&stream);
+  }
+  if (ready.empty()) return nullptr;
+  return ready[set_up_.seed == 0 ? 0 : generator_() % ready.size()];
+}
+
+void Gpu::run(std::unique_lock<std::mutex>& lock, const Item& item) {
+  if (item.recorded != nullptr) {
+    item.recorded->reached = true;
+    item.recorded->time = Clock::now();
+  }
+  if (item.work == nullptr) return;
+  if (counts_.works == set_up_.work_that_is_lost) return lose();
+  const auto delay_max = static_cast<unsigned>(set_up_.delay_microseconds_max);
+  const std::chrono::microseconds delay(delay_max == 0 ? 0 : generator_() % (delay_max + 1));
+  const Ranges memory = device_memory_;
+  lock.unlock();
+  if (delay_max != 0) std::this_thread::sleep_for(delay);
+  {
+    const OpenMemory open(memory);
+    item.work();
+  }
+  lock.lock();
+  ++counts_.works;
+}
+
+void Gpu::lose() {
+  lost_ = set_up_.lost_with;
+  for (auto& [handle, stream] : streams_) {
+    stream.items.clear();
+    stream.done = stream.enqueued;
+  }
+}
+
+void Gpu::enqueue(Stream& stream, Item item) {
+  stream.items.push_back(std::move(item));
+  ++stream.enqueued;
+  work_.notify_one();
+}
+
+bool Gpu::idle() const {
+  for (const auto& [handle, stream] : streams_)
+    if (!stream.items.empty()) return false;
+  return !busy_;
+}
+
+cudaError_t Gpu::find(cudaStream_t handle, Stream*& stream) {
+  const auto it = streams_.find(number(handle));
+  if (it == streams_.end() || it->second.destroyed) return cudaErrorInvalidResourceHandle;
+  stream = &it->second;
+  return lost_;
+}
+
+cudaError_t Gpu::find(cudaEvent_t handle, Event*& event) {
+  const auto it = events_.find(number(handle));
+  if (it == events_.end()) return cudaErrorInvalidResourceHandle;
+  event = &it->second;
+  return lost_;
+}
+
+}  // namespace
+
+// ---- For tests.
+
+void set_up(const EmulatedGpu& settings) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  CHECK(g.idle(), "the GPU is set up while it works");
+  g.set_up_ = settings;
+  g.counts_ = {};
+  g.lost_ = cudaSuccess;
+  g.paused_ = false;
+  g.generator_.seed(settings.seed);
+}
+
+EmulatedGpu current() {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  return g.set_up_;
+}
+
+void pause() {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  g.paused_ = true;
+}
+
+void resume() {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  g.paused_ = false;
+  g.work_.notify_one();
+}
+
+Counts counts() {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  Counts counts = g.counts_;
+  counts.allocated_bytes = g.device_memory_.bytes();
+  counts.registered_bytes = g.host_memory_.bytes();
+  counts.streams_there = g.streams_.size() - 1;  // without the null stream
+  counts.events_there = g.events_.size();
+  return counts;
+}
+
+cudaError_t lost() {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  return g.lost_;
+}
+
+// ---- Streams.
+
+cudaError_t enqueue(cudaStream_t handle, std::function<void()> work) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  Stream* stream = nullptr;
+  if (const cudaError_t error = g.find(handle, stream)) return error;
+  g.enqueue(*stream, {std::move(work), nullptr, nullptr});
+  return cudaSuccess;
+}
+
+cudaError_t synchronize() {
+  Gpu& g = gpu();
+  std::unique_lock lock(g.mutex_);
+  return g.wait(lock, [&] { return g.idle(); });
+}
+
+cudaError_t synchronize(cudaStream_t handle) {
+  Gpu& g = gpu();
+  std::unique_lock lock(g.mutex_);
+  Stream* stream = nullptr;
+  if (const cudaError_t error = g.find(handle, stream)) return error;
+  const uint64_t wanted = stream->enqueued;
+  return g.wait(lock, [&] { return g.find(handle, stream) != cudaSuccess || stream->done >= wanted; });
+}
+
+cudaError_t create_stream(cudaStream_t* handle) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  if (g.lost_ != cudaSuccess) return g.lost_;
+  if (g.counts_.streams == g.set_up_.stream_that_fails) return cudaErrorMemoryAllocation;
+  ++g.counts_.streams;
+  g.streams_[++g.last_handle_];
+  *handle = reinterpret_cast<cudaStream_t>(g.last_handle_);
+  return cudaSuccess;
+}
+
+cudaError_t destroy_stream(cudaStream_t handle) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  Stream* stream = nullptr;
+  const cudaError_t error = g.find(handle, stream);
+  if (stream == nullptr || handle == nullptr) return cudaErrorInvalidResourceHandle;
+  stream->destroyed = true;
+  if (stream->done == stream->enqueued || g.lost_ != cudaSuccess) g.streams_.erase(number(handle));
+  return error;
+}
+
+// ---- Events.
+
+cudaError_t create_event(cudaEvent_t* handle, bool timed) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  if (g.lost_ != cudaSuccess) return g.lost_;
+  if (g.counts_.events == g.set_up_.event_that_fails) return cudaErrorMemoryAllocation;
+  ++g.counts_.events;
+  g.events_[++g.last_handle_].timed = timed;
+  *handle = reinterpret_cast<cudaEvent_t>(g.last_handle_);
+  return cudaSuccess;
+}
+
+cudaError_t destroy_event(cudaEvent_t handle) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  Event* event = nullptr;
+  const cudaError_t error = g.find(handle, event);
+  g.events_.erase(number(handle));
+  return error;
+}
+
+cudaError_t record(cudaEvent_t event_handle, cudaStream_t stream_handle) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  Event* event = nullptr;
+  Stream* stream = nullptr;
+  if (const cudaError_t error = g.find(event_handle, event)) return error;
+  if (const cudaError_t error = g.find(stream_handle, stream)) return error;
+  event->moment = std::make_shared<Moment>();
+  g.enqueue(*stream, {nullptr, nullptr, event->moment});
+  return cudaSuccess;
+}
+
+cudaError_t wait_for(cudaStream_t stream_handle, cudaEvent_t event_handle) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  Event* event = nullptr;
+  Stream* stream = nullptr;
+  if (const cudaError_t error = g.find(event_handle, event)) return error;
+  if (const cudaError_t error = g.find(stream_handle, stream)) return error;
+  if (event->moment != nullptr) g.enqueue(*stream, {nullptr, event->moment, nullptr});
+  return cudaSuccess;
+}
+
+cudaError_t synchronize(cudaEvent_t handle) {
+  Gpu& g = gpu();
+  std::unique_lock lock(g.mutex_);
+  Event* event = nullptr;
+  if (const cudaError_t error = g.find(handle, event)) return error;
+  const std::shared_ptr<Moment> moment = event->moment;
+  return g.wait(lock, [&] { return moment == nullptr || moment->reached; });
+}
+
+cudaError_t query(cudaEvent_t handle) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  Event* event = nullptr;
+  if (const cudaError_t error = g.find(handle, event)) return error;
+  return event->moment == nullptr || event->moment->reached ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t elapsed(float* milliseconds, cudaEvent_t begin_handle, cudaEvent_t end_handle) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  Event *begin = nullptr, *end = nullptr;
+  if (const cudaError_t error = g.find(begin_handle, begin)) return error;
+  if (const cudaError_t error = g.find(end_handle, end)) return error;
+  for (const Event* event : {begin, end})
+    if (!event->timed || event->moment == nullptr) return cudaErrorInvalidResourceHandle;
+  if (!begin->moment->reached || !end->moment->reached) return cudaErrorNotReady;
+  *milliseconds = std::chrono::duration<float, std::milli>(end->moment->time - begin->moment->time).count();
+  return cudaSuccess;
+}
+
+// ---- Memory.
+
+cudaError_t memory_info(uint64_t* free, uint64_t* total) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  const uint64_t used = g.set_up_.used_by_others + g.set_up_.context_bytes + g.device_memory_.bytes();
+  *total = g.set_up_.memory_bytes;
+  *free = used < *total ? *total - used : 0;
+  return g.lost_;
+}
+
+cudaError_t allocate(void** data, uint64_t bytes) {
+  uint64_t free = 0, total = 0;
+  if (const cudaError_t error = memory_info(&free, &total)) return error;
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  if (bytes > free || g.counts_.allocations == g.set_up_.allocation_that_fails)
+    return cudaErrorMemoryAllocation;
+  ++g.counts_.allocations;
+  std::byte* const begin = map_device_memory(bytes);
+  if (begin == nullptr) return cudaErrorMemoryAllocation;
+  CHECK(g.device_memory_.add(begin, bytes), "device memory overlaps");
+  *data = begin;
+  return cudaSuccess;
+}
+
+// As CUDA's, it waits for the device.
+cudaError_t free_memory(void* data) {
+  Gpu& g = gpu();
+  std::unique_lock lock(g.mutex_);
+  const cudaError_t error = g.wait(lock, [&] { return g.idle(); });
+  if (data == nullptr) return error;
+  const uint64_t bytes = g.device_memory_.remove(data);
+  if (bytes == 0) return cudaErrorInvalidValue;
+  unmap_device_memory(data, bytes);
+  return error;
+}
+
+cudaError_t register_host(void* begin, uint64_t bytes) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  if (g.lost_ != cudaSuccess) return g.lost_;
+  if (begin == nullptr || bytes == 0) return cudaErrorInvalidValue;
+  if (g.counts_.registrations == g.set_up_.registration_that_fails ||
+      bytes > g.set_up_.pinned_bytes_max - g.host_memory_.bytes())
+    return cudaErrorMemoryAllocation;
+  if (!g.host_memory_.add(begin, bytes)) return cudaErrorHostMemoryAlreadyRegistered;
+  ++g.counts_.registrations;
+  return cudaSuccess;
+}
+
+cudaError_t unregister_host(void* begin) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  if (g.host_memory_.remove(begin) == 0) return cudaErrorHostMemoryNotRegistered;
+  return g.lost_;
+}
+
+bool is_device_memory(const void* begin, uint64_t bytes) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  return g.device_memory_.contains(begin, bytes);
+}
+
+bool is_registered(const void* begin, uint64_t bytes) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  return g.host_memory_.contains(begin, bytes);
+}
+
+void load(const void* kernel, uint64_t shared_bytes) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  g.loaded_[kernel] = shared_bytes;
+}
+
+void check_loaded(const void* kernel, uint64_t shared_bytes) {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  const auto found = g.loaded_.find(kernel);
+  CHECK(found != g.loaded_.end(), "a kernel was launched that had not been loaded");
+  CHECK(shared_bytes <= found->second, "a kernel was loaded for less shared memory");
+}
+
+}  // namespace sluice::emulation

@@ -1,0 +1,43 @@
+// The emulated GPU behind cuda_runtime_api.h, cublasLt.h and kernel launches: streams, events, memory.
+//
+// Streams are queues of work, waits and records. A record gives its event a new moment; waiting for an event
+// is waiting for the moment that it had at the time of the call, and no waiting at all if it had none. No
+// stream has an implicit order to another, the null stream included, since only non-blocking ones are made.
+// Every function may be called from any thread; work runs on the GPU's own thread.
+#pragma once
+
+#include <functional>
+
+#include "tests/emulation/emulated_gpu.h"
+
+namespace sluice::emulation {
+
+// Results are as of the runtime's calls of these names: the error of a lost device, of a bad handle.
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
+cudaError_t synchronize();
+cudaError_t synchronize(cudaStream_t stream);
+cudaError_t create_stream(cudaStream_t* stream);
+cudaError_t destroy_stream(cudaStream_t stream);
+cudaError_t wait_for(cudaStream_t stream, cudaEvent_t event);
+cudaError_t create_event(cudaEvent_t* event, bool timed);
+cudaError_t destroy_event(cudaEvent_t event);
+cudaError_t record(cudaEvent_t event, cudaStream_t stream);
+cudaError_t synchronize(cudaEvent_t event);
+cudaError_t query(cudaEvent_t event);
+cudaError_t elapsed(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
+cudaError_t allocate(void** data, uint64_t bytes);
+cudaError_t free_memory(void* data);
+cudaError_t memory_info(uint64_t* free, uint64_t* total);
+cudaError_t register_host(void* begin, uint64_t bytes);
+cudaError_t unregister_host(void* begin);
+
+EmulatedGpu current();                                     // what was set up last
+cudaError_t lost();                                        // cudaSuccess while the device is there
+bool is_device_memory(const void* begin, uint64_t bytes);  // wholly, inside one allocation
+bool is_registered(const void* begin, uint64_t bytes);     // wholly, inside one registration
+
+// Kernels are loaded, for at most so much dynamic shared memory, before they are launched: else a CHECK.
+void load(const void* kernel, uint64_t shared_bytes);
+void check_loaded(const void* kernel, uint64_t shared_bytes);
+
+}  // namespace sluice::emulation
