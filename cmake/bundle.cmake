@@ -1,0 +1,45 @@
+# The bundle: one archive that runs from wherever it is unpacked, on any x86-64 Linux whose glibc is not older
+# than this machine's. `cmake --build build/release --target bundle` makes it (tools/bundle.sh).
+#   bin/    the program, tests, benchmarks; nothing of the emulation of CUDA
+#   lib/    the shared libraries that they need, but for glibc, the driver and CUDA's own
+#   tests/, docs/, tools/, run_tests.sh and the tests.list that it reads; commit
+# The programs' search path is DT_RPATH, not DT_RUNPATH: only the former also finds what the libraries need
+# themselves. CMake sets it when it installs, so that nothing has to edit the files.
+set(bundle_executables "")
+foreach(folder tools tests)
+  get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target ${targets})
+    get_target_property(type ${target} TYPE)
+    # structure_test is about the sources, which the bundle leaves out.
+    if(type STREQUAL "EXECUTABLE" AND NOT target STREQUAL "structure_test")
+      list(APPEND bundle_executables ${target})
+    endif()
+  endforeach()
+endforeach()
+set_target_properties(${bundle_executables} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib;/usr/local/cuda/lib64")
+foreach(target ${bundle_executables})
+  target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
+endforeach()
+
+set(bundle COMPONENT bundle EXCLUDE_FROM_ALL)
+install(TARGETS ${bundle_executables} RUNTIME DESTINATION bin ${bundle})
+install(DIRECTORY tests/fixtures tests/golden DESTINATION tests ${bundle})
+install(DIRECTORY docs DESTINATION . ${bundle})
+install(DIRECTORY tools/benchmarks DESTINATION tools ${bundle} FILES_MATCHING PATTERN "*.py")
+install(PROGRAMS tools/run_tests.sh DESTINATION . ${bundle})
+install(FILES LICENSE README.md DESTINATION . ${bundle})
+
+list(TRANSFORM bundle_executables REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE files)
+install(CODE "set(executables \"${files}\")
+  set(binary_dir \"${CMAKE_BINARY_DIR}\")
+  set(source_dir \"${CMAKE_SOURCE_DIR}\")
+  set(ctest \"${CMAKE_CTEST_COMMAND}\")
+  set(python \"${PYTHON3}\")" ${bundle})
+install(SCRIPT cmake/bundle_install.cmake ${bundle})
+
+add_custom_target(bundle COMMAND ${CMAKE_SOURCE_DIR}/tools/bundle.sh ${CMAKE_BINARY_DIR} VERBATIM)
+add_dependencies(bundle ${bundle_executables})
+
+add_test(NAME bundle_test COMMAND ${CMAKE_SOURCE_DIR}/tests/bundle_test.sh ${CMAKE_BINARY_DIR}
+         WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(bundle_test PROPERTIES LABELS slow)

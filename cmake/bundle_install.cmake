@@ -1,0 +1,68 @@
+# Runs when the bundle is installed: copies the shared libraries and writes tests.list and commit. Set by
+# cmake/bundle.cmake: executables, binary_dir, source_dir, ctest, python.
+set(root "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
+
+# A library is copied as the file that it really is, under the name by which it is asked for: distributions
+# put chains of links in between.
+set(of_glibc "^(ld-linux.*|lib(c|m|mvec|dl|pthread|rt|resolv|util|anl))[.]so")
+set(of_cuda "^lib(cuda|cudart|cublas|cublasLt|nccl|nvidia-ml|nvrtc|nvJitLink|nvToolsExt)[.]so")
+file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${executables} RESOLVED_DEPENDENCIES_VAR libraries
+     UNRESOLVED_DEPENDENCIES_VAR missing PRE_EXCLUDE_REGEXES ${of_glibc} ${of_cuda})
+if(missing)
+  message(FATAL_ERROR "The bundle needs libraries that are not found: ${missing}")
+endif()
+foreach(library ${libraries})
+  get_filename_component(name ${library} NAME)
+  get_filename_component(file ${library} REALPATH)
+  file(MAKE_DIRECTORY ${root}/lib)
+  file(COPY_FILE ${file} ${root}/lib/${name})
+endforeach()
+
+# One line a test, its fields separated by tabs: name, labels, the exit code that means skipped (or -), and
+# the command as ctest runs it, seen from the bundle's root.
+execute_process(COMMAND ${ctest} --test-dir ${binary_dir} --show-only=json-v1
+                OUTPUT_VARIABLE json COMMAND_ERROR_IS_FATAL ANY)
+set(lines "")
+string(JSON count LENGTH "${json}" tests)
+math(EXPR last "${count} - 1")
+foreach(i RANGE ${last})
+  string(JSON test GET "${json}" tests ${i})
+  string(JSON name GET "${test}" name)
+  string(JSON words LENGTH "${test}" command)
+  set(command "")
+  foreach(w RANGE 1 ${words})
+    math(EXPR w "${w} - 1")
+    string(JSON word GET "${test}" command ${w})
+    if(word STREQUAL "${python}")
+      set(word python3)
+    endif()
+    string(REPLACE "${binary_dir}" bin word "${word}")
+    string(REPLACE "${source_dir}/" "" word "${word}")
+    string(APPEND command "\t${word}")
+  endforeach()
+  set(labels -)
+  set(skip -)
+  string(JSON properties LENGTH "${test}" properties)
+  foreach(p RANGE 1 ${properties})
+    math(EXPR p "${p} - 1")
+    string(JSON key GET "${test}" properties ${p} name)
+    if(key STREQUAL "LABELS")
+      string(JSON labels GET "${test}" properties ${p} value)
+      string(REGEX REPLACE "[][ \"\n]" "" labels "${labels}")
+    elseif(key STREQUAL "SKIP_RETURN_CODE")
+      string(JSON skip GET "${test}" properties ${p} value)
+    endif()
+  endforeach()
+  string(REGEX REPLACE "^\t([^\t]+).*" "\\1" program "${command}")
+  if(program STREQUAL "python3" OR EXISTS "${root}/${program}")
+    string(APPEND lines "${name}\t${labels}\t${skip}${command}\n")
+  endif()
+endforeach()
+file(WRITE ${root}/tests.list "${lines}")
+
+execute_process(COMMAND git -C ${source_dir} describe --always --dirty OUTPUT_VARIABLE commit
+                RESULT_VARIABLE code ERROR_QUIET)
+if(NOT code EQUAL 0)
+  set(commit "unknown\n")
+endif()
+file(WRITE ${root}/commit "${commit}")

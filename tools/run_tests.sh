@@ -1,0 +1,62 @@
+#!/bin/bash
+# Runs the tests of an unpacked bundle as ctest runs those of a build folder: in this directory, with the same
+# arguments, 600 s each. Prints one line a test, and what a failing one printed; fails when any does.
+# usage: run_tests.sh [--gpu] [NAME...]     --gpu: those that need a GPU; NAME: these; otherwise all
+set -uo pipefail
+cd "$(dirname "$0")" || exit 1
+
+gpu=false
+if [[ ${1:-} == --gpu ]]; then
+  gpu=true
+  shift
+fi
+if [[ ${1:-} == -* || ! -f tests.list ]]; then
+  echo "usage: run_tests.sh [--gpu] [NAME...]     in an unpacked bundle, beside its tests.list" >&2
+  exit 2
+fi
+wanted=" $* "
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+passed=0 failed=0 skipped=0
+
+# report NAME CODE SKIP_CODE SECONDS: one line, by exit code and by what GoogleTest says in the log.
+report() {
+  local name=$1 code=$2 skip_code=$3 seconds=$4 reason=""
+  if [[ $code == "$skip_code" ]]; then
+    reason=$(tail --lines=1 "$log")
+  elif [[ $code == 0 ]] && grep --quiet '^\[  PASSED  \] 0 tests' "$log"; then
+    reason=$(sed --quiet '/: Skipped$/{n;p;q}' "$log")
+  fi
+  if [[ -n $reason ]]; then
+    skipped=$((skipped + 1))
+    echo "skip  $name  ($reason)"
+  elif [[ $code == 0 ]]; then
+    passed=$((passed + 1))
+    echo "pass  $name  $seconds s$(sed --quiet 's/^\[  SKIPPED \] \([0-9]* test[s]*\), .*/, \1 skipped/p' "$log")"
+  else
+    failed=$((failed + 1))
+    tail --lines=100 "$log"
+    echo "FAIL  $name  exit code $code after $seconds s"
+  fi
+}
+
+while IFS=$'\t' read -r -a fields <&3; do
+  name=${fields[0]} labels=${fields[1]} skip_code=${fields[2]} command=("${fields[@]:3}")
+  if [[ $gpu == true && ",$labels," != *,gpu,* ]]; then continue; fi
+  if [[ $wanted != "  " && $wanted != *" $name "* ]]; then continue; fi
+  if ! command -v "${command[0]}" > /dev/null; then
+    skipped=$((skipped + 1))
+    echo "skip  $name  (${command[0]} is not installed)"
+    continue
+  fi
+  SECONDS=0
+  timeout 600 "${command[@]}" > "$log" 2>&1 < /dev/null
+  report "$name" $? "$skip_code" "$SECONDS"
+done 3< tests.list
+
+if [[ $((passed + skipped + failed)) == 0 ]]; then
+  echo "run_tests: there is no such test; tests.list has them all" >&2
+  exit 2
+fi
+echo "$passed passed, $skipped skipped, $failed failed"
+[[ $failed == 0 ]]
