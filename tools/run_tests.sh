@@ -21,18 +21,19 @@ passed=0 failed=0 skipped=0
 
 # report NAME CODE SKIP_CODE SECONDS: one line, by exit code and by what GoogleTest says in the log.
 report() {
-  local name=$1 code=$2 skip_code=$3 seconds=$4 reason=""
+  local name=$1 code=$2 skip_code=$3 seconds=$4
+  local count reason
+  count=$(sed --quiet 's/^\[  SKIPPED \] \([0-9]* tests\?\), .*/\1/p' "$log")
+  reason=$(sed --quiet '/: Skipped$/{n;p;q}' "$log")
   if [[ $code == "$skip_code" ]]; then
-    reason=$(tail --lines=1 "$log")
-  elif [[ $code == 0 ]] && grep --quiet '^\[  PASSED  \] 0 tests' "$log"; then
-    reason=$(sed --quiet '/: Skipped$/{n;p;q}' "$log")
-  fi
-  if [[ -n $reason ]]; then
+    skipped=$((skipped + 1))
+    echo "skip  $name  ($(tail --lines=1 "$log"))"
+  elif [[ $code == 0 && -n $count ]] && grep --quiet '^\[  PASSED  \] 0 tests' "$log"; then
     skipped=$((skipped + 1))
     echo "skip  $name  ($reason)"
   elif [[ $code == 0 ]]; then
     passed=$((passed + 1))
-    echo "pass  $name  $seconds s$(sed --quiet 's/^\[  SKIPPED \] \([0-9]* test[s]*\), .*/, \1 skipped/p' "$log")"
+    echo "pass  $name  $seconds s${count:+, $count skipped ($reason)}"
   else
     failed=$((failed + 1))
     tail --lines=100 "$log"

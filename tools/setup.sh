@@ -21,6 +21,7 @@ packages=(
   "libcli11-dev: command line"
   "libgtest-dev: tests"
   "libbenchmark-dev: benchmarks"
+  "xz-utils: packs the bundle"
 )
 case "${1:-}" in
   "") ;;
