@@ -174,7 +174,7 @@ uint64_t lockable_bytes(uint64_t most) {
   void* memory = mmap(nullptr, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 0;
   uint64_t bytes = most;
-  while (bytes > 0 && mlock(memory, bytes) != 0) bytes /= 2;
+  while (bytes > 0 && mlock2(memory, bytes, 0) != 0) bytes /= 2;  // sanitizers do away with mlock
   munmap(memory, most);  // unlocks
   return bytes;
 }

@@ -1,10 +1,14 @@
 // What doctor finds out of a GPU, over the emulated one and a clock that advances by a sixteenth of a second
-// with every look.
+// with every look; and the verb itself on a machine with that GPU.
 #include "gpu/cuda_facts.h"
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
 #include "tests/emulation/emulated_gpu.h"
+#include "tools/verbs.h"
 
 namespace sluice {
 namespace {
@@ -16,60 +20,152 @@ double ticking_clock() {
   return now += 1.0 / 16;
 }
 
-const Known<NvmlApi> kNoNvml{{}, "there is no library"};
+class CudaFactsTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    const emulation::Counts counts = emulation::counts();
+    EXPECT_EQ(counts.allocated_bytes + counts.registered_bytes + counts.streams_there, 0u);
+    emulation::set_up({});
+  }
+  // On a GPU that is small, so that copies are, too.
+  static CudaFacts facts(uint64_t host_bytes_most, emulation::EmulatedGpu gpu = {}) {
+    if (gpu.memory_bytes == emulation::EmulatedGpu{}.memory_bytes) gpu.memory_bytes = 64 * kMiB;
+    emulation::set_up(gpu);
+    return cuda_facts({0, host_bytes_most, ticking_clock, {{}, "there is no library"}});
+  }
+};
 
-TEST(CudaFacts, AreMeasured) {
-  const CudaFacts facts = cuda_facts({0, 64 * kMiB, ticking_clock, kNoNvml});
-  ASSERT_TRUE(facts.status.available) << facts.status.reason;
-  EXPECT_EQ(facts.toolkit_version, 13000);
-  EXPECT_EQ(facts.pci_bus_id, "0000:e0:00.0");  // as sysfs spells it
-  ASSERT_TRUE(facts.pinning.value);
-  EXPECT_EQ(facts.pinning.value->asked, 64 * kMiB);
-  EXPECT_EQ(facts.pinning.value->pinned, 64 * kMiB);
-  EXPECT_EQ(facts.pinning.value->seconds, 1.0 / 16);
-  EXPECT_EQ(facts.pinning.value->reason, "");
-  ASSERT_TRUE(facts.copies.value) << facts.copies.reason;
-  EXPECT_EQ(facts.copies.value->bytes, 32 * kMiB);  // one each way at once
-  EXPECT_EQ(facts.copies.value->host_to_device, 16 * 32.0 * kMiB);
-  EXPECT_EQ(facts.copies.value->device_to_host, 16 * 32.0 * kMiB);
-  EXPECT_EQ(facts.copies.value->both, 16 * 64.0 * kMiB);
+TEST_F(CudaFactsTest, AreMeasured) {
+  const CudaFacts found = facts(24 * kMiB);
+  ASSERT_TRUE(found.status.available) << found.status.reason;
+  EXPECT_EQ(found.toolkit_version, 13000);
+  EXPECT_EQ(found.pci_bus_id, "0000:e0:00.0");  // as sysfs spells it
+  ASSERT_TRUE(found.pinning.value);
+  EXPECT_EQ(found.pinning.value->asked, 24 * kMiB);
+  EXPECT_EQ(found.pinning.value->pinned, 24 * kMiB);
+  EXPECT_EQ(found.pinning.value->seconds, 1.0 / 16);
+  EXPECT_EQ(found.pinning.value->reason, "");
+  ASSERT_TRUE(found.copies.value) << found.copies.reason;
+  EXPECT_EQ(found.copies.value->bytes, 12 * kMiB);  // one each way at once
+  EXPECT_EQ(found.copies.value->host_to_device, 16 * 12.0 * kMiB);
+  EXPECT_EQ(found.copies.value->device_to_host, 16 * 12.0 * kMiB);
+  EXPECT_EQ(found.copies.value->both, 16 * 24.0 * kMiB);
+  // Four measures: each once to wake the link, then as often as it says; the last one is both.
+  EXPECT_EQ(emulation::counts().works, 4u * (1 + static_cast<uint64_t>(found.copies.value->times)));
 }
 
-TEST(CudaFacts, TheRuntimeStandsInForNvmlsMemory) {
-  const CudaFacts facts = cuda_facts({0, 4 * kMiB, ticking_clock, kNoNvml});
-  ASSERT_TRUE(facts.memory.value);
-  EXPECT_GT(facts.memory.value->free, 0u);
-  EXPECT_EQ(facts.memory.value->free + facts.memory.value->used, facts.memory.value->total);
-  EXPECT_EQ(facts.driver.reason, "there is no library");
-  EXPECT_EQ(facts.link.reason, "there is no library");
+TEST_F(CudaFactsTest, TheRuntimeStandsInForNvmlsMemory) {
+  const CudaFacts found = facts(4 * kMiB, {.used_by_others = 16 * kMiB});
+  ASSERT_TRUE(found.memory.value);
+  EXPECT_EQ(found.memory.value->total, 64 * kMiB);
+  EXPECT_EQ(found.memory.value->free, 48 * kMiB);
+  EXPECT_EQ(found.memory.value->used, 16 * kMiB);
+  EXPECT_EQ(found.driver.reason, "there is no library");
+  EXPECT_EQ(found.link.reason, "there is no library");
 }
 
-TEST(CudaFacts, WhatCannotBePinnedIsHalved) {
-  emulation::set_up({.memory_bytes = 64 * kMiB});  // so that copies are small
+TEST_F(CudaFactsTest, WhatCannotBeMappedIsHalved) {
   const uint64_t absurd = uint64_t{1} << 60;
-  const CudaFacts facts = cuda_facts({0, absurd, ticking_clock, kNoNvml});
-  ASSERT_TRUE(facts.pinning.value);
-  EXPECT_EQ(facts.pinning.value->asked, absurd);
-  EXPECT_GT(facts.pinning.value->pinned, kMiB);
-  EXPECT_LT(facts.pinning.value->pinned, absurd);
-  EXPECT_EQ(facts.pinning.value->reason, "that much host memory cannot be mapped");
-  ASSERT_TRUE(facts.copies.value);
-  EXPECT_EQ(facts.copies.value->bytes, 16 * kMiB);  // two each way in half of what the GPU has
-  emulation::set_up({});
+  const CudaFacts found = facts(absurd);
+  ASSERT_TRUE(found.pinning.value);
+  EXPECT_EQ(found.pinning.value->asked, absurd);
+  EXPECT_GT(found.pinning.value->pinned, kMiB);
+  EXPECT_LT(found.pinning.value->pinned, absurd);
+  EXPECT_EQ(found.pinning.value->reason, "that much host memory cannot be mapped");
+  ASSERT_TRUE(found.copies.value);
+  EXPECT_EQ(found.copies.value->bytes, 16 * kMiB);  // two each way in half of what the GPU has
 }
 
-TEST(CudaFacts, WithoutHostMemoryNothingIsMeasured) {
-  const CudaFacts facts = cuda_facts({0, 0, ticking_clock, kNoNvml});
-  EXPECT_EQ(facts.pinning.value->pinned, 0u);
-  EXPECT_FALSE(facts.copies.value);
-  EXPECT_EQ(facts.copies.reason, "less than 2 MiB could be pinned, or 4 MiB of the GPU are free");
+TEST_F(CudaFactsTest, WhatCannotBePinnedIsHalved) {
+  const CudaFacts found = facts(64 * kMiB, {.pinned_bytes_max = 20 * kMiB});
+  EXPECT_EQ(found.pinning.value->asked, 64 * kMiB);
+  EXPECT_EQ(found.pinning.value->pinned, 16 * kMiB);
+  EXPECT_TRUE(found.pinning.value->reason.starts_with("cudaHostRegister says: "));
+  EXPECT_EQ(found.copies.value->bytes, 8 * kMiB);
 }
 
-TEST(CudaFacts, AnotherGpuIsNotThere) {
-  const CudaFacts facts = cuda_facts({1, 64 * kMiB, ticking_clock, kNoNvml});
-  EXPECT_FALSE(facts.status.available);
-  EXPECT_EQ(facts.status.reason, "There is no GPU 1: this machine has 1.");
-  EXPECT_FALSE(facts.pinning.value);
+TEST_F(CudaFactsTest, WithoutPinnedMemoryNothingIsCopied) {
+  for (const uint64_t most : {uint64_t{0}, 64 * kMiB}) {
+    const CudaFacts found = facts(most, {.pinned_bytes_max = 0});
+    EXPECT_EQ(found.pinning.value->pinned, 0u);
+    EXPECT_EQ(found.pinning.value->reason.empty(), most == 0);
+    EXPECT_FALSE(found.copies.value);
+    EXPECT_EQ(found.copies.reason, "less than 2 MiB could be pinned, or 4 MiB of the GPU are free");
+  }
+}
+
+TEST_F(CudaFactsTest, FailuresLeaveWhatWasFoundBefore) {
+  for (const emulation::EmulatedGpu& gpu :
+       {emulation::EmulatedGpu{.allocation_that_fails = 0}, emulation::EmulatedGpu{.stream_that_fails = 1}}) {
+    const CudaFacts found = facts(8 * kMiB, gpu);
+    EXPECT_EQ(found.pinning.value->pinned, 8 * kMiB);
+    EXPECT_FALSE(found.copies.value);
+    EXPECT_TRUE(found.copies.reason.starts_with("this failed: ")) << found.copies.reason;
+    EXPECT_FALSE(found.copies.reason.ends_with(".")) << found.copies.reason;
+  }
+}
+
+TEST_F(CudaFactsTest, ALostGpuIsSaid) {
+  const CudaFacts found = facts(8 * kMiB, {.work_that_is_lost = 5});
+  EXPECT_TRUE(found.status.available);  // it was
+  EXPECT_EQ(found.pinning.value->pinned, 8 * kMiB);
+  EXPECT_TRUE(found.copies.reason.starts_with("this failed: A copy failed: ")) << found.copies.reason;
+  emulation::set_up({});  // a lost GPU gives nothing back
+}
+
+TEST_F(CudaFactsTest, AnotherGpuIsNotThere) {
+  const CudaFacts found = cuda_facts({1, 64 * kMiB, ticking_clock, {{}, "there is no library"}});
+  EXPECT_FALSE(found.status.available);
+  EXPECT_EQ(found.status.reason, "There is no GPU 1: this machine has 1.");
+  EXPECT_FALSE(found.pinning.value);
+}
+
+// What `sluice doctor --json` prints here, and its exit code.
+struct Printed {
+  nlohmann::json json;
+  ExitCode code;
+};
+Printed doctor() {
+  Options options;
+  options.print.json = true;
+  std::FILE* file = std::tmpfile();
+  EXPECT_NE(file, nullptr);
+  const ExitCode code = run_doctor(options, file);
+  std::rewind(file);
+  std::string text;
+  for (int c; (c = std::fgetc(file)) != EOF;) text += static_cast<char>(c);
+  std::fclose(file);
+  return {nlohmann::json::parse(text), code};
+}
+
+TEST_F(CudaFactsTest, DoctorMeasuresTheGpu) {
+  emulation::set_up({.memory_bytes = 64 * kMiB});
+  const auto [json, code] = doctor();
+  EXPECT_EQ(code, ExitCode::done);
+  EXPECT_EQ(json["ready"], true);
+  const auto& cuda = json["cuda"];
+  EXPECT_EQ(cuda["available"], true);
+  EXPECT_EQ(cuda["memory"]["total"], 64 * kMiB);
+  EXPECT_EQ(cuda["pinning"]["pinned"], cuda["pinning"]["asked"]);
+  EXPECT_EQ(cuda["copies"]["bytes"], 16 * kMiB);
+  for (const char* rate : {"host_to_device", "device_to_host", "both"})
+    EXPECT_GT(cuda["copies"][rate].get<double>(), 0) << rate;
+}
+
+TEST_F(CudaFactsTest, DoctorRefusesAGpuThatCannotPin) {
+  emulation::set_up({.memory_bytes = 64 * kMiB, .pinned_bytes_max = 0});
+  const auto [json, code] = doctor();
+  EXPECT_EQ(code, ExitCode::environment);
+  EXPECT_EQ(json["ready"], false);
+  EXPECT_EQ(json["cuda"]["pinning"]["pinned"], 0u);
+}
+
+TEST_F(CudaFactsTest, DoctorAcceptsAMachineWithoutAGpu) {
+  emulation::set_up({.driver_version = 0});
+  const auto [json, code] = doctor();
+  EXPECT_EQ(code, ExitCode::done);
+  EXPECT_EQ(json["cuda"]["available"], false);
+  EXPECT_EQ(json["cuda"]["reason"], "This machine has no NVIDIA driver.");
 }
 
 }  // namespace
