@@ -20,6 +20,7 @@ packages=(
   "nlohmann-json3-dev: JSON"
   "libcli11-dev: command line"
   "libgtest-dev: tests"
+  "libboost-context-dev: threads of kernels in tests"
   "libbenchmark-dev: benchmarks"
   "xz-utils: packs the bundle"
 )

@@ -1,11 +1,12 @@
 // Fibers and tensor-core operations of the kernels' emulation.
-#include <ucontext.h>
-
 #include <algorithm>
 #include <array>
-#include <memory>
+#include <boost/context/fiber.hpp>
+#include <boost/context/protected_fixedsize_stack.hpp>
+#include <deque>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "cpu_optim/half.h"
@@ -14,15 +15,35 @@
 namespace sluice::emulation {
 namespace {
 
+namespace context = boost::context;
+
 constexpr int kLanes = 32;
 constexpr size_t kStackBytes = 128 << 10, kBandBytes = 256;
 constexpr std::byte kBand{0xA5}, kPoison{0xFF};
 
+// Kept for one fiber after another.
+class Stack {
+ public:
+  Stack() : stack_(context::protected_fixedsize_stack(kStackBytes).allocate()) {}
+  ~Stack() { context::protected_fixedsize_stack(kStackBytes).deallocate(stack_); }
+  Stack(const Stack&) = delete;
+  template <typename Main>
+  context::fiber start(Main main) const {
+    struct Keep {
+      void deallocate(context::stack_context&) {}
+    };
+    const context::preallocated all(stack_.sp, stack_.size, stack_);
+    return context::fiber(std::allocator_arg, all, Keep(), main);
+  }
+
+ private:
+  context::stack_context stack_;
+};
+
 enum class Waiting : uint8_t { nothing, warp, block, returned };
 
 struct Fiber {
-  ucontext_t context;
-  std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
+  context::fiber context;
   Waiting waiting = Waiting::nothing;
   int exchanges = 0;
 };
@@ -30,28 +51,33 @@ struct Fiber {
 struct Warp {
   // Two sets of slots: a lane may hand over for the next exchange while another still reads this one's.
   alignas(8) std::array<std::byte, kLanes * kSlotBytes> slots[2];
+  // What is to be made of the slots when all lanes have handed over.
+  Combine combine = nullptr;
+  std::byte* combined = nullptr;
 };
 
 struct Block {
+  std::deque<Stack> stacks;
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   std::vector<std::byte> shared;
   const std::function<void()>* thread = nullptr;
-  ucontext_t scheduler;
+  context::fiber scheduler;
   int current = 0;
 };
 
 Block block;  // of the emulated GPU's only thread
 
-void fiber_main() {
+context::fiber fiber_main(context::fiber&& scheduler) {
+  block.scheduler = std::move(scheduler);
   (*block.thread)();
   block.fibers[static_cast<size_t>(block.current)].waiting = Waiting::returned;
+  return std::move(block.scheduler);
 }
 
 void wait(Waiting what) {
-  Fiber& fiber = block.fibers[static_cast<size_t>(block.current)];
-  fiber.waiting = what;
-  swapcontext(&fiber.context, &block.scheduler);
+  block.fibers[static_cast<size_t>(block.current)].waiting = what;
+  block.scheduler = std::move(block.scheduler).resume();
 }
 
 // Lets fibers [begin, end) go on if none of them runs still.
@@ -67,29 +93,32 @@ bool release(size_t begin, size_t end, Waiting at) {
   return any;
 }
 
+// All lanes of the warp wait, or have returned: what they handed over can be combined.
+void release_warp(size_t index) {
+  if (!release(index * kLanes, (index + 1) * kLanes, Waiting::warp)) return;
+  Warp& warp = block.warps[index];
+  if (warp.combine == nullptr) return;
+  for (size_t i = index * kLanes; i < (index + 1) * kLanes; ++i)
+    CHECK(block.fibers[i].waiting == Waiting::nothing, "lanes of a warp are missing");
+  std::exchange(warp.combine, nullptr)(warp.combined);
+}
+
 void resume(int thread) {
   Fiber& fiber = block.fibers[static_cast<size_t>(thread)];
   block.current = thread;
   threadIdx.x = static_cast<unsigned>(thread);
-  swapcontext(&block.scheduler, &fiber.context);
+  fiber.context = std::move(fiber.context).resume();
 }
 
 void run_block(int threads, bool shuffled, std::mt19937& generator) {
-  for (Fiber& fiber : block.fibers) {
-    fiber.waiting = Waiting::nothing;
-    fiber.exchanges = 0;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack = {fiber.stack.get(), 0, kStackBytes};
-    fiber.context.uc_link = &block.scheduler;
-    makecontext(&fiber.context, fiber_main, 0);
-  }
+  for (size_t i = 0; i < block.fibers.size(); ++i)
+    block.fibers[i] = {block.stacks[i].start(fiber_main), Waiting::nothing, 0};
   std::vector<int> ready(static_cast<size_t>(threads));
   std::iota(ready.begin(), ready.end(), 0);
   while (!ready.empty()) {
     if (shuffled) std::shuffle(ready.begin(), ready.end(), generator);
     for (const int thread : ready) resume(thread);
-    for (size_t warp = 0; warp < block.warps.size(); ++warp)
-      release(warp * kLanes, (warp + 1) * kLanes, Waiting::warp);
+    for (size_t warp = 0; warp < block.warps.size(); ++warp) release_warp(warp);
     release(0, block.fibers.size(), Waiting::block);
     ready.clear();
     bool returned = true;
@@ -116,12 +145,14 @@ void meet_block() { wait(Waiting::block); }
 // The storage of a vector is aligned to 16 bytes, as are bands.
 std::byte* shared_memory() { return block.shared.data() + kBandBytes; }
 
-const std::byte* exchange(const void* value, size_t bytes) {
+const std::byte* exchange(const void* value, size_t bytes, Combine combine) {
   CHECK(bytes <= kSlotBytes, "a lane hands over too much");
   Fiber& fiber = block.fibers[static_cast<size_t>(block.current)];
   Warp& warp = block.warps[static_cast<size_t>(block.current / kLanes)];
   auto& slots = warp.slots[fiber.exchanges++ % 2];
   std::memcpy(slots.data() + block.current % kLanes * kSlotBytes, value, bytes);
+  warp.combine = combine;
+  warp.combined = slots.data();
   wait(Waiting::warp);
   return slots.data();
 }
@@ -133,10 +164,9 @@ void check_launch(int64_t blocks, int threads, uint64_t shared_bytes) {
 
 void run(int64_t blocks, int threads, uint64_t shared_bytes, uint32_t seed,
          const std::function<void()>& thread) {
-  if (block.fibers.size() != static_cast<size_t>(threads)) {
-    block.fibers = std::vector<Fiber>(static_cast<size_t>(threads));
-    block.warps = std::vector<Warp>(static_cast<size_t>(threads / kLanes));
-  }
+  while (block.stacks.size() < static_cast<size_t>(threads)) block.stacks.emplace_back();
+  block.fibers.resize(static_cast<size_t>(threads));
+  block.warps.resize(static_cast<size_t>(threads / kLanes));
   block.thread = &thread;
   blockDim.x = static_cast<unsigned>(threads);
   gridDim.x = static_cast<unsigned>(blocks);
@@ -166,25 +196,38 @@ struct Fragments {
 float of_half(uint32_t bits) { return to_float(F16{static_cast<uint16_t>(bits)}); }
 float of_bf16(uint32_t bits) { return to_float(Bf16{static_cast<uint16_t>(bits)}); }
 
-// Lane 4 g + t holds A(g or g + 8, 2t, 2t + 1, and 8 more), B(2t, 2t + 1, and 8 more; g), D(g or g + 8; 2t,
-// 2t + 1).
-void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], float (*value)(uint32_t)) {
+// The tile A B of what the lanes hold: lane 4 g + t has A(g or g + 8, 2t, 2t + 1, and 8 more), B(2t, 2t + 1,
+// and 8 more; g), D(g or g + 8; 2t, 2t + 1).
+template <float (*kValue)(uint32_t)>
+void multiply(std::byte* slots) {
+  float a[16][16], b[16][8], sums[16][8] = {};
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto from = emulation::from_lane<Fragments>(slots, lane);
+    const int group = lane / 4, pair = 2 * (lane % 4);
+    for (int i = 0; i < 2; ++i) {
+      for (int part = 0; part < 4; ++part)
+        a[group + part % 2 * 8][pair + part / 2 * 8 + i] = kValue(from.a[part] >> (16 * i) & 0xFFFFu);
+      for (int part = 0; part < 2; ++part)
+        b[pair + part * 8 + i][group] = kValue(from.b[part] >> (16 * i) & 0xFFFFu);
+    }
+  }
+  for (int row = 0; row < 16; ++row)
+    for (int k = 0; k < 16; ++k)
+      for (int column = 0; column < 8; ++column) sums[row][column] += a[row][k] * b[k][column];
+  std::memcpy(slots, sums, sizeof(sums));
+}
+
+void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], emulation::Combine combine) {
   Fragments mine;
   std::copy(a, a + 4, mine.a);
   std::copy(b, b + 2, mine.b);
-  const std::byte* slots = emulation::exchange(&mine, sizeof(mine));
-  const int lane = emulation::thread_in_block() % 32, group = lane / 4, pair = lane % 4;
-  const auto a_at = [&](int row, int k) {
-    const auto from = emulation::from_lane<Fragments>(slots, row % 8 * 4 + k % 8 / 2);
-    return value(from.a[row / 8 + k / 8 * 2] >> (k % 2 * 16) & 0xFFFFu);
-  };
-  const auto b_at = [&](int k, int column) {
-    const auto from = emulation::from_lane<Fragments>(slots, column * 4 + k % 8 / 2);
-    return value(from.b[k / 8] >> (k % 2 * 16) & 0xFFFFu);
-  };
+  const std::byte* tile = emulation::exchange(&mine, sizeof(mine), combine);
+  const int lane = emulation::thread_in_block() % 32;
   for (int i = 0; i < 4; ++i) {
-    const int row = group + i / 2 * 8, column = 2 * pair + i % 2;
-    for (int k = 0; k < 16; ++k) d[i] += a_at(row, k) * b_at(k, column);
+    const int at = (lane / 4 + i / 2 * 8) * 8 + 2 * (lane % 4) + i % 2;
+    float sum;
+    std::memcpy(&sum, tile + at * static_cast<int>(sizeof(sum)), sizeof(sum));
+    d[i] += sum;
   }
 }
 
@@ -199,8 +242,12 @@ uint32_t pack_bf16(float low, float high) {
   return static_cast<uint32_t>(to_bf16(low).bits) | static_cast<uint32_t>(to_bf16(high).bits) << 16;
 }
 
-void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) { mma(d, a, b, of_bf16); }
-void mma_half(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) { mma(d, a, b, of_half); }
+void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  mma(d, a, b, multiply<of_bf16>);
+}
+void mma_half(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  mma(d, a, b, multiply<of_half>);
+}
 
 void load_transposed(uint32_t (&b)[2], const void* row) {
   CHECK(reinterpret_cast<uintptr_t>(row) % 16 == 0, "a row that ldmatrix cannot take");

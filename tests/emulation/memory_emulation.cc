@@ -48,10 +48,19 @@ bool Ranges::contains(const void* begin, uint64_t bytes) const {
 }
 
 std::byte* map_device_memory(uint64_t bytes) {
-  const uint64_t all = in_pages(bytes) + 2 * page_bytes();
-  void* const mapped = mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // Opening and closing a large range takes long by small pages.
+  constexpr uint64_t kLargePage = 2 << 20;
+  const uint64_t page = page_bytes(), alignment = bytes < kLargePage ? page : kLargePage;
+  const uint64_t wanted = in_pages(bytes) + 2 * page, mapped_bytes = wanted + alignment;
+  void* const mapped =
+      mmap(nullptr, mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
-  std::byte* const begin = static_cast<std::byte*>(mapped) + page_bytes();
+  auto* const first = static_cast<std::byte*>(mapped);
+  const uint64_t ahead = alignment - reinterpret_cast<uintptr_t>(first + page) % alignment;
+  std::byte* const begin = first + page + ahead;
+  CHECK(munmap(first, ahead) == 0, "munmap");
+  if (ahead < alignment) CHECK(munmap(first + ahead + wanted, alignment - ahead) == 0, "munmap");
+  if (alignment == kLargePage) (void)madvise(begin, in_pages(bytes), MADV_HUGEPAGE);  // where there are some
   CHECK(mprotect(begin, in_pages(bytes), PROT_READ | PROT_WRITE) == 0, "mprotect");
   constexpr int kNan = 0xFF;
   std::memset(begin, kNan, in_pages(bytes));

@@ -41,9 +41,11 @@ int thread_in_block();
 std::byte* shared_memory();
 
 // Every lane of the warp hands over `bytes`; the address of what lane 0 handed over, the others' kSlotBytes
-// apart. Valid until the lane's next exchange.
+// apart. Valid until the lane's next exchange. `combine`, the same of all 32 lanes, is run once on all of
+// that and leaves its result there.
 constexpr int kSlotBytes = 32;
-const std::byte* exchange(const void* value, size_t bytes);
+using Combine = void (*)(std::byte* slots);
+const std::byte* exchange(const void* value, size_t bytes, Combine combine = nullptr);
 
 template <typename T>
 T from_lane(const std::byte* slots, int lane) {
