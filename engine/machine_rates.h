@@ -69,6 +69,13 @@ MachineRates parse_machine_rates(const std::string& json, const std::string& sou
 // The name of the built-in description.
 constexpr const char* kDefaultMachine = "cpu-2core";
 
+// The name of the one for a GPU.
+constexpr const char* kGpuMachine = "gpu-server";
+
+// Sixteen cores and one GPU of the H100's kind on PCIe 5: data-sheet values, taken down to what software
+// reaches, no measurements.
+MachineRates gpu_machine_rates();
+
 // A two-core processor with AVX-512 and a virtual disk, as measured in this project's design notes.
 MachineRates default_machine_rates();
 

@@ -4,29 +4,28 @@
 #include "gpu/cuda_error.h"
 #include "gpu/cuda_matmul.h"
 #include "gpu/cuda_ops.h"
+#include "gpu/cuda_streams.h"
 
 namespace sluice {
 namespace {
 
-constexpr int kCapabilityMin = 75;  // the least that kernels are built for
+std::string in_mib(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
-std::string version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
-CudaStatus refused(CudaStatus status, const std::string& reason, const std::string& remedy) {
-  status.reason = reason;
-  status.remedy = remedy;
-  return status;
+// The GPU that the calling thread uses from here on. Makes its context, so that what it takes can be seen.
+int choose(int ordinal) {
+  cuda::check_setup(cudaSetDevice(ordinal), "Choosing the GPU");
+  cuda::check_setup(cudaFree(nullptr), "Starting the GPU");
+  return ordinal;
 }
 
 // The device's ops; what the GPU cannot do is refused when workspaces are asked for, before the first step.
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public Accelerator {
  public:
-  CudaDevice(void* stream, const CudaStatus& status)
-      : bf16_(status.bf16),
-        multiplier_(cuda::make_multiplier(stream)),
-        ops_(cuda::make_ops_device({stream, status.multiprocessors}, *multiplier_)) {}
+  CudaDevice(int ordinal, const CudaStatus& status)
+      : ordinal_(choose(ordinal)),
+        bf16_(status.bf16),
+        multiplier_(cuda::make_multiplier(compute_stream())),
+        ops_(cuda::make_ops_device({compute_stream(), status.multiprocessors}, *multiplier_)) {}
 
   void forward(const OpCall& call) override { ops_->forward(call); }
   void backward(const OpCall& call) override { ops_->backward(call); }
@@ -46,64 +45,57 @@ class CudaDevice final : public Device {
     ops_->optimize(range, update);
   }
   void zero(void* data, uint64_t bytes) override { ops_->zero(data, bytes); }
+  Accelerator* accelerator() override { return this; }
+
+  AcceleratorMemory memory() override {
+    size_t free = 0, total = 0;
+    cuda::check_setup(cudaMemGetInfo(&free, &total), "Asking for the GPU's memory");
+    return {free, total - free};
+  }
+
+  std::shared_ptr<std::byte> allocate(uint64_t bytes) override {
+    void* data = nullptr;
+    const cudaError_t result = cudaMalloc(&data, std::max<uint64_t>(bytes, 1));
+    if (result == cudaErrorMemoryAllocation)
+      throw Error(ExitCode::environment,
+                  "The GPU has no " + in_mib(bytes) + " in one piece; " + in_mib(memory().free) +
+                      " are free.",
+                  "Give a smaller --gpu-mem, or end what else holds its memory (nvidia-smi shows who).");
+    cuda::check_setup(result, "Allocating GPU memory");
+    return {static_cast<std::byte*>(data), [](std::byte* arena) { (void)cudaFree(arena); }};
+  }
+
+  std::shared_ptr<void> pin(std::span<std::byte> memory) override {
+    const cudaError_t result = cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable);
+    if (result != cudaSuccess)
+      throw Error(ExitCode::environment,
+                  "Cannot pin " + in_mib(memory.size()) + " of host memory: " + cudaGetErrorString(result) +
+                      ".",
+                  "Raise the limit on locked memory (ulimit -l unlimited) or the container's memory, or give "
+                  "a smaller --host-mem; `sluice doctor` shows the limits.");
+    return {memory.data(), [](void* begin) { (void)cudaHostUnregister(begin); }};
+  }
+
+  std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) override {
+    return cuda::make_streams(ordinal_, streams_, instructions_max);
+  }
 
  private:
+  cudaStream_t compute_stream() const { return streams_[0].get(); }
+
+  int ordinal_;
   bool bf16_;
+  cuda::LaneStreams streams_;  // compute first
   std::unique_ptr<cuda::Multiplier> multiplier_;
   std::unique_ptr<Device> ops_;
 };
 
 }  // namespace
 
-CudaStatus cuda_status(int ordinal) {
-  CudaStatus status;
-  status.built = true;
-  if (cudaDriverGetVersion(&status.driver_version) != cudaSuccess || status.driver_version == 0)
-    return refused(status, "This machine has no NVIDIA driver.",
-                   "Install the NVIDIA driver, or train on --device cpu.");
-  int count = 0;
-  const cudaError_t counted = cudaGetDeviceCount(&count);
-  if (counted == cudaErrorInsufficientDriver)
-    return refused(status,
-                   "The NVIDIA driver knows CUDA " + version_text(status.driver_version) +
-                       ", this build needs CUDA " + version_text(CUDART_VERSION) + ".",
-                   "Update the NVIDIA driver, or build with an older CUDA Toolkit.");
-  if (counted == cudaErrorNoDevice || (counted == cudaSuccess && count == 0))
-    return refused(status, "The NVIDIA driver sees no GPU.",
-                   "Check nvidia-smi and CUDA_VISIBLE_DEVICES, or train on --device cpu.");
-  if (counted != cudaSuccess)
-    return refused(status, std::string("The NVIDIA driver fails: ") + cudaGetErrorString(counted) + ".",
-                   "Check the GPU with nvidia-smi, or train on --device cpu.");
-  if (ordinal < 0 || ordinal >= count)
-    return refused(
-        status,
-        "There is no GPU " + std::to_string(ordinal) + ": this machine has " + std::to_string(count) + ".",
-        "Choose --device cuda:0 to cuda:" + std::to_string(count - 1) + ".");
-  cudaDeviceProp properties;
-  const cudaError_t asked = cudaGetDeviceProperties(&properties, ordinal);
-  if (asked != cudaSuccess)
-    return refused(status, std::string("The GPU does not answer: ") + cudaGetErrorString(asked) + ".",
-                   "Check the GPU with nvidia-smi, or train on --device cpu.");
-  status.name = properties.name;
-  status.capability_major = properties.major;
-  status.capability_minor = properties.minor;
-  status.multiprocessors = properties.multiProcessorCount;
-  status.memory_bytes = properties.totalGlobalMem;
-  status.bf16 = properties.major >= 8;
-  if (properties.major * 10 + properties.minor < kCapabilityMin)
-    return refused(status,
-                   status.name + " has compute capability " + std::to_string(properties.major) + "." +
-                       std::to_string(properties.minor) + ", 7.5 is needed.",
-                   "Use a newer GPU, or train on --device cpu.");
-  status.available = true;
-  return status;
-}
-
-std::unique_ptr<Device> make_cuda_device(int ordinal, void* stream) {
+std::unique_ptr<Device> make_cuda_device(int ordinal) {
   const CudaStatus status = cuda_status(ordinal);
   if (!status.available) throw Error(ExitCode::environment, status.reason, status.remedy);
-  cuda::check_setup(cudaSetDevice(ordinal), "Choosing the GPU");
-  return std::make_unique<CudaDevice>(stream, status);
+  return std::make_unique<CudaDevice>(ordinal, status);
 }
 
 uint64_t cuda_workspace_bytes(const OpShapes& shapes, Pass pass) {

@@ -1,8 +1,7 @@
-// The cuda device: ops on one NVIDIA GPU, enqueued on one stream.
+// The cuda device: ops and memory of one NVIDIA GPU.
 //
 // Built when the CUDA Toolkit is found; without it the same functions say so. Every function may be called
-// without a GPU. Owner: the compute lane's thread. Calls of the device return when their work is enqueued;
-// operands are device memory that stays untouched until the stream has reached them.
+// without a GPU.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +29,9 @@ struct CudaStatus {
 // Never throws; asks the driver, and makes no context.
 CudaStatus cuda_status(int ordinal);
 
-// A device on GPU `ordinal` and `stream` (a cudaStream_t of that GPU; nullptr is its default stream). Makes
-// it the calling thread's current GPU; every thread that calls the device has to. Kernels are loaded and
-// products' algorithms looked up when they first run. Throws Error (environment) with cuda_status's reason
-// and remedy if it is not available.
-std::unique_ptr<Device> make_cuda_device(int ordinal, void* stream);
+// A device on GPU `ordinal`, an accelerator; its ops go to the compute lane's stream. Throws
+// Error(environment) with cuda_status's reason and remedy if it is not available.
+std::unique_ptr<Device> make_cuda_device(int ordinal);
 
 // The device's workspace_bytes, for plans made where there is no GPU. Throws Error: usage for an op that the
 // device does not take, environment if the device is not built.

@@ -12,6 +12,7 @@
 
 #include "cpu_optim/optimizer.h"
 #include "engine/program.h"
+#include "gpu/accelerator.h"
 
 namespace sluice {
 
@@ -63,6 +64,10 @@ class Device {
   virtual void optimize(const AdamWRange& range, const StepScalars::Update* update) = 0;
 
   virtual void zero(void* data, uint64_t bytes) = 0;
+
+  // Not nullptr: operands lie in memory of the device's own, and calls return when their work is enqueued on
+  // the compute lane's stream.
+  virtual Accelerator* accelerator() { return nullptr; }
 };
 
 std::unique_ptr<Device> make_reference_device();         // plain loops, double accumulation: the oracle

@@ -10,7 +10,7 @@ constexpr uint64_t kFileAlignment = 1ull << 20;  // one checksum slot a request 
 
 }  // namespace
 
-Machine cpu_machine(const TierCapacities& capacities) {
+Machine machine_of(const TierCapacities& capacities) {
   Machine m;
   m.lanes = {{"compute"},          {"h2d"},       {"d2h"},       {"nvme_read", true},
              {"nvme_write", true}, {"optimizer"}, {"collective"}};

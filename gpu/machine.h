@@ -20,8 +20,7 @@ struct TierCapacities {
   std::optional<uint64_t> nvme;    // none: no nvme tier
 };
 
-// The cpu and reference devices: segments run in the top tier, the checkpoint in host memory, the optimizer
-// in either.
-Machine cpu_machine(const TierCapacities& capacities);
+// Segments run in the top tier, the checkpoint in host memory, the optimizer in either.
+Machine machine_of(const TierCapacities& capacities);
 
 }  // namespace sluice

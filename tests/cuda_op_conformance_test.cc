@@ -13,7 +13,7 @@ const CudaStatus& gpu() {
 }
 
 std::vector<DeviceEntry> devices_to_judge() {
-  return {{"cuda", [](int) { return std::make_unique<HostOperands>(make_cuda_device(0, nullptr)); }}};
+  return {{"cuda", [](int) { return std::make_unique<HostOperands>(make_cuda_device(0)); }}};
 }
 bool judged(const OpCase&) { return true; }
 std::string skip_reason() { return gpu().reason; }
@@ -23,7 +23,7 @@ TEST(CudaDevice, IsRefusedWithAReasonWhereThereIsNone) {
   EXPECT_TRUE(none.built);
   EXPECT_FALSE(none.available);
   try {
-    make_cuda_device(1000, nullptr);
+    make_cuda_device(1000);
     FAIL() << "there is no GPU 1000";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::environment);

@@ -249,7 +249,7 @@ inline Machine machine_of(Tiers tiers) {
   c.host = kPlenty;
   if (tiers == Tiers::device_host || tiers == Tiers::device_host_nvme) c.device = kPlenty;
   if (tiers == Tiers::host_nvme || tiers == Tiers::device_host_nvme) c.nvme = kPlenty;
-  return cpu_machine(c);
+  return machine_of(c);
 }
 
 inline LowerOptions random_lower_options(Random& random, const Model& model) {

@@ -103,7 +103,7 @@ TEST(TrainingPyTorch, EveryModelOnTheReferenceDevice) {
     if (c["clip"].get<double>() != 0.25) continue;
     const DriveDirectory directory;
     TestRun run = run_of(c, 4, directory);
-    run.options.memory.device = DeviceKind::reference;
+    run.options.memory.device = {DeviceKind::reference};
     run.stop_after = kSteps - 2;  // two steps run ahead of what is read
     const TestResult result = train(run);
     const std::string where = c["name"].get<std::string>() + ", reference";

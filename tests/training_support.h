@@ -101,7 +101,7 @@ inline Budgets budgets_of(const TestRun& run) {
 // The plan's request as the verbs make it. `device` outlives it.
 inline PlanRequest request_of(const TestRun& run, const Device& device) {
   const ModelSource source = resolve_model(run.options.model);
-  return plan_request(run.options, source.config, budgets_of(run), device,
+  return plan_request(run.options, source.config, budgets_of(run), workspaces_of(device),
                       !run.options.data.validation.empty());
 }
 

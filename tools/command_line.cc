@@ -145,7 +145,6 @@ void apply(Options& options, const OptionRow& row, std::vector<std::string> valu
   const std::string name = row.name;
   if (name == "gpus" && values == std::vector<std::string>{"1"}) return;  // what is built
   if (row.field == nullptr) throw planned("--" + name);
-  if (name == "device" && values.size() == 1 && values[0].starts_with("cuda")) throw planned("--device cuda");
   const OptionField field = row.field(options);
   if (Size* const* size = std::get_if<Size*>(&field)) {
     if (values.size() != 1)

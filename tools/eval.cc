@@ -42,6 +42,7 @@ EvalStart open_start(Options& options) {
     start.weights = HfWeights::open(start.source.weights_directory, start.source.config.family);
   }
   check_options(options, Verb::eval, false);
+  settle_device(options, start.checkpoint.has_value());
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
   return start;
 }
@@ -49,7 +50,7 @@ EvalStart open_start(Options& options) {
 // Weights only: nothing is trained.
 Plan evaluation_plan(const Options& options, const ModelConfig& config, const Budgets& budgets,
                      const Device& device) {
-  PlanRequest request = plan_request(options, config, budgets, device, true);
+  PlanRequest request = plan_request(options, config, budgets, workspaces_of(device), true);
   request.model = [build = request.model](int64_t micro_batch) {
     Model model = build(micro_batch);
     for (Group& g : model.groups) g.trainable = false;
@@ -84,8 +85,8 @@ ExitCode run_eval(Options options, std::FILE* out) {
   const DataOrder order =
       make_validation_order(data, sequence, static_cast<uint64_t>(options.data.val_batches),
                             static_cast<uint64_t>(options.batch.batch));
-  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);
-  const std::unique_ptr<Device> device = make_device(options.memory, budgets.threads);
+  const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
+  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));
   const Plan plan = evaluation_plan(options, start.source.config, budgets, *device);
   check_start(start, plan.model);
   Workers workers(budgets.threads);

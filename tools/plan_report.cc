@@ -93,6 +93,9 @@ std::string plan_text(const Plan& plan, const Budgets& budgets) {
   for (const Tier& t : p.machine.tiers) out += fmt::format("{:>14}", format_size(t.capacity));
   out += fmt::format("\n  outside the host arena: {} for libraries, buffers, checksums and the program\n",
                      format_size(budgets.runtime_reserve + plan.program_bytes));
+  if (budgets.device_reserve)
+    out += fmt::format("  outside the device arena: {} for the driver and libraries\n",
+                       format_size(budgets.device_reserve));
   out += "  moved a step:";
   const std::vector<uint64_t> moved = moved_bytes(p, step_body(plan));
   for (size_t l = 0; l < moved.size(); ++l)
@@ -120,6 +123,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets) {
   for (size_t t = 0; t < p.arena_bytes.size(); ++t) out["arenas"][p.machine.tiers[t].name] = p.arena_bytes[t];
   out["budgets"] = budgets_json(budgets);
   out["runtime_reserve"] = budgets.runtime_reserve;
+  if (budgets.device_reserve) out["device_reserve"] = budgets.device_reserve;
   out["program_bytes"] = plan.program_bytes;
   for (const auto& [kind, tiers] : homes_of(p))
     for (size_t t = 0; t < tiers.size(); ++t)

@@ -48,7 +48,8 @@ RunStart open_run_start(Options& options, Verb verb) {
   const std::vector<std::string>& notes = start.source.config.notes;
   start.notes.insert(start.notes.end(), notes.begin(), notes.end());
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
-  if (options.memory.device == DeviceKind::automatic) options.memory.device = DeviceKind::cpu;
+  for (const std::string& note : settle_device(options, start.checkpoint.has_value()))
+    start.notes.push_back(note);
   return start;
 }
 

@@ -1,5 +1,6 @@
 #include <filesystem>
 
+#include "engine/clock.h"
 #include "engine/run/checkpoint_directory.h"
 #include "engine/run/metrics.h"
 #include "engine/run/setup.h"
@@ -129,11 +130,12 @@ ExitCode run_train(Options options, std::FILE* out) {
   const RunData data = open_run_data(options, start.source.config);
   if (start.checkpoint) check_same_data(start.checkpoint->state(), data.train);
 
-  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);
+  const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
+  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));
   print_notes(budgets.notes, out);
-  const std::unique_ptr<Device> device = make_device(options.memory, budgets.threads);
-  const Plan plan = plan_or_throw(
-      plan_request(options, start.source.config, budgets, *device, data.validation.has_value()), budgets);
+  const Plan plan = plan_or_throw(plan_request(options, start.source.config, budgets, workspaces_of(*device),
+                                               data.validation.has_value()),
+                                  budgets);
   options.batch.micro_batch = plan.model.micro_batch;
   say(out, plan_text(plan, budgets));
   check_start(start, plan.model);

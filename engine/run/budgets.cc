@@ -71,14 +71,26 @@ uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers) {
   return bytes - std::min(bytes, kProgramInReserve);
 }
 
-Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free) {
+int resolve_threads(const MemoryOptions& options) {
+  return options.threads ? static_cast<int>(*options.threads)
+                         : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free,
+                        const std::optional<AcceleratorUse>& accelerator) {
   Budgets b;
-  b.threads = options.threads ? static_cast<int>(*options.threads)
-                              : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  b.threads = resolve_threads(options);
   b.runtime_reserve = runtime_reserve_bytes(b.threads);
   uint64_t free = limits.usable();
   if (check_free) free = std::min(free, address_space_left(limits, b.threads));
-  if (options.gpu.kind != Size::Kind::automatic) {  // the cpu device keeps its own arena in the same memory
+  if (accelerator) {  // limits hold for all that the process has, also what it has by now
+    const AcceleratorMemory& device = accelerator->device;
+    b.device_reserve = device.held + kLibraryKernelBytes;
+    b.runtime_reserve += accelerator->host_bytes + kLibraryKernelBytes;
+    b.limits.device = limit_of(options.gpu, device.free + device.held, "gpu-mem", check_free, b);
+    b.arenas.device = *b.limits.device - std::min(*b.limits.device, b.device_reserve);
+    free += accelerator->host_bytes;
+  } else if (options.gpu.kind != Size::Kind::automatic) {  // the cpu device keeps its own arena in the same memory
     b.limits.device = b.arenas.device = limit_of(options.gpu, free, "gpu-mem", check_free, b);
     free -= std::min(free, *b.limits.device);
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/run/options.h"
+#include "gpu/accelerator.h"
 #include "gpu/machine.h"
 #include "offload/memory_limits.h"
 
@@ -20,8 +21,21 @@ struct Budgets {
   TierCapacities limits;           // as granted or found: device (if it has its own arena), host, nvme
   TierCapacities arenas;           // what the planner may fill
   uint64_t runtime_reserve = 0;    // of the host limit: libraries, stacks, buffers
+  uint64_t device_reserve = 0;     // of the device limit, on an accelerator: context, modules, handles
   std::vector<std::string> notes;  // one sentence each: margins, what `auto` became
 };
+
+// What an accelerator's driver and libraries hold before anything is planned.
+struct AcceleratorUse {
+  AcceleratorMemory device;
+  uint64_t host_bytes = 0;  // of the process, resident
+};
+
+// What a matrix product's library may load while programs are prepared, on the device and beside it.
+constexpr uint64_t kLibraryKernelBytes = 64ull << 20;
+
+// --threads, or one a core.
+int resolve_threads(const MemoryOptions& options);
 
 // The process's own use of host memory beside the arenas: 64 MiB and 1 MiB a thread. Libraries and buffers
 // need 25 MiB, checksums 8 bytes a MiB of the nvme arena; 24 MiB are for the program.
@@ -37,6 +51,7 @@ uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 // A host limit that does not even hold what lies beside the arena leaves an arena of 0 bytes, and the plan
 // says what would do. Throws Error(environment) for a budget above what is free or a directory that cannot
 // serve. `check_free`: false for `plan`, which may ask about another machine.
-Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free);
+Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free,
+                        const std::optional<AcceleratorUse>& accelerator = std::nullopt);
 
 }  // namespace sluice

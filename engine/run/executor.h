@@ -15,6 +15,7 @@
 
 #include "engine/run/runner.h"
 #include "engine/run/trace.h"
+#include "gpu/accelerator.h"
 #include "offload/io_queue.h"
 
 namespace sluice {
@@ -29,6 +30,7 @@ struct ExecutorOptions {
   uint64_t seed = 0;  // shuffled
   MakeQueue make_queue;
   uint32_t file_alignment = 4096;
+  Streams* streams = nullptr;  // of an accelerator; outlives the executor
 };
 
 class Executor {

@@ -9,6 +9,7 @@
 #include <deque>
 #include <random>
 
+#include "engine/clock.h"
 #include "engine/run/executor.h"
 
 namespace sluice {
@@ -24,8 +25,11 @@ class ListExecutor final : public Executor {
         random_(options.seed),
         trace_(program),
         lanes_(program.machine.lanes),
+        streams_(options.streams),
         orders_(lane_orders(program)),
-        files_(options.make_queue(), Runner::kTransfersMax, options.file_alignment) {}
+        files_(options.make_queue(), Runner::kTransfersMax, options.file_alignment) {
+    if (streams_) streams_->enter_thread();
+  }
 
   void make_room() override {
     while (flight_.size() > 1) run_oldest();
@@ -149,12 +153,22 @@ class ListExecutor final : public Executor {
     try {
       if (runner_.is_file_io(body, in))
         transfer(body, in, f.rings);
+      else if (streams_ && streams_->has(in.lane))
+        run_in_stream(f, body, in);
       else
         runner_.run(body, in, f.rings);
     } catch (...) {
       error_ = std::current_exception();
     }
     trace_.add(in.lane, {f.ticket, index, 0, 0, begin, begin, steady_seconds()});
+  }
+
+  void run_in_stream(const Flight& f, const Body& body, const Instruction& in) {
+    const Mark mark{in.lane, f.ticket, 0};
+    streams_->begin(mark);
+    runner_.run(body, in, f.rings);
+    streams_->end(mark);
+    streams_->synchronize(mark);
   }
 
   void transfer(const Body& body, const Instruction& in, const RingPositions& rings) {
@@ -171,6 +185,7 @@ class ListExecutor final : public Executor {
   std::mt19937_64 random_;
   Trace trace_;
   const std::vector<Lane>& lanes_;
+  Streams* const streams_;
   const LaneOrders orders_;
   TransferLane files_;
   std::deque<Flight> flight_;

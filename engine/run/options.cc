@@ -91,8 +91,8 @@ constexpr OptionRow kTable[] = {
     {"seed", "numbers", "N", "of initial weights and data order", "0", kRuns, OnResume::fixed,
      FIELD(numbers.seed)},
 
-    {"device", "memory", "NAME", "auto, cpu, or reference (slow plain loops, to compare with)", "auto",
-     kRuns | kEval | kDoctor, OnResume::fixed, FIELD(memory.device)},
+    {"device", "memory", "NAME", "auto, cuda[:N], cpu, or reference (slow plain loops, to compare with)",
+     "cuda where there is a GPU, else cpu", kRuns | kEval | kDoctor, OnResume::fixed, FIELD(memory.device)},
     {"gpu-mem", "memory", "SIZE", "device memory; on the cpu device, a separate arena that stands for one",
      "auto", kRuns | kEval, OnResume::free, FIELD(memory.gpu)},
     {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto", kRuns | kEval, OnResume::free,
@@ -161,8 +161,11 @@ constexpr Choice<RowOrder> kOrders[] = {{"shuffled", RowOrder::shuffled},
 constexpr Choice<OptimizerKind> kOptimizers[] = {{"adamw", OptimizerKind::adamw}};
 constexpr Choice<Schedule> kSchedules[] = {
     {"constant", Schedule::constant}, {"cosine", Schedule::cosine}, {"linear", Schedule::linear}};
-constexpr Choice<DeviceKind> kDevices[] = {
-    {"auto", DeviceKind::automatic}, {"cpu", DeviceKind::cpu}, {"reference", DeviceKind::reference}};
+constexpr Choice<DeviceKind> kDevices[] = {{"auto", DeviceKind::automatic},
+                                           {"cuda", DeviceKind::cuda},
+                                           {"cpu", DeviceKind::cpu},
+                                           {"reference", DeviceKind::reference}};
+constexpr int kOrdinalMax = 63;  // of a GPU
 constexpr Choice<Recompute> kRecomputes[] = {
     {"auto", Recompute::automatic}, {"all", Recompute::all}, {"none", Recompute::none}};
 constexpr Choice<IoChoice> kIoChoices[] = {
@@ -259,6 +262,15 @@ T parse_value(const std::string& text, const OptionRow& row) {
     return parse_whole<uint64_t>(text, row.name, "a whole number from 0 on");
   } else if constexpr (std::is_same_v<T, double>) {
     return checked(parse_real(text, row.name), row);
+  } else if constexpr (std::is_same_v<T, DeviceChoice>) {
+    const size_t colon = text.find(':');
+    const DeviceChoice device{parse_choice<DeviceKind>(text.substr(0, colon), row.name), 0};
+    if (colon == std::string::npos) return device;
+    const int64_t ordinal = parse_integer(text.substr(colon + 1), row.name);
+    if (device.kind != DeviceKind::cuda || ordinal < 0 || ordinal > kOrdinalMax)
+      throw usage(fmt::format("`{}` for --{} names no device.", printable(text), row.name),
+                  fmt::format("Write cuda:0 to cuda:{} for one of several GPUs.", kOrdinalMax));
+    return {device.kind, static_cast<int>(ordinal)};
   } else if constexpr (std::is_enum_v<T>) {
     return parse_choice<T>(text, row.name);
   } else {
@@ -273,6 +285,8 @@ template <class T>
 std::string value_text(const T& value) {
   if constexpr (is_optional<T>) {
     return value ? value_text(*value) : "auto";
+  } else if constexpr (std::is_same_v<T, DeviceChoice>) {
+    return choice_name(value.kind);
   } else if constexpr (std::is_enum_v<T>) {
     return choice_name(value);
   } else {

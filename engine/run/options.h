@@ -30,7 +30,13 @@ struct Size {
 enum class RowOrder : uint8_t { shuffled, sequential };
 enum class OptimizerKind : uint8_t { adamw };
 enum class Schedule : uint8_t { constant, cosine, linear };
-enum class DeviceKind : uint8_t { automatic, cpu, reference };
+enum class DeviceKind : uint8_t { automatic, cpu, reference, cuda };
+
+// The ordinal never changes bits: values are compared and kept by their kind alone.
+struct DeviceChoice {
+  DeviceKind kind = DeviceKind::automatic;
+  int ordinal = 0;  // of several GPUs
+};
 enum class Recompute : uint8_t { automatic, all, none };
 
 struct ModelOptions {
@@ -68,7 +74,7 @@ struct NumberOptions {
 };
 
 struct MemoryOptions {
-  DeviceKind device = DeviceKind::automatic;
+  DeviceChoice device;
   Size gpu, host, nvme;
   std::vector<std::string> nvme_directories;  // none: no nvme tier
   std::optional<int64_t> threads;             // none: every core
@@ -117,7 +123,7 @@ constexpr uint8_t verb_bit(Verb verb) { return static_cast<uint8_t>(1u << static
 using OptionField =
     std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
-                 RowOrder*, OptimizerKind*, Schedule*, DeviceKind*, Recompute*, IoChoice*>;
+                 RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, IoChoice*>;
 
 struct Range {
   double least = 0, most = 0;

@@ -152,7 +152,11 @@ void Runner::run(const Body& body, const Instruction& in, const RingPositions& r
 
 void Runner::copy(const Instruction& in, const RingPositions& rings) {
   const uint64_t bytes = operand_bytes(plan_.program.buffers[in.operands[0].buffer], in.operands[0]);
-  std::memcpy(address(in, 1, rings), address(in, 0, rings), bytes);
+  std::byte *const to = address(in, 1, rings), *const from = address(in, 0, rings);
+  if (memory_.streams && memory_.streams->has(in.lane))
+    memory_.streams->copy(in.lane, to, from, bytes);
+  else
+    std::memcpy(to, from, bytes);
 }
 
 // A gradient that is written for the first time begins at zero; everything after adds.

@@ -33,6 +33,7 @@ struct Memory {
   std::vector<std::byte*> tiers;
   const NvmeFiles* files = nullptr;
   std::span<uint64_t> checksums;  // one a MiB of the file tier
+  Streams* streams = nullptr;     // an accelerator's: copies of the lanes that it has
 };
 
 struct UpdateRules {

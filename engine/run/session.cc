@@ -20,11 +20,18 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
   const TierId host = lowest_memory_tier(machine);
   const uint64_t slots = nvme_bytes / kRequestBytes;
   arenas_.resize(machine.tiers.size());
+  Accelerator* const accelerator = device.accelerator();
   for (size_t t = 0; t < machine.tiers.size(); ++t) {
+    if (accelerator && t == 0) {
+      device_arena_ = accelerator->allocate(plan.program.arena_bytes[t]);
+      memory.tiers.push_back(device_arena_.get());
+      continue;
+    }
     if (!machine.tiers[t].file) {
       const uint64_t bytes = plan.program.arena_bytes[t] + (t == host ? slots * sizeof(uint64_t) : 0);
       arenas_[t] = Arena(std::max<uint64_t>(bytes, 1), {.near_processors = true});
       if (options.poison) std::memset(arenas_[t].data(), 0xFF, bytes);
+      if (accelerator) pinned_.push_back(accelerator->pin(arenas_[t].span()));
     }
     memory.tiers.push_back(arenas_[t].data());
   }
@@ -36,10 +43,13 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
         std::vector<NvmeDirectory>{{options.nvme_directories.front(), nvme_bytes}});
     memory.files = files_.get();
   }
+  if (accelerator) streams_ = accelerator->make_streams(longest_lanes(plan.program));
+  memory.streams = streams_.get();
   runner_ = std::make_unique<Runner>(plan, memory, device, options.rules, options.threads);
   ExecutorOptions executor;
   executor.kind = options.executor;
   executor.seed = options.seed;
+  executor.streams = streams_.get();
   const std::span<std::byte> host_arena = arenas_[host].span();
   executor.make_queue = [this, host_arena, io = options.io,
                          wrap = options.wrap_queue]() -> std::unique_ptr<IoQueue> {

@@ -1,6 +1,7 @@
 // A session: a plan with its memory, device, runner and executor, ready to issue bodies.
 //
-// Everything is allocated in the constructor, once; then the arenas are frozen. Owner: the trainer or a verb.
+// Everything is allocated in the constructor, once; then the arenas are frozen. With an accelerator the top
+// tier is its memory, and the host's arenas are pinned. Owner: the trainer or a verb.
 #pragma once
 
 #include <functional>
@@ -24,7 +25,7 @@ struct SessionOptions {
   IoChoice io = IoChoice::automatic;
   ExecutorKind executor = ExecutorKind::threaded;
   uint64_t seed = 0;    // of the shuffled executor
-  bool poison = false;  // fill the arenas with NaN patterns first (tests)
+  bool poison = false;  // fill the host's arenas with NaN patterns first (tests)
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;  // tests inject faults here
 };
 
@@ -49,7 +50,10 @@ class Session {
 
  private:
   const Plan& plan_;
-  std::vector<Arena> arenas_;  // by tier; empty for files
+  std::vector<Arena> arenas_;  // by tier; empty for files and for an accelerator's
+  std::shared_ptr<std::byte> device_arena_;
+  std::vector<std::shared_ptr<void>> pinned_;
+  std::unique_ptr<Streams> streams_;
   std::unique_ptr<NvmeFiles> files_;
   std::string io_description_;
   std::unique_ptr<Runner> runner_;

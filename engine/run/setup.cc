@@ -8,6 +8,7 @@
 #include "cpu_optim/optimizer.h"
 #include "engine/error.h"
 #include "engine/verify.h"
+#include "gpu/cuda_device.h"
 #include "gpu/machine.h"
 #include "models/family.h"
 #include "models/file.h"
@@ -44,18 +45,52 @@ ModelSource resolve_model(const ModelOptions& options) {
   return source;
 }
 
-MachineRates resolve_machine(const std::string& machine) {
+MachineRates resolve_machine(const MemoryOptions& options) {
+  const std::string& machine = options.machine;
+  const bool gpu = machine.empty() && options.device.kind == DeviceKind::cuda;
+  if (gpu || machine == kGpuMachine) return gpu_machine_rates();
   if (machine.empty() || machine == kDefaultMachine) return default_machine_rates();
   std::error_code ignored;
   if (!std::filesystem::exists(machine, ignored))
     throw Error(
         ExitCode::usage, "There is no machine description " + printable(machine) + ".",
-        std::string("Give the name ") + kDefaultMachine + " or a JSON file as docs/machine.md describes.");
+        std::string("Give the name ") + kDefaultMachine + " or " + kGpuMachine +
+            ", or a JSON file as docs/machine.md describes.");
   return parse_machine_rates(read_text_file(machine, kMachineBytesMax), machine);
 }
 
+std::vector<std::string> settle_device(Options& options, bool precision_is_settled) {
+  DeviceChoice& device = options.memory.device;
+  if (device.kind == DeviceKind::automatic)
+    device.kind = cuda_status(device.ordinal).available ? DeviceKind::cuda : DeviceKind::cpu;
+  if (device.kind != DeviceKind::cuda || precision_is_settled || is_given(options, "precision")) return {};
+  const CudaStatus status = cuda_status(device.ordinal);
+  if (!status.available || status.bf16) return {};
+  options.numbers.precision = DType::f16;
+  return {status.name + " has no bf16: --precision is fp16."};
+}
+
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads) {
-  return options.device == DeviceKind::reference ? make_reference_device() : make_cpu_device(threads);
+  switch (options.device.kind) {
+    case DeviceKind::reference:
+      return make_reference_device();
+    case DeviceKind::cuda:
+      return make_cuda_device(options.device.ordinal);
+    case DeviceKind::cpu:
+    case DeviceKind::automatic:
+      break;
+  }
+  return make_cpu_device(threads);
+}
+
+std::optional<AcceleratorUse> accelerator_use(Device& device) {
+  Accelerator* const accelerator = device.accelerator();
+  if (!accelerator) return std::nullopt;
+  return AcceleratorUse{accelerator->memory(), process_peak_bytes()};
+}
+
+WorkspaceBytes workspaces_of(const Device& device) {
+  return [&device](const OpShapes& shapes, Pass pass) { return device.workspace_bytes(shapes, pass); };
 }
 
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence) {
@@ -79,10 +114,10 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
 }
 
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
-                         const Device& device, bool evaluate) {
+                         WorkspaceBytes workspaces, bool evaluate) {
   PlanRequest r;
-  r.machine = cpu_machine(budgets.arenas);
-  r.rates = resolve_machine(options.memory.machine);
+  r.machine = machine_of(budgets.arenas);
+  r.rates = resolve_machine(options.memory);
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
   r.model = [config, precision, sequence](int64_t micro_batch) {
@@ -97,9 +132,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.lower.evaluate = evaluate;
   r.lower.optimizer.planes = precision == DType::f32 ? 2 : 3;
   r.lower.optimizer.plane_stride = state_plane_stride;
-  r.lower.workspace_bytes = [&device](const OpShapes& shapes, Pass pass) {
-    return device.workspace_bytes(shapes, pass);
-  };
+  r.lower.workspace_bytes = std::move(workspaces);
   const size_t tiers = r.machine.tiers.size();
   r.program_memory = {[tiers](uint64_t tasks) { return program_bytes_beside_reserve(tasks, tiers); },
                       [tiers](uint64_t tasks) { return planning_bytes_beside_reserve(tasks, tiers); }};
@@ -123,7 +156,7 @@ std::string as_arguments(const Machine& machine, const std::vector<uint64_t>& ar
 std::string budget_option(const std::string& tier) { return (tier == "device" ? "gpu" : tier) + "-mem"; }
 
 uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const Budgets& budgets) {
-  return tier == "host" ? arena + budgets.runtime_reserve : arena;
+  return arena + (tier == "host" ? budgets.runtime_reserve : tier == "device" ? budgets.device_reserve : 0);
 }
 
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets) {

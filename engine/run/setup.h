@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,23 +26,32 @@ struct ModelSource {
 ModelSource resolve_model(const ModelOptions& options);
 
 // --machine: empty or the built-in description's name, or a JSON file. Throws Error(usage, malformed_file).
-MachineRates resolve_machine(const std::string& machine);
+MachineRates resolve_machine(const MemoryOptions& options);
 
+// --device auto becomes cuda where there is a GPU, else cpu; without --precision a GPU that has no bf16 takes
+// fp16, unless a checkpoint has settled it. Returns a printable sentence for what is not as always.
+std::vector<std::string> settle_device(Options& options, bool precision_is_settled);
+
+// The settled device. Throws Error(environment) for a GPU that is not there.
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads);
+
+// What it holds by now, if it is an accelerator.
+std::optional<AcceleratorUse> accelerator_use(Device& device);
+
+WorkspaceBytes workspaces_of(const Device& device);  // which outlives it
 
 // The batch's micro-batches to consider, best first: as given, or its divisors of at most 2048 tokens,
 // largest first, and 1. Throws Error(usage) where all of them make more than 1024 slices.
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence);
 
-// `device` outlives the request. Batch, sequence and precision come from the options.
+// `workspaces` are the device's. Batch, sequence and precision come from the options.
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
-                         const Device& device, bool evaluate);
+                         WorkspaceBytes workspaces, bool evaluate);
 
 // The option that bounds a tier, without dashes: "gpu-mem", "host-mem", "nvme-mem".
 std::string budget_option(const std::string& tier);
 
-// The limit to grant so that the tier's arena may hold `arena` bytes; the host's also holds the runtime
-// reserve.
+// The limit to grant so that the tier's arena may hold `arena` bytes and what lies beside it.
 uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const Budgets& budgets);
 
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets);

@@ -6,7 +6,11 @@
 // 2. Lanes without file transfers run an instruction, then count it.
 // 3. Lanes with file transfers start the requests of the next instruction as soon as its waits hold, keep the
 //    queue going while they wait for other lanes, and count completions in order.
-// 4. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
+// 4. Lanes that are streams of a device have two threads. One enqueues: for a wait on a host lane it holds
+//    itself back until that lane's counter is there; for a wait on another stream until the instruction was
+//    enqueued (what the mark says before that belongs to an older body), and then lets the stream wait. The
+//    other waits for one instruction after the other to be done and counts it.
+// 5. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -15,6 +19,7 @@
 #include <system_error>
 #include <thread>
 
+#include "engine/clock.h"
 #include "engine/error.h"
 #include "engine/run/executor.h"
 
@@ -32,15 +37,18 @@ class ThreadedExecutor final : public Executor {
       : program_(program),
         runner_(runner),
         trace_(program),
+        streams_(options.streams),
         orders_(lane_orders(program)),
         counters_(program.machine.lanes.size()),
-        at_(counters_.size(), kNoThread),
+        enqueued_(counters_.size()),
+        at_(2 * counters_.size(), kNoThread),
         files_(counters_.size()) {
     for (Issued& body : bodies_) body.base.resize(counters_.size());
     for (LaneId l = 0; l < counters_.size(); ++l) {
       const auto uses = [&](const auto& order) { return !order[l].empty(); };
       if (std::none_of(orders_.begin(), orders_.end(), uses)) continue;
       at_[l] = 1;
+      if (is_stream(l)) at_[counter_thread(l)] = 1;
       if (!moves_files(l)) continue;
       files_[l] =
           std::make_unique<TransferLane>(options.make_queue(), kTransfersOpen, options.file_alignment);
@@ -126,9 +134,12 @@ class ThreadedExecutor final : public Executor {
     try {
       for (LaneId l = 0; l < counters_.size(); ++l) {
         if (at_[l] == kNoThread) continue;
-        if (files_[l])
+        if (files_[l]) {
           threads_.emplace_back([this, l] { run_file_lane(l, *files_[l]); });
-        else
+        } else if (is_stream(l)) {
+          threads_.emplace_back([this, l] { enqueue_lane(l); });
+          threads_.emplace_back([this, l] { count_lane(l); });
+        } else
           threads_.emplace_back([this, l] { run_plain_lane(l); });
       }
     } catch (const std::system_error& e) {
@@ -149,6 +160,9 @@ class ThreadedExecutor final : public Executor {
   }
 
   Issued& issued_body(uint64_t ticket) { return bodies_[ticket % kIssuedMax]; }
+  bool is_stream(LaneId lane) const { return streams_ && streams_->has(lane); }
+  // Of a stream: the thread that counts; the one that enqueues has the lane's own index.
+  size_t counter_thread(LaneId lane) const { return counters_.size() + lane; }
 
   void count(LaneId lane) {
     {
@@ -170,15 +184,18 @@ class ThreadedExecutor final : public Executor {
     }
   }
 
+  // What the counter of the wait's lane reaches when the wait holds; `before`: it is one on the body before.
+  uint64_t target(const Issued& body, const Wait& w, bool before) const {
+    return body.base[w.lane] - (before ? lane_total_before(body, w.lane) : 0) + w.count;
+  }
+
   // Whether all waits hold; if not, `missing` receives the first that does not. With the mutex held.
   bool ready(const Issued& body, const Instruction& in, Wait* missing) const {
     for (const Wait& w : in.waits)
-      if (counters_[w.lane] < body.base[w.lane] + w.count) return *missing = w, false;
+      if (counters_[w.lane] < target(body, w, false)) return *missing = w, false;
     if (body.predecessor == kNoPredecessor) return true;
-    for (const Wait& w : in.waits_before[body.predecessor]) {
-      const uint64_t before = body.base[w.lane] - lane_total_before(body, w.lane);
-      if (counters_[w.lane] < before + w.count) return *missing = w, false;
-    }
+    for (const Wait& w : in.waits_before[body.predecessor])
+      if (counters_[w.lane] < target(body, w, true)) return *missing = w, false;
     return true;
   }
   uint64_t lane_total_before(const Issued& body, LaneId lane) const {
@@ -186,11 +203,11 @@ class ThreadedExecutor final : public Executor {
     return orders_[before][lane].size();
   }
 
-  // The lane reads no records of bodies before the ticket's any more.
-  void enter(LaneId lane, uint64_t ticket) {
+  // The thread reads no records of bodies before the ticket's any more.
+  void enter(size_t thread, uint64_t ticket) {
     {
       const std::lock_guard lock(mutex_);
-      at_[lane] = ticket;
+      at_[thread] = ticket;
     }
     changed_.notify_all();
   }
@@ -229,6 +246,72 @@ class ThreadedExecutor final : public Executor {
         record.end = steady_seconds();
         trace_.add(lane, record);
         count(lane);
+      }
+    }
+  }
+
+  void enqueue_lane(LaneId lane) {
+    guarded([&] { streams_->enter_thread(); });
+    for (uint64_t ticket = 1; await_body(ticket); enter(lane, ++ticket)) {
+      const Issued& issued = issued_body(ticket);
+      const Body& body = program_.bodies[issued.body];
+      Mark mark{lane, ticket, 0};
+      for (const uint32_t index : orders_[issued.body][lane]) {
+        const Instruction& in = body.instructions[index];
+        for (const Wait& w : in.waits) hold_back(mark, issued, w, false);
+        if (issued.predecessor != kNoPredecessor)
+          for (const Wait& w : in.waits_before[issued.predecessor]) hold_back(mark, issued, w, true);
+        if (!failed_) guarded([&] { enqueue(mark, body, in, issued.rings); });
+        ++mark.number;
+        {
+          const std::lock_guard lock(mutex_);
+          ++enqueued_[lane];
+        }
+        changed_.notify_all();
+      }
+    }
+  }
+
+  void hold_back(const Mark& mark, const Issued& issued, const Wait& w, bool before) {
+    const uint64_t count = target(issued, w, before);
+    const bool in_stream = is_stream(w.lane);
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return (in_stream ? enqueued_ : counters_)[w.lane] >= count; });
+    }
+    if (in_stream && !failed_)
+      guarded([&] {
+        streams_->wait_for(mark.lane, {w.lane, mark.ticket - (before ? 1 : 0), w.count - 1});
+      });
+  }
+
+  void enqueue(const Mark& mark, const Body& body, const Instruction& in, const RingPositions& rings) {
+    streams_->begin(mark);
+    runner_.run(body, in, rings);
+    streams_->end(mark);
+  }
+
+  // After an error no mark may be there any more: what is left in the streams ends before the arenas do.
+  void count_lane(LaneId lane) {
+    guarded([&] { streams_->enter_thread(); });
+    uint64_t number = 0;  // of instructions, since the start
+    for (uint64_t ticket = 1; await_body(ticket); enter(counter_thread(lane), ++ticket)) {
+      Mark mark{lane, ticket, 0};
+      for (const uint32_t index : orders_[issued_body(ticket).body][lane]) {
+        ++number;
+        {
+          std::unique_lock lock(mutex_);
+          changed_.wait(lock, [&] { return enqueued_[lane] >= number; });
+        }
+        Streams::Interval interval{};
+        if (!failed_)
+          guarded([&] {
+            streams_->synchronize(mark);
+            interval = streams_->interval(mark);
+          });
+        trace_.add(lane, {ticket, index, 0, 0, interval.begin, interval.begin, interval.end});
+        count(lane);
+        ++mark.number;
       }
     }
   }
@@ -305,11 +388,13 @@ class ThreadedExecutor final : public Executor {
   const Program& program_;
   Runner& runner_;
   Trace trace_;
+  Streams* const streams_;  // nullptr: every lane is one of the host
   const LaneOrders orders_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // counters_, at_, issued_, stopping_
+  std::condition_variable changed_;  // counters_, enqueued_, at_, issued_, stopping_
   std::vector<uint64_t> counters_;   // by lane: instructions completed
-  std::vector<uint64_t> at_;         // by lane: the ticket that its thread is at, or kNoThread
+  std::vector<uint64_t> enqueued_;   // by lane: of a stream, instructions enqueued
+  std::vector<uint64_t> at_;         // by lane, and counter_thread(): the ticket it is at, or kNoThread
   std::array<Issued, kIssuedMax> bodies_;
   uint64_t issued_ = 0;
   bool stopping_ = false;

@@ -1,23 +1,23 @@
 #include "engine/run/trace.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace sluice {
 
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+std::vector<uint32_t> longest_lanes(const Program& program) {
+  std::vector<uint32_t> most(program.machine.lanes.size(), 0);
+  for (const Body& body : program.bodies) {
+    std::vector<uint32_t> count(most.size(), 0);
+    for (const Instruction& in : body.instructions) ++count[in.lane];
+    for (size_t l = 0; l < most.size(); ++l) most[l] = std::max(most[l], count[l]);
+  }
+  return most;
 }
 
 Trace::Trace(const Program& program) : rings_(program.machine.lanes.size()) {
   constexpr size_t kBodiesHeld = 5;
-  std::vector<size_t> most(rings_.size(), 1);
-  for (const Body& body : program.bodies) {
-    std::vector<size_t> count(rings_.size(), 0);
-    for (const Instruction& in : body.instructions) ++count[in.lane];
-    for (size_t l = 0; l < rings_.size(); ++l) most[l] = std::max(most[l], count[l]);
-  }
-  for (size_t l = 0; l < rings_.size(); ++l) rings_[l].records.resize(kBodiesHeld * most[l]);
+  const std::vector<uint32_t> most = longest_lanes(program);
+  for (size_t l = 0; l < rings_.size(); ++l) rings_[l].records.resize(kBodiesHeld * std::max(most[l], 1u));
 }
 
 // Two bodies are in flight at most, so a lane's records are in the order of tickets but for one. The search

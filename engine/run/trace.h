@@ -18,7 +18,7 @@ struct TraceRecord {
   uint32_t instruction = 0;  // index in the body's list
   LaneId blocked_on = 0;     // the wait that was satisfied last, if blocked_since < begin
   uint32_t blocked_count = 0;
-  double blocked_since = 0, begin = 0, end = 0;  // seconds of a steady clock
+  double blocked_since = 0, begin = 0, end = 0;  // of steady_seconds()
 };
 
 class Trace {
@@ -50,6 +50,7 @@ class Trace {
   std::vector<Ring> rings_;
 };
 
-double steady_seconds();
+// The most instructions that any body has, by lane.
+std::vector<uint32_t> longest_lanes(const Program& program);
 
 }  // namespace sluice

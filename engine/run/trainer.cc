@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/clock.h"
 #include "engine/run/schedule.h"
 #include "offload/memory_limits.h"
 

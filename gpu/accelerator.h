@@ -1,0 +1,72 @@
+// What a device with memory and lanes of its own offers beside its ops: an arena, pinning, and streams.
+//
+// A stream is a lane whose instructions the host only enqueues: its work goes on by itself, in order. A mark
+// stands for one instruction of such a lane in one issued body. Marks of three consecutive tickets are kept,
+// since two bodies are in flight and the older may wait for the one before it; a mark of an older ticket is
+// overwritten. Set-up calls come from one thread. Afterwards every thread calls enter_thread() first; work of
+// a lane is enqueued by one thread, and any thread may wait for a mark that was ended. Errors: Error with the
+// exit code environment where the device was lost, bug where we asked for what no device would do.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engine/program.h"
+
+namespace sluice {
+
+constexpr uint64_t kMarkedTickets = 3;
+
+struct Mark {
+  LaneId lane = 0;
+  uint64_t ticket = 0;  // of the issued body
+  uint32_t number = 0;  // of the instruction in its lane's list, from 0
+};
+
+class Streams {
+ public:
+  virtual ~Streams() = default;  // waits until everything that was enqueued is done
+  virtual bool has(LaneId lane) const = 0;
+  virtual void enter_thread() = 0;
+
+  // The two ends of an instruction's work; what is enqueued in between is the instruction.
+  virtual void begin(const Mark& mark) = 0;
+  virtual void end(const Mark& mark) = 0;
+  // What is enqueued on `lane` from now on starts when the marked instruction is done. Requires that end()
+  // was called for it in its ticket: there would be nothing, or something else, to wait for.
+  virtual void wait_for(LaneId lane, const Mark& mark) = 0;
+  // Blocks the calling thread until the marked instruction is done. Requires the same.
+  virtual void synchronize(const Mark& mark) = 0;
+
+  struct Interval {
+    double begin, end;  // seconds of steady_seconds()
+  };
+  // When a marked instruction that is done was carried out, by the device's clock; asked for in order of a
+  // lane's instructions, by one thread a lane.
+  virtual Interval interval(const Mark& mark) = 0;
+
+  // Enqueues a copy between the device's arena and pinned memory.
+  virtual void copy(LaneId lane, void* to, const void* from, uint64_t bytes) = 0;
+};
+
+struct AcceleratorMemory {
+  uint64_t free = 0;  // bytes that a process could still get now
+  uint64_t held = 0;  // by this process before its arena: context, modules, handles
+};
+
+class Accelerator {
+ public:
+  virtual ~Accelerator() = default;
+  virtual AcceleratorMemory memory() = 0;
+  // The device tier's arena, freed with the last copy of the pointer; aligned to 256. Throws
+  // Error(environment).
+  virtual std::shared_ptr<std::byte> allocate(uint64_t bytes) = 0;
+  // Pins host memory, whole pages, until the last copy of the pointer is gone. Throws Error(environment).
+  virtual std::shared_ptr<void> pin(std::span<std::byte> memory) = 0;
+  // Streams whose lanes have marks for so many instructions of a body, by lane.
+  virtual std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) = 0;
+};
+
+}  // namespace sluice

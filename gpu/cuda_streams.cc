@@ -1,0 +1,149 @@
+// A mark is two events. Times: the first event of a lane in a body is placed by its distance from the one of
+// the body before, the others by their distance from it, so that a float's 24 bits of milliseconds suffice
+// however long the run is. What the device's clock runs ahead or behind is taken out once a body: the least
+// delay with which the host saw an instruction done stands for none.
+#include "gpu/cuda_streams.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "engine/clock.h"
+#include "engine/error.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr const char* kPreparing = "Preparing the GPU's streams";
+
+class Event {
+ public:
+  // A thread that waits for it sleeps: the cores are the optimizer's.
+  Event() { check_setup(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), kPreparing); }
+  ~Event() {
+    if (event_) (void)cudaEventDestroy(event_);
+  }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+double seconds_between(const Event& from, const Event& to) {
+  float milliseconds = 0;
+  check_step(cudaEventElapsedTime(&milliseconds, from.get(), to.get()));
+  return static_cast<double>(milliseconds) * 1e-3;
+}
+
+class CudaStreams final : public Streams {
+ public:
+  CudaStreams(int ordinal, const LaneStreams& streams, std::span<const uint32_t> instructions_max)
+      : ordinal_(ordinal) {
+    for (size_t i = 0; i < streams.size(); ++i) {
+      Lane& lane = lanes_[i];
+      lane.id = kStreamLanes[i];
+      lane.stream = streams[i].get();
+      lane.marks_of_ticket = lane.id < instructions_max.size() ? instructions_max[lane.id] : 0;
+      lane.marks = std::vector<Events>(kMarkedTickets * lane.marks_of_ticket);
+      check_setup(cudaEventRecord(lane.origin.get(), lane.stream), kPreparing);
+      check_setup(cudaEventSynchronize(lane.origin.get()), kPreparing);
+      lane.origin_seconds = steady_seconds();
+    }
+  }
+
+  // What was poisoned may have left work in the streams, which the arenas must outlive. A result is no news
+  // here: whoever enqueued or waited has seen it.
+  ~CudaStreams() override {
+    for (const Lane& lane : lanes_) (void)cudaStreamSynchronize(lane.stream);
+  }
+
+  bool has(LaneId lane) const override { return find(lane) != nullptr; }
+  void enter_thread() override { check_step(cudaSetDevice(ordinal_)); }
+
+  void begin(const Mark& mark) override {
+    Lane& lane = at(mark.lane);
+    check_step(cudaEventRecord(events(lane, mark).begin.get(), lane.stream));
+  }
+  void end(const Mark& mark) override {
+    Lane& lane = at(mark.lane);
+    check_step(cudaEventRecord(events(lane, mark).end.get(), lane.stream));
+  }
+  void wait_for(LaneId lane, const Mark& mark) override {
+    check_step(cudaStreamWaitEvent(at(lane).stream, events(at(mark.lane), mark).end.get(), 0));
+  }
+  void synchronize(const Mark& mark) override {
+    check_step(cudaEventSynchronize(events(at(mark.lane), mark).end.get()));
+  }
+
+  Interval interval(const Mark& mark) override {
+    Lane& lane = at(mark.lane);
+    const Events& here = events(lane, mark);
+    if (mark.ticket != lane.ticket) {  // the first of its body
+      lane.origin_seconds +=
+          seconds_between(lane.first ? lane.first->begin : lane.origin, here.begin) + delay(lane);
+      lane.ticket = mark.ticket;
+      lane.first = &here;
+      lane.least_delay = kNone;
+    }
+    const double begin = lane.origin_seconds + seconds_between(lane.first->begin, here.begin);
+    const double end = lane.origin_seconds + seconds_between(lane.first->begin, here.end);
+    lane.least_delay = std::min(lane.least_delay, steady_seconds() - end);
+    return {begin, end};
+  }
+
+  void copy(LaneId lane, void* to, const void* from, uint64_t bytes) override {
+    const cudaMemcpyKind kind = lane == kH2dLane ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+    check_step(cudaMemcpyAsync(to, from, bytes, kind, at(lane).stream));
+  }
+
+ private:
+  static constexpr double kNone = std::numeric_limits<double>::infinity();
+  struct Events {
+    Event begin, end;
+  };
+  struct Lane {
+    LaneId id = 0;
+    cudaStream_t stream = nullptr;
+    uint32_t marks_of_ticket = 0;
+    std::vector<Events> marks;  // by ticket modulo kMarkedTickets, number
+    Event origin;
+    // Of interval():
+    uint64_t ticket = 0;
+    const Events* first = nullptr;  // of that ticket
+    double origin_seconds = 0;      // when it began
+    double least_delay = kNone;
+  };
+
+  static double delay(const Lane& lane) { return lane.least_delay == kNone ? 0 : lane.least_delay; }
+  const Lane* find(LaneId id) const {
+    const auto it = std::find_if(lanes_.begin(), lanes_.end(), [&](const Lane& l) { return l.id == id; });
+    return it == lanes_.end() ? nullptr : &*it;
+  }
+  Lane& at(LaneId id) {
+    const Lane* lane = find(id);
+    CHECK(lane != nullptr, "not a stream");
+    return const_cast<Lane&>(*lane);
+  }
+  static Events& events(Lane& lane, const Mark& mark) {
+    CHECK(mark.number < lane.marks_of_ticket, "a mark that was not reserved");
+    return lane.marks[mark.ticket % kMarkedTickets * lane.marks_of_ticket + mark.number];
+  }
+
+  int ordinal_;
+  std::array<Lane, kStreamLanes.size()> lanes_;
+};
+
+}  // namespace
+
+Stream::Stream() {
+  check_setup(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), kPreparing);
+}
+Stream::~Stream() { (void)cudaStreamDestroy(stream_); }
+
+std::unique_ptr<Streams> make_streams(int ordinal, const LaneStreams& streams,
+                                      std::span<const uint32_t> instructions_max) {
+  return std::make_unique<CudaStreams>(ordinal, streams, instructions_max);
+}
+
+}  // namespace sluice::cuda
