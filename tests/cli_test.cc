@@ -89,7 +89,6 @@ TEST_F(Cli, AbsurdSteps) {
 
 TEST_F(Cli, WhatIsPlannedSaysSo) {
   for (const std::string verb : {"profile", "bench"}) expect_refusal({verb}, 2, {"planned"});
-  expect_refused_training({"--device", "cuda"}, 2, {"planned"});
   expect_refused_training({"--gpus", "2"}, 2, {"planned"});
   expect_refused_training({"--zero", "1"}, 2, {"planned"});
 }

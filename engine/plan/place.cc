@@ -2,12 +2,12 @@
 //
 // 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would.
 //    (Large models are searched first: where larger shards leave a margin, smaller ones fit.)
-// 2. A candidate is: how much of the lowest memory tier, and of those above it, is left to staging, as
-//    multiples of what the largest task needs; the order in which buffer classes claim homes in the rest; by
+// 2. A candidate is: how much of the lowest memory tier, as a multiple of what the largest task needs, and
+//    of those above it, between that and all, is left to staging; the order in which buffer classes claim homes in the rest; by
 //    how much work a fetch leads its use; how many of the last layers keep their saved tensors. Its step body
 //    is lowered, assembled and simulated.
-// 3. One quantity is varied at a time, from the best so far, until a round brings nothing or enough has been
-//    weighed.
+// 3. The two that contend for the upper tiers are varied together, coarsely; then one quantity at a time, from
+//    the best so far, until a round brings nothing or enough has been weighed.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
 // 5. The winner is assembled whole. Should another body not fit, the next best takes its place; the least
 //    always fits.
@@ -15,6 +15,7 @@
 //    smaller one must be clearly faster: what fewer rows cost a matrix product is not in the cost model.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <list>
 #include <map>
 #include <tuple>
@@ -32,8 +33,10 @@ namespace {
 // What is left to staging, in tenths of the least working bytes.
 constexpr uint32_t kAllOfIt = UINT32_MAX;
 constexpr std::array<uint32_t, 7> kWorkingTenths{20, 13, 16, 30, 50, 11, kAllOfIt};
-// The same, above the lowest memory tier.
-constexpr std::array<uint32_t, 5> kUpperTenths{kAllOfIt, 20, 30, 50, 13};
+// Above the lowest memory tier it may be a small part of the capacity, so: from the least, a little more of
+// which makes room to move, to all of it in equal ratios.
+constexpr uint32_t kUpperLevels = 6;
+constexpr double kRoomToMove = 1.3;
 constexpr uint32_t kSegmentWeight = 16;  // of the mean segment task; others by their estimated seconds
 constexpr std::array<uint32_t, 6> kLeads{32, 16, 64, 128, 8, 256};  // in such weights
 constexpr uint64_t kSearchShards = 256;                             // of a whole model
@@ -50,7 +53,7 @@ constexpr std::array<ClassOrder, 4> kClassOrders{
 
 struct Candidate {
   uint32_t working = kWorkingTenths.front();  // tenths
-  uint32_t upper = kUpperTenths.front();
+  uint32_t upper = kUpperLevels;
   uint32_t order = 0;
   uint32_t lead = kLeads.front();
   uint32_t kept_layers = 0;
@@ -83,11 +86,12 @@ class Search {
     instructions_left_ = instructions;
     Candidate first;
     first.kept_layers = kept_at_first_;
-    for (const uint32_t working : kWorkingTenths) {
-      first.working = working;
-      if (best_seconds_ < kNotFeasible) break;
-      weigh(first);
-    }
+    for (first.upper = kUpperLevels + 1; first.upper-- > 0;)
+      for (const uint32_t working : kWorkingTenths) {
+        first.working = working;
+        if (best_seconds_ < kNotFeasible) break;
+        weigh(first);
+      }
     if (best_seconds_ < kNotFeasible) vary();
     return best_seconds_;
   }
@@ -145,13 +149,17 @@ class Search {
   }
 
   void vary() {
+    const bool may_keep = request_.recompute == RecomputeChoice::automatic;
+    const bool has_upper = lowest_memory_tier(request_.machine) > 0;
+    if (may_keep && has_upper) vary_both();
     for (bool better = true; better;) {
       better = false;
-      if (request_.recompute == RecomputeChoice::automatic)
+      if (may_keep)
         for (const uint32_t quarters : {4u, 2u, 3u, 1u, 0u})
           better |= vary_one(&Candidate::kept_layers, layers_ * quarters / 4);
-      if (lowest_memory_tier(request_.machine) > 0)
-        for (const uint32_t upper : kUpperTenths) better |= vary_one(&Candidate::upper, upper);
+      if (has_upper)
+        for (uint32_t level = 0; level <= kUpperLevels; ++level)
+          better |= vary_one(&Candidate::upper, level);
       if (request_.machine.tiers.size() > 1)
         for (uint32_t order = 0; order < kClassOrders.size(); ++order)
           better |= vary_one(&Candidate::order, order);
@@ -160,6 +168,16 @@ class Search {
       if (has_files_)
         for (const uint32_t working : kWorkingTenths) better |= vary_one(&Candidate::working, working);
     }
+  }
+  // Kept tensors and homes above contend for the same bytes: it may take less of one to have more of the
+  // other.
+  void vary_both() {
+    Candidate c = best_;
+    for (const uint32_t quarters : {4u, 2u, 0u})
+      for (c.upper = 0; c.upper <= kUpperLevels; c.upper += 2) {
+        c.kept_layers = layers_ * quarters / 4;
+        weigh(c);
+      }
   }
   bool vary_one(uint32_t Candidate::*field, uint32_t value) {
     Candidate c = best_;
@@ -224,7 +242,8 @@ class Search {
     std::vector<TierId> homes(program.buffers.size(), lowest);
     for (TierId tier = 0; tier <= memory && tier < lowest; ++tier) {
       const uint64_t alignment = placement_alignment(program.machine, tier);
-      uint64_t room = room_for_homes(tier, tier == memory ? c.working : c.upper);
+      uint64_t room = capacities_[tier];
+      room -= std::min(room, tier == memory ? left_in_lowest(c.working) : left_above(tier, c.upper));
       for (const BufferClass kind : kClassOrders[c.order])
         for (size_t i = 0; i < program.buffers.size(); ++i) {
           const Buffer& b = program.buffers[i];
@@ -236,12 +255,17 @@ class Search {
     }
     return homes;
   }
-  uint64_t room_for_homes(TierId tier, uint32_t working_tenths) const {
-    if (working_tenths == kAllOfIt) return 0;
-    const uint64_t working = least_->working_bytes(tier);
-    const uint64_t least_scalars = least_->together()[tier] - working;
-    const uint64_t taken = working / 10 * working_tenths + least_scalars;
-    return capacities_[tier] - std::min(capacities_[tier], taken);
+  uint64_t left_in_lowest(uint32_t tenths) const {
+    const TierId tier = lowest_memory_tier(request_.machine);
+    if (tenths == kAllOfIt) return capacities_[tier];
+    const uint64_t working = least_->working_bytes(tier), scalars = least_->together()[tier] - working;
+    return working / 10 * tenths + scalars;
+  }
+  uint64_t left_above(TierId tier, uint32_t level) const {
+    const auto least = kRoomToMove * static_cast<double>(least_->working_bytes(tier));
+    const auto all = static_cast<double>(capacities_[tier]);
+    if (level == kUpperLevels || least >= all) return capacities_[tier];
+    return static_cast<uint64_t>(least * std::pow(all / least, static_cast<double>(level) / kUpperLevels));
   }
 
   Plan finished(Plan plan, double seconds) const {

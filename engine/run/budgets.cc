@@ -90,7 +90,7 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     b.limits.device = limit_of(options.gpu, device.free + device.held, "gpu-mem", check_free, b);
     b.arenas.device = *b.limits.device - std::min(*b.limits.device, b.device_reserve);
     free += accelerator->host_bytes;
-  } else if (options.gpu.kind != Size::Kind::automatic) {  // the cpu device keeps its own arena in the same memory
+  } else if (options.gpu.kind != Size::Kind::automatic) {  // an arena of its own in the same memory
     b.limits.device = b.arenas.device = limit_of(options.gpu, free, "gpu-mem", check_free, b);
     free -= std::min(free, *b.limits.device);
   }

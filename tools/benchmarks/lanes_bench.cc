@@ -54,7 +54,8 @@ void time_lanes(Options options) {
   options.batch.sequence = options.batch.sequence.value_or(source.config.context);
   const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);
   const std::unique_ptr<Device> device = make_device(options.memory, budgets.threads);
-  const Plan plan = plan_or_throw(plan_request(options, source.config, budgets, workspaces_of(*device), false), budgets);
+  const Plan plan =
+      plan_or_throw(plan_request(options, source.config, budgets, workspaces_of(*device), false), budgets);
   SessionOptions serial = session_options(options, budgets.threads);
   serial.executor = ExecutorKind::serial;
   Session session(plan, *device, serial);
