@@ -53,7 +53,7 @@ class Streams {
 
 struct AcceleratorMemory {
   uint64_t free = 0;  // bytes that a process could still get now
-  uint64_t held = 0;  // by this process before its arena: context, modules, handles
+  uint64_t held = 0;  // by this process: context, modules, handles, arena
 };
 
 class Accelerator {
@@ -67,6 +67,8 @@ class Accelerator {
   virtual std::shared_ptr<void> pin(std::span<std::byte> memory) = 0;
   // Streams whose lanes have marks for so many instructions of a body, by lane.
   virtual std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) = 0;
+  // Blocks until all that was enqueued is done. For set-up: in a step, marks say more.
+  virtual void finish() = 0;
 };
 
 }  // namespace sluice

@@ -79,6 +79,7 @@ class CudaDevice final : public Device, public Accelerator {
   std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) override {
     return cuda::make_streams(ordinal_, streams_, instructions_max);
   }
+  void finish() override { cuda::check_setup(cudaDeviceSynchronize(), "Preparing the GPU"); }
 
  private:
   cudaStream_t compute_stream() const { return streams_[0].get(); }

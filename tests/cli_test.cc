@@ -93,6 +93,12 @@ TEST_F(Cli, WhatIsPlannedSaysSo) {
   expect_refused_training({"--zero", "1"}, 2, {"planned"});
 }
 
+TEST_F(Cli, AGpuThatIsNotThere) {
+  expect_refused_training({"--device", "cuda:63"}, 4, {"train on --device cpu"});
+  expect_refusal({"plan", "--model", "gpt2", "--device", "cuda:63"}, 4, {"train on --device cpu"});
+  expect_refusal({"plan", "--model", "gpt2", "--device", "cpu:1"}, 2, {"cpu:1", "cuda:0"});
+}
+
 TEST_F(Cli, BadConfigs) {
   const std::string good = read_text_file(kFixtures + "gpt2/config.json", 1 << 20);
   const auto refuse = [&](const std::string& key, const nlohmann::json& value, const Words& parts) {

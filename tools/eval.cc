@@ -91,6 +91,7 @@ ExitCode run_eval(Options options, std::FILE* out) {
   check_start(start, plan.model);
   Workers workers(budgets.threads);
   Session session(plan, *device, session_options(options, budgets.threads));
+  check_device_budget(*device, budgets);
   const ParameterSource weights = start.checkpoint ? source_of(*start.checkpoint) : source_of(*start.weights);
   load(session, load_from(plan.model, weights, workers));
   const double loss = evaluate(session, data, order, options.data.val_batches);

@@ -142,6 +142,7 @@ ExitCode run_train(Options options, std::FILE* out) {
 
   directory.create();
   Session session(plan, *device, session_options(options, budgets.threads));
+  check_device_budget(*device, budgets);
   check_checkpoint_space(options, plan.model);
   say(out, "  file I/O: " + session.io_description() + "\n");
   Workers workers(budgets.threads);

@@ -45,6 +45,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
   }
   if (accelerator) streams_ = accelerator->make_streams(longest_lanes(plan.program));
   memory.streams = streams_.get();
+  prepare(device, memory);
   runner_ = std::make_unique<Runner>(plan, memory, device, options.rules, options.threads);
   ExecutorOptions executor;
   executor.kind = options.executor;
@@ -57,6 +58,17 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
     return wrap ? wrap(std::move(queue)) : std::move(queue);
   };
   executor_ = make_executor(plan.program, *runner_, executor);
+}
+
+// What the device looks up or loads for the plan's ops, before the first body: afterwards nothing is allocated.
+void Session::prepare(Device& device, const Memory& memory) {
+  for (const SegmentPlan& plan : plan_.lowering.plans)
+    for (const PassPlan* pass :
+         {&plan.forward, &plan.forward_discarding, &plan.backward_keeping, &plan.backward_recomputing})
+      for (const OpStep& step : pass->steps) device.prepare(plan.shapes[step.op], step.pass);
+  if (!device.accelerator()) return;
+  device.warm_up({memory.tiers.front(), plan_.program.arena_bytes.front()});
+  device.accelerator()->finish();
 }
 
 uint64_t Session::issue(BodyId body) {

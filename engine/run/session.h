@@ -49,6 +49,8 @@ class Session {
   void check() const;
 
  private:
+  void prepare(Device& device, const Memory& memory);
+
   const Plan& plan_;
   std::vector<Arena> arenas_;  // by tier; empty for files and for an accelerator's
   std::shared_ptr<std::byte> device_arena_;
