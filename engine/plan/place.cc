@@ -3,11 +3,11 @@
 // 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would.
 //    (Large models are searched first: where larger shards leave a margin, smaller ones fit.)
 // 2. A candidate is: how much of the lowest memory tier, as a multiple of what the largest task needs, and
-//    of those above it, between that and all, is left to staging; the order in which buffer classes claim homes in the rest; by
-//    how much work a fetch leads its use; how many of the last layers keep their saved tensors. Its step body
-//    is lowered, assembled and simulated.
-// 3. The two that contend for the upper tiers are varied together, coarsely; then one quantity at a time, from
-//    the best so far, until a round brings nothing or enough has been weighed.
+//    of those above it, between that and all, is left to staging; the order in which buffer classes claim
+//    homes in the rest; by how much work a fetch leads its use; how many of the last layers keep their saved
+//    tensors. Its step body is lowered, assembled and simulated.
+// 3. The two that contend for the upper tiers are varied together, coarsely; then one quantity at a time,
+//    from the best so far, until a round brings nothing or enough has been weighed.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
 // 5. The winner is assembled whole. Should another body not fit, the next best takes its place; the least
 //    always fits.

@@ -60,7 +60,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
   executor_ = make_executor(plan.program, *runner_, executor);
 }
 
-// What the device looks up or loads for the plan's ops, before the first body: afterwards nothing is allocated.
+// What the device looks up or loads for the plan's ops: afterwards nothing is allocated.
 void Session::prepare(Device& device, const Memory& memory) {
   for (const SegmentPlan& plan : plan_.lowering.plans)
     for (const PassPlan* pass :

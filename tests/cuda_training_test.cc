@@ -1,0 +1,183 @@
+// Training on the cuda device as a whole, on a GPU or on its emulation: against PyTorch, against the cpu
+// device, and under budgets, executors and resumes that must not change a bit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "gpu/cuda_device.h"
+#include "tests/figures.h"
+#include "tests/training_support.h"
+
+namespace sluice {
+namespace {
+
+Figures& figures = Figures::print_at_end();
+
+class CudaTraining : public testing::Test {
+ protected:
+  void SetUp() override {
+    const CudaStatus status = cuda_status(0);
+    if (!status.available) GTEST_SKIP() << status.reason;
+  }
+};
+
+constexpr TierCapacities kTwoTiers{kRoomy, kRoomy, std::nullopt};
+
+TestRun small_run(const DriveDirectory& directory, DType precision, const std::string& model) {
+  write_tokens(directory / "train.bin", 4000);
+  TestRun run;
+  run.options = short_run(directory, model, directory / "train.bin");
+  run.options.batch = {4, std::nullopt, 2, 3};
+  run.options.numbers.precision = precision;
+  run.options.memory.device = {DeviceKind::cuda};
+  run.options.memory.nvme_directories.clear();
+  run.arenas = kTwoTiers;
+  return run;
+}
+
+const std::string kGpt2 = "gpt2:layers=2,width=32,heads=2,vocab=258,context=24";
+const std::string kLlama = "llama-1b:layers=2,width=32,heads=4,kv_heads=2,ffn=48,vocab=300,context=24";
+
+double relative(double measured, double expected) { return std::abs(measured - expected) / expected; }
+
+// Every case of the fixtures that clips sometimes, on micro-batches of 2; the tolerances are the contract's.
+TEST_F(CudaTraining, AgreesWithPyTorch) {
+  constexpr double kLossTolerance = 1e-5, kNormTolerance = 1e-4;
+  const auto cases =
+      nlohmann::json::parse(read_text_file("tests/fixtures/expected.json", 1 << 20))["cases"];
+  size_t compared = 0;
+  for (const auto& c : cases) {
+    if (c["clip"].get<double>() != 0.25) continue;
+    const DriveDirectory directory;
+    TestRun run = small_run(directory, DType::f32, "tests/fixtures/" + c["model"].get<std::string>());
+    Options& o = run.options;
+    o.data.train = {"tests/fixtures/tokens.bin"};
+    o.data.order = RowOrder::sequential;
+    o.batch = {c["batch"], c["sequence"].get<int64_t>(), 2, c["steps"]};
+    o.optimizer.learning_rate = c["learning_rate"];
+    o.optimizer.min_learning_rate = c["min_learning_rate"].get<double>();
+    o.optimizer.warmup_steps = c["warmup"];
+    o.optimizer.schedule = c["schedule"] == "cosine"   ? Schedule::cosine
+                           : c["schedule"] == "linear" ? Schedule::linear
+                                                       : Schedule::constant;
+    o.optimizer.weight_decay = c["weight_decay"];
+    o.optimizer.beta1 = c["beta1"];
+    o.optimizer.beta2 = c["beta2"];
+    o.optimizer.epsilon = c["epsilon"];
+    o.optimizer.clip = c["clip"];
+    run.stop_after = 2;  // two steps run ahead of what is read
+    for (const StepMetrics& m : train(run).steps) {
+      const auto i = static_cast<size_t>(m.step - 1);
+      const double loss = relative(m.loss, c["loss"][i]), norm = relative(m.grad_norm, c["grad_norm"][i]);
+      EXPECT_LE(loss, kLossTolerance) << c["name"] << ", step " << m.step;
+      EXPECT_LE(norm, kNormTolerance) << c["name"] << ", step " << m.step;
+      figures.at_most("cuda, fp32, loss of a step against PyTorch's, relative", loss, kLossTolerance);
+      figures.at_most("cuda, fp32, gradient norm of a step against PyTorch's", norm, kNormTolerance);
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 12u);  // three models, four steps
+}
+
+// 16-bit operands round where the devices' sums differ in the last bit: 2^-9 and 2^-12 of a logit.
+TEST_F(CudaTraining, SixteenBitsAgreeWithTheCpuDevice) {
+  for (const std::string& model : {kGpt2, kLlama})
+    for (const DType precision : {DType::bf16, DType::f16}) {
+      const DriveDirectory directory;
+      TestRun run = small_run(directory, precision, model);
+      const std::vector<StepMetrics> found = train(run).steps;
+      run.options.memory.device = {DeviceKind::cpu};
+      run.options.run.out = directory / "cpu";
+      const std::vector<StepMetrics> wanted = train(run).steps;
+      ASSERT_EQ(found.size(), wanted.size());
+      for (size_t i = 0; i < found.size(); ++i) {
+        const double difference = relative(found[i].loss, wanted[i].loss);
+        EXPECT_LE(difference, 2e-3) << model << ", " << dtype_name(precision) << ", step " << i + 1;
+        figures.at_most("cuda, 16 bits, loss of a step against the cpu device's, relative", difference, 2e-3);
+        EXPECT_FALSE(found[i].skipped);
+      }
+    }
+}
+
+TEST_F(CudaTraining, BudgetsExecutorsAndResumesKeepTheBits) {
+  struct Variant {
+    const char* name;
+    ExecutorKind executor;
+    bool least_device, least_host, nvme, resumed;
+    Recompute recompute;
+  };
+  constexpr Variant kVariants[] = {
+      {"threaded, roomy", ExecutorKind::threaded, false, false, false, false, Recompute::none},
+      {"three tiers, the least of all", ExecutorKind::threaded, true, true, true, false, Recompute::automatic},
+      {"least device", ExecutorKind::threaded, true, false, false, true, Recompute::all},
+      {"shuffled, state in the device", ExecutorKind::shuffled, false, true, true, false, Recompute::automatic},
+      {"three tiers, resumed", ExecutorKind::threaded, true, true, true, true, Recompute::all},
+  };
+  for (const auto& [model, precision, clip] :
+       {std::tuple(kGpt2, DType::bf16, 1.0), std::tuple(kLlama, DType::f32, 0.0)}) {
+    const DriveDirectory plain_directory;
+    TestRun plain = small_run(plain_directory, precision, model);
+    plain.options.optimizer.clip = clip;
+    plain.options.batch = {4, std::nullopt, 1, 5};
+    TestRun serial = plain;
+    serial.executor = ExecutorKind::serial;
+    const std::vector<std::string> wanted = fixed_bits(train(serial).steps);
+    const Tensors tensors = newest_tensors(serial.options.run.out);
+    for (const Variant& v : kVariants) {
+      SCOPED_TRACE(std::string(v.name) + ", " + model);
+      const DriveDirectory directory;
+      TestRun run = plain;
+      run.options.run.out = directory / "out";
+      run.options.memory.recompute = v.recompute;
+      if (v.nvme) run.options.memory.nvme_directories = {directory.path()};
+      run.executor = v.executor;
+      const TierCapacities least = least_arenas(run, true);
+      if (v.least_device) run.arenas.device = *least.device + (v.nvme ? 0 : *least.device / 4);
+      if (v.least_host) run.arenas.host = least.host;
+      if (v.nvme) run.arenas.nvme = kRoomy;
+      std::vector<std::string> found;
+      if (v.resumed) {
+        run.stop_after = 1;
+        found = fixed_bits(train(run).steps);
+        EXPECT_EQ(found.size(), 3u);  // two more were issued when the first was read
+        run.stop_after = 0;
+        run.options.run.resume = "auto";
+        run.arenas = kTwoTiers;
+        run.options.memory.nvme_directories.clear();
+      }
+      for (const std::string& line : fixed_bits(train(run).steps)) found.push_back(line);
+      const std::string different = differences(tensors, newest_tensors(run.options.run.out));
+      EXPECT_EQ(found, wanted);
+      EXPECT_EQ(different, "");
+      figures.holds("cuda, runs with the bits of the serial run", found == wanted && different.empty());
+    }
+  }
+}
+
+// A loss scale of 2^40 makes every fp16 gradient overflow: the step changes nothing but the scale.
+TEST_F(CudaTraining, AnOverflowIsSkippedAlsoWhereTheStateLivesInTheDevice) {
+  const DriveDirectory directory;
+  TestRun run = small_run(directory, DType::f16, kGpt2);
+  run.options.batch.steps = 2;
+  run.options.run.keep = 9;
+  run.options.optimizer.schedule = Schedule::constant;
+  run.options.memory.nvme_directories = {directory.path()};
+  run.arenas = {kRoomy, least_arenas(run, true).host, kRoomy};
+  const TestResult before = train(run);
+  EXPECT_TRUE(std::any_of(before.plan.program.buffers.begin(), before.plan.program.buffers.end(),
+                          [](const Buffer& b) { return b.kind == BufferClass::state && b.home == 0; }));
+  const Tensors wanted = newest_tensors(run.options.run.out);
+  run.options.run.resume = "auto";
+  run.options.given = {"steps"};
+  run.options.batch.steps = 3;
+  run.alter_start = [](CheckpointState& s) { s.loss_scale = std::ldexp(1.0, 40); };
+  const TestResult skipped = train(run);
+  ASSERT_EQ(skipped.steps.size(), 1u);
+  EXPECT_TRUE(skipped.steps[0].skipped);
+  EXPECT_TRUE(std::isfinite(skipped.steps[0].loss));
+  EXPECT_EQ(differences(wanted, newest_tensors(run.options.run.out)), "");
+}
+
+}  // namespace
+}  // namespace sluice
