@@ -3,6 +3,7 @@
 #include "engine/error.h"
 #include "gpu/cuda_error.h"
 #include "gpu/cuda_matmul.h"
+#include "gpu/cuda_nvml.h"
 #include "gpu/cuda_ops.h"
 #include "gpu/cuda_streams.h"
 
@@ -10,6 +11,12 @@ namespace sluice {
 namespace {
 
 std::string in_mib(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+std::string pci_bus_id(int ordinal) {
+  char id[32] = {};
+  cuda::check_setup(cudaDeviceGetPCIBusId(id, sizeof id, ordinal), "Asking for the GPU's place");
+  return id;
+}
 
 // The GPU that the calling thread uses from here on. Makes its context, so that what it takes can be seen.
 int choose(int ordinal) {
@@ -22,7 +29,9 @@ int choose(int ordinal) {
 class CudaDevice final : public Device, public Accelerator {
  public:
   CudaDevice(int ordinal, const CudaStatus& status)
-      : ordinal_(choose(ordinal)),
+      : nvml_(open_nvml(), pci_bus_id(ordinal)),
+        used_by_others_(nvml_.memory().value),
+        ordinal_(choose(ordinal)),
         bf16_(status.bf16),
         multiplier_(cuda::make_multiplier(compute_stream())),
         ops_(cuda::make_ops_device({compute_stream(), status.multiprocessors}, *multiplier_)) {}
@@ -50,7 +59,10 @@ class CudaDevice final : public Device, public Accelerator {
   AcceleratorMemory memory() override {
     size_t free = 0, total = 0;
     cuda::check_setup(cudaMemGetInfo(&free, &total), "Asking for the GPU's memory");
-    return {free, total - free};
+    if (const std::optional<uint64_t> held = nvml_.process_bytes()) return {free, *held};
+    const std::optional<NvmlMemory> now = nvml_.memory().value;
+    if (now && used_by_others_) return {free, now->used - std::min(now->used, used_by_others_->used)};
+    return {free, total - free};  // others' too: the GPU is then best left to one process
   }
 
   std::shared_ptr<std::byte> allocate(uint64_t bytes) override {
@@ -66,7 +78,7 @@ class CudaDevice final : public Device, public Accelerator {
   }
 
   std::shared_ptr<void> pin(std::span<std::byte> memory) override {
-    const cudaError_t result = cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable);
+    const cudaError_t result = cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault);
     if (result != cudaSuccess)
       throw Error(ExitCode::environment,
                   "Cannot pin " + in_mib(memory.size()) + " of host memory: " + cudaGetErrorString(result) +
@@ -79,11 +91,16 @@ class CudaDevice final : public Device, public Accelerator {
   std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) override {
     return cuda::make_streams(ordinal_, streams_, instructions_max);
   }
-  void finish() override { cuda::check_setup(cudaDeviceSynchronize(), "Preparing the GPU"); }
+  void finish() override {
+    for (const cuda::Stream& stream : streams_)
+      cuda::check_setup(cudaStreamSynchronize(stream.get()), "Preparing the GPU");
+  }
 
  private:
   cudaStream_t compute_stream() const { return streams_[0].get(); }
 
+  NvmlGpu nvml_;
+  std::optional<NvmlMemory> used_by_others_;  // before this process held anything
   int ordinal_;
   bool bf16_;
   cuda::LaneStreams streams_;  // compute first

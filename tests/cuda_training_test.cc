@@ -109,9 +109,9 @@ TEST_F(CudaTraining, BudgetsExecutorsAndResumesKeepTheBits) {
   };
   constexpr Variant kVariants[] = {
       {"threaded, roomy", ExecutorKind::threaded, false, false, false, false, Recompute::none},
-      {"three tiers, the least of all", ExecutorKind::threaded, true, true, true, false, Recompute::automatic},
+      {"three tiers, the least", ExecutorKind::threaded, true, true, true, false, Recompute::automatic},
       {"least device", ExecutorKind::threaded, true, false, false, true, Recompute::all},
-      {"shuffled, state in the device", ExecutorKind::shuffled, false, true, true, false, Recompute::automatic},
+      {"shuffled, state above", ExecutorKind::shuffled, false, true, true, false, Recompute::automatic},
       {"three tiers, resumed", ExecutorKind::threaded, true, true, true, true, Recompute::all},
   };
   for (const auto& [model, precision, clip] :

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "engine/run/trace.h"
+#include "engine/clock.h"
 #include "tools/doctor_report.h"
 #include "tools/verbs.h"
 
@@ -34,9 +34,15 @@ void look_at_gpu(DoctorFacts& facts) {
   if (!facts.cuda.pci_bus_id.empty()) facts.gpu_node = numa_node_of_card(facts.cuda.pci_bus_id);
 }
 
+GpuUse use_of(DeviceKind device) {
+  if (device == DeviceKind::cuda) return GpuUse::demanded;
+  return device == DeviceKind::automatic ? GpuUse::if_there : GpuUse::none;
+}
+
 DoctorFacts gather_facts(const MemoryOptions& options) {
   DoctorFacts facts;
-  facts.gpu_use = options.device == DeviceKind::automatic ? GpuUse::if_there : GpuUse::none;
+  facts.gpu_use = use_of(options.device.kind);
+  facts.ordinal = options.device.ordinal;
   facts.root = geteuid() == 0;
   facts.system = system_facts();
   facts.memory = memory_limits();
