@@ -177,6 +177,9 @@ inline uint64_t operand_bytes(const Buffer& b, const Operand& o) { return b.cuts
 // `back + B.advance[ring]` slots behind.
 // Staged copies of ring operands are placed as any other range.
 
+// "backward 7/2" (subject and slice) or "h2d weights.3 0-4" (pieces), for profilers and reports.
+std::string instruction_name(const Program& program, const Body& body, const Instruction& instruction);
+
 // The text form: everything above, one line a row, parseable. parse throws std::invalid_argument with line
 // and reason.
 std::string to_text(const Program& program);

@@ -26,6 +26,16 @@ const char* buffer_class_name(BufferClass c) {
   return index < kBufferClasses ? kNames[index] : "unknown";
 }
 
+std::string instruction_name(const Program& program, const Body& body, const Instruction& in) {
+  if (in.task != kNoTask) {
+    const Task& task = body.tasks[in.task];
+    return fmt::format("{} {}/{}", task_kind_name(task.kind), task.subject, task.slice);
+  }
+  const Operand& source = in.operands[0];
+  return fmt::format("{} {} {}-{}", program.machine.lanes[in.lane].name, program.buffers[source.buffer].name,
+                     source.first, source.last);
+}
+
 namespace {
 
 std::string encode(std::string_view name) {

@@ -43,9 +43,13 @@ class Streams {
   struct Interval {
     double begin, end;  // seconds of steady_seconds()
   };
-  // When a marked instruction that is done was carried out, by the device's clock; asked for in order of a
-  // lane's instructions, by one thread a lane.
+  // When a marked instruction that is done was carried out, by the device's clock; asked for by one thread a
+  // lane, of all its instructions in order.
   virtual Interval interval(const Mark& mark) = 0;
+
+  // Around what the calling thread does for an instruction, for profilers; `name` outlives the range.
+  virtual void enter_range(const char* name) = 0;
+  virtual void leave_range() = 0;
 
   // Enqueues a copy between the device's arena and pinned memory.
   virtual void copy(LaneId lane, void* to, const void* from, uint64_t bytes) = 0;

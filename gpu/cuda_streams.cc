@@ -1,8 +1,10 @@
-// A mark is two events. Times: the first event of a lane in a body is placed by its distance from the one of
-// the body before, the others by their distance from it, so that a float's 24 bits of milliseconds suffice
-// however long the run is. What the device's clock runs ahead or behind is taken out once a body: the least
-// delay with which the host saw an instruction done stands for none.
+// A mark is two events. Times: at a lane's first instruction of a body an anchor is recorded, which is placed
+// by its distance from the anchor before, and marks are by their distance from it, so that a float's 24 bits
+// of milliseconds suffice however long the run is. What the device's clock runs ahead or behind is taken out
+// once a body: the least delay with which the host saw an instruction done stands for none.
 #include "gpu/cuda_streams.h"
+
+#include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
 #include <limits>
@@ -47,9 +49,9 @@ class CudaStreams final : public Streams {
       lane.stream = streams[i].get();
       lane.marks_of_ticket = lane.id < instructions_max.size() ? instructions_max[lane.id] : 0;
       lane.marks = std::vector<Events>(kMarkedTickets * lane.marks_of_ticket);
-      check_setup(cudaEventRecord(lane.origin.get(), lane.stream), kPreparing);
-      check_setup(cudaEventSynchronize(lane.origin.get()), kPreparing);
-      lane.origin_seconds = steady_seconds();
+      check_setup(cudaEventRecord(lane.anchors[0].get(), lane.stream), kPreparing);
+      check_setup(cudaEventSynchronize(lane.anchors[0].get()), kPreparing);
+      lane.anchor_seconds = steady_seconds();
     }
   }
 
@@ -64,6 +66,8 @@ class CudaStreams final : public Streams {
 
   void begin(const Mark& mark) override {
     Lane& lane = at(mark.lane);
+    if (mark.number == 0)
+      check_step(cudaEventRecord(lane.anchors[++lane.anchors_recorded % kAnchors].get(), lane.stream));
     check_step(cudaEventRecord(events(lane, mark).begin.get(), lane.stream));
   }
   void end(const Mark& mark) override {
@@ -80,18 +84,21 @@ class CudaStreams final : public Streams {
   Interval interval(const Mark& mark) override {
     Lane& lane = at(mark.lane);
     const Events& here = events(lane, mark);
-    if (mark.ticket != lane.ticket) {  // the first of its body
-      lane.origin_seconds +=
-          seconds_between(lane.first ? lane.first->begin : lane.origin, here.begin) + delay(lane);
-      lane.ticket = mark.ticket;
-      lane.first = &here;
+    if (mark.number == 0) {
+      const Event& before = lane.anchors[lane.anchors_seen % kAnchors];
+      const Event& anchor = lane.anchors[++lane.anchors_seen % kAnchors];
+      lane.anchor_seconds += seconds_between(before, anchor) + delay(lane);
       lane.least_delay = kNone;
     }
-    const double begin = lane.origin_seconds + seconds_between(lane.first->begin, here.begin);
-    const double end = lane.origin_seconds + seconds_between(lane.first->begin, here.end);
+    const Event& anchor = lane.anchors[lane.anchors_seen % kAnchors];
+    const double begin = lane.anchor_seconds + seconds_between(anchor, here.begin);
+    const double end = lane.anchor_seconds + seconds_between(anchor, here.end);
     lane.least_delay = std::min(lane.least_delay, steady_seconds() - end);
     return {begin, end};
   }
+
+  void enter_range(const char* name) override { (void)nvtxRangePushA(name); }  // the depth is no news
+  void leave_range() override { (void)nvtxRangePop(); }
 
   void copy(LaneId lane, void* to, const void* from, uint64_t bytes) override {
     const cudaMemcpyKind kind = lane == kH2dLane ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
@@ -99,6 +106,7 @@ class CudaStreams final : public Streams {
   }
 
  private:
+  static constexpr uint64_t kAnchors = 4;  // two bodies are in flight, and the one before is still needed
   static constexpr double kNone = std::numeric_limits<double>::infinity();
   struct Events {
     Event begin, end;
@@ -108,11 +116,11 @@ class CudaStreams final : public Streams {
     cudaStream_t stream = nullptr;
     uint32_t marks_of_ticket = 0;
     std::vector<Events> marks;  // by ticket modulo kMarkedTickets, number
-    Event origin;
-    // Of interval():
-    uint64_t ticket = 0;
-    const Events* first = nullptr;  // of that ticket
-    double origin_seconds = 0;      // when it began
+    std::array<Event, kAnchors> anchors;
+    uint64_t anchors_recorded = 0;  // by the thread that enqueues
+    // By the thread that asks for intervals:
+    uint64_t anchors_seen = 0;
+    double anchor_seconds = 0;  // when the last was reached
     double least_delay = kNone;
   };
 

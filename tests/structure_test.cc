@@ -301,6 +301,7 @@ const std::vector<LibraryHome>& library_homes() {
       {"omp.h", {"gpu/cpu_blas.cc"}},
       {"cuda", {"gpu/cuda_error.h", "gpu/cuda_toolkit.h", "tests/cuda_", "tests/emulation/"}},
       {"cublas", {"gpu/cuda_error.h", "tests/emulation/"}},
+      {"nvtx3", {"gpu/cuda_streams.cc", "tests/emulation/"}},
       {"liburing", {"offload/uring_queue.cc"}},
       {"hwloc", {"offload/"}},
       {"gtest", {"tests/"}},

@@ -53,6 +53,7 @@ class ThreadedExecutor final : public Executor {
       files_[l] =
           std::make_unique<TransferLane>(options.make_queue(), kTransfersOpen, options.file_alignment);
     }
+    if (streams_) name_ranges();
     start_threads();
   }
 
@@ -129,6 +130,14 @@ class ThreadedExecutor final : public Executor {
     std::array<Open, kTransfersOpen / Runner::kTransfersMax> entries_;
     uint64_t first_ = 0, next_ = 0;
   };
+
+  void name_ranges() {
+    for (const Body& body : program_.bodies) {
+      ranges_.emplace_back();
+      for (const Instruction& in : body.instructions)
+        ranges_.back().push_back(instruction_name(program_, body, in));
+    }
+  }
 
   void start_threads() {
     try {
@@ -225,6 +234,13 @@ class ThreadedExecutor final : public Executor {
     return false;
   }
 
+  void run(const Issued& issued, uint32_t index) {
+    const Body& body = program_.bodies[issued.body];
+    if (streams_) streams_->enter_range(ranges_[issued.body][index].c_str());
+    runner_.run(body, body.instructions[index], issued.rings);
+    if (streams_) streams_->leave_range();
+  }
+
   void run_plain_lane(LaneId lane) {
     for (uint64_t ticket = 1; await_body(ticket); enter(lane, ++ticket)) {
       const Issued& issued = issued_body(ticket);
@@ -242,7 +258,7 @@ class ThreadedExecutor final : public Executor {
           });
         }
         record.begin = steady_seconds();
-        if (!failed_) guarded([&] { runner_.run(body, in, issued.rings); });
+        if (!failed_) guarded([&] { run(issued, index); });
         record.end = steady_seconds();
         trace_.add(lane, record);
         count(lane);
@@ -261,7 +277,7 @@ class ThreadedExecutor final : public Executor {
         for (const Wait& w : in.waits) hold_back(mark, issued, w, false);
         if (issued.predecessor != kNoPredecessor)
           for (const Wait& w : in.waits_before[issued.predecessor]) hold_back(mark, issued, w, true);
-        if (!failed_) guarded([&] { enqueue(mark, body, in, issued.rings); });
+        if (!failed_) guarded([&] { enqueue(mark, issued, index); });
         ++mark.number;
         {
           const std::lock_guard lock(mutex_);
@@ -285,9 +301,9 @@ class ThreadedExecutor final : public Executor {
       });
   }
 
-  void enqueue(const Mark& mark, const Body& body, const Instruction& in, const RingPositions& rings) {
+  void enqueue(const Mark& mark, const Issued& issued, uint32_t index) {
     streams_->begin(mark);
-    runner_.run(body, in, rings);
+    run(issued, index);
     streams_->end(mark);
   }
 
@@ -390,6 +406,7 @@ class ThreadedExecutor final : public Executor {
   Trace trace_;
   Streams* const streams_;  // nullptr: every lane is one of the host
   const LaneOrders orders_;
+  std::vector<std::vector<std::string>> ranges_;  // by body and instruction: names; empty without streams
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // counters_, enqueued_, at_, issued_, stopping_
   std::vector<uint64_t> counters_;   // by lane: instructions completed

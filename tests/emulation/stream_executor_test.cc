@@ -1,0 +1,254 @@
+// The threaded executor over streams, on an emulated GPU that takes any order which CUDA allows: thousands of
+// bodies whose copies hop between host lanes and streams, and the two mistakes that events invite.
+#include <gtest/gtest.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "engine/clock.h"
+#include "engine/run/executor.h"
+#include "gpu/cuda_device.h"
+#include "gpu/machine.h"
+#include "offload/arena.h"
+#include "tests/emulation/emulated_gpu.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kStride = 64;
+constexpr size_t kBodies = 6, kHopsMax = 6;
+constexpr TierId kDevice = 0, kHost = 1;
+// Seconds by which a stream's clock may differ from the host's: how late a thread that slept sees an event.
+constexpr double kClockSkew = 0.05;
+
+// A value's way through a body: from its slot of the ring `in` on the host over buffers on either side to its
+// slot of the ring `out`. Each hop is a copy on the lane that its ends ask for; between host buffers on one
+// of the others. Bodies without a hop on some lane leave it idle.
+class Hops {
+ public:
+  explicit Hops(uint64_t seed) : random_(seed) {
+    program_.machine = machine_of({.device = 1 << 20, .host = 1 << 20, .nvme = std::nullopt});
+    program_.rings = {"train"};
+    add_buffer(kHost, 0), add_buffer(kHost, 0);  // in, out
+    for (size_t k = 0; k < kHopsMax; ++k) add_buffer(random_() % 2 ? kDevice : kHost, kNoRing);
+    program_.arena_bytes = bytes_;
+    for (size_t b = 0; b < kBodies; ++b) add_body();
+    add_waits();
+  }
+  const Program& program() const { return program_; }
+
+ private:
+  void add_buffer(TierId tier, uint8_t ring) {
+    Buffer b;
+    b.name = "b" + std::to_string(program_.buffers.size());
+    b.cuts = {0, sizeof(uint64_t)};
+    b.permanent = true;
+    b.home = tier;
+    b.ring = ring;
+    b.home_offset = bytes_[tier];
+    b.slot_stride = kStride;
+    bytes_[tier] += kRingSlots * kStride;
+    program_.buffers.push_back(b);
+  }
+
+  LaneId lane_between(TierId from, TierId to) {
+    if (from == kHost && to == kHost) return random_() % 2 ? kOptimizerLane : kCollectiveLane;
+    return from == kHost ? kH2dLane : kD2hLane;
+  }
+
+  void add_body() {
+    Body body;
+    body.name = "body" + std::to_string(program_.bodies.size());
+    body.advance = {1};
+    for (BodyId before = 0; before < kBodies; ++before) body.predecessors.push_back(before);
+    BufferId at = 0;
+    const size_t last = 2 + random_() % kHopsMax;
+    for (BufferId next = 2; next <= last; ++next) {
+      if (program_.buffers[at].home == kDevice && program_.buffers[next].home == kDevice) continue;
+      add_hop(body, at, next);
+      at = next;
+    }
+    add_hop(body, at, 1);
+    program_.bodies.push_back(body);
+  }
+  void add_hop(Body& body, BufferId from, BufferId to) {
+    const Buffer &a = program_.buffers[from], &b = program_.buffers[to];
+    Instruction in;
+    in.lane = lane_between(a.home, b.home);
+    in.operands = {{from, 0, 1, Access::read}, {to, 0, 1, Access::write}};
+    in.places = {{a.home, a.home_offset}, {b.home, b.home_offset}};
+    body.instructions.push_back(in);
+  }
+
+  // A hop waits for the one before; and for every hop of the body before that touches its buffers.
+  void add_waits() {
+    const LaneOrders orders = lane_orders(program_);
+    const auto done = [&](BodyId b, size_t k) {
+      const LaneId lane = program_.bodies[b].instructions[k].lane;
+      const auto& order = orders[b][lane];
+      const auto at = std::find(order.begin(), order.end(), static_cast<uint32_t>(k));
+      return Wait{lane, static_cast<uint32_t>(at - order.begin()) + 1};
+    };
+    for (BodyId b = 0; b < kBodies; ++b)
+      for (size_t k = 0; k < program_.bodies[b].instructions.size(); ++k) {
+        Instruction& in = program_.bodies[b].instructions[k];
+        if (k > 0) in.waits.push_back(done(b, k - 1));
+        for (BodyId before = 0; before < kBodies; ++before) {
+          in.waits_before.emplace_back();
+          const auto& list = program_.bodies[before].instructions;
+          for (size_t j = 0; j < list.size(); ++j)
+            if (touches(list[j], in.operands[0].buffer) || touches(list[j], in.operands[1].buffer))
+              in.waits_before.back().push_back(done(before, j));
+        }
+      }
+  }
+  static bool touches(const Instruction& in, BufferId buffer) {
+    return in.operands[0].buffer == buffer || in.operands[1].buffer == buffer;
+  }
+
+  std::mt19937_64 random_;
+  Program program_;
+  std::vector<uint64_t> bytes_{0, 0};
+};
+
+// What a Session sets up, for a program without a model.
+struct Rig {
+  explicit Rig(const Program& program)
+      : device(make_cuda_device(0)), host(program.arena_bytes[kHost]) {
+    plan.program = program;
+    Accelerator& accelerator = *device->accelerator();
+    arena = accelerator.allocate(program.arena_bytes[kDevice]);
+    pinned = accelerator.pin(host.span());
+    streams = accelerator.make_streams(longest_lanes(plan.program));
+    runner.emplace(plan, Memory{{arena.get(), host.data()}, nullptr, {}, streams.get()}, *device,
+                   UpdateRules{}, 1);
+  }
+  uint64_t& slot(BufferId ring, uint64_t ticket) {
+    return *reinterpret_cast<uint64_t*>(runner->ring_slot(ring, ticket));
+  }
+
+  std::unique_ptr<Device> device;
+  Arena host;
+  Plan plan;
+  std::shared_ptr<std::byte> arena;
+  std::shared_ptr<void> pinned;
+  std::unique_ptr<Streams> streams;
+  std::optional<Runner> runner;
+};
+
+// Bodies that brought another value than they were given.
+int wrong_values(Rig& rig, Executor& executor, uint64_t tickets, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  int wrong = 0;
+  for (uint64_t ticket = 1; ticket <= tickets; ++ticket) {
+    executor.make_room();
+    if (ticket > 2) wrong += rig.slot(1, ticket - 2) != ticket - 2;
+    rig.slot(0, ticket) = ticket;
+    executor.issue(static_cast<BodyId>(random() % kBodies), {ticket, 0});
+    if (random() % 16 != 0) continue;
+    executor.wait(ticket);
+    wrong += rig.slot(1, ticket) != ticket;
+  }
+  executor.wait(tickets);
+  return wrong;
+}
+
+TEST(StreamExecutor, EveryValueArrivesInEveryOrder) {
+  for (const uint32_t seed : {0u, 1u, 2u, 3u, 4u, 5u}) {
+    emulation::set_up({.seed = seed, .delay_microseconds_max = seed % 2 ? 20 : 0});
+    const Hops hops(seed);
+    Rig rig(hops.program());
+    const auto executor =
+        make_threaded_executor(rig.plan.program, *rig.runner, {.streams = rig.streams.get()});
+    EXPECT_EQ(wrong_values(rig, *executor, 1500, seed), 0) << "seed " << seed;
+    if (executor->error()) std::rethrow_exception(executor->error());
+  }
+}
+
+// The list executors enqueue, too.
+TEST(StreamExecutor, ShuffledListsBringTheValues) {
+  emulation::set_up({.seed = 7});
+  const Hops hops(7);
+  for (const ExecutorKind kind : {ExecutorKind::serial, ExecutorKind::shuffled}) {
+    Rig rig(hops.program());
+    const auto executor =
+        make_list_executor(rig.plan.program, *rig.runner,
+                           {.kind = kind,
+                            .seed = 3,
+                            .make_queue = [] { return make_io_queue(IoChoice::threads, 4, {}, nullptr); },
+                            .streams = rig.streams.get()});
+    EXPECT_EQ(wrong_values(rig, *executor, 300, 7), 0);
+  }
+}
+
+// Streams that never wait for each other, over the real ones: what a wait for an event that is not recorded
+// yet comes to. The emulation's orders show it, so its absence above means something.
+class CarelessStreams final : public Streams {
+ public:
+  explicit CarelessStreams(Streams& streams) : streams_(streams) {}
+  bool has(LaneId lane) const override { return streams_.has(lane); }
+  void enter_thread() override { streams_.enter_thread(); }
+  void begin(const Mark& mark) override { streams_.begin(mark); }
+  void end(const Mark& mark) override { streams_.end(mark); }
+  void wait_for(LaneId, const Mark&) override {}
+  void synchronize(const Mark& mark) override { streams_.synchronize(mark); }
+  Interval interval(const Mark& mark) override { return streams_.interval(mark); }
+  void enter_range(const char* name) override { streams_.enter_range(name); }
+  void leave_range() override { streams_.leave_range(); }
+  void copy(LaneId lane, void* to, const void* from, uint64_t bytes) override {
+    streams_.copy(lane, to, from, bytes);
+  }
+
+ private:
+  Streams& streams_;
+};
+
+TEST(StreamExecutor, AMissingWaitShows) {
+  int wrong = 0;
+  for (const uint32_t seed : {1u, 2u, 3u}) {
+    emulation::set_up({.seed = seed, .delay_microseconds_max = 50});
+    const Hops hops(seed);
+    Rig rig(hops.program());
+    CarelessStreams careless(*rig.streams);
+    const auto executor = make_threaded_executor(rig.plan.program, *rig.runner, {.streams = &careless});
+    wrong += wrong_values(rig, *executor, 1000, seed);
+  }
+  EXPECT_GT(wrong, 0);
+}
+
+// A record of every lane, streams among them, lies within its body and after the one before on its lane; a
+// profiler finds the instructions' names.
+TEST(StreamExecutor, RecordsAndRangesOfStreams) {
+  emulation::set_up({.delay_microseconds_max = 200});
+  const Hops hops(4);
+  Rig rig(hops.program());
+  const auto executor =
+        make_threaded_executor(rig.plan.program, *rig.runner, {.streams = rig.streams.get()});
+  double before = steady_seconds();
+  for (uint64_t ticket = 1; ticket <= 50; ++ticket) {
+    const auto body = static_cast<BodyId>(ticket % kBodies);
+    executor->make_room();
+    executor->wait(executor->issue(body, {ticket, 0}));
+    double end = before - kClockSkew;
+    const auto& list = rig.plan.program.bodies[body].instructions;
+    for (uint32_t i = 0; i < list.size(); ++i) {  // each hop waits for the one before
+      const TraceRecord* record = executor->trace().find(list[i].lane, ticket, i);
+      ASSERT_NE(record, nullptr);
+      EXPECT_GE(record->begin, end - kClockSkew);
+      EXPECT_GE(record->end, record->begin);
+      end = record->end;
+    }
+    const double now = steady_seconds();
+    EXPECT_LE(end, now + kClockSkew);
+    before = now;
+  }
+  const std::map<std::string, int> ranges = emulation::ranges.counts();
+  for (const Body& body : rig.plan.program.bodies)
+    for (const Instruction& in : body.instructions)
+      EXPECT_TRUE(ranges.contains(instruction_name(rig.plan.program, body, in)));
+}
+
+}  // namespace
+}  // namespace sluice
