@@ -141,6 +141,9 @@ ExitCode run_train(Options options, std::FILE* out) {
   check_start(start, plan.model);
 
   directory.create();
+  if (device->accelerator())
+    say(out, "  pinning " + format_size(plan.program.arena_bytes[lowest_memory_tier(plan.program.machine)]) +
+                 " of host memory\n");
   Session session(plan, *device, session_options(options, budgets.threads));
   check_device_budget(*device, budgets);
   check_checkpoint_space(options, plan.model);

@@ -31,8 +31,9 @@ struct AcceleratorUse {
   uint64_t host_bytes = 0;  // of the process, resident
 };
 
-// What a matrix product's library may load while programs are prepared, on the device and beside it.
-constexpr uint64_t kLibraryKernelBytes = 64ull << 20;
+// What a matrix product's library may load while programs are prepared, on the device and beside it. Not
+// measured: a bound that check_device_budget() holds the device's part to.
+constexpr uint64_t kLibraryKernelBytes = 192ull << 20;
 
 // --threads, or one a core.
 int resolve_threads(const MemoryOptions& options);
