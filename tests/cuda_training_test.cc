@@ -100,6 +100,31 @@ TEST_F(CudaTraining, SixteenBitsAgreeWithTheCpuDevice) {
     }
 }
 
+// With real pinned memory and files, at the least budgets. The reference device sums in double; 16-bit
+// operands round where sums differ in the last bit.
+TEST_F(CudaTraining, ThreeTiersAgreeWithTheReferenceDevice) {
+  for (const auto& [model, precision, tolerance] :
+       {std::tuple(kGpt2, DType::f32, 1e-5), std::tuple(kLlama, DType::bf16, 2e-3)}) {
+    const DriveDirectory directory;
+    TestRun run = small_run(directory, precision, model);
+    run.options.memory.nvme_directories = {directory.path()};
+    run.arenas = least_arenas(run, true);
+    const std::vector<StepMetrics> found = train(run).steps;
+    run.options.memory.device = {DeviceKind::reference};
+    run.options.memory.nvme_directories.clear();
+    run.options.run.out = directory / "reference";
+    run.arenas = {std::nullopt, kRoomy, std::nullopt};
+    const std::vector<StepMetrics> wanted = train(run).steps;
+    ASSERT_EQ(found.size(), wanted.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      const double difference = relative(found[i].loss, wanted[i].loss);
+      EXPECT_LE(difference, tolerance) << model << ", step " << i + 1;
+      figures.at_most("cuda, three tiers, loss of a step against the reference, of its tolerance",
+                      difference / tolerance, 1);
+    }
+  }
+}
+
 TEST_F(CudaTraining, BudgetsExecutorsAndResumesKeepTheBits) {
   struct Variant {
     const char* name;
