@@ -17,7 +17,7 @@ constexpr uint64_t kNever = ~uint64_t{0};
 
 struct EmulatedGpu {
   // Of the order in which streams, and blocks and threads of kernels, run. 0: the oldest stream that can,
-  // blocks and threads ascending.
+  // blocks and threads ascending. Odd seeds choose streams evenly, even ones prefer one for a while.
   uint32_t seed = 0;
   int delay_microseconds_max = 0;  // before each piece of work, at random
   int count = 1;                   // GPUs that the driver sees; only the first can be used
