@@ -40,7 +40,8 @@ struct NvmlApi {
   int (*nvmlDeviceGetComputeRunningProcesses_v3)(Gpu gpu, unsigned* count, void* processes) = nullptr;
 };
 
-// Opens the library that the driver installed. It stays open until the process ends.
+// Opens the library that the driver installed. It stays open until the process ends. The tests' emulation of
+// CUDA has one of its own (tests/emulation/nvml_emulation.cc).
 Known<NvmlApi> open_nvml();
 
 struct NvmlMemory {

@@ -108,7 +108,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int ordinal) {
 }
 
 cudaError_t cudaSetDevice(int ordinal) {
-  return noted(is_there(ordinal) ? emulation::lost() : cudaErrorInvalidDevice);
+  return noted(is_there(ordinal) ? emulation::start_context() : cudaErrorInvalidDevice);
 }
 
 cudaError_t cudaDeviceSynchronize() { return noted(emulation::synchronize()); }

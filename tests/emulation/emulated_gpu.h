@@ -15,6 +15,8 @@ namespace sluice::emulation {
 
 constexpr uint64_t kNever = ~uint64_t{0};
 
+enum class Nvml { lists_processes, lists_none, absent };  // lists_none: as in many a container
+
 struct EmulatedGpu {
   // Of the order in which streams, and blocks and threads of kernels, run. 0: the oldest stream that can,
   // blocks and threads ascending. Odd seeds choose streams evenly, even ones prefer one for a while.
@@ -26,7 +28,9 @@ struct EmulatedGpu {
   int multiprocessors = 2;
   uint64_t memory_bytes = uint64_t{8} << 30;
   uint64_t used_by_others = 0;  // of memory_bytes
-  uint64_t context_bytes = 0;   // that this process's context takes
+  uint64_t context_bytes = 0;   // that this process's context takes, from the first call that needs one
+  uint64_t library_bytes = 0;   // that libraries take for their kernels, from the first work on
+  Nvml nvml = Nvml::lists_processes;
   uint64_t pinned_bytes_max = kNever;
   // Of the calls from now on, the one of this number (from 0) fails.
   uint64_t allocation_that_fails = kNever, registration_that_fails = kNever;
@@ -50,6 +54,7 @@ struct Counts {
   uint64_t works = 0;                                                    // pieces that were carried out
   // What is there and was not given back.
   uint64_t allocated_bytes = 0, registered_bytes = 0, streams_there = 0, events_there = 0;
+  uint64_t held_most = 0;  // bytes of context, libraries and allocations at once
 };
 Counts counts();
 

@@ -59,6 +59,13 @@ class Gpu {
   void lose();
   void enqueue(Stream& stream, Item item);
   bool idle() const;
+  uint64_t held() const;  // bytes, by this process
+  void note_held() { counts_.held_most = std::max(counts_.held_most, held()); }
+  // Most calls need a context, and make it.
+  void start_context() {
+    context_ = true;
+    note_held();
+  }
   // Waits on the host until the condition holds or the device is lost.
   template <typename Condition>
   cudaError_t wait(std::unique_lock<std::mutex>& lock, Condition condition) {
@@ -75,6 +82,7 @@ class Gpu {
   Counts counts_;
   cudaError_t lost_ = cudaSuccess;
   bool paused_ = false, busy_ = false, stopping_ = false;
+  bool context_ = false;
   std::mt19937 generator_;
   uint_fast32_t preferred_ = 0;
   // Handles are numbers that are never used again, so that one that was destroyed is known.
@@ -150,7 +158,7 @@ void Gpu::run(std::unique_lock<std::mutex>& lock, const Item& item) {
     item.work();
   }
   lock.lock();
-  ++counts_.works;
+  if (++counts_.works == 1) note_held();
 }
 
 void Gpu::lose() {
@@ -171,6 +179,11 @@ bool Gpu::idle() const {
   for (const auto& [handle, stream] : streams_)
     if (!stream.items.empty()) return false;
   return !busy_;
+}
+
+uint64_t Gpu::held() const {
+  return (context_ ? set_up_.context_bytes : 0) + (counts_.works > 0 ? set_up_.library_bytes : 0) +
+         device_memory_.bytes();
 }
 
 cudaError_t Gpu::find(cudaStream_t handle, Stream*& stream) {
@@ -198,7 +211,7 @@ void set_up(const EmulatedGpu& settings) {
   g.set_up_ = settings;
   g.counts_ = {};
   g.lost_ = cudaSuccess;
-  g.paused_ = false;
+  g.paused_ = g.context_ = false;
   g.generator_.seed(settings.seed);
   g.preferred_ = g.generator_();
 }
@@ -269,6 +282,7 @@ cudaError_t create_stream(cudaStream_t* handle) {
   Gpu& g = gpu();
   const std::lock_guard lock(g.mutex_);
   if (g.lost_ != cudaSuccess) return g.lost_;
+  g.start_context();
   if (g.counts_.streams == g.set_up_.stream_that_fails) return cudaErrorMemoryAllocation;
   ++g.counts_.streams;
   g.streams_[++g.last_handle_];
@@ -293,6 +307,7 @@ cudaError_t create_event(cudaEvent_t* handle, bool timed) {
   Gpu& g = gpu();
   const std::lock_guard lock(g.mutex_);
   if (g.lost_ != cudaSuccess) return g.lost_;
+  g.start_context();
   if (g.counts_.events == g.set_up_.event_that_fails) return cudaErrorMemoryAllocation;
   ++g.counts_.events;
   g.events_[++g.last_handle_].timed = timed;
@@ -364,10 +379,24 @@ cudaError_t elapsed(float* milliseconds, cudaEvent_t begin_handle, cudaEvent_t e
 
 // ---- Memory.
 
+cudaError_t start_context() {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  g.start_context();
+  return g.lost_;
+}
+
+MemoryUse memory_use() {
+  Gpu& g = gpu();
+  const std::lock_guard lock(g.mutex_);
+  return {g.held(), g.set_up_.used_by_others, g.set_up_.memory_bytes};
+}
+
 cudaError_t memory_info(uint64_t* free, uint64_t* total) {
   Gpu& g = gpu();
   const std::lock_guard lock(g.mutex_);
-  const uint64_t used = g.set_up_.used_by_others + g.set_up_.context_bytes + g.device_memory_.bytes();
+  g.start_context();
+  const uint64_t used = g.set_up_.used_by_others + g.held();
   *total = g.set_up_.memory_bytes;
   *free = used < *total ? *total - used : 0;
   return g.lost_;
@@ -384,6 +413,7 @@ cudaError_t allocate(void** data, uint64_t bytes) {
   std::byte* const begin = map_device_memory(bytes);
   if (begin == nullptr) return cudaErrorMemoryAllocation;
   CHECK(g.device_memory_.add(begin, bytes), "device memory overlaps");
+  g.note_held();
   *data = begin;
   return cudaSuccess;
 }
@@ -404,6 +434,7 @@ cudaError_t register_host(void* begin, uint64_t bytes) {
   Gpu& g = gpu();
   const std::lock_guard lock(g.mutex_);
   if (g.lost_ != cudaSuccess) return g.lost_;
+  g.start_context();
   if (begin == nullptr || bytes == 0) return cudaErrorInvalidValue;
   if (g.counts_.registrations == g.set_up_.registration_that_fails ||
       bytes > g.set_up_.pinned_bytes_max - g.host_memory_.bytes())

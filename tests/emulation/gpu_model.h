@@ -27,12 +27,17 @@ cudaError_t query(cudaEvent_t event);
 cudaError_t elapsed(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 cudaError_t allocate(void** data, uint64_t bytes);
 cudaError_t free_memory(void* data);
+cudaError_t start_context();
 cudaError_t memory_info(uint64_t* free, uint64_t* total);
 cudaError_t register_host(void* begin, uint64_t bytes);
 cudaError_t unregister_host(void* begin);
 
 EmulatedGpu current();                                     // what was set up last
 cudaError_t lost();                                        // cudaSuccess while the device is there
+struct MemoryUse {
+  uint64_t held, others, total;  // bytes; held: by this process
+};
+MemoryUse memory_use();
 bool is_device_memory(const void* begin, uint64_t bytes);  // wholly, inside one allocation
 bool is_registered(const void* begin, uint64_t bytes);     // wholly, inside one registration
 
