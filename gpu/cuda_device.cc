@@ -41,7 +41,7 @@ class CudaDevice final : public Device, public Accelerator {
   uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {
     if (shapes.precision == DType::bf16 && !bf16_)
       throw Error(ExitCode::environment, "The GPU has no bf16: that begins with compute capability 8.0.",
-                  "Train with --precision fp16.");
+                  "Give --precision fp16, or go on with a run in bf16 on a GPU that has it.");
     return ops_->workspace_bytes(shapes, pass);
   }
   void prepare(const OpShapes& shapes, Pass pass) override { ops_->prepare(shapes, pass); }

@@ -41,7 +41,7 @@ CudaStatus cuda_status(int ordinal) {
     return refused(
         status,
         "There is no GPU " + std::to_string(ordinal) + ": this machine has " + std::to_string(count) + ".",
-        "Choose --device cuda:0 to cuda:" + std::to_string(count - 1) + ".");
+        "Choose --device cuda:0" + (count > 1 ? " to cuda:" + std::to_string(count - 1) : "") + ".");
   cudaDeviceProp properties;
   const cudaError_t asked = cudaGetDeviceProperties(&properties, ordinal);
   if (asked != cudaSuccess)

@@ -17,6 +17,7 @@ struct EvalStart {
   std::optional<CheckpointReader> checkpoint;
   ModelSource source;
   std::optional<HfWeights> weights;
+  std::vector<std::string> notes;  // sentences to print
 };
 
 // Finds the weights that --from means, and settles the options that they bring.
@@ -42,7 +43,7 @@ EvalStart open_start(Options& options) {
     start.weights = HfWeights::open(start.source.weights_directory, start.source.config.family);
   }
   check_options(options, Verb::eval, false);
-  settle_device(options, start.checkpoint.has_value());
+  start.notes = settle_device(options, start.checkpoint.has_value());
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
   return start;
 }
@@ -95,6 +96,8 @@ ExitCode run_eval(Options options, std::FILE* out) {
   const ParameterSource weights = start.checkpoint ? source_of(*start.checkpoint) : source_of(*start.weights);
   load(session, load_from(plan.model, weights, workers));
   const double loss = evaluate(session, data, order, options.data.val_batches);
+  if (!options.print.json)
+    for (const std::string& note : start.notes) std::fprintf(out, "%s\n", note.c_str());
   print_loss(loss, options.data.val_batches * options.batch.batch * sequence, options.print.json, out);
   return ExitCode::done;
 }

@@ -19,7 +19,8 @@ uint64_t margin_of(uint64_t free) { return std::max(free / 20, 512 * kMiB); }
 
 std::string in_mib(uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; }
 
-uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool check_free, Budgets& budgets) {
+uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool check_free, Budgets& budgets,
+                  const char* other_remedy = "free some") {
   const uint64_t margin = std::min(margin_of(free), free);
   switch (size.kind) {
     case Size::Kind::automatic:
@@ -35,7 +36,7 @@ uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool chec
     throw Error(ExitCode::environment,
                 std::string("--") + option + " asks for " + in_mib(size.bytes) + ", but only " +
                     in_mib(free) + " are free.",
-                std::string("Give a smaller --") + option + ", or free some.");
+                std::string("Give a smaller --") + option + ", or " + other_remedy + ".");
   return size.bytes;
 }
 
@@ -87,7 +88,8 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     const AcceleratorMemory& device = accelerator->device;
     b.device_reserve = device.held + kLibraryKernelBytes;
     b.runtime_reserve += accelerator->host_bytes + kLibraryKernelBytes;
-    b.limits.device = limit_of(options.gpu, device.free + device.held, "gpu-mem", check_free, b);
+    b.limits.device = limit_of(options.gpu, device.free + device.held, "gpu-mem", check_free, b,
+                               "end what else holds the GPU's memory (nvidia-smi shows who)");
     b.arenas.device = *b.limits.device - std::min(*b.limits.device, b.device_reserve);
     free += accelerator->host_bytes;
   } else if (options.gpu.kind != Size::Kind::automatic) {  // an arena of its own in the same memory

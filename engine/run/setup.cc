@@ -61,11 +61,14 @@ MachineRates resolve_machine(const MemoryOptions& options) {
 
 std::vector<std::string> settle_device(Options& options, bool precision_is_settled) {
   DeviceChoice& device = options.memory.device;
-  if (device.kind == DeviceKind::automatic)
-    device.kind = cuda_status(device.ordinal).available ? DeviceKind::cuda : DeviceKind::cpu;
-  if (device.kind != DeviceKind::cuda || precision_is_settled || is_given(options, "precision")) return {};
+  if (device.kind != DeviceKind::automatic && device.kind != DeviceKind::cuda) return {};
   const CudaStatus status = cuda_status(device.ordinal);
-  if (!status.available || status.bf16) return {};
+  if (device.kind == DeviceKind::automatic) {
+    device.kind = status.available ? DeviceKind::cuda : DeviceKind::cpu;
+    // A driver tells of a GPU that somebody may count on.
+    if (!status.available && status.driver_version > 0) return {status.reason + " So --device is cpu."};
+  }
+  if (!status.available || status.bf16 || precision_is_settled || is_given(options, "precision")) return {};
   options.numbers.precision = DType::f16;
   return {status.name + " has no bf16: --precision is fp16."};
 }

@@ -1,0 +1,78 @@
+// What the tests of faults on the emulated GPU share: the verbs of the command in this process, so that a
+// test sets the GPU up and counts what is left on it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "tests/cli_support.h"
+#include "tests/emulation/emulated_gpu.h"
+#include "tools/command_line.h"
+#include "tools/verbs.h"
+
+namespace sluice {
+
+struct Ended {
+  ExitCode code = ExitCode::done;
+  std::string out, what, remedy;
+};
+
+// The verb's work as the command does it; what it prints besides ends up in `out`.
+inline Ended run_command(const Words& arguments) {
+  Words words = Words{"sluice"} + arguments;
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  Ended ended;
+  char* text = nullptr;
+  size_t size = 0;
+  std::FILE* const out = open_memstream(&text, &size);
+  try {
+    const ParsedCommand command = parse_command_line(static_cast<int>(argv.size()), argv.data());
+    EXPECT_TRUE(command.verb == Verb::train || command.verb == Verb::plan || command.verb == Verb::eval);
+    ended.code = command.verb == Verb::train  ? run_train(command.options, out)
+                 : command.verb == Verb::plan ? run_plan(command.options, out)
+                                              : run_eval(command.options, out);
+  } catch (const Error& error) {
+    ended.code = error.code();
+    ended.what = error.what();
+    ended.remedy = error.remedy();
+  }
+  std::fclose(out);
+  ended.out.assign(text, size);
+  std::free(text);
+  return ended;
+}
+
+// The sentences of a refusal: each ends once, and is all on one line.
+inline void expect_sentences(const Ended& ended) {
+  for (const std::string& sentence : {ended.what, ended.remedy}) {
+    EXPECT_TRUE(sentence.ends_with(".")) << sentence;
+    EXPECT_EQ(sentence.find('\n'), std::string::npos) << sentence;
+    EXPECT_EQ(sentence.find(". "), std::string::npos) << sentence;
+  }
+}
+
+inline void expect_nothing_on_the_gpu() {
+  const emulation::Counts counts = emulation::counts();
+  EXPECT_EQ(counts.allocated_bytes, 0u);
+  EXPECT_EQ(counts.registered_bytes, 0u);
+  EXPECT_EQ(counts.streams_there, 0u);
+  EXPECT_EQ(counts.events_there, 0u);
+}
+
+// With a directory for scratch beside the data.
+class EmulatedRun : public Cli {
+ protected:
+  void SetUp() override {
+    Cli::SetUp();
+    std::filesystem::create_directory(scratch);
+    emulation::set_up({});
+  }
+  void TearDown() override { emulation::set_up({}); }
+
+  const std::string scratch = directory / "scratch";
+};
+
+}  // namespace sluice
