@@ -9,10 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -32,14 +35,28 @@ struct CommandResult {
   uint64_t peak_bytes = 0;  // of resident memory, as the kernel counted it
 };
 
+// On the cpu device unless another is named, or a run to resume that has one: these tests give the same
+// anywhere.
+inline std::vector<std::string> sluice_words(const std::vector<std::string>& arguments) {
+  constexpr std::array<std::string_view, 3> kVerbsWithDevice{"train", "plan", "eval"};
+  std::vector<std::string> words{sluice_binary()};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  const auto is_given = [&](std::string_view option) {
+    return std::count(arguments.begin(), arguments.end(), option) > 0;
+  };
+  if (!arguments.empty() && std::count(kVerbsWithDevice.begin(), kVerbsWithDevice.end(), arguments[0]) > 0 &&
+      !is_given("--device") && !is_given("--resume"))
+    words.insert(words.begin() + 2, {"--device", "cpu"});
+  return words;
+}
+
 // A child that was started and is to be waited for.
 class Command {
  public:
   // Output goes to files in `directory`.
   Command(const DriveDirectory& directory, const std::vector<std::string>& arguments)
       : out_(directory / "stdout"), err_(directory / "stderr") {
-    std::vector<std::string> words{sluice_binary()};
-    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<std::string> words = sluice_words(arguments);
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);

@@ -33,7 +33,7 @@ tail --bytes=$((bytes / 20)) "$text" > "$directory/val.txt"
 rm -rf "$directory/run" "$directory/exported"  # of an earlier quickstart
 echo "quickstart: training"
 SECONDS=0
-build/release/sluice train --model "$model" \
+build/release/sluice train --model "$model" --device cpu \
   --data "$directory/train.txt" --val-data "$directory/val.txt" --val-every "$validate_every" \
   --batch "$batch" --steps "$steps" --lr "$learning_rate" --warmup "$warmup" \
   --gpu-mem "$device_memory" --host-mem "$host_memory" --nvme-dir "$directory/nvme" --out "$directory/run"

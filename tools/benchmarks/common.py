@@ -104,7 +104,7 @@ def write_random_tokens(path, count, vocabulary):
 def train(options, arguments, work):
     """One `sluice train` into a folder that is removed; its training steps as the metrics file has them."""
     out = os.path.join(work, "run")
-    run([program(options, "sluice"), "train", "--out", out] + arguments)
+    run([program(options, "sluice"), "train", "--device", "cpu", "--out", out] + arguments)
     with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as file:
         steps = [json.loads(line) for line in file]
     shutil.rmtree(out)
@@ -113,7 +113,7 @@ def train(options, arguments, work):
 
 def plan(options, arguments):
     """The facts of `sluice plan --json`, feasible or not (exit code 3)."""
-    return run_json([program(options, "sluice"), "plan", "--json"] + arguments, allowed=(0, 3))
+    return run_json([program(options, "sluice"), "plan", "--device", "cpu", "--json"] + arguments, allowed=(0, 3))
 
 
 def busy_seconds(steps):
