@@ -33,13 +33,18 @@ endif()
 set(SLUICE_CUDA_BUILT ${SLUICE_CUDA_BUILT} CACHE INTERNAL "read by tools/test.sh")
 
 if(SLUICE_CUDA_BUILT)
-  # 7.5 is the first with the matrix instructions that attention uses.
   if(NOT SLUICE_CUDA_ARCHITECTURES STREQUAL "all")
     set(CMAKE_CUDA_ARCHITECTURES ${SLUICE_CUDA_ARCHITECTURES})
-  elseif(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
-    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90-real 100-real 120)
   else()
-    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90)
+    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real)
+    if(CUDAToolkit_VERSION VERSION_LESS 13.0)
+      list(PREPEND CMAKE_CUDA_ARCHITECTURES 70-real)  # gpu/cuda_status.cc
+    endif()
+    if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
+      list(APPEND CMAKE_CUDA_ARCHITECTURES 90-real 100-real 120)
+    else()
+      list(APPEND CMAKE_CUDA_ARCHITECTURES 90)
+    endif()
   endif()
   enable_language(CUDA)
   # CMake before 3.26 does not know that nvcc has C++20.

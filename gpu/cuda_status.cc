@@ -4,7 +4,8 @@
 namespace sluice {
 namespace {
 
-constexpr int kCapabilityMin = 75;  // the least that kernels are built for
+// The least that kernels are built for (cmake/cuda.cmake): CUDA 13 has dropped 7.0.
+constexpr int kCapabilityMin = CUDART_VERSION < 13000 ? 70 : 75;
 
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
@@ -56,7 +57,8 @@ CudaStatus cuda_status(int ordinal) {
   if (properties.major * 10 + properties.minor < kCapabilityMin)
     return refused(status,
                    status.name + " has compute capability " + std::to_string(properties.major) + "." +
-                       std::to_string(properties.minor) + ", 7.5 is needed.",
+                       std::to_string(properties.minor) + ", " + std::to_string(kCapabilityMin / 10) + "." +
+                       std::to_string(kCapabilityMin % 10) + " is needed.",
                    "Use a newer GPU, or train on --device cpu.");
   status.available = true;
   return status;

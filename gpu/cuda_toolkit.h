@@ -29,6 +29,12 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
          static_cast<uint32_t>(__bfloat16_as_ushort(__high2bfloat16(pair))) << 16;
 }
 
+}  // namespace sluice::cuda
+
+#include "gpu/cuda_volta.h"
+
+namespace sluice::cuda {
+
 // The block's dynamic shared memory, aligned to 16.
 __device__ inline std::byte* shared_memory() {
   extern __shared__ __align__(16) unsigned char dynamic_shared_memory[];
@@ -59,24 +65,30 @@ __device__ inline void mma_half(float (&d)[4], const uint32_t (&a)[4], const uin
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
+#elif __CUDA_ARCH__ >= 750
 #pragma unroll
   for (int half = 0; half < 2; ++half)  // columns 0-7 of A with rows 0-7 of B, then the others
     asm volatile(
         "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+#else
+  mma_half_by_shuffles(d, a, b);
 #endif
 }
 
 // Two 8 x 8 matrices of 16-bit numbers out of shared memory, transposed: lane i gives the address of row i %
 // 8 of matrix i / 8 % 2 and receives elements (2 * (i % 4), i / 4) and (2 * (i % 4) + 1, i / 4) of each.
 __device__ inline void load_transposed(uint32_t (&b)[2], const void* row) {
+#if __CUDA_ARCH__ >= 750
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
                : "=r"(b[0]), "=r"(b[1])
                : "r"(address)
                : "memory");
+#else
+  load_transposed_by_shuffles(b, row);
+#endif
 }
 
 // Set-up: loads the kernel, which CUDA would else do when it is first launched, and lets it have

@@ -116,5 +116,38 @@ TEST(Kernel, MmaMultipliesTiles) {
     }
 }
 
+// What compute capability 7.0 does by shuffles is what the others' instructions do. The numbers are small
+// integers, so that sums are exact in any order.
+void both_ways(const uint16_t* numbers, float* difference) {
+  const auto lane = static_cast<int>(threadIdx.x);
+  auto* rows = reinterpret_cast<uint16_t*>(cuda::shared_memory());
+  for (int i = 0; i < 4; ++i) rows[lane * 4 + i] = numbers[lane * 4 + i];
+  __syncwarp();
+  uint32_t b[2], b_by_shuffles[2], a[4];
+  cuda::load_transposed(b, rows + lane % 16 * 8);
+  cuda::load_transposed_by_shuffles(b_by_shuffles, rows + lane % 16 * 8);
+  for (int i = 0; i < 4; ++i) a[i] = rows[(lane * 5 + i) % 128] | static_cast<uint32_t>(rows[lane + i]) << 16;
+  float sums[4] = {1, 2, 3, 4}, sums_by_shuffles[4] = {1, 2, 3, 4};
+  cuda::mma_half(sums, a, b);
+  cuda::mma_half_by_shuffles(sums_by_shuffles, a, b_by_shuffles);
+  float most = b[0] == b_by_shuffles[0] && b[1] == b_by_shuffles[1] ? 0.0f : 1.0f;
+  for (int i = 0; i < 4; ++i) most = std::max(most, std::abs(sums[i] - sums_by_shuffles[i]));
+  difference[lane] = sums[0] == 1 ? -1 : most;
+}
+
+TEST(Kernel, ShufflesMultiplyAsTensorCoresDo) {
+  std::vector<uint16_t> numbers(128);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = to_f16(static_cast<float>(i * 7 % 23) + 1).bits;
+  std::vector<float> difference(32, -1);
+  cuda::load(both_ways, 256);
+  {
+    const GpuCopy gpu_numbers(numbers.data(), numbers.size() * sizeof(uint16_t));
+    const GpuCopy gpu_difference(difference.data(), difference.size() * sizeof(float));
+    cuda::launch(kNullStream, both_ways, 1, 32, 256, static_cast<const uint16_t*>(gpu_numbers.data()),
+                 static_cast<float*>(gpu_difference.data()));
+  }
+  EXPECT_EQ(difference, std::vector<float>(32, 0.0f));
+}
+
 }  // namespace
 }  // namespace sluice

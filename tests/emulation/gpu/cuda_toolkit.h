@@ -73,6 +73,10 @@ inline void __syncwarp() {
   sluice::emulation::exchange(&nothing, sizeof(nothing));
 }
 template <typename T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return sluice::emulation::from_lane<T>(sluice::emulation::exchange(&value, sizeof(T)), lane);
+}
+template <typename T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   const int lane = sluice::emulation::thread_in_block() % 32;
   return sluice::emulation::from_lane<T>(sluice::emulation::exchange(&value, sizeof(T)), lane ^ mask);
@@ -135,3 +139,5 @@ void launch(const Queue& queue, void (*kernel)(Parameters...), int64_t blocks, i
 }
 
 }  // namespace sluice::cuda
+
+#include "gpu/cuda_volta.h"
