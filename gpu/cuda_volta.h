@@ -7,10 +7,10 @@ namespace sluice::cuda {
 // mma_half. A's rows and B's columns are gathered from the lanes that hold them.
 __device__ inline void mma_half_by_shuffles(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, pair = lane % 4;
-  const auto add_products = [](float sum, uint32_t x, uint32_t y) {
-    for (const int shift : {0, 16})
-      sum += half_to_float(static_cast<uint16_t>(x >> shift)) * half_to_float(static_cast<uint16_t>(y >> shift));
-    return sum;
+  const auto low = [](uint32_t pair_of) { return half_to_float(static_cast<uint16_t>(pair_of)); };
+  const auto add_products = [low](float sum, uint32_t x, uint32_t y) {
+    sum += low(x) * low(y);
+    return sum + low(x >> 16) * low(y >> 16);
   };
 #pragma unroll
   for (int half = 0; half < 2; ++half)
