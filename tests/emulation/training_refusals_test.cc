@@ -121,7 +121,7 @@ TEST_F(Refusals, TooLittleIsFree) {
   nothing.used_by_others = 2048 * kMiB;
   expect_refused(nothing, {}, ExitCode::infeasible, least);
   // Less than the context takes.
-  expect_refused({.context_bytes = 300 * kMiB}, {"--gpu-mem", "400MiB"}, ExitCode::infeasible, least);
+  expect_refused({.context_bytes = 300 * kMiB}, {"--gpu-mem", "200MiB"}, ExitCode::infeasible, least);
 }
 
 TEST_F(Refusals, WhatTheDriverRefuses) {
