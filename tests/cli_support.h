@@ -24,9 +24,9 @@
 
 namespace sluice {
 
-// The binary lies beside the tests.
-inline std::string sluice_binary() {
-  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sluice").string();
+// The binary lies beside the tests; sluice_emulated is the same over the emulated GPU.
+inline std::string sluice_binary(const std::string& name = "sluice") {
+  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
 }
 
 struct CommandResult {
@@ -37,9 +37,10 @@ struct CommandResult {
 
 // On the cpu device unless another is named, or a run to resume that has one: these tests give the same
 // anywhere.
-inline std::vector<std::string> sluice_words(const std::vector<std::string>& arguments) {
+inline std::vector<std::string> sluice_words(const std::vector<std::string>& arguments,
+                                             const std::string& binary) {
   constexpr std::array<std::string_view, 3> kVerbsWithDevice{"train", "plan", "eval"};
-  std::vector<std::string> words{sluice_binary()};
+  std::vector<std::string> words{sluice_binary(binary)};
   words.insert(words.end(), arguments.begin(), arguments.end());
   const auto is_given = [&](std::string_view option) {
     return std::count(arguments.begin(), arguments.end(), option) > 0;
@@ -54,9 +55,10 @@ inline std::vector<std::string> sluice_words(const std::vector<std::string>& arg
 class Command {
  public:
   // Output goes to files in `directory`.
-  Command(const DriveDirectory& directory, const std::vector<std::string>& arguments)
+  Command(const DriveDirectory& directory, const std::vector<std::string>& arguments,
+          const std::string& binary = "sluice")
       : out_(directory / "stdout"), err_(directory / "stderr") {
-    std::vector<std::string> words = sluice_words(arguments);
+    std::vector<std::string> words = sluice_words(arguments, binary);
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);

@@ -147,6 +147,7 @@ std::string infeasible_json(const PlanRequest& request, const Infeasible& why, c
   out["micro_batch"] = why.micro_batch;
   out["budgets"] = budgets_json(budgets);
   out["runtime_reserve"] = budgets.runtime_reserve;
+  if (budgets.device_reserve) out["device_reserve"] = budgets.device_reserve;
   ordered_json smallest;
   for (size_t t = 0; t < why.least.size(); ++t) {
     smallest[machine.tiers[t].name] =

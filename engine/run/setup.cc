@@ -170,7 +170,12 @@ std::string as_arguments(const Machine& machine, const std::vector<uint64_t>& ar
 std::string budget_option(const std::string& tier) { return (tier == "device" ? "gpu" : tier) + "-mem"; }
 
 uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const Budgets& budgets) {
-  return arena + (tier == "host" ? budgets.runtime_reserve : tier == "device" ? budgets.device_reserve : 0);
+  const uint64_t reserve = tier == "host"     ? budgets.runtime_reserve
+                           : tier == "device" ? budgets.device_reserve
+                                              : 0;
+  // What a driver and its libraries hold differs a little from process to process.
+  const uint64_t difference = budgets.device_reserve > 0 ? reserve / 256 : 0;
+  return arena + reserve + difference;
 }
 
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets) {

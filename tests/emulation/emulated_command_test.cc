@@ -1,0 +1,132 @@
+// The command as a process over the emulated GPU: signals, and the smallest budgets that it names, pasted
+// back.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli_support.h"
+
+namespace sluice {
+namespace {
+
+// The GPU of the commands that are started while it is there.
+class GpuOfCommands {
+ public:
+  explicit GpuOfCommands(const char* settings) { EXPECT_EQ(setenv(kName, settings, 1), 0); }
+  ~GpuOfCommands() { EXPECT_EQ(unsetenv(kName), 0); }
+  GpuOfCommands(const GpuOfCommands&) = delete;
+  GpuOfCommands& operator=(const GpuOfCommands&) = delete;
+
+ private:
+  static constexpr const char* kName = "SLUICE_EMULATED_GPU";
+};
+
+class EmulatedCommand : public Cli {
+ protected:
+  void SetUp() override {
+    Cli::SetUp();
+    std::filesystem::create_directory(scratch);
+  }
+  Words train(const std::string& out, int64_t steps) const {
+    return Words{"train", "--data", text, "--steps", std::to_string(steps), "--out", directory / out} + model;
+  }
+  CommandResult run_emulated(const Words& arguments) const {
+    return Command(directory, arguments, kBinary).wait();
+  }
+  int64_t newest_step(const std::string& out) const {
+    const auto path = newest_checkpoint(directory / out);
+    return path ? CheckpointReader::open(*path).state().step : -1;
+  }
+  size_t steps_reported(const std::string& out) const {
+    const std::string file = directory / out + "/metrics.jsonl";
+    return std::filesystem::exists(file) ? lines_of(read_text_file(file, 1 << 24)).size() : 0;
+  }
+  // `first` under budgets of memory; the drive has plenty.
+  CommandResult run_within(const Words& first, uint64_t device, uint64_t host) const {
+    return run_emulated(first + budgets(device, host));
+  }
+  Words budgets(uint64_t device, uint64_t host) const {
+    return {"--device",           "cuda",       "--gpu-mem", std::to_string(device), "--host-mem",
+            std::to_string(host), "--nvme-dir", scratch,     "--nvme-mem",           "64MiB"};
+  }
+  // Of the plan of train(), without enough memory: what is missing.
+  nlohmann::json smallest_budgets(uint64_t device, uint64_t host) const {
+    const CommandResult none = run_within(plan + Words{"--json"}, device, host);
+    EXPECT_EQ(none.code, 3) << none.err;
+    return nlohmann::json::parse(none.out)["smallest_budgets"];
+  }
+  // Under the least budgets, with a checkpoint after every third step.
+  Words long_run(const std::string& out, int64_t steps = 1000000) const {
+    const auto least = smallest_budgets(1, 1)["together"];
+    return train(out, steps) + budgets(least["device"], least["host"]) +
+           Words{"--lr-schedule", "constant", "--checkpoint-every", "3", "--resume", "auto"};
+  }
+  // Goes on, or begins, and ends after so many steps.
+  Tensors finished(const std::string& out, int64_t steps) const {
+    const CommandResult result = run_emulated(long_run(out, steps));
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(newest_step(out), steps);
+    return newest_tensors(directory / out);
+  }
+  void expect_nvme_in_use(const std::string& out) const {
+    const auto lines = lines_of(read_text_file(directory / out + "/metrics.jsonl", 1 << 24));
+    EXPECT_GT(nlohmann::json::parse(lines.front())["moved_bytes"]["nvme_read"].get<uint64_t>(), 0u);
+  }
+
+  static constexpr const char* kBinary = "sluice_emulated";
+  const std::string scratch = directory / "scratch";
+  // Of more state than the little that budgets leave above the least.
+  const Words model{"--model",       "gpt2:layers=5,width=96,heads=2,vocab=256,context=8",
+                    "--batch",       "2",
+                    "--micro-batch", "1",
+                    "--threads",     "2"};
+  const Words plan = Words{"plan"} + model;
+};
+
+TEST_F(EmulatedCommand, StopsOnASignalWithADurableCheckpoint) {
+  Command command(directory, long_run("stopped"), kBinary);
+  ASSERT_TRUE(command.until([&] { return steps_reported("stopped") >= 4; })) << command.wait().err;
+  command.send(SIGTERM);
+  const CommandResult result = command.wait();
+  EXPECT_EQ(result.code, 75) << result.err;
+  EXPECT_TRUE(std::filesystem::is_empty(scratch));
+  const int64_t stopped = newest_step("stopped");
+  EXPECT_EQ(static_cast<size_t>(stopped), steps_reported("stopped"));
+  expect_nvme_in_use("stopped");
+  EXPECT_EQ(differences(finished("stopped", stopped + 2), finished("straight", stopped + 2)), "");
+}
+
+TEST_F(EmulatedCommand, KilledItLeavesNoScratch) {
+  Command command(directory, long_run("killed"), kBinary);
+  ASSERT_TRUE(command.until([&] { return steps_reported("killed") >= 4; })) << command.wait().err;
+  command.send(SIGKILL);
+  EXPECT_EQ(command.wait().code, -SIGKILL);
+  EXPECT_TRUE(std::filesystem::is_empty(scratch));
+  const int64_t saved = newest_step("killed");
+  EXPECT_GE(saved, 3);
+  expect_nvme_in_use("killed");
+  EXPECT_EQ(differences(finished("killed", saved + 1), finished("straight", saved + 1)), "");
+}
+
+// With a driver and libraries that hold far more than the arena, and somebody else on the GPU.
+TEST_F(EmulatedCommand, TheSmallestBudgetsItNamesAreTheSmallest) {
+  const GpuOfCommands gpu("memory_bytes=4000000000,used_by_others=1000000000,context_bytes=400000000");
+  const auto expect_least = [&](const std::string& out, uint64_t device, uint64_t host) {
+    const CommandResult trained = run_within(train(out, 2), device, host);
+    EXPECT_EQ(trained.code, 0) << trained.err;
+    EXPECT_EQ(run_within(plan, device - device / 100, host).code, 3);
+  };
+  const auto together = smallest_budgets(1 << 20, 1 << 20)["together"];
+  const uint64_t device = together["device"], host = together["host"];
+  EXPECT_GT(device, 400000000u);
+  expect_least("together", device, host);
+  EXPECT_EQ(run_within(plan, device, host - host / 100).code, 3);
+  // The device's alone, where the host has plenty.
+  constexpr uint64_t kPlenty = uint64_t{2} << 30;
+  const auto each = smallest_budgets(1 << 20, kPlenty);
+  EXPECT_TRUE(each["host"].is_null());
+  expect_least("alone", each["device"], kPlenty);
+}
+
+}  // namespace
+}  // namespace sluice
