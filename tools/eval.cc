@@ -87,14 +87,15 @@ ExitCode run_eval(Options options, std::FILE* out) {
       make_validation_order(data, sequence, static_cast<uint64_t>(options.data.val_batches),
                             static_cast<uint64_t>(options.batch.batch));
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
-  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));
-  const Plan plan = evaluation_plan(options, start.source.config, budgets, *device);
-  check_start(start, plan.model);
+  Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));
+  const auto started = start_session(
+      *device, budgets, session_options(options, budgets.threads),
+      [&] { return evaluation_plan(options, start.source.config, budgets, *device); },
+      [&](const Plan& plan) { check_start(start, plan.model); });
   Workers workers(budgets.threads);
-  Session session(plan, *device, session_options(options, budgets.threads));
-  check_device_budget(*device, budgets);
+  Session& session = started->session;
   const ParameterSource weights = start.checkpoint ? source_of(*start.checkpoint) : source_of(*start.weights);
-  load(session, load_from(plan.model, weights, workers));
+  load(session, load_from(started->plan.model, weights, workers));
   const double loss = evaluate(session, data, order, options.data.val_batches);
   if (!options.print.json)
     for (const std::string& note : start.notes) std::fprintf(out, "%s\n", note.c_str());

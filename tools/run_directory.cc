@@ -59,6 +59,7 @@ RunDirectory::~RunDirectory() {
 }
 
 void RunDirectory::create() {
+  if (!made_.empty()) return;
   std::vector<std::string> missing;  // innermost first
   std::error_code error;
   for (fs::path p = fs::absolute(path_).lexically_normal(); !fs::exists(p, error); p = p.parent_path())

@@ -98,6 +98,11 @@ bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FI
   return true;
 }
 
+std::string pinning_text(const Program& program) {
+  return "  pinning " + format_size(program.arena_bytes[lowest_memory_tier(program.machine)]) +
+         " of host memory\n";
+}
+
 Progress make_progress(const Options& options, const Program& program, std::FILE* out) {
   std::vector<std::pair<std::string, uint64_t>> tiers;
   for (size_t t = 0; t < program.arena_bytes.size(); ++t)
@@ -131,21 +136,24 @@ ExitCode run_train(Options options, std::FILE* out) {
   if (start.checkpoint) check_same_data(start.checkpoint->state(), data.train);
 
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
-  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));
+  Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));
   print_notes(budgets.notes, out);
-  const Plan plan = plan_or_throw(plan_request(options, start.source.config, budgets, workspaces_of(*device),
-                                               data.validation.has_value()),
-                                  budgets);
+  const auto make_plan = [&] {
+    return plan_or_throw(plan_request(options, start.source.config, budgets, workspaces_of(*device),
+                                      data.validation.has_value()),
+                         budgets);
+  };
+  const auto planned = [&](const Plan& plan) {
+    say(out, plan_text(plan, budgets));
+    check_start(start, plan.model);
+    directory.create();
+    if (device->accelerator()) say(out, pinning_text(plan.program));
+  };
+  const auto started =
+      start_session(*device, budgets, session_options(options, budgets.threads), make_plan, planned);
+  const Plan& plan = started->plan;
+  Session& session = started->session;
   options.batch.micro_batch = plan.model.micro_batch;
-  say(out, plan_text(plan, budgets));
-  check_start(start, plan.model);
-
-  directory.create();
-  if (device->accelerator())
-    say(out, "  pinning " + format_size(plan.program.arena_bytes[lowest_memory_tier(plan.program.machine)]) +
-                 " of host memory\n");
-  Session session(plan, *device, session_options(options, budgets.threads));
-  check_device_budget(*device, budgets);
   check_checkpoint_space(options, plan.model);
   say(out, "  file I/O: " + session.io_description() + "\n");
   Workers workers(budgets.threads);

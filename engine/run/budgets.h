@@ -32,7 +32,7 @@ struct AcceleratorUse {
 };
 
 // What a matrix product's library may load while programs are prepared, on the device and beside it. Not
-// measured: a bound that check_device_budget() holds the device's part to.
+// measured; where it is too little on the device, start_session() plans anew.
 constexpr uint64_t kLibraryKernelBytes = 192ull << 20;
 
 // --threads, or one a core.

@@ -92,17 +92,6 @@ std::optional<AcceleratorUse> accelerator_use(Device& device) {
   return AcceleratorUse{accelerator->memory(), process_peak_bytes()};
 }
 
-void check_device_budget(Device& device, const Budgets& budgets) {
-  if (!device.accelerator()) return;
-  const uint64_t held = device.accelerator()->memory().held, limit = *budgets.limits.device;
-  if (held <= limit) return;
-  throw Error(ExitCode::environment,
-              "The GPU's driver and libraries took " + std::to_string(held - limit) +
-                  " bytes more than --gpu-mem leaves them.",
-              "Give --gpu-mem " + std::to_string(limit - std::min(limit, held - limit)) +
-                  ", so that all together stays below what it was.");
-}
-
 WorkspaceBytes workspaces_of(const Device& device) {
   return [&device](const OpShapes& shapes, Pass pass) { return device.workspace_bytes(shapes, pass); };
 }

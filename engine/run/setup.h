@@ -37,8 +37,6 @@ std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads);
 
 // What it holds by now, if it is an accelerator.
 std::optional<AcceleratorUse> accelerator_use(Device& device);
-// When everything has been allocated. Throws Error(environment) if it holds more than its budget.
-void check_device_budget(Device& device, const Budgets& budgets);
 
 WorkspaceBytes workspaces_of(const Device& device);  // which outlives it
 

@@ -1,5 +1,7 @@
 #include "engine/run/training_setup.h"
 
+#include <algorithm>
+
 namespace sluice {
 
 RunData open_run_data(const Options& options, const ModelConfig& config) {
@@ -32,6 +34,22 @@ SessionOptions session_options(const Options& options, int threads) {
   session.nvme_directories = options.memory.nvme_directories;
   session.io = options.memory.io;
   return session;
+}
+
+std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, const SessionOptions& options,
+                                              const std::function<Plan()>& make_plan,
+                                              const std::function<void(const Plan&)>& planned) {
+  for (;;) {
+    Plan plan = make_plan();
+    planned(plan);
+    auto started = std::make_unique<PlannedSession>(std::move(plan), device, options);
+    if (!device.accelerator()) return started;
+    const uint64_t held = device.accelerator()->memory().held, limit = *budgets.limits.device;
+    if (held <= limit) return started;
+    const uint64_t arena = started->plan.program.arena_bytes.front();
+    budgets.device_reserve = held - std::min(held, arena);
+    budgets.arenas.device = limit - std::min(limit, budgets.device_reserve);
+  }
 }
 
 }  // namespace sluice

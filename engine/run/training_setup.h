@@ -3,8 +3,12 @@
 // The options' sequence is resolved. Callers: train and eval, tests, benchmarks; set-up code.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 
+#include "engine/run/budgets.h"
 #include "engine/run/checkpoint.h"
 #include "engine/run/options.h"
 #include "engine/run/session.h"
@@ -31,5 +35,19 @@ RunData open_run_data(const Options& options, const ModelConfig& config);
 CheckpointState first_state(const Options& options, const ModelConfig& config);
 
 SessionOptions session_options(const Options& options, int threads);
+
+struct PlannedSession {
+  PlannedSession(Plan made, Device& device, const SessionOptions& options)
+      : plan(std::move(made)), session(plan, device, options) {}
+  Plan plan;
+  Session session;
+};
+
+// Plans by `make_plan` and takes the memory. `planned` sees a plan before anything is allocated for it. Where
+// an accelerator with its libraries then holds more than its budget, all is given back, the reserve becomes
+// what they take, and it begins anew: the next plan keeps the budget, or make_plan throws that none can.
+std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, const SessionOptions& options,
+                                              const std::function<Plan()>& make_plan,
+                                              const std::function<void(const Plan&)>& planned);
 
 }  // namespace sluice

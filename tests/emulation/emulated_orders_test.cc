@@ -1,5 +1,5 @@
 // Training in three tiers on a GPU that takes its work in any order that CUDA allows, and takes its time: the
-// bits of the serial run, memory that is allocated and pinned once.
+// bits of the serial run.
 #include <gtest/gtest.h>
 
 #include "tests/emulation/emulated_gpu.h"
@@ -43,19 +43,6 @@ TEST(EmulatedOrders, NoOrderChangesABit) {
         EXPECT_EQ(differences(tensors, newest_tensors(run.options.run.out)), "");
       }
   }
-}
-
-TEST(EmulatedOrders, MemoryIsAllocatedAndPinnedOnce) {
-  const DriveDirectory directory;
-  const TestRun run =
-      tight_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=258,context=24", DType::bf16);
-  emulation::set_up({});
-  train(run);
-  const emulation::Counts counts = emulation::counts();
-  EXPECT_EQ(counts.allocations, 1u);
-  EXPECT_EQ(counts.registrations, 1u);
-  EXPECT_EQ(counts.allocated_bytes + counts.registered_bytes + counts.streams_there + counts.events_there,
-            0u);
 }
 
 }  // namespace

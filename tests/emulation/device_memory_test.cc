@@ -1,0 +1,130 @@
+// What a run takes of a GPU, as the emulated GPU counts it: all at once before the first step, exactly what
+// the plan says, within --gpu-mem together with what driver and libraries hold, and given back at the end.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/pack.h"
+#include "offload/nvme_files.h"
+#include "tests/emulation/emulated_command.h"
+#include "tools/size.h"
+
+namespace sluice {
+namespace {
+
+using emulation::Counts;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+class DeviceMemory : public EmulatedRun {};
+
+// One call of each kind that the freeze allows no more: how many there were.
+std::vector<uint64_t> taken(const Counts& c) { return {c.allocations, c.registrations, c.streams, c.events}; }
+std::vector<uint64_t> held(const Counts& c) {
+  return {c.allocated_bytes, c.registered_bytes, c.streams_there, c.events_there};
+}
+
+// Three tiers with the least memory, validations and checkpoints; the lanes' queues are the last that a
+// session makes.
+TEST_F(DeviceMemory, IsTakenBeforeTheFirstStepAndGivenBack) {
+  TestRun run;
+  run.options = short_run(directory, kTiny, text);
+  run.options.data.validation = {validation};
+  run.options.data.val_every = 2;
+  run.options.data.val_batches = 2;
+  run.options.run.checkpoint_every = 2;
+  run.options.memory.device = {DeviceKind::cuda};
+  run.arenas = least_arenas(run, true);
+  Counts frozen;
+  run.wrap_queue = [&](std::unique_ptr<IoQueue> queue) {
+    frozen = emulation::counts();
+    return queue;
+  };
+  run.on_step = [&](const StepMetrics&) {
+    EXPECT_EQ(taken(emulation::counts()), taken(frozen));
+    EXPECT_EQ(held(emulation::counts()), held(frozen));
+  };
+  emulation::set_up({});
+  const TestResult result = sluice::train(run);
+  EXPECT_EQ(result.validations.size(), 2u);
+  EXPECT_EQ(result.checkpoints, 2u);
+  EXPECT_EQ(taken(emulation::counts()), taken(frozen));
+  expect_nothing_on_the_gpu();
+
+  const std::vector<uint64_t>& arenas = result.plan.program.arena_bytes;
+  const uint64_t checksums = round_up(arenas[2], kNvmeFileUnit) / kRequestBytes * sizeof(uint64_t);
+  EXPECT_EQ(frozen.allocations, 1u);
+  EXPECT_EQ(frozen.allocated_bytes, arenas[0]);
+  EXPECT_EQ(frozen.registrations, 1u);
+  EXPECT_EQ(frozen.registered_bytes, round_up(arenas[1] + checksums, 4096));  // whole pages
+  EXPECT_EQ(frozen.streams, 3u);
+}
+
+// The plan's figures, the run's, and the GPU's are the same.
+TEST_F(DeviceMemory, StaysWithinItsBudgetAndIsWhatThePlanSays) {
+  const emulation::EmulatedGpu gpu{
+      .used_by_others = 500 * kMiB, .context_bytes = 300 * kMiB, .library_bytes = 100 * kMiB};
+  int number = 0;
+  for (const uint64_t budget : {526 * kMiB, 1000 * kMiB, 4000 * kMiB})
+    for (const emulation::Nvml nvml : {emulation::Nvml::lists_processes, emulation::Nvml::lists_none}) {
+      SCOPED_TRACE(std::to_string(budget / kMiB) + " MiB");
+      emulation::EmulatedGpu known = gpu;
+      known.nvml = nvml;
+      emulation::set_up(known);
+      const Words memory{"--device", "cuda", "--gpu-mem", std::to_string(budget)};
+      const Ended planned = run_command(
+          Words{"plan", "--json", "--model", kTiny, "--batch", "4", "--micro-batch", "2", "--threads", "2"} +
+          memory);
+      ASSERT_EQ(planned.code, ExitCode::done) << planned.what;
+      const auto plan = nlohmann::json::parse(planned.out);
+      emulation::set_up(known);
+      const Ended trained = run_command(train("run" + std::to_string(++number), 2, memory));
+      ASSERT_EQ(trained.code, ExitCode::done) << trained.what;
+      const uint64_t reserve = plan["device_reserve"], arena = plan["arenas"]["device"];
+      EXPECT_GE(reserve, gpu.context_bytes + gpu.library_bytes);
+      EXPECT_NE(trained.out.find("outside the device arena: " + format_size(reserve) + " "),
+                std::string::npos)
+          << trained.out;
+      const uint64_t most = emulation::counts().held_most;
+      EXPECT_EQ(most, gpu.context_bytes + gpu.library_bytes + arena);
+      EXPECT_LE(most, budget);
+      expect_nothing_on_the_gpu();
+    }
+}
+
+// The first arena is given back before anything lies in it; a smaller one does, or the error knows what
+// would.
+TEST_F(DeviceMemory, LibrariesThatTakeMoreThanWasSetAside) {
+  const emulation::EmulatedGpu gpu{.context_bytes = 300 * kMiB, .library_bytes = 400 * kMiB};
+  const auto train_within = [&](const std::string& out, uint64_t budget) {
+    emulation::set_up(gpu);
+    return run_command({"train", "--model", "gpt2:layers=5,width=96,heads=2,vocab=256,context=8", "--data",
+                        text, "--batch", "2", "--micro-batch", "1", "--steps", "2", "--threads", "2",
+                        "--device", "cuda", "--gpu-mem", std::to_string(budget), "--out", directory / out});
+  };
+  const uint64_t roomy = 1000 * kMiB;
+  ASSERT_EQ(train_within("roomy", roomy).code, ExitCode::done);
+  EXPECT_EQ(emulation::counts().allocations, 1u);
+  const uint64_t arena = emulation::counts().held_most - gpu.context_bytes - gpu.library_bytes;
+
+  const uint64_t tight = 700 * kMiB + arena - kMiB;
+  const Ended trained = train_within("tight", tight);
+  ASSERT_EQ(trained.code, ExitCode::done) << trained.what << trained.remedy;
+  EXPECT_EQ(emulation::counts().allocations, 2u);
+  expect_nothing_on_the_gpu();
+  EXPECT_EQ(differences(newest_tensors(directory / "roomy"), newest_tensors(directory / "tight")), "");
+
+  const Ended refused = train_within("refused", 701 * kMiB);
+  EXPECT_EQ(refused.code, ExitCode::infeasible) << refused.what;
+  EXPECT_FALSE(std::filesystem::exists(directory / "refused"));
+  expect_nothing_on_the_gpu();
+  const std::string option = "--gpu-mem ";
+  const uint64_t least = std::stoull(refused.remedy.substr(refused.remedy.find(option) + option.size()));
+  EXPECT_EQ(train_within("least", least).code, ExitCode::done);
+  const auto metrics = lines_of(read_text_file(directory / "least/metrics.jsonl", 1 << 20));
+  const uint64_t reached = nlohmann::json::parse(metrics.back())["peak_bytes"]["device"];
+  EXPECT_LE(gpu.context_bytes + gpu.library_bytes + reached, least);
+}
+
+}  // namespace
+}  // namespace sluice
