@@ -158,7 +158,8 @@ const std::byte* exchange(const void* value, size_t bytes, Combine combine) {
 }
 
 void check_launch(int64_t blocks, int threads, uint64_t shared_bytes) {
-  CHECK(blocks > 0 && threads > 0 && threads <= 1024 && threads % kLanes == 0, "a launch of whole warps");
+  CHECK(blocks > 0 && blocks <= INT32_MAX && threads > 0 && threads <= 1024 && threads % kLanes == 0,
+        "a launch of whole warps");
   CHECK(shared_bytes <= 64 << 10, "shared memory that compute capability 7.5 has");
 }
 

@@ -72,6 +72,27 @@ TEST_F(KernelDeathTest, DifferentMeetingsShow) {
   EXPECT_DEATH(meet(), "different meetings");
 }
 
+void read_wide(const float* from, float* to) {
+  float values[cuda::kWide];
+  cuda::load(from, cuda::kWide, true, values);
+  cuda::store(to, cuda::kWide, true, values);
+}
+
+TEST_F(KernelDeathTest, MisalignedAccessesShow) {
+  std::vector<float> values(cuda::kWide + 1, 1.0f), out(cuda::kWide);
+  const auto read_from = [&](int first) {
+    const GpuCopy from(values.data(), values.size() * sizeof(float));
+    const GpuCopy to(out.data(), out.size() * sizeof(float));
+    cuda::load(read_wide);
+    cuda::launch(kNullStream, read_wide, 1, 32, 0, static_cast<const float*>(from.data()) + first,
+                 static_cast<float*>(to.data()));
+    return cudaDeviceSynchronize();
+  };
+  EXPECT_EQ(read_from(0), cudaSuccess);
+  EXPECT_EQ(out, std::vector<float>(cuda::kWide, 1.0f));
+  EXPECT_DEATH(read_from(1), "");
+}
+
 void do_nothing() {}
 
 TEST_F(KernelDeathTest, KernelsThatWereNotLoadedShow) {
