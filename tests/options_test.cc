@@ -243,6 +243,15 @@ TEST(CommandLine, DoctorTakesSeveralDirectories) {
   EXPECT_EQ(refusal("doctor --gpu-mem 1GiB"), "--gpu-mem is not an option of `sluice doctor`.");
 }
 
+TEST(CommandLine, OneOfSeveralGpus) {
+  EXPECT_EQ(options_of(kTrain + "--device cuda").memory.device.ordinal, 0);
+  EXPECT_EQ(options_of(kTrain + "--device cuda:3").memory.device.ordinal, 3);
+  EXPECT_EQ(options_of(kTrain + "--device cuda:3").memory.device.kind, DeviceKind::cuda);
+  for (const char* device : {"cuda:", "cuda:-1", "cuda:64", "cuda:1x", "cuda:99999999999999999999", "cpu:0"})
+    EXPECT_EQ(refusal(kTrain + "--device " + device),
+              "`" + std::string(device) + "` for --device names no device.");
+}
+
 TEST(CommandLine, HelpAndVersionAreTexts) {
   EXPECT_EQ(parse("--version").text.substr(0, 7), "sluice ");
   EXPECT_EQ(parse("--help").text, program_help());

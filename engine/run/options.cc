@@ -266,11 +266,14 @@ T parse_value(const std::string& text, const OptionRow& row) {
     const size_t colon = text.find(':');
     const DeviceChoice device{parse_choice<DeviceKind>(text.substr(0, colon), row.name), 0};
     if (colon == std::string::npos) return device;
-    const int64_t ordinal = parse_integer(text.substr(colon + 1), row.name);
-    if (device.kind != DeviceKind::cuda || ordinal < 0 || ordinal > kOrdinalMax)
+    int ordinal = -1;
+    const char* end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, ordinal);
+    if (device.kind != DeviceKind::cuda || error != std::errc{} || rest != end || ordinal < 0 ||
+        ordinal > kOrdinalMax)
       throw usage(fmt::format("`{}` for --{} names no device.", printable(text), row.name),
                   fmt::format("Write cuda:0 to cuda:{} for one of several GPUs.", kOrdinalMax));
-    return {device.kind, static_cast<int>(ordinal)};
+    return {device.kind, ordinal};
   } else if constexpr (std::is_enum_v<T>) {
     return parse_choice<T>(text, row.name);
   } else {
