@@ -27,6 +27,7 @@ install(DIRECTORY tests/fixtures tests/golden DESTINATION tests ${bundle})
 install(DIRECTORY docs DESTINATION . ${bundle})
 install(DIRECTORY tools/benchmarks DESTINATION tools ${bundle} FILES_MATCHING PATTERN "*.py")
 install(PROGRAMS tools/run_tests.sh DESTINATION . ${bundle})
+install(PROGRAMS tools/gpu_check.sh DESTINATION tools ${bundle})
 install(FILES LICENSE README.md DESTINATION . ${bundle})
 
 list(TRANSFORM bundle_executables REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE files)

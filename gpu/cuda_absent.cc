@@ -2,6 +2,7 @@
 #include "engine/error.h"
 #include "gpu/cuda_device.h"
 #include "gpu/cuda_facts.h"
+#include "gpu/cuda_rates.h"
 
 namespace sluice {
 
@@ -16,6 +17,11 @@ CudaFacts cuda_facts(const CudaFactsOptions& options) { return {.status = cuda_s
 
 std::unique_ptr<Device> make_cuda_device(int ordinal) {
   const CudaStatus status = cuda_status(ordinal);
+  throw Error(ExitCode::environment, status.reason, status.remedy);
+}
+
+double cuda_matmul_rate(const MatmulMeasurement& measurement) {
+  const CudaStatus status = cuda_status(measurement.ordinal);
   throw Error(ExitCode::environment, status.reason, status.remedy);
 }
 

@@ -8,17 +8,17 @@
 #include <functional>
 
 #include "engine/error.h"
-#include "gpu/cuda_error.h"
+#include "gpu/cuda_owned.h"
 
 namespace sluice {
 namespace {
 
 using cuda::check_setup;
+using cuda::GpuBytes;
+using cuda::Stream;
 
 constexpr uint64_t kCopyMost = 256ull << 20, kCopyLeast = 1ull << 20;  // bytes; smaller ones are all latency
 constexpr int kCopies = 9;
-
-// ---- What is given back at the end of a scope.
 
 // Host memory as the host arena's: an anonymous mapping, then registered.
 struct Pages {
@@ -33,22 +33,6 @@ struct Pages {
   void* data;
   uint64_t bytes;
   bool registered = false;
-};
-
-struct GpuBytes {
-  explicit GpuBytes(uint64_t bytes) { check_setup(cudaMalloc(&data, bytes), "Allocating GPU memory"); }
-  ~GpuBytes() { (void)cudaFree(data); }
-  GpuBytes(const GpuBytes&) = delete;
-  GpuBytes& operator=(const GpuBytes&) = delete;
-  void* data = nullptr;
-};
-
-struct Stream {
-  Stream() { check_setup(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "Making a stream"); }
-  ~Stream() { (void)cudaStreamDestroy(stream); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  cudaStream_t stream = nullptr;
 };
 
 // ---- Measurements.

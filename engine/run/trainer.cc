@@ -91,7 +91,7 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
   scalars.update.skipped_steps = start.skipped_steps;
 }
 
-TrainResult Trainer::run() {
+TrainResult Trainer::run(AtEnd at_end) {
   last_norm_ = steady_seconds();
   int64_t saved = -1;
   while (step_ < options_.batch.steps && !stop_) {
@@ -108,7 +108,7 @@ TrainResult Trainer::run() {
     excluded_ += steady_seconds() - begin;
   }
   drain();
-  if (saved != step_) checkpoint();
+  if (at_end == AtEnd::checkpoint && saved != step_) checkpoint();
   return {step_, step_ < options_.batch.steps};
 }
 

@@ -32,6 +32,8 @@ struct TrainData {
   DataOrder validation_order;
 };
 
+enum class AtEnd : uint8_t { checkpoint, nothing };  // nothing: the run only measures
+
 struct TrainResult {
   int64_t step = 0;      // updates done
   bool stopped = false;  // by the flag, with a durable checkpoint
@@ -44,9 +46,9 @@ class Trainer {
   Trainer(Session& session, const Options& options, const TrainData& data, const CheckpointState& start,
           const std::atomic<bool>& stop, TrainEvents events);
 
-  // Trains until options.batch.steps updates are done or `stop` is set; ends with a checkpoint. Throws
-  // Error(io) or Error(numerics); the last durable checkpoint is then intact.
-  TrainResult run();
+  // Trains until options.batch.steps updates are done or `stop` is set, then drains. Throws Error(io) or
+  // Error(numerics); the last durable checkpoint is then intact.
+  TrainResult run(AtEnd at_end = AtEnd::checkpoint);
 
  private:
   struct Pending {  // an issued step that has not been read

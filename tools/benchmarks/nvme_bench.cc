@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -19,17 +18,12 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/error.h"
-#include "offload/arena.h"
-#include "offload/io_queue.h"
-#include "offload/nvme_files.h"
-#include "offload/transfer_lane.h"
+#include "tools/benchmarks/nvme_lane.h"
 #include "tools/size.h"
 
 namespace sluice {
 namespace {
 
-constexpr uint64_t kTransferBytes = 16ull << 20;  // about a shard's state
-constexpr uint64_t kMemoryBytes = 256ull << 20;   // more than caches hold
 constexpr const char* kFioFile = "sluice-nvme-bench.tmp";
 
 struct Options {
@@ -60,45 +54,6 @@ Options parse(int argc, char** argv) {
   options.bytes = std::max<uint64_t>(1, options.bytes / kTransferBytes) * kTransferBytes;
   return options;
 }
-
-// The lane over its own unlinked file.
-class LaneRun {
- public:
-  explicit LaneRun(const Options& options)
-      : files_({{options.directory, options.bytes}}),
-        memory_(std::min(options.bytes, kMemoryBytes), {.prefault = true}),
-        slots_(options.bytes / kRequestBytes),
-        lane_(make_io_queue(options.io, kRequestsInFlight, memory_.span(), &description_), 64,
-              files_.alignment()) {
-    uint64_t word = 1;  // bytes that nothing on the way can compress (a linear congruential sequence)
-    for (uint64_t i = 0; i + 8 <= memory_.bytes(); i += 8) {
-      word = word * 6364136223846793005u + 1442695040888963407u;
-      *reinterpret_cast<uint64_t*>(memory_.data() + i) = word;
-    }
-  }
-  const std::string& description() const { return description_; }
-
-  // GB/s of one pass over the file.
-  double pass(IoDirection direction) {
-    const auto begin = std::chrono::steady_clock::now();
-    for (uint64_t next = 0; next < files_.bytes() || !lane_.idle();) {
-      for (; next < files_.bytes() && lane_.can_start(); next += kTransferBytes)
-        lane_.start({direction, files_.files()[0].fd, next, memory_.data() + next % memory_.bytes(),
-                     kTransferBytes, slots_, files_.files()[0].name.c_str()});
-      lane_.progress(10'000);
-      if (lane_.error()) throw to_error(*lane_.error());
-    }
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    return static_cast<double>(files_.bytes()) / seconds.count() / 1e9;
-  }
-
- private:
-  std::string description_;
-  NvmeFiles files_;
-  Arena memory_;
-  std::vector<uint64_t> slots_;
-  TransferLane lane_;
-};
 
 // fio over a named file, which is removed at the end.
 class FioRun {
@@ -155,7 +110,7 @@ double median(std::vector<double> values) {
 
 void compare(const Options& options) {
   FioRun fio(options);
-  LaneRun lane(options);
+  NvmeLane lane(options.directory, options.bytes, options.io);
   fmt::print("{} of {} in {}-byte requests, {} in flight\nlane: {}\n", format_size(options.bytes),
              options.directory, kRequestBytes, kRequestsInFlight, lane.description());
   fio.pass(IoDirection::write);
@@ -166,7 +121,7 @@ void compare(const Options& options) {
     std::vector<double> ours, theirs;
     for (int round = 0; round < options.rounds; ++round) {
       theirs.push_back(fio.pass(direction));
-      ours.push_back(lane.pass(direction));
+      ours.push_back(lane.pass(direction) / 1e9);
       fmt::print("  {:5} round {}: lane {:.2f} GB/s, fio {:.2f} GB/s\n", name, round + 1, ours.back(),
                  theirs.back());
     }

@@ -1,0 +1,23 @@
+// How fast one GPU multiplies matrices through the multiplier that training uses: the limit that a training
+// step is held against.
+//
+// Without the CUDA Toolkit it says so. Allocates GPU memory and gives it back. Caller: one thread, once.
+#pragma once
+
+#include "engine/op.h"
+
+namespace sluice {
+
+struct MatmulMeasurement {
+  int ordinal = 0;
+  DType precision = DType::bf16;  // of the operands and the result
+  int64_t size = 0;               // the product is [size,size] x [size,size]
+  int products = 1;               // of one timing; of seven timings the median counts
+  double (*clock)() = nullptr;    // seconds
+};
+
+// Floating-point operations a second, multiply-adds counted as two, on random values: a GPU is faster on
+// zeros. Throws Error(environment).
+double cuda_matmul_rate(const MatmulMeasurement& measurement);
+
+}  // namespace sluice

@@ -1,0 +1,176 @@
+// What tools/gpu_check.sh measures and reports, without measuring: the table of rows, the parts' files, and
+// the page that is made of them, on figures that can be worked out by hand.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/format_test_support.h"
+#include "tools/benchmarks/gpu/part_file.h"
+#include "tools/benchmarks/gpu/report.h"
+#include "tools/benchmarks/gpu/rows.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::ordered_json;
+
+TEST(GpuCheckRows, HaveNamesOfTheirOwnAndBudgets) {
+  for (const std::string& part : row_parts()) {
+    const std::vector<Row> rows = rows_of(part);
+    std::set<std::string> names;
+    ASSERT_FALSE(rows.empty()) << part;
+    for (const Row& row : rows) {
+      EXPECT_TRUE(names.insert(row.name).second) << part << " " << row.name;
+      EXPECT_GT(row.seconds_most, 0) << row.name;
+      EXPECT_LE(row.seconds_most, 410) << row.name << " must fit into a call with a matmul before it";
+      EXPECT_EQ(find_row(part, row.name), row);
+      EXPECT_TRUE(row.resident.empty() || find_row(part, row.resident)) << row.name;
+      if (row.kind != RowKind::training) continue;
+      EXPECT_FALSE(row.gpu.empty() || row.host.empty()) << row.name;
+      EXPECT_GT(row.steps, 2) << row.name << ": two do not count";
+      EXPECT_EQ(rehearsed(row).nvme.empty(), row.nvme.empty()) << row.name;
+    }
+    EXPECT_TRUE(names.contains("matmul")) << part << ": the peak is measured in the same call";
+  }
+  EXPECT_EQ(find_row("small", "no such row"), std::nullopt);
+  EXPECT_TRUE(rows_of("tests").empty());
+}
+
+class GpuCheckFile : public FormatTest {};
+
+TEST_F(GpuCheckFile, KeepsRowsAndIsOfOneMachine) {
+  const ordered_json machine{{"device", "cpu"}, {"cores", 2}};
+  {
+    PartFile file(path("out"), "small");
+    EXPECT_TRUE(file.json().empty());
+    EXPECT_FALSE(file.has("disk"));
+    file.settle(machine, "abc");
+    file.put("disk", {{"state", "measured"}, {"read", 0.1}});
+    file.put("matmul", {{"state", "failed"}});
+    file.put("link", {{"state", "skipped"}});
+  }
+  PartFile file(path("out"), "small");
+  EXPECT_TRUE(file.has("disk"));
+  EXPECT_TRUE(file.has("link"));
+  EXPECT_FALSE(file.has("matmul")) << "what failed is tried again";
+  EXPECT_EQ(file.json()["rows"]["disk"]["read"], 0.1);
+  EXPECT_EQ(file.json()["commit"], "abc");
+  file.settle(machine, "abc");
+  expect_error(ExitCode::usage, {"another machine or build"}, [&] { file.settle(machine, "abd"); });
+  expect_error(ExitCode::usage, {"another machine or build"}, [&] { file.settle({{"cores", 3}}, "abc"); });
+  EXPECT_FALSE(std::filesystem::exists(path("out/small.json.next")));
+}
+
+TEST_F(GpuCheckFile, RefusesOtherFiles) {
+  for (const char* text : {"", "[]", "{}", R"({"part": "offload", "machine": {}, "rows": {}})",
+                           R"({"part": "small", "machine": {}, "rows": []})"}) {
+    write_file("small.json", text);
+    expect_error(ExitCode::malformed_file, {"small.json"}, [&] { PartFile(directory.string(), "small"); });
+  }
+}
+
+// A billion parameters, 25,000 tokens in half a second: 50,000 tokens/s and 300 TFLOP/s.
+ordered_json training_row(double recomputed) {
+  return {{"state", "measured"},
+          {"tokens", 25000},
+          {"seconds", 0.5},
+          {"tokens_per_second", 50000},
+          {"attention_flops", 6e12},
+          {"recomputed", recomputed},
+          {"busy", {{"compute", 0.875}, {"h2d", 0.25}, {"collective", 0}}},
+          {"peak_bytes", {{"device", 1ull << 30}, {"host", 1ull << 31}}},
+          {"process_peak_bytes", 3ull << 30},
+          {"device_held_bytes", 5ull << 30},
+          {"plan",
+           {{"parameters", 1000000000},
+            {"seconds_predicted", 0.4},
+            {"arenas", {{"device", 3ull << 29}, {"host", 1ull << 31}}},
+            {"budgets", {{"device", 6ull << 30}, {"host", 4ull << 30}}},
+            {"homes", {{"state", {{"device", 0}, {"host", 1ull << 31}}}}}}}};
+}
+
+ordered_json part_with(const std::string& name, const ordered_json& rows) {
+  return {
+      {"part", name},
+      {"date", "2026-11-21"},
+      {"commit", "abc"},
+      {"machine",
+       {{"gpu", "A GPU"}, {"gpu_memory_bytes", 80ull << 30}, {"cores", 16}, {"memory_bytes", 128ull << 30}}},
+      {"rows", rows}};
+}
+
+void expect_line(const std::string& page, const std::string& text) {
+  EXPECT_NE(page.find("\n" + text), std::string::npos) << text << "\nis not in\n" << page;
+}
+
+TEST(GpuCheckReport, FiguresAreThoseOfTheRows) {
+  ordered_json dram = training_row(2);
+  dram["tokens_per_second"] = 40000;
+  dram["seconds"] = 0.625;
+  const std::string page = gpu_report(
+      {{"offload",
+        part_with("offload", {{"matmul", {{"state", "measured"}, {"bf16", 600e12}}},
+                              {"7b-resident", training_row(0)},
+                              {"7b-dram", dram},
+                              {"13b-dram", {{"state", "failed"}, {"note", "took more\nthan | 1 s"}}}})}});
+  expect_line(page, "2026-11-21, commit abc: A GPU (80 GiB), 16 cores, 128 GiB of DRAM");
+  expect_line(page, "- matrix products: bf16 600 TFLOP/s");
+  expect_line(
+      page,
+      "| Llama 7B, in GPU memory, bf16 | 1 billion | 25000 | 50000 | 300.0 | 12.0 | 50.0 % | 50.0 % | - | "
+      "0.500 / 0.400 | compute 88 %, h2d 25 % |");
+  // Of 600 x 6 / 8 = 450 TFLOP/s it reaches 240, and four fifths of the resident speed.
+  expect_line(page,
+              "| Llama 7B, state in DRAM, bf16 | 1 billion | 25000 | 40000 | 240.0 | 9.6 | 40.0 % | 53.3 % | "
+              "80.0 % | 0.625 / 0.400 | compute 88 %, h2d 25 % |");
+  expect_line(
+      page,
+      "| Llama 13B, state in GPU memory and DRAM, bf16 | not measured (failed: took more than / 1 s) |");
+  expect_line(page, "| Llama 7B, state in three tiers, bf16 | not measured |");
+  expect_line(
+      page,
+      "| Llama 7B, in GPU memory, bf16 | device 1.00 / 1.50, host 2.00 / 2.00 | GPU 5.00 / 6.00, host "
+      "3.00 / 4.00 | host 2.0 |");
+}
+
+TEST(GpuCheckReport, PeersAreComparedByTheFaster) {
+  const auto peer = [](double speed) {
+    return ordered_json{{"state", "measured"}, {"tokens_per_second", speed}, {"seconds", 25000 / speed}};
+  };
+  ordered_json rows{{"7b-sluice", training_row(2)}, {"7b-loop", peer(10000)}, {"7b-fsdp", peer(12500)}};
+  std::string page = gpu_report({{"peer", part_with("peer", rows)}});
+  expect_line(page, "| Llama 7B, PyTorch, a pinned loop | 10000 | 2.50 |");
+  expect_line(page, "Sluice / the faster peer: 4.00");
+  rows["7b-fsdp"] = {{"state", "skipped"}, {"note", "no PyTorch"}};
+  page = gpu_report({{"peer", part_with("peer", rows)}});
+  expect_line(page, "| Llama 7B, PyTorch, FSDP2 with CPU offload | not measured (skipped: no PyTorch) |");
+  expect_line(page, "Sluice / the faster peer: 5.00");
+  rows.erase("7b-sluice");
+  expect_line(gpu_report({{"peer", part_with("peer", rows)}}), "Sluice / the faster peer: not measured");
+}
+
+TEST(GpuCheckReport, WhatWasNotRunIsNotEstimated) {
+  const std::string page = gpu_report({});
+  for (const std::string& part : row_parts()) expect_line(page, "## " + part + "\n\nNot run.");
+  EXPECT_EQ(page.find('%'), std::string::npos) << page;
+  ordered_json part = part_with("small", {{"gpt2-bf16", training_row(0)}});
+  part["machine"]["rehearsal"] = true;
+  const std::string rehearsal = gpu_report({{"small", part}});
+  expect_line(rehearsal, "A rehearsal with tiny models");
+  // Without a peak of the same call there is no share of it.
+  EXPECT_NE(rehearsal.find("| 300.0 | 12.0 | not measured | not measured |"), std::string::npos) << rehearsal;
+}
+
+TEST(GpuCheckReport, TestsAreListedWithTheirReasons) {
+  const ordered_json rows{
+      {"cuda_a_test", {{"state", "measured"}, {"seconds", 12.0}, {"note", "3 tests passed"}}},
+      {"sanitizer", {{"state", "skipped"}, {"note", "not installed"}}}};
+  const std::string page = gpu_report({{"tests", part_with("tests", rows)}});
+  expect_line(page, "| cuda_a_test | passed | 12 | 3 tests passed |");
+  expect_line(page, "| sanitizer | skipped | 0 | not installed |");
+}
+
+}  // namespace
+}  // namespace sluice

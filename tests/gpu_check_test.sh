@@ -1,0 +1,60 @@
+#!/bin/bash
+# tools/gpu_check.sh goes through every row in small, on the cpu device and on the emulated GPU; measures
+# nothing twice; tells what failed or is left; and its report has no row without figures or a reason.
+# usage: tests/gpu_check_test.sh BUILD_FOLDER     in the repository root
+set -euo pipefail
+
+build=$1
+work=$(mktemp --directory --tmpdir="$build")  # the nvme tier needs a disk
+trap 'rm -rf "$work"' EXIT
+fail() {
+  echo "gpu_check_test: $*" >&2
+  exit 1
+}
+check() { tools/gpu_check.sh --rehearse --out "$work/$out" "$@" > "$work/log" 2>&1; }
+# has TEXT: in the output of the last check.
+has() { grep --quiet -- "$1" "$work/log" || { cat "$work/log"; fail "no '$1'"; }; }
+
+out=cpu
+bench=(--bench "$build/gpu_bench")
+for part in tests small offload largest peer; do
+  check --part "$part" "${bench[@]}" || { cat "$work/log"; fail "part $part"; }
+  has "^$part: [0-9]* s, 0 failed, 0 left\$"
+done
+check --part small "${bench[@]}" || fail "a second call"
+[[ $(grep --count 'there already$' "$work/log") == 7 ]] || { cat "$work/log"; fail "rows were measured twice"; }
+tools/gpu_check.sh --report --out "$work/$out" "${bench[@]}" > "$work/page"
+if grep 'not measured' "$work/page" | grep --invert-match --extended-regexp 'skipped: |faster peer'; then
+  fail "these rows have neither figures nor a reason"
+fi
+[[ $(grep --count 'A rehearsal with tiny models' "$work/page") == 5 ]] || fail "a rehearsal looks like figures"
+
+out=emulated
+bench=(--device cuda --bench "$build/gpu_bench_emulated")
+for part in small offload largest; do
+  check --part "$part" "${bench[@]}" || { cat "$work/log"; fail "part $part on the emulated GPU"; }
+  has "^$part: [0-9]* s, 0 failed, 0 left\$"
+done
+tools/gpu_check.sh --report --out "$work/$out" "${bench[@]}" > "$work/page"
+grep --quiet 'GB/s to the GPU' "$work/page" || fail "the link was not measured"
+
+# A program that fails is told of and tried again; one that would take too long is left.
+out=failing
+cat > "$work/gpu_bench" << END
+#!/bin/bash
+if [[ \$1 == run && ! -f $work/mended ]]; then echo "gpu_bench: no luck" >&2; exit 6; fi
+exec $(realpath "$build")/gpu_bench "\$@"
+END
+chmod +x "$work/gpu_bench"
+code=0
+check --part largest --bench "$work/gpu_bench" || code=$?
+[[ $code == 1 ]] || fail "exit code $code after a failure"
+has '^largest deepest: failed, exit code 6: gpu_bench: no luck$'
+touch "$work/mended"
+check --part largest --bench "$work/gpu_bench" || { cat "$work/log"; fail "what failed was not tried again"; }
+has '^largest: [0-9]* s, 0 failed, 0 left$'
+
+code=0
+check --part nonsense "${bench[@]}" || code=$?
+[[ $code == 2 ]] || fail "exit code $code for an unknown part"
+has '^usage: tools/gpu_check.sh'

@@ -1,0 +1,102 @@
+#include "tools/benchmarks/gpu/measure.h"
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "engine/clock.h"
+#include "engine/error.h"
+#include "gpu/cpu_matmul.h"
+#include "gpu/cuda_facts.h"
+#include "gpu/cuda_rates.h"
+#include "offload/memory_limits.h"
+#include "offload/nvme_files.h"
+#include "tools/benchmarks/nvme_lane.h"
+
+namespace sluice {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+constexpr uint64_t kGiB = 1ull << 30, kMiB = 1ull << 20;
+
+// On the cpu device, which only rehearses: one timing, after a product that makes the code.
+double cpu_matmul_rate(DType precision, int64_t n) {
+  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const Product product{n, n, n, false, false, n, n, n, precision, precision};
+  cpu::Multiplier multiplier(threads, cpu::native_support());
+  Workers workers(threads);
+  const auto elements = static_cast<size_t>(n * n);
+  std::vector<float> a(elements, 0.5f), b(elements, 0.25f), c(elements);
+  std::vector<float> workspace(multiplier.prepare({&product, 1}) / sizeof(float) + 16);
+  void* aligned = workspace.data();
+  size_t space = workspace.size() * sizeof(float);
+  std::align(64, space - 64, aligned, space);
+  const auto run = [&] {
+    multiplier.run({product, a.data(), b.data(), c.data()}, static_cast<std::byte*>(aligned), workers);
+  };
+  run();
+  const double begin = steady_seconds();
+  run();
+  return 2 * static_cast<double>(n * n * n) / (steady_seconds() - begin);
+}
+
+}  // namespace
+
+ordered_json machine_facts(DeviceKind device, bool small) {
+  ordered_json facts;
+  if (small) facts["rehearsal"] = true;
+  facts["device"] = device == DeviceKind::cuda ? "cuda" : "cpu";
+  facts["cores"] = std::thread::hardware_concurrency();
+  facts["memory_bytes"] = memory_limits().total;
+  if (device != DeviceKind::cuda) return facts;
+  const CudaStatus status = cuda_status(0);
+  if (!status.available) throw Error(ExitCode::environment, status.reason, status.remedy);
+  facts["gpu"] = status.name;
+  facts["gpu_memory_bytes"] = status.memory_bytes;
+  facts["compute_capability"] =
+      std::to_string(status.capability_major) + "." + std::to_string(status.capability_minor);
+  facts["cuda_driver"] = status.driver_version;
+  return facts;
+}
+
+ordered_json measure_link(DeviceKind device, bool small) {
+  if (device != DeviceKind::cuda) return {{"state", "skipped"}, {"note", "the cpu device has no link"}};
+  const CudaFacts facts = cuda_facts({0, small ? 8 * kMiB : kGiB, steady_seconds, open_nvml()});
+  if (!facts.copies.value)
+    throw Error(ExitCode::environment, "Copies could not be timed: " + facts.copies.reason + ".",
+                "`sluice doctor` says what this machine lacks.");
+  ordered_json row{{"state", "measured"},
+                   {"host_to_device", facts.copies.value->host_to_device},
+                   {"device_to_host", facts.copies.value->device_to_host},
+                   {"both", facts.copies.value->both}};
+  if (facts.link.value) {
+    row["generation"] = facts.link.value->generation;
+    row["width"] = facts.link.value->width;
+  }
+  return row;
+}
+
+ordered_json measure_disk(const std::string& directory, bool small) {
+  NvmeLane lane(directory, small ? 32 * kMiB : 8 * kGiB, IoChoice::automatic);
+  lane.pass(IoDirection::write);  // a first write into fresh space is slower
+  const double write = lane.pass(IoDirection::write), read = lane.pass(IoDirection::read);
+  return {{"state", "measured"}, {"write", write}, {"read", read}, {"note", lane.description()}};
+}
+
+ordered_json measure_matmul(DeviceKind device, bool small) {
+  const int64_t size = small ? 64 : 8192;
+  ordered_json row{{"state", "measured"}, {"size", size}};
+  for (const auto& [name, precision] :
+       {std::pair{"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}}) {
+    if (device == DeviceKind::cuda && precision == DType::bf16 && !cuda_status(0).bf16) continue;
+    const MatmulMeasurement measurement{0, precision, size, small ? 1 : 10, steady_seconds};
+    row[name] = device == DeviceKind::cuda ? cuda_matmul_rate(measurement) : cpu_matmul_rate(precision, size);
+  }
+  return row;
+}
+
+}  // namespace sluice

@@ -1,0 +1,23 @@
+// Measurements of the machine that training is held against, as the values of one row. Set-up code, one
+// thread.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "engine/run/options.h"
+
+namespace sluice {
+
+// `small`, here and below: a rehearsal, as little as shows that it works.
+
+// What the rows of one file must share: GPU, driver, cores, memory.
+nlohmann::ordered_json machine_facts(DeviceKind device, bool small);
+
+// Rates in bytes or floating-point operations a second. Throw
+// Error(environment).
+nlohmann::ordered_json measure_link(DeviceKind device, bool small);
+nlohmann::ordered_json measure_disk(const std::string& directory, bool small);
+nlohmann::ordered_json measure_matmul(DeviceKind device, bool small);  // by precision
+
+}  // namespace sluice

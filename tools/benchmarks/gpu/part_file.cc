@@ -1,0 +1,65 @@
+#include "tools/benchmarks/gpu/part_file.h"
+
+#include <fmt/chrono.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/error.h"
+#include "models/file.h"
+
+namespace sluice {
+
+using nlohmann::ordered_json;
+
+PartFile::PartFile(std::string directory, std::string part)
+    : directory_(std::move(directory)),
+      part_(std::move(part)),
+      path_(directory_ + "/" + part_ + ".json"),
+      json_(std::make_unique<ordered_json>(ordered_json::object())) {
+  if (!std::filesystem::exists(path_)) return;
+  *json_ = ordered_json::parse(read_text_file(path_, 64 << 20), nullptr, false);
+  if (!json_->is_object() || json_->value("part", "") != part_ || !json_->contains("machine") ||
+      !json_->contains("rows") || !(*json_)["rows"].is_object())
+    throw Error(ExitCode::malformed_file, printable(path_) + " is not the file of the part " + part_ + ".",
+                "Move it away, and measure the part again.");
+}
+
+PartFile::~PartFile() = default;
+
+bool PartFile::has(const std::string& row) const {
+  return json_->contains("rows") && (*json_)["rows"].contains(row) &&
+         (*json_)["rows"][row].value("state", "") != "failed";
+}
+
+void PartFile::settle(const ordered_json& machine, const std::string& commit) {
+  if (json_->contains("rows")) {
+    if ((*json_)["machine"] == machine && (*json_)["commit"] == commit) return;
+    throw Error(ExitCode::usage, printable(path_) + " has rows of another machine or build.",
+                "Move it away to measure all of them here.");
+  }
+  *json_ = {{"part", part_},
+            {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
+            {"commit", commit},
+            {"machine", machine},
+            {"rows", ordered_json::object()}};
+}
+
+void PartFile::put(const std::string& row, const ordered_json& values) {
+  (*json_)["rows"][row] = values;
+  std::filesystem::create_directories(directory_);
+  const std::string next = path_ + ".next";
+  std::ofstream file(next, std::ios::binary);
+  file << json_->dump(2) << "\n";
+  file.close();
+  if (!file || std::rename(next.c_str(), path_.c_str()) != 0)
+    throw Error(ExitCode::io, "Cannot write " + printable(path_) + ": " + std::strerror(errno) + ".",
+                "Free some space there, or name another directory.");
+}
+
+}  // namespace sluice

@@ -1,0 +1,39 @@
+// The file of one part, DIRECTORY/PART.json: which machine and build, and what each row brought. A row that
+// is there is not measured again unless it failed, so a part may take several calls.
+//
+//   {"part", "date", "commit", "machine": {...}, "rows": {NAME: {"state": "measured" | "failed" | "skipped",
+//    "note", ...}}}
+//
+// Caller: one process at a time.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace sluice {
+
+class PartFile {
+ public:
+  // Throws Error(malformed_file) for a file that is no such object.
+  PartFile(std::string directory, std::string part);
+  ~PartFile();
+  PartFile(const PartFile&) = delete;
+  PartFile& operator=(const PartFile&) = delete;
+
+  const nlohmann::ordered_json& json() const { return *json_; }  // empty object: nothing was measured yet
+  // The row is there and did not fail.
+  bool has(const std::string& row) const;
+
+  // The machine and build that rows are measured on from now on. Throws Error(usage) when those in the file
+  // are of others.
+  void settle(const nlohmann::ordered_json& machine, const std::string& commit);
+  // Adds a row and writes the file, in one rename. Throws Error(io).
+  void put(const std::string& row, const nlohmann::ordered_json& values);
+
+ private:
+  std::string directory_, part_, path_;
+  std::unique_ptr<nlohmann::ordered_json> json_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,253 @@
+#include "tools/benchmarks/gpu/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "tools/benchmarks/gpu/rows.h"
+
+namespace sluice {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+constexpr const char* kNotMeasured = "not measured";
+constexpr double kGiB = 1ull << 30;
+
+using Cells = std::vector<std::string>;
+
+std::string line(const Cells& cells) {
+  std::string out = "|";
+  for (const std::string& cell : cells) out += " " + cell + " |";
+  return out + "\n";
+}
+
+std::string heading(const Cells& cells) { return line(cells) + line(Cells(cells.size(), "---")); }
+
+// A part's row if it was measured.
+const ordered_json* measured(const ordered_json& part, const std::string& name) {
+  if (!part.contains("rows") || !part["rows"].contains(name)) return nullptr;
+  const ordered_json& row = part["rows"][name];
+  return row.value("state", "") == "measured" ? &row : nullptr;
+}
+
+// Why a row has no figures.
+std::string absence(const ordered_json& part, const std::string& name) {
+  if (!part.contains("rows") || !part["rows"].contains(name)) return kNotMeasured;
+  const ordered_json& row = part["rows"][name];
+  std::string note = row.value("note", "");
+  std::replace(note.begin(), note.end(), '\n', ' ');
+  std::replace(note.begin(), note.end(), '|', '/');
+  return std::string(kNotMeasured) + " (" + row.value("state", "") + ": " + note + ")";
+}
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+// ---- One training row.
+
+struct Figures {
+  const ordered_json& row;
+  std::optional<double> peak;  // operations a second, of matrix products in the row's precision
+
+  double tokens_per_second() const { return row.at("tokens_per_second"); }
+  double parameters() const { return row.at("plan").at("parameters"); }
+  double model_flops() const { return 6 * parameters() * tokens_per_second(); }
+  double attention_flops() const {
+    return row.at("attention_flops").get<double>() / row.at("seconds").get<double>();
+  }
+  double limit() const { return *peak * 6 / (6 + row.at("recomputed").get<double>()); }
+};
+
+std::string busy(const ordered_json& row) {
+  std::string out;
+  for (const auto& [lane, share] : row.at("busy").items())
+    if (share.get<double>() >= 0.0005)
+      out += fmt::format("{}{} {:.0f} %", out.empty() ? "" : ", ", lane, 100 * share.get<double>());
+  return out;
+}
+
+// "used of planned" by tier, in GiB: what the arena's instructions reached, and its size in the plan.
+std::string memory(const ordered_json& row) {
+  std::string out;
+  for (const auto& [tier, planned] : row.at("plan").at("arenas").items())
+    if (row.at("peak_bytes").contains(tier))
+      out += fmt::format("{}{} {:.2f} / {:.2f}", out.empty() ? "" : ", ", tier,
+                         row["peak_bytes"][tier].get<double>() / kGiB, planned.get<double>() / kGiB);
+  return out;
+}
+
+// What the process held in all, and was allowed.
+std::string process(const ordered_json& row) {
+  const ordered_json& budgets = row.at("plan").at("budgets");
+  std::string out;
+  if (row.contains("device_held_bytes"))
+    out += fmt::format("GPU {:.2f} / {:.2f}, ", row["device_held_bytes"].get<double>() / kGiB,
+                       budgets.at("device").get<double>() / kGiB);
+  return out + fmt::format("host {:.2f} / {:.2f}", row.at("process_peak_bytes").get<double>() / kGiB,
+                           budgets.at("host").get<double>() / kGiB);
+}
+
+std::string homes_of_state(const ordered_json& row) {
+  std::string out;
+  for (const auto& [tier, bytes] : row.at("plan").at("homes").at("state").items())
+    if (bytes.get<double>() > 0)
+      out += fmt::format("{}{} {:.1f}", out.empty() ? "" : ", ", tier, bytes.get<double>() / kGiB);
+  return out;
+}
+
+const Cells kTrainingHeading = {"configuration",      "parameters",   "tokens a step",
+                                "tokens/s",           "TFLOP/s",      "attention TFLOP/s",
+                                "of the matmul peak", "of its limit", "of resident speed",
+                                "step s / predicted", "busy"};
+const Cells kMemoryHeading = {"configuration", "arenas: used / planned, GiB", "process: held / allowed, GiB",
+                              "state, GiB"};
+
+std::string title_of(const Row& row) { return row.title + ", " + row.precision; }
+
+Cells speed_cells(const Row& row, const ordered_json& part) {
+  const ordered_json* values = measured(part, row.name);
+  if (!values) {
+    Cells cells{title_of(row), absence(part, row.name)};
+    cells.resize(kTrainingHeading.size());
+    return cells;
+  }
+  const ordered_json* products = measured(part, "matmul");
+  Figures f{*values, std::nullopt};
+  if (products && products->contains(row.precision)) f.peak = (*products)[row.precision].get<double>();
+  std::string of_resident = "-";
+  if (!row.resident.empty()) {
+    const ordered_json* resident = measured(part, row.resident);
+    of_resident = resident ? percent(f.tokens_per_second() / resident->at("tokens_per_second").get<double>())
+                           : absence(part, row.resident);
+  }
+  return {title_of(row),
+          fmt::format("{:.4g} billion", f.parameters() / 1e9),
+          fmt::format("{:.0f}", values->at("tokens").get<double>()),
+          fmt::format("{:.0f}", f.tokens_per_second()),
+          fmt::format("{:.1f}", f.model_flops() / 1e12),
+          fmt::format("{:.1f}", f.attention_flops() / 1e12),
+          f.peak ? percent(f.model_flops() / *f.peak) : kNotMeasured,
+          f.peak ? percent(f.model_flops() / f.limit()) : kNotMeasured,
+          of_resident,
+          fmt::format("{:.3f} / {:.3f}", values->at("seconds").get<double>(),
+                      values->at("plan").at("seconds_predicted").get<double>()),
+          busy(*values)};
+}
+
+std::string training_tables(const std::vector<Row>& rows, const ordered_json& part) {
+  std::string speed, sizes;
+  for (const Row& row : rows) {
+    if (row.kind != RowKind::training) continue;
+    speed += line(speed_cells(row, part));
+    if (const ordered_json* values = measured(part, row.name))
+      sizes += line({title_of(row), memory(*values), process(*values), homes_of_state(*values)});
+  }
+  if (speed.empty()) return "";
+  std::string out = "\n" + heading(kTrainingHeading) + speed;
+  if (!sizes.empty()) out += "\n" + heading(kMemoryHeading) + sizes;
+  return out;
+}
+
+// ---- The machine's own figures.
+
+std::string rates(const Row& row, const ordered_json& part) {
+  const ordered_json* values = measured(part, row.name);
+  if (!values) return absence(part, row.name);
+  const auto gb = [&](const char* key) { return values->at(key).get<double>() / 1e9; };
+  if (row.kind == RowKind::link)
+    return fmt::format("{:.1f} GB/s to the GPU, {:.1f} back, {:.1f} both ways together", gb("host_to_device"),
+                       gb("device_to_host"), gb("both"));
+  if (row.kind == RowKind::disk)
+    return fmt::format("{:.2f} GB/s read, {:.2f} written", gb("read"), gb("write"));
+  std::string out;
+  for (const char* precision : {"bf16", "fp16", "fp32"})
+    if (values->contains(precision))
+      out += fmt::format("{}{} {:.4g} TFLOP/s", out.empty() ? "" : ", ", precision,
+                         (*values)[precision].get<double>() / 1e12);
+  return out;
+}
+
+std::string machine_list(const std::vector<Row>& rows, const ordered_json& part) {
+  std::string out;
+  for (const Row& row : rows)
+    if (row.kind == RowKind::link || row.kind == RowKind::disk || row.kind == RowKind::matmul)
+      out += "- " + row.title + ": " + rates(row, part) + "\n";
+  return out;
+}
+
+// ---- PyTorch, in the same call.
+
+std::string peer_table(const std::vector<Row>& rows, const ordered_json& part) {
+  std::string out;
+  const ordered_json* ours = nullptr;
+  double best = 0;
+  for (const Row& row : rows) {
+    const ordered_json* values = measured(part, row.name);
+    if (row.kind == RowKind::training) ours = values;
+    if (row.kind != RowKind::peer) continue;
+    const double speed = values ? values->at("tokens_per_second").get<double>() : 0;
+    best = std::max(best, speed);
+    out += line({row.title, values ? fmt::format("{:.0f}", speed) : absence(part, row.name),
+                 values ? fmt::format("{:.2f}", values->at("seconds").get<double>()) : ""});
+  }
+  if (out.empty()) return "";
+  const std::string ratio = ours && best > 0
+                                ? fmt::format("{:.2f}", ours->at("tokens_per_second").get<double>() / best)
+                                : kNotMeasured;
+  return "\n" + heading({"peer", "tokens/s", "step s"}) + out + "\nSluice / the faster peer: " + ratio + "\n";
+}
+
+// ---- The page.
+
+std::string machine_line(const ordered_json& part) {
+  if (!part.contains("machine")) return "Not run.\n\n";
+  const ordered_json& machine = part["machine"];
+  if (machine.contains("rehearsal"))
+    return "A rehearsal with tiny models: the figures below are those of no machine.\n\n";
+  std::string out = fmt::format("{}, commit {}: ", part.value("date", ""), part.value("commit", ""));
+  if (machine.contains("gpu"))
+    out += fmt::format("{} ({:.0f} GiB), ", machine["gpu"].get<std::string>(),
+                       machine["gpu_memory_bytes"].get<double>() / kGiB);
+  else
+    out += "the cpu device, ";
+  return out + fmt::format("{} cores, {:.0f} GiB of DRAM\n\n", machine.at("cores").get<int>(),
+                           machine.at("memory_bytes").get<double>() / kGiB);
+}
+
+std::string tests_table(const ordered_json& part) {
+  std::string out = "\n## tests\n\n" + machine_line(part);
+  if (!part.contains("rows")) return out + kNotMeasured + std::string("\n");
+  out += heading({"test", "result", "seconds", "note"});
+  for (const auto& [name, row] : part["rows"].items())
+    out += line({name, row.value("state", "") == "measured" ? "passed" : row.value("state", ""),
+                 fmt::format("{:.0f}", row.value("seconds", 0.0)), row.value("note", "")});
+  return out;
+}
+
+}  // namespace
+
+std::string gpu_report(const std::map<std::string, ordered_json>& parts) {
+  static const ordered_json none = ordered_json::object();
+  const auto part_of = [&](const std::string& name) -> const ordered_json& {
+    const auto found = parts.find(name);
+    return found == parts.end() ? none : found->second;
+  };
+  std::string out =
+      "# Training on a GPU, measured\n\nAll with `--clip 1`; medians over the steps. TFLOP/s: 6 x "
+      "parameters x tokens; attention's scores are counted apart. The limit of a step is peak x "
+      "6 / (6 + what it recomputes).\n";
+  out += tests_table(part_of("tests"));
+  for (const std::string& name : row_parts()) {
+    const ordered_json& part = part_of(name);
+    const std::vector<Row> rows = rows_of(name);
+    out += "\n## " + name + "\n\n" + machine_line(part) + machine_list(rows, part) +
+           training_tables(rows, part) + peer_table(rows, part);
+  }
+  return out;
+}
+
+}  // namespace sluice

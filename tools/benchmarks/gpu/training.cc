@@ -1,0 +1,214 @@
+#include "tools/benchmarks/gpu/training.h"
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <variant>
+#include <vector>
+
+#include "engine/error.h"
+#include "engine/run/loader.h"
+#include "engine/run/setup.h"
+#include "engine/run/trainer.h"
+#include "engine/run/training_setup.h"
+#include "offload/nvme_files.h"
+#include "tools/command_line.h"
+#include "tools/plan_report.h"
+#include "tools/run_source.h"
+
+namespace sluice {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+constexpr uint64_t kGiB = 1ull << 30;
+constexpr size_t kStepsBefore = 2;  // the first has no update in it, the second the first one
+
+// "most": what is free in whole GiB, less a few for those who come later.
+std::string budget(const std::string& text, uint64_t free, uint64_t left_gib) {
+  if (text != "most") return text;
+  const uint64_t gib = free / kGiB;
+  return std::to_string(gib - std::min(gib, left_gib)) + "GiB";
+}
+
+std::vector<std::string> command_words(const Row& row, const TrainingPlace& place, uint64_t device_free) {
+  std::vector<std::string> words = {"gpu_bench", "train", "--device", place.device,
+                                    "--clip",    "1",     "--data",   place.directory + "/tokens.bin",
+                                    "--out",     "unused"};
+  const auto add = [&](const std::string& name, const std::string& value) {
+    words.push_back("--" + name);
+    words.push_back(value);
+  };
+  add("model", row.model);
+  add("precision", row.precision);
+  add("batch", std::to_string(row.batch));
+  add("seq", std::to_string(row.sequence));
+  add("steps", std::to_string(row.steps));
+  add("gpu-mem", budget(row.gpu, device_free, 3));
+  add("host-mem", row.host);
+  if (row.nvme.empty()) return words;
+  add("nvme-dir", place.directory);
+  add("nvme-mem", budget(row.nvme, free_bytes(place.directory), 4));
+  return words;
+}
+
+Options parse(const std::vector<std::string>& words) {
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  return parse_command_line(static_cast<int>(argv.size()), argv.data()).options;
+}
+
+// nanoGPT's format, raw uint16: ids that every vocabulary here has, the same on every machine.
+void write_tokens(const std::string& path, uint64_t count, int64_t vocabulary) {
+  std::vector<uint16_t> tokens(count);
+  uint64_t word = 1;
+  for (uint16_t& token : tokens) {
+    word = word * 6364136223846793005u + 1442695040888963407u;
+    token = static_cast<uint16_t>((word >> 33) % static_cast<uint64_t>(std::min<int64_t>(vocabulary, 32000)));
+  }
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(tokens.data()),
+             static_cast<std::streamsize>(tokens.size() * sizeof(uint16_t)));
+  file.close();
+  if (!file)
+    throw Error(ExitCode::io, "Cannot write " + printable(path) + ".",
+                "Free some space, or name another --disk.");
+}
+
+class Training {
+ public:
+  Training(const Row& row, const TrainingPlace& place) : row_(row), place_(place) {}
+  ordered_json measure();
+
+ private:
+  PlanRequest request(const ModelConfig& config) const {
+    return plan_request(options_, config, budgets_, workspaces_of(*device_), false);
+  }
+  bool fits(int64_t layers);
+  void choose_layers();
+  ordered_json values(const Plan& plan, const ModelConfig& config) const;
+
+  Row row_;
+  TrainingPlace place_;
+  Options options_;
+  std::unique_ptr<Device> device_;
+  Budgets budgets_;
+  std::vector<StepMetrics> steps_;
+};
+
+void set_layers(std::string& model, int64_t layers) {
+  model.replace(model.rfind('*'), 1, std::to_string(layers));
+}
+
+bool Training::fits(int64_t layers) {
+  std::string model = row_.model;
+  set_layers(model, layers);
+  return std::holds_alternative<Plan>(make_plan(request(config_from_name(model))));
+}
+
+// A plan for more layers needs no less memory, so halving finds the most.
+void Training::choose_layers() {
+  int64_t least = 1, most = row_.layers_most;
+  while (least < most) {
+    const int64_t middle = (least + most + 1) / 2;
+    if (fits(middle))
+      least = middle;
+    else
+      most = middle - 1;
+  }
+  set_layers(row_.model, least);
+  options_.model.model = row_.model;
+}
+
+ordered_json Training::measure() {
+  Row first = row_;
+  if (first.model.ends_with('*')) set_layers(first.model, 1);
+  options_ = parse(command_words(first, place_, kGiB));  // to make the device, which says what is free
+  settle_device(options_, false);
+  device_ = make_device(options_.memory, resolve_threads(options_.memory));
+  const auto use = accelerator_use(*device_);
+  options_ = parse(command_words(first, place_, use ? use->device.free + use->device.held : 0));
+  settle_device(options_, false);
+  budgets_ = resolve_budgets(options_.memory, memory_limits(), true, use);
+  if (row_.model.ends_with('*')) choose_layers();
+  const ModelConfig config = config_from_name(row_.model);
+  const Plan plan = plan_or_throw(request(config), budgets_);
+  options_.batch.micro_batch = plan.model.micro_batch;
+
+  Session session(plan, *device_, session_options(options_, budgets_.threads));
+  check_device_budget(*device_, budgets_);
+  Workers workers(budgets_.threads);
+  load(session, load_from(plan.model, source_of(options_.numbers.seed), workers));
+  write_tokens(options_.data.train.front(), 1 << 20, config.vocabulary);
+  const RunData data = open_run_data(options_, config);
+  const TrainData view = data.view();
+  const std::atomic<bool> stop = false;
+  TrainEvents events;
+  events.step = [&](const StepMetrics& m) { steps_.push_back(m); };
+  Trainer(session, options_, view, first_state(options_, config), stop, events).run(AtEnd::nothing);
+  return values(plan, config);
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
+  return values[values.size() / 2];
+}
+
+// Operations that a step repeats in backward, as a multiple of the parameters: 2 if every layer is
+// recomputed.
+double recomputed(const Lowering& lowering) {
+  double kept = 0, again = 0;
+  for (const UseInfo& use : lowering.uses) {
+    const SegmentPlan& plan = lowering.plans[use.plan];
+    kept += plan.forward.flops + plan.backward_keeping.flops;
+    if (use.recompute) again += plan.backward_recomputing.flops - plan.backward_keeping.flops;
+  }
+  return 6 * again / kept;
+}
+
+ordered_json Training::values(const Plan& plan, const ModelConfig& config) const {
+  ordered_json row{{"state", "measured"}, {"model", row_.model}, {"precision", row_.precision}};
+  ordered_json planned = ordered_json::parse(plan_json(plan, budgets_));
+  for (const char* key : {"feasible", "recompute", "smallest_budgets"}) planned.erase(key);
+  const std::vector<StepMetrics> counted(steps_.begin() + kStepsBefore, steps_.end());
+  const auto of_steps = [&](auto value) {
+    std::vector<double> all;
+    for (const StepMetrics& m : counted) all.push_back(value(m));
+    return all;
+  };
+  const std::vector<double> seconds = of_steps([](const StepMetrics& m) { return m.seconds; });
+  const double step = median(seconds);
+  const auto tokens = static_cast<double>(row_.batch) * row_.sequence;
+  row["tokens"] = tokens;
+  row["seconds"] = step;
+  row["seconds_of_steps"] = seconds;
+  row["tokens_per_second"] = tokens / step;
+  // Scores and weighted values, each 2 operations by token, column and position, of which causal attention
+  // uses half; backward twice as many.
+  row["attention_flops"] =
+      6.0 * static_cast<double>(config.layers * config.heads * config.head_size) * row_.sequence * tokens;
+  row["recomputed"] = recomputed(plan.lowering);
+  row["losses"] = of_steps([](const StepMetrics& m) { return m.loss; });
+  row["skipped"] =
+      std::count_if(counted.begin(), counted.end(), [](const StepMetrics& m) { return m.skipped; });
+  for (size_t l = 0; l < counted.front().lane_busy.size(); ++l)
+    row["busy"][counted.front().lane_busy[l].first] =
+        median(of_steps([&](const StepMetrics& m) { return m.lane_busy[l].second / m.seconds; }));
+  for (const auto& [tier, bytes] : counted.back().peak_bytes) row["peak_bytes"][tier] = bytes;
+  row["process_peak_bytes"] = counted.back().process_peak_bytes;
+  if (const auto use = accelerator_use(*device_)) row["device_held_bytes"] = use->device.held;
+  row["plan"] = planned;
+  return row;
+}
+
+}  // namespace
+
+ordered_json measure_training(const Row& row, const TrainingPlace& place) {
+  return Training(row, place).measure();
+}
+
+}  // namespace sluice

@@ -1,0 +1,21 @@
+// The steps of one configuration, timed as `sluice train` runs them: the same plan, session and trainer, but
+// no run directory and no checkpoint. Set-up code, one thread.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "tools/benchmarks/gpu/rows.h"
+
+namespace sluice {
+
+struct TrainingPlace {
+  std::string device;     // as --device
+  std::string directory;  // of the nvme tier and of the token file
+};
+
+// The row's values: configuration, plan, and medians over the steps that count. Throws what training throws;
+// Error(infeasible) where the budgets cannot hold the model.
+nlohmann::ordered_json measure_training(const Row& row, const TrainingPlace& place);
+
+}  // namespace sluice
