@@ -147,6 +147,11 @@ TEST(GpuCheckReport, PeersAreComparedByTheFaster) {
   page = gpu_report({{"peer", part_with("peer", rows)}});
   expect_line(page, "| Llama 7B, PyTorch, FSDP2 with CPU offload | not measured (skipped: no PyTorch) |");
   expect_line(page, "Sluice / the faster peer: 5.00");
+  rows["7b-fsdp"] = peer(20000);
+  rows["7b-fsdp"]["parameters"] = 999;
+  page = gpu_report({{"peer", part_with("peer", rows)}});
+  expect_line(page, "| Llama 7B, PyTorch, FSDP2 with CPU offload | not comparable: another number");
+  expect_line(page, "Sluice / the faster peer: 5.00");
   rows.erase("7b-sluice");
   expect_line(gpu_report({{"peer", part_with("peer", rows)}}), "Sluice / the faster peer: not measured");
 }

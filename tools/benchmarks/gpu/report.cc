@@ -189,6 +189,10 @@ std::string peer_table(const std::vector<Row>& rows, const ordered_json& part) {
     const ordered_json* values = measured(part, row.name);
     if (row.kind == RowKind::training) ours = values;
     if (row.kind != RowKind::peer) continue;
+    if (values && ours && values->at("parameters") != ours->at("plan").at("parameters")) {
+      out += line({row.title, "not comparable: another number of parameters", ""});
+      continue;
+    }
     const double speed = values ? values->at("tokens_per_second").get<double>() : 0;
     best = std::max(best, speed);
     out += line({row.title, values ? fmt::format("{:.0f}", speed) : absence(part, row.name),
