@@ -74,6 +74,7 @@ TEST_F(GpuCheckFile, RefusesOtherFiles) {
 // A billion parameters, 25,000 tokens in half a second: 50,000 tokens/s and 300 TFLOP/s.
 ordered_json training_row(double recomputed) {
   return {{"state", "measured"},
+          {"layers", 56},
           {"tokens", 25000},
           {"seconds", 0.5},
           {"tokens_per_second", 50000},
@@ -135,9 +136,18 @@ TEST(GpuCheckReport, FiguresAreThoseOfTheRows) {
       "3.00 / 4.00 | host 2.0 |");
 }
 
+TEST(GpuCheckReport, TheDeepestModelTellsItsLayers) {
+  const std::string page = gpu_report({{"largest", part_with("largest", {{"deepest", training_row(2)}})}});
+  expect_line(page, "| Llama, the deepest that fits, bf16, 56 layers | 1 billion |");
+  expect_line(gpu_report({}), "| Llama, the deepest that fits, bf16 | not measured |");
+}
+
 TEST(GpuCheckReport, PeersAreComparedByTheFaster) {
   const auto peer = [](double speed) {
-    return ordered_json{{"state", "measured"}, {"tokens_per_second", speed}, {"seconds", 25000 / speed}};
+    return ordered_json{{"state", "measured"},
+                        {"parameters", 1000000000},
+                        {"tokens_per_second", speed},
+                        {"seconds", 25000 / speed}};
   };
   ordered_json rows{{"7b-sluice", training_row(2)}, {"7b-loop", peer(10000)}, {"7b-fsdp", peer(12500)}};
   std::string page = gpu_report({{"peer", part_with("peer", rows)}});

@@ -106,12 +106,18 @@ const Cells kTrainingHeading = {"configuration",      "parameters",   "tokens a 
 const Cells kMemoryHeading = {"configuration", "arenas: used / planned, GiB", "process: held / allowed, GiB",
                               "state, GiB"};
 
-std::string title_of(const Row& row) { return row.title + ", " + row.precision; }
+// `values`: of the row, if it was measured.
+std::string title_of(const Row& row, const ordered_json* values) {
+  std::string title = row.title + ", " + row.precision;
+  if (values && row.model.ends_with('*'))
+    title += fmt::format(", {} layers", values->at("layers").get<int>());
+  return title;
+}
 
 Cells speed_cells(const Row& row, const ordered_json& part) {
   const ordered_json* values = measured(part, row.name);
   if (!values) {
-    Cells cells{title_of(row), absence(part, row.name)};
+    Cells cells{title_of(row, nullptr), absence(part, row.name)};
     cells.resize(kTrainingHeading.size());
     return cells;
   }
@@ -124,7 +130,7 @@ Cells speed_cells(const Row& row, const ordered_json& part) {
     of_resident = resident ? percent(f.tokens_per_second() / resident->at("tokens_per_second").get<double>())
                            : absence(part, row.resident);
   }
-  return {title_of(row),
+  return {title_of(row, values),
           fmt::format("{:.4g} billion", f.parameters() / 1e9),
           fmt::format("{:.0f}", values->at("tokens").get<double>()),
           fmt::format("{:.0f}", f.tokens_per_second()),
@@ -144,7 +150,7 @@ std::string training_tables(const std::vector<Row>& rows, const ordered_json& pa
     if (row.kind != RowKind::training) continue;
     speed += line(speed_cells(row, part));
     if (const ordered_json* values = measured(part, row.name))
-      sizes += line({title_of(row), memory(*values), process(*values), homes_of_state(*values)});
+      sizes += line({title_of(row, values), memory(*values), process(*values), homes_of_state(*values)});
   }
   if (speed.empty()) return "";
   std::string out = "\n" + heading(kTrainingHeading) + speed;

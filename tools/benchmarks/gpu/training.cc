@@ -87,8 +87,8 @@ class Training {
   PlanRequest request(const ModelConfig& config) const {
     return plan_request(options_, config, budgets_, workspaces_of(*device_), false);
   }
-  bool fits(int64_t layers);
-  void choose_layers();
+  void open_device();
+  ModelConfig choose_model() const;
   ordered_json values(const Plan& plan, const ModelConfig& config) const;
 
   Row row_;
@@ -99,56 +99,58 @@ class Training {
   std::vector<StepMetrics> steps_;
 };
 
-void set_layers(std::string& model, int64_t layers) {
-  model.replace(model.rfind('*'), 1, std::to_string(layers));
+std::string with_layers(std::string model, int64_t layers) {
+  if (model.ends_with('*')) model.replace(model.size() - 1, 1, std::to_string(layers));
+  return model;
 }
 
-bool Training::fits(int64_t layers) {
-  std::string model = row_.model;
-  set_layers(model, layers);
-  return std::holds_alternative<Plan>(make_plan(request(config_from_name(model))));
-}
-
-// A plan for more layers needs no less memory, so halving finds the most.
-void Training::choose_layers() {
-  int64_t least = 1, most = row_.layers_most;
+// The model that the row means under the budgets: a plan for more layers needs no less memory, so halving
+// finds the most.
+ModelConfig Training::choose_model() const {
+  int64_t least = 1, most = row_.model.ends_with('*') ? row_.layers_most : 1;
   while (least < most) {
     const int64_t middle = (least + most + 1) / 2;
-    if (fits(middle))
+    const ModelConfig config = config_from_name(with_layers(row_.model, middle));
+    if (std::holds_alternative<Plan>(make_plan(request(config))))
       least = middle;
     else
       most = middle - 1;
   }
-  set_layers(row_.model, least);
-  options_.model.model = row_.model;
+  return config_from_name(with_layers(row_.model, least));
+}
+
+// For the device: it says what is free, on which the budgets may depend.
+void Training::open_device() {
+  Row row = row_;
+  row.model = with_layers(row.model, 1);
+  options_ = parse(command_words(row, place_, kGiB));
+  device_ = make_device(options_.memory, resolve_threads(options_.memory));
+  const auto use = accelerator_use(*device_);
+  options_ = parse(command_words(row, place_, use ? use->device.free + use->device.held : 0));
+  budgets_ = resolve_budgets(options_.memory, memory_limits(), true, use);
 }
 
 ordered_json Training::measure() {
-  Row first = row_;
-  if (first.model.ends_with('*')) set_layers(first.model, 1);
-  options_ = parse(command_words(first, place_, kGiB));  // to make the device, which says what is free
-  settle_device(options_, false);
-  device_ = make_device(options_.memory, resolve_threads(options_.memory));
-  const auto use = accelerator_use(*device_);
-  options_ = parse(command_words(first, place_, use ? use->device.free + use->device.held : 0));
-  settle_device(options_, false);
-  budgets_ = resolve_budgets(options_.memory, memory_limits(), true, use);
-  if (row_.model.ends_with('*')) choose_layers();
-  const ModelConfig config = config_from_name(row_.model);
-  const Plan plan = plan_or_throw(request(config), budgets_);
+  open_device();
+  ModelConfig config;
+  const auto started = start_session(
+      *device_, budgets_, session_options(options_, budgets_.threads),
+      [&] {
+        config = choose_model();
+        return plan_or_throw(request(config), budgets_);
+      },
+      [](const Plan&) {});
+  const Plan& plan = started->plan;
   options_.batch.micro_batch = plan.model.micro_batch;
-
-  Session session(plan, *device_, session_options(options_, budgets_.threads));
-  check_device_budget(*device_, budgets_);
   Workers workers(budgets_.threads);
-  load(session, load_from(plan.model, source_of(options_.numbers.seed), workers));
+  load(started->session, load_from(plan.model, source_of(options_.numbers.seed), workers));
   write_tokens(options_.data.train.front(), 1 << 20, config.vocabulary);
   const RunData data = open_run_data(options_, config);
   const TrainData view = data.view();
   const std::atomic<bool> stop = false;
   TrainEvents events;
   events.step = [&](const StepMetrics& m) { steps_.push_back(m); };
-  Trainer(session, options_, view, first_state(options_, config), stop, events).run(AtEnd::nothing);
+  Trainer(started->session, options_, view, first_state(options_, config), stop, events).run(AtEnd::nothing);
   return values(plan, config);
 }
 
@@ -171,7 +173,8 @@ double recomputed(const Lowering& lowering) {
 }
 
 ordered_json Training::values(const Plan& plan, const ModelConfig& config) const {
-  ordered_json row{{"state", "measured"}, {"model", row_.model}, {"precision", row_.precision}};
+  ordered_json row{
+      {"state", "measured"}, {"model", row_.model}, {"layers", config.layers}, {"precision", row_.precision}};
   ordered_json planned = ordered_json::parse(plan_json(plan, budgets_));
   for (const char* key : {"feasible", "recompute", "smallest_budgets"}) planned.erase(key);
   const std::vector<StepMetrics> counted(steps_.begin() + kStepsBefore, steps_.end());
