@@ -138,6 +138,26 @@ TEST_F(LostDevice, AnywhereTheLastCheckpointGoesOn) {
   EXPECT_TRUE(after_checkpoint);
 }
 
+TEST_F(LostDevice, EvaluationEndsTheSameWay) {
+  works_of("run", 2);
+  const Words evaluate{"eval",          "--from", directory / "run", "--data", validation,
+                       "--val-batches", "1",      "--threads",       "2",      "--json",
+                       "--gpu-mem",     "400MiB"};
+  emulation::set_up({});
+  const Ended whole = run_command(evaluate);
+  ASSERT_EQ(whole.code, ExitCode::done) << whole.what;
+  EXPECT_EQ("2 " + nlohmann::json::parse(whole.out)["val_loss"].dump(), lines("run").back());
+  const uint64_t works = emulation::counts().works;
+  for (uint64_t at = 0; at < works; at += works / 6) {
+    emulation::set_up({.work_that_is_lost = at});
+    const Ended lost = run_command(evaluate);
+    EXPECT_EQ(lost.code, ExitCode::environment) << lost.what;
+    EXPECT_EQ(lost.out, "");
+    expect_sentences(lost);
+    expect_nothing_on_the_gpu();
+  }
+}
+
 // Three tiers with the least memory, as the verb trains.
 TestRun three_tiers(const DriveDirectory& directory) {
   write_bytes(directory / "train.txt", sample_text(4000));
