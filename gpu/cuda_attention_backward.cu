@@ -2,8 +2,7 @@
 //
 // 1. delta = rowsum(dO * O), one warp a (row, head), into the workspace.
 // 2. dk, dv: a block owns some keys of one (sequence, key/value head) and passes over all tiles of queries
-// that
-//    see them, head by head of the group: scores^T = k q^T, probabilities from lse, dv += P^T dO,
+//    that see them, head by head of the group: scores^T = k q^T, probabilities from lse, dv += P^T dO,
 //    dP^T = v dO^T, dS = P (dP - delta), dk += dS^T q.
 // 3. dq: a block owns some queries of one (sequence, head) and passes over the tiles of keys up to the
 //    diagonal: dq += dS k.

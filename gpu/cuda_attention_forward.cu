@@ -2,8 +2,7 @@
 //
 // 1. A block owns some queries of one (sequence, head); each warp owns 16 of them.
 // 2. It passes over tiles of keys from the first to the diagonal: scores = q k^T; a running maximum and sum
-// per
-//    query; o = o * correction + probabilities * v, probabilities rounded to the working precision.
+//    per query; o = o * correction + probabilities * v, probabilities rounded to the working precision.
 // 3. It writes o / sum and the log-sum-exp.
 #include "engine/error.h"
 #include "gpu/cuda_attention.h"

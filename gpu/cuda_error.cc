@@ -9,11 +9,10 @@ namespace {
 
 constexpr const char* kSeeDriver =
     "Check the GPU with nvidia-smi: another process may hold its memory, or the driver may be too old for "
-    "this "
-    "build's CUDA.";
+    "this build's CUDA.";
 constexpr const char* kResume =
-    "Check the GPU with nvidia-smi and the kernel's log, then go on from the last checkpoint with --resume "
-    "auto.";
+    "Check the GPU with nvidia-smi and the kernel's log, then go on from the last checkpoint with "
+    "--resume auto.";
 constexpr const char* kReport = "This is a bug in Sluice: report it with the command line.";
 
 // cuBLASLt's own function for this is there only where the library has been opened.

@@ -3,14 +3,11 @@
 //
 // Tolerances. Data are of size one. `largest` is the largest magnitude of the oracle's tensor.
 // - fp32 results: 1e-5 * largest + 1e-6. Sums of up to 1000 products in fp32 err by about sqrt(1000) * 2^-24
-// = 2e-6 of
-//   their terms' size; the rest is for exp, tanh and cancellation.
+//   = 2e-6 of their terms' size; the rest is for exp, tanh and cancellation.
 // - 16-bit results: in addition one step of the type (2^-7 or 2^-10 of the value, 2^-24 below fp16's normal
-// numbers),
-//   since an error in fp32 can tip a rounding.
+//   numbers), since an error in fp32 can tip a rounding.
 // - attention and the loss, 16-bit, backward: in addition 2^-7 or 2^-10 of `largest`, since a device may
-// round
-//   probabilities and logit gradients to the working precision before it multiplies them.
+//   round probabilities and logit gradients to the working precision before it multiplies them.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -225,7 +225,7 @@ TEST(StreamExecutor, RecordsAndRangesOfStreams) {
   const Hops hops(4);
   Rig rig(hops.program());
   const auto executor =
-        make_threaded_executor(rig.plan.program, *rig.runner, {.streams = rig.streams.get()});
+      make_threaded_executor(rig.plan.program, *rig.runner, {.streams = rig.streams.get()});
   double before = steady_seconds();
   for (uint64_t ticket = 1; ticket <= 50; ++ticket) {
     const auto body = static_cast<BodyId>(ticket % kBodies);
