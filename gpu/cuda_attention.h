@@ -1,29 +1,41 @@
-// What attention's forward and backward share: the problem, tile sizes, and moving tiles of one head's rows
-// between global and shared memory. Included by gpu/cuda_attention_*.cu.
+// What attention's forward and backward share: the problem, how it is cut, and moving tiles of one head's
+// rows between global and shared memory. Included by gpu/cuda_attention_*.cu.
+//
+// A block of warps owns rows of one head (queries, or keys) in shared memory, kRowTiles times 16 for each
+// warp, and passes over tiles of kOthers rows of the other side. Scores and what is made of them stay in
+// registers. Numbers of rows are chosen so that nothing spills; the number of warps by how much shared memory
+// the GPU has (from 64 KiB on). Results do not depend on it.
 #pragma once
 
 #include "gpu/cuda_mma.h"
 
 namespace sluice::cuda {
 
-// One head's columns within a [rows, stride] tensor: element (row, d) of head h is at
-// data[row * stride + first + h * size + d].
-template <typename T>
-struct HeadColumns {
-  T* data;  // nullptr: not wanted
-  int64_t stride, first;
-  bool accumulate;
-};
+constexpr double kLog2E = 1.4426950408889634;
 
 struct AttentionShape {
-  int64_t sequences, length, heads, kv_heads, size;
+  int sequences, length, heads, kv_heads, size;
   float scale;       // 1 / sqrt(size)
   float log2_scale;  // scale * log2(e): e^(scale x) = 2^(log2_scale x)
 
-  __host__ __device__ int64_t group() const { return heads / kv_heads; }
+  __host__ __device__ int group() const { return heads / kv_heads; }
 };
 
 AttentionShape attention_shape(const OpShapes& shapes);
+
+// Columns of all heads within a [rows, stride] tensor: element (row, d) of head h is at data[row * stride + h
+// * size + d].
+template <typename T>
+struct HeadColumns {
+  T* data;  // nullptr: not wanted
+  int stride;
+  bool accumulate;
+
+  // Those of one head and sequence.
+  __device__ HeadColumns of(const AttentionShape& s, int sequence, int head) const {
+    return {data + static_cast<int64_t>(sequence) * s.length * stride + head * s.size, stride, accumulate};
+  }
+};
 
 template <typename T>
 struct AttentionTensors {
@@ -33,71 +45,187 @@ struct AttentionTensors {
 // q, k and v (or their gradients) in separate tensors, or one after the other in the columns of one.
 template <typename T>
 AttentionTensors<T> attention_tensors(const AttentionShape& s, std::span<const TensorView> views) {
-  const int64_t q_columns = s.heads * s.size, kv_columns = s.kv_heads * s.size;
-  const auto part = [&](size_t i, int64_t stride, int64_t first) {
+  const int q_columns = s.heads * s.size, kv_columns = s.kv_heads * s.size;
+  const auto part = [&](size_t i, int stride, int first) {
     const TensorView view = view_of(views, i);
-    return HeadColumns<T>{static_cast<T*>(view.data), stride, first, view.accumulate};
+    T* const data = static_cast<T*>(view.data);
+    return HeadColumns<T>{data == nullptr ? nullptr : data + first, stride, view.accumulate};
   };
   if (views.size() != 1) return {part(0, q_columns, 0), part(1, kv_columns, 0), part(2, kv_columns, 0)};
-  const int64_t stride = q_columns + 2 * kv_columns;
+  const int stride = q_columns + 2 * kv_columns;
   return {part(0, stride, 0), part(0, stride, q_columns), part(0, stride, q_columns + kv_columns)};
 }
 
-// A block of kWarps warps owns 16 * kWarps rows and passes over tiles of kOthers rows. Chosen so that a block
-// needs at most 64 KiB of shared memory, which compute capability 7.5 has, and accumulators stay in
-// registers.
-template <typename T, int kSize>
+// ---- How a kernel cuts its work.
+
+enum class AttentionPart { forward, keys, queries };  // of backward: gradients of k and v, of q
+
+constexpr int kWarpsMax = 4;
+
+// Results of a warp, in registers a thread: kRowTiles * kSize / 2 (twice that for keys, which have two) and
+// kRowTiles * kOthers / 2 (twice that in backward) must leave some of 255.
+template <AttentionPart kPart, typename T, int kSize>
 struct Tiling {
-  static constexpr bool kTensorCores = sizeof(T) == 2;
-  static constexpr int kWarps = kTensorCores || kSize <= 64 ? 4 : 2;
-  static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kOwn = kWarps * 16;
-  static constexpr int kOthersForward = kTensorCores ? 64 : kSize <= 64 ? 32 : 16;
-  static constexpr int kOthersBackward = kSize <= 64 ? 32 : kTensorCores ? 32 : 16;
-  // Elements of a warp's scratch for products of a result.
-  template <int kOthers>
-  static constexpr int kScratch = kTensorCores ? 0 : 16 * kStride<T, kOthers>;
+  static constexpr bool kTensorCores = sizeof(T) == 2, kLarge = kSize > 64;
+  static constexpr bool kOfKeys = kPart == AttentionPart::keys;
+  static constexpr int kRowTiles = kTensorCores && !(kOfKeys && kLarge) ? 2 : 1;
+  static constexpr int kRows = 16 * kRowTiles;  // of a warp
+  static constexpr int kOthers = kTensorCores || !kLarge ? 32 : 16;
+  static constexpr int kOwnTiles = kPart == AttentionPart::forward ? 1 : 2;
+  static constexpr int kScratch = kTensorCores ? 0 : 16 * kOthers;  // elements of a warp, for its products
+
+  static constexpr uint64_t shared_bytes(int warps) {
+    return sizeof(T) *
+           static_cast<uint64_t>(kOwnTiles * warps * kRows * kSize + 4 * kOthers * kSize + warps * kScratch);
+  }
 };
 
-// Rows [row, row + kRows) of a head into a tile; zero from row `rows_end` and column `size` on. The block
-// meets before it reads the tile.
-template <typename T, int kRows, int kSize>
-__device__ void load_tile(T* tile, const HeadColumns<T>& from, int64_t head, int64_t row, int64_t rows_end,
-                          int64_t size) {
-  constexpr int kWords = 16 / static_cast<int>(sizeof(T)), kColumns = kSize / kWords;
-  const bool wide = size % kWords == 0;  // then every row begins at a multiple of 16 bytes
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * kColumns; i += static_cast<int>(blockDim.x)) {
-    const int r = i / kColumns, column = i % kColumns * kWords;
-    T* to = tile + r * kStride<T, kSize> + column;
-    const T* begin = from.data + (row + r) * from.stride + from.first + head * size + column;
-    const bool there = row + r < rows_end;
-    if (wide) {
-      Words words = {};
-      if (there && column < size) words = *reinterpret_cast<const Words*>(begin);
-      *reinterpret_cast<Words*>(to) = words;
-      continue;
+struct Cut {
+  int warps;
+  uint64_t shared_bytes;
+  int threads() const { return warps * kWarp; }
+};
+
+// The largest that fits.
+template <AttentionPart kPart, typename T, int kSize>
+Cut cut_for(const Queue& queue) {
+  using Tiles = Tiling<kPart, T, kSize>;
+  for (int warps = kWarpsMax; warps > 0; warps /= 2)
+    if (Tiles::shared_bytes(warps) <= queue.shared_bytes_max) return {warps, Tiles::shared_bytes(warps)};
+  CHECK(false, "a GPU with less shared memory than compute capability 7.5");
+  return {};
+}
+
+// ---- Tiles of one head and sequence.
+
+// Begins to copy rows [row, row + rows) into a tile: zero beyond the sequence and the head. They are there
+// after wait_copies and a barrier.
+template <typename T, int kSize>
+__device__ void load_tile(const Tile<T, kSize>& tile, int rows, const HeadColumns<T>& from, int row,
+                          const AttentionShape& s) {
+  constexpr int kWords = Tile<T, kSize>::kWords, kPerWord = Tile<T, kSize>::kPerWord;
+  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  if (s.size % kPerWord == 0) {   // then every row begins at a multiple of 16 bytes
+    const int word = thread % 4;  // and every fourth: a warp copies 64 bytes of 8 rows at a time
+#pragma unroll 1
+    for (int r = thread / 4; r < rows; r += threads / 4) {
+      const T* begin = from.data + static_cast<int64_t>(row + r) * from.stride + word * kPerWord;
+      const int columns = row + r < s.length ? s.size - word * kPerWord : 0;
+#pragma unroll
+      for (int w = 0; w < kWords; w += 4)
+        copy_async(tile.at(r, (w + word) * kPerWord), begin + w * kPerWord, columns > w * kPerWord);
     }
-    for (int d = 0; d < kWords; ++d) to[d] = there && column + d < size ? begin[d] : narrow<T>(0.0f);
+    return;
+  }
+#pragma unroll 1
+  for (int i = thread; i < rows * kSize; i += threads) {
+    const int r = i / kSize, column = i % kSize;
+    const bool there = row + r < s.length && column < s.size;
+    *tile.at(r, column) =
+        there ? from.data[static_cast<int64_t>(row + r) * from.stride + column] : narrow<T>(0.0f);
   }
 }
 
-// A warp's 16 rows from `row` on, as far as rows_end, times factor[upper or lower row].
-template <typename T, int kSize>
-__device__ void store_result(const float (&sums)[kSize / 8][4], const float (&factor)[2],
-                             const HeadColumns<T>& to, int64_t head, int64_t row, int64_t rows_end,
-                             int64_t size) {
-  if (to.data == nullptr) return;
+// Works on `count` tiles: load(i, stage) begins to load number i, work(i, stage) is called when it is there.
+// The next is loaded into one stage while the other is worked on.
+template <typename Load, typename Work>
+__device__ void for_tiles(int count, Load load, Work work) {
+  load(0, 0);
+  for (int i = 0; i < count; ++i) {
+    wait_copies();
+    __syncthreads();  // all warps' copies are there, and all have finished the tile before
+    if (i + 1 < count) load(i + 1, (i + 1) % 2);
+    work(i, i % 2);
+  }
+}
+
+// What a block that owns `own` queries works on. Blocks with the most keys come first among those of a head.
+// Made anew after a loop, it holds no registers throughout.
+struct QueryBlock {
+  int pair, sequence, head, kv_head;  // pair: of sequence and head
+  int first;                          // of its queries
+  int keys_end;                       // beyond the last key that one of its queries sees
+
+  __device__ QueryBlock(const AttentionShape& s, int own) {
+    const int blocks = (s.length + own - 1) / own, index = unhoisted(static_cast<int>(blockIdx.x));
+    pair = index / blocks;
+    sequence = pair / s.heads;
+    head = pair % s.heads;
+    kv_head = head / s.group();
+    first = (blocks - 1 - index % blocks) * own;
+    keys_end = first + own < s.length ? first + own : s.length;
+  }
+};
+
+// Passes over tiles of keys and values in `shared`: work(first key, k, v).
+template <int kKeys, int kSize, typename T, typename Work>
+__device__ void for_key_tiles(T* shared, int keys_end, const HeadColumns<T>& keys,
+                              const HeadColumns<T>& values, const AttentionShape& s, Work work) {
+  const auto k = [&](int stage) { return Tile<T, kSize>{shared + 2 * stage * kKeys * kSize}; };
+  const auto v = [&](int stage) { return Tile<T, kSize>{shared + (2 * stage + 1) * kKeys * kSize}; };
+  const auto load = [&](int i, int stage) {
+    load_tile(k(stage), kKeys, keys, i * kKeys, s);
+    load_tile(v(stage), kKeys, values, i * kKeys, s);
+  };
+  for_tiles((keys_end + kKeys - 1) / kKeys, load,
+            [&](int i, int stage) { work(i * kKeys, k(stage), v(stage)); });
+}
+
+// Sets scores of keys after a query. ahead: the warp's first query, counted from the first key.
+template <int kRowTiles, int kKeys>
+__device__ void mask_keys(Sums<kRowTiles, kKeys>& sums, int ahead, float value) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (sum_column(j, i) > ahead + 16 * m + sum_row(i)) sums[m][j][i] = value;
+}
+
+template <int kRowTiles, int kSize>
+__device__ void scale_row(Sums<kRowTiles, kSize>& sums, int m, int half, float factor) {
 #pragma unroll
   for (int j = 0; j < kSize / 8; ++j)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int64_t r = row + sum_row(i), column = sum_column(j, i);
-      if (r >= rows_end || column >= size) continue;
-      T& element = to.data[r * to.stride + to.first + head * size + column];
-      const float value = sums[j][i] * factor[i / 2];
-      element = narrow<T>(to.accumulate ? widen(element) + value : value);
+    for (int i = 2 * half; i < 2 * half + 2; ++i) sums[m][j][i] *= factor;
+}
+template <int kRowTiles, int kSize>
+__device__ void scale_rows(Sums<kRowTiles, kSize>& sums, float factor) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) scale_row<kRowTiles, kSize>(sums, m, half, factor);
+}
+
+// A warp's rows from `row` on, as far as the sequence has them.
+template <int kRowTiles, int kSize, typename T>
+__device__ void store_result(const Sums<kRowTiles, kSize>& sums, const HeadColumns<T>& to, int row,
+                             const AttentionShape& s) {
+  const bool pairs = sizeof(T) == 2 && s.size % 2 == 0 && !to.accumulate;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = row + 16 * m + sum_row(2 * half), first = sum_column(0, 0);
+      if (r >= s.length) continue;
+      T* const begin = to.data + static_cast<int64_t>(r) * to.stride + first;
+#pragma unroll
+      for (int j = 0; j < kSize / 8; ++j) {
+        const float x = sums[m][j][2 * half], y = sums[m][j][2 * half + 1];
+        T* const p = begin + 8 * j;
+        const int count = s.size - first - 8 * j;  // columns from there on
+        if (pairs) {
+          if (count > 0) *reinterpret_cast<uint32_t*>(p) = pack(x, y, T{});
+        } else {
+          if (count > 0) p[0] = narrow<T>(to.accumulate ? widen(p[0]) + x : x);
+          if (count > 1) p[1] = narrow<T>(to.accumulate ? widen(p[1]) + y : y);
+        }
+      }
     }
 }
+
+// ---- On the host.
 
 template <int kSize>
 using HeadSize = std::integral_constant<int, kSize>;

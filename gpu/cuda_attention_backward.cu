@@ -1,220 +1,288 @@
 // attention, backward: never T x T, no atomics (after Dao 2023, arXiv:2307.08691, but for dq).
 //
-// 1. delta = rowsum(dO * O), one warp a (row, head), into the workspace.
+// 1. Statistics of each (query, head), into the workspace: its log-sum-exp and delta = rowsum(dO * O).
 // 2. dk, dv: a block owns some keys of one (sequence, key/value head) and passes over all tiles of queries
-//    that see them, head by head of the group: scores^T = k q^T, probabilities from lse, dv += P^T dO,
-//    dP^T = v dO^T, dS = P (dP - delta), dk += dS^T q.
+//    that see them, head by head of the group: scores^T = k q^T, probabilities P from the log-sum-exp, dv +=
+//    P^T dO, dP^T = v dO^T, dS = P (dP - delta), dk += dS^T q.
 // 3. dq: a block owns some queries of one (sequence, head) and passes over the tiles of keys up to the
 //    diagonal: dq += dS k.
-// Scores and dP are computed twice, seven products instead of five, so that every gradient has one owner and
-// a fixed order of additions without a T x T or a float atomic.
+// dk and dq are scaled at the end. Scores and dP are computed twice, seven products instead of five, so that
+// every gradient has one owner and a fixed order of additions without a T x T or a float atomic.
 #include "engine/error.h"
 #include "gpu/cuda_attention.h"
 
 namespace sluice::cuda {
 namespace {
 
+template <typename T, int kSize>
+using KeysTiling = Tiling<AttentionPart::keys, T, kSize>;
+template <typename T, int kSize>
+using QueriesTiling = Tiling<AttentionPart::queries, T, kSize>;
+
+// Of one query and head. Queries beyond the sequence have the log-sum-exp infinity, so that their
+// probabilities are zero.
+struct alignas(8) Statistics {
+  float log2_sum;  // log-sum-exp * log2(e)
+  float delta;
+};
+
+// Queries that have statistics: those of the last tile too, wherever it begins.
+__host__ __device__ inline int64_t padded_length(int64_t length) { return (div_up(length, 64) + 1) * 64; }
+
 template <typename T>
 struct BackwardArguments {
   AttentionShape shape;
   AttentionTensors<T> in, gradients;
   HeadColumns<T> o, d_o;
-  const float* lse;
-  float* delta;  // as lse: [sequences, heads, length]
+  const float* lse;        // [sequences, heads, length]
+  Statistics* statistics;  // [sequences, heads, padded_length]
 };
 
-constexpr int kDeltaThreads = 128;
+constexpr int kStatisticsThreads = 128;
 
-template <typename T>
-__global__ void __launch_bounds__(kDeltaThreads) delta_kernel(BackwardArguments<T> a) {
+// kSize / kWide threads a (query, head), heads before queries as in memory.
+template <typename T, int kSize>
+__global__ void __launch_bounds__(kStatisticsThreads) statistics_kernel(BackwardArguments<T> a) {
+  constexpr int kThreads = kSize / kWide;
   const AttentionShape& s = a.shape;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * (kDeltaThreads / kWarp) + threadIdx.x / kWarp;
-  if (index >= s.sequences * s.length * s.heads) return;
-  const int64_t row = index / s.heads, head = index % s.heads, begin = row * a.o.stride + head * s.size;
+  const int64_t padded = padded_length(s.length);
+  const int64_t item = (static_cast<int64_t>(blockIdx.x) * kStatisticsThreads + threadIdx.x) / kThreads;
+  const auto column = static_cast<int64_t>(threadIdx.x) % kThreads * kWide;
+  const int64_t head = item % s.heads, position = item / s.heads % padded;
+  const int64_t sequence = item / s.heads / padded;
+  const bool there = sequence < s.sequences && position < s.length;
   float sum = 0;
-  for (int64_t d = threadIdx.x % kWarp; d < s.size; d += kWarp)
-    sum += widen(a.d_o.data[begin + d]) * widen(a.o.data[begin + d]);
-  sum = warp_sum(sum);
-  if (threadIdx.x % kWarp == 0) a.delta[(row / s.length * s.heads + head) * s.length + row % s.length] = sum;
-}
-
-// lse (times log2 e) and delta of queries [first, first + kQueries), zero from `length` on.
-template <int kQueries>
-__device__ void load_statistics(float* lse, float* delta, const float* all_lse, const float* all_delta,
-                                int64_t first, int64_t length) {
-  for (int i = static_cast<int>(threadIdx.x); i < kQueries; i += static_cast<int>(blockDim.x)) {
-    const bool there = first + i < length;
-    lse[i] = there ? all_lse[first + i] * 1.44269504f : 0.0f;
-    delta[i] = there ? all_delta[first + i] : 0.0f;
+  if (there && column < s.size) {
+    const int64_t begin = (sequence * s.length + position) * a.o.stride + head * s.size + column;
+    float o[kWide], d_o[kWide];
+    load(a.o.data + begin, s.size - column, s.size % kWide == 0, o);
+    load(a.d_o.data + begin, s.size - column, s.size % kWide == 0, d_o);
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) sum += o[i] * d_o[i];
   }
+  for (int lane = kThreads / 2; lane > 0; lane /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lane);
+  if (column != 0 || sequence >= s.sequences) return;
+  const int64_t pair = sequence * s.heads + head;
+  a.statistics[pair * padded + position] = {
+      there ? a.lse[pair * s.length + position] * static_cast<float>(kLog2E) : INFINITY, sum};
 }
 
-// probability and score gradient of one element, from its score and dP in place.
-__device__ inline void differentiate(float& score, float& gradient, bool seen, float lse, float delta,
-                                     const AttentionShape& s) {
-  const float probability = seen ? exp2f(score * s.log2_scale - lse) : 0.0f;
-  score = probability;
-  gradient = seen ? probability * (gradient - delta) * s.scale : 0.0f;
+// One score to its probability, and dP to the gradient of the score but for the scale, in place.
+__device__ inline void differentiate(float& score, float& gradient, const Statistics& of_query,
+                                     float log2_scale) {
+  score = fast_exp2(__fmaf_rn(score, log2_scale, -of_query.log2_sum));
+  gradient = score * (gradient - of_query.delta);
 }
 
-template <typename T, int kSize>
-__global__ void __launch_bounds__(Tiling<T, kSize>::kThreads, 1) keys_kernel(BackwardArguments<T> a) {
-  using Tiles = Tiling<T, kSize>;
-  constexpr int kQueries = Tiles::kOthersBackward, stride = kStride<T, kSize>;
-  T* const k = reinterpret_cast<T*>(shared_memory());
-  T* const v = k + Tiles::kOwn * stride;
-  T* const q = v + Tiles::kOwn * stride;
-  T* const d_o = q + kQueries * stride;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  T* const all_scratch = d_o + kQueries * stride;
-  T* const scratch = all_scratch + warp * Tiles::template kScratch<kQueries>;
-  float* const lse =
-      reinterpret_cast<float*>(all_scratch + Tiles::kWarps * Tiles::template kScratch<kQueries>);
-  float* const delta = lse + kQueries;
-
-  const AttentionShape& s = a.shape;
-  const int64_t blocks = div_up(s.length, Tiles::kOwn);
-  const int64_t pair = blockIdx.x / blocks, sequence = pair / s.kv_heads, kv_head = pair % s.kv_heads;
-  const int64_t first_key = blockIdx.x % blocks * Tiles::kOwn, key = first_key + warp * 16;
-  const int64_t base = sequence * s.length, base_end = base + s.length;
-
-  load_tile<T, Tiles::kOwn, kSize>(k, a.in.k, kv_head, base + first_key, base_end, s.size);
-  load_tile<T, Tiles::kOwn, kSize>(v, a.in.v, kv_head, base + first_key, base_end, s.size);
-  float dk[kSize / 8][4] = {}, dv[kSize / 8][4] = {};
-  for (int64_t head = kv_head * s.group(); head < (kv_head + 1) * s.group(); ++head)
-    for (int64_t query = first_key; query < s.length; query += kQueries) {
-      const int64_t statistics = (sequence * s.heads + head) * s.length;
-      __syncthreads();
-      load_tile<T, kQueries, kSize>(q, a.in.q, head, base + query, base_end, s.size);
-      load_tile<T, kQueries, kSize>(d_o, a.d_o, head, base + query, base_end, s.size);
-      load_statistics<kQueries>(lse, delta, a.lse + statistics, a.delta + statistics, query, s.length);
-      __syncthreads();
-      if (query + kQueries <= key) continue;  // none of these queries sees a key of this warp
-      float p[kQueries / 8][4] = {}, ds[kQueries / 8][4] = {};
-      multiply_rows<kQueries, kSize>(p, k + warp * 16 * stride, q);
-      multiply_rows<kQueries, kSize>(ds, v + warp * 16 * stride, d_o);
+// The same for tiles whose rows are queries, statistics being those of the lane's first row and on.
+template <int kRowTiles, int kKeys>
+__device__ void differentiate_rows(Sums<kRowTiles, kKeys>& p, Sums<kRowTiles, kKeys>& ds,
+                                   const Statistics* statistics, float log2_scale) {
 #pragma unroll
-      for (int j = 0; j < kQueries / 8; ++j)
+  for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int column = sum_column(j, i);
-          const int64_t position = query + column;
-          const bool seen = position < s.length && key + sum_row(i) <= position;
-          differentiate(p[j][i], ds[j][i], seen, lse[column], delta[column], s);
-        }
-      multiply_result<kSize, kQueries>(dv, p, d_o, scratch);
-      multiply_result<kSize, kQueries>(dk, ds, q, scratch);
+    for (int half = 0; half < 2; ++half) {
+      const Statistics row = statistics[16 * m + 8 * half];
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j)
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) differentiate(p[m][j][i], ds[m][j][i], row, log2_scale);
     }
-  const float one[2] = {1, 1};
-  store_result<T, kSize>(dk, one, a.gradients.k, kv_head, base + key, base_end, s.size);
-  store_result<T, kSize>(dv, one, a.gradients.v, kv_head, base + key, base_end, s.size);
 }
 
+// And for those whose columns are queries.
+template <int kRowTiles, int kQueries>
+__device__ void differentiate_columns(Sums<kRowTiles, kQueries>& p, Sums<kRowTiles, kQueries>& ds,
+                                      const Statistics* statistics, float log2_scale) {
+#pragma unroll
+  for (int j = 0; j < kQueries / 8; ++j) {
+    const Words two = *reinterpret_cast<const Words*>(statistics + sum_column(j, 0));
+    const Statistics columns[2] = {{__uint_as_float(two.word[0]), __uint_as_float(two.word[1])},
+                                   {__uint_as_float(two.word[2]), __uint_as_float(two.word[3])}};
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) differentiate(p[m][j][i], ds[m][j][i], columns[i % 2], log2_scale);
+  }
+}
+
+// Of scores^T: zero for queries before a key. ahead: the first query, counted from the warp's first key.
+template <int kRowTiles, int kQueries>
+__device__ void mask_queries(Sums<kRowTiles, kQueries>& sums, int ahead) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int j = 0; j < kQueries / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (16 * m + sum_row(i) > ahead + sum_column(j, i)) sums[m][j][i] = 0;
+}
+
+// As QueryBlock, of a block that owns keys.
+struct KeyBlock {
+  int sequence, kv_head, first;
+
+  __device__ KeyBlock(const AttentionShape& s, int own) {
+    const int blocks = (s.length + own - 1) / own, index = unhoisted(static_cast<int>(blockIdx.x));
+    sequence = index / blocks / s.kv_heads;
+    kv_head = index / blocks % s.kv_heads;
+    first = index % blocks * own;
+  }
+};
+
+// Over tiles of queries from `first` on, head by head.
+struct QueryCursor {
+  int head, query;
+  __device__ void move(int queries, int first, int length) {
+    query += queries;
+    if (query < length) return;
+    query = first;
+    ++head;
+  }
+};
+
 template <typename T, int kSize>
-__global__ void __launch_bounds__(Tiling<T, kSize>::kThreads, 1) queries_kernel(BackwardArguments<T> a) {
-  using Tiles = Tiling<T, kSize>;
-  constexpr int kKeys = Tiles::kOthersBackward, stride = kStride<T, kSize>;
-  T* const q = reinterpret_cast<T*>(shared_memory());
-  T* const d_o = q + Tiles::kOwn * stride;
-  T* const k = d_o + Tiles::kOwn * stride;
-  T* const v = k + kKeys * stride;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  T* const scratch = v + kKeys * stride + warp * Tiles::template kScratch<kKeys>;
+__global__ void __launch_bounds__(kWarpsMax* kWarp, 1) keys_kernel(BackwardArguments<T> a) {
+  using Tiles = KeysTiling<T, kSize>;
+  constexpr int kQueries = Tiles::kOthers, kRowTiles = Tiles::kRowTiles;
+  const int warps = static_cast<int>(blockDim.x) / kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int own = warps * Tiles::kRows, own_row = warp * Tiles::kRows;
+  const Tile<T, kSize> k{reinterpret_cast<T*>(shared_memory())}, v{k.data + own * kSize};
+  T* const others = v.data + own * kSize;
+  const Tile<T, kQueries> scratch{others + 4 * kQueries * kSize + warp * Tiles::kScratch};
 
   const AttentionShape& s = a.shape;
-  const int64_t blocks = div_up(s.length, Tiles::kOwn);
-  const int64_t pair = blockIdx.x / blocks, sequence = pair / s.heads, head = pair % s.heads;
-  const int64_t first_query = (blocks - 1 - blockIdx.x % blocks) * Tiles::kOwn,
-                query = first_query + warp * 16;
-  const int64_t base = sequence * s.length, base_end = base + s.length, kv_head = head / s.group();
-  const int64_t keys_end = first_query + Tiles::kOwn < s.length ? first_query + Tiles::kOwn : s.length;
-
-  load_tile<T, Tiles::kOwn, kSize>(q, a.in.q, head, base + first_query, base_end, s.size);
-  load_tile<T, Tiles::kOwn, kSize>(d_o, a.d_o, head, base + first_query, base_end, s.size);
-  float lse[2] = {}, delta[2] = {};  // of the lane's two rows
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int64_t position = query + sum_row(2 * half);
-    if (position >= s.length) continue;
-    lse[half] = a.lse[pair * s.length + position] * 1.44269504f;
-    delta[half] = a.delta[pair * s.length + position];
-  }
-  float dq[kSize / 8][4] = {};
-  for (int64_t first_key = 0; first_key < keys_end; first_key += kKeys) {
-    __syncthreads();
-    load_tile<T, kKeys, kSize>(k, a.in.k, kv_head, base + first_key, base_end, s.size);
-    load_tile<T, kKeys, kSize>(v, a.in.v, kv_head, base + first_key, base_end, s.size);
-    __syncthreads();
-    if (first_key > query + 15) continue;  // beyond the diagonal for all of this warp
-    float p[kKeys / 8][4] = {}, ds[kKeys / 8][4] = {};
-    multiply_rows<kKeys, kSize>(p, q + warp * 16 * stride, k);
-    multiply_rows<kKeys, kSize>(ds, d_o + warp * 16 * stride, v);
-#pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const bool seen = first_key + sum_column(j, i) <= query + sum_row(i);
-        differentiate(p[j][i], ds[j][i], seen, lse[i / 2], delta[i / 2], s);
-      }
-    multiply_result<kSize, kKeys>(dq, ds, k, scratch);
-  }
-  const float one[2] = {1, 1};
-  store_result<T, kSize>(dq, one, a.gradients.q, head, base + query, base_end, s.size);
+  const KeyBlock block(s, own);
+  const int key = block.first + own_row;
+  const auto q_of = [&](int stage) { return Tile<T, kSize>{others + 2 * stage * kQueries * kSize}; };
+  const auto d_o_of = [&](int stage) { return Tile<T, kSize>{others + (2 * stage + 1) * kQueries * kSize}; };
+  load_tile(k, own, a.in.k.of(s, block.sequence, block.kv_head), block.first, s);
+  load_tile(v, own, a.in.v.of(s, block.sequence, block.kv_head), block.first, s);
+  Sums<kRowTiles, kSize> dk = {}, dv = {};
+  QueryCursor next{block.kv_head * s.group(), block.first}, here = next;
+  const auto load = [&](int, int stage) {
+    load_tile(q_of(stage), kQueries, a.in.q.of(s, block.sequence, next.head), next.query, s);
+    load_tile(d_o_of(stage), kQueries, a.d_o.of(s, block.sequence, next.head), next.query, s);
+    next.move(kQueries, block.first, s.length);
+  };
+  const auto work = [&](int, int stage) {
+    const QueryCursor at = here;
+    here.move(kQueries, block.first, s.length);
+    const int ahead = at.query - key;
+    if (ahead + kQueries <= 0) return;  // none of these queries sees a key of this warp
+    Sums<kRowTiles, kQueries> p = {}, ds = {};
+    multiply_rows<kRowTiles, kQueries, kSize>(p, k, own_row, q_of(stage));
+    multiply_rows<kRowTiles, kQueries, kSize>(ds, v, own_row, d_o_of(stage));
+    const int64_t pair = block.sequence * s.heads + at.head;
+    differentiate_columns<kRowTiles, kQueries>(
+        p, ds, a.statistics + pair * padded_length(s.length) + at.query, s.log2_scale);
+    if (ahead < Tiles::kRows - 1) {
+      mask_queries<kRowTiles, kQueries>(p, ahead);
+      mask_queries<kRowTiles, kQueries>(ds, ahead);
+    }
+    const Operand<T, kRowTiles, kQueries> left_p(p), left_ds(ds);
+    multiply_result<kRowTiles, kSize, kQueries>(dv, left_p, d_o_of(stage), scratch);
+    multiply_result<kRowTiles, kSize, kQueries>(dk, left_ds, q_of(stage), scratch);
+  };
+  for_tiles(s.group() * ((s.length - block.first + kQueries - 1) / kQueries), load, work);
+  const KeyBlock at_end(s, own);
+  const int row = at_end.first + own_row;
+  scale_rows<kRowTiles, kSize>(dk, s.scale);
+  if (a.gradients.k.data != nullptr)
+    store_result<kRowTiles, kSize>(dk, a.gradients.k.of(s, at_end.sequence, at_end.kv_head), row, s);
+  if (a.gradients.v.data != nullptr)
+    store_result<kRowTiles, kSize>(dv, a.gradients.v.of(s, at_end.sequence, at_end.kv_head), row, s);
 }
 
 template <typename T, int kSize>
-constexpr uint64_t backward_shared_bytes() {
-  using Tiles = Tiling<T, kSize>;
-  constexpr int kOthers = Tiles::kOthersBackward;
-  return sizeof(T) * static_cast<uint64_t>(2 * (Tiles::kOwn + kOthers) * kStride<T, kSize> +
-                                           Tiles::kWarps * Tiles::template kScratch<kOthers>) +
-         2 * kOthers * sizeof(float);
+__global__ void __launch_bounds__(kWarpsMax* kWarp, 1) queries_kernel(BackwardArguments<T> a) {
+  using Tiles = QueriesTiling<T, kSize>;
+  constexpr int kKeys = Tiles::kOthers, kRowTiles = Tiles::kRowTiles;
+  const int warps = static_cast<int>(blockDim.x) / kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int own = warps * Tiles::kRows, own_row = warp * Tiles::kRows;
+  const Tile<T, kSize> q{reinterpret_cast<T*>(shared_memory())}, d_o{q.data + own * kSize};
+  T* const others = d_o.data + own * kSize;
+  const Tile<T, kKeys> scratch{others + 4 * kKeys * kSize + warp * Tiles::kScratch};
+
+  const AttentionShape& s = a.shape;
+  const QueryBlock block(s, own);
+  const int query = block.first + own_row;
+  const HeadColumns<T> keys = a.in.k.of(s, block.sequence, block.kv_head);
+  const HeadColumns<T> values = a.in.v.of(s, block.sequence, block.kv_head);
+  load_tile(q, own, a.in.q.of(s, block.sequence, block.head), block.first, s);
+  load_tile(d_o, own, a.d_o.of(s, block.sequence, block.head), block.first, s);
+  const Statistics* statistics =
+      a.statistics + static_cast<int64_t>(block.pair) * padded_length(s.length) + query;
+  Sums<kRowTiles, kSize> dq = {};
+  const auto work = [&](int first_key, const Tile<T, kSize>& k, const Tile<T, kSize>& v) {
+    const int ahead = query - first_key;
+    if (ahead + Tiles::kRows <= 0) return;  // beyond the diagonal for all of this warp
+    Sums<kRowTiles, kKeys> p = {}, ds = {};
+    multiply_rows<kRowTiles, kKeys, kSize>(p, q, own_row, k);
+    multiply_rows<kRowTiles, kKeys, kSize>(ds, d_o, own_row, v);
+    differentiate_rows<kRowTiles, kKeys>(p, ds, statistics + unhoisted(sum_row(0)), s.log2_scale);
+    if (ahead < kKeys - 1) mask_keys<kRowTiles, kKeys>(ds, ahead, 0.0f);
+    const Operand<T, kRowTiles, kKeys> left(ds);
+    multiply_result<kRowTiles, kSize, kKeys>(dq, left, k, scratch);
+  };
+  for_key_tiles<kKeys, kSize>(others, block.keys_end, keys, values, s, work);
+  const QueryBlock at_end(s, own);
+  scale_rows<kRowTiles, kSize>(dq, s.scale);
+  store_result<kRowTiles, kSize>(dq, a.gradients.q.of(s, at_end.sequence, at_end.head),
+                                 at_end.first + own_row, s);
 }
 
 }  // namespace
 
-// Backward: delta.
+// Backward: statistics.
 uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass) {
-  if (shapes.attributes.head_size > kHeadSizeMax)
+  const OpAttributes& a = shapes.attributes;
+  if (a.head_size > kHeadSizeMax)
     throw Error(ExitCode::usage,
                 "The cuda device's attention takes heads of up to " + std::to_string(kHeadSizeMax) +
-                    " columns, the model's have " + std::to_string(shapes.attributes.head_size) + ".",
+                    " columns, the model's have " + std::to_string(a.head_size) + ".",
                 "Choose a model with smaller heads, or train on --device cpu.");
   if (pass == Pass::forward) return 0;
-  return static_cast<uint64_t>(shapes.inputs[0][0] * shapes.attributes.heads) * sizeof(float);
+  const int64_t sequences = shapes.inputs[0][0] / a.sequence;
+  return static_cast<uint64_t>(sequences * a.heads * padded_length(a.sequence)) * sizeof(Statistics);
 }
 
-void load_attention_backward_kernels() {
-  for_each_precision([]<typename T>(T) { load(delta_kernel<T>); });
-  for_each_head_size([]<typename T, int kSize>(T, HeadSize<kSize>) {
-    load(keys_kernel<T, kSize>, backward_shared_bytes<T, kSize>());
-    load(queries_kernel<T, kSize>, backward_shared_bytes<T, kSize>());
+void load_attention_backward_kernels(const Queue& queue) {
+  for_each_head_size([&]<typename T, int kSize>(T, HeadSize<kSize>) {
+    load(statistics_kernel<T, kSize>);
+    load(keys_kernel<T, kSize>, cut_for<AttentionPart::keys, T, kSize>(queue).shared_bytes);
+    load(queries_kernel<T, kSize>, cut_for<AttentionPart::queries, T, kSize>(queue).shared_bytes);
   });
 }
 
 void attention_backward(const Queue& queue, const OpCall& call) {
   const AttentionShape s = attention_shape(*call.shapes);
   for_head_size(call.shapes->precision, s.size, [&]<typename T, int kSize>(T, HeadSize<kSize>) {
-    using Tiles = Tiling<T, kSize>;
     const BackwardArguments<T> a{s,
                                  attention_tensors<T>(s, call.inputs),
                                  attention_tensors<T>(s, call.input_gradients),
-                                 {data_of<T>(call.outputs, 0), s.heads * s.size, 0, false},
-                                 {data_of<T>(call.output_gradients, 0), s.heads * s.size, 0, false},
+                                 {data_of<T>(call.outputs, 0), s.heads * s.size, false},
+                                 {data_of<T>(call.output_gradients, 0), s.heads * s.size, false},
                                  data_of<const float>(call.outputs, 1),
-                                 reinterpret_cast<float*>(call.workspace)};
+                                 reinterpret_cast<Statistics*>(call.workspace)};
     const bool keys = a.gradients.k.data != nullptr || a.gradients.v.data != nullptr;
     const bool queries = a.gradients.q.data != nullptr;
-    const int64_t blocks = div_up(s.length, Tiles::kOwn);
     if (keys || queries)
-      launch(queue, delta_kernel<T>, div_up(s.sequences * s.length * s.heads, kDeltaThreads / kWarp),
-             kDeltaThreads, 0, a);
-    if (keys)
-      launch(queue, keys_kernel<T, kSize>, s.sequences * s.kv_heads * blocks, Tiles::kThreads,
-             backward_shared_bytes<T, kSize>(), a);
-    if (queries)
-      launch(queue, queries_kernel<T, kSize>, s.sequences * s.heads * blocks, Tiles::kThreads,
-             backward_shared_bytes<T, kSize>(), a);
+      launch(queue, statistics_kernel<T, kSize>,
+             div_up(s.sequences * padded_length(s.length) * s.heads * (kSize / kWide), kStatisticsThreads),
+             kStatisticsThreads, 0, a);
+    if (keys) {
+      const Cut cut = cut_for<AttentionPart::keys, T, kSize>(queue);
+      const int64_t blocks = div_up(s.length, cut.warps * KeysTiling<T, kSize>::kRows);
+      launch(queue, keys_kernel<T, kSize>, s.sequences * s.kv_heads * blocks, cut.threads(), cut.shared_bytes,
+             a);
+    }
+    if (queries) {
+      const Cut cut = cut_for<AttentionPart::queries, T, kSize>(queue);
+      const int64_t blocks = div_up(s.length, cut.warps * QueriesTiling<T, kSize>::kRows);
+      launch(queue, queries_kernel<T, kSize>, s.sequences * s.heads * blocks, cut.threads(), cut.shared_bytes,
+             a);
+    }
   });
 }
 

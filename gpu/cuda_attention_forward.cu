@@ -1,14 +1,23 @@
 // attention, forward: causal, grouped-query, never T x T (Dao 2023, arXiv:2307.08691).
 //
-// 1. A block owns some queries of one (sequence, head); each warp owns 16 of them.
-// 2. It passes over tiles of keys from the first to the diagonal: scores = q k^T; a running maximum and sum
-//    per query; o = o * correction + probabilities * v, probabilities rounded to the working precision.
+// 1. A block owns some queries of one (sequence, head), each warp its share of them.
+// 2. It passes over tiles of keys from the first to the diagonal: scores = q k^T; a running maximum and sum a
+//    query; o = o * correction + probabilities * v, probabilities rounded to the working precision.
 // 3. It writes o / sum and the log-sum-exp.
+#include <climits>
+
 #include "engine/error.h"
 #include "gpu/cuda_attention.h"
 
 namespace sluice::cuda {
 namespace {
+
+template <typename T, int kSize>
+using ForwardTiling = Tiling<AttentionPart::forward, T, kSize>;
+
+// Blocks of a multiprocessor that registers are shared out to.
+template <int kSize>
+constexpr int kBlocksAtOnce = kBackgroundCopies&& kSize <= 64 ? 3 : 1;
 
 template <typename T>
 struct ForwardArguments {
@@ -18,90 +27,98 @@ struct ForwardArguments {
   float* lse;
 };
 
-// Scores to probabilities in place. Key `first_key + column` is seen by query `query + row` up to the
-// diagonal; maximum and sum are those of the lane's two rows, the sum over the lane's own columns.
-template <int kKeys, int kSize>
-__device__ void softmax_tile(float (&scores)[kKeys / 8][4], float (&o)[kSize / 8][4], float (&maximum)[2],
-                             float (&sum)[2], int64_t query, int64_t first_key, float log2_scale) {
-  float correction[2];
+// Of the rows that a lane has parts of: the largest score, and the sum over the lane's own columns.
+template <int kRowTiles>
+struct Running {
+  float maximum[kRowTiles][2], sum[kRowTiles][2];
+};
+
+// Scores to probabilities in place; o is scaled to the new maxima.
+template <int kRowTiles, int kKeys, int kSize>
+__device__ void softmax_tile(Sums<kRowTiles, kKeys>& scores, Sums<kRowTiles, kSize>& o,
+                             Running<kRowTiles>& running, float log2_scale) {
+  float correction[kRowTiles][2];
+  bool moved = false;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float largest = maximum[half];
+  for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j)
+    for (int half = 0; half < 2; ++half) {
+      float& maximum = running.maximum[m][half];
+      float largest = maximum;
 #pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        if (first_key + sum_column(j, i) > query + sum_row(i)) scores[j][i] = -INFINITY;
-        largest = fmaxf(largest, scores[j][i]);
-      }
-    largest = row_maximum(largest);
-    correction[half] = exp2f((maximum[half] - largest) * log2_scale);
-    maximum[half] = largest;
-    float added = 0;
+      for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j)
+        for (int i = 2 * half; i < 2 * half + 2; ++i) largest = fmaxf(largest, scores[m][j][i]);
+      largest = row_maximum(largest);
+      const float shift = largest * log2_scale;
+      moved = moved || largest != maximum;
+      correction[m][half] = fast_exp2((maximum - largest) * log2_scale);
+      maximum = largest;
+      float added = 0;
 #pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        scores[j][i] = exp2f((scores[j][i] - largest) * log2_scale);
-        added += scores[j][i];
-      }
-    sum[half] = sum[half] * correction[half] + added;
-  }
+      for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
-  for (int j = 0; j < kSize / 8; ++j)
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          scores[m][j][i] = fast_exp2(__fmaf_rn(scores[m][j][i], log2_scale, -shift));
+          added += scores[m][j][i];
+        }
+      running.sum[m][half] = running.sum[m][half] * correction[m][half] + added;
+    }
+  // After the first tiles maxima seldom move.
+  if (__ballot_sync(kAllLanes, moved ? 1 : 0) == 0) return;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) o[j][i] *= correction[i / 2];
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int j = 0; j < kSize / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) o[m][j][i] *= correction[m][i / 2];
 }
 
 template <typename T, int kSize>
-__global__ void __launch_bounds__(Tiling<T, kSize>::kThreads, 1) forward_kernel(ForwardArguments<T> a) {
-  using Tiles = Tiling<T, kSize>;
-  constexpr int kKeys = Tiles::kOthersForward, stride = kStride<T, kSize>;
-  T* const q = reinterpret_cast<T*>(shared_memory());
-  T* const k = q + Tiles::kOwn * stride;
-  T* const v = k + kKeys * stride;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  T* const scratch = v + kKeys * stride + warp * Tiles::template kScratch<kKeys>;
+__global__ void __launch_bounds__(kWarpsMax* kWarp, kBlocksAtOnce<kSize>)
+    forward_kernel(ForwardArguments<T> a) {
+  using Tiles = ForwardTiling<T, kSize>;
+  constexpr int kKeys = Tiles::kOthers, kRowTiles = Tiles::kRowTiles;
+  const int warps = static_cast<int>(blockDim.x) / kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int own = warps * Tiles::kRows, own_row = warp * Tiles::kRows;
+  const Tile<T, kSize> q{reinterpret_cast<T*>(shared_memory())};
+  T* const others = q.data + own * kSize;
+  const Tile<T, kKeys> scratch{others + 4 * kKeys * kSize + warp * Tiles::kScratch};
 
   const AttentionShape& s = a.shape;
-  const int64_t blocks = div_up(s.length, Tiles::kOwn);
-  const int64_t pair = blockIdx.x / blocks, sequence = pair / s.heads, head = pair % s.heads;
-  const int64_t first_query = (blocks - 1 - blockIdx.x % blocks) * Tiles::kOwn;  // the longest first
-  const int64_t base = sequence * s.length, base_end = base + s.length, kv_head = head / s.group();
-  const int64_t query = first_query + warp * 16;
-  const int64_t keys_end = first_query + Tiles::kOwn < s.length ? first_query + Tiles::kOwn : s.length;
-
-  load_tile<T, Tiles::kOwn, kSize>(q, a.in.q, head, base + first_query, base_end, s.size);
-  float o[kSize / 8][4] = {}, maximum[2] = {-FLT_MAX, -FLT_MAX}, sum[2] = {};
-  for (int64_t first_key = 0; first_key < keys_end; first_key += kKeys) {
-    __syncthreads();
-    load_tile<T, kKeys, kSize>(k, a.in.k, kv_head, base + first_key, base_end, s.size);
-    load_tile<T, kKeys, kSize>(v, a.in.v, kv_head, base + first_key, base_end, s.size);
-    __syncthreads();
-    if (first_key > query + 15) continue;  // beyond the diagonal for all of this warp
-    float scores[kKeys / 8][4] = {};
-    multiply_rows<kKeys, kSize>(scores, q + warp * 16 * stride, k);
-    softmax_tile<kKeys, kSize>(scores, o, maximum, sum, query, first_key, s.log2_scale);
-    multiply_result<kSize, kKeys>(o, scores, v, scratch);
-  }
-  float factor[2];
+  const QueryBlock block(s, own);
+  const int query = block.first + own_row;
+  const HeadColumns<T> keys = a.in.k.of(s, block.sequence, block.kv_head);
+  const HeadColumns<T> values = a.in.v.of(s, block.sequence, block.kv_head);
+  load_tile(q, own, a.in.q.of(s, block.sequence, block.head), block.first, s);
+  Sums<kRowTiles, kSize> o = {};
+  Running<kRowTiles> running = {};
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float total = row_sum(sum[half]);
-    factor[half] = 1.0f / total;
-    const int64_t position = query + sum_row(2 * half);
-    if (threadIdx.x % 4 == 0 && position < s.length)
-      a.lse[pair * s.length + position] = maximum[half] * s.scale + logf(total);
-  }
-  store_result<T, kSize>(o, factor, a.o, head, base + query, base_end, s.size);
-}
-
-template <typename T, int kSize>
-constexpr uint64_t forward_shared_bytes() {
-  using Tiles = Tiling<T, kSize>;
-  constexpr int kKeys = Tiles::kOthersForward;
-  return sizeof(T) * static_cast<uint64_t>((Tiles::kOwn + 2 * kKeys) * kStride<T, kSize> +
-                                           Tiles::kWarps * Tiles::template kScratch<kKeys>);
+  for (int m = 0; m < kRowTiles; ++m) running.maximum[m][0] = running.maximum[m][1] = -FLT_MAX;
+  const auto work = [&](int first_key, const Tile<T, kSize>& k, const Tile<T, kSize>& v) {
+    const int ahead = query - first_key;
+    if (ahead + Tiles::kRows <= 0) return;  // beyond the diagonal for all of this warp
+    Sums<kRowTiles, kKeys> scores = {};
+    multiply_rows<kRowTiles, kKeys, kSize>(scores, q, own_row, k);
+    if (ahead < kKeys - 1) mask_keys<kRowTiles, kKeys>(scores, ahead, -INFINITY);
+    softmax_tile<kRowTiles, kKeys, kSize>(scores, o, running, s.log2_scale);
+    const Operand<T, kRowTiles, kKeys> probabilities(scores);
+    multiply_result<kRowTiles, kSize, kKeys>(o, probabilities, v, scratch);
+  };
+  for_key_tiles<kKeys, kSize>(others, block.keys_end, keys, values, s, work);
+  const QueryBlock at_end(s, own);
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float total = row_sum(running.sum[m][half]);
+      scale_row<kRowTiles, kSize>(o, m, half, 1.0f / total);
+      const int position = at_end.first + own_row + 16 * m + sum_row(2 * half);
+      if (threadIdx.x % 4 == 0 && position < s.length)
+        a.lse[static_cast<int64_t>(at_end.pair) * s.length + position] =
+            running.maximum[m][half] * s.scale + logf(total);
+    }
+  store_result<kRowTiles, kSize>(o, a.o.of(s, at_end.sequence, at_end.head), at_end.first + own_row, s);
 }
 
 }  // namespace
@@ -109,32 +126,36 @@ constexpr uint64_t forward_shared_bytes() {
 AttentionShape attention_shape(const OpShapes& shapes) {
   const OpAttributes& a = shapes.attributes;
   const double scale = 1 / std::sqrt(static_cast<double>(a.head_size));
-  constexpr double kLog2E = 1.4426950408889634;
-  return {shapes.inputs[0][0] / a.sequence,
-          a.sequence,
-          a.heads,
-          a.kv_heads,
-          a.head_size,
+  const auto number = [](int64_t x) {
+    CHECK(x <= INT_MAX, "attention counts in 32 bits");
+    return static_cast<int>(x);
+  };
+  return {number(shapes.inputs[0][0] / a.sequence),
+          number(a.sequence),
+          number(a.heads),
+          number(a.kv_heads),
+          number(a.head_size),
           static_cast<float>(scale),
           static_cast<float>(scale * kLog2E)};
 }
 
-void load_attention_forward_kernels() {
-  for_each_head_size([]<typename T, int kSize>(T, HeadSize<kSize>) {
-    load(forward_kernel<T, kSize>, forward_shared_bytes<T, kSize>());
+void load_attention_forward_kernels(const Queue& queue) {
+  for_each_head_size([&]<typename T, int kSize>(T, HeadSize<kSize>) {
+    load(forward_kernel<T, kSize>, cut_for<AttentionPart::forward, T, kSize>(queue).shared_bytes);
   });
 }
 
 void attention_forward(const Queue& queue, const OpCall& call) {
   const AttentionShape s = attention_shape(*call.shapes);
   for_head_size(call.shapes->precision, s.size, [&]<typename T, int kSize>(T, HeadSize<kSize>) {
-    using Tiles = Tiling<T, kSize>;
+    const Cut cut = cut_for<AttentionPart::forward, T, kSize>(queue);
     const ForwardArguments<T> arguments{s,
                                         attention_tensors<T>(s, call.inputs),
-                                        {data_of<T>(call.outputs, 0), s.heads * s.size, 0, false},
+                                        {data_of<T>(call.outputs, 0), s.heads * s.size, false},
                                         data_of<float>(call.outputs, 1)};
-    launch(queue, forward_kernel<T, kSize>, s.sequences * s.heads * div_up(s.length, Tiles::kOwn),
-           Tiles::kThreads, forward_shared_bytes<T, kSize>(), arguments);
+    const int64_t own = cut.warps * ForwardTiling<T, kSize>::kRows;
+    launch(queue, forward_kernel<T, kSize>, div_up(s.length, own) * s.sequences * s.heads, cut.threads(),
+           cut.shared_bytes, arguments);
   });
 }
 

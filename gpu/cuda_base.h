@@ -18,30 +18,22 @@ constexpr int kWide = 8;  // elements that a thread takes at a time: 16 bytes of
 
 __host__ __device__ constexpr int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// ---- Conversions, to the bits of cpu_optim/half.h.
+// ---- Conversions, to nearest even as cpu_optim/half.h has them; only the bits of a NaN may differ.
 
 __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(Bf16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
 __device__ inline float widen(F16 x) { return half_to_float(x.bits); }
 
+__device__ inline uint32_t pack(float low, float high, Bf16) { return pack_bf16(low, high); }
+__device__ inline uint32_t pack(float low, float high, F16) { return pack_half(low, high); }
+__device__ inline uint32_t pack(float low, float, float) { return __float_as_uint(low); }
+
 template <typename T>
-__device__ T narrow(float x);
-template <>
-__device__ inline float narrow<float>(float x) {
-  return x;
-}
-template <>
-__device__ inline Bf16 narrow<Bf16>(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return {static_cast<uint16_t>(bits >> 16 | 0x40u)};
-  return {static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
-}
-template <>
-__device__ inline F16 narrow<F16>(float x) {
-  const uint32_t bits = __float_as_uint(x), magnitude = bits & 0x7FFFFFFFu;
-  if (magnitude > 0x7F800000u)
-    return {static_cast<uint16_t>(((bits >> 16) & 0x8000u) | 0x7E00u | ((magnitude >> 13) & 0x3FFu))};
-  return {float_to_half(x)};
+__device__ inline T narrow(float x) {
+  if constexpr (sizeof(T) == 4)
+    return x;
+  else
+    return {static_cast<uint16_t>(pack(x, 0.0f, T{}))};
 }
 
 // ---- kWide elements at a time. `wide`: p is aligned to 16 bytes and all kWide elements are there; else the
@@ -73,9 +65,7 @@ __device__ inline void store_wide(float* p, const float (&in)[kWide]) {
 template <typename T>
 __device__ inline void store_wide(T* p, const float (&in)[kWide]) {
   Words words;
-  for (int i = 0; i < 4; ++i)
-    words.word[i] = static_cast<uint32_t>(narrow<T>(in[2 * i]).bits) |
-                    static_cast<uint32_t>(narrow<T>(in[2 * i + 1]).bits) << 16;
+  for (int i = 0; i < 4; ++i) words.word[i] = pack(in[2 * i], in[2 * i + 1], T{});
   *reinterpret_cast<Words*>(p) = words;
 }
 

@@ -19,18 +19,19 @@ class Multiplier;  // cuda_matmul.h: matrix products
 
 // Where kernels go and what limits a launch.
 struct Queue {
-  void* stream;         // a cudaStream_t
-  int multiprocessors;  // sizes grids that stride over their work
+  void* stream;                   // a cudaStream_t
+  int multiprocessors;            // sizes grids that stride over their work
+  uint64_t shared_bytes_max = 0;  // of a block; filled in by make_ops_device
 };
 
 // Set-up: loads every kernel, as nothing may be loaded in the step. Each file has one for its own.
-void load_kernels();
+void load_kernels(const Queue& queue);
 void load_embedding_kernels();
 void load_norm_kernels();
 void load_elementwise_kernels();
 void load_rope_kernels();
-void load_attention_forward_kernels();
-void load_attention_backward_kernels();
+void load_attention_forward_kernels(const Queue& queue);
+void load_attention_backward_kernels(const Queue& queue);
 void load_loss_kernels();
 void load_optimizer_kernels();
 

@@ -1,76 +1,115 @@
-// The one wrapper for matrix products inside kernels: a warp's 16 rows times a tile in shared memory.
+// The one wrapper for matrix products inside kernels: a warp's rows times a tile in shared memory.
 //
 // 16-bit operands go through tensor cores (mma m16n8k16), fp32 through fused multiply-adds; both accumulate
-// in fp32. The result's layout is that of the tensor cores for all types: with lane = 4 g + t, tile j of 8
-// columns and sums[j][i], the element is row g + 8 * (i / 2), column 8 j + 2 t + i % 2. A whole warp calls
-// together. Tiles are padded rows in shared memory, kStride<T, kSize> elements apart: 16 bytes more than a
-// row, so that the rows of one access lie in different banks, and every row begins at a multiple of 16 bytes.
+// in fp32. A warp has kRowTiles times 16 rows, so that what it loads of the other operand serves as many
+// products. The result's layout is that of the tensor cores for all types: with lane = 4 g + t, element
+// sums[m][j][i] is in row 16 m + g + 8 * (i / 2), column 8 j + 2 t + i % 2. A whole warp calls together.
 #pragma once
 
 #include "gpu/cuda_base.h"
 
 namespace sluice::cuda {
 
+// Rows of kSize elements in shared memory, without gaps. The 16-byte words of a row are permuted so that
+// words of one column in eight neighbouring rows lie in different banks.
 template <typename T, int kSize>
-constexpr int kStride = kSize + 16 / static_cast<int>(sizeof(T));
+struct Tile {
+  static constexpr int kPerWord = 16 / static_cast<int>(sizeof(T)), kWords = kSize / kPerWord;
+  static_assert(kWords >= 4, "half of the banks");
+  T* data;
 
-// Row and column of sums[j][i] in the warp's tile.
-__device__ inline int sum_row(int i) { return static_cast<int>(threadIdx.x) % kWarp / 4 + i / 2 * 8; }
-__device__ inline int sum_column(int j, int i) {
-  return 8 * j + 2 * (static_cast<int>(threadIdx.x) % 4) + i % 2;
+  // Up to the next multiple of kPerWord, the columns that follow are there too.
+  __device__ T* at(int row, int column) const {
+    const int word = column / kPerWord ^ (kWords >= 8 ? row & 7 : row >> 1 & 3);
+    return data + row * kSize + word * kPerWord + column % kPerWord;
+  }
+};
+
+template <int kRowTiles, int kColumns>
+using Sums = float[kRowTiles][kColumns / 8][4];
+
+__device__ inline int lane_of_warp() { return static_cast<int>(threadIdx.x) % kWarp; }
+
+// Of a product, unrolled: as far as registers reach everywhere.
+constexpr int kStepsAtOnce = kBackgroundCopies ? 2 : 1;
+
+// Row (of the first 16) and column of sums[.][j][i] in the warp's rows.
+__device__ inline int sum_row(int i) { return lane_of_warp() / 4 + i / 2 * 8; }
+__device__ inline int sum_column(int j, int i) { return 8 * j + 2 * (lane_of_warp() % 4) + i % 2; }
+
+__device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16) {
+  mma_bf16(d, a, {b0, b1});
+}
+__device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, F16) {
+  mma_half(d, a, {b0, b1});
 }
 
-__device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Bf16) {
-  mma_bf16(d, a, b);
-}
-__device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], F16) {
-  mma_half(d, a, b);
-}
-__device__ inline uint32_t pack(float low, float high, Bf16) { return pack_bf16(low, high); }
-__device__ inline uint32_t pack(float low, float high, F16) { return pack_half(low, high); }
-
-template <typename T>
-__device__ uint32_t load_pair(const T* p) {
-  return *reinterpret_cast<const uint32_t*>(p);
-}
-
-// sums [16, kColumns] += a [16, kDepth] b^T, b [kColumns, kDepth] row by row.
-template <int kColumns, int kDepth, typename T>
+// sums [rows, kColumns] += a b^T, with rows of `a` from `first_row` on and b [kColumns, kDepth].
+template <int kRowTiles, int kColumns, int kDepth, typename T>
 requires(sizeof(T) == 2) __device__
-    void multiply_rows(float (&sums)[kColumns / 8][4], const T* a, const T* b) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, group = lane / 4, pair = lane % 4;
-  constexpr int stride = kStride<T, kDepth>;
-#pragma unroll
+    void multiply_rows(Sums<kRowTiles, kColumns>& sums, const Tile<T, kDepth>& a, int first_row,
+                       const Tile<T, kDepth>& b) {
+  const int lane = unhoisted(lane_of_warp());
+#pragma unroll kStepsAtOnce
   for (int k = 0; k < kDepth; k += 16) {
-    const T* rows = a + group * stride + k + 2 * pair;
-    const uint32_t fragment[4] = {load_pair(rows), load_pair(rows + 8 * stride), load_pair(rows + 8),
-                                  load_pair(rows + 8 * stride + 8)};
+    uint32_t fragments[kRowTiles][4];
 #pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) {
-      const T* row = b + (8 * j + group) * stride + k + 2 * pair;
-      const uint32_t other[2] = {load_pair(row), load_pair(row + 8)};
-      mma(sums[j], fragment, other, T{});
+    for (int m = 0; m < kRowTiles; ++m)
+      load_matrices(fragments[m], a.at(first_row + 16 * m + lane % 16, k + lane / 16 * 8));
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; j += 2) {
+      uint32_t other[4];
+      load_matrices(other, b.at(8 * j + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8));
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        mma(sums[m][j], fragments[m], other[0], other[1], T{});
+        mma(sums[m][j + 1], fragments[m], other[2], other[3], T{});
+      }
     }
   }
 }
 
-// sums [16, kColumns] += p [16, kDepth] b, b [kDepth, kColumns] row by row; p is a result, rounded to T here.
-// `scratch`: of this warp, for 16 * kStride<T, kDepth> elements; tensor cores need none.
-template <int kColumns, int kDepth, typename T>
+// A result as the left operand of a product: of tensor cores, rounded to T.
+template <typename T, int kRowTiles, int kDepth>
+struct Operand {
+  uint32_t fragments[kDepth / 16][kRowTiles][4];  // two tiles of the result are one operand, 16 deep
+
+  __device__ explicit Operand(const Sums<kRowTiles, kDepth>& p) {
+#pragma unroll
+    for (int k = 0; k < kDepth / 16; ++k)
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float(&pair)[4] = p[m][2 * k + i / 2];
+          fragments[k][m][i] = pack(pair[i % 2 * 2], pair[i % 2 * 2 + 1], T{});
+        }
+  }
+};
+template <int kRowTiles, int kDepth>
+struct Operand<float, kRowTiles, kDepth> {
+  const Sums<kRowTiles, kDepth>& sums;
+  __device__ explicit Operand(const Sums<kRowTiles, kDepth>& p) : sums(p) {}
+};
+
+// sums [rows, kColumns] += p b with b [kDepth, kColumns]. `scratch`: of this warp, 16 rows; tensor cores need
+// none.
+template <int kRowTiles, int kColumns, int kDepth, typename T>
 requires(sizeof(T) == 2) __device__
-    void multiply_result(float (&sums)[kColumns / 8][4], const float (&p)[kDepth / 8][4], const T* b,
-                         T* /*scratch*/) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  constexpr int stride = kStride<T, kColumns>;
+    void multiply_result(Sums<kRowTiles, kColumns>& sums, const Operand<T, kRowTiles, kDepth>& p,
+                         const Tile<T, kColumns>& b, const Tile<T, kDepth>& /*scratch*/) {
+  const int lane = unhoisted(lane_of_warp());
 #pragma unroll
-  for (int k = 0; k < kDepth / 8; k += 2) {  // two tiles of the result are one operand, 16 deep
-    const uint32_t fragment[4] = {pack(p[k][0], p[k][1], T{}), pack(p[k][2], p[k][3], T{}),
-                                  pack(p[k + 1][0], p[k + 1][1], T{}), pack(p[k + 1][2], p[k + 1][3], T{})};
+  for (int k = 0; k < kDepth; k += 16) {
 #pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) {
-      uint32_t other[2];
-      load_transposed(other, b + (8 * k + lane % 16) * stride + 8 * j);
-      mma(sums[j], fragment, other, T{});
+    for (int j = 0; j < kColumns / 8; j += 2) {
+      uint32_t other[4];
+      load_transposed(other, b.at(k + lane % 16, 8 * j + lane / 16 * 8));
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        mma(sums[m][j], p.fragments[k / 16][m], other[0], other[1], T{});
+        mma(sums[m][j + 1], p.fragments[k / 16][m], other[2], other[3], T{});
+      }
     }
   }
 }
@@ -79,46 +118,47 @@ __device__ inline void multiply_add4(float& sum, const Words& a, const Words& b)
 #pragma unroll
   for (int i = 0; i < 4; ++i) sum = __fmaf_rn(__uint_as_float(a.word[i]), __uint_as_float(b.word[i]), sum);
 }
+__device__ inline Words load_words(const float* p) { return *reinterpret_cast<const Words*>(p); }
 
-template <int kColumns, int kDepth>
-__device__ void multiply_rows(float (&sums)[kColumns / 8][4], const float* a, const float* b) {
-  constexpr int stride = kStride<float, kDepth>;
+template <int kRowTiles, int kColumns, int kDepth>
+__device__ void multiply_rows(Sums<kRowTiles, kColumns>& sums, const Tile<float, kDepth>& a, int first_row,
+                              const Tile<float, kDepth>& b) {
+  static_assert(kRowTiles == 1, "without tensor cores, registers hold no more");
+  const int row = first_row + unhoisted(sum_row(0)), column = unhoisted(sum_column(0, 0));
 #pragma unroll 2
   for (int k = 0; k < kDepth; k += 4) {
-    const Words upper = *reinterpret_cast<const Words*>(a + sum_row(0) * stride + k);
-    const Words lower = *reinterpret_cast<const Words*>(a + sum_row(2) * stride + k);
+    const Words upper = load_words(a.at(row, k)), lower = load_words(a.at(row + 8, k));
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const Words other = *reinterpret_cast<const Words*>(b + sum_column(j, i) * stride + k);
-        multiply_add4(sums[j][i], upper, other);
-        multiply_add4(sums[j][i + 2], lower, other);
+        const Words other = load_words(b.at(column + 8 * j + i, k));
+        multiply_add4(sums[0][j][i], upper, other);
+        multiply_add4(sums[0][j][i + 2], lower, other);
       }
   }
 }
 
-template <int kColumns, int kDepth>
-__device__ void multiply_result(float (&sums)[kColumns / 8][4], const float (&p)[kDepth / 8][4],
-                                const float* b, float* scratch) {
-  constexpr int stride = kStride<float, kColumns>, scratch_stride = kStride<float, kDepth>;
+template <int kRowTiles, int kColumns, int kDepth>
+__device__ void multiply_result(Sums<kRowTiles, kColumns>& sums, const Operand<float, kRowTiles, kDepth>& p,
+                                const Tile<float, kColumns>& b, const Tile<float, kDepth>& scratch) {
+  const int row = unhoisted(sum_row(0)), column = unhoisted(sum_column(0, 0));
   __syncwarp();
 #pragma unroll
   for (int j = 0; j < kDepth / 8; ++j)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) scratch[sum_row(i) * scratch_stride + sum_column(j, i)] = p[j][i];
+    for (int i = 0; i < 4; ++i) *scratch.at(row + i / 2 * 8, column + 8 * j + i % 2) = p.sums[0][j][i];
   __syncwarp();
-#pragma unroll 2
+#pragma unroll 1
   for (int k = 0; k < kDepth; ++k) {
-    const float upper = scratch[sum_row(0) * scratch_stride + k];
-    const float lower = scratch[sum_row(2) * scratch_stride + k];
+    const float upper = *scratch.at(row, k), lower = *scratch.at(row + 8, k);
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float other = b[k * stride + sum_column(j, i)];
-        sums[j][i] = __fmaf_rn(upper, other, sums[j][i]);
-        sums[j][i + 2] = __fmaf_rn(lower, other, sums[j][i + 2]);
+        const float other = *b.at(k, column + 8 * j + i);
+        sums[0][j][i] = __fmaf_rn(upper, other, sums[0][j][i]);
+        sums[0][j][i + 2] = __fmaf_rn(lower, other, sums[0][j][i + 2]);
       }
   }
 }

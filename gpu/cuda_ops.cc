@@ -1,6 +1,7 @@
 #include "gpu/cuda_ops.h"
 
 #include "engine/error.h"
+#include "gpu/cuda_error.h"
 #include "gpu/cuda_matmul.h"
 
 namespace sluice::cuda {
@@ -9,7 +10,12 @@ namespace {
 class OpsDevice final : public Device {
  public:
   OpsDevice(const Queue& queue, Multiplier& multiplier) : queue_(queue), multiplier_(multiplier) {
-    load_kernels();
+    int gpu = 0, bytes = 0;
+    check_setup(cudaGetDevice(&gpu), "Asking for the current GPU");
+    check_setup(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu),
+                "Asking for the GPU's shared memory");
+    queue_.shared_bytes_max = static_cast<uint64_t>(bytes);
+    load_kernels(queue_);
   }
 
   void forward(const OpCall& call) override {
@@ -94,13 +100,13 @@ class OpsDevice final : public Device {
 
 }  // namespace
 
-void load_kernels() {
+void load_kernels(const Queue& queue) {
   load_embedding_kernels();
   load_norm_kernels();
   load_elementwise_kernels();
   load_rope_kernels();
-  load_attention_forward_kernels();
-  load_attention_backward_kernels();
+  load_attention_forward_kernels(queue);
+  load_attention_backward_kernels(queue);
   load_loss_kernels();
   load_optimizer_kernels();
 }

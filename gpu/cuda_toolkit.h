@@ -16,8 +16,7 @@
 namespace sluice::cuda {
 
 __device__ inline float half_to_float(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
-__device__ inline uint16_t float_to_half(float x) { return __half_as_ushort(__float2half_rn(x)); }
-// Two numbers rounded to nearest even, the first in the low half.
+// Two numbers rounded to nearest even, the first in the low half. A NaN stays one.
 __device__ inline uint32_t pack_half(float low, float high) {
   const __half2 pair = __floats2half2_rn(low, high);
   return static_cast<uint32_t>(__half_as_ushort(__low2half(pair))) |
@@ -46,11 +45,17 @@ __device__ inline void require(bool condition) {
   if (!condition) __trap();
 }
 
+// Whether copy_async copies in the background, without registers.
+#if __CUDA_ARCH__ >= 800
+constexpr bool kBackgroundCopies = true;
+#else
+constexpr bool kBackgroundCopies = false;
+#endif
+
 // One D += A B on tensor cores, m16n8k16 in the layout of the PTX manual; lanes of a whole warp together.
 __device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -60,16 +65,14 @@ __device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uin
 }
 __device__ inline void mma_half(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #elif __CUDA_ARCH__ >= 750
 #pragma unroll
   for (int half = 0; half < 2; ++half)  // columns 0-7 of A with rows 0-7 of B, then the others
-    asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
 #else
@@ -77,17 +80,62 @@ __device__ inline void mma_half(float (&d)[4], const uint32_t (&a)[4], const uin
 #endif
 }
 
-// Two 8 x 8 matrices of 16-bit numbers out of shared memory, transposed: lane i gives the address of row i %
-// 8 of matrix i / 8 % 2 and receives elements (2 * (i % 4), i / 4) and (2 * (i % 4) + 1, i / 4) of each.
-__device__ inline void load_transposed(uint32_t (&b)[2], const void* row) {
+// x, from which the compiler does not compute anything ahead of a loop: that would hold registers throughout.
+__device__ inline int unhoisted(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+// 2^x, with a relative error below 2^-22 and results below 2^-126 as zero.
+__device__ inline float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Four 8 x 8 matrices of 16-bit numbers out of shared memory: lane i gives the address of row i % 8 of matrix
+// i / 8 and receives elements (i / 4, 2 * (i % 4)) and (i / 4, 2 * (i % 4) + 1) of each; load_transposed
+// those of the transposed matrices.
+__device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
 #if __CUDA_ARCH__ >= 750
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
-               : "=r"(b[0]), "=r"(b[1])
-               : "r"(address)
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
                : "memory");
 #else
-  load_transposed_by_shuffles(b, row);
+  load_matrices_by_shuffles(to, row);
+#endif
+}
+__device__ inline void load_transposed(uint32_t (&to)[4], const void* row) {
+#if __CUDA_ARCH__ >= 750
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
+               : "memory");
+#else
+  load_transposed_by_shuffles(to, row);
+#endif
+}
+
+// Copies 16 bytes from global to shared memory, both aligned to 16, or zeros if not `there`. A thread's
+// copies are there after its wait_copies, the block's after a barrier that follows.
+__device__ inline void copy_async(void* shared, const void* global, bool there) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(shared_address(shared)), "l"(__cvta_generic_to_global(global)), "r"(there ? 16 : 0)
+               : "memory");
+#else
+  *static_cast<uint4*>(shared) = there ? *static_cast<const uint4*>(global) : uint4{};
+#endif
+}
+__device__ inline void wait_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" : : : "memory");
 #endif
 }
 

@@ -27,17 +27,28 @@ __device__ inline void mma_half_by_shuffles(float (&d)[4], const uint32_t (&a)[4
     }
 }
 
-// load_transposed.
-__device__ inline void load_transposed_by_shuffles(uint32_t (&b)[2], const void* row) {
+// load_matrices.
+__device__ inline void load_matrices_by_shuffles(uint32_t (&to)[4], const void* row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int matrix = 0; matrix < 2; ++matrix) {
-    b[matrix] = 0;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    const unsigned long long from =
+        __shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(row), matrix * 8 + lane / 4);
+    to[matrix] = reinterpret_cast<const uint32_t*>(from)[lane % 4];
+  }
+}
+
+// load_transposed.
+__device__ inline void load_transposed_by_shuffles(uint32_t (&to)[4], const void* row) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    to[matrix] = 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const unsigned long long from = __shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(row),
                                                   matrix * 8 + 2 * (lane % 4) + i);
-      b[matrix] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(from)[lane / 4]) << (16 * i);
+      to[matrix] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(from)[lane / 4]) << (16 * i);
     }
   }
 }

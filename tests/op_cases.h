@@ -35,6 +35,7 @@ inline std::vector<OpCase> op_cases() {
   const OpAttributes h2{.sequence = 130, .heads = 2, .kv_heads = 2, .head_size = 64};
   const OpAttributes h4_1{.sequence = 330, .heads = 4, .kv_heads = 1, .head_size = 20};
   const OpAttributes h2_1{.sequence = 70, .heads = 2, .kv_heads = 1, .head_size = 128};
+  const OpAttributes h2_1_long{.sequence = 150, .heads = 2, .kv_heads = 1, .head_size = 128};
   const OpAttributes h1{.sequence = 33, .heads = 1, .kv_heads = 1, .head_size = 75};
   const OpAttributes single{.sequence = 1, .heads = 3, .kv_heads = 3, .head_size = 6, .rope_theta = 10000};
   const OpAttributes tiny{.sequence = 5, .heads = 2, .kv_heads = 2, .head_size = 6, .rope_theta = 100};
@@ -88,6 +89,7 @@ inline std::vector<OpCase> op_cases() {
       {"attention_packed_grouped", attention, h4_2, {{74, 256}}, {}},
       {"attention_multi_query", attention, h5_1, {{38, 45}, {38, 9}, {38, 9}}, {}, 3},
       {"attention_wide_heads", attention, h2_1, {{70, 256}, {70, 128}, {70, 128}}, {}},
+      {"attention_wide_heads_long", attention, h2_1_long, {{300, 512}}, {}, 1, 0, true},
       {"attention_odd_wide_heads", attention, h1, {{66, 225}}, {}},
       {"attention_one_row", attention, single, {{1, 54}}, {}},
       {"attention_one_token_sequences", attention, single, {{4, 54}}, {}},

@@ -49,6 +49,7 @@ enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
 };
 
 const char* cudaGetErrorName(cudaError_t error);
@@ -60,6 +61,7 @@ cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ordinal);
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int ordinal);
+cudaError_t cudaGetDevice(int* ordinal);
 cudaError_t cudaSetDevice(int ordinal);
 cudaError_t cudaDeviceSynchronize();
 

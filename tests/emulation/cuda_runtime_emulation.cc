@@ -97,6 +97,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ord
     case cudaDevAttrComputeCapabilityMinor:
       *value = gpu.capability_minor;
       return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(gpu.shared_bytes_max);
+      return cudaSuccess;
   }
   return noted(cudaErrorInvalidValue);
 }
@@ -105,6 +108,11 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int ordinal) {
   if (!is_there(ordinal)) return noted(cudaErrorInvalidDevice);
   const int written = std::snprintf(text, static_cast<size_t>(length), "0000:E0:00.0");
   return written < length ? cudaSuccess : noted(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaGetDevice(int* ordinal) {
+  *ordinal = 0;
+  return noted(is_there(0) ? cudaSuccess : cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int ordinal) {

@@ -9,12 +9,13 @@
 namespace sluice {
 namespace {
 
-// The number of threads becomes the number of multiprocessors and the seed of the order of threads and
-// blocks, so that the suite's "threads do not change bits" holds both against the results.
+// The number of threads becomes the number of multiprocessors, the seed of the order of threads and blocks
+// and how much shared memory a block may have, so that the suite's "threads do not change bits" holds all of
+// them against the results.
 class EmulatedDevice final : public Device {
  public:
   explicit EmulatedDevice(int threads)
-      : seed_(static_cast<uint32_t>(threads - 1)),
+      : gpu_(gpu_of(threads)),
         multiplier_(cuda::make_multiplier(nullptr)),
         device_(cuda::make_ops_device({nullptr, threads}, *multiplier_)) {}
   void forward(const OpCall& call) override { ordered().forward(call); }
@@ -34,12 +35,19 @@ class EmulatedDevice final : public Device {
   void zero(void* data, uint64_t bytes) override { ordered().zero(data, bytes); }
 
  private:
+  static emulation::EmulatedGpu gpu_of(int threads) {
+    const emulation::EmulatedGpu gpu{.seed = static_cast<uint32_t>(threads - 1),
+                                     .multiprocessors = threads,
+                                     .shared_bytes_max = uint64_t{threads == 1 ? 64u : 163u} << 10};
+    emulation::set_up(gpu);
+    return gpu;
+  }
   Device& ordered() {
-    emulation::set_up({.seed = seed_});
+    emulation::set_up(gpu_);
     return device_;
   }
 
-  uint32_t seed_;
+  emulation::EmulatedGpu gpu_;
   std::unique_ptr<cuda::Multiplier> multiplier_;
   HostOperands device_;
 };

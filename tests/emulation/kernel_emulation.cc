@@ -18,7 +18,7 @@ namespace {
 namespace context = boost::context;
 
 constexpr int kLanes = 32;
-constexpr size_t kStackBytes = 128 << 10, kBandBytes = 256;
+constexpr size_t kStackBytes = 128 << 10, kBandBytes = 256, kCopyBytes = 16;
 constexpr std::byte kBand{0xA5}, kPoison{0xFF};
 
 // Kept for one fiber after another.
@@ -42,10 +42,16 @@ class Stack {
 
 enum class Waiting : uint8_t { nothing, warp, block, returned };
 
+struct Copy {
+  void* to;
+  const void* from;  // nullptr: zeros
+};
+
 struct Fiber {
   context::fiber context;
   Waiting waiting = Waiting::nothing;
   int exchanges = 0;
+  std::vector<Copy> copies;  // begun and not waited for
 };
 
 struct Warp {
@@ -71,7 +77,9 @@ Block block;  // of the emulated GPU's only thread
 context::fiber fiber_main(context::fiber&& scheduler) {
   block.scheduler = std::move(scheduler);
   (*block.thread)();
-  block.fibers[static_cast<size_t>(block.current)].waiting = Waiting::returned;
+  Fiber& fiber = block.fibers[static_cast<size_t>(block.current)];
+  CHECK(fiber.copies.empty(), "a thread returned before its copies were there");
+  fiber.waiting = Waiting::returned;
   return std::move(block.scheduler);
 }
 
@@ -112,7 +120,7 @@ void resume(int thread) {
 
 void run_block(int threads, bool shuffled, std::mt19937& generator) {
   for (size_t i = 0; i < block.fibers.size(); ++i)
-    block.fibers[i] = {block.stacks[i].start(fiber_main), Waiting::nothing, 0};
+    block.fibers[i] = {block.stacks[i].start(fiber_main), Waiting::nothing, 0, {}};
   std::vector<int> ready(static_cast<size_t>(threads));
   std::iota(ready.begin(), ready.end(), 0);
   while (!ready.empty()) {
@@ -157,10 +165,29 @@ const std::byte* exchange(const void* value, size_t bytes, Combine combine) {
   return slots.data();
 }
 
+void begin_copy(void* to, const void* from) {
+  CHECK(reinterpret_cast<uintptr_t>(to) % kCopyBytes == 0 &&
+            reinterpret_cast<uintptr_t>(from) % kCopyBytes == 0,
+        "a copy that is not aligned");
+  std::memset(to, static_cast<int>(kPoison), kCopyBytes);
+  block.fibers[static_cast<size_t>(block.current)].copies.push_back({to, from});
+}
+
+void finish_copies() {
+  std::vector<Copy>& copies = block.fibers[static_cast<size_t>(block.current)].copies;
+  for (const Copy& copy : copies) {
+    if (copy.from == nullptr)
+      std::memset(copy.to, 0, kCopyBytes);
+    else
+      std::memcpy(copy.to, copy.from, kCopyBytes);
+  }
+  copies.clear();
+}
+
 void check_launch(int64_t blocks, int threads, uint64_t shared_bytes) {
   CHECK(blocks > 0 && blocks <= INT32_MAX && threads > 0 && threads <= 1024 && threads % kLanes == 0,
         "a launch of whole warps");
-  CHECK(shared_bytes <= 64 << 10, "shared memory that compute capability 7.5 has");
+  CHECK(shared_bytes <= current().shared_bytes_max, "more shared memory than a block may have");
 }
 
 void run(int64_t blocks, int threads, uint64_t shared_bytes, uint32_t seed,
@@ -235,7 +262,6 @@ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], emulatio
 }  // namespace
 
 float half_to_float(uint16_t bits) { return of_half(bits); }
-uint16_t float_to_half(float x) { return to_f16(x).bits; }
 uint32_t pack_half(float low, float high) {
   return static_cast<uint32_t>(to_f16(low).bits) | static_cast<uint32_t>(to_f16(high).bits) << 16;
 }
@@ -250,17 +276,30 @@ void mma_half(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   mma(d, a, b, multiply<of_half>);
 }
 
-void load_transposed(uint32_t (&b)[2], const void* row) {
+void load_matrices(uint32_t (&to)[4], const void* row) {
   CHECK(reinterpret_cast<uintptr_t>(row) % 16 == 0, "a row that ldmatrix cannot take");
   const std::byte* slots = emulation::exchange(&row, sizeof(row));
   const int lane = emulation::thread_in_block() % 32;
-  for (int matrix = 0; matrix < 2; ++matrix) {
-    b[matrix] = 0;
+  for (int matrix = 0; matrix < 4; ++matrix)
+    to[matrix] = emulation::from_lane<const uint32_t*>(slots, matrix * 8 + lane / 4)[lane % 4];
+}
+
+void load_transposed(uint32_t (&to)[4], const void* row) {
+  CHECK(reinterpret_cast<uintptr_t>(row) % 16 == 0, "a row that ldmatrix cannot take");
+  const std::byte* slots = emulation::exchange(&row, sizeof(row));
+  const int lane = emulation::thread_in_block() % 32;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    to[matrix] = 0;
     for (int i = 0; i < 2; ++i) {
       const auto* from = emulation::from_lane<const uint16_t*>(slots, matrix * 8 + 2 * (lane % 4) + i);
-      b[matrix] |= static_cast<uint32_t>(from[lane / 4]) << (16 * i);
+      to[matrix] |= static_cast<uint32_t>(from[lane / 4]) << (16 * i);
     }
   }
 }
+
+void copy_async(void* shared, const void* global, bool there) {
+  emulation::begin_copy(shared, there ? global : nullptr);
+}
+void wait_copies() { emulation::finish_copies(); }
 
 }  // namespace sluice::cuda

@@ -103,37 +103,97 @@ TEST_F(KernelDeathTest, KernelsThatWereNotLoadedShow) {
   EXPECT_DEATH(cuda::launch(kNullStream, do_nothing, 1, 32, 17), "less shared memory");
 }
 
-// One product of the tensor cores' layout against plain loops, through the kernels' own wrapper.
-template <typename T>
-void multiply_tile(const T* a, const T* b, float* product) {
-  float sums[1][4] = {};
-  cuda::multiply_rows<8, 16>(sums, a, b);
-  for (int i = 0; i < 4; ++i) product[cuda::sum_row(i) * 8 + cuda::sum_column(0, i)] = sums[0][i];
+// Hands over as hand_over does, by copies in the background.
+void copy_over(bool wait, bool barrier, const int* from, int* out) {
+  const unsigned thread = threadIdx.x;
+  auto* shared = reinterpret_cast<int*>(cuda::shared_memory());
+  cuda::copy_async(shared + 4 * thread, from + 4 * thread, true);
+  if (wait) cuda::wait_copies();
+  if (barrier) __syncthreads();
+  out[thread] = shared[4 * ((thread + 1) % blockDim.x)];
+  cuda::wait_copies();
+}
+
+TEST(Kernel, CopiesThatAreNotWaitedForShow) {
+  constexpr int kThreads = 64, kBytes = kThreads * 16;
+  std::vector<int> from(kThreads * 4), out(kThreads), wanted;
+  for (int i = 0; i < kThreads * 4; ++i) from[static_cast<size_t>(i)] = i;
+  for (int thread = 0; thread < kThreads; ++thread) wanted.push_back(4 * ((thread + 1) % kThreads));
+  cuda::load(copy_over, kBytes);
+  const auto run = [&](bool wait, bool barrier) {
+    const GpuCopy gpu_from(from.data(), kBytes), gpu_out(out.data(), kThreads * sizeof(int));
+    cuda::launch(kNullStream, copy_over, 1, kThreads, kBytes, wait, barrier,
+                 static_cast<const int*>(gpu_from.data()), static_cast<int*>(gpu_out.data()));
+  };
+  for (const uint32_t seed : {0u, 1u, 2u}) {
+    emulation::set_up({.seed = seed});
+    run(true, true);
+    EXPECT_EQ(out, wanted) << seed;
+    run(true, false);
+    EXPECT_NE(out, wanted) << seed;
+    run(false, true);
+    EXPECT_NE(out, wanted) << seed;
+  }
+}
+
+void copy_and_leave(const int* from) { cuda::copy_async(cuda::shared_memory(), from, false); }
+
+TEST_F(KernelDeathTest, CopiesThatNobodyWaitsForShow) {
+  const auto leave = [] {
+    cuda::load(copy_and_leave, 16);
+    cuda::launch(kNullStream, copy_and_leave, 1, 32, 16, static_cast<const int*>(nullptr));
+    return cudaDeviceSynchronize();
+  };
+  EXPECT_DEATH(leave(), "before its copies were there");
+}
+
+// Both products of the tensor cores' layout against plain loops, through the kernels' own wrapper: a b^T, and
+// that by b. The numbers are small integers, so that sums are exact.
+constexpr int kRows = 32, kSide = 32;
+
+void multiply_tiles(const F16* a, const F16* b, float* product, float* second) {
+  const cuda::Tile<F16, kSide> tile_a{const_cast<F16*>(a)}, tile_b{const_cast<F16*>(b)};
+  cuda::Sums<2, kSide> sums = {}, more = {};
+  cuda::multiply_rows<2, kSide, kSide>(sums, tile_a, 0, tile_b);
+  cuda::multiply_result<2, kSide, kSide>(more, cuda::Operand<F16, 2, kSide>(sums), tile_b, tile_a);
+  for (int m = 0; m < 2; ++m)
+    for (int j = 0; j < kSide / 8; ++j)
+      for (int i = 0; i < 4; ++i) {
+        const int at = (16 * m + cuda::sum_row(i)) * kSide + cuda::sum_column(j, i);
+        product[at] = sums[m][j][i];
+        second[at] = more[m][j][i];
+      }
 }
 
 TEST(Kernel, MmaMultipliesTiles) {
-  constexpr int kStride = cuda::kStride<F16, 16>;
-  std::vector<F16> a(16 * kStride), b(8 * kStride);
-  for (int row = 0; row < 16; ++row)
-    for (int k = 0; k < 16; ++k)
-      a[static_cast<size_t>(row * kStride + k)] = to_f16(static_cast<float>(row - k));
-  for (int column = 0; column < 8; ++column)
-    for (int k = 0; k < 16; ++k)
-      b[static_cast<size_t>(column * kStride + k)] = to_f16(static_cast<float>(column * k % 5));
-  std::vector<float> product(16 * 8);
-  cuda::load(multiply_tile<F16>);
+  std::vector<F16> a(kRows * kSide), b(kSide * kSide);
+  const auto a_at = [](int row, int k) { return (row + 2 * k) % 5 - 2; };
+  const auto b_at = [](int row, int k) { return row * k % 7 - 3; };
+  for (int row = 0; row < kSide; ++row)
+    for (int k = 0; k < kSide; ++k) {
+      *cuda::Tile<F16, kSide>{a.data()}.at(row, k) = to_f16(static_cast<float>(a_at(row, k)));
+      *cuda::Tile<F16, kSide>{b.data()}.at(row, k) = to_f16(static_cast<float>(b_at(row, k)));
+    }
+  std::vector<float> product(kRows * kSide), second(product);
+  cuda::load(multiply_tiles);
   {
     const GpuCopy gpu_a(a.data(), a.size() * sizeof(F16)), gpu_b(b.data(), b.size() * sizeof(F16));
     const GpuCopy gpu_product(product.data(), product.size() * sizeof(float));
-    cuda::launch(kNullStream, multiply_tile<F16>, 1, 32, 0, static_cast<const F16*>(gpu_a.data()),
-                 static_cast<const F16*>(gpu_b.data()), static_cast<float*>(gpu_product.data()));
+    const GpuCopy gpu_second(second.data(), second.size() * sizeof(float));
+    cuda::launch(kNullStream, multiply_tiles, 1, 32, 0, static_cast<const F16*>(gpu_a.data()),
+                 static_cast<const F16*>(gpu_b.data()), static_cast<float*>(gpu_product.data()),
+                 static_cast<float*>(gpu_second.data()));
   }
-  for (int row = 0; row < 16; ++row)
-    for (int column = 0; column < 8; ++column) {
-      int sum = 0;
-      for (int k = 0; k < 16; ++k) sum += (row - k) * (column * k % 5);
-      EXPECT_EQ(product[static_cast<size_t>(row * 8 + column)], static_cast<float>(sum))
-          << row << ' ' << column;
+  for (int row = 0; row < kRows; ++row)
+    for (int column = 0; column < kSide; ++column) {
+      int sum = 0, more = 0;
+      for (int k = 0; k < kSide; ++k) {
+        sum += a_at(row, k) * b_at(column, k);
+        more += static_cast<int>(product[static_cast<size_t>(row * kSide + k)]) * b_at(k, column);
+      }
+      const auto at = static_cast<size_t>(row * kSide + column);
+      EXPECT_EQ(product[at], static_cast<float>(sum)) << row << ' ' << column;
+      EXPECT_EQ(second[at], static_cast<float>(more)) << row << ' ' << column;
     }
 }
 
@@ -142,29 +202,32 @@ TEST(Kernel, MmaMultipliesTiles) {
 void both_ways(const uint16_t* numbers, float* difference) {
   const auto lane = static_cast<int>(threadIdx.x);
   auto* rows = reinterpret_cast<uint16_t*>(cuda::shared_memory());
-  for (int i = 0; i < 4; ++i) rows[lane * 4 + i] = numbers[lane * 4 + i];
+  for (int i = 0; i < 8; ++i) rows[lane * 8 + i] = numbers[lane * 8 + i];
   __syncwarp();
-  uint32_t b[2], b_by_shuffles[2], a[4];
-  cuda::load_transposed(b, rows + lane % 16 * 8);
-  cuda::load_transposed_by_shuffles(b_by_shuffles, rows + lane % 16 * 8);
-  for (int i = 0; i < 4; ++i) a[i] = rows[(lane * 5 + i) % 128] | static_cast<uint32_t>(rows[lane + i]) << 16;
+  uint32_t a[4], a_by_shuffles[4], b[4], b_by_shuffles[4];
+  cuda::load_matrices(a, rows + lane * 8);
+  cuda::load_matrices_by_shuffles(a_by_shuffles, rows + lane * 8);
+  cuda::load_transposed(b, rows + lane * 8);
+  cuda::load_transposed_by_shuffles(b_by_shuffles, rows + lane * 8);
+  float most = 0;
+  for (int i = 0; i < 4; ++i)
+    if (a[i] != a_by_shuffles[i] || b[i] != b_by_shuffles[i]) most = 1;
   float sums[4] = {1, 2, 3, 4}, sums_by_shuffles[4] = {1, 2, 3, 4};
-  cuda::mma_half(sums, a, b);
-  cuda::mma_half_by_shuffles(sums_by_shuffles, a, b_by_shuffles);
-  float most = b[0] == b_by_shuffles[0] && b[1] == b_by_shuffles[1] ? 0.0f : 1.0f;
+  cuda::mma_half(sums, a, {b[0], b[1]});
+  cuda::mma_half_by_shuffles(sums_by_shuffles, a, {b[0], b[1]});
   for (int i = 0; i < 4; ++i) most = std::max(most, std::abs(sums[i] - sums_by_shuffles[i]));
   difference[lane] = sums[0] == 1 ? -1 : most;
 }
 
 TEST(Kernel, ShufflesMultiplyAsTensorCoresDo) {
-  std::vector<uint16_t> numbers(128);
+  std::vector<uint16_t> numbers(256);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = to_f16(static_cast<float>(i * 7 % 23) + 1).bits;
   std::vector<float> difference(32, -1);
-  cuda::load(both_ways, 256);
+  cuda::load(both_ways, 512);
   {
     const GpuCopy gpu_numbers(numbers.data(), numbers.size() * sizeof(uint16_t));
     const GpuCopy gpu_difference(difference.data(), difference.size() * sizeof(float));
-    cuda::launch(kNullStream, both_ways, 1, 32, 256, static_cast<const uint16_t*>(gpu_numbers.data()),
+    cuda::launch(kNullStream, both_ways, 1, 32, 512, static_cast<const uint16_t*>(gpu_numbers.data()),
                  static_cast<float*>(gpu_difference.data()));
   }
   EXPECT_EQ(difference, std::vector<float>(32, 0.0f));

@@ -39,6 +39,8 @@ void check_launch(int64_t blocks, int threads, uint64_t shared_bytes);
 void meet_block();
 int thread_in_block();
 std::byte* shared_memory();
+void begin_copy(void* to, const void* from);  // from nullptr: zeros
+void finish_copies();
 
 // Every lane of the warp hands over `bytes`; the address of what lane 0 handed over, the others' kSlotBytes
 // apart. Valid until the lane's next exchange. `combine`, the same of all 32 lanes, is run once on all of
@@ -108,17 +110,24 @@ inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 namespace sluice::cuda {
 
 float half_to_float(uint16_t bits);
-uint16_t float_to_half(float x);
 uint32_t pack_half(float low, float high);
 uint32_t pack_bf16(float low, float high);
 
 inline std::byte* shared_memory() { return emulation::shared_memory(); }
 inline void require(bool condition) { CHECK(condition, "a kernel trapped"); }
+inline int unhoisted(int x) { return x; }
+inline float fast_exp2(float x) { return std::exp2(x); }
 
 // Fragments in the layout of the PTX manual's m16n8k16.
 void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void mma_half(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
-void load_transposed(uint32_t (&b)[2], const void* row);
+void load_matrices(uint32_t (&to)[4], const void* row);
+void load_transposed(uint32_t (&to)[4], const void* row);
+
+// What is copied becomes NaN at once, and is there as late as it may be: at the thread's wait_copies.
+constexpr bool kBackgroundCopies = true;
+void copy_async(void* shared, const void* global, bool there);
+void wait_copies();
 
 template <typename... Parameters>
 void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
