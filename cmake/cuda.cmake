@@ -20,14 +20,16 @@ if(SLUICE_CUDA STREQUAL "AUTO" OR SLUICE_CUDA)
     set(ENV{CUDACXX} ${CUDAToolkit_NVCC_EXECUTABLE})  # it need not be on PATH
   endif()
   check_language(CUDA)
-  if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cublasLt AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.4)
+  find_path(SLUICE_NVTX nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cublasLt AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.4
+     AND SLUICE_NVTX)
     set(SLUICE_CUDA_BUILT ON)
   elseif(NOT SLUICE_CUDA STREQUAL "AUTO")
     message(FATAL_ERROR "SLUICE_CUDA is ${SLUICE_CUDA}, but there is no CUDA Toolkit of version 12.4 or later.")
   else()
     message(STATUS "no CUDA Toolkit of version 12.4 or later, so the cuda device is not built. With NVIDIA's "
       "repository set up, add it with:\n  apt-get install --no-install-recommends cuda-nvcc-13-0 "
-      "cuda-cudart-dev-13-0 libcublas-dev-13-0\n  and configure a fresh build folder.")
+      "cuda-cudart-dev-13-0 cuda-nvtx-13-0 libcublas-dev-13-0\n  and configure a fresh build folder.")
   endif()
 endif()
 set(SLUICE_CUDA_BUILT ${SLUICE_CUDA_BUILT} CACHE INTERNAL "read by tools/test.sh")
@@ -41,7 +43,7 @@ if(SLUICE_CUDA_BUILT)
       list(PREPEND CMAKE_CUDA_ARCHITECTURES 70-real)  # gpu/cuda_status.cc
     endif()
     if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
-      list(APPEND CMAKE_CUDA_ARCHITECTURES 90-real 100-real 120)
+      list(APPEND CMAKE_CUDA_ARCHITECTURES 90-real 100 120)  # 11.0 takes the PTX of 10.0
     else()
       list(APPEND CMAKE_CUDA_ARCHITECTURES 90)
     endif()

@@ -83,7 +83,7 @@ class CudaDevice final : public Device, public Accelerator {
       throw Error(ExitCode::environment,
                   "Cannot pin " + in_mib(memory.size()) + " of host memory: " + cudaGetErrorString(result) +
                       ".",
-                  "Raise the limit on locked memory (ulimit -l unlimited) or the container's memory, or give "
+                  "Raise the container's memory or the limit on locked memory (ulimit -l unlimited), or give "
                   "a smaller --host-mem; `sluice doctor` shows the limits.");
     return {memory.data(), [](void* begin) { (void)cudaHostUnregister(begin); }};
   }

@@ -53,6 +53,10 @@ uint32_t alignment(DType type, int64_t stride) {
   return static_cast<uint32_t>(std::min<uint64_t>(16, bytes & (~bytes + 1)));
 }
 
+uint64_t aligned(uint64_t address, uint64_t alignment) {
+  return (address + alignment - 1) / alignment * alignment;
+}
+
 // Of the product's largest operand.
 uint64_t operand_bytes_max(const Product& p) {
   const auto bytes = [](int64_t rows, int64_t stride, DType type) {
@@ -94,7 +98,7 @@ class LtMultiplier final : public Multiplier {
   void warm_up(std::span<std::byte> scratch) override {
     CHECK(reinterpret_cast<uintptr_t>(scratch.data()) % 256 == 0, "an arena's beginning is aligned");
     for (const auto& [p, plan] : plans_) {
-      const uint64_t operand_bytes = (operand_bytes_max(p) + 63) / 64 * 64;
+      const uint64_t operand_bytes = aligned(operand_bytes_max(p), 64);
       CHECK(scratch.size() >= operand_bytes + kMatmulWorkspaceBytes,
             "an arena smaller than a product's operands");
       std::byte* all = scratch.data();
@@ -113,10 +117,12 @@ class LtMultiplier final : public Multiplier {
   void multiply(const ProductCall& call, const Plan& plan, std::byte* workspace) {
     if (call.product.bias)
       check_step(set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias));
+    auto* const aligned_workspace = reinterpret_cast<std::byte*>(
+        aligned(reinterpret_cast<uintptr_t>(workspace), kLibraryWorkspaceAlignment));
     const float one = 1, beta = call.product.accumulate ? 1 : 0;
     check_step(lt_.matmul(handle_.get(), plan.operation.get(), &one, call.b, plan.b.get(), call.a,
                           plan.a.get(), &beta, call.c, plan.c.get(), call.c, plan.c.get(), &plan.algorithm,
-                          workspace, kMatmulWorkspaceBytes, stream_));
+                          aligned_workspace, kLibraryWorkspaceBytes, stream_));
   }
 
   template <typename T>
@@ -159,7 +165,7 @@ class LtMultiplier final : public Multiplier {
     const auto fix = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
       check_setup(lt_.matmul_preference_set_attribute(made, attribute, &value, sizeof(value)), kChoosing);
     };
-    fix(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kMatmulWorkspaceBytes});
+    fix(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kLibraryWorkspaceBytes});
     // Parts of a sum over k in the result's type would round twice.
     fix(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
@@ -179,11 +185,11 @@ class LtMultiplier final : public Multiplier {
         lt_.matmul_algo_get_heuristic(handle_.get(), plan.operation.get(), plan.b.get(), plan.a.get(),
                                       plan.c.get(), plan.c.get(), preference.get(), 1, &result, &found);
     if (asked == CUBLAS_STATUS_NOT_SUPPORTED || (asked == CUBLAS_STATUS_SUCCESS && found == 0))
-      throw Error(ExitCode::bug,
+      throw Error(ExitCode::environment,
                   "cuBLASLt knows no algorithm for a product of " + std::to_string(p.m) + " x " +
                       std::to_string(p.n) + " x " + std::to_string(p.k) + " in " + dtype_name(p.precision) +
                       ".",
-                  "This is a bug in Sluice: report it with the command line.");
+                  "Choose widths and a vocabulary that are multiples of 8, or train on --device cpu.");
     check_setup(asked, kChoosing);
     check_setup(result.state, kChoosing);
     plan.algorithm = result.algo;

@@ -1,6 +1,6 @@
 // Matrix products of the cuda device, through cuBLASLt.
 //
-// The library's algorithm is its heuristic's first for the shape under kMatmulWorkspaceBytes; sums of parts
+// The library's algorithm is its heuristic's first for the shape under kLibraryWorkspaceBytes; sums of parts
 // of k are only allowed in fp32 and in a fixed order. So results depend on shape, values and GPU model only.
 // TF32 is never used. prepare and warm_up are for set-up, after which nothing is looked up, loaded or
 // allocated. Owner: the cuda device, one thread at a time.
@@ -15,8 +15,10 @@
 
 namespace sluice::cuda {
 
-// What cuBLAS recommends for Hopper; at least as much as other GPUs want.
-constexpr uint64_t kMatmulWorkspaceBytes = 32ull << 20;
+// What the library may use: what cuBLAS recommends for Hopper, at least as much as other GPUs want. It asks
+// for more alignment than arenas give, hence what a product is given.
+constexpr uint64_t kLibraryWorkspaceBytes = 32ull << 20, kLibraryWorkspaceAlignment = 256;
+constexpr uint64_t kMatmulWorkspaceBytes = kLibraryWorkspaceBytes + kLibraryWorkspaceAlignment - 64;
 
 class Multiplier {
  public:

@@ -101,6 +101,7 @@ class CudaStreams final : public Streams {
   void leave_range() override { (void)nvtxRangePop(); }
 
   void copy(LaneId lane, void* to, const void* from, uint64_t bytes) override {
+    CHECK(lane == kH2dLane || lane == kD2hLane, "a copy on the lane of kernels");
     const cudaMemcpyKind kind = lane == kH2dLane ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
     check_step(cudaMemcpyAsync(to, from, bytes, kind, at(lane).stream));
   }

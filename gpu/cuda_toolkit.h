@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/error.h"
 #include "gpu/cuda_error.h"
 #include "gpu/cuda_kernels.h"
 
@@ -158,6 +159,7 @@ void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
 template <typename... Parameters, typename... Arguments>
 void launch(const Queue& queue, void (*kernel)(Parameters...), int64_t blocks, int threads,
             uint64_t shared_bytes, const Arguments&... arguments) {
+  CHECK(blocks > 0 && blocks <= INT32_MAX, "a launch of more blocks than a grid has");
   kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared_bytes,
            static_cast<cudaStream_t>(queue.stream)>>>(arguments...);
   check_step(cudaGetLastError());

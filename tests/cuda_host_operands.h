@@ -53,11 +53,14 @@ class GpuBytes {
   void* gpu_ = nullptr;
 };
 
+inline void wait_for_gpu() { cuda::check_step(cudaDeviceSynchronize()); }
+
 // A copy on the GPU of `bytes` at `host`, copied back and freed by the destructor.
 class GpuCopy {
  public:
   GpuCopy(void* host, uint64_t bytes) : host_(host), gpu_(bytes) {
     cuda::check_setup(cudaMemcpy(data(), host, bytes, cudaMemcpyHostToDevice), "Copying to the GPU");
+    wait_for_gpu();  // the device's streams have no order to this one, and the copy may still be under way
   }
   GpuCopy(const GpuCopy&) = delete;
   ~GpuCopy() {
@@ -85,7 +88,7 @@ class HostOperands final : public Device {
     const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
     device_->round(copies.of(accumulator, elements), copies.of(gradient, elements * dtype_bytes(precision)),
                    precision, elements, copies.of(block_sums, blocks));
-    wait();
+    wait_for_gpu();
   }
 
   void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
@@ -95,13 +98,13 @@ class HostOperands final : public Device {
         {copies.of(range.master, n), copies.of(range.first_moment, n), copies.of(range.second_moment, n),
          copies.of(range.gradient, bytes), copies.of(range.weights, bytes), range.precision, n, range.decay},
         copies.of(update, 1));
-    wait();
+    wait_for_gpu();
   }
 
   void zero(void* data, uint64_t bytes) override {
     Copies copies;
     device_->zero(copies.of(data, bytes), bytes);
-    wait();
+    wait_for_gpu();
   }
 
  private:
@@ -128,8 +131,6 @@ class HostOperands final : public Device {
    private:
     std::list<GpuCopy> copies_;
   };
-
-  static void wait() { cuda::check_step(cudaDeviceSynchronize()); }
 
   static std::vector<DType> input_types(const OpShapes& s) {
     std::vector<DType> types(s.inputs.size(), s.precision);
@@ -166,7 +167,7 @@ class HostOperands final : public Device {
       device_->forward(there);
     else
       device_->backward(there);
-    wait();
+    wait_for_gpu();
   }
 
   // Full of NaN.
@@ -177,6 +178,7 @@ class HostOperands final : public Device {
     }
     constexpr int kNan = 0xFF;
     cuda::check_setup(cudaMemsetAsync(workspace_->data(), kNan, bytes), "Poisoning a workspace");
+    wait_for_gpu();
     return static_cast<std::byte*>(workspace_->data());
   }
 

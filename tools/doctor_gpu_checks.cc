@@ -23,7 +23,7 @@ std::string cuda_version(int version) {
 std::string gpu_command(const DoctorFacts& f) {
   const CudaStatus& status = f.cuda.status;
   if (!status.built)
-    return "sudo apt-get install cuda-nvcc-13-0 cuda-cudart-dev-13-0 libcublas-dev-13-0 && "
+    return "sudo apt-get install cuda-nvcc-13-0 cuda-cudart-dev-13-0 cuda-nvtx-13-0 libcublas-dev-13-0 && "
            "rm -r build/release && tools/build.sh release";
   if (!status.name.empty()) return "sluice train --device cpu ...";  // an old GPU
   if (status.driver_version == 0 && !f.system.nvidia_card) return "sluice train --device cpu ...";

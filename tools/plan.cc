@@ -25,7 +25,7 @@ PlannedDevice planned_device(const MemoryOptions& options) {
   PlannedDevice planned;
   if (absent) {
     planned.workspaces = cuda_workspace_bytes;
-    planned.use = {{options.gpu.bytes, kDeviceBytesAssumed}, kHostBytesAssumed};
+    planned.use = {{options.gpu.bytes, kDeviceBytesAssumed}, kHostBytesAssumed, false};
   } else {
     planned.device = make_device(options, resolve_threads(options));
     planned.workspaces = workspaces_of(*planned.device);

@@ -91,7 +91,7 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     b.limits.device = limit_of(options.gpu, device.free + device.held, "gpu-mem", check_free, b,
                                "end what else holds the GPU's memory (nvidia-smi shows who)");
     b.arenas.device = *b.limits.device - std::min(*b.limits.device, b.device_reserve);
-    free += accelerator->host_bytes;
+    if (accelerator->is_here) free += accelerator->host_bytes;
   } else if (options.gpu.kind != Size::Kind::automatic) {  // an arena of its own in the same memory
     b.limits.device = b.arenas.device = limit_of(options.gpu, free, "gpu-mem", check_free, b);
     free -= std::min(free, *b.limits.device);

@@ -28,7 +28,8 @@ struct Budgets {
 // What an accelerator's driver and libraries hold before anything is planned.
 struct AcceleratorUse {
   AcceleratorMemory device;
-  uint64_t host_bytes = 0;  // of the process, resident
+  uint64_t host_bytes = 0;  // of the process, resident: here, or assumed of a machine that is not here
+  bool is_here = true;
 };
 
 // What a matrix product's library may load while programs are prepared, on the device and beside it. Not

@@ -9,7 +9,22 @@
 
 namespace sluice {
 
-Session::Session(const Plan& plan, Device& device, const SessionOptions& options) : plan_(plan) {
+PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
+  for (const SegmentPlan& segment : plan.lowering.plans)
+    for (const PassPlan* pass : {&segment.forward, &segment.forward_discarding, &segment.backward_keeping,
+                                 &segment.backward_recomputing})
+      for (const OpStep& step : pass->steps) device.prepare(segment.shapes[step.op], step.pass);
+  Accelerator* const accelerator = device.accelerator();
+  if (!accelerator) return;
+  const uint64_t bytes = plan.program.arena_bytes.front();
+  arena = accelerator->allocate(bytes);
+  streams = accelerator->make_streams(longest_lanes(plan.program));
+  device.warm_up({arena.get(), bytes});
+  accelerator->finish();
+}
+
+Session::Session(const Plan& plan, Device& device, const SessionOptions& options, PreparedDevice prepared)
+    : plan_(plan), device_arena_(std::move(prepared.arena)), streams_(std::move(prepared.streams)) {
   const Machine& machine = plan.program.machine;
   const int processors = static_cast<int>(std::thread::hardware_concurrency());  // TBB starts one on each
   check_threads(std::max(options.threads, processors) + static_cast<int>(machine.lanes.size()));
@@ -23,7 +38,6 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
   Accelerator* const accelerator = device.accelerator();
   for (size_t t = 0; t < machine.tiers.size(); ++t) {
     if (accelerator && t == 0) {
-      device_arena_ = accelerator->allocate(plan.program.arena_bytes[t]);
       memory.tiers.push_back(device_arena_.get());
       continue;
     }
@@ -43,9 +57,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
         std::vector<NvmeDirectory>{{options.nvme_directories.front(), nvme_bytes}});
     memory.files = files_.get();
   }
-  if (accelerator) streams_ = accelerator->make_streams(longest_lanes(plan.program));
   memory.streams = streams_.get();
-  prepare(device, memory);
   runner_ = std::make_unique<Runner>(plan, memory, device, options.rules, options.threads);
   ExecutorOptions executor;
   executor.kind = options.executor;
@@ -58,17 +70,6 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
     return wrap ? wrap(std::move(queue)) : std::move(queue);
   };
   executor_ = make_executor(plan.program, *runner_, executor);
-}
-
-// What the device looks up or loads for the plan's ops: afterwards nothing is allocated.
-void Session::prepare(Device& device, const Memory& memory) {
-  for (const SegmentPlan& plan : plan_.lowering.plans)
-    for (const PassPlan* pass :
-         {&plan.forward, &plan.forward_discarding, &plan.backward_keeping, &plan.backward_recomputing})
-      for (const OpStep& step : pass->steps) device.prepare(plan.shapes[step.op], step.pass);
-  if (!device.accelerator()) return;
-  device.warm_up({memory.tiers.front(), plan_.program.arena_bytes.front()});
-  device.accelerator()->finish();
 }
 
 uint64_t Session::issue(BodyId body) {

@@ -29,10 +29,20 @@ struct SessionOptions {
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;  // tests inject faults here
 };
 
+// What an accelerator has for a plan: its arena, streams, and whatever its ops look up or load, so that it
+// takes no more from here on. Nothing on other devices.
+struct PreparedDevice {
+  PreparedDevice(const Plan& plan, Device& device);
+  std::shared_ptr<std::byte> arena;
+  std::unique_ptr<Streams> streams;
+};
+
 class Session {
  public:
   // Throws Error(environment) when memory, directories or queues cannot be had.
-  Session(const Plan& plan, Device& device, const SessionOptions& options);
+  Session(const Plan& plan, Device& device, const SessionOptions& options)
+      : Session(plan, device, options, PreparedDevice(plan, device)) {}
+  Session(const Plan& plan, Device& device, const SessionOptions& options, PreparedDevice prepared);
 
   const Plan& plan() const { return plan_; }
   Runner& runner() { return *runner_; }
@@ -49,8 +59,6 @@ class Session {
   void check() const;
 
  private:
-  void prepare(Device& device, const Memory& memory);
-
   const Plan& plan_;
   std::vector<Arena> arenas_;  // by tier; empty for files and for an accelerator's
   std::shared_ptr<std::byte> device_arena_;

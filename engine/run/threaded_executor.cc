@@ -234,11 +234,25 @@ class ThreadedExecutor final : public Executor {
     return false;
   }
 
+  class Range {  // of a profiler, also when the work throws
+   public:
+    Range(Streams* streams, const char* name) : streams_(streams) {
+      if (streams_) streams_->enter_range(name);
+    }
+    ~Range() {
+      if (streams_) streams_->leave_range();
+    }
+    Range(const Range&) = delete;
+    Range& operator=(const Range&) = delete;
+
+   private:
+    Streams* streams_;
+  };
+
   void run(const Issued& issued, uint32_t index) {
     const Body& body = program_.bodies[issued.body];
-    if (streams_) streams_->enter_range(ranges_[issued.body][index].c_str());
+    const Range range(streams_, streams_ ? ranges_[issued.body][index].c_str() : nullptr);
     runner_.run(body, body.instructions[index], issued.rings);
-    if (streams_) streams_->leave_range();
   }
 
   void run_plain_lane(LaneId lane) {

@@ -42,11 +42,12 @@ std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, 
   for (;;) {
     Plan plan = make_plan();
     planned(plan);
-    auto started = std::make_unique<PlannedSession>(std::move(plan), device, options);
-    if (!device.accelerator()) return started;
-    const uint64_t held = device.accelerator()->memory().held, limit = *budgets.limits.device;
-    if (held <= limit) return started;
-    const uint64_t arena = started->plan.program.arena_bytes.front();
+    PreparedDevice prepared(plan, device);
+    const uint64_t limit = budgets.limits.device.value_or(0);
+    const uint64_t held = prepared.arena ? device.accelerator()->memory().held : 0;
+    if (held <= limit)
+      return std::make_unique<PlannedSession>(std::move(plan), device, options, std::move(prepared));
+    const uint64_t arena = plan.program.arena_bytes.front();
     budgets.device_reserve = held - std::min(held, arena);
     budgets.arenas.device = limit - std::min(limit, budgets.device_reserve);
   }

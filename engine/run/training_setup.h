@@ -37,15 +37,16 @@ CheckpointState first_state(const Options& options, const ModelConfig& config);
 SessionOptions session_options(const Options& options, int threads);
 
 struct PlannedSession {
-  PlannedSession(Plan made, Device& device, const SessionOptions& options)
-      : plan(std::move(made)), session(plan, device, options) {}
+  PlannedSession(Plan made, Device& device, const SessionOptions& options, PreparedDevice prepared)
+      : plan(std::move(made)), session(plan, device, options, std::move(prepared)) {}
   Plan plan;
   Session session;
 };
 
-// Plans by `make_plan` and takes the memory. `planned` sees a plan before anything is allocated for it. Where
-// an accelerator with its libraries then holds more than its budget, all is given back, the reserve becomes
-// what they take, and it begins anew: the next plan keeps the budget, or make_plan throws that none can.
+// Plans by `make_plan` and takes the memory. `planned` sees a plan before anything is allocated for it. The
+// accelerator's comes first. Where it then holds more than its budget with its libraries, it is given back,
+// the reserve becomes what they take, and all begins anew: the next plan keeps the budget, or make_plan
+// throws that none can.
 std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, const SessionOptions& options,
                                               const std::function<Plan()>& make_plan,
                                               const std::function<void(const Plan&)>& planned);
