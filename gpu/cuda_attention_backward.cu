@@ -54,11 +54,13 @@ __global__ void __launch_bounds__(kStatisticsThreads) statistics_kernel(Backward
   float sum = 0;
   if (there && column < s.size) {
     const int64_t begin = (sequence * s.length + position) * a.o.stride + head * s.size + column;
-    float o[kWide], d_o[kWide];
-    load(a.o.data + begin, s.size - column, s.size % kWide == 0, o);
-    load(a.d_o.data + begin, s.size - column, s.size % kWide == 0, d_o);
+    with_part(s.size % kWide == 0, s.size - column, [&](auto part) {
+      float o[kWide], d_o[kWide];
+      load(a.o.data + begin, part, o);
+      load(a.d_o.data + begin, part, d_o);
 #pragma unroll
-    for (int i = 0; i < kWide; ++i) sum += o[i] * d_o[i];
+      for (int i = 0; i < kWide; ++i) sum += o[i] * d_o[i];
+    });
   }
   for (int lane = kThreads / 2; lane > 0; lane /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lane);
   if (column != 0 || sequence >= s.sequences) return;

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cfloat>
+#include <climits>
 #include <cmath>
 
 #include "cpu_optim/half.h"
+#include "engine/error.h"
 #include "gpu/cuda_toolkit.h"
 
 namespace sluice::cuda {
@@ -36,64 +38,98 @@ __device__ inline T narrow(float x) {
     return {static_cast<uint16_t>(pack(x, 0.0f, T{}))};
 }
 
-// ---- kWide elements at a time. `wide`: p is aligned to 16 bytes and all kWide elements are there; else the
-// first `count`, one by one, the others being zero.
+// ---- kWide elements at a time. Whole: p is aligned to 16 bytes and all of them are there. Part: the first
+// `count`, one by one, the others being zero.
+
+struct Whole {};
+struct Part {
+  int64_t count;
+};
+__device__ inline bool present(Whole, int) { return true; }
+__device__ inline bool present(Part part, int i) { return i < part.count; }
+
+// Calls f(Whole) or f(Part): one branch around all that f loads, so that its loads are under way together.
+template <typename F>
+__device__ inline void with_part(bool aligned, int64_t count, F f) {
+  if (aligned && count >= kWide)
+    f(Whole());
+  else
+    f(Part{count});
+}
 
 struct alignas(16) Words {
   uint32_t word[4];
 };
 
-__device__ inline void load_wide(const float* p, float (&out)[kWide]) {
-  for (int half = 0; half < 2; ++half) {
-    const Words words = reinterpret_cast<const Words*>(p)[half];
-    for (int i = 0; i < 4; ++i) out[4 * half + i] = __uint_as_float(words.word[i]);
-  }
+// As stored.
+template <typename T>
+struct Raw {
+  Words words[sizeof(T) * kWide / sizeof(Words)];
+};
+template <typename T>
+__device__ inline Raw<T> load_raw(const T* p) {
+  return *reinterpret_cast<const Raw<T>*>(p);
 }
 template <typename T>
-__device__ inline void load_wide(const T* p, float (&out)[kWide]) {
-  const Words words = *reinterpret_cast<const Words*>(p);
-  for (int i = 0; i < kWide; ++i)
-    out[i] = widen(T{static_cast<uint16_t>(words.word[i / 2] >> (16 * (i % 2)))});
-}
-__device__ inline void store_wide(float* p, const float (&in)[kWide]) {
-  for (int half = 0; half < 2; ++half) {
-    Words words;
-    for (int i = 0; i < 4; ++i) words.word[i] = __float_as_uint(in[4 * half + i]);
-    reinterpret_cast<Words*>(p)[half] = words;
+__device__ inline void unpack(const Raw<T>& raw, float (&out)[kWide]) {
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) {
+    if constexpr (sizeof(T) == 4)
+      out[i] = __uint_as_float(raw.words[i / 4].word[i % 4]);
+    else
+      out[i] = widen(T{static_cast<uint16_t>(raw.words[0].word[i / 2] >> (16 * (i % 2)))});
   }
-}
-template <typename T>
-__device__ inline void store_wide(T* p, const float (&in)[kWide]) {
-  Words words;
-  for (int i = 0; i < 4; ++i) words.word[i] = pack(in[2 * i], in[2 * i + 1], T{});
-  *reinterpret_cast<Words*>(p) = words;
 }
 
 template <typename T>
-__device__ inline void load(const T* p, int64_t count, bool wide, float (&out)[kWide]) {
-  if (wide) return load_wide(p, out);
-#pragma unroll
-  for (int i = 0; i < kWide; ++i) out[i] = i < count ? widen(p[i]) : 0.0f;
+__device__ inline void load(const T* p, Whole, float (&out)[kWide]) {
+  unpack(load_raw(p), out);
 }
 template <typename T>
-__device__ inline void store(T* p, int64_t count, bool wide, const float (&in)[kWide]) {
-  if (wide) return store_wide(p, in);
+__device__ inline void load(const T* p, Part part, float (&out)[kWide]) {
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) out[i] = i < part.count ? widen(p[i]) : 0.0f;
+}
+
+template <typename T>
+__device__ inline void store(T* p, Whole, const float (&in)[kWide]) {
+  Raw<T> raw;
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) {
+    if constexpr (sizeof(T) == 4)
+      raw.words[i / 4].word[i % 4] = __float_as_uint(in[i]);
+    else if (i % 2 == 0)
+      raw.words[0].word[i / 2] = pack(in[i], in[i + 1], T{});
+  }
+  *reinterpret_cast<Raw<T>*>(p) = raw;
+}
+template <typename T>
+__device__ inline void store(T* p, Part part, const float (&in)[kWide]) {
 #pragma unroll
   for (int i = 0; i < kWide; ++i)
-    if (i < count) p[i] = narrow<T>(in[i]);
+    if (i < part.count) p[i] = narrow<T>(in[i]);
 }
-// A gradient of an input: dropped without data, added to what is there if `accumulate`.
+
+// Where a gradient of an input goes: nowhere without data, added to what is there if `accumulate`.
 template <typename T>
-__device__ inline void store_gradient(T* to, bool accumulate, int64_t offset, int64_t count, bool wide,
-                                      float (&value)[kWide]) {
-  if (to == nullptr) return;
-  if (accumulate) {
-    float before[kWide];
-    load(to + offset, count, wide, before);
+struct Gradient {
+  T* data;
+  bool accumulate;
+};
+// What is there, or zero: loaded with the operands, so that storing waits for nothing.
+template <typename T, typename P>
+__device__ inline void load_before(const Gradient<T>& to, int64_t offset, P part, float (&before)[kWide]) {
 #pragma unroll
-    for (int i = 0; i < kWide; ++i) value[i] += before[i];
-  }
-  store(to + offset, count, wide, value);
+  for (int i = 0; i < kWide; ++i) before[i] = 0;
+  if (to.data != nullptr && to.accumulate) load(to.data + offset, part, before);
+}
+template <typename T, typename P>
+__device__ inline void store_after(const Gradient<T>& to, int64_t offset, P part,
+                                   const float (&before)[kWide], float (&value)[kWide]) {
+  if (to.data == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) value[i] += before[i];
+  store(to.data + offset, part, value);
 }
 
 // ---- Sums. Every lane or thread gets the same bits.
@@ -131,6 +167,7 @@ inline bool aligned_to_16(const void* p) { return reinterpret_cast<uintptr_t>(p)
 
 // Blocks of a grid that strides over `items`, one a thread: enough to fill the GPU several times over.
 inline int64_t striding_blocks(const Queue& queue, int64_t items, int threads) {
+  CHECK(items <= INT_MAX, "grids count in 32 bits");
   constexpr int64_t kBlocksPerMultiprocessor = 16;
   return std::min<int64_t>(div_up(items, threads), kBlocksPerMultiprocessor * queue.multiprocessors);
 }
@@ -138,6 +175,10 @@ inline int64_t striding_blocks(const Queue& queue, int64_t items, int threads) {
 template <typename T>
 T* data_of(std::span<const TensorView> views, size_t i) {
   return static_cast<T*>(view_of(views, i).data);
+}
+template <typename T>
+Gradient<T> gradient_of(std::span<const TensorView> views, size_t i) {
+  return {data_of<T>(views, i), view_of(views, i).accumulate};
 }
 
 }  // namespace sluice::cuda

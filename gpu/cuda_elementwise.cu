@@ -6,20 +6,20 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// sqrt(2 / pi) and the cubic term of the tanh form (Hendrycks, Gimpel 2016).
-constexpr float kGeluScale = 0.7978845608f, kGeluCubic = 0.044715f;
+// 1 / (1 + e^-x): 1 and 0 for large x and -x.
+__device__ inline float sigmoid(float x) { return fast_reciprocal(1.0f + fast_exp2(x * -1.442695041f)); }
 
+// The tanh form (Hendrycks, Gimpel 2016): 0.5 x (1 + tanh u) = x sigmoid(2 u) with 2 u = 2 sqrt(2 / pi) (x +
+// 0.044715 x^3).
 struct Gelu {
-  __device__ static float value(float x) {
-    return 0.5f * x * (1.0f + tanhf(kGeluScale * (x + kGeluCubic * x * x * x)));
-  }
+  static constexpr float kScale = 1.595769122f, kCubic = 0.044715f;
+  __device__ static float part(float x) { return sigmoid(kScale * x * (1.0f + kCubic * x * x)); }
+  __device__ static float value(float x) { return x * part(x); }
   __device__ static float derivative(float x) {
-    const float t = tanhf(kGeluScale * (x + kGeluCubic * x * x * x));
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * kGeluScale * (1.0f + 3.0f * kGeluCubic * x * x);
+    const float s = part(x);
+    return s + x * s * (1.0f - s) * kScale * (1.0f + 3.0f * kCubic * x * x);
   }
 };
-
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 // What an op makes of one element of each operand; gradient of inputs 0 and 1.
 struct GeluOp {
@@ -44,43 +44,38 @@ struct AddOp {
   __device__ static void backward(float, float, float dy, float& da, float& db) { da = db = dy; }
 };
 
-template <typename T>
-struct Gradient {
-  T* data;
-  bool accumulate;
-};
-
 template <typename Op, typename T>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const T* a, const T* b, T* y, int64_t count) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * kWide;
-  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWide; i < count;
-       i += step) {
-    const bool wide = count - i >= kWide;
-    float x[kWide], other[kWide] = {};
-    load(a + i, count - i, wide, x);
-    if (Op::kInputs == 2) load(b + i, count - i, wide, other);
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWide; i < count; i += step)
+    with_part(true, count - i, [&](auto part) {
+      float x[kWide], other[kWide] = {};
+      load(a + i, part, x);
+      if (Op::kInputs == 2) load(b + i, part, other);
 #pragma unroll
-    for (int e = 0; e < kWide; ++e) x[e] = Op::forward(x[e], other[e]);
-    store(y + i, count - i, wide, x);
-  }
+      for (int e = 0; e < kWide; ++e) x[e] = Op::forward(x[e], other[e]);
+      store(y + i, part, x);
+    });
 }
 
 template <typename Op, typename T>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(const T* a, const T* b, const T* dy, Gradient<T> da, Gradient<T> db, int64_t count) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * kWide;
-  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWide; i < count;
-       i += step) {
-    const bool wide = count - i >= kWide;
-    float x[kWide] = {}, other[kWide] = {}, d[kWide], dx[kWide], d_other[kWide];
-    if (Op::kReads >= 1) load(a + i, count - i, wide, x);
-    if (Op::kReads == 2) load(b + i, count - i, wide, other);
-    load(dy + i, count - i, wide, d);
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWide; i < count; i += step)
+    with_part(true, count - i, [&](auto part) {
+      float x[kWide] = {}, other[kWide] = {}, d[kWide], before[kWide], other_before[kWide];
+      if (Op::kReads >= 1) load(a + i, part, x);
+      if (Op::kReads == 2) load(b + i, part, other);
+      load(dy + i, part, d);
+      load_before(da, i, part, before);
+      if (Op::kInputs == 2) load_before(db, i, part, other_before);
+      float dx[kWide], d_other[kWide];
 #pragma unroll
-    for (int e = 0; e < kWide; ++e) Op::backward(x[e], other[e], d[e], dx[e], d_other[e]);
-    store_gradient(da.data, da.accumulate, i, count - i, wide, dx);
-    if (Op::kInputs == 2) store_gradient(db.data, db.accumulate, i, count - i, wide, d_other);
-  }
+      for (int e = 0; e < kWide; ++e) Op::backward(x[e], other[e], d[e], dx[e], d_other[e]);
+      store_after(da, i, part, before, dx);
+      if (Op::kInputs == 2) store_after(db, i, part, other_before, d_other);
+    });
 }
 
 template <typename Op>
@@ -97,12 +92,10 @@ template <typename Op>
 void backward(const Queue& queue, const OpCall& call) {
   const int64_t count = element_count(call.shapes->inputs[0]);
   with_precision(call.shapes->precision, [&]<typename T>(T) {
-    const auto gradient = [&](size_t i) {
-      return Gradient<T>{data_of<T>(call.input_gradients, i), view_of(call.input_gradients, i).accumulate};
-    };
     launch(queue, backward_kernel<Op, T>, striding_blocks(queue, div_up(count, kWide), kThreads), kThreads, 0,
            data_of<const T>(call.inputs, 0), data_of<const T>(call.inputs, 1),
-           data_of<const T>(call.output_gradients, 0), gradient(0), gradient(1), count);
+           data_of<const T>(call.output_gradients, 0), gradient_of<T>(call.input_gradients, 0),
+           gradient_of<T>(call.input_gradients, 1), count);
   });
 }
 

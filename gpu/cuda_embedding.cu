@@ -2,7 +2,7 @@
 //
 // The gradient of a token's row belongs to the block of the token's first row in the batch: that block walks
 // the rows from there on and adds those with its token, in order. It looks at all tokens, which is rows^2 / 2
-// comparisons in all: at 64 Ki rows 2 * 10^9, out of the cache, well below the products of one layer.
+// comparisons in all: at 64 Ki rows 2 * 10^9, out of the cache, a few milliseconds.
 #include "gpu/cuda_base.h"
 
 namespace sluice::cuda {
@@ -10,31 +10,33 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kPart = kThreads * kWide;  // columns of one block
+constexpr int kTokens = 4;               // that a thread looks at together
+constexpr int kStep = kThreads * kTokens;
 
 template <typename T>
 struct EmbeddingForward {
   const int32_t* tokens;
   const T *table, *positions;  // positions may be nullptr
   T* x;
-  int64_t rows, columns, vocabulary, sequence;
-  bool wide;
+  uint32_t rows, columns, vocabulary, sequence;
 };
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) forward_kernel(EmbeddingForward<T> a) {
-  const int64_t parts = div_up(a.columns, kWide);
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < a.rows * parts; i += step) {
-    const int64_t row = i / parts, column = i % parts * kWide, count = a.columns - column;
-    const int64_t token = a.tokens[row];
-    require(token >= 0 && token < a.vocabulary);
-    float value[kWide], position[kWide] = {};
-    load(a.table + token * a.columns + column, count, a.wide, value);
-    if (a.positions != nullptr) {
-      load(a.positions + row % a.sequence * a.columns + column, count, a.wide, position);
+  const uint32_t parts = (a.columns + kWide - 1) / kWide, items = a.rows * parts;
+  const auto columns = static_cast<int64_t>(a.columns);
+  for (uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < items; i += gridDim.x * kThreads) {
+    const uint32_t row = i / parts, column = i % parts * kWide;
+    const auto token = static_cast<uint32_t>(a.tokens[row]);  // a negative one is beyond the vocabulary
+    require(token < a.vocabulary);
+    with_part(columns % kWide == 0, columns - column, [&](auto part) {
+      float value[kWide], position[kWide] = {};
+      load(a.table + token * columns + column, part, value);
+      if (a.positions != nullptr) load(a.positions + row % a.sequence * columns + column, part, position);
+#pragma unroll
       for (int e = 0; e < kWide; ++e) value[e] += position[e];
-    }
-    store(a.x + row * a.columns + column, count, a.wide, value);
+      store(a.x + row * columns + column, part, value);
+    });
   }
 }
 
@@ -43,68 +45,109 @@ struct EmbeddingBackward {
   const int32_t* tokens;
   const T* dy;
   float* gradient;
-  int64_t rows, columns, vocabulary, sequence;
-  bool wide;
+  uint32_t rows, columns, vocabulary, sequence;
+
+  // Adds `sums` to the gradient's row.
+  template <typename P>
+  __device__ void add(int64_t row, int64_t column, P part, float (&sums)[kWide]) const {
+    const Gradient<float> to{gradient, true};
+    float before[kWide];
+    load_before(to, row * columns + column, part, before);
+    store_after(to, row * columns + column, part, before, sums);
+  }
 };
 
-// The rows among [first, first + kThreads) with `token`, ascending, into `found`; returns how many.
-__device__ inline int find_rows(const int32_t* tokens, int64_t first, int64_t rows, int32_t token, int* found,
-                                int* warp_counts) {
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
-  const bool match = first + thread < rows && tokens[first + thread] == token;
-  const unsigned ballot = __ballot_sync(kAllLanes, match ? 1 : 0);
-  __syncthreads();  // the last call's results have been read
-  if (lane == 0) warp_counts[warp] = __popc(ballot);
-  __syncthreads();
-  int before = 0, total = 0;
-  for (int w = 0; w < kThreads / kWarp; ++w) {
-    if (w < warp) before += warp_counts[w];
-    total += warp_counts[w];
+// Whether one of the rows before `row` has its token. The whole block calls, and gets the same answer.
+__device__ inline bool occurs_before(const int32_t* tokens, uint32_t row, int32_t token) {
+  for (uint32_t first = 0; first < row; first += kStep) {
+    bool found = false;
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      const uint32_t other = first + i * kThreads + threadIdx.x;
+      found = found || (other < row && tokens[other] == token);
+    }
+    if (__syncthreads_or(found ? 1 : 0) != 0) return true;
   }
-  if (match) found[before + __popc(ballot & ((1u << lane) - 1u))] = thread;
+  return false;
+}
+
+// Room of a block.
+struct Found {
+  int rows[kStep];
+  int counts[kTokens][kThreads / kWarp];
+};
+
+// The rows among [first, first + kStep) with `token`, ascending from `first` on, into `found`; how many.
+__device__ inline int find_rows(const int32_t* tokens, uint32_t first, uint32_t rows, int32_t token,
+                                Found& found) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
+  unsigned ballots[kTokens];
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    const uint32_t row = first + static_cast<uint32_t>(i * kThreads + thread);
+    ballots[i] = __ballot_sync(kAllLanes, row < rows && tokens[row] == token ? 1 : 0);
+  }
+  __syncthreads();  // the last call's results have been read
+  if (lane == 0)
+    for (int i = 0; i < kTokens; ++i) found.counts[i][warp] = __popc(ballots[i]);
+  __syncthreads();
+  int total = 0;
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i)
+    for (int w = 0; w < kThreads / kWarp; ++w) {
+      if (w == warp && (ballots[i] >> lane & 1u) != 0)
+        found.rows[total + __popc(ballots[i] & ((1u << lane) - 1u))] = i * kThreads + thread;
+      total += found.counts[i][w];
+    }
   __syncthreads();
   return total;
 }
 
 // Block (row, part of the columns).
 template <typename T>
-__global__ void __launch_bounds__(kThreads) table_kernel(EmbeddingBackward<T> a) {
-  __shared__ int found[kThreads];
-  __shared__ int warp_counts[kThreads / kWarp];
-  const int64_t row = blockIdx.x % a.rows;
-  const int64_t column = blockIdx.x / a.rows * kPart + threadIdx.x * kWide, count = a.columns - column;
+__global__ void __launch_bounds__(kThreads, 4) table_kernel(EmbeddingBackward<T> a) {
+  __shared__ Found found;
+  const uint32_t row = blockIdx.x % a.rows;
+  const auto columns = static_cast<int64_t>(a.columns);
+  const int64_t column = blockIdx.x / a.rows * kPart + threadIdx.x * kWide;
   const int32_t token = a.tokens[row];
-  require(token >= 0 && token < a.vocabulary);
-  for (int64_t first = 0; first < row; first += kThreads) {
-    const int64_t other = first + threadIdx.x;
-    if (__syncthreads_or(other < row && a.tokens[other] == token ? 1 : 0) != 0) return;  // not its first row
-  }
+  require(static_cast<uint32_t>(token) < a.vocabulary);
+  if (occurs_before(a.tokens, row, token)) return;
   float sums[kWide] = {};
-  for (int64_t first = row; first < a.rows; first += kThreads) {
-    const int rows_found = find_rows(a.tokens, first, a.rows, token, found, warp_counts);
-    for (int i = 0; count > 0 && i < rows_found; ++i) {
-      float value[kWide];
-      load(a.dy + (first + found[i]) * a.columns + column, count, a.wide, value);
-      for (int e = 0; e < kWide; ++e) sums[e] += value[e];
-    }
+  for (uint32_t first = row; first < a.rows; first += kStep) {
+    const int count = find_rows(a.tokens, first, a.rows, token, found);
+    if (column >= columns) continue;
+    with_part(columns % kWide == 0, columns - column, [&](auto part) {
+#pragma unroll 4
+      for (int i = 0; i < count; ++i) {
+        float value[kWide];
+        load(a.dy + (static_cast<int64_t>(first) + found.rows[i]) * columns + column, part, value);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) sums[e] += value[e];
+      }
+    });
   }
-  if (count > 0) store_gradient(a.gradient, true, token * a.columns + column, count, a.wide, sums);
+  if (column < columns)
+    with_part(columns % kWide == 0, columns - column, [&](auto part) { a.add(token, column, part, sums); });
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) positions_kernel(EmbeddingBackward<T> a) {
-  const int64_t parts = div_up(a.columns, kWide);
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < a.sequence * parts;
-       i += step) {
-    const int64_t position = i / parts, column = i % parts * kWide, count = a.columns - column;
-    float sums[kWide] = {};
-    for (int64_t row = position; row < a.rows; row += a.sequence) {
-      float value[kWide];
-      load(a.dy + row * a.columns + column, count, a.wide, value);
-      for (int e = 0; e < kWide; ++e) sums[e] += value[e];
-    }
-    store_gradient(a.gradient, true, position * a.columns + column, count, a.wide, sums);
+  const uint32_t parts = (a.columns + kWide - 1) / kWide, items = a.sequence * parts;
+  const auto columns = static_cast<int64_t>(a.columns);
+  for (uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < items; i += gridDim.x * kThreads) {
+    const uint32_t position = i / parts, column = i % parts * kWide;
+    with_part(columns % kWide == 0, columns - column, [&](auto part) {
+      float sums[kWide] = {};
+#pragma unroll 4
+      for (uint32_t row = position; row < a.rows; row += a.sequence) {
+        float value[kWide];
+        load(a.dy + row * columns + column, part, value);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) sums[e] += value[e];
+      }
+      a.add(position, column, part, sums);
+    });
   }
 }
 
@@ -121,40 +164,37 @@ void load_embedding_kernels() {
 void embedding_forward(const Queue& queue, const OpCall& call) {
   const OpShapes& s = *call.shapes;
   const int64_t rows = s.inputs[0][0], columns = s.parameters[0][1];
+  const int64_t blocks = striding_blocks(queue, rows * div_up(columns, kWide), kThreads);
   with_precision(s.precision, [&]<typename T>(T) {
     const EmbeddingForward<T> arguments{data_of<const int32_t>(call.inputs, 0),
                                         data_of<const T>(call.parameters, 0),
                                         data_of<const T>(call.parameters, 1),
                                         data_of<T>(call.outputs, 0),
-                                        rows,
-                                        columns,
-                                        s.parameters[0][0],
-                                        s.attributes.sequence,
-                                        columns % kWide == 0};
-    launch(queue, forward_kernel<T>, striding_blocks(queue, rows * div_up(columns, kWide), kThreads),
-           kThreads, 0, arguments);
+                                        static_cast<uint32_t>(rows),
+                                        static_cast<uint32_t>(columns),
+                                        static_cast<uint32_t>(s.parameters[0][0]),
+                                        static_cast<uint32_t>(s.attributes.sequence)};
+    launch(queue, forward_kernel<T>, blocks, kThreads, 0, arguments);
   });
 }
 
 void embedding_backward(const Queue& queue, const OpCall& call) {
   const OpShapes& s = *call.shapes;
-  const int64_t rows = s.inputs[0][0], columns = s.parameters[0][1];
+  const int64_t rows = s.inputs[0][0], columns = s.parameters[0][1], sequence = s.attributes.sequence;
   with_precision(s.precision, [&]<typename T>(T) {
     EmbeddingBackward<T> arguments{data_of<const int32_t>(call.inputs, 0),
                                    data_of<const T>(call.output_gradients, 0),
                                    data_of<float>(call.parameter_gradients, 0),
-                                   rows,
-                                   columns,
-                                   s.parameters[0][0],
-                                   s.attributes.sequence,
-                                   columns % kWide == 0};
+                                   static_cast<uint32_t>(rows),
+                                   static_cast<uint32_t>(columns),
+                                   static_cast<uint32_t>(s.parameters[0][0]),
+                                   static_cast<uint32_t>(sequence)};
     if (arguments.gradient != nullptr)
       launch(queue, table_kernel<T>, rows * div_up(columns, kPart), kThreads, 0, arguments);
     arguments.gradient = data_of<float>(call.parameter_gradients, 1);
     if (arguments.gradient != nullptr)
-      launch(queue, positions_kernel<T>,
-             striding_blocks(queue, s.attributes.sequence * div_up(columns, kWide), kThreads), kThreads, 0,
-             arguments);
+      launch(queue, positions_kernel<T>, striding_blocks(queue, sequence * div_up(columns, kWide), kThreads),
+             kThreads, 0, arguments);
   });
 }
 

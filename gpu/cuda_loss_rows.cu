@@ -15,21 +15,55 @@ __device__ inline float block_maximum(float x, float* shared) {
   return x;
 }
 
+// e^(x - maximum).
+__device__ inline float exponential(float x, float maximum) {
+  return fast_exp2((x - maximum) * 1.442695041f);
+}
+
+// Of some logits: the largest, and the sum of e^(logit - largest). A NaN is dropped by the maximum but not by
+// the sum; +infinity makes infinity - infinity.
+struct LogSum {
+  float maximum = -FLT_MAX, sum = 0;
+
+  template <typename P>
+  __device__ void add(const float (&value)[kWide], P part) {
+    float largest = maximum;
+#pragma unroll
+    for (int i = 0; i < kWide; ++i)
+      if (present(part, i)) largest = fmaxf(largest, value[i]);
+    move(largest);
+#pragma unroll
+    for (int i = 0; i < kWide; ++i)
+      if (present(part, i)) sum += exponential(value[i], maximum);
+  }
+  __device__ void move(float largest) {
+    if (largest == maximum) return;
+    sum *= exponential(maximum, largest);
+    maximum = largest;
+  }
+};
+
+// What a row's gradients need: e^(logit - maximum) * factor, and that of the label.
+struct RowScale {
+  float factor, at_label;
+};
+
 // The gradients of a row, in place: a thread's part of them begins at or before its logits, so all logits of
 // a step are read before the first gradient of it is written, and those of later steps lie beyond it.
 template <typename T>
-__device__ void write_gradients(const LossRows& a, float* logits, int64_t label, float maximum, float factor,
-                                float at_label) {
+__device__ void write_gradients(const LossRows& a, float* logits, int64_t label, float maximum,
+                                const RowScale& scale) {
   T* gradients = reinterpret_cast<T*>(logits);
   for (int64_t first = 0; first < a.vocabulary; first += kStep) {
     const int64_t v = first + threadIdx.x * kWide, count = a.vocabulary - v;
-    const bool wide = count >= kWide;
     float value[kWide];
-    if (count > 0) load(logits + v, count, wide, value);
+    if (count > 0) with_part(true, count, [&](auto part) { load(logits + v, part, value); });
     __syncthreads();
     if (count <= 0) continue;
-    for (int i = 0; i < kWide; ++i) value[i] = v + i == label ? at_label : expf(value[i] - maximum) * factor;
-    store(gradients + v, count, wide, value);
+#pragma unroll
+    for (int i = 0; i < kWide; ++i)
+      value[i] = v + i == label ? scale.at_label : exponential(value[i], maximum) * scale.factor;
+    with_part(true, count, [&](auto part) { store(gradients + v, part, value); });
   }
 }
 
@@ -38,6 +72,7 @@ __global__ void __launch_bounds__(kThreads)
     loss_kernel(LossRows a, const double* loss_scale, const double* valid_tokens) {
   __shared__ float maxima[kThreads / kWarp];
   __shared__ double sums[kThreads / kWarp];
+  __shared__ RowScale scale;
   const int64_t row = blockIdx.x, label = a.labels[row];
   float* logits = a.logits + row * a.stride;
   const bool differentiate = loss_scale != nullptr;
@@ -49,33 +84,28 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   require(label >= 0 && label < a.vocabulary);
-  // A NaN is dropped by the maximum but not by the sum; +infinity makes infinity - infinity.
-  float maximum = -FLT_MAX;
-  for (int64_t v = threadIdx.x * kWide; v < a.vocabulary; v += kStep) {
-    const int64_t count = a.vocabulary - v;
-    float value[kWide];
-    load(logits + v, count, count >= kWide, value);
-    for (int i = 0; i < kWide; ++i)
-      if (i < count) maximum = fmaxf(maximum, value[i]);
+  LogSum mine;
+  for (int64_t v = threadIdx.x * kWide; v < a.vocabulary; v += kStep)
+    with_part(true, a.vocabulary - v, [&](auto part) {
+      float value[kWide];
+      load(logits + v, part, value);
+      mine.add(value, part);
+    });
+  mine.move(block_maximum(mine.maximum, maxima));
+  const double total = block_sum(static_cast<double>(mine.sum), sums);
+  if (threadIdx.x == 0) {  // double arithmetic is slow on most GPUs: once for all
+    const double label_logit = static_cast<double>(logits[label]),
+                 maximum = static_cast<double>(mine.maximum);
+    a.losses[row] = maximum + log(total) - label_logit;
+    if (differentiate) {
+      const auto seed = static_cast<double>(static_cast<float>(*loss_scale / *valid_tokens));
+      scale.factor = static_cast<float>(seed / total);
+      scale.at_label = static_cast<float>((exp(label_logit - maximum) / total - 1) * seed);
+    }
   }
-  maximum = block_maximum(maximum, maxima);
-  float sum = 0;
-  for (int64_t v = threadIdx.x * kWide; v < a.vocabulary; v += kStep) {
-    const int64_t count = a.vocabulary - v;
-    float value[kWide];
-    load(logits + v, count, count >= kWide, value);
-    for (int i = 0; i < kWide; ++i)
-      if (i < count) sum += expf(value[i] - maximum);
-  }
-  const double total = block_sum(static_cast<double>(sum), sums);
-  const double label_logit = static_cast<double>(logits[label]);
-  __syncthreads();  // logits[label] has been read by all
-  if (threadIdx.x == 0) a.losses[row] = static_cast<double>(maximum) + log(total) - label_logit;
   if (!differentiate) return;
-  const auto seed = static_cast<double>(static_cast<float>(*loss_scale / *valid_tokens));
-  const double probability = exp(label_logit - static_cast<double>(maximum)) / total;
-  write_gradients<T>(a, logits, label, maximum, static_cast<float>(seed / total),
-                     static_cast<float>((probability - 1) * seed));
+  __syncthreads();
+  write_gradients<T>(a, logits, label, mine.maximum, scale);
 }
 
 // One block: thread t adds losses t, t + kThreads, ... in order, then the threads' sums.

@@ -1,8 +1,9 @@
 // layer_norm and rms_norm, and sums over rows for parameter gradients (theirs, and a linear op's bias).
 //
-// A warp owns a row: lane l takes elements [8 l, 8 l + 8), then 256 further. Sums over rows are cut into
-// chunks whose number is a function of the shape; a block sums a chunk's columns, eight warps taking every
-// eighth row, and a second kernel adds the chunks in order.
+// A warp owns a row: lane l takes elements [8 l, 8 l + 8), then 256 further, and keeps what it loaded of rows
+// that are short enough, so that memory is read once. Sums over rows are cut into chunks whose number is a
+// function of the shape; a block sums a chunk's columns, eight warps taking every eighth row, and a second
+// kernel adds the chunks in order.
 #include "gpu/cuda_base.h"
 
 namespace sluice::cuda {
@@ -27,10 +28,49 @@ __device__ inline int64_t row_of_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
 }
 
-// Calls f(first column, columns there) for the lane's parts of a row.
-template <typename F>
-__device__ void for_lane_columns(int64_t columns, F f) {
-  for (int64_t c = threadIdx.x % kWarp * kWide; c < columns; c += kLaneStep) f(c, columns - c);
+// Calls f(number, first column, part) for the lane's parts of a row: up to kKept of them, which must be
+// whole, or any number for kKept = 0.
+template <int kKept, typename F>
+__device__ void for_lane_parts(const NormShape& s, F f) {
+  const int64_t first = threadIdx.x % kWarp * kWide;
+  if constexpr (kKept > 0) {
+#pragma unroll
+    for (int i = 0; i < kKept; ++i)
+      if (first + i * kLaneStep < s.columns) f(i, first + i * kLaneStep, Whole());
+  } else {
+    for (int64_t c = first; c < s.columns; c += kLaneStep)
+      with_part(s.wide, s.columns - c, [&](auto part) { f(0, c, part); });
+  }
+}
+
+// A lane's parts of a row: kept in registers as stored, or loaded every time for kKept = 0.
+template <typename T, int kKept>
+struct LaneRow {
+  const T* row;
+  Raw<T> kept[kKept > 0 ? kKept : 1];
+
+  __device__ LaneRow(const T* from, const NormShape& s) : row(from) {
+    if constexpr (kKept > 0)
+      for_lane_parts<kKept>(s, [&](int i, int64_t c, Whole) { kept[i] = load_raw(row + c); });
+  }
+  template <typename P>
+  __device__ void get(int i, int64_t c, P part, float (&out)[kWide]) const {
+    if constexpr (kKept > 0)
+      unpack(kept[i], out);
+    else
+      load(row + c, part, out);
+  }
+};
+
+// Calls f(parts that a lane keeps, as a constant): of the rows that fit in registers, else 0.
+constexpr int kKeptSome = 8, kKeptMany = 20;  // 2048 and 5120 columns
+template <typename T, typename F>
+void with_kept(const NormShape& s, F f) {
+  const int64_t parts = div_up(s.columns, kLaneStep);
+  if (s.wide && parts <= kKeptSome) return f(std::integral_constant<int, kKeptSome>());
+  if constexpr (sizeof(T) == 2)
+    if (s.wide && parts <= kKeptMany) return f(std::integral_constant<int, kKeptMany>());
+  f(std::integral_constant<int, 0>());
 }
 
 // ---- Forward. kLayer: layer_norm, else rms_norm, which has neither mean nor bias.
@@ -43,37 +83,40 @@ struct NormForward {
   float *mean, *rstd;
 };
 
-template <bool kLayer, typename T>
+template <bool kLayer, typename T, int kKept>
 __global__ void __launch_bounds__(kThreads) forward_kernel(NormForward<T> a) {
   const NormShape& s = a.shape;
   const int64_t row = row_of_warp();
   if (row >= s.rows) return;
-  const T* x = a.x + row * s.columns;
+  const LaneRow<T, kKept> x(a.x + row * s.columns, s);
   const auto columns = static_cast<float>(s.columns);
   float mean = 0;
   if (kLayer) {
-    for_lane_columns(s.columns, [&](int64_t c, int64_t count) {
+    for_lane_parts<kKept>(s, [&](int i, int64_t c, auto part) {
       float value[kWide];
-      load(x + c, count, s.wide, value);
-      for (int i = 0; i < kWide; ++i) mean += value[i];  // zero beyond the row
+      x.get(i, c, part, value);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) mean += value[e];  // zero beyond the row
     });
     mean = warp_sum(mean) / columns;
   }
   float squares = 0;
-  for_lane_columns(s.columns, [&](int64_t c, int64_t count) {
+  for_lane_parts<kKept>(s, [&](int i, int64_t c, auto part) {
     float value[kWide];
-    load(x + c, count, s.wide, value);
-    for (int i = 0; i < kWide; ++i)
-      if (i < count) squares += (value[i] - mean) * (value[i] - mean);
+    x.get(i, c, part, value);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e)
+      if (present(part, e)) squares += (value[e] - mean) * (value[e] - mean);
   });
   const float rstd = 1.0f / sqrtf(warp_sum(squares) / columns + s.epsilon);
-  for_lane_columns(s.columns, [&](int64_t c, int64_t count) {
+  for_lane_parts<kKept>(s, [&](int i, int64_t c, auto part) {
     float value[kWide], weight[kWide], bias[kWide] = {};
-    load(x + c, count, s.wide, value);
-    load(a.weight + c, count, s.wide, weight);
-    if (kLayer) load(a.bias + c, count, s.wide, bias);
-    for (int i = 0; i < kWide; ++i) value[i] = (value[i] - mean) * rstd * weight[i] + bias[i];
-    store(a.y + row * s.columns + c, count, s.wide, value);
+    x.get(i, c, part, value);
+    load(a.weight + c, part, weight);
+    if (kLayer) load(a.bias + c, part, bias);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) value[e] = (value[e] - mean) * rstd * weight[e] + bias[e];
+    store(a.y + row * s.columns + c, part, value);
   });
   if (threadIdx.x % kWarp != 0) return;
   if (kLayer) a.mean[row] = mean;
@@ -88,114 +131,151 @@ struct NormBackward {
   NormShape shape;
   const T *x, *weight, *dy;
   const float *mean, *rstd;
-  T* dx;
-  bool accumulate;
+  Gradient<T> dx;
 };
 
-template <bool kLayer, typename T>
+template <bool kLayer, typename T, int kKept>
 __global__ void __launch_bounds__(kThreads) backward_kernel(NormBackward<T> a) {
   const NormShape& s = a.shape;
   const int64_t row = row_of_warp();
   if (row >= s.rows) return;
-  const T *x = a.x + row * s.columns, *dy = a.dy + row * s.columns;
+  const LaneRow<T, kKept> x(a.x + row * s.columns, s), dy(a.dy + row * s.columns, s);
   const float mean = kLayer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
-  float sum = 0, products = 0;
-  const auto with_terms = [&](auto f) {
-    for_lane_columns(s.columns, [&](int64_t c, int64_t count) {
-      float n[kWide], g[kWide], weight[kWide];
-      load(x + c, count, s.wide, n);
-      load(dy + c, count, s.wide, g);
-      load(a.weight + c, count, s.wide, weight);
-      for (int i = 0; i < kWide; ++i) {
-        n[i] = (n[i] - mean) * rstd;
-        g[i] *= weight[i];  // zero beyond the row
-      }
-      f(c, count, n, g);
-    });
+  const auto terms = [&](int i, int64_t c, auto part, float(&n)[kWide], float(&g)[kWide]) {
+    float weight[kWide];
+    x.get(i, c, part, n);
+    dy.get(i, c, part, g);
+    load(a.weight + c, part, weight);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) {
+      n[e] = (n[e] - mean) * rstd;
+      g[e] *= weight[e];  // zero beyond the row
+    }
   };
-  with_terms([&](int64_t, int64_t, float(&n)[kWide], float(&g)[kWide]) {
-    for (int i = 0; i < kWide; ++i) {
-      sum += g[i];
-      products += g[i] * n[i];
+  float sum = 0, products = 0;
+  for_lane_parts<kKept>(s, [&](int i, int64_t c, auto part) {
+    float n[kWide], g[kWide];
+    terms(i, c, part, n, g);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) {
+      sum += g[e];
+      products += g[e] * n[e];
     }
   });
   sum = kLayer ? warp_sum(sum) / static_cast<float>(s.columns) : 0.0f;
   products = warp_sum(products) / static_cast<float>(s.columns);
-  with_terms([&](int64_t c, int64_t count, float(&n)[kWide], float(&g)[kWide]) {
-    for (int i = 0; i < kWide; ++i) g[i] = rstd * (g[i] - sum - n[i] * products);
-    store_gradient(a.dx, a.accumulate, row * s.columns + c, count, s.wide, g);
+  for_lane_parts<kKept>(s, [&](int i, int64_t c, auto part) {
+    float n[kWide], g[kWide], before[kWide];
+    load_before(a.dx, row * s.columns + c, part, before);
+    terms(i, c, part, n, g);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) g[e] = rstd * (g[e] - sum - n[e] * products);
+    store_after(a.dx, row * s.columns + c, part, before, g);
   });
 }
 
 // ---- Sums over rows.
 
-// What is summed: dy, or dy * n with n of a norm's backward.
+// What is summed: dy, and dy * n with n of a norm's backward.
 template <typename T>
 struct ColumnTerms {
   int64_t rows, columns;
   bool wide;
-  const T *dy, *x;           // x nullptr: dy alone
-  const float *mean, *rstd;  // mean nullptr: zero
+  const T *dy, *x;
+  const float *mean, *rstd;            // mean nullptr: zero
+  float *partials, *product_partials;  // [chunks, columns]: of dy, of dy * n
 };
 
 int64_t chunk_count(int64_t rows) { return std::min(kChunksMax, div_up(rows, 4 * kWarps)); }
 
-template <typename T>
-__device__ void add_terms(const ColumnTerms<T>& t, int64_t row, int64_t column, float (&sums)[kWide]) {
-  const int64_t offset = row * t.columns + column, count = t.columns - column;
-  float term[kWide];
-  load(t.dy + offset, count, t.wide, term);
-  if (t.x != nullptr) {
-    const float mean = t.mean == nullptr ? 0.0f : t.mean[row], rstd = t.rstd[row];
-    float x[kWide];
-    load(t.x + offset, count, t.wide, x);
-    for (int i = 0; i < kWide; ++i) term[i] *= (x[i] - mean) * rstd;
-  }
-  for (int i = 0; i < kWide; ++i) sums[i] += term[i];
-}
-
-// Block (chunk, part of kLaneStep columns): partials[chunk, columns].
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    column_sums_kernel(ColumnTerms<T> t, int64_t chunks, float* partials) {
-  __shared__ float shared[kWarps][kLaneStep];
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t chunk = blockIdx.x % chunks, first_column = blockIdx.x / chunks * kLaneStep;
-  const int64_t rows_per_chunk = div_up(t.rows, chunks), begin = chunk * rows_per_chunk;
-  const int64_t end = begin + rows_per_chunk < t.rows ? begin + rows_per_chunk : t.rows;
-  float sums[kWide] = {};
-  const int64_t column = first_column + lane * kWide;
-  if (column < t.columns)
-    for (int64_t row = begin + warp; row < end; row += kWarps) add_terms(t, row, column, sums);
-  for (int i = 0; i < kWide; ++i) shared[warp][lane * kWide + i] = sums[i];
+// The warps' sums of the block's columns, in order. Every thread hands over those of its own columns, and
+// gets that of column `thread`.
+__device__ inline float add_warps(float (&shared)[kWarps][kLaneStep], const float (&sums)[kWide]) {
+  const int thread = static_cast<int>(threadIdx.x);
+  __syncthreads();  // what was there has been read
+#pragma unroll
+  for (int e = 0; e < kWide; ++e) shared[thread / kWarp][thread % kWarp * kWide + e] = sums[e];
   __syncthreads();
-  const int mine = static_cast<int>(threadIdx.x);  // kThreads == kLaneStep
-  if (first_column + mine >= t.columns) return;
   float sum = 0;
-  for (int w = 0; w < kWarps; ++w) sum += shared[w][mine];
-  partials[chunk * t.columns + first_column + mine] = sum;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) sum += shared[warp][thread];
+  return sum;
 }
 static_assert(kThreads == kLaneStep, "a thread adds the warps' sums of one column");
 
+// Block (chunk, part of kLaneStep columns).
+template <typename T, bool kDy, bool kProducts>
+__global__ void __launch_bounds__(kThreads) column_sums_kernel(ColumnTerms<T> t, int64_t chunks) {
+  __shared__ float shared[kWarps][kLaneStep];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t chunk = blockIdx.x % chunks, first_column = blockIdx.x / chunks * kLaneStep;
+  const int64_t rows_per_chunk = div_up(t.rows, chunks), begin = chunk * rows_per_chunk;
+  const int64_t end = begin + rows_per_chunk < t.rows ? begin + rows_per_chunk : t.rows;
+  float sums[kWide] = {}, products[kWide] = {};
+  const int64_t column = first_column + thread % kWarp * kWide;
+  if (column < t.columns)
+    with_part(t.wide, t.columns - column, [&](auto part) {
+#pragma unroll 2
+      for (int64_t row = begin + thread / kWarp; row < end; row += kWarps) {
+        float dy[kWide], x[kWide];
+        load(t.dy + row * t.columns + column, part, dy);
+        if (kProducts) load(t.x + row * t.columns + column, part, x);
+        const float mean = !kProducts || t.mean == nullptr ? 0.0f : t.mean[row];
+        const float rstd = kProducts ? t.rstd[row] : 0.0f;
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) {
+          if (kDy) sums[e] += dy[e];
+          if (kProducts) products[e] += dy[e] * ((x[e] - mean) * rstd);
+        }
+      }
+    });
+  const int64_t mine = first_column + thread, to = chunk * t.columns + mine;
+  if (kDy) {
+    const float sum = add_warps(shared, sums);
+    if (mine < t.columns) t.partials[to] = sum;
+  }
+  if (kProducts) {
+    const float sum = add_warps(shared, products);
+    if (mine < t.columns) t.product_partials[to] = sum;
+  }
+}
+
+// A block takes kWarp columns, a warp of it every kWarps-th chunk.
 __global__ void __launch_bounds__(kThreads)
     add_chunks_kernel(const float* partials, int64_t chunks, int64_t columns, float* to) {
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (column >= columns) return;
+  __shared__ double shared[kWarps][kWarp];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
   double sum = 0;
-  for (int64_t chunk = 0; chunk < chunks; ++chunk)
-    sum += static_cast<double>(partials[chunk * columns + column]);
+  if (column < columns)
+#pragma unroll 4
+    for (int64_t chunk = warp; chunk < chunks; chunk += kWarps)
+      sum += static_cast<double>(partials[chunk * columns + column]);
+  shared[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= columns) return;
+  sum = 0;
+  for (int w = 0; w < kWarps; ++w) sum += shared[w][lane];
   to[column] += static_cast<float>(sum);
 }
 
-template <typename T>
-void add_column_terms(const Queue& queue, const ColumnTerms<T>& terms, float* to, std::byte* workspace) {
+void add_chunks(const Queue& queue, const float* partials, int64_t chunks, int64_t columns, float* to) {
   if (to == nullptr) return;
-  auto* partials = reinterpret_cast<float*>(workspace);
+  launch(queue, add_chunks_kernel, div_up(columns, kWarp), kThreads, 0, partials, chunks, columns, to);
+}
+
+// sums, products: added to; nullptr: not wanted.
+template <typename T, bool kDy, bool kProducts>
+void add_column_terms(const Queue& queue, ColumnTerms<T> terms, float* sums, float* products,
+                      std::byte* workspace) {
+  if (sums == nullptr && products == nullptr) return;
   const int64_t chunks = chunk_count(terms.rows);
-  launch(queue, column_sums_kernel<T>, chunks * div_up(terms.columns, kLaneStep), kThreads, 0, terms, chunks,
-         partials);
-  launch(queue, add_chunks_kernel, div_up(terms.columns, kThreads), kThreads, 0,
-         static_cast<const float*>(partials), chunks, terms.columns, to);
+  terms.partials = reinterpret_cast<float*>(workspace);
+  terms.product_partials = terms.partials + (kDy ? chunks * terms.columns : 0);
+  launch(queue, column_sums_kernel<T, kDy, kProducts>, chunks * div_up(terms.columns, kLaneStep), kThreads, 0,
+         terms, chunks);
+  if (kDy) add_chunks(queue, terms.partials, chunks, terms.columns, sums);
+  if (kProducts) add_chunks(queue, terms.product_partials, chunks, terms.columns, products);
 }
 
 // ---- Both norms. Outputs: layer_norm has y, mean, rstd; rms_norm y, rstd.
@@ -211,7 +291,9 @@ void norm_forward(const Queue& queue, const OpCall& call) {
                                    data_of<T>(call.outputs, 0),
                                    kLayer ? data_of<float>(call.outputs, 1) : nullptr,
                                    data_of<float>(call.outputs, kLayer ? 2 : 1)};
-    launch(queue, forward_kernel<kLayer, T>, div_up(s.rows, kWarps), kThreads, 0, arguments);
+    with_kept<T>(s, [&]<int kKept>(std::integral_constant<int, kKept>) {
+      launch(queue, forward_kernel<kLayer, T, kKept>, div_up(s.rows, kWarps), kThreads, 0, arguments);
+    });
   });
 }
 
@@ -222,27 +304,36 @@ void norm_backward(const Queue& queue, const OpCall& call) {
     const T *x = data_of<const T>(call.inputs, 0), *dy = data_of<const T>(call.output_gradients, 0);
     const float* mean = kLayer ? data_of<const float>(call.outputs, 1) : nullptr;
     const float* rstd = data_of<const float>(call.outputs, kLayer ? 2 : 1);
-    const TensorView dx = view_of(call.input_gradients, 0);
-    const NormBackward<T> arguments{
-        s, x, data_of<const T>(call.parameters, 0), dy, mean, rstd, static_cast<T*>(dx.data), dx.accumulate};
-    if (dx.data != nullptr)
-      launch(queue, backward_kernel<kLayer, T>, div_up(s.rows, kWarps), kThreads, 0, arguments);
-    add_column_terms<T>(queue, {s.rows, s.columns, s.wide, dy, x, mean, rstd},
-                        data_of<float>(call.parameter_gradients, 0), call.workspace);
-    add_column_terms<T>(queue, {s.rows, s.columns, s.wide, dy, nullptr, nullptr, nullptr},
-                        data_of<float>(call.parameter_gradients, 1), call.workspace);
+    const NormBackward<T> arguments{s,    x,    data_of<const T>(call.parameters, 0),   dy,
+                                    mean, rstd, gradient_of<T>(call.input_gradients, 0)};
+    if (arguments.dx.data != nullptr)
+      with_kept<T>(s, [&]<int kKept>(std::integral_constant<int, kKept>) {
+        launch(queue, backward_kernel<kLayer, T, kKept>, div_up(s.rows, kWarps), kThreads, 0, arguments);
+      });
+    add_column_terms<T, kLayer, true>(queue, {s.rows, s.columns, s.wide, dy, x, mean, rstd, nullptr, nullptr},
+                                      data_of<float>(call.parameter_gradients, 1),
+                                      data_of<float>(call.parameter_gradients, 0), call.workspace);
   });
+}
+
+template <typename T, int kKept>
+void load_row_kernels() {
+  load(forward_kernel<true, T, kKept>);
+  load(forward_kernel<false, T, kKept>);
+  load(backward_kernel<true, T, kKept>);
+  load(backward_kernel<false, T, kKept>);
 }
 
 }  // namespace
 
 void load_norm_kernels() {
   for_each_precision([]<typename T>(T) {
-    load(forward_kernel<true, T>);
-    load(forward_kernel<false, T>);
-    load(backward_kernel<true, T>);
-    load(backward_kernel<false, T>);
-    load(column_sums_kernel<T>);
+    load_row_kernels<T, 0>();
+    load_row_kernels<T, kKeptSome>();
+    if constexpr (sizeof(T) == 2) load_row_kernels<T, kKeptMany>();
+    load(column_sums_kernel<T, true, true>);
+    load(column_sums_kernel<T, false, true>);
+    load(column_sums_kernel<T, true, false>);
   });
   load(add_chunks_kernel);
 }
@@ -252,16 +343,19 @@ void layer_norm_backward(const Queue& queue, const OpCall& call) { norm_backward
 void rms_norm_forward(const Queue& queue, const OpCall& call) { norm_forward<false>(queue, call); }
 void rms_norm_backward(const Queue& queue, const OpCall& call) { norm_backward<false>(queue, call); }
 
+// Backward: of each parameter, sums over rows.
 uint64_t norm_workspace_bytes(const OpShapes& shapes, Pass pass) {
-  return pass == Pass::forward ? 0 : column_sums_workspace_bytes(shapes.inputs[0][0], shapes.inputs[0][1]);
+  if (pass == Pass::forward) return 0;
+  return shapes.parameters.size() * column_sums_workspace_bytes(shapes.inputs[0][0], shapes.inputs[0][1]);
 }
 
 void add_column_sums(const Queue& queue, DType precision, const void* from, int64_t rows, int64_t columns,
                      float* to, std::byte* workspace) {
   with_precision(precision, [&]<typename T>(T) {
-    add_column_terms<T>(
-        queue, {rows, columns, columns % kWide == 0, static_cast<const T*>(from), nullptr, nullptr, nullptr},
-        to, workspace);
+    add_column_terms<T, true, false>(queue,
+                                     {rows, columns, columns % kWide == 0, static_cast<const T*>(from),
+                                      nullptr, nullptr, nullptr, nullptr, nullptr},
+                                     to, nullptr, workspace);
   });
 }
 

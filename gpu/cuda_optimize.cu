@@ -19,12 +19,15 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t first = 0; first < static_cast<int64_t>(kNormBlock); first += kStep) {
     const int64_t i = begin + first + threadIdx.x * kWide, count = elements - i;
     if (count <= 0) break;
-    const bool wide = aligned && count >= kWide;
-    float value[kWide];
-    load(accumulator + i, count, wide, value);
-    for (int e = 0; e < kWide; ++e) value[e] = widen(narrow<T>(value[e]));
-    store(gradient + i, count, wide, value);
-    for (int e = 0; e < kWide; ++e) sum += static_cast<double>(value[e]) * static_cast<double>(value[e]);
+    with_part(aligned, count, [&](auto part) {
+      float value[kWide];
+      load(accumulator + i, part, value);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) value[e] = widen(narrow<T>(value[e]));
+      store(gradient + i, part, value);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) sum += static_cast<double>(value[e]) * static_cast<double>(value[e]);
+    });
   }
   sum = block_sum(sum, shared);
   if (threadIdx.x == 0) block_sums[blockIdx.x] = sum;
@@ -44,29 +47,29 @@ __global__ void __launch_bounds__(kThreads)
     optimize_kernel(AdamWRange range, const StepScalars::Update* scalars, bool aligned) {
   AdamWConstants constants = scalars->adamw;
   if (!range.decay) constants.d = 1;
+  const bool skip = scalars->skip;
   const T* gradient = static_cast<const T*>(range.gradient);
   T* weights = static_cast<T*>(range.weights);
   const auto elements = static_cast<int64_t>(range.elements);
   const int64_t step = static_cast<int64_t>(gridDim.x) * kStep;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWide; i < elements;
-       i += step) {
-    const int64_t count = elements - i;
-    const bool wide = aligned && count >= kWide;
-    float w[kWide];
-    load(range.master + i, count, wide, w);
-    if (!scalars->skip) {
-      float m[kWide], v[kWide], g[kWide];
-      load(range.first_moment + i, count, wide, m);
-      load(range.second_moment + i, count, wide, v);
-      load(gradient + i, count, wide, g);
+       i += step)
+    with_part(aligned, elements - i, [&](auto part) {
+      float w[kWide];
+      load(range.master + i, part, w);
+      if (!skip) {
+        float m[kWide], v[kWide], g[kWide];
+        load(range.first_moment + i, part, m);
+        load(range.second_moment + i, part, v);
+        load(gradient + i, part, g);
 #pragma unroll
-      for (int e = 0; e < kWide; ++e) update(constants, g[e], w[e], m[e], v[e]);
-      store(range.master + i, count, wide, w);
-      store(range.first_moment + i, count, wide, m);
-      store(range.second_moment + i, count, wide, v);
-    }
-    if (weights != nullptr) store(weights + i, count, wide, w);
-  }
+        for (int e = 0; e < kWide; ++e) update(constants, g[e], w[e], m[e], v[e]);
+        store(range.master + i, part, w);
+        store(range.first_moment + i, part, m);
+        store(range.second_moment + i, part, v);
+      }
+      if (weights != nullptr) store(weights + i, part, w);
+    });
 }
 
 }  // namespace

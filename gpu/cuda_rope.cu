@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-struct Turn {
+struct alignas(8) Turn {
   float cosine, sine;
 };
 
@@ -37,35 +37,56 @@ __global__ void __launch_bounds__(kThreads) table_kernel(OpAttributes a, Turn* t
 template <typename T>
 struct Rotation {
   const T* from;
-  T* to;
-  bool accumulate;
+  Gradient<T> to;
   const Turn* table;
-  int64_t rows, heads, half, sequence;
+  uint32_t rows, heads, half, sequence;
   float direction;  // 1, or -1 for backward
 };
+
+// The turns of kWide pairs.
+__device__ inline void load_turns(const Turn* turns, Whole, float (&cosines)[kWide], float (&sines)[kWide]) {
+#pragma unroll
+  for (int i = 0; i < kWide; i += 2) {
+    const Words two = *reinterpret_cast<const Words*>(turns + i);
+    cosines[i] = __uint_as_float(two.word[0]);
+    sines[i] = __uint_as_float(two.word[1]);
+    cosines[i + 1] = __uint_as_float(two.word[2]);
+    sines[i + 1] = __uint_as_float(two.word[3]);
+  }
+}
+__device__ inline void load_turns(const Turn* turns, Part part, float (&cosines)[kWide],
+                                  float (&sines)[kWide]) {
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) {
+    cosines[i] = i < part.count ? turns[i].cosine : 0.0f;
+    sines[i] = i < part.count ? turns[i].sine : 0.0f;
+  }
+}
 
 // One thread: up to kWide pairs of one head of a row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rotate_kernel(Rotation<T> a) {
-  const int64_t parts = div_up(a.half, kWide), count_all = a.rows * a.heads * parts;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  const bool wide = a.half % kWide == 0;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count_all; i += step) {
-    const int64_t pair = i % parts * kWide, head = i / parts, row = head / a.heads, count = a.half - pair;
-    const int64_t first = head * 2 * a.half + pair, second = first + a.half;
-    const Turn* turns = a.table + row % a.sequence * a.half + pair;
-    float x1[kWide], x2[kWide];
-    load(a.from + first, count, wide, x1);
-    load(a.from + second, count, wide, x2);
+  const uint32_t parts = (a.half + kWide - 1) / kWide, items = a.rows * a.heads * parts;
+  for (uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < items; i += gridDim.x * kThreads) {
+    const uint32_t head = i / parts, pair = i % parts * kWide, row = head / a.heads;
+    const int64_t first = static_cast<int64_t>(head) * 2 * a.half + pair, second = first + a.half;
+    const Turn* turns = a.table + static_cast<int64_t>(row % a.sequence) * a.half + pair;
+    with_part(a.half % kWide == 0, a.half - pair, [&](auto part) {
+      float x1[kWide], x2[kWide], before1[kWide], before2[kWide], cosines[kWide], sines[kWide];
+      load(a.from + first, part, x1);
+      load(a.from + second, part, x2);
+      load_before(a.to, first, part, before1);
+      load_before(a.to, second, part, before2);
+      load_turns(turns, part, cosines, sines);
 #pragma unroll
-    for (int e = 0; e < kWide; ++e) {
-      if (e >= count) continue;
-      const float cosine = turns[e].cosine, sine = turns[e].sine * a.direction, before = x1[e];
-      x1[e] = before * cosine - x2[e] * sine;
-      x2[e] = x2[e] * cosine + before * sine;
-    }
-    store_gradient(a.to, a.accumulate, first, count, wide, x1);
-    store_gradient(a.to, a.accumulate, second, count, wide, x2);
+      for (int e = 0; e < kWide; ++e) {
+        const float cosine = cosines[e], sine = sines[e] * a.direction, from = x1[e];
+        x1[e] = from * cosine - x2[e] * sine;
+        x2[e] = x2[e] * cosine + from * sine;
+      }
+      store_after(a.to, first, part, before1, x1);
+      store_after(a.to, second, part, before2, x2);
+    });
   }
 }
 
@@ -74,20 +95,19 @@ void rotate(const Queue& queue, const OpCall& call, const TensorView& from, cons
   if (to.data == nullptr) return;
   const OpAttributes& a = call.shapes->attributes;
   const int64_t rows = call.shapes->inputs[0][0], half = a.head_size / 2;
+  const int64_t blocks = striding_blocks(queue, rows * a.heads * div_up(half, kWide), kThreads);
   auto* table = reinterpret_cast<Turn*>(call.workspace);
   launch(queue, table_kernel, div_up(a.sequence * half, kThreads), kThreads, 0, a, table);
   with_precision(call.shapes->precision, [&]<typename T>(T) {
     const Rotation<T> rotation{static_cast<const T*>(from.data),
-                               static_cast<T*>(to.data),
-                               to.accumulate,
+                               {static_cast<T*>(to.data), to.accumulate},
                                table,
-                               rows,
-                               a.heads,
-                               half,
-                               a.sequence,
+                               static_cast<uint32_t>(rows),
+                               static_cast<uint32_t>(a.heads),
+                               static_cast<uint32_t>(half),
+                               static_cast<uint32_t>(a.sequence),
                                direction};
-    launch(queue, rotate_kernel<T>, striding_blocks(queue, rows * a.heads * div_up(half, kWide), kThreads),
-           kThreads, 0, rotation);
+    launch(queue, rotate_kernel<T>, blocks, kThreads, 0, rotation);
   });
 }
 

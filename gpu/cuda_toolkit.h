@@ -94,6 +94,13 @@ __device__ inline float fast_exp2(float x) {
   return y;
 }
 
+// 1 / x, with a relative error below 2^-22 and 1 / infinity = 0.
+__device__ inline float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }

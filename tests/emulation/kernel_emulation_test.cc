@@ -74,8 +74,8 @@ TEST_F(KernelDeathTest, DifferentMeetingsShow) {
 
 void read_wide(const float* from, float* to) {
   float values[cuda::kWide];
-  cuda::load(from, cuda::kWide, true, values);
-  cuda::store(to, cuda::kWide, true, values);
+  cuda::load(from, cuda::Whole(), values);
+  cuda::store(to, cuda::Whole(), values);
 }
 
 TEST_F(KernelDeathTest, MisalignedAccessesShow) {

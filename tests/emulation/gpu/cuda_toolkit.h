@@ -117,6 +117,7 @@ inline std::byte* shared_memory() { return emulation::shared_memory(); }
 inline void require(bool condition) { CHECK(condition, "a kernel trapped"); }
 inline int unhoisted(int x) { return x; }
 inline float fast_exp2(float x) { return std::exp2(x); }
+inline float fast_reciprocal(float x) { return 1 / x; }
 
 // Fragments in the layout of the PTX manual's m16n8k16.
 void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);

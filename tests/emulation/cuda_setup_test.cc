@@ -1,0 +1,100 @@
+// What the cuda device does before the first step, on the emulated GPU: products are chosen, the library's
+// kernels loaded, and ops that it does not take refused.
+#include "gpu/cuda_matmul.h"
+#include "gpu/cuda_ops.h"
+#include "tests/emulation/emulated_gpu.h"
+#include "tests/op_cases.h"
+
+namespace sluice {
+namespace {
+
+struct EmulatedCuda {
+  std::unique_ptr<cuda::Multiplier> multiplier = cuda::make_multiplier(nullptr);
+  std::unique_ptr<Device> device = cuda::make_ops_device({nullptr, 2}, *multiplier);
+};
+
+// GPU memory of its own, as an arena is.
+class Arena {
+ public:
+  explicit Arena(uint64_t bytes) : bytes_(bytes) { EXPECT_EQ(cudaMalloc(&data_, bytes), cudaSuccess); }
+  ~Arena() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
+  Arena(const Arena&) = delete;
+  std::span<std::byte> all() const { return {static_cast<std::byte*>(data_), bytes_}; }
+  std::vector<uint8_t> contents() const {
+    std::vector<uint8_t> out(bytes_);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(out.data(), data_, bytes_, cudaMemcpyDeviceToHost), cudaSuccess);
+    return out;
+  }
+
+ private:
+  uint64_t bytes_;
+  void* data_ = nullptr;
+};
+
+OpShapes shapes_of(const std::string& name, DType precision) {
+  for (const OpCase& c : op_cases())
+    if (c.name == name) return Operands(c, precision).shapes;
+  CHECK(false, "no such case");
+  return {};
+}
+
+// Of fp32 linear_bias: x is [37,160], W [160,48]; the largest operand is W or dW.
+constexpr uint64_t kLargest = 160 * 48 * sizeof(float);
+
+TEST(CudaSetUp, WarmUpRunsEveryProductOnceAndLeavesZeros) {
+  emulation::set_up({});
+  EmulatedCuda made;
+  const OpShapes shapes = shapes_of("linear_bias", DType::f32);
+  for (int again = 0; again < 2; ++again)  // preparing a shape twice is preparing it once
+    for (const Pass pass : {Pass::forward, Pass::backward}) made.device->prepare(shapes, pass);
+  const Arena arena(kLargest + cuda::kMatmulWorkspaceBytes);
+  const uint64_t works = emulation::counts().works;
+  made.device->warm_up(arena.all());
+  const std::vector<uint8_t> contents = arena.contents();
+  EXPECT_TRUE(std::all_of(contents.begin(), contents.end(), [](uint8_t byte) { return byte == 0; }));
+  EXPECT_EQ(emulation::counts().works - works,
+            3u + 2u);  // y, dx and dW; zeroing, and the copy of the contents
+}
+
+class CudaSetUpDeathTest : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(CudaSetUpDeathTest, ProductsThatWereNotPreparedShow) {
+  emulation::set_up({});
+  EmulatedCuda made;
+  const OpShapes shapes = shapes_of("linear_bias", DType::f32);
+  made.device->prepare(shapes, Pass::forward);
+  const Product dx = products_of(shapes, Pass::backward).front();
+  std::byte operand;
+  EXPECT_DEATH(made.multiplier->run({dx, &operand, &operand, &operand}, &operand), "was not prepared");
+}
+
+TEST_F(CudaSetUpDeathTest, ArenasThatHoldNoProductShow) {
+  emulation::set_up({});
+  EmulatedCuda made;
+  made.device->prepare(shapes_of("linear_bias", DType::f32), Pass::forward);
+  const Arena arena(kLargest + cuda::kMatmulWorkspaceBytes - 64);
+  EXPECT_DEATH(made.device->warm_up(arena.all()), "smaller than");
+}
+
+TEST(CudaSetUp, LargeHeadsAreRefusedBeforeTheFirstStep) {
+  OpShapes shapes = shapes_of("attention_wide_heads", DType::bf16);
+  EXPECT_GT(cuda::workspace_bytes(shapes, Pass::backward), 0u);  // heads of 128 columns
+  shapes.attributes.head_size = 136;
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    try {
+      cuda::workspace_bytes(shapes, pass);
+      FAIL() << "heads of 136 columns are taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::usage);
+      EXPECT_NE(std::string(error.what()).find("up to 128 columns, the model's have 136"), std::string::npos);
+      EXPECT_NE(error.remedy().find("--device cpu"), std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
