@@ -106,7 +106,7 @@ TEST_F(LostDevice, AnywhereTheLastCheckpointGoesOn) {
   for (size_t i = 0; i < places.size(); ++i) {
     SCOPED_TRACE("at work " + std::to_string(places[i]));
     const Loss& loss = kLosses[i % std::size(kLosses)];
-    const std::string out = "lost-" + std::to_string(places[i]);
+    const std::string out = "lost-" + std::to_string(i);  // places may coincide
     emulation::set_up({.seed = static_cast<uint32_t>(i),
                        .delay_microseconds_max = 20,
                        .work_that_is_lost = places[i],
