@@ -96,6 +96,28 @@ Cut cut_for(const Queue& queue) {
   return {};
 }
 
+// A block's shared memory: its own rows of kOwnTiles tensors, two stages of tiles of two others, scratch.
+template <AttentionPart kPart, typename T, int kSize>
+struct BlockMemory {
+  using Tiles = Tiling<kPart, T, kSize>;
+  int own, own_row;  // rows of the block, and which is the warp's first
+  T *data, *others;
+
+  __device__ BlockMemory()
+      : own(static_cast<int>(blockDim.x) / kWarp * Tiles::kRows),
+        own_row(static_cast<int>(threadIdx.x) / kWarp * Tiles::kRows),
+        data(reinterpret_cast<T*>(shared_memory())),
+        others(data + Tiles::kOwnTiles * own * kSize) {}
+  __device__ Tile<T, kSize> own_tile(int i) const { return {data + i * own * kSize}; }
+  __device__ Tile<T, kSize> warp_tile(int i) const { return {data + (i * own + own_row) * kSize}; }
+  __device__ Tile<T, kSize> other_tile(int i, int stage) const {
+    return {others + (2 * stage + i) * Tiles::kOthers * kSize};
+  }
+  __device__ Tile<T, Tiles::kOthers> scratch() const {
+    return {other_tile(0, 2).data + own_row / Tiles::kRows * Tiles::kScratch};
+  }
+};
+
 // ---- Tiles of one head and sequence.
 
 // Begins to copy rows [row, row + rows) into a tile: zero beyond the sequence and the head. They are there
@@ -157,18 +179,18 @@ struct QueryBlock {
   }
 };
 
-// Passes over tiles of keys and values in `shared`: work(first key, k, v).
-template <int kKeys, int kSize, typename T, typename Work>
-__device__ void for_key_tiles(T* shared, int keys_end, const HeadColumns<T>& keys,
+// Passes over tiles of keys and values: work(first key, k, v).
+template <typename Memory, typename T, typename Work>
+__device__ void for_key_tiles(const Memory& memory, int keys_end, const HeadColumns<T>& keys,
                               const HeadColumns<T>& values, const AttentionShape& s, Work work) {
-  const auto k = [&](int stage) { return Tile<T, kSize>{shared + 2 * stage * kKeys * kSize}; };
-  const auto v = [&](int stage) { return Tile<T, kSize>{shared + (2 * stage + 1) * kKeys * kSize}; };
+  constexpr int kKeys = Memory::Tiles::kOthers;
   const auto load = [&](int i, int stage) {
-    load_tile(k(stage), kKeys, keys, i * kKeys, s);
-    load_tile(v(stage), kKeys, values, i * kKeys, s);
+    load_tile(memory.other_tile(0, stage), kKeys, keys, i * kKeys, s);
+    load_tile(memory.other_tile(1, stage), kKeys, values, i * kKeys, s);
   };
-  for_tiles((keys_end + kKeys - 1) / kKeys, load,
-            [&](int i, int stage) { work(i * kKeys, k(stage), v(stage)); });
+  for_tiles((keys_end + kKeys - 1) / kKeys, load, [&](int i, int stage) {
+    work(i * kKeys, memory.other_tile(0, stage), memory.other_tile(1, stage));
+  });
 }
 
 // Sets scores of keys after a query. ahead: the warp's first query, counted from the first key.

@@ -147,24 +147,18 @@ template <typename T, int kSize>
 __global__ void __launch_bounds__(kWarpsMax* kWarp, 1) keys_kernel(BackwardArguments<T> a) {
   using Tiles = KeysTiling<T, kSize>;
   constexpr int kQueries = Tiles::kOthers, kRowTiles = Tiles::kRowTiles;
-  const int warps = static_cast<int>(blockDim.x) / kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int own = warps * Tiles::kRows, own_row = warp * Tiles::kRows;
-  const Tile<T, kSize> k{reinterpret_cast<T*>(shared_memory())}, v{k.data + own * kSize};
-  T* const others = v.data + own * kSize;
-  const Tile<T, kQueries> scratch{others + 4 * kQueries * kSize + warp * Tiles::kScratch};
-
+  const BlockMemory<AttentionPart::keys, T, kSize> memory;
+  const Tile<T, kSize> k = memory.warp_tile(0), v = memory.warp_tile(1);
   const AttentionShape& s = a.shape;
-  const KeyBlock block(s, own);
-  const int key = block.first + own_row;
-  const auto q_of = [&](int stage) { return Tile<T, kSize>{others + 2 * stage * kQueries * kSize}; };
-  const auto d_o_of = [&](int stage) { return Tile<T, kSize>{others + (2 * stage + 1) * kQueries * kSize}; };
-  load_tile(k, own, a.in.k.of(s, block.sequence, block.kv_head), block.first, s);
-  load_tile(v, own, a.in.v.of(s, block.sequence, block.kv_head), block.first, s);
+  const KeyBlock block(s, memory.own);
+  const int key = block.first + memory.own_row;
+  load_tile(memory.own_tile(0), memory.own, a.in.k.of(s, block.sequence, block.kv_head), block.first, s);
+  load_tile(memory.own_tile(1), memory.own, a.in.v.of(s, block.sequence, block.kv_head), block.first, s);
   Sums<kRowTiles, kSize> dk = {}, dv = {};
   QueryCursor next{block.kv_head * s.group(), block.first}, here = next;
   const auto load = [&](int, int stage) {
-    load_tile(q_of(stage), kQueries, a.in.q.of(s, block.sequence, next.head), next.query, s);
-    load_tile(d_o_of(stage), kQueries, a.d_o.of(s, block.sequence, next.head), next.query, s);
+    load_tile(memory.other_tile(0, stage), kQueries, a.in.q.of(s, block.sequence, next.head), next.query, s);
+    load_tile(memory.other_tile(1, stage), kQueries, a.d_o.of(s, block.sequence, next.head), next.query, s);
     next.move(kQueries, block.first, s.length);
   };
   const auto work = [&](int, int stage) {
@@ -172,9 +166,10 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, 1) keys_kernel(BackwardArgum
     here.move(kQueries, block.first, s.length);
     const int ahead = at.query - key;
     if (ahead + kQueries <= 0) return;  // none of these queries sees a key of this warp
+    const Tile<T, kSize> q = memory.other_tile(0, stage), d_o = memory.other_tile(1, stage);
     Sums<kRowTiles, kQueries> p = {}, ds = {};
-    multiply_rows<kRowTiles, kQueries, kSize>(p, k, own_row, q_of(stage));
-    multiply_rows<kRowTiles, kQueries, kSize>(ds, v, own_row, d_o_of(stage));
+    multiply_rows<kRowTiles, kQueries, kSize>(p, k, q);
+    multiply_rows<kRowTiles, kQueries, kSize>(ds, v, d_o);
     const int64_t pair = block.sequence * s.heads + at.head;
     differentiate_columns<kRowTiles, kQueries>(
         p, ds, a.statistics + pair * padded_length(s.length) + at.query, s.log2_scale);
@@ -183,12 +178,12 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, 1) keys_kernel(BackwardArgum
       mask_queries<kRowTiles, kQueries>(ds, ahead);
     }
     const Operand<T, kRowTiles, kQueries> left_p(p), left_ds(ds);
-    multiply_result<kRowTiles, kSize, kQueries>(dv, left_p, d_o_of(stage), scratch);
-    multiply_result<kRowTiles, kSize, kQueries>(dk, left_ds, q_of(stage), scratch);
+    multiply_result<kRowTiles, kSize, kQueries>(dv, left_p, d_o, memory.scratch());
+    multiply_result<kRowTiles, kSize, kQueries>(dk, left_ds, q, memory.scratch());
   };
   for_tiles(s.group() * ((s.length - block.first + kQueries - 1) / kQueries), load, work);
-  const KeyBlock at_end(s, own);
-  const int row = at_end.first + own_row;
+  const KeyBlock at_end(s, memory.own);
+  const int row = at_end.first + memory.own_row;
   scale_rows<kRowTiles, kSize>(dk, s.scale);
   if (a.gradients.k.data != nullptr)
     store_result<kRowTiles, kSize>(dk, a.gradients.k.of(s, at_end.sequence, at_end.kv_head), row, s);
@@ -200,19 +195,13 @@ template <typename T, int kSize>
 __global__ void __launch_bounds__(kWarpsMax* kWarp, 1) queries_kernel(BackwardArguments<T> a) {
   using Tiles = QueriesTiling<T, kSize>;
   constexpr int kKeys = Tiles::kOthers, kRowTiles = Tiles::kRowTiles;
-  const int warps = static_cast<int>(blockDim.x) / kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int own = warps * Tiles::kRows, own_row = warp * Tiles::kRows;
-  const Tile<T, kSize> q{reinterpret_cast<T*>(shared_memory())}, d_o{q.data + own * kSize};
-  T* const others = d_o.data + own * kSize;
-  const Tile<T, kKeys> scratch{others + 4 * kKeys * kSize + warp * Tiles::kScratch};
-
+  const BlockMemory<AttentionPart::queries, T, kSize> memory;
+  const Tile<T, kSize> q = memory.warp_tile(0), d_o = memory.warp_tile(1);
   const AttentionShape& s = a.shape;
-  const QueryBlock block(s, own);
-  const int query = block.first + own_row;
-  const HeadColumns<T> keys = a.in.k.of(s, block.sequence, block.kv_head);
-  const HeadColumns<T> values = a.in.v.of(s, block.sequence, block.kv_head);
-  load_tile(q, own, a.in.q.of(s, block.sequence, block.head), block.first, s);
-  load_tile(d_o, own, a.d_o.of(s, block.sequence, block.head), block.first, s);
+  const QueryBlock block(s, memory.own);
+  const int query = block.first + memory.own_row;
+  load_tile(memory.own_tile(0), memory.own, a.in.q.of(s, block.sequence, block.head), block.first, s);
+  load_tile(memory.own_tile(1), memory.own, a.d_o.of(s, block.sequence, block.head), block.first, s);
   const Statistics* statistics =
       a.statistics + static_cast<int64_t>(block.pair) * padded_length(s.length) + query;
   Sums<kRowTiles, kSize> dq = {};
@@ -220,18 +209,19 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, 1) queries_kernel(BackwardAr
     const int ahead = query - first_key;
     if (ahead + Tiles::kRows <= 0) return;  // beyond the diagonal for all of this warp
     Sums<kRowTiles, kKeys> p = {}, ds = {};
-    multiply_rows<kRowTiles, kKeys, kSize>(p, q, own_row, k);
-    multiply_rows<kRowTiles, kKeys, kSize>(ds, d_o, own_row, v);
+    multiply_rows<kRowTiles, kKeys, kSize>(p, q, k);
+    multiply_rows<kRowTiles, kKeys, kSize>(ds, d_o, v);
     differentiate_rows<kRowTiles, kKeys>(p, ds, statistics + unhoisted(sum_row(0)), s.log2_scale);
     if (ahead < kKeys - 1) mask_keys<kRowTiles, kKeys>(ds, ahead, 0.0f);
     const Operand<T, kRowTiles, kKeys> left(ds);
-    multiply_result<kRowTiles, kSize, kKeys>(dq, left, k, scratch);
+    multiply_result<kRowTiles, kSize, kKeys>(dq, left, k, memory.scratch());
   };
-  for_key_tiles<kKeys, kSize>(others, block.keys_end, keys, values, s, work);
-  const QueryBlock at_end(s, own);
+  for_key_tiles(memory, block.keys_end, a.in.k.of(s, block.sequence, block.kv_head),
+                a.in.v.of(s, block.sequence, block.kv_head), s, work);
+  const QueryBlock at_end(s, memory.own);
   scale_rows<kRowTiles, kSize>(dq, s.scale);
   store_result<kRowTiles, kSize>(dq, a.gradients.q.of(s, at_end.sequence, at_end.head),
-                                 at_end.first + own_row, s);
+                                 at_end.first + memory.own_row, s);
 }
 
 }  // namespace

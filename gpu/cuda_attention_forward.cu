@@ -33,27 +33,44 @@ struct Running {
   float maximum[kRowTiles][2], sum[kRowTiles][2];
 };
 
-// Scores to probabilities in place; o is scaled to the new maxima.
+// Takes the scores of a tile into the maxima; o and the sums are scaled to them.
 template <int kRowTiles, int kKeys, int kSize>
-__device__ void softmax_tile(Sums<kRowTiles, kKeys>& scores, Sums<kRowTiles, kSize>& o,
-                             Running<kRowTiles>& running, float log2_scale) {
-  float correction[kRowTiles][2];
+__device__ void move_maxima(const Sums<kRowTiles, kKeys>& scores, Sums<kRowTiles, kSize>& o,
+                            Running<kRowTiles>& running, float log2_scale) {
+  float largest[kRowTiles][2];
   bool moved = false;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float& maximum = running.maximum[m][half];
-      float largest = maximum;
+      float here = running.maximum[m][half];
 #pragma unroll
       for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; ++i) largest = fmaxf(largest, scores[m][j][i]);
-      largest = row_maximum(largest);
-      const float shift = largest * log2_scale;
-      moved = moved || largest != maximum;
-      correction[m][half] = fast_exp2((maximum - largest) * log2_scale);
-      maximum = largest;
+        for (int i = 2 * half; i < 2 * half + 2; ++i) here = fmaxf(here, scores[m][j][i]);
+      largest[m][half] = row_maximum(here);
+      moved = moved || largest[m][half] != running.maximum[m][half];
+    }
+  if (__ballot_sync(kAllLanes, moved ? 1 : 0) == 0) return;  // as after the first tiles mostly
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float correction = fast_exp2((running.maximum[m][half] - largest[m][half]) * log2_scale);
+      running.maximum[m][half] = largest[m][half];
+      running.sum[m][half] *= correction;
+      scale_row<kRowTiles, kSize>(o, m, half, correction);
+    }
+}
+
+// Scores to probabilities in place, which are added to the sums.
+template <int kRowTiles, int kKeys>
+__device__ void exponentiate(Sums<kRowTiles, kKeys>& scores, Running<kRowTiles>& running, float log2_scale) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float shift = running.maximum[m][half] * log2_scale;
       float added = 0;
 #pragma unroll
       for (int j = 0; j < kKeys / 8; ++j)
@@ -62,16 +79,8 @@ __device__ void softmax_tile(Sums<kRowTiles, kKeys>& scores, Sums<kRowTiles, kSi
           scores[m][j][i] = fast_exp2(__fmaf_rn(scores[m][j][i], log2_scale, -shift));
           added += scores[m][j][i];
         }
-      running.sum[m][half] = running.sum[m][half] * correction[m][half] + added;
+      running.sum[m][half] += added;
     }
-  // After the first tiles maxima seldom move.
-  if (__ballot_sync(kAllLanes, moved ? 1 : 0) == 0) return;
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-    for (int j = 0; j < kSize / 8; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) o[m][j][i] *= correction[m][i / 2];
 }
 
 template <typename T, int kSize>
@@ -79,18 +88,12 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, kBlocksAtOnce<kSize>)
     forward_kernel(ForwardArguments<T> a) {
   using Tiles = ForwardTiling<T, kSize>;
   constexpr int kKeys = Tiles::kOthers, kRowTiles = Tiles::kRowTiles;
-  const int warps = static_cast<int>(blockDim.x) / kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int own = warps * Tiles::kRows, own_row = warp * Tiles::kRows;
-  const Tile<T, kSize> q{reinterpret_cast<T*>(shared_memory())};
-  T* const others = q.data + own * kSize;
-  const Tile<T, kKeys> scratch{others + 4 * kKeys * kSize + warp * Tiles::kScratch};
-
+  const BlockMemory<AttentionPart::forward, T, kSize> memory;
+  const Tile<T, kSize> q = memory.warp_tile(0);
   const AttentionShape& s = a.shape;
-  const QueryBlock block(s, own);
-  const int query = block.first + own_row;
-  const HeadColumns<T> keys = a.in.k.of(s, block.sequence, block.kv_head);
-  const HeadColumns<T> values = a.in.v.of(s, block.sequence, block.kv_head);
-  load_tile(q, own, a.in.q.of(s, block.sequence, block.head), block.first, s);
+  const QueryBlock block(s, memory.own);
+  const int query = block.first + memory.own_row;
+  load_tile(memory.own_tile(0), memory.own, a.in.q.of(s, block.sequence, block.head), block.first, s);
   Sums<kRowTiles, kSize> o = {};
   Running<kRowTiles> running = {};
 #pragma unroll
@@ -99,26 +102,29 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, kBlocksAtOnce<kSize>)
     const int ahead = query - first_key;
     if (ahead + Tiles::kRows <= 0) return;  // beyond the diagonal for all of this warp
     Sums<kRowTiles, kKeys> scores = {};
-    multiply_rows<kRowTiles, kKeys, kSize>(scores, q, own_row, k);
+    multiply_rows<kRowTiles, kKeys, kSize>(scores, q, k);
     if (ahead < kKeys - 1) mask_keys<kRowTiles, kKeys>(scores, ahead, -INFINITY);
-    softmax_tile<kRowTiles, kKeys, kSize>(scores, o, running, s.log2_scale);
+    move_maxima<kRowTiles, kKeys, kSize>(scores, o, running, s.log2_scale);
+    exponentiate<kRowTiles, kKeys>(scores, running, s.log2_scale);
     const Operand<T, kRowTiles, kKeys> probabilities(scores);
-    multiply_result<kRowTiles, kSize, kKeys>(o, probabilities, v, scratch);
+    multiply_result<kRowTiles, kSize, kKeys>(o, probabilities, v, memory.scratch());
   };
-  for_key_tiles<kKeys, kSize>(others, block.keys_end, keys, values, s, work);
-  const QueryBlock at_end(s, own);
+  for_key_tiles(memory, block.keys_end, a.in.k.of(s, block.sequence, block.kv_head),
+                a.in.v.of(s, block.sequence, block.kv_head), s, work);
+  const QueryBlock at_end(s, memory.own);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float total = row_sum(running.sum[m][half]);
       scale_row<kRowTiles, kSize>(o, m, half, 1.0f / total);
-      const int position = at_end.first + own_row + 16 * m + sum_row(2 * half);
+      const int position = at_end.first + memory.own_row + 16 * m + sum_row(2 * half);
       if (threadIdx.x % 4 == 0 && position < s.length)
         a.lse[static_cast<int64_t>(at_end.pair) * s.length + position] =
             running.maximum[m][half] * s.scale + logf(total);
     }
-  store_result<kRowTiles, kSize>(o, a.o.of(s, at_end.sequence, at_end.head), at_end.first + own_row, s);
+  store_result<kRowTiles, kSize>(o, a.o.of(s, at_end.sequence, at_end.head), at_end.first + memory.own_row,
+                                 s);
 }
 
 }  // namespace

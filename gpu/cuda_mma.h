@@ -44,18 +44,17 @@ __device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
   mma_half(d, a, {b0, b1});
 }
 
-// sums [rows, kColumns] += a b^T, with rows of `a` from `first_row` on and b [kColumns, kDepth].
+// sums [rows, kColumns] += a b^T, with a [rows, kDepth] and b [kColumns, kDepth].
 template <int kRowTiles, int kColumns, int kDepth, typename T>
 requires(sizeof(T) == 2) __device__
-    void multiply_rows(Sums<kRowTiles, kColumns>& sums, const Tile<T, kDepth>& a, int first_row,
-                       const Tile<T, kDepth>& b) {
+    void multiply_rows(Sums<kRowTiles, kColumns>& sums, const Tile<T, kDepth>& a, const Tile<T, kDepth>& b) {
   const int lane = unhoisted(lane_of_warp());
 #pragma unroll kStepsAtOnce
   for (int k = 0; k < kDepth; k += 16) {
     uint32_t fragments[kRowTiles][4];
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
-      load_matrices(fragments[m], a.at(first_row + 16 * m + lane % 16, k + lane / 16 * 8));
+      load_matrices(fragments[m], a.at(16 * m + lane % 16, k + lane / 16 * 8));
 #pragma unroll
     for (int j = 0; j < kColumns / 8; j += 2) {
       uint32_t other[4];
@@ -121,10 +120,10 @@ __device__ inline void multiply_add4(float& sum, const Words& a, const Words& b)
 __device__ inline Words load_words(const float* p) { return *reinterpret_cast<const Words*>(p); }
 
 template <int kRowTiles, int kColumns, int kDepth>
-__device__ void multiply_rows(Sums<kRowTiles, kColumns>& sums, const Tile<float, kDepth>& a, int first_row,
+__device__ void multiply_rows(Sums<kRowTiles, kColumns>& sums, const Tile<float, kDepth>& a,
                               const Tile<float, kDepth>& b) {
   static_assert(kRowTiles == 1, "without tensor cores, registers hold no more");
-  const int row = first_row + unhoisted(sum_row(0)), column = unhoisted(sum_column(0, 0));
+  const int row = unhoisted(sum_row(0)), column = unhoisted(sum_column(0, 0));
 #pragma unroll 2
   for (int k = 0; k < kDepth; k += 4) {
     const Words upper = load_words(a.at(row, k)), lower = load_words(a.at(row + 8, k));

@@ -154,7 +154,7 @@ constexpr int kRows = 32, kSide = 32;
 void multiply_tiles(const F16* a, const F16* b, float* product, float* second) {
   const cuda::Tile<F16, kSide> tile_a{const_cast<F16*>(a)}, tile_b{const_cast<F16*>(b)};
   cuda::Sums<2, kSide> sums = {}, more = {};
-  cuda::multiply_rows<2, kSide, kSide>(sums, tile_a, 0, tile_b);
+  cuda::multiply_rows<2, kSide, kSide>(sums, tile_a, tile_b);
   cuda::multiply_result<2, kSide, kSide>(more, cuda::Operand<F16, 2, kSide>(sums), tile_b, tile_a);
   for (int m = 0; m < 2; ++m)
     for (int j = 0; j < kSide / 8; ++j)
