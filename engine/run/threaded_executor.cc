@@ -1,33 +1,27 @@
 // The threaded executor: one thread a lane, completion counters, no locks around the work itself.
 //
-// 1. Counters count completed instructions of a lane since the start, over all bodies. A body that is issued
-//    notes the counters at its begin, so a wait (lane, n) of this body is "counter >= base + n", and one on
-//    the body before uses that body's base.
-// 2. Lanes without file transfers run an instruction, then count it.
-// 3. Lanes with file transfers start the requests of the next instruction as soon as its waits hold, keep the
+// 1. Lanes without file transfers wait for an instruction's waits to hold, run it, then count it.
+// 2. Lanes with file transfers start the requests of the next instruction as soon as its waits hold, keep the
 //    queue going while they wait for other lanes, and count completions in order.
-// 4. Lanes that are streams of a device have two threads. One enqueues: for a wait on a host lane it holds
+// 3. Lanes that are streams of a device have two threads. One enqueues: for a wait on a host lane it holds
 //    itself back until that lane's counter is there; for a wait on another stream until the instruction was
 //    enqueued (what the mark says before that belongs to an older body), and then lets the stream wait. The
-//    other waits for one instruction after the other to be done and counts it.
-// 5. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
+//    other waits for one instruction after the other to be done and counts it, after what it waited for.
+// 4. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <system_error>
 #include <thread>
 
 #include "engine/clock.h"
 #include "engine/error.h"
 #include "engine/run/executor.h"
+#include "engine/run/lane_progress.h"
 
 namespace sluice {
 
 namespace {
 
-constexpr size_t kIssuedMax = 4;            // remembered: two in flight, two the trainer may ask about
 constexpr uint32_t kTransfersOpen = 64;     // started and not completed, per lane
 constexpr int64_t kPollMicroseconds = 200;  // while a lane with open requests waits for another lane
 
@@ -39,16 +33,13 @@ class ThreadedExecutor final : public Executor {
         trace_(program),
         streams_(options.streams),
         orders_(lane_orders(program)),
-        counters_(program.machine.lanes.size()),
-        enqueued_(counters_.size()),
-        at_(2 * counters_.size(), kNoThread),
-        files_(counters_.size()) {
-    for (Issued& body : bodies_) body.base.resize(counters_.size());
-    for (LaneId l = 0; l < counters_.size(); ++l) {
+        progress_(program, orders_, 2 * lanes()),
+        files_(lanes()) {
+    for (LaneId l = 0; l < lanes(); ++l) {
       const auto uses = [&](const auto& order) { return !order[l].empty(); };
       if (std::none_of(orders_.begin(), orders_.end(), uses)) continue;
-      at_[l] = 1;
-      if (is_stream(l)) at_[counter_thread(l)] = 1;
+      progress_.add_thread(l);
+      if (is_stream(l)) progress_.add_thread(counter_thread(l));
       if (!moves_files(l)) continue;
       files_[l] =
           std::make_unique<TransferLane>(options.make_queue(), kTransfersOpen, options.file_alignment);
@@ -60,60 +51,15 @@ class ThreadedExecutor final : public Executor {
   // What is left of bodies in flight is skipped: nobody waits for it.
   ~ThreadedExecutor() override { stop(); }
 
-  void make_room() override {
-    if (issued_ >= 2) wait(issued_ - 1);
-  }
-
+  void make_room() override { progress_.make_room(); }
   uint64_t issue(BodyId body, const RingPositions& rings) override {
-    std::unique_lock lock(mutex_);
-    const uint64_t ticket = issued_ + 1;
-    // A lane without instructions in the last bodies may not have woken up yet. It would read the record that
-    // is written over here.
-    changed_.wait(lock, [&] {
-      const uint64_t last = *std::min_element(at_.begin(), at_.end());
-      return last > ticket || ticket - last < kIssuedMax;
-    });
-    Issued& mine = issued_body(ticket);
-    mine.body = body;
-    mine.rings = rings;
-    if (issued_ > 0) {
-      const Issued& before = issued_body(issued_);
-      const auto& list = program_.bodies[body].predecessors;
-      const auto it = std::find(list.begin(), list.end(), before.body);
-      CHECK(it != list.end(), program_.bodies[before.body].name + " before " + program_.bodies[body].name);
-      mine.predecessor = static_cast<size_t>(it - list.begin());
-      for (LaneId l = 0; l < counters_.size(); ++l)
-        mine.base[l] = before.base[l] + orders_[before.body][l].size();
-    }
-    issued_ = ticket;
-    changed_.notify_all();
-    return ticket;
+    return progress_.issue(body, rings, steady_seconds());
   }
-
-  void wait(uint64_t ticket) override {
-    const Issued& body = issued_body(ticket);
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
-      for (LaneId l = 0; l < counters_.size(); ++l)
-        if (counters_[l] < body.base[l] + orders_[body.body][l].size()) return false;
-      return true;
-    });
-  }
-  std::exception_ptr error() const override {
-    const std::lock_guard lock(mutex_);
-    return error_;
-  }
+  void wait(uint64_t ticket) override { progress_.wait(ticket); }
+  std::exception_ptr error() const override { return progress_.error(); }
   const Trace& trace() const override { return trace_; }
 
  private:
-  static constexpr size_t kNoPredecessor = SIZE_MAX;
-  static constexpr uint64_t kNoThread = UINT64_MAX;
-  struct Issued {
-    BodyId body = 0;
-    size_t predecessor = kNoPredecessor;
-    RingPositions rings{};
-    std::vector<uint64_t> base;  // by lane: its counter when the body begins
-  };
   struct Open {  // an instruction whose transfers were started
     TraceRecord record;
     uint64_t last_transfer = 0;  // done when so many transfers of the lane are complete
@@ -141,8 +87,8 @@ class ThreadedExecutor final : public Executor {
 
   void start_threads() {
     try {
-      for (LaneId l = 0; l < counters_.size(); ++l) {
-        if (at_[l] == kNoThread) continue;
+      for (LaneId l = 0; l < lanes(); ++l) {
+        if (!progress_.has_thread(l)) continue;
         if (files_[l]) {
           threads_.emplace_back([this, l] { run_file_lane(l, *files_[l]); });
         } else if (is_stream(l)) {
@@ -159,73 +105,14 @@ class ThreadedExecutor final : public Executor {
   }
 
   void stop() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-      failed_ = true;
-    }
-    changed_.notify_all();
+    progress_.stop();
     for (std::thread& t : threads_) t.join();
   }
 
-  Issued& issued_body(uint64_t ticket) { return bodies_[ticket % kIssuedMax]; }
+  size_t lanes() const { return program_.machine.lanes.size(); }
   bool is_stream(LaneId lane) const { return streams_ && streams_->has(lane); }
   // Of a stream: the thread that counts; the one that enqueues has the lane's own index.
-  size_t counter_thread(LaneId lane) const { return counters_.size() + lane; }
-
-  void count(LaneId lane) {
-    {
-      const std::lock_guard lock(mutex_);
-      ++counters_[lane];
-    }
-    changed_.notify_all();
-  }
-  // Nothing leaves a lane's thread: what is thrown there poisons the run. Where memory has run out there may
-  // be none for a new sentence either, so the exception itself is kept.
-  template <typename Work>
-  void guarded(const Work& work) {
-    try {
-      work();
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!error_) error_ = std::current_exception();
-      failed_ = true;
-    }
-  }
-
-  // What the counter of the wait's lane reaches when the wait holds; `before`: it is one on the body before.
-  uint64_t target(const Issued& body, const Wait& w, bool before) const {
-    return body.base[w.lane] - (before ? lane_total_before(body, w.lane) : 0) + w.count;
-  }
-
-  // Whether all waits hold; if not, `missing` receives the first that does not. With the mutex held.
-  bool ready(const Issued& body, const Instruction& in, Wait* missing) const {
-    for (const Wait& w : in.waits)
-      if (counters_[w.lane] < target(body, w, false)) return *missing = w, false;
-    if (body.predecessor == kNoPredecessor) return true;
-    for (const Wait& w : in.waits_before[body.predecessor])
-      if (counters_[w.lane] < target(body, w, true)) return *missing = w, false;
-    return true;
-  }
-  uint64_t lane_total_before(const Issued& body, LaneId lane) const {
-    const BodyId before = program_.bodies[body.body].predecessors[body.predecessor];
-    return orders_[before][lane].size();
-  }
-
-  // The thread reads no records of bodies before the ticket's any more.
-  void enter(size_t thread, uint64_t ticket) {
-    {
-      const std::lock_guard lock(mutex_);
-      at_[thread] = ticket;
-    }
-    changed_.notify_all();
-  }
-  // False when the executor stops.
-  bool await_body(uint64_t ticket) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stopping_ || issued_ >= ticket; });
-    return issued_ >= ticket;
-  }
+  size_t counter_thread(LaneId lane) const { return lanes() + lane; }
 
   bool moves_files(LaneId lane) const {
     for (size_t b = 0; b < orders_.size(); ++b)
@@ -249,73 +136,57 @@ class ThreadedExecutor final : public Executor {
     Streams* streams_;
   };
 
-  void run(const Issued& issued, uint32_t index) {
+  void run(const IssuedBody& issued, uint32_t index) {
     const Body& body = program_.bodies[issued.body];
     const Range range(streams_, streams_ ? ranges_[issued.body][index].c_str() : nullptr);
     runner_.run(body, body.instructions[index], issued.rings);
   }
 
   void run_plain_lane(LaneId lane) {
-    for (uint64_t ticket = 1; await_body(ticket); enter(lane, ++ticket)) {
-      const Issued& issued = issued_body(ticket);
+    for (uint64_t ticket = 1; progress_.await_body(ticket); progress_.enter(lane, ++ticket)) {
+      const IssuedBody& issued = progress_.body(ticket);
       const Body& body = program_.bodies[issued.body];
       for (const uint32_t index : orders_[issued.body][lane]) {
         const Instruction& in = body.instructions[index];
         TraceRecord record{ticket, index, 0, 0, steady_seconds(), 0, 0};
-        {
-          std::unique_lock lock(mutex_);
-          Wait missing;
-          changed_.wait(lock, [&] {
-            if (ready(issued, in, &missing)) return true;
-            record.blocked_on = missing.lane, record.blocked_count = missing.count;
-            return false;
-          });
-        }
+        progress_.await(issued, in, record);
         record.begin = steady_seconds();
-        if (!failed_) guarded([&] { run(issued, index); });
+        if (!progress_.failed()) progress_.guarded([&] { run(issued, index); });
         record.end = steady_seconds();
         trace_.add(lane, record);
-        count(lane);
+        progress_.count(lane);
       }
     }
   }
 
   void enqueue_lane(LaneId lane) {
-    guarded([&] { streams_->enter_thread(); });
-    for (uint64_t ticket = 1; await_body(ticket); enter(lane, ++ticket)) {
-      const Issued& issued = issued_body(ticket);
+    progress_.guarded([&] { streams_->enter_thread(); });
+    for (uint64_t ticket = 1; progress_.await_body(ticket); progress_.enter(lane, ++ticket)) {
+      const IssuedBody& issued = progress_.body(ticket);
       const Body& body = program_.bodies[issued.body];
       Mark mark{lane, ticket, 0};
       for (const uint32_t index : orders_[issued.body][lane]) {
         const Instruction& in = body.instructions[index];
-        for (const Wait& w : in.waits) hold_back(mark, issued, w, false);
-        if (issued.predecessor != kNoPredecessor)
-          for (const Wait& w : in.waits_before[issued.predecessor]) hold_back(mark, issued, w, true);
-        if (!failed_) guarded([&] { enqueue(mark, issued, index); });
+        progress_.for_each_wait(issued, in,
+                                [&](const Wait& w, bool before) { hold_back(mark, issued, w, before); });
+        if (!progress_.failed()) progress_.guarded([&] { enqueue(mark, issued, index); });
         ++mark.number;
-        {
-          const std::lock_guard lock(mutex_);
-          ++enqueued_[lane];
-        }
-        changed_.notify_all();
+        progress_.count_enqueued(lane);
       }
     }
   }
 
-  void hold_back(const Mark& mark, const Issued& issued, const Wait& w, bool before) {
-    const uint64_t count = target(issued, w, before);
-    const bool in_stream = is_stream(w.lane);
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return (in_stream ? enqueued_ : counters_)[w.lane] >= count; });
-    }
-    if (in_stream && !failed_)
-      guarded([&] {
+  void hold_back(const Mark& mark, const IssuedBody& issued, const Wait& w, bool before) {
+    const uint64_t count = progress_.target(issued, w, before);
+    if (!is_stream(w.lane)) return progress_.await_count(w.lane, count);
+    progress_.await_enqueued(w.lane, count);
+    if (!progress_.failed())
+      progress_.guarded([&] {
         streams_->wait_for(mark.lane, {w.lane, mark.ticket - (before ? 1 : 0), w.count - 1});
       });
   }
 
-  void enqueue(const Mark& mark, const Issued& issued, uint32_t index) {
+  void enqueue(const Mark& mark, const IssuedBody& issued, uint32_t index) {
     streams_->begin(mark);
     run(issued, index);
     streams_->end(mark);
@@ -323,40 +194,58 @@ class ThreadedExecutor final : public Executor {
 
   // After an error no mark may be there any more: what is left in the streams ends before the arenas do.
   void count_lane(LaneId lane) {
-    guarded([&] { streams_->enter_thread(); });
+    progress_.guarded([&] { streams_->enter_thread(); });
     uint64_t number = 0;  // of instructions, since the start
-    for (uint64_t ticket = 1; await_body(ticket); enter(counter_thread(lane), ++ticket)) {
+    double idle_since = 0;
+    for (uint64_t ticket = 1; progress_.await_body(ticket); progress_.enter(counter_thread(lane), ++ticket)) {
+      const IssuedBody& issued = progress_.body(ticket);
+      const Body& body = program_.bodies[issued.body];
       Mark mark{lane, ticket, 0};
-      for (const uint32_t index : orders_[issued_body(ticket).body][lane]) {
-        ++number;
-        {
-          std::unique_lock lock(mutex_);
-          changed_.wait(lock, [&] { return enqueued_[lane] >= number; });
-        }
+      for (const uint32_t index : orders_[issued.body][lane]) {
+        progress_.await_enqueued(lane, ++number);
         Streams::Interval interval{};
-        if (!failed_)
-          guarded([&] {
+        if (!progress_.failed())
+          progress_.guarded([&] {
             streams_->synchronize(mark);
             interval = streams_->interval(mark);
           });
-        trace_.add(lane, {ticket, index, 0, 0, interval.begin, interval.begin, interval.end});
-        count(lane);
+        TraceRecord record{ticket, index, 0, 0, interval.begin, interval.begin, interval.end};
+        const Instruction& in = body.instructions[index];
+        progress_.await(issued, in, record);
+        find_obstacle(issued, in, std::max(idle_since, issued.seconds), record);
+        idle_since = record.end;
+        trace_.add(lane, record);
+        progress_.count(lane);
         ++mark.number;
       }
     }
   }
 
+  // What held a stream's instruction back, if the last of what it waits for ended while the lane was idle.
+  void find_obstacle(const IssuedBody& issued, const Instruction& in, double idle_since,
+                     TraceRecord& record) {
+    record.blocked_on = 0, record.blocked_count = 0;
+    double last = idle_since;
+    progress_.for_each_wait(issued, in, [&](const Wait& w, bool before) {
+      const double end = trace_.completed(w.lane, progress_.target(issued, w, before)).end;
+      if (end <= last) return;
+      last = end;
+      record.blocked_on = w.lane, record.blocked_count = w.count;
+    });
+    if (last > idle_since) record.blocked_since = std::min(idle_since, record.begin);
+  }
+
   void run_file_lane(LaneId lane, TransferLane& files) {
     OpenList open;
-    for (uint64_t ticket = 1; await_body_with(ticket, lane, files, open); enter(lane, ++ticket)) {
-      const Issued& issued = issued_body(ticket);
+    for (uint64_t ticket = 1; await_body(ticket, lane, files, open); progress_.enter(lane, ++ticket)) {
+      const IssuedBody& issued = progress_.body(ticket);
       const Body& body = program_.bodies[issued.body];
       for (const uint32_t index : orders_[issued.body][lane]) {
         const Instruction& in = body.instructions[index];
         TraceRecord record{ticket, index, 0, 0, steady_seconds(), 0, 0};
         await_waits(issued, in, record, lane, files, open);
         record.begin = steady_seconds();
-        if (!failed_) guarded([&] { start(body, in, issued.rings, files); });
+        if (!progress_.failed()) progress_.guarded([&] { start(body, in, issued.rings, files); });
         open.push({record, files.started()});
         progress(lane, files, open, 0);
       }
@@ -377,42 +266,30 @@ class ThreadedExecutor final : public Executor {
   // Moves requests along and counts what is complete; after an error everything is.
   void progress(LaneId lane, TransferLane& files, OpenList& open, int64_t timeout) {
     if (!files.error()) files.progress(timeout);
-    if (files.error() && !failed_) guarded([&] { throw to_error(*files.error()); });
-    while (!open.empty() &&
-           (failed_ ? files.error() || files.idle() : files.completed() >= open.front().last_transfer)) {
+    if (files.error() && !progress_.failed()) progress_.guarded([&] { throw to_error(*files.error()); });
+    while (!open.empty() && (progress_.failed() ? files.error() || files.idle()
+                                                : files.completed() >= open.front().last_transfer)) {
       open.front().record.end = steady_seconds();
       trace_.add(lane, open.front().record);
       open.pop();
-      count(lane);
+      progress_.count(lane);
     }
   }
 
-  void await_waits(const Issued& issued, const Instruction& in, TraceRecord& record, LaneId lane,
+  void await_waits(const IssuedBody& issued, const Instruction& in, TraceRecord& record, LaneId lane,
                    TransferLane& files, OpenList& open) {
-    for (;;) {
-      {
-        std::unique_lock lock(mutex_);
-        Wait missing;
-        const auto holds = [&] {
-          if (ready(issued, in, &missing)) return true;
-          record.blocked_on = missing.lane, record.blocked_count = missing.count;
-          return false;
-        };
-        if (open.empty()) changed_.wait(lock, holds);
-        if (holds() && !open.full()) return;
-      }
-      progress(lane, files, open, kPollMicroseconds);
-    }
-  }
-  bool await_body_with(uint64_t ticket, LaneId lane, TransferLane& files, OpenList& open) {
     while (!open.empty()) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (issued_ >= ticket) return true;
-      }
+      if (progress_.holds(issued, in, record) && !open.full()) return;
       progress(lane, files, open, kPollMicroseconds);
     }
-    return await_body(ticket);
+    progress_.await(issued, in, record);
+  }
+  bool await_body(uint64_t ticket, LaneId lane, TransferLane& files, OpenList& open) {
+    while (!open.empty()) {
+      if (progress_.is_issued(ticket)) return true;
+      progress(lane, files, open, kPollMicroseconds);
+    }
+    return progress_.await_body(ticket);
   }
 
   const Program& program_;
@@ -421,16 +298,7 @@ class ThreadedExecutor final : public Executor {
   Streams* const streams_;  // nullptr: every lane is one of the host
   const LaneOrders orders_;
   std::vector<std::vector<std::string>> ranges_;  // by body and instruction: names; empty without streams
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;  // counters_, enqueued_, at_, issued_, stopping_
-  std::vector<uint64_t> counters_;   // by lane: instructions completed
-  std::vector<uint64_t> enqueued_;   // by lane: of a stream, instructions enqueued
-  std::vector<uint64_t> at_;         // by lane, and counter_thread(): the ticket it is at, or kNoThread
-  std::array<Issued, kIssuedMax> bodies_;
-  uint64_t issued_ = 0;
-  bool stopping_ = false;
-  std::exception_ptr error_;
-  std::atomic<bool> failed_{false};
+  LaneProgress progress_;
   std::vector<std::unique_ptr<TransferLane>> files_;  // by lane; null where none moves bytes to or from files
   std::vector<std::thread> threads_;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/error.h"
+
 namespace sluice {
 
 std::vector<uint32_t> longest_lanes(const Program& program) {
@@ -41,6 +43,13 @@ double Trace::busy_seconds(LaneId lane, uint64_t ticket) const {
     until = std::max(until, t.end);
   }
   return busy;
+}
+
+const TraceRecord& Trace::completed(LaneId lane, uint64_t number) const {
+  const Ring& r = rings_[lane];
+  const uint64_t next = r.next.load(std::memory_order_acquire);
+  CHECK(number > 0 && number <= next && next - number < r.records.size(), "a record that is not there");
+  return r.records[(number - 1) % r.records.size()];
 }
 
 const TraceRecord* Trace::find(LaneId lane, uint64_t ticket, uint32_t instruction) const {

@@ -2,7 +2,8 @@
 //
 // A lane's thread writes its own ring before it counts the instruction as completed. A ring holds the last
 // five bodies at least: of a body that is done, while two more are in flight, the trainer's thread finds all
-// records, and none that is being written.
+// records, and none that is being written. So does a lane's thread of the body that it is at and of the one
+// before: while it has not counted the former, no lane begins more than the next.
 #pragma once
 
 #include <atomic>
@@ -33,6 +34,9 @@ class Trace {
   }
   // Seconds during which at least one instruction of the ticket's body was being executed on the lane.
   double busy_seconds(LaneId lane, uint64_t ticket) const;
+  // Of an executor that adds records as it counts: the lane's record of that number since the start, from 1.
+  // Requires that the caller has seen it counted.
+  const TraceRecord& completed(LaneId lane, uint64_t number) const;
   // The record of an instruction that completed, nullptr if it is not there any more.
   const TraceRecord* find(LaneId lane, uint64_t ticket, uint32_t instruction) const;
 

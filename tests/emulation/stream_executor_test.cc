@@ -1,5 +1,6 @@
 // The threaded executor over streams, on an emulated GPU that takes any order which CUDA allows: thousands of
-// bodies whose copies hop between host lanes and streams, and the two mistakes that events invite.
+// bodies whose copies hop between host lanes and streams, and the two mistakes that events invite. Then what
+// records say of streams, also of some whose times are made up.
 #include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>
 
@@ -8,6 +9,7 @@
 #include <random>
 
 #include "engine/clock.h"
+#include "engine/error.h"
 #include "engine/run/executor.h"
 #include "gpu/cuda_device.h"
 #include "gpu/machine.h"
@@ -115,8 +117,7 @@ class Hops {
 
 // What a Session sets up, for a program without a model.
 struct Rig {
-  explicit Rig(const Program& program)
-      : device(make_cuda_device(0)), host(program.arena_bytes[kHost]) {
+  explicit Rig(const Program& program) : device(make_cuda_device(0)), host(program.arena_bytes[kHost]) {
     plan.program = program;
     Accelerator& accelerator = *device->accelerator();
     arena = accelerator.allocate(program.arena_bytes[kDevice]);
@@ -224,9 +225,9 @@ TEST(StreamExecutor, RecordsAndRangesOfStreams) {
   emulation::set_up({.delay_microseconds_max = 200});
   const Hops hops(4);
   Rig rig(hops.program());
-  const auto executor =
-      make_threaded_executor(rig.plan.program, *rig.runner, {.streams = rig.streams.get()});
+  const auto executor = make_threaded_executor(rig.plan.program, *rig.runner, {.streams = rig.streams.get()});
   double before = steady_seconds();
+  int named = 0;  // streams that waited for the hop before
   for (uint64_t ticket = 1; ticket <= 50; ++ticket) {
     const auto body = static_cast<BodyId>(ticket % kBodies);
     executor->make_room();
@@ -238,16 +239,176 @@ TEST(StreamExecutor, RecordsAndRangesOfStreams) {
       ASSERT_NE(record, nullptr);
       EXPECT_GE(record->begin, end - kClockSkew);
       EXPECT_GE(record->end, record->begin);
+      EXPECT_LE(record->blocked_since, record->begin);
+      if (i > 0 && rig.streams->has(list[i].lane) && record->blocked_since < record->begin)
+        named += record->blocked_on == list[i - 1].lane;
       end = record->end;
     }
     const double now = steady_seconds();
     EXPECT_LE(end, now + kClockSkew);
     before = now;
   }
+  EXPECT_GT(named, 0);
   const std::map<std::string, int> ranges = emulation::ranges.counts();
   for (const Body& body : rig.plan.program.bodies)
     for (const Instruction& in : body.instructions)
       EXPECT_TRUE(ranges.contains(instruction_name(rig.plan.program, body, in)));
+}
+
+// Streams that do nothing, at times that were made up.
+class TimedStreams final : public Streams {
+ public:
+  using Times = std::map<std::pair<LaneId, uint32_t>, Interval>;  // by lane and number
+  // Every further ticket is `period` later.
+  TimedStreams(Times times, double period) : times_(std::move(times)), period_(period) {}
+  bool has(LaneId lane) const override { return lane <= kD2hLane; }
+  void enter_thread() override {}
+  void begin(const Mark&) override {}
+  void end(const Mark&) override {}
+  void wait_for(LaneId, const Mark&) override {}
+  void synchronize(const Mark& mark) override {
+    if (mark.ticket == lost_at) throw Error(ExitCode::environment, "Lost.", "Find it.");
+  }
+  Interval interval(const Mark& mark) override {
+    const double later = static_cast<double>(mark.ticket - 1) * period_;
+    const Interval& first = times_.at({mark.lane, mark.number});
+    return {first.begin + later, first.end + later};
+  }
+  void enter_range(const char*) override {}
+  void leave_range() override {}
+  void copy(LaneId, void*, const void*, uint64_t) override {}
+
+  uint64_t lost_at = 0;  // ticket
+
+ private:
+  const Times times_;
+  const double period_;
+};
+
+// Instructions as {lane, waits, waits on the body before}, all of them copies of the same bytes.
+struct Copy {
+  LaneId lane;
+  std::vector<Wait> waits, before;
+};
+Program copies(const std::vector<Copy>& list) {
+  Program p;
+  p.machine = machine_of({.device = 1 << 20, .host = 1 << 20, .nvme = std::nullopt});
+  p.arena_bytes = {kStride, kStride};
+  Buffer b;
+  b.name = "b";
+  b.cuts = {0, sizeof(uint64_t)};
+  b.permanent = true;
+  b.home = kHost;
+  p.buffers = {b};
+  Body body;
+  body.name = "body";
+  body.predecessors = {0};
+  for (const Copy& c : list) {
+    Instruction in;
+    in.lane = c.lane;
+    in.operands = {{0, 0, 1, Access::read}, {0, 0, 1, Access::write}};
+    in.places = {{kHost, 0}, {kDevice, 0}};
+    in.waits = c.waits;
+    in.waits_before = {c.before};
+    body.instructions.push_back(in);
+  }
+  p.bodies = {body};
+  return p;
+}
+
+// An executor of copies(list) over streams with made-up times.
+struct TimedRig {
+  TimedRig(const std::vector<Copy>& list, TimedStreams& streams) {
+    plan.program = copies(list);
+    runner.emplace(plan, Memory{{device.data(), host.data()}, nullptr, {}, &streams}, *reference,
+                   UpdateRules{}, 1);
+    executor = make_threaded_executor(plan.program, *runner, {.streams = &streams});
+  }
+  const TraceRecord& record(uint64_t ticket, uint32_t instruction) const {
+    const LaneId lane = plan.program.bodies[0].instructions[instruction].lane;
+    const TraceRecord* const found = executor->trace().find(lane, ticket, instruction);
+    CHECK(found != nullptr, "no record");
+    return *found;
+  }
+  std::unique_ptr<Device> reference = make_reference_device();
+  Arena device{kStride}, host{kStride};
+  Plan plan;
+  std::optional<Runner> runner;
+  std::unique_ptr<Executor> executor;
+};
+
+const std::vector<Copy> kBlocked = {
+    {kOptimizerLane, {}, {}},
+    {kH2dLane, {{kOptimizerLane, 1}}, {{kD2hLane, 1}}},
+    {kComputeLane, {{kH2dLane, 1}}, {}},
+    {kH2dLane, {}, {}},
+    {kComputeLane, {}, {}},
+    {kComputeLane, {{kH2dLane, 2}, {kOptimizerLane, 1}}, {{kD2hLane, 1}}},
+    {kD2hLane, {{kH2dLane, 2}, {kComputeLane, 3}}, {}},
+};
+
+TEST(StreamExecutor, RecordsNameWhatAStreamWasBlockedOn) {
+  const double start = steady_seconds() + 1000;  // beyond what lanes of the host note
+  const auto at = [&](double begin, double end) { return Streams::Interval{start + begin, start + end}; };
+  TimedStreams streams({{{kH2dLane, 0}, at(0, 10)},
+                        {{kH2dLane, 1}, at(10, 12)},
+                        {{kComputeLane, 0}, at(11, 20)},
+                        {{kComputeLane, 1}, at(20, 30)},
+                        {{kComputeLane, 2}, at(30, 35)},
+                        {{kD2hLane, 0}, at(36, 40)}},
+                       100);
+  TimedRig rig(kBlocked, streams);
+  const double before = steady_seconds();
+  for (int i = 0; i < 2; ++i) {
+    rig.executor->make_room();
+    rig.executor->issue(0, {});
+  }
+  rig.executor->wait(2);
+  const double after = steady_seconds();
+  struct Expected {
+    uint32_t instruction;
+    LaneId lane;
+    uint32_t count;
+    double since;  // in the second body, after `start`
+  };
+  for (const Expected& e : {Expected{1, kD2hLane, 1, 12}, {2, kH2dLane, 1, 35}, {6, kComputeLane, 3, 40}}) {
+    const TraceRecord& first = rig.record(1, e.instruction);
+    EXPECT_EQ(first.blocked_on,
+              e.lane == kD2hLane ? LaneId{kOptimizerLane} : e.lane);  // there is none before
+    EXPECT_EQ(first.blocked_count, e.count);
+    EXPECT_GE(first.blocked_since, before);  // since it was issued
+    EXPECT_LE(first.blocked_since, after);
+    const TraceRecord& second = rig.record(2, e.instruction);
+    EXPECT_EQ(second.blocked_on, e.lane);
+    EXPECT_EQ(second.blocked_count, e.count);
+    EXPECT_EQ(second.blocked_since, start + e.since);
+  }
+  for (const uint64_t ticket : {1, 2})
+    for (const uint32_t instruction : {3, 4, 5}) {  // what they wait for was done before the lane was free
+      const TraceRecord& record = rig.record(ticket, instruction);
+      EXPECT_EQ(record.blocked_since, record.begin);
+      EXPECT_EQ(record.blocked_count, 0u);
+    }
+}
+
+TEST(StreamExecutor, AfterALossEveryInstructionIsCounted) {
+  TimedStreams streams({{{kH2dLane, 0}, {}},
+                        {{kH2dLane, 1}, {}},
+                        {{kComputeLane, 0}, {}},
+                        {{kComputeLane, 1}, {}},
+                        {{kComputeLane, 2}, {}},
+                        {{kD2hLane, 0}, {}}},
+                       0);
+  streams.lost_at = 2;
+  TimedRig rig(kBlocked, streams);
+  for (int i = 0; i < 4; ++i) {
+    rig.executor->make_room();
+    rig.executor->issue(0, {});
+  }
+  rig.executor->wait(4);
+  ASSERT_TRUE(rig.executor->error());
+  EXPECT_THROW(std::rethrow_exception(rig.executor->error()), Error);
+  rig.executor->issue(0, {});  // what is in flight when the executor ends
 }
 
 }  // namespace

@@ -1,0 +1,132 @@
+#include "engine/run/lane_progress.h"
+
+#include <algorithm>
+
+#include "engine/error.h"
+
+namespace sluice {
+
+LaneProgress::LaneProgress(const Program& program, const LaneOrders& orders, size_t threads)
+    : program_(program),
+      orders_(orders),
+      counters_(program.machine.lanes.size()),
+      enqueued_(counters_.size()),
+      at_(threads, kNoThread) {
+  for (IssuedBody& body : bodies_) body.base.resize(counters_.size());
+}
+
+void LaneProgress::make_room() {
+  if (issued_ >= 2) wait(issued_ - 1);
+}
+
+uint64_t LaneProgress::issue(BodyId body, const RingPositions& rings, double seconds) {
+  std::unique_lock lock(mutex_);
+  const uint64_t ticket = issued_ + 1;
+  // A lane without instructions in the last bodies may not have woken up yet. It would read the record that
+  // is written over here.
+  changed_.wait(lock, [&] {
+    const uint64_t last = *std::min_element(at_.begin(), at_.end());
+    return last > ticket || ticket - last < kIssuedMax;
+  });
+  IssuedBody& mine = bodies_[ticket % kIssuedMax];
+  mine.body = body;
+  mine.rings = rings;
+  mine.seconds = seconds;
+  if (issued_ > 0) {
+    const IssuedBody& before = this->body(issued_);
+    const auto& list = program_.bodies[body].predecessors;
+    const auto it = std::find(list.begin(), list.end(), before.body);
+    CHECK(it != list.end(), program_.bodies[before.body].name + " before " + program_.bodies[body].name);
+    mine.predecessor = static_cast<size_t>(it - list.begin());
+    for (LaneId l = 0; l < counters_.size(); ++l)
+      mine.base[l] = before.base[l] + orders_[before.body][l].size();
+  }
+  issued_ = ticket;
+  changed_.notify_all();
+  return ticket;
+}
+
+void LaneProgress::wait(uint64_t ticket) {
+  const IssuedBody& issued = body(ticket);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    for (LaneId l = 0; l < counters_.size(); ++l)
+      if (counters_[l] < issued.base[l] + orders_[issued.body][l].size()) return false;
+    return true;
+  });
+}
+
+std::exception_ptr LaneProgress::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void LaneProgress::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    failed_ = true;
+  }
+  changed_.notify_all();
+}
+
+bool LaneProgress::await_body(uint64_t ticket) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stopping_ || issued_ >= ticket; });
+  return issued_ >= ticket;
+}
+
+bool LaneProgress::is_issued(uint64_t ticket) const {
+  const std::lock_guard lock(mutex_);
+  return issued_ >= ticket;
+}
+
+void LaneProgress::enter(size_t thread, uint64_t ticket) {
+  {
+    const std::lock_guard lock(mutex_);
+    at_[thread] = ticket;
+  }
+  changed_.notify_all();
+}
+
+void LaneProgress::await(const IssuedBody& issued, const Instruction& in, TraceRecord& record) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ready(issued, in, record); });
+}
+
+bool LaneProgress::holds(const IssuedBody& issued, const Instruction& in, TraceRecord& record) const {
+  const std::lock_guard lock(mutex_);
+  return ready(issued, in, record);
+}
+
+// With the mutex held.
+bool LaneProgress::ready(const IssuedBody& issued, const Instruction& in, TraceRecord& record) const {
+  bool all = true;
+  for_each_wait(issued, in, [&](const Wait& w, bool before) {
+    if (!all || counters_[w.lane] >= target(issued, w, before)) return;
+    record.blocked_on = w.lane, record.blocked_count = w.count;
+    all = false;
+  });
+  return all;
+}
+
+uint64_t LaneProgress::target(const IssuedBody& issued, const Wait& w, bool before) const {
+  if (!before) return issued.base[w.lane] + w.count;
+  const BodyId last = program_.bodies[issued.body].predecessors[issued.predecessor];
+  return issued.base[w.lane] - orders_[last][w.lane].size() + w.count;
+}
+
+void LaneProgress::raise(std::vector<uint64_t>& counters, LaneId lane) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++counters[lane];
+  }
+  changed_.notify_all();
+}
+
+void LaneProgress::await_counter(const std::vector<uint64_t>& counters, LaneId lane, uint64_t count) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return counters[lane] >= count; });
+}
+
+}  // namespace sluice
