@@ -10,7 +10,7 @@ set(SLUICE_CUDA_ARCHITECTURES "all" CACHE STRING "as CMAKE_CUDA_ARCHITECTURES, o
 
 # Objects rather than archives, as an archive would have to come after whichever libraries use it.
 add_library(sluice_cuda_absent OBJECT gpu/cuda_absent.cc gpu/cuda_nvml.cc gpu/cuda_nvml_library.cc)
-target_link_libraries(sluice_cuda_absent PUBLIC sluice_gpu ${CMAKE_DL_LIBS})
+target_link_libraries(sluice_cuda_absent PUBLIC sluice_gpu)
 set(sluice_cuda_best sluice_cuda_absent)
 set(SLUICE_CUDA_BUILT OFF)
 if(SLUICE_CUDA STREQUAL "AUTO" OR SLUICE_CUDA)
@@ -63,7 +63,7 @@ if(SLUICE_CUDA_BUILT)
   endif()
   target_compile_options(sluice_cuda PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;${spills};-Xcompiler=${host_warnings}>")
-  target_link_libraries(sluice_cuda PUBLIC sluice_gpu CUDA::cudart_static ${CMAKE_DL_LIBS})
+  target_link_libraries(sluice_cuda PUBLIC sluice_gpu CUDA::cudart_static)
   target_link_options(sluice_cuda INTERFACE LINKER:-rpath,${CUDAToolkit_LIBRARY_DIR})  # for gpu/cuda_cublaslt.cc
   set(sluice_cuda_best sluice_cuda)
 endif()

@@ -1,25 +1,13 @@
-#include <dlfcn.h>
-
 #include "gpu/cuda_nvml.h"
+#include "gpu/shared_library.h"
 
 namespace sluice {
-namespace {
-
-template <class Function>
-bool find(void* library, const char* name, Function*& function) {
-  function = reinterpret_cast<Function*>(dlsym(library, name));
-  return function != nullptr;
-}
-
-}  // namespace
 
 Known<NvmlApi> open_nvml() {
-  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return {{}, "libnvidia-ml.so.1, a part of the NVIDIA driver, is not there"};
+  SharedLibrary library("libnvidia-ml.so.1");
+  if (!library.is_open()) return {{}, "libnvidia-ml.so.1, a part of the NVIDIA driver, is not there"};
   NvmlApi api;
-  const char* missing = nullptr;
-#define FIND(name) \
-  if (!find(library, #name, api.name)) missing = #name
+#define FIND(name) library.find(api.name, #name)
   FIND(nvmlInit_v2);
   FIND(nvmlShutdown);
   FIND(nvmlErrorString);
@@ -32,9 +20,9 @@ Known<NvmlApi> open_nvml() {
   FIND(nvmlDeviceGetMaxPcieLinkWidth);
   FIND(nvmlDeviceGetComputeRunningProcesses_v3);
 #undef FIND
-  if (missing == nullptr) return {api, ""};
-  dlclose(library);
-  return {{}, std::string("libnvidia-ml.so.1 has no ") + missing};
+  if (!library.failure().empty()) return {{}, library.failure()};
+  library.keep_open();
+  return {api, ""};
 }
 
 }  // namespace sluice

@@ -1,0 +1,24 @@
+#include "gpu/shared_library.h"
+
+#include <dlfcn.h>
+
+namespace sluice {
+
+// Symbols are bound at once, so that one which is missing shows here and not in a step, and are not offered
+// to other libraries.
+SharedLibrary::SharedLibrary(const std::string& name)
+    : name_(name), handle_(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+  if (handle_ == nullptr) failure_ = dlerror();
+}
+
+SharedLibrary::~SharedLibrary() {
+  if (handle_ != nullptr && !kept_) (void)dlclose(handle_);  // nothing of it is in use
+}
+
+void* SharedLibrary::address_of(const char* symbol) {
+  void* const address = handle_ == nullptr ? nullptr : dlsym(handle_, symbol);
+  if (address == nullptr && failure_.empty()) failure_ = name_ + " has no " + symbol;
+  return address;
+}
+
+}  // namespace sluice
