@@ -29,12 +29,21 @@ class Error : public std::runtime_error {
   // escaped already.
   Error(ExitCode code, const std::string& what, const std::string& remedy)
       : std::runtime_error(what), code_(code), remedy_(remedy) {}
+  // Of what stopped a step though its options are right: after the remedy, a run goes on as it was. How, the
+  // verb knows.
+  static Error in_step(ExitCode code, const std::string& what, const std::string& remedy) {
+    Error error(code, what, remedy);
+    error.in_step_ = true;
+    return error;
+  }
   ExitCode code() const { return code_; }
   const std::string& remedy() const { return remedy_; }
+  bool is_in_step() const { return in_step_; }
 
  private:
   ExitCode code_;
   std::string remedy_;
+  bool in_step_ = false;
 };
 
 [[noreturn]] void check_failed(const char* condition, const char* file, int line, const std::string& detail);

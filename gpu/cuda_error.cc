@@ -10,9 +10,7 @@ namespace {
 constexpr const char* kSeeDriver =
     "Check the GPU with nvidia-smi: another process may hold its memory, or the driver may be too old for "
     "this build's CUDA.";
-constexpr const char* kResume =
-    "Check the GPU with nvidia-smi and the kernel's log, then go on from the last checkpoint with "
-    "--resume auto.";
+constexpr const char* kSeeGpu = "Check the GPU with nvidia-smi and the kernel's log.";
 constexpr const char* kReport = "This is a bug in Sluice: report it with the command line.";
 
 // cuBLASLt's own function for this is there only where the library has been opened.
@@ -66,24 +64,23 @@ void check_setup(cudaError_t result, const char* doing) {
 
 void check_setup(cublasStatus_t result, const char* doing) {
   if (result == CUBLAS_STATUS_SUCCESS) return;
-  throw Error(ExitCode::environment, std::string(doing) + " failed: " + name_of(result) + ".",
-              kSeeDriver);
+  throw Error(ExitCode::environment, std::string(doing) + " failed: " + name_of(result) + ".", kSeeDriver);
 }
 
 void check_step(cudaError_t result) {
   if (result == cudaSuccess) return;
   const std::string what = std::string("The GPU failed in a step: ") + cudaGetErrorString(result) + ".";
   if (is_ours(result)) throw Error(ExitCode::bug, what, kReport);
-  throw Error(ExitCode::environment, what, kResume);
+  throw Error::in_step(ExitCode::environment, what, kSeeGpu);
 }
 
 void check_step(cublasStatus_t result) {
   if (result == CUBLAS_STATUS_SUCCESS) return;
-  const std::string what =
-      std::string("A matrix product failed in a step: ") + name_of(result) + ".";
+  const std::string what = std::string("A matrix product failed in a step: ") + name_of(result) + ".";
   const bool environment = result == CUBLAS_STATUS_EXECUTION_FAILED || result == CUBLAS_STATUS_ALLOC_FAILED ||
                            result == CUBLAS_STATUS_NOT_INITIALIZED || result == CUBLAS_STATUS_INTERNAL_ERROR;
-  throw environment ? Error(ExitCode::environment, what, kResume) : Error(ExitCode::bug, what, kReport);
+  throw environment ? Error::in_step(ExitCode::environment, what, kSeeGpu)
+                    : Error(ExitCode::bug, what, kReport);
 }
 
 }  // namespace sluice::cuda

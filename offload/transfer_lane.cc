@@ -24,13 +24,13 @@ uint64_t checksum(const std::byte* data, uint64_t bytes) {
 
 const char* remedy(IoFault what) {
   switch (what) {
-    case IoFault::no_space: return "Free space on that file system, then continue with --resume auto.";
+    case IoFault::no_space: return "Free space on that file system.";
     case IoFault::refused:
     case IoFault::failed:
     case IoFault::end_of_file:
-      return "Look at the kernel log and the drive's health, then continue with --resume auto.";
+      return "Look at the kernel's log and the drive's health.";
     case IoFault::checksum_mismatch:
-      return "Suspect the drive, its link or the memory; the last checkpoint is intact: --resume auto.";
+      return "Check the drive, its link and the memory.";
     case IoFault::checksum_missing: return "This is a bug in Sluice; please report it.";
   }
   return "";
@@ -61,7 +61,8 @@ Error to_error(const IoError& e) {
       break;
     case IoFault::checksum_missing: text = doing + " was asked for, but they were never written."; break;
   }
-  return Error(e.what == IoFault::checksum_missing ? ExitCode::bug : ExitCode::io, text, remedy(e.what));
+  if (e.what == IoFault::checksum_missing) return Error(ExitCode::bug, text, remedy(e.what));
+  return Error::in_step(ExitCode::io, text, remedy(e.what));
 }
 
 TransferLane::TransferLane(std::unique_ptr<IoQueue> queue, uint32_t transfers_max, uint32_t alignment)

@@ -92,6 +92,17 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
 }
 
 TrainResult Trainer::run(AtEnd at_end) {
+  try {
+    return train(at_end);
+  } catch (const Error& error) {
+    if (!error.is_in_step()) throw;
+    std::string remedy = error.remedy();
+    remedy.pop_back();  // the stop
+    throw Error(error.code(), error.what(), remedy + ", then go on with --resume auto.");
+  }
+}
+
+TrainResult Trainer::train(AtEnd at_end) {
   last_norm_ = steady_seconds();
   int64_t saved = -1;
   while (step_ < options_.batch.steps && !stop_) {

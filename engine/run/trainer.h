@@ -46,8 +46,8 @@ class Trainer {
   Trainer(Session& session, const Options& options, const TrainData& data, const CheckpointState& start,
           const std::atomic<bool>& stop, TrainEvents events);
 
-  // Trains until options.batch.steps updates are done or `stop` is set, then drains. Throws Error(io) or
-  // Error(numerics); the last durable checkpoint is then intact.
+  // Trains until options.batch.steps updates are done or `stop` is set, then drains. Throws Error(io,
+  // environment, numerics); the last durable checkpoint is then intact.
   TrainResult run(AtEnd at_end = AtEnd::checkpoint);
 
  private:
@@ -57,6 +57,7 @@ class Trainer {
     BodyId body = 0;
   };
   void issue_step();
+  TrainResult train(AtEnd at_end);
   void read_steps(size_t leave);  // reads the oldest pending steps until `leave` are left
   void read_step(const Pending& pending);
   std::string way_out(const std::string& change) const;

@@ -116,6 +116,8 @@ TEST_F(LostDevice, AnywhereTheLastCheckpointGoesOn) {
     expect_nothing_on_the_gpu();
     const bool started = std::filesystem::exists(directory / out);
     EXPECT_EQ(lost.code, started ? loss.code : ExitCode::environment) << lost.what;
+    const bool goes_on = lost.remedy.ends_with(", then go on with --resume auto.");
+    EXPECT_EQ(goes_on, started && loss.code == ExitCode::environment) << lost.remedy;
     const size_t reported = lines(out).size(), saved = checkpoints(out);
     in_set_up |= !started;
     in_first_step |= started && reported == 0;
@@ -154,6 +156,7 @@ TEST_F(LostDevice, EvaluationEndsTheSameWay) {
     EXPECT_EQ(lost.code, ExitCode::environment) << lost.what;
     EXPECT_EQ(lost.out, "");
     expect_sentences(lost);
+    EXPECT_EQ(lost.remedy.find("--resume"), std::string::npos) << lost.remedy;  // eval has none
     expect_nothing_on_the_gpu();
   }
 }
