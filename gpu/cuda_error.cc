@@ -58,6 +58,9 @@ bool is_ours(cudaError_t result) {
 
 void check_setup(cudaError_t result, const char* doing) {
   if (result == cudaSuccess) return;
+  if (result == cudaErrorNoKernelImageForDevice || result == cudaErrorInvalidDeviceFunction)
+    throw Error(ExitCode::environment, "This build has no kernels for the GPU's compute capability.",
+                "Configure with -DSLUICE_CUDA_ARCHITECTURES=all and build again, or train on --device cpu.");
   throw Error(ExitCode::environment, std::string(doing) + " failed: " + cudaGetErrorString(result) + ".",
               kSeeDriver);
 }

@@ -32,6 +32,7 @@ struct EmulatedGpu {
   uint64_t context_bytes = 0;   // that this process's context takes, from the first call that needs one
   uint64_t library_bytes = 0;   // that libraries take for their kernels, from the first work on
   Nvml nvml = Nvml::lists_processes;
+  cudaError_t loading_returns = cudaSuccess;  // what asking for a kernel returns
   uint64_t pinned_bytes_max = kNever;
   // Of the calls from now on, the one of this number (from 0) fails.
   uint64_t allocation_that_fails = kNever, registration_that_fails = kNever;

@@ -42,7 +42,7 @@ bool is_device_memory(const void* begin, uint64_t bytes);  // wholly, inside one
 bool is_registered(const void* begin, uint64_t bytes);     // wholly, inside one registration
 
 // Kernels are loaded, for at most so much dynamic shared memory, before they are launched: else a CHECK.
-void load(const void* kernel, uint64_t shared_bytes);
+cudaError_t load(const void* kernel, uint64_t shared_bytes);
 void check_loaded(const void* kernel, uint64_t shared_bytes);
 
 }  // namespace sluice::emulation

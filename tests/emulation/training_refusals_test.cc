@@ -49,6 +49,14 @@ TEST_F(Refusals, AGpuThatIsNotThere) {
                  {"compute capability 7.0", "7.5 is needed", "--device cpu"});
 }
 
+// A build for other GPUs than this one.
+TEST_F(Refusals, AGpuThatNoKernelsAreBuiltFor) {
+  for (const cudaError_t missing : {cudaErrorNoKernelImageForDevice, cudaErrorInvalidDeviceFunction})
+    expect_refused(
+        {.loading_returns = missing}, kCuda + Words{"--gpu-mem", "400MiB"}, ExitCode::environment,
+        {"no kernels for the GPU's compute capability", "SLUICE_CUDA_ARCHITECTURES=all", "--device cpu"});
+}
+
 // Where the GPU cannot be used, auto says why it is not.
 TEST_F(Refusals, AutoFallsBackToTheProcessorAndSaysWhy) {
   const auto out = [&](const EmulatedGpu& gpu, const std::string& name) {

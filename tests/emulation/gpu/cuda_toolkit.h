@@ -132,7 +132,8 @@ void wait_copies();
 
 template <typename... Parameters>
 void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
-  emulation::load(reinterpret_cast<const void*>(kernel), shared_bytes);
+  check_setup(emulation::load(reinterpret_cast<const void*>(kernel), shared_bytes),
+              "Loading kernels onto the GPU");
 }
 
 template <typename... Parameters, typename... Arguments>
