@@ -18,7 +18,7 @@ cudaError_t noted(cudaError_t error) {
   return error;
 }
 
-bool is_there(int ordinal) { return ordinal == 0 && emulation::current().count > 0; }
+bool is_there(int ordinal) { return ordinal >= 0 && ordinal < emulation::current().count; }
 
 void check_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   CHECK(kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice,
@@ -106,17 +106,17 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ord
 
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int ordinal) {
   if (!is_there(ordinal)) return noted(cudaErrorInvalidDevice);
-  const int written = std::snprintf(text, static_cast<size_t>(length), "0000:E0:00.0");
+  const int written = std::snprintf(text, static_cast<size_t>(length), "0000:E%d:00.0", ordinal);
   return written < length ? cudaSuccess : noted(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGetDevice(int* ordinal) {
-  *ordinal = 0;
-  return noted(is_there(0) ? cudaSuccess : cudaErrorNoDevice);
+  *ordinal = emulation::chosen();
+  return noted(is_there(*ordinal) ? cudaSuccess : cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int ordinal) {
-  return noted(is_there(ordinal) ? emulation::start_context() : cudaErrorInvalidDevice);
+  return noted(is_there(ordinal) ? emulation::choose(ordinal) : cudaErrorInvalidDevice);
 }
 
 cudaError_t cudaDeviceSynchronize() { return noted(emulation::synchronize()); }

@@ -92,6 +92,30 @@ TEST_F(DeviceMemory, StaysWithinItsBudgetAndIsWhatThePlanSays) {
     }
 }
 
+// A thread that forgot to choose its GPU would have made a context on the first one.
+TEST_F(DeviceMemory, IsOfTheGpuThatWasChosenAlone) {
+  const emulation::EmulatedGpu two{.count = 2, .context_bytes = 300 * kMiB};
+  const Words saves{"--val-data",    validation, "--val-every",        "1", "--val-batches", "1",
+                    "--nvme-dir",    scratch,    "--checkpoint-every", "1", "--gpu-mem",     "600MiB",
+                    "--lr-schedule", "constant"};
+  const auto contexts_of = [&](const Words& arguments) {
+    emulation::set_up(two);
+    const Ended ended = run_command(arguments);
+    EXPECT_EQ(ended.code, ExitCode::done) << ended.what;
+    expect_nothing_on_the_gpu();
+    return emulation::counts().contexts;
+  };
+  EXPECT_EQ(contexts_of(train("second", 2, saves + Words{"--device", "cuda:1"})), std::vector<int>{1});
+  EXPECT_LE(emulation::counts().held_most, 600 * kMiB);
+  EXPECT_EQ(contexts_of(train("second", 3, saves + Words{"--device", "cuda:1", "--resume", "auto"})),
+            std::vector<int>{1});
+  EXPECT_EQ(contexts_of(train("first", 3, saves + Words{"--device", "cuda:0"})), std::vector<int>{0});
+  EXPECT_EQ(differences(newest_tensors(directory / "first"), newest_tensors(directory / "second")), "");
+  EXPECT_EQ(contexts_of({"eval", "--from", directory / "second", "--data", validation, "--val-batches", "1",
+                         "--threads", "2", "--device", "cuda:1"}),
+            std::vector<int>{1});
+}
+
 // The first arena is given back before anything lies in it; a smaller one does, or the error knows what
 // would.
 TEST_F(DeviceMemory, LibrariesThatTakeMoreThanWasSetAside) {

@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace sluice::emulation {
 
@@ -22,7 +23,7 @@ struct EmulatedGpu {
   // blocks and threads ascending. Odd seeds choose streams evenly, even ones prefer one for a while.
   uint32_t seed = 0;
   int delay_microseconds_max = 0;  // before each piece of work, at random
-  int count = 1;                   // GPUs that the driver sees; only the first can be used
+  int count = 1;                   // GPUs that the driver sees, all alike
   int driver_version = CUDART_VERSION;
   int capability_major = 8, capability_minor = 0;
   int multiprocessors = 2;
@@ -43,7 +44,7 @@ struct EmulatedGpu {
   cudaError_t lost_with = cudaErrorDevicesUnavailable;
 };
 
-// Requires that all work is done, and counts anew.
+// Requires that all work is done, and counts anew. The calling thread has chosen no GPU.
 void set_up(const EmulatedGpu& gpu);
 
 // While paused the GPU begins nothing. What is enqueued meanwhile runs in an order that the seed alone
@@ -56,7 +57,8 @@ struct Counts {
   uint64_t works = 0;                                                    // pieces that were carried out
   // What is there and was not given back.
   uint64_t allocated_bytes = 0, registered_bytes = 0, streams_there = 0, events_there = 0;
-  uint64_t held_most = 0;  // bytes of context, libraries and allocations at once
+  uint64_t held_most = 0;     // bytes of context, libraries and allocations at once, on one GPU
+  std::vector<int> contexts;  // ordinals of the GPUs on which this process has one
 };
 Counts counts();
 

@@ -1,4 +1,4 @@
-// One lock guards all state of the GPU. Its thread gives it up while it works.
+// One lock guards all state of the GPUs. Their thread gives it up while it works.
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -31,15 +31,22 @@ struct Item {
 };
 
 struct Stream {
+  int ordinal = 0;  // of its GPU
   std::deque<Item> items;
   uint64_t enqueued = 0, done = 0;
   bool destroyed = false;  // it goes when it is empty
 };
 
 struct Event {
+  int ordinal = 0;
   std::shared_ptr<Moment> moment;  // of the last record, if there was one
   bool timed = true;
 };
+
+constexpr uintptr_t kFirstHandle = 64;  // beyond ordinals
+
+// As cudaSetDevice sets it for the calling thread.
+thread_local int ordinal_of_thread = 0;
 
 class Gpu {
  public:
@@ -55,16 +62,23 @@ class Gpu {
 
   void carry_out();
   Stream* choose();
-  void run(std::unique_lock<std::mutex>& lock, const Item& item);
+  void run(std::unique_lock<std::mutex>& lock, const Item& item, Card& card);
   void lose();
   void enqueue(Stream& stream, Item item);
   bool idle() const;
-  uint64_t held() const;  // bytes, by this process
-  void note_held() { counts_.held_most = std::max(counts_.held_most, held()); }
-  // Most calls need a context, and make it.
-  void start_context() {
-    context_ = true;
-    note_held();
+  uint64_t held(const Card& card) const;  // bytes, by this process
+  void note_held(const Card& card) { counts_.held_most = std::max(counts_.held_most, held(card)); }
+  // Most calls need a context on the thread's GPU, and make it.
+  Card& start_context() {
+    Card& card = cards_[ordinal_of_thread];
+    card.context = true;
+    note_held(card);
+    return card;
+  }
+  // The memory that holds the range wholly, if one does.
+  bool is_memory(const void* begin, uint64_t bytes) const {
+    return std::any_of(cards_.begin(), cards_.end(),
+                       [&](const auto& card) { return card.second.memory.contains(begin, bytes); });
   }
   // Waits on the host until the condition holds or the device is lost.
   template <typename Condition>
@@ -82,14 +96,14 @@ class Gpu {
   Counts counts_;
   cudaError_t lost_ = cudaSuccess;
   bool paused_ = false, busy_ = false, stopping_ = false;
-  bool context_ = false;
   std::mt19937 generator_;
   uint_fast32_t preferred_ = 0;
   // Handles are numbers that are never used again, so that one that was destroyed is known.
-  uintptr_t last_handle_ = 0;
-  std::map<uintptr_t, Stream> streams_ = {{0, {}}};  // with the null stream
+  uintptr_t last_handle_ = kFirstHandle;
+  std::map<uintptr_t, Stream> streams_;  // with null streams, by ordinal
   std::map<uintptr_t, Event> events_;
-  Ranges device_memory_, host_memory_;
+  std::map<int, Card> cards_;  // by ordinal
+  Ranges host_memory_;
   std::map<const void*, uint64_t> loaded_;  // kernels, with the shared memory that they may have
 
  private:
@@ -101,6 +115,24 @@ Gpu& gpu() {
   static Gpu instance;
   return instance;
 }
+
+// The GPUs' state while the lock is held.
+class Locked {
+ public:
+  Gpu* operator->() const { return &gpu_; }
+  std::unique_lock<std::mutex>& lock() { return lock_; }
+
+ private:
+  Gpu& gpu_ = gpu();
+  std::unique_lock<std::mutex> lock_{gpu_.mutex_};
+};
+
+// Within a call of the runtime that needs a context.
+class Call : public Locked {
+ public:
+  Call() : card((*this)->start_context()) {}
+  Card& card;  // of the calling thread
+};
 
 template <typename Handle>
 uintptr_t number(Handle handle) {
@@ -116,7 +148,7 @@ void Gpu::carry_out() {
     const Item item = std::move(stream->items.front());
     stream->items.pop_front();
     busy_ = true;
-    run(lock, item);
+    run(lock, item, cards_[stream->ordinal]);
     busy_ = false;
     if (lost_ == cudaSuccess) ++stream->done;
     std::erase_if(streams_, [](const auto& s) { return s.second.destroyed && s.second.items.empty(); });
@@ -141,7 +173,7 @@ Stream* Gpu::choose() {
   return ready[generator_() % ready.size()];
 }
 
-void Gpu::run(std::unique_lock<std::mutex>& lock, const Item& item) {
+void Gpu::run(std::unique_lock<std::mutex>& lock, const Item& item, Card& card) {
   if (item.recorded != nullptr) {
     item.recorded->reached = true;
     item.recorded->time = Clock::now();
@@ -150,7 +182,7 @@ void Gpu::run(std::unique_lock<std::mutex>& lock, const Item& item) {
   if (counts_.works == set_up_.work_that_is_lost) return lose();
   const auto delay_max = static_cast<unsigned>(set_up_.delay_microseconds_max);
   const std::chrono::microseconds delay(delay_max == 0 ? 0 : generator_() % (delay_max + 1));
-  const Ranges memory = device_memory_;
+  const Ranges memory = card.memory;
   lock.unlock();
   if (delay_max != 0) std::this_thread::sleep_for(delay);
   {
@@ -158,7 +190,9 @@ void Gpu::run(std::unique_lock<std::mutex>& lock, const Item& item) {
     item.work();
   }
   lock.lock();
-  if (++counts_.works == 1) note_held();
+  ++counts_.works;
+  card.libraries = true;
+  note_held(card);
 }
 
 void Gpu::lose() {
@@ -181,13 +215,14 @@ bool Gpu::idle() const {
   return !busy_;
 }
 
-uint64_t Gpu::held() const {
-  return (context_ ? set_up_.context_bytes : 0) + (counts_.works > 0 ? set_up_.library_bytes : 0) +
-         device_memory_.bytes();
+uint64_t Gpu::held(const Card& card) const {
+  return (card.context ? set_up_.context_bytes : 0) + (card.libraries ? set_up_.library_bytes : 0) +
+         card.memory.bytes();
 }
 
 cudaError_t Gpu::find(cudaStream_t handle, Stream*& stream) {
-  const auto it = streams_.find(number(handle));
+  if (handle == nullptr) streams_[static_cast<uintptr_t>(ordinal_of_thread)].ordinal = ordinal_of_thread;
+  const auto it = streams_.find(handle ? number(handle) : static_cast<uintptr_t>(ordinal_of_thread));
   if (it == streams_.end() || it->second.destroyed) return cudaErrorInvalidResourceHandle;
   stream = &it->second;
   return lost_;
@@ -205,171 +240,159 @@ cudaError_t Gpu::find(cudaEvent_t handle, Event*& event) {
 // ---- For tests.
 
 void set_up(const EmulatedGpu& settings) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  CHECK(g.idle(), "the GPU is set up while it works");
-  g.set_up_ = settings;
-  g.counts_ = {};
-  g.lost_ = cudaSuccess;
-  g.paused_ = g.context_ = false;
-  g.generator_.seed(settings.seed);
-  g.preferred_ = g.generator_();
+  Locked g;
+  CHECK(g->idle(), "the GPU is set up while it works");
+  g->set_up_ = settings;
+  g->counts_ = {};
+  g->lost_ = cudaSuccess;
+  g->paused_ = false;
+  for (auto& [ordinal, card] : g->cards_) card.context = card.libraries = false;
+  ordinal_of_thread = 0;
+  g->generator_.seed(settings.seed);
+  g->preferred_ = g->generator_();
 }
 
 EmulatedGpu current() {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  return g.set_up_;
+  Locked g;
+  return g->set_up_;
 }
 
 void pause() {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  g.paused_ = true;
+  Locked g;
+  g->paused_ = true;
 }
 
 void resume() {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  g.paused_ = false;
-  g.work_.notify_one();
+  Locked g;
+  g->paused_ = false;
+  g->work_.notify_one();
 }
 
 Counts counts() {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  Counts counts = g.counts_;
-  counts.allocated_bytes = g.device_memory_.bytes();
-  counts.registered_bytes = g.host_memory_.bytes();
-  counts.streams_there = g.streams_.size() - 1;  // without the null stream
-  counts.events_there = g.events_.size();
+  Locked g;
+  Counts counts = g->counts_;
+  for (const auto& [ordinal, card] : g->cards_) {
+    counts.allocated_bytes += card.memory.bytes();
+    if (card.context) counts.contexts.push_back(ordinal);
+  }
+  counts.registered_bytes = g->host_memory_.bytes();
+  for (const auto& [handle, stream] : g->streams_) counts.streams_there += handle >= kFirstHandle;
+  counts.events_there = g->events_.size();
   return counts;
 }
 
 cudaError_t lost() {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  return g.lost_;
+  Locked g;
+  return g->lost_;
 }
 
 // ---- Streams.
 
 cudaError_t enqueue(cudaStream_t handle, std::function<void()> work) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
+  Call g;
   Stream* stream = nullptr;
-  if (const cudaError_t error = g.find(handle, stream)) return error;
-  g.enqueue(*stream, {std::move(work), nullptr, nullptr});
+  if (const cudaError_t error = g->find(handle, stream)) return error;
+  if (stream->ordinal != ordinal_of_thread) return cudaErrorInvalidResourceHandle;
+  g->enqueue(*stream, {std::move(work), nullptr, nullptr});
   return cudaSuccess;
 }
 
 cudaError_t synchronize() {
-  Gpu& g = gpu();
-  std::unique_lock lock(g.mutex_);
-  return g.wait(lock, [&] { return g.idle(); });
+  Call g;
+  return g->wait(g.lock(), [&] { return g->idle(); });
 }
 
 cudaError_t synchronize(cudaStream_t handle) {
-  Gpu& g = gpu();
-  std::unique_lock lock(g.mutex_);
+  Call g;
   Stream* stream = nullptr;
-  if (const cudaError_t error = g.find(handle, stream)) return error;
+  if (const cudaError_t error = g->find(handle, stream)) return error;
   const uint64_t wanted = stream->enqueued;
-  return g.wait(lock, [&] { return g.find(handle, stream) != cudaSuccess || stream->done >= wanted; });
+  return g->wait(g.lock(), [&] { return g->find(handle, stream) != cudaSuccess || stream->done >= wanted; });
 }
 
 cudaError_t create_stream(cudaStream_t* handle) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  if (g.lost_ != cudaSuccess) return g.lost_;
-  g.start_context();
-  if (g.counts_.streams == g.set_up_.stream_that_fails) return cudaErrorMemoryAllocation;
-  ++g.counts_.streams;
-  g.streams_[++g.last_handle_];
-  *handle = reinterpret_cast<cudaStream_t>(g.last_handle_);
+  Call g;
+  if (g->lost_ != cudaSuccess) return g->lost_;
+  if (g->counts_.streams == g->set_up_.stream_that_fails) return cudaErrorMemoryAllocation;
+  ++g->counts_.streams;
+  g->streams_[++g->last_handle_].ordinal = ordinal_of_thread;
+  *handle = reinterpret_cast<cudaStream_t>(g->last_handle_);
   return cudaSuccess;
 }
 
 cudaError_t destroy_stream(cudaStream_t handle) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
+  Call g;
   Stream* stream = nullptr;
-  const cudaError_t error = g.find(handle, stream);
+  const cudaError_t error = g->find(handle, stream);
   if (stream == nullptr || handle == nullptr) return cudaErrorInvalidResourceHandle;
   stream->destroyed = true;
-  if (stream->done == stream->enqueued || g.lost_ != cudaSuccess) g.streams_.erase(number(handle));
+  if (stream->done == stream->enqueued || g->lost_ != cudaSuccess) g->streams_.erase(number(handle));
   return error;
 }
 
 // ---- Events.
 
 cudaError_t create_event(cudaEvent_t* handle, bool timed) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  if (g.lost_ != cudaSuccess) return g.lost_;
-  g.start_context();
-  if (g.counts_.events == g.set_up_.event_that_fails) return cudaErrorMemoryAllocation;
-  ++g.counts_.events;
-  g.events_[++g.last_handle_].timed = timed;
-  *handle = reinterpret_cast<cudaEvent_t>(g.last_handle_);
+  Call g;
+  if (g->lost_ != cudaSuccess) return g->lost_;
+  if (g->counts_.events == g->set_up_.event_that_fails) return cudaErrorMemoryAllocation;
+  ++g->counts_.events;
+  g->events_.emplace(++g->last_handle_, Event{ordinal_of_thread, nullptr, timed});
+  *handle = reinterpret_cast<cudaEvent_t>(g->last_handle_);
   return cudaSuccess;
 }
 
 cudaError_t destroy_event(cudaEvent_t handle) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
+  Call g;
   Event* event = nullptr;
-  const cudaError_t error = g.find(handle, event);
-  g.events_.erase(number(handle));
+  const cudaError_t error = g->find(handle, event);
+  g->events_.erase(number(handle));
   return error;
 }
 
 cudaError_t record(cudaEvent_t event_handle, cudaStream_t stream_handle) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
+  Call g;
   Event* event = nullptr;
   Stream* stream = nullptr;
-  if (const cudaError_t error = g.find(event_handle, event)) return error;
-  if (const cudaError_t error = g.find(stream_handle, stream)) return error;
+  if (const cudaError_t error = g->find(event_handle, event)) return error;
+  if (const cudaError_t error = g->find(stream_handle, stream)) return error;
+  if (event->ordinal != stream->ordinal) return cudaErrorInvalidResourceHandle;
   event->moment = std::make_shared<Moment>();
-  g.enqueue(*stream, {nullptr, nullptr, event->moment});
+  g->enqueue(*stream, {nullptr, nullptr, event->moment});
   return cudaSuccess;
 }
 
 cudaError_t wait_for(cudaStream_t stream_handle, cudaEvent_t event_handle) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
+  Call g;
   Event* event = nullptr;
   Stream* stream = nullptr;
-  if (const cudaError_t error = g.find(event_handle, event)) return error;
-  if (const cudaError_t error = g.find(stream_handle, stream)) return error;
-  if (event->moment != nullptr) g.enqueue(*stream, {nullptr, event->moment, nullptr});
+  if (const cudaError_t error = g->find(event_handle, event)) return error;
+  if (const cudaError_t error = g->find(stream_handle, stream)) return error;
+  if (event->moment != nullptr) g->enqueue(*stream, {nullptr, event->moment, nullptr});
   return cudaSuccess;
 }
 
 cudaError_t synchronize(cudaEvent_t handle) {
-  Gpu& g = gpu();
-  std::unique_lock lock(g.mutex_);
+  Call g;
   Event* event = nullptr;
-  if (const cudaError_t error = g.find(handle, event)) return error;
+  if (const cudaError_t error = g->find(handle, event)) return error;
   const std::shared_ptr<Moment> moment = event->moment;
-  return g.wait(lock, [&] { return moment == nullptr || moment->reached; });
+  return g->wait(g.lock(), [&] { return moment == nullptr || moment->reached; });
 }
 
 cudaError_t query(cudaEvent_t handle) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
+  Call g;
   Event* event = nullptr;
-  if (const cudaError_t error = g.find(handle, event)) return error;
+  if (const cudaError_t error = g->find(handle, event)) return error;
   return event->moment == nullptr || event->moment->reached ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t elapsed(float* milliseconds, cudaEvent_t begin_handle, cudaEvent_t end_handle) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
+  Call g;
   Event *begin = nullptr, *end = nullptr;
-  if (const cudaError_t error = g.find(begin_handle, begin)) return error;
-  if (const cudaError_t error = g.find(end_handle, end)) return error;
+  if (const cudaError_t error = g->find(begin_handle, begin)) return error;
+  if (const cudaError_t error = g->find(end_handle, end)) return error;
+  if (begin->ordinal != end->ordinal) return cudaErrorInvalidResourceHandle;
   for (const Event* event : {begin, end})
     if (!event->timed || event->moment == nullptr) return cudaErrorInvalidResourceHandle;
   if (!begin->moment->reached || !end->moment->reached) return cudaErrorNotReady;
@@ -379,102 +402,91 @@ cudaError_t elapsed(float* milliseconds, cudaEvent_t begin_handle, cudaEvent_t e
 
 // ---- Memory.
 
-cudaError_t start_context() {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  g.start_context();
-  return g.lost_;
+cudaError_t choose(int ordinal) {
+  ordinal_of_thread = ordinal;
+  return Call()->lost_;
 }
 
-MemoryUse memory_use() {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  return {g.held(), g.set_up_.used_by_others, g.set_up_.memory_bytes};
+int chosen() { return ordinal_of_thread; }
+
+MemoryUse memory_use(int ordinal) {
+  Locked g;
+  return {g->held(g->cards_[ordinal]), g->set_up_.used_by_others, g->set_up_.memory_bytes};
 }
 
 cudaError_t memory_info(uint64_t* free, uint64_t* total) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  g.start_context();
-  const uint64_t used = g.set_up_.used_by_others + g.held();
-  *total = g.set_up_.memory_bytes;
+  Call g;
+  const uint64_t used = g->set_up_.used_by_others + g->held(g.card);
+  *total = g->set_up_.memory_bytes;
   *free = used < *total ? *total - used : 0;
-  return g.lost_;
+  return g->lost_;
 }
 
 cudaError_t allocate(void** data, uint64_t bytes) {
   uint64_t free = 0, total = 0;
   if (const cudaError_t error = memory_info(&free, &total)) return error;
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  if (bytes > free || g.counts_.allocations == g.set_up_.allocation_that_fails)
+  Call g;
+  if (bytes > free || g->counts_.allocations == g->set_up_.allocation_that_fails)
     return cudaErrorMemoryAllocation;
-  ++g.counts_.allocations;
+  ++g->counts_.allocations;
   std::byte* const begin = map_device_memory(bytes);
   if (begin == nullptr) return cudaErrorMemoryAllocation;
-  CHECK(g.device_memory_.add(begin, bytes), "device memory overlaps");
-  g.note_held();
+  CHECK(g.card.memory.add(begin, bytes), "device memory overlaps");
+  g->note_held(g.card);
   *data = begin;
   return cudaSuccess;
 }
 
 // As CUDA's, it waits for the device.
 cudaError_t free_memory(void* data) {
-  Gpu& g = gpu();
-  std::unique_lock lock(g.mutex_);
-  const cudaError_t error = g.wait(lock, [&] { return g.idle(); });
+  Call g;
+  const cudaError_t error = g->wait(g.lock(), [&] { return g->idle(); });
   if (data == nullptr) return error;
-  const uint64_t bytes = g.device_memory_.remove(data);
+  uint64_t bytes = 0;
+  for (auto& [ordinal, card] : g->cards_) bytes += card.memory.remove(data);
   if (bytes == 0) return cudaErrorInvalidValue;
   unmap_device_memory(data, bytes);
   return error;
 }
 
 cudaError_t register_host(void* begin, uint64_t bytes) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  if (g.lost_ != cudaSuccess) return g.lost_;
-  g.start_context();
+  Call g;
+  if (g->lost_ != cudaSuccess) return g->lost_;
   if (begin == nullptr || bytes == 0) return cudaErrorInvalidValue;
-  if (g.counts_.registrations == g.set_up_.registration_that_fails ||
-      bytes > g.set_up_.pinned_bytes_max - g.host_memory_.bytes())
+  if (g->counts_.registrations == g->set_up_.registration_that_fails ||
+      bytes > g->set_up_.pinned_bytes_max - g->host_memory_.bytes())
     return cudaErrorMemoryAllocation;
-  if (!g.host_memory_.add(begin, bytes)) return cudaErrorHostMemoryAlreadyRegistered;
-  ++g.counts_.registrations;
+  if (!g->host_memory_.add(begin, bytes)) return cudaErrorHostMemoryAlreadyRegistered;
+  ++g->counts_.registrations;
   return cudaSuccess;
 }
 
 cudaError_t unregister_host(void* begin) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  if (g.host_memory_.remove(begin) == 0) return cudaErrorHostMemoryNotRegistered;
-  return g.lost_;
+  Call g;
+  if (g->host_memory_.remove(begin) == 0) return cudaErrorHostMemoryNotRegistered;
+  return g->lost_;
 }
 
 bool is_device_memory(const void* begin, uint64_t bytes) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  return g.device_memory_.contains(begin, bytes);
+  Locked g;
+  return g->is_memory(begin, bytes);
 }
 
 bool is_registered(const void* begin, uint64_t bytes) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  return g.host_memory_.contains(begin, bytes);
+  Locked g;
+  return g->host_memory_.contains(begin, bytes);
 }
 
 cudaError_t load(const void* kernel, uint64_t shared_bytes) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  g.loaded_[kernel] = shared_bytes;
-  return g.set_up_.loading_returns;
+  Locked g;
+  g->loaded_[kernel] = shared_bytes;
+  return g->set_up_.loading_returns;
 }
 
 void check_loaded(const void* kernel, uint64_t shared_bytes) {
-  Gpu& g = gpu();
-  const std::lock_guard lock(g.mutex_);
-  const auto found = g.loaded_.find(kernel);
-  CHECK(found != g.loaded_.end(), "a kernel was launched that had not been loaded");
+  Locked g;
+  const auto found = g->loaded_.find(kernel);
+  CHECK(found != g->loaded_.end(), "a kernel was launched that had not been loaded");
   CHECK(shared_bytes <= found->second, "a kernel was loaded for less shared memory");
 }
 

@@ -243,6 +243,45 @@ TEST_F(GpuTest, ManyThreadsMayCallAtOnce) {
   EXPECT_EQ(counts().streams_there, 0u);
 }
 
+// ---- Several GPUs.
+
+// What a thread makes without a choice of its own is the first GPU's.
+TEST_F(GpuTest, EveryThreadChoosesItsGpu) {
+  set_up({.count = 2, .memory_bytes = uint64_t{1} << 30, .context_bytes = 1 << 20});
+  EXPECT_EQ(cudaSetDevice(2), cudaErrorInvalidDevice);
+  EXPECT_EQ(counts().contexts, std::vector<int>{});
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  const Stream stream;
+  const Event event;
+  Memory memory;
+  event.record(stream);
+  memory.set(1, stream);
+  memory.fetch(stream);
+  stream.synchronize();
+  EXPECT_EQ(memory.host[0], 1);
+  EXPECT_EQ(counts().contexts, std::vector<int>{1});
+  std::thread([&] {
+    int ordinal = -1;
+    EXPECT_EQ(cudaGetDevice(&ordinal), cudaSuccess);
+    EXPECT_EQ(ordinal, 0);
+    EXPECT_EQ(enqueue(stream.handle, [] {}), cudaErrorInvalidResourceHandle);
+    EXPECT_EQ(counts().contexts, (std::vector<int>{0, 1}));
+    const Stream other;
+    const Event others;
+    EXPECT_EQ(cudaEventRecord(event.handle, other.handle), cudaErrorInvalidResourceHandle);
+    others.record(other);
+    stream.wait(others.handle);  // streams may wait for another GPU's
+    other.synchronize();
+    float milliseconds = 0;
+    EXPECT_EQ(cudaEventElapsedTime(&milliseconds, others.handle, event.handle),
+              cudaErrorInvalidResourceHandle);
+    size_t free = 0, total = 0;
+    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    EXPECT_EQ(total - free, uint64_t{1} << 20) << "the first GPU's context";
+  }).join();
+  stream.synchronize();
+}
+
 // ---- Memory.
 
 TEST_F(GpuTest, FreshMemoryIsNotANumber) {

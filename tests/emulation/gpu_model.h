@@ -1,9 +1,12 @@
-// The emulated GPU behind cuda_runtime_api.h, cublasLt.h and kernel launches: streams, events, memory.
+// The emulated GPUs behind cuda_runtime_api.h, cublasLt.h and kernel launches: streams, events, memory. They
+// share one thread, and are lost together.
 //
 // Streams are queues of work, waits and records. A record gives its event a new moment; waiting for an event
 // is waiting for the moment that it had at the time of the call, and no waiting at all if it had none. No
 // stream has an implicit order to another, the null stream included, since only non-blocking ones are made.
-// Every function may be called from any thread; work runs on the GPU's own thread.
+// Every function may be called from any thread; work runs on the GPU's own thread. A thread that has chosen
+// no GPU uses the first. Work is enqueued in streams of the thread's GPU only (CUDA would take copies to
+// others); an event belongs to the streams of one GPU.
 #pragma once
 
 #include <functional>
@@ -27,17 +30,18 @@ cudaError_t query(cudaEvent_t event);
 cudaError_t elapsed(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 cudaError_t allocate(void** data, uint64_t bytes);
 cudaError_t free_memory(void* data);
-cudaError_t start_context();
+cudaError_t choose(int ordinal);  // the calling thread's GPU, which the calls above are about
+int chosen();
 cudaError_t memory_info(uint64_t* free, uint64_t* total);
 cudaError_t register_host(void* begin, uint64_t bytes);
 cudaError_t unregister_host(void* begin);
 
-EmulatedGpu current();                                     // what was set up last
-cudaError_t lost();                                        // cudaSuccess while the device is there
+EmulatedGpu current();  // what was set up last
+cudaError_t lost();     // cudaSuccess while the device is there
 struct MemoryUse {
   uint64_t held, others, total;  // bytes; held: by this process
 };
-MemoryUse memory_use();
+MemoryUse memory_use(int ordinal);
 bool is_device_memory(const void* begin, uint64_t bytes);  // wholly, inside one allocation
 bool is_registered(const void* begin, uint64_t bytes);     // wholly, inside one registration
 

@@ -23,6 +23,12 @@ class Ranges {
   uint64_t bytes_ = 0;
 };
 
+// What this process has on one GPU.
+struct Card {
+  bool context = false, libraries = false;
+  Ranges memory;
+};
+
 // New device memory, filled with NaN and closed, between pages that are never open. nullptr: the host has no
 // more.
 std::byte* map_device_memory(uint64_t bytes);

@@ -18,20 +18,23 @@ int tell(Gpu, unsigned* value) {
   return 0;
 }
 
-int tell_memory(Gpu, NvmlApi::Memory* memory) {
-  const emulation::MemoryUse use = emulation::memory_use();
+// The handle of GPU 0 is 1.
+int ordinal_of(Gpu gpu) { return static_cast<int>(reinterpret_cast<uintptr_t>(gpu)) - 1; }
+
+int tell_memory(Gpu gpu, NvmlApi::Memory* memory) {
+  const emulation::MemoryUse use = emulation::memory_use(ordinal_of(gpu));
   const uint64_t used = std::min(use.total, use.held + use.others);
   *memory = {use.total, use.total - used, used};
   return 0;
 }
 
 // An entry is 24 bytes: the process's number, its memory 8 bytes later.
-int list_processes(Gpu, unsigned* count, void* list) {
+int list_processes(Gpu gpu, unsigned* count, void* list) {
   const bool listed = emulation::current().nvml == emulation::Nvml::lists_processes;
   *count = listed ? 1 : 0;
   if (!listed) return 0;
   const auto pid = static_cast<unsigned>(getpid());
-  const unsigned long long bytes = emulation::memory_use().held;
+  const unsigned long long bytes = emulation::memory_use(ordinal_of(gpu)).held;
   std::memset(list, 0, 24);
   std::memcpy(list, &pid, sizeof pid);
   std::memcpy(static_cast<std::byte*>(list) + 8, &bytes, sizeof bytes);
@@ -51,8 +54,9 @@ Known<NvmlApi> open_nvml() {
     std::strcpy(version, "emulated");
     return 0;
   };
-  api.nvmlDeviceGetHandleByPciBusId_v2 = [](const char*, Gpu* gpu) {
-    *gpu = reinterpret_cast<Gpu>(uintptr_t{1});
+  api.nvmlDeviceGetHandleByPciBusId_v2 = [](const char* pci_bus_id, Gpu* gpu) {
+    constexpr size_t kDigit = 6;  // of "0000:E0:00.0"
+    *gpu = reinterpret_cast<Gpu>(static_cast<uintptr_t>(pci_bus_id[kDigit] - '0' + 1));
     return 0;
   };
   api.nvmlDeviceGetMemoryInfo = tell_memory;
