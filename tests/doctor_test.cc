@@ -228,7 +228,38 @@ TEST(Doctor, EveryStateOfTheGpuHasItsCommand) {
   for (const State& state : states) expect_state(state);
 }
 
-TEST(Doctor, EveryStateOfTheHostHasItsCommand) {
+// One reason, one line.
+TEST(Doctor, WhatIsNotKnownForTheSameReasonIsSaidOnce) {
+  const auto names = [](const DoctorFacts& facts) {
+    std::string all;
+    for (const Check& c : judge(facts))
+      if (std::string(c.group) == "GPU") all += std::string(c.name) + " ";
+    return all;
+  };
+  DoctorFacts f = good_machine();
+  EXPECT_EQ(names(f), "device driver memory link copies pinning ");
+  const std::string versions = "for CUDA 13.0 and before, this build uses CUDA 13.0; ";
+  f.cuda.driver = {{}, "X"};
+  f.cuda.link = {{}, "X"};
+  EXPECT_EQ(names(f), "device driver memory copies pinning ");
+  EXPECT_EQ(verdict_of(f, "GPU driver").check.text,
+            versions + "its version and the link are not known, because X");
+  f.cuda.memory = {{}, "X"};
+  EXPECT_EQ(names(f), "device driver copies pinning ");
+  EXPECT_EQ(verdict_of(f, "GPU driver").check.text,
+            versions + "its version, the memory and the link are not known, because X");
+  EXPECT_NE(verdict_of(f, "GPU driver").check.advice.find("--gpu-mem"), std::string::npos);
+  f.cuda.link.reason = "Y";
+  EXPECT_EQ(names(f), "device driver link copies pinning ");
+  EXPECT_EQ(verdict_of(f, "GPU driver").check.text,
+            versions + "its version and the memory are not known, because X");
+  f.cuda.copies = {{}, "Z"};
+  f.cuda.pinning = {{}, "Z"};
+  EXPECT_EQ(names(f), "device driver link pinning ");
+  EXPECT_EQ(verdict_of(f, "GPU pinning").check.status, CheckStatus::fail);
+}
+
+TEST(Doctor, EveryStateOfTheHostsMemoryHasItsCommand) {
   const State states[] = {
       {"host memory", [](DoctorFacts& f) { f.memory.available = 512 * kMiB; }, "512 MiB available of 128 GiB",
        "ps aux --sort=-rss | head", CheckStatus::fail},
@@ -276,6 +307,12 @@ TEST(Doctor, EveryStateOfTheHostHasItsCommand) {
          f.system.pools[0] = {2 * kMiB, 8192, 8000};
        },
        "8192 of 2.00 MiB in a pool", "echo 0 | sudo tee /sys/kernel/mm/hugepages/hugepages-*/nr_hugepages"},
+  };
+  for (const State& state : states) expect_state(state);
+}
+
+TEST(Doctor, EveryStateOfTheProcessorsHasItsCommand) {
+  const State states[] = {
       {"host NUMA", [](DoctorFacts& f) { f.gpu_node.reset(); }, "is not known", "nvidia-smi topo -m"},
       {"host NUMA", [](DoctorFacts& f) { f.system.nodes[1].allowed = false; },
        "21 from node 0, 10 from node 1", "numactl --cpunodebind=1 --membind=1 sluice train ..."},

@@ -49,6 +49,12 @@ Check check_device(const DoctorFacts& f) {
   return c;
 }
 
+// Whether the driver's line gives the reason for what is not known of a value.
+template <typename T>
+bool said_of_driver(const DoctorFacts& f, const Known<T>& known) {
+  return !f.cuda.driver.value && !known.value && known.reason == f.cuda.driver.reason;
+}
+
 Check check_driver(const DoctorFacts& f) {
   Check c{kGpu, "driver"};
   const std::string versions =
@@ -59,8 +65,14 @@ Check check_driver(const DoctorFacts& f) {
     return c;
   }
   c.status = CheckStatus::warn;
-  c.text = fmt::format("{}; its version is not known, because {}", versions, printable(f.cuda.driver.reason));
-  c.advice = "Without this library the memory that training takes of the GPU is only estimated.";
+  const bool memory = said_of_driver(f, f.cuda.memory), link = said_of_driver(f, f.cuda.link);
+  const char* const unknown = memory && link ? "its version, the memory and the link are"
+                              : memory       ? "its version and the memory are"
+                              : link         ? "its version and the link are"
+                                             : "its version is";
+  c.text = fmt::format("{}; {} not known, because {}", versions, unknown, printable(f.cuda.driver.reason));
+  c.advice = memory ? "Give --gpu-mem, as `auto` cannot tell what is free."
+                    : "The memory that training takes of the GPU is only estimated.";
   c.command = f.system.container ? "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ..."
                                  : "sudo apt-get install --reinstall cuda-drivers";
   return c;
@@ -136,7 +148,7 @@ Check check_pinning(const DoctorFacts& f) {
   if (!f.cuda.pinning.value) {
     c.status = CheckStatus::fail;
     c.text = "not possible, because " + printable(f.cuda.pinning.reason);
-    c.advice = "The GPU does not serve this process.";
+    c.advice = "The GPU does not serve this process: it can neither copy nor compute.";
     c.command = "nvidia-smi";
     return c;
   }
@@ -155,8 +167,14 @@ Check check_pinning(const DoctorFacts& f) {
 std::vector<Check> judge_gpu(const DoctorFacts& facts) {
   if (facts.gpu_use == GpuUse::none) return {};
   if (!facts.cuda.status.available) return {check_device(facts)};
-  return {check_device(facts), check_driver(facts), check_memory(facts),
-          check_link(facts),   check_copies(facts), check_pinning(facts)};
+  std::vector<Check> checks{check_device(facts), check_driver(facts)};
+  if (!said_of_driver(facts, facts.cuda.memory)) checks.push_back(check_memory(facts));
+  if (!said_of_driver(facts, facts.cuda.link)) checks.push_back(check_link(facts));
+  const CudaFacts& cuda = facts.cuda;
+  const bool neither = !cuda.copies.value && !cuda.pinning.value && cuda.copies.reason == cuda.pinning.reason;
+  if (!neither) checks.push_back(check_copies(facts));
+  checks.push_back(check_pinning(facts));
+  return checks;
 }
 
 std::string unlock_command(const DoctorFacts& facts) {
