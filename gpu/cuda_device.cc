@@ -1,7 +1,9 @@
 #include "gpu/cuda_device.h"
 
 #include "engine/error.h"
+#include "engine/units.h"
 #include "gpu/cuda_error.h"
+#include "gpu/cuda_gpu.h"
 #include "gpu/cuda_matmul.h"
 #include "gpu/cuda_nvml.h"
 #include "gpu/cuda_ops.h"
@@ -10,28 +12,13 @@
 namespace sluice {
 namespace {
 
-std::string in_mib(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
-
-std::string pci_bus_id(int ordinal) {
-  char id[32] = {};
-  cuda::check_setup(cudaDeviceGetPCIBusId(id, sizeof id, ordinal), "Asking for the GPU's place");
-  return id;
-}
-
-// The GPU that the calling thread uses from here on. Makes its context, so that what it takes can be seen.
-int choose(int ordinal) {
-  cuda::check_setup(cudaSetDevice(ordinal), "Choosing the GPU");
-  cuda::check_setup(cudaFree(nullptr), "Starting the GPU");
-  return ordinal;
-}
-
 // The device's ops; what the GPU cannot do is refused when workspaces are asked for, before the first step.
 class CudaDevice final : public Device, public Accelerator {
  public:
   CudaDevice(int ordinal, const CudaStatus& status)
-      : nvml_(open_nvml(), pci_bus_id(ordinal)),
+      : nvml_(open_nvml(), cuda::pci_bus_id(ordinal)),
         used_by_others_(nvml_.memory().value),
-        ordinal_(choose(ordinal)),
+        ordinal_(cuda::choose_gpu(ordinal)),
         bf16_(status.bf16),
         multiplier_(cuda::make_multiplier(compute_stream())),
         ops_(cuda::make_ops_device({compute_stream(), status.multiprocessors}, *multiplier_)) {}
@@ -57,22 +44,21 @@ class CudaDevice final : public Device, public Accelerator {
   Accelerator* accelerator() override { return this; }
 
   AcceleratorMemory memory() override {
-    size_t free = 0, total = 0;
-    cuda::check_setup(cudaMemGetInfo(&free, &total), "Asking for the GPU's memory");
+    const auto [total, used, free] = cuda::runtime_memory();
     if (const std::optional<uint64_t> held = nvml_.process_bytes()) return {free, *held};
     const std::optional<NvmlMemory> now = nvml_.memory().value;
     if (now && used_by_others_) return {free, now->used - std::min(now->used, used_by_others_->used)};
-    return {free, total - free};  // others' too: the GPU is then best left to one process
+    return {free, used};  // others' too: the GPU is then best left to one process
   }
 
   std::shared_ptr<std::byte> allocate(uint64_t bytes) override {
     void* data = nullptr;
     const cudaError_t result = cudaMalloc(&data, std::max<uint64_t>(bytes, 1));
     if (result == cudaErrorMemoryAllocation)
-      throw Error(ExitCode::environment,
-                  "The GPU has no " + in_mib(bytes) + " in one piece; " + in_mib(memory().free) +
-                      " are free.",
-                  "Give a smaller --gpu-mem, or end what else holds its memory (nvidia-smi shows who).");
+      throw Error(
+          ExitCode::environment,
+          "The GPU has no " + in_mib(bytes) + " in one piece; " + in_mib(memory().free) + " are free.",
+          "Give a smaller --gpu-mem, or end what else holds its memory (nvidia-smi shows who).");
     cuda::check_setup(result, "Allocating GPU memory");
     return {static_cast<std::byte*>(data), [](std::byte* arena) { (void)cudaFree(arena); }};
   }
@@ -80,11 +66,11 @@ class CudaDevice final : public Device, public Accelerator {
   std::shared_ptr<void> pin(std::span<std::byte> memory) override {
     const cudaError_t result = cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault);
     if (result != cudaSuccess)
-      throw Error(ExitCode::environment,
-                  "Cannot pin " + in_mib(memory.size()) + " of host memory: " + cudaGetErrorString(result) +
-                      ".",
-                  "Raise the container's memory or the limit on locked memory (ulimit -l unlimited), or give "
-                  "a smaller --host-mem; `sluice doctor` shows the limits.");
+      throw Error(
+          ExitCode::environment,
+          "Cannot pin " + in_mib(memory.size()) + " of host memory: " + cudaGetErrorString(result) + ".",
+          "Raise the container's memory or the limit on locked memory (ulimit -l unlimited), or give "
+          "a smaller --host-mem; `sluice doctor` shows the limits.");
     return {memory.data(), [](void* begin) { (void)cudaHostUnregister(begin); }};
   }
 

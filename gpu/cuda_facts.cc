@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <functional>
 
 #include "engine/error.h"
+#include "gpu/cuda_gpu.h"
 #include "gpu/cuda_owned.h"
 
 namespace sluice {
@@ -85,13 +85,13 @@ CudaCopies measure_copies(const Pages& pages, uint64_t bytes, double (*clock)())
   auto* host = static_cast<char*>(pages.data);
   auto* device = static_cast<char*>(gpu.data);
   const auto copy_down = [&] {
-    check_setup(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, down.stream), "A copy");
+    check_setup(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, down.get()), "A copy");
   };
   const auto copy_up = [&] {
-    check_setup(cudaMemcpyAsync(host + bytes, device + bytes, bytes, cudaMemcpyDeviceToHost, up.stream),
+    check_setup(cudaMemcpyAsync(host + bytes, device + bytes, bytes, cudaMemcpyDeviceToHost, up.get()),
                 "A copy");
   };
-  const auto wait = [](const Stream& s) { check_setup(cudaStreamSynchronize(s.stream), "A copy"); };
+  const auto wait = [](const Stream& s) { check_setup(cudaStreamSynchronize(s.get()), "A copy"); };
   CudaCopies copies{bytes, kCopies};
   const double n = static_cast<double>(bytes);
   copies.host_to_device = n / median_seconds(clock, [&] {
@@ -116,25 +116,9 @@ std::string without_stop(std::string sentence) {
   return sentence;
 }
 
-std::string bus_id_of(int ordinal) {
-  char text[32] = {};
-  check_setup(cudaDeviceGetPCIBusId(text, sizeof text, ordinal), "Asking for the GPU's PCI bus id");
-  std::string id = text;
-  std::transform(id.begin(), id.end(), id.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return id;
-}
-
-// The runtime's own figures, which a context is made for.
-NvmlMemory runtime_memory() {
-  size_t free = 0, total = 0;
-  check_setup(cudaMemGetInfo(&free, &total), "Asking for the GPU's memory");
-  return {total, total - free, free};
-}
-
 void measure(const CudaFactsOptions& options, CudaFacts& facts) {
-  check_setup(cudaSetDevice(options.ordinal), "Choosing the GPU");
-  if (!facts.memory.value) facts.memory = {runtime_memory(), ""};
+  cuda::choose_gpu(options.ordinal);
+  if (!facts.memory.value) facts.memory = {cuda::runtime_memory(), ""};
   std::unique_ptr<Pages> pages;
   facts.pinning = {pin_most(options.host_bytes_most, options.clock, pages), ""};
   const uint64_t half = std::min(facts.pinning.value->pinned, facts.memory.value->free / 2) / 2;
@@ -155,7 +139,7 @@ CudaFacts cuda_facts(const CudaFactsOptions& options) {
   if (!facts.status.available) return facts;
   facts.driver.reason = facts.memory.reason = facts.link.reason = "the GPU does not answer";
   try {
-    facts.pci_bus_id = bus_id_of(options.ordinal);
+    facts.pci_bus_id = cuda::pci_bus_id(options.ordinal);
     const NvmlGpu nvml(options.nvml, facts.pci_bus_id);
     facts.driver = nvml.driver_version();
     facts.memory = nvml.memory();

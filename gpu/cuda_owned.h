@@ -1,5 +1,5 @@
-// Memory and streams of the current GPU that are given back at the end of a scope, for measurements. Any
-// thread; throws Error(environment) where the GPU has none to give.
+// Memory and streams of the calling thread's GPU that are given back at the end of a scope. Any thread;
+// throws Error(environment) where the GPU has none to give.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,19 @@ struct GpuBytes {
   void* data = nullptr;
 };
 
-struct Stream {
-  Stream() { check_setup(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "Making a stream"); }
-  ~Stream() { (void)cudaStreamDestroy(stream); }
+// Without implicit order to others.
+class Stream {
+ public:
+  Stream() {
+    check_setup(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "Preparing the GPU's streams");
+  }
+  ~Stream() { (void)cudaStreamDestroy(stream_); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
-  cudaStream_t stream = nullptr;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
 };
 
 }  // namespace sluice::cuda

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cpu_optim/optimizer.h"
+#include "gpu/cuda_gpu.h"
 #include "gpu/cuda_matmul.h"
 #include "gpu/cuda_owned.h"
 
@@ -36,7 +37,7 @@ void upload(const std::vector<std::byte>& from, void* to) {
 }  // namespace
 
 double cuda_matmul_rate(const MatmulMeasurement& m) {
-  check_setup(cudaSetDevice(m.ordinal), "Choosing the GPU");
+  cuda::choose_gpu(m.ordinal);
   const int64_t n = m.size;
   const Product product{n, n, n, false, false, n, n, n, m.precision, m.precision};
   const uint64_t bytes = static_cast<uint64_t>(n * n) * dtype_bytes(m.precision);
@@ -45,13 +46,13 @@ double cuda_matmul_rate(const MatmulMeasurement& m) {
   upload(random_matrix(m.precision, n * n, 1), a.data);
   upload(random_matrix(m.precision, n * n, 2), b.data);
   const cuda::Stream stream;
-  const auto multiplier = cuda::make_multiplier(stream.stream);
+  const auto multiplier = cuda::make_multiplier(stream.get());
   auto* workspace = static_cast<std::byte*>(scratch.data);
   multiplier->prepare(product);
   multiplier->warm_up({workspace, scratch_bytes});
   const auto run = [&] {
     for (int i = 0; i < m.products; ++i) multiplier->run({product, a.data, b.data, c.data}, workspace);
-    check_setup(cudaStreamSynchronize(stream.stream), "A matrix product");
+    check_setup(cudaStreamSynchronize(stream.get()), "A matrix product");
   };
   run();
   std::array<double, kTimings> seconds;

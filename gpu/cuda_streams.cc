@@ -45,9 +45,9 @@ class CudaStreams final : public Streams {
       : ordinal_(ordinal) {
     for (size_t i = 0; i < streams.size(); ++i) {
       Lane& lane = lanes_[i];
-      lane.id = kStreamLanes[i];
+      const LaneId id = kStreamLanes[i];
       lane.stream = streams[i].get();
-      lane.marks_of_ticket = lane.id < instructions_max.size() ? instructions_max[lane.id] : 0;
+      lane.marks_of_ticket = id < instructions_max.size() ? instructions_max[id] : 0;
       lane.marks = std::vector<Events>(kMarkedTickets * lane.marks_of_ticket);
       check_setup(cudaEventRecord(lane.anchors[0].get(), lane.stream), kPreparing);
       check_setup(cudaEventSynchronize(lane.anchors[0].get()), kPreparing);
@@ -61,7 +61,7 @@ class CudaStreams final : public Streams {
     for (const Lane& lane : lanes_) (void)cudaStreamSynchronize(lane.stream);
   }
 
-  bool has(LaneId lane) const override { return find(lane) != nullptr; }
+  bool has(LaneId lane) const override { return index_of(lane) < kStreamLanes.size(); }
   void enter_thread() override { check_step(cudaSetDevice(ordinal_)); }
 
   void begin(const Mark& mark) override {
@@ -113,7 +113,6 @@ class CudaStreams final : public Streams {
     Event begin, end;
   };
   struct Lane {
-    LaneId id = 0;
     cudaStream_t stream = nullptr;
     uint32_t marks_of_ticket = 0;
     std::vector<Events> marks;  // by ticket modulo kMarkedTickets, number
@@ -126,14 +125,13 @@ class CudaStreams final : public Streams {
   };
 
   static double delay(const Lane& lane) { return lane.least_delay == kNone ? 0 : lane.least_delay; }
-  const Lane* find(LaneId id) const {
-    const auto it = std::find_if(lanes_.begin(), lanes_.end(), [&](const Lane& l) { return l.id == id; });
-    return it == lanes_.end() ? nullptr : &*it;
+  static size_t index_of(LaneId id) {  // kStreamLanes.size(): not a stream
+    const auto it = std::find(kStreamLanes.begin(), kStreamLanes.end(), id);
+    return static_cast<size_t>(it - kStreamLanes.begin());
   }
   Lane& at(LaneId id) {
-    const Lane* lane = find(id);
-    CHECK(lane != nullptr, "not a stream");
-    return const_cast<Lane&>(*lane);
+    CHECK(has(id), "not a stream");
+    return lanes_[index_of(id)];
   }
   static Events& events(Lane& lane, const Mark& mark) {
     CHECK(mark.number < lane.marks_of_ticket, "a mark that was not reserved");
@@ -141,15 +139,10 @@ class CudaStreams final : public Streams {
   }
 
   int ordinal_;
-  std::array<Lane, kStreamLanes.size()> lanes_;
+  std::array<Lane, kStreamLanes.size()> lanes_;  // by kStreamLanes
 };
 
 }  // namespace
-
-Stream::Stream() {
-  check_setup(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), kPreparing);
-}
-Stream::~Stream() { (void)cudaStreamDestroy(stream_); }
 
 std::unique_ptr<Streams> make_streams(int ordinal, const LaneStreams& streams,
                                       std::span<const uint32_t> instructions_max) {

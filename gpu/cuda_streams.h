@@ -7,22 +7,10 @@
 #include <span>
 
 #include "gpu/accelerator.h"
-#include "gpu/cuda_error.h"
+#include "gpu/cuda_owned.h"
 #include "gpu/machine.h"
 
 namespace sluice::cuda {
-
-class Stream {
- public:
-  Stream();  // of the calling thread's current GPU; without implicit order to others
-  ~Stream();
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
 
 constexpr std::array<LaneId, 3> kStreamLanes = {kComputeLane, kH2dLane, kD2hLane};
 using LaneStreams = std::array<Stream, kStreamLanes.size()>;  // by kStreamLanes

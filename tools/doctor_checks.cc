@@ -27,7 +27,8 @@ std::string without_sudo(std::string command) {
   return command;
 }
 
-std::string in_mib(uint64_t bytes) { return fmt::format("{}m", bytes >> 20); }
+// As docker takes sizes.
+std::string in_megabytes(uint64_t bytes) { return fmt::format("{}m", bytes >> 20); }
 
 Check check_memory(const DoctorFacts& f) {
   Check c{kHost, "memory"};
@@ -54,9 +55,10 @@ Check check_cgroup(const DoctorFacts& f) {
   c.status = CheckStatus::warn;
   c.advice = "Training may use less than half of the memory that is available.";
   const bool version2 = m.cgroup_file.ends_with("memory.max");
-  c.command = f.system.container
-                  ? fmt::format("docker update --memory {0} --memory-swap {0} CONTAINER", in_mib(m.available))
-                  : fmt::format("echo {} | sudo tee {}", version2 ? "max" : "-1", quoted(m.cgroup_file));
+  c.command =
+      f.system.container
+          ? fmt::format("docker update --memory {0} --memory-swap {0} CONTAINER", in_megabytes(m.available))
+          : fmt::format("echo {} | sudo tee {}", version2 ? "max" : "-1", quoted(m.cgroup_file));
   return c;
 }
 

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "engine/error.h"
+#include "engine/units.h"
 #include "offload/nvme_files.h"
 #include "offload/transfer_lane.h"
 
@@ -16,8 +17,6 @@ constexpr uint64_t kProgramInReserve = 24 * kMiB;
 
 // `auto` leaves a twentieth, and 512 MiB at least, to the rest of the machine.
 uint64_t margin_of(uint64_t free) { return std::max(free / 20, 512 * kMiB); }
-
-std::string in_mib(uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; }
 
 uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool check_free, Budgets& budgets,
                   const char* other_remedy = "free some") {
