@@ -33,9 +33,8 @@ void look_at_level(const CgroupLevel& level, MemoryLimits& limits) {
   if (limits.cgroup_limit == kNoLimit || found.cgroup_left() < limits.cgroup_left()) limits = found;
 }
 
-}  // namespace
-
-uint64_t process_peak_bytes(const char* root) {
+// Of the process: a figure of resident memory, and HugetlbPages. Allocates nothing.
+uint64_t resident_bytes(const char* root, const char* key) {
   char path[512];
   if (std::snprintf(path, sizeof path, "%sproc/self/status", root) >= static_cast<int>(sizeof path)) return 0;
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -46,9 +45,14 @@ uint64_t process_peak_bytes(const char* root) {
     length += static_cast<size_t>(n);
   close(fd);
   const std::string_view status(text, length);
-  const uint64_t resident = number_field(status, "VmHWM:").value_or(0);
+  const uint64_t resident = number_field(status, key).value_or(0);
   return (resident + number_field(status, "HugetlbPages:").value_or(0)) << 10;  // in kB
 }
+
+}  // namespace
+
+uint64_t process_peak_bytes(const char* root) { return resident_bytes(root, "VmHWM:"); }
+uint64_t process_resident_bytes(const char* root) { return resident_bytes(root, "VmRSS:"); }
 
 MemoryLimits memory_limits(const std::string& root) {
   MemoryLimits limits;

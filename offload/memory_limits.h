@@ -11,6 +11,8 @@ namespace sluice {
 
 // VmHWM + HugetlbPages: the most physical memory the process has held. 0 where the system does not say.
 uint64_t process_peak_bytes(const char* root = "/");
+// VmRSS + HugetlbPages: what it holds now.
+uint64_t process_resident_bytes(const char* root = "/");
 
 constexpr uint64_t kNoLimit = UINT64_MAX;
 

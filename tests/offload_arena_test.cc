@@ -1,6 +1,5 @@
 // Arenas, and what the system says about memory.
-#include "offload/arena.h"
-
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -9,9 +8,8 @@
 #include <sstream>
 #include <string>
 
-#include <gtest/gtest.h>
-
 #include "engine/error.h"
+#include "offload/arena.h"
 #include "offload/memory_limits.h"
 #include "tests/test_directory.h"
 
@@ -92,8 +90,7 @@ TEST(Arena, TooMuchIsAnEnvironmentError) {
       FAIL();
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ExitCode::environment);
-      EXPECT_EQ(std::string(e.what()).find("Cannot get " + std::to_string(bytes) + " bytes of memory: "),
-                0u);
+      EXPECT_EQ(std::string(e.what()).find("Cannot get " + std::to_string(bytes) + " bytes of memory: "), 0u);
     }
   }
 }
@@ -123,8 +120,7 @@ TEST_F(MemoryLimitsTest, WithoutCgroup) {
   EXPECT_EQ(limits.cgroup_limit, kNoLimit);
   EXPECT_EQ(limits.cgroup_file, "");
   EXPECT_EQ(limits.usable(), 8 * kMiB);
-  put("proc/self/limits",
-      "Max locked memory         unlimited            unlimited            bytes     \n");
+  put("proc/self/limits", "Max locked memory         unlimited            unlimited            bytes     \n");
   EXPECT_EQ(memory_limits(root_).lockable, kNoLimit);
   put("proc/self/limits", "Max locked memory         65536                131072               bytes     \n");
   EXPECT_EQ(memory_limits(root_).lockable_hard, 131072u);
@@ -163,10 +159,12 @@ TEST_F(MemoryLimitsTest, Version1InsideAContainer) {
   EXPECT_EQ(memory_limits(root_).usable(), 8 * kMiB);
 }
 
-TEST_F(MemoryLimitsTest, PeakCountsHugePages) {
+TEST_F(MemoryLimitsTest, ResidentCountsHugePages) {
   put("proc/self/status",
-      "Name:\tsluice\nVmPeak:\t  999 kB\nVmHWM:\t    2048 kB\nHugetlbPages:\t    1024 kB\n");
+      "Name:\tsluice\nVmPeak:\t  999 kB\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\nHugetlbPages:\t    1024 "
+      "kB\n");
   EXPECT_EQ(process_peak_bytes(root_.c_str()), 3 * kMiB);
+  EXPECT_EQ(process_resident_bytes(root_.c_str()), 2 * kMiB);
   EXPECT_EQ(process_peak_bytes("/nowhere/"), 0u);
   EXPECT_GT(process_peak_bytes(), kMiB);
 }

@@ -86,7 +86,8 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
   if (accelerator) {  // limits hold for all that the process has, also what it has by now
     const AcceleratorMemory& device = accelerator->device;
     b.device_reserve = device.held + kLibraryKernelBytes;
-    b.runtime_reserve += accelerator->host_bytes + kLibraryKernelBytes;
+    b.library_bytes = kLibraryKernelBytes;
+    b.runtime_reserve += accelerator->host_bytes + b.library_bytes;
     b.limits.device = limit_of(options.gpu, device.free + device.held, "gpu-mem", check_free, b,
                                "end what else holds the GPU's memory (nvidia-smi shows who)");
     b.arenas.device = *b.limits.device - std::min(*b.limits.device, b.device_reserve);

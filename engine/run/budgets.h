@@ -21,6 +21,7 @@ struct Budgets {
   TierCapacities limits;           // as granted or found: device (if it has its own arena), host, nvme
   TierCapacities arenas;           // what the planner may fill
   uint64_t runtime_reserve = 0;    // of the host limit: libraries, stacks, buffers
+  uint64_t library_bytes = 0;      // of the reserve, on an accelerator: for what libraries load when prepared
   uint64_t device_reserve = 0;     // of the device limit, on an accelerator: context, modules, handles
   std::vector<std::string> notes;  // one sentence each: margins, what `auto` became
 };
@@ -33,7 +34,7 @@ struct AcceleratorUse {
 };
 
 // What a matrix product's library may load while programs are prepared, on the device and beside it. Not
-// measured; where it is too little on the device, start_session() plans anew.
+// measured; where it is too little, start_session() plans anew.
 constexpr uint64_t kLibraryKernelBytes = 192ull << 20;
 
 // --threads, or one a core.

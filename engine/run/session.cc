@@ -6,10 +6,12 @@
 
 #include "engine/pack.h"
 #include "engine/parallel.h"
+#include "offload/memory_limits.h"
 
 namespace sluice {
 
 PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
+  const uint64_t before = process_resident_bytes();
   for (const SegmentPlan& segment : plan.lowering.plans)
     for (const PassPlan* pass : {&segment.forward, &segment.forward_discarding, &segment.backward_keeping,
                                  &segment.backward_recomputing})
@@ -17,10 +19,14 @@ PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
   Accelerator* const accelerator = device.accelerator();
   if (!accelerator) return;
   const uint64_t bytes = plan.program.arena_bytes.front();
+  const uint64_t without_arena = process_resident_bytes();
   arena = accelerator->allocate(bytes);
+  const uint64_t with_arena = process_resident_bytes();  // an emulated one is host memory
   streams = accelerator->make_streams(longest_lanes(plan.program));
   device.warm_up({arena.get(), bytes});
   accelerator->finish();
+  const uint64_t grown = process_resident_bytes() + without_arena, was = before + with_arena;
+  library_bytes = grown - std::min(grown, was);
 }
 
 Session::Session(const Plan& plan, Device& device, const SessionOptions& options, PreparedDevice prepared)

@@ -35,6 +35,7 @@ struct PreparedDevice {
   PreparedDevice(const Plan& plan, Device& device);
   std::shared_ptr<std::byte> arena;
   std::unique_ptr<Streams> streams;
+  uint64_t library_bytes = 0;  // by which the process has grown: libraries, streams
 };
 
 class Session {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/pack.h"
+
 namespace sluice {
 
 RunData open_run_data(const Options& options, const ModelConfig& config) {
@@ -36,20 +38,44 @@ SessionOptions session_options(const Options& options, int threads) {
   return session;
 }
 
+namespace {
+
+// Where a limit does not hold an arena and what was measured beside it, that is set aside. Whether it was.
+bool set_aside(uint64_t measured, uint64_t arena, uint64_t limit, uint64_t& reserve, uint64_t& capacity) {
+  if (arena + measured <= limit) return false;
+  reserve = measured;
+  capacity = limit - std::min(limit, measured);
+  return true;
+}
+
+}  // namespace
+
 std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, const SessionOptions& options,
                                               const std::function<Plan()>& make_plan,
                                               const std::function<void(const Plan&)>& planned) {
+  constexpr uint64_t kStep = 16 << 20;  // the next preparation may load a little more
+  uint64_t loaded = 0;                  // of host memory, by libraries
   for (;;) {
     Plan plan = make_plan();
     planned(plan);
     PreparedDevice prepared(plan, device);
-    const uint64_t limit = budgets.limits.device.value_or(0);
-    const uint64_t held = prepared.arena ? device.accelerator()->memory().held : 0;
-    if (held <= limit)
+    bool too_little = false;
+    if (prepared.arena) {
+      const std::vector<uint64_t>& arenas = plan.program.arena_bytes;
+      const uint64_t held = device.accelerator()->memory().held;
+      too_little = set_aside(held - std::min(held, arenas.front()), arenas.front(), *budgets.limits.device,
+                             budgets.device_reserve, *budgets.arenas.device);
+      loaded += prepared.library_bytes;
+      const uint64_t libraries = std::max(budgets.library_bytes, round_up(loaded, kStep));
+      const uint64_t host = arenas[lowest_memory_tier(plan.program.machine)] + plan.program_bytes;
+      if (set_aside(budgets.runtime_reserve - budgets.library_bytes + libraries, host, budgets.limits.host,
+                    budgets.runtime_reserve, budgets.arenas.host)) {
+        budgets.library_bytes = libraries;
+        too_little = true;
+      }
+    }
+    if (!too_little)
       return std::make_unique<PlannedSession>(std::move(plan), device, options, std::move(prepared));
-    const uint64_t arena = plan.program.arena_bytes.front();
-    budgets.device_reserve = held - std::min(held, arena);
-    budgets.arenas.device = limit - std::min(limit, budgets.device_reserve);
   }
 }
 

@@ -128,5 +128,29 @@ TEST_F(EmulatedCommand, TheSmallestBudgetsItNamesAreTheSmallest) {
   expect_least("alone", each["device"], kPlenty);
 }
 
+// What libraries load is not known before it is there. Where it is more than was set aside, the run is
+// planned anew within --host-mem, or refused with what would do.
+TEST_F(EmulatedCommand, WhatLibrariesTakeOfTheHostIsMeasured) {
+  const auto least = smallest_budgets(1, 1)["together"];
+  const uint64_t device = least["device"], host = least["host"];
+  constexpr uint64_t kLoaded = 400'000'000;
+  const GpuOfCommands gpu("library_host_bytes=400000000");
+  const CommandResult refused = run_within(train("refused", 2), device, host);
+  EXPECT_EQ(refused.code, 3) << refused.err;
+  const std::string option = "--host-mem ";
+  ASSERT_NE(refused.err.find(option), std::string::npos) << refused.err;
+  const uint64_t enough = std::stoull(refused.err.substr(refused.err.find(option) + option.size()));
+  // Measured, and rounded up; besides, preparing takes a few MiB.
+  EXPECT_GE(enough, host + kLoaded - kLibraryKernelBytes);
+  EXPECT_LE(enough, host + kLoaded - kLibraryKernelBytes + (uint64_t{48} << 20));
+  const CommandResult trained = run_within(train("enough", 2), device, enough);
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  const auto lines = lines_of(read_text_file(directory / "enough/metrics.jsonl", 1 << 24));
+  const auto last = nlohmann::json::parse(lines.back());
+  const uint64_t peak = last["process_peak_bytes"], emulated = last["peak_bytes"]["device"];
+  EXPECT_GT(peak, kLoaded);
+  EXPECT_LE(peak, enough + emulated);  // the GPU's arena lies in host memory
+}
+
 }  // namespace
 }  // namespace sluice

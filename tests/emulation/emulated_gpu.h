@@ -29,9 +29,10 @@ struct EmulatedGpu {
   int multiprocessors = 2;
   uint64_t shared_bytes_max = 163 << 10;  // of a block
   uint64_t memory_bytes = uint64_t{8} << 30;
-  uint64_t used_by_others = 0;  // of memory_bytes
-  uint64_t context_bytes = 0;   // that this process's context takes, from the first call that needs one
-  uint64_t library_bytes = 0;   // that libraries take for their kernels, from the first work on
+  uint64_t used_by_others = 0;      // of memory_bytes
+  uint64_t context_bytes = 0;       // that this process's context takes, from the first call that needs one
+  uint64_t library_bytes = 0;       // that libraries take for their kernels, from the first work on
+  uint64_t library_host_bytes = 0;  // that they take of host memory then
   Nvml nvml = Nvml::lists_processes;
   cudaError_t loading_returns = cudaSuccess;  // what asking for a kernel returns
   uint64_t pinned_bytes_max = kNever;

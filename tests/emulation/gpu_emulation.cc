@@ -104,6 +104,7 @@ class Gpu {
   std::map<uintptr_t, Event> events_;
   std::map<int, Card> cards_;  // by ordinal
   Ranges host_memory_;
+  std::vector<std::byte> libraries_;  // what they take of host memory
   std::map<const void*, uint64_t> loaded_;  // kernels, with the shared memory that they may have
 
  private:
@@ -191,7 +192,7 @@ void Gpu::run(std::unique_lock<std::mutex>& lock, const Item& item, Card& card) 
   }
   lock.lock();
   ++counts_.works;
-  card.libraries = true;
+  if (!std::exchange(card.libraries, true)) libraries_.assign(set_up_.library_host_bytes, std::byte{1});
   note_held(card);
 }
 
@@ -247,6 +248,7 @@ void set_up(const EmulatedGpu& settings) {
   g->lost_ = cudaSuccess;
   g->paused_ = false;
   for (auto& [ordinal, card] : g->cards_) card.context = card.libraries = false;
+  g->libraries_ = {};
   ordinal_of_thread = 0;
   g->generator_.seed(settings.seed);
   g->preferred_ = g->generator_();

@@ -28,6 +28,7 @@ const std::map<std::string_view, Field>& fields() {
       {"memory_bytes", &EmulatedGpu::memory_bytes},
       {"used_by_others", &EmulatedGpu::used_by_others},
       {"context_bytes", &EmulatedGpu::context_bytes},
+      {"library_host_bytes", &EmulatedGpu::library_host_bytes},
       {"pinned_bytes_max", &EmulatedGpu::pinned_bytes_max},
       {"work_that_is_lost", &EmulatedGpu::work_that_is_lost},
   };
