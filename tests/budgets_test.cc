@@ -49,5 +49,23 @@ TEST(Budgets, MoreThanIsFreeIsAnErrorOfTheEnvironmentUnlessOnlyPlanned) {
   EXPECT_EQ(resolve_budgets(options, limits, false).limits.host, 1001 * kMiB);
 }
 
+// Of 1024 MiB of addresses, 100 are taken, and 224 + 72 will be by libraries and one thread.
+TEST(Budgets, WhatMayNotBeMappedIsNotFree) {
+  MemoryOptions options;
+  options.threads = 1;
+  options.host = bytes(629 * kMiB);
+  MemoryLimits limits = limits_of(4000 * kMiB, 1000 * kMiB);
+  limits.address_space = 1024 * kMiB;
+  limits.address_space_used = 100 * kMiB;
+  try {
+    resolve_budgets(options, limits, true);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::environment);
+    EXPECT_STREQ(error.what(), "--host-mem asks for 629 MiB, but only 628 MiB are free.");
+    EXPECT_EQ(error.remedy(), "Give a smaller --host-mem, or raise the limit on address space (ulimit -v).");
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -78,6 +78,20 @@ TEST_F(Cli, FewOpenFilesAreRefusedAtOnce) {
   }
 }
 
+TEST_F(Cli, SmallStacksAreRefusedAtOnce) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need more stack to begin";
+#endif
+  for (const rlim_t kib : {64, 256}) {
+    std::optional<SoftLimit> limit(std::in_place, RLIMIT_STACK, kib << 10);
+    Command command(directory, train("run", 2));
+    limit.reset();
+    const CommandResult result = command.wait();
+    EXPECT_EQ(result.code, 4) << result.err;
+    EXPECT_NE(result.err.find("ulimit -s"), std::string::npos) << result.err;
+  }
+}
+
 // A limit on processes binds users other than root.
 TEST(Threads, ThatTheSystemRefusesAreAnError) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become a user without processes";

@@ -56,6 +56,16 @@ void check_open_files() {
                       "Raise it to " + std::to_string(kOpenFiles) + " at least.");
 }
 
+// The main thread's, and every other's unless a library knows better. With less they are left at the start.
+void check_stacks() {
+  constexpr rlim_t kKib = 1 << 10, kStack = 512 * kKib;  // 256 KiB do, 128 do not
+  rlimit limit{};
+  if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kStack) return;
+  throw sluice::Error(sluice::ExitCode::environment,
+                      "The limit on stacks (ulimit -s) is " + std::to_string(limit.rlim_cur / kKib) + " KiB.",
+                      "Raise it to " + std::to_string(kStack / kKib) + " at least.");
+}
+
 // Facts that were asked for and did not arrive are a failure, unless the reader has seen enough (`| head`).
 sluice::ExitCode finish_output(sluice::ExitCode code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
@@ -80,6 +90,7 @@ int parse_and_run(int argc, char** argv) {
       return static_cast<int>(finish_output(sluice::ExitCode::done));
     }
     check_open_files();
+    check_stacks();
     const sluice::ExitCode code = run(command);
     // What training prints is news; its results are in --out.
     return static_cast<int>(command.verb == sluice::Verb::train ? code : finish_output(code));

@@ -19,7 +19,7 @@ constexpr uint64_t kProgramInReserve = 24 * kMiB;
 uint64_t margin_of(uint64_t free) { return std::max(free / 20, 512 * kMiB); }
 
 uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool check_free, Budgets& budgets,
-                  const char* other_remedy = "free some") {
+                  const char* other_remedy) {
   const uint64_t margin = std::min(margin_of(free), free);
   switch (size.kind) {
     case Size::Kind::automatic:
@@ -82,7 +82,11 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
   b.threads = resolve_threads(options);
   b.runtime_reserve = runtime_reserve_bytes(b.threads);
   uint64_t free = limits.usable();
-  if (check_free) free = std::min(free, address_space_left(limits, b.threads));
+  const char* more_memory = "free some";
+  if (const uint64_t left = check_free ? address_space_left(limits, b.threads) : kNoLimit; left < free) {
+    free = left;
+    more_memory = "raise the limit on address space (ulimit -v)";
+  }
   if (accelerator) {  // limits hold for all that the process has, also what it has by now
     const AcceleratorMemory& device = accelerator->device;
     b.device_reserve = device.held + kLibraryKernelBytes;
@@ -93,16 +97,16 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     b.arenas.device = *b.limits.device - std::min(*b.limits.device, b.device_reserve);
     if (accelerator->is_here) free += accelerator->host_bytes;
   } else if (options.gpu.kind != Size::Kind::automatic) {  // an arena of its own in the same memory
-    b.limits.device = b.arenas.device = limit_of(options.gpu, free, "gpu-mem", check_free, b);
+    b.limits.device = b.arenas.device = limit_of(options.gpu, free, "gpu-mem", check_free, b, more_memory);
     free -= std::min(free, *b.limits.device);
   }
-  b.limits.host = limit_of(options.host, free, "host-mem", check_free, b);
+  b.limits.host = limit_of(options.host, free, "host-mem", check_free, b, more_memory);
   if (!options.nvme_directories.empty()) {
     const std::string& directory = options.nvme_directories.front();
     if (check_free) NvmeFiles probe({{directory, 0}});  // also when the plan will not need it
     const bool known = check_free || options.nvme.kind != Size::Kind::bytes;
     const uint64_t disk = known ? free_bytes(directory) : 0;
-    b.limits.nvme = limit_of(options.nvme, disk, "nvme-mem", check_free, b);
+    b.limits.nvme = limit_of(options.nvme, disk, "nvme-mem", check_free, b, "free some");
     b.arenas.nvme = *b.limits.nvme / kNvmeFileUnit * kNvmeFileUnit;
   }
   b.arenas.host =
