@@ -166,7 +166,13 @@ void infer_linear(const OpShapes& in, std::vector<Shape>& outputs, std::vector<D
   set_outputs(in, outputs, dtypes, {{x[0], columns}}, {in.precision});
 }
 
-// gelu, swiglu, add: all inputs alike, one output like them.
+void infer_linear_gelu(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
+  infer_linear(in, outputs, dtypes);
+  outputs.push_back(outputs[0]);
+  dtypes.push_back(dtypes[0]);
+}
+
+// swiglu, add: all inputs alike, one output like them.
 void infer_elementwise(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
   check_operands(in);
   for (const Shape& shape : in.inputs) check_shape(in, shape, in.inputs[0], "an input");
@@ -272,8 +278,12 @@ double linear_flops(const OpShapes& s, Pass pass) {
   return (pass == Pass::forward ? product : 2 * product) + bias;
 }
 
-// Forward: the cubic 5, tanh 1, the product 3. Backward: cubic and tanh 6, their derivative 11, times dy 1.
-double gelu_flops(const OpShapes& s, Pass pass) { return per_element(s, 9, 18, pass); }
+// For each output, forward: the cubic 5, tanh 1, the product 3. Backward: cubic and tanh 6, their derivative
+// 11, times dy 1.
+double linear_gelu_flops(const OpShapes& s, Pass pass) {
+  const double elements = static_cast<double>(s.inputs[0][0]) * static_cast<double>(linear_columns(s));
+  return linear_flops(s, pass) + elements * (pass == Pass::forward ? 9 : 18);
+}
 
 // Forward: sigmoid 4, two products. Backward: sigmoid 4, silu 1, d up 1, d gate 6.
 double swiglu_flops(const OpShapes& s, Pass pass) { return per_element(s, 6, 12, pass); }
@@ -302,19 +312,20 @@ double cross_entropy_flops(const OpShapes& s, Pass pass) {
 }
 
 // ---- The table, in the order of OpKind: name, inputs (least, most), parameters (least, most), shape rule,
-// flops, what backward reads of inputs and outputs, which inputs and outputs have gradients.
+// flops, what backward reads of inputs and outputs, which inputs and outputs have gradients, which of the
+// latter backward overwrites.
 
 constexpr std::array<OpRule, 10> kRules{{
-    {"embedding", 1, 1, 1, 2, infer_embedding, embedding_flops, 0b1, 0, 0, 0b1},
-    {"layer_norm", 1, 1, 2, 2, infer_layer_norm, layer_norm_flops, 0b1, 0b110, 0b1, 0b1},
-    {"rms_norm", 1, 1, 1, 1, infer_rms_norm, rms_norm_flops, 0b1, 0b10, 0b1, 0b1},
-    {"linear", 1, 1, 1, 2, infer_linear, linear_flops, 0b1, 0, 0b1, 0b1},
-    {"gelu", 1, 1, 0, 0, infer_elementwise, gelu_flops, 0b1, 0, 0b1, 0b1},
-    {"swiglu", 2, 2, 0, 0, infer_elementwise, swiglu_flops, 0b11, 0, 0b11, 0b1},
-    {"rope", 1, 1, 0, 0, infer_rope, rope_flops, 0, 0, 0b1, 0b1},
-    {"attention", 1, 3, 0, 0, infer_attention, attention_flops, 0b111, 0b11, 0b111, 0b1},
-    {"add", 2, 2, 0, 0, infer_elementwise, add_flops, 0, 0, 0b11, 0b1},
-    {"linear_cross_entropy", 2, 2, 1, 1, infer_cross_entropy, cross_entropy_flops, 0b11, 0, 0b1, 0},
+    {"embedding", 1, 1, 1, 2, infer_embedding, embedding_flops, 0b1, 0, 0, 0b1, 0},
+    {"layer_norm", 1, 1, 2, 2, infer_layer_norm, layer_norm_flops, 0b1, 0b110, 0b1, 0b1, 0},
+    {"rms_norm", 1, 1, 1, 1, infer_rms_norm, rms_norm_flops, 0b1, 0b10, 0b1, 0b1, 0},
+    {"linear", 1, 1, 1, 2, infer_linear, linear_flops, 0b1, 0, 0b1, 0b1, 0},
+    {"linear_gelu", 1, 1, 1, 2, infer_linear_gelu, linear_gelu_flops, 0b1, 0b10, 0b1, 0b1, 0b1},
+    {"swiglu", 2, 2, 0, 0, infer_elementwise, swiglu_flops, 0b11, 0, 0b11, 0b1, 0},
+    {"rope", 1, 1, 0, 0, infer_rope, rope_flops, 0, 0, 0b1, 0b1, 0},
+    {"attention", 1, 3, 0, 0, infer_attention, attention_flops, 0b111, 0b11, 0b111, 0b1, 0},
+    {"add", 2, 2, 0, 0, infer_elementwise, add_flops, 0, 0, 0b11, 0b1, 0},
+    {"linear_cross_entropy", 2, 2, 1, 1, infer_cross_entropy, cross_entropy_flops, 0b11, 0, 0b1, 0, 0},
 }};
 static_assert(static_cast<size_t>(OpKind::linear_cross_entropy) + 1 == kRules.size());
 

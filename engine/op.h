@@ -41,7 +41,8 @@ enum class OpKind : uint8_t {
   rms_norm,              // x [R,C] -> y [R,C], rstd f32 [R] | weight [C] | x, rstd
   linear,                // x [R,K] -> y [R,N] | weight [K,N] or, if weight_out_in, [N,K]; optionally
                          //   bias [N] | x
-  gelu,                  // x -> y, tanh form | - | x
+  linear_gelu,           // x [R,K] -> y [R,N] = gelu(p), tanh form, p [R,N] = linear's output | linear's
+                         //   | x, p
   swiglu,                // gate, up -> y = silu(gate) * up | - | gate, up
   rope,                  // x [R, heads*head_size] -> y, rotate-half form, position r % T | - | nothing
   attention,             // causal; q [R, heads*D], k, v [R, kv_heads*D]
@@ -93,6 +94,8 @@ struct OpRule {
   uint32_t backward_reads_outputs;  // bit i: backward reads output i
   uint32_t gradient_inputs;         // bit i: input i is differentiable
   uint32_t gradient_outputs;        // bit i: a gradient arrives for output i
+  // bit i: backward leaves something else in output i's gradient, so that the output is none of its segment's
+  uint32_t overwritten_gradients;
 };
 const OpRule& op_rule(OpKind kind);
 

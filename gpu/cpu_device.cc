@@ -23,8 +23,8 @@ class CpuDevice final : public Device {
       case OpKind::embedding: return cpu::embedding_forward(call, workers_);
       case OpKind::layer_norm: return cpu::layer_norm_forward(call, workers_);
       case OpKind::rms_norm: return cpu::rms_norm_forward(call, workers_);
-      case OpKind::linear: return cpu::linear_forward(call, *multiplier_, workers_);
-      case OpKind::gelu: return cpu::gelu_forward(call, workers_);
+      case OpKind::linear:
+      case OpKind::linear_gelu: return cpu::linear_forward(call, *multiplier_, workers_);
       case OpKind::swiglu: return cpu::swiglu_forward(call, workers_);
       case OpKind::rope: return cpu::rope_forward(call, workers_);
       case OpKind::attention: return cpu::attention_forward(call, *multiplier_, workers_);
@@ -41,7 +41,7 @@ class CpuDevice final : public Device {
       case OpKind::layer_norm: return cpu::layer_norm_backward(call, workers_);
       case OpKind::rms_norm: return cpu::rms_norm_backward(call, workers_);
       case OpKind::linear: return cpu::linear_backward(call, *multiplier_, workers_);
-      case OpKind::gelu: return cpu::gelu_backward(call, workers_);
+      case OpKind::linear_gelu: return cpu::linear_gelu_backward(call, *multiplier_, workers_);
       case OpKind::swiglu: return cpu::swiglu_backward(call, workers_);
       case OpKind::rope: return cpu::rope_backward(call, workers_);
       case OpKind::attention: return cpu::attention_backward(call, *multiplier_, workers_);
@@ -56,13 +56,13 @@ class CpuDevice final : public Device {
     const int threads = workers_.threads();
     switch (shapes.kind) {
       case OpKind::embedding:
-      case OpKind::gelu:
       case OpKind::swiglu:
       case OpKind::add: return 0;
       case OpKind::layer_norm: return cpu::layer_norm_workspace_bytes(shapes, pass, threads);
       case OpKind::rms_norm: return cpu::rms_norm_workspace_bytes(shapes, pass, threads);
       case OpKind::rope: return cpu::rope_workspace_bytes(shapes, pass, threads);
-      case OpKind::linear: return cpu::linear_workspace_bytes(shapes, pass, *multiplier_);
+      case OpKind::linear:
+      case OpKind::linear_gelu: return cpu::linear_workspace_bytes(shapes, pass, *multiplier_);
       case OpKind::attention: return cpu::attention_workspace_bytes(shapes, pass, threads);
       case OpKind::linear_cross_entropy:
         return cpu::linear_cross_entropy_workspace_bytes(shapes, pass, *multiplier_);

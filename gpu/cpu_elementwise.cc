@@ -1,4 +1,4 @@
-// Elementwise ops: GELU, SwiGLU, add; and the rounding of gradients.
+// Elementwise ops: SwiGLU, add; linear_gelu's GELU; and the rounding of gradients.
 #include "cpu_optim/simd_targets.h"
 #include "gpu/cpu_kernels.h"
 #undef HWY_TARGET_INCLUDE
@@ -45,11 +45,11 @@ HWY_INLINE FloatVector gelu_2u(FloatVector x) {
   return hn::Mul(x, scale);
 }
 
-void gelu_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
-  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
+void gelu_range(DType precision, const void* from, void* to, uint64_t begin, uint64_t count) {
+  with_precision(precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
-    const T* x = at<const T>(call.inputs[0], begin);
-    T* y = at<T>(call.outputs[0], begin);
+    const T* x = static_cast<const T*>(from) + begin;
+    T* y = static_cast<T*>(to) + begin;
     const FloatVector one = hn::Set(Floats(), 1.0f);
     for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
       const FloatVector v = lanes.load(x + i);
@@ -59,13 +59,11 @@ void gelu_forward_range(const OpCall& call, uint64_t begin, uint64_t count) {
 }
 
 // With s = 1 / (1 + e^-2u): d gelu = s + x s (1-s) 2u', 2u' = 2k (1 + 3c x^2).
-void gelu_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
-  with_precision(call.shapes->precision, [&](auto type) HWY_ATTR {
+void gelu_gradient_range(DType precision, const void* from, void* gradient, uint64_t begin, uint64_t count) {
+  with_precision(precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
-    const T* x = at<const T>(call.inputs[0], begin);
-    const T* dy = at<const T>(call.output_gradients[0], begin);
-    T* dx = at<T>(call.input_gradients[0], begin);
-    const bool accumulate = call.input_gradients[0].accumulate;
+    const T* x = static_cast<const T*>(from) + begin;
+    T* dy = static_cast<T*>(gradient) + begin;
     const Floats d;
     const FloatVector one = hn::Set(d, 1.0f);
     for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
@@ -75,7 +73,7 @@ void gelu_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
       const FloatVector slope =
           hn::MulAdd(hn::Mul(v, v), hn::Set(d, 3 * kGelu2K * kGeluC), hn::Set(d, kGelu2K));
       const FloatVector derivative = hn::MulAdd(hn::Mul(hn::Mul(v, s), hn::Mul(inverse, s)), slope, s);
-      put_gradient(hn::Mul(lanes.load(dy + i), derivative), dx + i, accumulate, lanes);
+      lanes.store(hn::Mul(lanes.load(dy + i), derivative), dy + i);
     });
   });
 }
@@ -186,8 +184,8 @@ HWY_AFTER_NAMESPACE();
 namespace sluice::cpu {
 namespace {
 
-HWY_EXPORT(gelu_forward_range);
-HWY_EXPORT(gelu_backward_range);
+HWY_EXPORT(gelu_range);
+HWY_EXPORT(gelu_gradient_range);
 HWY_EXPORT(swiglu_forward_range);
 HWY_EXPORT(swiglu_backward_range);
 HWY_EXPORT(add_forward_range);
@@ -198,8 +196,7 @@ HWY_EXPORT(round_block);
 constexpr uint64_t kRange = 16384;
 
 template <class Body>
-void for_each_range(const OpCall& call, Workers& workers, const Body& body) {
-  const auto elements = static_cast<uint64_t>(element_count(call.shapes->inputs[0]));
+void for_each_range(uint64_t elements, Workers& workers, const Body& body) {
   const auto ranges = static_cast<int64_t>((elements + kRange - 1) / kRange);
   workers.parallel_for(ranges, [&](int64_t index, int) {
     const uint64_t begin = static_cast<uint64_t>(index) * kRange;
@@ -207,41 +204,44 @@ void for_each_range(const OpCall& call, Workers& workers, const Body& body) {
   });
 }
 
+uint64_t element_count_of(const OpCall& call) {
+  return static_cast<uint64_t>(element_count(call.shapes->inputs[0]));
+}
+
 }  // namespace
 
-void gelu_forward(const OpCall& call, Workers& workers) {
-  for_each_range(call, workers, [&](uint64_t begin, uint64_t count) {
-    HWY_DYNAMIC_DISPATCH(gelu_forward_range)(call, begin, count);
+void gelu(DType precision, const void* x, void* y, uint64_t count, Workers& workers) {
+  for_each_range(count, workers, [&](uint64_t begin, uint64_t part) {
+    HWY_DYNAMIC_DISPATCH(gelu_range)(precision, x, y, begin, part);
   });
 }
 
-void gelu_backward(const OpCall& call, Workers& workers) {
-  if (call.input_gradients[0].data == nullptr) return;
-  for_each_range(call, workers, [&](uint64_t begin, uint64_t count) {
-    HWY_DYNAMIC_DISPATCH(gelu_backward_range)(call, begin, count);
+void gelu_gradient(DType precision, const void* x, void* dy, uint64_t count, Workers& workers) {
+  for_each_range(count, workers, [&](uint64_t begin, uint64_t part) {
+    HWY_DYNAMIC_DISPATCH(gelu_gradient_range)(precision, x, dy, begin, part);
   });
 }
 
 void swiglu_forward(const OpCall& call, Workers& workers) {
-  for_each_range(call, workers, [&](uint64_t begin, uint64_t count) {
+  for_each_range(element_count_of(call), workers, [&](uint64_t begin, uint64_t count) {
     HWY_DYNAMIC_DISPATCH(swiglu_forward_range)(call, begin, count);
   });
 }
 
 void swiglu_backward(const OpCall& call, Workers& workers) {
-  for_each_range(call, workers, [&](uint64_t begin, uint64_t count) {
+  for_each_range(element_count_of(call), workers, [&](uint64_t begin, uint64_t count) {
     HWY_DYNAMIC_DISPATCH(swiglu_backward_range)(call, begin, count);
   });
 }
 
 void add_forward(const OpCall& call, Workers& workers) {
-  for_each_range(call, workers, [&](uint64_t begin, uint64_t count) {
+  for_each_range(element_count_of(call), workers, [&](uint64_t begin, uint64_t count) {
     HWY_DYNAMIC_DISPATCH(add_forward_range)(call, begin, count);
   });
 }
 
 void add_backward(const OpCall& call, Workers& workers) {
-  for_each_range(call, workers, [&](uint64_t begin, uint64_t count) {
+  for_each_range(element_count_of(call), workers, [&](uint64_t begin, uint64_t count) {
     HWY_DYNAMIC_DISPATCH(add_backward_range)(call, begin, count);
   });
 }

@@ -31,9 +31,9 @@ void rms_norm_backward(const OpCall& call, Workers& workers);
 uint64_t layer_norm_workspace_bytes(const OpShapes& shapes, Pass pass, int threads);
 uint64_t rms_norm_workspace_bytes(const OpShapes& shapes, Pass pass, int threads);
 
-// cpu_elementwise.cc.
-void gelu_forward(const OpCall& call, Workers& workers);
-void gelu_backward(const OpCall& call, Workers& workers);
+// cpu_elementwise.cc. y = gelu(x), and dy = dy gelu'(x) in place, of `count` elements.
+void gelu(DType precision, const void* x, void* y, uint64_t count, Workers& workers);
+void gelu_gradient(DType precision, const void* x, void* dy, uint64_t count, Workers& workers);
 void swiglu_forward(const OpCall& call, Workers& workers);
 void swiglu_backward(const OpCall& call, Workers& workers);
 void add_forward(const OpCall& call, Workers& workers);
@@ -49,9 +49,10 @@ uint64_t rope_workspace_bytes(const OpShapes& shapes, Pass pass, int threads);
 void round_gradient(const float* accumulator, void* gradient, DType precision, uint64_t elements,
                     double* block_sums, Workers& workers);
 
-// cpu_linear.cc.
+// cpu_linear.cc. Forward and the workspace: linear_gelu's too.
 void linear_forward(const OpCall& call, Multiplier& multiplier, Workers& workers);
 void linear_backward(const OpCall& call, Multiplier& multiplier, Workers& workers);
+void linear_gelu_backward(const OpCall& call, Multiplier& multiplier, Workers& workers);
 uint64_t linear_workspace_bytes(const OpShapes& shapes, Pass pass, Multiplier& multiplier);
 
 // cpu_attention.cc.

@@ -4,6 +4,7 @@
 
 #include "cpu_optim/optimizer.h"
 #include "engine/error.h"
+#include "gpu/cpu_kernels.h"
 #include "gpu/cpu_rows.h"
 
 namespace sluice::cpu {
@@ -89,6 +90,7 @@ const Bf16Tile& Multiplier::tile(const TileShape& shape) {
 Multiplier::Plan Multiplier::plan(const Product& p) {
   CHECK(p.m > 0 && p.n > 0 && p.k > 0, "an empty product");
   CHECK(p.result == p.precision || p.result == DType::f32, "a product in a foreign type");
+  CHECK(!p.gelu || (p.stride_c == p.n && !p.accumulate), "gelu of a part of a matrix, or added");
   Plan plan;
   plan.tiling = tiling_of(p.m, p.n);
   const Tiling& t = plan.tiling;
@@ -124,8 +126,16 @@ uint64_t Multiplier::prepare(std::span<const Product> products) {
 
 void Multiplier::run(const ProductCall& operands, std::byte* workspace, Workers& workers) {
   if (operands.c == nullptr) return;
+  const Product& p = operands.product;
+  if (p.gelu) {
+    ProductCall before = operands;
+    before.product.gelu = false;
+    before.c = operands.pre_activation;
+    run(before, workspace, workers);
+    return gelu(p.result, before.c, operands.c, static_cast<uint64_t>(p.m * p.n), workers);
+  }
   CHECK(workers.threads() <= threads_, "more threads than the workspace was sized for");
-  const Plan made = plan(operands.product);
+  const Plan made = plan(p);
   const Call call{operands, made, workspace};
   workers.parallel_for(made.tiling.row_tiles * made.tiling.column_tiles,
                        [this, &call](int64_t index, int thread) { run_tile(call, index, thread); });

@@ -90,6 +90,7 @@ struct Cut {
 template <AttentionPart kPart, typename T, int kSize>
 Cut cut_for(const Queue& queue) {
   using Tiles = Tiling<kPart, T, kSize>;
+  static_assert(Tiles::shared_bytes(1) <= 64 << 10, "more than compute capability 7.5 has");
   for (int warps = kWarpsMax; warps > 0; warps /= 2)
     if (Tiles::shared_bytes(warps) <= queue.shared_bytes_max) return {warps, Tiles::shared_bytes(warps)};
   CHECK(false, "a GPU with less shared memory than compute capability 7.5");

@@ -20,7 +20,7 @@ class CudaDevice final : public Device, public Accelerator {
         used_by_others_(nvml_.memory().value),
         ordinal_(cuda::choose_gpu(ordinal)),
         bf16_(status.bf16),
-        multiplier_(cuda::make_multiplier(compute_stream())),
+        multiplier_(cuda::make_multiplier({compute_stream(), status.multiprocessors})),
         ops_(cuda::make_ops_device({compute_stream(), status.multiprocessors}, *multiplier_)) {}
 
   void forward(const OpCall& call) override { ops_->forward(call); }

@@ -1,4 +1,5 @@
-// gelu, swiglu and add, forward and backward: kWide elements a thread at a time, grids that stride.
+// gelu, swiglu and add, forward and backward: kWide elements a thread at a time, grids that stride. And rows
+// that are repeated.
 #include "gpu/cuda_base.h"
 
 namespace sluice::cuda {
@@ -78,11 +79,23 @@ __global__ void __launch_bounds__(kThreads)
     });
 }
 
+// row [columns] to every row of `to`: a block a row at a time.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    repeat_kernel(const T* row, T* to, int64_t rows, int64_t columns) {
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x)
+    for (int64_t c = threadIdx.x; c < columns; c += kThreads) to[r * columns + c] = row[c];
+}
+
+int64_t elementwise_blocks(const Queue& queue, int64_t count) {
+  return striding_blocks(queue, div_up(count, kWide), kThreads);
+}
+
 template <typename Op>
 void forward(const Queue& queue, const OpCall& call) {
   const int64_t count = element_count(call.shapes->inputs[0]);
   with_precision(call.shapes->precision, [&]<typename T>(T) {
-    launch(queue, forward_kernel<Op, T>, striding_blocks(queue, div_up(count, kWide), kThreads), kThreads, 0,
+    launch(queue, forward_kernel<Op, T>, elementwise_blocks(queue, count), kThreads, 0,
            data_of<const T>(call.inputs, 0), data_of<const T>(call.inputs, 1), data_of<T>(call.outputs, 0),
            count);
   });
@@ -92,7 +105,7 @@ template <typename Op>
 void backward(const Queue& queue, const OpCall& call) {
   const int64_t count = element_count(call.shapes->inputs[0]);
   with_precision(call.shapes->precision, [&]<typename T>(T) {
-    launch(queue, backward_kernel<Op, T>, striding_blocks(queue, div_up(count, kWide), kThreads), kThreads, 0,
+    launch(queue, backward_kernel<Op, T>, elementwise_blocks(queue, count), kThreads, 0,
            data_of<const T>(call.inputs, 0), data_of<const T>(call.inputs, 1),
            data_of<const T>(call.output_gradients, 0), gradient_of<T>(call.input_gradients, 0),
            gradient_of<T>(call.input_gradients, 1), count);
@@ -113,10 +126,32 @@ void load_elementwise_kernels() {
   load_op<GeluOp>();
   load_op<SwigluOp>();
   load_op<AddOp>();
+  for_each_precision([]<typename T>(T) { load(repeat_kernel<T>); });
 }
 
-void gelu_forward(const Queue& queue, const OpCall& call) { forward<GeluOp>(queue, call); }
-void gelu_backward(const Queue& queue, const OpCall& call) { backward<GeluOp>(queue, call); }
+void gelu(const Queue& queue, DType precision, const void* x, void* y, int64_t count) {
+  with_precision(precision, [&]<typename T>(T) {
+    launch(queue, forward_kernel<GeluOp, T>, elementwise_blocks(queue, count), kThreads, 0,
+           static_cast<const T*>(x), static_cast<const T*>(nullptr), static_cast<T*>(y), count);
+  });
+}
+
+void gelu_gradient(const Queue& queue, DType precision, const void* x, void* dy, int64_t count) {
+  with_precision(precision, [&]<typename T>(T) {
+    launch(queue, backward_kernel<GeluOp, T>, elementwise_blocks(queue, count), kThreads, 0,
+           static_cast<const T*>(x), static_cast<const T*>(nullptr), static_cast<const T*>(dy),
+           Gradient<T>{static_cast<T*>(dy), false}, Gradient<T>{nullptr, false}, count);
+  });
+}
+
+void repeat_row(const Queue& queue, DType precision, const void* row, void* to, int64_t rows,
+                int64_t columns) {
+  with_precision(precision, [&]<typename T>(T) {
+    launch(queue, repeat_kernel<T>, striding_blocks(queue, rows * kThreads, kThreads), kThreads, 0,
+           static_cast<const T*>(row), static_cast<T*>(to), rows, columns);
+  });
+}
+
 void swiglu_forward(const Queue& queue, const OpCall& call) { forward<SwigluOp>(queue, call); }
 void swiglu_backward(const Queue& queue, const OpCall& call) { backward<SwigluOp>(queue, call); }
 void add_forward(const Queue& queue, const OpCall& call) { forward<AddOp>(queue, call); }

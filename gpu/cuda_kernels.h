@@ -47,9 +47,12 @@ void rms_norm_forward(const Queue& queue, const OpCall& call);
 void rms_norm_backward(const Queue& queue, const OpCall& call);
 uint64_t norm_workspace_bytes(const OpShapes& shapes, Pass pass);
 
-// cuda_elementwise.cu.
-void gelu_forward(const Queue& queue, const OpCall& call);
-void gelu_backward(const Queue& queue, const OpCall& call);
+// cuda_elementwise.cu. y = gelu(x), and dy = dy gelu'(x) in place, of `count` elements.
+void gelu(const Queue& queue, DType precision, const void* x, void* y, int64_t count);
+void gelu_gradient(const Queue& queue, DType precision, const void* x, void* dy, int64_t count);
+// Every one of `rows` rows of `to` becomes `row`.
+void repeat_row(const Queue& queue, DType precision, const void* row, void* to, int64_t rows,
+                int64_t columns);
 void swiglu_forward(const Queue& queue, const OpCall& call);
 void swiglu_backward(const Queue& queue, const OpCall& call);
 void add_forward(const Queue& queue, const OpCall& call);
@@ -66,9 +69,11 @@ void attention_forward(const Queue& queue, const OpCall& call);
 void attention_backward(const Queue& queue, const OpCall& call);
 uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass);
 
-// cuda_linear.cc: products, and the bias's gradient by add_column_sums.
-void linear_forward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
+// cuda_linear.cc: products, and the bias's gradient by add_column_sums. Forward and the workspace:
+// linear_gelu's too.
+void linear_forward(const OpCall& call, Multiplier& multiplier);
 void linear_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
+void linear_gelu_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
 uint64_t linear_workspace_bytes(const OpShapes& shapes, Pass pass);
 
 // cuda_cross_entropy.cc: products, and the rows in between.

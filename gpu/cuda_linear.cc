@@ -1,6 +1,6 @@
-// linear: products, and the bias's gradient as sums over rows. The epilogues of cuBLASLt that would make that
-// gradient beside dW's product only store it, in dW's type, and products with them have fewer algorithms;
-// ours is added to what is there.
+// linear, linear_gelu: products, and the bias's gradient as sums over rows. The epilogues of cuBLASLt that
+// would make that gradient beside dW's product only store it, in dW's type, and products with them have fewer
+// algorithms; ours is added to what is there.
 #include <algorithm>
 
 #include "gpu/cuda_kernels.h"
@@ -14,7 +14,7 @@ uint64_t linear_workspace_bytes(const OpShapes& shapes, Pass pass) {
                   column_sums_workspace_bytes(shapes.inputs[0][0], shapes.parameters[1][0]));
 }
 
-void linear_forward(const Queue&, const OpCall& call, Multiplier& multiplier) {
+void linear_forward(const OpCall& call, Multiplier& multiplier) {
   multiplier.run(linear_output(call), call.workspace);
 }
 
@@ -24,6 +24,13 @@ void linear_backward(const Queue& queue, const OpCall& call, Multiplier& multipl
   if (void* db = view_of(call.parameter_gradients, 1).data)
     add_column_sums(queue, s.precision, call.output_gradients[0].data, s.inputs[0][0], s.parameters[1][0],
                     static_cast<float*>(db), call.workspace);
+}
+
+void linear_gelu_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier) {
+  const OpShapes& s = *call.shapes;
+  gelu_gradient(queue, s.precision, call.outputs[1].data, call.output_gradients[0].data,
+                element_count(s.outputs[0]));
+  linear_backward(queue, call, multiplier);
 }
 
 }  // namespace sluice::cuda

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "engine/error.h"
 #include "gpu/cuda_cublaslt.h"
@@ -34,7 +36,9 @@ cudaDataType_t type_of(DType type) {
 template <typename Handle>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, cublasStatus_t (*)(Handle)>;
 
+// The part of a product that the library does, and how.
 struct Plan {
+  Product part;
   Owned<cublasLtMatmulDesc_t> operation;
   Owned<cublasLtMatrixLayout_t> a, b, c;
   cublasLtMatmulAlgo_t algorithm;
@@ -67,6 +71,32 @@ uint64_t operand_bytes_max(const Product& p) {
                    bytes(1, p.n, p.precision)});
 }
 
+// What the library is asked for of a product, the most first; the rest is done by kernels of our own.
+//
+// gelu: in 16 bits only, as the library does not say how exact its tanh is. It writes the pre-activation with
+// a leading dimension that is divisible by 8 (cuBLAS documentation of CUDA 13.0, section
+// cublasLtMatmulDescAttributes_t: CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD).
+std::vector<Product> parts_of(Product p) {
+  std::vector<Product> parts;
+  if (p.gelu && p.precision != DType::f32 && p.n % 8 == 0) parts.push_back(p);
+  p.gelu = false;
+  parts.push_back(p);
+  if (p.bias) {
+    p.bias = false;
+    parts.push_back(p);
+  }
+  return parts;
+}
+
+cublasLtEpilogue_t epilogue_of(const Product& p) {
+  if (p.gelu) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+// The library's choice looks at the addresses of a bias and a pre-activation: what operands promise of them,
+// not what a call's have.
+void* const kPromised = reinterpret_cast<void*>(uintptr_t{64});
+
 // Products that differ only in `accumulate` share a plan: it is an argument of the call.
 Product key_of(Product product) {
   product.accumulate = false;
@@ -75,8 +105,8 @@ Product key_of(Product product) {
 
 class LtMultiplier final : public Multiplier {
  public:
-  explicit LtMultiplier(cudaStream_t stream)
-      : stream_(stream), lt_(open_cublaslt()), handle_(nullptr, lt_.destroy) {
+  explicit LtMultiplier(const Queue& queue)
+      : queue_(queue), lt_(open_cublaslt()), handle_(nullptr, lt_.destroy) {
     cublasLtHandle_t handle = nullptr;
     check_setup(lt_.create(&handle), "Setting up cuBLASLt");
     handle_.reset(handle);
@@ -85,14 +115,18 @@ class LtMultiplier final : public Multiplier {
   void prepare(const Product& product) override {
     const Product p = key_of(product);
     if (plans_.contains(p)) return;
-    const Rows a = stored_a(p), b = stored_b(p);
-    Plan plan{make_operation(p),
-              make_matrix(p.precision, a.rows, a.columns, p.stride_a),
-              make_matrix(p.precision, b.rows, b.columns, p.stride_b),
-              make_matrix(p.result, p.m, p.n, p.stride_c),
-              {}};
-    choose_algorithm(p, plan);
-    plans_.emplace(p, std::move(plan));
+    const bool alone = !p.bias && !p.gelu;
+    CHECK(alone || (p.stride_c == p.n && p.result == p.precision), "an epilogue on a part of a matrix");
+    for (const Product& part : parts_of(p))
+      if (std::optional<Plan> plan = make_plan(part)) {
+        plans_.emplace(p, std::move(*plan));
+        return;
+      }
+    throw Error(ExitCode::environment,
+                "cuBLASLt knows no algorithm for a product of " + std::to_string(p.m) + " x " +
+                    std::to_string(p.n) + " x " + std::to_string(p.k) + " in " + dtype_name(p.precision) +
+                    ".",
+                "Choose widths and a vocabulary that are multiples of 8, or train on --device cpu.");
   }
 
   void warm_up(std::span<std::byte> scratch) override {
@@ -102,7 +136,7 @@ class LtMultiplier final : public Multiplier {
       CHECK(scratch.size() >= operand_bytes + kMatmulWorkspaceBytes,
             "an arena smaller than a product's operands");
       std::byte* all = scratch.data();
-      multiply({p, all, all, all, p.bias ? all : nullptr}, plan, all + operand_bytes);
+      run({p, all, all, all, all, all}, plan, all + operand_bytes);
     }
   }
 
@@ -110,19 +144,35 @@ class LtMultiplier final : public Multiplier {
     if (call.c == nullptr) return;
     const auto plan = plans_.find(key_of(call.product));
     CHECK(plan != plans_.end(), "a product that was not prepared");
-    multiply(call, plan->second, workspace);
+    run(call, plan->second, workspace);
   }
 
  private:
+  // A bias that the library does not add lies in C before the product, which is added to it in fp32 and
+  // rounded once.
+  void run(const ProductCall& call, const Plan& plan, std::byte* workspace) {
+    const Product& p = call.product;
+    const bool own_bias = p.bias && !plan.part.bias, own_gelu = p.gelu && !plan.part.gelu;
+    CHECK(!p.accumulate || (!p.bias && !p.gelu), "an epilogue on what is added to");
+    ProductCall part = call;
+    part.product.accumulate = p.accumulate || own_bias;
+    if (own_gelu) part.c = call.pre_activation;
+    if (own_bias) repeat_row(queue_, p.result, call.bias, part.c, p.m, p.n);
+    multiply(part, plan, workspace);
+    if (own_gelu) gelu(queue_, p.result, call.pre_activation, call.c, p.m * p.n);
+  }
+
   void multiply(const ProductCall& call, const Plan& plan, std::byte* workspace) {
-    if (call.product.bias)
-      check_step(set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias));
+    const cublasLtMatmulDesc_t operation = plan.operation.get();
+    if (plan.part.bias) check_step(set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias));
+    if (plan.part.gelu)
+      check_step(set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.pre_activation));
     auto* const aligned_workspace = reinterpret_cast<std::byte*>(
         aligned(reinterpret_cast<uintptr_t>(workspace), kLibraryWorkspaceAlignment));
     const float one = 1, beta = call.product.accumulate ? 1 : 0;
-    check_step(lt_.matmul(handle_.get(), plan.operation.get(), &one, call.b, plan.b.get(), call.a,
-                          plan.a.get(), &beta, call.c, plan.c.get(), call.c, plan.c.get(), &plan.algorithm,
-                          aligned_workspace, kLibraryWorkspaceBytes, stream_));
+    check_step(lt_.matmul(handle_.get(), operation, &one, call.b, plan.b.get(), call.a, plan.a.get(), &beta,
+                          call.c, plan.c.get(), call.c, plan.c.get(), &plan.algorithm, aligned_workspace,
+                          kLibraryWorkspaceBytes, static_cast<cudaStream_t>(queue_.stream)));
   }
 
   template <typename T>
@@ -140,11 +190,15 @@ class LtMultiplier final : public Multiplier {
     };
     fix(CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     fix(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    fix(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p));
     if (p.bias) {
-      fix(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       fix(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.precision));
-      // The choice looks at the bias's address: what operands promise of it, not what a call's has.
-      fix(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(uintptr_t{64}));
+      fix(CUBLASLT_MATMUL_DESC_BIAS_POINTER, kPromised);
+    }
+    if (p.gelu) {
+      fix(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(p.result));
+      fix(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.stride_c);
+      fix(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, kPromised);
     }
     return operation;
   }
@@ -177,25 +231,31 @@ class LtMultiplier final : public Multiplier {
     return preference;
   }
 
-  void choose_algorithm(const Product& p, Plan& plan) const {
+  // Nothing, where the library has no algorithm.
+  std::optional<Plan> make_plan(const Product& p) const {
+    const Rows a = stored_a(p), b = stored_b(p);
+    Plan plan{p,
+              make_operation(p),
+              make_matrix(p.precision, a.rows, a.columns, p.stride_a),
+              make_matrix(p.precision, b.rows, b.columns, p.stride_b),
+              make_matrix(p.result, p.m, p.n, p.stride_c),
+              {}};
     const Owned<cublasLtMatmulPreference_t> preference = make_preference(p);
     cublasLtMatmulHeuristicResult_t result = {};
     int found = 0;
     const cublasStatus_t asked =
         lt_.matmul_algo_get_heuristic(handle_.get(), plan.operation.get(), plan.b.get(), plan.a.get(),
                                       plan.c.get(), plan.c.get(), preference.get(), 1, &result, &found);
-    if (asked == CUBLAS_STATUS_NOT_SUPPORTED || (asked == CUBLAS_STATUS_SUCCESS && found == 0))
-      throw Error(ExitCode::environment,
-                  "cuBLASLt knows no algorithm for a product of " + std::to_string(p.m) + " x " +
-                      std::to_string(p.n) + " x " + std::to_string(p.k) + " in " + dtype_name(p.precision) +
-                      ".",
-                  "Choose widths and a vocabulary that are multiples of 8, or train on --device cpu.");
-    check_setup(asked, kChoosing);
-    check_setup(result.state, kChoosing);
+    const cublasStatus_t status = asked != CUBLAS_STATUS_SUCCESS ? asked
+                                  : found == 0                   ? CUBLAS_STATUS_NOT_SUPPORTED
+                                                                 : result.state;
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+    check_setup(status, kChoosing);
     plan.algorithm = result.algo;
+    return plan;
   }
 
-  cudaStream_t stream_;
+  Queue queue_;
   CublasLt lt_;
   Owned<cublasLtHandle_t> handle_;
   std::map<Product, Plan> plans_;
@@ -203,8 +263,8 @@ class LtMultiplier final : public Multiplier {
 
 }  // namespace
 
-std::unique_ptr<Multiplier> make_multiplier(void* stream) {
-  return std::make_unique<LtMultiplier>(static_cast<cudaStream_t>(stream));
+std::unique_ptr<Multiplier> make_multiplier(const Queue& queue) {
+  return std::make_unique<LtMultiplier>(queue);
 }
 
 }  // namespace sluice::cuda

@@ -1,9 +1,10 @@
 // Matrix products of the cuda device, through cuBLASLt.
 //
 // The library's algorithm is its heuristic's first for the shape under kLibraryWorkspaceBytes; sums of parts
-// of k are only allowed in fp32 and in a fixed order. So results depend on shape, values and GPU model only.
-// TF32 is never used. prepare and warm_up are for set-up, after which nothing is looked up, loaded or
-// allocated. Owner: the cuda device, one thread at a time.
+// of k are only allowed in fp32 and in a fixed order. A bias and gelu are the library's epilogues or, where
+// it has no algorithm with them, kernels of our own around the product; sums are rounded once either way. So
+// results depend on shape, values and GPU model only. TF32 is never used. prepare and warm_up are for set-up,
+// after which nothing is looked up, loaded or allocated. Owner: the cuda device, one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 #include <memory>
 #include <span>
 
-#include "gpu/products.h"
+#include "gpu/cuda_kernels.h"
 
 namespace sluice::cuda {
 
@@ -39,8 +40,8 @@ class Multiplier {
   virtual void run(const ProductCall& call, std::byte* workspace) = 0;
 };
 
-// Products on `stream` (a cudaStream_t) of the current device. Throws Error (environment) if cuBLASLt is
-// missing or cannot be set up.
-std::unique_ptr<Multiplier> make_multiplier(void* stream);
+// Products on the queue's stream of the current device, whose kernels are loaded before the first is run.
+// Throws Error (environment) if cuBLASLt is missing or cannot be set up.
+std::unique_ptr<Multiplier> make_multiplier(const Queue& queue);
 
 }  // namespace sluice::cuda

@@ -27,9 +27,8 @@ class OpsDevice final : public Device {
       case OpKind::rms_norm:
         return rms_norm_forward(queue_, call);
       case OpKind::linear:
-        return linear_forward(queue_, call, multiplier_);
-      case OpKind::gelu:
-        return gelu_forward(queue_, call);
+      case OpKind::linear_gelu:
+        return linear_forward(call, multiplier_);
       case OpKind::swiglu:
         return swiglu_forward(queue_, call);
       case OpKind::rope:
@@ -54,8 +53,8 @@ class OpsDevice final : public Device {
         return rms_norm_backward(queue_, call);
       case OpKind::linear:
         return linear_backward(queue_, call, multiplier_);
-      case OpKind::gelu:
-        return gelu_backward(queue_, call);
+      case OpKind::linear_gelu:
+        return linear_gelu_backward(queue_, call, multiplier_);
       case OpKind::swiglu:
         return swiglu_backward(queue_, call);
       case OpKind::rope:
@@ -118,7 +117,6 @@ std::unique_ptr<Device> make_ops_device(const Queue& queue, Multiplier& multipli
 uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) {
   switch (shapes.kind) {
     case OpKind::embedding:
-    case OpKind::gelu:
     case OpKind::swiglu:
     case OpKind::add:
       return 0;
@@ -128,6 +126,7 @@ uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) {
     case OpKind::rope:
       return rope_workspace_bytes(shapes);
     case OpKind::linear:
+    case OpKind::linear_gelu:
       return linear_workspace_bytes(shapes, pass);
     case OpKind::attention:
       return attention_workspace_bytes(shapes, pass);

@@ -29,8 +29,9 @@ inline TensorView view_of(std::span<const TensorView> views, size_t i) {
 struct OpCall {
   const OpShapes* shapes = nullptr;
   std::span<const TensorView> inputs, outputs, parameters;
-  // Backward: by output, by input, by parameter. Those of parameters are fp32 and always added to; data is
-  // nullptr when the parameter is frozen.
+  // Backward: by output, by input, by parameter. Those of outputs are only read unless the op's rule says
+  // that they are overwritten. Those of parameters are fp32 and always added to; data is nullptr when the
+  // parameter is frozen.
   std::span<const TensorView> output_gradients, input_gradients, parameter_gradients;
   std::byte* workspace = nullptr;  // workspace_bytes(shapes, pass), aligned to 64
   // linear_cross_entropy, backward: two of the step's scalars, in the device's memory. d(objective) by

@@ -18,7 +18,8 @@ LinearProducts linear_products(const OpShapes& s) {
   const DType t = s.precision;
   const Product dw = out_in ? Product{out, in, rows, true, false, out, in, in, t, DType::f32, true}
                             : Product{in, out, rows, true, false, in, out, out, t, DType::f32, true};
-  return {{rows, out, in, false, out_in, in, stride_w, out, t, t, false, s.parameters.size() == 2},
+  const bool bias = s.parameters.size() == 2, gelu = s.kind == OpKind::linear_gelu;
+  return {{rows, out, in, false, out_in, in, stride_w, out, t, t, false, bias, gelu},
           {rows, in, out, false, !out_in, out, stride_w, in, t, t},
           dw};
 }
@@ -40,7 +41,7 @@ LossProducts loss_products(DType t, const LossLayout& l, int64_t rows) {
 std::vector<Product> products_of(const OpShapes& shapes, Pass pass) {
   const bool forward = pass == Pass::forward;
   std::vector<Product> out;
-  if (shapes.kind == OpKind::linear) {
+  if (shapes.kind == OpKind::linear || shapes.kind == OpKind::linear_gelu) {
     const LinearProducts p = linear_products(shapes);
     if (forward) return {p.y};
     return {p.dx, p.dw};
@@ -57,8 +58,9 @@ std::vector<Product> products_of(const OpShapes& shapes, Pass pass) {
 }
 
 ProductCall linear_output(const OpCall& call) {
-  return {linear_products(*call.shapes).y, call.inputs[0].data, call.parameters[0].data, call.outputs[0].data,
-          view_of(call.parameters, 1).data};
+  return {linear_products(*call.shapes).y,      call.inputs[0].data,
+          call.parameters[0].data,              call.outputs[0].data,
+          view_of(call.parameters, 1).data, view_of(call.outputs, 1).data};
 }
 
 std::array<ProductCall, 2> linear_gradients(const OpCall& call) {

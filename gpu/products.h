@@ -11,7 +11,8 @@
 
 namespace sluice {
 
-// C [m,n] = or += op(A) [m,k] op(B) [k,n] (+ bias), accumulated in fp32 and rounded once.
+// C [m,n] = or += op(A) [m,k] op(B) [k,n] (+ bias), accumulated in fp32 and rounded once. With `gelu` that is
+// the pre-activation, and C is gelu of it, as it was before it was rounded or after.
 struct Product {
   int64_t m, n, k;                       // all positive
   bool transpose_a, transpose_b;         // A is stored [k,m], B is stored [n,k]
@@ -20,6 +21,7 @@ struct Product {
   DType result;                          // of C: `precision` or f32
   bool accumulate = false;               // C += instead of C =
   bool bias = false;
+  bool gelu = false;                     // then not `accumulate`, and stride_c = n
   auto operator<=>(const Product&) const = default;
 };
 
@@ -27,8 +29,9 @@ struct Product {
 struct ProductCall {
   Product product;
   const void *a, *b;
-  void* c;                     // nullptr: not wanted, nothing is done
-  const void* bias = nullptr;  // [n], if the product has one
+  void* c;                         // nullptr: not wanted, nothing is done
+  const void* bias = nullptr;      // [n], if the product has one
+  void* pre_activation = nullptr;  // [m,n], if the product has gelu
 };
 
 // Every product that the pass of an op may run. Whether a gradient of an input is added to is a call's
@@ -36,7 +39,8 @@ struct ProductCall {
 std::vector<Product> products_of(const OpShapes& shapes, Pass pass);
 
 // ---- linear: y = x W (+ b); dx = dy W^T, dW += x^T dy. W is [in,out], or [out,in] if weight_out_in, and dW
-// alike.
+// alike. linear_gelu: y = gelu of that; the gradients are linear's once dy has become that of the
+// pre-activation, in place.
 
 ProductCall linear_output(const OpCall& call);
 std::array<ProductCall, 2> linear_gradients(const OpCall& call);  // dx, dW

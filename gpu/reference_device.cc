@@ -25,7 +25,7 @@ const Kernels& kernels_of(OpKind kind) {
       {layer_norm_forward, layer_norm_backward, layer_norm_workspace_bytes},
       {rms_norm_forward, rms_norm_backward, rms_norm_workspace_bytes},
       {linear_forward, linear_backward, no_workspace},
-      {gelu_forward, gelu_backward, no_workspace},
+      {linear_gelu_forward, linear_gelu_backward, no_workspace},
       {swiglu_forward, swiglu_backward, no_workspace},
       {rope_forward, rope_backward, no_workspace},
       {attention_forward, attention_backward, attention_workspace_bytes},

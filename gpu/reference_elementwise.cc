@@ -21,10 +21,10 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double silu(double x) { return x * sigmoid(x); }
 double silu_derivative(double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); }
 
-// Calls f(type, i) for every element, type being a value of the working precision.
+// Calls f(type, i) for every element of output 0, type being a value of the working precision.
 template <typename F>
 void for_each_element(const OpCall& call, F f) {
-  const int64_t count = element_count(call.shapes->inputs[0]);
+  const int64_t count = element_count(call.shapes->outputs[0]);
   with_precision(call.shapes->precision, [&](auto type) {
     for (int64_t i = 0; i < count; ++i) f(type, i);
   });
@@ -32,17 +32,17 @@ void for_each_element(const OpCall& call, F f) {
 
 }  // namespace
 
-void gelu_forward(const OpCall& call) {
+void apply_gelu(const OpCall& call) {
   for_each_element(call, [&]<typename T>(T, int64_t i) {
-    const Values<T> x(call.inputs[0]), y(call.outputs[0]);
-    y.put(i, gelu(x[i]));
+    const Values<T> p(call.outputs[1]), y(call.outputs[0]);
+    y.put(i, gelu(p[i]));
   });
 }
 
-void gelu_backward(const OpCall& call) {
+void differentiate_gelu(const OpCall& call) {
   for_each_element(call, [&]<typename T>(T, int64_t i) {
-    const Values<T> x(call.inputs[0]), dy(call.output_gradients[0]), dx(call.input_gradients[0]);
-    dx.put(i, dy[i] * gelu_derivative(x[i]));
+    const Values<T> p(call.outputs[1]), dy(call.output_gradients[0]);
+    dy.put(i, dy[i] * gelu_derivative(p[i]));
   });
 }
 

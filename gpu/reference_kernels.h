@@ -30,19 +30,22 @@ uint64_t embedding_workspace_bytes(const OpShapes& shapes, Pass pass);
 uint64_t layer_norm_workspace_bytes(const OpShapes& shapes, Pass pass);
 uint64_t rms_norm_workspace_bytes(const OpShapes& shapes, Pass pass);
 
-// reference_elementwise.cc. gelu in the tanh form of Hendrycks, Gimpel 2016 (arXiv:1606.08415), swiglu of
-// Shazeer 2020 (arXiv:2002.05202).
-void gelu_forward(const OpCall& call);
-void gelu_backward(const OpCall& call);
+// reference_elementwise.cc. swiglu of Shazeer 2020 (arXiv:2002.05202).
 void swiglu_forward(const OpCall& call);
 void swiglu_backward(const OpCall& call);
 void add_forward(const OpCall& call);
 void add_backward(const OpCall& call);
+// Of linear_gelu: output 0 from the pre-activation, and its gradient to that of the pre-activation in place;
+// the tanh form of Hendrycks, Gimpel 2016 (arXiv:1606.08415).
+void apply_gelu(const OpCall& call);
+void differentiate_gelu(const OpCall& call);
 
 // reference_matmul.cc. The loss works in chunks of cross_entropy_chunk rows and adds a slice's losses in row
 // order.
 void linear_forward(const OpCall& call);
 void linear_backward(const OpCall& call);
+void linear_gelu_forward(const OpCall& call);
+void linear_gelu_backward(const OpCall& call);
 void linear_cross_entropy_forward(const OpCall& call);
 void linear_cross_entropy_backward(const OpCall& call);
 uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes, Pass pass);

@@ -84,8 +84,8 @@ Segment block_segment(const ModelConfig& c, const Model& model, uint32_t group) 
   const auto middle = b.op(OpKind::add, "middle", {x, b.linear("attn.c_proj", attention, false)});
   const auto ln_2 =
       b.op(OpKind::layer_norm, "ln_2", {middle}, {b.weight("ln_2.weight"), b.weight("ln_2.bias")}, norm);
-  const auto gelu = b.op(OpKind::gelu, "gelu", {b.linear("mlp.c_fc", ln_2, false)});
-  b.output(b.op(OpKind::add, "y", {middle, b.linear("mlp.c_proj", gelu, false)}));
+  const auto wide = b.linear("mlp.c_fc", ln_2, false, OpKind::linear_gelu);
+  b.output(b.op(OpKind::add, "y", {middle, b.linear("mlp.c_proj", wide, false)}));
   return b.take();
 }
 

@@ -121,10 +121,11 @@ SegmentBuilder::Tensor SegmentBuilder::op(OpKind kind, std::string name, std::in
   return segment_.ops.back().outputs.front();
 }
 
-SegmentBuilder::Tensor SegmentBuilder::linear(const std::string& name, Tensor x, bool weight_out_in) {
+SegmentBuilder::Tensor SegmentBuilder::linear(const std::string& name, Tensor x, bool weight_out_in,
+                                              OpKind kind) {
   std::vector<Weight> weights = {weight(name + ".weight")};
   if (has(name + ".bias")) weights.push_back(weight(name + ".bias"));
-  return op(OpKind::linear, name, {x}, std::move(weights), {.weight_out_in = weight_out_in});
+  return op(kind, name, {x}, std::move(weights), {.weight_out_in = weight_out_in});
 }
 
 void SegmentBuilder::output(Tensor tensor) { segment_.outputs.push_back(tensor); }

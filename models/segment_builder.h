@@ -61,8 +61,8 @@ class SegmentBuilder {
   // Appends an op and returns its first output, which gets `name`; further outputs get name.1, name.2.
   Tensor op(OpKind kind, std::string name, std::initializer_list<Tensor> inputs,
             std::vector<Weight> weights = {}, const OpAttributes& attributes = {});
-  // y = x * weight + bias, where `name`.weight is bound, and `name`.bias if it is bound.
-  Tensor linear(const std::string& name, Tensor x, bool weight_out_in);
+  // y = x * weight + bias, or gelu of that, where `name`.weight is bound, and `name`.bias if it is bound.
+  Tensor linear(const std::string& name, Tensor x, bool weight_out_in, OpKind kind = OpKind::linear);
 
   void output(Tensor tensor);
   Segment take();

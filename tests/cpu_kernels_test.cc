@@ -39,7 +39,8 @@ class CpuKernels : public testing::TestWithParam<OpCase> {};
 TEST_P(CpuKernels, EveryTargetAgreesWithReference) {
   const OpCase& c = GetParam();
   const auto oracle = make_reference_device(), device = make_cpu_device(2);
-  const bool products = c.kind == OpKind::attention || c.kind == OpKind::linear_cross_entropy;
+  const bool products = c.kind == OpKind::attention || c.kind == OpKind::linear_gelu ||
+                        c.kind == OpKind::linear_cross_entropy;
   for (const DType precision : {DType::f32, DType::bf16, DType::f16}) {
     SCOPED_TRACE(dtype_name(precision));
     const DType inside = products ? precision : DType::f32;
@@ -68,36 +69,43 @@ std::vector<OpCase> small_cases() {
 INSTANTIATE_TEST_SUITE_P(Ops, CpuKernels, testing::ValuesIn(small_cases()),
                          [](const auto& test) { return test.param.name; });
 
-// One fp32 call of a kernel on vectors of equal length; returns the first output or input gradient.
-std::vector<float> run_elementwise(OpKind kind, void (*kernel)(const OpCall&, Workers&),
-                                   std::vector<float> x, bool backward) {
+using Floats = std::vector<float>;
+
+Floats gelu(const Floats& x) {
+  Floats y(x.size());
+  Workers workers(1);
+  cpu::gelu(DType::f32, x.data(), y.data(), x.size(), workers);
+  return y;
+}
+
+Floats gelu_slope(const Floats& x) {
+  Floats dy(x.size(), 1);
+  Workers workers(1);
+  cpu::gelu_gradient(DType::f32, x.data(), dy.data(), x.size(), workers);
+  return dy;
+}
+
+// swiglu and its gradient of the gate, where `up` and dy are one.
+Floats silu(Floats x, bool slope) {
   const Shape shape{1, static_cast<int64_t>(x.size())};
-  const bool two = kind != OpKind::gelu;
-  std::vector<float> ones(x.size(), 1), out(x.size());
-  OpShapes shapes{kind, {}, DType::f32, {shape}, {shape}, {}};
-  if (two) shapes.inputs.push_back(shape);
+  Floats ones(x.size(), 1), out(x.size());
+  const OpShapes shapes{OpKind::swiglu, {}, DType::f32, {shape, shape}, {shape}, {}};
   const TensorView inputs[] = {{x.data()}, {ones.data()}}, result[] = {{out.data()}, {}},
                    gradient[] = {{ones.data()}};
-  const size_t count = two ? 2 : 1;
-  OpCall call{.shapes = &shapes, .inputs = std::span(inputs, count)};
-  if (backward) {
-    call.output_gradients = gradient;
-    call.input_gradients = std::span(result, count);
-  } else {
-    call.outputs = std::span(result, 1);
-  }
+  OpCall call{.shapes = &shapes, .inputs = inputs, .outputs = std::span(result, 1)};
+  call.output_gradients = gradient;
+  call.input_gradients = result;
   Workers workers(1);
-  kernel(call, workers);
+  (slope ? cpu::swiglu_backward : cpu::swiglu_forward)(call, workers);
   return out;
 }
 
 // Far from zero the exponentials overflow or vanish; results must be the limits, never NaN.
 TEST(CpuKernelLimits, GeluAndSiluSaturate) {
-  const std::vector<float> x = {-1e30f, -1e19f, -1000, -104, -89, -20, 0, 20, 89, 104, 1000, 1e19f, 1e30f};
+  const Floats x = {-1e30f, -1e19f, -1000, -104, -89, -20, 0, 20, 89, 104, 1000, 1e19f, 1e30f};
+  const Floats near(x.begin() + 2, x.begin() + 11);  // the slope needs x^2, which is finite there
   on_every_target([&] {
-    for (const bool gelu : {true, false}) {
-      const auto kind = gelu ? OpKind::gelu : OpKind::swiglu;
-      const auto y = run_elementwise(kind, gelu ? cpu::gelu_forward : cpu::swiglu_forward, x, false);
+    for (const Floats& y : {gelu(x), silu(x, false)})
       for (size_t i = 0; i < x.size(); ++i) {
         if (x[i] > 0) {
           EXPECT_FLOAT_EQ(y[i], x[i]);
@@ -105,12 +113,9 @@ TEST(CpuKernelLimits, GeluAndSiluSaturate) {
           EXPECT_NEAR(y[i], 0, 5e-8) << x[i];  // silu(-20) = -4.1e-8
         }
       }
-      // The slope needs x^2, so it is looked at where that is finite.
-      const std::vector<float> near(x.begin() + 2, x.begin() + 11);
-      const auto slope = run_elementwise(kind, gelu ? cpu::gelu_backward : cpu::swiglu_backward, near, true);
+    for (const Floats& slope : {gelu_slope(near), silu(near, true)})
       for (size_t i = 0; i < near.size(); ++i)  // silu'(20) = 1 + 3.9e-8
         EXPECT_NEAR(slope[i], near[i] > 0 ? 1 : near[i] < 0 ? 0 : 0.5, 1e-6) << near[i];
-    }
   });
 }
 

@@ -71,9 +71,8 @@ TEST(Model, Gpt2OpList) {
             "attn.c_proj = linear(attn; h.1.attn.c_proj.weight[64,64], h.1.attn.c_proj.bias[64])\n"
             "middle = add(x, attn.c_proj)\n"
             "ln_2, ln_2.1, ln_2.2 = layer_norm(middle; h.1.ln_2.weight[64], h.1.ln_2.bias[64])\n"
-            "mlp.c_fc = linear(ln_2; h.1.mlp.c_fc.weight[64,256], h.1.mlp.c_fc.bias[256])\n"
-            "gelu = gelu(mlp.c_fc)\n"
-            "mlp.c_proj = linear(gelu; h.1.mlp.c_proj.weight[256,64], h.1.mlp.c_proj.bias[64])\n"
+            "mlp.c_fc, mlp.c_fc.1 = linear_gelu(ln_2; h.1.mlp.c_fc.weight[64,256], h.1.mlp.c_fc.bias[256])\n"
+            "mlp.c_proj = linear(mlp.c_fc; h.1.mlp.c_proj.weight[256,64], h.1.mlp.c_proj.bias[64])\n"
             "y = add(middle, mlp.c_proj)\n");
   EXPECT_EQ(ops_text(model, model.layers[3].segments[0]),
             "ln_f, ln_f.1, ln_f.2 = layer_norm(x; ln_f.weight[64], ln_f.bias[64])\n"
@@ -281,6 +280,16 @@ TEST(CheckModel, GraphsNeedNotBeChains) {
               {"both", {{1, {1}, {1}, {3}}, {2, {}, {2, 3}, {4}}}}};
   EXPECT_NO_THROW(check_model(m));
   EXPECT_EQ(parameter_count(m, true), 64u);
+
+  m.segments[1].tensors.push_back({"p", {4, 8}, DType::f32});
+  m.segments[1].ops = {{OpKind::linear_gelu, {}, {0}, {1, 2}, {0}}};
+  try {
+    check_model(m);
+    FAIL() << "a gradient that backward overwrites is another segment's to read";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(),
+                 "Segment map: y is an output, but linear_gelu's backward overwrites its gradient.");
+  }
 }
 
 }  // namespace

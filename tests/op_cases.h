@@ -75,9 +75,14 @@ inline std::vector<OpCase> op_cases() {
       {"linear_tiles_out_in", linear, out_in, {{515, 161}}, {{300, 161}}, 1, 0, true},
       {"linear_deep", linear, none, {{17, 1100}}, {{1100, 33}}, 1, 0, true},
       {"linear_deep_out_in", linear, out_in, {{1100, 17}}, {{1050, 17}, {1050}}, 1, 0, true},
-      {"gelu", gelu, none, {{37, 33}}, {}, 6},
-      {"gelu_one", gelu, none, {{1, 1}}, {}},
-      {"gelu_many", gelu, none, {{74, 1000}}, {}, 3},
+      {"linear_gelu", linear_gelu, none, {{37, 40}}, {{40, 24}}, 3},
+      {"linear_gelu_bias", linear_gelu, none, {{37, 160}}, {{160, 48}, {48}}, 2},
+      {"linear_gelu_out_in", linear_gelu, out_in, {{37, 40}}, {{24, 40}}, 3},
+      {"linear_gelu_out_in_bias", linear_gelu, out_in, {{74, 33}}, {{16, 33}, {16}}},
+      {"linear_gelu_odd", linear_gelu, none, {{5, 33}}, {{33, 17}}},
+      {"linear_gelu_odd_bias", linear_gelu, out_in, {{5, 33}}, {{17, 33}, {17}}, 2},
+      {"linear_gelu_one", linear_gelu, none, {{1, 1}}, {{1, 1}, {1}}},
+      {"linear_gelu_tiles", linear_gelu, none, {{300, 161}}, {{161, 600}, {600}}, 3, 0, true},
       {"swiglu", swiglu, none, {{37, 33}, {37, 33}}, {}, 6},
       {"swiglu_one", swiglu, none, {{1, 1}, {1, 1}}, {}},
       {"swiglu_many", swiglu, none, {{74, 1000}, {74, 1000}}, {}, 3},
@@ -205,7 +210,8 @@ struct Operands {
     // size.
     const bool norm = c.kind == OpKind::layer_norm || c.kind == OpKind::rms_norm;
     for (size_t i = 0; i < c.parameters.size(); ++i) {
-      const bool matrix = i == 0 && (c.kind == OpKind::linear || c.kind == OpKind::linear_cross_entropy);
+      const bool matrix = i == 0 && (c.kind == OpKind::linear || c.kind == OpKind::linear_gelu ||
+                                     c.kind == OpKind::linear_cross_entropy);
       const double columns = matrix ? static_cast<double>(c.inputs[0][1]) : 3;
       parameters.push_back(
           random_tensor(c.parameters[i], precision, seed++, std::sqrt(3 / columns), norm && i == 0 ? 1 : 0));
@@ -337,12 +343,20 @@ inline std::vector<Result> run_backward(Device& device, Operands& operands, std:
   Gradients gradients(shapes, options);
   std::vector<TensorView> inputs = views(operands.inputs), outputs(saved.size()),
                           output_gradients(saved.size());
+  std::vector<Guarded> overwritten;  // copies
+  overwritten.reserve(saved.size());
   for (size_t i = 0; i < inputs.size(); ++i)
     if ((rule.backward_reads_inputs >> i & 1) == 0) inputs[i].data = nullptr;
   for (size_t i = 0, next = 0; i < saved.size(); ++i) {
     saved[i].freeze();
     if (rule.backward_reads_outputs >> i & 1) outputs[i].data = saved[i].data();
-    if (rule.gradient_outputs >> i & 1) output_gradients[i].data = operands.output_gradients[next++].data();
+    if ((rule.gradient_outputs >> i & 1) == 0) continue;
+    Guarded& gradient = operands.output_gradients[next++];
+    output_gradients[i].data = gradient.data();
+    if ((rule.overwritten_gradients >> i & 1) == 0) continue;
+    overwritten.emplace_back(gradient.bytes(), 0);
+    std::memcpy(overwritten.back().data(), gradient.data(), gradient.bytes());
+    output_gradients[i].data = overwritten.back().data();
   }
   const bool loss = operands.output_types[0] == DType::f64;
   if (loss) outputs[0].data = gradients.loss.data();
@@ -359,6 +373,8 @@ inline std::vector<Result> run_backward(Device& device, Operands& operands, std:
   device.backward(call);
   operands.expect_unchanged();
   for (Guarded& output : saved) EXPECT_TRUE(output.unchanged()) << "backward wrote to a saved output";
+  for (Guarded& gradient : overwritten)
+    EXPECT_TRUE(gradient.bands_intact()) << "backward wrote outside of an output's gradient";
   EXPECT_TRUE(workspace.bands_intact()) << "backward wrote outside of its workspace";
   return gradients.collect(loss);
 }

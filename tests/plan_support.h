@@ -36,8 +36,8 @@ constexpr uint64_t kFileElements = 512 * 1024;   // of 16 bits fill the file tie
 // Models that families do not make: branches, shared and frozen groups, layers of several segments.
 class GraphBuilder {
  public:
-  // dense: norm, linear, GELU. gated: norm, SwiGLU. attention: norm, attention, residual. fork: two outputs,
-  // the first of which the segment itself uses too.
+  // dense: norm, linear with GELU, residual. gated: norm, SwiGLU. attention: norm, attention, residual. fork:
+  // two outputs, the first of which the segment itself uses too.
   enum class Kind { dense, gated, attention, fork };
 
   GraphBuilder(DType precision, int64_t micro_batch, int64_t sequence, int64_t width, int64_t vocabulary)
@@ -130,7 +130,7 @@ class GraphBuilder {
     const auto x = b.input("x", width_);
     if (kind == Kind::dense) {
       const auto h = b.op(OpKind::layer_norm, "h", {x}, {b.weight("norm"), b.weight("norm_bias")}, norm);
-      b.output(b.op(OpKind::gelu, "y", {b.op(OpKind::linear, "up", {h}, {b.weight("up")})}));
+      b.output(b.op(OpKind::add, "y", {x, b.op(OpKind::linear_gelu, "up", {h}, {b.weight("up")})}));
       return b.take();
     }
     const auto h = b.op(OpKind::rms_norm, "h", {x}, {b.weight("norm")}, norm);
@@ -149,7 +149,7 @@ class GraphBuilder {
     } else {
       const auto first = b.op(OpKind::linear, "first", {h}, {b.weight("up")});
       b.output(first);
-      b.output(b.op(OpKind::linear, "second", {b.op(OpKind::gelu, "g", {first})}, {b.weight("out")}));
+      b.output(b.op(OpKind::linear, "second", {first}, {b.weight("out")}));
     }
     return b.take();
   }
@@ -215,7 +215,7 @@ inline uint64_t no_workspace(const OpShapes&, Pass) { return 0; }
 // Sizes as devices have them: some ops need scratch space, more in backward.
 inline uint64_t some_workspace(const OpShapes& s, Pass pass) {
   const auto elements = static_cast<uint64_t>(element_count(s.inputs[0]));
-  return s.kind == OpKind::add || s.kind == OpKind::gelu ? 0 : elements * (pass == Pass::forward ? 4 : 12);
+  return s.kind == OpKind::add ? 0 : elements * (pass == Pass::forward ? 4 : 12);
 }
 
 // A model lowered to tasks, on a machine without limits, with homes and leads chosen.

@@ -44,12 +44,12 @@ std::vector<std::string> steps(const PassPlan& pass) {
 
 using Words = std::vector<std::string>;
 
-// layer_norm, linear, gelu: backward reads the norm's statistics, the linear's and the gelu's input. The
-// gelu's output is read by nobody, so it is not computed again.
+// layer_norm, linear_gelu, add: backward reads the norm's statistics, the linear's input and gelu's. The
+// sum is read by nobody, so it is not computed again.
 TEST(Segment, Dense) {
   const Model m = model_of(Kind::dense);
   const SegmentPlan p = plan_of(m, true, true);
-  EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "h.2", "up"}));
+  EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "h.2", "up.1"}));
   EXPECT_EQ(p.saved_bytes, 128u + 64u + 64u + 128u);
   EXPECT_EQ(p.backward_reads_input, std::vector<bool>{true});
   EXPECT_EQ(p.backward_reads_output, std::vector<bool>{false});
@@ -58,13 +58,12 @@ TEST(Segment, Dense) {
   EXPECT_EQ(steps(p.forward_discarding), (Words{"F0", "F1", "F2"}));
   EXPECT_EQ(steps(p.backward_keeping), (Words{"B2", "B1", "B0"}));
   EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "B2", "B1", "B0"}));
-  EXPECT_EQ(p.forward.workspace_bytes, 0u);
-  EXPECT_EQ(p.forward_discarding.workspace_bytes,
-            128u + 128u);  // h with its statistics in F0, h with `up` in F1
-  EXPECT_EQ(p.backward_keeping.workspace_bytes, 128u + 128u);  // the gradients of h and `up` meet in B1
+  EXPECT_EQ(p.forward.workspace_bytes, 128u);                    // `up`
+  EXPECT_EQ(p.forward_discarding.workspace_bytes, 3 * 128u);     // h, `up` and what gelu was taken of, in F1
+  EXPECT_EQ(p.backward_keeping.workspace_bytes, 128u + 128u);    // the gradients of h and `up` meet in B1
   EXPECT_DOUBLE_EQ(p.backward_recomputing.flops,
                    p.backward_keeping.flops + op_rule(OpKind::layer_norm).flops(p.shapes[0], Pass::forward) +
-                       op_rule(OpKind::linear).flops(p.shapes[1], Pass::forward));
+                       op_rule(OpKind::linear_gelu).flops(p.shapes[1], Pass::forward));
 }
 
 // rms_norm, qkv, attention, out, add: neither `out` nor `add` runs again; the residual's gradient is added
@@ -87,9 +86,9 @@ TEST(Segment, Fork) {
   const SegmentPlan p = plan_of(m, true, true);
   EXPECT_EQ(p.output_gradient_added, (std::vector<bool>{true, false}));
   EXPECT_EQ(p.backward_reads_output, (std::vector<bool>{true, false}));
-  EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "g"}));
-  // Computed again, the first output lies in the workspace; `second` (op 3) is not needed.
-  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "F2", "B3", "B2", "B1", "B0"}));
+  EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1"}));
+  // Computed again, the first output lies in the workspace; `second` (op 2) is not needed.
+  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "B2", "B1", "B0"}));
   const uint32_t first = m.segments[kLayerSegment].outputs[0];
   EXPECT_EQ(p.backward_recomputing.tensors[first].storage, Storage::workspace);
   EXPECT_EQ(p.backward_keeping.tensors[first].storage, Storage::output);
@@ -108,7 +107,7 @@ TEST(Segment, NothingToLearnMeansNoBackward) {
 TEST(Segment, InputsWithoutGradient) {
   const SegmentPlan p = plan_of(model_of(Kind::dense), false, true);
   EXPECT_EQ(p.backward_keeping.steps.back().wants_gradient, std::vector<bool>{false});
-  EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, std::vector<bool>{true});
+  EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, (std::vector<bool>{false, true}));
 }
 
 struct Life {

@@ -20,7 +20,12 @@ enum cublasStatus_t {
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F };
-enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
+enum cublasLtEpilogue_t {
+  CUBLASLT_EPILOGUE_DEFAULT = 1,
+  CUBLASLT_EPILOGUE_BIAS = 4,
+  CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
+  CUBLASLT_EPILOGUE_GELU_AUX_BIAS = CUBLASLT_EPILOGUE_GELU_AUX | CUBLASLT_EPILOGUE_BIAS,
+};
 enum { CUBLASLT_REDUCTION_SCHEME_NONE = 0, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
 
 enum cublasLtMatmulDescAttributes_t {
@@ -29,6 +34,9 @@ enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_EPILOGUE,
   CUBLASLT_MATMUL_DESC_BIAS_POINTER,
   CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE,
 };
 enum cublasLtMatmulPreferenceAttributes_t {
   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -44,6 +52,9 @@ struct cublasLtMatmulDescOpaque {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
   cudaDataType_t bias_type = CUDA_R_32F;
+  void* aux = nullptr;
+  int64_t aux_stride = 0;  // of columns, in elements
+  cudaDataType_t aux_type = CUDA_R_32F;
 };
 struct cublasLtMatrixLayoutOpaque {
   cudaDataType_t type;
@@ -85,7 +96,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int asked,
                                               cublasLtMatmulHeuristicResult_t* results, int* found);
-// D = alpha op(A) op(B) + beta C + bias, in fp32, rounded once.
+// D = epilogue(alpha op(A) op(B) + beta C + bias), in fp32, rounded once.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,

@@ -1,5 +1,6 @@
 // cuBLASLt as plain loops over column-major matrices.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -52,7 +53,7 @@ std::vector<float> unfold(const void* data, const cublasLtMatrixLayoutOpaque& m,
   return out;
 }
 
-// D = alpha op(A) op(B) + beta D + bias; what the caller may change after the call is copied.
+// D = epilogue(alpha op(A) op(B) + beta D + bias); what the caller may change after the call is copied.
 struct Product {
   cublasLtMatmulDescOpaque desc;
   cublasLtMatrixLayoutOpaque a_layout, b_layout, d_layout;
@@ -60,6 +61,29 @@ struct Product {
   const void *a, *b;
   void* d;
 };
+
+bool adds_bias(const cublasLtMatmulDescOpaque& desc) { return (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
+bool applies_gelu(const cublasLtMatmulDescOpaque& desc) {
+  return (desc.epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX;
+}
+
+// What the library's documentation asks for, of a call's operands and of what the heuristic is told of them.
+void check_epilogue(const cublasLtMatmulDescOpaque& desc, const cublasLtMatrixLayoutOpaque& d) {
+  if (adds_bias(desc)) {
+    CHECK(desc.bias != nullptr && desc.bias_type == d.type, "a bias of another type");
+    check_alignment(desc.bias, 16);
+  }
+  if (applies_gelu(desc)) {
+    CHECK(desc.aux != nullptr && desc.aux_type == d.type, "gelu's input of another type");
+    CHECK(desc.aux_stride % 8 == 0 && desc.aux_stride >= static_cast<int64_t>(d.rows),
+          "gelu's input has columns that are not a multiple of 8 elements apart, or overlap");
+    check_alignment(desc.aux, 16);
+  }
+}
+
+float gelu(float x) {
+  return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
 
 // An algorithm may write all over its workspace; both ends show it, in less time than all of it would take.
 void scribble(void* workspace, size_t bytes) {
@@ -86,7 +110,11 @@ void multiply(const Product& p) {
       const int64_t at = i + j * p.d_layout.stride;
       float value = p.alpha * sums[static_cast<size_t>(j)];
       if (p.beta != 0) value += p.beta * read(p.d, p.d_layout.type, at);
-      if (p.desc.epilogue == CUBLASLT_EPILOGUE_BIAS) value += read(p.desc.bias, p.desc.bias_type, i);
+      if (adds_bias(p.desc)) value += read(p.desc.bias, p.desc.bias_type, i);
+      if (applies_gelu(p.desc)) {
+        write(p.desc.aux, p.desc.aux_type, i + j * p.desc.aux_stride, value);
+        value = gelu(value);
+      }
       write(p.d, p.d_layout.type, at, value);
     }
   }
@@ -131,6 +159,15 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       break;
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       set(desc->bias_type, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      set(desc->aux, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      set(desc->aux_stride, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
+      set(desc->aux_type, value, bytes);
       break;
   }
   return CUBLAS_STATUS_SUCCESS;
@@ -181,12 +218,18 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t preference,
-                                              int asked, cublasLtMatmulHeuristicResult_t* results,
-                                              int* found) {
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int asked,
+                                              cublasLtMatmulHeuristicResult_t* results, int* found) {
   CHECK(asked == 1, "the first algorithm is taken");
+  check_epilogue(*desc, *d);
+  const sluice::emulation::EmulatedGpu gpu = sluice::emulation::current();
+  *found = 0;
+  if (!gpu.products) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (applies_gelu(*desc) && !gpu.gelu_epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (adds_bias(*desc) && !gpu.bias_epilogue) return CUBLAS_STATUS_SUCCESS;  // it has both ways to say no
   CHECK(preference->reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, "sums of parts are fp32");
   results[0] = {*preference, CUBLAS_STATUS_SUCCESS};
   *found = 1;
@@ -206,7 +249,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   check_alignment(b, algorithm->alignment_b);
   check_alignment(c, algorithm->alignment_c);
   check_alignment(d, algorithm->alignment_d);
-  if (desc->epilogue == CUBLASLT_EPILOGUE_BIAS) check_alignment(desc->bias, 16);
+  check_epilogue(*desc, *d_layout);
   const Product product{*desc,
                         *a_layout,
                         *b_layout,

@@ -9,7 +9,7 @@ namespace sluice {
 namespace {
 
 struct EmulatedCuda {
-  std::unique_ptr<cuda::Multiplier> multiplier = cuda::make_multiplier(nullptr);
+  std::unique_ptr<cuda::Multiplier> multiplier = cuda::make_multiplier({nullptr, 2});
   std::unique_ptr<Device> device = cuda::make_ops_device({nullptr, 2}, *multiplier);
 };
 
@@ -42,10 +42,11 @@ OpShapes shapes_of(const std::string& name, DType precision) {
 // Of fp32 linear_bias: x is [37,160], W [160,48]; the largest operand is W or dW.
 constexpr uint64_t kLargest = 160 * 48 * sizeof(float);
 
-TEST(CudaSetUp, WarmUpRunsEveryProductOnceAndLeavesZeros) {
-  emulation::set_up({});
+// Pieces of work that warming up for both passes of an op takes, the zeroing included.
+uint64_t works_of_warm_up(const std::string& name, DType precision, const emulation::EmulatedGpu& gpu) {
+  emulation::set_up(gpu);
   EmulatedCuda made;
-  const OpShapes shapes = shapes_of("linear_bias", DType::f32);
+  const OpShapes shapes = shapes_of(name, precision);
   for (int again = 0; again < 2; ++again)  // preparing a shape twice is preparing it once
     for (const Pass pass : {Pass::forward, Pass::backward}) made.device->prepare(shapes, pass);
   const Arena arena(kLargest + cuda::kMatmulWorkspaceBytes);
@@ -53,8 +54,33 @@ TEST(CudaSetUp, WarmUpRunsEveryProductOnceAndLeavesZeros) {
   made.device->warm_up(arena.all());
   const std::vector<uint8_t> contents = arena.contents();
   EXPECT_TRUE(std::all_of(contents.begin(), contents.end(), [](uint8_t byte) { return byte == 0; }));
-  EXPECT_EQ(emulation::counts().works - works,
-            3u + 2u);  // y, dx and dW; zeroing, and the copy of the contents
+  constexpr uint64_t kCopy = 1;  // of the contents
+  return emulation::counts().works - works - kCopy;
+}
+
+TEST(CudaSetUp, WarmUpRunsEveryProductOnceAndLeavesZeros) {
+  const uint64_t products = 3, zeroing = 1;  // y, dx and dW
+  EXPECT_EQ(works_of_warm_up("linear_bias", DType::f32, {}), products + zeroing);
+  EXPECT_EQ(works_of_warm_up("linear_gelu_bias", DType::bf16, {}), products + zeroing);
+  // gelu alone by a kernel of our own; the bias too.
+  EXPECT_EQ(works_of_warm_up("linear_gelu_bias", DType::f32, {}), products + 1 + zeroing);
+  EXPECT_EQ(works_of_warm_up("linear_gelu_bias", DType::bf16, {.gelu_epilogue = false}),
+            products + 1 + zeroing);
+  EXPECT_EQ(works_of_warm_up("linear_gelu_bias", DType::bf16, {.bias_epilogue = false}),
+            products + 2 + zeroing);
+}
+
+TEST(CudaSetUp, AProductWithoutAnAlgorithmIsRefusedBeforeTheFirstStep) {
+  emulation::set_up({.products = false});
+  EmulatedCuda made;
+  try {
+    made.device->prepare(shapes_of("linear_gelu_bias", DType::bf16), Pass::forward);
+    FAIL() << "a product that cuBLASLt does not have is prepared";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::environment);
+    EXPECT_STREQ(error.what(), "cuBLASLt knows no algorithm for a product of 37 x 48 x 160 in bf16.");
+    EXPECT_NE(error.remedy().find("multiples of 8"), std::string::npos);
+  }
 }
 
 class CudaSetUpDeathTest : public testing::Test {

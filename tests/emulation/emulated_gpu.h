@@ -28,6 +28,7 @@ struct EmulatedGpu {
   int capability_major = 8, capability_minor = 0;
   int multiprocessors = 2;
   uint64_t shared_bytes_max = 163 << 10;  // of a block
+  bool products = true, bias_epilogue = true, gelu_epilogue = true;  // cuBLASLt has algorithms; with them
   uint64_t memory_bytes = uint64_t{8} << 30;
   uint64_t used_by_others = 0;      // of memory_bytes
   uint64_t context_bytes = 0;       // that this process's context takes, from the first call that needs one

@@ -14,9 +14,9 @@ namespace {
 // them against the results.
 class EmulatedDevice final : public Device {
  public:
-  explicit EmulatedDevice(int threads)
-      : gpu_(gpu_of(threads)),
-        multiplier_(cuda::make_multiplier(nullptr)),
+  explicit EmulatedDevice(int threads, bool bias_epilogue = true, bool gelu_epilogue = true)
+      : gpu_(gpu_of(threads, bias_epilogue, gelu_epilogue)),
+        multiplier_(cuda::make_multiplier({nullptr, threads})),
         device_(cuda::make_ops_device({nullptr, threads}, *multiplier_)) {}
   void forward(const OpCall& call) override { ordered().forward(call); }
   void backward(const OpCall& call) override { ordered().backward(call); }
@@ -35,10 +35,12 @@ class EmulatedDevice final : public Device {
   void zero(void* data, uint64_t bytes) override { ordered().zero(data, bytes); }
 
  private:
-  static emulation::EmulatedGpu gpu_of(int threads) {
+  static emulation::EmulatedGpu gpu_of(int threads, bool bias_epilogue, bool gelu_epilogue) {
     const emulation::EmulatedGpu gpu{.seed = static_cast<uint32_t>(threads - 1),
                                      .multiprocessors = threads,
-                                     .shared_bytes_max = uint64_t{threads == 1 ? 64u : 163u} << 10};
+                                     .shared_bytes_max = uint64_t{threads == 1 ? 64u : 163u} << 10,
+                                     .bias_epilogue = bias_epilogue,
+                                     .gelu_epilogue = gelu_epilogue};
     emulation::set_up(gpu);
     return gpu;
   }
@@ -58,6 +60,38 @@ TEST(EmulatedOps, GiveBackWhatTheyTake) {
   EXPECT_GT(emulation::counts().allocations, 0u);
   EXPECT_EQ(emulation::counts().allocated_bytes, 0u);
 }
+
+// What cuBLASLt has no algorithms for, kernels of our own do: a bias to the same bits, since it is added
+// before the only rounding, and gelu within the tolerance.
+class EmulatedEpilogues : public testing::TestWithParam<OpCase> {};
+
+TEST_P(EmulatedEpilogues, AreDoneByOurKernelsWhereTheLibraryHasNone) {
+  const auto oracle = make_reference_device();
+  for (const DType precision : precisions(GetParam())) {
+    SCOPED_TRACE(dtype_name(precision));
+    Operands operands(GetParam(), precision);
+    const auto wanted = results_of(operands, run_forward(*oracle, operands));
+    const auto fused = results_of(operands, run_forward(*std::make_unique<EmulatedDevice>(2), operands));
+    for (const bool bias : {false, true})
+      for (const bool gelu : {false, true}) {
+        EmulatedDevice device(2, bias, gelu);
+        const auto found = results_of(operands, run_forward(device, operands));
+        expect_close(found, wanted, rounded_inside(GetParam(), precision));
+        EXPECT_EQ(found.back().values, fused.back().values) << "sums differ in their bits";
+      }
+  }
+}
+
+std::vector<OpCase> cases_with_epilogues() {
+  std::vector<OpCase> out = op_cases();
+  std::erase_if(out, [](const OpCase& c) {
+    return c.kind != OpKind::linear_gelu && (c.kind != OpKind::linear || c.parameters.size() < 2);
+  });
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, EmulatedEpilogues, testing::ValuesIn(cases_with_epilogues()),
+                         [](const auto& test) { return test.param.name; });
 
 std::vector<DeviceEntry> devices_to_judge() {
   return {{"cuda, emulated", [](int threads) { return std::make_unique<EmulatedDevice>(threads); }}};
