@@ -22,6 +22,8 @@ const char* name_of(cublasStatus_t status) {
       return "out of memory";
     case CUBLAS_STATUS_INVALID_VALUE:
       return "invalid value";
+    case CUBLAS_STATUS_ARCH_MISMATCH:
+      return "not for the GPU's compute capability";
     case CUBLAS_STATUS_EXECUTION_FAILED:
       return "execution failed";
     case CUBLAS_STATUS_INTERNAL_ERROR:

@@ -103,7 +103,10 @@ std::optional<uint64_t> NvmlGpu::process_bytes() const {
     ProcessEntry entry;
     std::memcpy(&entry, list.data() + i * stride, sizeof entry);
     constexpr unsigned long long kNotAvailable = ~0ull;  // on a GPU that is cut into instances
-    if (entry.pid == static_cast<unsigned>(getpid()) && entry.bytes != kNotAvailable) return entry.bytes;
+    // A process that asks has a context at least: drivers up to 560 say 0 in a container, as they translate
+    // the number that they list but not the one that they ask about.
+    if (entry.pid == static_cast<unsigned>(getpid()) && entry.bytes != 0 && entry.bytes != kNotAvailable)
+      return entry.bytes;
   }
   return std::nullopt;
 }

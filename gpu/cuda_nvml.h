@@ -64,9 +64,9 @@ class NvmlGpu {
   Known<std::string> driver_version() const;
   Known<NvmlMemory> memory() const;
   Known<NvmlLink> link() const;
-  // All that this process holds on the GPU: context, modules, handles, allocations. None where the driver
-  // does not list it, as in a container whose process numbers differ from the driver's: take differences of
-  // memory().used then.
+  // What this process has allocated on the GPU: context, modules, handles, arena; not the page tables of host
+  // memory that it pinned. None where the driver does not list it, or lists it with 0 bytes, as in containers
+  // whose process numbers differ from the driver's: take differences of memory().used then.
   std::optional<uint64_t> process_bytes() const;
 
  private:

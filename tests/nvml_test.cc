@@ -111,6 +111,7 @@ TEST_F(NvmlTest, OwnMemoryWithEitherLengthOfEntries) {
     EXPECT_EQ(bytes_of_own(bytes, {{own_ + 1, 5}, {own_ + 2, 6}, {own_, 7}}), 7u) << bytes;
     EXPECT_EQ(bytes_of_own(bytes, {{own_ + 1, 5}}), std::nullopt) << bytes;
     EXPECT_EQ(bytes_of_own(bytes, {{own_, ~0ull}}), std::nullopt) << "NVML's \"not available\"";
+    EXPECT_EQ(bytes_of_own(bytes, {{own_, 0}}), std::nullopt) << "as in a container";
     EXPECT_EQ(bytes_of_own(bytes, {}), std::nullopt) << bytes;
   }
   fake().processes = 3;

@@ -1,5 +1,6 @@
 // What the cuda device does before the first step, on the emulated GPU: products are chosen, the library's
 // kernels loaded, and ops that it does not take refused.
+#include "gpu/cuda_error.h"
 #include "gpu/cuda_matmul.h"
 #include "gpu/cuda_ops.h"
 #include "tests/emulation/emulated_gpu.h"
@@ -104,6 +105,15 @@ TEST_F(CudaSetUpDeathTest, ArenasThatHoldNoProductShow) {
   made.device->prepare(shapes_of("linear_bias", DType::f32), Pass::forward);
   const Arena arena(kLargest + cuda::kMatmulWorkspaceBytes - 64);
   EXPECT_DEATH(made.device->warm_up(arena.all()), "smaller than");
+}
+
+TEST(CudaSetUp, AProductThatTheGpuHasNotIsNamed) {
+  try {
+    cuda::check_setup(CUBLAS_STATUS_ARCH_MISMATCH, "Choosing");
+    FAIL() << "taken for a success";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "Choosing failed: not for the GPU's compute capability.");
+  }
 }
 
 TEST(CudaSetUp, LargeHeadsAreRefusedBeforeTheFirstStep) {
