@@ -4,20 +4,36 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/parallel.h"
 
 namespace sluice {
 namespace {
 
 constexpr uint64_t kHugePage = uint64_t{2} << 20;  // of x86-64 and of arm64 with 4 KiB pages
+constexpr uint64_t kPrefaultSlice = 32 * kHugePage;  // many a thread, of some milliseconds each
 
 Error environment(const std::string& what, const std::string& remedy) {
   return Error(ExitCode::environment, what, remedy);
+}
+
+// 0, or why the pages cannot be had.
+int populate(std::byte* data, uint64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return 0;
+  if (errno == ENOMEM || errno == EFAULT || errno == EHWPOISON) return errno;
+#endif
+  // A kernel before 5.14.
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  for (uint64_t i = 0; i < bytes; i += page) *const_cast<volatile std::byte*>(data + i) = std::byte{0};
+  return 0;
 }
 
 void bind_near_processors(std::byte* data, uint64_t bytes) {
@@ -41,7 +57,7 @@ Arena::Arena(uint64_t bytes, const ArenaOptions& options) {
   map(bytes);
   try {
     if (options.near_processors) bind_near_processors(data_, bytes_);
-    if (options.prefault) prefault();
+    if (options.prefault_threads > 0) prefault(options.prefault_threads);
   } catch (...) {
     munmap(data_, bytes_);
     throw;
@@ -84,16 +100,18 @@ void Arena::map(uint64_t bytes) {
   (void)madvise(data_, bytes_, MADV_HUGEPAGE);  // advice: a kernel without huge pages may refuse it
 }
 
-void Arena::prefault() {
-#ifdef MADV_POPULATE_WRITE
-  if (madvise(data_, bytes_, MADV_POPULATE_WRITE) == 0) return;
-  if (errno == ENOMEM || errno == EFAULT || errno == EHWPOISON)
+void Arena::prefault(int threads) {
+  std::atomic<int> failed = 0;
+  const uint64_t slices = (bytes_ + kPrefaultSlice - 1) / kPrefaultSlice;
+  Workers(threads).parallel_for(static_cast<int64_t>(slices), [&](int64_t slice, int) {
+    const uint64_t at = static_cast<uint64_t>(slice) * kPrefaultSlice;
+    const int error = populate(data_ + at, std::min(kPrefaultSlice, bytes_ - at));
+    if (error != 0) failed = error;
+  });
+  if (failed != 0)
     throw environment(
-        "Cannot fill " + std::to_string(bytes_) + " bytes of memory: " + std::strerror(errno) + ".",
+        "Cannot fill " + std::to_string(bytes_) + " bytes of memory: " + std::strerror(failed) + ".",
         "Lower the memory budget, or free memory.");
-#endif
-  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  for (uint64_t i = 0; i < bytes_; i += page) *const_cast<volatile std::byte*>(data_ + i) = std::byte{0};
 }
 
 }  // namespace sluice

@@ -15,7 +15,7 @@ struct ArenaOptions {
   // On a machine of several NUMA nodes: bound to those whose processors this process may run on, where the
   // system lets it (containers may forbid it, and memory elsewhere is only slower).
   bool near_processors = false;
-  bool prefault = false;  // touch every page now
+  int prefault_threads = 0;  // so many fill every page now, which is the system's time; 0: whoever touches it
 };
 
 class Arena {
@@ -33,7 +33,7 @@ class Arena {
 
  private:
   void map(uint64_t bytes);
-  void prefault();
+  void prefault(int threads);
 
   std::byte* data_ = nullptr;
   uint64_t bytes_ = 0;

@@ -56,12 +56,13 @@ TEST(Arena, MovesItsMemory) {
 }
 
 TEST(Arena, PrefaultTouchesAllOfIt) {
-  const uint64_t before = resident();
-  ArenaOptions options;
-  options.prefault = true;
-  const Arena arena(64 * kMiB, options);
-  EXPECT_GE(resident(), before + 60 * kMiB);  // 4 MiB for what the process may have given back meanwhile
-  EXPECT_GE(process_peak_bytes(), 64 * kMiB);
+  for (const int threads : {1, 3}) {
+    const uint64_t before = resident();
+    const Arena arena(133 * kMiB + 1, {.prefault_threads = threads});
+    EXPECT_GE(resident(), before + 129 * kMiB);  // 4 MiB for what the process may have given back meanwhile
+    EXPECT_EQ(arena.data()[arena.bytes() - 1], std::byte{0});
+  }
+  EXPECT_GE(process_peak_bytes(), 133 * kMiB);
 }
 
 // The policy that the kernel keeps for the arena's pages: bound to the allowed processors' nodes where there

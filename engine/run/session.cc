@@ -49,7 +49,10 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
     }
     if (!machine.tiers[t].file) {
       const uint64_t bytes = plan.program.arena_bytes[t] + (t == host ? slots * sizeof(uint64_t) : 0);
-      arenas_[t] = Arena(std::max<uint64_t>(bytes, 1), {.near_processors = true});
+      // The driver would fill what it pins on one thread.
+      const int prefault_threads = accelerator ? options.threads : 0;
+      arenas_[t] = Arena(std::max<uint64_t>(bytes, 1),
+                         {.near_processors = true, .prefault_threads = prefault_threads});
       if (options.poison) std::memset(arenas_[t].data(), 0xFF, bytes);
       if (accelerator) pinned_.push_back(accelerator->pin(arenas_[t].span()));
     }

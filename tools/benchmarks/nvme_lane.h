@@ -22,7 +22,7 @@ class NvmeLane {
   // `bytes` is a multiple of kTransferBytes. Throws Error(environment, io).
   NvmeLane(const std::string& directory, uint64_t bytes, IoChoice io)
       : files_({{directory, bytes}}),
-        memory_(std::min(bytes, kMemoryBytes), {.prefault = true}),
+        memory_(std::min(bytes, kMemoryBytes), {.prefault_threads = 1}),
         slots_(bytes / kRequestBytes),
         lane_(make_io_queue(io, kRequestsInFlight, memory_.span(), &description_), 64, files_.alignment()) {
     uint64_t word = 1;  // bytes that nothing on the way can compress (a linear congruential sequence)
