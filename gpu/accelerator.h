@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 
+#include "engine/pack.h"
 #include "engine/program.h"
 
 namespace sluice {
@@ -57,8 +58,17 @@ class Streams {
 
 struct AcceleratorMemory {
   uint64_t free = 0;  // bytes that a process could still get now
-  uint64_t held = 0;  // by this process: context, modules, handles, arena
+  uint64_t held = 0;  // by this process: context, modules, handles, arena; not page_table_bytes()
 };
+
+// An arena takes whole granules of the device's memory.
+constexpr uint64_t kAcceleratorGranule = uint64_t{2} << 20;
+
+// What the page tables of pinned host memory take of the device's, at most: 8 bytes a page of 4 KiB, and as
+// large a part of those again. Drivers do not count it among what a process holds.
+constexpr uint64_t page_table_bytes(uint64_t pinned_bytes) {
+  return round_up(pinned_bytes / 511, kAcceleratorGranule);
+}
 
 class Accelerator {
  public:

@@ -15,7 +15,7 @@ CudaStatus cuda_status(int) {
 
 CudaFacts cuda_facts(const CudaFactsOptions& options) { return {.status = cuda_status(options.ordinal)}; }
 
-std::unique_ptr<Device> make_cuda_device(int ordinal) {
+std::unique_ptr<Device> make_cuda_device(int ordinal, uint64_t) {
   const CudaStatus status = cuda_status(ordinal);
   throw Error(ExitCode::environment, status.reason, status.remedy);
 }

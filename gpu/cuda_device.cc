@@ -1,5 +1,7 @@
 #include "gpu/cuda_device.h"
 
+#include <vector>
+
 #include "engine/error.h"
 #include "engine/units.h"
 #include "gpu/cuda_error.h"
@@ -15,8 +17,9 @@ namespace {
 // The device's ops; what the GPU cannot do is refused when workspaces are asked for, before the first step.
 class CudaDevice final : public Device, public Accelerator {
  public:
-  CudaDevice(int ordinal, const CudaStatus& status)
-      : nvml_(open_nvml(), cuda::pci_bus_id(ordinal)),
+  CudaDevice(int ordinal, const CudaStatus& status, uint64_t pinned_piece_bytes)
+      : pinned_piece_bytes_(pinned_piece_bytes),
+        nvml_(open_nvml(), cuda::pci_bus_id(ordinal)),
         used_by_others_(nvml_.memory().value),
         ordinal_(cuda::choose_gpu(ordinal)),
         bf16_(status.bf16),
@@ -32,7 +35,10 @@ class CudaDevice final : public Device, public Accelerator {
     return ops_->workspace_bytes(shapes, pass);
   }
   void prepare(const OpShapes& shapes, Pass pass) override { ops_->prepare(shapes, pass); }
-  void warm_up(std::span<std::byte> arena) override { ops_->warm_up(arena); }
+  void warm_up(std::span<std::byte> arena) override {
+    warm_up_copies(arena.data());
+    ops_->warm_up(arena);
+  }
   void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
     ops_->round(accumulator, gradient, precision, elements, block_sums);
@@ -64,18 +70,25 @@ class CudaDevice final : public Device, public Accelerator {
   }
 
   std::shared_ptr<void> pin(std::span<std::byte> memory) override {
-    const cudaError_t result = cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault);
-    if (result != cudaSuccess)
-      throw Error(
-          ExitCode::environment,
-          "Cannot pin " + in_mib(memory.size()) + " of host memory: " + cudaGetErrorString(result) + ".",
-          "Raise the container's memory or the limit on locked memory (ulimit -l unlimited), or give "
-          "a smaller --host-mem; `sluice doctor` shows the limits.");
-    return {memory.data(), [](void* begin) { (void)cudaHostUnregister(begin); }};
+    auto pieces = std::make_shared<std::vector<std::shared_ptr<void>>>();
+    for (uint64_t done = 0; done < memory.size();) {
+      std::byte* const begin = memory.data() + done;
+      const uint64_t bytes = cuda::bytes_in_piece(begin, memory.size() - done, pinned_piece_bytes_);
+      const cudaError_t result = cudaHostRegister(begin, bytes, cudaHostRegisterDefault);
+      if (result != cudaSuccess)
+        throw Error(ExitCode::environment,
+                    "Cannot pin more than " + in_mib(done) + " of " + in_mib(memory.size()) +
+                        " of host memory: " + cudaGetErrorString(result) + ".",
+                    "See the kernel's log for what the driver ran out of, raise the container's memory, or "
+                    "give a smaller --host-mem; `sluice doctor` shows the limits.");
+      pieces->emplace_back(begin, [](void* piece) { (void)cudaHostUnregister(piece); });
+      done += bytes;
+    }
+    return pieces;
   }
 
   std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) override {
-    return cuda::make_streams(ordinal_, streams_, instructions_max);
+    return cuda::make_streams(ordinal_, streams_, pinned_piece_bytes_, instructions_max);
   }
   void finish() override {
     for (const cuda::Stream& stream : streams_)
@@ -85,21 +98,38 @@ class CudaDevice final : public Device, public Accelerator {
  private:
   cudaStream_t compute_stream() const { return streams_[0].get(); }
 
+  // The first copy on a stream may take memory of the GPU.
+  void warm_up_copies(std::byte* arena) {
+    struct alignas(4096) Page {
+      std::byte bytes[4096];
+    };
+    constexpr uint64_t kBytes = 64;
+    const auto page = std::make_unique<Page>();
+    const std::shared_ptr<void> pinned = pin(page->bytes);
+    const auto copy = [](void* to, const void* from, cudaMemcpyKind kind, const cuda::Stream& stream) {
+      cuda::check_setup(cudaMemcpyAsync(to, from, kBytes, kind, stream.get()), "A first copy");
+      cuda::check_setup(cudaStreamSynchronize(stream.get()), "A first copy");
+    };
+    copy(arena, page->bytes, cudaMemcpyHostToDevice, streams_[1]);
+    copy(page->bytes, arena, cudaMemcpyDeviceToHost, streams_[2]);
+  }
+
+  uint64_t pinned_piece_bytes_;
   NvmlGpu nvml_;
   std::optional<NvmlMemory> used_by_others_;  // before this process held anything
   int ordinal_;
   bool bf16_;
-  cuda::LaneStreams streams_;  // compute first
+  cuda::LaneStreams streams_;  // compute, to the GPU, from it
   std::unique_ptr<cuda::Multiplier> multiplier_;
   std::unique_ptr<Device> ops_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_cuda_device(int ordinal) {
+std::unique_ptr<Device> make_cuda_device(int ordinal, uint64_t pinned_piece_bytes) {
   const CudaStatus status = cuda_status(ordinal);
   if (!status.available) throw Error(ExitCode::environment, status.reason, status.remedy);
-  return std::make_unique<CudaDevice>(ordinal, status);
+  return std::make_unique<CudaDevice>(ordinal, status, pinned_piece_bytes);
 }
 
 uint64_t cuda_workspace_bytes(const OpShapes& shapes, Pass pass) {

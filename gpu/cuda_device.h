@@ -29,9 +29,13 @@ struct CudaStatus {
 // Never throws; asks the driver, and makes no context.
 CudaStatus cuda_status(int ordinal);
 
+// Host memory is pinned in pieces that end where addresses are multiples of so many bytes: drivers keep 16
+// bytes a page in one table of at most 2 GiB, so that 512 GiB in one piece are refused.
+constexpr uint64_t kPinnedPieceBytes = uint64_t{64} << 30;
+
 // A device on GPU `ordinal`, an accelerator; its ops go to the compute lane's stream. Throws
 // Error(environment) with cuda_status's reason and remedy if it is not available.
-std::unique_ptr<Device> make_cuda_device(int ordinal);
+std::unique_ptr<Device> make_cuda_device(int ordinal, uint64_t pinned_piece_bytes = kPinnedPieceBytes);
 
 // The device's workspace_bytes, for plans made where there is no GPU. Throws Error: usage for an op that the
 // device does not take, environment if the device is not built.

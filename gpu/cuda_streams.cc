@@ -41,8 +41,9 @@ double seconds_between(const Event& from, const Event& to) {
 
 class CudaStreams final : public Streams {
  public:
-  CudaStreams(int ordinal, const LaneStreams& streams, std::span<const uint32_t> instructions_max)
-      : ordinal_(ordinal) {
+  CudaStreams(int ordinal, const LaneStreams& streams, uint64_t pinned_piece_bytes,
+              std::span<const uint32_t> instructions_max)
+      : ordinal_(ordinal), pinned_piece_bytes_(pinned_piece_bytes) {
     for (size_t i = 0; i < streams.size(); ++i) {
       Lane& lane = lanes_[i];
       const LaneId id = kStreamLanes[i];
@@ -103,7 +104,16 @@ class CudaStreams final : public Streams {
   void copy(LaneId lane, void* to, const void* from, uint64_t bytes) override {
     CHECK(lane == kH2dLane || lane == kD2hLane, "a copy on the lane of kernels");
     const cudaMemcpyKind kind = lane == kH2dLane ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
-    check_step(cudaMemcpyAsync(to, from, bytes, kind, at(lane).stream));
+    auto* target = static_cast<std::byte*>(to);
+    const auto* source = static_cast<const std::byte*>(from);
+    while (bytes > 0) {  // the driver refuses a copy that lies in two pieces
+      const void* const host = lane == kH2dLane ? source : target;
+      const uint64_t part = bytes_in_piece(host, bytes, pinned_piece_bytes_);
+      check_step(cudaMemcpyAsync(target, source, part, kind, at(lane).stream));
+      target += part;
+      source += part;
+      bytes -= part;
+    }
   }
 
  private:
@@ -139,14 +149,15 @@ class CudaStreams final : public Streams {
   }
 
   int ordinal_;
+  uint64_t pinned_piece_bytes_;
   std::array<Lane, kStreamLanes.size()> lanes_;  // by kStreamLanes
 };
 
 }  // namespace
 
-std::unique_ptr<Streams> make_streams(int ordinal, const LaneStreams& streams,
+std::unique_ptr<Streams> make_streams(int ordinal, const LaneStreams& streams, uint64_t pinned_piece_bytes,
                                       std::span<const uint32_t> instructions_max) {
-  return std::make_unique<CudaStreams>(ordinal, streams, instructions_max);
+  return std::make_unique<CudaStreams>(ordinal, streams, pinned_piece_bytes, instructions_max);
 }
 
 }  // namespace sluice::cuda

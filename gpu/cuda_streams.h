@@ -2,7 +2,9 @@
 // copies. gpu/accelerator.h has the contract.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -12,11 +14,16 @@
 
 namespace sluice::cuda {
 
+// Of `bytes` of host memory, how many lie in the same piece as the first (gpu/cuda_device.h).
+inline uint64_t bytes_in_piece(const void* host, uint64_t bytes, uint64_t piece_bytes) {
+  return std::min(bytes, piece_bytes - reinterpret_cast<uintptr_t>(host) % piece_bytes);
+}
+
 constexpr std::array<LaneId, 3> kStreamLanes = {kComputeLane, kH2dLane, kD2hLane};
 using LaneStreams = std::array<Stream, kStreamLanes.size()>;  // by kStreamLanes
 
-// `streams` outlive what is returned.
-std::unique_ptr<Streams> make_streams(int ordinal, const LaneStreams& streams,
+// `streams` outlive what is returned. Host memory is pinned in pieces of `pinned_piece_bytes`.
+std::unique_ptr<Streams> make_streams(int ordinal, const LaneStreams& streams, uint64_t pinned_piece_bytes,
                                       std::span<const uint32_t> instructions_max);
 
 }  // namespace sluice::cuda

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/error.h"
+#include "engine/run/setup.h"
 
 namespace sluice {
 namespace {
@@ -65,6 +66,33 @@ TEST(Budgets, WhatMayNotBeMappedIsNotFree) {
     EXPECT_STREQ(error.what(), "--host-mem asks for 629 MiB, but only 628 MiB are free.");
     EXPECT_EQ(error.remedy(), "Give a smaller --host-mem, or raise the limit on address space (ulimit -v).");
   }
+}
+
+// Of 100 GiB of pinned memory page tables take 8 bytes for each 4 KiB, and a 512th of that again; an arena's
+// memory comes in granules of 2 MiB.
+TEST(Budgets, AnAcceleratorsArenaLeavesRoomForPageTablesAndIsWholeGranules) {
+  MemoryOptions options;
+  options.threads = 2;
+  options.gpu = bytes(1500 * kMiB + 1);
+  options.host = bytes(102400 * kMiB);
+  const AcceleratorUse use{{2000 * kMiB, 301 * kMiB}, 0, false};
+  const Budgets b = resolve_budgets(options, limits_of(204800 * kMiB, 200000 * kMiB), false, use);
+  EXPECT_EQ(b.device_reserve, 301 * kMiB + kLibraryKernelBytes + 202 * kMiB);
+  EXPECT_EQ(b.limits.device, 1500 * kMiB + 1);
+  EXPECT_EQ(b.arenas.device, 804 * kMiB);  // of 805 MiB and a byte
+}
+
+// Advice for another host limit takes the page tables of that one into account.
+TEST(Budgets, LimitsForArenasHoldWhatLiesBesideThem) {
+  Budgets b;
+  b.limits = {1000 * kMiB, 51100 * kMiB, std::nullopt};
+  b.runtime_reserve = 100 * kMiB;
+  b.device_reserve = 412 * kMiB + 100 * kMiB;  // 100 MiB of page tables
+  const Machine machine = machine_of({.device = 1, .host = 1, .nvme = std::nullopt});
+  EXPECT_EQ(limit_for_arena("device", 3 * kMiB, b), 4 * kMiB + 512 * kMiB + 2 * kMiB);  // a 256th for luck
+  EXPECT_EQ(limits_for_arenas(machine, {3 * kMiB, 102000 * kMiB}, b),
+            (std::vector<uint64_t>{4 * kMiB + 612 * kMiB + 612 * kMiB / 256,
+                                   102000 * kMiB + 100 * kMiB + 100 * kMiB / 256}));
 }
 
 }  // namespace

@@ -56,9 +56,9 @@ std::vector<double> busy_seconds(const Plan& plan, const MachineRates& rates) {
 
 ordered_json limits_json(const Machine& machine, const std::vector<uint64_t>& arenas,
                          const Budgets& budgets) {
+  const std::vector<uint64_t> limits = limits_for_arenas(machine, arenas, budgets);
   ordered_json out;
-  for (size_t t = 0; t < arenas.size(); ++t)
-    out[machine.tiers[t].name] = limit_for_arena(machine.tiers[t].name, arenas[t], budgets);
+  for (size_t t = 0; t < limits.size(); ++t) out[machine.tiers[t].name] = limits[t];
   return out;
 }
 
@@ -94,7 +94,7 @@ std::string plan_text(const Plan& plan, const Budgets& budgets) {
   out += fmt::format("\n  outside the host arena: {} for libraries, buffers, checksums and the program\n",
                      format_size(budgets.runtime_reserve + plan.program_bytes));
   if (budgets.device_reserve)
-    out += fmt::format("  outside the device arena: {} for the driver and libraries\n",
+    out += fmt::format("  outside the device arena: {} for the driver, libraries and page tables\n",
                        format_size(budgets.device_reserve));
   out += "  moved a step:";
   const std::vector<uint64_t> moved = moved_bytes(p, step_body(plan));

@@ -71,6 +71,10 @@ uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers) {
   return bytes - std::min(bytes, kProgramInReserve);
 }
 
+uint64_t arena_capacity(uint64_t limit, uint64_t reserve, uint64_t granule) {
+  return (limit - std::min(limit, reserve)) / granule * granule;
+}
+
 int resolve_threads(const MemoryOptions& options) {
   return options.threads ? static_cast<int>(*options.threads)
                          : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -94,13 +98,16 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     b.runtime_reserve += accelerator->host_bytes + b.library_bytes;
     b.limits.device = limit_of(options.gpu, device.free + device.held, "gpu-mem", check_free, b,
                                "end what else holds the GPU's memory (nvidia-smi shows who)");
-    b.arenas.device = *b.limits.device - std::min(*b.limits.device, b.device_reserve);
     if (accelerator->is_here) free += accelerator->host_bytes;
   } else if (options.gpu.kind != Size::Kind::automatic) {  // an arena of its own in the same memory
     b.limits.device = b.arenas.device = limit_of(options.gpu, free, "gpu-mem", check_free, b, more_memory);
     free -= std::min(free, *b.limits.device);
   }
   b.limits.host = limit_of(options.host, free, "host-mem", check_free, b, more_memory);
+  if (accelerator) {
+    b.device_reserve += page_table_bytes(b.limits.host);
+    b.arenas.device = arena_capacity(*b.limits.device, b.device_reserve, kAcceleratorGranule);
+  }
   if (!options.nvme_directories.empty()) {
     const std::string& directory = options.nvme_directories.front();
     if (check_free) NvmeFiles probe({{directory, 0}});  // also when the plan will not need it

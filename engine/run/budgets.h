@@ -22,7 +22,9 @@ struct Budgets {
   TierCapacities arenas;           // what the planner may fill
   uint64_t runtime_reserve = 0;    // of the host limit: libraries, stacks, buffers
   uint64_t library_bytes = 0;      // of the reserve, on an accelerator: for what libraries load when prepared
-  uint64_t device_reserve = 0;     // of the device limit, on an accelerator: context, modules, handles
+  // Of the device limit, on an accelerator: context, modules, handles, and page tables of as much host memory
+  // as may be pinned.
+  uint64_t device_reserve = 0;
   std::vector<std::string> notes;  // one sentence each: margins, what `auto` became
 };
 
@@ -50,6 +52,9 @@ uint64_t runtime_reserve_bytes(int threads);
 // and 5.4.
 uint64_t program_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers);
+
+// What a limit leaves for an arena, in whole granules.
+uint64_t arena_capacity(uint64_t limit, uint64_t reserve, uint64_t granule);
 
 // A host limit that does not even hold what lies beside the arena leaves an arena of 0 bytes, and the plan
 // says what would do. Throws Error(environment) for a budget above what is free or a directory that cannot

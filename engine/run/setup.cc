@@ -147,10 +147,10 @@ namespace {
 // "--gpu-mem 33554432 --host-mem 123456789": limits, not arenas, so that they can be pasted.
 std::string as_arguments(const Machine& machine, const std::vector<uint64_t>& arenas,
                          const Budgets& budgets) {
+  const std::vector<uint64_t> limits = limits_for_arenas(machine, arenas, budgets);
   std::string text;
-  for (size_t t = 0; t < arenas.size(); ++t)
-    text += (t ? " --" : "--") + budget_option(machine.tiers[t].name) + " " +
-            std::to_string(limit_for_arena(machine.tiers[t].name, arenas[t], budgets));
+  for (size_t t = 0; t < limits.size(); ++t)
+    text += (t ? " --" : "--") + budget_option(machine.tiers[t].name) + " " + std::to_string(limits[t]);
   return text;
 }
 
@@ -164,7 +164,21 @@ uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const Budgets&
                                               : 0;
   // What a driver and its libraries hold differs a little from process to process.
   const uint64_t difference = budgets.device_reserve > 0 ? reserve / 256 : 0;
-  return arena + reserve + difference;
+  const bool granules = tier == "device" && budgets.device_reserve > 0;
+  return (granules ? round_up(arena, kAcceleratorGranule) : arena) + reserve + difference;
+}
+
+std::vector<uint64_t> limits_for_arenas(const Machine& machine, const std::vector<uint64_t>& arenas,
+                                        Budgets budgets) {
+  if (budgets.device_reserve > 0) {  // it holds the page tables of another host limit
+    const uint64_t host = limit_for_arena("host", arenas[lowest_memory_tier(machine)], budgets);
+    budgets.device_reserve += page_table_bytes(host);
+    budgets.device_reserve -= page_table_bytes(budgets.limits.host);
+  }
+  std::vector<uint64_t> limits;
+  for (size_t t = 0; t < arenas.size(); ++t)
+    limits.push_back(limit_for_arena(machine.tiers[t].name, arenas[t], budgets));
+  return limits;
 }
 
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets) {
@@ -176,8 +190,12 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
   for (size_t t = 0; t < why.least.size(); ++t) {
     if (!why.least[t] || *why.least[t] <= machine.tiers[t].capacity) continue;
     const std::string& name = machine.tiers[t].name;
-    each += (each.empty() ? "--" : ", or --") + budget_option(name) + " " +
-            std::to_string(limit_for_arena(name, *why.least[t], budgets));
+    const uint64_t limit = limit_for_arena(name, *why.least[t], budgets);
+    // More pinned memory may leave the device's arena less than it was given here.
+    if (name == "host" && budgets.device_reserve > 0 &&
+        page_table_bytes(limit) > page_table_bytes(budgets.limits.host))
+      continue;
+    each += (each.empty() ? "--" : ", or --") + budget_option(name) + " " + std::to_string(limit);
   }
   std::string remedy = each.empty() ? "" : "Enough with the other budgets as given: " + each + ". ";
   remedy += "The least together: " + as_arguments(machine, why.least_together, budgets) + ".";

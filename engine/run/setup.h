@@ -53,6 +53,9 @@ std::string budget_option(const std::string& tier);
 
 // The limit to grant so that the tier's arena may hold `arena` bytes and what lies beside it.
 uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const Budgets& budgets);
+// Of all tiers together.
+std::vector<uint64_t> limits_for_arenas(const Machine& machine, const std::vector<uint64_t>& arenas,
+                                        Budgets budgets);
 
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets);
 

@@ -41,10 +41,11 @@ SessionOptions session_options(const Options& options, int threads) {
 namespace {
 
 // Where a limit does not hold an arena and what was measured beside it, that is set aside. Whether it was.
-bool set_aside(uint64_t measured, uint64_t arena, uint64_t limit, uint64_t& reserve, uint64_t& capacity) {
-  if (arena + measured <= limit) return false;
+bool set_aside(uint64_t measured, uint64_t arena, uint64_t limit, uint64_t granule, uint64_t& reserve,
+               uint64_t& capacity) {
+  if (round_up(arena, granule) + measured <= limit) return false;
   reserve = measured;
-  capacity = limit - std::min(limit, measured);
+  capacity = arena_capacity(limit, measured, granule);
   return true;
 }
 
@@ -63,12 +64,15 @@ std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, 
     if (prepared.arena) {
       const std::vector<uint64_t>& arenas = plan.program.arena_bytes;
       const uint64_t held = device.accelerator()->memory().held;
-      too_little = set_aside(held - std::min(held, arenas.front()), arenas.front(), *budgets.limits.device,
-                             budgets.device_reserve, *budgets.arenas.device);
+      const uint64_t arena = std::min(held, round_up(arenas.front(), kAcceleratorGranule));
+      // The host's arena is pinned later.
+      too_little = set_aside(held - arena + page_table_bytes(budgets.limits.host), arenas.front(),
+                             *budgets.limits.device, kAcceleratorGranule, budgets.device_reserve,
+                             *budgets.arenas.device);
       loaded += prepared.library_bytes;
       const uint64_t libraries = std::max(budgets.library_bytes, round_up(loaded, kStep));
       const uint64_t host = arenas[lowest_memory_tier(plan.program.machine)] + plan.program_bytes;
-      if (set_aside(budgets.runtime_reserve - budgets.library_bytes + libraries, host, budgets.limits.host,
+      if (set_aside(budgets.runtime_reserve - budgets.library_bytes + libraries, host, budgets.limits.host, 1,
                     budgets.runtime_reserve, budgets.arenas.host)) {
         budgets.library_bytes = libraries;
         too_little = true;

@@ -44,9 +44,9 @@ struct PlannedSession {
 };
 
 // Plans by `make_plan` and takes the memory. `planned` sees a plan before anything is allocated for it. The
-// accelerator's comes first. Where it then holds more than its budget with its libraries, or the host's arena
-// no longer fits beside them, it is given back, the reserve becomes what they take, and all begins anew: the
-// next plan keeps the budget, or make_plan throws that none can.
+// accelerator's comes first. Where it then holds more than its budget with its libraries and what page tables
+// will take, or the host's arena no longer fits beside them, it is given back, the reserve becomes what they
+// take, and all begins anew: the next plan keeps the budget, or make_plan throws that none can.
 std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, const SessionOptions& options,
                                               const std::function<Plan()>& make_plan,
                                               const std::function<void(const Plan&)>& planned);

@@ -137,7 +137,8 @@ cudaError_t cudaHostUnregister(void* begin) { return noted(emulation::unregister
 // Of host memory that need not be registered.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   check_copy(to, from, bytes, kind);
-  const cudaError_t error = emulation::enqueue(nullptr, [=] { std::memcpy(to, from, bytes); });
+  const auto copy = [=] { std::memcpy(to, from, bytes); };
+  const cudaError_t error = emulation::enqueue(nullptr, copy, emulation::Work::copy);
   return noted(error == cudaSuccess ? emulation::synchronize(cudaStream_t{}) : error);
 }
 
@@ -150,10 +151,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     if (kind == cudaMemcpyDeviceToHost) CHECK(emulation::is_registered(to, bytes), pinned);
   };
   check();
-  return noted(emulation::enqueue(stream, [=] {
+  const auto copy = [=] {
     check();  // the memory has to be there still
     std::memcpy(to, from, bytes);
-  }));
+  };
+  return noted(emulation::enqueue(stream, copy, emulation::Work::copy));
 }
 
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {

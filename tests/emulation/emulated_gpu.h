@@ -16,7 +16,8 @@ namespace sluice::emulation {
 
 constexpr uint64_t kNever = ~uint64_t{0};
 
-enum class Nvml { lists_processes, lists_none, absent };  // lists_none: as in many a container
+// lists_none, lists_no_bytes: as in many a container.
+enum class Nvml { lists_processes, lists_none, lists_no_bytes, absent };
 
 struct EmulatedGpu {
   // Of the order in which streams, and blocks and threads of kernels, run. 0: the oldest stream that can,
@@ -34,9 +35,11 @@ struct EmulatedGpu {
   uint64_t context_bytes = 0;       // that this process's context takes, from the first call that needs one
   uint64_t library_bytes = 0;       // that libraries take for their kernels, from the first work on
   uint64_t library_host_bytes = 0;  // that they take of host memory then
+  uint64_t copy_bytes = 0;          // that the first copy on each stream takes
   Nvml nvml = Nvml::lists_processes;
   cudaError_t loading_returns = cudaSuccess;  // what asking for a kernel returns
   uint64_t pinned_bytes_max = kNever;
+  uint64_t registration_bytes_max = (uint64_t{512} << 30) - 4096;  // of one, as drivers up to 610 have it
   // Of the calls from now on, the one of this number (from 0) fails.
   uint64_t allocation_that_fails = kNever, registration_that_fails = kNever;
   uint64_t stream_that_fails = kNever, event_that_fails = kNever;
@@ -59,7 +62,10 @@ struct Counts {
   uint64_t works = 0;                                                    // pieces that were carried out
   // What is there and was not given back.
   uint64_t allocated_bytes = 0, registered_bytes = 0, streams_there = 0, events_there = 0;
-  uint64_t held_most = 0;     // bytes of context, libraries and allocations at once, on one GPU
+  // Bytes of context, libraries, first copies, allocations in granules of 2 MiB and page tables of registered
+  // memory: now, and most at once on one GPU.
+  uint64_t held = 0, held_most = 0;
+  uint64_t untouched_bytes = 0;  // that were registered before they were there
   std::vector<int> contexts;  // ordinals of the GPUs on which this process has one
 };
 Counts counts();

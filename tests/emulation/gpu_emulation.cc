@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "engine/pack.h"
 #include "tests/emulation/gpu_model.h"
 #include "tests/emulation/memory_model.h"
 
@@ -18,6 +19,8 @@ namespace sluice::emulation {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kGranule = 2 << 20;  // of allocations
 
 // When a stream has come to where an event was recorded.
 struct Moment {
@@ -28,6 +31,7 @@ struct Moment {
 struct Item {
   std::function<void()> work;  // or one of:
   std::shared_ptr<Moment> awaited, recorded;
+  Work kind = Work::kernel;
 };
 
 struct Stream {
@@ -35,6 +39,7 @@ struct Stream {
   std::deque<Item> items;
   uint64_t enqueued = 0, done = 0;
   bool destroyed = false;  // it goes when it is empty
+  bool copied = false;
 };
 
 struct Event {
@@ -66,8 +71,14 @@ class Gpu {
   void lose();
   void enqueue(Stream& stream, Item item);
   bool idle() const;
-  uint64_t held(const Card& card) const;  // bytes, by this process
-  void note_held(const Card& card) { counts_.held_most = std::max(counts_.held_most, held(card)); }
+  void note_copy(Stream& stream);
+  uint64_t held(const Card& card) const;  // bytes, by this process, beside page tables
+  uint64_t page_tables(const Card& card) const {
+    return card.context ? round_up(host_memory_.bytes() / 512, 4096) : 0;
+  }
+  void note_held(const Card& card) {
+    counts_.held_most = std::max(counts_.held_most, held(card) + page_tables(card));
+  }
   // Most calls need a context on the thread's GPU, and make it.
   Card& start_context() {
     Card& card = cards_[ordinal_of_thread];
@@ -149,6 +160,7 @@ void Gpu::carry_out() {
     const Item item = std::move(stream->items.front());
     stream->items.pop_front();
     busy_ = true;
+    if (item.kind == Work::copy) note_copy(*stream);
     run(lock, item, cards_[stream->ordinal]);
     busy_ = false;
     if (lost_ == cudaSuccess) ++stream->done;
@@ -196,6 +208,14 @@ void Gpu::run(std::unique_lock<std::mutex>& lock, const Item& item, Card& card) 
   note_held(card);
 }
 
+// What the first copy of a stream takes stays taken.
+void Gpu::note_copy(Stream& stream) {
+  if (std::exchange(stream.copied, true)) return;
+  Card& card = cards_[stream.ordinal];
+  ++card.streams_that_copied;
+  note_held(card);
+}
+
 void Gpu::lose() {
   lost_ = set_up_.lost_with;
   for (auto& [handle, stream] : streams_) {
@@ -217,8 +237,10 @@ bool Gpu::idle() const {
 }
 
 uint64_t Gpu::held(const Card& card) const {
+  uint64_t allocated = 0;
+  for (const auto& [begin, bytes] : card.memory.all()) allocated += round_up(bytes, kGranule);
   return (card.context ? set_up_.context_bytes : 0) + (card.libraries ? set_up_.library_bytes : 0) +
-         card.memory.bytes();
+         card.streams_that_copied * set_up_.copy_bytes + allocated;
 }
 
 cudaError_t Gpu::find(cudaStream_t handle, Stream*& stream) {
@@ -247,7 +269,10 @@ void set_up(const EmulatedGpu& settings) {
   g->counts_ = {};
   g->lost_ = cudaSuccess;
   g->paused_ = false;
-  for (auto& [ordinal, card] : g->cards_) card.context = card.libraries = false;
+  for (auto& [ordinal, card] : g->cards_) {
+    card.context = card.libraries = false;
+    card.streams_that_copied = 0;
+  }
   g->libraries_ = {};
   ordinal_of_thread = 0;
   g->generator_.seed(settings.seed);
@@ -275,6 +300,7 @@ Counts counts() {
   Counts counts = g->counts_;
   for (const auto& [ordinal, card] : g->cards_) {
     counts.allocated_bytes += card.memory.bytes();
+    counts.held += g->held(card) + g->page_tables(card);
     if (card.context) counts.contexts.push_back(ordinal);
   }
   counts.registered_bytes = g->host_memory_.bytes();
@@ -290,12 +316,12 @@ cudaError_t lost() {
 
 // ---- Streams.
 
-cudaError_t enqueue(cudaStream_t handle, std::function<void()> work) {
+cudaError_t enqueue(cudaStream_t handle, std::function<void()> work, Work kind) {
   Call g;
   Stream* stream = nullptr;
   if (const cudaError_t error = g->find(handle, stream)) return error;
   if (stream->ordinal != ordinal_of_thread) return cudaErrorInvalidResourceHandle;
-  g->enqueue(*stream, {std::move(work), nullptr, nullptr});
+  g->enqueue(*stream, {std::move(work), nullptr, nullptr, kind});
   return cudaSuccess;
 }
 
@@ -413,12 +439,13 @@ int chosen() { return ordinal_of_thread; }
 
 MemoryUse memory_use(int ordinal) {
   Locked g;
-  return {g->held(g->cards_[ordinal]), g->set_up_.used_by_others, g->set_up_.memory_bytes};
+  const Card& card = g->cards_[ordinal];
+  return {g->held(card), g->page_tables(card), g->set_up_.used_by_others, g->set_up_.memory_bytes};
 }
 
 cudaError_t memory_info(uint64_t* free, uint64_t* total) {
   Call g;
-  const uint64_t used = g->set_up_.used_by_others + g->held(g.card);
+  const uint64_t used = g->set_up_.used_by_others + g->held(g.card) + g->page_tables(g.card);
   *total = g->set_up_.memory_bytes;
   *free = used < *total ? *total - used : 0;
   return g->lost_;
@@ -428,7 +455,7 @@ cudaError_t allocate(void** data, uint64_t bytes) {
   uint64_t free = 0, total = 0;
   if (const cudaError_t error = memory_info(&free, &total)) return error;
   Call g;
-  if (bytes > free || g->counts_.allocations == g->set_up_.allocation_that_fails)
+  if (round_up(bytes, kGranule) > free || g->counts_.allocations == g->set_up_.allocation_that_fails)
     return cudaErrorMemoryAllocation;
   ++g->counts_.allocations;
   std::byte* const begin = map_device_memory(bytes);
@@ -456,10 +483,13 @@ cudaError_t register_host(void* begin, uint64_t bytes) {
   if (g->lost_ != cudaSuccess) return g->lost_;
   if (begin == nullptr || bytes == 0) return cudaErrorInvalidValue;
   if (g->counts_.registrations == g->set_up_.registration_that_fails ||
+      bytes > g->set_up_.registration_bytes_max ||
       bytes > g->set_up_.pinned_bytes_max - g->host_memory_.bytes())
     return cudaErrorMemoryAllocation;
   if (!g->host_memory_.add(begin, bytes)) return cudaErrorHostMemoryAlreadyRegistered;
   ++g->counts_.registrations;
+  g->counts_.untouched_bytes += untouched_bytes(begin, bytes);
+  g->note_held(g.card);
   return cudaSuccess;
 }
 

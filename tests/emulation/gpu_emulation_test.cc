@@ -1,6 +1,7 @@
 // The emulated GPU's streams, events and memory: what CUDA promises holds, and what it does not promise
 // shows.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <chrono>
 #include <cmath>
@@ -277,7 +278,7 @@ TEST_F(GpuTest, EveryThreadChoosesItsGpu) {
               cudaErrorInvalidResourceHandle);
     size_t free = 0, total = 0;
     EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
-    EXPECT_EQ(total - free, uint64_t{1} << 20) << "the first GPU's context";
+    EXPECT_EQ(total - free, (uint64_t{1} << 20) + 4096) << "the first GPU's context, and page tables";
   }).join();
   stream.synchronize();
 }
@@ -312,6 +313,22 @@ TEST_F(GpuDeathTest, AsynchronousCopiesNeedPinnedMemory) {
   EXPECT_EQ(cudaMemcpy(memory.gpu, pageable.data(), bytes, cudaMemcpyHostToDevice), cudaSuccess);
 }
 
+TEST_F(GpuDeathTest, ACopyLiesWithinOneRegistration) {
+  const Stream stream;
+  Memory memory;
+  std::vector<char> host(memory.host.size());
+  const size_t half = host.size() / 2;
+  for (const size_t at : {size_t{0}, half}) EXPECT_EQ(cudaHostRegister(&host[at], half, 0), cudaSuccess);
+  const auto copy = [&](size_t at, size_t bytes) {
+    return cudaMemcpyAsync(memory.gpu, &host[at], bytes, cudaMemcpyHostToDevice, stream.handle);
+  };
+  EXPECT_EQ(copy(0, half), cudaSuccess);
+  EXPECT_EQ(copy(half, half), cudaSuccess);
+  EXPECT_DEATH(copy(half - 1, 2), "not pinned");
+  stream.synchronize();
+  for (const size_t at : {size_t{0}, half}) EXPECT_EQ(cudaHostUnregister(&host[at]), cudaSuccess);
+}
+
 TEST_F(GpuDeathTest, MemoryStaysPinnedUntilItsCopiesAreDone) {
   const auto unpin_early = [] {
     const Stream stream;
@@ -344,21 +361,50 @@ TEST_F(GpuTest, AllocationsAreCounted) {
   size_t free = 0, total = 0;
   EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
   EXPECT_EQ(total, EmulatedGpu().memory_bytes);
-  EXPECT_EQ(free, total - first.host.size());
+  constexpr uint64_t kGranule = 2 << 20, kPageTables = 4096;
+  EXPECT_EQ(free, total - kGranule - kPageTables);
+  EXPECT_EQ(counts().held, kGranule + kPageTables);
   EXPECT_EQ(cudaHostRegister(first.host.data(), 1, 0), cudaErrorHostMemoryAlreadyRegistered);
+}
+
+TEST_F(GpuTest, FirstCopiesTakeMemoryThatStays) {
+  set_up({.copy_bytes = 1 << 20});
+  const uint64_t before = counts().held;
+  {
+    const Stream stream, other;
+    Memory memory;
+    for (int i = 0; i < 2; ++i) memory.fetch(stream);
+    memory.fetch(other);
+    stream.synchronize(), other.synchronize();
+  }
+  EXPECT_EQ(counts().held - before, 2u << 20);
+}
+
+TEST_F(GpuTest, MemoryThatNobodyHasTouchedIsCountedWhenItIsPinned) {
+  constexpr size_t kBytes = 16 << 20;
+  void* const pages = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  std::memset(pages, 1, kBytes / 2);
+  EXPECT_EQ(cudaHostRegister(pages, kBytes, 0), cudaSuccess);
+  EXPECT_EQ(cudaHostUnregister(pages), cudaSuccess);
+  EXPECT_EQ(munmap(pages, kBytes), 0);
+  // What the system fills with large pages may go beyond what was touched.
+  EXPECT_GE(counts().untouched_bytes, kBytes / 4);
+  EXPECT_LE(counts().untouched_bytes, kBytes / 2);
 }
 
 // ---- Failures.
 
 TEST_F(GpuTest, FailsWhereItIsTold) {
-  set_up({.used_by_others = (uint64_t{8} << 30) - 8192,
+  constexpr uint64_t kMiB = 1 << 20;
+  set_up({.used_by_others = (uint64_t{8} << 30) - 5 * kMiB,
           .pinned_bytes_max = 4096,
           .allocation_that_fails = 1,
           .registration_that_fails = 1,
           .stream_that_fails = 1,
           .event_that_fails = 1});
   void* data = nullptr;
-  EXPECT_EQ(cudaMalloc(&data, 8193), cudaErrorMemoryAllocation) << "more than is free";
+  EXPECT_EQ(cudaMalloc(&data, 4 * kMiB + 1), cudaErrorMemoryAllocation) << "more than is free";
   EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   const Memory memory;
@@ -373,6 +419,8 @@ TEST_F(GpuTest, FailsWhereItIsTold) {
   EXPECT_EQ(cudaEventCreateWithFlags(&other_event, 0), cudaErrorMemoryAllocation);
   set_up({.pinned_bytes_max = 4096});
   EXPECT_EQ(cudaHostRegister(page, 1, 0), cudaErrorMemoryAllocation) << "more than may be pinned";
+  set_up({.registration_bytes_max = 4095});
+  EXPECT_EQ(cudaHostRegister(page, 4096, 0), cudaErrorMemoryAllocation) << "more than may be pinned at once";
 }
 
 TEST_F(GpuTest, HandlesThatAreGoneAreRefused) {

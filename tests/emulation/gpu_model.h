@@ -16,7 +16,8 @@
 namespace sluice::emulation {
 
 // Results are as of the runtime's calls of these names: the error of a lost device, of a bad handle.
-cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
+enum class Work { kernel, copy };
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, Work kind = Work::kernel);
 cudaError_t synchronize();
 cudaError_t synchronize(cudaStream_t stream);
 cudaError_t create_stream(cudaStream_t* stream);
@@ -39,7 +40,7 @@ cudaError_t unregister_host(void* begin);
 EmulatedGpu current();  // what was set up last
 cudaError_t lost();     // cudaSuccess while the device is there
 struct MemoryUse {
-  uint64_t held, others, total;  // bytes; held: by this process
+  uint64_t held, page_tables, others, total;  // bytes; held: by this process, beside page tables
 };
 MemoryUse memory_use(int ordinal);
 bool is_device_memory(const void* begin, uint64_t bytes);  // wholly, inside one allocation

@@ -1,6 +1,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/error.h"
@@ -71,6 +72,21 @@ std::byte* map_device_memory(uint64_t bytes) {
 void unmap_device_memory(void* begin, uint64_t bytes) {
   CHECK(munmap(static_cast<std::byte*>(begin) - page_bytes(), in_pages(bytes) + 2 * page_bytes()) == 0,
         "munmap");
+}
+
+uint64_t untouched_bytes(const void* begin, uint64_t bytes) {
+  constexpr uint64_t kPagesAtOnce = 1 << 16;
+  std::vector<unsigned char> there(kPagesAtOnce);
+  const uint64_t page = page_bytes();
+  const uintptr_t first = reinterpret_cast<uintptr_t>(begin) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(begin) + bytes;
+  uint64_t untouched = 0;
+  for (uintptr_t at = first; at < end; at += kPagesAtOnce * page) {
+    const uint64_t pages = std::min(kPagesAtOnce, (end - at + page - 1) / page);
+    if (mincore(reinterpret_cast<void*>(at), pages * page, there.data()) != 0) return bytes;  // not mapped
+    for (uint64_t i = 0; i < pages; ++i) untouched += there[i] % 2 == 0 ? page : 0;
+  }
+  return untouched;
 }
 
 OpenMemory::OpenMemory(const Ranges& device_memory) : ranges_(device_memory) {

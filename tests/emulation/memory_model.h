@@ -26,6 +26,7 @@ class Ranges {
 // What this process has on one GPU.
 struct Card {
   bool context = false, libraries = false;
+  uint64_t streams_that_copied = 0;
   Ranges memory;
 };
 
@@ -33,6 +34,9 @@ struct Card {
 // more.
 std::byte* map_device_memory(uint64_t bytes);
 void unmap_device_memory(void* begin, uint64_t bytes);
+
+// Of ordinary memory, the bytes in pages that are not there yet.
+uint64_t untouched_bytes(const void* begin, uint64_t bytes);
 
 // Makes device memory accessible as long as it lives.
 class OpenMemory {

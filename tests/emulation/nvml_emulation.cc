@@ -23,18 +23,19 @@ int ordinal_of(Gpu gpu) { return static_cast<int>(reinterpret_cast<uintptr_t>(gp
 
 int tell_memory(Gpu gpu, NvmlApi::Memory* memory) {
   const emulation::MemoryUse use = emulation::memory_use(ordinal_of(gpu));
-  const uint64_t used = std::min(use.total, use.held + use.others);
+  const uint64_t used = std::min(use.total, use.held + use.page_tables + use.others);
   *memory = {use.total, use.total - used, used};
   return 0;
 }
 
 // An entry is 24 bytes: the process's number, its memory 8 bytes later.
 int list_processes(Gpu gpu, unsigned* count, void* list) {
-  const bool listed = emulation::current().nvml == emulation::Nvml::lists_processes;
-  *count = listed ? 1 : 0;
-  if (!listed) return 0;
+  const emulation::Nvml nvml = emulation::current().nvml;
+  *count = nvml == emulation::Nvml::lists_none ? 0 : 1;
+  if (*count == 0) return 0;
   const auto pid = static_cast<unsigned>(getpid());
-  const unsigned long long bytes = emulation::memory_use(ordinal_of(gpu)).held;
+  const bool told = nvml == emulation::Nvml::lists_processes;
+  const unsigned long long bytes = told ? emulation::memory_use(ordinal_of(gpu)).held : 0;
   std::memset(list, 0, 24);
   std::memcpy(list, &pid, sizeof pid);
   std::memcpy(static_cast<std::byte*>(list) + 8, &bytes, sizeof bytes);

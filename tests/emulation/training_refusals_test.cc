@@ -137,7 +137,7 @@ TEST_F(Refusals, WhatTheDriverRefuses) {
   const Words memory{"--gpu-mem", "400MiB"};
   expect_refused({.allocation_that_fails = 0}, memory, code,
                  {"no", "MiB in one piece", "are free", "smaller --gpu-mem", "nvidia-smi"});
-  const Words limits{"Cannot pin", "ulimit -l", "container", "--host-mem", "sluice doctor"};
+  const Words limits{"Cannot pin", "kernel's log", "container", "--host-mem", "sluice doctor"};
   expect_refused({.registration_that_fails = 0}, memory, code, limits);
   expect_refused({.pinned_bytes_max = 8192}, memory, code, limits);
   for (uint64_t i = 0; i < 3; ++i)
