@@ -38,6 +38,22 @@ done
 tools/gpu_check.sh --report --out "$work/$out" "${bench[@]}" > "$work/page"
 grep --quiet 'GB/s to the GPU' "$work/page" || fail "the link was not measured"
 
+# compute-sanitizer watches our kernels only, and where it knows no such GPU its rows are skipped.
+out=sanitizer
+mkdir "$work/bin"
+cat > "$work/bin/compute-sanitizer" << END
+#!/bin/bash
+echo "\$GTEST_FILTER \$*" >> "$work/calls"
+echo "========= Error: Device not supported. Please refer to the \"Supported Devices\" section"
+exit 1
+END
+chmod +x "$work/bin/compute-sanitizer"
+PATH=$work/bin:$PATH check --part tests "${bench[@]}" || { cat "$work/log"; fail "part tests with a sanitizer"; }
+has '^tests sanitizer-4: skipped, compute-sanitizer says: Device not supported$'
+has '^tests racecheck: skipped, compute-sanitizer says: Device not supported$'
+[[ $(grep --count -- '--tool memcheck --kernel-regex kns=sluice' "$work/calls") == 4 ]] || fail "four parts"
+grep --quiet -- 'attention.*--tool racecheck --kernel-regex kns=sluice' "$work/calls" || fail "no racecheck"
+
 # A program that fails is told of and tried again; one that would take too long is left.
 out=failing
 cat > "$work/gpu_bench" << END
