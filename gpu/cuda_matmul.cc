@@ -136,7 +136,11 @@ class LtMultiplier final : public Multiplier {
       CHECK(scratch.size() >= operand_bytes + kMatmulWorkspaceBytes,
             "an arena smaller than a product's operands");
       std::byte* all = scratch.data();
-      run({p, all, all, all, all, all}, plan, all + operand_bytes);
+      ProductCall call{p, all, all, all, all, all};
+      run(call, plan, all + operand_bytes);
+      if (p.bias || p.gelu) continue;
+      call.product.accumulate = true;  // the library has kernels of its own for it, of the same algorithm
+      run(call, plan, all + operand_bytes);
     }
   }
 
@@ -183,7 +187,9 @@ class LtMultiplier final : public Multiplier {
 
   Owned<cublasLtMatmulDesc_t> make_operation(const Product& p) const {
     cublasLtMatmulDesc_t made = nullptr;
-    check_setup(lt_.matmul_desc_create(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), kChoosing);
+    const bool fp32 = p.precision == DType::f32;
+    const cublasComputeType_t compute = fp32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
+    check_setup(lt_.matmul_desc_create(&made, compute, CUDA_R_32F), kChoosing);
     Owned<cublasLtMatmulDesc_t> operation(made, lt_.matmul_desc_destroy);
     const auto fix = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
       check_setup(set(made, attribute, value), kChoosing);

@@ -3,8 +3,9 @@
 // The library's algorithm is its heuristic's first for the shape under kLibraryWorkspaceBytes; sums of parts
 // of k are only allowed in fp32 and in a fixed order. A bias and gelu are the library's epilogues or, where
 // it has no algorithm with them, kernels of our own around the product; sums are rounded once either way. So
-// results depend on shape, values and GPU model only. TF32 is never used. prepare and warm_up are for set-up,
-// after which nothing is looked up, loaded or allocated. Owner: the cuda device, one thread at a time.
+// results depend on shape, values and GPU model only. TF32 is never used, nor is fp32 emulated, whatever the
+// library's environment variables say. prepare and warm_up are for set-up, after which nothing is looked up,
+// loaded or allocated. Owner: the cuda device, one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -28,10 +29,10 @@ class Multiplier {
   // Chooses the product's algorithm. Throws Error (bug or environment).
   virtual void prepare(const Product& product) = 0;
 
-  // Runs every prepared product once, on whatever lies in `scratch`, so that the library loads its kernels;
-  // returns when they have been enqueued. scratch: device memory, aligned to 256, that is no smaller than the
-  // largest operand (every row of it, whole) and kMatmulWorkspaceBytes together: operands overlap there. Any
-  // arena that the products then run in is large enough.
+  // Runs every prepared product in the ways that it may be called, on whatever lies in `scratch`, so that the
+  // library loads its kernels; returns when they have been enqueued. scratch: device memory, aligned to 256,
+  // that is no smaller than the largest operand (every row of it, whole) and kMatmulWorkspaceBytes together:
+  // operands overlap there. Any arena that the products then run in is large enough.
   virtual void warm_up(std::span<std::byte> scratch) = 0;
 
   // The product must have been prepared. Every operand begins where a multiple of its rows does within a

@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <utility>
 
 #include "engine/clock.h"
 #include "engine/run/checkpoint_directory.h"
@@ -110,12 +111,22 @@ Progress make_progress(const Options& options, const Program& program, std::FILE
   return Progress(out, progress_style(out), options.batch.steps, tiers);
 }
 
-// Shows and records every event.
-TrainEvents report_to(MetricsFile& metrics, Progress& progress) {
+// What a driver or library took beyond the plan would show here.
+void tell_memory(Accelerator& accelerator, uint64_t limit, Progress& progress) try {
+  const AcceleratorMemory memory = accelerator.memory();
+  progress.note("GPU memory after the first step: " + format_size(memory.held) + " held, of " +
+                format_size(limit) + "; " + format_size(memory.free) + " free");
+} catch (const Error&) {
+  // A GPU that was lost meanwhile is the next step's news.
+}
+
+// Shows and records every event; of an accelerator also, once, what its memory holds.
+TrainEvents report_to(MetricsFile& metrics, Progress& progress, Accelerator* accelerator, uint64_t limit) {
   TrainEvents events;
-  events.step = [&](const StepMetrics& m) {
+  events.step = [&metrics, &progress, accelerator, limit](const StepMetrics& m) mutable {
     metrics.write(m);
     progress.step(m, steady_seconds());
+    if (Accelerator* const first = std::exchange(accelerator, nullptr)) tell_memory(*first, limit, progress);
   };
   events.validation = [&](const ValidationMetrics& v) {
     metrics.write(v);
@@ -173,7 +184,7 @@ ExitCode run_train(Options options, std::FILE* out) {
   Progress progress = make_progress(options, plan.program, out);
   const TrainData view = data.view();
   Trainer trainer(session, options, view, state_of(start, options, data.train), stop,
-                  report_to(metrics, progress));
+                  report_to(metrics, progress, device->accelerator(), budgets.limits.device.value_or(0)));
   const TrainResult result = trainer.run();
   progress.finish();
   if (!result.stopped) return ExitCode::done;

@@ -18,7 +18,7 @@ enum cublasStatus_t {
   CUBLAS_STATUS_INTERNAL_ERROR = 14,
   CUBLAS_STATUS_NOT_SUPPORTED = 15,
 };
-enum cublasComputeType_t { CUBLAS_COMPUTE_32F };
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_PEDANTIC = 69 };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F };
 enum cublasLtEpilogue_t {
@@ -49,6 +49,7 @@ enum cublasLtMatmulPreferenceAttributes_t {
 };
 
 struct cublasLtMatmulDescOpaque {
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;

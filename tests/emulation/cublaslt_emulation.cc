@@ -131,10 +131,10 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t,
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
   CHECK(scale == CUDA_R_32F, "factors are fp32");
-  *desc = new cublasLtMatmulDescOpaque;
+  *desc = new cublasLtMatmulDescOpaque{.compute = compute};
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
@@ -250,6 +250,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   check_alignment(c, algorithm->alignment_c);
   check_alignment(d, algorithm->alignment_d);
   check_epilogue(*desc, *d_layout);
+  CHECK(a_layout->type != CUDA_R_32F || desc->compute == CUBLAS_COMPUTE_32F_PEDANTIC,
+        "an fp32 product that environment variables turn into another");
+  const bool accumulates = *static_cast<const float*>(beta) != 0;
+  sluice::emulation::load_product(
+      {desc->transpose_a, desc->transpose_b, desc->epilogue, a_layout->type, d_layout->type, accumulates});
   const Product product{*desc,
                         *a_layout,
                         *b_layout,

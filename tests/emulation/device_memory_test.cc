@@ -44,7 +44,7 @@ TEST_F(DeviceMemory, IsTakenBeforeTheFirstStepAndGivenBack) {
     EXPECT_EQ(taken(emulation::counts()), taken(frozen));
     EXPECT_EQ(held(emulation::counts()), held(frozen));
   };
-  emulation::set_up({.copy_bytes = 4 * kMiB});
+  emulation::set_up({.product_bytes = kMiB, .copy_bytes = 4 * kMiB});
   const TestResult result = sluice::train(run);
   EXPECT_EQ(result.validations.size(), 2u);
   EXPECT_EQ(result.checkpoints, 2u);
@@ -88,6 +88,7 @@ TEST_F(DeviceMemory, StaysWithinItsBudgetAndIsWhatThePlanSays) {
       EXPECT_NE(trained.out.find("outside the device arena: " + format_size(reserve) + " "),
                 std::string::npos)
           << trained.out;
+      EXPECT_NE(trained.out.find("GPU memory after the first step: "), std::string::npos) << trained.out;
       const uint64_t most = emulation::counts().held_most;
       const uint64_t page_tables = round_up(plan["arenas"]["host"].get<uint64_t>() / 512, 4096);
       EXPECT_EQ(most, gpu.context_bytes + gpu.library_bytes + round_up(arena, kGranule) + page_tables);

@@ -35,6 +35,7 @@ struct EmulatedGpu {
   uint64_t context_bytes = 0;       // that this process's context takes, from the first call that needs one
   uint64_t library_bytes = 0;       // that libraries take for their kernels, from the first work on
   uint64_t library_host_bytes = 0;  // that they take of host memory then
+  uint64_t product_bytes = 0;       // that each of cuBLASLt's kernels takes when it is first run
   uint64_t copy_bytes = 0;          // that the first copy on each stream takes
   Nvml nvml = Nvml::lists_processes;
   cudaError_t loading_returns = cudaSuccess;  // what asking for a kernel returns
@@ -62,8 +63,8 @@ struct Counts {
   uint64_t works = 0;                                                    // pieces that were carried out
   // What is there and was not given back.
   uint64_t allocated_bytes = 0, registered_bytes = 0, streams_there = 0, events_there = 0;
-  // Bytes of context, libraries, first copies, allocations in granules of 2 MiB and page tables of registered
-  // memory: now, and most at once on one GPU.
+  // Bytes of context, libraries, products, first copies, allocations in granules of 2 MiB and page tables of
+  // registered memory: now, and most at once on one GPU.
   uint64_t held = 0, held_most = 0;
   uint64_t untouched_bytes = 0;  // that were registered before they were there
   std::vector<int> contexts;  // ordinals of the GPUs on which this process has one

@@ -240,7 +240,8 @@ uint64_t Gpu::held(const Card& card) const {
   uint64_t allocated = 0;
   for (const auto& [begin, bytes] : card.memory.all()) allocated += round_up(bytes, kGranule);
   return (card.context ? set_up_.context_bytes : 0) + (card.libraries ? set_up_.library_bytes : 0) +
-         card.streams_that_copied * set_up_.copy_bytes + allocated;
+         card.streams_that_copied * set_up_.copy_bytes + card.products.size() * set_up_.product_bytes +
+         allocated;
 }
 
 cudaError_t Gpu::find(cudaStream_t handle, Stream*& stream) {
@@ -272,6 +273,7 @@ void set_up(const EmulatedGpu& settings) {
   for (auto& [ordinal, card] : g->cards_) {
     card.context = card.libraries = false;
     card.streams_that_copied = 0;
+    card.products.clear();
   }
   g->libraries_ = {};
   ordinal_of_thread = 0;
@@ -513,6 +515,12 @@ cudaError_t load(const void* kernel, uint64_t shared_bytes) {
   Locked g;
   g->loaded_[kernel] = shared_bytes;
   return g->set_up_.loading_returns;
+}
+
+void load_product(const std::vector<int>& kernel) {
+  Call g;
+  g.card.products.insert(kernel);
+  g->note_held(g.card);
 }
 
 void check_loaded(const void* kernel, uint64_t shared_bytes) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "tests/emulation/emulated_gpu.h"
 
@@ -49,5 +50,7 @@ bool is_registered(const void* begin, uint64_t bytes);     // wholly, inside one
 // Kernels are loaded, for at most so much dynamic shared memory, before they are launched: else a CHECK.
 cudaError_t load(const void* kernel, uint64_t shared_bytes);
 void check_loaded(const void* kernel, uint64_t shared_bytes);
+// What cuBLASLt chooses a kernel by, which is loaded on the calling thread's GPU when it is first run.
+void load_product(const std::vector<int>& kernel);
 
 }  // namespace sluice::emulation

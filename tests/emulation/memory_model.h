@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 namespace sluice::emulation {
@@ -27,6 +28,7 @@ class Ranges {
 struct Card {
   bool context = false, libraries = false;
   uint64_t streams_that_copied = 0;
+  std::set<std::vector<int>> products;  // kernels of cuBLASLt
   Ranges memory;
 };
 
