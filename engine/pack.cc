@@ -138,14 +138,22 @@ class HoleFinder {
 }  // namespace
 
 uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity, PackOrder order,
-              size_t unplaced_max) {
+              size_t unplaced_max, std::span<const PackItem> in_place) {
   uint32_t positions = 0;
-  for (const PackItem& item : items) positions = std::max(positions, item.last + 1);
+  for (const std::span<const PackItem> list : {std::span<const PackItem>(items), in_place})
+    for (const PackItem& item : list) positions = std::max(positions, item.last + 1);
   Levels levels(positions);
   PlacedList all;
   std::vector<std::span<const Placed>> lists;
   auto long_left = std::count_if(items.begin(), items.end(), long_lived);
   uint64_t peak = base;
+  const auto place = [&](const PackItem& item) {
+    peak = std::max(peak, item.offset + item.bytes);
+    if (item.bytes == 0) return;
+    levels.add(item);
+    if (long_left > 0) insert(all, item);
+  };
+  for (const PackItem& item : in_place) place(item);
   for (const uint32_t index : packing_order(items, ranks(items, positions, order))) {
     PackItem& item = items[index];
     lists.clear();
@@ -164,10 +172,7 @@ uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity, PackO
       continue;
     }
     item.offset = offset;
-    peak = std::max(peak, offset + item.bytes);
-    if (item.bytes == 0) continue;
-    levels.add(item);
-    if (long_left > 0) insert(all, item);
+    place(item);
   }
   return peak;
 }

@@ -187,6 +187,7 @@ struct Variant {
   uint32_t lead = 0;
   uint32_t slack = 0;  // per cent between the least budgets and plenty
   int threads = 1;
+  bool transient_on_top = false;  // else at random
 };
 
 constexpr uint64_t kSmallShard = kNormBlock;  // the least: block sums never straddle shards
@@ -206,6 +207,10 @@ const std::vector<Variant> kVariants{
     {"slice-major, host", ExecutorKind::shuffled, Tiers::host, Recomputing::none, 0, LoopOrder::slice_major},
     {"slice-major, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Recomputing::random,
      2 * kFileElements, LoopOrder::slice_major, 2, 50},
+    {"transient on top, least", ExecutorKind::shuffled, Tiers::device_host, Recomputing::none, 0,
+     LoopOrder::layer_major, 0, 0, 1, true},
+    {"transient on top, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Recomputing::random, 0,
+     LoopOrder::layer_major, 2, 20, 2, true},
 };
 
 struct Setting {
@@ -234,6 +239,8 @@ Case plan_variant(const Model& model, const Setting& setting, const Variant& v, 
   };
   lower_case(c, machine_of(v.tiers));
   c.arrangement.homes = random_homes(random, c.program, 0);
+  for (size_t b = 0; b < c.program.buffers.size() && v.transient_on_top; ++b)
+    if (!c.program.buffers[b].permanent) c.arrangement.homes[b] = 0;
   c.arrangement.leads.assign(c.program.machine.tiers.size(), v.lead);
   EXPECT_FALSE(assemble(c.program, c.arrangement));
   const std::vector<uint64_t> plenty = c.program.arena_bytes;

@@ -171,6 +171,47 @@ TEST(Stage, TransientBuffersSinkWhenTheyMust) {
   EXPECT_EQ(s.program().arena_bytes, (std::vector<uint64_t>{20, 30}));
 }
 
+// One that lives above never leaves, so nothing else gets its room; below it takes nothing.
+TEST(Stage, TransientBuffersThatLiveAboveStay) {
+  Sketch s;
+  const BufferId x = s.transient("x"), a = s.permanent("a", 20);
+  s.homes_above = {x};
+  s.task({{x, Access::write}});
+  s.read(a);
+  s.task({{x, Access::add}});
+  for (const bool keep : {true, false}) EXPECT_EQ(s.staged(30, 0, keep), "+a 0 1 2");
+  EXPECT_EQ(s.program().arena_bytes, (std::vector<uint64_t>{30, 20}));
+  const auto shortage = s.assembled(29, 0);
+  ASSERT_TRUE(shortage);
+  EXPECT_EQ(shortage->shortage.tier, 0);
+  EXPECT_EQ(shortage->shortage.bytes_needed, 30u);
+}
+
+// A task below touches it: it lives there, whatever was asked for.
+TEST(Stage, TransientBuffersSinkToTheLowestTask) {
+  Sketch s;
+  const BufferId x = s.transient("x");
+  s.homes_above = {x};
+  s.task({{x, Access::write}});
+  s.task({{x, Access::read}}, TaskKind::norm);
+  EXPECT_EQ(s.staged(10, 0), "0 -x 1'");
+  EXPECT_EQ(s.program().buffers[x].home, 1);
+}
+
+// Without kept copies, what is staged for a task lies side by side, in a hole of what lives there if it fits:
+// x from 0 to 3 and, of 20 bytes, y from 0 to 1; a and b take y's place.
+TEST(Stage, BlocksBesideWhatLivesThere) {
+  Sketch s;
+  const BufferId x = s.transient("x"), y = s.transient("y", 20), a = s.permanent("a"), b = s.permanent("b");
+  s.homes_above = {x, y};
+  s.task({{x, Access::write}, {y, Access::write}});
+  s.read(y);
+  s.task({{a, Access::read}, {b, Access::read}});
+  s.read(x);
+  EXPECT_EQ(s.staged(30, 0, false, true), "0 1 +a@0 +b@10 2 3");
+  EXPECT_EQ(s.program().arena_bytes, (std::vector<uint64_t>{30, 20}));
+}
+
 // c (20 bytes, tasks 1 to 3) and a share addresses, so c waits for a; b's ten bytes are free from the
 // beginning, but its fetch does not pass c's, which is needed earlier.
 TEST(Stage, FetchesGrowBackwardsInOrder) {

@@ -62,14 +62,29 @@ TierId lowest_memory_tier(const Machine& machine) {
 
 TierId lowest_tier(const Machine& machine) { return static_cast<TierId>(machine.tiers.size() - 1); }
 
+std::vector<TierId> lowest_touches(const Program& program) {
+  std::vector<TierId> of_kind(kTaskKinds, 0), touches(program.buffers.size(), 0);
+  for (const Unit& unit : program.machine.units) {
+    TierId& tier = of_kind[static_cast<size_t>(unit.kind)];
+    tier = std::max(tier, unit.tier);
+  }
+  for (const Body& body : program.bodies)
+    for (const Task& task : body.tasks)
+      for (const Operand& o : task.operands)
+        touches[o.buffer] = std::max(touches[o.buffer], of_kind[static_cast<size_t>(task.kind)]);
+  return touches;
+}
+
 std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& homes) {
-  const TierId memory = lowest_memory_tier(program.machine), lowest = lowest_tier(program.machine);
+  const TierId memory = lowest_memory_tier(program.machine);
+  const std::vector<TierId> touches = lowest_touches(program);
   std::vector<uint64_t> end(program.machine.tiers.size(), 0);
   for (size_t i = 0; i < program.buffers.size(); ++i) {
     Buffer& b = program.buffers[i];
-    const bool scalars = b.kind == BufferClass::scalars;
-    b.home = scalars ? memory : b.permanent ? homes[i] : lowest;
-    if (b.kind == BufferClass::workspace) b.home = 0;
+    b.home = b.kind == BufferClass::scalars     ? memory
+             : b.kind == BufferClass::workspace ? TierId{0}
+             : b.permanent                      ? homes[i]
+                                                : std::max(homes[i], touches[i]);
     if (!b.permanent) continue;
     uint64_t& top = end[b.home];
     b.home_offset = round_up(top, placement_alignment(program.machine, b.home));
@@ -95,7 +110,8 @@ std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arran
           program.machine.tiers[t].capacity,
           arrangement.leads[t],
           arrangement.task_weights.empty() ? std::span<const uint32_t>{} : arrangement.task_weights[b],
-          arrangement.keep};
+          arrangement.keep,
+          arrangement.transient_only};
       if (permanent[t] > options.capacity)
         return BodyShortage{static_cast<BodyId>(b), {options.tier, kNoTask, permanent[t]}};
       if (const auto shortage = stage(program, body, options))

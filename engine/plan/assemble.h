@@ -15,10 +15,11 @@
 namespace sluice {
 
 struct Arrangement {
-  std::vector<TierId> homes;    // by buffer; used for permanent buffers that are not scalars
+  std::vector<TierId> homes;    // by buffer; not used for scalars and workspaces
   std::vector<uint32_t> leads;  // by tier, in weights of tasks
   bool keep = true;             // staged copies may outlive their use
   std::vector<std::vector<uint32_t>> task_weights = {};  // by body and task; empty: each weighs 1
+  bool transient_only = false;  // stage_all only: nothing permanent is carried (stage.h)
 };
 
 struct BodyShortage {
@@ -30,9 +31,12 @@ struct BodyShortage {
 TierId lowest_memory_tier(const Machine& machine);
 TierId lowest_tier(const Machine& machine);
 
-// Gives every permanent buffer its home and address: scalars and rings in the lowest memory tier, the others
-// as arranged; transient buffers may sink to the lowest tier (scalars: the lowest memory tier). Returns by
-// tier where permanent homes end.
+// By buffer, the lowest tier in which a task can touch it.
+std::vector<TierId> lowest_touches(const Program& program);
+
+// Gives every buffer its home, and permanent ones an address: scalars and rings in the lowest memory tier,
+// workspaces in the top tier, the others as arranged, but nothing transient above lowest_touches(). What is
+// transient may sink as far as its home. Returns by tier where permanent homes end.
 std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& homes);
 
 // Places homes and stages every body: places and peaks, no waits yet.

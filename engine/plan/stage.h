@@ -1,6 +1,8 @@
 // Stage and lay out one tier of one body: every use of a range whose home is elsewhere becomes an allocation
 // in this tier. A home below: with transfers on the links to the tier below, which are then uses of that
-// tier. A home above: with transfers to and from the home itself. Tiers are staged from the top down.
+// tier. A home above, which only permanent buffers have: with transfers to and from the home itself. A
+// transient buffer whose home the tier is has one allocation for its whole life. Tiers are staged from the
+// top down.
 //
 // 1. Uses of each buffer in list order, with what happens to it where it is staged from (writes there make
 //    copies stale).
@@ -32,6 +34,7 @@ struct StageOptions {
   uint32_t lead = 0;                            // in weights of tasks
   std::span<const uint32_t> task_weights = {};  // by task; empty: each weighs 1
   bool keep = true;  // false: no copy outlives its use; with lead 0 the least that the tier can do with
+  bool transient_only = false;  // nothing permanent is carried: peaks of transient buffers, and no program
 };
 
 struct Shortage {  // why a tier cannot hold a body

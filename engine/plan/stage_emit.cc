@@ -45,6 +45,7 @@ class Emitter {
   void run() {
     for (const Storage& s : tier_.storages) {
       if (s.resident || s.uses.empty()) continue;
+      if (tier_.options.transient_only && tier_.program.buffers[s.buffer].permanent) continue;
       const std::vector<Touch> touches = touches_of(s, tier_.uses);
       plan_fetches(s, touches);
       plan_stores(s, touches);

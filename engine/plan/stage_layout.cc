@@ -12,14 +12,13 @@ namespace {
 
 constexpr uint32_t kGivenUpMax = 512;  // at once, for each that finds no place
 
-// What transient buffers need of the lowest tier in the least arrangement must not depend on where permanent
-// homes are (least.h), and how many transfers stand between two tasks does: there, time is counted in tasks.
+// What transient buffers need of their home in the least arrangement must not depend on where permanent homes
+// are (least.h), and how many transfers stand between two tasks does: there, time is counted in tasks.
 std::vector<uint32_t> timeline(const TierUses& tier) {
   std::vector<uint32_t> time(tier.positions());
-  const bool by_tasks = tier.least() && tier.options.tier == lowest_tier(tier.program.machine);
   uint32_t tasks = 0;
   for (uint32_t at = 0; at < time.size(); ++at) {
-    time[at] = by_tasks ? tasks : at;
+    time[at] = tier.least() ? tasks : at;
     if (tier.body.instructions[at].task != kNoTask) ++tasks;
   }
   return time;
@@ -56,10 +55,52 @@ Packing pack_either_way(Allocations& allocations) {
   return by_breadth.unplaced.size() < by_size.unplaced.size() ? by_breadth : by_size;
 }
 
+// The least arrangement above the lowest tier. What lives here is laid out by itself, then all that is staged
+// for one position as one block beside it: with less to stage, where a home is here, a block needs no more.
+uint64_t lay_out_in_blocks(Allocations& allocations) {
+  const TierUses& tier = allocations.tier();
+  const uint64_t base = tier.options.base;
+  const std::vector<uint32_t> time = timeline(tier), roots = allocations.roots();
+  const auto lives_here = [&](const Interval& i) {
+    return tier.storages[i.storage].resident && tier.buffer_of(i.storage).kind != BufferClass::workspace;
+  };
+  std::vector<uint64_t> staged(tier.positions(), 0);
+  std::vector<PackItem> residents, blocks;
+  for (const uint32_t u : roots) {
+    const Interval& i = allocations.at_root(u);
+    if (lives_here(i))
+      residents.push_back({time[i.start], time[i.end], allocations.bytes(i)});
+    else
+      staged[i.start] += allocations.bytes(i);
+  }
+  pack(residents, base, UINT64_MAX);
+  size_t next = 0;
+  for (const uint32_t u : roots) {
+    Interval& i = allocations.at_root(u);
+    if (!lives_here(i)) continue;
+    i.offset = residents[next].offset;
+    residents[next].start = i.start;
+    residents[next++].last = i.end;
+  }
+  for (uint32_t at = 0; at < tier.positions(); ++at)
+    if (staged[at] > 0) blocks.push_back({at, at, staged[at]});
+  const uint64_t peak = pack(blocks, base, UINT64_MAX, PackOrder::by_size, SIZE_MAX, residents);
+  for (const PackItem& block : blocks) staged[block.start] = block.offset;
+  for (const uint32_t u : roots) {
+    Interval& i = allocations.at_root(u);
+    if (lives_here(i)) continue;
+    i.offset = staged[i.start];
+    staged[i.start] += allocations.bytes(i);
+  }
+  return peak;
+}
+
 }  // namespace
 
 uint64_t lay_out(Allocations& allocations) {
   const StageOptions& options = allocations.tier().options;
+  if (allocations.tier().least() && options.tier < lowest_tier(allocations.tier().program.machine))
+    return lay_out_in_blocks(allocations);
   if (!allocations.tier().least()) {
     const uint64_t room = options.capacity - options.base;
     for (const uint64_t percent_free : {0, 1, 2, 4, 8, 16, 32}) {

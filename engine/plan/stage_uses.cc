@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "engine/error.h"
 #include "engine/plan/staging.h"
 
 namespace sluice::staging {
@@ -18,7 +19,8 @@ void collect_storages(TierUses& tier) {
   std::vector<uint32_t> known(2 * program.buffers.size(), kNever);  // by buffer and back
   const auto add_storage = [&](BufferId buffer, bool resident) {
     const Buffer& b = program.buffers[buffer];
-    const auto away = b.permanent && b.home < here ? b.home : static_cast<TierId>(here + 1);
+    CHECK(b.permanent || b.home >= here, b.name + " is transient and touched below its home");
+    const auto away = b.home < here ? b.home : static_cast<TierId>(here + 1);
     tier.storages.push_back({buffer, resident, away, {}, {}});
     return static_cast<uint32_t>(tier.storages.size() - 1);
   };
