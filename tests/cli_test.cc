@@ -256,6 +256,42 @@ TEST_F(Cli, ALimitBelowTheReserveIsInfeasibleToo) {
       3);
 }
 
+// 64 sequences of 1024 tokens leave 1.2 GiB of activations between layers alone, and the host arena may have
+// as much: they stay in the device, as with any more DRAM. What does not fit there either is refused, and
+// what is named instead works.
+TEST_F(Cli, ActivationsThatDramDoesNotHoldLiveInTheDevice) {
+  const auto plan = [&](const std::string& device, const std::string& host) {
+    const Words model{"--model", "gpt2", "--batch", "64", "--micro-batch", "8"};
+    const Words machine{"--device", "cuda", "--machine", "gpu-server", "--threads", "16"};
+    const Words memory{"--gpu-mem", device, "--host-mem", host};
+    return nlohmann::json::parse(run(Words{"plan", "--json"} + model + machine + memory).out);
+  };
+  const auto little = plan("74GiB", "2GiB"), plenty = plan("74GiB", "80GiB");
+  EXPECT_EQ(little["feasible"], true) << little;
+  EXPECT_NEAR(little["seconds_predicted"].get<double>(), plenty["seconds_predicted"].get<double>(),
+              1e-9);  // the same plan
+  EXPECT_EQ(little["homes"]["activations"]["host"], 0);
+  EXPECT_GT(little["homes"]["activations"]["device"].get<uint64_t>(), uint64_t{13} * 64 * 1024 * 768 * 2);
+
+  const auto small = plan("4GiB", "1300MiB");
+  EXPECT_EQ(small["feasible"], false);
+  const uint64_t device = small["smallest_budgets"]["device"], host = small["smallest_budgets"]["host"];
+  EXPECT_EQ(plan(std::to_string(device), "1300MiB")["feasible"], true) << device;
+  EXPECT_EQ(plan(std::to_string(device - device / 100), "1300MiB")["feasible"], false) << device;
+  EXPECT_EQ(plan("4GiB", std::to_string(host))["feasible"], true) << host;
+  EXPECT_EQ(plan("4GiB", std::to_string(host - host / 100))["feasible"], false) << host;
+}
+
+// A disk that is too small to matter does not make worse what works without one.
+TEST_F(Cli, ATinyDiskIsNotInTheWay) {
+  const Words words{"plan",       "--json", "--model",    kTiny,    "--batch", "4", "--gpu-mem", "4MiB",
+                    "--host-mem", "80MiB",  "--nvme-dir", directory.path(), "--nvme-mem"};
+  for (const char* disk : {"0", "1MiB", "64MiB"}) {
+    const CommandResult plan = run(words + Words{disk});
+    EXPECT_EQ(plan.code, 0) << disk << plan.out << plan.err;
+  }
+}
+
 TEST_F(Cli, PlanForProgramsAndPeople) {
   const Words model{"plan",           "--model",    kTiny,        "--batch", "4",
                     "--gpu-mem",      "4MiB",       "--host-mem", "80MiB",   "--nvme-dir",
@@ -288,8 +324,8 @@ TEST_F(Cli, PlanForProgramsAndPeople) {
 
   const CommandResult people = run(model + Words{"--micro-batch", "4"});
   EXPECT_EQ(people.code, 0);
-  for (const char* word :
-       {"device", "host", "nvme", "predicted", "checkpoint", "4 sequences a slice, 1 slice a step,"})
+  for (const char* word : {"permanent", "at once", "device", "host", "nvme", "predicted", "checkpoint",
+                           "4 sequences a slice, 1 slice a step,"})
     EXPECT_NE(people.out.find(word), std::string::npos) << people.out;
   const CommandResult none = run({"plan", "--model", "gpt2", "--host-mem", "80MiB", "--json"});
   EXPECT_EQ(none.code, 3);

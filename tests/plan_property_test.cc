@@ -147,6 +147,40 @@ TEST(PlanProperty, TheLeastIsExact) {
   }
 }
 
+// Where lower tiers do not hold what is transient, upper ones do, if they can: what Least promises then works
+// too, at the figures that it names, and in more memory.
+TEST(PlanProperty, WhatIsTransientMayLiveAbove) {
+  int above = 0;  // arrangements in which it does
+  for (uint64_t seed = 0; seed < kPrograms; ++seed) {
+    SCOPED_TRACE(seed_text(seed));
+    Case c = random_case(seed);
+    const Least least(c.program);
+    const TierId lowest = lowest_tier(c.program.machine);
+    const std::vector<uint64_t> together = least.together();
+    Random random(seed);
+    for (int k = 0; k < 6 && lowest > 0; ++k) {
+      std::vector<uint64_t> capacities = together;
+      for (TierId t = 0; t < lowest; ++t) capacities[t] += random() % (2 * together[lowest]);
+      capacities[lowest] = random() % together[lowest];
+      if (const auto tier = static_cast<TierId>(random() % lowest); chance(random, 50))
+        capacities[tier] = least.of_tier(tier, capacities).value_or(capacities[tier]);
+      const auto arrangement = least.arrangement(capacities);
+      std::vector<uint64_t> more = capacities;
+      for (uint64_t& bytes : more) bytes += chance(random, 50) ? random() % (bytes + 1) : 0;
+      EXPECT_TRUE(!arrangement || least.arrangement(more)) << "more is not enough";
+      if (!arrangement) continue;
+      for (TierId t = 0; t <= lowest; ++t) set_capacity(c, t, capacities[t]);
+      ASSERT_FALSE(assemble(c.program, *arrangement));
+      expect_good(c.program);
+      above += std::any_of(c.program.buffers.begin(), c.program.buffers.end(), [&](const Buffer& b) {
+        return !b.permanent && b.home < lowest && b.kind == BufferClass::activations;
+      });
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(above, 100);
+}
+
 PlanRequest request_for(const Case& c, Random& random) {
   PlanRequest r;
   r.machine = c.program.machine;

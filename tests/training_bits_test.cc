@@ -39,6 +39,7 @@ enum BudgetSet {
   kThreeTiersHalf,
   kStateInDevice,
   kLeastOfAll,
+  kTransientInDevice,
   kBudgetSets
 };
 
@@ -127,6 +128,12 @@ TierCapacities arenas_of(BudgetSet set, const TestRun& run) {
       return {kRoomy, least_arenas(run, true).host, kRoomy};
     case kLeastOfAll:
       return least_arenas(run, true);
+    case kTransientInDevice: {  // too little DRAM for the activations between layers, and no disk
+      TestRun none = run;
+      none.arenas = {kRoomy, 0, std::nullopt};
+      const auto plan = plan_of(none);
+      return {kRoomy, std::get<Infeasible>(plan).least.at(1).value(), std::nullopt};
+    }
     case kBudgetSets:
       break;
   }

@@ -4,6 +4,7 @@
 
 #include "engine/error.h"
 #include "engine/pack.h"
+#include "engine/plan/raise.h"
 
 namespace sluice {
 
@@ -11,46 +12,53 @@ namespace {
 
 constexpr uint64_t kPlenty = UINT64_MAX / 4;
 
-// Peaks of every tier under an arrangement that keeps nothing and leads nowhere.
-std::vector<uint64_t> peaks(const Program& lowered, const Arrangement& arrangement) {
-  Program p = lowered;
-  for (Tier& t : p.machine.tiers) t.capacity = kPlenty;
-  CHECK(!stage_all(p, arrangement).has_value(), "plenty is not enough");
-  return p.arena_bytes;
+// Without a look at capacities.
+Program staged(Program lowered, const Arrangement& arrangement) {
+  for (Tier& t : lowered.machine.tiers) t.capacity = kPlenty;
+  CHECK(!stage_all(lowered, arrangement).has_value(), "plenty is not enough");
+  return lowered;
+}
+
+bool has_transient(const Program& program, const Body& body) {
+  for (const Task& task : body.tasks)
+    for (const Operand& o : task.operands) {
+      const Buffer& b = program.buffers[o.buffer];
+      if (!b.permanent && b.kind != BufferClass::workspace) return true;
+    }
+  return false;
+}
+
+void take_most(std::vector<uint64_t>& bytes, const std::vector<uint64_t>& others) {
+  bytes.resize(std::max(bytes.size(), others.size()), 0);
+  for (size_t t = 0; t < others.size(); ++t) bytes[t] = std::max(bytes[t], others[t]);
 }
 
 }  // namespace
 
 Least::Least(const Program& lowered)
-    : lowered_(lowered), memory_(lowest_memory_tier(lowered.machine)), lowest_(lowest_tier(lowered.machine)) {
-  const std::vector<BufferClass> all{BufferClass::weights, BufferClass::gradients, BufferClass::state};
-  for (const BufferClass kind : all)
+    : lowered_(lowered),
+      memory_(lowest_memory_tier(lowered.machine)),
+      lowest_(lowest_tier(lowered.machine)) {
+  for (const BufferClass kind : {BufferClass::weights, BufferClass::gradients, BufferClass::state})
     for (BufferId i = 0; i < lowered.buffers.size(); ++i)
       if (lowered.buffers[i].permanent && lowered.buffers[i].kind == kind) movable_.push_back(i);
-  const Arrangement low = all_low();
-  Program p = lowered;
-  permanent_ = place_homes(p, low.homes);
-  together_ = peaks(lowered, low);
-  fixed_low_ = without_movable(together_, low);
-  fixed_with_upper_ = fixed_low_;
-  for (TierId upper = 0; upper < memory_; ++upper)
-    for (const std::vector<BufferClass>& raised : {std::vector{BufferClass::state}, all}) {
-      Arrangement high = all_low();
-      for (const BufferId b : movable_)
-        if (std::count(raised.begin(), raised.end(), lowered.buffers[b].kind)) high.homes[b] = upper;
-      const std::vector<uint64_t> fixed = without_movable(peaks(lowered, high), high);
-      for (size_t t = 0; t < fixed.size(); ++t)
-        fixed_with_upper_[t] = std::max(fixed_with_upper_[t], fixed[t]);
-    }
+  find_first_choice();
 }
 
 uint64_t Least::home_bytes(BufferId buffer, TierId tier) const {
   return round_up(lowered_.buffers[buffer].bytes(), placement_alignment(lowered_.machine, tier));
 }
 
-Arrangement Least::all_low() const {
-  return {std::vector<TierId>(lowered_.buffers.size(), lowest_),
-          std::vector<uint32_t>(lowered_.machine.tiers.size(), 0), false};
+Arrangement Least::arrangement_of(std::vector<TierId> homes) const {
+  return {std::move(homes), std::vector<uint32_t>(lowered_.machine.tiers.size(), 0), false};
+}
+
+Arrangement Least::with_raised(const Choice& choice, const std::vector<BufferClass>& kinds,
+                               TierId tier) const {
+  Arrangement a = arrangement_of(choice.homes);
+  for (const BufferId b : movable_)
+    if (std::count(kinds.begin(), kinds.end(), lowered_.buffers[b].kind)) a.homes[b] = tier;
+  return a;
 }
 
 std::vector<uint64_t> Least::without_movable(std::vector<uint64_t> peaks,
@@ -59,11 +67,73 @@ std::vector<uint64_t> Least::without_movable(std::vector<uint64_t> peaks,
   return peaks;
 }
 
-std::optional<Arrangement> Least::fill(const std::vector<uint64_t>& capacities, std::vector<uint64_t> used,
-                                       TierId highest) const {
+void Least::find_first_choice() {
+  Choice low{std::vector<TierId>(lowered_.buffers.size(), lowest_)};
+  Program p = lowered_;
+  permanent_ = place_homes(p, low.homes);
+  const auto add = [&](const Arrangement& a, std::vector<uint64_t>& bytes, std::vector<uint64_t>& of_shards) {
+    p = staged(lowered_, a);
+    take_most(bytes, without_movable(p.arena_bytes, a));
+    for (const Body& body : p.bodies)
+      if (!has_transient(p, body)) take_most(of_shards, without_movable(body.peak_bytes, a));
+  };
+  add(arrangement_of(low.homes), low.low, shards_low_);
+  low.with_upper = low.at_least = low.low;
+  shards_with_upper_ = shards_low_;
+  lowest_together_ = with_movable(low.low);
+  for (TierId upper = 0; upper < memory_; ++upper) {
+    add(with_raised(low, {BufferClass::state}, upper), low.with_upper, shards_with_upper_);
+    add(with_raised(low, {BufferClass::weights, BufferClass::gradients, BufferClass::state}, upper),
+        low.with_upper, shards_with_upper_);
+  }
+  choices_.push_back(std::move(low));
+}
+
+const std::vector<Least::Choice>& Least::choices() const {
+  if (choices_.size() > 1 || lowest_ == 0) return choices_;
+  const std::vector<Raised> all = raised_choices(lowered_.machine);
+  const std::vector<BufferId> order = raisable(lowered_);
+  for (auto raised = all.begin() + 1; raised != all.end(); ++raised) {
+    Choice c{raised_homes(lowered_, order, *raised)};
+    c.at_least = transient_bytes_at_least(lowered_, c.homes);
+    add_to_middle(c.at_least, choices_.front().low);
+    take_most(c.at_least, shards_low_);
+    c.at_least[0] = std::max(c.at_least[0], choices_.front().low[0]);  // the same operands, and more
+    choices_.push_back(std::move(c));
+  }
+  return choices_;
+}
+
+const Least::Choice& Least::found(size_t number) const {
+  choices();
+  Choice& c = choices_[number];
+  if (!c.low.empty()) return c;
+  Program p = lowered_;
+  for (Body& body : p.bodies)
+    if (!has_transient(p, body)) body.tasks.clear();
+  const auto bytes_of = [&](Arrangement a) {
+    a.transient_only = true;
+    return without_movable(staged(p, a).arena_bytes, a);
+  };
+  c.low = c.with_upper = bytes_of(arrangement_of(c.homes));
+  for (TierId upper = 0; upper < memory_; ++upper)
+    take_most(c.with_upper, bytes_of(with_raised(c, {BufferClass::state}, upper)));
+  add_to_middle(c.low, choices_.front().low);
+  add_to_middle(c.with_upper, choices_.front().with_upper);
+  take_most(c.low, shards_low_);
+  take_most(c.with_upper, shards_with_upper_);
+  return c;
+}
+
+void Least::add_to_middle(std::vector<uint64_t>& bytes, const std::vector<uint64_t>& of_first) const {
+  for (TierId t = 1; t < lowest_; ++t) bytes[t] += of_first[t] - permanent_[t];
+}
+
+std::optional<Arrangement> Least::fill(const Choice& choice, const std::vector<uint64_t>& capacities,
+                                       std::vector<uint64_t> used, TierId highest) const {
   for (size_t t = 0; t < used.size(); ++t)
     if (used[t] > capacities[t]) return std::nullopt;
-  Arrangement a = all_low();
+  Arrangement a = arrangement_of(choice.homes);
   TierId tier = lowest_;
   for (const BufferId b : movable_) {
     while (home_bytes(b, tier) > capacities[tier] - used[tier]) {
@@ -76,17 +146,46 @@ std::optional<Arrangement> Least::fill(const std::vector<uint64_t>& capacities, 
   return a;
 }
 
-std::optional<Arrangement> Least::arrangement(const std::vector<uint64_t>& capacities) const {
-  if (auto low = fill(capacities, fixed_low_, memory_)) return low;
-  return memory_ > 0 ? fill(capacities, fixed_with_upper_, 0) : std::nullopt;
+std::optional<Arrangement> Least::arrangement(size_t choice, const std::vector<uint64_t>& capacities) const {
+  if (choice > 0 && !fill(choices()[choice], capacities, choices()[choice].at_least, 0)) return std::nullopt;
+  const Choice& c = choice > 0 ? found(choice) : choices_.front();
+  if (auto low = fill(c, capacities, c.low, memory_)) return low;
+  return memory_ > 0 ? fill(c, capacities, c.with_upper, 0) : std::nullopt;
 }
 
+std::optional<size_t> Least::sufficient(const std::vector<uint64_t>& capacities) const {
+  if (arrangement(0, capacities)) return 0;
+  for (size_t c = 1; c < choices().size(); ++c)
+    if (arrangement(c, capacities)) return c;
+  return std::nullopt;
+}
+
+std::optional<Arrangement> Least::arrangement(const std::vector<uint64_t>& capacities) const {
+  const std::optional<size_t> choice = sufficient(capacities);
+  return choice ? arrangement(*choice, capacities) : std::nullopt;
+}
+
+std::vector<uint64_t> Least::with_movable(std::vector<uint64_t> bytes) const {
+  for (const BufferId b : movable_) bytes[lowest_] += home_bytes(b, lowest_);
+  return bytes;
+}
+
+size_t Least::lowest_choice() const {
+  size_t best = 0;
+  for (size_t c = 1; c < choices().size(); ++c)
+    if (choices_[c].at_least < choices_[best].low && found(c).low < choices_[best].low) best = c;
+  return best;
+}
+
+std::vector<uint64_t> Least::together() const { return with_movable(choices()[lowest_choice()].low); }
+
 // The same arrangement again, one byte short of what this tier needs.
-BodyShortage Least::largest_task(TierId tier) const {
-  Program tight = lowered_;
-  for (Tier& t : tight.machine.tiers) t.capacity = kPlenty;
-  tight.machine.tiers[tier].capacity = together_[tier] - 1;
-  const auto shortage = stage_all(tight, all_low());
+BodyShortage Least::largest_task(TierId tier, const std::vector<uint64_t>& capacities) const {
+  const size_t choice = sufficient(capacities).value_or(lowest_choice());
+  const Arrangement a = arrangement_of(choices_[choice].homes);
+  Program tight = staged(lowered_, a);
+  tight.machine.tiers[tier].capacity = tight.arena_bytes[tier] - 1;
+  const auto shortage = stage_all(tight, a);
   CHECK(shortage.has_value(), "one byte less than the peak is enough");
   return *shortage;
 }
@@ -96,8 +195,7 @@ std::optional<uint64_t> Least::of_tier(TierId tier, std::vector<uint64_t> capaci
     capacities[tier] = bytes;
     return arrangement(capacities).has_value();
   };
-  uint64_t low = fixed_low_[tier], high = fixed_with_upper_[tier];
-  for (const BufferId b : movable_) high += home_bytes(b, tier);
+  uint64_t low = 0, high = kPlenty;
   if (!suffices(high)) return std::nullopt;
   while (low < high) {
     const uint64_t middle = low + (high - low) / 2;

@@ -1,15 +1,20 @@
-// The least memory with which a model can train: nothing prefetched, nothing kept, permanent buffers as low
-// as they can be.
+// The least memory with which a model can train: nothing prefetched, nothing kept, homes as low as they can
+// be.
 //
-// 1. Homes fill the lowest tier, then the lowest memory tier, then those above it: weights, gradients,
-//    state, one after the other, each where the one before left room. So only state rises above the lowest
-//    memory tier, as long as everything else fits below, and is then updated there.
-// 2. What tasks need beside homes is found by laying out a few arrangements without looking at capacities:
-//    all homes as low as possible; all state in an upper tier; everything there. In none of them do two
-//    copies of different tasks live at the same time, so that any mixture that step 1 makes needs no more.
-// Whether capacities suffice is decided by these figures alone. They do not depend on capacities, and a later
-// home never lies lower in less memory; so what fits in some memory fits in more, and the figures that an
-// infeasible plan names are exact.
+// 1. What is transient lies in the lowest tier; where that does not suffice, some of it lies higher, in the
+//    few choices of raise.h.
+// 2. Permanent homes fill the lowest tier, then the lowest memory tier, then those above it: weights,
+//    gradients, state, one after the other, each where the one before left room. So only state rises above
+//    the lowest memory tier, as long as everything else fits below, and is then updated there.
+// 3. What tasks need beside permanent homes is found by laying out a few arrangements without looking at
+//    capacities: all homes as low as possible; all state in an upper tier; everything there. In none of them
+//    do two copies of different tasks live at the same time, so that any mixture that step 2 makes needs no
+//    more. For the choices that raise something, what is transient is laid out without carrying what is
+//    permanent: in the top tier that is all the same; between top and lowest tier, what the first choice
+//    needs there is added; below, only bodies without anything transient carry more.
+// Whether capacities suffice is decided by these figures alone, by some choice of step 1. They do not depend
+// on capacities, and a later home never lies lower in less memory; so what fits in some memory fits in more,
+// and the figures that an infeasible plan names are exact.
 #pragma once
 
 #include <optional>
@@ -22,7 +27,7 @@ namespace sluice {
 
 class Least {
  public:
-  // `lowered` has tasks only.
+  // `lowered` has tasks only. It must outlive this.
   explicit Least(const Program& lowered);
 
   // Homes and leads that need least, for these capacities (by tier); nullopt if they do not suffice.
@@ -31,27 +36,48 @@ class Least {
   // The least of one tier that works with the others as given; nullopt where that tier alone cannot mend it.
   std::optional<uint64_t> of_tier(TierId tier, std::vector<uint64_t> capacities) const;
   // The least of the top tier, then of the next one given that, and so on.
-  const std::vector<uint64_t>& together() const { return together_; }
+  std::vector<uint64_t> together() const;
 
-  // Bytes of a tier beside permanent homes that the largest task needs.
-  uint64_t working_bytes(TierId tier) const { return together_[tier] - permanent_[tier]; }
-  // The body and the task that need most of a tier, for messages.
-  BodyShortage largest_task(TierId tier) const;
+  // With all homes as low as they can be: bytes of a tier beside permanent ones that the largest task needs,
+  // and of those themselves.
+  uint64_t working_bytes(TierId tier) const { return lowest_together_[tier] - permanent_[tier]; }
+  uint64_t permanent_bytes(TierId tier) const { return permanent_[tier]; }
+  // The body and the task that need most of a tier in the arrangement for these capacities, or in the one
+  // that together() is of, for messages.
+  BodyShortage largest_task(TierId tier, const std::vector<uint64_t>& capacities) const;
 
  private:
+  struct Choice {               // of step 1
+    std::vector<TierId> homes;  // with permanent ones in the lowest tier
+    // Bytes by tier beside movable homes: `low` with none of those above memory_, `with_upper` with some;
+    // both are empty until they are asked for. None is less than `at_least`, which is quickly told.
+    std::vector<uint64_t> at_least = {}, low = {}, with_upper = {};
+  };
+
   uint64_t home_bytes(BufferId buffer, TierId tier) const;
-  Arrangement all_low() const;
+  Arrangement arrangement_of(std::vector<TierId> homes) const;
+  Arrangement with_raised(const Choice& choice, const std::vector<BufferClass>& kinds, TierId tier) const;
   std::vector<uint64_t> without_movable(std::vector<uint64_t> peaks, const Arrangement& arrangement) const;
-  // Step 1, up to `highest`, where `used` bytes are taken by tier.
-  std::optional<Arrangement> fill(const std::vector<uint64_t>& capacities, std::vector<uint64_t> used,
-                                  TierId highest) const;
+  void find_first_choice();
+  const std::vector<Choice>& choices() const;
+  const Choice& found(size_t number) const;  // with all its figures
+  // Between the top and the lowest tier: what the first choice carries through, apart from what lives there.
+  void add_to_middle(std::vector<uint64_t>& bytes, const std::vector<uint64_t>& of_first) const;
+  // Step 2, up to `highest`, where `used` bytes are taken by tier.
+  std::optional<Arrangement> fill(const Choice& choice, const std::vector<uint64_t>& capacities,
+                                  std::vector<uint64_t> used, TierId highest) const;
+  std::optional<Arrangement> arrangement(size_t choice, const std::vector<uint64_t>& capacities) const;
+  std::optional<size_t> sufficient(const std::vector<uint64_t>& capacities) const;
+  // With movable homes in the lowest tier.
+  std::vector<uint64_t> with_movable(std::vector<uint64_t> bytes) const;
+  size_t lowest_choice() const;
 
   const Program& lowered_;
   TierId memory_, lowest_;
-  std::vector<BufferId> movable_;               // with a choice of home, in the order of step 1
-  std::vector<uint64_t> together_, permanent_;  // by tier, with every home as low as it can be
-  // By tier, beside movable homes: with none above memory_, with some.
-  std::vector<uint64_t> fixed_low_, fixed_with_upper_;
+  std::vector<BufferId> movable_;        // with a choice of home, in the order of step 2
+  mutable std::vector<Choice> choices_;  // one until another is asked for, then all; the first raises nothing
+  std::vector<uint64_t> lowest_together_, permanent_;     // by tier, with every home as low as it can be
+  std::vector<uint64_t> shards_low_, shards_with_upper_;  // as Choice's, of bodies without anything transient
 };
 
 }  // namespace sluice

@@ -9,8 +9,8 @@
 // 3. The two that contend for the upper tiers are varied together, coarsely; then one quantity at a time,
 //    from the best so far, until a round brings nothing or enough has been weighed.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
-// 5. The winner is assembled whole. Should another body not fit, the next best takes its place; the least
-//    always fits.
+// 5. The winner is assembled whole. Should another body not fit, the next best takes its place; at last the
+//    homes of the least do, with prefetching and copies if those find room, without them always.
 // 6. Of several micro-batches all are explored with half of the effort together, the best with the rest. A
 //    smaller one must be clearly faster: what fewer rows cost a matrix product is not in the cost model.
 #include <algorithm>
@@ -110,7 +110,8 @@ class Search {
     const auto arrangement = least_->arrangement(capacities_);
     if (!arrangement) return infeasible();
     if (auto plan = assembled_best()) return std::move(*plan);
-    CHECK(!assemble(base_.program, *arrangement), "the least arrangement does not fit");
+    if (assemble(base_.program, leading(base_.program, arrangement->homes, kLeads.front())))
+      CHECK(!assemble(base_.program, *arrangement), "the least arrangement does not fit");
     return finished(std::move(base_), 0);
   }
 
@@ -214,7 +215,10 @@ class Search {
   }
 
   Arrangement arrange(const Program& program, const Candidate& c) const {
-    Arrangement a{choose_homes(program, c), std::vector<uint32_t>(capacities_.size(), c.lead), true, {}};
+    return leading(program, choose_homes(program, c), c.lead);
+  }
+  Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const {
+    Arrangement a{std::move(homes), std::vector<uint32_t>(capacities_.size(), lead)};
     for (const Body& body : program.bodies) a.task_weights.push_back(weights_of(body));
     return a;
   }
@@ -258,8 +262,7 @@ class Search {
   uint64_t left_in_lowest(uint32_t tenths) const {
     const TierId tier = lowest_memory_tier(request_.machine);
     if (tenths == kAllOfIt) return capacities_[tier];
-    const uint64_t working = least_->working_bytes(tier), scalars = least_->together()[tier] - working;
-    return working / 10 * tenths + scalars;
+    return least_->working_bytes(tier) / 10 * tenths + least_->permanent_bytes(tier);
   }
   uint64_t left_above(TierId tier, uint32_t level) const {
     const auto least = kRoomToMove * static_cast<double>(least_->working_bytes(tier));
@@ -283,7 +286,9 @@ class Search {
     for (TierId t = 0; t < capacities_.size(); ++t) out.least.push_back(least_->of_tier(t, capacities_));
     while (out.tier + 1u < capacities_.size() && out.least_together[out.tier] <= capacities_[out.tier])
       ++out.tier;
-    const BodyShortage largest = least_->largest_task(out.tier);
+    std::vector<uint64_t> mended = capacities_;
+    mended[out.tier] = out.least[out.tier].value_or(mended[out.tier]);
+    const BodyShortage largest = least_->largest_task(out.tier, mended);
     if (largest.shortage.task == kNoTask) return out;
     const Task& t = base_.program.bodies[largest.body].tasks[largest.shortage.task];
     out.task = task_kind_name(t.kind);
