@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "engine/run/checkpoint.h"
 #include "engine/run/setup.h"
@@ -18,18 +19,76 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Bytes of permanent buffers by class and tier, and the most that transient buffers of a class take at once
-// in a tier.
-using ByClassAndTier = std::map<BufferClass, std::vector<uint64_t>>;
+using ByClassAndTier = std::map<BufferClass, std::vector<uint64_t>>;  // bytes
 
-ByClassAndTier homes_of(const Program& program) {
+ByClassAndTier nothing_of(const Program& program) {
   ByClassAndTier out;
-  for (const Buffer& b : program.buffers) {
-    std::vector<uint64_t>& tiers = out[b.kind];
-    tiers.resize(program.machine.tiers.size());
-    if (b.permanent) tiers[b.home] += b.ring == kNoRing ? b.bytes() : kRingSlots * b.slot_stride;
-  }
+  for (const Buffer& b : program.buffers) out[b.kind].resize(program.machine.tiers.size());
   return out;
+}
+
+ByClassAndTier permanent_of(const Program& program) {
+  ByClassAndTier out = nothing_of(program);
+  for (const Buffer& b : program.buffers)
+    if (b.permanent) out[b.kind][b.home] += b.ring == kNoRing ? b.bytes() : kRingSlots * b.slot_stride;
+  return out;
+}
+
+// Every stay of a transient piece in a tier, from what wrote it there to its last use.
+struct Stay {
+  BufferClass kind;
+  TierId tier;
+  uint32_t first, last;  // instructions
+  uint64_t bytes;
+};
+std::vector<Stay> transient_stays(const Program& program, const Body& body) {
+  std::vector<Stay> stays;
+  std::map<std::tuple<BufferId, uint32_t, TierId>, size_t> newest;  // by piece and tier
+  for (uint32_t at = 0; at < body.instructions.size(); ++at) {
+    const Instruction& in = body.instructions[at];
+    for (size_t k = 0; k < in.operands.size(); ++k) {
+      const Operand& o = in.operands[k];
+      const Buffer& b = program.buffers[o.buffer];
+      for (uint32_t p = o.first; p < o.last && !b.permanent; ++p) {
+        const auto [it, fresh] = newest.try_emplace({o.buffer, p, in.places[k].tier}, stays.size());
+        if (!fresh && o.access == Access::write) it->second = stays.size();
+        if (it->second == stays.size())
+          stays.push_back({b.kind, in.places[k].tier, at, at, b.cuts[p + 1] - b.cuts[p]});
+        stays[it->second].last = at;
+      }
+    }
+  }
+  return stays;
+}
+
+// The most that transient buffers of a class take of a tier at once, in any body.
+ByClassAndTier transient_of(const Program& program) {
+  ByClassAndTier most = nothing_of(program);
+  for (const Body& body : program.bodies) {
+    std::vector<std::pair<uint32_t, const Stay*>> changes;  // twice the instruction; after it: one more
+    const std::vector<Stay> stays = transient_stays(program, body);
+    for (const Stay& s : stays) changes.insert(changes.end(), {{2 * s.first, &s}, {2 * s.last + 1, &s}});
+    std::sort(changes.begin(), changes.end());
+    ByClassAndTier now = nothing_of(program);
+    for (const auto& [when, s] : changes) {
+      uint64_t& bytes = now[s->kind][s->tier];
+      bytes = when % 2 == 0 ? bytes + s->bytes : bytes - s->bytes;
+      most[s->kind][s->tier] = std::max(most[s->kind][s->tier], bytes);
+    }
+  }
+  return most;
+}
+
+// The heading, and a row for each class that has bytes.
+std::string table_of(const char* heading, const Machine& machine, const ByClassAndTier& bytes) {
+  std::string out = fmt::format("  {:<12}", heading);
+  for (const Tier& t : machine.tiers) out += fmt::format("{:>14}", t.name);
+  for (const auto& [kind, tiers] : bytes) {
+    if (std::all_of(tiers.begin(), tiers.end(), [](uint64_t n) { return n == 0; })) continue;
+    out += fmt::format("\n  {:<12}", buffer_class_name(kind));
+    for (const uint64_t n : tiers) out += fmt::format("{:>14}", n ? format_size(n) : "-");
+  }
+  return out + "\n";
 }
 
 const Body& step_body(const Plan& plan) { return plan.program.bodies[*plan.lowering.bodies.step]; }
@@ -78,16 +137,9 @@ std::string plan_text(const Plan& plan, const Budgets& budgets) {
       fmt::format("{} parameters, {} a slice, {} a step, tensors kept in {} of {} segments\n",
                   parameter_count(plan.model), counted(plan.model.micro_batch, "sequence"),
                   counted(plan.lowering.slices, "slice"), kept_segments(plan), plan.lowering.uses.size());
-  out += fmt::format("  {:<12}", "permanent");
-  for (const Tier& t : p.machine.tiers) out += fmt::format("{:>14}", t.name);
-  for (const auto& [kind, tiers] : homes_of(p)) {
-    uint64_t total = 0;
-    for (const uint64_t bytes : tiers) total += bytes;
-    if (total == 0) continue;
-    out += fmt::format("\n  {:<12}", buffer_class_name(kind));
-    for (const uint64_t bytes : tiers) out += fmt::format("{:>14}", bytes ? format_size(bytes) : "-");
-  }
-  out += fmt::format("\n  {:<12}", "arena");
+  out += table_of("permanent", p.machine, permanent_of(p));
+  out += table_of("at once", p.machine, transient_of(p));
+  out += fmt::format("  {:<12}", "arena");
   for (const uint64_t bytes : p.arena_bytes) out += fmt::format("{:>14}", format_size(bytes));
   out += fmt::format("\n  {:<12}", "allowed");
   for (const Tier& t : p.machine.tiers) out += fmt::format("{:>14}", format_size(t.capacity));
@@ -125,9 +177,10 @@ std::string plan_json(const Plan& plan, const Budgets& budgets) {
   out["runtime_reserve"] = budgets.runtime_reserve;
   if (budgets.device_reserve) out["device_reserve"] = budgets.device_reserve;
   out["program_bytes"] = plan.program_bytes;
-  for (const auto& [kind, tiers] : homes_of(p))
+  const ByClassAndTier transient = transient_of(p);
+  for (const auto& [kind, tiers] : permanent_of(p))
     for (size_t t = 0; t < tiers.size(); ++t)
-      out["homes"][buffer_class_name(kind)][p.machine.tiers[t].name] = tiers[t];
+      out["homes"][buffer_class_name(kind)][p.machine.tiers[t].name] = tiers[t] + transient.at(kind)[t];
   const std::vector<uint64_t> moved = moved_bytes(p, step_body(plan));
   const std::vector<double> busy = busy_seconds(plan, plan.rates);
   for (size_t l = 0; l < moved.size(); ++l) {
