@@ -144,20 +144,24 @@ TEST(Doctor, AMissingGpuHasACommandForEveryCause) {
     const auto [check, is_ready] = verdict_of(facts, "GPU device");
     EXPECT_EQ(check.status, CheckStatus::warn);
     EXPECT_EQ(check.text, facts.cuda.status.reason);
-    EXPECT_EQ(check.advice, "A remedy.");
+    const bool packages = check.command.find("apt-get") != std::string::npos;
+    EXPECT_EQ(check.advice.find("With NVIDIA's package repository set up") != std::string::npos, packages);
+    EXPECT_TRUE(check.advice.starts_with("A remedy."));
     EXPECT_TRUE(is_ready) << "the cpu device is there";
     return check.command;
   };
   DoctorFacts facts = without_gpu("No driver.", 0);
-  EXPECT_EQ(command(facts), "sluice train --device cpu ...");
+  EXPECT_EQ(command(facts), "sudo apt-get install nvidia-open");
+  EXPECT_NE(verdict_of(facts, "GPU device").check.advice.find("No NVIDIA card"), std::string::npos);
   facts.system.nvidia_card = true;
-  EXPECT_EQ(command(facts), "sudo apt-get install cuda-drivers");
+  EXPECT_EQ(command(facts), "sudo apt-get install nvidia-open");
+  EXPECT_EQ(verdict_of(facts, "GPU device").check.advice.find("No NVIDIA card"), std::string::npos);
   facts.system.container = true;
   EXPECT_EQ(command(facts), "docker run --gpus all ...");
   facts = without_gpu("Too old.", 12040);
-  EXPECT_EQ(command(facts), "sudo apt-get install cuda-drivers");
+  EXPECT_EQ(command(facts), "sudo apt-get install nvidia-open");
   facts.root = true;
-  EXPECT_EQ(command(facts), "apt-get install cuda-drivers");
+  EXPECT_EQ(command(facts), "apt-get install nvidia-open");
   facts = without_gpu("Sees no GPU.", 13000);
   EXPECT_EQ(command(facts), "nvidia-smi");
   facts.visible_devices = "";
@@ -185,7 +189,7 @@ TEST(Doctor, EveryStateOfTheGpuHasItsCommand) {
        [](DoctorFacts& f) {
          f.cuda.driver = {{}, "X"};
        },
-       "not known, because X", "sudo apt-get install --reinstall cuda-drivers"},
+       "not known, because X", "sudo apt-get install nvidia-open"},
       {"GPU memory", [](DoctorFacts& f) { f.cuda.memory.value->free = 71 * kGiB; },
        "71.0 GiB free of 80.0 GiB",
        "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv"},

@@ -19,6 +19,9 @@ std::string cuda_version(int version) {
   return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
 }
 
+// The kernel's open modules serve every GPU from compute capability 7.5 on, and the newest need them.
+constexpr const char* kInstallDriver = "sudo apt-get install nvidia-open";
+
 // What brings the GPU, where there is none that can be used.
 std::string gpu_command(const DoctorFacts& f) {
   const CudaStatus& status = f.cuda.status;
@@ -26,10 +29,8 @@ std::string gpu_command(const DoctorFacts& f) {
     return "sudo apt-get install cuda-nvcc-13-0 cuda-cudart-dev-13-0 cuda-nvtx-13-0 libcublas-dev-13-0 && "
            "rm -r build/release && tools/build.sh release";
   if (!status.name.empty()) return "sluice train --device cpu ...";  // an old GPU
-  if (status.driver_version == 0 && !f.system.nvidia_card) return "sluice train --device cpu ...";
   if (status.driver_version == 0 && f.system.container) return "docker run --gpus all ...";
-  if (status.driver_version / 1000 < f.cuda.toolkit_version / 1000)
-    return "sudo apt-get install cuda-drivers";
+  if (status.driver_version / 1000 < f.cuda.toolkit_version / 1000) return kInstallDriver;
   if (f.visible_devices) return "unset CUDA_VISIBLE_DEVICES";
   return "nvidia-smi";
 }
@@ -45,7 +46,11 @@ Check check_device(const DoctorFacts& f) {
   c.status = f.gpu_use == GpuUse::demanded ? CheckStatus::fail : CheckStatus::warn;
   c.text = status.reason;
   c.advice = status.remedy;
+  if (status.built && status.driver_version == 0 && !f.system.nvidia_card)
+    c.advice += " No NVIDIA card is seen here that it could serve.";
   c.command = gpu_command(f);
+  if (c.command.find("apt-get") != std::string::npos)
+    c.advice += " With NVIDIA's package repository set up, this does it.";
   return c;
 }
 
@@ -74,7 +79,7 @@ Check check_driver(const DoctorFacts& f) {
   c.advice = memory ? "Give --gpu-mem, as `auto` cannot tell what is free."
                     : "The memory that training takes of the GPU is only estimated.";
   c.command = f.system.container ? "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ..."
-                                 : "sudo apt-get install --reinstall cuda-drivers";
+                                 : kInstallDriver;
   return c;
 }
 
