@@ -70,6 +70,8 @@ touch "$work/mended"
 check --part largest --bench "$work/gpu_bench" || { cat "$work/log"; fail "what failed was not tried again"; }
 has '^largest: [0-9]* s, 0 failed, 0 left$'
 
+tools/gpu_check.sh --help > "$work/log" || fail "exit code of --help"
+has '^usage: tools/gpu_check.sh'
 code=0
 check --part nonsense "${bench[@]}" || code=$?
 [[ $code == 2 ]] || fail "exit code $code for an unknown part"

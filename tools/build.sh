@@ -4,10 +4,18 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-if [[ $# -eq 0 ]]; then
-  echo "usage: tools/build.sh release|debug|asan|tsan [TARGET...]" >&2
-  exit 2
-fi
+usage="usage: tools/build.sh release|debug|asan|tsan [TARGET...]"
+case "${1:-}" in
+  -h | --help)
+    echo "$usage"
+    exit
+    ;;
+  release | debug | asan | tsan) ;;
+  *)
+    echo "$usage" >&2
+    exit 2
+    ;;
+esac
 preset=$1
 shift
 

@@ -11,7 +11,8 @@
 #   --device NAME  cuda (default), or cpu in a rehearsal (default there)
 #   --bench FILE   the gpu_bench program (default: that of the bundle, else of build/release)
 # Part tests runs the tests that need a GPU, and compute-sanitizer over the ops; peer needs python3 with
-# PyTorch. Exit codes: 0 all rows are there, 1 one failed, 75 some are left for another call.
+# PyTorch. Exit codes: 0 all rows are there, 1 one failed, 2 usage, 4 there is no GPU, 75 some are left for
+# another call.
 set -euo pipefail
 
 seconds_most=470  # of a call
@@ -21,12 +22,17 @@ bench=$root/bin/gpu_bench
 if [[ ! -x $bench ]]; then bench=$root/build/release/gpu_bench; fi
 part="" report=false rehearse=() device="" out=out/gpu_check disk=""
 
+help() { sed --quiet '6,15s/^# \?//p' "$0"; }
 usage() {
-  sed --quiet '6,12s/^# \?//p' "$0" >&2
+  help >&2
   exit 2
 }
 while [[ $# -gt 0 ]]; do
   case "$1" in
+    -h | --help)
+      help
+      exit
+      ;;
     --report) report=true ;;
     --rehearse) rehearse=(--rehearse) ;;
     --part | --out | --disk | --device | --bench)

@@ -48,7 +48,9 @@ struct Command {
 };
 
 Error usage(const std::string& what) {
-  return Error(ExitCode::usage, what, "The head of tools/benchmarks/gpu/gpu_bench.cc lists the commands.");
+  return Error(ExitCode::usage, what,
+               "gpu_bench serves tools/gpu_check.sh. Its commands: rows PART, has PART ROW, run PART ROW, "
+               "record PART ROW --state STATE, report.");
 }
 
 Command parse(int argc, char** argv) {
