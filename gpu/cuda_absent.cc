@@ -1,4 +1,4 @@
-// Stands in for the cuda device in builds without the CUDA Toolkit.
+// Stands in for the cuda device in builds without it.
 #include "engine/error.h"
 #include "gpu/cuda_device.h"
 #include "gpu/cuda_facts.h"
@@ -8,8 +8,12 @@ namespace sluice {
 
 CudaStatus cuda_status(int) {
   CudaStatus status;
-  status.reason = "This build has no cuda device: the CUDA Toolkit was not found when it was configured.";
-  status.remedy = "Install the CUDA Toolkit and configure again, or train on --device cpu.";
+  status.reason =
+      "This build has no cuda device: when it was configured, the CUDA Toolkit was not found, or SLUICE_CUDA "
+      "was OFF.";
+  status.remedy =
+      "Configure a fresh build folder where the CUDA Toolkit is, without -DSLUICE_CUDA=OFF, or train on "
+      "--device cpu.";
   return status;
 }
 

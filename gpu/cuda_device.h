@@ -1,7 +1,7 @@
 // The cuda device: ops and memory of one NVIDIA GPU.
 //
-// Built when the CUDA Toolkit is found; without it the same functions say so. Every function may be called
-// without a GPU.
+// Built when the CUDA Toolkit is found, unless it is switched off; without it the same functions say so.
+// Every function may be called without a GPU.
 #pragma once
 
 #include <cstdint>

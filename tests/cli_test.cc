@@ -95,8 +95,31 @@ TEST_F(Cli, WhatIsPlannedSaysSo) {
 
 TEST_F(Cli, AGpuThatIsNotThere) {
   expect_refused_training({"--device", "cuda:63"}, 4, {"--device c"});
-  expect_refusal({"plan", "--model", "gpt2", "--device", "cuda:63"}, 4, {"--device c"});
   expect_refusal({"plan", "--model", "gpt2", "--device", "cpu:1"}, 2, {"cpu:1", "cuda:0"});
+  const Words plan{"plan", "--model", "gpt2", "--device", "cuda:63"};
+  const Words sized = plan + Words{"--gpu-mem", "8GiB", "--host-mem", "8GiB"};
+  const CommandResult planned = run(sized);
+  if (planned.err.find("This build has no cuda device") != std::string::npos) {
+    expect_refusal(sized, 4, {"SLUICE_CUDA", "To plan for a GPU takes a build with the CUDA Toolkit"});
+    return;
+  }
+  expect_refusal(plan, 4, {"--gpu-mem SIZE in bytes", "--device c"});
+  expect_refusal(plan + Words{"--gpu-mem", "80%"}, 4, {"--gpu-mem SIZE in bytes"});
+  EXPECT_EQ(planned.code, 0) << planned.err;
+  for (const char* words :
+       {"for the driver 1.00 GiB of --gpu-mem and 512 MiB of --host-mem, and 192 MiB of each",
+        "\n  on the cuda device, at the rates of gpu-server\n",
+        "outside the device arena: 1.21 GiB"})  // with 18 MiB of page tables for 8 GiB
+    EXPECT_NE(planned.out.find(words), std::string::npos) << words << "\n" << planned.out;
+}
+
+// What a refused limit came from stands before the refusal.
+TEST_F(Cli, NotesArePrintedBeforeARefusal) {
+  const CommandResult refused =
+      run({"plan", "--model", kTiny, "--host-mem", "1", "--nvme-dir", directory.path()});
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_TRUE(refused.out.starts_with("--nvme-mem auto: ")) << refused.out;
+  EXPECT_EQ(lines_of(refused.out).size(), 1u) << refused.out;
 }
 
 TEST_F(Cli, BadConfigs) {
@@ -300,6 +323,8 @@ TEST_F(Cli, PlanForProgramsAndPeople) {
   ASSERT_EQ(json.code, 0) << json.err;
   const auto facts = nlohmann::json::parse(json.out);
   EXPECT_EQ(facts["feasible"], true);
+  EXPECT_EQ(facts["device"], "cpu");
+  EXPECT_EQ(facts["machine"], "cpu-2core");
   EXPECT_GT(facts["seconds_predicted"].get<double>(), 0);
   for (const char* key : {"micro_batch", "recompute", "runtime_reserve", "checkpoint_bytes"})
     EXPECT_TRUE(facts.contains(key)) << key;
@@ -325,7 +350,8 @@ TEST_F(Cli, PlanForProgramsAndPeople) {
   const CommandResult people = run(model + Words{"--micro-batch", "4"});
   EXPECT_EQ(people.code, 0);
   for (const char* word : {"permanent", "at once", "device", "host", "nvme", "predicted", "checkpoint",
-                           "4 sequences a slice, 1 slice a step,"})
+                           "4 sequences a slice, 1 slice a step,",
+                           "\n  on the cpu device, at the rates of cpu-2core\n"})
     EXPECT_NE(people.out.find(word), std::string::npos) << people.out;
   const CommandResult none = run({"plan", "--model", "gpt2", "--host-mem", "80MiB", "--json"});
   EXPECT_EQ(none.code, 3);

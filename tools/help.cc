@@ -50,10 +50,11 @@ constexpr VerbText kVerbs[] = {
      "  sluice export --from runs/first --to exported\n"
      "  sluice export --from runs/first --to exported-fp32 --dtype fp32\n"},
     {Verb::doctor, "look at this machine, and tell what stands in the way of training",
-     "[--nvme-dir DIR[,DIR...]] [--device NAME] [--json]",
+     "[--nvme-dir DIR] [--device NAME] [--json]",
      "Looks at what training would use here, a line each: GPU, driver, memory, link and what copies over\n"
      "it really bring, pinned memory, limits, NUMA nodes, huge pages, io_uring and the directories of\n"
-     "--nvme-dir. Takes a few seconds; changes nothing.\n"
+     "--nvme-dir: several with commas between them, each of which is looked at; training takes one. Takes\n"
+     "a few seconds; changes nothing.\n"
      "  ok     as it should be\n"
      "  warn   training works, slower or smaller than it could\n"
      "  FAIL   training with the same --device and --nvme-dir would be refused\n"
@@ -61,7 +62,7 @@ constexpr VerbText kVerbs[] = {
      "what stands in the way. Exit code: 0 if no line fails, else 4. Without --device, a missing GPU is a\n"
      "warning: training then runs on the cpu device.\n",
      "  sluice doctor\n"
-     "  sluice doctor --nvme-dir /mnt/fast,/mnt/faster\n"
+     "  sluice doctor --nvme-dir /mnt/fast\n"
      "  sluice doctor --json | python3 -m json.tool                # also the figures, to the bit\n"},
     {Verb::profile, "train a few steps and explain where the time went (planned)", "", "", ""},
     {Verb::bench, "measure this machine for the planner (planned)", "", "", ""},

@@ -1,15 +1,18 @@
+#include <fmt/format.h>
+
 #include "engine/run/setup.h"
 #include "engine/verify.h"
 #include "gpu/cuda_device.h"
 #include "tools/plan_report.h"
 #include "tools/run_start.h"
+#include "tools/size.h"
 #include "tools/verbs.h"
 
 namespace sluice {
 
 namespace {
 
-// For a GPU that this machine lacks: what a driver and its libraries usually hold.
+// For a GPU that this machine lacks: what a driver and a context usually hold.
 constexpr uint64_t kDeviceBytesAssumed = 1ull << 30, kHostBytesAssumed = 512ull << 20;
 
 struct PlannedDevice {
@@ -18,12 +21,33 @@ struct PlannedDevice {
   std::optional<AcceleratorUse> use;
 };
 
-// A plan may be for another machine's GPU, if it says how much memory that has.
+// Whether the plan is for a GPU that is not here, which needs the device's code and the size of its memory.
+bool for_absent_gpu(const MemoryOptions& options) {
+  if (options.device.kind != DeviceKind::cuda) return false;
+  const CudaStatus status = cuda_status(options.device.ordinal);
+  if (status.available) return false;
+  if (!status.built)
+    throw Error(ExitCode::environment, status.reason,
+                "To plan for a GPU takes a build with the CUDA Toolkit, also without a GPU: configure a "
+                "fresh build folder where it is, without -DSLUICE_CUDA=OFF, or plan for --device cpu.");
+  if (options.gpu.kind != Size::Kind::bytes)
+    throw Error(ExitCode::environment, status.reason,
+                "To plan for a GPU elsewhere, give --gpu-mem SIZE in bytes, as in --gpu-mem 24GiB. To use "
+                "one here: " + status.remedy);
+  return true;
+}
+
+std::string absent_gpu_note() {
+  return fmt::format(
+      "A plan for a GPU that is not here. What lies outside the arenas is assumed: for the driver {} of "
+      "--gpu-mem and {} of --host-mem, and {} of each for kernels of libraries; page tables, buffers and the "
+      "program come on top. Limits that are not given are taken from this machine.",
+      format_size(kDeviceBytesAssumed), format_size(kHostBytesAssumed), format_size(kLibraryKernelBytes));
+}
+
 PlannedDevice planned_device(const MemoryOptions& options) {
-  const bool absent = options.device.kind == DeviceKind::cuda && options.gpu.kind == Size::Kind::bytes &&
-                      !cuda_status(options.device.ordinal).available;
   PlannedDevice planned;
-  if (absent) {
+  if (for_absent_gpu(options)) {
     planned.workspaces = cuda_workspace_bytes;
     planned.use = {{options.gpu.bytes, kDeviceBytesAssumed}, kHostBytesAssumed, false};
   } else {
@@ -39,19 +63,21 @@ PlannedDevice planned_device(const MemoryOptions& options) {
 ExitCode run_plan(Options options, std::FILE* out) {
   RunStart start = open_run_start(options, Verb::plan);
   const PlannedDevice planned = planned_device(options.memory);
-  if (!planned.device)
-    start.notes.push_back(
-        "A plan for a GPU that is not here: 1 GiB of --gpu-mem and 512 MiB of --host-mem are assumed for its "
-        "driver and libraries.");
+  if (!planned.device) start.notes.push_back(absent_gpu_note());
   const Budgets budgets = resolve_budgets(options.memory, memory_limits(), false, planned.use);
   const PlanRequest request = plan_request(options, start.source.config, budgets, planned.workspaces,
                                            !options.data.validation.empty());
   const auto result = make_plan(request);
+  const auto print_notes = [&] {  // also before a refusal: limits may come from them
+    for (const std::string& note : start.notes) std::fprintf(out, "%s\n", note.c_str());
+    for (const std::string& note : budgets.notes) std::fprintf(out, "%s\n", note.c_str());
+  };
   if (const auto* why = std::get_if<Infeasible>(&result)) {
     if (options.print.json) {
-      std::fputs(infeasible_json(request, *why, budgets).c_str(), out);
+      std::fputs(infeasible_json(request, *why, budgets, options).c_str(), out);
       return ExitCode::infeasible;
     }
+    if (!options.print.text) print_notes();
     throw infeasible_error(request, *why, budgets);
   }
   const Plan& plan = std::get<Plan>(result);
@@ -62,12 +88,11 @@ ExitCode run_plan(Options options, std::FILE* out) {
     return ExitCode::done;
   }
   if (options.print.json) {
-    std::fputs(plan_json(plan, budgets).c_str(), out);
+    std::fputs(plan_json(plan, budgets, options).c_str(), out);
     return ExitCode::done;
   }
-  for (const std::string& note : start.notes) std::fprintf(out, "%s\n", note.c_str());
-  for (const std::string& note : budgets.notes) std::fprintf(out, "%s\n", note.c_str());
-  std::fputs(plan_text(plan, budgets).c_str(), out);
+  print_notes();
+  std::fputs(plan_text(plan, budgets, options).c_str(), out);
   return ExitCode::done;
 }
 

@@ -121,6 +121,10 @@ ordered_json limits_json(const Machine& machine, const std::vector<uint64_t>& ar
   return out;
 }
 
+std::string device_name(const Options& options) {
+  return option_values(options, *find_option("device")).front();
+}
+
 ordered_json budgets_json(const Budgets& budgets) {
   ordered_json out;
   if (budgets.limits.device) out["device"] = *budgets.limits.device;
@@ -131,12 +135,14 @@ ordered_json budgets_json(const Budgets& budgets) {
 
 }  // namespace
 
-std::string plan_text(const Plan& plan, const Budgets& budgets) {
+std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& options) {
   const Program& p = plan.program;
   std::string out =
       fmt::format("{} parameters, {} a slice, {} a step, tensors kept in {} of {} segments\n",
                   parameter_count(plan.model), counted(plan.model.micro_batch, "sequence"),
                   counted(plan.lowering.slices, "slice"), kept_segments(plan), plan.lowering.uses.size());
+  out += fmt::format("  on the {} device, at the rates of {}\n", device_name(options),
+                     printable(plan.rates.name));
   out += table_of("permanent", p.machine, permanent_of(p));
   out += table_of("at once", p.machine, transient_of(p));
   out += fmt::format("  {:<12}", "arena");
@@ -162,10 +168,12 @@ std::string plan_text(const Plan& plan, const Budgets& budgets) {
   return out;
 }
 
-std::string plan_json(const Plan& plan, const Budgets& budgets) {
+std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& options) {
   const Program& p = plan.program;
   ordered_json out;
   out["feasible"] = true;
+  out["device"] = device_name(options);
+  out["machine"] = printable(plan.rates.name);
   out["seconds_predicted"] = plan.step_seconds;
   out["micro_batch"] = plan.model.micro_batch;
   out["parameters"] = parameter_count(plan.model);
@@ -192,10 +200,13 @@ std::string plan_json(const Plan& plan, const Budgets& budgets) {
   return out.dump(2) + "\n";
 }
 
-std::string infeasible_json(const PlanRequest& request, const Infeasible& why, const Budgets& budgets) {
+std::string infeasible_json(const PlanRequest& request, const Infeasible& why, const Budgets& budgets,
+                            const Options& options) {
   const Machine& machine = request.machine;
   ordered_json out;
   out["feasible"] = false;
+  out["device"] = device_name(options);
+  out["machine"] = printable(request.rates.name);
   out["reason"] = infeasible_error(request, why, budgets).what();
   out["micro_batch"] = why.micro_batch;
   out["budgets"] = budgets_json(budgets);

@@ -8,11 +8,13 @@
 
 namespace sluice {
 
-// What lives where, peaks against budgets, bytes moved per lane and step, predicted step.
-std::string plan_text(const Plan& plan, const Budgets& budgets);
+// What lives where, peaks against budgets, bytes moved per lane and step, predicted step. `options`, here and
+// below, name the settled device.
+std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& options);
 
 // The facts of `plan --json`, one object.
-std::string plan_json(const Plan& plan, const Budgets& budgets);
-std::string infeasible_json(const PlanRequest& request, const Infeasible& why, const Budgets& budgets);
+std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& options);
+std::string infeasible_json(const PlanRequest& request, const Infeasible& why, const Budgets& budgets,
+                            const Options& options);
 
 }  // namespace sluice

@@ -155,7 +155,7 @@ ExitCode run_train(Options options, std::FILE* out) {
                          budgets);
   };
   const auto planned = [&](const Plan& plan) {
-    say(out, plan_text(plan, budgets));
+    say(out, plan_text(plan, budgets, options));
     check_start(start, plan.model);
     directory.create();
     if (device->accelerator()) say(out, pinning_text(plan.program));

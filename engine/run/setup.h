@@ -25,7 +25,7 @@ struct ModelSource {
 // preset or inline description. Throws Error(usage, malformed_file).
 ModelSource resolve_model(const ModelOptions& options);
 
-// --machine: empty or the built-in description's name, or a JSON file. Throws Error(usage, malformed_file).
+// --machine: empty, a built-in description's name, or a JSON file. Throws Error(usage, malformed_file).
 MachineRates resolve_machine(const MemoryOptions& options);
 
 // --device auto becomes cuda where there is a GPU, else cpu; without --precision a GPU that has no bf16 takes

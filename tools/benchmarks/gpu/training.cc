@@ -175,7 +175,7 @@ double recomputed(const Lowering& lowering) {
 ordered_json Training::values(const Plan& plan, const ModelConfig& config) const {
   ordered_json row{
       {"state", "measured"}, {"model", row_.model}, {"layers", config.layers}, {"precision", row_.precision}};
-  ordered_json planned = ordered_json::parse(plan_json(plan, budgets_));
+  ordered_json planned = ordered_json::parse(plan_json(plan, budgets_, options_));
   for (const char* key : {"feasible", "recompute", "smallest_budgets"}) planned.erase(key);
   const std::vector<StepMetrics> counted(steps_.begin() + kStepsBefore, steps_.end());
   const auto of_steps = [&](auto value) {
