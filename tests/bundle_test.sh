@@ -35,6 +35,8 @@ if ls "$bundle/bin" | grep emulat; then fail "a program of the emulation is ther
 cd "$work"
 env --ignore-environment "$bundle/bin/sluice" --help > help || fail "sluice --help failed"
 grep --quiet train help || fail "sluice --help does not speak of train"
+moved/run_tests.sh --help > help || fail "run_tests.sh --help failed"
+grep --quiet '^usage: run_tests.sh' help || fail "run_tests.sh --help is silent"
 moved/run_tests.sh size_test cli_limits_test planner_bench_small > log || { cat log; fail "tests failed"; }
 grep --quiet '^3 passed, 0 skipped, 0 failed$' log || { cat log; fail "not three tests passed"; }
 printf '#!/bin/bash\nexit 3\n' > "$bundle/bin/size_test"

@@ -2,28 +2,35 @@
 # Runs the tests of an unpacked bundle as ctest runs those of a build folder: in this directory, with the same
 # arguments, 600 s each. Prints one line a test, and what a failing one printed; fails when any does.
 # usage: run_tests.sh [--gpu] [NAME...]     --gpu: those that need a GPU; NAME: these; otherwise all
+# Exit codes: 0 none failed, 1 one did, 2 usage.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 
+help() { sed --quiet '4,5s/^# \?//p' run_tests.sh; }
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  help
+  exit
+fi
 gpu=false
 if [[ ${1:-} == --gpu ]]; then
   gpu=true
   shift
 fi
 if [[ ${1:-} == -* || ! -f tests.list ]]; then
-  echo "usage: run_tests.sh [--gpu] [NAME...]     in an unpacked bundle, beside its tests.list" >&2
+  help >&2
+  echo "It runs in an unpacked bundle, beside its tests.list." >&2
   exit 2
 fi
 wanted=" $* "
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 skipped_within=0
 
 # report NAME CODE SKIP_CODE SECONDS: one line, by exit code and by what GoogleTest says in the log.
 report() {
   local name=$1 code=$2 skip_code=$3 seconds=$4
   local count reason
-  count=$(sed --quiet 's/^\[  SKIPPED \] \([0-9]* tests\?\), .*/\1/p' "$log")
+  count=$(sed --quiet 's/^\[  SKIPPED \] \([0-9]* tests\?\), .*/\1/p' "$log")  # 3 tests
   reason=$(sed --quiet '/: Skipped$/{n;p;q}' "$log")
   if [[ $code == "$skip_code" ]]; then
     skipped=$((skipped + 1))
@@ -33,6 +40,7 @@ report() {
     echo "skip  $name  ($reason)"
   elif [[ $code == 0 ]]; then
     passed=$((passed + 1))
+    if [[ -n $count ]]; then skipped_within=$((skipped_within + ${count%% *})); fi
     echo "pass  $name  $seconds s${count:+, $count skipped ($reason)}"
   else
     failed=$((failed + 1))
@@ -59,5 +67,6 @@ if [[ $((passed + skipped + failed)) == 0 ]]; then
   echo "run_tests: there is no such test; tests.list has them all" >&2
   exit 2
 fi
+if [[ $skipped_within -gt 0 ]]; then echo "of tests in programs that passed, $skipped_within were skipped"; fi
 echo "$passed passed, $skipped skipped, $failed failed"
 [[ $failed == 0 ]]
