@@ -28,11 +28,13 @@ TEST(Budgets, PercentIsOfWhatIsFree) {
   options.gpu = percent(25);
   options.host = percent(50);
   const Budgets b = resolve_budgets(options, limits_of(4000 * kMiB, 1000 * kMiB), true);
-  EXPECT_EQ(b.limits.device, 250 * kMiB);
-  EXPECT_EQ(b.limits.host, 375 * kMiB);
-  EXPECT_EQ(b.runtime_reserve, 66 * kMiB);
-  EXPECT_EQ(b.arenas.device, 250 * kMiB);
-  EXPECT_EQ(b.arenas.host, 309 * kMiB);
+  EXPECT_EQ(b.device->limit, 250 * kMiB);
+  EXPECT_EQ(b.device->arena, 250 * kMiB);
+  EXPECT_EQ(b.host.limit, 375 * kMiB);
+  EXPECT_EQ(b.host.reserve, 66 * kMiB);
+  EXPECT_EQ(b.host.arena, 309 * kMiB);
+  EXPECT_EQ(b.limits_for({250 * kMiB, 309 * kMiB}), (std::vector<uint64_t>{250 * kMiB, 375 * kMiB}));
+  EXPECT_FALSE(b.nvme);
 }
 
 TEST(Budgets, MoreThanIsFreeIsAnErrorOfTheEnvironmentUnlessOnlyPlanned) {
@@ -47,7 +49,7 @@ TEST(Budgets, MoreThanIsFreeIsAnErrorOfTheEnvironmentUnlessOnlyPlanned) {
     EXPECT_EQ(error.code(), ExitCode::environment);
     EXPECT_STREQ(error.what(), "--host-mem asks for 1001 MiB, but only 1000 MiB are free.");
   }
-  EXPECT_EQ(resolve_budgets(options, limits, false).limits.host, 1001 * kMiB);
+  EXPECT_EQ(resolve_budgets(options, limits, false).host.limit, 1001 * kMiB);
 }
 
 // Of 1024 MiB of addresses, 100 are taken, and 224 + 72 will be by libraries and one thread.
@@ -77,20 +79,22 @@ TEST(Budgets, AnAcceleratorsArenaLeavesRoomForPageTablesAndIsWholeGranules) {
   options.host = bytes(102400 * kMiB);
   const AcceleratorUse use{{2000 * kMiB, 301 * kMiB}, 0, false};
   const Budgets b = resolve_budgets(options, limits_of(204800 * kMiB, 200000 * kMiB), false, use);
-  EXPECT_EQ(b.device_reserve, 301 * kMiB + kLibraryKernelBytes + 202 * kMiB);
-  EXPECT_EQ(b.limits.device, 1500 * kMiB + 1);
-  EXPECT_EQ(b.arenas.device, 804 * kMiB);  // of 805 MiB and a byte
+  EXPECT_EQ(b.device->reserve, 301 * kMiB + kLibraryKernelBytes + 202 * kMiB);
+  EXPECT_EQ(b.device->limit, 1500 * kMiB + 1);
+  EXPECT_EQ(b.device->arena, 804 * kMiB);  // of 805 MiB and a byte
 }
 
 // Advice for another host limit takes the page tables of that one into account.
 TEST(Budgets, LimitsForArenasHoldWhatLiesBesideThem) {
   Budgets b;
-  b.limits = {1000 * kMiB, 51100 * kMiB, std::nullopt};
-  b.runtime_reserve = 100 * kMiB;
-  b.device_reserve = 412 * kMiB + 100 * kMiB;  // 100 MiB of page tables
-  const Machine machine = machine_of({.device = 1, .host = 1, .nvme = std::nullopt});
-  EXPECT_EQ(limit_for_arena("device", 3 * kMiB, b), 4 * kMiB + 512 * kMiB + 2 * kMiB);  // a 256th for luck
-  EXPECT_EQ(limits_for_arenas(machine, {3 * kMiB, 102000 * kMiB}, b),
+  b.device = {.tier = "device", .option = "gpu-mem", .limit = 1000 * kMiB};
+  b.device->reserve = 412 * kMiB + 100 * kMiB;  // 100 MiB of page tables
+  b.device->granule = kAcceleratorGranule;
+  b.host.limit = 51100 * kMiB;
+  b.host.reserve = 100 * kMiB;
+  b.device->driver = b.host.driver = true;
+  EXPECT_EQ(b.device->limit_for(3 * kMiB), 4 * kMiB + 512 * kMiB + 2 * kMiB);  // a 256th for luck
+  EXPECT_EQ(b.limits_for({3 * kMiB, 102000 * kMiB}),
             (std::vector<uint64_t>{4 * kMiB + 612 * kMiB + 612 * kMiB / 256,
                                    102000 * kMiB + 100 * kMiB + 100 * kMiB / 256}));
 }

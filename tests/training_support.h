@@ -93,8 +93,11 @@ inline Options short_run(const DriveDirectory& directory, const std::string& mod
 inline Budgets budgets_of(const TestRun& run) {
   Budgets b;
   b.threads = run.threads;
-  b.limits = b.arenas = run.arenas;
-  b.runtime_reserve = runtime_reserve_bytes(run.threads);
+  const uint64_t reserve = runtime_reserve_bytes(run.threads);
+  const TierCapacities& arenas = run.arenas;
+  if (arenas.device) b.device = {"device", "gpu-mem", *arenas.device, 0, *arenas.device};
+  b.host = {"host", "host-mem", arenas.host + reserve, reserve, arenas.host};
+  if (arenas.nvme) b.nvme = {"nvme", "nvme-mem", *arenas.nvme, 0, *arenas.nvme};
   return b;
 }
 

@@ -113,24 +113,14 @@ std::vector<double> busy_seconds(const Plan& plan, const MachineRates& rates) {
   return busy;
 }
 
-ordered_json limits_json(const Machine& machine, const std::vector<uint64_t>& arenas,
-                         const Budgets& budgets) {
-  const std::vector<uint64_t> limits = limits_for_arenas(machine, arenas, budgets);
-  ordered_json out;
-  for (size_t t = 0; t < limits.size(); ++t) out[machine.tiers[t].name] = limits[t];
-  return out;
-}
-
 std::string device_name(const Options& options) {
   return option_values(options, *find_option("device")).front();
 }
 
-ordered_json budgets_json(const Budgets& budgets) {
-  ordered_json out;
-  if (budgets.limits.device) out["device"] = *budgets.limits.device;
-  out["host"] = budgets.limits.host;
-  if (budgets.limits.nvme) out["nvme"] = *budgets.limits.nvme;
-  return out;
+void add_budgets(const Budgets& budgets, ordered_json& out) {
+  for (const TierBudget* row : budgets.by_tier()) out["budgets"][row->tier] = row->limit;
+  out["runtime_reserve"] = budgets.host.reserve;
+  if (budgets.device && budgets.device->driver) out["device_reserve"] = budgets.device->reserve;
 }
 
 }  // namespace
@@ -150,10 +140,10 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   out += fmt::format("\n  {:<12}", "allowed");
   for (const Tier& t : p.machine.tiers) out += fmt::format("{:>14}", format_size(t.capacity));
   out += fmt::format("\n  outside the host arena: {} for libraries, buffers, checksums and the program\n",
-                     format_size(budgets.runtime_reserve + plan.program_bytes));
-  if (budgets.device_reserve)
+                     format_size(budgets.host.reserve + plan.program_bytes));
+  if (budgets.device && budgets.device->driver)
     out += fmt::format("  outside the device arena: {} for the driver, libraries and page tables\n",
-                       format_size(budgets.device_reserve));
+                       format_size(budgets.device->reserve));
   out += "  moved a step:";
   const std::vector<uint64_t> moved = moved_bytes(p, step_body(plan));
   for (size_t l = 0; l < moved.size(); ++l)
@@ -181,9 +171,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   for (const UseInfo& use : plan.lowering.uses) recompute.push_back(use.recompute);
   out["recompute"] = recompute;
   for (size_t t = 0; t < p.arena_bytes.size(); ++t) out["arenas"][p.machine.tiers[t].name] = p.arena_bytes[t];
-  out["budgets"] = budgets_json(budgets);
-  out["runtime_reserve"] = budgets.runtime_reserve;
-  if (budgets.device_reserve) out["device_reserve"] = budgets.device_reserve;
+  add_budgets(budgets, out);
   out["program_bytes"] = plan.program_bytes;
   const ByClassAndTier transient = transient_of(p);
   for (const auto& [kind, tiers] : permanent_of(p))
@@ -202,23 +190,22 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
 
 std::string infeasible_json(const PlanRequest& request, const Infeasible& why, const Budgets& budgets,
                             const Options& options) {
-  const Machine& machine = request.machine;
   ordered_json out;
   out["feasible"] = false;
   out["device"] = device_name(options);
   out["machine"] = printable(request.rates.name);
   out["reason"] = infeasible_error(request, why, budgets).what();
   out["micro_batch"] = why.micro_batch;
-  out["budgets"] = budgets_json(budgets);
-  out["runtime_reserve"] = budgets.runtime_reserve;
-  if (budgets.device_reserve) out["device_reserve"] = budgets.device_reserve;
-  ordered_json smallest;
-  for (size_t t = 0; t < why.least.size(); ++t) {
-    smallest[machine.tiers[t].name] =
-        why.least[t] ? ordered_json(limit_for_arena(machine.tiers[t].name, *why.least[t], budgets))
-                     : ordered_json(nullptr);
+  add_budgets(budgets, out);
+  const std::vector<const TierBudget*> rows = budgets.by_tier();
+  const std::vector<uint64_t> limits = budgets.limits_for(why.least_together);
+  ordered_json smallest, together;
+  for (size_t t = 0; t < rows.size(); ++t) {
+    smallest[rows[t]->tier] = nullptr;
+    if (why.least[t]) smallest[rows[t]->tier] = rows[t]->limit_for(*why.least[t]);
+    together[rows[t]->tier] = limits[t];
   }
-  smallest["together"] = limits_json(machine, why.least_together, budgets);
+  smallest["together"] = together;
   out["smallest_budgets"] = smallest;
   return out.dump(2) + "\n";
 }

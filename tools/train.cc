@@ -183,8 +183,9 @@ ExitCode run_train(Options options, std::FILE* out) {
   MetricsFile metrics(metrics_file);
   Progress progress = make_progress(options, plan.program, out);
   const TrainData view = data.view();
+  const uint64_t device_limit = budgets.device ? budgets.device->limit : 0;
   Trainer trainer(session, options, view, state_of(start, options, data.train), stop,
-                  report_to(metrics, progress, device->accelerator(), budgets.limits.device.value_or(0)));
+                  report_to(metrics, progress, device->accelerator(), device_limit));
   const TrainResult result = trainer.run();
   progress.finish();
   if (!result.stopped) return ExitCode::done;

@@ -59,6 +59,42 @@ uint64_t address_space_left(const MemoryLimits& limits, int threads) {
 
 }  // namespace
 
+void TierBudget::set_aside(uint64_t bytes) {
+  reserve = bytes;
+  arena = (limit - std::min(limit, bytes)) / granule * granule;  // of nothing, the plan names what would do
+}
+
+uint64_t TierBudget::limit_for(uint64_t arena_bytes) const {
+  return round_up(arena_bytes, granule) + reserve + (driver ? reserve / 256 : 0);
+}
+
+std::vector<const TierBudget*> Budgets::by_tier() const {
+  std::vector<const TierBudget*> rows;
+  if (device) rows.push_back(&*device);
+  rows.push_back(&host);
+  if (nvme) rows.push_back(&*nvme);
+  return rows;
+}
+
+TierCapacities Budgets::arenas() const {
+  TierCapacities bytes;
+  if (device) bytes.device = device->arena;
+  bytes.host = host.arena;
+  if (nvme) bytes.nvme = nvme->arena;
+  return bytes;
+}
+
+std::vector<uint64_t> Budgets::limits_for(const std::vector<uint64_t>& arena_bytes) const {
+  std::vector<uint64_t> limits;
+  for (const TierBudget* row : by_tier()) limits.push_back(row->limit_for(arena_bytes[limits.size()]));
+  if (!device || !device->driver) return limits;
+  TierBudget mended = *device;  // its reserve holds the page tables of another host limit
+  mended.reserve += page_table_bytes(limits[1]);
+  mended.reserve -= page_table_bytes(host.limit);
+  limits.front() = mended.limit_for(arena_bytes.front());
+  return limits;
+}
+
 uint64_t runtime_reserve_bytes(int threads) { return 64 * kMiB + static_cast<uint64_t>(threads) * kMiB; }
 
 uint64_t program_bytes_beside_reserve(uint64_t tasks, size_t tiers) {
@@ -71,10 +107,6 @@ uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers) {
   return bytes - std::min(bytes, kProgramInReserve);
 }
 
-uint64_t arena_capacity(uint64_t limit, uint64_t reserve, uint64_t granule) {
-  return (limit - std::min(limit, reserve)) / granule * granule;
-}
-
 int resolve_threads(const MemoryOptions& options) {
   return options.threads ? static_cast<int>(*options.threads)
                          : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -84,7 +116,7 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
                         const std::optional<AcceleratorUse>& accelerator) {
   Budgets b;
   b.threads = resolve_threads(options);
-  b.runtime_reserve = runtime_reserve_bytes(b.threads);
+  uint64_t host_reserve = runtime_reserve_bytes(b.threads);
   uint64_t free = limits.usable();
   const char* more_memory = "free some";
   if (const uint64_t left = check_free ? address_space_left(limits, b.threads) : kNoLimit; left < free) {
@@ -93,32 +125,32 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
   }
   if (accelerator) {  // limits hold for all that the process has, also what it has by now
     const AcceleratorMemory& device = accelerator->device;
-    b.device_reserve = device.held + kLibraryKernelBytes;
     b.library_bytes = kLibraryKernelBytes;
-    b.runtime_reserve += accelerator->host_bytes + b.library_bytes;
-    b.limits.device = limit_of(options.gpu, device.free + device.held, "gpu-mem", check_free, b,
+    host_reserve += accelerator->host_bytes + b.library_bytes;
+    b.device = {"device", "gpu-mem"};
+    b.device->limit = limit_of(options.gpu, device.free + device.held, "gpu-mem", check_free, b,
                                "end what else holds the GPU's memory (nvidia-smi shows who)");
+    b.device->granule = kAcceleratorGranule;
+    b.device->driver = b.host.driver = true;
     if (accelerator->is_here) free += accelerator->host_bytes;
   } else if (options.gpu.kind != Size::Kind::automatic) {  // an arena of its own in the same memory
-    b.limits.device = b.arenas.device = limit_of(options.gpu, free, "gpu-mem", check_free, b, more_memory);
-    free -= std::min(free, *b.limits.device);
+    b.device = {"device", "gpu-mem", limit_of(options.gpu, free, "gpu-mem", check_free, b, more_memory)};
+    b.device->set_aside(0);
+    free -= std::min(free, b.device->limit);
   }
-  b.limits.host = limit_of(options.host, free, "host-mem", check_free, b, more_memory);
-  if (accelerator) {
-    b.device_reserve += page_table_bytes(b.limits.host);
-    b.arenas.device = arena_capacity(*b.limits.device, b.device_reserve, kAcceleratorGranule);
-  }
+  b.host.limit = limit_of(options.host, free, "host-mem", check_free, b, more_memory);
+  b.host.set_aside(host_reserve);
+  if (accelerator)
+    b.device->set_aside(accelerator->device.held + kLibraryKernelBytes + page_table_bytes(b.host.limit));
   if (!options.nvme_directories.empty()) {
     const std::string& directory = options.nvme_directories.front();
     if (check_free) NvmeFiles probe({{directory, 0}});  // also when the plan will not need it
     const bool known = check_free || options.nvme.kind != Size::Kind::bytes;
     const uint64_t disk = known ? free_bytes(directory) : 0;
-    b.limits.nvme = limit_of(options.nvme, disk, "nvme-mem", check_free, b, "free some");
-    b.arenas.nvme = *b.limits.nvme / kNvmeFileUnit * kNvmeFileUnit;
+    b.nvme = {"nvme", "nvme-mem", limit_of(options.nvme, disk, "nvme-mem", check_free, b, "free some")};
+    b.nvme->granule = kNvmeFileUnit;
+    b.nvme->set_aside(0);
   }
-  b.arenas.host =
-      b.limits.host -
-      std::min(b.limits.host, b.runtime_reserve);  // with nothing left the plan names what would do
   return b;
 }
 

@@ -1,7 +1,7 @@
 // From what the user grants to what the arenas may hold.
 //
-// arena capacity = limit - (host) the runtime reserve. Limits that are `auto` are what is free, less a
-// margin. Nothing is allocated here. Callers: the verbs, before they plan.
+// arena = limit - reserve, in whole granules. Limits that are `auto` are what is free, less a margin. Nothing
+// is allocated here. Callers: the verbs, before they plan.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,32 @@
 
 namespace sluice {
 
+struct TierBudget {
+  std::string tier, option;  // "device", "gpu-mem"
+  uint64_t limit = 0;        // as granted or found
+  uint64_t reserve = 0;      // of the limit, for what lies beside the arena
+  uint64_t arena = 0;        // what the planner may fill
+  uint64_t granule = 1;      // of the arena's memory or files
+  bool driver = false;       // the reserve is also for a driver: in the next process a little more or less
+
+  void set_aside(uint64_t bytes);                  // as the reserve
+  uint64_t limit_for(uint64_t arena_bytes) const;  // to grant, so that the arena may have as much
+};
+
 struct Budgets {
   int threads = 1;
-  TierCapacities limits;           // as granted or found: device (if it has its own arena), host, nvme
-  TierCapacities arenas;           // what the planner may fill
-  uint64_t runtime_reserve = 0;    // of the host limit: libraries, stacks, buffers
-  uint64_t library_bytes = 0;      // of the reserve, on an accelerator: for what libraries load when prepared
-  // Of the device limit, on an accelerator: context, modules, handles, and page tables of as much host memory
-  // as may be pinned.
-  uint64_t device_reserve = 0;
+  // If it has an arena of its own. Reserve, on an accelerator: context, modules, handles, and page tables of
+  // as much host memory as may be pinned.
+  std::optional<TierBudget> device;
+  TierBudget host{"host", "host-mem"};  // reserve: libraries, stacks, buffers
+  std::optional<TierBudget> nvme;
+  uint64_t library_bytes = 0;  // of the host's reserve, on an accelerator: what libraries load when prepared
   std::vector<std::string> notes;  // one sentence each: margins, what `auto` became
+
+  std::vector<const TierBudget*> by_tier() const;  // as the machine has them
+  TierCapacities arenas() const;
+  // The limits to grant, by tier, so that the arenas together may have as much.
+  std::vector<uint64_t> limits_for(const std::vector<uint64_t>& arena_bytes) const;
 };
 
 // What an accelerator's driver and libraries hold before anything is planned.
@@ -52,9 +68,6 @@ uint64_t runtime_reserve_bytes(int threads);
 // and 5.4.
 uint64_t program_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers);
-
-// What a limit leaves for an arena, in whole granules.
-uint64_t arena_capacity(uint64_t limit, uint64_t reserve, uint64_t granule);
 
 // A host limit that does not even hold what lies beside the arena leaves an arena of 0 bytes, and the plan
 // says what would do. Throws Error(environment) for a budget above what is free or a directory that cannot

@@ -119,7 +119,7 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
                          WorkspaceBytes workspaces, bool evaluate) {
   PlanRequest r;
-  r.machine = machine_of(budgets.arenas);
+  r.machine = machine_of(budgets.arenas());
   r.rates = resolve_machine(options.memory);
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
@@ -142,63 +142,29 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   return r;
 }
 
-namespace {
-
-// "--gpu-mem 33554432 --host-mem 123456789": limits, not arenas, so that they can be pasted.
-std::string as_arguments(const Machine& machine, const std::vector<uint64_t>& arenas,
-                         const Budgets& budgets) {
-  const std::vector<uint64_t> limits = limits_for_arenas(machine, arenas, budgets);
-  std::string text;
-  for (size_t t = 0; t < limits.size(); ++t)
-    text += (t ? " --" : "--") + budget_option(machine.tiers[t].name) + " " + std::to_string(limits[t]);
-  return text;
-}
-
-}  // namespace
-
-std::string budget_option(const std::string& tier) { return (tier == "device" ? "gpu" : tier) + "-mem"; }
-
-uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const Budgets& budgets) {
-  const uint64_t reserve = tier == "host"     ? budgets.runtime_reserve
-                           : tier == "device" ? budgets.device_reserve
-                                              : 0;
-  // What a driver and its libraries hold differs a little from process to process.
-  const uint64_t difference = budgets.device_reserve > 0 ? reserve / 256 : 0;
-  const bool granules = tier == "device" && budgets.device_reserve > 0;
-  return (granules ? round_up(arena, kAcceleratorGranule) : arena) + reserve + difference;
-}
-
-std::vector<uint64_t> limits_for_arenas(const Machine& machine, const std::vector<uint64_t>& arenas,
-                                        Budgets budgets) {
-  if (budgets.device_reserve > 0) {  // it holds the page tables of another host limit
-    const uint64_t host = limit_for_arena("host", arenas[lowest_memory_tier(machine)], budgets);
-    budgets.device_reserve += page_table_bytes(host);
-    budgets.device_reserve -= page_table_bytes(budgets.limits.host);
-  }
-  std::vector<uint64_t> limits;
-  for (size_t t = 0; t < arenas.size(); ++t)
-    limits.push_back(limit_for_arena(machine.tiers[t].name, arenas[t], budgets));
-  return limits;
-}
-
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets) {
   const Machine& machine = request.machine;
   const Tier& tier = machine.tiers[why.tier];
   const uint64_t bytes_needed = why.least[why.tier].value_or(why.least_together[why.tier]);
   const std::string task = why.task.empty() ? "" : " (largest task: " + why.task + ")";
-  std::string each;
-  for (size_t t = 0; t < why.least.size(); ++t) {
+  const std::vector<const TierBudget*> rows = budgets.by_tier();
+  const std::vector<uint64_t> limits = budgets.limits_for(why.least_together);
+  const auto argument = [&](size_t t, uint64_t bytes) {  // to be pasted
+    return "--" + rows[t]->option + " " + std::to_string(bytes);
+  };
+  std::string each, together;
+  for (size_t t = 0; t < rows.size(); ++t) {
+    together += (t ? " " : "") + argument(t, limits[t]);
     if (!why.least[t] || *why.least[t] <= machine.tiers[t].capacity) continue;
-    const std::string& name = machine.tiers[t].name;
-    const uint64_t limit = limit_for_arena(name, *why.least[t], budgets);
+    const uint64_t limit = rows[t]->limit_for(*why.least[t]);
     // More pinned memory may leave the device's arena less than it was given here.
-    if (name == "host" && budgets.device_reserve > 0 &&
-        page_table_bytes(limit) > page_table_bytes(budgets.limits.host))
+    if (rows[t] == &budgets.host && budgets.host.driver &&
+        page_table_bytes(limit) > page_table_bytes(budgets.host.limit))
       continue;
-    each += (each.empty() ? "--" : ", or --") + budget_option(name) + " " + std::to_string(limit);
+    each += (each.empty() ? "" : ", or ") + argument(t, limit);
   }
   std::string remedy = each.empty() ? "" : "Enough with the other budgets as given: " + each + ". ";
-  remedy += "The least together: " + as_arguments(machine, why.least_together, budgets) + ".";
+  remedy += "The least together: " + together + ".";
   if (!machine.tiers.back().file) remedy += " With --nvme-dir DIR, what does not fit goes to disk.";
   return Error(ExitCode::infeasible,
                "The budgets cannot work: the " + tier.name + " arena needs " +

@@ -48,15 +48,6 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
                          WorkspaceBytes workspaces, bool evaluate);
 
-// The option that bounds a tier, without dashes: "gpu-mem", "host-mem", "nvme-mem".
-std::string budget_option(const std::string& tier);
-
-// The limit to grant so that the tier's arena may hold `arena` bytes and what lies beside it.
-uint64_t limit_for_arena(const std::string& tier, uint64_t arena, const Budgets& budgets);
-// Of all tiers together.
-std::vector<uint64_t> limits_for_arenas(const Machine& machine, const std::vector<uint64_t>& arenas,
-                                        Budgets budgets);
-
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets);
 
 // Plans and verifies. Throws infeasible_error().

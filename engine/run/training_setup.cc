@@ -41,11 +41,9 @@ SessionOptions session_options(const Options& options, int threads) {
 namespace {
 
 // Where a limit does not hold an arena and what was measured beside it, that is set aside. Whether it was.
-bool set_aside(uint64_t measured, uint64_t arena, uint64_t limit, uint64_t granule, uint64_t& reserve,
-               uint64_t& capacity) {
-  if (round_up(arena, granule) + measured <= limit) return false;
-  reserve = measured;
-  capacity = arena_capacity(limit, measured, granule);
+bool set_aside(uint64_t measured, uint64_t arena, TierBudget& budget) {
+  if (round_up(arena, budget.granule) + measured <= budget.limit) return false;
+  budget.set_aside(measured);
   return true;
 }
 
@@ -66,14 +64,12 @@ std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, 
       const uint64_t held = device.accelerator()->memory().held;
       const uint64_t arena = std::min(held, round_up(arenas.front(), kAcceleratorGranule));
       // The host's arena is pinned later.
-      too_little = set_aside(held - arena + page_table_bytes(budgets.limits.host), arenas.front(),
-                             *budgets.limits.device, kAcceleratorGranule, budgets.device_reserve,
-                             *budgets.arenas.device);
+      too_little =
+          set_aside(held - arena + page_table_bytes(budgets.host.limit), arenas.front(), *budgets.device);
       loaded += prepared.library_bytes;
       const uint64_t libraries = std::max(budgets.library_bytes, round_up(loaded, kStep));
       const uint64_t host = arenas[lowest_memory_tier(plan.program.machine)] + plan.program_bytes;
-      if (set_aside(budgets.runtime_reserve - budgets.library_bytes + libraries, host, budgets.limits.host, 1,
-                    budgets.runtime_reserve, budgets.arenas.host)) {
+      if (set_aside(budgets.host.reserve - budgets.library_bytes + libraries, host, budgets.host)) {
         budgets.library_bytes = libraries;
         too_little = true;
       }

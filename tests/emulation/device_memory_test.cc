@@ -182,7 +182,7 @@ TEST_F(DeviceMemory, APlanThatFillsItsBudgetIsMadeTwiceAtMost) {
       if (++plans > 2) throw Error(ExitCode::bug, "A third plan.", "");
       const PlanRequest request = plan_request(options, config, budgets, workspaces_of(*device), false);
       Plan plan = plan_or_throw(request, budgets);
-      plan.program.arena_bytes.front() = *budgets.arenas.device;
+      plan.program.arena_bytes.front() = budgets.device->arena;
       return plan;
     };
     const auto started =
