@@ -1,155 +1,27 @@
-// One lock guards all state of the GPUs. Their thread gives it up while it works.
-#include <chrono>
-#include <condition_variable>
-#include <deque>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <random>
-#include <thread>
+// The GPUs' work, streams, events, and what tests set up.
+#include "tests/emulation/gpu_state.h"
+
 #include <utility>
-#include <vector>
 
 #include "engine/error.h"
-#include "engine/pack.h"
-#include "tests/emulation/gpu_model.h"
-#include "tests/emulation/memory_model.h"
 
 namespace sluice::emulation {
-namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr uint64_t kGranule = 2 << 20;  // of allocations
-
-// When a stream has come to where an event was recorded.
-struct Moment {
-  bool reached = false;
-  Clock::time_point time;
-};
-
-struct Item {
-  std::function<void()> work;  // or one of:
-  std::shared_ptr<Moment> awaited, recorded;
-  Work kind = Work::kernel;
-};
-
-struct Stream {
-  int ordinal = 0;  // of its GPU
-  std::deque<Item> items;
-  uint64_t enqueued = 0, done = 0;
-  bool destroyed = false;  // it goes when it is empty
-  bool copied = false;
-};
-
-struct Event {
-  int ordinal = 0;
-  std::shared_ptr<Moment> moment;  // of the last record, if there was one
-  bool timed = true;
-};
-
-constexpr uintptr_t kFirstHandle = 64;  // beyond ordinals
-
-// As cudaSetDevice sets it for the calling thread.
 thread_local int ordinal_of_thread = 0;
 
-class Gpu {
- public:
-  Gpu() : thread_([this] { carry_out(); }) {}
-  ~Gpu() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    work_.notify_one();
-    thread_.join();
-  }
-
-  void carry_out();
-  Stream* choose();
-  void run(std::unique_lock<std::mutex>& lock, const Item& item, Card& card);
-  void lose();
-  void enqueue(Stream& stream, Item item);
-  bool idle() const;
-  void note_copy(Stream& stream);
-  uint64_t held(const Card& card) const;  // bytes, by this process, beside page tables
-  uint64_t page_tables(const Card& card) const {
-    return card.context ? round_up(host_memory_.bytes() / 512, 4096) : 0;
-  }
-  void note_held(const Card& card) {
-    counts_.held_most = std::max(counts_.held_most, held(card) + page_tables(card));
-  }
-  // Most calls need a context on the thread's GPU, and make it.
-  Card& start_context() {
-    Card& card = cards_[ordinal_of_thread];
-    card.context = true;
-    note_held(card);
-    return card;
-  }
-  // The memory that holds the range wholly, if one does.
-  bool is_memory(const void* begin, uint64_t bytes) const {
-    return std::any_of(cards_.begin(), cards_.end(),
-                       [&](const auto& card) { return card.second.memory.contains(begin, bytes); });
-  }
-  // Waits on the host until the condition holds or the device is lost.
-  template <typename Condition>
-  cudaError_t wait(std::unique_lock<std::mutex>& lock, Condition condition) {
-    done_.wait(lock, [&] { return lost_ != cudaSuccess || condition(); });
-    return lost_;
-  }
-  // The error of a handle, or of the device, that is not there.
-  cudaError_t find(cudaStream_t handle, Stream*& stream);
-  cudaError_t find(cudaEvent_t handle, Event*& event);
-
-  std::mutex mutex_;
-  std::condition_variable work_, done_;  // waited for by the GPU, by the host
-  EmulatedGpu set_up_;
-  Counts counts_;
-  cudaError_t lost_ = cudaSuccess;
-  bool paused_ = false, busy_ = false, stopping_ = false;
-  std::mt19937 generator_;
-  uint_fast32_t preferred_ = 0;
-  // Handles are numbers that are never used again, so that one that was destroyed is known.
-  uintptr_t last_handle_ = kFirstHandle;
-  std::map<uintptr_t, Stream> streams_;  // with null streams, by ordinal
-  std::map<uintptr_t, Event> events_;
-  std::map<int, Card> cards_;  // by ordinal
-  Ranges host_memory_;
-  std::vector<std::byte> libraries_;  // what they take of host memory
-  std::map<const void*, uint64_t> loaded_;  // kernels, with the shared memory that they may have
-
- private:
-  std::thread thread_;
-};
-
-// CUDA's calls name no object, so there has to be one for all; the thread ends with the process.
 Gpu& gpu() {
   static Gpu instance;
   return instance;
 }
 
-// The GPUs' state while the lock is held.
-class Locked {
- public:
-  Gpu* operator->() const { return &gpu_; }
-  std::unique_lock<std::mutex>& lock() { return lock_; }
-
- private:
-  Gpu& gpu_ = gpu();
-  std::unique_lock<std::mutex> lock_{gpu_.mutex_};
-};
-
-// Within a call of the runtime that needs a context.
-class Call : public Locked {
- public:
-  Call() : card((*this)->start_context()) {}
-  Card& card;  // of the calling thread
-};
+namespace {
 
 template <typename Handle>
 uintptr_t number(Handle handle) {
   return reinterpret_cast<uintptr_t>(handle);
 }
+
+}  // namespace
 
 void Gpu::carry_out() {
   std::unique_lock lock(mutex_);
@@ -258,8 +130,6 @@ cudaError_t Gpu::find(cudaEvent_t handle, Event*& event) {
   event = &it->second;
   return lost_;
 }
-
-}  // namespace
 
 // ---- For tests.
 
@@ -428,106 +298,6 @@ cudaError_t elapsed(float* milliseconds, cudaEvent_t begin_handle, cudaEvent_t e
   if (!begin->moment->reached || !end->moment->reached) return cudaErrorNotReady;
   *milliseconds = std::chrono::duration<float, std::milli>(end->moment->time - begin->moment->time).count();
   return cudaSuccess;
-}
-
-// ---- Memory.
-
-cudaError_t choose(int ordinal) {
-  ordinal_of_thread = ordinal;
-  return Call()->lost_;
-}
-
-int chosen() { return ordinal_of_thread; }
-
-MemoryUse memory_use(int ordinal) {
-  Locked g;
-  const Card& card = g->cards_[ordinal];
-  return {g->held(card), g->page_tables(card), g->set_up_.used_by_others, g->set_up_.memory_bytes};
-}
-
-cudaError_t memory_info(uint64_t* free, uint64_t* total) {
-  Call g;
-  const uint64_t used = g->set_up_.used_by_others + g->held(g.card) + g->page_tables(g.card);
-  *total = g->set_up_.memory_bytes;
-  *free = used < *total ? *total - used : 0;
-  return g->lost_;
-}
-
-cudaError_t allocate(void** data, uint64_t bytes) {
-  uint64_t free = 0, total = 0;
-  if (const cudaError_t error = memory_info(&free, &total)) return error;
-  Call g;
-  if (round_up(bytes, kGranule) > free || g->counts_.allocations == g->set_up_.allocation_that_fails)
-    return cudaErrorMemoryAllocation;
-  ++g->counts_.allocations;
-  std::byte* const begin = map_device_memory(bytes);
-  if (begin == nullptr) return cudaErrorMemoryAllocation;
-  CHECK(g.card.memory.add(begin, bytes), "device memory overlaps");
-  g->note_held(g.card);
-  *data = begin;
-  return cudaSuccess;
-}
-
-// As CUDA's, it waits for the device.
-cudaError_t free_memory(void* data) {
-  Call g;
-  const cudaError_t error = g->wait(g.lock(), [&] { return g->idle(); });
-  if (data == nullptr) return error;
-  uint64_t bytes = 0;
-  for (auto& [ordinal, card] : g->cards_) bytes += card.memory.remove(data);
-  if (bytes == 0) return cudaErrorInvalidValue;
-  unmap_device_memory(data, bytes);
-  return error;
-}
-
-cudaError_t register_host(void* begin, uint64_t bytes) {
-  Call g;
-  if (g->lost_ != cudaSuccess) return g->lost_;
-  if (begin == nullptr || bytes == 0) return cudaErrorInvalidValue;
-  if (g->counts_.registrations == g->set_up_.registration_that_fails ||
-      bytes > g->set_up_.registration_bytes_max ||
-      bytes > g->set_up_.pinned_bytes_max - g->host_memory_.bytes())
-    return cudaErrorMemoryAllocation;
-  if (!g->host_memory_.add(begin, bytes)) return cudaErrorHostMemoryAlreadyRegistered;
-  ++g->counts_.registrations;
-  g->counts_.untouched_bytes += untouched_bytes(begin, bytes);
-  g->note_held(g.card);
-  return cudaSuccess;
-}
-
-cudaError_t unregister_host(void* begin) {
-  Call g;
-  if (g->host_memory_.remove(begin) == 0) return cudaErrorHostMemoryNotRegistered;
-  return g->lost_;
-}
-
-bool is_device_memory(const void* begin, uint64_t bytes) {
-  Locked g;
-  return g->is_memory(begin, bytes);
-}
-
-bool is_registered(const void* begin, uint64_t bytes) {
-  Locked g;
-  return g->host_memory_.contains(begin, bytes);
-}
-
-cudaError_t load(const void* kernel, uint64_t shared_bytes) {
-  Locked g;
-  g->loaded_[kernel] = shared_bytes;
-  return g->set_up_.loading_returns;
-}
-
-void load_product(const std::vector<int>& kernel) {
-  Call g;
-  g.card.products.insert(kernel);
-  g->note_held(g.card);
-}
-
-void check_loaded(const void* kernel, uint64_t shared_bytes) {
-  Locked g;
-  const auto found = g->loaded_.find(kernel);
-  CHECK(found != g->loaded_.end(), "a kernel was launched that had not been loaded");
-  CHECK(shared_bytes <= found->second, "a kernel was loaded for less shared memory");
 }
 
 }  // namespace sluice::emulation

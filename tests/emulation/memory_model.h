@@ -1,5 +1,5 @@
 // Memory of the emulated GPU: device memory with its protection, and registered host memory. The model's lock
-// guards both (gpu_emulation.cc).
+// guards both (gpu_state.h).
 #pragma once
 
 #include <cstddef>

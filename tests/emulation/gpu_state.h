@@ -1,0 +1,147 @@
+// The state of the emulated GPUs, for the files that emulate CUDA's calls on it (gpu_model.h). One lock
+// guards all of it; the GPUs' thread gives it up while it works.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "engine/pack.h"
+#include "tests/emulation/gpu_model.h"
+#include "tests/emulation/memory_model.h"
+
+namespace sluice::emulation {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kGranule = 2 << 20;  // of allocations
+
+// When a stream has come to where an event was recorded.
+struct Moment {
+  bool reached = false;
+  Clock::time_point time;
+};
+
+struct Item {
+  std::function<void()> work;  // or one of:
+  std::shared_ptr<Moment> awaited, recorded;
+  Work kind = Work::kernel;
+};
+
+struct Stream {
+  int ordinal = 0;  // of its GPU
+  std::deque<Item> items;
+  uint64_t enqueued = 0, done = 0;
+  bool destroyed = false;  // it goes when it is empty
+  bool copied = false;
+};
+
+struct Event {
+  int ordinal = 0;
+  std::shared_ptr<Moment> moment;  // of the last record, if there was one
+  bool timed = true;
+};
+
+constexpr uintptr_t kFirstHandle = 64;  // beyond ordinals
+
+// As cudaSetDevice sets it for the calling thread.
+extern thread_local int ordinal_of_thread;
+
+class Gpu {
+ public:
+  Gpu() : thread_([this] { carry_out(); }) {}
+  ~Gpu() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    work_.notify_one();
+    thread_.join();
+  }
+
+  void carry_out();
+  Stream* choose();
+  void run(std::unique_lock<std::mutex>& lock, const Item& item, Card& card);
+  void lose();
+  void enqueue(Stream& stream, Item item);
+  bool idle() const;
+  void note_copy(Stream& stream);
+  uint64_t held(const Card& card) const;  // bytes, by this process, beside page tables
+  uint64_t page_tables(const Card& card) const {
+    return card.context ? round_up(host_memory_.bytes() / 512, 4096) : 0;
+  }
+  void note_held(const Card& card) {
+    counts_.held_most = std::max(counts_.held_most, held(card) + page_tables(card));
+  }
+  // Most calls need a context on the thread's GPU, and make it.
+  Card& start_context() {
+    Card& card = cards_[ordinal_of_thread];
+    card.context = true;
+    note_held(card);
+    return card;
+  }
+  // The memory that holds the range wholly, if one does.
+  bool is_memory(const void* begin, uint64_t bytes) const {
+    return std::any_of(cards_.begin(), cards_.end(),
+                       [&](const auto& card) { return card.second.memory.contains(begin, bytes); });
+  }
+  // Waits on the host until the condition holds or the device is lost.
+  template <typename Condition>
+  cudaError_t wait(std::unique_lock<std::mutex>& lock, Condition condition) {
+    done_.wait(lock, [&] { return lost_ != cudaSuccess || condition(); });
+    return lost_;
+  }
+  // The error of a handle, or of the device, that is not there.
+  cudaError_t find(cudaStream_t handle, Stream*& stream);
+  cudaError_t find(cudaEvent_t handle, Event*& event);
+
+  std::mutex mutex_;
+  std::condition_variable work_, done_;  // waited for by the GPU, by the host
+  EmulatedGpu set_up_;
+  Counts counts_;
+  cudaError_t lost_ = cudaSuccess;
+  bool paused_ = false, busy_ = false, stopping_ = false;
+  std::mt19937 generator_;
+  uint_fast32_t preferred_ = 0;
+  // Handles are numbers that are never used again, so that one that was destroyed is known.
+  uintptr_t last_handle_ = kFirstHandle;
+  std::map<uintptr_t, Stream> streams_;  // with null streams, by ordinal
+  std::map<uintptr_t, Event> events_;
+  std::map<int, Card> cards_;  // by ordinal
+  Ranges host_memory_;
+  std::vector<std::byte> libraries_;  // what they take of host memory
+  std::map<const void*, uint64_t> loaded_;  // kernels, with the shared memory that they may have
+
+ private:
+  std::thread thread_;
+};
+
+// CUDA's calls name no object, so there has to be one for all; the thread ends with the process.
+Gpu& gpu();
+
+// The GPUs' state while the lock is held.
+class Locked {
+ public:
+  Gpu* operator->() const { return &gpu_; }
+  std::unique_lock<std::mutex>& lock() { return lock_; }
+
+ private:
+  Gpu& gpu_ = gpu();
+  std::unique_lock<std::mutex> lock_{gpu_.mutex_};
+};
+
+// Within a call of the runtime that needs a context.
+class Call : public Locked {
+ public:
+  Call() : card((*this)->start_context()) {}
+  Card& card;  // of the calling thread
+};
+
+}  // namespace sluice::emulation
