@@ -30,6 +30,8 @@ constexpr const char* kDefaultJson = R"({
      "bytes_per_second": 40e9, "overhead_seconds": 2e-5, "occupies": {"cores": 2}, "per_byte": {"memory": 1}},
     {"lane": "optimizer", "bytes_per_second": 60e9, "overhead_seconds": 1e-5, "occupies": {"cores": 2},
      "per_byte": {"memory": 1}},
+    {"lane": "collective", "bytes_per_second": 10e9, "overhead_seconds": 2e-5, "occupies": {"cores": 1},
+     "per_byte": {"memory": 1}},
     {"lane": "nvme_write", "bytes_per_second": 2e9, "overhead_seconds": 1e-3, "per_byte": {"memory": 2}}
   ],
   "links": [
@@ -55,6 +57,7 @@ constexpr const char* kGpuJson = R"({
      "bytes_per_second": 2.5e12, "overhead_seconds": 5e-6},
     {"lane": "optimizer", "bytes_per_second": 150e9, "overhead_seconds": 1e-5, "occupies": {"cores": 16},
      "per_byte": {"memory": 1}},
+    {"lane": "collective", "bytes_per_second": 50e9, "overhead_seconds": 2e-5, "per_byte": {"memory": 1}},
     {"lane": "nvme_write", "bytes_per_second": 2e9, "overhead_seconds": 1e-3, "per_byte": {"memory": 2}}
   ],
   "links": [

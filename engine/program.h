@@ -57,14 +57,17 @@ struct Lane {
 enum class TaskKind : uint8_t {
   forward,      // run a segment on a slice
   backward,     // run a segment's backward on a slice, with or without running its forward again
-  round,        // round a group's gradient accumulator to working precision, emit block sums
+  round,        // round a shard's gradient accumulator to working precision, emit block sums
   norm,         // add the block sums of all groups
   set_scalars,  // t, loss scale, clip factor and the optimizer's constants of this step
   optimize,     // update one shard
   load,         // fill one shard with its first values (initial, from a checkpoint, or from weights)
   save,         // write one shard's state to the checkpoint
+  gather,       // every rank's part of something, in order of rank
+  exchange,     // each rank's part of something to that rank: what all have for this one, in order of rank
+  sum,          // add what all ranks have for this one, in order of rank; round it, emit block sums
 };
-constexpr int kTaskKinds = 8;
+constexpr int kTaskKinds = 11;
 const char* task_kind_name(TaskKind kind);
 
 // Where a kind of task can run.

@@ -252,8 +252,9 @@ void round_gradient(const float* accumulator, void* gradient, DType precision, u
   workers.parallel_for(blocks, [&](int64_t block, int) {
     const uint64_t begin = static_cast<uint64_t>(block) * kNormBlock;
     void* to = static_cast<std::byte*>(gradient) + begin * dtype_bytes(precision);
-    block_sums[block] = HWY_DYNAMIC_DISPATCH(round_block)(accumulator + begin, to, precision,
-                                                          std::min(kNormBlock, elements - begin));
+    const double sum = HWY_DYNAMIC_DISPATCH(round_block)(accumulator + begin, to, precision,
+                                                         std::min(kNormBlock, elements - begin));
+    if (block_sums) block_sums[block] = sum;
   });
 }
 

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
     });
   }
   sum = block_sum(sum, shared);
-  if (threadIdx.x == 0) block_sums[blockIdx.x] = sum;
+  if (threadIdx.x == 0 && block_sums != nullptr) block_sums[blockIdx.x] = sum;
 }
 
 // One element, each operation rounded to fp32 as cpu_optim/optimizer.h writes it.

@@ -55,8 +55,8 @@ class Device {
   virtual void warm_up(std::span<std::byte> /*arena*/) {}
 
   // Rounds an fp32 gradient accumulator to the working precision (to nearest even) and emits, per block of
-  // kNormBlock elements, the sum of the squares of what it wrote, in double, in a fixed order. elements > 0,
-  // any length.
+  // kNormBlock elements, the sum of the squares of what it wrote, in double, in a fixed order; not where
+  // block_sums is nullptr. elements > 0, any length.
   virtual void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
                      double* block_sums) = 0;
 

@@ -67,7 +67,7 @@ class ReferenceDevice final : public Device {
           out.put(index, accumulator[i]);
           sum += out[index] * out[index];
         }
-        block_sums[begin / kNormBlock] = sum;
+        if (block_sums) block_sums[begin / kNormBlock] = sum;
       }
     });
   }

@@ -35,6 +35,9 @@ struct MemoryLimits {
   uint64_t usable() const { return available < cgroup_left() ? available : cgroup_left(); }
 };
 
+// What each of so many equal users may count on.
+MemoryLimits shared_by(int64_t users, MemoryLimits limits);
+
 // Reads cgroup v2 and v1 (also both, "hybrid"). What cannot be read counts as no limit.
 MemoryLimits memory_limits(const std::string& root = "/");
 

@@ -57,8 +57,10 @@ class Command {
   // Output goes to files in `directory`.
   Command(const DriveDirectory& directory, const std::vector<std::string>& arguments,
           const std::string& binary = "sluice")
-      : out_(directory / "stdout"), err_(directory / "stderr") {
-    std::vector<std::string> words = sluice_words(arguments, binary);
+      : Command(directory / "", sluice_words(arguments, binary)) {}
+  // Any program; it is looked for as a shell does.
+  Command(const std::string& directory, std::vector<std::string> words)
+      : out_(directory + "/stdout"), err_(directory + "/stderr") {
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -67,7 +69,7 @@ class Command {
       const int out = open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
       const int err = open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
       if (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0) _exit(126);
-      execv(argv[0], argv.data());
+      execvp(argv[0], argv.data());
       _exit(127);
     }
     EXPECT_GT(child_, 0);

@@ -226,7 +226,7 @@ TEST(CommandLine, WhatIsPlannedSaysSo) {
   for (const char* verb : {"bench", "profile --steps 3 -- --model gpt2"})
     EXPECT_EQ(refusal(verb), "`sluice " + words(verb).front() + "` is planned, not built yet.");
   for (const char* option :
-       {"--gpus 2", "--zero 3", "--zero", "--compress powersgd:4", "--share-layers-until 100"})
+       {"--zero 3", "--zero", "--compress powersgd:4", "--share-layers-until 100"})
     EXPECT_EQ(refusal(kTrain + option), words(option).front() + " is planned, not built yet.");
   for (const char* option : {"--ranks 4", "--ranks-per-node 2", "--sweep batch=1:8", "--explain"})
     EXPECT_EQ(refusal(std::string("plan --model gpt2 ") + option),

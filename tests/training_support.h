@@ -61,6 +61,7 @@ struct TestRun {
   ExecutorKind executor = ExecutorKind::threaded;
   uint64_t seed = 1;  // of the shuffled executor
   int threads = 2;
+  Ranks ranks;
   int64_t stop_after = 0;  // the stop flag is set when this step's loss is read; 0: never
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;
   std::function<void(CheckpointState&)> alter_start;
@@ -157,6 +158,7 @@ inline TestResult train(const TestRun& run) {
   s.executor = run.executor;
   s.seed = run.seed;
   s.poison = true;
+  s.ranks = run.ranks;
   s.wrap_queue = run.wrap_queue;
   Session session(plan, *device, s);
   Workers workers(run.threads);

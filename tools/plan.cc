@@ -61,6 +61,8 @@ PlannedDevice planned_device(const MemoryOptions& options) {
 }  // namespace
 
 ExitCode run_plan(Options options, std::FILE* out) {
+  options.ranks.count = options.ranks.gpus;
+  check_options(options, Verb::plan, !options.run.resume.empty());
   RunStart start = open_run_start(options, Verb::plan);
   const PlannedDevice planned = planned_device(options.memory);
   if (!planned.device) start.notes.push_back(absent_gpu_note());

@@ -133,6 +133,9 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
                   counted(plan.lowering.slices, "slice"), kept_segments(plan), plan.lowering.uses.size());
   out += fmt::format("  on the {} device, at the rates of {}\n", device_name(options),
                      printable(plan.rates.name));
+  if (plan.lowering.ranks > 1)
+    out += fmt::format("  {} ranks at ZeRO stage {}, each with:\n", plan.lowering.ranks,
+                       plan.lowering.zero_stage);
   out += table_of("permanent", p.machine, permanent_of(p));
   out += table_of("at once", p.machine, transient_of(p));
   out += fmt::format("  {:<12}", "arena");
@@ -145,13 +148,14 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
     out += fmt::format("  outside the device arena: {} for the driver, libraries and page tables\n",
                        format_size(budgets.device->reserve));
   out += "  moved a step:";
-  const std::vector<uint64_t> moved = moved_bytes(p, step_body(plan));
+  const std::vector<uint64_t> moved = moved_bytes(plan, step_body(plan));
   for (size_t l = 0; l < moved.size(); ++l)
     if (moved[l]) out += fmt::format(" {} {}", p.machine.lanes[l].name, format_size(moved[l]));
   if (std::all_of(moved.begin(), moved.end(), [](uint64_t bytes) { return bytes == 0; })) out += " nothing";
   out += fmt::format(
       "\n  predicted: {:.3g} s a step, {:.0f} tokens/s ({} candidates weighed)\n", plan.step_seconds,
-      static_cast<double>(plan.lowering.slices * plan.model.micro_batch * plan.model.sequence) /
+      static_cast<double>(plan.lowering.ranks * plan.lowering.slices * plan.model.micro_batch *
+                          plan.model.sequence) /
           plan.step_seconds,
       plan.candidates);
   out += fmt::format("  a checkpoint takes {}\n", format_size(checkpoint_bytes(plan.model)));
@@ -166,6 +170,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   out["machine"] = printable(plan.rates.name);
   out["seconds_predicted"] = plan.step_seconds;
   out["micro_batch"] = plan.model.micro_batch;
+  out["ranks"] = plan.lowering.ranks;
   out["parameters"] = parameter_count(plan.model);
   ordered_json recompute = ordered_json::array();
   for (const UseInfo& use : plan.lowering.uses) recompute.push_back(use.recompute);
@@ -177,7 +182,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   for (const auto& [kind, tiers] : permanent_of(p))
     for (size_t t = 0; t < tiers.size(); ++t)
       out["homes"][buffer_class_name(kind)][p.machine.tiers[t].name] = tiers[t] + transient.at(kind)[t];
-  const std::vector<uint64_t> moved = moved_bytes(p, step_body(plan));
+  const std::vector<uint64_t> moved = moved_bytes(plan, step_body(plan));
   const std::vector<double> busy = busy_seconds(plan, plan.rates);
   for (size_t l = 0; l < moved.size(); ++l) {
     out["moved_bytes"][p.machine.lanes[l].name] = moved[l];

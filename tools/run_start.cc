@@ -28,6 +28,15 @@ std::string fresh_start(const Options& options, Verb verb) {
   return "No checkpoint in " + printable(options.run.out) + ": a fresh start.";
 }
 
+// What a run goes on with; on another number of ranks its micro-batch is chosen anew.
+std::vector<ManifestOption> options_of(const CheckpointState& state, const Options& now) {
+  std::vector<ManifestOption> options = state.options;
+  if (state.writers == now.ranks.count) return options;
+  for (ManifestOption& option : options)
+    if (option.name == "micro-batch") option.values = option_values(now, *find_option(option.name));
+  return options;
+}
+
 }  // namespace
 
 RunStart open_run_start(Options& options, Verb verb) {
@@ -36,7 +45,7 @@ RunStart open_run_start(Options& options, Verb verb) {
   RunStart start;
   if (resuming || verb == Verb::train) start.checkpoint = open_resume(options.run);
   if (start.checkpoint)
-    start.notes = apply_manifest(options, start.checkpoint->state().options);
+    start.notes = apply_manifest(options, options_of(start.checkpoint->state(), options));
   else if (resuming)
     start.notes.push_back(fresh_start(options, verb));
   if (resuming) check_options(options, verb, false);

@@ -22,6 +22,8 @@ packages=(
   "libgtest-dev: tests"
   "libboost-context-dev: threads of kernels in tests"
   "libbenchmark-dev: benchmarks"
+  "libopenmpi-dev: ranks of several processes"
+  "openmpi-bin: starts them"
   "xz-utils: packs the bundle"
 )
 case "${1:-}" in

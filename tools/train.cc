@@ -2,12 +2,14 @@
 #include <utility>
 
 #include "engine/clock.h"
+#include "engine/run/agreement.h"
 #include "engine/run/checkpoint_directory.h"
 #include "engine/run/metrics.h"
 #include "engine/run/setup.h"
 #include "engine/run/training_setup.h"
 #include "models/family.h"
 #include "offload/nvme_files.h"
+#include "tools/launch.h"
 #include "tools/plan_report.h"
 #include "tools/progress.h"
 #include "tools/run_directory.h"
@@ -94,8 +96,9 @@ bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FI
                 "--steps " + std::to_string(wanted) + " is behind " + printable(checkpoint.path()) +
                     ", which has done " + std::to_string(done) + ".",
                 "Give --steps above " + std::to_string(done) + ", or go back with --resume CHECKPOINT.");
-  say(out,
-      "All " + std::to_string(done) + " steps are done: nothing to do. To go on, give a larger --steps.\n");
+  if (out)
+    say(out,
+        "All " + std::to_string(done) + " steps are done: nothing to do. To go on, give a larger --steps.\n");
   return true;
 }
 
@@ -136,61 +139,153 @@ TrainEvents report_to(MetricsFile& metrics, Progress& progress, Accelerator* acc
   return events;
 }
 
-}  // namespace
+// What all ranks of a run begin with.
+struct Start {
+  RunDirectory* directory;  // of whoever speaks
+  RunStart run;
+  RunData data;
+};
 
-ExitCode run_train(Options options, std::FILE* out) {
-  RunDirectory directory(options.run.out);
-  RunStart start = open_run_start(options, Verb::train);
-  print_notes(start.notes, out);
-  if (start.checkpoint && is_done(options, *start.checkpoint, out)) return ExitCode::done;
-  const RunData data = open_run_data(options, start.source.config);
-  if (start.checkpoint) check_same_data(start.checkpoint->state(), data.train);
+// What the user sees and keeps of a run: the metrics, cut where it goes on, and its progress.
+struct Report {
+  Report(const Options& options, Start& start, const Program& program, std::FILE* out)
+      : metrics(open_metrics(options, start, out)), progress(make_progress(options, program, out)) {}
+  TrainEvents events(Accelerator* accelerator, uint64_t limit) {
+    return report_to(metrics, progress, accelerator, limit);
+  }
 
+  MetricsFile metrics;
+  Progress progress;
+
+ private:
+  static std::string open_metrics(const Options& options, Start& start, std::FILE* out) {
+    const std::string file = metrics_path(options.run);
+    start.directory->open_metrics(file);
+    if (!options.run.resume.empty()) {
+      const auto& checkpoint = start.run.checkpoint;
+      const int64_t step = checkpoint ? checkpoint->state().step : 0;
+      go_back_to(step, options.run, file, out);
+      if (checkpoint) say(out, "Resuming after step " + std::to_string(step) + ".\n");
+    }
+    start.directory->keep();
+    return file;
+  }
+};
+
+// What must be the same on all ranks: the options that fix bits, the length of the run, data and start.
+std::vector<Fact> facts_of(const Options& options, const Start& start) {
+  std::vector<Fact> facts;
+  for (const ManifestOption& option : manifest_options(options)) {
+    std::string values;
+    for (const std::string& value : option.values) values += value + "\n";
+    facts.push_back({"--" + option.name, std::move(values)});
+  }
+  const auto add = [&](const char* name, uint64_t value) { facts.push_back({name, std::to_string(value)}); };
+  const auto& checkpoint = start.run.checkpoint;
+  add("step to go on from", checkpoint ? static_cast<uint64_t>(checkpoint->state().step) : 0);
+  add("content of --data", start.data.train.sample_checksum());
+  add("number of tokens", start.data.train.tokens());
+  add("--zero", static_cast<uint64_t>(options.ranks.zero));
+  add("--checkpoint-every", static_cast<uint64_t>(options.run.checkpoint_every));
+  return facts;
+}
+
+// Of one of several ranks of this process: its share of cores, and its own GPU.
+MemoryOptions share_of(const MemoryOptions& memory, const Ranks& ranks) {
+  MemoryOptions mine = memory;
+  mine.threads = std::max(1, resolve_threads(memory) / ranks.size());
+  mine.device.ordinal += ranks.rank();
+  return mine;
+}
+
+// The first rank speaks for all: the others print nothing, and leave the run's directory to it.
+ExitCode train_rank(Options options, Start& start, const Ranks& ranks, std::FILE* out) {
+  const auto print = [&](const std::string& text) {
+    if (ranks.is_first()) say(out, text);
+  };
+  options.memory = share_of(options.memory, ranks);
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
-  Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));
-  print_notes(budgets.notes, out);
+  Budgets budgets = resolve_budgets(options.memory, shared_by(ranks.size(), memory_limits()), true,
+                                    accelerator_use(*device));
+  ranks.barrier();  // nobody takes memory before all have looked
+  if (ranks.is_first()) print_notes(budgets.notes, out);
   const auto make_plan = [&] {
-    return plan_or_throw(plan_request(options, start.source.config, budgets, workspaces_of(*device),
-                                      data.validation.has_value()),
+    return plan_or_throw(plan_request(options, start.run.source.config, budgets, workspaces_of(*device),
+                                      start.data.validation.has_value()),
                          budgets);
   };
   const auto planned = [&](const Plan& plan) {
-    say(out, plan_text(plan, budgets, options));
-    check_start(start, plan.model);
-    directory.create();
-    if (device->accelerator()) say(out, pinning_text(plan.program));
+    print(plan_text(plan, budgets, options));
+    if (ranks.is_first()) {
+      check_start(start.run, plan.model);
+      start.directory->create();
+    }
+    ranks.barrier();
+    if (device->accelerator()) print(pinning_text(plan.program));
   };
-  const auto started =
-      start_session(*device, budgets, session_options(options, budgets.threads), make_plan, planned);
+  SessionOptions session_choices = session_options(options, budgets.threads);
+  session_choices.ranks = ranks;
+  const auto started = start_session(*device, budgets, session_choices, make_plan, planned);
   const Plan& plan = started->plan;
   Session& session = started->session;
   options.batch.micro_batch = plan.model.micro_batch;
-  check_checkpoint_space(options, plan.model);
-  say(out, "  file I/O: " + session.io_description() + "\n");
+  check_agreement(facts_of(options, start), plan, ranks);
+  if (ranks.is_first()) check_checkpoint_space(options, plan.model);
+  print("  file I/O: " + session.io_description() + "\n");
   Workers workers(budgets.threads);
-  load_start(start, options.numbers.seed, session, workers);
+  load_start(start.run, options.numbers.seed, session, workers);
+  ranks.barrier();
 
   // Up to here a start that fails or is interrupted has changed nothing.
   const std::atomic<bool>& stop = stop_on_signals();
-  const std::string metrics_file = metrics_path(options.run);
-  directory.open_metrics(metrics_file);
-  if (!options.run.resume.empty()) {
-    const int64_t step = start.checkpoint ? start.checkpoint->state().step : 0;
-    go_back_to(step, options.run, metrics_file, out);
-    if (start.checkpoint) say(out, "Resuming after step " + std::to_string(step) + ".\n");
-  }
-  directory.keep();
-  MetricsFile metrics(metrics_file);
-  Progress progress = make_progress(options, plan.program, out);
-  const TrainData view = data.view();
   const uint64_t device_limit = budgets.device ? budgets.device->limit : 0;
-  Trainer trainer(session, options, view, state_of(start, options, data.train), stop,
-                  report_to(metrics, progress, device->accelerator(), device_limit));
+  std::optional<Report> report;
+  if (ranks.is_first()) report.emplace(options, start, plan.program, out);
+  const TrainData view = start.data.view();
+  Trainer trainer(session, options, view, state_of(start.run, options, start.data.train), stop,
+                  report ? report->events(device->accelerator(), device_limit)
+                         : TrainEvents{});
   const TrainResult result = trainer.run();
-  progress.finish();
+  if (report) report->progress.finish();
   if (!result.stopped) return ExitCode::done;
-  say(out, "Stopped after step " + std::to_string(result.step) + "; go on with --resume auto.\n");
+  print("Stopped after step " + std::to_string(result.step) + "; go on with --resume auto.\n");
   return ExitCode::stopped;
+}
+
+// `process`: this process's place among those of a launcher; nullptr without one.
+ExitCode train_process(Options options, const Ranks* process, std::FILE* out) {
+  const bool speaks = !process || process->is_first();
+  check_options(options, Verb::train, !options.run.resume.empty());  // now with the number of ranks
+  std::optional<RunDirectory> directory;
+  if (speaks) directory.emplace(options.run.out);
+  RunStart run = open_run_start(options, Verb::train);
+  if (speaks) print_notes(run.notes, out);
+  if (run.checkpoint && is_done(options, *run.checkpoint, speaks ? out : nullptr)) return ExitCode::done;
+  RunData data = open_run_data(options, run.source.config);
+  if (run.checkpoint) check_same_data(run.checkpoint->state(), data.train);
+  Start start{directory ? &*directory : nullptr, std::move(run), std::move(data)};
+  if (process) return train_rank(std::move(options), start, *process, out);
+  if (options.ranks.count == 1) return train_rank(std::move(options), start, {}, out);
+  ExitCode code = ExitCode::done;
+  run_in_process(static_cast<int>(options.ranks.count), [&](const Ranks& ranks) {
+    const ExitCode of_rank = train_rank(options, start, ranks, out);
+    if (ranks.is_first()) code = of_rank;
+  });
+  return code;
+}
+
+}  // namespace
+
+ExitCode run_train(Options options, std::FILE* out) {
+  const std::unique_ptr<Launch> launch = open_launch();
+  options.ranks.count = launch ? launch->ranks().size() : options.ranks.gpus;
+  if (!launch) return train_process(std::move(options), nullptr, out);
+  return launch->run(options.run.out, [&] {
+    if (options.ranks.gpus > 1)
+      throw Error(ExitCode::usage, "A launcher started several ranks, and --gpus asks for more in each.",
+                  "Leave out --gpus, and let the launcher start one rank a GPU.");
+    return train_process(options, &launch->ranks(), out);
+  });
 }
 
 }  // namespace sluice

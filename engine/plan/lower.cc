@@ -21,6 +21,8 @@ class Lowerer {
     if (options_.batch <= 0 || options_.batch % model_.micro_batch != 0)
       throw std::invalid_argument("the batch is not a multiple of the micro-batch");
     out_.slices = static_cast<uint32_t>(options_.batch / model_.micro_batch);
+    out_.ranks = options_.ranks;
+    out_.zero_stage = options_.zero_stage;
     program_.rings = {"train", "validation"};
     buffers_ = make_buffers(model_, options_, program_, out_);
     lower_load();
@@ -72,7 +74,7 @@ class Lowerer {
     t.flops = pass.flops;
     t.bytes = pass.bytes;
     for (const uint32_t a : use(u).inputs) add_activation(body, t, a, m, Access::read, validation);
-    for (const uint32_t g : use(u).groups) body.add(t, out_.groups[g].weights, Access::read);
+    for (const uint32_t g : use(u).groups) body.add(t, out_.groups[g].forward_weights, Access::read);
     for (const uint32_t a : use(u).outputs) add_activation(body, t, a, m, Access::write, validation);
     if (saves && !buffers_.saved[u].empty()) body.add(t, buffers_.saved[u][m], Access::write);
     add_workspace(body, t, pass.workspace_bytes);
@@ -90,7 +92,7 @@ class Lowerer {
     t.bytes = pass.bytes;
     for (size_t i = 0; i < reads.size(); ++i)
       if (reads[i]) add_activation(body, t, use(u).inputs[i], m, Access::read, false);
-    for (const uint32_t g : use(u).groups) body.add(t, out_.groups[g].weights, Access::read);
+    for (const uint32_t g : use(u).groups) body.add(t, out_.groups[g].backward_weights, Access::read);
     for (size_t i = 0; i < use(u).outputs.size(); ++i)
       if (!again && p.backward_reads_output[i])
         add_activation(body, t, use(u).outputs[i], m, Access::read, false);
@@ -129,7 +131,7 @@ class Lowerer {
 
   void lower_optimize(BodyBuilder& body, uint32_t g, uint32_t shard, uint8_t back) {
     const GroupBuffers& b = out_.groups[g];
-    const uint64_t elements = b.shards[shard + 1] - b.shards[shard], width = dtype_bytes(model_.precision);
+    const uint64_t elements = out_.updated_elements(g, shard), width = dtype_bytes(model_.precision);
     const bool in_place = model_.precision == DType::f32;  // the weights are the master
     Task& t = body.task(TaskKind::optimize, g, shard);
     t.bytes = elements * (8 * options_.optimizer.planes + (in_place ? 3 : 2) * width);
@@ -137,26 +139,69 @@ class Lowerer {
     body.add(t, b.gradient, shard, shard + 1, Access::read);
     body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, back);
     body.add(t, b.weights, shard, shard + 1, in_place ? Access::add : Access::write);
+    lower_gather_updated(body, g, shard);
   }
   void lower_optimize_group(BodyBuilder& body, uint32_t g, uint8_t back) {
     for (uint32_t k = 0; k < out_.groups[g].state.size(); ++k) lower_optimize(body, g, k, back);
   }
 
+  void count_operand_bytes(Task& t) const {
+    for (const Operand& o : t.operands) t.bytes += operand_bytes(program_.buffers[o.buffer], o);
+  }
+
+  // One piece of a buffer to the same piece of another.
+  void lower_piece(BodyBuilder& body, TaskKind kind, uint32_t g, uint32_t shard, BufferId from, BufferId to) {
+    Task& t = body.task(kind, g, shard);
+    body.add(t, from, shard, shard + 1, Access::read);
+    body.add(t, to, shard, shard + 1, Access::write);
+    count_operand_bytes(t);
+  }
+
+  // From the accumulator to the gradient, rounded, and summed up over ranks.
   void lower_round(BodyBuilder& body, uint32_t g, uint32_t shard) {
     const GroupBuffers& b = out_.groups[g];
-    Task& t = body.task(TaskKind::round, g, shard);
-    t.bytes = (b.shards[shard + 1] - b.shards[shard]) * (4 + dtype_bytes(model_.precision));
-    body.add(t, b.accumulator, shard, shard + 1, Access::read);
-    body.add(t, b.gradient, shard, shard + 1, Access::write);
+    const bool alone = out_.ranks == 1;
+    if (!alone) {
+      lower_piece(body, TaskKind::round, g, shard, b.accumulator, b.rounded);
+      lower_piece(body, TaskKind::exchange, g, shard, b.rounded, b.received);
+    }
+    Task& t = body.task(alone ? TaskKind::round : TaskKind::sum, g, shard);
+    body.add(t, alone ? b.accumulator : b.received, shard, shard + 1, Access::read);
+    body.add(t, b.summed, shard, shard + 1, Access::write);
+    count_operand_bytes(t);
     body.add(t, b.block_sums, shard, shard + 1, Access::write);
+    if (b.summed != b.gradient) lower_piece(body, TaskKind::gather, g, shard, b.summed, b.gradient);
+  }
+
+  void lower_gather_sums(BodyBuilder& body, uint32_t g) {
+    const GroupBuffers& b = out_.groups[g];
+    if (b.all_block_sums == b.block_sums) return;
+    Task& t = body.task(TaskKind::gather, g, 0);
+    body.add(t, b.block_sums, Access::read);
+    body.add(t, b.all_block_sums, Access::write);
+    count_operand_bytes(t);
+  }
+
+  // Where weights are shared: whole ones, once for all uses that read `whole` in this body.
+  void lower_gather_weights(BodyBuilder& body, uint32_t g, BufferId whole) {
+    if (!out_.shares_weights() || body.written(whole)) return;
+    const GroupBuffers& b = out_.groups[g];
+    for (uint32_t k = 0; k + 1 < b.shards.size(); ++k)
+      lower_piece(body, TaskKind::gather, g, k, b.weights, whole);
+  }
+  // Where only state is: after the owner has written its part.
+  void lower_gather_updated(BodyBuilder& body, uint32_t g, uint32_t shard) {
+    const GroupBuffers& b = out_.groups[g];
+    if (out_.shares_state() && !out_.shares_weights())
+      lower_piece(body, TaskKind::gather, g, shard, b.weights, b.forward_weights);
   }
 
   void lower_norm(BodyBuilder& body) {
     Task& t = body.task(TaskKind::norm, 0, 0);
     for (const GroupBuffers& b : out_.groups) {
-      if (b.block_sums == kNone) continue;
-      body.add(t, b.block_sums, Access::read);
-      t.bytes += program_.buffers[b.block_sums].bytes();
+      if (b.all_block_sums == kNone) continue;
+      body.add(t, b.all_block_sums, Access::read);
+      t.bytes += program_.buffers[b.all_block_sums].bytes();
     }
     body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
     body.add(t, out_.scalars, kScalarNorm, kScalarNorm + 1, Access::write);
@@ -226,11 +271,14 @@ class Lowerer {
         if (!updated[g] && model_.groups[g].trainable) lower_optimize_group(body, g, 1);
         updated[g] = true;
       }
-      if (!segment(u).loss) lower_forward(body, u, m, false);
+      if (segment(u).loss) return;
+      for (const uint32_t g : use(u).groups) lower_gather_weights(body, g, out_.groups[g].forward_weights);
+      lower_forward(body, u, m, false);
     });
     std::vector<uint32_t> missing = contributions();
     for_each_backward([&](uint32_t u, uint32_t m) {
       if (!has_backward(u)) return;
+      for (const uint32_t g : use(u).groups) lower_gather_weights(body, g, out_.groups[g].backward_weights);
       lower_backward(body, u, m);
       for (const uint32_t g : use(u).groups)
         if (model_.groups[g].trainable && --missing[g] == 0) finish_gradient(body, g);
@@ -245,12 +293,16 @@ class Lowerer {
       lower_round(body, g, k);
       if (!options_.update_waits_for_norm) lower_optimize(body, g, k, 0);
     }
+    lower_gather_sums(body, g);
   }
 
   void lower_evaluate() {
     BodyBuilder body(program_, "evaluate", BodyState::clean, BodyState::clean);
     body.advance(kValidationRing);
-    for_each_forward([&](uint32_t u, uint32_t m) { lower_forward(body, u, m, true); });
+    for_each_forward([&](uint32_t u, uint32_t m) {
+      for (const uint32_t g : use(u).groups) lower_gather_weights(body, g, out_.groups[g].forward_weights);
+      lower_forward(body, u, m, true);
+    });
     out_.bodies.evaluate = body.finish();
   }
 
@@ -261,7 +313,8 @@ class Lowerer {
       for (uint32_t k = 0; k + 1 < out_.groups[g].shards.size(); ++k) {
         Task& t = body.task(kind, g, k);
         add_operands(body, t, g, k);
-        for (const Operand& o : t.operands) t.bytes += operand_bytes(program_.buffers[o.buffer], o);
+        count_operand_bytes(t);
+        if (kind == TaskKind::load) lower_gather_updated(body, g, k);
       }
     return body.finish();
   }

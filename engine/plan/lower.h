@@ -11,9 +11,22 @@
 // When the update needs no factor of all gradients, set_scalars comes first, optimize follows each round,
 // first and step are one body and there is no drain.
 //
+// With several ranks every shard has one part a rank, and its rank owns it: whole gradients are rounded,
+// exchanged, and summed up part by part by the owners. What else is shared is ZeRO's stage (Rajbhandari et
+// al. 2020, "ZeRO: memory optimizations toward training trillion parameter models"):
+//   0     nothing: summed gradients are gathered, and every rank updates everything
+//   1, 2  state: the owner updates its part, then weights are gathered; every rank holds them whole. The two
+//         differ in when a whole gradient ends, which here is always when it was exchanged
+//   3     weights too: they are gathered for the forwards that first use a group, and for its backwards
+// All ranks run the same program, and bits do not depend on the stage.
+//
 // Operand order by kind (the runner relies on it; see SegmentOperands for segments):
-//   round         accumulator read, gradient write, block sums write
-//   norm          block sums of each trainable group, update (back 1) read, norm write
+//   round         accumulator read, gradient write, block sums write; several ranks: accumulator read,
+//                 rounded write
+//   gather        part read, whole write
+//   exchange      rounded read, received write
+//   sum           received read, gradient write, block sums write
+//   norm          block sums of each trainable group, of all ranks, update (back 1) read, norm write
 //   set_scalars   input read, update (back 1) read, update write[, norm read]
 //   optimize      state add, gradient read, update read, weights write (16-bit) or add (fp32)
 //   load          [state write (trainable),] weights write
@@ -40,6 +53,8 @@ struct LowerOptions {
   int64_t batch = 1;                  // sequences of one step; a multiple of the model's micro-batch
   bool update_waits_for_norm = true;  // clip > 0 or fp16
   bool evaluate = false;              // with a validation body
+  uint32_t ranks = 1;
+  int zero_stage = 3;  // of several ranks
   std::vector<bool> recompute;        // by segment use in forward order; empty = all
   LoopOrder order = LoopOrder::layer_major;
   uint64_t shard_elements = 0;  // 0: default_shard_elements
@@ -51,6 +66,11 @@ struct GroupBuffers {
   std::vector<uint64_t> shards;  // element boundaries: shard k is [shards[k], shards[k+1])
   BufferId weights = kNone, gradient = kNone, accumulator = kNone, block_sums = kNone;
   std::vector<BufferId> state;  // by shard; empty when frozen
+  // What forwards and backwards read: `weights` itself, or whole shards that are gathered from it.
+  BufferId forward_weights = kNone, backward_weights = kNone;
+  // Of several ranks: the rank's own gradient before ranks exchange it, what it received of the others', its
+  // part of the sums, and the block sums of all. A rank alone has `gradient` and `block_sums` instead.
+  BufferId rounded = kNone, received = kNone, summed = kNone, all_block_sums = kNone;
 };
 
 struct UseInfo {                     // one segment use, in forward order
@@ -71,6 +91,18 @@ struct Lowering {
   BufferId validation_tokens = kNone, validation_labels = kNone, validation_loss = kNone;  // ring 1
   BodyIds bodies;
   uint32_t slices = 1;
+  uint32_t ranks = 1;
+  int zero_stage = 3;
+
+  bool shares_state() const { return ranks > 1 && zero_stage >= 1; }
+  bool shares_weights() const { return ranks > 1 && zero_stage == 3; }
+  // Of a shard: what each rank sums up, and what it updates.
+  uint64_t part_elements(uint32_t group, uint32_t shard) const {
+    return (groups[group].shards[shard + 1] - groups[group].shards[shard]) / ranks;
+  }
+  uint64_t updated_elements(uint32_t group, uint32_t shard) const {
+    return part_elements(group, shard) * (shares_state() ? 1 : ranks);
+  }
 };
 
 constexpr uint8_t kTrainRing = 0, kValidationRing = 1;

@@ -71,39 +71,80 @@ class BufferMaker {
 
   void make_group_buffers() {
     for (const Group& g : model_.groups) {
-      const uint64_t shard =
-          options_.shard_elements ? options_.shard_elements : default_shard_elements(model_);
       GroupBuffers b;
-      for (uint64_t e = 0; e < g.elements; e += shard) b.shards.push_back(e);
-      b.shards.push_back(g.elements);
+      b.shards = shards_of(g);
       const auto cuts = [&](uint64_t element_bytes) {
         std::vector<uint64_t> c;
         for (const uint64_t e : b.shards) c.push_back(e * element_bytes);
         return c;
       };
+      const auto part_cuts = [&](uint64_t element_bytes) {
+        std::vector<uint64_t> c = cuts(element_bytes);
+        for (uint64_t& bytes : c) bytes /= options_.ranks;
+        return c;
+      };
       const uint64_t width = dtype_bytes(model_.precision);
-      b.weights = buffer("w." + g.name, BufferClass::weights, cuts(width), true);
+      const auto updated = [&](std::string name, BufferClass kind, bool permanent) {
+        return buffer(std::move(name), kind, out_.shares_state() ? part_cuts(width) : cuts(width), permanent);
+      };
+      make_weights(g, b, cuts(width), updated);
       if (g.trainable) {
-        b.gradient =
-            buffer("g." + g.name, BufferClass::gradients, cuts(width), options_.update_waits_for_norm);
+        b.gradient = updated("g." + g.name, BufferClass::gradients, options_.update_waits_for_norm);
+        b.summed = b.gradient;
         b.accumulator = buffer("a." + g.name, BufferClass::gradients, cuts(4));
+        if (options_.ranks > 1) {
+          b.rounded = buffer("r." + g.name, BufferClass::gradients, cuts(width));
+          b.received = buffer("e." + g.name, BufferClass::gradients, cuts(width));
+          if (!out_.shares_state())
+            b.summed = buffer("p." + g.name, BufferClass::gradients, part_cuts(width));
+        }
         make_shard_buffers(g, b);
       }
       out_.groups.push_back(std::move(b));
     }
   }
 
+  template <typename Updated>
+  void make_weights(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole,
+                    const Updated& updated) {
+    // Where whole weights stay, a part of them is only on its way from the optimizer; but masters stay too.
+    const bool stays = !out_.shares_state() || out_.shares_weights() || model_.precision == DType::f32 ||
+                       !g.trainable;
+    b.weights = updated("w." + g.name, BufferClass::weights, stays);
+    b.forward_weights = b.backward_weights = b.weights;
+    if (out_.shares_weights()) {
+      b.forward_weights = buffer("wf." + g.name, BufferClass::weights, whole);
+      b.backward_weights = buffer("wb." + g.name, BufferClass::weights, whole);
+    } else if (out_.shares_state()) {
+      b.forward_weights = b.backward_weights = buffer("ww." + g.name, BufferClass::weights, whole, true);
+    }
+  }
+
+  // Every rank's part of a shard is as long as the others', and a file's pages whole.
+  std::vector<uint64_t> shards_of(const Group& g) const {
+    const uint64_t ranks = options_.ranks;
+    const uint64_t shard =
+        ranks * (options_.shard_elements ? options_.shard_elements : default_shard_elements(model_));
+    const uint64_t elements = round_up(g.elements, ranks * kGroupPadding);
+    std::vector<uint64_t> shards;
+    for (uint64_t e = 0; e < elements; e += shard) shards.push_back(e);
+    shards.push_back(elements);
+    return shards;
+  }
+
   void make_shard_buffers(const Group& g, GroupBuffers& b) {
     std::vector<uint64_t> sums{0};
     for (size_t k = 0; k + 1 < b.shards.size(); ++k) {
-      const uint64_t elements = b.shards[k + 1] - b.shards[k];
-      const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
+      const uint64_t elements = b.shards[k + 1] - b.shards[k], part = elements / options_.ranks;
+      const uint64_t blocks = (part + kNormBlock - 1) / kNormBlock;
       sums.push_back(sums.back() + round_up(8 * blocks, kScalarAlignment));
-      const uint64_t bytes = options_.optimizer.planes * options_.optimizer.plane_stride(elements);
-      b.state.push_back(
-          flat_buffer("s." + g.name + "." + std::to_string(k), BufferClass::state, bytes, true));
+      const uint64_t plane = options_.optimizer.plane_stride(out_.shares_state() ? part : elements);
+      b.state.push_back(flat_buffer("s." + g.name + "." + std::to_string(k), BufferClass::state,
+                                    options_.optimizer.planes * plane, true));
     }
-    b.block_sums = buffer("n." + g.name, BufferClass::scalars, sums);
+    b.block_sums = b.all_block_sums = buffer("n." + g.name, BufferClass::scalars, sums);
+    if (options_.ranks > 1)
+      b.all_block_sums = buffer("nn." + g.name, BufferClass::scalars, {0, options_.ranks * sums.back()});
   }
 
   void make_input_buffers() {

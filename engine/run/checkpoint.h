@@ -1,15 +1,17 @@
-// Checkpoints: OUT/checkpoints/step-NNNNNNNNN, a manifest.json (manifest.h) and a safetensors file a plane.
+// Checkpoints: OUT/checkpoints/step-NNNNNNNNN, a manifest.json (manifest.h) and, from every rank, a
+// safetensors file a plane.
 //
 // A checkpoint is complete or it is not there: files are written in a hidden temporary directory, synced,
 // the manifest last, then the directory is renamed and its parent synced. master, exp_avg and exp_avg_sq
 // hold the trainable tensors in fp32, frozen the frozen ones in working precision, by their global names. A
-// file holds the groups' flat buffers one after the other, each at a multiple of 4096 bytes, so that any
-// shard of them can be written by O_DIRECT from where it lies; since the format allows no holes, what is
-// between tensors is declared as U8 tensors "padding.N", which readers pass over. Nothing depends on
-// budgets or shards.
+// file holds ranges of the groups' flat buffers one after the other, each at a multiple of 4096 bytes, so
+// that any shard of them can be written by O_DIRECT from where it lies; since the format allows no holes,
+// what is between tensors is declared as U8 tensors "padding.N", which readers pass over. A part of a tensor
+// that begins at its element N is stored as "NAME@N". A rank alone has whole groups, so that nothing depends
+// on budgets or shards; any number of ranks can read what another number wrote.
 //
 // Every byte of a file belongs to one of its sections, which the manifest lists with their checksums: here
-// the header, and each group. A section is verified when something of it is read for the first time.
+// the header, and each range. A section is verified when something of it is read for the first time.
 //
 // Writer: constructed and committed by the trainer's thread; begin_write() is called by the one lane that
 // writes. One writer at a time for an OUT (a lock). Reader: const calls from any thread. Errors:
@@ -29,22 +31,38 @@
 
 #include "engine/graph.h"
 #include "engine/run/manifest.h"
+#include "engine/run/ranks.h"
 #include "engine/run/runner.h"
 #include "models/safetensors.h"
 
 namespace sluice {
 
+// Of a group's flat buffer, in elements: multiples of 2048.
+struct OwnedRange {
+  uint32_t group = 0;
+  uint64_t first = 0, elements = 0;
+};
+// Of one rank alone.
+std::vector<OwnedRange> whole_groups(const Model& model);
+// By rank, in order of group and of first element: what each writes of the training state.
+std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering);
+
 class CheckpointWriter {
  public:
   // Removes what dead writers left, makes the temporary directory, and in it every file with its header and
-  // its full length allocated, so that a full disk shows here. The model is not referred to afterwards.
-  CheckpointWriter(const std::string& out_directory, const Model& model, CheckpointState state);
+  // its full length allocated, so that a full disk shows here. The model is not referred to afterwards. With
+  // several ranks, all construct theirs and commit at the same time.
+  CheckpointWriter(const std::string& out_directory, const Model& model, CheckpointState state)
+      : CheckpointWriter(out_directory, model, std::move(state), {whole_groups(model)}, {}) {}
+  CheckpointWriter(const std::string& out_directory, const Model& model, CheckpointState state,
+                   const std::vector<std::vector<OwnedRange>>& by_rank, const Ranks& ranks);
   ~CheckpointWriter();  // removes the temporary unless committed
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Where a shard goes, which begins at element `first` of the group's flat buffer, a multiple of 65,536, and
-  // ends at another or at the group's padded end. Takes its bytes into the checksums: once for each shard.
+  // Where a shard goes, which begins at element `first` of the group's flat buffer and lies in a range of
+  // this rank: at a multiple of 65,536 elements of the range, and ends at another or with the range. Takes
+  // its bytes into the checksums: once for each shard.
   // The file is open for O_DIRECT unless its file system refuses: memory, offset and length of a write are
   // then multiples of 4096, as those of every shard are. The name is a literal.
   FileTarget begin_write(uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes);

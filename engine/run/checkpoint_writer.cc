@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <tuple>
 
 #include "engine/error.h"
 #include "engine/run/block_checksum.h"
@@ -29,21 +30,47 @@ constexpr std::array<const char*, kPlanes> kShownNames = {
     "the checkpoint's master.safetensors", "the checkpoint's exp_avg.safetensors",
     "the checkpoint's exp_avg_sq.safetensors", "the checkpoint's frozen.safetensors"};
 
-std::string file_name(Plane plane) { return std::string(plane_name(plane)) + ".safetensors"; }
+std::string file_name(Plane plane, size_t rank, size_t ranks) {
+  return ranks == 1 ? fmt::format("{}.safetensors", plane_name(plane))
+                    : fmt::format("{}-{:05}-of-{:05}.safetensors", plane_name(plane), rank + 1, ranks);
+}
 
 bool stores(Plane plane, const Group& group) { return group.trainable != (plane == Plane::frozen_weights); }
 
 struct PlaneLayout {
   SafetensorsLayout file;
-  std::vector<uint64_t> groups;  // file offset of each group's first element, or kNowhere
+  std::vector<uint64_t> ranges;  // file offset of each range's first element, or kNowhere
 };
 
-// The plane's file: its groups' flat buffers with all padding declared. No groups: an empty header.
-PlaneLayout lay_out_plane(const Model& model, Plane plane) {
+struct TensorPart {
+  uint32_t group, parameter;
+  uint64_t first, count;  // elements of the tensor
+  std::string stored_as;
+};
+
+// What a range holds of the tensors of its group, in order.
+std::vector<TensorPart> parts_of(const Model& model, const OwnedRange& range) {
+  std::vector<TensorPart> parts;
+  const std::vector<Parameter>& parameters = model.groups[range.group].parameters;
+  for (uint32_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& p = parameters[i];
+    const auto elements = static_cast<uint64_t>(element_count(p.shape));
+    const uint64_t from = std::max(range.first, p.offset),
+                   to = std::min(range.first + range.elements, p.offset + elements);
+    if (from >= to) continue;
+    const uint64_t first = from - p.offset;
+    parts.push_back({range.group, i, first, to - from,
+                     to - from == elements ? p.name : fmt::format("{}@{}", p.name, first)});
+  }
+  return parts;
+}
+
+// A rank's file of a plane: its ranges with all padding declared. No ranges: an empty header.
+PlaneLayout lay_out_plane(const Model& model, Plane plane, const std::vector<OwnedRange>& ranges) {
   const DType dtype = plane == Plane::frozen_weights ? model.precision : DType::f32;
   const uint64_t width = dtype_bytes(dtype);
   PlaneLayout layout;
-  layout.groups.assign(model.groups.size(), kNowhere);
+  layout.ranges.assign(ranges.size(), kNowhere);
   std::vector<TensorSpec> specs;
   uint64_t paddings = 0;
   const auto pad = [&](uint64_t elements) {
@@ -52,40 +79,29 @@ PlaneLayout lay_out_plane(const Model& model, Plane plane) {
         {fmt::format("padding.{}", paddings++), DType::u8, {static_cast<int64_t>(elements * width)}});
   };
   uint64_t begin = 0;  // bytes, from the start of the data
-  for (size_t g = 0; g < model.groups.size(); ++g) {
-    const Group& group = model.groups[g];
+  for (size_t r = 0; r < ranges.size(); ++r) {
+    const OwnedRange& range = ranges[r];
+    const Group& group = model.groups[range.group];
     if (!stores(plane, group)) continue;
-    CHECK(begin % kCheckpointAlignment == 0, "a group's flat buffer is no multiple of 4096 bytes");
-    layout.groups[g] = begin;
-    uint64_t end = 0;
-    for (const Parameter& parameter : group.parameters) {
-      pad(parameter.offset - end);
-      specs.push_back({parameter.name, dtype, parameter.shape});
-      end = parameter.offset + static_cast<uint64_t>(element_count(parameter.shape));
+    CHECK(begin % kCheckpointAlignment == 0, "a range of a group is no multiple of 4096 bytes");
+    layout.ranges[r] = begin;
+    uint64_t end = range.first;
+    for (const TensorPart& part : parts_of(model, range)) {
+      const Parameter& parameter = group.parameters[part.parameter];
+      pad(parameter.offset + part.first - end);
+      const bool whole = part.stored_as == parameter.name;
+      specs.push_back(
+          {part.stored_as, dtype, whole ? parameter.shape : Shape{static_cast<int64_t>(part.count)}});
+      end = parameter.offset + part.first + part.count;
     }
-    pad(group.elements - end);
-    begin += group.elements * width;
+    pad(range.first + range.elements - end);
+    begin += range.elements * width;
   }
   if (specs.empty()) return layout;
   layout.file = lay_out_safetensors(specs, {}, kCheckpointAlignment);
-  for (uint64_t& offset : layout.groups)
+  for (uint64_t& offset : layout.ranges)
     if (offset != kNowhere) offset += layout.file.header.size();
   return layout;
-}
-
-// What a manifest says of one writer's files: every stored tensor is one piece.
-std::vector<ManifestTensor> list_tensors(const Model& model,
-                                         const std::array<uint32_t, kPlanes>& file_index) {
-  std::vector<ManifestTensor> tensors;
-  for (const Group& group : model.groups)
-    for (const Parameter& parameter : group.parameters) {
-      ManifestTensor tensor{parameter.name, parameter.shape, {}};
-      const auto elements = static_cast<uint64_t>(element_count(parameter.shape));
-      for (size_t p = 0; p < kPlanes; ++p)
-        if (stores(kAllPlanes[p], group)) tensor.planes[p] = {{file_index[p], parameter.name, 0, elements}};
-      tensors.push_back(std::move(tensor));
-    }
-  return tensors;
 }
 
 void make_directories(const std::string& out_directory, const std::string& directory) {
@@ -147,55 +163,112 @@ struct CheckpointWriter::Files {
   std::unique_ptr<DirectoryLock> lock;
   bool made = false;      // the temporary is there
   bool finished = false;  // commit was tried
-  std::array<FileDescriptor, kPlanes> fds;
-  std::array<std::vector<uint64_t>, kPlanes> offsets;   // of groups, by plane
-  std::array<std::vector<uint32_t>, kPlanes> sections;  // likewise, in the plane's file
-  std::array<uint32_t, kPlanes> file_index{};           // in the manifest
-  std::array<uint64_t, kPlanes> widths{};
+  Ranks ranks;
+  struct Target {  // of one of this rank's ranges
+    OwnedRange range;
+    std::array<uint64_t, kPlanes> offsets{};   // in the plane's file, or kNowhere
+    std::array<uint32_t, kPlanes> sections{};  // likewise
+  };
+  std::vector<Target> targets;
+  struct PlaneFile {  // of this rank
+    FileDescriptor fd;
+    std::string path;
+    uint32_t index = 0;  // in the manifest
+    uint64_t width = 0;
+  };
+  std::array<PlaneFile, kPlanes> planes;
   Manifest manifest;
 
   ~Files() {
     if (!made) return;
-    for (FileDescriptor& fd : fds) fd = FileDescriptor();
+    for (PlaneFile& plane : planes) plane.fd = FileDescriptor();
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
   }
-  void open_plane(const Model& model, Plane plane);
+  void list_files(const Model& model, const std::vector<std::vector<OwnedRange>>& by_rank);
+  void open_file(Plane plane, const PlaneLayout& layout, const ManifestFile& listed);
   void sync_files();
+  void gather_checksums();
   void write_manifest() const;
   void set_aside() const;
   void publish();
 };
 
-void CheckpointWriter::Files::open_plane(const Model& model, Plane plane) {
-  const auto p = static_cast<size_t>(plane);
-  PlaneLayout layout = lay_out_plane(model, plane);
-  if (layout.file.file_bytes == 0) return;
-  const std::string name = file_name(plane), file = (fs::path(temporary) / name).string();
-  fds[p] = create_file(file);
-  allocate_file(fds[p].get(), layout.file.file_bytes, file);
-  write_header(fds[p].get(), layout.file.header, file);
-  offsets[p] = std::move(layout.groups);
-  widths[p] = plane == Plane::frozen_weights ? dtype_bytes(model.precision) : dtype_bytes(DType::f32);
-  file_index[p] = static_cast<uint32_t>(manifest.files.size());
-  const std::string& header = layout.file.header;
-  ManifestFile listed{name, layout.file.file_bytes, {}};
-  listed.sections.push_back({header.size(), block_checksum(std::as_bytes(std::span(header)), 0)});
-  for (size_t g = 0; g < model.groups.size(); ++g) {
-    sections[p].push_back(static_cast<uint32_t>(listed.sections.size()));
-    if (offsets[p][g] != kNowhere) listed.sections.push_back({model.groups[g].elements * widths[p], 0});
+// What the manifest says of all ranks' files, but for checksums; this rank's are opened.
+void CheckpointWriter::Files::list_files(const Model& model,
+                                         const std::vector<std::vector<OwnedRange>>& by_rank) {
+  std::vector<std::vector<ManifestTensor>> tensors;  // by group
+  for (const Group& group : model.groups) {
+    tensors.emplace_back();
+    for (const Parameter& parameter : group.parameters)
+      tensors.back().push_back({parameter.name, parameter.shape, {}});
   }
-  manifest.files.push_back(std::move(listed));
+  const auto own = static_cast<size_t>(ranks.rank());
+  for (const OwnedRange& range : by_rank[own]) targets.push_back({range, {}, {}});
+  for (size_t rank = 0; rank < by_rank.size(); ++rank)
+    for (const Plane plane : kAllPlanes) {
+      const auto p = static_cast<size_t>(plane);
+      const PlaneLayout layout = lay_out_plane(model, plane, by_rank[rank]);
+      const auto index = static_cast<uint32_t>(manifest.files.size());
+      const uint64_t width = plane == Plane::frozen_weights ? dtype_bytes(model.precision) : 4;
+      const std::string& header = layout.file.header;
+      ManifestFile listed{file_name(plane, rank, by_rank.size()), layout.file.file_bytes, {}};
+      const uint64_t checksum = rank == own ? block_checksum(std::as_bytes(std::span(header)), 0) : 0;
+      listed.sections.push_back({header.size(), checksum});
+      for (size_t r = 0; r < by_rank[rank].size(); ++r) {
+        if (rank == own) {
+          targets[r].offsets[p] = layout.ranges[r];
+          targets[r].sections[p] = static_cast<uint32_t>(listed.sections.size());
+        }
+        if (layout.ranges[r] == kNowhere) continue;
+        const OwnedRange& range = by_rank[rank][r];
+        listed.sections.push_back({range.elements * width, 0});
+        for (const TensorPart& part : parts_of(model, range))
+          tensors[part.group][part.parameter].planes[p].push_back(
+              {index, part.stored_as, part.first, part.count});
+      }
+      if (layout.file.file_bytes == 0) continue;
+      if (rank == own) {
+        planes[p].index = index;
+        planes[p].width = width;
+        open_file(plane, layout, listed);
+      }
+      manifest.files.push_back(std::move(listed));
+    }
+  for (std::vector<ManifestTensor>& of_group : tensors)
+    for (ManifestTensor& tensor : of_group) {
+      for (std::vector<ManifestPiece>& pieces : tensor.planes)
+        std::sort(pieces.begin(), pieces.end(),
+                  [](const ManifestPiece& a, const ManifestPiece& b) { return a.first < b.first; });
+      manifest.tensors.push_back(std::move(tensor));
+    }
+}
+
+void CheckpointWriter::Files::open_file(Plane plane, const PlaneLayout& layout, const ManifestFile& listed) {
+  PlaneFile& file = planes[static_cast<size_t>(plane)];
+  file.path = (fs::path(temporary) / listed.name).string();
+  file.fd = create_file(file.path);
+  allocate_file(file.fd.get(), layout.file.file_bytes, file.path);
+  write_header(file.fd.get(), layout.file.header, file.path);
 }
 
 void CheckpointWriter::Files::sync_files() {
-  for (const Plane plane : kAllPlanes) {
-    FileDescriptor& fd = fds[static_cast<size_t>(plane)];
-    if (fd.get() < 0) continue;
-    const std::string file = (fs::path(temporary) / file_name(plane)).string();
-    if (fsync(fd.get()) != 0) throw checkpoint_error("sync", file, errno);
-    if (close(fd.release()) != 0) throw checkpoint_error("close", file, errno);
+  for (PlaneFile& file : planes) {
+    if (file.fd.get() < 0) continue;
+    if (fsync(file.fd.get()) != 0) throw checkpoint_error("sync", file.path, errno);
+    if (close(file.fd.release()) != 0) throw checkpoint_error("close", file.path, errno);
   }
+}
+
+// Every rank knows those of its own files.
+void CheckpointWriter::Files::gather_checksums() {
+  std::vector<uint64_t> checksums;
+  for (const ManifestFile& file : manifest.files)
+    for (const ManifestSection& section : file.sections) checksums.push_back(section.checksum);
+  checksums = ranks.sum(std::move(checksums));
+  size_t next = 0;
+  for (ManifestFile& file : manifest.files)
+    for (ManifestSection& section : file.sections) section.checksum = checksums[next++];
 }
 
 void CheckpointWriter::Files::write_manifest() const {
@@ -231,22 +304,28 @@ void CheckpointWriter::Files::publish() {
 }
 
 CheckpointWriter::CheckpointWriter(const std::string& out_directory, const Model& model,
-                                   CheckpointState state)
+                                   CheckpointState state,
+                                   const std::vector<std::vector<OwnedRange>>& by_rank, const Ranks& ranks)
     : files_(std::make_unique<Files>()) {
   CHECK(state.precision == model.precision, "a checkpoint's precision is its model's");
+  CHECK(by_rank.size() == static_cast<size_t>(ranks.size()), "ranges of another number of ranks");
   Files& f = *files_;
   const std::string name = checkpoint_name(state.step);
+  f.ranks = ranks;
   f.directory = checkpoints_directory(out_directory);
   f.path = (fs::path(f.directory) / name).string();
   f.temporary = (fs::path(f.directory) / fmt::format(".{}.tmp", name)).string();
-  make_directories(out_directory, f.directory);
-  f.lock = std::make_unique<DirectoryLock>(f.directory, "writing a checkpoint");
-  remove_leftovers(f.directory);
-  if (mkdir(f.temporary.c_str(), 0755) != 0) throw checkpoint_error("create", f.temporary, errno);
-  f.made = true;
+  if (ranks.is_first()) {
+    make_directories(out_directory, f.directory);
+    f.lock = std::make_unique<DirectoryLock>(f.directory, "writing a checkpoint");
+    remove_leftovers(f.directory);
+    if (mkdir(f.temporary.c_str(), 0755) != 0) throw checkpoint_error("create", f.temporary, errno);
+    f.made = true;
+  }
+  ranks.barrier();
   f.manifest.state = std::move(state);
-  for (const Plane plane : kAllPlanes) f.open_plane(model, plane);
-  f.manifest.tensors = list_tensors(model, f.file_index);
+  f.manifest.state.writers = ranks.size();
+  f.list_files(model, by_rank);
 }
 
 CheckpointWriter::~CheckpointWriter() = default;
@@ -255,14 +334,19 @@ FileTarget CheckpointWriter::begin_write(uint32_t group, uint64_t first, Plane p
                                          std::span<const std::byte> bytes) {
   const auto p = static_cast<size_t>(plane);
   Files& f = *files_;
-  const std::vector<uint64_t>& offsets = f.offsets[p];
-  CHECK(group < offsets.size() && offsets[group] != kNowhere, "a plane that the group does not have");
-  const uint64_t at = first * f.widths[p];
-  ManifestSection& section = f.manifest.files[f.file_index[p]].sections[f.sections[p][group]];
+  const auto after = std::partition_point(f.targets.begin(), f.targets.end(), [&](const Files::Target& t) {
+    return std::tie(t.range.group, t.range.first) <= std::tie(group, first);
+  });
+  CHECK(after != f.targets.begin() && std::prev(after)->range.group == group, "a range of another rank");
+  const Files::Target& target = *std::prev(after);
+  CHECK(target.offsets[p] != kNowhere, "a plane that the group does not have");
+  const Files::PlaneFile& file = f.planes[p];
+  const uint64_t at = (first - target.range.first) * file.width;
+  ManifestSection& section = f.manifest.files[file.index].sections[target.sections[p]];
   const auto is_cut = [&](uint64_t byte) { return byte % kChecksumBlockBytes == 0 || byte == section.bytes; };
   CHECK(is_cut(at) && is_cut(at + bytes.size()), "a shard is whole blocks");
   section.checksum += block_checksum(bytes, at / kChecksumBlockBytes);
-  return {f.fds[p].get(), offsets[group] + at, kShownNames[p]};
+  return {file.fd.get(), target.offsets[p] + at, kShownNames[p]};
 }
 
 void CheckpointWriter::commit() {
@@ -270,19 +354,46 @@ void CheckpointWriter::commit() {
   CHECK(!f.finished, "a checkpoint is committed once");
   f.finished = true;
   f.sync_files();
-  f.write_manifest();
-  f.publish();
-  std::error_code ignored;
-  fs::remove_all(f.temporary, ignored);
-  f.made = false;
-  f.lock->release();
+  f.gather_checksums();
+  if (f.ranks.is_first()) {
+    f.write_manifest();
+    f.publish();
+    std::error_code ignored;
+    fs::remove_all(f.temporary, ignored);
+    f.made = false;
+    f.lock->release();
+  }
+  f.ranks.barrier();
 }
 
 const std::string& CheckpointWriter::path() const { return files_->path; }
 
+std::vector<OwnedRange> whole_groups(const Model& model) {
+  std::vector<OwnedRange> whole;
+  for (uint32_t g = 0; g < model.groups.size(); ++g) whole.push_back({g, 0, model.groups[g].elements});
+  return whole;
+}
+
+std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering) {
+  std::vector<std::vector<OwnedRange>> by_rank(lowering.ranks);
+  for (uint32_t g = 0; g < lowering.groups.size(); ++g) {
+    if (!lowering.shares_state()) {
+      by_rank.front().push_back({g, 0, lowering.groups[g].shards.back()});
+      continue;
+    }
+    for (uint32_t k = 0; k + 1 < lowering.groups[g].shards.size(); ++k) {
+      const uint64_t elements = lowering.part_elements(g, k);
+      for (uint64_t rank = 0; rank < lowering.ranks; ++rank)
+        by_rank[rank].push_back({g, lowering.groups[g].shards[k] + rank * elements, elements});
+    }
+  }
+  return by_rank;
+}
+
 uint64_t checkpoint_bytes(const Model& model) {
   uint64_t bytes = 0;
-  for (const Plane plane : kAllPlanes) bytes += lay_out_plane(model, plane).file.file_bytes;
+  for (const Plane plane : kAllPlanes)
+    bytes += lay_out_plane(model, plane, whole_groups(model)).file.file_bytes;
   return bytes;
 }
 

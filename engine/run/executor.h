@@ -11,6 +11,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/run/runner.h"
@@ -31,6 +32,7 @@ struct ExecutorOptions {
   MakeQueue make_queue;
   uint32_t file_alignment = 4096;
   Streams* streams = nullptr;  // of an accelerator; outlives the executor
+  std::function<void()> on_error;  // called on the lane's thread that failed, after error() is there
 };
 
 class Executor {

@@ -6,9 +6,11 @@
 
 namespace sluice {
 
-LaneProgress::LaneProgress(const Program& program, const LaneOrders& orders, size_t threads)
+LaneProgress::LaneProgress(const Program& program, const LaneOrders& orders, size_t threads,
+                           std::function<void()> on_error)
     : program_(program),
       orders_(orders),
+      on_error_(std::move(on_error)),
       counters_(program.machine.lanes.size()),
       enqueued_(counters_.size()),
       at_(threads, kNoThread) {

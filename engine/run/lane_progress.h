@@ -14,6 +14,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -32,8 +33,10 @@ struct IssuedBody {
 
 class LaneProgress {
  public:
-  // `threads` indices of threads, of which none is there yet. What is referred to outlives this.
-  LaneProgress(const Program& program, const LaneOrders& orders, size_t threads);
+  // `threads` indices of threads, of which none is there yet. What is referred to outlives this. `on_error`,
+  // if there is one, is called by whoever fails.
+  LaneProgress(const Program& program, const LaneOrders& orders, size_t threads,
+               std::function<void()> on_error);
 
   // Set-up.
   void add_thread(size_t thread) { at_[thread] = 1; }
@@ -79,9 +82,12 @@ class LaneProgress {
     try {
       work();
     } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!error_) error_ = std::current_exception();
-      failed_ = true;
+      {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+        failed_ = true;
+      }
+      if (on_error_) on_error_();
     }
   }
   bool failed() const { return failed_; }
@@ -96,6 +102,7 @@ class LaneProgress {
 
   const Program& program_;
   const LaneOrders& orders_;
+  const std::function<void()> on_error_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // counters_, enqueued_, at_, issued_, stopping_
   std::vector<uint64_t> counters_;   // by lane: instructions completed

@@ -26,6 +26,7 @@ class ListExecutor final : public Executor {
         trace_(program),
         lanes_(program.machine.lanes),
         streams_(options.streams),
+        on_error_(options.on_error),
         orders_(lane_orders(program)),
         files_(options.make_queue(), Runner::kTransfersMax, options.file_alignment) {
     if (streams_) streams_->enter_thread();
@@ -159,6 +160,7 @@ class ListExecutor final : public Executor {
         runner_.run(body, in, f.rings);
     } catch (...) {
       error_ = std::current_exception();
+      if (on_error_) on_error_();
     }
     trace_.add(in.lane, {f.ticket, index, 0, 0, begin, begin, steady_seconds()});
   }
@@ -186,6 +188,7 @@ class ListExecutor final : public Executor {
   Trace trace_;
   const std::vector<Lane>& lanes_;
   Streams* const streams_;
+  const std::function<void()> on_error_;
   const LaneOrders orders_;
   TransferLane files_;
   std::deque<Flight> flight_;

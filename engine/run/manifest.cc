@@ -357,7 +357,7 @@ std::string manifest_to_json(const Manifest& manifest) {
                   {"micro_batch", state.micro_batch},
                   {"precision", dtype_name(state.precision)},
                   {"optimizer", kOptimizer},
-                  {"writers", manifest.writers},
+                  {"writers", manifest.state.writers},
                   {"model_config", state.model_config}};
   out["options"] = std::move(options);
   out["files"] = std::move(files);
@@ -382,7 +382,7 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
   if (!is_sealed(text)) file.malformed("is not as it was written: its checksum differs");
   Manifest manifest;
   manifest.state = read_state(file, path);
-  manifest.writers = file.integer("writers", 1, kNumberMax);
+  manifest.state.writers = file.integer("writers", 1, kNumberMax);
   const FileIndex files = read_files(file, path, manifest.files);
   std::unordered_set<std::string> names;
   for (const Json& entry : file.array("tensors")) {

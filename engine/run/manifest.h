@@ -36,6 +36,7 @@ struct CheckpointState {
   uint64_t tokens = 0;         // of the training data
   uint64_t data_checksum = 0;  // a sample of them: TokenData::sample_checksum
   int64_t micro_batch = 1;
+  int64_t writers = 1;  // ranks, each of which wrote files of its own
   DType precision = DType::bf16;
   std::string model_config;  // text of a config.json
   std::vector<ManifestOption> options;
@@ -65,7 +66,6 @@ struct ManifestTensor {
 
 struct Manifest {
   CheckpointState state;
-  int64_t writers = 1;  // processes that wrote the files
   std::vector<ManifestFile> files;
   std::vector<ManifestTensor> tensors;
 };

@@ -44,12 +44,16 @@ void check_min_learning_rate(const OptimizerOptions& o) {
               "Lower --min-lr, or leave it out for a tenth of --lr.");
 }
 
-void check_batch(const BatchOptions& batch) {
-  if (!batch.micro_batch || batch.batch % *batch.micro_batch == 0) return;
-  const int64_t slices = std::max<int64_t>(1, (batch.batch + *batch.micro_batch / 2) / *batch.micro_batch);
-  throw usage(
-      fmt::format("--batch {} is not a multiple of --micro-batch {}.", batch.batch, *batch.micro_batch),
-      fmt::format("The nearest batch that is one is --batch {}.", slices * *batch.micro_batch));
+void check_batch(const BatchOptions& batch, int64_t ranks) {
+  const int64_t micro_batch = batch.micro_batch.value_or(1), least = micro_batch * ranks;
+  if (batch.batch % least == 0) return;
+  const std::string of = ranks == 1 ? fmt::format("--micro-batch {}", micro_batch)
+                         : micro_batch == 1
+                             ? fmt::format("the {} ranks", ranks)
+                             : fmt::format("--micro-batch {} on {} ranks", micro_batch, ranks);
+  const int64_t slices = std::max<int64_t>(1, (batch.batch + least / 2) / least);
+  throw usage(fmt::format("--batch {} is not a multiple of {}.", batch.batch, of),
+              fmt::format("The nearest batch that is one is --batch {}.", slices * least));
 }
 
 // Values as a user would write them.
@@ -116,7 +120,7 @@ void check_options(const Options& options, Verb verb, bool resuming) {
   }
   check_needs(options, "nvme-mem", "nvme-dir");
   if (!resuming) {  // else the manifest may bring the other half
-    check_batch(options.batch);
+    check_batch(options.batch, options.ranks.count);
     check_min_learning_rate(options.optimizer);
   }
   if (verb != Verb::doctor && options.memory.nvme_directories.size() > 1)

@@ -83,6 +83,12 @@ struct MemoryOptions {
   std::string machine;  // name or file of a machine description; empty: the built-in default
 };
 
+struct RankOptions {
+  int64_t gpus = 1;   // ranks of this process
+  int64_t count = 1;  // of all processes: set by the verb
+  int64_t zero = 3;   // stage
+};
+
 struct RunOptions {
   std::string out;               // run directory
   std::string metrics;           // empty: metrics.jsonl in `out`
@@ -109,6 +115,7 @@ struct Options {
   OptimizerOptions optimizer;
   NumberOptions numbers;
   MemoryOptions memory;
+  RankOptions ranks;
   RunOptions run;
   TransferOptions transfer;
   PrintOptions print;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "cpu_optim/reduce.h"
 #include "engine/error.h"
 
 namespace sluice {
@@ -13,6 +14,7 @@ namespace {
 
 // Positions of operands in the tasks' lists (lower.h).
 enum RoundOperand { kRoundAccumulator, kRoundGradient, kRoundSums };
+enum SumOperand { kSumReceived, kSumGradient, kSumSums };
 enum SetScalarsOperand { kSetInput, kSetPrevious, kSetUpdate, kSetNorm };
 enum OptimizeOperand { kOptimizeState, kOptimizeGradient, kOptimizeUpdate, kOptimizeWeights };
 
@@ -30,20 +32,24 @@ std::optional<LaneId> device_lane(const Machine& machine) {
 
 }  // namespace
 
-Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads)
+Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads,
+               Communicator* ranks)
     : plan_(plan),
       memory_(memory),
       high_water_(plan.program.machine.tiers.size()),
       device_(device),
       rules_(rules),
       device_lane_(device_lane(plan.program.machine)),
-      optimizer_workers_(threads) {
+      optimizer_workers_(threads),
+      ranks_(ranks) {
+  CHECK(plan.lowering.ranks == (ranks ? static_cast<uint32_t>(ranks->size()) : 1),
+        "a plan for another number of ranks");
   for (const Group& g : plan.model.groups) {
     std::vector<DecayRange> ranges;
     for (const Parameter& p : g.parameters) {
       if (!ranges.empty() && ranges.back().decay == p.decay) continue;
       if (!ranges.empty()) ranges.back().end = p.offset;
-      ranges.push_back({p.offset, g.elements, p.decay});
+      ranges.push_back({p.offset, UINT64_MAX, p.decay});  // padding included
     }
     decay_ranges_.push_back(std::move(ranges));
   }
@@ -137,6 +143,12 @@ void Runner::run(const Body& body, const Instruction& in, const RingPositions& r
       return run_segment(task, in, rings);
     case TaskKind::round:
       return round(task, in, rings);
+    case TaskKind::gather:
+      return gather(in, rings);
+    case TaskKind::exchange:
+      return exchange(in, rings);
+    case TaskKind::sum:
+      return sum(task, in, rings);
     case TaskKind::norm:
       return norm(in, rings);
     case TaskKind::set_scalars:
@@ -259,25 +271,45 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
 
 void Runner::round(const Task& task, const Instruction& in, const RingPositions& rings) {
   const std::vector<uint64_t>& shards = plan_.lowering.groups[task.subject].shards;
+  const bool sums = in.operands.size() > kRoundSums;
   device_.round(reinterpret_cast<const float*>(address(in, kRoundAccumulator, rings)),
                 address(in, kRoundGradient, rings), plan_.model.precision,
                 shards[task.slice + 1] - shards[task.slice],
-                reinterpret_cast<double*>(address(in, kRoundSums, rings)));
+                sums ? reinterpret_cast<double*>(address(in, kRoundSums, rings)) : nullptr);
+}
+
+void Runner::gather(const Instruction& in, const RingPositions& rings) {
+  const uint64_t bytes = operand_bytes(plan_.program.buffers[in.operands[0].buffer], in.operands[0]);
+  ranks_->all_gather(address(in, 0, rings), bytes, address(in, 1, rings));
+}
+
+void Runner::exchange(const Instruction& in, const RingPositions& rings) {
+  const uint64_t bytes = operand_bytes(plan_.program.buffers[in.operands[0].buffer], in.operands[0]);
+  ranks_->all_to_all(address(in, 0, rings), bytes / plan_.lowering.ranks, address(in, 1, rings));
+}
+
+void Runner::sum(const Task& task, const Instruction& in, const RingPositions& rings) {
+  sum_ranks(plan_.model.precision, address(in, kSumReceived, rings), plan_.lowering.ranks,
+            plan_.lowering.part_elements(task.subject, task.slice), address(in, kSumGradient, rings),
+            reinterpret_cast<double*>(address(in, kSumSums, rings)), optimizer_workers_);
 }
 
 // The last two operands are the previous update and the norm; those before are the block sums of the
-// trainable groups.
+// trainable groups, of one rank after the other.
 void Runner::norm(const Instruction& in, const RingPositions& rings) {
   double total = 0;
   size_t k = 0;
   for (const GroupBuffers& g : plan_.lowering.groups) {
     if (g.block_sums == kNone) continue;
     const Buffer& b = plan_.program.buffers[g.block_sums];
-    for (size_t shard = 0; shard + 1 < g.shards.size(); ++shard) {
-      const auto* sums = reinterpret_cast<const double*>(address(in, k, rings) + b.cuts[shard]);
-      const uint64_t blocks = (g.shards[shard + 1] - g.shards[shard] + kNormBlock - 1) / kNormBlock;
-      for (uint64_t i = 0; i < blocks; ++i) total += sums[i];
-    }
+    for (size_t shard = 0; shard + 1 < g.shards.size(); ++shard)
+      for (uint64_t rank = 0; rank < plan_.lowering.ranks; ++rank) {
+        const std::byte* const of_rank = address(in, k, rings) + rank * b.bytes();
+        const auto* sums = reinterpret_cast<const double*>(of_rank + b.cuts[shard]);
+        const uint64_t part = (g.shards[shard + 1] - g.shards[shard]) / plan_.lowering.ranks;
+        const uint64_t blocks = (part + kNormBlock - 1) / kNormBlock;
+        for (uint64_t i = 0; i < blocks; ++i) total += sums[i];
+      }
     ++k;
   }
   const auto* previous = reinterpret_cast<const StepScalars::Update*>(address(in, k, rings));
@@ -314,8 +346,9 @@ ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, s
   const std::vector<uint64_t>& shards = plan_.lowering.groups[group].shards;
   ShardView v;
   v.group = group;
-  v.first = shards[shard];
-  v.elements = shards[shard + 1] - shards[shard];
+  v.elements = plan_.lowering.updated_elements(group, shard);
+  const bool shares = plan_.lowering.shares_state();
+  v.first = shards[shard] + (shares ? static_cast<uint64_t>(ranks_->rank()) * v.elements : 0);
   v.weights = weights;
   if (!plan_.model.groups[group].trainable) return v;
   const uint64_t stride = state_plane_stride(v.elements);

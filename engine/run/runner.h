@@ -18,6 +18,7 @@
 #include "cpu_optim/optimizer.h"
 #include "engine/parallel.h"
 #include "engine/plan/plan.h"
+#include "gpu/communicator.h"
 #include "gpu/device.h"
 #include "offload/nvme_files.h"
 #include "offload/transfer_lane.h"
@@ -66,8 +67,10 @@ struct ShardHooks {
 
 class Runner {
  public:
-  // All references outlive the runner. `threads` is for the optimizer's own workers.
-  Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads);
+  // All references outlive the runner. `threads` is for the optimizer's own workers; `ranks`, of the
+  // collective lane, is nullptr where the plan has one rank.
+  Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads,
+         Communicator* ranks);
 
   void set_hooks(ShardHooks hooks) { hooks_ = std::move(hooks); }
 
@@ -94,6 +97,9 @@ class Runner {
                 const Task& task, const SegmentOperands& operands, const Instruction& in,
                 const RingPositions& rings);
   void round(const Task& task, const Instruction& in, const RingPositions& rings);
+  void gather(const Instruction& in, const RingPositions& rings);
+  void exchange(const Instruction& in, const RingPositions& rings);
+  void sum(const Task& task, const Instruction& in, const RingPositions& rings);
   void norm(const Instruction& in, const RingPositions& rings);
   void set_scalars(const Instruction& in, const RingPositions& rings);
   void optimize(const Task& task, const Instruction& in, const RingPositions& rings);
@@ -115,6 +121,7 @@ class Runner {
   UpdateRules rules_;
   std::optional<LaneId> device_lane_;  // what runs there is the device's work
   Workers optimizer_workers_;
+  Communicator* const ranks_;
   ShardHooks hooks_;
   std::vector<PlanOperands> operands_;                 // by segment plan
   std::vector<std::vector<DecayRange>> decay_ranges_;  // by group

@@ -30,7 +30,10 @@ PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
 }
 
 Session::Session(const Plan& plan, Device& device, const SessionOptions& options, PreparedDevice prepared)
-    : plan_(plan), device_arena_(std::move(prepared.arena)), streams_(std::move(prepared.streams)) {
+    : plan_(plan),
+      ranks_(options.ranks),
+      device_arena_(std::move(prepared.arena)),
+      streams_(std::move(prepared.streams)) {
   const Machine& machine = plan.program.machine;
   const int processors = static_cast<int>(std::thread::hardware_concurrency());  // TBB starts one on each
   check_threads(std::max(options.threads, processors) + static_cast<int>(machine.lanes.size()));
@@ -67,11 +70,19 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
     memory.files = files_.get();
   }
   memory.streams = streams_.get();
-  runner_ = std::make_unique<Runner>(plan, memory, device, options.rules, options.threads);
+  runner_ = std::make_unique<Runner>(plan, memory, device, options.rules, options.threads,
+                                     ranks_.lane);
   ExecutorOptions executor;
   executor.kind = options.executor;
   executor.seed = options.seed;
   executor.streams = streams_.get();
+  executor.on_error = [this] {
+    try {
+      check();
+    } catch (const std::exception& e) {
+      ranks_.abort("Rank " + std::to_string(ranks_.rank()) + " failed: " + e.what());
+    }
+  };
   const std::span<std::byte> host_arena = arenas_[host].span();
   executor.make_queue = [this, host_arena, io = options.io,
                          wrap = options.wrap_queue]() -> std::unique_ptr<IoQueue> {

@@ -11,6 +11,7 @@
 
 #include "engine/plan/plan.h"
 #include "engine/run/executor.h"
+#include "engine/run/ranks.h"
 #include "engine/run/runner.h"
 #include "gpu/device.h"
 #include "offload/arena.h"
@@ -25,6 +26,7 @@ struct SessionOptions {
   IoChoice io = IoChoice::automatic;
   ExecutorKind executor = ExecutorKind::threaded;
   uint64_t seed = 0;    // of the shuffled executor
+  Ranks ranks;
   bool poison = false;  // fill the host's arenas with NaN patterns first (tests)
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;  // tests inject faults here
 };
@@ -46,6 +48,7 @@ class Session {
   Session(const Plan& plan, Device& device, const SessionOptions& options, PreparedDevice prepared);
 
   const Plan& plan() const { return plan_; }
+  const Ranks& ranks() const { return ranks_; }
   Runner& runner() { return *runner_; }
   Executor& executor() { return *executor_; }
   const std::string& io_description() const { return io_description_; }  // one line: back end, and why
@@ -61,6 +64,7 @@ class Session {
 
  private:
   const Plan& plan_;
+  const Ranks ranks_;
   std::vector<Arena> arenas_;  // by tier; empty for files and for an accelerator's
   std::shared_ptr<std::byte> device_arena_;
   std::vector<std::shared_ptr<void>> pinned_;

@@ -126,11 +126,15 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.model = [config, precision, sequence](int64_t micro_batch) {
     return build_model(config, precision, micro_batch, sequence);
   };
-  r.micro_batches = micro_batch_candidates(options.batch, sequence);
+  BatchOptions batch = options.batch;
+  batch.batch /= options.ranks.count;  // of one rank
+  r.micro_batches = micro_batch_candidates(batch, sequence);
   r.recompute = options.memory.recompute == Recompute::all    ? RecomputeChoice::all
                 : options.memory.recompute == Recompute::none ? RecomputeChoice::none
                                                               : RecomputeChoice::automatic;
-  r.lower.batch = options.batch.batch;
+  r.lower.batch = batch.batch;
+  r.lower.ranks = static_cast<uint32_t>(options.ranks.count);
+  r.lower.zero_stage = static_cast<int>(options.ranks.zero);
   r.lower.update_waits_for_norm = options.optimizer.clip > 0 || precision == DType::f16;
   r.lower.evaluate = evaluate;
   r.lower.optimizer.planes = precision == DType::f32 ? 2 : 3;

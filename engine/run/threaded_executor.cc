@@ -33,7 +33,7 @@ class ThreadedExecutor final : public Executor {
         trace_(program),
         streams_(options.streams),
         orders_(lane_orders(program)),
-        progress_(program, orders_, 2 * lanes()),
+        progress_(program, orders_, 2 * lanes(), options.on_error),
         files_(lanes()) {
     for (LaneId l = 0; l < lanes(); ++l) {
       const auto uses = [&](const auto& order) { return !order[l].empty(); };

@@ -11,15 +11,21 @@ namespace sluice {
 
 namespace {
 
-// Writes rows [first, first + rows) of the data into a ring slot, slice by slice. Returns the number of valid
-// labels.
-int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& order, uint64_t first,
+// Of one rank's share of a batch.
+uint64_t rows_of(const Plan& plan) {
+  return static_cast<uint64_t>(plan.model.micro_batch) * plan.lowering.slices;
+}
+
+// Writes this rank's rows of a batch that begins at row `batch` into a ring slot, slice by slice. Returns the
+// number of valid labels of all ranks.
+int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch,
                     BufferId tokens, BufferId labels, uint64_t position) {
   const Model& model = session.plan().model;
   const Buffer& buffer = session.plan().program.buffers[tokens];
   std::byte* token_slot = session.runner().ring_slot(tokens, position);
   std::byte* label_slot = session.runner().ring_slot(labels, position);
   const auto rows = static_cast<uint64_t>(model.micro_batch);
+  const uint64_t first = batch + static_cast<uint64_t>(session.ranks().rank()) * rows_of(session.plan());
   int64_t valid = 0;
   for (uint32_t m = 0; m < session.plan().lowering.slices; ++m) {
     auto* inputs = reinterpret_cast<int32_t*>(token_slot + buffer.cuts[m]);
@@ -28,22 +34,29 @@ int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& or
     valid += std::count_if(targets, targets + model.micro_batch * model.sequence,
                            [](int32_t t) { return t != kIgnoreLabel; });
   }
-  return valid;
+  return session.ranks().sum(valid);
 }
 
 }  // namespace
 
-std::vector<uint64_t> moved_bytes(const Program& program, const Body& body) {
-  std::vector<uint64_t> bytes(program.machine.lanes.size());
-  for (const Instruction& in : body.instructions)
+std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body) {
+  const uint64_t others = plan.lowering.ranks - 1;
+  std::vector<uint64_t> bytes(plan.program.machine.lanes.size());
+  for (const Instruction& in : body.instructions) {
+    const uint64_t from = operand_bytes(plan.program.buffers[in.operands[0].buffer], in.operands[0]);
     if (in.task == kNoTask)
-      bytes[in.lane] += operand_bytes(program.buffers[in.operands[0].buffer], in.operands[0]);
+      bytes[in.lane] += from;
+    else if (body.tasks[in.task].kind == TaskKind::gather)
+      bytes[in.lane] += from * others;
+    else if (body.tasks[in.task].kind == TaskKind::exchange)
+      bytes[in.lane] += from / plan.lowering.ranks * others;
+  }
   return bytes;
 }
 
 double evaluate(Session& session, const TokenData& data, const DataOrder& order, int64_t batches) {
   const Lowering& lowering = session.plan().lowering;
-  const auto rows = static_cast<uint64_t>(session.plan().model.micro_batch) * lowering.slices;
+  const uint64_t rows = rows_of(session.plan()) * static_cast<uint64_t>(session.ranks().size());
   double sum = 0;
   int64_t valid = 0;
   uint64_t tickets[2] = {0, 0}, positions[2] = {0, 0};
@@ -63,7 +76,7 @@ double evaluate(Session& session, const TokenData& data, const DataOrder& order,
     tickets[b % 2] = session.issue(*lowering.bodies.evaluate);
   }
   for (int64_t b = std::max<int64_t>(0, batches - 2); b < batches; ++b) read(b);
-  return sum / static_cast<double>(valid);
+  return session.ranks().sum(sum) / static_cast<double>(valid);
 }
 
 Trainer::Trainer(Session& session, const Options& options, const TrainData& data,
@@ -76,7 +89,7 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
       events_(std::move(events)),
       step_(start.step) {
   const Program& program = session.plan().program;
-  for (const Body& body : program.bodies) moved_bytes_.push_back(moved_bytes(program, body));
+  for (const Body& body : program.bodies) moved_bytes_.push_back(moved_bytes(session.plan(), body));
   for (const Tier& tier : program.machine.tiers) metrics_.peak_bytes.emplace_back(tier.name, 0);
   for (const Lane& lane : program.machine.lanes) {
     metrics_.moved_bytes.emplace_back(lane.name, 0);
@@ -93,7 +106,7 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
 
 TrainResult Trainer::run(AtEnd at_end) {
   try {
-    return train(at_end);
+    return train_on_lanes(at_end);
   } catch (const Error& error) {
     if (!error.is_in_step()) throw;
     std::string remedy = error.remedy();
@@ -102,10 +115,19 @@ TrainResult Trainer::run(AtEnd at_end) {
   }
 }
 
+TrainResult Trainer::train_on_lanes(AtEnd at_end) {
+  try {
+    return train(at_end);
+  } catch (...) {
+    session_.check();  // what failed here comes before what other ranks say of it
+    throw;
+  }
+}
+
 TrainResult Trainer::train(AtEnd at_end) {
   last_norm_ = steady_seconds();
   int64_t saved = -1;
-  while (step_ < options_.batch.steps && !stop_) {
+  while (step_ < options_.batch.steps && !stops()) {
     issue_step();
     read_steps(2);
     const bool last = step_ == options_.batch.steps;
@@ -122,6 +144,9 @@ TrainResult Trainer::train(AtEnd at_end) {
   if (at_end == AtEnd::checkpoint && saved != step_) checkpoint();
   return {step_, step_ < options_.batch.steps};
 }
+
+// One rank's signal stops all, after the same step.
+bool Trainer::stops() const { return session_.ranks().sum<int>(stop_) > 0; }
 
 void Trainer::issue_step() {
   session_.executor().make_room();
@@ -165,7 +190,7 @@ void Trainer::read_step(const Pending& p) {
   const StepScalars& s = session_.scalars(p.position);
   StepMetrics& m = metrics_;
   m.step = p.step;
-  m.loss = s.loss.sum / s.input.valid_tokens;
+  m.loss = session_.ranks().sum(s.loss.sum) / s.input.valid_tokens;
   m.grad_norm = s.norm.norm;
   const double norm_done = norm_time(p);
   m.seconds = std::max(norm_done - last_norm_ - excluded_, 1e-9);
@@ -224,17 +249,20 @@ void Trainer::validate() {
 }
 
 void Trainer::checkpoint() {
-  CheckpointWriter writer(options_.run.out, session_.plan().model, state_);
+  CheckpointWriter writer(options_.run.out, session_.plan().model, state_,
+                          owned_ranges(session_.plan().lowering), session_.ranks());
   ShardHooks hooks;
   hooks.save = [&](uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes) {
     return writer.begin_write(group, first, plane, bytes);
   };
   session_.runner().set_hooks(hooks);
-  session_.executor().wait(session_.issue(*session_.plan().lowering.bodies.save));
+  const Lowering& lowering = session_.plan().lowering;
+  if (lowering.shares_state() || session_.ranks().is_first())  // else all have the same
+    session_.executor().wait(session_.issue(*lowering.bodies.save));
   session_.runner().set_hooks({});  // the writer ends here
   session_.check();
   writer.commit();
-  prune_checkpoints(options_.run.out, options_.run.keep);
+  if (session_.ranks().is_first()) prune_checkpoints(options_.run.out, options_.run.keep);
   if (events_.checkpoint) events_.checkpoint(writer.path());
 }
 

@@ -56,8 +56,10 @@ class Trainer {
     uint64_t ticket = 0, position = 0;
     BodyId body = 0;
   };
-  void issue_step();
   TrainResult train(AtEnd at_end);
+  TrainResult train_on_lanes(AtEnd at_end);  // the same; its errors are the lanes' where one failed
+  bool stops() const;
+  void issue_step();
   void read_steps(size_t leave);  // reads the oldest pending steps until `leave` are left
   void read_step(const Pending& pending);
   std::string way_out(const std::string& change) const;
@@ -82,8 +84,8 @@ class Trainer {
   StepMetrics metrics_;                             // of the last step that was read
 };
 
-// Bytes that a body moves, by lane.
-std::vector<uint64_t> moved_bytes(const Program& program, const Body& body);
+// Bytes that a body moves, by lane; of collectives what this rank sends.
+std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body);
 
 // Mean loss over the first `batches` validation batches, with current weights. The state must be clean.
 double evaluate(Session& session, const TokenData& data, const DataOrder& order, int64_t batches);

@@ -1,0 +1,70 @@
+#include "engine/run/agreement.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "engine/error.h"
+
+namespace sluice {
+
+namespace {
+
+uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+
+struct Difference {
+  size_t rank, index;
+};
+
+// `mine` is as long on all ranks.
+std::optional<Difference> first_difference(const std::vector<uint64_t>& mine, const Ranks& ranks) {
+  const std::vector<uint64_t> all = ranks.all(mine);
+  for (size_t rank = 1; rank < static_cast<size_t>(ranks.size()); ++rank)
+    for (size_t i = 0; i < mine.size(); ++i)
+      if (all[rank * mine.size() + i] != all[i]) return Difference{rank, i};
+  return std::nullopt;
+}
+
+Error disagreement(size_t rank, const std::string& what) {
+  return {ExitCode::usage, "Rank " + std::to_string(rank) + " " + what + " than rank 0.",
+          "Start all ranks from the same program with the same options, data and files."};
+}
+
+// Every collective with its bytes, body after body.
+std::vector<std::string> collectives_of(const Program& program) {
+  std::vector<std::string> list;
+  for (const Body& body : program.bodies)
+    for (const Instruction& in : body.instructions) {
+      if (in.task == kNoTask) continue;
+      const TaskKind kind = body.tasks[in.task].kind;
+      if (kind != TaskKind::gather && kind != TaskKind::exchange) continue;
+      const Buffer& from = program.buffers[in.operands[0].buffer];
+      list.push_back(body.name + ": " + instruction_name(program, body, in) + " of " + from.name + ", " +
+                     std::to_string(operand_bytes(from, in.operands[0])) + " bytes");
+    }
+  return list;
+}
+
+}  // namespace
+
+void check_agreement(const std::vector<Fact>& facts, const Plan& plan, const Ranks& ranks) {
+  if (ranks.size() == 1) return;
+  std::vector<uint64_t> hashes;
+  for (const Fact& fact : facts) hashes.push_back(hash_of(fact.value));
+  if (const auto d = first_difference(hashes, ranks))
+    throw disagreement(d->rank, "was started with another " + facts[d->index].name);
+
+  const std::vector<std::string> collectives = collectives_of(plan.program);
+  const auto count = static_cast<uint64_t>(collectives.size());
+  const std::vector<uint64_t> counts = ranks.all(count);
+  hashes.assign(*std::min_element(counts.begin(), counts.end()), 0);
+  for (size_t i = 0; i < hashes.size(); ++i) hashes[i] = hash_of(collectives[i]);
+  if (const auto d = first_difference(hashes, ranks))
+    throw disagreement(d->rank, "has another program, from `" + collectives[d->index] + "` on,");
+  for (size_t rank = 1; rank < counts.size(); ++rank)
+    if (counts[rank] != counts[0])
+      throw disagreement(rank, "has a program of " + std::to_string(counts[rank]) + " collectives, rather");
+}
+
+}  // namespace sluice

@@ -1,0 +1,21 @@
+// Whether all ranks of a run mean the same: before the first step, since ranks that differ would hang, or
+// train something that nobody asked for.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/plan/plan.h"
+#include "engine/run/ranks.h"
+
+namespace sluice {
+
+struct Fact {
+  std::string name, value;  // "--seed", "7"
+};
+
+// Compares the facts, which have the same names on all ranks, and then what the program's collectives are.
+// Throws Error(usage) on every rank, naming the first rank and the first thing that differ from rank 0's.
+void check_agreement(const std::vector<Fact>& facts, const Plan& plan, const Ranks& ranks);
+
+}  // namespace sluice

@@ -1,0 +1,68 @@
+// What a run knows of the ranks that train with it: who it is, and how it reaches the others.
+//
+// Ranks run the same program over their own parts of the training state. Two communicators, since the
+// collective lane and the trainer's thread call at the same time. Plain data; owner: the verb.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "gpu/communicator.h"
+
+namespace sluice {
+
+struct Ranks {
+  Communicator* lane = nullptr;     // the collective lane's; nullptr where there is one rank
+  Communicator* trainer = nullptr;  // likewise, the trainer's
+
+  int size() const { return lane ? lane->size() : 1; }
+  int rank() const { return lane ? lane->rank() : 0; }
+  bool is_first() const { return rank() == 0; }
+
+  // Every rank's value, in order of rank. Called by all trainers.
+  template <typename T>
+  std::vector<T> all(const T& mine) const {
+    std::vector<T> values(static_cast<size_t>(size()), mine);
+    if (trainer) trainer->all_gather(&mine, sizeof(T), values.data());
+    return values;
+  }
+  // Each as long as the others'.
+  std::vector<uint64_t> all(const std::vector<uint64_t>& mine) const {
+    if (!trainer) return mine;
+    std::vector<uint64_t> everyone(mine.size() * static_cast<size_t>(size()));
+    trainer->all_gather(mine.data(), mine.size() * sizeof(uint64_t), everyone.data());
+    return everyone;
+  }
+  // In order of rank, so that all ranks get the same bits.
+  template <typename T>
+  T sum(const T& mine) const {
+    T total{};
+    for (const T& value : all(mine)) total += value;
+    return total;
+  }
+  // By element; all ranks' are equally many.
+  std::vector<uint64_t> sum(std::vector<uint64_t> mine) const {
+    const std::vector<uint64_t> everyone = all(mine);
+    for (size_t i = 0; i < mine.size(); ++i) {
+      mine[i] = 0;
+      for (size_t at = i; at < everyone.size(); at += mine.size()) mine[i] += everyone[at];
+    }
+    return mine;
+  }
+  void barrier() const {
+    if (trainer) trainer->barrier();
+  }
+  // Ends the other ranks' calls too.
+  void abort(const std::string& reason) const noexcept {
+    if (!lane) return;
+    lane->abort(reason);
+    trainer->abort(reason);
+  }
+};
+
+// Runs `rank` on so many threads of this process, each with its own Ranks, and returns when all have ended.
+// What one throws ends the others; then it is thrown on, rather than what the others say of it.
+void run_in_process(int count, const std::function<void(const Ranks&)>& rank);
+
+}  // namespace sluice

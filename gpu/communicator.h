@@ -1,0 +1,45 @@
+// Ranks exchange bytes: what every rank's collective instructions and its trainer go through.
+//
+// A communicator belongs to one rank and is used by one thread at a time; every rank makes the same calls in
+// the same order. Calls return when the caller's memory may be used again. No arithmetic is done here: sums
+// are ours (cpu_optim/reduce.h), so that all transports give the same bits. Any thread may call abort().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // All calls throw Error(rank_lost) once a rank was lost or has called abort().
+
+  // Every rank's `part` to every rank: `all` receives size() parts in order of rank. `part` may be its own
+  // place in `all`.
+  virtual void all_gather(const void* part, uint64_t bytes, void* all) = 0;
+  // Part r of `parts` to rank r: `received` gets what every rank has for this one, in order of rank. The two
+  // do not overlap.
+  virtual void all_to_all(const void* parts, uint64_t bytes, void* received) = 0;
+  // The root's bytes to every rank.
+  virtual void broadcast(void* data, uint64_t bytes, int root) = 0;
+  // Returns when every rank has called it.
+  virtual void barrier() = 0;
+  // A pair: returns when the receiver has the bytes.
+  virtual void send(const void* data, uint64_t bytes, int to) = 0;
+  virtual void receive(void* data, uint64_t bytes, int from) = 0;
+
+  // Ends all ranks' calls, those that wait and those to come. The first reason is kept.
+  virtual void abort(const std::string& reason) noexcept = 0;
+};
+
+// Ranks that are threads of one process: by rank.
+std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(int ranks);
+
+}  // namespace sluice

@@ -1,0 +1,177 @@
+// Ranks that are threads: all post where their bytes are, then every one copies what it needs out of the
+// others' memory.
+//
+// A collective has two meetings. At the first, waiting ends when every rank has posted, or by an abort. Once
+// it is complete every rank copies, and nobody leaves the second before all have: memory that is read from
+// stays its owner's until then, also when the run is aborted.
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+
+#include "engine/error.h"
+#include "gpu/communicator.h"
+
+namespace sluice {
+
+namespace {
+
+enum class Call : uint8_t { all_gather, all_to_all, broadcast, barrier };
+
+struct Post {
+  Call call = Call::barrier;
+  uint64_t bytes = 0;
+  int root = 0;
+  const std::byte* data = nullptr;
+};
+
+struct Mail {  // from one rank to another
+  enum class State : uint8_t { none, sent, being_read, read } state = State::none;
+  const void* data = nullptr;
+  uint64_t bytes = 0;
+};
+
+class Room {
+ public:
+  explicit Room(int ranks)
+      : posts_(static_cast<size_t>(ranks)), mail_(static_cast<size_t>(ranks) * static_cast<size_t>(ranks)) {}
+
+  size_t ranks() const { return posts_.size(); }
+
+  // copy(post of every rank) runs when all have posted; all posts stay as they are until all have copied.
+  template <typename Copy>
+  void meet(int rank, const Post& mine, const Copy& copy) {
+    {
+      std::unique_lock lock(mutex_);
+      if (!reason_.empty()) throw lost();
+      posts_[static_cast<size_t>(rank)] = mine;
+      const uint64_t meeting = meetings_;
+      if (++arrived_ == ranks()) {
+        arrived_ = 0;
+        copying_ = ranks();
+        ++meetings_;
+        changed_.notify_all();
+      }
+      changed_.wait(lock, [&] { return meetings_ != meeting || !reason_.empty(); });
+      if (meetings_ == meeting) throw lost();
+    }
+    for (const Post& p : posts_)
+      CHECK(p.call == mine.call && p.bytes == mine.bytes && p.root == mine.root,
+            "ranks make different collective calls");
+    copy(posts_);
+    std::unique_lock lock(mutex_);
+    if (--copying_ == 0) changed_.notify_all();
+    changed_.wait(lock, [&] { return copying_ == 0; });
+  }
+
+  void send(int from, int to, const void* data, uint64_t bytes) {
+    Mail& mail = mail_between(from, to);
+    std::unique_lock lock(mutex_);
+    if (!reason_.empty()) throw lost();
+    mail = {Mail::State::sent, data, bytes};
+    changed_.notify_all();
+    changed_.wait(lock, [&] {
+      return mail.state == Mail::State::read || (mail.state == Mail::State::sent && !reason_.empty());
+    });
+    const bool received = mail.state == Mail::State::read;
+    mail.state = Mail::State::none;
+    if (!received) throw lost();
+  }
+
+  void receive(int to, int from, void* data, uint64_t bytes) {
+    Mail& mail = mail_between(from, to);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return mail.state == Mail::State::sent || !reason_.empty(); });
+    if (mail.state != Mail::State::sent) throw lost();
+    CHECK(mail.bytes == bytes, "what is received has another length than what is sent");
+    mail.state = Mail::State::being_read;
+    lock.unlock();
+    std::memcpy(data, mail.data, bytes);
+    lock.lock();
+    mail.state = Mail::State::read;
+    changed_.notify_all();
+  }
+
+  void abort(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    if (reason_.empty()) reason_ = reason.empty() ? "without a reason" : reason;
+    changed_.notify_all();
+  }
+
+ private:
+  Mail& mail_between(int from, int to) {
+    return mail_[static_cast<size_t>(from) * ranks() + static_cast<size_t>(to)];
+  }
+  Error lost() const {
+    return {ExitCode::rank_lost, reason_, "Mend what stopped that rank, and go on with --resume auto."};
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;  // everything below
+  std::vector<Post> posts_;          // by rank; written with the mutex, read between the two meetings
+  std::vector<Mail> mail_;           // by sender, receiver
+  uint64_t meetings_ = 0;
+  size_t arrived_ = 0, copying_ = 0;
+  std::string reason_;  // empty: not aborted
+};
+
+class InProcessCommunicator final : public Communicator {
+ public:
+  InProcessCommunicator(std::shared_ptr<Room> room, int rank) : room_(std::move(room)), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(room_->ranks()); }
+
+  void all_gather(const void* part, uint64_t bytes, void* all) override {
+    room_->meet(rank_, {Call::all_gather, bytes, 0, static_cast<const std::byte*>(part)},
+                [&](const std::vector<Post>& posts) {
+                  auto* to = static_cast<std::byte*>(all);
+                  for (const Post& p : posts) {
+                    if (p.data != to) std::memcpy(to, p.data, bytes);
+                    to += bytes;
+                  }
+                });
+  }
+
+  void all_to_all(const void* parts, uint64_t bytes, void* received) override {
+    room_->meet(rank_, {Call::all_to_all, bytes, 0, static_cast<const std::byte*>(parts)},
+                [&](const std::vector<Post>& posts) {
+                  auto* to = static_cast<std::byte*>(received);
+                  for (const Post& p : posts) {
+                    std::memcpy(to, p.data + static_cast<uint64_t>(rank_) * bytes, bytes);
+                    to += bytes;
+                  }
+                });
+  }
+
+  void broadcast(void* data, uint64_t bytes, int root) override {
+    room_->meet(rank_, {Call::broadcast, bytes, root, static_cast<const std::byte*>(data)},
+                [&](const std::vector<Post>& posts) {
+                  if (rank_ != root) std::memcpy(data, posts[static_cast<size_t>(root)].data, bytes);
+                });
+  }
+
+  void barrier() override {
+    room_->meet(rank_, {}, [](const std::vector<Post>&) {});
+  }
+
+  void send(const void* data, uint64_t bytes, int to) override { room_->send(rank_, to, data, bytes); }
+  void receive(void* data, uint64_t bytes, int from) override { room_->receive(rank_, from, data, bytes); }
+
+  void abort(const std::string& reason) noexcept override { room_->abort(reason); }
+
+ private:
+  std::shared_ptr<Room> room_;
+  int rank_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(int ranks) {
+  const auto room = std::make_shared<Room>(ranks);
+  std::vector<std::unique_ptr<Communicator>> out;
+  for (int rank = 0; rank < ranks; ++rank)
+    out.push_back(std::make_unique<InProcessCommunicator>(room, rank));
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,100 @@
+// Ranks as processes under mpirun: the bits of ranks in one process, the exit codes behind mpirun's own.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli_support.h"
+
+namespace sluice {
+namespace {
+
+class Mpi : public Cli {
+ protected:
+  Words train_rows(const std::string& out, int64_t steps, int64_t batch, const Words& more = {}) const {
+    return Words{"train",   "--model", kTiny,           "--data",  text, "--batch", std::to_string(batch),
+                 "--steps", std::to_string(steps), "--out", directory / out, "--threads", "2"} +
+           more;
+  }
+  Words under_mpirun(int ranks, const Words& arguments) const {
+    return Words{"mpirun", "--allow-run-as-root", "--oversubscribe", "-np", std::to_string(ranks)} +
+           sluice_words(arguments, "sluice");
+  }
+  CommandResult mpirun(int ranks, const Words& arguments) const {
+    return Command(directory / "", under_mpirun(ranks, arguments)).wait();
+  }
+  // Loss and norm of every step, as they were printed.
+  std::vector<std::string> numbers_of(const std::string& out) const {
+    std::vector<std::string> numbers;
+    for (const std::string& line : lines_of(read_text_file(directory / out + "/metrics.jsonl", 1 << 20))) {
+      const auto step = nlohmann::json::parse(line);
+      numbers.push_back(step["loss"].dump() + " " + step["grad_norm"].dump());
+    }
+    return numbers;
+  }
+  std::string status(const std::string& out, int rank) const {
+    return read_text_file(directory / out + "/rank-" + std::to_string(rank) + ".status", 4096);
+  }
+};
+
+TEST_F(Mpi, BitsAreThoseOfRanksInOneProcess) {
+  for (const int ranks : {2, 4})
+    for (const char* precision : {"fp32", "bf16"}) {
+      const std::string name = std::to_string(ranks) + precision;
+      const Words more{"--precision", precision, "--micro-batch", "1"};
+      const CommandResult threads =
+          run(train_rows("threads" + name, 6, 8, more + Words{"--gpus", std::to_string(ranks)}));
+      ASSERT_EQ(threads.code, 0) << threads.err;
+      const CommandResult processes = mpirun(ranks, train_rows("mpi" + name, 6, 8, more));
+      ASSERT_EQ(processes.code, 0) << processes.out << processes.err;
+      EXPECT_EQ(numbers_of("mpi" + name).size(), 6u);
+      EXPECT_EQ(numbers_of("mpi" + name), numbers_of("threads" + name));
+      EXPECT_EQ(differences(newest_tensors(directory / "mpi" + name),
+                            newest_tensors(directory / "threads" + name)),
+                "");
+      for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(status("mpi" + name, rank), "0 \n");
+    }
+}
+
+TEST_F(Mpi, GoesOnFromOtherNumbersOfRanks) {
+  const Words more{"--precision", "fp32", "--lr-schedule", "constant"};
+  ASSERT_EQ(mpirun(2, train_rows("run", 2, 8, more)).code, 0);
+  const Words resume{"train", "--resume", "auto", "--out", directory / "run", "--steps"};
+  ASSERT_EQ(mpirun(4, resume + Words{"4"}).code, 0);
+  ASSERT_EQ(run(resume + Words{"6"}).code, 0);
+  ASSERT_EQ(run(train_rows("whole", 6, 8, more)).code, 0);
+  const auto found = numbers_of("run"), wanted = numbers_of("whole");
+  ASSERT_EQ(found.size(), wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i)  // the order in which gradients are summed differs
+    EXPECT_NEAR(std::stod(found[i]), std::stod(wanted[i]), 1e-6 * std::stod(wanted[i]));
+}
+
+// What a user got wrong is said once, by the first rank.
+TEST_F(Mpi, RefusesOnceWhatAllRefuse) {
+  const CommandResult odd = mpirun(4, train_rows("odd", 2, 6));
+  EXPECT_EQ(odd.code, 2);
+  EXPECT_NE(odd.err.find("the 4 ranks"), std::string::npos) << odd.err;
+  EXPECT_EQ(odd.err.find("sluice: "), odd.err.rfind("sluice: ")) << odd.err;
+  EXPECT_EQ(mpirun(2, train_rows("both", 2, 8, {"--gpus", "2"})).code, 2);
+}
+
+// mpirun can give each of its ranks options of its own.
+TEST_F(Mpi, RanksThatDifferEndBeforeTheFirstStep) {
+  const Words common{"--allow-run-as-root", "--oversubscribe"};
+  const auto started_with = [&](const std::string& out, const Words& second) {
+    const Words words = sluice_words(train_rows(out, 4, 8), "sluice");
+    return Command(directory / "", Words{"mpirun"} + common + Words{"-np", "1"} + words +
+                                       Words{":", "-np", "1"} + words + second)
+        .wait();
+  };
+  const CommandResult seed = started_with("seed", {"--seed", "7"});
+  EXPECT_EQ(seed.code, 2) << seed.err;
+  EXPECT_NE(seed.err.find("Rank 1 was started with another --seed than rank 0."), std::string::npos)
+      << seed.err;
+  write_bytes(directory / "other.txt", sample_text(4000, 77));
+  const CommandResult steps = started_with("steps", {"--zero", "1"});
+  EXPECT_EQ(steps.code, 2) << steps.err;
+  EXPECT_FALSE(std::filesystem::exists(directory / "seed/checkpoints"));
+}
+
+}  // namespace
+}  // namespace sluice

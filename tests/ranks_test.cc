@@ -1,0 +1,239 @@
+// Training on several ranks of one process: the same losses as on one, the same bits whatever the budgets.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "engine/run/ranks.h"
+#include "models/family.h"
+#include "tests/fault_queue.h"
+#include "tests/training_support.h"
+
+namespace sluice {
+namespace {
+
+constexpr const char* kModel = "gpt2:layers=2,width=64,heads=2,vocab=256,context=32";
+
+class RanksTest : public testing::Test {
+ protected:
+  void SetUp() override { write_bytes(directory_ / "text.txt", sample_text(40'000)); }
+
+  TestRun run_on(int64_t ranks, const std::string& out) const {
+    TestRun run;
+    run.options = short_run(directory_, kModel, directory_ / "text.txt");
+    run.options.numbers.precision = DType::f32;
+    run.options.batch.batch = 12;
+    run.options.batch.micro_batch = 1;
+    run.options.batch.steps = 10;
+    run.options.run.out = directory_ / out;
+    run.options.ranks.gpus = run.options.ranks.count = ranks;
+    run.threads = 1;
+    return run;
+  }
+
+  // What the first rank saw.
+  static TestResult train_on(const TestRun& run) {
+    if (run.options.ranks.gpus == 1) return train(run);
+    TestResult first;
+    std::mutex mutex;
+    run_in_process(static_cast<int>(run.options.ranks.gpus), [&](const Ranks& ranks) {
+      TestRun mine = run;
+      mine.ranks = ranks;
+      TestResult result = train(mine);
+      const std::lock_guard lock(mutex);
+      if (ranks.is_first()) first = std::move(result);
+    });
+    return first;
+  }
+
+  // However many files they lie in.
+  static std::vector<float> newest_masters(const std::string& out) {
+    const CheckpointReader reader = CheckpointReader::open(newest_checkpoint(out).value());
+    const ModelConfig config = config_from_name(kModel);
+    const Model model = build_model(config, DType::f32, 1, config.context);
+    std::vector<float> values;
+    for (const Group& group : model.groups)
+      for (const Parameter& p : group.parameters) {
+        const auto elements = static_cast<uint64_t>(element_count(p.shape));
+        const size_t begin = values.size();
+        values.resize(begin + elements);
+        EXPECT_TRUE(reader.read(p.name, Plane::master, 0, elements, values.data() + begin));
+      }
+    return values;
+  }
+
+  DriveDirectory directory_;
+};
+
+TEST_F(RanksTest, LossesAreThoseOfOneRank) {
+  const TestResult one = train_on(run_on(1, "one"));
+  ASSERT_EQ(one.steps.size(), 10u);
+  for (const int64_t ranks : {2, 3, 4}) {
+    const TestResult several = train_on(run_on(ranks, "out" + std::to_string(ranks)));
+    ASSERT_EQ(several.steps.size(), 10u);
+    for (size_t i = 0; i < 10; ++i)
+      EXPECT_NEAR(several.steps[i].loss, one.steps[i].loss, 1e-6 * std::abs(one.steps[i].loss))
+          << ranks << " ranks, step " << i + 1;
+  }
+}
+
+// ZeRO's volumes: a reduce-scatter and a gather of all parameters, or, where weights are shared, as many
+// gathers as groups have passes. Counted apart: the block sums, which all ranks gather.
+TEST_F(RanksTest, RanksSendWhatTheStageSays) {
+  for (const int64_t ranks : {2, 3})
+    for (const int64_t stage : {0, 1, 2, 3}) {
+      TestRun run = run_on(ranks, "sent");
+      run.options.ranks.zero = stage;
+      run.options.batch.steps = 3;
+      const TestResult result = train_on(run);
+      const Lowering& lowering = result.plan.lowering;
+      const auto n = static_cast<uint64_t>(ranks);
+      uint64_t whole = 0, gathered = 0, sums = 0;
+      for (size_t g = 0; g < lowering.groups.size(); ++g) {
+        const uint64_t bytes = lowering.groups[g].shards.back() * sizeof(float);
+        const bool forward = result.plan.model.groups[g].name != "ln_f";  // of the loss alone
+        whole += bytes;
+        gathered += (stage < 3 ? 1 : forward ? 2 : 1) * bytes;
+        sums += result.plan.program.buffers[lowering.groups[g].block_sums].bytes() * (n - 1);
+      }
+      const uint64_t wanted = (whole + gathered) / n * (n - 1) + sums;
+      const auto& moved = result.steps.at(1).moved_bytes;  // of a body that also updates
+      const auto lane = std::find_if(moved.begin(), moved.end(),
+                                     [](const auto& entry) { return entry.first == "collective"; });
+      ASSERT_NE(lane, moved.end());
+      EXPECT_EQ(lane->second, wanted) << ranks << " ranks, stage " << stage;
+      std::filesystem::remove_all(run.options.run.out);
+    }
+}
+
+// Whatever changes nothing but where bytes are and when they move.
+TEST_F(RanksTest, BitsDoNotDependOnBudgetsAndExecutors) {
+  for (const DType precision : {DType::f32, DType::bf16, DType::f16}) {
+    TestRun run = run_on(3, "bits");
+    run.options.numbers.precision = precision;
+    run.options.batch.steps = 4;
+    run.options.data.validation = {directory_ / "text.txt"};
+    run.options.data.val_every = 2;
+    run.options.data.val_batches = 2;
+    const TestResult wanted = train_on(run);
+    const Tensors state = newest_tensors(run.options.run.out);
+    const auto expect_same = [&](TestRun other, const std::string& name) {
+      other.options.run.out = directory_ / "bits." + name;
+      const TestResult found = train_on(other);
+      EXPECT_EQ(fixed_bits(found.steps), fixed_bits(wanted.steps)) << name;
+      EXPECT_EQ(fixed_bits(found.validations), fixed_bits(wanted.validations)) << name;
+      EXPECT_EQ(differences(newest_tensors(other.options.run.out), state), "") << name;
+      std::filesystem::remove_all(other.options.run.out);
+    };
+    for (const bool device : {false, true}) {
+      TestRun least = run;
+      least.arenas = least_arenas(run, device);
+      expect_same(least, device ? "three tiers" : "two tiers");
+      least.executor = ExecutorKind::shuffled;
+      expect_same(least, device ? "three tiers, shuffled" : "two tiers, shuffled");
+    }
+    TestRun serial = run;
+    serial.executor = ExecutorKind::serial;
+    expect_same(serial, "serial");
+    TestRun recompute = run;
+    recompute.options.memory.recompute = Recompute::all;
+    expect_same(recompute, "recompute");
+    std::filesystem::remove_all(run.options.run.out);
+  }
+}
+
+TEST_F(RanksTest, BitsDoNotDependOnTheStage) {
+  for (const DType precision : {DType::f32, DType::bf16})
+    for (const double clip : {1.0, 0.0}) {
+      TestRun run = run_on(2, "stage3");
+      run.options.numbers.precision = precision;
+      run.options.optimizer.clip = clip;
+      const TestResult wanted = train_on(run);
+      const std::vector<float> state = newest_masters(run.options.run.out);
+      for (const int64_t stage : {0, 1, 2}) {
+        TestRun other = run;
+        other.options.ranks.zero = stage;
+        other.options.run.out = directory_ / "stage";
+        EXPECT_EQ(fixed_bits(train_on(other).steps), fixed_bits(wanted.steps)) << stage;
+        EXPECT_EQ(newest_masters(other.options.run.out), state) << stage;
+        other.options.run.out = directory_ / "least";
+        other.arenas = least_arenas(other, true);
+        EXPECT_EQ(fixed_bits(train_on(other).steps), fixed_bits(wanted.steps)) << stage;
+        for (const char* out : {"stage", "least"}) std::filesystem::remove_all(directory_ / out);
+      }
+      std::filesystem::remove_all(run.options.run.out);
+    }
+}
+
+TEST_F(RanksTest, UpdatesThatFollowBackward) {
+  TestRun one = run_on(1, "one"), two = run_on(2, "two");
+  one.options.optimizer.clip = two.options.optimizer.clip = 0;
+  const TestResult wanted = train_on(one), found = train_on(two);
+  for (size_t i = 0; i < 10; ++i)
+    EXPECT_NEAR(found.steps.at(i).loss, wanted.steps.at(i).loss, 1e-6 * std::abs(wanted.steps.at(i).loss));
+}
+
+// Stopped on some ranks, resumed on others: the same order of data, losses within the rounding of sums.
+TEST_F(RanksTest, ResumesOnAnotherNumberOfRanks) {
+  TestRun all = run_on(1, "whole");
+  all.options.optimizer.schedule = Schedule::constant;
+  const TestResult whole = train_on(all);
+  int64_t step = 0;
+  for (const int64_t ranks : {2, 4, 1, 3}) {
+    TestRun part = run_on(ranks, "part");
+    part.options.optimizer.schedule = Schedule::constant;
+    part.options.batch.steps = ranks == 3 ? 10 : step + 2;
+    part.options.given = {"steps"};
+    part.options.run.resume = "auto";
+    const TestResult result = train_on(part);
+    ASSERT_EQ(static_cast<int64_t>(result.steps.size()), part.options.batch.steps - step);
+    for (const StepMetrics& m : result.steps) {
+      const double wanted = whole.steps.at(static_cast<size_t>(m.step - 1)).loss;
+      EXPECT_NEAR(m.loss, wanted, 1e-6 * std::abs(wanted)) << ranks << " ranks, step " << m.step;
+    }
+    step = result.end.step;
+  }
+  EXPECT_EQ(step, 10);
+}
+
+// What ends one rank ends all, with that rank's own error, and the last checkpoint goes on to the same bits.
+TEST_F(RanksTest, AFaultOfOneRankEndsAll) {
+  TestRun run = run_on(3, "whole");
+  run.options.optimizer.schedule = Schedule::constant;
+  run.arenas = least_arenas(run, true);
+  const TestResult whole = train_on(run);
+  const Tensors wanted = newest_tensors(run.options.run.out);
+  for (const uint64_t at : {1, 40, 200, 400}) {
+    TestRun faulty = run;
+    faulty.options.run.out = directory_ / "faulty";
+    faulty.options.run.checkpoint_every = 3;
+    std::atomic<int> queues{0};
+    faulty.wrap_queue = [&](std::unique_ptr<IoQueue> inner) -> std::unique_ptr<IoQueue> {
+      if (queues++ != 2) return inner;  // one lane of one rank
+      return std::make_unique<FaultQueue>(std::move(inner), Fault{.kind = FaultKind::eio, .at = at});
+    };
+    bool ended = false;
+    try {
+      train_on(faulty);
+    } catch (const Error& error) {
+      ended = true;
+      EXPECT_EQ(error.code(), ExitCode::io) << error.what();
+    }
+    faulty.wrap_queue = nullptr;
+    faulty.options.run.resume = "auto";
+    EXPECT_EQ(ended ? train_on(faulty).end.step : 10, 10);
+    EXPECT_EQ(differences(newest_tensors(faulty.options.run.out), wanted), "") << at;
+    std::filesystem::remove_all(faulty.options.run.out);
+  }
+}
+
+TEST_F(RanksTest, WhatATrainerThrowsEndsAll) {
+  TestRun run = run_on(4, "thrown");
+  run.on_step = [](const StepMetrics& m) {
+    if (m.step == 3) throw std::runtime_error("thrown by the test");
+  };
+  EXPECT_THROW(train_on(run), std::exception);
+}
+
+}  // namespace
+}  // namespace sluice
