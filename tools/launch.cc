@@ -69,7 +69,9 @@ std::unique_ptr<Launch> open_launch() {
                 "A launcher started several ranks, but MPI cannot be loaded: " + module.failure() + ".",
                 "Install Open MPI (apt-get install libopenmpi3), or start without a launcher.");
   module.keep_open();
-  return std::make_unique<Launch>(*open());
+  MpiRanks* const mpi = open();
+  if (mpi->lane->size() == 1) return nullptr;  // Slurm's variables also stand in a batch script
+  return std::make_unique<Launch>(*mpi);
 }
 
 }  // namespace sluice
