@@ -70,7 +70,7 @@ class Runner {
   // All references outlive the runner. `threads` is for the optimizer's own workers; `ranks`, of the
   // collective lane, is nullptr where the plan has one rank.
   Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads,
-         Communicator* ranks);
+         Communicator* ranks = nullptr);
 
   void set_hooks(ShardHooks hooks) { hooks_ = std::move(hooks); }
 
