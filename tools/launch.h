@@ -16,7 +16,8 @@ namespace sluice {
 
 class Launch {
  public:
-  explicit Launch(MpiRanks& mpi) : mpi_(mpi), ranks_{mpi.lane.get(), mpi.trainer.get()} {}
+  explicit Launch(MpiRanks& mpi)
+      : mpi_(mpi), ranks_{mpi.lane.get(), mpi.trainer.get(), mpi.local_rank, mpi.local_size} {}
 
   const Ranks& ranks() const { return ranks_; }
 

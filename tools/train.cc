@@ -190,11 +190,11 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   return facts;
 }
 
-// Of one of several ranks of this process: its share of cores, and its own GPU.
+// Of one of several ranks of this machine: its share of cores, and its own GPU.
 MemoryOptions share_of(const MemoryOptions& memory, const Ranks& ranks) {
   MemoryOptions mine = memory;
-  mine.threads = std::max(1, resolve_threads(memory) / ranks.size());
-  mine.device.ordinal += ranks.rank();
+  mine.threads = std::max(1, resolve_threads(memory) / ranks.all_here);
+  mine.device.ordinal += ranks.here;
   return mine;
 }
 
@@ -205,7 +205,7 @@ ExitCode train_rank(Options options, Start& start, const Ranks& ranks, std::FILE
   };
   options.memory = share_of(options.memory, ranks);
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
-  Budgets budgets = resolve_budgets(options.memory, shared_by(ranks.size(), memory_limits()), true,
+  Budgets budgets = resolve_budgets(options.memory, shared_by(ranks.all_here, memory_limits()), true,
                                     accelerator_use(*device));
   ranks.barrier();  // nobody takes memory before all have looked
   if (ranks.is_first()) print_notes(budgets.notes, out);

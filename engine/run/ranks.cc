@@ -24,7 +24,7 @@ void run_in_process(int count, const std::function<void(const Ranks&)>& rank) {
   std::exception_ptr cause;
   bool found = false;
   const auto run = [&](size_t i) {
-    const Ranks ranks{lanes[i].get(), trainers[i].get()};
+    const Ranks ranks{lanes[i].get(), trainers[i].get(), static_cast<int>(i), count};
     try {
       rank(ranks);
     } catch (const std::exception& e) {

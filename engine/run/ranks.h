@@ -15,6 +15,7 @@ namespace sluice {
 struct Ranks {
   Communicator* lane = nullptr;     // the collective lane's; nullptr where there is one rank
   Communicator* trainer = nullptr;  // likewise, the trainer's
+  int here = 0, all_here = 1;       // among the ranks of this machine, which share its cores, memory and GPUs
 
   int size() const { return lane ? lane->size() : 1; }
   int rank() const { return lane ? lane->rank() : 0; }
