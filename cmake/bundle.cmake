@@ -23,7 +23,6 @@ endforeach()
 
 set(bundle COMPONENT bundle EXCLUDE_FROM_ALL)
 install(TARGETS ${bundle_executables} RUNTIME DESTINATION bin ${bundle})
-install(TARGETS sluice_mpi LIBRARY DESTINATION bin ${bundle})
 install(DIRECTORY tests/fixtures tests/golden DESTINATION tests ${bundle})
 install(DIRECTORY docs DESTINATION . ${bundle})
 install(DIRECTORY tools/benchmarks DESTINATION tools ${bundle} FILES_MATCHING PATTERN "*.py"
@@ -41,7 +40,7 @@ install(CODE "set(executables \"${files}\")
 install(SCRIPT cmake/bundle_install.cmake ${bundle})
 
 add_custom_target(bundle COMMAND ${CMAKE_SOURCE_DIR}/tools/bundle.sh ${CMAKE_BINARY_DIR} VERBATIM)
-add_dependencies(bundle ${bundle_executables} sluice_mpi)
+add_dependencies(bundle ${bundle_executables})
 
 add_test(NAME bundle_test COMMAND ${CMAKE_SOURCE_DIR}/tests/bundle_test.sh ${CMAKE_BINARY_DIR}
          WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})

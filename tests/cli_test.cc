@@ -90,7 +90,7 @@ TEST_F(Cli, AbsurdSteps) {
 TEST_F(Cli, WhatIsPlannedSaysSo) {
   for (const std::string verb : {"profile", "bench"}) expect_refusal({verb}, 2, {"planned"});
   expect_refused_training({"--gpus", "3"}, 2, {"--micro-batch 2 on 3 ranks", "--batch 6"});
-  expect_refused_training({"--zero", "1"}, 2, {"planned"});
+  expect_refused_training({"--compress", "powersgd:4"}, 2, {"planned"});
 }
 
 TEST_F(Cli, AGpuThatIsNotThere) {

@@ -14,6 +14,11 @@ const Words kAnywhere{"--allow-run-as-root", "--oversubscribe", "--mca", "btl_va
 
 class Mpi : public Cli {
  protected:
+  void SetUp() override {
+    Cli::SetUp();
+    if (!std::filesystem::exists(sluice_binary("libsluice_mpi.so")))
+      GTEST_SKIP() << "the MPI module is not beside the program: a bundle has none";
+  }
   Words train_rows(const std::string& out, int64_t steps, int64_t batch, const Words& more = {}) const {
     return Words{"train",   "--model", kTiny,           "--data",  text, "--batch", std::to_string(batch),
                  "--steps", std::to_string(steps), "--out", directory / out, "--threads", "2"} +

@@ -1,9 +1,9 @@
 #include "engine/run/ranks.h"
 
 #include <exception>
-#include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "engine/error.h"
 
@@ -20,19 +20,17 @@ bool tells_of_another(const std::exception& e) {
 
 void run_in_process(int count, const std::function<void(const Ranks&)>& rank) {
   const auto lanes = make_in_process_communicators(count), trainers = make_in_process_communicators(count);
-  std::mutex mutex;
-  std::exception_ptr cause;
-  bool found = false;
+  struct End {  // kept until all have ended: others may still read what it says
+    std::exception_ptr error;
+    bool tells_of_another = false;
+  };
+  std::vector<End> ends(lanes.size());
   const auto run = [&](size_t i) {
     const Ranks ranks{lanes[i].get(), trainers[i].get(), static_cast<int>(i), count};
     try {
       rank(ranks);
     } catch (const std::exception& e) {
-      {
-        const std::lock_guard lock(mutex);
-        if (!cause || (!found && !tells_of_another(e))) cause = std::current_exception();
-        found = found || !tells_of_another(e);
-      }
+      ends[i] = {std::current_exception(), tells_of_another(e)};
       ranks.abort("Rank " + std::to_string(i) + " ended: " + e.what());
     }
   };
@@ -40,7 +38,9 @@ void run_in_process(int count, const std::function<void(const Ranks&)>& rank) {
   for (size_t i = 1; i < lanes.size(); ++i) threads.emplace_back(run, i);
   run(0);
   for (std::thread& t : threads) t.join();
-  if (cause) std::rethrow_exception(cause);
+  for (const bool second_hand : {false, true})
+    for (const End& end : ends)
+      if (end.error && end.tells_of_another == second_hand) std::rethrow_exception(end.error);
 }
 
 }  // namespace sluice

@@ -38,6 +38,7 @@ struct Ranks {
   // In order of rank, so that all ranks get the same bits.
   template <typename T>
   T sum(const T& mine) const {
+    if (!trainer) return mine;
     T total{};
     for (const T& value : all(mine)) total += value;
     return total;

@@ -81,6 +81,8 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
       check();
     } catch (const std::exception& e) {
       ranks_.abort("Rank " + std::to_string(ranks_.rank()) + " failed: " + e.what());
+    } catch (...) {
+      ranks_.abort("Rank " + std::to_string(ranks_.rank()) + " failed.");
     }
   };
   const std::span<std::byte> host_arena = arenas_[host].span();
