@@ -147,6 +147,29 @@ HWY_INLINE void for_each_vector(size_t n, const Body& body) {
   if (i < n) body(i, Partial{n - i});
 }
 
+// Sums of squares in double, of values that come kSums at a time: value j of each belongs to sum j. A square
+// of an fp32 value is exact in double, so it does not matter whether the multiply-add is fused.
+template <size_t kSums>
+class SquareSums {
+ public:
+  HWY_INLINE void add(const float* values) {  // kSums of them, aligned to a vector
+    const hn::CappedTag<double, kSums> dd;
+    const hn::Rebind<float, decltype(dd)> half;
+    for (size_t j = 0; j < kSums; j += hn::Lanes(dd)) {
+      const auto value = hn::PromoteTo(dd, hn::Load(half, values + j));
+      hn::Store(hn::MulAdd(value, value, hn::Load(dd, sums_ + j)), dd, sums_ + j);
+    }
+  }
+  HWY_INLINE double total() const {  // added in order
+    double total = 0;
+    for (const double sum : sums_) total += sum;
+    return total;
+  }
+
+ private:
+  HWY_ALIGN double sums_[kSums] = {};
+};
+
 }  // namespace sluice::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -145,15 +145,12 @@ void add_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
 }
 
 // Rounds one block; returns the sum of the squares of what was written. Element i belongs to sum i mod
-// kSums. A square of an fp32 value is exact in double, so it does not matter whether the multiply-add is
-// fused.
+// kSums.
 template <class T>
 HWY_INLINE double round_block_as(const float* from, T* to, size_t elements) {
   constexpr size_t kSums = 16;
-  const hn::CappedTag<double, kSums> dd;
-  const hn::Rebind<float, decltype(dd)> half;
   HWY_ALIGN float written[kSums];
-  HWY_ALIGN double sums[kSums] = {};
+  SquareSums<kSums> squares;
   for (size_t begin = 0; begin < elements; begin += kSums) {
     const size_t count = HWY_MIN(kSums, elements - begin);
     if (count < kSums) std::fill(written, written + kSums, 0.0f);
@@ -161,14 +158,9 @@ HWY_INLINE double round_block_as(const float* from, T* to, size_t elements) {
       lanes.store(lanes.load(from + begin + i), to + begin + i);
       lanes.store(lanes.load(to + begin + i), written + i);
     });
-    for (size_t j = 0; j < kSums; j += hn::Lanes(dd)) {
-      const auto value = hn::PromoteTo(dd, hn::Load(half, written + j));
-      hn::Store(hn::MulAdd(value, value, hn::Load(dd, sums + j)), dd, sums + j);
-    }
+    squares.add(written);
   }
-  double total = 0;
-  for (const double sum : sums) total += sum;
-  return total;
+  return squares.total();
 }
 
 double round_block(const float* from, void* to, DType precision, uint64_t elements) {

@@ -4,14 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <bit>
-#include <cmath>
 #include <functional>
-#include <random>
 #include <thread>
 
-#include "cpu_optim/optimizer.h"
-#include "cpu_optim/reduce.h"
 #include "engine/error.h"
 
 namespace sluice {
@@ -115,42 +110,6 @@ TEST(InProcess, AnAbortEndsEveryCall) {
       }
     });
     ASSERT_EQ(lost, 3);
-  }
-}
-
-// Against sums in double; one rounding to the working precision, and the sums of fp32 before it.
-TEST(SumRanks, AddsInOrderOfRankAndRoundsOnce) {
-  constexpr uint64_t kElements = 2 * kNormBlock + 12'345;
-  std::mt19937_64 random(7);
-  std::normal_distribution<float> normal;
-  for (const DType precision : {DType::f32, DType::bf16, DType::f16}) {
-    for (const uint32_t ranks : {1u, 2u, 5u}) {
-      const uint64_t width = dtype_bytes(precision);
-      std::vector<float> values(ranks * kElements);
-      for (float& v : values) v = normal(random);
-      std::vector<std::byte> parts(ranks * kElements * width), one(kElements * width);
-      round_to(precision, values.data(), parts.data(), values.size());
-      widen(precision, parts.data(), values.data(), values.size());
-      std::vector<float> wanted(values.begin(), values.begin() + kElements);
-      for (uint32_t r = 1; r < ranks; ++r)
-        for (uint64_t i = 0; i < kElements; ++i) wanted[i] += values[r * kElements + i];
-      std::vector<std::byte> rounded(kElements * width);
-      round_to(precision, wanted.data(), rounded.data(), kElements);
-      widen(precision, rounded.data(), wanted.data(), kElements);
-      std::vector<double> sums(3), sums_alone(3);
-      Workers two(2), alone(1);
-      std::vector<std::byte> found(kElements * width);
-      sum_ranks(precision, parts.data(), ranks, kElements, found.data(), sums.data(), two);
-      EXPECT_EQ(found, rounded);
-      sum_ranks(precision, parts.data(), ranks, kElements, found.data(), sums_alone.data(), alone);
-      for (size_t block = 0; block < 3; ++block) {
-        double squares = 0;
-        for (uint64_t i = block * kNormBlock; i < std::min(kElements, (block + 1) * kNormBlock); ++i)
-          squares += static_cast<double>(wanted[i]) * static_cast<double>(wanted[i]);
-        EXPECT_NEAR(sums[block], squares, 1e-12 * squares);  // 65,536 roundings of a double
-        EXPECT_EQ(std::bit_cast<uint64_t>(sums[block]), std::bit_cast<uint64_t>(sums_alone[block]));
-      }
-    }
   }
 }
 

@@ -16,10 +16,8 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <string>
 #include <thread>
@@ -29,6 +27,7 @@
 
 #include "cpu_optim/optimizer.h"
 #include "cpu_optim/simd-inl.h"
+#include "tools/benchmarks/contest.h"
 
 #ifndef SLUICE_ADAMW_BENCH_STREAMS
 #define SLUICE_ADAMW_BENCH_STREAMS
@@ -94,19 +93,11 @@ constexpr uint64_t kShard = 4ull << 20;  // parameters
 constexpr uint64_t kRange = 65536;       // parameters of one task
 constexpr double kBytes = 28;            // of traffic a parameter: 3 x 4 and 2, read and written
 
-// The pages of a run, huge where the system grants it, as the arenas of training.
-std::byte* allocate(uint64_t bytes) {
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(p != MAP_FAILED, "out of memory");
-  (void)madvise(p, bytes, MADV_HUGEPAGE);  // advice only
-  return static_cast<std::byte*>(p);
-}
-
 std::vector<Streams> make_shards(uint64_t parameters) {
   const uint64_t stride = state_plane_stride(kShard), count = parameters / kShard;
-  std::byte* state = allocate(count * 3 * stride);
-  auto* gradient = reinterpret_cast<uint16_t*>(allocate(parameters * 2));
-  auto* weights = reinterpret_cast<uint16_t*>(allocate(parameters * 2));
+  std::byte* state = allocate_pages(count * 3 * stride);
+  auto* gradient = reinterpret_cast<uint16_t*>(allocate_pages(parameters * 2));
+  auto* weights = reinterpret_cast<uint16_t*>(allocate_pages(parameters * 2));
   std::vector<Streams> shards;
   for (uint64_t k = 0; k < count; ++k) {
     const auto plane = [&](uint64_t p) { return reinterpret_cast<float*>(state + (3 * k + p) * stride); };
@@ -154,25 +145,6 @@ void touch_by_thread(const std::vector<Streams>& shards, Workers& workers, Kerne
   });
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-struct Contestant {
-  std::string name;
-  std::function<void()> run;
-  std::vector<double> seconds = {};  // by round
-};
-
-// Median over rounds of a's time by b's: what slows a whole round cancels.
-double time_ratio(const Contestant& a, const Contestant& b) {
-  std::vector<double> ratios;
-  for (size_t round = 0; round < a.seconds.size(); ++round)
-    ratios.push_back(a.seconds[round] / b.seconds[round]);
-  return median(ratios);
-}
-
 std::vector<Contestant> contestants(const std::vector<Streams>& shards, Workers& workers) {
   std::vector<Contestant> all = {{"AdamW", [&shards, &workers] { run_adamw(shards, workers); }}};
   const std::pair<const char*, Kernel> kernels[] = {
@@ -189,16 +161,6 @@ std::vector<Contestant> contestants(const std::vector<Streams>& shards, Workers&
   return all;
 }
 
-void time_alternating(std::vector<Contestant>& all, int rounds) {
-  for (int round = 0; round <= rounds; ++round)
-    for (Contestant& c : all) {
-      const auto begin = std::chrono::steady_clock::now();
-      c.run();
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-      if (round > 0) c.seconds.push_back(taken.count());  // the first round warms up
-    }
-}
-
 // Prints every rate and AdamW's ratio to the best peer.
 void compare(uint64_t parameters, int threads, int rounds, bool json) {
   const std::vector<Streams> shards = make_shards(parameters);
@@ -206,8 +168,7 @@ void compare(uint64_t parameters, int threads, int rounds, bool json) {
   std::vector<Contestant> all = contestants(shards, workers);
   time_alternating(all, rounds);
   const auto rate = [&](const Contestant& c) { return static_cast<double>(parameters) / median(c.seconds); };
-  double ratio = 1e300;
-  for (size_t i = 1; i < all.size(); ++i) ratio = std::min(ratio, time_ratio(all[i], all[0]));
+  const double ratio = ratio_to_best(all);
   if (json) {
     fmt::print("{{\"parameters\": {}, \"threads\": {}, \"adamw\": {}, \"ratio\": {}}}\n", parameters, threads,
                rate(all[0]), ratio);

@@ -1,0 +1,64 @@
+// Kernels that are timed against each other in one process, on the same pages, in turn: what slows a whole
+// round cancels in the ratio of two contestants. Callers: benchmarks of kernels; header only.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+
+namespace sluice {
+
+// The pages of a run, huge where the system grants it, as the arenas of training.
+inline std::byte* allocate_pages(uint64_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(p != MAP_FAILED, "out of memory");
+  (void)madvise(p, bytes, MADV_HUGEPAGE);  // advice only
+  return static_cast<std::byte*>(p);
+}
+inline void free_pages(std::byte* pages, uint64_t bytes) { (void)munmap(pages, bytes); }
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Contestant {
+  std::string name;
+  std::function<void()> run;
+  std::vector<double> seconds = {};  // by round
+};
+
+// Median over rounds of a's time by b's.
+inline double time_ratio(const Contestant& a, const Contestant& b) {
+  std::vector<double> ratios;
+  for (size_t round = 0; round < a.seconds.size(); ++round)
+    ratios.push_back(a.seconds[round] / b.seconds[round]);
+  return median(ratios);
+}
+
+// The first contestant's speed by that of the fastest other one.
+inline double ratio_to_best(const std::vector<Contestant>& all) {
+  double ratio = 1e300;
+  for (size_t i = 1; i < all.size(); ++i) ratio = std::min(ratio, time_ratio(all[i], all[0]));
+  return ratio;
+}
+
+inline void time_alternating(std::vector<Contestant>& all, int rounds) {
+  for (int round = 0; round <= rounds; ++round)
+    for (Contestant& c : all) {
+      const auto begin = std::chrono::steady_clock::now();
+      c.run();
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+      if (round > 0) c.seconds.push_back(taken.count());  // the first round warms up
+    }
+}
+
+}  // namespace sluice

@@ -1,0 +1,148 @@
+// The sum of what ranks exchange, against the best kernel with the same memory traffic.
+//
+//   reduce_bench [--ranks N ...] [--parameters N] [--threads N] [--rounds N] [--small]
+//
+// As in training: parts of a shard, one a rank, end to end in one buffer of bf16, and the sum in another. All
+// kernels run in one process on the same pages, in turn, and are compared round by round; the median of the
+// ratios counts. The peer reads the same bytes and writes as many, with one integer operation a vector: the
+// fastest of several, parts in turn by vectors or by chunks, with ordinary stores or past the caches.
+#include "cpu_optim/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tools/benchmarks/reduce_bench.cc"
+#include <fmt/format.h>
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cpu_optim/reduce.h"
+#include "tools/benchmarks/contest.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Every part's element i, in turn by kChunk elements; what they have in common is written.
+template <size_t kChunk, bool kStream>
+HWY_INLINE void touch(const uint16_t* parts, uint64_t stride, uint32_t ranks, size_t elements,
+                      uint16_t* out) {
+  const hn::CappedTag<uint16_t, kChunk> d;
+  HWY_ALIGN uint16_t common[kChunk];
+  for (size_t begin = 0; begin < elements; begin += kChunk) {
+    for (size_t i = 0; i < kChunk; i += hn::Lanes(d))
+      hn::Store(hn::Load(d, parts + begin + i), d, common + i);
+    for (uint32_t rank = 1; rank < ranks; ++rank)
+      for (size_t i = 0; i < kChunk; i += hn::Lanes(d))
+        hn::Store(hn::Xor(hn::Load(d, common + i), hn::Load(d, parts + rank * stride + begin + i)), d,
+                  common + i);
+    for (size_t i = 0; i < kChunk; i += hn::Lanes(d)) {
+      if constexpr (kStream) {
+        hn::Stream(hn::Load(d, common + i), d, out + begin + i);
+      } else {
+        hn::Store(hn::Load(d, common + i), d, out + begin + i);
+      }
+    }
+  }
+  hwy::FlushStream();
+}
+
+void touch_by_lines(const uint16_t* parts, uint64_t stride, uint32_t ranks, size_t elements, uint16_t* out) {
+  touch<32, false>(parts, stride, ranks, elements, out);
+}
+void touch_by_chunks(const uint16_t* parts, uint64_t stride, uint32_t ranks, size_t elements, uint16_t* out) {
+  touch<2048, false>(parts, stride, ranks, elements, out);
+}
+void touch_streaming(const uint16_t* parts, uint64_t stride, uint32_t ranks, size_t elements, uint16_t* out) {
+  touch<2048, true>(parts, stride, ranks, elements, out);
+}
+
+}  // namespace sluice::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice {
+namespace {
+
+HWY_EXPORT(touch_by_lines);
+HWY_EXPORT(touch_by_chunks);
+HWY_EXPORT(touch_streaming);
+
+constexpr uint64_t kShard = 4ull << 20;  // parameters
+using Kernel = void (*)(const uint16_t*, uint64_t, uint32_t, size_t, uint16_t*);
+
+struct Shard {
+  uint16_t *parts, *sum;
+};
+
+// Prints every rate and the sum's ratio to the best peer; returns it.
+double compare(uint32_t ranks, uint64_t parameters, int threads, int rounds) {
+  // Whole blocks a part, and a power of two of them apart for 2 and 4 ranks, as in training.
+  const uint64_t part = kShard / ranks / kNormBlock * kNormBlock, count = (parameters + kShard - 1) / kShard;
+  std::vector<Shard> shards;
+  for (uint64_t k = 0; k < count; ++k) {
+    shards.push_back({reinterpret_cast<uint16_t*>(allocate_pages(part * ranks * 2)),
+                      reinterpret_cast<uint16_t*>(allocate_pages(part * 2))});
+    for (uint64_t i = 0; i < part * ranks; ++i)
+      shards.back().parts[i] = static_cast<uint16_t>(0x3F00 + i % 101);  // 0.5 to 0.9
+  }
+  Workers workers(threads);
+  std::vector<double> squares(part / kNormBlock);
+  std::vector<Contestant> all{{"sum", [&] {
+                                 for (const Shard& s : shards)
+                                   sum_ranks(DType::bf16, s.parts, ranks, part, s.sum, squares.data(),
+                                             workers);
+                               }}};
+  const std::pair<const char*, Kernel> kernels[] = {
+      {"traffic, by lines", HWY_DYNAMIC_DISPATCH(touch_by_lines)},
+      {"traffic, by chunks", HWY_DYNAMIC_DISPATCH(touch_by_chunks)},
+      {"traffic, by chunks, streamed", HWY_DYNAMIC_DISPATCH(touch_streaming)}};
+  for (const auto& [name, kernel] : kernels)
+    all.push_back({name, [&, k = kernel] {
+                     for (const Shard& s : shards)
+                       workers.parallel_for(static_cast<int64_t>(squares.size()), [&](int64_t block, int) {
+                         const uint64_t begin = static_cast<uint64_t>(block) * kNormBlock;
+                         k(s.parts + begin, part, ranks, kNormBlock, s.sum + begin);
+                       });
+                   }});
+  time_alternating(all, rounds);
+  const double bytes = static_cast<double>(count * part * (ranks + 1) * 2);
+  fmt::print("{} ranks, {} MiB, {} threads, {} rounds, medians\n", ranks, count * part * ranks * 2 >> 20,
+             threads, rounds);
+  for (const Contestant& c : all)
+    fmt::print("  {:<30} {:7.1f} GB/s\n", c.name, bytes / median(c.seconds) / 1e9);
+  for (const Shard& s : shards) {
+    free_pages(reinterpret_cast<std::byte*>(s.parts), part * ranks * 2);
+    free_pages(reinterpret_cast<std::byte*>(s.sum), part * 2);
+  }
+  return ratio_to_best(all);
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  uint64_t parameters = 64ull << 20;
+  int threads = static_cast<int>(std::thread::hardware_concurrency()), rounds = 15;
+  std::vector<uint32_t> ranks{2, 3, 4, 8};
+  bool small = false;
+  CLI::App app("The sum of what ranks exchange, against the best kernel with the same memory traffic.");
+  app.add_option("--ranks", ranks, "numbers of ranks")->check(CLI::PositiveNumber);
+  app.add_option("--parameters", parameters, "parameters, rounded up to shards of 4 Mi")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--threads", threads, "threads")->check(CLI::PositiveNumber);
+  app.add_option("--rounds", rounds, "timed rounds")->check(CLI::PositiveNumber);
+  app.add_flag("--small", small, "tiny: shows that it works, no more");
+  CLI11_PARSE(app, argc, argv);
+  if (small) parameters = 1, rounds = 1;
+  double ratio = 1e300;
+  for (const uint32_t n : ranks) ratio = std::min(ratio, sluice::compare(n, parameters, threads, rounds));
+  fmt::print("sum / best kernel with the same traffic, worst: {:.3f} (bar 0.9)  {}\n", ratio,
+             ratio >= 0.9 ? "ok" : "short");
+  return 0;
+}
+#endif
