@@ -8,6 +8,7 @@ endfunction()
 
 add_benchmark(adamw_bench_small adamw_bench --parameters 1 --rounds 1)
 add_benchmark(matmul_bench_small matmul_bench 1 1 64)
+add_benchmark(reduce_bench_small reduce_bench --small)
 add_benchmark(nvme_bench_small nvme_bench --dir ${CMAKE_BINARY_DIR} --bytes 32MiB --rounds 1)
 add_benchmark(planner_bench_small planner_bench --small)
 
@@ -18,6 +19,10 @@ if(PYTHON3)
   add_benchmark(adamw_small ${PYTHON3} -B ${scripts}/adamw.py ${small})
   add_benchmark(gpt2_small_small ${PYTHON3} -B ${scripts}/gpt2_small.py ${small} --precision bf16)
   add_benchmark(gpt2_xl_small ${PYTHON3} -B ${scripts}/gpt2_xl.py ${small})
+  # A container may forbid processes to read each other's memory.
+  add_benchmark(mpi_ranks_small ${PYTHON3} -B ${scripts}/mpi_ranks.py ${small} --mpirun
+                "mpirun --allow-run-as-root --oversubscribe --mca btl_vader_single_copy_mechanism none")
+  set_property(TEST mpi_ranks_small APPEND PROPERTY LABELS mpi)
 else()
   message(STATUS "python3 not found: the scripts of tools/benchmarks are not tested. Add it with:\n"
                  "   apt-get install --no-install-recommends python3")

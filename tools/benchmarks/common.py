@@ -101,10 +101,10 @@ def write_random_tokens(path, count, vocabulary):
         tokens.tofile(file)
 
 
-def train(options, arguments, work):
+def train(options, arguments, work, launcher=()):
     """One `sluice train` into a folder that is removed; its training steps as the metrics file has them."""
     out = os.path.join(work, "run")
-    run([program(options, "sluice"), "train", "--device", "cpu", "--out", out] + arguments)
+    run([*launcher, program(options, "sluice"), "train", "--device", "cpu", "--out", out] + arguments)
     with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as file:
         steps = [json.loads(line) for line in file]
     shutil.rmtree(out)
