@@ -2,13 +2,18 @@
 //
 // A communicator belongs to one rank and is used by one thread at a time; every rank makes the same calls in
 // the same order. Calls return when the caller's memory may be used again. No arithmetic is done here: sums
-// are ours (cpu_optim/reduce.h), so that all transports give the same bits. Any thread may call abort().
+// are ours (cpu_optim/reduce.h), so that all transports give the same bits. Any thread may call abort() and
+// set_patience().
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "gpu/waiting.h"
 
 namespace sluice {
 
@@ -19,7 +24,11 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // All calls throw Error(rank_lost) once a rank was lost or has called abort().
+  // All calls throw Error(rank_lost) once a rank was lost or has called abort(). One that gets nothing from
+  // another rank for longer than the patience throws too, and ends all ranks' calls.
+  void set_patience(double seconds) { patience_ = seconds; }
+  // What the calls to come are for, to be named then: "at step 12 for ...". Allocates nothing.
+  void note(std::string_view purpose) noexcept { purpose_.set(purpose); }
 
   // Every rank's `part` to every rank: `all` receives size() parts in order of rank. `part` may be its own
   // place in `all`.
@@ -37,6 +46,15 @@ class Communicator {
 
   // Ends all ranks' calls, those that wait and those to come. The first reason is kept.
   virtual void abort(const std::string& reason) noexcept = 0;
+
+ protected:
+  double patience() const { return patience_; }
+  // "rank 0 waits at step 12 for ..."
+  std::string doing(const char* verb = "waits") const;
+
+ private:
+  std::atomic<double> patience_{kPatienceAtStart};
+  Purpose purpose_;
 };
 
 // Ranks that are threads of one process: by rank.

@@ -4,16 +4,22 @@
 // A collective has two meetings. At the first, waiting ends when every rank has posted, or by an abort. Once
 // it is complete every rank copies, and nobody leaves the second before all have: memory that is read from
 // stays its owner's until then, also when the run is aborted.
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <mutex>
 
+#include "engine/clock.h"
 #include "engine/error.h"
 #include "gpu/communicator.h"
 
 namespace sluice {
 
 namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(50);  // that waits are interrupted for
 
 enum class Call : uint8_t { all_gather, all_to_all, broadcast, barrier };
 
@@ -30,29 +36,41 @@ struct Mail {  // from one rank to another
   uint64_t bytes = 0;
 };
 
+struct Caller {
+  int rank;
+  double patience;
+  std::function<std::string()> doing;
+};
+
 class Room {
  public:
   explicit Room(int ranks)
-      : posts_(static_cast<size_t>(ranks)), mail_(static_cast<size_t>(ranks) * static_cast<size_t>(ranks)) {}
+      : posts_(static_cast<size_t>(ranks)),
+        here_(static_cast<size_t>(ranks)),
+        mail_(static_cast<size_t>(ranks) * static_cast<size_t>(ranks)) {}
 
   size_t ranks() const { return posts_.size(); }
 
   // copy(post of every rank) runs when all have posted; all posts stay as they are until all have copied.
   template <typename Copy>
-  void meet(int rank, const Post& mine, const Copy& copy) {
+  void meet(const Caller& caller, const Post& mine, const Copy& copy) {
     {
       std::unique_lock lock(mutex_);
-      if (!reason_.empty()) throw lost();
-      posts_[static_cast<size_t>(rank)] = mine;
+      if (!reason_.empty()) throw lost_error(reason_);
+      const auto rank = static_cast<size_t>(caller.rank);
+      posts_[rank] = mine;
+      here_[rank] = true;
       const uint64_t meeting = meetings_;
-      if (++arrived_ == ranks()) {
-        arrived_ = 0;
+      if (std::find(here_.begin(), here_.end(), false) == here_.end()) {
+        here_.assign(ranks(), false);
         copying_ = ranks();
         ++meetings_;
         changed_.notify_all();
       }
-      changed_.wait(lock, [&] { return meetings_ != meeting || !reason_.empty(); });
-      if (meetings_ == meeting) throw lost();
+      wait(
+          lock, caller, [&] { return meetings_ != meeting || !reason_.empty(); },
+          [&] { return std::find(here_.begin(), here_.end(), false) - here_.begin(); });
+      if (meetings_ == meeting) throw lost_error(reason_);
     }
     for (const Post& p : posts_)
       CHECK(p.call == mine.call && p.bytes == mine.bytes && p.root == mine.root,
@@ -63,25 +81,27 @@ class Room {
     changed_.wait(lock, [&] { return copying_ == 0; });
   }
 
-  void send(int from, int to, const void* data, uint64_t bytes) {
-    Mail& mail = mail_between(from, to);
+  void send(const Caller& from, int to, const void* data, uint64_t bytes) {
+    Mail& mail = mail_between(from.rank, to);
     std::unique_lock lock(mutex_);
-    if (!reason_.empty()) throw lost();
+    if (!reason_.empty()) throw lost_error(reason_);
     mail = {Mail::State::sent, data, bytes};
     changed_.notify_all();
-    changed_.wait(lock, [&] {
+    const auto ended = [&] {
       return mail.state == Mail::State::read || (mail.state == Mail::State::sent && !reason_.empty());
-    });
+    };
+    wait(lock, from, ended, [&] { return to; });
     const bool received = mail.state == Mail::State::read;
     mail.state = Mail::State::none;
-    if (!received) throw lost();
+    if (!received) throw lost_error(reason_);
   }
 
-  void receive(int to, int from, void* data, uint64_t bytes) {
-    Mail& mail = mail_between(from, to);
+  void receive(const Caller& to, int from, void* data, uint64_t bytes) {
+    Mail& mail = mail_between(from, to.rank);
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return mail.state == Mail::State::sent || !reason_.empty(); });
-    if (mail.state != Mail::State::sent) throw lost();
+    wait(
+        lock, to, [&] { return mail.state == Mail::State::sent || !reason_.empty(); }, [&] { return from; });
+    if (mail.state != Mail::State::sent) throw lost_error(reason_);
     CHECK(mail.bytes == bytes, "what is received has another length than what is sent");
     mail.state = Mail::State::being_read;
     lock.unlock();
@@ -93,24 +113,36 @@ class Room {
 
   void abort(const std::string& reason) {
     const std::lock_guard lock(mutex_);
-    if (reason_.empty()) reason_ = reason.empty() ? "without a reason" : reason;
-    changed_.notify_all();
+    end(reason.empty() ? "without a reason" : reason);
   }
 
  private:
+  // Until ended(), which is true at last after an abort; missing() is the rank that is waited for.
+  template <typename Ended, typename Missing>
+  void wait(std::unique_lock<std::mutex>& lock, const Caller& caller, const Ended& ended,
+            const Missing& missing) {
+    WatchedTime waited(steady_seconds());
+    while (!changed_.wait_for(lock, kLook, ended)) {
+      waited.look(steady_seconds());
+      if (waited.seconds() > caller.patience)
+        end(not_answered(static_cast<int>(missing()), caller.patience, caller.doing()));
+    }
+  }
+  void end(const std::string& reason) {
+    if (reason_.empty()) reason_ = reason;
+    changed_.notify_all();
+  }
   Mail& mail_between(int from, int to) {
     return mail_[static_cast<size_t>(from) * ranks() + static_cast<size_t>(to)];
-  }
-  Error lost() const {
-    return {ExitCode::rank_lost, reason_, "Mend what stopped that rank, and go on with --resume auto."};
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;  // everything below
   std::vector<Post> posts_;          // by rank; written with the mutex, read between the two meetings
+  std::vector<bool> here_;           // by rank: has posted for the next meeting
   std::vector<Mail> mail_;           // by sender, receiver
   uint64_t meetings_ = 0;
-  size_t arrived_ = 0, copying_ = 0;
+  size_t copying_ = 0;
   std::string reason_;  // empty: not aborted
 };
 
@@ -122,7 +154,7 @@ class InProcessCommunicator final : public Communicator {
   int size() const override { return static_cast<int>(room_->ranks()); }
 
   void all_gather(const void* part, uint64_t bytes, void* all) override {
-    room_->meet(rank_, {Call::all_gather, bytes, 0, static_cast<const std::byte*>(part)},
+    room_->meet(caller(), {Call::all_gather, bytes, 0, static_cast<const std::byte*>(part)},
                 [&](const std::vector<Post>& posts) {
                   auto* to = static_cast<std::byte*>(all);
                   for (const Post& p : posts) {
@@ -133,7 +165,7 @@ class InProcessCommunicator final : public Communicator {
   }
 
   void all_to_all(const void* parts, uint64_t bytes, void* received) override {
-    room_->meet(rank_, {Call::all_to_all, bytes, 0, static_cast<const std::byte*>(parts)},
+    room_->meet(caller(), {Call::all_to_all, bytes, 0, static_cast<const std::byte*>(parts)},
                 [&](const std::vector<Post>& posts) {
                   auto* to = static_cast<std::byte*>(received);
                   for (const Post& p : posts) {
@@ -144,22 +176,26 @@ class InProcessCommunicator final : public Communicator {
   }
 
   void broadcast(void* data, uint64_t bytes, int root) override {
-    room_->meet(rank_, {Call::broadcast, bytes, root, static_cast<const std::byte*>(data)},
+    room_->meet(caller(), {Call::broadcast, bytes, root, static_cast<const std::byte*>(data)},
                 [&](const std::vector<Post>& posts) {
                   if (rank_ != root) std::memcpy(data, posts[static_cast<size_t>(root)].data, bytes);
                 });
   }
 
   void barrier() override {
-    room_->meet(rank_, {}, [](const std::vector<Post>&) {});
+    room_->meet(caller(), {}, [](const std::vector<Post>&) {});
   }
 
-  void send(const void* data, uint64_t bytes, int to) override { room_->send(rank_, to, data, bytes); }
-  void receive(void* data, uint64_t bytes, int from) override { room_->receive(rank_, from, data, bytes); }
+  void send(const void* data, uint64_t bytes, int to) override { room_->send(caller(), to, data, bytes); }
+  void receive(void* data, uint64_t bytes, int from) override { room_->receive(caller(), from, data, bytes); }
 
   void abort(const std::string& reason) noexcept override { room_->abort(reason); }
 
  private:
+  Caller caller() const {
+    return {rank_, patience(), [this] { return doing(); }};
+  }
+
   std::shared_ptr<Room> room_;
   int rank_;
 };
@@ -169,8 +205,7 @@ class InProcessCommunicator final : public Communicator {
 std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(int ranks) {
   const auto room = std::make_shared<Room>(ranks);
   std::vector<std::unique_ptr<Communicator>> out;
-  for (int rank = 0; rank < ranks; ++rank)
-    out.push_back(std::make_unique<InProcessCommunicator>(room, rank));
+  for (int rank = 0; rank < ranks; ++rank) out.push_back(std::make_unique<InProcessCommunicator>(room, rank));
   return out;
 }
 

@@ -5,19 +5,32 @@
 // main thread, once; what it returns lives until the process ends.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <string>
+
 #include "gpu/communicator.h"
 
 namespace sluice {
 
-// For the collective lane and for the trainer. The entry throws Error(environment) where MPI cannot be
-// started or lacks MPI_THREAD_MULTIPLE.
+// What the module asks and tells, on a thread of its own, several times a second.
+struct MpiHooks {
+  std::function<bool()> terminated;  // whether a SIGTERM has come
+  std::function<void()> unharmed;    // it has, and no rank is missing
+  // A rank was lost some time ago, and this process still lives.
+  std::function<void(int rank, const std::string& reason)> abandon;
+};
+
+// For the collective lane and for the trainer. After a call of the lane's has thrown, MPI may still write
+// into what was given to it: that memory stays until the process ends. The entry throws Error(environment)
+// where MPI cannot be started or lacks MPI_THREAD_MULTIPLE.
 struct MpiRanks {
   std::unique_ptr<Communicator> lane, trainer;
   int local_rank = 0, local_size = 1;  // among the ranks of this machine
-  void (*finish)() = nullptr;          // when all ranks have ended well: no calls after it
+  std::function<void()> finish;        // when all ranks have ended well: no calls after it
 };
 
-using OpenMpi = MpiRanks*();
+using OpenMpi = MpiRanks*(const MpiHooks& hooks);
 constexpr const char* kMpiEntry = "sluice_open_mpi";
 constexpr const char* kMpiModule = "libsluice_mpi.so";
 

@@ -82,6 +82,7 @@ class Command {
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
 
+  pid_t process() const { return child_; }
   void send(int number) const { ::kill(child_, number); }
 
   // Looks every few milliseconds until `condition` holds; false when the child ended or half a minute passed

@@ -5,6 +5,9 @@
 
 #include <atomic>
 #include <functional>
+#include <mutex>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "engine/error.h"
@@ -111,6 +114,48 @@ TEST(InProcess, AnAbortEndsEveryCall) {
     });
     ASSERT_EQ(lost, 3);
   }
+}
+
+// Rank 2 never comes. Whoever waits longest says so, and all end with that.
+TEST(InProcess, ARankThatDoesNotAnswerIsNamed) {
+  for (const char* call : {"barrier", "send", "receive"}) {
+    std::mutex mutex;
+    std::set<std::string> told;
+    on_all_ranks(3, [&](Communicator& c) {
+      if (c.rank() == 2) return;
+      c.set_patience(0.25);
+      c.note("at step 5 for the test");
+      uint64_t word = 0;
+      try {
+        if (call == std::string("barrier")) c.barrier();
+        if (call == std::string("send")) c.send(&word, sizeof word, 2);
+        if (call == std::string("receive")) c.receive(&word, sizeof word, 2);
+        ADD_FAILURE() << call << " returned";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::rank_lost);
+        const std::lock_guard lock(mutex);
+        told.insert(error.what());
+      }
+    });
+    ASSERT_EQ(told.size(), 1u) << call;
+    const std::string found = *told.begin(), start = "Rank 2 has not answered for 0.25 s: rank ";
+    EXPECT_TRUE(found == start + "0 waits at step 5 for the test." ||
+                found == start + "1 waits at step 5 for the test.")
+        << found;
+  }
+}
+
+// Of the time between two looks little counts, or a process that was stopped would blame the others.
+TEST(WatchedTime, CountsWhileSomebodyLooks) {
+  WatchedTime time(100);
+  time.look(100.05);
+  time.look(100.1);
+  EXPECT_NEAR(time.seconds(), 0.1, 1e-9);
+  time.look(900);
+  EXPECT_NEAR(time.seconds(), 0.3, 1e-9);
+  time.restart();
+  time.look(900.05);
+  EXPECT_NEAR(time.seconds(), 0.05, 1e-9);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -126,6 +127,29 @@ class FaultQueue : public IoQueue {
   std::vector<Pending> pending_;
   std::vector<IoCompletion> made_up_;
   uint64_t count_ = 0, faults_ = 0;
+};
+
+// A drive that no longer answers: the request numbered `at` is not handed on before `released` is set.
+class HangingQueue : public IoQueue {
+ public:
+  HangingQueue(std::unique_ptr<IoQueue> inner, uint64_t at, const std::atomic<bool>& released)
+      : inner_(std::move(inner)), at_(at), released_(released) {}
+
+  uint32_t depth() const override { return inner_->depth(); }
+  uint32_t in_flight() const override { return inner_->in_flight(); }
+  void submit(const IoRequest& request) override {
+    if (++count_ == at_) released_.wait(false);
+    inner_->submit(request);
+  }
+  uint32_t poll(std::span<IoCompletion> done, int64_t timeout_microseconds) override {
+    return inner_->poll(done, timeout_microseconds);
+  }
+
+ private:
+  std::unique_ptr<IoQueue> inner_;
+  const uint64_t at_;
+  const std::atomic<bool>& released_;
+  uint64_t count_ = 0;
 };
 
 }  // namespace sluice

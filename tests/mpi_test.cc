@@ -1,49 +1,10 @@
 // Ranks as processes under mpirun: the bits of ranks in one process, the exit codes behind mpirun's own.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
-#include "tests/cli_support.h"
+#include "tests/mpi_support.h"
 
 namespace sluice {
 namespace {
-
-// As root, on fewer cores than ranks, and where a container forbids processes to read each other's memory.
-const Words kAnywhere{"--allow-run-as-root", "--oversubscribe", "--mca", "btl_vader_single_copy_mechanism",
-                      "none"};
-
-class Mpi : public Cli {
- protected:
-  void SetUp() override {
-    Cli::SetUp();
-    if (!std::filesystem::exists(sluice_binary("libsluice_mpi.so")))
-      GTEST_SKIP() << "the MPI module is not beside the program: a bundle has none";
-  }
-  Words train_rows(const std::string& out, int64_t steps, int64_t batch, const Words& more = {}) const {
-    return Words{"train",   "--model", kTiny,           "--data",  text, "--batch", std::to_string(batch),
-                 "--steps", std::to_string(steps), "--out", directory / out, "--threads", "2"} +
-           more;
-  }
-  Words under_mpirun(int ranks, const Words& arguments) const {
-    return Words{"mpirun"} + kAnywhere + Words{"-np", std::to_string(ranks)} +
-           sluice_words(arguments, "sluice");
-  }
-  CommandResult mpirun(int ranks, const Words& arguments) const {
-    return Command(directory / "", under_mpirun(ranks, arguments)).wait();
-  }
-  // Loss and norm of every step, as they were printed.
-  std::vector<std::string> numbers_of(const std::string& out) const {
-    std::vector<std::string> numbers;
-    for (const std::string& line : lines_of(read_text_file(directory / out + "/metrics.jsonl", 1 << 20))) {
-      const auto step = nlohmann::json::parse(line);
-      numbers.push_back(step["loss"].dump() + " " + step["grad_norm"].dump());
-    }
-    return numbers;
-  }
-  std::string status(const std::string& out, int rank) const {
-    return read_text_file(directory / out + "/rank-" + std::to_string(rank) + ".status", 4096);
-  }
-};
 
 TEST_F(Mpi, BitsAreThoseOfRanksInOneProcess) {
   for (const int ranks : {2, 4})

@@ -1,10 +1,13 @@
 // Training on several ranks of one process: the same losses as on one, the same bits whatever the budgets.
+#include "engine/run/ranks.h"
+
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <mutex>
+#include <regex>
 
-#include "engine/run/ranks.h"
 #include "models/family.h"
 #include "tests/fault_queue.h"
 #include "tests/training_support.h"
@@ -36,13 +39,16 @@ class RanksTest : public testing::Test {
     if (run.options.ranks.gpus == 1) return train(run);
     TestResult first;
     std::mutex mutex;
-    run_in_process(static_cast<int>(run.options.ranks.gpus), [&](const Ranks& ranks) {
-      TestRun mine = run;
-      mine.ranks = ranks;
-      TestResult result = train(mine);
-      const std::lock_guard lock(mutex);
-      if (ranks.is_first()) first = std::move(result);
-    });
+    run_in_process(
+        static_cast<int>(run.options.ranks.gpus),
+        [&](const Ranks& ranks) {
+          TestRun mine = run;
+          mine.ranks = ranks;
+          TestResult result = train(mine);
+          const std::lock_guard lock(mutex);
+          if (ranks.is_first()) first = std::move(result);
+        },
+        [](const std::exception& e) { ADD_FAILURE() << "a rank is stuck after: " << e.what(); });
     return first;
   }
 
@@ -225,6 +231,58 @@ TEST_F(RanksTest, AFaultOfOneRankEndsAll) {
     EXPECT_EQ(differences(newest_tensors(faulty.options.run.out), wanted), "") << at;
     std::filesystem::remove_all(faulty.options.run.out);
   }
+}
+
+// One rank's trainer stays in a call. The others end when they have waited for too long; the process is ended
+// by whoever runs it, since nobody else can end that thread.
+TEST_F(RanksTest, ARankThatHangsEndsAll) {
+  std::atomic<bool> released{false};
+  std::string told;
+  const auto rank = [&](const Ranks& ranks) {
+    ranks.set_patience(0.3);
+    TestRun run = run_on(3, "hangs");
+    run.ranks = ranks;
+    run.on_step = [&](const StepMetrics& m) {
+      if (ranks.rank() == 1 && m.step == 4) released.wait(false);
+    };
+    train(run);
+  };
+  const auto stuck = [&](const std::exception& e) {
+    told = e.what();
+    released = true;
+    released.notify_all();
+  };
+  EXPECT_THROW(run_in_process(3, rank, stuck), Error);
+  EXPECT_TRUE(told.starts_with("Rank 1 has not answered for 1.3 s: rank ")) << told;
+  EXPECT_NE(told.find(" waits at step "), std::string::npos) << told;
+}
+
+// A lane that does not come to a collective: the others' lanes name it.
+TEST_F(RanksTest, ALaneThatWaitsNamesItsInstruction) {
+  std::atomic<bool> released{false};
+  std::string told;
+  std::atomic<int> queues{0};
+  const auto rank = [&](const Ranks& ranks) {
+    ranks.set_patience(0.3);
+    TestRun run = run_on(2, "waits");
+    run.arenas = least_arenas(run, true);
+    run.ranks = ranks;
+    run.wrap_queue = [&](std::unique_ptr<IoQueue> inner) -> std::unique_ptr<IoQueue> {
+      if (queues++ != 0) return inner;
+      return std::make_unique<HangingQueue>(std::move(inner), 200, released);
+    };
+    train(run);
+  };
+  const auto stuck = [&](const std::exception& e) {
+    told = e.what();
+    released = true;
+    released.notify_all();
+  };
+  EXPECT_THROW(run_in_process(2, rank, stuck), Error);
+  EXPECT_TRUE(std::regex_search(told, std::regex("^Rank [01] has not answered for 0.3 s: rank [01] waits at "
+                                                 "step [0-9]+ for instruction [0-9]+ of body [a-z]+ on lane "
+                                                 "collective \\([a-z]+ of [a-z_.0-9]+\\)\\.$")))
+      << told;
 }
 
 TEST_F(RanksTest, WhatATrainerThrowsEndsAll) {

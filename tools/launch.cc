@@ -1,13 +1,20 @@
 #include "tools/launch.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "gpu/shared_library.h"
+#include "tools/report_error.h"
+#include "tools/stop_signals.h"
 
 namespace sluice {
 
@@ -15,63 +22,144 @@ namespace {
 
 namespace fs = std::filesystem;
 
+struct LauncherVariables {
+  const char *size, *rank, *rank_here;
+};
 // Of the launchers that MPI knows of: Open MPI's own, Slurm's, and those that speak PMI.
-constexpr const char* kSizes[] = {"OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE"};
-// Others look at what a rank that fails has told them before the launcher ends them.
-constexpr auto kGrace = std::chrono::milliseconds(300);
+constexpr LauncherVariables kMpiLaunchers[] = {
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"},
+    {"PMI_SIZE", "PMI_RANK", "PMI_RANK"}};
+constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
+// A launcher ends the others when one ends, and its own exit code is that one's. So a rank that fails lets
+// them hear why; who has heard lets it go first.
+constexpr auto kGrace = std::chrono::milliseconds(200), kSecondHandGrace = std::chrono::milliseconds(600);
 
-bool was_launched() {
-  for (const char* name : kSizes)
-    if (const char* value = std::getenv(name)) return std::atoi(value) > 1;
-  return false;
+std::optional<int> number_in(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value ? std::optional(std::atoi(value)) : std::nullopt;
+}
+
+bool has_started_several(const LauncherVariables& launcher) {
+  return number_in(launcher.size).value_or(1) > 1 && number_in(launcher.rank) &&
+         number_in(launcher.rank_here);
+}
+
+std::string status_path(const std::string& out_directory, int rank) {
+  return (fs::path(out_directory) / ("rank-" + std::to_string(rank) + ".status")).string();
 }
 
 void write_status(const std::string& out_directory, int rank, ExitCode code, const std::string& sentence) {
   std::error_code ignored;
   if (!fs::is_directory(out_directory, ignored)) return;  // it ended before there was one
-  std::ofstream file(fs::path(out_directory) / ("rank-" + std::to_string(rank) + ".status"));
+  std::ofstream file(status_path(out_directory, rank));
   file << static_cast<int>(code) << " " << sentence << "\n";
+}
+
+[[noreturn]] void leave(const Error& error, bool speaks) {
+  if (speaks) report_error(error);
+  std::this_thread::sleep_for(error.code() == ExitCode::rank_lost ? kSecondHandGrace : kGrace);
+  std::_Exit(static_cast<int>(error.code()));
+}
+
+// A refusal without MPI, by which ranks would speak with one voice: the first of each machine does.
+[[noreturn]] void refuse(const LauncherVariables& launcher, const std::string& out_directory,
+                         const Error& error) {
+  write_status(out_directory, *number_in(launcher.rank), error.code(), error.what());
+  if (*number_in(launcher.rank_here) == 0) throw error;
+  std::this_thread::sleep_for(kGrace);  // or the launcher would end that one before it has spoken
+  throw Error(error.code(), "", "");
 }
 
 }  // namespace
 
-ExitCode Launch::run(const std::string& out_directory, const std::function<ExitCode()>& work) const {
-  const auto failed = [&](ExitCode code, const std::string& what) {
-    ranks_.abort("Rank " + std::to_string(ranks_.rank()) + " ended: " + what);
-    write_status(out_directory, ranks_.rank(), code, what);
-    std::this_thread::sleep_for(kGrace);
-    return code;
-  };
+struct Launch::Ending {
+  const std::string out_directory;
+  std::atomic<bool> begun{false};
+
+  // For one thread; another waits for the process to end.
+  void begin() {
+    if (begun.exchange(true))
+      for (;;) pause();
+  }
+
+  void abandon(int rank, const std::string& reason) {
+    if (begun.exchange(true)) return;
+    write_status(out_directory, rank, ExitCode::rank_lost, reason);
+    const Error error = lost_error(reason);
+    leave(error, rank == 0);
+  }
+};
+
+Launch::Launch(MpiRanks& mpi, std::shared_ptr<Ending> ending)
+    : mpi_(mpi),
+      ranks_{mpi.lane.get(), mpi.trainer.get(), mpi.local_rank, mpi.local_size},
+      ending_(std::move(ending)) {}
+
+void Launch::note_start() const {
+  write_status(ending_->out_directory, ranks_.rank(), ExitCode::rank_lost,
+               "This rank was ended from outside, before it could say why.");
+}
+
+ExitCode Launch::run(const std::function<ExitCode()>& work) const {
+  std::error_code ignored;
+  fs::remove(status_path(ending_->out_directory, ranks_.rank()), ignored);  // an earlier run's
   try {
     const ExitCode code = work();
+    ranks_.note("at the end");
     ranks_.barrier();
-    write_status(out_directory, ranks_.rank(), code, "");
+    ending_->begin();
+    write_status(ending_->out_directory, ranks_.rank(), code, "");
     mpi_.finish();
     return code;
-  } catch (const Error& error) {
-    const ExitCode code = failed(error.code(), error.what());
-    if (ranks_.is_first()) throw;
-    return code;
-  } catch (const std::exception& error) {
-    const ExitCode code = failed(ExitCode::bug, error.what());
-    if (ranks_.is_first()) throw;
-    return code;
+  } catch (const std::exception& e) {
+    end(e);
   }
 }
 
-std::unique_ptr<Launch> open_launch() {
-  if (!was_launched()) return nullptr;
+void Launch::end(const std::exception& why) const {
+  const Error error = as_error(why);
+  ranks_.abort("Rank " + std::to_string(ranks_.rank()) + " ended: " + error.what());
+  ending_->begin();
+  write_status(ending_->out_directory, ranks_.rank(), error.code(), error.what());
+  leave(error, ranks_.is_first());
+}
+
+void remove_statuses(const std::string& out_directory, int first) {
+  std::error_code ignored;
+  while (fs::remove(status_path(out_directory, first), ignored)) ++first;
+}
+
+std::unique_ptr<Launch> open_launch(const std::string& out_directory) {
+  const LauncherVariables* launcher = nullptr;
+  for (const LauncherVariables& l : kMpiLaunchers)
+    if (!launcher && has_started_several(l)) launcher = &l;
+  if (!launcher && has_started_several(kTorchrun))
+    refuse(kTorchrun, out_directory,
+           Error(ExitCode::usage,
+                 "torchrun has started " + std::string(std::getenv(kTorchrun.size)) +
+                     " ranks, and it starts no MPI, by which they would find each other.",
+                 "Start them with mpirun -np " + std::string(std::getenv(kTorchrun.size)) +
+                     " sluice train ..., or on one machine with sluice train --gpus N."));
+  if (!launcher) return nullptr;
   SharedLibrary module((fs::read_symlink("/proc/self/exe").parent_path() / kMpiModule).string());
   OpenMpi* open = nullptr;
   module.find(open, kMpiEntry);
   if (!module.failure().empty())
-    throw Error(ExitCode::environment,
-                "A launcher started several ranks, but MPI cannot be loaded: " + module.failure() + ".",
-                "Install Open MPI (apt-get install libopenmpi3), or start without a launcher.");
+    refuse(*launcher, out_directory,
+           Error(ExitCode::environment,
+                 "A launcher started several ranks, but MPI cannot be loaded: " + module.failure() + ".",
+                 "Install Open MPI (apt-get install libopenmpi3), or start without a launcher."));
   module.keep_open();
-  MpiRanks* const mpi = open();
+  const auto ending = std::make_shared<Launch::Ending>(out_directory);
+  MpiHooks hooks;
+  hooks.terminated = was_terminated;
+  hooks.unharmed = end_if_nothing_to_save;
+  hooks.abandon = [ending](int rank, const std::string& reason) { ending->abandon(rank, reason); };
+  MpiRanks* const mpi = open(hooks);
   if (mpi->lane->size() == 1) return nullptr;  // Slurm's variables also stand in a batch script
-  return std::make_unique<Launch>(*mpi);
+  note_terminations();
+  return std::unique_ptr<Launch>(new Launch(*mpi, ending));
 }
 
 }  // namespace sluice

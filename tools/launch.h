@@ -1,9 +1,12 @@
 // Runs that a launcher has started as several processes: mpirun, or what speaks MPI as it does.
 //
 // The launcher's variables say so; then the MPI module is opened. A launcher hides the exit codes of its
-// processes, so each writes its own, with the sentence, to OUT/rank-N.status. Main thread.
+// processes, so each writes its own, with the sentence, to OUT/rank-N.status. The first rank, which hears of
+// all, prints for all. Main thread; a rank that does not end by itself after another was lost is ended by the
+// module's.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,22 +19,34 @@ namespace sluice {
 
 class Launch {
  public:
-  explicit Launch(MpiRanks& mpi)
-      : mpi_(mpi), ranks_{mpi.lane.get(), mpi.trainer.get(), mpi.local_rank, mpi.local_size} {}
-
   const Ranks& ranks() const { return ranks_; }
 
-  // Calls work and writes the status. What it throws ends the other ranks, and is thrown on by the first
-  // rank, which hears of all.
-  ExitCode run(const std::string& out_directory, const std::function<ExitCode()>& work) const;
+  // From here on a process that ends without a word has said in its status that it was lost.
+  void note_start() const;
+
+  // Calls work and writes the status; what it throws ends the process, as end() does.
+  ExitCode run(const std::function<ExitCode()>& work) const;
+
+  // Ends the process, with its status, and the other ranks. The first one prints why. Nothing is unwound: MPI
+  // may still write into this process's memory.
+  [[noreturn]] void end(const std::exception& why) const;
 
  private:
+  friend std::unique_ptr<Launch> open_launch(const std::string& out_directory);
+  struct Ending;  // how the process ends, on one thread or the other
+  Launch(MpiRanks& mpi, std::shared_ptr<Ending> ending);
+
   MpiRanks& mpi_;
   const Ranks ranks_;
+  const std::shared_ptr<Ending> ending_;
 };
 
+// Removes what ranks from `first` on have left of an earlier run.
+void remove_statuses(const std::string& out_directory, int first);
+
 // nullptr: nobody has started more than this process. Throws Error(environment) where the module or MPI
-// itself is missing.
-std::unique_ptr<Launch> open_launch();
+// itself is missing, Error(usage) under a launcher that starts no MPI; on one rank a machine with the
+// sentence.
+std::unique_ptr<Launch> open_launch(const std::string& out_directory);
 
 }  // namespace sluice

@@ -9,13 +9,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
-#include <new>
 #include <string>
-#include <system_error>
 
 #include "engine/error.h"
 #include "tools/command_line.h"
+#include "tools/report_error.h"
 #include "tools/verbs.h"
 
 namespace {
@@ -75,14 +73,7 @@ sluice::ExitCode finish_output(sluice::ExitCode code) {
                       "Free some space where it goes, or write it elsewhere.");
 }
 
-int report(sluice::ExitCode code, const std::string& what, const std::string& remedy) {
-  std::fflush(stdout);
-  std::fprintf(stderr, "sluice: %s\n  %s\n", what.c_str(), remedy.c_str());
-  return static_cast<int>(code);
-}
-
 int parse_and_run(int argc, char** argv) {
-  using sluice::ExitCode;
   try {
     const sluice::ParsedCommand command = sluice::parse_command_line(argc, argv);
     if (!command.text.empty()) {
@@ -94,21 +85,8 @@ int parse_and_run(int argc, char** argv) {
     const sluice::ExitCode code = run(command);
     // What training prints is news; its results are in --out.
     return static_cast<int>(command.verb == sluice::Verb::train ? code : finish_output(code));
-  } catch (const sluice::Error& error) {
-    return report(error.code(), error.what(), error.remedy());
-  } catch (const std::filesystem::filesystem_error& error) {
-    return report(ExitCode::environment,
-                  sluice::printable(error.path1().string()) + ": " + error.code().message() + ".",
-                  "Check this path and the permissions on the way to it.");
-  } catch (const std::bad_alloc&) {
-    return report(ExitCode::environment, "There is not enough memory outside the arenas.",
-                  "Give smaller budgets, free some memory, or raise ulimit -v.");
-  } catch (const std::system_error& error) {
-    return report(ExitCode::environment, std::string("The system refuses: ") + error.what() + ".",
-                  "Raise the limits on processes and memory (ulimit -u, ulimit -v, the container's).");
   } catch (const std::exception& error) {
-    return report(ExitCode::bug, std::string("internal error: ") + error.what(),
-                  "This is a bug in Sluice; please report it.");
+    return sluice::report_error(error);
   }
 }
 

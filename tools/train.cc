@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "tools/launch.h"
 #include "tools/plan_report.h"
 #include "tools/progress.h"
+#include "tools/report_error.h"
 #include "tools/run_directory.h"
 #include "tools/run_source.h"
 #include "tools/run_start.h"
@@ -141,6 +143,7 @@ TrainEvents report_to(MetricsFile& metrics, Progress& progress, Accelerator* acc
 
 // What all ranks of a run begin with.
 struct Start {
+  const Launch* launch;     // nullptr: this process is alone
   RunDirectory* directory;  // of whoever speaks
   RunStart run;
   RunData data;
@@ -198,11 +201,45 @@ MemoryOptions share_of(const MemoryOptions& memory, const Ranks& ranks) {
   return mine;
 }
 
+// The rest of train_rank(), once there is a session. Its options have a number of threads.
+ExitCode train_in(PlannedSession& started, Options options, Start& start, const Budgets& budgets,
+                  Accelerator* accelerator, std::FILE* out) {
+  const Plan& plan = started.plan;
+  Session& session = started.session;
+  const Ranks& ranks = session.ranks();
+  options.batch.micro_batch = plan.model.micro_batch;
+  ranks.set_patience(rank_timeout(options, plan));
+  check_agreement(facts_of(options, start), plan, ranks);
+  if (ranks.is_first()) {
+    check_checkpoint_space(options, plan.model);
+    say(out, "  file I/O: " + session.io_description() + "\n");
+  }
+  Workers workers(budgets.threads);
+  load_start(start.run, options.numbers.seed, session, workers);
+  ranks.barrier();
+  if (start.launch) start.launch->note_start();
+
+  // Up to here a start that fails or is interrupted has changed nothing.
+  const std::atomic<bool>& stop = stop_on_signals();
+  const uint64_t device_limit = budgets.device ? budgets.device->limit : 0;
+  std::optional<Report> report;
+  if (ranks.is_first()) report.emplace(options, start, plan.program, out);
+  const TrainData view = start.data.view();
+  Trainer trainer(session, options, view, state_of(start.run, options, start.data.train), stop,
+                  report ? report->events(accelerator, device_limit) : TrainEvents{});
+  const TrainResult result = trainer.run();
+  if (report) report->progress.finish();
+  if (!result.stopped) return ExitCode::done;
+  if (report) say(out, "Stopped after step " + std::to_string(result.step) + "; go on with --resume auto.\n");
+  return ExitCode::stopped;
+}
+
 // The first rank speaks for all: the others print nothing, and leave the run's directory to it.
 ExitCode train_rank(Options options, Start& start, const Ranks& ranks, std::FILE* out) {
   const auto print = [&](const std::string& text) {
     if (ranks.is_first()) say(out, text);
   };
+  if (options.ranks.timeout) ranks.set_patience(*options.ranks.timeout);
   options.memory = share_of(options.memory, ranks);
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
   Budgets budgets = resolve_budgets(options.memory, shared_by(ranks.all_here, memory_limits()), true,
@@ -226,65 +263,52 @@ ExitCode train_rank(Options options, Start& start, const Ranks& ranks, std::FILE
   SessionOptions session_choices = session_options(options, budgets.threads);
   session_choices.ranks = ranks;
   const auto started = start_session(*device, budgets, session_choices, make_plan, planned);
-  const Plan& plan = started->plan;
-  Session& session = started->session;
-  options.batch.micro_batch = plan.model.micro_batch;
-  check_agreement(facts_of(options, start), plan, ranks);
-  if (ranks.is_first()) check_checkpoint_space(options, plan.model);
-  print("  file I/O: " + session.io_description() + "\n");
-  Workers workers(budgets.threads);
-  load_start(start.run, options.numbers.seed, session, workers);
-  ranks.barrier();
-
-  // Up to here a start that fails or is interrupted has changed nothing.
-  const std::atomic<bool>& stop = stop_on_signals();
-  const uint64_t device_limit = budgets.device ? budgets.device->limit : 0;
-  std::optional<Report> report;
-  if (ranks.is_first()) report.emplace(options, start, plan.program, out);
-  const TrainData view = start.data.view();
-  Trainer trainer(session, options, view, state_of(start.run, options, start.data.train), stop,
-                  report ? report->events(device->accelerator(), device_limit)
-                         : TrainEvents{});
-  const TrainResult result = trainer.run();
-  if (report) report->progress.finish();
-  if (!result.stopped) return ExitCode::done;
-  print("Stopped after step " + std::to_string(result.step) + "; go on with --resume auto.\n");
-  return ExitCode::stopped;
+  try {
+    return train_in(*started, std::move(options), start, budgets, device->accelerator(), out);
+  } catch (const std::exception& e) {
+    if (start.launch) start.launch->end(e);  // other ranks may still write into the session's memory
+    throw;
+  }
 }
 
-// `process`: this process's place among those of a launcher; nullptr without one.
-ExitCode train_process(Options options, const Ranks* process, std::FILE* out) {
-  const bool speaks = !process || process->is_first();
+// `launch`: where other processes train too; else nullptr.
+ExitCode train_process(Options options, const Launch* launch, std::FILE* out) {
+  const bool speaks = !launch || launch->ranks().is_first();
   check_options(options, Verb::train, !options.run.resume.empty());  // now with the number of ranks
   std::optional<RunDirectory> directory;
-  if (speaks) directory.emplace(options.run.out);
+  if (speaks) {
+    directory.emplace(options.run.out);
+    remove_statuses(options.run.out, launch ? launch->ranks().size() : 0);
+  }
   RunStart run = open_run_start(options, Verb::train);
   if (speaks) print_notes(run.notes, out);
   if (run.checkpoint && is_done(options, *run.checkpoint, speaks ? out : nullptr)) return ExitCode::done;
   RunData data = open_run_data(options, run.source.config);
   if (run.checkpoint) check_same_data(run.checkpoint->state(), data.train);
-  Start start{directory ? &*directory : nullptr, std::move(run), std::move(data)};
-  if (process) return train_rank(std::move(options), start, *process, out);
+  Start start{launch, directory ? &*directory : nullptr, std::move(run), std::move(data)};
+  if (launch) return train_rank(std::move(options), start, launch->ranks(), out);
   if (options.ranks.count == 1) return train_rank(std::move(options), start, {}, out);
   ExitCode code = ExitCode::done;
-  run_in_process(static_cast<int>(options.ranks.count), [&](const Ranks& ranks) {
+  const auto rank = [&](const Ranks& ranks) {
     const ExitCode of_rank = train_rank(options, start, ranks, out);
     if (ranks.is_first()) code = of_rank;
-  });
+  };
+  run_in_process(static_cast<int>(options.ranks.count), rank,
+                 [](const std::exception& error) { std::_Exit(report_error(error)); });
   return code;
 }
 
 }  // namespace
 
 ExitCode run_train(Options options, std::FILE* out) {
-  const std::unique_ptr<Launch> launch = open_launch();
+  const std::unique_ptr<Launch> launch = open_launch(options.run.out);
   options.ranks.count = launch ? launch->ranks().size() : options.ranks.gpus;
   if (!launch) return train_process(std::move(options), nullptr, out);
-  return launch->run(options.run.out, [&] {
+  return launch->run([&] {
     if (options.ranks.gpus > 1)
       throw Error(ExitCode::usage, "A launcher started several ranks, and --gpus asks for more in each.",
                   "Leave out --gpus, and let the launcher start one rank a GPU.");
-    return train_process(options, &launch->ranks(), out);
+    return train_process(options, launch.get(), out);
   });
 }
 

@@ -16,6 +16,7 @@ constexpr Range kCount = {1, 1e9};  // of sequences, steps, files to keep: far a
 constexpr Range kCountOrZero = {0, 1e9};
 constexpr Range kPositive = {0, 1e300, true, false};
 constexpr Range kNotNegative = {0, 1e300};
+constexpr Range kTimeout = {0.1, 1e6};  // seconds
 constexpr Range kBeta = {0, 1, false, true};
 
 constexpr uint8_t kTrain = verb_bit(Verb::train);
@@ -136,6 +137,11 @@ constexpr OptionRow kTable[] = {
      OnResume::free,
      FIELD(ranks.zero),
      {0, 3}},
+    {"rank-timeout", "ranks", "SECONDS|auto",
+     "a run of several ranks ends (exit code 7) when one has not answered the others for so long; shorter "
+     "than a step or a checkpoint's writing, it ends runs that are only slow",
+     "auto: ten predicted steps and a checkpoint's share at 100 MB/s, at least 60", kTrain, OnResume::free,
+     FIELD(ranks.timeout), kTimeout},
     {"compress", "ranks", "METHOD", "", "", kRuns, OnResume::free, nullptr},
     {"share-layers-until", "ranks", "STEPS", "", "", kRuns, OnResume::free, nullptr},
 

@@ -87,6 +87,7 @@ struct RankOptions {
   int64_t gpus = 1;   // ranks of this process
   int64_t count = 1;  // of all processes: set by the verb
   int64_t zero = 3;   // stage
+  std::optional<double> timeout;  // seconds without an answer of another rank; none: from the plan
 };
 
 struct RunOptions {

@@ -1,6 +1,9 @@
 #include "engine/run/ranks.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <exception>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +14,22 @@ namespace sluice {
 
 namespace {
 
+constexpr auto kUnwinding = std::chrono::seconds(5);
+constexpr double kAfterLanes = 1;  // second: where a lane waits, it has the instruction's name
+
+struct End {  // of a rank; kept until all have ended: others may still read what it says
+  std::exception_ptr error;
+  bool tells_of_another = false;
+};
+
+// What ended the run: first hand, if there is such a thing. Null: nothing.
+std::exception_ptr cause(const std::vector<End>& ends) {
+  for (const bool second_hand : {false, true})
+    for (const End& end : ends)
+      if (end.error && end.tells_of_another == second_hand) return end.error;
+  return nullptr;
+}
+
 bool tells_of_another(const std::exception& e) {
   const auto* error = dynamic_cast<const Error*>(&e);
   return error && error->code() == ExitCode::rank_lost;
@@ -18,29 +37,55 @@ bool tells_of_another(const std::exception& e) {
 
 }  // namespace
 
-void run_in_process(int count, const std::function<void(const Ranks&)>& rank) {
+void Ranks::set_patience(double seconds) const {
+  if (!lane) return;
+  lane->set_patience(seconds);
+  trainer->set_patience(seconds + kAfterLanes);
+}
+
+void Ranks::note(const std::string& purpose) const {
+  if (trainer) trainer->note(purpose);
+}
+
+void run_in_process(int count, const std::function<void(const Ranks&)>& rank,
+                    const std::function<void(const std::exception&)>& stuck) {
   const auto lanes = make_in_process_communicators(count), trainers = make_in_process_communicators(count);
-  struct End {  // kept until all have ended: others may still read what it says
-    std::exception_ptr error;
-    bool tells_of_another = false;
-  };
+  std::mutex mutex;
+  std::condition_variable changed;  // what follows
   std::vector<End> ends(lanes.size());
+  size_t ended = 0;
   const auto run = [&](size_t i) {
     const Ranks ranks{lanes[i].get(), trainers[i].get(), static_cast<int>(i), count};
+    End end;
     try {
       rank(ranks);
     } catch (const std::exception& e) {
-      ends[i] = {std::current_exception(), tells_of_another(e)};
+      end = {std::current_exception(), tells_of_another(e)};
       ranks.abort("Rank " + std::to_string(i) + " ended: " + e.what());
     }
+    const std::lock_guard lock(mutex);
+    ends[i] = end;
+    ++ended;
+    changed.notify_all();
   };
   std::vector<std::thread> threads;
-  for (size_t i = 1; i < lanes.size(); ++i) threads.emplace_back(run, i);
-  run(0);
+  for (size_t i = 0; i < lanes.size(); ++i) threads.emplace_back(run, i);
+  {
+    std::unique_lock lock(mutex);
+    const auto all_ended = [&] { return ended == ends.size(); };
+    changed.wait(lock, [&] { return all_ended() || cause(ends); });
+    if (!changed.wait_for(lock, kUnwinding, all_ended)) {
+      const std::exception_ptr error = cause(ends);
+      lock.unlock();
+      try {
+        std::rethrow_exception(error);
+      } catch (const std::exception& e) {
+        stuck(e);
+      }
+    }
+  }
   for (std::thread& t : threads) t.join();
-  for (const bool second_hand : {false, true})
-    for (const End& end : ends)
-      if (end.error && end.tells_of_another == second_hand) std::rethrow_exception(end.error);
+  if (const std::exception_ptr error = cause(ends)) std::rethrow_exception(error);
 }
 
 }  // namespace sluice

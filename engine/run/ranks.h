@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "gpu/communicator.h"
@@ -55,6 +57,10 @@ struct Ranks {
   void barrier() const {
     if (trainer) trainer->barrier();
   }
+  // How long a rank waits for another.
+  void set_patience(double seconds) const;
+  // What the trainer's calls to come are for, to be named when one waits for too long.
+  void note(const std::string& purpose) const;
   // Ends the other ranks' calls too.
   void abort(const std::string& reason) const noexcept {
     if (!lane) return;
@@ -64,7 +70,10 @@ struct Ranks {
 };
 
 // Runs `rank` on so many threads of this process, each with its own Ranks, and returns when all have ended.
-// What one throws ends the others; then it is thrown on, rather than what the others say of it.
-void run_in_process(int count, const std::function<void(const Ranks&)>& rank);
+// What one throws ends the others; then it is thrown on, rather than what the others say of it. `stuck` is
+// called with it when some have not ended five seconds later: no thread can be ended from outside, so it ends
+// the process, or returns when they can end by themselves.
+void run_in_process(int count, const std::function<void(const Ranks&)>& rank,
+                    const std::function<void(const std::exception&)>& stuck);
 
 }  // namespace sluice

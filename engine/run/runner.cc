@@ -1,5 +1,7 @@
 #include "engine/run/runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -28,6 +30,22 @@ std::optional<LaneId> device_lane(const Machine& machine) {
     lane = unit.lane;
   }
   return lane;
+}
+
+// "instruction 45 of body step on lane collective (gather of h.3.weights)"
+std::unordered_map<const Instruction*, std::string> collectives_of(const Program& program) {
+  std::unordered_map<const Instruction*, std::string> names;
+  for (const Body& body : program.bodies)
+    for (size_t i = 0; i < body.instructions.size(); ++i) {
+      const Instruction& in = body.instructions[i];
+      if (in.task == kNoTask) continue;
+      const TaskKind kind = body.tasks[in.task].kind;
+      if (kind != TaskKind::gather && kind != TaskKind::exchange) continue;
+      names[&in] = fmt::format("instruction {} of body {} on lane {} ({} of {})", i, body.name,
+                               program.machine.lanes[in.lane].name, task_kind_name(kind),
+                               program.buffers[in.operands[0].buffer].name);
+    }
+  return names;
 }
 
 }  // namespace
@@ -61,6 +79,7 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
                          segment_operands(p, segment, TaskKind::backward, true, false)});
   }
   for (std::vector<TensorView>& v : views_) v.reserve(16);
+  if (ranks) collectives_ = collectives_of(plan.program);
 }
 
 uint64_t Runner::offset(const Instruction& in, size_t operand, const RingPositions& rings) const {
@@ -278,12 +297,23 @@ void Runner::round(const Task& task, const Instruction& in, const RingPositions&
                 sums ? reinterpret_cast<double*>(address(in, kRoundSums, rings)) : nullptr);
 }
 
+// For the sentence when another rank does not answer.
+void Runner::note_collective(const Instruction& in, const RingPositions& rings) {
+  std::array<char, 160> text;
+  const auto end = fmt::format_to_n(text.data(), text.size(), "at step {} for {}",
+                                    steps_before_ + static_cast<int64_t>(rings[kTrainRing]),
+                                    collectives_.at(&in));
+  ranks_->note({text.data(), std::min(end.size, text.size())});
+}
+
 void Runner::gather(const Instruction& in, const RingPositions& rings) {
+  note_collective(in, rings);
   const uint64_t bytes = operand_bytes(plan_.program.buffers[in.operands[0].buffer], in.operands[0]);
   ranks_->all_gather(address(in, 0, rings), bytes, address(in, 1, rings));
 }
 
 void Runner::exchange(const Instruction& in, const RingPositions& rings) {
+  note_collective(in, rings);
   const uint64_t bytes = operand_bytes(plan_.program.buffers[in.operands[0].buffer], in.operands[0]);
   ranks_->all_to_all(address(in, 0, rings), bytes / plan_.lowering.ranks, address(in, 1, rings));
 }

@@ -13,6 +13,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "cpu_optim/optimizer.h"
@@ -72,6 +74,8 @@ class Runner {
   Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads,
          Communicator* ranks = nullptr);
 
+  // The steps that were done before the first of this session: messages count from there.
+  void set_steps_before(int64_t steps) { steps_before_ = steps; }
   void set_hooks(ShardHooks hooks) { hooks_ = std::move(hooks); }
 
   // Whether the instruction moves bytes to or from files; then transfers() says which, else run() does it.
@@ -97,6 +101,7 @@ class Runner {
                 const Task& task, const SegmentOperands& operands, const Instruction& in,
                 const RingPositions& rings);
   void round(const Task& task, const Instruction& in, const RingPositions& rings);
+  void note_collective(const Instruction& in, const RingPositions& rings);
   void gather(const Instruction& in, const RingPositions& rings);
   void exchange(const Instruction& in, const RingPositions& rings);
   void sum(const Task& task, const Instruction& in, const RingPositions& rings);
@@ -122,6 +127,8 @@ class Runner {
   std::optional<LaneId> device_lane_;  // what runs there is the device's work
   Workers optimizer_workers_;
   Communicator* const ranks_;
+  std::unordered_map<const Instruction*, std::string> collectives_;  // in words
+  std::atomic<int64_t> steps_before_{0};
   ShardHooks hooks_;
   std::vector<PlanOperands> operands_;                 // by segment plan
   std::vector<std::vector<DecayRange>> decay_ranges_;  // by group

@@ -95,6 +95,7 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
     metrics_.moved_bytes.emplace_back(lane.name, 0);
     metrics_.lane_busy.emplace_back(lane.name, 0);
   }
+  session.runner().set_steps_before(start.step - static_cast<int64_t>(session.position(kTrainRing)));
   pending_.reserve(4);  // three at most
   StepScalars& scalars = session.scalars(session.position(kTrainRing));
   scalars = {};
@@ -127,8 +128,10 @@ TrainResult Trainer::train_on_lanes(AtEnd at_end) {
 TrainResult Trainer::train(AtEnd at_end) {
   last_norm_ = steady_seconds();
   int64_t saved = -1;
+  note("the trainers' sums");
   while (step_ < options_.batch.steps && !stops()) {
     issue_step();
+    note("the trainers' sums");
     read_steps(2);
     const bool last = step_ == options_.batch.steps;
     const bool validates = data_.validation && (last || due(options_.data.val_every));
@@ -241,7 +244,13 @@ void Trainer::drain() {
   session_.check();
 }
 
+// What the calls to come wait for.
+void Trainer::note(const std::string& what) const {
+  session_.ranks().note("at step " + std::to_string(step_) + " for " + what);
+}
+
 void Trainer::validate() {
+  note("the validation");
   ValidationMetrics v;
   v.step = step_;
   v.val_loss = evaluate(session_, *data_.validation, data_.validation_order, options_.data.val_batches);
@@ -249,6 +258,7 @@ void Trainer::validate() {
 }
 
 void Trainer::checkpoint() {
+  note("the checkpoint");
   CheckpointWriter writer(options_.run.out, session_.plan().model, state_,
                           owned_ranges(session_.plan().lowering), session_.ranks());
   ShardHooks hooks;

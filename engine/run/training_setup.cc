@@ -38,6 +38,13 @@ SessionOptions session_options(const Options& options, int threads) {
   return session;
 }
 
+double rank_timeout(const Options& options, const Plan& plan) {
+  constexpr double kLeast = 60, kSteps = 10, kBytesPerSecond = 100e6;  // of a slow shared disk
+  const uint64_t ranks = plan.lowering.shares_state() ? plan.lowering.ranks : 1;
+  const double share = static_cast<double>(checkpoint_bytes(plan.model) / ranks) / kBytesPerSecond;
+  return options.ranks.timeout.value_or(std::max(kLeast, kSteps * plan.step_seconds + share));
+}
+
 namespace {
 
 // Where a limit does not hold an arena and what was measured beside it, that is set aside. Whether it was.

@@ -36,6 +36,10 @@ CheckpointState first_state(const Options& options, const ModelConfig& config);
 
 SessionOptions session_options(const Options& options, int threads);
 
+// Seconds that a rank waits for another: --rank-timeout, or by default ten predicted steps and the time that
+// a slow disk takes for a rank's share of a checkpoint, at least a minute.
+double rank_timeout(const Options& options, const Plan& plan);
+
 struct PlannedSession {
   PlannedSession(Plan made, Device& device, const SessionOptions& options, PreparedDevice prepared)
       : plan(std::move(made)), session(plan, device, options, std::move(prepared)) {}

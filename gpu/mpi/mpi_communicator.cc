@@ -1,7 +1,7 @@
 // Collectives as pairs of messages: every rank starts its receives and sends, then tests them with growing
 // sleeps, so that ranks that wait leave the cores to others (MPI's own waits spin).
 //
-// A rank that gives up tells every other on a communicator for that alone, which all look at while they wait.
+// Who waits also looks at the watch, which hears of ranks that are lost.
 #include <mpi.h>
 
 #include <algorithm>
@@ -9,11 +9,15 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
-#include <mutex>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "engine/clock.h"
 #include "engine/error.h"
+#include "gpu/mpi/watch.h"
 #include "gpu/mpi_module.h"
 
 namespace sluice {
@@ -22,75 +26,23 @@ namespace {
 
 constexpr uint64_t kMessageBytes = 64ull << 20;  // the most of one message: MPI counts in int
 constexpr auto kSleepMin = std::chrono::microseconds(5), kSleepMax = std::chrono::microseconds(500);
-constexpr size_t kReasonBytes = 512;
-constexpr int kDataTag = 1, kReasonTag = 2;
-
-void check(int code, const char* what) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
-  throw Error(ExitCode::rank_lost,
-              std::string(what) + " failed in MPI: " + std::string(text, static_cast<size_t>(length)) + ".",
-              "See what the other ranks say, and go on with --resume auto.");
-}
+constexpr int kDataTag = 1;
+// Beyond the patience: a process that is gone or stopped is named by the one that watches it, who is sure.
+constexpr double kAfterWatch = 1;  // second
 
 int int_of(uint64_t bytes) { return static_cast<int>(bytes); }
 
-// Who has given up, and why: of this process, whose threads all look at it.
-class Reasons {
- public:
-  explicit Reasons(MPI_Comm world) {
-    check(MPI_Comm_dup(world, &communicator_), "Making a communicator");
-    check(MPI_Comm_rank(world, &rank_), "Asking for the rank");
-    check(MPI_Comm_size(world, &size_), "Asking for the number of ranks");
-  }
-
-  void throw_if_any() {
-    const std::lock_guard lock(mutex_);
-    int there = 0;
-    MPI_Status status;
-    check(MPI_Iprobe(MPI_ANY_SOURCE, kReasonTag, communicator_, &there, &status), "Looking for messages");
-    if (there) {
-      char text[kReasonBytes];
-      check(MPI_Recv(text, kReasonBytes, MPI_BYTE, status.MPI_SOURCE, kReasonTag, communicator_,
-                     MPI_STATUS_IGNORE),
-            "Receiving");
-      if (reason_.empty()) reason_ = text;
-    }
-    if (reason_.empty()) return;
-    throw Error(ExitCode::rank_lost, reason_, "Mend what stopped that rank, and go on with --resume auto.");
-  }
-
-  // Small messages are on their way when MPI_Isend returns; nobody waits for them.
-  void tell(const std::string& reason) noexcept {
-    const std::lock_guard lock(mutex_);
-    if (!reason_.empty()) return;
-    reason_ = reason.empty() ? "without a reason" : reason;
-    std::strncpy(message_, reason_.c_str(), kReasonBytes - 1);
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank == rank_) continue;
-      MPI_Request request = MPI_REQUEST_NULL;
-      if (MPI_Isend(message_, kReasonBytes, MPI_BYTE, rank, kReasonTag, communicator_, &request) ==
-          MPI_SUCCESS)
-        MPI_Request_free(&request);
-    }
-  }
-
- private:
-  MPI_Comm communicator_ = MPI_COMM_NULL;
-  int rank_ = 0, size_ = 1;
-  std::mutex mutex_;
-  std::string reason_;
-  char message_[kReasonBytes] = {};
-};
-
+// A call that throws leaves transfers behind that MPI may still carry out. `keeps_memory`: the caller's
+// memory is there until the process ends; otherwise bytes go through memory of this object, which is never
+// deleted then.
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(MPI_Comm world, std::shared_ptr<Reasons> reasons) : reasons_(std::move(reasons)) {
-    check(MPI_Comm_dup(world, &communicator_), "Making a communicator");
-    check(MPI_Comm_rank(communicator_, &rank_), "Asking for the rank");
-    check(MPI_Comm_size(communicator_, &size_), "Asking for the number of ranks");
+  MpiCommunicator(MPI_Comm world, Watch& watch, bool keeps_memory)
+      : watch_(watch), keeps_memory_(keeps_memory) {
+    check_mpi(MPI_Comm_dup(world, &communicator_), "Making a communicator");
+    check_mpi(MPI_Comm_rank(communicator_, &rank_), "Asking for the rank");
+    check_mpi(MPI_Comm_size(communicator_, &size_), "Asking for the number of ranks");
+    meeting_.resize(static_cast<size_t>(size_));
   }
 
   int rank() const override { return rank_; }
@@ -124,11 +76,7 @@ class MpiCommunicator final : public Communicator {
     finish();
   }
 
-  void barrier() override {
-    requests_.emplace_back();
-    check(MPI_Ibarrier(communicator_, &requests_.back()), "A barrier");
-    finish();
-  }
+  void barrier() override { all_gather(&meeting_[static_cast<size_t>(rank_)], 1, meeting_.data()); }
 
   void send(const void* data, uint64_t bytes, int to) override {
     start_send(data, bytes, to);
@@ -139,9 +87,21 @@ class MpiCommunicator final : public Communicator {
     finish();
   }
 
-  void abort(const std::string& reason) noexcept override { reasons_->tell(reason); }
+  void abort(const std::string& reason) noexcept override { watch_.tell(reason); }
+
+  // For the watch.
+  bool is_waiting() const { return waiting_; }
+  std::string does() const { return doing(waiting_ ? "waits" : "last waited"); }
+  double lets_wait() const { return patience(); }
 
  private:
+  struct Peer {
+    int rank;
+    bool sends;  // to this one
+    void* to;    // in the caller's memory
+    uint64_t bytes;
+    std::unique_ptr<std::byte[]> instead;  // of that memory
+  };
   static const std::byte* place(const void* all, int rank, uint64_t bytes) {
     return static_cast<const std::byte*>(all) + static_cast<uint64_t>(rank) * bytes;
   }
@@ -151,57 +111,109 @@ class MpiCommunicator final : public Communicator {
 
   void start_send(const void* data, uint64_t bytes, int to) {
     for (uint64_t at = 0; at < bytes; at += kMessageBytes) {
-      requests_.emplace_back();
-      check(MPI_Isend(static_cast<const std::byte*>(data) + at, int_of(std::min(kMessageBytes, bytes - at)),
-                      MPI_BYTE, to, kDataTag, communicator_, &requests_.back()),
-            "Sending");
+      const uint64_t size = std::min(kMessageBytes, bytes - at);
+      const void* from = static_cast<const std::byte*>(data) + at;
+      if (std::byte* const copy = add({to, false, nullptr, size, nullptr}))
+        from = std::memcpy(copy, from, size);
+      check_mpi(MPI_Isend(from, int_of(size), MPI_BYTE, to, kDataTag, communicator_, &requests_.back()),
+                "Sending");
     }
   }
   void start_receive(void* data, uint64_t bytes, int from) {
     for (uint64_t at = 0; at < bytes; at += kMessageBytes) {
-      requests_.emplace_back();
-      check(MPI_Irecv(static_cast<std::byte*>(data) + at, int_of(std::min(kMessageBytes, bytes - at)),
-                      MPI_BYTE, from, kDataTag, communicator_, &requests_.back()),
-            "Receiving");
+      const uint64_t size = std::min(kMessageBytes, bytes - at);
+      void* to = static_cast<std::byte*>(data) + at;
+      if (std::byte* const instead = add({from, true, to, size, nullptr})) to = instead;
+      check_mpi(MPI_Irecv(to, int_of(size), MPI_BYTE, from, kDataTag, communicator_, &requests_.back()),
+                "Receiving");
     }
+  }
+
+  // Returns the memory to use instead of the caller's, if any.
+  std::byte* add(Peer peer) {
+    if (!keeps_memory_) peer.instead = std::make_unique<std::byte[]>(peer.bytes);
+    requests_.push_back(MPI_REQUEST_NULL);
+    peers_.push_back(std::move(peer));
+    done_.push_back(0);
+    return peers_.back().instead.get();
   }
 
   // Until all that was started is done.
   void finish() {
     auto sleep = kSleepMin;
-    for (int done = 0; !done;) {
-      check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
-            "A transfer between ranks");
-      if (done) break;
-      reasons_->throw_if_any();
+    WatchedTime waited(steady_seconds());
+    waiting_ = true;
+    for (int left = static_cast<int>(requests_.size()); left > 0;) {
+      watch_.throw_if_lost();
+      int done = 0;
+      check_mpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &done, done_.data(),
+                             MPI_STATUSES_IGNORE),
+                "A transfer between ranks");
+      waited.look(steady_seconds());
+      if (done > 0) waited.restart(), left -= done;
+      if (waited.seconds() > patience() + kAfterWatch)
+        watch_.lose(not_answered(missing(), patience(), doing()));
+      if (left == 0) break;
       std::this_thread::sleep_for(sleep);
       sleep = std::min(2 * sleep, kSleepMax);
     }
-    requests_.clear();
+    waiting_ = false;
+    for (const Peer& p : peers_)
+      if (p.sends && p.instead) std::memcpy(p.to, p.instead.get(), p.bytes);
+    requests_.clear(), peers_.clear(), done_.clear();
+  }
+
+  // Of those that are waited for one that has sent nothing, if there is one: others wait for it, too.
+  int missing() const {
+    int rank = rank_;
+    for (size_t i = requests_.size(); i-- > 0;)
+      if (requests_[i] != MPI_REQUEST_NULL && (peers_[i].sends || rank == rank_)) rank = peers_[i].rank;
+    return rank;
   }
 
   MPI_Comm communicator_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
-  std::shared_ptr<Reasons> reasons_;
-  std::vector<MPI_Request> requests_;
+  Watch& watch_;
+  const bool keeps_memory_;
+  std::vector<std::byte> meeting_;     // a byte a rank
+  std::vector<MPI_Request> requests_;  // that were started; null when done
+  std::vector<Peer> peers_;            // of these
+  std::vector<int> done_;              // of these: scratch
+  std::atomic<bool> waiting_{false};
 };
 
-MpiRanks* open_mpi() {
+struct OpenRanks : MpiRanks {
+  explicit OpenRanks(const MpiHooks& hooks) : watch(MPI_COMM_WORLD, hooks) {}
+  Watch watch;
+};
+
+MpiRanks* open_mpi(const MpiHooks& hooks) {
   int threads = 0;
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &threads), "Starting");
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &threads), "Starting");
   if (threads < MPI_THREAD_MULTIPLE)
     throw Error(ExitCode::environment, "This MPI does not let several threads call it at once.",
                 "Use an Open MPI that was built with MPI_THREAD_MULTIPLE, as Debian's is.");
-  check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "Setting up");
-  const auto reasons = std::make_shared<Reasons>(MPI_COMM_WORLD);
-  auto* const ranks = new MpiRanks;
-  ranks->lane = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, reasons);
-  ranks->trainer = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, reasons);
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "Setting up");
+  auto* const ranks = new OpenRanks(hooks);
+  Watch& watch = ranks->watch;
+  auto lane = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, watch, true);
+  auto trainer = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, watch, false);
   MPI_Comm machine = MPI_COMM_NULL;
-  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine), "Setting up");
-  check(MPI_Comm_rank(machine, &ranks->local_rank), "Setting up");
-  check(MPI_Comm_size(machine, &ranks->local_size), "Setting up");
-  ranks->finish = [] { MPI_Finalize(); };
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine),
+            "Setting up");
+  check_mpi(MPI_Comm_rank(machine, &ranks->local_rank), "Setting up");
+  check_mpi(MPI_Comm_size(machine, &ranks->local_size), "Setting up");
+  watch.start(
+      [lane = lane.get(), trainer = trainer.get()] {
+        return (trainer->is_waiting() && !lane->is_waiting() ? trainer : lane)->does();
+      },
+      [lane = lane.get()] { return lane->lets_wait(); });
+  ranks->finish = [&watch] {
+    watch.stop();
+    MPI_Finalize();
+  };
+  ranks->lane = std::move(lane);
+  ranks->trainer = std::move(trainer);
   return ranks;
 }
 
@@ -209,6 +221,7 @@ MpiRanks* open_mpi() {
 
 }  // namespace sluice
 
-extern "C" __attribute__((visibility("default"))) sluice::MpiRanks* sluice_open_mpi() {
-  return sluice::open_mpi();
+extern "C" __attribute__((visibility("default"))) sluice::MpiRanks* sluice_open_mpi(
+    const sluice::MpiHooks& hooks) {
+  return sluice::open_mpi(hooks);
 }

@@ -1,0 +1,154 @@
+// Ranks under mpirun that die, hang, are stopped by hand or lose their disk: all of them end, in time and
+// with the reason in their statuses, and the last checkpoint goes on with the ranks that are left.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <cmath>
+#include <regex>
+#include <thread>
+
+#include "tests/mpi_support.h"
+
+namespace sluice {
+namespace {
+
+const std::string kWaits =
+    "rank [0-3] (waits|last waited) at step [0-9]+ for (instruction [0-9]+ of body [a-z]+ on lane collective "
+    "\\([a-z]+ of [a-z_.0-9]+\\)|the trainers' sums|the checkpoint)\\.\n";
+
+class RankFault : public Mpi {
+ protected:
+  // More steps than a test waits for.
+  Words endless(const std::string& out, const Words& more = {}) const {
+    return train_rows(out, 1'000'000, 12, Words{"--precision", "fp32", "--lr-schedule", "constant"} + more);
+  }
+  bool reaches(const Command& command, const std::string& out, size_t steps) const {
+    return command.until([&] { return steps_of(out) >= steps; });
+  }
+  void expect_status(const std::string& out, int rank, const std::string& pattern) const {
+    const std::string found = status(out, rank);
+    EXPECT_TRUE(std::regex_match(found, std::regex(pattern))) << "rank " << rank << ": " << found;
+  }
+  // Four more steps on other ranks are those of a run on one rank that nothing has happened to.
+  void expect_that_it_goes_on(const std::string& out, int ranks) const {
+    const auto newest = newest_checkpoint(directory / out);
+    ASSERT_TRUE(newest.has_value());
+    const int64_t saved = CheckpointReader::open(*newest).state().step;
+    const Words resume{
+        "train", "--resume", "auto", "--out", directory / out, "--steps", std::to_string(saved + 4)};
+    const CommandResult resumed = mpirun(ranks, resume);
+    ASSERT_EQ(resumed.code, 0) << resumed.out << resumed.err;
+    for (int rank = 0; ranks > 1 && rank < ranks; ++rank) EXPECT_EQ(status(out, rank), "0 \n");
+    EXPECT_FALSE(has_status(out, ranks)) << "what the run before has left";
+    const Words more{"--precision", "fp32", "--lr-schedule", "constant"};
+    ASSERT_EQ(run(train_rows(out + ".whole", saved + 4, 12, more)).code, 0);
+    const auto found = numbers_of(out), wanted = numbers_of(out + ".whole");
+    ASSERT_EQ(found.size(), wanted.size());
+    for (size_t i = static_cast<size_t>(saved); i < wanted.size(); ++i)  // sums of gradients differ in order
+      EXPECT_NEAR(std::stod(found[i]), std::stod(wanted[i]), 1e-6 * std::stod(wanted[i])) << i;
+  }
+};
+
+TEST_F(RankFault, KillOfARank) {
+  struct Case {
+    int ranks, victim, left;
+  };
+  for (const Case c : {Case{4, 2, 3}, Case{2, 0, 1}}) {
+    const std::string out = "kill" + std::to_string(c.ranks);
+    Command command(directory / "", under_mpirun(c.ranks, endless(out, {"--checkpoint-every", "5"})));
+    ASSERT_TRUE(reaches(command, out, 7));
+    ::kill(rank_processes(command.process(), c.ranks).at(static_cast<size_t>(c.victim)), SIGKILL);
+    const CommandResult result = command.wait();
+    EXPECT_EQ(result.code, 128 + SIGKILL);
+    for (int rank = 0; rank < c.ranks; ++rank)
+      expect_status(out, rank,
+                    rank == c.victim
+                        ? "7 This rank was ended from outside, before it could say why.\n"
+                        : "7 Rank " + std::to_string(c.victim) +
+                              " was lost: SIGTERM came, and no more sign of life from it; " + kWaits);
+    expect_that_it_goes_on(out, c.left);
+  }
+}
+
+TEST_F(RankFault, StopOfARank) {
+  Command command(directory / "",
+                  under_mpirun(4, endless("stop", {"--checkpoint-every", "5", "--rank-timeout", "2"})));
+  ASSERT_TRUE(reaches(command, "stop", 7));
+  ::kill(rank_processes(command.process(), 4).at(1), SIGSTOP);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(command.wait().code, 7);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(seconds.count(), 2 + 6) << "the patience, and what mpirun takes to end the others";
+  for (const int rank : {0, 2, 3})
+    expect_status("stop", rank, "7 Rank 1 has not answered for 2 s: " + kWaits);
+  expect_that_it_goes_on("stop", 2);
+}
+
+// For longer than the patience: nobody is to blame.
+TEST_F(RankFault, AJobThatIsStoppedByHandGoesOn) {
+  Command command(directory / "", under_mpirun(3, endless("job", {"--rank-timeout", "1"})));
+  ASSERT_TRUE(reaches(command, "job", 3));
+  const std::vector<pid_t> ranks = rank_processes(command.process(), 3);
+  for (const pid_t rank : ranks) ::kill(rank, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::seconds(3));
+  const size_t before = steps_of("job");
+  for (const pid_t rank : ranks) ::kill(rank, SIGCONT);
+  EXPECT_TRUE(reaches(command, "job", before + 5));
+  command.send(SIGUSR1);
+  EXPECT_EQ(command.wait().code, 75);
+}
+
+// Wherever the signal comes from, all stop after the same step, with its checkpoint.
+TEST_F(RankFault, GracefulStops) {
+  for (const char* from : {"SIGUSR1 to mpirun", "SIGTERM to one rank", "SIGTERM to all ranks"}) {
+    std::filesystem::remove_all(directory / "stops");
+    Command command(directory / "", under_mpirun(4, endless("stops")));
+    ASSERT_TRUE(reaches(command, "stops", 3)) << from;
+    const std::vector<pid_t> ranks = rank_processes(command.process(), 4);
+    if (from == std::string("SIGUSR1 to mpirun"))
+      command.send(SIGUSR1);
+    else if (from == std::string("SIGTERM to one rank"))
+      ::kill(ranks.at(3), SIGTERM);
+    else
+      for (const pid_t rank : ranks) ::kill(rank, SIGTERM);
+    const CommandResult result = command.wait();
+    EXPECT_EQ(result.code, 75) << from << result.err;
+    for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(status("stops", rank), "75 \n") << from;
+    const auto newest = newest_checkpoint(directory / "stops");
+    ASSERT_TRUE(newest.has_value());
+    EXPECT_EQ(CheckpointReader::open(*newest).state().step, static_cast<int64_t>(steps_of("stops"))) << from;
+  }
+  expect_that_it_goes_on("stops", 2);
+}
+
+TEST_F(RankFault, AProcessAloneStopsOnTheSameSignal) {
+  Command command(directory, endless("alone"));
+  ASSERT_TRUE(reaches(command, "alone", 3));
+  command.send(SIGUSR1);
+  const CommandResult result = command.wait();
+  EXPECT_EQ(result.code, 75) << result.err;
+  EXPECT_NE(result.out.find("go on with --resume auto"), std::string::npos) << result.out;
+}
+
+// One rank's scratch takes no more bytes. Its own status says so, the others' that it was lost.
+TEST_F(RankFault, LossOfADisk) {
+  const Words small{"--gpu-mem", "400KiB", "--host-mem", "68400000", "--nvme-dir", directory / ""};
+  const Words more{"--precision", "fp32", "--lr-schedule", "constant"};
+  ASSERT_EQ(mpirun(2, train_rows("disk", 5, 12, more + small)).code, 0);
+  Command command(directory / "", under_mpirun(2, endless("disk", small + Words{"--resume", "auto"})));
+  ASSERT_TRUE(reaches(command, "disk", 8));
+  const rlimit low{4096, 4096};
+  ASSERT_EQ(prlimit(rank_processes(command.process(), 2).at(1), RLIMIT_FSIZE, &low, nullptr), 0);
+  const CommandResult result = command.wait();
+  EXPECT_EQ(result.code, 6) << result.err;
+  expect_status("disk", 1, "6 .*\n");
+  expect_status("disk", 0, "7 Rank 1 failed: .*\n");
+  EXPECT_NE(result.err.find("Rank 1 failed: "), std::string::npos) << result.err;
+  expect_that_it_goes_on("disk", 1);
+}
+
+}  // namespace
+}  // namespace sluice
