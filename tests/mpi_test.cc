@@ -38,32 +38,5 @@ TEST_F(Mpi, GoesOnFromOtherNumbersOfRanks) {
     EXPECT_NEAR(std::stod(found[i]), std::stod(wanted[i]), 1e-6 * std::stod(wanted[i]));
 }
 
-// What a user got wrong is said once, by the first rank.
-TEST_F(Mpi, RefusesOnceWhatAllRefuse) {
-  const CommandResult odd = mpirun(4, train_rows("odd", 2, 6));
-  EXPECT_EQ(odd.code, 2);
-  EXPECT_NE(odd.err.find("the 4 ranks"), std::string::npos) << odd.err;
-  EXPECT_EQ(odd.err.find("sluice: "), odd.err.rfind("sluice: ")) << odd.err;
-  EXPECT_EQ(mpirun(2, train_rows("both", 2, 8, {"--gpus", "2"})).code, 2);
-}
-
-// mpirun can give each of its ranks options of its own.
-TEST_F(Mpi, RanksThatDifferEndBeforeTheFirstStep) {
-  const auto started_with = [&](const std::string& out, const Words& second) {
-    const Words words = sluice_words(train_rows(out, 4, 8), "sluice");
-    return Command(directory / "", Words{"mpirun"} + kAnywhere + Words{"-np", "1"} + words +
-                                       Words{":", "-np", "1"} + words + second)
-        .wait();
-  };
-  const CommandResult seed = started_with("seed", {"--seed", "7"});
-  EXPECT_EQ(seed.code, 2) << seed.err;
-  EXPECT_NE(seed.err.find("Rank 1 was started with another --seed than rank 0."), std::string::npos)
-      << seed.err;
-  const CommandResult stage = started_with("stage", {"--zero", "1"});
-  EXPECT_EQ(stage.code, 2) << stage.err;
-  EXPECT_NE(stage.err.find("another --zero"), std::string::npos) << stage.err;
-  EXPECT_FALSE(std::filesystem::exists(directory / "seed/checkpoints"));
-}
-
 }  // namespace
 }  // namespace sluice

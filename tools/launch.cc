@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "gpu/shared_library.h"
 #include "tools/report_error.h"
@@ -119,7 +120,7 @@ ExitCode Launch::run(const std::function<ExitCode()>& work) const {
 
 void Launch::end(const std::exception& why) const {
   const Error error = as_error(why);
-  ranks_.abort("Rank " + std::to_string(ranks_.rank()) + " ended: " + error.what());
+  ranks_.abort("Rank " + std::to_string(ranks_.rank()) + " ended: " + error.what() + " " + error.remedy());
   ending_->begin();
   write_status(ending_->out_directory, ranks_.rank(), error.code(), error.what());
   leave(error, ranks_.is_first());
@@ -160,6 +161,17 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory) {
   if (mpi->lane->size() == 1) return nullptr;  // Slurm's variables also stand in a batch script
   note_terminations();
   return std::unique_ptr<Launch>(new Launch(*mpi, ending));
+}
+
+void end_if_launched(int argc, const char* const* argv, const Error& why) {
+  const std::vector<std::string> words(argv, argv + argc);
+  if (words.size() < 2 || words[1] != "train") return;
+  std::string out;
+  for (size_t i = 2; i < words.size(); ++i) {
+    if (words[i] == "--out" && i + 1 < words.size()) out = words[i + 1];
+    if (words[i].starts_with("--out=")) out = words[i].substr(6);
+  }
+  if (const std::unique_ptr<Launch> launch = open_launch(out)) launch->end(why);
 }
 
 }  // namespace sluice

@@ -44,6 +44,10 @@ class Launch {
 // Removes what ranks from `first` on have left of an earlier run.
 void remove_statuses(const std::string& out_directory, int first);
 
+// For `sluice train` with a command line that cannot be read: as Launch::end(), where a launcher has started
+// several ranks. Some of them may have a better one.
+void end_if_launched(int argc, const char* const* argv, const Error& why);
+
 // nullptr: nobody has started more than this process. Throws Error(environment) where the module or MPI
 // itself is missing, Error(usage) under a launcher that starts no MPI; on one rank a machine with the
 // sentence.

@@ -1,5 +1,7 @@
 #include "tools/run_start.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "tools/run_directory.h"
@@ -60,6 +62,22 @@ RunStart open_run_start(Options& options, Verb verb) {
   for (const std::string& note : settle_device(options, start.checkpoint.has_value()))
     start.notes.push_back(note);
   return start;
+}
+
+std::vector<Fact> start_facts(const RunStart& start) {
+  constexpr uint64_t kSample = 64;  // elements of a tensor, from its begin and from its end
+  std::vector<Fact> facts{{"config.json of --model", config_to_json(start.source.config, DType::f32)}};
+  std::string content;
+  for (const std::string& name : start.weights ? start.weights->names() : std::vector<std::string>()) {
+    const auto elements = start.weights->find(name)->elements();
+    const uint64_t count = std::min(kSample, elements);
+    std::array<float, 2 * kSample> values{};
+    start.weights->read(name, 0, count, values.data());
+    start.weights->read(name, elements - count, count, values.data() + kSample);
+    content += name + std::string(reinterpret_cast<const char*>(values.data()), sizeof values);
+  }
+  facts.push_back({"content of --model", std::move(content)});
+  return facts;
 }
 
 }  // namespace sluice

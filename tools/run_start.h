@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/run/agreement.h"
 #include "engine/run/checkpoint.h"
 #include "engine/run/options.h"
 #include "engine/run/setup.h"
@@ -24,5 +25,8 @@ struct RunStart {
 // Finds the checkpoint or the model, and settles the options that it brings. Changes nothing on disk. Throws
 // as open_resume(), apply_manifest(), check_options() and resolve_model() do.
 RunStart open_run_start(Options& options, Verb verb);
+
+// What ranks with files of their own compare: --model's configuration, and a sample of every tensor.
+std::vector<Fact> start_facts(const RunStart& start);
 
 }  // namespace sluice

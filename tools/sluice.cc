@@ -13,6 +13,7 @@
 
 #include "engine/error.h"
 #include "tools/command_line.h"
+#include "tools/launch.h"
 #include "tools/report_error.h"
 #include "tools/verbs.h"
 
@@ -73,9 +74,19 @@ sluice::ExitCode finish_output(sluice::ExitCode code) {
                       "Free some space where it goes, or write it elsewhere.");
 }
 
+// What is wrong with the command itself. Ranks of a launcher say it with one voice.
+sluice::ParsedCommand parse(int argc, char** argv) {
+  try {
+    return sluice::parse_command_line(argc, argv);
+  } catch (const sluice::Error& error) {
+    sluice::end_if_launched(argc, argv, error);
+    throw;
+  }
+}
+
 int parse_and_run(int argc, char** argv) {
   try {
-    const sluice::ParsedCommand command = sluice::parse_command_line(argc, argv);
+    const sluice::ParsedCommand command = parse(argc, argv);
     if (!command.text.empty()) {
       std::fputs(command.text.c_str(), stdout);
       return static_cast<int>(finish_output(sluice::ExitCode::done));

@@ -186,6 +186,8 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   const auto add = [&](const char* name, uint64_t value) { facts.push_back({name, std::to_string(value)}); };
   const auto& checkpoint = start.run.checkpoint;
   add("step to go on from", checkpoint ? static_cast<uint64_t>(checkpoint->state().step) : 0);
+  const std::vector<Fact> of_start = start_facts(start.run);
+  facts.insert(facts.end(), of_start.begin(), of_start.end());
   add("content of --data", start.data.train.sample_checksum());
   add("number of tokens", start.data.train.tokens());
   add("--zero", static_cast<uint64_t>(options.ranks.zero));
@@ -253,10 +255,8 @@ ExitCode train_rank(Options options, Start& start, const Ranks& ranks, std::FILE
   };
   const auto planned = [&](const Plan& plan) {
     print(plan_text(plan, budgets, options));
-    if (ranks.is_first()) {
-      check_start(start.run, plan.model);
-      start.directory->create();
-    }
+    if (start.launch || ranks.is_first()) check_start(start.run, plan.model);  // threads share it
+    if (ranks.is_first()) start.directory->create();
     ranks.barrier();
     if (device->accelerator()) print(pinning_text(plan.program));
   };
@@ -305,6 +305,7 @@ ExitCode run_train(Options options, std::FILE* out) {
   options.ranks.count = launch ? launch->ranks().size() : options.ranks.gpus;
   if (!launch) return train_process(std::move(options), nullptr, out);
   return launch->run([&] {
+    check_same_program(launch->ranks());
     if (options.ranks.gpus > 1)
       throw Error(ExitCode::usage, "A launcher started several ranks, and --gpus asks for more in each.",
                   "Leave out --gpus, and let the launcher start one rank a GPU.");

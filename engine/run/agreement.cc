@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/error.h"
+#include "models/file.h"
 
 namespace sluice {
 
@@ -31,6 +32,20 @@ Error disagreement(size_t rank, const std::string& what) {
           "Start all ranks from the same program with the same options, data and files."};
 }
 
+// Of the running program, without holding it.
+uint64_t program_hash() {
+  constexpr size_t kChunk = 1 << 16;
+  const InputFile program("/proc/self/exe");
+  std::vector<char> chunk(kChunk);
+  uint64_t hash = 0;
+  for (uint64_t at = 0; at < program.bytes(); at += kChunk) {
+    const size_t size = std::min<uint64_t>(kChunk, program.bytes() - at);
+    program.read(at, chunk.data(), size);
+    hash = XXH3_64bits_withSeed(chunk.data(), size, hash);
+  }
+  return hash;
+}
+
 // Every collective with its bytes, body after body.
 std::vector<std::string> collectives_of(const Program& program) {
   std::vector<std::string> list;
@@ -47,6 +62,11 @@ std::vector<std::string> collectives_of(const Program& program) {
 }
 
 }  // namespace
+
+void check_same_program(const Ranks& ranks) {
+  if (const auto d = first_difference({program_hash()}, ranks))
+    throw disagreement(d->rank, "runs another program");
+}
 
 void check_agreement(const std::vector<Fact>& facts, const Plan& plan, const Ranks& ranks) {
   if (ranks.size() == 1) return;

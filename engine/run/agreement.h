@@ -1,5 +1,5 @@
 // Whether all ranks of a run mean the same: before the first step, since ranks that differ would hang, or
-// train something that nobody asked for.
+// train something that nobody asked for. All ranks' trainers call.
 #pragma once
 
 #include <string>
@@ -13,6 +13,10 @@ namespace sluice {
 struct Fact {
   std::string name, value;  // "--seed", "7"
 };
+
+// Whether they run the same program, as bytes: the first thing that ranks tell each other, since another
+// program's ranks may go on differently. Throws Error(usage) on every rank.
+void check_same_program(const Ranks& ranks);
 
 // Compares the facts, which have the same names on all ranks, and then what the program's collectives are.
 // Throws Error(usage) on every rank, naming the first rank and the first thing that differ from rank 0's.

@@ -144,16 +144,17 @@ class MpiCommunicator final : public Communicator {
     WatchedTime waited(steady_seconds());
     waiting_ = true;
     for (int left = static_cast<int>(requests_.size()); left > 0;) {
-      watch_.throw_if_lost();
+      const bool lost = watch_.lost();  // what was sent before a rank told why it ends is there now
       int done = 0;
       check_mpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &done, done_.data(),
                              MPI_STATUSES_IGNORE),
                 "A transfer between ranks");
       waited.look(steady_seconds());
       if (done > 0) waited.restart(), left -= done;
+      if (left == 0) break;
+      if (lost) watch_.throw_lost();
       if (waited.seconds() > patience() + kAfterWatch)
         watch_.lose(not_answered(missing(), patience(), doing()));
-      if (left == 0) break;
       std::this_thread::sleep_for(sleep);
       sleep = std::min(2 * sleep, kSleepMax);
     }

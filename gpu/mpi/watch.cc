@@ -50,8 +50,7 @@ void Watch::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Watch::throw_if_lost() {
-  if (!lost_) return;
+void Watch::throw_lost() {
   const std::lock_guard lock(mutex_);
   throw lost_error(reason_);
 }

@@ -34,7 +34,8 @@ class Watch {
   void stop();
 
   // Any thread.
-  void throw_if_lost();
+  bool lost() const { return lost_; }
+  [[noreturn]] void throw_lost();
   void tell(const std::string& reason) noexcept;  // this rank ends, for a reason of its own
   void lose(const std::string& reason) noexcept;  // this rank has found that another is lost
 

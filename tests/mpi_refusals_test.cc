@@ -1,0 +1,153 @@
+// Starts under a launcher that cannot work: refused before the first step, by all ranks, and said once.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/mpi_support.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+class MpiRefusals : public Mpi {
+ protected:
+  // Each rank with words of its own: mpirun can do that.
+  CommandResult mpirun_each(const std::vector<Words>& ranks, const Words& before = {}) const {
+    Words words = Words{"mpirun"} + kAnywhere;
+    for (size_t i = 0; i < ranks.size(); ++i)
+      words = words + (i > 0 ? Words{":"} : Words{}) + Words{"-np", "1"} + before + ranks[i];
+    return Command(directory / "", words).wait();
+  }
+  // Rank 1 has `more`, an option and its value.
+  CommandResult second_with(const std::string& out, const Words& more) const {
+    const Words words = sluice_words(train_rows(out, 4, 8), "sluice");
+    const auto given = std::find(words.begin(), words.end(), more.front());
+    if (given == words.end()) return mpirun_each({words, words + more});
+    Words others = words;
+    others[static_cast<size_t>(given - words.begin()) + 1] = more.at(1);
+    return mpirun_each({words, others});
+  }
+  static void expect_once(const CommandResult& result, int code, const std::string& part) {
+    EXPECT_EQ(result.code, code) << result.err;
+    const size_t at = result.err.find("sluice: ");
+    ASSERT_NE(at, std::string::npos) << result.err;
+    EXPECT_EQ(at, result.err.rfind("sluice: ")) << "said more than once: " << result.err;
+    EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+  }
+  void expect_status(const std::string& out, int rank, const std::string& start) const {
+    EXPECT_TRUE(status(out, rank).starts_with(start)) << status(out, rank);
+  }
+};
+
+TEST_F(MpiRefusals, WhatAllRefuseIsSaidOnce) {
+  fs::create_directory(directory / "odd");
+  expect_once(mpirun(4, train_rows("odd", 2, 6)), 2,
+              "--batch 6 is not a multiple of the 4 ranks.\n  The nearest batch that is one is --batch 8.");
+  for (int rank = 0; rank < 4; ++rank) expect_status("odd", rank, "2 --batch 6 is not a multiple");
+  expect_once(mpirun(2, train_rows("odd", 2, 8, {"--gpus", "2"})), 2, "--gpus asks for more in each");
+  expect_once(mpirun(2, train_rows("odd", 2, 8, {"--setps", "4"})), 2, "--setps");
+  for (int rank = 0; rank < 2; ++rank) expect_status("odd", rank, "2 ");
+}
+
+TEST_F(MpiRefusals, RanksThatDiffer) {
+  write_bytes(directory / "other.txt", sample_text(4000, 9));
+  struct Case {
+    Words more;
+    std::string part;
+  };
+  for (const Case& c :
+       {Case{{"--seed", "7"}, "another --seed"}, Case{{"--zero", "1"}, "another --zero"},
+        Case{{"--model", "gpt2:layers=1,width=32,heads=2,vocab=256,context=32"}, "another --model"},
+        Case{{"--data", directory / "other.txt"}, "another --data"}}) {
+    fs::create_directory(directory / "differs");
+    expect_once(second_with("differs", c.more), 2, "Rank 1 was started with " + c.part + " than rank 0.");
+    for (int rank = 0; rank < 2; ++rank)
+      expect_status("differs", rank, "2 Rank 1 was started with " + c.part);
+    EXPECT_FALSE(fs::exists(directory / "differs/checkpoints"));
+    fs::remove_all(directory / "differs");
+  }
+}
+
+// Files of one name and another content, as machines may have them: the second rank sees another directory in
+// the place of the first one's.
+TEST_F(MpiRefusals, FilesThatDiffer) {
+  if (Command(directory / "", {"unshare", "--mount", "true"}).wait().code != 0)
+    GTEST_SKIP() << "mount namespaces are not permitted here";
+  for (const char* seed : {"1", "2"}) {
+    const std::string place = directory / ("files" + std::string(seed));
+    ASSERT_EQ(run(train_rows("run" + std::string(seed), 1, 8, {"--seed", seed})).code, 0);
+    fs::create_directory(place);
+    ASSERT_EQ(
+        run({"export", "--from", directory / ("run" + std::string(seed)), "--to", place + "/model"}).code, 0);
+    write_bytes(place + "/data.txt", sample_text(4000, std::stoul(seed)));
+  }
+  const std::string first = directory / "files1", second = directory / "files2";
+  const auto start = [&](const std::string& model, const std::string& data, const std::string& out) {
+    const Words own = sluice_words({"train", "--model", model, "--data", data, "--batch", "8", "--steps", "2",
+                                    "--threads", "2", "--out", directory / out},
+                                   "sluice");
+    const Words there{"unshare", "--mount", "sh", "-c", R"(mount --bind "$0" "$1" && shift && exec "$@")",
+                      second,    first};
+    return mpirun_each({own, there + own});
+  };
+  expect_once(start(kTiny, first + "/data.txt", "data"), 2, "another content of --data than rank 0.");
+  expect_once(start(first + "/model", text, "model"), 2, "another content of --model than rank 0.");
+  ASSERT_EQ(start(second + "/model", text, "same").code, 0);
+  const Words threads{
+      "train", "--model", second + "/model",     "--data", text, "--batch", "8", "--steps", "2", "--threads",
+      "2",     "--out",   directory / "threads", "--gpus", "2"};
+  ASSERT_EQ(run(threads).code, 0);
+  EXPECT_EQ(numbers_of("same"), numbers_of("threads")) << "all ranks start from the directory's weights";
+}
+
+// The same options, another build: its bytes differ.
+TEST_F(MpiRefusals, AnotherProgram) {
+  fs::copy_file(sluice_binary("sluice"), directory / "sluice");
+  fs::create_symlink(sluice_binary("libsluice_mpi.so"), directory / "libsluice_mpi.so");
+  std::ofstream(directory / "sluice", std::ios::app | std::ios::binary) << "another build";
+  const Words own = sluice_words(train_rows("out", 2, 8), "sluice");
+  Words other = own;
+  other[0] = directory / "sluice";
+  expect_once(mpirun_each({own, other}), 2, "Rank 1 runs another program than rank 0.");
+}
+
+TEST_F(MpiRefusals, WhatOnlyOneRankHasWrong) {
+  fs::create_directory(directory / "one");
+  const CommandResult disk = second_with("one", {"--nvme-dir", directory / "missing"});
+  expect_once(disk, 4, "Rank 1 ended: ");
+  EXPECT_NE(disk.err.find("missing"), std::string::npos) << disk.err;
+  expect_status("one", 0, "7 Rank 1 ended: ");
+  expect_status("one", 1, "4 ");
+  expect_once(second_with("one", {"--setps", "4"}), 2, "Rank 1 ended: ");
+  expect_status("one", 0, "7 Rank 1 ended: ");
+  expect_status("one", 1, "2 ");
+}
+
+TEST_F(MpiRefusals, NoMpi) {
+  fs::copy_file(sluice_binary("sluice"), directory / "sluice");
+  fs::create_directory(directory / "out");
+  Words own = sluice_words(train_rows("out", 2, 8), "sluice");
+  own[0] = directory / "sluice";
+  expect_once(
+      mpirun_each({own, own}), 4,
+      "A launcher started several ranks, but MPI cannot be loaded: " + (directory / "libsluice_mpi.so"));
+  for (int rank = 0; rank < 2; ++rank) expect_status("out", rank, "4 A launcher started several ranks");
+}
+
+// torchrun starts processes that know of each other by variables alone.
+TEST_F(MpiRefusals, Torchrun) {
+  fs::create_directory(directory / "out");
+  const auto rank = [&](const std::string& number) {
+    const Words variables{"env", "RANK=" + number, "LOCAL_RANK=" + number, "WORLD_SIZE=2"};
+    return Command(directory / "", variables + sluice_words(train_rows("out", 2, 8), "sluice")).wait();
+  };
+  expect_once(rank("0"), 2, "torchrun has started 2 ranks");
+  const CommandResult second = rank("1");
+  EXPECT_EQ(second.code, 2);
+  EXPECT_EQ(second.err, "");
+  for (int r = 0; r < 2; ++r) expect_status("out", r, "2 torchrun has started 2 ranks");
+}
+
+}  // namespace
+}  // namespace sluice
