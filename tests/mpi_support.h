@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,11 @@ inline std::vector<pid_t> rank_processes(pid_t launcher, int ranks) {
   }
   return found;
 }
+
+// How the sentence about a lost rank ends.
+inline const std::string kWaits =
+    "rank [0-3] (waits|last waited) at step [0-9]+ for (instruction [0-9]+ of body [a-z]+ on lane collective "
+    "\\([a-z]+ of [a-z_.0-9]+\\)|the trainers' sums|the checkpoint)\\.\n";
 
 class Mpi : public Cli {
  protected:
@@ -96,6 +102,35 @@ class Mpi : public Cli {
   }
   std::string status(const std::string& out, int rank) const {
     return has_status(out, rank) ? read_text_file(status_path(out, rank), 4096) : "no status";
+  }
+  // More steps than a test waits for.
+  Words endless(const std::string& out, const Words& more = {}) const {
+    return train_rows(out, 1'000'000, 12, Words{"--precision", "fp32", "--lr-schedule", "constant"} + more);
+  }
+  bool reaches(const Command& command, const std::string& out, size_t steps) const {
+    return command.until([&] { return steps_of(out) >= steps; });
+  }
+  void expect_status(const std::string& out, int rank, const std::string& pattern) const {
+    const std::string found = status(out, rank);
+    EXPECT_TRUE(std::regex_match(found, std::regex(pattern))) << "rank " << rank << ": " << found;
+  }
+  // Four more steps on other ranks are those of a run on one rank that nothing has happened to.
+  void expect_that_it_goes_on(const std::string& out, int ranks) const {
+    const auto newest = newest_checkpoint(directory / out);
+    ASSERT_TRUE(newest.has_value());
+    const int64_t saved = CheckpointReader::open(*newest).state().step;
+    const Words resume{
+        "train", "--resume", "auto", "--out", directory / out, "--steps", std::to_string(saved + 4)};
+    const CommandResult resumed = mpirun(ranks, resume);
+    ASSERT_EQ(resumed.code, 0) << resumed.out << resumed.err;
+    for (int rank = 0; ranks > 1 && rank < ranks; ++rank) EXPECT_EQ(status(out, rank), "0 \n");
+    EXPECT_FALSE(has_status(out, ranks)) << "what the run before has left";
+    const Words more{"--precision", "fp32", "--lr-schedule", "constant"};
+    ASSERT_EQ(run(train_rows(out + ".whole", saved + 4, 12, more)).code, 0);
+    const auto found = numbers_of(out), wanted = numbers_of(out + ".whole");
+    ASSERT_EQ(found.size(), wanted.size());
+    for (size_t i = static_cast<size_t>(saved); i < wanted.size(); ++i)  // sums of gradients differ in order
+      EXPECT_NEAR(std::stod(found[i]), std::stod(wanted[i]), 1e-6 * std::stod(wanted[i])) << i;
   }
 };
 

@@ -24,6 +24,7 @@ packages=(
   "libbenchmark-dev: benchmarks"
   "libopenmpi-dev: ranks of several processes"
   "openmpi-bin: starts them"
+  "iproute2: two machines for tests, as network namespaces"
   "xz-utils: packs the bundle"
 )
 case "${1:-}" in

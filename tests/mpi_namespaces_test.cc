@@ -1,0 +1,115 @@
+// Two machines as two network namespaces with addresses and host names of their own, and mpirun across them.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "tests/mpi_support.h"
+
+namespace sluice {
+namespace {
+
+class MpiNamespaces : public Mpi {
+ protected:
+  void SetUp() override {
+    Mpi::SetUp();
+    if (IsSkipped()) return;
+    const std::string here = machine('a'), there = machine('b');
+    for (const std::string& m : {here, there}) {
+      const CommandResult made = ip({"netns", "add", m});
+      if (made.code != 0) GTEST_SKIP() << "network namespaces are not permitted here: " << made.err;
+      made_.push_back(m);
+    }
+    ASSERT_EQ(
+        ip({"link", "add", "link-a", "netns", here, "type", "veth", "peer", "name", "link-b", "netns", there})
+            .code,
+        0);
+    for (const char end : {'a', 'b'}) {
+      const std::string link = std::string("link-") + end;
+      ASSERT_EQ(ip({"-n", machine(end), "addr", "add", address(end) + "/24", "dev", link}).code, 0);
+      for (const std::string& up : {link, std::string("lo")})
+        ASSERT_EQ(ip({"-n", machine(end), "link", "set", up, "up"}).code, 0);
+    }
+    write_bytes(directory / "hosts", address('a') + " slots=2\n" + address('b') + " slots=2\n");
+    // Instead of ssh: its arguments are a host and a command.
+    write_bytes(directory / "agent.sh",
+                "shift\nexec ip netns exec " + there + " unshare --uts sh -c \"hostname machine-b; $*\"\n");
+  }
+  void TearDown() override {
+    end_processes();
+    for (const std::string& m : made_) EXPECT_EQ(ip({"netns", "del", m}).code, 0);
+  }
+
+  // On both machines.
+  void end_processes() const {
+    for (const std::string& m : made_)
+      for (;;) {
+        const Words processes = lines_of(ip({"netns", "pids", m}).out);
+        if (processes.empty()) break;
+        for (const std::string& process : processes) ::kill(std::stoi(process), SIGKILL);
+      }
+  }
+  CommandResult ip(const Words& words) const { return Command(commands_ / "", Words{"ip"} + words).wait(); }
+  std::string machine(char which) const { return "sluice-" + std::to_string(getpid()) + "-" + which; }
+  static std::string address(char which) { return which == 'a' ? "10.77.0.1" : "10.77.0.2"; }
+
+  // Ranks 0 and 1 on the first machine, where mpirun is, 2 and 3 on the other.
+  Words across(const Words& arguments) const {
+    const Words network{"--hostfile",
+                        directory / "hosts",
+                        "--mca",
+                        "plm_rsh_agent",
+                        "sh " + (directory / "agent.sh"),
+                        "--mca",
+                        "btl",
+                        "tcp,vader,self",
+                        "--mca",
+                        "btl_tcp_if_include",
+                        "10.77.0.0/24",
+                        "--mca",
+                        "oob_tcp_if_include",
+                        "10.77.0.0/24"};
+    return Words{"ip",         "netns",   "exec",
+                 machine('a'), "unshare", "--uts",
+                 "sh",         "-c",      "hostname machine-a; exec \"$@\"",
+                 "sh",         "mpirun"} +
+           kAnywhere + network + Words{"-np", "4"} + sluice_words(arguments, "sluice");
+  }
+
+ private:
+  const DriveDirectory commands_;  // of ip, whose output is apart from mpirun's
+  std::vector<std::string> made_;
+};
+
+TEST_F(MpiNamespaces, LossesAreThoseOfOneMachine) {
+  const Words more{"--precision", "fp32", "--micro-batch", "1"};
+  const CommandResult two = Command(directory / "", across(train_rows("two", 6, 8, more))).wait();
+  ASSERT_EQ(two.code, 0) << two.out << two.err;
+  const CommandResult one = run(train_rows("one", 6, 8, more + Words{"--gpus", "4"}));
+  ASSERT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(numbers_of("two").size(), 6u);
+  EXPECT_EQ(numbers_of("two"), numbers_of("one"));
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(status("two", rank), "0 \n");
+}
+
+// Each half sees that the other is silent. mpirun cannot reach it either, and is left behind.
+TEST_F(MpiNamespaces, ACutNetworkEndsAll) {
+  const Words often{"--checkpoint-every", "5", "--rank-timeout", "2"};
+  {
+    const Command command(directory / "", across(endless("cut", often)));
+    ASSERT_TRUE(reaches(command, "cut", 7));
+    ASSERT_EQ(ip({"-n", machine('a'), "link", "set", "link-a", "down"}).code, 0);
+    EXPECT_TRUE(command.until([&] {
+      for (int rank = 0; rank < 4; ++rank)
+        if (status("cut", rank).find("answered") == std::string::npos) return false;
+      return true;
+    }));
+  }
+  for (int rank = 0; rank < 4; ++rank)
+    expect_status("cut", rank,
+                  "7 Rank " + std::to_string(rank < 2 ? 3 : 1) + " has not answered for 2 s: " + kWaits);
+  end_processes();
+  expect_that_it_goes_on("cut", 2);
+}
+
+}  // namespace
+}  // namespace sluice
