@@ -69,6 +69,8 @@ enum class TaskKind : uint8_t {
 };
 constexpr int kTaskKinds = 11;
 const char* task_kind_name(TaskKind kind);
+// Whether all ranks carry it out together.
+constexpr bool is_collective(TaskKind kind) { return kind == TaskKind::gather || kind == TaskKind::exchange; }
 
 // Where a kind of task can run.
 struct Unit {

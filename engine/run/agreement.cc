@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/error.h"
+#include "engine/verify_ranks.h"
 #include "models/file.h"
 
 namespace sluice {
@@ -47,17 +48,11 @@ uint64_t program_hash() {
 }
 
 // Every collective with its bytes, body after body.
-std::vector<std::string> collectives_of(const Program& program) {
+std::vector<std::string> all_collectives(const Program& program) {
   std::vector<std::string> list;
   for (const Body& body : program.bodies)
-    for (const Instruction& in : body.instructions) {
-      if (in.task == kNoTask) continue;
-      const TaskKind kind = body.tasks[in.task].kind;
-      if (kind != TaskKind::gather && kind != TaskKind::exchange) continue;
-      const Buffer& from = program.buffers[in.operands[0].buffer];
-      list.push_back(body.name + ": " + instruction_name(program, body, in) + " of " + from.name + ", " +
-                     std::to_string(operand_bytes(from, in.operands[0])) + " bytes");
-    }
+    for (const uint32_t i : collectives_of(body))
+      list.push_back(body.name + ": " + collective_name(program, body, body.instructions[i]));
   return list;
 }
 
@@ -75,7 +70,7 @@ void check_agreement(const std::vector<Fact>& facts, const Plan& plan, const Ran
   if (const auto d = first_difference(hashes, ranks))
     throw disagreement(d->rank, "was started with another " + facts[d->index].name);
 
-  const std::vector<std::string> collectives = collectives_of(plan.program);
+  const std::vector<std::string> collectives = all_collectives(plan.program);
   const auto count = static_cast<uint64_t>(collectives.size());
   const std::vector<uint64_t> counts = ranks.all(count);
   hashes.assign(*std::min_element(counts.begin(), counts.end()), 0);

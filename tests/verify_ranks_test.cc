@@ -1,0 +1,162 @@
+// Ranks whose programs meet, and ranks that would wait for one another: each for the stated reason.
+#include "engine/verify_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/run/setup.h"
+
+namespace sluice {
+namespace {
+
+// Two lanes with collectives. Waits are as the test says.
+constexpr const char* kTables = R"(sluice program 1
+tier host capacity 4096 alignment 64
+lane compute
+lane near
+lane far
+unit forward compute host
+unit gather near host
+unit gather far host
+unit exchange near host
+buffer a gradients home host pieces 64
+buffer b gradients home host pieces 128
+buffer c gradients home host pieces 128
+arena 4096
+)";
+constexpr const char* kGather = " gather 0/0 flops 0 bytes 192 read a@0 write b@0\n";
+constexpr const char* kExchange = " exchange 0/0 flops 0 bytes 256 read b@0 write c@0\n";
+constexpr const char* kForward = " forward 0/0 flops 0 bytes 64 read a@0\n";
+
+struct Line {
+  const char* task;
+  const char* lane;   // with the instruction's ordinal on it
+  const char* waits;  // "after near:1", or nothing
+};
+
+Program program_of(const std::vector<Line>& lines) {
+  std::string tasks, instructions;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::string number = std::to_string(i), task = lines[i].task;
+    tasks += number + task;
+    instructions += number + " " + lines[i].lane + " run " + number + " at host+0";
+    instructions += (task == kForward ? "" : " host+1024") + std::string(" ") + lines[i].waits + "\n";
+  }
+  return program_from_text(kTables + ("body step clean -> clean peak 4096 after step\ntasks step\n" + tasks) +
+                           "instructions step\n" + instructions);
+}
+
+std::string fault_of(const Program& a, const Program& b) {
+  const Program* const programs[] = {&a, &b};
+  return verify_ranks(programs).value_or("none");
+}
+
+TEST(VerifyRanks, RanksOfOneProgramMeet) {
+  const Program p = program_of(
+      {{kGather, "near:1", ""}, {kForward, "compute:1", "after near:1"}, {kExchange, "near:2", ""}});
+  EXPECT_EQ(fault_of(p, p), "none");
+  const Program* const alone[] = {&p};
+  EXPECT_EQ(verify_ranks(alone), std::nullopt);
+}
+
+TEST(VerifyRanks, WhatARankDoesAloneMayDiffer) {
+  const Program a = program_of({{kGather, "near:1", ""}, {kExchange, "near:2", ""}});
+  const Program b = program_of({{kForward, "compute:1", ""},
+                                {kGather, "near:1", "after compute:1"},
+                                {kForward, "compute:2", "after near:1"},
+                                {kExchange, "near:2", "after compute:2"}});
+  EXPECT_EQ(fault_of(a, b), "none");
+}
+
+TEST(VerifyRanks, AnotherOrderOnALaneIsNamedWithItsFirstInstruction) {
+  const Program a = program_of({{kGather, "near:1", ""}, {kGather, "near:2", ""}, {kExchange, "near:3", ""}});
+  const Program b = program_of({{kGather, "near:1", ""}, {kExchange, "near:2", ""}, {kGather, "near:3", ""}});
+  EXPECT_EQ(fault_of(a, b),
+            "body step: program 1 has exchange 0/0 of b, 128 bytes for 128 on lane near where program 0 has "
+            "gather 0/0 of a, 64 bytes for 128");
+}
+
+TEST(VerifyRanks, OtherBytesAndOtherCountsAreRefused) {
+  const Program a = program_of({{kGather, "near:1", ""}});
+  Program b = a;
+  b.buffers[1].cuts = {0, 192};  // a gather of three ranks
+  EXPECT_EQ(fault_of(a, b),
+            "body step: program 1 has gather 0/0 of a, 64 bytes for 192 on lane near where program 0 has "
+            "gather 0/0 of a, 64 bytes for 128");
+  const Program more = program_of({{kGather, "near:1", ""}, {kGather, "near:2", ""}});
+  EXPECT_EQ(fault_of(a, more), "body step: program 1 has 2 collectives on lane near, and program 0 has 1");
+  EXPECT_EQ(fault_of(more, a), "body step: program 1 has 1 collectives on lane near, and program 0 has 2");
+  Program renamed = a;
+  renamed.machine.lanes[1].name = "nearby";
+  EXPECT_EQ(fault_of(a, renamed), "body step: program 1 has 0 collectives on lane near, and program 0 has 1");
+  renamed.bodies[0].name = "drain";
+  EXPECT_EQ(fault_of(a, renamed), "program 1 has the body drain where program 0 has step");
+  renamed.bodies.push_back(a.bodies[0]);
+  EXPECT_EQ(fault_of(a, renamed), "program 1 has 2 bodies, and program 0 has 1");
+}
+
+// Every lane alone has the same order on both ranks. But the first begins the gather on `far` only after that
+// on `near`, and the second the other way round.
+TEST(VerifyRanks, OrdersAcrossLanesMayNotContradict) {
+  const Program a = program_of({{kGather, "near:1", ""}, {kGather, "far:1", "after near:1"}});
+  const Program free = program_of({{kGather, "far:1", ""}, {kGather, "near:1", ""}});
+  const Program b = program_of({{kGather, "far:1", ""}, {kGather, "near:1", "after far:1"}});
+  EXPECT_EQ(fault_of(a, free), "none");
+  EXPECT_EQ(fault_of(b, free), "none");
+  EXPECT_EQ(fault_of(a, b),
+            "body step: ranks wait for one another: program 0 in instruction 0 (gather 0/0), program 1 in "
+            "instruction 0 (gather 0/0)");
+}
+
+// The contradiction goes by way of what is no collective, and through three ranks.
+TEST(VerifyRanks, CirclesOfSeveralRanksAreFound) {
+  const Program a = program_of({{kGather, "near:1", ""},
+                                {kForward, "compute:1", "after near:1"},
+                                {kGather, "far:1", "after compute:1"}});
+  const Program free = program_of({{kGather, "far:1", ""}, {kGather, "near:1", ""}});
+  const Program b = program_of({{kGather, "far:1", ""},
+                                {kForward, "compute:1", "after far:1"},
+                                {kGather, "near:1", "after compute:1"}});
+  const Program* const two[] = {&a, &free, &a};
+  EXPECT_EQ(verify_ranks(two), std::nullopt);
+  const Program* const three[] = {&a, &free, &b};
+  const std::string fault = verify_ranks(three).value_or("none");
+  EXPECT_NE(fault.find("ranks wait for one another"), std::string::npos) << fault;
+}
+
+// A lane that starts an instruction before the one before has completed keeps to the order of its matches,
+// but nothing on it waits for the one before.
+TEST(VerifyRanks, LanesThatOverlapStartInOrder) {
+  const auto overlapping = [](Program p) {
+    p.machine.lanes[1].overlapping = true;
+    return p;
+  };
+  const Program a =
+      program_of({{kGather, "near:1", ""}, {kGather, "near:2", "after far:1"}, {kGather, "far:1", ""}});
+  EXPECT_EQ(fault_of(overlapping(a), overlapping(a)), "none");
+  const Program b =
+      program_of({{kGather, "far:1", "after near:1"}, {kGather, "near:1", ""}, {kGather, "near:2", ""}});
+  EXPECT_EQ(fault_of(overlapping(a), overlapping(b)), "none");
+  const Program c =
+      program_of({{kGather, "near:1", ""}, {kGather, "near:2", ""}, {kGather, "far:1", "after near:2"}});
+  EXPECT_NE(fault_of(overlapping(a), overlapping(c)), "none");
+}
+
+// What the planner makes for several ranks.
+TEST(VerifyRanks, PlansMeet) {
+  Options options;
+  options.model.model = "gpt2:layers=2,width=64,heads=2,vocab=256,context=32";
+  options.ranks.count = 4;
+  const ModelConfig config = resolve_model(options.model).config;
+  const std::unique_ptr<Device> device = make_reference_device();
+  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), false);
+  for (const int stage : {0, 2, 3}) {
+    options.ranks.zero = stage;
+    const PlanRequest request = plan_request(options, config, budgets, workspaces_of(*device), true);
+    const Plan plan = plan_or_throw(request, budgets);
+    EXPECT_EQ(fault_of(plan.program, plan.program), "none") << "stage " << stage;
+    EXPECT_FALSE(collectives_of(plan.program.bodies[*plan.lowering.bodies.step]).empty());
+  }
+}
+
+}  // namespace
+}  // namespace sluice
