@@ -16,59 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Measured on two cores with AVX-512: the matrix products of a GPT-2 124M step 380 GFLOP/s in fp32 and 656 in
-// bf16 (some room is left for what is smaller); AdamW 2.2 G parameters/s at 28 bytes = 60 GB/s, which is
-// taken for the memory's rate; XXH3 22 GB/s a core; disk 2.4 GB/s reading, 6.7 writing, 2.4 to 2.6 both
-// together; a thread copies 10 GB/s, which is 20 GB/s of traffic.
-constexpr const char* kDefaultJson = R"({
-  "format": "sluice-machine-1",
-  "name": "cpu-2core",
-  "pools": {"cores": 2, "memory": 60e9},
-  "drives": [{"tier": "nvme", "read": 2.4e9, "write": 6.5e9, "mixed": 2.5e9}],
-  "lanes": [
-    {"lane": "compute", "flops_per_second": {"fp32": 360e9, "bf16": 630e9, "fp16": 340e9},
-     "bytes_per_second": 40e9, "overhead_seconds": 2e-5, "occupies": {"cores": 2}, "per_byte": {"memory": 1}},
-    {"lane": "optimizer", "bytes_per_second": 60e9, "overhead_seconds": 1e-5, "occupies": {"cores": 2},
-     "per_byte": {"memory": 1}},
-    {"lane": "collective", "bytes_per_second": 10e9, "overhead_seconds": 2e-5, "occupies": {"cores": 1},
-     "per_byte": {"memory": 1}},
-    {"lane": "nvme_write", "bytes_per_second": 2e9, "overhead_seconds": 1e-3, "per_byte": {"memory": 2}}
-  ],
-  "links": [
-    {"from": "host", "to": "device", "bytes_per_second": 10e9, "latency_seconds": 5e-6,
-     "occupies": {"cores": 1}, "per_byte": {"memory": 2}},
-    {"from": "device", "to": "host", "bytes_per_second": 10e9, "latency_seconds": 5e-6,
-     "occupies": {"cores": 1}, "per_byte": {"memory": 2}},
-    {"from": "nvme", "to": "host", "latency_seconds": 2e-4, "per_byte": {"memory": 2, "cores": 4.5e-11}},
-    {"from": "host", "to": "nvme", "latency_seconds": 2e-4, "per_byte": {"memory": 2, "cores": 4.5e-11}}
-  ]
-})";
-
-// Taken at 60 to 80 % of the data sheets, as much as software usually reaches: 989 TFLOP/s in bf16 and fp16,
-// 60 in fp32 without tensor cores, 3.35 TB/s, 63 GB/s a direction on PCIe 5 x16; eight channels of DDR5-4800
-// 307 GB/s, of which AdamW takes half; a PCIe 4 drive 7 GB/s reading, 5 writing.
-constexpr const char* kGpuJson = R"({
-  "format": "sluice-machine-1",
-  "name": "gpu-server",
-  "pools": {"cores": 16, "memory": 200e9},
-  "drives": [{"tier": "nvme", "read": 6e9, "write": 4e9, "mixed": 5e9}],
-  "lanes": [
-    {"lane": "compute", "flops_per_second": {"fp32": 40e12, "bf16": 600e12, "fp16": 600e12},
-     "bytes_per_second": 2.5e12, "overhead_seconds": 5e-6},
-    {"lane": "optimizer", "bytes_per_second": 150e9, "overhead_seconds": 1e-5, "occupies": {"cores": 16},
-     "per_byte": {"memory": 1}},
-    {"lane": "collective", "bytes_per_second": 50e9, "overhead_seconds": 2e-5, "per_byte": {"memory": 1}},
-    {"lane": "nvme_write", "bytes_per_second": 2e9, "overhead_seconds": 1e-3, "per_byte": {"memory": 2}}
-  ],
-  "links": [
-    {"from": "host", "to": "device", "bytes_per_second": 50e9, "latency_seconds": 1e-5,
-     "per_byte": {"memory": 1}},
-    {"from": "device", "to": "host", "bytes_per_second": 50e9, "latency_seconds": 1e-5,
-     "per_byte": {"memory": 1}},
-    {"from": "nvme", "to": "host", "latency_seconds": 2e-4, "per_byte": {"memory": 2, "cores": 4.5e-11}},
-    {"from": "host", "to": "nvme", "latency_seconds": 2e-4, "per_byte": {"memory": 2, "cores": 4.5e-11}}
-  ]
-})";
+constexpr uint32_t kRanksMax = 1 << 20;
 
 class Reader {
  public:
@@ -76,13 +24,14 @@ class Reader {
 
   MachineRates read(const std::string& text) {
     const Json root = parse(text);
-    known_keys(root, "the file", {"format", "name", "pools", "drives", "lanes", "links"});
+    known_keys(root, "the file", {"format", "name", "pools", "drives", "lanes", "links", "network"});
     if (string(root, "format", "the file") != "sluice-machine-1") fail("its format is not sluice-machine-1");
     rates_.name = string(root, "name", "the file");
     if (root.contains("pools")) read_pools(root["pools"]);
     for (const Json& row : rows(root, "drives")) read_drive(row);
     for (const Json& row : rows(root, "lanes")) read_lane(row);
     for (const Json& row : rows(root, "links")) read_link(row);
+    for (const Json& row : rows(root, "network")) read_level(row);
     return std::move(rates_);
   }
 
@@ -197,6 +146,26 @@ class Reader {
     rates_.links.push_back(std::move(link));
   }
 
+  void read_level(const Json& row) {
+    known_keys(row, "a network level", {"name", "ranks", "bytes_per_second", "latency_seconds"});
+    NetworkLevel level;
+    level.name = string(row, "name", "a network level");
+    const std::string where = "network level " + printable(level.name);
+    const uint32_t below = rates_.network.empty() ? 1 : rates_.network.back().ranks;
+    const Json ranks = row.value("ranks", Json());
+    if (!ranks.is_number_unsigned() || ranks.get<uint64_t>() <= below || ranks.get<uint64_t>() > kRanksMax ||
+        ranks.get<uint64_t>() % below != 0)
+      fail(fmt::format("ranks of {} is not a multiple of {}, above it and at most {}", where, below,
+                       kRanksMax));
+    level.ranks = ranks.get<uint32_t>();
+    if (!row.contains("bytes_per_second")) fail(where + " has no bytes_per_second");
+    level.bytes_per_second = rate(row, "bytes_per_second", where, kUnlimited);
+    level.latency_seconds = seconds(row, "latency_seconds", where);
+    for (const NetworkLevel& other : rates_.network)
+      if (other.name == level.name) fail(where + " appears twice");
+    rates_.network.push_back(std::move(level));
+  }
+
   const std::string source_;
   MachineRates rates_;
 };
@@ -206,9 +175,5 @@ class Reader {
 MachineRates parse_machine_rates(const std::string& json, const std::string& source) {
   return Reader(printable(source)).read(json);
 }
-
-MachineRates gpu_machine_rates() { return parse_machine_rates(kGpuJson, kGpuMachine); }
-
-MachineRates default_machine_rates() { return parse_machine_rates(kDefaultJson, kDefaultMachine); }
 
 }  // namespace sluice

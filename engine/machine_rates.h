@@ -7,6 +7,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,29 +55,37 @@ struct DriveRates {  // one directory of a file tier; bytes are spread evenly ov
   double mixed = 0;            // bytes a second of reads and writes together while both are under way
 };
 
+// Joins groups of ranks, made of units that the level below joins; the lowest joins the ranks of a machine.
+struct NetworkLevel {
+  std::string name;
+  uint32_t ranks = 0;           // in such a group at most
+  double bytes_per_second = 0;  // that a unit sends to ranks outside of it, while it receives as many
+  double latency_seconds = 0;   // that a message costs its sender, whatever its bytes
+};
+
 struct MachineRates {
   std::string name;
   std::vector<PoolRate> pools;
   std::vector<DriveRates> drives;
   std::vector<LaneRates> lanes;
   std::vector<LinkRates> links;
+  std::vector<NetworkLevel> network;  // lowest first; empty: collectives go at their lane's rates
   DType precision = DType::bf16;  // working precision, which flops count: set by the caller, not in the file
 };
 
 // Parses JSON text; `source` names it in messages. Throws Error(malformed_file) with what is wrong.
 MachineRates parse_machine_rates(const std::string& json, const std::string& source);
 
-// The name of the built-in description.
 constexpr const char* kDefaultMachine = "cpu-2core";
-
-// The name of the one for a GPU.
 constexpr const char* kGpuMachine = "gpu-server";
 
-// Sixteen cores and one GPU of the H100's kind on PCIe 5: data-sheet values, taken down to what software
-// reaches, no measurements.
-MachineRates gpu_machine_rates();
+// A description that the program brings along. An unknown name is none.
+std::optional<MachineRates> built_in_machine(const std::string& name);
 
-// A two-core processor with AVX-512 and a virtual disk, as measured in this project's design notes.
+// "cpu-2core, gpu-server, ...", for messages.
+std::string built_in_machine_names();
+
+// kDefaultMachine.
 MachineRates default_machine_rates();
 
 }  // namespace sluice

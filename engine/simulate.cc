@@ -2,9 +2,9 @@
 // 1. An instruction starts when the one before on its lane has completed (on an overlapping lane: started),
 //    its waits are met, and all bodies before the last have completed.
 // 2. First its fixed seconds pass (a task's overhead, a link's latency), without taking from any pool. Then
-//    its work flows. Alone it would take T = max over its limits: flops and bytes at the lane's rates, bytes
-//    at the link's and drives' rates, what it needs of each pool at the pool's capacity. Alone it takes the
-//    fraction need / (T * capacity) of a pool.
+//    its work flows. Alone it would take T = max over its limits: flops and bytes at the lane's rates, a
+//    collective on the network (network.h), bytes at the link's and drives' rates, what it needs of each pool
+//    at the pool's capacity. Alone it takes the fraction need / (T * capacity) of a pool.
 // 3. An overlapping lane moves the bytes of one instruction at a time, in order; only fixed seconds overlap
 //    with what is before. So completions are in order and a drive's rate is never divided among the requests
 //    of one lane.
@@ -22,17 +22,20 @@
 #include <fmt/format.h>
 
 #include "engine/error.h"
+#include "engine/network.h"
 
 namespace sluice {
 
 namespace {
 
-// Seconds of a task at the lane's rates, without its overhead.
-double seconds_at(const LaneRates& lane, DType precision, const Task& task) {
-  const double flops = precision == DType::bf16  ? lane.flops_bf16
-                       : precision == DType::f16 ? lane.flops_fp16
-                                                 : lane.flops_fp32;
-  return std::max(task.flops / flops, static_cast<double>(task.bytes) / lane.bytes_per_second);
+// Seconds of a task at the rates of the lane, or the network, without its overhead.
+double seconds_at(const LaneRates& lane, const Program& program, const MachineRates& rates,
+                  const Task& task) {
+  const double flops = rates.precision == DType::bf16  ? lane.flops_bf16
+                       : rates.precision == DType::f16 ? lane.flops_fp16
+                                                       : lane.flops_fp32;
+  return std::max({task.flops / flops, static_cast<double>(task.bytes) / lane.bytes_per_second,
+                   network_seconds(program, rates.network, task)});
 }
 
 struct Use {
@@ -131,7 +134,7 @@ class Compiler {
     if (lane == nullptr) lacks("tasks on lane " + program_.machine.lanes[instruction.lane].name);
     const auto bytes = static_cast<double>(task.bytes);
     add_needs(lane->sharing, bytes);
-    return {lane->overhead_seconds, seconds_at(*lane, rates_.precision, task)};
+    return {lane->overhead_seconds, seconds_at(*lane, program_, rates_, task)};
   }
 
   Job copy(const Instruction& instruction) {
@@ -435,12 +438,12 @@ SimulationResult simulate(const Program& program, const MachineRates& rates, std
   return Simulator(program, rates, sequence).run(sequence, with_times);
 }
 
-double task_seconds(const Machine& machine, const MachineRates& rates, const Task& task) {
-  for (const Unit& unit : machine.units) {
+double task_seconds(const Program& program, const MachineRates& rates, const Task& task) {
+  for (const Unit& unit : program.machine.units) {
     if (unit.kind != task.kind) continue;
     for (const LaneRates& lane : rates.lanes)
-      if (lane.lane == machine.lanes[unit.lane].name)
-        return lane.overhead_seconds + seconds_at(lane, rates.precision, task);
+      if (lane.lane == program.machine.lanes[unit.lane].name)
+        return lane.overhead_seconds + seconds_at(lane, program, rates, task);
   }
   return 0;
 }

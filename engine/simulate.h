@@ -26,11 +26,12 @@ struct SimulationResult {
   std::vector<std::vector<InstructionTime>> times;
 };
 
+// The rates' network is of as many ranks as the program's (levels_for()).
 SimulationResult simulate(const Program& program, const MachineRates& rates, std::span<const BodyId> sequence,
                           bool with_times = false);
 
 // Seconds that a task takes alone on its lane, pools aside.
-double task_seconds(const Machine& machine, const MachineRates& rates, const Task& task);
+double task_seconds(const Program& program, const MachineRates& rates, const Task& task);
 
 // Seconds that one more `step` takes: (time of warm + more bodies - time of warm bodies) / more. The step
 // must be its own predecessor; warm and more at least 1. Ends of runs cancel once the steps repeat.

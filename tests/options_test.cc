@@ -210,6 +210,12 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
   EXPECT_EQ(refusal(kTrain + "--nvme-mem 5GiB"), "--nvme-mem needs --nvme-dir.");
   EXPECT_EQ(refusal(kTrain + "--lr 1e-4 --min-lr 1e-3"), "--min-lr 0.001 is above --lr 0.0001.");
   EXPECT_EQ(refusal("plan --model gpt2 --json --text"), "--json and --text exclude each other.");
+  EXPECT_EQ(refusal("plan --model gpt2 --ranks-per-node 2"), "--ranks-per-node needs --ranks.");
+  EXPECT_EQ(refusal("plan --model gpt2 --ranks 4 --gpus 4"), "--gpus and --ranks exclude each other.");
+  EXPECT_EQ(refusal("plan --model gpt2 --batch 12 --ranks 12 --ranks-per-node 8"),
+            "--ranks 12 is not a multiple of --ranks-per-node 8.");
+  EXPECT_EQ(refusal("plan --model gpt2 --ranks 0"), "--ranks is 0.");
+  EXPECT_EQ(refusal("plan --model gpt2 --ranks 3"), "--batch 8 is not a multiple of the 3 ranks.");
   EXPECT_EQ(remedy(kTrain + "--batch 8 --micro-batch 3"), "The nearest batch that is one is --batch 9.");
   EXPECT_EQ(remedy(kTrain + "--batch 2 --micro-batch 5"), "The nearest batch that is one is --batch 5.");
   EXPECT_EQ(refusal(kTrain + "--lr 1 --lr 2"), "--lr has 2 values.");
@@ -228,7 +234,7 @@ TEST(CommandLine, WhatIsPlannedSaysSo) {
   for (const char* option :
        {"--compress powersgd:4", "--compress", "--share-layers-until 100"})
     EXPECT_EQ(refusal(kTrain + option), words(option).front() + " is planned, not built yet.");
-  for (const char* option : {"--ranks 4", "--ranks-per-node 2", "--sweep batch=1:8", "--explain"})
+  for (const char* option : {"--sweep batch=1:8", "--explain"})
     EXPECT_EQ(refusal(std::string("plan --model gpt2 ") + option),
               words(option).front() + " is planned, not built yet.");
   EXPECT_EQ(refusal(kTrain + "--nvme-dir a,b"),

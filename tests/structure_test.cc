@@ -131,7 +131,8 @@ const std::vector<Part>& parts() {
   static const std::vector<Part> all = {
       {kCommonGround, {}},
       {{"engine/verify"}, {"engine/verify", "engine/program.h", "engine/error.h"}, false},
-      {{"engine/simulate", "engine/machine_rates"}, {"engine/simulate", "engine/machine_rates"}},
+      {{"engine/simulate", "engine/machine_rates", "engine/network."},
+       {"engine/simulate", "engine/machine_rates", "engine/network."}},
       {{"engine/text"}, {"engine/text"}},
       {{"engine/plan/"}, {"engine/plan/", "engine/simulate.h", "engine/machine_rates.h"}},
       {{"engine/run/"}, kBelowTools},

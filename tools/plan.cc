@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include "engine/run/setup.h"
-#include "engine/verify.h"
 #include "gpu/cuda_device.h"
 #include "tools/plan_report.h"
 #include "tools/run_start.h"
@@ -61,14 +60,21 @@ PlannedDevice planned_device(const MemoryOptions& options) {
 }  // namespace
 
 ExitCode run_plan(Options options, std::FILE* out) {
-  options.ranks.count = options.ranks.gpus;
+  if (!is_given(options, "ranks")) options.ranks.count = options.ranks.per_node = options.ranks.gpus;
   check_options(options, Verb::plan, !options.run.resume.empty());
   RunStart start = open_run_start(options, Verb::plan);
   const PlannedDevice planned = planned_device(options.memory);
   if (!planned.device) start.notes.push_back(absent_gpu_note());
-  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), false, planned.use);
-  const PlanRequest request = plan_request(options, start.source.config, budgets, planned.workspaces,
-                                           !options.data.validation.empty());
+  const int64_t here = ranks_per_node(options.ranks, resolve_machine(options.memory));
+  const Budgets budgets =
+      resolve_budgets(options.memory, shared_by(here, memory_limits()), false, planned.use);
+  PlanRequest request = plan_request(options, start.source.config, budgets, planned.workspaces,
+                                     !options.data.validation.empty());
+  if (!options.ranks.zero && options.ranks.count > 1) {
+    const ZeroChoice choice = choose_zero_stage(request);
+    request.lower.zero_stage = static_cast<int>(choice.stage);
+    start.notes.push_back(choice.why);
+  }
   const auto result = make_plan(request);
   const auto print_notes = [&] {  // also before a refusal: limits may come from them
     for (const std::string& note : start.notes) std::fprintf(out, "%s\n", note.c_str());
@@ -83,8 +89,7 @@ ExitCode run_plan(Options options, std::FILE* out) {
     throw infeasible_error(request, *why, budgets);
   }
   const Plan& plan = std::get<Plan>(result);
-  const std::vector<Violation> violations = verify(plan.program);
-  CHECK(violations.empty(), describe(plan.program, violations.front()));
+  check_program(plan);
   if (options.print.text) {
     std::fputs(to_text(plan.program).c_str(), out);
     return ExitCode::done;

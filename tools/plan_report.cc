@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "engine/network.h"
 #include "engine/run/checkpoint.h"
 #include "engine/run/setup.h"
 #include "engine/run/trainer.h"
@@ -113,6 +114,43 @@ std::vector<double> busy_seconds(const Plan& plan, const MachineRates& rates) {
   return busy;
 }
 
+// By level of the network: name, and what each unit of the level below sends over it.
+struct LevelBytes {
+  std::string level, unit;
+  uint64_t bytes;
+};
+std::vector<LevelBytes> sent_over_network(const Plan& plan) {
+  const std::vector<uint64_t> bytes = network_bytes(plan.program, plan.rates.network, step_body(plan));
+  std::vector<LevelBytes> levels;
+  for (size_t l = 0; l < bytes.size(); ++l)
+    levels.push_back(
+        {printable(plan.rates.network[l].name), l == 0 ? "rank" : levels.back().level, bytes[l]});
+  return levels;
+}
+
+std::string ranks_text(const Plan& plan, const Options& options) {
+  if (plan.lowering.ranks == 1) return "";
+  return fmt::format("  {} ranks at ZeRO stage {}, {} on a machine, each with:\n", plan.lowering.ranks,
+                     plan.lowering.zero_stage, ranks_per_node(options.ranks, plan.rates));
+}
+
+// Lanes that do nothing are left out.
+std::string busy_text(const Plan& plan) {
+  const std::vector<double> busy = busy_seconds(plan, plan.rates);
+  std::string out = "  busy a step:";
+  for (size_t l = 0; l < busy.size(); ++l)
+    if (busy[l] > 0) out += fmt::format(" {} {:.3g} s", plan.program.machine.lanes[l].name, busy[l]);
+  return out + "\n";
+}
+
+std::string network_text(const Plan& plan) {
+  std::string out;
+  for (const LevelBytes& l : sent_over_network(plan))
+    out += fmt::format("{} {} over {} by a {}", out.empty() ? "" : ",", format_size(l.bytes), l.level,
+                       l.unit);
+  return out.empty() ? "" : "  sent a step:" + out + "\n";
+}
+
 std::string device_name(const Options& options) {
   return option_values(options, *find_option("device")).front();
 }
@@ -133,9 +171,7 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
                   counted(plan.lowering.slices, "slice"), kept_segments(plan), plan.lowering.uses.size());
   out += fmt::format("  on the {} device, at the rates of {}\n", device_name(options),
                      printable(plan.rates.name));
-  if (plan.lowering.ranks > 1)
-    out += fmt::format("  {} ranks at ZeRO stage {}, each with:\n", plan.lowering.ranks,
-                       plan.lowering.zero_stage);
+  out += ranks_text(plan, options);
   out += table_of("permanent", p.machine, permanent_of(p));
   out += table_of("at once", p.machine, transient_of(p));
   out += fmt::format("  {:<12}", "arena");
@@ -152,8 +188,9 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   for (size_t l = 0; l < moved.size(); ++l)
     if (moved[l]) out += fmt::format(" {} {}", p.machine.lanes[l].name, format_size(moved[l]));
   if (std::all_of(moved.begin(), moved.end(), [](uint64_t bytes) { return bytes == 0; })) out += " nothing";
+  out += "\n" + network_text(plan) + busy_text(plan);
   out += fmt::format(
-      "\n  predicted: {:.3g} s a step, {:.0f} tokens/s ({} candidates weighed)\n", plan.step_seconds,
+      "  predicted: {:.3g} s a step, {:.0f} tokens/s ({} candidates weighed)\n", plan.step_seconds,
       static_cast<double>(plan.lowering.ranks * plan.lowering.slices * plan.model.micro_batch *
                           plan.model.sequence) /
           plan.step_seconds,
@@ -171,6 +208,12 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   out["seconds_predicted"] = plan.step_seconds;
   out["micro_batch"] = plan.model.micro_batch;
   out["ranks"] = plan.lowering.ranks;
+  if (plan.lowering.ranks > 1) {
+    out["ranks_per_node"] = ranks_per_node(options.ranks, plan.rates);
+    out["zero_stage"] = plan.lowering.zero_stage;
+    for (const LevelBytes& l : sent_over_network(plan))
+      out["network_bytes"][l.level] = {{"unit", l.unit}, {"bytes", l.bytes}};
+  }
   out["parameters"] = parameter_count(plan.model);
   ordered_json recompute = ordered_json::array();
   for (const UseInfo& use : plan.lowering.uses) recompute.push_back(use.recompute);

@@ -190,7 +190,7 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   facts.insert(facts.end(), of_start.begin(), of_start.end());
   add("content of --data", start.data.train.sample_checksum());
   add("number of tokens", start.data.train.tokens());
-  add("--zero", static_cast<uint64_t>(options.ranks.zero));
+  add("--zero", static_cast<uint64_t>(options.ranks.zero.value()));
   add("--checkpoint-every", static_cast<uint64_t>(options.run.checkpoint_every));
   return facts;
 }
@@ -236,6 +236,18 @@ ExitCode train_in(PlannedSession& started, Options options, Start& start, const 
   return ExitCode::stopped;
 }
 
+// --zero auto: the first rank decides for all.
+void settle_zero(Options& options, const Ranks& ranks, const std::function<PlanRequest()>& request,
+                 std::FILE* out) {
+  if (options.ranks.zero) return;
+  ZeroChoice choice;
+  if (ranks.is_first() && ranks.size() > 1) {
+    choice = choose_zero_stage(request());
+    say(out, choice.why + "\n");
+  }
+  options.ranks.zero = ranks.all(choice.stage).front();
+}
+
 // The first rank speaks for all: the others print nothing, and leave the run's directory to it.
 ExitCode train_rank(Options options, Start& start, const Ranks& ranks, std::FILE* out) {
   const auto print = [&](const std::string& text) {
@@ -243,16 +255,18 @@ ExitCode train_rank(Options options, Start& start, const Ranks& ranks, std::FILE
   };
   if (options.ranks.timeout) ranks.set_patience(*options.ranks.timeout);
   options.memory = share_of(options.memory, ranks);
+  options.ranks.per_node = ranks.all_here;
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
   Budgets budgets = resolve_budgets(options.memory, shared_by(ranks.all_here, memory_limits()), true,
                                     accelerator_use(*device));
   ranks.barrier();  // nobody takes memory before all have looked
   if (ranks.is_first()) print_notes(budgets.notes, out);
-  const auto make_plan = [&] {
-    return plan_or_throw(plan_request(options, start.run.source.config, budgets, workspaces_of(*device),
-                                      start.data.validation.has_value()),
-                         budgets);
+  const auto request = [&] {
+    return plan_request(options, start.run.source.config, budgets, workspaces_of(*device),
+                        start.data.validation.has_value());
   };
+  const auto make_plan = [&] { return plan_or_throw(request(), budgets); };
+  settle_zero(options, ranks, request, out);
   const auto planned = [&](const Plan& plan) {
     print(plan_text(plan, budgets, options));
     if (start.launch || ranks.is_first()) check_start(start.run, plan.model);  // threads share it

@@ -219,16 +219,16 @@ class Search {
   }
   Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const {
     Arrangement a{std::move(homes), std::vector<uint32_t>(capacities_.size(), lead)};
-    for (const Body& body : program.bodies) a.task_weights.push_back(weights_of(body));
+    for (const Body& body : program.bodies) a.task_weights.push_back(weights_of(program, body));
     return a;
   }
 
   // Weights in proportion to what the tasks take alone on their lanes.
-  std::vector<uint32_t> weights_of(const Body& body) const {
+  std::vector<uint32_t> weights_of(const Program& program, const Body& body) const {
     std::vector<double> seconds;
     double segment_seconds = 0, segments = 0;
     for (const Task& t : body.tasks) {
-      seconds.push_back(task_seconds(request_.machine, request_.rates, t));
+      seconds.push_back(task_seconds(program, request_.rates, t));
       if (t.kind != TaskKind::forward && t.kind != TaskKind::backward) continue;
       segment_seconds += seconds.back();
       segments += 1;

@@ -56,6 +56,19 @@ void check_batch(const BatchOptions& batch, int64_t ranks) {
               fmt::format("The nearest batch that is one is --batch {}.", slices * least));
 }
 
+void check_planned_ranks(const Options& options) {
+  const RankOptions& ranks = options.ranks;
+  check_needs(options, "ranks-per-node", "ranks");
+  if (!is_given(options, "ranks")) return;
+  if (is_given(options, "gpus"))
+    throw usage("--gpus and --ranks exclude each other.",
+                "Give --gpus for the ranks of one process, or --ranks for those of a launcher.");
+  if (ranks.per_node > 0 && ranks.count % ranks.per_node != 0)
+    throw usage(
+        fmt::format("--ranks {} is not a multiple of --ranks-per-node {}.", ranks.count, ranks.per_node),
+        "Give every machine as many ranks.");
+}
+
 // Values as a user would write them.
 std::string joined(const std::vector<std::string>& values) {
   std::string text;
@@ -119,6 +132,7 @@ void check_options(const Options& options, Verb verb, bool resuming) {
     check_needs(options, "val-batches", "val-data");
   }
   check_needs(options, "nvme-mem", "nvme-dir");
+  if (verb == Verb::plan) check_planned_ranks(options);
   if (!resuming) {  // else the manifest may bring the other half
     check_batch(options.batch, options.ranks.count);
     check_min_learning_rate(options.optimizer);

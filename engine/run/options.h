@@ -84,10 +84,11 @@ struct MemoryOptions {
 };
 
 struct RankOptions {
-  int64_t gpus = 1;   // ranks of this process
-  int64_t count = 1;  // of all processes: set by the verb
-  int64_t zero = 3;   // stage
-  std::optional<double> timeout;  // seconds without an answer of another rank; none: from the plan
+  int64_t gpus = 1;                 // ranks of this process
+  int64_t count = 1;                // of all processes: what `plan` is asked for, else set by the verb
+  int64_t per_node = 0;             // of one machine; 0: what the machine description joins, or all
+  std::optional<int64_t> zero = 3;  // stage; none: the planner chooses
+  std::optional<double> timeout;    // seconds without an answer of another rank; none: from the plan
 };
 
 struct RunOptions {

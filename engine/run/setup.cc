@@ -1,5 +1,6 @@
 #include "engine/run/setup.h"
 
+#include <fmt/format.h>
 #include <malloc.h>
 
 #include <algorithm>
@@ -7,7 +8,9 @@
 
 #include "cpu_optim/optimizer.h"
 #include "engine/error.h"
+#include "engine/network.h"
 #include "engine/verify.h"
+#include "engine/verify_ranks.h"
 #include "gpu/cuda_device.h"
 #include "gpu/machine.h"
 #include "models/family.h"
@@ -20,6 +23,8 @@ namespace {
 
 constexpr uint64_t kConfigBytesMax = 1 << 20, kMachineBytesMax = 1 << 20;
 constexpr int64_t kSlicesMax = 1024;    // of a step: a plan's size, and the seconds it takes, grow with them
+constexpr int kZeroStages[] = {3, 2, 0};  // the first shares most; 1 and 2 are one program
+constexpr double kLessSharedWorthwhile = 0.95;  // of the seconds with more shared
 constexpr int64_t kSliceTokens = 2048;  // enough rows to keep matrix products busy; more only costs workspace
 
 }  // namespace
@@ -46,16 +51,13 @@ ModelSource resolve_model(const ModelOptions& options) {
 }
 
 MachineRates resolve_machine(const MemoryOptions& options) {
-  const std::string& machine = options.machine;
-  const bool gpu = machine.empty() && options.device.kind == DeviceKind::cuda;
-  if (gpu || machine == kGpuMachine) return gpu_machine_rates();
-  if (machine.empty() || machine == kDefaultMachine) return default_machine_rates();
+  std::string machine = options.device.kind == DeviceKind::cuda ? kGpuMachine : kDefaultMachine;
+  if (!options.machine.empty()) machine = options.machine;
+  if (auto known = built_in_machine(machine)) return *std::move(known);
   std::error_code ignored;
   if (!std::filesystem::exists(machine, ignored))
-    throw Error(
-        ExitCode::usage, "There is no machine description " + printable(machine) + ".",
-        std::string("Give the name ") + kDefaultMachine + " or " + kGpuMachine +
-            ", or a JSON file as docs/machine.md describes.");
+    throw Error(ExitCode::usage, "There is no machine description " + printable(machine) + ".",
+                "Name one of " + built_in_machine_names() + ", or a JSON file as docs/machine.md describes.");
   return parse_machine_rates(read_text_file(machine, kMachineBytesMax), machine);
 }
 
@@ -116,25 +118,34 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
   return candidates;
 }
 
+int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates) {
+  if (ranks.per_node > 0) return std::min(ranks.per_node, ranks.count);
+  if (rates.network.empty()) return ranks.count;
+  return std::min<int64_t>(rates.network.front().ranks, ranks.count);
+}
+
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
                          WorkspaceBytes workspaces, bool evaluate) {
   PlanRequest r;
   r.machine = machine_of(budgets.arenas());
+  const RankOptions& ranks = options.ranks;
   r.rates = resolve_machine(options.memory);
+  r.rates.network = levels_for(r.rates, static_cast<uint32_t>(ranks.count),
+                               static_cast<uint32_t>(ranks_per_node(ranks, r.rates)));
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
   r.model = [config, precision, sequence](int64_t micro_batch) {
     return build_model(config, precision, micro_batch, sequence);
   };
   BatchOptions batch = options.batch;
-  batch.batch /= options.ranks.count;  // of one rank
+  batch.batch /= ranks.count;  // of one rank
   r.micro_batches = micro_batch_candidates(batch, sequence);
   r.recompute = options.memory.recompute == Recompute::all    ? RecomputeChoice::all
                 : options.memory.recompute == Recompute::none ? RecomputeChoice::none
                                                               : RecomputeChoice::automatic;
   r.lower.batch = batch.batch;
-  r.lower.ranks = static_cast<uint32_t>(options.ranks.count);
-  r.lower.zero_stage = static_cast<int>(options.ranks.zero);
+  r.lower.ranks = static_cast<uint32_t>(ranks.count);
+  r.lower.zero_stage = static_cast<int>(ranks.zero.value_or(kZeroStages[0]));
   r.lower.update_waits_for_norm = options.optimizer.clip > 0 || precision == DType::f16;
   r.lower.evaluate = evaluate;
   r.lower.optimizer.planes = precision == DType::f32 ? 2 : 3;
@@ -177,12 +188,39 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
                remedy);
 }
 
+ZeroChoice choose_zero_stage(PlanRequest request) {
+  ZeroChoice choice;
+  double best = 0;  // nothing yet
+  std::string others;
+  for (const int stage : kZeroStages) {
+    request.lower.zero_stage = stage;
+    const auto result = make_plan(request);
+    const Plan* plan = std::get_if<Plan>(&result);
+    const std::string seconds = plan ? fmt::format("{:.3g} s", plan->step_seconds) : "does not fit";
+    others += fmt::format("{}{}: {}", others.empty() ? "" : ", ", stage, seconds);
+    if (!plan || (best > 0 && plan->step_seconds >= kLessSharedWorthwhile * best)) continue;
+    best = plan->step_seconds;
+    choice.stage = stage;
+  }
+  choice.why = fmt::format("--zero auto is {} (a step at stage {}).", choice.stage, others);
+  return choice;
+}
+
+void check_program(const Plan& plan) {
+  const Program& program = plan.program;
+  const std::vector<Violation> violations = verify(program);
+  CHECK(violations.empty(), describe(program, violations.front()));
+  if (plan.lowering.ranks == 1) return;
+  const Program* const roles[] = {&program};  // one: all ranks run it
+  const std::optional<std::string> fault = verify_ranks(roles);
+  CHECK(!fault, *fault);
+}
+
 Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets) {
   auto result = make_plan(request);
   if (const auto* why = std::get_if<Infeasible>(&result)) throw infeasible_error(request, *why, budgets);
   Plan plan = std::move(std::get<Plan>(result));
-  const std::vector<Violation> violations = verify(plan.program);
-  CHECK(violations.empty(), describe(plan.program, violations.front()));
+  check_program(plan);
   malloc_trim(0);  // or what planning took would count beside the arenas
   return plan;
 }

@@ -44,11 +44,25 @@ WorkspaceBytes workspaces_of(const Device& device);  // which outlives it
 // largest first, and 1. Throws Error(usage) where all of them make more than 1024 slices.
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence);
 
-// `workspaces` are the device's. Batch, sequence and precision come from the options.
+// How many ranks share a machine, at the most.
+int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates);
+
+// `workspaces` are the device's. The stage is settled. Batch, sequence and precision come from the options.
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
                          WorkspaceBytes workspaces, bool evaluate);
 
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets);
+
+// --zero auto: plans at every stage, and takes the one that is predicted to be fastest; one that shares less
+// must be clearly faster. `request` is for any stage. Returns it with a printable sentence.
+struct ZeroChoice {
+  int64_t stage = 3;
+  std::string why;
+};
+ZeroChoice choose_zero_stage(PlanRequest request);
+
+// That the plan's program is correct, alone and among its ranks: a CHECK.
+void check_program(const Plan& plan);
 
 // Plans and verifies. Throws infeasible_error().
 Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets);

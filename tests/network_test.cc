@@ -1,0 +1,153 @@
+// What collectives take on a network of levels, with times worked out by hand.
+#include "engine/network.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/error.h"
+#include "engine/simulate.h"
+
+namespace sluice {
+namespace {
+
+// Six ranks, a gather of 6 bytes from each and an exchange of 6 bytes from each to each; and a task between.
+constexpr const char* kProgram = R"(sluice program 1
+tier host capacity 1000 alignment 1
+lane compute
+lane collective
+unit forward compute host
+unit gather collective host
+unit exchange collective host
+buffer part gradients home host pieces 6
+buffer whole gradients home host pieces 36
+buffer received gradients home host pieces 36
+arena 1000
+body step clean -> clean peak 1000 after step
+tasks step
+0 gather 0/0 flops 0 bytes 42 read part@0 write whole@0
+1 forward 0/0 flops 0 bytes 10 read part@0
+2 exchange 0/0 flops 0 bytes 72 read whole@1 write received@0
+instructions step
+0 collective:1 run 0 at host+0 host+100
+1 compute:1 run 1 at host+0
+2 collective:2 run 2 at host+100 host+200
+)";
+
+MachineRates rates_with(std::vector<NetworkLevel> network) {
+  MachineRates r;
+  r.name = "m";
+  r.lanes = {{.lane = "compute"}, {.lane = "collective"}};
+  r.network = std::move(network);
+  return r;
+}
+
+const Task& gather(const Program& p) { return p.bodies[0].tasks[0]; }
+const Task& exchange(const Program& p) { return p.bodies[0].tasks[2]; }
+
+TEST(Network, OneLevelTakesEveryMessageOfARank) {
+  const Program p = program_from_text(kProgram);
+  const std::vector<NetworkLevel> one{{"node", 6, 3, 0.5}};
+  // Five messages of 6 bytes at 3 bytes a second, and 0.5 seconds for each.
+  EXPECT_DOUBLE_EQ(network_seconds(p, one, gather(p)), 5 * (6 / 3.0 + 0.5));
+  EXPECT_DOUBLE_EQ(network_seconds(p, one, exchange(p)), 5 * (6 / 3.0 + 0.5));
+  EXPECT_EQ(network_bytes(p, one, p.bodies[0]), (std::vector<uint64_t>{60}));
+}
+
+// Three nodes of two ranks. Exchange: a rank sends 5 messages, 4 of them out of its node, as the other does.
+// Gather: a rank sends 2 messages to its like in other nodes, and then 3 parts to the other of its node.
+TEST(Network, AnUpperLevelIsSharedByTheRanksOfAUnit) {
+  const Program p = program_from_text(kProgram);
+  const std::vector<NetworkLevel> slow_above{{"node", 2, 6, 0}, {"cluster", 6, 2, 0.25}};
+  EXPECT_DOUBLE_EQ(network_seconds(p, slow_above, exchange(p)), 2 * 4 * 6 / 2.0 + 4 * 0.25);
+  EXPECT_DOUBLE_EQ(network_seconds(p, slow_above, gather(p)), (2 * 2 * 6 / 2.0 + 2 * 0.25) + 3 * 6 / 6.0);
+  EXPECT_EQ(network_bytes(p, slow_above, p.bodies[0]),
+            (std::vector<uint64_t>{5 * 6 + 5 * 6, 2 * 4 * 6 + 2 * 2 * 6}));
+  const std::vector<NetworkLevel> slow_below{{"node", 2, 1, 0.5}, {"cluster", 6, 1000, 0}};
+  EXPECT_DOUBLE_EQ(network_seconds(p, slow_below, exchange(p)), 5 * (6 / 1.0 + 0.5));
+  EXPECT_DOUBLE_EQ(network_seconds(p, slow_below, gather(p)), (2 + 3) * (6 / 1.0 + 0.5));
+}
+
+// What leaves a group of nodes has left its node, too: in a gather, for a rank's likes of all nodes.
+TEST(Network, ThreeLevels) {
+  Program p = program_from_text(kProgram);
+  p.buffers[1].cuts = p.buffers[2].cuts = {0, 48};  // eight ranks
+  const std::vector<NetworkLevel> levels{{"node", 2, 1e9, 0}, {"rack", 4, 2, 0}, {"cluster", 8, 1, 0}};
+  // Out of a node: 2 ranks x 6 messages; out of a rack: 4 ranks x 4 messages. Gather: 2 x 3 and 4 x 2.
+  EXPECT_DOUBLE_EQ(network_seconds(p, levels, exchange(p)), std::max(2 * 6 * 6 / 2.0, 4 * 4 * 6 / 1.0));
+  EXPECT_NEAR(network_seconds(p, levels, gather(p)), std::max(2 * 3 * 6 / 2.0, 4 * 2 * 6 / 1.0), 1e-6);
+}
+
+TEST(Network, OthersThanCollectivesTakeNothing) {
+  const Program p = program_from_text(kProgram);
+  EXPECT_EQ(network_seconds(p, {{"node", 6, 1, 1}}, p.bodies[0].tasks[1]), 0);
+  EXPECT_EQ(network_seconds(p, {}, gather(p)), 0);
+  EXPECT_TRUE(network_bytes(p, {}, p.bodies[0]).empty());
+}
+
+TEST(Network, TheSimulatorTakesTheLongerOfLaneAndNetwork) {
+  const Program p = program_from_text(kProgram);
+  const BodyId step[] = {0};
+  MachineRates rates = rates_with({{"node", 6, 3, 0.5}});
+  EXPECT_DOUBLE_EQ(simulate(p, rates, step).seconds, 2 * 5 * (6 / 3.0 + 0.5));
+  rates.lanes[1].overhead_seconds = 1;  // before each
+  EXPECT_DOUBLE_EQ(simulate(p, rates, step).seconds, 2 * (1 + 5 * (6 / 3.0 + 0.5)));
+  EXPECT_DOUBLE_EQ(task_seconds(p, rates, gather(p)), 1 + 5 * (6 / 3.0 + 0.5));
+  rates.lanes[1].bytes_per_second = 1;  // 42 and 72 bytes of memory
+  EXPECT_DOUBLE_EQ(simulate(p, rates, step).seconds, 2 + 42 + 72);
+}
+
+TEST(Network, LevelsAreThoseThatTheRanksUse) {
+  const MachineRates rates = rates_with({{"node", 8, 1, 0}, {"rack", 32, 1, 0}, {"cluster", 1024, 1, 0}});
+  const auto ranks = [&](uint32_t count, uint32_t per_node) {
+    std::vector<uint32_t> out;
+    for (const NetworkLevel& l : levels_for(rates, count, per_node)) out.push_back(l.ranks);
+    return out;
+  };
+  EXPECT_EQ(ranks(1024, 0), (std::vector<uint32_t>{8, 32, 1024}));
+  EXPECT_EQ(ranks(64, 4), (std::vector<uint32_t>{4, 32, 64}));
+  EXPECT_EQ(ranks(32, 0), (std::vector<uint32_t>{8, 32}));
+  EXPECT_EQ(ranks(4, 0), (std::vector<uint32_t>{4}));
+  EXPECT_EQ(ranks(16, 1), (std::vector<uint32_t>{1, 16}));
+  EXPECT_TRUE(levels_for(rates_with({}), 64, 8).empty());
+  EXPECT_THROW(ranks(1025, 0), Error);
+}
+
+TEST(Network, DescriptionsAreRead) {
+  const auto read = [](const std::string& rows) {
+    const std::string begin = R"({"format": "sluice-machine-1", "name": "m", "network": )";
+    return parse_machine_rates(begin + rows + "}", "m.json");
+  };
+  const std::string node =
+      R"({"name": "node", "ranks": 8, "bytes_per_second": 3e11, "latency_seconds": 2e-6})";
+  const MachineRates r =
+      read("[" + node + R"(, {"name": "cluster", "ranks": 80, "bytes_per_second": 12.5e9}])");
+  ASSERT_EQ(r.network.size(), 2u);
+  EXPECT_EQ(r.network[0].name, "node");
+  EXPECT_EQ(r.network[0].ranks, 8u);
+  EXPECT_EQ(r.network[0].bytes_per_second, 3e11);
+  EXPECT_EQ(r.network[0].latency_seconds, 2e-6);
+  EXPECT_EQ(r.network[1].ranks, 80u);
+  EXPECT_EQ(r.network[1].latency_seconds, 0);
+  for (const std::string& bad :
+       {std::string("{}"), "[" + node + ", " + node + "]",
+        "[" + node + R"(, {"name": "node", "ranks": 80, "bytes_per_second": 1}])",
+        "[" + node + R"(, {"name": "cluster", "ranks": 81, "bytes_per_second": 1}])",
+        "[" + node + R"(, {"name": "cluster", "ranks": 4, "bytes_per_second": 1}])",
+        "[" + node + R"(, {"name": "cluster", "ranks": 80}])",
+        "[" + node + R"(, {"name": "cluster", "ranks": 80.5, "bytes_per_second": 1}])",
+        "[" + node + R"(, {"name": "cluster", "ranks": -80, "bytes_per_second": 1}])",
+        "[" + node + R"(, {"name": "cluster", "bytes_per_second": 1}])",
+        "[" + node + R"(, {"name": "cluster", "ranks": 80, "bytes_per_second": 1, "speed": 2}])",
+        std::string(R"([{"name": "node", "ranks": 1, "bytes_per_second": 1}])")})
+    EXPECT_THROW(read(bad), Error) << bad;
+}
+
+TEST(Network, WhatTheProgramBringsAlongJoinsTheRanksThatItSays) {
+  EXPECT_EQ(built_in_machine("a100-cluster").value().network.back().ranks, 80u);
+  EXPECT_EQ(built_in_machine("h100-cluster").value().network.back().ranks, 1024u);
+  EXPECT_TRUE(built_in_machine("gpu-server").value().network.empty());
+  EXPECT_FALSE(built_in_machine("b100-cluster").has_value());
+  EXPECT_EQ(built_in_machine_names(), "cpu-2core, gpu-server, a100-cluster, h100-cluster");
+}
+
+}  // namespace
+}  // namespace sluice
