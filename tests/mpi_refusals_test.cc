@@ -69,6 +69,11 @@ TEST_F(MpiRefusals, RanksThatDiffer) {
   }
 }
 
+// A rank that leaves the stage to the planner takes the first rank's.
+TEST_F(MpiRefusals, OneStageIsForAll) {
+  EXPECT_EQ(second_with("follows", {"--zero", "auto"}).code, 0);
+}
+
 // Files of one name and another content, as machines may have them: the second rank sees another directory in
 // the place of the first one's.
 TEST_F(MpiRefusals, FilesThatDiffer) {

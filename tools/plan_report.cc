@@ -106,7 +106,7 @@ std::string counted(int64_t count, const char* noun) {
 }
 
 std::vector<double> busy_seconds(const Plan& plan, const MachineRates& rates) {
-  const std::vector<BodyId> one(3, *plan.lowering.bodies.step), more(4, *plan.lowering.bodies.step);
+  const std::vector<BodyId> one(1, *plan.lowering.bodies.step), more(2, *plan.lowering.bodies.step);
   const auto first = simulate(plan.program, rates, one), second = simulate(plan.program, rates, more);
   std::vector<double> busy;
   for (size_t l = 0; l < first.lane_busy.size(); ++l)

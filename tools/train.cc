@@ -236,16 +236,17 @@ ExitCode train_in(PlannedSession& started, Options options, Start& start, const 
   return ExitCode::stopped;
 }
 
-// --zero auto: the first rank decides for all.
+// --zero auto: the first rank decides for all. Ranks with a stage take part, so that nobody waits in vain.
 void settle_zero(Options& options, const Ranks& ranks, const std::function<PlanRequest()>& request,
                  std::FILE* out) {
-  if (options.ranks.zero) return;
+  std::optional<int64_t>& stage = options.ranks.zero;
   ZeroChoice choice;
-  if (ranks.is_first() && ranks.size() > 1) {
+  if (!stage && ranks.is_first() && ranks.size() > 1) {
     choice = choose_zero_stage(request());
     say(out, choice.why + "\n");
   }
-  options.ranks.zero = ranks.all(choice.stage).front();
+  const int64_t of_first = ranks.all(stage.value_or(choice.stage)).front();
+  if (!stage) stage = of_first;
 }
 
 // The first rank speaks for all: the others print nothing, and leave the run's directory to it.

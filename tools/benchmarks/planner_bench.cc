@@ -3,16 +3,23 @@
 //   planner_bench [--small]
 //
 // `sluice plan` (search, verification, report) for llama-70b with 16 micro-batches, on two tiers and on
-// three; then the verifier alone on the first program of that model that has 50,000 instructions in its
-// bodies: its micro-batches are doubled until it has. Medians of five. Nothing is allocated but tables: the
-// budgets are those of a larger machine. --small: a tiny model, to show that it works.
+// three, and for a trillion parameters on 1024 ranks; then the verifier alone on the first program of
+// llama-70b that has 50,000 instructions in its bodies: its micro-batches are doubled until it has. Medians of
+// five. Nothing is allocated but tables: the budgets are those of a larger machine.
+//
+// Then what is predicted of two clusters whose data sheets come along: the trillion parameters, and plain data
+// parallelism of 13 billion on 80 GPUs, for which a step of 12.5 s was published, 11.4 of them for reducing
+// gradients, with two sequences a GPU; of which length was not found, here 1024 tokens.
+// --small: tiny models, to show that it works.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,38 +27,56 @@
 #include "engine/run/setup.h"
 #include "engine/verify.h"
 #include "tools/command_line.h"
+#include "tools/size.h"
 #include "tools/verbs.h"
 
 namespace sluice {
 namespace {
 
-constexpr double kPlanSecondsMax = 1, kVerifySecondsMax = 0.1;
+constexpr double kPlanSecondsMax = 1, kRanksSecondsMax = 5, kVerifySecondsMax = 0.1;
+constexpr double kReductionPublished = 11.4, kRestPublished = 12.5 - kReductionPublished;
+constexpr double kPublishedWithin = 0.2;
 constexpr uint64_t kInstructions = 50'000;
 
 struct Scale {
   std::vector<std::string> model, memory, device;
   uint64_t instructions;  // of the verified program, at least
+  std::vector<std::string> trillion, data_parallel;
 };
 
 const Scale kLarge{{"--model", "llama-70b", "--seq", "2048"},
                    {"--host-mem", "128GiB", "--nvme-dir", ".", "--nvme-mem", "2TiB"},
                    {"--gpu-mem", "24GiB"},
-                   kInstructions};
+                   kInstructions,
+                   {"--model", "gpt2:layers=128,width=25600,heads=160,context=2048", "--batch", "1024",
+                    "--micro-batch", "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem", "75GiB",
+                    "--host-mem", "230GiB"},
+                   {"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "160",
+                    "--micro-batch", "2", "--ranks", "80", "--zero", "0", "--machine", "a100-cluster",
+                    "--gpu-mem", "75GiB", "--host-mem", "230GiB"}};
 const Scale kSmall{
     {"--model", "llama:layers=4,width=64,heads=4,kv_heads=2,ffn=128,vocab=256,context=32", "--seq", "32"},
     {"--host-mem", "96MiB", "--nvme-dir", ".", "--nvme-mem", "256MiB"},
     {"--gpu-mem", "4MiB"},
-    1000};
+    1000,
+    {"--model", "gpt2:layers=4,width=64,heads=4,vocab=256,context=32", "--batch", "1024", "--micro-batch", "1",
+     "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem", "64MiB", "--host-mem", "512MiB"},
+    {"--model", "gpt2:layers=4,width=64,heads=4,vocab=256,context=32", "--batch", "160", "--micro-batch", "2",
+     "--ranks", "80", "--zero", "0", "--machine", "a100-cluster", "--gpu-mem", "64MiB", "--host-mem",
+     "512MiB"}};
+
+Options parse(const std::vector<std::string>& words) {
+  std::vector<const char*> argv{"planner_bench", "plan"};
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  return parse_command_line(static_cast<int>(argv.size()), argv.data()).options;
+}
 
 Options options_of(const Scale& scale, int64_t micro_batches, bool device) {
-  std::vector<std::string> words = {
-      "planner_bench", "plan", "--micro-batch", "1", "--batch", std::to_string(micro_batches)};
+  std::vector<std::string> words = {"--micro-batch", "1", "--batch", std::to_string(micro_batches)};
   words.insert(words.end(), scale.model.begin(), scale.model.end());
   words.insert(words.end(), scale.memory.begin(), scale.memory.end());
   if (device) words.insert(words.end(), scale.device.begin(), scale.device.end());
-  std::vector<const char*> argv;
-  for (const std::string& word : words) argv.push_back(word.c_str());
-  return parse_command_line(static_cast<int>(argv.size()), argv.data()).options;
+  return parse(words);
 }
 
 double median_of_five(const std::function<void()>& work) {
@@ -70,13 +95,70 @@ void print_row(const std::string& what, double seconds, double limit) {
              seconds / limit, seconds <= limit ? "ok" : "short");
 }
 
+using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+double plan_seconds(const Options& options) {
+  const File nowhere(std::fopen("/dev/null", "w"), std::fclose);
+  return median_of_five([&] { run_plan(options, nowhere.get()); });
+}
+
 void time_plan(const Scale& scale, bool device) {
   const Options options = options_of(scale, 16, device);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> nowhere(std::fopen("/dev/null", "w"), std::fclose);
-  const double seconds = median_of_five([&] { run_plan(options, nowhere.get()); });
   print_row(
       fmt::format("plan {}, 16 micro-batches, {} tiers", options.model.model.substr(0, 16), device ? 3 : 2),
-      seconds, kPlanSecondsMax);
+      plan_seconds(options), kPlanSecondsMax);
+}
+
+std::string billions(const nlohmann::json& facts) {
+  return fmt::format("{:.4g} billion parameters on {} ranks", facts["parameters"].get<double>() / 1e9,
+                     facts["ranks"].get<int>());
+}
+
+// What `sluice plan --json` says.
+nlohmann::json facts_of(Options options) {
+  options.print.json = true;
+  const File file(std::tmpfile(), std::fclose);
+  CHECK(file && run_plan(options, file.get()) == ExitCode::done, "a cluster's plan does not fit");
+  std::rewind(file.get());
+  return nlohmann::json::parse(file.get());
+}
+
+void time_ranks(const Scale& scale) {
+  const Options options = parse(scale.trillion);
+  print_row("plan " + billions(facts_of(options)), plan_seconds(options), kRanksSecondsMax);
+}
+
+void print_published(const std::string& what, double predicted, double published) {
+  const double ratio = predicted / published;
+  fmt::print("{:<62} {:10.2f} s {:10.2f} s {:7.3f}  1 +- {} {}\n", what, predicted, published, ratio,
+             kPublishedWithin, std::abs(ratio - 1) <= kPublishedWithin ? "ok" : "outside");
+}
+
+void print_cluster(const std::string& what, const nlohmann::json& facts) {
+  std::string line = fmt::format("{}: {:.3g} s a step; a rank's arenas:", what,
+                                 facts["seconds_predicted"].get<double>());
+  for (const auto& [tier, bytes] : facts["arenas"].items())
+    line += fmt::format(" {} {}", tier, format_size(bytes.get<uint64_t>()));
+  for (const auto& [level, sent] : facts["network_bytes"].items())
+    line += fmt::format("; a {} sends {} over {}", sent["unit"].get<std::string>(),
+                        format_size(sent["bytes"].get<uint64_t>()), level);
+  fmt::print("{}\n", line);
+}
+
+void predict_clusters(const Scale& scale) {
+  const nlohmann::json plain = facts_of(parse(scale.data_parallel));
+  fmt::print("\n{:<62} {:>12} {:>12} {:>7}\n", "plain data parallelism, seconds of a step", "predicted",
+             "published", "ratio");
+  print_published(billions(plain) + ": reduction", plain["lane_busy"]["collective"], kReductionPublished);
+  print_published("  compute", plain["lane_busy"]["compute"], kRestPublished);
+  print_published("  step", plain["seconds_predicted"], kReductionPublished + kRestPublished);
+  for (const char* stage : {"0", "2", "3"}) {
+    std::vector<std::string> words = scale.data_parallel;
+    *(std::find(words.begin(), words.end(), "--zero") + 1) = stage;
+    print_cluster("  ZeRO stage " + std::string(stage), facts_of(parse(words)));
+  }
+  const nlohmann::json trillion = facts_of(parse(scale.trillion));
+  print_cluster(billions(trillion), trillion);
 }
 
 uint64_t instruction_count(const Program& program) {
@@ -116,7 +198,9 @@ int main(int argc, char** argv) {
                "bar");
     sluice::time_plan(scale, false);
     sluice::time_plan(scale, true);
+    sluice::time_ranks(scale);
     sluice::time_verify(scale);
+    sluice::predict_clusters(scale);
     return 0;
   } catch (const sluice::Error& e) {
     fmt::print(stderr, "planner_bench: {}\n{}\n", e.what(), e.remedy());
