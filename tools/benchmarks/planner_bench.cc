@@ -3,13 +3,14 @@
 //   planner_bench [--small]
 //
 // `sluice plan` (search, verification, report) for llama-70b with 16 micro-batches, on two tiers and on
-// three, and for a trillion parameters on 1024 ranks; then the verifier alone on the first program of
-// llama-70b that has 50,000 instructions in its bodies: its micro-batches are doubled until it has. Medians of
-// five. Nothing is allocated but tables: the budgets are those of a larger machine.
+// three, and for a trillion parameters (the sizes of Narayanan et al. 2021, "Efficient large-scale language
+// model training on GPU clusters using Megatron-LM") on 1024 ranks; then the verifier alone on the first
+// program of llama-70b that has 50,000 instructions in its bodies: its micro-batches are doubled until it
+// has. Medians of five. Nothing is allocated but tables: the budgets are those of a larger machine.
 //
-// Then what is predicted of two clusters whose data sheets come along: the trillion parameters, and plain data
-// parallelism of 13 billion on 80 GPUs, for which a step of 12.5 s was published, 11.4 of them for reducing
-// gradients, with two sequences a GPU; of which length was not found, here 1024 tokens.
+// Then what is predicted of two clusters whose data sheets come along: the trillion parameters, and plain
+// data parallelism of 13 billion on 80 GPUs. For that a step of 12.5 s was published, 11.4 of them for
+// reducing gradients, with two sequences a GPU; their length is not known here and taken to be 1024 tokens.
 // --small: tiny models, to show that it works.
 #include <fmt/format.h>
 
@@ -49,8 +50,8 @@ const Scale kLarge{{"--model", "llama-70b", "--seq", "2048"},
                    {"--gpu-mem", "24GiB"},
                    kInstructions,
                    {"--model", "gpt2:layers=128,width=25600,heads=160,context=2048", "--batch", "1024",
-                    "--micro-batch", "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem", "75GiB",
-                    "--host-mem", "230GiB"},
+                    "--micro-batch", "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem",
+                    "75GiB", "--host-mem", "230GiB"},
                    {"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "160",
                     "--micro-batch", "2", "--ranks", "80", "--zero", "0", "--machine", "a100-cluster",
                     "--gpu-mem", "75GiB", "--host-mem", "230GiB"}};
@@ -59,8 +60,8 @@ const Scale kSmall{
     {"--host-mem", "96MiB", "--nvme-dir", ".", "--nvme-mem", "256MiB"},
     {"--gpu-mem", "4MiB"},
     1000,
-    {"--model", "gpt2:layers=4,width=64,heads=4,vocab=256,context=32", "--batch", "1024", "--micro-batch", "1",
-     "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem", "64MiB", "--host-mem", "512MiB"},
+    {"--model", "gpt2:layers=4,width=64,heads=4,vocab=256,context=32", "--batch", "1024", "--micro-batch",
+     "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem", "64MiB", "--host-mem", "512MiB"},
     {"--model", "gpt2:layers=4,width=64,heads=4,vocab=256,context=32", "--batch", "160", "--micro-batch", "2",
      "--ranks", "80", "--zero", "0", "--machine", "a100-cluster", "--gpu-mem", "64MiB", "--host-mem",
      "512MiB"}};
@@ -109,18 +110,18 @@ void time_plan(const Scale& scale, bool device) {
       plan_seconds(options), kPlanSecondsMax);
 }
 
-std::string billions(const nlohmann::json& facts) {
+std::string billions(const nlohmann::ordered_json& facts) {
   return fmt::format("{:.4g} billion parameters on {} ranks", facts["parameters"].get<double>() / 1e9,
                      facts["ranks"].get<int>());
 }
 
 // What `sluice plan --json` says.
-nlohmann::json facts_of(Options options) {
+nlohmann::ordered_json facts_of(Options options) {
   options.print.json = true;
   const File file(std::tmpfile(), std::fclose);
   CHECK(file && run_plan(options, file.get()) == ExitCode::done, "a cluster's plan does not fit");
   std::rewind(file.get());
-  return nlohmann::json::parse(file.get());
+  return nlohmann::ordered_json::parse(file.get());
 }
 
 void time_ranks(const Scale& scale) {
@@ -134,7 +135,7 @@ void print_published(const std::string& what, double predicted, double published
              kPublishedWithin, std::abs(ratio - 1) <= kPublishedWithin ? "ok" : "outside");
 }
 
-void print_cluster(const std::string& what, const nlohmann::json& facts) {
+void print_cluster(const std::string& what, const nlohmann::ordered_json& facts) {
   std::string line = fmt::format("{}: {:.3g} s a step; a rank's arenas:", what,
                                  facts["seconds_predicted"].get<double>());
   for (const auto& [tier, bytes] : facts["arenas"].items())
@@ -146,7 +147,7 @@ void print_cluster(const std::string& what, const nlohmann::json& facts) {
 }
 
 void predict_clusters(const Scale& scale) {
-  const nlohmann::json plain = facts_of(parse(scale.data_parallel));
+  const nlohmann::ordered_json plain = facts_of(parse(scale.data_parallel));
   fmt::print("\n{:<62} {:>12} {:>12} {:>7}\n", "plain data parallelism, seconds of a step", "predicted",
              "published", "ratio");
   print_published(billions(plain) + ": reduction", plain["lane_busy"]["collective"], kReductionPublished);
@@ -157,7 +158,7 @@ void predict_clusters(const Scale& scale) {
     *(std::find(words.begin(), words.end(), "--zero") + 1) = stage;
     print_cluster("  ZeRO stage " + std::string(stage), facts_of(parse(words)));
   }
-  const nlohmann::json trillion = facts_of(parse(scale.trillion));
+  const nlohmann::ordered_json trillion = facts_of(parse(scale.trillion));
   print_cluster(billions(trillion), trillion);
 }
 
