@@ -76,9 +76,10 @@ void sum_ranks(DType precision, const void* parts, uint32_t ranks, uint64_t elem
   const auto blocks = static_cast<int64_t>((elements + kNormBlock - 1) / kNormBlock);
   workers.parallel_for(blocks, [&](int64_t block, int) {
     const uint64_t begin = static_cast<uint64_t>(block) * kNormBlock;
-    block_sums[block] = HWY_DYNAMIC_DISPATCH(sum_block)(
+    const double squares = HWY_DYNAMIC_DISPATCH(sum_block)(
         precision, static_cast<const std::byte*>(parts) + begin * width, elements, ranks,
         std::min(kNormBlock, elements - begin), static_cast<std::byte*>(out) + begin * width);
+    if (block_sums) block_sums[block] = squares;
   });
 }
 

@@ -66,8 +66,12 @@ enum class TaskKind : uint8_t {
   gather,       // every rank's part of something, in order of rank
   exchange,     // each rank's part of something to that rank: what all have for this one, in order of rank
   sum,          // add what all ranks have for this one, in order of rank; round it, emit block sums
+  compress,     // add a group's gradient to its error, give the left factor
+  project,      // from the summed left factor: the right one, and what the two leave out as the error
+  expand,       // a shard's gradient from the summed factors; emit block sums
+  clone,        // the state and weights of a shard are those of another group's
 };
-constexpr int kTaskKinds = 11;
+constexpr int kTaskKinds = 15;
 const char* task_kind_name(TaskKind kind);
 // Whether all ranks carry it out together.
 constexpr bool is_collective(TaskKind kind) { return kind == TaskKind::gather || kind == TaskKind::exchange; }
@@ -153,7 +157,8 @@ struct Instruction {
   std::vector<std::vector<Wait>> waits_before;     // on the body before; by Body::predecessors
 };
 
-enum class BodyState : uint8_t { empty, clean, pending };  // pending: rounded gradients wait for their update
+// pending: rounded gradients wait for their update; shared: layers alike use one group.
+enum class BodyState : uint8_t { empty, clean, pending, shared_clean, shared_pending };
 
 struct Body {
   std::string name;

@@ -15,7 +15,8 @@ namespace sluice {
 const char* task_kind_name(TaskKind kind) {
   constexpr const char* kNames[kTaskKinds] = {"forward",  "backward", "round", "norm",
                                               "set_scalars", "optimize", "load",  "save",
-                                              "gather",   "exchange", "sum"};
+                                              "gather",   "exchange", "sum",
+                                              "compress", "project",  "expand",   "clone"};
   const auto index = static_cast<size_t>(kind);
   return index < kTaskKinds ? kNames[index] : "unknown";
 }

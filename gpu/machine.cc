@@ -29,11 +29,12 @@ Machine machine_of(const TierCapacities& capacities) {
   }
   for (const TaskKind kind : {TaskKind::forward, TaskKind::backward, TaskKind::round})
     m.units.push_back({kind, kComputeLane, 0});
-  for (const TaskKind kind : {TaskKind::norm, TaskKind::set_scalars, TaskKind::optimize, TaskKind::load})
+  for (const TaskKind kind : {TaskKind::norm, TaskKind::set_scalars, TaskKind::optimize, TaskKind::load,
+                              TaskKind::sum, TaskKind::compress, TaskKind::project, TaskKind::expand,
+                              TaskKind::clone})
     m.units.push_back({kind, kOptimizerLane, host});
   for (const TaskKind kind : {TaskKind::gather, TaskKind::exchange})
     m.units.push_back({kind, kCollectiveLane, host});
-  m.units.push_back({TaskKind::sum, kOptimizerLane, host});
   m.units.push_back({TaskKind::save, kNvmeWriteLane, host});
   if (capacities.device) m.units.push_back({TaskKind::optimize, kComputeLane, 0});
   return m;

@@ -26,7 +26,7 @@ namespace sluice {
 namespace fs = std::filesystem;
 
 inline constexpr uint64_t kShard = 65536;  // elements: the finest shard boundary
-inline constexpr std::array<Plane, kPlanes> kAllPlanes = {Plane::master, Plane::first_moment,
+inline constexpr std::array<Plane, kPlanes> kTensorPlanes = {Plane::master, Plane::first_moment,
                                                           Plane::second_moment, Plane::frozen_weights};
 
 // Odd sizes, so that tensors and groups end in padding; the first group frozen when asked.
@@ -83,7 +83,7 @@ inline bool write_shards(CheckpointWriter& writer, const Model& model, uint64_t 
   };
   std::vector<Job> jobs;
   for (uint32_t g = 0; g < model.groups.size(); ++g)
-    for (const Plane plane : kAllPlanes)
+    for (const Plane plane : kTensorPlanes)
       for (uint64_t first = 0; stores(model.groups[g], plane) && first < model.groups[g].elements;
            first += shard)
         jobs.push_back({g, first, plane});
@@ -115,7 +115,7 @@ inline CheckpointState state_at(int64_t step, DType precision = DType::bf16) {
 
 inline void expect_content(const CheckpointReader& reader, const Model& model, uint64_t salt) {
   for (const Group& group : model.groups)
-    for (const Plane plane : kAllPlanes) {
+    for (const Plane plane : kTensorPlanes) {
       if (!stores(group, plane)) continue;
       std::vector<float> values(group.elements, -1.0f);
       fill_flat(group, source_of(reader, plane), 0, group.elements, values.data());

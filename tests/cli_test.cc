@@ -90,7 +90,11 @@ TEST_F(Cli, AbsurdSteps) {
 TEST_F(Cli, WhatIsPlannedSaysSo) {
   for (const std::string verb : {"profile", "bench"}) expect_refusal({verb}, 2, {"planned"});
   expect_refused_training({"--gpus", "3"}, 2, {"--micro-batch 2 on 3 ranks", "--batch 6"});
-  expect_refused_training({"--compress", "powersgd:4"}, 2, {"planned"});
+  for (const char* method : {"powersgd", "powersgd:0", "powersgd:65", "powersgd:4x", "topk:3", ""})
+    expect_refused_training({"--compress", method}, 2, {"--compress"});
+  expect_refused_training({"--compress", "powersgd:4", "--precision", "fp16"}, 2, {"fp16", "bf16"});
+  expect_refused_training({"--compress", "powersgd:4", "--gpus", "2"}, 2,
+                          {"--zero 3", "--zero 1"});
 }
 
 TEST_F(Cli, AGpuThatIsNotThere) {

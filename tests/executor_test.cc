@@ -133,7 +133,7 @@ TEST_P(Poison, WhatAnInstructionThrowsEndsTheRun) {
     throw std::length_error("no target");
   };
   session.runner().set_hooks(hooks);
-  session.executor().wait(session.issue(*plan.lowering.bodies.save));
+  session.executor().wait(session.issue(*plan.lowering.bodies().save));
   EXPECT_THROW(session.check(), std::length_error);
 }
 

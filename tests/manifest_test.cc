@@ -118,7 +118,7 @@ TEST_F(ManifestTest, ReadersTakeAnyNumberOfPieces) {
 
 TEST_F(ManifestTest, ManifestsThatLieAreRejected) {
   rejects("is not one of a Sluice checkpoint", [](Json& m) { m["format"] = "other"; });
-  rejects("format version 3", [](Json& m) { m["version"] = 3; });
+  rejects("format version 4", [](Json& m) { m["version"] = 4; });
   rejects("lacks 'step'", [](Json& m) { m.erase("step"); });
   rejects("'step' -1, which is out of range", [](Json& m) { m["step"] = -1; });
   rejects("'step' 1.5, which is out of range", [](Json& m) { m["step"] = 1.5; });

@@ -231,9 +231,6 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
 TEST(CommandLine, WhatIsPlannedSaysSo) {
   for (const char* verb : {"bench", "profile --steps 3 -- --model gpt2"})
     EXPECT_EQ(refusal(verb), "`sluice " + words(verb).front() + "` is planned, not built yet.");
-  for (const char* option :
-       {"--compress powersgd:4", "--compress", "--share-layers-until 100"})
-    EXPECT_EQ(refusal(kTrain + option), words(option).front() + " is planned, not built yet.");
   for (const char* option : {"--sweep batch=1:8", "--explain"})
     EXPECT_EQ(refusal(std::string("plan --model gpt2 ") + option),
               words(option).front() + " is planned, not built yet.");
@@ -366,9 +363,9 @@ TEST_F(ConfigFile, UnknownKeysAndBadValuesAreRefused) {
   EXPECT_EQ(refusal("plan --config " + path_), "Line 1 of `" + path_ + "`: --batch is 0.");
   put("batch = [1, 2]\n");
   EXPECT_EQ(refusal("plan --config " + path_), "Line 1 of `" + path_ + "`: --batch has 2 values.");
-  put("compress = \"powersgd:4\"\n");
+  put("explain = true\n");
   EXPECT_EQ(refusal("plan --config " + path_),
-            "Line 1 of `" + path_ + "`: --compress is planned, not built yet.");
+            "Line 1 of `" + path_ + "`: --explain is planned, not built yet.");
   put("config = \"other\"\n");
   EXPECT_NE(refusal("plan --config " + path_), "accepted");
   EXPECT_EQ(refusal("plan --config " + path_ + ".no"),

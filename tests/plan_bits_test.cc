@@ -99,7 +99,7 @@ class Run {
 
   // Issues ahead as a trainer does: nothing is read before the last step was issued.
   Outcome train() {
-    const BodyIds& bodies = plan_.lowering.bodies;
+    const BodyIds& bodies = plan_.lowering.bodies();
     StepScalars& before = session_.scalars(0);
     before = {};
     before.update.loss_scale = plan_.model.precision == DType::f16 ? kFirstLossScale : 1;
@@ -144,7 +144,7 @@ class Run {
     session_.executor().make_room();
     const uint64_t position = session_.next_position(kValidationRing);
     fill_tokens(kSteps, plan_.lowering.validation_tokens, plan_.lowering.validation_labels, position);
-    finish(session_.issue(*plan_.lowering.bodies.evaluate));
+    finish(session_.issue(*plan_.lowering.bodies().evaluate));
     return *reinterpret_cast<const double*>(
         session_.runner().ring_slot(plan_.lowering.validation_loss, position));
   }

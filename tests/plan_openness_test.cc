@@ -116,7 +116,7 @@ using Lines = std::vector<std::string>;
 // gradient nor round.
 TEST(PlanOpenness, TasksOfTheFirstBody) {
   const Case c = lowered(branches(), 1, true);
-  EXPECT_EQ(tasks_of(c, *c.lowering.bodies.first),
+  EXPECT_EQ(tasks_of(c, *c.lowering.bodies().first),
             (Lines{"forward embedding.0/0: w.table@0 x.embedding.0=@0",
                    "forward stem.0/0: x.embedding.0@1 w.shared@0 x.stem.0=@0",
                    "forward left.0/0: x.stem.0@1 w.shared@0 x.left.0=@0",
@@ -138,16 +138,16 @@ TEST(PlanOpenness, TasksOfTheFirstBody) {
 // Every trainable group is updated once, in front of the forward that uses it first.
 TEST(PlanOpenness, TasksOfTheStepBegin) {
   const Case c = lowered(branches(), 1, true);
-  Lines begin = tasks_of(c, *c.lowering.bodies.step);
+  Lines begin = tasks_of(c, *c.lowering.bodies().step);
   EXPECT_EQ(begin.size(), 19u + 3u);
   begin.resize(4);
   EXPECT_EQ(begin, (Lines{"forward embedding.0/0: w.table@0 x.embedding.0=@0",
                           "optimize shared/0: s.shared.0+@0 g.shared@0 w.shared=@0",
                           "forward stem.0/0: x.embedding.0@1 w.shared@1 x.stem.0=@0",
                           "forward left.0/0: x.stem.0@1 w.shared@1 x.left.0=@0"}));
-  EXPECT_EQ(order_of(c, *c.lowering.bodies.step, TaskKind::optimize),
+  EXPECT_EQ(order_of(c, *c.lowering.bodies().step, TaskKind::optimize),
             (Lines{"shared/0", "own/0", "head/0"}));
-  EXPECT_EQ(order_of(c, *c.lowering.bodies.drain, TaskKind::optimize),
+  EXPECT_EQ(order_of(c, *c.lowering.bodies().drain, TaskKind::optimize),
             (Lines{"shared/0", "own/0", "head/0"}));
 }
 
@@ -155,7 +155,7 @@ TEST(PlanOpenness, TasksOfTheStepBegin) {
 // steps.
 TEST(PlanOpenness, UpdatesFollowTheirGradient) {
   const Case c = lowered(branches(), 1, false);
-  const BodyIds& bodies = c.lowering.bodies;
+  const BodyIds& bodies = c.lowering.bodies();
   EXPECT_EQ(bodies.first, bodies.step);
   EXPECT_FALSE(bodies.drain);
   const std::vector<Task>& tasks = c.program.bodies[*bodies.step].tasks;
@@ -192,17 +192,17 @@ TEST(PlanOpenness, LoopOrders) {
   const Case layers = lowered(branches(), 2, true),
              slices = lowered(branches(), 2, true, LoopOrder::slice_major);
   EXPECT_EQ(
-      order_of(layers, *layers.lowering.bodies.first, TaskKind::forward),
+      order_of(layers, *layers.lowering.bodies().first, TaskKind::forward),
       (Lines{"embedding.0/0", "embedding.0/1", "stem.0/0", "stem.0/1", "left.0/0", "left.0/1", "right.0/0",
              "right.0/1", "sum.0/0", "sum.0/1", "pair.0/0", "pair.1/0", "pair.0/1", "pair.1/1"}));
-  EXPECT_EQ(order_of(layers, *layers.lowering.bodies.first, TaskKind::backward),
+  EXPECT_EQ(order_of(layers, *layers.lowering.bodies().first, TaskKind::backward),
             (Lines{"head.0/0", "head.0/1", "pair.1/0", "pair.0/0", "pair.1/1", "pair.0/1", "sum.0/0",
                    "sum.0/1", "right.0/0", "right.0/1", "left.0/0", "left.0/1", "stem.0/0", "stem.0/1"}));
   EXPECT_EQ(
-      order_of(slices, *slices.lowering.bodies.first, TaskKind::forward),
+      order_of(slices, *slices.lowering.bodies().first, TaskKind::forward),
       (Lines{"embedding.0/0", "stem.0/0", "left.0/0", "right.0/0", "sum.0/0", "pair.0/0", "pair.1/0",
              "embedding.0/1", "stem.0/1", "left.0/1", "right.0/1", "sum.0/1", "pair.0/1", "pair.1/1"}));
-  EXPECT_EQ(order_of(slices, *slices.lowering.bodies.first, TaskKind::backward),
+  EXPECT_EQ(order_of(slices, *slices.lowering.bodies().first, TaskKind::backward),
             (Lines{"head.0/0", "pair.1/0", "pair.0/0", "sum.0/0", "right.0/0", "left.0/0", "stem.0/0",
                    "head.0/1", "pair.1/1", "pair.0/1", "sum.0/1", "right.0/1", "left.0/1", "stem.0/1"}));
 }
@@ -218,7 +218,7 @@ TEST(PlanOpenness, PlansVerifiesAndSimulates) {
       ASSERT_TRUE(std::holds_alternative<Plan>(result));
       const Plan& plan = std::get<Plan>(result);
       EXPECT_TRUE(verify(plan.program).empty());
-      const BodyIds& b = plan.lowering.bodies;
+      const BodyIds& b = plan.lowering.bodies();
       const std::vector<BodyId> run{*b.load, *b.first, *b.step, *b.drain, *b.evaluate, *b.save};
       const SimulationResult result_of_run = simulate(plan.program, plan.rates, run);
       EXPECT_GT(result_of_run.seconds, plan.step_seconds);

@@ -187,7 +187,7 @@ TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
     run.arenas = {least[0] * 5 / 4, least[1] * 5 / 4, kRoomy};
     const TestResult result = train(run);
     const Program& p = result.plan.program;
-    const BodyIds& ids = result.plan.lowering.bodies;
+    const BodyIds& ids = result.plan.lowering.bodies();
     std::vector<uint64_t> highest(p.arena_bytes.size()), reached(p.arena_bytes.size());
     for (const Buffer& b : p.buffers)
       if (b.permanent)

@@ -65,6 +65,7 @@ struct TestRun {
   int64_t stop_after = 0;  // the stop flag is set when this step's loss is read; 0: never
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;
   std::function<void(CheckpointState&)> alter_start;
+  std::function<Model(Model)> alter_model;
   std::function<void(const StepMetrics&)> on_step;
   bool keep_steps = true;  // in the result
 };
@@ -105,8 +106,11 @@ inline Budgets budgets_of(const TestRun& run) {
 // The plan's request as the verbs make it. `device` outlives it.
 inline PlanRequest request_of(const TestRun& run, const Device& device) {
   const ModelSource source = resolve_model(run.options.model);
-  return plan_request(run.options, source.config, budgets_of(run), workspaces_of(device),
-                      !run.options.data.validation.empty());
+  PlanRequest request = plan_request(run.options, source.config, budgets_of(run), workspaces_of(device),
+                                     !run.options.data.validation.empty());
+  if (run.alter_model)
+    request.model = [make = request.model, alter = run.alter_model](int64_t m) { return alter(make(m)); };
+  return request;
 }
 
 inline std::variant<Plan, Infeasible> plan_of(const TestRun& run) {
@@ -166,7 +170,7 @@ inline TestResult train(const TestRun& run) {
   if (!resumed && !source.weights_directory.empty())
     weights = HfWeights::open(source.weights_directory, source.config.family);
   if (resumed)
-    load(session, load_from(plan.model, *resumed, workers));
+    load(session, load_from(plan.model, *resumed, run.ranks, workers), state.step);
   else
     load(session,
          load_from(plan.model, weights ? source_of(*weights) : source_of(options.numbers.seed), workers));

@@ -96,7 +96,8 @@ ExitCode run_eval(Options options, std::FILE* out) {
   Session& session = started->session;
   const ParameterSource weights = start.checkpoint ? source_of(*start.checkpoint) : source_of(*start.weights);
   load(session, load_from(started->plan.model, weights, workers));
-  const double loss = evaluate(session, data, order, options.data.val_batches);
+  const double loss =
+      evaluate(session, started->plan.lowering.bodies(), data, order, options.data.val_batches);
   if (!options.print.json)
     for (const std::string& note : start.notes) std::fprintf(out, "%s\n", note.c_str());
   print_loss(loss, options.data.val_batches * options.batch.batch * sequence, options.print.json, out);

@@ -94,12 +94,13 @@ ExitCode run_plan(Options options, std::FILE* out) {
     std::fputs(to_text(plan.program).c_str(), out);
     return ExitCode::done;
   }
+  const std::optional<BreakEven> even = break_even(plan, request);
   if (options.print.json) {
-    std::fputs(plan_json(plan, budgets, options).c_str(), out);
+    std::fputs(plan_json(plan, budgets, options, even).c_str(), out);
     return ExitCode::done;
   }
   print_notes();
-  std::fputs(plan_text(plan, budgets, options).c_str(), out);
+  std::fputs(plan_text(plan, budgets, options, even).c_str(), out);
   return ExitCode::done;
 }
 

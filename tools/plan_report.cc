@@ -92,7 +92,7 @@ std::string table_of(const char* heading, const Machine& machine, const ByClassA
   return out + "\n";
 }
 
-const Body& step_body(const Plan& plan) { return plan.program.bodies[*plan.lowering.bodies.step]; }
+const Body& step_body(const Plan& plan) { return plan.program.bodies[*plan.lowering.bodies().step]; }
 
 uint32_t kept_segments(const Plan& plan) {
   uint32_t kept = 0;
@@ -106,7 +106,7 @@ std::string counted(int64_t count, const char* noun) {
 }
 
 std::vector<double> busy_seconds(const Plan& plan, const MachineRates& rates) {
-  const std::vector<BodyId> one(1, *plan.lowering.bodies.step), more(2, *plan.lowering.bodies.step);
+  const std::vector<BodyId> one(1, *plan.lowering.bodies().step), more(2, *plan.lowering.bodies().step);
   const auto first = simulate(plan.program, rates, one), second = simulate(plan.program, rates, more);
   std::vector<double> busy;
   for (size_t l = 0; l < first.lane_busy.size(); ++l)
@@ -163,7 +163,8 @@ void add_budgets(const Budgets& budgets, ordered_json& out) {
 
 }  // namespace
 
-std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& options) {
+std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& options,
+                      const std::optional<BreakEven>& even) {
   const Program& p = plan.program;
   std::string out =
       fmt::format("{} parameters, {} a slice, {} a step, tensors kept in {} of {} segments\n",
@@ -195,11 +196,14 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
                           plan.model.sequence) /
           plan.step_seconds,
       plan.candidates);
-  out += fmt::format("  a checkpoint takes {}\n", format_size(checkpoint_bytes(plan.model)));
+  out += phases_text(plan, even);
+  out += fmt::format("  a checkpoint takes {}\n",
+                     format_size(checkpoint_bytes(plan.model, owned_ranges(plan.lowering))));
   return out;
 }
 
-std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& options) {
+std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& options,
+                      const std::optional<BreakEven>& even) {
   const Program& p = plan.program;
   ordered_json out;
   out["feasible"] = true;
@@ -231,7 +235,8 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
     out["moved_bytes"][p.machine.lanes[l].name] = moved[l];
     out["lane_busy"][p.machine.lanes[l].name] = busy[l];
   }
-  out["checkpoint_bytes"] = checkpoint_bytes(plan.model);
+  add_phases(plan, even, out);
+  out["checkpoint_bytes"] = checkpoint_bytes(plan.model, owned_ranges(plan.lowering));
   out["smallest_budgets"] = nullptr;
   return out.dump(2) + "\n";
 }

@@ -36,8 +36,9 @@ void print_notes(const std::vector<std::string>& notes, std::FILE* out) {
 }
 
 // What the run will hold on disk at once: the checkpoints that are kept, and the one being written.
-void check_checkpoint_space(const Options& options, const Model& model) {
-  const uint64_t one = checkpoint_bytes(model), free = free_bytes(options.run.out);
+void check_checkpoint_space(const Options& options, const Plan& plan) {
+  const uint64_t one = checkpoint_bytes(plan.model, owned_ranges(plan.lowering)),
+                 free = free_bytes(options.run.out);
   const uint64_t there = std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(),
                                             static_cast<uint64_t>(options.run.keep));
   const uint64_t count =
@@ -71,7 +72,9 @@ void check_start(RunStart& start, const Model& model) {
 
 void load_start(const RunStart& start, uint64_t seed, Session& session, Workers& workers) {
   const Model& model = session.plan().model;
-  if (start.checkpoint) return load(session, load_from(model, *start.checkpoint, workers));
+  if (start.checkpoint)
+    return load(session, load_from(model, *start.checkpoint, session.ranks(), workers),
+                start.checkpoint->state().step);
   load(session, load_from(model, start.weights ? source_of(*start.weights) : source_of(seed), workers));
 }
 
@@ -213,7 +216,7 @@ ExitCode train_in(PlannedSession& started, Options options, Start& start, const 
   ranks.set_patience(rank_timeout(options, plan));
   check_agreement(facts_of(options, start), plan, ranks);
   if (ranks.is_first()) {
-    check_checkpoint_space(options, plan.model);
+    check_checkpoint_space(options, plan);
     say(out, "  file I/O: " + session.io_description() + "\n");
   }
   Workers workers(budgets.threads);

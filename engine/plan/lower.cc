@@ -7,6 +7,7 @@
 #include "engine/pack.h"
 #include "engine/plan/body_builder.h"
 #include "engine/plan/lower_buffers.h"
+#include "engine/plan/lower_ranks.h"
 
 namespace sluice {
 
@@ -25,10 +26,7 @@ class Lowerer {
     out_.zero_stage = options_.zero_stage;
     program_.rings = {"train", "validation"};
     buffers_ = make_buffers(model_, options_, program_, out_);
-    lower_load();
-    lower_training();
-    if (options_.evaluate) lower_evaluate();
-    lower_save();
+    lower_phases();
     for (Body& body : program_.bodies)
       for (size_t i = 0; i < program_.bodies.size(); ++i)
         if (program_.bodies[i].end == body.start) body.predecessors.push_back(static_cast<BodyId>(i));
@@ -42,6 +40,10 @@ class Lowerer {
   const Segment& segment(uint32_t u) const { return model_.segments[use(u).segment]; }
   const SegmentPlan& plan(uint32_t u) const { return out_.plans[out_.uses[u].plan]; }
   uint32_t use_count() const { return static_cast<uint32_t>(out_.uses.size()); }
+  // The group that stands for a group in this phase, and its buffers.
+  uint32_t stand_in(uint32_t g) const { return stand_ins_.empty() ? g : stand_ins_[g]; }
+  const GroupBuffers& group(uint32_t g) const { return out_.groups[stand_in(g)]; }
+  bool is_updated(uint32_t g) const { return model_.groups[g].trainable && stand_in(g) == g; }
   bool keeps(uint32_t u) const { return !out_.uses[u].recompute; }
   // Frozen layers below all trainable ones have no backward.
   bool has_backward(uint32_t u) const { return any(plan(u).input_gradient) || any(plan(u).trainable); }
@@ -74,7 +76,7 @@ class Lowerer {
     t.flops = pass.flops;
     t.bytes = pass.bytes;
     for (const uint32_t a : use(u).inputs) add_activation(body, t, a, m, Access::read, validation);
-    for (const uint32_t g : use(u).groups) body.add(t, out_.groups[g].forward_weights, Access::read);
+    for (const uint32_t g : use(u).groups) body.add(t, group(g).forward_weights, Access::read);
     for (const uint32_t a : use(u).outputs) add_activation(body, t, a, m, Access::write, validation);
     if (saves && !buffers_.saved[u].empty()) body.add(t, buffers_.saved[u][m], Access::write);
     add_workspace(body, t, pass.workspace_bytes);
@@ -92,7 +94,7 @@ class Lowerer {
     t.bytes = pass.bytes;
     for (size_t i = 0; i < reads.size(); ++i)
       if (reads[i]) add_activation(body, t, use(u).inputs[i], m, Access::read, false);
-    for (const uint32_t g : use(u).groups) body.add(t, out_.groups[g].backward_weights, Access::read);
+    for (const uint32_t g : use(u).groups) body.add(t, group(g).backward_weights, Access::read);
     for (size_t i = 0; i < use(u).outputs.size(); ++i)
       if (!again && p.backward_reads_output[i])
         add_activation(body, t, use(u).outputs[i], m, Access::read, false);
@@ -120,7 +122,7 @@ class Lowerer {
     }
     for (const uint32_t g : use(u).groups) {
       if (!model_.groups[g].trainable) continue;
-      const BufferId accumulator = out_.groups[g].accumulator;
+      const BufferId accumulator = group(g).accumulator;
       body.add(t, accumulator, write_or_add(body, accumulator));
     }
   }
@@ -139,69 +141,18 @@ class Lowerer {
     body.add(t, b.gradient, shard, shard + 1, Access::read);
     body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, back);
     body.add(t, b.weights, shard, shard + 1, in_place ? Access::add : Access::write);
-    lower_gather_updated(body, g, shard);
+    ranks_.gather_updated(body, g, shard);
   }
   void lower_optimize_group(BodyBuilder& body, uint32_t g, uint8_t back) {
     for (uint32_t k = 0; k < out_.groups[g].state.size(); ++k) lower_optimize(body, g, k, back);
   }
 
-  void count_operand_bytes(Task& t) const {
-    for (const Operand& o : t.operands) t.bytes += operand_bytes(program_.buffers[o.buffer], o);
-  }
-
-  // One piece of a buffer to the same piece of another.
-  void lower_piece(BodyBuilder& body, TaskKind kind, uint32_t g, uint32_t shard, BufferId from, BufferId to) {
-    Task& t = body.task(kind, g, shard);
-    body.add(t, from, shard, shard + 1, Access::read);
-    body.add(t, to, shard, shard + 1, Access::write);
-    count_operand_bytes(t);
-  }
-
-  // From the accumulator to the gradient, rounded, and summed up over ranks.
-  void lower_round(BodyBuilder& body, uint32_t g, uint32_t shard) {
-    const GroupBuffers& b = out_.groups[g];
-    const bool alone = out_.ranks == 1;
-    if (!alone) {
-      lower_piece(body, TaskKind::round, g, shard, b.accumulator, b.rounded);
-      lower_piece(body, TaskKind::exchange, g, shard, b.rounded, b.received);
-    }
-    Task& t = body.task(alone ? TaskKind::round : TaskKind::sum, g, shard);
-    body.add(t, alone ? b.accumulator : b.received, shard, shard + 1, Access::read);
-    body.add(t, b.summed, shard, shard + 1, Access::write);
-    count_operand_bytes(t);
-    body.add(t, b.block_sums, shard, shard + 1, Access::write);
-    if (b.summed != b.gradient) lower_piece(body, TaskKind::gather, g, shard, b.summed, b.gradient);
-  }
-
-  void lower_gather_sums(BodyBuilder& body, uint32_t g) {
-    const GroupBuffers& b = out_.groups[g];
-    if (b.all_block_sums == b.block_sums) return;
-    Task& t = body.task(TaskKind::gather, g, 0);
-    body.add(t, b.block_sums, Access::read);
-    body.add(t, b.all_block_sums, Access::write);
-    count_operand_bytes(t);
-  }
-
-  // Where weights are shared: whole ones, once for all uses that read `whole` in this body.
-  void lower_gather_weights(BodyBuilder& body, uint32_t g, BufferId whole) {
-    if (!out_.shares_weights() || body.written(whole)) return;
-    const GroupBuffers& b = out_.groups[g];
-    for (uint32_t k = 0; k + 1 < b.shards.size(); ++k)
-      lower_piece(body, TaskKind::gather, g, k, b.weights, whole);
-  }
-  // Where only state is: after the owner has written its part.
-  void lower_gather_updated(BodyBuilder& body, uint32_t g, uint32_t shard) {
-    const GroupBuffers& b = out_.groups[g];
-    if (out_.shares_state() && !out_.shares_weights())
-      lower_piece(body, TaskKind::gather, g, shard, b.weights, b.forward_weights);
-  }
-
   void lower_norm(BodyBuilder& body) {
     Task& t = body.task(TaskKind::norm, 0, 0);
-    for (const GroupBuffers& b : out_.groups) {
-      if (b.all_block_sums == kNone) continue;
-      body.add(t, b.all_block_sums, Access::read);
-      t.bytes += program_.buffers[b.all_block_sums].bytes();
+    for (uint32_t g = 0; g < model_.groups.size(); ++g) {
+      if (!is_updated(g)) continue;
+      body.add(t, out_.groups[g].all_block_sums, Access::read);
+      t.bytes += program_.buffers[out_.groups[g].all_block_sums].bytes();
     }
     body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
     body.add(t, out_.scalars, kScalarNorm, kScalarNorm + 1, Access::write);
@@ -239,17 +190,103 @@ class Lowerer {
     return options_.order == LoopOrder::slice_major || out_.uses[a].layer == out_.uses[b].layer;
   }
 
-  void lower_training() {
+  // What a phase's bodies are called, and where they begin and end.
+  std::string phase_name(const char* name) const {
+    return (shares_layers() ? "shared_" : options_.compress_rank && !compress_ ? "warmup_" : "") +
+           std::string(name);
+  }
+  BodyState clean() const { return shares_layers() ? BodyState::shared_clean : BodyState::clean; }
+  BodyState pending() const { return shares_layers() ? BodyState::shared_pending : BodyState::pending; }
+  bool shares_layers() const { return !stand_ins_.empty(); }
+
+  void lower_phases() {
+    const bool compresses = options_.compress_rank > 0 && options_.ranks > 1;
+    const int64_t share = options_.share_layers_until, plain = compresses ? options_.compress_after : 0;
+    if (share > 0) {
+      stand_ins_ = find_stand_ins();
+      out_.phases.push_back(phase_bodies(share));
+      out_.phases.back().unlock = lower_unlock();
+      stand_ins_.clear();
+    }
+    if (plain > share) {
+      BodyIds bodies;
+      bodies.until = plain;
+      lower_training(bodies);
+      out_.phases.push_back(bodies);
+    }
+    compress_ = compresses;
+    const BodyIds last = phase_bodies(INT64_MAX);
+    if (plain > share) {  // what does not train is the same
+      const BodyIds training = out_.phases.back();
+      out_.phases.back() = last;
+      out_.phases.back().until = plain;
+      out_.phases.back().first = training.first;
+      out_.phases.back().step = training.step;
+    }
+    out_.phases.push_back(last);
+  }
+
+  BodyIds phase_bodies(int64_t until) {
+    BodyIds bodies;
+    bodies.until = until;
+    bodies.load = lower_load();
+    lower_training(bodies);
+    if (options_.update_waits_for_norm) bodies.drain = lower_drain();
+    if (options_.evaluate) bodies.evaluate = lower_evaluate();
+    bodies.save = lower_save();
+    return bodies;
+  }
+
+  void lower_training(BodyIds& bodies) {
     if (!options_.update_waits_for_norm) {
-      out_.bodies.first = out_.bodies.step = training_body("step", BodyState::clean, BodyState::clean);
+      bodies.first = bodies.step = training_body("step", clean(), clean());
       return;
     }
-    out_.bodies.first = training_body("first", BodyState::clean, BodyState::pending);
-    out_.bodies.step = training_body("step", BodyState::pending, BodyState::pending);
-    BodyBuilder drain(program_, "drain", BodyState::pending, BodyState::clean);
+    bodies.first = training_body("first", clean(), pending());
+    bodies.step = training_body("step", pending(), pending());
+  }
+  BodyId lower_drain() {
+    BodyBuilder drain(program_, phase_name("drain"), pending(), clean());
     for (uint32_t g = 0; g < model_.groups.size(); ++g)
-      if (model_.groups[g].trainable) lower_optimize_group(drain, g, 0);
-    out_.bodies.drain = drain.finish();
+      if (is_updated(g)) lower_optimize_group(drain, g, 0);
+    return drain.finish();
+  }
+
+  // Groups with the same part in the same segment are alike: the first stands in for all.
+  std::vector<uint32_t> find_stand_ins() const {
+    std::vector<uint32_t> stand_ins(model_.groups.size());
+    for (uint32_t g = 0; g < stand_ins.size(); ++g) stand_ins[g] = g;
+    std::map<std::pair<uint32_t, size_t>, uint32_t> first;  // by segment, slot
+    for (uint32_t u = 0; u < use_count(); ++u)
+      for (size_t slot = 0; slot < use(u).groups.size(); ++slot) {
+        const uint32_t g = use(u).groups[slot];
+        const uint32_t alike = first.try_emplace({use(u).segment, slot}, g).first->second;
+        if (model_.groups[g].trainable == model_.groups[alike].trainable) stand_ins[g] = std::min(g, alike);
+      }
+    return stand_ins;
+  }
+
+  // Of what stays between bodies.
+  void add_clone(BodyBuilder& body, Task& t, uint32_t g, uint32_t k, BufferId GroupBuffers::*weights) const {
+    if (!program_.buffers[out_.groups[g].*weights].permanent) return;
+    body.add(t, group(g).*weights, k, k + 1, Access::read);
+    body.add(t, out_.groups[g].*weights, k, k + 1, Access::write);
+  }
+  BodyId lower_unlock() {
+    BodyBuilder body(program_, "unlock", BodyState::shared_clean, BodyState::clean);
+    for (uint32_t g = 0; g < model_.groups.size(); ++g) {
+      if (stand_in(g) == g || !model_.groups[g].trainable) continue;
+      for (uint32_t k = 0; k < out_.groups[g].state.size(); ++k) {
+        Task& t = body.task(TaskKind::clone, g, k);
+        body.add(t, group(g).state[k], Access::read);
+        body.add(t, out_.groups[g].state[k], Access::write);
+        add_clone(body, t, g, k, &GroupBuffers::weights);
+        if (out_.groups[g].forward_weights != out_.groups[g].weights)
+          add_clone(body, t, g, k, &GroupBuffers::forward_weights);
+        count_operand_bytes(program_, t);
+      }
+    }
+    return body.finish();
   }
 
   // How many backward tasks contribute to each group's gradient.
@@ -257,31 +294,35 @@ class Lowerer {
     std::vector<uint32_t> count(model_.groups.size());
     for (uint32_t u = 0; u < use_count(); ++u)
       if (has_backward(u))
-        for (const uint32_t g : use(u).groups) count[g] += out_.slices;
+        for (const uint32_t g : use(u).groups) count[stand_in(g)] += out_.slices;
     return count;
   }
 
+  void gather_weights(BodyBuilder& body, uint32_t u, BufferId GroupBuffers::*whole) {
+    for (const uint32_t g : use(u).groups) ranks_.gather_weights(body, stand_in(g), group(g).*whole);
+  }
+
   BodyId training_body(const char* name, BodyState start, BodyState end) {
-    BodyBuilder body(program_, name, start, end);
+    BodyBuilder body(program_, phase_name(name), start, end);
     body.advance(kTrainRing);
     if (!options_.update_waits_for_norm) lower_set_scalars(body, false);
-    std::vector<bool> updated(model_.groups.size(), start != BodyState::pending);
+    std::vector<bool> updated(model_.groups.size(), start != pending());
     for_each_forward([&](uint32_t u, uint32_t m) {
       for (const uint32_t g : use(u).groups) {
-        if (!updated[g] && model_.groups[g].trainable) lower_optimize_group(body, g, 1);
-        updated[g] = true;
+        if (!updated[stand_in(g)] && model_.groups[g].trainable) lower_optimize_group(body, stand_in(g), 1);
+        updated[stand_in(g)] = true;
       }
       if (segment(u).loss) return;
-      for (const uint32_t g : use(u).groups) lower_gather_weights(body, g, out_.groups[g].forward_weights);
+      gather_weights(body, u, &GroupBuffers::forward_weights);
       lower_forward(body, u, m, false);
     });
     std::vector<uint32_t> missing = contributions();
     for_each_backward([&](uint32_t u, uint32_t m) {
       if (!has_backward(u)) return;
-      for (const uint32_t g : use(u).groups) lower_gather_weights(body, g, out_.groups[g].backward_weights);
+      gather_weights(body, u, &GroupBuffers::backward_weights);
       lower_backward(body, u, m);
       for (const uint32_t g : use(u).groups)
-        if (model_.groups[g].trainable && --missing[g] == 0) finish_gradient(body, g);
+        if (model_.groups[g].trainable && --missing[stand_in(g)] == 0) finish_gradient(body, stand_in(g));
     });
     lower_norm(body);
     if (options_.update_waits_for_norm) lower_set_scalars(body, true);
@@ -289,57 +330,66 @@ class Lowerer {
   }
 
   void finish_gradient(BodyBuilder& body, uint32_t g) {
-    for (uint32_t k = 0; k < out_.groups[g].state.size(); ++k) {
-      lower_round(body, g, k);
+    ranks_.reduce(body, g, compress_, [&](uint32_t k) {
       if (!options_.update_waits_for_norm) lower_optimize(body, g, k, 0);
-    }
-    lower_gather_sums(body, g);
+    });
   }
 
-  void lower_evaluate() {
-    BodyBuilder body(program_, "evaluate", BodyState::clean, BodyState::clean);
+  BodyId lower_evaluate() {
+    BodyBuilder body(program_, phase_name("evaluate"), clean(), clean());
     body.advance(kValidationRing);
     for_each_forward([&](uint32_t u, uint32_t m) {
-      for (const uint32_t g : use(u).groups) lower_gather_weights(body, g, out_.groups[g].forward_weights);
+      gather_weights(body, u, &GroupBuffers::forward_weights);
       lower_forward(body, u, m, true);
     });
-    out_.bodies.evaluate = body.finish();
+    return body.finish();
   }
 
   template <typename AddOperands>
   BodyId shard_body(const char* name, BodyState start, TaskKind kind, const AddOperands& add_operands) {
-    BodyBuilder body(program_, name, start, BodyState::clean);
+    BodyBuilder body(program_, phase_name(name), start, clean());
     for (uint32_t g = 0; g < model_.groups.size(); ++g)
       for (uint32_t k = 0; k + 1 < out_.groups[g].shards.size(); ++k) {
         Task& t = body.task(kind, g, k);
         add_operands(body, t, g, k);
-        count_operand_bytes(t);
-        if (kind == TaskKind::load) lower_gather_updated(body, g, k);
+        count_operand_bytes(program_, t);
+        if (kind == TaskKind::load) ranks_.gather_updated(body, g, k);
       }
     return body.finish();
   }
-  void lower_load() {
+  void add_compression(BodyBuilder& body, Task& t, uint32_t g, uint32_t k, Access access) const {
+    const std::optional<CompressionBuffers>& c = out_.groups[g].compression;
+    if (!c) return;
+    body.add(t, c->error, k, k + 1, access);
+    if (k == 0) body.add(t, c->right.sum, access);
+  }
+  BodyId lower_load() {
     const auto operands = [&](BodyBuilder& body, Task& t, uint32_t g, uint32_t k) {
       if (model_.groups[g].trainable) body.add(t, out_.groups[g].state[k], Access::write);
       body.add(t, out_.groups[g].weights, k, k + 1, Access::write);
+      add_compression(body, t, g, k, Access::write);
     };
-    out_.bodies.load = shard_body("load", BodyState::empty, TaskKind::load, operands);
+    return shard_body("load", BodyState::empty, TaskKind::load, operands);
   }
-  void lower_save() {
+  BodyId lower_save() {
     const auto operands = [&](BodyBuilder& body, Task& t, uint32_t g, uint32_t k) {
       const bool trainable = model_.groups[g].trainable;
-      if (trainable) body.add(t, out_.groups[g].state[k], Access::read);
+      if (trainable) body.add(t, group(g).state[k], Access::read);
       if (!trainable || model_.precision == DType::f32)
-        body.add(t, out_.groups[g].weights, k, k + 1, Access::read);
+        body.add(t, group(g).weights, k, k + 1, Access::read);
+      add_compression(body, t, g, k, Access::read);
     };
-    out_.bodies.save = shard_body("save", BodyState::clean, TaskKind::save, operands);
+    return shard_body("save", clean(), TaskKind::save, operands);
   }
 
   const Model& model_;
   const LowerOptions& options_;
   Program& program_;
   Lowering out_;
+  const RankTasks ranks_{program_, out_};
   SliceBuffers buffers_;
+  std::vector<uint32_t> stand_ins_;  // by group, in the phase that is being lowered; empty: each for itself
+  bool compress_ = false;            // likewise
   std::map<uint64_t, BufferId> workspaces_;  // by bytes
 };
 

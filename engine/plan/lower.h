@@ -20,23 +20,36 @@
 //   3     weights too: they are gathered for the forwards that first use a group, and for its backwards
 // All ranks run the same program, and bits do not depend on the stage.
 //
+// Gradients may travel as factors of low rank instead (low_rank.h), at stages 0 and 1: the owner's part, or
+// all, is expanded from factors that were summed up over ranks. What a rank's factors leave out stays in its
+// error buffer for the next step. A run may begin with phases of other bodies: gradients travel whole before
+// they are compressed, and all layers alike may use the groups of the first of them, until the body unlock
+// copies those out.
+//
 // Operand order by kind (the runner relies on it; see SegmentOperands for segments):
 //   round         accumulator read, gradient write, block sums write; several ranks: accumulator read,
 //                 rounded write
 //   gather        part read, whole write
 //   exchange      rounded read, received write
-//   sum           received read, gradient write, block sums write
+//   sum           received read, gradient write, block sums write; of factors: received read, part write
+//   compress      rounded read, error add, right factors read, left factors write
+//   project       left factors add, error add, right factors write
+//   expand        left factors read, right factors read, gradient write, block sums write
+//   clone         pairs of read and write: state, and whatever weights stay between bodies
 //   norm          block sums of each trainable group, of all ranks, update (back 1) read, norm write
 //   set_scalars   input read, update (back 1) read, update write[, norm read]
 //   optimize      state add, gradient read, update read, weights write (16-bit) or add (fp32)
-//   load          [state write (trainable),] weights write
-//   save          [state read (trainable),] weights read (only where the checkpoint stores weights: frozen,
-//                 or fp32)
+//   load          [state write (trainable),] weights write[, error write[, right factors write]]
+//   save          [state read (trainable),] [weights read (only where the checkpoint stores weights: frozen,
+//                 or fp32)][, error read[, right factors read]]
+//                 right factors: with a group's first shard
 #pragma once
 
 #include <functional>
 #include <optional>
 
+#include "engine/low_rank.h"
+#include "engine/pack.h"
 #include "engine/program.h"
 #include "engine/segment.h"
 
@@ -55,11 +68,26 @@ struct LowerOptions {
   bool evaluate = false;              // with a validation body
   uint32_t ranks = 1;
   int zero_stage = 3;  // of several ranks
+  uint32_t compress_rank = 0;      // of several ranks, of factors; 0: gradients travel whole
+  int64_t compress_after = 0;      // steps whose gradients travel whole
+  int64_t share_layers_until = 0;  // steps in which all layers alike share groups; none are compressed
   std::vector<bool> recompute;        // by segment use in forward order; empty = all
   LoopOrder order = LoopOrder::layer_major;
   uint64_t shard_elements = 0;  // 0: default_shard_elements
   OptimizerLayout optimizer;
   WorkspaceBytes workspace_bytes;
+};
+
+// One factor of a group's gradient, fp32: what the rank has, what it received for its part, its part of the
+// sum, and the sum.
+struct FactorBuffers {
+  BufferId own = kNone, received = kNone, part = kNone, sum = kNone;
+};
+
+struct CompressionBuffers {
+  LowRankLayout layout;
+  BufferId error = kNone;     // fp32, in pieces as the shards; permanent
+  FactorBuffers left, right;  // right.sum is permanent: the next step begins with it
 };
 
 struct GroupBuffers {
@@ -71,6 +99,7 @@ struct GroupBuffers {
   // Of several ranks: the rank's own gradient before ranks exchange it, what it received of the others', its
   // part of the sums, and the block sums of all. A rank alone has `gradient` and `block_sums` instead.
   BufferId rounded = kNone, received = kNone, summed = kNone, all_block_sums = kNone;
+  std::optional<CompressionBuffers> compression;  // where factors are less than the gradient
 };
 
 struct UseInfo {                     // one segment use, in forward order
@@ -79,8 +108,11 @@ struct UseInfo {                     // one segment use, in forward order
   bool recompute = true;
 };
 
+// The bodies of a phase of the run: for steps below `until`, counted from 0.
 struct BodyIds {
+  int64_t until = INT64_MAX;
   std::optional<BodyId> load, first, step, drain, evaluate, save;
+  std::optional<BodyId> unlock;  // before the next phase, in the clean state
 };
 
 struct Lowering {
@@ -89,11 +121,19 @@ struct Lowering {
   std::vector<GroupBuffers> groups;
   BufferId scalars = kNone, tokens = kNone, labels = kNone;                                // ring 0
   BufferId validation_tokens = kNone, validation_labels = kNone, validation_loss = kNone;  // ring 1
-  BodyIds bodies;
+  std::vector<BodyIds> phases;  // in order; the last has no end
   uint32_t slices = 1;
   uint32_t ranks = 1;
   int zero_stage = 3;
 
+  const BodyIds& bodies() const { return phases.back(); }
+  size_t phase_of(int64_t step) const {
+    size_t phase = 0;
+    while (step >= phases[phase].until) ++phase;
+    return phase;
+  }
+  // A factor's length with padding: as many whole pages for every rank.
+  uint64_t factor_elements(uint64_t used) const { return round_up(used, uint64_t{1024} * ranks); }
   bool shares_state() const { return ranks > 1 && zero_stage >= 1; }
   bool shares_weights() const { return ranks > 1 && zero_stage == 3; }
   // Of a shard: what each rank sums up, and what it updates.

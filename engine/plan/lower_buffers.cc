@@ -70,6 +70,7 @@ class BufferMaker {
   }
 
   void make_group_buffers() {
+    const std::vector<std::vector<bool>> high_rank = high_rank_parameters(model_);
     for (const Group& g : model_.groups) {
       GroupBuffers b;
       b.shards = shards_of(g);
@@ -99,6 +100,7 @@ class BufferMaker {
             b.summed = buffer("p." + g.name, BufferClass::gradients, part_cuts(width));
         }
         make_shard_buffers(g, b);
+        make_compression(g, high_rank[out_.groups.size()], b, cuts(4));
       }
       out_.groups.push_back(std::move(b));
     }
@@ -145,6 +147,26 @@ class BufferMaker {
     b.block_sums = b.all_block_sums = buffer("n." + g.name, BufferClass::scalars, sums);
     if (options_.ranks > 1)
       b.all_block_sums = buffer("nn." + g.name, BufferClass::scalars, {0, options_.ranks * sums.back()});
+  }
+
+  // Only where the factors are less than the gradient.
+  void make_compression(const Group& g, const std::vector<bool>& high_rank, GroupBuffers& b,
+                        const std::vector<uint64_t>& error_cuts) {
+    if (options_.compress_rank == 0 || options_.ranks == 1) return;
+    CompressionBuffers c;
+    c.layout = low_rank_layout(g, options_.compress_rank, high_rank);
+    if (c.layout.matrices.empty()) return;
+    c.error = buffer("c." + g.name, BufferClass::state, error_cuts, true);
+    c.left = factor("l." + g.name, c.layout.left, false);
+    c.right = factor("q." + g.name, c.layout.right, true);
+    b.compression = std::move(c);
+  }
+  FactorBuffers factor(const std::string& name, uint64_t elements, bool permanent) {
+    const uint64_t whole = 4 * out_.factor_elements(elements);
+    return {flat_buffer(name + ".own", BufferClass::gradients, whole),
+            flat_buffer(name + ".received", BufferClass::gradients, whole),
+            flat_buffer(name + ".part", BufferClass::gradients, whole / options_.ranks),
+            buffer(name, permanent ? BufferClass::state : BufferClass::gradients, {0, whole}, permanent)};
   }
 
   void make_input_buffers() {

@@ -192,7 +192,7 @@ class Search {
     const auto [it, fresh] = weighed_.try_emplace(c, kNotFeasible);
     if (!fresh) return false;
     Plan plan = lowered(c.kept_layers, search_shard_);
-    const BodyId step = *plan.lowering.bodies.step;
+    const BodyId step = *plan.lowering.bodies().step;
     for (size_t b = 0; b < plan.program.bodies.size(); ++b)
       if (b != step) plan.program.bodies[b].tasks.clear();
     if (assemble(plan.program, arrange(plan.program, c))) return false;
@@ -273,7 +273,8 @@ class Search {
 
   Plan finished(Plan plan, double seconds) const {
     plan.step_seconds =
-        seconds > 0 ? seconds : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies.step);
+        seconds > 0 ? seconds
+                    : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies().step);
     plan.rates = request_.rates;
     plan.candidates = static_cast<uint32_t>(weighed_.size());
     return plan;

@@ -8,7 +8,8 @@
 // that any shard of them can be written by O_DIRECT from where it lies; since the format allows no holes,
 // what is between tensors is declared as U8 tensors "padding.N", which readers pass over. A part of a tensor
 // that begins at its element N is stored as "NAME@N". A rank alone has whole groups, so that nothing depends
-// on budgets or shards; any number of ranks can read what another number wrote.
+// on budgets or shards; any number of ranks can read what another number wrote. Where gradients are
+// compressed, every rank also has its whole error, by tensor, and the right factors, by group.
 //
 // Every byte of a file belongs to one of its sections, which the manifest lists with their checksums: here
 // the header, and each range. A section is verified when something of it is read for the first time.
@@ -37,14 +38,16 @@
 
 namespace sluice {
 
-// Of a group's flat buffer, in elements: multiples of 2048.
+// Of a group's flat buffer, in elements: multiples of 2048. Or of its right factors, whole.
+enum class Owned : uint8_t { state, error, factors };
 struct OwnedRange {
   uint32_t group = 0;
   uint64_t first = 0, elements = 0;
+  Owned what = Owned::state;
 };
 // Of one rank alone.
 std::vector<OwnedRange> whole_groups(const Model& model);
-// By rank, in order of group and of first element: what each writes of the training state.
+// By rank, in order of kind, group and first element: what each writes of the training state.
 std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering);
 
 class CheckpointWriter {
@@ -74,6 +77,7 @@ class CheckpointWriter {
   void commit();
 
   const std::string& path() const;  // of the committed checkpoint
+  bool owns_nothing() const;        // of what is written
 
  private:
   struct Files;
@@ -81,7 +85,7 @@ class CheckpointWriter {
 };
 
 // Bytes of one checkpoint's tensor files with their headers, exactly; the manifest adds some 300 a tensor.
-uint64_t checkpoint_bytes(const Model& model);
+uint64_t checkpoint_bytes(const Model& model, const std::vector<std::vector<OwnedRange>>& by_rank);
 
 // The newest complete checkpoint of a run, as a path; nullopt if there is none. Complete: the manifest is
 // valid, every file has its exact size and a valid header; the tensors' bytes are not looked at. `damaged`
@@ -113,6 +117,11 @@ class CheckpointReader {
   // False if there is no such tensor or plane.
   bool read(const std::string& tensor, Plane plane, uint64_t first, uint64_t count, float* out) const;
 
+  // What a rank that wrote had alone: Plane::error of a tensor, Plane::factors of a group. False if there is
+  // none of this length.
+  bool read_of_writer(int64_t writer, Plane plane, const std::string& name, uint64_t elements,
+                      uint64_t first, uint64_t count, float* out) const;
+
   // The same from the master or, of a frozen tensor, the weights. After check_weights().
   void read_weights(const std::string& tensor, uint64_t first, uint64_t count, float* out) const;
 
@@ -136,6 +145,8 @@ class CheckpointReader {
 
   CheckpointReader() = default;
   void open_file(const ManifestFile& file);
+  void read_stored(const File& file, const SafetensorsTensor& stored, uint64_t first, uint64_t count,
+                   float* out) const;
   void verify(const File& file, uint64_t first_byte, uint64_t bytes) const;
   void verify_section(const File& file, size_t section) const;
   Piece find_piece(const ManifestTensor& tensor, Plane plane, const ManifestPiece& piece,
@@ -146,6 +157,7 @@ class CheckpointReader {
   std::string path_;
   CheckpointState state_;
   std::vector<File> files_;
+  std::unordered_map<std::string, size_t> file_index_;  // by name
   std::unordered_map<std::string, Tensor> tensors_;
 };
 

@@ -85,6 +85,7 @@ void CheckpointReader::open_file(const ManifestFile& file) {
   for (uint64_t end = 0; const ManifestSection& section : file.sections)
     opened.ends.push_back(end += section.bytes);
   verify(opened, 0, opened.content.tensors().empty() ? bytes : opened.content.tensors().front().begin);
+  file_index_[file.name] = files_.size();
   files_.push_back(std::move(opened));
 }
 
@@ -194,6 +195,7 @@ void CheckpointReader::check_weights(const Model& model) const { check_tensors(m
 
 bool CheckpointReader::read(const std::string& tensor, Plane plane, uint64_t first, uint64_t count,
                             float* out) const {
+  CHECK(static_cast<size_t>(plane) < kPlanes, "every writer's own");
   const auto found = tensors_.find(tensor);
   if (found == tensors_.end()) return false;
   const std::vector<Piece>& pieces = found->second.planes[static_cast<size_t>(plane)];
@@ -204,12 +206,29 @@ bool CheckpointReader::read(const std::string& tensor, Plane plane, uint64_t fir
                                     [&](const Piece& p) { return p.first + p.count <= first; });
   for (; count > 0; ++piece) {
     const uint64_t at = first - piece->first, n = std::min(count, piece->count - at);
-    const File& file = files_[piece->file];
-    const uint64_t width = safetensors_type_bytes(piece->stored->type);
-    verify(file, piece->stored->begin + at * width, n * width);
-    file.content.read_f32(*piece->stored, at, n, out);
+    read_stored(files_[piece->file], *piece->stored, at, n, out);
     first += n, count -= n, out += n;
   }
+  return true;
+}
+
+void CheckpointReader::read_stored(const File& file, const SafetensorsTensor& stored, uint64_t first,
+                                   uint64_t count, float* out) const {
+  const uint64_t width = safetensors_type_bytes(stored.type);
+  verify(file, stored.begin + first * width, count * width);
+  file.content.read_f32(stored, first, count, out);
+}
+
+bool CheckpointReader::read_of_writer(int64_t writer, Plane plane, const std::string& name,
+                                      uint64_t elements, uint64_t first, uint64_t count, float* out) const {
+  const auto found = file_index_.find(
+      plane_file_name(plane, static_cast<size_t>(writer), static_cast<size_t>(state_.writers)));
+  if (found == file_index_.end()) return false;
+  const File& file = files_[found->second];
+  const SafetensorsTensor* stored = file.content.find(name);
+  if (!stored || stored->type != SafetensorsType::f32 || stored->elements() < elements) return false;
+  CHECK(first <= elements && count <= elements - first, "a range outside of " + shown_name(name));
+  read_stored(file, *stored, first, count, out);
   return true;
 }
 

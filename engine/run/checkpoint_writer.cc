@@ -21,21 +21,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<Plane, kPlanes> kAllPlanes = {Plane::master, Plane::first_moment, Plane::second_moment,
-                                                   Plane::frozen_weights};
+constexpr std::array<Plane, kAllPlanes> kEveryPlane = {Plane::master,        Plane::first_moment,
+                                                       Plane::second_moment, Plane::frozen_weights,
+                                                       Plane::error,         Plane::factors};
 constexpr uint64_t kNowhere = UINT64_MAX;
 
 // Literals, by plane: lanes keep them in errors that may outlive the writer.
-constexpr std::array<const char*, kPlanes> kShownNames = {
-    "the checkpoint's master.safetensors", "the checkpoint's exp_avg.safetensors",
-    "the checkpoint's exp_avg_sq.safetensors", "the checkpoint's frozen.safetensors"};
+constexpr std::array<const char*, kAllPlanes> kShownNames = {
+    "the checkpoint's master.safetensors",     "the checkpoint's exp_avg.safetensors",
+    "the checkpoint's exp_avg_sq.safetensors", "the checkpoint's frozen.safetensors",
+    "the checkpoint's error.safetensors",      "the checkpoint's factors.safetensors"};
 
-std::string file_name(Plane plane, size_t rank, size_t ranks) {
-  return ranks == 1 ? fmt::format("{}.safetensors", plane_name(plane))
-                    : fmt::format("{}-{:05}-of-{:05}.safetensors", plane_name(plane), rank + 1, ranks);
+Owned kind_of(Plane plane) {
+  return plane == Plane::error ? Owned::error : plane == Plane::factors ? Owned::factors : Owned::state;
 }
 
-bool stores(Plane plane, const Group& group) { return group.trainable != (plane == Plane::frozen_weights); }
+bool stores(Plane plane, const OwnedRange& range, const Group& group) {
+  if (kind_of(plane) != range.what) return false;
+  return range.what != Owned::state || group.trainable != (plane == Plane::frozen_weights);
+}
 
 struct PlaneLayout {
   SafetensorsLayout file;
@@ -82,9 +86,14 @@ PlaneLayout lay_out_plane(const Model& model, Plane plane, const std::vector<Own
   for (size_t r = 0; r < ranges.size(); ++r) {
     const OwnedRange& range = ranges[r];
     const Group& group = model.groups[range.group];
-    if (!stores(plane, group)) continue;
+    if (!stores(plane, range, group)) continue;
     CHECK(begin % kCheckpointAlignment == 0, "a range of a group is no multiple of 4096 bytes");
     layout.ranges[r] = begin;
+    begin += range.elements * width;
+    if (range.what == Owned::factors) {
+      specs.push_back({group.name, dtype, {static_cast<int64_t>(range.elements)}});
+      continue;
+    }
     uint64_t end = range.first;
     for (const TensorPart& part : parts_of(model, range)) {
       const Parameter& parameter = group.parameters[part.parameter];
@@ -95,7 +104,6 @@ PlaneLayout lay_out_plane(const Model& model, Plane plane, const std::vector<Own
       end = parameter.offset + part.first + part.count;
     }
     pad(range.first + range.elements - end);
-    begin += range.elements * width;
   }
   if (specs.empty()) return layout;
   layout.file = lay_out_safetensors(specs, {}, kCheckpointAlignment);
@@ -166,8 +174,8 @@ struct CheckpointWriter::Files {
   Ranks ranks;
   struct Target {  // of one of this rank's ranges
     OwnedRange range;
-    std::array<uint64_t, kPlanes> offsets{};   // in the plane's file, or kNowhere
-    std::array<uint32_t, kPlanes> sections{};  // likewise
+    std::array<uint64_t, kAllPlanes> offsets{};   // in the plane's file, or kNowhere
+    std::array<uint32_t, kAllPlanes> sections{};  // likewise
   };
   std::vector<Target> targets;
   struct PlaneFile {  // of this rank
@@ -176,7 +184,7 @@ struct CheckpointWriter::Files {
     uint32_t index = 0;  // in the manifest
     uint64_t width = 0;
   };
-  std::array<PlaneFile, kPlanes> planes;
+  std::array<PlaneFile, kAllPlanes> planes;
   Manifest manifest;
 
   ~Files() {
@@ -206,13 +214,13 @@ void CheckpointWriter::Files::list_files(const Model& model,
   const auto own = static_cast<size_t>(ranks.rank());
   for (const OwnedRange& range : by_rank[own]) targets.push_back({range, {}, {}});
   for (size_t rank = 0; rank < by_rank.size(); ++rank)
-    for (const Plane plane : kAllPlanes) {
+    for (const Plane plane : kEveryPlane) {
       const auto p = static_cast<size_t>(plane);
       const PlaneLayout layout = lay_out_plane(model, plane, by_rank[rank]);
       const auto index = static_cast<uint32_t>(manifest.files.size());
       const uint64_t width = plane == Plane::frozen_weights ? dtype_bytes(model.precision) : 4;
       const std::string& header = layout.file.header;
-      ManifestFile listed{file_name(plane, rank, by_rank.size()), layout.file.file_bytes, {}};
+      ManifestFile listed{plane_file_name(plane, rank, by_rank.size()), layout.file.file_bytes, {}};
       const uint64_t checksum = rank == own ? block_checksum(std::as_bytes(std::span(header)), 0) : 0;
       listed.sections.push_back({header.size(), checksum});
       for (size_t r = 0; r < by_rank[rank].size(); ++r) {
@@ -223,6 +231,7 @@ void CheckpointWriter::Files::list_files(const Model& model,
         if (layout.ranges[r] == kNowhere) continue;
         const OwnedRange& range = by_rank[rank][r];
         listed.sections.push_back({range.elements * width, 0});
+        if (range.what != Owned::state) continue;
         for (const TensorPart& part : parts_of(model, range))
           tensors[part.group][part.parameter].planes[p].push_back(
               {index, part.stored_as, part.first, part.count});
@@ -333,11 +342,14 @@ CheckpointWriter::~CheckpointWriter() = default;
 FileTarget CheckpointWriter::begin_write(uint32_t group, uint64_t first, Plane plane,
                                          std::span<const std::byte> bytes) {
   const auto p = static_cast<size_t>(plane);
+  const Owned what = kind_of(plane);
   Files& f = *files_;
   const auto after = std::partition_point(f.targets.begin(), f.targets.end(), [&](const Files::Target& t) {
-    return std::tie(t.range.group, t.range.first) <= std::tie(group, first);
+    return std::tie(t.range.what, t.range.group, t.range.first) <= std::tie(what, group, first);
   });
-  CHECK(after != f.targets.begin() && std::prev(after)->range.group == group, "a range of another rank");
+  CHECK(after != f.targets.begin() && std::prev(after)->range.group == group &&
+            std::prev(after)->range.what == what,
+        "a range of another rank");
   const Files::Target& target = *std::prev(after);
   CHECK(target.offsets[p] != kNowhere, "a plane that the group does not have");
   const Files::PlaneFile& file = f.planes[p];
@@ -368,6 +380,8 @@ void CheckpointWriter::commit() {
 
 const std::string& CheckpointWriter::path() const { return files_->path; }
 
+bool CheckpointWriter::owns_nothing() const { return files_->targets.empty(); }
+
 std::vector<OwnedRange> whole_groups(const Model& model) {
   std::vector<OwnedRange> whole;
   for (uint32_t g = 0; g < model.groups.size(); ++g) whole.push_back({g, 0, model.groups[g].elements});
@@ -387,13 +401,21 @@ std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering) {
         by_rank[rank].push_back({g, lowering.groups[g].shards[k] + rank * elements, elements});
     }
   }
+  for (const Owned what : {Owned::error, Owned::factors})
+    for (uint32_t g = 0; g < lowering.groups.size(); ++g) {
+      const std::optional<CompressionBuffers>& c = lowering.groups[g].compression;
+      if (!c) continue;
+      const uint64_t elements =
+          what == Owned::error ? lowering.groups[g].shards.back() : lowering.factor_elements(c->layout.right);
+      for (std::vector<OwnedRange>& of_rank : by_rank) of_rank.push_back({g, 0, elements, what});
+    }
   return by_rank;
 }
 
-uint64_t checkpoint_bytes(const Model& model) {
+uint64_t checkpoint_bytes(const Model& model, const std::vector<std::vector<OwnedRange>>& by_rank) {
   uint64_t bytes = 0;
-  for (const Plane plane : kAllPlanes)
-    bytes += lay_out_plane(model, plane, whole_groups(model)).file.file_bytes;
+  for (const std::vector<OwnedRange>& of_rank : by_rank)
+    for (const Plane plane : kEveryPlane) bytes += lay_out_plane(model, plane, of_rank).file.file_bytes;
   return bytes;
 }
 

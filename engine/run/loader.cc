@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "models/initial_weights.h"
 
 namespace sluice {
 
@@ -13,16 +14,16 @@ namespace {
 
 constexpr uint64_t kChunk = 16384;  // elements: one thread's piece of work, on its stack as fp32
 
-// Calls work(first element within the shard, count) for the chunks of a shard, in parallel. Rethrows the
-// error of the first chunk that has one.
+// Calls work(first element, count) for the chunks of so many elements, in parallel. Rethrows the error of the
+// first chunk that has one.
 template <typename Work>
-void for_each_chunk(const ShardView& v, Workers& workers, const Work& work) {
-  const auto chunks = static_cast<int64_t>((v.elements + kChunk - 1) / kChunk);
+void for_each_chunk(uint64_t elements, Workers& workers, const Work& work) {
+  const auto chunks = static_cast<int64_t>((elements + kChunk - 1) / kChunk);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(chunks));
   workers.parallel_for(chunks, [&](int64_t chunk, int) {
     const uint64_t at = static_cast<uint64_t>(chunk) * kChunk;
     try {
-      work(at, std::min(kChunk, v.elements - at));
+      work(at, std::min(kChunk, elements - at));
     } catch (...) {
       errors[static_cast<size_t>(chunk)] = std::current_exception();
     }
@@ -34,12 +35,46 @@ void for_each_chunk(const ShardView& v, Workers& workers, const Work& work) {
 // Where a shard's values come from; moments without a source begin at zero.
 struct ShardSources {
   ParameterSource weights, first_moment, second_moment;
+  const CheckpointReader* compression = nullptr;
+  int rank = 0, ranks = 1;
 };
+
+// Right factors begin with random numbers, the same in every run; any that are not orthogonal to the gradient
+// would do (Vogels et al. 2019, algorithm 1).
+void fill_factors(const Group& group, const ShardSources& sources, const ShardView& v) {
+  if (sources.compression && sources.compression->read_of_writer(0, Plane::factors, group.name,
+                                                                 v.factor_elements, 0, v.factor_elements,
+                                                                 v.factors))
+    return;
+  const Parameter factors{"right factors of " + group.name, {static_cast<int64_t>(v.factor_elements)},
+                          false, Initializer::normal, 1};
+  fill_initial(factors, 0, 0, v.factor_elements, v.factors);
+}
+
+// The sum of the errors of all that wrote whose number leaves this rank's as the remainder.
+void fill_error(const Group& group, const ShardSources& sources, const ShardView& v, Workers& workers) {
+  for_each_chunk(v.error_elements, workers, [&](uint64_t at, uint64_t count) {
+    float* const out = v.error + at;
+    std::fill_n(out, count, 0.0f);
+    if (!sources.compression) return;
+    std::array<float, kChunk> values;
+    for (int64_t w = sources.rank; w < sources.compression->state().writers; w += sources.ranks) {
+      const ParameterSource of_writer = [&](const Parameter& p, uint64_t first, uint64_t n, float* to) {
+        const auto elements = static_cast<uint64_t>(element_count(p.shape));
+        sources.compression->read_of_writer(w, Plane::error, p.name, elements, first, n, to);
+      };
+      fill_flat(group, of_writer, v.error_first + at, count, values.data());
+      for (uint64_t i = 0; i < count; ++i) out[i] += values[i];
+    }
+  });
+}
 
 std::function<void(const ShardView&)> load_hook(const Model& model, ShardSources sources, Workers& workers) {
   return [&model, sources = std::move(sources), &workers](const ShardView& v) {
     const Group& group = model.groups[v.group];
-    for_each_chunk(v, workers, [&](uint64_t at, uint64_t count) {
+    if (v.error) fill_error(group, sources, v, workers);
+    if (v.factors) fill_factors(group, sources, v);
+    for_each_chunk(v.elements, workers, [&](uint64_t at, uint64_t count) {
       std::array<float, kChunk> values;
       fill_flat(group, sources.weights, v.first + at, count, values.data());
       if (v.weights != v.master)  // fp32: the master is the weight
@@ -80,20 +115,21 @@ ParameterSource source_of(const CheckpointReader& checkpoint, Plane plane) {
 
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source,
                                                 Workers& workers) {
-  return load_hook(model, {std::move(source), {}, {}}, workers);
+  return load_hook(model, {std::move(source), {}, {}, nullptr, 0, 1}, workers);
 }
 
 std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,
-                                                Workers& workers) {
+                                                const Ranks& ranks, Workers& workers) {
   return load_hook(model,
                    {source_of(checkpoint), source_of(checkpoint, Plane::first_moment),
-                    source_of(checkpoint, Plane::second_moment)},
+                    source_of(checkpoint, Plane::second_moment), &checkpoint, ranks.rank(), ranks.size()},
                    workers);
 }
 
-void load(Session& session, std::function<void(const ShardView&)> hook) {
+void load(Session& session, std::function<void(const ShardView&)> hook, int64_t step) {
+  const Lowering& lowering = session.plan().lowering;
   session.runner().set_hooks({std::move(hook), {}});
-  session.executor().wait(session.issue(*session.plan().lowering.bodies.load));
+  session.executor().wait(session.issue(*lowering.phases[lowering.phase_of(step)].load));
   session.check();
 }
 

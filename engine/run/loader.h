@@ -27,11 +27,12 @@ void fill_flat(const Group& group, const ParameterSource& source, uint64_t first
 // outlive the hook.
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source, Workers& workers);
 
-// As load_from, but masters, moments and frozen weights are a checkpoint's.
+// As load_from, but masters, moments and frozen weights are a checkpoint's, and what compression has left
+// out so far: each rank takes on the errors of some that wrote, so that their sum stays.
 std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,
-                                                Workers& workers);
+                                                const Ranks& ranks, Workers& workers);
 
-// Issues the body load with the hook and waits for it.
-void load(Session& session, std::function<void(const ShardView&)> hook);
+// Issues the body load of the phase that `step` is in with the hook, and waits for it.
+void load(Session& session, std::function<void(const ShardView&)> hook, int64_t step = 0);
 
 }  // namespace sluice

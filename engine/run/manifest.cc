@@ -24,9 +24,10 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
-constexpr int64_t kVersion = 2;  // 1 had no checksums
+constexpr int64_t kVersion = 3;  // 2 had no options of compression, 1 no checksums
 constexpr const char* kOptimizer = "adamw";
-constexpr std::array<const char*, kPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq", "frozen"};
+constexpr std::array<const char*, kAllPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq",
+                                                             "frozen", "error",   "factors"};
 constexpr std::array<DType, 3> kPrecisions = {DType::bf16, DType::f16, DType::f32};
 constexpr uint64_t kElementsMax = uint64_t{1} << 56;  // as for groups (graph.cc): sums of bytes fit 64 bits
 constexpr int64_t kNumberMax = std::numeric_limits<int64_t>::max();
@@ -326,6 +327,11 @@ ManifestTensor read_tensor(const Json& entry, const std::string& path, const Fil
 }  // namespace
 
 const char* plane_name(Plane plane) { return kPlaneNames[static_cast<size_t>(plane)]; }
+
+std::string plane_file_name(Plane plane, size_t writer, size_t writers) {
+  return writers == 1 ? fmt::format("{}.safetensors", plane_name(plane))
+                      : fmt::format("{}-{:05}-of-{:05}.safetensors", plane_name(plane), writer + 1, writers);
+}
 
 std::string manifest_to_json(const Manifest& manifest) {
   const CheckpointState& state = manifest.state;

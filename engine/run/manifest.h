@@ -22,8 +22,11 @@
 
 namespace sluice {
 
-constexpr size_t kPlanes = 4;         // values of Plane
-const char* plane_name(Plane plane);  // in manifests and, with ".safetensors", in file names: "exp_avg"
+constexpr size_t kPlanes = 4;         // values of Plane that tensors have, whoever wrote them
+constexpr size_t kAllPlanes = 6;      // and those of every writer
+const char* plane_name(Plane plane);  // in manifests and file names: "exp_avg"
+// A rank's file: "exp_avg.safetensors", of several "exp_avg-00002-of-00004.safetensors".
+std::string plane_file_name(Plane plane, size_t writer, size_t writers);
 
 // What a run goes on from besides its tensors.
 struct CheckpointState {

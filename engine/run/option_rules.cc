@@ -69,6 +69,17 @@ void check_planned_ranks(const Options& options) {
         "Give every machine as many ranks.");
 }
 
+// fp16 finds an overflow when the gradient has long gone into the error of its rank.
+void check_compression(const Options& options) {
+  if (options.ranks.compression.rank == 0) return;
+  if (options.numbers.precision == DType::f16)
+    throw usage("--compress does not work with --precision fp16.", "Use --precision bf16 or fp32.");
+  if (options.ranks.count > 1 && options.ranks.zero.value_or(0) > 1)
+    throw usage(fmt::format("--compress does not work with --zero {}, where no rank has a whole gradient.",
+                            *options.ranks.zero),
+                "Add --zero 0, or --zero 1, which shares the optimizer's state.");
+}
+
 // Values as a user would write them.
 std::string joined(const std::vector<std::string>& values) {
   std::string text;
@@ -136,6 +147,7 @@ void check_options(const Options& options, Verb verb, bool resuming) {
   if (!resuming) {  // else the manifest may bring the other half
     check_batch(options.batch, options.ranks.count);
     check_min_learning_rate(options.optimizer);
+    if (trains) check_compression(options);
   }
   if (verb != Verb::doctor && options.memory.nvme_directories.size() > 1)
     throw usage("Several directories in --nvme-dir are planned, not built yet.", "Name one directory.");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <type_traits>
 
 #include "engine/error.h"
@@ -144,8 +145,16 @@ constexpr OptionRow kTable[] = {
      "than a step or a checkpoint's writing, it ends runs that are only slow",
      "auto: ten predicted steps and a checkpoint's share at 100 MB/s, at least 60", kTrain, OnResume::free,
      FIELD(ranks.timeout), kTimeout},
-    {"compress", "ranks", "METHOD", "", "", kRuns, OnResume::free, nullptr},
-    {"share-layers-until", "ranks", "STEPS", "", "", kRuns, OnResume::free, nullptr},
+    {"compress", "ranks", "METHOD",
+     "how gradients travel between ranks at --zero 0 or 1: none (whole), or powersgd:RANK (as factors of low "
+     "rank, for slow networks; RANK 1 to 64)",
+     "none", kRuns, OnResume::fixed, FIELD(ranks.compression)},
+    {"compress-after", "ranks", "STEPS", "steps whose gradients travel whole before --compress begins", "100",
+     kRuns, OnResume::fixed, FIELD(ranks.compress_after), kCountOrZero},
+    {"share-layers-until", "ranks", "STEPS",
+     "steps in which all layers alike share the weights of the first, so that ranks send them once; then "
+     "each goes on with a copy",
+     "0", kRuns, OnResume::fixed, FIELD(ranks.share_layers_until), kCountOrZero},
 
     {"out", "run", "DIR", "run directory: checkpoints and metrics", "", kRuns, OnResume::free,
      FIELD(run.out)},
@@ -285,6 +294,21 @@ constexpr bool is_optional = false;
 template <class T>
 constexpr bool is_optional<std::optional<T>> = true;
 
+constexpr const char* kPowerSgd = "powersgd:";
+constexpr uint32_t kCompressionRankMax = 64;
+
+Compression parse_compression(const std::string& text, const std::string& option) {
+  if (text == "none") return {};
+  Compression c;
+  const char* const end = text.data() + text.size();
+  if (text.starts_with(kPowerSgd)) {
+    const auto [rest, error] = std::from_chars(text.data() + std::strlen(kPowerSgd), end, c.rank);
+    if (error == std::errc{} && rest == end && c.rank >= 1 && c.rank <= kCompressionRankMax) return c;
+  }
+  throw usage(fmt::format("`{}` is not a value of --{}.", printable(text), option),
+              fmt::format("Write none, or powersgd:RANK with a rank from 1 to {}.", kCompressionRankMax));
+}
+
 // One value from one text.
 template <class T>
 T parse_value(const std::string& text, const OptionRow& row) {
@@ -314,6 +338,8 @@ T parse_value(const std::string& text, const OptionRow& row) {
       throw usage(fmt::format("`{}` for --{} names no device.", printable(text), row.name),
                   fmt::format("Write cuda:0 to cuda:{} for one of several GPUs.", kOrdinalMax));
     return {device.kind, ordinal};
+  } else if constexpr (std::is_same_v<T, Compression>) {
+    return parse_compression(text, row.name);
   } else if constexpr (std::is_enum_v<T>) {
     return parse_choice<T>(text, row.name);
   } else {
@@ -330,6 +356,8 @@ std::string value_text(const T& value) {
     return value ? value_text(*value) : "auto";
   } else if constexpr (std::is_same_v<T, DeviceChoice>) {
     return choice_name(value.kind);
+  } else if constexpr (std::is_same_v<T, Compression>) {
+    return value.rank == 0 ? "none" : fmt::format("{}{}", kPowerSgd, value.rank);
   } else if constexpr (std::is_enum_v<T>) {
     return choice_name(value);
   } else {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 
+#include "cpu_optim/low_rank.h"
 #include "cpu_optim/reduce.h"
 #include "engine/error.h"
 
@@ -17,6 +18,9 @@ namespace {
 // Positions of operands in the tasks' lists (lower.h).
 enum RoundOperand { kRoundAccumulator, kRoundGradient, kRoundSums };
 enum SumOperand { kSumReceived, kSumGradient, kSumSums };
+enum CompressOperand { kCompressGradient, kCompressError, kCompressRight, kCompressLeft };
+enum ProjectOperand { kProjectLeft, kProjectError, kProjectRight };
+enum ExpandOperand { kExpandLeft, kExpandRight, kExpandGradient, kExpandSums };
 enum SetScalarsOperand { kSetInput, kSetPrevious, kSetUpdate, kSetNorm };
 enum OptimizeOperand { kOptimizeState, kOptimizeGradient, kOptimizeUpdate, kOptimizeWeights };
 
@@ -94,10 +98,17 @@ std::byte* Runner::address(const Instruction& in, size_t operand, const RingPosi
   return memory_.tiers[in.places[operand].tier] + offset(in, operand, rings);
 }
 
+uint64_t Runner::bytes_of(const Instruction& in, size_t operand) const {
+  return operand_bytes(plan_.program.buffers[in.operands[operand].buffer], in.operands[operand]);
+}
+
+float* Runner::floats(const Instruction& in, size_t operand, const RingPositions& rings) const {
+  return reinterpret_cast<float*>(address(in, operand, rings));
+}
+
 void Runner::note_high_water(const Instruction& in, const RingPositions& rings) {
   for (size_t k = 0; k < in.operands.size(); ++k) {
-    const uint64_t end =
-        offset(in, k, rings) + operand_bytes(plan_.program.buffers[in.operands[k].buffer], in.operands[k]);
+    const uint64_t end = offset(in, k, rings) + bytes_of(in, k);
     std::atomic<uint64_t>& mark = high_water_[in.places[k].tier];
     for (uint64_t seen = mark; seen < end && !mark.compare_exchange_weak(seen, end);) {
     }
@@ -121,7 +132,7 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
   if (in.task == kNoTask) {
     const bool reads = plan_.program.machine.tiers[in.places[0].tier].file;
     const Place& file = in.places[reads ? 0 : 1];
-    const uint64_t bytes = operand_bytes(plan_.program.buffers[in.operands[0].buffer], in.operands[0]);
+    const uint64_t bytes = bytes_of(in, 0);
     const NvmeFiles::Location where = memory_.files->locate(file.offset, bytes);
     out[0] = {reads ? IoDirection::read : IoDirection::write,
               where.file->fd,
@@ -134,21 +145,25 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
   }
   const Task& task = body.tasks[in.task];
   const bool trainable = plan_.model.groups[task.subject].trainable;
-  std::byte* weights =
-      in.operands.size() > (trainable ? 1u : 0u) ? address(in, trainable ? 1 : 0, rings) : nullptr;
-  const ShardView v =
-      shard_view(task.subject, task.slice, trainable ? address(in, 0, rings) : nullptr, weights);
+  const bool stores_weights = !trainable || plan_.model.precision == DType::f32;
+  ShardView v = shard_view(task.subject, task.slice, trainable ? address(in, 0, rings) : nullptr,
+                           stores_weights ? address(in, trainable ? 1 : 0, rings) : nullptr);
+  add_compression(task, in, (trainable ? 1 : 0) + (stores_weights ? 1 : 0), rings, v);
   size_t count = 0;
-  const auto add = [&](const void* memory, Plane plane, uint64_t width) {
-    auto* bytes = static_cast<std::byte*>(const_cast<void*>(memory));
-    const uint64_t size = v.elements * width;
-    const FileTarget target = hooks_.save(v.group, v.first, plane, {bytes, size});
-    out[count++] = {IoDirection::write, target.fd, target.offset, bytes, size, {}, target.name};
+  const auto add = [&](const void* memory, Plane plane, uint64_t first, uint64_t bytes) {
+    auto* from = static_cast<std::byte*>(const_cast<void*>(memory));
+    const FileTarget target = hooks_.save(v.group, first, plane, {from, bytes});
+    out[count++] = {IoDirection::write, target.fd, target.offset, from, bytes, {}, target.name};
   };
-  if (!trainable) add(v.weights, Plane::frozen_weights, dtype_bytes(plan_.model.precision));
-  if (v.master) add(v.master, Plane::master, 4);
-  if (v.first_moment) add(v.first_moment, Plane::first_moment, 4);
-  if (v.second_moment) add(v.second_moment, Plane::second_moment, 4);
+  if (plan_.lowering.shares_state() || !ranks_ || ranks_->rank() == 0) {  // else all have the same
+    if (!trainable)
+      add(v.weights, Plane::frozen_weights, v.first, v.elements * dtype_bytes(plan_.model.precision));
+    if (v.master) add(v.master, Plane::master, v.first, v.elements * 4);
+    if (v.first_moment) add(v.first_moment, Plane::first_moment, v.first, v.elements * 4);
+    if (v.second_moment) add(v.second_moment, Plane::second_moment, v.first, v.elements * 4);
+  }
+  if (v.error) add(v.error, Plane::error, v.error_first, v.error_elements * 4);
+  if (v.factors) add(v.factors, Plane::factors, 0, bytes_of(in, in.operands.size() - 1));
   return count;
 }
 
@@ -168,6 +183,14 @@ void Runner::run(const Body& body, const Instruction& in, const RingPositions& r
       return exchange(in, rings);
     case TaskKind::sum:
       return sum(task, in, rings);
+    case TaskKind::compress:
+      return compress(task, in, rings);
+    case TaskKind::project:
+      return project(task, in, rings);
+    case TaskKind::expand:
+      return expand(task, in, rings);
+    case TaskKind::clone:
+      return clone(in, rings);
     case TaskKind::norm:
       return norm(in, rings);
     case TaskKind::set_scalars:
@@ -182,7 +205,7 @@ void Runner::run(const Body& body, const Instruction& in, const RingPositions& r
 }
 
 void Runner::copy(const Instruction& in, const RingPositions& rings) {
-  const uint64_t bytes = operand_bytes(plan_.program.buffers[in.operands[0].buffer], in.operands[0]);
+  const uint64_t bytes = bytes_of(in, 0);
   std::byte *const to = address(in, 1, rings), *const from = address(in, 0, rings);
   if (memory_.streams && memory_.streams->has(in.lane))
     memory_.streams->copy(in.lane, to, from, bytes);
@@ -209,8 +232,7 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
                                   : (saves ? plan.forward : plan.forward_discarding);
   const auto zero_if_first = [&](uint32_t k) {
     if (k == kNone || in.operands[k].access != Access::write) return;
-    device_.zero(address(in, k, rings),
-                 operand_bytes(plan_.program.buffers[in.operands[k].buffer], in.operands[k]));
+    device_.zero(address(in, k, rings), bytes_of(in, k));
   };
   for (const uint32_t k : operands.accumulators) zero_if_first(k);
   zero_if_first(operands.loss);
@@ -308,29 +330,81 @@ void Runner::note_collective(const Instruction& in, const RingPositions& rings) 
 
 void Runner::gather(const Instruction& in, const RingPositions& rings) {
   note_collective(in, rings);
-  const uint64_t bytes = operand_bytes(plan_.program.buffers[in.operands[0].buffer], in.operands[0]);
+  const uint64_t bytes = bytes_of(in, 0);
   ranks_->all_gather(address(in, 0, rings), bytes, address(in, 1, rings));
 }
 
 void Runner::exchange(const Instruction& in, const RingPositions& rings) {
   note_collective(in, rings);
-  const uint64_t bytes = operand_bytes(plan_.program.buffers[in.operands[0].buffer], in.operands[0]);
+  const uint64_t bytes = bytes_of(in, 0);
   ranks_->all_to_all(address(in, 0, rings), bytes / plan_.lowering.ranks, address(in, 1, rings));
 }
 
+// Factors have no block sums.
 void Runner::sum(const Task& task, const Instruction& in, const RingPositions& rings) {
-  sum_ranks(plan_.model.precision, address(in, kSumReceived, rings), plan_.lowering.ranks,
-            plan_.lowering.part_elements(task.subject, task.slice), address(in, kSumGradient, rings),
-            reinterpret_cast<double*>(address(in, kSumSums, rings)), optimizer_workers_);
+  const bool factor = in.operands.size() <= kSumSums;
+  sum_ranks(factor ? DType::f32 : plan_.model.precision, address(in, kSumReceived, rings),
+            plan_.lowering.ranks,
+            factor ? bytes_of(in, kSumGradient) / 4
+                   : plan_.lowering.part_elements(task.subject, task.slice),
+            address(in, kSumGradient, rings),
+            factor ? nullptr : reinterpret_cast<double*>(address(in, kSumSums, rings)), optimizer_workers_);
 }
 
-// The last two operands are the previous update and the norm; those before are the block sums of the
-// trainable groups, of one rank after the other.
+void Runner::compress(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const LowRankLayout& layout = plan_.lowering.groups[task.subject].compression->layout;
+  compress_gradient(layout, plan_.model.precision, address(in, kCompressGradient, rings),
+                    floats(in, kCompressError, rings), floats(in, kCompressRight, rings),
+                    floats(in, kCompressLeft, rings), optimizer_workers_);
+  zero_rest(in, kCompressLeft, layout.left, rings);
+}
+
+void Runner::project(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const LowRankLayout& layout = plan_.lowering.groups[task.subject].compression->layout;
+  project_error(layout, floats(in, kProjectLeft, rings), floats(in, kProjectError, rings),
+                floats(in, kProjectRight, rings), optimizer_workers_);
+  zero_rest(in, kProjectRight, layout.right, rings);
+}
+
+// A factor's padding.
+void Runner::zero_rest(const Instruction& in, size_t operand, uint64_t elements, const RingPositions& rings) {
+  std::memset(address(in, operand, rings) + 4 * elements, 0, bytes_of(in, operand) - 4 * elements);
+}
+
+// Block sums are of the rank's own part of the shard, also where it has all of it.
+void Runner::expand(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const Lowering& lowering = plan_.lowering;
+  const GroupBuffers& group = lowering.groups[task.subject];
+  const uint64_t begin = group.shards[task.slice], end = group.shards[task.slice + 1];
+  const uint64_t part = lowering.part_elements(task.subject, task.slice);
+  const uint64_t own = begin + static_cast<uint64_t>(ranks_->rank()) * part;
+  std::byte* const gradient = address(in, kExpandGradient, rings);
+  const uint64_t first = lowering.shares_state() ? own : begin;  // of what is there
+  const auto expand_range = [&](uint64_t from, uint64_t to, double* sums) {
+    if (from == to) return;
+    const DType precision = plan_.model.precision;
+    expand_gradient(group.compression->layout, floats(in, kExpandLeft, rings),
+                    floats(in, kExpandRight, rings), from, to - from, precision,
+                    gradient + (from - first) * dtype_bytes(precision), sums, optimizer_workers_);
+  };
+  expand_range(own, own + part, reinterpret_cast<double*>(address(in, kExpandSums, rings)));
+  if (lowering.shares_state()) return;
+  expand_range(begin, own, nullptr);
+  expand_range(own + part, end, nullptr);
+}
+
+void Runner::clone(const Instruction& in, const RingPositions& rings) {
+  for (size_t k = 0; k < in.operands.size(); k += 2)
+    std::memcpy(address(in, k + 1, rings), address(in, k, rings), bytes_of(in, k));
+}
+
+// The last two operands are the previous update and the norm; those before are the block sums of the groups
+// that are trained here, of one rank after the other.
 void Runner::norm(const Instruction& in, const RingPositions& rings) {
   double total = 0;
   size_t k = 0;
   for (const GroupBuffers& g : plan_.lowering.groups) {
-    if (g.block_sums == kNone) continue;
+    if (g.block_sums == kNone || g.all_block_sums != in.operands[k].buffer) continue;
     const Buffer& b = plan_.program.buffers[g.block_sums];
     for (size_t shard = 0; shard + 1 < g.shards.size(); ++shard)
       for (uint64_t rank = 0; rank < plan_.lowering.ranks; ++rank) {
@@ -389,6 +463,18 @@ ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, s
   return v;
 }
 
+void Runner::add_compression(const Task& task, const Instruction& in, size_t operand,
+                             const RingPositions& rings, ShardView& view) const {
+  const GroupBuffers& group = plan_.lowering.groups[task.subject];
+  if (!group.compression) return;
+  view.error = floats(in, operand, rings);
+  view.error_first = group.shards[task.slice];
+  view.error_elements = group.shards[task.slice + 1] - view.error_first;
+  if (task.slice > 0) return;
+  view.factors = floats(in, operand + 1, rings);
+  view.factor_elements = group.compression->layout.right;
+}
+
 void Runner::optimize(const Task& task, const Instruction& in, const RingPositions& rings) {
   const auto* update =
       reinterpret_cast<const StepScalars::Update*>(address(in, kOptimizeUpdate, rings));
@@ -414,8 +500,12 @@ void Runner::optimize(const Task& task, const Instruction& in, const RingPositio
 
 void Runner::load(const Task& task, const Instruction& in, const RingPositions& rings) {
   const bool trainable = plan_.model.groups[task.subject].trainable;
-  std::byte* state = trainable ? address(in, 0, rings) : nullptr;
-  hooks_.load(shard_view(task.subject, task.slice, state, address(in, trainable ? 1 : 0, rings)));
+  const size_t weights = trainable ? 1 : 0;
+  ShardView v = shard_view(task.subject, task.slice, trainable ? address(in, 0, rings) : nullptr,
+                           address(in, weights, rings));
+  add_compression(task, in, weights + 1, rings, v);
+  hooks_.load(v);
+  if (v.factors) zero_rest(in, weights + 2, v.factor_elements, rings);
 }
 
 }  // namespace sluice

@@ -53,8 +53,13 @@ struct ShardView {
   // Frozen groups have none of these three.
   float *master = nullptr, *first_moment = nullptr, *second_moment = nullptr;
   void* weights = nullptr;  // working precision; fp32: the same as master
+  // Where gradients are compressed: the rank's error of the whole shard and, with a group's first, its right
+  // factors.
+  uint64_t error_first = 0, error_elements = 0, factor_elements = 0;
+  float *error = nullptr, *factors = nullptr;
 };
-enum class Plane : uint8_t { master, first_moment, second_moment, frozen_weights };
+// The last two are of compressed gradients (low_rank.h), every rank's own.
+enum class Plane : uint8_t { master, first_moment, second_moment, frozen_weights, error, factors };
 struct FileTarget {
   int fd = -1;
   uint64_t offset = 0;
@@ -80,7 +85,7 @@ class Runner {
 
   // Whether the instruction moves bytes to or from files; then transfers() says which, else run() does it.
   bool is_file_io(const Body& body, const Instruction& in) const;
-  static constexpr size_t kTransfersMax = 4;
+  static constexpr size_t kTransfersMax = 5;
   size_t transfers(const Body& body, const Instruction& in, const RingPositions& rings,
                    std::span<Transfer, kTransfersMax> out);
   void run(const Body& body, const Instruction& in, const RingPositions& rings);
@@ -94,6 +99,8 @@ class Runner {
  private:
   uint64_t offset(const Instruction& in, size_t operand, const RingPositions& rings) const;  // in its arena
   std::byte* address(const Instruction& in, size_t operand, const RingPositions& rings) const;
+  uint64_t bytes_of(const Instruction& in, size_t operand) const;
+  float* floats(const Instruction& in, size_t operand, const RingPositions& rings) const;
   void note_high_water(const Instruction& in, const RingPositions& rings);
   void copy(const Instruction& in, const RingPositions& rings);
   void run_segment(const Task& task, const Instruction& in, const RingPositions& rings);
@@ -105,11 +112,18 @@ class Runner {
   void gather(const Instruction& in, const RingPositions& rings);
   void exchange(const Instruction& in, const RingPositions& rings);
   void sum(const Task& task, const Instruction& in, const RingPositions& rings);
+  void compress(const Task& task, const Instruction& in, const RingPositions& rings);
+  void project(const Task& task, const Instruction& in, const RingPositions& rings);
+  void expand(const Task& task, const Instruction& in, const RingPositions& rings);
+  void zero_rest(const Instruction& in, size_t operand, uint64_t elements, const RingPositions& rings);
+  void clone(const Instruction& in, const RingPositions& rings);
   void norm(const Instruction& in, const RingPositions& rings);
   void set_scalars(const Instruction& in, const RingPositions& rings);
   void optimize(const Task& task, const Instruction& in, const RingPositions& rings);
   void load(const Task& task, const Instruction& in, const RingPositions& rings);
   ShardView shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const;
+  void add_compression(const Task& task, const Instruction& in, size_t operand, const RingPositions& rings,
+                       ShardView& view) const;
 
   struct PlanOperands {  // of one segment plan, by pass; fields as in SegmentPlan
     SegmentOperands forward, forward_discarding, backward_keeping, backward_recomputing;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint64_t kConfigBytesMax = 1 << 20, kMachineBytesMax = 1 << 20;
 constexpr int64_t kSlicesMax = 1024;    // of a step: a plan's size, and the seconds it takes, grow with them
-constexpr int kZeroStages[] = {3, 2, 0};  // the first shares most; 1 and 2 are one program
+constexpr int kZeroStages[] = {3, 1, 0};  // the first shares most; 1 and 2 are one program
 constexpr double kLessSharedWorthwhile = 0.95;  // of the seconds with more shared
 constexpr int64_t kSliceTokens = 2048;  // enough rows to keep matrix products busy; more only costs workspace
 
@@ -146,6 +146,9 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.lower.batch = batch.batch;
   r.lower.ranks = static_cast<uint32_t>(ranks.count);
   r.lower.zero_stage = static_cast<int>(ranks.zero.value_or(kZeroStages[0]));
+  r.lower.compress_rank = ranks.compression.rank;
+  r.lower.compress_after = ranks.compress_after;
+  r.lower.share_layers_until = ranks.share_layers_until;
   r.lower.update_waits_for_norm = options.optimizer.clip > 0 || precision == DType::f16;
   r.lower.evaluate = evaluate;
   r.lower.optimizer.planes = precision == DType::f32 ? 2 : 3;
@@ -189,10 +192,11 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
 }
 
 ZeroChoice choose_zero_stage(PlanRequest request) {
-  ZeroChoice choice;
+  ZeroChoice choice{request.lower.compress_rank > 0 ? 1 : kZeroStages[0], {}};
   double best = 0;  // nothing yet
   std::string others;
   for (const int stage : kZeroStages) {
+    if (stage > 1 && request.lower.compress_rank > 0) continue;
     request.lower.zero_stage = stage;
     const auto result = make_plan(request);
     const Plan* plan = std::get_if<Plan>(&result);

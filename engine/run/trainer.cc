@@ -54,7 +54,8 @@ std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body) {
   return bytes;
 }
 
-double evaluate(Session& session, const TokenData& data, const DataOrder& order, int64_t batches) {
+double evaluate(Session& session, const BodyIds& bodies, const TokenData& data, const DataOrder& order,
+                int64_t batches) {
   const Lowering& lowering = session.plan().lowering;
   const uint64_t rows = rows_of(session.plan()) * static_cast<uint64_t>(session.ranks().size());
   double sum = 0;
@@ -73,7 +74,7 @@ double evaluate(Session& session, const TokenData& data, const DataOrder& order,
     valid += fill_tokens(session, data, order, static_cast<uint64_t>(b) * rows, lowering.validation_tokens,
                          lowering.validation_labels, position);
     positions[b % 2] = position;
-    tickets[b % 2] = session.issue(*lowering.bodies.evaluate);
+    tickets[b % 2] = session.issue(*bodies.evaluate);
   }
   for (int64_t b = std::max<int64_t>(0, batches - 2); b < batches; ++b) read(b);
   return session.ranks().sum(sum) / static_cast<double>(valid);
@@ -87,7 +88,8 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
       state_(start),
       stop_(stop),
       events_(std::move(events)),
-      step_(start.step) {
+      step_(start.step),
+      phase_(session.plan().lowering.phase_of(start.step)) {
   const Program& program = session.plan().program;
   for (const Body& body : program.bodies) moved_bytes_.push_back(moved_bytes(session.plan(), body));
   for (const Tier& tier : program.machine.tiers) metrics_.peak_bytes.emplace_back(tier.name, 0);
@@ -130,6 +132,7 @@ TrainResult Trainer::train(AtEnd at_end) {
   int64_t saved = -1;
   note("the trainers' sums");
   while (step_ < options_.batch.steps && !stops()) {
+    if (step_ == bodies().until) enter_next_phase();
     issue_step();
     note("the trainers' sums");
     read_steps(2);
@@ -148,6 +151,16 @@ TrainResult Trainer::train(AtEnd at_end) {
   return {step_, step_ < options_.batch.steps};
 }
 
+const BodyIds& Trainer::bodies() const { return session_.plan().lowering.phases[phase_]; }
+
+void Trainer::enter_next_phase() {
+  if (bodies().unlock) {
+    drain();
+    session_.issue(*bodies().unlock);
+  }
+  ++phase_;
+}
+
 // One rank's signal stops all, after the same step.
 bool Trainer::stops() const { return session_.ranks().sum<int>(stop_) > 0; }
 
@@ -160,9 +173,9 @@ void Trainer::issue_step() {
   StepScalars& scalars = session_.scalars(position);
   scalars.input.learning_rate = learning_rate(options_.optimizer, step_, options_.batch.steps);
   scalars.input.valid_tokens = static_cast<double>(valid);
-  const BodyId body = pending_update_ ? *lowering.bodies.step : *lowering.bodies.first;
+  const BodyId body = pending_update_ ? *bodies().step : *bodies().first;
   const uint64_t ticket = session_.issue(body);
-  pending_update_ = session_.plan().program.bodies[body].end == BodyState::pending;
+  pending_update_ = bodies().drain.has_value();
   state_.cursor += static_cast<uint64_t>(options_.batch.batch);
   pending_.push_back({++step_, ticket, position, body});
 }
@@ -237,7 +250,7 @@ std::string Trainer::way_out(const std::string& change) const {
 
 void Trainer::drain() {
   uint64_t ticket = pending_.empty() ? 0 : pending_.back().ticket;
-  if (pending_update_) ticket = session_.issue(*session_.plan().lowering.bodies.drain);
+  if (pending_update_) ticket = session_.issue(*bodies().drain);
   pending_update_ = false;
   read_steps(0);
   if (ticket) session_.executor().wait(ticket);
@@ -253,7 +266,8 @@ void Trainer::validate() {
   note("the validation");
   ValidationMetrics v;
   v.step = step_;
-  v.val_loss = evaluate(session_, *data_.validation, data_.validation_order, options_.data.val_batches);
+  v.val_loss = evaluate(session_, bodies(), *data_.validation, data_.validation_order,
+                        options_.data.val_batches);
   if (events_.validation) events_.validation(v);
 }
 
@@ -266,9 +280,7 @@ void Trainer::checkpoint() {
     return writer.begin_write(group, first, plane, bytes);
   };
   session_.runner().set_hooks(hooks);
-  const Lowering& lowering = session_.plan().lowering;
-  if (lowering.shares_state() || session_.ranks().is_first())  // else all have the same
-    session_.executor().wait(session_.issue(*lowering.bodies.save));
+  if (!writer.owns_nothing()) session_.executor().wait(session_.issue(*bodies().save));
   session_.runner().set_hooks({});  // the writer ends here
   session_.check();
   writer.commit();

@@ -59,6 +59,8 @@ class Trainer {
   TrainResult train(AtEnd at_end);
   TrainResult train_on_lanes(AtEnd at_end);  // the same; its errors are the lanes' where one failed
   bool stops() const;
+  const BodyIds& bodies() const;  // of the phase that step_ is in, or ended
+  void enter_next_phase();
   void issue_step();
   void read_steps(size_t leave);  // reads the oldest pending steps until `leave` are left
   void read_step(const Pending& pending);
@@ -77,6 +79,7 @@ class Trainer {
   const std::atomic<bool>& stop_;
   TrainEvents events_;
   int64_t step_ = 0;                                // issued
+  size_t phase_ = 0;                                // index into Lowering::phases
   bool pending_update_ = false;                     // rounded gradients wait for their update
   std::vector<Pending> pending_;                    // oldest first
   double last_norm_ = 0;                            // when the norm of the last step that was read was done
@@ -88,7 +91,9 @@ class Trainer {
 // Bytes that a body moves, by lane; of collectives what this rank sends.
 std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body);
 
-// Mean loss over the first `batches` validation batches, with current weights. The state must be clean.
-double evaluate(Session& session, const TokenData& data, const DataOrder& order, int64_t batches);
+// Mean loss over the first `batches` validation batches, with current weights, by the bodies of the phase.
+// The state must be clean.
+double evaluate(Session& session, const BodyIds& bodies, const TokenData& data, const DataOrder& order,
+                int64_t batches);
 
 }  // namespace sluice

@@ -40,8 +40,9 @@ SessionOptions session_options(const Options& options, int threads) {
 
 double rank_timeout(const Options& options, const Plan& plan) {
   constexpr double kLeast = 60, kSteps = 10, kBytesPerSecond = 100e6;  // of a slow shared disk
-  const uint64_t ranks = plan.lowering.shares_state() ? plan.lowering.ranks : 1;
-  const double share = static_cast<double>(checkpoint_bytes(plan.model) / ranks) / kBytesPerSecond;
+  const uint64_t writers = plan.lowering.shares_state() ? plan.lowering.ranks : 1;
+  const uint64_t checkpoint = checkpoint_bytes(plan.model, owned_ranges(plan.lowering));
+  const double share = static_cast<double>(checkpoint / writers) / kBytesPerSecond;
   return options.ranks.timeout.value_or(std::max(kLeast, kSteps * plan.step_seconds + share));
 }
 

@@ -39,7 +39,7 @@ nlohmann::ordered_json run_step(Session& session, bool first, double learning_ra
   const Model& model = session.plan().model;
   session.scalars(position).input = {
       learning_rate, static_cast<double>(lowering.slices * model.micro_batch * model.sequence)};
-  const uint64_t ticket = session.issue(first ? *lowering.bodies.first : *lowering.bodies.step);
+  const uint64_t ticket = session.issue(first ? *lowering.bodies().first : *lowering.bodies().step);
   session.executor().wait(ticket);
   session.check();
   nlohmann::ordered_json busy;

@@ -1,0 +1,42 @@
+// Which parts of a group's gradient PowerSGD replaces by thin factors, and where those lie in its two factor
+// buffers (Vogels, Karimireddy, Jaggi 2019, "PowerSGD: practical low-rank gradient compression for
+// distributed optimization", arXiv:1905.13727).
+//
+// A tensor of two or more dimensions is a matrix of its first dimension by the others; it becomes left (rows
+// x rank, row by row) times right (rank x columns, row by row). What would not get smaller is sent as it is,
+// in fp32, in the left buffer; so are embeddings and what the loss multiplies with, whose gradients are of
+// high rank (Ramesh et al. 2021, arXiv:2102.12092, appendix D). A function of the model and the rank asked
+// for, so ranks agree on it.
+#pragma once
+
+#include <vector>
+
+#include "engine/graph.h"
+
+namespace sluice {
+
+struct LowRankMatrix {
+  uint64_t offset = 0, rows = 0, columns = 0;  // elements of the group's flat buffer
+  uint32_t rank = 0;
+  uint64_t left = 0, right = 0;                // first elements in the factor buffers
+  uint64_t elements() const { return rows * columns; }
+};
+
+struct PlainRange {
+  uint64_t offset = 0, elements = 0;
+  uint64_t left = 0;
+};
+
+struct LowRankLayout {
+  std::vector<LowRankMatrix> matrices;  // in order of offset, as the ranges
+  std::vector<PlainRange> plain;
+  uint64_t left = 0, right = 0;         // elements of the factor buffers
+};
+
+// rank > 0. `whole`, by parameter: those that stay as they are; empty: none.
+LowRankLayout low_rank_layout(const Group& group, uint32_t rank, const std::vector<bool>& whole = {});
+
+// By group and parameter: whether an embedding or the loss reads it.
+std::vector<std::vector<bool>> high_rank_parameters(const Model& model);
+
+}  // namespace sluice
