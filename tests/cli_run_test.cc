@@ -387,6 +387,21 @@ TEST_F(Cli, FromTrainingOverExportToEvaluation) {
             nlohmann::json::parse(lines.front())["loss"].get<double>());
 }
 
+// While layers share, a checkpoint holds the shared weights for each of them.
+TEST_F(Cli, ACheckpointOfSharedLayersIsEvaluatedAsItIs) {
+  const Words data{"--data", text, "--batch", "4", "--val-batches", "2"};
+  ASSERT_EQ(run(Words{"train", "--model", kTiny, "--steps", "4", "--val-data", text, "--precision", "fp32",
+                      "--share-layers-until", "10", "--out", directory / "run"} +
+                data)
+                .code,
+            0);
+  const auto lines = lines_of(read_text_file(directory / "run/metrics.jsonl", 1 << 20));
+  const CommandResult evaluated = run(Words{"eval", "--from", directory / "run", "--json"} + data);
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  EXPECT_EQ(nlohmann::json::parse(evaluated.out)["val_loss"],
+            nlohmann::json::parse(lines.back())["val_loss"]);
+}
+
 TEST_F(Cli, MetricsHoldWhatTheContractLists) {
   const CommandResult result =
       run(train("run", 3,

@@ -7,10 +7,12 @@ namespace sluice {
 namespace {
 
 TEST_F(Mpi, BitsAreThoseOfRanksInOneProcess) {
+  const Words factors{"--zero",           "0", "--compress",           "powersgd:2",
+                      "--compress-after", "3", "--share-layers-until", "2"};
   for (const int ranks : {2, 4})
-    for (const char* precision : {"fp32", "bf16"}) {
-      const std::string name = std::to_string(ranks) + precision;
-      const Words more{"--precision", precision, "--micro-batch", "1"};
+    for (const Words& numbers : {Words{"fp32"}, Words{"bf16"}, Words{"fp32"} + factors}) {
+      const std::string name = std::to_string(ranks) + numbers[0] + std::to_string(numbers.size());
+      const Words more = Words{"--micro-batch", "1", "--precision"} + numbers;
       const CommandResult threads =
           run(train_rows("threads" + name, 6, 8, more + Words{"--gpus", std::to_string(ranks)}));
       ASSERT_EQ(threads.code, 0) << threads.err;

@@ -58,6 +58,7 @@ Plan evaluation_plan(const Options& options, const ModelConfig& config, const Bu
     return model;
   };
   request.lower.update_waits_for_norm = false;
+  request.lower.share_layers_until = 0;  // a checkpoint has every layer's weights
   return plan_or_throw(request, budgets);
 }
 

@@ -196,6 +196,8 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
                           plan.model.sequence) /
           plan.step_seconds,
       plan.candidates);
+  if (plan.lowering.ranks == 1 && options.ranks.compression.rank > 0)
+    out += "  one rank sends nothing: --compress changes nothing\n";
   out += phases_text(plan, even);
   out += fmt::format("  a checkpoint takes {}\n",
                      format_size(checkpoint_bytes(plan.model, owned_ranges(plan.lowering))));

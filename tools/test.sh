@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 # Under the address sanitizer: whatever reads bytes from outside, and training itself on small programs.
 asan_tests=(size_test config_file_test parser_fuzz_test options_test metrics_test config_test safetensors_test
-  hf_weights_test token_data_test text_test manifest_test checkpoint_test checkpoint_directory_test
+  low_rank_test hf_weights_test token_data_test text_test manifest_test checkpoint_test checkpoint_directory_test
   offload_transfer_lane_test plan_golden_test plan_bits_test)
 # Under the thread sanitizer: whatever has threads. Kernels over the emulated GPU have fibers, which it does not
 # know, so of its tests only those without kernels.

@@ -43,7 +43,7 @@ void Ranks::set_patience(double seconds) const {
   trainer->set_patience(seconds + kAfterLanes);
 }
 
-void Ranks::note(const std::string& purpose) const {
+void Ranks::note(std::string_view purpose) const {
   if (trainer) trainer->note(purpose);
 }
 

@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gpu/communicator.h"
@@ -60,7 +61,7 @@ struct Ranks {
   // How long a rank waits for another.
   void set_patience(double seconds) const;
   // What the trainer's calls to come are for, to be named when one waits for too long.
-  void note(const std::string& purpose) const;
+  void note(std::string_view purpose) const;
   // Ends the other ranks' calls too.
   void abort(const std::string& reason) const noexcept {
     if (!lane) return;

@@ -1,6 +1,9 @@
 #include "engine/run/trainer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "engine/clock.h"
@@ -258,8 +261,10 @@ void Trainer::drain() {
 }
 
 // What the calls to come wait for.
-void Trainer::note(const std::string& what) const {
-  session_.ranks().note("at step " + std::to_string(step_) + " for " + what);
+void Trainer::note(const char* what) const {
+  std::array<char, 80> text;
+  const auto end = fmt::format_to_n(text.data(), text.size(), "at step {} for {}", step_, what);
+  session_.ranks().note({text.data(), std::min(end.size, text.size())});
 }
 
 void Trainer::validate() {

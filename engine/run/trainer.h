@@ -66,7 +66,7 @@ class Trainer {
   void read_step(const Pending& pending);
   std::string way_out(const std::string& change) const;
   double norm_time(const Pending& pending) const;
-  void note(const std::string& what) const;
+  void note(const char* what) const;
   void drain();  // to the clean state, all steps read
   void validate();
   void checkpoint();
