@@ -91,6 +91,21 @@ TEST_F(MpiNamespaces, LossesAreThoseOfOneMachine) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(status("two", rank), "0 \n");
 }
 
+// The others' connections to it break at once, or they miss it, or they hear of it.
+TEST_F(MpiNamespaces, DeathOfARank) {
+  Command command(directory / "", across(endless("death", {"--checkpoint-every", "5"})));
+  ASSERT_TRUE(reaches(command, "death", 7));
+  ::kill(rank_processes(command.process(), 4).at(1), SIGKILL);
+  EXPECT_EQ(command.wait().code, 128 + SIGKILL);
+  for (const int rank : {0, 2, 3})
+    expect_status(
+        "death", rank,
+        "7 (MPI does not return after SIGTERM, as when a rank has died|Rank [0-3] gives no sign of life "
+        "after SIGTERM): " +
+            kWaits);
+  expect_that_it_goes_on("death", 3);
+}
+
 // Each half sees that the other is silent. mpirun cannot reach it either, and is left behind.
 TEST_F(MpiNamespaces, ACutNetworkEndsAll) {
   const Words often{"--checkpoint-every", "5", "--rank-timeout", "2"};

@@ -28,12 +28,28 @@ TEST_F(RankFault, KillOfARank) {
     EXPECT_EQ(result.code, 128 + SIGKILL);
     for (int rank = 0; rank < c.ranks; ++rank)
       expect_status(out, rank,
-                    rank == c.victim
-                        ? "7 This rank was ended from outside, before it could say why.\n"
-                        : "7 Rank " + std::to_string(c.victim) +
-                              " was lost: SIGTERM came, and no more sign of life from it; " + kWaits);
+                    rank == c.victim ? "7 This rank was ended from outside, before it could say why.\n"
+                                     : "7 Rank " + std::to_string(c.victim) +
+                                           " gives no sign of life after SIGTERM: " + kWaits);
     expect_that_it_goes_on(out, c.left);
   }
+}
+
+// The others' connections to it break, and MPI may not return from that: then some miss ranks that only
+// cannot speak any more.
+TEST_F(RankFault, KillOfARankOverTcp) {
+  Words words = under_mpirun(4, endless("tcp"));
+  words.insert(words.begin() + 1, {"--mca", "btl", "tcp,self"});
+  Command command(directory / "", words);
+  ASSERT_TRUE(reaches(command, "tcp", 7));
+  ::kill(rank_processes(command.process(), 4).at(1), SIGKILL);
+  EXPECT_EQ(command.wait().code, 128 + SIGKILL);
+  for (const int rank : {0, 2, 3})
+    expect_status(
+        "tcp", rank,
+        "7 (MPI does not return after SIGTERM, as when a rank has died|Rank [0-3] gives no sign of life "
+        "after SIGTERM): " +
+            kWaits);
 }
 
 TEST_F(RankFault, StopOfARank) {

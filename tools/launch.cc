@@ -33,8 +33,9 @@ constexpr LauncherVariables kMpiLaunchers[] = {
     {"PMI_SIZE", "PMI_RANK", "PMI_RANK"}};
 constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
 // A launcher ends the others when one ends, and its own exit code is that one's. So a rank that fails lets
-// them hear why; who has heard lets it go first.
-constexpr auto kGrace = std::chrono::milliseconds(200), kSecondHandGrace = std::chrono::milliseconds(600);
+// them hear why and write it down, which takes 260 ms at most. Who has heard lets it go first; mpirun's
+// SIGTERM after a death comes earlier, too, at 1000, so that whoever misses that rank can name it.
+constexpr auto kGrace = std::chrono::milliseconds(400), kSecondHandGrace = std::chrono::milliseconds(1300);
 
 std::optional<int> number_in(const char* variable) {
   const char* const value = std::getenv(variable);

@@ -199,7 +199,7 @@ class MpiCommunicator final : public Communicator {
       if (left == 0) break;
       if (lost) watch_.throw_lost();
       if (waited.seconds() > patience() + kAfterWatch)
-        watch_.lose(not_answered(missing(), patience(), doing()));
+        watch_.lose(missing(), not_answered(missing(), patience(), doing()));
       std::this_thread::sleep_for(sleep);
       sleep = std::min(2 * sleep, kSleepMax);
     }

@@ -16,10 +16,11 @@ constexpr auto kLook = std::chrono::milliseconds(10);
 // more. Should SIGTERM come at once, then until SIGKILL the death is seen, told and written down: 0.6 + 0.25.
 // Twelve signs fit into the first, so that a process that is short of cores is not taken for a dead one.
 constexpr double kSign = 0.05, kSilence = 0.6, kUnwinding = 0.25;
+constexpr double kKilling = 2;        // after a SIGTERM: whoever lives on was not meant by mpirun
 constexpr double kUnharmed = 0.9;     // after a SIGTERM: whoever died before it is missed by then
 constexpr double kOwnUnwinding = 10;  // of a rank that failed itself: nobody hurries it
 constexpr size_t kReasonBytes = 512;
-constexpr int kReasonTag = 1, kSignTag = 2;
+constexpr int kReasonTag = 1, kSignTag = 2, kTerminatedTag = 3;
 
 }  // namespace
 
@@ -37,17 +38,20 @@ Watch::Watch(MPI_Comm world, MpiHooks hooks) : hooks_(std::move(hooks)) {
   check_mpi(MPI_Comm_dup(world, &communicator_), "Making a communicator");
   check_mpi(MPI_Comm_rank(world, &rank_), "Asking for the rank");
   check_mpi(MPI_Comm_size(world, &size_), "Asking for the number of ranks");
+  before_ = (rank_ + size_ - 1) % size_;
 }
 
 void Watch::start(std::function<std::string()> doing, std::function<double()> patience) {
   doing_ = std::move(doing);
   patience_ = std::move(patience);
-  thread_ = std::thread([this] { run(); });
+  exchanging_ = std::thread([this] { exchange(); });
+  judging_ = std::thread([this] { judge(); });
 }
 
 void Watch::stop() {
   stopping_ = true;
-  if (thread_.joinable()) thread_.join();
+  for (std::thread* thread : {&exchanging_, &judging_})
+    if (thread->joinable()) thread->join();
 }
 
 void Watch::throw_lost() {
@@ -55,29 +59,79 @@ void Watch::throw_lost() {
   throw lost_error(reason_);
 }
 
-void Watch::tell(const std::string& reason) noexcept {
+void Watch::tell(const std::string& reason) noexcept { set_reason(reason, true, kNobody); }
+
+// Nothing is sent to the one that is missing: MPI might not return from that.
+void Watch::lose(int missing, const std::string& reason) noexcept { set_reason(reason, false, missing); }
+
+void Watch::set_reason(const std::string& reason, bool own, int but_to) noexcept {
   const std::lock_guard lock(mutex_);
   if (lost_) return;
-  ends_by_itself_ = true;
-  send_reason(reason);
-}
-
-void Watch::lose(const std::string& reason) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (!lost_) send_reason(reason);
-}
-
-// Small messages are on their way when MPI_Isend returns; nobody waits for them. With the mutex held.
-void Watch::send_reason(const std::string& reason) noexcept {
   reason_ = reason.substr(0, kReasonBytes);
+  but_to_ = but_to;
+  tells_ = true;
+  ends_by_itself_ = own;
   lost_ = true;
-  message_ = reason_;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (rank == rank_) continue;
+}
+
+void Watch::exchange() {
+  double sign_at = steady_seconds();
+  bool told_termination = false;
+  for (; !stopping_; ++rounds_) {
+    try {
+      if (steady_seconds() >= sign_at) give_sign(), sign_at = steady_seconds() + kSign;
+      if (hear(before_, kSignTag)) ++signs_;
+      if (hear(MPI_ANY_SOURCE, kTerminatedTag)) terminated_ = true;
+      hear_reason();
+      if (!told_termination && hooks_.terminated()) {
+        told_termination = true;
+        send_to_all({}, kTerminatedTag, kNobody);
+      }
+      if (lost_) {
+        std::string reason;
+        {
+          const std::lock_guard lock(mutex_);
+          if (std::exchange(tells_, false)) reason = reason_;
+        }
+        if (!reason.empty()) send_to_all(reason, kReasonTag, but_to_);
+      }
+    } catch (const Error& error) {
+      lose(kNobody, error.what());
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+// A small message is on its way, or copied, when MPI_Isend returns; nobody waits for it. From the next rank
+// on: where a whole machine is gone, its ranks come last.
+void Watch::send_to_all(const std::string& text, int tag, int but_to) {
+  for (int step = 1; step < size_; ++step) {
+    const int rank = (rank_ + step) % size_;
+    if (rank == but_to) continue;
     MPI_Request request = MPI_REQUEST_NULL;
-    if (MPI_Isend(message_.data(), static_cast<int>(message_.size()), MPI_BYTE, rank, kReasonTag,
-                  communicator_, &request) == MPI_SUCCESS)
-      MPI_Request_free(&request);
+    check_mpi(
+        MPI_Isend(text.data(), static_cast<int>(text.size()), MPI_BYTE, rank, tag, communicator_, &request),
+        "Telling another rank");
+    check_mpi(MPI_Request_free(&request), "Telling another rank");
+  }
+}
+
+void Watch::give_sign() {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, (rank_ + 1) % size_, kSignTag, communicator_, &request),
+            "Giving a sign of life");
+  check_mpi(MPI_Request_free(&request), "Giving a sign of life");
+}
+
+// Of a tag without content, from one rank or any. Whether there was one at least.
+bool Watch::hear(int from, int tag) {
+  for (bool heard = false;; heard = true) {
+    int there = 0;
+    MPI_Status status;
+    check_mpi(MPI_Iprobe(from, tag, communicator_, &there, &status), "Looking for messages");
+    if (!there) return heard;
+    check_mpi(MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, tag, communicator_, MPI_STATUS_IGNORE),
+              "Receiving");
   }
 }
 
@@ -98,55 +152,44 @@ void Watch::hear_reason() {
   lost_ = true;
 }
 
-void Watch::give_sign() {
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, (rank_ + 1) % size_, kSignTag, communicator_, &request),
-            "Giving a sign of life");
-  check_mpi(MPI_Request_free(&request), "Giving a sign of life");
-}
-
-bool Watch::hear_signs() {
-  const int before = (rank_ + size_ - 1) % size_;
-  for (bool heard = false;; heard = true) {
-    int there = 0;
-    check_mpi(MPI_Iprobe(before, kSignTag, communicator_, &there, MPI_STATUS_IGNORE), "Looking for messages");
-    if (!there) return heard;
-    check_mpi(MPI_Recv(nullptr, 0, MPI_BYTE, before, kSignTag, communicator_, MPI_STATUS_IGNORE),
-              "Receiving");
-  }
-}
-
-void Watch::run() {
+void Watch::judge() {
   const double begin = steady_seconds();
-  WatchedTime silent(begin), terminating(begin), ending(begin);
-  const int before = (rank_ + size_ - 1) % size_;
-  double sign_at = begin;
+  WatchedTime silent(begin), stuck(begin), terminating(begin), ending(begin);
+  uint64_t signs = 0, rounds = 0;
   while (!stopping_) {
     const double now = steady_seconds();
-    for (WatchedTime* time : {&silent, &terminating, &ending}) time->look(now);
-    try {
-      if (now >= sign_at) give_sign(), sign_at = now + kSign;
-      if (hear_signs()) silent.restart();
-      hear_reason();
-    } catch (const Error& error) {
-      lose(error.what());
-    }
-    const bool terminated = hooks_.terminated();
-    if (!terminated) terminating.restart();
-    if (lost_) {
-      if (ending.seconds() > (ends_by_itself_ ? kOwnUnwinding : kUnwinding)) hooks_.abandon(rank_, reason_);
-    } else {
+    for (WatchedTime* time : {&silent, &stuck, &terminating, &ending}) time->look(now);
+    if (std::exchange(signs, signs_.load()) != signs) silent.restart();
+    if (std::exchange(rounds, rounds_.load()) != rounds) stuck.restart();
+    const bool terminated_here = hooks_.terminated();
+    if (terminated_here) terminated_ = true;
+    if (!terminated_) terminating.restart();
+    if (!lost_) {
       ending.restart();
-      if (silent.seconds() > patience_())
-        lose(not_answered(before, patience_(), doing_()));
-      else if (terminated && silent.seconds() > kSilence)
-        lose("Rank " + std::to_string(before) +
-             " was lost: SIGTERM came, and no more sign of life from it; " + doing_());
-      else if (terminating.seconds() > kUnharmed)
-        hooks_.unharmed();
+      look_for_losses(silent.seconds(), stuck.seconds(), terminating.seconds());
+      if (terminated_here && !lost_ && terminating.seconds() > kUnharmed) hooks_.unharmed();
+    } else if (ending.seconds() > (ends_by_itself_ ? kOwnUnwinding : kUnwinding)) {
+      hooks_.abandon(rank_, reason_);
     }
     std::this_thread::sleep_for(kLook);
   }
+}
+
+// Seconds: without a sign of life from the rank before, and without a return of MPI; 0 before a SIGTERM, else
+// since then.
+void Watch::look_for_losses(double silent, double stuck, double terminating) {
+  const double patience = patience_();
+  const bool killing = terminating > 0 && terminating < kKilling;
+  if (killing && stuck > kSilence)
+    lose(kNobody, "MPI does not return after SIGTERM, as when a rank has died: " + doing_());
+  else if (stuck > patience)
+    lose(kNobody, "MPI does not return: " + doing_());
+  else if (stuck > kSilence)
+    return;  // and nobody could be heard
+  else if (killing && silent > kSilence)
+    lose(before_, "Rank " + std::to_string(before_) + " gives no sign of life after SIGTERM: " + doing_());
+  else if (silent > patience)
+    lose(before_, not_answered(before_, patience, doing_()));
 }
 
 }  // namespace sluice

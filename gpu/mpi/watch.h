@@ -1,10 +1,12 @@
-// Who has given up, and who is still alive: one for a process, with a thread of its own.
+// Who has given up, and who is still alive: one for a process, with two threads of its own.
 //
 // 1. A rank that ends tells every other why, on a communicator for that alone.
 // 2. Each rank gives a sign of life to the next, and misses those of the one before. After a SIGTERM a short
-//    silence is enough: mpirun, which sends one when a rank has died, gives the others one second more.
-//    Without one, silence is told only when it outlasts the patience: all may have been stopped by hand.
-// 3. A process that does not end by itself once a rank is lost is ended from here, with its status written.
+//    silence is enough: mpirun, which sends one when a rank has died, gives the others one second more. On
+//    other machines it comes later, so whoever gets it tells all. Without one, silence is told only when it
+//    outlasts the patience: all may have been stopped by hand.
+// 3. Only one of the threads calls MPI, which may never return where a connection has broken. The other one
+//    judges, that too; and it ends the process, with its status, when nobody else does.
 #pragma once
 
 #include <mpi.h>
@@ -36,28 +38,38 @@ class Watch {
   // Any thread.
   bool lost() const { return lost_; }
   [[noreturn]] void throw_lost();
-  void tell(const std::string& reason) noexcept;  // this rank ends, for a reason of its own
-  void lose(const std::string& reason) noexcept;  // this rank has found that another is lost
+  void tell(const std::string& reason) noexcept;               // this rank ends, for a reason of its own
+  void lose(int missing, const std::string& reason) noexcept;  // it has found that another one is lost
 
  private:
-  void run();
-  void give_sign();
-  bool hear_signs();
+  static constexpr int kNobody = -1;
+  void set_reason(const std::string& reason, bool own, int but_to) noexcept;
+
+  void exchange();  // the thread that calls MPI
+  bool hear(int from, int tag);
   void hear_reason();
-  void send_reason(const std::string& reason) noexcept;
+  void give_sign();
+  void send_to_all(const std::string& text, int tag, int but_to);
+
+  void judge();  // the other one
+  void look_for_losses(double silent, double stuck, double terminating);
 
   const MpiHooks hooks_;
   std::function<std::string()> doing_;
   std::function<double()> patience_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
-  int rank_ = 0, size_ = 1;
-  std::thread thread_;
+  int rank_ = 0, size_ = 1, before_ = 0;
+  std::thread exchanging_, judging_;
   std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> rounds_{0}, signs_{0};  // of exchange(); heard
+  std::atomic<bool> terminated_{false};         // SIGTERM has come to some rank
+
   std::mutex mutex_;
   std::string reason_;
+  bool tells_ = false;  // the others do not know the reason yet
+  int but_to_ = kNobody;
   std::atomic<bool> ends_by_itself_{false};  // the reason is this rank's own
   std::atomic<bool> lost_{false};            // there is a reason, which stays as it is
-  std::string message_;                      // being sent
 };
 
 }  // namespace sluice
