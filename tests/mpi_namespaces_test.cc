@@ -94,7 +94,7 @@ TEST_F(MpiNamespaces, LossesAreThoseOfOneMachine) {
 // The others' connections to it break at once, or they miss it, or they hear of it.
 TEST_F(MpiNamespaces, DeathOfARank) {
   Command command(directory / "", across(endless("death", {"--checkpoint-every", "5"})));
-  ASSERT_TRUE(reaches(command, "death", 7));
+  ASSERT_TRUE(reaches(command, "death", 7)) << statuses("death");
   ::kill(rank_processes(command.process(), 4).at(1), SIGKILL);
   EXPECT_EQ(command.wait().code, 128 + SIGKILL);
   for (const int rank : {0, 2, 3})
@@ -108,10 +108,10 @@ TEST_F(MpiNamespaces, DeathOfARank) {
 
 // Each half sees that the other is silent. mpirun cannot reach it either, and is left behind.
 TEST_F(MpiNamespaces, ACutNetworkEndsAll) {
-  const Words often{"--checkpoint-every", "5", "--rank-timeout", "2"};
+  const Words often{"--checkpoint-every", "5", "--rank-timeout", "4"};
   {
     const Command command(directory / "", across(endless("cut", often)));
-    ASSERT_TRUE(reaches(command, "cut", 7));
+    ASSERT_TRUE(reaches(command, "cut", 7)) << statuses("cut");
     ASSERT_EQ(ip({"-n", machine('a'), "link", "set", "link-a", "down"}).code, 0);
     EXPECT_TRUE(command.until([&] {
       for (int rank = 0; rank < 4; ++rank)
@@ -121,7 +121,7 @@ TEST_F(MpiNamespaces, ACutNetworkEndsAll) {
   }
   for (int rank = 0; rank < 4; ++rank)
     expect_status("cut", rank,
-                  "7 Rank " + std::to_string(rank < 2 ? 3 : 1) + " has not answered for 2 s: " + kWaits);
+                  "7 Rank " + std::to_string(rank < 2 ? 3 : 1) + " has not answered for 4 s: " + kWaits);
   end_processes();
   expect_that_it_goes_on("cut", 2);
 }

@@ -107,6 +107,12 @@ class Mpi : public Cli {
   Words endless(const std::string& out, const Words& more = {}) const {
     return train_rows(out, 1'000'000, 12, Words{"--precision", "fp32", "--lr-schedule", "constant"} + more);
   }
+  // For a message.
+  std::string statuses(const std::string& out) const {
+    std::string all;
+    for (int rank = 0; has_status(out, rank); ++rank) all += status(out, rank);
+    return all;
+  }
   bool reaches(const Command& command, const std::string& out, size_t steps) const {
     return command.until([&] { return steps_of(out) >= steps; });
   }
