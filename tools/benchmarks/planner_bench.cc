@@ -53,8 +53,8 @@ const Scale kLarge{{"--model", "llama-70b", "--seq", "2048"},
                     "--micro-batch", "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem",
                     "75GiB", "--host-mem", "230GiB"},
                    {"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "160",
-                    "--micro-batch", "2", "--ranks", "80", "--zero", "0", "--machine", "a100-cluster",
-                    "--gpu-mem", "75GiB", "--host-mem", "230GiB"}};
+                    "--micro-batch", "2", "--ranks", "80", "--machine", "a100-cluster", "--gpu-mem", "75GiB",
+                    "--host-mem", "230GiB"}};
 const Scale kSmall{
     {"--model", "llama:layers=4,width=64,heads=4,kv_heads=2,ffn=128,vocab=256,context=32", "--seq", "32"},
     {"--host-mem", "96MiB", "--nvme-dir", ".", "--nvme-mem", "256MiB"},
@@ -63,8 +63,7 @@ const Scale kSmall{
     {"--model", "gpt2:layers=4,width=64,heads=4,vocab=256,context=32", "--batch", "1024", "--micro-batch",
      "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem", "64MiB", "--host-mem", "512MiB"},
     {"--model", "gpt2:layers=4,width=64,heads=4,vocab=256,context=32", "--batch", "160", "--micro-batch", "2",
-     "--ranks", "80", "--zero", "0", "--machine", "a100-cluster", "--gpu-mem", "64MiB", "--host-mem",
-     "512MiB"}};
+     "--ranks", "80", "--machine", "a100-cluster", "--gpu-mem", "64MiB", "--host-mem", "512MiB"}};
 
 Options parse(const std::vector<std::string>& words) {
   std::vector<const char*> argv{"planner_bench", "plan"};
@@ -143,21 +142,30 @@ void print_cluster(const std::string& what, const nlohmann::ordered_json& facts)
   for (const auto& [level, sent] : facts["network_bytes"].items())
     line += fmt::format("; a {} sends {} over {}", sent["unit"].get<std::string>(),
                         format_size(sent["bytes"].get<uint64_t>()), level);
+  if (facts.contains("phases"))
+    for (const auto& phase : facts["phases"])
+      line += fmt::format("; {}: {:.3g} s", phase["what"].get<std::string>(),
+                          phase["seconds_predicted"].get<double>());
   fmt::print("{}\n", line);
 }
 
 void predict_clusters(const Scale& scale) {
-  const nlohmann::ordered_json plain = facts_of(parse(scale.data_parallel));
+  const auto facts_with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = scale.data_parallel;
+    words.insert(words.end(), more.begin(), more.end());
+    return facts_of(parse(words));
+  };
+  const nlohmann::ordered_json plain = facts_with({"--zero", "0"});
   fmt::print("\n{:<62} {:>12} {:>12} {:>7}\n", "plain data parallelism, seconds of a step", "predicted",
              "published", "ratio");
   print_published(billions(plain) + ": reduction", plain["lane_busy"]["collective"], kReductionPublished);
   print_published("  compute", plain["lane_busy"]["compute"], kRestPublished);
   print_published("  step", plain["seconds_predicted"], kReductionPublished + kRestPublished);
-  for (const char* stage : {"0", "2", "3"}) {
-    std::vector<std::string> words = scale.data_parallel;
-    *(std::find(words.begin(), words.end(), "--zero") + 1) = stage;
-    print_cluster("  ZeRO stage " + std::string(stage), facts_of(parse(words)));
-  }
+  print_cluster("  ZeRO stage 0", plain);
+  for (const char* stage : {"1", "3"})
+    print_cluster(fmt::format("  ZeRO stage {}", stage), facts_with({"--zero", stage}));
+  print_cluster("  stage 1, PowerSGD of rank 4, layers shared in the first 100 steps",
+                facts_with({"--zero", "1", "--compress", "powersgd:4", "--share-layers-until", "100"}));
   const nlohmann::ordered_json trillion = facts_of(parse(scale.trillion));
   print_cluster(billions(trillion), trillion);
 }
