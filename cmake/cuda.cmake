@@ -9,7 +9,8 @@ set(SLUICE_CUDA AUTO CACHE STRING "the cuda device: AUTO (where the CUDA Toolkit
 set(SLUICE_CUDA_ARCHITECTURES "all" CACHE STRING "as CMAKE_CUDA_ARCHITECTURES, or all")
 
 # Objects rather than archives, as an archive would have to come after whichever libraries use it.
-add_library(sluice_cuda_absent OBJECT gpu/cuda_absent.cc gpu/cuda_nvml.cc gpu/cuda_nvml_library.cc)
+add_library(sluice_cuda_absent OBJECT gpu/cuda_absent.cc gpu/cuda_nvml.cc gpu/cuda_nvml_library.cc gpu/cuda_nccl.cc
+            gpu/cuda_nccl_library.cc)
 target_link_libraries(sluice_cuda_absent PUBLIC sluice_gpu)
 set(sluice_cuda_best sluice_cuda_absent)
 set(SLUICE_CUDA_BUILT OFF)

@@ -15,6 +15,7 @@
 
 #include "engine/pack.h"
 #include "engine/program.h"
+#include "gpu/communicator.h"
 
 namespace sluice {
 
@@ -70,6 +71,12 @@ constexpr uint64_t page_table_bytes(uint64_t pinned_bytes) {
   return round_up(pinned_bytes / 511, kAcceleratorGranule);
 }
 
+// How ranks exchange bytes of their accelerators' memory.
+struct AcceleratorRanks {
+  std::unique_ptr<Communicator> communicator;  // its pointers are memory of the accelerator
+  std::string reason;                          // a clause: why there is none
+};
+
 class Accelerator {
  public:
   virtual ~Accelerator() = default;
@@ -81,6 +88,10 @@ class Accelerator {
   virtual std::shared_ptr<void> pin(std::span<std::byte> memory) = 0;
   // Streams whose lanes have marks for so many instructions of a body, by lane.
   virtual std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) = 0;
+  // Connects the accelerators of the ranks that `host` reaches, which all call it: either all get a
+  // communicator, or none does. It takes memory of the accelerator now and none later; accelerator and `host`
+  // outlive it. Throws Error(rank_lost) as calls of `host` do.
+  virtual AcceleratorRanks connect(Communicator& host) = 0;
   // Blocks until all that was enqueued is done. For set-up: in a step, marks say more.
   virtual void finish() = 0;
 };

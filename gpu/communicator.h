@@ -2,8 +2,8 @@
 //
 // A communicator belongs to one rank and is used by one thread at a time; every rank makes the same calls in
 // the same order. Calls return when the caller's memory may be used again. No arithmetic is done here: sums
-// are ours (cpu_optim/reduce.h), so that all transports give the same bits. Any thread may call abort() and
-// set_patience().
+// are ours (cpu_optim/reduce.h), so that all transports give the same bits. Any thread may call abort(),
+// set_patience() and throw_if_lost().
 #pragma once
 
 #include <atomic>
@@ -23,6 +23,7 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  virtual std::string transport() const = 0;  // for people: "MPI, through host memory"
 
   // All calls throw Error(rank_lost) once a rank was lost or has called abort(). One that gets nothing from
   // another rank for longer than the patience throws too, and ends all ranks' calls.
@@ -40,9 +41,12 @@ class Communicator {
   virtual void broadcast(void* data, uint64_t bytes, int root) = 0;
   // Returns when every rank has called it.
   virtual void barrier() = 0;
-  // A pair: returns when the receiver has the bytes.
+  // A pair.
   virtual void send(const void* data, uint64_t bytes, int to) = 0;
   virtual void receive(void* data, uint64_t bytes, int from) = 0;
+
+  // Nothing, as long as all ranks are there.
+  virtual void throw_if_lost() = 0;
 
   // Ends all ranks' calls, those that wait and those to come. The first reason is kept.
   virtual void abort(const std::string& reason) noexcept = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu_optim/reduce.h"
 #include "engine/error.h"
 #include "engine/parallel.h"
 #include "gpu/cpu_kernels.h"
@@ -74,6 +75,11 @@ class CpuDevice final : public Device {
   void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
     cpu::round_gradient(accumulator, gradient, precision, elements, block_sums, workers_);
+  }
+
+  void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* out,
+           double* block_sums) override {
+    sum_ranks(precision, parts, ranks, elements, out, block_sums, workers_);
   }
 
   void optimize(const AdamWRange& range, const StepScalars::Update* update) override {

@@ -7,6 +7,7 @@
 #include "gpu/cuda_error.h"
 #include "gpu/cuda_gpu.h"
 #include "gpu/cuda_matmul.h"
+#include "gpu/cuda_nccl_communicator.h"
 #include "gpu/cuda_nvml.h"
 #include "gpu/cuda_ops.h"
 #include "gpu/cuda_streams.h"
@@ -42,6 +43,10 @@ class CudaDevice final : public Device, public Accelerator {
   void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
     ops_->round(accumulator, gradient, precision, elements, block_sums);
+  }
+  void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* out,
+           double* block_sums) override {
+    ops_->sum(precision, parts, ranks, elements, out, block_sums);
   }
   void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
     ops_->optimize(range, update);
@@ -89,6 +94,9 @@ class CudaDevice final : public Device, public Accelerator {
 
   std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) override {
     return cuda::make_streams(ordinal_, streams_, pinned_piece_bytes_, instructions_max);
+  }
+  AcceleratorRanks connect(Communicator& host) override {
+    return cuda::connect_by_nccl(open_nccl(), ordinal_, host);
   }
   void finish() override {
     for (const cuda::Stream& stream : streams_)

@@ -1,4 +1,4 @@
-// Rounding of gradients with their blocks' sums of squares, AdamW, and zeroing.
+// Rounding of gradients and sums over ranks, with their blocks' sums of squares; AdamW, and zeroing.
 #include "gpu/cuda_base.h"
 
 namespace sluice::cuda {
@@ -31,6 +31,51 @@ __global__ void __launch_bounds__(kThreads)
   }
   sum = block_sum(sum, shared);
   if (threadIdx.x == 0 && block_sums != nullptr) block_sums[blockIdx.x] = sum;
+}
+
+constexpr int kSquareSums = 8;  // as cpu_optim/reduce.cc: sum i is of elements i mod 8 of a block, in order
+
+// Block b sums block b of the norm, a step of kStep elements at a time. What was written is kept aside, so
+// that a few threads add its squares while the others are at the next step.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) sum_kernel(const T* parts, int64_t ranks, int64_t elements,
+                                                       T* out, bool aligned, double* block_sums) {
+  __shared__ float written[2][kStep];
+  __shared__ double sums[kSquareSums];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * static_cast<int64_t>(kNormBlock);
+  double squares = 0;
+  for (int64_t first = 0; first < static_cast<int64_t>(kNormBlock); first += kStep) {
+    if (begin + first >= elements) break;
+    float* const kept = written[first / kStep % 2];
+    const int64_t i = begin + first + thread * kWide, count = elements - i;
+    float sum[kWide] = {};
+    if (count > 0)
+      with_part(aligned, count, [&](auto part) {
+        load(parts + i, part, sum);
+        for (int64_t rank = 1; rank < ranks; ++rank) {
+          float value[kWide];
+          load(parts + rank * elements + i, part, value);
+#pragma unroll
+          for (int e = 0; e < kWide; ++e) sum[e] += value[e];
+        }
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) sum[e] = widen(narrow<T>(sum[e]));
+        store(out + i, part, sum);
+      });
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) kept[thread * kWide + e] = sum[e];
+    __syncthreads();
+    if (thread < kSquareSums)
+      for (int e = thread; e < kStep; e += kSquareSums)
+        squares += static_cast<double>(kept[e]) * static_cast<double>(kept[e]);
+  }
+  if (thread < kSquareSums) sums[thread] = squares;
+  __syncthreads();
+  if (thread != 0 || block_sums == nullptr) return;
+  double total = 0;
+  for (int s = 0; s < kSquareSums; ++s) total += sums[s];
+  block_sums[blockIdx.x] = total;
 }
 
 // One element, each operation rounded to fp32 as cpu_optim/optimizer.h writes it.
@@ -77,6 +122,7 @@ __global__ void __launch_bounds__(kThreads)
 void load_optimizer_kernels() {
   for_each_precision([]<typename T>(T) {
     load(round_kernel<T>);
+    load(sum_kernel<T>);
     load(optimize_kernel<T>);
   });
 }
@@ -87,6 +133,16 @@ void round_gradient(const Queue& queue, const float* accumulator, void* gradient
     launch(queue, round_kernel<T>, div_up(static_cast<int64_t>(elements), static_cast<int64_t>(kNormBlock)),
            kThreads, 0, accumulator, static_cast<T*>(gradient), static_cast<int64_t>(elements),
            aligned_to_16(accumulator) && aligned_to_16(gradient), block_sums);
+  });
+}
+
+void sum_parts(const Queue& queue, DType precision, const void* parts, uint32_t ranks, uint64_t elements,
+               void* out, double* block_sums) {
+  const bool aligned = aligned_to_16(parts) && aligned_to_16(out) && elements % kWide == 0;
+  with_precision(precision, [&]<typename T>(T) {
+    launch(queue, sum_kernel<T>, div_up(static_cast<int64_t>(elements), static_cast<int64_t>(kNormBlock)),
+           kThreads, 0, static_cast<const T*>(parts), static_cast<int64_t>(ranks),
+           static_cast<int64_t>(elements), static_cast<T*>(out), aligned, block_sums);
   });
 }
 

@@ -1,8 +1,9 @@
-// Memory and streams of the calling thread's GPU that are given back at the end of a scope. Any thread;
-// throws Error(environment) where the GPU has none to give.
+// Memory, streams and events of the calling thread's GPU that are given back at the end of a scope. Any
+// thread; throws Error(environment) where the GPU has none to give.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "gpu/cuda_error.h"
 
@@ -29,6 +30,22 @@ class Stream {
 
  private:
   cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  // A thread that waits for it sleeps: the cores are the optimizer's.
+  Event() {
+    check_setup(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), "Preparing the GPU's streams");
+  }
+  ~Event() {
+    if (event_) (void)cudaEventDestroy(event_);
+  }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
 };
 
 }  // namespace sluice::cuda

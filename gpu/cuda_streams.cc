@@ -19,20 +19,6 @@ namespace {
 
 constexpr const char* kPreparing = "Preparing the GPU's streams";
 
-class Event {
- public:
-  // A thread that waits for it sleeps: the cores are the optimizer's.
-  Event() { check_setup(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), kPreparing); }
-  ~Event() {
-    if (event_) (void)cudaEventDestroy(event_);
-  }
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  cudaEvent_t get() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 double seconds_between(const Event& from, const Event& to) {
   float milliseconds = 0;
   check_step(cudaEventElapsedTime(&milliseconds, from.get(), to.get()));

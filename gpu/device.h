@@ -60,6 +60,10 @@ class Device {
   virtual void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
                      double* block_sums) = 0;
 
+  // sum_ranks of cpu_optim/reduce.h, to the same bits.
+  virtual void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* out,
+                   double* block_sums) = 0;
+
   // update_range for state that lives on the device: to the same bits as the CPU optimizer's. `update` lies
   // in the device's memory too.
   virtual void optimize(const AdamWRange& range, const StepScalars::Update* update) = 0;

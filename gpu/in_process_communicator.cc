@@ -111,6 +111,11 @@ class Room {
     changed_.notify_all();
   }
 
+  void throw_if_lost() {
+    const std::lock_guard lock(mutex_);
+    if (!reason_.empty()) throw lost_error(reason_);
+  }
+
   void abort(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     end(reason.empty() ? "without a reason" : reason);
@@ -152,6 +157,7 @@ class InProcessCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(room_->ranks()); }
+  std::string transport() const override { return "threads of one process, through host memory"; }
 
   void all_gather(const void* part, uint64_t bytes, void* all) override {
     room_->meet(caller(), {Call::all_gather, bytes, 0, static_cast<const std::byte*>(part)},
@@ -189,6 +195,7 @@ class InProcessCommunicator final : public Communicator {
   void send(const void* data, uint64_t bytes, int to) override { room_->send(caller(), to, data, bytes); }
   void receive(void* data, uint64_t bytes, int from) override { room_->receive(caller(), from, data, bytes); }
 
+  void throw_if_lost() override { room_->throw_if_lost(); }
   void abort(const std::string& reason) noexcept override { room_->abort(reason); }
 
  private:

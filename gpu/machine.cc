@@ -10,7 +10,7 @@ constexpr uint64_t kFileAlignment = 1ull << 20;  // one checksum slot a request 
 
 }  // namespace
 
-Machine machine_of(const TierCapacities& capacities) {
+Machine machine_of(const TierCapacities& capacities, bool ranks_meet_in_device) {
   Machine m;
   m.lanes = {{"compute"},          {"h2d"},       {"d2h"},       {"nvme_read", true},
              {"nvme_write", true}, {"optimizer"}, {"collective"}};
@@ -31,10 +31,12 @@ Machine machine_of(const TierCapacities& capacities) {
     m.units.push_back({kind, kComputeLane, 0});
   for (const TaskKind kind : {TaskKind::norm, TaskKind::set_scalars, TaskKind::optimize, TaskKind::load,
                               TaskKind::sum, TaskKind::compress, TaskKind::project, TaskKind::expand,
-                              TaskKind::clone})
-    m.units.push_back({kind, kOptimizerLane, host});
+                              TaskKind::clone}) {
+    const bool met = kind == TaskKind::sum && ranks_meet_in_device;
+    m.units.push_back(met ? Unit{kind, kComputeLane, 0} : Unit{kind, kOptimizerLane, host});
+  }
   for (const TaskKind kind : {TaskKind::gather, TaskKind::exchange})
-    m.units.push_back({kind, kCollectiveLane, host});
+    m.units.push_back({kind, kCollectiveLane, ranks_meet_in_device ? TierId{0} : host});
   m.units.push_back({TaskKind::save, kNvmeWriteLane, host});
   if (capacities.device) m.units.push_back({TaskKind::optimize, kComputeLane, 0});
   return m;

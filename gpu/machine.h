@@ -20,7 +20,8 @@ struct TierCapacities {
   std::optional<uint64_t> nvme;    // none: no nvme tier
 };
 
-// Segments run in the top tier, the checkpoint in host memory, the optimizer in either.
-Machine machine_of(const TierCapacities& capacities);
+// Segments run in the top tier, the checkpoint in host memory, the optimizer in either. Ranks exchange what
+// lies in host memory or, if `ranks_meet_in_device`, in the device's, which then also sums up.
+Machine machine_of(const TierCapacities& capacities, bool ranks_meet_in_device = false);
 
 }  // namespace sluice

@@ -72,6 +72,30 @@ class ReferenceDevice final : public Device {
     });
   }
 
+  void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* to,
+           double* block_sums) override {
+    reference::with_precision(precision, [&]<typename T>(T) {
+      const reference::Values<const T> from({const_cast<void*>(parts), false});
+      const reference::Values<T> out({to, false});
+      for (uint64_t begin = 0; begin < elements; begin += kNormBlock) {
+        double squares[8] = {};  // of every eighth element
+        for (uint64_t i = begin; i < std::min(begin + kNormBlock, elements); ++i) {
+          float sum = 0;
+          for (uint64_t r = 0; r < ranks; ++r) {
+            const auto value = static_cast<float>(from[static_cast<int64_t>(r * elements + i)]);
+            sum = r == 0 ? value : sum + value;
+          }
+          const auto index = static_cast<int64_t>(i);
+          out.put(index, sum);
+          squares[(i - begin) % 8] += out[index] * out[index];
+        }
+        double total = 0;
+        for (const double s : squares) total += s;
+        if (block_sums) block_sums[begin / kNormBlock] = total;
+      }
+    });
+  }
+
   void optimize(const AdamWRange& range, const StepScalars::Update* step) override {
     reference::with_precision(range.precision, [&]<typename T>(T) {
       const reference::Values<const T> gradients({const_cast<void*>(range.gradient), false});

@@ -91,6 +91,16 @@ class HostOperands final : public Device {
     wait_for_gpu();
   }
 
+  void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* out,
+           double* block_sums) override {
+    Copies copies;
+    const uint64_t bytes = elements * dtype_bytes(precision);
+    const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
+    device_->sum(precision, copies.of(parts, ranks * bytes), ranks, elements, copies.of(out, bytes),
+                 copies.of(block_sums, blocks));
+    wait_for_gpu();
+  }
+
   void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
     Copies copies;
     const uint64_t n = range.elements, bytes = n * dtype_bytes(range.precision);

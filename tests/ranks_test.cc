@@ -90,6 +90,24 @@ TEST_F(RanksTest, BitsDoNotDependOnBudgetsAndExecutors) {
   }
 }
 
+// Where a device has memory of its own, ranks may exchange what lies there; here that is host memory too.
+TEST_F(RanksTest, BitsDoNotDependOnWhereRanksMeet) {
+  for (const DType precision : {DType::f32, DType::bf16})
+    for (const int64_t stage : {3, 1, 0}) {
+      TestRun run = run_on(3, "host");
+      run.options.numbers.precision = precision;
+      run.options.ranks.zero = stage;
+      run.options.batch.steps = 4;
+      const TestResult wanted = train_on(run);
+      run.ranks_meet_in_device = true;
+      run.options.run.out = directory_ / "device";
+      run.arenas = least_arenas(run, true);
+      EXPECT_EQ(fixed_bits(train_on(run).steps), fixed_bits(wanted.steps)) << stage;
+      EXPECT_EQ(newest_masters(run.options.run.out), newest_masters(directory_ / "host")) << stage;
+      for (const char* out : {"host", "device"}) std::filesystem::remove_all(directory_ / out);
+    }
+}
+
 TEST_F(RanksTest, BitsDoNotDependOnTheStage) {
   for (const DType precision : {DType::f32, DType::bf16})
     for (const double clip : {1.0, 0.0}) {

@@ -303,6 +303,7 @@ const std::vector<LibraryHome>& library_homes() {
       {"cuda", {"gpu/cuda_error.h", "gpu/cuda_toolkit.h", "tests/cuda_", "tests/emulation/"}},
       {"cublas", {"gpu/cuda_error.h", "tests/emulation/"}},
       {"nvtx3", {"gpu/cuda_streams.cc", "tests/emulation/"}},
+      {"nccl", {"tests/cuda_nccl_test.cc"}},  // opened at run time
       {"liburing", {"offload/uring_queue.cc"}},
       {"hwloc", {"offload/"}},
       {"gtest", {"tests/"}},

@@ -62,6 +62,7 @@ struct TestRun {
   uint64_t seed = 1;  // of the shuffled executor
   int threads = 2;
   Ranks ranks;
+  bool ranks_meet_in_device = false;  // else what they exchange goes through host memory
   int64_t stop_after = 0;  // the stop flag is set when this step's loss is read; 0: never
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;
   std::function<void(CheckpointState&)> alter_start;
@@ -107,7 +108,7 @@ inline Budgets budgets_of(const TestRun& run) {
 inline PlanRequest request_of(const TestRun& run, const Device& device) {
   const ModelSource source = resolve_model(run.options.model);
   PlanRequest request = plan_request(run.options, source.config, budgets_of(run), workspaces_of(device),
-                                     !run.options.data.validation.empty());
+                                     !run.options.data.validation.empty(), run.ranks_meet_in_device);
   if (run.alter_model)
     request.model = [make = request.model, alter = run.alter_model](int64_t m) { return alter(make(m)); };
   return request;
@@ -148,6 +149,14 @@ inline TestResult train(const TestRun& run) {
   TestRun resolved = run;
   resolved.options = options;
   const auto device = make_device(options.memory, run.threads);
+  AcceleratorRanks connected;
+  Ranks ranks = run.ranks;
+  if (run.ranks_meet_in_device) {
+    connected = connect_accelerators(*device, ranks);
+    if (device->accelerator() && !connected.communicator)
+      throw Error(ExitCode::environment, "Ranks cannot meet: " + connected.reason + ".", "");
+    ranks.device = connected.communicator ? connected.communicator.get() : ranks.lane;
+  }
   TestResult result;
   result.plan = plan_or_throw(request_of(resolved, *device), budgets_of(run));
   const Plan& plan = result.plan;
@@ -162,7 +171,7 @@ inline TestResult train(const TestRun& run) {
   s.executor = run.executor;
   s.seed = run.seed;
   s.poison = true;
-  s.ranks = run.ranks;
+  s.ranks = ranks;
   s.wrap_queue = run.wrap_queue;
   Session session(plan, *device, s);
   Workers workers(run.threads);

@@ -112,6 +112,13 @@ std::string pinning_text(const Program& program) {
          " of host memory\n";
 }
 
+// What moves bytes between ranks; `reason` is a clause: why not accelerators themselves, if there are any.
+std::string ranks_text(const Ranks& ranks, const std::string& reason) {
+  const Communicator& used = ranks.device ? *ranks.device : *ranks.lane;
+  return "  ranks: " + std::to_string(ranks.size()) + ", exchanging by " + used.transport() +
+         (reason.empty() ? "" : " (not by NCCL: " + reason + ")") + "\n";
+}
+
 Progress make_progress(const Options& options, const Program& program, std::FILE* out) {
   std::vector<std::pair<std::string, uint64_t>> tiers;
   for (size_t t = 0; t < program.arena_bytes.size(); ++t)
@@ -253,7 +260,7 @@ void settle_zero(Options& options, const Ranks& ranks, const std::function<PlanR
 }
 
 // The first rank speaks for all: the others print nothing, and leave the run's directory to it.
-ExitCode train_rank(Options options, Start& start, const Ranks& ranks, std::FILE* out) {
+ExitCode train_rank(Options options, Start& start, Ranks ranks, std::FILE* out) {
   const auto print = [&](const std::string& text) {
     if (ranks.is_first()) say(out, text);
   };
@@ -261,13 +268,16 @@ ExitCode train_rank(Options options, Start& start, const Ranks& ranks, std::FILE
   options.memory = share_of(options.memory, ranks);
   options.ranks.per_node = ranks.all_here;
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
+  const AcceleratorRanks connected = connect_accelerators(*device, ranks);  // part of what the device holds
+  ranks.device = connected.communicator.get();
+  if (ranks.size() > 1) print(ranks_text(ranks, connected.reason));
   Budgets budgets = resolve_budgets(options.memory, shared_by(ranks.all_here, memory_limits()), true,
                                     accelerator_use(*device));
   ranks.barrier();  // nobody takes memory before all have looked
   if (ranks.is_first()) print_notes(budgets.notes, out);
   const auto request = [&] {
     return plan_request(options, start.run.source.config, budgets, workspaces_of(*device),
-                        start.data.validation.has_value());
+                        start.data.validation.has_value(), ranks.device != nullptr);
   };
   const auto make_plan = [&] { return plan_or_throw(request(), budgets); };
   settle_zero(options, ranks, request, out);

@@ -40,6 +40,7 @@ bool tells_of_another(const std::exception& e) {
 void Ranks::set_patience(double seconds) const {
   if (!lane) return;
   lane->set_patience(seconds);
+  if (device) device->set_patience(seconds);
   trainer->set_patience(seconds + kAfterLanes);
 }
 

@@ -1,6 +1,6 @@
 // What a run knows of the ranks that train with it: who it is, and how it reaches the others.
 //
-// Ranks run the same program over their own parts of the training state. Two communicators, since the
+// Ranks run the same program over their own parts of the training state. Communicators are apart, since the
 // collective lane and the trainer's thread call at the same time. Plain data; owner: the verb.
 #pragma once
 
@@ -19,6 +19,7 @@ struct Ranks {
   Communicator* lane = nullptr;     // the collective lane's; nullptr where there is one rank
   Communicator* trainer = nullptr;  // likewise, the trainer's
   int here = 0, all_here = 1;       // among the ranks of this machine, which share its cores, memory and GPUs
+  Communicator* device = nullptr;   // the collective lane's too, for the device's memory; nullptr: none
 
   int size() const { return lane ? lane->size() : 1; }
   int rank() const { return lane ? lane->rank() : 0; }

@@ -55,7 +55,7 @@ std::unordered_map<const Instruction*, std::string> collectives_of(const Program
 }  // namespace
 
 Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads,
-               Communicator* ranks)
+               const Ranks& ranks)
     : plan_(plan),
       memory_(memory),
       high_water_(plan.program.machine.tiers.size()),
@@ -64,8 +64,7 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
       device_lane_(device_lane(plan.program.machine)),
       optimizer_workers_(threads),
       ranks_(ranks) {
-  CHECK(plan.lowering.ranks == (ranks ? static_cast<uint32_t>(ranks->size()) : 1),
-        "a plan for another number of ranks");
+  CHECK(plan.lowering.ranks == static_cast<uint32_t>(ranks.size()), "a plan for another number of ranks");
   for (const Group& g : plan.model.groups) {
     std::vector<DecayRange> ranges;
     for (const Parameter& p : g.parameters) {
@@ -83,7 +82,7 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
                          segment_operands(p, segment, TaskKind::backward, true, false)});
   }
   for (std::vector<TensorView>& v : views_) v.reserve(16);
-  if (ranks) collectives_ = collectives_of(plan.program);
+  if (ranks.size() > 1) collectives_ = collectives_of(plan.program);
 }
 
 uint64_t Runner::offset(const Instruction& in, size_t operand, const RingPositions& rings) const {
@@ -155,7 +154,7 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
     const FileTarget target = hooks_.save(v.group, first, plane, {from, bytes});
     out[count++] = {IoDirection::write, target.fd, target.offset, from, bytes, {}, target.name};
   };
-  if (plan_.lowering.shares_state() || !ranks_ || ranks_->rank() == 0) {  // else all have the same
+  if (plan_.lowering.shares_state() || ranks_.is_first()) {  // else all have the same
     if (!trainable)
       add(v.weights, Plane::frozen_weights, v.first, v.elements * dtype_bytes(plan_.model.precision));
     if (v.master) add(v.master, Plane::master, v.first, v.elements * 4);
@@ -319,36 +318,42 @@ void Runner::round(const Task& task, const Instruction& in, const RingPositions&
                 sums ? reinterpret_cast<double*>(address(in, kRoundSums, rings)) : nullptr);
 }
 
-// For the sentence when another rank does not answer.
-void Runner::note_collective(const Instruction& in, const RingPositions& rings) {
+// Between ranks, for where the operands are; it notes the instruction for the sentence when another rank does
+// not answer.
+Communicator& Runner::communicator(const Instruction& in, const RingPositions& rings) {
+  const bool above = in.places[0].tier < lowest_memory_tier(plan_.program.machine);
+  Communicator& communicator = above && ranks_.device ? *ranks_.device : *ranks_.lane;
   std::array<char, 160> text;
   const auto end = fmt::format_to_n(text.data(), text.size(), "at step {} for {}",
                                     steps_before_ + static_cast<int64_t>(rings[kTrainRing]),
                                     collectives_.at(&in));
-  ranks_->note({text.data(), std::min(end.size, text.size())});
+  communicator.note({text.data(), std::min(end.size, text.size())});
+  return communicator;
 }
 
 void Runner::gather(const Instruction& in, const RingPositions& rings) {
-  note_collective(in, rings);
-  const uint64_t bytes = bytes_of(in, 0);
-  ranks_->all_gather(address(in, 0, rings), bytes, address(in, 1, rings));
+  communicator(in, rings).all_gather(address(in, 0, rings), bytes_of(in, 0), address(in, 1, rings));
 }
 
 void Runner::exchange(const Instruction& in, const RingPositions& rings) {
-  note_collective(in, rings);
-  const uint64_t bytes = bytes_of(in, 0);
-  ranks_->all_to_all(address(in, 0, rings), bytes / plan_.lowering.ranks, address(in, 1, rings));
+  communicator(in, rings)
+      .all_to_all(address(in, 0, rings), bytes_of(in, 0) / plan_.lowering.ranks, address(in, 1, rings));
 }
 
 // Factors have no block sums.
 void Runner::sum(const Task& task, const Instruction& in, const RingPositions& rings) {
   const bool factor = in.operands.size() <= kSumSums;
-  sum_ranks(factor ? DType::f32 : plan_.model.precision, address(in, kSumReceived, rings),
-            plan_.lowering.ranks,
-            factor ? bytes_of(in, kSumGradient) / 4
-                   : plan_.lowering.part_elements(task.subject, task.slice),
-            address(in, kSumGradient, rings),
-            factor ? nullptr : reinterpret_cast<double*>(address(in, kSumSums, rings)), optimizer_workers_);
+  const DType precision = factor ? DType::f32 : plan_.model.precision;
+  const uint64_t elements = factor ? bytes_of(in, kSumGradient) / 4
+                                   : plan_.lowering.part_elements(task.subject, task.slice);
+  const uint32_t ranks = plan_.lowering.ranks;
+  const std::byte* const received = address(in, kSumReceived, rings);
+  std::byte* const gradient = address(in, kSumGradient, rings);
+  auto* const sums = factor ? nullptr : reinterpret_cast<double*>(address(in, kSumSums, rings));
+  if (in.lane == device_lane_)
+    device_.sum(precision, received, ranks, elements, gradient, sums);
+  else
+    sum_ranks(precision, received, ranks, elements, gradient, sums, optimizer_workers_);
 }
 
 void Runner::compress(const Task& task, const Instruction& in, const RingPositions& rings) {
@@ -377,7 +382,7 @@ void Runner::expand(const Task& task, const Instruction& in, const RingPositions
   const GroupBuffers& group = lowering.groups[task.subject];
   const uint64_t begin = group.shards[task.slice], end = group.shards[task.slice + 1];
   const uint64_t part = lowering.part_elements(task.subject, task.slice);
-  const uint64_t own = begin + static_cast<uint64_t>(ranks_->rank()) * part;
+  const uint64_t own = begin + static_cast<uint64_t>(ranks_.rank()) * part;
   std::byte* const gradient = address(in, kExpandGradient, rings);
   const uint64_t first = lowering.shares_state() ? own : begin;  // of what is there
   const auto expand_range = [&](uint64_t from, uint64_t to, double* sums) {
@@ -452,7 +457,7 @@ ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, s
   v.group = group;
   v.elements = plan_.lowering.updated_elements(group, shard);
   const bool shares = plan_.lowering.shares_state();
-  v.first = shards[shard] + (shares ? static_cast<uint64_t>(ranks_->rank()) * v.elements : 0);
+  v.first = shards[shard] + (shares ? static_cast<uint64_t>(ranks_.rank()) * v.elements : 0);
   v.weights = weights;
   if (!plan_.model.groups[group].trainable) return v;
   const uint64_t stride = state_plane_stride(v.elements);

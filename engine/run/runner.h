@@ -20,7 +20,7 @@
 #include "cpu_optim/optimizer.h"
 #include "engine/parallel.h"
 #include "engine/plan/plan.h"
-#include "gpu/communicator.h"
+#include "engine/run/ranks.h"
 #include "gpu/device.h"
 #include "offload/nvme_files.h"
 #include "offload/transfer_lane.h"
@@ -74,10 +74,9 @@ struct ShardHooks {
 
 class Runner {
  public:
-  // All references outlive the runner. `threads` is for the optimizer's own workers; `ranks`, of the
-  // collective lane, is nullptr where the plan has one rank.
+  // All references outlive the runner. `threads` is for the optimizer's own workers.
   Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads,
-         Communicator* ranks = nullptr);
+         const Ranks& ranks = {});
 
   // The steps that were done before the first of this session: messages count from there.
   void set_steps_before(int64_t steps) { steps_before_ = steps; }
@@ -108,7 +107,7 @@ class Runner {
                 const Task& task, const SegmentOperands& operands, const Instruction& in,
                 const RingPositions& rings);
   void round(const Task& task, const Instruction& in, const RingPositions& rings);
-  void note_collective(const Instruction& in, const RingPositions& rings);
+  Communicator& communicator(const Instruction& in, const RingPositions& rings);
   void gather(const Instruction& in, const RingPositions& rings);
   void exchange(const Instruction& in, const RingPositions& rings);
   void sum(const Task& task, const Instruction& in, const RingPositions& rings);
@@ -140,7 +139,7 @@ class Runner {
   UpdateRules rules_;
   std::optional<LaneId> device_lane_;  // what runs there is the device's work
   Workers optimizer_workers_;
-  Communicator* const ranks_;
+  const Ranks ranks_;
   std::unordered_map<const Instruction*, std::string> collectives_;  // in words
   std::atomic<int64_t> steps_before_{0};
   ShardHooks hooks_;

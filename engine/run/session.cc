@@ -70,8 +70,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
     memory.files = files_.get();
   }
   memory.streams = streams_.get();
-  runner_ = std::make_unique<Runner>(plan, memory, device, options.rules, options.threads,
-                                     ranks_.lane);
+  runner_ = std::make_unique<Runner>(plan, memory, device, options.rules, options.threads, ranks_);
   ExecutorOptions executor;
   executor.kind = options.executor;
   executor.seed = options.seed;

@@ -88,6 +88,12 @@ std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads) {
   return make_cpu_device(threads);
 }
 
+AcceleratorRanks connect_accelerators(Device& device, const Ranks& ranks) {
+  Accelerator* const accelerator = device.accelerator();
+  if (ranks.size() == 1 || !accelerator) return {nullptr, ""};
+  return accelerator->connect(*ranks.lane);
+}
+
 std::optional<AcceleratorUse> accelerator_use(Device& device) {
   Accelerator* const accelerator = device.accelerator();
   if (!accelerator) return std::nullopt;
@@ -125,9 +131,9 @@ int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates) {
 }
 
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
-                         WorkspaceBytes workspaces, bool evaluate) {
+                         WorkspaceBytes workspaces, bool evaluate, bool ranks_meet_in_device) {
   PlanRequest r;
-  r.machine = machine_of(budgets.arenas());
+  r.machine = machine_of(budgets.arenas(), ranks_meet_in_device);
   const RankOptions& ranks = options.ranks;
   r.rates = resolve_machine(options.memory);
   r.rates.network = levels_for(r.rates, static_cast<uint32_t>(ranks.count),

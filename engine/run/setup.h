@@ -11,6 +11,7 @@
 #include "engine/plan/plan.h"
 #include "engine/run/budgets.h"
 #include "engine/run/options.h"
+#include "engine/run/ranks.h"
 #include "gpu/device.h"
 #include "models/config.h"
 
@@ -35,6 +36,10 @@ std::vector<std::string> settle_device(Options& options, bool precision_is_settl
 // The settled device. Throws Error(environment) for a GPU that is not there.
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads);
 
+// Communicator between the accelerators of several ranks; none, and a clause why, where there are none or
+// they cannot be connected. Called by all ranks.
+AcceleratorRanks connect_accelerators(Device& device, const Ranks& ranks);
+
 // What it holds by now, if it is an accelerator.
 std::optional<AcceleratorUse> accelerator_use(Device& device);
 
@@ -48,8 +53,9 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
 int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates);
 
 // `workspaces` are the device's. The stage is settled. Batch, sequence and precision come from the options.
+// `ranks_meet_in_device` as machine_of() has it.
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
-                         WorkspaceBytes workspaces, bool evaluate);
+                         WorkspaceBytes workspaces, bool evaluate, bool ranks_meet_in_device = false);
 
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets);
 

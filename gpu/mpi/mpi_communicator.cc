@@ -80,6 +80,7 @@ class MpiCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::string transport() const override { return "MPI, through host memory"; }
 
   // Between ranks of equal place in their nodes, so that every part enters a node once; then inside nodes.
   void all_gather(const void* part, uint64_t bytes, void* all) override {
@@ -126,6 +127,9 @@ class MpiCommunicator final : public Communicator {
     finish();
   }
 
+  void throw_if_lost() override {
+    if (watch_.lost()) watch_.throw_lost();
+  }
   void abort(const std::string& reason) noexcept override { watch_.tell(reason); }
 
   // For the watch.

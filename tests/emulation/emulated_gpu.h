@@ -38,6 +38,9 @@ struct EmulatedGpu {
   uint64_t product_bytes = 0;       // that each of cuBLASLt's kernels takes when it is first run
   uint64_t copy_bytes = 0;          // that the first copy on each stream takes
   Nvml nvml = Nvml::lists_processes;
+  int nccl_version = 22809;                // 0: there is no NCCL
+  uint64_t nccl_bytes = 0;                 // that a rank's part of an NCCL communicator takes
+  uint64_t nccl_call_that_fails = kNever;  // of all ranks' calls from now on: only its rank hears of it
   cudaError_t loading_returns = cudaSuccess;  // what asking for a kernel returns
   uint64_t pinned_bytes_max = kNever;
   uint64_t registration_bytes_max = (uint64_t{512} << 30) - 4096;  // of one, as drivers up to 610 have it
@@ -61,6 +64,7 @@ void resume();
 struct Counts {
   uint64_t allocations = 0, registrations = 0, streams = 0, events = 0;  // that were made
   uint64_t works = 0;                                                    // pieces that were carried out
+  uint64_t nccl_calls = 0;
   // What is there and was not given back.
   uint64_t allocated_bytes = 0, registered_bytes = 0, streams_there = 0, events_there = 0;
   // Bytes of context, libraries, products, first copies, allocations in granules of 2 MiB and page tables of

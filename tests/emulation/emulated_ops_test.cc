@@ -29,6 +29,10 @@ class EmulatedDevice final : public Device {
              double* block_sums) override {
     ordered().round(accumulator, gradient, precision, elements, block_sums);
   }
+  void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* out,
+           double* block_sums) override {
+    ordered().sum(precision, parts, ranks, elements, out, block_sums);
+  }
   void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
     ordered().optimize(range, update);
   }

@@ -31,10 +31,10 @@ void Gpu::carry_out() {
     if (stopping_) return;
     const Item item = std::move(stream->items.front());
     stream->items.pop_front();
-    busy_ = true;
+    busy_ = stream->ordinal;
     if (item.kind == Work::copy) note_copy(*stream);
     run(lock, item, cards_[stream->ordinal]);
-    busy_ = false;
+    busy_.reset();
     if (lost_ == cudaSuccess) ++stream->done;
     std::erase_if(streams_, [](const auto& s) { return s.second.destroyed && s.second.items.empty(); });
     done_.notify_all();
@@ -108,6 +108,12 @@ bool Gpu::idle() const {
   return !busy_;
 }
 
+bool Gpu::idle(int ordinal) const {
+  for (const auto& [handle, stream] : streams_)
+    if (stream.ordinal == ordinal && !stream.items.empty()) return false;
+  return busy_ != ordinal;
+}
+
 uint64_t Gpu::held(const Card& card) const {
   uint64_t allocated = 0;
   for (const auto& [begin, bytes] : card.memory.all()) allocated += round_up(bytes, kGranule);
@@ -156,6 +162,11 @@ EmulatedGpu current() {
   return g->set_up_;
 }
 
+uint64_t count_nccl_call() {
+  Locked g;
+  return g->counts_.nccl_calls++;
+}
+
 void pause() {
   Locked g;
   g->paused_ = true;
@@ -199,7 +210,7 @@ cudaError_t enqueue(cudaStream_t handle, std::function<void()> work, Work kind) 
 
 cudaError_t synchronize() {
   Call g;
-  return g->wait(g.lock(), [&] { return g->idle(); });
+  return g->wait(g.lock(), [&] { return g->idle(ordinal_of_thread); });
 }
 
 cudaError_t synchronize(cudaStream_t handle) {
@@ -269,6 +280,22 @@ cudaError_t wait_for(cudaStream_t stream_handle, cudaEvent_t event_handle) {
   if (const cudaError_t error = g->find(event_handle, event)) return error;
   if (const cudaError_t error = g->find(stream_handle, stream)) return error;
   if (event->moment != nullptr) g->enqueue(*stream, {nullptr, event->moment, nullptr});
+  return cudaSuccess;
+}
+
+Gate make_gate() { return std::make_shared<Moment>(); }
+
+void open(const Gate& gate) {
+  Locked g;
+  gate->reached = true;
+  g->work_.notify_one();
+}
+
+cudaError_t wait_for(cudaStream_t handle, const Gate& gate) {
+  Call g;
+  Stream* stream = nullptr;
+  if (const cudaError_t error = g->find(handle, stream)) return error;
+  g->enqueue(*stream, {nullptr, gate, nullptr});
   return cudaSuccess;
 }
 

@@ -43,7 +43,10 @@ cudaError_t allocate(void** data, uint64_t bytes) {
 // As CUDA's, it waits for the device.
 cudaError_t free_memory(void* data) {
   Call g;
-  const cudaError_t error = g->wait(g.lock(), [&] { return g->idle(); });
+  int there = ordinal_of_thread;  // the GPU that has it
+  for (const auto& [ordinal, card] : g->cards_)
+    if (card.memory.contains(data, 1)) there = ordinal;
+  const cudaError_t error = g->wait(g.lock(), [&] { return g->idle(there); });
   if (data == nullptr) return error;
   uint64_t bytes = 0;
   for (auto& [ordinal, card] : g->cards_) bytes += card.memory.remove(data);

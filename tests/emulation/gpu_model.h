@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "tests/emulation/emulated_gpu.h"
@@ -24,6 +25,11 @@ cudaError_t synchronize(cudaStream_t stream);
 cudaError_t create_stream(cudaStream_t* stream);
 cudaError_t destroy_stream(cudaStream_t stream);
 cudaError_t wait_for(cudaStream_t stream, cudaEvent_t event);
+// What comes after a gate in a stream waits until it is opened.
+using Gate = std::shared_ptr<struct Moment>;
+Gate make_gate();
+void open(const Gate& gate);  // from any thread, also a second time
+cudaError_t wait_for(cudaStream_t stream, const Gate& gate);
 cudaError_t create_event(cudaEvent_t* event, bool timed);
 cudaError_t destroy_event(cudaEvent_t event);
 cudaError_t record(cudaEvent_t event, cudaStream_t stream);
@@ -38,7 +44,8 @@ cudaError_t memory_info(uint64_t* free, uint64_t* total);
 cudaError_t register_host(void* begin, uint64_t bytes);
 cudaError_t unregister_host(void* begin);
 
-EmulatedGpu current();  // what was set up last
+EmulatedGpu current();      // what was set up last
+uint64_t count_nccl_call();  // how many there were before
 cudaError_t lost();     // cudaSuccess while the device is there
 struct MemoryUse {
   uint64_t held, page_tables, others, total;  // bytes; held: by this process, beside page tables

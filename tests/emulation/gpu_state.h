@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -71,7 +72,8 @@ class Gpu {
   void run(std::unique_lock<std::mutex>& lock, const Item& item, Card& card);
   void lose();
   void enqueue(Stream& stream, Item item);
-  bool idle() const;
+  bool idle() const;             // all GPUs
+  bool idle(int ordinal) const;  // one of them
   void note_copy(Stream& stream);
   uint64_t held(const Card& card) const;  // bytes, by this process, beside page tables
   uint64_t page_tables(const Card& card) const {
@@ -107,7 +109,8 @@ class Gpu {
   EmulatedGpu set_up_;
   Counts counts_;
   cudaError_t lost_ = cudaSuccess;
-  bool paused_ = false, busy_ = false, stopping_ = false;
+  bool paused_ = false, stopping_ = false;
+  std::optional<int> busy_;  // the GPU whose work is carried out
   std::mt19937 generator_;
   uint_fast32_t preferred_ = 0;
   // Handles are numbers that are never used again, so that one that was destroyed is known.

@@ -26,6 +26,7 @@ const std::map<std::string_view, Field>& fields() {
       {"capability_major", &EmulatedGpu::capability_major},
       {"capability_minor", &EmulatedGpu::capability_minor},
       {"memory_bytes", &EmulatedGpu::memory_bytes},
+      {"nccl_version", &EmulatedGpu::nccl_version},
       {"used_by_others", &EmulatedGpu::used_by_others},
       {"context_bytes", &EmulatedGpu::context_bytes},
       {"library_host_bytes", &EmulatedGpu::library_host_bytes},

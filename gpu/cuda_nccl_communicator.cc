@@ -1,0 +1,307 @@
+#include "gpu/cuda_nccl_communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/clock.h"
+#include "engine/error.h"
+#include "gpu/cuda_gpu.h"
+#include "gpu/cuda_owned.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr auto kSleepMin = std::chrono::microseconds(5), kSleepMax = std::chrono::microseconds(100);
+constexpr double kConnectSeconds = 60;  // of patience, and to disconnect
+// The protocols and algorithms that NCCL chooses by size take their memory when they are first used.
+constexpr uint64_t kWarmUpParts[] = {64, 64 << 10, 1 << 20};
+constexpr uint64_t kWarmUpBytesMax = 32 << 20;
+
+struct Failure {
+  std::string clause;
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(const NcclApi& api, int version, int ordinal, Communicator& host)
+      : api_(api),
+        version_(version),
+        ordinal_(ordinal),
+        host_(host),
+        exceptions_(std::uncaught_exceptions()) {}
+
+  // Where something was thrown the others may not come: then nobody waits for them.
+  ~NcclCommunicator() override {
+    if (rank_ && std::uncaught_exceptions() == exceptions_) disconnect();
+    give_up();
+  }
+
+  // Begins to; what is refused at once is known now. Empty, or a clause why not.
+  std::string begin_to_connect(const NcclApi::UniqueId& id) {
+    return reason_against([&] {
+      NcclApi::Config config;
+      const int result = api_.ncclCommInitRankConfig(&rank_, size(), id, rank(), &config);
+      if (result != NcclApi::kInProgress) require(result, kInit);
+    });
+  }
+  // With the other ranks, which have begun too, and so that no call takes memory of the GPU any more.
+  std::string connect() {
+    const std::string reason = reason_against([&] {
+      settle(NcclApi::kInProgress, kInit);
+      warm_up();
+    });
+    connected_ = reason.empty();
+    return reason;
+  }
+
+  // Ends what the GPU waits for; only the thread that makes calls may do so.
+  void give_up() {
+    if (rank_) (void)api_.ncclCommAbort(std::exchange(rank_, nullptr));  // nothing is left to be done
+  }
+
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+  std::string transport() const override { return "NCCL " + nccl_version_text(version_); }
+
+  void all_gather(const void* part, uint64_t bytes, void* all) override {
+    call([&] {
+      settle(api_.ncclAllGather(part, all, bytes, NcclApi::kBytes, rank_, stream_.get()), "ncclAllGather");
+    });
+  }
+
+  void all_to_all(const void* parts, uint64_t bytes, void* received) override {
+    call([&] { exchange(parts, bytes, received); });
+  }
+
+  void broadcast(void* data, uint64_t bytes, int root) override {
+    call([&] {
+      settle(api_.ncclBroadcast(data, data, bytes, NcclApi::kBytes, root, rank_, stream_.get()),
+             "ncclBroadcast");
+    });
+  }
+
+  void barrier() override { host_.barrier(); }
+
+  void send(const void* data, uint64_t bytes, int to) override {
+    call([&] { settle(api_.ncclSend(data, bytes, NcclApi::kBytes, to, rank_, stream_.get()), "ncclSend"); });
+  }
+  void receive(void* data, uint64_t bytes, int from) override {
+    call([&] {
+      settle(api_.ncclRecv(data, bytes, NcclApi::kBytes, from, rank_, stream_.get()), "ncclRecv");
+    });
+  }
+
+  void throw_if_lost() override { host_.throw_if_lost(); }
+  void abort(const std::string& reason) noexcept override { host_.abort(reason); }
+
+ private:
+  static constexpr const char* kInit = "ncclCommInitRankConfig";
+
+  // Empty where `work` does not fail.
+  template <typename Work>
+  std::string reason_against(const Work& work) {
+    try {
+      use_gpu();
+      work();
+    } catch (const Failure& failure) {
+      return failure.clause;
+    } catch (const Error& error) {
+      host_.throw_if_lost();
+      const std::string reason = error.what();
+      return reason.ends_with('.') ? reason.substr(0, reason.size() - 1) : reason;
+    }
+    return "";
+  }
+
+  void use_gpu() const { check_step(cudaSetDevice(ordinal_)); }
+
+  // Enqueues, and returns when it is done.
+  template <typename Enqueue>
+  void call(const Enqueue& enqueue) {
+    host_.throw_if_lost();
+    if (!rank_)
+      throw Error(ExitCode::rank_lost, "A rank has given up its NCCL communicator.",
+                  "See what the ranks said before, and go on with --resume auto.");
+    try {
+      use_gpu();
+      enqueue();
+      finish();
+    } catch (const Failure& failure) {
+      give_up();
+      throw Error(ExitCode::rank_lost, failure.clause + ".",
+                  "See what the other ranks say, and go on with --resume auto.");
+    } catch (...) {
+      give_up();
+      throw;
+    }
+  }
+
+  // A group is ended whatever happened in it, or the thread's later calls would belong to it.
+  void exchange(const void* parts, uint64_t bytes, void* received) {
+    const auto* const from = static_cast<const std::byte*>(parts);
+    auto* const to = static_cast<std::byte*>(received);
+    const auto at = [&](int rank) { return static_cast<uint64_t>(rank) * bytes; };
+    check_step(cudaMemcpyAsync(to + at(rank()), from + at(rank()), bytes, cudaMemcpyDeviceToDevice,
+                               stream_.get()));
+    int failed = NcclApi::kSuccess;
+    const auto note = [&](int result) {
+      if (failed == NcclApi::kSuccess && result != NcclApi::kInProgress) failed = result;
+    };
+    require(api_.ncclGroupStart(), "ncclGroupStart");
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank()) continue;
+      note(api_.ncclSend(from + at(other), bytes, NcclApi::kBytes, other, rank_, stream_.get()));
+      note(api_.ncclRecv(to + at(other), bytes, NcclApi::kBytes, other, rank_, stream_.get()));
+    }
+    const int ended = api_.ncclGroupEnd();
+    require(failed, "ncclSend or ncclRecv");
+    settle(ended, "ncclGroupEnd");
+  }
+
+  void warm_up() {
+    const auto ranks = static_cast<uint64_t>(size());
+    const uint64_t most = kWarmUpBytesMax / ranks;
+    const GpuBytes from(ranks * std::min(most, *std::rbegin(kWarmUpParts)));
+    const GpuBytes to(ranks * std::min(most, *std::rbegin(kWarmUpParts)));
+    for (const uint64_t part : kWarmUpParts) {
+      const uint64_t bytes = std::min(part, most);
+      settle(api_.ncclAllGather(from.data, to.data, bytes, NcclApi::kBytes, rank_, stream_.get()),
+             "ncclAllGather");
+      finish();
+      exchange(from.data, bytes, to.data);
+      finish();
+    }
+    settle(api_.ncclBroadcast(to.data, to.data, kWarmUpParts[0], NcclApi::kBytes, 0, rank_, stream_.get()),
+           "ncclBroadcast");
+    finish();
+  }
+
+  // Leaves the communicator to give_up() where that fails.
+  void disconnect() noexcept {
+    try {
+      connected_ = false;
+      use_gpu();
+      host_.throw_if_lost();
+      settle(api_.ncclCommFinalize(rank_), "ncclCommFinalize");
+      require(api_.ncclCommDestroy(rank_), "ncclCommDestroy");
+      rank_ = nullptr;
+    } catch (...) {
+      // A rank that is lost is the news of whoever lost it.
+    }
+  }
+
+  void require(int result, const char* function) const {
+    if (result == NcclApi::kSuccess) return;
+    const char* const more = rank_ ? api_.ncclGetLastError(rank_) : nullptr;
+    throw Failure{std::string("NCCL's ") + function + " says: " + api_.ncclGetErrorString(result) +
+                  (more && *more ? std::string(" (") + more + ")" : "")};
+  }
+
+  // Until what `function` began has been enqueued.
+  void settle(int result, const char* function) {
+    if (result != NcclApi::kInProgress) return require(result, function);
+    wait_until(function, [&] { return asynchronous_result(function) != NcclApi::kInProgress; });
+  }
+  int asynchronous_result(const char* function) const {
+    int result = NcclApi::kSuccess;
+    require(api_.ncclCommGetAsyncError(rank_, &result), "ncclCommGetAsyncError");
+    if (result != NcclApi::kInProgress) require(result, function);
+    return result;
+  }
+
+  void finish() {
+    check_step(cudaEventRecord(done_.get(), stream_.get()));
+    wait_until("exchange", [&] {
+      const cudaError_t result = cudaEventQuery(done_.get());
+      if (result == cudaSuccess) return true;
+      if (result != cudaErrorNotReady) check_step(result);
+      (void)cudaGetLastError();  // it is looked at here
+      asynchronous_result("exchange");
+      return false;
+    });
+  }
+
+  template <typename Done>
+  void wait_until(const char* what, const Done& done) {
+    WatchedTime waited(steady_seconds());
+    for (auto sleep = kSleepMin; !done(); sleep = std::min(2 * sleep, kSleepMax)) {
+      host_.throw_if_lost();
+      waited.look(steady_seconds());
+      if (!connected_ && waited.seconds() > kConnectSeconds)
+        throw Failure{std::string("NCCL's ") + what + " has not ended within a minute"};
+      if (connected_ && waited.seconds() > patience()) {
+        host_.abort(fmt::format("Ranks have not answered by NCCL for {:.3g} s: {}", patience(), doing()));
+        host_.throw_if_lost();
+      }
+      std::this_thread::sleep_for(sleep);
+    }
+  }
+
+  const NcclApi api_;
+  const int version_, ordinal_;
+  Communicator& host_;
+  const int exceptions_;  // that were under way when this was made
+  const Stream stream_;
+  const Event done_;
+  bool connected_ = false;
+  NcclApi::Rank rank_ = nullptr;
+};
+
+// What one rank says to all; equal on all of them.
+struct Answer {
+  int version = 0;
+  char reason[252] = {};  // a clause why not, or empty
+};
+
+Answer answer(int version, const std::string& reason) {
+  Answer a{version, {}};
+  std::strncpy(a.reason, reason.c_str(), sizeof a.reason - 1);
+  return a;
+}
+
+// Why the ranks cannot, which is the same on all: empty, or a clause.
+std::string objection(Communicator& host, const Answer& mine) {
+  std::vector<Answer> all(static_cast<size_t>(host.size()));
+  host.all_gather(&mine, sizeof mine, all.data());
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string who = "on rank " + std::to_string(rank) + " ";
+    if (all[rank].reason[0] != '\0') return who + all[rank].reason;
+    if (all[rank].version != all.front().version)
+      return who + "NCCL is " + nccl_version_text(all[rank].version) + ", on rank 0 " +
+             nccl_version_text(all.front().version);
+  }
+  return "";
+}
+
+}  // namespace
+
+AcceleratorRanks connect_by_nccl(const Known<NcclApi>& api, int ordinal, Communicator& host) {
+  const Known<int> version = nccl_version(api);
+  std::string reason = objection(host, answer(version.value.value_or(0), version.reason));
+  if (!reason.empty()) return {nullptr, reason};
+  struct {
+    int result = NcclApi::kSuccess;
+    NcclApi::UniqueId id{};
+  } made;
+  if (host.rank() == 0) made.result = api.value->ncclGetUniqueId(&made.id);
+  host.broadcast(&made, sizeof made, 0);
+  if (made.result != NcclApi::kSuccess)
+    return {nullptr,
+            std::string("NCCL's ncclGetUniqueId says: ") + api.value->ncclGetErrorString(made.result)};
+  choose_gpu(ordinal);
+  auto communicator = std::make_unique<NcclCommunicator>(*api.value, *version.value, ordinal, host);
+  reason = objection(host, answer(*version.value, communicator->begin_to_connect(made.id)));
+  if (reason.empty()) reason = objection(host, answer(*version.value, communicator->connect()));
+  if (reason.empty()) return {std::move(communicator), ""};
+  communicator->give_up();
+  return {nullptr, reason};
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,70 @@
+// A communicator between GPUs as tests of communicators use it: with operands in host memory, which are
+// copied to the calling thread's GPU and back around every call. On a GPU or on its emulation.
+#pragma once
+
+#include <functional>
+
+#include "gpu/communicator.h"
+#include "gpu/cuda_owned.h"
+
+namespace sluice {
+
+class HostMemoryCommunicator final : public Communicator {
+ public:
+  explicit HostMemoryCommunicator(Communicator& gpus) : gpus_(gpus) {}
+
+  int rank() const override { return gpus_.rank(); }
+  int size() const override { return gpus_.size(); }
+  std::string transport() const override { return gpus_.transport(); }
+
+  void all_gather(const void* part, uint64_t bytes, void* all) override {
+    const uint64_t whole = bytes * static_cast<uint64_t>(size());
+    const cuda::GpuBytes gpu_part(bytes), gpu_all(whole);
+    const auto offset = static_cast<const std::byte*>(part) - static_cast<const std::byte*>(all);
+    const bool in_place = offset >= 0 && offset < static_cast<int64_t>(whole);
+    to_gpu(gpu_part.data, part, bytes);
+    to_gpu(gpu_all.data, all, whole);
+    const void* const from = in_place ? static_cast<std::byte*>(gpu_all.data) + offset : gpu_part.data;
+    gpus_.all_gather(from, bytes, gpu_all.data);
+    from_gpu(all, gpu_all.data, whole);
+  }
+  void all_to_all(const void* parts, uint64_t bytes, void* received) override {
+    const uint64_t whole = bytes * static_cast<uint64_t>(size());
+    const cuda::GpuBytes from(whole), to(whole);
+    to_gpu(from.data, parts, whole);
+    gpus_.all_to_all(from.data, bytes, to.data);
+    from_gpu(received, to.data, whole);
+  }
+  void broadcast(void* data, uint64_t bytes, int root) override {
+    on_gpu(data, bytes, [&](void* gpu) { gpus_.broadcast(gpu, bytes, root); });
+  }
+  void barrier() override { gpus_.barrier(); }
+  void send(const void* data, uint64_t bytes, int to) override {
+    on_gpu(const_cast<void*>(data), bytes, [&](void* gpu) { gpus_.send(gpu, bytes, to); });
+  }
+  void receive(void* data, uint64_t bytes, int from) override {
+    on_gpu(data, bytes, [&](void* gpu) { gpus_.receive(gpu, bytes, from); });
+  }
+  void throw_if_lost() override { gpus_.throw_if_lost(); }
+  void abort(const std::string& reason) noexcept override { gpus_.abort(reason); }
+
+ private:
+  static void to_gpu(void* gpu, const void* host, uint64_t bytes) {
+    cuda::check_setup(cudaMemcpy(gpu, host, bytes, cudaMemcpyHostToDevice), "Copying to the GPU");
+    // The communicator's stream has no order to this one, and the copy may still be under way.
+    cuda::check_setup(cudaStreamSynchronize(nullptr), "Copying to the GPU");
+  }
+  static void from_gpu(void* host, const void* gpu, uint64_t bytes) {
+    cuda::check_setup(cudaMemcpy(host, gpu, bytes, cudaMemcpyDeviceToHost), "Copying from the GPU");
+  }
+  static void on_gpu(void* host, uint64_t bytes, const std::function<void(void*)>& work) {
+    const cuda::GpuBytes gpu(bytes);
+    to_gpu(gpu.data, host, bytes);
+    work(gpu.data);
+    from_gpu(host, gpu.data, bytes);
+  }
+
+  Communicator& gpus_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,242 @@
+// Ranks that exchange bytes of their GPUs' memory through the stand-in for NCCL: what every communicator
+// does; who is refused; and how a rank that fails ends all of them.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "gpu/cuda_gpu.h"
+#include "gpu/cuda_nccl_communicator.h"
+#include "tests/communicator_conformance.h"
+#include "tests/cuda_communicator.h"
+#include "tests/emulation/emulated_gpu.h"
+
+namespace sluice {
+namespace {
+
+using emulation::EmulatedGpu;
+
+// Rank i on GPU gpus[i]: what connecting gives, which `work` is called with.
+void on_gpus(const std::vector<int>& gpus,
+             const std::function<void(AcceleratorRanks&, Communicator&)>& work) {
+  const auto hosts = make_in_process_communicators(static_cast<int>(gpus.size()));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < gpus.size(); ++i)
+    threads.emplace_back([&, i] {
+      cuda::choose_gpu(gpus[i]);
+      AcceleratorRanks ranks = cuda::connect_by_nccl(open_nccl(), gpus[i], *hosts[i]);
+      work(ranks, *hosts[i]);
+    });
+  for (std::thread& t : threads) t.join();
+}
+
+std::vector<int> one_each(int count) {
+  std::vector<int> gpus;
+  for (int i = 0; i < count; ++i) gpus.push_back(i);
+  return gpus;
+}
+
+void on_all_ranks(int count, const std::function<void(Communicator&)>& work) {
+  on_gpus(one_each(count), [&](AcceleratorRanks& ranks, Communicator&) {
+    ASSERT_NE(ranks.communicator, nullptr) << ranks.reason;
+    HostMemoryCommunicator on_host(*ranks.communicator);
+    work(on_host);
+  });
+}
+
+class Nccl : public testing::Test {
+ protected:
+  static constexpr int kGpus = 4;
+  static EmulatedGpu gpus(uint32_t seed = 0) { return {.seed = seed, .count = kGpus}; }
+  void SetUp() override { emulation::set_up(gpus()); }
+  void TearDown() override {
+    const emulation::Counts counts = emulation::counts();
+    EXPECT_EQ(counts.allocated_bytes, 0u);
+    EXPECT_EQ(counts.streams_there, 0u);
+    EXPECT_EQ(counts.events_there, 0u);
+    emulation::set_up({});
+  }
+};
+
+TEST_F(Nccl, EveryCollectiveMovesWhatItSays) {
+  for (uint32_t seed = 0; seed < 3; ++seed)
+    for (const int ranks : {1, 2, 3, kGpus}) {
+      emulation::set_up(gpus(seed));
+      expect_collectives_move(on_all_ranks, ranks);
+    }
+}
+
+TEST_F(Nccl, AnAllGatherInPlaceKeepsItsOwnPart) { expect_own_part_kept_in_place(on_all_ranks); }
+
+TEST_F(Nccl, AnAbortEndsEveryCall) { expect_an_abort_ends_every_call(on_all_ranks, 15); }
+
+TEST_F(Nccl, NamesItself) {
+  on_gpus(one_each(2), [](AcceleratorRanks& ranks, Communicator&) {
+    ASSERT_NE(ranks.communicator, nullptr) << ranks.reason;
+    EXPECT_EQ(ranks.communicator->transport(), "NCCL 2.28.9");
+  });
+}
+
+TEST_F(Nccl, NobodyIsConnectedWhereOneIsRefused) {
+  const auto reasons = [](const std::vector<int>& gpus) {
+    std::vector<std::string> all(gpus.size());
+    on_gpus(gpus, [&](AcceleratorRanks& ranks, Communicator& host) {
+      EXPECT_EQ(ranks.communicator, nullptr);
+      all[static_cast<size_t>(host.rank())] = ranks.reason;
+    });
+    return all;
+  };
+  emulation::set_up({.count = kGpus, .nccl_version = 0});
+  EXPECT_EQ(reasons({0, 1}), std::vector<std::string>(2, "on rank 0 the emulated machine has none"));
+  emulation::set_up({.count = kGpus, .nccl_version = 21805});
+  EXPECT_EQ(reasons({0, 1}),
+            std::vector<std::string>(
+                2, "on rank 0 NCCL is 2.18.5, and 2.20.0 is the oldest that is used"));
+  emulation::set_up(gpus());
+  EXPECT_EQ(reasons({0, 1, 1}),
+            std::vector<std::string>(3, "on rank 0 NCCL's ncclCommInitRankConfig says: invalid usage"));
+}
+
+// Any call of any rank may fail: that rank says why, the others that it is gone, and all end.
+TEST_F(Nccl, AFailureOfOneRankEndsAll) {
+  emulation::set_up(gpus());
+  on_all_ranks(3, [](Communicator& c) { expect_collectives_move(c, 0); });
+  const uint64_t calls = emulation::counts().nccl_calls, warm_up = 3 * 7;
+  ASSERT_GT(calls, warm_up);
+  for (uint64_t at = warm_up; at < calls; ++at) {
+    emulation::set_up({.seed = static_cast<uint32_t>(at), .count = kGpus, .nccl_call_that_fails = at});
+    std::atomic<int> failed{0}, told{0};
+    on_all_ranks(3, [&](Communicator& c) {
+      try {
+        for (int round = 0; round < 3; ++round) expect_collectives_move(c, round);
+        ADD_FAILURE() << "nothing has failed";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::rank_lost);
+        const bool own = std::string(error.what()) != "a rank is gone";
+        EXPECT_EQ(std::string(error.what()), own ? "NCCL's exchange says: remote error." : "a rank is gone");
+        ++(own ? failed : told);
+        c.abort("a rank is gone");
+      }
+    });
+    EXPECT_EQ(failed, 1) << at;
+    EXPECT_EQ(told, 2) << at;
+  }
+}
+
+// Rank 2 does not come. Whoever has waited longest says so, and all end with that.
+TEST_F(Nccl, WhoIsNotAnsweredSaysFor) {
+  std::atomic<int> told{0};
+  on_gpus(one_each(3), [&](AcceleratorRanks& ranks, Communicator& host) {
+    host.barrier();
+    if (host.rank() == 2) return;
+    Communicator& c = *ranks.communicator;
+    c.set_patience(0.25);
+    c.note("at step 5 for the test");
+    const cuda::GpuBytes part(8), all(24);
+    try {
+      c.all_gather(part.data, 8, all.data);
+      ADD_FAILURE() << "the call returned";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::rank_lost);
+      const std::string found = error.what(), start = "Ranks have not answered by NCCL for 0.25 s: rank ";
+      EXPECT_TRUE(found == start + "0 waits at step 5 for the test." ||
+                  found == start + "1 waits at step 5 for the test.")
+          << found;
+      ++told;
+    }
+  });
+  EXPECT_EQ(told, 2);
+}
+
+// What it takes of a GPU is there when ranks are connected, and given back.
+TEST_F(Nccl, MemoryIsTakenAtOnceAndGivenBack) {
+  constexpr uint64_t kBytes = 48 << 20;
+  emulation::set_up({.count = kGpus, .nccl_bytes = kBytes});
+  on_gpus(one_each(2), [](AcceleratorRanks& ranks, Communicator& host) {
+    ASSERT_NE(ranks.communicator, nullptr) << ranks.reason;
+    host.barrier();
+    EXPECT_EQ(emulation::counts().allocated_bytes, 2 * kBytes);
+    host.barrier();
+  });
+  EXPECT_EQ(emulation::counts().allocated_bytes, 0u);
+}
+
+using NcclDeathTest = Nccl;
+
+// The stand-in sees ranks whose calls differ.
+TEST_F(NcclDeathTest, RanksThatDifferAreSeen) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(on_all_ranks(2,
+                           [](Communicator& c) {
+                             uint64_t data[4] = {};
+                             if (c.rank() == 0)
+                               c.broadcast(data, 8, 0);
+                             else
+                               c.broadcast(data, 16, 0);
+                           }),
+              testing::ExitedWithCode(1), "ranks make different calls");
+  EXPECT_EXIT(on_all_ranks(2,
+                           [](Communicator& c) {
+                             uint64_t data[4] = {};
+                             if (c.rank() == 0)
+                               c.send(data, 8, 1);
+                             else
+                               c.receive(data, 16, 0);
+                           }),
+              testing::ExitedWithCode(1), "another length");
+}
+
+// It sees our own misuse too, without a communicator of ours in between.
+TEST_F(NcclDeathTest, MisuseIsSeen) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const NcclApi api = *open_nccl().value;
+  const auto alone = [&api] {  // a communicator of one rank, ready
+    cuda::choose_gpu(0);
+    NcclApi::UniqueId id;
+    NcclApi::Config config;
+    NcclApi::Rank rank = nullptr;
+    EXPECT_EQ(api.ncclGetUniqueId(&id), NcclApi::kSuccess);
+    EXPECT_EQ(api.ncclCommInitRankConfig(&rank, 1, id, 0, &config), NcclApi::kInProgress);
+    int result = NcclApi::kInProgress;
+    EXPECT_EQ(api.ncclCommGetAsyncError(rank, &result), NcclApi::kSuccess);
+    EXPECT_EQ(result, NcclApi::kSuccess);
+    return rank;
+  };
+  const auto gather = [&api](NcclApi::Rank rank, cudaStream_t stream) {
+    void* data = nullptr;
+    EXPECT_EQ(cudaMalloc(&data, 64), cudaSuccess);
+    return api.ncclAllGather(data, data, 64, NcclApi::kBytes, rank, stream);
+  };
+  const auto exits = testing::ExitedWithCode(1);
+  EXPECT_EXIT(
+      {
+        const NcclApi::Rank rank = alone();
+        EXPECT_EQ(api.ncclCommAbort(rank), NcclApi::kSuccess);
+        gather(rank, nullptr);
+      },
+      exits, "a use of a communicator that was aborted");
+  EXPECT_EXIT(
+      {
+        const NcclApi::Rank rank = alone();
+        gather(rank, nullptr);
+        gather(rank, nullptr);
+      },
+      exits, "before the one before was settled");
+  EXPECT_EXIT(
+      {
+        const NcclApi::Rank rank = alone();
+        cuda::choose_gpu(1);
+        gather(rank, nullptr);
+      },
+      exits, "on another GPU than the rank's");
+  EXPECT_EXIT(
+      {
+        const NcclApi::Rank rank = alone();
+        api.ncclGroupStart();
+        api.ncclCommAbort(rank);
+      },
+      exits, "a group that was not ended");
+  EXPECT_EXIT(api.ncclGroupEnd(), exits, "a group that was not started");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,191 @@
+// Training on the emulated GPUs of two and three ranks: through the stand-in for NCCL with the bits of what
+// goes through host memory, and to the same end when a rank fails.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "engine/run/ranks.h"
+#include "tests/emulation/emulated_command.h"
+
+namespace sluice {
+namespace {
+
+constexpr const char* kModel = "gpt2:layers=2,width=32,heads=2,vocab=256,context=16";
+
+class NcclTraining : public EmulatedRun {
+ protected:
+  // Every rank has a GPU of its own.
+  static void set_up_gpus(uint32_t seed = 0) { emulation::set_up({.seed = seed, .count = 3}); }
+  void SetUp() override {
+    EmulatedRun::SetUp();
+    set_up_gpus();
+  }
+
+  TestRun run_on(int64_t ranks, DType precision, const std::string& out) const {
+    TestRun run;
+    run.options = short_run(directory, kModel, text);
+    run.options.numbers.precision = precision;
+    run.options.batch.batch = 6;
+    run.options.batch.micro_batch = 1;
+    run.options.batch.steps = 3;
+    run.options.run.out = directory / out;
+    run.options.ranks.gpus = run.options.ranks.count = ranks;
+    run.options.memory.device = {DeviceKind::cuda};
+    run.arenas = {kRoomy, kRoomy, std::nullopt};
+    run.threads = 1;
+    return run;
+  }
+
+  // What the first rank saw.
+  static TestResult train_on(const TestRun& run) {
+    TestResult first;
+    std::mutex mutex;
+    const auto rank = [&](const Ranks& ranks) {
+      TestRun mine = run;
+      mine.ranks = ranks;
+      mine.options.memory.device.ordinal = ranks.rank();
+      TestResult result = sluice::train(mine);
+      const std::lock_guard lock(mutex);
+      if (ranks.is_first()) first = std::move(result);
+    };
+    run_in_process(static_cast<int>(run.options.ranks.count), rank,
+                   [](const std::exception& e) { ADD_FAILURE() << "a rank is stuck after: " << e.what(); });
+    return first;
+  }
+
+  // Instructions of a kind, and the tier that their operands are in.
+  static std::map<std::string, uint64_t> places(const TestResult& result, TaskKind kind) {
+    std::map<std::string, uint64_t> found;
+    for (const Body& body : result.plan.program.bodies)
+      for (const Instruction& in : body.instructions)
+        if (in.task != kNoTask && body.tasks[in.task].kind == kind)
+          ++found[result.plan.program.machine.tiers[in.places.at(0).tier].name];
+    return found;
+  }
+};
+
+TEST_F(NcclTraining, BitsAreThoseOfHostMemory) {
+  struct Variant {
+    const char* name;
+    ExecutorKind executor;
+    bool least;
+    uint32_t seed;
+  };
+  constexpr Variant kVariants[] = {{"threaded", ExecutorKind::threaded, false, 1},
+                                   {"threaded, least", ExecutorKind::threaded, true, 2},
+                                   {"serial", ExecutorKind::serial, false, 0},
+                                   {"shuffled, least", ExecutorKind::shuffled, true, 3}};
+  for (const auto& [ranks, precision, stage] : {std::tuple(2, DType::bf16, 3), std::tuple(2, DType::f32, 1),
+                                                std::tuple(2, DType::f16, 0), std::tuple(3, DType::f32, 3)}) {
+    set_up_gpus();
+    TestRun staged = run_on(ranks, precision, "staged");
+    staged.options.ranks.zero = stage;
+    const TestResult wanted = train_on(staged);
+    const Tensors state = newest_tensors(staged.options.run.out);
+    EXPECT_FALSE(places(wanted, TaskKind::gather).contains("device"));
+    for (const Variant& v : kVariants) {
+      SCOPED_TRACE(std::string(v.name) + ", stage " + std::to_string(stage) + ", " + dtype_name(precision));
+      set_up_gpus(v.seed);
+      TestRun run = staged;
+      run.ranks_meet_in_device = true;
+      run.executor = v.executor;
+      run.options.run.out = directory / "nccl";
+      if (v.least) run.arenas = least_arenas(run, true);
+      const TestResult found = train_on(run);
+      for (const TaskKind kind : {TaskKind::gather, TaskKind::exchange, TaskKind::sum}) {
+        EXPECT_FALSE(places(found, kind).contains("host")) << task_kind_name(kind);
+        EXPECT_GT(places(found, kind)["device"], 0u) << task_kind_name(kind);
+      }
+      EXPECT_EQ(fixed_bits(found.steps), fixed_bits(wanted.steps));
+      EXPECT_EQ(differences(newest_tensors(run.options.run.out), state), "");
+      std::filesystem::remove_all(run.options.run.out);
+    }
+    std::filesystem::remove_all(staged.options.run.out);
+  }
+  expect_nothing_on_the_gpu();
+}
+
+// The trainer of one rank throws in mid-step: the others are somewhere in a collective.
+TEST_F(NcclTraining, WhatOneRankThrowsEndsAll) {
+  for (uint32_t seed = 0; seed < 6; ++seed) {
+    set_up_gpus(seed);
+    TestRun run = run_on(3, DType::f32, "thrown");
+    run.ranks_meet_in_device = true;
+    run.options.batch.steps = 20;
+    run.on_step = [](const StepMetrics& m) {
+      if (m.step == 3) throw std::runtime_error("thrown by the test");
+    };
+    EXPECT_THROW(train_on(run), std::exception);
+    expect_nothing_on_the_gpu();
+    std::filesystem::remove_all(run.options.run.out);
+  }
+}
+
+// The command, on two GPUs.
+class NcclCommand : public NcclTraining {
+ protected:
+  Words on_two_gpus(const std::string& out, const Words& more = {}) const {
+    return train(out, 4, Words{"--device", "cuda", "--gpus", "2", "--gpu-mem", "400MiB"} + more);
+  }
+  static bool says(const Ended& ended, const std::string& text) {
+    return ended.out.find(text) != std::string::npos;
+  }
+};
+
+TEST_F(NcclCommand, SaysByWhatRanksExchange) {
+  const Ended nccl = run_command(on_two_gpus("nccl"));
+  EXPECT_EQ(nccl.code, ExitCode::done) << nccl.what;
+  EXPECT_TRUE(says(nccl, "  ranks: 2, exchanging by NCCL 2.28.9\n")) << nccl.out;
+  emulation::set_up({.count = 2, .nccl_version = 0});
+  const Ended staged = run_command(on_two_gpus("staged"));
+  EXPECT_EQ(staged.code, ExitCode::done) << staged.what;
+  EXPECT_TRUE(says(staged,
+                   "  ranks: 2, exchanging by threads of one process, through host memory (not by NCCL: on "
+                   "rank 0 the emulated machine has none)\n"))
+      << staged.out;
+  EXPECT_EQ(differences(newest_tensors(directory / "nccl"), newest_tensors(directory / "staged")), "");
+  emulation::set_up({.count = 1});
+  const Ended none = run_command(on_two_gpus("none"));
+  EXPECT_EQ(none.code, ExitCode::environment);
+  EXPECT_EQ(none.what, "There is no GPU 1: this machine has 1.");
+  const Ended alone = run_command(train("alone", 2, {"--device", "cuda", "--gpu-mem", "400MiB"}));
+  EXPECT_FALSE(says(alone, "exchanging")) << alone.out;
+}
+
+// What NCCL takes of a GPU lies within --gpu-mem.
+TEST_F(NcclCommand, MemoryOfNcclIsSetAside) {
+  constexpr uint64_t kNccl = 150 << 20, kLimit = 400 << 20;
+  emulation::set_up({.count = 2, .nccl_bytes = kNccl});
+  const Ended ended = run_command(on_two_gpus("out"));
+  EXPECT_EQ(ended.code, ExitCode::done) << ended.what;
+  EXPECT_LE(emulation::counts().held_most, kLimit);
+  EXPECT_GE(emulation::counts().held_most, kNccl);
+  emulation::set_up({.count = 2, .nccl_bytes = kLimit});
+  EXPECT_EQ(run_command(on_two_gpus("none")).code, ExitCode::infeasible);
+  expect_nothing_on_the_gpu();
+}
+
+// Whatever call of NCCL fails, on whichever rank: the run ends with 7, and goes on from its checkpoint.
+TEST_F(NcclCommand, AnyCallThatFailsEndsAllRanks) {
+  const Words kept{"--checkpoint-every", "2", "--lr-schedule", "constant"};
+  EXPECT_EQ(run_command(on_two_gpus("whole", kept)).code, ExitCode::done);
+  const uint64_t calls = emulation::counts().nccl_calls, warm_up = 2 * 7;
+  const Tensors whole = newest_tensors(directory / "whole");
+  for (uint64_t at = warm_up; at < calls; at += 1 + calls / 7) {
+    SCOPED_TRACE("at call " + std::to_string(at) + " of " + std::to_string(calls));
+    emulation::set_up({.seed = static_cast<uint32_t>(at), .count = 2, .nccl_call_that_fails = at});
+    const Ended ended = run_command(on_two_gpus("failed", kept + Words{"--resume", "auto"}));
+    EXPECT_EQ(ended.code, ExitCode::rank_lost) << ended.what;
+    EXPECT_TRUE(ended.what.ends_with("NCCL's exchange says: remote error.")) << ended.what;
+    expect_sentences(ended);
+    expect_nothing_on_the_gpu();
+    set_up_gpus();
+    const Ended again = run_command(on_two_gpus("failed", kept + Words{"--resume", "auto"}));
+    EXPECT_EQ(again.code, ExitCode::done) << again.what;
+    EXPECT_EQ(differences(newest_tensors(directory / "failed"), whole), "");
+    std::filesystem::remove_all(directory / "failed");
+  }
+}
+
+}  // namespace
+}  // namespace sluice
