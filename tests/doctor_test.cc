@@ -39,6 +39,7 @@ DoctorFacts good_machine() {
   f.cuda.link = {NvmlLink{5, 5, 16, 16}, ""};
   f.cuda.copies = {CudaCopies{256 * kMiB, 9, 55.25e9, 54.5e9, 0.265e12 / 3}, ""};
   f.cuda.pinning = {CudaPinning{kGiB, kGiB, 0.21, ""}, ""};
+  f.nccl = {22809, ""};
   f.gpu_node = 1;
   f.system = {.kernel = "6.1.0-18-amd64",
               .processors = 32,
@@ -60,6 +61,7 @@ DoctorFacts bad_machine() {
   f.cuda.link = {NvmlLink{4, 5, 8, 16}, ""};
   f.cuda.copies = {CudaCopies{256 * kMiB, 9, 7e9, 6.5e9, 9e9}, ""};
   f.cuda.pinning = {CudaPinning{kGiB, 64 * kMiB, 0.02, "cudaHostRegister says: out of memory"}, ""};
+  f.nccl = {{}, "libnccl.so.2, NVIDIA's package libnccl2, is not there"};
   f.system.container = true;
   f.system.nodes[1].allowed = false;
   f.system.processor_quota = 4;
@@ -228,6 +230,11 @@ TEST(Doctor, EveryStateOfTheGpuHasItsCommand) {
          f.cuda.pinning = {{}, "X"};
        },
        "not possible, because X", "nvidia-smi", CheckStatus::fail},
+      {"GPU NCCL",
+       [](DoctorFacts& f) {
+         f.nccl = {{}, "X"};
+       },
+       "none, because X", "sudo apt-get install libnccl2"},
   };
   for (const State& state : states) expect_state(state);
 }
@@ -241,25 +248,25 @@ TEST(Doctor, WhatIsNotKnownForTheSameReasonIsSaidOnce) {
     return all;
   };
   DoctorFacts f = good_machine();
-  EXPECT_EQ(names(f), "device driver memory link copies pinning ");
+  EXPECT_EQ(names(f), "device driver memory link copies pinning NCCL ");
   const std::string versions = "for CUDA 13.0 and before, this build uses CUDA 13.0; ";
   f.cuda.driver = {{}, "X"};
   f.cuda.link = {{}, "X"};
-  EXPECT_EQ(names(f), "device driver memory copies pinning ");
+  EXPECT_EQ(names(f), "device driver memory copies pinning NCCL ");
   EXPECT_EQ(verdict_of(f, "GPU driver").check.text,
             versions + "its version and the link are not known, because X");
   f.cuda.memory = {{}, "X"};
-  EXPECT_EQ(names(f), "device driver copies pinning ");
+  EXPECT_EQ(names(f), "device driver copies pinning NCCL ");
   EXPECT_EQ(verdict_of(f, "GPU driver").check.text,
             versions + "its version, the memory and the link are not known, because X");
   EXPECT_NE(verdict_of(f, "GPU driver").check.advice.find("--gpu-mem"), std::string::npos);
   f.cuda.link.reason = "Y";
-  EXPECT_EQ(names(f), "device driver link copies pinning ");
+  EXPECT_EQ(names(f), "device driver link copies pinning NCCL ");
   EXPECT_EQ(verdict_of(f, "GPU driver").check.text,
             versions + "its version and the memory are not known, because X");
   f.cuda.copies = {{}, "Z"};
   f.cuda.pinning = {{}, "Z"};
-  EXPECT_EQ(names(f), "device driver link pinning ");
+  EXPECT_EQ(names(f), "device driver link pinning NCCL ");
   EXPECT_EQ(verdict_of(f, "GPU pinning").check.status, CheckStatus::fail);
 }
 
@@ -427,6 +434,8 @@ TEST(Doctor, JsonReadsBack) {
   EXPECT_EQ(cuda["link"]["width_max"], 16);
   EXPECT_FALSE(cuda.contains("link_unknown"));
   EXPECT_EQ(cuda["pinning"]["pinned"], 64 * kMiB);
+  EXPECT_EQ(cuda["nccl"], nullptr);
+  EXPECT_EQ(cuda["nccl_unknown"], facts.nccl.reason);
   EXPECT_EQ(json["io_uring"]["available"], false);
   EXPECT_EQ(json["io_uring"]["obstacle"], "seccomp");
   EXPECT_EQ(json["io_uring"]["reason"], facts.uring.reason);
@@ -447,6 +456,7 @@ TEST(Doctor, JsonReadsBack) {
   const DoctorFacts good = good_machine();
   const auto exact = nlohmann::json::parse(doctor_json(good, judge(good)));
   EXPECT_EQ(exact["ready"], true);
+  EXPECT_EQ(exact["cuda"]["nccl"], "2.28.9");
   EXPECT_EQ(exact["memlock"]["limit"], nullptr);
   EXPECT_EQ(exact["cgroup"]["memory_limit"], nullptr);
   EXPECT_EQ(exact["cuda"]["copies"]["both"].get<double>(), good.cuda.copies.value->both);  // to the bit

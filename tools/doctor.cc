@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "engine/clock.h"
+#include "gpu/cuda_nccl.h"
 #include "tools/doctor_report.h"
 #include "tools/verbs.h"
 
@@ -31,6 +32,7 @@ void look_at_gpu(DoctorFacts& facts) {
   // Pinning takes pages at once: no more than a quarter of what may be used.
   const uint64_t most = std::min(kPinAsked, facts.memory.usable() / 4 / kMiB * kMiB);
   facts.cuda = cuda_facts({facts.ordinal, most, steady_seconds, open_nvml()});
+  facts.nccl = nccl_version(open_nccl());
   if (!facts.cuda.pci_bus_id.empty()) facts.gpu_node = numa_node_of_card(facts.cuda.pci_bus_id);
 }
 

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "engine/error.h"
+#include "gpu/cuda_nccl.h"
 #include "tools/size.h"
 
 namespace sluice {
@@ -167,6 +168,19 @@ Check check_pinning(const DoctorFacts& f) {
   return c;
 }
 
+Check check_nccl(const DoctorFacts& f) {
+  Check c{kGpu, "NCCL"};
+  if (f.nccl.value) {
+    c.text = nccl_version_text(*f.nccl.value) + ", for ranks that have a GPU each";
+    return c;
+  }
+  c.status = CheckStatus::warn;
+  c.text = "none, because " + printable(f.nccl.reason);
+  c.advice = "It matters to several GPUs only: without it they exchange through host memory.";
+  c.command = "sudo apt-get install libnccl2";
+  return c;
+}
+
 }  // namespace
 
 std::vector<Check> judge_gpu(const DoctorFacts& facts) {
@@ -179,6 +193,7 @@ std::vector<Check> judge_gpu(const DoctorFacts& facts) {
   const bool neither = !cuda.copies.value && !cuda.pinning.value && cuda.copies.reason == cuda.pinning.reason;
   if (!neither) checks.push_back(check_copies(facts));
   checks.push_back(check_pinning(facts));
+  checks.push_back(check_nccl(facts));
   return checks;
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/error.h"
+#include "gpu/cuda_nccl.h"
 #include "tools/doctor_gpu_checks.h"
 #include "tools/wrap.h"
 
@@ -93,6 +94,7 @@ ordered_json cuda_json(const DoctorFacts& facts) {
     return ordered_json{
         {"asked", p.asked}, {"pinned", p.pinned}, {"seconds", p.seconds}, {"reason", text_json(p.reason)}};
   });
+  set_known(out, "nccl", facts.nccl, [](int version) { return text_json(nccl_version_text(version)); });
   return out;
 }
 
