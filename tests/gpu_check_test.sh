@@ -20,6 +20,7 @@ bench=(--bench "$build/gpu_bench")
 for part in tests small offload largest peer; do
   check --part "$part" "${bench[@]}" || { cat "$work/log"; fail "part $part"; }
   has "^$part: [0-9]* s, 0 failed, 0 left\$"
+  if [[ $part == tests && -x $build/cuda_shared_gpu_test ]]; then has "^tests cuda_shared_gpu_test: at most"; fi
 done
 check --part small "${bench[@]}" || fail "a second call"
 [[ $(grep --count 'there already$' "$work/log") == 7 ]] || { cat "$work/log"; fail "rows were measured twice"; }

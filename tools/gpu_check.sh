@@ -10,9 +10,9 @@
 #   --rehearse     tiny models on the cpu device: shows that every row works, no more
 #   --device NAME  cuda (default), or cpu in a rehearsal (default there)
 #   --bench FILE   the gpu_bench program (default: that of the bundle, else of build/release)
-# Part tests runs the tests that need a GPU, and compute-sanitizer over the ops; peer needs python3 with
-# PyTorch. Exit codes: 0 all rows are there, 1 one failed, 2 usage, 4 there is no GPU, 75 some are left for
-# another call.
+# Part tests runs the tests that need a GPU, two ranks on one among them, and compute-sanitizer over the ops;
+# peer needs python3 with PyTorch. Exit codes: 0 all rows are there, 1 one failed, 2 usage, 4 there is no
+# GPU, 75 some are left for another call.
 set -euo pipefail
 
 seconds_most=470  # of a call
