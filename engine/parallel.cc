@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/affinity.h"
 #include "engine/error.h"
 
 #ifdef SLUICE_PLAIN_THREADS
@@ -18,15 +19,18 @@
 #include <tbb/parallel_for.h>
 #include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
+#include <tbb/task_scheduler_observer.h>
 #endif
 
 namespace sluice {
 
 #ifdef SLUICE_PLAIN_THREADS
 
-struct Workers::Impl {};
+struct Workers::Impl {
+  const ProcessorSet allowed = allowed_processors();
+};
 
-Workers::Workers(int threads) : threads_(threads) {}
+Workers::Workers(int threads) : impl_(std::make_unique<Impl>()), threads_(threads) {}
 Workers::~Workers() = default;
 
 void Workers::run(int64_t count, const void* body, void (*call)(const void*, int64_t, int)) {
@@ -35,21 +39,45 @@ void Workers::run(int64_t count, const void* body, void (*call)(const void*, int
     for (int64_t i = next++; i < count; i = next++) call(body, i, thread);
   };
   std::vector<std::thread> others;
-  for (int t = 1; t < threads_ && t < count; ++t) others.emplace_back(work, t);
+  for (int t = 1; t < threads_ && t < count; ++t)
+    others.emplace_back([&, t] {
+      (void)allow_processors(impl_->allowed);
+      work(t);
+    });
   work(0);
   for (std::thread& t : others) t.join();
 }
 
 #else
 
+namespace {
+
+// TBB's threads go from arena to arena: in each they run where the one that made it may run, since ranks of
+// one process have processors of their own.
+class Binder final : public tbb::task_scheduler_observer {
+ public:
+  explicit Binder(tbb::task_arena& arena) : task_scheduler_observer(arena) { observe(true); }
+  ~Binder() override { observe(false); }
+  void on_scheduler_entry(bool is_worker) override {
+    if (is_worker && !(allowed_processors() == allowed_)) (void)allow_processors(allowed_);
+  }
+
+ private:
+  const ProcessorSet allowed_ = allowed_processors();
+};
+
+}  // namespace
+
 struct Workers::Impl {
   explicit Impl(int threads) : arena(threads) {
     // TBB makes as many threads as there are processors, unless it is told that more are wanted.
     if (threads > tbb::this_task_arena::max_concurrency())
       allowed.emplace(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(threads));
+    binder.emplace(arena);
   }
   std::optional<tbb::global_control> allowed;
   tbb::task_arena arena;
+  std::optional<Binder> binder;
 };
 
 Workers::Workers(int threads) : impl_(std::make_unique<Impl>(threads)), threads_(threads) {}

@@ -2,7 +2,8 @@
 // to replace it (the tsan preset builds it on plain threads).
 //
 // Results never depend on the number of threads: a loop body writes only what its index owns, and sums are
-// taken in index order by the caller. Owner: one lane (or the set-up code) at a time; calls do not nest.
+// taken in index order by the caller. All threads of a Workers run on the processors that the thread that
+// makes it may run on. Owner: one lane (or the set-up code) at a time; calls do not nest.
 #pragma once
 
 #include <cstdint>

@@ -27,6 +27,7 @@ struct MpiHooks {
 struct MpiRanks {
   std::unique_ptr<Communicator> lane, trainer;
   int local_rank = 0, local_size = 1;  // among the ranks of this machine
+  int local_first = 0;                 // the first of them, among all
   std::function<void()> finish;        // when all ranks have ended well: no calls after it
 };
 

@@ -43,7 +43,7 @@ void bind_near_processors(std::byte* data, uint64_t bytes) {
   hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
   if (hwloc_topology_load(topology) == 0 && hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) > 1) {
     hwloc_bitmap_t processors = hwloc_bitmap_alloc();
-    if (processors && hwloc_get_cpubind(topology, processors, HWLOC_CPUBIND_PROCESS) == 0)
+    if (processors && hwloc_get_cpubind(topology, processors, HWLOC_CPUBIND_THREAD) == 0)
       (void)hwloc_set_area_membind(topology, data, bytes, processors, HWLOC_MEMBIND_BIND, 0);
     hwloc_bitmap_free(processors);
   }

@@ -12,8 +12,8 @@
 namespace sluice {
 
 struct ArenaOptions {
-  // On a machine of several NUMA nodes: bound to those whose processors this process may run on, where the
-  // system lets it (containers may forbid it, and memory elsewhere is only slower).
+  // On a machine of several NUMA nodes: bound to those whose processors the calling thread may run on, where
+  // the system lets it (containers may forbid it, and memory elsewhere is only slower).
   bool near_processors = false;
   int prefault_threads = 0;  // so many fill every page now, which is the system's time; 0: whoever touches it
 };

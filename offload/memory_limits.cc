@@ -71,13 +71,14 @@ MemoryLimits memory_limits(const std::string& root) {
   return limits;
 }
 
-MemoryLimits shared_by(int64_t users, MemoryLimits limits) {
-  const auto share = [users](uint64_t bytes) { return bytes / static_cast<uint64_t>(users); };
-  limits.available = share(limits.available);
-  if (limits.cgroup_limit != kNoLimit) limits.cgroup_used = limits.cgroup_limit - share(limits.cgroup_left());
+MemoryLimits shared_by(int64_t users, int64_t users_of_process, MemoryLimits limits) {
+  const auto share = [](uint64_t bytes, int64_t all) { return bytes / static_cast<uint64_t>(all); };
+  limits.available = share(limits.available, users);
+  if (limits.cgroup_limit != kNoLimit)
+    limits.cgroup_used = limits.cgroup_limit - share(limits.cgroup_left(), users);
   if (limits.address_space > limits.address_space_used && limits.address_space != kNoLimit)
     limits.address_space_used =
-        limits.address_space - share(limits.address_space - limits.address_space_used);
+        limits.address_space - share(limits.address_space - limits.address_space_used, users_of_process);
   return limits;
 }
 

@@ -35,8 +35,8 @@ struct MemoryLimits {
   uint64_t usable() const { return available < cgroup_left() ? available : cgroup_left(); }
 };
 
-// What each of so many equal users may count on.
-MemoryLimits shared_by(int64_t users, MemoryLimits limits);
+// What each of so many equal users may count on. Address space is shared by those of this process only.
+MemoryLimits shared_by(int64_t users, int64_t users_of_process, MemoryLimits limits);
 
 // Reads cgroup v2 and v1 (also both, "hybrid"). What cannot be read counts as no limit.
 MemoryLimits memory_limits(const std::string& root = "/");

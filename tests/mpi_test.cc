@@ -1,6 +1,8 @@
 // Ranks as processes under mpirun: the bits of ranks in one process, the exit codes behind mpirun's own.
 #include <gtest/gtest.h>
 
+#include "offload/memory_limits.h"
+#include "offload/processors.h"
 #include "tests/mpi_support.h"
 
 namespace sluice {
@@ -63,6 +65,26 @@ TEST_F(Mpi, GoesOnFromOtherNumbersOfRanks) {
   ASSERT_EQ(found.size(), wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i)  // the order in which gradients are summed differs
     EXPECT_NEAR(std::stod(found[i]), std::stod(wanted[i]), 1e-6 * std::stod(wanted[i]));
+}
+
+// Cores and memory of the machine are divided, unless the launcher has done so.
+TEST_F(Mpi, RanksShareTheMachine) {
+  Words words = train_rows("shared", 2, 8);
+  words.resize(words.size() - 2);  // no --threads
+  const uint64_t before = memory_limits().usable();
+  const CommandResult result =
+      Command(directory / "", Words{"mpirun"} + kAnywhere + Words{"--bind-to", "none", "-np", "2"} +
+                                  sluice_words(words, "sluice"))
+          .wait();
+  ASSERT_EQ(result.code, 0) << result.err;
+  const bool apart = cores_of(allowed_processors()).size() >= 2;
+  EXPECT_NE(result.out.find(apart ? ", on cores of its own." : ", and shares the cores"), std::string::npos)
+      << result.out;
+  const std::string limit = "--host-mem auto: ";
+  ASSERT_NE(result.out.find(limit), std::string::npos) << result.out;
+  const uint64_t each = std::stoull(result.out.substr(result.out.find(limit) + limit.size())) << 20;
+  EXPECT_LT(each, before * 6 / 10);  // a half, while other programs come and go
+  EXPECT_NE(result.out.find(" MiB for each of the 2 ranks here, "), std::string::npos) << result.out;
 }
 
 }  // namespace

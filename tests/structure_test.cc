@@ -124,7 +124,8 @@ struct Part {
 const std::vector<std::string> kCommonGround = {
     "engine/program.", "engine/op.",         "engine/graph.",   "engine/error.",       "engine/parallel.",
     "engine/pack.",    "engine/range_load.", "engine/segment.", "engine/strict_json.", "engine/suggest.",
-    "engine/clock.",   "engine/units.",      "engine/low_rank."};
+    "engine/clock.",   "engine/units.",      "engine/low_rank.",
+    "engine/affinity."};
 const std::vector<std::string> kBelowTools = {"engine/", "models/", "offload/", "cpu_optim/", "gpu/"};
 
 const std::vector<Part>& parts() {

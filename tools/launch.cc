@@ -95,7 +95,7 @@ struct Launch::Ending {
 
 Launch::Launch(MpiRanks& mpi, std::shared_ptr<Ending> ending)
     : mpi_(mpi),
-      ranks_{mpi.lane.get(), mpi.trainer.get(), mpi.local_rank, mpi.local_size},
+      ranks_{mpi.lane.get(), mpi.trainer.get(), mpi.local_rank, mpi.local_size, mpi.local_first},
       ending_(std::move(ending)) {}
 
 void Launch::note_start() const {

@@ -6,6 +6,7 @@
 #include "engine/run/agreement.h"
 #include "engine/run/checkpoint_directory.h"
 #include "engine/run/metrics.h"
+#include "engine/run/rank_share.h"
 #include "engine/run/setup.h"
 #include "engine/run/training_setup.h"
 #include "models/family.h"
@@ -205,14 +206,6 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   return facts;
 }
 
-// Of one of several ranks of this machine: its share of cores, and its own GPU.
-MemoryOptions share_of(const MemoryOptions& memory, const Ranks& ranks) {
-  MemoryOptions mine = memory;
-  mine.threads = std::max(1, resolve_threads(memory) / ranks.all_here);
-  mine.device.ordinal += ranks.here;
-  return mine;
-}
-
 // The rest of train_rank(), once there is a session. Its options have a number of threads.
 ExitCode train_in(PlannedSession& started, Options options, Start& start, const Budgets& budgets,
                   Accelerator* accelerator, std::FILE* out) {
@@ -265,16 +258,20 @@ ExitCode train_rank(Options options, Start& start, Ranks ranks, std::FILE* out) 
     if (ranks.is_first()) say(out, text);
   };
   if (options.ranks.timeout) ranks.set_patience(*options.ranks.timeout);
-  options.memory = share_of(options.memory, ranks);
+  const RankShare share = rank_share(options.memory, ranks);
+  options.memory = share.memory;
   options.ranks.per_node = ranks.all_here;
+  std::optional<Bound> bound;
+  if (share.processors) bound.emplace(*share.processors);
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
   const AcceleratorRanks connected = connect_accelerators(*device, ranks);  // part of what the device holds
   ranks.device = connected.communicator.get();
   if (ranks.size() > 1) print(ranks_text(ranks, connected.reason));
-  Budgets budgets = resolve_budgets(options.memory, shared_by(ranks.all_here, memory_limits()), true,
-                                    accelerator_use(*device));
-  ranks.barrier();  // nobody takes memory before all have looked
-  if (ranks.is_first()) print_notes(budgets.notes, out);
+  Budgets budgets = resolve_shared_budgets(options.memory, ranks, accelerator_use(*device));
+  if (ranks.is_first()) {
+    print_notes(share.notes, out);
+    print_notes(budgets.notes, out);
+  }
   const auto request = [&] {
     return plan_request(options, start.run.source.config, budgets, workspaces_of(*device),
                         start.data.validation.has_value(), ranks.device != nullptr);

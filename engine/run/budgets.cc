@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "engine/affinity.h"
 #include "engine/error.h"
 #include "engine/units.h"
 #include "offload/nvme_files.h"
@@ -18,13 +19,16 @@ constexpr uint64_t kProgramInReserve = 24 * kMiB;
 // `auto` leaves a twentieth, and 512 MiB at least, to the rest of the machine.
 uint64_t margin_of(uint64_t free) { return std::max(free / 20, 512 * kMiB); }
 
+// `free` is what one of `sharers` ranks finds.
 uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool check_free, Budgets& budgets,
-                  const char* other_remedy) {
+                  const char* other_remedy, int sharers = 1) {
   const uint64_t margin = std::min(margin_of(free), free);
+  const std::string ranks = " for each of the " + std::to_string(sharers) + " ranks here";
   switch (size.kind) {
     case Size::Kind::automatic:
       budgets.notes.push_back(std::string("--") + option + " auto: " + in_mib(free - margin) +
-                              ", which leaves " + in_mib(margin) + " of what is free.");
+                              (sharers == 1 ? "" : ranks) + ", which leaves " + in_mib(margin) +
+                              (sharers == 1 ? " of what is free." : " of its part of what is free."));
       return free - margin;
     case Size::Kind::percent:
       return static_cast<uint64_t>(static_cast<double>(free) * size.percent / 100.0);
@@ -34,7 +38,7 @@ uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool chec
   if (check_free && size.bytes > free)
     throw Error(ExitCode::environment,
                 std::string("--") + option + " asks for " + in_mib(size.bytes) + ", but only " +
-                    in_mib(free) + " are free.",
+                    in_mib(free) + " are free" + (sharers == 1 ? "" : ranks) + ".",
                 std::string("Give a smaller --") + option + ", or " + other_remedy + ".");
   return size.bytes;
 }
@@ -108,12 +112,13 @@ uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers) {
 }
 
 int resolve_threads(const MemoryOptions& options) {
-  return options.threads ? static_cast<int>(*options.threads)
-                         : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (options.threads) return static_cast<int>(*options.threads);
+  const int allowed = allowed_processors().count();
+  return allowed ? allowed : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free,
-                        const std::optional<AcceleratorUse>& accelerator) {
+                        const std::optional<AcceleratorUse>& accelerator, int sharers) {
   Budgets b;
   b.threads = resolve_threads(options);
   uint64_t host_reserve = runtime_reserve_bytes(b.threads);
@@ -134,11 +139,12 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     b.device->driver = b.host.driver = true;
     if (accelerator->is_here) free += accelerator->host_bytes;
   } else if (options.gpu.kind != Size::Kind::automatic) {  // an arena of its own in the same memory
-    b.device = {"device", "gpu-mem", limit_of(options.gpu, free, "gpu-mem", check_free, b, more_memory)};
+    b.device = {"device", "gpu-mem", limit_of(options.gpu, free, "gpu-mem", check_free, b, more_memory,
+                                              sharers)};
     b.device->set_aside(0);
     free -= std::min(free, b.device->limit);
   }
-  b.host.limit = limit_of(options.host, free, "host-mem", check_free, b, more_memory);
+  b.host.limit = limit_of(options.host, free, "host-mem", check_free, b, more_memory, sharers);
   b.host.set_aside(host_reserve);
   if (accelerator)
     b.device->set_aside(accelerator->device.held + kLibraryKernelBytes + page_table_bytes(b.host.limit));
@@ -146,8 +152,9 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     const std::string& directory = options.nvme_directories.front();
     if (check_free) NvmeFiles probe({{directory, 0}});  // also when the plan will not need it
     const bool known = check_free || options.nvme.kind != Size::Kind::bytes;
-    const uint64_t disk = known ? free_bytes(directory) : 0;
-    b.nvme = {"nvme", "nvme-mem", limit_of(options.nvme, disk, "nvme-mem", check_free, b, "free some")};
+    const uint64_t disk = known ? free_bytes(directory) / static_cast<uint64_t>(sharers) : 0;
+    b.nvme = {"nvme", "nvme-mem",
+              limit_of(options.nvme, disk, "nvme-mem", check_free, b, "free some", sharers)};
     b.nvme->granule = kNvmeFileUnit;
     b.nvme->set_aside(0);
   }

@@ -55,7 +55,7 @@ struct AcceleratorUse {
 // measured; where it is too little, start_session() plans anew.
 constexpr uint64_t kLibraryKernelBytes = 192ull << 20;
 
-// --threads, or one a core.
+// --threads, or one a processor that this thread may run on.
 int resolve_threads(const MemoryOptions& options);
 
 // The process's own use of host memory beside the arenas: 64 MiB and 1 MiB a thread. Libraries and buffers
@@ -71,8 +71,9 @@ uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 
 // A host limit that does not even hold what lies beside the arena leaves an arena of 0 bytes, and the plan
 // says what would do. Throws Error(environment) for a budget above what is free or a directory that cannot
-// serve. `check_free`: false for `plan`, which may ask about another machine.
+// serve. `check_free`: false for `plan`, which may ask about another machine. `sharers`: ranks of a machine,
+// whose part of memory `limits` are; the disk is divided here.
 Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free,
-                        const std::optional<AcceleratorUse>& accelerator = std::nullopt);
+                        const std::optional<AcceleratorUse>& accelerator = std::nullopt, int sharers = 1);
 
 }  // namespace sluice

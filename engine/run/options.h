@@ -77,7 +77,7 @@ struct MemoryOptions {
   DeviceChoice device;
   Size gpu, host, nvme;
   std::vector<std::string> nvme_directories;  // none: no nvme tier
-  std::optional<int64_t> threads;             // none: every core
+  std::optional<int64_t> threads;             // none: all cores, divided among ranks
   Recompute recompute = Recompute::automatic;
   IoChoice io = IoChoice::automatic;
   std::string machine;  // name or file of a machine description; empty: the built-in default

@@ -56,7 +56,7 @@ void run_in_process(int count, const std::function<void(const Ranks&)>& rank,
   std::vector<End> ends(lanes.size());
   size_t ended = 0;
   const auto run = [&](size_t i) {
-    const Ranks ranks{lanes[i].get(), trainers[i].get(), static_cast<int>(i), count};
+    const Ranks ranks{lanes[i].get(), trainers[i].get(), static_cast<int>(i), count, 0, count};
     End end;
     try {
       rank(ranks);

@@ -4,6 +4,7 @@
 // collective lane and the trainer's thread call at the same time. Plain data; owner: the verb.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -19,6 +20,8 @@ struct Ranks {
   Communicator* lane = nullptr;     // the collective lane's; nullptr where there is one rank
   Communicator* trainer = nullptr;  // likewise, the trainer's
   int here = 0, all_here = 1;       // among the ranks of this machine, which share its cores, memory and GPUs
+  int first_here = 0;               // the first of them, which names the machine
+  int in_process = 1;               // of them, those of this process
   Communicator* device = nullptr;   // the collective lane's too, for the device's memory; nullptr: none
 
   int size() const { return lane ? lane->size() : 1; }
@@ -54,6 +57,13 @@ struct Ranks {
       mine[i] = 0;
       for (size_t at = i; at < everyone.size(); at += mine.size()) mine[i] += everyone[at];
     }
+    return mine;
+  }
+  // Likewise the least of all ranks' values.
+  std::vector<uint64_t> least(std::vector<uint64_t> mine) const {
+    const std::vector<uint64_t> everyone = all(mine);
+    for (size_t i = 0; i < everyone.size(); ++i)
+      mine[i % mine.size()] = std::min(mine[i % mine.size()], everyone[i]);
     return mine;
   }
   void barrier() const {

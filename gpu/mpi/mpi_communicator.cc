@@ -253,6 +253,8 @@ MpiRanks* open_mpi(const MpiHooks& hooks) {
             "Setting up");
   check_mpi(MPI_Comm_rank(machine, &ranks->local_rank), "Setting up");
   check_mpi(MPI_Comm_size(machine, &ranks->local_size), "Setting up");
+  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &ranks->local_first), "Setting up");
+  check_mpi(MPI_Bcast(&ranks->local_first, 1, MPI_INT, 0, machine), "Setting up");
   const Nodes nodes = nodes_of(MPI_COMM_WORLD, machine);
   auto lane = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, nodes, watch, true);
   auto trainer = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, nodes, watch, false);

@@ -1,0 +1,42 @@
+// The processors that a thread may run on: by the system's numbers, the first 1024 of a machine.
+//
+// A thread that is started later inherits them from the one that starts it. Any thread, for itself.
+#pragma once
+
+#include <sched.h>
+
+namespace sluice {
+
+struct ProcessorSet {
+  cpu_set_t bits{};
+
+  bool has(int processor) const { return CPU_ISSET(processor, &bits); }
+  void add(int processor) { CPU_SET(processor, &bits); }
+  int count() const { return CPU_COUNT(&bits); }
+  bool operator==(const ProcessorSet& other) const { return CPU_EQUAL(&bits, &other.bits); }
+};
+
+// Empty where the system does not say, or has more processors.
+ProcessorSet allowed_processors();
+
+// Whether it was done.
+bool allow_processors(const ProcessorSet& processors);
+
+// The calling thread runs on those given until the end of the scope, where the system lets it.
+class Bound {
+ public:
+  explicit Bound(const ProcessorSet& processors) : before_(allowed_processors()) {
+    is_bound_ = before_.count() > 0 && allow_processors(processors);
+  }
+  ~Bound() {
+    if (is_bound_) (void)allow_processors(before_);
+  }
+  Bound(const Bound&) = delete;
+  Bound& operator=(const Bound&) = delete;
+
+ private:
+  const ProcessorSet before_;
+  bool is_bound_ = false;
+};
+
+}  // namespace sluice

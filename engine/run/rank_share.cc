@@ -1,0 +1,85 @@
+#include "engine/run/rank_share.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "engine/units.h"
+#include "offload/memory_limits.h"
+#include "offload/processors.h"
+
+namespace sluice {
+
+namespace {
+
+// Who runs where.
+struct Post {
+  int machine = 0;  // by its first rank
+  ProcessorSet allowed;
+};
+
+std::string count_of(int number, const char* what) {
+  return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
+}
+
+std::string describe(const ProcessorShare& share, int users) {
+  const std::string each =
+      "Each of the " + std::to_string(users) + " ranks here has " + count_of(share.threads, "thread") + ", ";
+  return each + (share.apart ? "on cores of its own." : "and shares the cores, which are fewer.");
+}
+
+}  // namespace
+
+RankShare rank_share(const MemoryOptions& memory, const Ranks& ranks) {
+  RankShare out{memory, std::nullopt, {}};
+  out.memory.device.ordinal += ranks.here;
+  const Post mine{ranks.first_here, allowed_processors()};
+  const std::vector<Post> posts = ranks.all(mine);
+  if (ranks.size() == 1 || mine.allowed.count() == 0) return out;
+  int user = 0, users = 0;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const Post& post = posts[static_cast<size_t>(rank)];
+    if (post.machine != mine.machine || !(post.allowed == mine.allowed)) continue;
+    if (rank < ranks.rank()) ++user;
+    ++users;
+  }
+  const ProcessorShare share = share_of(cores_of(mine.allowed), user, users);
+  out.memory.threads = memory.threads.value_or(share.threads);
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());
+  if (users == 1 && ranks.all_here > 1 && mine.allowed.count() * ranks.all_here < processors)
+    out.notes.push_back("The launcher lets each rank run on " + count_of(mine.allowed.count(), "processor") +
+                        " of " + std::to_string(processors) +
+                        ": with mpirun --bind-to none the ranks divide all.");
+  if (users == 1) return out;
+  if (!memory.threads) out.notes.push_back(describe(share, users));
+  if (share.apart && *out.memory.threads <= share.processors.count()) out.processors = share.processors;
+  return out;
+}
+
+Budgets resolve_shared_budgets(const MemoryOptions& memory, const Ranks& ranks,
+                               const std::optional<AcceleratorUse>& accelerator) {
+  MemoryLimits limits = shared_by(ranks.all_here, ranks.in_process, memory_limits());
+  limits.available = ranks.least({limits.usable()}).front();
+  Budgets budgets = resolve_budgets(memory, limits, true, accelerator, ranks.all_here);
+  struct Row {
+    const Size& size;
+    TierBudget* budget;
+  };
+  const Row rows[] = {{memory.gpu, budgets.device ? &*budgets.device : nullptr},
+                      {memory.host, &budgets.host},
+                      {memory.nvme, budgets.nvme ? &*budgets.nvme : nullptr}};
+  std::vector<uint64_t> found;
+  for (const Row& row : rows)
+    found.push_back(row.budget && row.size.kind != Size::Kind::bytes ? row.budget->limit : UINT64_MAX);
+  const std::vector<uint64_t> least = ranks.least(found);  // nobody takes memory before all have looked
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (least[i] >= found[i]) continue;
+    TierBudget& budget = *rows[i].budget;
+    budget.limit = least[i];
+    budget.set_aside(budget.reserve);
+    budgets.notes.push_back("--" + budget.option + ": another rank has less, so it is " + in_mib(least[i]) +
+                            " for all.");
+  }
+  return budgets;
+}
+
+}  // namespace sluice

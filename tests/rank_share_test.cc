@@ -1,0 +1,252 @@
+// What ranks take of the machine that they share: cores, memory, disk.
+#include "engine/run/rank_share.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <latch>
+#include <mutex>
+#include <thread>
+
+#include "engine/parallel.h"
+#include "offload/processors.h"
+#include "tests/test_directory.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+ProcessorSet set_of(const std::vector<int>& processors) {
+  ProcessorSet set;
+  for (const int p : processors) set.add(p);
+  return set;
+}
+
+std::vector<int> list_of(const ProcessorSet& set) {
+  std::vector<int> list;
+  for (int p = 0; p < CPU_SETSIZE; ++p)
+    if (set.has(p)) list.push_back(p);
+  return list;
+}
+
+// `count` cores of two processors, numbered as Linux does: first the first ones of all cores.
+std::vector<ProcessorSet> cores_of_two(int count) {
+  std::vector<ProcessorSet> cores;
+  for (int c = 0; c < count; ++c) cores.push_back(set_of({c, count + c}));
+  return cores;
+}
+
+TEST(ProcessorShares, AreNeighbouringCores) {
+  const auto cores = cores_of_two(8);
+  EXPECT_EQ(list_of(share_of(cores, 0, 4).processors), (std::vector<int>{0, 1, 8, 9}));
+  EXPECT_EQ(list_of(share_of(cores, 3, 4).processors), (std::vector<int>{6, 7, 14, 15}));
+  EXPECT_EQ(share_of(cores, 3, 4).threads, 4);
+  EXPECT_TRUE(share_of(cores, 3, 4).apart);
+  EXPECT_EQ(share_of(cores, 0, 1).threads, 16);
+}
+
+// All ranks have as many threads, or their plans would differ; no core is left over.
+TEST(ProcessorShares, WhatDoesNotDivideGoesToSome) {
+  const auto cores = cores_of_two(8);
+  std::vector<int> all;
+  for (int user = 0; user < 3; ++user) {
+    const ProcessorShare share = share_of(cores, user, 3);
+    EXPECT_EQ(share.threads, 4);
+    EXPECT_GE(share.processors.count(), 4);
+    for (const int p : list_of(share.processors)) all.push_back(p);
+  }
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}));
+}
+
+TEST(ProcessorShares, FewerCoresThanRanksAreShared) {
+  const ProcessorShare share = share_of(cores_of_two(2), 2, 3);
+  EXPECT_FALSE(share.apart);
+  EXPECT_EQ(share.processors.count(), 4);
+  EXPECT_EQ(share.threads, 1);
+}
+
+TEST(ProcessorShares, CoresHoldEveryAllowedProcessorOnce) {
+  const ProcessorSet allowed = allowed_processors();
+  ASSERT_GT(allowed.count(), 0);
+  ProcessorSet seen;
+  int count = 0;
+  for (const ProcessorSet& core : cores_of(allowed)) {
+    CPU_OR(&seen.bits, &seen.bits, &core.bits);
+    count += core.count();
+  }
+  EXPECT_EQ(seen, allowed);
+  EXPECT_EQ(count, allowed.count());
+  const ProcessorSet last = set_of({list_of(allowed).back()});
+  ASSERT_EQ(cores_of(last).size(), 1u);
+  EXPECT_EQ(cores_of(last).front(), last);
+}
+
+// Where every thread of `workers` runs: as many bodies meet as there are threads.
+void on_every_thread(Workers& workers, const std::function<void()>& look) {
+  std::latch all(workers.threads());
+  workers.parallel_for(workers.threads(), [&](int64_t, int) {
+    look();
+    all.arrive_and_wait();
+  });
+}
+
+TEST(Bound, HoldsForThreadsAndWorkersThatAreMadeInItsScope) {
+  const ProcessorSet before = allowed_processors();
+  const ProcessorSet last = set_of({list_of(before).back()});
+  Workers outside(2);
+  {
+    const Bound bound(last);
+    EXPECT_EQ(allowed_processors(), last);
+    ProcessorSet of_thread;
+    std::thread([&] { of_thread = allowed_processors(); }).join();
+    EXPECT_EQ(of_thread, last);
+    Workers inside(2);
+    for (int round = 0; round < 3; ++round) {
+      on_every_thread(inside, [&] { EXPECT_EQ(allowed_processors(), last); });
+      // The threads are TBB's and go from one to the other; so does the one that calls, which stays as it is.
+      const auto caller = std::this_thread::get_id();
+      on_every_thread(outside, [&] {
+        EXPECT_EQ(allowed_processors(), std::this_thread::get_id() == caller ? last : before);
+      });
+    }
+  }
+  EXPECT_EQ(allowed_processors(), before);
+}
+
+void on_ranks(int count, const std::function<void(const Ranks&)>& rank) {
+  run_in_process(count, rank,
+                 [](const std::exception& e) { ADD_FAILURE() << "a rank is stuck after: " << e.what(); });
+}
+
+// Every rank's share, in order of rank. `as` is called first, by every rank's thread.
+std::vector<RankShare> shares_of(
+    int ranks, const MemoryOptions& memory, const std::function<void(int rank)>& as = [](int) {}) {
+  std::vector<RankShare> shares(static_cast<size_t>(ranks));
+  on_ranks(ranks, [&](const Ranks& r) {
+    const Bound restored(allowed_processors());
+    as(r.rank());
+    shares[static_cast<size_t>(r.rank())] = rank_share(memory, r);
+  });
+  return shares;
+}
+
+TEST(RankShares, OneRankTakesTheMachineAsItIs) {
+  const RankShare share = rank_share({}, {});
+  EXPECT_FALSE(share.processors);
+  EXPECT_FALSE(share.memory.threads);
+  EXPECT_TRUE(share.notes.empty());
+}
+
+TEST(RankShares, RanksHaveCoresOfTheirOwn) {
+  const auto cores = cores_of(allowed_processors());
+  const std::vector<RankShare> shares = shares_of(2, {});
+  if (cores.size() < 2) {
+    EXPECT_FALSE(shares[0].processors);
+    EXPECT_EQ(shares[0].memory.threads, 1);
+    return;
+  }
+  ASSERT_TRUE(shares[0].processors && shares[1].processors);
+  EXPECT_EQ(*shares[0].processors, share_of(cores, 0, 2).processors);
+  EXPECT_EQ(*shares[1].processors, share_of(cores, 1, 2).processors);
+  EXPECT_EQ(shares[1].memory.threads, share_of(cores, 1, 2).threads);
+  EXPECT_EQ(shares[1].memory.device.ordinal, 1);
+  ASSERT_EQ(shares[0].notes.size(), 1u);
+  EXPECT_NE(shares[0].notes[0].find("Each of the 2 ranks here has "), std::string::npos);
+  EXPECT_NE(shares[0].notes[0].find("on cores of its own."), std::string::npos);
+}
+
+TEST(RankShares, GivenThreadsStayAndAreNotSqueezed) {
+  MemoryOptions memory;
+  memory.threads = 1000;
+  for (const RankShare& share : shares_of(2, memory)) {
+    EXPECT_EQ(share.memory.threads, 1000);
+    EXPECT_FALSE(share.processors);
+  }
+}
+
+TEST(RankShares, MoreRanksThanCoresAreNotBound) {
+  const int ranks = static_cast<int>(cores_of(allowed_processors()).size()) + 1;
+  const std::vector<RankShare> shares = shares_of(ranks, {});
+  for (const RankShare& share : shares) EXPECT_FALSE(share.processors);
+  EXPECT_NE(shares[0].notes.at(0).find("shares the cores, which are fewer."), std::string::npos);
+}
+
+// As mpirun and Slurm may give them.
+TEST(RankShares, ProcessorsOfItsOwnAreKept) {
+  const std::vector<int> processors = list_of(allowed_processors());
+  if (processors.size() < 2) GTEST_SKIP() << "one processor";
+  const auto shares = shares_of(2, {}, [&](int rank) {
+    ASSERT_TRUE(allow_processors(set_of({processors[static_cast<size_t>(rank)]})));
+  });
+  for (const RankShare& share : shares) {
+    EXPECT_FALSE(share.processors);
+    EXPECT_EQ(share.memory.threads, 1);
+  }
+}
+
+// As taskset gives them to all ranks.
+TEST(RankShares, AMaskThatAllHaveIsDividedWithin) {
+  const ProcessorSet last = set_of({list_of(allowed_processors()).back()});
+  for (const RankShare& share : shares_of(2, {}, [&](int) { ASSERT_TRUE(allow_processors(last)); })) {
+    EXPECT_FALSE(share.processors);  // fewer cores than ranks
+    EXPECT_EQ(share.memory.threads, 1);
+  }
+}
+
+TEST(RankShares, MemoryAndDiskAreDividedAndTheLeastHoldsForAll) {
+  const TestDirectory directory;
+  MemoryOptions memory;
+  memory.threads = 1;
+  memory.nvme_directories = {directory / ""};
+  const Budgets alone = resolve_shared_budgets(memory, {}, std::nullopt);
+  constexpr int kRanks = 3;
+  std::vector<Budgets> found(kRanks);
+  on_ranks(kRanks, [&](const Ranks& r) {
+    found[static_cast<size_t>(r.rank())] = resolve_shared_budgets(memory, r, std::nullopt);
+  });
+  for (const Budgets& b : found) {
+    EXPECT_EQ(b.host.limit, found[0].host.limit);
+    EXPECT_EQ(b.nvme->limit, found[0].nvme->limit);
+  }
+  // Of what is free each takes a third, less a margin of its own; other programs come and go meanwhile.
+  EXPECT_LT(static_cast<double>(found[0].host.limit), static_cast<double>(alone.host.limit) * 0.4);
+  EXPECT_GT(static_cast<double>(found[0].host.limit),
+            static_cast<double>(alone.host.limit) * 0.25 - 600.0 * kMiB);
+  EXPECT_LT(static_cast<double>(found[0].nvme->limit), static_cast<double>(alone.nvme->limit) * 0.4);
+  EXPECT_NE(found[0].notes.at(0).find(" MiB for each of the 3 ranks here, which leaves "), std::string::npos);
+}
+
+// Bytes that were asked for are each rank's own.
+TEST(RankShares, GivenBytesStay) {
+  MemoryOptions memory;
+  memory.threads = 1;
+  on_ranks(2, [&](const Ranks& r) {
+    MemoryOptions mine = memory;
+    mine.host = {Size::Kind::bytes, (100 + static_cast<uint64_t>(r.rank())) * kMiB};
+    EXPECT_EQ(resolve_shared_budgets(mine, r, std::nullopt).host.limit, mine.host.bytes);
+  });
+}
+
+TEST(RankShares, LimitsAreDivided) {
+  MemoryLimits limits;
+  limits.available = 1000 * kMiB;
+  limits.cgroup_limit = 900 * kMiB;
+  limits.cgroup_used = 100 * kMiB;
+  limits.address_space = 500 * kMiB;
+  limits.address_space_used = 100 * kMiB;
+  const MemoryLimits of_four = shared_by(4, 1, limits), in_one = shared_by(4, 4, limits);
+  EXPECT_EQ(of_four.available, 250 * kMiB);
+  EXPECT_EQ(of_four.cgroup_left(), 200 * kMiB);
+  EXPECT_EQ(of_four.usable(), 200 * kMiB);
+  EXPECT_EQ(of_four.address_space_used, 100 * kMiB);  // every process has its own
+  EXPECT_EQ(in_one.address_space - in_one.address_space_used, 100 * kMiB);
+  const MemoryLimits none = shared_by(4, 4, MemoryLimits{});
+  EXPECT_EQ(none.cgroup_left(), kNoLimit);
+  EXPECT_EQ(none.address_space, kNoLimit);
+}
+
+}  // namespace
+}  // namespace sluice
