@@ -1,14 +1,14 @@
 #include "models/hf_export.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <vector>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "cpu_optim/optimizer.h"
 #include "engine/error.h"
@@ -27,33 +27,91 @@ constexpr std::array<const char*, 8> kTokenizerFiles = {
     "tokenizer.json",  "tokenizer_config.json",  "vocab.json",       "merges.txt", "special_tokens_map.json",
     "tokenizer.model", "generation_config.json", "added_tokens.json"};
 
-struct Shard {
-  std::string file;
-  size_t first = 0, last = 0;  // tensors [first, last)
+struct Rows {  // of a tensor; one without dimensions counts as a row
+  size_t tensor = 0;
+  int64_t first = 0, count = 1;
 };
 
-uint64_t bytes_of(const ExportTensor& tensor, DType dtype) {
-  return static_cast<uint64_t>(element_count(tensor.shape)) * dtype_bytes(dtype);
+struct File {
+  std::string name;
+  std::vector<Rows> rows;
+};
+
+int64_t rows_of(const ExportTensor& tensor) { return tensor.shape.empty() ? 1 : tensor.shape.front(); }
+
+uint64_t row_elements(const ExportTensor& tensor) {
+  Shape row = tensor.shape;
+  if (!row.empty()) row.front() = 1;
+  return static_cast<uint64_t>(element_count(row));
 }
 
-std::vector<Shard> cut_into_shards(std::span<const ExportTensor> tensors, const ExportOptions& options) {
-  std::vector<Shard> shards(1);
+Shape shape_of(const ExportTensor& tensor, const Rows& rows) {
+  Shape shape = tensor.shape;
+  if (!shape.empty()) shape.front() = rows.count;
+  return shape;
+}
+
+std::vector<File> cut_into_files(std::span<const ExportTensor> tensors, std::span<const Rows> all,
+                                 const ExportOptions& options) {
+  std::vector<File> files(1);
   uint64_t filled = 0;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const uint64_t bytes = bytes_of(tensors[i], options.dtype);
-    if (shards.back().first < i &&
-        (filled > options.shard_bytes_max || bytes > options.shard_bytes_max - filled)) {
-      shards.push_back({"", i, i});
+  for (const Rows& rows : all) {
+    const uint64_t bytes = static_cast<uint64_t>(element_count(shape_of(tensors[rows.tensor], rows))) *
+                           dtype_bytes(options.dtype);
+    if (!files.back().rows.empty() &&
+        (filled > options.file_bytes_max || bytes > options.file_bytes_max - filled)) {
+      files.emplace_back();
       filled = 0;
     }
-    shards.back().last = i + 1;
+    files.back().rows.push_back(rows);
     filled += bytes;
   }
-  for (size_t k = 0; k < shards.size(); ++k)
-    shards[k].file = shards.size() == 1
-                         ? "model.safetensors"
-                         : fmt::format("model-{:05}-of-{:05}.safetensors", k + 1, shards.size());
-  return shards;
+  return files;
+}
+
+// Of whole tensors.
+std::vector<File> plain_files(std::span<const ExportTensor> tensors, const ExportOptions& options) {
+  std::vector<Rows> all;
+  for (size_t t = 0; t < tensors.size(); ++t) all.push_back({t, 0, rows_of(tensors[t])});
+  std::vector<File> files = cut_into_files(tensors, all, options);
+  for (size_t k = 0; k < files.size(); ++k)
+    files[k].name = files.size() == 1 ? "model.safetensors"
+                                      : fmt::format("model-{:05}-of-{:05}.safetensors", k + 1, files.size());
+  return files;
+}
+
+// A shard without rows has no file.
+std::vector<File> shard_files(std::span<const ExportTensor> tensors, const ExportOptions& options) {
+  std::vector<File> files;
+  const auto shards = static_cast<int64_t>(options.shards);
+  for (int64_t shard = 0; shard < shards; ++shard) {
+    std::vector<Rows> all;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const int64_t rows = rows_of(tensors[t]), first = rows * shard / shards;
+      if (const int64_t last = rows * (shard + 1) / shards; last > first)
+        all.push_back({t, first, last - first});
+    }
+    if (all.empty()) continue;
+    std::vector<File> of_shard = cut_into_files(tensors, all, options);
+    for (size_t k = 0; k < of_shard.size(); ++k) {
+      of_shard[k].name =
+          fmt::format("shard-{:05}-model-{:05}-of-{:05}.safetensors", shard + 1, k + 1, of_shard.size());
+      files.push_back(std::move(of_shard[k]));
+    }
+  }
+  return files;
+}
+
+// Where the parts of tensors begin, for PyTorch.
+std::map<std::string, std::string> shard_metadata(const File& file, std::span<const ExportTensor> tensors) {
+  nlohmann::json parts = nlohmann::json::object();
+  for (const Rows& rows : file.rows) {
+    const ExportTensor& tensor = tensors[rows.tensor];
+    std::vector<int64_t> offsets(tensor.shape.size());
+    if (!offsets.empty()) offsets.front() = rows.first;
+    parts[tensor.name]["saved_offsets"] = offsets;
+  }
+  return {{"DCP_VERSION", "1.0"}, {"DCP_SHARDING_INFO", parts.dump()}};
 }
 
 void write_text(const fs::path& path, const std::string& text) {
@@ -108,22 +166,27 @@ struct Pieces {
   std::vector<uint16_t> rounded = std::vector<uint16_t>(kPieceElements);
 };
 
-void write_shard(const fs::path& path, const Shard& shard, std::span<const ExportTensor> tensors,
-                 DType dtype, const ReadTensor& read, Pieces& pieces) {
+void write_file(const fs::path& path, const File& file, std::span<const ExportTensor> tensors,
+                const ExportOptions& options, const ReadTensor& read, Pieces& pieces) {
+  const DType dtype = options.dtype;
   std::vector<TensorSpec> specs;
-  for (size_t i = shard.first; i < shard.last; ++i)
-    specs.push_back({tensors[i].name, dtype, tensors[i].shape});
-  SafetensorsWriter writer(path.string(), specs, {}, kExportAlignment);
-  for (size_t i = shard.first; i < shard.last; ++i) {
-    const auto elements = static_cast<uint64_t>(element_count(tensors[i].shape));
+  for (const Rows& rows : file.rows)
+    specs.push_back({tensors[rows.tensor].name, dtype, shape_of(tensors[rows.tensor], rows)});
+  std::map<std::string, std::string> metadata;
+  if (options.shards > 1) metadata = shard_metadata(file, tensors);
+  SafetensorsWriter writer(path.string(), specs, metadata, kExportAlignment);
+  for (const Rows& rows : file.rows) {
+    const ExportTensor& tensor = tensors[rows.tensor];
+    const uint64_t row = row_elements(tensor), begin = static_cast<uint64_t>(rows.first) * row;
+    const uint64_t elements = static_cast<uint64_t>(rows.count) * row;
     for (uint64_t first = 0; first < elements; first += kPieceElements) {
       const uint64_t n = std::min(kPieceElements, elements - first);
-      read(i, first, n, pieces.values.data());
+      read(rows.tensor, begin + first, n, pieces.values.data());
       if (dtype == DType::f32) {
         writer.write(pieces.values.data(), n * sizeof(float));
         continue;
       }
-      if (dtype == DType::f16) check_fp16_range(tensors[i].name, std::span(pieces.values).first(n));
+      if (dtype == DType::f16) check_fp16_range(tensor.name, std::span(pieces.values).first(n));
       round_to(dtype, pieces.values.data(), pieces.rounded.data(), n);
       writer.write(pieces.rounded.data(), n * sizeof(uint16_t));
     }
@@ -131,13 +194,13 @@ void write_shard(const fs::path& path, const Shard& shard, std::span<const Expor
   writer.finish();
 }
 
-std::string index_json(std::span<const Shard> shards, std::span<const ExportTensor> tensors, DType dtype) {
+std::string index_json(std::span<const File> files, std::span<const ExportTensor> tensors, DType dtype) {
   uint64_t total = 0;
   std::map<std::string, std::string> map;
-  for (const Shard& shard : shards)
-    for (size_t i = shard.first; i < shard.last; ++i) {
-      map[tensors[i].name] = shard.file;
-      total += bytes_of(tensors[i], dtype);
+  for (const File& file : files)
+    for (const Rows& rows : file.rows) {
+      map[tensors[rows.tensor].name] = file.name;
+      total += static_cast<uint64_t>(element_count(tensors[rows.tensor].shape)) * dtype_bytes(dtype);
     }
   const nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
   return index.dump(2) + "\n";
@@ -153,12 +216,12 @@ void write_hf_directory(const std::string& directory, std::span<const ExportTens
   const fs::path to(directory);
   write_text(to / "config.json", options.config_json);
   copy_tokenizer(options.tokenizer_directory, to);
-  const std::vector<Shard> shards = cut_into_shards(tensors, options);
+  const std::vector<File> files =
+      options.shards > 1 ? shard_files(tensors, options) : plain_files(tensors, options);
   Pieces pieces;
-  for (const Shard& shard : shards)
-    write_shard(to / shard.file, shard, tensors, options.dtype, read, pieces);
-  if (shards.size() > 1)
-    write_text(to / "model.safetensors.index.json", index_json(shards, tensors, options.dtype));
+  for (const File& file : files) write_file(to / file.name, file, tensors, options, read, pieces);
+  if (options.shards == 1 && files.size() > 1)  // PyTorch finds its shards by their names
+    write_text(to / "model.safetensors.index.json", index_json(files, tensors, options.dtype));
 }
 
 }  // namespace sluice

@@ -376,6 +376,8 @@ TEST_F(Cli, FromTrainingOverExportToEvaluation) {
   // bf16: 8 bits of mantissa in every weight move the mean loss by far less than a percent
   ASSERT_EQ(run({"export", "--from", *checkpoint, "--to", directory / "half", "--dtype", "bf16"}).code, 0);
   EXPECT_NEAR(evaluated(directory / "half", {"--precision", "fp32"}), validated, 0.01 * validated);
+  ASSERT_EQ(run({"export", "--from", *checkpoint, "--to", directory / "shards", "--shards", "2"}).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(directory / "shards/shard-00002-model-00001-of-00001.safetensors"));
   expect_refusal({"export", "--from", directory / "run", "--to", directory / "exported"}, 2, {"exported"});
   expect_refusal({"export", "--from", directory / "nowhere", "--to", directory / "other"}, 2, {"nowhere"});
   // what was exported trains on

@@ -195,7 +195,7 @@ TEST_F(HfWeightsTest, ExportShardsAndCopiesTheTokenizer) {
   write_file("source/secret.txt", "no");
   const std::vector<ExportTensor> tensors = {{"a", {6}}, {"b", {100}}, {"c", {5}}, {"d", {5}}, {"e", {1}}};
   const ExportOptions options{.dtype = DType::f32,
-                              .shard_bytes_max = 40,
+                              .file_bytes_max = 40,
                               .config_json = "{\"model_type\": \"gpt2\"}",
                               .tokenizer_directory = path("source")};
   write_hf_directory(path("to"), tensors, options, kExported);

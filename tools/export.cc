@@ -25,6 +25,7 @@ ExitCode run_export(Options options, std::FILE* out) {
     for (const Parameter& p : g.parameters) tensors.push_back({p.name, p.shape});
   ExportOptions to;
   to.dtype = options.transfer.dtype.value_or(checkpoint.state().precision);
+  to.shards = static_cast<uint64_t>(options.transfer.shards);
   to.config_json = config_to_json(config, to.dtype);
   std::error_code ignored;
   if (std::filesystem::is_directory(run.model.model, ignored)) to.tokenizer_directory = run.model.model;

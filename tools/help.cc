@@ -44,9 +44,10 @@ constexpr VerbText kVerbs[] = {
      "  sluice eval --from runs/first --data val.bin\n"
      "  sluice eval --from ./gpt2-dir --data val.bin --precision fp32 --json\n"},
     {Verb::export_run, "write weights as a Hugging Face directory",
-     "--from RUN|CHECKPOINT --to DIR [--dtype NAME]",
+     "--from RUN|CHECKPOINT --to DIR [--dtype NAME] [--shards N]",
      "Writes config.json and safetensors that other programs load. Tokenizer files of the directory\n"
-     "that the run started from are copied along.\n",
+     "that the run started from are copied along. With --shards, PyTorch's distributed checkpoint loads\n"
+     "and reshards them (torch.distributed.checkpoint.HuggingFaceStorageReader).\n",
      "  sluice export --from runs/first --to exported\n"
      "  sluice export --from runs/first --to exported-fp32 --dtype fp32\n"},
     {Verb::doctor, "look at this machine, and tell what stands in the way of training",

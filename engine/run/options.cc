@@ -35,6 +35,15 @@ constexpr OptionRow kTable[] = {
      kExport, OnResume::free, FIELD(transfer.to)},
     {"dtype", "input and output", "NAME", "bf16, fp16 or fp32", "the working precision", kExport,
      OnResume::free, FIELD(transfer.dtype)},
+    {"shards",
+     "input and output",
+     "N",
+     "above 1: the rows of each tensor in N files, as PyTorch's distributed checkpoint reads them",
+     "1",
+     kExport,
+     OnResume::free,
+     FIELD(transfer.shards),
+     {1, 10000}},
 
     {"model", "model", "MODEL",
      "preset (gpt2, gpt2-medium, -large, -xl, llama-1b, -3b, -7b, -8b, -13b, -70b), one with other sizes "

@@ -111,6 +111,7 @@ struct RunOptions {
 struct TransferOptions {  // eval and export
   std::string from, to;
   std::optional<DType> dtype;  // none: the working precision
+  int64_t shards = 1;
 };
 
 struct PrintOptions {
