@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/run/setup.h"
 #include "gpu/cuda_device.h"
 #include "tools/plan_report.h"
@@ -60,14 +62,18 @@ PlannedDevice planned_device(const MemoryOptions& options) {
 }  // namespace
 
 ExitCode run_plan(Options options, std::FILE* out) {
-  if (!is_given(options, "ranks")) options.ranks.count = options.ranks.per_node = options.ranks.gpus;
+  const bool of_this_process = !is_given(options, "ranks");
+  if (of_this_process) options.ranks.count = options.ranks.per_node = options.ranks.gpus;
   check_options(options, Verb::plan, !options.run.resume.empty());
   RunStart start = open_run_start(options, Verb::plan);
+  if (of_this_process && !options.memory.threads)
+    options.memory.threads = std::max<int64_t>(1, resolve_threads(options.memory) / options.ranks.gpus);
   const PlannedDevice planned = planned_device(options.memory);
   if (!planned.device) start.notes.push_back(absent_gpu_note());
   const int64_t here = ranks_per_node(options.ranks, resolve_machine(options.memory));
   const Budgets budgets =
-      resolve_budgets(options.memory, shared_by(here, memory_limits()), false, planned.use);
+      resolve_budgets(options.memory, shared_by(here, of_this_process ? here : 1, memory_limits()), false,
+                      planned.use, static_cast<int>(here));
   PlanRequest request = plan_request(options, start.source.config, budgets, planned.workspaces,
                                      !options.data.validation.empty());
   if (!options.ranks.zero && options.ranks.count > 1) {

@@ -206,7 +206,7 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   return facts;
 }
 
-// The rest of train_rank(), once there is a session. Its options have a number of threads.
+// The rest of train_rank(), once there is a session.
 ExitCode train_in(PlannedSession& started, Options options, Start& start, const Budgets& budgets,
                   Accelerator* accelerator, std::FILE* out) {
   const Plan& plan = started.plan;
