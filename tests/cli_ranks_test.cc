@@ -78,8 +78,9 @@ TEST_F(CliRanks, FewerOnAMachineSendMoreBetweenMachines) {
 }
 
 TEST_F(CliRanks, GpusAreTheRanksOfOneMachine) {
-  nlohmann::json gpus = facts_of({"--gpus", "4", "--host-mem", "2GiB"});
-  nlohmann::json ranks = facts_of({"--ranks", "4", "--ranks-per-node", "4", "--host-mem", "2GiB"});
+  const Words more{"--host-mem", "2GiB", "--threads", "1"};  // --gpus divides the cores that are here
+  nlohmann::json gpus = facts_of(more + Words{"--gpus", "4"});
+  nlohmann::json ranks = facts_of(more + Words{"--ranks", "4", "--ranks-per-node", "4"});
   EXPECT_EQ(gpus, ranks);
   EXPECT_FALSE(gpus["network_bytes"].contains("cluster"));
 }

@@ -114,7 +114,7 @@ TEST_F(RankFault, AProcessAloneStopsOnTheSameSignal) {
 
 // One rank's scratch takes no more bytes. Its own status says so, the others' that it was lost.
 TEST_F(RankFault, LossOfADisk) {
-  const Words small{"--gpu-mem", "400KiB", "--host-mem", "68400000", "--nvme-dir", directory / ""};
+  const Words small{"--gpu-mem", "556KiB", "--host-mem", "69448576", "--nvme-dir", directory / ""};
   const Words more{"--precision", "fp32", "--lr-schedule", "constant"};
   ASSERT_EQ(mpirun(2, train_rows("disk", 5, 12, more + small)).code, 0);
   Command command(directory / "", under_mpirun(2, endless("disk", small + Words{"--resume", "auto"})));
