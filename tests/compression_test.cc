@@ -131,7 +131,7 @@ TEST_F(CompressionTest, ACompressedRunLearnsAsWell) {
   run.options.batch.batch = 8;
   run.options.optimizer.learning_rate = 1e-3;
   std::string text;  // English
-  for (const char* file : {"README.md", "docs/checkpoints.md", "docs/machine.md", "docs/metrics.md"})
+  for (const char* file : {"docs/checkpoints.md", "docs/machine.md", "docs/metrics.md", "docs/program.md"})
     text += read_text_file(file, 1 << 20);
   write_bytes(directory_ / "english.txt", text);
   run.options.data.train = {directory_ / "english.txt"};
@@ -182,6 +182,34 @@ TEST_F(CompressionTest, ErrorsOutliveTheRanks) {
   run.options.batch.steps = 6;
   run.options.given = {"steps"};
   EXPECT_EQ(train_on(run).end.step, 6);
+}
+
+// What ranks had alone is read as strictly as the rest.
+TEST_F(CompressionTest, DamagedErrorsAreNotTakenOver) {
+  TestRun run = compressed_run(2, "out");
+  run.options.ranks.compress_after = 0;
+  run.options.batch.steps = 3;
+  train_on(run);
+  const std::string checkpoint = newest_checkpoint(run.options.run.out).value();
+  const CheckpointReader reader = CheckpointReader::open(checkpoint);
+  float value = 0;
+  EXPECT_FALSE(reader.read_of_writer(2, Plane::error, "h.0.mlp.c_fc.weight", 1, 0, 1, &value));
+  EXPECT_TRUE(reader.read_of_writer(1, Plane::error, "h.0.mlp.c_fc.weight", 1, 0, 1, &value));
+  EXPECT_THROW(reader.read_of_writer(1, Plane::error, "h.9.mlp.c_fc.weight", 1, 0, 1, &value), Error);
+  EXPECT_THROW(reader.read_of_writer(1, Plane::factors, "h.0", uint64_t{1} << 30, 0, 1, &value), Error);
+  const std::string file = checkpoint + "/error-00002-of-00002.safetensors";
+  std::string bytes = read_text_file(file, 1 << 24);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  write_bytes(file, bytes);
+  run.options.run.resume = "auto";
+  run.options.batch.steps = 6;
+  run.options.given = {"steps"};
+  try {
+    train_on(run);
+    ADD_FAILURE() << "trained on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::malformed_file) << error.what();
+  }
 }
 
 // While layers share, they are one group that all of them use: the model that says so has the same bits.

@@ -117,8 +117,8 @@ class CheckpointReader {
   // False if there is no such tensor or plane.
   bool read(const std::string& tensor, Plane plane, uint64_t first, uint64_t count, float* out) const;
 
-  // What a rank that wrote had alone: Plane::error of a tensor, Plane::factors of a group. False if there is
-  // none of this length.
+  // What a rank that wrote had alone: Plane::error of a tensor, Plane::factors of a group. False if that rank
+  // wrote none; throws Error(malformed_file) where its file lacks this one, or has another length.
   bool read_of_writer(int64_t writer, Plane plane, const std::string& name, uint64_t elements,
                       uint64_t first, uint64_t count, float* out) const;
 

@@ -226,7 +226,9 @@ bool CheckpointReader::read_of_writer(int64_t writer, Plane plane, const std::st
   if (found == file_index_.end()) return false;
   const File& file = files_[found->second];
   const SafetensorsTensor* stored = file.content.find(name);
-  if (!stored || stored->type != SafetensorsType::f32 || stored->elements() < elements) return false;
+  if (!stored || stored->type != SafetensorsType::f32 || stored->elements() < elements)
+    damaged(file.content.path(), fmt::format("'{}' is missing, or not {} elements of F32", shown_name(name),
+                                             elements));
   CHECK(first <= elements && count <= elements - first, "a range outside of " + shown_name(name));
   read_stored(file, *stored, first, count, out);
   return true;

@@ -140,6 +140,7 @@ class Runner {
   std::optional<LaneId> device_lane_;  // what runs there is the device's work
   Workers optimizer_workers_;
   const Ranks ranks_;
+  static std::unordered_map<const Instruction*, std::string> collective_names(const Program& program);
   std::unordered_map<const Instruction*, std::string> collectives_;  // in words
   std::atomic<int64_t> steps_before_{0};
   ShardHooks hooks_;

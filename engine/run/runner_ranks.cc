@@ -1,0 +1,136 @@
+// What a runner does with other ranks: collectives, sums, and gradients as factors.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "cpu_optim/low_rank.h"
+#include "cpu_optim/reduce.h"
+#include "engine/run/runner.h"
+#include "engine/verify_ranks.h"
+
+namespace sluice {
+
+namespace {
+
+// Positions of operands in the tasks' lists (lower.h).
+enum SumOperand { kSumReceived, kSumGradient, kSumSums };
+enum CompressOperand { kCompressGradient, kCompressError, kCompressRight, kCompressLeft };
+enum ProjectOperand { kProjectLeft, kProjectError, kProjectRight };
+enum ExpandOperand { kExpandLeft, kExpandRight, kExpandGradient, kExpandSums };
+
+}  // namespace
+
+// "instruction 45 of body step on lane collective (gather of h.3.weights)"
+std::unordered_map<const Instruction*, std::string> Runner::collective_names(const Program& program) {
+  std::unordered_map<const Instruction*, std::string> names;
+  for (const Body& body : program.bodies)
+    for (const uint32_t i : collectives_of(body)) {
+      const Instruction& in = body.instructions[i];
+      names[&in] = fmt::format("instruction {} of body {} on lane {} ({} of {})", i, body.name,
+                               program.machine.lanes[in.lane].name,
+                               task_kind_name(body.tasks[in.task].kind),
+                               program.buffers[in.operands[0].buffer].name);
+    }
+  return names;
+}
+
+// Between ranks, for where the operands are; it notes the instruction for the sentence when another rank does
+// not answer.
+Communicator& Runner::communicator(const Instruction& in, const RingPositions& rings) {
+  const bool above = in.places[0].tier < lowest_memory_tier(plan_.program.machine);
+  Communicator& communicator = above && ranks_.device ? *ranks_.device : *ranks_.lane;
+  std::array<char, 160> text;
+  const auto end = fmt::format_to_n(text.data(), text.size(), "at step {} for {}",
+                                    steps_before_ + static_cast<int64_t>(rings[kTrainRing]),
+                                    collectives_.at(&in));
+  communicator.note({text.data(), std::min(end.size, text.size())});
+  return communicator;
+}
+
+void Runner::gather(const Instruction& in, const RingPositions& rings) {
+  communicator(in, rings).all_gather(address(in, 0, rings), bytes_of(in, 0), address(in, 1, rings));
+}
+
+void Runner::exchange(const Instruction& in, const RingPositions& rings) {
+  communicator(in, rings)
+      .all_to_all(address(in, 0, rings), bytes_of(in, 0) / plan_.lowering.ranks, address(in, 1, rings));
+}
+
+// Factors have no block sums.
+void Runner::sum(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const bool factor = in.operands.size() <= kSumSums;
+  const DType precision = factor ? DType::f32 : plan_.model.precision;
+  const uint64_t elements = factor ? bytes_of(in, kSumGradient) / 4
+                                   : plan_.lowering.part_elements(task.subject, task.slice);
+  const uint32_t ranks = plan_.lowering.ranks;
+  const std::byte* const received = address(in, kSumReceived, rings);
+  std::byte* const gradient = address(in, kSumGradient, rings);
+  auto* const sums = factor ? nullptr : reinterpret_cast<double*>(address(in, kSumSums, rings));
+  if (in.lane == device_lane_)
+    device_.sum(precision, received, ranks, elements, gradient, sums);
+  else
+    sum_ranks(precision, received, ranks, elements, gradient, sums, optimizer_workers_);
+}
+
+void Runner::compress(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const LowRankLayout& layout = plan_.lowering.groups[task.subject].compression->layout;
+  compress_gradient(layout, plan_.model.precision, address(in, kCompressGradient, rings),
+                    floats(in, kCompressError, rings), floats(in, kCompressRight, rings),
+                    floats(in, kCompressLeft, rings), optimizer_workers_);
+  zero_rest(in, kCompressLeft, layout.left, rings);
+}
+
+void Runner::project(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const LowRankLayout& layout = plan_.lowering.groups[task.subject].compression->layout;
+  project_error(layout, floats(in, kProjectLeft, rings), floats(in, kProjectError, rings),
+                floats(in, kProjectRight, rings), optimizer_workers_);
+  zero_rest(in, kProjectRight, layout.right, rings);
+}
+
+// A factor's padding.
+void Runner::zero_rest(const Instruction& in, size_t operand, uint64_t elements, const RingPositions& rings) {
+  std::memset(address(in, operand, rings) + 4 * elements, 0, bytes_of(in, operand) - 4 * elements);
+}
+
+// Block sums are of the rank's own part of the shard, also where it has all of it.
+void Runner::expand(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const Lowering& lowering = plan_.lowering;
+  const GroupBuffers& group = lowering.groups[task.subject];
+  const uint64_t begin = group.shards[task.slice], end = group.shards[task.slice + 1];
+  const uint64_t part = lowering.part_elements(task.subject, task.slice);
+  const uint64_t own = begin + static_cast<uint64_t>(ranks_.rank()) * part;
+  std::byte* const gradient = address(in, kExpandGradient, rings);
+  const uint64_t first = lowering.shares_state() ? own : begin;  // of what is there
+  const auto expand_range = [&](uint64_t from, uint64_t to, double* sums) {
+    if (from == to) return;
+    const DType precision = plan_.model.precision;
+    expand_gradient(group.compression->layout, floats(in, kExpandLeft, rings),
+                    floats(in, kExpandRight, rings), from, to - from, precision,
+                    gradient + (from - first) * dtype_bytes(precision), sums, optimizer_workers_);
+  };
+  expand_range(own, own + part, reinterpret_cast<double*>(address(in, kExpandSums, rings)));
+  if (lowering.shares_state()) return;
+  expand_range(begin, own, nullptr);
+  expand_range(own + part, end, nullptr);
+}
+
+void Runner::clone(const Instruction& in, const RingPositions& rings) {
+  for (size_t k = 0; k < in.operands.size(); k += 2)
+    std::memcpy(address(in, k + 1, rings), address(in, k, rings), bytes_of(in, k));
+}
+
+void Runner::add_compression(const Task& task, const Instruction& in, size_t operand,
+                             const RingPositions& rings, ShardView& view) const {
+  const GroupBuffers& group = plan_.lowering.groups[task.subject];
+  if (!group.compression) return;
+  view.error = floats(in, operand, rings);
+  view.error_first = group.shards[task.slice];
+  view.error_elements = group.shards[task.slice + 1] - view.error_first;
+  if (task.slice > 0) return;
+  view.factors = floats(in, operand + 1, rings);
+  view.factor_elements = group.compression->layout.right;
+}
+
+}  // namespace sluice
