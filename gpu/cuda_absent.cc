@@ -17,6 +17,8 @@ CudaStatus cuda_status(int) {
   return status;
 }
 
+std::vector<uint64_t> visible_gpus() { return {}; }
+
 CudaFacts cuda_facts(const CudaFactsOptions& options) { return {.status = cuda_status(options.ordinal)}; }
 
 std::unique_ptr<Device> make_cuda_device(int ordinal, uint64_t) {

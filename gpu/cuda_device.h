@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gpu/device.h"
 
@@ -28,6 +29,11 @@ struct CudaStatus {
 
 // Never throws; asks the driver, and makes no context.
 CudaStatus cuda_status(int ordinal);
+
+// The GPUs that this process is shown, by ordinal: the PCI address of each as a number, by which processes of
+// a machine know whether they are shown the same ones. None without a driver. Makes no context. Throws
+// Error(environment).
+std::vector<uint64_t> visible_gpus();
 
 // Host memory is pinned in pieces that end where addresses are multiples of so many bytes: drivers keep 16
 // bytes a page in one table of at most 2 GiB, so that 512 GiB in one piece are refused.

@@ -1,5 +1,8 @@
+#include <charconv>
+
 #include "gpu/cuda_device.h"
 #include "gpu/cuda_error.h"
+#include "gpu/cuda_gpu.h"
 
 namespace sluice {
 namespace {
@@ -62,6 +65,19 @@ CudaStatus cuda_status(int ordinal) {
                    "Use a newer GPU, or train on --device cpu.");
   status.available = true;
   return status;
+}
+
+std::vector<uint64_t> visible_gpus() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) return {};  // cuda_status() says why
+  std::vector<uint64_t> gpus;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    std::string digits;  // of domain, bus, device and function
+    for (const char c : cuda::pci_bus_id(ordinal))
+      if (c != ':' && c != '.') digits += c;
+    std::from_chars(digits.data(), digits.data() + digits.size(), gpus.emplace_back(), 16);
+  }
+  return gpus;
 }
 
 }  // namespace sluice

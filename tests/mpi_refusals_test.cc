@@ -12,13 +12,6 @@ namespace fs = std::filesystem;
 
 class MpiRefusals : public Mpi {
  protected:
-  // Each rank with words of its own: mpirun can do that.
-  CommandResult mpirun_each(const std::vector<Words>& ranks, const Words& before = {}) const {
-    Words words = Words{"mpirun"} + kAnywhere;
-    for (size_t i = 0; i < ranks.size(); ++i)
-      words = words + (i > 0 ? Words{":"} : Words{}) + Words{"-np", "1"} + before + ranks[i];
-    return Command(directory / "", words).wait();
-  }
   // Rank 1 has `more`, an option and its value.
   CommandResult second_with(const std::string& out, const Words& more) const {
     const Words words = sluice_words(train_rows(out, 4, 8), "sluice");

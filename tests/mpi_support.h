@@ -76,6 +76,13 @@ class Mpi : public Cli {
   CommandResult mpirun(int ranks, const Words& arguments) const {
     return Command(directory / "", under_mpirun(ranks, arguments)).wait();
   }
+  // Each rank with words of its own: mpirun can do that.
+  CommandResult mpirun_each(const std::vector<Words>& ranks) const {
+    Words words = Words{"mpirun"} + kAnywhere;
+    for (size_t i = 0; i < ranks.size(); ++i)
+      words = words + (i > 0 ? Words{":"} : Words{}) + Words{"-np", "1"} + ranks[i];
+    return Command(directory / "", words).wait();
+  }
   // Loss and norm of every step, as they were printed.
   std::vector<std::string> numbers_of(const std::string& out) const {
     std::vector<std::string> numbers;

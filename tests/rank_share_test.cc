@@ -133,6 +133,36 @@ std::vector<RankShare> shares_of(
   return shares;
 }
 
+ShownGpus shown(const std::vector<uint64_t>& gpus, int first = 0) {
+  ShownGpus out{first, static_cast<int>(gpus.size()), {}};
+  std::copy(gpus.begin(), gpus.end(), out.gpus.begin());
+  return out;
+}
+
+using Ordinals = std::vector<int>;
+
+TEST(RankGpus, RanksThatAreShownAllTakeThemInTurn) {
+  const ShownGpus all = shown({0xa, 0xb, 0xc, 0xd});
+  EXPECT_EQ(choose_gpus({all, all, all}), (Ordinals{0, 1, 2}));
+  const ShownGpus from_second = shown({0xa, 0xb, 0xc, 0xd}, 1);
+  EXPECT_EQ(choose_gpus({from_second, from_second}), (Ordinals{1, 2}));
+}
+
+// As --gpus-per-task and wrappers around programs do.
+TEST(RankGpus, RanksThatAreShownTheirOwnTakeThese) {
+  EXPECT_EQ(choose_gpus({shown({0xa}), shown({0xb}), shown({0xc})}), (Ordinals{0, 0, 0}));
+  EXPECT_EQ(choose_gpus({shown({0xa, 0xb}), shown({0xc, 0xd}), shown({0xe, 0xf})}), (Ordinals{0, 0, 0}));
+  EXPECT_EQ(choose_gpus({shown({0xa, 0xb}), shown({0xb, 0xa})}), (Ordinals{0, 0}));  // nearest first
+  EXPECT_EQ(choose_gpus({shown({0xa, 0xb}), shown({0xa, 0xc})}), (Ordinals{0, 1}));
+}
+
+TEST(RankGpus, WhereNoneIsLeftOneIsMissing) {
+  const ShownGpus one = shown({0xa});
+  EXPECT_EQ(choose_gpus({one, one, one}), (Ordinals{0, 1, 1}));
+  EXPECT_EQ(choose_gpus({shown({}), shown({}, 3)}), (Ordinals{0, 3}));
+  EXPECT_EQ(choose_gpus({shown({0xa}, 2)}), (Ordinals{2}));
+}
+
 TEST(RankShares, OneRankTakesTheMachineAsItIs) {
   const RankShare share = rank_share({}, {});
   EXPECT_FALSE(share.processors);
@@ -152,7 +182,6 @@ TEST(RankShares, RanksHaveCoresOfTheirOwn) {
   EXPECT_EQ(*shares[0].processors, share_of(cores, 0, 2).processors);
   EXPECT_EQ(*shares[1].processors, share_of(cores, 1, 2).processors);
   EXPECT_EQ(shares[1].memory.threads, share_of(cores, 1, 2).threads);
-  EXPECT_EQ(shares[1].memory.device.ordinal, 1);
   ASSERT_EQ(shares[0].notes.size(), 1u);
   EXPECT_NE(shares[0].notes[0].find("Each of the 2 ranks here has "), std::string::npos);
   EXPECT_NE(shares[0].notes[0].find("on cores of its own."), std::string::npos);

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "engine/units.h"
+#include "gpu/cuda_device.h"
 #include "offload/memory_limits.h"
 #include "offload/processors.h"
 
@@ -15,7 +16,25 @@ namespace {
 struct Post {
   int machine = 0;  // by its first rank
   ProcessorSet allowed;
+  ShownGpus shown;
 };
+
+ShownGpus shown_gpus(const DeviceChoice& device) {
+  ShownGpus shown{device.ordinal, 0, {}};
+  if (device.kind != DeviceKind::cuda) return shown;
+  const std::vector<uint64_t> gpus = visible_gpus();
+  shown.count = static_cast<int>(std::min(gpus.size(), shown.gpus.size()));
+  std::copy_n(gpus.begin(), shown.count, shown.gpus.begin());
+  return shown;
+}
+
+// This rank's, whose place among the ranks of its machine is `here`.
+int gpu_of(const std::vector<Post>& posts, int machine, int here) {
+  std::vector<ShownGpus> shown;
+  for (const Post& post : posts)
+    if (post.machine == machine) shown.push_back(post.shown);
+  return choose_gpus(shown).at(static_cast<size_t>(here));
+}
 
 std::string count_of(int number, const char* what) {
   return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
@@ -29,12 +48,26 @@ std::string describe(const ProcessorShare& share, int users) {
 
 }  // namespace
 
+std::vector<int> choose_gpus(const std::vector<ShownGpus>& ranks) {
+  std::vector<int> chosen;
+  std::vector<uint64_t> taken;
+  for (const ShownGpus& shown : ranks) {
+    int ordinal = shown.first;
+    const auto gpu = [&] { return shown.gpus[static_cast<size_t>(ordinal)]; };
+    while (ordinal < shown.count && std::count(taken.begin(), taken.end(), gpu()) > 0) ++ordinal;
+    if (ordinal < shown.count) taken.push_back(gpu());
+    chosen.push_back(ordinal);
+  }
+  return chosen;
+}
+
 RankShare rank_share(const MemoryOptions& memory, const Ranks& ranks) {
   RankShare out{memory, std::nullopt, {}};
-  out.memory.device.ordinal += ranks.here;
-  const Post mine{ranks.first_here, allowed_processors()};
+  if (ranks.size() == 1) return out;
+  const Post mine{ranks.first_here, allowed_processors(), shown_gpus(memory.device)};
   const std::vector<Post> posts = ranks.all(mine);
-  if (ranks.size() == 1 || mine.allowed.count() == 0) return out;
+  out.memory.device.ordinal = gpu_of(posts, mine.machine, ranks.here);
+  if (mine.allowed.count() == 0) return out;
   int user = 0, users = 0;
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const Post& post = posts[static_cast<size_t>(rank)];

@@ -2,9 +2,12 @@
 // disk.
 //
 // Ranks that may run on the same processors divide their cores. A rank that its launcher or the user has
-// given processors of its own keeps them. Called by every rank's thread, before it makes anything that lasts.
+// given processors of its own keeps them; likewise GPUs. Called by every rank's thread, before it makes
+// anything that lasts.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +18,16 @@
 #include "engine/run/ranks.h"
 
 namespace sluice {
+
+// The GPUs that a rank is shown, as visible_gpus() tells them; of more than 64 the first ones.
+struct ShownGpus {
+  int first = 0, count = 0;  // first: that --device names, those before it are not for ranks
+  std::array<uint64_t, 64> gpus{};
+};
+
+// The ordinals that the ranks of one machine take, in order of rank: each the first GPU that it is shown and
+// no rank before it takes. Where none is left, the one after its last, which is refused as missing.
+std::vector<int> choose_gpus(const std::vector<ShownGpus>& ranks);
 
 struct RankShare {
   MemoryOptions memory;                    // with this rank's threads and GPU

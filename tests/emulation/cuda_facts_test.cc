@@ -54,6 +54,17 @@ TEST_F(CudaFactsTest, AreMeasured) {
   EXPECT_EQ(emulation::counts().works, 4u * (1 + static_cast<uint64_t>(found.copies.value->times)));
 }
 
+TEST_F(CudaFactsTest, GpusAreKnownByTheirAddresses) {
+  const auto shown = [](const emulation::EmulatedGpu& gpu) {
+    emulation::set_up(gpu);
+    return visible_gpus();
+  };
+  EXPECT_EQ(shown({.count = 2, .hidden = 1}), (std::vector<uint64_t>{0x0000e1000, 0x0000e2000}));
+  EXPECT_TRUE(shown({.count = 0}).empty());
+  EXPECT_TRUE(shown({.count = 2, .driver_version = 12000}).empty());
+  EXPECT_TRUE(emulation::counts().contexts.empty());
+}
+
 TEST_F(CudaFactsTest, TheRuntimeStandsInForNvmlsMemory) {
   const CudaFacts found = facts(4 * kMiB, {.used_by_others = 16 * kMiB});
   ASSERT_TRUE(found.memory.value);

@@ -106,7 +106,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ord
 
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int ordinal) {
   if (!is_there(ordinal)) return noted(cudaErrorInvalidDevice);
-  const int written = std::snprintf(text, static_cast<size_t>(length), "0000:E%d:00.0", ordinal);
+  const int written = std::snprintf(text, static_cast<size_t>(length), "0000:E%d:00.0",
+                                    emulation::current().hidden + ordinal);
   return written < length ? cudaSuccess : noted(cudaErrorInvalidValue);
 }
 

@@ -25,6 +25,7 @@ struct EmulatedGpu {
   uint32_t seed = 0;
   int delay_microseconds_max = 0;  // before each piece of work, at random
   int count = 1;                   // GPUs that the driver sees, all alike
+  int hidden = 0;                  // GPUs of the machine before these, which a launcher hides
   int driver_version = CUDART_VERSION;
   int capability_major = 8, capability_minor = 0;
   int multiprocessors = 2;

@@ -57,7 +57,8 @@ Known<NvmlApi> open_nvml() {
   };
   api.nvmlDeviceGetHandleByPciBusId_v2 = [](const char* pci_bus_id, Gpu* gpu) {
     constexpr size_t kDigit = 6;  // of "0000:E0:00.0"
-    *gpu = reinterpret_cast<Gpu>(static_cast<uintptr_t>(pci_bus_id[kDigit] - '0' + 1));
+    const int ordinal = pci_bus_id[kDigit] - '0' - emulation::current().hidden;
+    *gpu = reinterpret_cast<Gpu>(static_cast<uintptr_t>(ordinal + 1));
     return 0;
   };
   api.nvmlDeviceGetMemoryInfo = tell_memory;

@@ -22,6 +22,7 @@ const std::map<std::string_view, Field>& fields() {
       {"seed", &EmulatedGpu::seed},
       {"delay_microseconds_max", &EmulatedGpu::delay_microseconds_max},
       {"count", &EmulatedGpu::count},
+      {"hidden", &EmulatedGpu::hidden},
       {"driver_version", &EmulatedGpu::driver_version},
       {"capability_major", &EmulatedGpu::capability_major},
       {"capability_minor", &EmulatedGpu::capability_minor},

@@ -1,0 +1,50 @@
+// Ranks under mpirun on emulated GPUs: a launcher shows each all GPUs of the machine, or only its own.
+#include <gtest/gtest.h>
+
+#include "tests/mpi_support.h"
+
+namespace sluice {
+namespace {
+
+class LaunchedGpus : public Mpi {
+ protected:
+  Words on_gpus(const std::string& out) const {
+    return train_rows(out, 3, 12, {"--device", "cuda", "--gpu-mem", "400MiB", "--micro-batch", "1"});
+  }
+  // One rank for each of `shown`, settings of the emulated GPU.
+  CommandResult train(const std::string& out, const Words& shown) const {
+    std::vector<Words> ranks;
+    for (const std::string& gpus : shown)
+      ranks.push_back(Words{"env", "SLUICE_EMULATED_GPU=" + gpus} +
+                      sluice_words(on_gpus(out), "sluice_emulated"));
+    return mpirun_each(ranks);
+  }
+};
+
+TEST_F(LaunchedGpus, EachRankTakesOneThatNoOtherHas) {
+  const Words all(3, "count=3");
+  const CommandResult wanted = train("all", all);
+  ASSERT_EQ(wanted.code, 0) << wanted.err;
+  // Of the last two, the second is shown to both.
+  for (const Words& shown :
+       {Words{"hidden=0", "hidden=1", "hidden=2"}, Words{"hidden=2", "count=2", "count=2"}}) {
+    const CommandResult found = train("own", shown);
+    ASSERT_EQ(found.code, 0) << found.err;
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(status("own", rank), "0 \n");
+    EXPECT_EQ(numbers_of("own"), numbers_of("all"));
+    EXPECT_EQ(differences(newest_tensors(directory / "own"), newest_tensors(directory / "all")), "");
+    std::filesystem::remove_all(directory / "own");
+  }
+}
+
+TEST_F(LaunchedGpus, RanksDoNotShareOne) {
+  std::filesystem::create_directory(directory / "one");
+  const CommandResult result = train("one", {"hidden=1", "hidden=1"});
+  EXPECT_EQ(result.code, 4) << result.err;
+  const std::string missing = "There is no GPU 1: this machine has 1.";
+  EXPECT_EQ(status("one", 1), "4 " + missing + "\n");
+  EXPECT_TRUE(status("one", 0).starts_with("7 Rank 1 ended: " + missing)) << status("one", 0);
+}
+
+}  // namespace
+}  // namespace sluice
