@@ -105,6 +105,43 @@ TEST_F(NcclTraining, BitsAreThoseOfHostMemory) {
   expect_nothing_on_the_gpu();
 }
 
+// Factors are made in host memory and meet in the GPUs'. Every phase there is: a step of shared layers, one of
+// whole gradients, then factors.
+TEST_F(NcclTraining, BitsOfFactorsAreThoseOfHostMemory) {
+  for (const auto& [ranks, precision, stage] :
+       {std::tuple(2, DType::bf16, 0), std::tuple(3, DType::f32, 0), std::tuple(2, DType::f32, 1)}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, stage " + std::to_string(stage));
+    set_up_gpus();
+    TestRun staged = run_on(ranks, precision, "staged");
+    staged.options.ranks.zero = stage;
+    staged.options.ranks.compression.rank = 4;
+    staged.options.ranks.compress_after = 2;
+    staged.options.ranks.share_layers_until = 1;
+    staged.options.batch.steps = 5;
+    const TestResult wanted = train_on(staged);
+    EXPECT_GT(places(wanted, TaskKind::compress)["host"], 0u);
+    const Tensors state = newest_tensors(staged.options.run.out);
+    for (const bool least : {false, true}) {
+      set_up_gpus(static_cast<uint32_t>(least) + 1);
+      TestRun run = staged;
+      run.ranks_meet_in_device = true;
+      run.executor = least ? ExecutorKind::shuffled : ExecutorKind::threaded;
+      run.options.run.out = directory / "nccl";
+      if (least) run.arenas = least_arenas(run, true);
+      const TestResult found = train_on(run);
+      for (const TaskKind kind : {TaskKind::gather, TaskKind::exchange, TaskKind::sum}) {
+        EXPECT_FALSE(places(found, kind).contains("host")) << task_kind_name(kind);
+        EXPECT_GT(places(found, kind)["device"], 0u) << task_kind_name(kind);
+      }
+      EXPECT_EQ(fixed_bits(found.steps), fixed_bits(wanted.steps)) << (least ? "least" : "roomy");
+      EXPECT_EQ(differences(newest_tensors(run.options.run.out), state), "") << (least ? "least" : "roomy");
+      std::filesystem::remove_all(run.options.run.out);
+    }
+    std::filesystem::remove_all(staged.options.run.out);
+  }
+  expect_nothing_on_the_gpu();
+}
+
 // The trainer of one rank throws in mid-step: the others are somewhere in a collective.
 TEST_F(NcclTraining, WhatOneRankThrowsEndsAll) {
   for (uint32_t seed = 0; seed < 6; ++seed) {
