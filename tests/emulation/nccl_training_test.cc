@@ -105,8 +105,8 @@ TEST_F(NcclTraining, BitsAreThoseOfHostMemory) {
   expect_nothing_on_the_gpu();
 }
 
-// Factors are made in host memory and meet in the GPUs'. Every phase there is: a step of shared layers, one of
-// whole gradients, then factors.
+// Factors are made in host memory and meet in the GPUs'. Every phase there is: a step of shared layers, one
+// of whole gradients, then factors.
 TEST_F(NcclTraining, BitsOfFactorsAreThoseOfHostMemory) {
   for (const auto& [ranks, precision, stage] :
        {std::tuple(2, DType::bf16, 0), std::tuple(3, DType::f32, 0), std::tuple(2, DType::f32, 1)}) {
