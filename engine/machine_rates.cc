@@ -17,6 +17,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint32_t kRanksMax = 1 << 20;
+// Beyond these, times of a step leave what a double holds.
+constexpr double kLeast = 1e-18, kMost = 1e30, kSecondsMost = 1e9;
 
 class Reader {
  public:
@@ -67,6 +69,8 @@ class Reader {
   double positive(const Json& value, const std::string& what) const {
     if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() <= 0)
       fail(what + " is not a positive number");
+    if (value.get<double>() < kLeast || value.get<double>() > kMost)
+      fail(fmt::format("{} is not between {:g} and {:g}", what, kLeast, kMost));
     return value.get<double>();
   }
   double rate(const Json& object, const char* key, const std::string& where, double absent) const {
@@ -77,6 +81,8 @@ class Reader {
     const Json& value = object[key];
     if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < 0)
       fail(fmt::format("{} of {} is not a number of seconds", key, where));
+    if (value.get<double>() > kSecondsMost)
+      fail(fmt::format("{} of {} is more than {:g}", key, where, kSecondsMost));
     return value.get<double>();
   }
 

@@ -62,6 +62,62 @@ TEST_F(MpiRefusals, RanksThatDiffer) {
   }
 }
 
+// Ranks that validate at other steps, or on another number of batches, would wait for each other or take one
+// exchange for another.
+TEST_F(MpiRefusals, ValidationsThatDiffer) {
+  write_bytes(directory / "other.txt", sample_text(4000, 9));
+  const auto start = [&](const Words& more) {
+    Words first = sluice_words(train_rows("differs", 4, 8), "sluice");
+    first = first + Words{"--val-data", text, "--val-every", "2", "--val-batches", "2"};
+    Words second = first;
+    if (more.empty()) second.resize(second.size() - 6);
+    for (size_t i = 0; i + 1 < more.size(); i += 2)
+      *(std::find(second.begin(), second.end(), more[i]) + 1) = more[i + 1];
+    return mpirun_each({first, second});
+  };
+  const std::string another = "Rank 1 was started with another ";
+  expect_once(start({"--val-every", "3"}), 2, another + "--val-every than rank 0.");
+  expect_once(start({"--val-batches", "3"}), 2, another + "--val-batches than rank 0.");
+  expect_once(start({"--val-data", directory / "other.txt"}), 2, another + "content of --val-data than");
+  expect_once(start({}), 2, another + "content of --val-data than rank 0.");
+}
+
+// One has nothing to do, and does not leave the other alone.
+TEST_F(MpiRefusals, EndsThatDiffer) {
+  ASSERT_EQ(mpirun(2, train_rows("done", 2, 8)).code, 0);
+  const auto resume = [&](const char* steps) {
+    return sluice_words({"train", "--resume", "auto", "--out", directory / "done", "--steps", steps},
+                        "sluice");
+  };
+  for (const bool first : {true, false}) {
+    expect_once(mpirun_each({resume(first ? "2" : "4"), resume(first ? "4" : "2")}), 2,
+                "Rank 1 was started with another --steps than rank 0.");
+    for (int rank = 0; rank < 2; ++rank) expect_status("done", rank, "2 Rank 1 was started with another");
+  }
+  EXPECT_EQ(numbers_of("done").size(), 2u);
+}
+
+// As machines have them that do not share a disk: found before there is work to lose.
+TEST_F(MpiRefusals, AnOutThatIsNotShared) {
+  fs::create_directory(directory / "own");
+  fs::create_directory(directory / "shared");
+  const CommandResult result = second_with("shared", {"--out", directory / "own"});
+  expect_once(result, 4, "Rank 1 does not see what rank 0 writes into --out " + (directory / "shared"));
+  expect_status("shared", 0, "4 Rank 1 does not see what rank 0 writes into --out ");
+  expect_status("own", 1, "4 Rank 1 does not see what rank 0 writes into --out ");
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory / "shared"), {}), 1) << "the status alone";
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory / "own"), {}), 1);
+}
+
+// What a rank was given is its own: here too little for the plan, and a tier that the other does not have.
+TEST_F(MpiRefusals, BudgetsOfOneRank) {
+  fs::create_directory(directory / "small");
+  expect_once(second_with("small", {"--host-mem", "1MiB"}), 3, "Rank 1 ended: The budgets cannot work");
+  expect_status("small", 0, "7 Rank 1 ended: ");
+  expect_status("small", 1, "3 The budgets cannot work");
+  EXPECT_EQ(second_with("disk", {"--nvme-dir", directory / ""}).code, 0);
+}
+
 // A rank that leaves the stage to the planner takes the first rank's.
 TEST_F(MpiRefusals, OneStageIsForAll) {
   EXPECT_EQ(second_with("follows", {"--zero", "auto"}).code, 0);

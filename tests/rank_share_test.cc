@@ -259,6 +259,23 @@ TEST(RankShares, GivenBytesStay) {
   });
 }
 
+// Also where other ranks were given less, or nothing: no rank takes more than it was allowed, nor a tier that
+// it does not have.
+TEST(RankShares, WhatOneRankWasGivenIsNotForOthers) {
+  const TestDirectory directory;
+  on_ranks(3, [&](const Ranks& r) {
+    MemoryOptions mine;
+    mine.threads = 1;
+    if (r.rank() == 1) mine.host = {Size::Kind::bytes, 100 * kMiB};
+    if (r.rank() == 1) mine.gpu = {Size::Kind::percent, 0, 1};
+    if (r.rank() == 2) mine.nvme_directories = {directory / ""};
+    const Budgets found = resolve_shared_budgets(mine, r, std::nullopt);
+    EXPECT_EQ(found.host.limit == 100 * kMiB, r.rank() == 1);
+    EXPECT_EQ(found.device.has_value(), r.rank() == 1);
+    EXPECT_EQ(found.nvme.has_value(), r.rank() == 2);
+  });
+}
+
 TEST(RankShares, LimitsAreDivided) {
   MemoryLimits limits;
   limits.available = 1000 * kMiB;

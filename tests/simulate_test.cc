@@ -390,6 +390,12 @@ TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
                          "is not a positive number");
   expect_bad_description(head + R"("lanes": [{"lane": "a", "overhead_seconds": -1}]})",
                          "is not a number of seconds");
+  expect_bad_description(head + R"("lanes": [{"lane": "a", "overhead_seconds": 1e10}]})",
+                         "is more than 1e+09");
+  expect_bad_description(head + R"("lanes": [{"lane": "a", "bytes_per_second": 1e-19}]})",
+                         "is not between 1e-18 and 1e+30");
+  expect_bad_description(head + R"("lanes": [{"lane": "a", "bytes_per_second": 1e31}]})",
+                         "is not between 1e-18 and 1e+30");
   expect_bad_description(head + R"("lanes": [{"lane": "a"}, {"lane": "a"}]})", "lane a appears twice");
   expect_bad_description(head + R"("lanes": [{"lane": "a", "occupies": {"disk": 1}}]})",
                          "the unknown pool disk");

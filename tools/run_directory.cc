@@ -1,5 +1,12 @@
 #include "tools/run_directory.h"
 
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <utility>
@@ -80,6 +87,35 @@ void RunDirectory::open_metrics(const std::string& path) {
   std::error_code error;
   if (!fs::exists(path, error)) made_.push_back(path);
   const MetricsFile file(path);
+}
+
+void check_shared(const std::string& out, const Ranks& ranks) {
+  struct Marker {  // new, since a machine may remember which names were not there
+    std::string path;
+    FileDescriptor file;
+    ~Marker() {
+      if (file.get() >= 0) ::unlink(path.c_str());
+    }
+  } marker{(fs::path(out) / ".shared-XXXXXX").string(), FileDescriptor()};
+  if (ranks.is_first()) {
+    marker.file = FileDescriptor(::mkstemp(marker.path.data()));
+    if (marker.file.get() < 0)
+      throw Error(ExitCode::environment,
+                  "Cannot write into " + printable(out) + ": " + std::strerror(errno) + ".",
+                  "Name an --out directory that can be written, on a disk with some space.");
+  }
+  std::array<char, 6> ending{};
+  std::copy(marker.path.end() - ending.size(), marker.path.end(), ending.begin());
+  ending = ranks.all(ending).front();
+  std::copy(ending.begin(), ending.end(), marker.path.end() - ending.size());
+  std::error_code missing;
+  const std::vector<uint64_t> sees = ranks.all(uint64_t{fs::exists(marker.path, missing)});
+  for (size_t rank = 0; rank < sees.size(); ++rank)
+    if (!sees[rank])
+      throw Error(ExitCode::environment,
+                  "Rank " + std::to_string(rank) + " does not see what rank 0 writes into --out " +
+                      printable(out) + ".",
+                  "Give all ranks one --out, in a directory that their machines share.");
 }
 
 std::optional<CheckpointReader> open_resume(const RunOptions& run) {

@@ -10,6 +10,7 @@
 #include "engine/run/checkpoint.h"
 #include "engine/run/checkpoint_directory.h"
 #include "engine/run/options.h"
+#include "engine/run/ranks.h"
 
 namespace sluice {
 
@@ -32,6 +33,10 @@ class RunDirectory {
   std::optional<DirectoryLock> lock_;
   std::vector<std::string> made_;  // outermost first
 };
+
+// Whether all ranks see what the first writes into --out, since they write their checkpoints together. Throws
+// Error(environment) on every rank; called by all, once the directory is there.
+void check_shared(const std::string& out, const Ranks& ranks);
 
 // The checkpoint to go on from; nullopt: a fresh start. Throws Error(usage) rather than write over a run or
 // mix two in one directory.

@@ -186,6 +186,13 @@ struct Report {
   }
 };
 
+// What decides whether there is anything to do: compared before one rank leaves and another goes on.
+std::vector<Fact> facts_of_extent(const Options& options, const RunStart& run) {
+  const int64_t done = run.checkpoint ? run.checkpoint->state().step : 0;
+  return {{"checkpoint to go on from", std::to_string(done)},
+          {"--steps", std::to_string(options.batch.steps)}};
+}
+
 // What must be the same on all ranks: the options that fix bits, the length of the run, data and start.
 std::vector<Fact> facts_of(const Options& options, const Start& start) {
   std::vector<Fact> facts;
@@ -195,12 +202,15 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
     facts.push_back({"--" + option.name, std::move(values)});
   }
   const auto add = [&](const char* name, uint64_t value) { facts.push_back({name, std::to_string(value)}); };
-  const auto& checkpoint = start.run.checkpoint;
-  add("step to go on from", checkpoint ? static_cast<uint64_t>(checkpoint->state().step) : 0);
   const std::vector<Fact> of_start = start_facts(start.run);
   facts.insert(facts.end(), of_start.begin(), of_start.end());
   add("content of --data", start.data.train.sample_checksum());
   add("number of tokens", start.data.train.tokens());
+  const std::optional<TokenData>& validation = start.data.validation;
+  add("content of --val-data", validation ? validation->sample_checksum() : 0);
+  add("number of tokens to validate on", validation ? validation->tokens() : 0);
+  add("--val-every", static_cast<uint64_t>(options.data.val_every));
+  add("--val-batches", static_cast<uint64_t>(options.data.val_batches));
   add("--zero", static_cast<uint64_t>(options.ranks.zero.value()));
   add("--checkpoint-every", static_cast<uint64_t>(options.run.checkpoint_every));
   return facts;
@@ -215,6 +225,7 @@ ExitCode train_in(PlannedSession& started, Options options, Start& start, const 
   options.batch.micro_batch = plan.model.micro_batch;
   ranks.set_patience(rank_timeout(options, plan));
   check_agreement(facts_of(options, start), plan, ranks);
+  if (start.launch) check_shared(options.run.out, ranks);
   if (ranks.is_first()) {
     check_checkpoint_space(options, plan);
     say(out, "  file I/O: " + session.io_description() + "\n");
@@ -307,6 +318,7 @@ ExitCode train_process(Options options, const Launch* launch, std::FILE* out) {
   }
   RunStart run = open_run_start(options, Verb::train);
   if (speaks) print_notes(run.notes, out);
+  if (launch) check_facts(facts_of_extent(options, run), launch->ranks());
   if (run.checkpoint && is_done(options, *run.checkpoint, speaks ? out : nullptr)) return ExitCode::done;
   RunData data = open_run_data(options, run.source.config);
   if (run.checkpoint) check_same_data(run.checkpoint->state(), data.train);

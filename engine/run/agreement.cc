@@ -63,23 +63,27 @@ void check_same_program(const Ranks& ranks) {
     throw disagreement(d->rank, "runs another program");
 }
 
-void check_agreement(const std::vector<Fact>& facts, const Plan& plan, const Ranks& ranks) {
-  if (ranks.size() == 1) return;
+void check_facts(const std::vector<Fact>& facts, const Ranks& ranks) {
   std::vector<uint64_t> hashes;
   for (const Fact& fact : facts) hashes.push_back(hash_of(fact.value));
   if (const auto d = first_difference(hashes, ranks))
     throw disagreement(d->rank, "was started with another " + facts[d->index].name);
+}
+
+void check_agreement(const std::vector<Fact>& facts, const Plan& plan, const Ranks& ranks) {
+  if (ranks.size() == 1) return;
+  check_facts(facts, ranks);
 
   const std::vector<std::string> collectives = all_collectives(plan.program);
   const auto count = static_cast<uint64_t>(collectives.size());
   const std::vector<uint64_t> counts = ranks.all(count);
-  hashes.assign(*std::min_element(counts.begin(), counts.end()), 0);
+  std::vector<uint64_t> hashes(*std::min_element(counts.begin(), counts.end()));
   for (size_t i = 0; i < hashes.size(); ++i) hashes[i] = hash_of(collectives[i]);
   if (const auto d = first_difference(hashes, ranks))
     throw disagreement(d->rank, "has another program, from `" + collectives[d->index] + "` on,");
   for (size_t rank = 1; rank < counts.size(); ++rank)
     if (counts[rank] != counts[0])
-      throw disagreement(rank, "has a program of " + std::to_string(counts[rank]) + " collectives, rather");
+      throw disagreement(rank, "has another number of collectives (" + std::to_string(counts[rank]) + ")");
 }
 
 }  // namespace sluice

@@ -18,8 +18,11 @@ struct Fact {
 // program's ranks may go on differently. Throws Error(usage) on every rank.
 void check_same_program(const Ranks& ranks);
 
-// Compares the facts, which have the same names on all ranks, and then what the program's collectives are.
-// Throws Error(usage) on every rank, naming the first rank and the first thing that differ from rank 0's.
+// Compares facts, which have the same names on all ranks. Throws Error(usage) on every rank, naming the first
+// rank and the first thing that differ from rank 0's.
+void check_facts(const std::vector<Fact>& facts, const Ranks& ranks);
+
+// The same, and then what the program's collectives are.
 void check_agreement(const std::vector<Fact>& facts, const Plan& plan, const Ranks& ranks);
 
 }  // namespace sluice

@@ -100,12 +100,12 @@ Budgets resolve_shared_budgets(const MemoryOptions& memory, const Ranks& ranks,
   const Row rows[] = {{memory.gpu, budgets.device ? &*budgets.device : nullptr},
                       {memory.host, &budgets.host},
                       {memory.nvme, budgets.nvme ? &*budgets.nvme : nullptr}};
+  const auto is_found = [](const Row& row) { return row.budget && row.size.kind != Size::Kind::bytes; };
   std::vector<uint64_t> found;
-  for (const Row& row : rows)
-    found.push_back(row.budget && row.size.kind != Size::Kind::bytes ? row.budget->limit : UINT64_MAX);
+  for (const Row& row : rows) found.push_back(is_found(row) ? row.budget->limit : UINT64_MAX);
   const std::vector<uint64_t> least = ranks.least(found);  // nobody takes memory before all have looked
   for (size_t i = 0; i < found.size(); ++i) {
-    if (least[i] >= found[i]) continue;
+    if (!is_found(rows[i]) || least[i] >= found[i]) continue;  // what this rank was given stays
     TierBudget& budget = *rows[i].budget;
     budget.limit = least[i];
     budget.set_aside(budget.reserve);
