@@ -253,6 +253,21 @@ TEST(ProgressLine, AFileIsNoTerminal) {
   std::fclose(file);
 }
 
+// As one that was closed, or mpirun's that was killed.
+TEST(ProgressLine, ATerminalThatTakesNothingEndsNoRun) {
+  for (const bool is_terminal : {true, false}) {
+    std::FILE* file = std::fopen("/dev/full", "w");
+    ASSERT_NE(file, nullptr);
+    ASSERT_EQ(std::setvbuf(file, nullptr, _IONBF, 0), 0);
+    Progress progress(file, ProgressStyle{.is_terminal = is_terminal}, 100, {});
+    EXPECT_NO_THROW(progress.step(shown_step(1), 0));
+    EXPECT_NO_THROW(progress.note("saved"));
+    EXPECT_NO_THROW(progress.finish());
+    EXPECT_NE(std::ferror(file), 0);
+    std::fclose(file);
+  }
+}
+
 TEST(ProgressLine, DurationsAreShort) {
   EXPECT_EQ(format_duration(0), "0s");
   EXPECT_EQ(format_duration(59.4), "59s");

@@ -75,8 +75,7 @@ void Progress::step(const StepMetrics& m, double now) {
   }
   // The last column would wrap on some terminals.
   line_ = line.substr(0, style_.columns > 0 ? style_.columns - 1 : 0);
-  fmt::print(out_, "\r{}\x1b[K", line_);
-  std::fflush(out_);
+  write("\r" + line_ + "\x1b[K");
 }
 
 void Progress::validation(const ValidationMetrics& m) {
@@ -86,18 +85,18 @@ void Progress::validation(const ValidationMetrics& m) {
 void Progress::note(const std::string& sentence) { print_kept(sentence); }
 
 void Progress::finish() {
-  if (!line_.empty()) fmt::print(out_, "\n");
+  write(line_.empty() ? "" : "\n");
   line_.clear();
-  std::fflush(out_);
 }
 
 // On a terminal the live line makes room and is drawn again below.
 void Progress::print_kept(const std::string& line) {
-  if (line_.empty()) {
-    fmt::print(out_, "{}\n", line);
-  } else {
-    fmt::print(out_, "\r{}\x1b[K\n{}", line, line_);
-  }
+  write(line_.empty() ? line + "\n" : "\r" + line + "\x1b[K\n" + line_);
+}
+
+// Not by fmt::print, which throws where the terminal is gone.
+void Progress::write(const std::string& text) {
+  std::fputs(text.c_str(), out_);
   std::fflush(out_);
 }
 

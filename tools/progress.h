@@ -41,6 +41,7 @@ class Progress {
  private:
   std::string describe(const StepMetrics& metrics) const;
   void print_kept(const std::string& line);
+  void write(const std::string& text);
 
   std::FILE* out_;
   ProgressStyle style_;
