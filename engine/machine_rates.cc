@@ -118,13 +118,16 @@ class Reader {
   }
 
   void read_lane(const Json& row) {
-    known_keys(row, "a lane",
-               {"lane", "flops_per_second", "bytes_per_second", "overhead_seconds", "occupies", "per_byte"});
+    known_keys(
+        row, "a lane",
+        {"lane", "tier", "flops_per_second", "bytes_per_second", "overhead_seconds", "occupies", "per_byte"});
     LaneRates lane;
     lane.lane = string(row, "lane", "a lane");
-    const std::string where = "lane " + printable(lane.lane);
+    if (row.contains("tier")) lane.tier = string(row, "tier", "a lane");
+    const std::string in = lane.tier.empty() ? "" : " in tier " + printable(lane.tier);
+    const std::string where = "lane " + printable(lane.lane) + in;
     for (const LaneRates& other : rates_.lanes)
-      if (other.lane == lane.lane) fail(where + " appears twice");
+      if (other.lane == lane.lane && other.tier == lane.tier) fail(where + " appears twice");
     if (row.contains("flops_per_second")) {
       const Json& flops = row["flops_per_second"];
       known_keys(flops, "flops_per_second of " + where, {"fp32", "bf16", "fp16"});
@@ -177,6 +180,13 @@ class Reader {
 };
 
 }  // namespace
+
+const LaneRates* find_lane(const MachineRates& rates, std::string_view lane, std::string_view tier) {
+  const LaneRates* found = nullptr;
+  for (const LaneRates& row : rates.lanes)
+    if (row.lane == lane && (row.tier == tier || (row.tier.empty() && !found))) found = &row;
+  return found;
+}
 
 MachineRates parse_machine_rates(const std::string& json, const std::string& source) {
   return Reader(printable(source)).read(json);

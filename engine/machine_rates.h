@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/op.h"
@@ -34,7 +35,7 @@ struct Sharing {
 };
 
 struct LaneRates {  // tasks on a lane: seconds alone = overhead + max(flops / rate, bytes / rate, pools)
-  std::string lane;
+  std::string lane, tier;  // tier: that of the first operand; empty: any that no other row names
   // A second, by working precision.
   double flops_fp32 = kUnlimited, flops_bf16 = kUnlimited, flops_fp16 = kUnlimited;
   double bytes_per_second = kUnlimited;
@@ -75,6 +76,9 @@ struct MachineRates {
 
 // Parses JSON text; `source` names it in messages. Throws Error(malformed_file) with what is wrong.
 MachineRates parse_machine_rates(const std::string& json, const std::string& source);
+
+// The row for tasks on the lane whose first operand is in the tier; nullptr: there is none.
+const LaneRates* find_lane(const MachineRates& rates, std::string_view lane, std::string_view tier);
 
 constexpr const char* kDefaultMachine = "cpu-2core";
 constexpr const char* kGpuMachine = "gpu-server";

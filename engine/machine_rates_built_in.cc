@@ -47,6 +47,7 @@ constexpr const char* kGpuJson = R"({
     {"lane": "optimizer", "bytes_per_second": 150e9, "overhead_seconds": 1e-5, "occupies": {"cores": 16},
      "per_byte": {"memory": 1}},
     {"lane": "collective", "bytes_per_second": 50e9, "overhead_seconds": 2e-5, "per_byte": {"memory": 1}},
+    {"lane": "collective", "tier": "device", "bytes_per_second": 50e9, "overhead_seconds": 2e-5},
     {"lane": "nvme_write", "bytes_per_second": 2e9, "overhead_seconds": 1e-3, "per_byte": {"memory": 2}}
   ],
   "links": [
@@ -74,6 +75,7 @@ constexpr const char* kA100Json = R"({
     {"lane": "optimizer", "bytes_per_second": 26e9, "overhead_seconds": 1e-5, "occupies": {"cores": 16},
      "per_byte": {"memory": 1}},
     {"lane": "collective", "overhead_seconds": 2e-5, "per_byte": {"memory": 1}},
+    {"lane": "collective", "tier": "device", "overhead_seconds": 2e-5},
     {"lane": "nvme_write", "bytes_per_second": 2e9, "overhead_seconds": 1e-3, "per_byte": {"memory": 2}}
   ],
   "links": [
@@ -104,6 +106,7 @@ constexpr const char* kH100Json = R"({
     {"lane": "optimizer", "bytes_per_second": 38e9, "overhead_seconds": 1e-5, "occupies": {"cores": 14},
      "per_byte": {"memory": 1}},
     {"lane": "collective", "overhead_seconds": 2e-5, "per_byte": {"memory": 1}},
+    {"lane": "collective", "tier": "device", "overhead_seconds": 2e-5},
     {"lane": "nvme_write", "bytes_per_second": 2e9, "overhead_seconds": 1e-3, "per_byte": {"memory": 2}}
   ],
   "links": [

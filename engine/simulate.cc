@@ -72,8 +72,9 @@ class Compiler {
       capacities_.push_back(d.read);
       capacities_.push_back(d.write);
     }
-    for (const Lane& lane : program.machine.lanes) lane_rates_.push_back(find_lane(lane.name));
     const std::vector<Tier>& tiers = program.machine.tiers;
+    for (const Lane& lane : program.machine.lanes)
+      for (const Tier& tier : tiers) lane_rates_.push_back(find_lane(rates, lane.name, tier.name));
     for (const Tier& from : tiers)
       for (const Tier& to : tiers) link_rates_.push_back(find_link(from.name, to.name));
     for (const Tier& tier : tiers) {
@@ -112,11 +113,6 @@ class Compiler {
     double seconds;  // at the pool's full capacity
   };
 
-  const LaneRates* find_lane(const std::string& name) const {
-    for (const LaneRates& l : rates_.lanes)
-      if (l.lane == name) return &l;
-    return nullptr;
-  }
   const LinkRates* find_link(const std::string& from, const std::string& to) const {
     for (const LinkRates& l : rates_.links)
       if (l.from == from && l.to == to) return &l;
@@ -130,7 +126,8 @@ class Compiler {
   }
 
   Job task(const Instruction& instruction, const Task& task) {
-    const LaneRates* lane = lane_rates_[instruction.lane];
+    const TierId tier = instruction.places.empty() ? TierId{0} : instruction.places.front().tier;
+    const LaneRates* lane = lane_rates_[instruction.lane * program_.machine.tiers.size() + tier];
     if (lane == nullptr) lacks("tasks on lane " + program_.machine.lanes[instruction.lane].name);
     const auto bytes = static_cast<double>(task.bytes);
     add_needs(lane->sharing, bytes);
@@ -176,7 +173,7 @@ class Compiler {
   const MachineRates& rates_;
   std::vector<double> capacities_;  // pools of the description, then two a drive
   std::vector<Drive> drives_;
-  std::vector<const LaneRates*> lane_rates_;        // by lane
+  std::vector<const LaneRates*> lane_rates_;        // by lane, tier
   std::vector<const LinkRates*> link_rates_;        // by from, to
   std::vector<std::vector<uint32_t>> tier_drives_;  // by tier
   std::vector<Need> needs_;                         // of the instruction at hand
@@ -439,11 +436,11 @@ SimulationResult simulate(const Program& program, const MachineRates& rates, std
 }
 
 double task_seconds(const Program& program, const MachineRates& rates, const Task& task) {
-  for (const Unit& unit : program.machine.units) {
+  const Machine& machine = program.machine;
+  for (const Unit& unit : machine.units) {
     if (unit.kind != task.kind) continue;
-    for (const LaneRates& lane : rates.lanes)
-      if (lane.lane == program.machine.lanes[unit.lane].name)
-        return lane.overhead_seconds + seconds_at(lane, program, rates, task);
+    const LaneRates* lane = find_lane(rates, machine.lanes[unit.lane].name, machine.tiers[unit.tier].name);
+    if (lane) return lane->overhead_seconds + seconds_at(*lane, program, rates, task);
   }
   return 0;
 }

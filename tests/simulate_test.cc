@@ -20,7 +20,7 @@ MachineRates unit_rates() {
   MachineRates r;
   r.name = "one";
   r.precision = DType::f32;
-  for (const char* lane : {"a", "b", "c", "slow"}) r.lanes.push_back({lane, 1, 1, 1, 1});
+  for (const char* lane : {"a", "b", "c", "slow"}) r.lanes.push_back({lane, "", 1, 1, 1, 1});
   r.links = {{"host", "device", 1}, {"device", "host", 1}, {"nvme", "host", 1}, {"host", "nvme", 1}};
   return r;
 }
@@ -125,6 +125,19 @@ TEST(Simulate, DurationIsTheLargestLimitPlusOverhead) {
   r.pools = {{"memory", 2}};
   r.lanes[0].sharing.per_byte = {{0, 5}};  // 4 bytes take 20 of a pool of 2 a second: 10 s
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 13);
+}
+
+TEST(Simulate, RatesMayBeThoseOfATier) {
+  const Program p =
+      program("0 forward 0/0 flops 0 bytes 4 read x4@0\n1 forward 0/0 flops 0 bytes 4 read x4@0\n",
+              "0 a:1 run 0 at host+0\n1 a:2 run 1 at device+0\n");
+  MachineRates r = unit_rates();
+  EXPECT_DOUBLE_EQ(run(p, r).seconds, 4 + 4);
+  r.lanes.push_back({.lane = "a", .tier = "device", .bytes_per_second = 8, .overhead_seconds = 1});
+  EXPECT_DOUBLE_EQ(run(p, r).seconds, 4 + 1 + 0.5);
+  EXPECT_DOUBLE_EQ(task_seconds(p, r, p.bodies[0].tasks[0]), 1 + 0.5);  // of the unit, which is there
+  std::swap(r.lanes.front(), r.lanes.back());                           // the order of rows does not matter
+  EXPECT_DOUBLE_EQ(run(p, r).seconds, 4 + 1 + 0.5);
 }
 
 TEST(Simulate, FlopsCountByPrecision) {
@@ -397,6 +410,9 @@ TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
   expect_bad_description(head + R"("lanes": [{"lane": "a", "bytes_per_second": 1e31}]})",
                          "is not between 1e-18 and 1e+30");
   expect_bad_description(head + R"("lanes": [{"lane": "a"}, {"lane": "a"}]})", "lane a appears twice");
+  expect_bad_description(
+      head + R"("lanes": [{"lane": "a", "tier": "t"}, {"lane": "a"}, {"lane": "a", "tier": "t"}]})",
+      "lane a in tier t appears twice");
   expect_bad_description(head + R"("lanes": [{"lane": "a", "occupies": {"disk": 1}}]})",
                          "the unknown pool disk");
   expect_bad_description(head + R"("lanes": [{"lane": "a", "flops_per_second": {"fp8": 1}}]})",

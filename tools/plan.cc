@@ -4,6 +4,7 @@
 
 #include "engine/run/setup.h"
 #include "gpu/cuda_device.h"
+#include "gpu/cuda_nccl.h"
 #include "tools/plan_report.h"
 #include "tools/run_start.h"
 #include "tools/size.h"
@@ -15,11 +16,16 @@ namespace {
 
 // For a GPU that this machine lacks: what a driver and a context usually hold.
 constexpr uint64_t kDeviceBytesAssumed = 1ull << 30, kHostBytesAssumed = 512ull << 20;
+// What NCCL takes of a GPU among the eight of a machine: some tens of channels with buffers of 4 MiB for each
+// of its neighbours.
+constexpr uint64_t kNcclBytesAssumed = 512ull << 20;
 
 struct PlannedDevice {
   std::unique_ptr<Device> device;  // nullptr: it is only planned for
   WorkspaceBytes workspaces;
   std::optional<AcceleratorUse> use;
+  bool ranks_meet = false;         // in its memory, and not in the host's
+  std::vector<std::string> notes;  // sentences about what is assumed
 };
 
 // Whether the plan is for a GPU that is not here, which needs the device's code and the size of its memory.
@@ -46,16 +52,35 @@ std::string absent_gpu_note() {
       format_size(kDeviceBytesAssumed), format_size(kHostBytesAssumed), format_size(kLibraryKernelBytes));
 }
 
-PlannedDevice planned_device(const MemoryOptions& options) {
+// Of several ranks with a GPU each. `here`: on this machine.
+void assume_nccl(bool here, PlannedDevice& planned) {
+  const Known<int> version = here ? nccl_version(open_nccl()) : Known<int>{};
+  if (here && !version.value) {
+    planned.notes.push_back("Ranks exchange through host memory, not by NCCL: " + version.reason + ".");
+    return;
+  }
+  planned.ranks_meet = true;
+  planned.use->device.free -= std::min(planned.use->device.free, kNcclBytesAssumed);
+  planned.use->device.held += kNcclBytesAssumed;
+  planned.notes.push_back(
+      fmt::format("It is assumed that NCCL{} connects the GPUs and takes {} of --gpu-mem; where it cannot, "
+                  "train goes through host memory, and says so.",
+                  here ? " " + nccl_version_text(*version.value) : "", format_size(kNcclBytesAssumed)));
+}
+
+// `here`: --ranks are not those of another machine.
+PlannedDevice planned_device(const Options& options, bool here) {
   PlannedDevice planned;
-  if (for_absent_gpu(options)) {
+  if (for_absent_gpu(options.memory)) {
     planned.workspaces = cuda_workspace_bytes;
-    planned.use = {{options.gpu.bytes, kDeviceBytesAssumed}, kHostBytesAssumed, false};
+    planned.use = {{options.memory.gpu.bytes, kDeviceBytesAssumed}, kHostBytesAssumed, false};
+    planned.notes.push_back(absent_gpu_note());
   } else {
-    planned.device = make_device(options, resolve_threads(options));
+    planned.device = make_device(options.memory, resolve_threads(options.memory));
     planned.workspaces = workspaces_of(*planned.device);
     planned.use = accelerator_use(*planned.device);
   }
+  if (planned.use && options.ranks.count > 1) assume_nccl(here && planned.device, planned);
   return planned;
 }
 
@@ -68,14 +93,14 @@ ExitCode run_plan(Options options, std::FILE* out) {
   RunStart start = open_run_start(options, Verb::plan);
   if (of_this_process && !options.memory.threads)
     options.memory.threads = std::max<int64_t>(1, resolve_threads(options.memory) / options.ranks.gpus);
-  const PlannedDevice planned = planned_device(options.memory);
-  if (!planned.device) start.notes.push_back(absent_gpu_note());
+  const PlannedDevice planned = planned_device(options, of_this_process);
+  start.notes.insert(start.notes.end(), planned.notes.begin(), planned.notes.end());
   const int64_t here = ranks_per_node(options.ranks, resolve_machine(options.memory));
   const Budgets budgets =
       resolve_budgets(options.memory, shared_by(here, of_this_process ? here : 1, memory_limits()), false,
                       planned.use, static_cast<int>(here));
   PlanRequest request = plan_request(options, start.source.config, budgets, planned.workspaces,
-                                     !options.data.validation.empty());
+                                     !options.data.validation.empty(), planned.ranks_meet);
   if (!options.ranks.zero && options.ranks.count > 1) {
     const ZeroChoice choice = choose_zero_stage(request);
     request.lower.zero_stage = static_cast<int>(choice.stage);

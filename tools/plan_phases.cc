@@ -18,16 +18,16 @@ namespace {
 constexpr const char* kCollective = "collective";
 
 // The widest level, which is the slowest; without levels the lane that collectives are on.
-double& bandwidth_of(MachineRates& rates) {
+double& bandwidth_of(const Program& program, MachineRates& rates) {
   if (!rates.network.empty()) return rates.network.back().bytes_per_second;
-  const auto lane = std::find_if(rates.lanes.begin(), rates.lanes.end(),
-                                 [](const LaneRates& l) { return l.lane == kCollective; });
-  return lane->bytes_per_second;
+  const Tier& tier = exchange_tier(program.machine);
+  const LaneRates* const row = find_lane(rates, kCollective, tier.name);
+  return rates.lanes[static_cast<size_t>(row - rates.lanes.data())].bytes_per_second;
 }
 
 double seconds_at(const Plan& plan, double bytes_per_second) {
   MachineRates rates = plan.rates;
-  bandwidth_of(rates) = bytes_per_second;
+  bandwidth_of(plan.program, rates) = bytes_per_second;
   return steady_step_seconds(plan.program, rates, *plan.lowering.bodies().step);
 }
 
@@ -59,6 +59,12 @@ std::vector<PhaseFacts> earlier_phases(const Plan& plan) {
 
 }  // namespace
 
+const Tier& exchange_tier(const Machine& machine) {
+  const auto unit = std::find_if(machine.units.begin(), machine.units.end(),
+                                 [](const Unit& u) { return u.kind == TaskKind::exchange; });
+  return machine.tiers[unit->tier];
+}
+
 std::optional<BreakEven> break_even(const Plan& plan, PlanRequest request) {
   if (request.lower.compress_rank == 0 || plan.lowering.ranks == 1) return std::nullopt;
   request.lower.compress_rank = 0;
@@ -68,7 +74,7 @@ std::optional<BreakEven> break_even(const Plan& plan, PlanRequest request) {
   MachineRates rates = plan.rates;
   BreakEven even;
   even.network = rates.network.empty() ? kCollective : rates.network.back().name;
-  even.bytes_per_second_here = bandwidth_of(rates);
+  even.bytes_per_second_here = bandwidth_of(plan.program, rates);
   even.seconds_whole = whole->step_seconds;
   const auto pays = [&](double x) { return seconds_at(plan, x) < seconds_at(*whole, x); };
   double low = 1e5, high = 1e13;

@@ -1,5 +1,5 @@
-// What a plan says of phases whose steps differ from the rest of the run, and of compressed gradients. Set-up
-// code, any thread.
+// What a plan says of phases whose steps differ from the rest of the run, of compressed gradients, and of
+// where ranks exchange. Set-up code, any thread.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,6 +9,9 @@
 #include "engine/plan/plan.h"
 
 namespace sluice {
+
+// Where ranks exchange what they send.
+const Tier& exchange_tier(const Machine& machine);
 
 // Where compressed gradients cost as much time as whole ones.
 struct BreakEven {

@@ -217,6 +217,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   if (plan.lowering.ranks > 1) {
     out["ranks_per_node"] = ranks_per_node(options.ranks, plan.rates);
     out["zero_stage"] = plan.lowering.zero_stage;
+    out["ranks_exchange_in"] = exchange_tier(p.machine).name;
     for (const LevelBytes& l : sent_over_network(plan))
       out["network_bytes"][l.level] = {{"unit", l.unit}, {"bytes", l.bytes}};
   }
