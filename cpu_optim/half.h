@@ -75,4 +75,13 @@ decltype(auto) with_precision(DType precision, F&& f) {
   return f(float{});
 }
 
+// Calls f with values of the types of a conversion: the two are one type, or one of them is fp32.
+template <class F>
+decltype(auto) with_precisions(DType from, DType to, F&& f) {
+  CHECK(from == to || from == DType::f32 || to == DType::f32, "a 16-bit format is not turned into the other");
+  if (from == to) return with_precision(from, [&](auto type) { return f(type, type); });
+  if (to == DType::f32) return with_precision(from, [&](auto type) { return f(type, float{}); });
+  return with_precision(to, [&](auto type) { return f(float{}, type); });
+}
+
 }  // namespace sluice

@@ -77,9 +77,9 @@ class CpuDevice final : public Device {
     cpu::round_gradient(accumulator, gradient, precision, elements, block_sums, workers_);
   }
 
-  void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* out,
+  void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
            double* block_sums) override {
-    sum_ranks(precision, parts, ranks, elements, out, block_sums, workers_);
+    sum_ranks(from, parts, ranks, elements, to, out, block_sums, workers_);
   }
 
   void optimize(const AdamWRange& range, const StepScalars::Update* update) override {

@@ -163,6 +163,17 @@ void for_each_precision(F f) {
   for (const DType precision : {DType::f32, DType::bf16, DType::f16}) with_precision(precision, f);
 }
 
+// Calls f(From{}, To{}) for every conversion that with_precisions knows.
+template <typename F>
+void for_each_conversion(F f) {
+  for (const DType narrow : {DType::bf16, DType::f16}) {
+    with_precisions(narrow, narrow, f);
+    with_precisions(narrow, DType::f32, f);
+    with_precisions(DType::f32, narrow, f);
+  }
+  with_precisions(DType::f32, DType::f32, f);
+}
+
 inline bool aligned_to_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 // Blocks of a grid that strides over `items`, one a thread: enough to fill the GPU several times over.

@@ -44,9 +44,9 @@ class CudaDevice final : public Device, public Accelerator {
              double* block_sums) override {
     ops_->round(accumulator, gradient, precision, elements, block_sums);
   }
-  void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* out,
+  void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
            double* block_sums) override {
-    ops_->sum(precision, parts, ranks, elements, out, block_sums);
+    ops_->sum(from, parts, ranks, elements, to, out, block_sums);
   }
   void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
     ops_->optimize(range, update);

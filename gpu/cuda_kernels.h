@@ -99,7 +99,7 @@ void add_losses(const Queue& queue, const double* losses, int64_t rows, double* 
 // cuda_optimize.cu: Device::round, Device::sum, Device::optimize, Device::zero.
 void round_gradient(const Queue& queue, const float* accumulator, void* gradient, DType precision,
                     uint64_t elements, double* block_sums);
-void sum_parts(const Queue& queue, DType precision, const void* parts, uint32_t ranks, uint64_t elements,
+void sum_parts(const Queue& queue, DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to,
                void* out, double* block_sums);
 void optimize(const Queue& queue, const AdamWRange& range, const StepScalars::Update* update);
 void zero(const Queue& queue, void* data, uint64_t bytes);

@@ -86,9 +86,9 @@ class OpsDevice final : public Device {
     round_gradient(queue_, accumulator, gradient, precision, elements, block_sums);
   }
 
-  void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* out,
+  void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
            double* block_sums) override {
-    sum_parts(queue_, precision, parts, ranks, elements, out, block_sums);
+    sum_parts(queue_, from, parts, ranks, elements, to, out, block_sums);
   }
 
   void optimize(const AdamWRange& range, const StepScalars::Update* update) override {

@@ -33,46 +33,147 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0 && block_sums != nullptr) block_sums[blockIdx.x] = sum;
 }
 
+constexpr int kSumThreads = 256, kSumStep = kSumThreads * kWide;
+static_assert(kNormBlock % kSumStep == 0);
 constexpr int kSquareSums = 8;  // as cpu_optim/reduce.cc: sum i is of elements i mod 8 of a block, in order
 
-// Block b sums block b of the norm, a step of kStep elements at a time. What was written is kept aside, so
-// that a few threads add its squares while the others are at the next step.
+// How a thread adds over ranks: kWide elements at a time, four parts' loads under way together, or, where
+// more subtrees wait for their turn than so fit its registers, one element and sixteen.
+struct FewRanks {
+  static constexpr int kElements = kWide, kTogether = 4, kLevels = 2;  // up to 15 ranks
+};
+struct ManyRanks {
+  static constexpr int kElements = 1, kTogether = 16, kLevels = 28;  // up to 2^32 - 1
+};
+struct One {};
 template <typename T>
-__global__ void __launch_bounds__(kThreads) sum_kernel(const T* parts, int64_t ranks, int64_t elements,
-                                                       T* out, bool aligned, double* block_sums) {
-  __shared__ float written[2][kStep];
+__device__ inline void load(const T* p, One, float (&out)[1]) {
+  out[0] = widen(*p);
+}
+template <typename T>
+__device__ inline void store(T* p, One, const float (&in)[1]) {
+  *p = narrow<T>(in[0]);
+}
+
+template <int kElements>
+__device__ inline void add(float (&sum)[kElements], const float (&value)[kElements]) {
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) sum[e] += value[e];
+}
+
+template <int kElements>
+__device__ inline void copy(const float (&from)[kElements], float (&to)[kElements]) {
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) to[e] = from[e];
+}
+
+// T(first, kRanks) of cpu_optim/reduce.h: `from` is the first one's, the others' lie `stride` elements apart.
+template <int kRanks, typename From, typename P, int kElements>
+__device__ inline void add_together(const From* from, int64_t stride, P part, float (&sum)[kElements]) {
+  if constexpr (kRanks == 1) {
+    load(from, part, sum);
+  } else {
+    float right[kElements];
+    add_together<kRanks / 2>(from, stride, part, sum);
+    add_together<kRanks / 2>(from + kRanks / 2 * stride, stride, part, right);
+    add(sum, right);
+  }
+}
+
+// Adds the subtrees that `ranks` < 2 kRanks has as binary digits, the last one first.
+template <int kRanks, typename From, typename P, int kElements>
+__device__ inline void add_rest(const From* from, int64_t stride, int64_t ranks, P part,
+                                float (&sum)[kElements]) {
+  if constexpr (kRanks > 1)
+    add_rest<kRanks / 2>(from + (ranks & kRanks) * stride, stride, ranks & (kRanks - 1), part, sum);
+  if ((ranks & kRanks) == 0) return;
+  float value[kElements];
+  add_together<kRanks>(from, stride, part, value);
+  add(sum, value);
+}
+
+// T(0, ranks). Subtrees of kTogether parts meet as the digits of a binary counter: level l holds one of 2^l
+// of them while digit l of their number is set. What no other one met is added in the end, the last one
+// first.
+template <typename How, typename From, typename P>
+__device__ inline void add_all(const From* from, int64_t stride, int64_t ranks, P part,
+                               float (&sum)[How::kElements]) {
+  const int64_t subtrees = ranks / How::kTogether;
+  float level[How::kLevels][How::kElements], value[How::kElements];
+  for (int64_t k = 0; k < subtrees; ++k, from += How::kTogether * stride) {
+    add_together<How::kTogether>(from, stride, part, value);
+    bool met = true;
+#pragma unroll
+    for (int l = 0; met && l < How::kLevels; ++l) {
+      met = (k >> l & 1) != 0;
+      if (met)
+        add(value, level[l]);
+      else
+        copy(value, level[l]);
+    }
+  }
+#pragma unroll
+  for (float& s : sum) s = -0.0f;  // to which any number, also -0, is added without a change
+  add_rest<How::kTogether / 2>(from, stride, ranks % How::kTogether, part, sum);
+#pragma unroll
+  for (int l = 0; l < How::kLevels; ++l)
+    if ((subtrees >> l & 1) != 0) add(sum, level[l]);
+}
+
+template <typename How, typename From, typename To, typename P>
+__device__ inline void sum_elements(const From* parts, int64_t elements, int64_t ranks, P part, To* out,
+                                    float (&sum)[How::kElements]) {
+  add_all<How>(parts, elements, ranks, part, sum);
+#pragma unroll
+  for (float& s : sum) s = widen(narrow<To>(s));
+  store(out, part, sum);
+}
+
+// A step of kSumStep elements from `first` on. `kept` receives what was written, and zeros for what is not
+// there.
+template <typename How, typename From, typename To>
+__device__ inline void sum_step(const From* parts, int64_t first, int64_t ranks, int64_t elements, To* out,
+                                bool aligned, float* kept) {
+  for (int at = static_cast<int>(threadIdx.x) * How::kElements; at < kSumStep;
+       at += kSumThreads * How::kElements) {
+    const int64_t i = first + at, count = elements - i;
+    float sum[How::kElements] = {};
+    if constexpr (How::kElements == 1) {
+      if (count > 0) sum_elements<How>(parts + i, elements, ranks, One(), out + i, sum);
+    } else if (count > 0) {
+      with_part(aligned, count,
+                [&](auto part) { sum_elements<How>(parts + i, elements, ranks, part, out + i, sum); });
+    }
+#pragma unroll
+    for (int e = 0; e < How::kElements; ++e) kept[at + e] = sum[e];
+  }
+}
+
+// Block b sums block b of the norm, a step of kSumStep elements at a time. What was written is kept aside, so
+// that a few threads add its squares while the others are at the next step.
+template <typename How, typename From, typename To>
+__global__ void __launch_bounds__(kSumThreads, 2)
+    sum_kernel(const From* parts, int64_t ranks, int64_t elements, To* out, bool aligned,
+               double* block_sums) {
+  __shared__ float written[2][kSumStep];
   __shared__ double sums[kSquareSums];
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * static_cast<int64_t>(kNormBlock);
   double squares = 0;
-  for (int64_t first = 0; first < static_cast<int64_t>(kNormBlock); first += kStep) {
+  for (int64_t first = 0; first < static_cast<int64_t>(kNormBlock); first += kSumStep) {
     if (begin + first >= elements) break;
-    float* const kept = written[first / kStep % 2];
-    const int64_t i = begin + first + thread * kWide, count = elements - i;
-    float sum[kWide] = {};
-    if (count > 0)
-      with_part(aligned, count, [&](auto part) {
-        load(parts + i, part, sum);
-        for (int64_t rank = 1; rank < ranks; ++rank) {
-          float value[kWide];
-          load(parts + rank * elements + i, part, value);
-#pragma unroll
-          for (int e = 0; e < kWide; ++e) sum[e] += value[e];
-        }
-#pragma unroll
-        for (int e = 0; e < kWide; ++e) sum[e] = widen(narrow<T>(sum[e]));
-        store(out + i, part, sum);
-      });
-#pragma unroll
-    for (int e = 0; e < kWide; ++e) kept[thread * kWide + e] = sum[e];
+    float* const kept = written[first / kSumStep % 2];
+    sum_step<How>(parts, begin + first, ranks, elements, out, aligned, kept);
+    if (block_sums == nullptr) continue;
     __syncthreads();
     if (thread < kSquareSums)
-      for (int e = thread; e < kStep; e += kSquareSums)
+      for (int e = thread; e < kSumStep; e += kSquareSums)
         squares += static_cast<double>(kept[e]) * static_cast<double>(kept[e]);
   }
+  if (block_sums == nullptr) return;
   if (thread < kSquareSums) sums[thread] = squares;
   __syncthreads();
-  if (thread != 0 || block_sums == nullptr) return;
+  if (thread != 0) return;
   double total = 0;
   for (int s = 0; s < kSquareSums; ++s) total += sums[s];
   block_sums[blockIdx.x] = total;
@@ -122,8 +223,11 @@ __global__ void __launch_bounds__(kThreads)
 void load_optimizer_kernels() {
   for_each_precision([]<typename T>(T) {
     load(round_kernel<T>);
-    load(sum_kernel<T>);
     load(optimize_kernel<T>);
+  });
+  for_each_conversion([]<typename From, typename To>(From, To) {
+    load(sum_kernel<FewRanks, From, To>);
+    load(sum_kernel<ManyRanks, From, To>);
   });
 }
 
@@ -136,13 +240,15 @@ void round_gradient(const Queue& queue, const float* accumulator, void* gradient
   });
 }
 
-void sum_parts(const Queue& queue, DType precision, const void* parts, uint32_t ranks, uint64_t elements,
+void sum_parts(const Queue& queue, DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to,
                void* out, double* block_sums) {
   const bool aligned = aligned_to_16(parts) && aligned_to_16(out) && elements % kWide == 0;
-  with_precision(precision, [&]<typename T>(T) {
-    launch(queue, sum_kernel<T>, div_up(static_cast<int64_t>(elements), static_cast<int64_t>(kNormBlock)),
-           kThreads, 0, static_cast<const T*>(parts), static_cast<int64_t>(ranks),
-           static_cast<int64_t>(elements), static_cast<T*>(out), aligned, block_sums);
+  const bool few = ranks < FewRanks::kTogether << FewRanks::kLevels;
+  with_precisions(from, to, [&]<typename From, typename To>(From, To) {
+    const auto kernel = few ? sum_kernel<FewRanks, From, To> : sum_kernel<ManyRanks, From, To>;
+    launch(queue, kernel, div_up(static_cast<int64_t>(elements), static_cast<int64_t>(kNormBlock)),
+           kSumThreads, 0, static_cast<const From*>(parts), static_cast<int64_t>(ranks),
+           static_cast<int64_t>(elements), static_cast<To*>(out), aligned, block_sums);
   });
 }
 

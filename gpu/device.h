@@ -61,7 +61,7 @@ class Device {
                      double* block_sums) = 0;
 
   // sum_ranks of cpu_optim/reduce.h, to the same bits.
-  virtual void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* out,
+  virtual void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
                    double* block_sums) = 0;
 
   // update_range for state that lives on the device: to the same bits as the CPU optimizer's. `update` lies

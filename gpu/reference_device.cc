@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -47,6 +48,32 @@ void update(const AdamWRange& range, const AdamWConstants& c, float gradient, ui
   w = std::fma(-c.a, m / std::fma(std::sqrt(v), c.r, c.eps), w);
 }
 
+// T(first, ranks) of cpu_optim/reduce.h, of element i.
+template <typename T>
+float tree_sum(const reference::Values<const T>& parts, uint64_t elements, uint64_t i, uint64_t first,
+               uint64_t ranks) {
+  if (ranks == 1) return static_cast<float>(parts[static_cast<int64_t>(first * elements + i)]);
+  const uint64_t left = std::bit_floor(ranks - 1);
+  return tree_sum(parts, elements, i, first, left) + tree_sum(parts, elements, i, first + left, ranks - left);
+}
+
+template <typename From, typename To>
+void sum_parts(const void* parts, uint64_t ranks, uint64_t elements, void* to, double* block_sums) {
+  const reference::Values<const From> from({const_cast<void*>(parts), false});
+  const reference::Values<To> out({to, false});
+  for (uint64_t begin = 0; begin < elements; begin += kNormBlock) {
+    double squares[8] = {};  // of every eighth element
+    for (uint64_t i = begin; i < std::min(begin + kNormBlock, elements); ++i) {
+      const auto index = static_cast<int64_t>(i);
+      out.put(index, tree_sum(from, elements, i, 0, ranks));
+      squares[(i - begin) % 8] += out[index] * out[index];
+    }
+    double total = 0;
+    for (const double s : squares) total += s;
+    if (block_sums) block_sums[begin / kNormBlock] = total;
+  }
+}
+
 class ReferenceDevice final : public Device {
  public:
   void forward(const OpCall& call) override { kernels_of(call.shapes->kind).forward(call); }
@@ -72,27 +99,11 @@ class ReferenceDevice final : public Device {
     });
   }
 
-  void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* to,
+  void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
            double* block_sums) override {
-    reference::with_precision(precision, [&]<typename T>(T) {
-      const reference::Values<const T> from({const_cast<void*>(parts), false});
-      const reference::Values<T> out({to, false});
-      for (uint64_t begin = 0; begin < elements; begin += kNormBlock) {
-        double squares[8] = {};  // of every eighth element
-        for (uint64_t i = begin; i < std::min(begin + kNormBlock, elements); ++i) {
-          float sum = 0;
-          for (uint64_t r = 0; r < ranks; ++r) {
-            const auto value = static_cast<float>(from[static_cast<int64_t>(r * elements + i)]);
-            sum = r == 0 ? value : sum + value;
-          }
-          const auto index = static_cast<int64_t>(i);
-          out.put(index, sum);
-          squares[(i - begin) % 8] += out[index] * out[index];
-        }
-        double total = 0;
-        for (const double s : squares) total += s;
-        if (block_sums) block_sums[begin / kNormBlock] = total;
-      }
+    reference::with_precision(from, [&]<typename From>(From) {
+      reference::with_precision(
+          to, [&]<typename To>(To) { sum_parts<From, To>(parts, ranks, elements, out, block_sums); });
     });
   }
 

@@ -91,13 +91,12 @@ class HostOperands final : public Device {
     wait_for_gpu();
   }
 
-  void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* out,
+  void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
            double* block_sums) override {
     Copies copies;
-    const uint64_t bytes = elements * dtype_bytes(precision);
     const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
-    device_->sum(precision, copies.of(parts, ranks * bytes), ranks, elements, copies.of(out, bytes),
-                 copies.of(block_sums, blocks));
+    device_->sum(from, copies.of(parts, ranks * elements * dtype_bytes(from)), ranks, elements, to,
+                 copies.of(out, elements * dtype_bytes(to)), copies.of(block_sums, blocks));
     wait_for_gpu();
   }
 

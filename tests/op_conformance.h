@@ -261,34 +261,45 @@ TEST_F(DeviceConformance, RoundShowsOverflow) {
   }
 }
 
+constexpr std::pair<DType, DType> kSumConversions[] = {
+    {DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::f16, DType::f16}, {DType::bf16, DType::f32},
+    {DType::f16, DType::f32}, {DType::f32, DType::bf16},  {DType::f32, DType::f16}};
+// Ranks and elements: one block and several, whole and not; trees of no level to seven.
+constexpr std::pair<uint32_t, uint64_t> kSumSizes[] = {
+    {1, 1},    {1, 15},    {1, 4104},  {1, 65536},  {1, 2 * 65536 + 4096 + 24},
+    {2, 1},    {2, 15},    {2, 4104},  {2, 65536},  {2, 2 * 65536 + 4096 + 24},
+    {5, 1},    {5, 15},    {5, 4104},  {5, 65536},  {5, 2 * 65536 + 4096 + 24},
+    {3, 4104}, {4, 4104},  {6, 4104},  {7, 4104},   {8, 4104},
+    {9, 4104}, {15, 4104}, {16, 4104}, {17, 4099},  {80, 4099}};
+
 // Of any number of ranks, also where their parts are not aligned to each other.
 TEST_F(DeviceConformance, SumOverRanksGivesTheSameBits) {
   const auto oracle = make_reference_device();
   for (const DeviceEntry& entry : devices())
-    for (const DType precision : {DType::f32, DType::bf16, DType::f16})
-      for (const uint32_t ranks : {1u, 2u, 5u})
-        for (const uint64_t elements : {1ul, 15ul, 4104ul, 65536ul, 2 * 65536ul + 4096 + 24}) {
-          SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision) + ", " +
-                       std::to_string(ranks) + " of " + std::to_string(elements));
-          const uint64_t bytes = elements * dtype_bytes(precision);
-          const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
-          std::vector<std::byte> parts(ranks * bytes);
-          round_to(precision, accumulator_of(ranks * elements).data(), parts.data(), ranks * elements);
-          Guarded wanted(bytes, kPoison), wanted_sums(blocks * sizeof(double), kPoison);
-          oracle->sum(precision, parts.data(), ranks, elements, wanted.data(),
-                      static_cast<double*>(wanted_sums.data()));
-          for (const int threads : {1, 2}) {
-            Guarded found(bytes, kPoison), sums(blocks * sizeof(double), kPoison);
-            entry.make(threads)->sum(precision, parts.data(), ranks, elements, found.data(),
-                                     static_cast<double*>(sums.data()));
-            EXPECT_TRUE(found.bands_intact() && sums.bands_intact());
-            EXPECT_EQ(std::memcmp(found.data(), wanted.data(), bytes), 0) << "sums differ";
-            EXPECT_EQ(std::memcmp(sums.data(), wanted_sums.data(), sums.bytes()), 0) << "squares differ";
-            Guarded alone(bytes, kPoison);
-            entry.make(threads)->sum(precision, parts.data(), ranks, elements, alone.data(), nullptr);
-            EXPECT_EQ(std::memcmp(alone.data(), wanted.data(), bytes), 0) << "without squares";
-          }
+    for (const auto& [from, to] : kSumConversions)
+      for (const auto& [ranks, elements] : kSumSizes) {
+        SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(from) + " to " + dtype_name(to) + ", " +
+                     std::to_string(ranks) + " of " + std::to_string(elements));
+        const uint64_t bytes = elements * dtype_bytes(to);
+        const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
+        std::vector<std::byte> parts(ranks * elements * dtype_bytes(from));
+        round_to(from, accumulator_of(ranks * elements).data(), parts.data(), ranks * elements);
+        Guarded wanted(bytes, kPoison), wanted_sums(blocks * sizeof(double), kPoison);
+        oracle->sum(from, parts.data(), ranks, elements, to, wanted.data(),
+                    static_cast<double*>(wanted_sums.data()));
+        for (const int threads : {1, 2}) {
+          Guarded found(bytes, kPoison), sums(blocks * sizeof(double), kPoison);
+          entry.make(threads)->sum(from, parts.data(), ranks, elements, to, found.data(),
+                                   static_cast<double*>(sums.data()));
+          EXPECT_TRUE(found.bands_intact() && sums.bands_intact());
+          EXPECT_EQ(std::memcmp(found.data(), wanted.data(), bytes), 0) << "sums differ";
+          EXPECT_EQ(std::memcmp(sums.data(), wanted_sums.data(), sums.bytes()), 0) << "squares differ";
+          Guarded alone(bytes, kPoison);
+          entry.make(threads)->sum(from, parts.data(), ranks, elements, to, alone.data(), nullptr);
+          EXPECT_TRUE(alone.bands_intact());
+          EXPECT_EQ(std::memcmp(alone.data(), wanted.data(), bytes), 0) << "without squares";
         }
+      }
 }
 
 // A step of AdamW, or a skipped one, on state that a device holds.

@@ -22,7 +22,7 @@ class NullDevice final : public Device {
   void backward(const OpCall&) override {}
   uint64_t workspace_bytes(const OpShapes&, Pass) const override { return 0; }
   void round(const float*, void*, DType, uint64_t, double*) override {}
-  void sum(DType, const void*, uint32_t, uint64_t, void*, double*) override {}
+  void sum(DType, const void*, uint32_t, uint64_t, DType, void*, double*) override {}
   void optimize(const AdamWRange&, const StepScalars::Update*) override {}
   void zero(void*, uint64_t) override {}
 };

@@ -1,4 +1,4 @@
-// Sums over ranks: every target against a plain loop, to the bit.
+// Sums over ranks: every target against a plain recursion, to the bit.
 #include "cpu_optim/reduce.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <ostream>
 #include <random>
 #include <vector>
 
@@ -39,18 +40,38 @@ std::vector<uint64_t> bits_of(const std::vector<double>& values) {
   return bits;
 }
 
+struct Conversion {
+  DType from, to;
+};
+std::ostream& operator<<(std::ostream& out, const Conversion& c) {
+  return out << dtype_name(c.from) << " to " << dtype_name(c.to);
+}
+constexpr Conversion kConversions[] = {
+    {DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::f16, DType::f16}, {DType::bf16, DType::f32},
+    {DType::f16, DType::f32}, {DType::f32, DType::bf16},  {DType::f32, DType::f16}};
+
 struct Sums {
   std::vector<float> values;  // what was written
   std::vector<double> squares;
+  bool operator==(const Sums&) const = default;
 };
 
-// The contract, value by value: fp32 in order of rank, one rounding, then eight interleaved sums a block.
-Sums plain_sums(DType precision, const std::vector<float>& parts, uint32_t ranks) {
+// T(first, ranks) of reduce.h, of value i.
+float plain_tree(const std::vector<float>& parts, uint64_t elements, uint64_t i, uint64_t first,
+                 uint64_t ranks) {
+  if (ranks == 1) return parts[first * elements + i];
+  uint64_t left = 1;
+  while (2 * left < ranks) left *= 2;
+  return plain_tree(parts, elements, i, first, left) +
+         plain_tree(parts, elements, i, first + left, ranks - left);
+}
+
+// The contract, value by value: fp32 by the tree, one rounding, then eight interleaved sums a block.
+Sums plain_sums(const std::vector<float>& parts, uint32_t ranks, DType to) {
   const uint64_t elements = parts.size() / ranks;
-  std::vector<float> sums(parts.begin(), parts.begin() + static_cast<int64_t>(elements));
-  for (uint32_t r = 1; r < ranks; ++r)
-    for (uint64_t i = 0; i < elements; ++i) sums[i] += parts[r * elements + i];
-  Sums out{widened(precision, rounded(precision, sums)), {}};
+  std::vector<float> sums(elements);
+  for (uint64_t i = 0; i < elements; ++i) sums[i] = plain_tree(parts, elements, i, 0, ranks);
+  Sums out{widened(to, rounded(to, sums)), {}};
   for (uint64_t begin = 0; begin < elements; begin += kNormBlock) {
     double squares[8] = {};
     for (uint64_t i = begin; i < std::min(begin + kNormBlock, elements); ++i)
@@ -61,46 +82,107 @@ Sums plain_sums(DType precision, const std::vector<float>& parts, uint32_t ranks
   return out;
 }
 
-Sums found_sums(DType precision, const std::vector<std::byte>& parts, uint32_t ranks, int threads) {
-  const uint64_t elements = parts.size() / dtype_bytes(precision) / ranks;
+Sums found_sums(Conversion c, const std::vector<std::byte>& parts, uint32_t ranks, int threads = 1) {
+  const uint64_t elements = parts.size() / dtype_bytes(c.from) / ranks;
   constexpr size_t kGuard = 64;
-  std::vector<std::byte> to(elements * dtype_bytes(precision) + kGuard, std::byte{0xA5});
+  std::vector<std::byte> to(elements * dtype_bytes(c.to) + kGuard, std::byte{0xA5}), alone = to;
   Sums sums{{}, std::vector<double>((elements + kNormBlock - 1) / kNormBlock, -1)};
   Workers workers(threads);
-  sum_ranks(precision, parts.data(), ranks, elements, to.data(), sums.squares.data(), workers);
+  sum_ranks(c.from, parts.data(), ranks, elements, c.to, to.data(), sums.squares.data(), workers);
+  sum_ranks(c.from, parts.data(), ranks, elements, c.to, alone.data(), nullptr, workers);
+  EXPECT_EQ(alone, to) << "without squares";
   for (size_t i = to.size() - kGuard; i < to.size(); ++i) EXPECT_EQ(to[i], std::byte{0xA5});
   to.resize(to.size() - kGuard);
-  sums.values = widened(precision, to);
+  sums.values = widened(c.to, to);
   return sums;
 }
 
-// Ordinary gradients, and of those that are not: subnormal sums, sums that overflow in the working precision
-// or in fp32, infinities, NaN, both zeros, and terms whose order shows.
-std::vector<float> gradients(uint64_t count, uint64_t seed) {
+// By two levels: blocks of `block` ranks to partial sums in fp32, and these to the precision of the parts.
+Sums two_level_sums(DType precision, const std::vector<std::byte>& parts, uint32_t ranks, uint32_t block) {
+  const uint64_t part = parts.size() / ranks, elements = part / dtype_bytes(precision);
+  const uint32_t blocks = (ranks + block - 1) / block;
+  std::vector<std::byte> partial(blocks * elements * sizeof(float));
+  Workers workers(1);
+  for (uint32_t b = 0; b < blocks; ++b)
+    sum_ranks(precision, parts.data() + b * block * part, std::min(block, ranks - b * block), elements,
+              DType::f32, partial.data() + b * elements * sizeof(float), nullptr, workers);
+  return found_sums({DType::f32, precision}, partial, blocks);
+}
+
+// What `ranks` ranks have: ordinary gradients of many sizes, so that the order of additions shows, and on
+// every second element or so one that is not: subnormal sums, sums that overflow in the working precision or
+// in fp32, infinities, NaN, both zeros.
+std::vector<float> gradients(uint32_t ranks, uint64_t elements, uint64_t seed) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float special[] = {0.0f,       -0.0f,         1e-40f,    -3e-39f, 0x1p-133f,  6e-8f,
                            0x1p-25f,   65504.0f,      -65000.0f, 3e38f,   3.4e38f,    kInfinity,
                            -kInfinity, std::nanf(""), 0x1p24f,   1.0f,    1 + 0x1p-8f};
   std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0, 0.01f);
-  std::vector<float> values(count);
-  for (float& v : values) v = random() % 4 ? normal(random) : special[random() % std::size(special)];
+  std::normal_distribution<float> normal;
+  std::vector<float> values(ranks * elements);
+  for (float& v : values)
+    v = random() % (2 * ranks) ? std::ldexp(normal(random), -static_cast<int>(random() % 20))
+                               : special[random() % std::size(special)];
   return values;
 }
 
-TEST(SumRanks, IsThePlainLoopOnEveryTarget) {
-  for (const DType precision : {DType::f32, DType::bf16, DType::f16})
-    for (uint32_t ranks = 1; ranks <= 9; ++ranks)
+constexpr uint32_t kRanks[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 80};
+
+TEST(SumRanks, IsThePlainTreeOnEveryTarget) {
+  for (const Conversion c : kConversions)
+    for (const uint32_t ranks : kRanks)
       for (const uint64_t elements :
            {1ull, 3ull, 7ull, 8ull, 9ull, 31ull, 33ull, 2047ull, 2051ull, 5001ull}) {
-        SCOPED_TRACE(testing::Message() << dtype_name(precision) << " " << ranks << " x " << elements);
-        const auto parts = rounded(precision, gradients(ranks * elements, ranks + elements));
-        const Sums wanted = plain_sums(precision, widened(precision, parts), ranks);
+        SCOPED_TRACE(testing::Message() << c << ", " << ranks << " x " << elements);
+        const auto parts = rounded(c.from, gradients(ranks, elements, ranks + elements));
+        const Sums wanted = plain_sums(widened(c.from, parts), ranks, c.to);
         on_every_target([&] {
-          const Sums found = found_sums(precision, parts, ranks, 1);
+          const Sums found = found_sums(c, parts, ranks);
           ASSERT_EQ(bits_of(found.values), bits_of(wanted.values));
           ASSERT_EQ(bits_of(found.squares), bits_of(wanted.squares));
         });
+      }
+}
+
+// Which is what lets ranks of one machine add theirs before they send.
+TEST(SumRanks, TwoLevelsGiveTheBitsOfOne) {
+  constexpr uint64_t kElements = 4099;
+  for (const DType precision : {DType::f32, DType::bf16, DType::f16})
+    for (const uint32_t ranks : kRanks) {
+      const auto parts = rounded(precision, gradients(ranks, kElements, ranks));
+      const Sums wanted = found_sums({precision, precision}, parts, ranks);
+      for (const uint32_t block : {2u, 4u, 8u}) {
+        SCOPED_TRACE(testing::Message() << dtype_name(precision) << ", " << ranks << " by " << block);
+        const Sums found = two_level_sums(precision, parts, ranks, block);
+        EXPECT_EQ(bits_of(found.values), bits_of(wanted.values));
+        EXPECT_EQ(bits_of(found.squares), bits_of(wanted.squares));
+      }
+    }
+}
+
+// In the order of ranks, one after the other, 2^24 + 1 + 1 + 1 would stay 2^24 in fp32.
+TEST(SumRanks, FollowsTheTree) {
+  std::vector<float> values{0x1p24f, 1, 1, 1};
+  const auto parts = rounded(DType::f32, values);
+  EXPECT_EQ(found_sums({DType::f32, DType::f32}, parts, 4).values, std::vector{0x1p24f + 2});
+}
+
+TEST(SumRanks, NaNAndInfinityPassThrough) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const Conversion c : kConversions)
+    for (const uint32_t ranks : kRanks)
+      for (uint32_t rank = 0; rank < ranks; ++rank) {
+        SCOPED_TRACE(testing::Message() << c << ", rank " << rank << " of " << ranks);
+        std::vector<float> values(3 * ranks, 1.0f);
+        values[3 * rank] = kInfinity;
+        values[3 * rank + 1] = std::nanf("");
+        values[2] = kInfinity;
+        values[3 * rank + 2] = rank == 0 ? kInfinity : -kInfinity;
+        const Sums found = found_sums(c, rounded(c.from, values), ranks);
+        EXPECT_EQ(found.values[0], kInfinity);
+        EXPECT_TRUE(std::isnan(found.values[1]));
+        EXPECT_EQ(std::isnan(found.values[2]), rank != 0);
+        EXPECT_TRUE(std::isnan(found.squares[0]));
       }
 }
 
@@ -108,17 +190,14 @@ TEST(SumRanks, BlocksAreSummedApartAndByAnyNumberOfThreads) {
   constexpr uint64_t kElements = 2 * kNormBlock + 12'345;
   std::mt19937_64 random(7);
   std::normal_distribution<float> normal;
-  for (const DType precision : {DType::f32, DType::bf16, DType::f16})
-    for (const uint32_t ranks : {1u, 2u, 5u}) {
+  for (const Conversion c : kConversions)
+    for (const uint32_t ranks : {1u, 2u, 5u, 9u}) {
+      SCOPED_TRACE(testing::Message() << c << ", " << ranks);
       std::vector<float> values(ranks * kElements);
       for (float& v : values) v = normal(random);
-      const auto parts = rounded(precision, values);
-      const Sums wanted = plain_sums(precision, widened(precision, parts), ranks);
-      for (const int threads : {1, 2}) {
-        const Sums found = found_sums(precision, parts, ranks, threads);
-        EXPECT_EQ(found.values, wanted.values);
-        EXPECT_EQ(found.squares, wanted.squares);
-      }
+      const auto parts = rounded(c.from, values);
+      const Sums wanted = plain_sums(widened(c.from, parts), ranks, c.to);
+      for (const int threads : {1, 2}) EXPECT_EQ(found_sums(c, parts, ranks, threads), wanted);
     }
 }
 

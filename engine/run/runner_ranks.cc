@@ -69,9 +69,9 @@ void Runner::sum(const Task& task, const Instruction& in, const RingPositions& r
   std::byte* const gradient = address(in, kSumGradient, rings);
   auto* const sums = factor ? nullptr : reinterpret_cast<double*>(address(in, kSumSums, rings));
   if (in.lane == device_lane_)
-    device_.sum(precision, received, ranks, elements, gradient, sums);
+    device_.sum(precision, received, ranks, elements, precision, gradient, sums);
   else
-    sum_ranks(precision, received, ranks, elements, gradient, sums, optimizer_workers_);
+    sum_ranks(precision, received, ranks, elements, precision, gradient, sums, optimizer_workers_);
 }
 
 void Runner::compress(const Task& task, const Instruction& in, const RingPositions& rings) {

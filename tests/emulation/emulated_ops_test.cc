@@ -29,9 +29,9 @@ class EmulatedDevice final : public Device {
              double* block_sums) override {
     ordered().round(accumulator, gradient, precision, elements, block_sums);
   }
-  void sum(DType precision, const void* parts, uint32_t ranks, uint64_t elements, void* out,
+  void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
            double* block_sums) override {
-    ordered().sum(precision, parts, ranks, elements, out, block_sums);
+    ordered().sum(from, parts, ranks, elements, to, out, block_sums);
   }
   void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
     ordered().optimize(range, update);

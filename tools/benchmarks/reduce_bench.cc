@@ -94,8 +94,8 @@ double compare(uint32_t ranks, uint64_t parameters, int threads, int rounds) {
   std::vector<double> squares(part / kNormBlock);
   std::vector<Contestant> all{{"sum", [&] {
                                  for (const Shard& s : shards)
-                                   sum_ranks(DType::bf16, s.parts, ranks, part, s.sum, squares.data(),
-                                             workers);
+                                   sum_ranks(DType::bf16, s.parts, ranks, part, DType::bf16, s.sum,
+                                             squares.data(), workers);
                                }}};
   const std::pair<const char*, Kernel> kernels[] = {
       {"traffic, by lines", HWY_DYNAMIC_DISPATCH(touch_by_lines)},
