@@ -109,6 +109,20 @@ TEST_F(MpiRefusals, AnOutThatIsNotShared) {
   EXPECT_EQ(std::distance(fs::directory_iterator(directory / "own"), {}), 1);
 }
 
+TEST_F(MpiRefusals, AnOutThatOneRankCannotWrite) {
+  if (Command(directory / "", {"unshare", "--mount", "true"}).wait().code != 0)
+    GTEST_SKIP() << "mount namespaces are not permitted here";
+  const std::string out = directory / "out";
+  fs::create_directory(out);
+  const Words own = sluice_words(train_rows("out", 2, 8), "sluice");
+  const Words reads_only{"unshare", "--mount", "sh", "-c",
+                         R"(mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@")", out};
+  expect_once(mpirun_each({own, reads_only + own}), 4,
+              "Rank 1 cannot write into --out " + out + ": Read-only file system.");
+  expect_status("out", 0, "4 Rank 1 cannot write into --out ");
+  EXPECT_FALSE(fs::exists(out + "/metrics.jsonl"));
+}
+
 // What a rank was given is its own: here too little for the plan, and a tier that the other does not have.
 TEST_F(MpiRefusals, BudgetsOfOneRank) {
   fs::create_directory(directory / "small");

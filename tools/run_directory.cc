@@ -1,5 +1,6 @@
 #include "tools/run_directory.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -93,13 +94,15 @@ void check_shared(const std::string& out, const Ranks& ranks) {
   struct Marker {  // new, since a machine may remember which names were not there
     std::string path;
     FileDescriptor file;
+    bool made = false;
     ~Marker() {
-      if (file.get() >= 0) ::unlink(path.c_str());
+      if (made) ::unlink(path.c_str());
     }
   } marker{(fs::path(out) / ".shared-XXXXXX").string(), FileDescriptor()};
   if (ranks.is_first()) {
     marker.file = FileDescriptor(::mkstemp(marker.path.data()));
-    if (marker.file.get() < 0)
+    marker.made = marker.file.get() >= 0;
+    if (!marker.made)
       throw Error(ExitCode::environment,
                   "Cannot write into " + printable(out) + ": " + std::strerror(errno) + ".",
                   "Name an --out directory that can be written, on a disk with some space.");
@@ -108,14 +111,17 @@ void check_shared(const std::string& out, const Ranks& ranks) {
   std::copy(marker.path.end() - ending.size(), marker.path.end(), ending.begin());
   ending = ranks.all(ending).front();
   std::copy(ending.begin(), ending.end(), marker.path.end() - ending.size());
-  std::error_code missing;
-  const std::vector<uint64_t> sees = ranks.all(uint64_t{fs::exists(marker.path, missing)});
-  for (size_t rank = 0; rank < sees.size(); ++rank)
-    if (!sees[rank])
-      throw Error(ExitCode::environment,
-                  "Rank " + std::to_string(rank) + " does not see what rank 0 writes into --out " +
-                      printable(out) + ".",
-                  "Give all ranks one --out, in a directory that their machines share.");
+  if (!ranks.is_first()) marker.file = FileDescriptor(::open(marker.path.c_str(), O_WRONLY | O_CLOEXEC));
+  const std::vector<int> refusals = ranks.all(marker.file.get() < 0 ? errno : 0);
+  for (size_t rank = 0; rank < refusals.size(); ++rank) {
+    if (refusals[rank] == 0) continue;
+    const std::string who = "Rank " + std::to_string(rank), where = " into --out " + printable(out);
+    throw Error(ExitCode::environment,
+                refusals[rank] == ENOENT
+                    ? who + " does not see what rank 0 writes" + where + "."
+                    : who + " cannot write" + where + ": " + std::strerror(refusals[rank]) + ".",
+                "Give all ranks one --out, in a directory that their machines share and each may write.");
+  }
 }
 
 std::optional<CheckpointReader> open_resume(const RunOptions& run) {

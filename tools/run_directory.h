@@ -34,8 +34,8 @@ class RunDirectory {
   std::vector<std::string> made_;  // outermost first
 };
 
-// Whether all ranks see what the first writes into --out, since they write their checkpoints together. Throws
-// Error(environment) on every rank; called by all, once the directory is there.
+// Whether all ranks see and may change what the first writes into --out, since they write their checkpoints
+// together. Throws Error(environment) on every rank; called by all, once the directory is there.
 void check_shared(const std::string& out, const Ranks& ranks);
 
 // The checkpoint to go on from; nullopt: a fresh start. Throws Error(usage) rather than write over a run or
