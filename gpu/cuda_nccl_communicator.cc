@@ -20,6 +20,7 @@ namespace {
 
 constexpr auto kSleepMin = std::chrono::microseconds(5), kSleepMax = std::chrono::microseconds(100);
 constexpr double kConnectSeconds = 60;  // of patience, and to disconnect
+constexpr double kRoundSeconds = 0.1;   // while they connect, ranks ask each other so often at least
 // The protocols and algorithms that NCCL chooses by size take their memory when they are first used.
 constexpr uint64_t kWarmUpParts[] = {64, 64 << 10, 1 << 20};
 constexpr uint64_t kWarmUpBytesMax = 32 << 20;
@@ -27,6 +28,41 @@ constexpr uint64_t kWarmUpBytesMax = 32 << 20;
 struct Failure {
   std::string clause;
 };
+
+// What one rank says to all.
+struct Answer {
+  int version = 0;
+  bool done = true;       // with what all are at
+  char reason[251] = {};  // a clause why it cannot go on, or empty
+};
+
+Answer answer(int version, const std::string& reason, bool done = true) {
+  Answer a{version, done, {}};
+  std::strncpy(a.reason, reason.c_str(), sizeof a.reason - 1);
+  return a;
+}
+
+// What all have said, which is the same on all.
+struct Consent {
+  std::string objection;  // a clause why the ranks cannot go on, or empty
+  bool done = true;       // all of them
+};
+
+Consent consent(Communicator& host, const Answer& mine) {
+  std::vector<Answer> all(static_cast<size_t>(host.size()));
+  host.all_gather(&mine, sizeof mine, all.data());
+  Consent found;
+  for (size_t rank = 0; rank < all.size() && found.objection.empty(); ++rank) {
+    const std::string who = "on rank " + std::to_string(rank) + " ";
+    found.done = found.done && all[rank].done;
+    if (all[rank].reason[0] != '\0')
+      found.objection = who + all[rank].reason;
+    else if (all[rank].version != all.front().version)
+      found.objection = who + "NCCL is " + nccl_version_text(all[rank].version) + ", on rank 0 " +
+                        nccl_version_text(all.front().version);
+  }
+  return found;
+}
 
 class NcclCommunicator final : public Communicator {
  public:
@@ -51,14 +87,19 @@ class NcclCommunicator final : public Communicator {
       if (result != NcclApi::kInProgress) require(result, kInit);
     });
   }
-  // With the other ranks, which have begun too, and so that no call takes memory of the GPU any more.
+  // With the other ranks, which have begun too, and so that no call takes memory of the GPU any more. A wait
+  // in it ends on all ranks at once. Empty on all, or the same clause.
   std::string connect() {
+    connecting_ = true;
     const std::string reason = reason_against([&] {
       settle(NcclApi::kInProgress, kInit);
       warm_up();
     });
-    connected_ = reason.empty();
-    return reason;
+    if (!reason.empty() && objection_.empty())
+      objection_ = consent(host_, answer(version_, reason)).objection;
+    connecting_ = false;
+    connected_ = objection_.empty();
+    return objection_;
   }
 
   // Ends what the GPU waits for; only the thread that makes calls may do so.
@@ -170,15 +211,23 @@ class NcclCommunicator final : public Communicator {
     const uint64_t most = kWarmUpBytesMax / ranks;
     const GpuBytes from(ranks * std::min(most, *std::rbegin(kWarmUpParts)));
     const GpuBytes to(ranks * std::min(most, *std::rbegin(kWarmUpParts)));
+    try {
+      try_calls(from.data, to.data, most);
+    } catch (...) {
+      give_up();  // or freeing memory would wait for the GPU, and that for the other ranks
+      throw;
+    }
+  }
+
+  void try_calls(void* from, void* to, uint64_t most) {
     for (const uint64_t part : kWarmUpParts) {
       const uint64_t bytes = std::min(part, most);
-      settle(api_.ncclAllGather(from.data, to.data, bytes, NcclApi::kBytes, rank_, stream_.get()),
-             "ncclAllGather");
+      settle(api_.ncclAllGather(from, to, bytes, NcclApi::kBytes, rank_, stream_.get()), "ncclAllGather");
       finish();
-      exchange(from.data, bytes, to.data);
+      exchange(from, bytes, to);
       finish();
     }
-    settle(api_.ncclBroadcast(to.data, to.data, kWarmUpParts[0], NcclApi::kBytes, 0, rank_, stream_.get()),
+    settle(api_.ncclBroadcast(to, to, kWarmUpParts[0], NcclApi::kBytes, 0, rank_, stream_.get()),
            "ncclBroadcast");
     finish();
   }
@@ -206,7 +255,8 @@ class NcclCommunicator final : public Communicator {
 
   // Until what `function` began has been enqueued.
   void settle(int result, const char* function) {
-    if (result != NcclApi::kInProgress) return require(result, function);
+    if (result != NcclApi::kInProgress) require(result, function);
+    if (result != NcclApi::kInProgress && !connecting_) return;  // else others may have to wait
     wait_until(function, [&] { return asynchronous_result(function) != NcclApi::kInProgress; });
   }
   int asynchronous_result(const char* function) const {
@@ -230,12 +280,12 @@ class NcclCommunicator final : public Communicator {
 
   template <typename Done>
   void wait_until(const char* what, const Done& done) {
+    if (connecting_) return wait_together(what, done);
     WatchedTime waited(steady_seconds());
     for (auto sleep = kSleepMin; !done(); sleep = std::min(2 * sleep, kSleepMax)) {
       host_.throw_if_lost();
       waited.look(steady_seconds());
-      if (!connected_ && waited.seconds() > kConnectSeconds)
-        throw Failure{std::string("NCCL's ") + what + " has not ended within a minute"};
+      if (!connected_ && waited.seconds() > kConnectSeconds) throw not_ended(what);
       if (connected_ && waited.seconds() > patience()) {
         host_.abort(fmt::format("Ranks have not answered by NCCL for {:.3g} s: {}", patience(), doing()));
         host_.throw_if_lost();
@@ -244,47 +294,50 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
+  // Until all ranks are done. NCCL does not tell them that one has failed, so they ask each other; who fails
+  // between two waits answers in connect().
+  template <typename Done>
+  void wait_together(const char* what, const Done& done) {
+    WatchedTime waited(steady_seconds());
+    for (bool all_done = false; !all_done;) {
+      bool mine = false;
+      const std::string reason = reason_against([&] {
+        const double begin = steady_seconds();
+        for (auto sleep = kSleepMin; !(mine = done()); sleep = std::min(2 * sleep, kSleepMax)) {
+          host_.throw_if_lost();
+          waited.look(steady_seconds());
+          if (waited.seconds() > kConnectSeconds) throw not_ended(what);
+          if (steady_seconds() - begin > kRoundSeconds) break;
+          std::this_thread::sleep_for(sleep);
+        }
+      });
+      const Consent found = consent(host_, answer(version_, reason, mine));
+      objection_ = found.objection;
+      if (!objection_.empty()) throw Failure{objection_};
+      all_done = found.done;
+    }
+  }
+
+  static Failure not_ended(const char* what) {
+    return {std::string("NCCL's ") + what + " has not ended within a minute"};
+  }
+
   const NcclApi api_;
   const int version_, ordinal_;
   Communicator& host_;
   const int exceptions_;  // that were under way when this was made
   const Stream stream_;
   const Event done_;
-  bool connected_ = false;
+  bool connecting_ = false, connected_ = false;
+  std::string objection_;  // of any rank, while they connect
   NcclApi::Rank rank_ = nullptr;
 };
-
-// What one rank says to all; equal on all of them.
-struct Answer {
-  int version = 0;
-  char reason[252] = {};  // a clause why not, or empty
-};
-
-Answer answer(int version, const std::string& reason) {
-  Answer a{version, {}};
-  std::strncpy(a.reason, reason.c_str(), sizeof a.reason - 1);
-  return a;
-}
-
-// Why the ranks cannot, which is the same on all: empty, or a clause.
-std::string objection(Communicator& host, const Answer& mine) {
-  std::vector<Answer> all(static_cast<size_t>(host.size()));
-  host.all_gather(&mine, sizeof mine, all.data());
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    const std::string who = "on rank " + std::to_string(rank) + " ";
-    if (all[rank].reason[0] != '\0') return who + all[rank].reason;
-    if (all[rank].version != all.front().version)
-      return who + "NCCL is " + nccl_version_text(all[rank].version) + ", on rank 0 " +
-             nccl_version_text(all.front().version);
-  }
-  return "";
-}
 
 }  // namespace
 
 AcceleratorRanks connect_by_nccl(const Known<NcclApi>& api, int ordinal, Communicator& host) {
   const Known<int> version = nccl_version(api);
-  std::string reason = objection(host, answer(version.value.value_or(0), version.reason));
+  std::string reason = consent(host, answer(version.value.value_or(0), version.reason)).objection;
   if (!reason.empty()) return {nullptr, reason};
   struct {
     int result = NcclApi::kSuccess;
@@ -297,8 +350,8 @@ AcceleratorRanks connect_by_nccl(const Known<NcclApi>& api, int ordinal, Communi
             std::string("NCCL's ncclGetUniqueId says: ") + api.value->ncclGetErrorString(made.result)};
   choose_gpu(ordinal);
   auto communicator = std::make_unique<NcclCommunicator>(*api.value, *version.value, ordinal, host);
-  reason = objection(host, answer(*version.value, communicator->begin_to_connect(made.id)));
-  if (reason.empty()) reason = objection(host, answer(*version.value, communicator->connect()));
+  reason = consent(host, answer(*version.value, communicator->begin_to_connect(made.id))).objection;
+  if (reason.empty()) reason = communicator->connect();
   if (reason.empty()) return {std::move(communicator), ""};
   communicator->give_up();
   return {nullptr, reason};

@@ -41,6 +41,7 @@ struct EmulatedGpu {
   Nvml nvml = Nvml::lists_processes;
   int nccl_version = 22809;                // 0: there is no NCCL
   uint64_t nccl_bytes = 0;                 // that a rank's part of an NCCL communicator takes
+  int nccl_rank_that_cannot_join = -1;     // a communicator: only it hears of that
   uint64_t nccl_call_that_fails = kNever;  // of all ranks' calls from now on: only its rank hears of it
   cudaError_t loading_returns = cudaSuccess;  // what asking for a kernel returns
   uint64_t pinned_bytes_max = kNever;

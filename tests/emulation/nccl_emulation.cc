@@ -291,7 +291,10 @@ int init_rank(ncclComm** made, int ranks, NcclApi::UniqueId id, int rank, NcclAp
   c.world = world, c.rank = rank, c.ordinal = emulation::chosen();
   const std::lock_guard world_lock(world->mutex);
   CHECK(ranks == world->size && rank >= 0 && rank < ranks, "NCCL: ranks disagree");
-  CHECK(world->ordinals.emplace(rank, c.ordinal).second, "NCCL: a rank that is there already");
+  if (rank == emulation::current().nccl_rank_that_cannot_join)
+    c.failed = NcclApi::kSystemError;
+  else
+    CHECK(world->ordinals.emplace(rank, c.ordinal).second, "NCCL: a rank that is there already");
   *made = &c;
   return NcclApi::kInProgress;
 }
@@ -300,7 +303,7 @@ int get_async_error(ncclComm* c, int* result) {
   CHECK(c->state != ncclComm::State::gone, "NCCL: a look at what was aborted or destroyed");
   *result = NcclApi::kSuccess;
   if (c->state == ncclComm::State::joining) {
-    *result = joined(*c);
+    *result = c->failed == NcclApi::kSuccess ? joined(*c) : c->failed;
   } else if (c->state == ncclComm::State::finalizing) {
     const std::lock_guard lock(c->world->mutex);
     if (c->world->finalized < c->world->size)

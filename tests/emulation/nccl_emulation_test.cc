@@ -2,8 +2,10 @@
 // does; who is refused; and how a rank that fails ends all of them.
 #include <gtest/gtest.h>
 
+#include <set>
 #include <thread>
 
+#include "engine/clock.h"
 #include "gpu/cuda_gpu.h"
 #include "gpu/cuda_nccl_communicator.h"
 #include "tests/communicator_conformance.h"
@@ -94,6 +96,75 @@ TEST_F(Nccl, NobodyIsConnectedWhereOneIsRefused) {
   emulation::set_up(gpus());
   EXPECT_EQ(reasons({0, 1, 1}),
             std::vector<std::string>(3, "on rank 0 NCCL's ncclCommInitRankConfig says: invalid usage"));
+}
+
+// Seconds that ranks need at most where none waits for the end of the minute that NCCL is given.
+constexpr double kAtOnce = 10;
+
+// Every rank's reason why there is no communicator, `gpus` set up; all know it at once.
+std::vector<std::string> reasons_of_three(const EmulatedGpu& gpus) {
+  emulation::set_up(gpus);
+  std::vector<std::string> reasons(3);
+  const double begin = steady_seconds();
+  on_gpus(one_each(3), [&](AcceleratorRanks& ranks, Communicator& host) {
+    EXPECT_EQ(ranks.communicator, nullptr);
+    reasons[static_cast<size_t>(host.rank())] = ranks.reason;
+  });
+  EXPECT_LT(steady_seconds() - begin, kAtOnce);
+  return reasons;
+}
+
+// The others would wait for it: NCCL tells them nothing.
+TEST_F(Nccl, WhatOneRankFailsAtWhileTheyConnectIsToldToAll) {
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(reasons_of_three({.count = kGpus, .nccl_rank_that_cannot_join = rank}),
+              std::vector<std::string>(3, "on rank " + std::to_string(rank) +
+                                              " NCCL's ncclCommInitRankConfig says: system error"));
+  constexpr uint64_t kWarmUp = 3 * 7;
+  std::set<std::string> found;
+  for (uint64_t at = 0; at < kWarmUp; ++at) {
+    const auto reasons =
+        reasons_of_three({.seed = static_cast<uint32_t>(at), .count = kGpus, .nccl_call_that_fails = at});
+    EXPECT_TRUE(reasons[0].ends_with(" NCCL's exchange says: remote error")) << reasons[0];
+    EXPECT_EQ(reasons, std::vector<std::string>(3, reasons[0]));
+    found.insert(reasons[0]);
+  }
+  EXPECT_GT(found.size(), 1u) << "always the same rank";
+  // Before it waits for others.
+  for (uint64_t at = 0; at < 3 * 2; ++at) {
+    const auto reasons = reasons_of_three({.count = kGpus, .allocation_that_fails = at});
+    EXPECT_NE(reasons[0].find("on rank "), std::string::npos) << reasons[0];
+    EXPECT_EQ(reasons, std::vector<std::string>(3, reasons[0]));
+  }
+}
+
+// Some rank is lost while NCCL, as it may, never says more of a communicator than that it is in progress.
+TEST_F(Nccl, ALostRankEndsConnectingAtOnce) {
+  const auto hosts = make_in_process_communicators(2);
+  Known<NcclApi> api = open_nccl();
+  api.value->ncclCommGetAsyncError = [](NcclApi::Rank, int* result) {
+    *result = NcclApi::kInProgress;
+    return static_cast<int>(NcclApi::kSuccess);
+  };
+  const double begin = steady_seconds();
+  std::atomic<int> told{0};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        cuda::connect_by_nccl(api, rank, *hosts[static_cast<size_t>(rank)]);
+        ADD_FAILURE() << "the ranks are connected";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::rank_lost);
+        EXPECT_STREQ(error.what(), "a rank is gone");
+        ++told;
+      }
+    });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  hosts[0]->abort("a rank is gone");
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(told, 2);
+  EXPECT_LT(steady_seconds() - begin, kAtOnce);
 }
 
 // Any call of any rank may fail: that rank says why, the others that it is gone, and all end.

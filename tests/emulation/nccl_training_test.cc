@@ -4,6 +4,7 @@
 
 #include <mutex>
 
+#include "engine/clock.h"
 #include "engine/run/ranks.h"
 #include "tests/emulation/emulated_command.h"
 
@@ -199,6 +200,23 @@ TEST_F(NcclCommand, MemoryOfNcclIsSetAside) {
   EXPECT_GE(emulation::counts().held_most, kNccl);
   emulation::set_up({.count = 2, .nccl_bytes = kLimit});
   EXPECT_EQ(run_command(on_two_gpus("none")).code, ExitCode::infeasible);
+  expect_nothing_on_the_gpu();
+}
+
+// What fails before NCCL has connected the ranks leaves them host memory, without a wait for the end of the
+// minute that NCCL is given.
+TEST_F(NcclCommand, WhatFailsWhileRanksConnectLeavesHostMemory) {
+  ASSERT_EQ(run_command(on_two_gpus("nccl")).code, ExitCode::done);
+  emulation::set_up({.count = 2, .nccl_rank_that_cannot_join = 1});
+  const double begin = steady_seconds();
+  const Ended ended = run_command(on_two_gpus("out"));
+  EXPECT_LT(steady_seconds() - begin, 30);
+  EXPECT_EQ(ended.code, ExitCode::done) << ended.what;
+  EXPECT_TRUE(says(ended,
+                   "through host memory (not by NCCL: on rank 1 NCCL's ncclCommInitRankConfig says: system "
+                   "error)\n"))
+      << ended.out;
+  EXPECT_EQ(differences(newest_tensors(directory / "out"), newest_tensors(directory / "nccl")), "");
   expect_nothing_on_the_gpu();
 }
 
