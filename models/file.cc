@@ -53,7 +53,9 @@ InputFile::InputFile(const std::string& path) : path_(path) {
     const bool absent = error_number == ENOENT || error_number == ENOTDIR;
     throw Error(absent ? ExitCode::usage : ExitCode::environment,
                 fmt::format("Cannot open {}: {}.", printable(path), reason(error_number)),
-                absent ? "Check the path." : "Make the file readable for this user.");
+                absent                      ? "Check the path."
+                : error_number == EMFILE ? "Raise the limit on open files (ulimit -n)."
+                                         : "Make the file readable for this user.");
   }
   struct stat status;
   if (fstat(fd_.get(), &status) != 0)

@@ -68,14 +68,16 @@ TEST_F(Cli, ALimitOnFileSizesIsAnError) {
 }
 
 TEST_F(Cli, FewOpenFilesAreRefusedAtOnce) {
-  for (const rlim_t files : {8, 31}) {
-    std::optional<SoftLimit> limit(std::in_place, RLIMIT_NOFILE, files);
-    Command command(directory, train("run", 2));
-    limit.reset();
-    const CommandResult result = command.wait();
+  const auto start = [&](const std::string& out, const std::string& limit) {
+    const Words limited{"sh", "-c", "ulimit " + limit + R"( && exec "$@")", "sh"};
+    return Command(directory / "", limited + sluice_words(train(out, 2), "sluice")).wait();
+  };
+  for (const char* limit : {"-n 8", "-n 31"}) {
+    const CommandResult result = start("run", limit);
     EXPECT_EQ(result.code, 4) << result.err;
     EXPECT_NE(result.err.find("ulimit -n"), std::string::npos) << result.err;
   }
+  EXPECT_EQ(start("run", "-S -n 8").code, 0) << "up to the hard limit it may help itself";
 }
 
 TEST_F(Cli, SmallStacksAreRefusedAtOnce) {

@@ -248,6 +248,16 @@ TEST(RankShares, MemoryAndDiskAreDividedAndTheLeastHoldsForAll) {
   EXPECT_NE(found[0].notes.at(0).find(" MiB for each of the 3 ranks here, which leaves "), std::string::npos);
 }
 
+// What is left to the rest of the machine is left once, not by each.
+TEST(RankShares, ManyRanksLeaveTheMarginTogether) {
+  MemoryOptions memory;
+  memory.threads = 1;
+  MemoryLimits limits;
+  limits.available = 512 * kMiB;  // a quarter of 2 GiB
+  EXPECT_EQ(resolve_budgets(memory, limits, false, std::nullopt, 4).host.limit, (512 - 128) * kMiB);
+  EXPECT_EQ(resolve_budgets(memory, limits, false, std::nullopt, 1).host.limit, 0u);
+}
+
 // Bytes that were asked for are each rank's own.
 TEST(RankShares, GivenBytesStay) {
   MemoryOptions memory;

@@ -45,11 +45,15 @@ void fill_standard_descriptors() {
       std::_Exit(static_cast<int>(sluice::ExitCode::environment));
 }
 
-// Of files open at once: the libraries', a ring for each file lane, scratch, data, a checkpoint.
-void check_open_files() {
+// Of files open at once: the libraries', a ring for each file lane, scratch, data, a checkpoint. As many as
+// may be, since a checkpoint has three to five of every rank that wrote it, and shells often allow 1024.
+void allow_open_files() {
   constexpr rlim_t kOpenFiles = 32;
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kOpenFiles) return;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlimit raised{limit.rlim_max, limit.rlim_max};
+  if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  if (limit.rlim_cur >= kOpenFiles) return;
   throw sluice::Error(sluice::ExitCode::environment,
                       "The limit on open files (ulimit -n) is " + std::to_string(limit.rlim_cur) + ".",
                       "Raise it to " + std::to_string(kOpenFiles) + " at least.");
@@ -91,7 +95,7 @@ int parse_and_run(int argc, char** argv) {
       std::fputs(command.text.c_str(), stdout);
       return static_cast<int>(finish_output(sluice::ExitCode::done));
     }
-    check_open_files();
+    allow_open_files();
     check_stacks();
     const sluice::ExitCode code = run(command);
     // What training prints is news; its results are in --out.

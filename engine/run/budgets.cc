@@ -16,13 +16,15 @@ namespace {
 constexpr uint64_t kMiB = 1ull << 20;
 constexpr uint64_t kProgramInReserve = 24 * kMiB;
 
-// `auto` leaves a twentieth, and 512 MiB at least, to the rest of the machine.
-uint64_t margin_of(uint64_t free) { return std::max(free / 20, 512 * kMiB); }
+// `auto` leaves a twentieth, and 512 MiB at least, to the rest of the machine: all sharers together.
+uint64_t margin_of(uint64_t free, int sharers) {
+  return std::max(free / 20, 512 * kMiB / static_cast<uint64_t>(sharers));
+}
 
 // `free` is what one of `sharers` ranks finds.
 uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool check_free, Budgets& budgets,
                   const char* other_remedy, int sharers = 1) {
-  const uint64_t margin = std::min(margin_of(free), free);
+  const uint64_t margin = std::min(margin_of(free, sharers), free);
   const std::string ranks = " for each of the " + std::to_string(sharers) + " ranks here";
   switch (size.kind) {
     case Size::Kind::automatic:

@@ -88,7 +88,9 @@ Error checkpoint_error(const std::string& action, const std::string& path, int e
   const bool full = error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
   return Error(ExitCode::io,
                fmt::format("Cannot {} {}: {}.", action, printable(path), std::strerror(error_number)),
-               std::string(full ? "Free some space or lower --keep" : "Check the disk") +
+               std::string(full                     ? "Free some space or lower --keep"
+                           : error_number == EMFILE ? "Raise the limit on open files (ulimit -n)"
+                                                    : "Check the disk") +
                    ", then go on with --resume auto.");
 }
 
