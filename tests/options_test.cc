@@ -217,6 +217,8 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
   EXPECT_EQ(refusal("plan --model gpt2 --ranks 0"), "--ranks is 0.");
   EXPECT_EQ(refusal("plan --model gpt2 --ranks 3"), "--batch 8 is not a multiple of the 3 ranks.");
   EXPECT_EQ(remedy(kTrain + "--batch 8 --micro-batch 3"), "The nearest batch that is one is --batch 9.");
+  EXPECT_EQ(remedy(kTrain + "--batch 8 --micro-batch 3 --gpus 2"),
+            "The nearest batch that is one is --batch 6.");
   EXPECT_EQ(remedy(kTrain + "--batch 2 --micro-batch 5"), "The nearest batch that is one is --batch 5.");
   EXPECT_EQ(refusal(kTrain + "--lr 1 --lr 2"), "--lr has 2 values.");
   EXPECT_EQ(refusal(kTrain + "--host-mem 1GiB --host-mem 2GiB"), "--host-mem has 2 values.");

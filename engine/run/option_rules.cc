@@ -145,7 +145,7 @@ void check_options(const Options& options, Verb verb, bool resuming) {
   check_needs(options, "nvme-mem", "nvme-dir");
   if (verb == Verb::plan) check_planned_ranks(options);
   if (!resuming) {  // else the manifest may bring the other half
-    check_batch(options.batch, options.ranks.count);
+    check_batch(options.batch, std::max(options.ranks.count, options.ranks.gpus));
     check_min_learning_rate(options.optimizer);
     if (trains) check_compression(options);
   }
