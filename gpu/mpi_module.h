@@ -16,7 +16,7 @@ namespace sluice {
 // What the module asks and tells, on a thread of its own, several times a second.
 struct MpiHooks {
   std::function<bool()> terminated;  // whether a SIGTERM has come
-  std::function<void()> unharmed;    // it has, and no rank is missing
+  std::function<void()> unharmed;    // it has, and no rank is missing: again and again
   // A rank was lost some time ago, and this process still lives.
   std::function<void(int rank, const std::string& reason)> abandon;
 };

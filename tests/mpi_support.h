@@ -77,11 +77,14 @@ class Mpi : public Cli {
     return Command(directory / "", under_mpirun(ranks, arguments)).wait();
   }
   // Each rank with words of its own: mpirun can do that.
-  CommandResult mpirun_each(const std::vector<Words>& ranks) const {
+  static Words each_under_mpirun(const std::vector<Words>& ranks) {
     Words words = Words{"mpirun"} + kAnywhere;
     for (size_t i = 0; i < ranks.size(); ++i)
       words = words + (i > 0 ? Words{":"} : Words{}) + Words{"-np", "1"} + ranks[i];
-    return Command(directory / "", words).wait();
+    return words;
+  }
+  CommandResult mpirun_each(const std::vector<Words>& ranks) const {
+    return Command(directory / "", each_under_mpirun(ranks)).wait();
   }
   // Loss and norm of every step, as they were printed.
   std::vector<std::string> numbers_of(const std::string& out) const {

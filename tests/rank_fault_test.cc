@@ -1,9 +1,12 @@
 // Ranks under mpirun that die, hang, are stopped by hand or lose their disk: all of them end, in time and
 // with the reason in their statuses, and the last checkpoint goes on with the ranks that are left.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
@@ -101,6 +104,147 @@ TEST_F(RankFault, GracefulStops) {
     EXPECT_EQ(CheckpointReader::open(*newest).state().step, static_cast<int64_t>(steps_of("stops"))) << from;
   }
   expect_that_it_goes_on("stops", 2);
+}
+
+// A pipe that nobody reads: who writes into it when it is full is held there, while its other threads go on.
+class Hold {
+ public:
+  explicit Hold(const std::string& path) : path_(path) {
+    EXPECT_EQ(mkfifo(path.c_str(), 0600), 0);
+    fd_ = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  }
+  ~Hold() { close(fd_); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+  void fill() const {
+    const std::string page(4096, '.');
+    for (const size_t bytes : {page.size(), size_t{1}})
+      while (write(fd_, page.data(), bytes) > 0) {
+      }
+  }
+  void empty() const {
+    char page[4096];
+    while (read(fd_, page, sizeof page) > 0) {
+    }
+  }
+  // The rank that prints, with this for its output.
+  Words holding(const Words& words) const {
+    return Words{"sh", "-c", R"(out=$0; exec "$@" > "$out")", path_} + words;
+  }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+// Whether the process has taken SIGTERM: it knows by then that it is one of several ranks.
+bool takes_terminations(pid_t process) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string word; status >> word;) {
+    if (word != "SigCgt:") continue;
+    status >> word;
+    return (std::stoull(word, nullptr, 16) >> (SIGTERM - 1) & 1) != 0;
+  }
+  return false;
+}
+
+class RankSignals : public Mpi {
+ protected:
+  // Two ranks, whose first may be held.
+  Words two(const Words& arguments) const {
+    const Words words = sluice_words(arguments, "sluice");
+    return each_under_mpirun({hold.holding(words), words});
+  }
+  bool both_have_begun(const Command& command) const {
+    return command.until([&] {
+      const std::vector<pid_t> ranks = rank_processes(command.process(), 2);
+      return takes_terminations(ranks[0]) && takes_terminations(ranks[1]);
+    });
+  }
+  int64_t saved(const std::string& out) const {
+    const auto newest = newest_checkpoint(directory / out);
+    return newest ? CheckpointReader::open(*newest).state().step : -1;
+  }
+
+  const Hold hold{directory / "pipe"};
+};
+
+// Whether it begins afresh or goes on, the run stops before its first step, and has a checkpoint of that.
+TEST_F(RankSignals, AStopDuringTheStart) {
+  const auto stop = [&](const Words& arguments) {
+    hold.fill();
+    Command command(directory / "", two(arguments));
+    EXPECT_TRUE(both_have_begun(command));
+    command.send(SIGUSR1);
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // mpirun hands it on at once
+    hold.empty();
+    EXPECT_EQ(command.wait().code, 75);
+    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(status("early", rank), "75 \n");
+  };
+  stop(endless("early"));
+  EXPECT_EQ(saved("early"), 0);
+  EXPECT_EQ(steps_of("early"), 0u);
+  const Words resume{"train", "--resume", "auto", "--out", directory / "early"};
+  EXPECT_EQ(mpirun(2, resume + Words{"--steps", "3"}).code, 0);
+  stop(resume + Words{"--steps", "1000000"});
+  EXPECT_EQ(saved("early"), 3);
+  expect_that_it_goes_on("early", 2);
+}
+
+TEST_F(RankSignals, ATerminationDuringTheStart) {
+  for (const bool to_all : {false, true}) {
+    const std::string out = to_all ? "all" : "one";
+    std::filesystem::create_directory(directory / out);  // or there is no place for statuses yet
+    hold.fill();
+    Command command(directory / "", two(endless(out)));
+    ASSERT_TRUE(both_have_begun(command));
+    const std::vector<pid_t> ranks = rank_processes(command.process(), 2);
+    for (int rank = to_all ? 0 : 1; rank < 2; ++rank) ::kill(ranks.at(static_cast<size_t>(rank)), SIGTERM);
+    EXPECT_EQ(command.wait().code, 7);
+    const std::string came = "A signal came before the first step, when there was nothing to save\\..*\n";
+    expect_status(out, 0, (to_all ? "7 (Rank 1 ended: )?" : "7 Rank 1 ended: ") + came);
+    expect_status(out, 1, (to_all ? "7 (Rank 0 ended: )?" : "7 ") + came);
+    EXPECT_EQ(saved(out), -1);
+    EXPECT_EQ(steps_of(out), 0u);
+  }
+}
+
+// It kills the ranks before they can say why: what they have said in advance stands.
+TEST_F(RankSignals, ATerminationOfMpirunDuringTheStart) {
+  std::filesystem::create_directory(directory / "out");
+  write_bytes(status_path("out", 0), std::string("75 \n"));  // an earlier run's
+  hold.fill();
+  Command command(directory / "", two(endless("out")));
+  ASSERT_TRUE(both_have_begun(command));
+  command.send(SIGTERM);
+  EXPECT_NE(command.wait().code, 0);
+  for (int rank = 0; rank < 2; ++rank) expect_status("out", rank, "7 .+\\.\n");
+}
+
+// Whoever does not want to wait for the checkpoint of a stop.
+TEST_F(RankSignals, ASecondTerminationDuringTheStop) {
+  for (const bool to_all : {false, true}) {
+    const std::string out = to_all ? "all" : "one";
+    hold.empty();
+    Command command(directory / "", two(endless(out, {"--checkpoint-every", "2"})));
+    ASSERT_TRUE(command.until([&] {
+      hold.empty();
+      return steps_of(out) >= 5;
+    })) << statuses(out);
+    hold.fill();
+    const std::vector<pid_t> ranks = rank_processes(command.process(), 2);
+    for (const char* time : {"first", "second"}) {
+      if (time == std::string("second"))
+        std::this_thread::sleep_for(std::chrono::seconds(3));  // else it is one
+      for (int rank = to_all ? 0 : 1; rank < 2; ++rank) ::kill(ranks.at(static_cast<size_t>(rank)), SIGTERM);
+    }
+    EXPECT_EQ(command.wait().code, 7);
+    const std::string came = "A second signal came during the stop\\..*\n";
+    expect_status(out, 0, (to_all ? "7 (Rank 1 ended: )?" : "7 Rank 1 ended: ") + came);
+    expect_status(out, 1, (to_all ? "7 (Rank 0 ended: )?" : "7 ") + came);
+    expect_that_it_goes_on(out, 2);
+  }
 }
 
 TEST_F(RankFault, AProcessAloneStopsOnTheSameSignal) {

@@ -58,9 +58,9 @@ void write_status(const std::string& out_directory, int rank, ExitCode code, con
   file << static_cast<int>(code) << " " << sentence << "\n";
 }
 
-[[noreturn]] void leave(const Error& error, bool speaks) {
+[[noreturn]] void leave(const Error& error, bool speaks, std::chrono::milliseconds grace) {
   if (speaks) report_error(error);
-  std::this_thread::sleep_for(error.code() == ExitCode::rank_lost ? kSecondHandGrace : kGrace);
+  std::this_thread::sleep_for(grace);
   std::_Exit(static_cast<int>(error.code()));
 }
 
@@ -77,6 +77,7 @@ void write_status(const std::string& out_directory, int rank, ExitCode code, con
 
 struct Launch::Ending {
   const std::string out_directory;
+  Ranks ranks{};  // once MPI is open, and before signals are noted
   std::atomic<bool> begun{false};
 
   // For one thread; another waits for the process to end.
@@ -85,33 +86,43 @@ struct Launch::Ending {
       for (;;) pause();
   }
 
+  // By the thread that has begun it: tells the others.
+  [[noreturn]] void end(const Error& error, std::chrono::milliseconds grace) {
+    ranks.abort("Rank " + std::to_string(ranks.rank()) + " ended: " + error.what() + " " + error.remedy());
+    write_status(out_directory, ranks.rank(), error.code(), error.what());
+    leave(error, ranks.is_first(), grace);
+  }
+
+  // What follows is called by a thread of the module's.
   void abandon(int rank, const std::string& reason) {
     if (begun.exchange(true)) return;
     write_status(out_directory, rank, ExitCode::rank_lost, reason);
-    const Error error = lost_error(reason);
-    leave(error, rank == 0);
+    leave(lost_error(reason), rank == 0, kSecondHandGrace);
+  }
+  void end_if_signalled() {
+    const std::optional<SignalledEnd> signalled = signalled_end();
+    if (!signalled || begun.exchange(true)) return;
+    end(Error(ExitCode::rank_lost, signalled->why, signalled->remedy), kGrace);
   }
 };
 
-Launch::Launch(MpiRanks& mpi, std::shared_ptr<Ending> ending)
-    : mpi_(mpi),
-      ranks_{mpi.lane.get(), mpi.trainer.get(), mpi.local_rank, mpi.local_size, mpi.local_first},
-      ending_(std::move(ending)) {}
+Launch::Launch(MpiRanks& mpi, std::shared_ptr<Ending> ending) : mpi_(mpi), ending_(std::move(ending)) {}
+
+const Ranks& Launch::ranks() const { return ending_->ranks; }
 
 void Launch::note_start() const {
-  write_status(ending_->out_directory, ranks_.rank(), ExitCode::rank_lost,
+  write_status(ending_->out_directory, ranks().rank(), ExitCode::rank_lost,
                "This rank was ended from outside, before it could say why.");
 }
 
 ExitCode Launch::run(const std::function<ExitCode()>& work) const {
-  std::error_code ignored;
-  fs::remove(status_path(ending_->out_directory, ranks_.rank()), ignored);  // an earlier run's
+  note_start();  // in place of what an earlier run has said
   try {
     const ExitCode code = work();
-    ranks_.note("at the end");
-    ranks_.barrier();
+    ranks().note("at the end");
+    ranks().barrier();
     ending_->begin();
-    write_status(ending_->out_directory, ranks_.rank(), code, "");
+    write_status(ending_->out_directory, ranks().rank(), code, "");
     mpi_.finish();
     return code;
   } catch (const std::exception& e) {
@@ -121,10 +132,8 @@ ExitCode Launch::run(const std::function<ExitCode()>& work) const {
 
 void Launch::end(const std::exception& why) const {
   const Error error = as_error(why);
-  ranks_.abort("Rank " + std::to_string(ranks_.rank()) + " ended: " + error.what() + " " + error.remedy());
   ending_->begin();
-  write_status(ending_->out_directory, ranks_.rank(), error.code(), error.what());
-  leave(error, ranks_.is_first());
+  ending_->end(error, error.code() == ExitCode::rank_lost ? kSecondHandGrace : kGrace);
 }
 
 void remove_statuses(const std::string& out_directory, int first) {
@@ -156,10 +165,12 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory) {
   const auto ending = std::make_shared<Launch::Ending>(out_directory);
   MpiHooks hooks;
   hooks.terminated = was_terminated;
-  hooks.unharmed = end_if_nothing_to_save;
+  hooks.unharmed = [ending] { ending->end_if_signalled(); };
   hooks.abandon = [ending](int rank, const std::string& reason) { ending->abandon(rank, reason); };
+  note_stop_requests();
   MpiRanks* const mpi = open(hooks);
   if (mpi->lane->size() == 1) return nullptr;  // Slurm's variables also stand in a batch script
+  ending->ranks = {mpi->lane.get(), mpi->trainer.get(), mpi->local_rank, mpi->local_size, mpi->local_first};
   note_terminations();
   return std::unique_ptr<Launch>(new Launch(*mpi, ending));
 }

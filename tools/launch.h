@@ -19,9 +19,10 @@ namespace sluice {
 
 class Launch {
  public:
-  const Ranks& ranks() const { return ranks_; }
+  const Ranks& ranks() const;
 
-  // From here on a process that ends without a word has said in its status that it was lost.
+  // From here on a process that ends without a word has said in its status that it was lost, if --out is
+  // there.
   void note_start() const;
 
   // Calls work and writes the status; what it throws ends the process, as end() does.
@@ -37,7 +38,6 @@ class Launch {
   Launch(MpiRanks& mpi, std::shared_ptr<Ending> ending);
 
   MpiRanks& mpi_;
-  const Ranks ranks_;
   const std::shared_ptr<Ending> ending_;
 };
 

@@ -8,21 +8,25 @@ namespace sluice {
 namespace {
 
 std::atomic<bool> terminated{false}, something_to_save{false}, stop_requested{false};
+// Somebody looks at signalled_end(); a second signal came.
+std::atomic<bool> is_watched{false}, insisted{false};
 
 volatile std::sig_atomic_t first_signal_at = 0;  // seconds, truncated
 
 extern "C" void on_signal(int number) {
-  if (number == SIGTERM) terminated = true;
-  if (!something_to_save) return;
   if (number == SIGUSR1) {
     stop_requested = true;
     return;
   }
+  terminated = true;
+  if (!something_to_save) return;
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   if (!stop_requested.exchange(true) || first_signal_at == 0) {
     first_signal_at = static_cast<std::sig_atomic_t>(now.tv_sec);
   } else if (static_cast<std::sig_atomic_t>(now.tv_sec) - first_signal_at > 1) {
+    insisted = true;
+    if (is_watched) return;
     std::signal(number, SIG_DFL);
     std::raise(number);
   }
@@ -37,14 +41,24 @@ const std::atomic<bool>& stop_on_signals() {
   return stop_requested;
 }
 
-void note_terminations() { std::signal(SIGTERM, on_signal); }
+void note_stop_requests() { std::signal(SIGUSR1, on_signal); }
+
+void note_terminations() {
+  is_watched = true;
+  for (const int number : {SIGINT, SIGTERM}) std::signal(number, on_signal);
+}
 
 bool was_terminated() { return terminated; }
 
-void end_if_nothing_to_save() {
-  if (something_to_save) return;
-  std::signal(SIGTERM, SIG_DFL);
-  std::raise(SIGTERM);
+std::optional<SignalledEnd> signalled_end() {
+  if (!is_watched) return std::nullopt;
+  if (insisted)
+    return SignalledEnd{"A second signal came during the stop.",
+                        "The last checkpoint is intact: go on with --resume auto."};
+  if (terminated && !something_to_save)
+    return SignalledEnd{"A signal came before the first step, when there was nothing to save.",
+                        "Start it again in the same way."};
+  return std::nullopt;
 }
 
 }  // namespace sluice
