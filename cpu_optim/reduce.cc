@@ -1,14 +1,18 @@
-// Memory is the limit: every part is read once, and the sum is written once. Up to kTogether parts are added
-// in registers; of more, subtrees of so many go to sums that stay in the first-level cache.
+// Memory is the limit: every part is read once, and the sum is written once, past the caches, which saves
+// reading its lines first. Up to kTogether parts are added in registers; of more, subtrees of so many are
+// added to sums that stay in the first-level cache. So does a tile of what is written, for its squares.
 #include "cpu_optim/reduce.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <cstring>
+#include <type_traits>
 
 #include "cpu_optim/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu_optim/reduce.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -17,74 +21,135 @@
 HWY_BEFORE_NAMESPACE();
 namespace sluice::HWY_NAMESPACE {
 
-constexpr size_t kTile = 2048;     // elements: 8 KiB of sums
+// Elements: small enough that a processor reads on while it adds the squares of the tile before.
+constexpr size_t kTile = 256;
 constexpr uint32_t kTogether = 8;  // parts that are added in registers
-constexpr size_t kSums = 8;        // of squares: element i of a block belongs to sum i mod kSums
+constexpr size_t kSums = 32;  // of squares: element i of a block belongs to sum i mod kSums. Several chains
+                              // of additions, as one alone takes as long as memory does.
+static_assert(kTile % kSums == 0);
+
+struct Pair {
+  FloatVector a, b;
+};
+
+// The elements of `a`, then those of `b`.
+struct InOrder {
+  static constexpr size_t kLanes = hn::MaxLanes(Floats());
+  template <class T>
+  static HWY_INLINE Pair load(const T* p) {
+    return {HWY_NAMESPACE::load(Floats(), p), HWY_NAMESPACE::load(Floats(), p + kLanes)};
+  }
+  template <class T>
+  static HWY_INLINE void store(const Pair& pair, T* p) {
+    HWY_NAMESPACE::store(pair.a, Floats(), p);
+    HWY_NAMESPACE::store(pair.b, Floats(), p + kLanes);
+  }
+};
+
+#if HWY_TARGET == HWY_SCALAR
+template <class From, class To>
+using Order = InOrder;
+#else
+// The even elements and the odd ones.
+struct EvenAndOdd {
+  static HWY_INLINE Pair load(const Bf16* p) {
+    Pair pair;
+    load_even_and_odd(Floats(), p, pair.a, pair.b);
+    return pair;
+  }
+  static HWY_INLINE void store(const Pair& pair, Bf16* p) { store_even_and_odd(pair.a, pair.b, p); }
+};
+template <class From, class To>
+using Order = std::conditional_t<std::is_same_v<From, Bf16> && std::is_same_v<To, Bf16>, EvenAndOdd, InOrder>;
+#endif
 
 // T(first, kRanks) of reduce.h: `from` is the first one's, the others' lie `stride` elements apart.
-template <uint32_t kRanks, class From, class Lanes>
-HWY_INLINE FloatVector tree_sum(const From* from, uint64_t stride, Lanes lanes) {
+template <uint32_t kRanks, class Order, class From>
+HWY_INLINE Pair tree_sum(const From* from, uint64_t stride) {
   if constexpr (kRanks == 1) {
-    return lanes.load(from);
+    return Order::load(from);
   } else {
     constexpr uint32_t kLeft = std::bit_floor(kRanks - 1);
-    return hn::Add(tree_sum<kLeft>(from, stride, lanes),
-                   tree_sum<kRanks - kLeft>(from + kLeft * stride, stride, lanes));
+    const Pair left = tree_sum<kLeft, Order>(from, stride);
+    const Pair right = tree_sum<kRanks - kLeft, Order>(from + kLeft * stride, stride);
+    return {hn::Add(left.a, right.a), hn::Add(left.b, right.b)};
   }
 }
 
-template <uint32_t kRanks, class From>
-HWY_INLINE void add_few(const From* from, uint64_t stride, uint32_t ranks, size_t count, float* sums) {
+template <uint32_t kRanks, class From, class To>
+HWY_INLINE void add_whole(const From* from, uint64_t stride, size_t count, To* to) {
+  for (size_t i = 0; i < count; i += 2 * InOrder::kLanes)
+    Order<From, To>::store(tree_sum<kRanks, Order<From, To>>(from + i, stride), to + i);
+}
+
+// Of up to kRanks ranks. `to` has room for a multiple of kSums; there are zeros where there are no elements.
+template <uint32_t kRanks, class From, class To>
+HWY_INLINE void add_few(const From* from, uint64_t stride, uint32_t ranks, size_t count, To* to) {
   if constexpr (kRanks > 1)
-    if (ranks < kRanks) return add_few<kRanks - 1>(from, stride, ranks, count, sums);
-  for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
-    lanes.store(tree_sum<kRanks>(from + i, stride, lanes), sums + i);
-  });
-}
-
-// T(first, ranks) of up to kTile elements. A tile of the stack for every doubling beyond kTogether.
-template <class From>
-void add_all(const From* from, uint64_t stride, uint32_t ranks, size_t count, float* sums) {
-  if (ranks <= kTogether) return add_few<kTogether>(from, stride, ranks, count, sums);
-  HWY_ALIGN float right[kTile];
-  const uint32_t left = std::bit_floor(ranks - 1);
-  add_all(from, stride, left, count, sums);
-  add_all(from + left * stride, stride, ranks - left, count, right);
-  for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
-    lanes.store(hn::Add(lanes.load(sums + i), lanes.load(right + i)), sums + i);
-  });
-}
-
-// One tile of a block. Padding of `sums` stays zero.
-template <class From, class To>
-HWY_INLINE void sum_tile(const From* from, uint64_t stride, uint32_t ranks, size_t count, To* to,
-                         SquareSums<kSums>& squares) {
-  HWY_ALIGN float sums[kTile];
-  add_all(from, stride, ranks, count, sums);
-  for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
-    lanes.store(lanes.load(sums + i), to + i);
-    lanes.store(lanes.load(to + i), sums + i);
-  });
+    if (ranks < kRanks) return add_few<kRanks - 1>(from, stride, ranks, count, to);
   const size_t whole = count / kSums * kSums;
-  for (size_t i = 0; i < whole; i += kSums) squares.add(sums + i);
+  add_whole<kRanks>(from, stride, whole, to);
   if (whole == count) return;
-  std::fill(sums + count, sums + whole + kSums, 0.0f);
-  squares.add(sums + whole);
+  From rest[kRanks * kSums] = {};
+  for (uint32_t rank = 0; rank < kRanks; ++rank)
+    std::memcpy(rest + rank * kSums, from + rank * stride + whole, (count - whole) * sizeof(From));
+  add_whole<kRanks>(rest, kSums, kSums, to + whole);
 }
 
 template <class From, class To>
-HWY_INLINE double sum_block_as(const From* from, uint64_t stride, uint32_t ranks, size_t elements, To* to) {
+void add_many(const From* from, uint64_t stride, uint32_t ranks, size_t count, To* to);
+
+// T(first, ranks) of up to kTile elements.
+template <class From, class To>
+HWY_INLINE void add_all(const From* from, uint64_t stride, uint32_t ranks, size_t count, To* to) {
+  if (ranks <= kTogether)
+    add_few<kTogether>(from, stride, ranks, count, to);
+  else
+    add_many(from, stride, ranks, count, to);
+}
+
+// Two tiles of the stack for every doubling beyond kTogether.
+template <class From, class To>
+HWY_NOINLINE void add_many(const From* from, uint64_t stride, uint32_t ranks, size_t count, To* to) {
+  HWY_ALIGN float halves[2 * kTile];
+  const uint32_t left = std::bit_floor(ranks - 1);
+  add_all(from, stride, left, count, halves);
+  add_all(from + left * stride, stride, ranks - left, count, halves + kTile);
+  add_few<2>(halves, kTile, 2, count, to);
+}
+
+// Past the caches, where `to` is aligned to a vector. hwy::FlushStream() before others may read.
+HWY_INLINE void write_tile(const void* tile, size_t bytes, void* to) {
+  const hn::ScalableTag<uint8_t> d;
+  const auto* from = static_cast<const uint8_t*>(tile);
+  auto* out = static_cast<uint8_t*>(to);
+  size_t done = 0;
+  if (HWY_TARGET != HWY_SCALAR && reinterpret_cast<uintptr_t>(to) % hn::Lanes(d) == 0)
+    for (; done + hn::Lanes(d) <= bytes; done += hn::Lanes(d))
+      hn::Stream(hn::Load(d, from + done), d, out + done);
+  std::memcpy(out + done, from + done, bytes - done);
+}
+
+template <class From, class To>
+HWY_INLINE double sum_block_as(const From* from, uint64_t stride, uint32_t ranks, size_t elements, To* to,
+                               bool squared) {
+  HWY_ALIGN To tile[kTile];
   SquareSums<kSums> squares;
-  for (size_t at = 0; at < elements; at += kTile)
-    sum_tile(from + at, stride, ranks, HWY_MIN(kTile, elements - at), to + at, squares);
+  for (size_t at = 0; at < elements; at += kTile) {
+    const size_t count = HWY_MIN(kTile, elements - at);
+    add_all(from + at, stride, ranks, count, tile);
+    write_tile(tile, count * sizeof(To), to + at);
+    if (squared) squares.add(tile, (count + kSums - 1) / kSums * kSums);
+  }
+  hwy::FlushStream();
   return squares.total();
 }
 
 double sum_block(DType from, const void* parts, uint64_t stride, uint32_t ranks, size_t elements, DType to,
-                 void* out) {
+                 void* out, bool squared) {
   return with_precisions(from, to, [&](auto from_type, auto to_type) HWY_ATTR {
     return sum_block_as(static_cast<const decltype(from_type)*>(parts), stride, ranks, elements,
-                        static_cast<decltype(to_type)*>(out));
+                        static_cast<decltype(to_type)*>(out), squared);
   });
 }
 
@@ -106,7 +171,8 @@ void sum_ranks(DType from, const void* parts, uint32_t ranks, uint64_t elements,
     const uint64_t begin = static_cast<uint64_t>(block) * kNormBlock;
     const double squares = HWY_DYNAMIC_DISPATCH(sum_block)(
         from, static_cast<const std::byte*>(parts) + begin * dtype_bytes(from), elements, ranks,
-        std::min(kNormBlock, elements - begin), to, static_cast<std::byte*>(out) + begin * dtype_bytes(to));
+        std::min(kNormBlock, elements - begin), to, static_cast<std::byte*>(out) + begin * dtype_bytes(to),
+        block_sums != nullptr);
     if (block_sums) block_sums[block] = squares;
   });
 }

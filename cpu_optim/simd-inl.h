@@ -54,27 +54,54 @@ HWY_INLINE void stream(FloatVector v, Floats d, T* p) {
 
 #else
 
-HWY_INLINE FloatVector load(Floats d, const Bf16* p) {
-  const hn::Rebind<uint16_t, Floats> d16;
-  const hn::Rebind<uint32_t, Floats> d32;
+// D: Floats, or a smaller one.
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const float* p) {
+  return hn::LoadU(d, p);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const Bf16* p) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<uint32_t, D> d32;
   const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p));
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
 }
 
-HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Floats>> rounded_bits(FloatVector v, Bf16) {
-  const hn::Rebind<uint16_t, Floats> d16;
+// bf16 is the upper half of fp32; what is left in the lower one is of no meaning.
+HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Floats>> rounded_upper_half(FloatVector v) {
   const hn::Rebind<uint32_t, Floats> d32;
   const auto bits = hn::BitCast(d32, v);
-  const auto upper = hn::ShiftRight<16>(bits);
-  const auto tie_to_even = hn::And(upper, hn::Set(d32, 1u));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(tie_to_even, hn::Set(d32, 0x7FFFu))));
+  const auto tie_to_even = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(tie_to_even, hn::Set(d32, 0x7FFFu)));
   const auto nan = hn::RebindMask(d32, hn::IsNaN(v));
-  const auto out = hn::IfThenElse(nan, hn::Or(upper, hn::Set(d32, 0x40u)), rounded);
-  return hn::TruncateTo(d16, out);
+  return hn::IfThenElse(nan, hn::Or(bits, hn::Set(d32, 0x400000u)), rounded);
 }
 
-HWY_INLINE FloatVector load(Floats d, const F16* p) {
-  const hn::Rebind<hwy::float16_t, Floats> d16;
+HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Floats>> rounded_bits(FloatVector v, Bf16) {
+  const hn::Rebind<uint16_t, Floats> d16;
+  return hn::TruncateTo(d16, hn::ShiftRight<16>(rounded_upper_half(v)));
+}
+
+// Twice as many bf16 at once: even and odd elements, halves of 32 bits, which takes no lane to another place.
+template <class D>
+HWY_INLINE void load_even_and_odd(D d, const Bf16* p, hn::Vec<D>& even, hn::Vec<D>& odd) {
+  const hn::Rebind<uint32_t, D> d32;
+  const hn::Repartition<uint16_t, D> d16;
+  const auto both = hn::BitCast(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
+  even = hn::BitCast(d, hn::ShiftLeft<16>(both));
+  odd = hn::BitCast(d, hn::And(both, hn::Set(d32, 0xFFFF0000u)));
+}
+HWY_INLINE void store_even_and_odd(FloatVector even, FloatVector odd, Bf16* p) {
+  const hn::Rebind<uint32_t, Floats> d32;
+  const hn::Repartition<uint16_t, Floats> d16;
+  const auto lower = hn::ShiftRight<16>(rounded_upper_half(even));
+  const auto upper = hn::And(rounded_upper_half(odd), hn::Set(d32, 0xFFFF0000u));
+  hn::StoreU(hn::BitCast(d16, hn::Or(lower, upper)), d16, reinterpret_cast<uint16_t*>(p));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const F16* p) {
+  const hn::Rebind<hwy::float16_t, D> d16;
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
 }
 
@@ -147,19 +174,42 @@ HWY_INLINE void for_each_vector(size_t n, const Body& body) {
   if (i < n) body(i, Partial{n - i});
 }
 
-// Sums of squares in double, of values that come kSums at a time: value j of each belongs to sum j. A square
-// of an fp32 value is exact in double, so it does not matter whether the multiply-add is fused.
+// Sums of squares in double: value i belongs to sum i mod kSums. A square of an fp32 value is exact in
+// double, so it does not matter whether the multiply-add is fused.
 template <size_t kSums>
 class SquareSums {
  public:
-  HWY_INLINE void add(const float* values) {  // kSums of them, aligned to a vector
+  template <class T>
+  HWY_INLINE void add(const T* values, size_t count) {  // a multiple of kSums
     const hn::CappedTag<double, kSums> dd;
     const hn::Rebind<float, decltype(dd)> half;
     for (size_t j = 0; j < kSums; j += hn::Lanes(dd)) {
-      const auto value = hn::PromoteTo(dd, hn::Load(half, values + j));
-      hn::Store(hn::MulAdd(value, value, hn::Load(dd, sums_ + j)), dd, sums_ + j);
+      auto sum = hn::Load(dd, sums_ + j);
+      for (size_t i = j; i < count; i += kSums) {
+        const auto value = hn::PromoteTo(dd, load(half, values + i));
+        sum = hn::MulAdd(value, value, sum);
+      }
+      hn::Store(sum, dd, sums_ + j);
     }
   }
+#if HWY_TARGET != HWY_SCALAR
+  HWY_INLINE void add(const Bf16* values, size_t count) {
+    const hn::CappedTag<double, kSums / 2> dd;
+    const hn::Rebind<float, decltype(dd)> half;
+    for (size_t j = 0; j < kSums; j += 2 * hn::Lanes(dd)) {
+      hn::Vec<decltype(dd)> evens, odds;
+      hn::LoadInterleaved2(dd, sums_ + j, evens, odds);
+      for (size_t i = j; i < count; i += kSums) {
+        hn::Vec<decltype(half)> even, odd;
+        load_even_and_odd(half, values + i, even, odd);
+        const auto e = hn::PromoteTo(dd, even), o = hn::PromoteTo(dd, odd);
+        evens = hn::MulAdd(e, e, evens);
+        odds = hn::MulAdd(o, o, odds);
+      }
+      hn::StoreInterleaved2(evens, odds, dd, sums_ + j);
+    }
+  }
+#endif
   HWY_INLINE double total() const {  // added in order
     double total = 0;
     for (const double sum : sums_) total += sum;

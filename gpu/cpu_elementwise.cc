@@ -158,7 +158,7 @@ HWY_INLINE double round_block_as(const float* from, T* to, size_t elements) {
       lanes.store(lanes.load(from + begin + i), to + begin + i);
       lanes.store(lanes.load(to + begin + i), written + i);
     });
-    squares.add(written);
+    squares.add(written, kSums);
   }
   return squares.total();
 }

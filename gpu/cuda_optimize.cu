@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kSumThreads = 256, kSumStep = kSumThreads * kWide;
 static_assert(kNormBlock % kSumStep == 0);
-constexpr int kSquareSums = 8;  // as cpu_optim/reduce.cc: sum i is of elements i mod 8 of a block, in order
+constexpr int kSquareSums = 32;  // as cpu_optim/reduce.cc: sum i is of elements i mod 32, in order
 
 // How a thread adds over ranks: kWide elements at a time, four parts' loads under way together, or, where
 // more subtrees wait for their turn than so fit its registers, one element and sixteen.

@@ -62,11 +62,11 @@ void sum_parts(const void* parts, uint64_t ranks, uint64_t elements, void* to, d
   const reference::Values<const From> from({const_cast<void*>(parts), false});
   const reference::Values<To> out({to, false});
   for (uint64_t begin = 0; begin < elements; begin += kNormBlock) {
-    double squares[8] = {};  // of every eighth element
+    double squares[32] = {};  // of every 32nd element
     for (uint64_t i = begin; i < std::min(begin + kNormBlock, elements); ++i) {
       const auto index = static_cast<int64_t>(i);
       out.put(index, tree_sum(from, elements, i, 0, ranks));
-      squares[(i - begin) % 8] += out[index] * out[index];
+      squares[(i - begin) % 32] += out[index] * out[index];
     }
     double total = 0;
     for (const double s : squares) total += s;

@@ -66,16 +66,16 @@ float plain_tree(const std::vector<float>& parts, uint64_t elements, uint64_t i,
          plain_tree(parts, elements, i, first + left, ranks - left);
 }
 
-// The contract, value by value: fp32 by the tree, one rounding, then eight interleaved sums a block.
+// The contract, value by value: fp32 by the tree, one rounding, then 32 interleaved sums a block.
 Sums plain_sums(const std::vector<float>& parts, uint32_t ranks, DType to) {
   const uint64_t elements = parts.size() / ranks;
   std::vector<float> sums(elements);
   for (uint64_t i = 0; i < elements; ++i) sums[i] = plain_tree(parts, elements, i, 0, ranks);
   Sums out{widened(to, rounded(to, sums)), {}};
   for (uint64_t begin = 0; begin < elements; begin += kNormBlock) {
-    double squares[8] = {};
+    double squares[32] = {};
     for (uint64_t i = begin; i < std::min(begin + kNormBlock, elements); ++i)
-      squares[(i - begin) % 8] += static_cast<double>(out.values[i]) * static_cast<double>(out.values[i]);
+      squares[(i - begin) % 32] += static_cast<double>(out.values[i]) * static_cast<double>(out.values[i]);
     out.squares.push_back(0);
     for (const double s : squares) out.squares.back() += s;
   }
