@@ -64,14 +64,16 @@ class Command {
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
+    // Here, so that nobody reads what an earlier command has said.
+    const int out = open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    const int err = open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     child_ = fork();
     if (child_ == 0) {
-      const int out = open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-      const int err = open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
       if (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0) _exit(126);
       execvp(argv[0], argv.data());
       _exit(127);
     }
+    close(out), close(err);
     EXPECT_GT(child_, 0);
   }
   ~Command() {
