@@ -10,7 +10,9 @@
 //
 // Then what is predicted of two clusters whose data sheets come along: the trillion parameters, and plain
 // data parallelism of 13 billion on 80 GPUs. For that a step of 12.5 s was published, 11.4 of them for
-// reducing gradients, with two sequences a GPU; their length is not known here and taken to be 1024 tokens.
+// reducing gradients, with two sequences a GPU. Their length is not known here and taken to be 1024 tokens.
+// Gradients of plain data parallelism are fp32, as PyTorch's are under autocast, which computes in 16 bits:
+// the reduction is that of a plan in fp32. A plan in bf16 shows what Sluice would send.
 // --small: tiny models, to show that it works.
 #include <fmt/format.h>
 
@@ -53,8 +55,8 @@ const Scale kLarge{{"--model", "llama-70b", "--seq", "2048"},
                     "--micro-batch", "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem",
                     "75GiB", "--host-mem", "230GiB"},
                    {"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "160",
-                    "--micro-batch", "2", "--ranks", "80", "--machine", "a100-cluster", "--gpu-mem", "75GiB",
-                    "--host-mem", "230GiB"}};
+                    "--micro-batch", "2", "--ranks", "80", "--machine", "a100-cluster", "--device", "cuda",
+                    "--gpu-mem", "78GiB", "--host-mem", "230GiB"}};
 const Scale kSmall{
     {"--model", "llama:layers=4,width=64,heads=4,kv_heads=2,ffn=128,vocab=256,context=32", "--seq", "32"},
     {"--host-mem", "96MiB", "--nvme-dir", ".", "--nvme-mem", "256MiB"},
@@ -158,7 +160,9 @@ void predict_clusters(const Scale& scale) {
   const nlohmann::ordered_json plain = facts_with({"--zero", "0"});
   fmt::print("\n{:<62} {:>12} {:>12} {:>7}\n", "plain data parallelism, seconds of a step", "predicted",
              "published", "ratio");
-  print_published(billions(plain) + ": reduction", plain["lane_busy"]["collective"], kReductionPublished);
+  const nlohmann::ordered_json fp32 = facts_with({"--zero", "0", "--precision", "fp32"});
+  print_published(billions(fp32) + ": reduction", fp32["lane_busy"]["collective"], kReductionPublished);
+  print_published("  in bf16", plain["lane_busy"]["collective"], kReductionPublished);
   print_published("  compute", plain["lane_busy"]["compute"], kRestPublished);
   print_published("  step", plain["seconds_predicted"], kReductionPublished + kRestPublished);
   print_cluster("  ZeRO stage 0", plain);
