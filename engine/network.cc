@@ -10,32 +10,24 @@ namespace sluice {
 
 namespace {
 
-// By level, while a phase of a collective lasts: messages that each rank of a unit sends out of it.
-using Phase = std::vector<uint64_t>;
-
 // How many ranks share what the level gives a unit.
-uint64_t unit_ranks(const std::vector<NetworkLevel>& levels, size_t level) {
+uint32_t unit_ranks(const std::vector<NetworkLevel>& levels, size_t level) {
   return level == 0 ? 1 : levels[level - 1].ranks;
 }
 
-// A message is one rank's part.
-std::vector<Phase> phases_of(TaskKind kind, const std::vector<NetworkLevel>& levels) {
-  const uint64_t ranks = levels.back().ranks, node = levels.front().ranks;
-  Phase direct, across, inside(levels.size());
-  for (size_t l = 0; l < levels.size(); ++l) {
-    const uint64_t unit = unit_ranks(levels, l);
-    direct.push_back(ranks - unit);
-    across.push_back((ranks - std::max(unit, node)) / node);
-  }
-  inside.front() = (node - 1) * (ranks / node);
-  if (kind == TaskKind::exchange) return {direct};
-  return {across, inside};
+// Of the others in the group, those that are not in the rank's own unit of so many ranks.
+uint32_t messages_out(const ProcessGroup& group, uint32_t unit) {
+  return group.count - std::clamp(unit / group.stride, 1u, group.count);
 }
 
-uint64_t part_bytes(const Program& program, const std::vector<NetworkLevel>& levels, const Task& task) {
+const ProcessGroup& group_of(const Program& program, const Task& task) {
+  return program.processes[task.processes];
+}
+
+uint64_t part_bytes(const Program& program, const Task& task) {
   const Operand& gives = task.operands.front();
   const uint64_t bytes = operand_bytes(program.buffers[gives.buffer], gives);
-  return task.kind == TaskKind::exchange ? bytes / levels.back().ranks : bytes;
+  return task.kind == TaskKind::exchange ? bytes / group_of(program, task).count : bytes;
 }
 
 }  // namespace
@@ -58,29 +50,30 @@ std::vector<NetworkLevel> levels_for(const MachineRates& rates, uint32_t ranks, 
 }
 
 double network_seconds(const Program& program, const std::vector<NetworkLevel>& levels, const Task& task) {
-  if (levels.empty() || !is_collective(task.kind)) return 0;
-  const auto part = static_cast<double>(part_bytes(program, levels, task));
-  double seconds = 0;
-  for (const Phase& messages : phases_of(task.kind, levels)) {
-    double longest = 0;
-    for (size_t l = 0; l < levels.size(); ++l) {
-      const auto of_rank = static_cast<double>(messages[l]);
-      const double bytes = part * of_rank * static_cast<double>(unit_ranks(levels, l));
-      longest = std::max(longest, bytes / levels[l].bytes_per_second + of_rank * levels[l].latency_seconds);
-    }
-    seconds += longest;
+  if (!is_collective(task.kind)) return 0;
+  const auto part = static_cast<double>(part_bytes(program, task));
+  double longest = 0;
+  for (size_t l = 0; l < levels.size(); ++l) {
+    const uint32_t unit = unit_ranks(levels, l), messages = messages_out(group_of(program, task), unit);
+    longest = std::max(longest, part * messages * unit / levels[l].bytes_per_second +
+                                    messages * levels[l].latency_seconds);
   }
-  return seconds;
+  return longest;
+}
+
+uint64_t sent_bytes(const Program& program, const Task& task) {
+  return part_bytes(program, task) * (group_of(program, task).count - 1);
 }
 
 std::vector<uint64_t> network_bytes(const Program& program, const std::vector<NetworkLevel>& levels,
                                     const Body& body) {
   std::vector<uint64_t> bytes(levels.size());
   for (const Task& task : body.tasks) {
-    if (levels.empty() || !is_collective(task.kind)) continue;
-    const uint64_t part = part_bytes(program, levels, task);
-    for (const Phase& messages : phases_of(task.kind, levels))
-      for (size_t l = 0; l < levels.size(); ++l) bytes[l] += part * messages[l] * unit_ranks(levels, l);
+    if (!is_collective(task.kind)) continue;
+    for (size_t l = 0; l < levels.size(); ++l) {
+      const uint32_t unit = unit_ranks(levels, l);
+      bytes[l] += part_bytes(program, task) * unit * messages_out(group_of(program, task), unit);
+    }
   }
   return bytes;
 }

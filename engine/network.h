@@ -1,10 +1,9 @@
 // What a collective takes on a network of levels (machine_rates.h): how ranks send it, and what that puts on
 // each level. docs/machine.md has the formulas.
 //
-// It says what the communicators do (gpu/communicator.h), with ranks numbered node by node and as many on
-// each: an exchange goes from every rank to every other, all at once. A gather goes first between ranks of
-// equal place in their nodes, so that every part enters a node once, and then inside the nodes. Callers: the
-// simulator and reports; any thread; no state.
+// It says what the communicators do (gpu/communicator.h), with ranks numbered machine by machine and as many
+// on each: among the ranks of a process group every one sends to every other, all groups at once. Callers:
+// the simulator, the trainer and reports; any thread; no state.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +18,11 @@ namespace sluice {
 // as many as the lowest level joins. Throws Error(usage) where the description joins fewer ranks.
 std::vector<NetworkLevel> levels_for(const MachineRates& rates, uint32_t ranks, uint32_t per_node);
 
-// Of a gather or exchange among all ranks of such levels; 0 for what is not a collective, and without levels.
+// Of a gather or exchange on such levels; 0 for what is not a collective, and without levels.
 double network_seconds(const Program& program, const std::vector<NetworkLevel>& levels, const Task& task);
+
+// By one rank in such a task.
+uint64_t sent_bytes(const Program& program, const Task& task);
 
 // By level: what one unit of the level below sends to ranks outside of it in a body.
 std::vector<uint64_t> network_bytes(const Program& program, const std::vector<NetworkLevel>& levels,

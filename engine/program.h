@@ -10,6 +10,8 @@
 // task        one entry of the abstract step, before tiers exist; operands are pieces of buffers with
 //             versions
 // instruction one entry of a body: a task or a transfer, with an address for every operand
+// process     ranks that carry out a collective together; of a collective's task, which of the program's
+// group       groups it is among
 // body        a list of instructions that begins and ends in a declared state; several share the arenas
 // wait        (lane, n): that lane has completed its first n instructions of this body, or of the body before
 // ring        buffers that exist once per training step (or validation batch), in three slots: `back` 0 is
@@ -76,6 +78,13 @@ const char* task_kind_name(TaskKind kind);
 // Whether all ranks carry it out together.
 constexpr bool is_collective(TaskKind kind) { return kind == TaskKind::gather || kind == TaskKind::exchange; }
 
+// Ranks that make collectives together: `count` of them, `stride` apart. All ranks are divided into groups of
+// this form, the first of which begins with rank 0.
+struct ProcessGroup {
+  std::string name;
+  uint32_t count = 1, stride = 1;
+};
+
 // Where a kind of task can run.
 struct Unit {
   TaskKind kind;
@@ -133,6 +142,7 @@ struct Task {
   double flops = 0;
   uint64_t bytes = 0;      // memory traffic at least, for the cost model
   std::vector<Operand> operands;
+  uint8_t processes = 0;   // collectives: of Program::processes
 };
 
 struct Place {
@@ -172,6 +182,7 @@ struct Body {
 
 struct Program {
   Machine machine;
+  std::vector<ProcessGroup> processes;  // empty: a rank alone
   std::vector<std::string> rings;
   std::vector<Buffer> buffers;
   std::vector<Body> bodies;

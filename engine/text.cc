@@ -81,6 +81,7 @@ class Printer {
   explicit Printer(const Program& program)
       : program_(program), tiers_(program.machine.tiers, [](const Tier& t) { return t.name; }),
         lanes_(program.machine.lanes, [](const Lane& l) { return l.name; }),
+        processes_(program.processes, [](const ProcessGroup& g) { return g.name; }),
         rings_(program.rings, [](const std::string& r) { return r; }),
         buffers_(program.buffers, [](const Buffer& b) { return b.name; }),
         bodies_(program.bodies, [](const Body& b) { return b.name; }) {}
@@ -88,6 +89,7 @@ class Printer {
   std::string run() {
     print("{}\n", kTextHeader);
     print_machine();
+    print_processes();
     for (const std::string& ring : program_.rings) print("ring {}\n", encode(ring));
     for (const Buffer& b : program_.buffers) print_buffer(b);
     print("arena");
@@ -119,6 +121,11 @@ class Printer {
     }
     for (const Unit& u : program_.machine.units)
       print("unit {} {} {}\n", task_kind_name(u.kind), lanes_[u.lane], tiers_[u.tier]);
+  }
+
+  void print_processes() {
+    for (const ProcessGroup& g : program_.processes)
+      print("processes {} count {} stride {}\n", encode(g.name), g.count, g.stride);
   }
 
   void print_buffer(const Buffer& b) {
@@ -156,8 +163,10 @@ class Printer {
     print("tasks {}\n", name);
     for (size_t t = 0; t < body.tasks.size(); ++t) {
       const Task& task = body.tasks[t];
-      print("{} {} {}/{}{} flops {} bytes {}", t, task_kind_name(task.kind), task.subject, task.slice,
-            task.recompute ? " recompute" : "", task.flops, task.bytes);
+      print("{} {} {}/{}{}", t, task_kind_name(task.kind), task.subject, task.slice,
+            task.recompute ? " recompute" : "");
+      if (is_collective(task.kind)) print(" among {}", processes_[task.processes]);
+      print(" flops {} bytes {}", task.flops, task.bytes);
       print_operands(task.operands);
       print("\n");
     }
@@ -220,7 +229,7 @@ class Printer {
   }
 
   const Program& program_;
-  const References tiers_, lanes_, rings_, buffers_, bodies_;
+  const References tiers_, lanes_, processes_, rings_, buffers_, bodies_;
   fmt::memory_buffer out_;
 };
 

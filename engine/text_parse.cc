@@ -174,6 +174,7 @@ class Parser {
     else if (kind == "lane") parse_lane(row);
     else if (kind == "link") parse_link(row);
     else if (kind == "unit") parse_unit(row);
+    else if (kind == "processes") parse_processes(row);
     else if (kind == "ring") parse_ring(row);
     else if (kind == "buffer") parse_buffer(row);
     else if (kind == "arena")
@@ -218,6 +219,17 @@ class Parser {
     const TaskKind kind = task_kind(row.next());
     const auto lane = lanes_.find<LaneId>(row.next());
     program_.machine.units.push_back({kind, lane, tiers_.find<TierId>(row.next())});
+  }
+  void parse_processes(Row& row) {
+    ProcessGroup g;
+    g.name = decode(row.next());
+    row.expect("count");
+    g.count = row.number<uint32_t>();
+    row.expect("stride");
+    g.stride = row.number<uint32_t>();
+    if (g.count == 0 || g.stride == 0) fail("a process group has no ranks");
+    processes_.add(g.name);
+    program_.processes.push_back(std::move(g));
   }
   void parse_ring(Row& row) {
     program_.rings.push_back(decode(row.next()));
@@ -348,6 +360,10 @@ class Parser {
     t.subject = parse_number<uint32_t>(subject);
     t.slice = parse_number<uint32_t>(slice);
     t.recompute = row.accept("recompute");
+    if (is_collective(t.kind)) {
+      row.expect("among");
+      t.processes = processes_.find<uint8_t>(row.next());
+    }
     row.expect("flops");
     t.flops = row.number<double>();
     if (!std::isfinite(t.flops)) fail("flops are not finite");
@@ -421,8 +437,8 @@ class Parser {
   std::vector<uint32_t> ordinals_;  // by lane, in the current body
   std::vector<std::vector<std::string>> predecessor_words_;
   size_t pieces_ = 0;
-  Names tiers_{"tier", 254}, lanes_{"lane", 254}, rings_{"ring", 254}, bodies_{"body", 254},
-      buffers_{"buffer", size_t{1} << 31};
+  Names tiers_{"tier", 254}, lanes_{"lane", 254}, processes_{"process group", 254}, rings_{"ring", 254},
+      bodies_{"body", 254}, buffers_{"buffer", size_t{1} << 31};
 };
 
 }  // namespace

@@ -43,6 +43,21 @@ class Rank {
   std::string name(uint32_t i) const { return collective_name(program_, body_, instruction(i)); }
   const Task& task(uint32_t i) const { return body_.tasks[instruction(i).task]; }
 
+  const ProcessGroup& processes(uint32_t i) const { return program_.processes[task(i).processes]; }
+
+  // Nothing, or why what it gives and takes is not what its process group makes of it.
+  std::optional<std::string> misfit(uint32_t i) const {
+    const auto bytes = [&](size_t operand) {
+      const Operand& o = instruction(i).operands[operand];
+      return operand_bytes(program_.buffers[o.buffer], o);
+    };
+    const uint64_t count = processes(i).count;
+    const bool fits = task(i).kind == TaskKind::gather ? bytes(1) == count * bytes(0)
+                                                       : bytes(1) == bytes(0) && bytes(0) % count == 0;
+    if (fits) return std::nullopt;
+    return fmt::format("{} is not for {} ranks", name(i), count);
+  }
+
   void set_match(uint32_t i, uint32_t match) { match_[i] = match; }
 
   // Goes on as far as it gets; `started` counts the ranks that have started a match. Whether it got on.
@@ -129,7 +144,10 @@ class Meeting {
   std::optional<std::string> match_lane(size_t l) {
     Rank& first = ranks_.front();
     const std::vector<uint32_t> wanted = first.collectives_on(l);
-    for (uint32_t n = 0; n < wanted.size(); ++n) first.set_match(wanted[n], matches_ + n);
+    for (uint32_t n = 0; n < wanted.size(); ++n) {
+      if (auto misfit = first.misfit(wanted[n])) return misfit;
+      first.set_match(wanted[n], matches_ + n);
+    }
     for (size_t r = 1; r < ranks_.size(); ++r) {
       const auto lane = find_lane(ranks_[r], first.lane(l));
       const std::vector<uint32_t> found = lane ? ranks_[r].collectives_on(*lane) : std::vector<uint32_t>{};
@@ -162,8 +180,9 @@ class Meeting {
       const Operand& o = rank.instruction(at).operands[operand];
       return operand_bytes(rank.program().buffers[o.buffer], o);
     };
-    return a.task(i).kind == b.task(j).kind && bytes(a, i, 0) == bytes(b, j, 0) &&
-           bytes(a, i, 1) == bytes(b, j, 1);
+    const ProcessGroup &of_a = a.processes(i), &of_b = b.processes(j);
+    return a.task(i).kind == b.task(j).kind && of_a.count == of_b.count && of_a.stride == of_b.stride &&
+           bytes(a, i, 0) == bytes(b, j, 0) && bytes(a, i, 1) == bytes(b, j, 1);
   }
 
   std::optional<std::string> circle() {
@@ -192,9 +211,10 @@ class Meeting {
 std::string collective_name(const Program& program, const Body& body, const Instruction& instruction) {
   const Operand &gives = instruction.operands[0], &takes = instruction.operands[1];
   const Buffer& from = program.buffers[gives.buffer];
-  return fmt::format("{} of {}, {} bytes for {}", instruction_name(program, body, instruction),
-                     printable(from.name), operand_bytes(from, gives),
-                     operand_bytes(program.buffers[takes.buffer], takes));
+  const uint8_t processes = body.tasks[instruction.task].processes;
+  return fmt::format("{} of {} among {}, {} bytes for {}", instruction_name(program, body, instruction),
+                     printable(from.name), printable(program.processes[processes].name),
+                     operand_bytes(from, gives), operand_bytes(program.buffers[takes.buffer], takes));
 }
 
 std::vector<uint32_t> collectives_of(const Body& body) {

@@ -1,9 +1,9 @@
 // Ranks exchange bytes: what every rank's collective instructions and its trainer go through.
 //
 // A communicator belongs to one rank and is used by one thread at a time; every rank makes the same calls in
-// the same order. Calls return when the caller's memory may be used again. No arithmetic is done here: sums
-// are ours (cpu_optim/reduce.h), so that all transports give the same bits. Any thread may call abort(),
-// set_patience() and throw_if_lost().
+// the same order, among all ranks or each in its own of the groups that all are divided into. Calls return
+// when the caller's memory may be used again. No arithmetic is done here: sums are ours (cpu_optim/reduce.h),
+// so that all transports give the same bits. Any thread may call abort(), set_patience() and throw_if_lost().
 #pragma once
 
 #include <atomic>
@@ -17,6 +17,13 @@
 
 namespace sluice {
 
+// Some of the ranks, in order.
+struct RankSet {
+  int first = 0, count = 1, stride = 1;
+  int operator[](int place) const { return first + place * stride; }
+  int place_of(int rank) const { return (rank - first) / stride; }
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -24,6 +31,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string transport() const = 0;  // for people: "MPI, through host memory"
+  RankSet everyone() const { return {0, size(), 1}; }
 
   // All calls throw Error(rank_lost) once a rank was lost or has called abort(). One that gets nothing from
   // another rank for longer than the patience throws too, and ends all ranks' calls.
@@ -31,12 +39,12 @@ class Communicator {
   // What the calls to come are for, to be named then: "at step 12 for ...". Allocates nothing.
   void note(std::string_view purpose) noexcept { purpose_.set(purpose); }
 
-  // Every rank's `part` to every rank: `all` receives size() parts in order of rank. `part` may be its own
-  // place in `all`.
-  virtual void all_gather(const void* part, uint64_t bytes, void* all) = 0;
-  // Part r of `parts` to rank r: `received` gets what every rank has for this one, in order of rank. The two
-  // do not overlap.
-  virtual void all_to_all(const void* parts, uint64_t bytes, void* received) = 0;
+  // Among ranks with this one: each one's `part` to each of them; `all` receives the parts in their order.
+  // `part` may be its own place in `all`.
+  virtual void all_gather(const RankSet& among, const void* part, uint64_t bytes, void* all) = 0;
+  // Likewise part i of `parts` to the i-th of them: `received` gets what each has for this one, in order. The
+  // two do not overlap.
+  virtual void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) = 0;
   // The root's bytes to every rank.
   virtual void broadcast(void* data, uint64_t bytes, int root) = 0;
   // Returns when every rank has called it.

@@ -50,7 +50,7 @@ struct Consent {
 
 Consent consent(Communicator& host, const Answer& mine) {
   std::vector<Answer> all(static_cast<size_t>(host.size()));
-  host.all_gather(&mine, sizeof mine, all.data());
+  host.all_gather(host.everyone(), &mine, sizeof mine, all.data());
   Consent found;
   for (size_t rank = 0; rank < all.size() && found.objection.empty(); ++rank) {
     const std::string who = "on rank " + std::to_string(rank) + " ";
@@ -111,14 +111,16 @@ class NcclCommunicator final : public Communicator {
   int size() const override { return host_.size(); }
   std::string transport() const override { return "NCCL " + nccl_version_text(version_); }
 
-  void all_gather(const void* part, uint64_t bytes, void* all) override {
+  void all_gather(const RankSet& among, const void* part, uint64_t bytes, void* all) override {
+    if (among.count < size())
+      return call([&] { swap(among, {static_cast<const std::byte*>(part), 0}, bytes, all); });
     call([&] {
       settle(api_.ncclAllGather(part, all, bytes, NcclApi::kBytes, rank_, stream_.get()), "ncclAllGather");
     });
   }
 
-  void all_to_all(const void* parts, uint64_t bytes, void* received) override {
-    call([&] { exchange(parts, bytes, received); });
+  void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) override {
+    call([&] { swap(among, {static_cast<const std::byte*>(parts), bytes}, bytes, received); });
   }
 
   void broadcast(void* data, uint64_t bytes, int root) override {
@@ -184,22 +186,30 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  // A group is ended whatever happened in it, or the thread's later calls would belong to it.
-  void exchange(const void* parts, uint64_t bytes, void* received) {
-    const auto* const from = static_cast<const std::byte*>(parts);
-    auto* const to = static_cast<std::byte*>(received);
-    const auto at = [&](int rank) { return static_cast<uint64_t>(rank) * bytes; };
-    check_step(cudaMemcpyAsync(to + at(rank()), from + at(rank()), bytes, cudaMemcpyDeviceToDevice,
-                               stream_.get()));
+  struct Outgoing {
+    const std::byte* first;
+    uint64_t stride;  // between what goes to one and to the next
+  };
+
+  // Among some ranks, as pairs of messages. A group is ended whatever happened in it, or the thread's later
+  // calls would belong to it.
+  void swap(const RankSet& among, const Outgoing& out, uint64_t bytes, void* received) {
+    const auto from = [&](int i) { return out.first + static_cast<uint64_t>(i) * out.stride; };
+    const auto to = [&](int i) {
+      return static_cast<std::byte*>(received) + static_cast<uint64_t>(i) * bytes;
+    };
+    const int own = among.place_of(rank());
+    if (to(own) != from(own))
+      check_step(cudaMemcpyAsync(to(own), from(own), bytes, cudaMemcpyDeviceToDevice, stream_.get()));
     int failed = NcclApi::kSuccess;
     const auto note = [&](int result) {
       if (failed == NcclApi::kSuccess && result != NcclApi::kInProgress) failed = result;
     };
     require(api_.ncclGroupStart(), "ncclGroupStart");
-    for (int other = 0; other < size(); ++other) {
-      if (other == rank()) continue;
-      note(api_.ncclSend(from + at(other), bytes, NcclApi::kBytes, other, rank_, stream_.get()));
-      note(api_.ncclRecv(to + at(other), bytes, NcclApi::kBytes, other, rank_, stream_.get()));
+    for (int i = 0; i < among.count; ++i) {
+      if (i == own) continue;
+      note(api_.ncclSend(from(i), bytes, NcclApi::kBytes, among[i], rank_, stream_.get()));
+      note(api_.ncclRecv(to(i), bytes, NcclApi::kBytes, among[i], rank_, stream_.get()));
     }
     const int ended = api_.ncclGroupEnd();
     require(failed, "ncclSend or ncclRecv");
@@ -224,7 +234,7 @@ class NcclCommunicator final : public Communicator {
       const uint64_t bytes = std::min(part, most);
       settle(api_.ncclAllGather(from, to, bytes, NcclApi::kBytes, rank_, stream_.get()), "ncclAllGather");
       finish();
-      exchange(from, bytes, to);
+      swap(everyone(), {static_cast<const std::byte*>(from), bytes}, bytes, to);
       finish();
     }
     settle(api_.ncclBroadcast(to, to, kWarmUpParts[0], NcclApi::kBytes, 0, rank_, stream_.get()),

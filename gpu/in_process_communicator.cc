@@ -26,7 +26,7 @@ enum class Call : uint8_t { all_gather, all_to_all, broadcast, barrier };
 struct Post {
   Call call = Call::barrier;
   uint64_t bytes = 0;
-  int root = 0;
+  int root = 0, count = 0, stride = 0;
   const std::byte* data = nullptr;
 };
 
@@ -73,7 +73,8 @@ class Room {
       if (meetings_ == meeting) throw lost_error(reason_);
     }
     for (const Post& p : posts_)
-      CHECK(p.call == mine.call && p.bytes == mine.bytes && p.root == mine.root,
+      CHECK(p.call == mine.call && p.bytes == mine.bytes && p.root == mine.root && p.count == mine.count &&
+                p.stride == mine.stride,
             "ranks make different collective calls");
     copy(posts_);
     std::unique_lock lock(mutex_);
@@ -159,30 +160,16 @@ class InProcessCommunicator final : public Communicator {
   int size() const override { return static_cast<int>(room_->ranks()); }
   std::string transport() const override { return "threads of one process, through host memory"; }
 
-  void all_gather(const void* part, uint64_t bytes, void* all) override {
-    room_->meet(caller(), {Call::all_gather, bytes, 0, static_cast<const std::byte*>(part)},
-                [&](const std::vector<Post>& posts) {
-                  auto* to = static_cast<std::byte*>(all);
-                  for (const Post& p : posts) {
-                    if (p.data != to) std::memcpy(to, p.data, bytes);
-                    to += bytes;
-                  }
-                });
+  void all_gather(const RankSet& among, const void* part, uint64_t bytes, void* all) override {
+    copy_from_each(among, Call::all_gather, part, bytes, 0, all);
   }
-
-  void all_to_all(const void* parts, uint64_t bytes, void* received) override {
-    room_->meet(caller(), {Call::all_to_all, bytes, 0, static_cast<const std::byte*>(parts)},
-                [&](const std::vector<Post>& posts) {
-                  auto* to = static_cast<std::byte*>(received);
-                  for (const Post& p : posts) {
-                    std::memcpy(to, p.data + static_cast<uint64_t>(rank_) * bytes, bytes);
-                    to += bytes;
-                  }
-                });
+  void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) override {
+    copy_from_each(among, Call::all_to_all, parts, bytes,
+                   static_cast<uint64_t>(among.place_of(rank_)) * bytes, received);
   }
 
   void broadcast(void* data, uint64_t bytes, int root) override {
-    room_->meet(caller(), {Call::broadcast, bytes, root, static_cast<const std::byte*>(data)},
+    room_->meet(caller(), {Call::broadcast, bytes, root, 0, 0, static_cast<const std::byte*>(data)},
                 [&](const std::vector<Post>& posts) {
                   if (rank_ != root) std::memcpy(data, posts[static_cast<size_t>(root)].data, bytes);
                 });
@@ -199,6 +186,18 @@ class InProcessCommunicator final : public Communicator {
   void abort(const std::string& reason) noexcept override { room_->abort(reason); }
 
  private:
+  // All ranks meet, also those of other sets. `offset`: of what they have for this one.
+  void copy_from_each(const RankSet& among, Call call, const void* data, uint64_t bytes, uint64_t offset,
+                      void* to) {
+    const Post mine{call, bytes, 0, among.count, among.stride, static_cast<const std::byte*>(data)};
+    room_->meet(caller(), mine, [&](const std::vector<Post>& posts) {
+      auto* place = static_cast<std::byte*>(to);
+      for (int i = 0; i < among.count; ++i, place += bytes) {
+        const std::byte* const from = posts[static_cast<size_t>(among[i])].data + offset;
+        if (from != place) std::memcpy(place, from, bytes);
+      }
+    });
+  }
   Caller caller() const {
     return {rank_, patience(), [this] { return doing(); }};
   }

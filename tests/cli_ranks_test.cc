@@ -29,7 +29,10 @@ class CliRanks : public Cli {
     write_bytes(machine, kMachine);
   }
   CommandResult plan(const Words& more) const {
-    return run(Words{"plan", "--model", "gpt2", "--seq", "64", "--batch", "16", "--micro-batch", "1",
+    return plan_batch("16", more);
+  }
+  CommandResult plan_batch(const char* batch, const Words& more) const {
+    return run(Words{"plan", "--model", "gpt2", "--seq", "64", "--batch", batch, "--micro-batch", "1",
                      "--machine", machine} +
                more);
   }
@@ -51,10 +54,11 @@ TEST_F(CliRanks, APlanSaysWhatRanksSendOverEveryLevel) {
   EXPECT_EQ(facts["network_bytes"]["cluster"]["unit"], "node");
   const double of_rank = facts["network_bytes"]["node"]["bytes"];
   EXPECT_EQ(of_rank, facts["moved_bytes"]["collective"]);
-  // Of P bytes of gradients and as many of weights: a rank sends 15/16 of each. A node of four sends 4 x
-  // 12/16 of gradients and 12/16 of weights. What else is sent is 8 bytes for each of 65,536 gradients.
+  // Of P bytes of gradients and as many of weights, a node of four sends 3/4 of its fp32 sums, 2 P, and 3/4
+  // of weights. A rank sends 3/4 of both inside the node, and a quarter of what its node sends. What else is
+  // sent is 8 bytes for each of 65,536 gradients.
   const double of_node = facts["network_bytes"]["cluster"]["bytes"];
-  EXPECT_NEAR(of_node / of_rank, (4 * 12 + 12) / (2.0 * 15), 1e-3);
+  EXPECT_NEAR(of_node / of_rank, (3 * 0.75) / (2 * 0.75 + 3 * 0.75 / 4), 1e-3);
   EXPECT_GT(facts["lane_busy"]["collective"].get<double>(), of_node / 1e8);
   EXPECT_LT(facts["lane_busy"]["collective"].get<double>(),
             1.1 * of_node / 1e8);  // parts go inside nodes, too
@@ -72,8 +76,7 @@ TEST_F(CliRanks, FewerOnAMachineSendMoreBetweenMachines) {
   EXPECT_EQ(two["ranks_per_node"], 2);
   const double of_four = four["network_bytes"]["cluster"]["bytes"],
                of_two = two["network_bytes"]["cluster"]["bytes"];
-  EXPECT_NEAR(of_two / of_four, (2 * 14 + 14) / (4.0 * 12 + 12), 1e-3);
-  EXPECT_EQ(two["network_bytes"]["node"], four["network_bytes"]["node"]);
+  EXPECT_NEAR(of_two / of_four, (7 / 8.0) / (3 / 4.0), 1e-3);
   EXPECT_EQ(plan({"--ranks", "128", "--batch", "128"}).code, 2);  // the description joins 64
 }
 
@@ -85,16 +88,45 @@ TEST_F(CliRanks, GpusAreTheRanksOfOneMachine) {
   EXPECT_FALSE(gpus["network_bytes"].contains("cluster"));
 }
 
-// Stage 3 sends half as much again as stage 2, and stage 0 needs the most memory for nothing.
-TEST_F(CliRanks, AutoTakesTheStageThatIsPredictedToBeFastest) {
+// Stage 3 sends half as much again as stage 2, but not over the network where weights are shared in machines;
+// and stage 0 needs the most memory for nothing.
+TEST_F(CliRanks, AutoTakesWhatIsPredictedToBeFastest) {
   const Words more{"--ranks", "16", "--zero", "auto"};
-  EXPECT_EQ(facts_of(more + Words{"--host-mem", "3GiB"})["zero_stage"], 1);
-  const CommandResult people = plan(more + Words{"--host-mem", "3GiB"});
-  EXPECT_NE(people.out.find("--zero auto is 1 (a step at stage 3: "), std::string::npos) << people.out;
+  const Words all = more + Words{"--host-mem", "3GiB", "--shard-weights", "all"};
+  EXPECT_EQ(facts_of(all)["zero_stage"], 1);
+  const CommandResult of_all = plan(all);
+  EXPECT_NE(of_all.out.find("Ranks share at ZeRO stage 1 (a step at stage 3: "), std::string::npos)
+      << of_all.out;
+  const nlohmann::json open = facts_of(more + Words{"--host-mem", "3GiB"});
+  EXPECT_EQ(open["zero_stage"], 3);
+  EXPECT_EQ(open["weights_in_machines"], true);
+  const CommandResult stage = plan({"--ranks", "16", "--host-mem", "3GiB"});  // at stage 3
+  EXPECT_NE(stage.out.find("Ranks share at ZeRO stage 3 in machines (a step at stage 3: "), std::string::npos)
+      << stage.out;
+  EXPECT_NE(stage.out.find("16 ranks at ZeRO stage 3 in machines, 4 on a machine"), std::string::npos);
   const CommandResult little = plan(more + Words{"--host-mem", "480MiB"});
-  EXPECT_NE(little.out.find("s, 1: does not fit, 0: does not fit)."), std::string::npos) << little.out;
-  EXPECT_NE(little.out.find("16 ranks at ZeRO stage 3"), std::string::npos) << little.out;
+  EXPECT_NE(little.out.find("s, 3 in machines: does not fit, 1: does not fit, 0: does not fit)."),
+            std::string::npos)
+      << little.out;
+  EXPECT_NE(little.out.find("16 ranks at ZeRO stage 3, 4 on a machine"), std::string::npos) << little.out;
   EXPECT_EQ(plan(more + Words{"--host-mem", "80MiB"}).code, 3);
+}
+
+// One rank on a machine has none to share with there, nor have three in a way that keeps the bits.
+TEST_F(CliRanks, MachinesWithoutAnEvenNumberOfRanksShareAmongAll) {
+  const Words node{"--host-mem", "2GiB", "--ranks", "12", "--shard-weights", "node", "--ranks-per-node"};
+  for (const char* odd : {"1", "3"}) {
+    const CommandResult refused = plan_batch("12", node + Words{odd});
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_NE(refused.err.find("--shard-weights node is for an even number of ranks on every machine, not " +
+                               std::string(odd)),
+              std::string::npos)
+        << refused.err;
+  }
+  EXPECT_NE(plan_batch("12", node + Words{"2"}).out.find("ZeRO stage 3 in machines, 2 on a machine"),
+            std::string::npos);
+  EXPECT_NE(plan_batch("12", node + Words{"12"}).out.find("ZeRO stage 3, 12 on a machine"),
+            std::string::npos);
 }
 
 // All ranks train at the stage that the first chose; a run alone has nothing to choose.
@@ -102,7 +134,7 @@ TEST_F(CliRanks, AutoTrains) {
   const Words more{"--machine", machine, "--zero", "auto"};
   const CommandResult several = run(train("several", 3, more + Words{"--gpus", "2"}));
   ASSERT_EQ(several.code, 0) << several.err;
-  EXPECT_NE(several.out.find("--zero auto is "), std::string::npos) << several.out;
+  EXPECT_NE(several.out.find("Ranks share at ZeRO stage "), std::string::npos) << several.out;
   ASSERT_EQ(run(train("fixed", 3, {"--gpus", "2"})).code, 0);
   EXPECT_EQ(differences(newest_tensors(directory / "several"), newest_tensors(directory / "fixed")), "");
   const CommandResult resumed = run({"train", "--resume", "auto", "--out", directory / "several", "--steps",
@@ -110,7 +142,7 @@ TEST_F(CliRanks, AutoTrains) {
   EXPECT_EQ(resumed.code, 0) << resumed.err;
   const CommandResult alone = run(train("alone", 2, more));
   EXPECT_EQ(alone.code, 0) << alone.err;
-  EXPECT_EQ(alone.out.find("--zero auto"), std::string::npos) << alone.out;
+  EXPECT_EQ(alone.out.find("Ranks share"), std::string::npos) << alone.out;
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ inline void expect_collectives_move(Communicator& c, int round) {
   const auto all = static_cast<size_t>(n);
   std::vector<uint32_t> out(kCount * all), in(kCount * all);
   for (uint64_t i = 0; i < kCount; ++i) out[i] = told_value(c.rank(), 0, round, i);
-  c.all_gather(out.data(), kBytes, in.data());
+  c.all_gather(c.everyone(), out.data(), kBytes, in.data());
   for (int r = 0; r < n; ++r)
     for (uint64_t i = 0; i < kCount; ++i)
       ASSERT_EQ(in[static_cast<size_t>(r) * kCount + i], told_value(r, 0, round, i));
@@ -36,7 +36,7 @@ inline void expect_collectives_move(Communicator& c, int round) {
   for (int to = 0; to < n; ++to)
     for (uint64_t i = 0; i < kCount; ++i)
       out[static_cast<size_t>(to) * kCount + i] = told_value(c.rank(), to, round, i);
-  c.all_to_all(out.data(), kBytes, in.data());
+  c.all_to_all(c.everyone(), out.data(), kBytes, in.data());
   for (int r = 0; r < n; ++r)
     for (uint64_t i = 0; i < kCount; ++i)
       ASSERT_EQ(in[static_cast<size_t>(r) * kCount + i], told_value(r, c.rank(), round, i));
@@ -72,8 +72,28 @@ inline void expect_own_part_kept_in_place(OnAllRanks& on_all_ranks) {
     std::vector<int> all(4, -1);
     int* const own = &all[static_cast<size_t>(c.rank())];
     *own = c.rank() * 10;
-    c.all_gather(own, sizeof(int), all.data());
+    c.all_gather(c.everyone(), own, sizeof(int), all.data());
     EXPECT_EQ(all, (std::vector<int>{0, 10, 20, 30}));
+  });
+}
+
+// Pairs of neighbours, and pairs that are two apart.
+inline void expect_groups_keep_to_themselves(OnAllRanks& on_all_ranks) {
+  on_all_ranks(4, [](Communicator& c) {
+    const int rank = c.rank();
+    for (const RankSet& pair : {RankSet{rank / 2 * 2, 2, 1}, RankSet{rank % 2, 2, 2}}) {
+      std::vector<int> all(2), received(2);
+      c.all_gather(pair, &rank, sizeof(int), all.data());
+      EXPECT_EQ(all, (std::vector<int>{pair[0], pair[1]}));
+      int* const own = &all[static_cast<size_t>(pair.place_of(rank))];
+      *own = 7 * rank;
+      c.all_gather(pair, own, sizeof(int), all.data());
+      EXPECT_EQ(all, (std::vector<int>{7 * pair[0], 7 * pair[1]}));
+      const std::vector<int> parts{10 * rank, 10 * rank + 1};
+      c.all_to_all(pair, parts.data(), sizeof(int), received.data());
+      const int place = pair.place_of(rank);
+      EXPECT_EQ(received, (std::vector<int>{10 * pair[0] + place, 10 * pair[1] + place}));
+    }
   });
 }
 
@@ -93,7 +113,7 @@ inline void expect_an_abort_ends_every_call(OnAllRanks& on_all_ranks, int rounds
           if (i < round % 5) {
             c.barrier();
           } else if (round % 3 == 0) {
-            c.all_gather(mine.data(), mine.size() * 8, all.data());
+            c.all_gather(c.everyone(), mine.data(), mine.size() * 8, all.data());
           } else if (round % 3 == 1) {
             c.receive(mine.data(), 8, 2);
           } else {

@@ -17,22 +17,22 @@ class HostMemoryCommunicator final : public Communicator {
   int size() const override { return gpus_.size(); }
   std::string transport() const override { return gpus_.transport(); }
 
-  void all_gather(const void* part, uint64_t bytes, void* all) override {
-    const uint64_t whole = bytes * static_cast<uint64_t>(size());
+  void all_gather(const RankSet& among, const void* part, uint64_t bytes, void* all) override {
+    const uint64_t whole = bytes * static_cast<uint64_t>(among.count);
     const cuda::GpuBytes gpu_part(bytes), gpu_all(whole);
     const auto offset = static_cast<const std::byte*>(part) - static_cast<const std::byte*>(all);
     const bool in_place = offset >= 0 && offset < static_cast<int64_t>(whole);
     to_gpu(gpu_part.data, part, bytes);
     to_gpu(gpu_all.data, all, whole);
     const void* const from = in_place ? static_cast<std::byte*>(gpu_all.data) + offset : gpu_part.data;
-    gpus_.all_gather(from, bytes, gpu_all.data);
+    gpus_.all_gather(among, from, bytes, gpu_all.data);
     from_gpu(all, gpu_all.data, whole);
   }
-  void all_to_all(const void* parts, uint64_t bytes, void* received) override {
-    const uint64_t whole = bytes * static_cast<uint64_t>(size());
+  void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) override {
+    const uint64_t whole = bytes * static_cast<uint64_t>(among.count);
     const cuda::GpuBytes from(whole), to(whole);
     to_gpu(from.data, parts, whole);
-    gpus_.all_to_all(from.data, bytes, to.data);
+    gpus_.all_to_all(among, from.data, bytes, to.data);
     from_gpu(received, to.data, whole);
   }
   void broadcast(void* data, uint64_t bytes, int root) override {

@@ -30,7 +30,7 @@ TEST_F(Mpi, BitsAreThoseOfRanksInOneProcess) {
 }
 
 // What a launcher starts on another machine is started here, so that two nodes of two ranks are one machine:
-// every rank sees one other beside it, and the gathers go by way of both.
+// every rank sees one other beside it, and gradients are summed up inside of nodes first.
 TEST_F(Mpi, BitsAreTheSameOnTwoNodes) {
   const std::string agent = directory / "agent";  // in the place of ssh: host, command
   write_bytes(agent, "#!/bin/sh\nTMPDIR=" + std::string(directory / "") +
@@ -38,8 +38,10 @@ TEST_F(Mpi, BitsAreTheSameOnTwoNodes) {
   std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
   const Words nodes{"--mca", "plm_rsh_agent", agent, "--host", "nodea:2,nodeb:2", "--mca", "btl", "self,tcp",
                     "--mca", "btl_tcp_if_include", "lo"};
-  for (const char* stage : {"0", "2", "3"}) {
-    const Words more{"--micro-batch", "1", "--zero", stage};
+  for (const char* stage : {"0", "2", "3", "3 in machines"}) {
+    const bool in_machines = std::string(stage).size() > 1;
+    const Words more{"--micro-batch", "1", "--zero", std::string(stage, 1), "--shard-weights",
+                     in_machines ? "node" : "all"};
     const CommandResult apart =
         Command(directory / "", Words{"mpirun"} + kAnywhere + nodes + Words{"-np", "4"} +
                                     sluice_words(train_rows("nodes" + std::string(stage), 4, 8,
@@ -47,7 +49,8 @@ TEST_F(Mpi, BitsAreTheSameOnTwoNodes) {
                                                  "sluice"))
             .wait();
     ASSERT_EQ(apart.code, 0) << apart.out << apart.err;
-    EXPECT_NE(apart.out.find(", 2 on a machine"), std::string::npos) << apart.out;
+    EXPECT_NE(apart.out.find("ZeRO stage " + std::string(stage) + ", 2 on a machine"), std::string::npos)
+        << apart.out;
     ASSERT_EQ(run(train_rows("one" + std::string(stage), 4, 8, more + Words{"--gpus", "4"})).code, 0);
     EXPECT_EQ(numbers_of("nodes" + std::string(stage)).size(), 4u);
     EXPECT_EQ(numbers_of("nodes" + std::string(stage)), numbers_of("one" + std::string(stage)));

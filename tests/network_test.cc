@@ -17,15 +17,18 @@ lane collective
 unit forward compute host
 unit gather collective host
 unit exchange collective host
+processes all count 6 stride 1
+processes block count 2 stride 1
+processes across count 3 stride 2
 buffer part gradients home host pieces 6
 buffer whole gradients home host pieces 36
 buffer received gradients home host pieces 36
 arena 1000
 body step clean -> clean peak 1000 after step
 tasks step
-0 gather 0/0 flops 0 bytes 42 read part@0 write whole@0
+0 gather 0/0 among all flops 0 bytes 42 read part@0 write whole@0
 1 forward 0/0 flops 0 bytes 10 read part@0
-2 exchange 0/0 flops 0 bytes 72 read whole@1 write received@0
+2 exchange 0/0 among all flops 0 bytes 72 read whole@1 write received@0
 instructions step
 0 collective:1 run 0 at host+0 host+100
 1 compute:1 run 1 at host+0
@@ -52,28 +55,47 @@ TEST(Network, OneLevelTakesEveryMessageOfARank) {
   EXPECT_EQ(network_bytes(p, one, p.bodies[0]), (std::vector<uint64_t>{60}));
 }
 
-// Three nodes of two ranks. Exchange: a rank sends 5 messages, 4 of them out of its node, as the other does.
-// Gather: a rank sends 2 messages to its like in other nodes, and then 3 parts to the other of its node.
+// Three nodes of two ranks: a rank sends 5 messages, 4 of them out of its node, as the other does.
 TEST(Network, AnUpperLevelIsSharedByTheRanksOfAUnit) {
   const Program p = program_from_text(kProgram);
   const std::vector<NetworkLevel> slow_above{{"node", 2, 6, 0}, {"cluster", 6, 2, 0.25}};
-  EXPECT_DOUBLE_EQ(network_seconds(p, slow_above, exchange(p)), 2 * 4 * 6 / 2.0 + 4 * 0.25);
-  EXPECT_DOUBLE_EQ(network_seconds(p, slow_above, gather(p)), (2 * 2 * 6 / 2.0 + 2 * 0.25) + 3 * 6 / 6.0);
+  for (const Task& task : {exchange(p), gather(p)})
+    EXPECT_DOUBLE_EQ(network_seconds(p, slow_above, task), 2 * 4 * 6 / 2.0 + 4 * 0.25);
   EXPECT_EQ(network_bytes(p, slow_above, p.bodies[0]),
-            (std::vector<uint64_t>{5 * 6 + 5 * 6, 2 * 4 * 6 + 2 * 2 * 6}));
+            (std::vector<uint64_t>{5 * 6 + 5 * 6, 2 * 4 * 6 + 2 * 4 * 6}));
   const std::vector<NetworkLevel> slow_below{{"node", 2, 1, 0.5}, {"cluster", 6, 1000, 0}};
   EXPECT_DOUBLE_EQ(network_seconds(p, slow_below, exchange(p)), 5 * (6 / 1.0 + 0.5));
-  EXPECT_DOUBLE_EQ(network_seconds(p, slow_below, gather(p)), (2 + 3) * (6 / 1.0 + 0.5));
 }
 
-// What leaves a group of nodes has left its node, too: in a gather, for a rank's likes of all nodes.
+// The rank's other part goes to the other rank of its node; to ranks of equal place in their nodes go two.
+TEST(Network, GroupsSendToTheirOwn) {
+  Program p = program_from_text(kProgram);
+  const std::vector<NetworkLevel> levels{{"node", 2, 6, 0.5}, {"cluster", 6, 2, 0.25}};
+  Task& task = p.bodies[0].tasks[2];
+  task.processes = 1;  // of the block; 36 bytes for two
+  EXPECT_DOUBLE_EQ(network_seconds(p, levels, task), 18 / 6.0 + 0.5);
+  EXPECT_EQ(sent_bytes(p, task), 18);
+  task.processes = 2;  // across blocks; 36 bytes for three
+  EXPECT_DOUBLE_EQ(network_seconds(p, levels, task), 2 * 2 * 12 / 2.0 + 2 * 0.25);
+  EXPECT_EQ(sent_bytes(p, task), 24);
+  Task& all = p.bodies[0].tasks[0];
+  all.processes = 2;
+  EXPECT_EQ(sent_bytes(p, all), 12);
+  EXPECT_EQ(network_bytes(p, levels, p.bodies[0]), (std::vector<uint64_t>{12 + 24, 2 * 12 + 2 * 24}));
+}
+
+// What leaves a group of nodes has left its node, too. Blocks may be smaller than nodes, and larger than
+// nothing.
 TEST(Network, ThreeLevels) {
   Program p = program_from_text(kProgram);
-  p.buffers[1].cuts = p.buffers[2].cuts = {0, 48};  // eight ranks
+  p.buffers[1].cuts = p.buffers[2].cuts = {0, 48};
+  p.processes = {{"all", 8, 1}, {"across", 4, 2}};
   const std::vector<NetworkLevel> levels{{"node", 2, 1e9, 0}, {"rack", 4, 2, 0}, {"cluster", 8, 1, 0}};
-  // Out of a node: 2 ranks x 6 messages; out of a rack: 4 ranks x 4 messages. Gather: 2 x 3 and 4 x 2.
+  // Out of a node: 2 ranks x 6 messages; out of a rack: 4 ranks x 4 messages.
   EXPECT_DOUBLE_EQ(network_seconds(p, levels, exchange(p)), std::max(2 * 6 * 6 / 2.0, 4 * 4 * 6 / 1.0));
-  EXPECT_NEAR(network_seconds(p, levels, gather(p)), std::max(2 * 3 * 6 / 2.0, 4 * 2 * 6 / 1.0), 1e-6);
+  // Likewise 3 and 2 of parts of 12 bytes: two of the four are in one rack.
+  p.bodies[0].tasks[2].processes = 1;
+  EXPECT_DOUBLE_EQ(network_seconds(p, levels, exchange(p)), std::max(2 * 3 * 12 / 2.0, 4 * 2 * 12 / 1.0));
 }
 
 TEST(Network, OthersThanCollectivesTakeNothing) {

@@ -304,5 +304,14 @@ TEST(RankShares, LimitsAreDivided) {
   EXPECT_EQ(none.address_space, kNoLimit);
 }
 
+TEST(RanksTogether, AreConsecutiveAndEquallyMany) {
+  EXPECT_EQ(ranks_together({0}), 1);
+  EXPECT_EQ(ranks_together({0, 0, 0}), 3);
+  EXPECT_EQ(ranks_together({0, 0, 2, 2, 4, 4}), 2);
+  EXPECT_EQ(ranks_together({0, 0, 0, 0, 4, 4}), 2);  // machines of four and two
+  EXPECT_EQ(ranks_together({0, 0, 0, 3}), 1);
+  EXPECT_EQ(ranks_together({0, 1, 0, 1}), 1);  // dealt out in turn
+}
+
 }  // namespace
 }  // namespace sluice

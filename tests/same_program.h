@@ -39,8 +39,8 @@ struct Same {  // a struct, so that the overloads see each other
            std::tie(b.name, b.kind, b.cuts, b.home, b.permanent, b.ring, b.home_offset, b.slot_stride);
   }
   static bool same(const Task& a, const Task& b) {
-    return std::tie(a.kind, a.subject, a.slice, a.recompute, a.flops, a.bytes) ==
-               std::tie(b.kind, b.subject, b.slice, b.recompute, b.flops, b.bytes) &&
+    return std::tie(a.kind, a.subject, a.slice, a.recompute, a.processes, a.flops, a.bytes) ==
+               std::tie(b.kind, b.subject, b.slice, b.recompute, b.processes, b.flops, b.bytes) &&
            same(a.operands, b.operands);
   }
   static bool same(const Instruction& a, const Instruction& b) {
@@ -52,11 +52,14 @@ struct Same {  // a struct, so that the overloads see each other
                std::tie(b.name, b.start, b.end, b.advance, b.predecessors, b.peak_bytes) &&
            same(a.tasks, b.tasks) && same(a.instructions, b.instructions);
   }
+  static bool same(const ProcessGroup& a, const ProcessGroup& b) {
+    return std::tie(a.name, a.count, a.stride) == std::tie(b.name, b.count, b.stride);
+  }
   static bool same(const Program& a, const Program& b) {
     return same(a.machine.tiers, b.machine.tiers) && same(a.machine.links, b.machine.links) &&
            same(a.machine.lanes, b.machine.lanes) && same(a.machine.units, b.machine.units) &&
-           a.rings == b.rings && same(a.buffers, b.buffers) && same(a.bodies, b.bodies) &&
-           a.arena_bytes == b.arena_bytes;
+           same(a.processes, b.processes) && a.rings == b.rings && same(a.buffers, b.buffers) &&
+           same(a.bodies, b.bodies) && a.arena_bytes == b.arena_bytes;
   }
 };
 

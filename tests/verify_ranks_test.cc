@@ -18,13 +18,14 @@ unit forward compute host
 unit gather near host
 unit gather far host
 unit exchange near host
+processes two count 2 stride 1
 buffer a gradients home host pieces 64
 buffer b gradients home host pieces 128
 buffer c gradients home host pieces 128
 arena 4096
 )";
-constexpr const char* kGather = " gather 0/0 flops 0 bytes 192 read a@0 write b@0\n";
-constexpr const char* kExchange = " exchange 0/0 flops 0 bytes 256 read b@0 write c@0\n";
+constexpr const char* kGather = " gather 0/0 among two flops 0 bytes 192 read a@0 write b@0\n";
+constexpr const char* kExchange = " exchange 0/0 among two flops 0 bytes 256 read b@0 write c@0\n";
 constexpr const char* kForward = " forward 0/0 flops 0 bytes 64 read a@0\n";
 
 struct Line {
@@ -71,8 +72,26 @@ TEST(VerifyRanks, AnotherOrderOnALaneIsNamedWithItsFirstInstruction) {
   const Program a = program_of({{kGather, "near:1", ""}, {kGather, "near:2", ""}, {kExchange, "near:3", ""}});
   const Program b = program_of({{kGather, "near:1", ""}, {kExchange, "near:2", ""}, {kGather, "near:3", ""}});
   EXPECT_EQ(fault_of(a, b),
-            "body step: program 1 has exchange 0/0 of b, 128 bytes for 128 on lane near where program 0 has "
-            "gather 0/0 of a, 64 bytes for 128");
+            "body step: program 1 has exchange 0/0 of b among two, 128 bytes for 128 on lane near where "
+            "program 0 has gather 0/0 of a among two, 64 bytes for 128");
+}
+
+// Alone in its list, too: what a collective gives and takes must be right for its process group.
+TEST(VerifyRanks, BytesThatDoNotFitTheProcessGroupAreRefused) {
+  Program p = program_of({{kGather, "near:1", ""}, {kExchange, "near:2", ""}});
+  p.processes[0].count = 3;
+  EXPECT_EQ(fault_of(p, p),
+            "body step: gather 0/0 of a among two, 64 bytes for 128 is not for 3 ranks");
+  p.buffers[1].cuts = {0, 192};
+  EXPECT_EQ(fault_of(p, p),
+            "body step: exchange 0/0 of b among two, 192 bytes for 128 is not for 3 ranks");
+  p.buffers[2].cuts = {0, 192};
+  EXPECT_EQ(fault_of(p, p), "none");
+  Program apart = p;
+  apart.processes[0].stride = 2;
+  EXPECT_EQ(fault_of(p, apart),
+            "body step: program 1 has gather 0/0 of a among two, 64 bytes for 192 on lane near where program "
+            "0 has gather 0/0 of a among two, 64 bytes for 192");
 }
 
 TEST(VerifyRanks, OtherBytesAndOtherCountsAreRefused) {
@@ -80,8 +99,8 @@ TEST(VerifyRanks, OtherBytesAndOtherCountsAreRefused) {
   Program b = a;
   b.buffers[1].cuts = {0, 192};  // a gather of three ranks
   EXPECT_EQ(fault_of(a, b),
-            "body step: program 1 has gather 0/0 of a, 64 bytes for 192 on lane near where program 0 has "
-            "gather 0/0 of a, 64 bytes for 128");
+            "body step: program 1 has gather 0/0 of a among two, 64 bytes for 192 on lane near where program "
+            "0 has gather 0/0 of a among two, 64 bytes for 128");
   const Program more = program_of({{kGather, "near:1", ""}, {kGather, "near:2", ""}});
   EXPECT_EQ(fault_of(a, more), "body step: program 1 has 2 collectives on lane near, and program 0 has 1");
   EXPECT_EQ(fault_of(more, a), "body step: program 1 has 1 collectives on lane near, and program 0 has 2");
@@ -151,6 +170,7 @@ TEST(VerifyRanks, PlansMeet) {
   const Budgets budgets = resolve_budgets(options.memory, memory_limits(), false);
   for (const int stage : {0, 2, 3}) {
     options.ranks.zero = stage;
+    options.ranks.per_node = stage ? 2 : 4;
     const PlanRequest request = plan_request(options, config, budgets, workspaces_of(*device), true);
     const Plan plan = plan_or_throw(request, budgets);
     EXPECT_EQ(fault_of(plan.program, plan.program), "none") << "stage " << stage;

@@ -99,13 +99,13 @@ ExitCode run_plan(Options options, std::FILE* out) {
   const Budgets budgets =
       resolve_budgets(options.memory, shared_by(here, of_this_process ? here : 1, memory_limits()), false,
                       planned.use, static_cast<int>(here));
-  PlanRequest request = plan_request(options, start.source.config, budgets, planned.workspaces,
-                                     !options.data.validation.empty(), planned.ranks_meet);
-  if (!options.ranks.zero && options.ranks.count > 1) {
-    const ZeroChoice choice = choose_zero_stage(request);
-    request.lower.zero_stage = static_cast<int>(choice.stage);
-    start.notes.push_back(choice.why);
-  }
+  const auto request_now = [&] {
+    return plan_request(options, start.source.config, budgets, planned.workspaces,
+                        !options.data.validation.empty(), planned.ranks_meet);
+  };
+  const std::string shared = settle_sharing(options.ranks, request_now());
+  if (!shared.empty()) start.notes.push_back(shared);
+  const PlanRequest request = request_now();
   const auto result = make_plan(request);
   const auto print_notes = [&] {  // also before a refusal: limits may come from them
     for (const std::string& note : start.notes) std::fprintf(out, "%s\n", note.c_str());

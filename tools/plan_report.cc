@@ -130,8 +130,9 @@ std::vector<LevelBytes> sent_over_network(const Plan& plan) {
 
 std::string ranks_text(const Plan& plan, const Options& options) {
   if (plan.lowering.ranks == 1) return "";
-  return fmt::format("  {} ranks at ZeRO stage {}, {} on a machine, each with:\n", plan.lowering.ranks,
-                     plan.lowering.zero_stage, ranks_per_node(options.ranks, plan.rates));
+  return fmt::format("  {} ranks at ZeRO stage {}{}, {} on a machine, each with:\n", plan.lowering.ranks,
+                     plan.lowering.zero_stage, plan.lowering.weights_in_block ? " in machines" : "",
+                     ranks_per_node(options.ranks, plan.rates));
 }
 
 // Lanes that do nothing are left out.
@@ -217,6 +218,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   if (plan.lowering.ranks > 1) {
     out["ranks_per_node"] = ranks_per_node(options.ranks, plan.rates);
     out["zero_stage"] = plan.lowering.zero_stage;
+    out["weights_in_machines"] = plan.lowering.weights_in_block;
     out["ranks_exchange_in"] = exchange_tier(p.machine).name;
     for (const LevelBytes& l : sent_over_network(plan))
       out["network_bytes"][l.level] = {{"unit", l.unit}, {"bytes", l.bytes}};

@@ -212,6 +212,7 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   add("--val-every", static_cast<uint64_t>(options.data.val_every));
   add("--val-batches", static_cast<uint64_t>(options.data.val_batches));
   add("--zero", static_cast<uint64_t>(options.ranks.zero.value()));
+  add("--shard-weights", static_cast<uint64_t>(options.ranks.shard_weights.value()));
   add("--checkpoint-every", static_cast<uint64_t>(options.run.checkpoint_every));
   return facts;
 }
@@ -250,17 +251,24 @@ ExitCode train_in(PlannedSession& started, Options options, Start& start, const 
   return ExitCode::stopped;
 }
 
-// --zero auto: the first rank decides for all. Ranks with a stage take part, so that nobody waits in vain.
-void settle_zero(Options& options, const Ranks& ranks, const std::function<PlanRequest()>& request,
-                 std::FILE* out) {
-  std::optional<int64_t>& stage = options.ranks.zero;
-  ZeroChoice choice;
-  if (!stage && ranks.is_first() && ranks.size() > 1) {
-    choice = choose_zero_stage(request());
-    say(out, choice.why + "\n");
+// The first rank decides for all what is left open. Ranks for which nothing is open take part, so that nobody
+// waits in vain.
+void settle_for_all(RankOptions& options, const Ranks& ranks, const std::function<PlanRequest()>& request,
+                    std::FILE* out) {
+  struct {
+    int64_t zero;
+    WeightShards weights;
+  } settled{};
+  PlanRequest mine_to_plan = request();  // what it refuses, all refuse
+  if (ranks.is_first()) {
+    RankOptions mine = options;
+    const std::string sentence = settle_sharing(mine, std::move(mine_to_plan));
+    if (!sentence.empty()) say(out, sentence + "\n");
+    settled = {*mine.zero, *mine.shard_weights};
   }
-  const int64_t of_first = ranks.all(stage.value_or(choice.stage)).front();
-  if (!stage) stage = of_first;
+  settled = ranks.all(settled).front();
+  if (!options.zero) options.zero = settled.zero;
+  if (!options.shard_weights) options.shard_weights = settled.weights;
 }
 
 // The first rank speaks for all: the others print nothing, and leave the run's directory to it.
@@ -271,7 +279,7 @@ ExitCode train_rank(Options options, Start& start, Ranks ranks, std::FILE* out) 
   if (options.ranks.timeout) ranks.set_patience(*options.ranks.timeout);
   const RankShare share = rank_share(options.memory, ranks);
   options.memory = share.memory;
-  options.ranks.per_node = ranks.all_here;
+  options.ranks.per_node = ranks_together(ranks.all(ranks.first_here));
   std::optional<Bound> bound;
   if (share.processors) bound.emplace(*share.processors);
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
@@ -288,7 +296,7 @@ ExitCode train_rank(Options options, Start& start, Ranks ranks, std::FILE* out) 
                         start.data.validation.has_value(), ranks.device != nullptr);
   };
   const auto make_plan = [&] { return plan_or_throw(request(), budgets); };
-  settle_zero(options, ranks, request, out);
+  settle_for_all(options.ranks, ranks, request, out);
   const auto planned = [&](const Plan& plan) {
     print(plan_text(plan, budgets, options));
     if (start.launch || ranks.is_first()) check_start(start.run, plan.model);  // threads share it

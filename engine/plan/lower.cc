@@ -22,8 +22,7 @@ class Lowerer {
     if (options_.batch <= 0 || options_.batch % model_.micro_batch != 0)
       throw std::invalid_argument("the batch is not a multiple of the micro-batch");
     out_.slices = static_cast<uint32_t>(options_.batch / model_.micro_batch);
-    out_.ranks = options_.ranks;
-    out_.zero_stage = options_.zero_stage;
+    set_ranks();
     program_.rings = {"train", "validation"};
     buffers_ = make_buffers(model_, options_, program_, out_);
     lower_phases();
@@ -34,6 +33,20 @@ class Lowerer {
   }
 
  private:
+  void set_ranks() {
+    const uint32_t ranks = options_.ranks, block = options_.block_ranks ? options_.block_ranks : ranks;
+    if (ranks % block != 0) throw std::invalid_argument("blocks of ranks are not equally many");
+    out_.ranks = ranks;
+    out_.block_ranks = block > 1 ? block : ranks;  // alone in its block, a rank is near none
+    out_.zero_stage = options_.zero_stage;
+    out_.weights_in_block = options_.weights_in_block && out_.has_blocks();
+    if (ranks == 1) return;
+    program_.processes = {{"all", ranks, 1}};
+    if (!out_.has_blocks()) return;
+    program_.processes.push_back({"block", block, 1});
+    program_.processes.push_back({"across", ranks / block, block});
+  }
+
   const SegmentUse& use(uint32_t u) const {
     return model_.layers[out_.uses[u].layer].segments[out_.uses[u].position];
   }
@@ -76,7 +89,7 @@ class Lowerer {
     t.flops = pass.flops;
     t.bytes = pass.bytes;
     for (const uint32_t a : use(u).inputs) add_activation(body, t, a, m, Access::read, validation);
-    for (const uint32_t g : use(u).groups) body.add(t, group(g).forward_weights, Access::read);
+    for (const uint32_t g : use(u).groups) body.add(t, group(g).forward.whole, Access::read);
     for (const uint32_t a : use(u).outputs) add_activation(body, t, a, m, Access::write, validation);
     if (saves && !buffers_.saved[u].empty()) body.add(t, buffers_.saved[u][m], Access::write);
     add_workspace(body, t, pass.workspace_bytes);
@@ -94,7 +107,7 @@ class Lowerer {
     t.bytes = pass.bytes;
     for (size_t i = 0; i < reads.size(); ++i)
       if (reads[i]) add_activation(body, t, use(u).inputs[i], m, Access::read, false);
-    for (const uint32_t g : use(u).groups) body.add(t, group(g).backward_weights, Access::read);
+    for (const uint32_t g : use(u).groups) body.add(t, group(g).backward.whole, Access::read);
     for (size_t i = 0; i < use(u).outputs.size(); ++i)
       if (!again && p.backward_reads_output[i])
         add_activation(body, t, use(u).outputs[i], m, Access::read, false);
@@ -151,8 +164,8 @@ class Lowerer {
     Task& t = body.task(TaskKind::norm, 0, 0);
     for (uint32_t g = 0; g < model_.groups.size(); ++g) {
       if (!is_updated(g)) continue;
-      body.add(t, out_.groups[g].all_block_sums, Access::read);
-      t.bytes += program_.buffers[out_.groups[g].all_block_sums].bytes();
+      body.add(t, out_.groups[g].all_block_sums.whole, Access::read);
+      t.bytes += program_.buffers[out_.groups[g].all_block_sums.whole].bytes();
     }
     body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
     body.add(t, out_.scalars, kScalarNorm, kScalarNorm + 1, Access::write);
@@ -267,10 +280,10 @@ class Lowerer {
   }
 
   // Of what stays between bodies.
-  void add_clone(BodyBuilder& body, Task& t, uint32_t g, uint32_t k, BufferId GroupBuffers::*weights) const {
-    if (!program_.buffers[out_.groups[g].*weights].permanent) return;
-    body.add(t, group(g).*weights, k, k + 1, Access::read);
-    body.add(t, out_.groups[g].*weights, k, k + 1, Access::write);
+  void add_clone(BodyBuilder& body, Task& t, BufferId from, BufferId to, uint32_t k) const {
+    if (to == kNone || !program_.buffers[to].permanent) return;
+    body.add(t, from, k, k + 1, Access::read);
+    body.add(t, to, k, k + 1, Access::write);
   }
   BodyId lower_unlock() {
     BodyBuilder body(program_, "unlock", BodyState::shared_clean, BodyState::clean);
@@ -280,9 +293,9 @@ class Lowerer {
         Task& t = body.task(TaskKind::clone, g, k);
         body.add(t, group(g).state[k], Access::read);
         body.add(t, out_.groups[g].state[k], Access::write);
-        add_clone(body, t, g, k, &GroupBuffers::weights);
-        if (out_.groups[g].forward_weights != out_.groups[g].weights)
-          add_clone(body, t, g, k, &GroupBuffers::forward_weights);
+        add_clone(body, t, group(g).weights, out_.groups[g].weights, k);
+        add_clone(body, t, group(g).updated.block, out_.groups[g].updated.block, k);
+        add_clone(body, t, group(g).updated.whole, out_.groups[g].updated.whole, k);
         count_operand_bytes(program_, t);
       }
     }
@@ -298,8 +311,8 @@ class Lowerer {
     return count;
   }
 
-  void gather_weights(BodyBuilder& body, uint32_t u, BufferId GroupBuffers::*whole) {
-    for (const uint32_t g : use(u).groups) ranks_.gather_weights(body, stand_in(g), group(g).*whole);
+  void gather_weights(BodyBuilder& body, uint32_t u, SharedBuffers GroupBuffers::*weights) {
+    for (const uint32_t g : use(u).groups) ranks_.gather_weights(body, stand_in(g), weights);
   }
 
   BodyId training_body(const char* name, BodyState start, BodyState end) {
@@ -313,13 +326,13 @@ class Lowerer {
         updated[stand_in(g)] = true;
       }
       if (segment(u).loss) return;
-      gather_weights(body, u, &GroupBuffers::forward_weights);
+      gather_weights(body, u, &GroupBuffers::forward);
       lower_forward(body, u, m, false);
     });
     std::vector<uint32_t> missing = contributions();
     for_each_backward([&](uint32_t u, uint32_t m) {
       if (!has_backward(u)) return;
-      gather_weights(body, u, &GroupBuffers::backward_weights);
+      gather_weights(body, u, &GroupBuffers::backward);
       lower_backward(body, u, m);
       for (const uint32_t g : use(u).groups)
         if (model_.groups[g].trainable && --missing[stand_in(g)] == 0) finish_gradient(body, stand_in(g));
@@ -339,7 +352,7 @@ class Lowerer {
     BodyBuilder body(program_, phase_name("evaluate"), clean(), clean());
     body.advance(kValidationRing);
     for_each_forward([&](uint32_t u, uint32_t m) {
-      gather_weights(body, u, &GroupBuffers::forward_weights);
+      gather_weights(body, u, &GroupBuffers::forward);
       lower_forward(body, u, m, true);
     });
     return body.finish();
@@ -361,7 +374,7 @@ class Lowerer {
     const std::optional<CompressionBuffers>& c = out_.groups[g].compression;
     if (!c) return;
     body.add(t, c->error, k, k + 1, access);
-    if (k == 0) body.add(t, c->right.sum, access);
+    if (k == 0) body.add(t, c->right.sum.whole, access);
   }
   BodyId lower_load() {
     const auto operands = [&](BodyBuilder& body, Task& t, uint32_t g, uint32_t k) {

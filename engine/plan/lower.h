@@ -20,6 +20,14 @@
 //   3     weights too: they are gathered for the forwards that first use a group, and for its backwards
 // All ranks run the same program, and bits do not depend on the stage.
 //
+// Ranks of one machine are near each other: a block. Where there are several, a gradient is exchanged and
+// summed up inside of blocks first, in fp32; then ranks of equal place in their blocks exchange those sums
+// and round once. A gather goes back the same way. So a block sends and receives everything once, however
+// many ranks it has. With weights_in_block, stage 3 shares them among the ranks of a block only: gathers for
+// forwards and backwards stay inside (Zhang et al. 2022, "MiCS: near-linear scaling for training gigantic
+// model on public cloud"). Sums are trees that blocks of 2^n ranks are part of (cpu_optim/reduce.h), so bits
+// do not depend on blocks.
+//
 // Gradients may travel as factors of low rank instead (low_rank.h), at stages 0 and 1: the owner's part, or
 // all, is expanded from factors that were summed up over ranks. What a rank's factors leave out stays in its
 // error buffer for the next step. A run may begin with phases of other bodies: gradients travel whole before
@@ -30,8 +38,8 @@
 //   round         accumulator read, gradient write, block sums write; several ranks: accumulator read,
 //                 rounded write
 //   gather        part read, whole write
-//   exchange      rounded read, received write
-//   sum           received read, gradient write, block sums write; of factors: received read, part write
+//   exchange      what is for each read, received write
+//   sum           received read, sum write[, block sums write: the last sum of a gradient]
 //   compress      rounded read, error add, right factors read, left factors write
 //   project       left factors add, error add, right factors write
 //   expand        left factors read, right factors read, gradient write, block sums write
@@ -68,6 +76,8 @@ struct LowerOptions {
   bool evaluate = false;              // with a validation body
   uint32_t ranks = 1;
   int zero_stage = 3;  // of several ranks
+  uint32_t block_ranks = 0;  // that are near each other, a power of two; 0: all
+  bool weights_in_block = false;
   uint32_t compress_rank = 0;      // of several ranks, of factors; 0: gradients travel whole
   int64_t compress_after = 0;      // steps whose gradients travel whole
   int64_t share_layers_until = 0;  // steps in which all layers alike share groups; none are compressed
@@ -78,27 +88,40 @@ struct LowerOptions {
   WorkspaceBytes workspace_bytes;
 };
 
-// One factor of a group's gradient, fp32: what the rank has, what it received for its part, its part of the
-// sum, and the sum.
+// What ranks have of something: each its part, the ranks of a block theirs together, all the whole. kNone: it
+// is not made here, or there is one block.
+struct SharedBuffers {
+  BufferId part = kNone, block = kNone, whole = kNone;
+};
+
+// What a rank has for all; what its block has for it, and the sum of that; what all blocks have for it, and
+// its part of the sum. Of one block: what all ranks have for it, and its part.
+struct ReductionBuffers {
+  BufferId own = kNone, in_block = kNone, block_sum = kNone, received = kNone, sum = kNone;
+};
+
+// One factor of a group's gradient, fp32.
 struct FactorBuffers {
-  BufferId own = kNone, received = kNone, part = kNone, sum = kNone;
+  ReductionBuffers reduction;
+  SharedBuffers sum;
 };
 
 struct CompressionBuffers {
   LowRankLayout layout;
   BufferId error = kNone;     // fp32, in pieces as the shards; permanent
-  FactorBuffers left, right;  // right.sum is permanent: the next step begins with it
+  FactorBuffers left, right;  // the right one's sum is permanent: the next step begins with it
 };
 
 struct GroupBuffers {
   std::vector<uint64_t> shards;  // element boundaries: shard k is [shards[k], shards[k+1])
   BufferId weights = kNone, gradient = kNone, accumulator = kNone, block_sums = kNone;
   std::vector<BufferId> state;  // by shard; empty when frozen
-  // What forwards and backwards read: `weights` itself, or whole shards that are gathered from it.
-  BufferId forward_weights = kNone, backward_weights = kNone;
-  // Of several ranks: the rank's own gradient before ranks exchange it, what it received of the others', its
-  // part of the sums, and the block sums of all. A rank alone has `gradient` and `block_sums` instead.
-  BufferId rounded = kNone, received = kNone, summed = kNone, all_block_sums = kNone;
+  // Weights on their way from the optimizer, and to forwards and backwards, which read them whole.
+  SharedBuffers updated, forward, backward;
+  // Of several ranks: the gradient before the last sum; with the sums, and the block sums for the norm, on
+  // their way to all. A rank alone has whole ones.
+  ReductionBuffers reduction;
+  SharedBuffers summed, all_block_sums;
   std::optional<CompressionBuffers> compression;  // where factors are less than the gradient
 };
 
@@ -123,8 +146,9 @@ struct Lowering {
   BufferId validation_tokens = kNone, validation_labels = kNone, validation_loss = kNone;  // ring 1
   std::vector<BodyIds> phases;  // in order; the last has no end
   uint32_t slices = 1;
-  uint32_t ranks = 1;
+  uint32_t ranks = 1, block_ranks = 1;
   int zero_stage = 3;
+  bool weights_in_block = false;
 
   const BodyIds& bodies() const { return phases.back(); }
   size_t phase_of(int64_t step) const {
@@ -134,6 +158,12 @@ struct Lowering {
   }
   // A factor's length with padding: as many whole pages for every rank.
   uint64_t factor_elements(uint64_t used) const { return round_up(used, uint64_t{1024} * ranks); }
+  bool has_blocks() const { return block_ranks < ranks; }
+  // Which part of a shard is the rank's: ranks of a block have parts that follow each other when those of
+  // equal place have been put together.
+  uint32_t part_of(uint32_t rank) const {
+    return rank % block_ranks * (ranks / block_ranks) + rank / block_ranks;
+  }
   bool shares_state() const { return ranks > 1 && zero_stage >= 1; }
   bool shares_weights() const { return ranks > 1 && zero_stage == 3; }
   // Of a shard: what each rank sums up, and what it updates.
@@ -144,6 +174,8 @@ struct Lowering {
     return part_elements(group, shard) * (shares_state() ? 1 : ranks);
   }
 };
+
+enum RankGroup : uint8_t { kAllRanks, kOfBlock, kAcrossBlocks };  // Program::processes
 
 constexpr uint8_t kTrainRing = 0, kValidationRing = 1;
 enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate, kScalarPieces };

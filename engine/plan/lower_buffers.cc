@@ -79,26 +79,10 @@ class BufferMaker {
         for (const uint64_t e : b.shards) c.push_back(e * element_bytes);
         return c;
       };
-      const auto part_cuts = [&](uint64_t element_bytes) {
-        std::vector<uint64_t> c = cuts(element_bytes);
-        for (uint64_t& bytes : c) bytes /= options_.ranks;
-        return c;
-      };
       const uint64_t width = dtype_bytes(model_.precision);
-      const auto updated = [&](std::string name, BufferClass kind, bool permanent) {
-        return buffer(std::move(name), kind, out_.shares_state() ? part_cuts(width) : cuts(width), permanent);
-      };
-      make_weights(g, b, cuts(width), updated);
+      make_weights(g, b, cuts(width));
       if (g.trainable) {
-        b.gradient = updated("g." + g.name, BufferClass::gradients, options_.update_waits_for_norm);
-        b.summed = b.gradient;
-        b.accumulator = buffer("a." + g.name, BufferClass::gradients, cuts(4));
-        if (options_.ranks > 1) {
-          b.rounded = buffer("r." + g.name, BufferClass::gradients, cuts(width));
-          b.received = buffer("e." + g.name, BufferClass::gradients, cuts(width));
-          if (!out_.shares_state())
-            b.summed = buffer("p." + g.name, BufferClass::gradients, part_cuts(width));
-        }
+        make_gradients(g, b, cuts(width), cuts(4));
         make_shard_buffers(g, b);
         make_compression(g, high_rank[out_.groups.size()], b, cuts(4));
       }
@@ -106,20 +90,68 @@ class BufferMaker {
     }
   }
 
-  template <typename Updated>
-  void make_weights(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole,
-                    const Updated& updated) {
-    // Where whole weights stay, a part of them is only on its way from the optimizer; but masters stay too.
-    const bool stays = !out_.shares_state() || out_.shares_weights() || model_.precision == DType::f32 ||
-                       !g.trainable;
-    b.weights = updated("w." + g.name, BufferClass::weights, stays);
-    b.forward_weights = b.backward_weights = b.weights;
-    if (out_.shares_weights()) {
-      b.forward_weights = buffer("wf." + g.name, BufferClass::weights, whole);
-      b.backward_weights = buffer("wb." + g.name, BufferClass::weights, whole);
-    } else if (out_.shares_state()) {
-      b.forward_weights = b.backward_weights = buffer("ww." + g.name, BufferClass::weights, whole, true);
+  // The cuts of 1 / `ranks` of something.
+  static std::vector<uint64_t> part_cuts(std::vector<uint64_t> whole, uint32_t ranks) {
+    for (uint64_t& bytes : whole) bytes /= ranks;
+    return whole;
+  }
+  // Of what optimizers read and write.
+  std::vector<uint64_t> updated_cuts(const std::vector<uint64_t>& whole) const {
+    return part_cuts(whole, out_.shares_state() ? out_.ranks : 1);
+  }
+  // What the ranks of a block have of something together, on its way to or from all.
+  BufferId block_buffer(const std::string& name, BufferClass kind, const std::vector<uint64_t>& whole,
+                        bool permanent = false) {
+    if (!out_.has_blocks()) return kNone;
+    return buffer(name, kind, part_cuts(whole, out_.block_ranks), permanent);
+  }
+
+  void make_weights(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole) {
+    const auto kind = BufferClass::weights;
+    // Where more than a part of the weights stays, the part is only on its way from the optimizer; but
+    // masters stay too.
+    const bool gathered = out_.shares_state() && (!out_.shares_weights() || out_.weights_in_block);
+    const bool stays = !gathered || model_.precision == DType::f32 || !g.trainable;
+    b.weights = buffer("w." + g.name, kind, updated_cuts(whole), stays);
+    if (!out_.shares_state()) {
+      b.forward.whole = b.backward.whole = b.weights;
+    } else if (!out_.shares_weights()) {
+      b.updated = {b.weights, block_buffer("wm." + g.name, kind, whole),
+                   buffer("ww." + g.name, kind, whole, true)};
+      b.forward.whole = b.backward.whole = b.updated.whole;
+    } else {
+      b.forward.whole = buffer("wf." + g.name, kind, whole);
+      b.backward.whole = buffer("wb." + g.name, kind, whole);
+      if (out_.weights_in_block) {
+        b.updated = {b.weights, block_buffer("wm." + g.name, kind, whole, true), kNone};
+        b.forward.block = b.backward.block = b.updated.block;
+      } else {
+        b.forward.part = b.backward.part = b.weights;
+        b.forward.block = block_buffer("wfm." + g.name, kind, whole);
+        b.backward.block = block_buffer("wbm." + g.name, kind, whole);
+      }
     }
+  }
+
+  void make_gradients(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole,
+                      const std::vector<uint64_t>& whole_fp32) {
+    const auto kind = BufferClass::gradients;
+    b.gradient = buffer("g." + g.name, kind, updated_cuts(whole), options_.update_waits_for_norm);
+    b.accumulator = buffer("a." + g.name, kind, whole_fp32);
+    b.summed = {b.gradient, kNone, b.gradient};
+    if (options_.ranks == 1) return;
+    if (!out_.shares_state())
+      b.summed = {buffer("p." + g.name, kind, part_cuts(whole, out_.ranks)),
+                  block_buffer("pm." + g.name, kind, whole), b.gradient};
+    b.reduction.own = buffer("r." + g.name, kind, whole);
+    if (out_.has_blocks()) {
+      b.reduction.in_block = buffer("e." + g.name, kind, whole);
+      b.reduction.block_sum = block_buffer("es." + g.name, kind, whole_fp32);
+      b.reduction.received = block_buffer("ea." + g.name, kind, whole_fp32);
+    } else {
+      b.reduction.received = buffer("e." + g.name, kind, whole);
+    }
+    b.reduction.sum = b.summed.part;
   }
 
   // Every rank's part of a shard is as long as the others', and a file's pages whole.
@@ -144,9 +176,12 @@ class BufferMaker {
       b.state.push_back(flat_buffer("s." + g.name + "." + std::to_string(k), BufferClass::state,
                                     options_.optimizer.planes * plane, true));
     }
-    b.block_sums = b.all_block_sums = buffer("n." + g.name, BufferClass::scalars, sums);
-    if (options_.ranks > 1)
-      b.all_block_sums = buffer("nn." + g.name, BufferClass::scalars, {0, options_.ranks * sums.back()});
+    b.block_sums = buffer("n." + g.name, BufferClass::scalars, sums);
+    b.all_block_sums = {b.block_sums, kNone, b.block_sums};
+    if (options_.ranks == 1) return;
+    const std::vector<uint64_t> of_all{0, options_.ranks * sums.back()};
+    b.all_block_sums.block = block_buffer("nm." + g.name, BufferClass::scalars, of_all);
+    b.all_block_sums.whole = buffer("nn." + g.name, BufferClass::scalars, of_all);
   }
 
   // Only where the factors are less than the gradient.
@@ -162,11 +197,21 @@ class BufferMaker {
     b.compression = std::move(c);
   }
   FactorBuffers factor(const std::string& name, uint64_t elements, bool permanent) {
-    const uint64_t whole = 4 * out_.factor_elements(elements);
-    return {flat_buffer(name + ".own", BufferClass::gradients, whole),
-            flat_buffer(name + ".received", BufferClass::gradients, whole),
-            flat_buffer(name + ".part", BufferClass::gradients, whole / options_.ranks),
-            buffer(name, permanent ? BufferClass::state : BufferClass::gradients, {0, whole}, permanent)};
+    const auto kind = BufferClass::gradients;
+    const std::vector<uint64_t> whole{0, 4 * out_.factor_elements(elements)};
+    FactorBuffers f;
+    f.reduction.own = buffer(name + ".own", kind, whole);
+    if (out_.has_blocks()) {
+      f.reduction.in_block = buffer(name + ".in_block", kind, whole);
+      f.reduction.block_sum = block_buffer(name + ".block_sum", kind, whole);
+      f.reduction.received = block_buffer(name + ".received", kind, whole);
+    } else {
+      f.reduction.received = buffer(name + ".received", kind, whole);
+    }
+    f.reduction.sum = f.sum.part = buffer(name + ".part", kind, part_cuts(whole, out_.ranks));
+    f.sum.block = block_buffer(name + ".block", kind, whole);
+    f.sum.whole = buffer(name, permanent ? BufferClass::state : kind, whole, permanent);
+    return f;
   }
 
   void make_input_buffers() {

@@ -6,88 +6,100 @@ void count_operand_bytes(const Program& program, Task& task) {
   for (const Operand& o : task.operands) task.bytes += operand_bytes(program.buffers[o.buffer], o);
 }
 
-void RankTasks::piece(BodyBuilder& body, TaskKind kind, uint32_t g, uint32_t shard, BufferId from,
-                      BufferId to) const {
-  Task& t = body.task(kind, g, shard);
-  body.add(t, from, shard, shard + 1, Access::read);
-  body.add(t, to, shard, shard + 1, Access::write);
+Task& RankTasks::task(BodyBuilder& body, TaskKind kind, const Subject& of, BufferId from, BufferId to) const {
+  Task& t = body.task(kind, of.group, of.shard.value_or(0));
+  const auto add = [&](BufferId buffer, Access access) {
+    if (of.shard) return body.add(t, buffer, *of.shard, *of.shard + 1, access);
+    body.add(t, buffer, access);
+  };
+  add(from, Access::read);
+  add(to, Access::write);
   count_operand_bytes(program_, t);
+  return t;
 }
 
-void RankTasks::whole(BodyBuilder& body, TaskKind kind, uint32_t g, BufferId from, BufferId to) const {
-  Task& t = body.task(kind, g, 0);
-  body.add(t, from, Access::read);
-  body.add(t, to, Access::write);
-  count_operand_bytes(program_, t);
+void RankTasks::collective(BodyBuilder& body, TaskKind kind, RankGroup among, const Subject& of,
+                           BufferId from, BufferId to) const {
+  task(body, kind, of, from, to).processes = among;
+}
+
+Task& RankTasks::sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const {
+  if (r.in_block != kNone) {
+    collective(body, TaskKind::exchange, kOfBlock, of, r.own, r.in_block);
+    task(body, TaskKind::sum, of, r.in_block, r.block_sum);
+    collective(body, TaskKind::exchange, kAcrossBlocks, of, r.block_sum, r.received);
+  } else {
+    collective(body, TaskKind::exchange, kAllRanks, of, r.own, r.received);
+  }
+  return task(body, TaskKind::sum, of, r.received, r.sum);
+}
+
+// As far as it is made here.
+void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const {
+  const auto step = [&](RankGroup among, BufferId from, BufferId to) {
+    if (from != kNone && to != kNone && from != to)
+      collective(body, TaskKind::gather, among, of, from, to);
+  };
+  if (s.block == kNone) return step(kAllRanks, s.part, s.whole);
+  step(kAcrossBlocks, s.part, s.block);
+  step(kOfBlock, s.block, s.whole);
 }
 
 // From the accumulator to the gradient, rounded, and summed up over ranks.
 void RankTasks::reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard) const {
   const GroupBuffers& b = out_.groups[g];
+  const Subject of{g, shard};
   const bool alone = out_.ranks == 1;
-  if (!alone) {
-    piece(body, TaskKind::round, g, shard, b.accumulator, b.rounded);
-    piece(body, TaskKind::exchange, g, shard, b.rounded, b.received);
-  }
-  Task& t = body.task(alone ? TaskKind::round : TaskKind::sum, g, shard);
-  body.add(t, alone ? b.accumulator : b.received, shard, shard + 1, Access::read);
-  body.add(t, b.summed, shard, shard + 1, Access::write);
-  count_operand_bytes(program_, t);
+  if (!alone) task(body, TaskKind::round, of, b.accumulator, b.reduction.own);
+  Task& t = alone ? task(body, TaskKind::round, of, b.accumulator, b.gradient) : sum(body, of, b.reduction);
   body.add(t, b.block_sums, shard, shard + 1, Access::write);
-  if (b.summed != b.gradient) piece(body, TaskKind::gather, g, shard, b.summed, b.gradient);
+  gather(body, of, b.summed);
 }
 
 void RankTasks::reduce_factors(BodyBuilder& body, uint32_t g) const {
   const GroupBuffers& b = out_.groups[g];
   const CompressionBuffers& c = *b.compression;
-  for (uint32_t k = 0; k < b.state.size(); ++k) piece(body, TaskKind::round, g, k, b.accumulator, b.rounded);
+  for (uint32_t k = 0; k < b.state.size(); ++k)
+    task(body, TaskKind::round, {g, k}, b.accumulator, b.reduction.own);
   Task& compress = body.task(TaskKind::compress, g, 0);
-  body.add(compress, b.rounded, Access::read);
+  body.add(compress, b.reduction.own, Access::read);
   body.add(compress, c.error, Access::add);
-  body.add(compress, c.right.sum, Access::read);
-  body.add(compress, c.left.own, Access::write);
+  body.add(compress, c.right.sum.whole, Access::read);
+  body.add(compress, c.left.reduction.own, Access::write);
   count_operand_bytes(program_, compress);
   sum_factor(body, g, c.left);
   Task& project = body.task(TaskKind::project, g, 0);
-  body.add(project, c.left.sum, Access::add);
+  body.add(project, c.left.sum.whole, Access::add);
   body.add(project, c.error, Access::add);
-  body.add(project, c.right.own, Access::write);
+  body.add(project, c.right.reduction.own, Access::write);
   count_operand_bytes(program_, project);
   project.bytes += program_.buffers[c.error].bytes();  // two passes
   sum_factor(body, g, c.right);
 }
 
 void RankTasks::sum_factor(BodyBuilder& body, uint32_t g, const FactorBuffers& factor) const {
-  whole(body, TaskKind::exchange, g, factor.own, factor.received);
-  whole(body, TaskKind::sum, g, factor.received, factor.part);
-  whole(body, TaskKind::gather, g, factor.part, factor.sum);
+  sum(body, {g, {}}, factor.reduction);
+  gather(body, {g, {}}, factor.sum);
 }
 
 void RankTasks::expand(BodyBuilder& body, uint32_t g, uint32_t shard) const {
   const GroupBuffers& b = out_.groups[g];
   Task& t = body.task(TaskKind::expand, g, shard);
-  body.add(t, b.compression->left.sum, Access::read);
-  body.add(t, b.compression->right.sum, Access::read);
+  body.add(t, b.compression->left.sum.whole, Access::read);
+  body.add(t, b.compression->right.sum.whole, Access::read);
   body.add(t, b.gradient, shard, shard + 1, Access::write);
   t.bytes += operand_bytes(program_.buffers[b.gradient], t.operands.back());
   body.add(t, b.block_sums, shard, shard + 1, Access::write);
 }
 
-void RankTasks::gather_sums(BodyBuilder& body, uint32_t g) const {
+void RankTasks::gather_weights(BodyBuilder& body, uint32_t g, SharedBuffers GroupBuffers::*weights) const {
   const GroupBuffers& b = out_.groups[g];
-  if (b.all_block_sums != b.block_sums) whole(body, TaskKind::gather, g, b.block_sums, b.all_block_sums);
-}
-
-void RankTasks::gather_weights(BodyBuilder& body, uint32_t g, BufferId whole) const {
-  if (!out_.shares_weights() || body.written(whole)) return;
-  const GroupBuffers& b = out_.groups[g];
-  for (uint32_t k = 0; k + 1 < b.shards.size(); ++k) piece(body, TaskKind::gather, g, k, b.weights, whole);
+  if (!out_.shares_weights() || body.written((b.*weights).whole)) return;
+  for (uint32_t k = 0; k + 1 < b.shards.size(); ++k) gather(body, {g, k}, b.*weights);
 }
 
 void RankTasks::gather_updated(BodyBuilder& body, uint32_t g, uint32_t shard) const {
-  const GroupBuffers& b = out_.groups[g];
-  if (out_.shares_state() && !out_.shares_weights())
-    piece(body, TaskKind::gather, g, shard, b.weights, b.forward_weights);
+  gather(body, {g, shard}, out_.groups[g].updated);
 }
 
 }  // namespace sluice

@@ -2,6 +2,8 @@
 // each other. For the files of lower only.
 #pragma once
 
+#include <optional>
+
 #include "engine/plan/body_builder.h"
 #include "engine/plan/lower.h"
 #include "engine/program.h"
@@ -24,22 +26,30 @@ class RankTasks {
       factors ? expand(body, g, k) : reduce_shard(body, g, k);
       then(k);
     }
-    gather_sums(body, g);
+    gather(body, {g, {}}, out_.groups[g].all_block_sums);
   }
 
-  // Where weights are shared: whole ones, once for all uses that read `whole` in this body.
-  void gather_weights(BodyBuilder& body, uint32_t g, BufferId whole) const;
-  // Where only state is: after the owner has written its part.
+  // Where weights are shared: whole ones, once for all uses that read them in this body.
+  void gather_weights(BodyBuilder& body, uint32_t g, SharedBuffers GroupBuffers::*weights) const;
+  // Where they are not, or not among all: after the owner has written its part.
   void gather_updated(BodyBuilder& body, uint32_t g, uint32_t shard) const;
 
  private:
+  // Of a group: pieces of one shard, or whole buffers.
+  struct Subject {
+    uint32_t group;
+    std::optional<uint32_t> shard;
+  };
+  Task& task(BodyBuilder& body, TaskKind kind, const Subject& of, BufferId from, BufferId to) const;
+  void collective(BodyBuilder& body, TaskKind kind, RankGroup among, const Subject& of, BufferId from,
+                  BufferId to) const;
+  // Returns the last sum's task.
+  Task& sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const;
+  void gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const;
   void reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard) const;
   void reduce_factors(BodyBuilder& body, uint32_t g) const;
   void sum_factor(BodyBuilder& body, uint32_t g, const FactorBuffers& factor) const;
   void expand(BodyBuilder& body, uint32_t g, uint32_t shard) const;
-  void gather_sums(BodyBuilder& body, uint32_t g) const;
-  void piece(BodyBuilder& body, TaskKind kind, uint32_t g, uint32_t shard, BufferId from, BufferId to) const;
-  void whole(BodyBuilder& body, TaskKind kind, uint32_t g, BufferId from, BufferId to) const;
 
   const Program& program_;
   const Lowering& out_;

@@ -397,8 +397,9 @@ std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering) {
     }
     for (uint32_t k = 0; k + 1 < lowering.groups[g].shards.size(); ++k) {
       const uint64_t elements = lowering.part_elements(g, k);
-      for (uint64_t rank = 0; rank < lowering.ranks; ++rank)
-        by_rank[rank].push_back({g, lowering.groups[g].shards[k] + rank * elements, elements});
+      for (uint32_t rank = 0; rank < lowering.ranks; ++rank)
+        by_rank[rank].push_back(
+            {g, lowering.groups[g].shards[k] + lowering.part_of(rank) * elements, elements});
     }
   }
   for (const Owned what : {Owned::error, Owned::factors})

@@ -149,6 +149,10 @@ constexpr OptionRow kTable[] = {
      OnResume::free,
      FIELD(ranks.zero),
      {0, 3}},
+    {"shard-weights", "ranks", "AMONG",
+     "at --zero 3, ranks that share the weights: all; node, those of a machine, which hold more and send "
+     "less over the network; auto: what is predicted to be faster of what fits",
+     "auto", kRuns, OnResume::free, FIELD(ranks.shard_weights)},
     {"rank-timeout", "ranks", "SECONDS|auto",
      "a run of several ranks ends (exit code 7) when one has not answered the others for so long; shorter "
      "than a step or a checkpoint's writing, it ends runs that are only slow",
@@ -229,6 +233,8 @@ constexpr Choice<Recompute> kRecomputes[] = {
 constexpr Choice<IoChoice> kIoChoices[] = {
     {"auto", IoChoice::automatic}, {"uring", IoChoice::uring}, {"threads", IoChoice::threads}};
 
+constexpr Choice<WeightShards> kWeightShards[] = {{"all", WeightShards::all}, {"node", WeightShards::node}};
+
 constexpr std::span<const Choice<DType>> choices(DType) { return kPrecisions; }
 constexpr std::span<const Choice<RowOrder>> choices(RowOrder) { return kOrders; }
 constexpr std::span<const Choice<OptimizerKind>> choices(OptimizerKind) { return kOptimizers; }
@@ -236,6 +242,7 @@ constexpr std::span<const Choice<Schedule>> choices(Schedule) { return kSchedule
 constexpr std::span<const Choice<DeviceKind>> choices(DeviceKind) { return kDevices; }
 constexpr std::span<const Choice<Recompute>> choices(Recompute) { return kRecomputes; }
 constexpr std::span<const Choice<IoChoice>> choices(IoChoice) { return kIoChoices; }
+constexpr std::span<const Choice<WeightShards>> choices(WeightShards) { return kWeightShards; }
 
 Error usage(const std::string& what, const std::string& remedy) {
   return Error(ExitCode::usage, what, remedy);

@@ -83,6 +83,9 @@ struct MemoryOptions {
   std::string machine;  // name or file of a machine description; empty: the built-in default
 };
 
+// Among whom weights are shared at --zero 3.
+enum class WeightShards : uint8_t { all, node };
+
 // Of gradients between ranks: PowerSGD of a rank, or none.
 struct Compression {
   uint32_t rank = 0;
@@ -93,6 +96,7 @@ struct RankOptions {
   int64_t count = 1;                // of all processes: what `plan` is asked for, else set by the verb
   int64_t per_node = 0;             // of one machine; 0: what the machine description joins, or all
   std::optional<int64_t> zero = 3;  // stage; none: the planner chooses
+  std::optional<WeightShards> shard_weights;  // none: the planner chooses
   std::optional<double> timeout;    // seconds without an answer of another rank; none: from the plan
   Compression compression;
   int64_t compress_after = 100;    // steps
@@ -141,7 +145,8 @@ constexpr uint8_t verb_bit(Verb verb) { return static_cast<uint8_t>(1u << static
 using OptionField =
     std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
-                 RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, IoChoice*, Compression*>;
+                 RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, IoChoice*, Compression*,
+                 std::optional<WeightShards>*>;
 
 struct Range {
   double least = 0, most = 0;

@@ -88,6 +88,18 @@ RankShare rank_share(const MemoryOptions& memory, const Ranks& ranks) {
   return out;
 }
 
+int ranks_together(const std::vector<int>& machines) {
+  const size_t ranks = machines.size();
+  const auto fits = [&](size_t together) {
+    for (size_t rank = 0; rank < ranks; ++rank)
+      if (machines[rank] != machines[rank / together * together]) return false;
+    return ranks % together == 0;
+  };
+  size_t together = ranks;
+  while (!fits(together)) --together;
+  return static_cast<int>(together);
+}
+
 Budgets resolve_shared_budgets(const MemoryOptions& memory, const Ranks& ranks,
                                const std::optional<AcceleratorUse>& accelerator) {
   MemoryLimits limits = shared_by(ranks.all_here, ranks.in_process, memory_limits());

@@ -37,6 +37,10 @@ struct RankShare {
 
 RankShare rank_share(const MemoryOptions& memory, const Ranks& ranks);
 
+// The most consecutive ranks that share a machine, if all ranks are divided into as many: by rank, the first
+// rank of its machine.
+int ranks_together(const std::vector<int>& machines);
+
 // By resolve_budgets, for an equal part of what the machine has free. Limits that are not given in bytes are
 // those of the rank that finds least: others would give each rank a plan of its own.
 Budgets resolve_shared_budgets(const MemoryOptions& memory, const Ranks& ranks,

@@ -32,14 +32,14 @@ struct Ranks {
   template <typename T>
   std::vector<T> all(const T& mine) const {
     std::vector<T> values(static_cast<size_t>(size()), mine);
-    if (trainer) trainer->all_gather(&mine, sizeof(T), values.data());
+    if (trainer) trainer->all_gather(trainer->everyone(), &mine, sizeof(T), values.data());
     return values;
   }
   // Each as long as the others'.
   std::vector<uint64_t> all(const std::vector<uint64_t>& mine) const {
     if (!trainer) return mine;
     std::vector<uint64_t> everyone(mine.size() * static_cast<size_t>(size()));
-    trainer->all_gather(mine.data(), mine.size() * sizeof(uint64_t), everyone.data());
+    trainer->all_gather(trainer->everyone(), mine.data(), mine.size() * sizeof(uint64_t), everyone.data());
     return everyone;
   }
   // In order of rank, so that all ranks get the same bits.

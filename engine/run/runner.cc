@@ -153,9 +153,9 @@ void Runner::run(const Body& body, const Instruction& in, const RingPositions& r
     case TaskKind::round:
       return round(task, in, rings);
     case TaskKind::gather:
-      return gather(in, rings);
+      return gather(task, in, rings);
     case TaskKind::exchange:
-      return exchange(in, rings);
+      return exchange(task, in, rings);
     case TaskKind::sum:
       return sum(task, in, rings);
     case TaskKind::compress:
@@ -295,19 +295,19 @@ void Runner::round(const Task& task, const Instruction& in, const RingPositions&
 }
 
 // The last two operands are the previous update and the norm; those before are the block sums of the groups
-// that are trained here, of one rank after the other.
+// that are trained here, of one rank's part after the other.
 void Runner::norm(const Instruction& in, const RingPositions& rings) {
   double total = 0;
   size_t k = 0;
   for (const GroupBuffers& g : plan_.lowering.groups) {
-    if (g.block_sums == kNone || g.all_block_sums != in.operands[k].buffer) continue;
+    if (g.block_sums == kNone || g.all_block_sums.whole != in.operands[k].buffer) continue;
     const Buffer& b = plan_.program.buffers[g.block_sums];
     for (size_t shard = 0; shard + 1 < g.shards.size(); ++shard)
-      for (uint64_t rank = 0; rank < plan_.lowering.ranks; ++rank) {
-        const std::byte* const of_rank = address(in, k, rings) + rank * b.bytes();
-        const auto* sums = reinterpret_cast<const double*>(of_rank + b.cuts[shard]);
-        const uint64_t part = (g.shards[shard + 1] - g.shards[shard]) / plan_.lowering.ranks;
-        const uint64_t blocks = (part + kNormBlock - 1) / kNormBlock;
+      for (uint64_t part = 0; part < plan_.lowering.ranks; ++part) {
+        const std::byte* const of_part = address(in, k, rings) + part * b.bytes();
+        const auto* sums = reinterpret_cast<const double*>(of_part + b.cuts[shard]);
+        const uint64_t elements = (g.shards[shard + 1] - g.shards[shard]) / plan_.lowering.ranks;
+        const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
         for (uint64_t i = 0; i < blocks; ++i) total += sums[i];
       }
     ++k;
@@ -348,7 +348,7 @@ ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, s
   v.group = group;
   v.elements = plan_.lowering.updated_elements(group, shard);
   const bool shares = plan_.lowering.shares_state();
-  v.first = shards[shard] + (shares ? static_cast<uint64_t>(ranks_.rank()) * v.elements : 0);
+  v.first = shards[shard] + (shares ? own_part() * v.elements : 0);
   v.weights = weights;
   if (!plan_.model.groups[group].trainable) return v;
   const uint64_t stride = state_plane_stride(v.elements);

@@ -108,8 +108,9 @@ class Runner {
                 const RingPositions& rings);
   void round(const Task& task, const Instruction& in, const RingPositions& rings);
   Communicator& communicator(const Instruction& in, const RingPositions& rings);
-  void gather(const Instruction& in, const RingPositions& rings);
-  void exchange(const Instruction& in, const RingPositions& rings);
+  RankSet among(const Task& task) const;
+  void gather(const Task& task, const Instruction& in, const RingPositions& rings);
+  void exchange(const Task& task, const Instruction& in, const RingPositions& rings);
   void sum(const Task& task, const Instruction& in, const RingPositions& rings);
   void compress(const Task& task, const Instruction& in, const RingPositions& rings);
   void project(const Task& task, const Instruction& in, const RingPositions& rings);
@@ -120,6 +121,7 @@ class Runner {
   void set_scalars(const Instruction& in, const RingPositions& rings);
   void optimize(const Task& task, const Instruction& in, const RingPositions& rings);
   void load(const Task& task, const Instruction& in, const RingPositions& rings);
+  uint64_t own_part() const { return plan_.lowering.part_of(static_cast<uint32_t>(ranks_.rank())); }
   ShardView shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const;
   void add_compression(const Task& task, const Instruction& in, size_t operand, const RingPositions& rings,
                        ShardView& view) const;

@@ -15,7 +15,7 @@ namespace sluice {
 namespace {
 
 // Positions of operands in the tasks' lists (lower.h).
-enum SumOperand { kSumReceived, kSumGradient, kSumSums };
+enum SumOperand { kSumReceived, kSumSum, kSumSums };
 enum CompressOperand { kCompressGradient, kCompressError, kCompressRight, kCompressLeft };
 enum ProjectOperand { kProjectLeft, kProjectError, kProjectRight };
 enum ExpandOperand { kExpandLeft, kExpandRight, kExpandGradient, kExpandSums };
@@ -49,29 +49,43 @@ Communicator& Runner::communicator(const Instruction& in, const RingPositions& r
   return communicator;
 }
 
-void Runner::gather(const Instruction& in, const RingPositions& rings) {
-  communicator(in, rings).all_gather(address(in, 0, rings), bytes_of(in, 0), address(in, 1, rings));
+// Those that carry it out with this rank.
+RankSet Runner::among(const Task& task) const {
+  const ProcessGroup& group = plan_.program.processes[task.processes];
+  const int count = static_cast<int>(group.count), stride = static_cast<int>(group.stride);
+  return {ranks_.rank() - ranks_.rank() / stride % count * stride, count, stride};
 }
 
-void Runner::exchange(const Instruction& in, const RingPositions& rings) {
-  communicator(in, rings)
-      .all_to_all(address(in, 0, rings), bytes_of(in, 0) / plan_.lowering.ranks, address(in, 1, rings));
+void Runner::gather(const Task& task, const Instruction& in, const RingPositions& rings) {
+  communicator(in, rings).all_gather(among(task), address(in, 0, rings), bytes_of(in, 0),
+                                     address(in, 1, rings));
 }
 
-// Factors have no block sums.
+void Runner::exchange(const Task& task, const Instruction& in, const RingPositions& rings) {
+  const RankSet ranks = among(task);
+  communicator(in, rings).all_to_all(ranks, address(in, 0, rings),
+                                     bytes_of(in, 0) / static_cast<uint64_t>(ranks.count),
+                                     address(in, 1, rings));
+}
+
+// Sums of blocks, and all of factors, are in fp32; factors have no block sums.
 void Runner::sum(const Task& task, const Instruction& in, const RingPositions& rings) {
-  const bool factor = in.operands.size() <= kSumSums;
-  const DType precision = factor ? DType::f32 : plan_.model.precision;
-  const uint64_t elements = factor ? bytes_of(in, kSumGradient) / 4
-                                   : plan_.lowering.part_elements(task.subject, task.slice);
-  const uint32_t ranks = plan_.lowering.ranks;
-  const std::byte* const received = address(in, kSumReceived, rings);
-  std::byte* const gradient = address(in, kSumGradient, rings);
-  auto* const sums = factor ? nullptr : reinterpret_cast<double*>(address(in, kSumSums, rings));
+  const ReductionBuffers& reduction = plan_.lowering.groups[task.subject].reduction;
+  const bool has_blocks = plan_.lowering.has_blocks();
+  const BufferId received = has_blocks ? reduction.in_block : reduction.received;
+  const DType precision = plan_.model.precision;
+  const DType from = in.operands[kSumReceived].buffer == received ? precision : DType::f32;
+  const DType to = in.operands[kSumSum].buffer == reduction.sum ? precision : DType::f32;
+  const uint64_t elements = bytes_of(in, kSumSum) / dtype_bytes(to);
+  const auto ranks = static_cast<uint32_t>(bytes_of(in, kSumReceived) / dtype_bytes(from) / elements);
+  const std::byte* const parts = address(in, kSumReceived, rings);
+  std::byte* const out = address(in, kSumSum, rings);
+  auto* const sums = in.operands.size() > kSumSums ? reinterpret_cast<double*>(address(in, kSumSums, rings))
+                                                   : nullptr;
   if (in.lane == device_lane_)
-    device_.sum(precision, received, ranks, elements, precision, gradient, sums);
+    device_.sum(from, parts, ranks, elements, to, out, sums);
   else
-    sum_ranks(precision, received, ranks, elements, precision, gradient, sums, optimizer_workers_);
+    sum_ranks(from, parts, ranks, elements, to, out, sums, optimizer_workers_);
 }
 
 void Runner::compress(const Task& task, const Instruction& in, const RingPositions& rings) {
@@ -100,7 +114,7 @@ void Runner::expand(const Task& task, const Instruction& in, const RingPositions
   const GroupBuffers& group = lowering.groups[task.subject];
   const uint64_t begin = group.shards[task.slice], end = group.shards[task.slice + 1];
   const uint64_t part = lowering.part_elements(task.subject, task.slice);
-  const uint64_t own = begin + static_cast<uint64_t>(ranks_.rank()) * part;
+  const uint64_t own = begin + own_part() * part;
   std::byte* const gradient = address(in, kExpandGradient, rings);
   const uint64_t first = lowering.shares_state() ? own : begin;  // of what is there
   const auto expand_range = [&](uint64_t from, uint64_t to, double* sums) {

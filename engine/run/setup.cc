@@ -23,9 +23,56 @@ namespace {
 
 constexpr uint64_t kConfigBytesMax = 1 << 20, kMachineBytesMax = 1 << 20;
 constexpr int64_t kSlicesMax = 1024;    // of a step: a plan's size, and the seconds it takes, grow with them
-constexpr int kZeroStages[] = {3, 1, 0};  // the first shares most; 1 and 2 are one program
+constexpr int64_t kZeroStages[] = {3, 1, 0};  // the first shares most; 1 and 2 are one program
 constexpr double kLessSharedWorthwhile = 0.95;  // of the seconds with more shared
 constexpr int64_t kSliceTokens = 2048;  // enough rows to keep matrix products busy; more only costs workspace
+
+// What ranks share.
+struct ZeroChoice {
+  int64_t stage = 3;
+  WeightShards weights = WeightShards::all;
+};
+
+// Of a power of two ranks, so that blocks are part of the tree of sums. Throws where weights shall be shared
+// in blocks and there are none.
+uint32_t block_ranks(const RankOptions& options, uint32_t per_node) {
+  const auto ranks = static_cast<uint32_t>(options.count);
+  const uint32_t block = per_node >= ranks ? ranks : per_node & (~per_node + 1);
+  if (block == 1 && ranks > 1 && options.shard_weights == WeightShards::node)
+    throw Error(ExitCode::usage,
+                fmt::format("--shard-weights node is for an even number of ranks on every machine, not {}.",
+                            per_node),
+                "Use --shard-weights all, or --zero 2, where every rank has all weights.");
+  return block;
+}
+
+void lower_sharing(const ZeroChoice& sharing, LowerOptions& lower) {
+  lower.zero_stage = static_cast<int>(sharing.stage);
+  lower.weights_in_block = sharing.weights == WeightShards::node;
+}
+
+// What the options leave open, from what shares most on.
+std::vector<ZeroChoice> open_sharings(const RankOptions& options, const LowerOptions& lower) {
+  const bool has_blocks = lower.block_ranks > 1 && lower.block_ranks < lower.ranks;
+  std::vector<ZeroChoice> open;
+  const auto add = [&](int64_t stage) {
+    for (const WeightShards weights : {WeightShards::all, WeightShards::node})
+      if (options.shard_weights ? weights == *options.shard_weights
+                                : weights == WeightShards::all || (stage == 3 && has_blocks))
+        open.push_back({stage, weights});
+  };
+  if (options.zero || lower.ranks == 1) {
+    add(options.zero.value_or(kZeroStages[0]));
+    return open;
+  }
+  for (const int64_t stage : kZeroStages)
+    if (stage < 2 || lower.compress_rank == 0) add(stage);
+  return open;
+}
+
+std::string sharing_words(const ZeroChoice& sharing) {
+  return std::to_string(sharing.stage) + (sharing.weights == WeightShards::node ? " in machines" : "");
+}
 
 }  // namespace
 
@@ -151,7 +198,9 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
                                                               : RecomputeChoice::automatic;
   r.lower.batch = batch.batch;
   r.lower.ranks = static_cast<uint32_t>(ranks.count);
-  r.lower.zero_stage = static_cast<int>(ranks.zero.value_or(kZeroStages[0]));
+  r.lower.block_ranks = block_ranks(ranks, static_cast<uint32_t>(ranks_per_node(ranks, r.rates)));
+  lower_sharing({ranks.zero.value_or(kZeroStages[0]), ranks.shard_weights.value_or(WeightShards::all)},
+                r.lower);
   r.lower.compress_rank = ranks.compression.rank;
   r.lower.compress_after = ranks.compress_after;
   r.lower.share_layers_until = ranks.share_layers_until;
@@ -197,23 +246,26 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
                remedy);
 }
 
-ZeroChoice choose_zero_stage(PlanRequest request) {
-  ZeroChoice choice{request.lower.compress_rank > 0 ? 1 : kZeroStages[0], {}};
+std::string settle_sharing(RankOptions& options, PlanRequest request) {
+  const std::vector<ZeroChoice> open = open_sharings(options, request.lower);
+  ZeroChoice choice = open.front();
   double best = 0;  // nothing yet
   std::string others;
-  for (const int stage : kZeroStages) {
-    if (stage > 1 && request.lower.compress_rank > 0) continue;
-    request.lower.zero_stage = stage;
+  for (const ZeroChoice& sharing : open) {
+    if (open.size() == 1) break;
+    lower_sharing(sharing, request.lower);
     const auto result = make_plan(request);
     const Plan* plan = std::get_if<Plan>(&result);
     const std::string seconds = plan ? fmt::format("{:.3g} s", plan->step_seconds) : "does not fit";
-    others += fmt::format("{}{}: {}", others.empty() ? "" : ", ", stage, seconds);
+    others += fmt::format("{}{}: {}", others.empty() ? "" : ", ", sharing_words(sharing), seconds);
     if (!plan || (best > 0 && plan->step_seconds >= kLessSharedWorthwhile * best)) continue;
     best = plan->step_seconds;
-    choice.stage = stage;
+    choice = sharing;
   }
-  choice.why = fmt::format("--zero auto is {} (a step at stage {}).", choice.stage, others);
-  return choice;
+  options.zero = choice.stage;
+  options.shard_weights = choice.weights;
+  if (others.empty()) return "";
+  return fmt::format("Ranks share at ZeRO stage {} (a step at stage {}).", sharing_words(choice), others);
 }
 
 void check_program(const Plan& plan) {

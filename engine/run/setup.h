@@ -52,20 +52,17 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
 // How many ranks share a machine, at the most.
 int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates);
 
-// `workspaces` are the device's. The stage is settled. Batch, sequence and precision come from the options.
-// `ranks_meet_in_device` as machine_of() has it.
+// `workspaces` are the device's. What the options leave open of what ranks share is all that can be. Batch,
+// sequence and precision come from the options. `ranks_meet_in_device` as machine_of() has it.
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
                          WorkspaceBytes workspaces, bool evaluate, bool ranks_meet_in_device = false);
 
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets);
 
-// --zero auto: plans at every stage, and takes the one that is predicted to be fastest; one that shares less
-// must be clearly faster. `request` is for any stage. Returns it with a printable sentence.
-struct ZeroChoice {
-  int64_t stage = 3;
-  std::string why;
-};
-ZeroChoice choose_zero_stage(PlanRequest request);
+// --zero auto and --shard-weights auto: plans for all that the options leave open, and settles for what is
+// predicted to be fastest; what shares less must be clearly faster. `request` is for any of them. Returns a
+// printable sentence, which is empty where nothing was open.
+std::string settle_sharing(RankOptions& options, PlanRequest request);
 
 // That the plan's program is correct, alone and among its ranks: a CHECK.
 void check_program(const Plan& plan);

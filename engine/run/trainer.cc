@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "engine/clock.h"
+#include "engine/network.h"
 #include "engine/run/schedule.h"
 #include "offload/memory_limits.h"
 
@@ -43,16 +44,13 @@ int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& or
 }  // namespace
 
 std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body) {
-  const uint64_t others = plan.lowering.ranks - 1;
   std::vector<uint64_t> bytes(plan.program.machine.lanes.size());
   for (const Instruction& in : body.instructions) {
     const uint64_t from = operand_bytes(plan.program.buffers[in.operands[0].buffer], in.operands[0]);
     if (in.task == kNoTask)
       bytes[in.lane] += from;
-    else if (body.tasks[in.task].kind == TaskKind::gather)
-      bytes[in.lane] += from * others;
-    else if (body.tasks[in.task].kind == TaskKind::exchange)
-      bytes[in.lane] += from / plan.lowering.ranks * others;
+    else if (is_collective(body.tasks[in.task].kind))
+      bytes[in.lane] += sent_bytes(plan.program, body.tasks[in.task]);
   }
   return bytes;
 }

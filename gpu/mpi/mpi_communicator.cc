@@ -9,9 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -34,78 +32,42 @@ constexpr double kAfterWatch = 1;  // second
 
 int int_of(uint64_t bytes) { return static_cast<int>(bytes); }
 
-// Ranks by machine, each in rising order. One group of all where some machine has more ranks than another.
-using Nodes = std::vector<std::vector<int>>;
-
-Nodes nodes_of(MPI_Comm world, MPI_Comm machine) {
-  int rank = 0, size = 1;
-  check_mpi(MPI_Comm_rank(world, &rank), "Setting up");
-  check_mpi(MPI_Comm_size(world, &size), "Setting up");
-  int first = rank;
-  check_mpi(MPI_Bcast(&first, 1, MPI_INT, 0, machine), "Setting up");
-  std::vector<int> firsts(static_cast<size_t>(size));
-  check_mpi(MPI_Allgather(&first, 1, MPI_INT, firsts.data(), 1, MPI_INT, world), "Setting up");
-  std::map<int, std::vector<int>> by_first;
-  for (int r = 0; r < size; ++r) by_first[firsts[static_cast<size_t>(r)]].push_back(r);
-  Nodes nodes;
-  for (auto& [ignored, ranks] : by_first) nodes.push_back(std::move(ranks));
-  const auto is_even = [&](const std::vector<int>& ranks) { return ranks.size() == nodes.front().size(); };
-  if (std::all_of(nodes.begin(), nodes.end(), is_even)) return nodes;
-  std::vector<int> all(static_cast<size_t>(size));
-  std::iota(all.begin(), all.end(), 0);
-  return {all};
-}
-
 // A call that throws leaves transfers behind that MPI may still carry out. `keeps_memory`: the caller's
 // memory is there until the process ends; otherwise bytes go through memory of this object, which is never
 // deleted then.
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(MPI_Comm world, const Nodes& nodes, Watch& watch, bool keeps_memory)
+  MpiCommunicator(MPI_Comm world, Watch& watch, bool keeps_memory)
       : watch_(watch), keeps_memory_(keeps_memory) {
     check_mpi(MPI_Comm_dup(world, &communicator_), "Making a communicator");
     check_mpi(MPI_Comm_rank(communicator_, &rank_), "Asking for the rank");
     check_mpi(MPI_Comm_size(communicator_, &size_), "Asking for the number of ranks");
     meeting_.resize(static_cast<size_t>(size_));
-    for (const std::vector<int>& node : nodes) {
-      if (std::find(node.begin(), node.end(), rank_) == node.end()) continue;
-      for (size_t at = 0; at < node.size(); ++at) {
-        std::vector<int> likes;
-        for (const std::vector<int>& other : nodes) likes.push_back(other[at]);
-        if (node[at] == rank_) likes_ = std::move(likes);
-        else mates_.push_back({node[at], std::move(likes)});
-      }
-    }
   }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string transport() const override { return "MPI, through host memory"; }
 
-  // Between ranks of equal place in their nodes, so that every part enters a node once; then inside nodes.
-  void all_gather(const void* part, uint64_t bytes, void* all) override {
-    std::byte* const own = place(all, rank_, bytes);
+  void all_gather(const RankSet& among, const void* part, uint64_t bytes, void* all) override {
+    std::byte* const own = place(all, among.place_of(rank_), bytes);
     if (own != part) std::memcpy(own, part, bytes);
-    for (const int like : likes_) {
-      if (like == rank_) continue;
-      start_receive(place(all, like, bytes), bytes, like);
-      start_send(own, bytes, like);
-    }
-    finish();
-    for (const Mate& mate : mates_) {
-      for (const int like : mate.likes) start_receive(place(all, like, bytes), bytes, mate.rank);
-      for (const int like : likes_) start_send(place(all, like, bytes), bytes, mate.rank);
+    for (int i = 0; i < among.count; ++i) {
+      if (among[i] == rank_) continue;
+      start_receive(place(all, i, bytes), bytes, among[i]);
+      start_send(own, bytes, among[i]);
     }
     finish();
   }
 
-  void all_to_all(const void* parts, uint64_t bytes, void* received) override {
-    for (int other = 0; other < size_; ++other) {
-      if (other == rank_) continue;
-      start_receive(place(received, other, bytes), bytes, other);
-      start_send(place(parts, other, bytes), bytes, other);
+  void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) override {
+    for (int i = 0; i < among.count; ++i) {
+      if (among[i] == rank_) continue;
+      start_receive(place(received, i, bytes), bytes, among[i]);
+      start_send(place(parts, i, bytes), bytes, among[i]);
     }
-    std::memcpy(place(received, rank_, bytes), place(parts, rank_, bytes), bytes);
+    const int own = among.place_of(rank_);
+    std::memcpy(place(received, own, bytes), place(parts, own, bytes), bytes);
     finish();
   }
 
@@ -116,7 +78,9 @@ class MpiCommunicator final : public Communicator {
     finish();
   }
 
-  void barrier() override { all_gather(&meeting_[static_cast<size_t>(rank_)], 1, meeting_.data()); }
+  void barrier() override {
+    all_gather(everyone(), &meeting_[static_cast<size_t>(rank_)], 1, meeting_.data());
+  }
 
   void send(const void* data, uint64_t bytes, int to) override {
     start_send(data, bytes, to);
@@ -145,17 +109,12 @@ class MpiCommunicator final : public Communicator {
     uint64_t bytes;
     std::unique_ptr<std::byte[]> instead;  // of that memory
   };
-  // Another rank of this node, and those of all nodes with its place in theirs.
-  struct Mate {
-    int rank;
-    std::vector<int> likes;
-  };
 
-  static const std::byte* place(const void* all, int rank, uint64_t bytes) {
-    return static_cast<const std::byte*>(all) + static_cast<uint64_t>(rank) * bytes;
+  static const std::byte* place(const void* all, int i, uint64_t bytes) {
+    return static_cast<const std::byte*>(all) + static_cast<uint64_t>(i) * bytes;
   }
-  static std::byte* place(void* all, int rank, uint64_t bytes) {
-    return static_cast<std::byte*>(all) + static_cast<uint64_t>(rank) * bytes;
+  static std::byte* place(void* all, int i, uint64_t bytes) {
+    return static_cast<std::byte*>(all) + static_cast<uint64_t>(i) * bytes;
   }
 
   void start_send(const void* data, uint64_t bytes, int to) {
@@ -225,8 +184,6 @@ class MpiCommunicator final : public Communicator {
   int rank_ = 0, size_ = 1;
   Watch& watch_;
   const bool keeps_memory_;
-  std::vector<int> likes_;             // in all nodes, with this rank's place in its own; itself too
-  std::vector<Mate> mates_;            // in this node
   std::vector<std::byte> meeting_;     // a byte a rank
   std::vector<MPI_Request> requests_;  // that were started; null when done
   std::vector<Peer> peers_;            // of these
@@ -255,9 +212,8 @@ MpiRanks* open_mpi(const MpiHooks& hooks) {
   check_mpi(MPI_Comm_size(machine, &ranks->local_size), "Setting up");
   check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &ranks->local_first), "Setting up");
   check_mpi(MPI_Bcast(&ranks->local_first, 1, MPI_INT, 0, machine), "Setting up");
-  const Nodes nodes = nodes_of(MPI_COMM_WORLD, machine);
-  auto lane = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, nodes, watch, true);
-  auto trainer = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, nodes, watch, false);
+  auto lane = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, watch, true);
+  auto trainer = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, watch, false);
   watch.start(
       [lane = lane.get(), trainer = trainer.get()] {
         return (trainer->is_waiting() && !lane->is_waiting() ? trainer : lane)->does();

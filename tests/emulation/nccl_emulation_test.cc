@@ -68,6 +68,7 @@ TEST_F(Nccl, EveryCollectiveMovesWhatItSays) {
 }
 
 TEST_F(Nccl, AnAllGatherInPlaceKeepsItsOwnPart) { expect_own_part_kept_in_place(on_all_ranks); }
+TEST_F(Nccl, GroupsKeepToThemselves) { expect_groups_keep_to_themselves(on_all_ranks); }
 
 TEST_F(Nccl, AnAbortEndsEveryCall) { expect_an_abort_ends_every_call(on_all_ranks, 15); }
 
@@ -204,7 +205,7 @@ TEST_F(Nccl, WhoIsNotAnsweredSaysFor) {
     c.note("at step 5 for the test");
     const cuda::GpuBytes part(8), all(24);
     try {
-      c.all_gather(part.data, 8, all.data);
+      c.all_gather(c.everyone(), part.data, 8, all.data);
       ADD_FAILURE() << "the call returned";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::rank_lost);
