@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -82,18 +83,29 @@ Sums plain_sums(const std::vector<float>& parts, uint32_t ranks, DType to) {
   return out;
 }
 
+// What is written by way of the caches or past them: `shift` bytes behind a cache line's beginning.
+std::vector<std::byte> written_sums(Conversion c, const std::vector<std::byte>& parts, uint32_t ranks,
+                                    size_t shift, double* block_sums, int threads) {
+  const uint64_t elements = parts.size() / dtype_bytes(c.from) / ranks, bytes = elements * dtype_bytes(c.to);
+  constexpr size_t kLine = 64, kGuard = 64;
+  std::vector<std::byte> room(kLine + kGuard + shift + bytes + kGuard, std::byte{0xA5});
+  const size_t to_line = kLine - reinterpret_cast<uintptr_t>(room.data()) % kLine;
+  const auto begin = static_cast<int64_t>(to_line + kGuard + shift),
+             end = begin + static_cast<int64_t>(bytes);
+  Workers workers(threads);
+  sum_ranks(c.from, parts.data(), ranks, elements, c.to, room.data() + begin, block_sums, workers);
+  EXPECT_EQ(std::count(room.begin(), room.begin() + begin, std::byte{0xA5}), begin);
+  EXPECT_EQ(std::count(room.begin() + end, room.end(), std::byte{0xA5}), room.end() - room.begin() - end);
+  return {room.begin() + begin, room.begin() + end};
+}
+
 Sums found_sums(Conversion c, const std::vector<std::byte>& parts, uint32_t ranks, int threads = 1) {
   const uint64_t elements = parts.size() / dtype_bytes(c.from) / ranks;
-  constexpr size_t kGuard = 64;
-  std::vector<std::byte> to(elements * dtype_bytes(c.to) + kGuard, std::byte{0xA5}), alone = to;
   Sums sums{{}, std::vector<double>((elements + kNormBlock - 1) / kNormBlock, -1)};
-  Workers workers(threads);
-  sum_ranks(c.from, parts.data(), ranks, elements, c.to, to.data(), sums.squares.data(), workers);
-  sum_ranks(c.from, parts.data(), ranks, elements, c.to, alone.data(), nullptr, workers);
-  EXPECT_EQ(alone, to) << "without squares";
-  for (size_t i = to.size() - kGuard; i < to.size(); ++i) EXPECT_EQ(to[i], std::byte{0xA5});
-  to.resize(to.size() - kGuard);
-  sums.values = widened(c.to, to);
+  const auto values = written_sums(c, parts, ranks, 0, sums.squares.data(), threads);
+  EXPECT_EQ(written_sums(c, parts, ranks, dtype_bytes(c.to), nullptr, threads), values)
+      << "unaligned, without squares";
+  sums.values = widened(c.to, values);
   return sums;
 }
 
