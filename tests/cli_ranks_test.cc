@@ -129,6 +129,24 @@ TEST_F(CliRanks, MachinesWithoutAnEvenNumberOfRanksShareAmongAll) {
             std::string::npos);
 }
 
+// The description joins four on a machine: the last of six has two, and the last of five has one.
+TEST_F(CliRanks, TheLastMachineMayHaveFewerRanks) {
+  const Words more{"--host-mem", "2GiB", "--json", "--ranks"};
+  const auto sent = [&](const char* ranks) {
+    const CommandResult result = plan_batch(ranks, more + Words{ranks, "--zero", "2"});
+    EXPECT_EQ(result.code, 0) << result.err;
+    return nlohmann::json::parse(result.out)["moved_bytes"]["collective"].get<double>();
+  };
+  // By rank, of P bytes of gradients and as many of weights: blocks of two send 1/2 of each inside, and 2/6
+  // of the fp32 sums and of the weights across; without blocks it is 4/5 of each. What else is sent is 8
+  // bytes for each of 65,536 gradients.
+  EXPECT_NEAR(sent("6") / sent("5"), (1 / 2.0 + 1 / 2.0 + (2 + 1) * 2 / 6.0) / (4 / 5.0 + 4 / 5.0), 1e-3);
+  const CommandResult refused = plan_batch("5", more + Words{"5", "--shard-weights", "node"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("an even number of ranks on every machine, not 1."), std::string::npos)
+      << refused.err;
+}
+
 // All ranks train at the stage that the first chose; a run alone has nothing to choose.
 TEST_F(CliRanks, AutoTrains) {
   const Words more{"--machine", machine, "--zero", "auto"};

@@ -4,6 +4,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <bit>
 #include <filesystem>
 
 #include "cpu_optim/optimizer.h"
@@ -33,15 +34,15 @@ struct ZeroChoice {
   WeightShards weights = WeightShards::all;
 };
 
-// Of a power of two ranks, so that blocks are part of the tree of sums. Throws where weights shall be shared
-// in blocks and there are none.
+// The largest power of two that divides what every machine has, the last one too, so that blocks are part of
+// the tree of sums. Throws where weights shall be shared in blocks and there are none.
 uint32_t block_ranks(const RankOptions& options, uint32_t per_node) {
   const auto ranks = static_cast<uint32_t>(options.count);
-  const uint32_t block = per_node >= ranks ? ranks : per_node & (~per_node + 1);
+  const uint32_t block = per_node >= ranks ? ranks : 1u << std::countr_zero(per_node | ranks);
   if (block == 1 && ranks > 1 && options.shard_weights == WeightShards::node)
     throw Error(ExitCode::usage,
                 fmt::format("--shard-weights node is for an even number of ranks on every machine, not {}.",
-                            per_node),
+                            per_node % 2 ? per_node : ranks % per_node),
                 "Use --shard-weights all, or --zero 2, where every rank has all weights.");
   return block;
 }
@@ -71,7 +72,8 @@ std::vector<ZeroChoice> open_sharings(const RankOptions& options, const LowerOpt
 }
 
 std::string sharing_words(const ZeroChoice& sharing) {
-  return std::to_string(sharing.stage) + (sharing.weights == WeightShards::node ? " in machines" : "");
+  const bool in_machines = sharing.stage == 3 && sharing.weights == WeightShards::node;
+  return std::to_string(sharing.stage) + (in_machines ? " in machines" : "");
 }
 
 }  // namespace
