@@ -69,6 +69,28 @@ TEST_F(RankFault, StopOfARank) {
   expect_that_it_goes_on("stop", 2);
 }
 
+// Where the others wait inside MPI's own start, which never gives up.
+TEST_F(RankFault, StopOfARankBeforeAllHaveStarted) {
+  std::filesystem::create_directory(directory / "start");
+  for (const int stopped : {1, 0}) {
+    std::vector<Words> ranks(2, sluice_words(endless("start", {"--rank-timeout", "3"}), "sluice"));
+    Words& first = ranks[static_cast<size_t>(stopped)];
+    first = Words{"sh", "-c", R"(kill -STOP $$; exec "$@")", "sh"} + first;
+    Command command(directory / "", each_under_mpirun(ranks));
+    const auto begin = std::chrono::steady_clock::now();
+    const CommandResult result = command.wait();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    EXPECT_EQ(result.code, 7) << result.err;
+    EXPECT_LT(seconds.count(), 3 + 6) << "the patience, and what mpirun takes to end the other";
+    const std::string sentence =
+        "Rank " + std::to_string(1 - stopped) + " has started, but not all of the 2 ranks have within 3 s.\n";
+    EXPECT_EQ(status("start", 1 - stopped), "7 " + sentence);
+    EXPECT_FALSE(has_status("start", stopped)) << "it has not come so far";
+    EXPECT_NE(result.err.find("sluice: " + sentence), std::string::npos) << result.err;
+    std::filesystem::remove(status_path("start", 1 - stopped));
+  }
+}
+
 // For longer than the patience: nobody is to blame.
 TEST_F(RankFault, AJobThatIsStoppedByHandGoesOn) {
   Command command(directory / "", under_mpirun(3, endless("job", {"--rank-timeout", "1"})));

@@ -1,5 +1,6 @@
 #include "tools/launch.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -9,11 +10,14 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "engine/clock.h"
 #include "gpu/shared_library.h"
+#include "gpu/waiting.h"
 #include "tools/report_error.h"
 #include "tools/stop_signals.h"
 
@@ -36,6 +40,7 @@ constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
 // them hear why and write it down, which takes 260 ms at most. Who has heard lets it go first; mpirun's
 // SIGTERM after a death comes earlier, too, at 1000, so that whoever misses that rank can name it.
 constexpr auto kGrace = std::chrono::milliseconds(400), kSecondHandGrace = std::chrono::milliseconds(1300);
+constexpr auto kLook = std::chrono::milliseconds(50);
 
 std::optional<int> number_in(const char* variable) {
   const char* const value = std::getenv(variable);
@@ -71,6 +76,26 @@ void write_status(const std::string& out_directory, int rank, ExitCode code, con
   if (*number_in(launcher.rank_here) == 0) throw error;
   std::this_thread::sleep_for(kGrace);  // or the launcher would end that one before it has spoken
   throw Error(error.code(), "", "");
+}
+
+// MPI waits without end for ranks that do not start, as one that was stopped, and can be asked for nothing
+// meanwhile: this ends the process then. By a thread of its own, until MPI is `open`.
+void end_if_late(const std::stop_token& open, const LauncherVariables& launcher,
+                 const std::string& out_directory, double patience) {
+  WatchedTime waited(steady_seconds());
+  for (; waited.seconds() < patience; waited.look(steady_seconds())) {
+    if (open.stop_requested()) return;
+    std::this_thread::sleep_for(kLook);
+  }
+  const int rank = *number_in(launcher.rank);
+  const Error late(ExitCode::rank_lost,
+                   fmt::format("Rank {} has started, but not all of the {} ranks have within {:.3g} s.", rank,
+                               *number_in(launcher.size), patience),
+                   "See which rank has not said so, and what holds its process or machine up; or give more "
+                   "time with --rank-timeout.");
+  write_status(out_directory, rank, late.code(), late.what());
+  if (rank != 0) std::this_thread::sleep_for(kSecondHandGrace);  // in vain where that is the missing one
+  leave(late, true, kGrace);
 }
 
 }  // namespace
@@ -141,7 +166,7 @@ void remove_statuses(const std::string& out_directory, int first) {
   while (fs::remove(status_path(out_directory, first), ignored)) ++first;
 }
 
-std::unique_ptr<Launch> open_launch(const std::string& out_directory) {
+std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optional<double> timeout) {
   const LauncherVariables* launcher = nullptr;
   for (const LauncherVariables& l : kMpiLaunchers)
     if (!launcher && has_started_several(l)) launcher = &l;
@@ -168,9 +193,13 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory) {
   hooks.unharmed = [ending] { ending->end_if_signalled(); };
   hooks.abandon = [ending](int rank, const std::string& reason) { ending->abandon(rank, reason); };
   note_stop_requests();
+  const double patience = timeout.value_or(kPatienceAtStart);
+  std::jthread deadline(end_if_late, *launcher, out_directory, patience);
   MpiRanks* const mpi = open(hooks);
+  deadline = {};
   if (mpi->lane->size() == 1) return nullptr;  // Slurm's variables also stand in a batch script
   ending->ranks = {mpi->lane.get(), mpi->trainer.get(), mpi->local_rank, mpi->local_size, mpi->local_first};
+  if (timeout) ending->ranks.set_patience(*timeout);
   note_terminations();
   return std::unique_ptr<Launch>(new Launch(*mpi, ending));
 }
@@ -183,7 +212,7 @@ void end_if_launched(int argc, const char* const* argv, const Error& why) {
     if (words[i] == "--out" && i + 1 < words.size()) out = words[i + 1];
     if (words[i].starts_with("--out=")) out = words[i].substr(6);
   }
-  if (const std::unique_ptr<Launch> launch = open_launch(out)) launch->end(why);
+  if (const std::unique_ptr<Launch> launch = open_launch(out, std::nullopt)) launch->end(why);
 }
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/error.h"
@@ -33,7 +34,7 @@ class Launch {
   [[noreturn]] void end(const std::exception& why) const;
 
  private:
-  friend std::unique_ptr<Launch> open_launch(const std::string& out_directory);
+  friend std::unique_ptr<Launch> open_launch(const std::string&, std::optional<double>);
   struct Ending;  // how the process ends, on one thread or the other
   Launch(MpiRanks& mpi, std::shared_ptr<Ending> ending);
 
@@ -50,7 +51,8 @@ void end_if_launched(int argc, const char* const* argv, const Error& why);
 
 // nullptr: nobody has started more than this process. Throws Error(environment) where the module or MPI
 // itself is missing, Error(usage) under a launcher that starts no MPI; on one rank a machine with the
-// sentence.
-std::unique_ptr<Launch> open_launch(const std::string& out_directory);
+// sentence. Ends the process when not all ranks have started within `timeout`, seconds, which is the
+// ranks' patience from then on; by default kPatienceAtStart.
+std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optional<double> timeout);
 
 }  // namespace sluice

@@ -276,7 +276,6 @@ ExitCode train_rank(Options options, Start& start, Ranks ranks, std::FILE* out) 
   const auto print = [&](const std::string& text) {
     if (ranks.is_first()) say(out, text);
   };
-  if (options.ranks.timeout) ranks.set_patience(*options.ranks.timeout);
   const RankShare share = rank_share(options.memory, ranks);
   options.memory = share.memory;
   options.ranks.per_node = ranks_together(ranks.all(ranks.first_here));
@@ -335,6 +334,7 @@ ExitCode train_process(Options options, const Launch* launch, std::FILE* out) {
   if (options.ranks.count == 1) return train_rank(std::move(options), start, {}, out);
   ExitCode code = ExitCode::done;
   const auto rank = [&](const Ranks& ranks) {
+    if (options.ranks.timeout) ranks.set_patience(*options.ranks.timeout);
     const ExitCode of_rank = train_rank(options, start, ranks, out);
     if (ranks.is_first()) code = of_rank;
   };
@@ -346,7 +346,7 @@ ExitCode train_process(Options options, const Launch* launch, std::FILE* out) {
 }  // namespace
 
 ExitCode run_train(Options options, std::FILE* out) {
-  const std::unique_ptr<Launch> launch = open_launch(options.run.out);
+  const std::unique_ptr<Launch> launch = open_launch(options.run.out, options.ranks.timeout);
   options.ranks.count = launch ? launch->ranks().size() : options.ranks.gpus;
   if (!launch) return train_process(std::move(options), nullptr, out);
   return launch->run([&] {
