@@ -55,18 +55,27 @@ TEST_F(RankFault, KillOfARankOverTcp) {
             kWaits);
 }
 
+// It is woken to be ended, and says the same: those that it would miss by then have ended because of it.
 TEST_F(RankFault, StopOfARank) {
-  Command command(directory / "",
-                  under_mpirun(4, endless("stop", {"--checkpoint-every", "5", "--rank-timeout", "4"})));
-  ASSERT_TRUE(reaches(command, "stop", 7)) << statuses("stop");
-  ::kill(rank_processes(command.process(), 4).at(1), SIGSTOP);
-  const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(command.wait().code, 7);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(seconds.count(), 4 + 6) << "the patience, and what mpirun takes to end the others";
-  for (const int rank : {0, 2, 3})
-    expect_status("stop", rank, "7 Rank 1 has not answered for 4 s: " + kWaits);
-  expect_that_it_goes_on("stop", 2);
+  struct Case {
+    int ranks, victim, left;
+  };
+  for (const Case c : {Case{4, 1, 2}, Case{2, 0, 1}}) {
+    const std::string out = "stop" + std::to_string(c.ranks);
+    Command command(directory / "",
+                    under_mpirun(c.ranks, endless(out, {"--checkpoint-every", "5", "--rank-timeout", "4"})));
+    ASSERT_TRUE(reaches(command, out, 7)) << statuses(out);
+    ::kill(rank_processes(command.process(), c.ranks).at(static_cast<size_t>(c.victim)), SIGSTOP);
+    const auto begin = std::chrono::steady_clock::now();
+    const CommandResult result = command.wait();
+    EXPECT_EQ(result.code, 7);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    EXPECT_LT(seconds.count(), 4 + 6) << "the patience, and what mpirun takes to end the others";
+    const std::string reason = "Rank " + std::to_string(c.victim) + " has not answered for 4 s: ";
+    for (int rank = 0; rank < c.ranks; ++rank) expect_status(out, rank, "7 " + reason + kWaits);
+    EXPECT_NE(result.err.find("sluice: " + reason), std::string::npos) << result.err;
+    expect_that_it_goes_on(out, c.left);
+  }
 }
 
 // Where the others wait inside MPI's own start, which never gives up.

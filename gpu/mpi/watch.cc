@@ -61,14 +61,15 @@ void Watch::throw_lost() {
 
 void Watch::tell(const std::string& reason) noexcept { set_reason(reason, true, kNobody); }
 
-// Nothing is sent to the one that is missing: MPI might not return from that.
+// The one that is missing is told last, since MPI might not return from that. One that was stopped hears it
+// when mpirun wakes it to end it: others are gone by then, and it would name them.
 void Watch::lose(int missing, const std::string& reason) noexcept { set_reason(reason, false, missing); }
 
-void Watch::set_reason(const std::string& reason, bool own, int but_to) noexcept {
+void Watch::set_reason(const std::string& reason, bool own, int last) noexcept {
   const std::lock_guard lock(mutex_);
   if (lost_) return;
   reason_ = reason.substr(0, kReasonBytes);
-  but_to_ = but_to;
+  last_ = last;
   tells_ = true;
   ends_by_itself_ = own;
   lost_ = true;
@@ -79,7 +80,8 @@ void Watch::exchange() {
   bool told_termination = false;
   for (; !stopping_; ++rounds_) {
     try {
-      if (steady_seconds() >= sign_at) give_sign(), sign_at = steady_seconds() + kSign;
+      if (steady_seconds() >= sign_at)
+        send({}, kSignTag, (rank_ + 1) % size_), sign_at = steady_seconds() + kSign;
       if (hear(before_, kSignTag)) ++signs_;
       if (hear(MPI_ANY_SOURCE, kTerminatedTag)) terminated_ = true;
       hear_reason();
@@ -93,7 +95,7 @@ void Watch::exchange() {
           const std::lock_guard lock(mutex_);
           if (std::exchange(tells_, false)) reason = reason_;
         }
-        if (!reason.empty()) send_to_all(reason, kReasonTag, but_to_);
+        if (!reason.empty()) send_to_all(reason, kReasonTag, last_);
       }
     } catch (const Error& error) {
       lose(kNobody, error.what());
@@ -102,25 +104,19 @@ void Watch::exchange() {
   }
 }
 
-// A small message is on its way, or copied, when MPI_Isend returns; nobody waits for it. From the next rank
-// on: where a whole machine is gone, its ranks come last.
-void Watch::send_to_all(const std::string& text, int tag, int but_to) {
-  for (int step = 1; step < size_; ++step) {
-    const int rank = (rank_ + step) % size_;
-    if (rank == but_to) continue;
-    MPI_Request request = MPI_REQUEST_NULL;
-    check_mpi(
-        MPI_Isend(text.data(), static_cast<int>(text.size()), MPI_BYTE, rank, tag, communicator_, &request),
-        "Telling another rank");
-    check_mpi(MPI_Request_free(&request), "Telling another rank");
-  }
+// From the next rank on: where a whole machine is gone, its ranks come last.
+void Watch::send_to_all(const std::string& text, int tag, int last) {
+  for (int step = 1; step < size_; ++step)
+    if (const int rank = (rank_ + step) % size_; rank != last) send(text, tag, rank);
+  if (last != kNobody) send(text, tag, last);
 }
 
-void Watch::give_sign() {
+// A small message is on its way, or copied, when MPI_Isend returns; nobody waits for it.
+void Watch::send(const std::string& text, int tag, int to) {
   MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, (rank_ + 1) % size_, kSignTag, communicator_, &request),
-            "Giving a sign of life");
-  check_mpi(MPI_Request_free(&request), "Giving a sign of life");
+  check_mpi(MPI_Isend(text.data(), static_cast<int>(text.size()), MPI_BYTE, to, tag, communicator_, &request),
+            "Telling another rank");
+  check_mpi(MPI_Request_free(&request), "Telling another rank");
 }
 
 // Of a tag without content, from one rank or any. Whether there was one at least.

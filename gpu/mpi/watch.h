@@ -43,13 +43,13 @@ class Watch {
 
  private:
   static constexpr int kNobody = -1;
-  void set_reason(const std::string& reason, bool own, int but_to) noexcept;
+  void set_reason(const std::string& reason, bool own, int last) noexcept;
 
   void exchange();  // the thread that calls MPI
   bool hear(int from, int tag);
   void hear_reason();
-  void give_sign();
-  void send_to_all(const std::string& text, int tag, int but_to);
+  void send_to_all(const std::string& text, int tag, int last);
+  void send(const std::string& text, int tag, int to);
 
   void judge();  // the other one
   void look_for_losses(double silent, double stuck, double terminating);
@@ -66,8 +66,8 @@ class Watch {
 
   std::mutex mutex_;
   std::string reason_;
-  bool tells_ = false;  // the others do not know the reason yet
-  int but_to_ = kNobody;
+  bool tells_ = false;                       // the others do not know the reason yet
+  int last_ = kNobody;                       // to be told
   std::atomic<bool> ends_by_itself_{false};  // the reason is this rank's own
   std::atomic<bool> lost_{false};            // there is a reason, which stays as it is
 };
