@@ -7,7 +7,7 @@
 // ranks may be added to fp32 first (partial sums) and then the blocks, rounding once: the bits are those of
 // all at once.
 //
-// Callers: the runner's optimizer lane.
+// Callers: the runner's optimizer lane, and the cpu device.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // each level. docs/machine.md has the formulas.
 //
 // It says what the communicators do (gpu/communicator.h), with ranks numbered machine by machine and as many
-// on each: among the ranks of a process group every one sends to every other, all groups at once. Callers:
+// on each but the last: in a process group every rank sends to every other, all groups at once. Callers:
 // the simulator, the trainer and reports; any thread; no state.
 #pragma once
 

@@ -10,8 +10,8 @@
 // task        one entry of the abstract step, before tiers exist; operands are pieces of buffers with
 //             versions
 // instruction one entry of a body: a task or a transfer, with an address for every operand
-// process     ranks that carry out a collective together; of a collective's task, which of the program's
-// group       groups it is among
+// process     ranks that carry out a collective together: all, or each rank in its own of several groups of
+// group       one form; Task::processes says which form
 // body        a list of instructions that begins and ends in a declared state; several share the arenas
 // wait        (lane, n): that lane has completed its first n instructions of this body, or of the body before
 // ring        buffers that exist once per training step (or validation batch), in three slots: `back` 0 is
@@ -135,14 +135,14 @@ struct Operand {
 
 struct Task {
   TaskKind kind;
-  uint32_t subject = 0;    // forward, backward: segment use in forward order; round, optimize, load, save:
+  uint32_t subject = 0;    // forward, backward: segment use in forward order; norm, set_scalars: 0; others:
                            // group
-  uint32_t slice = 0;      // forward, backward: slice; optimize, load, save: shard
+  uint32_t slice = 0;      // forward, backward: slice; others: shard, or 0 for a group's whole buffers
   bool recompute = false;  // backward: runs the forward again
   double flops = 0;
   uint64_t bytes = 0;      // memory traffic at least, for the cost model
   std::vector<Operand> operands;
-  uint8_t processes = 0;   // collectives: of Program::processes
+  uint8_t processes = 0;   // collectives: index into Program::processes
 };
 
 struct Place {

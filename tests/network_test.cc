@@ -84,8 +84,7 @@ TEST(Network, GroupsSendToTheirOwn) {
   EXPECT_EQ(network_bytes(p, levels, p.bodies[0]), (std::vector<uint64_t>{12 + 24, 2 * 12 + 2 * 24}));
 }
 
-// What leaves a group of nodes has left its node, too. Blocks may be smaller than nodes, and larger than
-// nothing.
+// What leaves a group of nodes has left its node, too.
 TEST(Network, ThreeLevels) {
   Program p = program_from_text(kProgram);
   p.buffers[1].cuts = p.buffers[2].cuts = {0, 48};

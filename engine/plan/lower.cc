@@ -35,9 +35,9 @@ class Lowerer {
  private:
   void set_ranks() {
     const uint32_t ranks = options_.ranks, block = options_.block_ranks ? options_.block_ranks : ranks;
-    if (ranks % block != 0) throw std::invalid_argument("blocks of ranks are not equally many");
+    if (ranks % block != 0) throw std::invalid_argument("the ranks are not a multiple of a block's");
     out_.ranks = ranks;
-    out_.block_ranks = block > 1 ? block : ranks;  // alone in its block, a rank is near none
+    out_.block_ranks = block > 1 ? block : ranks;  // blocks of one are none
     out_.zero_stage = options_.zero_stage;
     out_.weights_in_block = options_.weights_in_block && out_.has_blocks();
     if (ranks == 1) return;
@@ -185,7 +185,7 @@ class Lowerer {
   void for_each_forward(const Visit& visit) const {
     for (uint32_t begin = 0, end; begin < use_count(); begin = end) {
       end = begin + 1;
-      while (end < use_count() && same_block(end, begin)) ++end;
+      while (end < use_count() && go_together(end, begin)) ++end;
       for (uint32_t m = 0; m < out_.slices; ++m)
         for (uint32_t u = begin; u < end; ++u) visit(u, m);
     }
@@ -194,12 +194,12 @@ class Lowerer {
   void for_each_backward(const Visit& visit) const {
     for (uint32_t end = use_count(), begin; end > 0; end = begin) {
       begin = end - 1;
-      while (begin > 0 && same_block(begin - 1, end - 1)) --begin;
+      while (begin > 0 && go_together(begin - 1, end - 1)) --begin;
       for (uint32_t m = 0; m < out_.slices; ++m)
         for (uint32_t u = end; u-- > begin;) visit(u, m);
     }
   }
-  bool same_block(uint32_t a, uint32_t b) const {
+  bool go_together(uint32_t a, uint32_t b) const {
     return options_.order == LoopOrder::slice_major || out_.uses[a].layer == out_.uses[b].layer;
   }
 

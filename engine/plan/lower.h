@@ -9,48 +9,8 @@
 //   evaluate  forwards of one validation batch
 //   load      fills every shard; save writes every shard
 // When the update needs no factor of all gradients, set_scalars comes first, optimize follows each round,
-// first and step are one body and there is no drain.
-//
-// With several ranks every shard has one part a rank, and its rank owns it: whole gradients are rounded,
-// exchanged, and summed up part by part by the owners. What else is shared is ZeRO's stage (Rajbhandari et
-// al. 2020, "ZeRO: memory optimizations toward training trillion parameter models"):
-//   0     nothing: summed gradients are gathered, and every rank updates everything
-//   1, 2  state: the owner updates its part, then weights are gathered; every rank holds them whole. The two
-//         differ in when a whole gradient ends, which here is always when it was exchanged
-//   3     weights too: they are gathered for the forwards that first use a group, and for its backwards
-// All ranks run the same program, and bits do not depend on the stage.
-//
-// Ranks of one machine are near each other: a block. Where there are several, a gradient is exchanged and
-// summed up inside of blocks first, in fp32; then ranks of equal place in their blocks exchange those sums
-// and round once. A gather goes back the same way. So a block sends and receives everything once, however
-// many ranks it has. With weights_in_block, stage 3 shares them among the ranks of a block only: gathers for
-// forwards and backwards stay inside (Zhang et al. 2022, "MiCS: near-linear scaling for training gigantic
-// model on public cloud"). Sums are trees that blocks of 2^n ranks are part of (cpu_optim/reduce.h), so bits
-// do not depend on blocks.
-//
-// Gradients may travel as factors of low rank instead (low_rank.h), at stages 0 and 1: the owner's part, or
-// all, is expanded from factors that were summed up over ranks. What a rank's factors leave out stays in its
-// error buffer for the next step. A run may begin with phases of other bodies: gradients travel whole before
-// they are compressed, and all layers alike may use the groups of the first of them, until the body unlock
-// copies those out.
-//
-// Operand order by kind (the runner relies on it; see SegmentOperands for segments):
-//   round         accumulator read, gradient write, block sums write; several ranks: accumulator read,
-//                 rounded write
-//   gather        part read, whole write
-//   exchange      what is for each read, received write
-//   sum           received read, sum write[, block sums write: the last sum of a gradient]
-//   compress      rounded read, error add, right factors read, left factors write
-//   project       left factors add, error add, right factors write
-//   expand        left factors read, right factors read, gradient write, block sums write
-//   clone         pairs of read and write: state, and whatever weights stay between bodies
-//   norm          block sums of each trainable group, of all ranks, update (back 1) read, norm write
-//   set_scalars   input read, update (back 1) read, update write[, norm read]
-//   optimize      state add, gradient read, update read, weights write (16-bit) or add (fp32)
-//   load          [state write (trainable),] weights write[, error write[, right factors write]]
-//   save          [state read (trainable),] [weights read (only where the checkpoint stores weights: frozen,
-//                 or fp32)][, error read[, right factors read]]
-//                 right factors: with a group's first shard
+// first and step are one body and there is no drain. What several ranks add to it stands below, as does the
+// order of operands. Called by the planner, any thread.
 #pragma once
 
 #include <functional>
@@ -76,7 +36,7 @@ struct LowerOptions {
   bool evaluate = false;              // with a validation body
   uint32_t ranks = 1;
   int zero_stage = 3;  // of several ranks
-  uint32_t block_ranks = 0;  // that are near each other, a power of two; 0: all
+  uint32_t block_ranks = 0;  // of a block, a power of two; 0: all ranks are one
   bool weights_in_block = false;
   uint32_t compress_rank = 0;      // of several ranks, of factors; 0: gradients travel whole
   int64_t compress_after = 0;      // steps whose gradients travel whole
@@ -88,16 +48,39 @@ struct LowerOptions {
   WorkspaceBytes workspace_bytes;
 };
 
-// What ranks have of something: each its part, the ranks of a block theirs together, all the whole. kNone: it
-// is not made here, or there is one block.
+// With several ranks every shard has one part a rank, and its rank owns it: whole gradients are rounded,
+// exchanged, and summed up part by part by the owners. What else is shared is ZeRO's stage (Rajbhandari et
+// al. 2020, "ZeRO: memory optimizations toward training trillion parameter models"):
+//   0     nothing: summed gradients are gathered, and every rank updates everything
+//   1, 2  state: the owner updates its part, then weights are gathered; every rank holds them whole. The two
+//         differ in when a whole gradient ends, which here is always when it was exchanged
+//   3     weights too: they are gathered for the forwards that first use a group, and for its backwards
+// All ranks run the same program, and bits do not depend on the stage.
+//
+// A block is as many neighbours on one machine as a power of two allows. Where there are several blocks, a
+// gradient is exchanged and summed up inside of them first, in fp32; then ranks of equal place in their
+// blocks exchange those sums, add them and round once. A gather goes back the same way. So a block sends and
+// receives everything once, however many ranks it has. With weights_in_block, stage 3 shares them among the
+// ranks of a block only: gathers for forwards and backwards stay inside (Zhang et al. 2022, "MiCS:
+// near-linear scaling for training gigantic model on public cloud"). Sums are trees that blocks of 2^n ranks
+// are part of (cpu_optim/reduce.h), so bits do not depend on blocks.
+//
+// Gradients may travel as factors of low rank instead (low_rank.h), at stages 0 and 1: the owner's part, or
+// all, is expanded from factors that were summed up over ranks. What a rank's factors leave out stays in its
+// error buffer for the next step. A run may begin with phases of other bodies: gradients travel whole before
+// they are compressed, and all layers alike may use the groups of the first of them, until the body unlock
+// copies those out.
+
+// Something on its way from parts to the whole: a rank's part, then what ranks of equal place in their blocks
+// have of it together, then all. kNone: it is not made here, or there is one block.
 struct SharedBuffers {
   BufferId part = kNone, block = kNone, whole = kNone;
 };
 
-// What a rank has for all; what its block has for it, and the sum of that; what all blocks have for it, and
-// its part of the sum. Of one block: what all ranks have for it, and its part.
+// What a rank has for all; what its block has for it, and the fp32 sum of that; what all blocks have for it,
+// and its part of the sum. Of one block: what all ranks have for it, and its part.
 struct ReductionBuffers {
-  BufferId own = kNone, in_block = kNone, block_sum = kNone, received = kNone, sum = kNone;
+  BufferId own = kNone, in_block = kNone, partial_sum = kNone, received = kNone, sum = kNone;
 };
 
 // One factor of a group's gradient, fp32.
@@ -159,8 +142,7 @@ struct Lowering {
   // A factor's length with padding: as many whole pages for every rank.
   uint64_t factor_elements(uint64_t used) const { return round_up(used, uint64_t{1024} * ranks); }
   bool has_blocks() const { return block_ranks < ranks; }
-  // Which part of a shard is the rank's: ranks of a block have parts that follow each other when those of
-  // equal place have been put together.
+  // Which part of a shard is the rank's: those of ranks of equal place in their blocks follow each other.
   uint32_t part_of(uint32_t rank) const {
     return rank % block_ranks * (ranks / block_ranks) + rank / block_ranks;
   }
@@ -179,6 +161,24 @@ enum RankGroup : uint8_t { kAllRanks, kOfBlock, kAcrossBlocks };  // Program::pr
 
 constexpr uint8_t kTrainRing = 0, kValidationRing = 1;
 enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate, kScalarPieces };
+
+// Operand order by kind, which the runner relies on; forwards and backwards: SegmentOperands.
+//   round         accumulator read, gradient write, block sums write; several ranks: accumulator read,
+//                 rounded write
+//   gather        part read, whole write
+//   exchange      what is for each read, received write
+//   sum           received read, sum write[, block sums write: the last sum of a gradient]
+//   compress      rounded read, error add, right factors read, left factors write
+//   project       left factors add, error add, right factors write
+//   expand        left factors read, right factors read, gradient write, block sums write
+//   clone         pairs of read and write: state, and whatever weights stay between bodies
+//   norm          block sums of each trainable group, of all ranks, update (back 1) read, norm write
+//   set_scalars   input read, update (back 1) read, update write[, norm read]
+//   optimize      state add, gradient read, update read, weights write (16-bit) or add (fp32)
+//   load          [state write (trainable),] weights write[, error write[, right factors write]]
+//   save          [state read (trainable),] [weights read (only where the checkpoint stores weights: frozen,
+//                 or fp32)][, error read[, right factors read]]
+//                 right factors: with a group's first shard
 
 // Positions of a segment task's operands; kNone where there is none.
 struct SegmentOperands {

@@ -99,7 +99,7 @@ class BufferMaker {
   std::vector<uint64_t> updated_cuts(const std::vector<uint64_t>& whole) const {
     return part_cuts(whole, out_.shares_state() ? out_.ranks : 1);
   }
-  // What the ranks of a block have of something together, on its way to or from all.
+  // A rank's share of something among those of its block; kNone where there is one block.
   BufferId block_buffer(const std::string& name, BufferClass kind, const std::vector<uint64_t>& whole,
                         bool permanent = false) {
     if (!out_.has_blocks()) return kNone;
@@ -146,7 +146,7 @@ class BufferMaker {
     b.reduction.own = buffer("r." + g.name, kind, whole);
     if (out_.has_blocks()) {
       b.reduction.in_block = buffer("e." + g.name, kind, whole);
-      b.reduction.block_sum = block_buffer("es." + g.name, kind, whole_fp32);
+      b.reduction.partial_sum = block_buffer("es." + g.name, kind, whole_fp32);
       b.reduction.received = block_buffer("ea." + g.name, kind, whole_fp32);
     } else {
       b.reduction.received = buffer("e." + g.name, kind, whole);
@@ -203,7 +203,7 @@ class BufferMaker {
     f.reduction.own = buffer(name + ".own", kind, whole);
     if (out_.has_blocks()) {
       f.reduction.in_block = buffer(name + ".in_block", kind, whole);
-      f.reduction.block_sum = block_buffer(name + ".block_sum", kind, whole);
+      f.reduction.partial_sum = block_buffer(name + ".partial_sum", kind, whole);
       f.reduction.received = block_buffer(name + ".received", kind, whole);
     } else {
       f.reduction.received = buffer(name + ".received", kind, whole);

@@ -26,8 +26,8 @@ void RankTasks::collective(BodyBuilder& body, TaskKind kind, RankGroup among, co
 Task& RankTasks::sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const {
   if (r.in_block != kNone) {
     collective(body, TaskKind::exchange, kOfBlock, of, r.own, r.in_block);
-    task(body, TaskKind::sum, of, r.in_block, r.block_sum);
-    collective(body, TaskKind::exchange, kAcrossBlocks, of, r.block_sum, r.received);
+    task(body, TaskKind::sum, of, r.in_block, r.partial_sum);
+    collective(body, TaskKind::exchange, kAcrossBlocks, of, r.partial_sum, r.received);
   } else {
     collective(body, TaskKind::exchange, kAllRanks, of, r.own, r.received);
   }
