@@ -169,6 +169,7 @@ TEST_F(RanksTest, AFaultOfOneRankEndsAll) {
   run.arenas = least_arenas(run, true);
   const TestResult whole = train_on(run);
   const Tensors wanted = newest_tensors(run.options.run.out);
+  int ends = 0;
   for (const uint64_t at : {1, 40, 200, 400}) {
     TestRun faulty = run;
     faulty.options.run.out = directory_ / "faulty";
@@ -187,10 +188,12 @@ TEST_F(RanksTest, AFaultOfOneRankEndsAll) {
     }
     faulty.wrap_queue = nullptr;
     faulty.options.run.resume = "auto";
+    ends += ended;
     EXPECT_EQ(ended ? train_on(faulty).end.step : 10, 10);
     EXPECT_EQ(differences(newest_tensors(faulty.options.run.out), wanted), "") << at;
     std::filesystem::remove_all(faulty.options.run.out);
   }
+  EXPECT_GE(ends, 2);  // a lane may have fewer requests than the last ones of these
 }
 
 // One rank's trainer stays in a call. The others end when they have waited for too long; the process is ended
@@ -247,10 +250,17 @@ TEST_F(RanksTest, ALaneThatWaitsNamesItsInstruction) {
 
 TEST_F(RanksTest, WhatATrainerThrowsEndsAll) {
   TestRun run = run_on(4, "thrown");
-  run.on_step = [](const StepMetrics& m) {
-    if (m.step == 3) throw std::runtime_error("thrown by the test");
+  std::atomic<bool> thrown{false};
+  run.on_step = [&](const StepMetrics& m) {
+    if (m.step == 3 && !thrown.exchange(true)) throw std::runtime_error("thrown by the test");
   };
-  EXPECT_THROW(train_on(run), std::exception);
+  std::string told;
+  try {
+    train_on(run);
+  } catch (const std::exception& e) {
+    told = e.what();
+  }
+  EXPECT_EQ(told, "thrown by the test");  // and not what the other three say of it
 }
 
 }  // namespace

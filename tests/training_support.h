@@ -131,6 +131,18 @@ inline TierCapacities least_arenas(TestRun run, bool device) {
   return {std::nullopt, bytes.at(0), bytes.at(1)};
 }
 
+// The run's ranks. They exchange in the memory of their devices if it says so: by what connects those, which
+// `connected` keeps, or by threads where that is host memory.
+inline Ranks meeting_ranks(const TestRun& run, Device& device, AcceleratorRanks& connected) {
+  Ranks ranks = run.ranks;
+  if (!run.ranks_meet_in_device) return ranks;
+  connected = connect_accelerators(device, ranks);
+  if (device.accelerator() && !connected.communicator)
+    throw Error(ExitCode::environment, "Ranks cannot meet: " + connected.reason + ".", "");
+  ranks.device = connected.communicator ? connected.communicator.get() : ranks.lane;
+  return ranks;
+}
+
 // Trains as `sluice train` does. With options.run.resume, from that checkpoint or ("auto") from the newest in
 // out; from the weights of a Hugging Face directory when the model is one; else from initial weights.
 inline TestResult train(const TestRun& run) {
@@ -150,13 +162,7 @@ inline TestResult train(const TestRun& run) {
   resolved.options = options;
   const auto device = make_device(options.memory, run.threads);
   AcceleratorRanks connected;
-  Ranks ranks = run.ranks;
-  if (run.ranks_meet_in_device) {
-    connected = connect_accelerators(*device, ranks);
-    if (device->accelerator() && !connected.communicator)
-      throw Error(ExitCode::environment, "Ranks cannot meet: " + connected.reason + ".", "");
-    ranks.device = connected.communicator ? connected.communicator.get() : ranks.lane;
-  }
+  const Ranks ranks = meeting_ranks(run, *device, connected);
   TestResult result;
   result.plan = plan_or_throw(request_of(resolved, *device), budgets_of(run));
   const Plan& plan = result.plan;
