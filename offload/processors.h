@@ -3,7 +3,6 @@
 // Plain functions of set-up code; facts come from hwloc.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "engine/affinity.h"

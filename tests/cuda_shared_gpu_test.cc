@@ -2,7 +2,6 @@
 // machines, with the bits of what goes through host memory. Skipped where there is no GPU, or NCCL refuses.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdlib>
 
 #include "gpu/cuda_device.h"

@@ -1,7 +1,6 @@
 // PowerSGD's arithmetic against its definition in double: compress, project, expand.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <random>
 #include <vector>
 

@@ -2,8 +2,6 @@
 // machine, and what a rank sends is what the formulas say.
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "tests/ranks_support.h"
 
 namespace sluice {

@@ -3,10 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <algorithm>
 #include <functional>
 #include <latch>
-#include <mutex>
 #include <thread>
 
 #include "engine/parallel.h"

@@ -11,7 +11,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "engine/run/runner.h"

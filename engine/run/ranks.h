@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "gpu/communicator.h"
@@ -31,6 +32,7 @@ struct Ranks {
   // Every rank's value, in order of rank. Called by all trainers.
   template <typename T>
   std::vector<T> all(const T& mine) const {
+    static_assert(std::is_trivially_copyable_v<T>);
     std::vector<T> values(static_cast<size_t>(size()), mine);
     if (trainer) trainer->all_gather(trainer->everyone(), &mine, sizeof(T), values.data());
     return values;

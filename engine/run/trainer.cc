@@ -46,9 +46,8 @@ int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& or
 std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body) {
   std::vector<uint64_t> bytes(plan.program.machine.lanes.size());
   for (const Instruction& in : body.instructions) {
-    const uint64_t from = operand_bytes(plan.program.buffers[in.operands[0].buffer], in.operands[0]);
     if (in.task == kNoTask)
-      bytes[in.lane] += from;
+      bytes[in.lane] += operand_bytes(plan.program.buffers[in.operands[0].buffer], in.operands[0]);
     else if (is_collective(body.tasks[in.task].kind))
       bytes[in.lane] += sent_bytes(plan.program, body.tasks[in.task]);
   }

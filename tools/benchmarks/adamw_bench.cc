@@ -17,9 +17,6 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <functional>
-#include <string>
 #include <thread>
 #include <type_traits>
 #include <utility>

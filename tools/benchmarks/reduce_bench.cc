@@ -17,7 +17,6 @@
 #include <hwy/targets.h>
 
 #include <CLI/CLI.hpp>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
