@@ -97,6 +97,30 @@ TEST_F(MpiRefusals, EndsThatDiffer) {
   EXPECT_EQ(numbers_of("done").size(), 2u);
 }
 
+// Whatever refuses the second, and wherever it comes from.
+TEST_F(MpiRefusals, AnOutThatIsInUseKeepsItsStatuses) {
+  Command first(directory / "", under_mpirun(2, endless("used")));
+  ASSERT_TRUE(reaches(first, "used", 3)) << statuses("used");
+  const std::string running = "7 This rank was ended from outside, before it could say why.\n";
+  const DriveDirectory place;  // for what the second says
+  const Words torchrun{"env", "RANK=0", "LOCAL_RANK=0", "WORLD_SIZE=2"};
+  struct Case {
+    Words words;
+    int code;
+    std::string part;
+  };
+  for (const Case& c :
+       {Case{under_mpirun(3, endless("used", {"--resume", "auto"})), 4, "Another process is training in"},
+        Case{under_mpirun(3, endless("used", {"--setps", "4"})), 4, "Another process is training in"},
+        Case{torchrun + sluice_words(endless("used"), "sluice"), 2, "torchrun has started 2 ranks"}}) {
+    expect_once(Command(place / "", c.words).wait(), c.code, c.part);
+    EXPECT_EQ(statuses("used"), running + running);
+  }
+  first.send(SIGUSR1);
+  EXPECT_EQ(first.wait().code, 75);
+  EXPECT_EQ(statuses("used"), "75 \n75 \n");
+}
+
 // As machines have them that do not share a disk: found before there is work to lose.
 TEST_F(MpiRefusals, AnOutThatIsNotShared) {
   fs::create_directory(directory / "own");

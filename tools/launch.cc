@@ -16,9 +16,11 @@
 #include <vector>
 
 #include "engine/clock.h"
+#include "engine/run/checkpoint_directory.h"
 #include "gpu/shared_library.h"
 #include "gpu/waiting.h"
 #include "tools/report_error.h"
+#include "tools/run_directory.h"
 #include "tools/stop_signals.h"
 
 namespace sluice {
@@ -63,6 +65,12 @@ void write_status(const std::string& out_directory, int rank, ExitCode code, con
   file << static_cast<int>(code) << " " << sentence << "\n";
 }
 
+// By a start that may yet be refused: the statuses of a run that holds the directory are left alone.
+void write_unless_held(const std::string& out_directory, int rank, ExitCode code,
+                       const std::string& sentence) {
+  if (!is_locked(out_directory)) write_status(out_directory, rank, code, sentence);
+}
+
 [[noreturn]] void leave(const Error& error, bool speaks, std::chrono::milliseconds grace) {
   if (speaks) report_error(error);
   std::this_thread::sleep_for(grace);
@@ -72,7 +80,7 @@ void write_status(const std::string& out_directory, int rank, ExitCode code, con
 // A refusal without MPI, by which ranks would speak with one voice: the first of each machine does.
 [[noreturn]] void refuse(const LauncherVariables& launcher, const std::string& out_directory,
                          const Error& error) {
-  write_status(out_directory, *number_in(launcher.rank), error.code(), error.what());
+  write_unless_held(out_directory, *number_in(launcher.rank), error.code(), error.what());
   if (*number_in(launcher.rank_here) == 0) throw error;
   std::this_thread::sleep_for(kGrace);  // or the launcher would end that one before it has spoken
   throw Error(error.code(), "", "");
@@ -93,7 +101,7 @@ void end_if_late(const std::stop_token& open, const LauncherVariables& launcher,
                                *number_in(launcher.size), patience),
                    "See which rank has not said so, and what holds its process or machine up; or give more "
                    "time with --rank-timeout.");
-  write_status(out_directory, rank, late.code(), late.what());
+  write_unless_held(out_directory, rank, late.code(), late.what());
   if (rank != 0) std::this_thread::sleep_for(kSecondHandGrace);  // in vain where that is the missing one
   leave(late, true, kGrace);
 }
@@ -104,6 +112,11 @@ struct Launch::Ending {
   const std::string out_directory;
   Ranks ranks{};  // once MPI is open, and before signals are noted
   std::atomic<bool> begun{false};
+  std::atomic<bool> holds{false};  // the first rank has the directory's lock
+
+  void write(int rank, ExitCode code, const std::string& sentence) {
+    (holds ? write_status : write_unless_held)(out_directory, rank, code, sentence);
+  }
 
   // For one thread; another waits for the process to end.
   void begin() {
@@ -114,14 +127,14 @@ struct Launch::Ending {
   // By the thread that has begun it: tells the others.
   [[noreturn]] void end(const Error& error, std::chrono::milliseconds grace) {
     ranks.abort("Rank " + std::to_string(ranks.rank()) + " ended: " + error.what() + " " + error.remedy());
-    write_status(out_directory, ranks.rank(), error.code(), error.what());
+    write(ranks.rank(), error.code(), error.what());
     leave(error, ranks.is_first(), grace);
   }
 
   // What follows is called by a thread of the module's.
   void abandon(int rank, const std::string& reason) {
     if (begun.exchange(true)) return;
-    write_status(out_directory, rank, ExitCode::rank_lost, reason);
+    write(rank, ExitCode::rank_lost, reason);
     leave(lost_error(reason), rank == 0, kSecondHandGrace);
   }
   void end_if_signalled() {
@@ -135,19 +148,24 @@ Launch::Launch(MpiRanks& mpi, std::shared_ptr<Ending> ending) : mpi_(mpi), endin
 
 const Ranks& Launch::ranks() const { return ending_->ranks; }
 
+void Launch::hold() const { ending_->holds = true; }
+
 void Launch::note_start() const {
-  write_status(ending_->out_directory, ranks().rank(), ExitCode::rank_lost,
-               "This rank was ended from outside, before it could say why.");
+  ending_->write(ranks().rank(), ExitCode::rank_lost,
+                 "This rank was ended from outside, before it could say why.");
 }
 
-ExitCode Launch::run(const std::function<ExitCode()>& work) const {
-  note_start();  // in place of what an earlier run has said
+ExitCode Launch::run(const std::function<ExitCode(RunDirectory*)>& work) const {
   try {
-    const ExitCode code = work();
+    std::optional<RunDirectory> directory;
+    if (ranks().is_first()) directory.emplace(ending_->out_directory);
+    if (ranks().all(int{directory && directory->is_locked()}).front()) hold();
+    note_start();  // in place of what an earlier run has said
+    const ExitCode code = work(directory ? &*directory : nullptr);
     ranks().note("at the end");
     ranks().barrier();
     ending_->begin();
-    write_status(ending_->out_directory, ranks().rank(), code, "");
+    ending_->write(ranks().rank(), code, "");
     mpi_.finish();
     return code;
   } catch (const std::exception& e) {
@@ -212,7 +230,8 @@ void end_if_launched(int argc, const char* const* argv, const Error& why) {
     if (words[i] == "--out" && i + 1 < words.size()) out = words[i + 1];
     if (words[i].starts_with("--out=")) out = words[i].substr(6);
   }
-  if (const std::unique_ptr<Launch> launch = open_launch(out, std::nullopt)) launch->end(why);
+  if (const std::unique_ptr<Launch> launch = open_launch(out, std::nullopt))
+    launch->run([&](RunDirectory*) -> ExitCode { throw why; });
 }
 
 }  // namespace sluice

@@ -2,8 +2,8 @@
 //
 // The launcher's variables say so; then the MPI module is opened. A launcher hides the exit codes of its
 // processes, so each writes its own, with the sentence, to OUT/rank-N.status. The first rank, which hears of
-// all, prints for all. Main thread; a rank that does not end by itself after another was lost is ended by the
-// module's.
+// all, prints for all. Where another run holds the directory its statuses are left alone. Main thread; a rank
+// that does not end by itself after another was lost is ended by the module's.
 #pragma once
 
 #include <exception>
@@ -18,6 +18,8 @@
 
 namespace sluice {
 
+class RunDirectory;
+
 class Launch {
  public:
   const Ranks& ranks() const;
@@ -26,8 +28,13 @@ class Launch {
   // there.
   void note_start() const;
 
-  // Calls work and writes the status; what it throws ends the process, as end() does.
-  ExitCode run(const std::function<ExitCode()>& work) const;
+  // Takes the lock of --out, calls work and writes the status; what either throws ends the process, as end()
+  // does. work gets the directory on the first rank, which speaks for all; elsewhere nullptr.
+  ExitCode run(const std::function<ExitCode(RunDirectory*)>& work) const;
+
+  // The first rank has the lock, and so statuses in --out are this run's to write. For a directory that was
+  // not there before.
+  void hold() const;
 
   // Ends the process, with its status, and the other ranks. The first one prints why. Nothing is unwound: MPI
   // may still write into this process's memory.

@@ -23,7 +23,8 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  void create();  // if it is not there; throws Error(environment)
+  bool is_locked() const { return lock_.has_value(); }  // it was there, or create() was called
+  void create();                                        // if it is not there; throws Error(environment)
   // Throws what MetricsFile would.
   void open_metrics(const std::string& path);
   void keep() { made_.clear(); }

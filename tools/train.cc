@@ -301,6 +301,7 @@ ExitCode train_rank(Options options, Start& start, Ranks ranks, std::FILE* out) 
     if (start.launch || ranks.is_first()) check_start(start.run, plan.model);  // threads share it
     if (ranks.is_first()) start.directory->create();
     ranks.barrier();
+    if (start.launch) start.launch->hold();
     if (device->accelerator()) print(pinning_text(plan.program));
   };
   SessionOptions session_choices = session_options(options, budgets.threads);
@@ -314,22 +315,20 @@ ExitCode train_rank(Options options, Start& start, Ranks ranks, std::FILE* out) 
   }
 }
 
-// `launch`: where other processes train too; else nullptr.
-ExitCode train_process(Options options, const Launch* launch, std::FILE* out) {
+// `launch`: where other processes train too; else nullptr. `directory`: of such a launch, on its first rank.
+ExitCode train_process(Options options, const Launch* launch, RunDirectory* directory, std::FILE* out) {
   const bool speaks = !launch || launch->ranks().is_first();
   check_options(options, Verb::train, !options.run.resume.empty());  // now with the number of ranks
-  std::optional<RunDirectory> directory;
-  if (speaks) {
-    directory.emplace(options.run.out);
-    remove_statuses(options.run.out, launch ? launch->ranks().size() : 0);
-  }
+  std::optional<RunDirectory> own;
+  if (!launch) directory = &own.emplace(options.run.out);
+  if (speaks) remove_statuses(options.run.out, launch ? launch->ranks().size() : 0);
   RunStart run = open_run_start(options, Verb::train);
   if (speaks) print_notes(run.notes, out);
   if (launch) check_facts(facts_of_extent(options, run), launch->ranks());
   if (run.checkpoint && is_done(options, *run.checkpoint, speaks ? out : nullptr)) return ExitCode::done;
   RunData data = open_run_data(options, run.source.config);
   if (run.checkpoint) check_same_data(run.checkpoint->state(), data.train);
-  Start start{launch, directory ? &*directory : nullptr, std::move(run), std::move(data)};
+  Start start{launch, directory, std::move(run), std::move(data)};
   if (launch) return train_rank(std::move(options), start, launch->ranks(), out);
   if (options.ranks.count == 1) return train_rank(std::move(options), start, {}, out);
   ExitCode code = ExitCode::done;
@@ -348,13 +347,13 @@ ExitCode train_process(Options options, const Launch* launch, std::FILE* out) {
 ExitCode run_train(Options options, std::FILE* out) {
   const std::unique_ptr<Launch> launch = open_launch(options.run.out, options.ranks.timeout);
   options.ranks.count = launch ? launch->ranks().size() : options.ranks.gpus;
-  if (!launch) return train_process(std::move(options), nullptr, out);
-  return launch->run([&] {
+  if (!launch) return train_process(std::move(options), nullptr, nullptr, out);
+  return launch->run([&](RunDirectory* directory) {
     check_same_program(launch->ranks());
     if (options.ranks.gpus > 1)
       throw Error(ExitCode::usage, "A launcher started several ranks, and --gpus asks for more in each.",
                   "Leave out --gpus, and let the launcher start one rank a GPU.");
-    return train_process(options, launch.get(), out);
+    return train_process(options, launch.get(), directory, out);
   });
 }
 

@@ -120,6 +120,16 @@ void DirectoryLock::release() {
   fd_ = FileDescriptor();
 }
 
+bool is_locked(const std::string& directory) {
+  const FileDescriptor fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0) return false;
+  int result;
+  do {
+    result = flock(fd.get(), LOCK_SH | LOCK_NB);  // several may ask at once
+  } while (result != 0 && errno == EINTR);
+  return result != 0 && errno == EWOULDBLOCK;
+}
+
 bool is_complete(const CheckpointEntry& entry, std::string* damage) {
   try {
     CheckpointReader::open(entry.path);

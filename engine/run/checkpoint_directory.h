@@ -56,4 +56,7 @@ class DirectoryLock {
   FileDescriptor fd_;
 };
 
+// Whether somebody holds the lock of the directory, which may be missing.
+bool is_locked(const std::string& directory);
+
 }  // namespace sluice
