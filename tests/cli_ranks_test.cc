@@ -127,6 +127,9 @@ TEST_F(CliRanks, MachinesWithoutAnEvenNumberOfRanksShareAmongAll) {
             std::string::npos);
   EXPECT_NE(plan_batch("12", node + Words{"12"}).out.find("ZeRO stage 3, 12 on a machine"),
             std::string::npos);
+  // Where every rank has all weights they are not shared in machines either.
+  EXPECT_NE(plan_batch("12", node + Words{"2", "--zero", "2"}).out.find("ZeRO stage 2, 2 on a machine"),
+            std::string::npos);
 }
 
 // The description joins four on a machine: the last of six has two, and the last of five has one.

@@ -39,7 +39,7 @@ class Lowerer {
     out_.ranks = ranks;
     out_.block_ranks = block > 1 ? block : ranks;  // blocks of one are none
     out_.zero_stage = options_.zero_stage;
-    out_.weights_in_block = options_.weights_in_block && out_.has_blocks();
+    out_.weights_in_block = options_.weights_in_block && out_.has_blocks() && out_.shares_weights();
     if (ranks == 1) return;
     program_.processes = {{"all", ranks, 1}};
     if (!out_.has_blocks()) return;

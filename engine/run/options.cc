@@ -150,8 +150,8 @@ constexpr OptionRow kTable[] = {
      FIELD(ranks.zero),
      {0, 3}},
     {"shard-weights", "ranks", "AMONG",
-     "at --zero 3, ranks that share the weights: all; node, those of a machine, which hold more and send "
-     "less over the network; auto: what is predicted to be faster of what fits",
+     "at --zero 3, ranks that share the weights: all; node, those of a machine, or a power of two of them, "
+     "which hold more and send less over the network; auto: what is predicted to be faster of what fits",
      "auto", kRuns, OnResume::free, FIELD(ranks.shard_weights)},
     {"rank-timeout", "ranks", "SECONDS|auto",
      "a run of several ranks ends (exit code 7) when one has not answered the others for so long; shorter "
