@@ -249,18 +249,8 @@ TEST_F(RanksTest, ALaneThatWaitsNamesItsInstruction) {
 }
 
 TEST_F(RanksTest, WhatATrainerThrowsEndsAll) {
-  TestRun run = run_on(4, "thrown");
-  std::atomic<bool> thrown{false};
-  run.on_step = [&](const StepMetrics& m) {
-    if (m.step == 3 && !thrown.exchange(true)) throw std::runtime_error("thrown by the test");
-  };
-  std::string told;
-  try {
-    train_on(run);
-  } catch (const std::exception& e) {
-    told = e.what();
-  }
-  EXPECT_EQ(told, "thrown by the test");  // and not what the other three say of it
+  // And not what the other three say of it.
+  EXPECT_EQ(told_when_one_throws(run_on(4, "thrown"), train_on), "thrown by the test");
 }
 
 }  // namespace

@@ -203,6 +203,21 @@ inline TestResult train(const TestRun& run) {
   return result;
 }
 
+// What train_ranks() throws, in words, when one rank's trainer throws "thrown by the test" at step 3 and the
+// others are somewhere in the step.
+inline std::string told_when_one_throws(TestRun run, TestResult (&train_ranks)(const TestRun&)) {
+  std::atomic<bool> thrown{false};
+  run.on_step = [&](const StepMetrics& m) {
+    if (m.step == 3 && !thrown.exchange(true)) throw std::runtime_error("thrown by the test");
+  };
+  try {
+    train_ranks(run);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "";
+}
+
 // Every tensor of a checkpoint as bytes: weights, masters, moments.
 using Tensors = std::map<std::string, std::string>;
 inline Tensors tensors_of(const std::string& checkpoint) {

@@ -2,7 +2,6 @@
 // goes through host memory, and to the same end when a rank fails.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <mutex>
 
 #include "engine/clock.h"
@@ -151,17 +150,7 @@ TEST_F(NcclTraining, WhatOneRankThrowsEndsAll) {
     TestRun run = run_on(3, DType::f32, "thrown");
     run.ranks_meet_in_device = true;
     run.options.batch.steps = 20;
-    std::atomic<bool> thrown{false};
-    run.on_step = [&](const StepMetrics& m) {
-      if (m.step == 3 && !thrown.exchange(true)) throw std::runtime_error("thrown by the test");
-    };
-    std::string told;
-    try {
-      train_on(run);
-    } catch (const std::exception& e) {
-      told = e.what();
-    }
-    EXPECT_EQ(told, "thrown by the test");
+    EXPECT_EQ(told_when_one_throws(run, train_on), "thrown by the test");
     expect_nothing_on_the_gpu();
     std::filesystem::remove_all(run.options.run.out);
   }
