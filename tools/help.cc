@@ -26,7 +26,10 @@ constexpr VerbText kVerbs[] = {
      "  sluice train --model gpt2:layers=6,width=384,heads=6,vocab=256,context=256 \\\n"
      "      --data book.txt --out runs/bytes\n"
      "  sluice train --out runs/first --resume auto                # goes on where the run stopped\n"
-     "  sluice train --model ./llama-dir --data corpus.bin --out runs/tuned --lr 1e-5 --precision bf16\n"},
+     "  sluice train --model ./llama-dir --data corpus.bin --out runs/tuned --lr 1e-5 --precision bf16\n"
+     "  sluice train --gpus 4 --model gpt2 --data train.bin --out runs/four # four ranks, one process\n"
+     "  mpirun --hostfile hosts -np 16 sluice train --model llama-8b --data /shared/train.bin \\\n"
+     "      --batch 64 --out /shared/run                           # ranks of several machines\n"},
     {Verb::plan, "show what would live where, and how fast a step would be",
      "--model MODEL [options of train]",
      "Plans a training step and prints where everything would live, the exact peak of every tier, the\n"
@@ -36,7 +39,9 @@ constexpr VerbText kVerbs[] = {
      "  sluice plan --model gpt2-xl --batch 4 --host-mem 3GiB --nvme-dir /mnt/fast\n"
      "  sluice plan --model llama-8b --gpu-mem 8GiB --host-mem 24GiB --nvme-dir /mnt/fast --json\n"
      "  sluice plan --out runs/first --resume auto --host-mem 2GiB # a run under other budgets\n"
-     "  sluice plan --model gpt2 --text                            # the program itself\n"},
+     "  sluice plan --model gpt2 --text                            # the program itself\n"
+     "  sluice plan --model llama-13b --batch 160 --seq 1024 --ranks 80 --machine a100-cluster \\\n"
+     "      --device cuda --gpu-mem 80GiB --host-mem 100GiB        # a rank of a cluster\n"},
     {Verb::eval, "validation loss of a run, a checkpoint or Hugging Face weights",
      "--from RUN|CHECKPOINT|HF_DIR --data FILE... [options]",
      "Prints the mean loss over the first --val-batches batches of the data. Options of a run or\n"
@@ -49,7 +54,8 @@ constexpr VerbText kVerbs[] = {
      "that the run started from are copied along. With --shards, PyTorch's distributed checkpoint loads\n"
      "and reshards them (torch.distributed.checkpoint.HuggingFaceStorageReader).\n",
      "  sluice export --from runs/first --to exported\n"
-     "  sluice export --from runs/first --to exported-fp32 --dtype fp32\n"},
+     "  sluice export --from runs/first --to exported-fp32 --dtype fp32\n"
+     "  sluice export --from runs/first --to shards --shards 4\n"},
     {Verb::doctor, "look at this machine, and tell what stands in the way of training",
      "[--nvme-dir DIR] [--device NAME] [--json]",
      "Looks at what training would use here, a line each: GPU, driver, memory, link and what copies over\n"
@@ -120,8 +126,10 @@ std::string program_help() {
       "  6 I/O failed or space ran out, 7 a rank was lost, 8 numbers are not finite,\n"
       "  75 stopped on a signal with a durable checkpoint\n"
       "\nsignals\n"
-      "  SIGINT or SIGTERM ends training after the steps under way, with a checkpoint; before the first\n"
-      "  step, and in other verbs, at once. So does a second one; two within two seconds count as one.\n";
+      "  SIGINT, SIGTERM or SIGUSR1 ends training after the steps under way, with a checkpoint; before\n"
+      "  the first step, and in other verbs, at once. So does a second SIGINT or SIGTERM; two within two\n"
+      "  seconds count as one. To stop ranks of mpirun, send it SIGUSR1, which it hands on; on others it\n"
+      "  kills them.\n";
   return out;
 }
 
