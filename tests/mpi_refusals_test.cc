@@ -227,6 +227,26 @@ TEST_F(MpiRefusals, NoMpi) {
   for (int rank = 0; rank < 2; ++rank) expect_status("out", rank, "4 A launcher started several ranks");
 }
 
+TEST_F(MpiRefusals, VerbsOfOneProcess) {
+  ASSERT_EQ(run(train_rows("run", 1, 8)).code, 0);
+  const Words model{"--model", kTiny, "--batch", "8"};
+  for (const Words& words :
+       {Words{"export", "--from", directory / "run", "--to", directory / "model"},
+        Words{"eval", "--from", directory / "run", "--data", text, "--val-batches", "2"},
+        Words{"plan"} + model, Words{"doctor"}}) {
+    const std::string part = "`sluice " + words[0] + "` runs in one process, and a launcher has started ";
+    expect_once(mpirun(2, words), 2, part + "2.");
+    const int alone = run(words).code;
+    EXPECT_TRUE(alone == 0 || words[0] == "doctor") << words[0] << ": " << alone;
+    const Words batch{"env", "SLURM_NTASKS=8", "SLURM_PROCID=0", "SLURM_LOCALID=0"};  // no srun
+    fs::remove_all(directory / "model");
+    EXPECT_EQ(Command(directory / "", batch + sluice_words(words, "sluice")).wait().code, alone) << words[0];
+    const Words step{"env", "SLURM_STEP_NUM_TASKS=8", "SLURM_PROCID=0", "SLURM_LOCALID=0"};
+    expect_once(Command(directory / "", step + sluice_words(words, "sluice")).wait(), 2, part + "8.");
+  }
+  EXPECT_EQ(mpirun(1, Words{"plan"} + model).code, 0);
+}
+
 // torchrun starts processes that know of each other by variables alone.
 TEST_F(MpiRefusals, Torchrun) {
   fs::create_directory(directory / "out");

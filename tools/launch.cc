@@ -37,6 +37,8 @@ constexpr LauncherVariables kMpiLaunchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
     {"SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"},
     {"PMI_SIZE", "PMI_RANK", "PMI_RANK"}};
+// Of its batch scripts the first stands for one process: srun's have a step.
+constexpr LauncherVariables kSlurmStep = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"};
 constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
 // A launcher ends the others when one ends, and its own exit code is that one's. So a rank that fails lets
 // them hear why and write it down, which takes 260 ms at most. Who has heard lets it go first; mpirun's
@@ -182,6 +184,16 @@ void Launch::end(const std::exception& why) const {
 void remove_statuses(const std::string& out_directory, int first) {
   std::error_code ignored;
   while (fs::remove(status_path(out_directory, first), ignored)) ++first;
+}
+
+void check_alone(Verb verb) {
+  for (const LauncherVariables& launcher : {kMpiLaunchers[0], kSlurmStep, kMpiLaunchers[2], kTorchrun})
+    if (has_started_several(launcher))
+      refuse(launcher, "",
+             Error(ExitCode::usage,
+                   fmt::format("`sluice {}` runs in one process, and a launcher has started {}.",
+                               verb_name(verb), std::getenv(launcher.size)),
+                   "Start it without mpirun, srun or torchrun."));
 }
 
 std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optional<double> timeout) {

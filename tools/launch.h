@@ -13,6 +13,7 @@
 #include <string>
 
 #include "engine/error.h"
+#include "engine/run/options.h"
 #include "engine/run/ranks.h"
 #include "gpu/mpi_module.h"
 
@@ -55,6 +56,10 @@ void remove_statuses(const std::string& out_directory, int first);
 // For `sluice train` with a command line that cannot be read: as Launch::end(), where a launcher has started
 // several ranks. Some of them may have a better one.
 void end_if_launched(int argc, const char* const* argv, const Error& why);
+
+// For a verb that ranks would only repeat, each in the others' way. Throws Error(usage) where a launcher has
+// started several processes; on one rank a machine with the sentence.
+void check_alone(Verb verb);
 
 // nullptr: nobody has started more than this process. Throws Error(environment) where the module or MPI
 // itself is missing, Error(usage) under a launcher that starts no MPI; on one rank a machine with the
