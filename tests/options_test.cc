@@ -191,6 +191,7 @@ TEST(CommandLine, RangesAreChecked) {
   EXPECT_EQ(remedy(kTrain + "--lr 0"), "Give --lr a value above 0.");
   EXPECT_EQ(remedy(kTrain + "--batch 0"), "Give --batch a whole number from 1 to 1000000000.");
   EXPECT_EQ(remedy(kTrain + "--threads 1025"), "Give --threads a whole number from 1 to 1024.");
+  EXPECT_EQ(remedy(kTrain + "--zero 4"), "Give --zero a whole number from 0 to 3, or auto.");
 }
 
 TEST(CommandLine, WhatBelongsTogetherIsDemanded) {

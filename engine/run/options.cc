@@ -304,7 +304,8 @@ Number checked(Number value, const OptionRow& row) {
   if (v < range.least || v > range.most || (range.above_least && v == range.least) ||
       (range.below_most && v == range.most))
     throw usage(fmt::format("--{} is {}.", row.name, value),
-                fmt::format("Give --{} {}.", row.name, range_words<Number>(range)));
+                fmt::format("Give --{} {}{}.", row.name, range_words<Number>(range),
+                            std::string_view(row.value).ends_with("|auto") ? ", or auto" : ""));
   return value;
 }
 
