@@ -302,7 +302,7 @@ TEST(CommandLine, ExamplesOfTheHelpParse) {
       ++examples;
     }
   }
-  EXPECT_EQ(examples, 12);
+  EXPECT_EQ(examples, 15);
 }
 
 TEST(OptionTable, DefaultsInHelpAreTheRealOnes) {
