@@ -258,6 +258,13 @@ class Structure {
             "copies a range that is not aligned to {}", link->alignment);
   }
 
+  void check_collective(const Task& task) {
+    require(task.processes < program_.processes.size(), "is among process group {}", task.processes);
+    require(task.operands.size() == 2 && task.operands[0].access == Access::read &&
+                task.operands[1].access == Access::write,
+            "is a collective that does not read, then write");
+  }
+
   void check_task(const Instruction& instruction) {
     if (!require(instruction.task < body_.tasks.size(), "runs task {}", instruction.task)) return;
     ++instructions_of_[instruction.task];
@@ -269,6 +276,7 @@ class Structure {
     require(std::equal(task.operands.begin(), task.operands.end(), instruction.operands.begin(),
                        instruction.operands.end(), same),
             "has other operands than its task {}", instruction.task);
+    if (is_collective(task.kind)) check_collective(task);
     const auto runs_on = [&](LaneId lane) {
       return [&, lane](const Unit& u) { return u.kind == task.kind && u.lane == lane; };
     };
