@@ -27,7 +27,8 @@ run_tests() {
   shift
   local choice=()
   if [[ $# -gt 0 ]]; then choice=(--tests-regex "^($(IFS='|'; echo "$*"))\$"); fi
-  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --timeout 600 "${choice[@]}"
+  LSAN_OPTIONS="suppressions=$PWD/tests/leaks.supp" \
+    ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --timeout 600 "${choice[@]}"
 }
 
 # GCC's thread sanitizer cannot start where the kernel randomises addresses widely; some containers forbid to
