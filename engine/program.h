@@ -65,9 +65,9 @@ enum class TaskKind : uint8_t {
   optimize,     // update one shard
   load,         // fill one shard with its first values (initial, from a checkpoint, or from weights)
   save,         // write one shard's state to the checkpoint
-  gather,       // every rank's part of something, in order of rank
-  exchange,     // each rank's part of something to that rank: what all have for this one, in order of rank
-  sum,          // add what all ranks have for this one, in order of rank; round it, emit block sums
+  gather,       // the parts of something that a process group's ranks have, in their order
+  exchange,     // each rank's part of something to that rank: what the group has for this one, in order
+  sum,          // add what was exchanged, as a tree over the ranks; round it, emit block sums
   compress,     // add a group's gradient to its error, give the left factor
   project,      // from the summed left factor: the right one, and what the two leave out as the error
   expand,       // a shard's gradient from the summed factors; emit block sums

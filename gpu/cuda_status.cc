@@ -1,5 +1,6 @@
 #include <charconv>
 
+#include "engine/error.h"
 #include "gpu/cuda_device.h"
 #include "gpu/cuda_error.h"
 #include "gpu/cuda_gpu.h"
@@ -75,7 +76,9 @@ std::vector<uint64_t> visible_gpus() {
     std::string digits;  // of domain, bus, device and function
     for (const char c : cuda::pci_bus_id(ordinal))
       if (c != ':' && c != '.') digits += c;
-    std::from_chars(digits.data(), digits.data() + digits.size(), gpus.emplace_back(), 16);
+    const char* const end = digits.data() + digits.size();
+    const auto [rest, error] = std::from_chars(digits.data(), end, gpus.emplace_back(), 16);
+    CHECK(error == std::errc{} && rest == end, "a GPU's PCI address is no number: " + printable(digits));
   }
   return gpus;
 }

@@ -45,6 +45,7 @@ constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
 // SIGTERM after a death comes earlier, too, at 1000, so that whoever misses that rank can name it.
 constexpr auto kGrace = std::chrono::milliseconds(400), kSecondHandGrace = std::chrono::milliseconds(1300);
 constexpr auto kLook = std::chrono::milliseconds(50);
+constexpr double kFinishSeconds = 60;
 
 std::optional<int> number_in(const char* variable) {
   const char* const value = std::getenv(variable);
@@ -63,8 +64,12 @@ std::string status_path(const std::string& out_directory, int rank) {
 void write_status(const std::string& out_directory, int rank, ExitCode code, const std::string& sentence) {
   std::error_code ignored;
   if (!fs::is_directory(out_directory, ignored)) return;  // it ended before there was one
-  std::ofstream file(status_path(out_directory, rank));
+  const std::string path = status_path(out_directory, rank), fresh = path + ".new";
+  std::ofstream file(fresh);
   file << static_cast<int>(code) << " " << sentence << "\n";
+  file.close();
+  if (file) return fs::rename(fresh, path, ignored);
+  fs::remove(fresh, ignored);  // on a full disk what stands there since the start stays
 }
 
 // By a start that may yet be refused: the statuses of a run that holds the directory are left alone.
@@ -88,15 +93,20 @@ void write_unless_held(const std::string& out_directory, int rank, ExitCode code
   throw Error(error.code(), "", "");
 }
 
-// MPI waits without end for ranks that do not start, as one that was stopped, and can be asked for nothing
-// meanwhile: this ends the process then. By a thread of its own, until MPI is `open`.
-void end_if_late(const std::stop_token& open, const LauncherVariables& launcher,
-                 const std::string& out_directory, double patience) {
+// MPI waits without end for ranks that do not come, as one that was stopped, and can be asked for nothing
+// meanwhile. So threads of their own wait beside it: whether it is `done` in time.
+bool is_in_time(const std::stop_token& done, double patience) {
   WatchedTime waited(steady_seconds());
   for (; waited.seconds() < patience; waited.look(steady_seconds())) {
-    if (open.stop_requested()) return;
+    if (done.stop_requested()) return true;
     std::this_thread::sleep_for(kLook);
   }
+  return false;
+}
+
+void end_if_late(const std::stop_token& open, const LauncherVariables& launcher,
+                 const std::string& out_directory, double patience) {
+  if (is_in_time(open, patience)) return;
   const int rank = *number_in(launcher.rank);
   const Error late(ExitCode::rank_lost,
                    fmt::format("Rank {} has started, but not all of the {} ranks have within {:.3g} s.", rank,
@@ -168,6 +178,9 @@ ExitCode Launch::run(const std::function<ExitCode(RunDirectory*)>& work) const {
     ranks().barrier();
     ending_->begin();
     ending_->write(ranks().rank(), code, "");
+    const std::jthread deadline([code](const std::stop_token& finished) {
+      if (!is_in_time(finished, kFinishSeconds)) std::_Exit(static_cast<int>(code));  // all is written
+    });
     mpi_.finish();
     return code;
   } catch (const std::exception& e) {

@@ -90,12 +90,12 @@ void Watch::exchange() {
         send_to_all({}, kTerminatedTag, kNobody);
       }
       if (lost_) {
-        std::string reason;
+        bool tells = false;
         {
           const std::lock_guard lock(mutex_);
-          if (std::exchange(tells_, false)) reason = reason_;
+          tells = std::exchange(tells_, false);
         }
-        if (!reason.empty()) send_to_all(reason, kReasonTag, last_);
+        if (tells) send_to_all(reason_, kReasonTag, last_);  // which stays as it is: it is the first
       }
     } catch (const Error& error) {
       lose(kNobody, error.what());
@@ -111,7 +111,7 @@ void Watch::send_to_all(const std::string& text, int tag, int last) {
   if (last != kNobody) send(text, tag, last);
 }
 
-// A small message is on its way, or copied, when MPI_Isend returns; nobody waits for it.
+// Nobody waits for it: what `text` refers to stays until the process ends.
 void Watch::send(const std::string& text, int tag, int to) {
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Isend(text.data(), static_cast<int>(text.size()), MPI_BYTE, to, tag, communicator_, &request),
