@@ -73,6 +73,7 @@ struct Workers::Impl {
     // TBB makes as many threads as there are processors, unless it is told that more are wanted.
     if (threads > tbb::this_task_arena::max_concurrency())
       allowed.emplace(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(threads));
+    arena.initialize();  // or where memory ends, TBB ends with a half-made observer
     binder.emplace(arena);
   }
   std::optional<tbb::global_control> allowed;
