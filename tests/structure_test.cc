@@ -134,6 +134,7 @@ const std::vector<Part>& parts() {
       {{"engine/verify"}, {"engine/verify", "engine/program.h", "engine/error.h"}, false},
       {{"engine/simulate", "engine/machine_rates", "engine/network."},
        {"engine/simulate", "engine/machine_rates", "engine/network."}},
+      {{"engine/attribute."}, {"engine/attribute.", "engine/simulate.h", "engine/machine_rates.h"}},
       {{"engine/text"}, {"engine/text"}},
       {{"engine/plan/"}, {"engine/plan/", "engine/simulate.h", "engine/machine_rates.h"}},
       {{"engine/run/"}, kBelowTools},
