@@ -86,6 +86,7 @@ struct WorkSeconds {
 };
 
 // Seconds by work, most first.
-std::vector<WorkSeconds> sum_by_work(const History& history, std::span<const Charge> charges, bool by_subject);
+std::vector<WorkSeconds> sum_by_work(const History& history, std::span<const Charge> charges,
+                                     bool by_subject);
 
 }  // namespace sluice
