@@ -445,6 +445,31 @@ double task_seconds(const Program& program, const MachineRates& rates, const Tas
   return 0;
 }
 
+Loads loads_of(const Program& program, const MachineRates& rates, BodyId id) {
+  const Body& body = program.bodies[id];
+  Compiler compiler(program, rates);
+  const CompiledBody compiled = compiler.compile(body);
+  std::vector<double> pools(compiler.pools());
+  Loads loads;
+  loads.lanes.resize(program.machine.lanes.size());
+  for (size_t i = 0; i < compiled.jobs.size(); ++i) {
+    const Job& job = compiled.jobs[i];
+    const LaneId lane = body.instructions[i].lane;
+    loads.lanes[lane] += job.alone + (program.machine.lanes[lane].overlapping ? 0 : job.fixed);
+    for (uint32_t u = job.first_use; u < job.last_use; ++u)
+      pools[compiled.uses[u].pool] += compiled.uses[u].fraction * job.alone;
+  }
+  for (const Drive& d : compiler.drives()) {
+    const double read = pools[d.read_pool], write = pools[d.write_pool];
+    const double both = std::min(read / d.read_share, write / d.write_share);
+    const double gain = std::max(0.0, d.read_share + d.write_share - 1);  // a second of both, against in turn
+    loads.drives.push_back(read + write - gain * both);
+  }
+  pools.resize(rates.pools.size());
+  loads.pools = std::move(pools);
+  return loads;
+}
+
 double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm,
                            uint32_t more) {
   CHECK(warm > 0 && more > 0, "a steady step needs a run before and a run after");

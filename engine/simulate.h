@@ -33,6 +33,15 @@ SimulationResult simulate(const Program& program, const MachineRates& rates, std
 // Seconds that a task takes alone on its lane, pools aside.
 double task_seconds(const Program& program, const MachineRates& rates, const Task& task);
 
+// Seconds that a body's work takes of each resource at its full rate, overheads of lanes that do not overlap
+// included. No order of the same work is faster than the largest.
+struct Loads {
+  std::vector<double> lanes;   // by Machine::lanes
+  std::vector<double> pools;   // by MachineRates::pools
+  std::vector<double> drives;  // by MachineRates::drives: reads and writes, together where that is faster
+};
+Loads loads_of(const Program& program, const MachineRates& rates, BodyId body);
+
 // Seconds that one more `step` takes: (time of warm + more bodies - time of warm bodies) / more. The step
 // must be its own predecessor; warm and more at least 1. Ends of runs cancel once the steps repeat.
 double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm = 1,

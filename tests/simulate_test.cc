@@ -285,6 +285,36 @@ TEST(Simulate, SteadyStepLeavesOutTheEnds) {
   EXPECT_DOUBLE_EQ(steady_step_seconds(p, unit_rates(), 0, 2, 3), 3);
 }
 
+TEST(Simulate, LoadsAreTheLeastThatResourcesTake) {
+  // a: 1 s of overhead and 3 s; both take 2 of 4 bytes a second of memory each while they flow at 1 byte/s.
+  const Program p = program(tasks({{0, 3}, {2, 0}}),
+                            "0 a:1 run 0\n1 down:1 copy x4@0 host+0 -> device+0\n2 b:1 run 1 after down:1\n"
+                            "3 read:1 copy x8@0 nvme+0 -> host+0\n4 write:1 copy x2@0 host+0 -> nvme+0\n");
+  MachineRates r = unit_rates();
+  r.pools = {{"memory", 4}, {"cores", 2}};
+  r.lanes[0].overhead_seconds = 1;
+  r.links[2].latency_seconds = 9;  // the lane overlaps it
+  r.lanes[0].sharing.per_byte = r.links[0].sharing.per_byte = {{0, 2}};
+  r.lanes[1].sharing.occupies = {{1, 1}};
+  r.drives = {{"nvme", 4, 2, 2}, {"nvme", 4, 2, 4}};
+  const Loads loads = loads_of(p, r, 0);
+  EXPECT_DOUBLE_EQ(loads.lanes[lane(p, "a")], 4);
+  EXPECT_DOUBLE_EQ(loads.lanes[lane(p, "b")], 2);
+  EXPECT_DOUBLE_EQ(loads.lanes[lane(p, "down")], 4);
+  EXPECT_DOUBLE_EQ(loads.lanes[lane(p, "read")], 8);
+  EXPECT_DOUBLE_EQ(loads.lanes[lane(p, "write")], 2);
+  EXPECT_DOUBLE_EQ(loads.lanes[lane(p, "up")], 0);
+  ASSERT_EQ(loads.pools.size(), 2u);
+  EXPECT_DOUBLE_EQ(loads.pools[0], (3 + 4) * 2 / 4.0);
+  EXPECT_DOUBLE_EQ(loads.pools[1], 2 * 1 / 2.0);
+  // Each drive has 4 bytes to read, 1 s, and one to write, 0.5 s. The first does at best one after the other:
+  // together it reads one and writes one byte a second. The second reads 2 and writes 2: 0.5 s of both, in
+  // which the write ends and 1 byte is read, then 0.75 s.
+  ASSERT_EQ(loads.drives.size(), 2u);
+  EXPECT_DOUBLE_EQ(loads.drives[0], 1.5);
+  EXPECT_DOUBLE_EQ(loads.drives[1], 1.25);
+}
+
 TEST(Simulate, ObjectsToWhatItCannotPredict) {
   const Program p = program(tasks({{1, 0}}), "0 a:1 run 0\n");
   MachineRates r = unit_rates();
@@ -304,8 +334,8 @@ TEST(Simulate, ObjectsToWhatItCannotPredict) {
   EXPECT_THROW(run(program(tasks({{1, 0}}), "0 a:1 run 0 after a:1\n"), unit_rates()), std::invalid_argument);
 }
 
-// On any program: work on a lane takes its time, the whole at least as long as any lane, and a machine that
-// is twice as fast in everything takes half as long.
+// On any program: work on a lane takes its time, the whole at least as long as any lane or what it needs of
+// any resource, and a machine that is twice as fast in everything takes half as long.
 TEST(Simulate, RandomPrograms) {
   MachineRates r = default_machine_rates();
   MachineRates twice = r;
@@ -324,6 +354,12 @@ TEST(Simulate, RandomPrograms) {
     const std::vector<BodyId> sequence = {0, 4, 1, 2, 2, 3, 4};
     const SimulationResult s = run(p, r, sequence);
     for (const double busy : s.lane_busy) EXPECT_LE(busy, s.seconds * (1 + 1e-12));
+    for (BodyId b = 0; b < p.bodies.size(); ++b) {
+      const double seconds = simulate(p, r, std::vector<BodyId>{b}).seconds * (1 + 1e-12);
+      const Loads loads = loads_of(p, r, b);
+      for (const auto& all : {loads.lanes, loads.pools, loads.drives})
+        for (const double load : all) EXPECT_LE(load, seconds);
+    }
     for (size_t position = 0; position < sequence.size(); ++position)
       for (const InstructionTime& t : s.times[position]) {
         EXPECT_GT(t.end, t.begin);
