@@ -66,7 +66,7 @@ TEST_F(CliRanks, APlanSaysWhatRanksSendOverEveryLevel) {
 
   const CommandResult people = plan({"--ranks", "16", "--zero", "2", "--host-mem", "2GiB"});
   for (const char* part : {"\n  16 ranks at ZeRO stage 2, 4 on a machine, each with:\n", "\n  sent a step: ",
-                           " over node by a rank, ", " over cluster by a node\n", "\n  busy a step: "})
+                           " over node by a rank, ", " over cluster by a node\n", "\n  a step  "})
     EXPECT_NE(people.out.find(part), std::string::npos) << people.out;
 }
 

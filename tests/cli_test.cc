@@ -363,5 +363,49 @@ TEST_F(Cli, PlanForProgramsAndPeople) {
   EXPECT_GT(nlohmann::json::parse(none.out)["smallest_budgets"]["host"].get<uint64_t>(), uint64_t{1} << 30);
 }
 
+double seconds_of(const nlohmann::json& rows) {
+  double sum = 0;
+  for (const auto& row : rows) sum += row["seconds"].get<double>();
+  return sum;
+}
+
+// On three tiers, with most on the drive.
+TEST_F(Cli, PlanSaysWhereAStepsTimeGoes) {
+  const Words model{"plan", "--model", "gpt2:layers=6,width=384,heads=6,vocab=256,context=256",
+                    "--batch", "4", "--gpu-mem", "40MiB", "--host-mem", "110MiB",
+                    "--nvme-dir", directory.path(), "--nvme-mem", "400MiB"};
+  const CommandResult json = run(model + Words{"--json"});
+  ASSERT_EQ(json.code, 0) << json.err;
+  const auto facts = nlohmann::json::parse(json.out);
+  const double seconds = facts["seconds_predicted"];
+  EXPECT_NEAR(facts["tokens_per_second"].get<double>() * seconds, 4 * 256, 1e-6);
+  for (const auto& [lane, busy] : facts["lane_busy"].items()) {
+    EXPECT_EQ(facts["lane_busy_fraction"][lane].get<double>(), busy.get<double>() / seconds) << lane;
+    EXPECT_LE(busy.get<double>(), seconds * (1 + 1e-9)) << lane;
+  }
+  // The step that is looked at has others around it; the predicted one is the second of two.
+  const double waits = facts["compute_waits"]["seconds"];
+  EXPECT_NEAR(waits + facts["lane_busy"]["compute"].get<double>(), seconds, 1e-3 * seconds);
+  EXPECT_NEAR(seconds_of(facts["compute_waits"]["for"]), waits, 1e-9 * seconds);
+  EXPECT_NEAR(seconds_of(facts["critical_path"]), seconds, 1e-9 * seconds);
+  EXPECT_EQ(facts["bottleneck"]["kind"], "pool");  // compute, copies and the optimizer are on the same cores
+  EXPECT_EQ(facts["bottleneck"]["name"], "cores");
+  EXPECT_GE(facts["bottleneck"]["seconds"], facts["lane_busy"]["compute"]);
+  EXPECT_LE(facts["bottleneck"]["fraction"].get<double>(), 1 + 1e-9);
+  const double written = facts["drive_wear"]["bytes_per_step"], day = facts["drive_wear"]["bytes_per_day"];
+  EXPECT_EQ(written, facts["moved_bytes"]["nvme_write"].get<double>());
+  EXPECT_NEAR(day, written / seconds * 86400, 1e-9 * day);
+  EXPECT_NEAR(facts["drive_wear"]["days_to_600_tbw"].get<double>() * day, 600e12, 1e-9 * 600e12);
+
+  const CommandResult people = run(model);
+  EXPECT_EQ(people.code, 0) << people.err;
+  for (const char* part : {"\n  a step                      busy   compute waits for       critical path\n",
+                           "\n  compute waits  ", "\n  critical path  ",
+                           "\n  bottleneck     pool cores: its use by all lanes takes ", " at full rate, ",
+                           "\n  drive wear     ", " TB a day; 600 TBW last "})
+    EXPECT_NE(people.out.find(part), std::string::npos) << part << "\n" << people.out;
+  EXPECT_EQ(run({"plan", "--model", kTiny, "--batch", "4"}).out.find("drive wear"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -34,8 +34,10 @@ constexpr VerbText kVerbs[] = {
      "--model MODEL [options of train]",
      "Plans a training step and prints where everything would live, the exact peak of every tier, the\n"
      "bytes moved and the predicted time, or why the budgets cannot work and the smallest that would.\n"
-     "Touches no data and allocates no tensors. Takes the options of `sluice train`; with --resume, plans\n"
-     "how that run would go on.\n",
+     "Then what the step takes that time for: how busy every lane is, what compute waits for, the critical\n"
+     "path, the bottleneck, and what is written to drives in a day (docs/plan.md). Touches no data and\n"
+     "allocates no tensors. Takes the options of `sluice train`; with --resume, plans how that run would\n"
+     "go on.\n",
      "  sluice plan --model gpt2-xl --batch 4 --host-mem 3GiB --nvme-dir /mnt/fast\n"
      "  sluice plan --model llama-8b --gpu-mem 8GiB --host-mem 24GiB --nvme-dir /mnt/fast --json\n"
      "  sluice plan --out runs/first --resume auto --host-mem 2GiB # a run under other budgets\n"

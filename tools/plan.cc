@@ -5,6 +5,7 @@
 #include "engine/run/setup.h"
 #include "gpu/cuda_device.h"
 #include "gpu/cuda_nccl.h"
+#include "tools/plan_facts.h"
 #include "tools/plan_report.h"
 #include "tools/run_start.h"
 #include "tools/size.h"
@@ -132,6 +133,7 @@ ExitCode run_plan(Options options, std::FILE* out) {
   }
   print_notes();
   std::fputs(plan_text(plan, budgets, options, even).c_str(), out);
+  std::fputs(facts_text(plan, facts_of(plan, options)).c_str(), out);
   return ExitCode::done;
 }
 

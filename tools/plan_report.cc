@@ -11,7 +11,7 @@
 #include "engine/run/checkpoint.h"
 #include "engine/run/setup.h"
 #include "engine/run/trainer.h"
-#include "engine/simulate.h"
+#include "tools/plan_facts.h"
 #include "tools/size.h"
 
 namespace sluice {
@@ -105,15 +105,6 @@ std::string counted(int64_t count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-std::vector<double> busy_seconds(const Plan& plan, const MachineRates& rates) {
-  const std::vector<BodyId> one(1, *plan.lowering.bodies().step), more(2, *plan.lowering.bodies().step);
-  const auto first = simulate(plan.program, rates, one), second = simulate(plan.program, rates, more);
-  std::vector<double> busy;
-  for (size_t l = 0; l < first.lane_busy.size(); ++l)
-    busy.push_back(second.lane_busy[l] - first.lane_busy[l]);
-  return busy;
-}
-
 // By level of the network: name, and what each unit of the level below sends over it.
 struct LevelBytes {
   std::string level, unit;
@@ -135,21 +126,18 @@ std::string ranks_text(const Plan& plan, const Options& options) {
                      ranks_per_node(options.ranks, plan.rates));
 }
 
-// Lanes that do nothing are left out.
-std::string busy_text(const Plan& plan) {
-  const std::vector<double> busy = busy_seconds(plan, plan.rates);
-  std::string out = "  busy a step:";
-  for (size_t l = 0; l < busy.size(); ++l)
-    if (busy[l] > 0) out += fmt::format(" {} {:.3g} s", plan.program.machine.lanes[l].name, busy[l]);
-  return out + "\n";
-}
-
 std::string network_text(const Plan& plan) {
   std::string out;
   for (const LevelBytes& l : sent_over_network(plan))
     out += fmt::format("{} {} over {} by a {}", out.empty() ? "" : ",", format_size(l.bytes), l.level,
                        l.unit);
   return out.empty() ? "" : "  sent a step:" + out + "\n";
+}
+
+double tokens_per_second(const Plan& plan) {
+  return static_cast<double>(plan.lowering.ranks * plan.lowering.slices * plan.model.micro_batch *
+                             plan.model.sequence) /
+         plan.step_seconds;
 }
 
 std::string device_name(const Options& options) {
@@ -190,13 +178,10 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   for (size_t l = 0; l < moved.size(); ++l)
     if (moved[l]) out += fmt::format(" {} {}", p.machine.lanes[l].name, format_size(moved[l]));
   if (std::all_of(moved.begin(), moved.end(), [](uint64_t bytes) { return bytes == 0; })) out += " nothing";
-  out += "\n" + network_text(plan) + busy_text(plan);
+  out += "\n" + network_text(plan);
   out += fmt::format(
       "  predicted: {:.3g} s a step, {:.0f} tokens/s ({} candidates weighed)\n", plan.step_seconds,
-      static_cast<double>(plan.lowering.ranks * plan.lowering.slices * plan.model.micro_batch *
-                          plan.model.sequence) /
-          plan.step_seconds,
-      plan.candidates);
+      tokens_per_second(plan), plan.candidates);
   if (plan.lowering.ranks == 1 && options.ranks.compression.rank > 0)
     out += "  one rank sends nothing: --compress changes nothing\n";
   out += phases_text(plan, even);
@@ -213,6 +198,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   out["device"] = device_name(options);
   out["machine"] = printable(plan.rates.name);
   out["seconds_predicted"] = plan.step_seconds;
+  out["tokens_per_second"] = tokens_per_second(plan);
   out["micro_batch"] = plan.model.micro_batch;
   out["ranks"] = plan.lowering.ranks;
   if (plan.lowering.ranks > 1) {
@@ -235,11 +221,8 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
     for (size_t t = 0; t < tiers.size(); ++t)
       out["homes"][buffer_class_name(kind)][p.machine.tiers[t].name] = tiers[t] + transient.at(kind)[t];
   const std::vector<uint64_t> moved = moved_bytes(plan, step_body(plan));
-  const std::vector<double> busy = busy_seconds(plan, plan.rates);
-  for (size_t l = 0; l < moved.size(); ++l) {
-    out["moved_bytes"][p.machine.lanes[l].name] = moved[l];
-    out["lane_busy"][p.machine.lanes[l].name] = busy[l];
-  }
+  for (size_t l = 0; l < moved.size(); ++l) out["moved_bytes"][p.machine.lanes[l].name] = moved[l];
+  add_facts(plan, facts_of(plan, options), out);
   add_phases(plan, even, out);
   out["checkpoint_bytes"] = checkpoint_bytes(plan.model, owned_ranges(plan.lowering));
   out["smallest_budgets"] = nullptr;

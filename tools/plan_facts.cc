@@ -1,0 +1,199 @@
+#include "tools/plan_facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "engine/error.h"
+#include "engine/run/setup.h"
+#include "tools/size.h"
+#include "tools/work_words.h"
+#include "tools/wrap.h"
+
+namespace sluice {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr double kSecondsADay = 86400;
+constexpr double kDriveEndurance = 600e12;  // bytes: what makers grant usual drives of 1 TB
+
+// Bodies of the run that is looked at, and the one in it that repeats: with one like it on both sides.
+constexpr size_t kBodies = 4, kSteady = 2;
+
+constexpr double kWorthNaming = 0.005;  // of a step: what is printed as 1 %
+constexpr const char* kKinds[] = {"lane", "pool", "drive"};  // Bottleneck::Kind
+constexpr size_t kIndent = 17;  // columns of what lines below the table begin with
+
+std::vector<double> by_lane(const std::vector<WorkSeconds>& sums, size_t lanes) {
+  std::vector<double> seconds(lanes);
+  for (const WorkSeconds& s : sums) seconds[s.work.lane] += s.seconds;
+  return seconds;
+}
+
+double sum_of(const std::vector<double>& all) {
+  double sum = 0;
+  for (const double one : all) sum += one;
+  return sum;
+}
+
+std::string percent(double part, double whole) { return fmt::format("{:.0f} %", 100 * part / whole); }
+
+std::string lanes_table(const Machine& machine, const PlanFacts& f) {
+  std::string out = fmt::format("  {:<12}{:>20}{:>20}{:>20}\n", "a step", "busy", "compute waits for",
+                                "critical path");
+  for (size_t l = 0; l < f.busy.size(); ++l) {
+    if (std::max({f.busy[l], f.waited_for[l], f.critical[l]}) < kWorthNaming * f.seconds) continue;
+    out += fmt::format("  {:<12}", machine.lanes[l].name);
+    for (const double seconds : {f.busy[l], f.waited_for[l], f.critical[l]})
+      out += seconds > 0 ? fmt::format("{:>12.3g} s {:>6}", seconds, percent(seconds, f.seconds))
+                         : fmt::format("{:>20}", "-");
+    out += "\n";
+  }
+  return out;
+}
+
+// Three at most, and what they leave.
+std::string most_of(const Machine& machine, const std::vector<WorkSeconds>& sums, const PlanFacts& f) {
+  std::string out;
+  double rest = 0;
+  const auto add = [&](double seconds, const std::string& what) {
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", percent(seconds, f.seconds), what);
+  };
+  for (size_t i = 0; i < sums.size(); ++i)
+    if (i == 0 || (i < 3 && sums[i].seconds >= kWorthNaming * f.seconds))
+      add(sums[i].seconds, work_words(machine, sums[i].work));
+    else
+      rest += sums[i].seconds;
+  if (rest >= kWorthNaming * f.seconds) add(rest, "other work");
+  return out;
+}
+
+std::string bottleneck_words(const Plan& plan, const PlanFacts& f) {
+  const char* const takes[] = {"work takes", "use by all lanes takes", "reads and writes take"};
+  const auto kind = static_cast<size_t>(f.bottleneck.kind);
+  return fmt::format("{} {}: its {} {:.3g} s at full rate, {} of the step; no order of this work is faster",
+                     kKinds[kind], bottleneck_name(plan.program, plan.rates, f.bottleneck), takes[kind],
+                     f.bottleneck.seconds, percent(f.bottleneck.seconds, f.seconds));
+}
+
+double written_a_day(const PlanFacts& f) {
+  return static_cast<double>(f.bytes_written) / f.seconds * kSecondsADay;
+}
+
+std::string wear_words(const PlanFacts& f) {
+  const double day = written_a_day(f);
+  return fmt::format("{} written a step{}, {:.3g} TB a day; 600 TBW last {:.3g} days",
+                     format_size(f.bytes_written), f.ranks > 1 ? fmt::format(" by {} ranks", f.ranks) : "",
+                     day / 1e12, kDriveEndurance / day);
+}
+
+ordered_json by_name(const Machine& machine, const std::vector<double>& by_lane) {
+  ordered_json out = ordered_json::object();
+  for (size_t l = 0; l < by_lane.size(); ++l) out[machine.lanes[l].name] = by_lane[l];
+  return out;
+}
+
+ordered_json works(const Machine& machine, const std::vector<WorkSeconds>& sums) {
+  ordered_json out = ordered_json::array();
+  for (const WorkSeconds& s : sums) {
+    ordered_json row{{"lane", machine.lanes[s.work.lane].name}};
+    if (s.work.task) {
+      row["task"] = task_kind_name(*s.work.task);
+    } else {
+      row["class"] = buffer_class_name(s.work.moved);
+      row["from"] = machine.tiers[s.work.from].name;
+      row["to"] = machine.tiers[s.work.to].name;
+    }
+    row["seconds"] = s.seconds;
+    out.push_back(std::move(row));
+  }
+  return out;
+}
+
+}  // namespace
+
+Bottleneck bottleneck_of(const Loads& loads) {
+  Bottleneck most;
+  const auto consider = [&](Bottleneck::Kind kind, const std::vector<double>& seconds) {
+    // Of a lane and the pool that it alone fills, the lane says more.
+    for (size_t i = 0; i < seconds.size(); ++i)
+      if (seconds[i] > most.seconds * (1 + 1e-9)) most = {kind, i, seconds[i]};
+  };
+  consider(Bottleneck::Kind::lane, loads.lanes);
+  consider(Bottleneck::Kind::drive, loads.drives);
+  consider(Bottleneck::Kind::pool, loads.pools);
+  return most;
+}
+
+std::string bottleneck_name(const Program& program, const MachineRates& rates, const Bottleneck& bottleneck) {
+  if (bottleneck.kind == Bottleneck::Kind::lane) return program.machine.lanes[bottleneck.index].name;
+  if (bottleneck.kind == Bottleneck::Kind::pool) return printable(rates.pools[bottleneck.index].name);
+  const std::string tier = rates.drives[bottleneck.index].tier;
+  size_t count = 0, number = 0;
+  for (size_t d = 0; d < rates.drives.size(); ++d) {
+    count += rates.drives[d].tier == tier;
+    if (d == bottleneck.index) number = count;
+  }
+  return count == 1 ? printable(tier) : fmt::format("{} {}", printable(tier), number);
+}
+
+PlanFacts facts_of(const Plan& plan, const Options& options) {
+  const Program& p = plan.program;
+  const BodyId step = *plan.lowering.bodies().step;
+  const size_t lanes = p.machine.lanes.size();
+  const std::vector<BodyId> sequence(kBodies, step);
+  const SimulationResult run = simulate(p, plan.rates, sequence, true);
+  const SimulationResult shorter = simulate(p, plan.rates, std::span(sequence).first(kBodies - 1));
+  const History history{p, sequence, run.times};
+  PlanFacts f;
+  f.ranks = static_cast<uint64_t>(ranks_per_node(options.ranks, plan.rates));
+  f.seconds = plan.step_seconds;
+  for (size_t l = 0; l < lanes; ++l) f.busy.push_back(run.lane_busy[l] - shorter.lane_busy[l]);
+  std::vector<Charge> charges;
+  for (const Idle& idle : idle_intervals(history, compute_lane(p.machine)))
+    if (idle.position == kSteady) charges.insert(charges.end(), idle.charges.begin(), idle.charges.end());
+  f.waits = sum_by_work(history, charges, false);
+  f.waited_for = by_lane(f.waits, lanes);
+  const double end = run.seconds - f.seconds;
+  f.path = sum_by_work(history, within(critical_path(history), end - f.seconds, end), false);
+  f.critical = by_lane(f.path, lanes);
+  f.bottleneck = bottleneck_of(loads_of(p, plan.rates, step));
+  for (const Instruction& in : p.bodies[step].instructions)
+    if (in.task == kNoTask && p.machine.tiers[in.places[1].tier].file)
+      f.bytes_written += f.ranks * operand_bytes(p.buffers[in.operands[0].buffer], in.operands[0]);
+  return f;
+}
+
+std::string facts_text(const Plan& plan, const PlanFacts& f) {
+  const Machine& machine = plan.program.machine;
+  std::string out = lanes_table(machine, f);
+  if (!f.waits.empty()) append_wrapped(out, "  compute waits", most_of(machine, f.waits, f), kIndent);
+  append_wrapped(out, "  critical path", most_of(machine, f.path, f), kIndent);
+  append_wrapped(out, "  bottleneck", bottleneck_words(plan, f), kIndent);
+  if (f.bytes_written > 0) append_wrapped(out, "  drive wear", wear_words(f), kIndent);
+  return out;
+}
+
+void add_facts(const Plan& plan, const PlanFacts& f, ordered_json& out) {
+  const Machine& machine = plan.program.machine;
+  out["lane_busy"] = by_name(machine, f.busy);
+  std::vector<double> fractions;
+  for (const double busy : f.busy) fractions.push_back(busy / f.seconds);
+  out["lane_busy_fraction"] = by_name(machine, fractions);
+  out["compute_waits"] = {{"seconds", sum_of(f.waited_for)}, {"for", works(machine, f.waits)}};
+  out["critical_path"] = works(machine, f.path);
+  out["bottleneck"] = {{"kind", kKinds[static_cast<size_t>(f.bottleneck.kind)]},
+                       {"name", bottleneck_name(plan.program, plan.rates, f.bottleneck)},
+                       {"seconds", f.bottleneck.seconds},
+                       {"fraction", f.bottleneck.seconds / f.seconds}};
+  if (f.bytes_written == 0) return;
+  const double day = written_a_day(f);
+  out["drive_wear"] = {{"bytes_per_step", f.bytes_written},
+                       {"bytes_per_day", day},
+                       {"days_to_600_tbw", kDriveEndurance / day}};
+}
+
+}  // namespace sluice

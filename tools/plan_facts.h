@@ -1,0 +1,46 @@
+// What a plan's step is made of: what every lane does, what compute waits for, which chain of instructions
+// makes it as long as it is, which resource bounds it, and what it writes to drives. All as simulated, of a
+// steady step. Set-up code, any thread.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/attribute.h"
+#include "engine/plan/plan.h"
+#include "engine/run/options.h"
+
+namespace sluice {
+
+// The resource whose work takes longest at its full rate: no order of the same work takes less.
+struct Bottleneck {
+  enum class Kind : uint8_t { lane, pool, drive };
+  Kind kind = Kind::lane;
+  size_t index = 0;  // into Machine::lanes, MachineRates::pools or drives
+  double seconds = 0;
+};
+Bottleneck bottleneck_of(const Loads& loads);
+// "compute", "cores"; a drive by its tier, and its number from 1 where there are several: "nvme 2".
+std::string bottleneck_name(const Program& program, const MachineRates& rates, const Bottleneck& bottleneck);
+
+struct PlanFacts {
+  uint64_t ranks = 1;                    // that write to the same drives
+  double seconds = 0;                    // of the step
+  std::vector<double> busy;              // by lane
+  std::vector<double> waited_for;        // by lane: idle seconds of compute that are charged to it
+  std::vector<double> critical;          // by lane: seconds of the critical path
+  std::vector<WorkSeconds> waits, path;  // the latter two by work, most first
+  Bottleneck bottleneck;
+  uint64_t bytes_written = 0;            // to files, by all these ranks
+};
+PlanFacts facts_of(const Plan& plan, const Options& options);
+
+// A table and some lines.
+std::string facts_text(const Plan& plan, const PlanFacts& facts);
+
+// Adds the same to `plan --json`.
+void add_facts(const Plan& plan, const PlanFacts& facts, nlohmann::ordered_json& out);
+
+}  // namespace sluice
