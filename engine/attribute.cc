@@ -21,26 +21,18 @@ struct Node {  // an instruction, and when it was executed
 class Causes {
  public:
   explicit Causes(const History& h) : h_(h), lanes_(h.program.machine.lanes.size()), number_(h.times.size()) {
-    begin_ = kUnlimited;
     for (size_t s = 0; s < h.times.size(); ++s) {
       bases_.emplace_back();
       for (const std::vector<Node>& lane : lanes_) bases_.back().push_back(lane.size());
       const Body& body = h.program.bodies[h.sequence[s]];
       for (uint32_t i = 0; i < body.instructions.size(); ++i) add(s, i, body.instructions[i].lane);
     }
-    end_ = std::max(begin_, end_);
   }
 
   double begin() const { return begin_; }  // infinite: nothing ran
-  double end() const { return end_; }
   const std::vector<Node>& lane(LaneId lane) const { return lanes_[lane]; }
 
-  // The last to complete of all.
-  Node last() const {
-    Node last;
-    for (const std::vector<Node>& lane : lanes_) consider(lane, lane.size(), last);
-    return last;
-  }
+  const Node& last() const { return last_; }  // to complete of all
 
   // The last to complete of what the instruction could not start before.
   Node of(const Node& n) const {
@@ -72,7 +64,7 @@ class Causes {
       node.instruction = instruction;
       node.begin = std::max(t.begin, before);  // completions are counted in order
       node.end = std::max(node.begin, t.end);
-      end_ = std::max(end_, node.end);
+      if (!last_.ran() || node.end > last_.end) last_ = node;
     }
     nodes.push_back(node);
   }
@@ -93,7 +85,8 @@ class Causes {
   std::vector<std::vector<Node>> lanes_;
   std::vector<std::vector<size_t>> bases_;   // by position and lane: instructions of the bodies before
   std::vector<std::vector<size_t>> number_;  // by position and instruction: those before it on its lane
-  double begin_ = 0, end_ = -kUnlimited;
+  double begin_ = kUnlimited;
+  Node last_;
 };
 
 class Walker {
@@ -149,8 +142,8 @@ std::vector<Idle> idle_intervals(const History& history, LaneId lane) {
   }
   const Node last = causes.last();
   if (last.ran() && last.end > until)
-    idles.push_back({until, last.end, history.times.size(), kNoInstruction,
-                     walker.walk(until, last.end, last, last)});
+    idles.push_back(
+        {until, last.end, history.times.size(), kNoInstruction, walker.walk(until, last.end, last, last)});
   return idles;
 }
 

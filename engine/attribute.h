@@ -40,7 +40,7 @@ struct Charge {
   size_t position = 0;        // in the sequence
   uint32_t instruction = 0;
   LaneId lane = 0;
-  bool executed = true;       // false: it should have been, and is not known to wait for anything
+  bool executed = true;  // false: it should have been, and is not known to wait for anything
   double seconds() const { return end - begin; }
 };
 
@@ -70,8 +70,8 @@ std::vector<Charge> within(std::span<const Charge> charges, double begin, double
 // What an instruction is, for sums over many.
 struct Work {
   LaneId lane = 0;
-  bool executed = true;          // as Charge has it
-  std::optional<TaskKind> task;  // none: a transfer
+  bool executed = true;                      // as Charge has it
+  std::optional<TaskKind> task;              // none: a transfer
   BufferClass moved = BufferClass::weights;  // transfers: what, and between which tiers
   TierId from = 0, to = 0;
   uint32_t subject = 0;  // tasks: theirs; transfers: the buffer; 0 where subjects are not told apart

@@ -23,7 +23,7 @@ constexpr double kDriveEndurance = 600e12;  // bytes: what makers grant usual dr
 // Bodies of the run that is looked at, and the one in it that repeats: with one like it on both sides.
 constexpr size_t kBodies = 4, kSteady = 2;
 
-constexpr double kWorthNaming = 0.005;  // of a step: what is printed as 1 %
+constexpr double kWorthNaming = 0.005;                       // of a step: what is printed as 1 %
 constexpr const char* kKinds[] = {"lane", "pool", "drive"};  // Bottleneck::Kind
 constexpr size_t kIndent = 17;  // columns of what lines below the table begin with
 
@@ -42,8 +42,8 @@ double sum_of(const std::vector<double>& all) {
 std::string percent(double part, double whole) { return fmt::format("{:.0f} %", 100 * part / whole); }
 
 std::string lanes_table(const Machine& machine, const PlanFacts& f) {
-  std::string out = fmt::format("  {:<12}{:>20}{:>20}{:>20}\n", "a step", "busy", "compute waits for",
-                                "critical path");
+  std::string out =
+      fmt::format("  {:<12}{:>20}{:>20}{:>20}\n", "a step", "busy", "compute waits for", "critical path");
   for (size_t l = 0; l < f.busy.size(); ++l) {
     if (std::max({f.busy[l], f.waited_for[l], f.critical[l]}) < kWorthNaming * f.seconds) continue;
     out += fmt::format("  {:<12}", machine.lanes[l].name);

@@ -33,7 +33,7 @@ struct PlanFacts {
   std::vector<double> critical;          // by lane: seconds of the critical path
   std::vector<WorkSeconds> waits, path;  // the latter two by work, most first
   Bottleneck bottleneck;
-  uint64_t bytes_written = 0;            // to files, by all these ranks
+  uint64_t bytes_written = 0;  // to files, by all these ranks
 };
 PlanFacts facts_of(const Plan& plan, const Options& options);
 
