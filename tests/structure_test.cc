@@ -135,6 +135,7 @@ const std::vector<Part>& parts() {
       {{"engine/simulate", "engine/machine_rates", "engine/network."},
        {"engine/simulate", "engine/machine_rates", "engine/network."}},
       {{"engine/attribute."}, {"engine/attribute.", "engine/simulate.h", "engine/machine_rates.h"}},
+      {{"engine/occupancy."}, {"engine/occupancy.", "engine/simulate.h"}},
       {{"engine/text"}, {"engine/text"}},
       {{"engine/plan/"}, {"engine/plan/", "engine/simulate.h", "engine/machine_rates.h"}},
       {{"engine/run/"}, kBelowTools},

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <tuple>
 
 #include "engine/network.h"
+#include "engine/occupancy.h"
 #include "engine/run/checkpoint.h"
 #include "engine/run/setup.h"
 #include "engine/run/trainer.h"
@@ -30,36 +30,10 @@ ByClassAndTier nothing_of(const Program& program) {
 
 ByClassAndTier permanent_of(const Program& program) {
   ByClassAndTier out = nothing_of(program);
-  for (const Buffer& b : program.buffers)
-    if (b.permanent) out[b.kind][b.home] += b.ring == kNoRing ? b.bytes() : kRingSlots * b.slot_stride;
+  const std::vector<ClassBytes> bytes = permanent_bytes(program);
+  for (auto& [kind, tiers] : out)
+    for (size_t t = 0; t < tiers.size(); ++t) tiers[t] = bytes[t][static_cast<size_t>(kind)];
   return out;
-}
-
-// Every stay of a transient piece in a tier, from what wrote it there to its last use.
-struct Stay {
-  BufferClass kind;
-  TierId tier;
-  uint32_t first, last;  // instructions
-  uint64_t bytes;
-};
-std::vector<Stay> transient_stays(const Program& program, const Body& body) {
-  std::vector<Stay> stays;
-  std::map<std::tuple<BufferId, uint32_t, TierId>, size_t> newest;  // by piece and tier
-  for (uint32_t at = 0; at < body.instructions.size(); ++at) {
-    const Instruction& in = body.instructions[at];
-    for (size_t k = 0; k < in.operands.size(); ++k) {
-      const Operand& o = in.operands[k];
-      const Buffer& b = program.buffers[o.buffer];
-      for (uint32_t p = o.first; p < o.last && !b.permanent; ++p) {
-        const auto [it, fresh] = newest.try_emplace({o.buffer, p, in.places[k].tier}, stays.size());
-        if (!fresh && o.access == Access::write) it->second = stays.size();
-        if (it->second == stays.size())
-          stays.push_back({b.kind, in.places[k].tier, at, at, b.cuts[p + 1] - b.cuts[p]});
-        stays[it->second].last = at;
-      }
-    }
-  }
-  return stays;
 }
 
 // The most that transient buffers of a class take of a tier at once, in any body.
@@ -67,14 +41,16 @@ ByClassAndTier transient_of(const Program& program) {
   ByClassAndTier most = nothing_of(program);
   for (const Body& body : program.bodies) {
     std::vector<std::pair<uint32_t, const Stay*>> changes;  // twice the instruction; after it: one more
-    const std::vector<Stay> stays = transient_stays(program, body);
-    for (const Stay& s : stays) changes.insert(changes.end(), {{2 * s.first, &s}, {2 * s.last + 1, &s}});
+    const std::vector<Stay> stays = stays_of(program, body);
+    for (const Stay& s : stays)
+      if (!s.staged) changes.insert(changes.end(), {{2 * s.first, &s}, {2 * s.last + 1, &s}});
     std::sort(changes.begin(), changes.end());
     ByClassAndTier now = nothing_of(program);
     for (const auto& [when, s] : changes) {
-      uint64_t& bytes = now[s->kind][s->tier];
+      const BufferClass kind = program.buffers[s->buffer].kind;
+      uint64_t& bytes = now[kind][s->tier];
       bytes = when % 2 == 0 ? bytes + s->bytes : bytes - s->bytes;
-      most[s->kind][s->tier] = std::max(most[s->kind][s->tier], bytes);
+      most[kind][s->tier] = std::max(most[kind][s->tier], bytes);
     }
   }
   return most;
