@@ -17,6 +17,7 @@
 
 #include "engine/run/checkpoint.h"
 #include "engine/run/loader.h"
+#include "engine/run/recorder.h"
 #include "engine/run/setup.h"
 #include "engine/run/training_setup.h"
 #include "models/hf_weights.h"
@@ -69,6 +70,7 @@ struct TestRun {
   std::function<Model(Model)> alter_model;
   std::function<void(const StepMetrics&)> on_step;
   bool keep_steps = true;  // in the result
+  bool record = false;     // the trace of every step, too
 };
 
 struct TestResult {
@@ -77,7 +79,16 @@ struct TestResult {
   size_t checkpoints = 0;
   TrainResult end;
   Plan plan;
+  std::optional<Recorder> recorder;
 };
+
+// For the steps of a run and its drain.
+inline Recorder recorder_for(const Plan& plan, int64_t steps) {
+  const BodyIds& bodies = plan.lowering.bodies();
+  std::vector<BodyId> kinds{*bodies.first, *bodies.step};
+  if (bodies.drain) kinds.push_back(*bodies.drain);
+  return Recorder(plan.program, kinds, static_cast<size_t>(steps) + 1);
+}
 
 // Options of a short run on `data`; out and nvme directories lie in `directory`.
 inline Options short_run(const DriveDirectory& directory, const std::string& model, const std::string& data) {
@@ -192,6 +203,7 @@ inline TestResult train(const TestRun& run) {
 
   std::atomic<bool> stop{false};
   TrainEvents events;
+  if (run.record) events.recorder = &result.recorder.emplace(recorder_for(plan, options.batch.steps));
   events.step = [&](const StepMetrics& m) {
     if (run.keep_steps) result.steps.push_back(m);
     if (run.on_step) run.on_step(m);

@@ -151,7 +151,8 @@ class ThreadedExecutor final : public Executor {
         TraceRecord record{ticket, index, 0, 0, steady_seconds(), 0, 0};
         progress_.await(issued, in, record);
         record.begin = steady_seconds();
-        if (!progress_.failed()) progress_.guarded([&] { run(issued, index); });
+        record.skipped = progress_.failed();
+        if (!record.skipped) progress_.guarded([&] { run(issued, index); });
         record.end = steady_seconds();
         trace_.add(lane, record);
         progress_.count(lane);
@@ -210,6 +211,7 @@ class ThreadedExecutor final : public Executor {
             interval = streams_->interval(mark);
           });
         TraceRecord record{ticket, index, 0, 0, interval.begin, interval.begin, interval.end};
+        record.skipped = progress_.failed();
         const Instruction& in = body.instructions[index];
         progress_.await(issued, in, record);
         find_obstacle(issued, in, std::max(idle_since, issued.seconds), record);
@@ -246,6 +248,7 @@ class ThreadedExecutor final : public Executor {
         await_waits(issued, in, record, lane, files, open);
         record.begin = steady_seconds();
         if (!progress_.failed()) progress_.guarded([&] { start(body, in, issued.rings, files); });
+        record.skipped = progress_.failed();
         open.push({record, files.started()});
         progress(lane, files, open, 0);
       }
@@ -270,6 +273,7 @@ class ThreadedExecutor final : public Executor {
     while (!open.empty() && (progress_.failed() ? files.error() || files.idle()
                                                 : files.completed() >= open.front().last_transfer)) {
       open.front().record.end = steady_seconds();
+      open.front().record.skipped |= files.completed() < open.front().last_transfer;
       trace_.add(lane, open.front().record);
       open.pop();
       progress_.count(lane);

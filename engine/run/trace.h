@@ -20,6 +20,7 @@ struct TraceRecord {
   LaneId blocked_on = 0;     // the wait that was satisfied last, if blocked_since < begin
   uint32_t blocked_count = 0;
   double blocked_since = 0, begin = 0, end = 0;  // of steady_seconds()
+  bool skipped = false;      // after an error: it was only counted
 };
 
 class Trace {
@@ -37,6 +38,17 @@ class Trace {
   // Of an executor that adds records as it counts: the lane's record of that number since the start, from 1.
   // Requires that the caller has seen it counted.
   const TraceRecord& completed(LaneId lane, uint64_t number) const;
+  // Calls f(lane, record) for every record of the ticket's body, while they are there.
+  template <typename F>
+  void for_each(uint64_t ticket, F f) const {
+    for (LaneId l = 0; l < rings_.size(); ++l) {
+      const Range range = records_near(rings_[l], ticket);
+      for (uint64_t i = range.first; i < range.last; ++i) {
+        const TraceRecord& t = rings_[l].records[i % rings_[l].records.size()];
+        if (t.ticket == ticket) f(l, t);
+      }
+    }
+  }
   // The record of an instruction that completed, nullptr if it is not there any more.
   const TraceRecord* find(LaneId lane, uint64_t ticket, uint32_t instruction) const;
 

@@ -8,6 +8,7 @@
 
 #include "engine/clock.h"
 #include "engine/network.h"
+#include "engine/run/recorder.h"
 #include "engine/run/schedule.h"
 #include "offload/memory_limits.h"
 
@@ -122,8 +123,22 @@ TrainResult Trainer::train_on_lanes(AtEnd at_end) {
   try {
     return train(at_end);
   } catch (...) {
+    record_failed();
     session_.check();  // what failed here comes before what other ranks say of it
     throw;
+  }
+}
+
+void Trainer::record(int64_t step, uint64_t ticket, BodyId body) {
+  if (events_.recorder) events_.recorder->copy(session_.executor().trace(), ticket, body, step);
+}
+
+// Where a lane failed, what is in flight is only counted, and soon done.
+void Trainer::record_failed() {
+  if (!events_.recorder || !session_.executor().error()) return;
+  for (const Pending& p : pending_) {
+    session_.executor().wait(p.ticket);
+    record(p.step, p.ticket, p.body);
   }
 }
 
@@ -182,9 +197,11 @@ void Trainer::issue_step() {
 
 void Trainer::read_steps(size_t leave) {
   while (pending_.size() > leave) {
-    session_.executor().wait(pending_.front().ticket);
+    const Pending& oldest = pending_.front();
+    session_.executor().wait(oldest.ticket);
     session_.check();
-    read_step(pending_.front());
+    record(oldest.step, oldest.ticket, oldest.body);
+    read_step(oldest);
     pending_.erase(pending_.begin());
   }
 }
@@ -250,11 +267,12 @@ std::string Trainer::way_out(const std::string& change) const {
 
 void Trainer::drain() {
   uint64_t ticket = pending_.empty() ? 0 : pending_.back().ticket;
-  if (pending_update_) ticket = session_.issue(*bodies().drain);
-  pending_update_ = false;
+  const bool ends = std::exchange(pending_update_, false);
+  if (ends) ticket = session_.issue(*bodies().drain);
   read_steps(0);
   if (ticket) session_.executor().wait(ticket);
   session_.check();
+  if (ends) record(0, ticket, *bodies().drain);
 }
 
 // What the calls to come wait for.

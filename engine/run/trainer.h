@@ -19,10 +19,13 @@
 
 namespace sluice {
 
+class Recorder;
+
 struct TrainEvents {  // all called on the trainer's thread
   std::function<void(const StepMetrics&)> step;
   std::function<void(const ValidationMetrics&)> validation;
   std::function<void(const std::string& path)> checkpoint;
+  Recorder* recorder = nullptr;  // gets the trace of every step, and of those that failed
 };
 
 struct TrainData {
@@ -66,6 +69,8 @@ class Trainer {
   void read_step(const Pending& pending);
   std::string way_out(const std::string& change) const;
   double norm_time(const Pending& pending) const;
+  void record(int64_t step, uint64_t ticket, BodyId body);
+  void record_failed();
   void note(const char* what) const;
   void drain();  // to the clean state, all steps read
   void validate();

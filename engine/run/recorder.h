@@ -1,0 +1,42 @@
+// Keeps the trace of a profile's steps: a copy of every record, taken out of the rings before they turn.
+//
+// Memory for all of them is there from the start, so that copying allocates nothing. Owner: the trainer's
+// thread, which calls copy() once a body is done.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/program.h"
+#include "engine/run/trace.h"
+
+namespace sluice {
+
+class Recorder {
+ public:
+  // `bodies` of the program at most, each one of those of `kinds`.
+  Recorder(const Program& program, std::span<const BodyId> kinds, size_t bodies);
+
+  // What was recorded of one issue of a body.
+  struct Recorded {
+    BodyId body = 0;
+    int64_t step = 0;             // whose forward it runs; 0: none
+    size_t first = 0, count = 0;  // of all records
+  };
+
+  // `step` as in Recorded. Every lane has completed the ticket's body.
+  void copy(const Trace& trace, uint64_t ticket, BodyId body, int64_t step);
+
+  const std::vector<Recorded>& bodies() const { return bodies_; }  // in the order in which they were issued
+  std::span<const TraceRecord> records(const Recorded& body) const {
+    return std::span(records_).subspan(body.first, body.count);
+  }
+  uint64_t bytes() const { return records_.size() * sizeof(TraceRecord); }
+
+ private:
+  std::vector<Recorded> bodies_;
+  std::vector<TraceRecord> records_;
+};
+
+}  // namespace sluice
