@@ -1,0 +1,91 @@
+#include "engine/run/what_if.h"
+
+#include <algorithm>
+
+#include "engine/run/profile.h"
+#include "engine/run/setup.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr double kWorthwhile = 1.01;  // of tokens a second
+constexpr double kNearly = 0.9;       // of the most that a quantity brings
+
+std::vector<std::vector<Change>> changes_of(const PlanRequest& request) {
+  std::vector<std::vector<Change>> all;
+  const std::vector<Tier>& tiers = request.machine.tiers;
+  for (TierId t = 0; t < tiers.size(); ++t) {
+    if (tiers[t].file) continue;
+    all.emplace_back();
+    for (const uint64_t quarters : {5, 6, 8, 12, 16, 32})
+      all.back().push_back({Quantity::capacity, t, tiers[t].capacity, tiers[t].capacity / 4 * quarters});
+  }
+  const auto batch = static_cast<uint64_t>(request.lower.batch);
+  all.emplace_back();
+  for (const uint64_t factor : {2, 4}) all.back().push_back({Quantity::batch, 0, batch, batch * factor});
+  if (request.recompute != RecomputeChoice::automatic) all.push_back({{Quantity::recompute, 0, 0, 0}});
+  return all;
+}
+
+}  // namespace
+
+PlanRequest with_change(PlanRequest request, const Change& change, std::optional<int64_t> micro_batch,
+                        int64_t sequence) {
+  switch (change.quantity) {
+    case Quantity::capacity:
+      request.machine.tiers[change.tier].capacity = change.to;
+      break;
+    case Quantity::batch: {
+      BatchOptions batch;
+      batch.batch = request.lower.batch = static_cast<int64_t>(change.to);
+      batch.micro_batch = micro_batch;
+      request.micro_batches = micro_batch_candidates(batch, sequence);
+      break;
+    }
+    case Quantity::recompute:
+      request.recompute = RecomputeChoice::automatic;
+      break;
+  }
+  return request;
+}
+
+Outlook outlook_of(const Plan& plan) {
+  const BodyIds& bodies = plan.lowering.bodies();
+  const std::vector<BodyId> sequence{*bodies.first, *bodies.step, *bodies.step, *bodies.step};
+  const Timeline timeline = predicted_timeline(plan.program, plan.rates, sequence);
+  // A whole step late in the sequence, in which all repeats itself.
+  const double end = norm_end(plan.program.bodies[*bodies.step], timeline.times[2]);
+  Outlook outlook{plan.step_seconds, 0, {}};
+  outlook.tokens_per_second = static_cast<double>(plan.lowering.ranks * plan.lowering.slices) *
+                              static_cast<double>(plan.model.micro_batch * plan.model.sequence) /
+                              plan.step_seconds;
+  outlook.waits = waits_of(timeline.history(plan.program), compute_lane(plan.program.machine),
+                           norm_end(plan.program.bodies[*bodies.step], timeline.times[1]), end, false);
+  return outlook;
+}
+
+std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
+                                 std::optional<int64_t> micro_batch) {
+  const double now = outlook_of(plan).tokens_per_second;
+  std::vector<WhatIf> best;
+  for (const std::vector<Change>& quantity : changes_of(request)) {
+    std::vector<WhatIf> found;
+    double most = 0;
+    for (const Change& change : quantity) {
+      const auto result = make_plan(with_change(request, change, micro_batch, plan.model.sequence));
+      if (const Plan* other = std::get_if<Plan>(&result)) found.push_back({change, outlook_of(*other)});
+      if (!found.empty()) most = std::max(most, found.back().outlook.tokens_per_second);
+    }
+    if (most < kWorthwhile * now) continue;
+    best.push_back(*std::find_if(found.begin(), found.end(), [&](const WhatIf& w) {
+      return w.outlook.tokens_per_second - now >= kNearly * (most - now);
+    }));
+  }
+  std::stable_sort(best.begin(), best.end(), [](const WhatIf& a, const WhatIf& b) {
+    return a.outlook.tokens_per_second > b.outlook.tokens_per_second;
+  });
+  return best;
+}
+
+}  // namespace sluice

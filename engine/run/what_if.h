@@ -1,0 +1,46 @@
+// What a step would take with another budget or batch: plans again with a request that differs in one thing.
+//
+// Plans are a function of their request, so what comes out is what train would run. Nothing is allocated for
+// them. Set-up code of reports, any thread.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "engine/attribute.h"
+#include "engine/plan/plan.h"
+
+namespace sluice {
+
+enum class Quantity : uint8_t { capacity, batch, recompute };
+
+struct Change {
+  Quantity quantity = Quantity::capacity;
+  TierId tier = 0;            // capacity
+  uint64_t from = 0, to = 0;  // bytes of an arena; sequences of a rank's batch
+};
+
+// The request with that one thing changed. `micro_batch`: of the batch; none: the planner's choice.
+PlanRequest with_change(PlanRequest request, const Change& change, std::optional<int64_t> micro_batch,
+                        int64_t sequence);
+
+struct Outlook {
+  double step_seconds = 0;         // predicted, as Plan's
+  double tokens_per_second = 0;    // of all ranks
+  std::vector<WorkSeconds> waits;  // of the compute lane, a step, by kind: most first
+};
+
+Outlook outlook_of(const Plan& plan);
+
+struct WhatIf {
+  Change change;
+  Outlook outlook;
+};
+
+// More of every memory, more sequences, another --recompute: of each the least change that brings nearly what
+// more of it brings, most tokens a second first. Those that bring less than a hundredth are left out. `plan`
+// is the request's.
+std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
+                                 std::optional<int64_t> micro_batch);
+
+}  // namespace sluice

@@ -1,0 +1,257 @@
+// What a profile is made of: the recorder, measured times as the program allows them, figures that add up,
+// and what lies in the tiers.
+#include "engine/run/profile.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/clock.h"
+#include "engine/pack.h"
+#include "engine/run/what_if.h"
+#include "tests/training_support.h"
+
+namespace sluice {
+namespace {
+
+constexpr const char* kModel = "gpt2:layers=3,width=64,heads=4,vocab=256,context=64";
+constexpr int64_t kSteps = 6;
+
+class Profiles : public testing::Test {
+ protected:
+  // In three tiers with little room, so that everything moves.
+  TestRun three_tiers() const {
+    TestRun run;
+    run.options = short_run(directory, kModel, text);
+    run.options.batch.steps = kSteps;
+    run.arenas = {0, 0, 0};
+    const auto least = std::get<Infeasible>(plan_of(run)).least_together;
+    run.arenas = {least[0] * 5 / 4, least[1] * 5 / 4, kRoomy};
+    run.record = true;
+    return run;
+  }
+  void SetUp() override { write_bytes(text, sample_text(6000)); }
+
+  const DriveDirectory directory;
+  const std::string text = directory / "train.txt";
+};
+
+// No instruction begins before what it waits for has ended, or before the one before it on a lane whose
+// instructions do not overlap.
+void expect_order(const Program& program, const Timeline& t) {
+  const LaneOrders orders = lane_orders(program);
+  for (size_t p = 0; p < t.sequence.size(); ++p) {
+    const Body& body = program.bodies[t.sequence[p]];
+    std::vector<double> until(program.machine.lanes.size(), -1);
+    for (uint32_t i = 0; i < body.instructions.size(); ++i) {
+      const Instruction& in = body.instructions[i];
+      const InstructionTime& time = t.times[p][i];
+      EXPECT_LE(time.begin, time.end);
+      for (const Wait& w : in.waits)
+        EXPECT_LE(t.times[p][orders[t.sequence[p]][w.lane][w.count - 1]].end, time.begin);
+      if (!program.machine.lanes[in.lane].overlapping) {
+        EXPECT_LE(until[in.lane], time.begin);
+      }
+      until[in.lane] = time.end;
+    }
+  }
+}
+
+TEST_F(Profiles, EveryInstructionOfEveryStepIsRecorded) {
+  for (const ExecutorKind executor : {ExecutorKind::serial, ExecutorKind::threaded}) {
+    TestRun run = three_tiers();
+    run.executor = executor;
+    const TestResult result = train(run);
+    const auto& bodies = result.recorder->bodies();
+    ASSERT_EQ(bodies.size(), static_cast<size_t>(kSteps) + 1);
+    for (int64_t k = 0; k <= kSteps; ++k) {
+      const Recorder::Recorded& body = bodies[static_cast<size_t>(k)];
+      EXPECT_EQ(body.step, k < kSteps ? k + 1 : 0);  // the drain is no step
+      EXPECT_EQ(body.count, result.plan.program.bodies[body.body].instructions.size());
+    }
+    const Timeline timeline = measured_timeline(result.plan.program, *result.recorder);
+    expect_order(result.plan.program, timeline);
+  }
+}
+
+// The trace's own figures, and a sum that must come out: compute is busy, or waits for something.
+TEST_F(Profiles, FiguresAddUp) {
+  const TestResult result = train(three_tiers());
+  const Profile p = make_profile(result.plan, *result.recorder);
+  ASSERT_EQ(p.steps.size(), static_cast<size_t>(kSteps));
+  ASSERT_EQ(p.counted, static_cast<size_t>(kSteps) - kWarmUpSteps);
+  constexpr double kRounding = 1e-9;  // seconds: sums of some thousand doubles, and the origin taken off
+  for (size_t k = 1; k < p.steps.size(); ++k)
+    EXPECT_NEAR(p.steps[k].seconds.measured, result.steps[k].seconds, kRounding);
+  EXPECT_NEAR(p.idle.measured + p.lanes[p.compute].busy.measured, p.step_seconds.measured, kRounding);
+  EXPECT_NEAR(p.idle.predicted + p.lanes[p.compute].busy.predicted, p.step_seconds.predicted, kRounding);
+  double stalled = 0, busy = 0, worked = 0;
+  for (const Stall& s : p.stalls) stalled += s.seconds;
+  for (const LaneRow& l : p.lanes) busy += l.busy.measured;
+  for (const WorkRow& w : p.work) worked += w.seconds.measured;
+  EXPECT_NEAR(stalled, p.idle.measured, kRounding);
+  EXPECT_NEAR(busy, worked, kRounding);
+  // Predicted is what the search judged by, but for the ends of so short a sequence.
+  EXPECT_NEAR(p.step_seconds.predicted, result.plan.step_seconds, 0.1 * result.plan.step_seconds);
+}
+
+TEST_F(Profiles, BytesAreThoseOfTheMetrics) {
+  const TestResult result = train(three_tiers());
+  const Profile p = make_profile(result.plan, *result.recorder);
+  const auto& moved = result.steps.back().moved_bytes;
+  uint64_t of_links = 0, of_lanes = 0;
+  for (const LaneRow& l : p.lanes) {
+    EXPECT_EQ(l.moved_bytes, moved[l.lane].second) << moved[l.lane].first;
+    of_lanes += l.moved_bytes;
+  }
+  for (const LinkRow& l : p.links) {
+    of_links += l.bytes;
+    EXPECT_NEAR(l.bytes_per_second * l.seconds, static_cast<double>(l.bytes), 1);
+    EXPECT_GT(l.described, 0);
+  }
+  EXPECT_EQ(of_links, of_lanes);
+  EXPECT_EQ(p.links.size(), 4u);  // both ways, twice
+}
+
+// What ranges of a tier end at: its own alignment, and that of whole transfers.
+uint64_t granule_of(const Machine& machine, size_t tier) {
+  uint64_t granule = machine.tiers[tier].alignment;
+  for (const Link& link : machine.links)
+    if (link.from == tier || link.to == tier) granule = std::max(granule, link.alignment);
+  return granule;
+}
+
+// By addresses the stays and the homes reach exactly as high as the plan says.
+TEST_F(Profiles, StaysAndHomesReachThePlansPeak) {
+  const auto result = plan_of(three_tiers());
+  const Program& program = std::get<Plan>(result).program;
+  for (const Body& body : program.bodies) {
+    std::vector<uint64_t> highest(program.machine.tiers.size(), 0);
+    for (const Buffer& b : program.buffers)
+      if (b.permanent)
+        highest[b.home] = std::max(
+            highest[b.home],
+            b.home_offset + (b.ring == kNoRing ? b.bytes() : (kRingSlots - 1) * b.slot_stride + b.bytes()));
+    for (const Stay& s : stays_of(program, body))
+      highest[s.tier] = std::max(highest[s.tier], s.offset + s.bytes);
+    for (size_t t = 0; t < highest.size(); ++t)
+      EXPECT_EQ(round_up(highest[t], granule_of(program.machine, t)), body.peak_bytes[t])
+          << body.name << ", " << program.machine.tiers[t].name;
+  }
+}
+
+uint64_t total(const ClassBytes& bytes) {
+  uint64_t sum = 0;
+  for (const uint64_t b : bytes) sum += b;
+  return sum;
+}
+
+// What the waits keep apart never lies in one place: at no moment is there more than the arena holds. It
+// begins and ends with what is permanent.
+TEST_F(Profiles, OccupancyStaysInTheArenas) {
+  const TestResult result = train(three_tiers());
+  const Program& program = result.plan.program;
+  const Timeline measured = measured_timeline(program, *result.recorder),
+                 predicted = predicted_timeline(program, result.plan.rates, measured.sequence);
+  const std::vector<ClassBytes> permanent = permanent_bytes(program);
+  for (const Timeline* t : {&measured, &predicted}) {
+    const auto curves = occupancy(program, t->sequence, t->times);
+    ASSERT_EQ(curves.size(), program.machine.tiers.size());
+    for (size_t tier = 0; tier < curves.size(); ++tier) {
+      uint64_t most = 0;
+      for (const OccupancyPoint& point : curves[tier]) most = std::max(most, total(point.bytes));
+      EXPECT_LE(most, program.arena_bytes[tier]);
+      if (!program.machine.tiers[tier].file) {  // small ranges take whole MiB there
+        EXPECT_GE(most, program.arena_bytes[tier] / 2) << "an arena that is never half full";
+      }
+      EXPECT_EQ(curves[tier].back().bytes, permanent[tier]);
+    }
+  }
+}
+
+// A device arena of 100 bytes, in which a copy of 60 is used twice, and is fetched again for the second body.
+TEST(Occupancy, OfAProgramByHand) {
+  Program p;
+  p.machine.tiers = {{"device", 100}, {"host", 100}};
+  p.machine.lanes = {{"compute"}, {"h2d"}};
+  p.machine.links = {{1, 0, 1}};
+  p.buffers.push_back({"w", BufferClass::weights, {0, 20, 60}, 1, true});
+  Body body;
+  Task task{TaskKind::forward};
+  task.operands = {{0, 0, 2, Access::read, 0}};
+  body.tasks = {task, task};
+  body.instructions = {{1, kNoTask, {{0, 0, 2}, {0, 0, 2, Access::write}}, {{1, 0}, {0, 40}}},
+                       {0, 0, task.operands, {{0, 40}}},
+                       {0, 1, task.operands, {{0, 40}}}};
+  p.bodies = {body};
+  const std::vector<Stay> stays = stays_of(p, p.bodies[0]);
+  ASSERT_EQ(stays.size(), 2u);  // two pieces
+  EXPECT_TRUE(stays[0].staged);
+  EXPECT_EQ(stays[1].offset, 60u);
+  EXPECT_EQ(stays[1].bytes, 40u);
+  EXPECT_EQ(stays[1].last, 2u);
+  const BodyId sequence[] = {0, 0};
+  const std::vector<std::vector<InstructionTime>> times{{{1, 2}, {2, 3}, {3, 4}}, {{5, 6}, {6, 7}, {7, 9}}};
+  const auto curves = occupancy(p, sequence, times);
+  std::vector<std::pair<double, uint64_t>> device;
+  for (const OccupancyPoint& point : curves[0]) device.emplace_back(point.seconds, point.bytes[0]);
+  EXPECT_EQ(device, (std::vector<std::pair<double, uint64_t>>{{1, 60}, {4, 0}, {5, 60}, {9, 0}}));
+  ASSERT_EQ(curves[1].size(), 1u);
+  EXPECT_EQ(curves[1][0].bytes[0], 60u);  // its home
+
+  const History history{p, sequence, times};
+  const auto obstacles = obstacles_of(history);
+  EXPECT_FALSE(obstacles[0][1].has_value());  // no wait says so
+}
+
+// Three clock readings and a record an instruction, and their copy: against a step as it was measured.
+TEST_F(Profiles, TracingTakesLessThanAHundredthOfAStep) {
+  const TestResult result = train(three_tiers());
+  const Program& program = result.plan.program;
+  const BodyId step = *result.plan.lowering.bodies().step;
+  const auto& instructions = program.bodies[step].instructions;
+  constexpr int kTimes = 200;
+  Trace trace(program);
+  Recorder recorder(program, std::span(&step, 1), kTimes);
+  const double begin = steady_seconds();
+  for (uint64_t ticket = 1; ticket <= kTimes; ++ticket) {
+    for (uint32_t i = 0; i < instructions.size(); ++i) {
+      TraceRecord record{ticket, i, 0, 0, steady_seconds(), steady_seconds(), steady_seconds()};
+      trace.add(instructions[i].lane, record);
+    }
+    recorder.copy(trace, ticket, step, static_cast<int64_t>(ticket));
+  }
+  const double seconds = (steady_seconds() - begin) / kTimes;
+  EXPECT_EQ(recorder.bodies().back().count, instructions.size());
+  double least = result.steps.back().seconds;
+  for (const StepMetrics& m : result.steps) least = std::min(least, m.seconds);
+  std::printf("tracing and recording %zu instructions: %.1f us of a step's %.2f ms, %.3f %%\n",
+              instructions.size(), 1e6 * seconds, 1e3 * least, 100 * seconds / least);
+  EXPECT_LT(seconds, 0.01 * least);
+}
+
+// More memory never makes a plan slower; what is said of a change is what planning for it gives.
+TEST_F(Profiles, ChangesArePlansOfTheirOwn) {
+  const TestRun run = three_tiers();
+  const auto device = make_device(run.options.memory, run.threads);
+  const PlanRequest request = request_of(run, *device);
+  const Plan plan = std::get<Plan>(make_plan(request));
+  const std::vector<WhatIf> changes = best_changes(request, plan, run.options.batch.micro_batch);
+  ASSERT_FALSE(changes.empty());
+  double before = std::numeric_limits<double>::infinity();
+  for (const WhatIf& change : changes) {
+    const Plan other =
+        std::get<Plan>(make_plan(with_change(request, change.change, run.options.batch.micro_batch, 64)));
+    EXPECT_EQ(other.step_seconds, change.outlook.step_seconds);
+    EXPECT_LE(change.outlook.tokens_per_second, before);
+    EXPECT_GT(change.outlook.tokens_per_second, outlook_of(plan).tokens_per_second);
+    before = change.outlook.tokens_per_second;
+    double idle = 0;
+    for (const WorkSeconds& w : change.outlook.waits) idle += w.seconds;
+    EXPECT_LT(idle, change.outlook.step_seconds);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
