@@ -232,7 +232,7 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
 }
 
 TEST(CommandLine, WhatIsPlannedSaysSo) {
-  for (const char* verb : {"bench", "profile --steps 3 -- --model gpt2"})
+  for (const char* verb : {"bench"})
     EXPECT_EQ(refusal(verb), "`sluice " + words(verb).front() + "` is planned, not built yet.");
   for (const char* option : {"--sweep batch=1:8", "--explain"})
     EXPECT_EQ(refusal(std::string("plan --model gpt2 ") + option),
@@ -272,7 +272,8 @@ TEST(CommandLine, HelpAndVersionAreTexts) {
 }
 
 TEST(CommandLine, HelpNamesEveryOptionAndFitsThePage) {
-  for (const Verb verb : {Verb::train, Verb::plan, Verb::eval, Verb::export_run, Verb::doctor}) {
+  for (const Verb verb : {Verb::train, Verb::plan, Verb::eval, Verb::export_run, Verb::profile,
+                          Verb::doctor}) {
     const std::string text = verb_help(verb);
     EXPECT_NE(text.find("\nexamples\n"), std::string::npos);
     for (const OptionRow& row : option_table()) {
@@ -289,7 +290,7 @@ TEST(CommandLine, HelpNamesEveryOptionAndFitsThePage) {
 
 TEST(CommandLine, ExamplesOfTheHelpParse) {
   int examples = 0;
-  for (const Verb verb : {Verb::train, Verb::plan, Verb::eval, Verb::export_run}) {
+  for (const Verb verb : {Verb::train, Verb::plan, Verb::eval, Verb::export_run, Verb::profile}) {
     std::string text = verb_help(verb);
     text = text.substr(text.find("\nexamples\n"));
     for (size_t at; (at = text.find("\\\n")) != std::string::npos;) text.replace(at, 2, " ");
@@ -302,7 +303,7 @@ TEST(CommandLine, ExamplesOfTheHelpParse) {
       ++examples;
     }
   }
-  EXPECT_EQ(examples, 15);
+  EXPECT_EQ(examples, 17);
 }
 
 TEST(OptionTable, DefaultsInHelpAreTheRealOnes) {
@@ -323,15 +324,43 @@ TEST(OptionTable, DefaultsInHelpAreTheRealOnes) {
   }
 }
 
+// A verb may give a name of another's a meaning of its own.
 TEST(OptionTable, NamesAreUniqueAndHelped) {
-  std::set<std::string> names;
+  std::set<std::pair<std::string, Verb>> names;
   for (const OptionRow& row : option_table()) {
-    EXPECT_TRUE(names.insert(row.name).second) << row.name;
     EXPECT_NE(row.verbs, 0) << row.name;
     EXPECT_EQ(*row.help == '\0', row.field == nullptr) << row.name;
-    EXPECT_EQ(find_option(row.name), &row);
+    for (const Verb verb : {Verb::train, Verb::plan, Verb::eval, Verb::export_run, Verb::profile, Verb::bench,
+                            Verb::doctor}) {
+      if (!(row.verbs & verb_bit(verb))) continue;
+      EXPECT_TRUE(names.insert({row.name, verb}).second) << row.name;
+      EXPECT_EQ(find_option(row.name, verb), &row);
+    }
   }
   EXPECT_EQ(find_option("no-such"), nullptr);
+  EXPECT_EQ(find_option("model", Verb::profile), find_option("model"));  // one of another verb
+}
+
+TEST(CommandLine, AProfileHasOptionsOfItsOwnAndThoseOfTrain) {
+  const ParsedCommand command =
+      parse("profile --steps 12 --out r -- --model gpt2 --data x --steps 3 --batch 4");
+  EXPECT_EQ(command.verb, Verb::profile);
+  EXPECT_EQ(command.options.profile.steps, 12);
+  EXPECT_EQ(command.options.profile.out, "r");
+  EXPECT_EQ(command.options.profile.command, words("--model gpt2 --data x --steps 3 --batch 4"));
+  EXPECT_EQ(command.options.batch.batch, 4);
+  EXPECT_EQ(command.options.batch.steps, 3);
+  EXPECT_TRUE(command.options.run.out.empty());  // what is saved would go there
+  EXPECT_EQ(parse("profile --out r -- train --model gpt2 --data x").options.model.model, "gpt2");
+  const std::string own = "profile --out r ", rest = "-- --model gpt2 --data x";
+  EXPECT_EQ(refusal("profile --out r"), "`sluice profile` needs `--` and the options of train.");
+  EXPECT_EQ(refusal("profile " + rest), "`sluice profile` needs --out before `--`.");
+  EXPECT_EQ(refusal(own + "--steps 3 " + rest), "--steps is 3.");
+  EXPECT_EQ(refusal(own + "--steps 1001 " + rest), "--steps is 1001.");
+  EXPECT_EQ(refusal(own + "--batch 4 " + rest), "--batch is not an option of `sluice profile`.");
+  EXPECT_EQ(refusal(own + rest + " --json"), "--json is not an option of `sluice train`.");
+  EXPECT_EQ(refusal(own + "-- --model gpt2"), "`sluice profile` needs --data.");
+  EXPECT_EQ(refusal(own + "--"), "`sluice profile` needs --model and --data.");
 }
 
 class ConfigFile : public testing::Test {

@@ -52,7 +52,7 @@ Error planned(const std::string& what) {
 
 // The row of an option of this verb that is built; throws for any other name.
 const OptionRow& row_of(const std::string& name, Verb verb) {
-  const OptionRow* row = find_option(name);
+  const OptionRow* row = find_option(name, verb);
   if (row == nullptr || !(row->verbs & verb_bit(verb))) unknown_option(name, name, verb);
   return *row;
 }
@@ -172,6 +172,34 @@ void apply_config(Options& options, Verb verb, const std::string& path) {
   }
 }
 
+// Those of --config first, so that the command line wins.
+void apply_all(Options& options, Verb verb, const Given& given) {
+  for (const auto& [row, values] : given)
+    if (std::string(row->name) == "config") apply(options, *row, values);
+  if (!options.run.config.empty()) apply_config(options, verb, options.run.config);
+  for (const auto& [row, values] : given) apply(options, *row, values);
+}
+
+// Its own options, then `--`, then those of the training command. False: help was asked.
+bool parse_profile(const std::vector<std::string>& arguments, Options& options) {
+  const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
+  const std::optional<Given> own = split_arguments(Verb::profile, {arguments.begin(), dashes});
+  if (!own) return false;
+  apply_all(options, Verb::profile, *own);
+  const std::string example = "Write `sluice profile --out DIR -- --model MODEL --data FILE`.";
+  if (dashes == arguments.end())
+    throw usage("`sluice profile` needs `--` and the options of train.", example);
+  if (options.profile.out.empty()) throw usage("`sluice profile` needs --out before `--`.", example);
+  options.given.clear();
+  std::vector<std::string> rest(dashes + 1, arguments.end());
+  if (!rest.empty() && rest.front() == verb_name(Verb::train)) rest.erase(rest.begin());
+  options.profile.command = rest;
+  const std::optional<Given> train = split_arguments(Verb::train, rest);
+  if (!train) return false;
+  apply_all(options, Verb::train, *train);
+  return true;
+}
+
 }  // namespace
 
 ParsedCommand parse_command_line(int argc, const char* const* argv) {
@@ -188,7 +216,7 @@ ParsedCommand parse_command_line(int argc, const char* const* argv) {
   if (!command.text.empty()) return command;
 
   command.verb = parse_verb(first);
-  const bool built = command.verb != Verb::profile && command.verb != Verb::bench;
+  const bool built = command.verb != Verb::bench;
   arguments.erase(arguments.begin());
   if (!built) {
     const bool help = !arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h");
@@ -196,16 +224,15 @@ ParsedCommand parse_command_line(int argc, const char* const* argv) {
     command.text = verb_help(command.verb);
     return command;
   }
-  const std::optional<Given> given = split_arguments(command.verb, arguments);
-  if (!given) {
-    command.text = verb_help(command.verb);
-    return command;
-  }
   Options& options = command.options;
-  for (const auto& [row, values] : *given)
-    if (std::string(row->name) == "config") apply(options, *row, values);
-  if (!options.run.config.empty()) apply_config(options, command.verb, options.run.config);
-  for (const auto& [row, values] : *given) apply(options, *row, values);
+  if (command.verb == Verb::profile) {
+    if (!parse_profile(arguments, options)) command.text = verb_help(command.verb);
+  } else if (const std::optional<Given> given = split_arguments(command.verb, arguments)) {
+    apply_all(options, command.verb, *given);
+  } else {
+    command.text = verb_help(command.verb);
+  }
+  if (!command.text.empty()) return command;
   check_options(options, command.verb, command.verb == Verb::eval || !options.run.resume.empty());
   return command;
 }

@@ -73,7 +73,20 @@ constexpr VerbText kVerbs[] = {
      "  sluice doctor\n"
      "  sluice doctor --nvme-dir /mnt/fast\n"
      "  sluice doctor --json | python3 -m json.tool                # also the figures, to the bit\n"},
-    {Verb::profile, "train a few steps and explain where the time went (planned)", "", "", ""},
+    {Verb::profile, "run a few steps of a training command, and explain where their time went",
+     "--out DIR [--steps N] -- [options of train]",
+     "Runs the first steps of the training command after `--`, exactly as train would, and writes into DIR\n"
+     "  report.html   lanes, memory, predictions and stalls: opens from disk in any browser\n"
+     "  profile.md    the same facts as text\n"
+     "  trace.json    every instruction, for ui.perfetto.dev or chrome://tracing\n"
+     "  profile.json  the same facts for programs (docs/profile.md)\n"
+     "Of the training command --steps, --metrics and the options of checkpoints and validation have no\n"
+     "effect: nothing is saved, and no run directory is touched. With --resume it goes on from a\n"
+     "checkpoint, which it only reads. A run that fails or is stopped half-way leaves the report of what\n"
+     "happened, and ends with its own exit code. Records of the steps lie beside --host-mem.\n",
+     "  sluice profile --out report -- --model gpt2 --data train.bin --batch 4 --host-mem 3GiB \\\n"
+     "      --nvme-dir /mnt/fast\n"
+     "  sluice profile --steps 20 --out report -- --out runs/first --resume auto --host-mem 2GiB\n"},
     {Verb::bench, "measure this machine for the planner (planned)", "", "", ""},
 };
 
@@ -144,7 +157,7 @@ std::string verb_help(Verb verb) {
                                 text.summary, verb_name(verb), text.usage, text.about);
   append_options(out, verb);
   out += fmt::format("\nexamples\n{}", text.examples);
-  if (verb != Verb::export_run && verb != Verb::doctor)
+  if (verb != Verb::export_run && verb != Verb::doctor && verb != Verb::profile)
     out +=
         "\nSIZE is 1.5GiB, 800MB, 4096 (bytes), 80% (of what is free) or auto; GB is 10^9, GiB 2^30 "
         "bytes.\n";

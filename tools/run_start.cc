@@ -4,7 +4,10 @@
 #include <array>
 #include <filesystem>
 
+#include "engine/run/loader.h"
+#include "engine/run/training_setup.h"
 #include "tools/run_directory.h"
+#include "tools/run_source.h"
 
 namespace sluice {
 
@@ -24,7 +27,7 @@ void make_absolute(Options& options) {
 
 // Without a checkpoint nothing brings the run's options.
 std::string fresh_start(const Options& options, Verb verb) {
-  if (options.model.model.empty() || (verb == Verb::train && options.data.train.empty()))
+  if (options.model.model.empty() || (verb != Verb::plan && options.data.train.empty()))
     throw Error(ExitCode::usage, "--resume auto finds no checkpoint in " + printable(options.run.out) + ".",
                 "Give the run's options again, --model and --data among them, to start it afresh.");
   return "No checkpoint in " + printable(options.run.out) + ": a fresh start.";
@@ -78,6 +81,41 @@ std::vector<Fact> start_facts(const RunStart& start) {
   }
   facts.push_back({"content of --model", std::move(content)});
   return facts;
+}
+
+void check_same_data(const CheckpointState& run, const TokenData& data) {
+  if (data.tokens() == run.tokens && data.sample_checksum() == run.data_checksum) return;
+  const std::string holds =
+      data.tokens() == run.tokens
+          ? "other tokens than those the run trained on."
+          : std::to_string(data.tokens()) + " tokens; the run trained on " + std::to_string(run.tokens) + ".";
+  throw Error(ExitCode::usage, data.description() + " holds " + holds,
+              "Give the run's own --data, or start a new run with another --out.");
+}
+
+void check_start(RunStart& start, const Model& model) {
+  if (start.checkpoint) return start.checkpoint->check(model);
+  if (start.source.weights_directory.empty()) return;
+  start.weights = HfWeights::open(start.source.weights_directory, start.source.config.family);
+  check_weights(*start.weights, model);
+}
+
+void load_start(const RunStart& start, uint64_t seed, Session& session, Workers& workers) {
+  const Model& model = session.plan().model;
+  if (start.checkpoint)
+    return load(session, load_from(model, *start.checkpoint, session.ranks(), workers),
+                start.checkpoint->state().step);
+  load(session, load_from(model, start.weights ? source_of(*start.weights) : source_of(seed), workers));
+}
+
+CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data) {
+  CheckpointState state =
+      start.checkpoint ? start.checkpoint->state() : first_state(options, start.source.config);
+  state.tokens = data.tokens();
+  state.data_checksum = data.sample_checksum();
+  state.micro_batch = options.batch.micro_batch.value();
+  state.options = manifest_options(options);
+  return state;
 }
 
 }  // namespace sluice

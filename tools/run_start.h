@@ -9,8 +9,11 @@
 #include "engine/run/agreement.h"
 #include "engine/run/checkpoint.h"
 #include "engine/run/options.h"
+#include "engine/parallel.h"
+#include "engine/run/session.h"
 #include "engine/run/setup.h"
 #include "models/hf_weights.h"
+#include "models/token_data.h"
 
 namespace sluice {
 
@@ -25,6 +28,18 @@ struct RunStart {
 // Finds the checkpoint or the model, and settles the options that it brings. Changes nothing on disk. Throws
 // as open_resume(), apply_manifest(), check_options() and resolve_model() do.
 RunStart open_run_start(Options& options, Verb verb);
+
+// Refuses data other than the run's: the order of windows, and so every bit, depends on them.
+void check_same_data(const CheckpointState& run, const TokenData& data);
+
+// Every tensor of the model is there in its shape; throws otherwise.
+void check_start(RunStart& start, const Model& model);
+
+// Fills the session's arenas.
+void load_start(const RunStart& start, uint64_t seed, Session& session, Workers& workers);
+
+// What the first step begins with. `options` are resolved.
+CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data);
 
 // What ranks with files of their own compare: --model's configuration, and a sample of every tensor.
 std::vector<Fact> start_facts(const RunStart& start);

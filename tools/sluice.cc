@@ -32,8 +32,9 @@ sluice::ExitCode run(const sluice::ParsedCommand& command) {
     case sluice::Verb::doctor:
       return sluice::run_doctor(command.options, stdout);
     case sluice::Verb::profile:
+      return sluice::run_profile(command.options, stdout);
     case sluice::Verb::bench:
-      break;  // the parser has said that they are planned
+      break;  // the parser has said that it is planned
   }
   return sluice::ExitCode::usage;
 }

@@ -52,43 +52,6 @@ void check_checkpoint_space(const Options& options, const Plan& plan) {
               "Free some space, lower --keep, or name another --out.");
 }
 
-// Refuses data other than the run's: the order of windows, and so every bit, depends on them.
-void check_same_data(const CheckpointState& run, const TokenData& data) {
-  if (data.tokens() == run.tokens && data.sample_checksum() == run.data_checksum) return;
-  const std::string holds =
-      data.tokens() == run.tokens
-          ? "other tokens than those the run trained on."
-          : std::to_string(data.tokens()) + " tokens; the run trained on " + std::to_string(run.tokens) + ".";
-  throw Error(ExitCode::usage, data.description() + " holds " + holds,
-              "Give the run's own --data, or start a new run with another --out.");
-}
-
-// Every tensor of the model is there in its shape; throws otherwise.
-void check_start(RunStart& start, const Model& model) {
-  if (start.checkpoint) return start.checkpoint->check(model);
-  if (start.source.weights_directory.empty()) return;
-  start.weights = HfWeights::open(start.source.weights_directory, start.source.config.family);
-  check_weights(*start.weights, model);
-}
-
-void load_start(const RunStart& start, uint64_t seed, Session& session, Workers& workers) {
-  const Model& model = session.plan().model;
-  if (start.checkpoint)
-    return load(session, load_from(model, *start.checkpoint, session.ranks(), workers),
-                start.checkpoint->state().step);
-  load(session, load_from(model, start.weights ? source_of(*start.weights) : source_of(seed), workers));
-}
-
-CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data) {
-  CheckpointState state =
-      start.checkpoint ? start.checkpoint->state() : first_state(options, start.source.config);
-  state.tokens = data.tokens();
-  state.data_checksum = data.sample_checksum();
-  state.micro_batch = options.batch.micro_batch.value();
-  state.options = manifest_options(options);
-  return state;
-}
-
 std::string metrics_path(const RunOptions& run) {
   return run.metrics.empty() ? (std::filesystem::path(run.out) / "metrics.jsonl").string() : run.metrics;
 }

@@ -13,6 +13,8 @@ namespace sluice {
 // (stop_signals.h).
 ExitCode run_train(Options options, std::FILE* out);
 ExitCode run_plan(Options options, std::FILE* out);
+// The training command's code, also where it failed half-way and the report says what happened until then.
+ExitCode run_profile(Options options, std::FILE* out);
 ExitCode run_eval(Options options, std::FILE* out);
 ExitCode run_export(Options options, std::FILE* out);
 // ExitCode::environment where training with the same --device and --nvme-dir would be refused.

@@ -29,7 +29,8 @@ void demand(const Options& options, const std::vector<const char*>& names, Verb 
   }
   if (missing.empty()) return;
   throw usage(fmt::format("`sluice {}` needs {}.", verb_name(verb), enumerated(missing)),
-              fmt::format("Add {}, or see `sluice {} --help`.", fmt::join(arguments, " "), verb_name(verb)));
+              fmt::format("Add {}{}, or see `sluice {} --help`.", fmt::join(arguments, " "),
+                          verb == Verb::profile ? " after --" : "", verb_name(verb)));
 }
 
 void check_needs(const Options& options, const char* name, const char* needed) {
@@ -130,10 +131,10 @@ bool is_auto(const std::vector<std::string>& values) {
 }  // namespace
 
 void check_options(const Options& options, Verb verb, bool resuming) {
-  const bool trains = verb == Verb::train || verb == Verb::plan;
+  const bool trains = verb == Verb::train || verb == Verb::plan || verb == Verb::profile;
   std::vector<const char*> needed;
   if (trains && !resuming && options.model.model.empty()) needed.push_back("model");
-  if (verb == Verb::train && !resuming && options.data.train.empty()) needed.push_back("data");
+  if (trains && verb != Verb::plan && !resuming && options.data.train.empty()) needed.push_back("data");
   if (verb == Verb::train || options.run.resume == "auto") needed.push_back("out");
   if (verb == Verb::eval) needed = {"from", "data"};
   if (verb == Verb::export_run) needed = {"from", "to"};

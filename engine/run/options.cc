@@ -19,11 +19,13 @@ constexpr Range kPositive = {0, 1e300, true, false};
 constexpr Range kNotNegative = {0, 1e300};
 constexpr Range kTimeout = {0.1, 1e6};  // seconds
 constexpr Range kBeta = {0, 1, false, true};
+constexpr Range kProfileSteps = {4, 1000};  // two to warm up and two to compare; records are kept in memory
 
 constexpr uint8_t kTrain = verb_bit(Verb::train);
 constexpr uint8_t kPlan = verb_bit(Verb::plan);
 constexpr uint8_t kEval = verb_bit(Verb::eval);
 constexpr uint8_t kExport = verb_bit(Verb::export_run);
+constexpr uint8_t kProfile = verb_bit(Verb::profile);
 constexpr uint8_t kDoctor = verb_bit(Verb::doctor);
 constexpr uint8_t kRuns = kTrain | kPlan;
 
@@ -44,6 +46,11 @@ constexpr OptionRow kTable[] = {
      OnResume::free,
      FIELD(transfer.shards),
      {1, 10000}},
+
+    {"steps", "profile", "N", "steps to run; the first two warm up and are not counted", "8", kProfile,
+     OnResume::free, FIELD(profile.steps), kProfileSteps},
+    {"out", "profile", "DIR", "directory for the report; must not exist yet, or be empty", "", kProfile,
+     OnResume::free, FIELD(profile.out)},
 
     {"model", "model", "MODEL",
      "preset (gpt2, gpt2-medium, -large, -xl, llama-1b, -3b, -7b, -8b, -13b, -70b), one with other sizes "
@@ -406,10 +413,14 @@ const char* verb_name(Verb verb) {
 
 std::span<const OptionRow> option_table() { return kTable; }
 
-const OptionRow* find_option(const std::string& name) {
-  const auto* row = std::find_if(std::begin(kTable), std::end(kTable),
-                                 [&](const OptionRow& r) { return name == r.name; });
-  return row == std::end(kTable) ? nullptr : row;
+const OptionRow* find_option(const std::string& name, Verb verb) {
+  const OptionRow* first = nullptr;
+  for (const OptionRow& row : kTable) {
+    if (name != row.name) continue;
+    if (row.verbs & verb_bit(verb)) return &row;
+    if (!first) first = &row;
+  }
+  return first;
 }
 
 bool is_given(const Options& options, const std::string& name) {

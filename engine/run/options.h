@@ -118,6 +118,12 @@ struct TransferOptions {  // eval and export
   int64_t shards = 1;
 };
 
+struct ProfileOptions {
+  int64_t steps = 8;  // of the whole profile, warm-up included
+  std::string out;    // directory of the report
+  std::vector<std::string> command;  // words of the training command, for the report
+};
+
 struct PrintOptions {
   bool json = false;  // facts as one JSON object
   bool text = false;  // plan: the program in its text form
@@ -133,6 +139,7 @@ struct Options {
   RankOptions ranks;
   RunOptions run;
   TransferOptions transfer;
+  ProfileOptions profile;
   PrintOptions print;
   std::vector<std::string> given;  // names, as in the table, that the user wrote (command line or --config)
 };
@@ -173,7 +180,8 @@ struct OptionRow {
 };
 
 std::span<const OptionRow> option_table();
-const OptionRow* find_option(const std::string& name);  // nullptr if there is none
+// The row for `verb`, else the first of that name; nullptr if there is none.
+const OptionRow* find_option(const std::string& name, Verb verb = Verb::train);
 
 bool is_given(const Options& options, const std::string& name);
 

@@ -1,0 +1,40 @@
+// The facts of a profile as one JSON object (docs/profile.md): profile.json is this, and the text and the
+// page are made from it. Also what the page draws: the lanes. Set-up code, main thread.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+#include "engine/run/budgets.h"
+#include "engine/run/metrics.h"
+#include "engine/run/options.h"
+#include "engine/run/profile.h"
+#include "engine/run/what_if.h"
+
+namespace sluice {
+
+struct ProfiledRun {
+  const Options& options;  // resolved
+  const Budgets& budgets;
+  const Plan& plan;
+  const Recorder& recorder;
+  const Profile& profile;
+  const std::vector<StepMetrics>& steps;
+  const std::vector<WhatIf>& changes;
+  ExitCode code = ExitCode::done;  // of the training command
+  std::optional<Error> error;      // that ended it
+};
+
+nlohmann::ordered_json profile_facts(const ProfiledRun& run);
+
+// Every recorded instruction by column: which lane, what, when, what it waited for.
+nlohmann::ordered_json profile_lanes(const ProfiledRun& run);
+
+// As JSON text that may stand anywhere, in a page too: what is not ASCII, or means something in HTML, is
+// escaped.
+std::string safe_json(const nlohmann::ordered_json& value, int indent = -1);
+
+}  // namespace sluice

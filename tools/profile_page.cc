@@ -1,0 +1,307 @@
+#include "tools/profile_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
+
+#include "engine/error.h"
+#include "tools/profile_facts.h"
+#include "tools/profile_text.h"
+#include "tools/size.h"
+
+namespace sluice {
+
+extern const char* const kReportPage;
+extern const char* const kReportStyle;
+extern const char* const kReportScript;
+
+std::string html_escaped(const std::string& text) {
+  const std::map<char, const char*> kNamed = {
+      {'<', "&lt;"}, {'>', "&gt;"}, {'&', "&amp;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
+  std::string out;
+  for (const char c : printable(text)) {
+    const auto at = kNamed.find(c);
+    if (at == kNamed.end())
+      out += c;
+    else
+      out += at->second;
+  }
+  return out;
+}
+
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string escaped(const ordered_json& value) { return html_escaped(value.get<std::string>()); }
+
+std::string section(const std::string& heading, const std::string& content) {
+  return fmt::format("<section>\n<h2>{}</h2>\n{}</section>\n", heading, content);
+}
+
+struct Column {
+  const char* name;
+  bool number = true;
+};
+
+// Cells are HTML already.
+std::string table(const std::vector<Column>& columns, const std::vector<std::vector<std::string>>& rows,
+                  bool total = false) {
+  std::string out = "<table>\n<tr>";
+  for (const Column& c : columns) out += fmt::format("<th{}>{}</th>", c.number ? " class=\"n\"" : "", c.name);
+  out += "</tr>\n";
+  for (size_t r = 0; r < rows.size(); ++r) {
+    out += total && r + 1 == rows.size() ? "<tr class=\"total\">" : "<tr>";
+    for (size_t c = 0; c < rows[r].size(); ++c)
+      out += fmt::format("<td{}>{}</td>", columns[c].number ? " class=\"n\"" : "", rows[r][c]);
+    out += "</tr>\n";
+  }
+  return out + "</table>\n";
+}
+
+std::string tile(const std::string& figure, const std::string& words) {
+  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", figure, words);
+}
+
+// `of` of the whole as a bar's width.
+std::string bar(double part, double whole, const char* kind) {
+  return fmt::format("<i class=\"{}\" style=\"width:{:.1f}%\"></i>", kind,
+                     whole > 0 ? std::clamp(100 * part / whole, 0.0, 100.0) : 0.0);
+}
+std::string two_bars(const ordered_json& compared, double whole) {
+  return "<div class=\"bar\">" + bar(compared["measured"], whole, "m") +
+         bar(compared["predicted"], whole, "p") + "</div>";
+}
+
+constexpr const char* kKey =
+    "<p class=\"key\"><i></i> measured <i class=\"p\"></i> predicted; seconds of a step</p>\n";
+
+std::string of(const ordered_json& compared, const char* which) {
+  return readable_seconds(compared[which].get<double>());
+}
+std::string error_of(const ordered_json& compared) {
+  const double measured = compared["measured"], predicted = compared["predicted"];
+  return measured > 0 ? readable_percent(predicted / measured - 1) : "";
+}
+std::string bytes_of(const ordered_json& bytes) {
+  return bytes.get<uint64_t>() == 0 ? "" : format_size(bytes.get<uint64_t>());
+}
+
+std::string headline(const ordered_json& f) {
+  if (f["steps_counted"] == 0)
+    return "<section><p>No step after the first two was completed: there are no figures a "
+           "step.</p></section>\n";
+  const ordered_json& step = f["step_seconds"];
+  const double idle = f["idle_seconds"]["measured"], measured = step["measured"];
+  std::string out = "<div class=\"tiles\">\n";
+  out += tile(of(step, "measured"), fmt::format("a step, mean of {}", f["steps_counted"].dump()));
+  out += tile(fmt::format("{:.0f}", f["tokens_per_second"]["measured"].get<double>()), "tokens a second");
+  out += tile(of(step, "predicted"), "predicted, " + error_of(step) + " of the measured");
+  out += tile(fmt::format("{:.0f} %", 100 * idle / measured),
+              "of a step compute waits: " + readable_seconds(idle));
+  return out + "</div>\n<p class=\"bound\">" + escaped(f["bound"]) + "</p>\n";
+}
+
+std::string state(const ordered_json& f) {
+  if (f["state"] == "done") return "";
+  std::string text = fmt::format(
+      "<div class=\"banner\"><p><strong>The run {} half-way, with exit code {}.</strong> "
+      "What it did until then is below.",
+      escaped(f["state"]), f["exit_code"].dump());
+  if (!f["error"].is_null())
+    text += "<br>" + escaped(f["error"]["what"]) + " " + escaped(f["error"]["remedy"]);
+  return text + "</p></div>\n";
+}
+
+std::string stalls(const ordered_json& f) {
+  constexpr double kShown = 0.001;  // of a step
+  constexpr size_t kAtOnce = 7;
+  const double step = f["step_seconds"]["measured"];
+  std::string out = "<p>Every moment in which compute executes nothing, charged to what it waited for.</p>\n";
+  out += "<ol class=\"stalls\">\n";
+  double rest = 0;
+  size_t shown = 0;
+  for (const ordered_json& s : f["stalls"]) {  // most first
+    const double seconds = s["seconds"]["measured"], most = f["stalls"].front()["seconds"]["measured"];
+    if (seconds < kShown * step) {
+      rest += seconds;
+      continue;
+    }
+    if (++shown == kAtOnce + 1)
+      out += "</ol>\n<details><summary>more</summary>\n<ol class=\"stalls more\">\n";
+    out += fmt::format(
+        "<li><div class=\"stall\">{}<span>{}, {:.1f} % of a step; predicted {}</span></div>"
+        "<div>{}</div></li>\n",
+        bar(seconds, most, "w"), readable_seconds(seconds), 100 * seconds / step,
+        of(s["seconds"], "predicted"), escaped(s["sentence"]));
+  }
+  out += shown > kAtOnce ? "</ol>\n</details>\n" : "</ol>\n";
+  if (rest > 0) out += "<p class=\"key\">All others together: " + readable_seconds(rest) + ".</p>\n";
+  return section("What compute waited for", out);
+}
+
+std::string changes(const ordered_json& f) {
+  if (f["changes"].empty())
+    return section("What would be faster",
+                   "<p>More memory of any tier, a larger batch: nothing that was planned "
+                   "gains a hundredth.</p>\n");
+  std::string out = "<div class=\"changes\">\n";
+  for (const ordered_json& c : f["changes"])
+    out += fmt::format(
+        "<div class=\"change\"><b>{}</b>tokens a second with {}<code>{}</code>"
+        "<span>a step of {}, {:.0f} tokens/s; both predicted</span></div>\n",
+        readable_percent(c["gain"]), escaped(c["change"]), escaped(c["arguments"]),
+        readable_seconds(c["step_seconds"]), c["tokens_per_second"].get<double>());
+  return section("What would be faster", out + "</div>\n");
+}
+
+std::string lanes(const ordered_json& f) {
+  const double step = f["step_seconds"]["measured"];
+  std::vector<std::vector<std::string>> rows;
+  for (const ordered_json& l : f["lanes"]) {
+    const double busy = l["busy_seconds"]["measured"];
+    if (busy == 0) continue;
+    rows.push_back({escaped(l["lane"]), two_bars(l["busy_seconds"], step),
+                    fmt::format("{:.0f} %", 100 * busy / step), of(l["busy_seconds"], "measured"),
+                    of(l["busy_seconds"], "predicted"), bytes_of(l["moved_bytes"])});
+  }
+  return section(
+      "Lanes",
+      kKey + table({{"lane", false}, {"busy", false}, {"of a step"}, {"measured"}, {"predicted"}, {"moved"}},
+                   rows));
+}
+
+std::string work(const ordered_json& f) {
+  double most = 0;
+  for (const ordered_json& w : f["work"])
+    most = std::max({most, w["seconds"]["measured"].get<double>(), w["seconds"]["predicted"].get<double>()});
+  std::vector<std::vector<std::string>> rows;
+  for (const ordered_json& w : f["work"]) {
+    const double seconds = w["seconds"]["measured"], flops = w["flops"];
+    const auto bytes = static_cast<double>(w["bytes"].get<uint64_t>());
+    std::string speed;
+    if (seconds > 0 && flops > 0)
+      speed = readable_rate(flops / seconds, "FLOP/s");
+    else if (seconds > 0 && bytes > 0)
+      speed = readable_rate(bytes / seconds, "B/s");
+    rows.push_back({escaped(w["name"]), escaped(w["lane"]), two_bars(w["seconds"], most),
+                    w["instructions"].dump(), bytes_of(w["bytes"]), speed, of(w["seconds"], "measured"),
+                    of(w["seconds"], "predicted"), error_of(w["seconds"])});
+  }
+  const ordered_json& step = f["step_seconds"];
+  rows.push_back(
+      {"a whole step", "", "", "", "", "", of(step, "measured"), of(step, "predicted"), error_of(step)});
+  return section("Predicted against measured", kKey + table({{"work", false},
+                                                             {"lane", false},
+                                                             {"", false},
+                                                             {"instructions"},
+                                                             {"bytes"},
+                                                             {"at"},
+                                                             {"measured"},
+                                                             {"predicted"},
+                                                             {"error"}},
+                                                            rows, true));
+}
+
+std::string links(const ordered_json& f) {
+  if (f["links"].empty()) return "";
+  std::vector<std::vector<std::string>> rows;
+  for (const ordered_json& l : f["links"]) {
+    const double achieved = l["bytes_per_second"],
+                 described = l["described"].is_null() ? 0 : l["described"].get<double>();
+    rows.push_back({escaped(l["from"]) + " to " + escaped(l["to"]), escaped(l["lane"]),
+                    "<div class=\"bar\">" + bar(achieved, std::max(achieved, described), "m") +
+                        bar(described, std::max(achieved, described), "p") + "</div>",
+                    bytes_of(l["bytes"]), readable_rate(achieved, "B/s"),
+                    described > 0 ? readable_rate(described, "B/s") : "",
+                    described > 0 ? fmt::format("{:.0f} %", 100 * achieved / described) : ""});
+  }
+  return section("Links",
+                 "<p class=\"key\"><i></i> achieved while busy <i class=\"p\"></i> as the machine "
+                 "description has it</p>\n" +
+                     table({{"link", false},
+                            {"lane", false},
+                            {"", false},
+                            {"moved a step"},
+                            {"achieved"},
+                            {"described"},
+                            {"of it"}},
+                           rows));
+}
+
+std::string memory(const ordered_json& f) {
+  std::vector<std::vector<std::string>> rows;
+  for (const ordered_json& t : f["occupancy"]) {
+    uint64_t most = 0;
+    for (const ordered_json& point : t["points"]) {
+      uint64_t bytes = 0;
+      for (size_t c = 1; c < point.size(); ++c) bytes += point[c].get<uint64_t>();
+      most = std::max(most, bytes);
+    }
+    rows.push_back({escaped(t["tier"]), format_size(most), format_size(t["arena"]), format_size(t["allowed"]),
+                    format_size(t["limit"])});
+  }
+  return section("Memory",
+                 table({{"tier", false}, {"most at once"}, {"arena"}, {"arena allowed"}, {"limit"}}, rows));
+}
+
+std::string steps(const ordered_json& f) {
+  double most = 0;
+  for (const ordered_json& s : f["steps"])
+    most = std::max({most, s["seconds"]["measured"].get<double>(), s["seconds"]["predicted"].get<double>()});
+  std::vector<std::vector<std::string>> rows;
+  for (const ordered_json& s : f["steps"])
+    rows.push_back({s["step"].dump() + (s["warms_up"].get<bool>() ? " (warms up)" : ""),
+                    two_bars(s["seconds"], most), of(s["seconds"], "measured"),
+                    of(s["seconds"], "predicted")});
+  return section("Steps", table({{"step", false}, {"", false}, {"measured"}, {"predicted"}}, rows));
+}
+
+std::string run_words(const ordered_json& f) {
+  return fmt::format(
+      "{} parameters &middot; batch {}, {} at once, {} tokens each &middot; {} &middot; {} device &middot; "
+      "rates of {}",
+      readable_rate(f["parameters"].get<double>(), ""), f["batch"].dump(), f["micro_batch"].dump(),
+      f["sequence"].dump(), escaped(f["precision"]), escaped(f["device"]), escaped(f["machine"]));
+}
+
+// Every {{name}} of the template once, in one pass: what is put in is not looked at again.
+std::string filled(std::string_view text, const std::map<std::string, std::string, std::less<>>& values) {
+  std::string out;
+  for (size_t at = 0;;) {
+    const size_t open = text.find("{{", at), close = text.find("}}", open);
+    if (close == std::string_view::npos) return out.append(text.substr(at));
+    out.append(text.substr(at, open - at));
+    const auto value = values.find(text.substr(open + 2, close - open - 2));
+    CHECK(value != values.end(), std::string(text.substr(open, close - open)));
+    out += value->second;
+    at = close + 2;
+  }
+}
+
+}  // namespace
+
+std::string profile_page(const ordered_json& facts, const ordered_json& drawn) {
+  std::string command = "sluice train", sections;
+  for (const ordered_json& word : facts["command"]) command += " " + escaped(word);
+  const bool has_steps = facts["steps_counted"] != 0;
+  if (has_steps) sections = changes(facts) + stalls(facts) + lanes(facts) + work(facts) + links(facts);
+  sections += "<div class=\"pair\">\n" + memory(facts) + steps(facts) + "</div>\n";
+  return filled(kReportPage, {{"title", escaped(facts["model"])},
+                              {"style", kReportStyle},
+                              {"run", run_words(facts)},
+                              {"command", command},
+                              {"state", state(facts)},
+                              {"headline", headline(facts)},
+                              {"drawing", drawn["columns"]["begin"].empty() ? "hidden" : ""},
+                              {"sections", sections},
+                              {"facts", safe_json(facts)},
+                              {"lanes", safe_json(drawn)},
+                              {"script", kReportScript}});
+}
+
+}  // namespace sluice

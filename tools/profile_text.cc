@@ -1,0 +1,184 @@
+#include "tools/profile_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "engine/error.h"
+#include "tools/size.h"
+
+namespace sluice {
+
+namespace {
+
+using nlohmann::ordered_json;
+using Rows = std::vector<std::vector<std::string>>;
+
+// Text in Markdown, of a table too: what means something there is escaped.
+std::string plain(const std::string& text) {
+  std::string out;
+  for (const char c : printable(text)) {
+    if (std::string("\\`*_<>|[]&").find(c) != std::string::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+std::string plain(const ordered_json& value) { return plain(value.get<std::string>()); }
+
+// The first row is the heading; all columns but the first `left` are aligned right.
+std::string table(const Rows& rows, size_t left) {
+  std::string out;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (const std::string& cell : rows[r]) out += "| " + cell + " ";
+    out += "|\n";
+    if (r > 0) continue;
+    for (size_t c = 0; c < rows[r].size(); ++c) out += c < left ? "|---" : "|---:";
+    out += "|\n";
+  }
+  return out;
+}
+
+std::string seconds_of(const ordered_json& compared, const char* which) {
+  return readable_seconds(compared[which].get<double>());
+}
+
+std::string error_of(const ordered_json& compared) {
+  const double measured = compared["measured"], predicted = compared["predicted"];
+  return measured > 0 ? readable_percent(predicted / measured - 1) : "";
+}
+
+std::string bytes_of(const ordered_json& bytes) {
+  return bytes.get<uint64_t>() == 0 ? "" : format_size(bytes.get<uint64_t>());
+}
+
+std::string headline(const ordered_json& f) {
+  const ordered_json& step = f["step_seconds"];
+  return fmt::format("A step takes {} ({:.0f} tokens/s); predicted were {} ({}). {}",
+                     seconds_of(step, "measured"), f["tokens_per_second"]["measured"].get<double>(),
+                     seconds_of(step, "predicted"), error_of(step), f["bound"].get<std::string>());
+}
+
+std::string lanes_text(const ordered_json& f) {
+  const double step = f["step_seconds"]["measured"];
+  Rows rows{{"lane", "busy", "of a step", "predicted", "moved"}};
+  for (const ordered_json& l : f["lanes"]) {
+    const double busy = l["busy_seconds"]["measured"];
+    if (busy == 0) continue;
+    rows.push_back({plain(l["lane"]), readable_seconds(busy), fmt::format("{:.0f} %", 100 * busy / step),
+                    seconds_of(l["busy_seconds"], "predicted"), bytes_of(l["moved_bytes"])});
+  }
+  return table(rows, 1);
+}
+
+std::string work_text(const ordered_json& f) {
+  Rows rows{{"work", "lane", "instructions", "bytes", "measured", "predicted", "error"}};
+  for (const ordered_json& w : f["work"])
+    rows.push_back({plain(w["name"]), plain(w["lane"]), w["instructions"].dump(), bytes_of(w["bytes"]),
+                    seconds_of(w["seconds"], "measured"), seconds_of(w["seconds"], "predicted"),
+                    error_of(w["seconds"])});
+  rows.push_back({"a step", "", "", "", seconds_of(f["step_seconds"], "measured"),
+                  seconds_of(f["step_seconds"], "predicted"), error_of(f["step_seconds"])});
+  return table(rows, 2);
+}
+
+std::string links_text(const ordered_json& f) {
+  Rows rows{{"from", "to", "moved", "while busy", "described"}};
+  for (const ordered_json& l : f["links"])
+    rows.push_back({plain(l["from"]), plain(l["to"]), bytes_of(l["bytes"]),
+                    readable_rate(l["bytes_per_second"], "B/s"),
+                    l["described"].is_null() ? "" : readable_rate(l["described"], "B/s")});
+  return table(rows, 2);
+}
+
+std::string tiers_text(const ordered_json& f) {
+  Rows rows{{"tier", "most at once", "arena", "allowed"}};
+  for (const ordered_json& t : f["occupancy"]) {
+    uint64_t most = 0;
+    for (const ordered_json& point : t["points"]) {
+      uint64_t bytes = 0;
+      for (size_t c = 1; c < point.size(); ++c) bytes += point[c].get<uint64_t>();
+      most = std::max(most, bytes);
+    }
+    rows.push_back({plain(t["tier"]), format_size(most), format_size(t["arena"]), format_size(t["allowed"])});
+  }
+  return table(rows, 1);
+}
+
+std::string changes_text(const ordered_json& f) {
+  if (f["changes"].empty()) return "Nothing that was tried gains a hundredth.\n";
+  Rows rows{{"change", "arguments", "step", "tokens/s", "gain"}};
+  for (const ordered_json& c : f["changes"])
+    rows.push_back({plain(c["change"]), "`" + c["arguments"].get<std::string>() + "`",
+                    readable_seconds(c["step_seconds"]),
+                    fmt::format("{:.0f}", c["tokens_per_second"].get<double>()),
+                    readable_percent(c["gain"])});
+  return table(rows, 2);
+}
+
+std::string steps_text(const ordered_json& f) {
+  Rows rows{{"step", "measured", "predicted", ""}};
+  for (const ordered_json& s : f["steps"])
+    rows.push_back({s["step"].dump(), seconds_of(s["seconds"], "measured"),
+                    seconds_of(s["seconds"], "predicted"), s["warms_up"].get<bool>() ? "warms up" : ""});
+  return table(rows, 1);
+}
+
+}  // namespace
+
+std::string readable_seconds(double seconds) {
+  const double size = std::abs(seconds);
+  if (size >= 1 || size == 0) return fmt::format("{:.3g} s", seconds);
+  return size >= 1e-3 ? fmt::format("{:.3g} ms", 1e3 * seconds)
+                      : fmt::format("{:.3g} \u00b5s", 1e6 * seconds);
+}
+
+std::string readable_rate(double per_second, const char* unit) {
+  constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P"};
+  size_t prefix = 0;
+  for (; per_second >= 1000 && prefix + 1 < std::size(kPrefixes); ++prefix) per_second /= 1000;
+  return fmt::format("{:.3g} {}{}", per_second, kPrefixes[prefix], unit);
+}
+
+std::string readable_percent(double fraction) { return fmt::format("{:+.1f} %", 100 * fraction); }
+
+std::string profile_markdown(const ordered_json& f) {
+  std::string out = fmt::format("# Profile of {}\n\n", plain(f["model"]));
+  std::string command = "sluice train";
+  for (const ordered_json& word : f["command"]) command += " " + plain(word);
+  out += command + "\n\n";
+  out += fmt::format(
+      "{} parameters, batch {}, micro-batch {}, {} tokens a sequence, {}, device {}, rates of {}\n",
+      f["parameters"].dump(), f["batch"].dump(), f["micro_batch"].dump(), f["sequence"].dump(),
+      f["precision"].get<std::string>(), f["device"].get<std::string>(), plain(f["machine"]));
+  if (f["state"] != "done")
+    out += fmt::format("\n**The run {} half-way (exit code {}).** {}\n", f["state"].get<std::string>(),
+                       f["exit_code"].dump(), f["error"].is_null() ? "" : plain(f["error"]["what"]));
+  if (f["steps_counted"] == 0) {
+    out += "\nNo step after the first two was completed: there are no figures a step.\n";
+  } else {
+    out += "\n" + plain(headline(f)) + "\n\n## Lanes, a step\n" + lanes_text(f);
+    out += "\n## Stalls\n";
+    for (const ordered_json& s : f["stalls"]) out += "- " + plain(s["sentence"]) + "\n";
+    out += "\n## What would be faster (predicted)\n" + changes_text(f);
+    out += "\n## Predicted against measured, a step\n" + work_text(f);
+    out += "\n## Links\n" + links_text(f);
+  }
+  return out + "\n## Memory\n" + tiers_text(f) + "\n## Steps\n" + steps_text(f);
+}
+
+std::string profile_summary(const ordered_json& f) {
+  if (f["steps_counted"] == 0) return "No step after the first two was completed.\n";
+  std::string out = headline(f) + "\n";
+  constexpr size_t kStalls = 3;
+  for (size_t i = 0; i < std::min(kStalls, f["stalls"].size()); ++i)
+    out += "  " + printable(f["stalls"][i]["sentence"].get<std::string>()) + "\n";
+  for (const ordered_json& c : f["changes"])
+    out += fmt::format("  {} tokens/s with {}: {}\n", readable_percent(c["gain"]),
+                       c["change"].get<std::string>(), c["arguments"].get<std::string>());
+  return out;
+}
+
+}  // namespace sluice

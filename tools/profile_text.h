@@ -1,0 +1,21 @@
+// A profile's facts as text. Set-up code, any thread.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace sluice {
+
+// profile.md: every section of the page but the drawings. Names from files are escaped.
+std::string profile_markdown(const nlohmann::ordered_json& facts);
+
+// A few lines for the terminal.
+std::string profile_summary(const nlohmann::ordered_json& facts);
+
+// Numbers as people read them: "1.31 s", "12.4 ms"; "3.21 GB/s".
+std::string readable_seconds(double seconds);
+std::string readable_rate(double per_second, const char* unit);
+// "+3.1 %"
+std::string readable_percent(double fraction);
+
+}  // namespace sluice

@@ -1,0 +1,124 @@
+#include "tools/profile_trace.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace sluice {
+
+namespace {
+
+constexpr int kProcess = 1;
+
+class TraceText {
+ public:
+  explicit TraceText(const ProfiledRun& run) : run_(run), program_(run.plan.program) {}
+
+  std::string text() {
+    out_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+    add_names();
+    add_instructions();
+    add_counters();
+    out_ += "]}\n";
+    return std::move(out_);
+  }
+
+ private:
+  static std::string quoted(const std::string& text) { return safe_json(nlohmann::ordered_json(text)); }
+  static double micro(double seconds) { return seconds * 1e6; }
+
+  template <typename... Values>
+  void add(fmt::format_string<Values...> format, Values&&... values) {
+    if (!out_.ends_with("[\n")) out_ += ",\n";
+    fmt::format_to(std::back_inserter(out_), format, std::forward<Values>(values)...);
+  }
+
+  void add_names() {
+    add(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":{}}}}})", kProcess,
+        quoted("sluice " + run_.options.model.model));
+    for (size_t l = 0; l < program_.machine.lanes.size(); ++l) {
+      add(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}}}})", kProcess, l,
+          quoted(program_.machine.lanes[l].name));
+      add(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_sort_index","args":{{"sort_index":{}}}}})", kProcess,
+          l, l);
+    }
+  }
+
+  // What a click on it shows.
+  std::string arguments(size_t position, uint32_t i, const std::optional<Obstacle>& obstacle) const {
+    const Timeline& t = run_.profile.measured;
+    const Body& body = program_.bodies[t.sequence[position]];
+    const Instruction& in = body.instructions[i];
+    const double seconds = t.times[position][i].end - t.times[position][i].begin;
+    std::string text =
+        fmt::format(R"("step":{},"body":{})", run_.recorder.bodies()[position].step, quoted(body.name));
+    if (in.task == kNoTask) {
+      const uint64_t bytes = operand_bytes(program_.buffers[in.operands[0].buffer], in.operands[0]);
+      text += fmt::format(R"(,"bytes":{})", bytes);
+      if (seconds > 0)
+        text += fmt::format(R"(,"bytes_per_second":{:.0f})", static_cast<double>(bytes) / seconds);
+    } else if (const Task& task = body.tasks[in.task]; task.flops > 0) {
+      text += fmt::format(R"(,"flops":{:.0f})", task.flops);
+    }
+    if (!obstacle) return text;
+    const Body& other = program_.bodies[t.sequence[obstacle->position]];
+    return text +
+           fmt::format(R"(,"waited_for":{},"waited_us":{:.1f})",
+                       quoted(instruction_name(program_, other, other.instructions[obstacle->instruction])),
+                       micro(obstacle->seconds));
+  }
+
+  void add_instructions() {
+    const Timeline& t = run_.profile.measured;
+    const auto obstacles = obstacles_of(t.history(program_));
+    uint64_t id = 0;
+    for (size_t p = 0; p < t.sequence.size(); ++p) {
+      const Body& body = program_.bodies[t.sequence[p]];
+      for (uint32_t i = 0; i < body.instructions.size(); ++i) {
+        const InstructionTime& time = t.times[p][i];
+        if (!std::isfinite(time.begin)) continue;
+        const Instruction& in = body.instructions[i];
+        const std::string name = quoted(instruction_name(program_, body, in)),
+                          category = quoted(work_name(program_, work_of(program_, body, in))),
+                          args = arguments(p, i, obstacles[p][i]);
+        if (!program_.machine.lanes[in.lane].overlapping) {
+          add(R"({{"ph":"X","pid":{},"tid":{},"name":{},"cat":{},"ts":{:.3f},"dur":{:.3f},"args":{{{}}}}})",
+              kProcess, in.lane, name, category, micro(time.begin), micro(time.end - time.begin), args);
+          continue;
+        }
+        ++id;
+        const std::string lane = quoted(program_.machine.lanes[in.lane].name);
+        add(R"({{"ph":"b","pid":{},"tid":{},"id":{},"name":{},"cat":{},"ts":{:.3f},"args":{{{}}}}})",
+            kProcess, in.lane, id, name, lane, micro(time.begin), args);
+        add(R"({{"ph":"e","pid":{},"tid":{},"id":{},"name":{},"cat":{},"ts":{:.3f}}})", kProcess, in.lane, id,
+            name, lane, micro(time.end));
+      }
+    }
+  }
+
+  void add_counters() {
+    for (size_t t = 0; t < run_.profile.occupancy.size(); ++t) {
+      const std::string name = quoted("bytes in " + program_.machine.tiers[t].name);
+      for (const OccupancyPoint& point : run_.profile.occupancy[t]) {
+        std::string values;
+        for (size_t c = 0; c < kClassCount; ++c)
+          values += fmt::format("{}\"{}\":{}", c == 0 ? "" : ",",
+                                buffer_class_name(static_cast<BufferClass>(c)), point.bytes[c]);
+        add(R"({{"ph":"C","pid":{},"name":{},"ts":{:.3f},"args":{{{}}}}})", kProcess, name,
+            micro(point.seconds), values);
+      }
+    }
+  }
+
+  const ProfiledRun& run_;
+  const Program& program_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string profile_trace(const ProfiledRun& run) { return TraceText(run).text(); }
+
+}  // namespace sluice

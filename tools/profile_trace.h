@@ -1,0 +1,15 @@
+// The Chrome trace-event file of a profile, for ui.perfetto.dev and chrome://tracing. Set-up code, any
+// thread.
+#pragma once
+
+#include <string>
+
+#include "tools/profile_facts.h"
+
+namespace sluice {
+
+// Lanes are threads: complete events, but pairs of asynchronous ones where a lane's instructions overlap.
+// Counters: bytes of every tier by class. Times are microseconds from the first beginning.
+std::string profile_trace(const ProfiledRun& run);
+
+}  // namespace sluice

@@ -1,0 +1,345 @@
+"use strict";
+// Draws the lanes and tiers of a profile over one time axis. All figures come from the two JSON blocks.
+(() => {
+  const facts = JSON.parse(document.getElementById("facts").textContent);
+  const data = JSON.parse(document.getElementById("lanes").textContent);
+  const canvas = document.getElementById("canvas"), tip = document.getElementById("tip");
+  const context = canvas.getContext("2d");
+  const columns = data.columns, count = columns.begin.length;
+  if (count === 0) return;
+
+  const kColors = {
+    forward: "#17807e", backward: "#0e5c66", optimize: "#2f7d46",
+    weights: "#3f74bd", gradients: "#d5832f", state: "#59a869", activations: "#8a66b3",
+    workspace: "#98a2af", scalars: "#5a6775", collective: "#b84f66", other: "#6f7c8a",
+  };
+  const kCollectives = ["gather", "exchange"];
+  const kGutter = 118, kAxis = 34, kLane = 34, kTier = 92, kGap = 10;
+
+  const kindOf = (work) => {
+    if (kCollectives.includes(work)) return "collective";
+    const word = work.split(" ")[0];
+    return word in kColors ? word : "other";
+  };
+  const kinds = data.work.map(kindOf);
+
+  // By lane, in order of time: indices of columns. On an overlapping lane an instruction is drawn from when the
+  // one before has ended: until then it is queued.
+  const lanes = data.lanes.map((lane) => ({ name: lane.name, items: [], begin: [], end: [] }));
+  for (let i = 0; i < count; ++i) {
+    const lane = lanes[columns.lane[i]], end = columns.begin[i] + columns.seconds[i];
+    const before = lane.end.length ? lane.end[lane.end.length - 1] : -Infinity;
+    lane.items.push(i);
+    lane.begin.push(Math.max(columns.begin[i], before));
+    lane.end.push(Math.max(end, before));
+  }
+  const shown = lanes.filter((lane) => lane.items.length > 0);
+  const tiers = facts.occupancy.filter((tier) => tier.points.length > 0 && tier.arena > 0);
+  for (const tier of tiers)
+    tier.peak = tier.points.reduce((most, p) => Math.max(most, sum(p)), 0);
+
+  const first = shown.reduce((t, lane) => Math.min(t, lane.begin[0]), Infinity);
+  const last = shown.reduce((t, lane) => Math.max(t, lane.end[lane.end.length - 1]), 0);
+  const bounds = facts.steps.map((s) => s.step).map((step, i) => ({ step, end: stepEnd(i) }));
+  const view = { begin: first, end: last };
+
+  function sum(point) {
+    let bytes = 0;
+    for (let c = 1; c < point.length; ++c) bytes += point[c];
+    return bytes;
+  }
+  function stepEnd(index) {
+    let end = 0;
+    for (let i = 0; i <= index; ++i) end += facts.steps[i].seconds.measured;
+    return end;
+  }
+  const seconds = (s) => {
+    const size = Math.abs(s);
+    if (size === 0) return "0 s";
+    if (size >= 1) return s.toPrecision(3) + " s";
+    return size >= 1e-3 ? (s * 1e3).toPrecision(3) + " ms" : (s * 1e6).toPrecision(3) + " \u00b5s";
+  };
+  const bytes = (n) => {
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let unit = 0;
+    for (; n >= 1024 && unit + 1 < units.length; ++unit) n /= 1024;
+    return (unit === 0 ? n : n.toPrecision(n >= 100 ? 4 : 3)) + " " + units[unit];
+  };
+  const rate = (n) => {
+    const units = ["", "k", "M", "G", "T", "P"];
+    let unit = 0;
+    for (; n >= 1000 && unit + 1 < units.length; ++unit) n /= 1000;
+    return n.toPrecision(3) + " " + units[unit] + "B/s";
+  };
+
+  // ---- View ----
+
+  function show(begin, end) {
+    const least = Math.max((last - first) * 1e-6, 1e-6);
+    const length = Math.min(Math.max(end - begin, least), last - first);
+    view.begin = Math.min(Math.max(begin, first), last - length);
+    view.end = view.begin + length;
+    draw();
+  }
+  function zoom(factor, at) {
+    const center = at === undefined ? (view.begin + view.end) / 2 : at;
+    show(center - (center - view.begin) * factor, center + (view.end - center) * factor);
+  }
+  function pan(fraction) {
+    const by = (view.end - view.begin) * fraction;
+    show(view.begin + by, view.end + by);
+  }
+  // A counted step in the middle; several where they are short of detail anyway.
+  function showStep() {
+    const counted = bounds.slice(bounds.length - facts.steps_counted);
+    if (facts.steps_counted === 0 || bounds.length < 2) return show(first, last);
+    const step = counted[Math.floor((counted.length - 1) / 2)];
+    const index = bounds.indexOf(step), begin = bounds[index - 1].end, margin = (step.end - begin) * 0.04;
+    show(begin - margin, step.end + margin);
+  }
+  const width = () => canvas.clientWidth - kGutter;
+  const xOf = (t) => kGutter + ((t - view.begin) / (view.end - view.begin)) * width();
+  const snapped = (x) => Math.round(x * 2) / 2;  // areas that meet leave no seam
+  const timeOf = (x) => view.begin + ((x - kGutter) / width()) * (view.end - view.begin);
+  const laneTop = (index) => kAxis + index * kLane;
+  const tierTop = (index) => kAxis + shown.length * kLane + kGap + index * (kTier + kGap);
+  const height = () => tierTop(tiers.length) + 2;
+
+  // The first index whose value is above t.
+  function upper(values, t, get = (v) => v) {
+    let low = 0, high = values.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (get(values[middle]) > t) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+
+  // ---- Drawing ----
+
+  function draw() {
+    const ratio = window.devicePixelRatio || 1;
+    canvas.style.height = height() + "px";
+    canvas.width = Math.round(canvas.clientWidth * ratio);
+    canvas.height = Math.round(height() * ratio);
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.fillStyle = "#fff";
+    context.fillRect(0, 0, canvas.clientWidth, height());
+    context.textBaseline = "middle";
+    context.save();
+    context.beginPath();
+    context.rect(kGutter, 0, width(), height());
+    context.clip();
+    drawAxis();
+    shown.forEach(drawLane);
+    tiers.forEach(drawTier);
+    context.restore();
+    shown.forEach(drawLaneName);
+    tiers.forEach(drawTierName);
+  }
+
+  function text(value, x, y, color, font = "12px system-ui, sans-serif", align = "left") {
+    context.font = font;
+    context.fillStyle = color;
+    context.textAlign = align;
+    context.fillText(value, x, y);
+  }
+
+  function drawAxis() {
+    const span = view.end - view.begin, about = span / Math.max(width() / 130, 1);
+    const power = Math.pow(10, Math.floor(Math.log10(about)));
+    const tick = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= about);
+    for (let k = Math.ceil(view.begin / tick); k * tick <= view.end; ++k) {
+      const x = xOf(k * tick);
+      context.fillStyle = "#edf1f5";
+      context.fillRect(x, kAxis - 4, 1, height());
+      text(seconds(Number((k * tick).toPrecision(12))), x + 3, kAxis - 9, "#7c8895", "11px system-ui, sans-serif");
+    }
+    let begin = 0;
+    for (const bound of bounds) {
+      const x = xOf(bound.end), left = Math.max(xOf(begin), kGutter), right = Math.min(x, kGutter + width());
+      context.fillStyle = "#9aa7b5";
+      context.fillRect(x, 0, 1, height());
+      if (right - left > 50) text("step " + bound.step, (left + right) / 2, 8, "#3d4b5a", "600 12px system-ui, sans-serif", "center");
+      begin = bound.end;
+    }
+  }
+
+  function drawLane(lane, index) {
+    const top = laneTop(index) + 4, high = kLane - 8;
+    context.fillStyle = "#f4f6f9";
+    context.fillRect(kGutter, top, width(), high);
+    let covered = -Infinity;  // pixels to the left of it are drawn
+    for (let k = upper(lane.end, view.begin); k < lane.items.length && lane.begin[k] < view.end; ++k) {
+      const x = xOf(lane.begin[k]), right = xOf(lane.end[k]);
+      if (right - covered < 0.35) continue;  // too short to be seen among its neighbours
+      const wide = Math.max(right - x, 0.6), i = lane.items[k];
+      context.fillStyle = kColors[kinds[columns.work[i]]];
+      context.fillRect(x, top, wide > 3 ? wide - 0.6 : wide, high);
+      covered = right;
+      const name = data.names[columns.name[i]];
+      const label = name.startsWith(lane.name + " ") ? name.slice(lane.name.length + 1) : name;
+      if (wide > 34) {
+        context.save();
+        context.beginPath();
+        context.rect(Math.max(x, kGutter), top, Math.min(right, kGutter + width()) - Math.max(x, kGutter) - 2, high);
+        context.clip();
+        text(label, Math.max(x, kGutter) + 4, top + high / 2 + 0.5, "#fff", "11px system-ui, sans-serif");
+        context.restore();
+      }
+    }
+  }
+
+  function drawLaneName(lane, index) {
+    const y = laneTop(index) + kLane / 2;
+    text(lane.name, kGutter - 10, y - (facts.lanes ? 6 : 0), "#1c2733", "13px system-ui, sans-serif", "right");
+    const row = (facts.lanes || []).find((l) => l.lane === lane.name);
+    if (!row) return;
+    const busy = (100 * row.busy_seconds.measured) / facts.step_seconds.measured;
+    text("busy " + busy.toFixed(0) + " %", kGutter - 10, y + 8, "#7c8895", "11px system-ui, sans-serif", "right");
+  }
+
+  const scaleOf = (tier) => 1.12 * Math.max(tier.peak, tier.arena, tier.allowed < 2 * tier.arena ? tier.allowed : 0);
+
+  function drawTier(tier, index) {
+    const top = tierTop(index), scale = scaleOf(tier), points = tier.points;
+    const yOf = (n) => top + kTier - (n / scale) * kTier;
+    context.fillStyle = "#f9fafc";
+    context.fillRect(kGutter, top, width(), kTier);
+    const paint = (point, x, right) => {
+      let below = 0;
+      for (let c = 1; c < point.length; ++c) {
+        if (point[c] === 0) continue;
+        context.fillStyle = kColors[facts.classes[c - 1]];
+        context.fillRect(x, yOf(below + point[c]), right - x, yOf(below) - yOf(below + point[c]));
+        below += point[c];
+      }
+    };
+    const begin = Math.max(upper(points, view.begin, (p) => p[0]) - 1, 0);
+    let most = null, from = 0;  // of points that share a pixel the fullest is drawn
+    for (let k = begin; k < points.length && points[k][0] < view.end; ++k) {
+      const right = snapped(Math.min(k + 1 < points.length ? xOf(points[k + 1][0]) : xOf(last), kGutter + width()));
+      if (!most) from = snapped(Math.max(xOf(points[k][0]), kGutter));
+      if (!most || sum(points[k]) > sum(most)) most = points[k];
+      if (right - from < 1) continue;
+      paint(most, from, right);
+      most = null;
+    }
+    const line = (n, color, dash) => {
+      context.strokeStyle = color;
+      context.setLineDash(dash);
+      context.beginPath();
+      context.moveTo(kGutter, yOf(n));
+      context.lineTo(kGutter + width(), yOf(n));
+      context.stroke();
+      context.setLineDash([]);
+    };
+    line(tier.arena, "#1c2733", [4, 4]);
+    if (tier.allowed <= scale) line(tier.allowed, "#b4472f", []);
+    const words = "arena " + bytes(tier.arena) + " (dashed), budget " + bytes(tier.allowed) +
+      (tier.allowed <= scale ? " (red)" : ", far above");
+    context.font = "11px system-ui, sans-serif";
+    const wide = context.measureText(words).width;
+    context.fillStyle = "rgba(255, 255, 255, 0.82)";
+    context.fillRect(kGutter + 3, top + 3, wide + 8, 16);
+    text(words, kGutter + 7, top + 11.5, "#3d4b5a", "11px system-ui, sans-serif");
+  }
+
+  function drawTierName(tier, index) {
+    const y = tierTop(index) + 14;
+    text(tier.tier, kGutter - 10, y, "#1c2733", "13px system-ui, sans-serif", "right");
+    text("most " + bytes(tier.peak), kGutter - 10, y + 17, "#7c8895", "11px system-ui, sans-serif", "right");
+  }
+
+  // ---- Pointing at things ----
+
+  function describeItem(lane, t) {
+    const k = upper(lane.begin, t) - 1;
+    if (k < 0 || lane.end[k] < t) {
+      const next = lane.items[k + 1], name = next === undefined ? "the end" : data.names[columns.name[next]];
+      return lane.name + " is idle until " + name;
+    }
+    const i = lane.items[k], lines = [data.names[columns.name[i]]];
+    const took = lane.end[k] - lane.begin[k];
+    lines.push(data.work[columns.work[i]] + ", " + seconds(took) + (columns.step[i] ? ", step " + columns.step[i] : ""));
+    if (columns.begin[i] < lane.begin[k]) lines.push("queued for " + seconds(lane.begin[k] - columns.begin[i]) + " before");
+    if (columns.bytes[i] > 0)
+      lines.push(bytes(columns.bytes[i]) + (took > 0 ? ", " + rate(columns.bytes[i] / took) : ""));
+    if (columns.for[i] >= 0) lines.push("waited " + seconds(columns.wait[i]) + " for " + data.names[columns.for[i]]);
+    return lines.join("\n");
+  }
+
+  function describeTier(tier, t) {
+    const point = tier.points[Math.max(upper(tier.points, t, (p) => p[0]) - 1, 0)];
+    const lines = [tier.tier + ": " + bytes(sum(point)) + " of " + bytes(tier.arena)];
+    for (let c = point.length - 1; c >= 1; --c)
+      if (point[c] > 0) lines.push(facts.classes[c - 1] + " " + bytes(point[c]));
+    return lines.join("\n");
+  }
+
+  function describe(x, y) {
+    if (x < kGutter) return null;
+    const t = timeOf(x), lane = Math.floor((y - kAxis) / kLane);
+    if (y < kAxis) return null;
+    if (lane < shown.length) return describeItem(shown[lane], t);
+    for (let i = 0; i < tiers.length; ++i)
+      if (y >= tierTop(i) && y < tierTop(i) + kTier) return describeTier(tiers[i], t);
+    return null;
+  }
+
+  function point(event) {
+    const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    const words = describe(x, y);
+    tip.hidden = words === null;
+    if (words === null) return;
+    tip.textContent = words;
+    tip.style.left = Math.min(x + 14, canvas.clientWidth - tip.offsetWidth - 4) + "px";
+    tip.style.top = y + 16 + "px";
+  }
+
+  let drag = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    drag = { x: event.clientX, begin: view.begin, end: view.end };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointerup", () => { drag = null; });
+  canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+  canvas.addEventListener("pointermove", (event) => {
+    if (drag === null) return point(event);
+    tip.hidden = true;
+    const by = ((drag.x - event.clientX) / width()) * (drag.end - drag.begin);
+    show(drag.begin + by, drag.end + by);
+  });
+  canvas.addEventListener("wheel", (event) => {
+    event.preventDefault();
+    zoom(Math.pow(1.0015, event.deltaY), timeOf(event.clientX - canvas.getBoundingClientRect().left));
+  }, { passive: false });
+
+  const actions = {
+    in: () => zoom(0.6), out: () => zoom(1 / 0.6), left: () => pan(-0.25), right: () => pan(0.25),
+    step: showStep, all: () => show(first, last),
+  };
+  const keys = { "+": "in", "=": "in", "-": "out", ArrowLeft: "left", ArrowRight: "right", 1: "step", 0: "all" };
+  canvas.addEventListener("keydown", (event) => {
+    if (!(event.key in keys)) return;
+    event.preventDefault();
+    actions[keys[event.key]]();
+  });
+  for (const button of document.querySelectorAll("button[data-do]"))
+    button.addEventListener("click", actions[button.dataset.do]);
+
+  const legend = document.getElementById("legend");
+  const used = new Set(kinds);
+  for (const tier of tiers)
+    facts.classes.forEach((name, c) => { if (tier.points.some((p) => p[c + 1] > 0)) used.add(name); });
+  for (const name of Object.keys(kColors).filter((kind) => used.has(kind))) {
+    const entry = document.createElement("span"), box = document.createElement("i");
+    box.style.background = kColors[name];
+    entry.append(box, name);
+    legend.append(entry);
+  }
+  window.addEventListener("resize", draw);
+  showStep();
+  document.body.dataset.drawn = String(count);
+})();
