@@ -3,10 +3,11 @@
 // An instruction that is ready waited, last, for what completed last: the one before on its lane, another
 // lane (a wait), or all lanes (no lane starts a body before every lane has completed the last but one). That
 // is its cause. An idle interval is walked backwards along causes; each gets the part of it in which it was
-// executed, until the interval is used up: the critical-path analysis of Yang and Miller, "Critical path
-// analysis for the execution of parallel and distributed programs" (ICDCS 1988), asked of one interval.
+// executed, until the interval is used up: the critical-path analysis of Yang and Miller ("Critical path
+// analysis for the execution of parallel and distributed programs", ICDCS 1988), asked of one interval, for
+// what Böhme et al. call the root causes of wait states (ICPP 2010).
 // On an overlapping lane an instruction is executed from when the one before has completed: until then its
-// bytes do not flow.
+// bytes do not flow. One that a shared pool slows down is charged the whole time that it takes.
 // Time in which the next of the chain has no cause left and still does not begin (its issue, a thread that
 // wakes up) is charged to that one as not executed. Simulated times have none.
 //

@@ -1,0 +1,68 @@
+// What plans say of resources and work: names, ties and how lines break. cli_test has the figures.
+#include "tools/plan_facts.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit_machine.h"
+#include "tools/work_words.h"
+#include "tools/wrap.h"
+
+namespace sluice {
+namespace {
+
+TEST(PlanFacts, TheBottleneckHasMostWork) {
+  using Kind = Bottleneck::Kind;
+  const auto found = [](const Loads& loads) {
+    const Bottleneck b = bottleneck_of(loads);
+    return std::tuple(b.kind, b.index, b.seconds);
+  };
+  EXPECT_EQ(found({{1, 3, 2}, {2, 2}, {2}}), std::tuple(Kind::lane, 1, 3));
+  EXPECT_EQ(found({{1, 3, 2}, {2, 4}, {2}}), std::tuple(Kind::pool, 1, 4));
+  EXPECT_EQ(found({{1, 3, 2}, {2, 4}, {2, 5}}), std::tuple(Kind::drive, 1, 5));
+  // What one lane alone fills is told of the lane; sums of the pool's parts round.
+  EXPECT_EQ(found({{1, 3, 2}, {3 * (1 + 1e-15)}, {}}), std::tuple(Kind::lane, 1, 3));
+}
+
+TEST(PlanFacts, DrivesAreNumberedWhereThereAreSeveral) {
+  const Program p = testing::program("", "");
+  MachineRates r = testing::unit_rates();
+  r.pools = {{"cores", 1}, {"memory\n", 1}};
+  r.drives = {{"nvme", 1, 1, 1}};
+  const auto name = [&](Bottleneck::Kind kind, size_t index) {
+    return bottleneck_name(p, r, {kind, index, 1});
+  };
+  EXPECT_EQ(name(Bottleneck::Kind::lane, 2), "c");
+  EXPECT_EQ(name(Bottleneck::Kind::pool, 1), "memory\\x0a");
+  EXPECT_EQ(name(Bottleneck::Kind::drive, 0), "nvme");
+  r.drives = {{"nvme", 1, 1, 1}, {"other", 1, 1, 1}, {"nvme", 1, 1, 1}};
+  EXPECT_EQ(name(Bottleneck::Kind::drive, 0), "nvme 1");
+  EXPECT_EQ(name(Bottleneck::Kind::drive, 1), "other");
+  EXPECT_EQ(name(Bottleneck::Kind::drive, 2), "nvme 2");
+}
+
+TEST(PlanFacts, WorkHasWords) {
+  const Program p =
+      testing::program(testing::tasks({{1, 0}}), "0 a:1 run 0\n1 read:1 copy x4@0 nvme+0 -> host+0\n");
+  const auto work = [&](uint32_t i) { return work_of(p, p.bodies[0], p.bodies[0].instructions[i]); };
+  EXPECT_EQ(work_words(p.machine, work(0)), "forward");
+  EXPECT_EQ(work_words(p.machine, work(1)), "state nvme -> host");
+  Work late = work(0);
+  late.executed = false;
+  EXPECT_EQ(work_words(p.machine, late), "start of forward");
+}
+
+TEST(PlanFacts, ListsBreakBetweenItems) {
+  std::string out;
+  append_list(out, "  head", {}, 8);
+  EXPECT_EQ(out, "  head  \n");
+  out.clear();
+  const std::string long_one(60, 'x'), rest(31, 'y');
+  append_list(out, "  head", {long_one, rest}, 8);  // 8 + 60 + 2 + 31 are 101 columns
+  EXPECT_EQ(out, "  head  " + long_one + ",\n        " + rest + "\n");
+  out.clear();
+  append_list(out, "  head", {long_one, rest.substr(1)}, 8);
+  EXPECT_EQ(out, "  head  " + long_one + ", " + rest.substr(1) + "\n");
+}
+
+}  // namespace
+}  // namespace sluice
