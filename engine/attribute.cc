@@ -1,5 +1,7 @@
 #include "engine/attribute.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -177,6 +179,13 @@ Work work_of(const Program& program, const Body& body, const Instruction& instru
   work.from = instruction.places[0].tier;
   work.to = instruction.places[1].tier;
   return work;
+}
+
+std::string work_name(const Program& program, const Work& work) {
+  if (work.task) return task_kind_name(*work.task);
+  const std::vector<Tier>& tiers = program.machine.tiers;
+  return fmt::format("{} from {} to {}", buffer_class_name(work.moved), tiers[work.from].name,
+                     tiers[work.to].name);
 }
 
 std::vector<WorkSeconds> sum_by_work(const History& history, std::span<const Charge> charges,

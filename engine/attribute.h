@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/program.h"
@@ -80,6 +81,9 @@ struct Work {
 };
 
 Work work_of(const Program& program, const Body& body, const Instruction& instruction);
+
+// "forward", "weights from nvme to host"; without the subject.
+std::string work_name(const Program& program, const Work& work);
 
 struct WorkSeconds {
   Work work;

@@ -151,9 +151,9 @@ TEST(Attribute, SumsByWork) {
   EXPECT_EQ(sums[0].seconds, 5);
   EXPECT_FALSE(sums[0].work.task.has_value());
   EXPECT_EQ(sums[0].work.moved, BufferClass::state);
-  EXPECT_EQ(sums[0].work.from, 2);
-  EXPECT_EQ(sums[0].work.to, 1);
+  EXPECT_EQ(work_name(s.program, sums[0].work), "state from nvme to host");
   EXPECT_EQ(sums[1].work.task, TaskKind::forward);
+  EXPECT_EQ(work_name(s.program, sums[1].work), "forward");
   EXPECT_EQ(sums[1].seconds, 3);
   EXPECT_EQ(sums[2].work.lane, lane(s.program, "down"));
   EXPECT_EQ(sums[2].seconds, 2);

@@ -1,10 +1,9 @@
-// What plans say of resources and work: names, ties and how lines break. cli_test has the figures.
+// What plans say of resources and work: names, ties, and how lines break. cli_test has the figures.
 #include "tools/plan_facts.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/unit_machine.h"
-#include "tools/work_words.h"
 #include "tools/wrap.h"
 
 namespace sluice {
@@ -38,17 +37,6 @@ TEST(PlanFacts, DrivesAreNumberedWhereThereAreSeveral) {
   EXPECT_EQ(name(Bottleneck::Kind::drive, 0), "nvme 1");
   EXPECT_EQ(name(Bottleneck::Kind::drive, 1), "other");
   EXPECT_EQ(name(Bottleneck::Kind::drive, 2), "nvme 2");
-}
-
-TEST(PlanFacts, WorkHasWords) {
-  const Program p =
-      testing::program(testing::tasks({{1, 0}}), "0 a:1 run 0\n1 read:1 copy x4@0 nvme+0 -> host+0\n");
-  const auto work = [&](uint32_t i) { return work_of(p, p.bodies[0], p.bodies[0].instructions[i]); };
-  EXPECT_EQ(work_words(p.machine, work(0)), "forward");
-  EXPECT_EQ(work_words(p.machine, work(1)), "state nvme -> host");
-  Work late = work(0);
-  late.executed = false;
-  EXPECT_EQ(work_words(p.machine, late), "start of forward");
 }
 
 TEST(PlanFacts, ListsBreakBetweenItems) {

@@ -8,7 +8,6 @@
 #include "engine/error.h"
 #include "engine/run/setup.h"
 #include "tools/size.h"
-#include "tools/work_words.h"
 #include "tools/wrap.h"
 
 namespace sluice {
@@ -56,13 +55,13 @@ std::string lanes_table(const Machine& machine, const PlanFacts& f) {
 }
 
 // Three at most, and what they leave.
-std::vector<std::string> most_of(const Machine& machine, const std::vector<WorkSeconds>& sums,
+std::vector<std::string> most_of(const Program& program, const std::vector<WorkSeconds>& sums,
                                  const PlanFacts& f) {
   std::vector<std::string> out;
   double rest = 0;
   for (size_t i = 0; i < sums.size(); ++i)
     if (i == 0 || (i < 3 && sums[i].seconds >= kWorthNaming * f.seconds))
-      out.push_back(percent(sums[i].seconds, f.seconds) + " " + work_words(machine, sums[i].work));
+      out.push_back(percent(sums[i].seconds, f.seconds) + " " + work_name(program, sums[i].work));
     else
       rest += sums[i].seconds;
   if (rest >= kWorthNaming * f.seconds) out.push_back(percent(rest, f.seconds) + " other work");
@@ -166,11 +165,10 @@ PlanFacts facts_of(const Plan& plan, const Options& options) {
 }
 
 std::string facts_text(const Plan& plan, const PlanFacts& f) {
-  const Machine& machine = plan.program.machine;
-  std::string out = lanes_table(machine, f);
+  std::string out = lanes_table(plan.program.machine, f);
   if (sum_of(f.waited_for) >= kWorthNaming * f.seconds)
-    append_list(out, "  compute waits", most_of(machine, f.waits, f), kIndent);
-  append_list(out, "  critical path", most_of(machine, f.path, f), kIndent);
+    append_list(out, "  compute waits", most_of(plan.program, f.waits, f), kIndent);
+  append_list(out, "  critical path", most_of(plan.program, f.path, f), kIndent);
   append_wrapped(out, "  bottleneck", bottleneck_words(plan, f), kIndent);
   if (f.bytes_written > 0) append_wrapped(out, "  drive wear", wear_words(f), kIndent);
   return out;

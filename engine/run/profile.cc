@@ -246,13 +246,6 @@ double described_bandwidth(const MachineRates& rates, const Tier& from, const Ti
   return most;
 }
 
-std::string work_name(const Program& program, const Work& work) {
-  if (work.task) return task_kind_name(*work.task);
-  const std::vector<Tier>& tiers = program.machine.tiers;
-  return std::string(buffer_class_name(work.moved)) + " from " + tiers[work.from].name + " to " +
-         tiers[work.to].name;
-}
-
 Profile make_profile(const Plan& plan, const Recorder& recorder) {
   const Program& program = plan.program;
   Profile profile;

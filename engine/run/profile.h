@@ -110,7 +110,4 @@ std::vector<WorkSeconds> waits_of(const History& history, LaneId lane, double be
 // Bytes a second at most between two tiers, as the description has it: the link, the drives, the pools.
 double described_bandwidth(const MachineRates& rates, const Tier& from, const Tier& to);
 
-// "forward", "weights from nvme to host"
-std::string work_name(const Program& program, const Work& work);
-
 }  // namespace sluice
