@@ -117,10 +117,33 @@ class Reader {
         {tier, rate(row, "read", where, 0), rate(row, "write", where, 0), rate(row, "mixed", where, 0)});
   }
 
+  PrecisionRates precision_rates(const Json& row, const char* key, const std::string& where) const {
+    PrecisionRates rates;
+    if (!row.contains(key)) return rates;
+    const Json& values = row[key];
+    known_keys(values, fmt::format("{} of {}", key, where), {"fp32", "bf16", "fp16"});
+    rates.fp32 = rate(values, "fp32", where, kUnlimited);
+    rates.bf16 = rate(values, "bf16", where, kUnlimited);
+    rates.fp16 = rate(values, "fp16", where, kUnlimited);
+    return rates;
+  }
+  void read_ops(const Json& ops, const std::string& lane, std::vector<OpRates>& out) const {
+    if (!ops.is_object()) fail("ops of " + lane + " is not an object");
+    for (const auto& [name, row] : ops.items()) {
+      const std::optional<OpKind> kind = op_kind(name);
+      if (!kind) fail(fmt::format("ops of {} names {}, which is no op", lane, printable(name)));
+      const std::string where = fmt::format("{} of {}", name, lane);
+      known_keys(row, where, {"flops_per_second", "bytes_per_second"});
+      out.push_back({*kind, precision_rates(row, "flops_per_second", where),
+                     precision_rates(row, "bytes_per_second", where)});
+    }
+  }
+
   void read_lane(const Json& row) {
     known_keys(
         row, "a lane",
-        {"lane", "tier", "flops_per_second", "bytes_per_second", "overhead_seconds", "occupies", "per_byte"});
+        {"lane", "tier", "flops_per_second", "bytes_per_second", "ops", "overhead_seconds", "occupies",
+         "per_byte"});
     LaneRates lane;
     lane.lane = string(row, "lane", "a lane");
     if (row.contains("tier")) lane.tier = string(row, "tier", "a lane");
@@ -128,15 +151,10 @@ class Reader {
     const std::string where = "lane " + printable(lane.lane) + in;
     for (const LaneRates& other : rates_.lanes)
       if (other.lane == lane.lane && other.tier == lane.tier) fail(where + " appears twice");
-    if (row.contains("flops_per_second")) {
-      const Json& flops = row["flops_per_second"];
-      known_keys(flops, "flops_per_second of " + where, {"fp32", "bf16", "fp16"});
-      lane.flops_fp32 = rate(flops, "fp32", where, kUnlimited);
-      lane.flops_bf16 = rate(flops, "bf16", where, kUnlimited);
-      lane.flops_fp16 = rate(flops, "fp16", where, kUnlimited);
-    }
+    lane.flops = precision_rates(row, "flops_per_second", where);
     lane.bytes_per_second = rate(row, "bytes_per_second", where, kUnlimited);
     lane.overhead_seconds = seconds(row, "overhead_seconds", where);
+    if (row.contains("ops")) read_ops(row["ops"], where, lane.ops);
     lane.sharing = sharing(row, where);
     rates_.lanes.push_back(std::move(lane));
   }
@@ -186,6 +204,12 @@ const LaneRates* find_lane(const MachineRates& rates, std::string_view lane, std
   for (const LaneRates& row : rates.lanes)
     if (row.lane == lane && (row.tier == tier || (row.tier.empty() && !found))) found = &row;
   return found;
+}
+
+void share_machine(MachineRates& rates, uint32_t ranks) {
+  const double share = (rates.network.empty() ? 1.0 : rates.network.front().ranks) / ranks;
+  for (PoolRate& pool : rates.pools) pool.capacity *= share;
+  for (DriveRates& d : rates.drives) d.read *= share, d.write *= share, d.mixed *= share;
 }
 
 MachineRates parse_machine_rates(const std::string& json, const std::string& source) {

@@ -34,11 +34,29 @@ struct Sharing {
   std::vector<PoolUse> occupies, per_byte;
 };
 
-struct LaneRates {  // tasks on a lane: seconds alone = overhead + max(flops / rate, bytes / rate, pools)
+// A second, by working precision.
+struct PrecisionRates {
+  double fp32 = kUnlimited, bf16 = kUnlimited, fp16 = kUnlimited;
+  double of(DType precision) const {
+    return precision == DType::bf16 ? bf16 : precision == DType::f16 ? fp16 : fp32;
+  }
+};
+
+// One kind of op, as it was measured: its seconds are flops / rate + bytes / rate, so that what a kernel does
+// beside its products, or in vain at the edges of its tiles, has a place.
+struct OpRates {
+  OpKind kind;
+  PrecisionRates flops, bytes;
+};
+
+// Tasks on a lane: seconds alone = overhead + work, or what a pool needs for it if that is longer. The work of
+// a forward or backward is the sum over its kinds of op; of a kind without a row, and of other tasks, it is
+// the longer of flops / rate and bytes / rate.
+struct LaneRates {
   std::string lane, tier;  // tier: that of the first operand; empty: any that no other row names
-  // A second, by working precision.
-  double flops_fp32 = kUnlimited, flops_bf16 = kUnlimited, flops_fp16 = kUnlimited;
+  PrecisionRates flops;
   double bytes_per_second = kUnlimited;
+  std::vector<OpRates> ops;
   double overhead_seconds = 0;
   Sharing sharing;
 };
@@ -80,8 +98,15 @@ MachineRates parse_machine_rates(const std::string& json, const std::string& sou
 // The row for tasks on the lane whose first operand is in the tier; nullptr: there is none.
 const LaneRates* find_lane(const MachineRates& rates, std::string_view lane, std::string_view tier);
 
+// The pool of processor cores.
+constexpr const char* kCoresPool = "cores";
+
 constexpr const char* kDefaultMachine = "cpu-2core";
 constexpr const char* kGpuMachine = "gpu-server";
+
+// Pools and drives of a rank where `ranks` share the machine; the description's are those of one among as many
+// as its lowest network level joins, or alone without levels.
+void share_machine(MachineRates& rates, uint32_t ranks);
 
 // A description that the program brings along. An unknown name is none.
 std::optional<MachineRates> built_in_machine(const std::string& name);

@@ -361,6 +361,12 @@ const OpRule& op_rule(OpKind kind) {
   return kRules[index];
 }
 
+std::optional<OpKind> op_kind(std::string_view name) {
+  for (size_t i = 0; i < kRules.size(); ++i)
+    if (name == kRules[i].name) return static_cast<OpKind>(i);
+  return std::nullopt;
+}
+
 uint64_t op_bytes(const OpShapes& s, Pass pass) {
   const OpRule& rule = op_rule(s.kind);
   std::vector<Shape> outputs;

@@ -8,8 +8,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sluice {
@@ -98,6 +100,7 @@ struct OpRule {
   uint32_t overwritten_gradients;
 };
 const OpRule& op_rule(OpKind kind);
+std::optional<OpKind> op_kind(std::string_view name);
 
 // Bytes that one pass reads and writes at least: inputs, outputs, parameters and their gradients, each once.
 uint64_t op_bytes(const OpShapes& s, Pass pass);

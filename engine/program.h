@@ -133,6 +133,17 @@ struct Operand {
   uint8_t back = 0;      // ring slot, counted back from the body's own
 };
 
+// What a pass over a segment does, op kind by op kind in the order of OpKind: for the cost model.
+struct OpWork {
+  OpKind kind;
+  double flops = 0;
+  uint64_t bytes = 0;  // of inputs, outputs, parameters and gradients, each once an op
+};
+struct SegmentPass {
+  std::vector<OpWork> ops;
+};
+constexpr uint32_t kNoPass = UINT32_MAX;
+
 struct Task {
   TaskKind kind;
   uint32_t subject = 0;    // forward, backward: segment use in forward order; norm, set_scalars: 0; others:
@@ -143,6 +154,8 @@ struct Task {
   uint64_t bytes = 0;      // memory traffic at least, for the cost model
   std::vector<Operand> operands;
   uint8_t processes = 0;   // collectives: index into Program::processes
+  // Forward, backward: index into Program::passes, whose sums flops and bytes are.
+  uint32_t pass = kNoPass;
 };
 
 struct Place {
@@ -183,6 +196,7 @@ struct Body {
 struct Program {
   Machine machine;
   std::vector<ProcessGroup> processes;  // empty: a rank alone
+  std::vector<SegmentPass> passes;
   std::vector<std::string> rings;
   std::vector<Buffer> buffers;
   std::vector<Body> bodies;

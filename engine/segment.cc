@@ -107,8 +107,18 @@ class Compiler {
   void add_step(PassPlan& pass, uint32_t op, Pass direction) const {
     const OpShapes& shapes = plan_.shapes[op];
     pass.steps.push_back({op, direction, 0, {}, {}});
-    pass.flops += op_rule(shapes.kind).flops(shapes, direction);
-    pass.bytes += op_bytes(shapes, direction);
+    const OpWork work{shapes.kind, op_rule(shapes.kind).flops(shapes, direction), op_bytes(shapes, direction)};
+    std::vector<OpWork>& ops = pass.work.ops;
+    const auto at = std::lower_bound(ops.begin(), ops.end(), work.kind,
+                                     [](const OpWork& w, OpKind kind) { return w.kind < kind; });
+    if (at == ops.end() || at->kind != work.kind) {
+      ops.insert(at, work);
+    } else {
+      at->flops += work.flops;
+      at->bytes += work.bytes;
+    }
+    pass.flops += work.flops;
+    pass.bytes += work.bytes;
   }
 
   // Packs what was given Storage::workspace, and the op workspaces, over the steps of the pass.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/graph.h"
+#include "engine/program.h"
 
 namespace sluice {
 
@@ -41,7 +42,8 @@ struct PassPlan {
   std::vector<TensorPlace> tensors;    // by tensor
   std::vector<TensorPlace> gradients;  // by tensor; backward only
   uint64_t workspace_bytes = 0;
-  double flops = 0;
+  SegmentPass work;
+  double flops = 0;    // of all its ops
   uint64_t bytes = 0;  // memory traffic at least
 };
 

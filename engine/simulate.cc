@@ -2,9 +2,10 @@
 // 1. An instruction starts when the one before on its lane has completed (on an overlapping lane: started),
 //    its waits are met, and all bodies before the last have completed.
 // 2. First its fixed seconds pass (a task's overhead, a link's latency), without taking from any pool. Then
-//    its work flows. Alone it would take T = max over its limits: flops and bytes at the lane's rates, a
-//    collective on the network (network.h), bytes at the link's and drives' rates, what it needs of each pool
-//    at the pool's capacity. Alone it takes the fraction need / (T * capacity) of a pool.
+//    its work flows. Alone it would take T = max over its limits: its work at the lane's rates
+//    (machine_rates.h), a collective on the network (network.h), bytes at the link's and drives' rates, what
+//    it needs of each pool at the pool's capacity. Alone it takes the fraction need / (T * capacity) of a
+//    pool. What occupies more than there is of a pool takes that many times as long, and all of the pool.
 // 3. An overlapping lane moves the bytes of one instruction at a time, in order; only fixed seconds overlap
 //    with what is before. So completions are in order and a drive's rate is never divided among the requests
 //    of one lane.
@@ -28,14 +29,24 @@ namespace sluice {
 
 namespace {
 
+double op_seconds(const LaneRates& lane, DType precision, const OpWork& work) {
+  const auto bytes = static_cast<double>(work.bytes);
+  for (const OpRates& row : lane.ops)
+    if (row.kind == work.kind) return work.flops / row.flops.of(precision) + bytes / row.bytes.of(precision);
+  return std::max(work.flops / lane.flops.of(precision), bytes / lane.bytes_per_second);
+}
+
 // Seconds of a task at the rates of the lane, or the network, without its overhead.
 double seconds_at(const LaneRates& lane, const Program& program, const MachineRates& rates,
                   const Task& task) {
-  const double flops = rates.precision == DType::bf16  ? lane.flops_bf16
-                       : rates.precision == DType::f16 ? lane.flops_fp16
-                                                       : lane.flops_fp32;
-  return std::max({task.flops / flops, static_cast<double>(task.bytes) / lane.bytes_per_second,
-                   network_seconds(program, rates.network, task)});
+  if (task.pass == kNoPass)
+    return std::max({task.flops / lane.flops.of(rates.precision),
+                     static_cast<double>(task.bytes) / lane.bytes_per_second,
+                     network_seconds(program, rates.network, task)});
+  double seconds = 0;
+  for (const OpWork& work : program.passes[task.pass].ops)
+    seconds += op_seconds(lane, rates.precision, work);
+  return seconds;
 }
 
 struct Use {
@@ -95,6 +106,7 @@ class Compiler {
       needs_.clear();
       Job job =
           instruction.task == kNoTask ? copy(instruction) : task(instruction, body.tasks[instruction.task]);
+      for (const PoolUse& u : *occupies_) job.alone *= std::max(1.0, u.amount / capacities_[u.pool]);
       for (const Need& n : needs_) job.alone = std::max(job.alone, n.seconds);
       job.first_use = static_cast<uint32_t>(out.uses.size());
       add_uses(job.alone, out.uses);

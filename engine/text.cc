@@ -90,6 +90,7 @@ class Printer {
     print("{}\n", kTextHeader);
     print_machine();
     print_processes();
+    for (const SegmentPass& p : program_.passes) print_pass(p);
     for (const std::string& ring : program_.rings) print("ring {}\n", encode(ring));
     for (const Buffer& b : program_.buffers) print_buffer(b);
     print("arena");
@@ -126,6 +127,12 @@ class Printer {
   void print_processes() {
     for (const ProcessGroup& g : program_.processes)
       print("processes {} count {} stride {}\n", encode(g.name), g.count, g.stride);
+  }
+
+  void print_pass(const SegmentPass& p) {
+    print("pass");
+    for (const OpWork& w : p.ops) print(" {} flops {} bytes {}", op_rule(w.kind).name, w.flops, w.bytes);
+    print("\n");
   }
 
   void print_buffer(const Buffer& b) {
@@ -167,6 +174,7 @@ class Printer {
             task.recompute ? " recompute" : "");
       if (is_collective(task.kind)) print(" among {}", processes_[task.processes]);
       print(" flops {} bytes {}", task.flops, task.bytes);
+      if (task.pass != kNoPass) print(" pass {}", task.pass);
       print_operands(task.operands);
       print("\n");
     }

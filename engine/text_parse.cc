@@ -5,6 +5,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -175,6 +176,7 @@ class Parser {
     else if (kind == "link") parse_link(row);
     else if (kind == "unit") parse_unit(row);
     else if (kind == "processes") parse_processes(row);
+    else if (kind == "pass") parse_pass(row);
     else if (kind == "ring") parse_ring(row);
     else if (kind == "buffer") parse_buffer(row);
     else if (kind == "arena")
@@ -230,6 +232,24 @@ class Parser {
     if (g.count == 0 || g.stride == 0) fail("a process group has no ranks");
     processes_.add(g.name);
     program_.processes.push_back(std::move(g));
+  }
+  static std::pair<double, uint64_t> parse_cost(Row& row) {
+    row.expect("flops");
+    const auto flops = row.number<double>();
+    if (!std::isfinite(flops)) fail("flops are not finite");
+    row.expect("bytes");
+    return {flops, row.number<uint64_t>()};
+  }
+  void parse_pass(Row& row) {
+    SegmentPass p;
+    while (!row.done()) {
+      const std::optional<OpKind> kind = op_kind(row.peek());
+      if (!kind) fail(quoted(row.peek()) + " is not a kind of op");
+      row.next();
+      const auto [flops, bytes] = parse_cost(row);
+      p.ops.push_back({*kind, flops, bytes});
+    }
+    program_.passes.push_back(std::move(p));
   }
   void parse_ring(Row& row) {
     program_.rings.push_back(decode(row.next()));
@@ -364,11 +384,11 @@ class Parser {
       row.expect("among");
       t.processes = processes_.find<uint8_t>(row.next());
     }
-    row.expect("flops");
-    t.flops = row.number<double>();
-    if (!std::isfinite(t.flops)) fail("flops are not finite");
-    row.expect("bytes");
-    t.bytes = row.number<uint64_t>();
+    std::tie(t.flops, t.bytes) = parse_cost(row);
+    if (row.accept("pass")) {
+      t.pass = row.number<uint32_t>();
+      if (t.pass >= program_.passes.size()) fail(fmt::format("there is no pass {}", t.pass));
+    }
     parse_operands(row, t.operands);
     body_->tasks.push_back(std::move(t));
   }

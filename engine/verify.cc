@@ -267,6 +267,8 @@ class Structure {
 
   void check_task(const Instruction& instruction) {
     if (!require(instruction.task < body_.tasks.size(), "runs task {}", instruction.task)) return;
+    const uint32_t pass = body_.tasks[instruction.task].pass;
+    require(pass == kNoPass || pass < program_.passes.size(), "has the cost of pass {}", pass);
     ++instructions_of_[instruction.task];
     const Task& task = body_.tasks[instruction.task];
     const auto same = [](const Operand& a, const Operand& b) {

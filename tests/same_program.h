@@ -39,8 +39,8 @@ struct Same {  // a struct, so that the overloads see each other
            std::tie(b.name, b.kind, b.cuts, b.home, b.permanent, b.ring, b.home_offset, b.slot_stride);
   }
   static bool same(const Task& a, const Task& b) {
-    return std::tie(a.kind, a.subject, a.slice, a.recompute, a.processes, a.flops, a.bytes) ==
-               std::tie(b.kind, b.subject, b.slice, b.recompute, b.processes, b.flops, b.bytes) &&
+    return std::tie(a.kind, a.subject, a.slice, a.recompute, a.processes, a.flops, a.bytes, a.pass) ==
+               std::tie(b.kind, b.subject, b.slice, b.recompute, b.processes, b.flops, b.bytes, b.pass) &&
            same(a.operands, b.operands);
   }
   static bool same(const Instruction& a, const Instruction& b) {
@@ -55,10 +55,16 @@ struct Same {  // a struct, so that the overloads see each other
   static bool same(const ProcessGroup& a, const ProcessGroup& b) {
     return std::tie(a.name, a.count, a.stride) == std::tie(b.name, b.count, b.stride);
   }
+  static bool same(const SegmentPass& a, const SegmentPass& b) {
+    return std::equal(a.ops.begin(), a.ops.end(), b.ops.begin(), b.ops.end(),
+                      [](const OpWork& x, const OpWork& y) {
+                        return std::tie(x.kind, x.flops, x.bytes) == std::tie(y.kind, y.flops, y.bytes);
+                      });
+  }
   static bool same(const Program& a, const Program& b) {
     return same(a.machine.tiers, b.machine.tiers) && same(a.machine.links, b.machine.links) &&
            same(a.machine.lanes, b.machine.lanes) && same(a.machine.units, b.machine.units) &&
-           same(a.processes, b.processes) && a.rings == b.rings && same(a.buffers, b.buffers) &&
+           same(a.processes, b.processes) && same(a.passes, b.passes) && a.rings == b.rings && same(a.buffers, b.buffers) &&
            same(a.bodies, b.bodies) && a.arena_bytes == b.arena_bytes;
   }
 };

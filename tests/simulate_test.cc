@@ -83,12 +83,42 @@ TEST(Simulate, RatesMayBeThoseOfATier) {
 TEST(Simulate, FlopsCountByPrecision) {
   const Program p = program(tasks({{12, 0}}), "0 a:1 run 0\n");
   MachineRates r = unit_rates();
-  r.lanes[0].flops_fp32 = 2, r.lanes[0].flops_bf16 = 4, r.lanes[0].flops_fp16 = 3;
+  r.lanes[0].flops.fp32 = 2, r.lanes[0].flops.bf16 = 4, r.lanes[0].flops.fp16 = 3;
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 6);
   r.precision = DType::bf16;
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 3);
   r.precision = DType::f16;
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 4);
+}
+
+// Ops without a row: the longer of flops and bytes, kind by kind. With one: both, one after the other.
+TEST(Simulate, APassTakesTheSumOverItsKindsOfOp) {
+  std::string tables = kTables;
+  tables += "pass linear flops 12 bytes 4 attention flops 6 bytes 8\nbody step clean -> clean\n";
+  const Program p = program_from_text(
+      tables + "tasks step\n0 forward 0/0 flops 18 bytes 12 pass 0\ninstructions step\n0 a:1 run 0\n");
+  MachineRates r = unit_rates();
+  EXPECT_DOUBLE_EQ(run(p, r).seconds, 12 + 8);
+  OpRates row{OpKind::attention, {}, {}};
+  row.flops.fp32 = 3, row.bytes.fp32 = 2;
+  r.lanes[0].ops = {row};
+  EXPECT_DOUBLE_EQ(run(p, r).seconds, 12 + 6.0 / 3 + 8.0 / 2);
+  EXPECT_DOUBLE_EQ(task_seconds(p, r, p.bodies[0].tasks[0]), 12 + 6.0 / 3 + 8.0 / 2);
+  r.precision = DType::bf16;  // the row has no rates for it
+  EXPECT_DOUBLE_EQ(run(p, r).seconds, 12);
+}
+
+// Rates of 4 cores on 1: four times as long, and nothing is left for the copy, which takes one core for 2 s
+// of work: both flow at half speed until it ends at 4, then the task has 3 * 4 - 2 s left.
+TEST(Simulate, WhatOccupiesMoreThanThereIsTakesLonger) {
+  const Program p = program(tasks({{3, 0}}), "0 a:1 run 0\n1 down:1 copy x2@0 host+0 -> device+0\n");
+  MachineRates r = unit_rates();
+  r.pools = {{"cores", 1}};
+  r.lanes[0].sharing.occupies = {{0, 4}};
+  r.links[0].sharing.occupies = {{0, 1}};
+  const SimulationResult s = run(p, r);
+  expect_time(s, 0, 1, 0, 4);
+  expect_time(s, 0, 0, 0, 14);
 }
 
 TEST(Simulate, PoolIsSharedWhileBothFlow) {
@@ -282,7 +312,7 @@ TEST(Simulate, RandomPrograms) {
   for (PoolRate& p : twice.pools) p.capacity *= 2;
   for (DriveRates& d : twice.drives) d.read *= 2, d.write *= 2, d.mixed *= 2;
   for (LaneRates& l : twice.lanes) {
-    l.flops_fp32 *= 2, l.flops_bf16 *= 2, l.flops_fp16 *= 2, l.bytes_per_second *= 2, l.overhead_seconds /= 2;
+    l.flops.fp32 *= 2, l.flops.bf16 *= 2, l.flops.fp16 *= 2, l.bytes_per_second *= 2, l.overhead_seconds /= 2;
     for (PoolUse& u : l.sharing.occupies) u.amount *= 2;
   }
   for (LinkRates& l : twice.links) {
@@ -352,9 +382,9 @@ TEST(MachineRates, ReadsEveryField) {
   EXPECT_EQ(r.pools[0].name, "cores");
   EXPECT_EQ(r.pools[1].capacity, 1e9);
   EXPECT_EQ(r.drives[0].mixed, 1);
-  EXPECT_EQ(r.lanes[0].flops_fp32, 5);
-  EXPECT_EQ(r.lanes[0].flops_bf16, 6);
-  EXPECT_EQ(r.lanes[0].flops_fp16, kUnlimited);
+  EXPECT_EQ(r.lanes[0].flops.fp32, 5);
+  EXPECT_EQ(r.lanes[0].flops.bf16, 6);
+  EXPECT_EQ(r.lanes[0].flops.fp16, kUnlimited);
   EXPECT_EQ(r.lanes[0].bytes_per_second, 7);
   EXPECT_EQ(r.lanes[0].overhead_seconds, 8);
   EXPECT_EQ(r.lanes[0].sharing.occupies[0].amount, 2);
@@ -362,6 +392,33 @@ TEST(MachineRates, ReadsEveryField) {
   EXPECT_EQ(r.links[0].to, "device");
   EXPECT_EQ(r.links[0].latency_seconds, 10);
   EXPECT_EQ(r.links[0].sharing.per_byte[0].amount, 2);
+}
+
+TEST(MachineRates, ReadsRatesOfOps) {
+  const MachineRates r = parse_machine_rates(R"({"format": "sluice-machine-1", "name": "m", "lanes": [
+    {"lane": "compute", "ops": {"attention": {"flops_per_second": {"bf16": 3}},
+                                "swiglu": {"bytes_per_second": {"fp32": 4}}}}]})",
+                                             "m.json");
+  ASSERT_EQ(r.lanes[0].ops.size(), 2u);
+  EXPECT_EQ(r.lanes[0].ops[0].kind, OpKind::attention);
+  EXPECT_EQ(r.lanes[0].ops[0].flops.bf16, 3);
+  EXPECT_EQ(r.lanes[0].ops[0].bytes.bf16, kUnlimited);
+  EXPECT_EQ(r.lanes[0].ops[1].kind, OpKind::swiglu);
+  EXPECT_EQ(r.lanes[0].ops[1].bytes.fp32, 4);
+}
+
+TEST(MachineRates, RanksOnAMachineShareIt) {
+  MachineRates r;
+  r.pools = {{"cores", 8}};
+  r.drives = {{"nvme", 6, 4, 2}};
+  share_machine(r, 2);
+  EXPECT_EQ(r.pools[0].capacity, 4);
+  EXPECT_EQ(r.drives[0].read, 3);
+  EXPECT_EQ(r.drives[0].write, 2);
+  EXPECT_EQ(r.drives[0].mixed, 1);
+  r.network = {{"node", 8, 1, 0}};  // what is described is the share of one among eight
+  share_machine(r, 4);
+  EXPECT_EQ(r.pools[0].capacity, 8);
 }
 
 TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
@@ -393,6 +450,14 @@ TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
                          "the unknown pool disk");
   expect_bad_description(head + R"("lanes": [{"lane": "a", "flops_per_second": {"fp8": 1}}]})",
                          "the unknown key fp8");
+  expect_bad_description(head + R"("lanes": [{"lane": "a", "ops": []}]})", "ops of lane a is not an object");
+  expect_bad_description(head + R"("lanes": [{"lane": "a", "ops": {"softmax": {}}}]})",
+                         "ops of lane a names softmax, which is no op");
+  expect_bad_description(head + R"("lanes": [{"lane": "a", "ops": {"add": {"seconds": 1}}}]})",
+                         "the unknown key seconds");
+  expect_bad_description(
+      head + R"("lanes": [{"lane": "a", "ops": {"add": {"bytes_per_second": {"fp32": 0}}}}]})",
+      "is not a positive number");
   expect_bad_description(head + R"("drives": [{"tier": "nvme", "read": 1, "write": 1}]})", "has no mixed");
   expect_bad_description(head + R"("name": "again"})", "\"name\" is given twice");
   expect_bad_description(R"({"format": "sluice-machine-1", "name": "m", "pools": {"cores": 0}})",
@@ -413,8 +478,8 @@ TEST(MachineRates, DocumentationShowsTheDefault) {
   EXPECT_EQ(simulate(p, shown, sequence).seconds, simulate(p, built_in, sequence).seconds);
   EXPECT_EQ(shown.pools.size(), built_in.pools.size());
   EXPECT_EQ(shown.drives[0].mixed, built_in.drives[0].mixed);
-  EXPECT_EQ(shown.lanes[0].flops_fp32, built_in.lanes[0].flops_fp32);
-  EXPECT_EQ(shown.lanes[0].flops_fp16, built_in.lanes[0].flops_fp16);
+  EXPECT_EQ(shown.lanes[0].flops.fp32, built_in.lanes[0].flops.fp32);
+  EXPECT_EQ(shown.lanes[0].flops.fp16, built_in.lanes[0].flops.fp16);
 }
 
 }  // namespace

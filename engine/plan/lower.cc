@@ -70,6 +70,14 @@ class Lowerer {
     body.add(t, it->second, Access::write);
   }
 
+  void add_cost(Task& t, const PassPlan& pass) {
+    const auto [it, fresh] = passes_.try_emplace(&pass, static_cast<uint32_t>(program_.passes.size()));
+    if (fresh) program_.passes.push_back(pass.work);
+    t.pass = it->second;
+    t.flops = pass.flops;
+    t.bytes = pass.bytes;
+  }
+
   // What an activation is in a body: a slice's buffer, or a slice's piece of the token rings.
   void add_activation(BodyBuilder& body, Task& t, uint32_t a, uint32_t m, Access access, bool validation) {
     switch (model_.activations[a].source) {
@@ -86,8 +94,7 @@ class Lowerer {
     const bool saves = !validation && keeps(u);
     const PassPlan& pass = saves ? plan(u).forward : plan(u).forward_discarding;
     Task& t = body.task(TaskKind::forward, u, m);
-    t.flops = pass.flops;
-    t.bytes = pass.bytes;
+    add_cost(t, pass);
     for (const uint32_t a : use(u).inputs) add_activation(body, t, a, m, Access::read, validation);
     for (const uint32_t g : use(u).groups) body.add(t, group(g).forward.whole, Access::read);
     for (const uint32_t a : use(u).outputs) add_activation(body, t, a, m, Access::write, validation);
@@ -103,8 +110,7 @@ class Lowerer {
     const std::vector<bool>& reads = again ? p.backward_reads_input_recomputing : p.backward_reads_input;
     Task& t = body.task(TaskKind::backward, u, m);
     t.recompute = again;
-    t.flops = pass.flops;
-    t.bytes = pass.bytes;
+    add_cost(t, pass);
     for (size_t i = 0; i < reads.size(); ++i)
       if (reads[i]) add_activation(body, t, use(u).inputs[i], m, Access::read, false);
     for (const uint32_t g : use(u).groups) body.add(t, group(g).backward.whole, Access::read);
@@ -404,6 +410,7 @@ class Lowerer {
   std::vector<uint32_t> stand_ins_;  // by group, in the phase that is being lowered; empty: each for itself
   bool compress_ = false;            // likewise
   std::map<uint64_t, BufferId> workspaces_;  // by bytes
+  std::map<const PassPlan*, uint32_t> passes_;  // index into Program::passes
 };
 
 }  // namespace

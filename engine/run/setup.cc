@@ -185,8 +185,13 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.machine = machine_of(budgets.arenas(), ranks_meet_in_device);
   const RankOptions& ranks = options.ranks;
   r.rates = resolve_machine(options.memory);
-  r.rates.network = levels_for(r.rates, static_cast<uint32_t>(ranks.count),
-                               static_cast<uint32_t>(ranks_per_node(ranks, r.rates)));
+  const auto per_node = static_cast<uint32_t>(ranks_per_node(ranks, r.rates));
+  share_machine(r.rates, per_node);
+  if (options.memory.threads && options.memory.device.kind != DeviceKind::cuda)
+    for (PoolRate& pool : r.rates.pools)
+      if (pool.name == kCoresPool)
+        pool.capacity = std::min(pool.capacity, static_cast<double>(*options.memory.threads));
+  r.rates.network = levels_for(r.rates, static_cast<uint32_t>(ranks.count), per_node);
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
   r.model = [config, precision, sequence](int64_t micro_batch) {
@@ -200,7 +205,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
                                                               : RecomputeChoice::automatic;
   r.lower.batch = batch.batch;
   r.lower.ranks = static_cast<uint32_t>(ranks.count);
-  r.lower.block_ranks = block_ranks(ranks, static_cast<uint32_t>(ranks_per_node(ranks, r.rates)));
+  r.lower.block_ranks = block_ranks(ranks, per_node);
   lower_sharing({ranks.zero.value_or(kZeroStages[0]), ranks.shard_weights.value_or(WeightShards::all)},
                 r.lower);
   r.lower.compress_rank = ranks.compression.rank;
