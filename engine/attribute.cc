@@ -182,6 +182,7 @@ Work work_of(const Program& program, const Body& body, const Instruction& instru
 }
 
 std::string work_name(const Program& program, const Work& work) {
+  if (!work.executed) return "start on " + program.machine.lanes[work.lane].name;
   if (work.task) return task_kind_name(*work.task);
   const std::vector<Tier>& tiers = program.machine.tiers;
   return fmt::format("{} from {} to {}", buffer_class_name(work.moved), tiers[work.from].name,

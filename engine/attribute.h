@@ -82,7 +82,7 @@ struct Work {
 
 Work work_of(const Program& program, const Body& body, const Instruction& instruction);
 
-// "forward", "weights from nvme to host"; without the subject.
+// "forward", "weights from nvme to host"; "start on h2d" if not executed; without the subject.
 std::string work_name(const Program& program, const Work& work);
 
 struct WorkSeconds {

@@ -61,7 +61,8 @@ uint64_t allocations_in_steps(DType precision, IoChoice io) {
   const auto least = std::get<Infeasible>(plan_of(run)).least_together;
   run.arenas = {least[0], least[1], kRoomy};  // every kind of transfer, in every step
   run.keep_steps = false;
-  run.record = true;
+  std::optional<Recorder> recorder;
+  run.recorder = &recorder;
   run.on_step = [](const StepMetrics& m) {
     if (m.step == kFirstCounted) allocations = 0;
     if (m.step == kFirstCounted || m.step == kLastCounted) counting = m.step == kFirstCounted;

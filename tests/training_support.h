@@ -70,7 +70,7 @@ struct TestRun {
   std::function<Model(Model)> alter_model;
   std::function<void(const StepMetrics&)> on_step;
   bool keep_steps = true;  // in the result
-  bool record = false;     // the trace of every step, too
+  std::optional<Recorder>* recorder = nullptr;  // gets the trace of every step, also of a run that fails
 };
 
 struct TestResult {
@@ -79,7 +79,6 @@ struct TestResult {
   size_t checkpoints = 0;
   TrainResult end;
   Plan plan;
-  std::optional<Recorder> recorder;
 };
 
 // For the steps of a run and its drain.
@@ -203,7 +202,7 @@ inline TestResult train(const TestRun& run) {
 
   std::atomic<bool> stop{false};
   TrainEvents events;
-  if (run.record) events.recorder = &result.recorder.emplace(recorder_for(plan, options.batch.steps));
+  if (run.recorder) events.recorder = &run.recorder->emplace(recorder_for(plan, options.batch.steps));
   events.step = [&](const StepMetrics& m) {
     if (run.keep_steps) result.steps.push_back(m);
     if (run.on_step) run.on_step(m);

@@ -88,9 +88,9 @@ std::string stall_sentence(const ProfiledRun& run, const Stall& stall, const std
                                  readable_seconds(run.profile.step_seconds.measured));
   const std::string name = work_name(plan.program, stall.work), &lane = lane_name(plan, stall.work.lane);
   if (!stall.work.executed)
-    text += fmt::format("the next {} to begin: {} was free, and its thread had not taken it up", name, lane);
-  else
-    text += fmt::format("{}: {} was busy", name, lane);
+    return text +
+           fmt::format("{} to begin what it could: its thread slept still, or had no processor.", lane);
+  text += fmt::format("{}: {} was busy", name, lane);
   const std::string subject = subject_name(plan, stall.work, stall.subject);
   if (!subject.empty() && stall.subject_seconds < 0.999 * stall.seconds)
     text += fmt::format(", longest with {} ({})", subject, readable_seconds(stall.subject_seconds));
@@ -197,7 +197,7 @@ void add_stalls(const ProfiledRun& run, ordered_json& out) {
                              {"work", work_name(run.plan.program, s.work)},
                              {"lane", lane_name(run.plan, s.work.lane)},
                              {"executed", s.work.executed},
-                             {"longest", subject_name(run.plan, s.work, s.subject)},
+                             {"longest", s.work.executed ? subject_name(run.plan, s.work, s.subject) : ""},
                              {"seconds", {{"measured", s.seconds}, {"predicted", s.predicted}}},
                              {"remedy", remedy}});
   }

@@ -26,6 +26,7 @@ packages=(
   "openmpi-bin: starts them"
   "iproute2: two machines for tests, as network namespaces"
   "xz-utils: packs the bundle"
+  "chromium: opens the report of sluice profile in tests"
 )
 case "${1:-}" in
   "") ;;

@@ -133,14 +133,19 @@ void add_lanes_and_links(const Plan& plan, Profile& profile) {
   }
 }
 
+// What has not begun though it could is the lane's affair, whatever it is.
+Work wait_kind(Work work) {
+  work.subject = 0;
+  return work.executed ? work : Work{work.lane, false};
+}
+
 void add_stalls(const Program& program, Profile& profile) {
   const auto steps = static_cast<double>(profile.counted);
   const History measured = profile.measured.history(program), predicted = profile.predicted.history(program);
   std::map<Work, Stall> stalls;
   for (const WorkSeconds& w : waits_of(measured, profile.compute, profile.begin.measured,
                                        profile.end.measured, true)) {  // most first
-    Work kind = w.work;
-    kind.subject = 0;
+    const Work kind = wait_kind(w.work);
     const auto [at, fresh] = stalls.try_emplace(kind, Stall{kind, 0, 0, w.work.subject, w.seconds / steps});
     at->second.seconds += w.seconds / steps;
     profile.idle.measured += w.seconds / steps;
@@ -148,7 +153,8 @@ void add_stalls(const Program& program, Profile& profile) {
   for (const WorkSeconds& w :
        waits_of(predicted, profile.compute, profile.begin.predicted, profile.end.predicted, false)) {
     profile.idle.predicted += w.seconds / steps;
-    if (const auto at = stalls.find(w.work); at != stalls.end()) at->second.predicted = w.seconds / steps;
+    if (const auto at = stalls.find(wait_kind(w.work)); at != stalls.end())
+      at->second.predicted += w.seconds / steps;
   }
   for (const auto& [kind, stall] : stalls) profile.stalls.push_back(stall);
   std::stable_sort(profile.stalls.begin(), profile.stalls.end(),

@@ -67,10 +67,10 @@ struct LinkRow {
 };
 
 struct Stall {
-  Work work;           // that compute waited for; subject 0
+  Work work;           // that compute waited for; subject 0; not executed: the lane alone is told
   double seconds = 0;  // a step
   double predicted = 0;
-  uint32_t subject = 0;  // the one that counts most among them, and its seconds
+  uint32_t subject = 0;  // the one that counts most, and its seconds
   double subject_seconds = 0;
 };
 

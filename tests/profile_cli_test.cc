@@ -1,0 +1,211 @@
+// `sluice profile` as a user meets it: its four files, runs that end before their time, names from files that
+// mean something in HTML, and the page in a real browser.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/cli_support.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+std::string file_of(const std::string& directory, const char* name) {
+  return read_text_file(directory + "/" + name, 1 << 26);
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+class ProfileCli : public Cli {
+ protected:
+  // In three tiers with little room.
+  Words profile(const std::string& out, int64_t steps, const Words& more = {}) const {
+    const Words own{"profile", "--steps", std::to_string(steps), "--out", directory / out, "--"};
+    Words words = train("unused", 1, more);
+    words.front() = "--device";
+    words.insert(words.begin() + 1, "cpu");
+    return own + words;
+  }
+  Words three_tiers() const {
+    return {"--gpu-mem",  "1MiB",           "--host-mem", "66.5MiB",
+            "--nvme-dir", directory.path(), "--nvme-mem", "64MiB"};
+  }
+  json facts_of(const std::string& out) const {
+    return json::parse(file_of(directory / out, "profile.json"));
+  }
+};
+
+TEST_F(ProfileCli, WritesWhatHappened) {
+  const CommandResult result = run(profile("report", 6, three_tiers()));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("A step takes"), std::string::npos) << result.out;
+  EXPECT_FALSE(std::filesystem::exists(directory / "unused"));  // no run
+  std::set<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(directory / "report"))
+    files.insert(entry.path().filename());
+  EXPECT_EQ(files, (std::set<std::string>{"profile.json", "profile.md", "report.html", "trace.json"}));
+
+  const json f = facts_of("report");
+  EXPECT_EQ(f["state"], "done");
+  EXPECT_EQ(f["exit_code"], 0);
+  EXPECT_EQ(f["steps"].size(), 6u);
+  EXPECT_EQ(f["steps_counted"], 4);
+  double seconds = 0;
+  for (const json& s : f["steps"])
+    if (!s["warms_up"]) seconds += s["seconds"]["measured"].get<double>();
+  const double step = f["step_seconds"]["measured"];
+  EXPECT_NEAR(seconds / 4, step, 1e-9);  // sums of doubles
+  EXPECT_NEAR(f["tokens_per_second"]["measured"].get<double>() * step, 4 * 32, 1e-6);
+  double idle = 0;
+  for (const json& s : f["stalls"]) idle += s["seconds"]["measured"].get<double>();
+  EXPECT_NEAR(idle, f["idle_seconds"]["measured"].get<double>(), 1e-9);
+  ASSERT_EQ(f["occupancy"].size(), 3u);
+  const std::string markdown = file_of(directory / "report", "profile.md");
+  for (const char* heading :
+       {"## Lanes", "## Stalls", "## Predicted against measured", "## Links", "## Memory"})
+    EXPECT_NE(markdown.find(heading), std::string::npos) << heading;
+}
+
+// As Perfetto reads it: complete events do not overlap on their thread, asynchronous ones come in pairs.
+TEST_F(ProfileCli, TheTraceIsWellFormed) {
+  ASSERT_EQ(run(profile("report", 5, three_tiers())).code, 0);
+  const json trace = json::parse(file_of(directory / "report", "trace.json"));
+  std::map<int, double> until;
+  std::map<int64_t, double> open;
+  std::map<std::string, int> counters;
+  std::map<int, std::string> threads;
+  size_t complete = 0, pairs = 0;
+  for (const json& e : trace["traceEvents"]) {
+    const std::string phase = e["ph"];
+    if (phase == "M") {
+      if (e["name"] == "thread_name") threads[e["tid"]] = e["args"]["name"];
+      continue;
+    }
+    const double ts = e["ts"];
+    EXPECT_GE(ts, 0);
+    if (phase == "X") {
+      double& last = until[e["tid"]];
+      EXPECT_GE(ts, last - 0.002);  // microseconds, rounded to a thousandth, twice
+      last = ts + e["dur"].get<double>();
+      EXPECT_TRUE(e["args"].contains("step"));
+      ++complete;
+    } else if (phase == "b") {
+      EXPECT_TRUE(open.emplace(e["id"], ts).second);
+      EXPECT_EQ(threads[e["tid"]].substr(0, 4), "nvme");
+      EXPECT_GT(e["args"]["bytes"], 0);
+    } else if (phase == "e") {
+      const auto at = open.find(e["id"]);
+      ASSERT_NE(at, open.end());
+      EXPECT_GE(ts, at->second);
+      open.erase(at);
+      ++pairs;
+    } else {
+      ASSERT_EQ(phase, "C");
+      ++counters[e["name"]];
+      EXPECT_EQ(e["args"].size(), 6u);  // classes
+    }
+  }
+  EXPECT_TRUE(open.empty());
+  EXPECT_GT(pairs, 5u);
+  EXPECT_GT(complete, 100u);
+  EXPECT_EQ(counters.size(), 3u);
+}
+
+TEST_F(ProfileCli, WhatFailsHalfWayIsReported) {
+  // Numbers that go wrong: exit code 8, and the report of what happened until then.
+  Words words = profile("broken", 40, three_tiers());
+  *(std::find(words.begin(), words.end(), "--lr") + 1) = "1e30";
+  const CommandResult broken = run(words);
+  EXPECT_EQ(broken.code, 8) << broken.out << broken.err;
+  EXPECT_EQ(lines_of(broken.err).size(), 2u) << broken.err;
+  const json f = facts_of("broken");
+  EXPECT_EQ(f["state"], "failed");
+  EXPECT_EQ(f["exit_code"], 8);
+  EXPECT_NE(f["error"]["what"].get<std::string>().find("not finite"), std::string::npos);
+  EXPECT_GE(f["steps"].size(), 1u);
+  EXPECT_LT(f["steps"].size(), 40u);
+  EXPECT_NE(file_of(directory / "broken", "report.html").find("The run failed half-way"), std::string::npos);
+  EXPECT_NE(file_of(directory / "broken", "profile.md").find("The run failed half-way"), std::string::npos);
+}
+
+TEST_F(ProfileCli, ASignalEndsTheRunAndNotTheReport) {
+  Command command(directory, profile("stopped", 1000, {}));
+  const std::string out = directory / "stdout";
+  ASSERT_TRUE(
+      command.until([&] { return read_text_file(out, 1 << 20).find("step 1/") != std::string::npos; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  command.send(SIGTERM);
+  const CommandResult result = command.wait();
+  if (result.code == 0) GTEST_SKIP() << "a thousand steps were done before the signal came";
+  EXPECT_EQ(result.code, 75) << result.err;
+  const json f = facts_of("stopped");
+  EXPECT_EQ(f["state"], "stopped");
+  EXPECT_EQ(f["exit_code"], 75);
+  EXPECT_LT(f["steps"].size(), 1000u);
+}
+
+TEST_F(ProfileCli, DirectoriesThatCannotTakeAReport) {
+  std::filesystem::create_directory(directory / "full");
+  write_bytes(directory / "full/x", "mine");
+  expect_refusal(profile("full", 4), 2, {"full", "holds something", "new, or empty"});
+  expect_refusal(profile("train.txt", 4), 2, {"train.txt", "no directory"});
+  expect_refusal(profile("train.txt/below", 4), 4, {"train.txt", "--out"});
+  expect_refusal(profile("new", 3), 2, {"--steps is 3", "4 to 1000"});
+  expect_refusal(profile("new", 1001), 2, {"--steps is 1001"});
+  expect_refusal({"profile", "--out", directory / "new"}, 2, {"`--`", "--model"});
+  expect_refusal(profile("new", 4, {"--host-mem", "66.1MiB"}), 3, {"budgets"});  // as train would refuse it
+  EXPECT_FALSE(std::filesystem::exists(directory / "new"));
+  EXPECT_EQ(read_text_file(directory / "full/x", 10), "mine");
+}
+
+// A run's checkpoint is where a profile of it begins; the run stays as it is.
+TEST_F(ProfileCli, ARunIsProfiledFromItsCheckpoint) {
+  ASSERT_EQ(run(train("run", 3)).code, 0);
+  const std::string metrics = read_text_file(directory / "run/metrics.jsonl", 1 << 20);
+  const CommandResult result = run({"profile", "--steps", "5", "--out", directory / "report", "--", "--out",
+                                    directory / "run", "--resume", "auto"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json f = facts_of("report");
+  EXPECT_EQ(f["steps"].front()["step"], 4);
+  EXPECT_EQ(f["steps"].size(), 5u);
+  EXPECT_EQ(read_text_file(directory / "run/metrics.jsonl", 1 << 20), metrics);
+  EXPECT_EQ(run(train("run", 3, {"--resume", "auto"})).code, 0);  // nothing was added
+}
+
+// A directory of weights and a data file, both with names that would end a script or begin an element.
+TEST_F(ProfileCli, NamesAreEscaped) {
+  const std::string evil = "<script><b onload=x>&\"'\x01\xff";
+  std::filesystem::create_directory(directory / evil);
+  ASSERT_EQ(run(train("run", 1)).code, 0);
+  ASSERT_EQ(run({"export", "--from", directory / "run", "--to", directory / (evil + "/m")}).code, 0);
+  const std::string data = directory / (evil + "/</script>.txt");
+  std::filesystem::create_directory(directory / (evil + "/<"));
+  write_bytes(data, sample_text(4000));
+  const CommandResult result =
+      run({"profile", "--steps", "4", "--out", directory / "report", "--", "--model",
+           directory / (evil + "/m"), "--data", data, "--batch", "4", "--device", "cpu"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::string page = file_of(directory / "report", "report.html");
+  EXPECT_EQ(count(page, "<script"), 3u);  // the page's own
+  EXPECT_EQ(count(page, "</script"), 3u);
+  EXPECT_EQ(page.find("<b onload"), std::string::npos);
+  EXPECT_EQ(page.find('\x01'), std::string::npos);
+  EXPECT_EQ(page.find('\xff'), std::string::npos);
+  EXPECT_NE(page.find("&lt;script&gt;&lt;b onload=x&gt;&amp;&quot;&#39;\\x01\\xff"), std::string::npos);
+  const std::string markdown = file_of(directory / "report", "profile.md");
+  EXPECT_NE(markdown.find("\\<script\\>"), std::string::npos);
+  EXPECT_EQ(markdown.find('\x01'), std::string::npos);
+  const std::string model_named = facts_of("report")["model"];  // what is no UTF-8 is replaced
+  EXPECT_NE(model_named.find("<script><b onload=x>&\"'\x01"), std::string::npos);
+  EXPECT_TRUE(json::accept(file_of(directory / "report", "trace.json")));
+}
+
+}  // namespace
+}  // namespace sluice
