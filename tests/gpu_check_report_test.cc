@@ -136,6 +136,14 @@ TEST(GpuCheckReport, FiguresAreThoseOfTheRows) {
       "3.00 / 4.00 | host 2.0 |");
 }
 
+TEST(GpuCheckReport, AProfileTellsHowFarThePredictionIsOff) {
+  const ordered_json row{
+      {"state", "measured"}, {"seconds", 0.5}, {"seconds_predicted", 0.475}, {"prediction_error", -0.05}};
+  expect_line(gpu_report({{"small", part_with("small", {{"profile", row}})}}),
+              "- sluice profile, GPT-2 1.5B with its state in DRAM: a step of 0.500 s, predicted 0.475 "
+              "(-5.0 %)");
+}
+
 TEST(GpuCheckReport, TheDeepestModelTellsItsLayers) {
   const std::string page = gpu_report({{"largest", part_with("largest", {{"deepest", training_row(2)}})}});
   expect_line(page, "| Llama, the deepest that fits, bf16, 56 layers | 1 billion |");

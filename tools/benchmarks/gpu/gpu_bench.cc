@@ -104,6 +104,8 @@ ordered_json measure(const Command& command, const Row& row) {
       return measure_matmul(command.device(), command.rehearse);
     case RowKind::training:
       return measure_training(row, {command.option("--device", "cuda"), disk});
+    case RowKind::profile:
+      return measure_profile(row, {command.option("--device", "cuda"), disk}, command.directory());
     case RowKind::peer:
       break;
   }

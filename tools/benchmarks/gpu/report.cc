@@ -169,6 +169,10 @@ std::string rates(const Row& row, const ordered_json& part) {
                        gb("device_to_host"), gb("both"));
   if (row.kind == RowKind::disk)
     return fmt::format("{:.2f} GB/s read, {:.2f} written", gb("read"), gb("write"));
+  if (row.kind == RowKind::profile)
+    return fmt::format("a step of {:.3f} s, predicted {:.3f} ({:+.1f} %)",
+                       values->at("seconds").get<double>(), values->at("seconds_predicted").get<double>(),
+                       100 * values->at("prediction_error").get<double>());
   std::string out;
   for (const char* precision : {"bf16", "fp16", "fp32"})
     if (values->contains(precision))
@@ -180,7 +184,7 @@ std::string rates(const Row& row, const ordered_json& part) {
 std::string machine_list(const std::vector<Row>& rows, const ordered_json& part) {
   std::string out;
   for (const Row& row : rows)
-    if (row.kind == RowKind::link || row.kind == RowKind::disk || row.kind == RowKind::matmul)
+    if (row.kind != RowKind::training && row.kind != RowKind::peer)
       out += "- " + row.title + ": " + rates(row, part) + "\n";
   return out;
 }

@@ -25,6 +25,8 @@ std::vector<Row> all_rows() {
        14, "70GiB", "8GiB"},
       {"small", "gpt2-xl-fp16", RowKind::training, "GPT-2 1.5B, resident", 90, "gpt2-xl", "fp16", 16, 1024,
        14, "70GiB", "8GiB"},
+      {"small", "profile", RowKind::profile, "sluice profile, GPT-2 1.5B with its state in DRAM", 120,
+       "gpt2-xl", "bf16", 16, 1024, 8, "10GiB", "40GiB"},
       matmul("offload"),
       {"offload", "7b-resident", RowKind::training, "Llama 7B, in GPU memory", 120, "llama-7b", "bf16", 8,
        4096, 8, most, "12GiB"},
@@ -59,6 +61,8 @@ const char* kind_name(RowKind kind) {
       return "matmul";
     case RowKind::training:
       return "training";
+    case RowKind::profile:
+      return "profile";
     case RowKind::peer:
       break;
   }
@@ -80,7 +84,7 @@ std::optional<Row> find_row(const std::string& part, const std::string& name) {
 }
 
 Row rehearsed(Row row) {
-  if (row.kind != RowKind::training && row.kind != RowKind::peer) return row;
+  if (row.kind != RowKind::training && row.kind != RowKind::profile && row.kind != RowKind::peer) return row;
   row.batch = 4;
   row.sequence = 32;
   row.steps = 4;

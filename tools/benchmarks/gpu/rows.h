@@ -13,6 +13,7 @@ enum class RowKind : uint8_t {
   disk,      // reads and writes of one file of the nvme tier
   matmul,    // large products through the device's multiplier
   training,  // steps of one configuration
+  profile,   // the same by `sluice profile`: its files stay beside the parts'
   peer,      // the same configuration by PyTorch: run by the script
 };
 const char* kind_name(RowKind kind);

@@ -13,10 +13,12 @@
 #include "engine/run/setup.h"
 #include "engine/run/trainer.h"
 #include "engine/run/training_setup.h"
+#include "models/file.h"
 #include "offload/nvme_files.h"
 #include "tools/command_line.h"
 #include "tools/plan_report.h"
 #include "tools/run_source.h"
+#include "tools/verbs.h"
 
 namespace sluice {
 
@@ -34,10 +36,10 @@ std::string budget(const std::string& text, uint64_t free, uint64_t left_gib) {
   return std::to_string(gib - std::min(gib, left_gib)) + "GiB";
 }
 
-std::vector<std::string> command_words(const Row& row, const TrainingPlace& place, uint64_t device_free) {
-  std::vector<std::string> words = {"gpu_bench", "train", "--device", place.device,
-                                    "--clip",    "1",     "--data",   place.directory + "/tokens.bin",
-                                    "--out",     "unused"};
+// After the program and the verb.
+std::vector<std::string> train_words(const Row& row, const TrainingPlace& place, uint64_t device_free) {
+  std::vector<std::string> words = {"--device", place.device, "--clip",
+                                    "1",        "--data",     place.directory + "/tokens.bin"};
   const auto add = [&](const std::string& name, const std::string& value) {
     words.push_back("--" + name);
     words.push_back(value);
@@ -55,9 +57,11 @@ std::vector<std::string> command_words(const Row& row, const TrainingPlace& plac
   return words;
 }
 
-Options parse(const std::vector<std::string>& words) {
-  std::vector<const char*> argv;
-  for (const std::string& word : words) argv.push_back(word.c_str());
+// `words` follow the verb.
+Options parse(std::vector<std::string> verb, const std::vector<std::string>& words) {
+  verb.insert(verb.end(), words.begin(), words.end());
+  std::vector<const char*> argv{"gpu_bench"};
+  for (const std::string& word : verb) argv.push_back(word.c_str());
   return parse_command_line(static_cast<int>(argv.size()), argv.data()).options;
 }
 
@@ -123,10 +127,13 @@ ModelConfig Training::choose_model() const {
 void Training::open_device() {
   Row row = row_;
   row.model = with_layers(row.model, 1);
-  options_ = parse(command_words(row, place_, kGiB));
+  const auto parse_training = [&](uint64_t device_free) {
+    return parse({"train", "--out", "unused"}, train_words(row, place_, device_free));
+  };
+  options_ = parse_training(kGiB);
   device_ = make_device(options_.memory, resolve_threads(options_.memory));
   const auto use = accelerator_use(*device_);
-  options_ = parse(command_words(row, place_, use ? use->device.free + use->device.held : 0));
+  options_ = parse_training(use ? use->device.free + use->device.held : 0);
   budgets_ = resolve_budgets(options_.memory, memory_limits(), true, use);
 }
 
@@ -212,6 +219,25 @@ ordered_json Training::values(const Plan& plan, const ModelConfig& config) const
 
 ordered_json measure_training(const Row& row, const TrainingPlace& place) {
   return Training(row, place).measure();
+}
+
+ordered_json measure_profile(const Row& row, const TrainingPlace& place, const std::string& directory) {
+  const std::string out = directory + "/profile";
+  std::filesystem::remove_all(out);  // of a call that failed
+  write_tokens(place.directory + "/tokens.bin", 1 << 20, config_from_name(row.model).vocabulary);
+  const Options options = parse({"profile", "--steps", std::to_string(row.steps), "--out", out, "--"},
+                                train_words(row, place, 0));
+  const ExitCode code = run_profile(options, stdout);
+  if (code != ExitCode::done) throw Error(code, "The profile was stopped.", "Run this row again.");
+  const ordered_json facts = ordered_json::parse(read_text_file(out + "/profile.json", 1 << 30));
+  return {{"state", "measured"},
+          {"seconds", facts["step_seconds"]["measured"]},
+          {"seconds_predicted", facts["step_seconds"]["predicted"]},
+          {"prediction_error", facts["prediction_error"]},
+          {"tokens_per_second", facts["tokens_per_second"]["measured"]},
+          {"bound", facts["bound"]},
+          {"lanes", facts["lanes"]},
+          {"work", facts["work"]}};
 }
 
 }  // namespace sluice

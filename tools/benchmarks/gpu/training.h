@@ -18,4 +18,8 @@ struct TrainingPlace {
 // Error(infeasible) where the budgets cannot hold the model.
 nlohmann::ordered_json measure_training(const Row& row, const TrainingPlace& place);
 
+// The row's configuration by `sluice profile`, whose files go to `directory`/profile.
+nlohmann::ordered_json measure_profile(const Row& row, const TrainingPlace& place,
+                                       const std::string& directory);
+
 }  // namespace sluice
