@@ -49,9 +49,9 @@ struct OpRates {
   PrecisionRates flops, bytes;
 };
 
-// Tasks on a lane: seconds alone = overhead + work, or what a pool needs for it if that is longer. The work of
-// a forward or backward is the sum over its kinds of op; of a kind without a row, and of other tasks, it is
-// the longer of flops / rate and bytes / rate.
+// Tasks on a lane: seconds alone = overhead + work, or what a pool needs for it if that is longer. The work
+// of a forward or backward is the sum over its kinds of op; of a kind without a row, and of other tasks, it
+// is the longer of flops / rate and bytes / rate.
 struct LaneRates {
   std::string lane, tier;  // tier: that of the first operand; empty: any that no other row names
   PrecisionRates flops;
@@ -104,8 +104,8 @@ constexpr const char* kCoresPool = "cores";
 constexpr const char* kDefaultMachine = "cpu-2core";
 constexpr const char* kGpuMachine = "gpu-server";
 
-// Pools and drives of a rank where `ranks` share the machine; the description's are those of one among as many
-// as its lowest network level joins, or alone without levels.
+// Pools and drives of a rank where `ranks` share the machine; the description's are those of one among as
+// many as its lowest network level joins, or alone without levels.
 void share_machine(MachineRates& rates, uint32_t ranks);
 
 // A description that the program brings along. An unknown name is none.

@@ -107,7 +107,8 @@ class Compiler {
   void add_step(PassPlan& pass, uint32_t op, Pass direction) const {
     const OpShapes& shapes = plan_.shapes[op];
     pass.steps.push_back({op, direction, 0, {}, {}});
-    const OpWork work{shapes.kind, op_rule(shapes.kind).flops(shapes, direction), op_bytes(shapes, direction)};
+    const OpWork work{shapes.kind, op_rule(shapes.kind).flops(shapes, direction),
+                      op_bytes(shapes, direction)};
     std::vector<OpWork>& ops = pass.work.ops;
     const auto at = std::lower_bound(ops.begin(), ops.end(), work.kind,
                                      [](const OpWork& w, OpKind kind) { return w.kind < kind; });

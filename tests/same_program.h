@@ -64,8 +64,8 @@ struct Same {  // a struct, so that the overloads see each other
   static bool same(const Program& a, const Program& b) {
     return same(a.machine.tiers, b.machine.tiers) && same(a.machine.links, b.machine.links) &&
            same(a.machine.lanes, b.machine.lanes) && same(a.machine.units, b.machine.units) &&
-           same(a.processes, b.processes) && same(a.passes, b.passes) && a.rings == b.rings && same(a.buffers, b.buffers) &&
-           same(a.bodies, b.bodies) && a.arena_bytes == b.arena_bytes;
+           same(a.processes, b.processes) && same(a.passes, b.passes) && a.rings == b.rings &&
+           same(a.buffers, b.buffers) && same(a.bodies, b.bodies) && a.arena_bytes == b.arena_bytes;
   }
 };
 
