@@ -208,6 +208,7 @@ struct LaneState {
   const Job* job = nullptr;    // of the queue's head; nullptr: nothing started
   bool flows = false;
   double share = 0, busy_until = 0;
+  size_t full_pool = 0;  // that keeps the share below 1
 };
 
 class Run {
@@ -217,6 +218,7 @@ class Run {
       : program_(program), bodies_(bodies), drives_(drives), sequence_(sequence), with_times_(with_times),
         lanes_(program.machine.lanes.size()), demand_(pools), room_(pools) {
     result_.lane_busy.assign(lanes_.size(), 0);
+    result_.lane_slowed.assign(lanes_.size(), std::vector<double>(pools - drives.size()));
     if (with_times)
       for (const BodyId b : sequence) result_.times.emplace_back(program.bodies[b].instructions.size());
     bases_.emplace_back(lanes_.size());
@@ -361,6 +363,7 @@ class Run {
         continue;
       }
       lane.share = share;
+      lane.full_pool = full;
       for (const Use* u = begin; u < end; ++u) {
         demand_[u->pool] -= u->fraction;
         room_[u->pool] = std::max(0.0, room_[u->pool] - share * u->fraction);
@@ -383,10 +386,17 @@ class Run {
         if (!lane.flows || lane.left > 0) continue;
       } else {
         lane.left -= passed * lane.share;
+        if (lane.share < 1) result_.lane_slowed[l][shown_pool(lane.full_pool)] += passed * (1 - lane.share);
       }
       // What rounding leaves over counts as done: 1e-12 of the job, or what is too short to move the clock.
       if (lane.left <= 1e-12 * lane.job->alone || now_ + lane.left / lane.share <= now_) complete(l);
     }
+  }
+
+  // A drive's two pools are one in the result.
+  size_t shown_pool(size_t pool) const {
+    const size_t shared = demand_.size() - 2 * drives_.size();
+    return pool < shared ? pool : shared + (pool - shared) / 2;
   }
 
   void complete(size_t l) {

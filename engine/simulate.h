@@ -22,6 +22,8 @@ struct InstructionTime {
 struct SimulationResult {
   double seconds = 0;             // until the last instruction has completed
   std::vector<double> lane_busy;  // seconds in which the lane executes at least one instruction, by lane
+  // Of these, what the lane lost because a pool was full. By lane and pool: MachineRates::pools, then drives.
+  std::vector<std::vector<double>> lane_slowed;
   // By position in the sequence and instruction; only if asked for.
   std::vector<std::vector<InstructionTime>> times;
 };

@@ -382,7 +382,11 @@ TEST_F(Cli, PlanSaysWhereAStepsTimeGoes) {
   for (const auto& [lane, busy] : facts["lane_busy"].items()) {
     EXPECT_EQ(facts["lane_busy_fraction"][lane].get<double>(), busy.get<double>() / seconds) << lane;
     EXPECT_LE(busy.get<double>(), seconds * (1 + 1e-9)) << lane;
+    double lost = 0;
+    for (const auto& pool : facts["lane_lost_to_sharing"][lane]) lost += pool.get<double>();
+    EXPECT_LE(lost, busy.get<double>()) << lane;
   }
+  EXPECT_GT(facts["lane_lost_to_sharing"]["nvme_write"]["nvme"].get<double>(), 0);  // reads beside it
   // The step that is looked at has others around it; the predicted one is the second of two.
   const double waits = facts["compute_waits"]["seconds"];
   EXPECT_NEAR(waits + facts["lane_busy"]["compute"].get<double>(), seconds, 1e-3 * seconds);
@@ -399,7 +403,8 @@ TEST_F(Cli, PlanSaysWhereAStepsTimeGoes) {
 
   const CommandResult people = run(model);
   EXPECT_EQ(people.code, 0) << people.err;
-  for (const char* part : {"\n  a step                      busy   compute waits for       critical path\n",
+  for (const char* part : {"\n  a step                      busy   compute waits for       critical path"
+                           "   lost to sharing\n",
                            "\n  compute waits  ", "\n  critical path  ",
                            "\n  bottleneck     pool cores: its use by all lanes takes ", " at full rate, ",
                            "\n  drive wear     ", " TB a day; 600 TBW last "})

@@ -93,7 +93,7 @@ TEST(Simulate, FlopsCountByPrecision) {
 
 // Ops without a row: the longer of flops and bytes, kind by kind. With one: both, one after the other.
 TEST(Simulate, APassTakesTheSumOverItsKindsOfOp) {
-  std::string tables = kTables;
+  std::string tables = testing::kUnitTables;
   tables += "pass linear flops 12 bytes 4 attention flops 6 bytes 8\nbody step clean -> clean\n";
   const Program p = program_from_text(
       tables + "tasks step\n0 forward 0/0 flops 18 bytes 12 pass 0\ninstructions step\n0 a:1 run 0\n");
@@ -132,6 +132,9 @@ TEST(Simulate, PoolIsSharedWhileBothFlow) {
   SimulationResult s = run(p, r);
   expect_time(s, 0, 1, 0, 4);
   expect_time(s, 0, 0, 0, 6);
+  EXPECT_DOUBLE_EQ(s.lane_slowed[lane(p, "a")][0], 2);
+  EXPECT_DOUBLE_EQ(s.lane_slowed[lane(p, "down")][0], 2);
+  EXPECT_DOUBLE_EQ(s.lane_slowed[lane(p, "b")][0], 0);
   r.pools[0].capacity = 2;  // enough for both
   s = run(p, r);
   expect_time(s, 0, 1, 0, 2);
@@ -198,6 +201,8 @@ TEST(Simulate, DriveHasThreeRates) {
   SimulationResult s = run(both, r);
   expect_time(s, 0, 1, 0, 2);
   expect_time(s, 0, 0, 0, 3.5);
+  EXPECT_DOUBLE_EQ(s.lane_slowed[lane(both, "write")][0], 1);
+  EXPECT_DOUBLE_EQ(s.lane_slowed[lane(both, "read")][0], 1.5);
   // Mixed 4, read alone 1: the read keeps its 1 and the write gets 3, more than its 2: 2. Write 1 s, read 8
   // s.
   r.drives = {{"nvme", 1, 2, 4}};
@@ -325,10 +330,18 @@ TEST(Simulate, RandomPrograms) {
     const SimulationResult s = run(p, r, sequence);
     for (const double busy : s.lane_busy) EXPECT_LE(busy, s.seconds * (1 + 1e-12));
     for (BodyId b = 0; b < p.bodies.size(); ++b) {
-      const double seconds = simulate(p, r, std::vector<BodyId>{b}).seconds * (1 + 1e-12);
+      const SimulationResult alone = simulate(p, r, std::vector<BodyId>{b});
       const Loads loads = loads_of(p, r, b);
       for (const auto& all : {loads.lanes, loads.pools, loads.drives})
-        for (const double load : all) EXPECT_LE(load, seconds);
+        for (const double load : all) EXPECT_LE(load, alone.seconds * (1 + 1e-12));
+      for (LaneId l = 0; l < loads.lanes.size(); ++l) {
+        double work = loads.lanes[l];
+        for (const double lost : alone.lane_slowed[l]) work += lost;
+        // Lanes that overlap are busy with latencies besides. Sums round.
+        EXPECT_GE(alone.lane_busy[l], work * (1 - 1e-9));
+        if (p.machine.lanes[l].overlapping) continue;
+        EXPECT_LE(alone.lane_busy[l], work * (1 + 1e-9));
+      }
     }
     for (size_t position = 0; position < sequence.size(); ++position)
       for (const InstructionTime& t : s.times[position]) {

@@ -40,16 +40,42 @@ double sum_of(const std::vector<double>& all) {
 
 std::string percent(double part, double whole) { return fmt::format("{:.0f} %", 100 * part / whole); }
 
-std::string lanes_table(const Machine& machine, const PlanFacts& f) {
-  std::string out =
-      fmt::format("  {:<12}{:>20}{:>20}{:>20}\n", "a step", "busy", "compute waits for", "critical path");
+std::string drive_name(const MachineRates& rates, size_t drive) {
+  const std::string& tier = rates.drives[drive].tier;
+  size_t count = 0, number = 0;
+  for (size_t d = 0; d < rates.drives.size(); ++d) {
+    count += rates.drives[d].tier == tier;
+    if (d == drive) number = count;
+  }
+  return count == 1 ? printable(tier) : fmt::format("{} {}", printable(tier), number);
+}
+
+// Of lane_slowed's pools.
+std::string pool_name(const MachineRates& rates, size_t pool) {
+  return pool < rates.pools.size() ? printable(rates.pools[pool].name)
+                                   : drive_name(rates, pool - rates.pools.size());
+}
+
+// What sharing pools costs a lane, and the pool that costs most.
+std::string slowed_words(const MachineRates& rates, const std::vector<double>& by_pool) {
+  const auto most = std::max_element(by_pool.begin(), by_pool.end());
+  return fmt::format("{:>10.3g} s ({})", sum_of(by_pool),
+                     pool_name(rates, static_cast<size_t>(most - by_pool.begin())));
+}
+
+std::string lanes_table(const Machine& machine, const MachineRates& rates, const PlanFacts& f) {
+  const auto is_slowed = [&](size_t l) { return sum_of(f.slowed[l]) >= kWorthNaming * f.seconds; };
+  bool slowed = false;
+  for (size_t l = 0; l < f.busy.size(); ++l) slowed |= is_slowed(l);
+  std::string out = fmt::format("  {:<12}{:>20}{:>20}{:>20}{}\n", "a step", "busy", "compute waits for",
+                                "critical path", slowed ? "   lost to sharing" : "");
   for (size_t l = 0; l < f.busy.size(); ++l) {
     if (std::max({f.busy[l], f.waited_for[l], f.critical[l]}) < kWorthNaming * f.seconds) continue;
     out += fmt::format("  {:<12}", machine.lanes[l].name);
     for (const double seconds : {f.busy[l], f.waited_for[l], f.critical[l]})
       out += seconds > 0 ? fmt::format("{:>12.3g} s {:>6}", seconds, percent(seconds, f.seconds))
                          : fmt::format("{:>20}", "-");
-    out += "\n";
+    out += (is_slowed(l) ? slowed_words(rates, f.slowed[l]) : "") + "\n";
   }
   return out;
 }
@@ -128,44 +154,42 @@ Bottleneck bottleneck_of(const Loads& loads) {
 std::string bottleneck_name(const Program& program, const MachineRates& rates, const Bottleneck& bottleneck) {
   if (bottleneck.kind == Bottleneck::Kind::lane) return program.machine.lanes[bottleneck.index].name;
   if (bottleneck.kind == Bottleneck::Kind::pool) return printable(rates.pools[bottleneck.index].name);
-  const std::string tier = rates.drives[bottleneck.index].tier;
-  size_t count = 0, number = 0;
-  for (size_t d = 0; d < rates.drives.size(); ++d) {
-    count += rates.drives[d].tier == tier;
-    if (d == bottleneck.index) number = count;
-  }
-  return count == 1 ? printable(tier) : fmt::format("{} {}", printable(tier), number);
+  return drive_name(rates, bottleneck.index);
 }
 
 PlanFacts facts_of(const Plan& plan, const Options& options) {
-  const Program& p = plan.program;
+  const Program& program = plan.program;
   const BodyId step = *plan.lowering.bodies().step;
-  const size_t lanes = p.machine.lanes.size();
+  const size_t lanes = program.machine.lanes.size();
   const std::vector<BodyId> sequence(kBodies, step);
-  const SimulationResult run = simulate(p, plan.rates, sequence, true);
-  const SimulationResult shorter = simulate(p, plan.rates, std::span(sequence).first(kBodies - 1));
-  const History history{p, sequence, run.times};
+  const SimulationResult run = simulate(program, plan.rates, sequence, true);
+  const SimulationResult shorter = simulate(program, plan.rates, std::span(sequence).first(kBodies - 1));
+  const History history{program, sequence, run.times};
   PlanFacts f;
   f.ranks = static_cast<uint64_t>(ranks_per_node(options.ranks, plan.rates));
   f.seconds = plan.step_seconds;
-  for (size_t l = 0; l < lanes; ++l) f.busy.push_back(run.lane_busy[l] - shorter.lane_busy[l]);
+  f.slowed = run.lane_slowed;
+  for (size_t l = 0; l < lanes; ++l) {
+    f.busy.push_back(run.lane_busy[l] - shorter.lane_busy[l]);
+    for (size_t p = 0; p < f.slowed[l].size(); ++p) f.slowed[l][p] -= shorter.lane_slowed[l][p];
+  }
   std::vector<Charge> charges;
-  for (const Idle& idle : idle_intervals(history, compute_lane(p.machine)))
+  for (const Idle& idle : idle_intervals(history, compute_lane(program.machine)))
     if (idle.position == kSteady) charges.insert(charges.end(), idle.charges.begin(), idle.charges.end());
   f.waits = sum_by_work(history, charges, false);
   f.waited_for = by_lane(f.waits, lanes);
   const double end = run.seconds - f.seconds;
   f.path = sum_by_work(history, within(critical_path(history), end - f.seconds, end), false);
   f.critical = by_lane(f.path, lanes);
-  f.bottleneck = bottleneck_of(loads_of(p, plan.rates, step));
-  for (const Instruction& in : p.bodies[step].instructions)
-    if (in.task == kNoTask && p.machine.tiers[in.places[1].tier].file)
-      f.bytes_written += f.ranks * operand_bytes(p.buffers[in.operands[0].buffer], in.operands[0]);
+  f.bottleneck = bottleneck_of(loads_of(program, plan.rates, step));
+  for (const Instruction& in : program.bodies[step].instructions)
+    if (in.task == kNoTask && program.machine.tiers[in.places[1].tier].file)
+      f.bytes_written += f.ranks * operand_bytes(program.buffers[in.operands[0].buffer], in.operands[0]);
   return f;
 }
 
 std::string facts_text(const Plan& plan, const PlanFacts& f) {
-  std::string out = lanes_table(plan.program.machine, f);
+  std::string out = lanes_table(plan.program.machine, plan.rates, f);
   if (sum_of(f.waited_for) >= kWorthNaming * f.seconds)
     append_list(out, "  compute waits", most_of(plan.program, f.waits, f), kIndent);
   append_list(out, "  critical path", most_of(plan.program, f.path, f), kIndent);
@@ -180,6 +204,12 @@ void add_facts(const Plan& plan, const PlanFacts& f, ordered_json& out) {
   std::vector<double> fractions;
   for (const double busy : f.busy) fractions.push_back(busy / f.seconds);
   out["lane_busy_fraction"] = by_name(machine, fractions);
+  out["lane_lost_to_sharing"] = ordered_json::object();
+  for (size_t l = 0; l < f.slowed.size(); ++l) {
+    ordered_json& pools = out["lane_lost_to_sharing"][machine.lanes[l].name] = ordered_json::object();
+    for (size_t p = 0; p < f.slowed[l].size(); ++p)
+      if (f.slowed[l][p] > 0) pools[pool_name(plan.rates, p)] = f.slowed[l][p];
+  }
   out["compute_waits"] = {{"seconds", sum_of(f.waited_for)}, {"for", works(machine, f.waits)}};
   out["critical_path"] = works(machine, f.path);
   out["bottleneck"] = {{"kind", kKinds[static_cast<size_t>(f.bottleneck.kind)]},

@@ -26,12 +26,13 @@ Bottleneck bottleneck_of(const Loads& loads);
 std::string bottleneck_name(const Program& program, const MachineRates& rates, const Bottleneck& bottleneck);
 
 struct PlanFacts {
-  uint64_t ranks = 1;                    // that write to the same drives
-  double seconds = 0;                    // of the step
-  std::vector<double> busy;              // by lane
-  std::vector<double> waited_for;        // by lane: idle seconds of compute that are charged to it
-  std::vector<double> critical;          // by lane: seconds of the critical path
-  std::vector<WorkSeconds> waits, path;  // the latter two by work, most first
+  uint64_t ranks = 1;                       // that write to the same drives
+  double seconds = 0;                       // of the step
+  std::vector<double> busy;                 // by lane
+  std::vector<std::vector<double>> slowed;  // of it, as SimulationResult::lane_slowed
+  std::vector<double> waited_for;           // by lane: idle seconds of compute that are charged to it
+  std::vector<double> critical;             // by lane: seconds of the critical path
+  std::vector<WorkSeconds> waits, path;     // the latter two by work, most first
   Bottleneck bottleneck;
   uint64_t bytes_written = 0;  // to files, by all these ranks
 };
