@@ -165,6 +165,20 @@ TEST_F(ProfileCli, DirectoriesThatCannotTakeAReport) {
   EXPECT_EQ(read_text_file(directory / "full/x", 10), "mine");
 }
 
+// Of two ranks in this process the first is recorded; its lanes have one more, on which they exchange.
+TEST_F(ProfileCli, RanksOfOneProcess) {
+  const CommandResult result = run(profile("report", 5, {"--gpus", "2", "--host-mem", "256MiB"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json f = facts_of("report");
+  EXPECT_EQ(f["ranks"], 2);
+  EXPECT_EQ(f["steps"].size(), 5u);
+  EXPECT_NEAR(f["tokens_per_second"]["measured"].get<double>() * f["step_seconds"]["measured"].get<double>(),
+              4 * 32, 1e-6);  // of both
+  bool exchanges = false;
+  for (const json& l : f["lanes"]) exchanges |= l["lane"] == "collective" && l["moved_bytes"] > 0;
+  EXPECT_TRUE(exchanges);
+}
+
 // A run's checkpoint is where a profile of it begins; the run stays as it is.
 TEST_F(ProfileCli, ARunIsProfiledFromItsCheckpoint) {
   ASSERT_EQ(run(train("run", 3)).code, 0);

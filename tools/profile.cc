@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -16,6 +17,7 @@
 #include "tools/profile_text.h"
 #include "tools/profile_trace.h"
 #include "tools/progress.h"
+#include "tools/rank_setup.h"
 #include "tools/report_error.h"
 #include "tools/run_start.h"
 #include "tools/size.h"
@@ -27,11 +29,6 @@ namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-
-void say(std::FILE* out, const std::string& text) {
-  std::fputs(text.c_str(), out);
-  std::fflush(out);
-}
 
 Error directory_error(const std::string& out, const std::string& why) {
   return Error(ExitCode::usage, "--out " + printable(out) + " " + why,
@@ -76,93 +73,113 @@ struct Outcome {
   std::vector<StepMetrics> steps;
 };
 
+// What all ranks begin with.
+struct Start {
+  RunStart run;
+  RunData data;
+};
+
+Recorder make_recorder(const Plan& plan, int64_t steps) {
+  std::vector<BodyId> kinds;
+  for (const BodyIds& phase : plan.lowering.phases)
+    for (const auto& body : {phase.first, phase.step, phase.drain})
+      if (body) kinds.push_back(*body);
+  const size_t drains = plan.lowering.phases.size();
+  return Recorder(plan.program, kinds, static_cast<size_t>(steps) + drains);
+}
+
+Progress make_progress(const Options& options, const Program& program, std::FILE* out) {
+  std::vector<std::pair<std::string, uint64_t>> tiers;
+  for (size_t t = 0; t < program.arena_bytes.size(); ++t)
+    tiers.emplace_back(program.machine.tiers[t].name, program.arena_bytes[t]);
+  return Progress(out, progress_style(out), options.batch.steps, tiers);
+}
+
+// One rank of the run. The first records, prints and reports; the others only train.
 class Profiler {
  public:
-  Profiler(Options options, RunStart start, std::FILE* out)
-      : options_(command_options(std::move(options), start)),
-        start_(std::move(start)),
-        data_(open_run_data(options_, start_.source.config)),
-        device_(make_device(options_.memory, resolve_threads(options_.memory))),
-        budgets_(resolve_budgets(options_.memory, memory_limits(), true, accelerator_use(*device_))),
-        out_(out) {
-    if (start_.checkpoint) check_same_data(start_.checkpoint->state(), data_.train);
-  }
+  Profiler(const Options& options, Start& start, const Ranks& ranks, std::FILE* out)
+      : start_(start),
+        rank_(options, start.run.source.config, start.data.validation.has_value(), ranks, out),
+        out_(out) {}
 
   ExitCode run() {
-    for (const std::string& note : start_.notes) say(out_, note + "\n");
-    for (const std::string& note : budgets_.notes) say(out_, note + "\n");
+    Options& options = rank_.options();
+    const bool first = rank_.ranks().is_first();
+    SessionOptions session_choices = session_options(options, rank_.budgets().threads);
+    session_choices.ranks = rank_.ranks();
     auto started = start_session(
-        *device_, budgets_, session_options(options_, budgets_.threads),
-        [&] { return plan_or_throw(request(), budgets_); },
-        [&](const Plan& plan) {
-          say(out_, plan_text(plan, budgets_, options_));
-          check_start(start_, plan.model);
-        });
-    options_.batch.micro_batch = started->plan.model.micro_batch;
-    make_directory(options_.profile.out);
-    Recorder recorder = make_recorder(started->plan);
-    say(out_, "  records of the steps: " + format_size(recorder.bytes()) + " beside --host-mem\n");
-    const Outcome outcome = train(*started, recorder);
-    const Plan plan = started->plan;
-    started.reset();  // planning for other budgets needs memory, too
-    report(plan, recorder, outcome);
+        rank_.device(), rank_.budgets(), session_choices, [&] { return rank_.plan(); },
+        [&](const Plan& plan) { check_plan(plan); });
+    const Plan& plan = started->plan;
+    options.batch.micro_batch = plan.model.micro_batch;
+    rank_.ranks().set_patience(rank_timeout(options, plan));
+    std::optional<Recorder> recorder;
+    if (first) {
+      make_directory(options.profile.out);
+      recorder.emplace(make_recorder(plan, options.profile.steps));
+      say(out_, "  records of the steps: " + format_size(recorder->bytes()) + " beside --host-mem\n");
+    }
+    const Outcome outcome = train(started->session, first ? &*recorder : nullptr);
+    if (first) {
+      const Plan copy = plan;
+      started.reset();  // planning for other budgets needs memory, too
+      report(copy, *recorder, outcome);
+    }
     if (outcome.error) throw *outcome.error;
     return outcome.code;
   }
 
  private:
-  // The run's own, micro-batch included, with the budgets as they are now.
-  PlanRequest request() const {
-    return plan_request(options_, start_.source.config, budgets_, workspaces_of(*device_),
-                        data_.validation.has_value());
+  void check_plan(const Plan& plan) {
+    if (rank_.ranks().is_first()) {
+      say(out_, plan_text(plan, rank_.budgets(), rank_.options()));
+      check_start(start_.run, plan.model);  // ranks share it
+    }
+    rank_.ranks().barrier();
   }
 
-  Recorder make_recorder(const Plan& plan) const {
-    std::vector<BodyId> kinds;
-    for (const BodyIds& phase : plan.lowering.phases)
-      for (const auto& body : {phase.first, phase.step, phase.drain})
-        if (body) kinds.push_back(*body);
-    const size_t drains = plan.lowering.phases.size();
-    return Recorder(plan.program, kinds, static_cast<size_t>(options_.profile.steps) + drains);
-  }
-
-  Outcome train(PlannedSession& started, Recorder& recorder) {
-    Session& session = started.session;
-    Workers workers(budgets_.threads);
-    load_start(start_, options_.numbers.seed, session, workers);
+  // `recorder`: of the first rank, else nullptr.
+  Outcome train(Session& session, Recorder* recorder) {
+    const Options& options = rank_.options();
+    Workers workers(rank_.budgets().threads);
+    load_start(start_.run, options.numbers.seed, session, workers);
+    rank_.ranks().barrier();
     const std::atomic<bool>& stop = stop_on_signals();
     Outcome outcome;
-    std::vector<std::pair<std::string, uint64_t>> tiers;
-    for (size_t t = 0; t < started.plan.program.arena_bytes.size(); ++t)
-      tiers.emplace_back(started.plan.program.machine.tiers[t].name, started.plan.program.arena_bytes[t]);
-    Progress progress(out_, progress_style(out_), options_.batch.steps, tiers);
+    std::optional<Progress> progress;
     TrainEvents events;
-    events.recorder = &recorder;
-    events.step = [&](const StepMetrics& m) {
-      outcome.steps.push_back(m);
-      progress.step(m, steady_seconds());
-    };
-    TrainData view = data_.view();
+    events.recorder = recorder;
+    if (recorder) {
+      progress.emplace(make_progress(options, session.plan().program, out_));
+      events.step = [&](const StepMetrics& m) {
+        outcome.steps.push_back(m);
+        progress->step(m, steady_seconds());
+      };
+    }
+    TrainData view = start_.data.view();
     view.validation = nullptr;
     try {
-      Trainer trainer(session, options_, view, state_of(start_, options_, data_.train), stop, events);
+      Trainer trainer(session, options, view, state_of(start_.run, options, start_.data.train), stop, events);
       if (trainer.run(AtEnd::nothing).stopped) outcome.code = ExitCode::stopped;
     } catch (const std::exception& e) {
+      rank_.ranks().abort("Rank " + std::to_string(rank_.ranks().rank()) + " failed: " + e.what());
       outcome.error = as_error(e);
       outcome.code = outcome.error->code();
     }
-    progress.finish();
+    if (progress) progress->finish();
     return outcome;
   }
 
-  void report(const Plan& plan, const Recorder& recorder, const Outcome& outcome) const {
+  void report(const Plan& plan, const Recorder& recorder, const Outcome& outcome) {
+    const Options& options = rank_.options();
     const Profile profile = make_profile(plan, recorder);
     std::vector<WhatIf> changes;
-    if (profile.counted > 0) changes = best_changes(request(), plan, asked_micro_batch());
-    const ProfiledRun run{options_,      budgets_, plan,         recorder,     profile,
-                          outcome.steps, changes,  outcome.code, outcome.error};
+    if (profile.counted > 0) changes = best_changes(rank_.request(), plan, asked_micro_batch());
+    const ProfiledRun run{options,       rank_.budgets(), plan,         recorder,     profile,
+                          outcome.steps, changes,         outcome.code, outcome.error};
     const nlohmann::ordered_json facts = profile_facts(run);
-    const std::string& out = options_.profile.out;
+    const std::string& out = options.profile.out;
     write_file(out, "profile.json", safe_json(facts, 1) + "\n");
     write_file(out, "profile.md", profile_markdown(facts));
     write_file(out, "trace.json", profile_trace(run));
@@ -170,15 +187,12 @@ class Profiler {
     say(out_, profile_summary(facts) + "Open " + printable((fs::path(out) / "report.html").string()) + "\n");
   }
 
-  std::optional<int64_t> asked_micro_batch() const {
-    return is_given(options_, "micro-batch") ? options_.batch.micro_batch : std::nullopt;
+  std::optional<int64_t> asked_micro_batch() {
+    return is_given(rank_.options(), "micro-batch") ? rank_.options().batch.micro_batch : std::nullopt;
   }
 
-  Options options_;
-  RunStart start_;
-  RunData data_;
-  std::unique_ptr<Device> device_;
-  Budgets budgets_;
+  Start& start_;
+  RankSetup rank_;
   std::FILE* out_;
 };
 
@@ -186,13 +200,24 @@ class Profiler {
 
 ExitCode run_profile(Options options, std::FILE* out) {
   check_directory(options.profile.out);
-  if (options.ranks.gpus > 1)
-    throw Error(ExitCode::usage, "A profile of several ranks is planned, not built yet.",
-                "Leave out --gpus.");
-  options.ranks.count = 1;
+  options.ranks.count = options.ranks.gpus;
   check_options(options, Verb::profile, !options.run.resume.empty());
-  RunStart start = open_run_start(options, Verb::profile);
-  return Profiler(std::move(options), std::move(start), out).run();
+  RunStart run = open_run_start(options, Verb::profile);
+  print_notes(run.notes, out);
+  options = command_options(std::move(options), run);
+  RunData data = open_run_data(options, run.source.config);
+  if (run.checkpoint) check_same_data(run.checkpoint->state(), data.train);
+  Start start{std::move(run), std::move(data)};
+  if (options.ranks.count == 1) return Profiler(options, start, {}, out).run();
+  ExitCode code = ExitCode::done;
+  const auto rank = [&](const Ranks& ranks) {
+    if (options.ranks.timeout) ranks.set_patience(*options.ranks.timeout);
+    const ExitCode of_rank = Profiler(options, start, ranks, out).run();
+    if (ranks.is_first()) code = of_rank;
+  };
+  run_in_process(static_cast<int>(options.ranks.count), rank,
+                 [](const std::exception& error) { std::_Exit(report_error(error)); });
+  return code;
 }
 
 }  // namespace sluice

@@ -6,7 +6,6 @@
 #include "engine/run/agreement.h"
 #include "engine/run/checkpoint_directory.h"
 #include "engine/run/metrics.h"
-#include "engine/run/rank_share.h"
 #include "engine/run/setup.h"
 #include "engine/run/training_setup.h"
 #include "models/family.h"
@@ -14,6 +13,7 @@
 #include "tools/launch.h"
 #include "tools/plan_report.h"
 #include "tools/progress.h"
+#include "tools/rank_setup.h"
 #include "tools/report_error.h"
 #include "tools/run_directory.h"
 #include "tools/run_source.h"
@@ -25,16 +25,6 @@
 namespace sluice {
 
 namespace {
-
-// At once, also to a file or a pipe.
-void say(std::FILE* out, const std::string& text) {
-  std::fputs(text.c_str(), out);
-  std::fflush(out);
-}
-
-void print_notes(const std::vector<std::string>& notes, std::FILE* out) {
-  for (const std::string& note : notes) std::fprintf(out, "%s\n", note.c_str());
-}
 
 // What the run will hold on disk at once: the checkpoints that are kept, and the one being written.
 void check_checkpoint_space(const Options& options, const Plan& plan) {
@@ -74,13 +64,6 @@ bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FI
 std::string pinning_text(const Program& program) {
   return "  pinning " + format_size(program.arena_bytes[lowest_memory_tier(program.machine)]) +
          " of host memory\n";
-}
-
-// What moves bytes between ranks; `reason` is a clause: why not accelerators themselves, if there are any.
-std::string ranks_text(const Ranks& ranks, const std::string& reason) {
-  const Communicator& used = ranks.device ? *ranks.device : *ranks.lane;
-  return "  ranks: " + std::to_string(ranks.size()) + ", exchanging by " + used.transport() +
-         (reason.empty() ? "" : " (not by NCCL: " + reason + ")") + "\n";
 }
 
 Progress make_progress(const Options& options, const Program& program, std::FILE* out) {
@@ -214,64 +197,27 @@ ExitCode train_in(PlannedSession& started, Options options, Start& start, const 
   return ExitCode::stopped;
 }
 
-// The first rank decides for all what is left open. Ranks for which nothing is open take part, so that nobody
-// waits in vain.
-void settle_for_all(RankOptions& options, const Ranks& ranks, const std::function<PlanRequest()>& request,
-                    std::FILE* out) {
-  struct {
-    int64_t zero;
-    WeightShards weights;
-  } settled{};
-  PlanRequest mine_to_plan = request();  // what it refuses, all refuse
-  if (ranks.is_first()) {
-    RankOptions mine = options;
-    const std::string sentence = settle_sharing(mine, std::move(mine_to_plan));
-    if (!sentence.empty()) say(out, sentence + "\n");
-    settled = {*mine.zero, *mine.shard_weights};
-  }
-  settled = ranks.all(settled).front();
-  if (!options.zero) options.zero = settled.zero;
-  if (!options.shard_weights) options.shard_weights = settled.weights;
-}
-
 // The first rank speaks for all: the others print nothing, and leave the run's directory to it.
-ExitCode train_rank(Options options, Start& start, Ranks ranks, std::FILE* out) {
+ExitCode train_rank(Options given, Start& start, const Ranks& all, std::FILE* out) {
+  RankSetup rank(std::move(given), start.run.source.config, start.data.validation.has_value(), all, out);
+  const Ranks& ranks = rank.ranks();
   const auto print = [&](const std::string& text) {
     if (ranks.is_first()) say(out, text);
   };
-  const RankShare share = rank_share(options.memory, ranks);
-  options.memory = share.memory;
-  options.ranks.per_node = ranks_together(ranks.all(ranks.first_here));
-  std::optional<Bound> bound;
-  if (share.processors) bound.emplace(*share.processors);
-  const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
-  const AcceleratorRanks connected = connect_accelerators(*device, ranks);  // part of what the device holds
-  ranks.device = connected.communicator.get();
-  if (ranks.size() > 1) print(ranks_text(ranks, connected.reason));
-  Budgets budgets = resolve_shared_budgets(options.memory, ranks, accelerator_use(*device));
-  if (ranks.is_first()) {
-    print_notes(share.notes, out);
-    print_notes(budgets.notes, out);
-  }
-  const auto request = [&] {
-    return plan_request(options, start.run.source.config, budgets, workspaces_of(*device),
-                        start.data.validation.has_value(), ranks.device != nullptr);
-  };
-  const auto make_plan = [&] { return plan_or_throw(request(), budgets); };
-  settle_for_all(options.ranks, ranks, request, out);
   const auto planned = [&](const Plan& plan) {
-    print(plan_text(plan, budgets, options));
+    print(plan_text(plan, rank.budgets(), rank.options()));
     if (start.launch || ranks.is_first()) check_start(start.run, plan.model);  // threads share it
     if (ranks.is_first()) start.directory->create();
     ranks.barrier();
     if (start.launch) start.launch->hold();
-    if (device->accelerator()) print(pinning_text(plan.program));
+    if (rank.device().accelerator()) print(pinning_text(plan.program));
   };
-  SessionOptions session_choices = session_options(options, budgets.threads);
+  SessionOptions session_choices = session_options(rank.options(), rank.budgets().threads);
   session_choices.ranks = ranks;
-  const auto started = start_session(*device, budgets, session_choices, make_plan, planned);
+  const auto started = start_session(
+      rank.device(), rank.budgets(), session_choices, [&] { return rank.plan(); }, planned);
   try {
-    return train_in(*started, std::move(options), start, budgets, device->accelerator(), out);
+    return train_in(*started, rank.options(), start, rank.budgets(), rank.device().accelerator(), out);
   } catch (const std::exception& e) {
     if (start.launch) start.launch->end(e);  // other ranks may still write into the session's memory
     throw;

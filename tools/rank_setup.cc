@@ -1,0 +1,67 @@
+#include "tools/rank_setup.h"
+
+namespace sluice {
+
+namespace {
+
+// What moves bytes between ranks; `reason` is a clause: why not accelerators themselves, if there are any.
+std::string ranks_text(const Ranks& ranks, const std::string& reason) {
+  const Communicator& used = ranks.device ? *ranks.device : *ranks.lane;
+  return "  ranks: " + std::to_string(ranks.size()) + ", exchanging by " + used.transport() +
+         (reason.empty() ? "" : " (not by NCCL: " + reason + ")") + "\n";
+}
+
+// The first rank decides for all what is left open. Ranks for which nothing is open take part, so that nobody
+// waits in vain.
+void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_to_plan, std::FILE* out) {
+  struct {
+    int64_t zero;
+    WeightShards weights;
+  } settled{};
+  if (ranks.is_first()) {
+    RankOptions mine = options;
+    const std::string sentence = settle_sharing(mine, std::move(mine_to_plan));
+    if (!sentence.empty()) say(out, sentence + "\n");
+    settled = {*mine.zero, *mine.shard_weights};
+  }
+  settled = ranks.all(settled).front();
+  if (!options.zero) options.zero = settled.zero;
+  if (!options.shard_weights) options.shard_weights = settled.weights;
+}
+
+}  // namespace
+
+void say(std::FILE* out, const std::string& text) {
+  std::fputs(text.c_str(), out);
+  std::fflush(out);
+}
+
+void print_notes(const std::vector<std::string>& notes, std::FILE* out) {
+  for (const std::string& note : notes) std::fprintf(out, "%s\n", note.c_str());
+}
+
+RankSetup::RankSetup(Options given, const ModelConfig& config, bool plans_evaluation, const Ranks& all,
+                     std::FILE* out)
+    : options_(std::move(given)), ranks_(all), config_(config), plans_evaluation_(plans_evaluation) {
+  const RankShare share = rank_share(options_.memory, ranks_);
+  options_.memory = share.memory;
+  options_.ranks.per_node = ranks_together(ranks_.all(ranks_.first_here));
+  if (share.processors) bound_.emplace(*share.processors);
+  device_ = make_device(options_.memory, resolve_threads(options_.memory));
+  connected_ = connect_accelerators(*device_, ranks_);
+  ranks_.device = connected_.communicator.get();
+  if (ranks_.size() > 1 && ranks_.is_first()) say(out, ranks_text(ranks_, connected_.reason));
+  budgets_ = resolve_shared_budgets(options_.memory, ranks_, accelerator_use(*device_));
+  if (ranks_.is_first()) {
+    print_notes(share.notes, out);
+    print_notes(budgets_.notes, out);
+  }
+  settle_for_all(options_.ranks, ranks_, request(), out);  // what the request refuses, all refuse
+}
+
+PlanRequest RankSetup::request() const {
+  return plan_request(options_, config_, budgets_, workspaces_of(*device_), plans_evaluation_,
+                      ranks_.device != nullptr);
+}
+
+}  // namespace sluice

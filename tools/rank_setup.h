@@ -1,0 +1,48 @@
+// What a rank has before it plans: its share of the machine, its device, the way to the other ranks, and its
+// budgets. The first rank prints for all. Set-up code of train and profile; called by all ranks of a run.
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/affinity.h"
+#include "engine/run/rank_share.h"
+#include "engine/run/setup.h"
+
+namespace sluice {
+
+// At once, also to a file or a pipe.
+void say(std::FILE* out, const std::string& text);
+void print_notes(const std::vector<std::string>& notes, std::FILE* out);
+
+// The thread that made it, which is bound meanwhile, ends it.
+class RankSetup {
+ public:
+  // `plans_evaluation`: there is data to validate on. What --zero and --shard-weights leave open the first
+  // rank settles.
+  RankSetup(Options given, const ModelConfig& config, bool plans_evaluation, const Ranks& all,
+            std::FILE* out);
+
+  Options& options() { return options_; }  // with this rank's share of memory
+  const Ranks& ranks() const { return ranks_; }
+  Device& device() { return *device_; }
+  Budgets& budgets() { return budgets_; }
+  PlanRequest request() const;
+  // Plans and verifies. Throws infeasible_error().
+  Plan plan() const { return plan_or_throw(request(), budgets_); }
+
+ private:
+  Options options_;
+  Ranks ranks_;
+  const ModelConfig config_;
+  const bool plans_evaluation_;
+  std::optional<Bound> bound_;
+  std::unique_ptr<Device> device_;
+  AcceleratorRanks connected_;  // part of what the device holds
+  Budgets budgets_;
+};
+
+}  // namespace sluice
