@@ -280,13 +280,18 @@ void expect_chain(const Simulated& s, const std::vector<std::vector<InstructionT
 void expect_sound(const Simulated& s) {
   const std::vector<std::vector<InstructionTime>> execution = executed(s);
   std::vector<double> busy(s.program.machine.lanes.size());
+  Seconds seconds = nothing_of(s);
   double all = 0;
   for (size_t at = 0; at < execution.size(); ++at)
     for (size_t i = 0; i < execution[at].size(); ++i) {
       const InstructionTime& t = execution[at][i];
-      busy[s.program.bodies[s.sequence[at]].instructions[i].lane] += t.end - t.begin;
+      seconds[at][i] = t.end - t.begin;
+      busy[s.program.bodies[s.sequence[at]].instructions[i].lane] += seconds[at][i];
       all = std::max(all, t.end);
     }
+  const Seconds ends = ends_of(s, seconds);  // the rules as they are tried here are the simulator's
+  for (size_t at = 0; at < ends.size(); ++at)
+    for (size_t i = 0; i < ends[at].size(); ++i) EXPECT_NEAR(ends[at][i], execution[at][i].end, 1e-12 * all);
   for (LaneId l = 0; l < busy.size(); ++l) {
     double idle = 0;
     for (const Idle& interval : idle_intervals(s.history, l)) {

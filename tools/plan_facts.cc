@@ -95,10 +95,10 @@ std::vector<std::string> most_of(const Program& program, const std::vector<WorkS
 }
 
 std::string bottleneck_words(const Plan& plan, const PlanFacts& f) {
-  const char* const takes[] = {"work takes", "use by all lanes takes", "reads and writes take"};
+  const char* const takes[] = {"work alone takes", "use by all lanes takes", "reads and writes alone take"};
   const auto kind = static_cast<size_t>(f.bottleneck.kind);
-  return fmt::format("{} {}: its {} {:.3g} s at full rate, {} of the step; no order of this work is faster",
-                     kKinds[kind], bottleneck_name(plan.program, plan.rates, f.bottleneck), takes[kind],
+  return fmt::format("{} {}: its {} {:.3g} s ({} of the step), in any order", kKinds[kind],
+                     bottleneck_name(plan.program, plan.rates, f.bottleneck), takes[kind],
                      f.bottleneck.seconds, percent(f.bottleneck.seconds, f.seconds));
 }
 
