@@ -407,7 +407,8 @@ TEST_F(Cli, PlanSaysWhereAStepsTimeGoes) {
                            "   lost to sharing\n",
                            "\n  compute waits  ", "\n  critical path  ",
                            "\n  bottleneck     pool cores: its use by all lanes takes ",
-                           " of the step), in any order\n", "\n  drive wear     ", " TB a day; 600 TBW last "})
+                           " of the step), in any order\n", "\n  drive wear     ",
+                           " TB a day; 600 TBW last "})
     EXPECT_NE(people.out.find(part), std::string::npos) << part << "\n" << people.out;
   EXPECT_EQ(run({"plan", "--model", kTiny, "--batch", "4"}).out.find("drive wear"), std::string::npos);
 }
