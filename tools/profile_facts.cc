@@ -107,17 +107,28 @@ std::string bound_sentence(const ProfiledRun& run) {
   const std::string& name = lane_name(run.plan, busiest.lane);
   constexpr double kLimit = 0.9;
   if (busy(busiest) >= kLimit)
-    return fmt::format("{} is the limit: it is busy {:.0f} % of a step{}.", name, 100 * busy(busiest),
+    return fmt::format("The limit is {}: it is busy {:.0f} % of a step{}.", name, 100 * busy(busiest),
                        busiest.lane == p.compute
                            ? ""
                            : fmt::format(", and compute waits {:.0f} %", 100 * p.idle.measured / step));
-  std::string text = fmt::format("Waits are the limit: {} is the busiest lane, with {:.0f} % of a step", name,
+  std::string text = fmt::format("The limit is waits: {} is the busiest lane, with {:.0f} % of a step", name,
                                  100 * busy(busiest));
   text += fmt::format("; compute waits {:.0f} %", 100 * p.idle.measured / step);
   if (!p.stalls.empty())
     text += fmt::format(", most of all for {} on {}", work_name(run.plan.program, p.stalls.front().work),
                         lane_name(run.plan, p.stalls.front().work.lane));
   return text + ".";
+}
+
+// Where predictions say little: why that may be.
+std::string hint_sentence(const ProfiledRun& run) {
+  constexpr double kFarOff = 0.2;  // of the measured step
+  if (std::abs(run.profile.step_seconds.error()) <= kFarOff) return "";
+  return fmt::format(
+      "The prediction is far off: other programs took processors or drives meanwhile, or {} describes "
+      "another "
+      "machine. `sluice bench` measures this one, and --machine takes what it writes.",
+      run.plan.rates.name);
 }
 
 double tokens_of(const Plan& plan) {
@@ -257,6 +268,7 @@ ordered_json profile_facts(const ProfiledRun& run) {
     out["prediction_error"] = step.error();
     out["tokens_per_second"] = json_of({tokens / step.measured, tokens / step.predicted});
     out["bound"] = bound_sentence(run);
+    out["hint"] = hint_sentence(run);
     add_lanes(run, out);
     add_stalls(run, out);
     add_changes(run, out);

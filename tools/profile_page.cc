@@ -103,7 +103,8 @@ std::string headline(const ordered_json& f) {
   out += tile(of(step, "predicted"), "predicted, " + error_of(step) + " of the measured");
   out += tile(fmt::format("{:.0f} %", 100 * idle / measured),
               "of a step compute waits: " + readable_seconds(idle));
-  return out + "</div>\n<p class=\"bound\">" + escaped(f["bound"]) + "</p>\n";
+  out += "</div>\n<p class=\"bound\">" + escaped(f["bound"]) + "</p>\n";
+  return f["hint"] == "" ? out : out + "<p class=\"key\">" + escaped(f["hint"]) + "</p>\n";
 }
 
 std::string state(const ordered_json& f) {

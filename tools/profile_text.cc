@@ -56,9 +56,11 @@ std::string bytes_of(const ordered_json& bytes) {
 
 std::string headline(const ordered_json& f) {
   const ordered_json& step = f["step_seconds"];
-  return fmt::format("A step takes {} ({:.0f} tokens/s); predicted were {} ({}). {}",
-                     seconds_of(step, "measured"), f["tokens_per_second"]["measured"].get<double>(),
-                     seconds_of(step, "predicted"), error_of(step), f["bound"].get<std::string>());
+  const std::string text =
+      fmt::format("A step takes {} ({:.0f} tokens/s); predicted were {} ({}). {}",
+                  seconds_of(step, "measured"), f["tokens_per_second"]["measured"].get<double>(),
+                  seconds_of(step, "predicted"), error_of(step), f["bound"].get<std::string>());
+  return f["hint"] == "" ? text : text + " " + f["hint"].get<std::string>();
 }
 
 std::string lanes_text(const ordered_json& f) {

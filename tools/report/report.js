@@ -14,7 +14,7 @@
     workspace: "#98a2af", scalars: "#5a6775", collective: "#b84f66", other: "#6f7c8a",
   };
   const kCollectives = ["gather", "exchange"];
-  const kGutter = 118, kAxis = 34, kLane = 34, kTier = 92, kGap = 10;
+  const kGutter = 118, kAxis = 34, kLane = 34, kTier = 88, kGap = 26;
 
   const kindOf = (work) => {
     if (kCollectives.includes(work)) return "collective";
@@ -99,11 +99,11 @@
   }
   const width = () => canvas.clientWidth - kGutter;
   const xOf = (t) => kGutter + ((t - view.begin) / (view.end - view.begin)) * width();
-  const snapped = (x) => Math.round(x * 2) / 2;  // areas that meet leave no seam
+  const snapped = (x) => Math.round(x * devicePixelRatio) / devicePixelRatio;  // areas that meet leave no seam
   const timeOf = (x) => view.begin + ((x - kGutter) / width()) * (view.end - view.begin);
   const laneTop = (index) => kAxis + index * kLane;
   const tierTop = (index) => kAxis + shown.length * kLane + kGap + index * (kTier + kGap);
-  const height = () => tierTop(tiers.length) + 2;
+  const height = () => tierTop(tiers.length) - kGap + 6;
 
   // The first index whose value is above t.
   function upper(values, t, get = (v) => v) {
@@ -239,11 +239,7 @@
     if (tier.allowed <= scale) line(tier.allowed, "#b4472f", []);
     const words = "arena " + bytes(tier.arena) + " (dashed), budget " + bytes(tier.allowed) +
       (tier.allowed <= scale ? " (red)" : ", far above");
-    context.font = "11px system-ui, sans-serif";
-    const wide = context.measureText(words).width;
-    context.fillStyle = "rgba(255, 255, 255, 0.82)";
-    context.fillRect(kGutter + 3, top + 3, wide + 8, 16);
-    text(words, kGutter + 7, top + 11.5, "#3d4b5a", "11px system-ui, sans-serif");
+    text(words, kGutter + 4, top - 8, "#5a6775", "11px system-ui, sans-serif");
   }
 
   function drawTierName(tier, index) {
