@@ -1,7 +1,7 @@
 # The cuda device comes in three libraries with one interface, gpu/cuda_device.h and what stands beside it:
 #   sluice_cuda           for GPUs: where the CUDA Toolkit is found, for the compute capabilities that it knows
 #                         and, as PTX, for later ones
-#   sluice_cuda_absent    says that this build has none
+#   sluice_cuda_absent    says that this build has none, and plans for it
 #   sluice_cuda_emulated  for tests, over an emulation of CUDA in plain C++ (tests/emulation)
 # Libraries that use the interface link none of them; each executable chooses one. ${sluice_cuda_best} is the
 # first where it is built, else the second.
@@ -10,7 +10,7 @@ set(SLUICE_CUDA_ARCHITECTURES "all" CACHE STRING "as CMAKE_CUDA_ARCHITECTURES, o
 
 # Objects rather than archives, as an archive would have to come after whichever libraries use it.
 add_library(sluice_cuda_absent OBJECT gpu/cuda_absent.cc gpu/cuda_nvml.cc gpu/cuda_nvml_library.cc gpu/cuda_nccl.cc
-            gpu/cuda_nccl_library.cc)
+            gpu/cuda_nccl_library.cc gpu/cuda_workspace.cc)
 target_link_libraries(sluice_cuda_absent PUBLIC sluice_gpu)
 set(sluice_cuda_best sluice_cuda_absent)
 set(SLUICE_CUDA_BUILT OFF)

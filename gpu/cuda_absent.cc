@@ -31,9 +31,4 @@ double cuda_matmul_rate(const MatmulMeasurement& measurement) {
   throw Error(ExitCode::environment, status.reason, status.remedy);
 }
 
-uint64_t cuda_workspace_bytes(const OpShapes&, Pass) {
-  const CudaStatus status = cuda_status(0);
-  throw Error(ExitCode::environment, status.reason, status.remedy);
-}
-
 }  // namespace sluice

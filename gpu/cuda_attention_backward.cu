@@ -25,8 +25,9 @@ struct alignas(8) Statistics {
   float log2_sum;  // log-sum-exp * log2(e)
   float delta;
 };
+static_assert(sizeof(Statistics) == kStatisticsBytes);
 
-// Queries that have statistics: those of the last tile too, wherever it begins.
+// padded_queries, for kernels.
 __host__ __device__ inline int64_t padded_length(int64_t length) { return (div_up(length, 64) + 1) * 64; }
 
 template <typename T>
@@ -226,19 +227,6 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, 1) queries_kernel(BackwardAr
 
 }  // namespace
 
-// Backward: statistics.
-uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass) {
-  const OpAttributes& a = shapes.attributes;
-  if (a.head_size > kHeadSizeMax)
-    throw Error(ExitCode::usage,
-                "The cuda device's attention takes heads of up to " + std::to_string(kHeadSizeMax) +
-                    " columns, the model's have " + std::to_string(a.head_size) + ".",
-                "Choose a model with smaller heads, or train on --device cpu.");
-  if (pass == Pass::forward) return 0;
-  const int64_t sequences = shapes.inputs[0][0] / a.sequence;
-  return static_cast<uint64_t>(sequences * a.heads * padded_length(a.sequence)) * sizeof(Statistics);
-}
-
 void load_attention_backward_kernels(const Queue& queue) {
   for_each_head_size([&]<typename T, int kSize>(T, HeadSize<kSize>) {
     load(statistics_kernel<T, kSize>);
@@ -249,6 +237,7 @@ void load_attention_backward_kernels(const Queue& queue) {
 
 void attention_backward(const Queue& queue, const OpCall& call) {
   const AttentionShape s = attention_shape(*call.shapes);
+  CHECK(padded_length(s.length) == padded_queries(s.length), "statistics as the workspace has them");
   for_head_size(call.shapes->precision, s.size, [&]<typename T, int kSize>(T, HeadSize<kSize>) {
     const BackwardArguments<T> a{s,
                                  attention_tensors<T>(s, call.inputs),

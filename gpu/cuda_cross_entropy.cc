@@ -22,10 +22,6 @@ void run(const Queue& queue, const OpCall& call, Pass pass, Multiplier& multipli
 
 }  // namespace
 
-uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes) {
-  return loss_layout(shapes).bytes() + kMatmulWorkspaceBytes;
-}
-
 void linear_cross_entropy_forward(const Queue& queue, const OpCall& call, Multiplier& multiplier) {
   run(queue, call, Pass::forward, multiplier);
 }

@@ -140,8 +140,4 @@ std::unique_ptr<Device> make_cuda_device(int ordinal, uint64_t pinned_piece_byte
   return std::make_unique<CudaDevice>(ordinal, status, pinned_piece_bytes);
 }
 
-uint64_t cuda_workspace_bytes(const OpShapes& shapes, Pass pass) {
-  return cuda::workspace_bytes(shapes, pass);
-}
-
 }  // namespace sluice

@@ -43,8 +43,8 @@ constexpr uint64_t kPinnedPieceBytes = uint64_t{64} << 30;
 // Error(environment) with cuda_status's reason and remedy if it is not available.
 std::unique_ptr<Device> make_cuda_device(int ordinal, uint64_t pinned_piece_bytes = kPinnedPieceBytes);
 
-// The device's workspace_bytes, for plans made where there is no GPU. Throws Error: usage for an op that the
-// device does not take, environment if the device is not built.
+// The device's workspace_bytes, a function of the shape alone: also where there is no GPU, or the device is
+// not built. Throws Error (usage) for an op that the device does not take.
 uint64_t cuda_workspace_bytes(const OpShapes& shapes, Pass pass);
 
 }  // namespace sluice

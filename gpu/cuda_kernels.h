@@ -6,11 +6,12 @@
 // `accumulate` are those of gpu/device.h; a 16-bit gradient that is added to is widened, added and rounded
 // once. No float atomics: every sum has one owner and an order that is a function of the shape, so results do
 // not depend on the number of multiprocessors. Nothing allocates; scratch is the call's workspace, whose size
-// is a function of the shape alone and needs no GPU. Caller: the compute lane, one call at a time.
+// is a function of the shape alone (cuda_workspace.h). Caller: the compute lane, one call at a time.
 #pragma once
 
 #include <cstdint>
 
+#include "gpu/cuda_workspace.h"
 #include "gpu/products.h"
 
 namespace sluice::cuda {
@@ -45,7 +46,6 @@ void layer_norm_forward(const Queue& queue, const OpCall& call);
 void layer_norm_backward(const Queue& queue, const OpCall& call);
 void rms_norm_forward(const Queue& queue, const OpCall& call);
 void rms_norm_backward(const Queue& queue, const OpCall& call);
-uint64_t norm_workspace_bytes(const OpShapes& shapes, Pass pass);
 
 // cuda_elementwise.cu. y = gelu(x), and dy = dy gelu'(x) in place, of `count` elements.
 void gelu(const Queue& queue, DType precision, const void* x, void* y, int64_t count);
@@ -61,31 +61,25 @@ void add_backward(const Queue& queue, const OpCall& call);
 // cuda_rope.cu. Angles in double, once for every (position, pair), in the workspace.
 void rope_forward(const Queue& queue, const OpCall& call);
 void rope_backward(const Queue& queue, const OpCall& call);
-uint64_t rope_workspace_bytes(const OpShapes& shapes);
 
 // cuda_attention_forward.cu and cuda_attention_backward.cu. Head sizes up to kHeadSizeMax.
-constexpr int64_t kHeadSizeMax = 128;
 void attention_forward(const Queue& queue, const OpCall& call);
 void attention_backward(const Queue& queue, const OpCall& call);
-uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass);
 
-// cuda_linear.cc: products, and the bias's gradient by add_column_sums. Forward and the workspace:
-// linear_gelu's too.
+// cuda_linear.cc: products, and the bias's gradient by add_column_sums. Forward: linear_gelu's
+// too.
 void linear_forward(const OpCall& call, Multiplier& multiplier);
 void linear_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
 void linear_gelu_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
-uint64_t linear_workspace_bytes(const OpShapes& shapes, Pass pass);
 
 // cuda_cross_entropy.cc: products, and the rows in between.
 void linear_cross_entropy_forward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
 void linear_cross_entropy_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
-uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes);
 
 // cuda_norm.cu: to[c] += the sum over rows of from[r, c]. Chunks of rows are summed in fp32, then the chunks'
 // sums in double, both in order.
 void add_column_sums(const Queue& queue, DType precision, const void* from, int64_t rows, int64_t columns,
                      float* to, std::byte* workspace);
-uint64_t column_sums_workspace_bytes(int64_t rows, int64_t columns);
 
 // cuda_loss_rows.cu: rows of fp32 logits, `stride` floats apart, to losses (double, one a row) and, if
 // `loss_scale` is not nullptr, in place to their gradients in `precision`, a row of which begins where the

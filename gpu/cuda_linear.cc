@@ -8,12 +8,6 @@
 
 namespace sluice::cuda {
 
-uint64_t linear_workspace_bytes(const OpShapes& shapes, Pass pass) {
-  if (pass == Pass::forward || shapes.parameters.size() < 2) return kMatmulWorkspaceBytes;
-  return std::max(kMatmulWorkspaceBytes,
-                  column_sums_workspace_bytes(shapes.inputs[0][0], shapes.parameters[1][0]));
-}
-
 void linear_forward(const OpCall& call, Multiplier& multiplier) {
   multiplier.run(linear_output(call), call.workspace);
 }

@@ -14,13 +14,9 @@
 #include <span>
 
 #include "gpu/cuda_kernels.h"
+#include "gpu/cuda_workspace.h"
 
 namespace sluice::cuda {
-
-// What the library may use: what cuBLAS recommends for Hopper, at least as much as other GPUs want. It asks
-// for more alignment than arenas give, hence what a product is given.
-constexpr uint64_t kLibraryWorkspaceBytes = 32ull << 20, kLibraryWorkspaceAlignment = 256;
-constexpr uint64_t kMatmulWorkspaceBytes = kLibraryWorkspaceBytes + kLibraryWorkspaceAlignment - 64;
 
 class Multiplier {
  public:

@@ -11,7 +11,6 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kLaneStep = kWarp * kWide;  // columns that a warp takes at a time
-constexpr int64_t kChunksMax = 128;
 
 struct NormShape {
   int64_t rows, columns;
@@ -186,8 +185,6 @@ struct ColumnTerms {
   float *partials, *product_partials;  // [chunks, columns]: of dy, of dy * n
 };
 
-int64_t chunk_count(int64_t rows) { return std::min(kChunksMax, div_up(rows, 4 * kWarps)); }
-
 // The warps' sums of the block's columns, in order. Every thread hands over those of its own columns, and
 // gets that of column `thread`.
 __device__ inline float add_warps(float (&shared)[kWarps][kLaneStep], const float (&sums)[kWide]) {
@@ -269,7 +266,7 @@ template <typename T, bool kDy, bool kProducts>
 void add_column_terms(const Queue& queue, ColumnTerms<T> terms, float* sums, float* products,
                       std::byte* workspace) {
   if (sums == nullptr && products == nullptr) return;
-  const int64_t chunks = chunk_count(terms.rows);
+  const int64_t chunks = column_sum_chunks(terms.rows);
   terms.partials = reinterpret_cast<float*>(workspace);
   terms.product_partials = terms.partials + (kDy ? chunks * terms.columns : 0);
   launch(queue, column_sums_kernel<T, kDy, kProducts>, chunks * div_up(terms.columns, kLaneStep), kThreads, 0,
@@ -344,11 +341,6 @@ void rms_norm_forward(const Queue& queue, const OpCall& call) { norm_forward<fal
 void rms_norm_backward(const Queue& queue, const OpCall& call) { norm_backward<false>(queue, call); }
 
 // Backward: of each parameter, sums over rows.
-uint64_t norm_workspace_bytes(const OpShapes& shapes, Pass pass) {
-  if (pass == Pass::forward) return 0;
-  return shapes.parameters.size() * column_sums_workspace_bytes(shapes.inputs[0][0], shapes.inputs[0][1]);
-}
-
 void add_column_sums(const Queue& queue, DType precision, const void* from, int64_t rows, int64_t columns,
                      float* to, std::byte* workspace) {
   with_precision(precision, [&]<typename T>(T) {
@@ -357,10 +349,6 @@ void add_column_sums(const Queue& queue, DType precision, const void* from, int6
                                       nullptr, nullptr, nullptr, nullptr, nullptr},
                                      to, nullptr, workspace);
   });
-}
-
-uint64_t column_sums_workspace_bytes(int64_t rows, int64_t columns) {
-  return static_cast<uint64_t>(chunk_count(rows) * columns) * sizeof(float);
 }
 
 }  // namespace sluice::cuda

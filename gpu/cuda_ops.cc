@@ -1,6 +1,7 @@
 #include "gpu/cuda_ops.h"
 
 #include "engine/error.h"
+#include "gpu/cuda_device.h"
 #include "gpu/cuda_error.h"
 #include "gpu/cuda_matmul.h"
 
@@ -70,7 +71,7 @@ class OpsDevice final : public Device {
   }
 
   uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {
-    return cuda::workspace_bytes(shapes, pass);
+    return cuda_workspace_bytes(shapes, pass);
   }
 
   void prepare(const OpShapes& shapes, Pass pass) override {
@@ -117,29 +118,6 @@ void load_kernels(const Queue& queue) {
 
 std::unique_ptr<Device> make_ops_device(const Queue& queue, Multiplier& multiplier) {
   return std::make_unique<OpsDevice>(queue, multiplier);
-}
-
-uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) {
-  switch (shapes.kind) {
-    case OpKind::embedding:
-    case OpKind::swiglu:
-    case OpKind::add:
-      return 0;
-    case OpKind::layer_norm:
-    case OpKind::rms_norm:
-      return norm_workspace_bytes(shapes, pass);
-    case OpKind::rope:
-      return rope_workspace_bytes(shapes);
-    case OpKind::linear:
-    case OpKind::linear_gelu:
-      return linear_workspace_bytes(shapes, pass);
-    case OpKind::attention:
-      return attention_workspace_bytes(shapes, pass);
-    case OpKind::linear_cross_entropy:
-      return linear_cross_entropy_workspace_bytes(shapes);
-  }
-  CHECK(false, "an op that the cuda device does not know");
-  return 0;
 }
 
 }  // namespace sluice::cuda

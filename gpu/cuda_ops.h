@@ -1,5 +1,5 @@
-// The cuda device's ops, apart from the GPU that it owns: which kernels an op runs and what workspace it
-// takes. The tests' emulation runs them without a GPU.
+// The cuda device's ops, apart from the GPU that it owns: which kernels an op runs. The tests' emulation runs
+// them without a GPU.
 #pragma once
 
 #include <memory>
@@ -11,9 +11,5 @@ namespace sluice::cuda {
 // A device that enqueues on `queue`; `multiplier` outlives it. Calls return before the work is done. Loads
 // the kernels onto the current GPU. Throws Error (environment).
 std::unique_ptr<Device> make_ops_device(const Queue& queue, Multiplier& multiplier);
-
-// The cuda device's table of workspaces: a function of the shape alone. Throws Error (usage) for an op that
-// the device does not take.
-uint64_t workspace_bytes(const OpShapes& shapes, Pass pass);
 
 }  // namespace sluice::cuda

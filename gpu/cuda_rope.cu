@@ -12,6 +12,7 @@ constexpr int kThreads = 256;
 struct alignas(8) Turn {
   float cosine, sine;
 };
+static_assert(sizeof(Turn) == kTurnBytes);
 
 // Radians per position of pair i of a head; llama3 scaling stretches wavelengths beyond the original context
 // by `factor` and blends in between (Hugging Face's "llama3" rope type).
@@ -124,11 +125,6 @@ void rope_forward(const Queue& queue, const OpCall& call) {
 
 void rope_backward(const Queue& queue, const OpCall& call) {
   rotate(queue, call, view_of(call.output_gradients, 0), view_of(call.input_gradients, 0), -1);
-}
-
-uint64_t rope_workspace_bytes(const OpShapes& shapes) {
-  const OpAttributes& a = shapes.attributes;
-  return static_cast<uint64_t>(a.sequence * (a.head_size / 2)) * sizeof(Turn);
 }
 
 }  // namespace sluice::cuda

@@ -1,5 +1,6 @@
 // What the cuda device does before the first step, on the emulated GPU: products are chosen, the library's
 // kernels loaded, and ops that it does not take refused.
+#include "gpu/cuda_device.h"
 #include "gpu/cuda_error.h"
 #include "gpu/cuda_matmul.h"
 #include "gpu/cuda_ops.h"
@@ -118,11 +119,11 @@ TEST(CudaSetUp, AProductThatTheGpuHasNotIsNamed) {
 
 TEST(CudaSetUp, LargeHeadsAreRefusedBeforeTheFirstStep) {
   OpShapes shapes = shapes_of("attention_wide_heads", DType::bf16);
-  EXPECT_GT(cuda::workspace_bytes(shapes, Pass::backward), 0u);  // heads of 128 columns
+  EXPECT_GT(cuda_workspace_bytes(shapes, Pass::backward), 0u);  // heads of 128 columns
   shapes.attributes.head_size = 136;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     try {
-      cuda::workspace_bytes(shapes, pass);
+      cuda_workspace_bytes(shapes, pass);
       FAIL() << "heads of 136 columns are taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::usage);
