@@ -19,6 +19,8 @@ using Json = nlohmann::json;
 constexpr uint32_t kRanksMax = 1 << 20;
 // Beyond these, times of a step leave what a double holds.
 constexpr double kLeast = 1e-18, kMost = 1e30, kSecondsMost = 1e9;
+constexpr double kMemoryLeast = 1 << 20, kMemoryMost = 1e18;  // bytes of a tier
+constexpr size_t kSourceMost = 1000;                          // characters
 
 class Reader {
  public:
@@ -26,9 +28,14 @@ class Reader {
 
   MachineRates read(const std::string& text) {
     const Json root = parse(text);
-    known_keys(root, "the file", {"format", "name", "pools", "drives", "lanes", "links", "network"});
+    known_keys(root, "the file",
+               {"format", "name", "source", "memory", "pools", "drives", "lanes", "links", "network"});
     if (string(root, "format", "the file") != "sluice-machine-1") fail("its format is not sluice-machine-1");
     rates_.name = string(root, "name", "the file");
+    if (root.contains("source")) rates_.source = string(root, "source", "the file");
+    if (rates_.source.size() > kSourceMost)
+      fail(fmt::format("source is longer than {} characters", kSourceMost));
+    if (root.contains("memory")) read_memory(root["memory"]);
     if (root.contains("pools")) read_pools(root["pools"]);
     for (const Json& row : rows(root, "drives")) read_drive(row);
     for (const Json& row : rows(root, "lanes")) read_lane(row);
@@ -84,6 +91,22 @@ class Reader {
     if (value.get<double>() > kSecondsMost)
       fail(fmt::format("{} of {} is more than {:g}", key, where, kSecondsMost));
     return value.get<double>();
+  }
+
+  std::optional<uint64_t> bytes(const Json& memory, const char* tier) const {
+    if (!memory.contains(tier)) return std::nullopt;
+    const std::string what = fmt::format("{} of memory", tier);
+    const double value = positive(memory[tier], what);
+    if (value < kMemoryLeast || value > kMemoryMost || value != std::floor(value))
+      fail(fmt::format("{} is not a whole number of bytes between {:g} and {:g}", what, kMemoryLeast,
+                       kMemoryMost));
+    return static_cast<uint64_t>(value);
+  }
+  void read_memory(const Json& memory) {
+    known_keys(memory, "memory", {"device", "host", "nvme"});
+    const std::optional<uint64_t> host = bytes(memory, "host");
+    if (!host) fail("memory has no host");
+    rates_.memory = {bytes(memory, "device"), *host, bytes(memory, "nvme")};
   }
 
   void read_pools(const Json& pools) {

@@ -82,8 +82,17 @@ struct NetworkLevel {
   double latency_seconds = 0;   // that a message costs its sender, whatever its bytes
 };
 
+// How large a machine's tiers are, in bytes; where several ranks share one, a rank's part.
+struct MachineMemory {
+  std::optional<uint64_t> device;  // of its GPU; none: it has none
+  uint64_t host = 0;
+  std::optional<uint64_t> nvme;    // scratch space on its drives; none: not known
+};
+
 struct MachineRates {
   std::string name;
+  std::string source;                   // what machine it is, for people; may be empty
+  std::optional<MachineMemory> memory;  // for plans made elsewhere; the simulator does not look at it
   std::vector<PoolRate> pools;
   std::vector<DriveRates> drives;
   std::vector<LaneRates> lanes;

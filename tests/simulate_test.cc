@@ -475,6 +475,18 @@ TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
   expect_bad_description(head + R"("name": "again"})", "\"name\" is given twice");
   expect_bad_description(R"({"format": "sluice-machine-1", "name": "m", "pools": {"cores": 0}})",
                          "pool cores is not");
+  expect_bad_description(head + R"("source": 1})", "the file has no text source");
+  expect_bad_description(head + R"("source": ")" + std::string(1001, 'x') + "\"}",
+                         "longer than 1000 characters");
+  expect_bad_description(head + R"("memory": 1})", "memory is not an object");
+  expect_bad_description(head + R"("memory": {"device": 8e9}})", "memory has no host");
+  expect_bad_description(head + R"("memory": {"host": 8e9, "disk": 8e9}})",
+                         "memory has the unknown key disk");
+  for (const char* bytes : {"-8e9", "0", "\"8GiB\"", "null", "1e-18", "1e400"})
+    expect_bad_description(head + R"("memory": {"host": )" + bytes + "}}", "");
+  for (const char* bytes : {"1048575", "1048576.5", "2e18"})
+    expect_bad_description(head + R"("memory": {"host": 8e9, "device": )" + bytes + "}}",
+                           "device of memory is not a whole number of bytes between 1.04858e+06 and 1e+18");
 }
 
 // The example in the documentation is the built-in description.

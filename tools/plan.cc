@@ -20,6 +20,7 @@ constexpr uint64_t kDeviceBytesAssumed = 1ull << 30, kHostBytesAssumed = 512ull 
 // What NCCL takes of a GPU among the eight of a machine: some tens of channels with buffers of 4 MiB for each
 // of its neighbours.
 constexpr uint64_t kNcclBytesAssumed = 512ull << 20;
+constexpr int64_t kThreadsMost = 1024;  // as --threads may be
 
 struct PlannedDevice {
   std::unique_ptr<Device> device;  // nullptr: it is only planned for
@@ -29,28 +30,31 @@ struct PlannedDevice {
   std::vector<std::string> notes;  // sentences about what is assumed
 };
 
-// Whether the plan is for a GPU that is not here, which needs the device's code and the size of its memory.
+// Whether the plan is for a GPU that this machine lacks, of which the size of its memory must be given.
 bool for_absent_gpu(const MemoryOptions& options) {
   if (options.device.kind != DeviceKind::cuda) return false;
   const CudaStatus status = cuda_status(options.device.ordinal);
   if (status.available) return false;
-  if (!status.built)
-    throw Error(ExitCode::environment, status.reason,
-                "To plan for a GPU takes a build with the CUDA Toolkit, also without a GPU: configure a "
-                "fresh build folder where it is, without -DSLUICE_CUDA=OFF, or plan for --device cpu.");
   if (options.gpu.kind != Size::Kind::bytes)
     throw Error(ExitCode::environment, status.reason,
-                "To plan for a GPU elsewhere, give --gpu-mem SIZE in bytes, as in --gpu-mem 24GiB. To use "
-                "one here: " + status.remedy);
+                "To plan for a GPU elsewhere, give --gpu-mem SIZE in bytes, as in --gpu-mem 24GiB, or a "
+                "--machine whose description has it, as rtx-4090. To use one here: " + status.remedy);
   return true;
 }
 
-std::string absent_gpu_note() {
+std::string assumed_note() {
   return fmt::format(
-      "A plan for a GPU that is not here. What lies outside the arenas is assumed: for the driver {} of "
-      "--gpu-mem and {} of --host-mem, and {} of each for kernels of libraries; page tables, buffers and the "
-      "program come on top. Limits that are not given are taken from this machine.",
+      "What lies outside the arenas is assumed: for the driver {} of --gpu-mem and {} of --host-mem, and {} "
+      "of each for kernels of libraries; page tables, buffers and the program come on top.",
       format_size(kDeviceBytesAssumed), format_size(kHostBytesAssumed), format_size(kLibraryKernelBytes));
+}
+
+std::string elsewhere_note(const MachineRates& machine) {
+  std::string sizes = format_size(machine.memory->host) + " of host memory";
+  if (machine.memory->device) sizes = format_size(*machine.memory->device) + " of device memory, " + sizes;
+  if (machine.memory->nvme) sizes += ", " + format_size(*machine.memory->nvme) + " of NVMe";
+  const std::string source = machine.source.empty() ? "" : " " + printable(machine.source) + ";";
+  return fmt::format("A plan for another machine, {}:{} {}.", printable(machine.name), source, sizes);
 }
 
 // Of several ranks with a GPU each. `here`: on this machine.
@@ -69,13 +73,19 @@ void assume_nccl(bool here, PlannedDevice& planned) {
                   here ? " " + nccl_version_text(*version.value) : "", format_size(kNcclBytesAssumed)));
 }
 
-// `here`: --ranks are not those of another machine.
-PlannedDevice planned_device(const Options& options, bool here) {
+// `here`: --ranks are not those of another machine. `elsewhere`: the machine that the plan is for, if it is
+// not this one.
+PlannedDevice planned_device(const Options& options, bool here, const MachineRates* elsewhere) {
   PlannedDevice planned;
-  if (for_absent_gpu(options.memory)) {
+  const bool gpu_elsewhere = elsewhere && options.memory.device.kind == DeviceKind::cuda;
+  if (gpu_elsewhere || for_absent_gpu(options.memory)) {
+    const uint64_t bytes = gpu_elsewhere ? elsewhere->memory->device.value_or(0) : options.memory.gpu.bytes;
     planned.workspaces = cuda_workspace_bytes;
-    planned.use = {{options.memory.gpu.bytes, kDeviceBytesAssumed}, kHostBytesAssumed, false};
-    planned.notes.push_back(absent_gpu_note());
+    const uint64_t driver = std::min(bytes, kDeviceBytesAssumed);
+    planned.use = {{bytes - driver, driver}, kHostBytesAssumed, false};
+    planned.notes.push_back(gpu_elsewhere ? assumed_note()
+                                          : "A plan for a GPU that is not here. " + assumed_note() +
+                                                " Limits that are not given are taken from this machine.");
   } else {
     planned.device = make_device(options.memory, resolve_threads(options.memory));
     planned.workspaces = workspaces_of(*planned.device);
@@ -85,21 +95,43 @@ PlannedDevice planned_device(const Options& options, bool here) {
   return planned;
 }
 
+// --threads, if it is not given: those of a rank, here or elsewhere.
+void settle_threads(Options& options, bool of_this_process, const MachineRates* elsewhere) {
+  std::optional<int64_t>& threads = options.memory.threads;
+  if (threads) return;
+  if (of_this_process)
+    threads = std::max<int64_t>(1, resolve_threads(options.memory) / options.ranks.gpus);
+  for (size_t p = 0; elsewhere && p < elsewhere->pools.size(); ++p)
+    if (elsewhere->pools[p].name == "cores")
+      threads = std::clamp<int64_t>(static_cast<int64_t>(elsewhere->pools[p].capacity), 1, kThreadsMost);
+}
+
+Budgets planned_budgets(const Options& options, bool of_this_process, const PlannedDevice& planned,
+                        const MachineRates* elsewhere) {
+  if (elsewhere) {
+    MemoryLimits limits;  // a description has the sizes of one rank
+    limits.total = limits.available = elsewhere->memory->host;
+    return resolve_budgets(options.memory, limits, false, planned.use, 1, elsewhere->memory->nvme);
+  }
+  const int64_t here = ranks_per_node(options.ranks, resolve_machine(options.memory));
+  return resolve_budgets(options.memory, shared_by(here, of_this_process ? here : 1, memory_limits()), false,
+                         planned.use, static_cast<int>(here));
+}
+
 }  // namespace
 
 ExitCode run_plan(Options options, std::FILE* out) {
   const bool of_this_process = !is_given(options, "ranks");
   if (of_this_process) options.ranks.count = options.ranks.per_node = options.ranks.gpus;
   check_options(options, Verb::plan, !options.run.resume.empty());
-  RunStart start = open_run_start(options, Verb::plan);
-  if (of_this_process && !options.memory.threads)
-    options.memory.threads = std::max<int64_t>(1, resolve_threads(options.memory) / options.ranks.gpus);
-  const PlannedDevice planned = planned_device(options, of_this_process);
+  const std::optional<MachineRates> described = described_machine(options.memory);
+  const MachineRates* elsewhere = described ? &*described : nullptr;
+  RunStart start = open_run_start(options, Verb::plan, elsewhere);
+  if (elsewhere) start.notes.insert(start.notes.begin(), elsewhere_note(*elsewhere));
+  settle_threads(options, of_this_process, elsewhere);
+  const PlannedDevice planned = planned_device(options, of_this_process, elsewhere);
   start.notes.insert(start.notes.end(), planned.notes.begin(), planned.notes.end());
-  const int64_t here = ranks_per_node(options.ranks, resolve_machine(options.memory));
-  const Budgets budgets =
-      resolve_budgets(options.memory, shared_by(here, of_this_process ? here : 1, memory_limits()), false,
-                      planned.use, static_cast<int>(here));
+  const Budgets budgets = planned_budgets(options, of_this_process, planned, elsewhere);
   const auto request_now = [&] {
     return plan_request(options, start.source.config, budgets, planned.workspaces,
                         !options.data.validation.empty(), planned.ranks_meet);

@@ -44,7 +44,7 @@ std::vector<ManifestOption> options_of(const CheckpointState& state, const Optio
 
 }  // namespace
 
-RunStart open_run_start(Options& options, Verb verb) {
+RunStart open_run_start(Options& options, Verb verb, const MachineRates* elsewhere) {
   make_absolute(options);
   const bool resuming = !options.run.resume.empty();
   RunStart start;
@@ -62,7 +62,7 @@ RunStart open_run_start(Options& options, Verb verb) {
   const std::vector<std::string>& notes = start.source.config.notes;
   start.notes.insert(start.notes.end(), notes.begin(), notes.end());
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
-  for (const std::string& note : settle_device(options, start.checkpoint.has_value()))
+  for (const std::string& note : settle_device(options, start.checkpoint.has_value(), elsewhere))
     start.notes.push_back(note);
   return start;
 }

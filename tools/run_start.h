@@ -25,9 +25,10 @@ struct RunStart {
   std::vector<std::string> notes;    // sentences to print
 };
 
-// Finds the checkpoint or the model, and settles the options that it brings. Changes nothing on disk. Throws
-// as open_resume(), apply_manifest(), check_options() and resolve_model() do.
-RunStart open_run_start(Options& options, Verb verb);
+// Finds the checkpoint or the model, and settles the options that it brings. Changes nothing on disk.
+// `elsewhere` is the machine that a plan is for, if it is not this one. Throws as open_resume(),
+// apply_manifest(), check_options() and resolve_model() do.
+RunStart open_run_start(Options& options, Verb verb, const MachineRates* elsewhere = nullptr);
 
 // Refuses data other than the run's: the order of windows, and so every bit, depends on them.
 void check_same_data(const CheckpointState& run, const TokenData& data);

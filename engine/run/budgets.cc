@@ -120,7 +120,8 @@ int resolve_threads(const MemoryOptions& options) {
 }
 
 Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free,
-                        const std::optional<AcceleratorUse>& accelerator, int sharers) {
+                        const std::optional<AcceleratorUse>& accelerator, int sharers,
+                        std::optional<uint64_t> disk) {
   Budgets b;
   b.threads = resolve_threads(options);
   uint64_t host_reserve = runtime_reserve_bytes(b.threads);
@@ -150,13 +151,15 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
   b.host.set_aside(host_reserve);
   if (accelerator)
     b.device->set_aside(accelerator->device.held + kLibraryKernelBytes + page_table_bytes(b.host.limit));
-  if (!options.nvme_directories.empty()) {
+  if (!disk && !check_free && options.nvme.kind == Size::Kind::bytes) disk = 0;
+  if (!disk && !options.nvme_directories.empty()) {
     const std::string& directory = options.nvme_directories.front();
     if (check_free) NvmeFiles probe({{directory, 0}});  // also when the plan will not need it
-    const bool known = check_free || options.nvme.kind != Size::Kind::bytes;
-    const uint64_t disk = known ? free_bytes(directory) / static_cast<uint64_t>(sharers) : 0;
+    disk = free_bytes(directory) / static_cast<uint64_t>(sharers);
+  }
+  if (disk) {
     b.nvme = {"nvme", "nvme-mem",
-              limit_of(options.nvme, disk, "nvme-mem", check_free, b, "free some", sharers)};
+              limit_of(options.nvme, *disk, "nvme-mem", check_free, b, "free some", sharers)};
     b.nvme->granule = kNvmeFileUnit;
     b.nvme->set_aside(0);
   }

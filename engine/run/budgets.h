@@ -72,8 +72,10 @@ uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 // A host limit that does not even hold what lies beside the arena leaves an arena of 0 bytes, and the plan
 // says what would do. Throws Error(environment) for a budget above what is free or a directory that cannot
 // serve. `check_free`: false for `plan`, which may ask about another machine. `sharers`: ranks of a machine,
-// whose part of memory `limits` are; the disk is divided here.
+// whose part of memory `limits` are; the disk is divided here. `disk`: what another machine has of it, where
+// no directory is looked at; nor is one for a plan with --nvme-mem in bytes.
 Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free,
-                        const std::optional<AcceleratorUse>& accelerator = std::nullopt, int sharers = 1);
+                        const std::optional<AcceleratorUse>& accelerator = std::nullopt, int sharers = 1,
+                        std::optional<uint64_t> disk = std::nullopt);
 
 }  // namespace sluice

@@ -143,7 +143,9 @@ void check_options(const Options& options, Verb verb, bool resuming) {
     check_needs(options, "val-every", "val-data");
     check_needs(options, "val-batches", "val-data");
   }
-  check_needs(options, "nvme-mem", "nvme-dir");
+  // A plan looks at the directory only for what is free there.
+  if (verb != Verb::plan || options.memory.nvme.kind != Size::Kind::bytes)
+    check_needs(options, "nvme-mem", "nvme-dir");
   if (verb == Verb::plan) check_planned_ranks(options);
   if (!resuming) {  // else the manifest may bring the other half
     check_batch(options.batch, std::max(options.ranks.count, options.ranks.gpus));

@@ -133,8 +133,9 @@ constexpr OptionRow kTable[] = {
     {"io", "memory", "NAME", "how disks are read and written: uring, threads, or auto (uring where it works)",
      "auto", kRuns | kEval, OnResume::free, FIELD(memory.io)},
     {"machine", "memory", "NAME|FILE",
-     "machine description that the simulator reads: cpu-2core, gpu-server, a100-cluster, h100-cluster or a "
-     "JSON file",
+     "machine description that the simulator reads: a JSON file, or a100-40gb, a100-80gb, a100-cluster, "
+     "cpu-2core, gpu-server, h100, h100-cluster, h200, rtx-4090, rtx-4090-4nvme or v100-dgx2. `plan` plans "
+     "for that machine, if its description has sizes (docs/machine.md)",
      "gpu-server on --device cuda, else cpu-2core", kRuns | kEval, OnResume::free, FIELD(memory.machine)},
 
     {"gpus",

@@ -110,9 +110,29 @@ MachineRates resolve_machine(const MemoryOptions& options) {
   return parse_machine_rates(read_text_file(machine, kMachineBytesMax), machine);
 }
 
-std::vector<std::string> settle_device(Options& options, bool precision_is_settled) {
+std::optional<MachineRates> described_machine(const MemoryOptions& options) {
+  if (options.machine.empty()) return std::nullopt;
+  MachineRates rates = resolve_machine(options);
+  if (!rates.memory) return std::nullopt;
+  return rates;
+}
+
+std::vector<std::string> settle_device(Options& options, bool precision_is_settled,
+                                       const MachineRates* elsewhere) {
   DeviceChoice& device = options.memory.device;
   if (device.kind != DeviceKind::automatic && device.kind != DeviceKind::cuda) return {};
+  if (elsewhere) {
+    if (device.kind == DeviceKind::automatic)
+      device.kind = elsewhere->memory->device ? DeviceKind::cuda : DeviceKind::cpu;
+    const LaneRates* compute = find_lane(*elsewhere, "compute", "device");
+    const bool lacks_bf16 = compute && compute->flops_bf16 == kUnlimited && compute->flops_fp16 < kUnlimited;
+    if (!lacks_bf16 || options.numbers.precision != DType::bf16) return {};
+    const std::string lacks = printable(elsewhere->name) + " has no rate for bf16";
+    if (precision_is_settled || is_given(options, "precision"))
+      throw Error(ExitCode::environment, lacks + ".", "Give --precision fp16, or another --machine.");
+    options.numbers.precision = DType::f16;
+    return {lacks + ": --precision is fp16."};
+  }
   const CudaStatus status = cuda_status(device.ordinal);
   if (device.kind == DeviceKind::automatic) {
     device.kind = status.available ? DeviceKind::cuda : DeviceKind::cpu;

@@ -29,9 +29,14 @@ ModelSource resolve_model(const ModelOptions& options);
 // --machine: empty, a built-in description's name, or a JSON file. Throws Error(usage, malformed_file).
 MachineRates resolve_machine(const MemoryOptions& options);
 
+// The machine that `plan` is for rather than this one: that of --machine, if its description has sizes.
+std::optional<MachineRates> described_machine(const MemoryOptions& options);
+
 // --device auto becomes cuda where there is a GPU, else cpu; without --precision a GPU that has no bf16 takes
-// fp16, unless a checkpoint has settled it. Returns a printable sentence for what is not as always.
-std::vector<std::string> settle_device(Options& options, bool precision_is_settled);
+// fp16, unless a checkpoint has settled it. `elsewhere` is the machine in question, if it is not this one.
+// Returns a printable sentence for what is not as always.
+std::vector<std::string> settle_device(Options& options, bool precision_is_settled,
+                                       const MachineRates* elsewhere = nullptr);
 
 // The settled device. Throws Error(environment) for a GPU that is not there.
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads);

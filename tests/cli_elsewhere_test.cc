@@ -1,0 +1,137 @@
+// Plans for machines that are not here: `sluice plan --machine` with a description that has sizes.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli_support.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
+
+class CliElsewhere : public Cli {
+ protected:
+  // As a user would write it: which device it is follows from the machine.
+  CommandResult plan(const Words& more) const { return run(Words{"plan", "--device", "auto"} + more); }
+  nlohmann::json facts_of(const Words& more) const {
+    const CommandResult result = plan(more + Words{"--json"});
+    EXPECT_EQ(result.code, 0) << result.out << result.err;
+    return nlohmann::json::parse(result.out);
+  }
+  // Of so many MiB in each tier.
+  std::string described(const std::string& memory) const {
+    const std::string file = directory / "described.json";
+    const std::string shipped = read_text_file("engine/machines/rtx-4090.json", 1 << 20);
+    const size_t begin = shipped.find("  \"memory\""), end = shipped.find('\n', begin) + 1;
+    write_bytes(file, shipped.substr(0, begin) + memory + shipped.substr(end));
+    return file;
+  }
+};
+
+// The question that the README answers.
+TEST_F(CliElsewhere, Llama70BOnOne4090) {
+  const Words words{"--model", "llama-70b", "--machine", "rtx-4090", "--host-mem", "64GiB", "--seq", "2048"};
+  const nlohmann::json facts = facts_of(words);
+  EXPECT_EQ(facts["feasible"], true);
+  EXPECT_EQ(facts["device"], "cuda");
+  EXPECT_EQ(facts["machine"], "rtx-4090, data sheets");
+  EXPECT_EQ(facts["parameters"], 70553706496);
+  EXPECT_EQ(facts["budgets"]["host"], 64 * kGiB);
+  // What is described, less a twentieth, as of a machine that is here.
+  const uint64_t device = 24564 * kMiB, disk = 2'000'000'000'000;
+  EXPECT_EQ(facts["budgets"]["device"], device - device / 20);
+  EXPECT_EQ(facts["budgets"]["nvme"], disk - disk / 20);
+  // 12 bytes a parameter of masters and moments, most of it on disk.
+  const double state = facts["homes"]["state"]["nvme"];
+  EXPECT_NEAR(state / (12 * 70553706496.0), 1, 0.02);
+  // The drive is busier than all else: it reads and writes most of the 14 bytes a parameter.
+  for (const char* lane : {"compute", "h2d", "d2h", "optimizer"})
+    EXPECT_GT(facts["lane_busy"]["nvme_write"].get<double>(), facts["lane_busy"][lane].get<double>()) << lane;
+
+  const CommandResult people = plan(words);
+  for (const char* part :
+       {"A plan for another machine, rtx-4090, data sheets: desktop with one RTX 4090 on PCIe 4 x16, ",
+        "; 24.0 GiB of device memory, 64.0 GiB of host memory, 1.82 TiB of NVMe.\n",
+        "\n  on the cuda device, at the rates of rtx-4090, data sheets\n", "\n  predicted: "})
+    EXPECT_NE(people.out.find(part), std::string::npos) << people.out;
+}
+
+TEST_F(CliElsewhere, EveryMachineThatComesAlongIsPlannedFor) {
+  for (const char* name : {"a100-40gb", "a100-80gb", "a100-cluster", "h100", "h100-cluster", "h200",
+                           "rtx-4090", "rtx-4090-4nvme", "v100-dgx2"}) {
+    const nlohmann::json facts = facts_of({"--model", kTiny, "--machine", name});
+    EXPECT_EQ(facts["machine"], std::string(name) + ", data sheets");
+    EXPECT_EQ(facts["device"], "cuda");
+    EXPECT_GT(facts["budgets"]["device"], 20 * kGiB) << name;
+  }
+}
+
+// More drives are more bytes a second.
+TEST_F(CliElsewhere, FourDrivesAreFasterThanOne) {
+  const auto busy = [&](const char* machine) {
+    return facts_of({"--model", "llama-13b", "--seq", "512", "--machine", machine, "--host-mem", "32GiB",
+                     "--clip", "0"})["lane_busy"]["nvme_read"]
+        .get<double>();
+  };
+  EXPECT_NEAR(busy("rtx-4090") / busy("rtx-4090-4nvme"), 4, 0.8);  // plans differ a little
+}
+
+TEST_F(CliElsewhere, OwnDescriptionsHaveSizesToo) {
+  const std::string file = described(R"("memory": {"device": 4e9, "host": 4e9},)");
+  const nlohmann::json facts = facts_of({"--model", "gpt2", "--seq", "128", "--machine", file});
+  EXPECT_EQ(facts["budgets"]["device"], 4'000'000'000 - 512 * kMiB);
+  EXPECT_EQ(facts["budgets"]["host"], 4'000'000'000 - 512 * kMiB);
+  EXPECT_FALSE(facts["budgets"].contains("nvme"));
+  EXPECT_EQ(facts_of({"--model", "gpt2", "--seq", "128", "--machine", file, "--host-mem", "50%", "--nvme-mem",
+                      "3GB"})["budgets"],
+            (nlohmann::json{{"device", 4'000'000'000 - 512 * kMiB}, {"host", 2e9}, {"nvme", 3e9}}));
+
+  // A machine without a GPU.
+  const nlohmann::json none =
+      facts_of({"--model", "gpt2", "--seq", "128", "--machine", described(R"("memory": {"host": 8e9},)")});
+  EXPECT_EQ(none["device"], "cpu");
+  EXPECT_EQ(none["budgets"], (nlohmann::json{{"host", 8'000'000'000 - 512 * kMiB}}));
+}
+
+// Rates alone change nothing of what is planned for.
+TEST_F(CliElsewhere, WithoutSizesThePlanIsForThisMachine) {
+  const Words words{"--model", "gpt2", "--seq", "128", "--machine", described(""), "--device", "cpu"};
+  const CommandResult here = run(Words{"plan"} + words);
+  EXPECT_EQ(here.code, 0) << here.err;
+  EXPECT_EQ(here.out.find("another machine"), std::string::npos) << here.out;
+  EXPECT_NE(here.out.find("of what is free"), std::string::npos) << here.out;
+}
+
+TEST_F(CliElsewhere, WhatItCannotHoldIsRefusedWithWhatWould) {
+  const CommandResult refused =
+      plan({"--model", "llama-70b", "--machine", "rtx-4090", "--nvme-mem", "200GB", "--seq", "2048"});
+  EXPECT_EQ(refused.code, 3) << refused.out;
+  EXPECT_NE(refused.err.find("--nvme-mem "), std::string::npos) << refused.err;
+  EXPECT_TRUE(refused.out.starts_with("A plan for another machine, rtx-4090")) << refused.out;
+}
+
+TEST_F(CliElsewhere, AV100HasNoBf16) {
+  const Words words{"--model", "gpt2", "--seq", "128", "--machine", "v100-dgx2"};
+  const CommandResult planned = plan(words);
+  EXPECT_EQ(planned.code, 0) << planned.err;
+  EXPECT_NE(planned.out.find("v100-dgx2, data sheets has no rate for bf16: --precision is fp16.\n"),
+            std::string::npos)
+      << planned.out;
+  expect_refusal(Words{"plan", "--device", "cuda", "--precision", "bf16"} + words, 4,
+                 {"bf16", "--precision fp16"});
+  EXPECT_EQ(plan(words + Words{"--precision", "fp32"}).code, 0);
+}
+
+// The directory is looked at only for what is free there.
+TEST_F(CliElsewhere, APlanWithADiskInBytesNeedsNoDirectory) {
+  const Words words{"plan", "--model", "gpt2", "--seq", "128"};
+  const CommandResult facts = run(words + Words{"--nvme-mem", "5GB", "--json"});
+  EXPECT_EQ(facts.code, 0) << facts.err;
+  EXPECT_EQ(nlohmann::json::parse(facts.out)["budgets"]["nvme"], 5'000'000'000);
+  expect_refusal(words + Words{"--nvme-mem", "50%"}, 2, {"--nvme-dir"});
+  expect_refused_training({"--nvme-mem", "5GB"}, 2, {"--nvme-dir"});
+}
+
+}  // namespace
+}  // namespace sluice

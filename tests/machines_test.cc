@@ -1,0 +1,103 @@
+// The machine descriptions that come along: engine/machines/NAME.json, and that they are whole.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "engine/machine_rates.h"
+#include "engine/run/options.h"
+#include "models/file.h"
+
+namespace sluice {
+namespace {
+
+std::vector<std::string> names_of_files() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("engine/machines"))
+    names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+const LinkRates* find_link(const MachineRates& m, const std::string& from, const std::string& to) {
+  for (const LinkRates& link : m.links)
+    if (link.from == from && link.to == to) return &link;
+  return nullptr;
+}
+
+double pool(const MachineRates& m, const std::string& name) {
+  for (const PoolRate& p : m.pools)
+    if (p.name == name) return p.capacity;
+  return 0;
+}
+
+TEST(Machines, AreThoseOfTheFolder) {
+  std::string names;
+  for (const std::string& name : names_of_files()) {
+    names += (names.empty() ? "" : ", ") + name;
+    const std::string file = "engine/machines/" + name + ".json";
+    const MachineRates of_file = parse_machine_rates(read_text_file(file, 1 << 20), file);
+    const std::optional<MachineRates> built_in = built_in_machine(name);
+    ASSERT_TRUE(built_in) << name;
+    EXPECT_EQ(built_in->name, of_file.name);
+    EXPECT_EQ(built_in->source, of_file.source);
+  }
+  EXPECT_EQ(built_in_machine_names(), names);
+}
+
+// In --help and in docs/machine.md.
+TEST(Machines, AreListedWhereUsersLook) {
+  const std::string help = find_option("machine")->help, page = read_text_file("docs/machine.md", 1 << 20);
+  for (const std::string& name : names_of_files()) {
+    EXPECT_NE(help.find(name), std::string::npos) << name;
+    EXPECT_NE(page.find("| `" + name + "` |"), std::string::npos) << name;
+  }
+}
+
+TEST(Machines, SayWhatTheyAre) {
+  for (const std::string& name : names_of_files()) {
+    const MachineRates m = *built_in_machine(name);
+    EXPECT_FALSE(m.source.empty()) << name;
+    EXPECT_EQ(m.name, name == kDefaultMachine ? name : name + ", data sheets");
+    if (name == kDefaultMachine || name == kGpuMachine) {
+      EXPECT_FALSE(m.memory) << "what stands for this machine has its sizes";
+      continue;
+    }
+    ASSERT_TRUE(m.memory && m.memory->device) << name;
+    EXPECT_GT(m.memory->host, *m.memory->device) << name;
+  }
+}
+
+// Everything that a program of three tiers and several ranks looks up, and figures that fit each other.
+TEST(Machines, AreWhole) {
+  for (const std::string& name : names_of_files()) {
+    SCOPED_TRACE(name);
+    const MachineRates m = *built_in_machine(name);
+    const double cores = pool(m, "cores"), memory = pool(m, "memory");
+    EXPECT_GE(cores, 1);
+    const LaneRates* compute = find_lane(m, "compute", "device");
+    const LaneRates* optimizer = find_lane(m, "optimizer", "host");
+    ASSERT_TRUE(compute && optimizer);
+    EXPECT_LT(compute->flops_fp32, kUnlimited);
+    EXPECT_LT(compute->flops_fp16, kUnlimited);
+    EXPECT_LT(compute->bytes_per_second, kUnlimited);
+    EXPECT_LE(optimizer->bytes_per_second, memory);
+    EXPECT_EQ(optimizer->sharing.occupies.front().amount, cores);
+    EXPECT_TRUE(find_lane(m, "collective", "host"));
+    EXPECT_TRUE(find_lane(m, "nvme_write", "host"));
+    for (const auto& [from, to] : {std::pair("host", "device"), std::pair("device", "host")}) {
+      ASSERT_TRUE(find_link(m, from, to));
+      EXPECT_LE(find_link(m, from, to)->bytes_per_second, memory);
+    }
+    EXPECT_TRUE(find_link(m, "nvme", "host") && find_link(m, "host", "nvme"));
+    ASSERT_FALSE(m.drives.empty());
+    for (const DriveRates& d : m.drives) {
+      EXPECT_EQ(d.tier, "nvme");
+      EXPECT_LE(d.mixed, d.read + d.write);
+      EXPECT_GE(d.mixed, std::min(d.read, d.write));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
