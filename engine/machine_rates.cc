@@ -233,6 +233,12 @@ void share_machine(MachineRates& rates, uint32_t ranks) {
   const double share = (rates.network.empty() ? 1.0 : rates.network.front().ranks) / ranks;
   for (PoolRate& pool : rates.pools) pool.capacity *= share;
   for (DriveRates& d : rates.drives) d.read *= share, d.write *= share, d.mixed *= share;
+  if (!rates.memory) return;
+  const auto scaled = [&](uint64_t bytes) {
+    return static_cast<uint64_t>(static_cast<double>(bytes) * share);
+  };
+  rates.memory->host = scaled(rates.memory->host);
+  if (rates.memory->nvme) rates.memory->nvme = scaled(*rates.memory->nvme);
 }
 
 MachineRates parse_machine_rates(const std::string& json, const std::string& source) {

@@ -113,8 +113,8 @@ constexpr const char* kCoresPool = "cores";
 constexpr const char* kDefaultMachine = "cpu-2core";
 constexpr const char* kGpuMachine = "gpu-server";
 
-// Pools and drives of a rank where `ranks` share the machine; the description's are those of one among as
-// many as its lowest network level joins, or alone without levels.
+// Pools, drives and memory (but a device's) of a rank where `ranks` share the machine; the description's are
+// those of one among as many as its lowest network level joins, or alone without levels.
 void share_machine(MachineRates& rates, uint32_t ranks);
 
 // A description that the program brings along. An unknown name is none.

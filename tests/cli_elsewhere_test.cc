@@ -67,6 +67,16 @@ TEST_F(CliElsewhere, EveryMachineThatComesAlongIsPlannedFor) {
   }
 }
 
+// A node of eight GPUs has 2 TiB, whoever shares it.
+TEST_F(CliElsewhere, RanksShareTheMachine) {
+  const auto host = [&](const Words& ranks) {
+    const Words words{"--model", kTiny, "--machine", "h100-cluster", "--batch", "8"};
+    return facts_of(words + ranks)["budgets"]["host"].get<uint64_t>();
+  };
+  EXPECT_EQ(host({"--ranks", "8"}), 256 * kGiB - 256 * kGiB / 20);
+  EXPECT_EQ(host({"--ranks", "8", "--ranks-per-node", "4"}), 512 * kGiB - 512 * kGiB / 20);
+}
+
 // More drives are more bytes a second.
 TEST_F(CliElsewhere, FourDrivesAreFasterThanOne) {
   const auto busy = [&](const char* machine) {

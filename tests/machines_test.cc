@@ -78,8 +78,8 @@ TEST(Machines, AreWhole) {
     const LaneRates* compute = find_lane(m, "compute", "device");
     const LaneRates* optimizer = find_lane(m, "optimizer", "host");
     ASSERT_TRUE(compute && optimizer);
-    EXPECT_LT(compute->flops_fp32, kUnlimited);
-    EXPECT_LT(compute->flops_fp16, kUnlimited);
+    EXPECT_LT(compute->flops.fp32, kUnlimited);
+    EXPECT_LT(compute->flops.fp16, kUnlimited);
     EXPECT_LT(compute->bytes_per_second, kUnlimited);
     EXPECT_LE(optimizer->bytes_per_second, memory);
     EXPECT_EQ(optimizer->sharing.occupies.front().amount, cores);

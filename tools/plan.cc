@@ -102,14 +102,14 @@ void settle_threads(Options& options, bool of_this_process, const MachineRates* 
   if (of_this_process)
     threads = std::max<int64_t>(1, resolve_threads(options.memory) / options.ranks.gpus);
   for (size_t p = 0; elsewhere && p < elsewhere->pools.size(); ++p)
-    if (elsewhere->pools[p].name == "cores")
+    if (elsewhere->pools[p].name == kCoresPool)
       threads = std::clamp<int64_t>(static_cast<int64_t>(elsewhere->pools[p].capacity), 1, kThreadsMost);
 }
 
 Budgets planned_budgets(const Options& options, bool of_this_process, const PlannedDevice& planned,
                         const MachineRates* elsewhere) {
   if (elsewhere) {
-    MemoryLimits limits;  // a description has the sizes of one rank
+    MemoryLimits limits;
     limits.total = limits.available = elsewhere->memory->host;
     return resolve_budgets(options.memory, limits, false, planned.use, 1, elsewhere->memory->nvme);
   }
@@ -124,7 +124,8 @@ ExitCode run_plan(Options options, std::FILE* out) {
   const bool of_this_process = !is_given(options, "ranks");
   if (of_this_process) options.ranks.count = options.ranks.per_node = options.ranks.gpus;
   check_options(options, Verb::plan, !options.run.resume.empty());
-  const std::optional<MachineRates> described = described_machine(options.memory);
+  std::optional<MachineRates> described = described_machine(options.memory);
+  if (described) share_machine(*described, static_cast<uint32_t>(ranks_per_node(options.ranks, *described)));
   const MachineRates* elsewhere = described ? &*described : nullptr;
   RunStart start = open_run_start(options, Verb::plan, elsewhere);
   if (elsewhere) start.notes.insert(start.notes.begin(), elsewhere_note(*elsewhere));

@@ -125,7 +125,7 @@ std::vector<std::string> settle_device(Options& options, bool precision_is_settl
     if (device.kind == DeviceKind::automatic)
       device.kind = elsewhere->memory->device ? DeviceKind::cuda : DeviceKind::cpu;
     const LaneRates* compute = find_lane(*elsewhere, "compute", "device");
-    const bool lacks_bf16 = compute && compute->flops_bf16 == kUnlimited && compute->flops_fp16 < kUnlimited;
+    const bool lacks_bf16 = compute && compute->flops.bf16 == kUnlimited && compute->flops.fp16 < kUnlimited;
     if (!lacks_bf16 || options.numbers.precision != DType::bf16) return {};
     const std::string lacks = printable(elsewhere->name) + " has no rate for bf16";
     if (precision_is_settled || is_given(options, "precision"))
