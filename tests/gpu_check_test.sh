@@ -23,7 +23,7 @@ for part in tests small offload largest peer; do
   if [[ $part == tests && -x $build/cuda_shared_gpu_test ]]; then has "^tests cuda_shared_gpu_test: at most"; fi
 done
 check --part small "${bench[@]}" || fail "a second call"
-[[ $(grep --count 'there already$' "$work/log") == 7 ]] || { cat "$work/log"; fail "rows were measured twice"; }
+[[ $(grep --count 'there already$' "$work/log") == 8 ]] || { cat "$work/log"; fail "rows were measured twice"; }
 tools/gpu_check.sh --report --out "$work/$out" "${bench[@]}" > "$work/page"
 if grep 'not measured' "$work/page" | grep --invert-match --extended-regexp 'skipped: |faster peer'; then
   fail "these rows have neither figures nor a reason"

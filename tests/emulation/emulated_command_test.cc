@@ -152,5 +152,26 @@ TEST_F(EmulatedCommand, WhatLibrariesTakeOfTheHostIsMeasured) {
   EXPECT_LE(peak, enough + emulated);  // the GPU's arena lies in host memory
 }
 
+// Its times are those of the GPU's events: compute waits for copies, and what it waits for adds up.
+TEST_F(EmulatedCommand, ProfilesStreams) {
+  const auto least = smallest_budgets(1, 1)["together"];
+  const CommandResult result =
+      run_emulated(Words{"profile", "--steps", "5", "--out", directory / "report", "--", "--data", text} +
+                   model + budgets(least["device"], least["host"]));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto facts = nlohmann::json::parse(read_text_file(directory / "report/profile.json", 1 << 26));
+  EXPECT_EQ(facts["device"], "cuda");
+  EXPECT_EQ(facts["steps"].size(), 5u);
+  double waited = 0, copied = 0;
+  for (const auto& stall : facts["stalls"]) {
+    const double seconds = stall["seconds"]["measured"];
+    waited += seconds;
+    if (stall["lane"] == "h2d" && stall["executed"]) copied = seconds;
+  }
+  EXPECT_NEAR(waited, facts["idle_seconds"]["measured"].get<double>(), 1e-9);  // sums of doubles
+  EXPECT_GT(copied, 0);
+  for (const auto& link : facts["links"]) EXPECT_GT(link["bytes_per_second"], 0);
+}
+
 }  // namespace
 }  // namespace sluice
