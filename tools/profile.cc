@@ -175,7 +175,10 @@ class Profiler {
     const Options& options = rank_.options();
     const Profile profile = make_profile(plan, recorder);
     std::vector<WhatIf> changes;
-    if (profile.counted > 0) changes = best_changes(rank_.request(), plan, asked_micro_batch());
+    if (profile.counted > 0 && outcome.code == ExitCode::done) {  // who stopped it waits
+      say(out_, "Planning for other budgets and batches.\n");
+      changes = best_changes(rank_.request(), plan, asked_micro_batch());
+    }
     const ProfiledRun run{options,       rank_.budgets(), plan,         recorder,     profile,
                           outcome.steps, changes,         outcome.code, outcome.error};
     const nlohmann::ordered_json facts = profile_facts(run);

@@ -146,6 +146,7 @@ std::string stalls(const ordered_json& f) {
 }
 
 std::string changes(const ordered_json& f) {
+  if (f["state"] != "done") return "";
   if (f["changes"].empty())
     return section("What would be faster",
                    "<p>More memory of any tier, a larger batch: nothing that was planned "

@@ -164,7 +164,7 @@ std::string profile_markdown(const ordered_json& f) {
     out += "\n" + plain(headline(f)) + "\n\n## Lanes, a step\n" + lanes_text(f);
     out += "\n## Stalls\n";
     for (const ordered_json& s : f["stalls"]) out += "- " + plain(s["sentence"]) + "\n";
-    out += "\n## What would be faster (predicted)\n" + changes_text(f);
+    if (f["state"] == "done") out += "\n## What would be faster (predicted)\n" + changes_text(f);
     out += "\n## Predicted against measured, a step\n" + work_text(f);
     out += "\n## Links\n" + links_text(f);
   }

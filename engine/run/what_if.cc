@@ -68,19 +68,25 @@ Outlook outlook_of(const Plan& plan) {
 std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
                                  std::optional<int64_t> micro_batch) {
   const double now = outlook_of(plan).tokens_per_second;
+  const auto planned = [&](const Change& change) -> std::optional<WhatIf> {
+    const auto result = make_plan(with_change(request, change, micro_batch, plan.model.sequence));
+    const Plan* other = std::get_if<Plan>(&result);
+    if (!other) return std::nullopt;
+    return WhatIf{change, outlook_of(*other)};
+  };
   std::vector<WhatIf> best;
-  for (const std::vector<Change>& quantity : changes_of(request)) {
-    std::vector<WhatIf> found;
-    double most = 0;
-    for (const Change& change : quantity) {
-      const auto result = make_plan(with_change(request, change, micro_batch, plan.model.sequence));
-      if (const Plan* other = std::get_if<Plan>(&result)) found.push_back({change, outlook_of(*other)});
-      if (!found.empty()) most = std::max(most, found.back().outlook.tokens_per_second);
+  for (std::vector<Change> quantity : changes_of(request)) {  // plans may take seconds: no more than needed
+    std::optional<WhatIf> most;
+    for (; !most && !quantity.empty(); quantity.pop_back()) most = planned(quantity.back());
+    if (!most || most->outlook.tokens_per_second < kWorthwhile * now) continue;
+    const double enough = now + kNearly * (most->outlook.tokens_per_second - now);
+    for (const Change& less : quantity) {
+      const std::optional<WhatIf> found = planned(less);
+      if (!found || found->outlook.tokens_per_second < enough) continue;
+      most = found;
+      break;
     }
-    if (most < kWorthwhile * now) continue;
-    best.push_back(*std::find_if(found.begin(), found.end(), [&](const WhatIf& w) {
-      return w.outlook.tokens_per_second - now >= kNearly * (most - now);
-    }));
+    best.push_back(*most);
   }
   std::stable_sort(best.begin(), best.end(), [](const WhatIf& a, const WhatIf& b) {
     return a.outlook.tokens_per_second > b.outlook.tokens_per_second;
