@@ -183,7 +183,7 @@ class Profiler {
                           outcome.steps, changes,         outcome.code, outcome.error};
     const nlohmann::ordered_json facts = profile_facts(run);
     const std::string& out = options.profile.out;
-    write_file(out, "profile.json", safe_json(facts, 1) + "\n");
+    write_file(out, "profile.json", json_lines(facts));
     write_file(out, "profile.md", profile_markdown(facts));
     write_file(out, "trace.json", profile_trace(run));
     write_file(out, "report.html", profile_page(facts, profile_lanes(run)));

@@ -114,7 +114,10 @@ std::string bound_sentence(const ProfiledRun& run) {
   std::string text = fmt::format("The limit is waits: {} is the busiest lane, with {:.0f} % of a step", name,
                                  100 * busy(busiest));
   text += fmt::format("; compute waits {:.0f} %", 100 * p.idle.measured / step);
-  if (!p.stalls.empty())
+  if (!p.stalls.empty() && !p.stalls.front().work.executed)
+    text += fmt::format(", most of all for {} to begin what it could",
+                        lane_name(run.plan, p.stalls.front().work.lane));
+  else if (!p.stalls.empty())
     text += fmt::format(", most of all for {} on {}", work_name(run.plan.program, p.stalls.front().work),
                         lane_name(run.plan, p.stalls.front().work.lane));
   return text + ".";
@@ -347,8 +350,8 @@ ordered_json profile_lanes(const ProfiledRun& run) {
           {"columns", columns}};
 }
 
-std::string safe_json(const ordered_json& value, int indent) {
-  const std::string text = value.dump(indent, ' ', true, ordered_json::error_handler_t::replace);
+std::string safe_json(const ordered_json& value) {
+  const std::string text = value.dump(-1, ' ', true, ordered_json::error_handler_t::replace);
   std::string out;
   out.reserve(text.size());
   for (const char c : text) {
@@ -358,6 +361,13 @@ std::string safe_json(const ordered_json& value, int indent) {
       out += c;
   }
   return out;
+}
+
+std::string json_lines(const ordered_json& object) {
+  std::string out;
+  for (const auto& [key, value] : object.items())
+    out += (out.empty() ? "{" : ",\n ") + safe_json(key) + ": " + safe_json(value);
+  return out + "}\n";
 }
 
 }  // namespace sluice

@@ -35,6 +35,8 @@ nlohmann::ordered_json profile_lanes(const ProfiledRun& run);
 
 // As JSON text that may stand anywhere, in a page too: what is not ASCII, or means something in HTML, is
 // escaped.
-std::string safe_json(const nlohmann::ordered_json& value, int indent = -1);
+std::string safe_json(const nlohmann::ordered_json& value);
+// The same of an object, a line for each of its keys.
+std::string json_lines(const nlohmann::ordered_json& object);
 
 }  // namespace sluice

@@ -170,14 +170,29 @@
     const top = laneTop(index) + 4, high = kLane - 8;
     context.fillStyle = "#f4f6f9";
     context.fillRect(kGutter, top, width(), high);
-    let covered = -Infinity;  // pixels to the left of it are drawn
+    // Instructions too short for a pixel of their own share one, the paler the less of its time they take.
+    const few = { pixel: NaN, filled: 0, color: "" };
+    const flush = () => {
+      if (few.filled === 0) return;
+      context.globalAlpha = Math.min(1, Math.max(0.3, few.filled));
+      context.fillStyle = few.color;
+      context.fillRect(few.pixel, top, 1, high);
+      context.globalAlpha = 1;
+      few.filled = 0;
+    };
     for (let k = upper(lane.end, view.begin); k < lane.items.length && lane.begin[k] < view.end; ++k) {
-      const x = xOf(lane.begin[k]), right = xOf(lane.end[k]);
-      if (right - covered < 0.35) continue;  // too short to be seen among its neighbours
-      const wide = Math.max(right - x, 0.6), i = lane.items[k];
-      context.fillStyle = kColors[kinds[columns.work[i]]];
+      const x = xOf(lane.begin[k]), right = xOf(lane.end[k]), wide = right - x, i = lane.items[k];
+      const color = kColors[kinds[columns.work[i]]];
+      if (wide < 1) {
+        if (Math.floor(x) !== few.pixel) flush();
+        few.pixel = Math.floor(x);
+        few.filled += wide;
+        few.color = color;
+        continue;
+      }
+      flush();
+      context.fillStyle = color;
       context.fillRect(x, top, wide > 3 ? wide - 0.6 : wide, high);
-      covered = right;
       const name = data.names[columns.name[i]];
       const label = name.startsWith(lane.name + " ") ? name.slice(lane.name.length + 1) : name;
       if (wide > 34) {
@@ -189,6 +204,7 @@
         context.restore();
       }
     }
+    flush();
   }
 
   function drawLaneName(lane, index) {
