@@ -11,6 +11,7 @@
 #include "tests/cli_support.h"
 #include "tools/profile_facts.h"
 #include "tools/profile_text.h"
+#include "tools/size.h"
 
 namespace sluice {
 namespace {

@@ -105,5 +105,15 @@ TEST(FormatSize, HasThreeDigits) {
   for (const auto& [bytes, text] : cases) EXPECT_EQ(format_size(bytes), text) << bytes;
 }
 
+TEST(Size, SecondsForReading) {
+  const std::pair<double, const char*> cases[] = {{0, "0 s"},          {1, "1 s"},
+                                                  {12.345, "12.3 s"},  {999.4, "999 s"},
+                                                  {999.6, "1000 s"},   {123456, "123456 s"},
+                                                  {0.9996, "1 s"},     {0.0124, "12.4 ms"},
+                                                  {0.0009996, "1 ms"}, {3.21e-6, "3.21 \u00b5s"},
+                                                  {-0.5, "-500 ms"}};
+  for (const auto& [seconds, text] : cases) EXPECT_EQ(readable_seconds(seconds), text) << seconds;
+}
+
 }  // namespace
 }  // namespace sluice

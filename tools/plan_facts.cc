@@ -59,7 +59,7 @@ std::string pool_name(const MachineRates& rates, size_t pool) {
 // What sharing pools costs a lane, and the pool that costs most.
 std::string slowed_words(const MachineRates& rates, const std::vector<double>& by_pool) {
   const auto most = std::max_element(by_pool.begin(), by_pool.end());
-  return fmt::format("{:>10.3g} s ({})", sum_of(by_pool),
+  return fmt::format("{:>12} ({})", readable_seconds(sum_of(by_pool)),
                      pool_name(rates, static_cast<size_t>(most - by_pool.begin())));
 }
 
@@ -73,7 +73,7 @@ std::string lanes_table(const Machine& machine, const MachineRates& rates, const
     if (std::max({f.busy[l], f.waited_for[l], f.critical[l]}) < kWorthNaming * f.seconds) continue;
     out += fmt::format("  {:<12}", machine.lanes[l].name);
     for (const double seconds : {f.busy[l], f.waited_for[l], f.critical[l]})
-      out += seconds > 0 ? fmt::format("{:>12.3g} s {:>6}", seconds, percent(seconds, f.seconds))
+      out += seconds > 0 ? fmt::format("{:>14} {:>5}", readable_seconds(seconds), percent(seconds, f.seconds))
                          : fmt::format("{:>20}", "-");
     out += (is_slowed(l) ? slowed_words(rates, f.slowed[l]) : "") + "\n";
   }
@@ -97,20 +97,25 @@ std::vector<std::string> most_of(const Program& program, const std::vector<WorkS
 std::string bottleneck_words(const Plan& plan, const PlanFacts& f) {
   const char* const takes[] = {"work alone takes", "use by all lanes takes", "reads and writes alone take"};
   const auto kind = static_cast<size_t>(f.bottleneck.kind);
-  return fmt::format("{} {}: its {} {:.3g} s ({} of the step), in any order", kKinds[kind],
+  return fmt::format("{} {}: its {} {} ({} of the step), in any order", kKinds[kind],
                      bottleneck_name(plan.program, plan.rates, f.bottleneck), takes[kind],
-                     f.bottleneck.seconds, percent(f.bottleneck.seconds, f.seconds));
+                     readable_seconds(f.bottleneck.seconds), percent(f.bottleneck.seconds, f.seconds));
 }
 
 double written_a_day(const PlanFacts& f) {
   return static_cast<double>(f.bytes_written) / f.seconds * kSecondsADay;
 }
 
+// Three digits, or all of a large number.
+std::string rounded(double value) {
+  return value < 999.5 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
+}
+
 std::string wear_words(const PlanFacts& f) {
   const double day = written_a_day(f);
-  return fmt::format("{} written a step{}, {:.3g} TB a day; 600 TBW last {:.3g} days",
-                     format_size(f.bytes_written), f.ranks > 1 ? fmt::format(" by {} ranks", f.ranks) : "",
-                     day / 1e12, kDriveEndurance / day);
+  return fmt::format("{} written a step{}, {} TB a day; 600 TBW last {} days", format_size(f.bytes_written),
+                     f.ranks > 1 ? fmt::format(" by {} ranks", f.ranks) : "", rounded(day / 1e12),
+                     rounded(kDriveEndurance / day));
 }
 
 ordered_json by_name(const Machine& machine, const std::vector<double>& by_lane) {

@@ -92,8 +92,8 @@ std::optional<BreakEven> break_even(const Plan& plan, PlanRequest request) {
 std::string phases_text(const Plan& plan, const std::optional<BreakEven>& even) {
   std::string out;
   for (const PhaseFacts& f : earlier_phases(plan))
-    out += fmt::format("  steps {} to {}, {}: {:.3g} s a step, {} sent\n", f.first, f.last, f.what, f.seconds,
-                       format_size(f.sent));
+    out += fmt::format("  steps {} to {}, {}: {} a step, {} sent\n", f.first, f.last, f.what,
+                       readable_seconds(f.seconds), format_size(f.sent));
   if (!even) return out;
   const std::string network = printable(even->network);
   if (even->bytes_per_second == 0)
@@ -104,7 +104,7 @@ std::string phases_text(const Plan& plan, const std::optional<BreakEven>& even) 
     out += fmt::format("  compression pays below {:.3g} GB/s of {}", even->bytes_per_second / 1e9, network);
   if (std::isfinite(even->bytes_per_second_here))
     out += fmt::format("; here {:.3g} GB/s", even->bytes_per_second_here / 1e9);
-  return out + fmt::format("; whole gradients take {:.3g} s a step\n", even->seconds_whole);
+  return out + fmt::format("; whole gradients take {} a step\n", readable_seconds(even->seconds_whole));
 }
 
 void add_phases(const Plan& plan, const std::optional<BreakEven>& even, nlohmann::ordered_json& out) {

@@ -155,9 +155,8 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
     if (moved[l]) out += fmt::format(" {} {}", p.machine.lanes[l].name, format_size(moved[l]));
   if (std::all_of(moved.begin(), moved.end(), [](uint64_t bytes) { return bytes == 0; })) out += " nothing";
   out += "\n" + network_text(plan);
-  out += fmt::format(
-      "  predicted: {:.3g} s a step, {:.0f} tokens/s ({} candidates weighed)\n", plan.step_seconds,
-      tokens_per_second(plan), plan.candidates);
+  out += fmt::format("  predicted: {} a step, {:.0f} tokens/s ({} candidates weighed)\n",
+                     readable_seconds(plan.step_seconds), tokens_per_second(plan), plan.candidates);
   if (plan.lowering.ranks == 1 && options.ranks.compression.rank > 0)
     out += "  one rank sends nothing: --compress changes nothing\n";
   out += phases_text(plan, even);

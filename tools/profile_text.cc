@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -129,13 +128,6 @@ std::string steps_text(const ordered_json& f) {
 }
 
 }  // namespace
-
-std::string readable_seconds(double seconds) {
-  const double size = std::abs(seconds);
-  if (size >= 1 || size == 0) return fmt::format("{:.3g} s", seconds);
-  return size >= 1e-3 ? fmt::format("{:.3g} ms", 1e3 * seconds)
-                      : fmt::format("{:.3g} \u00b5s", 1e6 * seconds);
-}
 
 std::string readable_rate(double per_second, const char* unit) {
   constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P"};

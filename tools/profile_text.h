@@ -12,8 +12,7 @@ std::string profile_markdown(const nlohmann::ordered_json& facts);
 // A few lines for the terminal.
 std::string profile_summary(const nlohmann::ordered_json& facts);
 
-// Numbers as people read them: "1.31 s", "12.4 ms"; "3.21 GB/s".
-std::string readable_seconds(double seconds);
+// Numbers as people read them: "3.21 GB/s".
 std::string readable_rate(double per_second, const char* unit);
 // "+3.1 %"
 std::string readable_percent(double fraction);

@@ -4,6 +4,7 @@
 
 #include <cctype>
 #include <charconv>
+#include <cmath>
 
 #include "engine/error.h"
 
@@ -108,6 +109,14 @@ std::string format_size(uint64_t bytes) {
   if (unit == 0) return fmt::format("{} B", bytes);
   const int decimals = value < 0.9995 ? 3 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
   return fmt::format("{:.{}f} {}", value, decimals, kNames[unit]);
+}
+
+std::string readable_seconds(double seconds) {
+  const double size = std::abs(seconds);
+  if (size >= 999.5) return fmt::format("{:.0f} s", seconds);
+  if (size >= 0.9995 || size == 0) return fmt::format("{:.3g} s", seconds);
+  if (size >= 0.9995e-3) return fmt::format("{:.3g} ms", 1e3 * seconds);
+  return fmt::format("{:.3g} \u00b5s", 1e6 * seconds);
 }
 
 }  // namespace sluice

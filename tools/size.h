@@ -1,4 +1,5 @@
-// Sizes as people write and read them: `1.5GiB`, `800MB`, `4096`, `80%`, `auto`. Set-up code, any thread.
+// Sizes as people write and read them: `1.5GiB`, `800MB`, `4096`, `80%`, `auto`; times as they read them.
+// Set-up code, any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,5 +17,8 @@ Size parse_size(const std::string& text, const std::string& option);
 
 // For reading: three significant digits and a binary unit, "1.50 GiB".
 std::string format_size(uint64_t bytes);
+
+// The same of times: "1240 s", "1.31 s", "12.4 ms", "3 µs".
+std::string readable_seconds(double seconds);
 
 }  // namespace sluice
