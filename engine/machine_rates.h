@@ -104,6 +104,9 @@ struct MachineRates {
 // Parses JSON text; `source` names it in messages. Throws Error(malformed_file) with what is wrong.
 MachineRates parse_machine_rates(const std::string& json, const std::string& source);
 
+// The text that parse_machine_rates reads back to the same rates; precision is not in it.
+std::string machine_rates_json(const MachineRates& rates);
+
 // The row for tasks on the lane whose first operand is in the tier; nullptr: there is none.
 const LaneRates* find_lane(const MachineRates& rates, std::string_view lane, std::string_view tier);
 

@@ -315,7 +315,7 @@ double cross_entropy_flops(const OpShapes& s, Pass pass) {
 // flops, what backward reads of inputs and outputs, which inputs and outputs have gradients, which of the
 // latter backward overwrites.
 
-constexpr std::array<OpRule, 10> kRules{{
+constexpr std::array<OpRule, kOpKinds> kRules{{
     {"embedding", 1, 1, 1, 2, infer_embedding, embedding_flops, 0b1, 0, 0, 0b1, 0},
     {"layer_norm", 1, 1, 2, 2, infer_layer_norm, layer_norm_flops, 0b1, 0b110, 0b1, 0b1, 0},
     {"rms_norm", 1, 1, 1, 1, infer_rms_norm, rms_norm_flops, 0b1, 0b10, 0b1, 0b1, 0},

@@ -76,6 +76,8 @@ struct Op {
   std::vector<uint32_t> parameters;       // indices into the segment's parameters
 };
 
+constexpr int kOpKinds = 10;
+
 enum class Pass : uint8_t { forward, backward };
 
 // Everything about one op's operands that is known before the step.

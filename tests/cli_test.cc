@@ -88,7 +88,6 @@ TEST_F(Cli, AbsurdSteps) {
 }
 
 TEST_F(Cli, WhatIsPlannedSaysSo) {
-  expect_refusal({"bench"}, 2, {"planned"});
   expect_refused_training({"--gpus", "3"}, 2, {"--micro-batch 2 on 3 ranks", "--batch 6"});
   for (const char* method : {"powersgd", "powersgd:0", "powersgd:65", "powersgd:4x", "topk:3", ""})
     expect_refused_training({"--compress", method}, 2, {"--compress"});

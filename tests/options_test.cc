@@ -232,8 +232,6 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
 }
 
 TEST(CommandLine, WhatIsPlannedSaysSo) {
-  for (const char* verb : {"bench"})
-    EXPECT_EQ(refusal(verb), "`sluice " + words(verb).front() + "` is planned, not built yet.");
   for (const char* option : {"--sweep batch=1:8", "--explain"})
     EXPECT_EQ(refusal(std::string("plan --model gpt2 ") + option),
               words(option).front() + " is planned, not built yet.");

@@ -216,14 +216,7 @@ ParsedCommand parse_command_line(int argc, const char* const* argv) {
   if (!command.text.empty()) return command;
 
   command.verb = parse_verb(first);
-  const bool built = command.verb != Verb::bench;
   arguments.erase(arguments.begin());
-  if (!built) {
-    const bool help = !arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h");
-    if (!help) throw planned(fmt::format("`sluice {}`", verb_name(command.verb)));
-    command.text = verb_help(command.verb);
-    return command;
-  }
   Options& options = command.options;
   if (command.verb == Verb::profile) {
     if (!parse_profile(arguments, options)) command.text = verb_help(command.verb);

@@ -87,7 +87,14 @@ constexpr VerbText kVerbs[] = {
      "  sluice profile --out report -- --model gpt2 --data train.bin --batch 4 --host-mem 3GiB \\\n"
      "      --nvme-dir /mnt/fast\n"
      "  sluice profile --steps 20 --out report -- --out runs/first --resume auto --host-mem 2GiB\n"},
-    {Verb::bench, "measure this machine for the planner (planned)", "", "", ""},
+    {Verb::bench, "measure this machine, for predictions", "[--nvme-dir DIR] [--out FILE] [options]",
+     "Measures what a training step is made of, in less than a minute: every kind of op in each precision,\n"
+     "the optimizer, host memory alone and with several threads at it, and each directory of --nvme-dir.\n"
+     "Nothing is trained. What it finds is printed, and written as a machine description\n"
+     "(docs/machine.md), a JSON file that may be edited; plan and train predict with it when it is named\n"
+     "in --machine. Let nothing else run meanwhile.\n",
+     "  sluice bench --nvme-dir /mnt/fast --out machine.json\n"
+     "  sluice plan --model llama-8b --nvme-dir /mnt/fast --machine machine.json\n"},
 };
 
 const VerbText& text_of(Verb verb) {
@@ -150,14 +157,12 @@ std::string program_help() {
 
 std::string verb_help(Verb verb) {
   const VerbText& text = text_of(verb);
-  if (*text.usage == '\0')
-    return fmt::format("sluice {}: {}.\nNot built yet; `sluice --help` lists what is.\n", verb_name(verb),
-                       text.summary);
   std::string out = fmt::format("sluice {}: {}.\n\nusage: sluice {} {}\n\n{}", verb_name(verb),
                                 text.summary, verb_name(verb), text.usage, text.about);
   append_options(out, verb);
   out += fmt::format("\nexamples\n{}", text.examples);
-  if (verb != Verb::export_run && verb != Verb::doctor && verb != Verb::profile)
+  if (verb != Verb::export_run && verb != Verb::doctor && verb != Verb::profile &&
+      verb != Verb::bench)
     out +=
         "\nSIZE is 1.5GiB, 800MB, 4096 (bytes), 80% (of what is free) or auto; GB is 10^9, GiB 2^30 "
         "bytes.\n";

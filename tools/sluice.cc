@@ -34,7 +34,7 @@ sluice::ExitCode run(const sluice::ParsedCommand& command) {
     case sluice::Verb::profile:
       return sluice::run_profile(command.options, stdout);
     case sluice::Verb::bench:
-      break;  // the parser has said that it is planned
+      return sluice::run_bench(command.options, stdout);
   }
   return sluice::ExitCode::usage;
 }

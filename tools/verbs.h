@@ -17,6 +17,8 @@ ExitCode run_plan(Options options, std::FILE* out);
 ExitCode run_profile(Options options, std::FILE* out);
 ExitCode run_eval(Options options, std::FILE* out);
 ExitCode run_export(Options options, std::FILE* out);
+// Takes the processor for itself; writes --out.
+ExitCode run_bench(Options options, std::FILE* out);
 // ExitCode::environment where training with the same --device and --nvme-dir would be refused.
 ExitCode run_doctor(const Options& options, std::FILE* out);
 

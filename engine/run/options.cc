@@ -26,6 +26,7 @@ constexpr uint8_t kPlan = verb_bit(Verb::plan);
 constexpr uint8_t kEval = verb_bit(Verb::eval);
 constexpr uint8_t kExport = verb_bit(Verb::export_run);
 constexpr uint8_t kProfile = verb_bit(Verb::profile);
+constexpr uint8_t kBench = verb_bit(Verb::bench);
 constexpr uint8_t kDoctor = verb_bit(Verb::doctor);
 constexpr uint8_t kRuns = kTrain | kPlan;
 
@@ -51,6 +52,8 @@ constexpr OptionRow kTable[] = {
      OnResume::free, FIELD(profile.steps), kProfileSteps},
     {"out", "profile", "DIR", "directory for the report; must not exist yet, or be empty", "", kProfile,
      OnResume::free, FIELD(profile.out)},
+    {"out", "output", "FILE", "machine description to write; must not exist yet", "machine.json", kBench,
+     OnResume::free, FIELD(bench.out)},
 
     {"model", "model", "MODEL",
      "preset (gpt2, gpt2-medium, -large, -xl, llama-1b, -3b, -7b, -8b, -13b, -70b), one with other sizes "
@@ -110,7 +113,8 @@ constexpr OptionRow kTable[] = {
      FIELD(numbers.seed)},
 
     {"device", "memory", "NAME", "auto, cuda[:N], cpu, or reference (slow plain loops, to compare with)",
-     "cuda where there is a GPU, else cpu", kRuns | kEval | kDoctor, OnResume::fixed, FIELD(memory.device)},
+     "cuda where there is a GPU, else cpu", kRuns | kEval | kDoctor | kBench, OnResume::fixed,
+     FIELD(memory.device)},
     {"gpu-mem", "memory", "SIZE", "device memory; on the cpu device, a separate arena that stands for one",
      "auto", kRuns | kEval, OnResume::free, FIELD(memory.gpu)},
     {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto", kRuns | kEval, OnResume::free,
@@ -118,20 +122,20 @@ constexpr OptionRow kTable[] = {
     {"nvme-mem", "memory", "SIZE", "scratch space in --nvme-dir", "auto", kRuns | kEval, OnResume::free,
      FIELD(memory.nvme)},
     {"nvme-dir", "memory", "DIR", "directory on a fast disk for what does not fit in memory",
-     "none: no disk tier", kRuns | kEval | kDoctor, OnResume::free, FIELD(memory.nvme_directories)},
+     "none: no disk tier", kRuns | kEval | kDoctor | kBench, OnResume::free, FIELD(memory.nvme_directories)},
     {"threads",
      "memory",
      "N",
      "compute threads of a rank",
      "every core, divided among the ranks of a machine",
-     kRuns | kEval,
+     kRuns | kEval | kBench,
      OnResume::free,
      FIELD(memory.threads),
      {1, 1024}},
     {"recompute", "memory", "WHICH", "layers whose forward runs again in backward: auto, all or none", "auto",
      kRuns, OnResume::free, FIELD(memory.recompute)},
     {"io", "memory", "NAME", "how disks are read and written: uring, threads, or auto (uring where it works)",
-     "auto", kRuns | kEval, OnResume::free, FIELD(memory.io)},
+     "auto", kRuns | kEval | kBench, OnResume::free, FIELD(memory.io)},
     {"machine", "memory", "NAME|FILE",
      "machine description that the simulator reads: a JSON file, or a100-40gb, a100-80gb, a100-cluster, "
      "cpu-2core, gpu-server, h100, h100-cluster, h200, rtx-4090, rtx-4090-4nvme or v100-dgx2. `plan` plans "

@@ -124,6 +124,10 @@ struct ProfileOptions {
   std::vector<std::string> command;  // words of the training command, for the report
 };
 
+struct BenchOptions {
+  std::string out = "machine.json";  // machine description to write
+};
+
 struct PrintOptions {
   bool json = false;  // facts as one JSON object
   bool text = false;  // plan: the program in its text form
@@ -140,6 +144,7 @@ struct Options {
   RunOptions run;
   TransferOptions transfer;
   ProfileOptions profile;
+  BenchOptions bench;
   PrintOptions print;
   std::vector<std::string> given;  // names, as in the table, that the user wrote (command line or --config)
 };

@@ -18,7 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/error.h"
-#include "tools/benchmarks/nvme_lane.h"
+#include "tools/bench/nvme_lane.h"
 #include "tools/size.h"
 
 namespace sluice {

@@ -13,7 +13,7 @@
 #include "gpu/cuda_rates.h"
 #include "offload/memory_limits.h"
 #include "offload/nvme_files.h"
-#include "tools/benchmarks/nvme_lane.h"
+#include "tools/bench/nvme_lane.h"
 
 namespace sluice {
 

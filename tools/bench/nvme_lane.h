@@ -2,11 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "engine/clock.h"
 #include "engine/error.h"
 #include "offload/arena.h"
 #include "offload/io_queue.h"
@@ -32,23 +32,55 @@ class NvmeLane {
     }
   }
   const std::string& description() const { return description_; }
+  const NvmeFiles& files() const { return files_; }
+  std::span<std::byte> memory() const { return memory_.span(); }
 
   // Bytes a second of one pass over the file. Throws Error(io).
   double pass(IoDirection direction) {
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = steady_seconds();
     for (uint64_t next = 0; next < files_.bytes() || !lane_.idle();) {
       for (; next < files_.bytes() && lane_.can_start(); next += kTransferBytes)
-        lane_.start({direction, files_.files()[0].fd, next, memory_.data() + next % memory_.bytes(),
-                     kTransferBytes, slots_, files_.files()[0].name.c_str()});
-      lane_.progress(10'000);
-      if (lane_.error()) throw to_error(*lane_.error());
+        start(direction, next, kTransferBytes);
+      progress();
     }
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    return static_cast<double>(files_.bytes()) / seconds.count();
+    return static_cast<double>(files_.bytes()) / (steady_seconds() - begin);
+  }
+
+  // Bytes a second of passes one after the other, for so many seconds. Throws Error(io).
+  double run_for(IoDirection direction, double seconds) {
+    const double begin = steady_seconds();
+    const uint64_t before = lane_.completed();
+    for (uint64_t next = 0; steady_seconds() < begin + seconds; next %= files_.bytes()) {
+      for (; next < files_.bytes() && lane_.can_start(); next += kTransferBytes)
+        start(direction, next, kTransferBytes);
+      progress();
+    }
+    const double bytes = static_cast<double>((lane_.completed() - before) * kTransferBytes);
+    const double rate = bytes / (steady_seconds() - begin);
+    while (!lane_.idle()) progress();
+    return rate;
+  }
+
+  // Seconds of one transfer that nothing is before. Throws Error(io).
+  double transfer(IoDirection direction, uint64_t bytes) {
+    const double begin = steady_seconds();
+    start(direction, 0, bytes);
+    while (!lane_.idle()) progress();
+    return steady_seconds() - begin;
   }
 
  private:
   static constexpr uint64_t kMemoryBytes = 256ull << 20;  // more than caches hold
+
+  void start(IoDirection direction, uint64_t offset, uint64_t bytes) {
+    lane_.start({direction, files_.files()[0].fd, offset, memory_.data() + offset % memory_.bytes(), bytes,
+                 slots_, files_.files()[0].name.c_str()});
+  }
+  void progress() {
+    constexpr int64_t kMicroseconds = 10'000;
+    lane_.progress(kMicroseconds);
+    if (lane_.error()) throw to_error(*lane_.error());
+  }
 
   std::string description_;
   NvmeFiles files_;

@@ -1,0 +1,77 @@
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/machine_rates.h"
+
+namespace sluice {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Nothing, where there is no limit.
+void put(Json& object, const char* key, double rate) {
+  if (std::isfinite(rate)) object[key] = rate;
+}
+
+void put(Json& object, const char* key, const PrecisionRates& rates) {
+  Json values = Json::object();
+  put(values, "fp32", rates.fp32);
+  put(values, "bf16", rates.bf16);
+  put(values, "fp16", rates.fp16);
+  if (!values.empty()) object[key] = values;
+}
+
+void put(Json& object, const MachineRates& rates, const Sharing& sharing) {
+  for (const PoolUse& use : sharing.occupies) object["occupies"][rates.pools[use.pool].name] = use.amount;
+  for (const PoolUse& use : sharing.per_byte) object["per_byte"][rates.pools[use.pool].name] = use.amount;
+}
+
+Json json_of(const MachineRates& rates, const LaneRates& lane) {
+  Json row{{"lane", lane.lane}};
+  if (!lane.tier.empty()) row["tier"] = lane.tier;
+  put(row, "flops_per_second", lane.flops);
+  put(row, "bytes_per_second", lane.bytes_per_second);
+  if (lane.overhead_seconds > 0) row["overhead_seconds"] = lane.overhead_seconds;
+  for (const OpRates& op : lane.ops) {
+    Json& values = row["ops"][op_rule(op.kind).name] = Json::object();
+    put(values, "flops_per_second", op.flops);
+    put(values, "bytes_per_second", op.bytes);
+  }
+  put(row, rates, lane.sharing);
+  return row;
+}
+
+Json json_of(const MachineRates& rates, const LinkRates& link) {
+  Json row{{"from", link.from}, {"to", link.to}};
+  put(row, "bytes_per_second", link.bytes_per_second);
+  if (link.latency_seconds > 0) row["latency_seconds"] = link.latency_seconds;
+  put(row, rates, link.sharing);
+  return row;
+}
+
+}  // namespace
+
+std::string machine_rates_json(const MachineRates& rates) {
+  Json out{{"format", "sluice-machine-1"}, {"name", rates.name}};
+  if (!rates.source.empty()) out["source"] = rates.source;
+  if (rates.memory) {
+    Json& memory = out["memory"] = Json::object();
+    if (rates.memory->device) memory["device"] = *rates.memory->device;
+    memory["host"] = rates.memory->host;
+    if (rates.memory->nvme) memory["nvme"] = *rates.memory->nvme;
+  }
+  for (const PoolRate& pool : rates.pools) out["pools"][pool.name] = pool.capacity;
+  for (const DriveRates& d : rates.drives)
+    out["drives"].push_back({{"tier", d.tier}, {"read", d.read}, {"write", d.write}, {"mixed", d.mixed}});
+  for (const LaneRates& lane : rates.lanes) out["lanes"].push_back(json_of(rates, lane));
+  for (const LinkRates& link : rates.links) out["links"].push_back(json_of(rates, link));
+  for (const NetworkLevel& level : rates.network) {
+    Json row{{"name", level.name}, {"ranks", level.ranks}, {"bytes_per_second", level.bytes_per_second}};
+    if (level.latency_seconds > 0) row["latency_seconds"] = level.latency_seconds;
+    out["network"].push_back(row);
+  }
+  return out.dump(2) + "\n";
+}
+
+}  // namespace sluice

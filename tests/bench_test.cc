@@ -1,0 +1,95 @@
+// What `sluice bench` fits and writes, and a run of it.
+#include <gtest/gtest.h>
+
+#include "tests/test_directory.h"
+#include "tools/bench/machine.h"
+
+namespace sluice {
+namespace {
+
+// Times made of 5 flops and 2 bytes a second.
+TEST(Bench, AFitFindsBothRates) {
+  std::vector<OpPoint> points;
+  for (const auto& [flops, bytes] : {std::pair{100.0, 4.0}, {10.0, 8.0}, {50.0, 1.0}})
+    points.push_back({flops, bytes, flops / 5 + bytes / 2});
+  const OpFit fit = fit_op(points);
+  EXPECT_NEAR(fit.flops_per_second, 5, 1e-9);
+  EXPECT_NEAR(fit.bytes_per_second, 2, 1e-9);
+  EXPECT_LT(fit.error_max, 1e-9);
+}
+
+// Times that fall as bytes grow have no use for a rate of bytes: flops alone, 1 and 3 s of 2 flops each.
+// Least squares of 2x - 1 and 2x/3 - 1: x = (2 + 2/3) / (4 + 4/9) = 0.6.
+TEST(Bench, AFitHasNoNegativeRates) {
+  const OpPoint points[] = {{2, 9, 1}, {2, 1, 3}};
+  const OpFit fit = fit_op(points);
+  EXPECT_NEAR(fit.flops_per_second, 1 / 0.6, 1e-9);
+  EXPECT_EQ(fit.bytes_per_second, kUnlimited);
+  EXPECT_NEAR(fit.error_max, 0.6, 1e-9);  // 1.2 s for 3: 0.6 too little
+}
+
+TEST(Bench, OpsWithoutFlopsHaveARateOfBytes) {
+  const OpPoint points[] = {{0, 6, 2}, {0, 9, 3}};
+  const OpFit fit = fit_op(points);
+  EXPECT_EQ(fit.flops_per_second, kUnlimited);
+  EXPECT_NEAR(fit.bytes_per_second, 3, 1e-9);
+}
+
+TEST(Bench, ADescriptionReadsBackAsItWasWritten) {
+  MachineRates r = default_machine_rates();
+  r.lanes[0].ops = {{OpKind::attention, {1.0 / 3, 2, kUnlimited}, {kUnlimited, kUnlimited, 0.1}}};
+  r.lanes[0].tier = "device";
+  r.network = {{"node", 8, 1e9, 2e-6}};
+  r.source = "a test";
+  r.memory = {std::nullopt, 1 << 30, uint64_t{1} << 31};
+  const std::string text = machine_rates_json(r);
+  const MachineRates back = parse_machine_rates(text, "text");
+  EXPECT_EQ(machine_rates_json(back), text);
+  EXPECT_EQ(back.lanes[0].ops[0].flops.fp32, 1.0 / 3);
+  EXPECT_EQ(back.lanes[0].ops[0].flops.fp16, kUnlimited);
+  EXPECT_EQ(back.lanes[0].ops[0].bytes.fp16, 0.1);
+  EXPECT_EQ(back.source, "a test");
+  EXPECT_EQ(back.memory->nvme, uint64_t{1} << 31);
+  EXPECT_EQ(back.network[0].latency_seconds, 2e-6);
+  EXPECT_EQ(back.drives[0].mixed, r.drives[0].mixed);
+  EXPECT_EQ(back.links.size(), r.links.size());
+}
+
+// Small: figures mean nothing, but every one is there, and the simulator can work with them.
+TEST(Bench, MeasuresAllThatADescriptionHolds) {
+  const TestDirectory directory{std::filesystem::current_path()};
+  MemoryOptions options;
+  options.device.kind = DeviceKind::cpu;
+  options.threads = 2;
+  options.nvme_directories = {directory.path()};
+  BenchScale scale{.parameters = 4 << 20,
+                   .copy_bytes = 1 << 20,
+                   .round_elements = 1 << 20,
+                   .drive_bytes = 32 << 20,
+                   .drive_seconds = 0.05,
+                   .request_seconds = 0.01};
+  scale.ops = {.rows = 64, .width = 64, .vocabulary = 128, .seconds_at_least = 0};
+  std::FILE* const out = std::tmpfile();
+  ASSERT_NE(out, nullptr);
+  const MachineRates r = measure_machine(options, scale, out);
+  EXPECT_GT(std::ftell(out), 0);
+  std::fclose(out);
+  const LaneRates* const compute = find_lane(r, "compute", "host");
+  ASSERT_NE(compute, nullptr);
+  ASSERT_EQ(compute->ops.size(), static_cast<size_t>(kOpKinds));
+  for (const OpRates& op : compute->ops)
+    for (const DType precision : {DType::bf16, DType::f16, DType::f32})
+      EXPECT_LT(std::min(op.flops.of(precision), op.bytes.of(precision)), kUnlimited)
+          << op_rule(op.kind).name;
+  EXPECT_GT(find_lane(r, "optimizer", "host")->bytes_per_second, 0);
+  ASSERT_EQ(r.drives.size(), 1u);
+  EXPECT_GT(r.drives[0].mixed, 0);
+  EXPECT_EQ(r.links.size(), 4u);
+  EXPECT_EQ(r.pools[0].capacity, 2);
+  const MachineRates back = parse_machine_rates(machine_rates_json(r), "text");
+  EXPECT_EQ(find_lane(back, "compute", "host")->flops.bf16, compute->flops.bf16);
+  EXPECT_EQ(back.drives[0].read, r.drives[0].read);
+}
+
+}  // namespace
+}  // namespace sluice

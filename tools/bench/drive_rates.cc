@@ -1,0 +1,102 @@
+#include "tools/bench/drive_rates.h"
+
+#include <ctime>
+#include <exception>
+#include <thread>
+
+#include "tools/bench/median.h"
+#include "tools/bench/nvme_lane.h"
+
+namespace sluice {
+
+namespace {
+
+double thread_cpu_seconds() {
+  timespec now{};
+  CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0, "a thread has no clock of its processor time");
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Both directions at once, each on a lane and a thread of its own as in training.
+double measure_mixed(NvmeLane& reads, NvmeLane& writes, double seconds) {
+  double written = 0;
+  std::exception_ptr failed;
+  std::thread writer([&] {
+    try {
+      written = writes.run_for(IoDirection::write, seconds);
+    } catch (...) {
+      failed = std::current_exception();
+    }
+  });
+  double read = 0;
+  try {
+    read = reads.run_for(IoDirection::read, seconds);
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  writer.join();
+  if (failed) std::rethrow_exception(failed);
+  return read + written;
+}
+
+// Reads of one size at one depth, over the file again and again.
+double measure_request(const NvmeLane& lane, IoChoice io, uint32_t bytes, uint32_t depth, double seconds) {
+  const std::unique_ptr<IoQueue> queue = make_io_queue(io, depth, lane.memory(), nullptr);
+  const NvmeFiles::File& file = lane.files().files().front();
+  std::vector<IoCompletion> done(depth);
+  uint64_t next = 0, completed = 0;
+  const auto take = [&] {
+    constexpr int64_t kMicroseconds = 10'000;
+    const uint32_t count = queue->poll(done, kMicroseconds);
+    for (uint32_t i = 0; i < count; ++i) {
+      if (done[i].result < 0)
+        throw to_error({IoFault::failed, IoDirection::read, file.name.c_str(), done[i].tag, bytes,
+                        static_cast<int>(-done[i].result)});
+      completed += static_cast<uint64_t>(done[i].result);
+    }
+  };
+  const double begin = steady_seconds();
+  while (steady_seconds() < begin + seconds) {
+    for (; queue->in_flight() < depth; next = (next + bytes) % file.bytes)
+      queue->submit({IoDirection::read, file.fd, next, lane.memory().data() + next % lane.memory().size(),
+                     bytes, next});
+    take();
+  }
+  const double rate = static_cast<double>(completed) / (steady_seconds() - begin);
+  while (queue->in_flight() > 0) take();
+  return rate;
+}
+
+}  // namespace
+
+DriveMeasurement measure_drive(const std::string& directory, uint64_t bytes, IoChoice io,
+                               double seconds_each) {
+  NvmeLane lane(directory, bytes, io), other(directory, bytes, io);
+  DriveMeasurement drive;
+  drive.queue = lane.description();
+  lane.pass(IoDirection::write);
+  other.pass(IoDirection::write);
+  const double cpu_before = thread_cpu_seconds();
+  drive.write = lane.run_for(IoDirection::write, seconds_each);
+  drive.read = lane.run_for(IoDirection::read, seconds_each);
+  drive.core_seconds_a_byte =
+      (thread_cpu_seconds() - cpu_before) / ((drive.write + drive.read) * seconds_each);
+  drive.mixed = measure_mixed(lane, other, seconds_each);
+  drive.latency_seconds = median_seconds([&] { lane.transfer(IoDirection::read, kRequestBytes); }, 0.05) -
+                          kRequestBytes / drive.read;
+  drive.latency_seconds = std::max(drive.latency_seconds, 0.0);
+  return drive;
+}
+
+std::vector<RequestRate> measure_requests(const std::string& directory, uint64_t bytes, IoChoice io,
+                                          double seconds_each) {
+  NvmeLane lane(directory, bytes, io);
+  lane.pass(IoDirection::write);
+  std::vector<RequestRate> rates;
+  for (const uint32_t size : {128u << 10, 1u << 20})
+    for (const uint32_t depth : {1u, 4u, 16u})
+      rates.push_back({size, depth, measure_request(lane, io, size, depth, seconds_each)});
+  return rates;
+}
+
+}  // namespace sluice

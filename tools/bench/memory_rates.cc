@@ -1,0 +1,100 @@
+#include "tools/bench/memory_rates.h"
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "cpu_optim/optimizer.h"
+#include "engine/pack.h"
+#include "offload/arena.h"
+#include "tools/bench/median.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr uint64_t kShard = uint64_t{4} << 20;  // parameters, as the planner cuts most models
+constexpr double kSecondsAtLeast = 0.3;
+
+Arena filled(uint64_t bytes, float value) {
+  Arena arena(bytes, {.prefault_threads = 1});
+  auto* const floats = reinterpret_cast<float*>(arena.data());
+  std::fill(floats, floats + bytes / sizeof(float), value);
+  return arena;
+}
+
+}  // namespace
+
+OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& workers) {
+  constexpr uint64_t kPlanes = 3;
+  const uint64_t shards = std::max<uint64_t>(1, parameters / kShard), stride = state_plane_stride(kShard);
+  const uint64_t width = dtype_bytes(precision);
+  const bool in_place = precision == DType::f32;
+  const Arena state = filled(shards * kPlanes * stride, 0.5f),
+              rest = filled(2 * shards * kShard * width, 0.5f);
+  const AdamWConstants constants = prepare_adamw({}, 1000, 1e-6, 1, 1);
+  const double seconds = median_seconds(
+      [&] {
+        for (uint64_t s = 0; s < shards; ++s) {
+          const auto plane = [&](uint64_t p) {
+            return reinterpret_cast<float*>(state.data() + (s * kPlanes + p) * stride);
+          };
+          std::byte* const gradient = rest.data() + s * kShard * width;
+          std::byte* const weights = gradient + shards * kShard * width;
+          apply_adamw(
+              {plane(0), plane(1), plane(2), gradient, in_place ? nullptr : weights, precision, kShard, true},
+              constants, workers);
+        }
+      },
+      kSecondsAtLeast);
+  // State is read and written, the gradient read, the weights written; in fp32 the master is the weight.
+  const double bytes = 2 * kPlanes * sizeof(float) + static_cast<double>(in_place ? width : 2 * width);
+  return {static_cast<double>(shards * kShard) / seconds, bytes};
+}
+
+double measure_round(Device& device, uint64_t elements) {
+  const Arena from = filled(elements * sizeof(float), 0.5f), to = filled(elements * 2, 0);
+  std::vector<double> sums(elements / kNormBlock + 1);
+  const double seconds = median_seconds(
+      [&] {
+        device.round(reinterpret_cast<const float*>(from.data()), to.data(), DType::bf16, elements,
+                     sums.data());
+      },
+      kSecondsAtLeast);
+  return static_cast<double>(elements) * 6 / seconds;
+}
+
+double measure_copies(int threads, uint64_t bytes_a_thread) {
+  const auto bytes = static_cast<uint64_t>(threads) * bytes_a_thread;
+  const Arena from = filled(bytes, 1), to = filled(bytes, 2);
+  const double seconds = median_seconds(
+      [&] {
+        std::vector<std::thread> all;
+        for (int t = 0; t < threads; ++t)
+          all.emplace_back([&, at = static_cast<uint64_t>(t) * bytes_a_thread] {
+            std::memcpy(to.data() + at, from.data() + at, bytes_a_thread);
+          });
+        for (std::thread& t : all) t.join();
+      },
+      kSecondsAtLeast);
+  return static_cast<double>(bytes) / seconds;
+}
+
+double measure_handover() {
+  constexpr uint64_t kTurns = 2000;
+  std::atomic<uint64_t> turn{0};
+  const auto play = [&turn](uint64_t mine) {
+    for (uint64_t next = mine; next < kTurns; next += 2) {
+      for (uint64_t now = turn; now != next; now = turn) turn.wait(now);
+      turn = next + 1;
+      turn.notify_all();
+    }
+  };
+  const double begin = steady_seconds();
+  std::thread other([&] { play(1); });
+  play(0);
+  other.join();
+  return (steady_seconds() - begin) / kTurns;
+}
+
+}  // namespace sluice

@@ -1,0 +1,30 @@
+// How fast host memory is: for the optimizer, for rounding gradients, and for threads that copy.
+//
+// Data are larger than caches, in huge pages where the system gives them, as arenas are. One thread calls.
+#pragma once
+
+#include <vector>
+
+#include "engine/parallel.h"
+#include "gpu/device.h"
+
+namespace sluice {
+
+// Parameters a second of AdamW on fp32 masters with gradients and weights in `precision`, and the bytes that
+// one parameter reads and writes, as the planner counts them.
+struct OptimizerRate {
+  double parameters_per_second = 0, bytes_a_parameter = 0;
+};
+OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& workers);
+
+// Bytes a second that rounding a gradient accumulator to 16 bits reads and writes on the device.
+double measure_round(Device& device, uint64_t elements);
+
+// Bytes a second copied by so many threads together, each in memory of its own; each byte is read and
+// written.
+double measure_copies(int threads, uint64_t bytes_a_thread);
+
+// Seconds from one thread's counting an instruction to another's going on, both awake at the time.
+double measure_handover();
+
+}  // namespace sluice

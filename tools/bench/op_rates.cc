@@ -1,0 +1,134 @@
+#include "tools/bench/op_rates.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "offload/arena.h"
+#include "tools/bench/op_timer.h"
+
+namespace sluice {
+
+namespace {
+
+double error_of(std::span<const OpPoint> points, double per_flop, double per_byte) {
+  double sum = 0;
+  for (const OpPoint& p : points)
+    sum += std::pow((p.flops * per_flop + p.bytes * per_byte) / p.seconds - 1, 2);
+  return sum;
+}
+
+// Shapes of one kind: long and short slices, so that what grows with flops and with bytes can be told apart.
+std::vector<TimedOp> timed_ops(OpKind kind, const OpSizes& s) {
+  const int64_t R = s.rows, C = s.width, few = s.rows / 8;
+  constexpr int64_t kHeadSize = 64;
+  std::vector<TimedOp> ops;
+  OpAttributes a;
+  switch (kind) {
+    case OpKind::embedding:
+      a.sequence = few;
+      for (const int64_t rows : {R, few}) ops.push_back({kind, a, {{rows}}, {{s.vocabulary, C}, {few, C}}});
+      break;
+    case OpKind::layer_norm:
+    case OpKind::rms_norm:
+      a.epsilon = 1e-5;
+      for (const int64_t rows : {R, few}) {
+        ops.push_back({kind, a, {{rows, C}}, {{C}}});
+        if (kind == OpKind::layer_norm) ops.back().parameters.push_back({C});
+      }
+      break;
+    case OpKind::linear:
+    case OpKind::linear_gelu:
+      ops = {{kind, a, {{R, C}}, {{C, 3 * C}, {3 * C}}}, {kind, a, {{few, C}}, {{C, 2 * C}, {2 * C}}}};
+      if (kind == OpKind::linear) ops.push_back({kind, a, {{R, 4 * C}}, {{4 * C, C}, {C}}});
+      break;
+    case OpKind::swiglu:
+      for (const int64_t rows : {R, few}) ops.push_back({kind, a, {{rows, 3 * C}, {rows, 3 * C}}, {}});
+      break;
+    case OpKind::rope:
+      a = {.sequence = few, .heads = C / kHeadSize, .head_size = kHeadSize, .rope_theta = 10000};
+      for (const int64_t rows : {R, few}) ops.push_back({kind, a, {{rows, C}}, {}});
+      break;
+    case OpKind::attention:
+      a = {.heads = C / kHeadSize, .kv_heads = C / kHeadSize, .head_size = kHeadSize};
+      for (const int64_t sequence : {R, R / 4, R / 8}) {
+        a.sequence = sequence;
+        ops.push_back({kind, a, {{R, 3 * C}}, {}});
+      }
+      break;
+    case OpKind::add:
+      for (const int64_t rows : {R, few}) ops.push_back({kind, a, {{rows, C}, {rows, C}}, {}});
+      break;
+    case OpKind::linear_cross_entropy:
+      for (const int64_t rows : {R / 2, few})
+        ops.push_back({kind, a, {{rows, C}, {rows}}, {{s.vocabulary, C}}});
+      break;
+  }
+  return ops;
+}
+
+double& rate_of(PrecisionRates& rates, DType precision) {
+  return precision == DType::bf16 ? rates.bf16 : precision == DType::f16 ? rates.fp16 : rates.fp32;
+}
+
+}  // namespace
+
+OpFit fit_op(std::span<const OpPoint> points) {
+  // Seconds a flop and a byte, x and y, by the normal equations of x f + y b = 1 over all points.
+  struct {
+    double ff = 0, fb = 0, bb = 0, f = 0, b = 0;
+  } n;
+  for (const OpPoint& p : points) {
+    const double f = p.flops / p.seconds, b = p.bytes / p.seconds;
+    n.ff += f * f, n.fb += f * b, n.bb += b * b, n.f += f, n.b += b;
+  }
+  std::vector<std::pair<double, double>> candidates;  // where the free solution is negative, one is zero
+  const double determinant = n.ff * n.bb - n.fb * n.fb;
+  if (determinant > 1e-9 * n.ff * n.bb)
+    candidates.emplace_back((n.f * n.bb - n.b * n.fb) / determinant, (n.b * n.ff - n.f * n.fb) / determinant);
+  if (n.ff > 0) candidates.emplace_back(n.f / n.ff, 0);
+  if (n.bb > 0) candidates.emplace_back(0, n.b / n.bb);
+  std::pair<double, double> best;
+  double least = kUnlimited;
+  for (const auto& [per_flop, per_byte] : candidates) {
+    if (per_flop < 0 || per_byte < 0) continue;
+    const double error = error_of(points, per_flop, per_byte);
+    if (error >= least) continue;
+    least = error;
+    best = {per_flop, per_byte};
+  }
+  OpFit fit;
+  if (best.first > 0) fit.flops_per_second = 1 / best.first;
+  if (best.second > 0) fit.bytes_per_second = 1 / best.second;
+  for (const OpPoint& p : points)
+    fit.error_max =
+        std::max(fit.error_max, std::fabs((p.flops * best.first + p.bytes * best.second) / p.seconds - 1));
+  return fit;
+}
+
+void measure_ops(Device& device, DType precision, const OpSizes& sizes, std::vector<OpRates>& rates,
+                 const std::function<void(OpKind, const OpFit&)>& say) {
+  for (int k = 0; k < kOpKinds; ++k) {
+    const auto kind = static_cast<OpKind>(k);
+    const std::vector<TimedOp> ops = timed_ops(kind, sizes);
+    uint64_t bytes = 0;
+    for (const TimedOp& op : ops) bytes = std::max(bytes, OpTimer::bytes_needed(device, op, precision));
+    Arena arena(bytes, {.prefault_threads = 1});
+    OpTimer timer(device, arena.span());
+    std::vector<OpPoint> points;
+    for (const TimedOp& op : ops)
+      for (const Pass pass : {Pass::forward, Pass::backward}) {
+        const double seconds = timer.seconds(op, precision, pass, sizes.seconds_at_least);
+        const OpShapes shapes = timed_shapes(op, precision);
+        points.push_back(
+            {op_rule(kind).flops(shapes, pass), static_cast<double>(op_bytes(shapes, pass)), seconds});
+      }
+    const OpFit fit = fit_op(points);
+    auto row = std::find_if(rates.begin(), rates.end(), [&](const OpRates& r) { return r.kind == kind; });
+    if (row == rates.end()) row = rates.insert(row, {kind, {}, {}});
+    rate_of(row->flops, precision) = fit.flops_per_second;
+    rate_of(row->bytes, precision) = fit.bytes_per_second;
+    say(kind, fit);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,35 @@
+// Rates of every kind of op on a device, as a machine description has them (OpRates).
+//
+// Every kind is timed in shapes as transformers have them, forward and backward, and
+// seconds = flops / F + bytes / B is fitted to the times, so that relative errors are least.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/machine_rates.h"
+#include "gpu/device.h"
+
+namespace sluice {
+
+struct OpPoint {
+  double flops = 0, bytes = 0, seconds = 0;
+};
+struct OpFit {
+  double flops_per_second = kUnlimited, bytes_per_second = kUnlimited;
+  double error_max = 0;  // of the fitted seconds against those measured, relative
+};
+// Least squares of the relative errors, neither rate negative. Requires a point of positive seconds.
+OpFit fit_op(std::span<const OpPoint> points);
+
+struct OpSizes {
+  int64_t rows = 1024, width = 1024, vocabulary = 16384;
+  double seconds_at_least = 0.03;  // for each timing
+};
+
+// Rates of all kinds at one precision are put into `rates`; `say` is told each kind's fit.
+void measure_ops(Device& device, DType precision, const OpSizes& sizes, std::vector<OpRates>& rates,
+                 const std::function<void(OpKind, const OpFit&)>& say);
+
+}  // namespace sluice
