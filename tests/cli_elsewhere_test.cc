@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/cli_support.h"
 
@@ -55,6 +56,34 @@ TEST_F(CliElsewhere, Llama70BOnOne4090) {
         "; 24.0 GiB of device memory, 64.0 GiB of host memory, 1.82 TiB of NVMe.\n",
         "\n  on the cuda device, at the rates of rtx-4090, data sheets\n", "\n  predicted: "})
     EXPECT_NE(people.out.find(part), std::string::npos) << people.out;
+}
+
+// What the README shows is what the command says: word for word, but for figures of time, which follow the
+// model of costs and stand as they were when it was written.
+TEST_F(CliElsewhere, TheReadmeShowsIt) {
+  const std::string page = read_text_file("README.md", 1 << 20);
+  const std::string command = "$ sluice plan --model llama-70b --machine rtx-4090 ";
+  const size_t begin = page.find(command);
+  ASSERT_NE(begin, std::string::npos) << "run the tests in the repository root";
+  const std::string shown = page.substr(begin, page.find("```", begin) - begin);
+  Words words{"--model", "llama-70b", "--machine", "rtx-4090"};
+  std::istringstream rest(shown.substr(command.size(), shown.find('\n') - command.size()));
+  for (std::string word; rest >> word;) words.push_back(word);
+  const CommandResult result = plan(words);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto line = [](const std::string& text, const std::string& start) {
+    const size_t at = text.find("\n" + start) + 1;
+    return at == 0 ? start + " is not there" : text.substr(at, text.find('\n', at) - at);
+  };
+  for (const char* start : {"70553706496 parameters", "  permanent", "  weights", "  state", "  arena",
+                            "  allowed", "  a checkpoint takes"})
+    EXPECT_EQ(line(shown, start), line(result.out, start));
+  for (const char* start : {"  bottleneck     drive nvme", "  drive wear     "})
+    EXPECT_TRUE(line(result.out, start).starts_with(line(shown, start).substr(0, 40))) << result.out;
+  const auto seconds = [&](const std::string& text) {
+    return std::stod(line(text, "  predicted: ").substr(std::string("  predicted: ").size()));
+  };
+  EXPECT_NEAR(seconds(shown) / seconds(result.out), 1, 0.1);
 }
 
 TEST_F(CliElsewhere, EveryMachineThatComesAlongIsPlannedFor) {

@@ -58,7 +58,7 @@ const Scale kLarge{{"--model", "llama-70b", "--seq", "2048"},
                     "all"},
                    {"--model", "gpt2:layers=128,width=25600,heads=160,context=2048", "--batch", "1024",
                     "--micro-batch", "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem",
-                    "75GiB", "--host-mem", "230GiB"},
+                    "75GiB", "--host-mem", "230GiB", "--device", "cpu"},  // the GPU's heads have at most 128
                    {"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "160",
                     "--micro-batch", "2", "--ranks", "80", "--machine", "a100-cluster", "--device", "cuda",
                     "--gpu-mem", "78GiB", "--host-mem", "230GiB"}};
@@ -70,7 +70,8 @@ const Scale kSmall{
     {"--model", "gpt2:layers=4,width=64,heads=4,vocab=256,context=32", "--batch", "256", "--micro-batch", "1",
      "--ranks", "64", "--machine", "h100-cluster", "--shard-weights", "all"},
     {"--model", "gpt2:layers=4,width=64,heads=4,vocab=256,context=32", "--batch", "1024", "--micro-batch",
-     "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem", "64MiB", "--host-mem", "512MiB"},
+     "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem", "64MiB", "--host-mem", "512MiB",
+     "--device", "cpu"},
     {"--model", "gpt2:layers=4,width=64,heads=4,vocab=256,context=32", "--batch", "160", "--micro-batch", "2",
      "--ranks", "80", "--machine", "a100-cluster", "--gpu-mem", "64MiB", "--host-mem", "512MiB"}};
 
