@@ -71,17 +71,17 @@ TEST_F(CliElsewhere, TheReadmeShowsIt) {
   for (std::string word; rest >> word;) words.push_back(word);
   const CommandResult result = plan(words);
   ASSERT_EQ(result.code, 0) << result.err;
-  const auto line = [](const std::string& text, const std::string& start) {
-    const size_t at = text.find("\n" + start) + 1;
-    return at == 0 ? start + " is not there" : text.substr(at, text.find('\n', at) - at);
+  const auto line = [](const std::string& all, const std::string& start) {
+    const size_t at = all.find("\n" + start) + 1;
+    return at == 0 ? start + " is not there" : all.substr(at, all.find('\n', at) - at);
   };
   for (const char* start : {"70553706496 parameters", "  permanent", "  weights", "  state", "  arena",
                             "  allowed", "  a checkpoint takes"})
     EXPECT_EQ(line(shown, start), line(result.out, start));
   for (const char* start : {"  bottleneck     drive nvme", "  drive wear     "})
     EXPECT_TRUE(line(result.out, start).starts_with(line(shown, start).substr(0, 40))) << result.out;
-  const auto seconds = [&](const std::string& text) {
-    return std::stod(line(text, "  predicted: ").substr(std::string("  predicted: ").size()));
+  const auto seconds = [&](const std::string& all) {
+    return std::stod(line(all, "  predicted: ").substr(std::string("  predicted: ").size()));
   };
   EXPECT_NEAR(seconds(shown) / seconds(result.out), 1, 0.1);
 }

@@ -73,7 +73,7 @@ const Scale kSmall{
      "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem", "64MiB", "--host-mem", "512MiB",
      "--device", "cpu"},
     {"--model", "gpt2:layers=4,width=64,heads=4,vocab=256,context=32", "--batch", "160", "--micro-batch", "2",
-     "--ranks", "80", "--machine", "a100-cluster", "--gpu-mem", "64MiB", "--host-mem", "512MiB"}};
+     "--ranks", "80", "--machine", "a100-cluster", "--gpu-mem", "4GiB", "--host-mem", "2GiB"}};
 
 Options parse(const std::vector<std::string>& words) {
   std::vector<const char*> argv{"planner_bench", "plan"};
