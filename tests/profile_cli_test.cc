@@ -179,6 +179,18 @@ TEST_F(ProfileCli, RanksOfOneProcess) {
   EXPECT_TRUE(exchanges);
 }
 
+// Layers alike share their weights for three steps; then a body copies them out, which belongs to no step.
+TEST_F(ProfileCli, PhasesOfARun) {
+  const CommandResult result =
+      run(profile("report", 7, {"--gpus", "2", "--host-mem", "256MiB", "--share-layers-until", "3"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json f = facts_of("report");
+  EXPECT_EQ(f["steps"].size(), 7u);
+  EXPECT_EQ(f["steps_counted"], 5);
+  const std::string trace = file_of(directory / "report", "trace.json");
+  EXPECT_NE(trace.find("\"name\":\"clone "), std::string::npos);
+}
+
 // A run's checkpoint is where a profile of it begins; the run stays as it is.
 TEST_F(ProfileCli, ARunIsProfiledFromItsCheckpoint) {
   ASSERT_EQ(run(train("run", 3)).code, 0);

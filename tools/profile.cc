@@ -1,12 +1,10 @@
-#include "engine/run/profile.h"
-
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "engine/clock.h"
+#include "engine/run/profile.h"
 #include "engine/run/setup.h"
 #include "engine/run/training_setup.h"
 #include "engine/run/what_if.h"
@@ -82,10 +80,10 @@ struct Start {
 Recorder make_recorder(const Plan& plan, int64_t steps) {
   std::vector<BodyId> kinds;
   for (const BodyIds& phase : plan.lowering.phases)
-    for (const auto& body : {phase.first, phase.step, phase.drain})
+    for (const auto& body : {phase.first, phase.step, phase.drain, phase.unlock})
       if (body) kinds.push_back(*body);
-  const size_t drains = plan.lowering.phases.size();
-  return Recorder(plan.program, kinds, static_cast<size_t>(steps) + drains);
+  const size_t others = 2 * plan.lowering.phases.size();  // each may end with a drain, and unlock the next
+  return Recorder(plan.program, kinds, static_cast<size_t>(steps) + others);
 }
 
 Progress make_progress(const Options& options, const Program& program, std::FILE* out) {
@@ -179,8 +177,8 @@ class Profiler {
       say(out_, "Planning for other budgets and batches.\n");
       changes = best_changes(rank_.request(), plan, asked_micro_batch());
     }
-    const ProfiledRun run{options,       rank_.budgets(), plan,         recorder,     profile,
-                          outcome.steps, changes,         outcome.code, outcome.error};
+    const ProfiledRun run{options, rank_.budgets(), plan,         recorder,     profile,
+                          outcome.steps, changes, bytes_here(), outcome.code, outcome.error};
     const nlohmann::ordered_json facts = profile_facts(run);
     const std::string& out = options.profile.out;
     write_file(out, "profile.json", json_lines(facts));
@@ -188,6 +186,16 @@ class Profiler {
     write_file(out, "trace.json", profile_trace(run));
     write_file(out, "report.html", profile_page(facts, profile_lanes(run)));
     say(out_, profile_summary(facts) + "Open " + printable((fs::path(out) / "report.html").string()) + "\n");
+  }
+
+  std::vector<uint64_t> bytes_here() {
+    const MemoryLimits limits = memory_limits();
+    const auto use = accelerator_use(rank_.device());
+    std::vector<uint64_t> bytes;
+    for (const TierBudget* budget : rank_.budgets().by_tier())
+      bytes.push_back(budget->tier == "device" && use ? use->device.free + use->device.held
+                                                      : std::min(limits.total, limits.cgroup_limit));
+    return bytes;
   }
 
   std::optional<int64_t> asked_micro_batch() {

@@ -47,9 +47,10 @@ ChangeWords words_of(const ProfiledRun& run, const Change& change) {
   switch (change.quantity) {
     case Quantity::capacity: {
       const TierBudget& budget = *run.budgets.by_tier()[change.tier];
-      const uint64_t limit = (budget.limit_for(change.to) + kMib - 1) / kMib;
-      return {format_size(change.to - change.from) + " more " + budget.tier + " memory",
-              fmt::format("--{} {}MiB", budget.option, limit)};
+      const uint64_t limit = budget.limit_for(change.to);
+      return {format_size(change.to - change.from) + " more " + budget.tier + " memory" +
+                  (limit > run.bytes_here[change.tier] ? ", more than is here," : ""),
+              fmt::format("--{} {}MiB", budget.option, (limit + kMib - 1) / kMib)};
     }
     case Quantity::batch: {
       const uint64_t ranks = run.plan.lowering.ranks;

@@ -24,8 +24,9 @@ struct ProfiledRun {
   const Profile& profile;
   const std::vector<StepMetrics>& steps;
   const std::vector<WhatIf>& changes;
-  ExitCode code = ExitCode::done;  // of the training command
-  std::optional<Error> error;      // that ended it
+  std::vector<uint64_t> bytes_here;  // by tier: what this machine has
+  ExitCode code = ExitCode::done;    // of the training command
+  std::optional<Error> error;        // that ended it
 };
 
 nlohmann::ordered_json profile_facts(const ProfiledRun& run);

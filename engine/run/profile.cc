@@ -267,7 +267,7 @@ Profile make_profile(const Plan& plan, const Recorder& recorder) {
   const auto steps = static_cast<double>(profile.counted);
   profile.step_seconds = {(profile.end.measured - profile.begin.measured) / steps,
                           (profile.end.predicted - profile.begin.predicted) / steps};
-  add_work(program, program.bodies[*plan.lowering.bodies().step], profile);
+  add_work(program, program.bodies[profile.measured.sequence[profile.steps.back().position]], profile);
   add_lanes_and_links(plan, profile);
   add_stalls(program, profile);
   return profile;

@@ -103,7 +103,7 @@ std::vector<std::vector<std::optional<Obstacle>>> obstacles_of(const History& hi
 // When the body's norm was known, which ends a step; infinite: never.
 double norm_end(const Body& body, const std::vector<InstructionTime>& times);
 
-// What waits on `lane` take in [begin, end] and for what, by kind, over `steps` steps.
+// What `lane` waits for in [begin, end], by kind: seconds, most first.
 std::vector<WorkSeconds> waits_of(const History& history, LaneId lane, double begin, double end,
                                   bool by_subject);
 

@@ -171,7 +171,11 @@ const BodyIds& Trainer::bodies() const { return session_.plan().lowering.phases[
 void Trainer::enter_next_phase() {
   if (bodies().unlock) {
     drain();
-    session_.issue(*bodies().unlock);
+    const uint64_t ticket = session_.issue(*bodies().unlock);
+    if (events_.recorder) {  // before others push it out of the rings
+      session_.executor().wait(ticket);
+      record(0, ticket, *bodies().unlock);
+    }
   }
   ++phase_;
 }
