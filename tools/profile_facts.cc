@@ -112,8 +112,8 @@ std::string bound_sentence(const ProfiledRun& run) {
                        busiest.lane == p.compute
                            ? ""
                            : fmt::format(", and compute waits {:.0f} %", 100 * p.idle.measured / step));
-  std::string text = fmt::format("The limit is waits: {} is the busiest lane, with {:.0f} % of a step", name,
-                                 100 * busy(busiest));
+  std::string text = fmt::format("No lane alone is the limit: {} is the busiest, with {:.0f} % of a step",
+                                 name, 100 * busy(busiest));
   text += fmt::format("; compute waits {:.0f} %", 100 * p.idle.measured / step);
   if (!p.stalls.empty() && !p.stalls.front().work.executed)
     text += fmt::format(", most of all for {} to begin what it could",
@@ -129,9 +129,8 @@ std::string hint_sentence(const ProfiledRun& run) {
   constexpr double kFarOff = 0.2;  // of the measured step
   if (std::abs(run.profile.step_seconds.error()) <= kFarOff) return "";
   return fmt::format(
-      "The prediction is far off: other programs took processors or drives meanwhile, or {} describes "
-      "another "
-      "machine. `sluice bench` measures this one, and --machine takes what it writes.",
+      "The prediction is far off: other programs took processors or drives meanwhile, or the machine "
+      "description, {}, is not of this machine as it is. `sluice bench` measures it, for --machine.",
       run.plan.rates.name);
 }
 
