@@ -18,6 +18,7 @@
 #include <cmath>
 #include <list>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "engine/error.h"
@@ -63,6 +64,42 @@ struct Candidate {
   }
 };
 
+// What lies in one tier or another at once, whatever the arrangement: permanent buffers, and pieces of the
+// others from the task that writes them to the last that uses what it wrote.
+uint64_t bytes_at_once(const Program& program, const Body& body) {
+  struct Stay {
+    uint32_t first = kNoTask, last = 0;  // tasks
+  };
+  std::vector<std::vector<Stay>> stays(program.buffers.size());  // by piece
+  std::vector<int64_t> changes(body.tasks.size() + 1);
+  const auto end = [&](const Stay& s, uint64_t bytes) {
+    changes[s.first] += static_cast<int64_t>(bytes);
+    changes[s.last + 1] -= static_cast<int64_t>(bytes);
+  };
+  for (uint32_t t = 0; t < body.tasks.size(); ++t)
+    for (const Operand& o : body.tasks[t].operands) {
+      const Buffer& b = program.buffers[o.buffer];
+      if (b.permanent) continue;
+      stays[o.buffer].resize(b.cuts.size() - 1);
+      for (uint32_t p = o.first; p < o.last; ++p) {
+        Stay& s = stays[o.buffer][p];
+        const bool anew = s.first != kNoTask && o.access == Access::write && s.last != t;
+        if (anew) end(s, b.cuts[p + 1] - b.cuts[p]);
+        if (anew || s.first == kNoTask) s.first = t;
+        s.last = t;
+      }
+    }
+  int64_t now = 0, most = 0;
+  for (size_t i = 0; i < program.buffers.size(); ++i) {
+    const Buffer& b = program.buffers[i];
+    if (b.permanent) now += static_cast<int64_t>(b.bytes());
+    for (size_t p = 0; p < stays[i].size(); ++p)
+      if (stays[i][p].first != kNoTask) end(stays[i][p], b.cuts[p + 1] - b.cuts[p]);
+  }
+  for (const int64_t change : changes) most = std::max(most, now += change);
+  return static_cast<uint64_t>(most);
+}
+
 class Search {
  public:
   Search(const PlanRequest& request, int64_t micro_batch)
@@ -73,6 +110,7 @@ class Search {
         has_files_(request.machine.tiers.back().file) {
     request_.rates.precision = model_.precision;
     for (const Tier& t : request.machine.tiers) capacities_.push_back(t.capacity);
+    all_tiers_ = std::accumulate(capacities_.begin(), capacities_.end(), uint64_t{0});
     const uint64_t coarse = round_up(parameter_count(model_) / kSearchShards, default_shard_elements(model_));
     const bool large = request.lower.shard_elements == 0 && coarse > default_shard_elements(model_);
     start(large ? coarse : 0);
@@ -195,6 +233,8 @@ class Search {
     const BodyId step = *plan.lowering.bodies().step;
     for (size_t b = 0; b < plan.program.bodies.size(); ++b)
       if (b != step) plan.program.bodies[b].tasks.clear();
+    // Most candidates that do not fit keep more than all tiers hold, which shows without an arrangement.
+    if (bytes_at_once(plan.program, plan.program.bodies[step]) > all_tiers_) return false;
     if (assemble(plan.program, arrange(plan.program, c))) return false;
     instructions_left_ -= std::min(instructions_left_, plan.program.bodies[step].instructions.size());
     it->second = steady_step_seconds(plan.program, request_.rates, step);
@@ -303,6 +343,7 @@ class Search {
   uint32_t layers_, kept_at_first_;
   bool has_files_;
   std::vector<uint64_t> capacities_;
+  uint64_t all_tiers_ = 0;     // their sum
   uint64_t search_shard_ = 0;  // elements; 0: as the plan will have
   Plan base_;                  // lowered for the first candidate
   std::optional<Least> least_;
