@@ -457,12 +457,17 @@ SimulationResult simulate(const Program& program, const MachineRates& rates, std
   return Simulator(program, rates, sequence).run(sequence, with_times);
 }
 
-double task_seconds(const Program& program, const MachineRates& rates, const Task& task) {
+double unit_seconds(const Program& program, const MachineRates& rates, const Task& task, const Unit& unit) {
   const Machine& machine = program.machine;
-  for (const Unit& unit : machine.units) {
+  const LaneRates* lane = find_lane(rates, machine.lanes[unit.lane].name, machine.tiers[unit.tier].name);
+  return lane ? lane->overhead_seconds + seconds_at(*lane, program, rates, task) : kUnlimited;
+}
+
+double task_seconds(const Program& program, const MachineRates& rates, const Task& task) {
+  for (const Unit& unit : program.machine.units) {
     if (unit.kind != task.kind) continue;
-    const LaneRates* lane = find_lane(rates, machine.lanes[unit.lane].name, machine.tiers[unit.tier].name);
-    if (lane) return lane->overhead_seconds + seconds_at(*lane, program, rates, task);
+    const double seconds = unit_seconds(program, rates, task, unit);
+    if (seconds < kUnlimited) return seconds;
   }
   return 0;
 }

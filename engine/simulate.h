@@ -32,7 +32,10 @@ struct SimulationResult {
 SimulationResult simulate(const Program& program, const MachineRates& rates, std::span<const BodyId> sequence,
                           bool with_times = false);
 
-// Seconds that a task takes alone on its lane, pools aside.
+// Seconds that a task takes alone on the unit's lane, pools aside; unlimited where the rates lack that lane.
+double unit_seconds(const Program& program, const MachineRates& rates, const Task& task, const Unit& unit);
+
+// The same on the first of its units whose lane has rates.
 double task_seconds(const Program& program, const MachineRates& rates, const Task& task);
 
 // Seconds that a body's work takes of each resource at its full rate, overheads of lanes that do not overlap

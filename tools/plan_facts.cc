@@ -199,6 +199,10 @@ std::string facts_text(const Plan& plan, const PlanFacts& f) {
     append_list(out, "  compute waits", most_of(plan.program, f.waits, f), kIndent);
   append_list(out, "  critical path", most_of(plan.program, f.path, f), kIndent);
   append_wrapped(out, "  bottleneck", bottleneck_words(plan, f), kIndent);
+  append_wrapped(out, "  limit",
+                 fmt::format("under any placement a step takes {} at least; this is {:.2f} times that",
+                             readable_seconds(plan.least_seconds), plan.step_seconds / plan.least_seconds),
+                 kIndent);
   if (f.bytes_written > 0) append_wrapped(out, "  drive wear", wear_words(f), kIndent);
   return out;
 }
@@ -217,6 +221,7 @@ void add_facts(const Plan& plan, const PlanFacts& f, ordered_json& out) {
   }
   out["compute_waits"] = {{"seconds", sum_of(f.waited_for)}, {"for", works(machine, f.waits)}};
   out["critical_path"] = works(machine, f.path);
+  out["least_seconds"] = plan.least_seconds;
   out["bottleneck"] = {{"kind", kKinds[static_cast<size_t>(f.bottleneck.kind)]},
                        {"name", bottleneck_name(plan.program, plan.rates, f.bottleneck)},
                        {"seconds", f.bottleneck.seconds},

@@ -189,6 +189,9 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   for (const UseInfo& use : plan.lowering.uses) recompute.push_back(use.recompute);
   out["recompute"] = recompute;
   for (size_t t = 0; t < p.arena_bytes.size(); ++t) out["arenas"][p.machine.tiers[t].name] = p.arena_bytes[t];
+  for (const Body& body : p.bodies)
+    for (size_t t = 0; t < body.peak_bytes.size(); ++t)
+      out["body_peaks"][body.name][p.machine.tiers[t].name] = body.peak_bytes[t];
   add_budgets(budgets, out);
   out["program_bytes"] = plan.program_bytes;
   const ByClassAndTier transient = transient_of(p);

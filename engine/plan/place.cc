@@ -24,6 +24,7 @@
 #include "engine/error.h"
 #include "engine/pack.h"
 #include "engine/plan/least.h"
+#include "engine/plan/limit.h"
 #include "engine/plan/plan.h"
 #include "engine/simulate.h"
 
@@ -315,6 +316,7 @@ class Search {
     plan.step_seconds =
         seconds > 0 ? seconds
                     : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies().step);
+    plan.least_seconds = least_step_seconds(request_.machine, request_.rates, model_, request_.lower);
     plan.rates = request_.rates;
     plan.candidates = static_cast<uint32_t>(weighed_.size());
     return plan;

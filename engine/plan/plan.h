@@ -45,6 +45,7 @@ struct Plan {
   MachineRates rates;       // that the search judged by
   uint64_t program_bytes = 0;  // of the lowest memory tier's capacity, beside its arena
   double step_seconds = 0;  // simulated, steady state
+  double least_seconds = 0;  // that a step takes under any placement (limit.h)
   uint32_t candidates = 0;  // weighed
 };
 

@@ -1,0 +1,91 @@
+// The least that a step can take: by hand, and below what any plan is predicted to take.
+#include "engine/plan/limit.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/simulate.h"
+#include "tests/plan_support.h"
+
+namespace sluice::testing {
+namespace {
+
+// Nothing takes time but what a test sets.
+MachineRates no_rates() {
+  MachineRates r;
+  r.precision = DType::bf16;
+  for (const char* lane : {"compute", "optimizer"}) r.lanes.push_back({.lane = lane});
+  for (const auto& [from, to] :
+       {std::pair{"host", "nvme"}, {"nvme", "host"}, {"host", "device"}, {"device", "host"}})
+    r.links.push_back({from, to});
+  return r;
+}
+
+Model small_model() {
+  return build_model(config_from_name("gpt2:layers=2,width=64,heads=2,vocab=256,context=32"), DType::bf16, 2,
+                     32);
+}
+LowerOptions small_options() {
+  LowerOptions o;
+  o.batch = 4;
+  o.optimizer = {3, state_plane_stride};
+  o.workspace_bytes = no_workspace;
+  return o;
+}
+
+uint64_t permanent_bytes(const Program& p) {
+  uint64_t bytes = 0;
+  for (const Buffer& b : p.buffers)
+    if (b.permanent && b.ring == kNoRing) bytes += b.bytes();
+  return bytes;
+}
+
+TEST(Limit, FlopsAreThoseOfTasksThatComputeNothingTwice) {
+  const Machine machine = testing::machine_of(Tiers::host);
+  MachineRates rates = no_rates();
+  rates.lanes[0].flops.bf16 = 1;
+  LowerOptions options = small_options();  // its layers recompute
+  Program p;
+  p.machine = machine;
+  options.recompute.assign(4, false);  // embedding, two layers, head
+  const Lowering lowering = lower(small_model(), options, p);
+  double flops = 0;
+  for (const Task& task : p.bodies[*lowering.bodies().step].tasks) flops += task.flops;
+  EXPECT_GT(flops, 0);
+  EXPECT_DOUBLE_EQ(least_step_seconds(machine, rates, small_model(), small_options()), flops);
+}
+
+// Drives of a byte a second that cannot read and write at once: what the host cannot hold goes both ways.
+TEST(Limit, WhatDoesNotFitCrossesOnceEachWay) {
+  Machine machine = testing::machine_of(Tiers::host_nvme);
+  MachineRates rates = no_rates();
+  rates.drives = {{.tier = "nvme", .read = 1, .write = 1, .mixed = 1}};
+  Program p;
+  p.machine = machine;
+  lower(small_model(), small_options(), p);
+  const uint64_t all = permanent_bytes(p);
+  machine.tiers[0].capacity = all - 1000;
+  EXPECT_DOUBLE_EQ(least_step_seconds(machine, rates, small_model(), small_options()), 2000);
+  machine.tiers[0].capacity = all;
+  EXPECT_EQ(least_step_seconds(machine, rates, small_model(), small_options()), 0);
+}
+
+TEST(Limit, NoPlanIsPredictedToTakeLess) {
+  for (uint64_t seed = 0; seed < 120; ++seed) {
+    SCOPED_TRACE("random_case(" + std::to_string(seed) + ")");
+    Case c = random_case(seed);
+    ASSERT_FALSE(assemble(c.program, c.arrangement));
+    MachineRates rates = default_machine_rates();
+    rates.precision = c.model.precision;
+    for (const bool shrunk : {false, true}) {
+      for (TierId t = 0; shrunk && t < c.program.machine.tiers.size(); ++t) shrink(c, t);
+      const double least = least_step_seconds(c.program.machine, rates, c.model, c.options);
+      const double step = steady_step_seconds(c.program, rates, *c.lowering.bodies().step, 3, 3);
+      EXPECT_GT(least, 0);
+      EXPECT_LE(least, step * (1 + 1e-9)) << (shrunk ? "least budgets" : "plenty");
+    }
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing
