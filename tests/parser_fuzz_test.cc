@@ -133,6 +133,8 @@ TEST(ParserFuzz, MachineDescriptions) {
   const size_t begin = page.find("```json\n") + 8;
   damage(page.substr(begin, page.find("```", begin) - begin),
          [](const std::string& text) { parse_machine_rates(text, "machine.json"); });
+  damage(read_text_file("engine/machines/rtx-4090.json", 1 << 20),
+         [](const std::string& text) { parse_machine_rates(text, "machine.json"); });
 }
 
 TEST(ParserFuzz, ConfigurationFiles) {
