@@ -132,12 +132,16 @@ class Reader {
   }
 
   void read_drive(const Json& row) {
-    known_keys(row, "a drive", {"tier", "read", "write", "mixed"});
+    known_keys(row, "a drive", {"tier", "read", "write", "mixed", "directory"});
     const std::string tier = string(row, "tier", "a drive"), where = "the drive of " + printable(tier);
     for (const char* key : {"read", "write", "mixed"})
       if (!row.contains(key)) fail(fmt::format("{} has no {}", where, key));
-    rates_.drives.push_back(
-        {tier, rate(row, "read", where, 0), rate(row, "write", where, 0), rate(row, "mixed", where, 0)});
+    const std::string directory = row.contains("directory") ? string(row, "directory", where) : "";
+    for (const DriveRates& other : rates_.drives)
+      if (!directory.empty() && other.tier == tier && other.directory == directory)
+        fail(fmt::format("{} in {} appears twice", where, printable(directory)));
+    rates_.drives.push_back({tier, rate(row, "read", where, 0), rate(row, "write", where, 0),
+                             rate(row, "mixed", where, 0), directory});
   }
 
   PrecisionRates precision_rates(const Json& row, const char* key, const std::string& where) const {

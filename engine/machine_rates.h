@@ -68,10 +68,11 @@ struct LinkRates {  // copies between two tiers
   Sharing sharing;
 };
 
-struct DriveRates {  // one directory of a file tier; bytes are spread evenly over a tier's drives
+struct DriveRates {  // one directory of a file tier; drives.h says which part of its bytes goes there
   std::string tier;
   double read = 0, write = 0;  // bytes a second, alone
   double mixed = 0;            // bytes a second of reads and writes together while both are under way
+  std::string directory;       // where it was measured; empty: not said
 };
 
 // Joins groups of ranks, made of units that the level below joins; the lowest joins the ranks of a machine.

@@ -12,8 +12,8 @@
 // 4. Whatever flows at a moment flows at a share x <= 1 of its speed alone. All shares rise together; when a
 //    pool is full, its users stay at that share and the others go on (progressive filling, Bertsekas &
 //    Gallager, Data Networks, 6.5.2).
-// 5. A drive has a pool for reads and one for writes. While both flow, their capacities shrink: each gets
-//    half of the mixed rate, and what one cannot use by its rate alone goes to the other.
+// 5. A drive has a pool for reads and one for writes. While both flow, their capacities shrink to its duplex
+//    rates. Of every copy a drive moves its part of the tier's bytes (drives.h).
 // 6. Time jumps to the next moment at which fixed seconds have passed or work is done.
 #include "engine/simulate.h"
 
@@ -22,6 +22,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/drives.h"
 #include "engine/error.h"
 #include "engine/network.h"
 
@@ -76,10 +77,9 @@ class Compiler {
   Compiler(const Program& program, const MachineRates& rates) : program_(program), rates_(rates) {
     for (const PoolRate& p : rates.pools) capacities_.push_back(p.capacity);
     for (const DriveRates& d : rates.drives) {
-      const double read = std::min(d.read, std::max(d.mixed / 2, d.mixed - d.write));
-      const double write = std::min(d.write, std::max(d.mixed / 2, d.mixed - d.read));
+      const DuplexRates both = duplex_rates(d);
       const auto pool = static_cast<uint32_t>(capacities_.size());
-      drives_.push_back({pool, pool + 1, read / d.read, write / d.write});
+      drives_.push_back({pool, pool + 1, both.read / d.read, both.write / d.write});
       capacities_.push_back(d.read);
       capacities_.push_back(d.write);
     }
@@ -88,11 +88,7 @@ class Compiler {
       for (const Tier& tier : tiers) lane_rates_.push_back(find_lane(rates, lane.name, tier.name));
     for (const Tier& from : tiers)
       for (const Tier& to : tiers) link_rates_.push_back(find_link(from.name, to.name));
-    for (const Tier& tier : tiers) {
-      std::vector<uint32_t>& drives = tier_drives_.emplace_back();
-      for (uint32_t d = 0; d < rates.drives.size(); ++d)
-        if (rates.drives[d].tier == tier.name) drives.push_back(d);
-    }
+    for (const Tier& tier : tiers) tier_drives_.push_back(drive_parts(rates.drives, tier.name));
   }
 
   CompiledBody compile(const Body& body) {
@@ -154,10 +150,8 @@ class Compiler {
     const Operand& o = instruction.operands[0];
     const auto bytes = static_cast<double>(operand_bytes(program_.buffers[o.buffer], o));
     add_needs(link->sharing, bytes);
-    for (const uint32_t d : tier_drives_[from])
-      add_drive_need(drives_[d].read_pool, bytes / static_cast<double>(tier_drives_[from].size()));
-    for (const uint32_t d : tier_drives_[to])
-      add_drive_need(drives_[d].write_pool, bytes / static_cast<double>(tier_drives_[to].size()));
+    for (const DrivePart& p : tier_drives_[from]) add_drive_need(drives_[p.drive].read_pool, bytes * p.part);
+    for (const DrivePart& p : tier_drives_[to]) add_drive_need(drives_[p.drive].write_pool, bytes * p.part);
     return {link->latency_seconds, bytes / link->bytes_per_second};
   }
   void add_drive_need(uint32_t pool, double bytes) { needs_.push_back({pool, bytes / capacities_[pool]}); }
@@ -185,10 +179,10 @@ class Compiler {
   const MachineRates& rates_;
   std::vector<double> capacities_;  // pools of the description, then two a drive
   std::vector<Drive> drives_;
-  std::vector<const LaneRates*> lane_rates_;        // by lane, tier
-  std::vector<const LinkRates*> link_rates_;        // by from, to
-  std::vector<std::vector<uint32_t>> tier_drives_;  // by tier
-  std::vector<Need> needs_;                         // of the instruction at hand
+  std::vector<const LaneRates*> lane_rates_;         // by lane, tier
+  std::vector<const LinkRates*> link_rates_;         // by from, to
+  std::vector<std::vector<DrivePart>> tier_drives_;  // by tier
+  std::vector<Need> needs_;                          // of the instruction at hand
   const std::vector<PoolUse>* occupies_ = nullptr;
 };
 

@@ -23,7 +23,7 @@ Machine machine_of(const TierCapacities& capacities, bool ranks_meet_in_device) 
   }
   if (capacities.nvme) {
     const auto nvme = static_cast<TierId>(m.tiers.size());
-    m.tiers.push_back({"nvme", *capacities.nvme, kFileAlignment, true});
+    m.tiers.push_back({kNvmeTier, *capacities.nvme, kFileAlignment, true});
     m.links.push_back({nvme, host, kNvmeReadLane, kDirectAlignment});
     m.links.push_back({host, nvme, kNvmeWriteLane, kDirectAlignment});
   }

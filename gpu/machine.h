@@ -14,6 +14,8 @@ enum LaneName : LaneId {
   kComputeLane, kH2dLane, kD2hLane, kNvmeReadLane, kNvmeWriteLane, kOptimizerLane, kCollectiveLane, kLanes
 };
 
+constexpr const char* kNvmeTier = "nvme";
+
 struct TierCapacities {
   std::optional<uint64_t> device;  // a device arena of its own; none: the device computes in host memory
   uint64_t host = 0;

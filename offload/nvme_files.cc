@@ -100,15 +100,15 @@ uint32_t direct_alignment(int fd) {
 
 // Where the file system cannot preallocate, zeros are written, which allocates as well. 0 or an errno.
 int write_zeros(int fd, uint64_t bytes) {
-  const std::unique_ptr<void, decltype(&std::free)> zeros(
-      std::aligned_alloc(kDefaultAlignment, kNvmeFileUnit), &std::free);
+  const std::unique_ptr<void, decltype(&std::free)> zeros(std::aligned_alloc(kDefaultAlignment, kStripeBytes),
+                                                          &std::free);
   if (!zeros) return ENOMEM;
-  std::memset(zeros.get(), 0, kNvmeFileUnit);
+  std::memset(zeros.get(), 0, kStripeBytes);
   for (uint64_t done = 0; done < bytes;) {
-    const ssize_t n = pwrite(fd, zeros.get(), kNvmeFileUnit, static_cast<off_t>(done));
+    const ssize_t n = pwrite(fd, zeros.get(), kStripeBytes, static_cast<off_t>(done));
     if (n < 0 && errno != EINTR) return errno;
-    if (n >= 0 && static_cast<uint64_t>(n) < kNvmeFileUnit) return ENOSPC;
-    if (n >= 0) done += kNvmeFileUnit;
+    if (n >= 0 && static_cast<uint64_t>(n) < kStripeBytes) return ENOSPC;
+    if (n >= 0) done += kStripeBytes;
   }
   return 0;
 }
@@ -136,6 +136,39 @@ uint64_t free_bytes(const std::string& directory) {
   return static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
 }
 
+uint64_t file_system_id(const std::string& directory) {
+  check_directory(directory);
+  struct stat status;
+  if (stat(directory.c_str(), &status) != 0)
+    throw environment(
+        "The file system of " + printable(directory) + " cannot be looked at: " + system_text(errno),
+        "Give another directory.");
+  return status.st_dev;
+}
+
+TierRoom room_for(const Stripes& stripes, std::span<const FreeSpace> places) {
+  constexpr uint64_t kStripesMost = 1ull << 40;  // 2^60 bytes
+  TierRoom room{kStripesMost * kStripeBytes, 0};
+  for (const FreeSpace& place : places) {
+    uint64_t fit = 0, least_not = kStripesMost + 1;
+    while (fit + 1 < least_not) {
+      const uint64_t middle = fit + (least_not - fit) / 2;
+      uint64_t held = 0;
+      for (const uint32_t file : place.files) held += stripes.held(file, middle);
+      (held <= place.bytes / kStripeBytes ? fit : least_not) = middle;
+    }
+    if (fit * kStripeBytes < room.bytes)
+      room = {fit * kStripeBytes, static_cast<size_t>(&place - places.data())};
+  }
+  return room;
+}
+
+Stripes stripes_of(const std::vector<NvmeDirectory>& directories) {
+  std::vector<double> weights;
+  for (const NvmeDirectory& directory : directories) weights.push_back(directory.weight);
+  return Stripes(weights);
+}
+
 NvmeProbe probe_nvme_directory(const std::string& directory) {
   NvmeProbe probe;
   try {
@@ -143,7 +176,7 @@ NvmeProbe probe_nvme_directory(const std::string& directory) {
     probe.directory = true;
     probe.writable = access(directory.c_str(), W_OK | X_OK) == 0;
     probe.memory = is_memory(directory);
-    const NvmeFiles files({{directory, 0}}, {.tmpfs_allowed = true});
+    const NvmeFiles files({{directory}}, 0, {.tmpfs_allowed = true});
     probe.direct_io = true;
     probe.alignment = files.alignment();
     if (probe.memory) throw memory_refused(directory);
@@ -155,9 +188,12 @@ NvmeProbe probe_nvme_directory(const std::string& directory) {
   return probe;
 }
 
-NvmeFiles::NvmeFiles(const std::vector<NvmeDirectory>& directories, const NvmeOptions& options) {
+NvmeFiles::NvmeFiles(const std::vector<NvmeDirectory>& directories, uint64_t bytes,
+                     const NvmeOptions& options)
+    : stripes_(stripes_of(directories)), bytes_((bytes + kStripeBytes - 1) / kStripeBytes * kStripeBytes) {
   try {
-    for (const NvmeDirectory& directory : directories) open_file(directory, options);
+    for (uint32_t f = 0; f < directories.size(); ++f)
+      open_file(directories[f].path, stripes_.held(f, bytes_ / kStripeBytes) * kStripeBytes, options);
   } catch (...) {
     close_files();
     throw;
@@ -166,30 +202,29 @@ NvmeFiles::NvmeFiles(const std::vector<NvmeDirectory>& directories, const NvmeOp
 
 NvmeFiles::~NvmeFiles() { close_files(); }
 
-void NvmeFiles::open_file(const NvmeDirectory& directory, const NvmeOptions& options) {
-  check_directory(directory.path);
-  if (!options.tmpfs_allowed && is_memory(directory.path)) throw memory_refused(directory.path);
-  const uint64_t available = free_bytes(directory.path);
-  if (directory.bytes > available) throw too_small(directory.path, directory.bytes, available);
-  const uint64_t size = (directory.bytes + kNvmeFileUnit - 1) / kNvmeFileUnit * kNvmeFileUnit;
-  const int fd = open_nameless(directory.path);
-  files_.push_back({"the NVMe scratch file in " + directory.path, fd, bytes(), size});
+void NvmeFiles::open_file(const std::string& directory, uint64_t bytes, const NvmeOptions& options) {
+  check_directory(directory);
+  if (!options.tmpfs_allowed && is_memory(directory)) throw memory_refused(directory);
+  const uint64_t available = free_bytes(directory);
+  if (bytes > available) throw too_small(directory, bytes, available);
+  const int fd = open_nameless(directory);
+  files_.push_back({"the NVMe scratch file in " + directory, fd, bytes});
   const uint32_t alignment = direct_alignment(fd);
   if (alignment > options.alignment_max)
-    throw environment("Direct I/O in " + printable(directory.path) + " must be aligned to " +
+    throw environment("Direct I/O in " + printable(directory) + " must be aligned to " +
                           std::to_string(alignment) + " bytes, more than the " +
                           std::to_string(options.alignment_max) + " that are supported.",
                       "Give a directory on another drive with --nvme-dir.");
   alignment_ = std::max(alignment_, alignment);
-  if (size == 0) return;
-  const int error = preallocate(fd, size);
-  if (error == ENOSPC || error == EDQUOT) throw too_small(directory.path, size, available);
+  if (bytes == 0) return;
+  const int error = preallocate(fd, bytes);
+  if (error == ENOSPC || error == EDQUOT) throw too_small(directory, bytes, available);
   if (error == EFBIG)
-    throw environment("A file of " + std::to_string(size) + " bytes in the NVMe directory " +
-                          printable(directory.path) + " is above a limit on file sizes.",
+    throw environment("A file of " + std::to_string(bytes) + " bytes in the NVMe directory " +
+                          printable(directory) + " is above a limit on file sizes.",
                       "Raise it (ulimit -f unlimited), give another --nvme-dir, or lower --nvme-mem.");
   if (error != 0)
-    throw environment("Space in the NVMe directory " + printable(directory.path) +
+    throw environment("Space in the NVMe directory " + printable(directory) +
                           " cannot be allocated: " + system_text(error),
                       "Give another --nvme-dir.");
 }
@@ -199,17 +234,12 @@ void NvmeFiles::close_files() {
   files_.clear();
 }
 
-uint64_t NvmeFiles::bytes() const { return files_.empty() ? 0 : files_.back().begin + files_.back().bytes; }
-
 NvmeFiles::Location NvmeFiles::locate(uint64_t address, uint64_t bytes) const {
-  for (const File& file : files_)
-    if (address >= file.begin && address - file.begin < file.bytes) {
-      const uint64_t offset = address - file.begin;
-      CHECK(bytes <= file.bytes - offset, "a range of the nvme tier leaves its file");
-      return {&file, offset};
-    }
-  CHECK(bytes == 0, "a range of the nvme tier is outside its files");
-  return {};
+  const uint64_t offset = address % kStripeBytes;
+  CHECK(bytes <= kStripeBytes - offset, "a range of the nvme tier leaves its stripe");
+  CHECK(address < bytes_, "a range of the nvme tier is outside its files");
+  const Stripes::Place place = stripes_.locate(address / kStripeBytes);
+  return {&files_[place.file], place.index * kStripeBytes + offset};
 }
 
 }  // namespace sluice

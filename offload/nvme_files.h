@@ -2,20 +2,23 @@
 //
 // The files are unlinked right after opening, so that a killed run leaves nothing behind, and are read and
 // written past the page cache (O_DIRECT). Their space is allocated in the constructor and never grows. The
-// tier's addresses are laid over the files in table order; a range that is asked for must not cross from one
-// file into the next. Made by the set-up code; afterwards constant, so that any lane's thread may ask for
-// places.
+// tier's addresses are laid over the files in stripes, in proportion to the directories' weights; nobody but
+// the lane that makes the requests (transfer_lane.h) needs to know. Made by the set-up code; afterwards
+// constant, so that any lane's thread may ask for places.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
+
+#include "offload/stripes.h"
 
 namespace sluice {
 
 struct NvmeDirectory {
   std::string path;
-  uint64_t bytes = 0;  // share of the tier that lives here
+  double weight = 1;  // its part of the tier's bytes is its part of all weights
 };
 
 struct NvmeOptions {
@@ -28,41 +31,57 @@ class NvmeFiles {
   struct File {
     std::string name;  // for messages: the directory's path and what it is
     int fd = -1;
-    uint64_t begin = 0;  // tier address of its first byte
-    uint64_t bytes = 0;  // a multiple of kNvmeFileUnit
+    uint64_t bytes = 0;  // whole stripes
   };
   struct Location {
     const File* file = nullptr;
     uint64_t offset = 0;  // in the file
   };
 
-  // Throws Error(environment) when a directory is missing, not a directory, not writable, tmpfs, cannot do
-  // direct I/O, or has too little space.
-  explicit NvmeFiles(const std::vector<NvmeDirectory>& directories, const NvmeOptions& options = {});
+  // `bytes` are rounded up to whole stripes. Throws Error(environment), naming the directory, when one is
+  // missing, not a directory, not writable, tmpfs, cannot do direct I/O, or has too little space.
+  NvmeFiles(const std::vector<NvmeDirectory>& directories, uint64_t bytes, const NvmeOptions& options = {});
   ~NvmeFiles();
   NvmeFiles(const NvmeFiles&) = delete;
   NvmeFiles& operator=(const NvmeFiles&) = delete;
 
-  uint64_t bytes() const;
+  uint64_t bytes() const { return bytes_; }
   uint32_t alignment() const { return alignment_; }  // of memory, offset and size of a request
   const std::vector<File>& files() const { return files_; }
 
-  // Where the tier's range [address, address + bytes) lies; it lies in one file.
+  // Where the tier's range [address, address + bytes) lies; it lies in one stripe.
   Location locate(uint64_t address, uint64_t bytes) const;
 
  private:
-  void open_file(const NvmeDirectory& directory, const NvmeOptions& options);
+  void open_file(const std::string& directory, uint64_t bytes, const NvmeOptions& options);
   void close_files();
 
+  const Stripes stripes_;
+  const uint64_t bytes_;
   std::vector<File> files_;
   uint32_t alignment_ = 512;
 };
 
-constexpr uint64_t kNvmeFileUnit = 1 << 20;  // files are whole requests long, so that checksum slots are too
-
 // Bytes that an unprivileged user may still write in the file system of `directory`. Throws
 // Error(environment) when it is missing or not a directory.
 uint64_t free_bytes(const std::string& directory);
+
+// Which file system a directory is on; throws as free_bytes() does.
+uint64_t file_system_id(const std::string& directory);
+
+struct FreeSpace {
+  uint64_t bytes = 0;
+  std::vector<uint32_t> files;  // those of the tier's that would lie there
+};
+
+// The largest tier whose files have room: where one does not, `full` is the place that bounds it.
+struct TierRoom {
+  uint64_t bytes = 0;
+  size_t full = 0;  // index into `places`
+};
+TierRoom room_for(const Stripes& stripes, std::span<const FreeSpace> places);
+
+Stripes stripes_of(const std::vector<NvmeDirectory>& directories);  // at least one
 
 // What a directory offers, with the first thing that stands in the way of using it.
 struct NvmeProbe {

@@ -83,14 +83,12 @@ TransferLane::~TransferLane() { stop(); }
 
 void TransferLane::start(const Transfer& t) {
   CHECK(can_start(), "a transfer lane is full or has ended");
-  CHECK(t.file_offset % alignment_ == 0, "file offset of a transfer: " + std::to_string(t.file_offset));
+  CHECK(t.offset % alignment_ == 0, "offset of a transfer: " + std::to_string(t.offset));
   CHECK(reinterpret_cast<uintptr_t>(t.memory) % alignment_ == 0, "memory address of a transfer");
-  if (!t.checksums.empty()) {
-    CHECK(t.file_offset % kRequestBytes == 0,
-          "file offset with checksums: " + std::to_string(t.file_offset));
-    CHECK(t.file_offset + t.bytes <= t.checksums.size() * kRequestBytes,
-          "checksum slots end before the transfer");
-  }
+  CHECK((t.checksums.empty() && !t.tier) || t.offset % kRequestBytes == 0,
+        "offset of a transfer in whole requests: " + std::to_string(t.offset));
+  CHECK(t.checksums.empty() || t.offset + t.bytes <= t.checksums.size() * kRequestBytes,
+        "checksum slots end before the transfer");
   active(started_++) = {t, 0, 0};
 }
 
@@ -150,9 +148,18 @@ void TransferLane::issue(uint32_t index) {
   const Piece& piece = pieces_[index];
   const Transfer& t = active(piece.transfer).transfer;
   const uint32_t rest = piece.bytes - piece.done;
-  const uint64_t from = piece.begin + piece.done;
   const uint32_t whole_blocks = (rest + alignment_ - 1) / alignment_ * alignment_;
-  queue_->submit({t.direction, t.fd, t.file_offset + from, t.memory + from, whole_blocks, index});
+  const Target to = target(piece);
+  queue_->submit({t.direction, to.fd, to.offset, t.memory + piece.begin + piece.done, whole_blocks, index});
+}
+
+// Where what is left of a piece goes or comes from.
+TransferLane::Target TransferLane::target(const Piece& piece) {
+  const Transfer& t = active(piece.transfer).transfer;
+  const uint64_t from = t.offset + piece.begin + piece.done;
+  if (!t.tier) return {t.fd, from, t.file};
+  const NvmeFiles::Location at = t.tier->locate(from, piece.bytes - piece.done);
+  return {at.file->fd, at.offset, at.file->name.c_str()};
 }
 
 void TransferLane::settle(const IoCompletion& completion) {
@@ -193,9 +200,9 @@ void TransferLane::finish(uint32_t index) {
 
 void TransferLane::fail(const Piece& piece, IoFault what, int error) {
   if (error_) return;
-  const Transfer& t = active(piece.transfer).transfer;
-  const uint64_t from = piece.begin + piece.done;
-  error_ = IoError{what, t.direction, t.file, t.file_offset + from, piece.bytes - piece.done, error};
+  const Target at = target(piece);
+  const IoDirection direction = active(piece.transfer).transfer.direction;
+  error_ = IoError{what, direction, at.file, at.offset, piece.bytes - piece.done, error};
 }
 
 void TransferLane::await_all() {
@@ -204,7 +211,7 @@ void TransferLane::await_all() {
 
 uint64_t& TransferLane::slot(const Piece& piece) {
   const Transfer& t = active(piece.transfer).transfer;
-  return t.checksums[(t.file_offset + piece.begin) / kRequestBytes];
+  return t.checksums[(t.offset + piece.begin) / kRequestBytes];
 }
 
 }  // namespace sluice

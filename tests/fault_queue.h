@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "offload/arena.h"
@@ -26,6 +28,7 @@ struct Fault {
   uint64_t repeat = 1;
   uint64_t seed = 0;
   bool reads = true, writes = true;  // which requests are counted
+  std::string directory = {};        // only those to files there; empty: anywhere
 };
 
 class FaultQueue : public IoQueue {
@@ -40,7 +43,8 @@ class FaultQueue : public IoQueue {
   uint64_t faults() const { return faults_; }  // injected so far
 
   void submit(const IoRequest& request) override {
-    const bool counted = request.direction == IoDirection::read ? fault_.reads : fault_.writes;
+    const bool counted =
+        (request.direction == IoDirection::read ? fault_.reads : fault_.writes) && is_there(request.fd);
     count_ += counted;
     const bool hit = counted && count_ >= fault_.at && count_ - fault_.at < fault_.repeat;
     if (hit) ++faults_;
@@ -76,6 +80,14 @@ class FaultQueue : public IoQueue {
     std::byte* flip_after = nullptr;  // byte to damage once it was read
     Arena damaged;                    // what is written instead of the caller's memory
   };
+
+  // Also of a file without a name, by the directory that it was made in.
+  bool is_there(int fd) const {
+    if (fault_.directory.empty()) return true;
+    std::error_code error;
+    const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), error);
+    return path.string().starts_with(std::filesystem::canonical(fault_.directory).string() + "/");
+  }
 
   void pass(IoRequest request, Pending pending) {
     const auto free =

@@ -67,7 +67,7 @@ class IoQueueContract : public testing::TestWithParam<IoChoice> {
   std::unique_ptr<IoQueue> queue(uint32_t depth, std::span<std::byte> registered = {}) {
     return make_io_queue(GetParam(), depth, registered, nullptr);
   }
-  NvmeFiles files_{{{drive_directory(), 32 * kMiB}}};
+  NvmeFiles files_{{{drive_directory()}}, 32 * kMiB};
   const int fd_ = files_.files()[0].fd;
   Arena memory_{64 * kMiB};
   std::byte* const data_ = memory_.data();

@@ -25,10 +25,10 @@ constexpr uint64_t kMiB = 1 << 20;
 class NvmeFilesTest : public testing::Test {
  protected:
   // The sentence of the environment error that these directories give; empty if there is none.
-  static std::string refusal(const std::vector<NvmeDirectory>& directories,
+  static std::string refusal(const std::vector<NvmeDirectory>& directories, uint64_t bytes = kMiB,
                              const NvmeOptions& options = {}) {
     try {
-      NvmeFiles files(directories, options);
+      NvmeFiles files(directories, bytes, options);
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ExitCode::environment);
       EXPECT_NE(e.remedy(), "");
@@ -41,7 +41,7 @@ class NvmeFilesTest : public testing::Test {
 };
 
 TEST_F(NvmeFilesTest, SpaceIsAllocatedAndTheDirectoryStaysEmpty) {
-  const NvmeFiles files({{directory_, 3 * kMiB + 1}});
+  const NvmeFiles files({{directory_}}, 3 * kMiB + 1);
   EXPECT_TRUE(fs::is_empty(directory_));
   EXPECT_EQ(files.bytes(), 4 * kMiB);
   ASSERT_EQ(files.files().size(), 1u);
@@ -55,45 +55,85 @@ TEST_F(NvmeFilesTest, SpaceIsAllocatedAndTheDirectoryStaysEmpty) {
   EXPECT_GE(files.alignment(), 512u);
 }
 
-TEST_F(NvmeFilesTest, AddressesRunThroughTheTable) {
-  const NvmeFiles files({{directory_, 2 * kMiB}, {directory_, kMiB}});
-  EXPECT_EQ(files.bytes(), 3 * kMiB);
-  EXPECT_EQ(files.locate(0, 2 * kMiB).file, &files.files()[0]);
-  EXPECT_EQ(files.locate(kMiB, 5).offset, kMiB);
-  EXPECT_EQ(files.locate(2 * kMiB, kMiB).file, &files.files()[1]);
-  EXPECT_EQ(files.locate(2 * kMiB, kMiB).offset, 0u);
+// A directory of weight 2 and one of weight 1 take turns 0 1 0.
+TEST_F(NvmeFilesTest, AddressesAreDealtInStripes) {
+  const DriveDirectory other;
+  const NvmeFiles files({{directory_, 2}, {other.path(), 1}}, 7 * kMiB);
+  EXPECT_EQ(files.bytes(), 7 * kMiB);
+  ASSERT_EQ(files.files().size(), 2u);
   EXPECT_NE(files.files()[0].fd, files.files()[1].fd);
-  EXPECT_DEATH(files.locate(2 * kMiB - 1, 2), "leaves its file");
-  EXPECT_DEATH(files.locate(3 * kMiB, 1), "outside its files");
-
-  Arena memory(kMiB);
-  fill_pattern(memory.span(), 3);
-  const auto place = files.locate(2 * kMiB, kMiB);
-  ASSERT_EQ(pwrite(place.file->fd, memory.data(), kMiB, static_cast<off_t>(place.offset)),
-            static_cast<ssize_t>(kMiB));
-  fill_pattern(memory.span(), 4);
-  ASSERT_EQ(pread(place.file->fd, memory.data(), kMiB, static_cast<off_t>(place.offset)),
-            static_cast<ssize_t>(kMiB));
-  EXPECT_EQ(pattern_end(memory.span(), 3), kMiB);
+  EXPECT_EQ(files.files()[0].name, "the NVMe scratch file in " + directory_);
+  EXPECT_EQ(files.files()[1].name, "the NVMe scratch file in " + other.path());
+  EXPECT_EQ(files.files()[0].bytes, 5 * kMiB);
+  EXPECT_EQ(files.files()[1].bytes, 2 * kMiB);
+  const std::pair<size_t, uint64_t> expected[] = {{0, 0}, {1, 0}, {0, 1}, {0, 2}, {1, 1}, {0, 3}, {0, 4}};
+  for (uint64_t stripe = 0; stripe < 7; ++stripe) {
+    const NvmeFiles::Location at = files.locate(stripe * kMiB + 5, kMiB - 5);
+    EXPECT_EQ(at.file, &files.files()[expected[stripe].first]) << stripe;
+    EXPECT_EQ(at.offset, expected[stripe].second * kMiB + 5) << stripe;
+  }
+  EXPECT_DEATH(files.locate(2 * kMiB - 1, 2), "leaves its stripe");
+  EXPECT_DEATH(files.locate(7 * kMiB, 1), "outside its files");
+  EXPECT_TRUE(fs::is_empty(directory_) && fs::is_empty(other.path()));
 }
 
 TEST_F(NvmeFilesTest, NoBytesMakeAnEmptyTier) {
-  EXPECT_EQ(NvmeFiles({}).bytes(), 0u);
-  EXPECT_EQ(NvmeFiles({{directory_, 0}}).bytes(), 0u);
+  EXPECT_EQ(NvmeFiles({{directory_}}, 0).bytes(), 0u);
+  const DriveDirectory other;
+  const NvmeFiles files({{directory_}, {other.path()}}, 1);  // of one stripe the second has nothing
+  EXPECT_EQ(files.bytes(), kMiB);
+  EXPECT_EQ(files.files()[1].bytes, 0u);
+}
+
+// Directories of which only one has a fault: it is named, and nothing stays open in the others.
+TEST_F(NvmeFilesTest, OneOfSeveralIsNamed) {
+  const DriveDirectory other;
+  const auto open_files = [] {
+    const fs::directory_iterator fds("/proc/self/fd");
+    return std::distance(begin(fds), end(fds));
+  };
+  const auto before = open_files();
+  const std::string missing = other.path() + "/none";
+  EXPECT_EQ(refusal({{directory_}, {other.path()}, {missing}}),
+            "The NVMe directory " + missing + " does not exist.");
+  const std::string text = refusal({{directory_, 1e-3}, {other.path(), 1}}, uint64_t{1} << 60);
+  EXPECT_EQ(text.find("The NVMe directory " + directory_ + " is too small: "), 0u) << text;
+  EXPECT_EQ(open_files(), before);
+  EXPECT_TRUE(fs::is_empty(directory_) && fs::is_empty(other.path()));
+}
+
+// The first place to be full bounds the tier; files in the same place share it.
+TEST_F(NvmeFilesTest, RoomIsWhereAllFit) {
+  const Stripes stripes(std::vector<double>{2, 1, 1});  // a period of 4
+  const auto room = [&](std::vector<FreeSpace> places) { return room_for(stripes, places); };
+  // 0 1 2 0: 10 stripes of the first file are five periods.
+  TierRoom r = room({{10 * kMiB, {0}}, {100 * kMiB, {1}}, {100 * kMiB, {2}}});
+  EXPECT_EQ(r.bytes, 20 * kMiB);
+  EXPECT_EQ(r.full, 0u);
+  // Of the third file 3 stripes fit: three periods, and the stripes before its next.
+  r = room({{10 * kMiB, {0}}, {100 * kMiB, {1}}, {4 * kMiB - 1, {2}}});
+  EXPECT_EQ(r.bytes, 14 * kMiB);
+  EXPECT_EQ(r.full, 2u);
+  // Both of the others in one place of 4: two periods, and a stripe.
+  r = room({{10 * kMiB, {0}}, {4 * kMiB, {1, 2}}});
+  EXPECT_EQ(r.bytes, 9 * kMiB);
+  EXPECT_EQ(r.full, 1u);
+  EXPECT_EQ(room({{0, {0, 1, 2}}}).bytes, 0u);
+  EXPECT_EQ(room({{7 * kMiB, {0, 1, 2}}}).bytes, 7 * kMiB);
 }
 
 TEST_F(NvmeFilesTest, MissingDirectory) {
-  EXPECT_EQ(refusal({{directory_ + "/none", kMiB}}),
+  EXPECT_EQ(refusal({{directory_ + "/none"}}),
             "The NVMe directory " + directory_ + "/none does not exist.");
-  EXPECT_EQ(refusal({{directory_ + "/a\nb", kMiB}}),
+  EXPECT_EQ(refusal({{directory_ + "/a\nb"}}),
             "The NVMe directory " + directory_ + "/a\\x0ab does not exist.");
 }
 
 TEST_F(NvmeFilesTest, NotADirectory) {
   const std::string file = directory_ + "/file";
   std::ofstream(file) << "x";
-  EXPECT_EQ(refusal({{file, kMiB}}), "The NVMe directory " + file + " is not a directory.");
-  EXPECT_NE(refusal({{file + "/below", kMiB}}), "");
+  EXPECT_EQ(refusal({{file}}), "The NVMe directory " + file + " is not a directory.");
+  EXPECT_NE(refusal({{file + "/below"}}), "");
 }
 
 TEST_F(NvmeFilesTest, ALimitOnFileSizesIsNamed) {
@@ -102,26 +142,25 @@ TEST_F(NvmeFilesTest, ALimitOnFileSizesIsNamed) {
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const rlimit small{1 << 20, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string text = refusal({{directory_, 8 * kMiB}});
+  const std::string text = refusal({{directory_}}, 8 * kMiB);
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, old_action);
   EXPECT_NE(text.find("above a limit on file sizes"), std::string::npos) << text;
 }
 
 TEST_F(NvmeFilesTest, TooSmallStatesNeededAndFree) {
-  const std::string text = refusal({{directory_, uint64_t{1} << 60}});
+  const std::string text = refusal({{directory_}}, uint64_t{1} << 60);
   EXPECT_EQ(text.find("The NVMe directory " + directory_ +
                       " is too small: 1152921504606846976 bytes are needed, "),
             0u);
   EXPECT_NE(text.find(" are free."), std::string::npos);
-  EXPECT_NE(refusal({{directory_, kMiB}, {directory_, UINT64_MAX}}), "");
   EXPECT_TRUE(fs::is_empty(directory_));
 }
 
 TEST_F(NvmeFilesTest, ReadOnlyDirectory) {
   if (geteuid() == 0) GTEST_SKIP() << "root may write to every directory";
   ASSERT_EQ(chmod(directory_.c_str(), 0500), 0);
-  const std::string text = refusal({{directory_, kMiB}});
+  const std::string text = refusal({{directory_}});
   ASSERT_EQ(chmod(directory_.c_str(), 0700), 0);
   EXPECT_EQ(text, "The NVMe directory " + directory_ + " cannot be written to: Permission denied.");
 }
@@ -132,7 +171,7 @@ TEST_F(NvmeFilesTest, ReadOnlyDirectory) {
   const NvmeProbe probe = probe_nvme_directory(directory);
   if (!probe.directory || probe.writable || probe.direct_io) std::_Exit(3);
   try {
-    NvmeFiles files({{directory, kMiB}});
+    NvmeFiles files({{directory}}, kMiB);
   } catch (const Error& e) {
     const std::string expected =
         "The NVMe directory " + directory + " cannot be written to: Permission denied.";
@@ -152,7 +191,7 @@ TEST_F(NvmeFilesTest, AProbeTellsWhatADirectoryOffers) {
   EXPECT_TRUE(good.directory && good.writable && good.direct_io && !good.memory);
   EXPECT_EQ(good.reason + good.remedy, "");
   EXPECT_GT(good.free_bytes, kMiB);
-  EXPECT_EQ(good.alignment, NvmeFiles({{directory_, 0}}).alignment());
+  EXPECT_EQ(good.alignment, NvmeFiles({{directory_}}, 0).alignment());
   EXPECT_TRUE(fs::is_empty(directory_));
 
   const NvmeProbe none = probe_nvme_directory(directory_ + "/none");
@@ -163,19 +202,20 @@ TEST_F(NvmeFilesTest, AProbeTellsWhatADirectoryOffers) {
   if (!is_memory("/dev/shm")) GTEST_SKIP() << "/dev/shm is not tmpfs here";
   const NvmeProbe memory = probe_nvme_directory("/dev/shm");
   EXPECT_TRUE(memory.directory && memory.memory);
-  EXPECT_EQ(memory.reason, refusal({{"/dev/shm", kMiB}}));
+  EXPECT_EQ(memory.reason, refusal({{"/dev/shm"}}));
 }
 
 TEST_F(NvmeFilesTest, TmpfsIsMemory) {
   if (!is_memory("/dev/shm")) GTEST_SKIP() << "/dev/shm is not tmpfs here";
-  EXPECT_EQ(refusal({{"/dev/shm", kMiB}}),
-            "The NVMe directory /dev/shm is on tmpfs, which is memory, not a drive.");
+  const std::string text = "The NVMe directory /dev/shm is on tmpfs, which is memory, not a drive.";
+  EXPECT_EQ(refusal({{"/dev/shm"}}), text);
+  EXPECT_EQ(refusal({{directory_}, {"/dev/shm"}}), text);
 }
 
 TEST_F(NvmeFilesTest, AlignmentAboveTheTiers) {
   NvmeOptions options;
   options.alignment_max = 256;  // less than any file system asks for
-  const std::string text = refusal({{directory_, kMiB}}, options);
+  const std::string text = refusal({{directory_}}, kMiB, options);
   EXPECT_EQ(text.find("Direct I/O in " + directory_ + " must be aligned to "), 0u);
   EXPECT_NE(text.find(", more than the 256 that are supported."), std::string::npos);
 }

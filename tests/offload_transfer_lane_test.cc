@@ -5,7 +5,9 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
+#include <map>
 #include <new>
 #include <vector>
 
@@ -37,10 +39,11 @@ constexpr int64_t kWait = 100'000;  // microseconds
 
 uint64_t blocks_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Transfers of odd sizes, each at the next whole MiB of one file, and room for what was read next to what is
-// written.
+// Transfers of odd sizes, each at the next whole MiB of one file, or of a tier over a directory for each
+// weight; and room for what was read next to what is written.
 struct Rig {
-  explicit Rig(std::vector<uint64_t> sizes_) : sizes(std::move(sizes_)) {
+  explicit Rig(std::vector<uint64_t> sizes_, const std::vector<double>& weights = {1})
+      : sizes(std::move(sizes_)), drives(weights.size()) {
     for (const uint64_t bytes : sizes) {
       begins.push_back(total);
       total += blocks_up(bytes, kMiB);
@@ -49,7 +52,9 @@ struct Rig {
     read = Arena(total);
     slots.resize(total / kMiB);
     reset(0);
-    files.emplace(std::vector<NvmeDirectory>{{drive_directory(), total}});
+    std::vector<NvmeDirectory> directories;
+    for (size_t i = 0; i < weights.size(); ++i) directories.push_back({drives[i].path(), weights[i]});
+    files.emplace(directories, total);
   }
   // As if nothing had happened, with other bytes to write.
   void reset(uint64_t salt) {
@@ -60,6 +65,7 @@ struct Rig {
   }
   Transfer transfer(size_t i, IoDirection direction) {
     std::byte* const memory = (direction == IoDirection::write ? written : read).data() + begins[i];
+    if (drives.size() > 1) return {direction, -1, begins[i], memory, sizes[i], slots, "", &*files};
     return {direction, files->files()[0].fd, begins[i], memory, sizes[i], slots, "scratch"};
   }
   // Starts all transfers as the lane has room, until all are completed or one failed; checks the counts on
@@ -85,12 +91,13 @@ struct Rig {
   uint64_t total = 0, key = 0;
   Arena written, read;
   std::vector<uint64_t> slots;
+  std::vector<DriveDirectory> drives;
   std::optional<NvmeFiles> files;
 };
 
 std::unique_ptr<IoQueue> real_queue(IoChoice choice = IoChoice::automatic,
                                     std::span<std::byte> memory = {}) {
-  return make_io_queue(choice, kRequestsInFlight, memory, nullptr);
+  return make_io_queue(choice, requests_in_flight(1), memory, nullptr);
 }
 
 const std::vector<uint64_t> kOddSizes{
@@ -115,6 +122,22 @@ TEST_P(LaneOnBothBackEnds, OddSizesComeBackInOrder) {
   EXPECT_EQ(lane.error(), nullptr);
   EXPECT_EQ(lane.completed(), 2 * kOddSizes.size());
   EXPECT_TRUE(lane.idle());
+}
+
+TEST_P(LaneOnBothBackEnds, SeveralDirectoriesShareTheBytes) {
+  Rig rig(kOddSizes, {3, 2, 1});
+  TransferLane lane(make_io_queue(GetParam(), requests_in_flight(3), rig.written.span(), nullptr), 4, 4096);
+  rig.run(lane, IoDirection::write);
+  rig.run(lane, IoDirection::read);
+  EXPECT_EQ(lane.error(), nullptr);
+  EXPECT_EQ(lane.completed(), 2 * kOddSizes.size());
+  Arena stripe(kMiB);
+  for (uint64_t begin = 0; begin < rig.total; begin += kMiB) {  // as it lies on the drives
+    const NvmeFiles::Location at = rig.files->locate(begin, kMiB);
+    ASSERT_EQ(pread(at.file->fd, stripe.data(), kMiB, static_cast<off_t>(at.offset)), ssize_t{kMiB});
+    const std::byte* const expected = rig.written.data() + begin;
+    EXPECT_EQ(std::memcmp(stripe.data(), expected, 512), 0) << begin;
+  }
 }
 
 TEST_P(LaneOnBothBackEnds, ReadsAndWritesOfTwoLanesMix) {
@@ -165,13 +188,13 @@ TEST(TransferLane, TransfersWithoutChecksumsLeaveNoTrace) {
   TransferLane lane(real_queue(), 4, 4096);
   Transfer t = rig.transfer(0, IoDirection::write);
   t.checksums = {};
-  t.file_offset = 4096;  // need not be a whole request
+  t.offset = 4096;  // need not be a whole request
   t.bytes = kMiB;
   lane.start(t);
   while (!lane.idle()) lane.progress(kWait);
   t = rig.transfer(0, IoDirection::read);
   t.checksums = {};
-  t.file_offset = 4096;
+  t.offset = 4096;
   t.bytes = kMiB;
   lane.start(t);
   while (!lane.idle()) lane.progress(kWait);
@@ -205,7 +228,7 @@ class ScriptedQueue : public IoQueue {
     }
   };
   explicit ScriptedQueue(Script& script) : script_(script) {}
-  uint32_t depth() const override { return kRequestsInFlight; }
+  uint32_t depth() const override { return requests_in_flight(1); }
   uint32_t in_flight() const override {
     return static_cast<uint32_t>(script_.waiting.size() + script_.done.size());
   }
@@ -276,6 +299,34 @@ TEST(TransferLane, ContinuesAShortTransferFromAnAlignedOffset) {
   EXPECT_EQ(script.waiting[0].memory, rig.written.data() + 4096);
   script.complete(0);
   lane.progress(0);
+  EXPECT_EQ(lane.completed(), 1u);
+}
+
+// Weights 2 and 1: stripes 0 1 0 0 1 0.
+TEST(TransferLane, RequestsGoWhereTheirStripeLies) {
+  Rig rig({kMiB, 4 * kMiB + 5000}, {2, 1});
+  ScriptedQueue::Script script;
+  TransferLane lane(std::make_unique<ScriptedQueue>(script), 4, 4096);
+  lane.start(rig.transfer(1, IoDirection::write));
+  lane.progress(0);
+  ASSERT_EQ(script.waiting.size(), 5u);
+  const std::pair<size_t, uint64_t> expected[] = {{1, 0}, {0, 1}, {0, 2}, {1, 1}, {0, 3}};
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(script.waiting[i].fd, rig.files->files()[expected[i].first].fd) << i;
+    EXPECT_EQ(script.waiting[i].offset, expected[i].second * kMiB) << i;
+    EXPECT_EQ(script.waiting[i].memory, rig.written.data() + (1 + i) * kMiB) << i;
+    EXPECT_EQ(script.waiting[i].bytes, i < 4 ? kMiB : 8192) << i;
+  }
+  script.complete(2, 12288);  // cut short: the rest goes to the same file
+  lane.progress(0);
+  ASSERT_EQ(script.waiting.size(), 5u);
+  EXPECT_EQ(script.waiting[4].fd, rig.files->files()[0].fd);
+  EXPECT_EQ(script.waiting[4].offset, 2 * kMiB + 12288);
+  EXPECT_EQ(script.waiting[4].memory, rig.written.data() + 3 * kMiB + 12288);
+  while (!script.waiting.empty()) {
+    script.complete(0);
+    lane.progress(0);
+  }
   EXPECT_EQ(lane.completed(), 1u);
 }
 
@@ -424,6 +475,29 @@ TEST(TransferLaneFaults, EveryFlippedBitIsFound) {
       EXPECT_EQ(outcome.error->what, IoFault::checksum_mismatch);
       EXPECT_EQ(outcome.error->direction, IoDirection::read);
       EXPECT_EQ(outcome.error->offset, (n - 1) * kMiB);
+    }
+}
+
+// Each of three directories fails in turn, at its second request: the message has its path and offset.
+TEST(TransferLaneFaults, OneOfSeveralDirectoriesFails) {
+  Rig rig({5 * kMiB, 7 * kMiB}, {1, 1, 1});
+  for (size_t bad = 0; bad < 3; ++bad)
+    for (const FaultKind kind : {FaultKind::eio, FaultKind::enospc, FaultKind::bit_flip}) {
+      rig.reset(3 * bad + static_cast<uint64_t>(kind));
+      Fault fault{kind, 2, 1, bad};
+      fault.directory = rig.drives[bad].path();
+      const Outcome outcome = write_and_read(rig, fault, true);
+      ASSERT_TRUE(outcome.error.has_value());
+      EXPECT_EQ(outcome.error->offset, kMiB);
+      const std::string text = to_error(*outcome.error).what();
+      const std::string place =
+          "1048576 bytes at offset 1048576 of the NVMe scratch file in " + rig.drives[bad].path();
+      const std::map<FaultKind, std::string> expected{
+          {FaultKind::eio, "Writing " + place + " failed: Input/output error (errno 5)."},
+          {FaultKind::enospc,
+           "No space is left for writing " + place + ": No space left on device (errno 28)."},
+          {FaultKind::bit_flip, "Checksum mismatch: " + place + " are not what was written there."}};
+      EXPECT_EQ(text, expected.at(kind));
     }
 }
 

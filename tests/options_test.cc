@@ -235,8 +235,28 @@ TEST(CommandLine, WhatIsPlannedSaysSo) {
   for (const char* option : {"--sweep batch=1:8", "--explain"})
     EXPECT_EQ(refusal(std::string("plan --model gpt2 ") + option),
               words(option).front() + " is planned, not built yet.");
-  EXPECT_EQ(refusal(kTrain + "--nvme-dir a,b"),
-            "Several directories in --nvme-dir are planned, not built yet.");
+}
+
+TEST(CommandLine, SeveralDirectories) {
+  using Paths = std::vector<std::string>;
+  EXPECT_EQ(options_of(kTrain + "--nvme-dir a,b/c").memory.nvme_directories, (Paths{"a", "b/c"}));
+  EXPECT_EQ(options_of(kTrain + "--nvme-dir a --nvme-dir b").memory.nvme_directories, (Paths{"a", "b"}));
+  for (const char* bad : {"a,", ",a", "a,,b", ","})
+    EXPECT_EQ(refusal(kTrain + "--nvme-dir " + bad), "--nvme-dir is empty.");
+  for (const char* verb : {"train --model gpt2 --data a --out d", "plan --model gpt2", "doctor"})
+    EXPECT_EQ(refusal(std::string(verb) + " --nvme-dir /x/a,b,/x/a"), "--nvme-dir names /x/a twice.");
+  EXPECT_EQ(refusal(kTrain + "--nvme-dir /x/a,/x/./y/..//a/"), "--nvme-dir names /x/./y/..//a/ twice.");
+  std::string many = "0";
+  for (int i = 1; i < 64; ++i) many += "," + std::to_string(i);
+  EXPECT_EQ(options_of(kTrain + "--nvme-dir " + many).memory.nvme_directories.size(), 64u);
+  EXPECT_EQ(refusal(kTrain + "--nvme-dir " + many + ",64"), "--nvme-dir names 65 directories.");
+}
+
+TEST(CommandLine, OnlyPlanTakesATierWithoutDirectories) {
+  EXPECT_TRUE(options_of("plan --model gpt2 --nvme-mem 2TB").memory.nvme_directories.empty());
+  for (const char* bad : {"plan --model gpt2 --nvme-mem auto", "plan --model gpt2 --nvme-mem 50%",
+                          "eval --from a --data b --nvme-mem 2TB"})
+    EXPECT_EQ(refusal(bad), "--nvme-mem needs --nvme-dir.") << bad;
 }
 
 TEST(CommandLine, DoctorTakesSeveralDirectories) {
@@ -301,7 +321,7 @@ TEST(CommandLine, ExamplesOfTheHelpParse) {
       ++examples;
     }
   }
-  EXPECT_EQ(examples, 17);
+  EXPECT_EQ(examples, 18);
 }
 
 TEST(OptionTable, DefaultsInHelpAreTheRealOnes) {

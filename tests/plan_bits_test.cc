@@ -270,7 +270,7 @@ Outcome run(const Model& model, const Setting& setting, const Variant& v, uint64
   SessionOptions options;
   options.threads = v.threads;
   options.rules.clip = setting.clip;
-  options.nvme_directories = {drive_directory()};
+  options.nvme_directories = {{drive_directory()}};
   options.executor = v.executor;
   options.seed = seed;
   options.poison = true;

@@ -209,9 +209,30 @@ TEST(Simulate, DriveHasThreeRates) {
   s = run(both, r);
   expect_time(s, 0, 1, 0, 1);
   expect_time(s, 0, 0, 0, 8);
-  // Two directories share the bytes: 4 each at 1 a second; the slower one decides.
-  r.drives = {{"nvme", 1, 2, 4}, {"nvme", 2, 2, 4}};
-  EXPECT_DOUBLE_EQ(run(program("", "0 read:1 copy x8@0 nvme+0 -> host+0\n"), r).seconds, 4);
+}
+
+// Weights 2 and 6: a quarter and three quarters of the bytes.
+TEST(Simulate, DrivesShareTheBytesByWeight) {
+  MachineRates r = unit_rates();
+  r.links[2].bytes_per_second = r.links[3].bytes_per_second = kUnlimited;
+  const Program read = program("", "0 read:1 copy x8@0 nvme+0 -> host+0\n");
+  const Program both =
+      program("", "0 read:1 copy x8@0 nvme+0 -> host+0\n1 write:1 copy x8@0 host+0 -> nvme+0\n");
+  // 2 bytes at 1 a second, 6 at 3. (Evenly, the first would take 4 s.)
+  r.drives = {{"nvme", 1, 2, 4}, {"nvme", 3, 3, 6}};
+  EXPECT_DOUBLE_EQ(run(read, r).seconds, 2);
+  // Nobody is slower for the other: the read takes 2 s as before, the write 1 s by the first and 2 by the
+  // second.
+  SimulationResult s = run(both, r);
+  expect_time(s, 0, 0, 0, 2);
+  expect_time(s, 0, 1, 0, 2);
+  // The first does 2 bytes each way at 1 a second, the second 6 each way at 3. (Evenly, 4 s.)
+  r.drives = {{"nvme", 4, 4, 2}, {"nvme", 6, 6, 6}};
+  s = run(both, r);
+  expect_time(s, 0, 0, 0, 2);
+  expect_time(s, 0, 1, 0, 2);
+  // Alone the second decides: 6 bytes at 6 a second.
+  EXPECT_DOUBLE_EQ(run(read, r).seconds, 1);
 }
 
 TEST(Simulate, LanesRunAheadByOneBody) {
@@ -282,12 +303,12 @@ TEST(Simulate, LoadsAreTheLeastThatResourcesTake) {
   ASSERT_EQ(loads.pools.size(), 2u);
   EXPECT_DOUBLE_EQ(loads.pools[0], (3 + 4) * 2 / 4.0);
   EXPECT_DOUBLE_EQ(loads.pools[1], 2 * 1 / 2.0);
-  // Each drive has 4 bytes to read, 1 s, and one to write, 0.5 s. The first does at best one after the other:
-  // together it reads one and writes one byte a second. The second reads 2 and writes 2: 0.5 s of both, in
-  // which the write ends and 1 byte is read, then 0.75 s.
+  // The drives weigh 2 and 4. The first has 8/3 bytes to read, 2/3 s, and 2/3 to write, 1/3 s; at best one
+  // after the other, for together it reads one and writes one byte a second. The second has 16/3 to read and
+  // 4/3 to write; it reads 2 and writes 2: 2/3 s of both, in which the write ends and 4/3 are read, then 1 s.
   ASSERT_EQ(loads.drives.size(), 2u);
-  EXPECT_DOUBLE_EQ(loads.drives[0], 1.5);
-  EXPECT_DOUBLE_EQ(loads.drives[1], 1.25);
+  EXPECT_DOUBLE_EQ(loads.drives[0], 1);
+  EXPECT_DOUBLE_EQ(loads.drives[1], 5 / 3.0);
 }
 
 TEST(Simulate, ObjectsToWhatItCannotPredict) {
@@ -384,7 +405,8 @@ void expect_bad_description(const std::string& json, const std::string& message)
 
 TEST(MachineRates, ReadsEveryField) {
   const MachineRates r = parse_machine_rates(R"({"format": "sluice-machine-1", "name": "m",
-    "pools": {"cores": 4, "memory": 1e9}, "drives": [{"tier": "nvme", "read": 3, "write": 2, "mixed": 1}],
+    "pools": {"cores": 4, "memory": 1e9},
+    "drives": [{"tier": "nvme", "read": 3, "write": 2, "mixed": 1, "directory": "/mnt/fast"}],
     "lanes": [{"lane": "compute", "flops_per_second": {"fp32": 5, "bf16": 6}, "bytes_per_second": 7,
                "overhead_seconds": 8, "occupies": {"cores": 2}, "per_byte": {"memory": 1.5}}],
     "links": [{"from": "host", "to": "device", "bytes_per_second": 9, "latency_seconds": 10,
@@ -395,6 +417,7 @@ TEST(MachineRates, ReadsEveryField) {
   EXPECT_EQ(r.pools[0].name, "cores");
   EXPECT_EQ(r.pools[1].capacity, 1e9);
   EXPECT_EQ(r.drives[0].mixed, 1);
+  EXPECT_EQ(r.drives[0].directory, "/mnt/fast");
   EXPECT_EQ(r.lanes[0].flops.fp32, 5);
   EXPECT_EQ(r.lanes[0].flops.bf16, 6);
   EXPECT_EQ(r.lanes[0].flops.fp16, kUnlimited);
@@ -472,6 +495,10 @@ TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
       head + R"("lanes": [{"lane": "a", "ops": {"add": {"bytes_per_second": {"fp32": 0}}}}]})",
       "is not a positive number");
   expect_bad_description(head + R"("drives": [{"tier": "nvme", "read": 1, "write": 1}]})", "has no mixed");
+  const std::string drive = R"({"tier": "nvme", "read": 1, "write": 1, "mixed": 1, "directory": )";
+  expect_bad_description(head + R"("drives": [)" + drive + "5}]}", "the drive of nvme has no text directory");
+  expect_bad_description(head + R"("drives": [)" + drive + R"("/a"}, )" + drive + R"("/a"}]})",
+                         "the drive of nvme in /a appears twice");
   expect_bad_description(head + R"("name": "again"})", "\"name\" is given twice");
   expect_bad_description(R"({"format": "sluice-machine-1", "name": "m", "pools": {"cores": 0}})",
                          "pool cores is not");

@@ -132,8 +132,8 @@ const std::vector<Part>& parts() {
   static const std::vector<Part> all = {
       {kCommonGround, {}},
       {{"engine/verify"}, {"engine/verify", "engine/program.h", "engine/error.h"}, false},
-      {{"engine/simulate", "engine/machine_rates", "engine/network."},
-       {"engine/simulate", "engine/machine_rates", "engine/network."}},
+      {{"engine/simulate", "engine/machine_rates", "engine/network.", "engine/drives."},
+       {"engine/simulate", "engine/machine_rates", "engine/network.", "engine/drives."}},
       {{"engine/attribute."}, {"engine/attribute.", "engine/simulate.h", "engine/machine_rates.h"}},
       {{"engine/occupancy."}, {"engine/occupancy.", "engine/simulate.h"}},
       {{"engine/text"}, {"engine/text"}},

@@ -42,6 +42,7 @@ constexpr VerbText kVerbs[] = {
      "  sluice plan --model llama-8b --gpu-mem 8GiB --host-mem 24GiB --nvme-dir /mnt/fast --json\n"
      "  sluice plan --out runs/first --resume auto --host-mem 2GiB # a run under other budgets\n"
      "  sluice plan --model gpt2 --text                            # the program itself\n"
+     "  sluice plan --model llama-8b --host-mem 24GiB --nvme-mem 2TB --machine gpu-server # for its drives\n"
      "  sluice plan --model llama-13b --batch 160 --seq 1024 --ranks 80 --machine a100-cluster \\\n"
      "      --device cuda --gpu-mem 80GiB --host-mem 100GiB        # a rank of a cluster\n"},
     {Verb::eval, "validation loss of a run, a checkpoint or Hugging Face weights",
@@ -59,11 +60,10 @@ constexpr VerbText kVerbs[] = {
      "  sluice export --from runs/first --to exported-fp32 --dtype fp32\n"
      "  sluice export --from runs/first --to shards --shards 4\n"},
     {Verb::doctor, "look at this machine, and tell what stands in the way of training",
-     "[--nvme-dir DIR] [--device NAME] [--json]",
+     "[--nvme-dir DIR[,DIR...]] [--device NAME] [--json]",
      "Looks at what training would use here, a line each: GPU, driver, memory, link and what copies over\n"
      "it really bring, pinned memory, limits, NUMA nodes, huge pages, io_uring and the directories of\n"
-     "--nvme-dir: several with commas between them, each of which is looked at; training takes one. Takes\n"
-     "a few seconds; changes nothing.\n"
+     "--nvme-dir. Takes a few seconds; changes nothing.\n"
      "  ok     as it should be\n"
      "  warn   training works, slower or smaller than it could\n"
      "  FAIL   training with the same --device and --nvme-dir would be refused\n"
@@ -71,7 +71,7 @@ constexpr VerbText kVerbs[] = {
      "what stands in the way. Exit code: 0 if no line fails, else 4. Without --device, a missing GPU is a\n"
      "warning: training then runs on the cpu device.\n",
      "  sluice doctor\n"
-     "  sluice doctor --nvme-dir /mnt/fast\n"
+     "  sluice doctor --nvme-dir /mnt/fast,/mnt/second\n"
      "  sluice doctor --json | python3 -m json.tool                # also the figures, to the bit\n"},
     {Verb::profile, "run a few steps of a training command, and explain where their time went",
      "--out DIR [--steps N] -- [options of train]",

@@ -5,8 +5,8 @@
 
 #include "engine/affinity.h"
 #include "engine/error.h"
+#include "engine/run/nvme_directories.h"
 #include "engine/units.h"
-#include "offload/nvme_files.h"
 #include "offload/transfer_lane.h"
 
 namespace sluice {
@@ -21,10 +21,20 @@ uint64_t margin_of(uint64_t free, int sharers) {
   return std::max(free / 20, 512 * kMiB / static_cast<uint64_t>(sharers));
 }
 
-// `free` is what one of `sharers` ranks finds.
-uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool check_free, Budgets& budgets,
-                  const char* other_remedy, int sharers = 1) {
-  const uint64_t margin = std::min(margin_of(free, sharers), free);
+struct Found {
+  uint64_t free = 0, margin = 0;  // what one of several ranks finds, and of it leaves to others
+  std::string remedy;             // in place of a smaller limit
+  std::string where;              // "", or as in " in DIR"
+};
+
+// In memory.
+Found found(uint64_t free, const char* remedy, int sharers = 1) {
+  return {free, std::min(margin_of(free, sharers), free), remedy, ""};
+}
+
+uint64_t limit_of(const Size& size, const Found& found, const char* option, bool check_free, Budgets& budgets,
+                  int sharers = 1) {
+  const auto& [free, margin, remedy, where] = found;
   const std::string ranks = " for each of the " + std::to_string(sharers) + " ranks here";
   switch (size.kind) {
     case Size::Kind::automatic:
@@ -40,9 +50,26 @@ uint64_t limit_of(const Size& size, uint64_t free, const char* option, bool chec
   if (check_free && size.bytes > free)
     throw Error(ExitCode::environment,
                 std::string("--") + option + " asks for " + in_mib(size.bytes) + ", but only " +
-                    in_mib(free) + " are free" + (sharers == 1 ? "" : ranks) + ".",
-                std::string("Give a smaller --") + option + ", or " + other_remedy + ".");
+                    in_mib(free) + " are free" + where + (sharers == 1 ? "" : ranks) + ".",
+                std::string("Give a smaller --") + option + ", or " + remedy + ".");
   return size.bytes;
+}
+
+// `disk` is what another machine has.
+uint64_t nvme_limit(const MemoryOptions& options, bool check_free, std::optional<uint64_t> disk,
+                    Budgets& budgets, int sharers) {
+  const std::vector<NvmeDirectory> directories = nvme_directories(options);
+  if (directories.size() > 1) budgets.notes.push_back(describe_directories(options, directories));
+  if (disk)
+    return limit_of(options.nvme, found(*disk, "free some", sharers), "nvme-mem", check_free, budgets,
+                    sharers);
+  if (check_free) NvmeFiles probe(directories, 0);  // also when the plan will not need it
+  const NvmeRoom room =
+      nvme_room(directories, sharers, [&](uint64_t free) { return margin_of(free, sharers); });
+  budgets.notes.insert(budgets.notes.end(), room.notes.begin(), room.notes.end());
+  const std::string where = (directories.size() == 1 ? " in " : " until it is full in ") + room.full;
+  const Found there{room.free, room.free - room.after_margin, "free some there", where};
+  return limit_of(options.nvme, there, "nvme-mem", check_free, budgets, sharers);
 }
 
 // What is mapped beside the arenas, though little of it is ever touched: a heap of malloc's (64 MiB) and a
@@ -136,31 +163,27 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     b.library_bytes = kLibraryKernelBytes;
     host_reserve += accelerator->host_bytes + b.library_bytes;
     b.device = {"device", "gpu-mem"};
-    b.device->limit = limit_of(options.gpu, device.free + device.held, "gpu-mem", check_free, b,
-                               "end what else holds the GPU's memory (nvidia-smi shows who)");
+    const char* const more_memory_there = "end what else holds the GPU's memory (nvidia-smi shows who)";
+    b.device->limit = limit_of(options.gpu, found(device.free + device.held, more_memory_there), "gpu-mem",
+                               check_free, b);
     b.device->granule = kAcceleratorGranule;
     b.device->driver = b.host.driver = true;
     if (accelerator->is_here) free += accelerator->host_bytes;
   } else if (options.gpu.kind != Size::Kind::automatic) {  // an arena of its own in the same memory
-    b.device = {"device", "gpu-mem", limit_of(options.gpu, free, "gpu-mem", check_free, b, more_memory,
-                                              sharers)};
+    b.device = {"device", "gpu-mem", limit_of(options.gpu, found(free, more_memory, sharers), "gpu-mem",
+                                              check_free, b, sharers)};
     b.device->set_aside(0);
     free -= std::min(free, b.device->limit);
   }
-  b.host.limit = limit_of(options.host, free, "host-mem", check_free, b, more_memory, sharers);
+  b.host.limit =
+      limit_of(options.host, found(free, more_memory, sharers), "host-mem", check_free, b, sharers);
   b.host.set_aside(host_reserve);
   if (accelerator)
     b.device->set_aside(accelerator->device.held + kLibraryKernelBytes + page_table_bytes(b.host.limit));
   if (!disk && !check_free && options.nvme.kind == Size::Kind::bytes) disk = 0;
-  if (!disk && !options.nvme_directories.empty()) {
-    const std::string& directory = options.nvme_directories.front();
-    if (check_free) NvmeFiles probe({{directory, 0}});  // also when the plan will not need it
-    disk = free_bytes(directory) / static_cast<uint64_t>(sharers);
-  }
-  if (disk) {
-    b.nvme = {"nvme", "nvme-mem",
-              limit_of(options.nvme, *disk, "nvme-mem", check_free, b, "free some", sharers)};
-    b.nvme->granule = kNvmeFileUnit;
+  if (disk || !options.nvme_directories.empty()) {
+    b.nvme = {"nvme", "nvme-mem", nvme_limit(options, check_free, disk, b, sharers)};
+    b.nvme->granule = kStripeBytes;
     b.nvme->set_aside(0);
   }
   return b;

@@ -2,21 +2,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 
 #include "engine/error.h"
 #include "engine/run/options.h"
+#include "engine/units.h"
+#include "offload/stripes.h"
 
 namespace sluice {
 namespace {
 
 Error usage(const std::string& what, const std::string& remedy) {
   return Error(ExitCode::usage, what, remedy);
-}
-
-// "a", "a and b", "a, b and c"
-std::string enumerated(const std::vector<std::string>& words) {
-  const std::string head = fmt::format("{}", fmt::join(words.begin(), words.end() - 1, ", "));
-  return head.empty() ? words.back() : head + " and " + words.back();
 }
 
 // Every one of `names` must be given; the complaint lists all that are not.
@@ -81,6 +79,21 @@ void check_compression(const Options& options) {
                 "Add --zero 0, or --zero 1, which shares the optimizer's state.");
 }
 
+// A plan looks at directories only for what is free there.
+void check_nvme(const Options& options, Verb verb) {
+  const bool elsewhere = verb == Verb::plan && options.memory.nvme.kind == Size::Kind::bytes;
+  if (!elsewhere) check_needs(options, "nvme-mem", "nvme-dir");
+  const std::vector<std::string>& directories = options.memory.nvme_directories;
+  std::set<std::filesystem::path> seen;
+  for (const std::string& directory : directories)
+    if (!seen.insert((std::filesystem::path(directory) / "").lexically_normal()).second)
+      throw usage(fmt::format("--nvme-dir names {} twice.", printable(directory)),
+                  "Name every directory once.");
+  if (directories.size() > kStripeFilesMax)
+    throw usage(fmt::format("--nvme-dir names {} directories.", directories.size()),
+                fmt::format("Name {} at most.", kStripeFilesMax));
+}
+
 // Values as a user would write them.
 std::string joined(const std::vector<std::string>& values) {
   std::string text;
@@ -143,17 +156,13 @@ void check_options(const Options& options, Verb verb, bool resuming) {
     check_needs(options, "val-every", "val-data");
     check_needs(options, "val-batches", "val-data");
   }
-  // A plan looks at the directory only for what is free there.
-  if (verb != Verb::plan || options.memory.nvme.kind != Size::Kind::bytes)
-    check_needs(options, "nvme-mem", "nvme-dir");
+  check_nvme(options, verb);
   if (verb == Verb::plan) check_planned_ranks(options);
   if (!resuming) {  // else the manifest may bring the other half
     check_batch(options.batch, std::max(options.ranks.count, options.ranks.gpus));
     check_min_learning_rate(options.optimizer);
     if (trains) check_compression(options);
   }
-  if (verb != Verb::doctor && options.memory.nvme_directories.size() > 1)
-    throw usage("Several directories in --nvme-dir are planned, not built yet.", "Name one directory.");
   if (options.print.json && options.print.text)
     throw usage("--json and --text exclude each other.", "Leave one of them out.");
 }

@@ -119,9 +119,13 @@ constexpr OptionRow kTable[] = {
      "auto", kRuns | kEval, OnResume::free, FIELD(memory.gpu)},
     {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto", kRuns | kEval, OnResume::free,
      FIELD(memory.host)},
-    {"nvme-mem", "memory", "SIZE", "scratch space in --nvme-dir", "auto", kRuns | kEval, OnResume::free,
-     FIELD(memory.nvme)},
-    {"nvme-dir", "memory", "DIR", "directory on a fast disk for what does not fit in memory",
+    {"nvme-mem", "memory", "SIZE",
+     "scratch space in --nvme-dir, of all directories together; plan takes it without --nvme-dir too, for "
+     "the drives of another machine",
+     "auto", kRuns | kEval, OnResume::free, FIELD(memory.nvme)},
+    {"nvme-dir", "memory", "DIR[,DIR...]",
+     "directory on a fast disk for what does not fit in memory; several, one on each disk, are used at once, "
+     "each for its part by the rates in the machine description",
      "none: no disk tier", kRuns | kEval | kDoctor | kBench, OnResume::free, FIELD(memory.nvme_directories)},
     {"threads",
      "memory",

@@ -108,14 +108,9 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
     const bool reads = plan_.program.machine.tiers[in.places[0].tier].file;
     const Place& file = in.places[reads ? 0 : 1];
     const uint64_t bytes = bytes_of(in, 0);
-    const NvmeFiles::Location where = memory_.files->locate(file.offset, bytes);
-    out[0] = {reads ? IoDirection::read : IoDirection::write,
-              where.file->fd,
-              where.offset,
-              address(in, reads ? 1 : 0, rings),
-              bytes,
-              memory_.checksums.subspan(where.file->begin / kRequestBytes),
-              where.file->name.c_str()};
+    const IoDirection direction = reads ? IoDirection::read : IoDirection::write;
+    out[0] = {direction, -1, file.offset, address(in, reads ? 1 : 0, rings), bytes, memory_.checksums};
+    out[0].tier = memory_.files;
     return 1;
   }
   const Task& task = body.tasks[in.task];

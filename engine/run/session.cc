@@ -40,7 +40,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
   Memory memory;
   uint64_t nvme_bytes = 0;
   for (size_t t = 0; t < machine.tiers.size(); ++t)
-    if (machine.tiers[t].file) nvme_bytes += round_up(plan.program.arena_bytes[t], kNvmeFileUnit);
+    if (machine.tiers[t].file) nvme_bytes += round_up(plan.program.arena_bytes[t], kStripeBytes);
   const TierId host = lowest_memory_tier(machine);
   const uint64_t slots = nvme_bytes / kRequestBytes;
   arenas_.resize(machine.tiers.size());
@@ -65,8 +65,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
   memory.checksums = {table, slots};
   std::fill(memory.checksums.begin(), memory.checksums.end(), 0);
   if (nvme_bytes) {
-    files_ = std::make_unique<NvmeFiles>(
-        std::vector<NvmeDirectory>{{options.nvme_directories.front(), nvme_bytes}});
+    files_ = std::make_unique<NvmeFiles>(options.nvme_directories, nvme_bytes);
     memory.files = files_.get();
   }
   memory.streams = streams_.get();
@@ -85,9 +84,10 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
     }
   };
   const std::span<std::byte> host_arena = arenas_[host].span();
-  executor.make_queue = [this, host_arena, io = options.io,
+  const uint32_t depth = requests_in_flight(files_ ? files_->files().size() : 1);
+  executor.make_queue = [this, host_arena, depth, io = options.io,
                          wrap = options.wrap_queue]() -> std::unique_ptr<IoQueue> {
-    auto queue = make_io_queue(io, kRequestsInFlight, host_arena, &io_description_);
+    auto queue = make_io_queue(io, depth, host_arena, &io_description_);
     return wrap ? wrap(std::move(queue)) : std::move(queue);
   };
   executor_ = make_executor(plan.program, *runner_, executor);

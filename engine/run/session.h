@@ -22,7 +22,7 @@ namespace sluice {
 struct SessionOptions {
   int threads = 1;
   UpdateRules rules;
-  std::vector<std::string> nvme_directories;
+  std::vector<NvmeDirectory> nvme_directories;
   IoChoice io = IoChoice::automatic;
   ExecutorKind executor = ExecutorKind::threaded;
   uint64_t seed = 0;    // of the shuffled executor

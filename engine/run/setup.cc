@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "cpu_optim/optimizer.h"
+#include "engine/drives.h"
 #include "engine/error.h"
 #include "engine/network.h"
 #include "engine/verify.h"
@@ -71,6 +72,17 @@ std::vector<ZeroChoice> open_sharings(const RankOptions& options, const LowerOpt
   return open;
 }
 
+MachineRates read_machine(const MemoryOptions& options) {
+  std::string machine = options.device.kind == DeviceKind::cuda ? kGpuMachine : kDefaultMachine;
+  if (!options.machine.empty()) machine = options.machine;
+  if (auto known = built_in_machine(machine)) return *std::move(known);
+  std::error_code ignored;
+  if (!std::filesystem::exists(machine, ignored))
+    throw Error(ExitCode::usage, "There is no machine description " + printable(machine) + ".",
+                "Name one of " + built_in_machine_names() + ", or a JSON file as docs/machine.md describes.");
+  return parse_machine_rates(read_text_file(machine, kMachineBytesMax), machine);
+}
+
 std::string sharing_words(const ZeroChoice& sharing) {
   const bool in_machines = sharing.stage == 3 && sharing.weights == WeightShards::node;
   return std::to_string(sharing.stage) + (in_machines ? " in machines" : "");
@@ -100,14 +112,12 @@ ModelSource resolve_model(const ModelOptions& options) {
 }
 
 MachineRates resolve_machine(const MemoryOptions& options) {
-  std::string machine = options.device.kind == DeviceKind::cuda ? kGpuMachine : kDefaultMachine;
-  if (!options.machine.empty()) machine = options.machine;
-  if (auto known = built_in_machine(machine)) return *std::move(known);
-  std::error_code ignored;
-  if (!std::filesystem::exists(machine, ignored))
-    throw Error(ExitCode::usage, "There is no machine description " + printable(machine) + ".",
-                "Name one of " + built_in_machine_names() + ", or a JSON file as docs/machine.md describes.");
-  return parse_machine_rates(read_text_file(machine, kMachineBytesMax), machine);
+  MachineRates rates = read_machine(options);
+  if (options.nvme_directories.empty()) return rates;
+  const std::vector<DriveRates> drives = match_drives(rates.drives, kNvmeTier, options.nvme_directories);
+  std::erase_if(rates.drives, [](const DriveRates& drive) { return drive.tier == kNvmeTier; });
+  rates.drives.insert(rates.drives.end(), drives.begin(), drives.end());
+  return rates;
 }
 
 std::optional<MachineRates> described_machine(const MemoryOptions& options) {

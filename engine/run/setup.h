@@ -26,7 +26,8 @@ struct ModelSource {
 // preset or inline description. Throws Error(usage, malformed_file).
 ModelSource resolve_model(const ModelOptions& options);
 
-// --machine: empty, a built-in description's name, or a JSON file. Throws Error(usage, malformed_file).
+// --machine: empty, a built-in description's name, or a JSON file. Where there are directories in --nvme-dir,
+// its drives of the nvme tier are theirs, one for each; else all. Throws Error(usage, malformed_file).
 MachineRates resolve_machine(const MemoryOptions& options);
 
 // The machine that `plan` is for rather than this one: that of --machine, if its description has sizes.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/pack.h"
+#include "engine/run/nvme_directories.h"
 
 namespace sluice {
 
@@ -33,7 +34,7 @@ SessionOptions session_options(const Options& options, int threads) {
   SessionOptions session;
   session.threads = threads;
   session.rules = {{o.beta1, o.beta2, o.epsilon, o.weight_decay}, o.clip};
-  session.nvme_directories = options.memory.nvme_directories;
+  session.nvme_directories = nvme_directories(options.memory);
   session.io = options.memory.io;
   return session;
 }

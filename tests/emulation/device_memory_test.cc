@@ -52,7 +52,7 @@ TEST_F(DeviceMemory, IsTakenBeforeTheFirstStepAndGivenBack) {
   expect_nothing_on_the_gpu();
 
   const std::vector<uint64_t>& arenas = result.plan.program.arena_bytes;
-  const uint64_t checksums = round_up(arenas[2], kNvmeFileUnit) / kRequestBytes * sizeof(uint64_t);
+  const uint64_t checksums = round_up(arenas[2], kStripeBytes) / kRequestBytes * sizeof(uint64_t);
   EXPECT_EQ(frozen.allocations, 1u);
   EXPECT_EQ(frozen.allocated_bytes, arenas[0]);
   EXPECT_GE(frozen.registrations, 2u);  // the other one was to try copies with

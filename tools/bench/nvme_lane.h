@@ -21,10 +21,11 @@ class NvmeLane {
  public:
   // `bytes` is a multiple of kTransferBytes. Throws Error(environment, io).
   NvmeLane(const std::string& directory, uint64_t bytes, IoChoice io)
-      : files_({{directory, bytes}}),
+      : files_({{directory}}, bytes),
         memory_(std::min(bytes, kMemoryBytes), {.prefault_threads = 1}),
         slots_(bytes / kRequestBytes),
-        lane_(make_io_queue(io, kRequestsInFlight, memory_.span(), &description_), 64, files_.alignment()) {
+        lane_(make_io_queue(io, requests_in_flight(1), memory_.span(), &description_), 64,
+              files_.alignment()) {
     uint64_t word = 1;  // bytes that nothing on the way can compress (a linear congruential sequence)
     for (uint64_t i = 0; i + 8 <= memory_.bytes(); i += 8) {
       word = word * 6364136223846793005u + 1442695040888963407u;

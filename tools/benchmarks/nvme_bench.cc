@@ -72,7 +72,7 @@ class FioRun {
         "cd {} && fio --name=peer --filename={} --size={} --bs={} --iodepth={} --ioengine=io_uring "
         "--direct=1 "
         "--thread --rw={} --output-format=json{}",
-        quoted(options_.directory), kFioFile, options_.bytes, kRequestBytes, kRequestsInFlight, name,
+        quoted(options_.directory), kFioFile, options_.bytes, kRequestBytes, requests_in_flight(1), name,
         extra_);
     const auto report = nlohmann::json::parse(output_of(command), nullptr, false);
     if (!report.is_discarded()) return report.at("jobs").at(0).at(name).at("bw_bytes").get<double>() / 1e9;
@@ -112,7 +112,7 @@ void compare(const Options& options) {
   FioRun fio(options);
   NvmeLane lane(options.directory, options.bytes, options.io);
   fmt::print("{} of {} in {}-byte requests, {} in flight\nlane: {}\n", format_size(options.bytes),
-             options.directory, kRequestBytes, kRequestsInFlight, lane.description());
+             options.directory, kRequestBytes, requests_in_flight(1), lane.description());
   fio.pass(IoDirection::write);
   lane.pass(IoDirection::write);
   fmt::print("fio: io_uring{}\n", fio.extra());

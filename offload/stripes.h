@@ -1,0 +1,50 @@
+// How the nvme tier's addresses are laid over its files: stripes of 1 MiB, which the files hold in proportion
+// to weights.
+//
+// 1. Which file holds a stripe repeats with a period of stripes, of which every file has at least one. A
+//    period's stripes are counted out by d'Hondt's rule, the next to the file with the least
+//    (stripes + 1) / weight: of all ways to do it, this makes the largest stripes / weight least, and so the
+//    time that the last file needs for a large transfer (Balinski, Young: Fair Representation, 1982).
+// 2. The period is the shortest one with which that time is at most 0.5 % above what exact proportions would
+//    take, or else the best of up to 1024 stripes.
+// 3. Within a period the files take turns by smooth weighted round robin (nginx,
+//    ngx_http_upstream_round_robin.c, commit 52327e0627f4, 2012): so any run of stripes is spread, too.
+// 4. A file holds its stripes one after the other, in order of address.
+//
+// Constant after construction, so that any thread may ask.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace sluice {
+
+constexpr uint64_t kStripeBytes = 1 << 20;  // as long as a request: none is in two files
+constexpr size_t kStripeFilesMax = 64;      // 16 requests for each make a queue's most, 1024
+
+class Stripes {
+ public:
+  // One weight a file: positive, and at most kStripeFilesMax of them.
+  explicit Stripes(std::span<const double> weights);
+
+  struct Place {
+    uint32_t file = 0;
+    uint64_t index = 0;  // among the file's stripes
+  };
+  Place locate(uint64_t stripe) const;
+
+  // How many of the tier's first `stripes` the file holds.
+  uint64_t held(uint32_t file, uint64_t stripes) const;
+
+  size_t files() const { return counts_.size(); }
+  std::span<const uint32_t> pattern() const { return pattern_; }  // the files of one period
+  double share(uint32_t file) const { return double(counts_[file]) / double(pattern_.size()); }
+
+ private:
+  std::vector<uint32_t> counts_;   // by file: stripes of a period
+  std::vector<uint32_t> pattern_;  // by stripe of a period: file
+  std::vector<uint32_t> before_;   // by stripe of a period: of its file, those before it
+};
+
+}  // namespace sluice
