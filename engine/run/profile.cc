@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 
+#include "engine/drives.h"
 #include "engine/error.h"
 #include "engine/network.h"
 #include "engine/run/executor.h"
@@ -242,13 +243,10 @@ double described_bandwidth(const MachineRates& rates, const Tier& from, const Ti
     for (const PoolUse& use : link.sharing.per_byte)
       if (use.amount > 0) most = std::min(most, rates.pools[use.pool].capacity / use.amount);
   }
-  double reads = 0, writes = 0;
-  for (const DriveRates& drive : rates.drives) {
-    if (drive.tier == from.name) reads += drive.read;
-    if (drive.tier == to.name) writes += drive.write;
-  }
-  if (reads > 0) most = std::min(most, reads);
-  if (writes > 0) most = std::min(most, writes);
+  for (const DrivePart& p : drive_parts(rates.drives, from.name))
+    most = std::min(most, rates.drives[p.drive].read / p.part);
+  for (const DrivePart& p : drive_parts(rates.drives, to.name))
+    most = std::min(most, rates.drives[p.drive].write / p.part);
   return most;
 }
 
