@@ -62,8 +62,11 @@ std::string machine_rates_json(const MachineRates& rates) {
     if (rates.memory->nvme) memory["nvme"] = *rates.memory->nvme;
   }
   for (const PoolRate& pool : rates.pools) out["pools"][pool.name] = pool.capacity;
-  for (const DriveRates& d : rates.drives)
-    out["drives"].push_back({{"tier", d.tier}, {"read", d.read}, {"write", d.write}, {"mixed", d.mixed}});
+  for (const DriveRates& d : rates.drives) {
+    Json row{{"tier", d.tier}, {"read", d.read}, {"write", d.write}, {"mixed", d.mixed}};
+    if (!d.directory.empty()) row["directory"] = d.directory;
+    out["drives"].push_back(row);
+  }
   for (const LaneRates& lane : rates.lanes) out["lanes"].push_back(json_of(rates, lane));
   for (const LinkRates& link : rates.links) out["links"].push_back(json_of(rates, link));
   for (const NetworkLevel& level : rates.network) {

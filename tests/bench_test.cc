@@ -1,6 +1,8 @@
 // What `sluice bench` fits and writes, and a run of it.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/test_directory.h"
 #include "tools/bench/machine.h"
 
@@ -89,6 +91,7 @@ TEST(Bench, MeasuresAllThatADescriptionHolds) {
   const MachineRates back = parse_machine_rates(machine_rates_json(r), "text");
   EXPECT_EQ(find_lane(back, "compute", "host")->flops.bf16, compute->flops.bf16);
   EXPECT_EQ(back.drives[0].read, r.drives[0].read);
+  EXPECT_TRUE(std::filesystem::is_directory(back.drives[0].directory)) << back.drives[0].directory;
 }
 
 }  // namespace

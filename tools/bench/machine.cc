@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "engine/error.h"
 #include "engine/run/budgets.h"
@@ -107,7 +108,10 @@ class Bench {
          measure_requests(directory, scale_.drive_bytes, memory_.io, scale_.request_seconds))
       say("  reads of {:>4} KiB, {:>2} in flight: {:.2f} GB/s", r.bytes >> 10, r.depth,
           r.bytes_per_second / 1e9);
-    rates_.drives.push_back({"nvme", drive.read, drive.write, drive.mixed});
+    std::error_code error;
+    std::string path = std::filesystem::canonical(directory, error).string();
+    if (error || printable(path) != path) path.clear();  // JSON cannot hold every name
+    rates_.drives.push_back({"nvme", drive.read, drive.write, drive.mixed, path});
     if (rates_.drives.size() > 1) return;
     Sharing sharing{{}, {{memory_pool_, 2}, {cores_, drive.core_seconds_a_byte}}};
     rates_.links.push_back({"nvme", "host", kUnlimited, drive.latency_seconds, sharing});
