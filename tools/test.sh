@@ -12,7 +12,7 @@ asan_tests=(size_test config_file_test parser_fuzz_test options_test metrics_tes
 # Under the thread sanitizer: whatever has threads. Kernels over the emulated GPU have fibers, which it does not
 # know, so of its tests only those without kernels.
 tsan_tests=(metrics_test executor_test offload_io_queue_test offload_transfer_lane_test plan_bits_test
-  training_resume_test gpu_emulation_test stream_executor_test communicator_test ranks_test)
+  training_resume_test gpu_emulation_test stream_executor_test communicator_test ranks_test profile_test)
 
 quick=false
 case "${1:-}" in
