@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "engine/drives.h"
 #include "engine/error.h"
 #include "engine/run/setup.h"
 #include "tools/size.h"
@@ -106,6 +107,17 @@ double written_a_day(const PlanFacts& f) {
   return static_cast<double>(f.bytes_written) / f.seconds * kSecondsADay;
 }
 
+double days_to_endurance(const PlanFacts& f) { return kDriveEndurance / (f.drive_part * written_a_day(f)); }
+
+// The largest part of what is written to files that one drive gets.
+double largest_part(const Machine& machine, const MachineRates& rates) {
+  double largest = 0;
+  for (const Tier& tier : machine.tiers)
+    if (tier.file)
+      for (const DrivePart& p : drive_parts(rates.drives, tier.name)) largest = std::max(largest, p.part);
+  return largest > 0 ? largest : 1;  // a description without drives: one
+}
+
 // Three digits, or all of a large number.
 std::string rounded(double value) {
   return value < 999.5 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
@@ -113,9 +125,10 @@ std::string rounded(double value) {
 
 std::string wear_words(const PlanFacts& f) {
   const double day = written_a_day(f);
-  return fmt::format("{} written a step{}, {} TB a day; 600 TBW last {} days", format_size(f.bytes_written),
-                     f.ranks > 1 ? fmt::format(" by {} ranks", f.ranks) : "", rounded(day / 1e12),
-                     rounded(kDriveEndurance / day));
+  const std::string most = f.drive_part < 1 ? ", " + percent(f.drive_part, 1) + " to one drive" : "";
+  return fmt::format("{} written a step{}, {} TB a day{}; 600 TBW last {} days", format_size(f.bytes_written),
+                     f.ranks > 1 ? fmt::format(" by {} ranks", f.ranks) : "", rounded(day / 1e12), most,
+                     rounded(days_to_endurance(f)));
 }
 
 ordered_json by_name(const Machine& machine, const std::vector<double>& by_lane) {
@@ -186,6 +199,7 @@ PlanFacts facts_of(const Plan& plan, const Options& options) {
   const double end = run.seconds - f.seconds;
   f.path = sum_by_work(history, within(critical_path(history), end - f.seconds, end), false);
   f.critical = by_lane(f.path, lanes);
+  f.drive_part = largest_part(program.machine, plan.rates);
   f.bottleneck = bottleneck_of(loads_of(program, plan.rates, step));
   for (const Instruction& in : program.bodies[step].instructions)
     if (in.task == kNoTask && program.machine.tiers[in.places[1].tier].file)
@@ -227,10 +241,10 @@ void add_facts(const Plan& plan, const PlanFacts& f, ordered_json& out) {
                        {"seconds", f.bottleneck.seconds},
                        {"fraction", f.bottleneck.seconds / f.seconds}};
   if (f.bytes_written == 0) return;
-  const double day = written_a_day(f);
   out["drive_wear"] = {{"bytes_per_step", f.bytes_written},
-                       {"bytes_per_day", day},
-                       {"days_to_600_tbw", kDriveEndurance / day}};
+                       {"bytes_per_day", written_a_day(f)},
+                       {"largest_part_of_a_drive", f.drive_part},
+                       {"days_to_600_tbw", days_to_endurance(f)}};
 }
 
 }  // namespace sluice

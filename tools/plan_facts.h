@@ -35,6 +35,7 @@ struct PlanFacts {
   std::vector<WorkSeconds> waits, path;     // the latter two by work, most first
   Bottleneck bottleneck;
   uint64_t bytes_written = 0;  // to files, by all these ranks
+  double drive_part = 1;       // of these, to the drive that gets most
 };
 PlanFacts facts_of(const Plan& plan, const Options& options);
 
