@@ -41,6 +41,7 @@ constexpr VerbText kVerbs[] = {
      "  sluice plan --model gpt2-xl --batch 4 --host-mem 3GiB --nvme-dir /mnt/fast\n"
      "  sluice plan --model llama-8b --gpu-mem 8GiB --host-mem 24GiB --nvme-dir /mnt/fast --json\n"
      "  sluice plan --out runs/first --resume auto --host-mem 2GiB # a run under other budgets\n"
+     "  sluice plan --model llama-13b --machine rtx-4090 --sweep host-mem=32GiB:256GiB\n"
      "  sluice plan --model gpt2 --text                            # the program itself\n"
      "  sluice plan --model llama-8b --host-mem 24GiB --nvme-mem 2TB --machine gpu-server # for its drives\n"
      "  sluice plan --model llama-13b --batch 160 --seq 1024 --ranks 80 --machine a100-cluster \\\n"

@@ -1,157 +1,28 @@
-#include <fmt/format.h>
-
-#include <algorithm>
-
 #include "engine/run/setup.h"
-#include "gpu/cuda_device.h"
-#include "gpu/cuda_nccl.h"
 #include "tools/plan_facts.h"
 #include "tools/plan_report.h"
-#include "tools/run_start.h"
-#include "tools/size.h"
+#include "tools/plan_sweep.h"
+#include "tools/planned_run.h"
 #include "tools/verbs.h"
 
 namespace sluice {
 
-namespace {
-
-// For a GPU that this machine lacks: what a driver and a context usually hold.
-constexpr uint64_t kDeviceBytesAssumed = 1ull << 30, kHostBytesAssumed = 512ull << 20;
-// What NCCL takes of a GPU among the eight of a machine: some tens of channels with buffers of 4 MiB for each
-// of its neighbours.
-constexpr uint64_t kNcclBytesAssumed = 512ull << 20;
-constexpr int64_t kThreadsMost = 1024;  // as --threads may be
-
-struct PlannedDevice {
-  std::unique_ptr<Device> device;  // nullptr: it is only planned for
-  WorkspaceBytes workspaces;
-  std::optional<AcceleratorUse> use;
-  bool ranks_meet = false;         // in its memory, and not in the host's
-  std::vector<std::string> notes;  // sentences about what is assumed
-};
-
-// Whether the plan is for a GPU that this machine lacks, of which the size of its memory must be given.
-bool for_absent_gpu(const MemoryOptions& options) {
-  if (options.device.kind != DeviceKind::cuda) return false;
-  const CudaStatus status = cuda_status(options.device.ordinal);
-  if (status.available) return false;
-  if (options.gpu.kind != Size::Kind::bytes)
-    throw Error(ExitCode::environment, status.reason,
-                "To plan for a GPU elsewhere, give --gpu-mem SIZE in bytes, as in --gpu-mem 24GiB, or a "
-                "--machine whose description has it, as rtx-4090. To use one here: " + status.remedy);
-  return true;
-}
-
-std::string assumed_note() {
-  return fmt::format(
-      "What lies outside the arenas is assumed: for the driver {} of --gpu-mem and {} of --host-mem, and {} "
-      "of each for kernels of libraries; page tables, buffers and the program come on top.",
-      format_size(kDeviceBytesAssumed), format_size(kHostBytesAssumed), format_size(kLibraryKernelBytes));
-}
-
-std::string elsewhere_note(const MachineRates& machine) {
-  std::string sizes = format_size(machine.memory->host) + " of host memory";
-  if (machine.memory->device) sizes = format_size(*machine.memory->device) + " of device memory, " + sizes;
-  if (machine.memory->nvme) sizes += ", " + format_size(*machine.memory->nvme) + " of NVMe";
-  const std::string source = machine.source.empty() ? "" : " " + printable(machine.source) + ";";
-  return fmt::format("A plan for another machine, {}:{} {}.", printable(machine.name), source, sizes);
-}
-
-// Of several ranks with a GPU each. `here`: on this machine.
-void assume_nccl(bool here, PlannedDevice& planned) {
-  const Known<int> version = here ? nccl_version(open_nccl()) : Known<int>{};
-  if (here && !version.value) {
-    planned.notes.push_back("Ranks exchange through host memory, not by NCCL: " + version.reason + ".");
-    return;
-  }
-  planned.ranks_meet = true;
-  planned.use->device.free -= std::min(planned.use->device.free, kNcclBytesAssumed);
-  planned.use->device.held += kNcclBytesAssumed;
-  planned.notes.push_back(
-      fmt::format("It is assumed that NCCL{} connects the GPUs and takes {} of --gpu-mem; where it cannot, "
-                  "train goes through host memory, and says so.",
-                  here ? " " + nccl_version_text(*version.value) : "", format_size(kNcclBytesAssumed)));
-}
-
-// `here`: --ranks are not those of another machine. `elsewhere`: the machine that the plan is for, if it is
-// not this one.
-PlannedDevice planned_device(const Options& options, bool here, const MachineRates* elsewhere) {
-  PlannedDevice planned;
-  const bool gpu_elsewhere = elsewhere && options.memory.device.kind == DeviceKind::cuda;
-  if (gpu_elsewhere || for_absent_gpu(options.memory)) {
-    const uint64_t bytes = gpu_elsewhere ? elsewhere->memory->device.value_or(0) : options.memory.gpu.bytes;
-    planned.workspaces = cuda_workspace_bytes;
-    const uint64_t driver = std::min(bytes, kDeviceBytesAssumed);
-    planned.use = {{bytes - driver, driver}, kHostBytesAssumed, false};
-    planned.notes.push_back(gpu_elsewhere ? assumed_note()
-                                          : "A plan for a GPU that is not here. " + assumed_note() +
-                                                " Limits that are not given are taken from this machine.");
-  } else {
-    planned.device = make_device(options.memory, resolve_threads(options.memory));
-    planned.workspaces = workspaces_of(*planned.device);
-    planned.use = accelerator_use(*planned.device);
-  }
-  if (planned.use && options.ranks.count > 1) assume_nccl(here && planned.device, planned);
-  return planned;
-}
-
-// --threads, if it is not given: those of a rank, here or elsewhere.
-void settle_threads(Options& options, bool of_this_process, const MachineRates* elsewhere) {
-  std::optional<int64_t>& threads = options.memory.threads;
-  if (threads) return;
-  if (of_this_process)
-    threads = std::max<int64_t>(1, resolve_threads(options.memory) / options.ranks.gpus);
-  for (size_t p = 0; elsewhere && p < elsewhere->pools.size(); ++p)
-    if (elsewhere->pools[p].name == kCoresPool)
-      threads = std::clamp<int64_t>(static_cast<int64_t>(elsewhere->pools[p].capacity), 1, kThreadsMost);
-}
-
-Budgets planned_budgets(const Options& options, bool of_this_process, const PlannedDevice& planned,
-                        const MachineRates* elsewhere) {
-  if (elsewhere) {
-    MemoryLimits limits;
-    limits.total = limits.available = elsewhere->memory->host;
-    return resolve_budgets(options.memory, limits, false, planned.use, 1, elsewhere->memory->nvme);
-  }
-  const int64_t here = ranks_per_node(options.ranks, resolve_machine(options.memory));
-  return resolve_budgets(options.memory, shared_by(here, of_this_process ? here : 1, memory_limits()), false,
-                         planned.use, static_cast<int>(here));
-}
-
-}  // namespace
-
-ExitCode run_plan(Options options, std::FILE* out) {
-  const bool of_this_process = !is_given(options, "ranks");
-  if (of_this_process) options.ranks.count = options.ranks.per_node = options.ranks.gpus;
-  check_options(options, Verb::plan, !options.run.resume.empty());
-  std::optional<MachineRates> described = described_machine(options.memory);
-  if (described) share_machine(*described, static_cast<uint32_t>(ranks_per_node(options.ranks, *described)));
-  const MachineRates* elsewhere = described ? &*described : nullptr;
-  RunStart start = open_run_start(options, Verb::plan, elsewhere);
-  if (elsewhere) start.notes.insert(start.notes.begin(), elsewhere_note(*elsewhere));
-  settle_threads(options, of_this_process, elsewhere);
-  const PlannedDevice planned = planned_device(options, of_this_process, elsewhere);
-  start.notes.insert(start.notes.end(), planned.notes.begin(), planned.notes.end());
-  const Budgets budgets = planned_budgets(options, of_this_process, planned, elsewhere);
-  const auto request_now = [&] {
-    return plan_request(options, start.source.config, budgets, planned.workspaces,
-                        !options.data.validation.empty(), planned.ranks_meet);
-  };
-  const std::string shared = settle_sharing(options.ranks, request_now());
-  if (!shared.empty()) start.notes.push_back(shared);
-  const PlanRequest request = request_now();
-  const auto result = make_plan(request);
+ExitCode run_plan(Options given, std::FILE* out) {
+  if (!given.plan.sweep.empty()) return run_sweep(given, out);
+  const PlannedRun run = planned_run(std::move(given));
+  const Options& options = run.options;
+  const auto result = make_plan(run.request);
   const auto print_notes = [&] {  // also before a refusal: limits may come from them
-    for (const std::string& note : start.notes) std::fprintf(out, "%s\n", note.c_str());
-    for (const std::string& note : budgets.notes) std::fprintf(out, "%s\n", note.c_str());
+    for (const std::string& note : run.start.notes) std::fprintf(out, "%s\n", note.c_str());
+    for (const std::string& note : run.budgets.notes) std::fprintf(out, "%s\n", note.c_str());
   };
   if (const auto* why = std::get_if<Infeasible>(&result)) {
     if (options.print.json) {
-      std::fputs(infeasible_json(request, *why, budgets, options).c_str(), out);
+      std::fputs(infeasible_json(run.request, *why, run.budgets, options).c_str(), out);
       return ExitCode::infeasible;
     }
     if (!options.print.text) print_notes();
-    throw infeasible_error(request, *why, budgets);
+    throw infeasible_error(run.request, *why, run.budgets);
   }
   const Plan& plan = std::get<Plan>(result);
   check_program(plan);
@@ -159,13 +30,13 @@ ExitCode run_plan(Options options, std::FILE* out) {
     std::fputs(to_text(plan.program).c_str(), out);
     return ExitCode::done;
   }
-  const std::optional<BreakEven> even = break_even(plan, request);
+  const std::optional<BreakEven> even = break_even(plan, run.request);
   if (options.print.json) {
-    std::fputs(plan_json(plan, budgets, options, even).c_str(), out);
+    std::fputs(plan_json(plan, run.budgets, options, even).c_str(), out);
     return ExitCode::done;
   }
   print_notes();
-  std::fputs(plan_text(plan, budgets, options, even).c_str(), out);
+  std::fputs(plan_text(plan, run.budgets, options, even).c_str(), out);
   std::fputs(facts_text(plan, facts_of(plan, options)).c_str(), out);
   return ExitCode::done;
 }

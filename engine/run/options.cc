@@ -224,7 +224,10 @@ constexpr OptionRow kTable[] = {
      OnResume::free, FIELD(print.json)},
     {"text", "print", "", "print the program itself in its text form", "", kPlan, OnResume::free,
      FIELD(print.text)},
-    {"sweep", "plan", "RANGE", "", "", kPlan, OnResume::free, nullptr},
+    {"sweep", "plan", "QUANTITY=FROM:TO",
+     "plan for a range of host-mem, gpu-mem, nvme-mem, nvme-bandwidth, batch or ranks: a table and a curve "
+     "of what a step would take, with the values beyond which more brings little",
+     "", kPlan, OnResume::free, FIELD(plan.sweep)},
     {"explain", "plan", "", "", "", kPlan, OnResume::free, nullptr},
 };
 #undef FIELD

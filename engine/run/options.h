@@ -124,6 +124,10 @@ struct ProfileOptions {
   std::vector<std::string> command;  // words of the training command, for the report
 };
 
+struct PlanOptions {
+  std::string sweep;  // QUANTITY=FROM:TO; empty: one plan
+};
+
 struct BenchOptions {
   std::string out = "machine.json";  // machine description to write
 };
@@ -145,6 +149,7 @@ struct Options {
   TransferOptions transfer;
   ProfileOptions profile;
   BenchOptions bench;
+  PlanOptions plan;
   PrintOptions print;
   std::vector<std::string> given;  // names, as in the table, that the user wrote (command line or --config)
 };

@@ -1,0 +1,101 @@
+// `sluice plan --sweep`: its points, knees, and what it refuses.
+#include "tools/plan_sweep.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli_support.h"
+
+namespace sluice {
+namespace {
+
+std::vector<SweepPoint> points(const std::vector<double>& token_seconds) {
+  std::vector<SweepPoint> out;
+  for (const double seconds : token_seconds)
+    out.push_back({.value = out.size(), .feasible = seconds > 0, .token_seconds = seconds});
+  mark_knees(out);
+  return out;
+}
+
+std::vector<size_t> knees(const std::vector<double>& token_seconds) {
+  std::vector<size_t> at;
+  for (const SweepPoint& p : points(token_seconds))
+    if (p.knee) at.push_back(p.value);
+  return at;
+}
+
+TEST(PlanSweep, KneesAreWhereGainsEnd) {
+  EXPECT_EQ(knees({10, 8, 6, 6, 6}), std::vector<size_t>({2}));
+  EXPECT_EQ(knees({10, 9, 8, 7, 6}), std::vector<size_t>());          // it goes on
+  EXPECT_EQ(knees({10, 8, 8, 6, 5.9}), std::vector<size_t>({1, 3}));  // two stairs
+  EXPECT_EQ(knees({10, 9.9, 9.9, 9.9}), std::vector<size_t>());       // a hundredth is none
+  EXPECT_EQ(knees({0, 8, 6, 5.4, 5.4}), std::vector<size_t>({3}));    // 0.6 after 2 is more than a quarter
+  EXPECT_EQ(knees({0, 8, 8, 8}), std::vector<size_t>());              // the first that fits is none
+}
+
+class Sweep : public Cli {
+ protected:
+  CommandResult sweep(const std::string& range, const Words& more = {}) const {
+    return run(Words{"plan", "--model", kTiny, "--seq", "32", "--device", "cpu", "--threads", "1", "--sweep",
+                     range} +
+               more);
+  }
+};
+
+TEST_F(Sweep, PlansEveryPointAsIfItWereGiven) {
+  const Words more{"--nvme-dir", directory.path(), "--nvme-mem", "256MiB", "--json"};
+  const CommandResult result = sweep("host-mem=1MiB:128MiB", more);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json facts = nlohmann::json::parse(result.out);
+  EXPECT_EQ(facts["quantity"], "host-mem");
+  ASSERT_EQ(facts["points"].size(), 15u);  // 7 doublings in 14 steps
+  EXPECT_EQ(facts["points"].front()["value"], 1 << 20);
+  EXPECT_EQ(facts["points"].front()["feasible"], false);
+  const nlohmann::json last = facts["points"].back();
+  EXPECT_EQ(last["value"], 128 << 20);
+  const CommandResult one = run(Words{"plan", "--model", kTiny, "--seq", "32", "--device", "cpu", "--threads",
+                                      "1", "--host-mem", "128MiB"} +
+                                more);
+  ASSERT_EQ(one.code, 0) << one.err;
+  const nlohmann::json plan = nlohmann::json::parse(one.out);
+  EXPECT_EQ(last["seconds_predicted"], plan["seconds_predicted"]);
+  EXPECT_EQ(last["least_seconds"], plan["least_seconds"]);
+  EXPECT_EQ(last["bottleneck"], plan["bottleneck"]["name"]);
+}
+
+TEST_F(Sweep, DoublesBatchesAndDrawsACurve) {
+  const CommandResult result = sweep("batch=1:10", {"--host-mem", "128MiB"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* row : {"\n  1  ", "\n  2  ", "\n  4  ", "\n  8  ", "a step\n", " 0 s |", "*"})
+    EXPECT_NE(result.out.find(row), std::string::npos) << row << "\n" << result.out;
+  EXPECT_EQ(result.out.find("\n  16 "), std::string::npos);
+}
+
+TEST_F(Sweep, FasterDrivesAreNotSlower) {
+  const CommandResult result =
+      sweep("nvme-bandwidth=100MB:10GB", {"--host-mem", "90MiB", "--nvme-dir", directory.path(), "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json all = nlohmann::json::parse(result.out)["points"];
+  ASSERT_GE(all.size(), 9u);
+  EXPECT_LE(all.back()["seconds_predicted"].get<double>(), all.front()["seconds_predicted"].get<double>());
+}
+
+TEST_F(Sweep, RefusesWhatIsNoRange) {
+  for (const char* range : {"host-mem", "host-mem=", "host-mem=1GiB", "=1:2", ":", "host-mem:1=2"})
+    EXPECT_EQ(sweep(range).code, 2) << range;
+  const CommandResult unknown = sweep("host-men=1GiB:2GiB");
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.err.find("Did you mean host-mem?"), std::string::npos) << unknown.err;
+  for (const char* range : {"batch=8:8", "batch=8:1", "host-mem=2GiB:1GiB"}) {
+    const CommandResult empty = sweep(range);
+    EXPECT_EQ(empty.code, 2);
+    EXPECT_NE(empty.err.find("is empty"), std::string::npos) << empty.err;
+  }
+  for (const char* range :
+       {"batch=0:4", "host-mem=auto:4GiB", "host-mem=10%:90%", "batch=-1:4", "batch=x:4", "gpu-mem=1GiB:"})
+    EXPECT_EQ(sweep(range).code, 2) << range;
+}
+
+}  // namespace
+}  // namespace sluice

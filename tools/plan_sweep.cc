@@ -1,0 +1,220 @@
+#include "tools/plan_sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "engine/simulate.h"
+#include "engine/suggest.h"
+#include "tools/plan_facts.h"
+#include "tools/planned_run.h"
+#include "tools/size.h"
+
+namespace sluice {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Quantity {
+  const char* name;
+  bool bytes;                       // of memory or a second: in eight points at least; else doubled
+  void (*set)(Options&, uint64_t);  // nullptr: `scale` does
+  void (*scale)(MachineRates&, uint64_t);
+};
+
+Size bytes_of(uint64_t value) { return {Size::Kind::bytes, value, 0}; }
+
+// All drives together read so many bytes a second; writing keeps its proportion.
+void set_drives(MachineRates& rates, uint64_t value) {
+  double now = 0;
+  for (const DriveRates& d : rates.drives) now += d.read;
+  for (DriveRates& d : rates.drives)
+    for (double* rate : {&d.read, &d.write, &d.mixed}) *rate *= static_cast<double>(value) / now;
+}
+
+constexpr Quantity kQuantities[] = {
+    {"host-mem", true, [](Options& o, uint64_t v) { o.memory.host = bytes_of(v); }, nullptr},
+    {"gpu-mem", true, [](Options& o, uint64_t v) { o.memory.gpu = bytes_of(v); }, nullptr},
+    {"nvme-mem", true, [](Options& o, uint64_t v) { o.memory.nvme = bytes_of(v); }, nullptr},
+    {"nvme-bandwidth", true, nullptr, set_drives},
+    {"batch", false, [](Options& o, uint64_t v) { o.batch.batch = static_cast<int64_t>(v); }, nullptr},
+    {"ranks", false, [](Options& o, uint64_t v) { o.ranks.count = static_cast<int64_t>(v); }, nullptr},
+};
+
+constexpr const char* kExample = "Write --sweep as in host-mem=8GiB:256GiB or batch=1:64.";
+
+const Quantity& quantity_named(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Quantity& q : kQuantities) {
+    if (name == q.name) return q;
+    names.emplace_back(q.name);
+  }
+  const std::string near = nearest(name, names);
+  throw Error(ExitCode::usage, fmt::format("--sweep does not know the quantity `{}`.", printable(name)),
+              near.empty() ? fmt::format("It may be one of: {}.", fmt::join(names, ", "))
+                           : fmt::format("Did you mean {}?", near));
+}
+
+uint64_t end_of_range(const Quantity& quantity, const std::string& text) {
+  const Size size = parse_size(text, "sweep");
+  if (size.kind == Size::Kind::bytes && size.bytes > 0) return size.bytes;
+  throw Error(ExitCode::usage,
+              fmt::format("`{}` is not a value of {} to sweep from or to.", printable(text), quantity.name),
+              kExample);
+}
+
+struct Sweep {
+  const Quantity* quantity;
+  std::vector<uint64_t> values;
+};
+
+// Ends included; each the same ratio above the one before.
+std::vector<uint64_t> spread(uint64_t from, uint64_t to) {
+  constexpr double kFew = 8, kMany = 16;
+  const double ratio = static_cast<double>(to) / static_cast<double>(from);
+  const auto steps = static_cast<uint64_t>(std::clamp(std::ceil(2 * std::log2(ratio)), kFew, kMany));
+  std::vector<uint64_t> values;
+  for (uint64_t i = 0; i < steps; ++i)
+    values.push_back(static_cast<uint64_t>(
+        static_cast<double>(from) * std::pow(ratio, static_cast<double>(i) / static_cast<double>(steps))));
+  values.push_back(to);
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
+}
+
+Sweep parse_sweep(const std::string& text) {
+  const size_t equals = text.find('='), colon = text.find(':', equals == std::string::npos ? 0 : equals);
+  if (equals == std::string::npos || colon == std::string::npos)
+    throw Error(ExitCode::usage, fmt::format("`{}` is no range of a quantity.", printable(text)), kExample);
+  Sweep sweep{&quantity_named(text.substr(0, equals)), {}};
+  const uint64_t from = end_of_range(*sweep.quantity, text.substr(equals + 1, colon - equals - 1));
+  const uint64_t to = end_of_range(*sweep.quantity, text.substr(colon + 1));
+  if (from >= to)
+    throw Error(ExitCode::usage, fmt::format("The range {} of --sweep is empty.", printable(text)),
+                "Put the smaller value before the colon.");
+  if (sweep.quantity->bytes) {
+    sweep.values = spread(from, to);
+  } else {
+    for (uint64_t value = from; value <= to; value *= 2) sweep.values.push_back(value);
+  }
+  return sweep;
+}
+
+SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value) {
+  options.plan.sweep.clear();
+  if (quantity.set) {
+    quantity.set(options, value);
+    options.given.emplace_back(quantity.name);
+  }
+  PlannedRun run = planned_run(std::move(options));
+  if (quantity.scale) {
+    if (run.request.rates.drives.empty())
+      throw Error(ExitCode::usage, "The machine description has no drives to sweep.",
+                  "Name one that has in --machine; `sluice bench --nvme-dir DIR` describes this machine.");
+    quantity.scale(run.request.rates, value);
+  }
+  SweepPoint point{.value = value};
+  const auto result = make_plan(run.request);
+  const Plan* const plan = std::get_if<Plan>(&result);
+  if (!plan) return point;
+  point.feasible = true;
+  point.step_seconds = plan->step_seconds;
+  point.token_seconds = plan->step_seconds /
+                        static_cast<double>(plan->lowering.ranks * plan->lowering.slices) /
+                        static_cast<double>(plan->model.micro_batch * plan->model.sequence);
+  point.least_seconds = plan->least_seconds;
+  const Loads loads = loads_of(plan->program, plan->rates, *plan->lowering.bodies().step);
+  point.bottleneck = bottleneck_name(plan->program, plan->rates, bottleneck_of(loads));
+  return point;
+}
+
+std::string value_text(const Quantity& quantity, uint64_t value) {
+  if (!quantity.bytes) return fmt::format("{}", value);
+  return quantity.scale ? fmt::format("{:.3g} GB/s", static_cast<double>(value) / 1e9) : format_size(value);
+}
+
+std::string row_of(const Quantity& quantity, const SweepPoint& p) {
+  const std::string head = fmt::format("  {:<16}", value_text(quantity, p.value));
+  if (!p.feasible) return head + "  does not fit\n";
+  return fmt::format("{}{:>12}{:>14.1f}{:>12.2f}   {:<14}{}\n", head, readable_seconds(p.step_seconds),
+                     1 / p.token_seconds, p.step_seconds / p.least_seconds, p.bottleneck,
+                     p.knee ? "knee" : "");
+}
+
+// Seconds of a step over the points, from zero up; knees are marked.
+std::string curve(const Quantity& quantity, std::span<const SweepPoint> points) {
+  constexpr int kRows = 12, kColumns = 4;
+  double most = 0;
+  for (const SweepPoint& p : points) most = std::max(most, p.step_seconds);
+  if (most == 0) return "";
+  std::string out = "\n  a step\n";
+  for (int row = kRows; row >= 0; --row) {
+    std::string line = row % (kRows / 3) == 0 ? fmt::format("{:>10} |", readable_seconds(most * row / kRows))
+                                              : fmt::format("{:>10} |", "");
+    for (const SweepPoint& p : points) {
+      const bool here = p.feasible && std::lround(p.step_seconds / most * kRows) == row;
+      line += fmt::format("{:>{}}", here ? (p.knee ? "K" : "*") : row == 0 ? "-" : "", kColumns);
+    }
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  const size_t width = points.size() * kColumns;
+  out += fmt::format("{:>14}{:>{}}\n", value_text(quantity, points.front().value),
+                     value_text(quantity, points.back().value), width);
+  std::string knees;
+  for (const SweepPoint& p : points)
+    if (p.knee) knees += (knees.empty() ? "" : ", ") + value_text(quantity, p.value);
+  if (!knees.empty()) out += fmt::format("  K: up to {} more brings much, beyond it little.\n", knees);
+  return out;
+}
+
+ordered_json json_of(const Quantity& quantity, std::span<const SweepPoint> points) {
+  ordered_json out{{"quantity", quantity.name}, {"points", ordered_json::array()}};
+  for (const SweepPoint& p : points) {
+    ordered_json row{{"value", p.value}, {"feasible", p.feasible}};
+    if (p.feasible) {
+      row["seconds_predicted"] = p.step_seconds;
+      row["tokens_per_second"] = 1 / p.token_seconds;
+      row["least_seconds"] = p.least_seconds;
+      row["bottleneck"] = p.bottleneck;
+      row["knee"] = p.knee;
+    }
+    out["points"].push_back(row);
+  }
+  return out;
+}
+
+}  // namespace
+
+void mark_knees(std::span<SweepPoint> points) {
+  constexpr double kMuch = 0.02, kLittle = 0.25;
+  for (size_t i = 1; i + 1 < points.size(); ++i) {
+    SweepPoint &before = points[i - 1], &here = points[i], &after = points[i + 1];
+    if (!before.feasible || !here.feasible || !after.feasible) continue;
+    const double gained = before.token_seconds - here.token_seconds;
+    const double to_gain = here.token_seconds - after.token_seconds;
+    here.knee = gained >= kMuch * before.token_seconds && to_gain < kLittle * gained;
+  }
+}
+
+ExitCode run_sweep(const Options& options, std::FILE* out) {
+  const Sweep sweep = parse_sweep(options.plan.sweep);
+  std::vector<SweepPoint> points;
+  for (const uint64_t value : sweep.values) points.push_back(plan_point(options, *sweep.quantity, value));
+  mark_knees(points);
+  if (options.print.json) {
+    std::fputs((json_of(*sweep.quantity, points).dump(2) + "\n").c_str(), out);
+    return ExitCode::done;
+  }
+  std::string text = fmt::format("  {:<16}{:>12}{:>14}{:>12}   {}\n", sweep.quantity->name, "a step",
+                                 "tokens/s", "x limit", "bottleneck");
+  for (const SweepPoint& p : points) text += row_of(*sweep.quantity, p);
+  std::fputs((text + curve(*sweep.quantity, points)).c_str(), out);
+  return ExitCode::done;
+}
+
+}  // namespace sluice

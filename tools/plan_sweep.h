@@ -1,0 +1,33 @@
+// `sluice plan --sweep`: plans for a range of one quantity, a table and a curve of what a step would take.
+//
+// Every point is a plan of its own, as `sluice plan` would make it with that value; no run is started.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+#include "engine/run/options.h"
+
+namespace sluice {
+
+struct SweepPoint {
+  uint64_t value = 0;
+  bool feasible = false;
+  double step_seconds = 0, token_seconds = 0, least_seconds = 0;
+  std::string bottleneck;
+  bool knee = false;
+};
+
+// A knee is a point up to which a token gets cheaper, by a fiftieth at least since the point before, and from
+// which on it hardly does: by less than a quarter of that with the next one. Requires points of equal ratios.
+void mark_knees(std::span<SweepPoint> points);
+
+// Prints for options whose plan.sweep is QUANTITY=FROM:TO. Throws Error(usage) for an unknown quantity or an
+// empty range, and what planning throws.
+ExitCode run_sweep(const Options& options, std::FILE* out);
+
+}  // namespace sluice
