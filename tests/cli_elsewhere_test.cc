@@ -172,5 +172,16 @@ TEST_F(CliElsewhere, APlanWithADiskInBytesNeedsNoDirectory) {
   expect_refused_training({"--nvme-mem", "5GB"}, 2, {"--nvme-dir"});
 }
 
+// With 400 GiB the search, whose shards are larger, sees a plan that with its own shards takes five times as
+// long.
+TEST_F(CliElsewhere, MoreMemoryIsNotSlower) {
+  const auto seconds = [&](const char* host) {
+    return facts_of({"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "32", "--clip",
+                     "0", "--machine", "rtx-4090", "--host-mem", host})["seconds_predicted"]
+        .get<double>();
+  };
+  EXPECT_LT(seconds("400GiB"), 1.03 * seconds("300GiB"));
+}
+
 }  // namespace
 }  // namespace sluice

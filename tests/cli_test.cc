@@ -87,7 +87,26 @@ TEST_F(Cli, AbsurdSteps) {
   expect_refusal({"plan", "--model", "gpt2:layers=2049"}, 2, {"layers", "2048"});
 }
 
-TEST_F(Cli, WhatIsPlannedSaysSo) {
+TEST_F(Cli, PlanExplainsWhereThingsLive) {
+  const Words plan{"plan",           "--model",    kTiny,        "--device", "cpu",
+                   "--gpu-mem",      "1MiB",       "--host-mem", "80MiB",    "--nvme-dir",
+                   directory.path(), "--nvme-mem", "64MiB",      "--explain"};
+  const CommandResult result = run(plan);
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* words : {"\n  weights ", "\n  state ", "\n  activations ", "\n  workspace ", "in host",
+                            "moves a step:", "weighed, the best first", "homes in memory to weights first"})
+    EXPECT_NE(result.out.find(words), std::string::npos) << words << "\n" << result.out;
+  const CommandResult json = run(plan + Words{"--json"});
+  ASSERT_EQ(json.code, 0) << json.err;
+  const nlohmann::json facts = nlohmann::json::parse(json.out);
+  ASSERT_GT(facts["weighed"].size(), 1u);
+  double best = 1e300;
+  for (const nlohmann::json& w : facts["weighed"])
+    if (!w["seconds"].is_null()) best = std::min(best, w["seconds"].get<double>());
+  EXPECT_EQ(best, facts["seconds_predicted"].get<double>());
+}
+
+TEST_F(Cli, RanksThatCannotWork) {
   expect_refused_training({"--gpus", "3"}, 2, {"--micro-batch 2 on 3 ranks", "--batch 6"});
   for (const char* method : {"powersgd", "powersgd:0", "powersgd:65", "powersgd:4x", "topk:3", ""})
     expect_refused_training({"--compress", method}, 2, {"--compress"});

@@ -231,12 +231,6 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
   EXPECT_EQ(refusal({"plan", "--model", ""}), "--model is empty.");
 }
 
-TEST(CommandLine, WhatIsPlannedSaysSo) {
-  for (const char* option : {"--explain"})
-    EXPECT_EQ(refusal(std::string("plan --model gpt2 ") + option),
-              words(option).front() + " is planned, not built yet.");
-}
-
 TEST(CommandLine, SeveralDirectories) {
   using Paths = std::vector<std::string>;
   EXPECT_EQ(options_of(kTrain + "--nvme-dir a,b/c").memory.nvme_directories, (Paths{"a", "b/c"}));
@@ -327,7 +321,7 @@ TEST(CommandLine, ExamplesOfTheHelpParse) {
 TEST(OptionTable, DefaultsInHelpAreTheRealOnes) {
   const Options defaults;
   for (const OptionRow& row : option_table()) {
-    if (row.field == nullptr || *row.default_text == '\0') continue;
+    if (*row.default_text == '\0') continue;
     Options options;
     const OptionField field = row.field(options);
     if (std::holds_alternative<Size*>(field)) {
@@ -347,7 +341,7 @@ TEST(OptionTable, NamesAreUniqueAndHelped) {
   std::set<std::pair<std::string, Verb>> names;
   for (const OptionRow& row : option_table()) {
     EXPECT_NE(row.verbs, 0) << row.name;
-    EXPECT_EQ(*row.help == '\0', row.field == nullptr) << row.name;
+    EXPECT_NE(*row.help, '\0') << row.name;
     for (const Verb verb : {Verb::train, Verb::plan, Verb::eval, Verb::export_run, Verb::profile, Verb::bench,
                             Verb::doctor}) {
       if (!(row.verbs & verb_bit(verb))) continue;
@@ -413,9 +407,6 @@ TEST_F(ConfigFile, UnknownKeysAndBadValuesAreRefused) {
   EXPECT_EQ(refusal("plan --config " + path_), "Line 1 of `" + path_ + "`: --batch is 0.");
   put("batch = [1, 2]\n");
   EXPECT_EQ(refusal("plan --config " + path_), "Line 1 of `" + path_ + "`: --batch has 2 values.");
-  put("explain = true\n");
-  EXPECT_EQ(refusal("plan --config " + path_),
-            "Line 1 of `" + path_ + "`: --explain is planned, not built yet.");
   put("config = \"other\"\n");
   EXPECT_NE(refusal("plan --config " + path_), "accepted");
   EXPECT_EQ(refusal("plan --config " + path_ + ".no"),

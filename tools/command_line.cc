@@ -32,11 +32,6 @@ Error usage(const std::string& what, const std::string& remedy) {
 bool is_switch(const OptionRow& row) { return *row.value == '\0'; }
 bool takes_many(const OptionRow& row) { return std::string(row.value).ends_with("..."); }
 
-Error planned(const std::string& what) {
-  return usage(fmt::format("{} is planned, not built yet.", what),
-               "`sluice --help` and `sluice VERB --help` list what is.");
-}
-
 // `written` is the name as it stands in the arguments or the file.
 [[noreturn]] void unknown_option(const std::string& name, const std::string& written, Verb verb) {
   const std::string see = fmt::format("See `sluice {} --help`.", verb_name(verb));
@@ -143,8 +138,6 @@ std::vector<std::string> split_at_commas(const std::vector<std::string>& values)
 
 void apply(Options& options, const OptionRow& row, std::vector<std::string> values) {
   const std::string name = row.name;
-  if (name == "gpus" && values == std::vector<std::string>{"1"}) return;  // what is built
-  if (row.field == nullptr) throw planned("--" + name);
   const OptionField field = row.field(options);
   if (Size* const* size = std::get_if<Size*>(&field)) {
     if (values.size() != 1)

@@ -109,18 +109,10 @@ void append_entry(std::string& out, const std::string& head, const std::string& 
   append_wrapped(out, "  " + head, explanation, kIndent);
 }
 
-std::string planned_options(Verb verb) {
-  std::string names;
-  for (const OptionRow& row : option_table())
-    if (row.field == nullptr && (row.verbs & verb_bit(verb)))
-      names += fmt::format("{}--{}", names.empty() ? "" : " ", row.name);
-  return names;
-}
-
 void append_options(std::string& out, Verb verb) {
   std::string group;
   for (const OptionRow& row : option_table()) {
-    if (row.field == nullptr || !(row.verbs & verb_bit(verb))) continue;
+    if (!(row.verbs & verb_bit(verb))) continue;
     if (group != row.group) out += fmt::format("\n{}\n", row.group);
     group = row.group;
     std::string explanation = row.help;
@@ -167,8 +159,6 @@ std::string verb_help(Verb verb) {
     out +=
         "\nSIZE is 1.5GiB, 800MB, 4096 (bytes), 80% (of what is free) or auto; GB is 10^9, GiB 2^30 "
         "bytes.\n";
-  if (const std::string names = planned_options(verb); !names.empty())
-    append_entry(out, "planned, not built yet:", names);
   return out;
 }
 

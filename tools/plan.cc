@@ -1,4 +1,5 @@
 #include "engine/run/setup.h"
+#include "tools/plan_explain.h"
 #include "tools/plan_facts.h"
 #include "tools/plan_report.h"
 #include "tools/plan_sweep.h"
@@ -38,6 +39,7 @@ ExitCode run_plan(Options given, std::FILE* out) {
   print_notes();
   std::fputs(plan_text(plan, run.budgets, options, even).c_str(), out);
   std::fputs(facts_text(plan, facts_of(plan, options)).c_str(), out);
+  if (options.plan.explain) std::fputs(explain_text(plan).c_str(), out);
   return ExitCode::done;
 }
 

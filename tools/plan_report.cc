@@ -11,6 +11,7 @@
 #include "engine/run/checkpoint.h"
 #include "engine/run/setup.h"
 #include "engine/run/trainer.h"
+#include "tools/plan_explain.h"
 #include "tools/plan_facts.h"
 #include "tools/size.h"
 
@@ -203,6 +204,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   add_facts(plan, facts_of(plan, options), out);
   add_phases(plan, even, out);
   out["checkpoint_bytes"] = checkpoint_bytes(plan.model, owned_ranges(plan.lowering));
+  if (options.plan.explain) add_weighed(plan, out);
   out["smallest_budgets"] = nullptr;
   return out.dump(2) + "\n";
 }

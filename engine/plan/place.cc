@@ -9,8 +9,9 @@
 // 3. The two that contend for the upper tiers are varied together, coarsely; then one quantity at a time,
 //    from the best so far, until a round brings nothing or enough has been weighed.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
-// 5. The winner is assembled whole. Should another body not fit, the next best takes its place; at last the
-//    homes of the least do, with prefetching and copies if those find room, without them always.
+// 5. The winner is assembled whole. Should another body not fit, or the step take longer than it had seemed,
+//    the next best are looked at; at last the homes of the least are, with prefetching and copies if those
+//    find room, without them always.
 // 6. Of several micro-batches all are explored with half of the effort together, the best with the rest. A
 //    smaller one must be clearly faster: what fewer rows cost a matrix product is not in the cost model.
 #include <algorithm>
@@ -43,6 +44,8 @@ constexpr uint32_t kSegmentWeight = 16;  // of the mean segment task; others by 
 constexpr std::array<uint32_t, 6> kLeads{32, 16, 64, 128, 8, 256};  // in such weights
 constexpr uint64_t kSearchShards = 256;                             // of a whole model
 constexpr uint64_t kMarginShare = 8;                                // of a capacity
+constexpr uint32_t kWholeMost = 4;      // candidates that are assembled and simulated whole
+constexpr double kSeemsBetter = 0.97;  // of the best whole one's seconds
 // Of all candidates together: some 5 us each, so a third of a second.
 constexpr uint64_t kInstructionsMax = 60'000;
 constexpr double kSmallerWorthwhile = 0.95;   // of the larger micro-batch's seconds
@@ -179,13 +182,20 @@ class Search {
     return plan;
   }
 
+  // The best of those that fit whole. What was searched with larger shards may be slower with its own: then
+  // others, which had seemed slower, are looked at too.
   std::optional<Plan> assembled_best() const {
+    std::optional<Plan> best;
+    uint32_t left = kWholeMost;
     for (const auto& [seconds, candidate] : ranked()) {
+      if (left == 0 || (best && seconds >= kSeemsBetter * best->step_seconds)) break;
       Plan whole = lowered(candidate.kept_layers);
-      if (!assemble(whole.program, arrange(whole.program, candidate)))
-        return finished(std::move(whole), search_shard_ > 0 ? 0 : seconds);
+      if (assemble(whole.program, arrange(whole.program, candidate))) continue;
+      --left;
+      whole = finished(std::move(whole), search_shard_ > 0 ? 0 : seconds);
+      if (!best || whole.step_seconds < best->step_seconds) best = std::move(whole);
     }
-    return std::nullopt;
+    return best;
   }
 
   void vary() {
@@ -319,6 +329,9 @@ class Search {
     plan.least_seconds = least_step_seconds(request_.machine, request_.rates, model_, request_.lower);
     plan.rates = request_.rates;
     plan.candidates = static_cast<uint32_t>(weighed_.size());
+    for (const auto& [candidate, took] : weighed_)
+      plan.weighed.push_back({kClassOrders[candidate.order][0], candidate.kept_layers,
+                              candidate.upper == kUpperLevels, took < kNotFeasible ? took : 0});
     return plan;
   }
 

@@ -38,6 +38,14 @@ struct PlanRequest {
   ProgramMemory program_memory;
 };
 
+// A way to use the memory that the search looked at.
+struct Weighed {
+  BufferClass first;         // the class that claims homes in memory before the others do
+  uint32_t kept_layers = 0;  // whose saved tensors are kept, from the last layer on
+  bool upper_is_free = true; // nothing lives above the lowest memory tier: that is left to copies
+  double seconds = 0;        // of a step, as the search saw it; 0: it does not fit
+};
+
 struct Plan {
   Model model;
   Lowering lowering;
@@ -47,6 +55,7 @@ struct Plan {
   double step_seconds = 0;  // simulated, steady state
   double least_seconds = 0;  // that a step takes under any placement (limit.h)
   uint32_t candidates = 0;  // weighed
+  std::vector<Weighed> weighed;
 };
 
 struct Infeasible {  // all figures hold the program's own memory

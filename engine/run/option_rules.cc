@@ -104,7 +104,7 @@ std::string joined(const std::vector<std::string>& values) {
 // The row of an option that a manifest may hold.
 const OptionRow& find_stored(const ManifestOption& stored) {
   const OptionRow* row = find_option(stored.name);
-  if (row == nullptr || row->field == nullptr || row->on_resume == OnResume::free)
+  if (row == nullptr || row->on_resume == OnResume::free)
     throw Error(ExitCode::malformed_file,
                 fmt::format("The manifest holds an unknown option `{}`.", printable(stored.name)),
                 "Resume with the version of Sluice that wrote the checkpoint.");

@@ -228,7 +228,9 @@ constexpr OptionRow kTable[] = {
      "plan for a range of host-mem, gpu-mem, nvme-mem, nvme-bandwidth, batch or ranks: a table and a curve "
      "of what a step would take, with the values beyond which more brings little",
      "", kPlan, OnResume::free, FIELD(plan.sweep)},
-    {"explain", "plan", "", "", "", kPlan, OnResume::free, nullptr},
+    {"explain", "plan", "",
+     "say of every class of buffers why it lives where it lives, and what else was weighed", "",
+     kPlan, OnResume::free, FIELD(plan.explain)},
 };
 #undef FIELD
 
@@ -441,7 +443,6 @@ bool is_given(const Options& options, const std::string& name) {
 }
 
 void set_option(Options& options, const OptionRow& row, const std::vector<std::string>& values) {
-  CHECK(row.field != nullptr, row.name);
   const auto set = [&](auto* field) {
     using T = std::remove_pointer_t<decltype(field)>;
     if constexpr (std::is_same_v<T, Size>) {
@@ -461,7 +462,6 @@ void set_option(Options& options, const OptionRow& row, const std::vector<std::s
 }
 
 std::vector<std::string> option_values(const Options& options, const OptionRow& row) {
-  CHECK(row.field != nullptr, row.name);
   Options copy = options;  // rows give access for writing, too
   const auto get = [&](const auto* field) -> std::vector<std::string> {
     using T = std::remove_cvref_t<decltype(*field)>;

@@ -126,6 +126,7 @@ struct ProfileOptions {
 
 struct PlanOptions {
   std::string sweep;  // QUANTITY=FROM:TO; empty: one plan
+  bool explain = false;
 };
 
 struct BenchOptions {
@@ -185,7 +186,7 @@ struct OptionRow {
   const char* default_text;  // in words, for --help; "" when there is none to speak of
   uint8_t verbs;             // verb_bit()s of the verbs that take it
   OnResume on_resume;
-  OptionField (*field)(Options&);  // nullptr: in the contract, not built yet
+  OptionField (*field)(Options&);
   Range range;                     // of numbers
 };
 

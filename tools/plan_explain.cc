@@ -1,0 +1,172 @@
+#include "tools/plan_explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "engine/occupancy.h"
+#include "engine/simulate.h"
+#include "tools/size.h"
+#include "tools/wrap.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr BufferClass kClasses[] = {BufferClass::weights, BufferClass::gradients, BufferClass::state,
+                                    BufferClass::activations, BufferClass::workspace};
+constexpr size_t kIndent = 15;  // columns
+
+const Body& step_of(const Plan& plan) { return plan.program.bodies[*plan.lowering.bodies().step]; }
+
+uint64_t& bytes_in(ClassBytes& bytes, BufferClass kind) { return bytes[static_cast<size_t>(kind)]; }
+
+std::string joined(const std::vector<std::string>& parts, const char* between = ", ") {
+  return fmt::format("{}", fmt::join(parts, between));
+}
+
+class Explanation {
+ public:
+  explicit Explanation(const Plan& plan)
+      : plan_(plan), machine_(plan.program.machine), permanent_(permanent_bytes(plan.program)) {}
+
+  std::string text() {
+    std::string out = "  why it lives there\n";
+    for (TierId t = 0; t < machine_.tiers.size(); ++t)
+      if (!machine_.tiers[t].file)
+        append_wrapped(out, fmt::format("  {:<12}", machine_.tiers[t].name), room_words(t), kIndent);
+    for (const BufferClass kind : kClasses) {
+      append_wrapped(out, fmt::format("  {:<12}", buffer_class_name(kind)),
+                     place_words(kind) + why_words(kind), kIndent);
+      const std::string moved = moved_words(kind);
+      if (!moved.empty()) append_wrapped(out, "", "moves a step: " + moved, kIndent);
+    }
+    return out + weighed_table();
+  }
+
+ private:
+  static bool lives_across(BufferClass kind) {
+    return kind != BufferClass::activations && kind != BufferClass::workspace;
+  }
+
+  std::string place_words(BufferClass kind) {
+    std::vector<std::string> parts;
+    for (size_t t = 0; t < machine_.tiers.size(); ++t)
+      if (const uint64_t bytes = bytes_in(permanent_[t], kind))
+        parts.push_back(fmt::format("{} in {}", format_size(bytes), machine_.tiers[t].name));
+    if (parts.empty()) return "";
+    return joined(parts) + ". ";
+  }
+
+  // A class that is used at the top, and where it could not stay.
+  std::string why_words(BufferClass kind) {
+    switch (kind) {
+      case BufferClass::workspace:
+        return fmt::format("In {}, where segments run: it is filled and forgotten by every task.",
+                           machine_.tiers.front().name);
+      case BufferClass::activations:
+        return activation_words();
+      default:
+        break;
+    }
+    std::vector<std::string> above;
+    TierId down = 0;
+    for (TierId t = 0; t < machine_.tiers.size(); ++t)
+      if (bytes_in(permanent_[t], kind) > 0) down = t;
+    for (TierId t = 0; t < down; ++t) above.push_back(machine_.tiers[t].name);
+    if (above.empty()) return "All of it fits where it is used.";
+    return fmt::format("No more of it fits above {}: {} {} no room left.", machine_.tiers[down].name,
+                       joined(above, " and "), above.size() == 1 ? "has" : "have");
+  }
+
+  // What a memory tier holds at most in a step.
+  std::string room_words(TierId tier) {
+    uint64_t homes = 0;
+    for (const BufferClass kind : kClasses)
+      if (lives_across(kind)) homes += bytes_in(permanent_[tier], kind);
+    const uint64_t most = step_of(plan_).peak_bytes[tier];
+    return fmt::format("{} of {}: {} lives there across steps, {} is what tasks work on.", format_size(most),
+                       format_size(machine_.tiers[tier].capacity), format_size(homes),
+                       format_size(most - std::min(most, homes)));
+  }
+
+  std::string activation_words() const {
+    size_t kept = 0;
+    for (const UseInfo& use : plan_.lowering.uses) kept += !use.recompute;
+    const size_t all = plan_.lowering.uses.size();
+    if (kept == all) return "Kept from forward to backward: nothing is computed twice.";
+    return fmt::format(
+        "Only what layers hand on is kept; what lies inside of {} of {} segments is computed again in "
+        "backward, "
+        "since keeping it does not fit or costs more than it saves (see below).",
+        all - kept, all);
+  }
+
+  std::string moved_words(BufferClass kind) const {
+    std::map<std::pair<TierId, TierId>, uint64_t> moved;
+    for (const Instruction& in : step_of(plan_).instructions) {
+      if (in.task != kNoTask) continue;
+      const Buffer& b = plan_.program.buffers[in.operands[0].buffer];
+      if (b.kind == kind) moved[{in.places[0].tier, in.places[1].tier}] += operand_bytes(b, in.operands[0]);
+    }
+    std::vector<std::string> parts;
+    for (const auto& [tiers, bytes] : moved)
+      parts.push_back(fmt::format("{} from {} to {}", format_size(bytes), machine_.tiers[tiers.first].name,
+                                  machine_.tiers[tiers.second].name));
+    return joined(parts);
+  }
+
+  // The best of each kind of arrangement.
+  std::string weighed_table() const {
+    constexpr size_t kRows = 10;
+    const auto layers = static_cast<uint32_t>(plan_.model.layers.size());
+    std::map<std::tuple<BufferClass, uint32_t, bool>, double> best;
+    size_t unfit = 0;
+    for (const Weighed& w : plan_.weighed) {
+      unfit += w.seconds == 0;
+      if (w.seconds == 0) continue;
+      double& seconds = best.try_emplace({w.first, w.kept_layers, w.upper_is_free}, w.seconds).first->second;
+      seconds = std::min(seconds, w.seconds);
+    }
+    std::vector<std::pair<double, std::tuple<BufferClass, uint32_t, bool>>> rows;
+    for (const auto& [what, seconds] : best) rows.emplace_back(seconds, what);
+    std::sort(rows.begin(), rows.end());
+    if (rows.size() > kRows) rows.resize(kRows);
+    const bool upper = !machine_.tiers.front().file && machine_.tiers.size() > 1 && !machine_.tiers[1].file;
+    std::string out =
+        fmt::format("  weighed, the best first{}\n", unfit ? fmt::format("; {} more do not fit", unfit) : "");
+    for (const auto& [seconds, what] : rows) {
+      const auto& [first, kept, free] = what;
+      out += fmt::format("  {:>10}  homes in memory to {} first, tensors of {} of {} layers kept{}\n",
+                         readable_seconds(seconds), buffer_class_name(first), kept, layers,
+                         !upper ? ""
+                         : free ? fmt::format(", {} left to copies", machine_.tiers[0].name)
+                                : fmt::format(", homes in {} too", machine_.tiers[0].name));
+    }
+    return out;
+  }
+
+  const Plan& plan_;
+  const Machine& machine_;
+  std::vector<ClassBytes> permanent_;  // by tier
+};
+
+}  // namespace
+
+std::string explain_text(const Plan& plan) { return Explanation(plan).text(); }
+
+void add_weighed(const Plan& plan, nlohmann::ordered_json& out) {
+  nlohmann::ordered_json& rows = out["weighed"] = nlohmann::ordered_json::array();
+  for (const Weighed& w : plan.weighed) {
+    rows.push_back({{"homes_first", buffer_class_name(w.first)},
+                    {"kept_layers", w.kept_layers},
+                    {"upper_is_free", w.upper_is_free},
+                    {"seconds", nullptr}});
+    if (w.seconds > 0) rows.back()["seconds"] = w.seconds;
+  }
+}
+
+}  // namespace sluice
