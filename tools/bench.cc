@@ -15,8 +15,11 @@ ExitCode run_bench(Options options, std::FILE* out) {
   if (std::filesystem::exists(path, ignored))
     throw Error(ExitCode::usage, "There is already a file " + printable(path) + ".",
                 "Give another name with --out, or remove it.");
-  OutputFile file(path);
   settle_device(options, false);
+  if (options.memory.device.kind == DeviceKind::cuda)
+    throw Error(ExitCode::environment, "`sluice bench` measures the cpu device, and not a GPU yet.",
+                "Add --device cpu for that; for the GPU, name a description near to it in --machine.");
+  OutputFile file(path);
   const std::string text = machine_rates_json(measure_machine(options.memory, {}, out));
   file.write(text.data(), text.size());
   file.commit();

@@ -93,7 +93,7 @@ constexpr VerbText kVerbs[] = {
      "the optimizer, host memory alone and with several threads at it, and each directory of --nvme-dir.\n"
      "Nothing is trained. What it finds is printed, and written as a machine description\n"
      "(docs/machine.md), a JSON file that may be edited; plan and train predict with it when it is named\n"
-     "in --machine. Let nothing else run meanwhile.\n",
+     "in --machine. Let nothing else run meanwhile. It measures the cpu device, no GPU yet.\n",
      "  sluice bench --nvme-dir /mnt/fast --out machine.json\n"
      "  sluice plan --model llama-8b --nvme-dir /mnt/fast --machine machine.json\n"},
 };

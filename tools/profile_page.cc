@@ -80,17 +80,6 @@ std::string two_bars(const ordered_json& compared, double whole) {
 constexpr const char* kKey =
     "<p class=\"key\"><i></i> measured <i class=\"p\"></i> predicted; seconds of a step</p>\n";
 
-std::string of(const ordered_json& compared, const char* which) {
-  return readable_seconds(compared[which].get<double>());
-}
-std::string error_of(const ordered_json& compared) {
-  const double measured = compared["measured"], predicted = compared["predicted"];
-  return measured > 0 ? readable_percent(predicted / measured - 1) : "";
-}
-std::string bytes_of(const ordered_json& bytes) {
-  return bytes.get<uint64_t>() == 0 ? "" : format_size(bytes.get<uint64_t>());
-}
-
 std::string headline(const ordered_json& f) {
   if (f["steps_counted"] == 0)
     return "<section><p>No step after the first two was completed: there are no figures a "
@@ -98,9 +87,9 @@ std::string headline(const ordered_json& f) {
   const ordered_json& step = f["step_seconds"];
   const double idle = f["idle_seconds"]["measured"], measured = step["measured"];
   std::string out = "<div class=\"tiles\">\n";
-  out += tile(of(step, "measured"), fmt::format("a step, mean of {}", f["steps_counted"].dump()));
+  out += tile(seconds_of(step, "measured"), fmt::format("a step, mean of {}", f["steps_counted"].dump()));
   out += tile(fmt::format("{:.0f}", f["tokens_per_second"]["measured"].get<double>()), "tokens a second");
-  out += tile(of(step, "predicted"), "predicted, " + error_of(step) + " of the measured");
+  out += tile(seconds_of(step, "predicted"), "predicted, " + error_of(step) + " of the measured");
   out += tile(fmt::format("{:.0f} %", 100 * idle / measured),
               "of a step compute waits: " + readable_seconds(idle));
   out += "</div>\n<p class=\"bound\">" + escaped(f["bound"]) + "</p>\n";
@@ -138,7 +127,7 @@ std::string stalls(const ordered_json& f) {
         "<li><div class=\"stall\">{}<span>{}, {:.1f} % of a step; predicted {}</span></div>"
         "<div>{}</div></li>\n",
         bar(seconds, most, "w"), readable_seconds(seconds), 100 * seconds / step,
-        of(s["seconds"], "predicted"), escaped(s["sentence"]));
+        seconds_of(s["seconds"], "predicted"), escaped(s["sentence"]));
   }
   out += shown > kAtOnce ? "</ol>\n</details>\n" : "</ol>\n";
   if (rest > 0) out += "<p class=\"key\">All others together: " + readable_seconds(rest) + ".</p>\n";
@@ -168,8 +157,8 @@ std::string lanes(const ordered_json& f) {
     const double busy = l["busy_seconds"]["measured"];
     if (busy == 0) continue;
     rows.push_back({escaped(l["lane"]), two_bars(l["busy_seconds"], step),
-                    fmt::format("{:.0f} %", 100 * busy / step), of(l["busy_seconds"], "measured"),
-                    of(l["busy_seconds"], "predicted"), bytes_of(l["moved_bytes"])});
+                    fmt::format("{:.0f} %", 100 * busy / step), seconds_of(l["busy_seconds"], "measured"),
+                    seconds_of(l["busy_seconds"], "predicted"), bytes_of(l["moved_bytes"])});
   }
   return section(
       "Lanes",
@@ -191,12 +180,13 @@ std::string work(const ordered_json& f) {
     else if (seconds > 0 && bytes > 0)
       speed = readable_rate(bytes / seconds, "B/s");
     rows.push_back({escaped(w["name"]), escaped(w["lane"]), two_bars(w["seconds"], most),
-                    w["instructions"].dump(), bytes_of(w["bytes"]), speed, of(w["seconds"], "measured"),
-                    of(w["seconds"], "predicted"), error_of(w["seconds"])});
+                    w["instructions"].dump(), bytes_of(w["bytes"]), speed,
+                    seconds_of(w["seconds"], "measured"), seconds_of(w["seconds"], "predicted"),
+                    error_of(w["seconds"])});
   }
   const ordered_json& step = f["step_seconds"];
-  rows.push_back(
-      {"a whole step", "", "", "", "", "", of(step, "measured"), of(step, "predicted"), error_of(step)});
+  rows.push_back({"a whole step", "", "", "", "", "", seconds_of(step, "measured"),
+                  seconds_of(step, "predicted"), error_of(step)});
   return section("Predicted against measured", kKey + table({{"work", false},
                                                              {"lane", false},
                                                              {"", false},
@@ -258,8 +248,8 @@ std::string steps(const ordered_json& f) {
   std::vector<std::vector<std::string>> rows;
   for (const ordered_json& s : f["steps"])
     rows.push_back({s["step"].dump() + (s["warms_up"].get<bool>() ? " (warms up)" : ""),
-                    two_bars(s["seconds"], most), of(s["seconds"], "measured"),
-                    of(s["seconds"], "predicted")});
+                    two_bars(s["seconds"], most), seconds_of(s["seconds"], "measured"),
+                    seconds_of(s["seconds"], "predicted")});
   return section("Steps", table({{"step", false}, {"", false}, {"measured"}, {"predicted"}}, rows));
 }
 

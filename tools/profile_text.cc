@@ -40,19 +40,6 @@ std::string table(const Rows& rows, size_t left) {
   return out;
 }
 
-std::string seconds_of(const ordered_json& compared, const char* which) {
-  return readable_seconds(compared[which].get<double>());
-}
-
-std::string error_of(const ordered_json& compared) {
-  const double measured = compared["measured"], predicted = compared["predicted"];
-  return measured > 0 ? readable_percent(predicted / measured - 1) : "";
-}
-
-std::string bytes_of(const ordered_json& bytes) {
-  return bytes.get<uint64_t>() == 0 ? "" : format_size(bytes.get<uint64_t>());
-}
-
 std::string headline(const ordered_json& f) {
   const ordered_json& step = f["step_seconds"];
   const std::string text =
@@ -134,6 +121,19 @@ std::string readable_rate(double per_second, const char* unit) {
   size_t prefix = 0;
   for (; per_second >= 1000 && prefix + 1 < std::size(kPrefixes); ++prefix) per_second /= 1000;
   return fmt::format("{:.3g} {}{}", per_second, kPrefixes[prefix], unit);
+}
+
+std::string seconds_of(const ordered_json& compared, const char* which) {
+  return readable_seconds(compared[which].get<double>());
+}
+
+std::string error_of(const ordered_json& compared) {
+  const double measured = compared["measured"], predicted = compared["predicted"];
+  return measured > 0 ? readable_percent(predicted / measured - 1) : "";
+}
+
+std::string bytes_of(const ordered_json& bytes) {
+  return bytes.get<uint64_t>() == 0 ? "" : format_size(bytes.get<uint64_t>());
 }
 
 std::string readable_percent(double fraction) { return fmt::format("{:+.1f} %", 100 * fraction); }

@@ -17,4 +17,11 @@ std::string readable_rate(double per_second, const char* unit);
 // "+3.1 %"
 std::string readable_percent(double fraction);
 
+// Cells of tables. `compared` has seconds under `measured` and `predicted`.
+std::string seconds_of(const nlohmann::ordered_json& compared, const char* which);
+// Of the prediction, relative; empty where nothing was measured.
+std::string error_of(const nlohmann::ordered_json& compared);
+// Empty for none.
+std::string bytes_of(const nlohmann::ordered_json& bytes);
+
 }  // namespace sluice

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include "engine/error.h"
@@ -131,10 +133,34 @@ class Bench {
   MachineRates rates_;
 };
 
+// Four digits say more than a measurement knows, and people shall read and edit them.
+void round_rates(MachineRates& rates) {
+  const auto round = [](double& rate) {
+    if (std::isfinite(rate)) rate = std::strtod(fmt::format("{:.4g}", rate).c_str(), nullptr);
+  };
+  const auto round_all = [&](PrecisionRates& r) {
+    for (double* rate : {&r.fp32, &r.bf16, &r.fp16}) round(*rate);
+  };
+  for (PoolRate& pool : rates.pools) round(pool.capacity);
+  for (DriveRates& d : rates.drives)
+    for (double* rate : {&d.read, &d.write, &d.mixed}) round(*rate);
+  for (LaneRates& lane : rates.lanes) {
+    round_all(lane.flops);
+    for (OpRates& op : lane.ops) round_all(op.flops), round_all(op.bytes);
+    round(lane.bytes_per_second), round(lane.overhead_seconds);
+  }
+  for (LinkRates& link : rates.links) {
+    round(link.bytes_per_second), round(link.latency_seconds);
+    for (PoolUse& use : link.sharing.per_byte) round(use.amount);
+  }
+}
+
 }  // namespace
 
 MachineRates measure_machine(const MemoryOptions& options, const BenchScale& scale, std::FILE* out) {
-  return Bench(options, scale, out).run();
+  MachineRates rates = Bench(options, scale, out).run();
+  round_rates(rates);
+  return rates;
 }
 
 }  // namespace sluice

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "tools/bench/median.h"
 
 namespace sluice {
 
@@ -24,11 +25,6 @@ inline std::byte* allocate_pages(uint64_t bytes) {
   return static_cast<std::byte*>(p);
 }
 inline void free_pages(std::byte* pages, uint64_t bytes) { (void)munmap(pages, bytes); }
-
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Contestant {
   std::string name;

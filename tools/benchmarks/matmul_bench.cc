@@ -25,18 +25,13 @@
 #include "cpu_optim/optimizer.h"
 #include "gpu/cpu_matmul.h"
 #include "gpu/device.h"
+#include "tools/bench/median.h"
 
 namespace sluice {
 namespace {
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // A pause comes first: for some milliseconds the threads of the runtime that ran before wait for work

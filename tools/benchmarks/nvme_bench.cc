@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/error.h"
+#include "tools/bench/median.h"
 #include "tools/bench/nvme_lane.h"
 #include "tools/size.h"
 
@@ -102,11 +103,6 @@ class FioRun {
   std::string extra_ =
       " --fixedbufs --registerfiles";  // as fast as fio can; dropped where memory cannot be locked
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 void compare(const Options& options) {
   FioRun fio(options);

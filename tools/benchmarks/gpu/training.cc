@@ -15,6 +15,7 @@
 #include "engine/run/training_setup.h"
 #include "models/file.h"
 #include "offload/nvme_files.h"
+#include "tools/bench/median.h"
 #include "tools/command_line.h"
 #include "tools/plan_report.h"
 #include "tools/run_source.h"
@@ -159,12 +160,6 @@ ordered_json Training::measure() {
   events.step = [&](const StepMetrics& m) { steps_.push_back(m); };
   Trainer(started->session, options_, view, first_state(options_, config), stop, events).run(AtEnd::nothing);
   return values(plan, config);
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
 }
 
 // Operations that a step repeats in backward, as a multiple of the parameters: 2 if every layer is
