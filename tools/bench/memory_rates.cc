@@ -64,20 +64,20 @@ double measure_round(Device& device, uint64_t elements) {
   return static_cast<double>(elements) * 6 / seconds;
 }
 
-double measure_copies(int threads, uint64_t bytes_a_thread) {
-  const auto bytes = static_cast<uint64_t>(threads) * bytes_a_thread;
+double measure_copies(int threads, uint64_t bytes) {
+  const uint64_t part = bytes / static_cast<uint64_t>(threads);
   const Arena from = filled(bytes, 1), to = filled(bytes, 2);
   const double seconds = median_seconds(
       [&] {
         std::vector<std::thread> all;
         for (int t = 0; t < threads; ++t)
-          all.emplace_back([&, at = static_cast<uint64_t>(t) * bytes_a_thread] {
-            std::memcpy(to.data() + at, from.data() + at, bytes_a_thread);
+          all.emplace_back([&, at = static_cast<uint64_t>(t) * part] {
+            std::memcpy(to.data() + at, from.data() + at, part);
           });
         for (std::thread& t : all) t.join();
       },
       kSecondsAtLeast);
-  return static_cast<double>(bytes) / seconds;
+  return static_cast<double>(part) * threads / seconds;
 }
 
 double measure_handover() {

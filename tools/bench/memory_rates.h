@@ -20,9 +20,9 @@ OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& w
 // Bytes a second that rounding a gradient accumulator to 16 bits reads and writes on the device.
 double measure_round(Device& device, uint64_t elements);
 
-// Bytes a second copied by so many threads together, each in memory of its own; each byte is read and
+// Bytes a second of `bytes` copied by so many threads together, each its own part; each byte is read and
 // written.
-double measure_copies(int threads, uint64_t bytes_a_thread);
+double measure_copies(int threads, uint64_t bytes);
 
 // Seconds from one thread's counting an instruction to another's going on, both awake at the time.
 double measure_handover();
