@@ -228,14 +228,8 @@ std::string links(const ordered_json& f) {
 std::string memory(const ordered_json& f) {
   std::vector<std::vector<std::string>> rows;
   for (const ordered_json& t : f["occupancy"]) {
-    uint64_t most = 0;
-    for (const ordered_json& point : t["points"]) {
-      uint64_t bytes = 0;
-      for (size_t c = 1; c < point.size(); ++c) bytes += point[c].get<uint64_t>();
-      most = std::max(most, bytes);
-    }
-    rows.push_back({escaped(t["tier"]), format_size(most), format_size(t["arena"]), format_size(t["allowed"]),
-                    format_size(t["limit"])});
+    rows.push_back({escaped(t["tier"]), format_size(most_at_once(t)), format_size(t["arena"]),
+                    format_size(t["allowed"]), format_size(t["limit"])});
   }
   return section("Memory",
                  table({{"tier", false}, {"most at once"}, {"arena"}, {"arena allowed"}, {"limit"}}, rows));

@@ -84,13 +84,8 @@ std::string links_text(const ordered_json& f) {
 std::string tiers_text(const ordered_json& f) {
   Rows rows{{"tier", "most at once", "arena", "allowed"}};
   for (const ordered_json& t : f["occupancy"]) {
-    uint64_t most = 0;
-    for (const ordered_json& point : t["points"]) {
-      uint64_t bytes = 0;
-      for (size_t c = 1; c < point.size(); ++c) bytes += point[c].get<uint64_t>();
-      most = std::max(most, bytes);
-    }
-    rows.push_back({plain(t["tier"]), format_size(most), format_size(t["arena"]), format_size(t["allowed"])});
+    rows.push_back(
+        {plain(t["tier"]), format_size(most_at_once(t)), format_size(t["arena"]), format_size(t["allowed"])});
   }
   return table(rows, 1);
 }
@@ -130,6 +125,16 @@ std::string seconds_of(const ordered_json& compared, const char* which) {
 std::string error_of(const ordered_json& compared) {
   const double measured = compared["measured"], predicted = compared["predicted"];
   return measured > 0 ? readable_percent(predicted / measured - 1) : "";
+}
+
+uint64_t most_at_once(const ordered_json& tier) {
+  uint64_t most = 0;
+  for (const ordered_json& point : tier["points"]) {
+    uint64_t bytes = 0;
+    for (size_t c = 1; c < point.size(); ++c) bytes += point[c].get<uint64_t>();
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
 std::string bytes_of(const ordered_json& bytes) {

@@ -21,6 +21,8 @@ std::string readable_percent(double fraction);
 std::string seconds_of(const nlohmann::ordered_json& compared, const char* which);
 // Of the prediction, relative; empty where nothing was measured.
 std::string error_of(const nlohmann::ordered_json& compared);
+// Bytes: the most of a row of `occupancy`.
+uint64_t most_at_once(const nlohmann::ordered_json& tier);
 // Empty for none.
 std::string bytes_of(const nlohmann::ordered_json& bytes);
 
