@@ -87,6 +87,12 @@ TEST_F(Cli, AbsurdSteps) {
   expect_refusal({"plan", "--model", "gpt2:layers=2049"}, 2, {"layers", "2048"});
 }
 
+TEST_F(Cli, BenchRefusesBeforeItMeasures) {
+  write_bytes(directory / "there.json", "{}");
+  expect_refusal({"bench", "--device", "cpu", "--out", directory / "there.json"}, 2, {"already a file"});
+  expect_refusal({"bench", "--device", "cpu", "--out", directory / "no/such.json"}, 4, {"no/such.json"});
+}
+
 TEST_F(Cli, PlanExplainsWhereThingsLive) {
   const Words plan{"plan",           "--model",    kTiny,        "--device", "cpu",
                    "--gpu-mem",      "1MiB",       "--host-mem", "80MiB",    "--nvme-dir",

@@ -87,7 +87,7 @@ def main():
     made.add_argument("--only", help="configurations whose name contains this")
     options = made.parse_args()
     chosen = [c for c in CONFIGURATIONS if not options.only or options.only in c[0]]
-    errors, distances = [], []
+    errors, distances, exact, within = [], [], 0, 0
     with work_directory(options) as work:
         write_random_tokens(os.path.join(work, "tokens.bin"), 200_000 if not options.small else 2000,
                             512 if options.small else 32000)
@@ -107,6 +107,8 @@ def main():
             for what in ("moved", "arenas"):
                 if found[what]:
                     note(f"  {what}, planned and measured: {found[what]}")
+            exact += not found["moved"] and not found["arenas"]
+            within += found["beside"] <= found["granted"] + 64 * MIB
             if found["beside"] > found["granted"] + 64 * MIB:
                 note(f"  resident: {found['beside']} bytes beside the arenas, {found['granted']} planned")
     sizes = sorted(abs(e) for e in errors)
@@ -115,6 +117,8 @@ def main():
     table.at_most("worst error of a step", sizes[-1], 1, ERROR_WORST, "")
     table.at_most("measured step / least of any placement", median(distances), 1, LIMIT_MEDIAN, "")
     table.print()
+    note(f"arenas and bytes moved as planned: {exact} of {len(chosen)}; "
+         f"resident memory at most 64 MiB above the plan: {within} of {len(chosen)}")
 
 
 if __name__ == "__main__":
