@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "tests/format_test_support.h"
 #include "tests/test_directory.h"
 #include "tools/bench/machine.h"
 
@@ -57,6 +58,55 @@ TEST(Bench, ADescriptionReadsBackAsItWasWritten) {
   EXPECT_EQ(back.links.size(), r.links.size());
 }
 
+// Ops that need 1 GiB in the full sizes, and an eighth of it with each side halved.
+uint64_t cubic(const OpSizes& sizes) {
+  return static_cast<uint64_t>(sizes.rows * sizes.width) * static_cast<uint64_t>(sizes.vocabulary) / 16;
+}
+
+TEST(Bench, ScalesAreHalvedUntilTheyFit) {
+  const BenchScale full;
+  EXPECT_EQ(cubic(full.ops), 1u << 30);
+  EXPECT_EQ(host_bytes(full, cubic(full.ops)), 1u << 30);
+  EXPECT_EQ(host_bytes(full, 0), 512u << 20) << "the optimizer, copies, or two lanes";
+  const BenchScale same = scale_within(full, 1 << 30, cubic);
+  EXPECT_EQ(same.ops.rows, full.ops.rows);
+  EXPECT_EQ(same.parameters, full.parameters);
+  const BenchScale some = scale_within(full, 300 << 20, cubic);
+  EXPECT_EQ(some.parameters, full.parameters / 2);
+  EXPECT_EQ(some.round_elements, full.round_elements / 2);
+  EXPECT_EQ(some.copy_bytes, full.copy_bytes / 2);
+  EXPECT_EQ(some.lane_bytes, full.lane_bytes / 2);
+  EXPECT_EQ(some.ops.rows, full.ops.rows / 2);
+  EXPECT_EQ(some.drive_bytes, full.drive_bytes) << "files take no memory";
+  EXPECT_LE(host_bytes(some, cubic(some.ops)), 300u << 20);
+  const BenchScale least = scale_within(full, 1, cubic);
+  EXPECT_EQ(host_bytes(least, 0), 64u << 20);
+  EXPECT_EQ(least.ops.rows, 256);
+}
+
+// In seconds, and before anything is measured: so nothing is said but what is wrong.
+TEST(Bench, RefusesBeforeItMeasures) {
+  const TestDirectory directory{std::filesystem::current_path()};
+  MemoryOptions options;
+  options.device.kind = DeviceKind::cpu;
+  std::FILE* const out = std::tmpfile();
+  ASSERT_NE(out, nullptr);
+  const auto refused = [&](ExitCode code, std::initializer_list<std::string> parts, const BenchScale& scale) {
+    expect_error(code, parts, [&] { measure_machine(options, scale, out); });
+    EXPECT_EQ(std::ftell(out), 0);
+  };
+  options.host = {Size::Kind::bytes, 1 << 20};
+  refused(ExitCode::infeasible, {"of host memory at least, and may have 0"}, {});
+  options.host = {};
+  options.nvme_directories = {directory.path(), directory / "missing"};
+  refused(ExitCode::environment, {"missing does not exist"}, {});
+  options.nvme_directories = {"/proc"};
+  refused(ExitCode::environment, {"/proc holds no files"}, {});
+  options.nvme_directories = {directory.path()};
+  refused(ExitCode::environment, {"is too small: bench writes"}, {.drive_bytes = 1ull << 60});
+  std::fclose(out);
+}
+
 // Small: figures mean nothing, but every one is there, and the simulator can work with them.
 TEST(Bench, MeasuresAllThatADescriptionHolds) {
   const TestDirectory directory{std::filesystem::current_path()};
@@ -65,8 +115,8 @@ TEST(Bench, MeasuresAllThatADescriptionHolds) {
   options.threads = 2;
   options.nvme_directories = {directory.path()};
   BenchScale scale{.parameters = 4 << 20,
-                   .copy_bytes = 1 << 20,
                    .round_elements = 1 << 20,
+                   .copy_bytes = 1 << 20,
                    .drive_bytes = 32 << 20,
                    .drive_seconds = 0.05,
                    .request_seconds = 0.01};
@@ -76,6 +126,7 @@ TEST(Bench, MeasuresAllThatADescriptionHolds) {
   const MachineRates r = measure_machine(options, scale, out);
   EXPECT_GT(std::ftell(out), 0);
   std::fclose(out);
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
   const LaneRates* const compute = find_lane(r, "compute", "host");
   ASSERT_NE(compute, nullptr);
   ASSERT_EQ(compute->ops.size(), static_cast<size_t>(kOpKinds));

@@ -93,7 +93,9 @@ constexpr VerbText kVerbs[] = {
      "the optimizer, host memory alone and with several threads at it, and each directory of --nvme-dir.\n"
      "Nothing is trained. What it finds is printed, and written as a machine description\n"
      "(docs/machine.md), a JSON file that may be edited; plan and train predict with it when it is named\n"
-     "in --machine. Let nothing else run meanwhile. It measures the cpu device, no GPU yet.\n",
+     "in --machine. Let nothing else run meanwhile. It measures the cpu device, no GPU yet. Directories\n"
+     "are tried first, and take 2 GiB each for a while; with less memory than usual, by --host-mem or by\n"
+     "what is free, it times smaller buffers, and says so.\n",
      "  sluice bench --nvme-dir /mnt/fast --out machine.json\n"
      "  sluice plan --model llama-8b --nvme-dir /mnt/fast --machine machine.json\n"},
 };
@@ -154,8 +156,7 @@ std::string verb_help(Verb verb) {
                                 text.summary, verb_name(verb), text.usage, text.about);
   append_options(out, verb);
   out += fmt::format("\nexamples\n{}", text.examples);
-  if (verb != Verb::export_run && verb != Verb::doctor && verb != Verb::profile &&
-      verb != Verb::bench)
+  if (verb != Verb::export_run && verb != Verb::doctor && verb != Verb::profile)
     out +=
         "\nSIZE is 1.5GiB, 800MB, 4096 (bytes), 80% (of what is free) or auto; GB is 10^9, GiB 2^30 "
         "bytes.\n";

@@ -117,8 +117,8 @@ constexpr OptionRow kTable[] = {
      FIELD(memory.device)},
     {"gpu-mem", "memory", "SIZE", "device memory; on the cpu device, a separate arena that stands for one",
      "auto", kRuns | kEval, OnResume::free, FIELD(memory.gpu)},
-    {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto", kRuns | kEval, OnResume::free,
-     FIELD(memory.host)},
+    {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto", kRuns | kEval | kBench,
+     OnResume::free, FIELD(memory.host)},
     {"nvme-mem", "memory", "SIZE",
      "scratch space in --nvme-dir, of all directories together; plan takes it without --nvme-dir too, for "
      "the drives of another machine",

@@ -1,15 +1,21 @@
 #include "tools/bench/drive_rates.h"
 
+#include <fmt/format.h>
+
 #include <ctime>
 #include <exception>
 #include <thread>
 
+#include "engine/error.h"
+#include "engine/units.h"
 #include "tools/bench/median.h"
 #include "tools/bench/nvme_lane.h"
 
 namespace sluice {
 
 namespace {
+
+constexpr uint64_t kLanes = 2;  // that are timed at once
 
 double thread_cpu_seconds() {
   timespec now{};
@@ -69,9 +75,20 @@ double measure_request(const NvmeLane& lane, IoChoice io, uint32_t bytes, uint32
 
 }  // namespace
 
-DriveMeasurement measure_drive(const std::string& directory, uint64_t bytes, IoChoice io,
+void check_drive(const std::string& directory, const DriveSizes& sizes) {
+  const uint64_t needed = kLanes * sizes.file_bytes, free = free_bytes(directory);
+  if (needed > free)
+    throw Error(ExitCode::environment,
+                fmt::format("The NVMe directory {} is too small: bench writes {} there, and {} are free.",
+                            printable(directory), in_mib(needed), in_mib(free)),
+                "Free space there, or give another --nvme-dir.");
+  const NvmeFiles files({{directory}}, needed);
+}
+
+DriveMeasurement measure_drive(const std::string& directory, const DriveSizes& sizes, IoChoice io,
                                double seconds_each) {
-  NvmeLane lane(directory, bytes, io), other(directory, bytes, io);
+  NvmeLane lane(directory, sizes.file_bytes, io, sizes.memory_bytes),
+      other(directory, sizes.file_bytes, io, sizes.memory_bytes);
   DriveMeasurement drive;
   drive.queue = lane.description();
   lane.pass(IoDirection::write);
@@ -88,9 +105,9 @@ DriveMeasurement measure_drive(const std::string& directory, uint64_t bytes, IoC
   return drive;
 }
 
-std::vector<RequestRate> measure_requests(const std::string& directory, uint64_t bytes, IoChoice io,
+std::vector<RequestRate> measure_requests(const std::string& directory, const DriveSizes& sizes, IoChoice io,
                                           double seconds_each) {
-  NvmeLane lane(directory, bytes, io);
+  NvmeLane lane(directory, sizes.file_bytes, io, sizes.memory_bytes);
   lane.pass(IoDirection::write);
   std::vector<RequestRate> rates;
   for (const uint32_t size : {128u << 10, 1u << 20})

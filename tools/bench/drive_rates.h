@@ -12,14 +12,22 @@
 
 namespace sluice {
 
+struct DriveSizes {
+  uint64_t file_bytes, memory_bytes;  // of each of the lanes; multiples of kTransferBytes
+};
+
+// Whether its files can be made in the directory, before minutes are spent on anything else. Throws
+// Error(environment) as NvmeFiles does.
+void check_drive(const std::string& directory, const DriveSizes& sizes);
+
 struct DriveMeasurement {
   double read = 0, write = 0, mixed = 0;  // bytes a second; mixed: both directions together
   double core_seconds_a_byte = 0;         // of checksums and system calls, reading and writing alike
   double latency_seconds = 0;             // of a transfer that nothing is before
   std::string queue;                      // what carries requests out: io_uring or threads, and why
 };
-// `bytes` is a multiple of kTransferBytes. Throws Error(environment, io).
-DriveMeasurement measure_drive(const std::string& directory, uint64_t bytes, IoChoice io,
+// Throws Error(environment, io).
+DriveMeasurement measure_drive(const std::string& directory, const DriveSizes& sizes, IoChoice io,
                                double seconds_each);
 
 // Reads alone, without checksums, by the size of a request and how many are in flight.
@@ -27,7 +35,7 @@ struct RequestRate {
   uint32_t bytes = 0, depth = 0;
   double bytes_per_second = 0;
 };
-std::vector<RequestRate> measure_requests(const std::string& directory, uint64_t bytes, IoChoice io,
+std::vector<RequestRate> measure_requests(const std::string& directory, const DriveSizes& sizes, IoChoice io,
                                           double seconds_each);
 
 }  // namespace sluice

@@ -10,12 +10,16 @@
 #include "engine/error.h"
 #include "engine/run/budgets.h"
 #include "engine/run/setup.h"
+#include "engine/units.h"
+#include "offload/memory_limits.h"
 #include "tools/bench/drive_rates.h"
 #include "tools/bench/memory_rates.h"
 #include "tools/bench/nvme_lane.h"
 
 namespace sluice {
 namespace {
+
+constexpr DType kPrecisions[] = {DType::bf16, DType::f32, DType::f16};
 
 // Measures part by part, and says so.
 class Bench {
@@ -28,7 +32,9 @@ class Bench {
   }
 
   MachineRates run() {
+    for (const std::string& directory : memory_.nvme_directories) check_drive(directory, drive_sizes());
     const std::unique_ptr<Device> device = make_device(memory_, threads_);
+    fit_memory(*device);
     measure_memory(*device);
     measure_compute(*device);
     add_copies();
@@ -49,6 +55,26 @@ class Bench {
   uint32_t add_pool(const std::string& name, double capacity) {
     rates_.pools.push_back({name, capacity});
     return static_cast<uint32_t>(rates_.pools.size() - 1);
+  }
+
+  DriveSizes drive_sizes() const { return {scale_.drive_bytes, scale_.lane_bytes}; }
+
+  void fit_memory(Device& device) {
+    MemoryOptions memory = memory_;
+    memory.nvme_directories.clear();  // only host memory is in question
+    const TierBudget host = resolve_budgets(memory, memory_limits(), true).host;
+    const OpBytes op_bytes = [&](const OpSizes& sizes) { return ops_bytes(device, kPrecisions, sizes); };
+    const uint64_t wanted = host_bytes(scale_, op_bytes(scale_.ops));
+    scale_ = scale_within(scale_, host.arena, op_bytes);
+    const uint64_t needed = host_bytes(scale_, op_bytes(scale_.ops));
+    if (needed > host.arena)
+      throw Error(ExitCode::infeasible,
+                  fmt::format("What bench measures needs {} of host memory at least, and may have {}.",
+                              in_mib(needed), in_mib(host.arena)),
+                  fmt::format("Give --host-mem {} or more.", host.limit_for(needed)));
+    if (needed < wanted)
+      say("host memory: at most {} at once instead of {}, so caches may count for more than in training",
+          in_mib(needed), in_mib(wanted));
   }
 
   // The most traffic that anything brings about is what the memory can do.
@@ -82,7 +108,7 @@ class Bench {
 
   void measure_compute(Device& device) {
     LaneRates lane{.lane = "compute", .bytes_per_second = round_, .overhead_seconds = handover_};
-    for (const DType precision : {DType::bf16, DType::f32, DType::f16}) {
+    for (const DType precision : kPrecisions) {
       say("ops in {}:", dtype_name(precision));
       measure_ops(device, precision, scale_.ops, lane.ops, [&](OpKind kind, const OpFit& fit) {
         say("  {:<22}{:>9.1f} GFLOP/s {:>9.1f} GB/s, fitted within {:.0f} %", op_rule(kind).name,
@@ -103,11 +129,11 @@ class Bench {
 
   void measure_directory(const std::string& directory) {
     const DriveMeasurement drive =
-        measure_drive(directory, scale_.drive_bytes, memory_.io, scale_.drive_seconds);
+        measure_drive(directory, drive_sizes(), memory_.io, scale_.drive_seconds);
     say("drive {}: reads {:.2f} GB/s, writes {:.2f}, both at once {:.2f} ({})", printable(directory),
         drive.read / 1e9, drive.write / 1e9, drive.mixed / 1e9, drive.queue);
     for (const RequestRate& r :
-         measure_requests(directory, scale_.drive_bytes, memory_.io, scale_.request_seconds))
+         measure_requests(directory, drive_sizes(), memory_.io, scale_.request_seconds))
       say("  reads of {:>4} KiB, {:>2} in flight: {:.2f} GB/s", r.bytes >> 10, r.depth,
           r.bytes_per_second / 1e9);
     std::error_code error;
@@ -125,7 +151,7 @@ class Bench {
   }
 
   const MemoryOptions& memory_;
-  const BenchScale& scale_;
+  BenchScale scale_;
   std::FILE* const out_;
   const int threads_;
   uint32_t cores_ = 0, memory_pool_ = 0;  // pools

@@ -19,10 +19,10 @@ constexpr uint64_t kTransferBytes = 16ull << 20;  // about a shard's state
 
 class NvmeLane {
  public:
-  // `bytes` is a multiple of kTransferBytes. Throws Error(environment, io).
-  NvmeLane(const std::string& directory, uint64_t bytes, IoChoice io)
+  // `bytes`, of the file, and `memory_bytes` are multiples of kTransferBytes. Throws Error(environment, io).
+  NvmeLane(const std::string& directory, uint64_t bytes, IoChoice io, uint64_t memory_bytes = kMemoryBytes)
       : files_({{directory}}, bytes),
-        memory_(std::min(bytes, kMemoryBytes), {.prefault_threads = 1}),
+        memory_(std::min(bytes, memory_bytes), {.prefault_threads = 1}),
         slots_(bytes / kRequestBytes),
         lane_(make_io_queue(io, requests_in_flight(1), memory_.span(), &description_), 64,
               files_.alignment()) {

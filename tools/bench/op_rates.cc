@@ -105,6 +105,15 @@ OpFit fit_op(std::span<const OpPoint> points) {
   return fit;
 }
 
+uint64_t ops_bytes(const Device& device, std::span<const DType> precisions, const OpSizes& sizes) {
+  uint64_t bytes = 0;
+  for (const DType precision : precisions)
+    for (int k = 0; k < kOpKinds; ++k)
+      for (const TimedOp& op : timed_ops(static_cast<OpKind>(k), sizes))
+        bytes = std::max(bytes, OpTimer::bytes_needed(device, op, precision));
+  return bytes;
+}
+
 void measure_ops(Device& device, DType precision, const OpSizes& sizes, std::vector<OpRates>& rates,
                  const std::function<void(OpKind, const OpFit&)>& say) {
   for (int k = 0; k < kOpKinds; ++k) {

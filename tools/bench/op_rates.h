@@ -28,6 +28,9 @@ struct OpSizes {
   double seconds_at_least = 0.03;  // for each timing
 };
 
+// What measure_ops() needs at most of the device's memory, at any of the precisions.
+uint64_t ops_bytes(const Device& device, std::span<const DType> precisions, const OpSizes& sizes);
+
 // Rates of all kinds at one precision are put into `rates`; `say` is told each kind's fit.
 void measure_ops(Device& device, DType precision, const OpSizes& sizes, std::vector<OpRates>& rates,
                  const std::function<void(OpKind, const OpFit&)>& say);

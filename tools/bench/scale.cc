@@ -1,0 +1,49 @@
+#include "tools/bench/scale.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+namespace {
+
+// What a part's least still shows: many shards' pages, or twice what the caches of one core hold.
+constexpr uint64_t kParametersLeast = 4ull << 20, kElementsLeast = 8ull << 20, kBytesLeast = 32ull << 20;
+constexpr int64_t kSideLeast = 256, kVocabularyLeast = 4096;
+
+// Three fp32 planes of state, and a gradient and a weight of 16 bits.
+uint64_t optimizer_bytes(const BenchScale& s) { return s.parameters * 16; }
+// fp32 in, 16 bits out.
+uint64_t round_bytes(const BenchScale& s) { return s.round_elements * 6; }
+uint64_t copies_bytes(const BenchScale& s) { return 2 * s.copy_bytes; }
+// One lane reads while another writes.
+uint64_t lanes_bytes(const BenchScale& s) { return 2 * std::min(s.lane_bytes, s.drive_bytes); }
+
+}  // namespace
+
+uint64_t host_bytes(const BenchScale& scale, uint64_t op_bytes) {
+  return std::max({optimizer_bytes(scale), round_bytes(scale), copies_bytes(scale), lanes_bytes(scale),
+                   op_bytes});
+}
+
+OpSizes ops_within(OpSizes sizes, uint64_t bytes, const OpBytes& op_bytes) {
+  while (op_bytes(sizes) > bytes && sizes.rows > kSideLeast && sizes.width > kSideLeast) {
+    sizes.rows /= 2;
+    sizes.width /= 2;
+    sizes.vocabulary = std::max(std::min(sizes.vocabulary, kVocabularyLeast), sizes.vocabulary / 2);
+  }
+  return sizes;
+}
+
+BenchScale scale_within(BenchScale scale, uint64_t bytes, const OpBytes& op_bytes) {
+  const auto halve = [&](uint64_t& amount, uint64_t least, uint64_t (*needed)(const BenchScale&)) {
+    while (needed(scale) > bytes && amount > least) amount /= 2;
+  };
+  halve(scale.parameters, kParametersLeast, optimizer_bytes);
+  halve(scale.round_elements, kElementsLeast, round_bytes);
+  halve(scale.copy_bytes, kBytesLeast, copies_bytes);
+  halve(scale.lane_bytes, kBytesLeast, lanes_bytes);
+  scale.ops = ops_within(scale.ops, bytes, op_bytes);
+  return scale;
+}
+
+}  // namespace sluice
