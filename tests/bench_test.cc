@@ -92,7 +92,7 @@ TEST(Bench, RefusesBeforeItMeasures) {
   std::FILE* const out = std::tmpfile();
   ASSERT_NE(out, nullptr);
   const auto refused = [&](ExitCode code, std::initializer_list<std::string> parts, const BenchScale& scale) {
-    expect_error(code, parts, [&] { measure_machine(options, scale, out); });
+    expect_error(code, parts, [&] { measure_machine(options, {}, scale, out); });
     EXPECT_EQ(std::ftell(out), 0);
   };
   options.host = {Size::Kind::bytes, 1 << 20};
@@ -123,7 +123,7 @@ TEST(Bench, MeasuresAllThatADescriptionHolds) {
   scale.ops = {.rows = 64, .width = 64, .vocabulary = 128, .seconds_at_least = 0};
   std::FILE* const out = std::tmpfile();
   ASSERT_NE(out, nullptr);
-  const MachineRates r = measure_machine(options, scale, out);
+  const MachineRates r = measure_machine(options, {}, scale, out);
   EXPECT_GT(std::ftell(out), 0);
   std::fclose(out);
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));

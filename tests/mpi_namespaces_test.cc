@@ -91,6 +91,20 @@ TEST_F(MpiNamespaces, LossesAreThoseOfOneMachine) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(status("two", rank), "0 \n");
 }
 
+// The network between machines is a level of its own, and the first machine stands for both.
+TEST_F(MpiNamespaces, BenchTellsMachinesApart) {
+  const Words bench{"bench",    "--device", "cpu", "--host-mem",         "140MiB",
+                    "--threads", "1",        "--out", directory / "m.json"};
+  const CommandResult result = Command(directory / "", across(bench)).wait();
+  ASSERT_EQ(result.code, 0) << result.out << result.err;
+  const MachineRates rates = parse_machine_rates(read_text_file(directory / "m.json", 1 << 20), "m.json");
+  ASSERT_EQ(rates.network.size(), 2u);
+  EXPECT_EQ(rates.network[0].ranks, 2u);
+  EXPECT_EQ(rates.network[1].ranks, 4u);
+  EXPECT_GT(rates.network[1].bytes_per_second, 0);
+  EXPECT_EQ(rates.pools[0].capacity, 1) << "two threads of two ranks";
+}
+
 // The others' connections to it break at once, or they miss it, or they hear of it.
 TEST_F(MpiNamespaces, DeathOfARank) {
   Command command(directory / "", across(endless("death", {"--checkpoint-every", "5"})));

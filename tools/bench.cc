@@ -1,30 +1,54 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
 
+#include "engine/run/agreement.h"
 #include "engine/run/setup.h"
 #include "models/file.h"
 #include "tools/bench/machine.h"
+#include "tools/launch.h"
 #include "tools/verbs.h"
 
 namespace sluice {
 
-ExitCode run_bench(Options options, std::FILE* out) {
-  const std::string& path = options.bench.out;
+namespace {
+
+void check_new(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored))
     throw Error(ExitCode::usage, "There is already a file " + printable(path) + ".",
                 "Give another name with --out, or remove it.");
+}
+
+// The first rank speaks for all, and writes.
+ExitCode bench_rank(Options options, const Ranks& ranks, const BenchScale& scale, std::FILE* out) {
+  const std::string& path = options.bench.out;
+  std::optional<OutputFile> file;
+  if (ranks.is_first()) {
+    check_new(path);
+    file.emplace(path);
+  }
   settle_device(options, false);
-  if (options.memory.device.kind == DeviceKind::cuda)
-    throw Error(ExitCode::environment, "`sluice bench` measures the cpu device, and not a GPU yet.",
-                "Add --device cpu for that; for the GPU, name a description near to it in --machine.");
-  OutputFile file(path);
-  const std::string text = machine_rates_json(measure_machine(options.memory, {}, out));
-  file.write(text.data(), text.size());
-  file.commit();
+  check_facts({{"--device", options.memory.device.kind == DeviceKind::cuda ? "cuda" : "cpu"}}, ranks);
+  const MachineRates rates = measure_machine(options.memory, ranks, scale, out);
+  if (!file) return ExitCode::done;
+  const std::string text = machine_rates_json(rates);
+  file->write(text.data(), text.size());
+  file->commit();
   fmt::print(out, "Written to {0}. Predict with it: sluice plan --machine {0} ...\n", printable(path));
   return ExitCode::done;
+}
+
+}  // namespace
+
+ExitCode run_bench(Options options, std::FILE* out, const BenchScale& scale) {
+  const std::unique_ptr<Launch> launch = open_launch("", std::nullopt);
+  if (!launch) return bench_rank(std::move(options), {}, scale, out);
+  return launch->run([&](RunDirectory*) {
+    check_same_program(launch->ranks());
+    return bench_rank(options, launch->ranks(), scale, out);
+  });
 }
 
 }  // namespace sluice

@@ -90,13 +90,16 @@ constexpr VerbText kVerbs[] = {
      "  sluice profile --steps 20 --out report -- --out runs/first --resume auto --host-mem 2GiB\n"},
     {Verb::bench, "measure this machine, for predictions", "[--nvme-dir DIR] [--out FILE] [options]",
      "Measures what a training step is made of, in less than a minute: every kind of op in each precision,\n"
-     "the optimizer, host memory alone and with several threads at it, and each directory of --nvme-dir.\n"
-     "Nothing is trained. What it finds is printed, and written as a machine description\n"
-     "(docs/machine.md), a JSON file that may be edited; plan and train predict with it when it is named\n"
-     "in --machine. Let nothing else run meanwhile. It measures the cpu device, no GPU yet. Directories\n"
-     "are tried first, and take 2 GiB each for a while; with less memory than usual, by --host-mem or by\n"
-     "what is free, it times smaller buffers, and says so.\n",
+     "on the GPU if there is one; the GPU's memory, and copies each way alone and both at once; the CPU's\n"
+     "optimizer, host memory alone and with several threads at it, and each directory of --nvme-dir. Under\n"
+     "mpirun the first rank measures its machine while the others wait, then all measure what they send\n"
+     "each other, in a machine and between machines. Nothing is trained. What it finds is printed, and\n"
+     "written as a machine description (docs/machine.md), a JSON file that may be edited; plan and train\n"
+     "predict with it when it is named in --machine. Let nothing else run meanwhile. Directories are tried\n"
+     "first, and take 2 GiB each for a while; with less memory than usual, by --host-mem or by what is\n"
+     "free, it times smaller buffers, and says so.\n",
      "  sluice bench --nvme-dir /mnt/fast --out machine.json\n"
+     "  mpirun -np 8 --bind-to none sluice bench --nvme-dir /mnt/fast --out node.json\n"
      "  sluice plan --model llama-8b --nvme-dir /mnt/fast --machine machine.json\n"},
 };
 

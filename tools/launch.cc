@@ -199,6 +199,8 @@ void remove_statuses(const std::string& out_directory, int first) {
   while (fs::remove(status_path(out_directory, first), ignored)) ++first;
 }
 
+bool runs_on_ranks(Verb verb) { return verb == Verb::train || verb == Verb::bench; }
+
 void check_alone(Verb verb) {
   for (const LauncherVariables& launcher : {kMpiLaunchers[0], kSlurmStep, kMpiLaunchers[2], kTorchrun})
     if (has_started_several(launcher))
@@ -219,7 +221,7 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optio
                  "torchrun has started " + std::string(std::getenv(kTorchrun.size)) +
                      " ranks, and it starts no MPI, by which they would find each other.",
                  "Start them with mpirun -np " + std::string(std::getenv(kTorchrun.size)) +
-                     " sluice train ..., or on one machine with sluice train --gpus N."));
+                     " sluice ..., or train on one machine with sluice train --gpus N."));
   if (!launcher) return nullptr;
   SharedLibrary module((fs::read_symlink("/proc/self/exe").parent_path() / kMpiModule).string());
   OpenMpi* open = nullptr;
@@ -249,9 +251,10 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optio
 
 void end_if_launched(int argc, const char* const* argv, const Error& why) {
   const std::vector<std::string> words(argv, argv + argc);
-  if (words.size() < 2 || words[1] != "train") return;
+  const bool trains = words.size() >= 2 && words[1] == verb_name(Verb::train);
+  if (!trains && (words.size() < 2 || words[1] != verb_name(Verb::bench))) return;
   std::string out;
-  for (size_t i = 2; i < words.size(); ++i) {
+  for (size_t i = 2; trains && i < words.size(); ++i) {
     if (words[i] == "--out" && i + 1 < words.size()) out = words[i + 1];
     if (words[i].starts_with("--out=")) out = words[i].substr(6);
   }

@@ -1,9 +1,9 @@
 // Runs that a launcher has started as several processes: mpirun, or what speaks MPI as it does.
 //
 // The launcher's variables say so; then the MPI module is opened. A launcher hides the exit codes of its
-// processes, so each writes its own, with the sentence, to OUT/rank-N.status. The first rank, which hears of
-// all, prints for all. Where another run holds the directory its statuses are left alone. Main thread; a rank
-// that does not end by itself after another was lost is ended by the module's.
+// processes, so each writes its own, with the sentence, to OUT/rank-N.status, if there is an OUT. The first
+// rank, which hears of all, prints for all. Where another run holds the directory its statuses are left
+// alone. Main thread; a rank that does not end by itself after another was lost is ended by the module's.
 #pragma once
 
 #include <exception>
@@ -53,7 +53,10 @@ class Launch {
 // Removes what ranks from `first` on have left of an earlier run.
 void remove_statuses(const std::string& out_directory, int first);
 
-// For `sluice train` with a command line that cannot be read: as Launch::end(), where a launcher has started
+// Whether a launcher may start it: train, and bench, which has no run directory.
+bool runs_on_ranks(Verb verb);
+
+// For such a verb with a command line that cannot be read: as Launch::end(), where a launcher has started
 // several ranks. Some of them may have a better one.
 void end_if_launched(int argc, const char* const* argv, const Error& why);
 

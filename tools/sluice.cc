@@ -98,7 +98,7 @@ int parse_and_run(int argc, char** argv) {
     }
     allow_open_files();
     check_stacks();
-    if (command.verb != sluice::Verb::train) sluice::check_alone(command.verb);
+    if (!sluice::runs_on_ranks(command.verb)) sluice::check_alone(command.verb);
     const sluice::ExitCode code = run(command);
     // What training prints is news; its results are in --out.
     return static_cast<int>(command.verb == sluice::Verb::train ? code : finish_output(code));

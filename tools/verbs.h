@@ -6,6 +6,7 @@
 
 #include "engine/error.h"
 #include "engine/run/options.h"
+#include "tools/bench/scale.h"
 
 namespace sluice {
 
@@ -17,8 +18,8 @@ ExitCode run_plan(Options options, std::FILE* out);
 ExitCode run_profile(Options options, std::FILE* out);
 ExitCode run_eval(Options options, std::FILE* out);
 ExitCode run_export(Options options, std::FILE* out);
-// Takes the processor for itself; writes --out.
-ExitCode run_bench(Options options, std::FILE* out);
+// Takes the processor for itself; writes --out. Where a launcher has started several ranks, all call.
+ExitCode run_bench(Options options, std::FILE* out, const BenchScale& scale = {});
 // ExitCode::environment where training with the same --device and --nvme-dir would be refused.
 ExitCode run_doctor(const Options& options, std::FILE* out);
 

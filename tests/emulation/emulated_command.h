@@ -19,8 +19,8 @@ struct Ended {
   std::string out, what, remedy;
 };
 
-// The verb's work as the command does it; what it prints besides ends up in `out`.
-inline Ended run_command(const Words& arguments) {
+// The verb's work as the command does it; what it prints besides ends up in `out`. `scale` is bench's.
+inline Ended run_command(const Words& arguments, const BenchScale& scale = {}) {
   Words words = Words{"sluice"} + arguments;
   std::vector<const char*> argv;
   for (const std::string& word : words) argv.push_back(word.c_str());
@@ -30,10 +30,12 @@ inline Ended run_command(const Words& arguments) {
   std::FILE* const out = open_memstream(&text, &size);
   try {
     const ParsedCommand command = parse_command_line(static_cast<int>(argv.size()), argv.data());
-    EXPECT_TRUE(command.verb == Verb::train || command.verb == Verb::plan || command.verb == Verb::eval);
-    ended.code = command.verb == Verb::train  ? run_train(command.options, out)
-                 : command.verb == Verb::plan ? run_plan(command.options, out)
-                                              : run_eval(command.options, out);
+    EXPECT_TRUE(command.verb == Verb::train || command.verb == Verb::plan || command.verb == Verb::eval ||
+                command.verb == Verb::bench);
+    ended.code = command.verb == Verb::train   ? run_train(command.options, out)
+                 : command.verb == Verb::plan  ? run_plan(command.options, out)
+                 : command.verb == Verb::bench ? run_bench(command.options, out, scale)
+                                               : run_eval(command.options, out);
   } catch (const Error& error) {
     ended.code = error.code();
     ended.what = error.what();

@@ -6,79 +6,159 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
+#include "engine/affinity.h"
+#include "engine/clock.h"
+#include "engine/drives.h"
 #include "engine/error.h"
 #include "engine/run/budgets.h"
+#include "engine/run/nvme_directories.h"
+#include "engine/run/rank_share.h"
 #include "engine/run/setup.h"
 #include "engine/units.h"
+#include "gpu/cuda_facts.h"
 #include "offload/memory_limits.h"
+#include "tools/bench/bench_memory.h"
+#include "tools/bench/device_rates.h"
 #include "tools/bench/drive_rates.h"
 #include "tools/bench/memory_rates.h"
-#include "tools/bench/nvme_lane.h"
+#include "tools/bench/network_rates.h"
 
 namespace sluice {
 namespace {
 
-constexpr DType kPrecisions[] = {DType::bf16, DType::f32, DType::f16};
+// Where ranks exchange: in host memory, or in a device's.
+class RankMemory {
+ public:
+  RankMemory(Device* device, uint64_t bytes) {
+    if (device)
+      there_.emplace(*device, bytes);
+    else
+      host_ = Arena(bytes, {.prefault_threads = 1});
+  }
+  std::span<std::byte> span() const { return there_ ? there_->span() : host_.span(); }
+
+ private:
+  Arena host_;
+  std::optional<BenchMemory> there_;
+};
+
+// The processors of the ranks that share this one's machine.
+ProcessorSet machine_processors(const Ranks& ranks) {
+  struct Post {
+    int machine;
+    ProcessorSet allowed;
+  };
+  ProcessorSet all;
+  for (const Post& post : ranks.all(Post{ranks.first_here, allowed_processors()}))
+    if (post.machine == ranks.first_here)
+      for (int p = 0; p < CPU_SETSIZE; ++p)
+        if (post.allowed.has(p)) all.add(p);
+  return all;
+}
 
 // Measures part by part, and says so.
 class Bench {
  public:
-  Bench(const MemoryOptions& memory, const BenchScale& scale, std::FILE* out)
-      : memory_(memory), scale_(scale), out_(out), threads_(resolve_threads(memory)) {
-    rates_.name = "measured";
-    rates_.source = fmt::format("measured by sluice bench with {} threads", threads_);
-    cores_ = add_pool(kCoresPool, threads_);
+  Bench(const MemoryOptions& memory, const Ranks& ranks, const BenchScale& scale, std::FILE* out)
+      : memory_(memory),
+        ranks_(ranks),
+        processors_(machine_processors(ranks)),
+        scale_(scale),
+        out_(ranks.is_first() ? out : nullptr) {
+    memory_.device = rank_share(memory, ranks).memory.device;
+    if (memory_.threads)
+      memory_.threads = *memory_.threads * ranks_.all_here;
+    else if (ranks_.size() > 1 && processors_.count() > 0)
+      memory_.threads = processors_.count();
+    threads_ = resolve_threads(memory_);
   }
 
   MachineRates run() {
-    for (const std::string& directory : memory_.nvme_directories) check_drive(directory, drive_sizes());
-    const std::unique_ptr<Device> device = make_device(memory_, threads_);
-    fit_memory(*device);
-    measure_memory(*device);
-    measure_compute(*device);
-    add_copies();
-    for (const std::string& directory : memory_.nvme_directories) measure_directory(directory);
-    if (memory_.nvme_directories.empty())
-      say("no --nvme-dir was given, so the description has no drives: a plan with an nvme tier will ask for "
-          "one");
+    if (ranks_.is_first())
+      for (const std::string& directory : memory_.nvme_directories) check_drive(directory, drive_sizes());
+    if (ranks_.is_first() || on_gpu()) device_ = make_device(memory_, threads_);
+    const AcceleratorRanks connected = device_ ? connect_accelerators(*device_, ranks_) : AcceleratorRanks{};
+    fit_memory();
+    if (ranks_.is_first()) measure_machine();
+    ranks_.barrier();
+    if (ranks_.size() > 1) measure_ranks(connected);
     return std::move(rates_);
   }
 
  private:
   template <typename... Args>
   void say(fmt::format_string<Args...> format, Args&&... args) {
+    if (!out_) return;
     std::fputs((fmt::format(format, std::forward<Args>(args)...) + "\n").c_str(), out_);
     std::fflush(out_);
   }
+
+  bool on_gpu() const { return memory_.device.kind == DeviceKind::cuda; }
+  DriveSizes drive_sizes() const { return {scale_.drive_bytes, scale_.lane_bytes}; }
+  Sharing all_cores() const { return {{{cores_, static_cast<double>(threads_)}}, {{memory_pool_, 1}}}; }
+  Sharing one_core() const { return {{{cores_, 1}}, {{memory_pool_, 2}}}; }
 
   uint32_t add_pool(const std::string& name, double capacity) {
     rates_.pools.push_back({name, capacity});
     return static_cast<uint32_t>(rates_.pools.size() - 1);
   }
 
-  DriveSizes drive_sizes() const { return {scale_.drive_bytes, scale_.lane_bytes}; }
-
-  void fit_memory(Device& device) {
+  // Called by all ranks, since they share what is free.
+  void fit_memory() {
     MemoryOptions memory = memory_;
-    memory.nvme_directories.clear();  // only host memory is in question
-    const TierBudget host = resolve_budgets(memory, memory_limits(), true).host;
-    const OpBytes op_bytes = [&](const OpSizes& sizes) { return ops_bytes(device, kPrecisions, sizes); };
-    const uint64_t wanted = host_bytes(scale_, op_bytes(scale_.ops));
-    scale_ = scale_within(scale_, host.arena, op_bytes);
-    const uint64_t needed = host_bytes(scale_, op_bytes(scale_.ops));
-    if (needed > host.arena)
+    memory.nvme_directories.clear();  // these have been looked at
+    const Budgets budgets =
+        resolve_shared_budgets(memory, ranks_, device_ ? accelerator_use(*device_) : std::nullopt);
+    host_arena_ = budgets.host.arena;
+    if (!device_) return;
+    if (on_gpu()) {
+      const CudaStatus status = cuda_status(memory_.device.ordinal);
+      if (!status.bf16) std::erase(precisions_, DType::bf16);
+    }
+    const OpBytes op_bytes = [&](const OpSizes& sizes) { return ops_bytes(*device_, precisions_, sizes); };
+    if (on_gpu()) scale_.gpu = gpu_scale_within(scale_.gpu, budgets.device->arena, op_bytes);
+    const OpBytes op_host_bytes = on_gpu() ? [](const OpSizes&) { return uint64_t{0}; } : op_bytes;
+    const uint64_t wanted = host_bytes(scale_, op_host_bytes(scale_.ops));
+    scale_ = scale_within(scale_, host_arena_, op_host_bytes);
+    const uint64_t needed = host_bytes(scale_, op_host_bytes(scale_.ops));
+    if (needed > host_arena_)
       throw Error(ExitCode::infeasible,
                   fmt::format("What bench measures needs {} of host memory at least, and may have {}.",
-                              in_mib(needed), in_mib(host.arena)),
-                  fmt::format("Give --host-mem {} or more.", host.limit_for(needed)));
+                              in_mib(needed), in_mib(host_arena_)),
+                  fmt::format("Give --host-mem {} or more.", budgets.host.limit_for(needed)));
     if (needed < wanted)
       say("host memory: at most {} at once instead of {}, so caches may count for more than in training",
           in_mib(needed), in_mib(wanted));
   }
 
+  // What the ranks of a machine share, by the first of them on all of its cores.
+  void measure_machine() {
+    std::optional<Bound> bound;
+    if (ranks_.size() > 1 && processors_.count() > 0) bound.emplace(processors_);
+    rates_.name = "measured";
+    rates_.source = fmt::format("measured by sluice bench with {} threads", threads_);
+    cores_ = add_pool(kCoresPool, threads_);
+    measure_memory();
+    measure_compute();
+    if (on_gpu())
+      measure_gpu_links();
+    else
+      for (const auto& [from, to] : {std::pair{"host", "device"}, {"device", "host"}})
+        rates_.links.push_back({from, to, copy_, handover_, one_core()});
+    for (const std::string& directory : memory_.nvme_directories) measure_directory(directory);
+    if (memory_.nvme_directories.empty())
+      say("no --nvme-dir was given, so the description has no drives: a plan with an nvme tier will ask for "
+          "one");
+    if (on_gpu()) add_sizes();
+  }
+
   // The most traffic that anything brings about is what the memory can do.
-  void measure_memory(Device& device) {
+  void measure_memory() {
     Workers workers(threads_);
     const OptimizerRate update = measure_optimizer(DType::bf16, scale_.parameters, workers);
     const double optimizer = update.parameters_per_second * update.bytes_a_parameter;
@@ -92,39 +172,65 @@ class Bench {
       traffic = std::max(traffic, 2 * rate);
       copies += fmt::format("{}{:.1f} GB/s by {}", k == 1 ? "" : ", ", rate / 1e9, k);
     }
-    say("memory: {:.1f} GB/s of traffic at the most; copies {} at once", traffic / 1e9, copies);
     memory_pool_ = add_pool("memory", traffic);
-    round_ = measure_round(device, scale_.round_elements);
     handover_ = measure_handover();
-    say("gradients: rounded at {:.1f} GB/s; a lane hears of another in {:.1f} us", round_ / 1e9,
-        handover_ * 1e6);
+    say("memory: {:.1f} GB/s of traffic at the most; copies {} at once; a lane hears of another in {:.1f} us",
+        traffic / 1e9, copies, handover_ * 1e6);
     LaneRates lane{.lane = "optimizer", .bytes_per_second = optimizer, .overhead_seconds = handover_};
     lane.sharing = all_cores();
     rates_.lanes.push_back(std::move(lane));
   }
 
-  Sharing all_cores() const { return {{{cores_, static_cast<double>(threads_)}}, {{memory_pool_, 1}}}; }
-  Sharing one_core() const { return {{{cores_, 1}}, {{memory_pool_, 2}}}; }
-
-  void measure_compute(Device& device) {
-    LaneRates lane{.lane = "compute", .bytes_per_second = round_, .overhead_seconds = handover_};
-    for (const DType precision : kPrecisions) {
+  // On a GPU the compute lane also updates what lives there: its bytes a second are those of all tasks beside
+  // forward and backward, of equally many parameters each.
+  void measure_compute() {
+    LaneRates lane{.lane = "compute", .overhead_seconds = handover_};
+    const DType narrow = precisions_.front();
+    const uint64_t elements = on_gpu() ? scale_.gpu.elements / 2 : scale_.round_elements;
+    const double round = measure_round(*device_, narrow, elements);
+    lane.bytes_per_second = round;
+    say("gradients: rounded at {:.1f} GB/s", round / 1e9);
+    if (on_gpu()) {
+      const DeviceMemoryRates rates = measure_device_memory(*device_, narrow, scale_.gpu.elements);
+      const DeviceOverheads overheads = measure_overheads(*device_);
+      constexpr double kRounded = 6, kUpdated = 28;  // bytes a parameter
+      lane.bytes_per_second = (kRounded + kUpdated) / (kRounded / round + kUpdated / rates.update);
+      lane.overhead_seconds = overheads.instruction;
+      copy_seconds_ = overheads.copy;
+      say("GPU memory: AdamW {:.1f} GB/s, zeroed at {:.1f} GB/s", rates.update / 1e9, rates.zero / 1e9);
+      say("beside its work an instruction costs {:.1f} us, a copy {:.1f} us", overheads.instruction * 1e6,
+          overheads.copy * 1e6);
+    } else {
+      lane.sharing = all_cores();
+    }
+    for (const DType precision : precisions_) {
       say("ops in {}:", dtype_name(precision));
-      measure_ops(device, precision, scale_.ops, lane.ops, [&](OpKind kind, const OpFit& fit) {
-        say("  {:<22}{:>9.1f} GFLOP/s {:>9.1f} GB/s, fitted within {:.0f} %", op_rule(kind).name,
-            fit.flops_per_second / 1e9, fit.bytes_per_second / 1e9, 100 * fit.error_max);
-      });
+      measure_ops(*device_, precision, on_gpu() ? scale_.gpu.ops : scale_.ops, lane.ops,
+                  [&](OpKind kind, const OpFit& fit) {
+                    say("  {:<22}{:>9.1f} GFLOP/s {:>9.1f} GB/s, fitted within {:.0f} %", op_rule(kind).name,
+                        fit.flops_per_second / 1e9, fit.bytes_per_second / 1e9, 100 * fit.error_max);
+                  });
     }
     const auto linear = std::find_if(lane.ops.begin(), lane.ops.end(),
                                      [](const OpRates& r) { return r.kind == OpKind::linear; });
     lane.flops = linear->flops;
-    lane.sharing = all_cores();
     rates_.lanes.push_back(std::move(lane));
   }
 
-  void add_copies() {
-    for (const auto& [from, to] : {std::pair{"host", "device"}, {"device", "host"}})
-      rates_.links.push_back({from, to, copy_, handover_, one_core()});
+  // Each way alone, and both at once, which is the capacity of what they share.
+  void measure_gpu_links() {
+    const CudaFacts facts =
+        cuda_facts({memory_.device.ordinal, 2 * scale_.copy_bytes, steady_seconds, open_nvml()});
+    if (!facts.copies.value)
+      throw Error(ExitCode::environment, "Copies could not be timed: " + facts.copies.reason + ".",
+                  "`sluice doctor` says what this machine lacks.");
+    const CudaCopies& copies = *facts.copies.value;
+    say("link: {:.1f} GB/s to the GPU, {:.1f} from it, {:.1f} both ways at once", copies.host_to_device / 1e9,
+        copies.device_to_host / 1e9, copies.both / 1e9);
+    link_ = add_pool("link", copies.both);
+    const Sharing sharing{{}, {{memory_pool_, 1}, {*link_, 1}}};
+    rates_.links.push_back({"host", "device", copies.host_to_device, copy_seconds_, sharing});
+    rates_.links.push_back({"device", "host", copies.device_to_host, copy_seconds_, sharing});
   }
 
   void measure_directory(const std::string& directory) {
@@ -150,12 +256,68 @@ class Bench {
     rates_.lanes.push_back(std::move(saves));
   }
 
-  const MemoryOptions& memory_;
+  // For plans made elsewhere: a GPU is what other machines lack.
+  void add_sizes() {
+    const CudaStatus status = cuda_status(memory_.device.ordinal);
+    const MemoryLimits limits = memory_limits();
+    rates_.source += " and one " + printable(status.name);
+    MachineMemory sizes{status.memory_bytes, std::min(limits.total, limits.cgroup_limit), std::nullopt};
+    std::vector<NvmeDirectory> directories;
+    for (size_t i = 0; i < memory_.nvme_directories.size(); ++i)
+      directories.push_back({memory_.nvme_directories[i], drive_weight(rates_.drives[i])});
+    if (!directories.empty()) sizes.nvme = nvme_room(directories, 1, [](uint64_t) { return 0; }).free;
+    rates_.memory = sizes;
+    say("sizes: {} of GPU memory, {} of host memory", in_mib(*sizes.device), in_mib(sizes.host));
+  }
+
+  // What ranks exchange lies where their programs have it.
+  void measure_ranks(const AcceleratorRanks& connected) {
+    constexpr uint64_t kMessageMost = 16ull << 20;
+    Communicator& communicator = connected.communicator ? *connected.communicator : *ranks_.lane;
+    say("ranks: {}, exchanging by {}{}", ranks_.size(), communicator.transport(),
+        connected.reason.empty() ? "" : " (not by NCCL: " + connected.reason + ")");
+    const auto all = static_cast<uint64_t>(ranks_.size());
+    const uint64_t bytes = std::max(network_bytes_least(ranks_.size()),
+                                    std::min(2 * all * kMessageMost, ranks_.least({host_arena_}).front()));
+    // After an error MPI may still write into it, until the process ends.
+    auto memory = std::make_unique<RankMemory>(connected.communicator ? device_.get() : nullptr, bytes);
+    std::vector<NetworkLevel> levels;
+    try {
+      levels = measure_network(ranks_, communicator, memory->span(), scale_.network_seconds,
+                               [&](const std::string& text) { say("{}", text); });
+    } catch (...) {
+      (void)memory.release();
+      throw;
+    }
+    if (ranks_.is_first()) add_network(std::move(levels), connected.communicator != nullptr);
+  }
+
+  void add_network(std::vector<NetworkLevel> levels, bool in_device) {
+    // Pools are of one rank from here on; a GPU's link is that already.
+    const double link = link_ ? rates_.pools[*link_].capacity : 0;
+    share_machine(rates_, levels.front().ranks);
+    if (link_) rates_.pools[*link_].capacity = link;
+    if (levels.size() > 1 || ranks_.all_here < ranks_.size())
+      say("machines: all are taken to be like the first, which was measured");
+    rates_.network = std::move(levels);
+    LaneRates lane{.lane = "collective", .overhead_seconds = handover_};
+    lane.sharing = {{}, {{memory_pool_, 1}}};
+    if (in_device) lane.tier = "device", lane.sharing = {};
+    rates_.lanes.push_back(std::move(lane));
+  }
+
+  MemoryOptions memory_;
+  const Ranks& ranks_;
+  const ProcessorSet processors_;
   BenchScale scale_;
-  std::FILE* const out_;
-  const int threads_;
+  std::FILE* const out_;  // nullptr: another rank speaks
+  int threads_ = 1;
+  std::unique_ptr<Device> device_;  // on ranks that compute
+  std::vector<DType> precisions_{DType::bf16, DType::f32, DType::f16};
+  uint64_t host_arena_ = 0;
   uint32_t cores_ = 0, memory_pool_ = 0;  // pools
-  double copy_ = 0, round_ = 0, handover_ = 0;
+  std::optional<uint32_t> link_;          // pool of a GPU's
+  double copy_ = 0, handover_ = 0, copy_seconds_ = 0;
   MachineRates rates_;
 };
 
@@ -168,6 +330,7 @@ void round_rates(MachineRates& rates) {
     for (double* rate : {&r.fp32, &r.bf16, &r.fp16}) round(*rate);
   };
   for (PoolRate& pool : rates.pools) round(pool.capacity);
+  for (NetworkLevel& level : rates.network) round(level.bytes_per_second), round(level.latency_seconds);
   for (DriveRates& d : rates.drives)
     for (double* rate : {&d.read, &d.write, &d.mixed}) round(*rate);
   for (LaneRates& lane : rates.lanes) {
@@ -183,8 +346,9 @@ void round_rates(MachineRates& rates) {
 
 }  // namespace
 
-MachineRates measure_machine(const MemoryOptions& options, const BenchScale& scale, std::FILE* out) {
-  MachineRates rates = Bench(options, scale, out).run();
+MachineRates measure_machine(const MemoryOptions& options, const Ranks& ranks, const BenchScale& scale,
+                             std::FILE* out) {
+  MachineRates rates = Bench(options, ranks, scale, out).run();
   round_rates(rates);
   return rates;
 }

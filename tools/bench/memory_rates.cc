@@ -52,18 +52,6 @@ OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& w
   return {static_cast<double>(shards * kShard) / seconds, bytes};
 }
 
-double measure_round(Device& device, uint64_t elements) {
-  const Arena from = filled(elements * sizeof(float), 0.5f), to = filled(elements * 2, 0);
-  std::vector<double> sums(elements / kNormBlock + 1);
-  const double seconds = median_seconds(
-      [&] {
-        device.round(reinterpret_cast<const float*>(from.data()), to.data(), DType::bf16, elements,
-                     sums.data());
-      },
-      kSecondsAtLeast);
-  return static_cast<double>(elements) * 6 / seconds;
-}
-
 double measure_copies(int threads, uint64_t bytes) {
   const uint64_t part = bytes / static_cast<uint64_t>(threads);
   const Arena from = filled(bytes, 1), to = filled(bytes, 2);

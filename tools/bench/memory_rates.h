@@ -1,12 +1,12 @@
-// How fast host memory is: for the optimizer, for rounding gradients, and for threads that copy.
+// How fast host memory is: for the optimizer, and for threads that copy.
 //
 // Data are larger than caches, in huge pages where the system gives them, as arenas are. One thread calls.
 #pragma once
 
-#include <vector>
+#include <cstdint>
 
 #include "engine/parallel.h"
-#include "gpu/device.h"
+#include "engine/program.h"
 
 namespace sluice {
 
@@ -16,9 +16,6 @@ struct OptimizerRate {
   double parameters_per_second = 0, bytes_a_parameter = 0;
 };
 OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& workers);
-
-// Bytes a second that rounding a gradient accumulator to 16 bits reads and writes on the device.
-double measure_round(Device& device, uint64_t elements);
 
 // Bytes a second of `bytes` copied by so many threads together, each its own part; each byte is read and
 // written.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "offload/arena.h"
 #include "tools/bench/op_timer.h"
 
 namespace sluice {
@@ -121,8 +120,8 @@ void measure_ops(Device& device, DType precision, const OpSizes& sizes, std::vec
     const std::vector<TimedOp> ops = timed_ops(kind, sizes);
     uint64_t bytes = 0;
     for (const TimedOp& op : ops) bytes = std::max(bytes, OpTimer::bytes_needed(device, op, precision));
-    Arena arena(bytes, {.prefault_threads = 1});
-    OpTimer timer(device, arena.span());
+    BenchMemory memory(device, bytes);
+    OpTimer timer(device, memory);
     std::vector<OpPoint> points;
     for (const TimedOp& op : ops)
       for (const Pass pass : {Pass::forward, Pass::backward}) {

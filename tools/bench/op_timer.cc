@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <vector>
 
 #include "cpu_optim/optimizer.h"
-#include "engine/clock.h"
 #include "engine/error.h"
 #include "engine/pack.h"
-#include "tools/bench/median.h"
 
 namespace sluice {
 
@@ -27,22 +24,20 @@ bool holds_ids(OpKind kind, size_t input) {
   return (kind == OpKind::embedding && input == 0) || (kind == OpKind::linear_cross_entropy && input == 1);
 }
 
-// Multiples of 1/256 between -1/2 and 1/2, or ids below `ids`; spread by Knuth's multiplicative hash.
-void fill(std::byte* data, DType type, uint64_t count, uint64_t ids) {
+// Of a tensor, to be repeated: multiples of 1/256 between -1/2 and 1/2, or `count` ids below `ids`; spread by
+// Knuth's multiplicative hash.
+std::vector<std::byte> values_of(DType type, uint64_t count, uint64_t ids) {
   constexpr uint64_t kHash = 2654435761u, kPart = 4096;
+  std::vector<std::byte> bytes((type == DType::i32 ? count : kPart) * dtype_bytes(type));
   if (type == DType::i32) {
-    auto* const out = reinterpret_cast<int32_t*>(data);
+    auto* const out = reinterpret_cast<int32_t*>(bytes.data());
     for (uint64_t i = 0; i < count; ++i) out[i] = static_cast<int32_t>(i * kHash % ids);
-    return;
+  } else if (type != DType::f64) {  // those are sums, from zero on
+    std::array<float, kPart> values;
+    for (uint64_t i = 0; i < kPart; ++i) values[i] = static_cast<float>(i * kHash >> 20 & 255) / 256 - 0.5f;
+    round_to(type, values.data(), bytes.data(), kPart);
   }
-  if (type == DType::f64) {
-    std::memset(data, 0, count * sizeof(double));
-    return;
-  }
-  std::array<float, kPart> values;
-  for (uint64_t i = 0; i < kPart; ++i) values[i] = static_cast<float>(i * kHash >> 20 & 255) / 256 - 0.5f;
-  for (uint64_t i = 0; i < count; i += kPart)
-    round_to(type, values.data(), data + i * dtype_bytes(type), std::min(kPart, count - i));
+  return bytes;
 }
 
 }  // namespace
@@ -61,15 +56,21 @@ uint64_t OpTimer::bytes_needed(const Device& device, const TimedOp& op, DType pr
   for (const std::vector<Shape>* list : {&shapes.inputs, &shapes.outputs, &shapes.parameters})
     for (const Shape& shape : *list)
       bytes += 2 * round_up(static_cast<uint64_t>(element_count(shape)) * sizeof(double), kAlignment);
-  return bytes + kAlignment;
+  return round_up(bytes, kAlignment) + 2 * kAlignment;  // and the scalars
+}
+
+std::byte* OpTimer::take(uint64_t bytes) {
+  std::byte* const data = memory_.span().data() + taken_;
+  taken_ = round_up(taken_ + bytes, kAlignment);
+  CHECK(taken_ <= memory_.span().size(), "an op to be timed does not fit its memory");
+  return data;
 }
 
 TensorView OpTimer::tensor(const Shape& shape, DType type, int64_t ids) {
   const auto count = static_cast<uint64_t>(element_count(shape));
-  std::byte* const data = arena_.data() + taken_;
-  taken_ = round_up(taken_ + count * dtype_bytes(type), kAlignment);
-  CHECK(taken_ <= arena_.size(), "an op to be timed does not fit the arena");
-  fill(data, type, count, static_cast<uint64_t>(ids));
+  const uint64_t bytes = count * dtype_bytes(type);
+  std::byte* const data = take(bytes);
+  memory_.fill(data, bytes, values_of(type, count, static_cast<uint64_t>(ids)));
   return {data};
 }
 
@@ -94,15 +95,17 @@ OpTimer::Operands OpTimer::lay_out(const TimedOp& op, DType precision, Pass pass
     o.parameters.push_back(tensor(shape, precision, 0));
     o.parameter_gradients.push_back(tensor(shape, DType::f32, 0));
   }
-  o.workspace = arena_.data() + taken_;
-  CHECK(taken_ + device_.workspace_bytes(o.shapes, pass) <= arena_.size(), "no room for a workspace");
+  const double scalars[] = {1, static_cast<double>(op.inputs[0][0])};  // loss scale, tokens that count
+  o.scalars = take(sizeof scalars);
+  memory_.write(o.scalars, std::as_bytes(std::span(scalars)));
+  o.workspace = take(device_.workspace_bytes(o.shapes, pass));
   return o;
 }
 
 double OpTimer::seconds(const TimedOp& op, DType precision, Pass pass, double seconds_at_least) {
   const Operands o = lay_out(op, precision, pass);
   device_.prepare(o.shapes, pass);
-  const double loss_scale = 1, valid_tokens = static_cast<double>(op.inputs[0][0]);
+  const auto* const scalars = reinterpret_cast<const double*>(o.scalars);
   const OpCall call{.shapes = &o.shapes,
                     .inputs = o.inputs,
                     .outputs = o.outputs,
@@ -111,10 +114,10 @@ double OpTimer::seconds(const TimedOp& op, DType precision, Pass pass, double se
                     .input_gradients = o.input_gradients,
                     .parameter_gradients = o.parameter_gradients,
                     .workspace = o.workspace,
-                    .loss_scale = &loss_scale,
-                    .valid_tokens = &valid_tokens};
-  return median_seconds([&] { pass == Pass::forward ? device_.forward(call) : device_.backward(call); },
-                        seconds_at_least);
+                    .loss_scale = scalars,
+                    .valid_tokens = scalars + 1};
+  return memory_.seconds_of([&] { pass == Pass::forward ? device_.forward(call) : device_.backward(call); },
+                            seconds_at_least);
 }
 
 }  // namespace sluice

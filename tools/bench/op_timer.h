@@ -1,13 +1,13 @@
 // Times single ops on a device, on operands of its own memory. No segment and no training step is run.
 //
-// Operands lie one behind the other in an arena that the caller gives and are filled with numbers of size
-// one; token ids and labels are spread over the vocabulary. Called by `sluice bench`, from one thread, which
+// Operands lie one behind the other in memory that the caller gives and are filled with numbers of size one;
+// token ids and labels are spread over the vocabulary. Called by `sluice bench`, from one thread, which
 // no other work of the device may disturb.
 #pragma once
 
-#include <span>
+#include <vector>
 
-#include "gpu/device.h"
+#include "tools/bench/bench_memory.h"
 
 namespace sluice {
 
@@ -21,13 +21,12 @@ OpShapes timed_shapes(const TimedOp& op, DType precision);
 
 class OpTimer {
  public:
-  // `arena` is host memory, aligned to 64.
-  OpTimer(Device& device, std::span<std::byte> arena) : device_(device), arena_(arena) {}
+  OpTimer(Device& device, BenchMemory& memory) : device_(device), memory_(memory) {}
 
-  // Median seconds of one pass, repeated three times and for `seconds_at_least`; a first run is not counted.
+  // Of one pass, as BenchMemory times it.
   double seconds(const TimedOp& op, DType precision, Pass pass, double seconds_at_least);
 
-  // What the ops' operands and workspaces need of an arena.
+  // What the ops' operands and workspaces need of the memory.
   static uint64_t bytes_needed(const Device& device, const TimedOp& op, DType precision);
 
  private:
@@ -35,13 +34,14 @@ class OpTimer {
     OpShapes shapes;
     std::vector<TensorView> inputs, outputs, parameters;
     std::vector<TensorView> output_gradients, input_gradients, parameter_gradients;
-    std::byte* workspace = nullptr;
+    std::byte *scalars = nullptr, *workspace = nullptr;
   };
   Operands lay_out(const TimedOp& op, DType precision, Pass pass);
+  std::byte* take(uint64_t bytes);
   TensorView tensor(const Shape& shape, DType type, int64_t ids);
 
   Device& device_;
-  std::span<std::byte> arena_;
+  BenchMemory& memory_;
   uint64_t taken_ = 0;
 };
 

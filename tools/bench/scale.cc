@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tools/bench/device_rates.h"
+
 namespace sluice {
 
 namespace {
@@ -12,19 +14,12 @@ constexpr int64_t kSideLeast = 256, kVocabularyLeast = 4096;
 
 // Three fp32 planes of state, and a gradient and a weight of 16 bits.
 uint64_t optimizer_bytes(const BenchScale& s) { return s.parameters * 16; }
-// fp32 in, 16 bits out.
-uint64_t round_bytes(const BenchScale& s) { return s.round_elements * 6; }
+uint64_t rounding_bytes(const BenchScale& s) { return round_bytes(s.round_elements); }
 uint64_t copies_bytes(const BenchScale& s) { return 2 * s.copy_bytes; }
 // One lane reads while another writes.
 uint64_t lanes_bytes(const BenchScale& s) { return 2 * std::min(s.lane_bytes, s.drive_bytes); }
 
-}  // namespace
-
-uint64_t host_bytes(const BenchScale& scale, uint64_t op_bytes) {
-  return std::max({optimizer_bytes(scale), round_bytes(scale), copies_bytes(scale), lanes_bytes(scale),
-                   op_bytes});
-}
-
+// Halved until their ops need no more than so many bytes, or as far as they go.
 OpSizes ops_within(OpSizes sizes, uint64_t bytes, const OpBytes& op_bytes) {
   while (op_bytes(sizes) > bytes && sizes.rows > kSideLeast && sizes.width > kSideLeast) {
     sizes.rows /= 2;
@@ -34,12 +29,25 @@ OpSizes ops_within(OpSizes sizes, uint64_t bytes, const OpBytes& op_bytes) {
   return sizes;
 }
 
+}  // namespace
+
+uint64_t host_bytes(const BenchScale& scale, uint64_t op_bytes) {
+  return std::max({optimizer_bytes(scale), rounding_bytes(scale), copies_bytes(scale), lanes_bytes(scale),
+                   op_bytes});
+}
+
+GpuScale gpu_scale_within(GpuScale scale, uint64_t bytes, const OpBytes& op_bytes) {
+  while (update_bytes(scale.elements) > bytes && scale.elements > kElementsLeast) scale.elements /= 2;
+  scale.ops = ops_within(scale.ops, bytes, op_bytes);
+  return scale;
+}
+
 BenchScale scale_within(BenchScale scale, uint64_t bytes, const OpBytes& op_bytes) {
   const auto halve = [&](uint64_t& amount, uint64_t least, uint64_t (*needed)(const BenchScale&)) {
     while (needed(scale) > bytes && amount > least) amount /= 2;
   };
   halve(scale.parameters, kParametersLeast, optimizer_bytes);
-  halve(scale.round_elements, kElementsLeast, round_bytes);
+  halve(scale.round_elements, kElementsLeast, rounding_bytes);
   halve(scale.copy_bytes, kBytesLeast, copies_bytes);
   halve(scale.lane_bytes, kBytesLeast, lanes_bytes);
   scale.ops = ops_within(scale.ops, bytes, op_bytes);

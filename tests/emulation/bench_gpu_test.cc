@@ -1,0 +1,93 @@
+// `sluice bench --device cuda` in small, the whole verb, and a plan from what it writes. Figures mean nothing
+// on an emulated GPU, but every one is there.
+#include <gtest/gtest.h>
+
+#include "models/file.h"
+#include "tests/emulation/emulated_command.h"
+#include "tools/bench/op_rates.h"
+
+namespace sluice {
+namespace {
+
+BenchScale small() {
+  const OpSizes ops{.rows = 32, .width = 64, .vocabulary = 128, .seconds_at_least = 0};
+  return {.parameters = 4 << 20,
+          .round_elements = 1 << 20,
+          .copy_bytes = 1 << 20,
+          .drive_bytes = 32 << 20,
+          .lane_bytes = 16 << 20,
+          .drive_seconds = 0.05,
+          .request_seconds = 0.01,
+          .network_seconds = 0,
+          .ops = ops,
+          .gpu = {.elements = 1 << 17, .ops = ops}};
+}
+
+class BenchGpu : public EmulatedRun {
+ protected:
+  Ended bench(const Words& more) const {
+    return run_command(Words{"bench", "--device", "cuda", "--threads", "2", "--out", file} + more, small());
+  }
+  const std::string file = directory / "machine.json";
+};
+
+TEST_F(BenchGpu, MeasuresTheGpuTheLinkAndTheHost) {
+  const Ended ended = bench({"--nvme-dir", scratch});
+  ASSERT_EQ(ended.code, ExitCode::done) << ended.what << ended.out;
+  expect_nothing_on_the_gpu();
+  const MachineRates rates = parse_machine_rates(read_text_file(file, 1 << 20), file);
+  EXPECT_EQ(rates.memory->device, emulation::EmulatedGpu{}.memory_bytes);
+  EXPECT_GT(rates.memory->host, 0u);
+  EXPECT_GT(rates.memory->nvme, 0u);
+  const LaneRates* const compute = find_lane(rates, "compute", "device");
+  ASSERT_EQ(compute->ops.size(), static_cast<size_t>(kOpKinds));
+  for (const OpRates& op : compute->ops)
+    for (const DType precision : {DType::bf16, DType::f16, DType::f32})
+      EXPECT_LT(std::min(op.flops.of(precision), op.bytes.of(precision)), kUnlimited)
+          << op_rule(op.kind).name;
+  EXPECT_LT(compute->bytes_per_second, kUnlimited);
+  EXPECT_GT(compute->overhead_seconds, 0);
+  EXPECT_TRUE(compute->sharing.occupies.empty()) << "the host's cores are free meanwhile";
+  EXPECT_EQ(find_lane(rates, "optimizer", "host")->sharing.occupies[0].amount, 2);
+  ASSERT_EQ(rates.links.size(), 4u);
+  for (const LinkRates& link : {rates.links[0], rates.links[1]}) {
+    EXPECT_LT(link.bytes_per_second, kUnlimited);
+    EXPECT_GT(link.latency_seconds, 0);
+    ASSERT_EQ(link.sharing.per_byte.size(), 2u) << "host memory, and what both directions share";
+  }
+  EXPECT_EQ(rates.drives.size(), 1u);
+  const Words model{"--model", "gpt2:layers=2,width=32,heads=2,vocab=256,context=32", "--batch", "8"};
+  for (const Words& device : {Words{"--device", "cuda"}, Words{}}) {
+    const Ended planned = run_command(Words{"plan", "--machine", file} + model + device);
+    ASSERT_EQ(planned.code, ExitCode::done) << planned.what << planned.out;
+    EXPECT_NE(planned.out.find("measured"), std::string::npos) << planned.out;
+  }
+}
+
+// Before compute capability 8.0.
+TEST_F(BenchGpu, WithoutBf16NothingIsSaidOfIt) {
+  emulation::set_up({.capability_major = 7, .capability_minor = 5});
+  const Ended ended = bench({});
+  ASSERT_EQ(ended.code, ExitCode::done) << ended.what << ended.out;
+  const MachineRates rates = parse_machine_rates(read_text_file(file, 1 << 20), file);
+  EXPECT_EQ(find_lane(rates, "compute", "device")->flops.bf16, kUnlimited);
+  EXPECT_LT(find_lane(rates, "compute", "device")->flops.fp16, kUnlimited);
+  EXPECT_TRUE(rates.drives.empty());
+}
+
+TEST_F(BenchGpu, RefusesAndLeavesNothing) {
+  Ended ended = bench({"--nvme-dir", directory / "none"});
+  EXPECT_EQ(ended.code, ExitCode::environment);
+  expect_sentences(ended);
+  ended = bench({"--host-mem", "1MiB"});
+  EXPECT_EQ(ended.code, ExitCode::infeasible);
+  expect_sentences(ended);
+  emulation::set_up({.registration_that_fails = 0});
+  ended = bench({});
+  EXPECT_EQ(ended.code, ExitCode::environment);
+  expect_nothing_on_the_gpu();
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+}  // namespace
+}  // namespace sluice
