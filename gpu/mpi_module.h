@@ -13,10 +13,14 @@
 
 namespace sluice {
 
+constexpr int kNobody = -1;
+
 // What the module asks and tells, on a thread of its own, several times a second.
 struct MpiHooks {
   std::function<bool()> terminated;  // whether a SIGTERM has come
   std::function<void()> unharmed;    // it has, and no rank is missing: again and again
+  // This rank, before any other, has found that `missing` hangs, or one that it cannot tell: kNobody. Once.
+  std::function<void(int rank, int missing, const std::string& reason)> found;
   // A rank was lost some time ago, and this process still lives.
   std::function<void(int rank, const std::string& reason)> abandon;
 };

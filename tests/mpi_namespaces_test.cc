@@ -105,37 +105,39 @@ TEST_F(MpiNamespaces, BenchTellsMachinesApart) {
   EXPECT_EQ(rates.pools[0].capacity, 1) << "two threads of two ranks";
 }
 
-// The others' connections to it break at once, or they miss it, or they hear of it.
+// The one beside it sees that it has ended; the others' connections to it break at once, or they miss it, or
+// they hear of it.
 TEST_F(MpiNamespaces, DeathOfARank) {
   Command command(directory / "", across(endless("death", {"--checkpoint-every", "5"})));
   ASSERT_TRUE(reaches(command, "death", 7)) << statuses("death");
   ::kill(rank_processes(command.process(), 4).at(1), SIGKILL);
   EXPECT_EQ(command.wait().code, 128 + SIGKILL);
+  const std::string seen = "Rank 1 has died";
+  const std::string missed =
+      "MPI does not return after SIGTERM, as when a rank has died|Rank [0-3] gives no sign "
+      "of life after SIGTERM";
   for (const int rank : {0, 2, 3})
-    expect_status(
-        "death", rank,
-        "7 (MPI does not return after SIGTERM, as when a rank has died|Rank [0-3] gives no sign of life "
-        "after SIGTERM): " +
-            kWaits);
+    expect_status("death", rank, "7 (" + seen + (rank == 0 ? "" : "|" + missed) + "): " + kWaits);
   expect_that_it_goes_on("death", 3);
 }
 
 // Each half sees that the other is silent. mpirun cannot reach it either, and is left behind.
 TEST_F(MpiNamespaces, ACutNetworkEndsAll) {
+  const auto missed_by = [](int rank) {
+    return "7 Rank " + std::to_string(rank < 2 ? 3 : 1) + " has not answered for 4 s: ";
+  };
   const Words often{"--checkpoint-every", "5", "--rank-timeout", "4"};
   {
     const Command command(directory / "", across(endless("cut", often)));
     ASSERT_TRUE(reaches(command, "cut", 7)) << statuses("cut");
     ASSERT_EQ(ip({"-n", machine('a'), "link", "set", "link-a", "down"}).code, 0);
-    EXPECT_TRUE(command.until([&] {
+    EXPECT_TRUE(command.until([&] {  // each by its own word: before, the other half may have spoken for it
       for (int rank = 0; rank < 4; ++rank)
-        if (status("cut", rank).find("answered") == std::string::npos) return false;
+        if (!status("cut", rank).starts_with(missed_by(rank))) return false;
       return true;
     }));
   }
-  for (int rank = 0; rank < 4; ++rank)
-    expect_status("cut", rank,
-                  "7 Rank " + std::to_string(rank < 2 ? 3 : 1) + " has not answered for 4 s: " + kWaits);
+  for (int rank = 0; rank < 4; ++rank) expect_status("cut", rank, missed_by(rank) + kWaits);
   end_processes();
   expect_that_it_goes_on("cut", 2);
 }

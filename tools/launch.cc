@@ -41,9 +41,12 @@ constexpr LauncherVariables kMpiLaunchers[] = {
 constexpr LauncherVariables kSlurmStep = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"};
 constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
 // A launcher ends the others when one ends, and its own exit code is that one's. So a rank that fails lets
-// them hear why and write it down, which takes 260 ms at most. Who has heard lets it go first; mpirun's
-// SIGTERM after a death comes earlier, too, at 1000, so that whoever misses that rank can name it.
-constexpr auto kGrace = std::chrono::milliseconds(400), kSecondHandGrace = std::chrono::milliseconds(1300);
+// them hear why and write it down, which takes 260 ms at most. Who has found that another hangs lets such a
+// one go first. All others leave it to the launcher to end them: mpirun does so two seconds after the first
+// has ended, but it is woken by those that end meanwhile, and goes on at once. One that it has just continued
+// would not come to say anything.
+constexpr auto kGrace = std::chrono::milliseconds(400), kFinderGrace = std::chrono::milliseconds(1300);
+constexpr auto kLauncherGrace = std::chrono::milliseconds(2200);  // after that
 constexpr auto kLook = std::chrono::milliseconds(50);
 constexpr double kFinishSeconds = 60;
 
@@ -61,21 +64,36 @@ std::string status_path(const std::string& out_directory, int rank) {
   return (fs::path(out_directory) / ("rank-" + std::to_string(rank) + ".status")).string();
 }
 
-void write_status(const std::string& out_directory, int rank, ExitCode code, const std::string& sentence) {
+std::string status(ExitCode code, const std::string& sentence) {
+  return std::to_string(static_cast<int>(code)) + " " + sentence;
+}
+
+// Of a rank that has ended without a word.
+std::string no_word() {
+  return status(ExitCode::rank_lost, "This rank was ended from outside, before it could say why.");
+}
+
+bool has_status(const std::string& out_directory, int rank, const std::string& words) {
+  std::ifstream file(status_path(out_directory, rank));
+  std::string found;
+  return std::getline(file, found) && found == words;
+}
+
+// By `writer`, a rank: that one or another.
+void write_status(const std::string& out_directory, int rank, const std::string& words, int writer) {
   std::error_code ignored;
   if (!fs::is_directory(out_directory, ignored)) return;  // it ended before there was one
-  const std::string path = status_path(out_directory, rank), fresh = path + ".new";
+  const std::string path = status_path(out_directory, rank), fresh = path + ".by" + std::to_string(writer);
   std::ofstream file(fresh);
-  file << static_cast<int>(code) << " " << sentence << "\n";
+  file << words << "\n";
   file.close();
   if (file) return fs::rename(fresh, path, ignored);
   fs::remove(fresh, ignored);  // on a full disk what stands there since the start stays
 }
 
 // By a start that may yet be refused: the statuses of a run that holds the directory are left alone.
-void write_unless_held(const std::string& out_directory, int rank, ExitCode code,
-                       const std::string& sentence) {
-  if (!is_locked(out_directory)) write_status(out_directory, rank, code, sentence);
+void write_unless_held(const std::string& out_directory, int rank, const std::string& words) {
+  if (!is_locked(out_directory)) write_status(out_directory, rank, words, rank);
 }
 
 [[noreturn]] void leave(const Error& error, bool speaks, std::chrono::milliseconds grace) {
@@ -87,7 +105,7 @@ void write_unless_held(const std::string& out_directory, int rank, ExitCode code
 // A refusal without MPI, by which ranks would speak with one voice: the first of each machine does.
 [[noreturn]] void refuse(const LauncherVariables& launcher, const std::string& out_directory,
                          const Error& error) {
-  write_unless_held(out_directory, *number_in(launcher.rank), error.code(), error.what());
+  write_unless_held(out_directory, *number_in(launcher.rank), status(error.code(), error.what()));
   if (*number_in(launcher.rank_here) == 0) throw error;
   std::this_thread::sleep_for(kGrace);  // or the launcher would end that one before it has spoken
   throw Error(error.code(), "", "");
@@ -113,8 +131,8 @@ void end_if_late(const std::stop_token& open, const LauncherVariables& launcher,
                                *number_in(launcher.size), patience),
                    "See which rank has not said so, and what holds its process or machine up; or give more "
                    "time with --rank-timeout.");
-  write_unless_held(out_directory, rank, late.code(), late.what());
-  if (rank != 0) std::this_thread::sleep_for(kSecondHandGrace);  // in vain where that is the missing one
+  write_unless_held(out_directory, rank, status(late.code(), late.what()));
+  if (rank != 0) std::this_thread::sleep_for(kFinderGrace);  // in vain where that is the missing one
   leave(late, true, kGrace);
 }
 
@@ -124,10 +142,14 @@ struct Launch::Ending {
   const std::string out_directory;
   Ranks ranks{};  // once MPI is open, and before signals are noted
   std::atomic<bool> begun{false};
-  std::atomic<bool> holds{false};  // the first rank has the directory's lock
+  std::atomic<bool> holds{false};       // the first rank has the directory's lock
+  std::atomic<bool> goes_first{false};  // of the ranks that end because of another: it hangs
 
-  void write(int rank, ExitCode code, const std::string& sentence) {
-    (holds ? write_status : write_unless_held)(out_directory, rank, code, sentence);
+  void write(int rank, const std::string& words) {
+    if (holds)
+      write_status(out_directory, rank, words, rank);
+    else
+      write_unless_held(out_directory, rank, words);
   }
 
   // For one thread; another waits for the process to end.
@@ -137,22 +159,41 @@ struct Launch::Ending {
   }
 
   // By the thread that has begun it: tells the others.
-  [[noreturn]] void end(const Error& error, std::chrono::milliseconds grace) {
-    ranks.abort("Rank " + std::to_string(ranks.rank()) + " ended: " + error.what() + " " + error.remedy());
-    write(ranks.rank(), error.code(), error.what());
-    leave(error, ranks.is_first(), grace);
+  [[noreturn]] void end(const Error& error, bool because_of_another) {
+    const int rank = ranks.rank();
+    ranks.abort("Rank " + std::to_string(rank) + " ended: " + error.what() + " " + error.remedy());
+    if (because_of_another) end_after_another(rank, error);
+    write(rank, status(error.code(), error.what()));
+    leave(error, ranks.is_first(), kGrace);
+  }
+  [[noreturn]] void end_after_another(int rank, const Error& error) {
+    const std::string words = status(error.code(), error.what());
+    const bool is_said = has_status(out_directory, rank, words);  // by the one that has found it
+    write(rank, words);
+    if (rank == 0 && !is_said) report_error(error);
+    std::this_thread::sleep_for(kFinderGrace);
+    if (!goes_first) std::this_thread::sleep_for(kLauncherGrace);
+    std::_Exit(static_cast<int>(error.code()));
   }
 
   // What follows is called by a thread of the module's.
+  // It speaks for the other one, too: that may never go on, or be ended as soon as it does. What that one
+  // says itself, as behind a cut network, stands, unless it comes in the same instant.
+  void found(int rank, int missing, const std::string& reason) {
+    goes_first = true;
+    if (missing == kNobody || !holds || !has_status(out_directory, missing, no_word())) return;
+    const Error error = lost_error(reason);
+    write_status(out_directory, missing, status(error.code(), reason), rank);
+    if (missing == 0) report_error(error);
+  }
   void abandon(int rank, const std::string& reason) {
     if (begun.exchange(true)) return;
-    write(rank, ExitCode::rank_lost, reason);
-    leave(lost_error(reason), rank == 0, kSecondHandGrace);
+    end_after_another(rank, lost_error(reason));
   }
   void end_if_signalled() {
     const std::optional<SignalledEnd> signalled = signalled_end();
     if (!signalled || begun.exchange(true)) return;
-    end(Error(ExitCode::rank_lost, signalled->why, signalled->remedy), kGrace);
+    end(Error(ExitCode::rank_lost, signalled->why, signalled->remedy), false);
   }
 };
 
@@ -162,10 +203,7 @@ const Ranks& Launch::ranks() const { return ending_->ranks; }
 
 void Launch::hold() const { ending_->holds = true; }
 
-void Launch::note_start() const {
-  ending_->write(ranks().rank(), ExitCode::rank_lost,
-                 "This rank was ended from outside, before it could say why.");
-}
+void Launch::note_start() const { ending_->write(ranks().rank(), no_word()); }
 
 ExitCode Launch::run(const std::function<ExitCode(RunDirectory*)>& work) const {
   try {
@@ -177,7 +215,7 @@ ExitCode Launch::run(const std::function<ExitCode(RunDirectory*)>& work) const {
     ranks().note("at the end");
     ranks().barrier();
     ending_->begin();
-    ending_->write(ranks().rank(), code, "");
+    ending_->write(ranks().rank(), status(code, ""));
     const std::jthread deadline([code](const std::stop_token& finished) {
       if (!is_in_time(finished, kFinishSeconds)) std::_Exit(static_cast<int>(code));  // all is written
     });
@@ -191,7 +229,7 @@ ExitCode Launch::run(const std::function<ExitCode(RunDirectory*)>& work) const {
 void Launch::end(const std::exception& why) const {
   const Error error = as_error(why);
   ending_->begin();
-  ending_->end(error, error.code() == ExitCode::rank_lost ? kSecondHandGrace : kGrace);
+  ending_->end(error, error.code() == ExitCode::rank_lost);
 }
 
 void remove_statuses(const std::string& out_directory, int first) {
@@ -236,6 +274,9 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optio
   MpiHooks hooks;
   hooks.terminated = was_terminated;
   hooks.unharmed = [ending] { ending->end_if_signalled(); };
+  hooks.found = [ending](int rank, int missing, const std::string& reason) {
+    ending->found(rank, missing, reason);
+  };
   hooks.abandon = [ending](int rank, const std::string& reason) { ending->abandon(rank, reason); };
   note_stop_requests();
   const double patience = timeout.value_or(kPatienceAtStart);

@@ -192,7 +192,7 @@ class MpiCommunicator final : public Communicator {
 };
 
 struct OpenRanks : MpiRanks {
-  explicit OpenRanks(const MpiHooks& hooks) : watch(MPI_COMM_WORLD, hooks) {}
+  OpenRanks(MPI_Comm machine, const MpiHooks& hooks) : watch(MPI_COMM_WORLD, machine, hooks) {}
   Watch watch;
 };
 
@@ -203,11 +203,11 @@ MpiRanks* open_mpi(const MpiHooks& hooks) {
     throw Error(ExitCode::environment, "This MPI does not let several threads call it at once.",
                 "Use an Open MPI that was built with MPI_THREAD_MULTIPLE, as Debian's is.");
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "Setting up");
-  auto* const ranks = new OpenRanks(hooks);
-  Watch& watch = ranks->watch;
   MPI_Comm machine = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine),
             "Setting up");
+  auto* const ranks = new OpenRanks(machine, hooks);
+  Watch& watch = ranks->watch;
   check_mpi(MPI_Comm_rank(machine, &ranks->local_rank), "Setting up");
   check_mpi(MPI_Comm_size(machine, &ranks->local_size), "Setting up");
   check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &ranks->local_first), "Setting up");

@@ -13,12 +13,15 @@ namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(10);
 // Seconds. When a rank has died, mpirun sends SIGTERM to the others one second later, and SIGKILL after one
-// more. Should SIGTERM come at once, then until SIGKILL the death is seen, told and written down: 0.6 + 0.25.
-// Twelve signs fit into the first, so that a process that is short of cores is not taken for a dead one.
+// more, or sooner: who ends meanwhile may wake it. Should SIGTERM come at once, then until SIGKILL the death
+// of a rank that is not seen is missed, told and written down: 0.6 + 0.25. Twelve signs fit into the first,
+// so that a process that is short of cores is not taken for a dead one.
 constexpr double kSign = 0.05, kSilence = 0.6, kUnwinding = 0.25;
 constexpr double kKilling = 2;        // after a SIGTERM: whoever lives on was not meant by mpirun
 constexpr double kUnharmed = 0.9;     // after a SIGTERM: whoever died before it is missed by then
 constexpr double kOwnUnwinding = 10;  // of a rank that failed itself: nobody hurries it
+// Of exchange(), after a rank has ended: what it had said before is heard by then.
+constexpr uint64_t kLastRounds = 10;
 constexpr size_t kReasonBytes = 512;
 constexpr int kReasonTag = 1, kSignTag = 2, kTerminatedTag = 3;
 
@@ -34,7 +37,8 @@ void check_mpi(int code, const char* what) {
               "See what the other ranks say, and go on with --resume auto.");
 }
 
-Watch::Watch(MPI_Comm world, MpiHooks hooks) : hooks_(std::move(hooks)) {
+Watch::Watch(MPI_Comm world, MPI_Comm machine, MpiHooks hooks)
+    : hooks_(std::move(hooks)), neighbours_(world, machine) {
   check_mpi(MPI_Comm_dup(world, &communicator_), "Making a communicator");
   check_mpi(MPI_Comm_rank(world, &rank_), "Asking for the rank");
   check_mpi(MPI_Comm_size(world, &size_), "Asking for the number of ranks");
@@ -59,19 +63,26 @@ void Watch::throw_lost() {
   throw lost_error(reason_);
 }
 
-void Watch::tell(const std::string& reason) noexcept { set_reason(reason, true, kNobody); }
+void Watch::tell(const std::string& reason) noexcept { set_reason(reason, Cause::own, kNobody); }
 
 // The one that is missing is told last, since MPI might not return from that. One that was stopped hears it
 // when mpirun wakes it to end it: others are gone by then, and it would name them.
-void Watch::lose(int missing, const std::string& reason) noexcept { set_reason(reason, false, missing); }
+void Watch::lose(int missing, const std::string& reason) noexcept {
+  set_reason(reason, Cause::hang, missing);
+}
 
-void Watch::set_reason(const std::string& reason, bool own, int last) noexcept {
+void Watch::lose_dead(int missing, const std::string& reason) noexcept {
+  set_reason(reason, Cause::death, missing);
+}
+
+void Watch::set_reason(const std::string& reason, Cause cause, int last) noexcept {
   const std::lock_guard lock(mutex_);
   if (lost_) return;
   reason_ = reason.substr(0, kReasonBytes);
   last_ = last;
   tells_ = true;
-  ends_by_itself_ = own;
+  ends_by_itself_ = cause == Cause::own;
+  has_found_ = cause == Cause::hang;
   lost_ = true;
 }
 
@@ -151,7 +162,7 @@ void Watch::hear_reason() {
 void Watch::judge() {
   const double begin = steady_seconds();
   WatchedTime silent(begin), stuck(begin), terminating(begin), ending(begin);
-  uint64_t signs = 0, rounds = 0;
+  uint64_t signs = 0, rounds = 0, last_round = 0;
   while (!stopping_) {
     const double now = steady_seconds();
     for (WatchedTime* time : {&silent, &stuck, &terminating, &ending}) time->look(now);
@@ -162,8 +173,16 @@ void Watch::judge() {
     if (!terminated_) terminating.restart();
     if (!lost_) {
       ending.restart();
-      look_for_losses(silent.seconds(), stuck.seconds(), terminating.seconds());
+      const std::optional<int> ended = neighbours_.ended();
+      if (!ended) {
+        last_round = rounds + kLastRounds;
+        look_for_losses(silent.seconds(), stuck.seconds(), terminating.seconds());
+      } else if (rounds >= last_round || stuck.seconds() > kSilence) {
+        lose_dead(*ended, "Rank " + std::to_string(*ended) + " has died: " + doing_());
+      }
       if (terminated_here && !lost_ && terminating.seconds() > kUnharmed) hooks_.unharmed();
+    } else if (has_found_.exchange(false)) {
+      hooks_.found(rank_, last_, reason_);  // which stay as they are
     } else if (ending.seconds() > (ends_by_itself_ ? kOwnUnwinding : kUnwinding)) {
       hooks_.abandon(rank_, reason_);
     }
@@ -176,14 +195,15 @@ void Watch::judge() {
 void Watch::look_for_losses(double silent, double stuck, double terminating) {
   const double patience = patience_();
   const bool killing = terminating > 0 && terminating < kKilling;
-  if (killing && stuck > kSilence)
-    lose(kNobody, "MPI does not return after SIGTERM, as when a rank has died: " + doing_());
+  if (killing && !neighbours_.sees_all() && stuck > kSilence)
+    lose_dead(kNobody, "MPI does not return after SIGTERM, as when a rank has died: " + doing_());
   else if (stuck > patience)
     lose(kNobody, "MPI does not return: " + doing_());
   else if (stuck > kSilence)
     return;  // and nobody could be heard
-  else if (killing && silent > kSilence)
-    lose(before_, "Rank " + std::to_string(before_) + " gives no sign of life after SIGTERM: " + doing_());
+  else if (killing && !neighbours_.sees(before_) && silent > kSilence)
+    lose_dead(before_,
+              "Rank " + std::to_string(before_) + " gives no sign of life after SIGTERM: " + doing_());
   else if (silent > patience)
     lose(before_, not_answered(before_, patience, doing_()));
 }

@@ -1,10 +1,12 @@
 // Who has given up, and who is still alive: one for a process, with two threads of its own.
 //
 // 1. A rank that ends tells every other why, on a communicator for that alone.
-// 2. Each rank gives a sign of life to the next, and misses those of the one before. After a SIGTERM a short
-//    silence is enough: mpirun, which sends one when a rank has died, gives the others one second more. On
-//    other machines it comes later, so whoever gets it tells all. Without one, silence is told only when it
-//    outlasts the patience: all may have been stopped by hand.
+// 2. When a rank of this machine has ended, the system says so. For others, and for those that hang, each
+// rank
+//    gives a sign of life to the next, and misses those of the one before. After a SIGTERM a short silence of
+//    one that is not seen is enough: mpirun, which sends one when a rank has died, gives the others one
+//    second more at most. On other machines it comes later, so whoever gets it tells all. Else silence is
+//    told only when it outlasts the patience: all may have been stopped by hand.
 // 3. Only one of the threads calls MPI, which may never return where a connection has broken. The other one
 //    judges, that too; and it ends the process, with its status, when nobody else does.
 #pragma once
@@ -17,6 +19,7 @@
 #include <string>
 #include <thread>
 
+#include "gpu/mpi/neighbours.h"
 #include "gpu/mpi_module.h"
 
 namespace sluice {
@@ -26,7 +29,7 @@ void check_mpi(int code, const char* what);
 
 class Watch {
  public:
-  Watch(MPI_Comm world, MpiHooks hooks);
+  Watch(MPI_Comm world, MPI_Comm machine, MpiHooks hooks);
   ~Watch() { stop(); }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -39,11 +42,11 @@ class Watch {
   bool lost() const { return lost_; }
   [[noreturn]] void throw_lost();
   void tell(const std::string& reason) noexcept;               // this rank ends, for a reason of its own
-  void lose(int missing, const std::string& reason) noexcept;  // it has found that another one is lost
+  void lose(int missing, const std::string& reason) noexcept;  // it has found that another one hangs
 
  private:
-  static constexpr int kNobody = -1;
-  void set_reason(const std::string& reason, bool own, int last) noexcept;
+  enum class Cause { own, hang, death };
+  void set_reason(const std::string& reason, Cause cause, int last) noexcept;
 
   void exchange();  // the thread that calls MPI
   bool hear(int from, int tag);
@@ -52,9 +55,11 @@ class Watch {
   void send(const std::string& text, int tag, int to);
 
   void judge();  // the other one
+  void lose_dead(int missing, const std::string& reason) noexcept;
   void look_for_losses(double silent, double stuck, double terminating);
 
   const MpiHooks hooks_;
+  Neighbours neighbours_;  // asked by judge()
   std::function<std::string()> doing_;
   std::function<double()> patience_;
   MPI_Comm communicator_ = MPI_COMM_NULL;
@@ -68,6 +73,7 @@ class Watch {
   std::string reason_;
   bool tells_ = false;                       // the others do not know the reason yet
   int last_ = kNobody;                       // to be told
+  std::atomic<bool> has_found_{false};       // that it hangs
   std::atomic<bool> ends_by_itself_{false};  // the reason is this rank's own
   std::atomic<bool> lost_{false};            // there is a reason, which stays as it is
 };
