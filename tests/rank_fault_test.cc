@@ -149,6 +149,20 @@ TEST_F(RankFault, GracefulStops) {
   expect_that_it_goes_on("stops", 2);
 }
 
+// As one that gets no core for a while: the system knows that it lives.
+TEST_F(RankFault, SilenceAfterATerminationIsNoDeath) {
+  Command command(directory / "", under_mpirun(3, endless("silent")));
+  ASSERT_TRUE(reaches(command, "silent", 3)) << statuses("silent");
+  const std::vector<pid_t> ranks = rank_processes(command.process(), 3);
+  ::kill(ranks.at(1), SIGSTOP);
+  ::kill(ranks.at(0), SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // more than a death takes to be missed
+  ::kill(ranks.at(1), SIGCONT);
+  const CommandResult result = command.wait();
+  EXPECT_EQ(result.code, 75) << result.err;
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(status("silent", rank), "75 \n");
+}
+
 // A pipe that nobody reads: who writes into it when it is full is held there, while its other threads go on.
 class Hold {
  public:
