@@ -27,7 +27,15 @@ class TraceText {
 
  private:
   static std::string quoted(const std::string& text) { return safe_json(nlohmann::ordered_json(text)); }
-  static double micro(double seconds) { return seconds * 1e6; }
+  // Whole nanoseconds, which Perfetto counts: a duration is the difference of two of these, so that what does
+  // not overlap here does not there. It drops slices that overlap on a thread.
+  static int64_t nano(double seconds) { return std::llround(seconds * 1e9); }
+  static std::string micro(int64_t nanoseconds) {
+    return fmt::format("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);
+  }
+  static size_t thread(LaneId lane) {
+    return lane + size_t{1};
+  }  // Perfetto takes thread 0 for an idle core's
 
   template <typename... Values>
   void add(fmt::format_string<Values...> format, Values&&... values) {
@@ -38,11 +46,11 @@ class TraceText {
   void add_names() {
     add(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":{}}}}})", kProcess,
         quoted("sluice " + run_.options.model.model));
-    for (size_t l = 0; l < program_.machine.lanes.size(); ++l) {
-      add(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}}}})", kProcess, l,
+    for (LaneId l = 0; l < program_.machine.lanes.size(); ++l) {
+      add(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}}}})", kProcess, thread(l),
           quoted(program_.machine.lanes[l].name));
       add(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_sort_index","args":{{"sort_index":{}}}}})", kProcess,
-          l, l);
+          thread(l), l);
     }
   }
 
@@ -67,7 +75,7 @@ class TraceText {
     return text +
            fmt::format(R"(,"waited_for":{},"waited_us":{:.1f})",
                        quoted(instruction_name(program_, other, other.instructions[obstacle->instruction])),
-                       micro(obstacle->seconds));
+                       obstacle->seconds * 1e6);
   }
 
   void add_instructions() {
@@ -83,19 +91,29 @@ class TraceText {
         const std::string name = quoted(instruction_name(program_, body, in)),
                           category = quoted(work_name(program_, work_of(program_, body, in))),
                           args = arguments(p, i, obstacles[p][i]);
-        if (!program_.machine.lanes[in.lane].overlapping) {
-          add(R"({{"ph":"X","pid":{},"tid":{},"name":{},"cat":{},"ts":{:.3f},"dur":{:.3f},"args":{{{}}}}})",
-              kProcess, in.lane, name, category, micro(time.begin), micro(time.end - time.begin), args);
-          continue;
-        }
-        ++id;
-        const std::string lane = quoted(program_.machine.lanes[in.lane].name);
-        add(R"({{"ph":"b","pid":{},"tid":{},"id":{},"name":{},"cat":{},"ts":{:.3f},"args":{{{}}}}})",
-            kProcess, in.lane, id, name, lane, micro(time.begin), args);
-        add(R"({{"ph":"e","pid":{},"tid":{},"id":{},"name":{},"cat":{},"ts":{:.3f}}})", kProcess, in.lane, id,
-            name, lane, micro(time.end));
+        const int64_t begin = nano(time.begin), end = nano(time.end);
+        if (!program_.machine.lanes[in.lane].overlapping)
+          add(R"({{"ph":"X","pid":{},"tid":{},"name":{},"cat":{},"ts":{},"dur":{},"args":{{{}}}}})", kProcess,
+              thread(in.lane), name, category, micro(begin), micro(end - begin), args);
+        else
+          add_asynchronous(in.lane, ++id, name, begin, end, args);
       }
     }
+  }
+
+  // Perfetto makes a track of every name of outermost asynchronous events: the lane's here, so that there is
+  // one track for it. The instruction lies in it. Ids are the process's, or the track would lie outside.
+  void add_asynchronous(LaneId l, uint64_t id, const std::string& name, int64_t begin, int64_t end,
+                        const std::string& args) {
+    const std::string lane = quoted(program_.machine.lanes[l].name);
+    const auto mark = [&](char phase, const std::string& what, int64_t at, const std::string& more) {
+      add(R"({{"ph":"{}","pid":{},"tid":{},"id2":{{"local":"{:#x}"}},"name":{},"cat":{},"ts":{}{}}})", phase,
+          kProcess, thread(l), id, what, lane, micro(at), more);
+    };
+    mark('b', lane, begin, "");
+    mark('b', name, begin, fmt::format(R"(,"args":{{{}}})", args));
+    mark('e', name, end, "");
+    mark('e', lane, end, "");
   }
 
   void add_counters() {
@@ -106,8 +124,8 @@ class TraceText {
         for (size_t c = 0; c < kClassCount; ++c)
           values += fmt::format("{}\"{}\":{}", c == 0 ? "" : ",",
                                 buffer_class_name(static_cast<BufferClass>(c)), point.bytes[c]);
-        add(R"({{"ph":"C","pid":{},"name":{},"ts":{:.3f},"args":{{{}}}}})", kProcess, name,
-            micro(point.seconds), values);
+        add(R"({{"ph":"C","pid":{},"name":{},"ts":{},"args":{{{}}}}})", kProcess, name,
+            micro(nano(point.seconds)), values);
       }
     }
   }

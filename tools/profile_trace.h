@@ -8,8 +8,9 @@
 
 namespace sluice {
 
-// Lanes are threads: complete events, but pairs of asynchronous ones where a lane's instructions overlap.
-// Counters: bytes of every tier by class. Times are microseconds from the first beginning.
+// Lanes are threads: complete events, but asynchronous ones where a lane's instructions overlap, each in one
+// that is named after the lane. Counters: bytes of every tier by class. Times are microseconds from the first
+// beginning.
 std::string profile_trace(const ProfiledRun& run);
 
 }  // namespace sluice
