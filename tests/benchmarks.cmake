@@ -11,6 +11,7 @@ add_benchmark(matmul_bench_small matmul_bench 1 1 64)
 add_benchmark(reduce_bench_small reduce_bench --small)
 add_benchmark(nvme_bench_small nvme_bench --dir ${CMAKE_BINARY_DIR} --bytes 32MiB --rounds 1)
 add_benchmark(planner_bench_small planner_bench --small)
+add_benchmark(trace_bench_small trace_bench --dir ${CMAKE_BINARY_DIR} --small)
 
 find_program(PYTHON3 python3)
 if(PYTHON3)

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
-#include "engine/clock.h"
 #include "engine/pack.h"
 #include "engine/run/what_if.h"
 #include "tests/fault_queue.h"
@@ -233,32 +233,6 @@ TEST_F(Profiles, ARunThatFailsHalfWayLeavesItsRecords) {
       last.begin(), last.end(), [](const InstructionTime& t) { return std::isfinite(t.begin); }));
   EXPECT_LT(ran, last.size());
   expect_order(plan.program, p.measured);
-}
-
-// Three clock readings and a record an instruction, and their copy: against a step as it was measured.
-TEST_F(Profiles, TracingTakesLessThanAHundredthOfAStep) {
-  const TestResult result = train(three_tiers());
-  const Program& program = result.plan.program;
-  const BodyId step = *result.plan.lowering.bodies().step;
-  const auto& instructions = program.bodies[step].instructions;
-  constexpr int kTimes = 200;
-  Trace trace(program);
-  Recorder copies(program, std::span(&step, 1), kTimes);
-  const double begin = steady_seconds();
-  for (uint64_t ticket = 1; ticket <= kTimes; ++ticket) {
-    for (uint32_t i = 0; i < instructions.size(); ++i) {
-      TraceRecord record{ticket, i, 0, 0, steady_seconds(), steady_seconds(), steady_seconds()};
-      trace.add(instructions[i].lane, record);
-    }
-    copies.copy(trace, ticket, step, static_cast<int64_t>(ticket));
-  }
-  const double seconds = (steady_seconds() - begin) / kTimes;
-  EXPECT_EQ(copies.bodies().back().count, instructions.size());
-  double least = result.steps.back().seconds;
-  for (const StepMetrics& m : result.steps) least = std::min(least, m.seconds);
-  std::printf("tracing and recording %zu instructions: %.1f us of a step's %.2f ms, %.3f %%\n",
-              instructions.size(), 1e6 * seconds, 1e3 * least, 100 * seconds / least);
-  EXPECT_LT(seconds, 0.01 * least);
 }
 
 // More memory never makes a plan slower; what is said of a change is what planning for it gives.

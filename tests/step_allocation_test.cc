@@ -1,6 +1,7 @@
-// After the arenas freeze, a step allocates nothing: neither the lanes nor the training loop. What callers of
-// the loop do with its events (the metrics line, the progress line) is theirs. Not counted is what oneDNN
-// allocates inside each bf16 product: its interface copies the arguments into tables of its own.
+// After the arenas freeze, a step allocates nothing: neither the lanes and their rings of records, nor the
+// training loop, nor the recorder of a profile. What callers of the loop do with its events (the metrics
+// line, the progress line) is theirs. Not counted is what oneDNN allocates inside each bf16 product: its
+// interface copies the arguments into tables of its own.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +47,8 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std
 namespace sluice {
 namespace {
 
-constexpr int64_t kFirstCounted = 4, kLastCounted = 12;  // before, vectors and threads reach their size
+// Before, vectors and threads reach their size. The lanes' rings hold five bodies: they turn several times.
+constexpr int64_t kFirstCounted = 4, kLastCounted = 24;
 
 uint64_t allocations_in_steps(DType precision, IoChoice io) {
   const DriveDirectory directory;
@@ -63,11 +65,16 @@ uint64_t allocations_in_steps(DType precision, IoChoice io) {
   run.keep_steps = false;
   std::optional<Recorder> recorder;
   run.recorder = &recorder;
-  run.on_step = [](const StepMetrics& m) {
-    if (m.step == kFirstCounted) allocations = 0;
+  uint64_t recorder_bytes = 0;
+  run.on_step = [&](const StepMetrics& m) {
+    if (m.step == kFirstCounted) allocations = 0, recorder_bytes = recorder->bytes();
     if (m.step == kFirstCounted || m.step == kLastCounted) counting = m.step == kFirstCounted;
   };
-  train(run);
+  const TestResult result = train(run);
+  EXPECT_EQ(recorder->bytes(), recorder_bytes);
+  for (const Recorder::Recorded& body : recorder->bodies())
+    EXPECT_EQ(body.count, result.plan.program.bodies[body.body].instructions.size());
+  EXPECT_EQ(recorder->bodies().size(), static_cast<size_t>(run.options.batch.steps) + 1);  // and the drain
   return allocations;
 }
 

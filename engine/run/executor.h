@@ -45,6 +45,9 @@ class Executor {
   // Until all lanes have completed the ticket's body.
   virtual void wait(uint64_t ticket) = 0;
   virtual std::exception_ptr error() const = 0;  // null: none
+  // Whether bodies issued from now on are traced; at first they are. Only to measure what that costs: others
+  // have no busy seconds and no time of their norm. Not with streams.
+  virtual void set_traced(bool traced) = 0;
   virtual const Trace& trace() const = 0;
 };
 

@@ -21,7 +21,7 @@ void LaneProgress::make_room() {
   if (issued_ >= 2) wait(issued_ - 1);
 }
 
-uint64_t LaneProgress::issue(BodyId body, const RingPositions& rings, double seconds) {
+uint64_t LaneProgress::issue(BodyId body, const RingPositions& rings, double seconds, bool traced) {
   std::unique_lock lock(mutex_);
   const uint64_t ticket = issued_ + 1;
   // A lane without instructions in the last bodies may not have woken up yet. It would read the record that
@@ -34,6 +34,7 @@ uint64_t LaneProgress::issue(BodyId body, const RingPositions& rings, double sec
   mine.body = body;
   mine.rings = rings;
   mine.seconds = seconds;
+  mine.traced = traced;
   if (issued_ > 0) {
     const IssuedBody& before = this->body(issued_);
     const auto& list = program_.bodies[body].predecessors;

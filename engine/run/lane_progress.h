@@ -28,6 +28,7 @@ struct IssuedBody {
   size_t predecessor = kNoPredecessor;  // index among the body's
   RingPositions rings{};
   double seconds = 0;          // when it was issued
+  bool traced = true;
   std::vector<uint64_t> base;  // by lane: its counter when the body begins
 };
 
@@ -44,7 +45,7 @@ class LaneProgress {
 
   // The trainer's thread.
   void make_room();
-  uint64_t issue(BodyId body, const RingPositions& rings, double seconds);
+  uint64_t issue(BodyId body, const RingPositions& rings, double seconds, bool traced);
   void wait(uint64_t ticket);
   std::exception_ptr error() const;
   void stop();  // await_body() returns for all threads; what was issued is only counted

@@ -49,6 +49,7 @@ class ListExecutor final : public Executor {
     while (!flight_.empty() && flight_.front().ticket <= ticket) run_oldest();
   }
   std::exception_ptr error() const override { return error_; }
+  void set_traced(bool traced) override { traced_ = traced; }
   const Trace& trace() const override { return trace_; }
 
  private:
@@ -150,7 +151,7 @@ class ListExecutor final : public Executor {
   void carry_out(const Flight& f, uint32_t index) {
     const Body& body = program_.bodies[f.body];
     const Instruction& in = body.instructions[index];
-    const double begin = steady_seconds();
+    const double begin = traced_ ? steady_seconds() : 0;
     try {
       if (runner_.is_file_io(body, in))
         transfer(body, in, f.rings);
@@ -162,7 +163,7 @@ class ListExecutor final : public Executor {
       error_ = std::current_exception();
       if (on_error_) on_error_();
     }
-    trace_.add(in.lane, {f.ticket, index, 0, 0, begin, begin, steady_seconds()});
+    if (traced_) trace_.add(in.lane, {f.ticket, index, 0, 0, begin, begin, steady_seconds()});
   }
 
   void run_in_stream(const Flight& f, const Body& body, const Instruction& in) {
@@ -184,6 +185,7 @@ class ListExecutor final : public Executor {
   const Program& program_;
   Runner& runner_;
   const bool shuffled_;
+  bool traced_ = true;
   std::mt19937_64 random_;
   Trace trace_;
   const std::vector<Lane>& lanes_;

@@ -53,15 +53,20 @@ class ThreadedExecutor final : public Executor {
 
   void make_room() override { progress_.make_room(); }
   uint64_t issue(BodyId body, const RingPositions& rings) override {
-    return progress_.issue(body, rings, steady_seconds());
+    return progress_.issue(body, rings, steady_seconds(), traced_);
   }
   void wait(uint64_t ticket) override { progress_.wait(ticket); }
   std::exception_ptr error() const override { return progress_.error(); }
+  void set_traced(bool traced) override {
+    CHECK(!streams_, "what held a stream back is looked up in records");
+    traced_ = traced;
+  }
   const Trace& trace() const override { return trace_; }
 
  private:
   struct Open {  // an instruction whose transfers were started
     TraceRecord record;
+    bool traced = true;
     uint64_t last_transfer = 0;  // done when so many transfers of the lane are complete
   };
   class OpenList {  // first in, first out
@@ -136,6 +141,8 @@ class ThreadedExecutor final : public Executor {
     Streams* streams_;
   };
 
+  static double seconds_if(bool traced) { return traced ? steady_seconds() : 0; }
+
   void run(const IssuedBody& issued, uint32_t index) {
     const Body& body = program_.bodies[issued.body];
     const Range range(streams_, streams_ ? ranges_[issued.body][index].c_str() : nullptr);
@@ -148,13 +155,13 @@ class ThreadedExecutor final : public Executor {
       const Body& body = program_.bodies[issued.body];
       for (const uint32_t index : orders_[issued.body][lane]) {
         const Instruction& in = body.instructions[index];
-        TraceRecord record{ticket, index, 0, 0, steady_seconds(), 0, 0};
+        TraceRecord record{ticket, index, 0, 0, seconds_if(issued.traced), 0, 0};
         progress_.await(issued, in, record);
-        record.begin = steady_seconds();
+        record.begin = seconds_if(issued.traced);
         record.skipped = progress_.failed();
         if (!record.skipped) progress_.guarded([&] { run(issued, index); });
-        record.end = steady_seconds();
-        trace_.add(lane, record);
+        record.end = seconds_if(issued.traced);
+        if (issued.traced) trace_.add(lane, record);
         progress_.count(lane);
       }
     }
@@ -244,12 +251,12 @@ class ThreadedExecutor final : public Executor {
       const Body& body = program_.bodies[issued.body];
       for (const uint32_t index : orders_[issued.body][lane]) {
         const Instruction& in = body.instructions[index];
-        TraceRecord record{ticket, index, 0, 0, steady_seconds(), 0, 0};
+        TraceRecord record{ticket, index, 0, 0, seconds_if(issued.traced), 0, 0};
         await_waits(issued, in, record, lane, files, open);
-        record.begin = steady_seconds();
+        record.begin = seconds_if(issued.traced);
         if (!progress_.failed()) progress_.guarded([&] { start(body, in, issued.rings, files); });
         record.skipped = progress_.failed();
-        open.push({record, files.started()});
+        open.push({record, issued.traced, files.started()});
         progress(lane, files, open, 0);
       }
     }
@@ -272,9 +279,10 @@ class ThreadedExecutor final : public Executor {
     if (files.error() && !progress_.failed()) progress_.guarded([&] { throw to_error(*files.error()); });
     while (!open.empty() && (progress_.failed() ? files.error() || files.idle()
                                                 : files.completed() >= open.front().last_transfer)) {
-      open.front().record.end = steady_seconds();
-      open.front().record.skipped |= files.completed() < open.front().last_transfer;
-      trace_.add(lane, open.front().record);
+      Open& done = open.front();
+      done.record.end = seconds_if(done.traced);
+      done.record.skipped |= files.completed() < done.last_transfer;
+      if (done.traced) trace_.add(lane, done.record);
       open.pop();
       progress_.count(lane);
     }
@@ -299,6 +307,7 @@ class ThreadedExecutor final : public Executor {
   const Program& program_;
   Runner& runner_;
   Trace trace_;
+  bool traced_ = true;
   Streams* const streams_;  // nullptr: every lane is one of the host
   const LaneOrders orders_;
   std::vector<std::vector<std::string>> ranges_;  // by body and instruction: names; empty without streams

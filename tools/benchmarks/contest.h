@@ -32,13 +32,14 @@ struct Contestant {
   std::vector<double> seconds = {};  // by round
 };
 
-// Median over rounds of a's time by b's.
-inline double time_ratio(const Contestant& a, const Contestant& b) {
+// By round, a's time by b's.
+inline std::vector<double> time_ratios(const Contestant& a, const Contestant& b) {
   std::vector<double> ratios;
   for (size_t round = 0; round < a.seconds.size(); ++round)
     ratios.push_back(a.seconds[round] / b.seconds[round]);
-  return median(ratios);
+  return ratios;
 }
+inline double time_ratio(const Contestant& a, const Contestant& b) { return median(time_ratios(a, b)); }
 
 // The first contestant's speed by that of the fastest other one.
 inline double ratio_to_best(const std::vector<Contestant>& all) {

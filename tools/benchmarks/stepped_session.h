@@ -1,0 +1,75 @@
+// A training session whose steps a benchmark issues itself, on any tokens: no data, no files but scratch.
+//
+// Callers: benchmarks of steps, on their main thread; header only.
+#pragma once
+
+#include <memory>
+
+#include "engine/run/loader.h"
+#include "engine/run/setup.h"
+#include "engine/run/training_setup.h"
+#include "tools/run_source.h"
+
+namespace sluice {
+
+class SteppedSession {
+ public:
+  // Options of train; --data and --out are not touched.
+  SteppedSession(Options options, ExecutorKind executor) {
+    const ModelSource source = resolve_model(options.model);
+    options.batch.sequence = options.batch.sequence.value_or(source.config.context);
+    const Budgets budgets = resolve_budgets(options.memory, memory_limits(), true);
+    device_ = make_device(options.memory, budgets.threads);
+    plan_ =
+        plan_or_throw(plan_request(options, source.config, budgets, workspaces_of(*device_), false), budgets);
+    SessionOptions session = session_options(options, budgets.threads);
+    session.executor = executor;
+    session_ = std::make_unique<Session>(plan_, *device_, session);
+    Workers workers(budgets.threads);
+    load(*session_, load_from(plan_.model, source_of(options.numbers.seed), workers));
+    StepScalars& start = session_->scalars(session_->position(kTrainRing));
+    start = {};
+    start.update.loss_scale = first_state(options, source.config).loss_scale;
+    learning_rate_ = options.optimizer.learning_rate;
+  }
+
+  // Issues a step, for which there must be room; returns its ticket.
+  uint64_t issue_step() {
+    const Lowering& lowering = plan_.lowering;
+    const uint64_t position = session_->next_position(kTrainRing);
+    session_->executor().make_room();
+    fill(lowering.tokens, position);
+    fill(lowering.labels, position);
+    session_->scalars(position).input = {
+        learning_rate_,
+        static_cast<double>(lowering.slices * plan_.model.micro_batch * plan_.model.sequence)};
+    const BodyId body = started_ ? *lowering.bodies().step : *lowering.bodies().first;
+    started_ = true;
+    return session_->issue(body);
+  }
+  void wait(uint64_t ticket) {
+    session_->executor().wait(ticket);
+    session_->check();
+  }
+
+  const Plan& plan() const { return plan_; }
+  Executor& executor() { return session_->executor(); }
+
+ private:
+  // Tokens of the step that is issued next, spread over the vocabulary.
+  void fill(BufferId buffer, uint64_t position) {
+    auto* tokens = reinterpret_cast<int32_t*>(session_->runner().ring_slot(buffer, position));
+    const uint64_t count = plan_.program.buffers[buffer].bytes() / sizeof(int32_t);
+    for (uint64_t i = 0; i < count; ++i)
+      tokens[i] = static_cast<int32_t>((i * 2654435761u + position * 40503u) %
+                                       static_cast<uint64_t>(plan_.model.vocabulary));
+  }
+
+  std::unique_ptr<Device> device_;
+  Plan plan_;
+  std::unique_ptr<Session> session_;
+  double learning_rate_ = 0;
+  bool started_ = false;
+};
+
+}  // namespace sluice
