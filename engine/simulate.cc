@@ -6,6 +6,7 @@
 //    (machine_rates.h), a collective on the network (network.h), bytes at the link's and drives' rates, what
 //    it needs of each pool at the pool's capacity. Alone it takes the fraction need / (T * capacity) of a
 //    pool. What occupies more than there is of a pool takes that many times as long, and all of the pool.
+//    simulate_jobs.h works this out for all instructions before the first starts.
 // 3. An overlapping lane moves the bytes of one instruction at a time, in order; only fixed seconds overlap
 //    with what is before. So completions are in order and a drive's rate is never divided among the requests
 //    of one lane.
@@ -22,169 +23,12 @@
 
 #include <fmt/format.h>
 
-#include "engine/drives.h"
 #include "engine/error.h"
-#include "engine/network.h"
+#include "engine/simulate_jobs.h"
 
 namespace sluice {
 
 namespace {
-
-double op_seconds(const LaneRates& lane, DType precision, const OpWork& work) {
-  const auto bytes = static_cast<double>(work.bytes);
-  for (const OpRates& row : lane.ops)
-    if (row.kind == work.kind) return work.flops / row.flops.of(precision) + bytes / row.bytes.of(precision);
-  return std::max(work.flops / lane.flops.of(precision), bytes / lane.bytes_per_second);
-}
-
-// Seconds of a task at the rates of the lane, or the network, without its overhead.
-double seconds_at(const LaneRates& lane, const Program& program, const MachineRates& rates,
-                  const Task& task) {
-  if (task.pass == kNoPass)
-    return std::max({task.flops / lane.flops.of(rates.precision),
-                     static_cast<double>(task.bytes) / lane.bytes_per_second,
-                     network_seconds(program, rates.network, task)});
-  double seconds = 0;
-  for (const OpWork& work : program.passes[task.pass].ops)
-    seconds += op_seconds(lane, rates.precision, work);
-  return seconds;
-}
-
-struct Use {
-  uint32_t pool;
-  double fraction;  // of the pool's capacity when running alone
-};
-
-struct Job {                    // one instruction, compiled
-  double fixed = 0, alone = 0;  // seconds
-  uint32_t first_use = 0, last_use = 0;
-};
-
-struct CompiledBody {
-  std::vector<Job> jobs;  // by instruction
-  std::vector<Use> uses;
-  std::vector<std::vector<uint32_t>> by_lane;  // instructions
-};
-
-struct Drive {
-  uint32_t read_pool, write_pool;
-  double read_share, write_share;  // of the rates alone, while both flow
-};
-
-// Looks everything up by name once, so that the run below works on indices.
-class Compiler {
- public:
-  Compiler(const Program& program, const MachineRates& rates) : program_(program), rates_(rates) {
-    for (const PoolRate& p : rates.pools) capacities_.push_back(p.capacity);
-    for (const DriveRates& d : rates.drives) {
-      const DuplexRates both = duplex_rates(d);
-      const auto pool = static_cast<uint32_t>(capacities_.size());
-      drives_.push_back({pool, pool + 1, both.read / d.read, both.write / d.write});
-      capacities_.push_back(d.read);
-      capacities_.push_back(d.write);
-    }
-    const std::vector<Tier>& tiers = program.machine.tiers;
-    for (const Lane& lane : program.machine.lanes)
-      for (const Tier& tier : tiers) lane_rates_.push_back(find_lane(rates, lane.name, tier.name));
-    for (const Tier& from : tiers)
-      for (const Tier& to : tiers) link_rates_.push_back(find_link(from.name, to.name));
-    for (const Tier& tier : tiers) tier_drives_.push_back(drive_parts(rates.drives, tier.name));
-  }
-
-  CompiledBody compile(const Body& body) {
-    CompiledBody out;
-    out.by_lane.resize(program_.machine.lanes.size());
-    out.jobs.reserve(body.instructions.size());
-    out.uses.reserve(3 * body.instructions.size());
-    for (uint32_t i = 0; i < body.instructions.size(); ++i) {
-      const Instruction& instruction = body.instructions[i];
-      out.by_lane[instruction.lane].push_back(i);
-      needs_.clear();
-      Job job =
-          instruction.task == kNoTask ? copy(instruction) : task(instruction, body.tasks[instruction.task]);
-      for (const PoolUse& u : *occupies_) job.alone *= std::max(1.0, u.amount / capacities_[u.pool]);
-      for (const Need& n : needs_) job.alone = std::max(job.alone, n.seconds);
-      job.first_use = static_cast<uint32_t>(out.uses.size());
-      add_uses(job.alone, out.uses);
-      job.last_use = static_cast<uint32_t>(out.uses.size());
-      out.jobs.push_back(job);
-    }
-    return out;
-  }
-
-  size_t pools() const { return capacities_.size(); }
-  const std::vector<Drive>& drives() const { return drives_; }
-
- private:
-  struct Need {
-    uint32_t pool;
-    double seconds;  // at the pool's full capacity
-  };
-
-  const LinkRates* find_link(const std::string& from, const std::string& to) const {
-    for (const LinkRates& l : rates_.links)
-      if (l.from == from && l.to == to) return &l;
-    return nullptr;
-  }
-  [[noreturn]] void lacks(const std::string& what) const {
-    throw Error(
-        ExitCode::usage,
-        fmt::format("Machine description {} has no rates for {}.", printable(rates_.name), printable(what)),
-        "Add them as docs/machine.md describes.");
-  }
-
-  Job task(const Instruction& instruction, const Task& task) {
-    const TierId tier = instruction.places.empty() ? TierId{0} : instruction.places.front().tier;
-    const LaneRates* lane = lane_rates_[instruction.lane * program_.machine.tiers.size() + tier];
-    if (lane == nullptr) lacks("tasks on lane " + program_.machine.lanes[instruction.lane].name);
-    const auto bytes = static_cast<double>(task.bytes);
-    add_needs(lane->sharing, bytes);
-    return {lane->overhead_seconds, seconds_at(*lane, program_, rates_, task)};
-  }
-
-  Job copy(const Instruction& instruction) {
-    const TierId from = instruction.places[0].tier, to = instruction.places[1].tier;
-    const std::vector<Tier>& tiers = program_.machine.tiers;
-    const LinkRates* link = link_rates_[from * tiers.size() + to];
-    if (link == nullptr) lacks("copies from " + tiers[from].name + " to " + tiers[to].name);
-    const Operand& o = instruction.operands[0];
-    const auto bytes = static_cast<double>(operand_bytes(program_.buffers[o.buffer], o));
-    add_needs(link->sharing, bytes);
-    for (const DrivePart& p : tier_drives_[from]) add_drive_need(drives_[p.drive].read_pool, bytes * p.part);
-    for (const DrivePart& p : tier_drives_[to]) add_drive_need(drives_[p.drive].write_pool, bytes * p.part);
-    return {link->latency_seconds, bytes / link->bytes_per_second};
-  }
-  void add_drive_need(uint32_t pool, double bytes) { needs_.push_back({pool, bytes / capacities_[pool]}); }
-
-  void add_needs(const Sharing& sharing, double bytes) {
-    for (const PoolUse& u : sharing.per_byte)
-      needs_.push_back({u.pool, bytes * u.amount / capacities_[u.pool]});
-    occupies_ = &sharing.occupies;
-  }
-
-  void add_uses(double alone, std::vector<Use>& uses) const {
-    if (alone <= 0) return;
-    const auto begin = static_cast<std::ptrdiff_t>(uses.size());
-    const auto add = [&](uint32_t pool, double fraction) {
-      const auto at =
-          std::find_if(uses.begin() + begin, uses.end(), [&](const Use& u) { return u.pool == pool; });
-      if (at != uses.end()) at->fraction = std::min(1.0, at->fraction + fraction);
-      else uses.push_back({pool, std::min(1.0, fraction)});
-    };
-    for (const Need& n : needs_) add(n.pool, n.seconds / alone);
-    for (const PoolUse& u : *occupies_) add(u.pool, u.amount / capacities_[u.pool]);
-  }
-
-  const Program& program_;
-  const MachineRates& rates_;
-  std::vector<double> capacities_;  // pools of the description, then two a drive
-  std::vector<Drive> drives_;
-  std::vector<const LaneRates*> lane_rates_;         // by lane, tier
-  std::vector<const LinkRates*> link_rates_;         // by from, to
-  std::vector<std::vector<DrivePart>> tier_drives_;  // by tier
-  std::vector<Need> needs_;                          // of the instruction at hand
-  const std::vector<PoolUse>* occupies_ = nullptr;
-};
 
 struct Started {
   uint32_t position, instruction;
@@ -208,7 +52,7 @@ struct LaneState {
 class Run {
  public:
   Run(const Program& program, const std::vector<CompiledBody>& bodies, size_t pools,
-      const std::vector<Drive>& drives, std::span<const BodyId> sequence, bool with_times)
+      const std::vector<DrivePools>& drives, std::span<const BodyId> sequence, bool with_times)
       : program_(program), bodies_(bodies), drives_(drives), sequence_(sequence), with_times_(with_times),
         lanes_(program.machine.lanes.size()), demand_(pools), room_(pools) {
     result_.lane_busy.assign(lanes_.size(), 0);
@@ -306,7 +150,7 @@ class Run {
     changed_ = true;
   }
 
-  const std::vector<Use>& uses_of(const LaneState& lane) const {
+  const std::vector<PoolFraction>& uses_of(const LaneState& lane) const {
     return bodies_[sequence_[lane.queue[lane.head].position]].uses;
   }
 
@@ -325,10 +169,10 @@ class Run {
       for (uint32_t u = lane.job->first_use; u < lane.job->last_use; ++u)
         demand_[uses_of(lane)[u].pool] += uses_of(lane)[u].fraction;
     }
-    for (const Drive& d : drives_)
-      if (demand_[d.read_pool] > 0 && demand_[d.write_pool] > 0) {
-        room_[d.read_pool] = d.read_share;
-        room_[d.write_pool] = d.write_share;
+    for (const DrivePools& d : drives_)
+      if (demand_[d.read] > 0 && demand_[d.write] > 0) {
+        room_[d.read] = d.read_share;
+        room_[d.write] = d.write_share;
       }
     double level = 0;
     while (fill_one_pool(level)) {
@@ -350,15 +194,15 @@ class Run {
     share = level = std::max(level, share);  // differences of sums may round to below what they were
     for (size_t r = 0; r < rising_.size();) {
       LaneState& lane = *rising_[r];
-      const Use* uses = uses_of(lane).data();
-      const Use *begin = uses + lane.job->first_use, *end = uses + lane.job->last_use;
-      if (std::none_of(begin, end, [&](const Use& u) { return u.pool == full; })) {
+      const PoolFraction* uses = uses_of(lane).data();
+      const PoolFraction *begin = uses + lane.job->first_use, *end = uses + lane.job->last_use;
+      if (std::none_of(begin, end, [&](const PoolFraction& u) { return u.pool == full; })) {
         ++r;
         continue;
       }
       lane.share = share;
       lane.full_pool = full;
-      for (const Use* u = begin; u < end; ++u) {
+      for (const PoolFraction* u = begin; u < end; ++u) {
         demand_[u->pool] -= u->fraction;
         room_[u->pool] = std::max(0.0, room_[u->pool] - share * u->fraction);
       }
@@ -409,7 +253,7 @@ class Run {
 
   const Program& program_;
   const std::vector<CompiledBody>& bodies_;
-  const std::vector<Drive>& drives_;
+  const std::vector<DrivePools>& drives_;
   const std::span<const BodyId> sequence_;
   const bool with_times_;
   std::vector<LaneState> lanes_;
@@ -440,7 +284,7 @@ class Simulator {
 
  private:
   const Program& program_;
-  Compiler compiler_;
+  JobCompiler compiler_;
   std::vector<CompiledBody> bodies_;
 };
 
@@ -451,24 +295,9 @@ SimulationResult simulate(const Program& program, const MachineRates& rates, std
   return Simulator(program, rates, sequence).run(sequence, with_times);
 }
 
-double unit_seconds(const Program& program, const MachineRates& rates, const Task& task, const Unit& unit) {
-  const Machine& machine = program.machine;
-  const LaneRates* lane = find_lane(rates, machine.lanes[unit.lane].name, machine.tiers[unit.tier].name);
-  return lane ? lane->overhead_seconds + seconds_at(*lane, program, rates, task) : kUnlimited;
-}
-
-double task_seconds(const Program& program, const MachineRates& rates, const Task& task) {
-  for (const Unit& unit : program.machine.units) {
-    if (unit.kind != task.kind) continue;
-    const double seconds = unit_seconds(program, rates, task, unit);
-    if (seconds < kUnlimited) return seconds;
-  }
-  return 0;
-}
-
 Loads loads_of(const Program& program, const MachineRates& rates, BodyId id) {
   const Body& body = program.bodies[id];
-  Compiler compiler(program, rates);
+  JobCompiler compiler(program, rates);
   const CompiledBody compiled = compiler.compile(body);
   std::vector<double> pools(compiler.pools());
   Loads loads;
@@ -480,8 +309,8 @@ Loads loads_of(const Program& program, const MachineRates& rates, BodyId id) {
     for (uint32_t u = job.first_use; u < job.last_use; ++u)
       pools[compiled.uses[u].pool] += compiled.uses[u].fraction * job.alone;
   }
-  for (const Drive& d : compiler.drives()) {
-    const double read = pools[d.read_pool], write = pools[d.write_pool];
+  for (const DrivePools& d : compiler.drives()) {
+    const double read = pools[d.read], write = pools[d.write];
     const double both = std::min(read / d.read_share, write / d.write_share);
     const double gain = std::max(0.0, d.read_share + d.write_share - 1);  // a second of both, against in turn
     loads.drives.push_back(read + write - gain * both);

@@ -1,4 +1,4 @@
-// The transfer lane: bytes, order of completion, checksums, and every fault at every request.
+// The transfer lane: bytes, order of completion, checksums.
 #include "offload/transfer_lane.h"
 
 #include <xxhash.h>
@@ -7,16 +7,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <map>
 #include <new>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "offload/arena.h"
-#include "offload/nvme_files.h"
-#include "tests/fault_queue.h"
-#include "tests/offload_test_support.h"
+#include "tests/transfer_rig.h"
 
 namespace {
 thread_local uint64_t allocations = 0;
@@ -33,72 +29,6 @@ thread_local uint64_t allocations = 0;
 
 namespace sluice {
 namespace {
-
-constexpr uint64_t kMiB = kRequestBytes;
-constexpr int64_t kWait = 100'000;  // microseconds
-
-uint64_t blocks_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-// Transfers of odd sizes, each at the next whole MiB of one file, or of a tier over a directory for each
-// weight; and room for what was read next to what is written.
-struct Rig {
-  explicit Rig(std::vector<uint64_t> sizes_, const std::vector<double>& weights = {1})
-      : sizes(std::move(sizes_)), drives(weights.size()) {
-    for (const uint64_t bytes : sizes) {
-      begins.push_back(total);
-      total += blocks_up(bytes, kMiB);
-    }
-    written = Arena(total);
-    read = Arena(total);
-    slots.resize(total / kMiB);
-    reset(0);
-    std::vector<NvmeDirectory> directories;
-    for (size_t i = 0; i < weights.size(); ++i) directories.push_back({drives[i].path(), weights[i]});
-    files.emplace(directories, total);
-  }
-  // As if nothing had happened, with other bytes to write.
-  void reset(uint64_t salt) {
-    key = salt * 1000;
-    std::fill(slots.begin(), slots.end(), 0);
-    std::fill_n(read.data(), read.bytes(), std::byte{0});
-    for (size_t i = 0; i < sizes.size(); ++i) fill_pattern({written.data() + begins[i], sizes[i]}, key + i);
-  }
-  Transfer transfer(size_t i, IoDirection direction) {
-    std::byte* const memory = (direction == IoDirection::write ? written : read).data() + begins[i];
-    if (drives.size() > 1) return {direction, -1, begins[i], memory, sizes[i], slots, "", &*files};
-    return {direction, files->files()[0].fd, begins[i], memory, sizes[i], slots, "scratch"};
-  }
-  // Starts all transfers as the lane has room, until all are completed or one failed; checks the counts on
-  // the way.
-  void run(TransferLane& lane, IoDirection direction) {
-    const uint64_t base = lane.completed();
-    for (size_t next = 0; !lane.error() && lane.completed() < base + sizes.size();) {
-      while (next < sizes.size() && lane.can_start()) lane.start(transfer(next++, direction));
-      const uint64_t before = lane.completed();
-      lane.progress(kWait);
-      EXPECT_LE(before, lane.completed());
-      EXPECT_LE(lane.completed(), lane.started());
-      EXPECT_EQ(lane.started(), base + next);
-      for (uint64_t n = before; direction == IoDirection::read && n < lane.completed(); ++n)
-        expect_read(n - base);
-    }
-  }
-  void expect_read(size_t i) {
-    EXPECT_EQ(pattern_end({read.data() + begins[i], sizes[i]}, key + i), sizes[i]) << "transfer " << i;
-  }
-
-  std::vector<uint64_t> sizes, begins;
-  uint64_t total = 0, key = 0;
-  Arena written, read;
-  std::vector<uint64_t> slots;
-  std::vector<DriveDirectory> drives;
-  std::optional<NvmeFiles> files;
-};
-
-std::unique_ptr<IoQueue> real_queue(IoChoice choice = IoChoice::automatic,
-                                    std::span<std::byte> memory = {}) {
-  return make_io_queue(choice, requests_in_flight(1), memory, nullptr);
-}
 
 const std::vector<uint64_t> kOddSizes{
     1, 511, 4096, 4097, kMiB - 1, kMiB, kMiB + 1, 3 * kMiB, 3670139 + 17, 12345678, 5 * kMiB + 4096, 0, 77};
@@ -402,114 +332,6 @@ TEST(TransferLane, DamageOnTheDriveIsFound) {
   EXPECT_EQ(error.code(), ExitCode::io);
   EXPECT_STREQ(error.what(),
                "Checksum mismatch: 100 bytes at offset 2097152 of scratch are not what was written there.");
-}
-
-// Sizes with 2 + 1 + 3 = 6 requests, so that a fault can hit first, middle and last pieces.
-const std::vector<uint64_t> kFaultSizes{kMiB + 4097, 60001, 2 * kMiB + 12288};
-constexpr uint64_t kFaultRequests = 6;
-
-struct Outcome {
-  std::optional<IoError> error;
-  uint64_t completed = 0;
-};
-
-// Writes and reads all; the fault hits the writing queue or the reading queue.
-Outcome write_and_read(Rig& rig, const Fault& fault, bool fault_in_writes) {
-  Fault other = fault;
-  other.kind = FaultKind::none;
-  TransferLane writes(std::make_unique<FaultQueue>(real_queue(), fault_in_writes ? fault : other), 2, 4096);
-  TransferLane reads(std::make_unique<FaultQueue>(real_queue(), fault_in_writes ? other : fault), 2, 4096);
-  rig.run(writes, IoDirection::write);
-  if (writes.error()) return {*writes.error(), writes.completed()};
-  rig.run(reads, IoDirection::read);
-  if (reads.error()) return {*reads.error(), reads.completed()};
-  return {std::nullopt, reads.completed()};
-}
-
-TEST(TransferLaneFaults, PassingFaultsLeaveIdenticalBytes) {
-  Rig rig(kFaultSizes);
-  uint64_t seed = 0;
-  for (const FaultKind kind : {FaultKind::short_transfer, FaultKind::eagain, FaultKind::eintr})
-    for (uint64_t n = 1; n <= kFaultRequests; ++n)
-      for (const bool in_writes : {true, false}) {
-        SCOPED_TRACE(testing::Message() << "kind " << int(kind) << " at " << n << " writes " << in_writes);
-        rig.reset(++seed);
-        const Outcome outcome = write_and_read(rig, {kind, n, 1 + n % 3, seed}, in_writes);
-        EXPECT_FALSE(outcome.error.has_value());
-        EXPECT_EQ(outcome.completed, kFaultSizes.size());
-      }
-}
-
-TEST(TransferLaneFaults, LastingFaultsEndWithATypedError) {
-  const struct {
-    FaultKind kind;
-    IoFault what;
-    int error;
-  } kinds[] = {{FaultKind::eio, IoFault::failed, EIO}, {FaultKind::enospc, IoFault::no_space, ENOSPC}};
-  Rig rig(kFaultSizes);
-  for (const auto& k : kinds)
-    for (uint64_t n = 1; n <= kFaultRequests; ++n) {
-      rig.reset(2 * n);
-      const Outcome outcome = write_and_read(rig, {k.kind, n, 1, n}, true);
-      ASSERT_TRUE(outcome.error.has_value()) << n;
-      EXPECT_EQ(outcome.error->what, k.what);
-      EXPECT_EQ(outcome.error->error, k.error);
-      EXPECT_EQ(outcome.error->direction, IoDirection::write);
-      EXPECT_EQ(to_error(*outcome.error).code(), ExitCode::io);
-      EXPECT_LT(outcome.completed, kFaultSizes.size());
-      rig.reset(2 * n + 1);
-      const Outcome in_read = write_and_read(rig, {k.kind, n, 1, n}, false);
-      ASSERT_TRUE(in_read.error.has_value()) << n;
-      EXPECT_EQ(in_read.error->what, IoFault::failed);
-      EXPECT_EQ(in_read.error->direction, IoDirection::read);
-    }
-}
-
-TEST(TransferLaneFaults, EveryFlippedBitIsFound) {
-  Rig rig(kFaultSizes);
-  for (uint64_t n = 1; n <= kFaultRequests; ++n)
-    for (const bool in_writes : {true, false}) {
-      rig.reset(2 * n + in_writes);
-      const Outcome outcome = write_and_read(rig, {FaultKind::bit_flip, n, 1, n}, in_writes);
-      ASSERT_TRUE(outcome.error.has_value()) << n;
-      EXPECT_EQ(outcome.error->what, IoFault::checksum_mismatch);
-      EXPECT_EQ(outcome.error->direction, IoDirection::read);
-      EXPECT_EQ(outcome.error->offset, (n - 1) * kMiB);
-    }
-}
-
-// Each of three directories fails in turn, at its second request: the message has its path and offset.
-TEST(TransferLaneFaults, OneOfSeveralDirectoriesFails) {
-  Rig rig({5 * kMiB, 7 * kMiB}, {1, 1, 1});
-  for (size_t bad = 0; bad < 3; ++bad)
-    for (const FaultKind kind : {FaultKind::eio, FaultKind::enospc, FaultKind::bit_flip}) {
-      rig.reset(3 * bad + static_cast<uint64_t>(kind));
-      Fault fault{kind, 2, 1, bad};
-      fault.directory = rig.drives[bad].path();
-      const Outcome outcome = write_and_read(rig, fault, true);
-      ASSERT_TRUE(outcome.error.has_value());
-      EXPECT_EQ(outcome.error->offset, kMiB);
-      const std::string text = to_error(*outcome.error).what();
-      const std::string place =
-          "1048576 bytes at offset 1048576 of the NVMe scratch file in " + rig.drives[bad].path();
-      const std::map<FaultKind, std::string> expected{
-          {FaultKind::eio, "Writing " + place + " failed: Input/output error (errno 5)."},
-          {FaultKind::enospc,
-           "No space is left for writing " + place + ": No space left on device (errno 28)."},
-          {FaultKind::bit_flip, "Checksum mismatch: " + place + " are not what was written there."}};
-      EXPECT_EQ(text, expected.at(kind));
-    }
-}
-
-TEST(TransferLaneFaults, RefusalWithoutEndIsAnError) {
-  for (const FaultKind kind : {FaultKind::eagain, FaultKind::eintr}) {
-    Rig rig({100});
-    const Outcome outcome = write_and_read(rig, {kind, 1, UINT64_MAX, 1}, true);
-    ASSERT_TRUE(outcome.error.has_value());
-    EXPECT_EQ(outcome.error->what, IoFault::refused);
-    EXPECT_EQ(outcome.error->error, kind == FaultKind::eagain ? EAGAIN : EINTR);
-    EXPECT_EQ(outcome.completed, 0u);
-  }
 }
 
 }  // namespace

@@ -6,13 +6,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Under the address sanitizer: whatever reads bytes from outside, and training itself on small programs.
-asan_tests=(size_test config_file_test parser_fuzz_test options_test metrics_test config_test safetensors_test
-  low_rank_test hf_weights_test token_data_test text_test manifest_test checkpoint_test checkpoint_directory_test
-  offload_transfer_lane_test plan_golden_test plan_bits_test)
+asan_tests=(size_test config_file_test parser_fuzz_test options_test resume_options_test metrics_test config_test
+  safetensors_test low_rank_test hf_weights_test token_data_test text_test manifest_test checkpoint_test
+  checkpoint_directory_test offload_transfer_lane_test offload_transfer_faults_test plan_golden_test plan_bits_test)
 # Under the thread sanitizer: whatever has threads. Kernels over the emulated GPU have fibers, which it does not
 # know, so of its tests only those without kernels.
-tsan_tests=(metrics_test executor_test offload_io_queue_test offload_transfer_lane_test plan_bits_test
-  training_resume_test gpu_emulation_test stream_executor_test communicator_test ranks_test profile_test)
+tsan_tests=(metrics_test executor_test offload_io_queue_test offload_transfer_lane_test
+  offload_transfer_faults_test plan_bits_test training_resume_test gpu_emulation_test stream_executor_test
+  communicator_test ranks_test profile_test)
 
 quick=false
 case "${1:-}" in
