@@ -19,6 +19,7 @@ TEST(Bench, AFitFindsBothRates) {
   EXPECT_NEAR(fit.flops_per_second, 5, 1e-9);
   EXPECT_NEAR(fit.bytes_per_second, 2, 1e-9);
   EXPECT_LT(fit.error_max, 1e-9);
+  EXPECT_NEAR(fit.flops_together, 160 / (160 / 5.0 + 13 / 2.0), 1e-9);
 }
 
 // Times that fall as bytes grow have no use for a rate of bytes: flops alone, 1 and 3 s of 2 flops each.

@@ -23,7 +23,7 @@ for part in tests small offload largest peer; do
   if [[ $part == tests && -x $build/cuda_shared_gpu_test ]]; then has "^tests cuda_shared_gpu_test: at most"; fi
 done
 check --part small "${bench[@]}" || fail "a second call"
-[[ $(grep --count 'there already$' "$work/log") == 8 ]] || { cat "$work/log"; fail "rows were measured twice"; }
+[[ $(grep --count 'there already$' "$work/log") == 9 ]] || { cat "$work/log"; fail "rows were measured twice"; }
 tools/gpu_check.sh --report --out "$work/$out" "${bench[@]}" > "$work/page"
 if grep 'not measured' "$work/page" | grep --invert-match --extended-regexp 'skipped: |faster peer'; then
   fail "these rows have neither figures nor a reason"
@@ -38,6 +38,7 @@ for part in small offload largest; do
 done
 tools/gpu_check.sh --report --out "$work/$out" "${bench[@]}" > "$work/page"
 grep --quiet 'GB/s to the GPU' "$work/page" || fail "the link was not measured"
+grep --quiet 'predicted .* by the description "measured"' "$work/page" || fail "profile did not predict with bench"
 
 # compute-sanitizer watches our kernels only, and where it knows no such GPU its rows are skipped.
 out=sanitizer

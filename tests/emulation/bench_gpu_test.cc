@@ -4,7 +4,7 @@
 
 #include "models/file.h"
 #include "tests/emulation/emulated_command.h"
-#include "tools/bench/op_rates.h"
+#include "tools/bench/machine.h"
 
 namespace sluice {
 namespace {
@@ -73,6 +73,32 @@ TEST_F(BenchGpu, WithoutBf16NothingIsSaidOfIt) {
   EXPECT_EQ(find_lane(rates, "compute", "device")->flops.bf16, kUnlimited);
   EXPECT_LT(find_lane(rates, "compute", "device")->flops.fp16, kUnlimited);
   EXPECT_TRUE(rates.drives.empty());
+}
+
+// What they exchange lies in the GPUs' memory, and is timed there.
+TEST_F(BenchGpu, RanksMeetOnTheirGpus) {
+  emulation::set_up({.count = 2});
+  MemoryOptions options;
+  options.device.kind = DeviceKind::cuda;
+  options.threads = 1;
+  std::FILE* const out = std::tmpfile();
+  ASSERT_NE(out, nullptr);
+  MachineRates rates;
+  const auto rank = [&](const Ranks& ranks) {
+    MachineRates mine = measure_machine(options, ranks, small(), out);
+    if (ranks.is_first()) rates = std::move(mine);
+  };
+  run_in_process(2, rank, [](const std::exception& e) { ADD_FAILURE() << e.what(); });
+  std::fclose(out);
+  expect_nothing_on_the_gpu();
+  ASSERT_EQ(rates.network.size(), 1u);
+  EXPECT_EQ(rates.network[0].ranks, 2u);
+  const LaneRates* const collective = find_lane(rates, "collective", "device");
+  ASSERT_NE(collective, nullptr);
+  EXPECT_EQ(collective->tier, "device");
+  EXPECT_EQ(rates.pools[0].capacity, 1) << "cores of one rank";
+  EXPECT_EQ(find_lane(rates, "optimizer", "host")->sharing.occupies[0].amount, 2);
+  EXPECT_EQ(rates.pools[2].name, "link");
 }
 
 TEST_F(BenchGpu, RefusesAndLeavesNothing) {

@@ -209,11 +209,11 @@ class Bench {
                   [&](OpKind kind, const OpFit& fit) {
                     say("  {:<22}{:>9.1f} GFLOP/s {:>9.1f} GB/s, fitted within {:.0f} %", op_rule(kind).name,
                         fit.flops_per_second / 1e9, fit.bytes_per_second / 1e9, 100 * fit.error_max);
+                    if (kind != OpKind::linear) return;
+                    const bool bound = std::isfinite(fit.flops_per_second);
+                    rate_of(lane.flops, precision) = bound ? fit.flops_per_second : fit.flops_together;
                   });
     }
-    const auto linear = std::find_if(lane.ops.begin(), lane.ops.end(),
-                                     [](const OpRates& r) { return r.kind == OpKind::linear; });
-    lane.flops = linear->flops;
     rates_.lanes.push_back(std::move(lane));
   }
 

@@ -65,11 +65,11 @@ std::vector<TimedOp> timed_ops(OpKind kind, const OpSizes& s) {
   return ops;
 }
 
+}  // namespace
+
 double& rate_of(PrecisionRates& rates, DType precision) {
   return precision == DType::bf16 ? rates.bf16 : precision == DType::f16 ? rates.fp16 : rates.fp32;
 }
-
-}  // namespace
 
 OpFit fit_op(std::span<const OpPoint> points) {
   // Seconds a flop and a byte, x and y, by the normal equations of x f + y b = 1 over all points.
@@ -98,9 +98,14 @@ OpFit fit_op(std::span<const OpPoint> points) {
   OpFit fit;
   if (best.first > 0) fit.flops_per_second = 1 / best.first;
   if (best.second > 0) fit.bytes_per_second = 1 / best.second;
-  for (const OpPoint& p : points)
+  double flops = 0, seconds = 0;
+  for (const OpPoint& p : points) {
     fit.error_max =
         std::max(fit.error_max, std::fabs((p.flops * best.first + p.bytes * best.second) / p.seconds - 1));
+    flops += p.flops;
+    seconds += p.seconds;
+  }
+  fit.flops_together = flops / seconds;
   return fit;
 }
 

@@ -13,12 +13,15 @@
 
 namespace sluice {
 
+double& rate_of(PrecisionRates& rates, DType precision);
+
 struct OpPoint {
   double flops = 0, bytes = 0, seconds = 0;
 };
 struct OpFit {
   double flops_per_second = kUnlimited, bytes_per_second = kUnlimited;
   double error_max = 0;  // of the fitted seconds against those measured, relative
+  double flops_together = 0;  // a second, of all points one after the other
 };
 // Least squares of the relative errors, neither rate negative. Requires a point of positive seconds.
 OpFit fit_op(std::span<const OpPoint> points);

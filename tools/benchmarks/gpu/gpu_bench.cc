@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -93,6 +94,17 @@ void print_rows(const Command& command) {
   }
 }
 
+std::string machine_file(const Command& command) { return command.directory() + "/machine.json"; }
+
+// Of this machine and build, as its row is; empty: that did not bring one.
+std::string measured_machine(const Command& command) {
+  const PartFile part(command.directory(), command.words[1]);
+  for (const Row& row : rows_of(command.words[1]))
+    if (row.kind == RowKind::bench && part.has(row.name) && std::filesystem::exists(machine_file(command)))
+      return machine_file(command);
+  return "";
+}
+
 ordered_json measure(const Command& command, const Row& row) {
   const std::string disk = command.option("--disk", ".");
   switch (row.kind) {
@@ -104,8 +116,12 @@ ordered_json measure(const Command& command, const Row& row) {
       return measure_matmul(command.device(), command.rehearse);
     case RowKind::training:
       return measure_training(row, {command.option("--device", "cuda"), disk});
+    case RowKind::bench:
+      return measure_bench({command.option("--device", "cuda"), disk}, machine_file(command),
+                           command.rehearse);
     case RowKind::profile:
-      return measure_profile(row, {command.option("--device", "cuda"), disk}, command.directory());
+      return measure_profile(row, {command.option("--device", "cuda"), disk, measured_machine(command)},
+                             command.directory());
     case RowKind::peer:
       break;
   }

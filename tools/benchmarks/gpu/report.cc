@@ -160,6 +160,15 @@ std::string training_tables(const std::vector<Row>& rows, const ordered_json& pa
 
 // ---- The machine's own figures.
 
+std::string products(const ordered_json& values) {
+  std::string out;
+  for (const char* precision : {"bf16", "fp16", "fp32"})
+    if (values.contains(precision))
+      out += fmt::format("{}{} {:.4g} TFLOP/s", out.empty() ? "" : ", ", precision,
+                         values[precision].get<double>() / 1e12);
+  return out;
+}
+
 std::string rates(const Row& row, const ordered_json& part) {
   const ordered_json* values = measured(part, row.name);
   if (!values) return absence(part, row.name);
@@ -170,15 +179,16 @@ std::string rates(const Row& row, const ordered_json& part) {
   if (row.kind == RowKind::disk)
     return fmt::format("{:.2f} GB/s read, {:.2f} written", gb("read"), gb("write"));
   if (row.kind == RowKind::profile)
-    return fmt::format("a step of {:.3f} s, predicted {:.3f} ({:+.1f} %)",
+    return fmt::format("a step of {:.3f} s, predicted {:.3f} ({:+.1f} %) by the description \"{}\"",
                        values->at("seconds").get<double>(), values->at("seconds_predicted").get<double>(),
-                       100 * values->at("prediction_error").get<double>());
-  std::string out;
-  for (const char* precision : {"bf16", "fp16", "fp32"})
-    if (values->contains(precision))
-      out += fmt::format("{}{} {:.4g} TFLOP/s", out.empty() ? "" : ", ", precision,
-                         (*values)[precision].get<double>() / 1e12);
-  return out;
+                       100 * values->at("prediction_error").get<double>(),
+                       values->at("machine").get<std::string>());
+  if (row.kind == RowKind::bench)
+    return fmt::format("{:.0f} s; products of layers {}; rounding and AdamW in the device's memory {:.1f} "
+                       "GB/s, AdamW in DRAM {:.1f}",
+                       values->at("seconds").get<double>(), products(*values), gb("memory"),
+                       gb("optimizer"));
+  return products(*values);
 }
 
 std::string machine_list(const std::vector<Row>& rows, const ordered_json& part) {

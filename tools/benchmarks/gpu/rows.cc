@@ -25,6 +25,7 @@ std::vector<Row> all_rows() {
        14, "70GiB", "8GiB"},
       {"small", "gpt2-xl-fp16", RowKind::training, "GPT-2 1.5B, resident", 90, "gpt2-xl", "fp16", 16, 1024,
        14, "70GiB", "8GiB"},
+      {"small", "bench", RowKind::bench, "sluice bench", 120},
       {"small", "profile", RowKind::profile, "sluice profile, GPT-2 1.5B with its state in DRAM", 120,
        "gpt2-xl", "bf16", 16, 1024, 8, "10GiB", "40GiB"},
       matmul("offload"),
@@ -61,6 +62,8 @@ const char* kind_name(RowKind kind) {
       return "matmul";
     case RowKind::training:
       return "training";
+    case RowKind::bench:
+      return "bench";
     case RowKind::profile:
       return "profile";
     case RowKind::peer:

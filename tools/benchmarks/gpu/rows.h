@@ -13,7 +13,8 @@ enum class RowKind : uint8_t {
   disk,      // reads and writes of one file of the nvme tier
   matmul,    // large products through the device's multiplier
   training,  // steps of one configuration
-  profile,   // the same by `sluice profile`: its files stay beside the parts'
+  bench,     // `sluice bench`: its machine description stays beside the parts'
+  profile,   // a configuration by `sluice profile`, which predicts with that; its files stay there, too
   peer,      // the same configuration by PyTorch: run by the script
 };
 const char* kind_name(RowKind kind);

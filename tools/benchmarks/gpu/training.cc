@@ -8,7 +8,9 @@
 #include <variant>
 #include <vector>
 
+#include "engine/clock.h"
 #include "engine/error.h"
+#include "engine/machine_rates.h"
 #include "engine/run/loader.h"
 #include "engine/run/setup.h"
 #include "engine/run/trainer.h"
@@ -52,6 +54,7 @@ std::vector<std::string> train_words(const Row& row, const TrainingPlace& place,
   add("steps", std::to_string(row.steps));
   add("gpu-mem", budget(row.gpu, device_free, 3));
   add("host-mem", row.host);
+  if (!place.machine.empty()) add("machine", place.machine);
   if (row.nvme.empty()) return words;
   add("nvme-dir", place.directory);
   add("nvme-mem", budget(row.nvme, free_bytes(place.directory), 4));
@@ -216,6 +219,37 @@ ordered_json measure_training(const Row& row, const TrainingPlace& place) {
   return Training(row, place).measure();
 }
 
+ordered_json measure_bench(const TrainingPlace& place, const std::string& file, bool small) {
+  constexpr OpSizes kSmallOps{.rows = 32, .width = 64, .vocabulary = 128, .seconds_at_least = 0};
+  constexpr uint64_t kMiB = 1ull << 20;
+  BenchScale scale;
+  if (small)
+    scale = {.parameters = 4 * kMiB,
+             .round_elements = kMiB,
+             .copy_bytes = kMiB,
+             .drive_bytes = 32 * kMiB,
+             .lane_bytes = 16 * kMiB,
+             .drive_seconds = 0.05,
+             .request_seconds = 0.01,
+             .ops = kSmallOps,
+             .gpu = {.elements = kMiB / 8, .ops = kSmallOps}};
+  std::filesystem::remove(file);  // of a call that failed
+  const Options options =
+      parse({"bench"}, {"--device", place.device, "--nvme-dir", place.directory, "--out", file});
+  const double begin = steady_seconds();
+  run_bench(options, stdout, scale);
+  ordered_json row{{"state", "measured"}, {"seconds", steady_seconds() - begin}};
+  const MachineRates rates = parse_machine_rates(read_text_file(file, 1 << 20), file);
+  const LaneRates* const compute = find_lane(rates, "compute", "device");
+  for (const auto& [name, rate] : {std::pair{"bf16", compute->flops.bf16},
+                                   {"fp16", compute->flops.fp16},
+                                   {"fp32", compute->flops.fp32}})
+    if (rate < kUnlimited) row[name] = rate;
+  row["memory"] = compute->bytes_per_second;
+  row["optimizer"] = find_lane(rates, "optimizer", "host")->bytes_per_second;
+  return row;
+}
+
 ordered_json measure_profile(const Row& row, const TrainingPlace& place, const std::string& directory) {
   const std::string out = directory + "/profile";
   std::filesystem::remove_all(out);  // of a call that failed
@@ -229,6 +263,7 @@ ordered_json measure_profile(const Row& row, const TrainingPlace& place, const s
           {"seconds", facts["step_seconds"]["measured"]},
           {"seconds_predicted", facts["step_seconds"]["predicted"]},
           {"prediction_error", facts["prediction_error"]},
+          {"machine", facts["machine"]},
           {"tokens_per_second", facts["tokens_per_second"]["measured"]},
           {"bound", facts["bound"]},
           {"lanes", facts["lanes"]},

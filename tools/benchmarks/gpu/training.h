@@ -12,11 +12,15 @@ namespace sluice {
 struct TrainingPlace {
   std::string device;     // as --device
   std::string directory;  // of the nvme tier and of the token file
+  std::string machine;    // as --machine; empty: the built-in description
 };
 
 // The row's values: configuration, plan, and medians over the steps that count. Throws what training throws;
 // Error(infeasible) where the budgets cannot hold the model.
 nlohmann::ordered_json measure_training(const Row& row, const TrainingPlace& place);
+
+// `sluice bench`, which writes `file`. `small`: a rehearsal.
+nlohmann::ordered_json measure_bench(const TrainingPlace& place, const std::string& file, bool small);
 
 // The row's configuration by `sluice profile`, whose files go to `directory`/profile.
 nlohmann::ordered_json measure_profile(const Row& row, const TrainingPlace& place,
