@@ -124,14 +124,20 @@ std::string bound_sentence(const ProfiledRun& run) {
   return text + ".";
 }
 
-// Where predictions say little: why that may be.
+// Where predictions say little: where the difference lies, and why that may be.
 std::string hint_sentence(const ProfiledRun& run) {
   constexpr double kFarOff = 0.2;  // of the measured step
-  if (std::abs(run.profile.step_seconds.error()) <= kFarOff) return "";
+  const Profile& p = run.profile;
+  if (std::abs(p.step_seconds.error()) <= kFarOff) return "";
+  const auto more = [](const Compared& c) {
+    return fmt::format("{} {}", readable_seconds(std::abs(c.measured - c.predicted)),
+                       c.measured < c.predicted ? "shorter" : "longer");
+  };
   return fmt::format(
-      "The prediction is far off: other programs took processors or drives meanwhile, or the machine "
-      "description, {}, is not of this machine as it is. `sluice bench` measures it, for --machine.",
-      run.plan.rates.name);
+      "The prediction is far off: {} works {} a step and waits {} than predicted. Other programs took "
+      "processors or drives meanwhile, or the machine description, {}, is not of this machine as it is. "
+      "`sluice bench` measures it, for --machine.",
+      lane_name(run.plan, p.compute), more(p.lanes[p.compute].busy), more(p.idle), run.plan.rates.name);
 }
 
 double tokens_of(const Plan& plan) {
@@ -176,6 +182,7 @@ void add_lanes(const ProfiledRun& run, ordered_json& out) {
   out["lanes"] = ordered_json::array();
   for (const LaneRow& l : run.profile.lanes)
     out["lanes"].push_back({{"lane", lane_name(run.plan, l.lane)},
+                            {"overlapping", run.plan.program.machine.lanes[l.lane].overlapping},
                             {"busy_seconds", json_of(l.busy)},
                             {"moved_bytes", l.moved_bytes}});
   out["work"] = ordered_json::array();

@@ -108,7 +108,6 @@ std::string state(const ordered_json& f) {
 }
 
 std::string stalls(const ordered_json& f) {
-  constexpr double kShown = 0.001;  // of a step
   constexpr size_t kAtOnce = 7;
   const double step = f["step_seconds"]["measured"];
   std::string out = "<p>Every moment in which compute executes nothing, charged to what it waited for.</p>\n";
@@ -117,7 +116,7 @@ std::string stalls(const ordered_json& f) {
   size_t shown = 0;
   for (const ordered_json& s : f["stalls"]) {  // most first
     const double seconds = s["seconds"]["measured"], most = f["stalls"].front()["seconds"]["measured"];
-    if (seconds < kShown * step) {
+    if (seconds < kStallShown * step) {
       rest += seconds;
       continue;
     }
@@ -187,16 +186,18 @@ std::string work(const ordered_json& f) {
   const ordered_json& step = f["step_seconds"];
   rows.push_back({"a whole step", "", "", "", "", "", seconds_of(step, "measured"),
                   seconds_of(step, "predicted"), error_of(step)});
-  return section("Predicted against measured", kKey + table({{"work", false},
-                                                             {"lane", false},
-                                                             {"", false},
-                                                             {"instructions"},
-                                                             {"bytes"},
-                                                             {"at"},
-                                                             {"measured"},
-                                                             {"predicted"},
-                                                             {"error"}},
-                                                            rows, true));
+  const std::string rows_of_work = table({{"work", false},
+                                          {"lane", false},
+                                          {"", false},
+                                          {"instructions"},
+                                          {"bytes"},
+                                          {"at"},
+                                          {"measured"},
+                                          {"predicted"},
+                                          {"error"}},
+                                         rows, true);
+  return section("Predicted against measured",
+                 kKey + rows_of_work + "<p class=\"key below\">" + escaped(errors_explained(f)) + "</p>\n");
 }
 
 std::string links(const ordered_json& f) {

@@ -101,6 +101,18 @@ std::string changes_text(const ordered_json& f) {
   return table(rows, 2);
 }
 
+std::string stalls_text(const ordered_json& f) {
+  const double least = kStallShown * f["step_seconds"]["measured"].get<double>();
+  std::string out;
+  double rest = 0;
+  for (const ordered_json& s : f["stalls"])
+    if (const double seconds = s["seconds"]["measured"]; seconds < least)
+      rest += seconds;
+    else
+      out += "- " + plain(s["sentence"]) + "\n";
+  return rest > 0 ? out + "- All others together: " + readable_seconds(rest) + ".\n" : out;
+}
+
 std::string steps_text(const ordered_json& f) {
   Rows rows{{"step", "measured", "predicted", ""}};
   for (const ordered_json& s : f["steps"])
@@ -125,6 +137,18 @@ std::string seconds_of(const ordered_json& compared, const char* which) {
 std::string error_of(const ordered_json& compared) {
   const double measured = compared["measured"], predicted = compared["predicted"];
   return measured > 0 ? readable_percent(predicted / measured - 1) : "";
+}
+
+std::string errors_explained(const ordered_json& f) {
+  std::string text = "Errors are predicted against measured: a negative one took longer than predicted.";
+  std::string lanes;
+  for (const ordered_json& l : f["lanes"])
+    if (l["overlapping"] && l["busy_seconds"]["measured"] > 0)
+      lanes += (lanes.empty() ? "" : " and ") + l["lane"].get<std::string>();
+  if (lanes.empty()) return text;
+  return text + " On " + lanes +
+         " neighbours are under way together, and time counts for the first of them until it is done: rows "
+         "of one of these lanes may owe each other some, their sum does not.";
 }
 
 uint64_t most_at_once(const ordered_json& tier) {
@@ -159,10 +183,10 @@ std::string profile_markdown(const ordered_json& f) {
     out += "\nNo step after the first two was completed: there are no figures a step.\n";
   } else {
     out += "\n" + plain(headline(f)) + "\n\n## Lanes, a step\n" + lanes_text(f);
-    out += "\n## Stalls\n";
-    for (const ordered_json& s : f["stalls"]) out += "- " + plain(s["sentence"]) + "\n";
+    out += "\n## Stalls\n" + stalls_text(f);
     if (f["state"] == "done") out += "\n## What would be faster (predicted)\n" + changes_text(f);
     out += "\n## Predicted against measured, a step\n" + work_text(f);
+    out += "\n" + plain(errors_explained(f)) + "\n";
     out += "\n## Links\n" + links_text(f);
   }
   return out + "\n## Memory\n" + tiers_text(f) + "\n## Steps\n" + steps_text(f);

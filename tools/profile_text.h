@@ -21,6 +21,10 @@ std::string readable_percent(double fraction);
 std::string seconds_of(const nlohmann::ordered_json& compared, const char* which);
 // Of the prediction, relative; empty where nothing was measured.
 std::string error_of(const nlohmann::ordered_json& compared);
+// How to read the errors of work, in sentences.
+std::string errors_explained(const nlohmann::ordered_json& facts);
+// Stalls of a smaller part of a step are told together.
+constexpr double kStallShown = 0.001;
 // Bytes: the most of a row of `occupancy`.
 uint64_t most_at_once(const nlohmann::ordered_json& tier);
 // Empty for none.
