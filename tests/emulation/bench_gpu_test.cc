@@ -108,6 +108,11 @@ TEST_F(BenchGpu, RefusesAndLeavesNothing) {
   ended = bench({"--host-mem", "1MiB"});
   EXPECT_EQ(ended.code, ExitCode::infeasible);
   expect_sentences(ended);
+  emulation::set_up({.used_by_others = (uint64_t{8} << 30) - (16 << 20)});
+  ended = bench({});
+  EXPECT_EQ(ended.code, ExitCode::environment);
+  EXPECT_NE(ended.what.find("of GPU memory at least"), std::string::npos) << ended.what;
+  expect_sentences(ended);
   emulation::set_up({.registration_that_fails = 0});
   ended = bench({});
   EXPECT_EQ(ended.code, ExitCode::environment);

@@ -121,7 +121,7 @@ class Bench {
       if (!status.bf16) std::erase(precisions_, DType::bf16);
     }
     const OpBytes op_bytes = [&](const OpSizes& sizes) { return ops_bytes(*device_, precisions_, sizes); };
-    if (on_gpu()) scale_.gpu = gpu_scale_within(scale_.gpu, budgets.device->arena, op_bytes);
+    if (on_gpu()) fit_gpu_memory(budgets.device->arena, op_bytes);
     const OpBytes op_host_bytes = on_gpu() ? [](const OpSizes&) { return uint64_t{0}; } : op_bytes;
     const uint64_t wanted = host_bytes(scale_, op_host_bytes(scale_.ops));
     scale_ = scale_within(scale_, host_arena_, op_host_bytes);
@@ -134,6 +134,16 @@ class Bench {
     if (needed < wanted)
       say("host memory: at most {} at once instead of {}, so caches may count for more than in training",
           in_mib(needed), in_mib(wanted));
+  }
+
+  void fit_gpu_memory(uint64_t free, const OpBytes& op_bytes) {
+    scale_.gpu = gpu_scale_within(scale_.gpu, free, op_bytes);
+    const uint64_t needed = std::max(op_bytes(scale_.gpu.ops), update_bytes(scale_.gpu.elements));
+    if (needed <= free) return;
+    throw Error(ExitCode::environment,
+                fmt::format("What bench measures needs {} of GPU memory at least, and may have {}.",
+                            in_mib(needed), in_mib(free)),
+                "End what else holds the GPU's memory (nvidia-smi shows who).");
   }
 
   // What the ranks of a machine share, by the first of them on all of its cores.
