@@ -138,7 +138,7 @@ class HoleFinder {
 }  // namespace
 
 uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity, PackOrder order,
-              size_t unplaced_max, std::span<const PackItem> in_place) {
+              std::span<const PackItem> in_place) {
   uint32_t positions = 0;
   for (const std::span<const PackItem> list : {std::span<const PackItem>(items), in_place})
     for (const PackItem& item : list) positions = std::max(positions, item.last + 1);
@@ -167,10 +167,7 @@ uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity, PackO
     finder.meet_all(lists);
     const uint64_t offset = finder.finish(capacity);
     item.placed = offset != UINT64_MAX;
-    if (!item.placed) {
-      if (unplaced_max-- == 0) break;
-      continue;
-    }
+    if (!item.placed) continue;
     item.offset = offset;
     place(item);
   }

@@ -22,11 +22,9 @@ struct PackItem {
 enum class PackOrder : uint8_t { by_size, by_breadth };
 
 // Assigns offsets in [base, capacity), beside what lies there already: `in_place`, with their offsets. Items
-// that do not fit are left unplaced; at the first of more than `unplaced_max` it stops. Returns the highest
-// address in use.
+// that do not fit are left unplaced. Returns the highest address in use.
 uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity,
-              PackOrder order = PackOrder::by_size, size_t unplaced_max = SIZE_MAX,
-              std::span<const PackItem> in_place = {});
+              PackOrder order = PackOrder::by_size, std::span<const PackItem> in_place = {});
 
 constexpr uint64_t round_up(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

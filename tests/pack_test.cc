@@ -64,12 +64,12 @@ TEST(Pack, LeavesOutWhatDoesNotFit) {
 TEST(Pack, BesideWhatIsInPlace) {
   const std::vector<PackItem> there{{0, 99, 10, 10}, {5, 5, 30, 40}};
   std::vector<PackItem> items{{5, 5, 20}, {5, 5, 10}, {5, 5, 15}, {90, 99, 80}};
-  EXPECT_EQ(pack(items, 0, UINT64_MAX, PackOrder::by_size, SIZE_MAX, there), 100u);
+  EXPECT_EQ(pack(items, 0, UINT64_MAX, PackOrder::by_size, there), 100u);
   EXPECT_EQ(items[0].offset, 20u);
   EXPECT_EQ(items[1].offset, 0u);
   EXPECT_EQ(items[2].offset, 70u);
   EXPECT_EQ(items[3].offset, 20u);
-  EXPECT_EQ(pack({}, 0, UINT64_MAX, PackOrder::by_size, SIZE_MAX, there), 70u);
+  EXPECT_EQ(pack({}, 0, UINT64_MAX, PackOrder::by_size, there), 70u);
 }
 
 TEST(Pack, RandomTimelines) {

@@ -10,10 +10,10 @@
 //    memory lasts, so that its fetch overlaps something.
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory
 //    lasts (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
-// 4. Offsets: largest first, tightest hole. If not all fit, 2 and 3 start over with a little less room, up to
-//    a third; then with all of it, but without the longest kept gaps, or else leads, in the way of what found
-//    no place, ever more of them. At last nothing is kept and nothing leads, laid out without looking at the
-//    capacity, so that whether a tier can hold a body is monotone in it.
+// 4. Offsets: largest first, tightest hole. What then has no place gets one where the least must be given up
+//    of the leads and kept gaps that are in its way. If there is none, 2 and 3 start over without any of
+//    them; at last nothing is kept and nothing leads, laid out without looking at the capacity, so that
+//    whether a tier can hold a body is monotone in it.
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li
 //    1995), and never pass a fetch that is needed earlier.
 // 6. Emit: fetches in front of their position, stores behind the last write before anybody elsewhere or later

@@ -18,8 +18,11 @@ Allocations::Allocations(const TierUses& uses)
   }
   for (const Storage& s : tier_.storages)
     if (s.resident && !s.uses.empty()) join_resident(s);
-  join_uses_of_residents();
-  for (const uint32_t u : roots()) add_load(intervals_[u], 1);
+  singles_ = intervals_;
+  gap_kept_.assign(tier_.gaps.size(), false);
+  gap_lost_.assign(tier_.gaps.size(), false);
+  lead_lost_.assign(intervals_.size(), false);
+  start_over();
 }
 
 void Allocations::join_resident(const Storage& storage) {
@@ -39,80 +42,88 @@ void Allocations::join_uses_of_residents() {
       for (const uint32_t u : s.uses) parent_[u] = s.uses.front();
 }
 
-void Allocations::start_over(bool with_leads) {
+void Allocations::start_over() {
   intervals_ = singles_;
   join_uses_of_residents();
   load_ = RangeLoad(std::max(tier_.positions(), 1u));
-  for (const uint32_t u : roots()) {
-    Interval& i = intervals_[u];
-    if (!with_leads && i.fetched) i.start = i.first_use_at;
-    add_load(i, 1);
-  }
+  for (const uint32_t u : roots()) add_load(intervals_[u], 1);
 }
 
 void Allocations::choose() {
+  start_over();
   if (tier_.options.lead > 0) lengthen();
-  led_ = singles_ = intervals_;
-  gap_kept_.assign(tier_.gaps.size(), true);
-  keep_gaps();
-}
-
-void Allocations::choose_again(uint64_t room) {
-  room_ = static_cast<int64_t>(room);
-  singles_ = led_;
-  start_over(true);
-  for (Interval& i : intervals_)
-    if (i.start < i.end && i.uses.size() == 1 && i.fetched && overloaded(i)) move_start(i, i.end);
-  singles_ = intervals_;
-  gap_kept_.assign(tier_.gaps.size(), true);
-  keep_gaps();
-}
-
-bool Allocations::choose_without(const std::vector<uint32_t>& roots, uint32_t count) {
-  bool any = false;
-  for (const uint32_t u : roots) {
-    const Interval& i = intervals_[u];
-    any |= give_up_gaps(i, count) || give_up_leads(i, count);
-  }
-  start_over(true);
-  keep_gaps();
-  return any;
+  if (tier_.options.keep) keep_gaps();
 }
 
 void Allocations::keep_gaps() {
-  if (!tier_.options.keep) return;
-  for (size_t g = 0; g < tier_.gaps.size(); ++g)
-    gap_kept_[g] = gap_kept_[g] && keep_gap(tier_.gaps[g]);
+  for (size_t g = 0; g < tier_.gaps.size(); ++g) gap_kept_[g] = !gap_lost_[g] && keep_gap(tier_.gaps[g]);
 }
 
-bool Allocations::give_up_gaps(const Interval& in_the_way_of, uint32_t count) {
-  const uint32_t before = count;
-  for (size_t g = tier_.gaps.size(); g-- > 0 && count > 0;) {  // longest first
+bool Allocations::give_up_in_the_way_of(const Interval& one) {
+  bool any = false;
+  for (size_t g = 0; g < tier_.gaps.size(); ++g) {
     const Gap& gap = tier_.gaps[g];
-    if (!gap_kept_[g] || tier_.uses[gap.from].at > in_the_way_of.end ||
-        tier_.uses[gap.to].at < in_the_way_of.start)
-      continue;
-    gap_kept_[g] = false;
-    --count;
+    if (!gap_kept_[g] || tier_.uses[gap.from].at > one.end || tier_.uses[gap.to].at < one.start) continue;
+    any = true;
+    gap_lost_[g] = true;
   }
-  return count < before;
+  for (const uint32_t u : roots()) {
+    const Interval& i = intervals_[u];
+    if (!i.leads() || i.start > one.end || i.first_use_at < one.start) continue;
+    any = true;
+    lead_lost_[u] = true;
+  }
+  return any;
 }
 
-bool Allocations::give_up_leads(const Interval& in_the_way_of, uint32_t count) {
-  std::vector<uint32_t> leads;
-  for (uint32_t u = 0; u < singles_.size(); ++u) {
-    const Interval& i = singles_[u];
-    if (i.start < i.first_use_at && i.start <= in_the_way_of.end && i.first_use_at >= in_the_way_of.start)
-      leads.push_back(u);
-  }
-  const auto length = [&](uint32_t u) { return singles_[u].first_use_at - singles_[u].start; };
-  std::stable_sort(leads.begin(), leads.end(), [&](uint32_t a, uint32_t b) { return length(a) > length(b); });
-  leads.resize(std::min<size_t>(leads.size(), count));
-  for (const uint32_t u : leads) singles_[u].start = singles_[u].first_use_at;
-  return !leads.empty();
+bool Allocations::needs(const Interval& i, uint32_t from, uint32_t to) const {
+  const auto inside = [&](uint32_t u) { return tier_.uses[u].at >= from && tier_.uses[u].at <= to; };
+  return tier_.storages[i.storage].resident || std::any_of(i.uses.begin(), i.uses.end(), inside);
 }
 
-void Allocations::choose_nothing() { start_over(false); }
+std::vector<uint32_t> Allocations::leave(uint32_t root, uint32_t from, uint32_t to) {
+  Interval& whole = intervals_[root];
+  if (whole.first_use_at > to) {
+    move_start(whole, to + 1);
+    return {root};
+  }
+  return split(root, [&](const Gap& gap) {
+    return tier_.uses[gap.from].at <= to && tier_.uses[gap.to].at >= from;
+  });
+}
+
+std::vector<uint32_t> Allocations::leave_gaps(uint32_t root) {
+  return split(root, [](const Gap&) { return true; });
+}
+
+std::vector<uint32_t> Allocations::split(uint32_t root, const std::function<bool(const Gap&)>& given_up) {
+  const Interval whole = std::move(intervals_[root]);
+  std::vector<size_t> kept;
+  for (size_t g = 0; g < tier_.gaps.size(); ++g) {
+    if (!gap_kept_[g] || this->root(tier_.gaps[g].from) != root) continue;
+    gap_kept_[g] = !given_up(tier_.gaps[g]);
+    if (gap_kept_[g]) kept.push_back(g);
+  }
+  add_load(whole, -1);
+  for (const uint32_t u : whole.uses) {
+    parent_[u] = u;
+    intervals_[u] = singles_[u];
+    intervals_[u].offset = whole.offset;
+    if (u == root) intervals_[u].start = whole.start;
+  }
+  for (const size_t g : kept) {
+    uint32_t a = this->root(tier_.gaps[g].from), b = this->root(tier_.gaps[g].to);
+    order(a, b);
+    if (a != b) join(a, b);
+  }
+  std::vector<uint32_t> parts;
+  for (const uint32_t u : whole.uses)
+    if (parent_[u] == u) parts.push_back(u);
+  for (const uint32_t u : parts) add_load(intervals_[u], 1);
+  return parts;
+}
+
+void Allocations::choose_nothing() { start_over(); }
 
 std::vector<uint32_t> Allocations::roots() const {
   std::vector<uint32_t> all;
@@ -156,7 +167,7 @@ void Allocations::lengthen() {
   }
   for (const uint32_t u : roots()) {
     Interval& i = intervals_[u];
-    if (!i.fetched) continue;
+    if (!i.fetched || lead_lost_[u]) continue;
     for (uint32_t lead = options.lead; lead > 0; lead /= 2) {
       const uint64_t begin = elapsed[i.end] - std::min<uint64_t>(elapsed[i.end], lead);
       const auto last =
@@ -171,30 +182,50 @@ void Allocations::lengthen() {
   }
 }
 
-// Joins the allocations at both ends of a gap, if there is room. The joint one begins as the earlier of them
-// does.
+void Allocations::order(uint32_t& earlier, uint32_t& later) const {
+  if (intervals_[later].first_use_at < intervals_[earlier].first_use_at) std::swap(earlier, later);
+}
+
+// The allocation of both, without their uses. It begins as the earlier one does, whose root is its own.
+Interval Allocations::joint(uint32_t earlier, uint32_t later) const {
+  const Interval &a = intervals_[earlier], &b = intervals_[later];
+  Interval both{.storage = a.storage};
+  both.first = std::min(a.first, b.first);
+  both.last = std::max(a.last, b.last);
+  both.start = a.start;
+  both.end = std::max(a.end, b.end);
+  both.first_use_at = a.first_use_at;
+  both.floor = a.floor;
+  both.fetched = a.fetched;
+  both.offset = a.offset;
+  return both;
+}
+
+void Allocations::join(uint32_t earlier, uint32_t later) {
+  Interval both = joint(earlier, later);
+  both.uses = std::move(intervals_[earlier].uses);
+  both.uses.insert(both.uses.end(), intervals_[later].uses.begin(), intervals_[later].uses.end());
+  intervals_[earlier] = std::move(both);
+  parent_[later] = earlier;
+}
+
+// Joins the allocations at both ends of a gap, if there is room.
 bool Allocations::keep_gap(const Gap& gap) {
   uint32_t a = root(gap.from), b = root(gap.to);
   if (a == b) return true;
-  if (intervals_[b].first_use_at < intervals_[a].first_use_at) std::swap(a, b);
-  const Interval& later = intervals_[b];
-  Interval both = intervals_[a];
-  both.first = std::min(both.first, later.first);
-  both.last = std::max(both.last, later.last);
-  both.end = std::max(both.end, later.end);
-  both.uses.insert(both.uses.end(), later.uses.begin(), later.uses.end());
+  order(a, b);
+  const Interval both = joint(a, b);
   add_load(intervals_[a], -1);
-  add_load(later, -1);
+  add_load(intervals_[b], -1);
   add_load(both, 1);
-  if (overloaded(both)) {
-    add_load(both, -1);
-    add_load(intervals_[a], 1);
-    add_load(later, 1);
-    return false;
+  if (!overloaded(both)) {
+    join(a, b);
+    return true;
   }
-  parent_[b] = a;
-  intervals_[a] = std::move(both);
-  return true;
+  add_load(both, -1);
+  add_load(intervals_[a], 1);
+  add_load(intervals_[b], 1);
+  return false;
 }
 
 }  // namespace sluice::staging

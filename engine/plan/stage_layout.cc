@@ -10,8 +10,6 @@ namespace sluice::staging {
 
 namespace {
 
-constexpr uint32_t kGivenUpMax = 512;  // at once, for each that finds no place
-
 // What transient buffers need of their home in the least arrangement must not depend on where permanent homes
 // are (least.h), and how many transfers stand between two tasks does: there, time is counted in tasks.
 std::vector<uint32_t> timeline(const TierUses& tier) {
@@ -26,33 +24,49 @@ std::vector<uint32_t> timeline(const TierUses& tier) {
 
 struct Packing {
   uint64_t peak = 0;
-  std::vector<uint32_t> unplaced;  // allocations
+  std::vector<uint32_t> roots;
+  std::vector<PackItem> items;  // by root
+
+  std::vector<uint32_t> unplaced() const {
+    std::vector<uint32_t> list;
+    for (size_t k = 0; k < items.size(); ++k)
+      if (!items[k].placed) list.push_back(roots[k]);
+    return list;
+  }
 };
 
-Packing pack_all(Allocations& allocations, uint64_t capacity, PackOrder order,
-                 size_t unplaced_max = SIZE_MAX) {
+Packing packed(const Allocations& allocations, uint64_t capacity, PackOrder order) {
   const std::vector<uint32_t> time = timeline(allocations.tier());
-  const std::vector<uint32_t> roots = allocations.roots();
-  std::vector<PackItem> items;
-  for (const uint32_t u : roots) {
+  Packing packing{0, allocations.roots(), {}};
+  for (const uint32_t u : packing.roots) {
     const Interval& i = allocations.at_root(u);
-    items.push_back({time[i.start], time[i.end], allocations.bytes(i)});
+    packing.items.push_back({time[i.start], time[i.end], allocations.bytes(i)});
   }
-  Packing packing{pack(items, allocations.tier().options.base, capacity, order, unplaced_max), {}};
-  for (size_t k = 0; k < items.size(); ++k) {
-    if (!items[k].placed) packing.unplaced.push_back(roots[k]);
-    allocations.at_root(roots[k]).offset = items[k].offset;
-  }
+  packing.peak = pack(packing.items, allocations.tier().options.base, capacity, order);
   return packing;
 }
 
-// Of the two orders, the one that leaves less unplaced.
-Packing pack_either_way(Allocations& allocations) {
+void apply(const Packing& packing, Allocations& allocations) {
+  for (size_t k = 0; k < packing.items.size(); ++k)
+    allocations.at_root(packing.roots[k]).offset = packing.items[k].offset;
+}
+
+// In the one of two orders that leaves less unplaced.
+Packing packed_either_way(const Allocations& allocations) {
   const uint64_t capacity = allocations.tier().options.capacity;
-  Packing by_size = pack_all(allocations, capacity, PackOrder::by_size);
-  if (by_size.unplaced.empty()) return by_size;
-  Packing by_breadth = pack_all(allocations, capacity, PackOrder::by_breadth);
-  return by_breadth.unplaced.size() < by_size.unplaced.size() ? by_breadth : by_size;
+  Packing by_size = packed(allocations, capacity, PackOrder::by_size);
+  if (by_size.unplaced().empty()) return by_size;
+  Packing by_breadth = packed(allocations, capacity, PackOrder::by_breadth);
+  return by_breadth.unplaced().size() < by_size.unplaced().size() ? by_breadth : by_size;
+}
+
+uint64_t peak_of(const Allocations& allocations) {
+  uint64_t peak = allocations.tier().options.base;
+  for (const uint32_t u : allocations.roots()) {
+    const Interval& i = allocations.at_root(u);
+    peak = std::max(peak, i.offset + allocations.bytes(i));
+  }
+  return peak;
 }
 
 // The least arrangement above the lowest tier. What lives here is laid out by itself, then all that is staged
@@ -84,7 +98,7 @@ uint64_t lay_out_in_blocks(Allocations& allocations) {
   }
   for (uint32_t at = 0; at < tier.positions(); ++at)
     if (staged[at] > 0) blocks.push_back({at, at, staged[at]});
-  const uint64_t peak = pack(blocks, base, UINT64_MAX, PackOrder::by_size, SIZE_MAX, residents);
+  const uint64_t peak = pack(blocks, base, UINT64_MAX, PackOrder::by_size, residents);
   for (const PackItem& block : blocks) staged[block.start] = block.offset;
   for (const uint32_t u : roots) {
     Interval& i = allocations.at_root(u);
@@ -101,23 +115,18 @@ uint64_t lay_out(Allocations& allocations) {
   const StageOptions& options = allocations.tier().options;
   if (allocations.tier().least() && options.tier < lowest_tier(allocations.tier().program.machine))
     return lay_out_in_blocks(allocations);
-  if (!allocations.tier().least()) {
-    const uint64_t room = options.capacity - options.base;
-    for (const uint64_t percent_free : {0, 1, 2, 4, 8, 16, 32}) {
-      if (percent_free > 0) allocations.choose_again(room - room / 100 * percent_free);
-      const Packing packing = pack_all(allocations, options.capacity, PackOrder::by_size, 0);
-      if (packing.unplaced.empty()) return packing.peak;
-    }
-    allocations.choose_again(room);
-    Packing packing = pack_either_way(allocations);
-    for (uint32_t count = 1; count <= kGivenUpMax && !packing.unplaced.empty(); count *= 2) {
-      if (!allocations.choose_without(packing.unplaced, count)) break;
-      packing = pack_either_way(allocations);
-    }
-    if (packing.unplaced.empty()) return packing.peak;
+  while (!allocations.tier().least()) {
+    const Packing packing = packed_either_way(allocations);
+    apply(packing, allocations);
+    const std::optional<Interval> left = make_way(allocations, packing.unplaced());
+    if (!left) return peak_of(allocations);
+    if (!allocations.give_up_in_the_way_of(*left)) break;
+    allocations.choose();
   }
   allocations.choose_nothing();
-  return pack_all(allocations, UINT64_MAX, PackOrder::by_size).peak;
+  const Packing packing = packed(allocations, UINT64_MAX, PackOrder::by_size);
+  apply(packing, allocations);
+  return packing.peak;
 }
 
 void grow_fetches(Allocations& allocations) {

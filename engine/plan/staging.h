@@ -5,14 +5,16 @@
 //    gaps between uses over which a copy would stay valid.
 // 2. and 3. Allocations (stage_allocations.cc): which uses share an allocation, and from when to when; bytes
 //    at every position.
-// 4. and 5. lay_out, grow_fetches (stage_layout.cc): addresses, then earlier starts where addresses allow
-//    them.
+// 4. and 5. lay_out, grow_fetches (stage_layout.cc), make_way (stage_make_way.cc): addresses, then earlier
+//    starts where addresses allow them.
 // 6. emit (stage_emit.cc): the list with transfers.
 // Positions are indices into Body::instructions as they were before this tier was staged; uses, allocations
 // and storages are named by index. For the files of stage only.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "engine/pack.h"
@@ -75,6 +77,8 @@ struct Interval {  // the life of one allocation
   bool fetched = false;  // begins with a fetch
   std::vector<uint32_t> uses;
   uint64_t offset = 0;  // by lay_out
+
+  bool leads() const { return start < first_use_at; }
 };
 
 // A partition of the uses into allocations. An allocation is named by one of its uses, its root.
@@ -83,15 +87,19 @@ class Allocations {
   // Every use alone (what is resident: all of its uses together), without leads. The uses must outlive this.
   explicit Allocations(const TierUses& uses);
 
-  // Leads, then kept gaps, each as long as the tier has room.
+  // Leads, then kept gaps, each as long as the tier has room, without what was given up.
   void choose();
-  // The same with only `room` bytes beside permanent homes.
-  void choose_again(uint64_t room);
-  // The same again, but without the `count` longest kept gaps, or else leads, in the way of each of these
-  // allocations. False if there was nothing to give up.
-  bool choose_without(const std::vector<uint32_t>& roots, uint32_t count);
+  // For the next time: what shares a position with this one. False if there was nothing.
+  bool give_up_in_the_way_of(const Interval& one);
   // Back to what the constructor made.
   void choose_nothing();
+
+  // Whether it cannot leave these positions.
+  bool needs(const Interval& i, uint32_t from, uint32_t to) const;
+  // It leaves them: its lead becomes shorter, or it falls into parts, which keep its place. Their roots.
+  std::vector<uint32_t> leave(uint32_t root, uint32_t from, uint32_t to);
+  // Gives up all of its gaps.
+  std::vector<uint32_t> leave_gaps(uint32_t root);
 
   const TierUses& tier() const { return tier_; }
   std::vector<uint32_t> roots() const;  // ascending
@@ -114,24 +122,26 @@ class Allocations {
  private:
   void join_resident(const Storage& storage);
   void join_uses_of_residents();
-  void start_over(bool with_leads);
+  void start_over();
   void add_load(const Interval& i, int sign);
   void move_start(Interval& i, uint32_t start);
   bool overloaded(const Interval& i) const { return load_.max(i.start, i.end) > room_; }
   void lengthen();
-  bool keep_gap(const Gap& gap);
   void keep_gaps();
-  bool give_up_gaps(const Interval& in_the_way_of, uint32_t count);
-  bool give_up_leads(const Interval& in_the_way_of, uint32_t count);
+  bool keep_gap(const Gap& gap);
+  Interval joint(uint32_t earlier, uint32_t later) const;
+  void order(uint32_t& earlier, uint32_t& later) const;
+  void join(uint32_t earlier, uint32_t later);
+  std::vector<uint32_t> split(uint32_t root, const std::function<bool(const Gap&)>& given_up);
 
   const TierUses& tier_;
   int64_t room_;                          // bytes that allocations may take together
   RangeLoad load_;                        // by position
   mutable std::vector<uint32_t> parent_;  // union-find over uses; paths are shortened by lookups
   std::vector<Interval> intervals_;       // by root
-  std::vector<Interval> led_;             // with leads, before any gap was kept
-  std::vector<Interval> singles_;         // the same without the leads that were given up
-  std::vector<bool> gap_kept_;            // by gap; what was given up stays so
+  std::vector<Interval> singles_;         // without leads, before any gap was kept
+  std::vector<bool> gap_kept_, gap_lost_;  // by gap; what was given up is lost
+  std::vector<bool> lead_lost_;            // by root
 };
 
 // Steps 1, 4, 5 and 6.
@@ -139,6 +149,8 @@ TierUses collect_uses(const Program& program, const Body& body, const StageOptio
 // Returns the peak, with permanent homes. Above the capacity: the body does not fit.
 uint64_t lay_out(Allocations& allocations);
 void grow_fetches(Allocations& allocations);
+// Gives all of the `unplaced` roots places beside the others. Returns one that can have none.
+std::optional<Interval> make_way(Allocations& allocations, std::vector<uint32_t> unplaced);
 // `body` is the one that the uses were collected from.
 void emit(const Allocations& allocations, Body& body);
 

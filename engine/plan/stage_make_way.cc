@@ -1,0 +1,173 @@
+// Step 4 where packing has left something without a place: it gets one, the largest first, where that costs
+// least. What is in the way there gives up leads or kept gaps, or, if it is in use, looks for another place;
+// or the one without a place gives up its own. All others stay where they are.
+#include <algorithm>
+#include <compare>
+#include <tuple>
+
+#include "engine/plan/staging.h"
+
+namespace sluice::staging {
+
+namespace {
+
+struct Cost {
+  uint32_t fixed = 0;       // that can neither leave nor move: there is no way
+  uint64_t moved = 0;       // bytes elsewhere, since they cannot leave
+  uint64_t gap_bytes = 0;   // fetched once more
+  uint64_t lead_bytes = 0;  // fetched later
+  auto operator<=>(const Cost&) const = default;
+
+  Cost& operator+=(const Cost& o) {
+    fixed += o.fixed;
+    moved += o.moved;
+    gap_bytes += o.gap_bytes;
+    lead_bytes += o.lead_bytes;
+    return *this;
+  }
+  Cost operator-(const Cost& o) const {
+    return {fixed - o.fixed, moved - o.moved, gap_bytes - o.gap_bytes, lead_bytes - o.lead_bytes};
+  }
+};
+
+constexpr uint32_t kMovesMax = 3;  // of an allocation
+
+struct Window {
+  Cost cost;
+  uint64_t offset = 0;
+};
+
+// Costs in order of an address, which sum up to any of them.
+class CostsBelow {
+ public:
+  void add(uint64_t address, const Cost& cost) { list_.push_back({address, cost}); }
+  void finish() {
+    std::sort(list_.begin(), list_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (size_t k = 1; k < list_.size(); ++k) list_[k].second += list_[k - 1].second;
+  }
+  // Of those at lower addresses.
+  Cost below(uint64_t address) const {
+    const auto at = std::lower_bound(list_.begin(), list_.end(), address,
+                                     [](const auto& entry, uint64_t a) { return entry.first < a; });
+    return at == list_.begin() ? Cost{} : std::prev(at)->second;
+  }
+  const std::vector<std::pair<uint64_t, Cost>>& list() const { return list_; }
+
+ private:
+  std::vector<std::pair<uint64_t, Cost>> list_;
+};
+
+class WayMaker {
+ public:
+  WayMaker(Allocations& allocations, std::vector<uint32_t> unplaced)
+      : allocations_(allocations),
+        options_(allocations.tier().options),
+        placed_(allocations.tier().uses.size(), true),
+        moves_(placed_.size(), 0),
+        left_(std::move(unplaced)) {
+    for (const uint32_t u : left_) placed_[u] = false;
+    const auto size = [&](uint32_t u) { return allocations_.bytes(at(u)); };
+    std::stable_sort(left_.begin(), left_.end(), [&](uint32_t a, uint32_t b) { return size(a) < size(b); });
+  }
+
+  std::optional<Interval> run() {
+    while (!left_.empty()) {
+      const uint32_t u = left_.back();
+      left_.pop_back();
+      const Interval& one = at(u);
+      const std::optional<Window> window = cheapest_window(one);
+      const auto costs_more = [&](const Cost& cost) { return !window || window->cost > cost; };
+      if (one.leads() && costs_more({}))
+        retry(allocations_.leave(u, one.start, one.first_use_at - 1));
+      else if (has_gaps(one) && costs_more({.gap_bytes = allocations_.bytes(one)}))
+        retry(allocations_.leave_gaps(u));
+      else if (window)
+        place(u, window->offset);
+      else
+        return one;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const Interval& at(uint32_t root) const { return allocations_.at_root(root); }
+  bool has_gaps(const Interval& i) const {
+    return i.uses.size() > 1 && !allocations_.tier().storages[i.storage].resident;
+  }
+  void retry(const std::vector<uint32_t>& roots) {
+    for (const uint32_t u : roots) placed_[u] = false;
+    left_.insert(left_.end(), roots.begin(), roots.end());
+  }
+
+  std::vector<uint32_t> in_the_way_of(const Interval& one) const {
+    std::vector<uint32_t> list;
+    for (const uint32_t u : allocations_.roots())
+      if (placed_[u] && at(u).start <= one.end && at(u).end >= one.start) list.push_back(u);
+    return list;
+  }
+  Cost cost_of_leaving(uint32_t root, const Interval& one) const {
+    const Interval& i = at(root);
+    const uint64_t bytes = allocations_.bytes(i);
+    if (!allocations_.needs(i, one.start, one.end))
+      return i.first_use_at > one.end ? Cost{.lead_bytes = bytes} : Cost{.gap_bytes = bytes};
+    return moves_[root] < kMovesMax ? Cost{.moved = bytes} : Cost{.fixed = 1};
+  }
+
+  // The lowest of the cheapest, among those that begin where something ends or end where something begins.
+  std::optional<Window> cheapest_window(const Interval& one) const {
+    const uint64_t bytes = allocations_.bytes(one);
+    if (options_.base + bytes > options_.capacity) return std::nullopt;
+    CostsBelow begins, ends;
+    for (const uint32_t u : in_the_way_of(one)) {
+      const Cost cost = cost_of_leaving(u, one);
+      begins.add(at(u).offset, cost);
+      ends.add(at(u).offset + allocations_.bytes(at(u)), cost);
+    }
+    begins.finish();
+    ends.finish();
+    std::optional<Window> best;
+    const auto consider = [&](uint64_t offset) {
+      if (offset < options_.base || offset + bytes > options_.capacity) return;
+      const Window window{begins.below(offset + bytes) - ends.below(offset + 1), offset};
+      if (window.cost.fixed > 0) return;
+      if (!best || std::tie(window.cost, offset) < std::tie(best->cost, best->offset)) best = window;
+    };
+    consider(options_.base);
+    const uint64_t last = options_.capacity - bytes;
+    consider(last - last % allocations_.tier().alignment);
+    for (const auto& [address, cost] : ends.list()) consider(address);
+    for (const auto& [address, cost] : begins.list())
+      if (address >= bytes) consider(address - bytes);
+    return best;
+  }
+
+  void place(uint32_t root, uint64_t offset) {
+    const Interval one = at(root);
+    const uint64_t end = offset + allocations_.bytes(one);
+    for (const uint32_t u : in_the_way_of(one)) {
+      if (at(u).offset >= end || at(u).offset + allocations_.bytes(at(u)) <= offset) continue;
+      if (allocations_.needs(at(u), one.start, one.end)) {
+        ++moves_[u];
+        retry({u});
+      } else {
+        for (const uint32_t part : allocations_.leave(u, one.start, one.end)) placed_[part] = true;
+      }
+    }
+    allocations_.at_root(root).offset = offset;
+    placed_[root] = true;
+  }
+
+  Allocations& allocations_;
+  const StageOptions& options_;
+  std::vector<bool> placed_;     // by root
+  std::vector<uint32_t> moves_;  // by root
+  std::vector<uint32_t> left_;  // the largest last
+};
+
+}  // namespace
+
+std::optional<Interval> make_way(Allocations& allocations, std::vector<uint32_t> unplaced) {
+  return WayMaker(allocations, std::move(unplaced)).run();
+}
+
+}  // namespace sluice::staging

@@ -1,0 +1,124 @@
+// What finds no place gets one, by hand: in a tier of 20 bytes everything needs ten, and something lies
+// across the middle.
+#include <gtest/gtest.h>
+
+#include "engine/plan/body_builder.h"
+#include "engine/plan/staging.h"
+
+namespace sluice::staging {
+namespace {
+
+constexpr uint64_t kCapacity = 20, kBytes = 10, kMiddle = 5;
+constexpr uint32_t kBuffers = 3;
+
+// Each task reads some buffers, whose homes are in the tier below.
+class Row {
+ public:
+  explicit Row(const std::vector<std::vector<uint32_t>>& tasks, uint32_t lead = 0) {
+    Machine& m = program_.machine;
+    m.tiers = {{"top", kCapacity, 1, false}, {"below", 1000, 1, false}};
+    m.lanes = {{"run"}, {"in"}, {"out"}};
+    m.links = {{1, 0, 1, 1}, {0, 1, 2, 1}};
+    for (uint32_t b = 0; b < kBuffers; ++b) {
+      Buffer x;
+      x.cuts = {0, kBytes};
+      x.permanent = true;
+      x.home = 1;
+      program_.buffers.push_back(std::move(x));
+    }
+    BodyBuilder body(program_, "body", BodyState::clean, BodyState::clean);
+    for (const std::vector<uint32_t>& buffers : tasks) {
+      Task& task = body.task(TaskKind::forward, 0, 0);
+      for (const uint32_t b : buffers) body.add(task, b, Access::read);
+    }
+    body.finish();
+    Body& made = program_.bodies[0];
+    for (uint32_t t = 0; t < made.tasks.size(); ++t)
+      made.instructions.push_back(
+          {0, t, made.tasks[t].operands, std::vector<Place>(made.tasks[t].operands.size()), {}, {}});
+    options_.capacity = kCapacity;
+    options_.lead = lead;
+    uses_.emplace(collect_uses(program_, made, options_));
+    allocations.emplace(*uses_);
+    allocations->choose();
+  }
+
+  // The allocations in order of their roots, as first to last position @ offset.
+  std::string text() const {
+    std::string all;
+    for (const uint32_t u : allocations->roots()) {
+      const Interval& i = allocations->at_root(u);
+      if (!all.empty()) all += " ";
+      all += std::to_string(i.start) + "-" + std::to_string(i.end) + "@" + std::to_string(i.offset);
+    }
+    return all;
+  }
+
+ private:
+  Program program_;
+  StageOptions options_;
+  std::optional<TierUses> uses_;
+
+ public:
+  std::optional<Allocations> allocations;
+};
+
+TEST(MakeWay, AHoleCostsNothing) {
+  Row row({{0}, {1}, {0}});
+  row.allocations->at_root(0).offset = 10;
+  EXPECT_FALSE(make_way(*row.allocations, {1}));
+  EXPECT_EQ(row.text(), "0-2@10 1-1@0");
+}
+
+// It lies across the middle, so nothing else fits: it goes, and comes again where it was.
+TEST(MakeWay, AKeptCopyIsGivenUp) {
+  Row row({{0}, {1}, {0}});
+  ASSERT_EQ(row.text(), "0-2@0 1-1@0");
+  row.allocations->at_root(0).offset = kMiddle;
+  EXPECT_FALSE(make_way(*row.allocations, {1}));
+  EXPECT_EQ(row.text(), "0-0@5 1-1@0 2-2@5");
+}
+
+TEST(MakeWay, ALeadBecomesShorter) {
+  Row row({{0}, {1}}, 1);
+  ASSERT_EQ(row.text(), "0-0@0 0-1@0");
+  row.allocations->at_root(1).offset = kMiddle;
+  EXPECT_FALSE(make_way(*row.allocations, {0}));
+  EXPECT_EQ(row.text(), "0-0@0 1-1@5");
+}
+
+// Its own lead first, which spares others their kept copies.
+TEST(MakeWay, ItsOwnLead) {
+  Row row({{0}, {1}, {0}, {2}}, 2);
+  ASSERT_EQ(row.text(), "0-2@0 0-1@0 2-3@0");
+  row.allocations->at_root(0).offset = kMiddle;
+  row.allocations->at_root(1).offset = 0;
+  EXPECT_FALSE(make_way(*row.allocations, {3}));
+  EXPECT_EQ(row.text(), "0-2@5 0-1@0 3-3@0");
+}
+
+// Position 1 is taken by what is used there, so it leaves that itself.
+TEST(MakeWay, ItsOwnKeptCopy) {
+  Row row({{0}, {1}, {0}});
+  row.allocations->at_root(1).offset = kMiddle;
+  EXPECT_FALSE(make_way(*row.allocations, {0}));
+  EXPECT_EQ(row.text(), "0-0@0 1-1@5 2-2@0");
+}
+
+TEST(MakeWay, WhatIsInUseMoves) {
+  Row row({{0, 1}});
+  row.allocations->at_root(0).offset = kMiddle;
+  EXPECT_FALSE(make_way(*row.allocations, {1}));
+  EXPECT_EQ(row.text(), "0-0@10 0-0@0");
+}
+
+TEST(MakeWay, ThreeForTwoPlaces) {
+  Row row({{0, 1, 2}});
+  row.allocations->at_root(1).offset = kBytes;
+  const std::optional<Interval> left = make_way(*row.allocations, {2});
+  ASSERT_TRUE(left);
+  EXPECT_EQ(left->first_use_at, 0u);
+}
+
+}  // namespace
+}  // namespace sluice::staging
