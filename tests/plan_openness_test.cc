@@ -50,7 +50,7 @@ PlanRequest request_of(const Model& model, const Device& device, const Machine& 
   r.rates = default_machine_rates();
   r.model = [model](int64_t) { return model; };
   r.micro_batches = {model.micro_batch};
-  r.recompute = RecomputeChoice::all;
+  r.recompute = Recompute::all;
   r.lower.batch = slices * model.micro_batch;
   r.lower.evaluate = true;
   r.lower.optimizer = {3, state_plane_stride};

@@ -119,11 +119,16 @@ class Explanation {
     return joined(parts);
   }
 
+  static std::string in_order_of(std::optional<BufferClass> first) {
+    return first ? fmt::format("to {} first", buffer_class_name(*first)) : "layer by layer";
+  }
+
   // The best of each kind of arrangement.
   std::string weighed_table() const {
     constexpr size_t kRows = 10;
     const auto layers = static_cast<uint32_t>(plan_.model.layers.size());
-    std::map<std::tuple<BufferClass, uint32_t, bool>, double> best;
+    using Kind = std::tuple<std::optional<BufferClass>, uint32_t, bool>;
+    std::map<Kind, double> best;
     size_t unfit = 0;
     for (const Weighed& w : plan_.weighed) {
       unfit += w.seconds == 0;
@@ -131,7 +136,7 @@ class Explanation {
       double& seconds = best.try_emplace({w.first, w.kept_layers, w.upper_is_free}, w.seconds).first->second;
       seconds = std::min(seconds, w.seconds);
     }
-    std::vector<std::pair<double, std::tuple<BufferClass, uint32_t, bool>>> rows;
+    std::vector<std::pair<double, Kind>> rows;
     for (const auto& [what, seconds] : best) rows.emplace_back(seconds, what);
     std::sort(rows.begin(), rows.end());
     if (rows.size() > kRows) rows.resize(kRows);
@@ -140,8 +145,8 @@ class Explanation {
         fmt::format("  weighed, the best first{}\n", unfit ? fmt::format("; {} more do not fit", unfit) : "");
     for (const auto& [seconds, what] : rows) {
       const auto& [first, kept, free] = what;
-      out += fmt::format("  {:>10}  homes in memory to {} first, tensors of {} of {} layers kept{}\n",
-                         readable_seconds(seconds), buffer_class_name(first), kept, layers,
+      out += fmt::format("  {:>10}  homes in memory {}, tensors of {} of {} layers kept{}\n",
+                         readable_seconds(seconds), in_order_of(first), kept, layers,
                          !upper ? ""
                          : free ? fmt::format(", {} left to copies", machine_.tiers[0].name)
                                 : fmt::format(", homes in {} too", machine_.tiers[0].name));
@@ -161,7 +166,7 @@ std::string explain_text(const Plan& plan) { return Explanation(plan).text(); }
 void add_weighed(const Plan& plan, nlohmann::ordered_json& out) {
   nlohmann::ordered_json& rows = out["weighed"] = nlohmann::ordered_json::array();
   for (const Weighed& w : plan.weighed) {
-    rows.push_back({{"homes_first", buffer_class_name(w.first)},
+    rows.push_back({{"homes_first", w.first ? buffer_class_name(*w.first) : "layers"},
                     {"kept_layers", w.kept_layers},
                     {"upper_is_free", w.upper_is_free},
                     {"seconds", nullptr}});

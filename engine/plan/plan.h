@@ -15,12 +15,11 @@
 #include "engine/graph.h"
 #include "engine/machine_rates.h"
 #include "engine/plan/assemble.h"
+#include "engine/plan/choices.h"
 #include "engine/plan/lower.h"
 #include "engine/program.h"
 
 namespace sluice {
-
-enum class RecomputeChoice : uint8_t { automatic, all, none };
 
 // Bytes of the lowest memory tier that a program of so many tasks (of all bodies) takes itself. Empty: none.
 struct ProgramMemory {
@@ -33,14 +32,15 @@ struct PlanRequest {
   MachineRates rates;
   std::function<Model(int64_t micro_batch)> model;
   std::vector<int64_t> micro_batches;  // candidates, largest first; each divides the batch
-  RecomputeChoice recompute = RecomputeChoice::automatic;
+  Recompute recompute = Recompute::automatic;
+  Placement placement = Placement::automatic;
   LowerOptions lower;  // recompute is place's
   ProgramMemory program_memory;
 };
 
 // A way to use the memory that the search looked at.
 struct Weighed {
-  BufferClass first;         // the class that claims homes in memory before the others do
+  std::optional<BufferClass> first;  // that claims homes in memory before the others do; none: layer by layer
   uint32_t kept_layers = 0;  // whose saved tensors are kept, from the last layer on
   bool upper_is_free = true; // nothing lives above the lowest memory tier: that is left to copies
   double seconds = 0;        // of a step, as the search saw it; 0: it does not fit

@@ -138,6 +138,11 @@ constexpr OptionRow kTable[] = {
      {1, 1024}},
     {"recompute", "memory", "WHICH", "layers whose forward runs again in backward: auto, all or none", "auto",
      kRuns, OnResume::free, FIELD(memory.recompute)},
+    {"placement", "memory", "RULE",
+     "where weights, gradients and optimizer state live: auto (where the step is shortest), or as low as they "
+     "can (lowest), or in the upper tiers as far as they fit: highest (layer by layer), weights-first, "
+     "state-first",
+     "auto", kRuns, OnResume::free, FIELD(memory.placement)},
     {"io", "memory", "NAME", "how disks are read and written: uring, threads, or auto (uring where it works)",
      "auto", kRuns | kEval | kBench, OnResume::free, FIELD(memory.io)},
     {"machine", "memory", "NAME|FILE",
@@ -254,6 +259,11 @@ constexpr Choice<DeviceKind> kDevices[] = {{"auto", DeviceKind::automatic},
 constexpr int kOrdinalMax = 63;  // of a GPU
 constexpr Choice<Recompute> kRecomputes[] = {
     {"auto", Recompute::automatic}, {"all", Recompute::all}, {"none", Recompute::none}};
+constexpr Choice<Placement> kPlacements[] = {{"auto", Placement::automatic},
+                                             {"lowest", Placement::lowest},
+                                             {"highest", Placement::highest},
+                                             {"weights-first", Placement::weights_first},
+                                             {"state-first", Placement::state_first}};
 constexpr Choice<IoChoice> kIoChoices[] = {
     {"auto", IoChoice::automatic}, {"uring", IoChoice::uring}, {"threads", IoChoice::threads}};
 
@@ -265,6 +275,7 @@ constexpr std::span<const Choice<OptimizerKind>> choices(OptimizerKind) { return
 constexpr std::span<const Choice<Schedule>> choices(Schedule) { return kSchedules; }
 constexpr std::span<const Choice<DeviceKind>> choices(DeviceKind) { return kDevices; }
 constexpr std::span<const Choice<Recompute>> choices(Recompute) { return kRecomputes; }
+constexpr std::span<const Choice<Placement>> choices(Placement) { return kPlacements; }
 constexpr std::span<const Choice<IoChoice>> choices(IoChoice) { return kIoChoices; }
 constexpr std::span<const Choice<WeightShards>> choices(WeightShards) { return kWeightShards; }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/op.h"
+#include "engine/plan/choices.h"
 #include "offload/io_queue.h"
 
 namespace sluice {
@@ -37,7 +38,6 @@ struct DeviceChoice {
   DeviceKind kind = DeviceKind::automatic;
   int ordinal = 0;  // of several GPUs
 };
-enum class Recompute : uint8_t { automatic, all, none };
 
 struct ModelOptions {
   std::string model;          // preset, inline description, config.json, or a Hugging Face directory
@@ -79,6 +79,7 @@ struct MemoryOptions {
   std::vector<std::string> nvme_directories;  // none: no nvme tier
   std::optional<int64_t> threads;             // none: all cores, divided among ranks
   Recompute recompute = Recompute::automatic;
+  Placement placement = Placement::automatic;
   IoChoice io = IoChoice::automatic;
   std::string machine;  // name or file of a machine description; empty: the built-in default
 };
@@ -163,7 +164,7 @@ constexpr uint8_t verb_bit(Verb verb) { return static_cast<uint8_t>(1u << static
 using OptionField =
     std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
-                 RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, IoChoice*, Compression*,
+                 RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, Placement*, IoChoice*, Compression*,
                  std::optional<WeightShards>*>;
 
 struct Range {

@@ -230,9 +230,8 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   BatchOptions batch = options.batch;
   batch.batch /= ranks.count;  // of one rank
   r.micro_batches = micro_batch_candidates(batch, sequence);
-  r.recompute = options.memory.recompute == Recompute::all    ? RecomputeChoice::all
-                : options.memory.recompute == Recompute::none ? RecomputeChoice::none
-                                                              : RecomputeChoice::automatic;
+  r.recompute = options.memory.recompute;
+  r.placement = options.memory.placement;
   r.lower.batch = batch.batch;
   r.lower.ranks = static_cast<uint32_t>(ranks.count);
   r.lower.block_ranks = block_ranks(ranks, per_node);

@@ -24,7 +24,7 @@ std::vector<std::vector<Change>> changes_of(const PlanRequest& request) {
   const auto batch = static_cast<uint64_t>(request.lower.batch);
   all.emplace_back();
   for (const uint64_t factor : {2, 4}) all.back().push_back({Quantity::batch, 0, batch, batch * factor});
-  if (request.recompute != RecomputeChoice::automatic) all.push_back({{Quantity::recompute, 0, 0, 0}});
+  if (request.recompute != Recompute::automatic) all.push_back({{Quantity::recompute, 0, 0, 0}});
   return all;
 }
 
@@ -44,7 +44,7 @@ PlanRequest with_change(PlanRequest request, const Change& change, std::optional
       break;
     }
     case Quantity::recompute:
-      request.recompute = RecomputeChoice::automatic;
+      request.recompute = Recompute::automatic;
       break;
   }
   return request;

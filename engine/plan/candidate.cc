@@ -1,0 +1,114 @@
+#include "engine/plan/candidate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/error.h"
+#include "engine/pack.h"
+#include "engine/plan/assemble.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr double kRoomToMove = 1.3;  // of the least
+
+class Homes {
+ public:
+  Homes(const Candidate& candidate, const Program& program, const std::vector<uint64_t>& capacities,
+        const Least& least)
+      : candidate_(candidate),
+        program_(program),
+        capacities_(capacities),
+        least_(least),
+        memory_(lowest_memory_tier(program.machine)),
+        lowest_(lowest_tier(program.machine)),
+        homes_(program.buffers.size(), lowest_) {}
+
+  std::vector<TierId> run() && {
+    const ClassRanks& ranks = kClassOrders[candidate_.order];
+    for (TierId tier = 0; tier <= memory_ && tier < lowest_; ++tier) {
+      room_ = capacities_[tier];
+      room_ -= std::min(room_, tier == memory_ ? left_in_lowest() : left_above(tier));
+      for (size_t k = 0; k < kHomeClasses.size(); ++k)
+        share_[k] = tier == memory_ ? share_of(k) : UINT64_MAX;
+      for (uint8_t rank = 0; rank < kHomeClasses.size(); ++rank)
+        for (BufferId b = 0; b < homes_.size(); ++b)
+          for (size_t k = 0; k < kHomeClasses.size(); ++k)
+            if (ranks[k] == rank && program_.buffers[b].kind == kHomeClasses[k]) claim(b, tier, share_[k]);
+    }
+    return std::move(homes_);
+  }
+
+ private:
+  void claim(BufferId buffer, TierId tier, uint64_t& share) {
+    const Buffer& b = program_.buffers[buffer];
+    const uint64_t bytes = round_up(b.bytes(), placement_alignment(program_.machine, tier));
+    if (!b.permanent || homes_[buffer] != lowest_ || bytes > std::min(room_, share)) return;
+    homes_[buffer] = tier;
+    room_ -= bytes;
+    share -= bytes;
+  }
+  // Bytes of the lowest memory tier that a class may have.
+  uint64_t share_of(size_t kind) const {
+    if (candidate_.eighths[kind] == kAllEighths) return UINT64_MAX;
+    const uint64_t alignment = placement_alignment(program_.machine, memory_);
+    uint64_t all = 0;
+    for (const Buffer& b : program_.buffers)
+      if (b.permanent && b.kind == kHomeClasses[kind]) all += round_up(b.bytes(), alignment);
+    return all * candidate_.eighths[kind] / kAllEighths;
+  }
+  uint64_t left_in_lowest() const {
+    if (candidate_.working == kAllOfIt) return capacities_[memory_];
+    return least_.working_bytes(memory_) / 10 * candidate_.working + least_.permanent_bytes(memory_);
+  }
+  uint64_t left_above(TierId tier) const {
+    const auto least = kRoomToMove * static_cast<double>(least_.working_bytes(tier));
+    const auto all = static_cast<double>(capacities_[tier]);
+    if (candidate_.upper == kUpperLevels || least >= all) return capacities_[tier];
+    return static_cast<uint64_t>(
+        least * std::pow(all / least, static_cast<double>(candidate_.upper) / kUpperLevels));
+  }
+
+  const Candidate& candidate_;
+  const Program& program_;
+  const std::vector<uint64_t>& capacities_;
+  const Least& least_;
+  TierId memory_, lowest_;
+  std::vector<TierId> homes_;
+  uint64_t room_ = 0;                // of a tier
+  std::array<uint64_t, 3> share_{};  // by class
+};
+
+}  // namespace
+
+std::optional<BufferClass> first_class(const Candidate& candidate) {
+  const ClassRanks& ranks = kClassOrders[candidate.order];
+  if (std::count(ranks.begin(), ranks.end(), 0) > 1) return std::nullopt;
+  return kHomeClasses[static_cast<size_t>(std::find(ranks.begin(), ranks.end(), 0) - ranks.begin())];
+}
+
+std::vector<TierId> homes_of(const Candidate& candidate, const Program& program,
+                             const std::vector<uint64_t>& capacities, const Least& least) {
+  return Homes(candidate, program, capacities, least).run();
+}
+
+CandidateChoices choices_for(Placement placement) {
+  const std::vector<uint32_t> workings{20, 13, 16, 30, 50, 11, 8, 5, kAllOfIt};
+  const std::vector<uint32_t> least_first{11, 13, 16, 20, 30, 50, kAllOfIt};
+  switch (placement) {
+    case Placement::automatic:
+      return {workings, {6, 5, 4, 3, 2, 1, 0}, {0, 1, 2, 3, 4}, true};
+    case Placement::lowest:
+      return {{kAllOfIt}, {kUpperLevels}, {kWeightsFirst}};
+    case Placement::highest:
+      return {least_first, {0, 1, 2, 3, 4, 5, 6}, {kByLayer}};
+    case Placement::weights_first:
+      return {least_first, {0, 1, 2, 3, 4, 5, 6}, {kWeightsFirst}};
+    case Placement::state_first:
+      return {least_first, {0, 1, 2, 3, 4, 5, 6}, {kStateFirst}};
+  }
+  CHECK(false, "no such placement");
+}
+
+}  // namespace sluice

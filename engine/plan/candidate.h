@@ -1,0 +1,59 @@
+// One way to use the memory, as the search varies it: how much of each tier is left to staging, which classes
+// of buffers claim homes in the rest and how much of it each of them may have, by how much work a fetch
+// leads its use, and how many layers keep their saved tensors. Homes follow from it. For the planner, any
+// thread.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine/plan/choices.h"
+#include "engine/plan/least.h"
+#include "engine/program.h"
+
+namespace sluice {
+
+// By class: weights, gradients, state. The lower claims homes first; equals do in order of layers.
+using ClassRanks = std::array<uint8_t, 3>;
+constexpr std::array<BufferClass, 3> kHomeClasses{BufferClass::weights, BufferClass::gradients,
+                                                  BufferClass::state};
+constexpr std::array<ClassRanks, 5> kClassOrders{
+    {{0, 1, 2}, {1, 2, 0}, {2, 0, 1}, {0, 2, 1}, {0, 0, 0}}};
+constexpr uint32_t kWeightsFirst = 0, kStateFirst = 1, kByLayer = 4;
+
+// In the lowest memory tier, in tenths of what the largest task needs.
+constexpr uint32_t kAllOfIt = UINT32_MAX;
+// Above it that may be a small part of the capacity, so there are levels: from the least, a little more of
+// which makes room to move, to all of it in equal ratios.
+constexpr uint32_t kUpperLevels = 6;
+constexpr uint32_t kAllEighths = 8;
+
+struct Candidate {
+  uint32_t kept_layers = 0;         // the last ones
+  uint32_t working = 20;            // tenths left in the lowest memory tier
+  uint32_t upper = kUpperLevels;    // level of what is left above it
+  uint32_t order = kWeightsFirst;   // of kClassOrders
+  std::array<uint32_t, 3> eighths{kAllEighths, kAllEighths, kAllEighths};  // of a class that may live in memory
+  uint32_t lead = 32;               // in weights of tasks
+  auto operator<=>(const Candidate&) const = default;
+};
+
+// That claims homes before the others; none where classes claim alike.
+std::optional<BufferClass> first_class(const Candidate& candidate);
+
+// By buffer, the home of each permanent one. From the top memory tier down, classes claim homes in the
+// candidate's order, as long as what is left to staging stays free.
+std::vector<TierId> homes_of(const Candidate& candidate, const Program& program,
+                             const std::vector<uint64_t>& capacities, const Least& least);
+
+// The values that the search may give to a candidate.
+struct CandidateChoices {
+  std::vector<uint32_t> workings, uppers, orders;
+  bool free = false;  // all may vary; else the first that fits is it
+};
+CandidateChoices choices_for(Placement placement);
+
+}  // namespace sluice

@@ -1,0 +1,19 @@
+// What a request may leave to the search or settle.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+enum class Recompute : uint8_t { automatic, all, none };  // layers whose forward runs again in backward
+
+// Where permanent buffers live: where the step is shortest, or by a rule, which the search then keeps to.
+enum class Placement : uint8_t {
+  automatic,
+  lowest,         // everything as low as it can be
+  highest,        // as high as it fits, layer by layer
+  weights_first,  // the same, all weights before the others
+  state_first,    // the same, all optimizer state before the others
+};
+
+}  // namespace sluice

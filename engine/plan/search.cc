@@ -1,0 +1,322 @@
+#include "engine/plan/search.h"
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+
+#include "engine/error.h"
+#include "engine/pack.h"
+#include "engine/plan/limit.h"
+#include "engine/simulate.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr uint32_t kSegmentWeight = 16;  // of the mean segment task; others by their estimated seconds
+constexpr std::array<uint32_t, 8> kLeads{32, 16, 64, 128, 48, 24, 8, 256};  // in such weights
+constexpr std::array<uint32_t, 8> kEighths{4, 6, 2, 0, 7, 5, 3, 1};
+constexpr uint64_t kSearchShards = 256;  // of a whole model
+constexpr uint64_t kMarginShare = 8;     // of a capacity
+constexpr uint32_t kWholeMost = 4;       // candidates that are assembled and simulated whole
+constexpr double kSeemsBetter = 0.97;    // of the best whole one's seconds
+constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
+constexpr uint32_t kFewLayers = 8;       // of which every number may be kept
+
+// Of weighing a program, about microseconds: the longer it is, the longer each instruction takes.
+uint64_t work_of(uint64_t instructions) { return instructions + instructions * instructions / 800; }
+
+// What lies in one tier or another at once, whatever the arrangement: permanent buffers, and pieces of the
+// others from the task that writes them to the last that uses what it wrote.
+uint64_t bytes_at_once(const Program& program, const Body& body) {
+  struct Stay {
+    uint32_t first = kNoTask, last = 0;  // tasks
+  };
+  std::vector<std::vector<Stay>> stays(program.buffers.size());  // by piece
+  std::vector<int64_t> changes(body.tasks.size() + 1);
+  const auto end = [&](const Stay& s, uint64_t bytes) {
+    changes[s.first] += static_cast<int64_t>(bytes);
+    changes[s.last + 1] -= static_cast<int64_t>(bytes);
+  };
+  for (uint32_t t = 0; t < body.tasks.size(); ++t)
+    for (const Operand& o : body.tasks[t].operands) {
+      const Buffer& b = program.buffers[o.buffer];
+      if (b.permanent) continue;
+      stays[o.buffer].resize(b.cuts.size() - 1);
+      for (uint32_t p = o.first; p < o.last; ++p) {
+        Stay& s = stays[o.buffer][p];
+        const bool anew = s.first != kNoTask && o.access == Access::write && s.last != t;
+        if (anew) end(s, b.cuts[p + 1] - b.cuts[p]);
+        if (anew || s.first == kNoTask) s.first = t;
+        s.last = t;
+      }
+    }
+  int64_t now = 0, most = 0;
+  for (size_t i = 0; i < program.buffers.size(); ++i) {
+    const Buffer& b = program.buffers[i];
+    if (b.permanent) now += static_cast<int64_t>(b.bytes());
+    for (size_t p = 0; p < stays[i].size(); ++p)
+      if (stays[i][p].first != kNoTask) end(stays[i][p], b.cuts[p + 1] - b.cuts[p]);
+  }
+  for (const int64_t change : changes) most = std::max(most, now += change);
+  return static_cast<uint64_t>(most);
+}
+
+}  // namespace
+
+Search::Search(const PlanRequest& request, int64_t micro_batch)
+    : request_(request),
+      model_(request.model(micro_batch)),
+      layers_(static_cast<uint32_t>(model_.layers.size())),
+      kept_at_first_(request.recompute == Recompute::none ? layers_ : 0),
+      choices_(choices_for(request.placement)) {
+  request_.rates.precision = model_.precision;
+  for (const Tier& t : request.machine.tiers) capacities_.push_back(t.capacity);
+  all_tiers_ = std::accumulate(capacities_.begin(), capacities_.end(), uint64_t{0});
+  const uint64_t coarse = round_up(parameter_count(model_) / kSearchShards, default_shard_elements(model_));
+  const bool large = request.lower.shard_elements == 0 && coarse > default_shard_elements(model_);
+  start(large ? coarse : 0);
+}
+
+void Search::start(uint64_t search_shard) {
+  search_shard_ = search_shard;
+  weighed_.clear();
+  best_seconds_ = kNotFeasible;
+  base_ = lowered(kept_at_first_, search_shard_);
+  least_.emplace(base_.program);
+}
+
+double Search::explore(uint64_t work) {
+  work_left_ = work;
+  std::vector<Candidate> starts;
+  if (best_seconds_ == kNotFeasible)
+    weigh_first(request_.placement);
+  else if (request_.placement == Placement::automatic)
+    for (const Placement rule :
+         {Placement::weights_first, Placement::state_first, Placement::highest, Placement::lowest})
+      starts.push_back(weigh_first(rule));
+  if (best_seconds_ < kNotFeasible) vary();
+  for (const Candidate& start : starts) descend(start);
+  return best_seconds_;
+}
+
+// The first of its kind that fits, or the last.
+Candidate Search::weigh_first(Placement placement) {
+  const CandidateChoices choices = choices_for(placement);
+  Candidate c;
+  c.kept_layers = kept_at_first_;
+  c.order = choices.orders.front();
+  for (const uint32_t upper : choices.uppers)
+    for (const uint32_t working : choices.workings) {
+      c.upper = upper;
+      c.working = working;
+      if (weigh(c) < kNotFeasible) return c;
+    }
+  return c;
+}
+
+void Search::vary() {
+  const bool may_keep = request_.recompute == Recompute::automatic;
+  if (may_keep && has_upper()) vary_both();
+  descend(best_);
+  if (!may_keep) return;
+  for (const uint32_t kept : kept_choices(best_)) {
+    Candidate c = best_;
+    c.kept_layers = kept;
+    descend(c);
+  }
+}
+
+// Kept tensors and homes above contend for the same bytes: it may take less of one to have more of the other.
+void Search::vary_both() {
+  Candidate c = best_;
+  for (const uint32_t quarters : {4u, 2u, 0u})
+    for (const uint32_t upper : choices_.uppers) {
+      if (upper % 2 != 0) continue;
+      c.upper = upper;
+      c.kept_layers = layers_ * quarters / 4;
+      weigh(c);
+    }
+}
+
+// One quantity at a time, from the best so far, until a round brings nothing.
+void Search::descend(Candidate from) {
+  double seconds = weigh(from);
+  const auto vary_one = [&](uint32_t& (*field)(Candidate&), std::span<const uint32_t> values) {
+    bool better = false;
+    for (const uint32_t value : values) {
+      Candidate c = from;
+      field(c) = value;
+      const double took = weigh(c);
+      if (took >= kWorthwhile * seconds) continue;
+      seconds = took;
+      from = c;
+      better = true;
+    }
+    return better;
+  };
+  for (bool better = true; better;) {
+    better = false;
+    if (request_.recompute == Recompute::automatic)
+      better |= vary_one([](Candidate& c) -> uint32_t& { return c.kept_layers; }, kept_choices(from));
+    if (choices_.free && has_upper())
+      better |= vary_one([](Candidate& c) -> uint32_t& { return c.upper; }, choices_.uppers);
+    if (request_.machine.tiers.size() > 1) {
+      better |= vary_one([](Candidate& c) -> uint32_t& { return c.order; }, choices_.orders);
+      better |= vary_one([](Candidate& c) -> uint32_t& { return c.lead; }, kLeads);
+    }
+    if (!choices_.free || !request_.machine.tiers.back().file) continue;
+    better |= vary_one([](Candidate& c) -> uint32_t& { return c.working; }, choices_.workings);
+    better |= vary_one([](Candidate& c) -> uint32_t& { return c.eighths[0]; }, kEighths);
+    better |= vary_one([](Candidate& c) -> uint32_t& { return c.eighths[1]; }, kEighths);
+    better |= vary_one([](Candidate& c) -> uint32_t& { return c.eighths[2]; }, kEighths);
+  }
+}
+
+// All where there are few, then quarters, and what is next to the given one.
+std::vector<uint32_t> Search::kept_choices(const Candidate& c) const {
+  std::vector<uint32_t> choices;
+  for (const uint32_t quarters : {4u, 2u, 3u, 1u, 0u}) choices.push_back(layers_ * quarters / 4);
+  for (uint32_t kept = 0; layers_ <= kFewLayers && kept <= layers_; ++kept) choices.push_back(kept);
+  if (c.kept_layers < layers_) choices.push_back(c.kept_layers + 1);
+  if (c.kept_layers > 0) choices.push_back(c.kept_layers - 1);
+  return choices;
+}
+
+double Search::weigh(const Candidate& c) {
+  const auto known = weighed_.find(c);
+  if (known != weighed_.end()) return known->second;
+  if (work_left_ == 0) return kNotFeasible;
+  double& seconds = weighed_.emplace(c, kNotFeasible).first->second;
+  Plan plan = lowered(c.kept_layers, search_shard_);
+  const BodyId step = *plan.lowering.bodies().step;
+  for (size_t b = 0; b < plan.program.bodies.size(); ++b)
+    if (b != step) plan.program.bodies[b].tasks.clear();
+  // Most candidates that do not fit keep more than all tiers hold, which shows without an arrangement.
+  if (bytes_at_once(plan.program, plan.program.bodies[step]) > all_tiers_) return seconds;
+  if (assemble(plan.program, arrange(plan.program, c))) return seconds;
+  work_left_ -= std::min(work_left_, work_of(plan.program.bodies[step].instructions.size()));
+  seconds = steady_step_seconds(plan.program, request_.rates, step);
+  if (seconds < kWorthwhile * best_seconds_) {
+    best_seconds_ = seconds;
+    best_ = c;
+  }
+  return seconds;
+}
+
+std::variant<Plan, Infeasible> Search::finish() {
+  if (search_shard_ > 0) {
+    std::vector<uint64_t> clearly_less = capacities_;
+    for (uint64_t& bytes : clearly_less) bytes -= bytes / kMarginShare;
+    if (least_->arrangement(clearly_less))
+      if (auto plan = assembled_best()) return std::move(*plan);
+    start(0);
+    if (least_->arrangement(capacities_)) explore(kSearchWork);
+  }
+  const auto arrangement = least_->arrangement(capacities_);
+  if (!arrangement) return infeasible();
+  if (auto plan = assembled_best()) return std::move(*plan);
+  if (assemble(base_.program, leading(base_.program, arrangement->homes, Candidate{}.lead)))
+    CHECK(!assemble(base_.program, *arrangement), "the least arrangement does not fit");
+  return finished(std::move(base_), 0);
+}
+
+Plan Search::lowered(uint32_t kept_layers, uint64_t shard_elements) const {
+  Plan plan;
+  plan.model = model_;
+  plan.program.machine = request_.machine;
+  LowerOptions options = request_.lower;
+  if (shard_elements) options.shard_elements = shard_elements;
+  options.recompute.clear();
+  for (uint32_t l = 0; l < layers_; ++l)
+    options.recompute.insert(options.recompute.end(), model_.layers[l].segments.size(),
+                             l + kept_layers < layers_);
+  plan.lowering = lower(model_, options, plan.program);
+  return plan;
+}
+
+// The best of those that fit whole. What was searched with larger shards may be slower with its own: then
+// others, which had seemed slower, are looked at too.
+std::optional<Plan> Search::assembled_best() const {
+  std::optional<Plan> best;
+  uint32_t left = kWholeMost;
+  double before = 0;
+  for (const auto& [seconds, candidate] : ranked()) {
+    if (seconds == before) continue;  // the same program, or as good
+    before = seconds;
+    if (left == 0 || (best && seconds >= kSeemsBetter * best->step_seconds)) break;
+    Plan whole = lowered(candidate.kept_layers);
+    if (assemble(whole.program, arrange(whole.program, candidate))) continue;
+    --left;
+    whole = finished(std::move(whole), search_shard_ > 0 ? 0 : seconds);
+    if (!best || whole.step_seconds < best->step_seconds) best = std::move(whole);
+  }
+  return best;
+}
+
+std::vector<std::pair<double, Candidate>> Search::ranked() const {
+  std::vector<std::pair<double, Candidate>> list;
+  for (const auto& [candidate, seconds] : weighed_)
+    if (seconds < kNotFeasible) list.emplace_back(seconds, candidate);
+  std::stable_sort(list.begin(), list.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  return list;
+}
+
+Arrangement Search::arrange(const Program& program, const Candidate& c) const {
+  return leading(program, homes_of(c, program, capacities_, *least_), c.lead);
+}
+Arrangement Search::leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const {
+  Arrangement a{std::move(homes), std::vector<uint32_t>(capacities_.size(), lead)};
+  for (const Body& body : program.bodies) a.task_weights.push_back(weights_of(program, body));
+  return a;
+}
+
+// Weights in proportion to what the tasks take alone on their lanes.
+std::vector<uint32_t> Search::weights_of(const Program& program, const Body& body) const {
+  std::vector<double> seconds;
+  double segment_seconds = 0, segments = 0;
+  for (const Task& t : body.tasks) {
+    seconds.push_back(task_seconds(program, request_.rates, t));
+    if (t.kind != TaskKind::forward && t.kind != TaskKind::backward) continue;
+    segment_seconds += seconds.back();
+    segments += 1;
+  }
+  const double scale = segment_seconds > 0 ? kSegmentWeight * segments / segment_seconds : 0;
+  std::vector<uint32_t> weights;
+  for (const double s : seconds) weights.push_back(static_cast<uint32_t>(s * scale + 0.5));
+  return weights;
+}
+
+Plan Search::finished(Plan plan, double seconds) const {
+  plan.step_seconds =
+      seconds > 0 ? seconds
+                  : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies().step);
+  plan.least_seconds = least_step_seconds(request_.machine, request_.rates, model_, request_.lower);
+  plan.rates = request_.rates;
+  plan.candidates = static_cast<uint32_t>(weighed_.size());
+  for (const auto& [candidate, took] : weighed_)
+    plan.weighed.push_back({first_class(candidate), candidate.kept_layers,
+                            candidate.upper == kUpperLevels, took < kNotFeasible ? took : 0});
+  return plan;
+}
+
+Infeasible Search::infeasible() const {
+  Infeasible out;
+  out.micro_batch = model_.micro_batch;
+  out.least_together = least_->together();
+  for (TierId t = 0; t < capacities_.size(); ++t) out.least.push_back(least_->of_tier(t, capacities_));
+  while (out.tier + 1u < capacities_.size() && out.least_together[out.tier] <= capacities_[out.tier])
+    ++out.tier;
+  std::vector<uint64_t> mended = capacities_;
+  mended[out.tier] = out.least[out.tier].value_or(mended[out.tier]);
+  const BodyShortage largest = least_->largest_task(out.tier, mended);
+  if (largest.shortage.task == kNoTask) return out;
+  const Task& t = base_.program.bodies[largest.body].tasks[largest.shortage.task];
+  out.task = task_kind_name(t.kind);
+  if (t.kind == TaskKind::forward || t.kind == TaskKind::backward)
+    out.task += " of " + model_.layers[base_.lowering.uses[t.subject].layer].name;
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,81 @@
+// The search behind make_plan, for one micro-batch.
+//
+// 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would.
+//    (Large models are searched first: where larger shards leave a margin, smaller ones fit.)
+// 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. Among them are the rules that
+//    one would think of (Placement), so that none of them is better than what is found.
+// 3. The two quantities that contend for the upper tiers are varied together, coarsely; then one at a time,
+//    from the best so far, until a round brings nothing; then the same from other numbers of kept layers, and
+//    from the rules, or until enough work was done.
+// 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
+// 5. The winner is assembled whole. Should another body not fit, or the step take longer than it had seemed,
+//    the next best are looked at; at last the homes of the least are, with prefetching and copies if those
+//    find room, without them always.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/plan/candidate.h"
+#include "engine/plan/least.h"
+#include "engine/plan/plan.h"
+
+namespace sluice {
+
+// Of all searches for one plan together, some microseconds each.
+constexpr uint64_t kSearchWork = 600'000;
+
+class Search {
+ public:
+  static constexpr double kNotFeasible = 1e300;
+
+  Search(const PlanRequest& request, int64_t micro_batch);
+  Search(const Search&) = delete;
+  Search& operator=(const Search&) = delete;
+
+  // Weighs candidates until that was as much work, or the best is found. Returns the best's seconds,
+  // kNotFeasible if none fits so far. The rules come when it is called again.
+  double explore(uint64_t work);
+  uint64_t work_left() const { return work_left_; }
+
+  // The best candidate so far, assembled whole; at last the least arrangement.
+  std::variant<Plan, Infeasible> finish();
+
+ private:
+  void start(uint64_t search_shard);
+  Candidate weigh_first(Placement placement);
+  void vary();
+  void vary_both();
+  void descend(Candidate from);
+  std::vector<uint32_t> kept_choices(const Candidate& c) const;
+  double weigh(const Candidate& c);  // its seconds
+
+  Plan lowered(uint32_t kept_layers, uint64_t shard_elements = 0) const;
+  Arrangement arrange(const Program& program, const Candidate& c) const;
+  Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const;
+  std::vector<uint32_t> weights_of(const Program& program, const Body& body) const;
+  std::vector<std::pair<double, Candidate>> ranked() const;
+  std::optional<Plan> assembled_best() const;
+  Plan finished(Plan plan, double seconds) const;
+  Infeasible infeasible() const;
+  bool has_upper() const { return lowest_memory_tier(request_.machine) > 0; }
+
+  PlanRequest request_;
+  Model model_;
+  uint32_t layers_, kept_at_first_;
+  CandidateChoices choices_;
+  std::vector<uint64_t> capacities_;
+  uint64_t all_tiers_ = 0;     // their sum
+  uint64_t search_shard_ = 0;  // elements; 0: as the plan will have
+  Plan base_;                  // lowered for the first candidate
+  std::optional<Least> least_;
+  std::map<Candidate, double> weighed_;
+  Candidate best_;
+  double best_seconds_ = kNotFeasible;
+  uint64_t work_left_ = 0;
+};
+
+}  // namespace sluice

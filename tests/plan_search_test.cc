@@ -1,0 +1,178 @@
+// The search against brute force: every way to divide weights, gradients and state of a small model's groups
+// between two tiers, with every set of layers that recompute; and against the rules that one would
+// think of.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+
+#include "engine/plan/plan.h"
+#include "engine/simulate.h"
+#include "tests/plan_support.h"
+
+namespace sluice::testing {
+namespace {
+
+constexpr double kWithin = 1.03;
+constexpr uint32_t kLead = 3;  // tasks, of brute force
+
+// Drives and compute take about as long as each other; nothing has latency, which small transfers would be
+// all of.
+MachineRates even_rates() {
+  MachineRates r;
+  r.name = "even";
+  r.precision = DType::bf16;
+  r.pools = {{"cores", 2}};
+  LaneRates compute{.lane = "compute", .bytes_per_second = 40e9}, optimizer{.lane = "optimizer"};
+  compute.flops.bf16 = 20e9;
+  optimizer.bytes_per_second = 10e9;
+  compute.sharing.occupies = optimizer.sharing.occupies = {{0, 2}};
+  r.lanes = {compute, optimizer};
+  r.links = {{"nvme", "host"}, {"host", "nvme"}};
+  r.drives = {{.tier = "nvme", .read = 0.1e9, .write = 0.1e9, .mixed = 0.1e9}};
+  return r;
+}
+
+PlanRequest request_for(uint32_t layers, uint64_t host_bytes, bool clip) {
+  PlanRequest r;
+  r.machine = testing::machine_of(Tiers::host_nvme);
+  r.machine.tiers[0].capacity = host_bytes;
+  r.machine.tiers[1].alignment = kDirectAlignment;
+  r.rates = even_rates();
+  const Model model = build_model(
+      config_from_name("gpt2:layers=" + std::to_string(layers) + ",width=128,heads=2,vocab=256,context=64"),
+      DType::bf16, 2, 64);
+  r.model = [model](int64_t) { return model; };
+  r.micro_batches = {2};
+  r.lower.batch = 4;
+  r.lower.update_waits_for_norm = clip;
+  r.lower.optimizer = {3, state_plane_stride};
+  r.lower.workspace_bytes = no_workspace;
+  return r;
+}
+
+// Of each class so many groups, from the first on, live in host memory.
+struct Division {
+  uint32_t weights, gradients, state;
+};
+
+std::vector<TierId> homes_of(const Program& p, const Lowering& lowering, const Division& d) {
+  std::vector<TierId> homes(p.buffers.size(), 1);
+  for (uint32_t g = 0; g < lowering.groups.size(); ++g) {
+    const GroupBuffers& b = lowering.groups[g];
+    homes[b.weights] = g >= d.weights;
+    homes[b.gradient] = g >= d.gradients;
+    for (const BufferId s : b.state) homes[s] = g >= d.state;
+  }
+  return homes;
+}
+
+// Over all divisions, with these sets of layers that keep their tensors.
+double best_of_all(const PlanRequest& request, const std::vector<std::vector<bool>>& kept_sets) {
+  double best = 1e300;
+  for (const std::vector<bool>& kept : kept_sets) {
+    LowerOptions options = request.lower;
+    options.recompute = {false};  // the embedding, and at the end the head, have no choice worth naming
+    for (const bool k : kept) options.recompute.push_back(!k);
+    options.recompute.push_back(false);
+    Program tasks;
+    tasks.machine = request.machine;
+    const Lowering lowering = lower(request.model(2), options, tasks);
+    const auto groups = static_cast<uint32_t>(lowering.groups.size());
+    const BodyId step = *lowering.bodies().step;
+    for (size_t b = 0; b < tasks.bodies.size(); ++b)
+      if (b != step) tasks.bodies[b].tasks.clear();
+    const uint32_t gradients = request.lower.update_waits_for_norm ? groups : 0;  // else none is permanent
+    for (Division d{0, 0, 0}; d.weights <= groups; ++d.weights)
+      for (d.gradients = 0; d.gradients <= gradients; ++d.gradients)
+        for (d.state = 0; d.state <= groups; ++d.state) {
+          Program p = tasks;
+          if (assemble(p, {homes_of(p, lowering, d), {kLead, kLead}})) continue;
+          best = std::min(best, steady_step_seconds(p, request.rates, step));
+        }
+  }
+  return best;
+}
+
+std::vector<std::vector<bool>> all_sets(uint32_t layers) {
+  std::vector<std::vector<bool>> sets;
+  for (uint32_t bits = 0; bits < 1u << layers; ++bits) {
+    sets.emplace_back();
+    for (uint32_t l = 0; l < layers; ++l) sets.back().push_back((bits >> l & 1) != 0);
+  }
+  return sets;
+}
+
+void expect_as_good(uint32_t layers, bool clip, uint64_t percent,
+                    const std::vector<std::vector<bool>>& kept_sets) {
+  const auto roomy = std::get<Plan>(make_plan(request_for(layers, kPlenty, clip)));
+  const PlanRequest request = request_for(layers, roomy.program.arena_bytes[0] * percent / 100, clip);
+  const auto result = make_plan(request);
+  ASSERT_TRUE(std::holds_alternative<Plan>(result)) << percent;
+  const double found = std::get<Plan>(result).step_seconds, best = best_of_all(request, kept_sets);
+  EXPECT_LE(found, kWithin * best) << layers << " layers in " << percent << " % of plenty, clip " << clip;
+  EXPECT_GT(best, roomy.step_seconds) << "not for want of memory";
+}
+
+TEST(PlanSearch, IsAsGoodAsBruteForce) {
+  for (const bool clip : {true, false})
+    for (const uint64_t percent : {50, 75}) expect_as_good(4, clip, percent, all_sets(4));
+}
+
+// Of eight layers, the last so many keep theirs, or the first.
+TEST(PlanSearch, IsAsGoodForEightLayers) {
+  std::vector<std::vector<bool>> sets;
+  for (uint32_t kept = 0; kept <= 8; kept += 2)
+    for (const bool last : {false, true}) {
+      sets.emplace_back();
+      for (uint32_t l = 0; l < 8; ++l) sets.back().push_back(last ? l >= 8 - kept : l < kept);
+    }
+  expect_as_good(8, true, 60, sets);
+}
+
+// What the rules would give is weighed too, so none of them is better.
+TEST(PlanSearch, IsNoWorseThanAnyRule) {
+  for (const uint64_t percent : {40, 60, 80}) {
+    const auto roomy = std::get<Plan>(make_plan(request_for(4, kPlenty, true)));
+    PlanRequest request = request_for(4, roomy.program.arena_bytes[0] * percent / 100, true);
+    const double found = std::get<Plan>(make_plan(request)).step_seconds;
+    std::set<double> ruled;
+    for (const Placement rule :
+         {Placement::lowest, Placement::highest, Placement::weights_first, Placement::state_first}) {
+      request.placement = rule;
+      const Plan plan = std::get<Plan>(make_plan(request));
+      EXPECT_LE(found, kWithin * plan.step_seconds) << static_cast<int>(rule) << " in " << percent << " %";
+      ruled.insert(plan.step_seconds);
+    }
+    EXPECT_GE(ruled.size(), 3u) << "they differ";
+  }
+}
+
+// The rules say where things live.
+TEST(PlanSearch, RulesAreKept) {
+  const auto roomy = std::get<Plan>(make_plan(request_for(4, kPlenty, true)));
+  PlanRequest request = request_for(4, roomy.program.arena_bytes[0] / 2, true);
+  const auto in_memory = [&](Placement rule) {  // of weights, gradients, state
+    request.placement = rule;
+    const Plan plan = std::get<Plan>(make_plan(request));
+    std::map<BufferClass, uint64_t> bytes;
+    for (const Buffer& b : plan.program.buffers)
+      if (b.permanent && b.home == 0) bytes[b.kind] += b.bytes();
+    return std::array{bytes[BufferClass::weights], bytes[BufferClass::gradients], bytes[BufferClass::state]};
+  };
+  uint64_t all_weights = 0;
+  for (const Buffer& b : roomy.program.buffers)
+    if (b.permanent && b.kind == BufferClass::weights) all_weights += b.bytes();
+  EXPECT_EQ(in_memory(Placement::lowest), (std::array<uint64_t, 3>{}));
+  EXPECT_EQ(in_memory(Placement::weights_first)[0], all_weights);
+  const auto state_first = in_memory(Placement::state_first);
+  EXPECT_GT(state_first[2], in_memory(Placement::weights_first)[2]);
+  const auto by_layer = in_memory(Placement::highest);
+  for (size_t k = 0; k < 3; ++k) EXPECT_GT(by_layer[k], 0u);
+  EXPECT_NE(by_layer, state_first);
+}
+
+}  // namespace
+}  // namespace sluice::testing
