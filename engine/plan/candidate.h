@@ -32,12 +32,13 @@ constexpr uint32_t kUpperLevels = 6;
 constexpr uint32_t kAllEighths = 8;
 
 struct Candidate {
-  uint32_t kept_layers = 0;         // the last ones
-  uint32_t working = 20;            // tenths left in the lowest memory tier
-  uint32_t upper = kUpperLevels;    // level of what is left above it
-  uint32_t order = kWeightsFirst;   // of kClassOrders
-  std::array<uint32_t, 3> eighths{kAllEighths, kAllEighths, kAllEighths};  // of a class that may live in memory
-  uint32_t lead = 32;               // in weights of tasks
+  uint32_t kept_layers = 0;        // the last ones
+  uint32_t working = 20;           // tenths left in the lowest memory tier
+  uint32_t upper = kUpperLevels;   // level of what is left above it
+  uint32_t order = kWeightsFirst;  // of kClassOrders
+  // Of each class that may live in the lowest memory tier.
+  std::array<uint32_t, 3> eighths{kAllEighths, kAllEighths, kAllEighths};
+  uint32_t lead = 32;  // in weights of tasks
   auto operator<=>(const Candidate&) const = default;
 };
 

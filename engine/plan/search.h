@@ -2,8 +2,8 @@
 //
 // 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would.
 //    (Large models are searched first: where larger shards leave a margin, smaller ones fit.)
-// 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. Among them are the rules that
-//    one would think of (Placement), so that none of them is better than what is found.
+// 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. Among them are the rules
+//    that one would think of (Placement), so that none of them is better than what is found.
 // 3. The two quantities that contend for the upper tiers are varied together, coarsely; then one at a time,
 //    from the best so far, until a round brings nothing; then the same from other numbers of kept layers, and
 //    from the rules, or until enough work was done.

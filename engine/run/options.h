@@ -164,8 +164,8 @@ constexpr uint8_t verb_bit(Verb verb) { return static_cast<uint8_t>(1u << static
 using OptionField =
     std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
-                 RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, Placement*, IoChoice*, Compression*,
-                 std::optional<WeightShards>*>;
+                 RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, Placement*, IoChoice*,
+                 Compression*, std::optional<WeightShards>*>;
 
 struct Range {
   double least = 0, most = 0;

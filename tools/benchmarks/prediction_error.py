@@ -58,6 +58,15 @@ def shrunk(configuration):
     return (name, SMALL, 2, 64, precision, clip, (device and "8MiB", "120MiB", disk and "64MiB"))
 
 
+def describe_machine(options, work):
+    if options.machine or options.small:
+        return options.machine or "cpu-2core"
+    machine = os.path.join(work, "machine.json")
+    note(run([program(options, "sluice"), "bench", "--device", "cpu", "--nvme-dir", work, "--out", machine,
+              "--threads", str(options.threads)]))
+    return machine
+
+
 def compare(options, configuration, machine, work):
     words = arguments(options, configuration, machine, work)
     facts = plan(options, words)
@@ -91,10 +100,7 @@ def main():
     with work_directory(options) as work:
         write_random_tokens(os.path.join(work, "tokens.bin"), 200_000 if not options.small else 2000,
                             512 if options.small else 32000)
-        machine = options.machine or ("cpu-2core" if options.small else os.path.join(work, "machine.json"))
-        if not options.machine and not options.small:
-            note(run([program(options, "sluice"), "bench", "--device", "cpu", "--nvme-dir", work, "--out", machine,
-                      "--threads", str(options.threads)]))
+        machine = describe_machine(options, work)
         note(f"{'':36}{'predicted':>12}{'measured':>12}{'error':>8}{'least':>10}{'measured / least':>18}")
         for configuration in chosen:
             if options.small:

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""A plan of the search against the rules that one would think of, run on this machine.
+
+    python3 tools/benchmarks/placements.py [--machine FILE] [--rounds N] [--only NAMES]
+
+For each configuration of prediction_error.py with NVMe, `sluice train` runs with --placement auto, lowest,
+highest, weights-first and state-first in turn, so many rounds of them; the median of their steps after the
+first two is what counts. A rule whose plan is the search's is not run. The bar: the search's plan takes at
+most 3 % longer than the best of the rules. `sluice bench` describes the machine first, unless --machine names
+a description. Needs 12 GiB of disk in --dir, and nothing else running.
+"""
+import os
+import sys
+
+from common import Table, median, note, parser, plan, train, work_directory, write_random_tokens
+from prediction_error import CONFIGURATIONS, WARM, arguments, describe_machine, shrunk
+
+RULES = ["lowest", "highest", "weights-first", "state-first"]
+STEPS = 2  # a round
+BAR = 1.03
+
+
+def same_plan(one, other):
+    return all(one[key] == other[key] for key in ("seconds_predicted", "moved_bytes", "recompute", "arenas"))
+
+
+def measure(options, configuration, machine, work):
+    """Median seconds of a step by placement."""
+    words = {rule: arguments(options, configuration, machine, work) + ["--placement", rule]
+             for rule in ["auto"] + RULES}
+    facts = {rule: plan(options, words[rule]) for rule in words}
+    for rule in facts:
+        if not facts[rule]["feasible"]:
+            sys.exit(f"{configuration[0]}, {rule}: {facts[rule]['reason']}")
+    run = [rule for rule in words if rule == "auto" or not same_plan(facts[rule], facts["auto"])]
+    seconds = {rule: [] for rule in run}
+    for _ in range(options.rounds):
+        for rule in run:
+            steps = train(options, words[rule] + ["--data", os.path.join(work, "tokens.bin"), "--steps",
+                                                  str(STEPS + WARM)], work)[WARM:]
+            seconds[rule] += [step["seconds"] for step in steps]
+    return {rule: median(list_) for rule, list_ in seconds.items()}
+
+
+def main():
+    made = parser(__doc__)
+    made.add_argument("--machine", help="description to plan with (default: measured now)")
+    made.add_argument("--rounds", type=int, default=3, help="of all placements in turn (default: 3)")
+    made.add_argument("--only", help="configurations whose name contains this")
+    options = made.parse_args()
+    chosen = [c for c in CONFIGURATIONS if c[6][2] and (not options.only or options.only in c[0])]
+    table = Table()
+    with work_directory(options) as work:
+        write_random_tokens(os.path.join(work, "tokens.bin"), 200_000 if not options.small else 2000,
+                            512 if options.small else 32000)
+        machine = describe_machine(options, work)
+        note(f"{'seconds of a step':36}" + "".join(f"{rule:>15}" for rule in ["auto"] + RULES))
+        for configuration in chosen[:1] if options.small else chosen:
+            if options.small:
+                configuration = shrunk(configuration)
+            found = measure(options, configuration, machine, work)
+            note(f"{configuration[0]:36}" + "".join(
+                f"{found[rule]:15.3f}" if rule in found else f"{'the same':>15}" for rule in ["auto"] + RULES))
+            best = min((found.get(rule, found["auto"]) for rule in RULES))
+            table.at_most(configuration[0], found["auto"], best, BAR, "s")
+    table.print()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
