@@ -59,8 +59,8 @@ def main():
             if options.small:
                 configuration = shrunk(configuration)
             found = measure(options, configuration, machine, work)
-            note(f"{configuration[0]:36}" + "".join(
-                f"{found[rule]:15.3f}" if rule in found else f"{'the same':>15}" for rule in ["auto"] + RULES))
+            cells = [f"{found[rule]:.3f}" if rule in found else "the same" for rule in ["auto"] + RULES]
+            note(f"{configuration[0]:36}" + "".join(f"{cell:>15}" for cell in cells))
             best = min((found.get(rule, found["auto"]) for rule in RULES))
             table.at_most(configuration[0], found["auto"], best, BAR, "s")
     table.print()
