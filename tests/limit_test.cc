@@ -54,6 +54,38 @@ TEST(Limit, FlopsAreThoseOfTasksThatComputeNothingTwice) {
   EXPECT_DOUBLE_EQ(least_step_seconds(machine, rates, small_model(), small_options()), flops);
 }
 
+// Updates may be made in device or host memory: neither lane has to make all of them.
+TEST(Limit, UpdatesAreDividedBetweenTheLanesThatMakeThem) {
+  const Machine machine = testing::machine_of(Tiers::device_host);
+  Program p;
+  p.machine = machine;
+  LowerOptions options = small_options();
+  options.recompute.assign(4, false);
+  const Lowering lowering = lower(small_model(), options, p);
+  double updates = 0, compute = 0, host = 0;  // bytes
+  for (const Task& task : p.bodies[*lowering.bodies().step].tasks) {
+    const auto bytes = static_cast<double>(task.bytes);
+    const bool segment = task.kind == TaskKind::forward || task.kind == TaskKind::backward;
+    if (task.kind == TaskKind::optimize)
+      updates += bytes;
+    else if (segment || task.kind == TaskKind::round)
+      compute += bytes;
+    else
+      host += bytes;
+  }
+  ASSERT_GT(updates, 0);
+  // A rate of the host's lane with which either lane, all updates on it, is done at the same time. Divided,
+  // both are done when compute has made rate / (1 + rate) of them.
+  const double rate = (host + updates) / (compute + updates);
+  MachineRates rates = no_rates();
+  rates.lanes[0].bytes_per_second = 1;
+  rates.lanes[1].bytes_per_second = rate;
+  const double least = least_step_seconds(machine, rates, small_model(), small_options());
+  // Sums of doubles in another order.
+  EXPECT_NEAR(least, compute + updates * rate / (1 + rate), 1e-9 * compute);
+  EXPECT_LT(least, compute + updates);
+}
+
 // Drives of a byte a second that cannot read and write at once: what the host cannot hold goes both ways.
 TEST(Limit, WhatDoesNotFitCrossesOnceEachWay) {
   Machine machine = testing::machine_of(Tiers::host_nvme);
@@ -74,7 +106,8 @@ TEST(Limit, NoPlanIsPredictedToTakeLess) {
     SCOPED_TRACE("random_case(" + std::to_string(seed) + ")");
     Case c = random_case(seed);
     ASSERT_FALSE(assemble(c.program, c.arrangement));
-    MachineRates rates = default_machine_rates();
+    // On a processor lanes share its cores; a GPU and its host work side by side.
+    MachineRates rates = built_in_machine(seed % 2 ? kGpuMachine : kDefaultMachine).value();
     rates.precision = c.model.precision;
     for (const bool shrunk : {false, true}) {
       for (TierId t = 0; shrunk && t < c.program.machine.tiers.size(); ++t) shrink(c, t);

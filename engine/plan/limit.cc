@@ -1,6 +1,7 @@
 #include "engine/plan/limit.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "engine/plan/assemble.h"
 #include "engine/simulate.h"
@@ -8,6 +9,27 @@
 namespace sluice {
 
 namespace {
+
+struct Choice {  // a task that either of two lanes may run: seconds there
+  LaneId first, second;
+  double on_first, on_second;
+};
+
+// Seconds of two lanes with so much to do besides, when every task is divided between them as is best for
+// both: what gains most by the first goes there, until neither is done before the other.
+double seconds_shared(double first, double second, std::vector<Choice> choices) {
+  std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+    return a.on_first * b.on_second < b.on_first * a.on_second;
+  });
+  for (const Choice& c : choices) second += c.on_second;
+  for (const Choice& c : choices) {
+    const double both = c.on_first + c.on_second;
+    const double part = both > 0 ? std::clamp((second - first) / both, 0.0, 1.0) : 0.0;
+    first += part * c.on_first;
+    second -= part * c.on_second;
+  }
+  return std::max(first, second);
+}
 
 // A program of one body, to be loaded, not to be run: tasks and transfers without order.
 class Work {
@@ -27,10 +49,19 @@ class Work {
   double seconds() {
     for (uint32_t t = 0; t < body().tasks.size(); ++t) add_task(t);
     for (TierId tier = 0; tier < lowest_tier(program_.machine); ++tier) add_moves(tier);
-    const Loads loads = loads_of(program_, rates_, step_);
+    Loads loads = loads_of(program_, rates_, step_);
+    add_least_of_choices(loads.pools);
     double most = 0;
     for (const std::vector<double>* all : {&loads.lanes, &loads.pools, &loads.drives})
       for (const double seconds : *all) most = std::max(most, seconds);
+    for (LaneId first = 0; first < loads.lanes.size(); ++first)
+      for (LaneId second = 0; second < loads.lanes.size(); ++second) {
+        std::vector<Choice> theirs;
+        std::copy_if(choices_.begin(), choices_.end(), std::back_inserter(theirs),
+                     [&](const Choice& c) { return c.first == first && c.second == second; });
+        if (theirs.empty()) continue;
+        most = std::max(most, seconds_shared(loads.lanes[first], loads.lanes[second], std::move(theirs)));
+      }
     return most;
   }
 
@@ -39,24 +70,44 @@ class Work {
 
   void add_task(uint32_t t) {
     const Task& task = body().tasks[t];
-    const Unit* best = nullptr;
-    double least = kUnlimited;
     TierId down = 0;  // the lowest tier in which it can run
+    std::vector<const Unit*> units;
     for (const Unit& unit : program_.machine.units) {
       if (unit.kind != task.kind) continue;
       down = std::max(down, unit.tier);
-      const double seconds = unit_seconds(program_, rates_, task, unit);
-      if (best && seconds >= least) continue;
-      best = &unit;
-      least = seconds;
+      if (seconds_on(unit, task) < kUnlimited) units.push_back(&unit);
     }
     for (const Operand& o : task.operands) {
       visits_[o.buffer] = std::min(visits_[o.buffer], down);
       if (o.access != Access::read) written_[o.buffer] = std::min(written_[o.buffer], down);
     }
-    Instruction instruction{.lane = best->lane, .task = t, .operands = task.operands};
-    instruction.places.assign(task.operands.size(), {best->tier, 0});
-    body().instructions.push_back(std::move(instruction));
+    if (units.size() == 1) return body().instructions.push_back(run_on(*units[0], t));
+    alternatives_.resize(std::max(alternatives_.size(), units.size()));
+    for (size_t k = 0; k < units.size(); ++k) alternatives_[k].push_back(run_on(*units[k], t));
+    if (units.size() == 2)
+      choices_.push_back(
+          {units[0]->lane, units[1]->lane, seconds_on(*units[0], task), seconds_on(*units[1], task)});
+  }
+
+  double seconds_on(const Unit& unit, const Task& task) const {
+    return unit_seconds(program_, rates_, task, unit);
+  }
+  Instruction run_on(const Unit& unit, uint32_t t) {
+    const Task& task = body().tasks[t];
+    Instruction instruction{.lane = unit.lane, .task = t, .operands = task.operands};
+    instruction.places.assign(task.operands.size(), {unit.tier, 0});
+    return instruction;
+  }
+
+  // To each pool what tasks with a choice, alike but for their sizes, take of it at least.
+  void add_least_of_choices(std::vector<double>& pools) {
+    std::vector<double> least(pools.size(), alternatives_.empty() ? 0 : kUnlimited);
+    for (std::vector<Instruction>& instructions : alternatives_) {
+      body().instructions = std::move(instructions);
+      const Loads loads = loads_of(program_, rates_, step_);
+      for (size_t p = 0; p < pools.size(); ++p) least[p] = std::min(least[p], loads.pools[p]);
+    }
+    for (size_t p = 0; p < pools.size(); ++p) pools[p] += least[p];
   }
 
   // Over the boundary below `tier`.
@@ -90,6 +141,8 @@ class Work {
   const MachineRates& rates_;
   Program program_;
   BodyId step_ = 0;
+  std::vector<Choice> choices_;
+  std::vector<std::vector<Instruction>> alternatives_;  // tasks with a choice: on the first unit, on the next
   std::vector<TierId> visits_, written_;  // by buffer: the highest tier that one of its tasks insists on
 };
 

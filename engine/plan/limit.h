@@ -1,7 +1,7 @@
 // The least that a step can take, whatever lives where: what to hold a plan, or a run, against.
 //
-// 1. Every task's work is done, none of it twice (nothing is recomputed), each on the unit where it takes
-//    least of its lane.
+// 1. Every task's work is done, none of it twice (nothing is recomputed). Tasks that may run on either of two
+//    lanes are divided between these, parts of tasks too, so that the later one is done soonest.
 // 2. Between a tier and those below it, a step moves what must be visited in or above it beyond what fits
 //    there: once up, and of what is written there as much down again. (Of permanent buffers; what tasks hand
 //    each other might never leave.)
