@@ -140,7 +140,8 @@ constexpr OptionRow kTable[] = {
      kRuns, OnResume::free, FIELD(memory.recompute)},
     {"placement", "memory", "RULE",
      "where weights, gradients and optimizer state live: auto (where the step is shortest), as low as they "
-     "can (lowest), or in upper tiers as far as they fit: highest (layer by layer), weights-first, state-first",
+     "can (lowest), or in upper tiers as far as they fit: highest (layer by layer), weights-first, "
+     "state-first",
      "auto", kRuns, OnResume::free, FIELD(memory.placement)},
     {"io", "memory", "NAME", "how disks are read and written: uring, threads, or auto (uring where it works)",
      "auto", kRuns | kEval | kBench, OnResume::free, FIELD(memory.io)},
