@@ -2,11 +2,10 @@
 //
 // 1. A rank that ends tells every other why, on a communicator for that alone.
 // 2. When a rank of this machine has ended, the system says so. For others, and for those that hang, each
-// rank
-//    gives a sign of life to the next, and misses those of the one before. After a SIGTERM a short silence of
-//    one that is not seen is enough: mpirun, which sends one when a rank has died, gives the others one
-//    second more at most. On other machines it comes later, so whoever gets it tells all. Else silence is
-//    told only when it outlasts the patience: all may have been stopped by hand.
+//    rank gives a sign of life to the next, and misses those of the one before. After a SIGTERM a short
+//    silence of one that is not seen is enough: mpirun, which sends one when a rank has died, gives the
+//    others one second more at most. On other machines it comes later, so whoever gets it tells all. Else
+//    silence is told only when it outlasts the patience: all may have been stopped by hand.
 // 3. Only one of the threads calls MPI, which may never return where a connection has broken. The other one
 //    judges, that too; and it ends the process, with its status, when nobody else does.
 #pragma once

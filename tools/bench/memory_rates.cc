@@ -1,11 +1,12 @@
 #include "tools/bench/memory_rates.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "cpu_optim/optimizer.h"
-#include "engine/pack.h"
 #include "offload/arena.h"
 #include "tools/bench/median.h"
 
