@@ -10,12 +10,14 @@
 
 #include "engine/plan/plan.h"
 #include "engine/simulate.h"
+#include "tests/figures.h"
 #include "tests/plan_support.h"
 
 namespace sluice::testing {
 namespace {
 
 constexpr double kWithin = 1.03;
+Figures& figures = Figures::print_at_end();
 constexpr uint32_t kLead = 3;  // tasks, of brute force
 
 // Drives and compute take about as long as each other; nothing has latency, which small transfers would be
@@ -112,6 +114,7 @@ void expect_as_good(uint32_t layers, bool clip, uint64_t percent,
   const auto result = make_plan(request);
   ASSERT_TRUE(std::holds_alternative<Plan>(result)) << percent;
   const double found = std::get<Plan>(result).step_seconds, best = best_of_all(request, kept_sets);
+  figures.at_most(fmt::format("search / brute force, {} layers", layers), found / best, kWithin);
   EXPECT_LE(found, kWithin * best) << layers << " layers in " << percent << " % of plenty, clip " << clip;
   EXPECT_GT(best, roomy.step_seconds) << "not for want of memory";
 }
@@ -143,6 +146,7 @@ TEST(PlanSearch, IsNoWorseThanAnyRule) {
          {Placement::lowest, Placement::highest, Placement::weights_first, Placement::state_first}) {
       request.placement = rule;
       const Plan plan = std::get<Plan>(make_plan(request));
+      figures.at_most("search / each rule", found / plan.step_seconds, kWithin);
       EXPECT_LE(found, kWithin * plan.step_seconds) << static_cast<int>(rule) << " in " << percent << " %";
       ruled.insert(plan.step_seconds);
     }

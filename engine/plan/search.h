@@ -26,7 +26,7 @@
 namespace sluice {
 
 // Of all searches for one plan together, some microseconds each.
-constexpr uint64_t kSearchWork = 600'000;
+constexpr uint64_t kSearchWork = 500'000;
 
 class Search {
  public:
