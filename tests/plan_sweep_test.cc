@@ -95,6 +95,11 @@ TEST_F(Sweep, RefusesWhatIsNoRange) {
   for (const char* range :
        {"batch=0:4", "host-mem=auto:4GiB", "host-mem=10%:90%", "batch=-1:4", "batch=x:4", "gpu-mem=1GiB:"})
     EXPECT_EQ(sweep(range).code, 2) << range;
+  for (const char* range : {"batch=1:4TiB", "batch=8:18446744073709551615", "ranks=1:4TiB"}) {
+    const CommandResult absurd = sweep(range);  // as --batch and --ranks refuse it, and at once
+    EXPECT_EQ(absurd.code, 2) << range;
+    EXPECT_NE(absurd.err.find("  Give --"), std::string::npos) << absurd.err;
+  }
 }
 
 }  // namespace

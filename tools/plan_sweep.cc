@@ -23,11 +23,15 @@ using nlohmann::ordered_json;
 struct Quantity {
   const char* name;
   bool bytes;                       // of memory or a second: in eight points at least; else doubled
-  void (*set)(Options&, uint64_t);  // nullptr: `scale` does
+  void (*set)(Options&, uint64_t);  // nullptr: `scale` does. Throws Error(usage) for what the option refuses
   void (*scale)(MachineRates&, uint64_t);
 };
 
 Size bytes_of(uint64_t value) { return {Size::Kind::bytes, value, 0}; }
+
+void set_count(Options& options, const char* name, uint64_t value) {
+  set_option(options, *find_option(name), {std::to_string(value)});
+}
 
 // All drives together read so many bytes a second; writing keeps its proportion.
 void set_drives(MachineRates& rates, uint64_t value) {
@@ -42,8 +46,8 @@ constexpr Quantity kQuantities[] = {
     {"gpu-mem", true, [](Options& o, uint64_t v) { o.memory.gpu = bytes_of(v); }, nullptr},
     {"nvme-mem", true, [](Options& o, uint64_t v) { o.memory.nvme = bytes_of(v); }, nullptr},
     {"nvme-bandwidth", true, nullptr, set_drives},
-    {"batch", false, [](Options& o, uint64_t v) { o.batch.batch = static_cast<int64_t>(v); }, nullptr},
-    {"ranks", false, [](Options& o, uint64_t v) { o.ranks.count = static_cast<int64_t>(v); }, nullptr},
+    {"batch", false, [](Options& o, uint64_t v) { set_count(o, "batch", v); }, nullptr},
+    {"ranks", false, [](Options& o, uint64_t v) { set_count(o, "ranks", v); }, nullptr},
 };
 
 constexpr const char* kExample = "Write --sweep as in host-mem=8GiB:256GiB or batch=1:64.";
@@ -100,7 +104,8 @@ Sweep parse_sweep(const std::string& text) {
   if (sweep.quantity->bytes) {
     sweep.values = spread(from, to);
   } else {
-    for (uint64_t value = from; value <= to; value *= 2) sweep.values.push_back(value);
+    sweep.values.push_back(from);
+    while (sweep.values.back() <= to / 2) sweep.values.push_back(2 * sweep.values.back());
   }
   return sweep;
 }
@@ -203,6 +208,8 @@ void mark_knees(std::span<SweepPoint> points) {
 
 ExitCode run_sweep(const Options& options, std::FILE* out) {
   const Sweep sweep = parse_sweep(options.plan.sweep);
+  if (Options largest = options; sweep.quantity->set)  // before time is spent on the others
+    sweep.quantity->set(largest, sweep.values.back());
   std::vector<SweepPoint> points;
   for (const uint64_t value : sweep.values) points.push_back(plan_point(options, *sweep.quantity, value));
   mark_knees(points);
