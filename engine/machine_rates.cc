@@ -98,7 +98,7 @@ class Reader {
     const std::string what = fmt::format("{} of memory", tier);
     const double value = positive(memory[tier], what);
     if (value < kMemoryLeast || value > kMemoryMost || value != std::floor(value))
-      fail(fmt::format("{} is not a whole number of bytes between {:g} and {:g}", what, kMemoryLeast,
+      fail(fmt::format("{} is not a whole number of bytes between {:.0f} and {:g}", what, kMemoryLeast,
                        kMemoryMost));
     return static_cast<uint64_t>(value);
   }

@@ -133,7 +133,7 @@ TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
     expect_bad_description(head + R"("memory": {"host": )" + bytes + "}}", "");
   for (const char* bytes : {"1048575", "1048576.5", "2e18"})
     expect_bad_description(head + R"("memory": {"host": 8e9, "device": )" + bytes + "}}",
-                           "device of memory is not a whole number of bytes between 1.04858e+06 and 1e+18");
+                           "device of memory is not a whole number of bytes between 1048576 and 1e+18");
 }
 
 // The example in the documentation is the built-in description.

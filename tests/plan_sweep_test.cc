@@ -81,6 +81,17 @@ TEST_F(Sweep, FasterDrivesAreNotSlower) {
   EXPECT_LE(all.back()["seconds_predicted"].get<double>(), all.front()["seconds_predicted"].get<double>());
 }
 
+TEST_F(Sweep, SaysOfAValueWhyItIsRefusedAndGoesOn) {
+  const Words two = {"--host-mem", "128MiB", "--batch", "2"};
+  const CommandResult some = sweep("ranks=1:4", two);
+  ASSERT_EQ(some.code, 0) << some.err;
+  const std::string row = "\n  4                 --batch 2 is not a multiple of the 4 ranks.\n";
+  EXPECT_NE(some.out.find(row), std::string::npos) << some.out;
+  const CommandResult none = sweep("ranks=3:6", two);
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("--batch 2 is not a multiple of the 3 ranks."), std::string::npos) << none.err;
+}
+
 TEST_F(Sweep, RefusesWhatIsNoRange) {
   for (const char* range : {"host-mem", "host-mem=", "host-mem=1GiB", "=1:2", ":", "host-mem:1=2"})
     EXPECT_EQ(sweep(range).code, 2) << range;

@@ -320,7 +320,7 @@ TEST(Simulate, ObjectsToWhatItCannotPredict) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::usage);
-    EXPECT_STREQ(e.what(), "Machine description one has no rates for tasks on lane a.");
+    EXPECT_STREQ(e.what(), "The machine description `one` has no rates for tasks on lane a.");
   }
   r = unit_rates();
   r.links.clear();

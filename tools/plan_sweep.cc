@@ -138,6 +138,24 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value)
   return point;
 }
 
+// All values were refused: with the words for the first.
+std::vector<SweepPoint> plan_points(const Options& options, const Sweep& sweep) {
+  std::vector<SweepPoint> points;
+  std::optional<Error> first;
+  for (const uint64_t value : sweep.values) {
+    try {
+      points.push_back(plan_point(options, *sweep.quantity, value));
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::usage) throw;
+      if (points.empty()) first = error;
+      points.push_back({.value = value, .refused = error.what()});
+    }
+  }
+  if (std::all_of(points.begin(), points.end(), [](const SweepPoint& p) { return !p.refused.empty(); }))
+    throw *first;
+  return points;
+}
+
 std::string value_text(const Quantity& quantity, uint64_t value) {
   if (!quantity.bytes) return fmt::format("{}", value);
   return quantity.scale ? fmt::format("{:.3g} GB/s", static_cast<double>(value) / 1e9) : format_size(value);
@@ -145,10 +163,11 @@ std::string value_text(const Quantity& quantity, uint64_t value) {
 
 std::string row_of(const Quantity& quantity, const SweepPoint& p) {
   const std::string head = fmt::format("  {:<16}", value_text(quantity, p.value));
+  if (!p.refused.empty()) return fmt::format("{}  {}\n", head, p.refused);
   if (!p.feasible) return head + "  does not fit\n";
-  return fmt::format("{}{:>12}{:>14.1f}{:>12.2f}   {:<14}{}\n", head, readable_seconds(p.step_seconds),
-                     1 / p.token_seconds, p.step_seconds / p.least_seconds, p.bottleneck,
-                     p.knee ? "knee" : "");
+  const std::string bottleneck = p.knee ? fmt::format("{:<14}knee", p.bottleneck) : p.bottleneck;
+  return fmt::format("{}{:>12}{:>14.1f}{:>12.2f}   {}\n", head, readable_seconds(p.step_seconds),
+                     1 / p.token_seconds, p.step_seconds / p.least_seconds, bottleneck);
 }
 
 // Seconds of a step over the points, from zero up; knees are marked.
@@ -181,6 +200,7 @@ ordered_json json_of(const Quantity& quantity, std::span<const SweepPoint> point
   ordered_json out{{"quantity", quantity.name}, {"points", ordered_json::array()}};
   for (const SweepPoint& p : points) {
     ordered_json row{{"value", p.value}, {"feasible", p.feasible}};
+    if (!p.refused.empty()) row["reason"] = p.refused;
     if (p.feasible) {
       row["seconds_predicted"] = p.step_seconds;
       row["tokens_per_second"] = 1 / p.token_seconds;
@@ -210,8 +230,7 @@ ExitCode run_sweep(const Options& options, std::FILE* out) {
   const Sweep sweep = parse_sweep(options.plan.sweep);
   if (Options largest = options; sweep.quantity->set)  // before time is spent on the others
     sweep.quantity->set(largest, sweep.values.back());
-  std::vector<SweepPoint> points;
-  for (const uint64_t value : sweep.values) points.push_back(plan_point(options, *sweep.quantity, value));
+  std::vector<SweepPoint> points = plan_points(options, sweep);
   mark_knees(points);
   if (options.print.json) {
     std::fputs((json_of(*sweep.quantity, points).dump(2) + "\n").c_str(), out);

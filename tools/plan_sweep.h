@@ -17,6 +17,7 @@ namespace sluice {
 struct SweepPoint {
   uint64_t value = 0;
   bool feasible = false;
+  std::string refused;  // why no run can have this value, whatever its budgets; "" where one can
   double step_seconds = 0, token_seconds = 0, least_seconds = 0;
   std::string bottleneck;
   bool knee = false;
@@ -26,8 +27,9 @@ struct SweepPoint {
 // which on it hardly does: by less than a quarter of that with the next one. Requires points of equal ratios.
 void mark_knees(std::span<SweepPoint> points);
 
-// Prints for options whose plan.sweep is QUANTITY=FROM:TO. Throws Error(usage) for an unknown quantity or an
-// empty range, and what planning throws.
+// Prints for options whose plan.sweep is QUANTITY=FROM:TO. A value that is refused, as a batch that the ranks
+// do not divide, is a row that says so. Throws Error(usage) for an unknown quantity, an empty range, or where
+// all values are refused, and what planning throws.
 ExitCode run_sweep(const Options& options, std::FILE* out);
 
 }  // namespace sluice
