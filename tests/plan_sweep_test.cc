@@ -104,8 +104,12 @@ TEST_F(Sweep, RefusesWhatIsNoRange) {
     EXPECT_NE(empty.err.find("is empty"), std::string::npos) << empty.err;
   }
   for (const char* range :
-       {"batch=0:4", "host-mem=auto:4GiB", "host-mem=10%:90%", "batch=-1:4", "batch=x:4", "gpu-mem=1GiB:"})
-    EXPECT_EQ(sweep(range).code, 2) << range;
+       {"batch=0:4", "host-mem=auto:4GiB", "host-mem=10%:90%", "batch=-1:4", "batch=x:4", "gpu-mem=1GiB:",
+        "host-mem=1:99999999999999999999"}) {
+    const CommandResult result = sweep(range);
+    EXPECT_EQ(result.code, 2) << range;
+    EXPECT_NE(result.err.find("Write --sweep as in host-mem=8GiB:256GiB"), std::string::npos) << result.err;
+  }
   for (const char* range : {"batch=1:4TiB", "batch=8:18446744073709551615", "ranks=1:4TiB"}) {
     const CommandResult absurd = sweep(range);  // as --batch and --ranks refuse it, and at once
     EXPECT_EQ(absurd.code, 2) << range;

@@ -234,6 +234,19 @@ TEST_F(ProfileCli, ARunIsProfiledFromItsCheckpoint) {
   EXPECT_EQ(run(train("run", 3, {"--resume", "auto"})).code, 0);  // nothing was added
 }
 
+// What it says of a prediction that is far off names the machine description: an overhead of 1 s makes it so.
+TEST_F(ProfileCli, ADescriptionsNameIsEscapedOnTheTerminal) {
+  json machine = json::parse(read_text_file("engine/machines/cpu-2core.json", 1 << 20));
+  machine["name"] = std::string("a\x1b[31m\0b", 8);
+  for (json& lane : machine["lanes"]) lane["overhead_seconds"] = 1;
+  write_bytes(directory / "m.json", machine.dump());
+  const CommandResult result = run(profile("report", 4, {"--machine", directory / "m.json"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("description, a\\x1b[31m\\x00b, is not"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find('\x1b'), std::string::npos);
+  EXPECT_NE(result.out.find("\nOpen "), std::string::npos) << result.out;
+}
+
 // A directory of weights and a data file, both with names that would end a script or begin an element.
 TEST_F(ProfileCli, NamesAreEscaped) {
   const std::string evil = "<script><b onload=x>&\"'\x01\xff";

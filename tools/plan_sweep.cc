@@ -65,8 +65,11 @@ const Quantity& quantity_named(const std::string& name) {
 }
 
 uint64_t end_of_range(const Quantity& quantity, const std::string& text) {
-  const Size size = parse_size(text, "sweep");
-  if (size.kind == Size::Kind::bytes && size.bytes > 0) return size.bytes;
+  try {
+    const Size size = parse_size(text, "sweep");
+    if (size.kind == Size::Kind::bytes && size.bytes > 0) return size.bytes;
+  } catch (const Error&) {  // it would explain options whose value is one size
+  }
   throw Error(ExitCode::usage,
               fmt::format("`{}` is not a value of {} to sweep from or to.", printable(text), quantity.name),
               kExample);

@@ -194,7 +194,7 @@ std::string profile_markdown(const ordered_json& f) {
 
 std::string profile_summary(const ordered_json& f) {
   if (f["steps_counted"] == 0) return "No step after the first two was completed.\n";
-  std::string out = headline(f) + "\n";
+  std::string out = printable(headline(f)) + "\n";
   constexpr size_t kStalls = 3;
   for (size_t i = 0; i < std::min(kStalls, f["stalls"].size()); ++i)
     out += "  " + printable(f["stalls"][i]["sentence"].get<std::string>()) + "\n";
