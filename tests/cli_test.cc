@@ -104,7 +104,7 @@ TEST_F(Cli, PlanExplainsWhereThingsLive) {
   const CommandResult result = run(plan);
   ASSERT_EQ(result.code, 0) << result.err;
   for (const char* words : {"\n  weights ", "\n  state ", "\n  activations ", "\n  workspace ", "in host",
-                            "moves a step:", "weighed, the best first", "homes in memory to weights first"})
+                            "moves a step:", "weighed, the best first", "memory given to weights first"})
     EXPECT_NE(result.out.find(words), std::string::npos) << words << "\n" << result.out;
   const CommandResult json = run(plan + Words{"--json"});
   ASSERT_EQ(json.code, 0) << json.err;

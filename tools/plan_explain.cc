@@ -78,8 +78,9 @@ class Explanation {
       if (bytes_in(permanent_[t], kind) > 0) down = t;
     for (TierId t = 0; t < down; ++t) above.push_back(machine_.tiers[t].name);
     if (above.empty()) return "All of it fits where it is used.";
-    return fmt::format("No more of it fits above {}: {} {} no room left.", machine_.tiers[down].name,
-                       joined(above, " and "), above.size() == 1 ? "has" : "have");
+    if (plan_.placement != Placement::automatic) return "That is the rule which --placement names.";
+    return fmt::format("The rest of {} is left to other classes and to copies, which were worth more there.",
+                       joined(above, " and "));
   }
 
   // What a memory tier holds at most in a step.
@@ -145,7 +146,7 @@ class Explanation {
         fmt::format("  weighed, the best first{}\n", unfit ? fmt::format("; {} more do not fit", unfit) : "");
     for (const auto& [seconds, what] : rows) {
       const auto& [first, kept, free] = what;
-      out += fmt::format("  {:>10}  homes in memory {}, tensors of {} of {} layers kept{}\n",
+      out += fmt::format("  {:>10}  memory given {}, tensors of {} of {} layers kept{}\n",
                          readable_seconds(seconds), in_order_of(first), kept, layers,
                          !upper ? ""
                          : free ? fmt::format(", {} left to copies", machine_.tiers[0].name)

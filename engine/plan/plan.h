@@ -51,6 +51,7 @@ struct Plan {
   Lowering lowering;
   Program program;
   MachineRates rates;       // that the search judged by
+  Placement placement = Placement::automatic;
   uint64_t program_bytes = 0;  // of the lowest memory tier's capacity, beside its arena
   double step_seconds = 0;  // simulated, steady state
   double least_seconds = 0;  // that a step takes under any placement (limit.h)

@@ -294,6 +294,7 @@ Plan Search::finished(Plan plan, double seconds) const {
                   : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies().step);
   plan.least_seconds = least_step_seconds(request_.machine, request_.rates, model_, request_.lower);
   plan.rates = request_.rates;
+  plan.placement = request_.placement;
   plan.candidates = static_cast<uint32_t>(weighed_.size());
   for (const auto& [candidate, took] : weighed_)
     plan.weighed.push_back({first_class(candidate), candidate.kept_layers,
