@@ -106,12 +106,14 @@ Candidate Search::weigh_first(Placement placement) {
   Candidate c;
   c.kept_layers = kept_at_first_;
   c.order = choices.orders.front();
-  for (const uint32_t upper : choices.uppers)
+  for (const uint32_t upper : choices.uppers) {
+    c.upper = upper;
     for (const uint32_t working : choices.workings) {
-      c.upper = upper;
       c.working = working;
-      if (weigh(c) < kNotFeasible) return c;
+      if (weigh(c, true) < kNotFeasible) return c;
     }
+    if (!has_upper()) break;
+  }
   return c;
 }
 
@@ -183,10 +185,10 @@ std::vector<uint32_t> Search::kept_choices(const Candidate& c) const {
   return choices;
 }
 
-double Search::weigh(const Candidate& c) {
+double Search::weigh(const Candidate& c, bool whatever_the_work) {
   const auto known = weighed_.find(c);
   if (known != weighed_.end()) return known->second;
-  if (work_left_ == 0) return kNotFeasible;
+  if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;
   double& seconds = weighed_.emplace(c, kNotFeasible).first->second;
   Plan plan = lowered(c.kept_layers, search_shard_);
   const BodyId step = *plan.lowering.bodies().step;
@@ -211,7 +213,7 @@ std::variant<Plan, Infeasible> Search::finish() {
     if (least_->arrangement(clearly_less))
       if (auto plan = assembled_best()) return std::move(*plan);
     start(0);
-    if (least_->arrangement(capacities_)) explore(kSearchWork);
+    for (int call = 0; call < 2 && least_->arrangement(capacities_); ++call) explore(kSearchWork / 2);
   }
   const auto arrangement = least_->arrangement(capacities_);
   if (!arrangement) return infeasible();

@@ -26,7 +26,7 @@
 namespace sluice {
 
 // Of all searches for one plan together, some microseconds each.
-constexpr uint64_t kSearchWork = 500'000;
+constexpr uint64_t kSearchWork = 400'000;
 
 class Search {
  public:
@@ -37,7 +37,7 @@ class Search {
   Search& operator=(const Search&) = delete;
 
   // Weighs candidates until that was as much work, or the best is found. Returns the best's seconds,
-  // kNotFeasible if none fits so far. The rules come when it is called again.
+  // kNotFeasible if none fits so far. The rules come when it is called again, whatever the work.
   double explore(uint64_t work);
   uint64_t work_left() const { return work_left_; }
 
@@ -51,7 +51,7 @@ class Search {
   void vary_both();
   void descend(Candidate from);
   std::vector<uint32_t> kept_choices(const Candidate& c) const;
-  double weigh(const Candidate& c);  // its seconds
+  double weigh(const Candidate& c, bool whatever_the_work = false);  // its seconds
 
   Plan lowered(uint32_t kept_layers, uint64_t shard_elements = 0) const;
   Arrangement arrange(const Program& program, const Candidate& c) const;
