@@ -22,6 +22,7 @@ constexpr uint32_t kWholeMost = 4;       // candidates that are assembled and si
 constexpr double kSeemsBetter = 0.97;    // of the best whole one's seconds
 constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
 constexpr uint32_t kFewLayers = 8;       // of which every number may be kept
+constexpr double kHopeless = 1.3;        // of the best seconds: to keep even more is not tried
 
 // Of weighing a program, about microseconds: the longer it is, the longer each instruction takes.
 uint64_t work_of(uint64_t instructions) { return instructions + instructions * instructions / 800; }
@@ -82,6 +83,7 @@ void Search::start(uint64_t search_shard) {
   search_shard_ = search_shard;
   weighed_.clear();
   best_seconds_ = kNotFeasible;
+  too_many_kept_ = UINT32_MAX;
   base_ = lowered(kept_at_first_, search_shard_);
   least_.emplace(base_.program);
 }
@@ -132,7 +134,7 @@ void Search::vary() {
 // Kept tensors and homes above contend for the same bytes: it may take less of one to have more of the other.
 void Search::vary_both() {
   Candidate c = best_;
-  for (const uint32_t quarters : {4u, 2u, 0u})
+  for (const uint32_t quarters : {2u, 4u, 0u})
     for (const uint32_t upper : choices_.uppers) {
       if (upper % 2 != 0) continue;
       c.upper = upper;
@@ -189,6 +191,7 @@ double Search::weigh(const Candidate& c, bool whatever_the_work) {
   const auto known = weighed_.find(c);
   if (known != weighed_.end()) return known->second;
   if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;
+  if (layers_ > kFewLayers && c.kept_layers >= too_many_kept_) return kNotFeasible;
   double& seconds = weighed_.emplace(c, kNotFeasible).first->second;
   Plan plan = lowered(c.kept_layers, search_shard_);
   const BodyId step = *plan.lowering.bodies().step;
@@ -202,6 +205,8 @@ double Search::weigh(const Candidate& c, bool whatever_the_work) {
   if (seconds < kWorthwhile * best_seconds_) {
     best_seconds_ = seconds;
     best_ = c;
+  } else if (seconds > kHopeless * best_seconds_ && c.kept_layers > best_.kept_layers) {
+    too_many_kept_ = std::min(too_many_kept_, c.kept_layers);
   }
   return seconds;
 }

@@ -75,6 +75,7 @@ class Search {
   std::map<Candidate, double> weighed_;
   Candidate best_;
   double best_seconds_ = kNotFeasible;
+  uint32_t too_many_kept_ = UINT32_MAX;  // layers
   uint64_t work_left_ = 0;
 };
 
