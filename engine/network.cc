@@ -65,6 +65,12 @@ uint64_t sent_bytes(const Program& program, const Task& task) {
   return part_bytes(program, task) * (group_of(program, task).count - 1);
 }
 
+uint64_t counted_bytes(const Program& program, const Body& body, const Instruction& in) {
+  if (in.task == kNoTask) return operand_bytes(program.buffers[in.operands[0].buffer], in.operands[0]);
+  const Task& task = body.tasks[in.task];
+  return is_collective(task.kind) ? sent_bytes(program, task) : task.bytes;
+}
+
 std::vector<uint64_t> network_bytes(const Program& program, const std::vector<NetworkLevel>& levels,
                                     const Body& body) {
   std::vector<uint64_t> bytes(levels.size());

@@ -24,6 +24,9 @@ double network_seconds(const Program& program, const std::vector<NetworkLevel>& 
 // By one rank in such a task.
 uint64_t sent_bytes(const Program& program, const Task& task);
 
+// That an instruction's rate is counted in: what a copy moves, a collective sends, another task works on.
+uint64_t counted_bytes(const Program& program, const Body& body, const Instruction& in);
+
 // By level: what one unit of the level below sends to ranks outside of it in a body.
 std::vector<uint64_t> network_bytes(const Program& program, const std::vector<NetworkLevel>& levels,
                                     const Body& body);

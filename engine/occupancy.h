@@ -16,7 +16,7 @@
 
 namespace sluice {
 
-constexpr size_t kClassCount = 6;                      // of BufferClass
+constexpr size_t kClassCount = static_cast<size_t>(BufferClass::scalars) + 1;
 using ClassBytes = std::array<uint64_t, kClassCount>;  // by BufferClass
 
 struct Stay {

@@ -106,6 +106,9 @@ TEST_F(Cli, PlanExplainsWhereThingsLive) {
   for (const char* words : {"\n  weights ", "\n  state ", "\n  activations ", "\n  workspace ", "in host",
                             "moves a step:", "weighed, the best first", "memory given to weights first"})
     EXPECT_NE(result.out.find(words), std::string::npos) << words << "\n" << result.out;
+  const CommandResult ruled = run(plan + Words{"--placement", "lowest"});
+  ASSERT_EQ(ruled.code, 0) << ruled.err;
+  EXPECT_NE(ruled.out.find("That is the rule which --placement names."), std::string::npos) << ruled.out;
   const CommandResult json = run(plan + Words{"--json"});
   ASSERT_EQ(json.code, 0) << json.err;
   const nlohmann::json facts = nlohmann::json::parse(json.out);

@@ -213,10 +213,11 @@ std::string facts_text(const Plan& plan, const PlanFacts& f) {
     append_list(out, "  compute waits", most_of(plan.program, f.waits, f), kIndent);
   append_list(out, "  critical path", most_of(plan.program, f.path, f), kIndent);
   append_wrapped(out, "  bottleneck", bottleneck_words(plan, f), kIndent);
-  append_wrapped(out, "  limit",
-                 fmt::format("under any placement a step takes {} at least; this is {:.2f} times that",
-                             readable_seconds(plan.least_seconds), plan.step_seconds / plan.least_seconds),
-                 kIndent);
+  if (plan.least_seconds > 0)  // else nothing that is described takes time
+    append_wrapped(out, "  limit",
+                   fmt::format("under any placement a step takes {} at least; this is {:.2f} times that",
+                               readable_seconds(plan.least_seconds), plan.step_seconds / plan.least_seconds),
+                   kIndent);
   if (f.bytes_written > 0) append_wrapped(out, "  drive wear", wear_words(f), kIndent);
   return out;
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "engine/network.h"
 #include "engine/run/setup.h"
 #include "tools/profile_text.h"
 #include "tools/size.h"
@@ -303,11 +304,6 @@ class Names {
   std::map<std::string, size_t> index_;
 };
 
-uint64_t bytes_of(const Program& program, const Body& body, const Instruction& in) {
-  if (in.task != kNoTask) return body.tasks[in.task].bytes;
-  return operand_bytes(program.buffers[in.operands[0].buffer], in.operands[0]);
-}
-
 }  // namespace
 
 ordered_json profile_lanes(const ProfiledRun& run) {
@@ -335,7 +331,7 @@ ordered_json profile_lanes(const ProfiledRun& run) {
       columns["work"].push_back(work.of(work_name(program, kind)));
       columns["begin"].push_back(micro(time.begin));
       columns["seconds"].push_back(micro(time.end - time.begin));
-      columns["bytes"].push_back(bytes_of(program, body, in));
+      columns["bytes"].push_back(counted_bytes(program, body, in));
       columns["wait"].push_back(obstacle ? micro(obstacle->seconds) : 0.0);
       int64_t waited_for = -1;
       if (obstacle) {

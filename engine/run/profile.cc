@@ -48,12 +48,6 @@ std::vector<ProfiledStep> ended_steps(const Program& program, const Recorder& re
   return steps;
 }
 
-uint64_t bytes_of(const Program& program, const Body& body, const Instruction& in) {
-  if (in.task == kNoTask) return operand_bytes(program.buffers[in.operands[0].buffer], in.operands[0]);
-  const Task& task = body.tasks[in.task];
-  return is_collective(task.kind) ? sent_bytes(program, task) : task.bytes;
-}
-
 Work kind_of(const Program& program, const Body& body, const Instruction& in) {
   Work work = work_of(program, body, in);
   work.subject = 0;
@@ -98,7 +92,7 @@ void add_work(const Program& program, const Body& step, Profile& profile) {
     WorkRow& row = rows[work];
     row.work = work;
     ++row.count;
-    row.bytes += bytes_of(program, step, in);
+    row.bytes += counted_bytes(program, step, in);
     if (in.task != kNoTask) row.flops += step.tasks[in.task].flops;
   }
   const auto of = [steps](const std::map<Work, double>& seconds, const Work& work) {

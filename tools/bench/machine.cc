@@ -61,6 +61,11 @@ ProcessorSet machine_processors(const Ranks& ranks) {
   return all;
 }
 
+// Of what no run was held up by, there is no rate.
+std::string rate_text(double rate, const char* unit) {
+  return std::isfinite(rate) ? fmt::format("{:.1f} {}", rate / 1e9, unit) : fmt::format("- {}", unit);
+}
+
 // Measures part by part, and says so.
 class Bench {
  public:
@@ -217,8 +222,9 @@ class Bench {
       say("ops in {}:", dtype_name(precision));
       measure_ops(*device_, precision, on_gpu() ? scale_.gpu.ops : scale_.ops, lane.ops,
                   [&](OpKind kind, const OpFit& fit) {
-                    say("  {:<22}{:>9.1f} GFLOP/s {:>9.1f} GB/s, fitted within {:.0f} %", op_rule(kind).name,
-                        fit.flops_per_second / 1e9, fit.bytes_per_second / 1e9, 100 * fit.error_max);
+                    say("  {:<22}{:>18}{:>16}, fitted within {:.0f} %", op_rule(kind).name,
+                        rate_text(fit.flops_per_second, "GFLOP/s"), rate_text(fit.bytes_per_second, "GB/s"),
+                        100 * fit.error_max);
                     if (kind != OpKind::linear) return;
                     const bool bound = std::isfinite(fit.flops_per_second);
                     rate_of(lane.flops, precision) = bound ? fit.flops_per_second : fit.flops_together;
