@@ -121,7 +121,7 @@ Candidate Search::weigh_first(Placement placement) {
 
 void Search::vary() {
   const bool may_keep = request_.recompute == Recompute::automatic;
-  if (may_keep && has_upper()) vary_both();
+  if (may_keep && choices_.free && has_upper()) vary_both();
   descend(best_);
   if (!may_keep) return;
   for (const uint32_t kept : kept_choices(best_)) {
@@ -143,7 +143,7 @@ void Search::vary_both() {
     }
 }
 
-// One quantity at a time, from the best so far, until a round brings nothing.
+// One quantity at a time, until a round brings nothing.
 void Search::descend(Candidate from) {
   double seconds = weigh(from);
   const auto vary_one = [&](uint32_t& (*field)(Candidate&), std::span<const uint32_t> values) {

@@ -3,10 +3,10 @@
 // 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would.
 //    (Large models are searched first: where larger shards leave a margin, smaller ones fit.)
 // 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. Among them are the rules
-//    that one would think of (Placement), so that none of them is better than what is found.
+//    that one would think of (Placement), so that none of them seems better than what is found.
 // 3. The two quantities that contend for the upper tiers are varied together, coarsely; then one at a time,
 //    from the best so far, until a round brings nothing; then the same from other numbers of kept layers, and
-//    from the rules, or until enough work was done.
+//    from the rules, or until enough work was done. Under a rule only kept layers and leads vary.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
 // 5. The winner is assembled whole. Should another body not fit, or the step take longer than it had seemed,
 //    the next best are looked at; at last the homes of the least are, with prefetching and copies if those
@@ -25,7 +25,8 @@
 
 namespace sluice {
 
-// Of all searches for one plan together, some microseconds each.
+// Of all searches for one plan together, about microseconds; once more for one that must be searched again
+// with the plan's own shards.
 constexpr uint64_t kSearchWork = 400'000;
 
 class Search {

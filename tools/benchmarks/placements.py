@@ -12,8 +12,8 @@ a description. Needs 12 GiB of disk in --dir, and nothing else running.
 import os
 import sys
 
-from common import Table, median, note, parser, plan, train, work_directory, write_random_tokens
-from prediction_error import CONFIGURATIONS, WARM, arguments, describe_machine, shrunk
+from common import Table, median, note, plan, train, work_directory
+from prediction_error import WARM, arguments, parse_arguments, prepare, shrunk
 
 RULES = ["lowest", "highest", "weights-first", "state-first"]
 STEPS = 2  # a round
@@ -43,17 +43,11 @@ def measure(options, configuration, machine, work):
 
 
 def main():
-    made = parser(__doc__)
-    made.add_argument("--machine", help="description to plan with (default: measured now)")
-    made.add_argument("--rounds", type=int, default=3, help="of all placements in turn (default: 3)")
-    made.add_argument("--only", help="configurations whose name contains this")
-    options = made.parse_args()
-    chosen = [c for c in CONFIGURATIONS if c[6][2] and (not options.only or options.only in c[0])]
+    options, chosen = parse_arguments(__doc__, "--rounds", 3, "of all placements in turn")
+    chosen = [c for c in chosen if c[6][2]]
     table = Table()
     with work_directory(options) as work:
-        write_random_tokens(os.path.join(work, "tokens.bin"), 200_000 if not options.small else 2000,
-                            512 if options.small else 32000)
-        machine = describe_machine(options, work)
+        machine = prepare(options, work)
         note(f"{'seconds of a step':36}" + "".join(f"{rule:>15}" for rule in ["auto"] + RULES))
         for configuration in chosen[:1] if options.small else chosen:
             if options.small:

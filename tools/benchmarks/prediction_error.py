@@ -58,7 +58,20 @@ def shrunk(configuration):
     return (name, SMALL, 2, 64, precision, clip, (device and "8MiB", "120MiB", disk and "64MiB"))
 
 
-def describe_machine(options, work):
+def parse_arguments(description, count, default, what):
+    """What is asked for, and the configurations that are chosen by it."""
+    made = parser(description)
+    made.add_argument("--machine", help="description to predict with (default: measured now)")
+    made.add_argument("--only", help="configurations whose name contains this")
+    made.add_argument(count, type=int, default=default, help=f"{what} (default: {default})")
+    options = made.parse_args()
+    return options, [c for c in CONFIGURATIONS if not options.only or options.only in c[0]]
+
+
+def prepare(options, work):
+    """Writes tokens to train on, and returns the machine's description."""
+    write_random_tokens(os.path.join(work, "tokens.bin"), 200_000 if not options.small else 2000,
+                        512 if options.small else 32000)
     if options.machine or options.small:
         return options.machine or "cpu-2core"
     machine = os.path.join(work, "machine.json")
@@ -90,17 +103,10 @@ def compare(options, configuration, machine, work):
 
 
 def main():
-    made = parser(__doc__)
-    made.add_argument("--machine", help="description to predict with (default: measured now)")
-    made.add_argument("--steps", type=int, default=6, help="measured steps of each (default: 6)")
-    made.add_argument("--only", help="configurations whose name contains this")
-    options = made.parse_args()
-    chosen = [c for c in CONFIGURATIONS if not options.only or options.only in c[0]]
+    options, chosen = parse_arguments(__doc__, "--steps", 6, "measured steps of each")
     errors, distances, exact, within = [], [], 0, 0
     with work_directory(options) as work:
-        write_random_tokens(os.path.join(work, "tokens.bin"), 200_000 if not options.small else 2000,
-                            512 if options.small else 32000)
-        machine = describe_machine(options, work)
+        machine = prepare(options, work)
         note(f"{'':36}{'predicted':>12}{'measured':>12}{'error':>8}{'least':>10}{'measured / least':>18}")
         for configuration in chosen:
             if options.small:
