@@ -1,13 +1,9 @@
 // 1. By size: long-lived items first, then short-lived ones. By breadth: by the most bytes that live
 //    together at any moment of an item's life. Among equals by size, then by length of life, then by start:
 //    the order is total, so the result is deterministic.
-// 2. Placed items are listed in order of address: all in one list, as long as a long-lived one is to come
-//    that must scan it, and in lists of what lives at a time. These form levels: a list of the lowest covers
-//    kBlock positions, each of the next kFan lists of the level below. An item is in the fewest lists that
-//    cover its life, some 2 kFan a level at most, so that memory stays O(n log n).
-// 3. For each item a scan over the list, or over the merged lists that cover its ends, finds the holes
-//    between those that share a position with it; it takes the smallest that is large enough, the lowest of
-//    equals.
+// 2. Placed items are listed by what lives at a time (Levels).
+// 3. For each item a scan over the merged lists of what may share a position with it finds the holes between
+//    those that do; it takes the smallest that is large enough, the lowest of equals.
 #include "engine/pack.h"
 
 #include <algorithm>
@@ -20,7 +16,7 @@ namespace sluice {
 namespace {
 
 constexpr uint32_t kBlock = 64;  // positions
-constexpr uint32_t kFan = 16;
+constexpr uint32_t kFan = 8;
 
 bool long_lived(const PackItem& item) { return item.last - item.start >= kBlock; }
 
@@ -56,46 +52,77 @@ struct Placed {
   uint64_t offset, end;
   uint32_t start, last;
 };
-using PlacedList = std::vector<Placed>;  // by offset
 
-void insert(PlacedList& list, const PackItem& item) {
-  const auto at = std::upper_bound(list.begin(), list.end(), item.offset,
-                                   [](uint64_t offset, const Placed& p) { return offset < p.offset; });
-  list.insert(at, {item.offset, item.offset + item.bytes, item.start, item.last});
-}
+// In order of address whenever it is looked at.
+class PlacedList {
+ public:
+  void add(const Placed& p) { list_.push_back(p); }
+  std::span<const Placed> in_order() {
+    const auto by_offset = [](const Placed& a, const Placed& b) { return a.offset < b.offset; };
+    const auto added = list_.begin() + static_cast<std::ptrdiff_t>(ordered_);
+    std::sort(added, list_.end(), by_offset);
+    std::inplace_merge(list_.begin(), added, list_.end(), by_offset);
+    ordered_ = list_.size();
+    return list_;
+  }
 
-// What lives at a time.
+ private:
+  std::vector<Placed> list_;
+  size_t ordered_ = 0;
+};
+
+// What lives at a time. A node of the lowest level stands for kBlock positions, one of each next level for
+// kFan nodes of the level below. An item is listed with the fewest nodes that cover its life, some 2 kFan a
+// level at most, and as lying within those of which it covers a part, two a level: memory stays O(n log n).
+// What shares a position with an item is found in time of some kFan times its life.
 class Levels {
  public:
   explicit Levels(uint32_t positions) {
-    for (uint32_t lists = positions / kBlock + 1;; lists = (lists - 1) / kFan + 1) {
-      levels_.emplace_back(lists);
-      if (lists == 1) return;
+    for (uint32_t nodes = positions / kBlock + 1;; nodes = (nodes - 1) / kFan + 1) {
+      levels_.emplace_back(nodes);
+      if (nodes == 1) return;
     }
   }
 
   void add(const PackItem& item) {
-    uint32_t first = item.start / kBlock, end = item.last / kBlock + 1;
-    for (std::vector<PlacedList>& level : levels_) {
-      const bool top = &level == &levels_.back();
-      for (; first < end && (top || first % kFan != 0); ++first) insert(level[first], item);
-      for (; first < end && end % kFan != 0; --end) insert(level[end - 1], item);
-      first /= kFan, end /= kFan;
+    const Placed placed{item.offset, item.offset + item.bytes, item.start, item.last};
+    uint32_t first = item.start / kBlock, last = item.last / kBlock;  // nodes that it touches
+    uint32_t begin = first, end = last + 1;                           // that it covers
+    const auto covers = [&](uint32_t node) { return begin <= node && node < end; };
+    for (std::vector<Node>& level : levels_) {
+      if (!covers(first)) level[first].within.add(placed);
+      if (last != first && !covers(last)) level[last].within.add(placed);
+      const uint32_t begin_above = (begin + kFan - 1) / kFan, end_above = end / kFan;
+      const bool highest = begin_above >= end_above || &level == &levels_.back();
+      for (uint32_t n = begin; n < (highest ? end : begin_above * kFan); ++n) level[n].covered.add(placed);
+      for (uint32_t n = highest ? end : end_above * kFan; n < end; ++n) level[n].covered.add(placed);
+      begin = begin_above, end = end_above;
+      first /= kFan, last /= kFan;
     }
   }
 
-  // The lists that hold all that shares a position with a short-lived item.
-  void find(const PackItem& item, std::vector<std::span<const Placed>>& lists) const {
+  // Lists of all that shares a position with the item: from the level on where it touches two nodes at most.
+  void find(const PackItem& item, std::vector<std::span<const Placed>>& lists) {
+    const auto look = [&](PlacedList& list) { lists.push_back(list.in_order()); };
     uint32_t first = item.start / kBlock, last = item.last / kBlock;
-    for (const std::vector<PlacedList>& level : levels_) {
-      lists.emplace_back(level[first]);
-      if (last != first) lists.emplace_back(level[last]);
+    bool within = true;
+    for (std::vector<Node>& level : levels_) {
+      if (last - first <= 1) {
+        for (uint32_t n = first; n <= last; ++n) {
+          if (within) look(level[n].within);
+          look(level[n].covered);
+        }
+        within = false;
+      }
       first /= kFan, last /= kFan;
     }
   }
 
  private:
-  std::vector<std::vector<PlacedList>> levels_;
+  struct Node {
+    PlacedList covered, within;
+  };
+  std::vector<std::vector<Node>> levels_;
 };
 
 // Holes between what is met in order of address.
@@ -103,14 +130,18 @@ class HoleFinder {
  public:
   HoleFinder(const PackItem& item, uint64_t base) : item_(item), cursor_(base) {}
 
-  void meet_all(std::span<std::span<const Placed>> lists) {
-    for (;;) {
-      std::span<const Placed>* next = nullptr;
-      for (std::span<const Placed>& list : lists)
-        if (!list.empty() && (!next || list.front().offset < next->front().offset)) next = &list;
-      if (!next) return;
-      meet(next->front());
-      *next = next->subspan(1);
+  void meet_all(std::vector<std::span<const Placed>>& lists) {
+    std::erase_if(lists, [&](std::span<const Placed>& list) { return !skip(list); });
+    while (!lists.empty()) {
+      auto& next = *std::min_element(lists.begin(), lists.end(), [](const auto& a, const auto& b) {
+        return a.front().offset < b.front().offset;
+      });
+      consider(next.front().offset);
+      cursor_ = std::max(cursor_, next.front().end);
+      next = next.subspan(1);
+      if (skip(next)) continue;
+      next = lists.back();
+      lists.pop_back();
     }
   }
   // The lowest of the tightest holes in [base, capacity); UINT64_MAX if there is none.
@@ -120,10 +151,12 @@ class HoleFinder {
   }
 
  private:
-  void meet(const Placed& p) {
-    if (p.start > item_.last || p.last < item_.start) return;
-    consider(p.offset);
-    cursor_ = std::max(cursor_, p.end);
+  // What shares no position with the item. False if nothing is left.
+  bool skip(std::span<const Placed>& list) const {
+    size_t n = 0;
+    while (n < list.size() && (list[n].start > item_.last || list[n].last < item_.start)) ++n;
+    list = list.subspan(n);
+    return !list.empty();
   }
   void consider(uint64_t until) {
     if (until < cursor_ || until - cursor_ < item_.bytes) return;
@@ -143,26 +176,17 @@ uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity, PackO
   for (const std::span<const PackItem> list : {std::span<const PackItem>(items), in_place})
     for (const PackItem& item : list) positions = std::max(positions, item.last + 1);
   Levels levels(positions);
-  PlacedList all;
   std::vector<std::span<const Placed>> lists;
-  auto long_left = std::count_if(items.begin(), items.end(), long_lived);
   uint64_t peak = base;
   const auto place = [&](const PackItem& item) {
     peak = std::max(peak, item.offset + item.bytes);
-    if (item.bytes == 0) return;
-    levels.add(item);
-    if (long_left > 0) insert(all, item);
+    if (item.bytes > 0) levels.add(item);
   };
   for (const PackItem& item : in_place) place(item);
   for (const uint32_t index : packing_order(items, ranks(items, positions, order))) {
     PackItem& item = items[index];
     lists.clear();
-    if (long_lived(item)) {
-      lists.emplace_back(all);
-      --long_left;
-    } else {
-      levels.find(item, lists);
-    }
+    levels.find(item, lists);
     HoleFinder finder(item, base);
     finder.meet_all(lists);
     const uint64_t offset = finder.finish(capacity);

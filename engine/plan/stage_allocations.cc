@@ -22,7 +22,17 @@ Allocations::Allocations(const TierUses& uses)
   gap_kept_.assign(tier_.gaps.size(), false);
   gap_lost_.assign(tier_.gaps.size(), false);
   lead_lost_.assign(intervals_.size(), false);
+  gaps_by_from_.resize(tier_.gaps.size());
+  std::iota(gaps_by_from_.begin(), gaps_by_from_.end(), 0u);
+  std::stable_sort(gaps_by_from_.begin(), gaps_by_from_.end(),
+                   [&](uint32_t a, uint32_t b) { return tier_.gaps[a].from < tier_.gaps[b].from; });
   start_over();
+}
+
+std::span<const uint32_t> Allocations::gaps_from(uint32_t use) const {
+  const auto [begin, end] =
+      std::ranges::equal_range(gaps_by_from_, use, {}, [&](uint32_t g) { return tier_.gaps[g].from; });
+  return {begin, end};
 }
 
 void Allocations::join_resident(const Storage& storage) {
@@ -98,12 +108,14 @@ std::vector<uint32_t> Allocations::leave_gaps(uint32_t root) {
 
 std::vector<uint32_t> Allocations::split(uint32_t root, const std::function<bool(const Gap&)>& given_up) {
   const Interval whole = std::move(intervals_[root]);
-  std::vector<size_t> kept;
-  for (size_t g = 0; g < tier_.gaps.size(); ++g) {
-    if (!gap_kept_[g] || this->root(tier_.gaps[g].from) != root) continue;
-    gap_kept_[g] = !given_up(tier_.gaps[g]);
-    if (gap_kept_[g]) kept.push_back(g);
-  }
+  std::vector<uint32_t> kept;
+  for (const uint32_t u : whole.uses)
+    for (const uint32_t g : gaps_from(u)) {
+      if (!gap_kept_[g]) continue;
+      gap_kept_[g] = !given_up(tier_.gaps[g]);
+      if (gap_kept_[g]) kept.push_back(g);
+    }
+  std::sort(kept.begin(), kept.end());
   add_load(whole, -1);
   for (const uint32_t u : whole.uses) {
     parent_[u] = u;
@@ -111,7 +123,7 @@ std::vector<uint32_t> Allocations::split(uint32_t root, const std::function<bool
     intervals_[u].offset = whole.offset;
     if (u == root) intervals_[u].start = whole.start;
   }
-  for (const size_t g : kept) {
+  for (const uint32_t g : kept) {
     uint32_t a = this->root(tier_.gaps[g].from), b = this->root(tier_.gaps[g].to);
     order(a, b);
     if (a != b) join(a, b);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <compare>
 #include <tuple>
+#include <utility>
 
 #include "engine/plan/staging.h"
 
@@ -57,6 +58,32 @@ class CostsBelow {
   std::vector<std::pair<uint64_t, Cost>> list_;
 };
 
+// Roots by when they live. One that lives no longer, or shorter, may still be found.
+class ByTime {
+ public:
+  ByTime(uint32_t positions, size_t roots) : blocks_(positions / kBlock + 1), found_(roots, 0) {}
+
+  void add(uint32_t root, const Interval& i) {
+    for (uint32_t b = i.start / kBlock; b <= i.end / kBlock; ++b) blocks_[b].push_back(root);
+  }
+  // Each once, ascending.
+  std::vector<uint32_t> near(const Interval& i) {
+    ++searches_;
+    std::vector<uint32_t> list;
+    for (uint32_t b = i.start / kBlock; b <= i.end / kBlock; ++b)
+      for (const uint32_t u : blocks_[b])
+        if (std::exchange(found_[u], searches_) != searches_) list.push_back(u);
+    std::sort(list.begin(), list.end());
+    return list;
+  }
+
+ private:
+  static constexpr uint32_t kBlock = 64;  // positions
+  std::vector<std::vector<uint32_t>> blocks_;
+  std::vector<uint64_t> found_;  // by root: the last search that found it
+  uint64_t searches_ = 0;
+};
+
 class WayMaker {
  public:
   WayMaker(Allocations& allocations, std::vector<uint32_t> unplaced)
@@ -64,7 +91,10 @@ class WayMaker {
         options_(allocations.tier().options),
         placed_(allocations.tier().uses.size(), true),
         moves_(placed_.size(), 0),
+        by_time_(allocations.tier().positions(), placed_.size()),
         left_(std::move(unplaced)) {
+    if (left_.empty()) return;
+    for (const uint32_t u : allocations.roots()) by_time_.add(u, at(u));
     for (const uint32_t u : left_) placed_[u] = false;
     const auto size = [&](uint32_t u) { return allocations_.bytes(at(u)); };
     std::stable_sort(left_.begin(), left_.end(), [&](uint32_t a, uint32_t b) { return size(a) < size(b); });
@@ -94,15 +124,20 @@ class WayMaker {
   bool has_gaps(const Interval& i) const {
     return i.uses.size() > 1 && !allocations_.tier().storages[i.storage].resident;
   }
+  // What came out of others lives when they did.
   void retry(const std::vector<uint32_t>& roots) {
-    for (const uint32_t u : roots) placed_[u] = false;
+    for (const uint32_t u : roots) {
+      placed_[u] = false;
+      by_time_.add(u, at(u));
+    }
     left_.insert(left_.end(), roots.begin(), roots.end());
   }
 
-  std::vector<uint32_t> in_the_way_of(const Interval& one) const {
-    std::vector<uint32_t> list;
-    for (const uint32_t u : allocations_.roots())
-      if (placed_[u] && at(u).start <= one.end && at(u).end >= one.start) list.push_back(u);
+  std::vector<uint32_t> in_the_way_of(const Interval& one) {
+    std::vector<uint32_t> list = by_time_.near(one);
+    std::erase_if(list, [&](uint32_t u) {
+      return !placed_[u] || allocations_.root(u) != u || at(u).start > one.end || at(u).end < one.start;
+    });
     return list;
   }
   Cost cost_of_leaving(uint32_t root, const Interval& one) const {
@@ -114,7 +149,7 @@ class WayMaker {
   }
 
   // The lowest of the cheapest, among those that begin where something ends or end where something begins.
-  std::optional<Window> cheapest_window(const Interval& one) const {
+  std::optional<Window> cheapest_window(const Interval& one) {
     const uint64_t bytes = allocations_.bytes(one);
     if (options_.base + bytes > options_.capacity) return std::nullopt;
     CostsBelow begins, ends;
@@ -150,7 +185,10 @@ class WayMaker {
         ++moves_[u];
         retry({u});
       } else {
-        for (const uint32_t part : allocations_.leave(u, one.start, one.end)) placed_[part] = true;
+        for (const uint32_t part : allocations_.leave(u, one.start, one.end)) {
+          placed_[part] = true;
+          by_time_.add(part, at(part));
+        }
       }
     }
     allocations_.at_root(root).offset = offset;
@@ -161,6 +199,7 @@ class WayMaker {
   const StageOptions& options_;
   std::vector<bool> placed_;     // by root
   std::vector<uint32_t> moves_;  // by root
+  ByTime by_time_;
   std::vector<uint32_t> left_;  // the largest last
 };
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/pack.h"
@@ -133,6 +134,7 @@ class Allocations {
   void order(uint32_t& earlier, uint32_t& later) const;
   void join(uint32_t earlier, uint32_t later);
   std::vector<uint32_t> split(uint32_t root, const std::function<bool(const Gap&)>& given_up);
+  std::span<const uint32_t> gaps_from(uint32_t use) const;
 
   const TierUses& tier_;
   int64_t room_;                          // bytes that allocations may take together
@@ -141,6 +143,7 @@ class Allocations {
   std::vector<Interval> intervals_;       // by root
   std::vector<Interval> singles_;         // without leads, before any gap was kept
   std::vector<bool> gap_kept_, gap_lost_;  // by gap; what was given up is lost
+  std::vector<uint32_t> gaps_by_from_;     // in order of the use that they begin at
   std::vector<bool> lead_lost_;            // by root
 };
 
