@@ -1,6 +1,6 @@
 // Idle time and who is charged with it: by hand on machines of a flop and a byte a second, and on random and
 // planned programs, where charges must be chains that take as long as the lane was idle.
-#include "engine/attribute.h"
+#include "engine/profile/attribute.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // What a profile is made of: the recorder, measured times as the program allows them, figures that add up,
 // and what lies in the tiers.
-#include "engine/run/profile.h"
+#include "engine/profile/profile.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "engine/pack.h"
-#include "engine/run/what_if.h"
+#include "engine/profile/what_if.h"
 #include "tests/fault_queue.h"
 #include "tests/training_support.h"
 

@@ -126,7 +126,6 @@ const std::vector<std::string> kCommonGround = {
     "engine/pack.",    "engine/range_load.", "engine/segment.", "engine/strict_json.", "engine/suggest.",
     "engine/clock.",   "engine/units.",      "engine/low_rank.",
     "engine/affinity."};
-const std::vector<std::string> kBelowTools = {"engine/", "models/", "offload/", "cpu_optim/", "gpu/"};
 
 const std::vector<Part>& parts() {
   static const std::vector<Part> all = {
@@ -134,11 +133,15 @@ const std::vector<Part>& parts() {
       {{"engine/verify"}, {"engine/verify", "engine/program.h", "engine/error.h"}, false},
       {{"engine/simulate", "engine/machine_rates", "engine/network.", "engine/drives."},
        {"engine/simulate", "engine/machine_rates", "engine/network.", "engine/drives."}},
-      {{"engine/attribute."}, {"engine/attribute.", "engine/simulate.h", "engine/machine_rates.h"}},
-      {{"engine/occupancy."}, {"engine/occupancy.", "engine/simulate.h"}},
+      {{"engine/profile/attribute."},
+       {"engine/profile/attribute.", "engine/simulate.h", "engine/machine_rates.h"}},
+      {{"engine/profile/occupancy."}, {"engine/profile/occupancy.", "engine/simulate.h"}},
+      {{"engine/profile/"}, {"engine/"}},
       {{"engine/text"}, {"engine/text"}},
       {{"engine/plan/"}, {"engine/plan/", "engine/simulate.h", "engine/machine_rates.h"}},
-      {{"engine/run/"}, kBelowTools},
+      {{"engine/run/"},
+       {"engine/run/", "engine/plan/plan.h", "engine/plan/choices.h", "engine/verify", "engine/network.h",
+        "engine/drives.h", "models/", "offload/", "cpu_optim/", "gpu/"}},
       {{"models/"}, {"models/", "cpu_optim/optimizer.h"}},  // the latter for rounding to 16 bits
       {{"offload/"}, {"offload/"}},
       {{"cpu_optim/"}, {"cpu_optim/"}},

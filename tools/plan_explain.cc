@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "engine/occupancy.h"
+#include "engine/profile/occupancy.h"
 #include "engine/simulate.h"
 #include "tools/size.h"
 #include "tools/wrap.h"

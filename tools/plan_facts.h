@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/attribute.h"
 #include "engine/plan/plan.h"
+#include "engine/profile/attribute.h"
 #include "engine/run/options.h"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/network.h"
-#include "engine/occupancy.h"
+#include "engine/profile/occupancy.h"
 #include "engine/run/checkpoint.h"
 #include "engine/run/setup.h"
 #include "engine/run/trainer.h"

@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/clock.h"
-#include "engine/run/profile.h"
+#include "engine/profile/profile.h"
+#include "engine/profile/what_if.h"
 #include "engine/run/setup.h"
 #include "engine/run/training_setup.h"
-#include "engine/run/what_if.h"
 #include "models/file.h"
 #include "tools/plan_report.h"
 #include "tools/profile_facts.h"

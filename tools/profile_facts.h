@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "engine/profile/profile.h"
+#include "engine/profile/what_if.h"
 #include "engine/run/budgets.h"
 #include "engine/run/metrics.h"
 #include "engine/run/options.h"
-#include "engine/run/profile.h"
-#include "engine/run/what_if.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "engine/attribute.h"
+#include "engine/profile/attribute.h"
 
 #include <fmt/format.h>
 

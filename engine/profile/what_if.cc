@@ -1,8 +1,8 @@
-#include "engine/run/what_if.h"
+#include "engine/profile/what_if.h"
 
 #include <algorithm>
 
-#include "engine/run/profile.h"
+#include "engine/profile/profile.h"
 #include "engine/run/setup.h"
 
 namespace sluice {

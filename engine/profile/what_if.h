@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "engine/attribute.h"
 #include "engine/plan/plan.h"
+#include "engine/profile/attribute.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "engine/occupancy.h"
+#include "engine/profile/occupancy.h"
 
 #include <algorithm>
 #include <cmath>

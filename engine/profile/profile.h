@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/attribute.h"
-#include "engine/occupancy.h"
 #include "engine/plan/plan.h"
+#include "engine/profile/attribute.h"
+#include "engine/profile/occupancy.h"
 #include "engine/run/recorder.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-#include "engine/run/profile.h"
+#include "engine/profile/profile.h"
 
 #include <algorithm>
 #include <cmath>
