@@ -3,6 +3,7 @@
 // think of.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
@@ -176,6 +177,26 @@ TEST(PlanSearch, RulesAreKept) {
   const auto by_layer = in_memory(Placement::highest);
   for (size_t k = 0; k < 3; ++k) EXPECT_GT(by_layer[k], 0u);
   EXPECT_NE(by_layer, state_first);
+}
+
+// Also what could live on a device does not where all is to live as low as it can.
+TEST(PlanSearch, RulesAreKeptAboveHostMemory) {
+  PlanRequest request = request_for(4, kPlenty, true);
+  request.machine = testing::machine_of(Tiers::device_host_nvme);
+  request.rates.links.push_back({"host", "device", 0.1e9});
+  request.rates.links.push_back({"device", "host", 0.1e9});
+  const uint64_t plenty = std::get<Plan>(make_plan(request)).program.arena_bytes[0];
+  for (const TierId memory : {0, 1}) request.machine.tiers[memory].capacity = plenty * 6 / 10;
+  const auto above_the_drives = [&](Placement placement) {
+    request.placement = placement;
+    const Plan plan = std::get<Plan>(make_plan(request));
+    return std::count_if(plan.program.buffers.begin(), plan.program.buffers.end(),
+                         [](const Buffer& b) {
+                           return b.permanent && b.kind != BufferClass::scalars && b.home < 2;
+                         });
+  };
+  EXPECT_EQ(above_the_drives(Placement::lowest), 0);
+  EXPECT_GT(above_the_drives(Placement::automatic), 0);
 }
 
 }  // namespace
