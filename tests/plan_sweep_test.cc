@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <nlohmann/json.hpp>
 
 #include "tests/cli_support.h"
@@ -13,25 +14,25 @@ namespace {
 std::vector<SweepPoint> points(const std::vector<double>& token_seconds) {
   std::vector<SweepPoint> out;
   for (const double seconds : token_seconds)
-    out.push_back({.value = out.size(), .feasible = seconds > 0, .token_seconds = seconds});
+    out.push_back({.value = 1ull << out.size(), .feasible = seconds > 0, .token_seconds = seconds});
   mark_knees(out);
   return out;
 }
 
-std::vector<size_t> knees(const std::vector<double>& token_seconds) {
-  std::vector<size_t> at;
+std::vector<int> knees(const std::vector<double>& token_seconds) {
+  std::vector<int> at;
   for (const SweepPoint& p : points(token_seconds))
-    if (p.knee) at.push_back(p.value);
+    if (p.knee) at.push_back(std::countr_zero(p.value));
   return at;
 }
 
 TEST(PlanSweep, KneesAreWhereGainsEnd) {
-  EXPECT_EQ(knees({10, 8, 6, 6, 6}), std::vector<size_t>({2}));
-  EXPECT_EQ(knees({10, 9, 8, 7, 6}), std::vector<size_t>());          // it goes on
-  EXPECT_EQ(knees({10, 8, 8, 6, 5.9}), std::vector<size_t>({1, 3}));  // two stairs
-  EXPECT_EQ(knees({10, 9.9, 9.9, 9.9}), std::vector<size_t>());       // a hundredth is none
-  EXPECT_EQ(knees({0, 8, 6, 5.4, 5.4}), std::vector<size_t>({3}));    // 0.6 after 2 is more than a quarter
-  EXPECT_EQ(knees({0, 8, 8, 8}), std::vector<size_t>());              // the first that fits is none
+  EXPECT_EQ(knees({10, 8, 6, 6, 6}), std::vector<int>({2}));
+  EXPECT_EQ(knees({10, 9, 8, 7, 6}), std::vector<int>());          // it goes on
+  EXPECT_EQ(knees({10, 8, 8, 6, 5.9}), std::vector<int>({1, 3}));  // two stairs
+  EXPECT_EQ(knees({10, 9.6, 9.6, 9.6}), std::vector<int>());       // a twenty-fifth is none
+  EXPECT_EQ(knees({0, 8, 6, 5.4, 5.4}), std::vector<int>({3}));    // 0.6 after 2 is more than a quarter
+  EXPECT_EQ(knees({0, 8, 8, 8}), std::vector<int>());              // the first that fits is none
 }
 
 class Sweep : public Cli {
@@ -64,21 +65,36 @@ TEST_F(Sweep, PlansEveryPointAsIfItWereGiven) {
   EXPECT_EQ(last["bottleneck"], plan["bottleneck"]["name"]);
 }
 
+// What is assumed comes first, then a row for each doubling and the end of the range.
 TEST_F(Sweep, DoublesBatchesAndDrawsACurve) {
-  const CommandResult result = sweep("batch=1:10", {"--host-mem", "128MiB"});
+  const CommandResult result = sweep("batch=1:10", {"--host-mem", "auto"});
   ASSERT_EQ(result.code, 0) << result.err;
-  for (const char* row : {"\n  1  ", "\n  2  ", "\n  4  ", "\n  8  ", "a step\n", " 0 s |", "*"})
-    EXPECT_NE(result.out.find(row), std::string::npos) << row << "\n" << result.out;
-  EXPECT_EQ(result.out.find("\n  16 "), std::string::npos);
+  size_t at = result.out.find("--host-mem auto:");
+  for (const char* row : {"\n  1  ", "\n  2  ", "\n  4  ", "\n  8  ", "\n  10 ", "a step\n", " 0 s |"})
+    EXPECT_NE(at = result.out.find(row, at), std::string::npos) << row << "\n" << result.out;
+  EXPECT_NE(result.out.find("*"), std::string::npos);
 }
 
-TEST_F(Sweep, FasterDrivesAreNotSlower) {
+// A gain counts for each doubling of the quantity.
+TEST(PlanSweep, TheLastStepMayBeShort) {
+  std::vector<SweepPoint> short_step = {{.value = 8, .feasible = true, .token_seconds = 10},
+                                        {.value = 16, .feasible = true, .token_seconds = 8},
+                                        {.value = 17, .feasible = true, .token_seconds = 7.9}};
+  mark_knees(short_step);
+  EXPECT_FALSE(short_step[1].knee);  // 0.1 in a sixteenth is as steep
+}
+
+TEST_F(Sweep, FasterDrivesAreFasterWhereThereAreAny) {
+  const CommandResult none = sweep("nvme-bandwidth=100MB:10GB", {"--host-mem", "128MiB"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("no NVMe tier"), std::string::npos) << none.err;
   const CommandResult result =
-      sweep("nvme-bandwidth=100MB:10GB", {"--host-mem", "90MiB", "--nvme-dir", directory.path(), "--json"});
+      sweep("nvme-bandwidth=100MB:10GB", {"--host-mem", "66MiB", "--nvme-dir", directory.path(), "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const nlohmann::json all = nlohmann::json::parse(result.out)["points"];
   ASSERT_GE(all.size(), 9u);
-  EXPECT_LE(all.back()["seconds_predicted"].get<double>(), all.front()["seconds_predicted"].get<double>());
+  EXPECT_LT(all.back()["seconds_predicted"].get<double>(),
+            0.9 * all.front()["seconds_predicted"].get<double>());
 }
 
 TEST_F(Sweep, SaysOfAValueWhyItIsRefusedAndGoesOn) {

@@ -109,11 +109,14 @@ Sweep parse_sweep(const std::string& text) {
   } else {
     sweep.values.push_back(from);
     while (sweep.values.back() <= to / 2) sweep.values.push_back(2 * sweep.values.back());
+    if (sweep.values.back() < to) sweep.values.push_back(to);
   }
   return sweep;
 }
 
-SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value) {
+// `notes`: what is assumed for this point.
+SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
+                      std::vector<std::string>& notes) {
   options.plan.sweep.clear();
   if (quantity.set) {
     quantity.set(options, value);
@@ -121,11 +124,16 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value)
   }
   PlannedRun run = planned_run(std::move(options));
   if (quantity.scale) {
+    if (!run.request.machine.tiers.back().file)
+      throw Error(ExitCode::usage, "The run has no NVMe tier whose bandwidth could be swept.",
+                  "Add --nvme-dir DIR or --nvme-mem SIZE.");
     if (run.request.rates.drives.empty())
       throw Error(ExitCode::usage, "The machine description has no drives to sweep.",
                   "Name one that has in --machine; `sluice bench --nvme-dir DIR` describes this machine.");
     quantity.scale(run.request.rates, value);
   }
+  notes = run.start.notes;
+  notes.insert(notes.end(), run.budgets.notes.begin(), run.budgets.notes.end());
   SweepPoint point{.value = value};
   const auto result = make_plan(run.request);
   const Plan* const plan = std::get_if<Plan>(&result);
@@ -141,13 +149,14 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value)
   return point;
 }
 
-// All values were refused: with the words for the first.
-std::vector<SweepPoint> plan_points(const Options& options, const Sweep& sweep) {
+// All values were refused: with the words for the first. `notes`: of the last that was not.
+std::vector<SweepPoint> plan_points(const Options& options, const Sweep& sweep,
+                                    std::vector<std::string>& notes) {
   std::vector<SweepPoint> points;
   std::optional<Error> first;
   for (const uint64_t value : sweep.values) {
     try {
-      points.push_back(plan_point(options, *sweep.quantity, value));
+      points.push_back(plan_point(options, *sweep.quantity, value, notes));
     } catch (const Error& error) {
       if (error.code() != ExitCode::usage) throw;
       if (points.empty()) first = error;
@@ -219,12 +228,15 @@ ordered_json json_of(const Quantity& quantity, std::span<const SweepPoint> point
 }  // namespace
 
 void mark_knees(std::span<SweepPoint> points) {
-  constexpr double kMuch = 0.02, kLittle = 0.25;
+  constexpr double kMuch = 0.05, kLittle = 0.25;
+  const auto doublings = [](const SweepPoint& from, const SweepPoint& to) {
+    return std::log2(static_cast<double>(to.value) / static_cast<double>(from.value));
+  };
   for (size_t i = 1; i + 1 < points.size(); ++i) {
     SweepPoint &before = points[i - 1], &here = points[i], &after = points[i + 1];
     if (!before.feasible || !here.feasible || !after.feasible) continue;
-    const double gained = before.token_seconds - here.token_seconds;
-    const double to_gain = here.token_seconds - after.token_seconds;
+    const double gained = (before.token_seconds - here.token_seconds) / doublings(before, here);
+    const double to_gain = (here.token_seconds - after.token_seconds) / doublings(here, after);
     here.knee = gained >= kMuch * before.token_seconds && to_gain < kLittle * gained;
   }
 }
@@ -233,13 +245,16 @@ ExitCode run_sweep(const Options& options, std::FILE* out) {
   const Sweep sweep = parse_sweep(options.plan.sweep);
   if (Options largest = options; sweep.quantity->set)  // before time is spent on the others
     sweep.quantity->set(largest, sweep.values.back());
-  std::vector<SweepPoint> points = plan_points(options, sweep);
+  std::vector<std::string> notes;
+  std::vector<SweepPoint> points = plan_points(options, sweep, notes);
   mark_knees(points);
   if (options.print.json) {
     std::fputs((json_of(*sweep.quantity, points).dump(2) + "\n").c_str(), out);
     return ExitCode::done;
   }
-  std::string text = fmt::format("  {:<16}{:>12}{:>14}{:>12}   {}\n", sweep.quantity->name, "a step",
+  std::string text;
+  for (const std::string& note : notes) text += note + "\n";
+  text += fmt::format("  {:<16}{:>12}{:>14}{:>12}   {}\n", sweep.quantity->name, "a step",
                                  "tokens/s", "x limit", "bottleneck");
   for (const SweepPoint& p : points) text += row_of(*sweep.quantity, p);
   std::fputs((text + curve(*sweep.quantity, points)).c_str(), out);

@@ -23,8 +23,9 @@ struct SweepPoint {
   bool knee = false;
 };
 
-// A knee is a point up to which a token gets cheaper, by a fiftieth at least since the point before, and from
-// which on it hardly does: by less than a quarter of that with the next one. Requires points of equal ratios.
+// A knee is a point up to which a token gets cheaper, by a twentieth at least for each doubling of the
+// quantity since the point before, and from which on it hardly does: by less than a quarter of that up to the
+// next one. Requires rising values.
 void mark_knees(std::span<SweepPoint> points);
 
 // Prints for options whose plan.sweep is QUANTITY=FROM:TO. A value that is refused, as a batch that the ranks
