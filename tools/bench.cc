@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <optional>
 
 #include "engine/run/agreement.h"
 #include "engine/run/setup.h"
@@ -14,28 +13,28 @@ namespace sluice {
 
 namespace {
 
+// Before anything is measured. Nothing stays behind, whatever ends the measurement.
 void check_new(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored))
     throw Error(ExitCode::usage, "There is already a file " + printable(path) + ".",
                 "Give another name with --out, or remove it.");
+  const OutputFile can_be_written(path);
 }
 
 // The first rank speaks for all, and writes.
 ExitCode bench_rank(Options options, const Ranks& ranks, const BenchScale& scale, std::FILE* out) {
   const std::string& path = options.bench.out;
-  std::optional<OutputFile> file;
-  if (ranks.is_first()) {
-    check_new(path);
-    file.emplace(path);
-  }
+  if (ranks.is_first()) check_new(path);
   settle_device(options, false);
   check_facts({{"--device", options.memory.device.kind == DeviceKind::cuda ? "cuda" : "cpu"}}, ranks);
-  const MachineRates rates = measure_machine(options.memory, ranks, scale, out);
-  if (!file) return ExitCode::done;
+  MachineRates rates = measure_machine(options.memory, ranks, scale, out);
+  if (!ranks.is_first()) return ExitCode::done;
+  rates.name = std::filesystem::path(path).stem().string() + ", measured";
   const std::string text = machine_rates_json(rates);
-  file->write(text.data(), text.size());
-  file->commit();
+  OutputFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
   fmt::print(out, "Written to {0}. Predict with it: sluice plan --machine {0} ...\n", printable(path));
   return ExitCode::done;
 }

@@ -155,7 +155,6 @@ class Bench {
   void measure_machine() {
     std::optional<Bound> bound;
     if (ranks_.size() > 1 && processors_.count() > 0) bound.emplace(processors_);
-    rates_.name = "measured";
     rates_.source = fmt::format("measured by sluice bench with {} threads", threads_);
     cores_ = add_pool(kCoresPool, threads_);
     measure_memory();
