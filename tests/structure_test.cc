@@ -136,7 +136,8 @@ const std::vector<Part>& parts() {
       {{"engine/profile/attribute."},
        {"engine/profile/attribute.", "engine/simulate.h", "engine/machine_rates.h"}},
       {{"engine/profile/occupancy."}, {"engine/profile/occupancy.", "engine/simulate.h"}},
-      {{"engine/profile/"}, {"engine/"}},
+      {{"engine/profile/"},
+       {"engine/profile/", "engine/plan/plan.h", "engine/run/", "engine/network.h", "engine/drives.h"}},
       {{"engine/text"}, {"engine/text"}},
       {{"engine/plan/"}, {"engine/plan/", "engine/simulate.h", "engine/machine_rates.h"}},
       {{"engine/run/"},
@@ -206,6 +207,9 @@ TEST(Structure, WrongIncludesAreFound) {
       {"gpu/cpu_device.cc", "cpu_optim/half.h", 0},   {"engine/run/trainer.cc", "tools/size.h", 1},
       {"engine/run/trainer.cc", "gpu/device.h", 0},   {"tools/train.cc", "tests/mutate.h", 1},
       {"tests/x_test.cc", "tools/size.h", 0},         {"engine/unheard_of.cc", "engine/op.h", 1},
+      {"engine/profile/x.cc", "engine/plan/x.h", 1},  {"engine/profile/x.cc", "engine/run/x.h", 0},
+      {"engine/run/x.cc", "engine/profile/x.h", 1},   {"engine/plan/x.cc", "engine/profile/x.h", 1},
+      {"engine/profile/attribute.cc", "engine/run/x.h", 1},
   };
   for (const auto& c : cases) {
     const Source wrong{c.path, {"#include \"" + std::string(c.target) + "\""}};
