@@ -202,10 +202,28 @@ TEST(Occupancy, OfAProgramByHand) {
   EXPECT_EQ(device, (std::vector<std::pair<double, uint64_t>>{{1, 60}, {4, 0}, {5, 60}, {9, 0}}));
   ASSERT_EQ(curves[1].size(), 1u);
   EXPECT_EQ(curves[1][0].bytes[0], 60u);  // its home
+}
 
-  const History history{p, sequence, times};
-  const auto obstacles = obstacles_of(history);
-  EXPECT_FALSE(obstacles[0][1].has_value());  // no wait says so
+// Two tasks wait for a copy each: the first, at 2, since 0, the second since 4, when compute was done, though
+// its copy was under way since 3. In the second body both copies are done before compute is.
+TEST(Obstacles, AreWhatOtherLanesDidLast) {
+  Program p;
+  p.machine.lanes = {{"compute"}, {"h2d"}};
+  Body body;
+  body.instructions = {{1}, {0, 0, {}, {}, {{1, 1}}}, {1}, {0, 1, {}, {}, {{1, 2}}}};
+  p.bodies = {body};
+  const BodyId sequence[] = {0, 0};
+  const std::vector<std::vector<InstructionTime>> times{{{0, 1.5}, {2, 4}, {3, 6}, {6.5, 9}},
+                                                        {{6, 7}, {9, 10}, {7, 8}, {10, 11}}};
+  const auto obstacles = obstacles_of({p, sequence, times});
+  ASSERT_TRUE(obstacles[0][1] && obstacles[0][3]);
+  EXPECT_EQ(obstacles[0][1]->instruction, 0u);
+  EXPECT_EQ(obstacles[0][1]->seconds, 2);
+  EXPECT_EQ(obstacles[0][3]->position, 0u);
+  EXPECT_EQ(obstacles[0][3]->instruction, 2u);
+  EXPECT_EQ(obstacles[0][3]->seconds, 2.5);
+  for (const uint32_t none : {0u, 2u}) EXPECT_FALSE(obstacles[0][none].has_value());
+  for (const auto& in_time : obstacles[1]) EXPECT_FALSE(in_time.has_value());
 }
 
 // A drive that fails in the midst: what ran until then is there, what was only counted is not.
