@@ -6,7 +6,6 @@
 #include <map>
 
 #include "engine/drives.h"
-#include "engine/error.h"
 #include "engine/network.h"
 #include "engine/run/executor.h"
 
@@ -106,6 +105,22 @@ void add_work(const Program& program, const Body& step, Profile& profile) {
   std::stable_sort(profile.work.begin(), profile.work.end(), [](const WorkRow& a, const WorkRow& b) {
     return a.seconds.measured > b.seconds.measured;
   });
+}
+
+// Bytes a second at most between two tiers, as the description has it: the link, the drives, the pools.
+double described_bandwidth(const MachineRates& rates, const Tier& from, const Tier& to) {
+  double most = kUnlimited;
+  for (const LinkRates& link : rates.links) {
+    if (link.from != from.name || link.to != to.name) continue;
+    most = std::min(most, link.bytes_per_second);
+    for (const PoolUse& use : link.sharing.per_byte)
+      if (use.amount > 0) most = std::min(most, rates.pools[use.pool].capacity / use.amount);
+  }
+  for (const DrivePart& p : drive_parts(rates.drives, from.name))
+    most = std::min(most, rates.drives[p.drive].read / p.part);
+  for (const DrivePart& p : drive_parts(rates.drives, to.name))
+    most = std::min(most, rates.drives[p.drive].write / p.part);
+  return most;
 }
 
 void add_lanes_and_links(const Plan& plan, Profile& profile) {
@@ -227,21 +242,6 @@ std::vector<WorkSeconds> waits_of(const History& history, LaneId lane, double be
     all.insert(all.end(), inside.begin(), inside.end());
   }
   return sum_by_work(history, all, by_subject);
-}
-
-double described_bandwidth(const MachineRates& rates, const Tier& from, const Tier& to) {
-  double most = kUnlimited;
-  for (const LinkRates& link : rates.links) {
-    if (link.from != from.name || link.to != to.name) continue;
-    most = std::min(most, link.bytes_per_second);
-    for (const PoolUse& use : link.sharing.per_byte)
-      if (use.amount > 0) most = std::min(most, rates.pools[use.pool].capacity / use.amount);
-  }
-  for (const DrivePart& p : drive_parts(rates.drives, from.name))
-    most = std::min(most, rates.drives[p.drive].read / p.part);
-  for (const DrivePart& p : drive_parts(rates.drives, to.name))
-    most = std::min(most, rates.drives[p.drive].write / p.part);
-  return most;
 }
 
 Profile make_profile(const Plan& plan, const Recorder& recorder) {

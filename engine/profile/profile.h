@@ -6,7 +6,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "engine/plan/plan.h"
@@ -106,8 +105,5 @@ double norm_end(const Body& body, const std::vector<InstructionTime>& times);
 // What `lane` waits for in [begin, end], by kind: seconds, most first.
 std::vector<WorkSeconds> waits_of(const History& history, LaneId lane, double begin, double end,
                                   bool by_subject);
-
-// Bytes a second at most between two tiers, as the description has it: the link, the drives, the pools.
-double described_bandwidth(const MachineRates& rates, const Tier& from, const Tier& to);
 
 }  // namespace sluice
