@@ -8,6 +8,7 @@
 
 #include "engine/network.h"
 #include "engine/profile/occupancy.h"
+#include "engine/profile/what_if.h"
 #include "engine/run/checkpoint.h"
 #include "engine/run/setup.h"
 #include "engine/run/trainer.h"
@@ -111,11 +112,7 @@ std::string network_text(const Plan& plan) {
   return out.empty() ? "" : "  sent a step:" + out + "\n";
 }
 
-double tokens_per_second(const Plan& plan) {
-  return static_cast<double>(plan.lowering.ranks * plan.lowering.slices * plan.model.micro_batch *
-                             plan.model.sequence) /
-         plan.step_seconds;
-}
+double tokens_per_second(const Plan& plan) { return tokens_of(plan) / plan.step_seconds; }
 
 std::string device_name(const Options& options) {
   return option_values(options, *find_option("device")).front();

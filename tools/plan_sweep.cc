@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/profile/what_if.h"
 #include "engine/simulate.h"
 #include "engine/suggest.h"
 #include "tools/plan_facts.h"
@@ -140,9 +141,7 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
   if (!plan) return point;
   point.feasible = true;
   point.step_seconds = plan->step_seconds;
-  point.token_seconds = plan->step_seconds /
-                        static_cast<double>(plan->lowering.ranks * plan->lowering.slices) /
-                        static_cast<double>(plan->model.micro_batch * plan->model.sequence);
+  point.token_seconds = plan->step_seconds / tokens_of(*plan);
   point.least_seconds = plan->least_seconds;
   const Loads loads = loads_of(plan->program, plan->rates, *plan->lowering.bodies().step);
   point.bottleneck = bottleneck_name(plan->program, plan->rates, bottleneck_of(loads));
@@ -254,8 +253,8 @@ ExitCode run_sweep(const Options& options, std::FILE* out) {
   }
   std::string text;
   for (const std::string& note : notes) text += note + "\n";
-  text += fmt::format("  {:<16}{:>12}{:>14}{:>12}   {}\n", sweep.quantity->name, "a step",
-                                 "tokens/s", "x limit", "bottleneck");
+  text += fmt::format("  {:<16}{:>12}{:>14}{:>12}   {}\n", sweep.quantity->name, "a step", "tokens/s",
+                      "x limit", "bottleneck");
   for (const SweepPoint& p : points) text += row_of(*sweep.quantity, p);
   std::fputs((text + curve(*sweep.quantity, points)).c_str(), out);
   return ExitCode::done;

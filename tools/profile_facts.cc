@@ -45,20 +45,20 @@ struct ChangeWords {
 };
 ChangeWords words_of(const ProfiledRun& run, const Change& change) {
   constexpr uint64_t kMib = 1 << 20;
-  switch (change.quantity) {
-    case Quantity::capacity: {
+  switch (change.kind) {
+    case Change::Kind::capacity: {
       const TierBudget& budget = *run.budgets.by_tier()[change.tier];
       const uint64_t limit = budget.limit_for(change.to);
       return {format_size(change.to - change.from) + " more " + budget.tier + " memory" +
                   (limit > run.bytes_here[change.tier] ? ", more than is here," : ""),
               fmt::format("--{} {}MiB", budget.option, (limit + kMib - 1) / kMib)};
     }
-    case Quantity::batch: {
+    case Change::Kind::batch: {
       const uint64_t ranks = run.plan.lowering.ranks;
       return {fmt::format("a batch of {} sequences instead of {}", change.to * ranks, change.from * ranks),
               fmt::format("--batch {}", change.to * ranks)};
     }
-    case Quantity::recompute:
+    case Change::Kind::recompute:
       return {"layers recomputed only where that pays", "--recompute auto"};
   }
   return {};
@@ -75,7 +75,7 @@ std::string remedy_of(const ProfiledRun& run, const Stall& stall, const std::vec
   double removed = 0.1 * seconds(now);
   for (const WhatIf& change : run.changes) {
     const double less = seconds(now) - seconds(change.outlook.waits);
-    if (change.change.quantity == Quantity::batch || less <= removed) continue;
+    if (change.change.kind == Change::Kind::batch || less <= removed) continue;
     best = &change;
     removed = less;
   }
@@ -136,14 +136,9 @@ std::string hint_sentence(const ProfiledRun& run) {
   };
   return fmt::format(
       "The prediction is far off: {} works {} a step and waits {} than predicted. Other programs took "
-      "processors or drives meanwhile, or the machine description, {}, is not of this machine as it is. "
+      "processors or drives meanwhile, or the machine description ({}) is not of this machine as it is. "
       "`sluice bench` measures it, for --machine; until then, what would be faster is no surer.",
       lane_name(run.plan, p.compute), more(p.lanes[p.compute].busy), more(p.idle), run.plan.rates.name);
-}
-
-double tokens_of(const Plan& plan) {
-  return static_cast<double>(plan.lowering.ranks * plan.lowering.slices) *
-         static_cast<double>(plan.model.micro_batch * plan.model.sequence);
 }
 
 void add_run(const ProfiledRun& run, ordered_json& out) {

@@ -19,12 +19,12 @@ std::vector<std::vector<Change>> changes_of(const PlanRequest& request) {
     if (tiers[t].file) continue;
     all.emplace_back();
     for (const uint64_t quarters : {5, 6, 8, 12, 16, 32})
-      all.back().push_back({Quantity::capacity, t, tiers[t].capacity, tiers[t].capacity / 4 * quarters});
+      all.back().push_back({Change::Kind::capacity, t, tiers[t].capacity, tiers[t].capacity / 4 * quarters});
   }
   const auto batch = static_cast<uint64_t>(request.lower.batch);
   all.emplace_back();
-  for (const uint64_t factor : {2, 4}) all.back().push_back({Quantity::batch, 0, batch, batch * factor});
-  if (request.recompute != Recompute::automatic) all.push_back({{Quantity::recompute, 0, 0, 0}});
+  for (const uint64_t factor : {2, 4}) all.back().push_back({Change::Kind::batch, 0, batch, batch * factor});
+  if (request.recompute != Recompute::automatic) all.push_back({{Change::Kind::recompute, 0, 0, 0}});
   return all;
 }
 
@@ -32,22 +32,27 @@ std::vector<std::vector<Change>> changes_of(const PlanRequest& request) {
 
 PlanRequest with_change(PlanRequest request, const Change& change, std::optional<int64_t> micro_batch,
                         int64_t sequence) {
-  switch (change.quantity) {
-    case Quantity::capacity:
+  switch (change.kind) {
+    case Change::Kind::capacity:
       request.machine.tiers[change.tier].capacity = change.to;
       break;
-    case Quantity::batch: {
+    case Change::Kind::batch: {
       BatchOptions batch;
       batch.batch = request.lower.batch = static_cast<int64_t>(change.to);
       batch.micro_batch = micro_batch;
       request.micro_batches = micro_batch_candidates(batch, sequence);
       break;
     }
-    case Quantity::recompute:
+    case Change::Kind::recompute:
       request.recompute = Recompute::automatic;
       break;
   }
   return request;
+}
+
+double tokens_of(const Plan& plan) {
+  return static_cast<double>(plan.lowering.ranks * plan.lowering.slices) *
+         static_cast<double>(plan.model.micro_batch * plan.model.sequence);
 }
 
 Outlook outlook_of(const Plan& plan) {
@@ -56,10 +61,7 @@ Outlook outlook_of(const Plan& plan) {
   const Timeline timeline = predicted_timeline(plan.program, plan.rates, sequence);
   // A whole step late in the sequence, in which all repeats itself.
   const double end = norm_end(plan.program.bodies[*bodies.step], timeline.times[2]);
-  Outlook outlook{plan.step_seconds, 0, {}};
-  outlook.tokens_per_second = static_cast<double>(plan.lowering.ranks * plan.lowering.slices) *
-                              static_cast<double>(plan.model.micro_batch * plan.model.sequence) /
-                              plan.step_seconds;
+  Outlook outlook{plan.step_seconds, tokens_of(plan) / plan.step_seconds, {}};
   outlook.waits = waits_of(timeline.history(plan.program), compute_lane(plan.program.machine),
                            norm_end(plan.program.bodies[*bodies.step], timeline.times[1]), end, false);
   return outlook;

@@ -12,10 +12,9 @@
 
 namespace sluice {
 
-enum class Quantity : uint8_t { capacity, batch, recompute };
-
 struct Change {
-  Quantity quantity = Quantity::capacity;
+  enum class Kind : uint8_t { capacity, batch, recompute };
+  Kind kind = Kind::capacity;
   TierId tier = 0;            // capacity
   uint64_t from = 0, to = 0;  // bytes of an arena; sequences of a rank's batch
 };
@@ -23,6 +22,9 @@ struct Change {
 // The request with that one thing changed. `micro_batch`: of the batch; none: the planner's choice.
 PlanRequest with_change(PlanRequest request, const Change& change, std::optional<int64_t> micro_batch,
                         int64_t sequence);
+
+// Of a step, of all ranks.
+double tokens_of(const Plan& plan);
 
 struct Outlook {
   double step_seconds = 0;         // predicted, as Plan's
