@@ -36,6 +36,7 @@ TEST_F(BenchGpu, MeasuresTheGpuTheLinkAndTheHost) {
   ASSERT_EQ(ended.code, ExitCode::done) << ended.what << ended.out;
   expect_nothing_on_the_gpu();
   const MachineRates rates = parse_machine_rates(read_text_file(file, 1 << 20), file);
+  EXPECT_EQ(rates.name, "machine, measured") << "by its file";
   EXPECT_EQ(rates.memory->device, emulation::EmulatedGpu{}.memory_bytes);
   EXPECT_GT(rates.memory->host, 0u);
   EXPECT_GT(rates.memory->nvme, 0u);
@@ -60,7 +61,7 @@ TEST_F(BenchGpu, MeasuresTheGpuTheLinkAndTheHost) {
   for (const Words& device : {Words{"--device", "cuda"}, Words{}}) {
     const Ended planned = run_command(Words{"plan", "--machine", file} + model + device);
     ASSERT_EQ(planned.code, ExitCode::done) << planned.what << planned.out;
-    EXPECT_NE(planned.out.find("measured"), std::string::npos) << planned.out;
+    EXPECT_NE(planned.out.find(", machine, measured: "), std::string::npos) << planned.out;
   }
 }
 
