@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -124,6 +125,15 @@ class Explanation {
     return first ? fmt::format("to {} first", buffer_class_name(*first)) : "layer by layer";
   }
 
+  // Large models are searched with larger shards than the plan has, and a plan may turn out slower than it
+  // had seemed (engine/plan/search.h): then no row has the plan's own seconds.
+  std::string estimate_words(double best) const {
+    constexpr double kSame = 1e-3;  // digits that are printed
+    if (std::abs(best / plan_.step_seconds - 1) < kSame) return "";
+    return fmt::format(", as the search estimated; the plan itself takes {}",
+                       readable_seconds(plan_.step_seconds));
+  }
+
   // The best of each kind of arrangement.
   std::string weighed_table() const {
     constexpr size_t kRows = 10;
@@ -142,8 +152,9 @@ class Explanation {
     std::sort(rows.begin(), rows.end());
     if (rows.size() > kRows) rows.resize(kRows);
     const bool upper = !machine_.tiers.front().file && machine_.tiers.size() > 1 && !machine_.tiers[1].file;
-    std::string out =
-        fmt::format("  weighed, the best first{}\n", unfit ? fmt::format("; {} more do not fit", unfit) : "");
+    std::string out = fmt::format("  weighed, the best first{}{}\n",
+                                  rows.empty() ? "" : estimate_words(rows.front().first),
+                                  unfit ? fmt::format("; {} more do not fit", unfit) : "");
     for (const auto& [seconds, what] : rows) {
       const auto& [first, kept, free] = what;
       out += fmt::format("  {:>10}  memory given {}, tensors of {} of {} layers kept{}\n",
