@@ -13,6 +13,7 @@
 #include "engine/suggest.h"
 #include "tools/plan_facts.h"
 #include "tools/planned_run.h"
+#include "tools/progress.h"
 #include "tools/size.h"
 
 namespace sluice {
@@ -51,7 +52,8 @@ constexpr Quantity kQuantities[] = {
     {"ranks", false, [](Options& o, uint64_t v) { set_count(o, "ranks", v); }, nullptr},
 };
 
-constexpr const char* kExample = "Write --sweep as in host-mem=8GiB:256GiB or batch=1:64.";
+constexpr const char* kExample =
+    "Write --sweep as in host-mem=8GiB:256GiB, nvme-bandwidth=1GB:20GB or batch=1:64.";
 
 const Quantity& quantity_named(const std::string& name) {
   std::vector<std::string> names;
@@ -104,7 +106,7 @@ Sweep parse_sweep(const std::string& text) {
   const uint64_t to = end_of_range(*sweep.quantity, text.substr(colon + 1));
   if (from >= to)
     throw Error(ExitCode::usage, fmt::format("The range {} of --sweep is empty.", printable(text)),
-                "Put the smaller value before the colon.");
+                "Give two values, the smaller one before the colon.");
   if (sweep.quantity->bytes) {
     sweep.values = spread(from, to);
   } else {
@@ -148,20 +150,31 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
   return point;
 }
 
+// What is under way, where somebody looks: a large batch takes a minute to plan. Writes are not checked, as a
+// closed terminal must not end a sweep.
+void rewrite_line(const std::string& text) {
+  if (!progress_style(stderr).is_terminal) return;
+  std::fputs(("\r" + text + "\x1b[K").c_str(), stderr);
+  std::fflush(stderr);
+}
+
 // All values were refused: with the words for the first. `notes`: of the last that was not.
 std::vector<SweepPoint> plan_points(const Options& options, const Sweep& sweep,
                                     std::vector<std::string>& notes) {
   std::vector<SweepPoint> points;
   std::optional<Error> first;
   for (const uint64_t value : sweep.values) {
+    rewrite_line(fmt::format("planning {} of {}", points.size() + 1, sweep.values.size()));
     try {
       points.push_back(plan_point(options, *sweep.quantity, value, notes));
     } catch (const Error& error) {
+      rewrite_line("");  // the error's
       if (error.code() != ExitCode::usage) throw;
       if (points.empty()) first = error;
       points.push_back({.value = value, .refused = error.what()});
     }
   }
+  rewrite_line("");
   if (std::all_of(points.begin(), points.end(), [](const SweepPoint& p) { return !p.refused.empty(); }))
     throw *first;
   return points;
