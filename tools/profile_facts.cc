@@ -91,7 +91,7 @@ std::string stall_sentence(const ProfiledRun& run, const Stall& stall, const std
   const std::string name = work_name(plan.program, stall.work), &lane = lane_name(plan, stall.work.lane);
   if (!stall.work.executed)
     return text +
-           fmt::format("{} to begin what it could: its thread slept still, or had no processor.", lane);
+           fmt::format("{} to begin what it could: its thread was still asleep, or had no processor.", lane);
   text += fmt::format("{}: {} was busy", name, lane);
   const std::string subject = subject_name(plan, stall.work, stall.subject);
   if (!subject.empty() && stall.subject_seconds < 0.999 * stall.seconds)
