@@ -1,11 +1,16 @@
 // What `sluice bench` fits and writes, and a run of it.
 #include <gtest/gtest.h>
 
-#include <filesystem>
+#include <unistd.h>
 
+#include <filesystem>
+#include <thread>
+
+#include "models/file.h"
 #include "tests/format_test_support.h"
 #include "tests/test_directory.h"
 #include "tools/bench/machine.h"
+#include "tools/verbs.h"
 
 namespace sluice {
 namespace {
@@ -108,13 +113,8 @@ TEST(Bench, RefusesBeforeItMeasures) {
   std::fclose(out);
 }
 
-// Small: figures mean nothing, but every one is there, and the simulator can work with them.
-TEST(Bench, MeasuresAllThatADescriptionHolds) {
-  const TestDirectory directory{std::filesystem::current_path()};
-  MemoryOptions options;
-  options.device.kind = DeviceKind::cpu;
-  options.threads = 2;
-  options.nvme_directories = {directory.path()};
+// Small: figures mean nothing.
+BenchScale small_scale() {
   BenchScale scale{.parameters = 4 << 20,
                    .round_elements = 1 << 20,
                    .copy_bytes = 1 << 20,
@@ -122,6 +122,58 @@ TEST(Bench, MeasuresAllThatADescriptionHolds) {
                    .drive_seconds = 0.05,
                    .request_seconds = 0.01};
   scale.ops = {.rows = 64, .width = 64, .vocabulary = 128, .seconds_at_least = 0};
+  return scale;
+}
+
+Options small_options(const std::string& out) {
+  Options options;
+  options.memory.device.kind = DeviceKind::cpu;
+  options.memory.threads = 2;
+  options.bench.out = out;
+  return options;
+}
+
+// JSON cannot hold every name of a file.
+TEST(Bench, ADescriptionIsNamedAsItsFileAsFarAsThatCanBeWritten) {
+  const TestDirectory directory{std::filesystem::current_path()};
+  const std::string path = directory / "a\xff\n.json";
+  std::FILE* const out = std::tmpfile();
+  ASSERT_NE(out, nullptr);
+  EXPECT_EQ(run_bench(small_options(path), out, small_scale()), ExitCode::done);
+  std::fclose(out);
+  EXPECT_EQ(parse_machine_rates(read_text_file(path, 1 << 20), "m.json").name, "a\\xff\\x0a, measured");
+}
+
+// A file that comes while it measures stays as it is.
+TEST(Bench, WhatIsThereAtTheEndStays) {
+  const TestDirectory directory{std::filesystem::current_path()};
+  const std::string path = directory / "m.json";
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  std::FILE* const out = fdopen(ends[1], "w");
+  ASSERT_NE(out, nullptr);
+  std::thread other([&] {  // its first line comes when the start is over
+    char byte;
+    if (read(ends[0], &byte, 1) == 1) std::ofstream(path) << "theirs";
+    while (read(ends[0], &byte, 1) == 1) {
+    }
+  });
+  expect_error(ExitCode::usage, {"already a file", "m.json"},
+               [&] { run_bench(small_options(path), out, small_scale()); });
+  std::fclose(out);
+  other.join();
+  close(ends[0]);
+  EXPECT_EQ(read_text_file(path, 100), "theirs");
+  EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+}
+
+// Every figure is there, and the simulator can work with them.
+TEST(Bench, MeasuresAllThatADescriptionHolds) {
+  const TestDirectory directory{std::filesystem::current_path()};
+  Options all = small_options("");
+  MemoryOptions& options = all.memory;
+  options.nvme_directories = {directory.path()};
+  const BenchScale scale = small_scale();
   std::FILE* const out = std::tmpfile();
   ASSERT_NE(out, nullptr);
   const MachineRates r = measure_machine(options, {}, scale, out);

@@ -13,7 +13,7 @@ namespace sluice {
 
 namespace {
 
-// Before anything is measured. Nothing stays behind, whatever ends the measurement.
+// Nothing stays behind: whatever ends the measurement, there is no file of it.
 void check_new(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored))
@@ -30,7 +30,8 @@ ExitCode bench_rank(Options options, const Ranks& ranks, const BenchScale& scale
   check_facts({{"--device", options.memory.device.kind == DeviceKind::cuda ? "cuda" : "cpu"}}, ranks);
   MachineRates rates = measure_machine(options.memory, ranks, scale, out);
   if (!ranks.is_first()) return ExitCode::done;
-  rates.name = std::filesystem::path(path).stem().string() + ", measured";
+  check_new(path);  // another may have been written meanwhile
+  rates.name = printable(std::filesystem::path(path).stem().string()) + ", measured";
   const std::string text = machine_rates_json(rates);
   OutputFile file(path);
   file.write(text.data(), text.size());
