@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -238,8 +239,8 @@ void share_machine(MachineRates& rates, uint32_t ranks) {
   for (PoolRate& pool : rates.pools) pool.capacity *= share;
   for (DriveRates& d : rates.drives) d.read *= share, d.write *= share, d.mixed *= share;
   if (!rates.memory) return;
-  const auto scaled = [&](uint64_t bytes) {
-    return static_cast<uint64_t>(static_cast<double>(bytes) * share);
+  const auto scaled = [&](uint64_t bytes) {  // shared by fewer than are described, it may be far more
+    return static_cast<uint64_t>(std::min(static_cast<double>(bytes) * share, kMemoryMost));
   };
   rates.memory->host = scaled(rates.memory->host);
   if (rates.memory->nvme) rates.memory->nvme = scaled(*rates.memory->nvme);

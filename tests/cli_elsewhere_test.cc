@@ -133,6 +133,16 @@ TEST_F(CliElsewhere, OwnDescriptionsHaveSizesToo) {
   EXPECT_EQ(none["budgets"], (nlohmann::json{{"host", 8'000'000'000 - 512 * kMiB}}));
 }
 
+// As many threads as --threads may name, and a MiB of reserve for each.
+TEST_F(CliElsewhere, MoreCoresThanThereAreThreads) {
+  nlohmann::json machine = nlohmann::json::parse(read_text_file("engine/machines/cpu-2core.json", 1 << 20));
+  machine["memory"] = {{"host", 8e9}};
+  machine["pools"]["cores"] = 1e30;
+  write_bytes(directory / "many.json", machine.dump());
+  const nlohmann::json facts = facts_of({"--model", kTiny, "--machine", directory / "many.json"});
+  EXPECT_EQ(facts["runtime_reserve"], (64 + 1024) * kMiB);
+}
+
 // Rates alone change nothing of what is planned for.
 TEST_F(CliElsewhere, WithoutSizesThePlanIsForThisMachine) {
   const Words words{"--model", "gpt2", "--seq", "128", "--machine", described(""), "--device", "cpu"};

@@ -75,6 +75,11 @@ TEST(MachineRates, RanksOnAMachineShareIt) {
   r.network = {{"node", 8, 1, 0}};  // what is described is the share of one among eight
   share_machine(r, 4);
   EXPECT_EQ(r.pools[0].capacity, 8);
+  r.network = {{"node", 1 << 20, 1, 0}};  // one alone has a million times as much: no more than may be said
+  r.memory = {std::nullopt, uint64_t{1} << 40, 1'000'000'000'000'000'000};
+  share_machine(r, 1);
+  EXPECT_EQ(r.memory->host, 1'000'000'000'000'000'000u);
+  EXPECT_EQ(r.memory->nvme, 1'000'000'000'000'000'000u);
 }
 
 TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {

@@ -17,7 +17,7 @@ constexpr uint64_t kDeviceBytesAssumed = 1ull << 30, kHostBytesAssumed = 512ull 
 // What NCCL takes of a GPU among the eight of a machine: some tens of channels with buffers of 4 MiB for each
 // of its neighbours.
 constexpr uint64_t kNcclBytesAssumed = 512ull << 20;
-constexpr int64_t kThreadsMost = 1024;  // as --threads may be
+constexpr double kThreadsMost = 1024;  // as --threads may be
 
 // Whether the plan is for a GPU that this machine lacks, of which the size of its memory must be given.
 bool for_absent_gpu(const MemoryOptions& options) {
@@ -92,7 +92,7 @@ void settle_threads(Options& options, bool of_this_process, const MachineRates* 
   if (of_this_process) threads = std::max<int64_t>(1, resolve_threads(options.memory) / options.ranks.gpus);
   for (size_t p = 0; elsewhere && p < elsewhere->pools.size(); ++p)
     if (elsewhere->pools[p].name == kCoresPool)
-      threads = std::clamp<int64_t>(static_cast<int64_t>(elsewhere->pools[p].capacity), 1, kThreadsMost);
+      threads = static_cast<int64_t>(std::clamp(elsewhere->pools[p].capacity, 1.0, kThreadsMost));
 }
 
 Budgets planned_budgets(const Options& options, bool of_this_process, const PlannedDevice& planned,
