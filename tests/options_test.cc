@@ -170,6 +170,10 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
   EXPECT_EQ(refusal(kTrain + "--nvme-mem 5GiB"), "--nvme-mem needs --nvme-dir.");
   EXPECT_EQ(refusal(kTrain + "--lr 1e-4 --min-lr 1e-3"), "--min-lr 0.001 is above --lr 0.0001.");
   EXPECT_EQ(refusal("plan --model gpt2 --json --text"), "--json and --text exclude each other.");
+  EXPECT_EQ(refusal("plan --model gpt2 --text --explain"), "--explain and --text exclude each other.");
+  for (const std::string other : {"text", "explain"})
+    EXPECT_EQ(refusal("plan --model gpt2 --sweep batch=1:2 --" + other),
+              "--sweep and --" + other + " exclude each other.");
   EXPECT_EQ(refusal("plan --model gpt2 --ranks-per-node 2"), "--ranks-per-node needs --ranks.");
   EXPECT_EQ(refusal("plan --model gpt2 --ranks 4 --gpus 4"), "--gpus and --ranks exclude each other.");
   EXPECT_EQ(refusal("plan --model gpt2 --batch 12 --ranks 12 --ranks-per-node 8"),

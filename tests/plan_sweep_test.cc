@@ -95,6 +95,30 @@ TEST_F(Sweep, FasterDrivesAreFasterWhereThereAreAny) {
   ASSERT_GE(all.size(), 9u);
   EXPECT_LT(all.back()["seconds_predicted"].get<double>(),
             0.9 * all.front()["seconds_predicted"].get<double>());
+  // Drives of another tier are none.
+  nlohmann::json machine = nlohmann::json::parse(read_text_file("engine/machines/cpu-2core.json", 1 << 20));
+  machine["drives"][0]["tier"] = "tape";
+  write_bytes(directory / "tape.json", machine.dump());
+  const CommandResult tape = sweep("nvme-bandwidth=100MB:10GB", {"--host-mem", "66MiB", "--nvme-dir",
+                                                                 directory.path(), "--machine",
+                                                                 directory / "tape.json"});
+  EXPECT_EQ(tape.code, 2) << tape.out;
+  EXPECT_NE(tape.err.find("no drives to sweep"), std::string::npos) << tape.err;
+}
+
+// Where doubles are far apart, too.
+TEST_F(Sweep, BeginsAndEndsWhereItsRangeDoes) {
+  const CommandResult result =
+      sweep("nvme-bandwidth=9007199254740993:18446744073709551615",
+            {"--host-mem", "66MiB", "--nvme-dir", directory.path(), "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json all = nlohmann::json::parse(result.out)["points"];
+  EXPECT_EQ(all.front()["value"], 9007199254740993u);
+  EXPECT_EQ(all.back()["value"], 18446744073709551615u);
+  const CommandResult two = sweep("nvme-bandwidth=18446744073709551614:18446744073709551615",
+                                  {"--host-mem", "66MiB", "--nvme-dir", directory.path(), "--json"});
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_EQ(nlohmann::json::parse(two.out)["points"].size(), 2u);
 }
 
 TEST_F(Sweep, SaysOfAValueWhyItIsRefusedAndGoesOn) {
@@ -103,6 +127,10 @@ TEST_F(Sweep, SaysOfAValueWhyItIsRefusedAndGoesOn) {
   ASSERT_EQ(some.code, 0) << some.err;
   const std::string row = "\n  4                 --batch 2 is not a multiple of the 4 ranks.\n";
   EXPECT_NE(some.out.find(row), std::string::npos) << some.out;
+  const CommandResult nodes = sweep("ranks=2:4", {"--ranks-per-node", "4", "--batch", "4"});
+  ASSERT_EQ(nodes.code, 0) << nodes.err;
+  EXPECT_NE(nodes.out.find("--ranks 2 is not a multiple of --ranks-per-node 4.\n  4  "), std::string::npos)
+      << nodes.out;
   const CommandResult none = sweep("ranks=3:6", two);
   EXPECT_EQ(none.code, 2);
   EXPECT_NE(none.err.find("--batch 2 is not a multiple of the 3 ranks."), std::string::npos) << none.err;

@@ -8,9 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/drives.h"
 #include "engine/profile/what_if.h"
 #include "engine/simulate.h"
 #include "engine/suggest.h"
+#include "gpu/machine.h"
 #include "tools/plan_facts.h"
 #include "tools/planned_run.h"
 #include "tools/progress.h"
@@ -35,12 +37,14 @@ void set_count(Options& options, const char* name, uint64_t value) {
   set_option(options, *find_option(name), {std::to_string(value)});
 }
 
-// All drives together read so many bytes a second; writing keeps its proportion.
+// All NVMe drives together read so many bytes a second; writing keeps its proportion.
 void set_drives(MachineRates& rates, uint64_t value) {
   double now = 0;
-  for (const DriveRates& d : rates.drives) now += d.read;
+  for (const DriveRates& d : rates.drives)
+    if (d.tier == kNvmeTier) now += d.read;
   for (DriveRates& d : rates.drives)
-    for (double* rate : {&d.read, &d.write, &d.mixed}) *rate *= static_cast<double>(value) / now;
+    if (d.tier == kNvmeTier)
+      for (double* rate : {&d.read, &d.write, &d.mixed}) *rate *= static_cast<double>(value) / now;
 }
 
 constexpr Quantity kQuantities[] = {
@@ -88,10 +92,12 @@ std::vector<uint64_t> spread(uint64_t from, uint64_t to) {
   constexpr double kFew = 8, kMany = 16;
   const double ratio = static_cast<double>(to) / static_cast<double>(from);
   const auto steps = static_cast<uint64_t>(std::clamp(std::ceil(2 * std::log2(ratio)), kFew, kMany));
-  std::vector<uint64_t> values;
-  for (uint64_t i = 0; i < steps; ++i)
-    values.push_back(static_cast<uint64_t>(
-        static_cast<double>(from) * std::pow(ratio, static_cast<double>(i) / static_cast<double>(steps))));
+  std::vector<uint64_t> values{from};
+  for (uint64_t i = 1; i < steps; ++i) {
+    const double value =
+        static_cast<double>(from) * std::pow(ratio, static_cast<double>(i) / static_cast<double>(steps));
+    if (value < static_cast<double>(to)) values.push_back(static_cast<uint64_t>(value));
+  }
   values.push_back(to);
   values.erase(std::unique(values.begin(), values.end()), values.end());
   return values;
@@ -130,7 +136,7 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
     if (!run.request.machine.tiers.back().file)
       throw Error(ExitCode::usage, "The run has no NVMe tier whose bandwidth could be swept.",
                   "Add --nvme-dir DIR or --nvme-mem SIZE.");
-    if (run.request.rates.drives.empty())
+    if (drive_parts(run.request.rates.drives, kNvmeTier).empty())
       throw Error(ExitCode::usage, "The machine description has no drives to sweep.",
                   "Name one that has in --machine; `sluice bench --nvme-dir DIR` describes this machine.");
     quantity.scale(run.request.rates, value);

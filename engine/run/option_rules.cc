@@ -57,7 +57,7 @@ void check_batch(const BatchOptions& batch, int64_t ranks) {
 
 void check_planned_ranks(const Options& options) {
   const RankOptions& ranks = options.ranks;
-  check_needs(options, "ranks-per-node", "ranks");
+  if (!options.plan.sweep.starts_with("ranks=")) check_needs(options, "ranks-per-node", "ranks");
   if (!is_given(options, "ranks")) return;
   if (is_given(options, "gpus"))
     throw usage("--gpus and --ranks exclude each other.",
@@ -92,6 +92,18 @@ void check_nvme(const Options& options, Verb verb) {
   if (directories.size() > kStripeFilesMax)
     throw usage(fmt::format("--nvme-dir names {} directories.", directories.size()),
                 fmt::format("Name {} at most.", kStripeFilesMax));
+}
+
+// Of --json, --text, --sweep and --explain, what would change nothing is refused.
+void check_printing(const Options& options) {
+  const bool sweeps = !options.plan.sweep.empty();
+  const auto exclude = [](const char* one, const char* other) {
+    throw usage(fmt::format("--{} and --{} exclude each other.", one, other), "Leave one of them out.");
+  };
+  if (options.print.json && options.print.text) exclude("json", "text");
+  if (sweeps && options.print.text) exclude("sweep", "text");
+  if (sweeps && options.plan.explain) exclude("sweep", "explain");
+  if (options.plan.explain && options.print.text) exclude("explain", "text");
 }
 
 // Values as a user would write them.
@@ -163,8 +175,7 @@ void check_options(const Options& options, Verb verb, bool resuming) {
     check_min_learning_rate(options.optimizer);
     if (trains) check_compression(options);
   }
-  if (options.print.json && options.print.text)
-    throw usage("--json and --text exclude each other.", "Leave one of them out.");
+  check_printing(options);
 }
 
 std::vector<ManifestOption> manifest_options(const Options& options) {
