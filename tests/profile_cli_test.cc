@@ -172,7 +172,8 @@ TEST_F(ProfileCli, WhatFailsHalfWayIsReported) {
   *(std::find(words.begin(), words.end(), "--lr") + 1) = "1e30";
   const CommandResult broken = run(words);
   EXPECT_EQ(broken.code, 8) << broken.out << broken.err;
-  EXPECT_EQ(lines_of(broken.err).size(), 2u) << broken.err;
+  ASSERT_EQ(lines_of(broken.err).size(), 2u) << broken.err;
+  EXPECT_EQ(lines_of(broken.err)[1], "  Start again with a smaller --lr.");  // a profile saves nothing
   const json f = facts_of("broken");
   EXPECT_EQ(f["state"], "failed");
   EXPECT_EQ(f["exit_code"], 8);

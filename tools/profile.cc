@@ -122,7 +122,7 @@ class Profiler {
     if (first) {
       const Plan copy = plan;
       started.reset();  // planning for other budgets needs memory, too
-      report(copy, *recorder, outcome);
+      report_end(copy, *recorder, outcome);
     }
     if (outcome.error) throw *outcome.error;
     return outcome.code;
@@ -169,6 +169,16 @@ class Profiler {
     return outcome;
   }
 
+  // What ended the run is told before what its report met with.
+  void report_end(const Plan& plan, const Recorder& recorder, const Outcome& outcome) {
+    try {
+      report(plan, recorder, outcome);
+    } catch (const std::exception& e) {
+      if (!outcome.error) throw;
+      say(out_, std::string("The report is not whole: ") + as_error(e).what() + "\n");
+    }
+  }
+
   void report(const Plan& plan, const Recorder& recorder, const Outcome& outcome) {
     const Options& options = rank_.options();
     const Profile profile = make_profile(plan, recorder);
@@ -181,11 +191,12 @@ class Profiler {
                           outcome.steps, changes, bytes_here(), outcome.code, outcome.error};
     const nlohmann::ordered_json facts = profile_facts(run);
     const std::string& out = options.profile.out;
+    say(out_, profile_summary(facts));
+    write_file(out, "profile.md", profile_markdown(facts));  // the smallest first, for a disk that runs full
     write_file(out, "profile.json", json_lines(facts));
-    write_file(out, "profile.md", profile_markdown(facts));
-    write_file(out, "trace.json", profile_trace(run));
     write_file(out, "report.html", profile_page(facts, profile_lanes(run)));
-    say(out_, profile_summary(facts) + "Open " + printable((fs::path(out) / "report.html").string()) + "\n");
+    write_file(out, "trace.json", profile_trace(run));
+    say(out_, "Open " + printable((fs::path(out) / "report.html").string()) + "\n");
   }
 
   std::vector<uint64_t> bytes_here() {

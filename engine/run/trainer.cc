@@ -109,19 +109,21 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
 }
 
 TrainResult Trainer::run(AtEnd at_end) {
+  at_end_ = at_end;
   try {
-    return train_on_lanes(at_end);
+    return train_on_lanes();
   } catch (const Error& error) {
     if (!error.is_in_step()) throw;
     std::string remedy = error.remedy();
     remedy.pop_back();  // the stop
-    throw Error(error.code(), error.what(), remedy + ", then go on with --resume auto.");
+    const char* const then = at_end_ == AtEnd::nothing ? "start again" : "go on with --resume auto";
+    throw Error(error.code(), error.what(), remedy + ", then " + then + ".");
   }
 }
 
-TrainResult Trainer::train_on_lanes(AtEnd at_end) {
+TrainResult Trainer::train_on_lanes() {
   try {
-    return train(at_end);
+    return train();
   } catch (...) {
     record_failed();
     session_.check();  // what failed here comes before what other ranks say of it
@@ -142,7 +144,7 @@ void Trainer::record_failed() {
   }
 }
 
-TrainResult Trainer::train(AtEnd at_end) {
+TrainResult Trainer::train() {
   last_norm_ = steady_seconds();
   int64_t saved = -1;
   note("the trainers' sums");
@@ -162,7 +164,7 @@ TrainResult Trainer::train(AtEnd at_end) {
     excluded_ += steady_seconds() - begin;
   }
   drain();
-  if (at_end == AtEnd::checkpoint && saved != step_) checkpoint();
+  if (at_end_ == AtEnd::checkpoint && saved != step_) checkpoint();
   return {step_, step_ < options_.batch.steps};
 }
 
@@ -264,6 +266,7 @@ void Trainer::read_step(const Pending& p) {
 
 // After a step that went wrong for its numbers.
 std::string Trainer::way_out(const std::string& change) const {
+  if (at_end_ == AtEnd::nothing) return "Start again with " + change + ".";
   const std::optional<std::string> newest = newest_checkpoint(options_.run.out);
   if (newest) return "Go on from " + printable(*newest) + " with --resume auto and " + change + ".";
   return "There is no checkpoint yet: start again with --resume auto and " + change + ".";

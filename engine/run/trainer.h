@@ -59,8 +59,8 @@ class Trainer {
     uint64_t ticket = 0, position = 0;
     BodyId body = 0;
   };
-  TrainResult train(AtEnd at_end);
-  TrainResult train_on_lanes(AtEnd at_end);  // the same; its errors are the lanes' where one failed
+  TrainResult train();
+  TrainResult train_on_lanes();  // the same; its errors are the lanes' where one failed
   bool stops() const;
   const BodyIds& bodies() const;  // of the phase that step_ is in, or ended
   void enter_next_phase();
@@ -83,6 +83,7 @@ class Trainer {
   CheckpointState state_;
   const std::atomic<bool>& stop_;
   TrainEvents events_;
+  AtEnd at_end_ = AtEnd::checkpoint;
   int64_t step_ = 0;                                // issued
   size_t phase_ = 0;                                // index into Lowering::phases
   bool pending_update_ = false;                     // rounded gradients wait for their update
