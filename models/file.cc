@@ -96,11 +96,13 @@ OutputFile::OutputFile(const std::string& path) : path_(path), temporary_(path +
   if (fd_.get() >= 0) return;
   const int error_number = errno;
   const bool environment = error_number == ENOENT || error_number == ENOTDIR || error_number == EACCES ||
-                           error_number == EPERM || error_number == EROFS || error_number == EISDIR;
+                           error_number == EPERM || error_number == EROFS || error_number == EISDIR ||
+                           error_number == ENAMETOOLONG;
   throw Error(environment ? ExitCode::environment : ExitCode::io,
               fmt::format("Cannot create {}: {}.", printable(temporary_), reason(error_number)),
-              environment ? "Give a directory that exists and can be written."
-                          : "Check the disk and its free space.");
+              error_number == ENAMETOOLONG ? "Give a shorter name."
+              : environment                ? "Give a directory that exists and can be written."
+                                           : "Check the disk and its free space.");
 }
 
 OutputFile::~OutputFile() {

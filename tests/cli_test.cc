@@ -91,6 +91,8 @@ TEST_F(Cli, BenchRefusesBeforeItMeasures) {
   write_bytes(directory / "there.json", "{}");
   expect_refusal({"bench", "--device", "cpu", "--out", directory / "there.json"}, 2, {"already a file"});
   expect_refusal({"bench", "--device", "cpu", "--out", directory / "no/such.json"}, 4, {"no/such.json"});
+  expect_refusal({"bench", "--device", "cpu", "--out", directory / std::string(252, 'n')}, 4,
+                 {"File name too long", "shorter name"});
   const Words here{"bench", "--device", "cpu", "--out", directory / "new.json"};
   expect_refusal(here + Words{"--nvme-dir", directory / "none"}, 4, {"none", "does not exist"});
   expect_refusal(here + Words{"--host-mem", "1MiB"}, 3, {"host memory", "--host-mem"});
