@@ -105,7 +105,8 @@ struct MachineRates {
 // Parses JSON text; `source` names it in messages. Throws Error(malformed_file) with what is wrong.
 MachineRates parse_machine_rates(const std::string& json, const std::string& source);
 
-// The text that parse_machine_rates reads back to the same rates; precision is not in it.
+// The text that parse_machine_rates reads back to the same rates; precision is not in it. What is no UTF-8 in
+// names is replaced.
 std::string machine_rates_json(const MachineRates& rates);
 
 // The row for tasks on the lane whose first operand is in the tier; nullptr: there is none.

@@ -74,7 +74,8 @@ std::string machine_rates_json(const MachineRates& rates) {
     if (level.latency_seconds > 0) row["latency_seconds"] = level.latency_seconds;
     out["network"].push_back(row);
   }
-  return out.dump(2) + "\n";
+  // Files and directories may have names that are no UTF-8.
+  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace sluice
