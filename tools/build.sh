@@ -28,6 +28,10 @@ if [[ $# -gt 0 ]]; then targets=(--target "$@"); fi
 
 SECONDS=0
 echo "build: $preset"
-cmake --preset "$preset" "${configure[@]}"
+cmake --preset "$preset" "${configure[@]}" || {
+  code=$?
+  echo "build: could not configure; tools/setup.sh installs the packages that are missing" >&2
+  exit $code
+}
 cmake --build --preset "$preset" "${targets[@]}"
 echo "build: $preset took ${SECONDS} s"
