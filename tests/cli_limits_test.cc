@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include "engine/parallel.h"
@@ -65,6 +67,22 @@ TEST_F(Cli, ADirectoryThatCannotServeIsRefusedEvenIfThePlanDoesNotNeedIt) {
 TEST_F(Cli, ALimitOnFileSizesIsAnError) {
   const SoftLimit limit(RLIMIT_FSIZE, 16 << 10);
   expect_refusal(train("run", 2), 6, {"File too large"});
+}
+
+// What ended the run decides, and not what its report met with; what could be written is there.
+TEST_F(Cli, AProfileThatFailedSaysSoWhereItsReportCannotBeWritten) {
+  Words words = Words{"profile", "--steps", "40", "--out", directory / "report", "--", "--device", "cpu"};
+  for (const std::string& word : train("unused", 1)) words.push_back(word);
+  words.erase(std::find(words.begin(), words.end(), "train"));
+  *(std::find(words.begin(), words.end(), "--lr") + 1) = "1e30";
+  const SoftLimit limit(RLIMIT_FSIZE, 16 << 10);
+  const CommandResult result = run(words);
+  EXPECT_EQ(result.code, 8) << result.out << result.err;
+  EXPECT_NE(result.err.find("not finite"), std::string::npos) << result.err;
+  EXPECT_NE(result.out.find("The report is not whole: "), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("File too large"), std::string::npos) << result.out;
+  EXPECT_TRUE(std::filesystem::exists(directory / "report/profile.md"));
+  EXPECT_FALSE(std::filesystem::exists(directory / "report/report.html"));
 }
 
 TEST_F(Cli, FewOpenFilesAreRefusedAtOnce) {
