@@ -1,5 +1,5 @@
 // The search against brute force: every way to divide weights, gradients and state of a small model's groups
-// between two tiers, with every set of layers that recompute; and against the rules that one would
+// between two or three tiers, with every set of layers that recompute; and against the rules that one would
 // think of.
 #include <gtest/gtest.h>
 
@@ -56,44 +56,71 @@ PlanRequest request_for(uint32_t layers, uint64_t host_bytes, bool clip) {
   return r;
 }
 
-// Of each class so many groups, from the first on, live in host memory.
-struct Division {
-  uint32_t weights, gradients, state;
-};
+// The first groups of a class live in the top tier up to the first bound, up to the next in the one below.
+using Division = std::vector<uint32_t>;
 
-std::vector<TierId> homes_of(const Program& p, const Lowering& lowering, const Division& d) {
-  std::vector<TierId> homes(p.buffers.size(), 1);
+// All ways to divide so many groups: by tier but the lowest.
+std::vector<Division> divisions(uint32_t groups, size_t tiers) {
+  std::vector<Division> all{{}};
+  for (size_t tier = 0; tier + 1 < tiers; ++tier) {
+    std::vector<Division> longer;
+    for (const Division& d : all)
+      for (uint32_t bound = d.empty() ? 0 : d.back(); bound <= groups; ++bound) {
+        longer.push_back(d);
+        longer.back().push_back(bound);
+      }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+TierId home_of(uint32_t group, const Division& d) {
+  return static_cast<TierId>(std::upper_bound(d.begin(), d.end(), group) - d.begin());
+}
+
+// Divided by class: weights, gradients, state.
+std::vector<TierId> homes_of(const Program& p, const Lowering& lowering,
+                             const std::array<const Division*, 3>& divided) {
+  std::vector<TierId> homes(p.buffers.size(), lowest_tier(p.machine));
   for (uint32_t g = 0; g < lowering.groups.size(); ++g) {
     const GroupBuffers& b = lowering.groups[g];
-    homes[b.weights] = g >= d.weights;
-    homes[b.gradient] = g >= d.gradients;
-    for (const BufferId s : b.state) homes[s] = g >= d.state;
+    homes[b.weights] = home_of(g, *divided[0]);
+    homes[b.gradient] = home_of(g, *divided[1]);
+    for (const BufferId s : b.state) homes[s] = home_of(g, *divided[2]);
   }
   return homes;
 }
 
-// Over all divisions, with these sets of layers that keep their tensors.
+// Over all divisions, with these sets of layers that keep their tensors. What is to be the best must fit
+// with all its bodies.
 double best_of_all(const PlanRequest& request, const std::vector<std::vector<bool>>& kept_sets) {
+  const size_t tiers = request.machine.tiers.size();
   double best = 1e300;
   for (const std::vector<bool>& kept : kept_sets) {
     LowerOptions options = request.lower;
     options.recompute = {false};  // the embedding, and at the end the head, have no choice worth naming
     for (const bool k : kept) options.recompute.push_back(!k);
     options.recompute.push_back(false);
-    Program tasks;
-    tasks.machine = request.machine;
-    const Lowering lowering = lower(request.model(2), options, tasks);
-    const auto groups = static_cast<uint32_t>(lowering.groups.size());
+    Program whole;
+    whole.machine = request.machine;
+    const Lowering lowering = lower(request.model(2), options, whole);
     const BodyId step = *lowering.bodies().step;
+    Program tasks = whole;
     for (size_t b = 0; b < tasks.bodies.size(); ++b)
       if (b != step) tasks.bodies[b].tasks.clear();
-    const uint32_t gradients = request.lower.update_waits_for_norm ? groups : 0;  // else none is permanent
-    for (Division d{0, 0, 0}; d.weights <= groups; ++d.weights)
-      for (d.gradients = 0; d.gradients <= gradients; ++d.gradients)
-        for (d.state = 0; d.state <= groups; ++d.state) {
+    const std::vector<Division> all = divisions(static_cast<uint32_t>(lowering.groups.size()), tiers);
+    const std::vector<Division> none{Division(tiers - 1, 0)};
+    for (const Division& weights : all)
+      for (const Division& gradients : request.lower.update_waits_for_norm ? all : none)  // else transient
+        for (const Division& state : all) {
+          const Arrangement a{homes_of(tasks, lowering, {&weights, &gradients, &state}),
+                              std::vector<uint32_t>(tiers, kLead)};
           Program p = tasks;
-          if (assemble(p, {homes_of(p, lowering, d), {kLead, kLead}})) continue;
-          best = std::min(best, steady_step_seconds(p, request.rates, step));
+          if (assemble(p, a)) continue;
+          const double seconds = steady_step_seconds(p, request.rates, step);
+          if (seconds >= best) continue;
+          p = whole;
+          if (!assemble(p, a)) best = seconds;
         }
   }
   return best;
@@ -136,7 +163,39 @@ TEST(PlanSearch, IsAsGoodForEightLayers) {
   expect_as_good(8, true, 60, sets);
 }
 
-// What the rules would give is weighed too, so none of them is better.
+// A device above both: memory that is scarce in either, updates that are as fast as the drives or slow, links
+// four times as fast as drives.
+PlanRequest in_three_tiers(bool clip, double update_bytes_per_second) {
+  PlanRequest r = request_for(2, kPlenty, clip);
+  r.machine = testing::machine_of(Tiers::device_host_nvme);
+  r.machine.tiers[2].alignment = kDirectAlignment;
+  r.rates.links.push_back({"host", "device", 0.4e9});
+  r.rates.links.push_back({"device", "host", 0.4e9});
+  r.rates.lanes[1].bytes_per_second = update_bytes_per_second;
+  return r;
+}
+
+TEST(PlanSearch, IsAsGoodInThreeTiers) {
+  for (const bool clip : {true, false})
+    for (const double update : {40e9, 1e9}) {
+      PlanRequest request = in_three_tiers(clip, update);
+      const uint64_t plenty = std::get<Plan>(make_plan(request)).program.arena_bytes[0];
+      for (const uint64_t device : {60, 90, 400})
+        for (const uint64_t host : {40, 400}) {
+          request.machine.tiers[0].capacity = plenty * device / 100;
+          request.machine.tiers[1].capacity = plenty * host / 100;
+          const auto result = make_plan(request);
+          const std::string what = fmt::format("clip {}, update {:.0f} GB/s, {} % device, {} % host", clip,
+                                               update / 1e9, device, host);
+          ASSERT_TRUE(std::holds_alternative<Plan>(result)) << what;
+          const double found = std::get<Plan>(result).step_seconds, best = best_of_all(request, all_sets(2));
+          figures.at_most("search / brute force, three tiers", found / best, kWithin);
+          EXPECT_LE(found, kWithin * best) << what;
+        }
+    }
+}
+
+// What the rules would give is weighed too, so none of them seems better.
 TEST(PlanSearch, IsNoWorseThanAnyRule) {
   for (const uint64_t percent : {40, 60, 80}) {
     const auto roomy = std::get<Plan>(make_plan(request_for(4, kPlenty, true)));
@@ -190,10 +249,9 @@ TEST(PlanSearch, RulesAreKeptAboveHostMemory) {
   const auto above_the_drives = [&](Placement placement) {
     request.placement = placement;
     const Plan plan = std::get<Plan>(make_plan(request));
-    return std::count_if(plan.program.buffers.begin(), plan.program.buffers.end(),
-                         [](const Buffer& b) {
-                           return b.permanent && b.kind != BufferClass::scalars && b.home < 2;
-                         });
+    return std::count_if(plan.program.buffers.begin(), plan.program.buffers.end(), [](const Buffer& b) {
+      return b.permanent && b.kind != BufferClass::scalars && b.home < 2;
+    });
   };
   EXPECT_EQ(above_the_drives(Placement::lowest), 0);
   EXPECT_GT(above_the_drives(Placement::automatic), 0);

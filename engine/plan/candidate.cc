@@ -30,13 +30,13 @@ class Homes {
     for (TierId tier = 0; tier <= memory_ && tier < lowest_; ++tier) {
       room_ = capacities_[tier];
       room_ -= std::min(room_, tier == memory_ ? left_in_lowest() : left_above(tier));
-      for (size_t k = 0; k < kHomeClasses.size(); ++k)
-        share_[k] = tier == memory_ ? share_of(k) : UINT64_MAX;
+      for (size_t k = 0; k < kHomeClasses.size(); ++k) share_[k] = tier == memory_ ? share_of(k) : UINT64_MAX;
       for (uint8_t rank = 0; rank < kHomeClasses.size(); ++rank)
         for (BufferId b = 0; b < homes_.size(); ++b)
           for (size_t k = 0; k < kHomeClasses.size(); ++k)
             if (ranks[k] == rank && program_.buffers[b].kind == kHomeClasses[k]) claim(b, tier, share_[k]);
     }
+    for (const auto& [buffer, tier] : candidate_.moved) homes_[buffer] = tier;
     return std::move(homes_);
   }
 
@@ -66,8 +66,8 @@ class Homes {
     const auto least = kRoomToMove * static_cast<double>(least_.working_bytes(tier));
     const auto all = static_cast<double>(capacities_[tier]);
     if (candidate_.upper == kUpperLevels || least >= all) return capacities_[tier];
-    return static_cast<uint64_t>(
-        least * std::pow(all / least, static_cast<double>(candidate_.upper) / kUpperLevels));
+    return static_cast<uint64_t>(least *
+                                 std::pow(all / least, static_cast<double>(candidate_.upper) / kUpperLevels));
   }
 
   const Candidate& candidate_;
@@ -81,6 +81,17 @@ class Homes {
 };
 
 }  // namespace
+
+bool has_choice_of_home(const Buffer& buffer) {
+  return buffer.permanent && std::count(kHomeClasses.begin(), kHomeClasses.end(), buffer.kind) > 0;
+}
+
+Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier) {
+  auto& moved = candidate.moved;
+  std::erase_if(moved, [&](const auto& m) { return m.first == buffer; });
+  moved.insert(std::upper_bound(moved.begin(), moved.end(), std::pair{buffer, tier}), {buffer, tier});
+  return candidate;
+}
 
 std::optional<BufferClass> first_class(const Candidate& candidate) {
   const ClassRanks& ranks = kClassOrders[candidate.order];

@@ -8,6 +8,7 @@
 #include <compare>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/plan/choices.h"
@@ -20,8 +21,7 @@ namespace sluice {
 using ClassRanks = std::array<uint8_t, 3>;
 constexpr std::array<BufferClass, 3> kHomeClasses{BufferClass::weights, BufferClass::gradients,
                                                   BufferClass::state};
-constexpr std::array<ClassRanks, 5> kClassOrders{
-    {{0, 1, 2}, {1, 2, 0}, {2, 0, 1}, {0, 2, 1}, {0, 0, 0}}};
+constexpr std::array<ClassRanks, 5> kClassOrders{{{0, 1, 2}, {1, 2, 0}, {2, 0, 1}, {0, 2, 1}, {0, 0, 0}}};
 constexpr uint32_t kWeightsFirst = 0, kStateFirst = 1, kByLayer = 4;
 
 // In the lowest memory tier, in tenths of what the largest task needs.
@@ -31,16 +31,28 @@ constexpr uint32_t kAllOfIt = UINT32_MAX;
 constexpr uint32_t kUpperLevels = 6;
 constexpr uint32_t kAllEighths = 8;
 
+struct KeptLayers {
+  uint32_t count = 0;
+  bool first = false;  // the first ones, else the last
+  auto operator<=>(const KeptLayers&) const = default;
+};
+
 struct Candidate {
-  uint32_t kept_layers = 0;        // the last ones
+  KeptLayers kept;                 // whose saved tensors are kept
   uint32_t working = 20;           // tenths left in the lowest memory tier
   uint32_t upper = kUpperLevels;   // level of what is left above it
   uint32_t order = kWeightsFirst;  // of kClassOrders
   // Of each class that may live in the lowest memory tier.
   std::array<uint32_t, 3> eighths{kAllEighths, kAllEighths, kAllEighths};
-  uint32_t lead = 32;  // in weights of tasks
+  uint32_t lead = 32;                                   // in weights of tasks
+  std::vector<std::pair<BufferId, TierId>> moved = {};  // sorted; homes of buffers, whatever the rest says
   auto operator<=>(const Candidate&) const = default;
 };
+
+// Whether it is of a class that a candidate gives a home.
+bool has_choice_of_home(const Buffer& buffer);
+
+Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier);
 
 // That claims homes before the others; none where classes claim alike.
 std::optional<BufferClass> first_class(const Candidate& candidate);

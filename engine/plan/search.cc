@@ -1,8 +1,9 @@
 #include "engine/plan/search.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
-#include <span>
+#include <set>
 
 #include "engine/error.h"
 #include "engine/pack.h"
@@ -24,8 +25,10 @@ constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
 constexpr uint32_t kFewLayers = 8;       // of which every number may be kept
 constexpr double kHopeless = 1.3;        // of the best seconds: to keep even more is not tried
 
-// Of weighing a program, about microseconds: the longer it is, the longer each instruction takes.
-uint64_t work_of(uint64_t instructions) { return instructions + instructions * instructions / 800; }
+// Microseconds, about, of lowering a program and arranging and simulating its step.
+uint64_t work_of(uint64_t instructions) {
+  return 200 + 5 * instructions + instructions * instructions / 4000;
+}
 
 // What lies in one tier or another at once, whatever the arrangement: permanent buffers, and pieces of the
 // others from the task that writes them to the last that uses what it wrote.
@@ -84,14 +87,16 @@ void Search::start(uint64_t search_shard) {
   weighed_.clear();
   best_seconds_ = kNotFeasible;
   too_many_kept_ = UINT32_MAX;
-  base_ = lowered(kept_at_first_, search_shard_);
+  explored_ = false;
+  base_ = lowered({.kept = {kept_at_first_}}, search_shard_);
   least_.emplace(base_.program);
 }
 
 double Search::explore(uint64_t work) {
   work_left_ = work;
   std::vector<Candidate> starts;
-  if (best_seconds_ == kNotFeasible)
+  const bool again = std::exchange(explored_, true);
+  if (!again)
     weigh_first(request_.placement);
   else if (request_.placement == Placement::automatic)
     for (const Placement rule :
@@ -99,6 +104,7 @@ double Search::explore(uint64_t work) {
       starts.push_back(weigh_first(rule));
   if (best_seconds_ < kNotFeasible) vary();
   for (const Candidate& start : starts) descend(start);
+  if (again && choices_.free) move_buffers();
   return best_seconds_;
 }
 
@@ -106,13 +112,13 @@ double Search::explore(uint64_t work) {
 Candidate Search::weigh_first(Placement placement) {
   const CandidateChoices choices = choices_for(placement);
   Candidate c;
-  c.kept_layers = kept_at_first_;
+  c.kept = {kept_at_first_};
   c.order = choices.orders.front();
   for (const uint32_t upper : choices.uppers) {
     c.upper = upper;
     for (const uint32_t working : choices.workings) {
       c.working = working;
-      if (weigh(c, true) < kNotFeasible) return c;
+      if (weigh(c, kNotFeasible, true) < kNotFeasible) return c;
     }
     if (!has_upper()) break;
   }
@@ -124,9 +130,9 @@ void Search::vary() {
   if (may_keep && choices_.free && has_upper()) vary_both();
   descend(best_);
   if (!may_keep) return;
-  for (const uint32_t kept : kept_choices(best_)) {
+  for (const KeptLayers kept : kept_choices(best_.kept)) {
     Candidate c = best_;
-    c.kept_layers = kept;
+    c.kept = kept;
     descend(c);
   }
 }
@@ -138,77 +144,114 @@ void Search::vary_both() {
     for (const uint32_t upper : choices_.uppers) {
       if (upper % 2 != 0) continue;
       c.upper = upper;
-      c.kept_layers = layers_ * quarters / 4;
+      c.kept = {layers_ * quarters / 4};
       weigh(c);
     }
 }
 
-// One quantity at a time, until a round brings nothing.
-void Search::descend(Candidate from) {
-  double seconds = weigh(from);
-  const auto vary_one = [&](uint32_t& (*field)(Candidate&), std::span<const uint32_t> values) {
-    bool better = false;
-    for (const uint32_t value : values) {
-      Candidate c = from;
-      field(c) = value;
-      const double took = weigh(c);
-      if (took >= kWorthwhile * seconds) continue;
-      seconds = took;
-      from = c;
-      better = true;
-    }
-    return better;
+// From the best with each set of kept layers, the best of all first.
+void Search::move_buffers() {
+  std::set<KeptLayers> seen;
+  for (const auto& [seconds, candidate] : ranked())
+    if (seen.insert(candidate.kept).second) descend(candidate, Moves::buffers_too);
+}
+
+// One quantity at a time, then one buffer, until a round brings nothing.
+void Search::descend(Candidate from, Moves moves) {
+  double seconds = weigh(from, kNotFeasible);
+  bool better = true;
+  const auto take_if_better = [&](Candidate c) {
+    const double took = weigh(c, kWorthwhile * seconds);
+    if (took >= kWorthwhile * seconds) return;
+    seconds = took;
+    from = std::move(c);
+    better = true;
   };
-  for (bool better = true; better;) {
-    better = false;
-    if (request_.recompute == Recompute::automatic)
-      better |= vary_one([](Candidate& c) -> uint32_t& { return c.kept_layers; }, kept_choices(from));
-    if (choices_.free && has_upper())
-      better |= vary_one([](Candidate& c) -> uint32_t& { return c.upper; }, choices_.uppers);
-    if (request_.machine.tiers.size() > 1) {
-      better |= vary_one([](Candidate& c) -> uint32_t& { return c.order; }, choices_.orders);
-      better |= vary_one([](Candidate& c) -> uint32_t& { return c.lead; }, kLeads);
+  const auto vary = [&](auto field, const auto& values) {
+    for (const auto& value : values) {
+      Candidate c = from;
+      std::invoke(field, c) = value;
+      take_if_better(std::move(c));
     }
-    if (!choices_.free || !request_.machine.tiers.back().file) continue;
-    better |= vary_one([](Candidate& c) -> uint32_t& { return c.working; }, choices_.workings);
-    better |= vary_one([](Candidate& c) -> uint32_t& { return c.eighths[0]; }, kEighths);
-    better |= vary_one([](Candidate& c) -> uint32_t& { return c.eighths[1]; }, kEighths);
-    better |= vary_one([](Candidate& c) -> uint32_t& { return c.eighths[2]; }, kEighths);
+  };
+  while (better && work_left_ > 0) {
+    better = false;
+    if (request_.recompute == Recompute::automatic) vary(&Candidate::kept, kept_choices(from.kept));
+    if (choices_.free && has_upper()) vary(&Candidate::upper, choices_.uppers);
+    if (request_.machine.tiers.size() > 1) {
+      vary(&Candidate::order, choices_.orders);
+      vary(&Candidate::lead, kLeads);
+    }
+    if (choices_.free && request_.machine.tiers.back().file) {
+      vary(&Candidate::working, choices_.workings);
+      for (size_t k = 0; k < kHomeClasses.size(); ++k)
+        vary([k](Candidate& c) -> uint32_t& { return c.eighths[k]; }, kEighths);
+    }
+    if (moves != Moves::buffers_too) continue;
+    for (BufferId b = 0; b < base_.program.buffers.size(); ++b)
+      for (TierId tier = 0; has_choice_of_home(base_.program.buffers[b]) && tier < capacities_.size(); ++tier)
+        take_if_better(with_moved(from, b, tier));
   }
 }
 
-// All where there are few, then quarters, and what is next to the given one.
-std::vector<uint32_t> Search::kept_choices(const Candidate& c) const {
-  std::vector<uint32_t> choices;
-  for (const uint32_t quarters : {4u, 2u, 3u, 1u, 0u}) choices.push_back(layers_ * quarters / 4);
-  for (uint32_t kept = 0; layers_ <= kFewLayers && kept <= layers_; ++kept) choices.push_back(kept);
-  if (c.kept_layers < layers_) choices.push_back(c.kept_layers + 1);
-  if (c.kept_layers > 0) choices.push_back(c.kept_layers - 1);
+// Of few layers any number, else quarters and what is next to the given one.
+std::vector<KeptLayers> Search::kept_choices(KeptLayers given) const {
+  std::vector<uint32_t> counts;
+  for (const uint32_t quarters : {4u, 2u, 3u, 1u, 0u}) counts.push_back(layers_ * quarters / 4);
+  for (uint32_t count = 0; layers_ <= kFewLayers && count <= layers_; ++count) counts.push_back(count);
+  if (given.count < layers_) counts.push_back(given.count + 1);
+  if (given.count > 0) counts.push_back(given.count - 1);
+  std::vector<KeptLayers> choices;
+  for (const bool first : {false, true})
+    for (const uint32_t count : counts)
+      if (!first || (count > 0 && count < layers_)) choices.push_back({count, first});
   return choices;
 }
 
-double Search::weigh(const Candidate& c, bool whatever_the_work) {
-  const auto known = weighed_.find(c);
-  if (known != weighed_.end()) return known->second;
-  if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;
-  if (layers_ > kFewLayers && c.kept_layers >= too_many_kept_) return kNotFeasible;
-  double& seconds = weighed_.emplace(c, kNotFeasible).first->second;
-  Plan plan = lowered(c.kept_layers, search_shard_);
+double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work) {
+  auto known = weighed_.find(c);
+  if (known == weighed_.end()) {
+    if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;
+    if (layers_ > kFewLayers && c.kept.count >= too_many_kept_) return kNotFeasible;
+    known = weighed_.emplace(c, Outcome{seconds_of_step(c)}).first;
+  }
+  Outcome& o = known->second;
+  if (!o.fits_whole && o.seconds < std::max(to_beat, kWorthwhile * best_seconds_)) {
+    o.fits_whole = search_shard_ > 0 || other_bodies_fit(c);
+    if (!o.fits_whole) o.seconds = kNotFeasible;
+  }
+  if (o.seconds < kWorthwhile * best_seconds_) {
+    best_seconds_ = o.seconds;
+    best_ = c;
+  } else if (o.seconds < kNotFeasible && o.seconds > kHopeless * best_seconds_ &&
+             c.kept.count > best_.kept.count) {
+    too_many_kept_ = std::min(too_many_kept_, c.kept.count);
+  }
+  return o.seconds;
+}
+
+double Search::seconds_of_step(const Candidate& c) {
+  Plan plan = lowered(c, search_shard_);
   const BodyId step = *plan.lowering.bodies().step;
   for (size_t b = 0; b < plan.program.bodies.size(); ++b)
     if (b != step) plan.program.bodies[b].tasks.clear();
+  const Body& body = plan.program.bodies[step];
+  spend(work_of(body.tasks.size()));
   // Most candidates that do not fit keep more than all tiers hold, which shows without an arrangement.
-  if (bytes_at_once(plan.program, plan.program.bodies[step]) > all_tiers_) return seconds;
-  if (assemble(plan.program, arrange(plan.program, c))) return seconds;
-  work_left_ -= std::min(work_left_, work_of(plan.program.bodies[step].instructions.size()));
-  seconds = steady_step_seconds(plan.program, request_.rates, step);
-  if (seconds < kWorthwhile * best_seconds_) {
-    best_seconds_ = seconds;
-    best_ = c;
-  } else if (seconds > kHopeless * best_seconds_ && c.kept_layers > best_.kept_layers) {
-    too_many_kept_ = std::min(too_many_kept_, c.kept_layers);
-  }
-  return seconds;
+  if (bytes_at_once(plan.program, body) > all_tiers_) return kNotFeasible;
+  if (assemble(plan.program, arrange(plan.program, c))) return kNotFeasible;
+  spend(work_of(body.instructions.size()) - work_of(body.tasks.size()));
+  return steady_step_seconds(plan.program, request_.rates, step);
+}
+
+bool Search::other_bodies_fit(const Candidate& c) {
+  Plan plan = lowered(c, search_shard_);
+  plan.program.bodies[*plan.lowering.bodies().step].tasks.clear();
+  const bool fit = !stage_all(plan.program, arrange(plan.program, c));
+  uint64_t instructions = 0;
+  for (const Body& body : plan.program.bodies) instructions += body.instructions.size();
+  spend(work_of(instructions));
+  return fit;
 }
 
 std::variant<Plan, Infeasible> Search::finish() {
@@ -228,7 +271,7 @@ std::variant<Plan, Infeasible> Search::finish() {
   return finished(std::move(base_), 0);
 }
 
-Plan Search::lowered(uint32_t kept_layers, uint64_t shard_elements) const {
+Plan Search::lowered(const Candidate& c, uint64_t shard_elements) const {
   Plan plan;
   plan.model = model_;
   plan.program.machine = request_.machine;
@@ -237,7 +280,7 @@ Plan Search::lowered(uint32_t kept_layers, uint64_t shard_elements) const {
   options.recompute.clear();
   for (uint32_t l = 0; l < layers_; ++l)
     options.recompute.insert(options.recompute.end(), model_.layers[l].segments.size(),
-                             l + kept_layers < layers_);
+                             c.kept.first ? l >= c.kept.count : l + c.kept.count < layers_);
   plan.lowering = lower(model_, options, plan.program);
   return plan;
 }
@@ -252,7 +295,7 @@ std::optional<Plan> Search::assembled_best() const {
     if (seconds == before) continue;  // the same program, or as good
     before = seconds;
     if (left == 0 || (best && seconds >= kSeemsBetter * best->step_seconds)) break;
-    Plan whole = lowered(candidate.kept_layers);
+    Plan whole = lowered(candidate);
     if (assemble(whole.program, arrange(whole.program, candidate))) continue;
     --left;
     whole = finished(std::move(whole), search_shard_ > 0 ? 0 : seconds);
@@ -263,10 +306,9 @@ std::optional<Plan> Search::assembled_best() const {
 
 std::vector<std::pair<double, Candidate>> Search::ranked() const {
   std::vector<std::pair<double, Candidate>> list;
-  for (const auto& [candidate, seconds] : weighed_)
-    if (seconds < kNotFeasible) list.emplace_back(seconds, candidate);
-  std::stable_sort(list.begin(), list.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [candidate, outcome] : weighed_)
+    if (outcome.seconds < kNotFeasible) list.emplace_back(outcome.seconds, candidate);
+  std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   return list;
 }
 
@@ -297,15 +339,14 @@ std::vector<uint32_t> Search::weights_of(const Program& program, const Body& bod
 
 Plan Search::finished(Plan plan, double seconds) const {
   plan.step_seconds =
-      seconds > 0 ? seconds
-                  : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies().step);
+      seconds > 0 ? seconds : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies().step);
   plan.least_seconds = least_step_seconds(request_.machine, request_.rates, model_, request_.lower);
   plan.rates = request_.rates;
   plan.placement = request_.placement;
   plan.candidates = static_cast<uint32_t>(weighed_.size());
-  for (const auto& [candidate, took] : weighed_)
-    plan.weighed.push_back({first_class(candidate), candidate.kept_layers,
-                            candidate.upper == kUpperLevels, took < kNotFeasible ? took : 0});
+  for (const auto& [candidate, outcome] : weighed_)
+    plan.weighed.push_back({first_class(candidate), candidate.kept.count, candidate.upper == kUpperLevels,
+                            outcome.seconds < kNotFeasible ? outcome.seconds : 0});
   return plan;
 }
 

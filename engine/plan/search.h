@@ -5,14 +5,16 @@
 // 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. Among them are the rules
 //    that one would think of (Placement), so that none of them seems better than what is found.
 // 3. The two quantities that contend for the upper tiers are varied together, coarsely; then one at a time,
-//    from the best so far, until a round brings nothing; then the same from other numbers of kept layers, and
-//    from the rules, or until enough work was done. Under a rule only kept layers and leads vary.
+//    from the best so far, until a round brings nothing; then the same from other sets of kept layers, and
+//    from the rules; at last single buffers change their homes, too. All that until enough work was done,
+//    which for large models is early. Under a rule only kept layers and leads vary.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
 // 5. The winner is assembled whole. Should another body not fit, or the step take longer than it had seemed,
 //    the next best are looked at; at last the homes of the least are, with prefetching and copies if those
 //    find room, without them always.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -27,7 +29,7 @@ namespace sluice {
 
 // Of all searches for one plan together, about microseconds; once more for one that must be searched again
 // with the plan's own shards.
-constexpr uint64_t kSearchWork = 400'000;
+constexpr uint64_t kSearchWork = 500'000;
 
 class Search {
  public:
@@ -46,15 +48,26 @@ class Search {
   std::variant<Plan, Infeasible> finish();
 
  private:
+  enum class Moves : uint8_t { quantities, buffers_too };
+  struct Outcome {
+    double seconds = kNotFeasible;  // of a step
+    bool fits_whole = false;        // other bodies fit, too; looked at only where it matters
+  };
+
   void start(uint64_t search_shard);
   Candidate weigh_first(Placement placement);
   void vary();
   void vary_both();
-  void descend(Candidate from);
-  std::vector<uint32_t> kept_choices(const Candidate& c) const;
-  double weigh(const Candidate& c, bool whatever_the_work = false);  // its seconds
+  void move_buffers();
+  void descend(Candidate from, Moves moves = Moves::quantities);
+  std::vector<KeptLayers> kept_choices(KeptLayers given) const;
+  // Its seconds. Below `to_beat`, or as the best so far, other bodies than the step's must fit, too.
+  double weigh(const Candidate& c, double to_beat = 0, bool whatever_the_work = false);
+  double seconds_of_step(const Candidate& c);
+  bool other_bodies_fit(const Candidate& c);
+  void spend(uint64_t work) { work_left_ -= std::min(work_left_, work); }
 
-  Plan lowered(uint32_t kept_layers, uint64_t shard_elements = 0) const;
+  Plan lowered(const Candidate& c, uint64_t shard_elements = 0) const;
   Arrangement arrange(const Program& program, const Candidate& c) const;
   Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const;
   std::vector<uint32_t> weights_of(const Program& program, const Body& body) const;
@@ -73,10 +86,11 @@ class Search {
   uint64_t search_shard_ = 0;  // elements; 0: as the plan will have
   Plan base_;                  // lowered for the first candidate
   std::optional<Least> least_;
-  std::map<Candidate, double> weighed_;
+  std::map<Candidate, Outcome> weighed_;
   Candidate best_;
   double best_seconds_ = kNotFeasible;
   uint32_t too_many_kept_ = UINT32_MAX;  // layers
+  bool explored_ = false;
   uint64_t work_left_ = 0;
 };
 
