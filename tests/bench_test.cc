@@ -165,7 +165,7 @@ TEST(Bench, WhatIsThereAtTheEndStays) {
     while (read(ends[0], &byte, 1) == 1) {
     }
   });
-  expect_error(ExitCode::usage, {"already a file", "m.json"},
+  expect_error(ExitCode::usage, {"exists already", "m.json"},
                [&] { run_bench(small_options(path), out, small_scale()); });
   std::fclose(out);
   other.join();

@@ -89,7 +89,7 @@ TEST_F(Cli, AbsurdSteps) {
 
 TEST_F(Cli, BenchRefusesBeforeItMeasures) {
   write_bytes(directory / "there.json", "{}");
-  expect_refusal({"bench", "--device", "cpu", "--out", directory / "there.json"}, 2, {"already a file"});
+  expect_refusal({"bench", "--device", "cpu", "--out", directory / "there.json"}, 2, {"exists already"});
   expect_refusal({"bench", "--device", "cpu", "--out", directory / "no/such.json"}, 4, {"no/such.json"});
   expect_refusal({"bench", "--device", "cpu", "--out", directory / std::string(252, 'n')}, 4,
                  {"File name too long", "shorter name"});

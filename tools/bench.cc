@@ -17,7 +17,7 @@ namespace {
 void check_new(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored))
-    throw Error(ExitCode::usage, "There is already a file " + printable(path) + ".",
+    throw Error(ExitCode::usage, printable(path) + " exists already.",
                 "Give another name with --out, or remove it.");
   const OutputFile can_be_written(path);
 }

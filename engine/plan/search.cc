@@ -25,9 +25,10 @@ constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
 constexpr uint32_t kFewLayers = 8;       // of which every number may be kept
 constexpr double kHopeless = 1.3;        // of the best seconds: to keep even more is not tried
 
-// Microseconds, about, of lowering a program and arranging and simulating its step.
+// Microseconds, about, of lowering a program and arranging and simulating its step. Long programs count for more:
+// all else about them takes longer, too.
 uint64_t work_of(uint64_t instructions) {
-  return 200 + 5 * instructions + instructions * instructions / 4000;
+  return 200 + 4 * instructions + instructions * instructions / 500;
 }
 
 // What lies in one tier or another at once, whatever the arrangement: permanent buffers, and pieces of the
@@ -86,7 +87,7 @@ void Search::start(uint64_t search_shard) {
   search_shard_ = search_shard;
   weighed_.clear();
   best_seconds_ = kNotFeasible;
-  too_many_kept_ = UINT32_MAX;
+  too_many_kept_.fill(UINT32_MAX);
   explored_ = false;
   base_ = lowered({.kept = {kept_at_first_}}, search_shard_);
   least_.emplace(base_.program);
@@ -131,6 +132,7 @@ void Search::vary() {
   descend(best_);
   if (!may_keep) return;
   for (const KeptLayers kept : kept_choices(best_.kept)) {
+    if (kept.first) continue;
     Candidate c = best_;
     c.kept = kept;
     descend(c);
@@ -212,7 +214,7 @@ double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work)
   auto known = weighed_.find(c);
   if (known == weighed_.end()) {
     if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;
-    if (layers_ > kFewLayers && c.kept.count >= too_many_kept_) return kNotFeasible;
+    if (layers_ > kFewLayers && c.kept.count >= too_many_kept_[c.kept.first]) return kNotFeasible;
     known = weighed_.emplace(c, Outcome{seconds_of_step(c)}).first;
   }
   Outcome& o = known->second;
@@ -225,7 +227,8 @@ double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work)
     best_ = c;
   } else if (o.seconds < kNotFeasible && o.seconds > kHopeless * best_seconds_ &&
              c.kept.count > best_.kept.count) {
-    too_many_kept_ = std::min(too_many_kept_, c.kept.count);
+    uint32_t& too_many = too_many_kept_[c.kept.first];
+    too_many = std::min(too_many, c.kept.count);
   }
   return o.seconds;
 }

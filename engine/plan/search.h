@@ -15,6 +15,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <utility>
@@ -29,7 +30,7 @@ namespace sluice {
 
 // Of all searches for one plan together, about microseconds; once more for one that must be searched again
 // with the plan's own shards.
-constexpr uint64_t kSearchWork = 500'000;
+constexpr uint64_t kSearchWork = 1'000'000;
 
 class Search {
  public:
@@ -89,7 +90,7 @@ class Search {
   std::map<Candidate, Outcome> weighed_;
   Candidate best_;
   double best_seconds_ = kNotFeasible;
-  uint32_t too_many_kept_ = UINT32_MAX;  // layers
+  std::array<uint32_t, 2> too_many_kept_{};  // layers, by KeptLayers::first
   bool explored_ = false;
   uint64_t work_left_ = 0;
 };

@@ -48,7 +48,7 @@ constexpr OptionRow kTable[] = {
      FIELD(transfer.shards),
      {1, 10000}},
 
-    {"steps", "profile", "N", "steps to run; the first two warm up and are not counted", "8", kProfile,
+    {"steps", "profile", "N", "steps to run, 4 or more; the first two warm up and are not counted", "8", kProfile,
      OnResume::free, FIELD(profile.steps), kProfileSteps},
     {"out", "profile", "DIR", "directory for the report; must not exist yet, or be empty", "", kProfile,
      OnResume::free, FIELD(profile.out)},
