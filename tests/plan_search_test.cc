@@ -195,6 +195,23 @@ TEST(PlanSearch, IsAsGoodInThreeTiers) {
     }
 }
 
+TEST(PlanSearch, MoreMemoryIsNotSlower) {
+  for (const bool clip : {true, false}) {
+    PlanRequest request = in_three_tiers(clip, 1e9);
+    const uint64_t plenty = std::get<Plan>(make_plan(request)).program.arena_bytes[0];
+    for (const TierId tier : {0, 1}) {
+      for (const TierId memory : {0, 1}) request.machine.tiers[memory].capacity = plenty * 6 / 10;
+      double before = 1e300;
+      for (const uint64_t percent : {60, 90, 150, 400}) {
+        request.machine.tiers[tier].capacity = plenty * percent / 100;
+        const double seconds = std::get<Plan>(make_plan(request)).step_seconds;
+        EXPECT_LE(seconds, kWithin * before) << "clip " << clip << ", tier " << tier << ", " << percent;
+        before = std::min(before, seconds);
+      }
+    }
+  }
+}
+
 // What the rules would give is weighed too, so none of them seems better.
 TEST(PlanSearch, IsNoWorseThanAnyRule) {
   for (const uint64_t percent : {40, 60, 80}) {

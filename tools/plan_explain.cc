@@ -10,6 +10,7 @@
 
 #include "engine/profile/occupancy.h"
 #include "engine/simulate.h"
+#include "tools/plan_facts.h"
 #include "tools/size.h"
 #include "tools/wrap.h"
 
@@ -96,15 +97,17 @@ class Explanation {
   }
 
   std::string activation_words() const {
-    size_t kept = 0;
-    for (const UseInfo& use : plan_.lowering.uses) kept += !use.recompute;
-    const size_t all = plan_.lowering.uses.size();
-    if (kept == all) return "Kept from forward to backward: nothing is computed twice.";
-    return fmt::format(
-        "Only what layers hand on is kept; what lies inside of {} of {} segments is computed again in "
-        "backward, "
-        "since keeping it does not fit or costs more than it saves (see below).",
-        all - kept, all);
+    const KeptSegments segments = kept_segments(plan_);
+    if (segments.kept == segments.all) return "Kept from forward to backward: nothing is computed twice.";
+    const std::string kept =
+        segments.kept == 0
+            ? "Only what layers hand on is kept; what lies inside of them"
+            : fmt::format(
+                  "Kept from forward to backward in {} of {} segments; what lies inside of the others",
+                  segments.kept, segments.all);
+    return kept +
+           " is computed again in backward, since keeping it does not fit or costs more than it saves "
+           "(see below).";
   }
 
   std::string moved_words(BufferClass kind) const {
@@ -137,28 +140,28 @@ class Explanation {
   // The best of each kind of arrangement.
   std::string weighed_table() const {
     constexpr size_t kRows = 10;
-    const auto layers = static_cast<uint32_t>(plan_.model.layers.size());
     using Kind = std::tuple<std::optional<BufferClass>, uint32_t, bool>;
+    const bool upper = !machine_.tiers.front().file && machine_.tiers.size() > 1 && !machine_.tiers[1].file;
     std::map<Kind, double> best;
     size_t unfit = 0;
     for (const Weighed& w : plan_.weighed) {
       unfit += w.seconds == 0;
       if (w.seconds == 0) continue;
-      double& seconds = best.try_emplace({w.first, w.kept_layers, w.upper_is_free}, w.seconds).first->second;
+      const Kind kind{w.first, w.kept_segments, upper && w.upper_is_free};
+      double& seconds = best.try_emplace(kind, w.seconds).first->second;
       seconds = std::min(seconds, w.seconds);
     }
     std::vector<std::pair<double, Kind>> rows;
     for (const auto& [what, seconds] : best) rows.emplace_back(seconds, what);
     std::sort(rows.begin(), rows.end());
     if (rows.size() > kRows) rows.resize(kRows);
-    const bool upper = !machine_.tiers.front().file && machine_.tiers.size() > 1 && !machine_.tiers[1].file;
-    std::string out = fmt::format("  weighed, the best first{}{}\n",
-                                  rows.empty() ? "" : estimate_words(rows.front().first),
-                                  unfit ? fmt::format("; {} more do not fit", unfit) : "");
+    std::string out =
+        fmt::format("  weighed, the best first{}{}\n", rows.empty() ? "" : estimate_words(rows.front().first),
+                    unfit ? fmt::format("; {} more do not fit", unfit) : "");
     for (const auto& [seconds, what] : rows) {
       const auto& [first, kept, free] = what;
-      out += fmt::format("  {:>10}  memory given {}, tensors of {} of {} layers kept{}\n",
-                         readable_seconds(seconds), in_order_of(first), kept, layers,
+      out += fmt::format("  {:>10}  memory given {}, tensors of {} of {} segments kept{}\n",
+                         readable_seconds(seconds), in_order_of(first), kept, kept_segments(plan_).all,
                          !upper ? ""
                          : free ? fmt::format(", {} left to copies", machine_.tiers[0].name)
                                 : fmt::format(", homes in {} too", machine_.tiers[0].name));
@@ -179,7 +182,7 @@ void add_weighed(const Plan& plan, nlohmann::ordered_json& out) {
   nlohmann::ordered_json& rows = out["weighed"] = nlohmann::ordered_json::array();
   for (const Weighed& w : plan.weighed) {
     rows.push_back({{"homes_first", w.first ? buffer_class_name(*w.first) : "layers"},
-                    {"kept_layers", w.kept_layers},
+                    {"kept_segments", w.kept_segments},
                     {"upper_is_free", w.upper_is_free},
                     {"seconds", nullptr}});
     if (w.seconds > 0) rows.back()["seconds"] = w.seconds;

@@ -175,6 +175,17 @@ std::string bottleneck_name(const Program& program, const MachineRates& rates, c
   return drive_name(rates, bottleneck.index);
 }
 
+KeptSegments kept_segments(const Plan& plan) {
+  KeptSegments segments;
+  for (const UseInfo& use : plan.lowering.uses) {
+    const SegmentUse& segment = plan.model.layers[use.layer].segments[use.position];
+    if (plan.model.segments[segment.segment].loss) continue;
+    segments.kept += !use.recompute;
+    ++segments.all;
+  }
+  return segments;
+}
+
 PlanFacts facts_of(const Plan& plan, const Options& options) {
   const Program& program = plan.program;
   const BodyId step = *plan.lowering.bodies().step;

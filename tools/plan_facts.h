@@ -25,6 +25,13 @@ Bottleneck bottleneck_of(const Loads& loads);
 // "compute", "cores"; a drive by its tier, and its number from 1 where there are several: "nvme 2".
 std::string bottleneck_name(const Program& program, const MachineRates& rates, const Bottleneck& bottleneck);
 
+// Segments that keep their saved tensors from forward to backward, of those that could: not of those that end
+// in the loss, whose forward runs within their backward.
+struct KeptSegments {
+  uint32_t kept = 0, all = 0;
+};
+KeptSegments kept_segments(const Plan& plan);
+
 struct PlanFacts {
   uint64_t ranks = 1;                       // that write to the same drives
   double seconds = 0;                       // of the step

@@ -72,12 +72,6 @@ std::string table_of(const char* heading, const Machine& machine, const ByClassA
 
 const Body& step_body(const Plan& plan) { return plan.program.bodies[*plan.lowering.bodies().step]; }
 
-uint32_t kept_segments(const Plan& plan) {
-  uint32_t kept = 0;
-  for (const UseInfo& use : plan.lowering.uses) kept += !use.recompute;
-  return kept;
-}
-
 // "1 slice", "4 slices".
 std::string counted(int64_t count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
@@ -107,8 +101,8 @@ std::string ranks_text(const Plan& plan, const Options& options) {
 std::string network_text(const Plan& plan) {
   std::string out;
   for (const LevelBytes& l : sent_over_network(plan))
-    out += fmt::format("{} {} over {} by a {}", out.empty() ? "" : ",", format_size(l.bytes), l.level,
-                       l.unit);
+    out +=
+        fmt::format("{} {} over {} by a {}", out.empty() ? "" : ",", format_size(l.bytes), l.level, l.unit);
   return out.empty() ? "" : "  sent a step:" + out + "\n";
 }
 
@@ -129,10 +123,10 @@ void add_budgets(const Budgets& budgets, ordered_json& out) {
 std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& options,
                       const std::optional<BreakEven>& even) {
   const Program& p = plan.program;
-  std::string out =
-      fmt::format("{} parameters, {} a slice, {} a step, tensors kept in {} of {} segments\n",
-                  parameter_count(plan.model), counted(plan.model.micro_batch, "sequence"),
-                  counted(plan.lowering.slices, "slice"), kept_segments(plan), plan.lowering.uses.size());
+  const KeptSegments segments = kept_segments(plan);
+  std::string out = fmt::format("{} parameters, {} a slice, {} a step, tensors kept in {} of {} segments\n",
+                                parameter_count(plan.model), counted(plan.model.micro_batch, "sequence"),
+                                counted(plan.lowering.slices, "slice"), segments.kept, segments.all);
   out += fmt::format("  on the {} device, at the rates of {}\n", device_name(options),
                      printable(plan.rates.name));
   out += ranks_text(plan, options);

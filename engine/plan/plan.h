@@ -41,7 +41,7 @@ struct PlanRequest {
 // A way to use the memory that the search looked at.
 struct Weighed {
   std::optional<BufferClass> first;  // that claims homes in memory before the others do; none: layer by layer
-  uint32_t kept_layers = 0;  // whose saved tensors are kept, the last or the first
+  uint32_t kept_segments = 0;  // whose saved tensors are kept
   bool upper_is_free = true; // nothing lives above the lowest memory tier: that is left to copies
   double seconds = 0;        // of a step, as the search saw it; 0: it does not fit
 };

@@ -25,11 +25,9 @@ constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
 constexpr uint32_t kFewLayers = 8;       // of which every number may be kept
 constexpr double kHopeless = 1.3;        // of the best seconds: to keep even more is not tried
 
-// Microseconds, about, of lowering a program and arranging and simulating its step. Long programs count for more:
-// all else about them takes longer, too.
-uint64_t work_of(uint64_t instructions) {
-  return 200 + 4 * instructions + instructions * instructions / 500;
-}
+// Microseconds, about, of lowering a program and arranging and simulating its step. A long one counts for
+// more, since all else about it takes longer, too.
+uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instructions * instructions / 500; }
 
 // What lies in one tier or another at once, whatever the arrangement: permanent buffers, and pieces of the
 // others from the task that writes them to the last that uses what it wrote.
@@ -274,6 +272,19 @@ std::variant<Plan, Infeasible> Search::finish() {
   return finished(std::move(base_), 0);
 }
 
+bool Search::recomputes(const Candidate& c, uint32_t layer) const {
+  return c.kept.first ? layer >= c.kept.count : layer + c.kept.count < layers_;
+}
+
+// The forward of a segment that ends in the loss runs within its backward: it has nothing to keep.
+uint32_t Search::kept_segments(const Candidate& c) const {
+  uint32_t kept = 0;
+  for (uint32_t l = 0; l < layers_; ++l)
+    for (const SegmentUse& use : model_.layers[l].segments)
+      kept += !recomputes(c, l) && !model_.segments[use.segment].loss;
+  return kept;
+}
+
 Plan Search::lowered(const Candidate& c, uint64_t shard_elements) const {
   Plan plan;
   plan.model = model_;
@@ -282,8 +293,7 @@ Plan Search::lowered(const Candidate& c, uint64_t shard_elements) const {
   if (shard_elements) options.shard_elements = shard_elements;
   options.recompute.clear();
   for (uint32_t l = 0; l < layers_; ++l)
-    options.recompute.insert(options.recompute.end(), model_.layers[l].segments.size(),
-                             c.kept.first ? l >= c.kept.count : l + c.kept.count < layers_);
+    options.recompute.insert(options.recompute.end(), model_.layers[l].segments.size(), recomputes(c, l));
   plan.lowering = lower(model_, options, plan.program);
   return plan;
 }
@@ -348,7 +358,7 @@ Plan Search::finished(Plan plan, double seconds) const {
   plan.placement = request_.placement;
   plan.candidates = static_cast<uint32_t>(weighed_.size());
   for (const auto& [candidate, outcome] : weighed_)
-    plan.weighed.push_back({first_class(candidate), candidate.kept.count, candidate.upper == kUpperLevels,
+    plan.weighed.push_back({first_class(candidate), kept_segments(candidate), candidate.upper == kUpperLevels,
                             outcome.seconds < kNotFeasible ? outcome.seconds : 0});
   return plan;
 }

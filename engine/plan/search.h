@@ -68,6 +68,8 @@ class Search {
   bool other_bodies_fit(const Candidate& c);
   void spend(uint64_t work) { work_left_ -= std::min(work_left_, work); }
 
+  bool recomputes(const Candidate& c, uint32_t layer) const;
+  uint32_t kept_segments(const Candidate& c) const;
   Plan lowered(const Candidate& c, uint64_t shard_elements = 0) const;
   Arrangement arrange(const Program& program, const Candidate& c) const;
   Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const;
