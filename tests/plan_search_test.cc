@@ -1,5 +1,5 @@
-// The search against brute force: every way to divide weights, gradients and state of a small model's groups
-// between two or three tiers, with every set of layers that recompute; and against the rules that one would
+// The search against brute force: of weights, gradients and state of a small model any number of first groups
+// in each of two or three tiers, with every set of layers that recompute; and against the rules that one would
 // think of.
 #include <gtest/gtest.h>
 
@@ -163,8 +163,7 @@ TEST(PlanSearch, IsAsGoodForEightLayers) {
   expect_as_good(8, true, 60, sets);
 }
 
-// A device above both: memory that is scarce in either, updates that are as fast as the drives or slow, links
-// four times as fast as drives.
+// A device above both: links four times as fast as drives; updates as fast as compute's memory, or slower.
 PlanRequest in_three_tiers(bool clip, double update_bytes_per_second) {
   PlanRequest r = request_for(2, kPlenty, clip);
   r.machine = testing::machine_of(Tiers::device_host_nvme);
@@ -180,8 +179,8 @@ TEST(PlanSearch, IsAsGoodInThreeTiers) {
     for (const double update : {40e9, 1e9}) {
       PlanRequest request = in_three_tiers(clip, update);
       const uint64_t plenty = std::get<Plan>(make_plan(request)).program.arena_bytes[0];
-      for (const uint64_t device : {60, 90, 400})
-        for (const uint64_t host : {40, 400}) {
+      for (const uint64_t device : {60, 75, 90})
+        for (const uint64_t host : {40, 75}) {
           request.machine.tiers[0].capacity = plenty * device / 100;
           request.machine.tiers[1].capacity = plenty * host / 100;
           const auto result = make_plan(request);
@@ -189,6 +188,7 @@ TEST(PlanSearch, IsAsGoodInThreeTiers) {
                                                update / 1e9, device, host);
           ASSERT_TRUE(std::holds_alternative<Plan>(result)) << what;
           const double found = std::get<Plan>(result).step_seconds, best = best_of_all(request, all_sets(2));
+          ASSERT_LT(best, 1e300) << what;
           figures.at_most("search / brute force, three tiers", found / best, kWithin);
           EXPECT_LE(found, kWithin * best) << what;
         }

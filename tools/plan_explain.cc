@@ -6,7 +6,6 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <tuple>
 
 #include "engine/profile/occupancy.h"
 #include "engine/simulate.h"
@@ -137,35 +136,41 @@ class Explanation {
                        readable_seconds(plan_.step_seconds));
   }
 
+  std::string way_words(const Weighed& w, bool upper) const {
+    const uint32_t all = kept_segments(plan_).all;
+    const bool some = w.kept_segments > 0 && w.kept_segments < all;
+    return fmt::format("memory given {}, tensors of {}{} of {} segments kept{}{}", in_order_of(w.first),
+                       !some           ? ""
+                       : w.keeps_first ? "the first "
+                                       : "the last ",
+                       w.kept_segments, all,
+                       !upper            ? ""
+                       : w.upper_is_free ? fmt::format(", {} left to copies", machine_.tiers[0].name)
+                                         : fmt::format(", homes in {} too", machine_.tiers[0].name),
+                       w.moved ? ", single buffers elsewhere" : "");
+  }
+
   // The best of each kind of arrangement.
   std::string weighed_table() const {
     constexpr size_t kRows = 10;
-    using Kind = std::tuple<std::optional<BufferClass>, uint32_t, bool>;
     const bool upper = !machine_.tiers.front().file && machine_.tiers.size() > 1 && !machine_.tiers[1].file;
-    std::map<Kind, double> best;
+    std::map<std::string, double> best;
     size_t unfit = 0;
     for (const Weighed& w : plan_.weighed) {
       unfit += w.seconds == 0;
       if (w.seconds == 0) continue;
-      const Kind kind{w.first, w.kept_segments, upper && w.upper_is_free};
-      double& seconds = best.try_emplace(kind, w.seconds).first->second;
+      double& seconds = best.try_emplace(way_words(w, upper), w.seconds).first->second;
       seconds = std::min(seconds, w.seconds);
     }
-    std::vector<std::pair<double, Kind>> rows;
-    for (const auto& [what, seconds] : best) rows.emplace_back(seconds, what);
+    std::vector<std::pair<double, std::string>> rows;
+    for (const auto& [way, seconds] : best) rows.emplace_back(seconds, way);
     std::sort(rows.begin(), rows.end());
     if (rows.size() > kRows) rows.resize(kRows);
     std::string out =
         fmt::format("  weighed, the best first{}{}\n", rows.empty() ? "" : estimate_words(rows.front().first),
                     unfit ? fmt::format("; {} more do not fit", unfit) : "");
-    for (const auto& [seconds, what] : rows) {
-      const auto& [first, kept, free] = what;
-      out += fmt::format("  {:>10}  memory given {}, tensors of {} of {} segments kept{}\n",
-                         readable_seconds(seconds), in_order_of(first), kept, kept_segments(plan_).all,
-                         !upper ? ""
-                         : free ? fmt::format(", {} left to copies", machine_.tiers[0].name)
-                                : fmt::format(", homes in {} too", machine_.tiers[0].name));
-    }
+    for (const auto& [seconds, way] : rows)
+      out += fmt::format("  {:>10}  {}\n", readable_seconds(seconds), way);
     return out;
   }
 
@@ -183,7 +188,9 @@ void add_weighed(const Plan& plan, nlohmann::ordered_json& out) {
   for (const Weighed& w : plan.weighed) {
     rows.push_back({{"homes_first", w.first ? buffer_class_name(*w.first) : "layers"},
                     {"kept_segments", w.kept_segments},
+                    {"keeps_first", w.keeps_first},
                     {"upper_is_free", w.upper_is_free},
+                    {"moved", w.moved},
                     {"seconds", nullptr}});
     if (w.seconds > 0) rows.back()["seconds"] = w.seconds;
   }

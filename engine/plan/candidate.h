@@ -1,7 +1,7 @@
 // One way to use the memory, as the search varies it: how much of each tier is left to staging, which classes
 // of buffers claim homes in the rest and how much of it each of them may have, by how much work a fetch
-// leads its use, and how many layers keep their saved tensors. Homes follow from it. For the planner, any
-// thread.
+// leads its use, and which layers keep their saved tensors; at last single buffers that live elsewhere. Homes
+// follow from it. For the planner, any thread.
 #pragma once
 
 #include <array>
@@ -52,13 +52,15 @@ struct Candidate {
 // Whether it is of a class that a candidate gives a home.
 bool has_choice_of_home(const Buffer& buffer);
 
+// Instead of an earlier move of the same buffer. Whether it fits is not asked.
 Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier);
 
 // That claims homes before the others; none where classes claim alike.
 std::optional<BufferClass> first_class(const Candidate& candidate);
 
 // By buffer, the home of each permanent one. From the top memory tier down, classes claim homes in the
-// candidate's order, as long as what is left to staging stays free.
+// candidate's order, as long as what is left to staging stays free; then single buffers move, whatever is
+// free.
 std::vector<TierId> homes_of(const Candidate& candidate, const Program& program,
                              const std::vector<uint64_t>& capacities, const Least& least);
 

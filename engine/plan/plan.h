@@ -41,25 +41,27 @@ struct PlanRequest {
 // A way to use the memory that the search looked at.
 struct Weighed {
   std::optional<BufferClass> first;  // that claims homes in memory before the others do; none: layer by layer
-  uint32_t kept_segments = 0;  // whose saved tensors are kept
-  bool upper_is_free = true; // nothing lives above the lowest memory tier: that is left to copies
-  double seconds = 0;        // of a step, as the search saw it; 0: it does not fit
+  uint32_t kept_segments = 0;        // whose saved tensors are kept
+  bool keeps_first = false;          // those of the first layers, else of the last
+  bool upper_is_free = true;         // nothing lives above the lowest memory tier: that is left to copies
+  bool moved = false;                // single buffers live elsewhere than their class
+  double seconds = 0;                // of a step, as the search saw it; 0: it does not fit
 };
 
 struct Plan {
   Model model;
   Lowering lowering;
   Program program;
-  MachineRates rates;       // that the search judged by
+  MachineRates rates;  // that the search judged by
   Placement placement = Placement::automatic;
   uint64_t program_bytes = 0;  // of the lowest memory tier's capacity, beside its arena
-  double step_seconds = 0;  // simulated, steady state
-  double least_seconds = 0;  // that a step takes under any placement (limit.h)
-  uint32_t candidates = 0;  // weighed
+  double step_seconds = 0;     // simulated, steady state
+  double least_seconds = 0;    // that a step takes under any placement (limit.h)
+  uint32_t candidates = 0;     // weighed
   std::vector<Weighed> weighed;
 };
 
-struct Infeasible {  // all figures hold the program's own memory
+struct Infeasible {                            // all figures hold the program's own memory
   TierId tier = 0;                             // that is too small
   std::string task;                            // whose operands need most of it, in words; may be empty
   int64_t micro_batch = 1;                     // that needs least, to which task and least_together refer

@@ -22,8 +22,8 @@ constexpr uint64_t kMarginShare = 8;     // of a capacity
 constexpr uint32_t kWholeMost = 4;       // candidates that are assembled and simulated whole
 constexpr double kSeemsBetter = 0.97;    // of the best whole one's seconds
 constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
-constexpr uint32_t kFewLayers = 8;       // of which every number may be kept
-constexpr double kHopeless = 1.3;        // of the best seconds: to keep even more is not tried
+constexpr uint32_t kFewLayers = 10;  // of which every number may be kept: eight between embedding and head
+constexpr double kHopeless = 1.3;    // of the best seconds: to keep even more is not tried
 
 // Microseconds, about, of lowering a program and arranging and simulating its step. A long one counts for
 // more, since all else about it takes longer, too.
@@ -93,18 +93,60 @@ void Search::start(uint64_t search_shard) {
 
 double Search::explore(uint64_t work) {
   work_left_ = work;
-  std::vector<Candidate> starts;
-  const bool again = std::exchange(explored_, true);
-  if (!again)
+  if (!std::exchange(explored_, true)) {
     weigh_first(request_.placement);
-  else if (request_.placement == Placement::automatic)
+    if (best_seconds_ < kNotFeasible) {
+      vary_coarsely();
+      descend(best_, Vary::quantities);
+    }
+    return best_seconds_;
+  }
+  std::vector<Candidate> starts;
+  if (request_.placement == Placement::automatic)
     for (const Placement rule :
          {Placement::weights_first, Placement::state_first, Placement::highest, Placement::lowest})
-      starts.push_back(weigh_first(rule));
-  if (best_seconds_ < kNotFeasible) vary();
-  for (const Candidate& start : starts) descend(start);
-  if (again && choices_.free) move_buffers();
+      starts.push_back(descend(weigh_first(rule), Vary::kept_and_lead));
+  // State has a buffer of each shard, so only those of the program itself can move.
+  const Vary what = search_shard_ == 0 ? Vary::buffers_too : Vary::quantities;
+  descend(best_, what);
+  descend(weigh_first(request_.placement), what);
+  if (request_.recompute == Recompute::automatic)
+    for (const KeptLayers kept : kept_choices(best_.kept)) {
+      starts.push_back(best_);
+      starts.back().kept = kept;
+    }
+  for (const Candidate& start : best_first(std::move(starts))) descend(start, what);
+  if (choices_.free && what == Vary::buffers_too)
+    for (const Candidate& start : best_first(corners())) descend(start, what);
   return best_seconds_;
+}
+
+// Every class as a whole in one tier or another.
+std::vector<Candidate> Search::corners() const {
+  std::vector<Candidate> all{best_, best_};
+  all.front().kept = {kept_at_first_};
+  for (const BufferClass kind : kHomeClasses) {
+    std::vector<Candidate> longer;
+    for (const Candidate& c : all)
+      for (TierId tier = 0; tier < capacities_.size(); ++tier) {
+        longer.push_back(c);
+        for (BufferId b = 0; b < base_.program.buffers.size(); ++b)
+          if (base_.program.buffers[b].kind == kind && has_choice_of_home(base_.program.buffers[b]))
+            longer.back() = with_moved(std::move(longer.back()), b, tier);
+      }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
+  std::vector<std::pair<double, Candidate>> sorted;
+  for (Candidate& c : candidates) sorted.emplace_back(weigh(c), std::move(c));
+  std::sort(sorted.begin(), sorted.end());
+  candidates.clear();
+  for (auto& [seconds, c] : sorted)
+    if (seconds < kNotFeasible) candidates.push_back(std::move(c));
+  return candidates;
 }
 
 // The first of its kind that fits, or the last.
@@ -124,42 +166,30 @@ Candidate Search::weigh_first(Placement placement) {
   return c;
 }
 
-void Search::vary() {
-  const bool may_keep = request_.recompute == Recompute::automatic;
-  if (may_keep && choices_.free && has_upper()) vary_both();
-  descend(best_);
-  if (!may_keep) return;
-  for (const KeptLayers kept : kept_choices(best_.kept)) {
-    if (kept.first) continue;
-    Candidate c = best_;
-    c.kept = kept;
-    descend(c);
-  }
-}
-
 // Kept tensors and homes above contend for the same bytes: it may take less of one to have more of the other.
-void Search::vary_both() {
+void Search::vary_coarsely() {
+  if (request_.recompute != Recompute::automatic) return;
+  std::vector<uint32_t> uppers{best_.upper};
+  if (choices_.free && has_upper()) uppers = {6, 4, 2, 0};
   Candidate c = best_;
   for (const uint32_t quarters : {2u, 4u, 0u})
-    for (const uint32_t upper : choices_.uppers) {
-      if (upper % 2 != 0) continue;
+    for (const uint32_t upper : uppers) {
       c.upper = upper;
       c.kept = {layers_ * quarters / 4};
       weigh(c);
     }
 }
 
-// From the best with each set of kept layers, the best of all first.
-void Search::move_buffers() {
-  std::set<KeptLayers> seen;
-  for (const auto& [seconds, candidate] : ranked())
-    if (seen.insert(candidate.kept).second) descend(candidate, Moves::buffers_too);
+Candidate Search::descend(Candidate from, Vary what) {
+  while (work_left_ > 0 && improve(from, what)) continue;
+  return from;
 }
 
-// One quantity at a time, then one buffer, until a round brings nothing.
-void Search::descend(Candidate from, Moves moves) {
+// A round: one quantity at a time; if that brings nothing, one buffer, then other layers that are kept: the
+// later, the more there is to try, and the more depends on what was varied before.
+bool Search::improve(Candidate& from, Vary what) {
   double seconds = weigh(from, kNotFeasible);
-  bool better = true;
+  bool better = false;
   const auto take_if_better = [&](Candidate c) {
     const double took = weigh(c, kWorthwhile * seconds);
     if (took >= kWorthwhile * seconds) return;
@@ -174,24 +204,24 @@ void Search::descend(Candidate from, Moves moves) {
       take_if_better(std::move(c));
     }
   };
-  while (better && work_left_ > 0) {
-    better = false;
-    if (request_.recompute == Recompute::automatic) vary(&Candidate::kept, kept_choices(from.kept));
-    if (choices_.free && has_upper()) vary(&Candidate::upper, choices_.uppers);
-    if (request_.machine.tiers.size() > 1) {
-      vary(&Candidate::order, choices_.orders);
-      vary(&Candidate::lead, kLeads);
-    }
-    if (choices_.free && request_.machine.tiers.back().file) {
-      vary(&Candidate::working, choices_.workings);
-      for (size_t k = 0; k < kHomeClasses.size(); ++k)
-        vary([k](Candidate& c) -> uint32_t& { return c.eighths[k]; }, kEighths);
-    }
-    if (moves != Moves::buffers_too) continue;
-    for (BufferId b = 0; b < base_.program.buffers.size(); ++b)
-      for (TierId tier = 0; has_choice_of_home(base_.program.buffers[b]) && tier < capacities_.size(); ++tier)
-        take_if_better(with_moved(from, b, tier));
+  const bool free = choices_.free && what != Vary::kept_and_lead;
+  if (free && has_upper()) vary(&Candidate::upper, choices_.uppers);
+  if (request_.machine.tiers.size() > 1) {
+    if (free) vary(&Candidate::order, choices_.orders);
+    vary(&Candidate::lead, kLeads);
   }
+  if (free && request_.machine.tiers.back().file) {
+    vary(&Candidate::working, choices_.workings);
+    for (size_t k = 0; k < kHomeClasses.size(); ++k)
+      vary([k](Candidate& c) -> uint32_t& { return c.eighths[k]; }, kEighths);
+  }
+  const bool move = !better && free && what == Vary::buffers_too;
+  for (BufferId b = 0; move && b < base_.program.buffers.size(); ++b) {
+    if (!has_choice_of_home(base_.program.buffers[b])) continue;
+    for (TierId tier = 0; tier < capacities_.size(); ++tier) take_if_better(with_moved(from, b, tier));
+  }
+  if (!better && request_.recompute == Recompute::automatic) vary(&Candidate::kept, kept_choices(from.kept));
+  return better;
 }
 
 // Of few layers any number, else quarters and what is next to the given one.
@@ -209,11 +239,12 @@ std::vector<KeptLayers> Search::kept_choices(KeptLayers given) const {
 }
 
 double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work) {
-  auto known = weighed_.find(c);
+  Way way{recompute_of(c), c.lead, homes_of(c, base_.program, capacities_, *least_)};
+  auto known = weighed_.find(way);
   if (known == weighed_.end()) {
     if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;
     if (layers_ > kFewLayers && c.kept.count >= too_many_kept_[c.kept.first]) return kNotFeasible;
-    known = weighed_.emplace(c, Outcome{seconds_of_step(c)}).first;
+    known = weighed_.emplace(std::move(way), Outcome{c, seconds_of_step(c)}).first;
   }
   Outcome& o = known->second;
   if (!o.fits_whole && o.seconds < std::max(to_beat, kWorthwhile * best_seconds_)) {
@@ -272,17 +303,14 @@ std::variant<Plan, Infeasible> Search::finish() {
   return finished(std::move(base_), 0);
 }
 
-bool Search::recomputes(const Candidate& c, uint32_t layer) const {
-  return c.kept.first ? layer >= c.kept.count : layer + c.kept.count < layers_;
-}
-
-// The forward of a segment that ends in the loss runs within its backward: it has nothing to keep.
-uint32_t Search::kept_segments(const Candidate& c) const {
-  uint32_t kept = 0;
+// By segment, in forward order. The forward of one that ends in the loss runs within its backward anyway.
+std::vector<bool> Search::recompute_of(const Candidate& c) const {
+  std::vector<bool> recompute;
   for (uint32_t l = 0; l < layers_; ++l)
     for (const SegmentUse& use : model_.layers[l].segments)
-      kept += !recomputes(c, l) && !model_.segments[use.segment].loss;
-  return kept;
+      recompute.push_back(model_.segments[use.segment].loss ||
+                          (c.kept.first ? l >= c.kept.count : l + c.kept.count < layers_));
+  return recompute;
 }
 
 Plan Search::lowered(const Candidate& c, uint64_t shard_elements) const {
@@ -291,9 +319,7 @@ Plan Search::lowered(const Candidate& c, uint64_t shard_elements) const {
   plan.program.machine = request_.machine;
   LowerOptions options = request_.lower;
   if (shard_elements) options.shard_elements = shard_elements;
-  options.recompute.clear();
-  for (uint32_t l = 0; l < layers_; ++l)
-    options.recompute.insert(options.recompute.end(), model_.layers[l].segments.size(), recomputes(c, l));
+  options.recompute = recompute_of(c);
   plan.lowering = lower(model_, options, plan.program);
   return plan;
 }
@@ -319,8 +345,8 @@ std::optional<Plan> Search::assembled_best() const {
 
 std::vector<std::pair<double, Candidate>> Search::ranked() const {
   std::vector<std::pair<double, Candidate>> list;
-  for (const auto& [candidate, outcome] : weighed_)
-    if (outcome.seconds < kNotFeasible) list.emplace_back(outcome.seconds, candidate);
+  for (const auto& [way, outcome] : weighed_)
+    if (outcome.seconds < kNotFeasible) list.emplace_back(outcome.seconds, outcome.candidate);
   std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   return list;
 }
@@ -357,9 +383,15 @@ Plan Search::finished(Plan plan, double seconds) const {
   plan.rates = request_.rates;
   plan.placement = request_.placement;
   plan.candidates = static_cast<uint32_t>(weighed_.size());
-  for (const auto& [candidate, outcome] : weighed_)
-    plan.weighed.push_back({first_class(candidate), kept_segments(candidate), candidate.upper == kUpperLevels,
+  const TierId memory = lowest_memory_tier(request_.machine);
+  for (const auto& [way, outcome] : weighed_) {
+    const auto kept = std::count(way.recompute.begin(), way.recompute.end(), false);
+    const bool upper_is_free =
+        std::all_of(way.homes.begin(), way.homes.end(), [&](TierId home) { return home >= memory; });
+    plan.weighed.push_back({first_class(outcome.candidate), static_cast<uint32_t>(kept),
+                            outcome.candidate.kept.first, upper_is_free, !outcome.candidate.moved.empty(),
                             outcome.seconds < kNotFeasible ? outcome.seconds : 0});
+  }
   return plan;
 }
 

@@ -7,7 +7,8 @@
 // 3. The two quantities that contend for the upper tiers are varied together, coarsely; then one at a time,
 //    from the best so far, until a round brings nothing; then the same from other sets of kept layers, and
 //    from the rules; at last single buffers change their homes, too. All that until enough work was done,
-//    which for large models is early. Under a rule only kept layers and leads vary.
+//    which for large models is early. Under a rule only kept layers and leads vary. What candidates come down
+//    to is weighed once.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
 // 5. The winner is assembled whole. Should another body not fit, or the step take longer than it had seemed,
 //    the next best are looked at; at last the homes of the least are, with prefetching and copies if those
@@ -41,7 +42,8 @@ class Search {
   Search& operator=(const Search&) = delete;
 
   // Weighs candidates until that was as much work, or the best is found. Returns the best's seconds,
-  // kNotFeasible if none fits so far. The rules come when it is called again, whatever the work.
+  // kNotFeasible if none fits so far. When it is called again the rules come, whatever the work, and single
+  // buffers move at last.
   double explore(uint64_t work);
   uint64_t work_left() const { return work_left_; }
 
@@ -49,27 +51,35 @@ class Search {
   std::variant<Plan, Infeasible> finish();
 
  private:
-  enum class Moves : uint8_t { quantities, buffers_too };
+  enum class Vary : uint8_t { kept_and_lead, quantities, buffers_too };
+  struct Way {                    // to make a step: what candidates come down to
+    std::vector<bool> recompute;  // by segment
+    uint32_t lead = 0;
+    std::vector<TierId> homes;  // by buffer
+    auto operator<=>(const Way&) const = default;
+  };
   struct Outcome {
+    Candidate candidate;            // the first that came down to it
     double seconds = kNotFeasible;  // of a step
-    bool fits_whole = false;        // other bodies fit, too; looked at only where it matters
+    bool fits_whole = false;        // other bodies fit, too, or need not: see weigh
   };
 
   void start(uint64_t search_shard);
   Candidate weigh_first(Placement placement);
-  void vary();
-  void vary_both();
-  void move_buffers();
-  void descend(Candidate from, Moves moves = Moves::quantities);
+  void vary_coarsely();
+  Candidate descend(Candidate from, Vary what);
+  bool improve(Candidate& from, Vary what);
+  std::vector<Candidate> corners() const;
+  std::vector<Candidate> best_first(std::vector<Candidate> candidates);  // that fit
   std::vector<KeptLayers> kept_choices(KeptLayers given) const;
-  // Its seconds. Below `to_beat`, or as the best so far, other bodies than the step's must fit, too.
+  // Its seconds. Below `to_beat`, or as the best so far, other bodies than the step's must fit, too; not
+  // those of larger shards, of which finish() makes others.
   double weigh(const Candidate& c, double to_beat = 0, bool whatever_the_work = false);
   double seconds_of_step(const Candidate& c);
   bool other_bodies_fit(const Candidate& c);
   void spend(uint64_t work) { work_left_ -= std::min(work_left_, work); }
 
-  bool recomputes(const Candidate& c, uint32_t layer) const;
-  uint32_t kept_segments(const Candidate& c) const;
+  std::vector<bool> recompute_of(const Candidate& c) const;
   Plan lowered(const Candidate& c, uint64_t shard_elements = 0) const;
   Arrangement arrange(const Program& program, const Candidate& c) const;
   Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const;
@@ -89,7 +99,7 @@ class Search {
   uint64_t search_shard_ = 0;  // elements; 0: as the plan will have
   Plan base_;                  // lowered for the first candidate
   std::optional<Least> least_;
-  std::map<Candidate, Outcome> weighed_;
+  std::map<Way, Outcome> weighed_;
   Candidate best_;
   double best_seconds_ = kNotFeasible;
   std::array<uint32_t, 2> too_many_kept_{};  // layers, by KeptLayers::first

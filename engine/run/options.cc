@@ -48,8 +48,8 @@ constexpr OptionRow kTable[] = {
      FIELD(transfer.shards),
      {1, 10000}},
 
-    {"steps", "profile", "N", "steps to run, 4 or more; the first two warm up and are not counted", "8", kProfile,
-     OnResume::free, FIELD(profile.steps), kProfileSteps},
+    {"steps", "profile", "N", "steps to run, 4 or more; the first two warm up and are not counted", "8",
+     kProfile, OnResume::free, FIELD(profile.steps), kProfileSteps},
     {"out", "profile", "DIR", "directory for the report; must not exist yet, or be empty", "", kProfile,
      OnResume::free, FIELD(profile.out)},
     {"out", "output", "FILE", "machine description to write; must not exist yet", "machine.json", kBench,
