@@ -1,6 +1,6 @@
 // The search against brute force: of weights, gradients and state of a small model any number of first groups
-// in each of two or three tiers, with every set of layers that recompute; and against the rules that one would
-// think of.
+// in each of two or three tiers, with every set of layers that recompute; and against the rules that one
+// would think of.
 #include <gtest/gtest.h>
 
 #include <algorithm>
