@@ -4,11 +4,12 @@
 //    (Large models are searched first: where larger shards leave a margin, smaller ones fit.)
 // 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. Among them are the rules
 //    that one would think of (Placement), so that none of them seems better than what is found.
-// 3. The two quantities that contend for the upper tiers are varied together, coarsely; then one at a time,
-//    from the best so far, until a round brings nothing; where that ends single buffers move, and other layers
-//    keep their tensors. Then the same from the rules, from other sets of kept layers, and with every class as a
-//    whole in one tier or another; all that until enough work was done, which for large models is early. Under a
-//    rule only kept layers and leads vary. What candidates come down to is weighed once.
+// 3. The two quantities that contend for the upper tiers are varied together, coarsely; then one at a
+//    time, from the best so far, until a round brings nothing; where that ends single buffers move, and
+//    other layers keep their tensors. Then the same from the rules, from other sets of kept layers, and with
+//    every class as a whole in one tier or another; all that until enough work was done, which for large
+//    models is early. Under a rule only kept layers and leads vary. What candidates come down to is weighed
+//    once.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
 // 5. The winner is assembled whole. Should another body not fit, or the step take longer than it had seemed,
 //    the next best are looked at; at last the homes of the least are, with prefetching and copies if those
