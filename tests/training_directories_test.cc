@@ -187,7 +187,7 @@ TEST(TrainingDirectories, KilledItLeavesNothingInAny) {
                               "--gpu-mem",
                               "4MiB",
                               "--host-mem",
-                              "72MiB",
+                              "70MiB",
                               "--nvme-dir",
                               listed,
                               "--nvme-mem",
