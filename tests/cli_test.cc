@@ -121,6 +121,21 @@ TEST_F(Cli, PlanExplainsWhereThingsLive) {
   EXPECT_EQ(best, facts["seconds_predicted"].get<double>());
 }
 
+// The head, whose forward runs within its backward, neither keeps tensors nor computes them again.
+TEST_F(Cli, PlanSaysWhatIsComputedTwice) {
+  const Words plan{"plan",       "--model", kTiny,       "--device",    "cpu",
+                   "--host-mem", "1GiB",    "--explain", "--recompute", "none"};
+  const CommandResult kept = run(plan);
+  ASSERT_EQ(kept.code, 0) << kept.err;
+  EXPECT_NE(kept.out.find("nothing is computed twice"), std::string::npos) << kept.out;
+  Words all = plan;
+  all.back() = "all";
+  const CommandResult twice = run(all);
+  ASSERT_EQ(twice.code, 0) << twice.err;
+  EXPECT_NE(twice.out.find("tensors kept in 0 of "), std::string::npos) << twice.out;
+  EXPECT_NE(twice.out.find("Only what layers hand on is kept"), std::string::npos) << twice.out;
+}
+
 TEST_F(Cli, RanksThatCannotWork) {
   expect_refused_training({"--gpus", "3"}, 2, {"--micro-batch 2 on 3 ranks", "--batch 6"});
   for (const char* method : {"powersgd", "powersgd:0", "powersgd:65", "powersgd:4x", "topk:3", ""})

@@ -212,6 +212,23 @@ TEST(PlanSearch, MoreMemoryIsNotSlower) {
   }
 }
 
+// State has a buffer of each shard, so what moves with larger ones would be something else in the plan.
+TEST(PlanSearch, SingleBuffersMoveOnlyWithThePlansShards) {
+  const auto moves = [](uint32_t layers) {
+    PlanRequest request = in_three_tiers(true, 1e9);
+    const Model model = build_model(config_from_name("gpt2:layers=" + std::to_string(layers) +
+                                                     ",width=4096,heads=32,vocab=256,context=64"),
+                                    DType::bf16, 2, 64);
+    request.model = [model](int64_t) { return model; };
+    const uint64_t plenty = std::get<Plan>(make_plan(request)).program.arena_bytes[0];
+    for (const TierId memory : {0, 1}) request.machine.tiers[memory].capacity = plenty * 6 / 10;
+    const Plan plan = std::get<Plan>(make_plan(request));
+    return std::any_of(plan.weighed.begin(), plan.weighed.end(), [](const Weighed& w) { return w.moved; });
+  };
+  EXPECT_FALSE(moves(6)) << "1.2 billion parameters";
+  EXPECT_TRUE(moves(1));
+}
+
 // What the rules would give is weighed too, so none of them seems better.
 TEST(PlanSearch, IsNoWorseThanAnyRule) {
   for (const uint64_t percent : {40, 60, 80}) {

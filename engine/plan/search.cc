@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <set>
 
 #include "engine/error.h"
 #include "engine/pack.h"
@@ -170,7 +169,10 @@ Candidate Search::weigh_first(Placement placement) {
 void Search::vary_coarsely() {
   if (request_.recompute != Recompute::automatic) return;
   std::vector<uint32_t> uppers{best_.upper};
-  if (choices_.free && has_upper()) uppers = {6, 4, 2, 0};
+  if (choices_.free && has_upper()) {
+    uppers = choices_.uppers;
+    std::erase_if(uppers, [](uint32_t level) { return level % 2 != 0; });
+  }
   Candidate c = best_;
   for (const uint32_t quarters : {2u, 4u, 0u})
     for (const uint32_t upper : uppers) {

@@ -10,7 +10,9 @@
 //    every class as a whole in one tier or another; all that until enough work was done, which for large
 //    models is early. Under a rule only kept layers and leads vary. What candidates come down to is weighed
 //    once.
-// 4. Large models are searched with fewer, larger shards where those fit: it changes neither homes nor bits.
+// 4. Large models are searched with fewer, larger shards where those fit: it changes no bits, and homes by
+// less
+//    than a shard. Their single buffers do not move, since state has a buffer of each shard.
 // 5. The winner is assembled whole. Should another body not fit, or the step take longer than it had seemed,
 //    the next best are looked at; at last the homes of the least are, with prefetching and copies if those
 //    find room, without them always.
@@ -30,8 +32,8 @@
 
 namespace sluice {
 
-// Of all searches for one plan together, about microseconds; once more for one that must be searched again
-// with the plan's own shards.
+// Of all searches for one plan together: about microseconds of short programs, fewer of long ones. Once more
+// for one that must be searched again with the plan's own shards.
 constexpr uint64_t kSearchWork = 1'000'000;
 
 class Search {
