@@ -21,8 +21,8 @@ constexpr uint64_t kMarginShare = 8;     // of a capacity
 constexpr uint32_t kWholeMost = 4;       // candidates that are assembled and simulated whole
 constexpr double kSeemsBetter = 0.97;    // of the best whole one's seconds
 constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
-constexpr uint32_t kFewLayers = 10;  // of which every number may be kept: eight between embedding and head
-constexpr double kHopeless = 1.3;    // of the best seconds: to keep even more is not tried
+constexpr uint32_t kFewLayers = 10;      // eight between embedding and head: searched more thoroughly
+constexpr double kHopeless = 1.3;        // of the best seconds: to keep even more is not tried
 
 // Microseconds, about, of lowering a program and arranging and simulating its step. A long one counts for
 // more, since all else about it takes longer, too.
@@ -93,30 +93,34 @@ void Search::start(uint64_t search_shard) {
 double Search::explore(uint64_t work) {
   work_left_ = work;
   if (!std::exchange(explored_, true)) {
-    weigh_first(request_.placement);
+    weigh_first(request_.placement, kept_at_first_);
     if (best_seconds_ < kNotFeasible) {
       vary_coarsely();
       descend(best_, Vary::quantities);
     }
     return best_seconds_;
   }
+  const bool free_kept = request_.recompute == Recompute::automatic;
   std::vector<Candidate> starts;
   if (request_.placement == Placement::automatic)
     for (const Placement rule :
          {Placement::weights_first, Placement::state_first, Placement::highest, Placement::lowest})
-      starts.push_back(descend(weigh_first(rule), Vary::kept_and_lead));
+      starts.push_back(descend(weigh_first(rule, kept_at_first_), Vary::kept_and_lead));
   // State has a buffer of each shard, so only those of the program itself can move.
   const Vary what = search_shard_ == 0 ? Vary::buffers_too : Vary::quantities;
+  if (layers_ <= kFewLayers) work_left_ += kSearchWork;
   descend(best_, what);
-  descend(weigh_first(request_.placement), what);
-  if (request_.recompute == Recompute::automatic)
+  descend(weigh_first(request_.placement, kept_at_first_), what);
+  if (free_kept && what == Vary::buffers_too) descend(weigh_first(request_.placement, layers_), what);
+  if (choices_.free && what == Vary::buffers_too)
+    for (Candidate& corner : corners()) starts.push_back(std::move(corner));
+  for (const Candidate& start : best_first(std::exchange(starts, {}))) descend(start, what);
+  if (free_kept)
     for (const KeptLayers kept : kept_choices(best_.kept)) {
       starts.push_back(best_);
       starts.back().kept = kept;
     }
   for (const Candidate& start : best_first(std::move(starts))) descend(start, what);
-  if (choices_.free && what == Vary::buffers_too)
-    for (const Candidate& start : best_first(corners())) descend(start, what);
   return best_seconds_;
 }
 
@@ -148,17 +152,17 @@ std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
   return candidates;
 }
 
-// The first of its kind that fits, or the last.
-Candidate Search::weigh_first(Placement placement) {
+// The first of its kind that fits, or the last; where so much is kept as at first, whatever the work.
+Candidate Search::weigh_first(Placement placement, uint32_t kept) {
   const CandidateChoices choices = choices_for(placement);
   Candidate c;
-  c.kept = {kept_at_first_};
+  c.kept = {kept};
   c.order = choices.orders.front();
   for (const uint32_t upper : choices.uppers) {
     c.upper = upper;
     for (const uint32_t working : choices.workings) {
       c.working = working;
-      if (weigh(c, kNotFeasible, true) < kNotFeasible) return c;
+      if (weigh(c, kNotFeasible, kept == kept_at_first_) < kNotFeasible) return c;
     }
     if (!has_upper()) break;
   }

@@ -4,15 +4,14 @@
 //    (Large models are searched first: where larger shards leave a margin, smaller ones fit.)
 // 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. Among them are the rules
 //    that one would think of (Placement), so that none of them seems better than what is found.
-// 3. The two quantities that contend for the upper tiers are varied together, coarsely; then one at a
-//    time, from the best so far, until a round brings nothing; where that ends single buffers move, and
-//    other layers keep their tensors. Then the same from the rules, from other sets of kept layers, and with
-//    every class as a whole in one tier or another; all that until enough work was done, which for large
-//    models is early. Under a rule only kept layers and leads vary. What candidates come down to is weighed
-//    once.
+// 3. The two quantities that contend for the upper tiers are varied together, coarsely; then one at a time,
+//    from the best so far, until a round brings nothing; where that ends single buffers move, and other
+//    layers keep their tensors. Then the same from where nothing is kept, where all is, from the rules, from
+//    every class as a whole in one tier or another, and from other sets of kept layers; all that until enough
+//    work was done, which for large models is early. Under a rule only kept layers and leads vary. What
+//    candidates come down to is weighed once.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes no bits, and homes by
-// less
-//    than a shard. Their single buffers do not move, since state has a buffer of each shard.
+//    less than a shard. Their single buffers do not move, since state has a buffer of each shard.
 // 5. The winner is assembled whole. Should another body not fit, or the step take longer than it had seemed,
 //    the next best are looked at; at last the homes of the least are, with prefetching and copies if those
 //    find room, without them always.
@@ -33,7 +32,7 @@
 namespace sluice {
 
 // Of all searches for one plan together: about microseconds of short programs, fewer of long ones. Once more
-// for one that must be searched again with the plan's own shards.
+// for one of few layers, and for one that must be searched again with the plan's own shards.
 constexpr uint64_t kSearchWork = 1'000'000;
 
 class Search {
@@ -46,7 +45,7 @@ class Search {
 
   // Weighs candidates until that was as much work, or the best is found. Returns the best's seconds,
   // kNotFeasible if none fits so far. When it is called again the rules come, whatever the work, and single
-  // buffers move at last.
+  // buffers move at last, for which models of few layers have more work.
   double explore(uint64_t work);
   uint64_t work_left() const { return work_left_; }
 
@@ -68,7 +67,7 @@ class Search {
   };
 
   void start(uint64_t search_shard);
-  Candidate weigh_first(Placement placement);
+  Candidate weigh_first(Placement placement, uint32_t kept);
   void vary_coarsely();
   Candidate descend(Candidate from, Vary what);
   bool improve(Candidate& from, Vary what);
