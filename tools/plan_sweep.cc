@@ -222,8 +222,8 @@ std::string curve(const Quantity& quantity, std::span<const SweepPoint> points) 
   std::string knees;
   for (const SweepPoint& p : points)
     if (p.knee) knees += (knees.empty() ? "" : ", ") + value_text(quantity, p.value);
-  if (!knees.empty()) out += fmt::format("  K: up to {} more brings much, beyond it little.\n", knees);
-  return out;
+  return out + (knees.empty() ? "  No knee: nowhere does more bring much and beyond it little.\n"
+                              : fmt::format("  K: up to {} more brings much, beyond it little.\n", knees));
 }
 
 ordered_json json_of(const Quantity& quantity, std::span<const SweepPoint> points) {

@@ -90,8 +90,8 @@ std::string stall_sentence(const ProfiledRun& run, const Stall& stall, const std
                                  readable_seconds(run.profile.step_seconds.measured));
   const std::string name = work_name(plan.program, stall.work), &lane = lane_name(plan, stall.work.lane);
   if (!stall.work.executed)
-    return text +
-           fmt::format("{} to begin what it could: its thread was still asleep, or had no processor.", lane);
+    return text + fmt::format("{}, which could have begun: its thread was still asleep, or had no processor.",
+                              stall.work.lane == run.profile.compute ? "itself" : lane);
   text += fmt::format("{}: {} was busy", name, lane);
   const std::string subject = subject_name(plan, stall.work, stall.subject);
   if (!subject.empty() && stall.subject_seconds < 0.999 * stall.seconds)
@@ -117,7 +117,7 @@ std::string bound_sentence(const ProfiledRun& run) {
                                  name, 100 * busy(busiest));
   text += fmt::format("; compute waits {:.0f} %", 100 * p.idle.measured / step);
   if (!p.stalls.empty() && !p.stalls.front().work.executed)
-    text += fmt::format(", most of all for {} to begin what it could",
+    text += fmt::format(", most of all for the thread of {} to wake, or for a processor",
                         lane_name(run.plan, p.stalls.front().work.lane));
   else if (!p.stalls.empty())
     text += fmt::format(", most of all for {} on {}", work_name(run.plan.program, p.stalls.front().work),

@@ -139,7 +139,10 @@ std::string changes(const ordered_json& f) {
     return section("What would be faster",
                    "<p>More memory of any tier, a larger batch: nothing that was planned "
                    "gains a hundredth.</p>\n");
-  std::string out = "<div class=\"changes\">\n";
+  std::string out = fmt::format(
+      "<p class=\"key\">As it is, a step of {} and {:.0f} tokens/s are predicted.</p>\n<div "
+      "class=\"changes\">\n",
+      seconds_of(f["step_seconds"], "predicted"), f["tokens_per_second"]["predicted"].get<double>());
   for (const ordered_json& c : f["changes"])
     out += fmt::format(
         "<div class=\"change\"><b>{}</b>tokens a second with {}<code>{}</code>"

@@ -82,17 +82,18 @@ std::string links_text(const ordered_json& f) {
 }
 
 std::string tiers_text(const ordered_json& f) {
-  Rows rows{{"tier", "most at once", "arena", "allowed"}};
-  for (const ordered_json& t : f["occupancy"]) {
-    rows.push_back(
-        {plain(t["tier"]), format_size(most_at_once(t)), format_size(t["arena"]), format_size(t["allowed"])});
-  }
+  Rows rows{{"tier", "most at once", "arena", "arena allowed", "limit"}};
+  for (const ordered_json& t : f["occupancy"])
+    rows.push_back({plain(t["tier"]), format_size(most_at_once(t)), format_size(t["arena"]),
+                    format_size(t["allowed"]), format_size(t["limit"])});
   return table(rows, 1);
 }
 
 std::string changes_text(const ordered_json& f) {
   if (f["changes"].empty()) return "Nothing that was tried gains a hundredth.\n";
   Rows rows{{"change", "arguments", "step", "tokens/s", "gain"}};
+  rows.push_back({"none", "", seconds_of(f["step_seconds"], "predicted"),
+                  fmt::format("{:.0f}", f["tokens_per_second"]["predicted"].get<double>()), ""});
   for (const ordered_json& c : f["changes"])
     rows.push_back({plain(c["change"]), "`" + c["arguments"].get<std::string>() + "`",
                     readable_seconds(c["step_seconds"]),
@@ -187,7 +188,7 @@ std::string profile_markdown(const ordered_json& f) {
     if (f["state"] == "done") out += "\n## What would be faster (predicted)\n" + changes_text(f);
     out += "\n## Predicted against measured, a step\n" + work_text(f);
     out += "\n" + plain(errors_explained(f)) + "\n";
-    out += "\n## Links\n" + links_text(f);
+    if (!f["links"].empty()) out += "\n## Links\n" + links_text(f);
   }
   return out + "\n## Memory\n" + tiers_text(f) + "\n## Steps\n" + steps_text(f);
 }
