@@ -43,7 +43,7 @@ constexpr VerbText kVerbs[] = {
      "  sluice plan --out runs/first --resume auto --host-mem 2GiB # a run under other budgets\n"
      "  sluice plan --model llama-13b --machine rtx-4090 --sweep host-mem=32GiB:256GiB\n"
      "  sluice plan --model gpt2 --text                            # the program itself\n"
-     "  sluice plan --model llama-8b --host-mem 24GiB --nvme-mem 2TB --machine gpu-server # for its drives\n"
+     "  sluice plan --model llama-70b --machine rtx-4090 --host-mem 64GiB --seq 2048 # of a known machine\n"
      "  sluice plan --model llama-13b --batch 160 --seq 1024 --ranks 80 --machine a100-cluster \\\n"
      "      --device cuda --gpu-mem 80GiB --host-mem 100GiB        # a rank of a cluster\n"},
     {Verb::eval, "validation loss of a run, a checkpoint or Hugging Face weights",
@@ -155,8 +155,8 @@ std::string program_help() {
 
 std::string verb_help(Verb verb) {
   const VerbText& text = text_of(verb);
-  std::string out = fmt::format("sluice {}: {}.\n\nusage: sluice {} {}\n\n{}", verb_name(verb),
-                                text.summary, verb_name(verb), text.usage, text.about);
+  std::string out = fmt::format("sluice {}: {}.\n\nusage: sluice {} {}\n\n{}", verb_name(verb), text.summary,
+                                verb_name(verb), text.usage, text.about);
   append_options(out, verb);
   out += fmt::format("\nexamples\n{}", text.examples);
   if (verb != Verb::export_run && verb != Verb::doctor && verb != Verb::profile)

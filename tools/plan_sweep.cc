@@ -152,7 +152,9 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
   point.token_seconds = plan->step_seconds / tokens_of(*plan);
   point.least_seconds = plan->least_seconds;
   const Loads loads = loads_of(plan->program, plan->rates, *plan->lowering.bodies().step);
-  point.bottleneck = bottleneck_name(plan->program, plan->rates, bottleneck_of(loads));
+  const Bottleneck bottleneck = bottleneck_of(loads);
+  point.bottleneck = bottleneck_name(plan->program, plan->rates, bottleneck);
+  point.bottleneck_share = bottleneck.seconds / plan->step_seconds;
   return point;
 }
 
@@ -195,23 +197,32 @@ std::string row_of(const Quantity& quantity, const SweepPoint& p) {
   const std::string head = fmt::format("  {:<16}", value_text(quantity, p.value));
   if (!p.refused.empty()) return fmt::format("{}  {}\n", head, p.refused);
   if (!p.feasible) return head + "  does not fit\n";
-  const std::string bottleneck = p.knee ? fmt::format("{:<14}knee", p.bottleneck) : p.bottleneck;
+  const std::string bottleneck = fmt::format("{} {:.0f} %", p.bottleneck, 100 * p.bottleneck_share);
   return fmt::format("{}{:>12}{:>14.1f}{:>12.2f}   {}\n", head, readable_seconds(p.step_seconds),
-                     1 / p.token_seconds, p.step_seconds / p.least_seconds, bottleneck);
+                     1 / p.token_seconds, p.step_seconds / p.least_seconds,
+                     p.knee ? fmt::format("{:<20}knee", bottleneck) : bottleneck);
 }
 
-// Seconds of a step over the points, from zero up; knees are marked.
+// Seconds of a step over the points, from zero up, or of a token where steps have different numbers of those;
+// knees are marked.
 std::string curve(const Quantity& quantity, std::span<const SweepPoint> points) {
   constexpr int kRows = 12, kColumns = 4;
-  double most = 0;
-  for (const SweepPoint& p : points) most = std::max(most, p.step_seconds);
-  if (most == 0) return "";
-  std::string out = "\n  a step\n";
+  double most = 0, most_tokens = 0, least_tokens = INFINITY;
+  for (const SweepPoint& p : points) {
+    if (!p.feasible) continue;
+    most_tokens = std::max(most_tokens, p.step_seconds / p.token_seconds);
+    least_tokens = std::min(least_tokens, p.step_seconds / p.token_seconds);
+  }
+  if (most_tokens == 0) return "";
+  const bool of_token = std::round(most_tokens) != std::round(least_tokens);
+  const auto height = [&](const SweepPoint& p) { return of_token ? p.token_seconds : p.step_seconds; };
+  for (const SweepPoint& p : points) most = std::max(most, height(p));
+  std::string out = of_token ? "\n  a token\n" : "\n  a step\n";
   for (int row = kRows; row >= 0; --row) {
     std::string line = row % (kRows / 3) == 0 ? fmt::format("{:>10} |", readable_seconds(most * row / kRows))
                                               : fmt::format("{:>10} |", "");
     for (const SweepPoint& p : points) {
-      const bool here = p.feasible && std::lround(p.step_seconds / most * kRows) == row;
+      const bool here = p.feasible && std::lround(height(p) / most * kRows) == row;
       line += fmt::format("{:>{}}", here ? (p.knee ? "K" : "*") : row == 0 ? "-" : "", kColumns);
     }
     out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
@@ -222,8 +233,10 @@ std::string curve(const Quantity& quantity, std::span<const SweepPoint> points) 
   std::string knees;
   for (const SweepPoint& p : points)
     if (p.knee) knees += (knees.empty() ? "" : ", ") + value_text(quantity, p.value);
-  return out + (knees.empty() ? "  No knee: nowhere does more bring much and beyond it little.\n"
-                              : fmt::format("  K: up to {} more brings much, beyond it little.\n", knees));
+  return out +
+         (knees.empty()
+              ? "  No knee: nowhere does more bring much and just beyond it little.\n"
+              : fmt::format("  K, at {}: up to there more brings much, just beyond it little.\n", knees));
 }
 
 ordered_json json_of(const Quantity& quantity, std::span<const SweepPoint> points) {
@@ -236,6 +249,7 @@ ordered_json json_of(const Quantity& quantity, std::span<const SweepPoint> point
       row["tokens_per_second"] = 1 / p.token_seconds;
       row["least_seconds"] = p.least_seconds;
       row["bottleneck"] = p.bottleneck;
+      row["bottleneck_share"] = p.bottleneck_share;
       row["knee"] = p.knee;
     }
     out["points"].push_back(row);

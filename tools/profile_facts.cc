@@ -80,8 +80,9 @@ std::string remedy_of(const ProfiledRun& run, const Stall& stall, const std::vec
     removed = less;
   }
   if (!best) return "";
-  return fmt::format("{} would remove {} of it (predicted)", words_of(run, best->change).words,
-                     readable_seconds(stall.seconds * removed / seconds(now)));
+  const double share = removed / seconds(now);
+  return fmt::format("{} would remove {} of it (a predicted {:.0f} %)", words_of(run, best->change).words,
+                     readable_seconds(stall.seconds * share), 100 * share);
 }
 
 std::string stall_sentence(const ProfiledRun& run, const Stall& stall, const std::string& remedy) {
@@ -90,8 +91,7 @@ std::string stall_sentence(const ProfiledRun& run, const Stall& stall, const std
                                  readable_seconds(run.profile.step_seconds.measured));
   const std::string name = work_name(plan.program, stall.work), &lane = lane_name(plan, stall.work.lane);
   if (!stall.work.executed)
-    return text + fmt::format("{}, which could have begun: its thread was still asleep, or had no processor.",
-                              stall.work.lane == run.profile.compute ? "itself" : lane);
+    return text + fmt::format("the thread of {}: it could have begun, but slept or had no processor.", lane);
   text += fmt::format("{}: {} was busy", name, lane);
   const std::string subject = subject_name(plan, stall.work, stall.subject);
   if (!subject.empty() && stall.subject_seconds < 0.999 * stall.seconds)

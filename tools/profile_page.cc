@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -89,7 +90,10 @@ std::string headline(const ordered_json& f) {
   std::string out = "<div class=\"tiles\">\n";
   out += tile(seconds_of(step, "measured"), fmt::format("a step, mean of {}", f["steps_counted"].dump()));
   out += tile(fmt::format("{:.0f}", f["tokens_per_second"]["measured"].get<double>()), "tokens a second");
-  out += tile(seconds_of(step, "predicted"), "predicted, " + error_of(step) + " of the measured");
+  const double error = step["predicted"].get<double>() / measured - 1;
+  out +=
+      tile(seconds_of(step, "predicted"), fmt::format("predicted, {:.1f} % {} the measured",
+                                                      100 * std::abs(error), error < 0 ? "below" : "above"));
   out += tile(fmt::format("{:.0f} %", 100 * idle / measured),
               "of a step compute waits: " + readable_seconds(idle));
   out += "</div>\n<p class=\"bound\">" + escaped(f["bound"]) + "</p>\n";
