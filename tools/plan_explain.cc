@@ -147,7 +147,7 @@ class Explanation {
                        !upper            ? ""
                        : w.upper_is_free ? fmt::format(", {} left to copies", machine_.tiers[0].name)
                                          : fmt::format(", homes in {} too", machine_.tiers[0].name),
-                       w.moved ? ", single buffers elsewhere" : "");
+                       w.moved ? ", buffers moved" : "");
   }
 
   // The best of each kind of arrangement.

@@ -1,6 +1,6 @@
 // place: the search (search.h) over micro-batches, in what the program itself leaves of the memory.
 //
-// Of several micro-batches all are explored with half of the effort together, the best with the rest. A
+// Of several micro-batches all are explored with half of the work together, the best with the rest. A
 // smaller one must be clearly faster: what fewer rows cost a matrix product is not in the cost model.
 #include <algorithm>
 #include <list>

@@ -44,7 +44,7 @@ struct Weighed {
   uint32_t kept_segments = 0;        // whose saved tensors are kept
   bool keeps_first = false;          // those of the first layers, else of the last
   bool upper_is_free = true;         // nothing lives above the lowest memory tier: that is left to copies
-  bool moved = false;                // single buffers live elsewhere than their class
+  bool moved = false;                // buffers live elsewhere, one by one or by class
   double seconds = 0;                // of a step, as the search saw it; 0: it does not fit
 };
 

@@ -83,6 +83,7 @@ Search::Search(const PlanRequest& request, int64_t micro_batch)
 void Search::start(uint64_t search_shard) {
   search_shard_ = search_shard;
   weighed_.clear();
+  best_ = {};
   best_seconds_ = kNotFeasible;
   too_many_kept_.fill(UINT32_MAX);
   explored_ = false;
@@ -154,6 +155,7 @@ std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
 
 // The first of its kind that fits, or the last; where so much is kept as at first, whatever the work.
 Candidate Search::weigh_first(Placement placement, uint32_t kept) {
+  forget_too_many_kept();
   const CandidateChoices choices = choices_for(placement);
   Candidate c;
   c.kept = {kept};
@@ -187,8 +189,14 @@ void Search::vary_coarsely() {
 }
 
 Candidate Search::descend(Candidate from, Vary what) {
+  forget_too_many_kept();
   while (work_left_ > 0 && improve(from, what)) continue;
   return from;
+}
+
+// What is hopeless with some homes may be best with others. Large models have no work to find that out.
+void Search::forget_too_many_kept() {
+  if (search_shard_ == 0) too_many_kept_.fill(UINT32_MAX);
 }
 
 // A round: one quantity at a time; if that brings nothing, one buffer, then other layers that are kept: the
@@ -336,24 +344,27 @@ std::optional<Plan> Search::assembled_best() const {
   std::optional<Plan> best;
   uint32_t left = kWholeMost;
   double before = 0;
-  for (const auto& [seconds, candidate] : ranked()) {
-    if (seconds == before) continue;  // the same program, or as good
-    before = seconds;
-    if (left == 0 || (best && seconds >= kSeemsBetter * best->step_seconds)) break;
-    Plan whole = lowered(candidate);
-    if (assemble(whole.program, arrange(whole.program, candidate))) continue;
+  for (const Outcome* o : ranked()) {
+    if (o->seconds == before) continue;  // the same program, or as good
+    before = o->seconds;
+    if (left == 0 || (best && o->seconds >= kSeemsBetter * best->step_seconds)) break;
+    Plan whole = lowered(o->candidate);
+    if (assemble(whole.program, arrange(whole.program, o->candidate))) continue;
     --left;
-    whole = finished(std::move(whole), search_shard_ > 0 ? 0 : seconds);
+    whole = finished(std::move(whole), search_shard_ > 0 ? 0 : o->seconds);
     if (!best || whole.step_seconds < best->step_seconds) best = std::move(whole);
   }
   return best;
 }
 
-std::vector<std::pair<double, Candidate>> Search::ranked() const {
-  std::vector<std::pair<double, Candidate>> list;
+// Of equals those first that are known to fit whole.
+std::vector<const Search::Outcome*> Search::ranked() const {
+  std::vector<const Outcome*> list;
   for (const auto& [way, outcome] : weighed_)
-    if (outcome.seconds < kNotFeasible) list.emplace_back(outcome.seconds, outcome.candidate);
-  std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    if (outcome.seconds < kNotFeasible) list.push_back(&outcome);
+  std::stable_sort(list.begin(), list.end(), [](const Outcome* a, const Outcome* b) {
+    return std::pair(a->seconds, b->fits_whole) < std::pair(b->seconds, a->fits_whole);
+  });
   return list;
 }
 

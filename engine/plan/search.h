@@ -1,17 +1,18 @@
 // The search behind make_plan, for one micro-batch.
 //
-// 1. The least arrangement (least.h) decides whether the budgets can work at all; if not, it says what would.
-//    (Large models are searched first: where larger shards leave a margin, smaller ones fit.)
+// 1. The least arrangement (least.h) decides whether the budgets can work at all where nothing else was found
+//    to; if they cannot, it says what would.
 // 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. Among them are the rules
 //    that one would think of (Placement), so that none of them seems better than what is found.
 // 3. The two quantities that contend for the upper tiers are varied together, coarsely; then one at a time,
 //    from the best so far, until a round brings nothing; where that ends single buffers move, and other
-//    layers keep their tensors. Then the same from where nothing is kept, where all is, from the rules, from
-//    every class as a whole in one tier or another, and from other sets of kept layers; all that until enough
-//    work was done, which for large models is early. Under a rule only kept layers and leads vary. What
-//    candidates come down to is weighed once.
+//    layers keep their tensors. Then the same from the first candidate, from one that keeps all, from the
+//    rules, from every class as a whole in one tier or another, and from other sets of kept layers; all that
+//    until enough work was done, which for large models is early. Under a rule only kept layers and leads
+//    vary. What candidates come down to is weighed once.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes no bits, and homes by
-//    less than a shard. Their single buffers do not move, since state has a buffer of each shard.
+//    less than a shard. Neither single buffers of theirs nor classes as a whole move, since state has a
+//    buffer of each shard.
 // 5. The winner is assembled whole. Should another body not fit, or the step take longer than it had seemed,
 //    the next best are looked at; at last the homes of the least are, with prefetching and copies if those
 //    find room, without them always.
@@ -71,6 +72,7 @@ class Search {
   void vary_coarsely();
   Candidate descend(Candidate from, Vary what);
   bool improve(Candidate& from, Vary what);
+  void forget_too_many_kept();
   std::vector<Candidate> corners() const;
   std::vector<Candidate> best_first(std::vector<Candidate> candidates);  // that fit
   std::vector<KeptLayers> kept_choices(KeptLayers given) const;
@@ -86,7 +88,7 @@ class Search {
   Arrangement arrange(const Program& program, const Candidate& c) const;
   Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const;
   std::vector<uint32_t> weights_of(const Program& program, const Body& body) const;
-  std::vector<std::pair<double, Candidate>> ranked() const;
+  std::vector<const Outcome*> ranked() const;
   std::optional<Plan> assembled_best() const;
   Plan finished(Plan plan, double seconds) const;
   Infeasible infeasible() const;
