@@ -63,6 +63,7 @@ TEST_F(Sweep, PlansEveryPointAsIfItWereGiven) {
   EXPECT_EQ(last["seconds_predicted"], plan["seconds_predicted"]);
   EXPECT_EQ(last["least_seconds"], plan["least_seconds"]);
   EXPECT_EQ(last["bottleneck"], plan["bottleneck"]["name"]);
+  EXPECT_EQ(last["bottleneck_fraction"], plan["bottleneck"]["fraction"]);
 }
 
 // What is assumed comes first, then a row for each doubling and the end of the range.
@@ -70,9 +71,14 @@ TEST_F(Sweep, DoublesBatchesAndDrawsACurve) {
   const CommandResult result = sweep("batch=1:10", {"--host-mem", "auto"});
   ASSERT_EQ(result.code, 0) << result.err;
   size_t at = result.out.find("--host-mem auto:");
-  for (const char* row : {"\n  1  ", "\n  2  ", "\n  4  ", "\n  8  ", "\n  10 ", "a step\n", " 0 s |"})
+  for (const char* row :
+       {"\n  1  ", "\n  2  ", "\n  4  ", "\n  8  ", "\n  10 ", "\n  a token\n", " 0 s |", "knee"})
     EXPECT_NE(at = result.out.find(row, at), std::string::npos) << row << "\n" << result.out;
   EXPECT_NE(result.out.find("*"), std::string::npos);
+  // Of steps with equally many tokens it is their own time.
+  const CommandResult memory = sweep("host-mem=128MiB:256MiB", {});
+  ASSERT_EQ(memory.code, 0) << memory.err;
+  EXPECT_NE(memory.out.find("\n  a step\n"), std::string::npos) << memory.out;
 }
 
 // A gain counts for each doubling of the quantity.
@@ -99,18 +105,17 @@ TEST_F(Sweep, FasterDrivesAreFasterWhereThereAreAny) {
   nlohmann::json machine = nlohmann::json::parse(read_text_file("engine/machines/cpu-2core.json", 1 << 20));
   machine["drives"][0]["tier"] = "tape";
   write_bytes(directory / "tape.json", machine.dump());
-  const CommandResult tape = sweep("nvme-bandwidth=100MB:10GB", {"--host-mem", "66MiB", "--nvme-dir",
-                                                                 directory.path(), "--machine",
-                                                                 directory / "tape.json"});
+  const CommandResult tape =
+      sweep("nvme-bandwidth=100MB:10GB",
+            {"--host-mem", "66MiB", "--nvme-dir", directory.path(), "--machine", directory / "tape.json"});
   EXPECT_EQ(tape.code, 2) << tape.out;
   EXPECT_NE(tape.err.find("no drives to sweep"), std::string::npos) << tape.err;
 }
 
 // Where doubles are far apart, too.
 TEST_F(Sweep, BeginsAndEndsWhereItsRangeDoes) {
-  const CommandResult result =
-      sweep("nvme-bandwidth=9007199254740993:18446744073709551615",
-            {"--host-mem", "66MiB", "--nvme-dir", directory.path(), "--json"});
+  const CommandResult result = sweep("nvme-bandwidth=9007199254740993:18446744073709551615",
+                                     {"--host-mem", "66MiB", "--nvme-dir", directory.path(), "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const nlohmann::json all = nlohmann::json::parse(result.out)["points"];
   EXPECT_EQ(all.front()["value"], 9007199254740993u);
@@ -147,9 +152,8 @@ TEST_F(Sweep, RefusesWhatIsNoRange) {
     EXPECT_EQ(empty.code, 2);
     EXPECT_NE(empty.err.find("is empty"), std::string::npos) << empty.err;
   }
-  for (const char* range :
-       {"batch=0:4", "host-mem=auto:4GiB", "host-mem=10%:90%", "batch=-1:4", "batch=x:4", "gpu-mem=1GiB:",
-        "host-mem=1:99999999999999999999"}) {
+  for (const char* range : {"batch=0:4", "host-mem=auto:4GiB", "host-mem=10%:90%", "batch=-1:4", "batch=x:4",
+                            "gpu-mem=1GiB:", "host-mem=1:99999999999999999999"}) {
     const CommandResult result = sweep(range);
     EXPECT_EQ(result.code, 2) << range;
     EXPECT_NE(result.err.find("Write --sweep as in host-mem=8GiB:256GiB"), std::string::npos) << result.err;

@@ -154,7 +154,7 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
   const Loads loads = loads_of(plan->program, plan->rates, *plan->lowering.bodies().step);
   const Bottleneck bottleneck = bottleneck_of(loads);
   point.bottleneck = bottleneck_name(plan->program, plan->rates, bottleneck);
-  point.bottleneck_share = bottleneck.seconds / plan->step_seconds;
+  point.bottleneck_fraction = bottleneck.seconds / plan->step_seconds;
   return point;
 }
 
@@ -197,7 +197,7 @@ std::string row_of(const Quantity& quantity, const SweepPoint& p) {
   const std::string head = fmt::format("  {:<16}", value_text(quantity, p.value));
   if (!p.refused.empty()) return fmt::format("{}  {}\n", head, p.refused);
   if (!p.feasible) return head + "  does not fit\n";
-  const std::string bottleneck = fmt::format("{} {:.0f} %", p.bottleneck, 100 * p.bottleneck_share);
+  const std::string bottleneck = fmt::format("{} {:.0f} %", p.bottleneck, 100 * p.bottleneck_fraction);
   return fmt::format("{}{:>12}{:>14.1f}{:>12.2f}   {}\n", head, readable_seconds(p.step_seconds),
                      1 / p.token_seconds, p.step_seconds / p.least_seconds,
                      p.knee ? fmt::format("{:<20}knee", bottleneck) : bottleneck);
@@ -249,7 +249,7 @@ ordered_json json_of(const Quantity& quantity, std::span<const SweepPoint> point
       row["tokens_per_second"] = 1 / p.token_seconds;
       row["least_seconds"] = p.least_seconds;
       row["bottleneck"] = p.bottleneck;
-      row["bottleneck_share"] = p.bottleneck_share;
+      row["bottleneck_fraction"] = p.bottleneck_fraction;
       row["knee"] = p.knee;
     }
     out["points"].push_back(row);

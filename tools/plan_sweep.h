@@ -20,7 +20,7 @@ struct SweepPoint {
   std::string refused;  // why no run can have this value, whatever its budgets; "" where one can
   double step_seconds = 0, token_seconds = 0, least_seconds = 0;
   std::string bottleneck;
-  double bottleneck_share = 0;  // of the step, that what all ask of it takes
+  double bottleneck_fraction = 0;  // of the step, that what all ask of it takes
   bool knee = false;
 };
 
