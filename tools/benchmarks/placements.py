@@ -7,7 +7,7 @@ For each configuration of prediction_error.py with NVMe, `sluice train` runs wit
 highest, weights-first and state-first in turn, so many rounds of them; the median of their steps after the
 first two is what counts. A rule whose plan is the search's is not run. The bar: the search's plan takes at
 most 3 % longer than the best of the rules. `sluice bench` describes the machine first, unless --machine names
-a description. Needs 12 GiB of disk in --dir, forty minutes, and nothing else running.
+a description. Needs 12 GiB of disk in --dir, an hour, and nothing else running.
 """
 import os
 import sys
