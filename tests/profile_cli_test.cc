@@ -73,6 +73,7 @@ TEST_F(ProfileCli, WritesWhatHappened) {
   for (const char* heading :
        {"## Lanes", "## Stalls", "## Predicted against measured", "## Links", "## Memory"})
     EXPECT_NE(markdown.find(heading), std::string::npos) << heading;
+  EXPECT_NE(markdown.find(f["changes"].empty() ? "Nothing that was tried" : "| none |"), std::string::npos);
 }
 
 // As Perfetto's importer demands it of this format (opened there: it shows every event, and counts no error).

@@ -127,6 +127,9 @@ TEST_F(Browser, TheReportShowsTheFigures) {
   for (const json& l : f["links"]) shows(readable_rate(l["bytes_per_second"], "B/s"));
   for (const json& w : f["work"]) shows(readable_seconds(w["seconds"]["measured"]));
   for (const json& c : f["changes"]) shows(html_escaped(c["change"]));
+  const std::string predicted = readable_seconds(f["step_seconds"]["predicted"]);
+  shows(f["changes"].empty() ? "nothing that was planned" : "As it is, a step of " + predicted);
+  shows(f["prediction_error"] < 0 ? "% below the measured" : "% above the measured");
   shows(html_escaped(f["stalls"].front()["sentence"]));
 
   // What is on disk names no other place.

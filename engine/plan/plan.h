@@ -61,7 +61,8 @@ struct Plan {
   std::vector<Weighed> weighed;
 };
 
-struct Infeasible {                            // all figures hold the program's own memory
+// All figures hold the program's own memory.
+struct Infeasible {
   TierId tier = 0;                             // that is too small
   std::string task;                            // whose operands need most of it, in words; may be empty
   int64_t micro_batch = 1;                     // that needs least, to which task and least_together refer

@@ -108,12 +108,13 @@ double Search::explore(uint64_t work) {
          {Placement::weights_first, Placement::state_first, Placement::highest, Placement::lowest})
       starts.push_back(descend(weigh_first(rule, kept_at_first_), Vary::kept_and_lead));
   // State has a buffer of each shard, so only those of the program itself can move.
-  const Vary what = search_shard_ == 0 ? Vary::buffers_too : Vary::quantities;
+  const bool own_shards = search_shard_ == 0;
+  const Vary what = own_shards ? Vary::buffers_too : Vary::quantities;
   if (layers_ <= kFewLayers) work_left_ += kSearchWork;
   descend(best_, what);
   descend(weigh_first(request_.placement, kept_at_first_), what);
-  if (free_kept && what == Vary::buffers_too) descend(weigh_first(request_.placement, layers_), what);
-  if (choices_.free && what == Vary::buffers_too)
+  if (free_kept && own_shards) descend(weigh_first(request_.placement, layers_), what);
+  if (choices_.free && own_shards)
     for (Candidate& corner : corners()) starts.push_back(std::move(corner));
   for (const Candidate& start : best_first(std::exchange(starts, {}))) descend(start, what);
   if (free_kept)
