@@ -47,6 +47,9 @@ struct Loads {
 };
 Loads loads_of(const Program& program, const MachineRates& rates, BodyId body);
 
+// Bytes that one run of a body writes to file tiers, which wears drives.
+uint64_t bytes_to_files(const Program& program, BodyId body);
+
 // Seconds that one more `step` takes: (time of warm + more bodies - time of warm bodies) / more. The step
 // must be its own predecessor; warm and more at least 1. Ends of runs cancel once the steps repeat.
 double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm = 1,

@@ -73,15 +73,25 @@ class Explanation {
       default:
         break;
     }
-    std::vector<std::string> above;
-    TierId down = 0;
-    for (TierId t = 0; t < machine_.tiers.size(); ++t)
-      if (bytes_in(permanent_[t], kind) > 0) down = t;
-    for (TierId t = 0; t < down; ++t) above.push_back(machine_.tiers[t].name);
-    if (above.empty()) return "All of it fits where it is used.";
+    std::vector<std::string> taken, roomy;  // tiers above some of it, without and with room for all that
+    uint64_t below = 0;
+    for (ClassBytes& bytes : permanent_) below += bytes_in(bytes, kind);
+    for (size_t t = 0; t < machine_.tiers.size(); ++t) {
+      below -= bytes_in(permanent_[t], kind);
+      const uint64_t room = machine_.tiers[t].capacity - plan_.program.arena_bytes[t];
+      if (below > 0) (room < below ? taken : roomy).push_back(machine_.tiers[t].name);
+    }
+    if (taken.empty() && roomy.empty()) return "All of it fits where it is used.";
     if (plan_.placement != Placement::automatic) return "That is the rule which --placement names.";
-    return fmt::format("The rest of {} is left to other classes and to copies, which were worth more there.",
-                       joined(above, " and "));
+    std::vector<std::string> reasons;
+    if (!taken.empty())
+      reasons.push_back(
+          fmt::format("The rest of {} is left to other classes and to copies, which were worth more there.",
+                      joined(taken, " and ")));
+    if (!roomy.empty())
+      reasons.push_back(fmt::format("All of it would fit in {}, but no better step was found with it there.",
+                                    joined(roomy, " and in ")));
+    return joined(reasons, " ");
   }
 
   // What a memory tier holds at most in a step.
@@ -128,12 +138,16 @@ class Explanation {
   }
 
   // Large models are searched with larger shards than the plan has, and a plan may turn out slower than it
-  // had seemed (engine/plan/search.h): then no row has the plan's own seconds.
-  std::string estimate_words(double best) const {
+  // had seemed; or a faster one would wear drives (engine/plan/search.h).
+  std::string estimate_words(const Weighed& best) const {
     constexpr double kSame = 1e-3;  // digits that are printed
-    if (std::abs(best / plan_.step_seconds - 1) < kSame) return "";
-    return fmt::format(", as the search estimated; the plan itself takes {}",
-                       readable_seconds(plan_.step_seconds));
+    if (std::abs(best.seconds / plan_.step_seconds - 1) < kSame) return "";
+    const uint64_t written = bytes_to_files(plan_.program, *plan_.lowering.bodies().step);
+    const std::string takes = "the plan itself takes " + readable_seconds(plan_.step_seconds);
+    if (best.written > 0 && written <= best.written / 2)
+      return fmt::format("; {}, and writes {} to drives, not {}", takes, format_size(written),
+                         format_size(best.written));
+    return ", as the search estimated; " + takes;
   }
 
   std::string way_words(const Weighed& w, bool upper) const {
@@ -155,10 +169,12 @@ class Explanation {
     constexpr size_t kRows = 10;
     const bool upper = !machine_.tiers.front().file && machine_.tiers.size() > 1 && !machine_.tiers[1].file;
     std::map<std::string, double> best;
+    std::optional<Weighed> fastest;
     size_t unfit = 0;
     for (const Weighed& w : plan_.weighed) {
       unfit += w.seconds == 0;
       if (w.seconds == 0) continue;
+      if (!fastest || w.seconds < fastest->seconds) fastest = w;
       double& seconds = best.try_emplace(way_words(w, upper), w.seconds).first->second;
       seconds = std::min(seconds, w.seconds);
     }
@@ -166,9 +182,8 @@ class Explanation {
     for (const auto& [way, seconds] : best) rows.emplace_back(seconds, way);
     std::sort(rows.begin(), rows.end());
     if (rows.size() > kRows) rows.resize(kRows);
-    std::string out =
-        fmt::format("  weighed, the best first{}{}\n", rows.empty() ? "" : estimate_words(rows.front().first),
-                    unfit ? fmt::format("; {} more do not fit", unfit) : "");
+    std::string out = fmt::format("  weighed, the best first{}{}\n", fastest ? estimate_words(*fastest) : "",
+                                  unfit ? fmt::format("; {} more do not fit", unfit) : "");
     for (const auto& [seconds, way] : rows)
       out += fmt::format("  {:>10}  {}\n", readable_seconds(seconds), way);
     return out;
@@ -191,8 +206,11 @@ void add_weighed(const Plan& plan, nlohmann::ordered_json& out) {
                     {"keeps_first", w.keeps_first},
                     {"upper_is_free", w.upper_is_free},
                     {"moved", w.moved},
-                    {"seconds", nullptr}});
-    if (w.seconds > 0) rows.back()["seconds"] = w.seconds;
+                    {"seconds", nullptr},
+                    {"bytes_written", nullptr}});
+    if (w.seconds == 0) continue;
+    rows.back()["seconds"] = w.seconds;
+    rows.back()["bytes_written"] = w.written;
   }
 }
 

@@ -212,9 +212,7 @@ PlanFacts facts_of(const Plan& plan, const Options& options) {
   f.critical = by_lane(f.path, lanes);
   f.drive_part = largest_part(program.machine, plan.rates);
   f.bottleneck = bottleneck_of(loads_of(program, plan.rates, step));
-  for (const Instruction& in : program.bodies[step].instructions)
-    if (in.task == kNoTask && program.machine.tiers[in.places[1].tier].file)
-      f.bytes_written += f.ranks * operand_bytes(program.buffers[in.operands[0].buffer], in.operands[0]);
+  f.bytes_written = f.ranks * bytes_to_files(program, step);
   return f;
 }
 

@@ -46,6 +46,7 @@ struct Weighed {
   bool upper_is_free = true;         // nothing lives above the lowest memory tier: that is left to copies
   bool moved = false;                // buffers live elsewhere, one by one or by class
   double seconds = 0;                // of a step, as the search saw it; 0: it does not fit
+  uint64_t written = 0;              // by a step, bytes to files
 };
 
 struct Plan {

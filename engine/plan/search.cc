@@ -1,6 +1,7 @@
 #include "engine/plan/search.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <numeric>
 
@@ -21,8 +22,9 @@ constexpr uint64_t kMarginShare = 8;     // of a capacity
 constexpr uint32_t kWholeMost = 4;       // candidates that are assembled and simulated whole
 constexpr double kSeemsBetter = 0.97;    // of the best whole one's seconds
 constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
-constexpr uint32_t kFewLayers = 10;      // eight between embedding and head: searched more thoroughly
-constexpr double kHopeless = 1.3;        // of the best seconds: to keep even more is not tried
+constexpr double kWorthWear = 1.01;  // a gain below that is not worth twice as many bytes written to drives
+constexpr uint32_t kFewLayers = 10;  // eight between embedding and head: searched more thoroughly
+constexpr double kHopeless = 1.3;    // of the best seconds: to keep even more is not tried
 
 // Microseconds, about, of lowering a program and arranging and simulating its step. A long one counts for
 // more, since all else about it takes longer, too.
@@ -259,7 +261,7 @@ double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work)
   if (known == weighed_.end()) {
     if (work_left_ == 0 && !whatever_the_work) return kNotFeasible;
     if (layers_ > kFewLayers && c.kept.count >= too_many_kept_[c.kept.first]) return kNotFeasible;
-    known = weighed_.emplace(std::move(way), Outcome{c, seconds_of_step(c)}).first;
+    known = weighed_.emplace(std::move(way), simulated(c)).first;
   }
   Outcome& o = known->second;
   if (!o.fits_whole && o.seconds < std::max(to_beat, kWorthwhile * best_seconds_)) {
@@ -277,7 +279,8 @@ double Search::weigh(const Candidate& c, double to_beat, bool whatever_the_work)
   return o.seconds;
 }
 
-double Search::seconds_of_step(const Candidate& c) {
+Search::Outcome Search::simulated(const Candidate& c) {
+  Outcome out{c};
   Plan plan = lowered(c, search_shard_);
   const BodyId step = *plan.lowering.bodies().step;
   for (size_t b = 0; b < plan.program.bodies.size(); ++b)
@@ -285,10 +288,12 @@ double Search::seconds_of_step(const Candidate& c) {
   const Body& body = plan.program.bodies[step];
   spend(work_of(body.tasks.size()));
   // Most candidates that do not fit keep more than all tiers hold, which shows without an arrangement.
-  if (bytes_at_once(plan.program, body) > all_tiers_) return kNotFeasible;
-  if (assemble(plan.program, arrange(plan.program, c))) return kNotFeasible;
+  if (bytes_at_once(plan.program, body) > all_tiers_) return out;
+  if (assemble(plan.program, arrange(plan.program, c))) return out;
   spend(work_of(body.instructions.size()) - work_of(body.tasks.size()));
-  return steady_step_seconds(plan.program, request_.rates, step);
+  out.seconds = steady_step_seconds(plan.program, request_.rates, step);
+  out.written = bytes_to_files(plan.program, step);
+  return out;
 }
 
 bool Search::other_bodies_fit(const Candidate& c) {
@@ -358,7 +363,8 @@ std::optional<Plan> Search::assembled_best() const {
   return best;
 }
 
-// Of equals those first that are known to fit whole.
+// The fastest first, of equals those that are known to fit whole. But of what is about as fast as the best,
+// what writes half as much to files, or less by more halves.
 std::vector<const Search::Outcome*> Search::ranked() const {
   std::vector<const Outcome*> list;
   for (const auto& [way, outcome] : weighed_)
@@ -366,6 +372,13 @@ std::vector<const Search::Outcome*> Search::ranked() const {
   std::stable_sort(list.begin(), list.end(), [](const Outcome* a, const Outcome* b) {
     return std::pair(a->seconds, b->fits_whole) < std::pair(b->seconds, a->fits_whole);
   });
+  const auto slower = std::find_if(
+      list.begin(), list.end(), [&](const Outcome* o) { return o->seconds > kWorthWear * list[0]->seconds; });
+  const auto halvings = [most = list.empty() ? 0 : list[0]->written](const Outcome* o) {
+    return std::bit_width(most / std::max(o->written, uint64_t{1}));
+  };
+  std::stable_sort(list.begin(), slower,
+                   [&](const Outcome* a, const Outcome* b) { return halvings(a) > halvings(b); });
   return list;
 }
 
@@ -408,7 +421,7 @@ Plan Search::finished(Plan plan, double seconds) const {
         std::all_of(way.homes.begin(), way.homes.end(), [&](TierId home) { return home >= memory; });
     plan.weighed.push_back({first_class(outcome.candidate), static_cast<uint32_t>(kept),
                             outcome.candidate.kept.first, upper_is_free, !outcome.candidate.moved.empty(),
-                            outcome.seconds < kNotFeasible ? outcome.seconds : 0});
+                            outcome.seconds < kNotFeasible ? outcome.seconds : 0, outcome.written});
   }
   return plan;
 }

@@ -13,7 +13,8 @@
 // 4. Large models are searched with fewer, larger shards where those fit: it changes no bits, and homes by
 //    less than a shard. Neither single buffers of theirs nor classes as a whole move, since state has a
 //    buffer of each shard.
-// 5. The winner is assembled whole. Should another body not fit, or the step take longer than it had seemed,
+// 5. The winner is the fastest, unless another about as fast writes half as much to drives. It is assembled
+//    whole. Should another body not fit, or the step take longer than it had seemed,
 //    the next best are looked at; at last the homes of the least are, with prefetching and copies if those
 //    find room, without them always.
 #pragma once
@@ -64,6 +65,7 @@ class Search {
   struct Outcome {
     Candidate candidate;            // the first that came down to it
     double seconds = kNotFeasible;  // of a step
+    uint64_t written = 0;           // by it, bytes to files
     bool fits_whole = false;        // other bodies fit, too, or need not: see weigh
   };
 
@@ -79,7 +81,7 @@ class Search {
   // Its seconds. Below `to_beat`, or as the best so far, other bodies than the step's must fit, too; not
   // those of larger shards, of which finish() makes others.
   double weigh(const Candidate& c, double to_beat = 0, bool whatever_the_work = false);
-  double seconds_of_step(const Candidate& c);
+  Outcome simulated(const Candidate& c);
   bool other_bodies_fit(const Candidate& c);
   void spend(uint64_t work) { work_left_ -= std::min(work_left_, work); }
 
