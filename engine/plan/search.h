@@ -14,9 +14,9 @@
 //    less than a shard. Neither single buffers of theirs nor classes as a whole move, since state has a
 //    buffer of each shard.
 // 5. The winner is the fastest, unless another about as fast writes half as much to drives. It is assembled
-//    whole. Should another body not fit, or the step take longer than it had seemed,
-//    the next best are looked at; at last the homes of the least are, with prefetching and copies if those
-//    find room, without them always.
+//    whole. Should another body not fit, or the step take longer than it had seemed, the next best are looked
+//    at; at last the homes of the least are, with prefetching and copies if those find room, without them
+//    always.
 #pragma once
 
 #include <algorithm>
