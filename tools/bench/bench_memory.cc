@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "gpu/machine.h"
-#include "tools/bench/median.h"
 
 namespace sluice {
 
@@ -42,8 +41,8 @@ void BenchMemory::fill(std::byte* to, uint64_t bytes, std::span<const std::byte>
   streams_->synchronize(mark);
 }
 
-double BenchMemory::seconds_of(const std::function<void()>& work, double seconds_at_least) {
-  if (!accelerator_) return median_seconds(work, seconds_at_least);
+double BenchMemory::seconds_of(const std::function<void()>& work, const Repeats& repeats) {
+  if (!accelerator_) return median_seconds(work, repeats);
   // Calls only enqueue, and waiting for the device takes as long as many a kernel: so as many are enqueued
   // between two waits as take a millisecond.
   constexpr double kSecondsOfRun = 1e-3, kCallsMost = 64;
@@ -54,9 +53,9 @@ double BenchMemory::seconds_of(const std::function<void()>& work, double seconds
   run(1);
   const double begin = steady_seconds();
   run(1);
-  const int calls = static_cast<int>(
-      std::clamp(std::ceil(kSecondsOfRun / (steady_seconds() - begin)), 1.0, kCallsMost));
-  return median_seconds([&] { run(calls); }, seconds_at_least) / calls;
+  const int calls =
+      static_cast<int>(std::clamp(std::ceil(kSecondsOfRun / (steady_seconds() - begin)), 1.0, kCallsMost));
+  return median_seconds([&] { run(calls); }, repeats) / calls;
 }
 
 }  // namespace sluice

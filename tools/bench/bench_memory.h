@@ -11,6 +11,7 @@
 
 #include "gpu/device.h"
 #include "offload/arena.h"
+#include "tools/bench/median.h"
 
 namespace sluice {
 
@@ -25,9 +26,8 @@ class BenchMemory {
   void fill(std::byte* to, uint64_t bytes, std::span<const std::byte> from);
   void write(std::byte* to, std::span<const std::byte> from) { fill(to, from.size(), from); }
 
-  // Median seconds of `work`, which calls the device: as it takes when one follows the other. Three are timed
-  // at least, and as many as take `seconds_at_least` together; one before them is not.
-  double seconds_of(const std::function<void()>& work, double seconds_at_least);
+  // Median seconds of `work`, which calls the device: as it takes when one follows the other.
+  double seconds_of(const std::function<void()>& work, const Repeats& repeats);
 
  private:
   static constexpr uint64_t kStaging = 8ull << 20;

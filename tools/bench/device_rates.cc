@@ -14,7 +14,7 @@ namespace sluice {
 
 namespace {
 
-constexpr double kSecondsAtLeast = 0.3;
+constexpr Repeats kRepeats{.seconds_at_least = 0.3};
 constexpr uint64_t kAlignment = 256;
 
 // Ranges one behind the other, all of one number of fp32.
@@ -48,7 +48,7 @@ double measure_round(Device& device, DType precision, uint64_t elements) {
   std::byte* const to = ranges.take(elements * dtype_bytes(precision), 0);
   auto* const sums = reinterpret_cast<double*>(ranges.take((elements / kNormBlock + 1) * sizeof(double), 0));
   const double seconds =
-      memory.seconds_of([&] { device.round(from, to, precision, elements, sums); }, kSecondsAtLeast);
+      memory.seconds_of([&] { device.round(from, to, precision, elements, sums); }, kRepeats);
   return static_cast<double>(elements * (sizeof(float) + dtype_bytes(precision))) / seconds;
 }
 
@@ -66,8 +66,8 @@ DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_
   memory.write(update, std::as_bytes(std::span(&scalars, 1)));
   const AdamWRange range{master, first, second, gradient, weights, precision, elements, true};
   const double seconds = memory.seconds_of(
-      [&] { device.optimize(range, reinterpret_cast<const StepScalars::Update*>(update)); }, kSecondsAtLeast);
-  const double zeros = memory.seconds_of([&] { device.zero(master, fp32); }, kSecondsAtLeast);
+      [&] { device.optimize(range, reinterpret_cast<const StepScalars::Update*>(update)); }, kRepeats);
+  const double zeros = memory.seconds_of([&] { device.zero(master, fp32); }, kRepeats);
   // State is read and written, the gradient read, the weights written.
   return {static_cast<double>(6 * fp32 + 2 * narrow) / seconds, static_cast<double>(fp32) / zeros};
 }
@@ -94,7 +94,7 @@ DeviceOverheads measure_overheads(Device& device) {
                  }
                  streams->synchronize({lane, ticket++, kInstructions - 1});
                },
-               0.05) /
+               {.seconds_at_least = 0.05}) /
            kInstructions;
   };
   return {seconds_of(kComputeLane, [&] { device.zero(there, kBytes); }),

@@ -99,8 +99,9 @@ DriveMeasurement measure_drive(const std::string& directory, const DriveSizes& s
   drive.read = lane.run_for(IoDirection::read, seconds_each);
   drive.core_seconds_a_byte = (cpu_seconds() - cpu_before) / ((drive.write + drive.read) * seconds_each);
   drive.mixed = measure_mixed(lane, other, seconds_each);
-  drive.latency_seconds = median_seconds([&] { lane.transfer(IoDirection::read, kRequestBytes); }, 0.05) -
-                          kRequestBytes / drive.read;
+  drive.latency_seconds =
+      median_seconds([&] { lane.transfer(IoDirection::read, kRequestBytes); }, {.seconds_at_least = 0.05}) -
+      kRequestBytes / drive.read;
   drive.latency_seconds = std::max(drive.latency_seconds, 0.0);
   return drive;
 }

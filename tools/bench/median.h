@@ -14,15 +14,19 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-// Seconds of one run: three are timed at least, and as many as take `seconds_at_least` together. One before
-// them is not.
+// How often work is timed: until both are reached. One run before is not.
+struct Repeats {
+  double seconds_at_least = 0;  // all runs together
+  size_t runs_at_least = 3;
+};
+
+// Seconds of one run.
 template <typename Work>
-double median_seconds(const Work& work, double seconds_at_least) {
-  constexpr size_t kRunsAtLeast = 3;
+double median_seconds(const Work& work, const Repeats& repeats) {
   work();
   std::vector<double> seconds;
   const double start = steady_seconds();
-  while (seconds.size() < kRunsAtLeast || steady_seconds() - start < seconds_at_least) {
+  while (seconds.size() < repeats.runs_at_least || steady_seconds() - start < repeats.seconds_at_least) {
     const double begin = steady_seconds();
     work();
     seconds.push_back(steady_seconds() - begin);

@@ -15,7 +15,7 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kShard = uint64_t{4} << 20;  // parameters, as the planner cuts most models
-constexpr double kSecondsAtLeast = 0.3;
+constexpr Repeats kRepeats{.seconds_at_least = 0.3};
 
 Arena filled(uint64_t bytes, float value) {
   Arena arena(bytes, {.prefault_threads = 1});
@@ -47,7 +47,7 @@ OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& w
               constants, workers);
         }
       },
-      kSecondsAtLeast);
+      kRepeats);
   // State is read and written, the gradient read, the weights written; in fp32 the master is the weight.
   const double bytes = 2 * kPlanes * sizeof(float) + static_cast<double>(in_place ? width : 2 * width);
   return {static_cast<double>(shards * kShard) / seconds, bytes};
@@ -65,7 +65,7 @@ double measure_copies(int threads, uint64_t bytes) {
           });
         for (std::thread& t : all) t.join();
       },
-      kSecondsAtLeast);
+      kRepeats);
   return static_cast<double>(part) * threads / seconds;
 }
 

@@ -1,13 +1,25 @@
 #include "tools/bench/op_rates.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "tools/bench/median.h"
 #include "tools/bench/op_timer.h"
 
 namespace sluice {
 
 namespace {
+
+// Every op is timed in as many rounds over all of them, so that what slows a machine for a while slows one
+// timing of an op, which is not the median.
+constexpr int kRounds = 3;
+
+struct Timings {
+  OpShapes shapes;
+  Pass pass;
+  std::array<double, kRounds> seconds{};
+};
 
 double error_of(std::span<const OpPoint> points, double per_flop, double per_byte) {
   double sum = 0;
@@ -120,21 +132,26 @@ uint64_t ops_bytes(const Device& device, std::span<const DType> precisions, cons
 
 void measure_ops(Device& device, DType precision, const OpSizes& sizes, std::vector<OpRates>& rates,
                  const std::function<void(OpKind, const OpFit&)>& say) {
+  BenchMemory memory(device, ops_bytes(device, std::span(&precision, 1), sizes));
+  OpTimer timer(device, memory);
+  const Repeats repeats{.seconds_at_least = sizes.seconds_at_least / kRounds, .runs_at_least = 1};
+  std::array<std::vector<Timings>, kOpKinds> timings;  // by op and pass
+  for (int round = 0; round < kRounds; ++round)
+    for (int k = 0; k < kOpKinds; ++k) {
+      size_t i = 0;
+      for (const TimedOp& op : timed_ops(static_cast<OpKind>(k), sizes))
+        for (const Pass pass : {Pass::forward, Pass::backward}) {
+          if (round == 0) timings[k].push_back({timed_shapes(op, precision), pass});
+          timings[k][i++].seconds[round] = timer.seconds(op, precision, pass, repeats);
+        }
+    }
   for (int k = 0; k < kOpKinds; ++k) {
     const auto kind = static_cast<OpKind>(k);
-    const std::vector<TimedOp> ops = timed_ops(kind, sizes);
-    uint64_t bytes = 0;
-    for (const TimedOp& op : ops) bytes = std::max(bytes, OpTimer::bytes_needed(device, op, precision));
-    BenchMemory memory(device, bytes);
-    OpTimer timer(device, memory);
     std::vector<OpPoint> points;
-    for (const TimedOp& op : ops)
-      for (const Pass pass : {Pass::forward, Pass::backward}) {
-        const double seconds = timer.seconds(op, precision, pass, sizes.seconds_at_least);
-        const OpShapes shapes = timed_shapes(op, precision);
-        points.push_back(
-            {op_rule(kind).flops(shapes, pass), static_cast<double>(op_bytes(shapes, pass)), seconds});
-      }
+    for (const Timings& t : timings[k])
+      points.push_back({op_rule(kind).flops(t.shapes, t.pass),
+                        static_cast<double>(op_bytes(t.shapes, t.pass)),
+                        median({t.seconds.begin(), t.seconds.end()})});
     const OpFit fit = fit_op(points);
     auto row = std::find_if(rates.begin(), rates.end(), [&](const OpRates& r) { return r.kind == kind; });
     if (row == rates.end()) row = rates.insert(row, {kind, {}, {}});

@@ -20,7 +20,7 @@ struct OpPoint {
 };
 struct OpFit {
   double flops_per_second = kUnlimited, bytes_per_second = kUnlimited;
-  double error_max = 0;  // of the fitted seconds against those measured, relative
+  double error_max = 0;       // of the fitted seconds against those measured, relative
   double flops_together = 0;  // a second, of all points one after the other
 };
 // Least squares of the relative errors, neither rate negative. Requires a point of positive seconds.
@@ -28,7 +28,7 @@ OpFit fit_op(std::span<const OpPoint> points);
 
 struct OpSizes {
   int64_t rows = 1024, width = 1024, vocabulary = 16384;
-  double seconds_at_least = 0.03;  // for each timing
+  double seconds_at_least = 0.03;  // for each op and pass
 };
 
 // What measure_ops() needs at most of the device's memory, at any of the precisions.

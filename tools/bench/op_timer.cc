@@ -102,7 +102,7 @@ OpTimer::Operands OpTimer::lay_out(const TimedOp& op, DType precision, Pass pass
   return o;
 }
 
-double OpTimer::seconds(const TimedOp& op, DType precision, Pass pass, double seconds_at_least) {
+double OpTimer::seconds(const TimedOp& op, DType precision, Pass pass, const Repeats& repeats) {
   const Operands o = lay_out(op, precision, pass);
   device_.prepare(o.shapes, pass);
   const auto* const scalars = reinterpret_cast<const double*>(o.scalars);
@@ -117,7 +117,7 @@ double OpTimer::seconds(const TimedOp& op, DType precision, Pass pass, double se
                     .loss_scale = scalars,
                     .valid_tokens = scalars + 1};
   return memory_.seconds_of([&] { pass == Pass::forward ? device_.forward(call) : device_.backward(call); },
-                            seconds_at_least);
+                            repeats);
 }
 
 }  // namespace sluice

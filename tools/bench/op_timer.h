@@ -24,7 +24,7 @@ class OpTimer {
   OpTimer(Device& device, BenchMemory& memory) : device_(device), memory_(memory) {}
 
   // Of one pass, as BenchMemory times it.
-  double seconds(const TimedOp& op, DType precision, Pass pass, double seconds_at_least);
+  double seconds(const TimedOp& op, DType precision, Pass pass, const Repeats& repeats);
 
   // What the ops' operands and workspaces need of the memory.
   static uint64_t bytes_needed(const Device& device, const TimedOp& op, DType precision);
