@@ -8,7 +8,8 @@ configurations, which were chosen before anything was tuned and serve for nothin
 predicts, `sluice train` runs, and the median of its steps after the first two is held against the
 prediction; arenas and bytes moved must be exact, and the process's resident memory as planned within 64 MiB.
 Beside it stands the distance to the limit: the measured step over the least that any placement could reach
-(`least_seconds` of the plan). Needs 12 GiB of disk in --dir, and nothing else running.
+(`least_seconds` of the plan). At last the machine is described once more, to show how far predictions differ
+by its own unsteadiness. Needs 12 GiB of disk in --dir, and nothing else running.
 """
 import os
 import sys
@@ -68,16 +69,21 @@ def parse_arguments(description, count, default, what):
     return options, [c for c in CONFIGURATIONS if not options.only or options.only in c[0]]
 
 
+def describe(options, work, name):
+    """The machine as it is measured now, or as it is given."""
+    if options.machine or options.small:
+        return options.machine or "cpu-2core"
+    machine = os.path.join(work, name)
+    note(run([program(options, "sluice"), "bench", "--device", "cpu", "--nvme-dir", work, "--out", machine,
+              "--threads", str(options.threads)]))
+    return machine
+
+
 def prepare(options, work):
     """Writes tokens to train on, and returns the machine's description."""
     write_random_tokens(os.path.join(work, "tokens.bin"), 200_000 if not options.small else 2000,
                         512 if options.small else 32000)
-    if options.machine or options.small:
-        return options.machine or "cpu-2core"
-    machine = os.path.join(work, "machine.json")
-    note(run([program(options, "sluice"), "bench", "--device", "cpu", "--nvme-dir", work, "--out", machine,
-              "--threads", str(options.threads)]))
-    return machine
+    return describe(options, work, "machine.json")
 
 
 def compare(options, configuration, machine, work):
@@ -108,10 +114,12 @@ def main():
     with work_directory(options) as work:
         machine = prepare(options, work)
         note(f"{'':36}{'predicted':>12}{'measured':>12}{'error':>8}{'least':>10}{'measured / least':>18}")
+        if options.small:
+            chosen = [shrunk(configuration) for configuration in chosen]
+        predicted = []
         for configuration in chosen:
-            if options.small:
-                configuration = shrunk(configuration)
             found = compare(options, configuration, machine, work)
+            predicted.append(found["predicted"])
             errors.append(found["predicted"] / found["measured"] - 1)
             distances.append(found["measured"] / found["least"])
             note(f"{configuration[0]:36}{found['predicted']:10.3f} s{found['measured']:10.3f} s"
@@ -123,12 +131,17 @@ def main():
             within += found["beside"] <= found["granted"] + 64 * MIB
             if found["beside"] > found["granted"] + 64 * MIB:
                 note(f"  resident: {found['beside']} bytes beside the arenas, {found['granted']} planned")
+        after = describe(options, work, "after.json")
+        again = [plan(options, arguments(options, configuration, after, work)) for configuration in chosen]
+        drift = [facts["seconds_predicted"] / before - 1 for facts, before in zip(again, predicted)]
     sizes = sorted(abs(e) for e in errors)
     table = Table()
     table.at_most("median error of a step", median(sizes), 1, ERROR_MEDIAN, "")
     table.at_most("worst error of a step", sizes[-1], 1, ERROR_WORST, "")
     table.at_most("measured step / least of any placement", median(distances), 1, LIMIT_MEDIAN, "")
     table.print()
+    note(f"predictions after one more `sluice bench`, of those before: median {100 * median(drift):+.1f} %, "
+         f"{100 * min(drift):+.1f} to {100 * max(drift):+.1f} %")
     note(f"arenas and bytes moved as planned: {exact} of {len(chosen)}; "
          f"resident memory at most 64 MiB above the plan: {within} of {len(chosen)}")
 
