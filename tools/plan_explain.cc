@@ -141,12 +141,12 @@ class Explanation {
   // had seemed; or a faster one would wear drives (engine/plan/search.h).
   std::string estimate_words(const Weighed& best) const {
     constexpr double kSame = 1e-3;  // digits that are printed
-    if (std::abs(best.seconds / plan_.step_seconds - 1) < kSame) return "";
-    const uint64_t written = bytes_to_files(plan_.program, *plan_.lowering.bodies().step);
     const std::string takes = "the plan itself takes " + readable_seconds(plan_.step_seconds);
-    if (best.written > 0 && written <= best.written / 2)
-      return fmt::format("; {}, and writes {} to drives, not {}", takes, format_size(written),
-                         format_size(best.written));
+    const uint64_t written = bytes_to_files(plan_.program, *plan_.lowering.bodies().step);
+    if (best.written > 0 && written <= best.written / 2 && plan_.step_seconds <= kWorthWear * best.seconds)
+      return fmt::format("; {}, and writes {:.0f} % of what the first writes to drives", takes,
+                         100 * static_cast<double>(written) / static_cast<double>(best.written));
+    if (std::abs(best.seconds / plan_.step_seconds - 1) < kSame) return "";
     return ", as the search estimated; " + takes;
   }
 

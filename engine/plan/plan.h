@@ -3,7 +3,8 @@
 //
 // place (the search behind make_plan) picks the home of every permanent buffer, which layers recompute, the
 // leads, and once, when it is automatic, the micro-batch, so that the budgets hold and the simulated step is
-// shortest. A plan is a function of its request: no clock and no random choice is involved.
+// shortest, but for kWorthWear. A plan is a function of its request: no clock and no random choice is
+// involved.
 #pragma once
 
 #include <functional>
@@ -38,6 +39,10 @@ struct PlanRequest {
   ProgramMemory program_memory;
 };
 
+// A step takes at most so many times the seconds of the fastest that fits, for writing half as much to
+// drives.
+constexpr double kWorthWear = 1.01;
+
 // A way to use the memory that the search looked at.
 struct Weighed {
   std::optional<BufferClass> first;  // that claims homes in memory before the others do; none: layer by layer
@@ -46,7 +51,7 @@ struct Weighed {
   bool upper_is_free = true;         // nothing lives above the lowest memory tier: that is left to copies
   bool moved = false;                // buffers live elsewhere, one by one or by class
   double seconds = 0;                // of a step, as the search saw it; 0: it does not fit
-  uint64_t written = 0;              // by a step, bytes to files
+  uint64_t written = 0;              // by a step of one rank, bytes to files
 };
 
 struct Plan {

@@ -22,7 +22,6 @@ constexpr uint64_t kMarginShare = 8;     // of a capacity
 constexpr uint32_t kWholeMost = 4;       // candidates that are assembled and simulated whole
 constexpr double kSeemsBetter = 0.97;    // of the best whole one's seconds
 constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
-constexpr double kWorthWear = 1.01;  // a gain below that is not worth twice as many bytes written to drives
 constexpr uint32_t kFewLayers = 10;  // eight between embedding and head: searched more thoroughly
 constexpr double kHopeless = 1.3;    // of the best seconds: to keep even more is not tried
 
@@ -349,10 +348,10 @@ Plan Search::lowered(const Candidate& c, uint64_t shard_elements) const {
 std::optional<Plan> Search::assembled_best() const {
   std::optional<Plan> best;
   uint32_t left = kWholeMost;
-  double before = 0;
+  const Outcome* before = nullptr;
   for (const Outcome* o : ranked()) {
-    if (o->seconds == before) continue;  // the same program, or as good
-    before = o->seconds;
+    const Outcome* const last = std::exchange(before, o);
+    if (last && o->seconds == last->seconds && o->written == last->written) continue;  // as good, or the same
     if (left == 0 || (best && o->seconds >= kSeemsBetter * best->step_seconds)) break;
     Plan whole = lowered(o->candidate);
     if (assemble(whole.program, arrange(whole.program, o->candidate))) continue;
@@ -364,7 +363,7 @@ std::optional<Plan> Search::assembled_best() const {
 }
 
 // The fastest first, of equals those that are known to fit whole. But of what is about as fast as the best,
-// what writes half as much to files, or less by more halves.
+// before all others what writes half as much to files, and before that what writes a quarter, and so on.
 std::vector<const Search::Outcome*> Search::ranked() const {
   std::vector<const Outcome*> list;
   for (const auto& [way, outcome] : weighed_)

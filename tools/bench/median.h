@@ -20,7 +20,7 @@ struct Repeats {
   size_t runs_at_least = 3;
 };
 
-// Seconds of one run.
+// Median seconds of one run.
 template <typename Work>
 double median_seconds(const Work& work, const Repeats& repeats) {
   work();

@@ -8,8 +8,9 @@ configurations, which were chosen before anything was tuned and serve for nothin
 predicts, `sluice train` runs, and the median of its steps after the first two is held against the
 prediction; arenas and bytes moved must be exact, and the process's resident memory as planned within 64 MiB.
 Beside it stands the distance to the limit: the measured step over the least that any placement could reach
-(`least_seconds` of the plan). At last the machine is described once more, to show how far predictions differ
-by its own unsteadiness. Needs 12 GiB of disk in --dir, and nothing else running.
+(`least_seconds` of the plan). At last the machine is described and all planned once more (half a minute),
+to show how far predictions differ by its own unsteadiness. Needs 12 GiB of disk in --dir, and nothing else
+running.
 """
 import os
 import sys
@@ -140,8 +141,9 @@ def main():
     table.at_most("worst error of a step", sizes[-1], 1, ERROR_WORST, "")
     table.at_most("measured step / least of any placement", median(distances), 1, LIMIT_MEDIAN, "")
     table.print()
-    note(f"predictions after one more `sluice bench`, of those before: median {100 * median(drift):+.1f} %, "
-         f"{100 * min(drift):+.1f} to {100 * max(drift):+.1f} %")
+    if after != machine:
+        note("predictions after one more `sluice bench`, of those before: "
+             f"median {100 * median(drift):+.1f} %, {100 * min(drift):+.1f} to {100 * max(drift):+.1f} %")
     note(f"arenas and bytes moved as planned: {exact} of {len(chosen)}; "
          f"resident memory at most 64 MiB above the plan: {within} of {len(chosen)}")
 
