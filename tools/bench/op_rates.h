@@ -20,7 +20,7 @@ struct OpPoint {
 };
 struct OpFit {
   double flops_per_second = kUnlimited, bytes_per_second = kUnlimited;
-  double error_max = 0;       // of the fitted seconds against those measured, relative
+  double error_max = 0;  // of the fitted seconds against those measured, relative
   double flops_together = 0;  // a second, of all points one after the other
 };
 // Least squares of the relative errors, neither rate negative. Requires a point of positive seconds.
