@@ -1,4 +1,4 @@
-# The cuda device comes in three libraries with one interface, gpu/cuda_device.h and what stands beside it:
+# The cuda device comes in three libraries with one interface, gpu/cuda/device.h and what stands beside it:
 #   sluice_cuda           for GPUs: where the CUDA Toolkit is found, for the compute capabilities that it knows
 #                         and, as PTX, for later ones
 #   sluice_cuda_absent    says that this build has none, and plans for it
@@ -9,8 +9,8 @@ set(SLUICE_CUDA AUTO CACHE STRING "the cuda device: AUTO (where the CUDA Toolkit
 set(SLUICE_CUDA_ARCHITECTURES "all" CACHE STRING "as CMAKE_CUDA_ARCHITECTURES, or all")
 
 # Objects rather than archives, as an archive would have to come after whichever libraries use it.
-add_library(sluice_cuda_absent OBJECT gpu/cuda_absent.cc gpu/cuda_nvml.cc gpu/cuda_nvml_library.cc gpu/cuda_nccl.cc
-            gpu/cuda_nccl_library.cc gpu/cuda_workspace.cc)
+add_library(sluice_cuda_absent OBJECT gpu/cuda/absent.cc gpu/cuda/nvml.cc gpu/cuda/nvml_library.cc
+            gpu/cuda/nccl.cc gpu/cuda/nccl_library.cc gpu/cuda/workspace.cc)
 target_link_libraries(sluice_cuda_absent PUBLIC sluice_gpu)
 set(sluice_cuda_best sluice_cuda_absent)
 set(SLUICE_CUDA_BUILT OFF)
@@ -41,7 +41,7 @@ if(SLUICE_CUDA_BUILT)
   else()
     set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real)
     if(CUDAToolkit_VERSION VERSION_LESS 13.0)
-      list(PREPEND CMAKE_CUDA_ARCHITECTURES 70-real)  # gpu/cuda_status.cc
+      list(PREPEND CMAKE_CUDA_ARCHITECTURES 70-real)  # gpu/cuda/status.cc
     endif()
     if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
       list(APPEND CMAKE_CUDA_ARCHITECTURES 90-real 100 120)  # 11.0 takes the PTX of 10.0
@@ -54,8 +54,8 @@ if(SLUICE_CUDA_BUILT)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   message(STATUS "found the CUDA Toolkit ${CUDAToolkit_VERSION}; kernels for ${CMAKE_CUDA_ARCHITECTURES}")
-  file(GLOB sources CONFIGURE_DEPENDS gpu/cuda_*.cu gpu/cuda_*.cc)
-  list(FILTER sources EXCLUDE REGEX "/cuda_absent\\.cc$")
+  file(GLOB sources CONFIGURE_DEPENDS gpu/cuda/*.cu gpu/cuda/*.cc)
+  list(FILTER sources EXCLUDE REGEX "/cuda/absent\\.cc$")
   add_library(sluice_cuda OBJECT ${sources})
   set(host_warnings -Wall,-Wextra,-Wno-missing-field-initializers)  # nvcc's own output is not pedantic
   # Kernels hold as much in registers as goes in with CI's compiler; others may spill a few.
@@ -65,6 +65,6 @@ if(SLUICE_CUDA_BUILT)
   target_compile_options(sluice_cuda PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;${spills};-Xcompiler=${host_warnings}>")
   target_link_libraries(sluice_cuda PUBLIC sluice_gpu CUDA::cudart_static)
-  target_link_options(sluice_cuda INTERFACE LINKER:-rpath,${CUDAToolkit_LIBRARY_DIR})  # for gpu/cuda_cublaslt.cc
+  target_link_options(sluice_cuda INTERFACE LINKER:-rpath,${CUDAToolkit_LIBRARY_DIR})  # for gpu/cuda/cublaslt.cc
   set(sluice_cuda_best sluice_cuda)
 endif()

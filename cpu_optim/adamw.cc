@@ -4,18 +4,19 @@
 // is the limit. The 16-bit weights are only written, so they are streamed past the caches, which saves
 // reading their lines first, 2 of 30 bytes; the planes are read and written, so they are not. That and
 // prefetching the planes were measured to gain 5 to 10 %.
-#include "cpu_optim/optimizer.h"
+#include "cpu_optim/adamw.h"
 
 #include <cmath>
 
-#include "cpu_optim/simd_targets.h"
+#include "engine/base/simd/convert.h"
+#include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu_optim/adamw.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
-#include "cpu_optim/simd-inl.h"
+#include "engine/base/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::HWY_NAMESPACE {
@@ -53,17 +54,17 @@ HWY_INLINE void adamw(float* HWY_RESTRICT master, float* HWY_RESTRICT first_mome
   if constexpr (kStream) hwy::FlushStream();
 }
 
-void adamw_range(const AdamWRange& range, const AdamWConstants& c) {
+void adamw_range(const UpdateRange& range, const AdamWConstants& c) {
   with_precision(range.precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
     const T* gradient = static_cast<const T*>(range.gradient);
     T* weights = static_cast<T*>(range.weights);
     if constexpr (sizeof(T) == 2) {
       if (reinterpret_cast<uintptr_t>(weights) % 64 == 0)
-        return adamw<true>(range.master, range.first_moment, range.second_moment, gradient, weights,
+        return adamw<true>(range.master, range.moments[0], range.moments[1], gradient, weights,
                            range.elements, c);
     }
-    adamw<false>(range.master, range.first_moment, range.second_moment, gradient, weights, range.elements, c);
+    adamw<false>(range.master, range.moments[0], range.moments[1], gradient, weights, range.elements, c);
   });
 }
 
@@ -76,60 +77,28 @@ namespace {
 
 HWY_EXPORT(adamw_range);
 
-// Elements of one task: small enough to spread a shard over the threads, 1.8 MB of traffic.
-constexpr uint64_t kRange = 65536;
-
-AdamWRange part(const AdamWRange& all, uint64_t begin, uint64_t elements) {
-  const uint64_t bytes = begin * dtype_bytes(all.precision);
-  AdamWRange p = all;
-  p.master += begin;
-  p.first_moment += begin;
-  p.second_moment += begin;
-  p.gradient = static_cast<const std::byte*>(all.gradient) + bytes;
-  p.weights = all.weights == nullptr ? nullptr : static_cast<std::byte*>(all.weights) + bytes;
-  p.elements = elements;
-  return p;
-}
-
-template <class Body>
-void for_each_part(const AdamWRange& range, Workers& workers, const Body& body) {
-  CHECK((range.weights == nullptr) == (range.precision == DType::f32), "fp32 weights are the master");
-  const auto parts = static_cast<int64_t>((range.elements + kRange - 1) / kRange);
-  workers.parallel_for(parts, [&](int64_t i, int) {
-    const uint64_t begin = static_cast<uint64_t>(i) * kRange;
-    body(part(range, begin, std::min(kRange, range.elements - begin)));
-  });
-}
-
 }  // namespace
 
-AdamWConstants prepare_adamw(const AdamWOptions& options, int64_t t, double learning_rate,
-                             double clip_factor, double loss_scale) {
-  CHECK(t >= 1, "updates are counted from 1");
-  const double b1 = options.beta1, b2 = options.beta2, power = static_cast<double>(t);
+UpdateConstants prepare_adamw(const OptimizerSettings& settings, const UpdateStep& step) {
+  CHECK(step.t >= 1, "updates are counted from 1");
+  const double b1 = settings.beta1, b2 = settings.beta2, power = static_cast<double>(step.t);
   AdamWConstants c;
   c.b1 = static_cast<float>(b1);
   c.b2 = static_cast<float>(b2);
   c.k1 = static_cast<float>(1 - b1);
   c.k2 = static_cast<float>(1 - b2);
-  c.a = static_cast<float>(learning_rate / (1 - std::pow(b1, power)));
+  c.a = static_cast<float>(step.learning_rate / (1 - std::pow(b1, power)));
   c.r = static_cast<float>(1 / std::sqrt(1 - std::pow(b2, power)));
-  c.eps = static_cast<float>(options.epsilon);
-  c.d = static_cast<float>(1 - learning_rate * options.weight_decay);
-  c.s = static_cast<float>(clip_factor / loss_scale);
-  return c;
+  c.eps = static_cast<float>(settings.epsilon);
+  c.d = static_cast<float>(1 - step.learning_rate * settings.weight_decay);
+  c.s = static_cast<float>(step.clip_factor / step.loss_scale);
+  return UpdateConstants::of(c);
 }
 
-void apply_adamw(const AdamWRange& range, const AdamWConstants& constants, Workers& workers) {
-  AdamWConstants c = constants;
+void apply_adamw(const UpdateRange& range, const UpdateConstants& constants, Workers& workers) {
+  auto c = constants.as<AdamWConstants>();
   if (!range.decay) c.d = 1;
-  for_each_part(range, workers, [&](const AdamWRange& p) { HWY_DYNAMIC_DISPATCH(adamw_range)(p, c); });
-}
-
-void refresh_weights(const AdamWRange& range, Workers& workers) {
-  if (range.precision == DType::f32) return;
-  for_each_part(range, workers,
-                [](const AdamWRange& p) { round_to(p.precision, p.master, p.weights, p.elements); });
+  for_each_part(range, workers, [&](const UpdateRange& p) { HWY_DYNAMIC_DISPATCH(adamw_range)(p, c); });
 }
 
 }  // namespace sluice

@@ -1,61 +1,83 @@
-// Optimizers on fp32 masters: prepare, then apply. What an update needs of all gradients (AdamW: the norm) is
-// known before.
+// Optimizers on fp32 masters, as rows of one table: what the planner, the runner, checkpoints and devices
+// need to know of each. adamw.h has the first one's arithmetic.
 //
-// prepare: once a step, in double, the constants of the update. apply: one pass over memory that fuses
-// unscaling, clipping, moments, decay, master update and the write of the 16-bit weights. Results agree to
-// the bit on every target and thread count. Callers: the runner's optimizer lane, and devices.
+// An update has two parts. prepare: once a step, in double, the constants of the update, which travel with
+// the step's scalars. apply: one pass over memory that unscales and clips the gradient, updates moments and
+// masters, and writes the 16-bit weights. Results agree to the bit on every target and thread count. Callers:
+// the runner's optimizer lane, and devices.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
-#include "engine/parallel.h"
-#include "engine/program.h"
+#include "cpu_optim/optimizer_kind.h"
+#include "engine/base/parallel.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 
-struct AdamWOptions {
+constexpr uint32_t kMomentsMax = 2;
+
+// As --beta1, --beta2, --eps and --weight-decay; each optimizer reads those that it has.
+struct OptimizerSettings {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
 };
 
-// t >= 1 counts updates that were not skipped, this one included.
-AdamWConstants prepare_adamw(const AdamWOptions& options, int64_t t, double learning_rate,
-                             double clip_factor, double loss_scale);
+// What an update knows of its step. t >= 1 counts updates that were not skipped, this one included.
+struct UpdateStep {
+  int64_t t;
+  double learning_rate, clip_factor, loss_scale;
+};
 
 // One range of parameters. Streams may have any alignment and must not overlap. Working precision fp32: the
 // master is the weight, and `weights` is nullptr.
-struct AdamWRange {
+struct UpdateRange {
   float* master;
-  float* first_moment;
-  float* second_moment;
-  const void* gradient;  // in `precision`
-  void* weights;         // in `precision`; nullptr for fp32
-  DType precision;       // bf16, f16 or f32
+  float* moments[kMomentsMax];  // as many as the optimizer has
+  const void* gradient;         // in `precision`
+  void* weights;                // in `precision`; nullptr for fp32
+  DType precision;              // bf16, f16 or f32
   uint64_t elements;
-  bool decay;            // false: d = 1
+  bool decay;                   // false: no weight decay
 };
 
-// g = gradient*s; m = fma(b1,m,k1*g); v = fma(b2,v,(k2*g)*g); w = w*d; w = fma(-a, m/fma(sqrt(v),r,eps), w);
-// weights = round(w).
-void apply_adamw(const AdamWRange& range, const AdamWConstants& constants, Workers& workers);
+struct Optimizer {
+  OptimizerKind kind;
+  const char* name;    // the value of --optimizer, and in manifests
+  uint32_t moments;    // fp32 planes of state a parameter, beside the master
+  bool whole_tensors;  // apply must see whole tensors: a group is one shard
+  UpdateConstants (*prepare)(const OptimizerSettings& settings, const UpdateStep& step);
+  void (*apply)(const UpdateRange& range, const UpdateConstants& constants, Workers& workers);
+};
+const Optimizer& optimizer_of(OptimizerKind kind);
 
-// The skipped update of fp16: state unchanged, weights = round(master).
-void refresh_weights(const AdamWRange& range, Workers& workers);
+// The skipped update of fp16, for every optimizer: state unchanged, weights = round(master).
+void refresh_weights(const UpdateRange& range, Workers& workers);
 
-// apply_adamw, or refresh_weights if the update is skipped.
-inline void update_range(const AdamWRange& range, const StepScalars::Update& update, Workers& workers) {
+// The optimizer's apply, or refresh_weights if the update is skipped.
+inline void update_range(const Optimizer& optimizer, const UpdateRange& range,
+                         const StepScalars::Update& update, Workers& workers) {
   if (update.skip)
     refresh_weights(range, workers);
   else
-    apply_adamw(range, update.adamw, workers);
+    optimizer.apply(range, update.constants, workers);
 }
 
-// Bytes between the planes (master, first moment, second moment) of a shard of `elements`: 4 bytes each,
-// rounded up to 4096, plus a skew, so that the streams never lie a power of two apart (measured: costs two
-// thirds of the speed).
+// Bytes between the planes (master, moments) of a shard of `elements`: 4 bytes each, rounded up to 4096, plus
+// a skew, so that the streams never lie a power of two apart (measured: costs two thirds of the speed).
 uint64_t state_plane_stride(uint64_t elements);
 
-// Rounding to nearest even and widening, any length and alignment; f32 copies.
-void round_to(DType to, const float* from, void* out, uint64_t elements);
-void widen(DType from, const void* in, float* out, uint64_t elements);
+constexpr uint64_t kUpdatePart = 65536;  // elements of a part: AdamW's has 1.8 MB of traffic
+UpdateRange part_of(const UpdateRange& range, uint64_t begin, uint64_t elements);
+
+// Calls work(part) for parts of the range that are small enough to spread it over the threads, in parallel.
+template <typename Work>
+void for_each_part(const UpdateRange& range, Workers& workers, const Work& work) {
+  const auto parts = static_cast<int64_t>((range.elements + kUpdatePart - 1) / kUpdatePart);
+  workers.parallel_for(parts, [&](int64_t i, int) {
+    const uint64_t begin = static_cast<uint64_t>(i) * kUpdatePart;
+    work(part_of(range, begin, std::min(kUpdatePart, range.elements - begin)));
+  });
+}
 
 }  // namespace sluice

@@ -13,9 +13,9 @@
 #include <memory>
 #include <span>
 
-#include "engine/pack.h"
-#include "engine/program.h"
-#include "gpu/communicator.h"
+#include "engine/base/pack.h"
+#include "engine/program/program.h"
+#include "gpu/ranks/communicator.h"
 
 namespace sluice {
 

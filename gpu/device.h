@@ -11,7 +11,7 @@
 #include <span>
 
 #include "cpu_optim/optimizer.h"
-#include "engine/program.h"
+#include "engine/program/program.h"
 #include "gpu/accelerator.h"
 
 namespace sluice {
@@ -60,13 +60,14 @@ class Device {
   virtual void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
                      double* block_sums) = 0;
 
-  // sum_ranks of cpu_optim/reduce.h, to the same bits.
+  // sum_ranks of gpu/ranks/reduce.h, to the same bits.
   virtual void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
                    double* block_sums) = 0;
 
   // update_range for state that lives on the device: to the same bits as the CPU optimizer's. `update` lies
   // in the device's memory too.
-  virtual void optimize(const AdamWRange& range, const StepScalars::Update* update) = 0;
+  virtual void optimize(OptimizerKind optimizer, const UpdateRange& range,
+                        const StepScalars::Update* update) = 0;
 
   virtual void zero(void* data, uint64_t bytes) = 0;
 
@@ -77,7 +78,7 @@ class Device {
 
 std::unique_ptr<Device> make_reference_device();         // plain loops, double accumulation: the oracle
 std::unique_ptr<Device> make_cpu_device(int threads);    // OpenBLAS, oneDNN, Highway
-// make_cuda_device: gpu/cuda_device.h
+// make_cuda_device: gpu/cuda/device.h
 
 // Whether this build and processor multiply bf16 matrices natively (AVX512-BF16 or AMX through oneDNN).
 bool cpu_device_has_native_bf16();

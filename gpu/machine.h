@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/program.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 

@@ -2,7 +2,7 @@
 //
 // Nothing throws: what is looked for in vain is kept, the first of it as failure(), so that a table of
 // functions is filled without a look at each. The library is closed with this object unless keep_open() was
-// called, after which functions that were found may be used until the process ends. Set-up code, one thread.
+// called, after which functions that were found may be used until the process ends.
 #pragma once
 
 #include <string>

@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "engine/error.h"
-#include "engine/parallel.h"
+#include "engine/base/error.h"
+#include "engine/base/parallel.h"
 
 namespace sluice {
 namespace {

@@ -13,7 +13,7 @@
 #include <cstring>
 #include <memory>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 namespace {

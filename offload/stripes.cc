@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 namespace {

@@ -11,7 +11,8 @@
 // 6. The first error sticks: nothing more is handed over, and progress() returns when nothing is in flight.
 //
 // Hazards between transfers are the caller's: two in flight together may be carried out in any order.
-// Owner: one lane's thread (see io_queue.h). After construction nothing is allocated but an error's text.
+// Owner: one lane's thread (see offload/io/queue.h). After construction nothing is allocated but an error's
+// text.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
-#include "offload/io_queue.h"
+#include "engine/base/error.h"
+#include "offload/io/queue.h"
 #include "offload/nvme_files.h"
 
 namespace sluice {

@@ -163,16 +163,15 @@ run_sanitizer() {
     record "$name" skipped "compute-sanitizer is not installed"
   else
     run_test "$name" 110 env "$@" "$sanitizer" --tool "$tool" --kernel-regex kns=sluice --error-exitcode 97 \
-      "$programs/cuda_op_conformance_test"
+      "$programs/cuda_test" gpu/cuda/op_conformance_test
   fi
 }
 
 run_tests() {
-  local program name i
-  for program in "$programs"/cuda_*_test; do
-    name=$(basename "$program")
-    if [[ ! -x $program || -e $root/tests/emulation/$name.cc ]]; then continue; fi
-    if start "$name" 200; then run_test "$name" 200 "$program"; fi
+  local name i
+  for name in op_conformance training shared_gpu nccl; do
+    if ! "$programs/cuda_test" "gpu/cuda/${name}_test" --gtest_list_tests > /dev/null 2>&1; then continue; fi
+    if start "$name" 200; then run_test "$name" 200 "$programs/cuda_test" "gpu/cuda/${name}_test"; fi
   done
   for ((i = 1; i <= sanitizer_runs; ++i)); do
     run_sanitizer "sanitizer-$i" memcheck "GTEST_TOTAL_SHARDS=$sanitizer_runs" "GTEST_SHARD_INDEX=$((i - 1))"

@@ -11,33 +11,13 @@
 #include <exception>
 #include <string>
 
-#include "engine/error.h"
-#include "tools/command_line.h"
-#include "tools/launch.h"
-#include "tools/report_error.h"
-#include "tools/verbs.h"
+#include "engine/base/error.h"
+#include "tools/command/command_line.h"
+#include "tools/command/launch.h"
+#include "tools/command/report_error.h"
+#include "tools/command/verbs.h"
 
 namespace {
-
-sluice::ExitCode run(const sluice::ParsedCommand& command) {
-  switch (command.verb) {
-    case sluice::Verb::train:
-      return sluice::run_train(command.options, stdout);
-    case sluice::Verb::plan:
-      return sluice::run_plan(command.options, stdout);
-    case sluice::Verb::eval:
-      return sluice::run_eval(command.options, stdout);
-    case sluice::Verb::export_run:
-      return sluice::run_export(command.options, stdout);
-    case sluice::Verb::doctor:
-      return sluice::run_doctor(command.options, stdout);
-    case sluice::Verb::profile:
-      return sluice::run_profile(command.options, stdout);
-    case sluice::Verb::bench:
-      return sluice::run_bench(command.options, stdout);
-  }
-  return sluice::ExitCode::usage;
-}
 
 // A file opened on a closed standard descriptor would receive what is printed.
 void fill_standard_descriptors() {
@@ -98,10 +78,10 @@ int parse_and_run(int argc, char** argv) {
     }
     allow_open_files();
     check_stacks();
-    if (!sluice::runs_on_ranks(command.verb)) sluice::check_alone(command.verb);
-    const sluice::ExitCode code = run(command);
-    // What training prints is news; its results are in --out.
-    return static_cast<int>(command.verb == sluice::Verb::train ? code : finish_output(code));
+    const sluice::VerbRow& verb = sluice::verb_row(command.verb);
+    if (!verb.on_ranks) sluice::check_alone(command.verb);
+    const sluice::ExitCode code = verb.run(command.options, stdout);
+    return static_cast<int>(verb.prints_result ? finish_output(code) : code);
   } catch (const std::exception& error) {
     return sluice::report_error(error);
   }

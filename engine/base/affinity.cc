@@ -1,4 +1,4 @@
-#include "engine/affinity.h"
+#include "engine/base/affinity.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "engine/clock.h"
+#include "engine/base/clock.h"
 
 #include <chrono>
 

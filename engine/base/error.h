@@ -1,5 +1,8 @@
 // Errors that a user can act on, and checks of our own invariants.
 //
+// One rule holds for all functions that are called before the first step: they may allocate and throw, any
+// thread may call them, and an object belongs to one thread at a time. A header says only what differs.
+//
 // Set-up errors are exceptions: one sentence of what is wrong, one of what to do, and the exit code of the
 // command-line contract. They are caught once, in main. CHECK guards internal invariants, stays on in release
 // builds, and ends the process with exit code 1: it is a bug in Sluice, never a condition of the environment.

@@ -4,12 +4,12 @@
 // 2. Placed items are listed by what lives at a time (Levels).
 // 3. For each item a scan over the merged lists of what may share a position with it finds the holes between
 //    those that do; it takes the smallest that is large enough, the lowest of equals.
-#include "engine/pack.h"
+#include "engine/base/pack.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "engine/range_load.h"
+#include "engine/base/range_load.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "engine/parallel.h"
+#include "engine/base/parallel.h"
 
 #include <latch>
 #include <string>
@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/affinity.h"
-#include "engine/error.h"
+#include "engine/base/affinity.h"
+#include "engine/base/error.h"
 
 #ifdef SLUICE_PLAIN_THREADS
 #include <atomic>

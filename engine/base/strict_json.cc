@@ -1,4 +1,4 @@
-#include "engine/strict_json.h"
+#include "engine/base/strict_json.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

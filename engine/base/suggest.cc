@@ -1,4 +1,4 @@
-#include "engine/suggest.h"
+#include "engine/base/suggest.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// "Did you mean": the candidate nearest to a misspelt word. Set-up code only, any thread.
+// "Did you mean": the candidate nearest to a misspelt word.
 #pragma once
 
 #include <span>

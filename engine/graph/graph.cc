@@ -1,4 +1,4 @@
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 
 #include <fmt/format.h>
 
@@ -40,6 +40,12 @@ void lay_out_group(Group& group) {
     if (elements > kElementsMax) reject(fmt::format("Group {} has more than 2^56 elements.", group.name));
   }
   group.elements = round_up(elements, kGroupPadding);
+}
+
+uint32_t model_input(const Model& model, std::string_view name) {
+  for (uint32_t a = 0; a < model.activations.size(); ++a)
+    if (model.activations[a].input && model.activations[a].name == name) return a;
+  throw std::invalid_argument("The model has no input " + std::string(name) + ".");
 }
 
 uint64_t parameter_count(const Model& model, bool trainable_only) {
@@ -89,9 +95,9 @@ void check_op(const Segment& segment, const Op& op, DType precision) {
   for (const uint32_t parameter : op.parameters)
     if (parameter >= segment.parameters.size())
       reject(where() + fmt::format("there is no parameter {}.", parameter));
-  if (op.inputs.size() < rule.inputs_min || op.inputs.size() > rule.inputs_max)
+  if (op.inputs.size() < rule.inputs.least || op.inputs.size() > rule.inputs.most)
     reject(where() + fmt::format("{} inputs.", op.inputs.size()));
-  if (op.parameters.size() < rule.parameters_min || op.parameters.size() > rule.parameters_max)
+  if (op.parameters.size() < rule.parameters.least || op.parameters.size() > rule.parameters.most)
     reject(where() + fmt::format("{} parameters.", op.parameters.size()));
   std::vector<Shape> shapes;
   std::vector<DType> dtypes;
@@ -187,7 +193,7 @@ void check_activation_binding(const Model& model, const Segment& segment,
 void check_layers(const Model& model) {
   std::vector<bool> produced;
   for (const Activation& activation : model.activations)
-    produced.push_back(activation.source != ActivationSource::segment);
+    produced.push_back(activation.input);
   for (const Layer& layer : model.layers)
     for (const SegmentUse& use : layer.segments) {
       if (use.segment >= model.segments.size())

@@ -7,9 +7,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "engine/op.h"
+#include "engine/graph/op.h"
 
 namespace sluice {
 
@@ -58,13 +59,11 @@ struct Segment {             // a template: ops over tensors, parameters named b
   bool loss = false;         // ends in the loss: forward runs only in evaluation, backward emits the loss
 };
 
-enum class ActivationSource : uint8_t { segment, tokens, labels };
-
 struct Activation {          // one per slice
   std::string name;
   Shape shape;
   DType dtype = DType::bf16;
-  ActivationSource source = ActivationSource::segment;
+  bool input = false;        // comes with the batch, under its name; no segment makes it
 };
 
 struct SegmentUse {          // a template bound to groups and activations
@@ -80,7 +79,7 @@ struct Layer {
 };
 
 struct Model {
-  std::string family;        // "gpt2", "llama"
+  std::string family;        // its name in models/families
   DType precision = DType::bf16;
   int64_t micro_batch = 1, sequence = 0, vocabulary = 0;
   std::vector<Group> groups;
@@ -91,6 +90,9 @@ struct Model {
 
 // Parameters without padding; those of trainable groups only when asked.
 uint64_t parameter_count(const Model& model, bool trainable_only = false);
+
+// The activation that is the model's input of that name. Throws std::invalid_argument where there is none.
+uint32_t model_input(const Model& model, std::string_view name);
 
 // Throws std::invalid_argument with a sentence if a reference dangles, shapes disagree, or an activation has
 // no producer.

@@ -1,12 +1,15 @@
 // Ops: the vocabulary in which models are written and which every device implements.
 //
-// An op has static shapes. Its table entry gives shape rule, flops, bytes and what its backward reads; models
-// derive the backward pass from that. No code of models or devices is here. Activations and their gradients
-// are in the working precision; statistics (mean, rstd, log-sum-exp) are fp32; parameter gradients are fp32
-// and always added to.
+// An op has static shapes. Its rule, a row of the table in op_table.cc, gives output shapes, flops, what its
+// backward reads, and example operands. Models derive the backward pass from that; `sluice bench` times
+// devices on the examples. No code of models or devices is here. Activations and their gradients are in the
+// working precision; statistics (mean, rstd, log-sum-exp) are fp32; parameter gradients are fp32 and always
+// added to.
 // A "row" is one token: activations are [rows, columns] with rows = slice's sequences * T, in sequence order.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -14,19 +17,9 @@
 #include <string_view>
 #include <vector>
 
-namespace sluice {
+#include "engine/base/dtype.h"
 
-enum class DType : uint8_t { f32, bf16, f16, f64, i32, u8 };
-constexpr uint64_t dtype_bytes(DType t) {
-  switch (t) {
-    case DType::f64: return 8;
-    case DType::f32: case DType::i32: return 4;
-    case DType::bf16: case DType::f16: return 2;
-    case DType::u8: return 1;
-  }
-  return 0;
-}
-const char* dtype_name(DType t);  // "fp32", "bf16", "fp16", "fp64", "int32", "uint8"
+namespace sluice {
 
 using Shape = std::vector<int64_t>;  // outermost dimension first
 int64_t element_count(const Shape& shape);  // 1 for a scalar
@@ -53,6 +46,41 @@ enum class OpKind : uint8_t {
   add,                   // a, b -> y | - | nothing
   linear_cross_entropy,  // x [R,C], labels i32 [R] -> loss f64 [1], ADDED to: sum of the rows' losses
                          //   | weight [V,C] | x, labels
+  number_of_kinds,       // is none of them: new kinds stand before it
+};
+constexpr size_t kOpKinds = static_cast<size_t>(OpKind::number_of_kinds);
+constexpr auto kAllOps = [] {
+  std::array<OpKind, kOpKinds> kinds{};
+  for (size_t i = 0; i < kOpKinds; ++i) kinds[i] = static_cast<OpKind>(i);
+  return kinds;
+}();
+
+// Of a table with a row for each kind, in the order of OpKind: the first kind whose row is missing, out of
+// place or not complete; number_of_kinds if there is none. Beside the table stands
+//   static_assert(NoneMissing<first_missing(rows)>, "FILE: ...");
+// whose error names the file and the kind.
+template <typename Row>
+consteval OpKind first_missing(const Row (&rows)[kOpKinds]) {
+  for (const OpKind kind : kAllOps) {
+    const Row& row = rows[static_cast<size_t>(kind)];
+    if (row.kind != kind || !row.complete()) return kind;
+  }
+  return OpKind::number_of_kinds;
+}
+template <OpKind missing>
+concept NoneMissing = missing == OpKind::number_of_kinds;
+
+// A function that a row must have. Whether it was given is known at compile time; to compare its address with
+// null is no constant where GCC's sanitizers are on.
+template <typename Function>
+struct Required {
+  Function* function = nullptr;
+  bool given = false;
+
+  constexpr Required() = default;
+  constexpr Required(Function* f) : function(f), given(true) {}
+  Required(std::nullptr_t) = delete;
+  constexpr operator Function*() const { return function; }
 };
 
 // llama3 scaling of the inverse frequencies; factor 1 = none.
@@ -76,8 +104,6 @@ struct Op {
   std::vector<uint32_t> parameters;       // indices into the segment's parameters
 };
 
-constexpr int kOpKinds = 10;
-
 enum class Pass : uint8_t { forward, backward };
 
 // Everything about one op's operands that is known before the step.
@@ -88,24 +114,60 @@ struct OpShapes {
   std::vector<Shape> inputs, outputs, parameters;
 };
 
+// Operands as transformers have them, on which an op's rates are measured.
+struct ExampleSizes {
+  int64_t rows, width, vocabulary;  // rows: a multiple of 8; width: of 64
+};
+struct OpExample {
+  OpAttributes attributes;
+  std::vector<Shape> inputs, parameters;
+};
+
 struct OpRule {
+  struct Count {
+    uint32_t least = 0, most = 0;
+  };
+  OpKind kind;
   const char* name;
-  uint32_t inputs_min, inputs_max, parameters_min, parameters_max;
+  Count inputs, parameters;
   // Output shapes and types. Throws std::invalid_argument with a sentence when the operands do not fit.
-  void (*infer)(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes);
-  double (*flops)(const OpShapes& s, Pass pass);  // multiply-adds count two
-  uint32_t backward_reads_inputs;   // bit i: backward reads input i
-  uint32_t backward_reads_outputs;  // bit i: backward reads output i
-  uint32_t gradient_inputs;         // bit i: input i is differentiable
-  uint32_t gradient_outputs;        // bit i: a gradient arrives for output i
+  Required<void(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes)> infer;
+  Required<double(const OpShapes& s, Pass pass)> flops;  // multiply-adds count two
+  // Many rows and few, so that what a row and what a call costs can be told apart. nullptr: the least inputs,
+  // each [rows, width], and no parameters.
+  std::vector<OpExample> (*examples)(const ExampleSizes& sizes) = nullptr;
+  uint32_t integer_inputs = 0;             // bit i: input i holds token ids or labels, i32
+  uint32_t backward_reads_inputs = 0;      // bit i: backward reads input i
+  uint32_t backward_reads_outputs = 0;     // bit i: backward reads output i
+  uint32_t backward_reads_parameters = 0;  // bit i: backward reads parameter i
+  uint32_t gradient_inputs = 0;            // bit i: input i is differentiable
+  uint32_t gradient_outputs = 0;           // bit i: a gradient arrives for output i
   // bit i: backward leaves something else in output i's gradient, so that the output is none of its segment's
-  uint32_t overwritten_gradients;
+  uint32_t overwritten_gradients = 0;
+
+  constexpr bool complete() const { return name != nullptr && infer.given && flops.given; }
 };
 const OpRule& op_rule(OpKind kind);
 std::optional<OpKind> op_kind(std::string_view name);
 
+// The type of an op's input: i32 or the working precision.
+DType input_type(const OpShapes& s, size_t input);
+
+// The rule's examples, with their outputs.
+std::vector<OpShapes> op_examples(OpKind kind, DType precision, const ExampleSizes& sizes);
+
 // Bytes that one pass reads and writes at least: inputs, outputs, parameters and their gradients, each once.
 uint64_t op_bytes(const OpShapes& s, Pass pass);
+
+// What a pass over a segment does, op kind by op kind in the order of OpKind: for the cost model.
+struct OpWork {
+  OpKind kind;
+  double flops = 0;
+  uint64_t bytes = 0;  // of inputs, outputs, parameters and gradients, each once an op
+};
+struct SegmentPass {
+  std::vector<OpWork> ops;
+};
 
 // Elements of a rounded gradient whose squares are added into one block sum; the norm is made of these.
 constexpr uint64_t kNormBlock = 65536;

@@ -4,12 +4,12 @@
 // 3. Forward steps: all ops. Recomputed steps: only the ops that a tensor of 2 depends on.
 // 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add.
 // 5. Inner tensors live from their first to their last step; pack() gives them offsets.
-#include "engine/segment.h"
+#include "engine/graph/segment.h"
 
 #include <algorithm>
 
-#include "engine/error.h"
-#include "engine/pack.h"
+#include "engine/base/error.h"
+#include "engine/base/pack.h"
 
 namespace sluice {
 

@@ -11,8 +11,7 @@
 #include <functional>
 #include <vector>
 
-#include "engine/graph.h"
-#include "engine/program.h"
+#include "engine/graph/graph.h"
 
 namespace sluice {
 

@@ -7,18 +7,19 @@
 // involved.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "engine/graph.h"
-#include "engine/machine_rates.h"
-#include "engine/plan/assemble.h"
+#include "engine/graph/graph.h"
+#include "engine/plan/assemble/assemble.h"
 #include "engine/plan/choices.h"
-#include "engine/plan/lower.h"
-#include "engine/program.h"
+#include "engine/plan/lower/lower.h"
+#include "engine/program/program.h"
+#include "engine/rates/machine_rates.h"
 
 namespace sluice {
 
@@ -54,12 +55,24 @@ struct Weighed {
   uint64_t written = 0;              // by a step of one rank, bytes to files
 };
 
+// How the search gave permanent buffers their homes: from the top memory tier down, classes claim what is not
+// left to staging, the lower rank first, equal ranks in order of layers.
+struct HomeRule {
+  std::array<uint8_t, 3> ranks{};                // of weights, gradients, state
+  std::vector<uint64_t> left_to_staging;         // by tier; 0 where nothing claims
+  std::array<uint64_t, 3> shares{};              // bytes that each class may have of the lowest memory tier
+  std::vector<BufferId> moved;                   // that the search then moved one by one
+};
+
 struct Plan {
   Model model;
   Lowering lowering;
   Program program;
   MachineRates rates;  // that the search judged by
   Placement placement = Placement::automatic;
+  std::vector<uint32_t> leads;  // by tier, in cost units of tasks
+  bool keeps_copies = true;     // staged copies may outlive their use
+  std::optional<HomeRule> home_rule;  // none: the arrangement that needs least memory
   uint64_t program_bytes = 0;  // of the lowest memory tier's capacity, beside its arena
   double step_seconds = 0;     // simulated, steady state
   double least_seconds = 0;    // that a step takes under any placement (limit.h)
@@ -77,5 +90,9 @@ struct Infeasible {
 };
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);
+
+// What bound each fetch of some buffers: assembles the plan's program once more, and CHECKs that it is the
+// same.
+FetchNotes fetch_notes(const Plan& plan, std::vector<bool> wanted);
 
 }  // namespace sluice

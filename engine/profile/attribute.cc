@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

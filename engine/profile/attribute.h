@@ -22,8 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/program.h"
-#include "engine/simulate.h"
+#include "engine/program/program.h"
+#include "engine/simulate/simulate.h"
 
 namespace sluice {
 

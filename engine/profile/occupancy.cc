@@ -35,8 +35,7 @@ std::vector<ClassBytes> permanent_bytes(const Program& program) {
   std::vector<ClassBytes> bytes(program.machine.tiers.size(), ClassBytes{});
   for (const Buffer& b : program.buffers)
     if (b.permanent)
-      bytes[b.home][static_cast<size_t>(b.kind)] +=
-          b.ring == kNoRing ? b.bytes() : kRingSlots * b.slot_stride;
+      bytes[b.home][static_cast<size_t>(b.kind)] += home_bytes(program, b);
   return bytes;
 }
 

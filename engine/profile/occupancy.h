@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/program.h"
-#include "engine/simulate.h"
+#include "engine/program/program.h"
+#include "engine/simulate/simulate.h"
 
 namespace sluice {
 

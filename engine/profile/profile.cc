@@ -5,9 +5,9 @@
 #include <limits>
 #include <map>
 
-#include "engine/drives.h"
-#include "engine/network.h"
-#include "engine/run/executor.h"
+#include "engine/rates/drives.h"
+#include "engine/rates/network.h"
+#include "engine/run/execute/executor.h"
 
 namespace sluice {
 

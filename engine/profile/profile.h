@@ -2,7 +2,7 @@
 //
 // Measured and predicted times have one form (simulate.h), so everything here is computed once and asked of
 // both. Steps end when their norm is known, as in the metrics. The first steps warm up; figures "a step" are
-// means over the others. Set-up code of the verb profile, after the run; plain data, any thread.
+// means over the others. Plain data; caller: the verb profile, after the run.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 #include "engine/plan/plan.h"
 #include "engine/profile/attribute.h"
 #include "engine/profile/occupancy.h"
-#include "engine/run/recorder.h"
+#include "engine/run/execute/recorder.h"
 
 namespace sluice {
 

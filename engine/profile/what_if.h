@@ -1,7 +1,7 @@
 // What a step would take with another budget or batch: plans again with a request that differs in one thing.
 //
 // Plans are a function of their request, so what comes out is what train would run. Nothing is allocated for
-// them. Set-up code of reports, any thread.
+// them. For reports.
 #pragma once
 
 #include <optional>

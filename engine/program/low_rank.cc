@@ -1,4 +1,4 @@
-#include "engine/low_rank.h"
+#include "engine/program/low_rank.h"
 
 #include <algorithm>
 

@@ -11,7 +11,7 @@
 
 #include <vector>
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 
 namespace sluice {
 

@@ -14,8 +14,9 @@
 // group       one form; Task::processes says which form
 // body        a list of instructions that begins and ends in a declared state; several share the arenas
 // wait        (lane, n): that lane has completed its first n instructions of this body, or of the body before
-// ring        buffers that exist once per training step (or validation batch), in three slots: `back` 0 is
-//             the body's own slot, 1 the one before; Body::advance says how far a body moves each ring
+// ring        buffers that exist once per training step (or validation batch), in as many slots as the ring
+// has:
+//             `back` 0 is the body's own slot, 1 the one before; Body::advance says how far a body moves each
 //
 // Rules that hold for every program (the verifier checks them):
 // - A body's list order is a legal serial order. Instruction n of a lane (from 1) is its n-th in the list.
@@ -25,11 +26,14 @@
 //   staged copies and transient buffers end with the body.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
-#include "engine/op.h"
+#include "engine/graph/op.h"
 
 namespace sluice {
 
@@ -103,8 +107,13 @@ struct Machine {
 enum class BufferClass : uint8_t { weights, gradients, state, activations, workspace, scalars };
 const char* buffer_class_name(BufferClass c);
 
+// The trainer prepares one step while another runs and the one before is read: three slots.
+struct Ring {
+  std::string name;
+  uint8_t slots = 3;  // 2 to kRingSlotsMax
+};
+constexpr uint8_t kRingSlotsMax = 16;
 constexpr uint8_t kNoRing = 255;
-constexpr int kRingSlots = 3;
 
 struct Buffer {
   std::string name;
@@ -112,7 +121,7 @@ struct Buffer {
   std::vector<uint64_t> cuts;  // piece p is bytes [cuts[p], cuts[p+1]); cuts.front() == 0
   TierId home = 0;
   bool permanent = false;      // lives across bodies, at home_offset
-  uint8_t ring = kNoRing;      // else permanent, kRingSlots copies at home_offset + slot * slot_stride
+  uint8_t ring = kNoRing;  // else permanent, a copy for each of its slots at home_offset + slot * slot_stride
   uint64_t home_offset = 0;
   uint64_t slot_stride = 0;
   uint64_t bytes() const { return cuts.back(); }
@@ -131,17 +140,14 @@ struct Operand {
   Access access = Access::read;
   uint32_t version = 0;  // read, add: the version that must be found; write: the one found or to be replaced
   uint8_t back = 0;      // ring slot, counted back from the body's own
+  // 0: all of these pieces. Else at most so many of them, which an index chooses when the task runs, as rows
+  // of a table of embeddings: such an operand is read or added to, and places, versions and hazards are those
+  // of the whole range.
+  uint32_t indexed = 0;
+
+  bool operator==(const Operand&) const = default;
 };
 
-// What a pass over a segment does, op kind by op kind in the order of OpKind: for the cost model.
-struct OpWork {
-  OpKind kind;
-  double flops = 0;
-  uint64_t bytes = 0;  // of inputs, outputs, parameters and gradients, each once an op
-};
-struct SegmentPass {
-  std::vector<OpWork> ops;
-};
 constexpr uint32_t kNoPass = UINT32_MAX;
 
 struct Task {
@@ -197,17 +203,25 @@ struct Program {
   Machine machine;
   std::vector<ProcessGroup> processes;  // empty: a rank alone
   std::vector<SegmentPass> passes;
-  std::vector<std::string> rings;
+  std::vector<Ring> rings;
   std::vector<Buffer> buffers;
   std::vector<Body> bodies;
   std::vector<uint64_t> arena_bytes;  // by tier: the largest peak of any body
 };
 
+// How many copies of a buffer there are, and the bytes that they take at home.
+inline uint32_t slots_of(const Program& p, const Buffer& b) {
+  return b.ring == kNoRing ? 1u : p.rings[b.ring].slots;
+}
+inline uint64_t home_bytes(const Program& p, const Buffer& b) {
+  return b.ring == kNoRing ? b.bytes() : p.rings[b.ring].slots * b.slot_stride;
+}
+
 inline uint64_t operand_begin(const Buffer& b, const Operand& o) { return b.cuts[o.first]; }
 inline uint64_t operand_bytes(const Buffer& b, const Operand& o) { return b.cuts[o.last] - b.cuts[o.first]; }
 
 // The address of a ring operand at home depends on the ring's position, which counts the advances of all
-// bodies so far: slot = (position after this body's own advance - back) mod kRingSlots. For a body A directly
+// bodies so far: slot = (position after this body's own advance - back) mod slots. For a body A directly
 // before B, with B's newest slot as 0: an operand of B lies `back` slots behind, one of A lies
 // `back + B.advance[ring]` slots behind.
 // Staged copies of ring operands are placed as any other range.
@@ -220,10 +234,25 @@ std::string instruction_name(const Program& program, const Body& body, const Ins
 std::string to_text(const Program& program);
 Program program_from_text(const std::string& text);
 
-// Constants of one AdamW update, each computed in double and rounded to fp32 once (numerics contract):
-// a = lr/(1-b1^t), r = 1/sqrt(1-b2^t), k1 = 1-b1, k2 = 1-b2, d = 1-lr*wd, s = clip factor / loss scale.
-struct AdamWConstants {
-  float b1, b2, k1, k2, a, r, eps, d, s;
+// Constants of one optimizer update, whose layout the optimizer knows (cpu_optim): prepared once a step, read
+// by whatever updates a shard.
+struct UpdateConstants {
+  alignas(8) std::byte bytes[64];
+
+  template <typename T>
+  static UpdateConstants of(const T& constants) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(bytes) && alignof(T) <= 8);
+    UpdateConstants out{};
+    std::memcpy(out.bytes, &constants, sizeof(T));
+    return out;
+  }
+  template <typename T>
+  T as() const {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(bytes) && alignof(T) <= 8);
+    T constants;
+    std::memcpy(&constants, bytes, sizeof(T));
+    return constants;
+  }
 };
 
 // Scalars of one training step, one ring slot. Four pieces, so that hazards are exact: who writes is in
@@ -244,7 +273,7 @@ struct StepScalars {
     double loss_scale;            // for the next step's backward
     int64_t clean_steps;          // since the scale last changed
     int64_t skipped_steps;        // in total
-    AdamWConstants adamw;
+    UpdateConstants constants;
     uint32_t skip;                // this step's update is skipped
   } update;
 };

@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "engine/error.h"
-#include "engine/program.h"
-#include "engine/text_words.h"
+#include "engine/base/error.h"
+#include "engine/program/program.h"
+#include "engine/program/text_words.h"
 
 namespace sluice {
 
@@ -71,18 +71,13 @@ class References {
   std::vector<std::string> words_;
 };
 
-bool same(const Operand& a, const Operand& b) {
-  return a.buffer == b.buffer && a.first == b.first && a.last == b.last && a.access == b.access &&
-         a.version == b.version && a.back == b.back;
-}
-
 class Printer {
  public:
   explicit Printer(const Program& program)
       : program_(program), tiers_(program.machine.tiers, [](const Tier& t) { return t.name; }),
         lanes_(program.machine.lanes, [](const Lane& l) { return l.name; }),
         processes_(program.processes, [](const ProcessGroup& g) { return g.name; }),
-        rings_(program.rings, [](const std::string& r) { return r; }),
+        rings_(program.rings, [](const Ring& r) { return r.name; }),
         buffers_(program.buffers, [](const Buffer& b) { return b.name; }),
         bodies_(program.bodies, [](const Body& b) { return b.name; }) {}
 
@@ -91,7 +86,7 @@ class Printer {
     print_machine();
     print_processes();
     for (const SegmentPass& p : program_.passes) print_pass(p);
-    for (const std::string& ring : program_.rings) print("ring {}\n", encode(ring));
+    for (const Ring& r : program_.rings) print_ring(r);
     for (const Buffer& b : program_.buffers) print_buffer(b);
     print("arena");
     print_numbers(program_.arena_bytes);
@@ -132,6 +127,12 @@ class Printer {
   void print_pass(const SegmentPass& p) {
     print("pass");
     for (const OpWork& w : p.ops) print(" {} flops {} bytes {}", op_rule(w.kind).name, w.flops, w.bytes);
+    print("\n");
+  }
+
+  void print_ring(const Ring& r) {
+    print("ring {}", encode(r.name));
+    if (r.slots != Ring{}.slots) print(" slots {}", r.slots);
     print("\n");
   }
 
@@ -202,9 +203,7 @@ class Printer {
             i.places[1].offset);
       return;
     }
-    if (i.task < body.tasks.size() &&
-        std::equal(i.operands.begin(), i.operands.end(), body.tasks[i.task].operands.begin(),
-                   body.tasks[i.task].operands.end(), same)) {
+    if (i.task < body.tasks.size() && i.operands == body.tasks[i.task].operands) {
       print("run {}", i.task);
     } else {
       print("raw {}", i.task == kNoTask ? "-" : std::to_string(i.task));
@@ -219,7 +218,7 @@ class Printer {
     Operand expected = i.operands[0];
     expected.access = Access::write;
     expected.version = i.operands[1].version;
-    return i.operands[0].access == Access::read && same(i.operands[1], expected);
+    return i.operands[0].access == Access::read && i.operands[1] == expected;
   }
 
   void print_operands(const std::vector<Operand>& operands) {
@@ -233,6 +232,7 @@ class Printer {
     if (o.back != 0) print("~{}", o.back);
     if (o.first + 1 == o.last && program_.buffers[o.buffer].pieces() > 1) print("[{}]", o.first);
     else if (o.first != 0 || o.last != program_.buffers[o.buffer].pieces()) print("[{}:{}]", o.first, o.last);
+    if (o.indexed != 0) print("<={}", o.indexed);
     print("@{}", o.version);
   }
 

@@ -10,9 +10,9 @@
 
 #include <fmt/format.h>
 
-#include "engine/error.h"
-#include "engine/program.h"
-#include "engine/text_words.h"
+#include "engine/base/error.h"
+#include "engine/program/program.h"
+#include "engine/program/text_words.h"
 
 namespace sluice {
 
@@ -252,8 +252,11 @@ class Parser {
     program_.passes.push_back(std::move(p));
   }
   void parse_ring(Row& row) {
-    program_.rings.push_back(decode(row.next()));
-    rings_.add(program_.rings.back());
+    Ring ring;
+    ring.name = decode(row.next());
+    if (row.accept("slots")) ring.slots = row.number<uint8_t>();
+    rings_.add(ring.name);
+    program_.rings.push_back(std::move(ring));
   }
 
   static TaskKind task_kind(std::string_view word) {
@@ -333,6 +336,11 @@ class Parser {
     o.access = access;
     auto [place, version] = halves(word, '@', "buffer[pieces]@version");
     o.version = parse_number<uint32_t>(version);
+    const size_t indexed = place.find("<=");
+    if (indexed != std::string_view::npos) {
+      o.indexed = parse_number<uint32_t>(place.substr(indexed + 2));
+      place = place.substr(0, indexed);
+    }
     const size_t bracket = place.find('[');
     std::string_view pieces;
     if (bracket != std::string_view::npos) {

@@ -6,7 +6,7 @@
 //   unit KIND LANE TIER
 //   processes NAME count RANKS stride RANKS
 //   pass (OP flops N bytes N)*
-//   ring NAME
+//   ring NAME [slots COUNT]
 //   buffer NAME CLASS [permanent] home TIER[+OFFSET] [ring RING] [stride BYTES] pieces BYTES[xCOUNT],...
 //   arena BYTES...
 //   body NAME START -> END [advance 0|1...] [peak BYTES...] [after BODY...]  all before any tasks row
@@ -18,7 +18,7 @@
 //     ACTION: copy OPERAND[>TARGET_VERSION] TIER+OFFSET -> TIER+OFFSET            a transfer
 //             run TASK [at TIER+OFFSET...]                                        with the task's operands
 //             raw TASK|- {read|write|add OPERAND}... [at TIER+OFFSET...]          anything else
-//   OPERAND: BUFFER[~BACK][PIECES]@VERSION; PIECES: [first:last], [first], or nothing for all pieces
+//   OPERAND: BUFFER[~BACK][PIECES][<=INDEXED]@VERSION; PIECES: [first:last], [first], or nothing for all
 // Names keep letters, digits and _ . -; other bytes are %XX; the empty name is %. A name that is not unique
 // in its table is referred to as #INDEX.
 #pragma once

@@ -1,6 +1,6 @@
-// The descriptions that the program brings along: engine/machines/NAME.json, one row a file, in the order of
-// their names (cmake/machines.cmake). docs/machine.md says where their figures come from.
-#include "engine/machine_rates.h"
+// The built-in machine descriptions: engine/rates/machines/NAME.json, one row a file, in the order of their
+// names (cmake/machines.cmake). docs/machine.md says where their figures come from.
+#include "engine/rates/machine_rates.h"
 
 namespace sluice {
 
@@ -10,7 +10,7 @@ struct BuiltIn {
   const char *name, *json;
 };
 constexpr BuiltIn kBuiltIn[] = {
-#include "engine/machine_rates_built_in.inc"
+#include "engine/rates/built_in.inc"
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "engine/drives.h"
+#include "engine/rates/drives.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/machine_rates.h"
+#include "engine/rates/machine_rates.h"
 
 namespace sluice {
 

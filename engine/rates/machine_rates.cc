@@ -1,4 +1,4 @@
-#include "engine/machine_rates.h"
+#include "engine/rates/machine_rates.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "engine/error.h"
-#include "engine/strict_json.h"
+#include "engine/base/error.h"
+#include "engine/base/strict_json.h"
 
 namespace sluice {
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/op.h"
+#include "engine/graph/op.h"
 
 namespace sluice {
 

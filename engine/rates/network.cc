@@ -1,10 +1,10 @@
-#include "engine/network.h"
+#include "engine/rates/network.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

@@ -1,16 +1,16 @@
 // What a collective takes on a network of levels (machine_rates.h): how ranks send it, and what that puts on
 // each level. docs/machine.md has the formulas.
 //
-// It says what the communicators do (gpu/communicator.h), with ranks numbered machine by machine and as many
-// on each but the last: in a process group every rank sends to every other, all groups at once. Callers:
+// It says what the communicators do (gpu/ranks/communicator.h), with ranks numbered machine by machine and as
+// many on each but the last: in a process group every rank sends to every other, all groups at once. Callers:
 // the simulator, the trainer and reports; any thread; no state.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/machine_rates.h"
-#include "engine/program.h"
+#include "engine/program/program.h"
+#include "engine/rates/machine_rates.h"
 
 namespace sluice {
 

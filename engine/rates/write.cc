@@ -1,7 +1,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "engine/machine_rates.h"
+#include "engine/rates/machine_rates.h"
 
 namespace sluice {
 

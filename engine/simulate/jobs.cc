@@ -1,12 +1,12 @@
-#include "engine/simulate_jobs.h"
+#include "engine/simulate/jobs.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "engine/error.h"
-#include "engine/network.h"
-#include "engine/simulate.h"
+#include "engine/base/error.h"
+#include "engine/rates/network.h"
+#include "engine/simulate/simulate.h"
 
 namespace sluice {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/drives.h"
-#include "engine/machine_rates.h"
-#include "engine/program.h"
+#include "engine/program/program.h"
+#include "engine/rates/drives.h"
+#include "engine/rates/machine_rates.h"
 
 namespace sluice {
 

@@ -6,7 +6,7 @@
 //    (machine_rates.h), a collective on the network (network.h), bytes at the link's and drives' rates, what
 //    it needs of each pool at the pool's capacity. Alone it takes the fraction need / (T * capacity) of a
 //    pool. What occupies more than there is of a pool takes that many times as long, and all of the pool.
-//    simulate_jobs.h works this out for all instructions before the first starts.
+//    jobs.h works this out for all instructions before the first starts.
 // 3. An overlapping lane moves the bytes of one instruction at a time, in order; only fixed seconds overlap
 //    with what is before. So completions are in order and a drive's rate is never divided among the requests
 //    of one lane.
@@ -16,15 +16,15 @@
 // 5. A drive has a pool for reads and one for writes. While both flow, their capacities shrink to its duplex
 //    rates. Of every copy a drive moves its part of the tier's bytes (drives.h).
 // 6. Time jumps to the next moment at which fixed seconds have passed or work is done.
-#include "engine/simulate.h"
+#include "engine/simulate/simulate.h"
 
 #include <algorithm>
 #include <stdexcept>
 
 #include <fmt/format.h>
 
-#include "engine/error.h"
-#include "engine/simulate_jobs.h"
+#include "engine/base/error.h"
+#include "engine/simulate/jobs.h"
 
 namespace sluice {
 

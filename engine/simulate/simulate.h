@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/machine_rates.h"
-#include "engine/program.h"
+#include "engine/program/program.h"
+#include "engine/rates/machine_rates.h"
 
 namespace sluice {
 

@@ -1,10 +1,10 @@
-// Order between two bodies that run back to back; see verify_replay.h.
+// Order between two bodies that run back to back; see replay.h.
 #include <algorithm>
 
 #include <fmt/format.h>
 
-#include "engine/error.h"
-#include "engine/verify_replay.h"
+#include "engine/base/error.h"
+#include "engine/verify/replay.h"
 
 namespace sluice {
 
@@ -23,14 +23,8 @@ class PairCheck {
 
   void run() {
     compute_clocks();
-    const auto tiers = static_cast<uint32_t>(program_.machine.tiers.size());
     for (uint32_t space = 0; space < line_.spaces() && !report_.full(); ++space) {
-      uint32_t source = space;  // where the body before saw the same bytes
-      if (space >= tiers) {
-        const uint32_t ring = (space - tiers) / kRingSlots, back = (space - tiers) % kRingSlots;
-        source = line_.ring_space(ring, (back + kRingSlots - body_.advance[ring]) % kRingSlots);
-      }
-      check_space(source, space);
+      check_space(line_.space_before(space, body_), space);
     }
   }
 

@@ -2,13 +2,13 @@
 // waits let it, and is done at once; a collective is done when its matches on all ranks have started. Nothing
 // that is started ever hinders another, so the order of looking does not matter: either all of a body gets
 // done, or what is left over waits in a circle.
-#include "engine/verify_ranks.h"
+#include "engine/verify/ranks.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

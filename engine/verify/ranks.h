@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/program.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 

@@ -1,12 +1,12 @@
-#include "engine/verify_replay.h"
+#include "engine/verify/replay.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include <fmt/format.h>
 
-#include "engine/error.h"
-#include "engine/verify_ranges.h"
+#include "engine/base/error.h"
+#include "engine/verify/ranges.h"
 
 namespace sluice {
 
@@ -20,8 +20,19 @@ AddressLine::AddressLine(const Program& program) : program_(program), ring_base_
   }
   begins_.push_back(0);
   for (const uint64_t bytes : program.arena_bytes) begins_.push_back(begins_.back() + bytes);
-  for (const uint64_t bytes : ring_bytes)
-    for (int back = 0; back < kRingSlots; ++back) begins_.push_back(begins_.back() + bytes);
+  for (size_t ring = 0; ring < ring_bytes.size(); ++ring) {
+    ring_spaces_.push_back(spaces());
+    for (uint8_t back = 0; back < program.rings[ring].slots; ++back)
+      begins_.push_back(begins_.back() + ring_bytes[ring]);
+  }
+}
+
+uint32_t AddressLine::space_before(uint32_t space, const Body& body) const {
+  const auto after = std::upper_bound(ring_spaces_.begin(), ring_spaces_.end(), space);
+  if (after == ring_spaces_.begin()) return space;
+  const auto ring = static_cast<size_t>(after - ring_spaces_.begin()) - 1;
+  const uint32_t slots = program_.rings[ring].slots, back = space - ring_spaces_[ring];
+  return ring_spaces_[ring] + (back + slots - body.advance[ring]) % slots;
 }
 
 uint64_t AddressLine::of(const Operand& o, const Place& p) const {
@@ -36,8 +47,11 @@ std::string AddressLine::name(uint64_t begin, uint64_t end) const {
   const uint64_t from = begin - begins_[space], to = end - begins_[space];
   const std::vector<Tier>& tiers = program_.machine.tiers;
   if (space < tiers.size()) return fmt::format("{} [{}, {})", printable(tiers[space].name), from, to);
-  const size_t ring = (space - tiers.size()) / kRingSlots, back = (space - tiers.size()) % kRingSlots;
-  return fmt::format("ring {} back {} [{}, {})", printable(program_.rings[ring]), back, from, to);
+  const auto after =
+      std::upper_bound(ring_spaces_.begin(), ring_spaces_.end(), static_cast<uint32_t>(space));
+  const auto ring = static_cast<size_t>(after - ring_spaces_.begin()) - 1;
+  return fmt::format("ring {} back {} [{}, {})", printable(program_.rings[ring].name),
+                     space - ring_spaces_[ring], from, to);
 }
 
 namespace {
@@ -139,7 +153,7 @@ class Replay {
         visit(begin, buffer.bytes(), Segment{begin, b, 0, kNone, 0, true});
         continue;
       }
-      for (uint8_t slot = 0; slot < kRingSlots; ++slot) {
+      for (uint8_t slot = 0; slot < slots_of(program_, buffer); ++slot) {
         visit(begin + slot * buffer.slot_stride, buffer.bytes(), Segment{0, kNone, 0, kNone, 0, true});
         const uint64_t home = line_.ring_home(b, slot);
         visit(home, buffer.bytes(), Segment{home, b, 0, kNone, slot, true});
@@ -152,7 +166,7 @@ class Replay {
     uint32_t pieces = 0;
     for (const Buffer& b : program_.buffers) {
       latest_base_.push_back(pieces);
-      pieces += b.pieces() * (is_ring(b) ? kRingSlots : 1);
+      pieces += b.pieces() * slots_of(program_, b);
     }
     latest_.assign(pieces, 0);
     for_each_home([&](uint64_t begin, uint64_t bytes, const Segment& home) {

@@ -6,7 +6,7 @@
 // bodies the spaces are rotated.
 #pragma once
 
-#include "engine/verify.h"
+#include "engine/verify/verify.h"
 
 namespace sluice {
 
@@ -47,9 +47,9 @@ class AddressLine {
     return begins_[ring_space(program_.buffers[buffer].ring, back)] + ring_base_[buffer];
   }
   uint64_t tier_begin(TierId tier) const { return begins_[tier]; }
-  uint32_t ring_space(uint32_t ring, uint32_t back) const {
-    return static_cast<uint32_t>(program_.machine.tiers.size()) + kRingSlots * ring + back;
-  }
+  uint32_t ring_space(uint32_t ring, uint32_t back) const { return ring_spaces_[ring] + back; }
+  // The space in which the body before `body` saw the same bytes.
+  uint32_t space_before(uint32_t space, const Body& body) const;
   uint32_t spaces() const { return static_cast<uint32_t>(begins_.size() - 1); }
   uint64_t begin(uint32_t space) const { return begins_[space]; }
   uint64_t end(uint32_t space) const { return begins_[space + 1]; }
@@ -58,8 +58,9 @@ class AddressLine {
 
  private:
   const Program& program_;
-  std::vector<uint64_t> begins_;     // by space, and one more
-  std::vector<uint64_t> ring_base_;  // by buffer: first byte within its ring's spaces
+  std::vector<uint64_t> begins_;       // by space, and one more
+  std::vector<uint32_t> ring_spaces_;  // by ring: its first space
+  std::vector<uint64_t> ring_base_;    // by buffer: first byte within its ring's spaces
 };
 
 // Ranges of bytes with who touched them, `lanes` clock entries each: ordinals of instructions on their lanes,

@@ -1,4 +1,4 @@
-#include "engine/verify.h"
+#include "engine/verify/verify.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "engine/error.h"
-#include "engine/verify_replay.h"
+#include "engine/base/error.h"
+#include "engine/verify/replay.h"
 
 namespace sluice {
 
@@ -69,6 +69,8 @@ class Tables {
     for (const Link& l : machine_.links)
       require(l.from < tiers && l.to < tiers && l.lane < lanes, "a link names tiers {}, {} and lane {}",
               l.from, l.to, l.lane);
+    for (const Ring& r : program_.rings)
+      require(r.slots >= 2 && r.slots <= kRingSlotsMax, "ring {} has {} slots", Name{r.name}, r.slots);
     for (const Unit& u : machine_.units)
       require(static_cast<size_t>(u.kind) < kTaskKinds && u.tier < tiers && u.lane < lanes,
               "a unit of kind {} names tier {} and lane {}", static_cast<size_t>(u.kind), u.tier, u.lane);
@@ -100,7 +102,8 @@ class Tables {
       add(program_.arena_bytes[t]);
     }
     for (const Buffer& b : program_.buffers)
-      for (int slot = 0; slot < (is_ring(b) ? kRingSlots : 0) && !b.cuts.empty(); ++slot) add(b.bytes());
+      if (is_ring(b) && b.ring < program_.rings.size() && !b.cuts.empty())
+        for (uint32_t slot = 0; slot < slots_of(program_, b); ++slot) add(b.bytes());
     require(sum < kAddressLimit, "arenas and rings together exceed {} bytes", kAddressLimit);
   }
 
@@ -116,12 +119,13 @@ class Tables {
       if (!b.permanent) continue;
       const uint64_t arena = program_.arena_bytes[b.home], alignment = machine_.tiers[b.home].alignment;
       const uint64_t stride = is_ring(b) ? b.slot_stride : 0;
-      const bool fits = stride <= arena && in_bounds(b.home_offset, (kRingSlots - 1) * stride, arena) &&
-                        in_bounds(b.home_offset + (kRingSlots - 1) * stride, b.bytes(), arena);
+      const uint64_t slots = slots_of(program_, b);
+      const bool fits = stride <= arena && in_bounds(b.home_offset, (slots - 1) * stride, arena) &&
+                        in_bounds(b.home_offset + (slots - 1) * stride, b.bytes(), arena);
       require(fits, "the home of buffer {} is not inside the arena", Name{b.name});
       require(b.home_offset % alignment == 0 && stride % alignment == 0,
               "the home of buffer {} is not aligned", Name{b.name});
-      for (uint64_t slot = 0; fits && slot < (is_ring(b) ? kRingSlots : 1); ++slot)
+      for (uint64_t slot = 0; fits && slot < slots; ++slot)
         homes.push_back(
             {b.home, b.home_offset + slot * stride, b.home_offset + slot * stride + b.bytes(), &b});
     }
@@ -153,7 +157,7 @@ class Tables {
         fail(fmt::format("its peak of {} bytes exceeds the arena of {}, {}", body.peak_bytes[t],
                          Name{machine_.tiers[t].name}, program_.arena_bytes[t]));
     for (const Buffer& b : program_.buffers)
-      if (b.permanent && b.home_offset + (is_ring(b) ? (kRingSlots - 1) * b.slot_stride : 0) + b.bytes() >
+      if (b.permanent && b.home_offset + (slots_of(program_, b) - 1) * b.slot_stride + b.bytes() >
                              body.peak_bytes[b.home])
         fail(fmt::format("its peak leaves out the home of {}", Name{b.name}));
   }
@@ -220,7 +224,11 @@ class Structure {
     const Buffer& b = program_.buffers[o.buffer];
     if (!require(o.first < o.last && o.last <= b.pieces(), "names pieces [{}, {}) of {}", o.first, o.last,
                  Name{b.name}) ||
-        !require(o.back < (is_ring(b) ? kRingSlots : 1), "names slot {} back of {}", o.back, Name{b.name}) ||
+        !require(o.back < slots_of(program_, b), "names slot {} back of {}", o.back, Name{b.name}) ||
+        !require(o.indexed <= o.last - o.first, "chooses {} of {} pieces of {}", o.indexed, o.last - o.first,
+                 Name{b.name}) ||
+        !require(o.indexed == 0 || o.access != Access::write, "replaces pieces of {} that it does not write",
+                 Name{b.name}) ||
         !require(o.access <= Access::add, "has an unknown access to {}", Name{b.name}) ||
         !require(place.tier < machine_.tiers.size(), "has {} in tier {}", Name{b.name}, place.tier))
       return false;
@@ -245,6 +253,7 @@ class Structure {
         from.buffer == to.buffer && from.first == to.first && from.last == to.last && from.back == to.back,
         "copies between different ranges");
     require(program_.buffers[from.buffer].kind != BufferClass::workspace, "copies a workspace");
+    require(from.indexed == 0 && to.indexed == 0, "is a transfer of pieces that an index chooses");
     const TierId source = instruction.places[0].tier, target = instruction.places[1].tier;
     const auto link = std::find_if(machine_.links.begin(), machine_.links.end(), [&](const Link& l) {
       return l.from == source && l.to == target && l.lane == instruction.lane;
@@ -271,13 +280,7 @@ class Structure {
     require(pass == kNoPass || pass < program_.passes.size(), "has the cost of pass {}", pass);
     ++instructions_of_[instruction.task];
     const Task& task = body_.tasks[instruction.task];
-    const auto same = [](const Operand& a, const Operand& b) {
-      return a.buffer == b.buffer && a.first == b.first && a.last == b.last && a.access == b.access &&
-             a.version == b.version && a.back == b.back;
-    };
-    require(std::equal(task.operands.begin(), task.operands.end(), instruction.operands.begin(),
-                       instruction.operands.end(), same),
-            "has other operands than its task {}", instruction.task);
+    require(task.operands == instruction.operands, "has other operands than its task {}", instruction.task);
     if (is_collective(task.kind)) check_collective(task);
     const auto runs_on = [&](LaneId lane) {
       return [&, lane](const Unit& u) { return u.kind == task.kind && u.lane == lane; };

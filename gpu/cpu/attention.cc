@@ -11,10 +11,10 @@
 #include <cmath>
 #include <limits>
 
-#include "cpu_optim/optimizer.h"
-#include "gpu/cpu_kernels.h"
-#include "gpu/cpu_matmul.h"
-#include "gpu/cpu_rows.h"
+#include "engine/base/simd/convert.h"
+#include "gpu/cpu/kernels.h"
+#include "gpu/cpu/matmul.h"
+#include "gpu/cpu/rows.h"
 
 namespace sluice::cpu {
 namespace {
@@ -291,25 +291,25 @@ void backward_part(const BackwardCall& c, const Part& part, std::byte* workspace
 
 }  // namespace
 
-uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass, int threads) {
-  return thread_bytes(problem_of(shapes), pass) * static_cast<uint64_t>(threads);
+uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources) {
+  return thread_bytes(problem_of(shapes), pass) * static_cast<uint64_t>(resources.workers.threads());
 }
 
-void attention_forward(const OpCall& call, const Multiplier& multiplier, Workers& workers) {
+void attention_forward(const OpCall& call, const Resources& resources) {
   Problem p = problem_of(*call.shapes);
   bind_columns(p, call.inputs, p.q, p.k, p.v);
   const Columns o{call.outputs[0].data, p.heads * p.size, 0, false};
   auto* lse = static_cast<float*>(call.outputs[1].data);
   const int64_t blocks = (p.length + kQueries - 1) / kQueries;
   const uint64_t bytes = thread_bytes(p, Pass::forward);
-  workers.parallel_for(p.sequences * p.heads * blocks, [&](int64_t index, int thread) {
+  resources.workers.parallel_for(p.sequences * p.heads * blocks, [&](int64_t index, int thread) {
     const int64_t block = blocks - 1 - index % blocks, pair = index / blocks;  // the longest first
     forward_block(p, o, lse, pair / p.heads, pair % p.heads, block * kQueries,
-                  call.workspace + static_cast<uint64_t>(thread) * bytes, multiplier);
+                  call.workspace + static_cast<uint64_t>(thread) * bytes, resources.multiplier);
   });
 }
 
-void attention_backward(const OpCall& call, const Multiplier& multiplier, Workers& workers) {
+void attention_backward(const OpCall& call, const Resources& resources) {
   BackwardCall c = {};
   Problem& p = c.p = problem_of(*call.shapes);
   bind_columns(p, call.inputs, p.q, p.k, p.v);
@@ -319,11 +319,11 @@ void attention_backward(const OpCall& call, const Multiplier& multiplier, Worker
   c.lse = static_cast<const float*>(call.outputs[1].data);
   const uint64_t bytes = thread_bytes(p, Pass::backward);
   const auto run = [&](const Part& part, int thread) {
-    backward_part(c, part, call.workspace + static_cast<uint64_t>(thread) * bytes, multiplier);
+    backward_part(c, part, call.workspace + static_cast<uint64_t>(thread) * bytes, resources.multiplier);
   };
   const int64_t group = p.group();
   if (one_task_per_pair(p)) {
-    workers.parallel_for(p.sequences * p.kv_heads, [&](int64_t index, int thread) {
+    resources.workers.parallel_for(p.sequences * p.kv_heads, [&](int64_t index, int thread) {
       run({index / p.kv_heads, index % p.kv_heads * group, group, 0, p.length, 0, p.length, true, true},
           thread);
     });
@@ -331,13 +331,13 @@ void attention_backward(const OpCall& call, const Multiplier& multiplier, Worker
   }
   const int64_t query_blocks = (p.length + kQueries - 1) / kQueries,
                 key_blocks = (p.length + kKeys - 1) / kKeys;
-  workers.parallel_for(p.sequences * p.heads * query_blocks, [&](int64_t index, int thread) {
+  resources.workers.parallel_for(p.sequences * p.heads * query_blocks, [&](int64_t index, int thread) {
     const int64_t begin = (query_blocks - 1 - index % query_blocks) * kQueries, pair = index / query_blocks;
     run({pair / p.heads, pair % p.heads, 1, begin, std::min(p.length, begin + kQueries), 0, p.length, true,
          false},
         thread);
   });
-  workers.parallel_for(p.sequences * p.kv_heads * key_blocks, [&](int64_t index, int thread) {
+  resources.workers.parallel_for(p.sequences * p.kv_heads * key_blocks, [&](int64_t index, int thread) {
     const int64_t begin = index % key_blocks * kKeys, pair = index / key_blocks;
     run({pair / p.kv_heads, pair % p.kv_heads * group, group, begin, p.length, begin,
          std::min(p.length, begin + kKeys), false, true},

@@ -1,4 +1,4 @@
-#include "gpu/cpu_blas.h"
+#include "gpu/cpu/blas.h"
 
 #include <cblas.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 #ifdef SLUICE_WITH_ONEDNN
 #include <omp.h>

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/error.h"
-#include "gpu/cpu_kernels.h"
-#include "gpu/cpu_matmul.h"
-#include "gpu/cpu_rows.h"
+#include "engine/base/error.h"
+#include "gpu/cpu/kernels.h"
+#include "gpu/cpu/matmul.h"
+#include "gpu/cpu/rows.h"
 
 namespace sluice::cpu {
 namespace {
@@ -46,7 +46,7 @@ void finish_rows(const LossRows& c, DType precision, const float* seed, double* 
   for (int64_t r = 0; loss != nullptr && r < c.rows; ++r) *loss += c.losses[r];
 }
 
-void run(const OpCall& call, Pass pass, Multiplier& multiplier, Workers& workers) {
+void run(const OpCall& call, Pass pass, const Resources& resources) {
   const LossLayout layout = loss_layout(*call.shapes);
   const bool backward = pass == Pass::backward;
   const float seed = backward ? static_cast<float>(*call.loss_scale / *call.valid_tokens) : 0;
@@ -54,25 +54,26 @@ void run(const OpCall& call, Pass pass, Multiplier& multiplier, Workers& workers
   std::byte* scratch = call.workspace + layout.bytes();
   for (int64_t begin = 0; begin < layout.rows; begin += layout.chunk) {
     const LossChunk chunk = loss_chunk(call, pass, layout, begin);
-    multiplier.run(chunk.logits, scratch, workers);
-    finish_rows(chunk.rows, call.shapes->precision, backward ? &seed : nullptr, loss, workers);
-    multiplier.run(chunk.dx, scratch, workers);
-    multiplier.run(chunk.dw, scratch, workers);
+    resources.multiplier.run(chunk.logits, scratch, resources.workers);
+    finish_rows(chunk.rows, call.shapes->precision, backward ? &seed : nullptr, loss, resources.workers);
+    resources.multiplier.run(chunk.dx, scratch, resources.workers);
+    resources.multiplier.run(chunk.dw, scratch, resources.workers);
   }
 }
 
 }  // namespace
 
-uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes, Pass pass, Multiplier& multiplier) {
-  return loss_layout(shapes).bytes() + multiplier.prepare(products_of(shapes, pass));
+uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes, Pass pass,
+                                              const Resources& resources) {
+  return loss_layout(shapes).bytes() + resources.multiplier.prepare(products_of(shapes, pass));
 }
 
-void linear_cross_entropy_forward(const OpCall& call, Multiplier& multiplier, Workers& workers) {
-  run(call, Pass::forward, multiplier, workers);
+void linear_cross_entropy_forward(const OpCall& call, const Resources& resources) {
+  run(call, Pass::forward, resources);
 }
 
-void linear_cross_entropy_backward(const OpCall& call, Multiplier& multiplier, Workers& workers) {
-  run(call, Pass::backward, multiplier, workers);
+void linear_cross_entropy_backward(const OpCall& call, const Resources& resources) {
+  run(call, Pass::backward, resources);
 }
 
 }  // namespace sluice::cpu

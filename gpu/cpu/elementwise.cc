@@ -1,15 +1,15 @@
 // Elementwise ops: SwiGLU, add; linear_gelu's GELU; and the rounding of gradients.
-#include "cpu_optim/simd_targets.h"
-#include "gpu/cpu_kernels.h"
+#include "engine/base/simd/targets.h"
+#include "gpu/cpu/kernels.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gpu/cpu_elementwise.cc"
+#define HWY_TARGET_INCLUDE "gpu/cpu/elementwise.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <cstddef>
 
-#include "cpu_optim/simd-inl.h"
+#include "engine/base/simd/simd-inl.h"
 #include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -214,26 +214,26 @@ void gelu_gradient(DType precision, const void* x, void* dy, uint64_t count, Wor
   });
 }
 
-void swiglu_forward(const OpCall& call, Workers& workers) {
-  for_each_range(element_count_of(call), workers, [&](uint64_t begin, uint64_t count) {
+void swiglu_forward(const OpCall& call, const Resources& resources) {
+  for_each_range(element_count_of(call), resources.workers, [&](uint64_t begin, uint64_t count) {
     HWY_DYNAMIC_DISPATCH(swiglu_forward_range)(call, begin, count);
   });
 }
 
-void swiglu_backward(const OpCall& call, Workers& workers) {
-  for_each_range(element_count_of(call), workers, [&](uint64_t begin, uint64_t count) {
+void swiglu_backward(const OpCall& call, const Resources& resources) {
+  for_each_range(element_count_of(call), resources.workers, [&](uint64_t begin, uint64_t count) {
     HWY_DYNAMIC_DISPATCH(swiglu_backward_range)(call, begin, count);
   });
 }
 
-void add_forward(const OpCall& call, Workers& workers) {
-  for_each_range(element_count_of(call), workers, [&](uint64_t begin, uint64_t count) {
+void add_forward(const OpCall& call, const Resources& resources) {
+  for_each_range(element_count_of(call), resources.workers, [&](uint64_t begin, uint64_t count) {
     HWY_DYNAMIC_DISPATCH(add_forward_range)(call, begin, count);
   });
 }
 
-void add_backward(const OpCall& call, Workers& workers) {
-  for_each_range(element_count_of(call), workers, [&](uint64_t begin, uint64_t count) {
+void add_backward(const OpCall& call, const Resources& resources) {
+  for_each_range(element_count_of(call), resources.workers, [&](uint64_t begin, uint64_t count) {
     HWY_DYNAMIC_DISPATCH(add_backward_range)(call, begin, count);
   });
 }

@@ -2,16 +2,16 @@
 //
 // The gradient is cut by columns: a task walks all rows in order within its columns, so no two tasks share
 // an element and the order of additions is that of the rows.
-#include "cpu_optim/simd_targets.h"
-#include "gpu/cpu_kernels.h"
+#include "engine/base/simd/targets.h"
+#include "gpu/cpu/kernels.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gpu/cpu_embedding.cc"
+#define HWY_TARGET_INCLUDE "gpu/cpu/embedding.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 
-#include "cpu_optim/simd-inl.h"
+#include "engine/base/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
@@ -90,16 +90,16 @@ constexpr int64_t kColumns = 64;  // of one backward task: four cache lines of f
 
 }  // namespace
 
-void embedding_forward(const OpCall& call, Workers& workers) {
+void embedding_forward(const OpCall& call, const Resources& resources) {
   const int64_t rows = element_count(call.shapes->inputs[0]);
-  workers.parallel_for((rows + kRows - 1) / kRows, [&](int64_t block, int) {
+  resources.workers.parallel_for((rows + kRows - 1) / kRows, [&](int64_t block, int) {
     HWY_DYNAMIC_DISPATCH(embedding_forward_rows)(call, block * kRows, std::min(rows, (block + 1) * kRows));
   });
 }
 
-void embedding_backward(const OpCall& call, Workers& workers) {
+void embedding_backward(const OpCall& call, const Resources& resources) {
   const int64_t columns = call.shapes->parameters[0][1];
-  workers.parallel_for((columns + kColumns - 1) / kColumns, [&](int64_t block, int) {
+  resources.workers.parallel_for((columns + kColumns - 1) / kColumns, [&](int64_t block, int) {
     const int64_t begin = block * kColumns;
     HWY_DYNAMIC_DISPATCH(embedding_backward_columns)(call, begin, std::min(kColumns, columns - begin));
   });

@@ -1,9 +1,9 @@
 // linear, linear_gelu: products, and the bias's gradient as sums over rows.
 #include <algorithm>
 
-#include "gpu/cpu_kernels.h"
-#include "gpu/cpu_matmul.h"
-#include "gpu/cpu_rows.h"
+#include "gpu/cpu/kernels.h"
+#include "gpu/cpu/matmul.h"
+#include "gpu/cpu/rows.h"
 
 namespace sluice::cpu {
 namespace {
@@ -30,27 +30,28 @@ void add_column_sums(DType precision, const void* dy, int64_t rows, int64_t colu
 
 }  // namespace
 
-uint64_t linear_workspace_bytes(const OpShapes& shapes, Pass pass, Multiplier& multiplier) {
-  return multiplier.prepare(products_of(shapes, pass));
+uint64_t linear_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources) {
+  return resources.multiplier.prepare(products_of(shapes, pass));
 }
 
-void linear_forward(const OpCall& call, Multiplier& multiplier, Workers& workers) {
-  multiplier.run(linear_output(call), call.workspace, workers);
+void linear_forward(const OpCall& call, const Resources& resources) {
+  resources.multiplier.run(linear_output(call), call.workspace, resources.workers);
 }
 
-void linear_backward(const OpCall& call, Multiplier& multiplier, Workers& workers) {
+void linear_backward(const OpCall& call, const Resources& resources) {
   const OpShapes& s = *call.shapes;
-  for (const ProductCall& product : linear_gradients(call)) multiplier.run(product, call.workspace, workers);
+  for (const ProductCall& product : linear_gradients(call))
+    resources.multiplier.run(product, call.workspace, resources.workers);
   if (void* db = view_of(call.parameter_gradients, 1).data)
     add_column_sums(s.precision, call.output_gradients[0].data, s.inputs[0][0], s.parameters[1][0],
-                    static_cast<float*>(db), workers);
+                    static_cast<float*>(db), resources.workers);
 }
 
-void linear_gelu_backward(const OpCall& call, Multiplier& multiplier, Workers& workers) {
+void linear_gelu_backward(const OpCall& call, const Resources& resources) {
   const OpShapes& s = *call.shapes;
   gelu_gradient(s.precision, call.outputs[1].data, call.output_gradients[0].data,
-                static_cast<uint64_t>(element_count(s.outputs[0])), workers);
-  linear_backward(call, multiplier, workers);
+                static_cast<uint64_t>(element_count(s.outputs[0])), resources.workers);
+  linear_backward(call, resources);
 }
 
 }  // namespace sluice::cpu

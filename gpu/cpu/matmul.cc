@@ -1,11 +1,11 @@
-#include "gpu/cpu_matmul.h"
+#include "gpu/cpu/matmul.h"
 
 #include <algorithm>
 
-#include "cpu_optim/optimizer.h"
-#include "engine/error.h"
-#include "gpu/cpu_kernels.h"
-#include "gpu/cpu_rows.h"
+#include "engine/base/error.h"
+#include "engine/base/simd/convert.h"
+#include "gpu/cpu/kernels.h"
+#include "gpu/cpu/rows.h"
 
 namespace sluice::cpu {
 namespace {

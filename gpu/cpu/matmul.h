@@ -14,8 +14,8 @@
 #include <mutex>
 #include <span>
 
-#include "engine/parallel.h"
-#include "gpu/cpu_blas.h"
+#include "engine/base/parallel.h"
+#include "gpu/cpu/blas.h"
 #include "gpu/products.h"
 
 namespace sluice::cpu {

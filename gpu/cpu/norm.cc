@@ -3,16 +3,16 @@
 // Statistics are fp32, the variance in two passes. The gradients of weight and bias are sums over rows: rows
 // are cut into at most kBlocks blocks by their number alone, each block sums its rows in order into the
 // workspace, and the blocks' sums are added in order.
-#include "cpu_optim/simd_targets.h"
-#include "gpu/cpu_kernels.h"
+#include "engine/base/simd/targets.h"
+#include "gpu/cpu/kernels.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gpu/cpu_norm.cc"
+#define HWY_TARGET_INCLUDE "gpu/cpu/norm.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 
-#include "cpu_optim/simd-inl.h"
+#include "engine/base/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
@@ -182,12 +182,6 @@ Cut cut_rows(const OpShapes& shapes) {
   return c;
 }
 
-uint64_t norm_workspace_bytes(const OpShapes& shapes, Pass pass) {
-  if (pass == Pass::forward) return 0;
-  const Cut c = cut_rows(shapes);
-  return static_cast<uint64_t>(c.blocks * c.stride) * shapes.parameters.size() * sizeof(float);
-}
-
 template <class Rows>
 void norm_forward(const OpCall& call, Workers& workers, const Rows& rows_kernel) {
   const Cut c = cut_rows(*call.shapes);
@@ -222,28 +216,27 @@ void norm_backward(const OpCall& call, Workers& workers, const Rows& rows_kernel
 
 }  // namespace
 
-void layer_norm_forward(const OpCall& call, Workers& workers) {
-  norm_forward(call, workers, HWY_DYNAMIC_DISPATCH(layer_norm_forward_rows));
+void layer_norm_forward(const OpCall& call, const Resources& resources) {
+  norm_forward(call, resources.workers, HWY_DYNAMIC_DISPATCH(layer_norm_forward_rows));
 }
 
-void layer_norm_backward(const OpCall& call, Workers& workers) {
-  norm_backward(call, workers, HWY_DYNAMIC_DISPATCH(layer_norm_backward_rows));
+void layer_norm_backward(const OpCall& call, const Resources& resources) {
+  norm_backward(call, resources.workers, HWY_DYNAMIC_DISPATCH(layer_norm_backward_rows));
 }
 
-void rms_norm_forward(const OpCall& call, Workers& workers) {
-  norm_forward(call, workers, HWY_DYNAMIC_DISPATCH(rms_norm_forward_rows));
+void rms_norm_forward(const OpCall& call, const Resources& resources) {
+  norm_forward(call, resources.workers, HWY_DYNAMIC_DISPATCH(rms_norm_forward_rows));
 }
 
-void rms_norm_backward(const OpCall& call, Workers& workers) {
-  norm_backward(call, workers, HWY_DYNAMIC_DISPATCH(rms_norm_backward_rows));
+void rms_norm_backward(const OpCall& call, const Resources& resources) {
+  norm_backward(call, resources.workers, HWY_DYNAMIC_DISPATCH(rms_norm_backward_rows));
 }
 
-uint64_t layer_norm_workspace_bytes(const OpShapes& shapes, Pass pass, int) {
-  return norm_workspace_bytes(shapes, pass);
-}
-
-uint64_t rms_norm_workspace_bytes(const OpShapes& shapes, Pass pass, int) {
-  return norm_workspace_bytes(shapes, pass);
+// Of the parameters' gradients: sums over each block of rows.
+uint64_t norm_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources&) {
+  if (pass == Pass::forward) return 0;
+  const Cut c = cut_rows(shapes);
+  return static_cast<uint64_t>(c.blocks * c.stride) * shapes.parameters.size() * sizeof(float);
 }
 
 }  // namespace sluice::cpu

@@ -4,10 +4,10 @@
 // Positions are cut into blocks of kPositions. A block's first angles go through cos and sin in double; each
 // next position is one rotation further, also in double: 31 rotations lose a few 1e-15, far below fp32. All
 // sequences of the slice and all heads share the block's angles.
-#include "cpu_optim/simd_targets.h"
-#include "gpu/cpu_kernels.h"
+#include "engine/base/simd/targets.h"
+#include "gpu/cpu/kernels.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gpu/cpu_rope.cc"
+#define HWY_TARGET_INCLUDE "gpu/cpu/rope.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -15,7 +15,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "cpu_optim/simd-inl.h"
+#include "engine/base/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
@@ -135,17 +135,17 @@ void rotate(const OpCall& call, const TensorView& from, const TensorView& to, do
 
 }  // namespace
 
-void rope_forward(const OpCall& call, Workers& workers) {
-  rotate(call, call.inputs[0], {call.outputs[0].data, false}, 1, workers);
+void rope_forward(const OpCall& call, const Resources& resources) {
+  rotate(call, call.inputs[0], {call.outputs[0].data, false}, 1, resources.workers);
 }
 
-void rope_backward(const OpCall& call, Workers& workers) {
+void rope_backward(const OpCall& call, const Resources& resources) {
   if (call.input_gradients[0].data == nullptr) return;
-  rotate(call, call.output_gradients[0], call.input_gradients[0], -1, workers);
+  rotate(call, call.output_gradients[0], call.input_gradients[0], -1, resources.workers);
 }
 
-uint64_t rope_workspace_bytes(const OpShapes& shapes, Pass, int threads) {
-  return static_cast<uint64_t>(threads) * angles_bytes(shapes);
+uint64_t rope_workspace_bytes(const OpShapes& shapes, Pass, const Resources& resources) {
+  return static_cast<uint64_t>(resources.workers.threads()) * angles_bytes(shapes);
 }
 
 }  // namespace sluice::cpu

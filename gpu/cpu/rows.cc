@@ -1,15 +1,15 @@
-#include "gpu/cpu_rows.h"
+#include "gpu/cpu/rows.h"
 
-#include "cpu_optim/simd_targets.h"
+#include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gpu/cpu_rows.cc"
+#define HWY_TARGET_INCLUDE "gpu/cpu/rows.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include <cmath>
 #include <limits>
 
-#include "cpu_optim/simd-inl.h"
+#include "engine/base/simd/simd-inl.h"
 #include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "engine/op.h"
+#include "engine/graph/op.h"
 
 namespace sluice::cpu {
 

@@ -1,8 +1,8 @@
 // Stands in for the cuda device in builds without it.
-#include "engine/error.h"
-#include "gpu/cuda_device.h"
-#include "gpu/cuda_facts.h"
-#include "gpu/cuda_rates.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/device.h"
+#include "gpu/cuda/facts.h"
+#include "gpu/cuda/rates.h"
 
 namespace sluice {
 

@@ -7,7 +7,7 @@
 // the GPU has (from 64 KiB on). Results do not depend on it.
 #pragma once
 
-#include "gpu/cuda_mma.h"
+#include "gpu/cuda/mma.h"
 
 namespace sluice::cuda {
 

@@ -8,8 +8,8 @@
 //    diagonal: dq += dS k.
 // dk and dq are scaled at the end. Scores and dP are computed twice, seven products instead of five, so that
 // every gradient has one owner and a fixed order of additions without a T x T or a float atomic.
-#include "engine/error.h"
-#include "gpu/cuda_attention.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/attention.h"
 
 namespace sluice::cuda {
 namespace {

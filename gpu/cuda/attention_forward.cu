@@ -6,8 +6,8 @@
 // 3. It writes o / sum and the log-sum-exp.
 #include <climits>
 
-#include "engine/error.h"
-#include "gpu/cuda_attention.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/attention.h"
 
 namespace sluice::cuda {
 namespace {

@@ -8,9 +8,9 @@
 #include <climits>
 #include <cmath>
 
-#include "cpu_optim/half.h"
-#include "engine/error.h"
-#include "gpu/cuda_toolkit.h"
+#include "engine/base/error.h"
+#include "engine/base/simd/half.h"
+#include "gpu/cuda/toolkit.h"
 
 namespace sluice::cuda {
 
@@ -20,7 +20,7 @@ constexpr int kWide = 8;  // elements that a thread takes at a time: 16 bytes of
 
 __host__ __device__ constexpr int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// ---- Conversions, to nearest even as cpu_optim/half.h has them; only the bits of a NaN may differ.
+// ---- Conversions, to nearest even as engine/base/simd/half.h has them; only the bits of a NaN may differ.
 
 __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(Bf16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }

@@ -1,8 +1,8 @@
-#include "gpu/cuda_cublaslt.h"
+#include "gpu/cuda/cublaslt.h"
 
 #include <string>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gpu/shared_library.h"
 
 namespace sluice::cuda {

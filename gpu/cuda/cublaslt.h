@@ -6,7 +6,7 @@
 // gpu/cuda_matmul.
 #pragma once
 
-#include "gpu/cuda_error.h"
+#include "gpu/cuda/error.h"
 
 namespace sluice::cuda {
 

@@ -1,16 +1,16 @@
-#include "gpu/cuda_device.h"
+#include "gpu/cuda/device.h"
 
 #include <vector>
 
-#include "engine/error.h"
-#include "engine/units.h"
-#include "gpu/cuda_error.h"
-#include "gpu/cuda_gpu.h"
-#include "gpu/cuda_matmul.h"
-#include "gpu/cuda_nccl_communicator.h"
-#include "gpu/cuda_nvml.h"
-#include "gpu/cuda_ops.h"
-#include "gpu/cuda_streams.h"
+#include "engine/base/error.h"
+#include "engine/base/units.h"
+#include "gpu/cuda/error.h"
+#include "gpu/cuda/gpu.h"
+#include "gpu/cuda/matmul.h"
+#include "gpu/cuda/nccl_communicator.h"
+#include "gpu/cuda/nvml.h"
+#include "gpu/cuda/ops.h"
+#include "gpu/cuda/streams.h"
 
 namespace sluice {
 namespace {
@@ -48,8 +48,9 @@ class CudaDevice final : public Device, public Accelerator {
            double* block_sums) override {
     ops_->sum(from, parts, ranks, elements, to, out, block_sums);
   }
-  void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
-    ops_->optimize(range, update);
+  void optimize(OptimizerKind optimizer, const UpdateRange& range,
+                const StepScalars::Update* update) override {
+    ops_->optimize(optimizer, range, update);
   }
   void zero(void* data, uint64_t bytes) override { ops_->zero(data, bytes); }
   Accelerator* accelerator() override { return this; }

@@ -1,6 +1,8 @@
-// gelu, swiglu and add, forward and backward: kWide elements a thread at a time, grids that stride. And rows
-// that are repeated.
-#include "gpu/cuda_base.h"
+// Elementwise ops and gelu, forward and backward: kWide elements a thread at a time, grids that stride. And
+// rows that are repeated.
+#include <type_traits>
+
+#include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
 namespace {
@@ -91,8 +93,25 @@ int64_t elementwise_blocks(const Queue& queue, int64_t count) {
   return striding_blocks(queue, div_up(count, kWide), kThreads);
 }
 
+template <typename... Ops>
+struct OpList {
+  template <typename Op>
+  static constexpr bool has() {
+    return (std::is_same_v<Op, Ops> || ...);
+  }
+  static void load_kernels() {
+    for_each_precision([]<typename T>(T) {
+      (load(forward_kernel<Ops, T>), ...);
+      (load(backward_kernel<Ops, T>), ...);
+    });
+  }
+};
+// All of this file. An op that is not among them, whose kernels would not be loaded, does not compile.
+using AllOps = OpList<GeluOp, SwigluOp, AddOp>;
+
 template <typename Op>
 void forward(const Queue& queue, const OpCall& call) {
+  static_assert(AllOps::has<Op>(), "gpu/cuda/elementwise.cu: add the op to AllOps");
   const int64_t count = element_count(call.shapes->inputs[0]);
   with_precision(call.shapes->precision, [&]<typename T>(T) {
     launch(queue, forward_kernel<Op, T>, elementwise_blocks(queue, count), kThreads, 0,
@@ -103,6 +122,7 @@ void forward(const Queue& queue, const OpCall& call) {
 
 template <typename Op>
 void backward(const Queue& queue, const OpCall& call) {
+  static_assert(AllOps::has<Op>(), "gpu/cuda/elementwise.cu: add the op to AllOps");
   const int64_t count = element_count(call.shapes->inputs[0]);
   with_precision(call.shapes->precision, [&]<typename T>(T) {
     launch(queue, backward_kernel<Op, T>, elementwise_blocks(queue, count), kThreads, 0,
@@ -112,20 +132,10 @@ void backward(const Queue& queue, const OpCall& call) {
   });
 }
 
-template <typename Op>
-void load_op() {
-  for_each_precision([]<typename T>(T) {
-    load(forward_kernel<Op, T>);
-    load(backward_kernel<Op, T>);
-  });
-}
-
 }  // namespace
 
 void load_elementwise_kernels() {
-  load_op<GeluOp>();
-  load_op<SwigluOp>();
-  load_op<AddOp>();
+  AllOps::load_kernels();
   for_each_precision([]<typename T>(T) { load(repeat_kernel<T>); });
 }
 

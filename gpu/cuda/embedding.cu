@@ -3,7 +3,7 @@
 // The gradient of a token's row belongs to the block of the token's first row in the batch: that block walks
 // the rows from there on and adds those with its token, in order. It looks at all tokens, which is rows^2 / 2
 // comparisons in all: at 64 Ki rows 2 * 10^9, out of the cache, a few milliseconds.
-#include "gpu/cuda_base.h"
+#include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
 namespace {

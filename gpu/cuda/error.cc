@@ -1,8 +1,8 @@
-#include "gpu/cuda_error.h"
+#include "gpu/cuda/error.h"
 
 #include <string>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "gpu/cuda_facts.h"
+#include "gpu/cuda/facts.h"
 
 #include <sys/mman.h>
 
@@ -6,9 +6,9 @@
 #include <array>
 #include <functional>
 
-#include "engine/error.h"
-#include "gpu/cuda_gpu.h"
-#include "gpu/cuda_owned.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/gpu.h"
+#include "gpu/cuda/owned.h"
 
 namespace sluice {
 namespace {

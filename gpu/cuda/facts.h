@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <string>
 
-#include "gpu/cuda_device.h"
-#include "gpu/cuda_nvml.h"
+#include "gpu/cuda/device.h"
+#include "gpu/cuda/nvml.h"
 
 namespace sluice {
 

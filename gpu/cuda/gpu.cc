@@ -1,9 +1,9 @@
-#include "gpu/cuda_gpu.h"
+#include "gpu/cuda/gpu.h"
 
 #include <algorithm>
 #include <cctype>
 
-#include "gpu/cuda_error.h"
+#include "gpu/cuda/error.h"
 
 namespace sluice::cuda {
 

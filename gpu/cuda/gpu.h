@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "gpu/cuda_nvml.h"
+#include "gpu/cuda/nvml.h"
 
 namespace sluice::cuda {
 

@@ -1,28 +1,31 @@
-// Kernels of the cuda device: one forward and one backward per op, free functions that cuda_ops.cc dispatches
-// to. A call enqueues work on the queue's stream and returns; nothing waits for the GPU.
+// Kernels of the cuda device: one forward and one backward per op, free functions of one signature; and the
+// table of them. A call enqueues work on the queue's stream and returns; nothing waits for the GPU.
 //
 // Operands are in the working precision (bf16, f16 or f32) in device memory, all arithmetic is fp32 (sums of
 // squares and losses double), statistics and parameter gradients are fp32. Semantics of operands, nullptr and
 // `accumulate` are those of gpu/device.h; a 16-bit gradient that is added to is widened, added and rounded
 // once. No float atomics: every sum has one owner and an order that is a function of the shape, so results do
 // not depend on the number of multiprocessors. Nothing allocates; scratch is the call's workspace, whose size
-// is a function of the shape alone (cuda_workspace.h). Caller: the compute lane, one call at a time.
+// is a function of the shape alone (workspace.h). Caller: the compute lane, one call at a time.
 #pragma once
 
 #include <cstdint>
 
-#include "gpu/cuda_workspace.h"
+#include "gpu/cuda/workspace.h"
+#include "gpu/kernel_table.h"
 #include "gpu/products.h"
 
 namespace sluice::cuda {
 
-class Multiplier;  // cuda_matmul.h: matrix products
+class Multiplier;  // matmul.h: matrix products
 
 // Where kernels go and what limits a launch.
 struct Queue {
-  void* stream;                   // a cudaStream_t
-  int multiprocessors;            // sizes grids that stride over their work
-  uint64_t shared_bytes_max = 0;  // of a block; filled in by make_ops_device
+  void* stream;         // a cudaStream_t
+  int multiprocessors;  // sizes grids that stride over their work
+  // Filled in by make_ops_device:
+  uint64_t shared_bytes_max = 0;     // of a block
+  Multiplier* multiplier = nullptr;  // the products of ops
 };
 
 // Set-up: loads every kernel, as nothing may be loaded in the step. Each file has one for its own.
@@ -36,18 +39,18 @@ void load_attention_backward_kernels(const Queue& queue);
 void load_loss_kernels();
 void load_optimizer_kernels();
 
-// cuda_embedding.cu. Backward: d wte[token] += the sum of its rows of dy in order, by the block of the
+// embedding.cu. Backward: d wte[token] += the sum of its rows of dy in order, by the block of the
 // token's first row.
 void embedding_forward(const Queue& queue, const OpCall& call);
 void embedding_backward(const Queue& queue, const OpCall& call);
 
-// cuda_norm.cu. One warp a row; the parameters' sums over rows as in add_column_sums.
+// norm.cu. One warp a row; the parameters' sums over rows as in add_column_sums.
 void layer_norm_forward(const Queue& queue, const OpCall& call);
 void layer_norm_backward(const Queue& queue, const OpCall& call);
 void rms_norm_forward(const Queue& queue, const OpCall& call);
 void rms_norm_backward(const Queue& queue, const OpCall& call);
 
-// cuda_elementwise.cu. y = gelu(x), and dy = dy gelu'(x) in place, of `count` elements.
+// elementwise.cu. y = gelu(x), and dy = dy gelu'(x) in place, of `count` elements.
 void gelu(const Queue& queue, DType precision, const void* x, void* y, int64_t count);
 void gelu_gradient(const Queue& queue, DType precision, const void* x, void* dy, int64_t count);
 // Every one of `rows` rows of `to` becomes `row`.
@@ -58,30 +61,29 @@ void swiglu_backward(const Queue& queue, const OpCall& call);
 void add_forward(const Queue& queue, const OpCall& call);
 void add_backward(const Queue& queue, const OpCall& call);
 
-// cuda_rope.cu. Angles in double, once for every (position, pair), in the workspace.
+// rope.cu. Angles in double, once for every (position, pair), in the workspace.
 void rope_forward(const Queue& queue, const OpCall& call);
 void rope_backward(const Queue& queue, const OpCall& call);
 
-// cuda_attention_forward.cu and cuda_attention_backward.cu. Head sizes up to kHeadSizeMax.
+// attention_forward.cu and attention_backward.cu. Head sizes up to kHeadSizeMax.
 void attention_forward(const Queue& queue, const OpCall& call);
 void attention_backward(const Queue& queue, const OpCall& call);
 
-// cuda_linear.cc: products, and the bias's gradient by add_column_sums. Forward: linear_gelu's
-// too.
-void linear_forward(const OpCall& call, Multiplier& multiplier);
-void linear_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
-void linear_gelu_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
+// linear.cc: products, and the bias's gradient by add_column_sums. Forward: linear_gelu's too.
+void linear_forward(const Queue& queue, const OpCall& call);
+void linear_backward(const Queue& queue, const OpCall& call);
+void linear_gelu_backward(const Queue& queue, const OpCall& call);
 
-// cuda_cross_entropy.cc: products, and the rows in between.
-void linear_cross_entropy_forward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
-void linear_cross_entropy_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier);
+// cross_entropy.cc: products, and the rows in between.
+void linear_cross_entropy_forward(const Queue& queue, const OpCall& call);
+void linear_cross_entropy_backward(const Queue& queue, const OpCall& call);
 
-// cuda_norm.cu: to[c] += the sum over rows of from[r, c]. Chunks of rows are summed in fp32, then the chunks'
+// norm.cu: to[c] += the sum over rows of from[r, c]. Chunks of rows are summed in fp32, then the chunks'
 // sums in double, both in order.
 void add_column_sums(const Queue& queue, DType precision, const void* from, int64_t rows, int64_t columns,
                      float* to, std::byte* workspace);
 
-// cuda_loss_rows.cu: rows of fp32 logits, `stride` floats apart, to losses (double, one a row) and, if
+// loss_rows.cu: rows of fp32 logits, `stride` floats apart, to losses (double, one a row) and, if
 // `loss_scale` is not nullptr, in place to their gradients in `precision`, a row of which begins where the
 // logits' row did. The scalars are OpCall's. A row with a logit that is NaN or +infinity has the loss NaN
 // and gradients NaN.
@@ -90,12 +92,29 @@ void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision,
 // *loss += the sum of the rows' losses.
 void add_losses(const Queue& queue, const double* losses, int64_t rows, double* loss);
 
-// cuda_optimize.cu: Device::round, Device::sum, Device::optimize, Device::zero.
+// optimize.cu: Device::round, Device::sum, Device::optimize, Device::zero.
 void round_gradient(const Queue& queue, const float* accumulator, void* gradient, DType precision,
                     uint64_t elements, double* block_sums);
 void sum_parts(const Queue& queue, DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to,
                void* out, double* block_sums);
-void optimize(const Queue& queue, const AdamWRange& range, const StepScalars::Update* update);
+void update_by_adamw(const Queue& queue, const UpdateRange& range, const StepScalars::Update* update);
 void zero(const Queue& queue, void* data, uint64_t bytes);
+
+// The table: what the device runs for an op. Workspaces are in workspace.cc, which builds without the CUDA
+// Toolkit have too.
+inline constexpr KernelRow<void(const Queue&, const OpCall&)> kKernels[kOpKinds] = {
+    {OpKind::embedding, embedding_forward, embedding_backward},
+    {OpKind::layer_norm, layer_norm_forward, layer_norm_backward},
+    {OpKind::rms_norm, rms_norm_forward, rms_norm_backward},
+    {OpKind::linear, linear_forward, linear_backward},
+    {OpKind::linear_gelu, linear_forward, linear_gelu_backward},
+    {OpKind::swiglu, swiglu_forward, swiglu_backward},
+    {OpKind::rope, rope_forward, rope_backward},
+    {OpKind::attention, attention_forward, attention_backward},
+    {OpKind::add, add_forward, add_backward},
+    {OpKind::linear_cross_entropy, linear_cross_entropy_forward, linear_cross_entropy_backward},
+};
+static_assert(NoneMissing<first_missing(kKernels)>,
+              "gpu/cuda/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");
 
 }  // namespace sluice::cuda

@@ -3,28 +3,28 @@
 // algorithms; ours is added to what is there.
 #include <algorithm>
 
-#include "gpu/cuda_kernels.h"
-#include "gpu/cuda_matmul.h"
+#include "gpu/cuda/kernels.h"
+#include "gpu/cuda/matmul.h"
 
 namespace sluice::cuda {
 
-void linear_forward(const OpCall& call, Multiplier& multiplier) {
-  multiplier.run(linear_output(call), call.workspace);
+void linear_forward(const Queue& queue, const OpCall& call) {
+  queue.multiplier->run(linear_output(call), call.workspace);
 }
 
-void linear_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier) {
+void linear_backward(const Queue& queue, const OpCall& call) {
   const OpShapes& s = *call.shapes;
-  for (const ProductCall& product : linear_gradients(call)) multiplier.run(product, call.workspace);
+  for (const ProductCall& product : linear_gradients(call)) queue.multiplier->run(product, call.workspace);
   if (void* db = view_of(call.parameter_gradients, 1).data)
     add_column_sums(queue, s.precision, call.output_gradients[0].data, s.inputs[0][0], s.parameters[1][0],
                     static_cast<float*>(db), call.workspace);
 }
 
-void linear_gelu_backward(const Queue& queue, const OpCall& call, Multiplier& multiplier) {
+void linear_gelu_backward(const Queue& queue, const OpCall& call) {
   const OpShapes& s = *call.shapes;
   gelu_gradient(queue, s.precision, call.outputs[1].data, call.output_gradients[0].data,
                 element_count(s.outputs[0]));
-  linear_backward(queue, call, multiplier);
+  linear_backward(queue, call);
 }
 
 }  // namespace sluice::cuda

@@ -1,5 +1,5 @@
 // The rows between the loss's products: log-sum-exp, losses, and gradients of logits in place.
-#include "gpu/cuda_base.h"
+#include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
 namespace {

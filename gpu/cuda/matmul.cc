@@ -1,6 +1,6 @@
 // cuBLASLt is column-major: a row-major [rows, columns] matrix is its [columns, rows], so C^T = op(B)^T
 // op(A)^T is what it is asked for, with B first.
-#include "gpu/cuda_matmul.h"
+#include "gpu/cuda/matmul.h"
 
 #include <algorithm>
 #include <map>
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/error.h"
-#include "gpu/cuda_cublaslt.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/cublaslt.h"
 
 namespace sluice::cuda {
 namespace {

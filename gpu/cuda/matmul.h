@@ -13,8 +13,8 @@
 #include <memory>
 #include <span>
 
-#include "gpu/cuda_kernels.h"
-#include "gpu/cuda_workspace.h"
+#include "gpu/cuda/kernels.h"
+#include "gpu/cuda/workspace.h"
 
 namespace sluice::cuda {
 

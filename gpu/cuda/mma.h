@@ -6,7 +6,7 @@
 // sums[m][j][i] is in row 16 m + g + 8 * (i / 2), column 8 j + 2 t + i % 2. A whole warp calls together.
 #pragma once
 
-#include "gpu/cuda_base.h"
+#include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
 

@@ -1,4 +1,4 @@
-#include "gpu/cuda_nccl.h"
+#include "gpu/cuda/nccl.h"
 
 namespace sluice {
 namespace {

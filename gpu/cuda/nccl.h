@@ -8,12 +8,12 @@
 #include <cstddef>
 #include <string>
 
-#include "gpu/cuda_nvml.h"
+#include "gpu/cuda/nvml.h"
 
 namespace sluice {
 
 // The functions of the library that are used, with its names and signatures. The declarations are ours: they
-// follow NCCL's published interface, which is kept stable (tests/cuda_nccl_test.cc holds them against
+// follow NCCL's published interface, which is kept stable (tests/gpu/cuda/nccl_test.cc holds them against
 // nccl.h).
 struct NcclApi {
   enum Result { kSuccess = 0, kSystemError = 2, kInvalidUsage = 5, kRemoteError = 6, kInProgress = 7 };

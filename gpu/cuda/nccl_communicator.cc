@@ -1,4 +1,4 @@
-#include "gpu/cuda_nccl_communicator.h"
+#include "gpu/cuda/nccl_communicator.h"
 
 #include <fmt/format.h>
 
@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/clock.h"
-#include "engine/error.h"
-#include "gpu/cuda_gpu.h"
-#include "gpu/cuda_owned.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/gpu.h"
+#include "gpu/cuda/owned.h"
 
 namespace sluice::cuda {
 namespace {

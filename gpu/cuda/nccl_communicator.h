@@ -1,5 +1,5 @@
-// Ranks exchange bytes of their GPUs' memory by NCCL, on a stream of their own. gpu/communicator.h has the
-// contract.
+// Ranks exchange bytes of their GPUs' memory by NCCL, on a stream of their own. gpu/ranks/communicator.h has
+// the contract.
 //
 // NCCL's calls are the non-blocking ones: each is waited for by looking, with growing sleeps, at its event,
 // at NCCL's asynchronous error, and at the ranks' communicator through host memory, by which whoever gives up
@@ -8,7 +8,7 @@
 #pragma once
 
 #include "gpu/accelerator.h"
-#include "gpu/cuda_nccl.h"
+#include "gpu/cuda/nccl.h"
 
 namespace sluice::cuda {
 

@@ -4,7 +4,7 @@
 // that are short enough, so that memory is read once. Sums over rows are cut into chunks whose number is a
 // function of the shape; a block sums a chunk's columns, eight warps taking every eighth row, and a second
 // kernel adds the chunks in order.
-#include "gpu/cuda_base.h"
+#include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
 namespace {

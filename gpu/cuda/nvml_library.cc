@@ -1,4 +1,4 @@
-#include "gpu/cuda_nvml.h"
+#include "gpu/cuda/nvml.h"
 #include "gpu/shared_library.h"
 
 namespace sluice {

@@ -1,10 +1,9 @@
-// The cuda device's ops, apart from the GPU that it owns: which kernels an op runs. The tests' emulation runs
-// them without a GPU.
+// The cuda device's ops, apart from the GPU that it owns. The tests' emulation runs them without a GPU.
 #pragma once
 
 #include <memory>
 
-#include "gpu/cuda_kernels.h"
+#include "gpu/cuda/kernels.h"
 
 namespace sluice::cuda {
 

@@ -1,5 +1,6 @@
 // Rounding of gradients and sums over ranks, with their blocks' sums of squares; AdamW, and zeroing.
-#include "gpu/cuda_base.h"
+#include "cpu_optim/adamw.h"
+#include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
 namespace {
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kSumThreads = 256, kSumStep = kSumThreads * kWide;
 static_assert(kNormBlock % kSumStep == 0);
-constexpr int kSquareSums = 32;  // as cpu_optim/reduce.cc: sum i is of elements i mod 32, in order
+constexpr int kSquareSums = 32;  // as gpu/ranks/reduce.cc: sum i is of elements i mod 32, in order
 
 // How a thread adds over ranks: kWide elements at a time, four parts' loads under way together, or, where
 // more subtrees wait for their turn than so fit its registers, one element and sixteen.
@@ -67,7 +68,7 @@ __device__ inline void copy(const float (&from)[kElements], float (&to)[kElement
   for (int e = 0; e < kElements; ++e) to[e] = from[e];
 }
 
-// T(first, kRanks) of cpu_optim/reduce.h: `from` is the first one's, the others' lie `stride` elements apart.
+// T(first, kRanks) of gpu/ranks/reduce.h: `from` is the first one's, the others' lie `stride` elements apart.
 template <int kRanks, typename From, typename P, int kElements>
 __device__ inline void add_together(const From* from, int64_t stride, P part, float (&sum)[kElements]) {
   if constexpr (kRanks == 1) {
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(kSumThreads, 2)
   block_sums[blockIdx.x] = total;
 }
 
-// One element, each operation rounded to fp32 as cpu_optim/optimizer.h writes it.
+// One element, each operation rounded to fp32 as cpu_optim/adamw.h writes it.
 __device__ inline void update(const AdamWConstants& c, float gradient, float& w, float& m, float& v) {
   const float g = __fmul_rn(gradient, c.s);
   m = __fmaf_rn(c.b1, m, __fmul_rn(c.k1, g));
@@ -190,8 +191,8 @@ __device__ inline void update(const AdamWConstants& c, float gradient, float& w,
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    optimize_kernel(AdamWRange range, const StepScalars::Update* scalars, bool aligned) {
-  AdamWConstants constants = scalars->adamw;
+    adamw_kernel(UpdateRange range, const StepScalars::Update* scalars, bool aligned) {
+  AdamWConstants constants = *reinterpret_cast<const AdamWConstants*>(scalars->constants.bytes);
   if (!range.decay) constants.d = 1;
   const bool skip = scalars->skip;
   const T* gradient = static_cast<const T*>(range.gradient);
@@ -205,14 +206,14 @@ __global__ void __launch_bounds__(kThreads)
       load(range.master + i, part, w);
       if (!skip) {
         float m[kWide], v[kWide], g[kWide];
-        load(range.first_moment + i, part, m);
-        load(range.second_moment + i, part, v);
+        load(range.moments[0] + i, part, m);
+        load(range.moments[1] + i, part, v);
         load(gradient + i, part, g);
 #pragma unroll
         for (int e = 0; e < kWide; ++e) update(constants, g[e], w[e], m[e], v[e]);
         store(range.master + i, part, w);
-        store(range.first_moment + i, part, m);
-        store(range.second_moment + i, part, v);
+        store(range.moments[0] + i, part, m);
+        store(range.moments[1] + i, part, v);
       }
       if (weights != nullptr) store(weights + i, part, w);
     });
@@ -223,7 +224,7 @@ __global__ void __launch_bounds__(kThreads)
 void load_optimizer_kernels() {
   for_each_precision([]<typename T>(T) {
     load(round_kernel<T>);
-    load(optimize_kernel<T>);
+    load(adamw_kernel<T>);
   });
   for_each_conversion([]<typename From, typename To>(From, To) {
     load(sum_kernel<FewRanks, From, To>);
@@ -252,14 +253,14 @@ void sum_parts(const Queue& queue, DType from, const void* parts, uint32_t ranks
   });
 }
 
-void optimize(const Queue& queue, const AdamWRange& range, const StepScalars::Update* update) {
+void update_by_adamw(const Queue& queue, const UpdateRange& range, const StepScalars::Update* update) {
   if (range.elements == 0) return;
-  const bool aligned = aligned_to_16(range.master) && aligned_to_16(range.first_moment) &&
-                       aligned_to_16(range.second_moment) && aligned_to_16(range.gradient) &&
+  const bool aligned = aligned_to_16(range.master) && aligned_to_16(range.moments[0]) &&
+                       aligned_to_16(range.moments[1]) && aligned_to_16(range.gradient) &&
                        aligned_to_16(range.weights);
   const int64_t items = div_up(static_cast<int64_t>(range.elements), kWide);
   with_precision(range.precision, [&]<typename T>(T) {
-    launch(queue, optimize_kernel<T>, striding_blocks(queue, items, kThreads), kThreads, 0, range, update,
+    launch(queue, adamw_kernel<T>, striding_blocks(queue, items, kThreads), kThreads, 0, range, update,
            aligned);
   });
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "gpu/cuda_error.h"
+#include "gpu/cuda/error.h"
 
 namespace sluice::cuda {
 

@@ -1,14 +1,14 @@
-#include "gpu/cuda_rates.h"
+#include "gpu/cuda/rates.h"
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <vector>
 
-#include "cpu_optim/optimizer.h"
-#include "gpu/cuda_gpu.h"
-#include "gpu/cuda_matmul.h"
-#include "gpu/cuda_owned.h"
+#include "engine/base/simd/convert.h"
+#include "gpu/cuda/gpu.h"
+#include "gpu/cuda/matmul.h"
+#include "gpu/cuda/owned.h"
 
 namespace sluice {
 namespace {

@@ -4,7 +4,7 @@
 // Without the CUDA Toolkit it says so. Allocates GPU memory and gives it back. Caller: one thread, once.
 #pragma once
 
-#include "engine/op.h"
+#include "engine/graph/op.h"
 
 namespace sluice {
 

@@ -2,7 +2,7 @@
 //
 // A table of (cosine, sine) for every (position, pair) is made first, its angles in double: at position 10^5
 // an fp32 angle would be off by 0.004. Backward rotates the other way.
-#include "gpu/cuda_base.h"
+#include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
 namespace {

@@ -1,9 +1,9 @@
 #include <charconv>
 
-#include "engine/error.h"
-#include "gpu/cuda_device.h"
-#include "gpu/cuda_error.h"
-#include "gpu/cuda_gpu.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/device.h"
+#include "gpu/cuda/error.h"
+#include "gpu/cuda/gpu.h"
 
 namespace sluice {
 namespace {

@@ -2,7 +2,7 @@
 // by its distance from the anchor before, and marks are by their distance from it, so that a float's 24 bits
 // of milliseconds suffice however long the run is. What the device's clock runs ahead or behind is taken out
 // once a body: the least delay with which the host saw an instruction done stands for none.
-#include "gpu/cuda_streams.h"
+#include "gpu/cuda/streams.h"
 
 #include <nvtx3/nvToolsExt.h>
 
@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/clock.h"
-#include "engine/error.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
 
 namespace sluice::cuda {
 namespace {

@@ -9,12 +9,12 @@
 #include <span>
 
 #include "gpu/accelerator.h"
-#include "gpu/cuda_owned.h"
+#include "gpu/cuda/owned.h"
 #include "gpu/machine.h"
 
 namespace sluice::cuda {
 
-// Of `bytes` of host memory, how many lie in the same piece as the first (gpu/cuda_device.h).
+// Of `bytes` of host memory, how many lie in the same piece as the first (gpu/cuda/device.h).
 inline uint64_t bytes_in_piece(const void* host, uint64_t bytes, uint64_t piece_bytes) {
   return std::min(bytes, piece_bytes - reinterpret_cast<uintptr_t>(host) % piece_bytes);
 }

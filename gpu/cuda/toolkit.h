@@ -1,5 +1,5 @@
 // The CUDA Toolkit as kernels see it: intrinsics that need its headers, shared memory, launches and result
-// codes. The tests' emulation (tests/emulation/gpu/cuda_toolkit.h) stands in for this header where kernels
+// codes. The tests' emulation (tests/emulation/gpu/cuda/toolkit.h) stands in for this header where kernels
 // are compiled as plain C++, so kernels use nothing of CUDA that is not here or a keyword of the language.
 #pragma once
 
@@ -10,9 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/error.h"
-#include "gpu/cuda_error.h"
-#include "gpu/cuda_kernels.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/error.h"
+#include "gpu/cuda/kernels.h"
 
 namespace sluice::cuda {
 
@@ -31,7 +31,7 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
 
 }  // namespace sluice::cuda
 
-#include "gpu/cuda_volta.h"
+#include "gpu/cuda/volta.h"
 
 namespace sluice::cuda {
 

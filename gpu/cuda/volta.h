@@ -1,5 +1,5 @@
 // Matrix operations of a warp for compute capability 7.0, whose tensor cores know other layouts only: by
-// shuffles, slow but right. Included by cuda_toolkit.h after what it uses; tests run it over the emulation.
+// shuffles, slow but right. Included by toolkit.h after what it uses; tests run it over the emulation.
 #pragma once
 
 namespace sluice::cuda {

@@ -1,7 +1,7 @@
-#include "gpu/cuda_workspace.h"
+#include "gpu/cuda/workspace.h"
 
-#include "engine/error.h"
-#include "gpu/cuda_device.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/device.h"
 #include "gpu/products.h"
 
 namespace sluice::cuda {
@@ -16,7 +16,8 @@ uint64_t norm_bytes(const OpShapes& shapes, Pass pass) {
   return shapes.parameters.size() * column_sums_bytes(shapes.inputs[0][0], shapes.inputs[0][1]);
 }
 
-uint64_t rope_bytes(const OpAttributes& a) {
+uint64_t rope_bytes(const OpShapes& shapes, Pass) {
+  const OpAttributes& a = shapes.attributes;
   return static_cast<uint64_t>(a.sequence * (a.head_size / 2)) * kTurnBytes;
 }
 
@@ -38,31 +39,33 @@ uint64_t attention_bytes(const OpShapes& shapes, Pass pass) {
   return static_cast<uint64_t>(sequences * a.heads * padded_queries(a.sequence)) * kStatisticsBytes;
 }
 
+uint64_t cross_entropy_bytes(const OpShapes& shapes, Pass) {
+  return loss_layout(shapes).bytes() + kMatmulWorkspaceBytes;
+}
+
+// The kernels of other ops need no workspace.
+struct WorkspaceRow {
+  OpKind kind;
+  uint64_t (*bytes)(const OpShapes&, Pass);
+};
+constexpr WorkspaceRow kWorkspaces[] = {
+    {OpKind::layer_norm, norm_bytes},
+    {OpKind::rms_norm, norm_bytes},
+    {OpKind::linear, linear_bytes},
+    {OpKind::linear_gelu, linear_bytes},
+    {OpKind::rope, rope_bytes},
+    {OpKind::attention, attention_bytes},
+    {OpKind::linear_cross_entropy, cross_entropy_bytes},
+};
+
 }  // namespace
 }  // namespace sluice::cuda
 
 namespace sluice {
 
 uint64_t cuda_workspace_bytes(const OpShapes& shapes, Pass pass) {
-  switch (shapes.kind) {
-    case OpKind::embedding:
-    case OpKind::swiglu:
-    case OpKind::add:
-      return 0;
-    case OpKind::layer_norm:
-    case OpKind::rms_norm:
-      return cuda::norm_bytes(shapes, pass);
-    case OpKind::rope:
-      return cuda::rope_bytes(shapes.attributes);
-    case OpKind::linear:
-    case OpKind::linear_gelu:
-      return cuda::linear_bytes(shapes, pass);
-    case OpKind::attention:
-      return cuda::attention_bytes(shapes, pass);
-    case OpKind::linear_cross_entropy:
-      return loss_layout(shapes).bytes() + cuda::kMatmulWorkspaceBytes;
-  }
-  CHECK(false, "an op that the cuda device does not know");
+  for (const cuda::WorkspaceRow& row : cuda::kWorkspaces)
+    if (row.kind == shapes.kind) return row.bytes(shapes, pass);
   return 0;
 }
 

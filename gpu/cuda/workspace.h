@@ -1,5 +1,5 @@
 // What the cuda device's ops keep in their workspaces: what kernels lay out, and cuda_workspace_bytes
-// (cuda_device.h) adds up. Plain C++, so that plans are made in builds without the device, too.
+// (device.h) adds up. Plain C++, so that plans are made in builds without the device, too.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "gpu/communicator.h"
+#include "gpu/ranks/communicator.h"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 //
 // A communicator belongs to one rank and is used by one thread at a time; every rank makes the same calls in
 // the same order, among all ranks or each in its own of the groups that all are divided into. Calls return
-// when the caller's memory may be used again. No arithmetic is done here: sums are ours (cpu_optim/reduce.h),
+// when the caller's memory may be used again. No arithmetic is done here: sums are ours (gpu/ranks/reduce.h),
 // so that all transports give the same bits. Any thread may call abort(), set_patience() and throw_if_lost().
 #pragma once
 
@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "gpu/waiting.h"
+#include "gpu/ranks/waiting.h"
 
 namespace sluice {
 

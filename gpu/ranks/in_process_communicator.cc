@@ -11,9 +11,9 @@
 #include <functional>
 #include <mutex>
 
-#include "engine/clock.h"
-#include "engine/error.h"
-#include "gpu/communicator.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "gpu/ranks/communicator.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "cpu_optim/low_rank.h"
+#include "gpu/ranks/low_rank.h"
 
 #include <algorithm>
 #include <array>
@@ -6,14 +6,14 @@
 #include <cstddef>
 #include <cstring>
 
-#include "cpu_optim/optimizer.h"
-#include "cpu_optim/simd_targets.h"
+#include "engine/base/simd/convert.h"
+#include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu_optim/low_rank.cc"
+#define HWY_TARGET_INCLUDE "gpu/ranks/low_rank.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "cpu_optim/simd-inl.h"
+#include "engine/base/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::HWY_NAMESPACE {

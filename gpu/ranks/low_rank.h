@@ -1,13 +1,13 @@
-// PowerSGD's arithmetic on one group's gradient (engine/low_rank.h has the paper and the layout of factors):
-// compress, then project, then expand, with a sum over ranks of what each of the first two gives.
+// PowerSGD's arithmetic on one group's gradient (engine/program/low_rank.h has the paper and the layout of
+// factors): compress, then project, then expand, with a sum over ranks of what each of the first two gives.
 //
 // fp32; products of the rank's own gradient are added in an order that depends on shape and processor alone.
 // What all ranks must get alike, orthonormal columns and the expanded gradient, has the same bits on every
 // target and thread count. Callers: the runner's optimizer lane.
 #pragma once
 
-#include "engine/low_rank.h"
-#include "engine/parallel.h"
+#include "engine/base/parallel.h"
+#include "engine/program/low_rank.h"
 
 namespace sluice {
 

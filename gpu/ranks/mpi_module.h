@@ -1,15 +1,15 @@
 // The MPI module: communicators over Open MPI, in a shared library of its own, so that a run without a
 // launcher needs no MPI.
 //
-// libsluice_mpi.so lies beside the program and exports one function, kMpiEntry of type OpenMpi. Set-up code,
-// main thread, once; what it returns lives until the process ends.
+// libsluice_mpi.so lies beside the program and exports one function, kMpiEntry of type OpenMpi. The main
+// thread calls it, once; what it returns lives until the process ends.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
 
-#include "gpu/communicator.h"
+#include "gpu/ranks/communicator.h"
 
 namespace sluice {
 

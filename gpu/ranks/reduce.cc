@@ -1,7 +1,7 @@
 // Memory is the limit: every part is read once, and the sum is written once, past the caches, which saves
 // reading its lines first. Up to kTogether parts are added in registers; of more, subtrees of so many are
 // added to sums that stay in the first-level cache. So does a tile of what is written, for its squares.
-#include "cpu_optim/reduce.h"
+#include "gpu/ranks/reduce.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,14 +9,14 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cpu_optim/simd_targets.h"
+#include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu_optim/reduce.cc"
+#define HWY_TARGET_INCLUDE "gpu/ranks/reduce.cc"
 #include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "cpu_optim/simd-inl.h"
+#include "engine/base/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::HWY_NAMESPACE {

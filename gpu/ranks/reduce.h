@@ -1,5 +1,5 @@
 // The arithmetic of reductions between ranks, so that every transport gives the same bits: transports move
-// bytes (gpu/communicator.h), the owner of a part adds them here.
+// bytes (gpu/ranks/communicator.h), the owner of a part adds them here.
 //
 // The order of additions, each in fp32, is a tree over the ranks' numbers, wherever the ranks run: of n
 // values from rank `first` on, T(first, 1) is the value and T(first, n) = T(first, h) + T(first + h, n - h),
@@ -12,8 +12,8 @@
 
 #include <cstdint>
 
-#include "engine/op.h"
-#include "engine/parallel.h"
+#include "engine/base/parallel.h"
+#include "engine/graph/op.h"
 
 namespace sluice {
 

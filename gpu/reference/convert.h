@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "gpu/device.h"
 
 namespace sluice::reference {

@@ -1,46 +1,18 @@
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
-#include "gpu/reference_convert.h"
-#include "gpu/reference_kernels.h"
+#include "cpu_optim/adamw.h"
+#include "gpu/reference/convert.h"
+#include "gpu/reference/kernels.h"
 
 namespace sluice {
 namespace {
 
-uint64_t no_workspace(const OpShapes&, Pass) { return 0; }
-
-struct Kernels {
-  void (*forward)(const OpCall&);
-  void (*backward)(const OpCall&);
-  uint64_t (*workspace_bytes)(const OpShapes&, Pass);
-};
-
-const Kernels& kernels_of(OpKind kind) {
-  using namespace reference;
-  static constexpr std::array<Kernels, 10> kTable{{
-      // in the order of OpKind
-      {embedding_forward, embedding_backward, embedding_workspace_bytes},
-      {layer_norm_forward, layer_norm_backward, layer_norm_workspace_bytes},
-      {rms_norm_forward, rms_norm_backward, rms_norm_workspace_bytes},
-      {linear_forward, linear_backward, no_workspace},
-      {linear_gelu_forward, linear_gelu_backward, no_workspace},
-      {swiglu_forward, swiglu_backward, no_workspace},
-      {rope_forward, rope_backward, no_workspace},
-      {attention_forward, attention_backward, attention_workspace_bytes},
-      {add_forward, add_backward, no_workspace},
-      {linear_cross_entropy_forward, linear_cross_entropy_backward, linear_cross_entropy_workspace_bytes},
-  }};
-  const auto index = static_cast<size_t>(kind);
-  CHECK(index < kTable.size(), "an op without kernels");
-  return kTable[index];
-}
-
-// One element of AdamW as optimizer.h writes it, each operation rounded to fp32.
-void update(const AdamWRange& range, const AdamWConstants& c, float gradient, uint64_t i) {
-  float &w = range.master[i], &m = range.first_moment[i], &v = range.second_moment[i];
+// One element of AdamW as cpu_optim/adamw.h writes it, each operation rounded to fp32.
+void update(const UpdateRange& range, const AdamWConstants& c, float gradient, uint64_t i) {
+  float &w = range.master[i], &m = range.moments[0][i], &v = range.moments[1][i];
   const float g = gradient * c.s;
   m = std::fma(c.b1, m, c.k1 * g);
   v = std::fma(c.b2, v, c.k2 * g * g);
@@ -48,7 +20,7 @@ void update(const AdamWRange& range, const AdamWConstants& c, float gradient, ui
   w = std::fma(-c.a, m / std::fma(std::sqrt(v), c.r, c.eps), w);
 }
 
-// T(first, ranks) of cpu_optim/reduce.h, of element i.
+// T(first, ranks) of gpu/ranks/reduce.h, of element i.
 template <typename T>
 float tree_sum(const reference::Values<const T>& parts, uint64_t elements, uint64_t i, uint64_t first,
                uint64_t ranks) {
@@ -76,10 +48,14 @@ void sum_parts(const void* parts, uint64_t ranks, uint64_t elements, void* to, d
 
 class ReferenceDevice final : public Device {
  public:
-  void forward(const OpCall& call) override { kernels_of(call.shapes->kind).forward(call); }
-  void backward(const OpCall& call) override { kernels_of(call.shapes->kind).backward(call); }
+  void forward(const OpCall& call) override {
+    kernels_of(reference::kKernels, call.shapes->kind).forward(call);
+  }
+  void backward(const OpCall& call) override {
+    kernels_of(reference::kKernels, call.shapes->kind).backward(call);
+  }
   uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {
-    return kernels_of(shapes.kind).workspace_bytes(shapes, pass);
+    return workspace_bytes_of(reference::kKernels, shapes, pass);
   }
 
   void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
@@ -107,13 +83,15 @@ class ReferenceDevice final : public Device {
     });
   }
 
-  void optimize(const AdamWRange& range, const StepScalars::Update* step) override {
+  void optimize(OptimizerKind, const UpdateRange& range, const StepScalars::Update* step) override {
+    static_assert(kOptimizerKinds == 1, "the reference device updates by AdamW only");
+    const auto constants = step->constants.as<AdamWConstants>();
     reference::with_precision(range.precision, [&]<typename T>(T) {
       const reference::Values<const T> gradients({const_cast<void*>(range.gradient), false});
       const reference::Values<T> weights({range.weights, false});
       for (uint64_t i = 0; i < range.elements; ++i) {
         const auto index = static_cast<int64_t>(i);
-        if (!step->skip) update(range, step->adamw, static_cast<float>(gradients[index]), i);
+        if (!step->skip) update(range, constants, static_cast<float>(gradients[index]), i);
         if (range.weights) weights.put(index, range.master[i]);
       }
     });

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "gpu/reference_convert.h"
-#include "gpu/reference_kernels.h"
+#include "gpu/reference/convert.h"
+#include "gpu/reference/kernels.h"
 
 namespace sluice::reference {
 namespace {

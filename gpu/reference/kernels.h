@@ -1,5 +1,5 @@
 // Kernels of the reference device: one forward and one backward per op, plain loops in the order of the
-// formulas.
+// formulas; and the table of them.
 //
 // Operands are read in the working precision and widened to double, all arithmetic is double, and every
 // result is rounded once to the type of its output (sums over rows for parameter gradients too, before they
@@ -11,10 +11,11 @@
 #include <cstdint>
 
 #include "gpu/device.h"
+#include "gpu/kernel_table.h"
 
 namespace sluice::reference {
 
-// reference_rows.cc: what works row by row. Norms as in Ba, Kiros, Hinton 2016 (arXiv:1607.06450) and Zhang,
+// rows.cc: what works row by row. Norms as in Ba, Kiros, Hinton 2016 (arXiv:1607.06450) and Zhang,
 // Sennrich 2019 (arXiv:1910.07467); their backward reads the saved statistics.
 void embedding_forward(const OpCall& call);
 void embedding_backward(const OpCall& call);
@@ -30,7 +31,7 @@ uint64_t embedding_workspace_bytes(const OpShapes& shapes, Pass pass);
 uint64_t layer_norm_workspace_bytes(const OpShapes& shapes, Pass pass);
 uint64_t rms_norm_workspace_bytes(const OpShapes& shapes, Pass pass);
 
-// reference_elementwise.cc. swiglu of Shazeer 2020 (arXiv:2002.05202).
+// elementwise.cc. swiglu of Shazeer 2020 (arXiv:2002.05202).
 void swiglu_forward(const OpCall& call);
 void swiglu_backward(const OpCall& call);
 void add_forward(const OpCall& call);
@@ -40,7 +41,7 @@ void add_backward(const OpCall& call);
 void apply_gelu(const OpCall& call);
 void differentiate_gelu(const OpCall& call);
 
-// reference_matmul.cc. The loss works in chunks of cross_entropy_chunk rows and adds a slice's losses in row
+// matmul.cc. The loss works in chunks of cross_entropy_chunk rows and adds a slice's losses in row
 // order.
 void linear_forward(const OpCall& call);
 void linear_backward(const OpCall& call);
@@ -50,11 +51,28 @@ void linear_cross_entropy_forward(const OpCall& call);
 void linear_cross_entropy_backward(const OpCall& call);
 uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes, Pass pass);
 
-// reference_attention.cc. Vaswani et al. 2017 (arXiv:1706.03762), causal; query head h reads key/value head
+// attention.cc. Vaswani et al. 2017 (arXiv:1706.03762), causal; query head h reads key/value head
 // h / (heads / kv_heads) (Ainslie et al. 2023, arXiv:2305.13245). Backward takes the probabilities from lse
 // and the rest from the inputs.
 void attention_forward(const OpCall& call);
 void attention_backward(const OpCall& call);
 uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass);
+
+// The table: what the device runs for an op.
+inline constexpr KernelRow<void(const OpCall&), uint64_t(const OpShapes&, Pass)> kKernels[kOpKinds] = {
+    {OpKind::embedding, embedding_forward, embedding_backward, embedding_workspace_bytes},
+    {OpKind::layer_norm, layer_norm_forward, layer_norm_backward, layer_norm_workspace_bytes},
+    {OpKind::rms_norm, rms_norm_forward, rms_norm_backward, rms_norm_workspace_bytes},
+    {OpKind::linear, linear_forward, linear_backward},
+    {OpKind::linear_gelu, linear_gelu_forward, linear_gelu_backward},
+    {OpKind::swiglu, swiglu_forward, swiglu_backward},
+    {OpKind::rope, rope_forward, rope_backward},
+    {OpKind::attention, attention_forward, attention_backward, attention_workspace_bytes},
+    {OpKind::add, add_forward, add_backward},
+    {OpKind::linear_cross_entropy, linear_cross_entropy_forward, linear_cross_entropy_backward,
+     linear_cross_entropy_workspace_bytes},
+};
+static_assert(NoneMissing<first_missing(kKernels)>,
+              "gpu/reference/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");
 
 }  // namespace sluice::reference

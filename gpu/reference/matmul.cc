@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
-#include "gpu/reference_convert.h"
-#include "gpu/reference_kernels.h"
+#include "gpu/reference/convert.h"
+#include "gpu/reference/kernels.h"
 
 namespace sluice::reference {
 namespace {

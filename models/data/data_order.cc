@@ -1,12 +1,12 @@
-#include "models/data_order.h"
+#include "models/data/data_order.h"
 
 #include <algorithm>
 #include <bit>
 
 #include <fmt/format.h>
 
-#include "engine/error.h"
-#include "models/philox.h"
+#include "engine/base/error.h"
+#include "engine/base/philox.h"
 
 namespace sluice {
 

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "models/token_data.h"
+#include "models/data/token_data.h"
 
 namespace sluice {
 

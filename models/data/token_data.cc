@@ -1,4 +1,4 @@
-#include "models/token_data.h"
+#include "models/data/token_data.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "models/file.h"
+#include "models/files/file.h"
 
 namespace sluice {
 

@@ -1,14 +1,15 @@
-#include "models/config.h"
+#include "models/families/config.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "engine/strict_json.h"
-#include "models/config_reader.h"
-#include "models/family.h"
+#include "engine/base/strict_json.h"
+#include "models/families/config_reader.h"
+#include "models/families/family.h"
 
 namespace sluice {
 namespace {
@@ -51,6 +52,16 @@ nlohmann::json parse_object(const std::string& text, const std::string& name) {
   throw Error(ExitCode::malformed_file, fmt::format("{} is not a JSON object.", name), kRemedy);
 }
 
+[[noreturn]] void refuse_type(const ConfigReader& reader, const std::string& name, const std::string& type) {
+  const std::string remedy =
+      fmt::format("Use a model of a supported type: {}.", fmt::join(family_names(), ", "));
+  const auto planned = planned_families();
+  if (std::find(planned.begin(), planned.end(), type) != planned.end())
+    throw Error(ExitCode::usage, fmt::format("{}: model type {} is planned, not built yet.", name, type),
+                remedy);
+  reader.complain(fmt::format("model type \"{}\" is not supported.", printable(type)), remedy);
+}
+
 double parameters_in_total(const ModelConfig& c) {
   const auto width = static_cast<double>(c.width), ffn = static_cast<double>(c.ffn);
   const double attention = 2 * width * static_cast<double>((c.heads + c.kv_heads) * c.head_size);
@@ -66,13 +77,8 @@ ModelConfig config_from_json(const std::string& text, const std::string& file) {
   const nlohmann::json object = parse_object(text, name);
   const ConfigReader reader(object, name);
   const std::string type = reader.text("model_type");
-  if (type == "mixtral" || type == "bert")
-    throw Error(ExitCode::usage, fmt::format("{}: model type {} is planned, not built yet.", name, type),
-                "Use a gpt2 or llama model.");
   const Family* family = find_family(type);
-  if (family == nullptr)
-    reader.complain(fmt::format("model type \"{}\" is not supported.", printable(type)),
-                    "Use a gpt2 or llama model.");
+  if (family == nullptr) refuse_type(reader, name, type);
   ModelConfig config{.family = type};
   config.vocabulary = reader.integer("vocab_size", kVocabularyMax);
   reader.reject_present("quantization_config");
@@ -134,7 +140,5 @@ void check_config(const ModelConfig& c, const std::string& where, ExitCode code)
   // bits.
   require(parameters_in_total(c) < std::ldexp(1, 45), "the model has more than 2^45 parameters.");
 }
-
-int64_t llama_ffn(int64_t width) { return (8 * width / 3 + 255) / 256 * 256; }
 
 }  // namespace sluice

@@ -2,8 +2,7 @@
 // description, and written back as a config.json. Families (family.h) turn it into layers.
 //
 // A ModelConfig that one of these functions returned is consistent: heads divide the width, every size is in
-// range, and parameters in total stay below 2^45, so that later sums of bytes cannot overflow. Set-up code,
-// any thread.
+// range, and parameters in total stay below 2^45, so that later sums of bytes cannot overflow.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
-#include "engine/op.h"
+#include "engine/base/error.h"
+#include "engine/graph/op.h"
 
 namespace sluice {
 
 struct ModelConfig {
-  std::string family;  // "gpt2" or "llama"
+  std::string family;  // its name in the registry
   int64_t vocabulary = 0;
   int64_t context = 0;  // longest sequence, in tokens
   int64_t width = 0;    // of the residual stream
@@ -35,17 +34,18 @@ struct ModelConfig {
   std::vector<std::string> notes;
 };
 
-// A Hugging Face config.json of type gpt2 or llama; `file` names it in messages. Throws Error(malformed_file)
-// for missing, contradictory or absurd values and for keys that change the mathematics and are not supported;
-// Error(usage) for families that are planned. Keys: transformers, models/{gpt2,llama}/configuration_*.py.
+// A Hugging Face config.json of a family's model_type; `file` names it in messages. Throws
+// Error(malformed_file) for missing, contradictory or absurd values and for keys that change the mathematics
+// and are not supported; Error(usage) for families that are planned. Keys: transformers,
+// models/*/configuration_*.py.
 ModelConfig config_from_json(const std::string& text, const std::string& file);
 
 // A config.json that transformers loads; `weights` is the type of the tensors stored beside it.
 std::string config_to_json(const ModelConfig& config, DType weights);
 
-// "gpt2-xl", "gpt2:layers=6,width=384,heads=6,vocab=256,context=256", "llama:...,kv_heads=2,ffn=344". What is
-// not given comes from the preset; after a new width, head_size and ffn follow the family's rule unless they
-// are given too. Throws Error(usage), with the nearest known name.
+// "gpt2-xl", or with other sizes "gpt2-xl:layers=6,width=384,heads=6". A family's name before sizes stands
+// for its plain preset. What is not given comes from the preset; after a new width, head_size and ffn follow
+// the family's rule unless they are given too. Throws Error(usage), with the nearest known name.
 ModelConfig config_from_name(const std::string& text);
 
 // Names that config_from_name takes without a description.
@@ -53,9 +53,5 @@ std::vector<std::string> preset_names();
 
 // Throws Error(code) with "`where`: ..." unless the sizes fit together. The functions above have called it.
 void check_config(const ModelConfig& config, const std::string& where, ExitCode code);
-
-// The llama family's width of the feed-forward part where none is given: 8/3 of the width rounded up to a
-// multiple of 256 (Touvron et al., "LLaMA", 2023, section 2.2).
-int64_t llama_ffn(int64_t width);
 
 }  // namespace sluice

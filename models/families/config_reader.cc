@@ -1,11 +1,11 @@
-#include "models/config_reader.h"
+#include "models/families/config_reader.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 namespace {
@@ -136,6 +136,7 @@ ConfigReader::Rope ConfigReader::rope_section(const char* key) const {
 }
 
 void ConfigReader::rope(double& theta, RopeScaling& scaling) const {
+  require_number("partial_rotary_factor", 1);
   const Rope older = rope_section("rope_scaling"), newer = rope_section("rope_parameters");
   std::optional<double> found;
   const auto agree = [&](const std::optional<double>& value) {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "models/config.h"
+#include "models/families/config.h"
 
 namespace sluice {
 
@@ -34,7 +34,7 @@ class ConfigReader {
   void require_text(const char* key, std::initializer_list<const char*> supported) const;
   void reject_present(const char* key) const;
 
-  // rope_theta and rope_scaling, or rope_parameters; both must agree.
+  // rope_theta and rope_scaling, or rope_parameters; both must agree. Complains about partial rotation.
   void rope(double& theta, RopeScaling& scaling) const;
 
   [[noreturn]] void complain(const std::string& what, const std::string& remedy) const;

@@ -1,20 +1,54 @@
-#include "models/family.h"
+#include "models/families/family.h"
 
 #include <fmt/format.h>
 
 #include <array>
 
+#include "models/families/config_reader.h"
+
 namespace sluice {
 
+// The registry, in the order in which help and messages list it.
+extern const Family kGpt2, kLlama;
 std::span<const Family* const> families() {
-  static constexpr std::array<const Family*, 2> kFamilies = {&kGpt2, &kLlama};
+  static constexpr std::array kFamilies = {&kGpt2, &kLlama};
   return kFamilies;
+}
+
+std::span<const std::string_view> planned_families() {
+  static constexpr std::array<std::string_view, 2> kPlanned = {"mixtral", "bert"};
+  return kPlanned;
+}
+
+std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const Family* family : families()) names.push_back(family->name);
+  return names;
 }
 
 const Family* find_family(const std::string& name) {
   for (const Family* family : families())
     if (name == family->name) return family;
   return nullptr;
+}
+
+std::span<const SizeKey> common_size_keys() {
+  static constexpr SizeKey kKeys[] = {
+      {"layers", &ModelConfig::layers, kLayersMax, "transformer layers"},
+      {"width", &ModelConfig::width, kWidthMax, "columns of the residual stream"},
+      {"heads", &ModelConfig::heads, kHeadsMax, "attention heads"},
+      {"ffn", &ModelConfig::ffn, kFfnMax, "columns inside the feed-forward part; follows a new width"},
+      {"vocab", &ModelConfig::vocabulary, kVocabularyMax, "tokens in the vocabulary"},
+      {"context", &ModelConfig::context, kContextMax, "longest sequence, in tokens"},
+      {"tied", &ModelConfig::tied, 0, "whether the head's weight is the token embedding"}};
+  return kKeys;
+}
+
+std::vector<SizeKey> size_keys(const Family& family) {
+  const auto common = common_size_keys();
+  std::vector<SizeKey> keys(common.begin(), common.end());
+  keys.insert(keys.end(), family.keys.begin(), family.keys.end());
+  return keys;
 }
 
 Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence) {

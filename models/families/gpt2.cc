@@ -1,23 +1,42 @@
-// GPT-2: learned positions, pre-norm blocks, packed q|k|v, GELU. Weights are [in, out]. Radford et al.,
+// GPT-2: learned positions, pre-norm layers, packed q|k|v, GELU. Weights are [in, out]. Radford et al.,
 // "Language Models are Unsupervised Multitask Learners" (2019); tensor names as in Hugging Face checkpoints
-// without the prefix.
+// without the prefix, shapes as published in the models' config.json files.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
-#include "models/config_reader.h"
-#include "models/family.h"
-#include "models/segment_builder.h"
+#include "models/families/config_reader.h"
+#include "models/families/decoder.h"
+#include "models/families/family.h"
 
 namespace sluice {
 namespace {
+
+ModelConfig shape(int64_t layers, int64_t width, int64_t heads) {
+  ModelConfig c{.vocabulary = 50257, .context = 1024, .width = width, .layers = layers};
+  c.heads = c.kv_heads = heads;
+  c.head_size = width / heads;
+  c.ffn = 4 * width;
+  c.tied = c.attention_bias = c.mlp_bias = true;
+  c.special_tokens = {{"bos_token_id", "50256"}, {"eos_token_id", "50256"}};
+  return c;
+}
+
+std::vector<Preset> presets() {
+  return {{"gpt2", shape(12, 768, 12), 124'439'808},
+          {"gpt2-medium", shape(24, 1024, 16), 354'823'168},
+          {"gpt2-large", shape(36, 1280, 20), 774'030'080},
+          {"gpt2-xl", shape(48, 1600, 25), 1'557'611'200}};
+}
+
+int64_t ffn(int64_t width) { return 4 * width; }
 
 void read(const ConfigReader& file, ModelConfig& c) {
   c.context = file.integer("n_positions", kContextMax);
   c.width = file.integer("n_embd", kWidthMax);
   c.layers = file.integer("n_layer", kLayersMax);
   c.heads = c.kv_heads = file.integer("n_head", kHeadsMax);
-  c.ffn = file.integer_or("n_inner", kFfnMax, 4 * c.width);
+  c.ffn = file.integer_or("n_inner", kFfnMax, ffn(c.width));
   c.epsilon = file.number_or("layer_norm_epsilon", 1e-5);
   c.tied = file.flag_or("tie_word_embeddings", true);
   c.attention_bias = c.mlp_bias = true;
@@ -43,8 +62,16 @@ void write(const ModelConfig& c, nlohmann::ordered_json& file) {
   for (const char* dropout : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) file[dropout] = 0.0;
 }
 
-std::vector<Parameter> block_parameters(const ModelConfig& c, int64_t i) {
-  const std::string prefix = fmt::format("h.{}.", i);
+// h.0.attn.bias and h.0.attn.masked_bias: the causal mask, not a parameter.
+bool is_buffer(std::string_view tensor) {
+  if (!tensor.starts_with("h.")) return false;
+  const size_t digits_end = tensor.find_first_not_of("0123456789", 2);
+  if (digits_end == 2 || digits_end == std::string_view::npos) return false;
+  const std::string_view rest = tensor.substr(digits_end);
+  return rest == ".attn.bias" || rest == ".attn.masked_bias";
+}
+
+std::vector<Parameter> layer_parameters(const ModelConfig& c, const std::string& prefix) {
   const double residual = residual_deviation(c.layers);
   return {norm_weight(prefix + "ln_1.weight", c.width),
           bias(prefix + "ln_1.bias", c.width),
@@ -60,68 +87,40 @@ std::vector<Parameter> block_parameters(const ModelConfig& c, int64_t i) {
           bias(prefix + "mlp.c_proj.bias", c.width)};
 }
 
-Segment embedding_segment(const Model& model, uint32_t wte, uint32_t wpe) {
-  SegmentBuilder b(model, "embedding");
-  b.bind(model.groups[wte], "");
-  b.bind(model.groups[wpe], "");
-  const auto tokens = b.input_tokens("tokens");
-  b.output(b.op(OpKind::embedding, "x", {tokens}, {b.weight("wte.weight"), b.weight("wpe.weight")},
-                {.sequence = model.sequence}));
-  return b.take();
-}
-
-Segment block_segment(const ModelConfig& c, const Model& model, uint32_t group) {
-  SegmentBuilder b(model, "block");
-  b.bind(model.groups[group], "h.0.");
+SegmentBuilder::Tensor layer(const ModelConfig& c, int64_t sequence, SegmentBuilder& b,
+                             SegmentBuilder::Tensor x) {
   const OpAttributes heads{
-      .sequence = model.sequence, .heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size};
-  const OpAttributes norm{.epsilon = c.epsilon};
-  const auto x = b.input("x", c.width);
-  const auto ln_1 =
-      b.op(OpKind::layer_norm, "ln_1", {x}, {b.weight("ln_1.weight"), b.weight("ln_1.bias")}, norm);
+      .sequence = sequence, .heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size};
+  const auto ln_1 = b.norm(OpKind::layer_norm, "ln_1", x, c.epsilon);
   const auto qkv = b.linear("attn.c_attn", ln_1, false);
   const auto attention = b.op(OpKind::attention, "attn", {qkv}, {}, heads);
   const auto middle = b.op(OpKind::add, "middle", {x, b.linear("attn.c_proj", attention, false)});
-  const auto ln_2 =
-      b.op(OpKind::layer_norm, "ln_2", {middle}, {b.weight("ln_2.weight"), b.weight("ln_2.bias")}, norm);
+  const auto ln_2 = b.norm(OpKind::layer_norm, "ln_2", middle, c.epsilon);
   const auto wide = b.linear("mlp.c_fc", ln_2, false, OpKind::linear_gelu);
-  b.output(b.op(OpKind::add, "y", {middle, b.linear("mlp.c_proj", wide, false)}));
-  return b.take();
-}
-
-Segment head_segment(const ModelConfig& c, const Model& model, uint32_t norm, uint32_t head) {
-  SegmentBuilder b(model, "head");
-  b.bind(model.groups[norm], "");
-  b.bind(model.groups[head], "");
-  const auto x = b.input("x", c.width);
-  const auto labels = b.input_tokens("labels");
-  const auto ln_f = b.op(OpKind::layer_norm, "ln_f", {x}, {b.weight("ln_f.weight"), b.weight("ln_f.bias")},
-                         {.epsilon = c.epsilon});
-  b.op(OpKind::linear_cross_entropy, "loss", {ln_f, labels},
-       {b.weight(c.tied ? "wte.weight" : "lm_head.weight")});
-  return b.take();
+  return b.op(OpKind::add, "y", {middle, b.linear("mlp.c_proj", wide, false)});
 }
 
 void build(const ModelConfig& c, Model& model) {
-  const uint32_t wte = add_group(model, "wte", {matrix("wte.weight", c.vocabulary, c.width)});
-  const uint32_t wpe = add_group(model, "wpe", {matrix("wpe.weight", c.context, c.width)});
-  const uint32_t tokens = add_token_input(model, "tokens", ActivationSource::tokens);
-  const uint32_t labels = add_token_input(model, "labels", ActivationSource::labels);
-  uint32_t x = add_activation(model, "embedding", c.width);
-  add_layer(model, "embedding", embedding_segment(model, wte, wpe), {{}, {wte, wpe}, {tokens}, {x}});
-  x = add_blocks(
-      model, x, {.layers = c.layers, .width = c.width, .prefix = "h"},
-      [&](int64_t i) { return block_parameters(c, i); },
-      [&](uint32_t group) { return block_segment(c, model, group); });
-  const uint32_t norm =
-      add_group(model, "ln_f", {norm_weight("ln_f.weight", c.width), bias("ln_f.bias", c.width)});
-  const uint32_t head =
-      c.tied ? wte : add_group(model, "lm_head", {matrix("lm_head.weight", c.vocabulary, c.width)});
-  add_layer(model, "head", head_segment(c, model, norm, head), {{}, {norm, head}, {x, labels}, {}});
+  Decoder decoder{.embedding = "wte", .positions = "wpe", .layers = "h", .norm = "ln_f"};
+  decoder.norm_kind = OpKind::layer_norm;
+  decoder.parameters = [&](const std::string& prefix) { return layer_parameters(c, prefix); };
+  decoder.layer = [&](SegmentBuilder& b, SegmentBuilder::Tensor x) { return layer(c, model.sequence, b, x); };
+  build_decoder(c, decoder, model);
 }
 
 }  // namespace
 
-const Family kGpt2 = {"gpt2", "GPT2LMHeadModel", read, write, build};
+extern const Family kGpt2 = {.name = "gpt2",
+                             .title = "GPT-2",
+                             .architecture = "GPT2LMHeadModel",
+                             .presets = presets,
+                             .plain_preset = "gpt2",
+                             .keys = {},
+                             .ffn = ffn,
+                             .read = read,
+                             .write = write,
+                             .tensor_prefix = "transformer.",
+                             .is_buffer = is_buffer,
+                             .build = build};
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-#include "models/segment_builder.h"
+#include "models/families/segment_builder.h"
 
 #include <cmath>
 
@@ -39,30 +39,15 @@ uint32_t add_activation(Model& model, std::string name, int64_t columns) {
   return add(model, {.name = std::move(name), .shape = {rows, columns}, .dtype = model.precision});
 }
 
-uint32_t add_token_input(Model& model, std::string name, ActivationSource source) {
+uint32_t add_token_input(Model& model, std::string name) {
   const int64_t rows = model.micro_batch * model.sequence;
-  return add(model, {.name = std::move(name), .shape = {rows}, .dtype = DType::i32, .source = source});
+  return add(model, {.name = std::move(name), .shape = {rows}, .dtype = DType::i32, .input = true});
 }
 
 void add_layer(Model& model, std::string name, Segment segment, SegmentUse use) {
   use.segment = static_cast<uint32_t>(model.segments.size());
   model.segments.push_back(std::move(segment));
   model.layers.push_back({std::move(name), {std::move(use)}});
-}
-
-uint32_t add_blocks(Model& model, uint32_t x, const Blocks& blocks,
-                    const std::function<std::vector<Parameter>(int64_t block)>& parameters,
-                    const std::function<Segment(uint32_t group)>& segment) {
-  const auto shared = static_cast<uint32_t>(model.segments.size());
-  for (int64_t i = 0; i < blocks.layers; ++i) {
-    const std::string name = blocks.prefix + "." + std::to_string(i);
-    const uint32_t group = add_group(model, name, parameters(i));
-    if (i == 0) model.segments.push_back(segment(group));
-    const uint32_t y = add_activation(model, name, blocks.width);
-    model.layers.push_back({name, {{shared, {group}, {x}, {y}}}});
-    x = y;
-  }
-  return x;
 }
 
 SegmentBuilder::SegmentBuilder(const Model& model, std::string name)
@@ -121,11 +106,19 @@ SegmentBuilder::Tensor SegmentBuilder::op(OpKind kind, std::string name, std::in
   return segment_.ops.back().outputs.front();
 }
 
-SegmentBuilder::Tensor SegmentBuilder::linear(const std::string& name, Tensor x, bool weight_out_in,
-                                              OpKind kind) {
+std::vector<SegmentBuilder::Weight> SegmentBuilder::weight_and_bias(const std::string& name) {
   std::vector<Weight> weights = {weight(name + ".weight")};
   if (has(name + ".bias")) weights.push_back(weight(name + ".bias"));
-  return op(kind, name, {x}, std::move(weights), {.weight_out_in = weight_out_in});
+  return weights;
+}
+
+SegmentBuilder::Tensor SegmentBuilder::linear(const std::string& name, Tensor x, bool weight_out_in,
+                                              OpKind kind) {
+  return op(kind, name, {x}, weight_and_bias(name), {.weight_out_in = weight_out_in});
+}
+
+SegmentBuilder::Tensor SegmentBuilder::norm(OpKind kind, const std::string& name, Tensor x, double epsilon) {
+  return op(kind, name, {x}, weight_and_bias(name), {.epsilon = epsilon});
 }
 
 void SegmentBuilder::output(Tensor tensor) { segment_.outputs.push_back(tensor); }

@@ -6,13 +6,12 @@
 // never causes one.
 #pragma once
 
-#include <functional>
 #include <initializer_list>
 #include <string>
 #include <string_view>
 
-#include "engine/graph.h"
-#include "models/config.h"
+#include "engine/graph/graph.h"
+#include "models/families/config.h"
 
 namespace sluice {
 
@@ -28,20 +27,10 @@ double residual_deviation(int64_t layers);
 uint32_t add_group(Model& model, std::string name,
                    std::vector<Parameter> parameters);                     // laid out; returns its index
 uint32_t add_activation(Model& model, std::string name, int64_t columns);  // [rows, columns]
-uint32_t add_token_input(Model& model, std::string name, ActivationSource source);  // int32 [rows]
+uint32_t add_token_input(Model& model, std::string name);                  // int32 [rows]
 
 // A layer of one segment, whose template is new. `use.segment` is filled in.
 void add_layer(Model& model, std::string name, Segment segment, SegmentUse use);
-
-// A chain of alike layers, each with its own group PREFIX.i and output PREFIX.i, on one template made from
-// the first group. Returns the last output. x: the activation that the first one reads.
-struct Blocks {
-  int64_t layers, width;
-  std::string prefix;
-};
-uint32_t add_blocks(Model& model, uint32_t x, const Blocks& blocks,
-                    const std::function<std::vector<Parameter>(int64_t block)>& parameters,
-                    const std::function<Segment(uint32_t group)>& segment);
 
 class SegmentBuilder {
  public:
@@ -63,11 +52,15 @@ class SegmentBuilder {
             std::vector<Weight> weights = {}, const OpAttributes& attributes = {});
   // y = x * weight + bias, or gelu of that, where `name`.weight is bound, and `name`.bias if it is bound.
   Tensor linear(const std::string& name, Tensor x, bool weight_out_in, OpKind kind = OpKind::linear);
+  // layer_norm or rms_norm, by `kind`, with `name`.weight and, if it is bound, `name`.bias.
+  Tensor norm(OpKind kind, const std::string& name, Tensor x, double epsilon);
 
   void output(Tensor tensor);
   Segment take();
 
  private:
+  std::vector<Weight> weight_and_bias(const std::string& name);
+
   struct Named {
     std::string name;
     uint32_t slot, parameter;

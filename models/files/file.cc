@@ -1,4 +1,4 @@
-#include "models/file.h"
+#include "models/files/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 
 #include <algorithm>
 #include <array>
@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cpu_optim/optimizer.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/simd/convert.h"
 
 namespace sluice {
 

@@ -16,8 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/op.h"
-#include "models/file.h"
+#include "engine/graph/op.h"
+#include "models/files/file.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "models/hf_export.h"
+#include "models/weights/hf_export.h"
 
 #include <fmt/format.h>
 
@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "cpu_optim/optimizer.h"
-#include "engine/error.h"
-#include "models/safetensors.h"
+#include "engine/base/error.h"
+#include "engine/base/simd/convert.h"
+#include "models/files/safetensors.h"
 
 namespace sluice {
 

@@ -12,7 +12,7 @@
 #include <span>
 #include <string>
 
-#include "engine/op.h"
+#include "engine/graph/op.h"
 
 namespace sluice {
 

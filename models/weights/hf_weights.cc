@@ -1,4 +1,4 @@
-#include "models/hf_weights.h"
+#include "models/weights/hf_weights.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "engine/error.h"
-#include "engine/strict_json.h"
+#include "engine/base/error.h"
+#include "engine/base/strict_json.h"
+#include "models/families/family.h"
 
 namespace sluice {
 
@@ -37,25 +38,14 @@ bool is_there(const fs::path& path) {
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
-// Other names in a family's files: buffers that older versions of transformers saved along with the
-// parameters.
-bool is_ignored(const std::string& family, const std::string& name) {
-  if (family == "llama") return name.ends_with("rotary_emb.inv_freq");
-  if (family != "gpt2" || !name.starts_with("h.")) return false;
-  const size_t digits_end = name.find_first_not_of("0123456789", 2);
-  if (digits_end == 2 || digits_end == std::string::npos) return false;
-  const std::string rest = name.substr(digits_end);
-  return rest == ".attn.bias" || rest == ".attn.masked_bias";
-}
-
 bool is_floating_point(SafetensorsType type) {
   return type == SafetensorsType::f32 || type == SafetensorsType::f16 || type == SafetensorsType::bf16 ||
          type == SafetensorsType::f64;
 }
 
-std::string parameter_name(const std::string& family, const std::string& stored) {
-  constexpr std::string_view kPrefix = "transformer.";
-  return family == "gpt2" && stored.starts_with(kPrefix) ? stored.substr(kPrefix.size()) : stored;
+std::string parameter_name(const Family& family, const std::string& stored) {
+  const std::string_view prefix = family.tensor_prefix;
+  return stored.starts_with(prefix) ? stored.substr(prefix.size()) : stored;
 }
 
 Json parse_index(const std::string& path, const std::string& text) {
@@ -141,7 +131,9 @@ HfWeights HfWeights::open(const std::string& directory, const std::string& famil
     weights.files_.push_back(SafetensorsFile::open(single.string()));
   else
     weights.open_sharded(index.string());
-  weights.add_tensors(family);
+  const Family* known = find_family(family);
+  CHECK(known != nullptr, family);
+  weights.add_tensors(*known);
   return weights;
 }
 
@@ -168,12 +160,12 @@ void HfWeights::open_sharded(const std::string& index_path) {
     }
 }
 
-void HfWeights::add_tensors(const std::string& family) {
+void HfWeights::add_tensors(const Family& family) {
   for (size_t file = 0; file < files_.size(); ++file) {
     const std::vector<SafetensorsTensor>& tensors = files_[file].tensors();
     for (size_t i = 0; i < tensors.size(); ++i) {
       const std::string name = parameter_name(family, tensors[i].name);
-      if (is_ignored(family, name)) continue;
+      if (family.is_buffer(name)) continue;
       if (!tensors_.emplace(name, Location{file, i}).second)
         malformed(directory_, fmt::format("it holds '{}' both with and without a prefix", shown_name(name)),
                   kDownloadAgain);

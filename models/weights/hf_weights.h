@@ -1,8 +1,8 @@
 // Weights of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json
 // names.
 //
-// Names are those of Parameter::name; a family's other spellings (gpt2's prefix `transformer.`) are resolved
-// when the directory is opened, and tensors that a family's files hold besides parameters are left out.
+// Names are those of Parameter::name: a family's prefix is taken off when the directory is opened, and its
+// buffers are left out.
 // Reads are const and may come from any thread. Callers: the verbs (open, check), the task `load` (read).
 #pragma once
 
@@ -10,10 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/graph.h"
-#include "models/safetensors.h"
+#include "engine/graph/graph.h"
+#include "models/files/safetensors.h"
 
 namespace sluice {
+
+struct Family;
 
 // Whether the directory holds weights to start from. Throws Error(malformed_file) when it holds them only in
 // a format that cannot be read (pickle), since starting afresh would then be a surprise.
@@ -38,7 +40,7 @@ class HfWeights {
     size_t file, tensor;
   };
   void open_sharded(const std::string& index_path);
-  void add_tensors(const std::string& family);
+  void add_tensors(const Family& family);
 
   std::string directory_;
   std::vector<SafetensorsFile> files_;

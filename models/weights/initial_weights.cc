@@ -1,4 +1,4 @@
-#include "models/initial_weights.h"
+#include "models/weights/initial_weights.h"
 
 #include <algorithm>
 #include <array>
@@ -8,8 +8,8 @@
 
 #include <xxhash.h>
 
-#include "engine/error.h"
-#include "models/philox.h"
+#include "engine/base/error.h"
+#include "engine/base/philox.h"
 
 namespace sluice {
 

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 
 namespace sluice {
 

@@ -9,9 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
-#include <string>
 
 namespace sluice {
 
@@ -46,34 +44,5 @@ class IoQueue {
   // nothing is in flight.
   virtual uint32_t poll(std::span<IoCompletion> done, int64_t timeout_microseconds) = 0;
 };
-
-enum class IoChoice : uint8_t { automatic, uring, threads };
-
-// Makes a queue of `depth` requests (1 to 1024). `automatic` probes io_uring and falls back to a pool of
-// `depth` threads. `registered` (may be empty) is memory that io_uring may pin in advance, as far as the
-// system lets it; requests on other memory are as good, only slower. `description` (may be null) receives
-// one line: the back end, why it was chosen, how much was registered. Throws Error(environment) when
-// `choice` is uring and there is none, or threads cannot be made.
-std::unique_ptr<IoQueue> make_io_queue(IoChoice choice, uint32_t depth, std::span<std::byte> registered,
-                                       std::string* description);
-
-// What keeps this process from io_uring.
-enum class UringObstacle : uint8_t {
-  none,
-  seccomp,  // EPERM: a profile blocks the system call, as a container's default profile does
-  setting,  // EPERM: kernel.io_uring_disabled
-  kernel,   // ENOSYS: there is none, or one before Linux 5.11
-  memory,   // ENOMEM: no memory may be locked for its ring
-  other,
-};
-struct UringStatus {
-  UringObstacle obstacle = UringObstacle::none;
-  std::string reason;  // in words; empty if there is none
-};
-UringStatus uring_status();  // makes a ring and gives it back
-
-// What `error` of io_uring_setup means where kernel.io_uring_disabled has this value (0: for all, 1: a group,
-// 2: nobody may; -1: there is no such setting). No error is no obstacle.
-UringStatus explain_uring_error(int error, int disabled_setting);
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
-// Thread-pool back end: a ring of requests and a ring of completions under one mutex. Requests are up to 1
-// MiB, so that the mutex is taken some thousand times a second and never matters.
+// Thread-pool back end: one thread for each request in flight, in pread or pwrite; a ring of requests and a
+// ring of completions under one mutex. Requests are up to 1 MiB, so that the mutex is taken some thousand
+// times a second and never matters.
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/error.h"
-#include "offload/io_backends.h"
+#include "engine/base/error.h"
+#include "offload/io/backends.h"
 
 namespace sluice {
 namespace {
@@ -112,6 +113,10 @@ class ThreadQueue : public IoQueue {
 
 }  // namespace
 
-std::unique_ptr<IoQueue> make_thread_queue(uint32_t depth) { return std::make_unique<ThreadQueue>(depth); }
+const IoBackend kThreadBackend = {
+    "threads", "A pool of threads", "a pool of threads, which works everywhere",
+    [](uint32_t depth, std::span<std::byte>) {
+      return MadeIoQueue{std::make_unique<ThreadQueue>(depth), std::to_string(depth) + " I/O threads", {}};
+    }};
 
 }  // namespace sluice

@@ -14,8 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "engine/error.h"
-#include "offload/io_backends.h"
+#include "offload/io/uring_queue.h"
+
+#include "engine/base/error.h"
 
 namespace sluice {
 namespace {
@@ -161,39 +162,40 @@ class UringQueue : public IoQueue {
 
 }  // namespace
 
-UringStatus explain_uring_error(int error, int disabled_setting) {
+IoStatus explain_uring_error(int error, int disabled_setting) {
   switch (error) {
     case 0:
       return {};
     case ENOSYS:
-      return {UringObstacle::kernel, "the kernel has none (ENOSYS)"};
+      return {IoObstacle::kernel, "the kernel has none (ENOSYS)",
+              "sudo apt-get full-upgrade && sudo reboot  # Linux 5.11 or later"};
     case EPERM:
       if (disabled_setting > 0)
-        return {UringObstacle::setting,
-                "kernel.io_uring_disabled is " + std::to_string(disabled_setting) + " (EPERM)"};
-      return {UringObstacle::seccomp,
-              "a seccomp profile blocks it (EPERM), as a container's default profile does"};
+        return {IoObstacle::setting,
+                "kernel.io_uring_disabled is " + std::to_string(disabled_setting) + " (EPERM)",
+                "sudo sysctl -w kernel.io_uring_disabled=0"};
+      return {IoObstacle::seccomp,
+              "a seccomp profile blocks it (EPERM), as a container's default profile does", ""};
     case ENOMEM:
-      return {UringObstacle::memory, "no memory may be locked for its ring (ENOMEM; see ulimit -l)"};
+      return {IoObstacle::memory, "no memory may be locked for its ring (ENOMEM; see ulimit -l)", ""};
     default:
-      return {UringObstacle::other, std::string("io_uring_setup says: ") + std::strerror(error)};
+      return {IoObstacle::other, std::string("io_uring_setup says: ") + std::strerror(error), ""};
   }
 }
 
-UringStatus uring_status() {
-  UringQueue queue(1);
-  return explain_uring_error(queue.make(), io_uring_disabled());
-}
+namespace {
 
-std::unique_ptr<IoQueue> make_uring_queue(uint32_t depth, std::span<std::byte> registered,
-                                          std::string& text) {
+MadeIoQueue make_uring_queue(uint32_t depth, std::span<std::byte> registered) {
   auto queue = std::make_unique<UringQueue>(depth);
-  if (const int error = queue->make(); error != 0) {
-    text = explain_uring_error(error, io_uring_disabled()).reason;
-    return nullptr;
-  }
-  text = "io_uring (" + queue->register_memory(registered) + ")";
-  return queue;
+  if (const int error = queue->make(); error != 0)
+    return {nullptr, "", explain_uring_error(error, io_uring_disabled())};
+  const std::string text = "io_uring (" + queue->register_memory(registered) + ")";
+  return {std::move(queue), text, {}};
 }
+
+}  // namespace
+
+const IoBackend kUringBackend = {"uring", "io_uring", "io_uring, with the least processor time",
+                                 make_uring_queue};
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-#include "offload/memory_limits.h"
+#include "offload/system/memory_limits.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "offload/proc_files.h"
+#include "offload/system/proc_files.h"
 
 namespace sluice {
 namespace {

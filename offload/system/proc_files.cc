@@ -1,4 +1,4 @@
-#include "offload/proc_files.h"
+#include "offload/system/proc_files.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,5 +1,5 @@
 // The small text files in which the kernel tells limits and facts, below a `root`: "/", or a directory with
-// such files in tests. Used by memory_limits.cc and system_facts.cc; set-up code, any thread.
+// such files in tests. Used by memory_limits.cc and system_facts.cc.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "offload/processors.h"
+#include "offload/system/processors.h"
 
 #include <hwloc.h>
 

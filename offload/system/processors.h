@@ -1,11 +1,11 @@
 // Which processors a rank's threads run on: the ranks of a machine have cores of their own.
 //
-// Plain functions of set-up code; facts come from hwloc.
+// Facts come from hwloc.
 #pragma once
 
 #include <vector>
 
-#include "engine/affinity.h"
+#include "engine/base/affinity.h"
 
 namespace sluice {
 

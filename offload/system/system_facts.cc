@@ -1,4 +1,4 @@
-#include "offload/system_facts.h"
+#include "offload/system/system_facts.h"
 
 #include <sys/mman.h>
 
@@ -8,7 +8,7 @@
 #include <set>
 #include <sstream>
 
-#include "offload/proc_files.h"
+#include "offload/system/proc_files.h"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,5 @@
 // What the system offers beside the memory limits of memory_limits.h: processors, NUMA nodes, huge pages,
-// file systems, cards. For `sluice doctor`; set-up code, any thread.
+// file systems, cards. For `sluice doctor`.
 //
 // Plain look-ups in /proc and /sys below `root`: "/", or a directory with such files in tests. What cannot be
 // read is empty, 0 or none.

@@ -1,5 +1,6 @@
 // AdamW, rounding and widening: every target against an independent scalar implementation, to the bit.
-#include "cpu_optim/optimizer.h"
+#include "cpu_optim/adamw.h"
+#include "engine/base/simd/convert.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +12,7 @@
 #include <set>
 #include <vector>
 
-#include "tests/simd_test_support.h"
+#include "tests/support/simd_test_support.h"
 
 namespace sluice {
 namespace {
@@ -132,6 +133,10 @@ State random_state(size_t elements, DType precision, uint32_t seed) {
   return s;
 }
 
+AdamWConstants adamw_constants(const OptimizerSettings& settings, const UpdateStep& step) {
+  return prepare_adamw(settings, step).as<AdamWConstants>();
+}
+
 // One step from `start` by apply_adamw, streams `offset` elements off alignment; compares every element
 // with `expected`.
 void check_step(const State& start, const State& expected, DType precision, const AdamWConstants& c,
@@ -142,9 +147,9 @@ void check_step(const State& start, const State& expected, DType precision, cons
   Stream<float> gradient32(start.gradient32, 4 * (offset + 2));
   const bool wide = precision == DType::f32;
   const void* gradient = wide ? static_cast<void*>(gradient32.data()) : gradient16.data();
-  const AdamWRange range{master.data(), m.data(), v.data(), gradient, wide ? nullptr : weights16.data(),
+  const UpdateRange range{master.data(), m.data(), v.data(), gradient, wide ? nullptr : weights16.data(),
                          precision, n, decay};
-  apply_adamw(range, c, workers);
+  apply_adamw(range, UpdateConstants::of(c), workers);
   const Format& format = precision == DType::bf16 ? kBf16 : kF16;
   for (size_t i = 0; i < n; ++i) {
     ASSERT_TRUE(same(master[i], expected.master[i])) << i << " " << master[i] << " " << expected.master[i];
@@ -175,7 +180,7 @@ TEST(AdamW, EveryTargetIsBuiltAndChosen) {
 
 TEST(AdamW, EveryLengthAndAlignmentToTheBit) {
   Workers workers(1);
-  const AdamWConstants c = prepare_adamw({}, 7, 3e-4, 0.37, 1.0);
+  const AdamWConstants c = adamw_constants({}, {7, 3e-4, 0.37, 1.0});
   for (const DType precision : kPrecisions) {
     SCOPED_TRACE(dtype_name(precision));
     for (size_t n = 0; n <= 3 * 16 + 1; ++n) {  // 16 lanes: the widest vector
@@ -197,7 +202,7 @@ TEST(AdamW, StepsDecayAndScaleToTheBit) {
       for (const bool decay : {false, true})
         for (const double loss_scale : {1.0, 65536.0}) {
           SCOPED_TRACE(testing::Message() << dtype_name(precision) << " t " << t << " decay " << decay);
-          const AdamWConstants c = prepare_adamw({0.9, 0.999, 1e-8, 0.1}, t, 1e-3, 1.0, loss_scale);
+          const AdamWConstants c = adamw_constants({0.9, 0.999, 1e-8, 0.1}, {t, 1e-3, 1.0, loss_scale});
           const State start = random_state(1000, precision, static_cast<uint32_t>(t));
           State expected = start;
           reference_step(expected, precision, c, decay);
@@ -221,7 +226,7 @@ TEST(AdamW, SpecialValuesToTheBit) {
                           -Limits::infinity(),
                           Limits::quiet_NaN()};
   Workers workers(1);
-  const AdamWConstants c = prepare_adamw({}, 3, 3e-4, 1.0, 1.0);
+  const AdamWConstants c = adamw_constants({}, {3, 3e-4, 1.0, 1.0});
   for (const DType precision : kPrecisions) {
     SCOPED_TRACE(dtype_name(precision));
     State start;
@@ -243,7 +248,7 @@ TEST(AdamW, SpecialValuesToTheBit) {
 
 TEST(AdamW, ThreadsDoNotChangeBits) {
   const size_t n = 3 * 65536 + 17;  // several tasks and a tail
-  const AdamWConstants c = prepare_adamw({}, 2, 3e-4, 1.0, 1.0);
+  const AdamWConstants c = adamw_constants({}, {2, 3e-4, 1.0, 1.0});
   const State start = random_state(n, DType::bf16, 5);
   State expected = start;
   reference_step(expected, DType::bf16, c, true);
@@ -257,7 +262,7 @@ TEST(AdamW, ThreadsDoNotChangeBits) {
 // itself (values up to 2), and the update, at most about lr = 1e-2, to a few 1e-7 of itself: 50 * (1.2e-7 +
 // 1e-2 * 5e-7) < 7e-6.
 TEST(AdamW, FollowsDoublePrecision) {
-  const AdamWOptions options{0.9, 0.95, 1e-8, 0.1};
+  const OptimizerSettings options{0.9, 0.95, 1e-8, 0.1};
   const size_t n = 257;
   const double lr = 1e-2;
   std::mt19937 random(1);
@@ -270,7 +275,7 @@ TEST(AdamW, FollowsDoublePrecision) {
     for (float& x : g) x = normal(random);
     const double clip = 0.5;
     apply_adamw({w.data(), m.data(), v.data(), g.data(), nullptr, DType::f32, n, true},
-                prepare_adamw(options, t, lr, clip, 1.0), workers);
+                prepare_adamw(options, {t, lr, clip, 1.0}), workers);
     for (size_t i = 0; i < n; ++i) {
       const double gd = g[i] * clip;
       wd[i] *= 1 - lr * options.weight_decay;
@@ -285,7 +290,7 @@ TEST(AdamW, FollowsDoublePrecision) {
 }
 
 TEST(AdamW, ConstantsAreRoundedOnceFromDouble) {
-  const AdamWConstants c = prepare_adamw({0.9, 0.999, 1e-8, 0.1}, 2, 1e-3, 0.25, 1024.0);
+  const AdamWConstants c = adamw_constants({0.9, 0.999, 1e-8, 0.1}, {2, 1e-3, 0.25, 1024.0});
   EXPECT_EQ(c.b1, 0.9f);
   EXPECT_EQ(c.k1, static_cast<float>(1 - 0.9));
   EXPECT_EQ(c.k2, static_cast<float>(1 - 0.999));  // 1.0f - 0.999f is another number
@@ -295,7 +300,7 @@ TEST(AdamW, ConstantsAreRoundedOnceFromDouble) {
   EXPECT_EQ(c.eps, 1e-8f);
   EXPECT_EQ(c.d, static_cast<float>(1 - 1e-4));
   EXPECT_EQ(c.s, 0x1p-12f);
-  const AdamWConstants late = prepare_adamw({0.9, 0.999, 1e-8, 0.1}, 1000000, 1e-3, 1.0, 1.0);
+  const AdamWConstants late = adamw_constants({0.9, 0.999, 1e-8, 0.1}, {1000000, 1e-3, 1.0, 1.0});
   EXPECT_EQ(late.a, 1e-3f);  // both powers have vanished
   EXPECT_EQ(late.r, 1.0f);
 }

@@ -2,7 +2,7 @@
 // on an emulated GPU, but every one is there.
 #include <gtest/gtest.h>
 
-#include "models/file.h"
+#include "models/files/file.h"
 #include "tests/emulation/emulated_command.h"
 #include "tools/bench/machine.h"
 

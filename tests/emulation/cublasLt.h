@@ -1,5 +1,5 @@
 // Stands in for cuBLASLt's header where the cuda device's code is compiled as plain C++ for tests: what
-// gpu/cuda_matmul.cc uses of it, with the library's names. Matrices are column-major as in the library,
+// gpu/cuda/matmul.cc uses of it, with the library's names. Matrices are column-major as in the library,
 // products are plain loops, and whatever the library would refuse or read amiss ends the test.
 #pragma once
 

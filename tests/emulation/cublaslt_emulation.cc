@@ -4,9 +4,9 @@
 #include <cstring>
 #include <vector>
 
-#include "cpu_optim/half.h"
-#include "engine/error.h"
-#include "gpu/cuda_cublaslt.h"
+#include "engine/base/error.h"
+#include "engine/base/simd/half.h"
+#include "gpu/cuda/cublaslt.h"
 #include "tests/emulation/gpu_model.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // What doctor finds out of a GPU, over the emulated one and a clock that advances by a sixteenth of a second
 // with every look; and the verb itself on a machine with that GPU.
-#include "gpu/cuda_facts.h"
+#include "gpu/cuda/facts.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/emulation/emulated_gpu.h"
-#include "tools/verbs.h"
+#include "tools/command/verbs.h"
 
 namespace sluice {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tests/emulation/gpu_model.h"
 
 namespace {

@@ -1,11 +1,11 @@
 // What the cuda device does before the first step, on the emulated GPU: products are chosen, the library's
 // kernels loaded, and ops that it does not take refused.
-#include "gpu/cuda_device.h"
-#include "gpu/cuda_error.h"
-#include "gpu/cuda_matmul.h"
-#include "gpu/cuda_ops.h"
+#include "gpu/cuda/device.h"
+#include "gpu/cuda/error.h"
+#include "gpu/cuda/matmul.h"
+#include "gpu/cuda/ops.h"
 #include "tests/emulation/emulated_gpu.h"
-#include "tests/op_cases.h"
+#include "tests/support/op_cases.h"
 
 namespace sluice {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "engine/pack.h"
+#include "engine/base/pack.h"
+#include "engine/base/units.h"
 #include "offload/nvme_files.h"
 #include "tests/emulation/emulated_command.h"
-#include "tools/size.h"
 
 namespace sluice {
 namespace {

@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tests/cli_support.h"
 #include "tests/emulation/emulated_gpu.h"
-#include "tools/command_line.h"
-#include "tools/verbs.h"
+#include "tests/support/cli_support.h"
+#include "tools/bench/bench.h"
+#include "tools/command/command_line.h"
 
 namespace sluice {
 
@@ -30,12 +30,8 @@ inline Ended run_command(const Words& arguments, const BenchScale& scale = {}) {
   std::FILE* const out = open_memstream(&text, &size);
   try {
     const ParsedCommand command = parse_command_line(static_cast<int>(argv.size()), argv.data());
-    EXPECT_TRUE(command.verb == Verb::train || command.verb == Verb::plan || command.verb == Verb::eval ||
-                command.verb == Verb::bench);
-    ended.code = command.verb == Verb::train   ? run_train(command.options, out)
-                 : command.verb == Verb::plan  ? run_plan(command.options, out)
-                 : command.verb == Verb::bench ? run_bench(command.options, out, scale)
-                                               : run_eval(command.options, out);
+    ended.code = command.verb == Verb::bench ? run_bench(command.options, out, scale)
+                                             : verb_row(command.verb).run(command.options, out);
   } catch (const Error& error) {
     ended.code = error.code();
     ended.what = error.what();

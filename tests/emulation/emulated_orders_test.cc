@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/emulation/emulated_gpu.h"
-#include "tests/training_support.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice::emulation {
 

@@ -1,5 +1,5 @@
 // Calls about memory and kernels: which GPU a thread uses, what is allocated, registered and loaded.
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tests/emulation/gpu_state.h"
 
 namespace sluice::emulation {

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/pack.h"
+#include "engine/base/pack.h"
 #include "tests/emulation/gpu_model.h"
 #include "tests/emulation/memory_model.h"
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "cpu_optim/half.h"
-#include "gpu/cuda_toolkit.h"
+#include "engine/base/simd/half.h"
+#include "gpu/cuda/toolkit.h"
 
 namespace sluice::emulation {
 namespace {

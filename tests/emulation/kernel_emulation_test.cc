@@ -1,8 +1,8 @@
 // What the emulation of kernels is for: it shows what is wrong with one.
-#include "gpu/cuda_mma.h"
-#include "gpu/cuda_toolkit.h"
-#include "tests/cuda_host_operands.h"
+#include "gpu/cuda/mma.h"
+#include "gpu/cuda/toolkit.h"
 #include "tests/emulation/emulated_gpu.h"
+#include "tests/support/cuda_host_operands.h"
 
 namespace sluice {
 namespace {

@@ -1,7 +1,7 @@
 // Ranks under mpirun on emulated GPUs: a launcher shows each all GPUs of the machine, or only its own.
 #include <gtest/gtest.h>
 
-#include "tests/mpi_support.h"
+#include "tests/support/mpi_support.h"
 
 namespace sluice {
 namespace {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/emulation/emulated_command.h"
-#include "tests/fault_queue.h"
-#include "tests/figures.h"
+#include "tests/support/fault_queue.h"
+#include "tests/support/figures.h"
 
 namespace sluice {
 namespace {

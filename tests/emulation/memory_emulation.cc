@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tests/emulation/memory_model.h"
 
 namespace sluice::emulation {

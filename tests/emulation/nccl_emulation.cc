@@ -17,8 +17,8 @@
 #include <set>
 #include <utility>
 
-#include "engine/error.h"
-#include "gpu/cuda_nccl.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/nccl.h"
 #include "tests/emulation/gpu_model.h"
 
 namespace sluice {

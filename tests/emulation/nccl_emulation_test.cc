@@ -5,12 +5,12 @@
 #include <set>
 #include <thread>
 
-#include "engine/clock.h"
-#include "gpu/cuda_gpu.h"
-#include "gpu/cuda_nccl_communicator.h"
-#include "tests/communicator_conformance.h"
-#include "tests/cuda_communicator.h"
+#include "engine/base/clock.h"
+#include "gpu/cuda/gpu.h"
+#include "gpu/cuda/nccl_communicator.h"
 #include "tests/emulation/emulated_gpu.h"
+#include "tests/support/communicator_conformance.h"
+#include "tests/support/cuda_communicator.h"
 
 namespace sluice {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <mutex>
 
-#include "engine/clock.h"
-#include "engine/run/ranks.h"
+#include "engine/base/clock.h"
+#include "engine/run/ranks/ranks.h"
 #include "tests/emulation/emulated_command.h"
 
 namespace sluice {

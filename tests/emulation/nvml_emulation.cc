@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "gpu/cuda_nvml.h"
+#include "gpu/cuda/nvml.h"
 #include "tests/emulation/gpu_model.h"
 
 namespace sluice {

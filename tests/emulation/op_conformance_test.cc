@@ -1,10 +1,10 @@
 // The cuda device's kernels and its calls of cuBLASLt on the emulated GPU against the reference device: in
 // order and with threads and blocks shuffled.
-#include "gpu/cuda_matmul.h"
-#include "gpu/cuda_ops.h"
-#include "tests/cuda_host_operands.h"
+#include "gpu/cuda/matmul.h"
+#include "gpu/cuda/ops.h"
 #include "tests/emulation/emulated_gpu.h"
-#include "tests/op_conformance.h"
+#include "tests/support/cuda_host_operands.h"
+#include "tests/support/op_conformance.h"
 
 namespace sluice {
 namespace {
@@ -33,8 +33,9 @@ class EmulatedDevice final : public Device {
            double* block_sums) override {
     ordered().sum(from, parts, ranks, elements, to, out, block_sums);
   }
-  void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
-    ordered().optimize(range, update);
+  void optimize(OptimizerKind optimizer, const UpdateRange& range,
+                const StepScalars::Update* update) override {
+    ordered().optimize(optimizer, range, update);
   }
   void zero(void* data, uint64_t bytes) override { ordered().zero(data, bytes); }
 

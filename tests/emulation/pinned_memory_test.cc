@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "engine/error.h"
-#include "gpu/cuda_device.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/device.h"
 #include "gpu/machine.h"
 #include "offload/arena.h"
 #include "tests/emulation/emulated_gpu.h"

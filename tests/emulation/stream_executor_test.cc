@@ -8,12 +8,13 @@
 #include <map>
 #include <random>
 
-#include "engine/clock.h"
-#include "engine/error.h"
-#include "engine/run/executor.h"
-#include "gpu/cuda_device.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/run/execute/executor.h"
+#include "gpu/cuda/device.h"
 #include "gpu/machine.h"
 #include "offload/arena.h"
+#include "offload/io/backends.h"
 #include "tests/emulation/emulated_gpu.h"
 
 namespace sluice {
@@ -32,7 +33,7 @@ class Hops {
  public:
   explicit Hops(uint64_t seed) : random_(seed) {
     program_.machine = machine_of({.device = 1 << 20, .host = 1 << 20, .nvme = std::nullopt});
-    program_.rings = {"train"};
+    program_.rings = {{"train"}};
     add_buffer(kHost, 0), add_buffer(kHost, 0);  // in, out
     for (size_t k = 0; k < kHopsMax; ++k) add_buffer(random_() % 2 ? kDevice : kHost, kNoRing);
     program_.arena_bytes = bytes_;
@@ -51,7 +52,7 @@ class Hops {
     b.ring = ring;
     b.home_offset = bytes_[tier];
     b.slot_stride = kStride;
-    bytes_[tier] += kRingSlots * kStride;
+    bytes_[tier] += Ring{}.slots * kStride;
     program_.buffers.push_back(b);
   }
 
@@ -178,7 +179,7 @@ TEST(StreamExecutor, ShuffledListsBringTheValues) {
         make_list_executor(rig.plan.program, *rig.runner,
                            {.kind = kind,
                             .seed = 3,
-                            .make_queue = [] { return make_io_queue(IoChoice::threads, 4, {}, nullptr); },
+                            .make_queue = [] { return make_io_queue(&kThreadBackend, 4, {}, nullptr); },
                             .streams = rig.streams.get()});
     EXPECT_EQ(wrong_values(rig, *executor, 300, 7), 0);
   }

@@ -1,5 +1,5 @@
 // The cpu device against the reference device, and the reference device against the formulas.
-#include "tests/op_conformance.h"
+#include "tests/support/op_conformance.h"
 
 namespace sluice {
 namespace {
@@ -9,6 +9,13 @@ std::vector<DeviceEntry> devices_to_judge() {
 }
 bool judged(const OpCase&) { return true; }
 std::string skip_reason() { return ""; }
+
+TEST(OpCases, AreOfEveryKind) {
+  const std::vector<OpCase> cases = op_cases();
+  for (const OpKind kind : kAllOps)
+    EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [&](const OpCase& c) { return c.kind == kind; }))
+        << "op_cases() in tests/support/op_cases.h has no case of " << op_rule(kind).name;
+}
 
 // d(objective) of a change of outputs: their gradients' dot product with it, or seed * loss.
 double objective_change(const Operands& operands, const std::vector<Result>& before,

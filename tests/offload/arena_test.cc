@@ -8,10 +8,10 @@
 #include <sstream>
 #include <string>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "offload/arena.h"
-#include "offload/memory_limits.h"
-#include "tests/test_directory.h"
+#include "offload/system/memory_limits.h"
+#include "tests/support/test_directory.h"
 
 namespace sluice {
 namespace {

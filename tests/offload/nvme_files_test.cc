@@ -12,9 +12,9 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "offload/arena.h"
-#include "tests/offload_test_support.h"
+#include "tests/support/offload_test_support.h"
 
 namespace sluice {
 namespace {

@@ -4,8 +4,8 @@
 #include <map>
 #include <string>
 
-#include "tests/fault_queue.h"
-#include "tests/transfer_rig.h"
+#include "tests/support/fault_queue.h"
+#include "tests/support/transfer_rig.h"
 
 namespace sluice {
 namespace {

@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/transfer_rig.h"
+#include "tests/support/transfer_rig.h"
 
 namespace {
 thread_local uint64_t allocations = 0;
@@ -33,18 +33,14 @@ namespace {
 const std::vector<uint64_t> kOddSizes{
     1, 511, 4096, 4097, kMiB - 1, kMiB, kMiB + 1, 3 * kMiB, 3670139 + 17, 12345678, 5 * kMiB + 4096, 0, 77};
 
-class LaneOnBothBackEnds : public testing::TestWithParam<IoChoice> {
+class LaneOnEveryBackEnd : public testing::TestWithParam<const IoBackend*> {
  protected:
   void SetUp() override {
-    try {
-      make_io_queue(GetParam(), 1, {}, nullptr);
-    } catch (const Error& e) {
-      GTEST_SKIP() << e.what();
-    }
+    if (!works_here(GetParam())) GTEST_SKIP() << "this system has no usable " << GetParam()->title;
   }
 };
 
-TEST_P(LaneOnBothBackEnds, OddSizesComeBackInOrder) {
+TEST_P(LaneOnEveryBackEnd, OddSizesComeBackInOrder) {
   Rig rig(kOddSizes);
   TransferLane lane(real_queue(GetParam(), rig.written.span()), 4, 4096);
   rig.run(lane, IoDirection::write);
@@ -54,7 +50,7 @@ TEST_P(LaneOnBothBackEnds, OddSizesComeBackInOrder) {
   EXPECT_TRUE(lane.idle());
 }
 
-TEST_P(LaneOnBothBackEnds, SeveralDirectoriesShareTheBytes) {
+TEST_P(LaneOnEveryBackEnd, SeveralDirectoriesShareTheBytes) {
   Rig rig(kOddSizes, {3, 2, 1});
   TransferLane lane(make_io_queue(GetParam(), requests_in_flight(3), rig.written.span(), nullptr), 4, 4096);
   rig.run(lane, IoDirection::write);
@@ -70,7 +66,7 @@ TEST_P(LaneOnBothBackEnds, SeveralDirectoriesShareTheBytes) {
   }
 }
 
-TEST_P(LaneOnBothBackEnds, ReadsAndWritesOfTwoLanesMix) {
+TEST_P(LaneOnEveryBackEnd, ReadsAndWritesOfTwoLanesMix) {
   Rig a({9 * kMiB + 5, 4 * kMiB}), b({6 * kMiB, 7 * kMiB + 4095});
   TransferLane writes(real_queue(GetParam()), 4, 4096), reads(real_queue(GetParam()), 4, 4096);
   b.run(writes, IoDirection::write);
@@ -87,7 +83,7 @@ TEST_P(LaneOnBothBackEnds, ReadsAndWritesOfTwoLanesMix) {
   EXPECT_EQ(reads.completed(), 4u);
 }
 
-TEST_P(LaneOnBothBackEnds, StopAwaitsWhatIsInFlight) {
+TEST_P(LaneOnEveryBackEnd, StopAwaitsWhatIsInFlight) {
   Rig rig({16 * kMiB});
   TransferLane lane(real_queue(GetParam()), 4, 4096);
   lane.start(rig.transfer(0, IoDirection::write));
@@ -96,10 +92,7 @@ TEST_P(LaneOnBothBackEnds, StopAwaitsWhatIsInFlight) {
   EXPECT_FALSE(lane.can_start());
 }
 
-INSTANTIATE_TEST_SUITE_P(BackEnds, LaneOnBothBackEnds, testing::Values(IoChoice::uring, IoChoice::threads),
-                         [](const auto& test) {
-                           return test.param == IoChoice::uring ? "uring" : "threads";
-                         });
+INSTANTIATE_TEST_SUITE_P(BackEnds, LaneOnEveryBackEnd, testing::ValuesIn(kIoBackends), name_of_backend);
 
 TEST(TransferLane, ChecksumsAreOfEachPieceAndNothingElse) {
   Rig rig({2 * kMiB + 1000, 5});
@@ -134,7 +127,7 @@ TEST(TransferLane, TransfersWithoutChecksumsLeaveNoTrace) {
 
 TEST(TransferLane, AllocatesNothingAfterConstruction) {
   Rig rig(kOddSizes);
-  TransferLane lane(real_queue(IoChoice::threads), 4, 4096);
+  TransferLane lane(real_queue(&kThreadBackend), 4, 4096);
   for (const IoDirection direction : {IoDirection::write, IoDirection::read}) {
     const uint64_t base = lane.completed(), before = allocations;
     for (size_t next = 0; lane.completed() < base + kOddSizes.size();) {

@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "cpu_optim/optimizer.h"
-#include "engine/run/checkpoint.h"
-#include "engine/run/loader.h"
-#include "models/family.h"
-#include "tests/format_test_support.h"
+#include "engine/base/simd/convert.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/start/loader.h"
+#include "models/families/family.h"
+#include "tests/support/format_test_support.h"
 
 namespace sluice {
 

@@ -19,8 +19,8 @@
 #include <thread>
 #include <vector>
 
-#include "models/file.h"
-#include "tests/training_support.h"
+#include "models/files/file.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 

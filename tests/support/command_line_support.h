@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
-#include "tools/command_line.h"
+#include "engine/base/error.h"
+#include "tools/command/command_line.h"
 
 namespace sluice {
 

@@ -10,8 +10,8 @@
 #include <functional>
 #include <vector>
 
-#include "engine/error.h"
-#include "gpu/communicator.h"
+#include "engine/base/error.h"
+#include "gpu/ranks/communicator.h"
 
 namespace sluice {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu_optim/optimizer.h"
+#include "engine/base/simd/convert.h"
 #include "gpu/device.h"
 
 namespace sluice::testing_support {

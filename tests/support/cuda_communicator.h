@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "gpu/communicator.h"
-#include "gpu/cuda_owned.h"
+#include "gpu/cuda/owned.h"
+#include "gpu/ranks/communicator.h"
 
 namespace sluice {
 

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/cuda_error.h"
+#include "gpu/cuda/error.h"
 #include "gpu/device.h"
 
 namespace sluice {
@@ -100,13 +100,16 @@ class HostOperands final : public Device {
     wait_for_gpu();
   }
 
-  void optimize(const AdamWRange& range, const StepScalars::Update* update) override {
+  void optimize(OptimizerKind optimizer, const UpdateRange& range,
+                const StepScalars::Update* update) override {
     Copies copies;
     const uint64_t n = range.elements, bytes = n * dtype_bytes(range.precision);
-    device_->optimize(
-        {copies.of(range.master, n), copies.of(range.first_moment, n), copies.of(range.second_moment, n),
-         copies.of(range.gradient, bytes), copies.of(range.weights, bytes), range.precision, n, range.decay},
-        copies.of(update, 1));
+    UpdateRange there = range;
+    there.master = copies.of(range.master, n);
+    for (float*& moment : there.moments) moment = moment ? copies.of(moment, n) : nullptr;
+    there.gradient = copies.of(range.gradient, bytes);
+    there.weights = copies.of(range.weights, bytes);
+    device_->optimize(optimizer, there, copies.of(update, 1));
     wait_for_gpu();
   }
 
@@ -142,9 +145,8 @@ class HostOperands final : public Device {
   };
 
   static std::vector<DType> input_types(const OpShapes& s) {
-    std::vector<DType> types(s.inputs.size(), s.precision);
-    if (s.kind == OpKind::embedding) types[0] = DType::i32;
-    if (s.kind == OpKind::linear_cross_entropy) types[1] = DType::i32;
+    std::vector<DType> types;
+    for (size_t i = 0; i < s.inputs.size(); ++i) types.push_back(input_type(s, i));
     return types;
   }
 

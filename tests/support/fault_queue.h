@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "offload/arena.h"
-#include "offload/io_queue.h"
+#include "offload/io/queue.h"
 
 namespace sluice {
 

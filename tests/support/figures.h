@@ -1,7 +1,7 @@
-// What a test executable has to say for README's table of numbers: each figure beside its limit, printed
+// What tests have to say for the tables of docs/numbers.md: each figure beside its limit, printed
 // after the last test as the benchmarks print theirs. The tests themselves still judge.
 //
-//   Figures& figures = Figures::print_at_end();                // once, at namespace scope
+//   Figures& figures = Figures::print_at_end();                // once a source, at namespace scope
 //   figures.at_most("fp32 loss, relative", difference, 1e-5);  // keeps the worst
 //   figures.holds("faults that are caught", caught, planted);  // sums up; the limit is all
 #pragma once
@@ -40,6 +40,7 @@ class Figures : public ::testing::Environment {
   }
 
   void TearDown() override {
+    if (rows_.empty()) return;
     size_t width = 4;
     for (const Row& row : rows_) width = std::max(width, row.what.size());
     fmt::print("{:<{}}  {:>6}  {:>11}  {:>6}  {:>6}  {:>5}\n", "what", width, "cases", "measured", "limit",

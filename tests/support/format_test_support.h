@@ -10,8 +10,8 @@
 #include <functional>
 #include <string>
 
-#include "engine/error.h"
-#include "tests/test_directory.h"
+#include "engine/base/error.h"
+#include "tests/support/test_directory.h"
 
 namespace sluice {
 

@@ -5,14 +5,16 @@
 #include <gtest/gtest.h>
 #include <sys/types.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
-#include "tests/cli_support.h"
+#include "tests/support/cli_support.h"
 
 namespace sluice {
 
@@ -137,7 +139,13 @@ class Mpi : public Cli {
     const int64_t saved = CheckpointReader::open(*newest).state().step;
     const Words resume{
         "train", "--resume", "auto", "--out", directory / out, "--steps", std::to_string(saved + 4)};
-    const CommandResult resumed = mpirun(ranks, resume);
+    CommandResult resumed = mpirun(ranks, resume);
+    // mpirun may return before the last of its ranks has ended, which holds the lock of --out until then.
+    for (int tries = 0; tries < 20 && resumed.err.find("Another process is training") != std::string::npos;
+         ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      resumed = mpirun(ranks, resume);
+    }
     ASSERT_EQ(resumed.code, 0) << resumed.out << resumed.err;
     for (int rank = 0; ranks > 1 && rank < ranks; ++rank) EXPECT_EQ(status(out, rank), "0 \n");
     EXPECT_FALSE(has_status(out, ranks)) << "what the run before has left";

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/program.h"
-#include "tests/random_program.h"
+#include "engine/program/program.h"
+#include "tests/support/random_program.h"
 
 namespace sluice::testing {
 
@@ -129,7 +129,7 @@ class Oracle {
     for (BufferId b = 0; b < p.buffers.size(); ++b) {
       const Buffer& buffer = p.buffers[b];
       if (!buffer.permanent) continue;
-      for (uint64_t slot = 0; slot < (buffer.ring == kNoRing ? 1 : kRingSlots); ++slot)
+      for (uint64_t slot = 0; slot < slots_of(p_, buffer); ++slot)
         for (uint64_t at = 0; at < buffer.bytes(); at += kCell)
           homes_[{buffer.home, (buffer.home_offset + slot * buffer.slot_stride + at) / kCell}] = b;
     }
@@ -161,7 +161,7 @@ class Oracle {
   void for_each_home(const Visit& visit) const {
     for (BufferId b = 0; b < p_.buffers.size(); ++b)
       for (uint8_t back = 0;
-           back < (p_.buffers[b].ring == kNoRing ? 1 : kRingSlots) && p_.buffers[b].permanent; ++back) {
+           back < slots_of(p_, p_.buffers[b]) && p_.buffers[b].permanent; ++back) {
         uint64_t byte = 0;
         for_each_cell(p_, whole(b, back), {p_.buffers[b].home, p_.buffers[b].home_offset}, 0,
                       [&](const Cell& c) {

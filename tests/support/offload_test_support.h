@@ -1,4 +1,5 @@
-// What the tests of offload/ share: a directory on a drive, and bytes that tell where they belong.
+// What the tests of offload/ share: a directory on a drive, the I/O back ends that work here, and bytes that
+// tell where they belong.
 #pragma once
 
 #include <linux/magic.h>
@@ -6,14 +7,34 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
-#include "tests/test_directory.h"
+#include "offload/io/backends.h"
+#include "tests/support/test_directory.h"
 
 namespace sluice {
+
+// Those of kIoBackends that this system has; the others say why not.
+inline bool works_here(const IoBackend* backend) {
+  const MadeIoQueue made = backend->make(1, {});
+  if (!made.queue) std::printf("%s cannot be used here: %s\n", backend->title, made.status.reason.c_str());
+  return made.queue != nullptr;
+}
+inline std::vector<const IoBackend*> working_io_backends() {
+  std::vector<const IoBackend*> working;
+  for (const IoBackend* backend : kIoBackends)
+    if (works_here(backend)) working.push_back(backend);
+  return working;
+}
+// For tests with a parameter.
+inline std::string name_of_backend(const testing::TestParamInfo<const IoBackend*>& test) {
+  return test.param->name;
+}
 
 inline bool is_memory(const std::string& directory) {
   struct statfs status;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gpu/device.h"
-#include "gpu/reference_convert.h"
+#include "gpu/reference/convert.h"
 
 namespace sluice {
 
@@ -112,6 +112,11 @@ inline std::vector<OpCase> op_cases() {
       // cross_entropy_chunk(32769) = 512: a whole chunk and a part of one.
       {"cross_entropy_chunks", linear_cross_entropy, none, {{520, 8}, {520}}, {{32769, 8}}, 1, 0, true},
   };
+}
+
+// Whether a device may round matrices to the working precision between the products of such an op.
+inline bool rounds_between_products(OpKind kind) {
+  return kind == OpKind::attention || kind == OpKind::linear_gelu || kind == OpKind::linear_cross_entropy;
 }
 
 // Memory with a guard band on either side, aligned to 64 bytes as workspaces and placed ranges are.
@@ -222,10 +227,7 @@ struct Operands {
     freeze();
   }
 
-  bool is_index(size_t input) const {
-    return (shapes.kind == OpKind::embedding && input == 0) ||
-           (shapes.kind == OpKind::linear_cross_entropy && input == 1);
-  }
+  bool is_index(size_t input) const { return input_type(shapes, input) == DType::i32; }
   void freeze() {
     for (auto* tensors : {&inputs, &parameters, &output_gradients})
       for (Guarded& tensor : *tensors) tensor.freeze();

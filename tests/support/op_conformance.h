@@ -14,11 +14,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <memory>
 
-#include "tests/op_cases.h"
+#include "engine/base/simd/convert.h"
+#include "tests/support/op_cases.h"
 
 namespace sluice {
 namespace {
@@ -97,9 +99,7 @@ void expect_equal(const std::vector<Result>& found, const std::vector<Result>& w
 
 // Precision in which a device may round matrices between an op's products.
 DType rounded_inside(const OpCase& c, DType precision) {
-  const bool rounds = c.kind == OpKind::attention || c.kind == OpKind::linear_gelu ||
-                      c.kind == OpKind::linear_cross_entropy;
-  return rounds ? precision : DType::f32;
+  return rounds_between_products(c.kind) ? precision : DType::f32;
 }
 
 TEST_P(OpConformance, DevicesAgreeWithReference) {
@@ -302,46 +302,50 @@ TEST_F(DeviceConformance, SumOverRanksGivesTheSameBits) {
       }
 }
 
-// A step of AdamW, or a skipped one, on state that a device holds.
+// A step of an optimizer, or a skipped one, on state that a device holds.
 struct UpdatedState {
-  UpdatedState(uint64_t elements, DType precision)
-      : master(accumulator_of(elements)), first_moment(master), second_moment(master) {
-    for (float& v : second_moment) v *= v;
+  UpdatedState(uint64_t elements, DType precision) : master(accumulator_of(elements)) {
+    for (std::vector<float>& moment : moments) moment = master;
+    for (float& v : moments[1]) v *= v;
     gradient.resize(elements * dtype_bytes(precision));
     weights.resize(precision == DType::f32 ? 0 : gradient.size());
     round_to(precision, master.data(), gradient.data(), elements);
   }
-  void update(Device& device, DType precision, bool decay, bool skipped) {
+  void update(Device& device, OptimizerKind kind, DType precision, bool decay, bool skipped) {
     StepScalars::Update step{};
-    step.adamw = prepare_adamw({}, 3, 1e-2, 0.5, 1);
+    step.constants = optimizer_of(kind).prepare({}, {3, 1e-2, 0.5, 1});
     step.skip = skipped;
     void* rounded = weights.empty() ? nullptr : weights.data();
-    device.optimize({master.data(), first_moment.data(), second_moment.data(), gradient.data(), rounded,
-                     precision, master.size(), decay},
-                    &step);
+    UpdateRange range{master.data(), {}, gradient.data(), rounded, precision, master.size(), decay};
+    for (uint32_t m = 0; m < optimizer_of(kind).moments; ++m) range.moments[m] = moments[m].data();
+    device.optimize(kind, range, &step);
   }
   bool operator==(const UpdatedState&) const = default;
 
-  std::vector<float> master, first_moment, second_moment;
+  std::vector<float> master;
+  std::array<std::vector<float>, kMomentsMax> moments;
   std::vector<std::byte> gradient, weights;
 };
 
 TEST_F(DeviceConformance, OptimizeGivesTheSameBits) {
   const auto oracle = make_reference_device();
-  for (const DeviceEntry& entry : devices())
-    for (const DType precision : {DType::f32, DType::bf16, DType::f16})
-      for (const uint64_t elements : {1ul, 17ul, 100003ul})
-        for (const bool decay : {false, true})
-          for (const bool skipped : {false, true}) {
-            SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision) + ", " +
-                         std::to_string(elements) + (decay ? ", decay" : "") + (skipped ? ", skipped" : ""));
-            const UpdatedState start(elements, precision);
-            UpdatedState wanted = start, found = start;
-            wanted.update(*oracle, precision, decay, skipped);
-            found.update(*entry.make(2), precision, decay, skipped);
-            EXPECT_TRUE(found == wanted);
-            EXPECT_EQ(wanted.master == start.master, skipped);
-          }
+  for (int k = 0; k < kOptimizerKinds; ++k)
+    for (const DeviceEntry& entry : devices())
+      for (const DType precision : {DType::f32, DType::bf16, DType::f16})
+        for (const uint64_t elements : {1ul, 17ul, 100003ul})
+          for (const bool decay : {false, true})
+            for (const bool skipped : {false, true}) {
+              const auto kind = static_cast<OptimizerKind>(k);
+              SCOPED_TRACE(std::string(optimizer_of(kind).name) + " on " + entry.name + ", " +
+                           dtype_name(precision) + ", " + std::to_string(elements) +
+                           (decay ? ", decay" : "") + (skipped ? ", skipped" : ""));
+              const UpdatedState start(elements, precision);
+              UpdatedState wanted = start, found = start;
+              wanted.update(*oracle, kind, precision, decay, skipped);
+              found.update(*entry.make(2), kind, precision, decay, skipped);
+              EXPECT_TRUE(found == wanted);
+              EXPECT_EQ(wanted.master == start.master, skipped);
+            }
 }
 
 TEST_F(DeviceConformance, ZeroTouchesItsRangeOnly) {

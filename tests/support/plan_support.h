@@ -13,13 +13,14 @@
 #include <gtest/gtest.h>
 
 #include "cpu_optim/optimizer.h"
-#include "engine/pack.h"
-#include "engine/plan/assemble.h"
-#include "engine/plan/lower.h"
+#include "engine/base/pack.h"
+#include "engine/plan/assemble/assemble.h"
+#include "engine/plan/lower/lower.h"
 #include "gpu/machine.h"
-#include "models/config.h"
-#include "models/family.h"
-#include "models/segment_builder.h"
+#include "models/families/config.h"
+#include "models/families/family.h"
+#include "models/families/segment_builder.h"
+#include "tests/support/families.h"
 
 namespace sluice::testing {
 
@@ -47,8 +48,8 @@ class GraphBuilder {
     model_.micro_batch = micro_batch;
     model_.sequence = sequence;
     model_.vocabulary = vocabulary;
-    tokens_ = add_token_input(model_, "tokens", ActivationSource::tokens);
-    labels_ = add_token_input(model_, "labels", ActivationSource::labels);
+    tokens_ = add_token_input(model_, "tokens");
+    labels_ = add_token_input(model_, "labels");
   }
 
   uint32_t group(Kind kind, const std::string& name, bool trainable = true) {
@@ -206,9 +207,10 @@ inline Model random_family_model(Random& random, const ModelSizes& sizes) {
   const std::string width = std::to_string(sizes.width), vocabulary = number(5, 90), layers = number(1, 4);
   const std::string common = "layers=" + layers + ",width=" + width + ",vocab=" + vocabulary + ",context=16";
   const std::string tied = chance(random, 50) ? ",tied=true" : ",tied=false";
-  const std::string name =
-      chance(random, 50) ? "gpt2:heads=2," + common : "llama:heads=4,kv_heads=2,ffn=24," + common + tied;
-  return build_model(config_from_name(name), sizes.precision, sizes.micro_batch, sizes.sequence);
+  const Family& family = *families()[random() % 100 * families().size() / 100];
+  const std::string rest = takes(family, "kv_heads") ? "ffn=24," + common + tied : common;
+  return build_model(config_from_name(with_heads(family, rest)), sizes.precision, sizes.micro_batch,
+                     sizes.sequence);
 }
 
 inline uint64_t no_workspace(const OpShapes&, Pass) { return 0; }
@@ -261,7 +263,7 @@ inline LowerOptions random_lower_options(Random& random, const Model& model) {
   for (const Layer& layer : model.layers) uses += layer.segments.size();
   const uint64_t percent = chance(random, 30) ? 0 : chance(random, 30) ? 100 : 50;
   for (uint64_t u = 0; u < uses; ++u) o.recompute.push_back(chance(random, percent));
-  o.order = chance(random, 30) ? LoopOrder::slice_major : LoopOrder::layer_major;
+  o.schedule = chance(random, 30) ? slice_major : layer_major;
   o.optimizer = {model.precision == DType::f32 ? 2u : 3u, state_plane_stride};
   o.workspace_bytes = chance(random, 50) ? some_workspace : no_workspace;
   return o;

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/program.h"
+#include "engine/program/program.h"
 
 namespace sluice::testing {
 
@@ -30,7 +30,8 @@ void for_each_cell(const Program& p, const Operand& o, const Place& place, uint3
                    const Visit& visit) {
   const Buffer& b = p.buffers[o.buffer];
   const bool ring = ring_at_home(p, o, place);
-  const uint32_t space = ring ? 1000 + o.buffer * kRingSlots + (o.back + behind) % kRingSlots : place.tier;
+  const uint32_t slot = (o.back + behind) % slots_of(p, b);
+  const uint32_t space = ring ? 1000 + o.buffer * kRingSlotsMax + slot : place.tier;
   const uint64_t begin = ring ? operand_begin(b, o) : place.offset;
   for (uint64_t at = begin; at < begin + operand_bytes(b, o); at += kCell) visit(Cell{space, at / kCell});
 }
@@ -183,7 +184,7 @@ inline void finish(Program& p) {
     };
     for (const Buffer& b : p.buffers)
       if (b.permanent)
-        cover(b.home, b.home_offset + (b.ring == kNoRing ? 0 : (kRingSlots - 1) * b.slot_stride) + b.bytes());
+        cover(b.home, b.home_offset + (slots_of(p, b) - 1) * b.slot_stride + b.bytes());
     for (const Instruction& i : body.instructions)
       for (size_t k = 0; k < i.operands.size(); ++k)
         cover(i.places[k].tier,
@@ -220,7 +221,8 @@ class RandomProgram {
   // Throws std::runtime_error when the arenas are too small for some task.
   Program make() {
     p_.machine = test_machine(0, 0, 0);
-    p_.rings = {"train", "validation"};
+    for (const char* ring : {"train", "validation"})
+      p_.rings.push_back({ring, static_cast<uint8_t>(2 + below(4))});
     make_buffers();
     make_homes();
     using S = BodyState;
@@ -282,7 +284,7 @@ class RandomProgram {
     for (Buffer& b : p_.buffers) {
       if (!b.permanent) continue;
       b.home_offset = kCell * (used[b.home] + below(2));
-      used[b.home] = (b.home_offset + (b.ring == kNoRing ? 0 : 2 * b.slot_stride) + b.bytes()) / kCell;
+      used[b.home] = (b.home_offset + (slots_of(p_, b) - 1) * b.slot_stride + b.bytes()) / kCell;
     }
     const uint64_t extra[3] = {options_.device_cells, options_.host_cells, 400};
     for (int t = 0; t < 3; ++t) {
@@ -299,7 +301,7 @@ class RandomProgram {
     copies_.clear();
     latest_.clear();
     for (BufferId b = 0; b < p_.buffers.size(); ++b)
-      for (uint8_t back = 0; back < (p_.buffers[b].ring == kNoRing ? 1 : kRingSlots); ++back) {
+      for (uint8_t back = 0; back < slots_of(p_, p_.buffers[b]); ++back) {
         latest_[{b, back}].assign(p_.buffers[b].pieces(), 0);
         if (!p_.buffers[b].permanent) continue;
         Copy& home = copies_[p_.buffers[b].home][{b, back}];
@@ -438,7 +440,7 @@ class RandomProgram {
   // A run of pieces that are all at the same version.
   Want random_want(BufferId id) {
     const Buffer& b = p_.buffers[id];
-    const auto back = static_cast<uint8_t>(b.ring == kNoRing ? 0 : below(kRingSlots));
+    const auto back = static_cast<uint8_t>(b.ring == kNoRing ? 0 : below(slots_of(p_, b)));
     const std::vector<int64_t>& latest = latest_[{id, back}];
     const uint32_t first = below(b.pieces());
     uint32_t last = first + 1;

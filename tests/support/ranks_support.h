@@ -5,9 +5,9 @@
 
 #include <mutex>
 
-#include "engine/run/ranks.h"
-#include "models/family.h"
-#include "tests/training_support.h"
+#include "engine/run/ranks/ranks.h"
+#include "models/families/family.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 

@@ -5,15 +5,12 @@
 #include <tuple>
 #include <vector>
 
-#include "engine/program.h"
+#include "engine/program/program.h"
 
 namespace sluice::testing {
 
 struct Same {  // a struct, so that the overloads see each other
-  static bool same(const Operand& a, const Operand& b) {
-    return std::tie(a.buffer, a.first, a.last, a.access, a.version, a.back) ==
-           std::tie(b.buffer, b.first, b.last, b.access, b.version, b.back);
-  }
+  static bool same(const Operand& a, const Operand& b) { return a == b; }
   static bool same(const Place& a, const Place& b) { return a.tier == b.tier && a.offset == b.offset; }
   static bool same(const Wait& a, const Wait& b) { return a.lane == b.lane && a.count == b.count; }
   template <typename T>
@@ -55,6 +52,7 @@ struct Same {  // a struct, so that the overloads see each other
   static bool same(const ProcessGroup& a, const ProcessGroup& b) {
     return std::tie(a.name, a.count, a.stride) == std::tie(b.name, b.count, b.stride);
   }
+  static bool same(const Ring& a, const Ring& b) { return a.name == b.name && a.slots == b.slots; }
   static bool same(const SegmentPass& a, const SegmentPass& b) {
     return std::equal(a.ops.begin(), a.ops.end(), b.ops.begin(), b.ops.end(),
                       [](const OpWork& x, const OpWork& y) {
@@ -64,7 +62,7 @@ struct Same {  // a struct, so that the overloads see each other
   static bool same(const Program& a, const Program& b) {
     return same(a.machine.tiers, b.machine.tiers) && same(a.machine.links, b.machine.links) &&
            same(a.machine.lanes, b.machine.lanes) && same(a.machine.units, b.machine.units) &&
-           same(a.processes, b.processes) && same(a.passes, b.passes) && a.rings == b.rings &&
+           same(a.processes, b.processes) && same(a.passes, b.passes) && same(a.rings, b.rings) &&
            same(a.buffers, b.buffers) && same(a.bodies, b.bodies) && a.arena_bytes == b.arena_bytes;
   }
 };

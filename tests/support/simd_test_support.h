@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cpu_optim/simd_targets.h"
+#include "engine/base/simd/targets.h"
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 

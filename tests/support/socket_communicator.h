@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "gpu/communicator.h"
+#include "gpu/ranks/communicator.h"
 
 namespace sluice {
 

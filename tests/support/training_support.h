@@ -15,15 +15,15 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/checkpoint.h"
-#include "engine/run/loader.h"
-#include "engine/run/recorder.h"
-#include "engine/run/setup.h"
-#include "engine/run/training_setup.h"
-#include "models/hf_weights.h"
-#include "models/safetensors.h"
-#include "tests/offload_test_support.h"
-#include "tools/run_source.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/execute/recorder.h"
+#include "engine/run/start/loader.h"
+#include "engine/run/start/run_source.h"
+#include "engine/run/start/setup.h"
+#include "engine/run/start/training_setup.h"
+#include "models/files/safetensors.h"
+#include "models/weights/hf_weights.h"
+#include "tests/support/offload_test_support.h"
 
 namespace sluice {
 

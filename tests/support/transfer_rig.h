@@ -12,7 +12,7 @@
 #include "offload/arena.h"
 #include "offload/nvme_files.h"
 #include "offload/transfer_lane.h"
-#include "tests/offload_test_support.h"
+#include "tests/support/offload_test_support.h"
 
 namespace sluice {
 
@@ -77,8 +77,7 @@ struct Rig {
   std::optional<NvmeFiles> files;
 };
 
-inline std::unique_ptr<IoQueue> real_queue(IoChoice choice = IoChoice::automatic,
-                                    std::span<std::byte> memory = {}) {
+inline std::unique_ptr<IoQueue> real_queue(IoChoice choice = nullptr, std::span<std::byte> memory = {}) {
   return make_io_queue(choice, requests_in_flight(1), memory, nullptr);
 }
 

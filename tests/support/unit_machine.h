@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/machine_rates.h"
-#include "engine/program.h"
+#include "engine/program/program.h"
+#include "engine/rates/machine_rates.h"
 
 namespace sluice::testing {
 

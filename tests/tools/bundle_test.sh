@@ -2,7 +2,7 @@
 # The bundle of a build folder, made and unpacked elsewhere: every program finds every library inside it but
 # for glibc's and CUDA's, no library is there that none wants, the size bound holds (tools/bundle.sh), and
 # run_tests.sh tells what passes, is skipped and fails.
-# usage: tests/bundle_test.sh BUILD_FOLDER     in the repository root
+# usage: tests/tools/bundle_test.sh BUILD_FOLDER     in the repository root
 set -euo pipefail
 
 of_others='^(linux-vdso|ld-linux.*|lib(c|m|mvec|dl|pthread|rt|resolv|util|anl)'
@@ -37,11 +37,11 @@ env --ignore-environment "$bundle/bin/sluice" --help > help || fail "sluice --he
 grep --quiet train help || fail "sluice --help does not speak of train"
 moved/run_tests.sh --help > help || fail "run_tests.sh --help failed"
 grep --quiet '^usage: run_tests.sh' help || fail "run_tests.sh --help is silent"
-moved/run_tests.sh size_test cli_limits_test planner_bench_small > log || { cat log; fail "tests failed"; }
+moved/run_tests.sh tools/command/size_test tools/command/cli_limits_test planner_bench_small > log || { cat log; fail "tests failed"; }
 grep --quiet '^3 passed, 0 skipped, 0 failed$' log || { cat log; fail "not three tests passed"; }
-printf '#!/bin/bash\nexit 3\n' > "$bundle/bin/size_test"
+printf '#!/bin/bash\nexit 3\n' > "$bundle/bin/models_test"
 printf '#!/bin/bash\necho no drive of ours\nexit 4\n' > "$bundle/bin/nvme_bench"
-if moved/run_tests.sh size_test nvme_bench_small > log; then fail "run_tests.sh hides a failure"; fi
-grep --quiet '^FAIL  size_test  exit code 3' log || { cat log; fail "the failure is not named"; }
+if moved/run_tests.sh models/data/token_data_test nvme_bench_small > log; then fail "run_tests.sh hides a failure"; fi
+grep --quiet '^FAIL  models/data/token_data_test  exit code 3' log || { cat log; fail "the failure is not named"; }
 grep --quiet '^skip  nvme_bench_small  (no drive of ours)$' log || { cat log; fail "no reason of a skip"; }
 if moved/run_tests.sh no_such_test 2> log; then fail "run_tests.sh takes unknown names"; fi

@@ -9,11 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
-#include "engine/machine_rates.h"
-#include "models/config.h"
-#include "models/file.h"
-#include "tools/config_file.h"
+#include "engine/base/error.h"
+#include "engine/rates/machine_rates.h"
+#include "models/families/family.h"
+#include "models/files/file.h"
+#include "tests/support/families.h"
+#include "tests/support/fixtures.h"
+#include "tools/command/config_file.h"
 
 namespace sluice {
 namespace {
@@ -114,18 +116,17 @@ void damage(const std::string& whole, const std::function<void(const std::string
 }
 
 TEST(ParserFuzz, ModelConfigurations) {
-  for (const char* model : {"gpt2", "llama3"})
-    damage(read_text_file("tests/fixtures/" + std::string(model) + "/config.json", 1 << 20),
-           [](const std::string& text) {
-             const ModelConfig config = config_from_json(text, "config.json");
-             config_from_json(config_to_json(config, DType::bf16), "written.json");
-           });
+  for (const Fixture& fixture : fixtures())
+    damage(fixture.config, [](const std::string& text) {
+      const ModelConfig config = config_from_json(text, "config.json");
+      config_from_json(config_to_json(config, DType::bf16), "written.json");
+    });
 }
 
 TEST(ParserFuzz, ModelDescriptions) {
-  for (const char* model : {"gpt2:layers=6,width=384,heads=6,vocab=256,context=256,ffn=99,tied=false",
-                            "llama:layers=2,width=64,heads=4,kv_heads=2,head_size=16,rope_theta=10000"})
-    damage(model, [](const std::string& text) { config_from_name(text); });
+  for (const Family* family : families())
+    damage(described(*family, family->presets().front().config),
+           [](const std::string& text) { config_from_name(text); });
 }
 
 TEST(ParserFuzz, MachineDescriptions) {
@@ -133,7 +134,7 @@ TEST(ParserFuzz, MachineDescriptions) {
   const size_t begin = page.find("```json\n") + 8;
   damage(page.substr(begin, page.find("```", begin) - begin),
          [](const std::string& text) { parse_machine_rates(text, "machine.json"); });
-  damage(read_text_file("engine/machines/rtx-4090.json", 1 << 20),
+  damage(read_text_file("engine/rates/machines/rtx-4090.json", 1 << 20),
          [](const std::string& text) { parse_machine_rates(text, "machine.json"); });
 }
 

@@ -1,13 +1,14 @@
+#include "tools/bench/bench.h"
+
 #include <fmt/format.h>
 
 #include <filesystem>
 
-#include "engine/run/agreement.h"
-#include "engine/run/setup.h"
-#include "models/file.h"
+#include "engine/run/start/agreement.h"
+#include "engine/run/start/setup.h"
+#include "models/files/file.h"
 #include "tools/bench/machine.h"
-#include "tools/launch.h"
-#include "tools/verbs.h"
+#include "tools/command/launch.h"
 
 namespace sluice {
 
@@ -41,6 +42,10 @@ ExitCode bench_rank(Options options, const Ranks& ranks, const BenchScale& scale
 }
 
 }  // namespace
+
+ExitCode run_bench(Options options, std::FILE* out) {
+  return run_bench(std::move(options), out, BenchScale{});
+}
 
 ExitCode run_bench(Options options, std::FILE* out, const BenchScale& scale) {
   const std::unique_ptr<Launch> launch = open_launch("", std::nullopt);

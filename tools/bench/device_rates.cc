@@ -3,9 +3,9 @@
 #include <array>
 #include <vector>
 
-#include "cpu_optim/optimizer.h"
-#include "engine/error.h"
-#include "engine/pack.h"
+#include "cpu_optim/adamw.h"
+#include "engine/base/error.h"
+#include "engine/base/pack.h"
 #include "gpu/machine.h"
 #include "tools/bench/bench_memory.h"
 #include "tools/bench/median.h"
@@ -61,12 +61,13 @@ DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_
   const std::byte* const gradient = ranges.take(narrow, 0.5f);
   std::byte* const weights = ranges.take(narrow, 0);
   StepScalars::Update scalars{};
-  scalars.adamw = prepare_adamw({}, 1000, 1e-6, 1, 1);
+  scalars.constants = prepare_adamw({}, {1000, 1e-6, 1, 1});
   std::byte* const update = ranges.take(sizeof scalars, 0);
   memory.write(update, std::as_bytes(std::span(&scalars, 1)));
-  const AdamWRange range{master, first, second, gradient, weights, precision, elements, true};
+  const UpdateRange range{master, first, second, gradient, weights, precision, elements, true};
   const double seconds = memory.seconds_of(
-      [&] { device.optimize(range, reinterpret_cast<const StepScalars::Update*>(update)); }, kRepeats);
+      [&] { device.optimize(OptimizerKind::adamw, range,
+                            reinterpret_cast<const StepScalars::Update*>(update)); }, kRepeats);
   const double zeros = memory.seconds_of([&] { device.zero(master, fp32); }, kRepeats);
   // State is read and written, the gradient read, the weights written.
   return {static_cast<double>(6 * fp32 + 2 * narrow) / seconds, static_cast<double>(fp32) / zeros};

@@ -6,8 +6,8 @@
 #include <exception>
 #include <thread>
 
-#include "engine/error.h"
-#include "engine/units.h"
+#include "engine/base/error.h"
+#include "engine/base/units.h"
 #include "tools/bench/median.h"
 #include "tools/bench/nvme_lane.h"
 

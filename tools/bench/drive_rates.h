@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "offload/io_queue.h"
+#include "offload/io/backends.h"
 
 namespace sluice {
 
@@ -24,7 +24,7 @@ struct DriveMeasurement {
   double read = 0, write = 0, mixed = 0;  // bytes a second; mixed: both directions together
   double core_seconds_a_byte = 0;         // of checksums and system calls, reading and writing alike
   double latency_seconds = 0;             // of a transfer that nothing is before
-  std::string queue;                      // what carries requests out: io_uring or threads, and why
+  std::string queue;                      // the I/O back end, as make_io_queue describes it
 };
 // Throws Error(environment, io).
 DriveMeasurement measure_drive(const std::string& directory, const DriveSizes& sizes, IoChoice io,

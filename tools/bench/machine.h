@@ -6,9 +6,9 @@
 
 #include <cstdio>
 
-#include "engine/machine_rates.h"
-#include "engine/run/options.h"
-#include "engine/run/ranks.h"
+#include "engine/rates/machine_rates.h"
+#include "engine/run/options/options.h"
+#include "engine/run/ranks/ranks.h"
 #include "tools/bench/scale.h"
 
 namespace sluice {

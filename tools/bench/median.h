@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/clock.h"
+#include "engine/base/clock.h"
 
 namespace sluice {
 

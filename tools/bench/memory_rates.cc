@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpu_optim/optimizer.h"
+#include "cpu_optim/adamw.h"
 #include "offload/arena.h"
 #include "tools/bench/median.h"
 
@@ -33,7 +33,7 @@ OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& w
   const bool in_place = precision == DType::f32;
   const Arena state = filled(shards * kPlanes * stride, 0.5f),
               rest = filled(2 * shards * kShard * width, 0.5f);
-  const AdamWConstants constants = prepare_adamw({}, 1000, 1e-6, 1, 1);
+  const UpdateConstants constants = prepare_adamw({}, {1000, 1e-6, 1, 1});
   const double seconds = median_seconds(
       [&] {
         for (uint64_t s = 0; s < shards; ++s) {

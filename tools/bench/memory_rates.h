@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "engine/parallel.h"
-#include "engine/program.h"
+#include "engine/base/parallel.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 

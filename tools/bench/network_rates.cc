@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/run/rank_share.h"
+#include "engine/run/start/rank_share.h"
 #include "tools/bench/median.h"
 #include "tools/bench/op_rates.h"
 

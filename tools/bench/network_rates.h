@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/machine_rates.h"
-#include "engine/run/ranks.h"
+#include "engine/rates/machine_rates.h"
+#include "engine/run/ranks/ranks.h"
 
 namespace sluice {
 

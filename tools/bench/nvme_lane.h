@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/clock.h"
-#include "engine/error.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
 #include "offload/arena.h"
-#include "offload/io_queue.h"
+#include "offload/io/backends.h"
 #include "offload/nvme_files.h"
 #include "offload/transfer_lane.h"
 

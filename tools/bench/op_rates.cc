@@ -28,53 +28,8 @@ double error_of(std::span<const OpPoint> points, double per_flop, double per_byt
   return sum;
 }
 
-// Shapes of one kind: long and short slices, so that what grows with flops and with bytes can be told apart.
-std::vector<TimedOp> timed_ops(OpKind kind, const OpSizes& s) {
-  const int64_t R = s.rows, C = s.width, few = s.rows / 8;
-  constexpr int64_t kHeadSize = 64;
-  std::vector<TimedOp> ops;
-  OpAttributes a;
-  switch (kind) {
-    case OpKind::embedding:
-      a.sequence = few;
-      for (const int64_t rows : {R, few}) ops.push_back({kind, a, {{rows}}, {{s.vocabulary, C}, {few, C}}});
-      break;
-    case OpKind::layer_norm:
-    case OpKind::rms_norm:
-      a.epsilon = 1e-5;
-      for (const int64_t rows : {R, few}) {
-        ops.push_back({kind, a, {{rows, C}}, {{C}}});
-        if (kind == OpKind::layer_norm) ops.back().parameters.push_back({C});
-      }
-      break;
-    case OpKind::linear:
-    case OpKind::linear_gelu:
-      ops = {{kind, a, {{R, C}}, {{C, 3 * C}, {3 * C}}}, {kind, a, {{few, C}}, {{C, 2 * C}, {2 * C}}}};
-      if (kind == OpKind::linear) ops.push_back({kind, a, {{R, 4 * C}}, {{4 * C, C}, {C}}});
-      break;
-    case OpKind::swiglu:
-      for (const int64_t rows : {R, few}) ops.push_back({kind, a, {{rows, 3 * C}, {rows, 3 * C}}, {}});
-      break;
-    case OpKind::rope:
-      a = {.sequence = few, .heads = C / kHeadSize, .head_size = kHeadSize, .rope_theta = 10000};
-      for (const int64_t rows : {R, few}) ops.push_back({kind, a, {{rows, C}}, {}});
-      break;
-    case OpKind::attention:
-      a = {.heads = C / kHeadSize, .kv_heads = C / kHeadSize, .head_size = kHeadSize};
-      for (const int64_t sequence : {R, R / 4, R / 8}) {
-        a.sequence = sequence;
-        ops.push_back({kind, a, {{R, 3 * C}}, {}});
-      }
-      break;
-    case OpKind::add:
-      for (const int64_t rows : {R, few}) ops.push_back({kind, a, {{rows, C}, {rows, C}}, {}});
-      break;
-    case OpKind::linear_cross_entropy:
-      for (const int64_t rows : {R / 2, few})
-        ops.push_back({kind, a, {{rows, C}, {rows}}, {{s.vocabulary, C}}});
-      break;
-  }
-  return ops;
+std::vector<OpShapes> examples(OpKind kind, DType precision, const OpSizes& s) {
+  return op_examples(kind, precision, {s.rows, s.width, s.vocabulary});
 }
 
 }  // namespace
@@ -124,9 +79,9 @@ OpFit fit_op(std::span<const OpPoint> points) {
 uint64_t ops_bytes(const Device& device, std::span<const DType> precisions, const OpSizes& sizes) {
   uint64_t bytes = 0;
   for (const DType precision : precisions)
-    for (int k = 0; k < kOpKinds; ++k)
-      for (const TimedOp& op : timed_ops(static_cast<OpKind>(k), sizes))
-        bytes = std::max(bytes, OpTimer::bytes_needed(device, op, precision));
+    for (const OpKind kind : kAllOps)
+      for (const OpShapes& shapes : examples(kind, precision, sizes))
+        bytes = std::max(bytes, OpTimer::bytes_needed(device, shapes));
   return bytes;
 }
 
@@ -135,20 +90,17 @@ void measure_ops(Device& device, DType precision, const OpSizes& sizes, std::vec
   BenchMemory memory(device, ops_bytes(device, std::span(&precision, 1), sizes));
   OpTimer timer(device, memory);
   const Repeats repeats{.seconds_at_least = sizes.seconds_at_least / kRounds, .runs_at_least = 1};
-  std::array<std::vector<Timings>, kOpKinds> timings;  // by op and pass
+  std::array<std::vector<Timings>, kOpKinds> timings;  // by kind
+  for (const OpKind kind : kAllOps)
+    for (const OpShapes& shapes : examples(kind, precision, sizes))
+      for (const Pass pass : {Pass::forward, Pass::backward})
+        timings[static_cast<size_t>(kind)].push_back({shapes, pass});
   for (int round = 0; round < kRounds; ++round)
-    for (int k = 0; k < kOpKinds; ++k) {
-      size_t i = 0;
-      for (const TimedOp& op : timed_ops(static_cast<OpKind>(k), sizes))
-        for (const Pass pass : {Pass::forward, Pass::backward}) {
-          if (round == 0) timings[k].push_back({timed_shapes(op, precision), pass});
-          timings[k][i++].seconds[round] = timer.seconds(op, precision, pass, repeats);
-        }
-    }
-  for (int k = 0; k < kOpKinds; ++k) {
-    const auto kind = static_cast<OpKind>(k);
+    for (std::vector<Timings>& of_kind : timings)
+      for (Timings& t : of_kind) t.seconds[round] = timer.seconds(t.shapes, t.pass, repeats);
+  for (const OpKind kind : kAllOps) {
     std::vector<OpPoint> points;
-    for (const Timings& t : timings[k])
+    for (const Timings& t : timings[static_cast<size_t>(kind)])
       points.push_back({op_rule(kind).flops(t.shapes, t.pass),
                         static_cast<double>(op_bytes(t.shapes, t.pass)),
                         median({t.seconds.begin(), t.seconds.end()})});

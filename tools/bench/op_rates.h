@@ -1,6 +1,6 @@
 // Rates of every kind of op on a device, as a machine description has them (OpRates).
 //
-// Every kind is timed in shapes as transformers have them, forward and backward, and
+// Every kind is timed on its examples (engine/graph/op.h), forward and backward, and
 // seconds = flops / F + bytes / B is fitted to the times, so that relative errors are least.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/machine_rates.h"
+#include "engine/rates/machine_rates.h"
 #include "gpu/device.h"
 
 namespace sluice {

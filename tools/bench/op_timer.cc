@@ -4,9 +4,9 @@
 #include <array>
 #include <vector>
 
-#include "cpu_optim/optimizer.h"
-#include "engine/error.h"
-#include "engine/pack.h"
+#include "engine/base/error.h"
+#include "engine/base/pack.h"
+#include "engine/base/simd/convert.h"
 
 namespace sluice {
 
@@ -14,14 +14,11 @@ namespace {
 
 constexpr uint64_t kAlignment = 64;
 
-OpShapes shapes_with_outputs(const TimedOp& op, DType precision, std::vector<DType>& types) {
-  OpShapes shapes{op.kind, op.attributes, precision, op.inputs, {}, op.parameters};
-  op_rule(op.kind).infer(shapes, shapes.outputs, types);
-  return shapes;
-}
-
-bool holds_ids(OpKind kind, size_t input) {
-  return (kind == OpKind::embedding && input == 0) || (kind == OpKind::linear_cross_entropy && input == 1);
+std::vector<DType> output_types(const OpShapes& shapes) {
+  std::vector<Shape> outputs;
+  std::vector<DType> types;
+  op_rule(shapes.kind).infer(shapes, outputs, types);
+  return types;
 }
 
 // Of a tensor, to be repeated: multiples of 1/256 between -1/2 and 1/2, or `count` ids below `ids`; spread by
@@ -42,14 +39,7 @@ std::vector<std::byte> values_of(DType type, uint64_t count, uint64_t ids) {
 
 }  // namespace
 
-OpShapes timed_shapes(const TimedOp& op, DType precision) {
-  std::vector<DType> types;
-  return shapes_with_outputs(op, precision, types);
-}
-
-uint64_t OpTimer::bytes_needed(const Device& device, const TimedOp& op, DType precision) {
-  std::vector<DType> types;
-  const OpShapes shapes = shapes_with_outputs(op, precision, types);
+uint64_t OpTimer::bytes_needed(const Device& device, const OpShapes& shapes) {
   uint64_t bytes =
       std::max(device.workspace_bytes(shapes, Pass::forward), device.workspace_bytes(shapes, Pass::backward));
   // Every tensor may have a gradient; those of parameters, and statistics, are fp32.
@@ -74,39 +64,39 @@ TensorView OpTimer::tensor(const Shape& shape, DType type, int64_t ids) {
   return {data};
 }
 
-OpTimer::Operands OpTimer::lay_out(const TimedOp& op, DType precision, Pass pass) {
+OpTimer::Operands OpTimer::lay_out(const OpShapes& shapes, Pass pass) {
   Operands o;
-  std::vector<DType> types;
-  o.shapes = shapes_with_outputs(op, precision, types);
-  const OpRule& rule = op_rule(op.kind);
+  const OpRule& rule = op_rule(shapes.kind);
+  const DType precision = shapes.precision;
+  const std::vector<DType> types = output_types(shapes);
   taken_ = 0;
-  for (size_t i = 0; i < op.inputs.size(); ++i) {
-    const bool ids = holds_ids(op.kind, i);
-    o.inputs.push_back(tensor(op.inputs[i], ids ? DType::i32 : precision, ids ? op.parameters[0][0] : 0));
-    o.input_gradients.push_back(rule.gradient_inputs >> i & 1 ? tensor(op.inputs[i], precision, 0)
+  for (size_t i = 0; i < shapes.inputs.size(); ++i) {
+    const DType type = input_type(shapes, i);
+    o.inputs.push_back(tensor(shapes.inputs[i], type, type == DType::i32 ? shapes.parameters[0][0] : 0));
+    o.input_gradients.push_back(rule.gradient_inputs >> i & 1 ? tensor(shapes.inputs[i], precision, 0)
                                                               : TensorView{});
   }
   for (size_t i = 0; i < types.size(); ++i) {
-    o.outputs.push_back(tensor(o.shapes.outputs[i], types[i], 0));
-    o.output_gradients.push_back(rule.gradient_outputs >> i & 1 ? tensor(o.shapes.outputs[i], precision, 0)
+    o.outputs.push_back(tensor(shapes.outputs[i], types[i], 0));
+    o.output_gradients.push_back(rule.gradient_outputs >> i & 1 ? tensor(shapes.outputs[i], precision, 0)
                                                                 : TensorView{});
   }
-  for (const Shape& shape : op.parameters) {
+  for (const Shape& shape : shapes.parameters) {
     o.parameters.push_back(tensor(shape, precision, 0));
     o.parameter_gradients.push_back(tensor(shape, DType::f32, 0));
   }
-  const double scalars[] = {1, static_cast<double>(op.inputs[0][0])};  // loss scale, tokens that count
+  const double scalars[] = {1, static_cast<double>(shapes.inputs[0][0])};  // loss scale, tokens that count
   o.scalars = take(sizeof scalars);
   memory_.write(o.scalars, std::as_bytes(std::span(scalars)));
-  o.workspace = take(device_.workspace_bytes(o.shapes, pass));
+  o.workspace = take(device_.workspace_bytes(shapes, pass));
   return o;
 }
 
-double OpTimer::seconds(const TimedOp& op, DType precision, Pass pass, const Repeats& repeats) {
-  const Operands o = lay_out(op, precision, pass);
-  device_.prepare(o.shapes, pass);
+double OpTimer::seconds(const OpShapes& shapes, Pass pass, const Repeats& repeats) {
+  const Operands o = lay_out(shapes, pass);
+  device_.prepare(shapes, pass);
   const auto* const scalars = reinterpret_cast<const double*>(o.scalars);
-  const OpCall call{.shapes = &o.shapes,
+  const OpCall call{.shapes = &shapes,
                     .inputs = o.inputs,
                     .outputs = o.outputs,
                     .parameters = o.parameters,

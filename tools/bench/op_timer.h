@@ -11,32 +11,23 @@
 
 namespace sluice {
 
-struct TimedOp {
-  OpKind kind;
-  OpAttributes attributes;
-  std::vector<Shape> inputs, parameters;
-};
-
-OpShapes timed_shapes(const TimedOp& op, DType precision);
-
 class OpTimer {
  public:
   OpTimer(Device& device, BenchMemory& memory) : device_(device), memory_(memory) {}
 
   // Of one pass, as BenchMemory times it.
-  double seconds(const TimedOp& op, DType precision, Pass pass, const Repeats& repeats);
+  double seconds(const OpShapes& shapes, Pass pass, const Repeats& repeats);
 
-  // What the ops' operands and workspaces need of the memory.
-  static uint64_t bytes_needed(const Device& device, const TimedOp& op, DType precision);
+  // What the op's operands and workspaces need of the memory.
+  static uint64_t bytes_needed(const Device& device, const OpShapes& shapes);
 
  private:
   struct Operands {
-    OpShapes shapes;
     std::vector<TensorView> inputs, outputs, parameters;
     std::vector<TensorView> output_gradients, input_gradients, parameter_gradients;
     std::byte *scalars = nullptr, *workspace = nullptr;
   };
-  Operands lay_out(const TimedOp& op, DType precision, Pass pass);
+  Operands lay_out(const OpShapes& shapes, Pass pass);
   std::byte* take(uint64_t bytes);
   TensorView tensor(const Shape& shape, DType type, int64_t ids);
 

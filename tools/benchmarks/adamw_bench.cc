@@ -7,7 +7,7 @@
 // state_plane_stride apart, 16-bit gradients and weights in buffers of their own. The peer is the fastest of
 // several: streams taken in turn by cache lines or by blocks, with ordinary stores, with AdamW's (weights
 // streamed, planes prefetched) or all streamed, by the ranges of AdamW or one contiguous part a thread.
-#include "cpu_optim/simd_targets.h"
+#include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/benchmarks/adamw_bench.cc"
 #include <hwy/foreach_target.h>
@@ -22,15 +22,15 @@
 #include <utility>
 #include <vector>
 
-#include "cpu_optim/optimizer.h"
-#include "cpu_optim/simd-inl.h"
+#include "cpu_optim/adamw.h"
+#include "engine/base/simd/simd-inl.h"
 #include "tools/benchmarks/contest.h"
 
 #ifndef SLUICE_ADAMW_BENCH_STREAMS
 #define SLUICE_ADAMW_BENCH_STREAMS
 namespace sluice {
 struct Streams {  // a shard, or a part of one
-  float *master, *first_moment, *second_moment;
+  float *master, *moments[2];
   uint16_t *gradient, *weights;
 };
 }  // namespace sluice
@@ -56,7 +56,7 @@ HWY_INLINE void touch(const Streams& s, size_t elements) {
   const std::bool_constant<kStreamPlanes> stream_planes;
   const std::bool_constant<kStreamWeights> stream_weights;
   for (size_t begin = 0; begin < elements; begin += kBlock) {
-    for (float* plane : {s.master, s.first_moment, s.second_moment}) {
+    for (float* plane : {s.master, s.moments[0], s.moments[1]}) {
       auto* bits = reinterpret_cast<uint32_t*>(plane) + begin;
       for (size_t i = 0; i < kBlock; i += hn::Lanes(d)) {
         put(stream_planes, hn::Xor(hn::Load(d, bits + i), bit), d, bits + i);
@@ -109,17 +109,17 @@ std::vector<Streams> make_shards(uint64_t parameters) {
 }
 
 void run_adamw(const std::vector<Streams>& shards, Workers& workers) {
-  const AdamWConstants constants = prepare_adamw({}, 1000, 1e-6, 1.0, 1.0);
+  const UpdateConstants constants = prepare_adamw({}, {1000, 1e-6, 1.0, 1.0});
   for (const Streams& s : shards)
     apply_adamw(
-        {s.master, s.first_moment, s.second_moment, s.gradient, s.weights, DType::bf16, kShard, true},
+        {s.master, s.moments[0], s.moments[1], s.gradient, s.weights, DType::bf16, kShard, true},
         constants, workers);
 }
 
 using Kernel = void (*)(const Streams&, size_t);
 
 void touch_part(const Streams& s, uint64_t begin, uint64_t end, Kernel kernel) {
-  kernel({s.master + begin, s.first_moment + begin, s.second_moment + begin, s.gradient + begin,
+  kernel({s.master + begin, s.moments[0] + begin, s.moments[1] + begin, s.gradient + begin,
           s.weights + begin},
          end - begin);
 }

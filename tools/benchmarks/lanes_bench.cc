@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tools/benchmarks/stepped_session.h"
-#include "tools/command_line.h"
+#include "tools/command/command_line.h"
 
 namespace sluice {
 namespace {

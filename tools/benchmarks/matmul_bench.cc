@@ -22,8 +22,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cpu_optim/optimizer.h"
-#include "gpu/cpu_matmul.h"
+#include "engine/base/simd/convert.h"
+#include "gpu/cpu/matmul.h"
 #include "gpu/device.h"
 #include "tools/bench/median.h"
 

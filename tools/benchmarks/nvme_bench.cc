@@ -1,6 +1,6 @@
 // The NVMe lane, checksums on, against fio with the same request size and depth, on the same drive.
 //
-//   nvme_bench [--dir DIR] [--bytes SIZE] [--rounds N] [--io auto|uring|threads]
+//   nvme_bench [--dir DIR] [--bytes SIZE] [--rounds N] [--io NAME, as sluice bench takes it]
 //
 // Both files are written once before anything is timed, since a first write into fresh space is slower. Then
 // lane and fio alternate, and medians are compared, so that the machine's disturbances hit both. Needs twice
@@ -17,29 +17,37 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/units.h"
+#include "engine/run/options/options.h"
 #include "tools/bench/median.h"
 #include "tools/bench/nvme_lane.h"
-#include "tools/size.h"
+#include "tools/command/size.h"
 
 namespace sluice {
 namespace {
 
 constexpr const char* kFioFile = "sluice-nvme-bench.tmp";
 
-struct Options {
+struct Arguments {
   std::string directory = ".";
   uint64_t bytes = 1ull << 30;
   int rounds = 5;
-  IoChoice io = IoChoice::automatic;
+  IoChoice io = nullptr;
 };
 
-Options parse(int argc, char** argv) {
+IoChoice io_choice(const std::string& name) {
+  Options options;
+  set_option(options, *find_option("io"), {name});
+  return options.memory.io;
+}
+
+Arguments parse(int argc, char** argv) {
   const auto usage = [](const std::string& what) {
     return Error(ExitCode::usage, what,
-                 "Usage: nvme_bench [--dir DIR] [--bytes SIZE] [--rounds N] [--io auto|uring|threads]");
+                 "Usage: nvme_bench [--dir DIR] [--bytes SIZE] [--rounds N] [--io NAME]");
   };
-  Options options;
+  Arguments options;
   for (int i = 1; i < argc; i += 2) {
     const std::string name = argv[i];
     if (i + 1 == argc) throw usage(name + " needs a value, or is no option.");
@@ -47,9 +55,7 @@ Options parse(int argc, char** argv) {
     if (name == "--dir") options.directory = value;
     else if (name == "--bytes" && value != "auto") options.bytes = parse_size(value, "bytes").bytes;
     else if (name == "--rounds") options.rounds = std::max(1, std::atoi(value.c_str()));
-    else if (name == "--io" && value == "auto") options.io = IoChoice::automatic;
-    else if (name == "--io" && value == "uring") options.io = IoChoice::uring;
-    else if (name == "--io" && value == "threads") options.io = IoChoice::threads;
+    else if (name == "--io") options.io = io_choice(value);
     else throw usage("Unknown option " + name + " " + value + ".");
   }
   options.bytes = std::max<uint64_t>(1, options.bytes / kTransferBytes) * kTransferBytes;
@@ -59,7 +65,7 @@ Options parse(int argc, char** argv) {
 // fio over a named file, which is removed at the end.
 class FioRun {
  public:
-  explicit FioRun(const Options& options) : options_(options) {
+  explicit FioRun(const Arguments& options) : options_(options) {
     if (output_of("fio --version").empty())
       throw Error(ExitCode::environment, "fio is not installed.",
                   "Add it with: apt-get install --no-install-recommends fio");
@@ -99,12 +105,12 @@ class FioRun {
     return pclose(pipe) == 0 ? out : "";
   }
 
-  const Options& options_;
+  const Arguments& options_;
   std::string extra_ =
       " --fixedbufs --registerfiles";  // as fast as fio can; dropped where memory cannot be locked
 };
 
-void compare(const Options& options) {
+void compare(const Arguments& options) {
   FioRun fio(options);
   NvmeLane lane(options.directory, options.bytes, options.io);
   fmt::print("{} of {} in {}-byte requests, {} in flight\nlane: {}\n", format_size(options.bytes),

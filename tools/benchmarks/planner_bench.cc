@@ -28,11 +28,11 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/run/setup.h"
-#include "engine/verify.h"
-#include "tools/command_line.h"
-#include "tools/size.h"
-#include "tools/verbs.h"
+#include "engine/base/units.h"
+#include "engine/run/start/setup.h"
+#include "engine/verify/verify.h"
+#include "tools/command/command_line.h"
+#include "tools/command/verbs.h"
 
 namespace sluice {
 namespace {

@@ -3,7 +3,7 @@
 
     python3 tools/benchmarks/predictions.py [--markdown]
 
-For every row, `sluice plan --json` on a description of engine/machines; nothing is run and no machine is
+For every row, `sluice plan --json` on a description of engine/rates/machines; nothing is run and no machine is
 measured, so these are predictions and not results. docs/predictions.md has the table, the sources, and what
 to think of it. Where the published machine has another host or other drives, theirs replace those of the
 description, drives at 80 % of their data sheets. TFLOP/s count 6 flops a parameter and token, as if nothing
@@ -17,7 +17,7 @@ import sys
 
 from common import note, parser, program, run_json, work_directory
 
-MACHINES = os.path.join(os.path.dirname(__file__), "..", "..", "engine", "machines")
+MACHINES = os.path.join(os.path.dirname(__file__), "..", "..", "engine", "rates", "machines")
 # Intel D7-P5510, 3.84 TB: 6.5 GB/s reading, 3.4 writing; both together is not published, and a guess.
 P5510 = {"tier": "nvme", "read": 5.2e9, "write": 2.7e9, "mixed": 3.6e9}
 

@@ -7,7 +7,7 @@
 // ratios counts. The peer reads the same bytes and writes as many, with one integer operation a vector: the
 // fastest of several, all parts at once in registers or in turn by chunks, with ordinary stores or past the
 // caches.
-#include "cpu_optim/simd_targets.h"
+#include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/benchmarks/reduce_bench.cc"
 #include <fmt/format.h>
@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu_optim/reduce.h"
+#include "gpu/ranks/reduce.h"
 #include "tools/benchmarks/contest.h"
 
 HWY_BEFORE_NAMESPACE();

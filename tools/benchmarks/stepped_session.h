@@ -5,10 +5,10 @@
 
 #include <memory>
 
-#include "engine/run/loader.h"
-#include "engine/run/setup.h"
-#include "engine/run/training_setup.h"
-#include "tools/run_source.h"
+#include "engine/run/start/loader.h"
+#include "engine/run/start/run_source.h"
+#include "engine/run/start/setup.h"
+#include "engine/run/start/training_setup.h"
 
 namespace sluice {
 
@@ -38,8 +38,8 @@ class SteppedSession {
     const Lowering& lowering = plan_.lowering;
     const uint64_t position = session_->next_position(kTrainRing);
     session_->executor().make_room();
-    fill(lowering.tokens, position);
-    fill(lowering.labels, position);
+    fill(input_buffer(plan_.model, lowering, kTrainRing, "tokens"), position);
+    fill(input_buffer(plan_.model, lowering, kTrainRing, "labels"), position);
     session_->scalars(position).input = {
         learning_rate_,
         static_cast<double>(lowering.slices * plan_.model.micro_batch * plan_.model.sequence)};

@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/recorder.h"
+#include "engine/run/execute/recorder.h"
 #include "tools/benchmarks/contest.h"
 #include "tools/benchmarks/stepped_session.h"
-#include "tools/command_line.h"
+#include "tools/command/command_line.h"
 
 namespace sluice {
 namespace {

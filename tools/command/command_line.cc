@@ -1,6 +1,6 @@
 // CLI11 cuts the arguments into options and values and nothing else; this is the only file that includes
 // it, since it costs half a minute of compile time under the sanitizers.
-#include "tools/command_line.h"
+#include "tools/command/command_line.h"
 
 #include <fmt/format.h>
 
@@ -10,18 +10,17 @@
 #include <utility>
 #include <vector>
 
-#include "engine/error.h"
-#include "engine/suggest.h"
-#include "tools/config_file.h"
-#include "tools/help.h"
-#include "tools/size.h"
+#include "engine/base/error.h"
+#include "engine/base/suggest.h"
+#include "tools/command/config_file.h"
+#include "tools/command/help.h"
+#include "tools/command/size.h"
+#include "tools/command/verbs.h"
 
 namespace sluice {
 namespace {
 
 constexpr const char* kVersion = "sluice 0.1.0\n";
-constexpr Verb kVerbs[] = {Verb::train,   Verb::plan,  Verb::eval,  Verb::export_run,
-                           Verb::profile, Verb::bench, Verb::doctor};
 
 using Given = std::vector<std::pair<const OptionRow*, std::vector<std::string>>>;
 
@@ -53,11 +52,9 @@ const OptionRow& row_of(const std::string& name, Verb verb) {
 }
 
 Verb parse_verb(const std::string& word) {
+  if (const VerbRow* row = find_verb(word)) return row->verb;
   std::vector<std::string> names;
-  for (const Verb verb : kVerbs) {
-    if (word == verb_name(verb)) return verb;
-    names.push_back(verb_name(verb));
-  }
+  for (const VerbRow& row : verb_table()) names.push_back(verb_name(row.verb));
   if (word.starts_with('-'))
     throw usage(fmt::format("`{}` stands where the verb should be.", printable(word)),
                 "Write `sluice VERB [options]`, as in `sluice train --help`.");

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "engine/run/options.h"
+#include "engine/run/options/options.h"
 
 namespace sluice {
 

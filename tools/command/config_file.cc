@@ -1,12 +1,12 @@
-#include "tools/config_file.h"
+#include "tools/command/config_file.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
 
-#include "engine/error.h"
-#include "models/file.h"
+#include "engine/base/error.h"
+#include "models/files/file.h"
 
 namespace sluice {
 namespace {

@@ -2,8 +2,7 @@
 //
 // A file is lines of `key = value`, blank lines and # comments. A value is a string ("..." with escapes, or
 // '...'), a number, true, false, or an array of these over one or more lines. Sections, dates and nested
-// tables are errors, as are keys given twice. (TOML 1.0, https://toml.io/en/v1.0.0.) Set-up code, any
-// thread.
+// tables are errors, as are keys given twice. (TOML 1.0, https://toml.io/en/v1.0.0.)
 #pragma once
 
 #include <string>
@@ -20,7 +19,7 @@ struct ConfigEntry {
 // `name` is the file's name for messages. Throws Error(malformed_file) naming file and line.
 std::vector<ConfigEntry> parse_config(const std::string& text, const std::string& name);
 
-// Reads the file and parses it. Throws as read_text_file of models/file.h does, too.
+// Reads the file and parses it. Throws as read_text_file of models/files/file.h does, too.
 std::vector<ConfigEntry> read_config(const std::string& path);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-#include "tools/launch.h"
+#include "tools/command/launch.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -15,13 +15,14 @@
 #include <utility>
 #include <vector>
 
-#include "engine/clock.h"
-#include "engine/run/checkpoint_directory.h"
+#include "engine/base/clock.h"
+#include "engine/run/checkpoint/directory.h"
+#include "engine/run/start/run_directory.h"
+#include "gpu/ranks/waiting.h"
 #include "gpu/shared_library.h"
-#include "gpu/waiting.h"
-#include "tools/report_error.h"
-#include "tools/run_directory.h"
-#include "tools/stop_signals.h"
+#include "tools/command/report_error.h"
+#include "tools/command/stop_signals.h"
+#include "tools/command/verbs.h"
 
 namespace sluice {
 
@@ -237,8 +238,6 @@ void remove_statuses(const std::string& out_directory, int first) {
   while (fs::remove(status_path(out_directory, first), ignored)) ++first;
 }
 
-bool runs_on_ranks(Verb verb) { return verb == Verb::train || verb == Verb::bench; }
-
 void check_alone(Verb verb) {
   for (const LauncherVariables& launcher : {kMpiLaunchers[0], kSlurmStep, kMpiLaunchers[2], kTorchrun})
     if (has_started_several(launcher))
@@ -292,8 +291,9 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optio
 
 void end_if_launched(int argc, const char* const* argv, const Error& why) {
   const std::vector<std::string> words(argv, argv + argc);
-  const bool trains = words.size() >= 2 && words[1] == verb_name(Verb::train);
-  if (!trains && (words.size() < 2 || words[1] != verb_name(Verb::bench))) return;
+  const VerbRow* const row = words.size() >= 2 ? find_verb(words[1]) : nullptr;
+  if (!row || !row->on_ranks) return;
+  const bool trains = row->verb == Verb::train;  // of bench, --out is no run directory
   std::string out;
   for (size_t i = 2; trains && i < words.size(); ++i) {
     if (words[i] == "--out" && i + 1 < words.size()) out = words[i + 1];

@@ -12,10 +12,10 @@
 #include <optional>
 #include <string>
 
-#include "engine/error.h"
-#include "engine/run/options.h"
-#include "engine/run/ranks.h"
-#include "gpu/mpi_module.h"
+#include "engine/base/error.h"
+#include "engine/run/options/options.h"
+#include "engine/run/ranks/ranks.h"
+#include "gpu/ranks/mpi_module.h"
 
 namespace sluice {
 
@@ -53,11 +53,8 @@ class Launch {
 // Removes what ranks from `first` on have left of an earlier run.
 void remove_statuses(const std::string& out_directory, int first);
 
-// Whether a launcher may start it: train, and bench, which has no run directory.
-bool runs_on_ranks(Verb verb);
-
-// For such a verb with a command line that cannot be read: as Launch::end(), where a launcher has started
-// several ranks. Some of them may have a better one.
+// For a verb that runs on ranks, with a command line that cannot be read: as Launch::end(), where a launcher
+// has started several ranks. Some of them may have a better one.
 void end_if_launched(int argc, const char* const* argv, const Error& why);
 
 // For a verb that ranks would only repeat, each in the others' way. Throws Error(usage) where a launcher has

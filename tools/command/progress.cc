@@ -1,4 +1,4 @@
-#include "tools/progress.h"
+#include "tools/command/progress.h"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tools/size.h"
+#include "engine/base/units.h"
 
 namespace sluice {
 namespace {

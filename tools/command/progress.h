@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/run/metrics.h"
+#include "engine/run/train/metrics.h"
 
 namespace sluice {
 

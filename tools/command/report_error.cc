@@ -1,4 +1,4 @@
-#include "tools/report_error.h"
+#include "tools/command/report_error.h"
 
 #include <cstdio>
 #include <filesystem>
@@ -6,7 +6,7 @@
 #include <string>
 #include <system_error>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

@@ -3,7 +3,7 @@
 
 #include <exception>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

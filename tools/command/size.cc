@@ -1,12 +1,11 @@
-#include "tools/size.h"
+#include "tools/command/size.h"
 
 #include <fmt/format.h>
 
 #include <cctype>
 #include <charconv>
-#include <cmath>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 namespace {
@@ -96,27 +95,6 @@ Size parse_size(const std::string& text, const std::string& option) {
     return size;
   }
   reject(text, option, "is not a size");
-}
-
-std::string format_size(uint64_t bytes) {
-  constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  int unit = 0;
-  double value = static_cast<double>(bytes);
-  while (value >= 999.5) {  // would round to four digits
-    value /= 1024;
-    ++unit;
-  }
-  if (unit == 0) return fmt::format("{} B", bytes);
-  const int decimals = value < 0.9995 ? 3 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
-  return fmt::format("{:.{}f} {}", value, decimals, kNames[unit]);
-}
-
-std::string readable_seconds(double seconds) {
-  const double size = std::abs(seconds);
-  if (size >= 999.5) return fmt::format("{:.0f} s", seconds);
-  if (size >= 0.9995 || size == 0) return fmt::format("{:.3g} s", seconds);
-  if (size >= 0.9995e-3) return fmt::format("{:.3g} ms", 1e3 * seconds);
-  return fmt::format("{:.3g} \u00b5s", 1e6 * seconds);
 }
 
 }  // namespace sluice

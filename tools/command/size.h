@@ -1,11 +1,10 @@
-// Sizes as people write and read them: `1.5GiB`, `800MB`, `4096`, `80%`, `auto`; times as they read them.
-// Set-up code, any thread.
+// Sizes as people write them: `1.5GiB`, `800MB`, `4096`, `80%`, `auto`.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "engine/run/options.h"
+#include "engine/run/options/options.h"
 
 namespace sluice {
 
@@ -14,11 +13,5 @@ namespace sluice {
 // (without dashes) for anything else: negative, above 2^64 - 1, percentages outside (0, 100], unknown
 // units.
 Size parse_size(const std::string& text, const std::string& option);
-
-// For reading: three significant digits and a binary unit, "1.50 GiB".
-std::string format_size(uint64_t bytes);
-
-// The same of times: "1240 s", "1.31 s", "12.4 ms", "3 µs".
-std::string readable_seconds(double seconds);
 
 }  // namespace sluice

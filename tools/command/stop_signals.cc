@@ -1,4 +1,4 @@
-#include "tools/stop_signals.h"
+#include "tools/command/stop_signals.h"
 
 #include <csignal>
 #include <ctime>

@@ -1,4 +1,4 @@
-#include "tools/wrap.h"
+#include "tools/command/wrap.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Text broken at blanks into lines of a page's width. Any thread.
+// Text broken at blanks into lines of a page's width.
 #pragma once
 
 #include <string>

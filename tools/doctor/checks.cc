@@ -1,12 +1,13 @@
-#include "tools/doctor_checks.h"
+#include "tools/doctor/checks.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
-#include "engine/error.h"
-#include "tools/doctor_gpu_checks.h"
-#include "tools/size.h"
+#include "engine/base/error.h"
+#include "engine/base/units.h"
+#include "tools/doctor/gpu_checks.h"
 
 namespace sluice {
 namespace {
@@ -162,31 +163,27 @@ Check check_processors(const DoctorFacts& f) {
   return c;
 }
 
-std::string uring_command(const DoctorFacts& f) {
-  switch (f.uring.obstacle) {
-    case UringObstacle::seccomp:
-      return "docker run --security-opt seccomp=unconfined ...";
-    case UringObstacle::setting:
-      return "sudo sysctl -w kernel.io_uring_disabled=0";
-    case UringObstacle::kernel:
-      return "sudo apt-get full-upgrade && sudo reboot  # Linux 5.11 or later";
-    case UringObstacle::memory:
-      return unlock_command(f);
-    case UringObstacle::none:
-    case UringObstacle::other:
-      break;
-  }
-  return "sluice train --io threads ...";
+// What `auto` takes where this one cannot be used.
+const IoBackend& next_that_works(const DoctorFacts& f, const IoFacts& refused) {
+  const auto next = std::find_if(f.io.begin() + (&refused - f.io.data()), f.io.end(), [](const IoFacts& io) {
+    return io.status.obstacle == IoObstacle::none;
+  });
+  return next == f.io.end() ? **std::rbegin(kIoBackends) : *next->backend;
 }
 
-Check check_uring(const DoctorFacts& f) {
-  Check c{kFiles, "io_uring"};
+Check check_io(const DoctorFacts& f, const IoFacts& io) {
+  Check c{kFiles, io.backend->title};
   c.text = fmt::format("works (Linux {})", printable(f.system.kernel));
-  if (f.uring.obstacle == UringObstacle::none) return c;
+  if (io.status.obstacle == IoObstacle::none) return c;
+  const IoBackend& instead = next_that_works(f, io);
   c.status = CheckStatus::warn;
-  c.text = f.uring.reason;
-  c.advice = "A pool of threads reads and writes instead, which takes more processor time.";
-  c.command = uring_command(f);
+  c.text = io.status.reason;
+  c.advice = fmt::format("{} reads and writes instead, which takes more processor time.", instead.title);
+  c.command = io.status.command;
+  if (io.status.obstacle == IoObstacle::seccomp)
+    c.command = "docker run --security-opt seccomp=unconfined ...";
+  if (io.status.obstacle == IoObstacle::memory) c.command = unlock_command(f);
+  if (c.command.empty()) c.command = fmt::format("sluice train --io {} ...", instead.name);
   return c;
 }
 
@@ -229,8 +226,9 @@ const char* status_name(CheckStatus status) {
 std::vector<Check> judge(const DoctorFacts& facts) {
   std::vector<Check> checks = judge_gpu(facts);
   for (const auto check : {check_memory, check_cgroup, check_lock, check_address_space, check_huge_pages,
-                           check_nodes, check_processors, check_uring})
+                           check_nodes, check_processors})
     checks.push_back(check(facts));
+  for (const IoFacts& io : facts.io) checks.push_back(check_io(facts, io));
   for (const DirectoryFacts& directory : facts.directories) checks.push_back(check_directory(directory));
   if (facts.root)
     for (Check& c : checks) c.command = without_sudo(c.command);

@@ -1,11 +1,11 @@
 // What the facts of a machine mean for training: one line each, and what mends it. Pure functions of the
-// facts; any thread.
+// facts.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "tools/doctor_facts.h"
+#include "tools/doctor/facts.h"
 
 namespace sluice {
 

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <span>
 
-#include "engine/clock.h"
-#include "gpu/cuda_nccl.h"
-#include "tools/doctor_report.h"
-#include "tools/verbs.h"
+#include "engine/base/clock.h"
+#include "gpu/cuda/nccl.h"
+#include "tools/command/verbs.h"
+#include "tools/doctor/report.h"
 
 namespace sluice {
 namespace {
@@ -50,7 +52,8 @@ DoctorFacts gather_facts(const MemoryOptions& options) {
   facts.memory = memory_limits();
   facts.lock_asked = kLockAsked;
   facts.locked = lockable_bytes(kLockAsked);
-  facts.uring = uring_status();
+  for (const IoBackend* backend : std::span(kIoBackends).first(std::size(kIoBackends) - 1))
+    facts.io.push_back({backend, backend->make(1, {}).status});
   for (const std::string& path : options.nvme_directories) facts.directories.push_back(look_at(path));
   if (facts.gpu_use != GpuUse::none) look_at_gpu(facts);
   return facts;
@@ -58,7 +61,7 @@ DoctorFacts gather_facts(const MemoryOptions& options) {
 
 }  // namespace
 
-ExitCode run_doctor(const Options& options, std::FILE* out) {
+ExitCode run_doctor(Options options, std::FILE* out) {
   const DoctorFacts facts = gather_facts(options.memory);
   const std::vector<Check> checks = judge(facts);
   std::fputs((options.print.json ? doctor_json(facts, checks) : doctor_text(facts, checks)).c_str(), out);

@@ -1,16 +1,16 @@
-// What `sluice doctor` finds out about a machine, before it is judged (doctor_checks.h) and printed
-// (doctor_report.h). Values only, so that tests make machines up. Set-up code, one thread.
+// What `sluice doctor` finds out about a machine, before it is judged (checks.h) and printed
+// (report.h). Values only, so that tests make machines up.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "gpu/cuda_facts.h"
-#include "offload/io_queue.h"
-#include "offload/memory_limits.h"
+#include "gpu/cuda/facts.h"
+#include "offload/io/backends.h"
 #include "offload/nvme_files.h"
-#include "offload/system_facts.h"
+#include "offload/system/memory_limits.h"
+#include "offload/system/system_facts.h"
 
 namespace sluice {
 
@@ -19,6 +19,11 @@ struct DirectoryFacts {
   bool exists = false;
   NvmeProbe probe;
   std::optional<FileSystem> file_system;
+};
+
+struct IoFacts {
+  const IoBackend* backend = nullptr;
+  IoStatus status;
 };
 
 enum class GpuUse : uint8_t { if_there, demanded, none };  // --device auto, cuda, or another
@@ -34,7 +39,7 @@ struct DoctorFacts {
   SystemFacts system;
   MemoryLimits memory;
   uint64_t lock_asked = 0, locked = 0;  // bytes: what was tried, what the system let us
-  UringStatus uring;
+  std::vector<IoFacts> io;  // of every back end but the last, in the order of kIoBackends
   std::vector<DirectoryFacts> directories;
 };
 

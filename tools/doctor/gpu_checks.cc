@@ -1,12 +1,12 @@
-#include "tools/doctor_gpu_checks.h"
+#include "tools/doctor/gpu_checks.h"
 
 #include <fmt/format.h>
 
 #include <iterator>
 
-#include "engine/error.h"
-#include "gpu/cuda_nccl.h"
-#include "tools/size.h"
+#include "engine/base/error.h"
+#include "engine/base/units.h"
+#include "gpu/cuda/nccl.h"
 
 namespace sluice {
 namespace {

@@ -1,11 +1,11 @@
-// The lines of `sluice doctor` about the GPU, for judge() of doctor_checks.h, and what they share with the
-// rest of the report. Pure functions; any thread.
+// The lines of `sluice doctor` about the GPU, for judge() of checks.h, and what they share with the
+// rest of the report. Pure functions.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "tools/doctor_checks.h"
+#include "tools/doctor/checks.h"
 
 namespace sluice {
 

@@ -1,14 +1,14 @@
-#include "tools/doctor_report.h"
+#include "tools/doctor/report.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "engine/error.h"
-#include "gpu/cuda_nccl.h"
-#include "tools/doctor_gpu_checks.h"
-#include "tools/wrap.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/nccl.h"
+#include "tools/command/wrap.h"
+#include "tools/doctor/gpu_checks.h"
 
 namespace sluice {
 namespace {
@@ -127,9 +127,22 @@ ordered_json directory_json(const DirectoryFacts& d) {
   return out;
 }
 
-const char* obstacle_name(UringObstacle obstacle) {
-  constexpr const char* kNames[] = {"none", "seccomp", "setting", "kernel", "memory", "other"};
-  return kNames[static_cast<int>(obstacle)];
+const char* obstacle_name(IoObstacle obstacle) {
+  switch (obstacle) {
+    case IoObstacle::none:
+      return "none";
+    case IoObstacle::seccomp:
+      return "seccomp";
+    case IoObstacle::setting:
+      return "setting";
+    case IoObstacle::kernel:
+      return "kernel";
+    case IoObstacle::memory:
+      return "memory";
+    case IoObstacle::other:
+      return "other";
+  }
+  check_failed("obstacle", __FILE__, __LINE__, "without a name");
 }
 
 }  // namespace
@@ -170,9 +183,10 @@ std::string doctor_json(const DoctorFacts& facts, const std::vector<Check>& chec
   out["processors"] = system.processors;
   out["kernel"] = text_json(system.kernel);
   out["container"] = system.container;
-  out["io_uring"] = {{"available", facts.uring.obstacle == UringObstacle::none},
-                     {"obstacle", obstacle_name(facts.uring.obstacle)},
-                     {"reason", text_json(facts.uring.reason)}};
+  for (const auto& [backend, status] : facts.io)
+    out[backend->title] = {{"available", status.obstacle == IoObstacle::none},
+                           {"obstacle", obstacle_name(status.obstacle)},
+                           {"reason", text_json(status.reason)}};
   out["nvme_dirs"] = ordered_json::array();
   for (const DirectoryFacts& directory : facts.directories)
     out["nvme_dirs"].push_back(directory_json(directory));

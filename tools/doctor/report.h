@@ -1,10 +1,10 @@
-// `sluice doctor` as people read it, and as programs do. Pure functions; any thread.
+// `sluice doctor` as people read it, and as programs do. Pure functions.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "tools/doctor_checks.h"
+#include "tools/doctor/checks.h"
 
 namespace sluice {
 

@@ -2,11 +2,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "engine/run/setup.h"
-#include "engine/run/training_setup.h"
-#include "models/family.h"
-#include "tools/run_source.h"
-#include "tools/verbs.h"
+#include "engine/run/start/run_source.h"
+#include "engine/run/start/setup.h"
+#include "engine/run/start/training_setup.h"
+#include "models/families/family.h"
+#include "tools/command/verbs.h"
 
 namespace sluice {
 

@@ -1,10 +1,10 @@
 #include <filesystem>
 
-#include "engine/run/setup.h"
-#include "models/family.h"
-#include "models/hf_export.h"
-#include "tools/run_source.h"
-#include "tools/verbs.h"
+#include "engine/run/start/run_source.h"
+#include "engine/run/start/setup.h"
+#include "models/families/family.h"
+#include "models/weights/hf_export.h"
+#include "tools/command/verbs.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "tools/plan_explain.h"
+#include "tools/plan/explain.h"
 
 #include <fmt/format.h>
 
@@ -7,11 +7,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/units.h"
 #include "engine/profile/occupancy.h"
-#include "engine/simulate.h"
-#include "tools/plan_facts.h"
-#include "tools/size.h"
-#include "tools/wrap.h"
+#include "engine/simulate/simulate.h"
+#include "tools/command/wrap.h"
+#include "tools/plan/facts.h"
 
 namespace sluice {
 
@@ -138,7 +138,7 @@ class Explanation {
   }
 
   // Large models are searched with larger shards than the plan has, and a plan may turn out slower than it
-  // had seemed; or a faster one would wear drives (engine/plan/search.h).
+  // had seemed; or a faster one would wear drives (engine/plan/search/search.h).
   std::string estimate_words(const Weighed& best) const {
     constexpr double kSame = 1e-3;  // digits that are printed
     const std::string takes = "the plan itself takes " + readable_seconds(plan_.step_seconds);

@@ -1,15 +1,15 @@
-#include "tools/plan_facts.h"
+#include "tools/plan/facts.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "engine/drives.h"
-#include "engine/error.h"
-#include "engine/run/setup.h"
-#include "tools/size.h"
-#include "tools/wrap.h"
+#include "engine/base/error.h"
+#include "engine/base/units.h"
+#include "engine/rates/drives.h"
+#include "engine/run/start/setup.h"
+#include "tools/command/wrap.h"
 
 namespace sluice {
 

@@ -1,6 +1,6 @@
 // What a plan's step is made of: what every lane does, what compute waits for, which chain of instructions
 // makes it as long as it is, which resource bounds it, and what it writes to drives. All as simulated, of a
-// steady step. Set-up code, any thread.
+// steady step.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,7 +10,7 @@
 
 #include "engine/plan/plan.h"
 #include "engine/profile/attribute.h"
-#include "engine/run/options.h"
+#include "engine/run/options/options.h"
 
 namespace sluice {
 

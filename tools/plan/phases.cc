@@ -1,4 +1,4 @@
-#include "tools/plan_phases.h"
+#include "tools/plan/phases.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "engine/run/trainer.h"
-#include "engine/simulate.h"
-#include "tools/size.h"
+#include "engine/base/units.h"
+#include "engine/run/train/trainer.h"
+#include "engine/simulate/simulate.h"
 
 namespace sluice {
 

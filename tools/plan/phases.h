@@ -1,5 +1,5 @@
 // What a plan says of phases whose steps differ from the rest of the run, of compressed gradients, and of
-// where ranks exchange. Set-up code, any thread.
+// where ranks exchange.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,10 +1,11 @@
-#include "engine/run/setup.h"
-#include "tools/plan_explain.h"
-#include "tools/plan_facts.h"
-#include "tools/plan_report.h"
-#include "tools/plan_sweep.h"
-#include "tools/planned_run.h"
-#include "tools/verbs.h"
+#include "engine/run/start/planned_run.h"
+#include "engine/run/start/setup.h"
+#include "tools/command/verbs.h"
+#include "tools/plan/explain.h"
+#include "tools/plan/facts.h"
+#include "tools/plan/report.h"
+#include "tools/plan/sweep.h"
+#include "tools/plan/why.h"
 
 namespace sluice {
 
@@ -29,6 +30,10 @@ ExitCode run_plan(Options given, std::FILE* out) {
   check_program(plan);
   if (options.print.text) {
     std::fputs(to_text(plan.program).c_str(), out);
+    return ExitCode::done;
+  }
+  if (!options.plan.why.empty()) {
+    std::fputs(why_text(plan, options.plan.why).c_str(), out);
     return ExitCode::done;
   }
   const std::optional<BreakEven> even = break_even(plan, run.request);

@@ -1,4 +1,4 @@
-#include "tools/plan_report.h"
+#include "tools/plan/report.h"
 
 #include <fmt/format.h>
 
@@ -6,15 +6,15 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "engine/network.h"
+#include "engine/base/units.h"
 #include "engine/profile/occupancy.h"
 #include "engine/profile/what_if.h"
-#include "engine/run/checkpoint.h"
-#include "engine/run/setup.h"
-#include "engine/run/trainer.h"
-#include "tools/plan_explain.h"
-#include "tools/plan_facts.h"
-#include "tools/size.h"
+#include "engine/rates/network.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/start/setup.h"
+#include "engine/run/train/trainer.h"
+#include "tools/plan/explain.h"
+#include "tools/plan/facts.h"
 
 namespace sluice {
 
@@ -94,7 +94,8 @@ std::vector<LevelBytes> sent_over_network(const Plan& plan) {
 std::string ranks_text(const Plan& plan, const Options& options) {
   if (plan.lowering.ranks == 1) return "";
   return fmt::format("  {} ranks at ZeRO stage {}{}, {} on a machine, each with:\n", plan.lowering.ranks,
-                     plan.lowering.zero_stage, plan.lowering.weights_in_block ? " in machines" : "",
+                     plan.lowering.sharing.zero_stage,
+                     plan.lowering.sharing.weights_in_block ? " in machines" : "",
                      ranks_per_node(options.ranks, plan.rates));
 }
 
@@ -170,8 +171,8 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   out["ranks"] = plan.lowering.ranks;
   if (plan.lowering.ranks > 1) {
     out["ranks_per_node"] = ranks_per_node(options.ranks, plan.rates);
-    out["zero_stage"] = plan.lowering.zero_stage;
-    out["weights_in_machines"] = plan.lowering.weights_in_block;
+    out["zero_stage"] = plan.lowering.sharing.zero_stage;
+    out["weights_in_machines"] = plan.lowering.sharing.weights_in_block;
     out["ranks_exchange_in"] = exchange_tier(p.machine).name;
     for (const LevelBytes& l : sent_over_network(plan))
       out["network_bytes"][l.level] = {{"unit", l.unit}, {"bytes", l.bytes}};

@@ -1,11 +1,11 @@
-// What a plan is, for people and for programs. Set-up code, any thread.
+// What a plan is, for people and for programs.
 #pragma once
 
 #include <string>
 
 #include "engine/plan/plan.h"
-#include "engine/run/budgets.h"
-#include "tools/plan_phases.h"
+#include "engine/run/start/budgets.h"
+#include "tools/plan/phases.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "tools/plan_sweep.h"
+#include "tools/plan/sweep.h"
 
 #include <fmt/format.h>
 
@@ -8,15 +8,16 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "engine/drives.h"
+#include "engine/base/suggest.h"
+#include "engine/base/units.h"
 #include "engine/profile/what_if.h"
-#include "engine/simulate.h"
-#include "engine/suggest.h"
+#include "engine/rates/drives.h"
+#include "engine/run/start/planned_run.h"
+#include "engine/simulate/simulate.h"
 #include "gpu/machine.h"
-#include "tools/plan_facts.h"
-#include "tools/planned_run.h"
-#include "tools/progress.h"
-#include "tools/size.h"
+#include "tools/command/progress.h"
+#include "tools/command/size.h"
+#include "tools/plan/facts.h"
 
 namespace sluice {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
-#include "engine/run/options.h"
+#include "engine/base/error.h"
+#include "engine/run/options/options.h"
 
 namespace sluice {
 

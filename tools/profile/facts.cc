@@ -1,4 +1,4 @@
-#include "tools/profile_facts.h"
+#include "tools/profile/facts.h"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "engine/network.h"
-#include "engine/run/setup.h"
-#include "tools/profile_text.h"
-#include "tools/size.h"
+#include "engine/base/units.h"
+#include "engine/rates/network.h"
+#include "engine/run/start/setup.h"
+#include "tools/profile/text.h"
 
 namespace sluice {
 

@@ -1,5 +1,5 @@
 // The facts of a profile as one JSON object (docs/profile.md): profile.json is this, and the text and the
-// page are made from it. Also what the page draws: the lanes. Set-up code, main thread.
+// page are made from it. Also what the page draws: the lanes.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/profile/profile.h"
 #include "engine/profile/what_if.h"
-#include "engine/run/budgets.h"
-#include "engine/run/metrics.h"
-#include "engine/run/options.h"
+#include "engine/run/options/options.h"
+#include "engine/run/start/budgets.h"
+#include "engine/run/train/metrics.h"
 
 namespace sluice {
 

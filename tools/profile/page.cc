@@ -1,4 +1,4 @@
-#include "tools/profile_page.h"
+#include "tools/profile/page.h"
 
 #include <fmt/format.h>
 
@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/error.h"
-#include "tools/profile_facts.h"
-#include "tools/profile_text.h"
-#include "tools/size.h"
+#include "engine/base/error.h"
+#include "engine/base/units.h"
+#include "tools/profile/facts.h"
+#include "tools/profile/text.h"
 
 namespace sluice {
 

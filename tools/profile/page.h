@@ -1,5 +1,5 @@
 // report.html: one file that needs no other, opens from disk and runs without network. The template, style
-// and script are tools/report/*, built into the program (cmake/embed.cmake). Set-up code, any thread.
+// and script are tools/report/*, built into the program (cmake/embed.cmake).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,4 +1,4 @@
-#include "tools/profile_text.h"
+#include "tools/profile/text.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "engine/error.h"
-#include "tools/size.h"
+#include "engine/base/error.h"
+#include "engine/base/units.h"
 
 namespace sluice {
 

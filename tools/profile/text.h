@@ -1,4 +1,4 @@
-// A profile's facts as text. Set-up code, any thread.
+// A profile's facts as text.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,4 +1,4 @@
-#include "tools/profile_trace.h"
+#include "tools/profile/trace.h"
 
 #include <fmt/format.h>
 

@@ -1,10 +1,9 @@
-// The Chrome trace-event file of a profile, for ui.perfetto.dev and chrome://tracing. Set-up code, any
-// thread.
+// The Chrome trace-event file of a profile, for ui.perfetto.dev and chrome://tracing.
 #pragma once
 
 #include <string>
 
-#include "tools/profile_facts.h"
+#include "tools/profile/facts.h"
 
 namespace sluice {
 

@@ -1,15 +1,15 @@
-// Rounding and widening of whole arrays, the norm's sum, and the layout of a shard's state.
-#include <cmath>
+#include "engine/base/simd/convert.h"
+
 #include <cstring>
 
-#include "cpu_optim/optimizer.h"
-#include "cpu_optim/simd_targets.h"
+#include "engine/base/error.h"
+#include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu_optim/convert.cc"
+#define HWY_TARGET_INCLUDE "engine/base/simd/convert.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "cpu_optim/simd-inl.h"
+#include "engine/base/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::HWY_NAMESPACE {
@@ -65,12 +65,6 @@ void widen(DType from, const void* in, float* out, uint64_t elements) {
   } else {
     HWY_DYNAMIC_DISPATCH(widen_elements)(from, in, out, elements);
   }
-}
-
-uint64_t state_plane_stride(uint64_t elements) {
-  constexpr uint64_t kPage = 4096;
-  const uint64_t pages = (elements * sizeof(float) + kPage - 1) / kPage;
-  return (pages | 1) * kPage;  // an odd number of pages is no multiple of a larger power of two
 }
 
 }  // namespace sluice

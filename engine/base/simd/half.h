@@ -7,8 +7,8 @@
 #include <bit>
 #include <cstdint>
 
-#include "engine/error.h"
-#include "engine/op.h"
+#include "engine/base/dtype.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "cpu_optim/half.h"
+#include "engine/base/simd/half.h"
 
 #undef SLUICE_KERNEL
 #define SLUICE_KERNEL HWY_ATTR __attribute__((always_inline))

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <map>
 
-#include "engine/error.h"
-#include "engine/program.h"
+#include "engine/base/error.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 

@@ -1,10 +1,10 @@
-#include "engine/plan/assemble.h"
+#include "engine/plan/assemble/assemble.h"
 
 #include <algorithm>
 
-#include "engine/error.h"
-#include "engine/pack.h"
-#include "engine/plan/sync.h"
+#include "engine/base/error.h"
+#include "engine/base/pack.h"
+#include "engine/plan/assemble/sync.h"
 
 namespace sluice {
 
@@ -53,15 +53,6 @@ void instructions_from_tasks(const Program& program, Body& body) {
 
 }  // namespace
 
-TierId lowest_memory_tier(const Machine& machine) {
-  size_t tier = machine.tiers.size();
-  while (tier > 0 && machine.tiers[tier - 1].file) --tier;
-  CHECK(tier > 0, "a machine without memory");
-  return static_cast<TierId>(tier - 1);
-}
-
-TierId lowest_tier(const Machine& machine) { return static_cast<TierId>(machine.tiers.size() - 1); }
-
 std::vector<TierId> lowest_touches(const Program& program) {
   std::vector<TierId> of_kind(kTaskKinds, 0), touches(program.buffers.size(), 0);
   for (const Unit& unit : program.machine.units) {
@@ -88,7 +79,7 @@ std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& h
     if (!b.permanent) continue;
     uint64_t& top = end[b.home];
     b.home_offset = round_up(top, placement_alignment(program.machine, b.home));
-    top = b.home_offset + (b.ring == kNoRing ? b.bytes() : kRingSlots * b.slot_stride);
+    top = b.home_offset + home_bytes(program, b);
   }
   for (size_t t = 0; t < end.size(); ++t)
     end[t] = round_up(end[t], placement_alignment(program.machine, static_cast<TierId>(t)));
@@ -102,6 +93,7 @@ std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arran
   for (size_t b = 0; b < program.bodies.size(); ++b) {
     Body& body = program.bodies[b];
     instructions_from_tasks(program, body);
+    if (arrangement.notes) arrangement.notes->bodies.emplace_back();
     body.peak_bytes.assign(tiers, 0);
     for (size_t t = 0; t < tiers; ++t) {
       const StageOptions options{
@@ -109,9 +101,10 @@ std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arran
           permanent[t],
           program.machine.tiers[t].capacity,
           arrangement.leads[t],
-          arrangement.task_weights.empty() ? std::span<const uint32_t>{} : arrangement.task_weights[b],
+          arrangement.task_costs.empty() ? std::span<const uint32_t>{} : arrangement.task_costs[b],
           arrangement.keep,
-          arrangement.transient_only};
+          arrangement.transient_only,
+          arrangement.notes};
       if (permanent[t] > options.capacity)
         return BodyShortage{static_cast<BodyId>(b), {options.tier, kNoTask, permanent[t]}};
       if (const auto shortage = stage(program, body, options))

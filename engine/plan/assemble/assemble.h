@@ -3,33 +3,30 @@
 // A task of which the machine has several units runs on the lowest one that is not below the home of its
 // largest permanent operand: what lives in device memory is updated there. Then the passes stage (with lay
 // out) for every body, from the top tier down, and sync over all bodies. The choice of homes and leads is
-// place's (place.cc); nothing here judges it.
+// place's (engine/plan/search/make_plan.cc); nothing here judges it.
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "engine/plan/stage.h"
-#include "engine/program.h"
+#include "engine/plan/stage/stage.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 
 struct Arrangement {
   std::vector<TierId> homes;    // by buffer; not used for scalars and workspaces
-  std::vector<uint32_t> leads;  // by tier, in weights of tasks
+  std::vector<uint32_t> leads;  // by tier, in costs of tasks
   bool keep = true;             // staged copies may outlive their use
-  std::vector<std::vector<uint32_t>> task_weights = {};  // by body and task; empty: each weighs 1
+  std::vector<std::vector<uint32_t>> task_costs = {};  // by body and task; empty: each costs 1
   bool transient_only = false;  // stage_all only: nothing permanent is carried (stage.h)
+  FetchNotes* notes = nullptr;  // what bound each fetch of its wanted buffers; null: nothing is noted
 };
 
 struct BodyShortage {
   BodyId body = 0;
   Shortage shortage;
 };
-
-// The lowest tier whose bytes a processor can address, and the lowest tier of all.
-TierId lowest_memory_tier(const Machine& machine);
-TierId lowest_tier(const Machine& machine);
 
 // By buffer, the lowest tier in which a task can touch it.
 std::vector<TierId> lowest_touches(const Program& program);

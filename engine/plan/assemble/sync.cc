@@ -1,8 +1,8 @@
-#include "engine/plan/sync.h"
+#include "engine/plan/assemble/sync.h"
 
 #include <algorithm>
 
-#include "engine/plan/access_map.h"
+#include "engine/plan/assemble/access_map.h"
 
 namespace sluice {
 
@@ -23,17 +23,41 @@ struct BodyAnalysis {
   std::vector<std::vector<uint32_t>> of_lane;  // by lane: its instructions
 };
 
-// Ring buffers at home live in spaces of their own, one per relative slot: back = 0 is the body's newest.
-uint32_t space_of(const Program& p, const Operand& o, const Place& place, uint32_t back) {
-  const Buffer& b = p.buffers[o.buffer];
-  const auto tiers = static_cast<uint32_t>(p.machine.tiers.size());
-  if (b.ring == kNoRing || place.tier != b.home) return place.tier;
-  return tiers + b.ring * kRingSlots + back;
-}
+// Address spaces: the tiers, then the slots of each ring, since ring buffers at home live in spaces of their
+// own, one per relative slot: back = 0 is the body's newest.
+class Spaces {
+ public:
+  explicit Spaces(const Program& program)
+      : program_(program), count_(static_cast<uint32_t>(program.machine.tiers.size())) {
+    for (const Ring& ring : program.rings) {
+      first_.push_back(count_);
+      count_ += ring.slots;
+    }
+  }
+  uint32_t count() const { return count_; }
+  uint32_t of(const Operand& o, const Place& place) const {
+    const Buffer& b = program_.buffers[o.buffer];
+    return b.ring == kNoRing || place.tier != b.home ? place.tier : first_[b.ring] + o.back;
+  }
+  // The space in which the body before saw the same bytes.
+  uint32_t before(uint32_t space, const Body& body) const {
+    for (size_t r = first_.size(); r-- > 0;) {
+      if (space < first_[r]) continue;
+      const uint32_t slots = program_.rings[r].slots;
+      return first_[r] + (space - first_[r] + slots - body.advance[r]) % slots;
+    }
+    return space;
+  }
+
+ private:
+  const Program& program_;
+  std::vector<uint32_t> first_;  // by ring
+  uint32_t count_;
+};
 
 class Synchroniser {
  public:
-  explicit Synchroniser(Program& program) : program_(program) {
+  explicit Synchroniser(Program& program) : program_(program), spaces_(program) {
     CHECK(program.machine.lanes.size() <= kLanesMax, "too many lanes");
   }
 
@@ -62,7 +86,7 @@ class Synchroniser {
 
   BodyAnalysis within(Body& body) {
     BodyAnalysis a;
-    a.spaces.resize(program_.machine.tiers.size() + program_.rings.size() * kRingSlots);
+    a.spaces.resize(spaces_.count());
     a.of_lane.resize(program_.machine.lanes.size());
     for (uint32_t i = 0; i < body.instructions.size(); ++i) {
       Instruction& in = body.instructions[i];
@@ -85,7 +109,7 @@ class Synchroniser {
              LaneCounts& needs) {
     const Operand& o = in.operands[k];
     const uint64_t begin = in.places[k].offset, end = begin + operand_bytes(program_.buffers[o.buffer], o);
-    const uint32_t space = space_of(program_, o, in.places[k], o.back);
+    const uint32_t space = spaces_.of(o, in.places[k]);
     const bool writes = o.access != Access::read;
     LaneCounts found{};
     a.spaces[space].access(begin, end, writes, in.lane, number, found, [&](uint64_t from, uint64_t to) {
@@ -135,13 +159,7 @@ class Synchroniser {
   }
 
   void add_needs(const BodyAnalysis& before, const Exposure& e, const Body& body, LaneCounts& needs) const {
-    const auto tiers = static_cast<uint32_t>(program_.machine.tiers.size());
-    uint32_t space = e.space;
-    if (space >= tiers) {  // the same slot as the body before counted it
-      const uint32_t ring = (space - tiers) / kRingSlots, back = (space - tiers) % kRingSlots;
-      space = tiers + ring * kRingSlots + (back + kRingSlots - body.advance[ring]) % kRingSlots;
-    }
-    before.spaces[space].needs_of(e.begin, e.end, e.writes, needs);
+    before.spaces[spaces_.before(e.space, body)].needs_of(e.begin, e.end, e.writes, needs);
   }
 
   // What lane order alone tells instruction `number` of a lane about the body before.
@@ -153,6 +171,7 @@ class Synchroniser {
   }
 
   Program& program_;
+  const Spaces spaces_;
   std::vector<BodyAnalysis> analyses_;
 };
 

@@ -10,7 +10,7 @@
 // Between two bodies only: no lane starts a body before every lane has completed the last but one.
 #pragma once
 
-#include "engine/program.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 

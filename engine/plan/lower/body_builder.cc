@@ -1,6 +1,6 @@
-#include "engine/plan/body_builder.h"
+#include "engine/plan/lower/body_builder.h"
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/program.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 

@@ -1,11 +1,13 @@
-#include "engine/plan/lower_buffers.h"
+#include "engine/plan/lower/buffers.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <stdexcept>
 #include <tuple>
 
-#include "engine/pack.h"
+#include "engine/base/pack.h"
+#include "engine/plan/lower/ranks.h"
 
 namespace sluice {
 
@@ -73,6 +75,13 @@ class BufferMaker {
     const std::vector<std::vector<bool>> high_rank = high_rank_parameters(model_);
     for (const Group& g : model_.groups) {
       GroupBuffers b;
+      const size_t index = out_.groups.size();
+      const bool own = index < options_.sharing.size() && options_.sharing[index];
+      b.sharing = own ? *options_.sharing[index] : out_.sharing;
+      if (options_.optimizer.whole_tensors && b.sharing.shares_state())
+        throw std::invalid_argument("updates of whole tensors cannot be shared by ranks");
+      b.processes = processes_for(b.sharing, program_);
+      sharing_ = b.sharing;
       b.shards = shards_of(g);
       const auto cuts = [&](uint64_t element_bytes) {
         std::vector<uint64_t> c;
@@ -97,32 +106,33 @@ class BufferMaker {
   }
   // Of what optimizers read and write.
   std::vector<uint64_t> updated_cuts(const std::vector<uint64_t>& whole) const {
-    return part_cuts(whole, out_.shares_state() ? out_.ranks : 1);
+    return part_cuts(whole, sharing_.shares_state() ? sharing_.ranks : 1);
   }
   // A rank's share of something among those of its block; kNone where there is one block.
   BufferId block_buffer(const std::string& name, BufferClass kind, const std::vector<uint64_t>& whole,
                         bool permanent = false) {
-    if (!out_.has_blocks()) return kNone;
-    return buffer(name, kind, part_cuts(whole, out_.block_ranks), permanent);
+    if (!sharing_.has_blocks()) return kNone;
+    return buffer(name, kind, part_cuts(whole, sharing_.block_ranks), permanent);
   }
 
   void make_weights(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole) {
     const auto kind = BufferClass::weights;
     // Where more than a part of the weights stays, the part is only on its way from the optimizer; but
     // masters stay too.
-    const bool gathered = out_.shares_state() && (!out_.shares_weights() || out_.weights_in_block);
+    const bool gathered =
+        sharing_.shares_state() && (!sharing_.shares_weights() || sharing_.weights_in_block);
     const bool stays = !gathered || model_.precision == DType::f32 || !g.trainable;
     b.weights = buffer("w." + g.name, kind, updated_cuts(whole), stays);
-    if (!out_.shares_state()) {
+    if (!sharing_.shares_state()) {
       b.forward.whole = b.backward.whole = b.weights;
-    } else if (!out_.shares_weights()) {
+    } else if (!sharing_.shares_weights()) {
       b.updated = {b.weights, block_buffer("wm." + g.name, kind, whole),
                    buffer("ww." + g.name, kind, whole, true)};
       b.forward.whole = b.backward.whole = b.updated.whole;
     } else {
       b.forward.whole = buffer("wf." + g.name, kind, whole);
       b.backward.whole = buffer("wb." + g.name, kind, whole);
-      if (out_.weights_in_block) {
+      if (sharing_.weights_in_block) {
         b.updated = {b.weights, block_buffer("wm." + g.name, kind, whole, true), kNone};
         b.forward.block = b.backward.block = b.updated.block;
       } else {
@@ -139,12 +149,12 @@ class BufferMaker {
     b.gradient = buffer("g." + g.name, kind, updated_cuts(whole), options_.update_waits_for_norm);
     b.accumulator = buffer("a." + g.name, kind, whole_fp32);
     b.summed = {b.gradient, kNone, b.gradient};
-    if (options_.ranks == 1) return;
-    if (!out_.shares_state())
-      b.summed = {buffer("p." + g.name, kind, part_cuts(whole, out_.ranks)),
+    if (sharing_.ranks == 1) return;
+    if (!sharing_.shares_state())
+      b.summed = {buffer("p." + g.name, kind, part_cuts(whole, sharing_.ranks)),
                   block_buffer("pm." + g.name, kind, whole), b.gradient};
     b.reduction.own = buffer("r." + g.name, kind, whole);
-    if (out_.has_blocks()) {
+    if (sharing_.has_blocks()) {
       b.reduction.in_block = buffer("e." + g.name, kind, whole);
       b.reduction.partial_sum = block_buffer("es." + g.name, kind, whole_fp32);
       b.reduction.received = block_buffer("ea." + g.name, kind, whole_fp32);
@@ -156,10 +166,11 @@ class BufferMaker {
 
   // Every rank's part of a shard is as long as the others', and a file's pages whole.
   std::vector<uint64_t> shards_of(const Group& g) const {
-    const uint64_t ranks = options_.ranks;
+    const uint64_t ranks = sharing_.ranks;
     const uint64_t shard =
         ranks * (options_.shard_elements ? options_.shard_elements : default_shard_elements(model_));
     const uint64_t elements = round_up(g.elements, ranks * kGroupPadding);
+    if (options_.optimizer.whole_tensors) return {0, elements};
     std::vector<uint64_t> shards;
     for (uint64_t e = 0; e < elements; e += shard) shards.push_back(e);
     shards.push_back(elements);
@@ -169,17 +180,17 @@ class BufferMaker {
   void make_shard_buffers(const Group& g, GroupBuffers& b) {
     std::vector<uint64_t> sums{0};
     for (size_t k = 0; k + 1 < b.shards.size(); ++k) {
-      const uint64_t elements = b.shards[k + 1] - b.shards[k], part = elements / options_.ranks;
+      const uint64_t elements = b.shards[k + 1] - b.shards[k], part = elements / sharing_.ranks;
       const uint64_t blocks = (part + kNormBlock - 1) / kNormBlock;
       sums.push_back(sums.back() + round_up(8 * blocks, kScalarAlignment));
-      const uint64_t plane = options_.optimizer.plane_stride(out_.shares_state() ? part : elements);
+      const uint64_t plane = options_.optimizer.plane_stride(sharing_.shares_state() ? part : elements);
       b.state.push_back(flat_buffer("s." + g.name + "." + std::to_string(k), BufferClass::state,
                                     options_.optimizer.planes * plane, true));
     }
     b.block_sums = buffer("n." + g.name, BufferClass::scalars, sums);
     b.all_block_sums = {b.block_sums, kNone, b.block_sums};
-    if (options_.ranks == 1) return;
-    const std::vector<uint64_t> of_all{0, options_.ranks * sums.back()};
+    if (sharing_.ranks == 1) return;
+    const std::vector<uint64_t> of_all{0, sharing_.ranks * sums.back()};
     b.all_block_sums.block = block_buffer("nm." + g.name, BufferClass::scalars, of_all);
     b.all_block_sums.whole = buffer("nn." + g.name, BufferClass::scalars, of_all);
   }
@@ -187,7 +198,7 @@ class BufferMaker {
   // Only where the factors are less than the gradient.
   void make_compression(const Group& g, const std::vector<bool>& high_rank, GroupBuffers& b,
                         const std::vector<uint64_t>& error_cuts) {
-    if (options_.compress_rank == 0 || options_.ranks == 1) return;
+    if (options_.compress_rank == 0 || sharing_.ranks == 1) return;
     CompressionBuffers c;
     c.layout = low_rank_layout(g, options_.compress_rank, high_rank);
     if (c.layout.matrices.empty()) return;
@@ -198,38 +209,46 @@ class BufferMaker {
   }
   FactorBuffers factor(const std::string& name, uint64_t elements, bool permanent) {
     const auto kind = BufferClass::gradients;
-    const std::vector<uint64_t> whole{0, 4 * out_.factor_elements(elements)};
+    const std::vector<uint64_t> whole{0, 4 * sharing_.factor_elements(elements)};
     FactorBuffers f;
     f.reduction.own = buffer(name + ".own", kind, whole);
-    if (out_.has_blocks()) {
+    if (sharing_.has_blocks()) {
       f.reduction.in_block = buffer(name + ".in_block", kind, whole);
       f.reduction.partial_sum = block_buffer(name + ".partial_sum", kind, whole);
       f.reduction.received = block_buffer(name + ".received", kind, whole);
     } else {
       f.reduction.received = buffer(name + ".received", kind, whole);
     }
-    f.reduction.sum = f.sum.part = buffer(name + ".part", kind, part_cuts(whole, out_.ranks));
+    f.reduction.sum = f.sum.part = buffer(name + ".part", kind, part_cuts(whole, sharing_.ranks));
     f.sum.block = block_buffer(name + ".block", kind, whole);
     f.sum.whole = buffer(name, permanent ? BufferClass::state : kind, whole, permanent);
     return f;
   }
 
   void make_input_buffers() {
-    std::vector<uint64_t> cuts{0};
-    const auto slice_bytes = static_cast<uint64_t>(model_.micro_batch * model_.sequence) * 4;
-    for (uint32_t m = 0; m < out_.slices; ++m)
-      cuts.push_back(cuts.back() + round_up(slice_bytes, kScalarAlignment));
     const std::vector<uint64_t> pieces{offsetof(StepScalars, input), offsetof(StepScalars, loss),
                                        offsetof(StepScalars, norm), offsetof(StepScalars, update),
                                        sizeof(StepScalars)};
     out_.scalars = buffer("scalars", BufferClass::scalars, pieces, true, kTrainRing);
-    out_.tokens = buffer("tokens", BufferClass::scalars, cuts, true, kTrainRing);
-    out_.labels = buffer("labels", BufferClass::scalars, cuts, true, kTrainRing);
+    make_inputs(kTrainRing, "");
     if (!options_.evaluate) return;
-    out_.validation_tokens = buffer("validation_tokens", BufferClass::scalars, cuts, true, kValidationRing);
-    out_.validation_labels = buffer("validation_labels", BufferClass::scalars, cuts, true, kValidationRing);
+    make_inputs(kValidationRing, "validation_");
     out_.validation_loss =
         buffer("validation_loss", BufferClass::scalars, {0, kScalarAlignment}, true, kValidationRing);
+  }
+
+  // A piece for each slice.
+  void make_inputs(uint8_t ring, const std::string& prefix) {
+    out_.inputs[ring].assign(model_.activations.size(), kNone);
+    for (size_t a = 0; a < model_.activations.size(); ++a) {
+      const Activation& x = model_.activations[a];
+      if (!x.input) continue;
+      const uint64_t bytes = static_cast<uint64_t>(element_count(x.shape)) * dtype_bytes(x.dtype);
+      std::vector<uint64_t> cuts{0};
+      for (uint32_t m = 0; m < out_.slices; ++m)
+        cuts.push_back(cuts.back() + round_up(bytes, kScalarAlignment));
+      out_.inputs[ring][a] = buffer(prefix + x.name, BufferClass::scalars, std::move(cuts), true, ring);
+    }
   }
 
   void make_slice_buffers() {
@@ -237,7 +256,7 @@ class BufferMaker {
     slices_.gradients.resize(model_.activations.size());
     for (size_t a = 0; a < model_.activations.size(); ++a) {
       const Activation& x = model_.activations[a];
-      if (x.source != ActivationSource::segment) continue;
+      if (x.input) continue;
       const uint64_t bytes = static_cast<uint64_t>(element_count(x.shape)) * dtype_bytes(x.dtype);
       for (uint32_t m = 0; m < out_.slices; ++m) {
         const std::string name = x.name + "." + std::to_string(m);
@@ -263,6 +282,7 @@ class BufferMaker {
   const LowerOptions& options_;
   Program& program_;
   Lowering& out_;
+  StateSharing sharing_;  // of the group at hand
   std::vector<bool> differentiable_;  // by activation
   SliceBuffers slices_;
 };

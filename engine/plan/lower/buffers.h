@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/plan/lower.h"
-#include "engine/program.h"
+#include "engine/plan/lower/lower.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 

@@ -1,13 +1,13 @@
-#include "engine/plan/lower.h"
+#include "engine/plan/lower/lower.h"
 
 #include <algorithm>
 #include <map>
 #include <stdexcept>
 
-#include "engine/pack.h"
-#include "engine/plan/body_builder.h"
-#include "engine/plan/lower_buffers.h"
-#include "engine/plan/lower_ranks.h"
+#include "engine/base/pack.h"
+#include "engine/plan/lower/body_builder.h"
+#include "engine/plan/lower/buffers.h"
+#include "engine/plan/lower/ranks.h"
 
 namespace sluice {
 
@@ -22,9 +22,12 @@ class Lowerer {
     if (options_.batch <= 0 || options_.batch % model_.micro_batch != 0)
       throw std::invalid_argument("the batch is not a multiple of the micro-batch");
     out_.slices = static_cast<uint32_t>(options_.batch / model_.micro_batch);
-    set_ranks();
-    program_.rings = {"train", "validation"};
+    out_.ranks = options_.ranks;
+    out_.sharing = sharing_of(options_);
+    program_.rings = {{"train"}, {"validation"}};
     buffers_ = make_buffers(model_, options_, program_, out_);
+    schedule_ = options_.schedule(model_, out_.slices);
+    check_schedule(schedule_, use_count(), out_.slices);
     lower_phases();
     for (Body& body : program_.bodies)
       for (size_t i = 0; i < program_.bodies.size(); ++i)
@@ -33,20 +36,6 @@ class Lowerer {
   }
 
  private:
-  void set_ranks() {
-    const uint32_t ranks = options_.ranks, block = options_.block_ranks ? options_.block_ranks : ranks;
-    if (ranks % block != 0) throw std::invalid_argument("the ranks are not a multiple of a block's");
-    out_.ranks = ranks;
-    out_.block_ranks = block > 1 ? block : ranks;  // blocks of one are none
-    out_.zero_stage = options_.zero_stage;
-    out_.weights_in_block = options_.weights_in_block && out_.has_blocks() && out_.shares_weights();
-    if (ranks == 1) return;
-    program_.processes = {{"all", ranks, 1}};
-    if (!out_.has_blocks()) return;
-    program_.processes.push_back({"block", block, 1});
-    program_.processes.push_back({"across", ranks / block, block});
-  }
-
   const SegmentUse& use(uint32_t u) const {
     return model_.layers[out_.uses[u].layer].segments[out_.uses[u].position];
   }
@@ -80,14 +69,8 @@ class Lowerer {
 
   // What an activation is in a body: a slice's buffer, or a slice's piece of the token rings.
   void add_activation(BodyBuilder& body, Task& t, uint32_t a, uint32_t m, Access access, bool validation) {
-    switch (model_.activations[a].source) {
-      case ActivationSource::segment:
-        return body.add(t, buffers_.activations[a][m], access);
-      case ActivationSource::tokens:
-        return body.add(t, validation ? out_.validation_tokens : out_.tokens, m, m + 1, access);
-      case ActivationSource::labels:
-        return body.add(t, validation ? out_.validation_labels : out_.labels, m, m + 1, access);
-    }
+    if (!model_.activations[a].input) return body.add(t, buffers_.activations[a][m], access);
+    body.add(t, out_.inputs[validation ? kValidationRing : kTrainRing][a], m, m + 1, access);
   }
 
   void lower_forward(BodyBuilder& body, uint32_t u, uint32_t m, bool validation) {
@@ -152,7 +135,7 @@ class Lowerer {
 
   void lower_optimize(BodyBuilder& body, uint32_t g, uint32_t shard, uint8_t back) {
     const GroupBuffers& b = out_.groups[g];
-    const uint64_t elements = out_.updated_elements(g, shard), width = dtype_bytes(model_.precision);
+    const uint64_t elements = b.updated_elements(shard), width = dtype_bytes(model_.precision);
     const bool in_place = model_.precision == DType::f32;  // the weights are the master
     Task& t = body.task(TaskKind::optimize, g, shard);
     t.bytes = elements * (8 * options_.optimizer.planes + (in_place ? 3 : 2) * width);
@@ -183,30 +166,6 @@ class Lowerer {
     body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::read, 1);
     body.add(t, out_.scalars, kScalarUpdate, kScalarUpdate + 1, Access::write);
     if (after_norm) body.add(t, out_.scalars, kScalarNorm, kScalarNorm + 1, Access::read);
-  }
-
-  // (use, slice) in loop order: all slices of a layer before the next layer, or all layers of a slice before
-  // the next.
-  template <typename Visit>
-  void for_each_forward(const Visit& visit) const {
-    for (uint32_t begin = 0, end; begin < use_count(); begin = end) {
-      end = begin + 1;
-      while (end < use_count() && go_together(end, begin)) ++end;
-      for (uint32_t m = 0; m < out_.slices; ++m)
-        for (uint32_t u = begin; u < end; ++u) visit(u, m);
-    }
-  }
-  template <typename Visit>
-  void for_each_backward(const Visit& visit) const {
-    for (uint32_t end = use_count(), begin; end > 0; end = begin) {
-      begin = end - 1;
-      while (begin > 0 && go_together(begin - 1, end - 1)) --begin;
-      for (uint32_t m = 0; m < out_.slices; ++m)
-        for (uint32_t u = end; u-- > begin;) visit(u, m);
-    }
-  }
-  bool go_together(uint32_t a, uint32_t b) const {
-    return options_.order == LoopOrder::slice_major || out_.uses[a].layer == out_.uses[b].layer;
   }
 
   // What a phase's bodies are called, and where they begin and end.
@@ -326,23 +285,23 @@ class Lowerer {
     body.advance(kTrainRing);
     if (!options_.update_waits_for_norm) lower_set_scalars(body, false);
     std::vector<bool> updated(model_.groups.size(), start != pending());
-    for_each_forward([&](uint32_t u, uint32_t m) {
+    for (const auto& [u, m] : schedule_.forward) {
       for (const uint32_t g : use(u).groups) {
         if (!updated[stand_in(g)] && model_.groups[g].trainable) lower_optimize_group(body, stand_in(g), 1);
         updated[stand_in(g)] = true;
       }
-      if (segment(u).loss) return;
+      if (segment(u).loss) continue;
       gather_weights(body, u, &GroupBuffers::forward);
       lower_forward(body, u, m, false);
-    });
+    }
     std::vector<uint32_t> missing = contributions();
-    for_each_backward([&](uint32_t u, uint32_t m) {
-      if (!has_backward(u)) return;
+    for (const auto& [u, m] : schedule_.backward) {
+      if (!has_backward(u)) continue;
       gather_weights(body, u, &GroupBuffers::backward);
       lower_backward(body, u, m);
       for (const uint32_t g : use(u).groups)
         if (model_.groups[g].trainable && --missing[stand_in(g)] == 0) finish_gradient(body, stand_in(g));
-    });
+    }
     lower_norm(body);
     if (options_.update_waits_for_norm) lower_set_scalars(body, true);
     return body.finish();
@@ -357,10 +316,10 @@ class Lowerer {
   BodyId lower_evaluate() {
     BodyBuilder body(program_, phase_name("evaluate"), clean(), clean());
     body.advance(kValidationRing);
-    for_each_forward([&](uint32_t u, uint32_t m) {
+    for (const auto& [u, m] : schedule_.forward) {
       gather_weights(body, u, &GroupBuffers::forward);
       lower_forward(body, u, m, true);
-    });
+    }
     return body.finish();
   }
 
@@ -407,6 +366,7 @@ class Lowerer {
   Lowering out_;
   const RankTasks ranks_{program_, out_};
   SliceBuffers buffers_;
+  StepSchedule schedule_;
   std::vector<uint32_t> stand_ins_;  // by group, in the phase that is being lowered; empty: each for itself
   bool compress_ = false;            // likewise
   std::map<uint64_t, BufferId> workspaces_;  // by bytes
@@ -441,6 +401,10 @@ SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment
     o.update_scalars = o.count++;
   }
   return o;
+}
+
+BufferId input_buffer(const Model& model, const Lowering& lowering, uint8_t ring, std::string_view name) {
+  return lowering.inputs[ring][model_input(model, name)];
 }
 
 Lowering lower(const Model& model, const LowerOptions& options, Program& program) {

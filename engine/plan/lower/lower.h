@@ -13,22 +13,24 @@
 // order of operands. Called by the planner, any thread.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
+#include <string_view>
 
-#include "engine/low_rank.h"
-#include "engine/pack.h"
-#include "engine/program.h"
-#include "engine/segment.h"
+#include "engine/graph/segment.h"
+#include "engine/plan/lower/schedule.h"
+#include "engine/plan/lower/sharing.h"
+#include "engine/program/low_rank.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 
 struct OptimizerLayout {
   uint32_t planes = 3;  // fp32 planes of state a shard: master (16-bit only) and moments
   std::function<uint64_t(uint64_t)> plane_stride;  // elements of a shard -> bytes between planes
+  bool whole_tensors = false;  // its update must see whole tensors: a group is one shard, of one rank
 };
-
-enum class LoopOrder : uint8_t { layer_major, slice_major };
 
 struct LowerOptions {
   int64_t batch = 1;                  // sequences of one step; a multiple of the model's micro-batch
@@ -38,32 +40,28 @@ struct LowerOptions {
   int zero_stage = 3;  // of several ranks
   uint32_t block_ranks = 0;  // of a block, a power of two; 0: all ranks are one
   bool weights_in_block = false;
+  std::vector<std::optional<StateSharing>>
+      sharing;                     // by group, where it is another than that of these four; or empty
   uint32_t compress_rank = 0;      // of several ranks, of factors; 0: gradients travel whole
   int64_t compress_after = 0;      // steps whose gradients travel whole
   int64_t share_layers_until = 0;  // steps in which all layers alike share groups; none are compressed
   std::vector<bool> recompute;        // by segment use in forward order; empty = all
-  LoopOrder order = LoopOrder::layer_major;
+  std::function<StepSchedule(const Model&, uint32_t slices)> schedule = layer_major;
   uint64_t shard_elements = 0;  // 0: default_shard_elements
   OptimizerLayout optimizer;
   WorkspaceBytes workspace_bytes;
 };
 
 // With several ranks every shard has one part a rank, and its rank owns it: whole gradients are rounded,
-// exchanged, and summed up part by part by the owners. What else is shared is ZeRO's stage (Rajbhandari et
-// al. 2020, "ZeRO: memory optimizations toward training trillion parameter models"):
-//   0     nothing: summed gradients are gathered, and every rank updates everything
-//   1, 2  state: the owner updates its part, then weights are gathered; every rank holds them whole. The two
-//         differ in when a whole gradient ends, which here is always when it was exchanged
-//   3     weights too: they are gathered for the forwards that first use a group, and for its backwards
-// All ranks run the same program, and bits do not depend on the stage.
+// exchanged, and summed up part by part by the owners. sharing.h says what else is shared. All ranks run the
+// same program, and bits do not depend on what is shared.
 //
-// A block is as many neighbours on one machine as a power of two allows. Where there are several blocks, a
-// gradient is exchanged and summed up inside of them first, in fp32; then ranks of equal place in their
-// blocks exchange those sums, add them and round once. A gather goes back the same way. So a block sends and
-// receives everything once, however many ranks it has. With weights_in_block, stage 3 shares them among the
-// ranks of a block only: gathers for forwards and backwards stay inside (Zhang et al. 2022, "MiCS:
-// near-linear scaling for training gigantic model on public cloud"). Sums are trees that blocks of 2^n ranks
-// are part of (cpu_optim/reduce.h), so bits do not depend on blocks.
+// Where there are several blocks, a gradient is exchanged and summed up inside of them first, in fp32; then
+// ranks of equal place in their blocks exchange those sums, add them and round once. A gather goes back the
+// same way. So a block sends and receives everything once, however many ranks it has. With weights_in_block,
+// stage 3 shares them among the ranks of a block only: gathers for forwards and backwards stay inside (Zhang
+// et al. 2022, "MiCS: near-linear scaling for training gigantic model on public cloud"). Sums are trees that
+// blocks of 2^n ranks are part of (gpu/ranks/reduce.h), so bits do not depend on blocks.
 //
 // Gradients may travel as factors of low rank instead (low_rank.h), at stages 0 and 1: the owner's part, or
 // all, is expanded from factors that were summed up over ranks. What a rank's factors leave out stays in its
@@ -106,6 +104,14 @@ struct GroupBuffers {
   ReductionBuffers reduction;
   SharedBuffers summed, all_block_sums;
   std::optional<CompressionBuffers> compression;  // where factors are less than the gradient
+  StateSharing sharing;
+  SharingProcesses processes;
+
+  // Of a shard: what each rank sums up, and what it updates.
+  uint64_t part_elements(uint32_t shard) const { return (shards[shard + 1] - shards[shard]) / sharing.ranks; }
+  uint64_t updated_elements(uint32_t shard) const {
+    return part_elements(shard) * (sharing.shares_state() ? 1 : sharing.ranks);
+  }
 };
 
 struct UseInfo {                     // one segment use, in forward order
@@ -121,17 +127,19 @@ struct BodyIds {
   std::optional<BodyId> unlock;  // before the next phase, in the clean state
 };
 
+constexpr uint8_t kTrainRing = 0, kValidationRing = 1;
+
 struct Lowering {
   std::vector<SegmentPlan> plans;
   std::vector<UseInfo> uses;
   std::vector<GroupBuffers> groups;
-  BufferId scalars = kNone, tokens = kNone, labels = kNone;                                // ring 0
-  BufferId validation_tokens = kNone, validation_labels = kNone, validation_loss = kNone;  // ring 1
+  BufferId scalars = kNone;          // in kTrainRing
+  BufferId validation_loss = kNone;  // in kValidationRing
+  std::array<std::vector<BufferId>, 2> inputs;  // by ring, then by activation; kNone: not the model's input
   std::vector<BodyIds> phases;  // in order; the last has no end
   uint32_t slices = 1;
-  uint32_t ranks = 1, block_ranks = 1;
-  int zero_stage = 3;
-  bool weights_in_block = false;
+  uint32_t ranks = 1;  // of the run
+  StateSharing sharing;     // of groups that have no other
 
   const BodyIds& bodies() const { return phases.back(); }
   size_t phase_of(int64_t step) const {
@@ -139,27 +147,11 @@ struct Lowering {
     while (step >= phases[phase].until) ++phase;
     return phase;
   }
-  // A factor's length with padding: as many whole pages for every rank.
-  uint64_t factor_elements(uint64_t used) const { return round_up(used, uint64_t{1024} * ranks); }
-  bool has_blocks() const { return block_ranks < ranks; }
-  // Which part of a shard is the rank's: those of ranks of equal place in their blocks follow each other.
-  uint32_t part_of(uint32_t rank) const {
-    return rank % block_ranks * (ranks / block_ranks) + rank / block_ranks;
-  }
-  bool shares_state() const { return ranks > 1 && zero_stage >= 1; }
-  bool shares_weights() const { return ranks > 1 && zero_stage == 3; }
-  // Of a shard: what each rank sums up, and what it updates.
-  uint64_t part_elements(uint32_t group, uint32_t shard) const {
-    return (groups[group].shards[shard + 1] - groups[group].shards[shard]) / ranks;
-  }
-  uint64_t updated_elements(uint32_t group, uint32_t shard) const {
-    return part_elements(group, shard) * (shares_state() ? 1 : ranks);
-  }
 };
 
-enum RankGroup : uint8_t { kAllRanks, kOfBlock, kAcrossBlocks };  // Program::processes
+// The ring buffer of the model's input of that name; a piece is a micro-batch.
+BufferId input_buffer(const Model& model, const Lowering& lowering, uint8_t ring, std::string_view name);
 
-constexpr uint8_t kTrainRing = 0, kValidationRing = 1;
 enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate, kScalarPieces };
 
 // Operand order by kind, which the runner relies on; forwards and backwards: SegmentOperands.

@@ -1,6 +1,41 @@
-#include "engine/plan/lower_ranks.h"
+#include "engine/plan/lower/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
 
 namespace sluice {
+
+StateSharing sharing_of(const LowerOptions& options) {
+  const uint32_t ranks = options.ranks, block = options.block_ranks ? options.block_ranks : ranks;
+  StateSharing sharing{ranks, 1, block > 1 ? block : ranks, options.zero_stage};  // blocks of one are none
+  if (ranks % block != 0) throw std::invalid_argument("the ranks are not a multiple of a block's");
+  sharing.weights_in_block =
+      options.weights_in_block && sharing.has_blocks() && sharing.shares_weights();
+  return sharing;
+}
+
+SharingProcesses processes_for(const StateSharing& sharing, Program& program) {
+  const auto find_or_add = [&](const char* name, uint32_t count, uint32_t stride) {
+    std::vector<ProcessGroup>& all = program.processes;
+    const auto same = [&](const ProcessGroup& g) { return g.count == count && g.stride == stride; };
+    const auto found = std::find_if(all.begin(), all.end(), same);
+    if (found != all.end()) return static_cast<uint8_t>(found - all.begin());
+    const bool taken =
+        std::any_of(all.begin(), all.end(), [&](const ProcessGroup& g) { return g.name == name; });
+    all.push_back({taken ? fmt::format("{}.{}x{}", name, count, stride) : name, count, stride});
+    return static_cast<uint8_t>(all.size() - 1);
+  };
+  SharingProcesses processes;
+  if (sharing.ranks == 1) return processes;
+  processes.all = find_or_add("all", sharing.ranks, sharing.stride);
+  if (!sharing.has_blocks()) return processes;
+  processes.in_block = find_or_add("block", sharing.block_ranks, sharing.stride);
+  processes.across_blocks = find_or_add("across", sharing.ranks / sharing.block_ranks,
+                                        sharing.block_ranks * sharing.stride);
+  return processes;
+}
 
 void count_operand_bytes(const Program& program, Task& task) {
   for (const Operand& o : task.operands) task.bytes += operand_bytes(program.buffers[o.buffer], o);
@@ -18,38 +53,38 @@ Task& RankTasks::task(BodyBuilder& body, TaskKind kind, const Subject& of, Buffe
   return t;
 }
 
-void RankTasks::collective(BodyBuilder& body, TaskKind kind, RankGroup among, const Subject& of,
-                           BufferId from, BufferId to) const {
-  task(body, kind, of, from, to).processes = among;
+void RankTasks::collective(BodyBuilder& body, TaskKind kind, uint8_t SharingProcesses::*among,
+                           const Subject& of, BufferId from, BufferId to) const {
+  task(body, kind, of, from, to).processes = out_.groups[of.group].processes.*among;
 }
 
 Task& RankTasks::sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const {
   if (r.in_block != kNone) {
-    collective(body, TaskKind::exchange, kOfBlock, of, r.own, r.in_block);
+    collective(body, TaskKind::exchange, &SharingProcesses::in_block, of, r.own, r.in_block);
     task(body, TaskKind::sum, of, r.in_block, r.partial_sum);
-    collective(body, TaskKind::exchange, kAcrossBlocks, of, r.partial_sum, r.received);
+    collective(body, TaskKind::exchange, &SharingProcesses::across_blocks, of, r.partial_sum, r.received);
   } else {
-    collective(body, TaskKind::exchange, kAllRanks, of, r.own, r.received);
+    collective(body, TaskKind::exchange, &SharingProcesses::all, of, r.own, r.received);
   }
   return task(body, TaskKind::sum, of, r.received, r.sum);
 }
 
 // As far as it is made here.
 void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const {
-  const auto step = [&](RankGroup among, BufferId from, BufferId to) {
+  const auto step = [&](uint8_t SharingProcesses::*among, BufferId from, BufferId to) {
     if (from != kNone && to != kNone && from != to)
       collective(body, TaskKind::gather, among, of, from, to);
   };
-  if (s.block == kNone) return step(kAllRanks, s.part, s.whole);
-  step(kAcrossBlocks, s.part, s.block);
-  step(kOfBlock, s.block, s.whole);
+  if (s.block == kNone) return step(&SharingProcesses::all, s.part, s.whole);
+  step(&SharingProcesses::across_blocks, s.part, s.block);
+  step(&SharingProcesses::in_block, s.block, s.whole);
 }
 
 // From the accumulator to the gradient, rounded, and summed up over ranks.
 void RankTasks::reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard) const {
   const GroupBuffers& b = out_.groups[g];
   const Subject of{g, shard};
-  const bool alone = out_.ranks == 1;
+  const bool alone = b.sharing.ranks == 1;
   if (!alone) task(body, TaskKind::round, of, b.accumulator, b.reduction.own);
   Task& t = alone ? task(body, TaskKind::round, of, b.accumulator, b.gradient) : sum(body, of, b.reduction);
   body.add(t, b.block_sums, shard, shard + 1, Access::write);
@@ -94,7 +129,7 @@ void RankTasks::expand(BodyBuilder& body, uint32_t g, uint32_t shard) const {
 
 void RankTasks::gather_weights(BodyBuilder& body, uint32_t g, SharedBuffers GroupBuffers::*weights) const {
   const GroupBuffers& b = out_.groups[g];
-  if (!out_.shares_weights() || body.written((b.*weights).whole)) return;
+  if (!b.sharing.shares_weights() || body.written((b.*weights).whole)) return;
   for (uint32_t k = 0; k + 1 < b.shards.size(); ++k) gather(body, {g, k}, b.*weights);
 }
 

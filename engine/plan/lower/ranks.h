@@ -4,11 +4,17 @@
 
 #include <optional>
 
-#include "engine/plan/body_builder.h"
-#include "engine/plan/lower.h"
-#include "engine/program.h"
+#include "engine/plan/lower/body_builder.h"
+#include "engine/plan/lower/lower.h"
+#include "engine/program/program.h"
 
 namespace sluice {
+
+// What all groups share that have nothing of their own.
+StateSharing sharing_of(const LowerOptions& options);
+
+// Adds process groups for a sharing to the program, where it has none of their form yet.
+SharingProcesses processes_for(const StateSharing& sharing, Program& program);
 
 void count_operand_bytes(const Program& program, Task& task);
 
@@ -41,8 +47,8 @@ class RankTasks {
     std::optional<uint32_t> shard;
   };
   Task& task(BodyBuilder& body, TaskKind kind, const Subject& of, BufferId from, BufferId to) const;
-  void collective(BodyBuilder& body, TaskKind kind, RankGroup among, const Subject& of, BufferId from,
-                  BufferId to) const;
+  void collective(BodyBuilder& body, TaskKind kind, uint8_t SharingProcesses::*among, const Subject& of,
+                  BufferId from, BufferId to) const;
   // Returns the last sum's task.
   Task& sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const;
   void gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const;

@@ -1,11 +1,11 @@
-#include "engine/plan/candidate.h"
+#include "engine/plan/search/candidate.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "engine/error.h"
-#include "engine/pack.h"
-#include "engine/plan/assemble.h"
+#include "engine/base/error.h"
+#include "engine/base/pack.h"
+#include "engine/plan/assemble/assemble.h"
 
 namespace sluice {
 
@@ -29,7 +29,7 @@ class Homes {
     const ClassRanks& ranks = kClassOrders[candidate_.order];
     for (TierId tier = 0; tier <= memory_ && tier < lowest_; ++tier) {
       room_ = capacities_[tier];
-      room_ -= std::min(room_, tier == memory_ ? left_in_lowest() : left_above(tier));
+      room_ -= std::min(room_, left_to_staging(tier));
       for (size_t k = 0; k < kHomeClasses.size(); ++k) share_[k] = tier == memory_ ? share_of(k) : UINT64_MAX;
       for (uint8_t rank = 0; rank < kHomeClasses.size(); ++rank)
         for (BufferId b = 0; b < homes_.size(); ++b)
@@ -40,7 +40,21 @@ class Homes {
     return std::move(homes_);
   }
 
+  HomeRule rule() const {
+    HomeRule rule;
+    rule.ranks = kClassOrders[candidate_.order];
+    rule.left_to_staging.assign(program_.machine.tiers.size(), 0);
+    for (TierId tier = 0; tier <= memory_ && tier < lowest_; ++tier)
+      rule.left_to_staging[tier] = left_to_staging(tier);
+    for (size_t k = 0; k < kHomeClasses.size(); ++k) rule.shares[k] = share_of(k);
+    for (const auto& [buffer, tier] : candidate_.moved) rule.moved.push_back(buffer);
+    return rule;
+  }
+
  private:
+  uint64_t left_to_staging(TierId tier) const {
+    return tier == memory_ ? left_in_lowest() : left_above(tier);
+  }
   void claim(BufferId buffer, TierId tier, uint64_t& share) {
     const Buffer& b = program_.buffers[buffer];
     const uint64_t bytes = round_up(b.bytes(), placement_alignment(program_.machine, tier));
@@ -102,6 +116,11 @@ std::optional<BufferClass> first_class(const Candidate& candidate) {
 std::vector<TierId> homes_of(const Candidate& candidate, const Program& program,
                              const std::vector<uint64_t>& capacities, const Least& least) {
   return Homes(candidate, program, capacities, least).run();
+}
+
+HomeRule home_rule(const Candidate& candidate, const Program& program,
+                   const std::vector<uint64_t>& capacities, const Least& least) {
+  return Homes(candidate, program, capacities, least).rule();
 }
 
 CandidateChoices choices_for(Placement placement) {

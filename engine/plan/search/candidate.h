@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "engine/plan/choices.h"
-#include "engine/plan/least.h"
-#include "engine/program.h"
+#include "engine/plan/plan.h"
+#include "engine/plan/search/least.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 
@@ -44,7 +45,7 @@ struct Candidate {
   uint32_t order = kWeightsFirst;  // of kClassOrders
   // Of each class that may live in the lowest memory tier.
   std::array<uint32_t, 3> eighths{kAllEighths, kAllEighths, kAllEighths};
-  uint32_t lead = 32;                                   // in weights of tasks
+  uint32_t lead = 32;                                   // in costs of tasks
   std::vector<std::pair<BufferId, TierId>> moved = {};  // sorted; homes of buffers, whatever the rest says
   auto operator<=>(const Candidate&) const = default;
 };
@@ -63,6 +64,10 @@ std::optional<BufferClass> first_class(const Candidate& candidate);
 // free.
 std::vector<TierId> homes_of(const Candidate& candidate, const Program& program,
                              const std::vector<uint64_t>& capacities, const Least& least);
+
+// The same as words may tell it.
+HomeRule home_rule(const Candidate& candidate, const Program& program,
+                   const std::vector<uint64_t>& capacities, const Least& least);
 
 // The values that the search may give to a candidate.
 struct CandidateChoices {

@@ -1,10 +1,10 @@
-#include "engine/plan/least.h"
+#include "engine/plan/search/least.h"
 
 #include <algorithm>
 
-#include "engine/error.h"
-#include "engine/pack.h"
-#include "engine/plan/raise.h"
+#include "engine/base/error.h"
+#include "engine/base/pack.h"
+#include "engine/plan/search/raise.h"
 
 namespace sluice {
 

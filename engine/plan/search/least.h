@@ -20,8 +20,8 @@
 #include <optional>
 #include <vector>
 
-#include "engine/plan/assemble.h"
-#include "engine/plan/lower.h"
+#include "engine/plan/assemble/assemble.h"
+#include "engine/plan/lower/lower.h"
 
 namespace sluice {
 

@@ -1,10 +1,10 @@
-#include "engine/plan/limit.h"
+#include "engine/plan/search/limit.h"
 
 #include <algorithm>
 #include <iterator>
 
-#include "engine/plan/assemble.h"
-#include "engine/simulate.h"
+#include "engine/plan/assemble/assemble.h"
+#include "engine/simulate/simulate.h"
 
 namespace sluice {
 

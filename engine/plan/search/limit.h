@@ -10,8 +10,8 @@
 // Called by the planner's door; any thread.
 #pragma once
 
-#include "engine/machine_rates.h"
-#include "engine/plan/lower.h"
+#include "engine/plan/lower/lower.h"
+#include "engine/rates/machine_rates.h"
 
 namespace sluice {
 

@@ -6,9 +6,9 @@
 #include <list>
 #include <map>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/plan/plan.h"
-#include "engine/plan/search.h"
+#include "engine/plan/search/search.h"
 
 namespace sluice {
 

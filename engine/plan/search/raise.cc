@@ -1,10 +1,10 @@
-#include "engine/plan/raise.h"
+#include "engine/plan/search/raise.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "engine/pack.h"
-#include "engine/plan/assemble.h"
+#include "engine/base/pack.h"
+#include "engine/plan/assemble/assemble.h"
 
 namespace sluice {
 

@@ -4,13 +4,13 @@
 //
 // The tiers above the lowest take whole portions of their bytes, the top tier first; what lives longest goes
 // highest, since it is what fills a tier towards the middle of a step. What a task in a lower tier may touch
-// stays low. Set-up code of the planner, any thread.
+// stays low.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/program.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 

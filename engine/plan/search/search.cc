@@ -1,21 +1,21 @@
-#include "engine/plan/search.h"
+#include "engine/plan/search/search.h"
 
 #include <algorithm>
 #include <bit>
 #include <functional>
 #include <numeric>
 
-#include "engine/error.h"
-#include "engine/pack.h"
-#include "engine/plan/limit.h"
-#include "engine/simulate.h"
+#include "engine/base/error.h"
+#include "engine/base/pack.h"
+#include "engine/plan/search/limit.h"
+#include "engine/plan/search/task_costs.h"
+#include "engine/simulate/simulate.h"
 
 namespace sluice {
 
 namespace {
 
-constexpr uint32_t kSegmentWeight = 16;  // of the mean segment task; others by their estimated seconds
-constexpr std::array<uint32_t, 8> kLeads{32, 16, 64, 128, 48, 24, 8, 256};  // in such weights
+constexpr std::array<uint32_t, 8> kLeads{32, 16, 64, 128, 48, 24, 8, 256};  // in costs of tasks
 constexpr std::array<uint32_t, 8> kEighths{4, 6, 2, 0, 7, 5, 3, 1};
 constexpr uint64_t kSearchShards = 256;  // of a whole model
 constexpr uint64_t kMarginShare = 8;     // of a capacity
@@ -317,9 +317,12 @@ std::variant<Plan, Infeasible> Search::finish() {
   const auto arrangement = least_->arrangement(capacities_);
   if (!arrangement) return infeasible();
   if (auto plan = assembled_best()) return std::move(*plan);
-  if (assemble(base_.program, leading(base_.program, arrangement->homes, Candidate{}.lead)))
-    CHECK(!assemble(base_.program, *arrangement), "the least arrangement does not fit");
-  return finished(std::move(base_), 0);
+  Arrangement least = leading(base_.program, arrangement->homes, Candidate{}.lead);
+  if (assemble(base_.program, least)) {
+    least = *arrangement;
+    CHECK(!assemble(base_.program, least), "the least arrangement does not fit");
+  }
+  return finished(std::move(base_), 0, least, std::nullopt);
 }
 
 // By segment, in forward order. The forward of one that ends in the loss runs within its backward anyway.
@@ -354,9 +357,11 @@ std::optional<Plan> Search::assembled_best() const {
     if (last && o->seconds == last->seconds && o->written == last->written) continue;  // as good, or the same
     if (left == 0 || (best && o->seconds >= kSeemsBetter * best->step_seconds)) break;
     Plan whole = lowered(o->candidate);
-    if (assemble(whole.program, arrange(whole.program, o->candidate))) continue;
+    const Arrangement arrangement = arrange(whole.program, o->candidate);
+    if (assemble(whole.program, arrangement)) continue;
     --left;
-    whole = finished(std::move(whole), search_shard_ > 0 ? 0 : o->seconds);
+    HomeRule rule = home_rule(o->candidate, whole.program, capacities_, *least_);
+    whole = finished(std::move(whole), search_shard_ > 0 ? 0 : o->seconds, arrangement, std::move(rule));
     if (!best || whole.step_seconds < best->step_seconds) best = std::move(whole);
   }
   return best;
@@ -386,27 +391,15 @@ Arrangement Search::arrange(const Program& program, const Candidate& c) const {
 }
 Arrangement Search::leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const {
   Arrangement a{std::move(homes), std::vector<uint32_t>(capacities_.size(), lead)};
-  for (const Body& body : program.bodies) a.task_weights.push_back(weights_of(program, body));
+  a.task_costs = task_costs(program, request_.rates);
   return a;
 }
 
-// Weights in proportion to what the tasks take alone on their lanes.
-std::vector<uint32_t> Search::weights_of(const Program& program, const Body& body) const {
-  std::vector<double> seconds;
-  double segment_seconds = 0, segments = 0;
-  for (const Task& t : body.tasks) {
-    seconds.push_back(task_seconds(program, request_.rates, t));
-    if (t.kind != TaskKind::forward && t.kind != TaskKind::backward) continue;
-    segment_seconds += seconds.back();
-    segments += 1;
-  }
-  const double scale = segment_seconds > 0 ? kSegmentWeight * segments / segment_seconds : 0;
-  std::vector<uint32_t> weights;
-  for (const double s : seconds) weights.push_back(static_cast<uint32_t>(s * scale + 0.5));
-  return weights;
-}
-
-Plan Search::finished(Plan plan, double seconds) const {
+Plan Search::finished(Plan plan, double seconds, const Arrangement& arrangement,
+                      std::optional<HomeRule> rule) const {
+  plan.leads = arrangement.leads;
+  plan.keeps_copies = arrangement.keep;
+  plan.home_rule = std::move(rule);
   plan.step_seconds =
       seconds > 0 ? seconds : steady_step_seconds(plan.program, request_.rates, *plan.lowering.bodies().step);
   plan.least_seconds = least_step_seconds(request_.machine, request_.rates, model_, request_.lower);

@@ -27,9 +27,9 @@
 #include <variant>
 #include <vector>
 
-#include "engine/plan/candidate.h"
-#include "engine/plan/least.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/search/candidate.h"
+#include "engine/plan/search/least.h"
 
 namespace sluice {
 
@@ -89,10 +89,10 @@ class Search {
   Plan lowered(const Candidate& c, uint64_t shard_elements = 0) const;
   Arrangement arrange(const Program& program, const Candidate& c) const;
   Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const;
-  std::vector<uint32_t> weights_of(const Program& program, const Body& body) const;
   std::vector<const Outcome*> ranked() const;
   std::optional<Plan> assembled_best() const;
-  Plan finished(Plan plan, double seconds) const;
+  Plan finished(Plan plan, double seconds, const Arrangement& arrangement,
+                std::optional<HomeRule> rule) const;
   Infeasible infeasible() const;
   bool has_upper() const { return lowest_memory_tier(request_.machine) > 0; }
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "engine/plan/staging.h"
+#include "engine/plan/stage/staging.h"
 
 namespace sluice::staging {
 
@@ -169,13 +169,9 @@ void Allocations::move_start(Interval& i, uint32_t start) {
 // In list order; where the whole lead has no room, half of it is tried, and so on.
 void Allocations::lengthen() {
   const StageOptions& options = tier_.options;
-  std::vector<uint64_t> elapsed(tier_.positions() + 1);  // weight of the tasks before a position
+  std::vector<uint64_t> elapsed(tier_.positions() + 1);  // cost of the tasks before a position
   for (uint32_t at = 0; at < tier_.positions(); ++at) {
-    const uint32_t task = tier_.body.instructions[at].task;
-    const uint32_t weight = task == kNoTask                ? 0
-                            : options.task_weights.empty() ? 1
-                                                           : options.task_weights[task];
-    elapsed[at + 1] = elapsed[at] + weight;
+    elapsed[at + 1] = elapsed[at] + task_cost(tier_, at);
   }
   for (const uint32_t u : roots()) {
     Interval& i = intervals_[u];

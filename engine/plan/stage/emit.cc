@@ -2,8 +2,8 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "engine/error.h"
-#include "engine/plan/staging.h"
+#include "engine/base/error.h"
+#include "engine/plan/stage/staging.h"
 
 namespace sluice::staging {
 
@@ -35,8 +35,9 @@ std::vector<Touch> touches_of(const Storage& s, const std::vector<Use>& uses) {
 
 class Emitter {
  public:
-  Emitter(const Allocations& allocations, Body& body)
+  Emitter(const Allocations& allocations, const std::vector<StartBound>& bounds, Body& body)
       : allocations_(allocations),
+        bounds_(bounds),
         tier_(allocations.tier()),
         body_(body),
         fetches_(tier_.positions()),
@@ -54,8 +55,10 @@ class Emitter {
     out.reserve(tier_.positions() * 2);
     size_t next_use = 0;  // uses are in list order
     for (uint32_t at = 0; at < tier_.positions(); ++at) {
-      for (const Fetch& f : in_order_of_need(at))
+      for (const Fetch& f : in_order_of_need(at)) {
+        if (!bounds_.empty()) note(f, at);
         out.push_back(transfer(f.use, f.piece, version_of(f.use), true));
+      }
       Instruction in = std::move(body_.instructions[at]);
       place_permanent(in);
       for (; next_use < tier_.uses.size() && tier_.uses[next_use].at == at; ++next_use)
@@ -98,6 +101,31 @@ class Emitter {
       if (in.places[k].tier != here || !b.permanent || b.home != here) continue;
       in.places[k].offset = b.home_offset + b.cuts[in.operands[k].first];
     }
+  }
+
+  // The first task at a position or behind it.
+  uint32_t task_from(uint32_t at) const {
+    while (at < tier_.positions() && tier_.body.instructions[at].task == kNoTask) ++at;
+    return at < tier_.positions() ? tier_.body.instructions[at].task : kNoTask;
+  }
+  void note(const Fetch& f, uint32_t at) {
+    FetchNotes& notes = *tier_.options.notes;
+    const Operand& o = tier_.uses[f.use].o;
+    if (!notes.wanted[o.buffer]) return;
+    const uint32_t root = allocations_.root(f.use);
+    StartBound bound = bounds_[root];
+    if (at > allocations_.at_root(root).start) bound.bound = FetchBound::write;  // of this piece, later
+    notes.bodies.back().push_back({.tier = tier_.options.tier,
+                                   .buffer = o.buffer,
+                                   .back = o.back,
+                                   .piece = f.piece,
+                                   .begins = task_from(at),
+                                   .needed = task_from(f.needed),
+                                   .lead_begins = task_from(bound.lead_start),
+                                   .lead = tier_.options.lead,
+                                   .lead_cut = bound.lead_cut,
+                                   .bound = bound.bound,
+                                   .other = bound.other});
   }
 
   // Positions by allocation and piece of one storage.
@@ -181,6 +209,7 @@ class Emitter {
     source.last = piece + 1;
     source.version = version;
     source.access = Access::read;
+    source.indexed = 0;
     Operand target = source;
     target.access = Access::write;
     Instruction in;
@@ -197,6 +226,7 @@ class Emitter {
   }
 
   const Allocations& allocations_;
+  const std::vector<StartBound>& bounds_;
   const TierUses& tier_;
   Body& body_;
   std::vector<std::vector<Fetch>> fetches_;  // by the position in front of which they stand
@@ -205,6 +235,8 @@ class Emitter {
 
 }  // namespace
 
-void emit(const Allocations& allocations, Body& body) { Emitter(allocations, body).run(); }
+void emit(const Allocations& allocations, const std::vector<StartBound>& bounds, Body& body) {
+  Emitter(allocations, bounds, body).run();
+}
 
 }  // namespace sluice::staging

@@ -1,10 +1,9 @@
 #include <algorithm>
 #include <tuple>
 
-#include "engine/pack.h"
-#include "engine/plan/address_map.h"
-#include "engine/plan/assemble.h"
-#include "engine/plan/staging.h"
+#include "engine/base/pack.h"
+#include "engine/plan/stage/address_map.h"
+#include "engine/plan/stage/staging.h"
 
 namespace sluice::staging {
 

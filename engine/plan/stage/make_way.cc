@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/plan/staging.h"
+#include "engine/plan/stage/staging.h"
 
 namespace sluice::staging {
 

@@ -1,8 +1,9 @@
-#include "engine/plan/stage.h"
+#include "engine/plan/stage/stage.h"
 
 #include <algorithm>
 
-#include "engine/plan/staging.h"
+#include "engine/base/error.h"
+#include "engine/plan/stage/staging.h"
 
 namespace sluice {
 
@@ -13,6 +14,15 @@ uint64_t placement_alignment(const Machine& machine, TierId tier) {
   return alignment;
 }
 
+TierId lowest_memory_tier(const Machine& machine) {
+  size_t tier = machine.tiers.size();
+  while (tier > 0 && machine.tiers[tier - 1].file) --tier;
+  CHECK(tier > 0, "a machine without memory");
+  return static_cast<TierId>(tier - 1);
+}
+
+TierId lowest_tier(const Machine& machine) { return static_cast<TierId>(machine.tiers.size() - 1); }
+
 std::optional<Shortage> stage(const Program& program, Body& body, const StageOptions& options) {
   const staging::TierUses uses = staging::collect_uses(program, body, options);
   staging::Allocations allocations(uses);
@@ -21,8 +31,12 @@ std::optional<Shortage> stage(const Program& program, Body& body, const StageOpt
   allocations.choose();
   const uint64_t peak = staging::lay_out(allocations);
   if (peak > options.capacity) return allocations.shortage(peak);
+  std::vector<uint32_t> lead_starts;
+  if (options.notes) lead_starts = staging::starts_of(allocations);
   staging::grow_fetches(allocations);
-  staging::emit(allocations, body);
+  std::vector<staging::StartBound> bounds;
+  if (options.notes) bounds = staging::bounds_of(allocations, lead_starts);
+  staging::emit(allocations, bounds, body);
   body.peak_bytes[options.tier] = peak;
   return std::nullopt;
 }

@@ -6,7 +6,7 @@
 //
 // 1. Uses of each buffer in list order, with what happens to it where it is staged from (writes there make
 //    copies stale).
-// 2. Every use gets an interval; a fetched one is lengthened by tasks that weigh `lead` together, while
+// 2. Every use gets an interval; a fetched one is lengthened by tasks that cost `lead` together, while
 //    memory lasts, so that its fetch overlaps something.
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory
 //    lasts (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
@@ -23,7 +23,8 @@
 #include <optional>
 #include <span>
 
-#include "engine/program.h"
+#include "engine/plan/stage/notes.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 
@@ -31,10 +32,11 @@ struct StageOptions {
   TierId tier = 0;
   uint64_t base = 0;                            // permanent homes end here; at most capacity
   uint64_t capacity = 0;                        // arena bytes
-  uint32_t lead = 0;                            // in weights of tasks
-  std::span<const uint32_t> task_weights = {};  // by task; empty: each weighs 1
+  uint32_t lead = 0;                            // in costs of tasks
+  std::span<const uint32_t> task_costs = {};  // by task; empty: each costs 1
   bool keep = true;  // false: no copy outlives its use; with lead 0 the least that the tier can do with
   bool transient_only = false;  // nothing permanent is carried: peaks of transient buffers, and no program
+  FetchNotes* notes = nullptr;  // adds to the body at its end; null: nothing is noted
 };
 
 struct Shortage {  // why a tier cannot hold a body
@@ -45,6 +47,10 @@ struct Shortage {  // why a tier cannot hold a body
 
 // Alignment of whole allocations in a tier: its own, and that of the links that touch it.
 uint64_t placement_alignment(const Machine& machine, TierId tier);
+
+// The lowest tier whose bytes a processor can address, and the lowest tier of all.
+TierId lowest_memory_tier(const Machine& machine);
+TierId lowest_tier(const Machine& machine);
 
 // Body::instructions hold tasks and transfers whose places name tiers; those in `tier` get their offsets
 // here, and transfers to and from the tier below are inserted. Sets peak_bytes[tier]. Nothing is changed when

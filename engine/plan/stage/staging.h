@@ -1,13 +1,13 @@
 // Inside of stage (stage.h, whose steps these are): one tier of one body as plain data, passed from step to
 // step.
 //
-// 1. collect_uses (stage_uses.cc): operands in this tier, what happens to their storage elsewhere, and the
+// 1. collect_uses (uses.cc): operands in this tier, what happens to their storage elsewhere, and the
 //    gaps between uses over which a copy would stay valid.
-// 2. and 3. Allocations (stage_allocations.cc): which uses share an allocation, and from when to when; bytes
+// 2. and 3. Allocations (allocations.cc): which uses share an allocation, and from when to when; bytes
 //    at every position.
-// 4. and 5. lay_out, grow_fetches (stage_layout.cc), make_way (stage_make_way.cc): addresses, then earlier
+// 4. and 5. lay_out, grow_fetches (layout.cc), make_way (make_way.cc): addresses, then earlier
 //    starts where addresses allow them.
-// 6. emit (stage_emit.cc): the list with transfers.
+// 6. emit (emit.cc): the list with transfers.
 // Positions are indices into Body::instructions as they were before this tier was staged; uses, allocations
 // and storages are named by index. For the files of stage only.
 #pragma once
@@ -18,10 +18,10 @@
 #include <span>
 #include <vector>
 
-#include "engine/pack.h"
-#include "engine/range_load.h"
-#include "engine/plan/stage.h"
-#include "engine/program.h"
+#include "engine/base/pack.h"
+#include "engine/base/range_load.h"
+#include "engine/plan/stage/stage.h"
+#include "engine/program/program.h"
 
 namespace sluice::staging {
 
@@ -147,6 +147,23 @@ class Allocations {
   std::vector<bool> lead_lost_;            // by root
 };
 
+// Costs of the task at a position, as leads count them; a transfer has none.
+inline uint32_t task_cost(const TierUses& tier, uint32_t position) {
+  const uint32_t task = tier.body.instructions[position].task;
+  if (task == kNoTask) return 0;
+  return tier.options.task_costs.empty() ? 1 : tier.options.task_costs[task];
+}
+
+// For StageOptions::notes: by root, why a fetched allocation starts where it does.
+struct StartBound {
+  FetchBound bound = FetchBound::begin;
+  BufferId other = 0;
+  uint32_t lead_start = 0;  // position
+  bool lead_cut = false;
+};
+std::vector<uint32_t> starts_of(const Allocations& allocations);  // by root; kNever for others
+std::vector<StartBound> bounds_of(const Allocations& allocations, const std::vector<uint32_t>& lead_starts);
+
 // Steps 1, 4, 5 and 6.
 TierUses collect_uses(const Program& program, const Body& body, const StageOptions& options);
 // Returns the peak, with permanent homes. Above the capacity: the body does not fit.
@@ -154,7 +171,7 @@ uint64_t lay_out(Allocations& allocations);
 void grow_fetches(Allocations& allocations);
 // Gives all of the `unplaced` roots places beside the others. Returns one that can have none.
 std::optional<Interval> make_way(Allocations& allocations, std::vector<uint32_t> unplaced);
-// `body` is the one that the uses were collected from.
-void emit(const Allocations& allocations, Body& body);
+// `body` is the one that the uses were collected from. Fetches are noted where `bounds` is not empty.
+void emit(const Allocations& allocations, const std::vector<StartBound>& bounds, Body& body);
 
 }  // namespace sluice::staging

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <tuple>
 
-#include "engine/error.h"
-#include "engine/plan/staging.h"
+#include "engine/base/error.h"
+#include "engine/plan/stage/staging.h"
 
 namespace sluice::staging {
 
@@ -16,7 +16,9 @@ void add_use(TierUses& tier, uint32_t storage, uint32_t at, uint32_t operand, co
 void collect_storages(TierUses& tier) {
   const Program& program = tier.program;
   const TierId here = tier.options.tier;
-  std::vector<uint32_t> known(2 * program.buffers.size(), kNever);  // by buffer and back
+  std::vector<uint32_t> first_slot{0};  // by buffer
+  for (const Buffer& b : program.buffers) first_slot.push_back(first_slot.back() + slots_of(program, b));
+  std::vector<uint32_t> known(first_slot.back(), kNever);  // by buffer and back
   const auto add_storage = [&](BufferId buffer, bool resident) {
     const Buffer& b = program.buffers[buffer];
     CHECK(b.permanent || b.home >= here, b.name + " is transient and touched below its home");
@@ -36,7 +38,7 @@ void collect_storages(TierUses& tier) {
         if (operand_tier == here) add_use(tier, add_storage(o.buffer, true), at, k, o);
         continue;
       }
-      uint32_t& s = known[2 * o.buffer + o.back];
+      uint32_t& s = known[first_slot[o.buffer] + o.back];
       if (s == kNever) s = add_storage(o.buffer, !b.permanent && b.home == here);
       if (operand_tier == here)
         add_use(tier, s, at, k, o);

@@ -1,4 +1,4 @@
-#include "engine/run/block_checksum.h"
+#include "engine/run/checkpoint/block_checksum.h"
 
 #include <xxhash.h>
 

@@ -30,11 +30,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/graph.h"
-#include "engine/run/manifest.h"
-#include "engine/run/ranks.h"
-#include "engine/run/runner.h"
-#include "models/safetensors.h"
+#include "engine/graph/graph.h"
+#include "engine/run/checkpoint/manifest.h"
+#include "engine/run/execute/runner.h"
+#include "engine/run/ranks/ranks.h"
+#include "models/files/safetensors.h"
 
 namespace sluice {
 

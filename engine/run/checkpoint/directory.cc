@@ -1,4 +1,4 @@
-#include "engine/run/checkpoint_directory.h"
+#include "engine/run/checkpoint/directory.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "engine/run/checkpoint.h"
+#include "engine/run/checkpoint/checkpoint.h"
 
 namespace sluice {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
-#include "models/file.h"
+#include "engine/base/error.h"
+#include "models/files/file.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "engine/run/manifest.h"
+#include "engine/run/checkpoint/manifest.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -12,9 +12,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "engine/error.h"
-#include "engine/strict_json.h"
-#include "models/safetensors.h"
+#include "engine/base/error.h"
+#include "engine/base/strict_json.h"
+#include "models/files/safetensors.h"
 
 namespace sluice {
 
@@ -25,7 +25,6 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
 constexpr int64_t kVersion = 3;  // 2 had no options of compression, 1 no checksums
-constexpr const char* kOptimizer = "adamw";
 constexpr std::array<const char*, kAllPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq",
                                                              "frozen", "error",   "factors"};
 constexpr std::array<DType, 3> kPrecisions = {DType::bf16, DType::f16, DType::f32};
@@ -229,8 +228,12 @@ CheckpointState read_state(const Fields& file, const std::string& path) {
   if (found == kPrecisions.end())
     file.malformed(fmt::format("has the unknown precision '{}'", shown_name(precision)));
   state.precision = *found;
-  if (file.text("optimizer") != kOptimizer)
-    file.malformed(fmt::format("has the unknown optimizer '{}'", shown_name(file.text("optimizer"))));
+  const std::string optimizer = file.text("optimizer");
+  int kind = 0;
+  while (kind < kOptimizerKinds && optimizer != optimizer_of(static_cast<OptimizerKind>(kind)).name) ++kind;
+  if (kind == kOptimizerKinds)
+    file.malformed(fmt::format("has the unknown optimizer '{}'", shown_name(optimizer)));
+  state.optimizer = static_cast<OptimizerKind>(kind);
   state.model_config = file.text("model_config");
   state.options = read_options(file, path);
   check_numbers(file, state);
@@ -362,7 +365,7 @@ std::string manifest_to_json(const Manifest& manifest) {
                   {"data_checksum", checksum_text(state.data_checksum)},
                   {"micro_batch", state.micro_batch},
                   {"precision", dtype_name(state.precision)},
-                  {"optimizer", kOptimizer},
+                  {"optimizer", optimizer_of(state.optimizer).name},
                   {"writers", manifest.state.writers},
                   {"model_config", state.model_config}};
   out["options"] = std::move(options);

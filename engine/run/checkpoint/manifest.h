@@ -8,7 +8,7 @@
 // first + count) of the tensor are the whole of a tensor in that safetensors file, of the same name or of
 // `stored_as`. The pieces of a plane, in order, cover the tensor exactly once. Nothing refers to budgets,
 // groups or shards, so a checkpoint can be read under any others. Numbers read back exactly. The last field
-// is the XXH3-64 of all the text before it. Callers: checkpoint_*.cc; set-up code, any thread.
+// is the XXH3-64 of all the text before it. Callers: reader.cc and writer.cc.
 #pragma once
 
 #include <array>
@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/op.h"
-#include "engine/run/options.h"
-#include "engine/run/runner.h"
+#include "engine/graph/op.h"
+#include "engine/run/execute/runner.h"
+#include "engine/run/options/options.h"
 
 namespace sluice {
 
@@ -41,6 +41,7 @@ struct CheckpointState {
   int64_t micro_batch = 1;
   int64_t writers = 1;  // ranks, each of which wrote files of its own
   DType precision = DType::bf16;
+  OptimizerKind optimizer = OptimizerKind::adamw;
   std::string model_config;  // text of a config.json
   std::vector<ManifestOption> options;
 };

@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <unordered_set>
 
-#include "engine/error.h"
-#include "engine/run/block_checksum.h"
-#include "engine/run/checkpoint.h"
-#include "engine/run/checkpoint_directory.h"
+#include "engine/base/error.h"
+#include "engine/run/checkpoint/block_checksum.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/checkpoint/directory.h"
 
 namespace sluice {
 

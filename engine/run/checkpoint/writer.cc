@@ -10,10 +10,10 @@
 #include <filesystem>
 #include <tuple>
 
-#include "engine/error.h"
-#include "engine/run/block_checksum.h"
-#include "engine/run/checkpoint.h"
-#include "engine/run/checkpoint_directory.h"
+#include "engine/base/error.h"
+#include "engine/run/checkpoint/block_checksum.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/checkpoint/directory.h"
 
 namespace sluice {
 
@@ -391,23 +391,25 @@ std::vector<OwnedRange> whole_groups(const Model& model) {
 std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering) {
   std::vector<std::vector<OwnedRange>> by_rank(lowering.ranks);
   for (uint32_t g = 0; g < lowering.groups.size(); ++g) {
-    if (!lowering.shares_state()) {
-      by_rank.front().push_back({g, 0, lowering.groups[g].shards.back()});
+    const GroupBuffers& group = lowering.groups[g];
+    if (!group.sharing.shares_state()) {
+      by_rank.front().push_back({g, 0, group.shards.back()});
       continue;
     }
-    for (uint32_t k = 0; k + 1 < lowering.groups[g].shards.size(); ++k) {
-      const uint64_t elements = lowering.part_elements(g, k);
+    for (uint32_t k = 0; k + 1 < group.shards.size(); ++k) {
+      const uint64_t elements = group.part_elements(k);
       for (uint32_t rank = 0; rank < lowering.ranks; ++rank)
-        by_rank[rank].push_back(
-            {g, lowering.groups[g].shards[k] + lowering.part_of(rank) * elements, elements});
+        if (group.sharing.is_with_first(rank))
+          by_rank[rank].push_back({g, group.shards[k] + group.sharing.part_of(rank) * elements, elements});
     }
   }
   for (const Owned what : {Owned::error, Owned::factors})
     for (uint32_t g = 0; g < lowering.groups.size(); ++g) {
-      const std::optional<CompressionBuffers>& c = lowering.groups[g].compression;
-      if (!c) continue;
-      const uint64_t elements =
-          what == Owned::error ? lowering.groups[g].shards.back() : lowering.factor_elements(c->layout.right);
+      const GroupBuffers& group = lowering.groups[g];
+      if (!group.compression) continue;
+      const uint64_t elements = what == Owned::error
+                                    ? group.shards.back()
+                                    : group.sharing.factor_elements(group.compression->layout.right);
       for (std::vector<OwnedRange>& of_rank : by_rank) of_rank.push_back({g, 0, elements, what});
     }
   return by_rank;

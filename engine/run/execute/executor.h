@@ -13,10 +13,10 @@
 #include <memory>
 #include <vector>
 
-#include "engine/run/runner.h"
-#include "engine/run/trace.h"
+#include "engine/run/execute/runner.h"
+#include "engine/run/execute/trace.h"
 #include "gpu/accelerator.h"
-#include "offload/io_queue.h"
+#include "offload/io/queue.h"
 
 namespace sluice {
 

@@ -1,8 +1,8 @@
-#include "engine/run/lane_progress.h"
+#include "engine/run/execute/lane_progress.h"
 
 #include <algorithm>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

@@ -18,7 +18,7 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/run/executor.h"
+#include "engine/run/execute/executor.h"
 
 namespace sluice {
 

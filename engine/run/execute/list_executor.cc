@@ -9,8 +9,8 @@
 #include <deque>
 #include <random>
 
-#include "engine/clock.h"
-#include "engine/run/executor.h"
+#include "engine/base/clock.h"
+#include "engine/run/execute/executor.h"
 
 namespace sluice {
 

@@ -1,8 +1,8 @@
-#include "engine/run/recorder.h"
+#include "engine/run/execute/recorder.h"
 
 #include <algorithm>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

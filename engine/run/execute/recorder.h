@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/program.h"
-#include "engine/run/trace.h"
+#include "engine/program/program.h"
+#include "engine/run/execute/trace.h"
 
 namespace sluice {
 

@@ -1,11 +1,11 @@
-#include "engine/run/runner.h"
+#include "engine/run/execute/runner.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 
@@ -66,7 +66,8 @@ uint64_t Runner::offset(const Instruction& in, size_t operand, const RingPositio
   const Place& place = in.places[operand];
   const Buffer& b = plan_.program.buffers[o.buffer];
   if (b.ring == kNoRing || place.tier != b.home) return place.offset;
-  return place.offset + (rings[b.ring] + kRingSlots - o.back) % kRingSlots * b.slot_stride;
+  const uint64_t slots = slots_of(plan_.program, b);
+  return place.offset + (rings[b.ring] + slots - o.back) % slots * b.slot_stride;
 }
 
 std::byte* Runner::address(const Instruction& in, size_t operand, const RingPositions& rings) const {
@@ -92,7 +93,7 @@ void Runner::note_high_water(const Instruction& in, const RingPositions& rings) 
 
 std::byte* Runner::ring_slot(BufferId buffer, uint64_t position) const {
   const Buffer& b = plan_.program.buffers[buffer];
-  return memory_.tiers[b.home] + b.home_offset + position % kRingSlots * b.slot_stride;
+  return memory_.tiers[b.home] + b.home_offset + position % slots_of(plan_.program, b) * b.slot_stride;
 }
 
 bool Runner::is_file_io(const Body& body, const Instruction& in) const {
@@ -125,12 +126,12 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
     const FileTarget target = hooks_.save(v.group, first, plane, {from, bytes});
     out[count++] = {IoDirection::write, target.fd, target.offset, from, bytes, {}, target.name};
   };
-  if (plan_.lowering.shares_state() || ranks_.is_first()) {  // else all have the same
+  if (owns_state(task.subject)) {  // else another rank has the same
     if (!trainable)
       add(v.weights, Plane::frozen_weights, v.first, v.elements * dtype_bytes(plan_.model.precision));
     if (v.master) add(v.master, Plane::master, v.first, v.elements * 4);
-    if (v.first_moment) add(v.first_moment, Plane::first_moment, v.first, v.elements * 4);
-    if (v.second_moment) add(v.second_moment, Plane::second_moment, v.first, v.elements * 4);
+    for (uint32_t m = 0; m < kMomentsMax; ++m)
+      if (v.moments[m]) add(v.moments[m], moment_plane(m), v.first, v.elements * 4);
   }
   if (v.error) add(v.error, Plane::error, v.error_first, v.error_elements * 4);
   if (v.factors) add(v.factors, Plane::factors, 0, bytes_of(in, in.operands.size() - 1));
@@ -298,10 +299,10 @@ void Runner::norm(const Instruction& in, const RingPositions& rings) {
     if (g.block_sums == kNone || g.all_block_sums.whole != in.operands[k].buffer) continue;
     const Buffer& b = plan_.program.buffers[g.block_sums];
     for (size_t shard = 0; shard + 1 < g.shards.size(); ++shard)
-      for (uint64_t part = 0; part < plan_.lowering.ranks; ++part) {
+      for (uint64_t part = 0; part < g.sharing.ranks; ++part) {
         const std::byte* const of_part = address(in, k, rings) + part * b.bytes();
         const auto* sums = reinterpret_cast<const double*>(of_part + b.cuts[shard]);
-        const uint64_t elements = (g.shards[shard + 1] - g.shards[shard]) / plan_.lowering.ranks;
+        const uint64_t elements = g.part_elements(static_cast<uint32_t>(shard));
         const uint64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
         for (uint64_t i = 0; i < blocks; ++i) total += sums[i];
       }
@@ -334,23 +335,24 @@ void Runner::set_scalars(const Instruction& in, const RingPositions& rings) {
     update.clean_steps = 0;
   }
   const double factor = rules_.clip > 0 && knows_norm ? std::min(1.0, rules_.clip / (norm + 1e-6)) : 1.0;
-  update.adamw = prepare_adamw(rules_.adamw, update.t, input.learning_rate, factor, previous.loss_scale);
+  update.constants =
+      optimizer_of(rules_.optimizer)
+          .prepare(rules_.settings, {update.t, input.learning_rate, factor, previous.loss_scale});
 }
 
 ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const {
-  const std::vector<uint64_t>& shards = plan_.lowering.groups[group].shards;
+  const GroupBuffers& buffers = plan_.lowering.groups[group];
   ShardView v;
   v.group = group;
-  v.elements = plan_.lowering.updated_elements(group, shard);
-  const bool shares = plan_.lowering.shares_state();
-  v.first = shards[shard] + (shares ? own_part() * v.elements : 0);
+  v.elements = buffers.updated_elements(shard);
+  v.first = buffers.shards[shard] + (buffers.sharing.shares_state() ? own_part(buffers) * v.elements : 0);
   v.weights = weights;
   if (!plan_.model.groups[group].trainable) return v;
   const uint64_t stride = state_plane_stride(v.elements);
   const bool in_place = plan_.model.precision == DType::f32;
   v.master = reinterpret_cast<float*>(in_place ? weights : state);
-  v.first_moment = reinterpret_cast<float*>(state + (in_place ? 0 : stride));
-  v.second_moment = reinterpret_cast<float*>(state + (in_place ? stride : 2 * stride));
+  for (uint32_t m = 0; m < optimizer_of(rules_.optimizer).moments; ++m)
+    v.moments[m] = reinterpret_cast<float*>(state + (in_place ? m : m + 1) * stride);
   return v;
 }
 
@@ -368,12 +370,12 @@ void Runner::optimize(const Task& task, const Instruction& in, const RingPositio
     if (first >= last) continue;
     const uint64_t at = first - v.first;
     void* weights = precision == DType::f32 ? nullptr : static_cast<std::byte*>(v.weights) + at * width;
-    const AdamWRange r{v.master + at, v.first_moment + at, v.second_moment + at, gradient + at * width,
-                       weights,       precision,           last - first,         range.decay};
+    UpdateRange r{v.master + at, {}, gradient + at * width, weights, precision, last - first, range.decay};
+    for (uint32_t m = 0; m < kMomentsMax; ++m) r.moments[m] = v.moments[m] ? v.moments[m] + at : nullptr;
     if (on_device)
-      device_.optimize(r, update);
+      device_.optimize(rules_.optimizer, r, update);
     else
-      update_range(r, *update, optimizer_workers_);
+      update_range(optimizer_of(rules_.optimizer), r, *update, optimizer_workers_);
   }
 }
 

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "cpu_optim/optimizer.h"
-#include "engine/parallel.h"
+#include "engine/base/parallel.h"
 #include "engine/plan/plan.h"
-#include "engine/run/ranks.h"
+#include "engine/run/ranks/ranks.h"
 #include "gpu/device.h"
 #include "offload/nvme_files.h"
 #include "offload/transfer_lane.h"
@@ -40,7 +40,8 @@ struct Memory {
 };
 
 struct UpdateRules {
-  AdamWOptions adamw;
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  OptimizerSettings settings;
   double clip = 1;  // 0: off
 };
 constexpr double kFirstLossScale = 65536;  // fp16
@@ -50,8 +51,9 @@ constexpr int64_t kCleanStepsToDouble = 2000;
 struct ShardView {
   uint32_t group = 0;
   uint64_t first = 0, elements = 0;  // within the group's flat buffer
-  // Frozen groups have none of these three.
-  float *master = nullptr, *first_moment = nullptr, *second_moment = nullptr;
+  // Frozen groups have neither.
+  float* master = nullptr;
+  float* moments[kMomentsMax] = {};
   void* weights = nullptr;  // working precision; fp32: the same as master
   // Where gradients are compressed: the rank's error of the whole shard and, with a group's first, its right
   // factors.
@@ -60,6 +62,9 @@ struct ShardView {
 };
 // The last two are of compressed gradients (low_rank.h), every rank's own.
 enum class Plane : uint8_t { master, first_moment, second_moment, frozen_weights, error, factors };
+constexpr Plane moment_plane(uint32_t moment) {
+  return static_cast<Plane>(static_cast<uint32_t>(Plane::first_moment) + moment);
+}
 struct FileTarget {
   int fd = -1;
   uint64_t offset = 0;
@@ -121,7 +126,15 @@ class Runner {
   void set_scalars(const Instruction& in, const RingPositions& rings);
   void optimize(const Task& task, const Instruction& in, const RingPositions& rings);
   void load(const Task& task, const Instruction& in, const RingPositions& rings);
-  uint64_t own_part() const { return plan_.lowering.part_of(static_cast<uint32_t>(ranks_.rank())); }
+  uint64_t own_part(const GroupBuffers& group) const {
+    return group.sharing.part_of(static_cast<uint32_t>(ranks_.rank()));
+  }
+  // Whether this rank writes what it has of a group's state into checkpoints.
+  bool owns_state(uint32_t group) const {
+    const StateSharing& sharing = plan_.lowering.groups[group].sharing;
+    return sharing.shares_state() ? sharing.is_with_first(static_cast<uint32_t>(ranks_.rank()))
+                                  : ranks_.is_first();
+  }
   ShardView shard_view(uint32_t group, uint32_t shard, std::byte* state, std::byte* weights) const;
   void add_compression(const Task& task, const Instruction& in, size_t operand, const RingPositions& rings,
                        ShardView& view) const;

@@ -5,10 +5,10 @@
 #include <array>
 #include <cstring>
 
-#include "cpu_optim/low_rank.h"
-#include "cpu_optim/reduce.h"
-#include "engine/run/runner.h"
-#include "engine/verify_ranks.h"
+#include "engine/run/execute/runner.h"
+#include "engine/verify/ranks.h"
+#include "gpu/ranks/low_rank.h"
+#include "gpu/ranks/reduce.h"
 
 namespace sluice {
 
@@ -71,7 +71,7 @@ void Runner::exchange(const Task& task, const Instruction& in, const RingPositio
 // Sums of blocks, and all of factors, are in fp32; factors have no block sums.
 void Runner::sum(const Task& task, const Instruction& in, const RingPositions& rings) {
   const ReductionBuffers& reduction = plan_.lowering.groups[task.subject].reduction;
-  const bool has_blocks = plan_.lowering.has_blocks();
+  const bool has_blocks = plan_.lowering.groups[task.subject].sharing.has_blocks();
   const BufferId received = has_blocks ? reduction.in_block : reduction.received;
   const DType precision = plan_.model.precision;
   const DType from = in.operands[kSumReceived].buffer == received ? precision : DType::f32;
@@ -110,13 +110,13 @@ void Runner::zero_rest(const Instruction& in, size_t operand, uint64_t elements,
 
 // Block sums are of the rank's own part of the shard, also where it has all of it.
 void Runner::expand(const Task& task, const Instruction& in, const RingPositions& rings) {
-  const Lowering& lowering = plan_.lowering;
-  const GroupBuffers& group = lowering.groups[task.subject];
+  const GroupBuffers& group = plan_.lowering.groups[task.subject];
+  const bool shares_state = group.sharing.shares_state();
   const uint64_t begin = group.shards[task.slice], end = group.shards[task.slice + 1];
-  const uint64_t part = lowering.part_elements(task.subject, task.slice);
-  const uint64_t own = begin + own_part() * part;
+  const uint64_t part = group.part_elements(task.slice);
+  const uint64_t own = begin + own_part(group) * part;
   std::byte* const gradient = address(in, kExpandGradient, rings);
-  const uint64_t first = lowering.shares_state() ? own : begin;  // of what is there
+  const uint64_t first = shares_state ? own : begin;  // of what is there
   const auto expand_range = [&](uint64_t from, uint64_t to, double* sums) {
     if (from == to) return;
     const DType precision = plan_.model.precision;
@@ -125,7 +125,7 @@ void Runner::expand(const Task& task, const Instruction& in, const RingPositions
                     gradient + (from - first) * dtype_bytes(precision), sums, optimizer_workers_);
   };
   expand_range(own, own + part, reinterpret_cast<double*>(address(in, kExpandSums, rings)));
-  if (lowering.shares_state()) return;
+  if (shares_state) return;
   expand_range(begin, own, nullptr);
   expand_range(own + part, end, nullptr);
 }

@@ -1,12 +1,12 @@
-#include "engine/run/session.h"
+#include "engine/run/execute/session.h"
 
 #include <algorithm>
 #include <cstring>
 #include <thread>
 
-#include "engine/pack.h"
-#include "engine/parallel.h"
-#include "offload/memory_limits.h"
+#include "engine/base/pack.h"
+#include "engine/base/parallel.h"
+#include "offload/system/memory_limits.h"
 
 namespace sluice {
 

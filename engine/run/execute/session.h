@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "engine/plan/plan.h"
-#include "engine/run/executor.h"
-#include "engine/run/ranks.h"
-#include "engine/run/runner.h"
+#include "engine/run/execute/executor.h"
+#include "engine/run/execute/runner.h"
+#include "engine/run/ranks/ranks.h"
 #include "gpu/device.h"
 #include "offload/arena.h"
+#include "offload/io/backends.h"
 #include "offload/nvme_files.h"
 
 namespace sluice {
@@ -23,7 +24,7 @@ struct SessionOptions {
   int threads = 1;
   UpdateRules rules;
   std::vector<NvmeDirectory> nvme_directories;
-  IoChoice io = IoChoice::automatic;
+  IoChoice io = nullptr;
   ExecutorKind executor = ExecutorKind::threaded;
   uint64_t seed = 0;    // of the shuffled executor
   Ranks ranks;

@@ -13,10 +13,10 @@
 #include <system_error>
 #include <thread>
 
-#include "engine/clock.h"
-#include "engine/error.h"
-#include "engine/run/executor.h"
-#include "engine/run/lane_progress.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/run/execute/executor.h"
+#include "engine/run/execute/lane_progress.h"
 
 namespace sluice {
 

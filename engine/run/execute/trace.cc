@@ -1,8 +1,8 @@
-#include "engine/run/trace.h"
+#include "engine/run/execute/trace.h"
 
 #include <algorithm>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/program.h"
+#include "engine/program/program.h"
 
 namespace sluice {
 

@@ -2,8 +2,7 @@
 //
 // Everything about an option lives in its row: name, group, range, help, the verbs that take it, and what a
 // resumed run does with it. Command line, configuration file, --help and the checkpoint's manifest all read
-// the same rows, so they cannot disagree. Callers: tools fill Options; trainer and planner read them; any
-// thread, values only.
+// the same rows, so they cannot disagree. Callers: tools fill Options; trainer and planner read them.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +12,10 @@
 #include <variant>
 #include <vector>
 
-#include "engine/op.h"
+#include "cpu_optim/optimizer_kind.h"
+#include "engine/graph/op.h"
 #include "engine/plan/choices.h"
-#include "offload/io_queue.h"
+#include "offload/io/backends.h"
 
 namespace sluice {
 
@@ -29,7 +29,6 @@ struct Size {
 };
 
 enum class RowOrder : uint8_t { shuffled, sequential };
-enum class OptimizerKind : uint8_t { adamw };
 enum class Schedule : uint8_t { constant, cosine, linear };
 enum class DeviceKind : uint8_t { automatic, cpu, reference, cuda };
 
@@ -80,7 +79,7 @@ struct MemoryOptions {
   std::optional<int64_t> threads;             // none: all cores, divided among ranks
   Recompute recompute = Recompute::automatic;
   Placement placement = Placement::automatic;
-  IoChoice io = IoChoice::automatic;
+  IoChoice io = nullptr;
   std::string machine;  // name or file of a machine description; empty: the built-in default
 };
 
@@ -128,6 +127,7 @@ struct ProfileOptions {
 struct PlanOptions {
   std::string sweep;  // QUANTITY=FROM:TO; empty: one plan
   bool explain = false;
+  std::string why;  // a buffer or layer; empty: none
 };
 
 struct BenchOptions {
@@ -156,9 +156,33 @@ struct Options {
   std::vector<std::string> given;  // names, as in the table, that the user wrote (command line or --config)
 };
 
-enum class Verb : uint8_t { train, plan, eval, export_run, profile, bench, doctor };
-const char* verb_name(Verb verb);  // "train", ..., "export", ...
-constexpr uint8_t verb_bit(Verb verb) { return static_cast<uint8_t>(1u << static_cast<int>(verb)); }
+// What each does: tools/command/verbs.h.
+enum class Verb : uint8_t { train, plan, eval, export_run, doctor, profile, bench };
+constexpr const char* verb_name(Verb verb) {
+  switch (verb) {
+    case Verb::train:
+      return "train";
+    case Verb::plan:
+      return "plan";
+    case Verb::eval:
+      return "eval";
+    case Verb::export_run:
+      return "export";
+    case Verb::doctor:
+      return "doctor";
+    case Verb::profile:
+      return "profile";
+    case Verb::bench:
+      return "bench";
+  }
+  return nullptr;  // beyond the last
+}
+constexpr size_t kVerbCount = [] {
+  size_t count = 0;
+  while (verb_name(static_cast<Verb>(count))) ++count;
+  return count;
+}();
+constexpr uint32_t verb_bit(Verb verb) { return 1u << static_cast<int>(verb); }
 
 // Where an option's value is kept. Optionals also accept the word "auto".
 using OptionField =
@@ -183,21 +207,23 @@ struct OptionRow {
   const char* name;   // without dashes
   const char* group;  // model, data, batch, optimizer, numbers, memory, run, ...
   const char* value;  // what stands for the value in --help; "" for a switch
-  const char* help;
+  const char* help;   // option_help() fills in a {}
   const char* default_text;  // in words, for --help; "" when there is none to speak of
-  uint8_t verbs;             // verb_bit()s of the verbs that take it
+  uint32_t verbs;            // verb_bit()s of the verbs that take it
   OnResume on_resume;
   OptionField (*field)(Options&);
-  Range range;                     // of numbers
+  Range range = {};                  // of numbers
+  std::string (*known)() = nullptr;  // what stands for {} in help: a list that is kept elsewhere
 };
 
 std::span<const OptionRow> option_table();
+std::string option_help(const OptionRow& row);
 // The row for `verb`, else the first of that name; nullptr if there is none.
 const OptionRow* find_option(const std::string& name, Verb verb = Verb::train);
 
 bool is_given(const Options& options, const std::string& name);
 
-// Sets the row's field from text, with its range checked, except for Size fields (tools/size.h reads
+// Sets the row's field from text, with its range checked, except for Size fields (tools/command/size.h reads
 // those). `values` has one element, but for switches ("true", "false") and lists. Throws Error(usage)
 // naming the option.
 void set_option(Options& options, const OptionRow& row, const std::vector<std::string>& values);

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <set>
 
-#include "engine/error.h"
-#include "engine/run/options.h"
-#include "engine/units.h"
+#include "engine/base/error.h"
+#include "engine/base/units.h"
+#include "engine/run/options/options.h"
 #include "offload/stripes.h"
 
 namespace sluice {
@@ -94,7 +94,7 @@ void check_nvme(const Options& options, Verb verb) {
                 fmt::format("Name {} at most.", kStripeFilesMax));
 }
 
-// Of --json, --text, --sweep and --explain, what would change nothing is refused.
+// Of --json, --text, --sweep, --explain and --why, what would change nothing is refused.
 void check_printing(const Options& options) {
   const bool sweeps = !options.plan.sweep.empty();
   const auto exclude = [](const char* one, const char* other) {
@@ -104,6 +104,11 @@ void check_printing(const Options& options) {
   if (sweeps && options.print.text) exclude("sweep", "text");
   if (sweeps && options.plan.explain) exclude("sweep", "explain");
   if (options.plan.explain && options.print.text) exclude("explain", "text");
+  if (options.plan.why.empty()) return;
+  if (sweeps) exclude("why", "sweep");
+  if (options.plan.explain) exclude("why", "explain");
+  if (options.print.text) exclude("why", "text");
+  if (options.print.json) exclude("why", "json");
 }
 
 // Values as a user would write them.

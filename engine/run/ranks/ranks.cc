@@ -1,4 +1,4 @@
-#include "engine/run/ranks.h"
+#include "engine/run/ranks/ranks.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

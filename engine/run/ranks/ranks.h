@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "gpu/communicator.h"
+#include "gpu/ranks/communicator.h"
 
 namespace sluice {
 

@@ -1,13 +1,13 @@
-#include "engine/run/agreement.h"
+#include "engine/run/start/agreement.h"
 
 #include <xxhash.h>
 
 #include <algorithm>
 #include <optional>
 
-#include "engine/error.h"
-#include "engine/verify_ranks.h"
-#include "models/file.h"
+#include "engine/base/error.h"
+#include "engine/verify/ranks.h"
+#include "models/files/file.h"
 
 namespace sluice {
 

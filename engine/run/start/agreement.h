@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/plan/plan.h"
-#include "engine/run/ranks.h"
+#include "engine/run/ranks/ranks.h"
 
 namespace sluice {
 

@@ -1,12 +1,12 @@
-#include "engine/run/budgets.h"
+#include "engine/run/start/budgets.h"
 
 #include <algorithm>
 #include <thread>
 
-#include "engine/affinity.h"
-#include "engine/error.h"
-#include "engine/run/nvme_directories.h"
-#include "engine/units.h"
+#include "engine/base/affinity.h"
+#include "engine/base/error.h"
+#include "engine/base/units.h"
+#include "engine/run/start/nvme_directories.h"
 #include "offload/transfer_lane.h"
 
 namespace sluice {

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/options.h"
+#include "engine/run/options/options.h"
 #include "gpu/accelerator.h"
 #include "gpu/machine.h"
-#include "offload/memory_limits.h"
+#include "offload/system/memory_limits.h"
 
 namespace sluice {
 

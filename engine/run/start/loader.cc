@@ -1,12 +1,13 @@
-#include "engine/run/loader.h"
+#include "engine/run/start/loader.h"
 
 #include <algorithm>
 #include <array>
 #include <exception>
 #include <vector>
 
-#include "engine/error.h"
-#include "models/initial_weights.h"
+#include "engine/base/error.h"
+#include "engine/base/simd/convert.h"
+#include "models/weights/initial_weights.h"
 
 namespace sluice {
 
@@ -34,7 +35,7 @@ void for_each_chunk(uint64_t elements, Workers& workers, const Work& work) {
 
 // Where a shard's values come from; moments without a source begin at zero.
 struct ShardSources {
-  ParameterSource weights, first_moment, second_moment;
+  ParameterSource weights, moments[kMomentsMax];
   const CheckpointReader* compression = nullptr;
   int rank = 0, ranks = 1;
 };
@@ -82,8 +83,8 @@ std::function<void(const ShardView&)> load_hook(const Model& model, ShardSources
                  static_cast<std::byte*>(v.weights) + at * dtype_bytes(model.precision), count);
       if (!v.master) return;
       std::copy_n(values.data(), count, v.master + at);
-      fill_flat(group, sources.first_moment, v.first + at, count, v.first_moment + at);
-      fill_flat(group, sources.second_moment, v.first + at, count, v.second_moment + at);
+      for (uint32_t m = 0; m < kMomentsMax; ++m)
+        if (v.moments[m]) fill_flat(group, sources.moments[m], v.first + at, count, v.moments[m] + at);
     });
   };
 }
@@ -115,14 +116,17 @@ ParameterSource source_of(const CheckpointReader& checkpoint, Plane plane) {
 
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source,
                                                 Workers& workers) {
-  return load_hook(model, {std::move(source), {}, {}, nullptr, 0, 1}, workers);
+  return load_hook(model, {std::move(source), {}, nullptr, 0, 1}, workers);
 }
 
 std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,
                                                 const Ranks& ranks, Workers& workers) {
   return load_hook(model,
-                   {source_of(checkpoint), source_of(checkpoint, Plane::first_moment),
-                    source_of(checkpoint, Plane::second_moment), &checkpoint, ranks.rank(), ranks.size()},
+                   {source_of(checkpoint),
+                    {source_of(checkpoint, moment_plane(0)), source_of(checkpoint, moment_plane(1))},
+                    &checkpoint,
+                    ranks.rank(),
+                    ranks.size()},
                    workers);
 }
 

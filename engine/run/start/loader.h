@@ -4,10 +4,10 @@
 
 #include <functional>
 
-#include "engine/graph.h"
-#include "engine/parallel.h"
-#include "engine/run/checkpoint.h"
-#include "engine/run/session.h"
+#include "engine/base/parallel.h"
+#include "engine/graph/graph.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/execute/session.h"
 
 namespace sluice {
 

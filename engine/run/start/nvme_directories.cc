@@ -1,14 +1,14 @@
-#include "engine/run/nvme_directories.h"
+#include "engine/run/start/nvme_directories.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
-#include "engine/drives.h"
-#include "engine/error.h"
-#include "engine/run/setup.h"
-#include "engine/units.h"
+#include "engine/base/error.h"
+#include "engine/base/units.h"
+#include "engine/rates/drives.h"
+#include "engine/run/start/setup.h"
 
 namespace sluice {
 

@@ -1,7 +1,7 @@
 // What --nvme-dir means for the nvme tier: which part of it each directory holds, by the rates of its drive,
 // and how much room that leaves.
 //
-// Set-up code, any thread. Looks at file systems and allocates nothing there.
+// Looks at file systems and allocates nothing there.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/options.h"
+#include "engine/run/options/options.h"
 #include "offload/nvme_files.h"
 
 namespace sluice {

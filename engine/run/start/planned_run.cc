@@ -1,12 +1,12 @@
-#include "tools/planned_run.h"
+#include "engine/run/start/planned_run.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "gpu/cuda_device.h"
-#include "gpu/cuda_nccl.h"
-#include "tools/size.h"
+#include "engine/base/units.h"
+#include "gpu/cuda/device.h"
+#include "gpu/cuda/nccl.h"
 
 namespace sluice {
 

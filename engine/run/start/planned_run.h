@@ -1,13 +1,13 @@
 // What `sluice plan` plans for: options settled, device, budgets and machine, here or elsewhere, and the
-// planner's request. Set-up code of one thread.
+// planner's request.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/run/setup.h"
-#include "tools/run_start.h"
+#include "engine/run/start/run_start.h"
+#include "engine/run/start/setup.h"
 
 namespace sluice {
 

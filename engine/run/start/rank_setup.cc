@@ -1,4 +1,4 @@
-#include "tools/rank_setup.h"
+#include "engine/run/start/rank_setup.h"
 
 namespace sluice {
 

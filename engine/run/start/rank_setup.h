@@ -1,5 +1,5 @@
 // What a rank has before it plans: its share of the machine, its device, the way to the other ranks, and its
-// budgets. The first rank prints for all. Set-up code of train and profile; called by all ranks of a run.
+// budgets. The first rank prints for all. Callers: train and profile, on every rank of a run.
 #pragma once
 
 #include <cstdio>
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/affinity.h"
-#include "engine/run/rank_share.h"
-#include "engine/run/setup.h"
+#include "engine/base/affinity.h"
+#include "engine/run/start/rank_share.h"
+#include "engine/run/start/setup.h"
 
 namespace sluice {
 

@@ -1,12 +1,12 @@
-#include "engine/run/rank_share.h"
+#include "engine/run/start/rank_share.h"
 
 #include <algorithm>
 #include <thread>
 
-#include "engine/units.h"
-#include "gpu/cuda_device.h"
-#include "offload/memory_limits.h"
-#include "offload/processors.h"
+#include "engine/base/units.h"
+#include "gpu/cuda/device.h"
+#include "offload/system/memory_limits.h"
+#include "offload/system/processors.h"
 
 namespace sluice {
 

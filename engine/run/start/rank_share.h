@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/affinity.h"
-#include "engine/run/budgets.h"
-#include "engine/run/options.h"
-#include "engine/run/ranks.h"
+#include "engine/base/affinity.h"
+#include "engine/run/options/options.h"
+#include "engine/run/ranks/ranks.h"
+#include "engine/run/start/budgets.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "tools/run_directory.h"
+#include "engine/run/start/run_directory.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 #include <limits>
 #include <utility>
 
-#include "engine/run/metrics.h"
-#include "tools/run_source.h"
+#include "engine/run/start/run_source.h"
+#include "engine/run/train/metrics.h"
 
 namespace sluice {
 

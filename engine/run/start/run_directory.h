@@ -1,5 +1,5 @@
 // The run directory of `sluice train`: what it holds already, where a run goes on, and a start that leaves
-// nothing behind when it fails. Set-up code, main thread.
+// nothing behind when it fails.
 #pragma once
 
 #include <cstdio>
@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/checkpoint.h"
-#include "engine/run/checkpoint_directory.h"
-#include "engine/run/options.h"
-#include "engine/run/ranks.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/checkpoint/directory.h"
+#include "engine/run/options/options.h"
+#include "engine/run/ranks/ranks.h"
 
 namespace sluice {
 

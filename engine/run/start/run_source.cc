@@ -1,8 +1,8 @@
-#include "tools/run_source.h"
+#include "engine/run/start/run_source.h"
 
 #include <filesystem>
 
-#include "models/initial_weights.h"
+#include "models/weights/initial_weights.h"
 
 namespace sluice {
 

@@ -1,15 +1,15 @@
-// Where weights come from: a run directory, one checkpoint, or a Hugging Face directory. Set-up code of
-// train, eval, export.
+// Where weights come from: a run directory, one checkpoint, or a Hugging Face directory. Callers: train,
+// eval, export.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
-#include "engine/run/checkpoint.h"
-#include "engine/run/loader.h"
-#include "models/hf_weights.h"
+#include "engine/base/error.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/start/loader.h"
+#include "models/weights/hf_weights.h"
 
 namespace sluice {
 

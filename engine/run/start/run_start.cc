@@ -1,13 +1,13 @@
-#include "tools/run_start.h"
+#include "engine/run/start/run_start.h"
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
 
-#include "engine/run/loader.h"
-#include "engine/run/training_setup.h"
-#include "tools/run_directory.h"
-#include "tools/run_source.h"
+#include "engine/run/start/loader.h"
+#include "engine/run/start/run_directory.h"
+#include "engine/run/start/run_source.h"
+#include "engine/run/start/training_setup.h"
 
 namespace sluice {
 

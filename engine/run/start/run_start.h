@@ -1,19 +1,18 @@
 // What `sluice train` begins with, and `sluice plan` plans for: the checkpoint of --resume, or --model.
-// Set-up code, main thread.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/run/agreement.h"
-#include "engine/run/checkpoint.h"
-#include "engine/run/options.h"
-#include "engine/parallel.h"
-#include "engine/run/session.h"
-#include "engine/run/setup.h"
-#include "models/hf_weights.h"
-#include "models/token_data.h"
+#include "engine/base/parallel.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/execute/session.h"
+#include "engine/run/options/options.h"
+#include "engine/run/start/agreement.h"
+#include "engine/run/start/setup.h"
+#include "models/data/token_data.h"
+#include "models/weights/hf_weights.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "engine/run/setup.h"
+#include "engine/run/start/setup.h"
 
 #include <fmt/format.h>
 #include <malloc.h>
@@ -8,16 +8,16 @@
 #include <filesystem>
 
 #include "cpu_optim/optimizer.h"
-#include "engine/drives.h"
-#include "engine/error.h"
-#include "engine/network.h"
-#include "engine/verify.h"
-#include "engine/verify_ranks.h"
-#include "gpu/cuda_device.h"
+#include "engine/base/error.h"
+#include "engine/rates/drives.h"
+#include "engine/rates/network.h"
+#include "engine/verify/ranks.h"
+#include "engine/verify/verify.h"
+#include "gpu/cuda/device.h"
 #include "gpu/machine.h"
-#include "models/family.h"
-#include "models/file.h"
-#include "models/hf_weights.h"
+#include "models/families/family.h"
+#include "models/files/file.h"
+#include "models/weights/hf_weights.h"
 
 namespace sluice {
 
@@ -242,8 +242,10 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.lower.share_layers_until = ranks.share_layers_until;
   r.lower.update_waits_for_norm = options.optimizer.clip > 0 || precision == DType::f16;
   r.lower.evaluate = evaluate;
-  r.lower.optimizer.planes = precision == DType::f32 ? 2 : 3;
+  const Optimizer& optimizer = optimizer_of(options.optimizer.kind);
+  r.lower.optimizer.planes = optimizer.moments + (precision == DType::f32 ? 0 : 1);
   r.lower.optimizer.plane_stride = state_plane_stride;
+  r.lower.optimizer.whole_tensors = optimizer.whole_tensors;
   r.lower.workspace_bytes = std::move(workspaces);
   const size_t tiers = r.machine.tiers.size();
   r.program_memory = {[tiers](uint64_t tasks) { return program_bytes_beside_reserve(tasks, tiers); },

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/plan/plan.h"
-#include "engine/run/budgets.h"
-#include "engine/run/options.h"
-#include "engine/run/ranks.h"
+#include "engine/run/options/options.h"
+#include "engine/run/ranks/ranks.h"
+#include "engine/run/start/budgets.h"
 #include "gpu/device.h"
-#include "models/config.h"
+#include "models/families/config.h"
 
 namespace sluice {
 

@@ -1,9 +1,9 @@
-#include "engine/run/training_setup.h"
+#include "engine/run/start/training_setup.h"
 
 #include <algorithm>
 
-#include "engine/pack.h"
-#include "engine/run/nvme_directories.h"
+#include "engine/base/pack.h"
+#include "engine/run/start/nvme_directories.h"
 
 namespace sluice {
 
@@ -25,6 +25,7 @@ CheckpointState first_state(const Options& options, const ModelConfig& config) {
   CheckpointState state;
   state.loss_scale = options.numbers.precision == DType::f16 ? kFirstLossScale : 1;
   state.precision = options.numbers.precision;
+  state.optimizer = options.optimizer.kind;
   state.model_config = config_to_json(config, options.numbers.precision);
   return state;
 }
@@ -33,7 +34,7 @@ SessionOptions session_options(const Options& options, int threads) {
   const OptimizerOptions& o = options.optimizer;
   SessionOptions session;
   session.threads = threads;
-  session.rules = {{o.beta1, o.beta2, o.epsilon, o.weight_decay}, o.clip};
+  session.rules = {o.kind, {o.beta1, o.beta2, o.epsilon, o.weight_decay}, o.clip};
   session.nvme_directories = nvme_directories(options.memory);
   session.io = options.memory.io;
   return session;
@@ -41,7 +42,7 @@ SessionOptions session_options(const Options& options, int threads) {
 
 double rank_timeout(const Options& options, const Plan& plan) {
   constexpr double kLeast = 60, kSteps = 10, kBytesPerSecond = 100e6;  // of a slow shared disk
-  const uint64_t writers = plan.lowering.shares_state() ? plan.lowering.ranks : 1;
+  const uint64_t writers = plan.lowering.sharing.shares_state() ? plan.lowering.ranks : 1;
   const uint64_t checkpoint = checkpoint_bytes(plan.model, owned_ranges(plan.lowering));
   const double share = static_cast<double>(checkpoint / writers) / kBytesPerSecond;
   return options.ranks.timeout.value_or(std::max(kLeast, kSteps * plan.step_seconds + share));

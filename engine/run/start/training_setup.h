@@ -1,6 +1,6 @@
 // From options to what training works on: its data, the state before the first step, options of the session.
 //
-// The options' sequence is resolved. Callers: train and eval, tests, benchmarks; set-up code.
+// The options' sequence is resolved. Callers: train and eval, tests, benchmarks.
 #pragma once
 
 #include <functional>
@@ -8,14 +8,14 @@
 #include <optional>
 #include <utility>
 
-#include "engine/run/budgets.h"
-#include "engine/run/checkpoint.h"
-#include "engine/run/options.h"
-#include "engine/run/session.h"
-#include "engine/run/trainer.h"
-#include "models/config.h"
-#include "models/data_order.h"
-#include "models/token_data.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/execute/session.h"
+#include "engine/run/options/options.h"
+#include "engine/run/start/budgets.h"
+#include "engine/run/train/trainer.h"
+#include "models/data/data_order.h"
+#include "models/data/token_data.h"
+#include "models/families/config.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "engine/run/metrics.h"
+#include "engine/run/train/metrics.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 namespace {

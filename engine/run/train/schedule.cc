@@ -1,4 +1,4 @@
-#include "engine/run/schedule.h"
+#include "engine/run/train/schedule.h"
 
 #include <cmath>
 #include <numbers>

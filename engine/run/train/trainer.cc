@@ -1,4 +1,4 @@
-#include "engine/run/trainer.h"
+#include "engine/run/train/trainer.h"
 
 #include <fmt/format.h>
 
@@ -6,11 +6,11 @@
 #include <array>
 #include <cmath>
 
-#include "engine/clock.h"
-#include "engine/network.h"
-#include "engine/run/recorder.h"
-#include "engine/run/schedule.h"
-#include "offload/memory_limits.h"
+#include "engine/base/clock.h"
+#include "engine/rates/network.h"
+#include "engine/run/execute/recorder.h"
+#include "engine/run/train/schedule.h"
+#include "offload/system/memory_limits.h"
 
 namespace sluice {
 
@@ -24,8 +24,10 @@ uint64_t rows_of(const Plan& plan) {
 // Writes this rank's rows of a batch that begins at row `batch` into a ring slot, slice by slice. Returns the
 // number of valid labels of all ranks.
 int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch,
-                    BufferId tokens, BufferId labels, uint64_t position) {
+                    uint8_t ring, uint64_t position) {
   const Model& model = session.plan().model;
+  const BufferId tokens = input_buffer(model, session.plan().lowering, ring, "tokens");
+  const BufferId labels = input_buffer(model, session.plan().lowering, ring, "labels");
   const Buffer& buffer = session.plan().program.buffers[tokens];
   std::byte* token_slot = session.runner().ring_slot(tokens, position);
   std::byte* label_slot = session.runner().ring_slot(labels, position);
@@ -72,8 +74,7 @@ double evaluate(Session& session, const BodyIds& bodies, const TokenData& data, 
     session.executor().make_room();
     if (b >= 2) read(b - 2);
     const uint64_t position = session.next_position(kValidationRing);
-    valid += fill_tokens(session, data, order, static_cast<uint64_t>(b) * rows, lowering.validation_tokens,
-                         lowering.validation_labels, position);
+    valid += fill_tokens(session, data, order, static_cast<uint64_t>(b) * rows, kValidationRing, position);
     positions[b % 2] = position;
     tickets[b % 2] = session.issue(*bodies.evaluate);
   }
@@ -187,10 +188,9 @@ bool Trainer::stops() const { return session_.ranks().sum<int>(stop_) > 0; }
 
 void Trainer::issue_step() {
   session_.executor().make_room();
-  const Lowering& lowering = session_.plan().lowering;
   const uint64_t position = session_.next_position(kTrainRing);
-  const int64_t valid = fill_tokens(session_, *data_.train, data_.order, state_.cursor, lowering.tokens,
-                                    lowering.labels, position);
+  const int64_t valid =
+      fill_tokens(session_, *data_.train, data_.order, state_.cursor, kTrainRing, position);
   StepScalars& scalars = session_.scalars(position);
   scalars.input.learning_rate = learning_rate(options_.optimizer, step_, options_.batch.steps);
   scalars.input.valid_tokens = static_cast<double>(valid);

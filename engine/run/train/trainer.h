@@ -10,12 +10,12 @@
 #include <optional>
 #include <string>
 
-#include "engine/run/checkpoint.h"
-#include "engine/run/metrics.h"
-#include "engine/run/options.h"
-#include "engine/run/session.h"
-#include "models/data_order.h"
-#include "models/token_data.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/execute/session.h"
+#include "engine/run/options/options.h"
+#include "engine/run/train/metrics.h"
+#include "models/data/data_order.h"
+#include "models/data/token_data.h"
 
 namespace sluice {
 

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/clock.h"
-#include "engine/error.h"
-#include "gpu/mpi/watch.h"
-#include "gpu/mpi_module.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "gpu/ranks/mpi/watch.h"
+#include "gpu/ranks/mpi_module.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "gpu/mpi/neighbours.h"
+#include "gpu/ranks/mpi/neighbours.h"
 
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "gpu/mpi/watch.h"
+#include "gpu/ranks/mpi/watch.h"
 
 namespace sluice {
 

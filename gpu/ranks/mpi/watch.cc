@@ -1,11 +1,11 @@
-#include "gpu/mpi/watch.h"
+#include "gpu/ranks/mpi/watch.h"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-#include "engine/clock.h"
-#include "engine/error.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 

@@ -18,8 +18,8 @@
 #include <string>
 #include <thread>
 
-#include "gpu/mpi/neighbours.h"
-#include "gpu/mpi_module.h"
+#include "gpu/ranks/mpi/neighbours.h"
+#include "gpu/ranks/mpi_module.h"
 
 namespace sluice {
 

@@ -1,5 +1,5 @@
 // Offline layout by hand-worked cases, and its promises on random timelines.
-#include "engine/pack.h"
+#include "engine/base/pack.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,11 @@
 // Shape rules, flops and bytes of the op table, by numbers worked out by hand.
-#include "engine/op.h"
+#include "engine/graph/op.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -74,10 +75,78 @@ TEST(Op, LossChunkIsAPowerOfTwoFromTheVocabulary) {
   EXPECT_EQ(cross_entropy_chunk(kHuge), 16);    // 0
 }
 
-TEST(Op, TableIsInTheOrderOfKinds) {
-  EXPECT_STREQ(op_rule(embedding).name, "embedding");
-  EXPECT_STREQ(op_rule(attention).name, "attention");
-  EXPECT_STREQ(op_rule(linear_cross_entropy).name, "linear_cross_entropy");
+// A table as those that have a row for each kind.
+struct Row {
+  OpKind kind;
+  bool whole = true;
+  constexpr bool complete() const { return whole; }
+};
+struct Table {
+  Row rows[kOpKinds];
+};
+constexpr Table table_of_rows() {
+  Table table{};
+  for (const OpKind kind : kAllOps) table.rows[static_cast<size_t>(kind)] = {kind};
+  return table;
+}
+template <typename Change>
+consteval OpKind first_missing_after(Change change) {
+  Table table = table_of_rows();
+  change(table.rows);
+  return first_missing(table.rows);
+}
+
+TEST(Op, ATableThatLacksAnOpIsFoundByTheCompiler) {
+  static_assert(first_missing_after([](Row*) {}) == number_of_kinds);
+  static_assert(first_missing_after([](Row* rows) { rows[1].whole = false; }) == layer_norm);
+  static_assert(first_missing_after([](Row* rows) { std::swap(rows[3], rows[4]); }) == linear);
+  static_assert(first_missing_after([](Row* rows) { rows[kOpKinds - 1] = {}; }) == linear_cross_entropy);
+}
+
+// What the table says of each op, against itself.
+TEST(Op, EveryRuleIsWhole) {
+  for (const OpKind kind : kAllOps) {
+    const OpRule& rule = op_rule(kind);
+    SCOPED_TRACE(std::string("engine/graph/op_table.cc, ") + rule.name);
+    EXPECT_EQ(op_kind(rule.name), kind) << "two ops have one name";
+    EXPECT_GE(rule.inputs.least, 1u);
+    EXPECT_LE(rule.inputs.least, rule.inputs.most);
+    EXPECT_LE(rule.parameters.least, rule.parameters.most);
+    EXPECT_EQ((rule.integer_inputs | rule.backward_reads_inputs | rule.gradient_inputs) >> rule.inputs.most,
+              0u);
+    EXPECT_EQ(rule.integer_inputs & rule.gradient_inputs, 0u) << "integers have no gradient";
+    EXPECT_EQ(rule.backward_reads_parameters >> rule.parameters.most, 0u);
+    EXPECT_EQ(rule.overwritten_gradients & ~rule.gradient_outputs, 0u);
+  }
+}
+
+// `sluice bench` fits two rates to these.
+TEST(Op, EveryKindHasExamplesOfSeveralSizes) {
+  for (const OpKind kind : kAllOps) {
+    SCOPED_TRACE(std::string("examples in engine/graph/op_table.cc, ") + op_rule(kind).name);
+    std::vector<OpShapes> examples;
+    ASSERT_NO_THROW(examples = op_examples(kind, DType::bf16, {64, 128, 256}));
+    ASSERT_GE(examples.size(), 2u);
+    for (const OpShapes& s : examples) {
+      EXPECT_EQ(s.kind, kind);
+      EXPECT_EQ(s.outputs.size(), infer(s).shapes.size());
+      for (const Pass pass : {Pass::forward, Pass::backward}) EXPECT_GT(op_bytes(s, pass), 0u);
+    }
+    const auto work = [](const OpShapes& s) {
+      return std::pair(flops(s, Pass::forward), op_bytes(s, Pass::forward));
+    };
+    EXPECT_NE(work(examples[0]), work(examples[1]));
+  }
+}
+
+TEST(Op, AnOpWithoutExamplesOfItsOwnIsTimedOnItsInputsAlone) {
+  const std::vector<OpShapes> examples = op_examples(add, DType::f16, {64, 128, 256});
+  ASSERT_EQ(examples.size(), 2u);
+  EXPECT_EQ(examples[0].inputs, (std::vector<Shape>{{64, 128}, {64, 128}}));
+  EXPECT_EQ(examples[1].inputs, (std::vector<Shape>{{8, 128}, {8, 128}}));
+  EXPECT_EQ(examples[1].outputs, (std::vector<Shape>{{8, 128}}));
+  EXPECT_TRUE(examples[0].parameters.empty());
+  EXPECT_EQ(examples[0].precision, DType::f16);
 }
 
 TEST(Op, BackwardReadsWhatTheHeaderSays) {

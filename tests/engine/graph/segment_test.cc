@@ -1,11 +1,11 @@
 // How segments run: what is saved, what is computed again, and that nothing in a workspace is overwritten
 // while it is needed.
-#include "engine/segment.h"
+#include "engine/graph/segment.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/pack.h"
-#include "tests/plan_support.h"
+#include "engine/base/pack.h"
+#include "tests/support/plan_support.h"
 
 namespace sluice::testing {
 namespace {

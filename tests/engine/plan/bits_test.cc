@@ -8,12 +8,12 @@
 
 #include <cstring>
 
-#include "engine/run/loader.h"
-#include "engine/run/session.h"
-#include "engine/verify.h"
-#include "models/initial_weights.h"
-#include "tests/offload_test_support.h"
-#include "tests/plan_support.h"
+#include "engine/run/execute/session.h"
+#include "engine/run/start/loader.h"
+#include "engine/verify/verify.h"
+#include "models/weights/initial_weights.h"
+#include "tests/support/offload_test_support.h"
+#include "tests/support/plan_support.h"
 
 namespace sluice::testing {
 namespace {
@@ -110,7 +110,7 @@ class Run {
       const uint64_t position = session_.next_position(kTrainRing);
       StepScalars& scalars = session_.scalars(position);
       scalars.input.learning_rate = 0.01 * (step + 1);
-      scalars.input.valid_tokens = fill_tokens(step, plan_.lowering.tokens, plan_.lowering.labels, position);
+      scalars.input.valid_tokens = fill_tokens(step, kTrainRing, position);
       ticket = session_.issue(step == 0 ? *bodies.first : *bodies.step);
     }
     finish(ticket);
@@ -143,14 +143,16 @@ class Run {
   double validate() {
     session_.executor().make_room();
     const uint64_t position = session_.next_position(kValidationRing);
-    fill_tokens(kSteps, plan_.lowering.validation_tokens, plan_.lowering.validation_labels, position);
+    fill_tokens(kSteps, kValidationRing, position);
     finish(session_.issue(*plan_.lowering.bodies().evaluate));
     return *reinterpret_cast<const double*>(
         session_.runner().ring_slot(plan_.lowering.validation_loss, position));
   }
   // A function of step, row and column; every seventh label is ignored. Returns how many are not.
-  double fill_tokens(uint32_t step, BufferId tokens, BufferId labels, uint64_t position) {
+  double fill_tokens(uint32_t step, uint8_t ring, uint64_t position) {
     const Model& m = plan_.model;
+    const BufferId tokens = input_buffer(m, plan_.lowering, ring, "tokens");
+    const BufferId labels = input_buffer(m, plan_.lowering, ring, "labels");
     const Buffer& b = plan_.program.buffers[tokens];
     std::byte* x = session_.runner().ring_slot(tokens, position);
     std::byte* y = session_.runner().ring_slot(labels, position);
@@ -183,7 +185,7 @@ struct Variant {
   Tiers tiers = Tiers::host;
   Recomputing recompute = Recomputing::all;
   uint64_t shard_elements = 0;
-  LoopOrder order = LoopOrder::layer_major;
+  StepSchedule (*schedule)(const Model&, uint32_t) = layer_major;
   uint32_t lead = 0;
   uint32_t slack = 0;  // per cent between the least budgets and plenty
   int threads = 1;
@@ -196,21 +198,21 @@ const std::vector<Variant> kVariants{
     {"serial, nothing recomputed", ExecutorKind::serial, Tiers::host, Recomputing::none},
     {"three tiers, least", ExecutorKind::shuffled, Tiers::device_host_nvme, Recomputing::none},
     {"three tiers, least, serial", ExecutorKind::serial, Tiers::device_host_nvme, Recomputing::random, 0,
-     LoopOrder::layer_major, 1},
+     layer_major, 1},
     {"three tiers, more", ExecutorKind::shuffled, Tiers::device_host_nvme, Recomputing::random, 0,
-     LoopOrder::layer_major, 2, 30},
+     layer_major, 2, 30},
     {"host and nvme, least", ExecutorKind::threaded, Tiers::host_nvme, Recomputing::all, 0,
-     LoopOrder::layer_major, 3, 0, 2},
+     layer_major, 3, 0, 2},
     {"device and host, small shards", ExecutorKind::shuffled, Tiers::device_host, Recomputing::random,
-     kSmallShard, LoopOrder::layer_major, 4, 10},
+     kSmallShard, layer_major, 4, 10},
     {"host, small shards", ExecutorKind::threaded, Tiers::host, Recomputing::none, 3 * kSmallShard},
-    {"slice-major, host", ExecutorKind::shuffled, Tiers::host, Recomputing::none, 0, LoopOrder::slice_major},
+    {"slice-major, host", ExecutorKind::shuffled, Tiers::host, Recomputing::none, 0, slice_major},
     {"slice-major, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Recomputing::random,
-     2 * kFileElements, LoopOrder::slice_major, 2, 50},
+     2 * kFileElements, slice_major, 2, 50},
     {"transient on top, least", ExecutorKind::shuffled, Tiers::device_host, Recomputing::none, 0,
-     LoopOrder::layer_major, 0, 0, 1, true},
+     layer_major, 0, 0, 1, true},
     {"transient on top, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Recomputing::random, 0,
-     LoopOrder::layer_major, 2, 20, 2, true},
+     layer_major, 2, 20, 2, true},
 };
 
 struct Setting {
@@ -231,7 +233,7 @@ Case plan_variant(const Model& model, const Setting& setting, const Variant& v, 
     for (size_t s = 0; s < layer.segments.size(); ++s)
       c.options.recompute.push_back(v.recompute == Recomputing::all ||
                                     (v.recompute == Recomputing::random && chance(random, 50)));
-  c.options.order = v.order;
+  c.options.schedule = v.schedule;
   c.options.shard_elements = v.shard_elements;
   c.options.optimizer = {model.precision == DType::f32 ? 2u : 3u, state_plane_stride};
   c.options.workspace_bytes = [&device](const OpShapes& s, Pass pass) {
@@ -285,7 +287,7 @@ void expect_same_bits_everywhere(const Model& model, const Setting& setting, uin
     ASSERT_TRUE(wanted.norms[k] > 0 ||
                 (model.precision == DType::f16 && wanted.scales[k] < kFirstLossScale));
   for (const Variant& v : kVariants) {
-    if (v.order == LoopOrder::slice_major && !every_group_has_one_use(model)) continue;
+    if (v.schedule == slice_major && !every_group_has_one_use(model)) continue;
     SCOPED_TRACE(v.name);
     expect_same_bits(run(model, setting, v, seed), wanted);
     if (::testing::Test::HasFailure()) return;

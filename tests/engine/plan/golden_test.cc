@@ -1,57 +1,17 @@
 // Golden plans: the task lists and whole programs of two small models, as text. A change of the planner
 // shows itself here.
-//
-// After looking at the difference, `plan_golden_test --update` (from the repository root) writes the new
-// texts.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
 
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <map>
-#include <sstream>
 
-#include "engine/verify.h"
-#include "tests/plan_support.h"
+#include "engine/verify/verify.h"
+#include "tests/support/golden.h"
+#include "tests/support/plan_support.h"
 
 namespace sluice::testing {
 namespace {
-
-std::string path_of(const std::string& name) { return "tests/golden/" + name + ".txt"; }
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
-// The first difference with some lines around it, as in a unified diff.
-std::string excerpt(const std::string& wanted, const std::string& found) {
-  constexpr size_t kBefore = 3, kAfter = 6;
-  const std::vector<std::string> a = lines_of(wanted), b = lines_of(found);
-  size_t at = 0;
-  while (at < a.size() && at < b.size() && a[at] == b[at]) ++at;
-  std::string text = fmt::format("@@ line {} ({} lines wanted, {} found) @@\n", at + 1, a.size(), b.size());
-  for (size_t k = at < kBefore ? 0 : at - kBefore; k < at; ++k) text += "  " + a[k] + "\n";
-  for (size_t k = at; k < std::min(a.size(), at + kAfter); ++k) text += "- " + a[k] + "\n";
-  for (size_t k = at; k < std::min(b.size(), at + kAfter); ++k) text += "+ " + b[k] + "\n";
-  return text;
-}
-
-void expect_golden(const std::string& name, const std::string& found) {
-  const std::string path = path_of(name);
-  std::ifstream file(path);
-  ASSERT_TRUE(file.good()) << path << " is not there; run plan_golden_test --update in the repository root";
-  std::ostringstream wanted;
-  wanted << file.rdbuf();
-  EXPECT_TRUE(wanted.str() == found)
-      << path << "\n"
-      << excerpt(wanted.str(), found)
-      << "If this is as it should be: plan_golden_test --update in the repository root";
-}
 
 // One row a task: kind, subject, slice, operands as buffer[first:last] with = for write, + for add, ~ for an
 // older ring slot.
@@ -125,26 +85,9 @@ TEST(PlanGolden, TasksAndPrograms) {
 }
 
 TEST(PlanGolden, ExcerptShowsTheFirstDifference) {
-  EXPECT_EQ(excerpt("a\nb\nc\nd\ne\n", "a\nb\nc\nd\nf\ng\n"),
+  EXPECT_EQ(first_difference("a\nb\nc\nd\ne\n", "a\nb\nc\nd\nf\ng\n"),
             "@@ line 5 (5 lines wanted, 6 found) @@\n  b\n  c\n  d\n- e\n+ f\n+ g\n");
-}
-
-int write_golden_files() {
-  for (const auto& [name, text] : golden_texts()) {
-    std::ofstream file(path_of(name));
-    file << text;
-    file.close();
-    std::printf("%s: %s\n", path_of(name).c_str(), file ? "written" : "cannot be written");
-    if (!file) return 1;
-  }
-  return 0;
 }
 
 }  // namespace
 }  // namespace sluice::testing
-
-int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  if (argc == 2 && std::strcmp(argv[1], "--update") == 0) return sluice::testing::write_golden_files();
-  return RUN_ALL_TESTS();
-}

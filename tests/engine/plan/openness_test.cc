@@ -1,15 +1,17 @@
 // What the data types leave open, on a device that does nothing: branches, shared and frozen groups, layers
-// of two segments.
+// of two segments, other schedules, other optimizers, groups that other ranks share, inputs of other names,
+// rings of other lengths, and pieces that an index chooses.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
 
-#include "engine/machine_rates.h"
 #include "engine/plan/plan.h"
-#include "engine/simulate.h"
-#include "engine/verify.h"
+#include "engine/rates/machine_rates.h"
+#include "engine/simulate/simulate.h"
+#include "engine/verify/ranks.h"
+#include "engine/verify/verify.h"
 #include "gpu/device.h"
-#include "tests/plan_support.h"
+#include "tests/support/plan_support.h"
 
 namespace sluice::testing {
 namespace {
@@ -23,7 +25,7 @@ class NullDevice final : public Device {
   uint64_t workspace_bytes(const OpShapes&, Pass) const override { return 0; }
   void round(const float*, void*, DType, uint64_t, double*) override {}
   void sum(DType, const void*, uint32_t, uint64_t, DType, void*, double*) override {}
-  void optimize(const AdamWRange&, const StepScalars::Update*) override {}
+  void optimize(OptimizerKind, const UpdateRange&, const StepScalars::Update*) override {}
   void zero(void*, uint64_t) override {}
 };
 
@@ -87,13 +89,13 @@ std::vector<std::string> tasks_of(const Case& c, BodyId body) {
 }
 
 Case lowered(const Model& model, int64_t slices, bool update_waits_for_norm,
-             LoopOrder order = LoopOrder::layer_major) {
+             StepSchedule (*schedule)(const Model&, uint32_t) = layer_major) {
   const NullDevice device;
   Case c;
   c.model = model;
   c.options = request_of(model, device, {}, slices).lower;
   c.options.update_waits_for_norm = update_waits_for_norm;
-  c.options.order = order;
+  c.options.schedule = schedule;
   c.options.workspace_bytes = no_workspace;
   lower_case(c, machine_of(Tiers::device_host_nvme));
   return c;
@@ -189,9 +191,9 @@ TEST(PlanOpenness, FrozenGroupsHaveWeightsOnly) {
           << body.name;
 }
 
-TEST(PlanOpenness, LoopOrders) {
+TEST(PlanOpenness, Schedules) {
   const Case layers = lowered(branches(), 2, true),
-             slices = lowered(branches(), 2, true, LoopOrder::slice_major);
+             slices = lowered(branches(), 2, true, slice_major);
   EXPECT_EQ(
       order_of(layers, *layers.lowering.bodies().first, TaskKind::forward),
       (Lines{"embedding.0/0", "embedding.0/1", "stem.0/0", "stem.0/1", "left.0/0", "left.0/1", "right.0/0",
@@ -234,6 +236,159 @@ TEST(PlanOpenness, PlansVerifiesAndSimulates) {
       request.machine.tiers[t].capacity = std::get<Infeasible>(nothing).least_together[t];
     expect_plan();
   }
+}
+
+// Plans, verifies (alone and among its ranks) and simulates a step.
+Plan expect_planned(const PlanRequest& request) {
+  auto result = make_plan(request);
+  EXPECT_TRUE(std::holds_alternative<Plan>(result));
+  Plan plan = std::get<Plan>(std::move(result));
+  EXPECT_TRUE(verify(plan.program).empty());
+  const Program* const roles[] = {&plan.program};
+  EXPECT_EQ(verify_ranks(roles).value_or("none"), "none");
+  EXPECT_GT(plan.step_seconds, 0);
+  return plan;
+}
+
+// Two micro-batches go through all layers together, then the next two; backward takes the waves in reverse.
+StepSchedule waves_of_two(const Model& model, uint32_t slices) {
+  StepSchedule waves;
+  for (uint32_t first = 0; first < slices; first += 2) {
+    StepSchedule wave = layer_major(model, std::min(2u, slices - first));
+    for (std::vector<Visit>* visits : {&wave.forward, &wave.backward})
+      for (Visit& v : *visits) v.slice += first;
+    waves.forward.insert(waves.forward.end(), wave.forward.begin(), wave.forward.end());
+    waves.backward.insert(waves.backward.begin(), wave.backward.begin(), wave.backward.end());
+  }
+  return waves;
+}
+
+TEST(PlanOpenness, AScheduleIsData) {
+  const NullDevice device;
+  PlanRequest request = request_of(branches(), device, machine_of(Tiers::device_host_nvme), 3);
+  request.lower.schedule = waves_of_two;
+  const Plan plan = expect_planned(request);
+  std::vector<uint32_t> head;  // the last layer's micro-batches in backward
+  for (const Task& t : plan.program.bodies[*plan.lowering.bodies().step].tasks)
+    if (t.kind == TaskKind::backward && t.subject + 1 == plan.lowering.uses.size()) head.push_back(t.slice);
+  EXPECT_EQ(head, (std::vector<uint32_t>{2, 0, 1}));
+  request.lower.schedule = [](const Model& model, uint32_t slices) {
+    StepSchedule incomplete = layer_major(model, slices);
+    incomplete.backward.pop_back();
+    return incomplete;
+  };
+  EXPECT_THROW(make_plan(request), std::invalid_argument);
+}
+
+// One plane of state and updates by whole tensors: a group is one shard, however small shards are otherwise.
+TEST(PlanOpenness, AnOptimizerIsARow) {
+  const NullDevice device;
+  PlanRequest request = request_of(branches(), device, machine_of(Tiers::device_host_nvme), 2);
+  request.lower.shard_elements = kGroupPadding;
+  request.lower.optimizer = {1, state_plane_stride, true};
+  const Plan plan = expect_planned(request);
+  for (size_t g = 0; g < plan.model.groups.size(); ++g) {
+    const GroupBuffers& group = plan.lowering.groups[g];
+    EXPECT_EQ(group.shards, (std::vector<uint64_t>{0, plan.model.groups[g].elements}));
+    for (const BufferId state : group.state)
+      EXPECT_EQ(plan.program.buffers[state].bytes(), state_plane_stride(plan.model.groups[g].elements));
+  }
+  request.lower.ranks = 2;
+  EXPECT_THROW(make_plan(request), std::invalid_argument);  // stage 3 would cut tensors
+  request.lower.zero_stage = 0;
+  expect_planned(request);
+}
+
+// Of four ranks all share the other groups whole (stage 3); `own` is shared by ranks 0 and 2, and by 1 and 3,
+// at stage 1.
+TEST(PlanOpenness, AGroupHasItsOwnRanksAndStage) {
+  const NullDevice device;
+  const Model model = branches();
+  size_t own = 0;
+  while (model.groups[own].name != "own") ++own;
+  PlanRequest request = request_of(model, device, machine_of(Tiers::device_host), 2);
+  request.lower.ranks = 4;
+  request.lower.sharing.resize(model.groups.size());
+  request.lower.sharing[own] = StateSharing{.ranks = 2, .stride = 2, .block_ranks = 2, .zero_stage = 1};
+  const Plan plan = expect_planned(request);
+  const Program& p = plan.program;
+  ASSERT_EQ(p.processes.size(), 2u);
+  EXPECT_EQ(p.processes[0].count, 4u);
+  EXPECT_EQ(p.processes[1].count, 2u);
+  EXPECT_EQ(p.processes[1].stride, 2u);
+  uint32_t collectives = 0;
+  for (const Task& t : p.bodies[*plan.lowering.bodies().step].tasks) {
+    if (!is_collective(t.kind)) continue;
+    ++collectives;
+    EXPECT_EQ(t.processes, t.subject == own ? 1 : 0) << task_kind_name(t.kind);
+  }
+  EXPECT_GT(collectives, 0u);
+  const GroupBuffers& shared = plan.lowering.groups[own];
+  EXPECT_EQ(shared.updated_elements(0) * 2, shared.shards[1] - shared.shards[0]);
+  EXPECT_TRUE(p.buffers[shared.forward.whole].permanent);  // stage 1: every rank has the weights whole
+}
+
+TEST(PlanOpenness, InputsHaveNamesOfTheirOwn) {
+  Model model = branches();
+  Activation mask{"mask", {4}, DType::u8};
+  mask.input = true;
+  model.activations.push_back(mask);
+  const NullDevice device;
+  const Plan plan = expect_planned(request_of(model, device, machine_of(Tiers::device_host), 3));
+  const Buffer& b =
+      plan.program.buffers[input_buffer(plan.model, plan.lowering, kTrainRing, "mask")];
+  EXPECT_EQ(b.name, "mask");
+  EXPECT_EQ(b.pieces(), 3u);
+  EXPECT_EQ(b.ring, kTrainRing);
+  const BufferId validation = input_buffer(plan.model, plan.lowering, kValidationRing, "mask");
+  EXPECT_EQ(plan.program.buffers[validation].name, "validation_mask");
+  EXPECT_THROW(input_buffer(plan.model, plan.lowering, kTrainRing, "image"), std::invalid_argument);
+}
+
+// The program of a plan with its training ring in five slots, assembled, verified and read back from its
+// text.
+TEST(PlanOpenness, ARingHasItsOwnSlots) {
+  Case c = lowered(branches(), 2, true);
+  c.program.rings[kTrainRing].slots = 5;
+  Arrangement arrangement;
+  arrangement.homes.assign(c.program.buffers.size(), 1);
+  arrangement.leads.assign(c.program.machine.tiers.size(), 2);
+  ASSERT_FALSE(assemble(c.program, arrangement));
+  EXPECT_TRUE(verify(c.program).empty());
+  const Buffer& scalars = c.program.buffers[c.lowering.scalars];
+  EXPECT_EQ(home_bytes(c.program, scalars), 5 * scalars.slot_stride);
+  EXPECT_EQ(program_from_text(to_text(c.program)).rings[kTrainRing].slots, 5);
+  c.program.rings[kTrainRing].slots = 1;
+  EXPECT_FALSE(verify(c.program).empty());
+}
+
+// A forward that reads at most three shards of a group's weights, chosen when it runs: staged, ordered and
+// verified as the whole.
+TEST(PlanOpenness, AnOperandMayBePiecesThatAnIndexChooses) {
+  Case c = lowered(branches(), 1, true);
+  c.options.shard_elements = kGroupPadding / 4;
+  lower_case(c, machine_of(Tiers::device_host));
+  uint32_t indexed = 0;
+  for (Body& body : c.program.bodies)
+    for (Task& t : body.tasks)
+      for (Operand& o : t.operands)
+        if (t.kind == TaskKind::forward && c.program.buffers[o.buffer].name == "w.own" &&
+            o.last - o.first > 3)
+          o.indexed = 3, ++indexed;
+  ASSERT_GT(indexed, 0u);
+  Arrangement arrangement;
+  arrangement.homes.assign(c.program.buffers.size(), 1);
+  arrangement.leads.assign(c.program.machine.tiers.size(), 2);
+  ASSERT_FALSE(assemble(c.program, arrangement));
+  EXPECT_TRUE(verify(c.program).empty());
+  const std::string text = to_text(c.program);
+  EXPECT_NE(text.find("w.own<=3@"), std::string::npos);
+  EXPECT_EQ(to_text(program_from_text(text)), text);
+  for (Body& body : c.program.bodies)
+    for (Instruction& in : body.instructions)
+      for (Operand& o : in.operands)
+        if (o.indexed) in.waits.clear();  // its fetches are of the whole: none may be missed
+  EXPECT_FALSE(verify(c.program).empty());
 }
 
 TEST(PlanOpenness, EveryActivationMustReachTheLoss) {

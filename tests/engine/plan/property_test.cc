@@ -2,12 +2,12 @@
 // minimal.
 #include <gtest/gtest.h>
 
-#include "engine/machine_rates.h"
-#include "engine/plan/least.h"
 #include "engine/plan/plan.h"
-#include "engine/verify.h"
-#include "tests/plan_support.h"
-#include "tests/same_program.h"
+#include "engine/plan/search/least.h"
+#include "engine/rates/machine_rates.h"
+#include "engine/verify/verify.h"
+#include "tests/support/plan_support.h"
+#include "tests/support/same_program.h"
 
 namespace sluice::testing {
 namespace {
@@ -29,8 +29,7 @@ std::vector<uint64_t> highest_places(const Program& p, const Body& body) {
   std::vector<uint64_t> end(p.machine.tiers.size());
   for (const Buffer& b : p.buffers) {
     if (!b.permanent) continue;
-    const uint64_t bytes = b.ring == kNoRing ? b.bytes() : kRingSlots * b.slot_stride;
-    end[b.home] = std::max(end[b.home], b.home_offset + bytes);
+    end[b.home] = std::max(end[b.home], b.home_offset + home_bytes(p, b));
   }
   for (const Instruction& in : body.instructions)
     for (size_t k = 0; k < in.operands.size(); ++k) {

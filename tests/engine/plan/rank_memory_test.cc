@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tests/figures.h"
-#include "tests/training_support.h"
-#include "tools/plan_report.h"
+#include "tests/support/figures.h"
+#include "tests/support/training_support.h"
+#include "tools/plan/report.h"
 
 namespace sluice {
 namespace {

@@ -9,9 +9,9 @@
 #include <limits>
 #include <random>
 
-#include "tests/plan_support.h"
-#include "tests/random_program.h"
-#include "tests/unit_machine.h"
+#include "tests/support/plan_support.h"
+#include "tests/support/random_program.h"
+#include "tests/support/unit_machine.h"
 
 namespace sluice {
 namespace {

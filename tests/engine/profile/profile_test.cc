@@ -8,10 +8,10 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/pack.h"
+#include "engine/base/pack.h"
 #include "engine/profile/what_if.h"
-#include "tests/fault_queue.h"
-#include "tests/training_support.h"
+#include "tests/support/fault_queue.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {
@@ -135,7 +135,7 @@ TEST_F(Profiles, StaysAndHomesReachThePlansPeak) {
       if (b.permanent)
         highest[b.home] = std::max(
             highest[b.home],
-            b.home_offset + (b.ring == kNoRing ? b.bytes() : (kRingSlots - 1) * b.slot_stride + b.bytes()));
+            b.home_offset + (slots_of(program, b) - 1) * b.slot_stride + b.bytes());
     for (const Stay& s : stays_of(program, body))
       highest[s.tier] = std::max(highest[s.tier], s.offset + s.bytes);
     for (size_t t = 0; t < highest.size(); ++t)

@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/program.h"
-#include "tests/random_program.h"
-#include "tests/same_program.h"
+#include "engine/program/program.h"
+#include "tests/support/random_program.h"
+#include "tests/support/same_program.h"
 
 namespace sluice {
 namespace {
@@ -59,7 +59,7 @@ TEST(Text, GoldenText) {
   EXPECT_EQ(p.machine.tiers[0].capacity, UINT64_MAX);
   EXPECT_EQ(p.machine.lanes[2].name, "");
   EXPECT_TRUE(p.machine.lanes[3].overlapping);
-  EXPECT_EQ(p.rings[1], "validation\n");
+  EXPECT_EQ(p.rings[1].name, "validation\n");
   EXPECT_EQ(p.buffers[0].cuts, (std::vector<uint64_t>{0, 64, 128, 192, 320, 384, 448}));
   EXPECT_EQ(p.buffers[4].name, "ä/%");
   EXPECT_EQ(p.bodies[2].name, "#2");

@@ -1,11 +1,11 @@
 // Drives of a machine description: their parts of a tier, and which of them directories are on.
-#include "engine/drives.h"
+#include "engine/rates/drives.h"
 
 #include <filesystem>
 
 #include <gtest/gtest.h>
 
-#include "tests/test_directory.h"
+#include "tests/support/test_directory.h"
 
 namespace sluice {
 namespace {

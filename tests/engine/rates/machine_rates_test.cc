@@ -1,13 +1,13 @@
 // Machine descriptions: every key, what is refused, and what ranks of a machine share.
-#include "engine/machine_rates.h"
+#include "engine/rates/machine_rates.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 
-#include "engine/error.h"
-#include "engine/simulate.h"
-#include "tests/random_program.h"
+#include "engine/base/error.h"
+#include "engine/simulate/simulate.h"
+#include "tests/support/random_program.h"
 
 namespace sluice {
 namespace {

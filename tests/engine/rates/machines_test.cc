@@ -1,19 +1,20 @@
-// The machine descriptions that come along: engine/machines/NAME.json, and that they are whole.
+// The machine descriptions that come along: engine/rates/machines/NAME.json, and that they are whole.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
-#include "engine/machine_rates.h"
-#include "engine/run/options.h"
-#include "models/file.h"
+#include "engine/rates/machine_rates.h"
+#include "engine/run/options/options.h"
+#include "models/files/file.h"
 
 namespace sluice {
 namespace {
 
 std::vector<std::string> names_of_files() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("engine/machines"))
+  for (const auto& entry : std::filesystem::directory_iterator("engine/rates/machines"))
     names.push_back(entry.path().stem().string());
   std::sort(names.begin(), names.end());
   return names;
@@ -35,7 +36,7 @@ TEST(Machines, AreThoseOfTheFolder) {
   std::string names;
   for (const std::string& name : names_of_files()) {
     names += (names.empty() ? "" : ", ") + name;
-    const std::string file = "engine/machines/" + name + ".json";
+    const std::string file = "engine/rates/machines/" + name + ".json";
     const MachineRates of_file = parse_machine_rates(read_text_file(file, 1 << 20), file);
     const std::optional<MachineRates> built_in = built_in_machine(name);
     ASSERT_TRUE(built_in) << name;
@@ -47,11 +48,19 @@ TEST(Machines, AreThoseOfTheFolder) {
 
 // In --help and in docs/machine.md.
 TEST(Machines, AreListedWhereUsersLook) {
-  const std::string help = find_option("machine")->help, page = read_text_file("docs/machine.md", 1 << 20);
-  for (const std::string& name : names_of_files()) {
-    EXPECT_NE(help.find(name), std::string::npos) << name;
-    EXPECT_NE(page.find("| `" + name + "` |"), std::string::npos) << name;
-  }
+  const OptionRow& option = *find_option("machine");
+  for (const std::string& name : names_of_files())
+    EXPECT_NE(option_help(option).find(name), std::string::npos) << "the help of --machine lacks " << name;
+  for (const std::string name : {kDefaultMachine, kGpuMachine})
+    EXPECT_NE(std::string(option.default_text).find(name), std::string::npos)
+        << "the default of --machine, as its help tells it, lacks " << name;
+
+  std::vector<std::string> rows;
+  std::istringstream page(read_text_file("docs/machine.md", 1 << 20));
+  for (std::string line; std::getline(page, line) && (rows.empty() || line.starts_with("|"));)
+    if (line.starts_with("| `")) rows.push_back(line.substr(3, line.find('`', 3) - 3));
+  std::sort(rows.begin(), rows.end());
+  EXPECT_EQ(rows, names_of_files()) << "the first table of docs/machine.md has a row for each description";
 }
 
 TEST(Machines, SayWhatTheyAre) {

@@ -1,10 +1,10 @@
 // What collectives take on a network of levels, with times worked out by hand.
-#include "engine/network.h"
+#include "engine/rates/network.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/error.h"
-#include "engine/simulate.h"
+#include "engine/base/error.h"
+#include "engine/simulate/simulate.h"
 
 namespace sluice {
 namespace {

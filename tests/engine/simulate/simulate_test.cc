@@ -1,6 +1,6 @@
 // The simulator on machines of a flop and a byte a second, with times worked out by hand, and machine
 // descriptions.
-#include "engine/simulate.h"
+#include "engine/simulate/simulate.h"
 
 #include <chrono>
 #include <cstdio>
@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/error.h"
-#include "tests/random_program.h"
-#include "tests/unit_machine.h"
+#include "engine/base/error.h"
+#include "tests/support/random_program.h"
+#include "tests/support/unit_machine.h"
 
 namespace sluice {
 namespace {

@@ -1,12 +1,12 @@
 // Single faults put into the planner's programs: the verifier objects to every one. (verify_test.cc does the
 // same with programs that the planner did not make.)
-#include "tests/mutate.h"
+#include "tests/support/mutate.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/verify.h"
-#include "tests/figures.h"
-#include "tests/plan_support.h"
+#include "engine/verify/verify.h"
+#include "tests/support/figures.h"
+#include "tests/support/plan_support.h"
 
 namespace sluice::testing {
 namespace {

@@ -1,9 +1,9 @@
 // Ranks whose programs meet, and ranks that would wait for one another: each for the stated reason.
-#include "engine/verify_ranks.h"
+#include "engine/verify/ranks.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/run/setup.h"
+#include "engine/run/start/setup.h"
 
 namespace sluice {
 namespace {

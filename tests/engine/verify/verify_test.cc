@@ -1,14 +1,14 @@
 // The verifier accepts what is correct and objects to every single fault, each for the stated reason.
-#include "engine/verify.h"
+#include "engine/verify/verify.h"
 
 #include <chrono>
 #include <functional>
 
 #include <gtest/gtest.h>
 
-#include "tests/figures.h"
-#include "tests/mutate.h"
-#include "tests/random_program.h"
+#include "tests/support/figures.h"
+#include "tests/support/mutate.h"
+#include "tests/support/random_program.h"
 
 namespace sluice {
 namespace {
@@ -297,17 +297,20 @@ TEST(Verify, RingSlotsRotateBetweenBodies) {
     p.bodies[0].instructions.push_back(
         {lane, static_cast<uint32_t>(p.bodies[0].tasks.size() - 1), {o}, {{0, 0}}, {}, {{}}});
   };
-  for (uint8_t write_back = 0; write_back < kRingSlots; ++write_back)
-    for (uint8_t read_back = 0; read_back < kRingSlots; ++read_back)
+  for (const int slots : {2, 3})
+    for (int cell = 0; cell < slots * slots; ++cell)
       for (uint8_t advance = 0; advance < 2; ++advance) {
+        const auto write_back = static_cast<uint8_t>(cell / slots);
+        const auto read_back = static_cast<uint8_t>(cell % slots);
+        p.rings[0].slots = static_cast<uint8_t>(slots);
         if (write_back == read_back) continue;  // would need a wait within the body
         keep_instructions(p, 0);
         p.bodies[0].advance = {advance};
         add(0, TaskKind::forward, {3, 0, 1, Access::write, 0, write_back});
         add(5, TaskKind::optimize, {3, 0, 1, Access::read, 0, read_back});
         // The reader sees what the body before wrote; or the writer overwrites what the body before read.
-        const bool reads = (write_back + advance) % 3 == read_back,
-                   overwrites = (read_back + advance) % 3 == write_back;
+        const bool reads = (write_back + advance) % slots == read_back,
+                   overwrites = (read_back + advance) % slots == write_back;
         EXPECT_EQ(verify(p).size(), size_t{reads} + size_t{overwrites}) << all(p);
         EXPECT_EQ(testing::still_correct(p), !reads && !overwrites);
         if (reads)

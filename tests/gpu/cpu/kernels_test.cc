@@ -1,16 +1,16 @@
 // The cpu device's kernels beyond op conformance, which runs them on the best vector target only and on
 // values of ordinary size: every target, saturation, and positions far into a sequence.
-#include "gpu/cpu_kernels.h"
+#include "gpu/cpu/kernels.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "tests/simd_test_support.h"
+#include "tests/support/simd_test_support.h"
 
-#include "cpu_optim/optimizer.h"
-#include "tests/op_cases.h"
+#include "engine/base/simd/convert.h"
+#include "tests/support/op_cases.h"
 
 namespace sluice {
 namespace {
@@ -39,11 +39,9 @@ class CpuKernels : public testing::TestWithParam<OpCase> {};
 TEST_P(CpuKernels, EveryTargetAgreesWithReference) {
   const OpCase& c = GetParam();
   const auto oracle = make_reference_device(), device = make_cpu_device(2);
-  const bool products = c.kind == OpKind::attention || c.kind == OpKind::linear_gelu ||
-                        c.kind == OpKind::linear_cross_entropy;
   for (const DType precision : {DType::f32, DType::bf16, DType::f16}) {
     SCOPED_TRACE(dtype_name(precision));
-    const DType inside = products ? precision : DType::f32;
+    const DType inside = rounds_between_products(c.kind) ? precision : DType::f32;
     Operands operands(c, precision);
     std::vector<Guarded> saved = run_forward(*oracle, operands);
     const auto forward = results_of(operands, saved);
@@ -95,8 +93,11 @@ Floats silu(Floats x, bool slope) {
   OpCall call{.shapes = &shapes, .inputs = inputs, .outputs = std::span(result, 1)};
   call.output_gradients = gradient;
   call.input_gradients = result;
-  Workers workers(1);
-  (slope ? cpu::swiglu_backward : cpu::swiglu_forward)(call, workers);
+  const auto device = make_cpu_device(1);
+  if (slope)
+    device->backward(call);
+  else
+    device->forward(call);
   return out;
 }
 

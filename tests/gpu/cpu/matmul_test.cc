@@ -3,7 +3,7 @@
 // Tolerance. An fp32 sum of k products errs by about sqrt(k) 2^-24 of the sum S of their magnitudes: 2e-6 S
 // at k = 1000, and 4e-6 S leaves a factor of two. A result in bf16 or fp16 is in addition rounded once: half
 // of 2^-7 or 2^-10.
-#include "gpu/cpu_matmul.h"
+#include "gpu/cpu/matmul.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <limits>
 #include <vector>
 
-#include "tests/cpu_test_support.h"
+#include "tests/support/cpu_test_support.h"
 
 namespace sluice {
 namespace {

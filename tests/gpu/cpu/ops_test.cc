@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/cpu_test_support.h"
+#include "tests/support/cpu_test_support.h"
 
 namespace sluice {
 namespace {

@@ -7,11 +7,11 @@
 #include <thread>
 #include <type_traits>
 
-#include "gpu/cuda_device.h"
-#include "gpu/cuda_gpu.h"
-#include "gpu/cuda_nccl_communicator.h"
-#include "tests/communicator_conformance.h"
-#include "tests/cuda_communicator.h"
+#include "gpu/cuda/device.h"
+#include "gpu/cuda/gpu.h"
+#include "gpu/cuda/nccl_communicator.h"
+#include "tests/support/communicator_conformance.h"
+#include "tests/support/cuda_communicator.h"
 
 #if __has_include(<nccl.h>)
 #include <nccl.h>

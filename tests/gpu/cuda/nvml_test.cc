@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "gpu/cuda_nvml.h"
+#include "gpu/cuda/nvml.h"
 
 namespace sluice {
 namespace {

@@ -1,8 +1,8 @@
 // The cuda device on a GPU against the reference device.
-#include "gpu/cuda_cublaslt.h"
-#include "gpu/cuda_device.h"
-#include "tests/cuda_host_operands.h"
-#include "tests/op_conformance.h"
+#include "gpu/cuda/cublaslt.h"
+#include "gpu/cuda/device.h"
+#include "tests/support/cuda_host_operands.h"
+#include "tests/support/op_conformance.h"
 
 namespace sluice {
 namespace {

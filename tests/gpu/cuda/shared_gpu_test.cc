@@ -4,9 +4,9 @@
 
 #include <cstdlib>
 
-#include "gpu/cuda_device.h"
-#include "tests/cli_support.h"
-#include "tests/socket_communicator.h"
+#include "gpu/cuda/device.h"
+#include "tests/support/cli_support.h"
+#include "tests/support/socket_communicator.h"
 
 namespace sluice {
 namespace {

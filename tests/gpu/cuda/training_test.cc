@@ -5,9 +5,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "gpu/cuda_device.h"
-#include "tests/figures.h"
-#include "tests/training_support.h"
+#include "gpu/cuda/device.h"
+#include "tests/support/figures.h"
+#include "tests/support/fixtures.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {
@@ -44,15 +45,14 @@ double relative(double measured, double expected) { return std::abs(measured - e
 // Every case of the fixtures that clips sometimes, on micro-batches of 2; the tolerances are the contract's.
 TEST_F(CudaTraining, AgreesWithPyTorch) {
   constexpr double kLossTolerance = 1e-5, kNormTolerance = 1e-4;
-  const auto cases =
-      nlohmann::json::parse(read_text_file("tests/fixtures/expected.json", 1 << 20))["cases"];
   size_t compared = 0;
-  for (const auto& c : cases) {
-    if (c["clip"].get<double>() != 0.25) continue;
+  for (const Fixture& fixture : fixtures()) {
+    const nlohmann::json c = nlohmann::json::parse(fixture.expected)["cases"].at(0);
+    ASSERT_EQ(c["clip"], 0.25) << fixture.name;
     const DriveDirectory directory;
-    TestRun run = small_run(directory, DType::f32, "tests/fixtures/" + c["model"].get<std::string>());
+    TestRun run = small_run(directory, DType::f32, fixture.directory);
     Options& o = run.options;
-    o.data.train = {"tests/fixtures/tokens.bin"};
+    o.data.train = {kFixtureTokens};
     o.data.order = RowOrder::sequential;
     o.batch = {c["batch"], c["sequence"].get<int64_t>(), 2, c["steps"]};
     o.optimizer.learning_rate = c["learning_rate"];
@@ -77,7 +77,7 @@ TEST_F(CudaTraining, AgreesWithPyTorch) {
       ++compared;
     }
   }
-  EXPECT_GE(compared, 12u);  // three models, four steps
+  EXPECT_GE(compared, fixtures().size() * 4);  // steps
 }
 
 // 16-bit operands round where the devices' sums differ in the last bit: 2^-9 and 2^-12 of a logit.

@@ -1,5 +1,5 @@
 // Ranks of one process exchange bytes, and none waits for ever when one is lost.
-#include "gpu/communicator.h"
+#include "gpu/ranks/communicator.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "tests/communicator_conformance.h"
+#include "tests/support/communicator_conformance.h"
 
 namespace sluice {
 namespace {

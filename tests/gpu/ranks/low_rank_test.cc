@@ -4,8 +4,8 @@
 #include <random>
 #include <vector>
 
-#include "cpu_optim/low_rank.h"
-#include "cpu_optim/optimizer.h"
+#include "engine/base/simd/convert.h"
+#include "gpu/ranks/low_rank.h"
 
 namespace sluice {
 namespace {

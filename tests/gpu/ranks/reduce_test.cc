@@ -1,5 +1,5 @@
 // Sums over ranks: every target against a plain recursion, to the bit.
-#include "cpu_optim/reduce.h"
+#include "gpu/ranks/reduce.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
-#include "cpu_optim/optimizer.h"
-#include "tests/simd_test_support.h"
+#include "engine/base/simd/convert.h"
+#include "tests/support/simd_test_support.h"
 
 namespace sluice {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/op_cases.h"
+#include "tests/support/op_cases.h"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,5 @@
 // Token files and the order in which a run reads them.
-#include "models/token_data.h"
+#include "models/data/token_data.h"
 
 #include <limits>
 #include <random>
@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "models/data_order.h"
-#include "tests/format_test_support.h"
+#include "models/data/data_order.h"
+#include "tests/support/format_test_support.h"
 
 namespace sluice {
 namespace {

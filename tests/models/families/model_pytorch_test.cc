@@ -5,28 +5,17 @@
 
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "gpu/device.h"
-#include "models/family.h"
-#include "models/hf_weights.h"
-#include "models/token_data.h"
+#include "models/data/token_data.h"
+#include "models/families/family.h"
+#include "models/weights/hf_weights.h"
+#include "tests/support/fixtures.h"
 
 namespace sluice {
 namespace {
-
-const std::string kFixtures = "tests/fixtures/";
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  EXPECT_TRUE(file.good()) << path;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // One tensor and its gradient, fp32 or whatever the shape rule says.
 struct Storage {
@@ -52,12 +41,8 @@ class Interpreter {
       }
   }
 
-  int32_t* batch_input(ActivationSource source) {
-    for (size_t i = 0; i < activations_.size(); ++i)
-      if (model_.activations[i].source == source)
-        return reinterpret_cast<int32_t*>(activations_[i].value.data());
-    ADD_FAILURE() << "the model has no such input";
-    return nullptr;
+  int32_t* batch_input(const char* name) {
+    return reinterpret_cast<int32_t*>(activations_[model_input(model_, name)].value.data());
   }
 
   // All gradients are added to, so that their order does not matter here. Returns the mean loss.
@@ -151,22 +136,18 @@ class Interpreter {
 
 // The first row of each micro-batch position is window 0, 1, ...; labels are the tokens one further.
 void load_first_batch(Interpreter& run, const Model& model) {
-  const TokenData data = TokenData::open({kFixtures + "tokens.bin"}, model.vocabulary);
-  int32_t* const tokens = run.batch_input(ActivationSource::tokens);
-  int32_t* const labels = run.batch_input(ActivationSource::labels);
+  const TokenData data = TokenData::open({kFixtureTokens}, model.vocabulary);
+  int32_t* const tokens = run.batch_input("tokens");
+  int32_t* const labels = run.batch_input("labels");
   const auto count = static_cast<uint64_t>(model.micro_batch * model.sequence);
   data.read(0, count, tokens);  // windows follow one another
   data.read(1, count, labels);
 }
 
 TEST(PyTorch, FirstLossAndGradientNorm) {
-  const nlohmann::json expected = nlohmann::json::parse(read_text(kFixtures + "expected.json"));
-  std::map<std::string, nlohmann::json> first_case;
-  for (const auto& one : expected["cases"]) first_case.emplace(one["model"].get<std::string>(), one);
-  ASSERT_EQ(first_case.size(), 3u);
-  for (const auto& [name, one] : first_case) {
-    const std::string directory = kFixtures + name;
-    const ModelConfig config = config_from_json(read_text(directory + "/config.json"), name);
+  for (const auto& [name, directory, config_text, expected] : fixtures()) {
+    const nlohmann::json one = nlohmann::json::parse(expected)["cases"].at(0);
+    const ModelConfig config = config_from_json(config_text, name);
     const Model model = build_model(config, DType::f32, one["batch"], one["sequence"]);
     const HfWeights weights = HfWeights::open(directory, config.family);
     ASSERT_NO_THROW(check_weights(weights, model)) << name;

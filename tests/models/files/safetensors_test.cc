@@ -1,5 +1,5 @@
 // safetensors: every listed rejection from hand-made bytes, round trips, and files damaged at random.
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 
 #include <sys/resource.h>
 
@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include "tests/format_test_support.h"
+#include "tests/support/format_test_support.h"
 
 namespace sluice {
 namespace {

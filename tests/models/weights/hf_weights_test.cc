@@ -1,6 +1,6 @@
 // Hugging Face directories: names and prefixes, shards and their index, the check against a model, and
 // exports.
-#include "models/hf_weights.h"
+#include "models/weights/hf_weights.h"
 
 #include <cmath>
 #include <limits>
@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "models/hf_export.h"
-#include "tests/format_test_support.h"
+#include "models/weights/hf_export.h"
+#include "tests/support/format_test_support.h"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,5 @@
 // Philox against the known answers of its authors, and the properties that first values promise.
-#include "models/initial_weights.h"
+#include "models/weights/initial_weights.h"
 
 #include <cmath>
 #include <cstring>
@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <xxhash.h>
 
-#include "models/philox.h"
+#include "engine/base/philox.h"
 
 namespace sluice {
 namespace {

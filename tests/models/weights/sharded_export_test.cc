@@ -10,8 +10,8 @@
 #include <set>
 #include <vector>
 
-#include "models/hf_export.h"
-#include "tests/format_test_support.h"
+#include "models/weights/hf_export.h"
+#include "tests/support/format_test_support.h"
 
 namespace sluice {
 namespace {

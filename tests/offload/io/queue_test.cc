@@ -1,6 +1,4 @@
 // The contract of the I/O queue, on every back end, and the choice between them.
-#include "offload/io_queue.h"
-
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -21,25 +19,17 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "offload/arena.h"
+#include "offload/io/uring_queue.h"
 #include "offload/nvme_files.h"
-#include "tests/offload_test_support.h"
+#include "tests/support/offload_test_support.h"
 
 namespace sluice {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr int64_t kSecond = 1'000'000;
-
-bool uring_works() {
-  try {
-    make_io_queue(IoChoice::uring, 1, {}, nullptr);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
 
 std::vector<IoCompletion> poll_all(IoQueue& queue) {
   std::vector<IoCompletion> all, some(queue.depth());
@@ -58,11 +48,10 @@ int64_t run_one(IoQueue& queue, const IoRequest& request) {
   return done[0].result;
 }
 
-class IoQueueContract : public testing::TestWithParam<IoChoice> {
+class IoQueueContract : public testing::TestWithParam<const IoBackend*> {
  protected:
   void SetUp() override {
-    if (GetParam() == IoChoice::uring && !uring_works())
-      GTEST_SKIP() << "this system has no usable io_uring";
+    if (!works_here(GetParam())) GTEST_SKIP() << "this system has no usable " << GetParam()->title;
   }
   std::unique_ptr<IoQueue> queue(uint32_t depth, std::span<std::byte> registered = {}) {
     return make_io_queue(GetParam(), depth, registered, nullptr);
@@ -152,9 +141,10 @@ TEST_P(IoQueueContract, ResultsAreTheSystems) {
   const int read_only = open("/dev/zero", O_RDONLY | O_CLOEXEC);
   EXPECT_EQ(run_one(*q, {IoDirection::write, read_only, 0, data_, 4096, 4}), -EBADF);
   close(read_only);
-  const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
-  EXPECT_EQ(run_one(*q, {IoDirection::write, full, 0, data_, 4096, 5}), -ENOSPC);
-  close(full);
+  const int sealed = memfd_create("sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(fcntl(sealed, F_ADD_SEALS, F_SEAL_GROW), 0);  // a write finds no room
+  EXPECT_EQ(run_one(*q, {IoDirection::write, sealed, 0, data_, 4096, 5}), -EPERM);
+  close(sealed);
 }
 
 TEST_P(IoQueueContract, OwnerMayBeAnotherThreadThanTheMaker) {
@@ -175,16 +165,13 @@ TEST_P(IoQueueContract, DestructionWaitsForWhatIsInFlight) {
   EXPECT_EQ(pattern_end({data_ + 16 * kMiB, 8 * kMiB}, 9), 8 * kMiB);
 }
 
-INSTANTIATE_TEST_SUITE_P(BackEnds, IoQueueContract, testing::Values(IoChoice::uring, IoChoice::threads),
-                         [](const auto& test) {
-                           return test.param == IoChoice::uring ? "uring" : "threads";
-                         });
+INSTANTIATE_TEST_SUITE_P(BackEnds, IoQueueContract, testing::ValuesIn(kIoBackends), name_of_backend);
 
 TEST(UringQueue, PollEndsAfterItsTimeout) {
-  if (!uring_works()) GTEST_SKIP() << "this system has no usable io_uring";
+  if (!works_here(&kUringBackend)) GTEST_SKIP() << "this system has no usable io_uring";
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  const auto q = make_io_queue(IoChoice::uring, 2, {}, nullptr);
+  const auto q = make_io_queue(&kUringBackend, 2, {}, nullptr);
   std::byte byte{};
   q->submit({IoDirection::read, ends[0], 0, &byte, 1, 5});
   IoCompletion done;
@@ -216,40 +203,42 @@ void forbid(uint32_t system_call, uint32_t error) {
 
 // Runs in a child process; ends with 0 if the fallback says `reason` and works, and `uring` alone is
 // refused.
-[[noreturn]] void expect_fallback(uint32_t error, UringObstacle obstacle, const std::string& reason) {
+[[noreturn]] void expect_fallback(uint32_t error, IoObstacle obstacle, const std::string& reason) {
   forbid(__NR_io_uring_setup, error);
-  if (uring_status().obstacle != obstacle) std::_Exit(6);
+  if (kUringBackend.make(1, {}).status.obstacle != obstacle) std::_Exit(6);
   std::string description;
-  const auto q = make_io_queue(IoChoice::automatic, 2, {}, &description);
-  if (description.find("2 I/O threads (io_uring cannot be used: ") != 0) std::_Exit(1);
+  const auto q = make_io_queue(nullptr, 2, {}, &description);
+  if (description.find("(io_uring cannot be used: ") == std::string::npos) std::_Exit(1);
   if (description.find(reason) == std::string::npos) std::_Exit(2);
   std::byte byte{1};
   const int zero = open("/dev/zero", O_RDONLY);
   if (run_one(*q, {IoDirection::read, zero, 0, &byte, 1, 1}) != 1 || byte != std::byte{0}) std::_Exit(3);
   try {
-    make_io_queue(IoChoice::uring, 2, {}, nullptr);
+    make_io_queue(&kUringBackend, 2, {}, nullptr);
   } catch (const Error& e) {
+    if (!std::string(e.what()).starts_with("io_uring was asked for and cannot be used: ")) std::_Exit(7);
+    if (e.remedy() != "Choose --io auto or --io threads, or allow io_uring.") std::_Exit(8);
     std::_Exit(e.code() == ExitCode::environment ? 0 : 4);
   }
   std::_Exit(5);
 }
 
 TEST(IoChoice, ObstaclesAreToldApart) {
-  EXPECT_EQ(explain_uring_error(0, 2).obstacle, UringObstacle::none);
+  EXPECT_EQ(explain_uring_error(0, 2).obstacle, IoObstacle::none);
   EXPECT_EQ(explain_uring_error(0, 0).reason, "");
-  EXPECT_EQ(explain_uring_error(EPERM, -1).obstacle, UringObstacle::seccomp);
-  EXPECT_EQ(explain_uring_error(EPERM, 0).obstacle, UringObstacle::seccomp);
-  EXPECT_EQ(explain_uring_error(EPERM, 1).obstacle, UringObstacle::setting);
+  EXPECT_EQ(explain_uring_error(EPERM, -1).obstacle, IoObstacle::seccomp);
+  EXPECT_EQ(explain_uring_error(EPERM, 0).obstacle, IoObstacle::seccomp);
+  EXPECT_EQ(explain_uring_error(EPERM, 1).obstacle, IoObstacle::setting);
   EXPECT_EQ(explain_uring_error(EPERM, 2).reason, "kernel.io_uring_disabled is 2 (EPERM)");
-  EXPECT_EQ(explain_uring_error(ENOSYS, -1).obstacle, UringObstacle::kernel);
-  EXPECT_EQ(explain_uring_error(ENOMEM, 0).obstacle, UringObstacle::memory);
-  EXPECT_EQ(explain_uring_error(EMFILE, 0).obstacle, UringObstacle::other);
+  EXPECT_EQ(explain_uring_error(ENOSYS, -1).obstacle, IoObstacle::kernel);
+  EXPECT_EQ(explain_uring_error(ENOMEM, 0).obstacle, IoObstacle::memory);
+  EXPECT_EQ(explain_uring_error(EMFILE, 0).obstacle, IoObstacle::other);
   EXPECT_EQ(explain_uring_error(EMFILE, 0).reason, "io_uring_setup says: Too many open files");
 }
 
 TEST(IoChoiceDeathTest, FallsBackWithTheReason) {
-  EXPECT_EXIT(expect_fallback(EPERM, UringObstacle::seccomp, "EPERM"), testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(expect_fallback(ENOSYS, UringObstacle::kernel, "ENOSYS"), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(expect_fallback(EPERM, IoObstacle::seccomp, "EPERM"), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(expect_fallback(ENOSYS, IoObstacle::kernel, "ENOSYS"), testing::ExitedWithCode(0), "");
 }
 
 // Runs in a child process, where entering the ring fails from the second request on: that request and those
@@ -257,7 +246,7 @@ TEST(IoChoiceDeathTest, FallsBackWithTheReason) {
 [[noreturn]] void expect_refused_requests() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) std::_Exit(77);
-  const auto q = make_io_queue(IoChoice::uring, 4, {}, nullptr);
+  const auto q = make_io_queue(&kUringBackend, 4, {}, nullptr);
   std::byte bytes[3]{};
   q->submit({IoDirection::read, ends[0], 0, &bytes[0], 1, 10});
   forbid(__NR_io_uring_enter, ENXIO);
@@ -279,7 +268,7 @@ TEST(IoChoiceDeathTest, FallsBackWithTheReason) {
 }
 
 TEST(UringQueueDeathTest, WhatTheSystemRefusesCompletesWithItsErrno) {
-  if (!uring_works()) GTEST_SKIP() << "this system has no usable io_uring";
+  if (!works_here(&kUringBackend)) GTEST_SKIP() << "this system has no usable io_uring";
   EXPECT_EXIT(expect_refused_requests(), testing::ExitedWithCode(0), "");
 }
 
@@ -291,7 +280,7 @@ TEST(UringQueueDeathTest, WhatTheSystemRefusesCompletesWithItsErrno) {
   if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0))
     std::_Exit(77);
   std::string description;
-  const auto q = make_io_queue(IoChoice::automatic, 2, memory.span(), &description);
+  const auto q = make_io_queue(nullptr, 2, memory.span(), &description);
   if (description.find("io_uring (0 of 8 MiB of buffers registered; the rest goes without") != 0)
     std::_Exit(1);
   if (description.find("ulimit -l") == std::string::npos) std::_Exit(2);
@@ -300,19 +289,23 @@ TEST(UringQueueDeathTest, WhatTheSystemRefusesCompletesWithItsErrno) {
 }
 
 TEST(IoChoiceDeathTest, LittleLockableMemoryIsEnough) {
-  if (!uring_works()) GTEST_SKIP() << "this system has no usable io_uring";
+  if (!works_here(&kUringBackend)) GTEST_SKIP() << "this system has no usable io_uring";
   EXPECT_EXIT(expect_no_registration(), testing::ExitedWithCode(0), "");
 }
 
 TEST(IoChoice, DescriptionsSayWhatWasChosen) {
   Arena memory(4 * kMiB);
   std::string description;
-  make_io_queue(IoChoice::threads, 3, memory.span(), &description);
+  make_io_queue(&kThreadBackend, 3, memory.span(), &description);
   EXPECT_EQ(description, "3 I/O threads (as asked)");
-  if (!uring_works()) GTEST_SKIP() << "this system has no usable io_uring";
-  make_io_queue(IoChoice::automatic, 3, {}, &description);
+  for (const IoBackend* backend : working_io_backends()) {
+    make_io_queue(backend, 3, {}, &description);
+    EXPECT_EQ(description.ends_with(" (as asked)"), backend != kIoBackends[0]) << description;
+  }
+  if (!works_here(&kUringBackend)) GTEST_SKIP() << "this system has no usable io_uring";
+  make_io_queue(nullptr, 3, {}, &description);
   EXPECT_EQ(description, "io_uring (no buffers to register)");
-  make_io_queue(IoChoice::automatic, 3, memory.span(), &description);
+  make_io_queue(nullptr, 3, memory.span(), &description);
   EXPECT_EQ(description.find("io_uring ("), 0u);
   EXPECT_NE(description.find(" of 4 MiB of buffers registered"), std::string::npos);
 }

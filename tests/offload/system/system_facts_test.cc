@@ -1,5 +1,5 @@
 // Facts of made-up machines, read from trees of files as the kernel writes them.
-#include "offload/system_facts.h"
+#include "offload/system/system_facts.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/test_directory.h"
+#include "tests/support/test_directory.h"
 
 namespace sluice {
 namespace {

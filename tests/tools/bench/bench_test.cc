@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <thread>
 
-#include "models/file.h"
-#include "tests/format_test_support.h"
-#include "tests/test_directory.h"
+#include "models/files/file.h"
+#include "tests/support/format_test_support.h"
+#include "tests/support/test_directory.h"
+#include "tools/bench/bench.h"
 #include "tools/bench/machine.h"
-#include "tools/verbs.h"
 
 namespace sluice {
 namespace {

@@ -1,7 +1,7 @@
 // `sluice bench` on ranks of mpirun: one measures the machine, all the network, and plans read it.
 #include <gtest/gtest.h>
 
-#include "tests/mpi_support.h"
+#include "tests/support/mpi_support.h"
 
 namespace sluice {
 namespace {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "tests/format_test_support.h"
+#include "tests/support/format_test_support.h"
 #include "tools/benchmarks/gpu/part_file.h"
 #include "tools/benchmarks/gpu/report.h"
 #include "tools/benchmarks/gpu/rows.h"
@@ -196,7 +196,7 @@ TEST(GpuCheckReport, WhatWasNotRunIsNotEstimated) {
 TEST(GpuCheckReport, TestsAreListedWithTheirReasons) {
   const ordered_json rows{
       {"cuda_a_test", {{"state", "measured"}, {"seconds", 12.0}, {"note", "3 tests passed"}}},
-      {"cuda_shared_gpu_test",
+      {"shared_gpu",
        {{"state", "skipped"},
         {"seconds", 9.0},
         {"note", "0 tests passed, others skipped: refused: Ranks cannot meet: on rank 0 NCCL is 2.18.5."}}},
@@ -204,7 +204,7 @@ TEST(GpuCheckReport, TestsAreListedWithTheirReasons) {
   const std::string page = gpu_report({{"tests", part_with("tests", rows)}});
   expect_line(page, "| cuda_a_test | passed | 12 | 3 tests passed |");
   expect_line(page,
-              "| cuda_shared_gpu_test | skipped | 9 | 0 tests passed, others skipped: refused: Ranks cannot "
+              "| shared_gpu | skipped | 9 | 0 tests passed, others skipped: refused: Ranks cannot "
               "meet: on rank 0 NCCL is 2.18.5. |");
   expect_line(page, "| sanitizer | skipped | 0 | not installed |");
 }

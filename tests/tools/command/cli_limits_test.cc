@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <optional>
 
-#include "engine/parallel.h"
-#include "tests/cli_support.h"
+#include "engine/base/parallel.h"
+#include "tests/support/cli_support.h"
 
 namespace sluice {
 namespace {

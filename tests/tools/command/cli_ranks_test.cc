@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/cli_support.h"
+#include "tests/support/cli_support.h"
 
 namespace sluice {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "tests/cli_support.h"
+#include "tests/support/cli_support.h"
 
 namespace sluice {
 namespace {

@@ -5,8 +5,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "engine/program.h"
-#include "tests/cli_support.h"
+#include "engine/program/program.h"
+#include "tests/support/cli_support.h"
+#include "tools/command/verbs.h"
 
 namespace sluice {
 namespace {
@@ -15,7 +16,8 @@ TEST_F(Cli, HelpOfEveryVerb) {
   const CommandResult program = run({"--help"});
   EXPECT_EQ(program.code, 0);
   EXPECT_EQ(program.err, "");
-  for (const std::string verb : {"train", "plan", "eval", "export", "profile", "bench", "doctor"}) {
+  for (const VerbRow& row : verb_table()) {
+    const std::string verb = verb_name(row.verb);
     EXPECT_NE(program.out.find(verb), std::string::npos) << verb;
     const CommandResult help = run({verb, "--help"});
     EXPECT_EQ(help.code, 0) << verb;

@@ -1,9 +1,9 @@
 // The TOML that configuration files may hold, and the words in which the rest is refused.
-#include "tools/config_file.h"
+#include "tools/command/config_file.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 namespace {

@@ -1,11 +1,12 @@
 // Sizes: reading, printing, and the round trip of what a user is told to paste.
-#include "tools/size.h"
+#include "engine/base/units.h"
+#include "tools/command/size.h"
 
 #include <gtest/gtest.h>
 
 #include <utility>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 namespace {

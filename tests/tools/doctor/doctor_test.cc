@@ -3,9 +3,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/cli_support.h"
-#include "tools/doctor_gpu_checks.h"
-#include "tools/doctor_report.h"
+#include "offload/io/uring_queue.h"
+#include "tests/support/cli_support.h"
+#include "tests/support/golden.h"
+#include "tools/doctor/gpu_checks.h"
+#include "tools/doctor/report.h"
 
 namespace sluice {
 namespace {
@@ -49,6 +51,7 @@ DoctorFacts good_machine() {
   f.memory.total = 128 * kGiB;
   f.memory.available = 120 * kGiB;
   f.lock_asked = f.locked = 64 * kMiB;
+  f.io = {{&kUringBackend, {}}};
   f.directories = {fast_drive()};
   return f;
 }
@@ -72,7 +75,7 @@ DoctorFacts bad_machine() {
   f.memory.lockable = f.memory.lockable_hard = 8 * kMiB;
   f.memory.address_space = 256 * kGiB;
   f.locked = 8 * kMiB;
-  f.uring = explain_uring_error(EPERM, -1);
+  f.io[0].status = explain_uring_error(EPERM, -1);
   f.directories.push_back(
       {"/dev/shm",
        true,
@@ -86,15 +89,10 @@ DoctorFacts bad_machine() {
   return f;
 }
 
-void expect_golden(const std::string& name, const DoctorFacts& facts) {
-  const std::string path = "tests/golden/doctor." + name + ".txt";
-  EXPECT_EQ(doctor_text(facts, judge(facts)), read_text_file(path, 1 << 20))
-      << "If this is as it should be, put it into " << path;
-}
-
 TEST(Doctor, LooksAsReviewed) {
-  expect_golden("good", good_machine());
-  expect_golden("bad", bad_machine());
+  const DoctorFacts good = good_machine(), bad = bad_machine();
+  expect_golden("doctor.good", doctor_text(good, judge(good)));
+  expect_golden("doctor.bad", doctor_text(bad, judge(bad)));
 }
 
 // The last line of that name, "GROUP NAME", and whether the report as a whole is ready.
@@ -341,18 +339,31 @@ TEST(Doctor, EveryStateOfTheProcessorsHasItsCommand) {
 
 TEST(Doctor, EveryObstacleToIoUringHasItsCommand) {
   const State states[] = {
-      {"files io_uring", [](DoctorFacts& f) { f.uring = explain_uring_error(EPERM, 0); }, "seccomp",
+      {"files io_uring", [](DoctorFacts& f) { f.io[0].status = explain_uring_error(EPERM, 0); }, "seccomp",
        "docker run --security-opt seccomp=unconfined ..."},
-      {"files io_uring", [](DoctorFacts& f) { f.uring = explain_uring_error(EPERM, 2); },
+      {"files io_uring", [](DoctorFacts& f) { f.io[0].status = explain_uring_error(EPERM, 2); },
        "kernel.io_uring_disabled is 2", "sudo sysctl -w kernel.io_uring_disabled=0"},
-      {"files io_uring", [](DoctorFacts& f) { f.uring = explain_uring_error(ENOSYS, -1); }, "ENOSYS",
+      {"files io_uring", [](DoctorFacts& f) { f.io[0].status = explain_uring_error(ENOSYS, -1); }, "ENOSYS",
        "sudo apt-get full-upgrade && sudo reboot  # Linux 5.11 or later"},
-      {"files io_uring", [](DoctorFacts& f) { f.uring = explain_uring_error(ENOMEM, 0); }, "ENOMEM",
+      {"files io_uring", [](DoctorFacts& f) { f.io[0].status = explain_uring_error(ENOMEM, 0); }, "ENOMEM",
        "ulimit -l unlimited"},
-      {"files io_uring", [](DoctorFacts& f) { f.uring = explain_uring_error(EMFILE, 0); }, "Too many open",
-       "sluice train --io threads ..."},
+      {"files io_uring", [](DoctorFacts& f) { f.io[0].status = explain_uring_error(EMFILE, 0); },
+       "Too many open", "sluice train --io threads ..."},
   };
   for (const State& state : states) expect_state(state);
+}
+
+TEST(Doctor, ABackEndThatIsRefusedNamesTheOneThatStandsIn) {
+  constexpr IoBackend kOther = {"other", "Other", "", nullptr};
+  DoctorFacts f = good_machine();
+  f.io = {{&kUringBackend, explain_uring_error(EMFILE, 0)}, {&kOther, {}}};
+  EXPECT_EQ(verdict_of(f, "files Other").check.status, CheckStatus::ok);
+  const Check refused_io = verdict_of(f, "files io_uring").check;
+  EXPECT_EQ(refused_io.advice, "Other reads and writes instead, which takes more processor time.");
+  EXPECT_EQ(refused_io.command, "sluice train --io other ...");
+  f.io[1].status = {IoObstacle::other, "It is out of order", "mend it"};
+  EXPECT_EQ(verdict_of(f, "files Other").check.command, "mend it");
+  EXPECT_EQ(verdict_of(f, "files io_uring").check.command, "sluice train --io threads ...");
 }
 
 // A directory that cannot serve.
@@ -438,7 +449,7 @@ TEST(Doctor, JsonReadsBack) {
   EXPECT_EQ(cuda["nccl_unknown"], facts.nccl.reason);
   EXPECT_EQ(json["io_uring"]["available"], false);
   EXPECT_EQ(json["io_uring"]["obstacle"], "seccomp");
-  EXPECT_EQ(json["io_uring"]["reason"], facts.uring.reason);
+  EXPECT_EQ(json["io_uring"]["reason"], facts.io[0].status.reason);
   EXPECT_EQ(json["memlock"]["limit"], 8 * kMiB);
   EXPECT_EQ(json["cgroup"]["memory_limit"], 32 * kGiB);
   EXPECT_EQ(json["cgroup"]["processors"], 4.0);
@@ -476,8 +487,12 @@ TEST_F(Cli, DoctorOfThisMachine) {
   EXPECT_EQ(plain.code, 0) << plain.out << plain.err;
   EXPECT_EQ(plain.err, "");
   EXPECT_NE(plain.out.find("\nready: training can run on "), std::string::npos) << plain.out;
-  for (const char* line : {"\nhost\n", "\nfiles\n", " io_uring ", " memlock "})
+  for (const char* line : {"\nhost\n", "\nfiles\n", " memlock "})
     EXPECT_NE(plain.out.find(line), std::string::npos) << plain.out;
+  for (const IoBackend* backend : kIoBackends)  // the last is what is left where no other works
+    EXPECT_EQ(plain.out.find(std::string(" ") + backend->title + " ") != std::string::npos,
+              backend != *std::rbegin(kIoBackends))
+        << plain.out;
 
   const CommandResult good = run({"doctor", "--json", "--nvme-dir", directory.path()});
   EXPECT_EQ(good.code, 0) << good.out << good.err;

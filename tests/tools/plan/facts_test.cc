@@ -1,10 +1,10 @@
 // What plans say of resources and work: names, ties, and how lines break. cli_test has the figures.
-#include "tools/plan_facts.h"
+#include "tools/plan/facts.h"
 
 #include <gtest/gtest.h>
 
-#include "tests/unit_machine.h"
-#include "tools/wrap.h"
+#include "tests/support/unit_machine.h"
+#include "tools/command/wrap.h"
 
 namespace sluice {
 namespace {

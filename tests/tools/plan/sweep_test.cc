@@ -1,12 +1,12 @@
 // `sluice plan --sweep`: its points, knees, and what it refuses.
-#include "tools/plan_sweep.h"
+#include "tools/plan/sweep.h"
 
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <nlohmann/json.hpp>
 
-#include "tests/cli_support.h"
+#include "tests/support/cli_support.h"
 
 namespace sluice {
 namespace {
@@ -102,7 +102,8 @@ TEST_F(Sweep, FasterDrivesAreFasterWhereThereAreAny) {
   EXPECT_LT(all.back()["seconds_predicted"].get<double>(),
             0.9 * all.front()["seconds_predicted"].get<double>());
   // Drives of another tier are none.
-  nlohmann::json machine = nlohmann::json::parse(read_text_file("engine/machines/cpu-2core.json", 1 << 20));
+  nlohmann::json machine =
+      nlohmann::json::parse(read_text_file("engine/rates/machines/cpu-2core.json", 1 << 20));
   machine["drives"][0]["tier"] = "tape";
   write_bytes(directory / "tape.json", machine.dump());
   const CommandResult tape =

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "tests/cli_support.h"
+#include "tests/support/cli_support.h"
 
 namespace sluice {
 namespace {
@@ -257,7 +257,7 @@ TEST_F(ProfileCli, ARunIsProfiledFromItsCheckpoint) {
 
 // What it says of a prediction that is far off names the machine description: an overhead of 1 s makes it so.
 TEST_F(ProfileCli, ADescriptionsNameIsEscapedOnTheTerminal) {
-  json machine = json::parse(read_text_file("engine/machines/cpu-2core.json", 1 << 20));
+  json machine = json::parse(read_text_file("engine/rates/machines/cpu-2core.json", 1 << 20));
   machine["name"] = std::string("a\x1b[31m\0b", 8);
   for (json& lane : machine["lanes"]) lane["overhead_seconds"] = 1;
   write_bytes(directory / "m.json", machine.dump());

@@ -1,6 +1,6 @@
 // The report in a real browser: headless Chromium opens it from disk, says nothing on its console, asks
 // nobody for anything, and shows the figures of profile.json. Skipped where there is no chromium.
-#include "tools/profile_page.h"
+#include "tools/profile/page.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "tests/cli_support.h"
-#include "tools/profile_facts.h"
-#include "tools/profile_text.h"
-#include "tools/size.h"
+#include "engine/base/units.h"
+#include "tests/support/cli_support.h"
+#include "tools/profile/facts.h"
+#include "tools/profile/text.h"
 
 namespace sluice {
 namespace {

@@ -11,7 +11,7 @@
 #include <chrono>
 #include <thread>
 
-#include "tests/mpi_support.h"
+#include "tests/support/mpi_support.h"
 
 namespace sluice {
 namespace {

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "tests/mpi_support.h"
+#include "tests/support/mpi_support.h"
 
 namespace sluice {
 namespace {

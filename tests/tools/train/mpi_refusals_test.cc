@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tests/mpi_support.h"
+#include "tests/support/mpi_support.h"
 
 namespace sluice {
 namespace {

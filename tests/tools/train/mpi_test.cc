@@ -1,9 +1,9 @@
 // Ranks as processes under mpirun: the bits of ranks in one process, the exit codes behind mpirun's own.
 #include <gtest/gtest.h>
 
-#include "offload/memory_limits.h"
-#include "offload/processors.h"
-#include "tests/mpi_support.h"
+#include "offload/system/memory_limits.h"
+#include "offload/system/processors.h"
+#include "tests/support/mpi_support.h"
 
 namespace sluice {
 namespace {

@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
-#include "models/config.h"
-#include "models/file.h"
+#include "engine/base/error.h"
+#include "models/families/config.h"
+#include "models/files/file.h"
 #include "tools/benchmarks/gpu/measure.h"
 #include "tools/benchmarks/gpu/part_file.h"
 #include "tools/benchmarks/gpu/report.h"

@@ -6,13 +6,13 @@
 #include <thread>
 #include <vector>
 
-#include "engine/clock.h"
-#include "engine/error.h"
-#include "gpu/cpu_matmul.h"
-#include "gpu/cuda_facts.h"
-#include "gpu/cuda_rates.h"
-#include "offload/memory_limits.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "gpu/cpu/matmul.h"
+#include "gpu/cuda/facts.h"
+#include "gpu/cuda/rates.h"
 #include "offload/nvme_files.h"
+#include "offload/system/memory_limits.h"
 #include "tools/bench/nvme_lane.h"
 
 namespace sluice {
@@ -81,7 +81,7 @@ ordered_json measure_link(DeviceKind device, bool small) {
 }
 
 ordered_json measure_disk(const std::string& directory, bool small) {
-  NvmeLane lane(directory, small ? 32 * kMiB : 8 * kGiB, IoChoice::automatic);
+  NvmeLane lane(directory, small ? 32 * kMiB : 8 * kGiB, nullptr);
   lane.pass(IoDirection::write);  // a first write into fresh space is slower
   const double write = lane.pass(IoDirection::write), read = lane.pass(IoDirection::read);
   return {{"state", "measured"}, {"write", write}, {"read", read}, {"note", lane.description()}};

@@ -1,11 +1,10 @@
-// Measurements of the machine that training is held against, as the values of one row. Set-up code, one
-// thread.
+// Measurements of the machine that training is held against, as the values of one row.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "engine/run/options.h"
+#include "engine/run/options/options.h"
 
 namespace sluice {
 

@@ -10,8 +10,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "engine/error.h"
-#include "models/file.h"
+#include "engine/base/error.h"
+#include "models/files/file.h"
 
 namespace sluice {
 

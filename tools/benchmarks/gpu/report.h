@@ -1,5 +1,5 @@
 // The files of all parts as one Markdown page. A row that was not measured says so; nothing is estimated.
-// Pure function; any thread.
+// Pure function.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
 // What tools/gpu_check.sh measures: the rows of every part, each with its explicit budgets, and the small
-// stand-ins by which a rehearsal goes through all of them without a GPU. Pure data; any thread.
+// stand-ins by which a rehearsal goes through all of them without a GPU. Pure data.
 #pragma once
 
 #include <optional>

@@ -8,20 +8,20 @@
 #include <variant>
 #include <vector>
 
-#include "engine/clock.h"
-#include "engine/error.h"
-#include "engine/machine_rates.h"
-#include "engine/run/loader.h"
-#include "engine/run/setup.h"
-#include "engine/run/trainer.h"
-#include "engine/run/training_setup.h"
-#include "models/file.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/rates/machine_rates.h"
+#include "engine/run/start/loader.h"
+#include "engine/run/start/run_source.h"
+#include "engine/run/start/setup.h"
+#include "engine/run/start/training_setup.h"
+#include "engine/run/train/trainer.h"
+#include "models/files/file.h"
 #include "offload/nvme_files.h"
+#include "tools/bench/bench.h"
 #include "tools/bench/median.h"
-#include "tools/command_line.h"
-#include "tools/plan_report.h"
-#include "tools/run_source.h"
-#include "tools/verbs.h"
+#include "tools/command/command_line.h"
+#include "tools/plan/report.h"
 
 namespace sluice {
 

@@ -1,5 +1,5 @@
 // The steps of one configuration, timed as `sluice train` runs them: the same plan, session and trainer, but
-// no run directory and no checkpoint. Set-up code, one thread.
+// no run directory and no checkpoint.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

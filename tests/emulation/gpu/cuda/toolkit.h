@@ -1,4 +1,4 @@
-// Stands in for gpu/cuda_toolkit.h where the cuda device's kernels are compiled as plain C++ for tests: a
+// Stands in for gpu/cuda/toolkit.h where the cuda device's kernels are compiled as plain C++ for tests: a
 // block's threads are fibers on one thread of the host.
 //
 // A fiber runs until the block's barrier or an operation of its warp, where it waits for all the others that
@@ -15,9 +15,9 @@
 #include <functional>
 #include <tuple>
 
-#include "engine/error.h"
-#include "gpu/cuda_error.h"
-#include "gpu/cuda_kernels.h"
+#include "engine/base/error.h"
+#include "gpu/cuda/error.h"
+#include "gpu/cuda/kernels.h"
 #include "tests/emulation/gpu_model.h"
 
 #define __global__
@@ -151,4 +151,4 @@ void launch(const Queue& queue, void (*kernel)(Parameters...), int64_t blocks, i
 
 }  // namespace sluice::cuda
 
-#include "gpu/cuda_volta.h"
+#include "gpu/cuda/volta.h"

@@ -1,11 +1,11 @@
 // Waits by hand: one tier, instructions that touch given bytes, and the waits that must follow, no more.
-#include "engine/plan/sync.h"
+#include "engine/plan/assemble/sync.h"
 
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 namespace sluice {
 namespace {
@@ -20,7 +20,7 @@ class Sketch {
   explicit Sketch(size_t bodies = 1) {
     program_.machine.tiers = {{"memory", 1000, 1, false}};
     program_.machine.lanes = {{"A"}, {"B"}, {"C"}, {"D", true}};
-    program_.rings = {"ring"};
+    program_.rings = {{"ring"}};
     program_.bodies.resize(bodies);
     for (Body& body : program_.bodies) body.advance = {0};
   }

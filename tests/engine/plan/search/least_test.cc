@@ -1,10 +1,10 @@
 // The least memory by hand: tiers of alignment 1, buffers of ten bytes.
-#include "engine/plan/least.h"
+#include "engine/plan/search/least.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/plan/body_builder.h"
-#include "engine/verify.h"
+#include "engine/plan/lower/body_builder.h"
+#include "engine/verify/verify.h"
 
 namespace sluice {
 namespace {

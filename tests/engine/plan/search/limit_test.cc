@@ -1,10 +1,10 @@
 // The least that a step can take: by hand, and below what any plan is predicted to take.
-#include "engine/plan/limit.h"
+#include "engine/plan/search/limit.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/simulate.h"
-#include "tests/plan_support.h"
+#include "engine/simulate/simulate.h"
+#include "tests/support/plan_support.h"
 
 namespace sluice::testing {
 namespace {

@@ -11,9 +11,9 @@
 #include <string>
 
 #include "engine/plan/plan.h"
-#include "engine/simulate.h"
-#include "tests/figures.h"
-#include "tests/plan_support.h"
+#include "engine/simulate/simulate.h"
+#include "tests/support/figures.h"
+#include "tests/support/plan_support.h"
 
 namespace sluice::testing {
 namespace {

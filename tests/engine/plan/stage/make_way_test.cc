@@ -2,8 +2,8 @@
 // across the middle.
 #include <gtest/gtest.h>
 
-#include "engine/plan/body_builder.h"
-#include "engine/plan/staging.h"
+#include "engine/plan/lower/body_builder.h"
+#include "engine/plan/stage/staging.h"
 
 namespace sluice::staging {
 namespace {

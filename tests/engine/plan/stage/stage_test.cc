@@ -1,12 +1,12 @@
 // Staging by hand: a machine of two tiers with alignment 1, buffers of ten bytes, and every transfer spelled
 // out.
-#include "engine/plan/stage.h"
+#include "engine/plan/stage/stage.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/plan/assemble.h"
-#include "engine/plan/body_builder.h"
-#include "engine/verify.h"
+#include "engine/plan/assemble/assemble.h"
+#include "engine/plan/lower/body_builder.h"
+#include "engine/verify/verify.h"
 
 namespace sluice {
 namespace {
@@ -69,7 +69,23 @@ class Sketch {
     EXPECT_TRUE(violations.empty()) << describe(program_, violations.front());
     return text;
   }
-  std::optional<BodyShortage> assembled(uint64_t capacity, uint32_t lead, bool keep = true) {
+  // Of every fetch, in order of the list: "c 1 for 2, address of a, cut" stands before task 1, is needed by
+  // task 2, cannot come earlier since a's bytes lie there, and its lead had no room for all.
+  std::vector<std::string> bounds(uint64_t capacity, uint32_t lead, bool keep = true) {
+    FetchNotes notes{std::vector<bool>(program_.buffers.size(), true), {}};
+    EXPECT_FALSE(assembled(capacity, lead, keep, &notes)) << "does not fit";
+    std::vector<std::string> lines;
+    for (const FetchNote& n : notes.bodies[0]) {
+      constexpr const char* kWords[] = {"begin", "write", "address of ", "order of ", "lead"};
+      const bool has_other = n.bound == FetchBound::address || n.bound == FetchBound::order;
+      lines.push_back(program_.buffers[n.buffer].name + " " + std::to_string(n.begins) + " for " +
+                      std::to_string(n.needed) + ", " + kWords[static_cast<int>(n.bound)] +
+                      (has_other ? program_.buffers[n.other].name : "") + (n.lead_cut ? ", cut" : ""));
+    }
+    return lines;
+  }
+  std::optional<BodyShortage> assembled(uint64_t capacity, uint32_t lead, bool keep = true,
+                                        FetchNotes* notes = nullptr) {
     program_.bodies.clear();
     BodyBuilder body(program_, "body", BodyState::clean, BodyState::clean);
     for (const auto& [kind, uses] : tasks_) {
@@ -84,7 +100,9 @@ class Sketch {
     program_.machine.tiers[0].capacity = capacity;
     std::vector<TierId> homes(program_.buffers.size(), 1);
     for (const BufferId b : homes_above) homes[b] = 0;
-    return assemble(program_, {homes, {lead, 0}, keep});
+    Arrangement arrangement{homes, {lead, 0}, keep};
+    arrangement.notes = notes;
+    return assemble(program_, arrangement);
   }
   const Program& program() const { return program_; }
 
@@ -296,6 +314,38 @@ TEST(Stage, ShortageOfHomes) {
   EXPECT_EQ(shortage->shortage.tier, 1);
   EXPECT_EQ(shortage->shortage.bytes_needed, kRoom + 1);
   EXPECT_EQ(shortage->shortage.task, kNoTask);
+}
+
+using Lines = std::vector<std::string>;
+
+TEST(Stage, NotesSayWhatKeepsAFetchFromComingEarlier) {
+  Sketch three;
+  for (const char* name : {"a", "b", "c"}) three.read(three.permanent(name));
+  EXPECT_EQ(three.bounds(30, 2), (Lines{"a 0 for 0, begin", "b 0 for 1, begin", "c 0 for 2, begin"}));
+  EXPECT_EQ(three.bounds(20, 2),
+            (Lines{"a 0 for 0, begin", "b 0 for 1, begin", "c 1 for 2, address of a, cut"}));
+  EXPECT_EQ(three.bounds(10, 1),
+            (Lines{"a 0 for 0, begin", "b 1 for 1, address of a, cut", "c 2 for 2, address of b, cut"}));
+
+  // What is made below, by the task in front of the fetch.
+  Sketch made;
+  const BufferId x = made.permanent("x");
+  made.read(made.permanent("first"));
+  made.task({{x, Access::add}}, TaskKind::norm);
+  made.read(x);
+  EXPECT_EQ(made.bounds(40, 2), (Lines{"first 0 for 0, begin", "x 2 for 2, write"}));
+
+  // c's own place is free from the begin, but b is needed earlier and has to wait for a's.
+  Sketch waits;
+  for (const auto& [name, bytes] : {std::pair("a", 20), {"b", 20}, {"c", 10}})
+    waits.read(waits.permanent(name, static_cast<uint64_t>(bytes)));
+  EXPECT_EQ(waits.bounds(30, 1),
+            (Lines{"a 0 for 0, begin", "b 1 for 1, address of a, cut", "c 1 for 2, order of b"}));
+
+  // Nothing is noted of buffers that nobody asks for.
+  FetchNotes none{std::vector<bool>(3, false), {}};
+  EXPECT_FALSE(three.assembled(30, 2, true, &none));
+  EXPECT_TRUE(none.bodies.at(0).empty());
 }
 
 }  // namespace

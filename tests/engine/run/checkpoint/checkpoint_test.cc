@@ -1,6 +1,6 @@
 // Checkpoints: what was written comes back to the bit, in whatever order and cut it was written, and what is
 // damaged or of another model is refused.
-#include "engine/run/checkpoint.h"
+#include "engine/run/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <map>
 #include <random>
 
-#include "tests/checkpoint_support.h"
+#include "tests/support/checkpoint_support.h"
 
 namespace sluice {
 namespace {

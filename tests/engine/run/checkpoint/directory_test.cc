@@ -9,7 +9,7 @@
 #include <cstring>
 #include <random>
 
-#include "tests/checkpoint_support.h"
+#include "tests/support/checkpoint_support.h"
 
 namespace sluice {
 namespace {

@@ -1,14 +1,14 @@
 // Checkpoints in any number of pieces and files are read, and every kind of damage to manifest or files is
 // named.
-#include "engine/run/manifest.h"
+#include "engine/run/checkpoint/manifest.h"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
-#include "engine/run/block_checksum.h"
-#include "engine/run/loader.h"
-#include "tests/format_test_support.h"
+#include "engine/run/checkpoint/block_checksum.h"
+#include "engine/run/start/loader.h"
+#include "tests/support/format_test_support.h"
 
 namespace sluice {
 namespace {

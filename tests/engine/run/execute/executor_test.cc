@@ -1,6 +1,6 @@
 // The executors by themselves: ten thousand tiny bodies with idle lanes and random waits, and exceptions of
 // every kind inside instructions.
-#include "engine/run/executor.h"
+#include "engine/run/execute/executor.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "offload/arena.h"
-#include "tests/training_support.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {
@@ -28,7 +28,7 @@ Program chains(uint64_t seed) {
   Program p;
   p.machine.tiers = {{"host", 1 << 20, kStride, false}};
   for (size_t l = 0; l < kLanes; ++l) p.machine.lanes.push_back({"lane" + std::to_string(l), false});
-  p.rings = {"train"};
+  p.rings = {{"train", 4}};
   uint64_t offset = 0;
   for (BufferId b = 0; b < kFirstLink + kLinksMax; ++b) {
     Buffer buffer;
@@ -37,7 +37,7 @@ Program chains(uint64_t seed) {
     buffer.ring = b < kFirstLink ? uint8_t{0} : kNoRing;
     buffer.home_offset = offset;
     buffer.slot_stride = kStride;
-    offset += kRingSlots * kStride;
+    offset += p.rings[0].slots * kStride;
     p.buffers.push_back(buffer);
   }
   p.arena_bytes = {offset};

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <new>
 
-#include "tests/training_support.h"
+#include "tests/support/training_support.h"
 
 namespace {
 
@@ -80,9 +80,8 @@ uint64_t allocations_in_steps(DType precision, IoChoice io) {
 
 TEST(Steps, AllocateNothing) {
   for (const DType precision : {DType::bf16, DType::f16, DType::f32})
-    for (const IoChoice io : {IoChoice::uring, IoChoice::threads})
-      EXPECT_EQ(allocations_in_steps(precision, io), 0u)
-          << dtype_name(precision) << (io == IoChoice::uring ? ", io_uring" : ", I/O threads");
+    for (const IoBackend* io : working_io_backends())
+      EXPECT_EQ(allocations_in_steps(precision, io), 0u) << dtype_name(precision) << ", " << io->title;
 }
 
 }  // namespace

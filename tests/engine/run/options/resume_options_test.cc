@@ -1,8 +1,8 @@
 // How a resumed run merges the options of its manifest with those that are given, and what eval takes over.
 #include <gtest/gtest.h>
 
-#include "engine/run/options.h"
-#include "tests/command_line_support.h"
+#include "engine/run/options/options.h"
+#include "tests/support/command_line_support.h"
 
 namespace sluice {
 namespace {

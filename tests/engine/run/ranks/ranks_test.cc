@@ -1,5 +1,5 @@
 // Training on several ranks of one process: the same losses as on one, the same bits whatever the budgets.
-#include "engine/run/ranks.h"
+#include "engine/run/ranks/ranks.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <cmath>
 #include <regex>
 
-#include "tests/fault_queue.h"
-#include "tests/ranks_support.h"
+#include "tests/support/fault_queue.h"
+#include "tests/support/ranks_support.h"
 
 namespace sluice {
 namespace {

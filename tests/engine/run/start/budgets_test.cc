@@ -1,9 +1,9 @@
-#include "engine/run/budgets.h"
+#include "engine/run/start/budgets.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/error.h"
-#include "engine/run/setup.h"
+#include "engine/base/error.h"
+#include "engine/run/start/setup.h"
 
 namespace sluice {
 namespace {

@@ -1,14 +1,14 @@
 // What --nvme-dir means: parts of the tier, room on file systems, and the budgets that follow.
-#include "engine/run/nvme_directories.h"
+#include "engine/run/start/nvme_directories.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
-#include "engine/error.h"
-#include "engine/run/budgets.h"
-#include "tests/offload_test_support.h"
+#include "engine/base/error.h"
+#include "engine/run/start/budgets.h"
+#include "tests/support/offload_test_support.h"
 
 namespace sluice {
 namespace {

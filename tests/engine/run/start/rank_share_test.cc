@@ -1,5 +1,5 @@
 // What ranks take of the machine that they share: cores, memory, disk.
-#include "engine/run/rank_share.h"
+#include "engine/run/start/rank_share.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <latch>
 #include <thread>
 
-#include "engine/parallel.h"
-#include "offload/processors.h"
-#include "tests/test_directory.h"
+#include "engine/base/parallel.h"
+#include "offload/system/processors.h"
+#include "tests/support/test_directory.h"
 
 namespace sluice {
 namespace {

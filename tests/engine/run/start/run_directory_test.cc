@@ -1,12 +1,12 @@
 // Who gets a run directory when several runs start at once, and that it stays theirs.
-#include "tools/run_directory.h"
+#include "engine/run/start/run_directory.h"
 
 #include <array>
 #include <barrier>
 #include <memory>
 #include <thread>
 
-#include "tests/format_test_support.h"
+#include "tests/support/format_test_support.h"
 
 namespace sluice {
 namespace {

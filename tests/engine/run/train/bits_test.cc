@@ -7,8 +7,8 @@
 #include <limits>
 #include <random>
 
-#include "tests/figures.h"
-#include "tests/training_support.h"
+#include "tests/support/figures.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {
@@ -44,7 +44,8 @@ enum BudgetSet {
 };
 
 enum Factor { kCase, kBudgets, kRecompute, kIo, kThreads, kExecutor, kResumed, kFactors };
-constexpr std::array<int, kFactors> kLevels{std::size(kCases), kBudgetSets, 3, 2, 3, 3, 2};
+constexpr std::array<int, kFactors> kLevels{
+    std::size(kCases), kBudgetSets, 3, std::size(kIoBackends), 3, 3, 2};
 using Row = std::array<int, kFactors>;
 
 // Greedy: of random rows, always the one that covers most pairs that are not covered yet (Cohen et al., "The
@@ -142,7 +143,8 @@ TierCapacities arenas_of(BudgetSet set, const TestRun& run) {
 
 void configure(TestRun& run, const Row& row) {
   run.options.memory.recompute = static_cast<Recompute>(row[kRecompute]);
-  run.options.memory.io = row[kIo] == 0 ? IoChoice::uring : IoChoice::threads;
+  static const std::vector<const IoBackend*> io_backends = working_io_backends();
+  run.options.memory.io = io_backends[static_cast<size_t>(row[kIo]) % io_backends.size()];
   run.threads = row[kThreads] + 1;
   run.executor = static_cast<ExecutorKind>(row[kExecutor]);
   run.seed = static_cast<uint64_t>(row[kBudgets] * 10 + row[kThreads]);
@@ -256,7 +258,7 @@ TEST(TrainingBits, TheLeastBudgetsHoldLessThanTheActivations) {
     const Plan& plan = std::get<Plan>(result);
     uint64_t activations = 0;
     for (const Activation& a : plan.model.activations)
-      if (a.source == ActivationSource::segment)
+      if (!a.input)
         activations +=
             static_cast<uint64_t>(element_count(a.shape)) * dtype_bytes(a.dtype) * plan.lowering.slices;
     const uint64_t memory = plan.program.arena_bytes[0] + plan.program.arena_bytes[1];

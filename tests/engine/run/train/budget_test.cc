@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "engine/pack.h"
-#include "tests/cli_support.h"
-#include "tests/figures.h"
-#include "tests/training_support.h"
+#include "engine/base/pack.h"
+#include "tests/support/cli_support.h"
+#include "tests/support/figures.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {

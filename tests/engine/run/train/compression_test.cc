@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "tests/ranks_support.h"
+#include "tests/support/ranks_support.h"
 
 namespace sluice {
 namespace {
@@ -111,8 +111,8 @@ TEST_F(CompressionTest, RanksSendFactors) {
         sums += result.plan.program.buffers[g.block_sums].bytes() * static_cast<uint64_t>(ranks - 1);
         if (stage == 1) once += whole;  // weights
         if (g.compression)
-          twice += 4 * (lowering.factor_elements(g.compression->layout.left) +
-                        lowering.factor_elements(g.compression->layout.right));
+          twice += 4 * (g.sharing.factor_elements(g.compression->layout.left) +
+                        g.sharing.factor_elements(g.compression->layout.right));
         else
           (stage == 0 ? twice : once) += whole;
       }

@@ -6,9 +6,9 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "engine/run/nvme_directories.h"
-#include "tests/cli_support.h"
-#include "tests/fault_queue.h"
+#include "engine/run/start/nvme_directories.h"
+#include "tests/support/cli_support.h"
+#include "tests/support/fault_queue.h"
 
 namespace sluice {
 namespace {
@@ -79,8 +79,8 @@ const Bits& bits_of_one_directory() {
 
 TEST(TrainingDirectories, BitsAreThoseOfOneDirectory) {
   for (const ExecutorKind executor : {ExecutorKind::serial, ExecutorKind::shuffled, ExecutorKind::threaded})
-    for (const IoChoice io : {IoChoice::automatic, IoChoice::threads}) {
-      SCOPED_TRACE(testing::Message() << "executor " << int(executor) << " io " << int(io));
+    for (const IoBackend* io : working_io_backends()) {
+      SCOPED_TRACE(testing::Message() << "executor " << int(executor) << " io " << io->name);
       const DriveDirectory directory;
       TestRun run = run_of(directory, true);
       run.executor = executor;

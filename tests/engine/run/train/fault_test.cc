@@ -5,10 +5,10 @@
 
 #include <random>
 
-#include "tests/cli_support.h"
-#include "tests/fault_queue.h"
-#include "tests/figures.h"
-#include "tests/training_support.h"
+#include "tests/support/cli_support.h"
+#include "tests/support/fault_queue.h"
+#include "tests/support/figures.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {
@@ -114,13 +114,14 @@ std::string name_of(const Fault& f) {
 
 // What a drive may do without harm: the run neither ends nor changes.
 TEST(TrainingFaults, ShortTransfersAndRetriesChangeNothing) {
+  const std::vector<const IoBackend*> io_backends = working_io_backends();
   uint64_t faults = 0;
   for (const FaultKind kind : {FaultKind::short_transfer, FaultKind::eagain, FaultKind::eintr})
     for (size_t i = 0; i < std::size(kPlaces); ++i) {
       const Fault fault{kind, kPlaces[i], 1 + i % 3, i};
       SCOPED_TRACE(name_of(fault));
       const Outcome outcome = run_with(fault, i % 2 == 0 ? ExecutorKind::threaded : ExecutorKind::shuffled,
-                                       i % 4 < 2 ? IoChoice::threads : IoChoice::automatic);
+                                       io_backends[i / 2 % io_backends.size()]);
       EXPECT_FALSE(outcome.ended);
       faults += outcome.faults;
     }
@@ -133,7 +134,7 @@ TEST(TrainingFaults, AnyFailureEndsTheRunAndTheLastCheckpointGoesOn) {
   for (bool reached = true; reached; ++at) {
     const Fault fault{FaultKind::eio, at, 1, at};
     SCOPED_TRACE(name_of(fault));
-    const Outcome outcome = run_with(fault, ExecutorKind::threaded, IoChoice::automatic);
+    const Outcome outcome = run_with(fault, ExecutorKind::threaded, nullptr);
     reached = outcome.faults > 0;
     EXPECT_EQ(outcome.ended, reached);
     from_checkpoint += outcome.from_checkpoint;
@@ -144,12 +145,13 @@ TEST(TrainingFaults, AnyFailureEndsTheRunAndTheLastCheckpointGoesOn) {
 }
 
 TEST(TrainingFaults, ADriveThatIsFullEndsTheRunToo) {
+  const std::vector<const IoBackend*> io_backends = working_io_backends();
   size_t hit = 0;
   for (size_t i = 0; i < std::size(kPlaces); ++i) {
     const Fault fault{FaultKind::enospc, kPlaces[i], 1, i};
     SCOPED_TRACE(name_of(fault));
     const Outcome outcome = run_with(fault, i % 3 == 0 ? ExecutorKind::shuffled : ExecutorKind::threaded,
-                                     i % 4 < 2 ? IoChoice::automatic : IoChoice::threads);
+                                     io_backends[i / 2 % io_backends.size()]);
     EXPECT_EQ(outcome.ended, outcome.faults > 0);
     hit += outcome.faults > 0;
   }
@@ -165,7 +167,7 @@ TEST(TrainingFaults, AFlippedBitNeverPassesUnseen) {
     fault.writes = false;
     SCOPED_TRACE(name_of(fault));
     const Outcome outcome =
-        run_with(fault, i % 3 == 0 ? ExecutorKind::shuffled : ExecutorKind::threaded, IoChoice::automatic);
+        run_with(fault, i % 3 == 0 ? ExecutorKind::shuffled : ExecutorKind::threaded, nullptr);
     EXPECT_EQ(outcome.ended, outcome.faults > 0);
     ended += outcome.ended;
   }
@@ -173,7 +175,7 @@ TEST(TrainingFaults, AFlippedBitNeverPassesUnseen) {
     Fault fault{FaultKind::bit_flip, at, 1, at};
     fault.reads = false;
     SCOPED_TRACE(name_of(fault));
-    ended += run_with(fault, ExecutorKind::threaded, IoChoice::automatic).ended;
+    ended += run_with(fault, ExecutorKind::threaded, nullptr).ended;
   }
   EXPECT_GE(ended, 8u);
 }

@@ -1,6 +1,6 @@
 // Metrics lines read back exactly, reach the file at once, and are cut cleanly for a resume; the progress
 // line shows them.
-#include "engine/run/metrics.h"
+#include "engine/run/train/metrics.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,9 +16,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "engine/error.h"
-#include "tests/test_directory.h"
-#include "tools/progress.h"
+#include "engine/base/error.h"
+#include "tests/support/test_directory.h"
+#include "tools/command/progress.h"
 
 namespace sluice {
 namespace {

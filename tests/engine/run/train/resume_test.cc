@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "tests/figures.h"
-#include "tests/format_test_support.h"
-#include "tests/training_support.h"
+#include "tests/support/figures.h"
+#include "tests/support/format_test_support.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {

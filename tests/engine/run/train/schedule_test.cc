@@ -1,5 +1,5 @@
 // Learning-rate schedules against numbers worked out by hand.
-#include "engine/run/schedule.h"
+#include "engine/run/train/schedule.h"
 
 #include <gtest/gtest.h>
 

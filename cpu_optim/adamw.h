@@ -1,0 +1,20 @@
+// AdamW's arithmetic, which every device follows to the bit (numerics: each operation rounded once to fp32).
+#pragma once
+
+#include "cpu_optim/optimizer.h"
+
+namespace sluice {
+
+// Constants of one update, each computed in double and rounded to fp32 once: a = lr/(1-b1^t),
+// r = 1/sqrt(1-b2^t), k1 = 1-b1, k2 = 1-b2, d = 1-lr*wd, s = clip factor / loss scale.
+struct AdamWConstants {
+  float b1, b2, k1, k2, a, r, eps, d, s;
+};
+
+UpdateConstants prepare_adamw(const OptimizerSettings& settings, const UpdateStep& step);
+
+// g = gradient*s; m = fma(b1,m,k1*g); v = fma(b2,v,(k2*g)*g); w = w*d; w = fma(-a, m/fma(sqrt(v),r,eps), w);
+// weights = round(w). Without decay d = 1.
+void apply_adamw(const UpdateRange& range, const UpdateConstants& constants, Workers& workers);
+
+}  // namespace sluice

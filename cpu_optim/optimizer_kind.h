@@ -1,0 +1,11 @@
+// Which optimizers there are, for options and manifests. optimizer.h has their rows.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+enum class OptimizerKind : uint8_t { adamw };
+constexpr int kOptimizerKinds = 1;
+
+}  // namespace sluice

@@ -1,0 +1,22 @@
+// Sizes, times and lists in sentences for users.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+// Three significant digits and a binary unit: "1.50 GiB".
+std::string format_size(uint64_t bytes);
+
+// Rounded down to whole units, for sizes that are compared or pasted: "1049 MiB", "650 KiB" below ten MiB.
+std::string in_mib(uint64_t bytes);
+
+// Three significant digits: "1240 s", "1.31 s", "12.4 ms", "3 µs".
+std::string readable_seconds(double seconds);
+
+// "a", "a and b", "a, b and c"; at least one.
+std::string enumerated(const std::vector<std::string>& words);
+
+}  // namespace sluice

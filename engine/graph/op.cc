@@ -1,0 +1,104 @@
+#include "engine/graph/op.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <stdexcept>
+
+#include "engine/base/error.h"
+
+namespace sluice {
+
+namespace {
+
+bool bit(uint32_t mask, size_t i) { return (mask >> i & 1) != 0; }
+
+uint64_t bytes_of(const Shape& shape, DType type) {
+  return static_cast<uint64_t>(element_count(shape)) * dtype_bytes(type);
+}
+
+// Elements of a parameter that one pass touches: of a token table at most a row for each token, of a
+// position table the positions of one sequence.
+uint64_t touched_elements(const OpShapes& s, size_t parameter) {
+  const Shape& shape = s.parameters[parameter];
+  if (s.kind != OpKind::embedding) return static_cast<uint64_t>(element_count(shape));
+  const int64_t rows = parameter == 0 ? std::min(shape[0], s.inputs[0][0]) : s.attributes.sequence;
+  return static_cast<uint64_t>(element_count({rows, shape[1]}));
+}
+
+// Where the rule has no examples of its own.
+std::vector<OpExample> plain_examples(const OpRule& rule, const ExampleSizes& n) {
+  std::vector<OpExample> out;
+  for (const int64_t rows : {n.rows, n.rows / 8})
+    out.push_back({{}, std::vector<Shape>(rule.inputs.least, {rows, n.width}), {}});
+  return out;
+}
+
+}  // namespace
+
+int64_t element_count(const Shape& shape) {
+  // An eighth, so that bytes of any type are representable.
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / 8;
+  int64_t count = 1;
+  for (const int64_t n : shape)
+    if (n < 0 || __builtin_mul_overflow(count, n, &count) || count > kMax)
+      throw std::invalid_argument(
+          fmt::format("A tensor of shape [{}] has no representable size.", fmt::join(shape, ", ")));
+  return count;
+}
+
+int64_t cross_entropy_chunk(int64_t vocabulary) {
+  CHECK(vocabulary > 0, "a vocabulary has at least one entry");
+  const auto quotient = static_cast<uint64_t>((int64_t{1} << 25) / vocabulary);
+  return std::max<int64_t>(16, static_cast<int64_t>(std::bit_floor(quotient)));
+}
+
+std::optional<OpKind> op_kind(std::string_view name) {
+  for (const OpKind kind : kAllOps)
+    if (name == op_rule(kind).name) return kind;
+  return std::nullopt;
+}
+
+DType input_type(const OpShapes& s, size_t input) {
+  return bit(op_rule(s.kind).integer_inputs, input) ? DType::i32 : s.precision;
+}
+
+std::vector<OpShapes> op_examples(OpKind kind, DType precision, const ExampleSizes& sizes) {
+  const OpRule& rule = op_rule(kind);
+  std::vector<OpShapes> out;
+  for (OpExample& e : rule.examples != nullptr ? rule.examples(sizes) : plain_examples(rule, sizes)) {
+    out.push_back({kind, e.attributes, precision, std::move(e.inputs), {}, std::move(e.parameters)});
+    std::vector<DType> types;
+    rule.infer(out.back(), out.back().outputs, types);
+  }
+  return out;
+}
+
+uint64_t op_bytes(const OpShapes& s, Pass pass) {
+  const OpRule& rule = op_rule(s.kind);
+  std::vector<Shape> outputs;
+  std::vector<DType> types;
+  rule.infer(s, outputs, types);
+  const bool forward = pass == Pass::forward;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < s.inputs.size(); ++i) {
+    if (forward || bit(rule.backward_reads_inputs, i)) bytes += bytes_of(s.inputs[i], input_type(s, i));
+    if (!forward && bit(rule.gradient_inputs, i)) bytes += bytes_of(s.inputs[i], s.precision);
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool loss = s.kind == OpKind::linear_cross_entropy;  // added to in both passes
+    if (forward || loss || bit(rule.backward_reads_outputs, i)) bytes += bytes_of(outputs[i], types[i]);
+    if (!forward && bit(rule.gradient_outputs, i)) bytes += bytes_of(outputs[i], s.precision);
+  }
+  for (size_t i = 0; i < s.parameters.size(); ++i) {
+    if (forward || bit(rule.backward_reads_parameters, i))
+      bytes += touched_elements(s, i) * dtype_bytes(s.precision);
+    if (!forward) bytes += touched_elements(s, i) * dtype_bytes(DType::f32);
+  }
+  return bytes;
+}
+
+}  // namespace sluice

@@ -1,0 +1,59 @@
+#include "engine/plan/lower/schedule.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace sluice {
+
+namespace {
+
+// Uses [begin, end) of consecutive layers visit a micro-batch together.
+struct Run {
+  uint32_t begin, end;
+};
+
+StepSchedule schedule_of(const std::vector<Run>& runs, uint32_t slices) {
+  StepSchedule schedule;
+  for (const Run& run : runs)
+    for (uint32_t m = 0; m < slices; ++m)
+      for (uint32_t u = run.begin; u < run.end; ++u) schedule.forward.push_back({u, m});
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run)
+    for (uint32_t m = 0; m < slices; ++m)
+      for (uint32_t u = run->end; u-- > run->begin;) schedule.backward.push_back({u, m});
+  return schedule;
+}
+
+bool meets_each_once(const std::vector<Visit>& visits, uint32_t uses, uint32_t slices) {
+  std::vector<bool> met(size_t{uses} * slices, false);
+  for (const Visit& v : visits) {
+    if (v.use >= uses || v.slice >= slices || met[size_t{v.use} * slices + v.slice]) return false;
+    met[size_t{v.use} * slices + v.slice] = true;
+  }
+  return visits.size() == met.size();
+}
+
+}  // namespace
+
+StepSchedule layer_major(const Model& model, uint32_t slices) {
+  std::vector<Run> runs;
+  uint32_t begin = 0;
+  for (const Layer& layer : model.layers) {
+    const uint32_t end = begin + static_cast<uint32_t>(layer.segments.size());
+    runs.push_back({begin, end});
+    begin = end;
+  }
+  return schedule_of(runs, slices);
+}
+
+StepSchedule slice_major(const Model& model, uint32_t slices) {
+  uint32_t uses = 0;
+  for (const Layer& layer : model.layers) uses += static_cast<uint32_t>(layer.segments.size());
+  return schedule_of({{0, uses}}, slices);
+}
+
+void check_schedule(const StepSchedule& schedule, uint32_t uses, uint32_t slices) {
+  if (!meets_each_once(schedule.forward, uses, slices) || !meets_each_once(schedule.backward, uses, slices))
+    throw std::invalid_argument("the schedule does not visit every segment use with every micro-batch once");
+}
+
+}  // namespace sluice

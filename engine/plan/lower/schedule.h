@@ -1,0 +1,34 @@
+// The schedule of a step as data: in which order forwards and backwards visit segment uses and micro-batches.
+//
+// The planner takes any schedule in which what a visit reads was written before it. The schedule fixes the
+// order in which gradients are added: two schedules give the same bits only for groups with one use.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace sluice {
+
+struct Visit {
+  uint32_t use = 0;    // segment use in forward order
+  uint32_t slice = 0;  // micro-batch
+};
+
+// Each use meets each micro-batch once in either list.
+struct StepSchedule {
+  std::vector<Visit> forward, backward;
+};
+
+// All micro-batches of a layer before the next layer (L2L: Pudipeddi et al. 2020, arXiv:2002.05645): weights
+// travel twice a step, however many micro-batches there are.
+StepSchedule layer_major(const Model& model, uint32_t slices);
+
+// All layers of a micro-batch before the next micro-batch, as gradient accumulation usually runs.
+StepSchedule slice_major(const Model& model, uint32_t slices);
+
+// Throws std::invalid_argument unless each use meets each micro-batch once in either list.
+void check_schedule(const StepSchedule& schedule, uint32_t uses, uint32_t slices);
+
+}  // namespace sluice

@@ -1,0 +1,32 @@
+#include "engine/plan/search/task_costs.h"
+
+#include "engine/simulate/simulate.h"
+
+namespace sluice {
+
+namespace {
+
+std::vector<uint32_t> costs_of(const Program& program, const MachineRates& rates, const Body& body) {
+  std::vector<double> seconds;
+  double segment_seconds = 0, segments = 0;
+  for (const Task& t : body.tasks) {
+    seconds.push_back(task_seconds(program, rates, t));
+    if (t.kind != TaskKind::forward && t.kind != TaskKind::backward) continue;
+    segment_seconds += seconds.back();
+    segments += 1;
+  }
+  const double scale = segment_seconds > 0 ? kSegmentCost * segments / segment_seconds : 0;
+  std::vector<uint32_t> costs;
+  for (const double s : seconds) costs.push_back(static_cast<uint32_t>(s * scale + 0.5));
+  return costs;
+}
+
+}  // namespace
+
+std::vector<std::vector<uint32_t>> task_costs(const Program& program, const MachineRates& rates) {
+  std::vector<std::vector<uint32_t>> costs;
+  for (const Body& body : program.bodies) costs.push_back(costs_of(program, rates, body));
+  return costs;
+}
+
+}  // namespace sluice

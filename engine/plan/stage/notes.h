@@ -1,0 +1,44 @@
+// What bound each fetch, noted on demand for `plan --why`: nothing is kept, and nothing is slower, unless
+// asked.
+//
+// Positions are told as tasks: "before task t" is the place in the body's list in front of that task. They
+// keep their meaning when the tiers below are staged, which inserts transfers only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/program/program.h"
+
+namespace sluice {
+
+// Why a fetch does not stand earlier in the list.
+enum class FetchBound : uint8_t {
+  begin,    // the body begins there
+  write,    // its content is made there
+  address,  // other bytes lie at its address until there
+  order,    // a fetch that is needed earlier stands there, and they keep their order
+  lead,     // only its lead brings it forward: the arrangement that needs least memory
+};
+
+struct FetchNote {
+  TierId tier = 0;  // into which
+  BufferId buffer = 0;
+  uint8_t back = 0;
+  uint32_t piece = 0;
+  uint32_t begins = kNoTask;       // it stands before this task; kNoTask: at the end
+  uint32_t needed = kNoTask;       // its first use is this task, or a transfer that stands before it
+  uint32_t lead_begins = kNoTask;  // its lead alone would have placed it before this task
+  uint32_t lead = 0;               // cost units of tasks that the lead was to cover
+  bool lead_cut = false;           // the tier had no room for all of the lead
+  FetchBound bound = FetchBound::begin;
+  BufferId other = 0;              // address: whose bytes; order: which buffer's fetch
+};
+
+// By body, then in the order of the list for each tier, for the buffers that are asked for.
+struct FetchNotes {
+  std::vector<bool> wanted;  // by buffer
+  std::vector<std::vector<FetchNote>> bodies;
+};
+
+}  // namespace sluice

@@ -1,0 +1,250 @@
+// Values of options: from text, with the words and ranges that are allowed, and back.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "cpu_optim/optimizer.h"
+#include "engine/base/error.h"
+#include "engine/run/options/options.h"
+
+namespace sluice {
+namespace {
+
+template <class T>
+struct Choice {
+  const char* name;
+  T value;
+};
+
+// The words of a type, in the order in which messages list them.
+constexpr Choice<DType> kPrecisions[] = {{"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}};
+constexpr Choice<RowOrder> kOrders[] = {{"shuffled", RowOrder::shuffled},
+                                         {"sequential", RowOrder::sequential}};
+constexpr Choice<Schedule> kSchedules[] = {
+    {"constant", Schedule::constant}, {"cosine", Schedule::cosine}, {"linear", Schedule::linear}};
+constexpr Choice<DeviceKind> kDevices[] = {{"auto", DeviceKind::automatic},
+                                           {"cuda", DeviceKind::cuda},
+                                           {"cpu", DeviceKind::cpu},
+                                           {"reference", DeviceKind::reference}};
+constexpr int kOrdinalMax = 63;  // of a GPU
+constexpr Choice<Recompute> kRecomputes[] = {
+    {"auto", Recompute::automatic}, {"all", Recompute::all}, {"none", Recompute::none}};
+constexpr Choice<Placement> kPlacements[] = {{"auto", Placement::automatic},
+                                             {"lowest", Placement::lowest},
+                                             {"highest", Placement::highest},
+                                             {"weights-first", Placement::weights_first},
+                                             {"state-first", Placement::state_first}};
+constexpr Choice<WeightShards> kWeightShards[] = {{"all", WeightShards::all}, {"node", WeightShards::node}};
+
+constexpr std::span<const Choice<DType>> choices(DType) { return kPrecisions; }
+constexpr std::span<const Choice<RowOrder>> choices(RowOrder) { return kOrders; }
+std::vector<Choice<OptimizerKind>> choices(OptimizerKind) {
+  std::vector<Choice<OptimizerKind>> all;
+  for (int k = 0; k < kOptimizerKinds; ++k)
+    all.push_back({optimizer_of(static_cast<OptimizerKind>(k)).name, static_cast<OptimizerKind>(k)});
+  return all;
+}
+constexpr std::span<const Choice<Schedule>> choices(Schedule) { return kSchedules; }
+constexpr std::span<const Choice<DeviceKind>> choices(DeviceKind) { return kDevices; }
+constexpr std::span<const Choice<Recompute>> choices(Recompute) { return kRecomputes; }
+constexpr std::span<const Choice<Placement>> choices(Placement) { return kPlacements; }
+constexpr std::span<const Choice<WeightShards>> choices(WeightShards) { return kWeightShards; }
+std::vector<Choice<IoChoice>> choices(IoChoice) {
+  std::vector<Choice<IoChoice>> all{{"auto", nullptr}};
+  for (const IoBackend* backend : kIoBackends) all.push_back({backend->name, backend});
+  return all;
+}
+
+Error usage(const std::string& what, const std::string& remedy) {
+  return Error(ExitCode::usage, what, remedy);
+}
+
+template <class T>
+T parse_choice(const std::string& text, const std::string& option) {
+  std::string words;
+  for (const auto& choice : choices(T{})) {
+    if (text == choice.name) return choice.value;
+    words += fmt::format("{}{}", words.empty() ? "" : ", ", choice.name);
+  }
+  throw usage(fmt::format("`{}` is not a value of --{}.", printable(text), option),
+              fmt::format("Choose one of: {}.", words));
+}
+
+template <class T>
+std::string choice_name(T value) {
+  for (const auto& choice : choices(T{}))
+    if (choice.value == value) return choice.name;
+  check_failed("choice", __FILE__, __LINE__, "value without a name");
+}
+
+template <class T>
+constexpr bool is_choice = std::is_enum_v<T> || std::is_same_v<T, IoChoice>;
+
+// from_chars over the whole text: no blanks, sign "+", hexadecimal or rest.
+template <class Number>
+Number parse_whole(const std::string& text, const std::string& option, const char* kind) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc::result_out_of_range)
+    throw usage(
+        fmt::format("`{}` for --{} is too large or too small to represent.", printable(text), option),
+        fmt::format("Give --{} a number of usual size.", option));
+  if (error != std::errc{} || rest != end)
+    throw usage(fmt::format("`{}` for --{} is not {}.", printable(text), option, kind),
+                fmt::format("Write --{} as in 12{}.", option,
+                            std::is_floating_point_v<Number> ? ", 0.5 or 3e-4" : ""));
+  return value;
+}
+
+// "a whole number from 1 to 1024", "a value at least 0 and below 1"
+template <class Number>
+std::string range_words(const Range& range) {
+  if constexpr (std::is_integral_v<Number>)
+    return fmt::format("a whole number from {:.0f} to {:.0f}", range.least, range.most);
+  const std::string least =
+      fmt::format("a value {} {:g}", range.above_least ? "above" : "at least", range.least);
+  if (range.most >= 1e300) return least;
+  return fmt::format("{} and {} {:g}", least, range.below_most ? "below" : "at most", range.most);
+}
+
+template <class Number>
+Number checked(Number value, const OptionRow& row) {
+  const Range& range = row.range;
+  const auto v = static_cast<double>(value);
+  if (v < range.least || v > range.most || (range.above_least && v == range.least) ||
+      (range.below_most && v == range.most))
+    throw usage(fmt::format("--{} is {}.", row.name, value),
+                fmt::format("Give --{} {}{}.", row.name, range_words<Number>(range),
+                            std::string_view(row.value).ends_with("|auto") ? ", or auto" : ""));
+  return value;
+}
+
+template <class T>
+constexpr bool is_optional = false;
+template <class T>
+constexpr bool is_optional<std::optional<T>> = true;
+
+constexpr const char* kPowerSgd = "powersgd:";
+constexpr uint32_t kCompressionRankMax = 64;
+
+Compression parse_compression(const std::string& text, const std::string& option) {
+  if (text == "none") return {};
+  Compression c;
+  const char* const end = text.data() + text.size();
+  if (text.starts_with(kPowerSgd)) {
+    const auto [rest, error] = std::from_chars(text.data() + std::strlen(kPowerSgd), end, c.rank);
+    if (error == std::errc{} && rest == end && c.rank >= 1 && c.rank <= kCompressionRankMax) return c;
+  }
+  throw usage(fmt::format("`{}` is not a value of --{}.", printable(text), option),
+              fmt::format("Write none, or powersgd:RANK with a rank from 1 to {}.", kCompressionRankMax));
+}
+
+// One value from one text.
+template <class T>
+T parse_value(const std::string& text, const OptionRow& row) {
+  if constexpr (is_optional<T>) {
+    if (text == "auto") return std::nullopt;
+    return parse_value<typename T::value_type>(text, row);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (text != "true" && text != "false")
+      throw usage(fmt::format("--{} is a switch and takes no value.", row.name),
+                  fmt::format("Write --{} alone; in a file, true or false.", row.name));
+    return text == "true";
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return checked(parse_integer(text, row.name), row);
+  } else if constexpr (std::is_same_v<T, uint64_t>) {
+    return parse_whole<uint64_t>(text, row.name, "a whole number from 0 on");
+  } else if constexpr (std::is_same_v<T, double>) {
+    return checked(parse_real(text, row.name), row);
+  } else if constexpr (std::is_same_v<T, DeviceChoice>) {
+    const size_t colon = text.find(':');
+    const DeviceChoice device{parse_choice<DeviceKind>(text.substr(0, colon), row.name), 0};
+    if (colon == std::string::npos) return device;
+    int ordinal = -1;
+    const char* end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, ordinal);
+    if (device.kind != DeviceKind::cuda || error != std::errc{} || rest != end || ordinal < 0 ||
+        ordinal > kOrdinalMax)
+      throw usage(fmt::format("`{}` for --{} names no device.", printable(text), row.name),
+                  fmt::format("Write cuda:0 to cuda:{} for one of several GPUs.", kOrdinalMax));
+    return {device.kind, ordinal};
+  } else if constexpr (std::is_same_v<T, Compression>) {
+    return parse_compression(text, row.name);
+  } else if constexpr (is_choice<T>) {
+    return parse_choice<T>(text, row.name);
+  } else {
+    static_assert(std::is_same_v<T, std::string>);
+    if (text.empty())
+      throw usage(fmt::format("--{} is empty.", row.name), fmt::format("Give --{} a value.", row.name));
+    return text;
+  }
+}
+
+template <class T>
+std::string value_text(const T& value) {
+  if constexpr (is_optional<T>) {
+    return value ? value_text(*value) : "auto";
+  } else if constexpr (std::is_same_v<T, DeviceChoice>) {
+    return choice_name(value.kind);
+  } else if constexpr (std::is_same_v<T, Compression>) {
+    return value.rank == 0 ? "none" : fmt::format("{}{}", kPowerSgd, value.rank);
+  } else if constexpr (is_choice<T>) {
+    return choice_name(value);
+  } else {
+    return fmt::format("{}", value);  // doubles: shortest text that reads back to the same bits
+  }
+}
+
+}  // namespace
+
+int64_t parse_integer(const std::string& text, const std::string& option) {
+  return parse_whole<int64_t>(text, option, "a whole number");
+}
+
+double parse_real(const std::string& text, const std::string& option) {
+  const double value = parse_whole<double>(text, option, "a number");
+  if (!std::isfinite(value))
+    throw usage(fmt::format("`{}` for --{} is not a finite number.", printable(text), option),
+                fmt::format("Give --{} a finite number.", option));
+  return value;
+}
+
+void set_option(Options& options, const OptionRow& row, const std::vector<std::string>& values) {
+  const auto set = [&](auto* field) {
+    using T = std::remove_pointer_t<decltype(field)>;
+    if constexpr (std::is_same_v<T, Size>) {
+      CHECK(false, row.name);
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      T list;
+      for (const std::string& value : values) list.push_back(parse_value<std::string>(value, row));
+      *field = std::move(list);
+    } else {
+      if (values.size() != 1)
+        throw usage(fmt::format("--{} has {} values.", row.name, values.size()),
+                    fmt::format("Give --{} once.", row.name));
+      *field = parse_value<T>(values.front(), row);
+    }
+  };
+  std::visit(set, row.field(options));
+}
+
+std::vector<std::string> option_values(const Options& options, const OptionRow& row) {
+  Options copy = options;  // rows give access for writing, too
+  const auto get = [&](const auto* field) -> std::vector<std::string> {
+    using T = std::remove_cvref_t<decltype(*field)>;
+    if constexpr (std::is_same_v<T, Size>) {
+      check_failed("not a size", __FILE__, __LINE__, row.name);
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      return *field;
+    } else {
+      return {value_text(*field)};
+    }
+  };
+  return std::visit(get, row.field(copy));
+}
+
+}  // namespace sluice

@@ -1,0 +1,93 @@
+// Kernels of the cpu device: one forward and one backward per op, free functions of one signature; and the
+// table of them.
+//
+// Operands are in the working precision (bf16, f16 or f32), all arithmetic is fp32, statistics and parameter
+// gradients are fp32. Semantics of operands, nullptr and `accumulate` are those of gpu/device.h; when a
+// 16-bit gradient is added to, it is widened, added and rounded once. Work is cut by shape alone and partial
+// sums are added in index order, so results do not depend on the number of threads. Nothing allocates;
+// scratch is the call's workspace, sized by the *_workspace_bytes functions (an op without one needs none),
+// which also prepare what the op multiplies. Caller: the compute lane, one call at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/base/parallel.h"
+#include "gpu/device.h"
+#include "gpu/kernel_table.h"
+
+namespace sluice::cpu {
+
+class Multiplier;  // matmul.h: matrix products
+
+// What the device owns and its kernels work with.
+struct Resources {
+  Workers& workers;
+  Multiplier& multiplier;
+};
+
+// embedding.cc. Backward: d wte[token] += dy, d wpe[position] += dy, rows in order.
+void embedding_forward(const OpCall& call, const Resources& resources);
+void embedding_backward(const OpCall& call, const Resources& resources);
+
+// norm.cc. Biased variance, as in Ba, Kiros, Hinton 2016 (arXiv:1607.06450) and Zhang, Sennrich 2019
+// (arXiv:1910.07467): y = (x - mean) * rstd * weight + bias, and y = x * rstd * weight.
+void layer_norm_forward(const OpCall& call, const Resources& resources);
+void layer_norm_backward(const OpCall& call, const Resources& resources);
+void rms_norm_forward(const OpCall& call, const Resources& resources);
+void rms_norm_backward(const OpCall& call, const Resources& resources);
+uint64_t norm_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
+
+// elementwise.cc. y = gelu(x), and dy = dy gelu'(x) in place, of `count` elements.
+void gelu(DType precision, const void* x, void* y, uint64_t count, Workers& workers);
+void gelu_gradient(DType precision, const void* x, void* dy, uint64_t count, Workers& workers);
+void swiglu_forward(const OpCall& call, const Resources& resources);
+void swiglu_backward(const OpCall& call, const Resources& resources);
+void add_forward(const OpCall& call, const Resources& resources);
+void add_backward(const OpCall& call, const Resources& resources);
+
+// rope.cc. Angles in double.
+void rope_forward(const OpCall& call, const Resources& resources);
+void rope_backward(const OpCall& call, const Resources& resources);
+uint64_t rope_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
+
+// Device::round. The squares of a block are added in 16 interleaved double sums, which are then added in
+// order: the same bits on every target.
+void round_gradient(const float* accumulator, void* gradient, DType precision, uint64_t elements,
+                    double* block_sums, Workers& workers);
+
+// linear.cc. Forward and the workspace: linear_gelu's too.
+void linear_forward(const OpCall& call, const Resources& resources);
+void linear_backward(const OpCall& call, const Resources& resources);
+void linear_gelu_backward(const OpCall& call, const Resources& resources);
+uint64_t linear_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
+
+// attention.cc.
+void attention_forward(const OpCall& call, const Resources& resources);
+void attention_backward(const OpCall& call, const Resources& resources);
+uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
+
+// cross_entropy.cc. Backward also adds the loss to outputs[0].
+void linear_cross_entropy_forward(const OpCall& call, const Resources& resources);
+void linear_cross_entropy_backward(const OpCall& call, const Resources& resources);
+uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources);
+
+// The table: what the device runs for an op.
+using Kernels =
+    KernelRow<void(const OpCall&, const Resources&), uint64_t(const OpShapes&, Pass, const Resources&)>;
+inline constexpr Kernels kKernels[kOpKinds] = {
+    {OpKind::embedding, embedding_forward, embedding_backward},
+    {OpKind::layer_norm, layer_norm_forward, layer_norm_backward, norm_workspace_bytes},
+    {OpKind::rms_norm, rms_norm_forward, rms_norm_backward, norm_workspace_bytes},
+    {OpKind::linear, linear_forward, linear_backward, linear_workspace_bytes},
+    {OpKind::linear_gelu, linear_forward, linear_gelu_backward, linear_workspace_bytes},
+    {OpKind::swiglu, swiglu_forward, swiglu_backward},
+    {OpKind::rope, rope_forward, rope_backward, rope_workspace_bytes},
+    {OpKind::attention, attention_forward, attention_backward, attention_workspace_bytes},
+    {OpKind::add, add_forward, add_backward},
+    {OpKind::linear_cross_entropy, linear_cross_entropy_forward, linear_cross_entropy_backward,
+     linear_cross_entropy_workspace_bytes},
+};
+static_assert(NoneMissing<first_missing(kKernels)>,
+              "gpu/cpu/kernels.h: every OpKind has a row in kKernels, in the order of OpKind");
+
+}  // namespace sluice::cpu

@@ -1,0 +1,133 @@
+// Models by name: a preset of a family, or an inline description that changes one's sizes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <type_traits>
+
+#include "engine/base/suggest.h"
+#include "models/families/family.h"
+
+namespace sluice {
+namespace {
+
+[[noreturn]] void reject(const std::string& what, const std::string& remedy) {
+  throw Error(ExitCode::usage, what, remedy);
+}
+
+int64_t parse_size(const std::string& where, const std::string& key, const std::string& value, int64_t most) {
+  int64_t size = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, size);
+  if (error != std::errc{} || stop != end || size < 1 || size > most)
+    reject(fmt::format("{}: {}={} is not an integer from 1 to {}.", where, key, printable(value), most),
+           "Give a plain decimal number.");
+  return size;
+}
+
+bool parse_flag(const std::string& where, const std::string& key, const std::string& value) {
+  if (value != "0" && value != "1" && value != "true" && value != "false")
+    reject(fmt::format("{}: {}={} is neither true nor false.", where, key, printable(value)),
+           fmt::format("Give {}=true or {}=false.", key, key));
+  return value == "1" || value == "true";
+}
+
+void set_value(ModelConfig& c, const SizeKey& key, const std::string& where, const std::string& value) {
+  const auto set = [&](auto field) {
+    using Value = std::remove_reference_t<decltype(c.*field)>;
+    if constexpr (std::is_same_v<Value, bool>)
+      c.*field = parse_flag(where, key.name, value);
+    else
+      c.*field = static_cast<Value>(parse_size(where, key.name, value, key.most));
+  };
+  std::visit(set, key.field);
+}
+
+// Reads "key=value,key=value" into the config; returns the keys that were given.
+std::set<std::string> set_values(ModelConfig& c, const Family& family, const std::string& where,
+                                 const std::string& description) {
+  const std::vector<SizeKey> known = size_keys(family);
+  std::set<std::string> given;
+  for (size_t begin = 0; begin <= description.size();) {
+    const size_t end = std::min(description.find(',', begin), description.size());
+    const std::string item = description.substr(begin, end - begin);
+    const size_t equals = item.find('=');
+    if (equals == std::string::npos)
+      reject(fmt::format("{}: \"{}\" is not of the form key=value.", where, printable(item)),
+             "Write for example layers=6,width=384,heads=6.");
+    const std::string key = item.substr(0, equals);
+    const auto found =
+        std::find_if(known.begin(), known.end(), [&](const SizeKey& k) { return key == k.name; });
+    if (found == known.end()) {
+      std::vector<std::string> names;
+      for (const SizeKey& k : known) names.push_back(k.name);
+      reject(fmt::format("{}: \"{}\" is no size of a {} model.", where, printable(key), family.name),
+             suggestion(key, names));
+    }
+    set_value(c, *found, where, item.substr(equals + 1));
+    if (!given.insert(key).second) reject(fmt::format("{}: {} is given twice.", where, key), "Remove one.");
+    begin = end + 1;
+  }
+  return given;
+}
+
+// What was not given follows from what was.
+void derive(ModelConfig& c, const Family& family, const ModelConfig& preset, const std::string& where,
+            const std::set<std::string>& given) {
+  const bool reshaped = given.contains("width") || given.contains("heads");
+  if (reshaped && !given.contains("head_size")) {
+    if (c.width % c.heads != 0)
+      reject(fmt::format("{}: {} heads do not divide the width {}.", where, c.heads, c.width),
+             "Give a width that is a multiple of the heads.");
+    c.head_size = c.width / c.heads;
+  }
+  if (!given.contains("kv_heads") && preset.kv_heads == preset.heads) c.kv_heads = c.heads;
+  if (given.contains("width") && !given.contains("ffn")) c.ffn = family.ffn(c.width);
+  if (given.contains("vocab")) c.special_tokens = {{"bos_token_id", "null"}, {"eos_token_id", "null"}};
+}
+
+struct Found {
+  const Family* family = nullptr;
+  ModelConfig config;
+};
+
+Found find_preset(const std::string& name) {
+  for (const Family* family : families())
+    for (const Preset& preset : family->presets())
+      if (name == preset.name) {
+        Found found{family, preset.config};
+        found.config.family = family->name;
+        return found;
+      }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Family* family : families())
+    for (const Preset& preset : family->presets()) names.push_back(preset.name);
+  return names;
+}
+
+ModelConfig config_from_name(const std::string& text) {
+  const size_t colon = text.find(':');
+  const std::string name = text.substr(0, colon);
+  const Family* named = colon == std::string::npos ? nullptr : find_family(name);
+  const auto [family, preset] = find_preset(named ? named->plain_preset : name);
+  if (family == nullptr)
+    reject(fmt::format("There is no model preset \"{}\".", printable(name)),
+           suggestion(name, preset_names()));
+  ModelConfig config = preset;
+  const std::string where = "--model " + printable(name);
+  if (colon != std::string::npos) {
+    const std::set<std::string> given = set_values(config, *family, where, text.substr(colon + 1));
+    derive(config, *family, preset, where, given);
+  }
+  check_config(config, where, ExitCode::usage);
+  return config;
+}
+
+}  // namespace sluice

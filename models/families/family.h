@@ -1,0 +1,71 @@
+// Model families: one file and one row of the registry each.
+//
+// A family says everything about itself: how its config.json is read and written, its presets and the sizes
+// that an inline description may give, how its checkpoints name tensors, how its layers are built. Whatever
+// lists families (help, messages, tests) reads the registry. A new family is models/families/NAME.cc and its
+// row in family.cc; decoder.h, rotary.h and config_reader.h help.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "models/families/config.h"
+
+namespace sluice {
+
+class ConfigReader;
+
+struct Preset {
+  const char* name;
+  ModelConfig config;   // but for the family, which config_from_name sets
+  uint64_t parameters;  // as published
+};
+
+// A KEY=VALUE of an inline description. Numbers are whole, and at least 1.
+struct SizeKey {
+  const char* name;
+  std::variant<int64_t ModelConfig::*, double ModelConfig::*, bool ModelConfig::*> field;
+  int64_t most;  // of numbers
+  const char* help;
+};
+
+struct Family {
+  const char* name;          // model_type of config.json
+  const char* title;         // as people write it
+  const char* architecture;  // transformers' class
+
+  std::vector<Preset> (*presets)();
+  const char* plain_preset;       // the preset that NAME:KEY=VALUE changes
+  std::span<const SizeKey> keys;  // beyond those of every family
+  int64_t (*ffn)(int64_t width);  // where a description gives another width, and no ffn
+
+  void (*read)(const ConfigReader& file, ModelConfig& config);
+  void (*write)(const ModelConfig& config, nlohmann::ordered_json& file);
+
+  const char* tensor_prefix;                   // that some checkpoints put before all names; "": none
+  bool (*is_buffer)(std::string_view tensor);  // saved beside the parameters by older transformers
+
+  // Fills in a model whose precision, micro_batch, sequence and vocabulary are set.
+  void (*build)(const ModelConfig& config, Model& model);
+};
+
+std::span<const Family* const> families();
+std::vector<std::string> family_names();
+const Family* find_family(const std::string& name);  // nullptr: unknown
+// Types of config.json that are known and have no family yet.
+std::span<const std::string_view> planned_families();
+
+std::span<const SizeKey> common_size_keys();           // of every family
+std::vector<SizeKey> size_keys(const Family& family);  // those, then its own
+
+// The model for micro-batches of `micro_batch` sequences, working in `precision`; parameter groups laid out
+// and the whole checked. Throws Error(usage) when the sequence is longer than the context or a micro-batch
+// has 2^31 tokens or more.
+Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence);
+
+}  // namespace sluice

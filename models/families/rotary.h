@@ -1,0 +1,40 @@
+// What Llama and its relatives share: RMS norm, rotary positions, grouped-query attention, SwiGLU, the keys
+// under which their config.json gives sizes, and the names of their tensors
+// (model.layers.i.self_attn.q_proj).
+//
+// A family that only adds or drops biases, or renames keys, is written with these. Weights are [out, in].
+// Papers: Su et al., "RoFormer" (2021); Touvron et al., "LLaMA" (2023); Shazeer, "GLU variants" (2020).
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+#include "models/families/config_reader.h"
+#include "models/families/family.h"
+
+namespace sluice {
+
+// Sizes, epsilon, tied and the activation function. Not RoPE, which ConfigReader::rope and write_rope do.
+void read_rotary_sizes(const ConfigReader& file, ModelConfig& config);
+void write_rotary_sizes(const ModelConfig& config, nlohmann::ordered_json& file);
+
+inline constexpr SizeKey kRotarySizeKeys[] = {
+    {"kv_heads", &ModelConfig::kv_heads, kHeadsMax, "heads of keys and values, a divisor of heads"},
+    {"head_size", &ModelConfig::head_size, kWidthMax, "columns of a head; follows a new width"},
+    {"rope_theta", &ModelConfig::rope_theta, int64_t{1} << 40, "base of the rotary positions"}};
+
+struct RotarySizes {
+  int64_t layers, width, heads, kv_heads, ffn;
+};
+ModelConfig rotary_config(const RotarySizes& sizes);  // the rest as in an empty config
+
+// Frequencies of the rotary embedding, which older versions of transformers saved along with the parameters.
+bool is_rotary_buffer(std::string_view tensor);
+
+struct RotaryBiases {
+  bool qkv, output;  // of attention's projections
+  bool mlp;
+};
+void build_rotary(const ModelConfig& config, const RotaryBiases& biases, Model& model);
+
+}  // namespace sluice

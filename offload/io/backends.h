@@ -1,0 +1,65 @@
+// The I/O back ends: by what a queue's requests reach the system.
+//
+// A back end is one source with one IoBackend, and an entry of kIoBackends. Everything else that lists back
+// ends follows from that table: the values of --io, their help and errors, what `auto` tries, doctor's lines,
+// and the tests, which run each through the contract of the queue.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "offload/io/queue.h"
+
+namespace sluice {
+
+// What keeps this process from a back end.
+enum class IoObstacle : uint8_t {
+  none,
+  seccomp,  // a profile blocks the system call, as a container's default profile does
+  setting,  // of the kernel
+  kernel,   // has none, or one that is too old
+  memory,   // none may be locked
+  other,
+};
+struct IoStatus {
+  IoObstacle obstacle = IoObstacle::none;
+  std::string reason;   // in words; empty if there is none
+  std::string command;  // of a shell, that mends it; empty: none of its own
+};
+
+struct MadeIoQueue {
+  std::unique_ptr<IoQueue> queue;  // null: `status` says why
+  std::string text;                // what it is, for people
+  IoStatus status;
+};
+
+struct IoBackend {
+  const char* name;   // the value of --io
+  const char* title;  // in sentences; it may begin one
+  const char* help;   // a phrase for --help: "NAME (HELP)"
+  // A queue of `depth` requests; `registered` (may be empty) is memory that most of them will be on. Throws
+  // Error(environment) where the system refuses something other than the back end.
+  MadeIoQueue (*make)(uint32_t depth, std::span<std::byte> registered);
+};
+
+extern const IoBackend kUringBackend;   // uring_queue.cc
+extern const IoBackend kThreadBackend;  // thread_queue.cc
+
+// In the order in which `auto` tries them: the one that takes the least processor time first. The last works
+// everywhere.
+constexpr const IoBackend* kIoBackends[] = {&kUringBackend, &kThreadBackend};
+
+// What --io asks for; nullptr: the first of kIoBackends that works here.
+using IoChoice = const IoBackend*;
+
+// Makes a queue of `depth` requests (1 to 1024). `registered` (may be empty) is memory that a back end may
+// pin in advance, as far as the system lets it; requests on other memory are as good, only slower.
+// `description` (may be null) receives one line: the back end, and why it is not the first of the table.
+// Throws Error(environment) when the back end that was asked for cannot be used.
+std::unique_ptr<IoQueue> make_io_queue(IoChoice choice, uint32_t depth, std::span<std::byte> registered,
+                                       std::string* description);
+
+}  // namespace sluice

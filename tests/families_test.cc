@@ -1,0 +1,75 @@
+// A model family stands in one short file: no other source asks for a family by its name, which would be
+// missing for the next one. Reads the sources from the repository root, as structure_test.cc does.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "models/families/family.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kLinesMax = 150;
+
+using Lines = std::vector<std::string>;
+
+Lines lines_of(const std::string& path) {
+  std::ifstream file(path);
+  Lines lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string home_of(const std::string& family) { return "models/families/" + family + ".cc"; }
+
+// Lines of another source than the family's own that hold its name as a literal. Longer literals may: words
+// of help give examples.
+Lines uses_of(const std::string& family, const std::string& path, const Lines& lines) {
+  Lines uses;
+  if (path == home_of(family)) return uses;
+  for (size_t i = 0; i < lines.size(); ++i)
+    if (lines[i].substr(0, lines[i].find("//")).find('"' + family + '"') != std::string::npos)
+      uses.push_back(path + ":" + std::to_string(i + 1) + ": only " + home_of(family) +
+                     " knows this family by name: " + lines[i]);
+  return uses;
+}
+
+TEST(FamilyFiles, AreShort) {
+  for (const std::string& family : family_names()) {
+    const size_t lines = lines_of(home_of(family)).size();
+    EXPECT_GT(lines, 0u) << "there is no " << home_of(family);
+    EXPECT_LE(lines, kLinesMax) << home_of(family);
+  }
+}
+
+TEST(FamilyFiles, AloneKnowTheirFamilyByName) {
+  size_t read = 0;
+  for (const char* folder : {"engine", "models", "offload", "cpu_optim", "gpu", "tools"})
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      const std::string path = entry.path().generic_string();
+      const bool source = path.ends_with(".h") || path.ends_with(".cc") || path.ends_with(".cu");
+      if (!source || path.starts_with("tools/benchmarks/")) continue;  // those measure chosen models
+      const Lines lines = lines_of(path);
+      for (const std::string& family : family_names())
+        for (const std::string& use : uses_of(family, path, lines)) ADD_FAILURE() << use;
+      ++read;
+    }
+  EXPECT_GT(read, 100u) << "tests run in the repository root";
+}
+
+TEST(FamilyFiles, UsesElsewhereAreFound) {
+  const Lines wrong = {"// \"gpt2\"", "if (family == \"gpt2\") return;"};
+  EXPECT_EQ(
+      uses_of("gpt2", "models/weights/x.cc", wrong),
+      (Lines{"models/weights/x.cc:2: only models/families/gpt2.cc knows this family by name: " + wrong[1]}));
+  EXPECT_TRUE(uses_of("gpt2", "models/families/gpt2.cc", wrong).empty());
+  EXPECT_TRUE(uses_of("gpt2", "tools/x.cc", {"example(\"gpt2:layers=6\");"}).empty());
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,44 @@
+// Inline descriptions (config_from_name) made from the registry, so that tests cover every family.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <type_traits>
+#include <variant>
+
+#include "models/families/family.h"
+
+namespace sluice {
+
+// What a description gives for the key.
+inline std::string value_of(const SizeKey& key, const ModelConfig& config) {
+  const auto text = [&](auto field) {
+    if constexpr (std::is_same_v<decltype(field), double ModelConfig::*>)
+      return fmt::format("{:.0f}", config.*field);
+    else
+      return fmt::format("{}", config.*field);
+  };
+  return std::visit(text, key.field);
+}
+
+// Every size of the config: "gpt2:layers=12,width=768,...".
+inline std::string described(const Family& family, const ModelConfig& config) {
+  std::string text = family.name;
+  for (const SizeKey& key : size_keys(family))
+    text += fmt::format("{}{}={}", text == family.name ? ':' : ',', key.name, value_of(key, config));
+  return text;
+}
+
+inline bool takes(const Family& family, const std::string& key) {
+  return std::ranges::any_of(size_keys(family), [&](const SizeKey& k) { return key == k.name; });
+}
+
+// Two heads, or four on two key/value heads where the family has those; `sizes`: the others.
+inline std::string with_heads(const Family& family, const std::string& sizes) {
+  return fmt::format("{}:{},{}", family.name, takes(family, "kv_heads") ? "heads=4,kv_heads=2" : "heads=2",
+                     sizes);
+}
+
+}  // namespace sluice

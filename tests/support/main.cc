@@ -1,0 +1,58 @@
+// The main of every test program, which holds the tests of one folder of tests/.
+//
+// usage: PROGRAM [SOURCE] [--update] [googletest's options]
+//   SOURCE     only the tests of this source, named below tests/ without .cc: engine/plan/golden_test. A
+//              suite that stands in a header of tests/support belongs to the source of the same name.
+//   --update   golden files are written anew instead of compared (tests/support/golden.h)
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "tests/support/golden.h"
+
+namespace sluice {
+namespace {
+
+bool belongs(std::string_view file, const std::string& source) {
+  const std::string shared = "/support/" + source.substr(source.rfind('/') + 1);
+  constexpr std::string_view kTest = "_test";
+  return file.ends_with("/tests/" + source + ".cc") ||
+         (shared.ends_with(kTest) && file.ends_with(shared.substr(0, shared.size() - kTest.size()) + ".h"));
+}
+
+// A googletest filter for the tests of one source; empty: there are none.
+std::string filter_of(const std::string& source) {
+  std::string filter;
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
+  for (int s = 0; s < all.total_test_suite_count(); ++s) {
+    const ::testing::TestSuite& suite = *all.GetTestSuite(s);
+    for (int t = 0; t < suite.total_test_count(); ++t) {
+      const ::testing::TestInfo& test = *suite.GetTestInfo(t);
+      if (test.file() && belongs(test.file(), source))
+        filter += std::string(filter.empty() ? "" : ":") + suite.name() + "." + test.name();
+    }
+  }
+  return filter;
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--update") {
+      sluice::updates_golden_files() = true;
+      continue;
+    }
+    const std::string filter = sluice::filter_of(argv[i]);
+    if (filter.empty()) {
+      std::fprintf(stderr, "There is no test source %s in this program.\n", argv[i]);
+      return 2;
+    }
+    testing::GTEST_FLAG(filter) = filter;
+  }
+  return RUN_ALL_TESTS();
+}

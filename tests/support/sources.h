@@ -1,0 +1,104 @@
+// The sources of the tree as lines, for tests about the tree itself. Read from the repository root.
+#pragma once
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFolders[] = {"engine", "models", "offload", "cpu_optim", "gpu", "tools", "tests"};
+
+struct Source {
+  std::string path;                // from the repository root
+  std::vector<std::string> lines;  // line n is lines[n - 1]
+};
+
+// An offence is "path:line: text", ready to be clicked on.
+using Offences = std::vector<std::string>;
+
+inline void add(Offences& offences, const Source& s, size_t index, const std::string& why) {
+  const std::string text = index < s.lines.size() ? s.lines[index] : "";
+  offences.push_back(s.path + ":" + std::to_string(index + 1) + ": " + why + ": " + text);
+}
+
+inline std::string report(const Offences& offences) {
+  std::string out;
+  for (const std::string& o : offences) out += "\n  " + o;
+  return out;
+}
+
+inline bool starts_with(const std::string& text, const std::string& start) {
+  return text.rfind(start, 0) == 0;
+}
+inline bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+inline bool is_header(const Source& s) { return ends_with(s.path, ".h"); }
+
+inline const std::vector<Source>& tree() {
+  static const std::vector<Source> sources = [] {
+    std::vector<Source> out;
+    for (const char* folder : kFolders) {
+      for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+        const std::string path = entry.path().generic_string();
+        const bool source = ends_with(path, ".h") || ends_with(path, ".cc") || ends_with(path, ".cu");
+        if (!entry.is_regular_file() || !source) continue;
+        Source s{path, {}};
+        std::ifstream file(path);
+        for (std::string line; std::getline(file, line);) s.lines.push_back(line);
+        out.push_back(std::move(s));
+      }
+    }
+    std::sort(out.begin(), out.end(), [](const Source& a, const Source& b) { return a.path < b.path; });
+    return out;
+  }();
+  return sources;
+}
+
+// A line without its comment, cut into what is code and what is inside string literals. The tree has no block
+// comments.
+struct Line {
+  std::string code;
+  std::vector<std::string> literals;
+};
+
+inline Line cut(const std::string& text) {
+  Line line;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '/' && i + 1 < text.size() && text[i + 1] == '/') break;
+    const bool separator =
+        c == '\'' && i > 0 && std::isalnum(static_cast<unsigned char>(text[i - 1]));  // 100'000
+    if (c != '"' && (c != '\'' || separator)) {
+      line.code += c;
+      continue;
+    }
+    std::string literal;
+    for (++i; i < text.size() && text[i] != c; ++i) {
+      if (text[i] == '\\') literal += text[i++];
+      if (i < text.size()) literal += text[i];
+    }
+    line.code += c == '"' ? "\"\"" : "' '";
+    if (c == '"') line.literals.push_back(literal);
+  }
+  return line;
+}
+
+// The file that a line includes, as written between the marks; empty: no include.
+inline std::string included(const std::string& line, char open, char close) {
+  size_t at = line.find_first_not_of(" \t");
+  if (at == std::string::npos || line[at] != '#') return "";
+  at = line.find_first_not_of(" \t", at + 1);
+  if (at == std::string::npos || line.compare(at, 7, "include") != 0) return "";
+  const size_t begin = line.find(open, at + 7);
+  const size_t end = begin == std::string::npos ? begin : line.find(close, begin + 1);
+  return end == std::string::npos ? "" : line.substr(begin + 1, end - begin - 1);
+}
+
+}  // namespace sluice

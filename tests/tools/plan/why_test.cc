@@ -1,0 +1,81 @@
+// plan --why: which buffers a name means, and that every transfer of a plan's step is told with its time and
+// bound.
+#include "tools/plan/why.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/base/error.h"
+#include "engine/run/start/setup.h"
+#include "gpu/device.h"
+
+namespace sluice {
+namespace {
+
+// A small model within budgets that make it fetch; every time that a figure stands for is the simulator's.
+Plan small_plan(uint64_t device_bytes) {
+  Options options;
+  options.model.model = "gpt2:layers=3,width=64,heads=2,vocab=256,context=32";
+  options.batch.batch = 4;
+  options.memory.gpu = {Size::Kind::bytes, device_bytes};
+  options.memory.host = {Size::Kind::bytes, 512ull << 20};
+  const std::unique_ptr<Device> device = make_reference_device();
+  const Budgets budgets = resolve_budgets(options.memory, memory_limits(), false);
+  const PlanRequest request = plan_request(options, resolve_model(options.model).config, budgets,
+                                           workspaces_of(*device), false);
+  return plan_or_throw(request, budgets);
+}
+
+std::vector<std::string> names(const Plan& plan, const std::string& name) {
+  std::vector<std::string> list;
+  for (const BufferId b : buffers_named(plan, name)) list.push_back(plan.program.buffers[b].name);
+  return list;
+}
+
+size_t count(const std::string& text, const std::string& what) {
+  size_t found = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
+
+TEST(PlanWhy, NamesMeanABufferAGroupOrALayer) {
+  const Plan plan = small_plan(1 << 20);
+  EXPECT_EQ(names(plan, "w.h.1"), std::vector<std::string>{"w.h.1"});
+  const std::vector<std::string> layer = names(plan, "h.1");
+  EXPECT_GE(layer.size(), 3u);
+  EXPECT_EQ(layer[0], "w.h.1");
+  EXPECT_EQ(std::count(layer.begin(), layer.end(), "s.h.1.0"), 1);
+  try {
+    buffers_named(plan, "w.h.7");
+    FAIL() << "there is no such layer";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::usage);
+    EXPECT_NE(std::string(e.remedy()).find("w.h."), std::string::npos) << e.remedy();
+  }
+}
+
+// As many lines as the step has transfers of the buffer, which here move whole.
+TEST(PlanWhy, EveryTransferIsTold) {
+  for (const uint64_t bytes : {uint64_t{1} << 20, uint64_t{64} << 20}) {
+    const Plan plan = small_plan(bytes);
+    for (const char* name : {"w.h.1", "g.h.2", "s.h.0.0"}) {
+      const std::string text = why_text(plan, name);
+      const BufferId buffer = buffers_named(plan, name).front();
+      ASSERT_EQ(plan.program.buffers[buffer].pieces(), 1u);
+      const int home = plan.program.buffers[buffer].home;
+      size_t fetches = 0, returns = 0;
+      for (const Instruction& in : plan.program.bodies[*plan.lowering.bodies().step].instructions) {
+        if (in.task != kNoTask || in.operands[0].buffer != buffer) continue;
+        const int from = std::abs(in.places[0].tier - home), to = std::abs(in.places[1].tier - home);
+        ++(to > from ? fetches : returns);
+      }
+      EXPECT_EQ(count(text, "  fetch "), fetches) << text;
+      EXPECT_EQ(count(text, "It stands in front of"), fetches) << text;
+      EXPECT_EQ(count(text, "  write back "), returns) << text;
+      EXPECT_EQ(count(text, "it is not moved"), fetches + returns == 0 ? 1u : 0u) << text;
+      EXPECT_EQ(count(text, "  lives in "), 1u) << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice

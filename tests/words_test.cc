@@ -1,0 +1,268 @@
+// One name for one thing: words that docs/glossary.md forbids stand neither in documents nor in comments of
+// headers. Reads all of them from the repository root and names file, line and the term to use instead.
+//
+// Code is exempt: what stands between backticks, fenced blocks of documents, and everything in a header but
+// its comments. As in structure_test.cc, the check also runs on small wrong texts made here.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kGlossary = "docs/glossary.md";
+
+// Headers below these folders keep to the glossary. A folder is added when its comments do.
+constexpr const char* kHeaderFolders[] = {"engine/base/",      "engine/profile/",  "engine/run/execute/",
+                                          "engine/run/ranks/", "engine/simulate/", "gpu/cpu/",
+                                          "models/data/",      "models/weights/",  "offload/",
+                                          "tools/command/",    "tools/doctor/"};
+
+using Lines = std::vector<std::string>;
+
+Lines lines_of(const std::string& path) {
+  std::ifstream file(path);
+  Lines lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+// ---- The glossary: rows of four cells, the last with words that are not used ----
+
+struct Term {
+  std::string name, meaning;
+  std::vector<std::string> forbidden;
+};
+
+char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
+
+std::string trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" *");
+  if (begin == std::string_view::npos) return "";
+  return std::string(text.substr(begin, text.find_last_not_of(" *") + 1 - begin));
+}
+
+// Between `separator`s, without blanks around.
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = text.find(separator, begin);
+    parts.push_back(trimmed(std::string_view(text).substr(begin, end - begin)));
+  }
+  return parts;
+}
+
+// Cells of a row of a table; empty: the line is none.
+std::vector<std::string> cells_of(const std::string& line) {
+  if (line.size() < 2 || line.front() != '|' || line.back() != '|') return {};
+  return split(line.substr(1, line.size() - 2), '|');
+}
+
+std::vector<Term> glossary(const Lines& lines) {
+  std::vector<Term> terms;
+  for (const std::string& line : lines) {
+    const std::vector<std::string> cells = cells_of(line);
+    if (cells.size() != 4 || cells[0] == "term" || cells[0].starts_with("---")) continue;
+    Term term{cells[0], cells[1], {}};
+    if (!cells[3].empty()) term.forbidden = split(cells[3], ',');
+    for (std::string& phrase : term.forbidden)
+      std::transform(phrase.begin(), phrase.end(), phrase.begin(), lower);
+    terms.push_back(std::move(term));
+  }
+  return terms;
+}
+
+const std::vector<Term>& terms() {
+  static const std::vector<Term> all = glossary(lines_of(kGlossary));
+  return all;
+}
+
+// ---- Prose: a text without its code, of which every line keeps its number ----
+
+// Everything between backticks goes, also where the two stand on different lines of a paragraph.
+Lines without_code(Lines lines) {
+  bool code = false;
+  for (std::string& line : lines) {
+    if (trimmed(line).empty()) code = false;
+    std::string kept;
+    for (const char c : line) {
+      if (c == '`') code = !code;
+      kept += code || c == '`' ? '`' : c;  // a mark, so that words around it are no phrase
+    }
+    line = kept;
+  }
+  return lines;
+}
+
+Lines prose_of_document(Lines lines) {
+  bool fenced = false;
+  for (std::string& line : lines) {
+    const bool fence = trimmed(line).starts_with("```");
+    if (fence || fenced) line.clear();
+    fenced ^= fence;
+  }
+  return without_code(std::move(lines));
+}
+
+// Of the glossary, without the column of words that are not used.
+Lines prose_of_glossary(Lines lines) {
+  for (std::string& line : lines)
+    if (cells_of(line).size() == 4) line.resize(line.rfind('|', line.size() - 2));
+  return prose_of_document(std::move(lines));
+}
+
+// A line's comment, without the slashes; of a line without one, nothing.
+std::string comment_of(const std::string& line) {
+  char quote = 0;
+  for (size_t i = 0; i + 1 < line.size(); ++i) {
+    const char c = line[i];
+    if (quote != 0 && c == '\\') {
+      ++i;
+    } else if (quote != 0) {
+      if (c == quote) quote = 0;
+    } else if (c == '"') {
+      quote = c;
+    } else if (c == '\'' && line.compare(i, 3, "'\"'") == 0) {
+      i += 2;
+    } else if (c == '/' && line[i + 1] == '/') {
+      return line.substr(i + 2);
+    }
+  }
+  return "";
+}
+
+Lines prose_of_header(Lines lines) {
+  for (std::string& line : lines) line = comment_of(line);
+  return without_code(std::move(lines));
+}
+
+// ---- Words that are not used ----
+
+using Offences = std::vector<std::string>;  // "path:line: ..."
+
+bool is_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+// Whether `phrase` stands at `at` as whole words, or its plural.
+bool stands_at(const std::string& text, size_t at, const std::string& phrase) {
+  if (at > 0 && is_letter(text[at - 1])) return false;
+  size_t end = at + phrase.size();
+  if (end < text.size() && text[end] == 's') ++end;
+  return end >= text.size() || !is_letter(text[end]);
+}
+
+// A text as one line in lower case, with one blank for any number and for the end of a line.
+struct Flat {
+  std::string text;
+  std::vector<size_t> line;  // by character, from 1
+};
+
+Flat flat(const Lines& lines) {
+  Flat out;
+  const auto add = [&](char c, size_t line) {
+    const bool blank = std::isspace(static_cast<unsigned char>(c)) != 0;
+    if (blank && out.text.ends_with(' ')) return;
+    out.text += blank ? ' ' : lower(c);
+    out.line.push_back(line);
+  };
+  for (size_t i = 0; i < lines.size(); ++i) {
+    // An empty line ends a sentence, so that no phrase goes on after it.
+    for (const char c : trimmed(lines[i]).empty() ? std::string("|") : lines[i]) add(c, i + 1);
+    add(' ', i + 1);
+  }
+  return out;
+}
+
+Offences forbidden_words(const std::string& path, const Lines& prose, const std::vector<Term>& all) {
+  const Flat words = flat(prose);
+  Offences out;
+  for (const Term& term : all)
+    for (const std::string& phrase : term.forbidden)
+      for (size_t at = words.text.find(phrase); at != std::string::npos; at = words.text.find(phrase, at + 1))
+        if (stands_at(words.text, at, phrase))
+          out.push_back(path + ":" + std::to_string(words.line[at]) + ": \"" + phrase +
+                        "\", the glossary has " + term.name);
+  return out;
+}
+
+std::string report(const Offences& offences) {
+  std::string out;
+  for (const std::string& o : offences) out += "\n  " + o;
+  return out;
+}
+
+// In order of their paths.
+std::vector<std::string> files_below(const std::string& folder, const std::string& extension) {
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file() && entry.path().extension() == extension)
+      paths.push_back(entry.path().generic_string());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+TEST(Words, TheGlossaryIsWellFormed) {
+  EXPECT_GT(terms().size(), 50u) << "run the tests in the repository root";
+  std::set<std::string> names, forbidden;
+  for (const Term& term : terms()) {
+    EXPECT_TRUE(names.insert(term.name).second) << term.name << " stands there twice";
+    EXPECT_TRUE(term.meaning.ends_with(".")) << term.name << ": " << term.meaning;
+    for (const std::string& phrase : term.forbidden) {
+      EXPECT_FALSE(phrase.empty()) << term.name << " forbids an empty word";
+      EXPECT_EQ(phrase.find('`'), std::string::npos) << term.name << " forbids code: " << phrase;
+      EXPECT_TRUE(forbidden.insert(phrase).second) << phrase << " is forbidden twice";
+    }
+  }
+  for (const std::string& name : names) EXPECT_FALSE(forbidden.contains(name)) << name << " is forbidden";
+}
+
+TEST(Words, DocumentsKeepToTheGlossary) {
+  std::vector<std::string> paths = files_below("docs", ".md");
+  paths.insert(paths.end(), {"README.md", "CONTRIBUTING.md"});
+  for (const std::string& path : paths) {
+    const Lines lines = lines_of(path);
+    ASSERT_FALSE(lines.empty()) << path;
+    const Lines prose = path == kGlossary ? prose_of_glossary(lines) : prose_of_document(lines);
+    EXPECT_EQ(report(forbidden_words(path, prose, terms())), "");
+  }
+}
+
+TEST(Words, HeadersKeepToTheGlossary) {
+  for (const char* folder : kHeaderFolders)
+    for (const std::string& path : files_below(folder, ".h"))
+      EXPECT_EQ(report(forbidden_words(path, prose_of_header(lines_of(path)), terms())), "");
+}
+
+TEST(Words, ForbiddenWordsAreFound) {
+  const std::vector<Term> all = glossary({"| term | what it is | in files | not |", "|---|---|---|---|",
+                                          "| micro-batch | Sequences. | `slice` | Slice, mini batch |"});
+  ASSERT_EQ(all.size(), 1u);
+  const auto found = [&](const Lines& prose) { return forbidden_words("x.md", prose, all).size(); };
+  EXPECT_EQ(forbidden_words("x.md", {"", "A Slice."}, all),
+            Offences{"x.md:2: \"slice\", the glossary has micro-batch"});
+  EXPECT_EQ(found({"four slices, one slice-wise"}), 2u);
+  EXPECT_EQ(found({"sliced, kSlice, slice_major"}), 0u);
+  EXPECT_EQ(found({"of a mini", "batch"}), 1u);
+  EXPECT_EQ(found({"of a mini", "", "batch"}), 0u);
+
+  EXPECT_EQ(found(prose_of_document({"a `slice` of", "```", "a slice", "```", "- `one", "  slice`"})), 0u);
+  EXPECT_EQ(found(prose_of_document({"```", "```", "a slice"})), 1u);
+  EXPECT_EQ(found(prose_of_document({"an odd ` mark", "", "a slice"})), 1u);
+  EXPECT_EQ(found(prose_of_header({"int slice;  // of a `slice`", "const char* s = \"// slice\";"})), 0u);
+  EXPECT_EQ(
+      found(prose_of_header({"int x;  // of a slice", "// mini", "// batch", "char c = '\"'; // slice"})),
+      3u);
+  EXPECT_EQ(found(prose_of_glossary({"| micro-batch | Sequences. | | slice |"})), 0u);
+  EXPECT_EQ(found(prose_of_glossary({"| batch | Some slices. | | |"})), 1u);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,298 @@
+#include "tools/plan/why.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "engine/base/error.h"
+#include "engine/base/suggest.h"
+#include "engine/base/units.h"
+#include "engine/plan/search/task_costs.h"
+#include "engine/profile/attribute.h"
+#include "engine/simulate/simulate.h"
+#include "tools/command/wrap.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr size_t kIndent = 13;  // columns
+
+// Of a group: weights, gradient, optimizer state. Others of its buffers live within a step.
+std::vector<BufferId> buffers_of(const Plan& plan, uint32_t group) {
+  const GroupBuffers& b = plan.lowering.groups[group];
+  std::vector<BufferId> list{b.weights};
+  if (b.updated.whole != kNone) list.push_back(b.updated.whole);
+  if (b.gradient != kNone) list.push_back(b.gradient);
+  list.insert(list.end(), b.state.begin(), b.state.end());
+  return list;
+}
+
+// "1", "1 to 3"; counted from 1, as people do.
+std::string numbers(uint32_t first, uint32_t last) {
+  return first == last ? std::to_string(first + 1) : fmt::format("{} to {}", first + 1, last + 1);
+}
+
+class Life {
+ public:
+  Life(const Plan& plan, BufferId buffer, const FetchNotes& notes,
+       const std::vector<std::vector<InstructionTime>>& times)
+      : plan_(plan),
+        program_(plan.program),
+        step_(*plan.lowering.bodies().step),
+        body_(program_.bodies[step_]),
+        buffer_(buffer),
+        b_(program_.buffers[buffer]),
+        times_(times[1]),
+        notes_(notes.bodies[step_]) {
+    const LaneId compute = compute_lane(program_.machine);
+    for (uint32_t i = 0; i < body_.instructions.size(); ++i) {
+      if (body_.instructions[i].task != kNoTask) at_task_[body_.instructions[i].task] = i;
+      if (body_.instructions[i].lane == compute && origin_ < 0) origin_ = times_[i].begin;
+    }
+  }
+
+  std::string text() {
+    std::string out = fmt::format("{}: {} in {} piece{}, {}\n", printable(b_.name), format_size(b_.bytes()),
+                                  b_.pieces(), b_.pieces() == 1 ? "" : "s", buffer_class_name(b_.kind));
+    append_wrapped(out, "  lives in", home_words(), kIndent);
+    append_transfers(out);
+    return out;
+  }
+
+ private:
+  const std::string& tier(TierId t) const { return program_.machine.tiers[t].name; }
+
+  std::string task_words(uint32_t task) const {
+    if (task == kNoTask) return "the end of the step";
+    const Task& t = body_.tasks[task];
+    if (t.kind == TaskKind::forward || t.kind == TaskKind::backward)
+      return fmt::format("{} of {}, micro-batch {}", task_kind_name(t.kind),
+                         printable(plan_.model.layers[plan_.lowering.uses[t.subject].layer].name),
+                         t.slice + 1);
+    if (t.kind == TaskKind::norm || t.kind == TaskKind::set_scalars) return task_kind_name(t.kind);
+    return fmt::format("{} of {}, shard {}", task_kind_name(t.kind),
+                       printable(plan_.model.groups[t.subject].name), t.slice + 1);
+  }
+
+  // ---- the home ----
+
+  std::string home_words() const {
+    const std::string home = tier(b_.home) + ", from step to step. ";
+    if (plan_.placement != Placement::automatic) return home + "That is the rule which --placement names.";
+    if (!plan_.home_rule)
+      return home + "It is the arrangement that needs least memory: no other was found to fit.";
+    const HomeRule& rule = *plan_.home_rule;
+    if (std::count(rule.moved.begin(), rule.moved.end(), buffer_))
+      return home + "The search moved this buffer there by itself, since that made the step faster.";
+    std::string words = home;
+    for (TierId t = 0; t < b_.home; ++t)
+      if (rule.left_to_staging[t] > 0 || t == lowest_memory_tier(program_.machine))
+        words += refused_words(rule, t);
+    return words +
+           (words == home ? "Nothing above it was full when its turn came: it is where it is used." : "");
+  }
+
+  // Why a tier above its home did not take it.
+  std::string refused_words(const HomeRule& rule, TierId t) const {
+    const uint64_t capacity = program_.machine.tiers[t].capacity;
+    const uint64_t claimable = capacity - std::min(capacity, rule.left_to_staging[t]);
+    if (claimable == 0) return fmt::format("All of {} is left to staged copies. ", tier(t));
+    const uint64_t taken = claimed_before(rule, t);
+    return fmt::format(
+        "Of {}'s {}, {} are left to staged copies and {} had been claimed by buffers before it ({}): {} were "
+        "not "
+        "enough. ",
+        tier(t), format_size(capacity), format_size(rule.left_to_staging[t]), format_size(taken),
+        order_words(rule), format_size(claimable - std::min(claimable, taken)));
+  }
+  static std::string order_words(const HomeRule& rule) {
+    constexpr const char* kNames[] = {"weights", "gradients", "state"};
+    if (rule.ranks[0] == rule.ranks[1] && rule.ranks[1] == rule.ranks[2]) return "layer by layer";
+    std::array<size_t, 3> order{0, 1, 2};
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t x, size_t y) { return rule.ranks[x] < rule.ranks[y]; });
+    return fmt::format("{} claim first, then {}, then {}", kNames[order[0]], kNames[order[1]],
+                       kNames[order[2]]);
+  }
+  static size_t class_of(const Buffer& b) { return static_cast<size_t>(b.kind); }
+  uint64_t claimed_before(const HomeRule& rule, TierId t) const {
+    uint64_t bytes = 0;
+    for (BufferId other = 0; other < program_.buffers.size(); ++other) {
+      const Buffer& o = program_.buffers[other];
+      if (!o.permanent || o.home != t || class_of(o) > 2 || class_of(b_) > 2) continue;
+      const uint8_t theirs = rule.ranks[class_of(o)], mine = rule.ranks[class_of(b_)];
+      if (theirs < mine || (theirs == mine && other < buffer_)) bytes += o.bytes();
+    }
+    return bytes;
+  }
+
+  // ---- the transfers of a step ----
+
+  struct Transfer {
+    uint32_t instruction = 0;
+    uint32_t first = 0, last = 0;     // pieces
+    const FetchNote* note = nullptr;  // none: it is written back
+    double begin = 0, end = 0;
+  };
+
+  // Consecutive pieces that move together are one.
+  std::vector<Transfer> transfers() const {
+    std::vector<Transfer> list;
+    std::map<std::pair<TierId, uint32_t>, size_t> next;  // by tier and piece: the note to come
+    for (uint32_t i = 0; i < body_.instructions.size(); ++i) {
+      const Instruction& in = body_.instructions[i];
+      if (in.task != kNoTask || in.operands[0].buffer != buffer_) continue;
+      const uint32_t piece = in.operands[0].first;
+      const TierId into = in.places[1].tier;
+      const FetchNote* note =
+          leaves_home(in) ? find_note(into, piece, next[{into, piece}]) : nullptr;
+      const InstructionTime& time = times_[i];
+      if (!list.empty() && continues(list.back(), in, note)) {
+        list.back().last = piece;
+        list.back().end = std::max(list.back().end, time.end);
+      } else {
+        list.push_back({i, piece, piece, note, time.begin, time.end});
+      }
+    }
+    return list;
+  }
+  // A fetch moves away from the home, which may lie above or below; what goes back is written there.
+  bool leaves_home(const Instruction& in) const {
+    const auto distance = [&](size_t place) { return std::abs(int{in.places[place].tier} - int{b_.home}); };
+    return distance(1) > distance(0);
+  }
+  bool continues(const Transfer& before, const Instruction& in, const FetchNote* note) const {
+    const Instruction& last = body_.instructions[before.instruction];
+    if (in.lane != last.lane || in.operands[0].first != before.last + 1) return false;
+    if (!note || !before.note) return !note && !before.note;
+    return note->begins == before.note->begins && note->needed == before.note->needed &&
+           note->bound == before.note->bound;
+  }
+  const FetchNote* find_note(TierId into, uint32_t piece, size_t& next) const {
+    for (; next < notes_.size(); ++next)
+      if (notes_[next].tier == into && notes_[next].buffer == buffer_ && notes_[next].piece == piece)
+        return &notes_[next++];
+    return nullptr;
+  }
+
+  double since_start(double seconds) const { return seconds - origin_; }
+
+  void append_transfers(std::string& out) const {
+    const std::vector<Transfer> list = transfers();
+    if (list.empty()) {
+      append_wrapped(out, "  in a step", "it is not moved: tasks use it where it lives.", kIndent);
+      return;
+    }
+    for (const Transfer& t : list) {
+      const Instruction& in = body_.instructions[t.instruction];
+      const std::string pieces = b_.pieces() == 1 ? ""
+                                                  : fmt::format(" piece{} {}", t.first == t.last ? "" : "s",
+                                                                numbers(t.first, t.last));
+      append_wrapped(out, t.note ? "  fetch" : "  write back",
+                     fmt::format("from {} to {} by lane {},{} from {} to {}: {}", tier(in.places[0].tier),
+                                 tier(in.places[1].tier), program_.machine.lanes[in.lane].name,
+                                 pieces.empty() ? "" : pieces + ",", readable_seconds(since_start(t.begin)),
+                                 readable_seconds(since_start(t.end)),
+                                 t.note ? need_words(t) : "what was written goes home."),
+                     kIndent);
+      if (t.note) append_wrapped(out, "", bound_words(*t.note), kIndent);
+    }
+  }
+
+  std::string need_words(const Transfer& t) const {
+    const auto found = at_task_.find(t.note->needed);
+    const std::string who = task_words(t.note->needed);
+    if (found == at_task_.end()) return who + " needs it.";
+    const double needed = times_[found->second].begin, early = needed - t.end;
+    return fmt::format("{} needs it at {}, {}", who, readable_seconds(since_start(needed)),
+                       early > 0 ? readable_seconds(early) + " after it has come." : "and waits for it.");
+  }
+
+  std::string bound_words(const FetchNote& n) const {
+    std::string words = fmt::format("It stands in front of {}. ", task_words(n.begins));
+    switch (n.bound) {
+      case FetchBound::begin:
+        words += "The step begins there: nothing can come earlier.";
+        break;
+      case FetchBound::write:
+        words += "Its content is made just before: it would have to be made earlier.";
+        break;
+      case FetchBound::address:
+        words +=
+            fmt::format("Until then its place in {} holds {}: with more memory there it could come earlier.",
+                        tier(n.tier), printable(program_.buffers[n.other].name));
+        break;
+      case FetchBound::order:
+        words += fmt::format(
+            "A fetch of {} is needed earlier and stands there, and fetches keep the order of need: {} would "
+            "have to come earlier.",
+            printable(program_.buffers[n.other].name), printable(program_.buffers[n.other].name));
+        break;
+      case FetchBound::lead:
+        words += "Only its lead brings it forward, in the arrangement that needs least memory.";
+        break;
+    }
+    if (n.lead > 0)
+      words += fmt::format(" Its lead is for the work of {:.3g} forwards or backwards{}.",
+                           static_cast<double>(n.lead) / kSegmentCost,
+                           n.lead_cut ? fmt::format(", of which {} had no room for all", tier(n.tier)) : "");
+    return words;
+  }
+
+  const Plan& plan_;
+  const Program& program_;
+  const BodyId step_;
+  const Body& body_;
+  const BufferId buffer_;
+  const Buffer& b_;
+  const std::vector<InstructionTime>& times_;
+  const std::vector<FetchNote>& notes_;
+  std::map<uint32_t, uint32_t> at_task_;  // instruction, by task
+  double origin_ = -1;                    // of the step: compute's first begin
+};
+
+}  // namespace
+
+std::vector<BufferId> buffers_named(const Plan& plan, const std::string& name) {
+  const Program& program = plan.program;
+  for (BufferId b = 0; b < program.buffers.size(); ++b)
+    if (program.buffers[b].permanent && program.buffers[b].name == name) return {b};
+  std::vector<BufferId> list;
+  const auto add = [&](uint32_t group) {
+    for (const BufferId b : buffers_of(plan, group))
+      if (program.buffers[b].permanent && !std::count(list.begin(), list.end(), b)) list.push_back(b);
+  };
+  for (uint32_t g = 0; g < plan.model.groups.size(); ++g)
+    if (plan.model.groups[g].name == name) add(g);
+  for (const Layer& layer : plan.model.layers)
+    if (layer.name == name)
+      for (const SegmentUse& use : layer.segments)
+        for (const uint32_t g : use.groups) add(g);
+  if (!list.empty()) return list;
+  std::vector<std::string> known;
+  for (const Layer& layer : plan.model.layers) known.push_back(layer.name);
+  for (const Group& group : plan.model.groups)
+    for (const char* kind : {"w.", "g."}) known.push_back(kind + group.name);
+  throw Error(ExitCode::usage, fmt::format("--why: the plan has no layer or buffer {}.", printable(name)),
+              suggestion(name, known));
+}
+
+std::string why_text(const Plan& plan, const std::string& name) {
+  const std::vector<BufferId> buffers = buffers_named(plan, name);
+  std::vector<bool> wanted(plan.program.buffers.size(), false);
+  for (const BufferId b : buffers) wanted[b] = true;
+  const FetchNotes notes = fetch_notes(plan, std::move(wanted));
+  const BodyId step = *plan.lowering.bodies().step;
+  const std::vector<BodyId> steps(3, step);
+  const SimulationResult run = simulate(plan.program, plan.rates, steps, true);
+  std::string out =
+      "Times are simulated, from the begin of a step's first work on the compute lane; what begins\n"
+      "earlier runs while the step before ends.\n";
+  for (const BufferId b : buffers) out += Life(plan, b, notes, run.times).text();
+  return out;
+}
+
+}  // namespace sluice
