@@ -10,7 +10,7 @@ namespace sluice {
 StateSharing sharing_of(const LowerOptions& options) {
   const uint32_t ranks = options.ranks, block = options.block_ranks ? options.block_ranks : ranks;
   StateSharing sharing{ranks, 1, block > 1 ? block : ranks, options.zero_stage};  // no node groups of one
-  if (ranks % block != 0) throw std::invalid_argument("the ranks are not a multiple of a block's");
+  if (ranks % block != 0) throw std::invalid_argument("the ranks are not a multiple of a node group's");
   sharing.weights_in_block =
       options.weights_in_block && sharing.has_blocks() && sharing.shares_weights();
   return sharing;
