@@ -1,5 +1,4 @@
-// The processors that a thread may run on, by the system's numbers. Only the first 1024 of a machine are
-// known.
+// The processors that a thread may run on, by the system's numbers: of the first 1024 of a machine.
 //
 // A thread inherits them from the thread that starts it. Each thread asks and sets only its own.
 #pragma once

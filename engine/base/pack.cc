@@ -75,8 +75,7 @@ class PlacedList {
 // Placed items by the positions at which they live. A node of the lowest level stands for kBlock positions, a
 // node of each next level for kFan nodes of the level below. An item is listed as `covered` with the fewest
 // nodes that make up its life, about 2 kFan a level at most, and as `within` with nodes that it covers in
-// part, two a level: memory stays O(n log n). A search takes time in proportion to kFan times the item's
-// life.
+// part, two a level: memory stays O(n log n). A search takes time of about kFan times the item's life.
 class Levels {
  public:
   explicit Levels(uint32_t positions) {

@@ -1,5 +1,5 @@
-// Drives of a machine description: which part of a tier's bytes each has, and which drives directories are
-// on. Plain functions; the simulator and the set-up code call them.
+// Drives of a machine description: which part of a tier's bytes each has, and which directory is on
+// which drive. Plain functions; the simulator and the set-up code call them.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 // Predicts how long a sequence of bodies takes on a machine, from the program and a machine description.
 //
 // Lanes, waits and the run-ahead rule are exact; work is a fluid that flows through shared pools. simulate.cc
-// Lanes, waits and the run-ahead rule are exact; work is a fluid that flows through shared pools. simulate.cc
 // states the model in numbered steps. Called in the planner's search and for predictions in reports; no
 // state. Requires a program whose structure is sound (verify.h). Throws Error(usage) if the description lacks
 // a lane or link of the program, std::invalid_argument if the sequence is not legal or never ends.
@@ -51,8 +50,7 @@ Loads loads_of(const Program& program, const MachineRates& rates, BodyId body);
 uint64_t bytes_to_files(const Program& program, BodyId body);
 
 // Seconds that one more `step` takes: (time of warm + more bodies - time of warm bodies) / more. The step
-// must be its own predecessor; warm and more are at least 1. The ends of the two runs cancel once the steps
-// repeat.
+// must be its own predecessor; warm and more are at least 1. What ends a run cancels once the steps repeat.
 double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm = 1,
                            uint32_t more = 1);
 

@@ -3,8 +3,7 @@
 //
 // AddressIndex gives each distinct address a dense id (open addressing) and, after sorting, its rank. RankSet
 // is a set of ranks with nearest-neighbour queries in O(log64 n): a bitmap with a summary bitmap over its
-// words, and so on (the hierarchical bitmap form of van Emde Boas trees). Single-threaded, used by replay.cc
-// only.
+// words, and so on (the hierarchical bitmap form of van Emde Boas trees). For replay.cc, one thread.
 #pragma once
 
 #include <algorithm>

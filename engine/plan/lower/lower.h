@@ -62,8 +62,7 @@ struct LowerOptions {
 // goes the same way back. So a node group sends and receives everything once, however many ranks it has. With
 // weights_in_block, stage 3 shares weights within a node group only: gathers for forwards and backwards stay
 // inside (Zhang et al. 2022, "MiCS: near-linear scaling for training gigantic model on public cloud"). Sums
-// are trees with node groups of 2^n ranks as subtrees (gpu/ranks/reduce.h), so bits do not depend on
-// them.
+// are trees with node groups of 2^n ranks as subtrees (gpu/ranks/reduce.h), so they change no bits.
 //
 // At stages 0 and 1 gradients may travel as factors of low rank instead (low_rank.h). The owner's part, or
 // the whole gradient, is expanded from factors that were summed over ranks. What a rank's factors leave out

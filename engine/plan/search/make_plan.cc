@@ -1,5 +1,4 @@
-// make_plan() of plan.h: the search (search.h) over micro-batches, in the memory that a program itself
-// leaves.
+// make_plan() of plan.h: the search (search.h) over micro-batches, in the memory that programs leave.
 //
 // With several micro-batches, all are explored with half of the work together, then the best with the rest. A
 // smaller one must be clearly faster: the cost model does not know what fewer rows cost a matrix product.
@@ -17,8 +16,7 @@ namespace {
 
 constexpr double kSmallerWorthwhile = 0.95;  // of the larger micro-batch's seconds
 
-// As a rule the smallest micro-batch needs least memory. Not always: more micro-batches mean more rounding
-// up.
+// As a rule the smallest micro-batch needs least memory. Not always: more micro-batches round up more.
 Infeasible better_of(Infeasible a, Infeasible b) {
   if (b.least_together < a.least_together) std::swap(a, b);
   for (size_t t = 0; t < a.least.size(); ++t)
