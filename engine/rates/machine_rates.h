@@ -120,7 +120,7 @@ constexpr const char* kDefaultMachine = "cpu-2core";
 constexpr const char* kGpuMachine = "gpu-server";
 
 // Scales pools, drives and memory (but a device's) to the part of one rank where `ranks` share the machine.
-// The description has the part of one of as many ranks as its lowest network level joins, or the whole.
+// The description has the part of one of as many ranks as its lowest network level joins, without levels all.
 void share_machine(MachineRates& rates, uint32_t ranks);
 
 // A description that Sluice brings along; none for an unknown name.
