@@ -1,6 +1,6 @@
-// The processors that a thread may run on: by the system's numbers, the first 1024 of a machine.
+// The processors that a thread may run on, by the system's numbers; the first 1024 of a machine.
 //
-// A thread that is started later inherits them from the one that starts it. Any thread, for itself.
+// A thread inherits them from the thread that starts it. Each thread asks and sets only its own.
 #pragma once
 
 #include <sched.h>
@@ -16,13 +16,13 @@ struct ProcessorSet {
   bool operator==(const ProcessorSet& other) const { return CPU_EQUAL(&bits, &other.bits); }
 };
 
-// Empty where the system does not say, or has more processors.
+// Empty where the system does not say, or where the machine has more processors.
 ProcessorSet allowed_processors();
 
-// Whether it was done.
+// False where the system refuses.
 bool allow_processors(const ProcessorSet& processors);
 
-// The calling thread runs on those given until the end of the scope, where the system lets it.
+// Until the end of the scope, the calling thread runs on the given processors, if the system lets it.
 class Bound {
  public:
   explicit Bound(const ProcessorSet& processors) : before_(allowed_processors()) {

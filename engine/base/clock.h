@@ -1,4 +1,4 @@
-// The one clock: of traces, progress and what devices report. Any thread.
+// The one clock, for traces, progress and what devices report. Any thread.
 #pragma once
 
 namespace sluice {

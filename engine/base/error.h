@@ -32,8 +32,8 @@ class Error : public std::runtime_error {
   // escaped already.
   Error(ExitCode code, const std::string& what, const std::string& remedy)
       : std::runtime_error(what), code_(code), remedy_(remedy) {}
-  // Of what stopped a step though its options are right: after the remedy, a run goes on as it was. How, the
-  // verb knows.
+  // An error that stops a step although the options are right: after the remedy the run can be resumed as it
+  // was. The verb adds how.
   static Error in_step(ExitCode code, const std::string& what, const std::string& remedy) {
     Error error(code, what, remedy);
     error.in_step_ = true;

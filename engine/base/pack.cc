@@ -1,9 +1,10 @@
-// 1. By size: long-lived items first, then short-lived ones. By breadth: by the most bytes that live
-//    together at any moment of an item's life. Among equals by size, then by length of life, then by start:
-//    the order is total, so the result is deterministic.
-// 2. Placed items are listed by what lives at a time (Levels).
-// 3. For each item a scan over the merged lists of what may share a position with it finds the holes between
-//    those that do; it takes the smallest that is large enough, the lowest of equals.
+// 1. By size: long-lived items first, then short-lived ones. By breadth: by the most bytes that live together
+//    at any moment of an item's life. Among equals by size, then by length of life, then by start: the order
+//    is total, so the result is deterministic.
+// 2. Placed items are listed by the positions at which they live (Levels).
+// 3. For each item, the lists of those that may share a position with it are merged in order of address,
+//    which gives the holes between those that do. The item takes the smallest hole that is large enough, the
+//    lowest of equals.
 #include "engine/base/pack.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ constexpr uint32_t kFan = 8;
 
 bool long_lived(const PackItem& item) { return item.last - item.start >= kBlock; }
 
-// By item.
+// By item: what packing_order() compares first; the largest comes first.
 std::vector<uint64_t> ranks(std::span<const PackItem> items, uint32_t positions, PackOrder order) {
   std::vector<uint64_t> rank;
   if (order == PackOrder::by_size) {
@@ -71,10 +72,10 @@ class PlacedList {
   size_t ordered_ = 0;
 };
 
-// What lives at a time. A node of the lowest level stands for kBlock positions, one of each next level for
-// kFan nodes of the level below. An item is listed with the fewest nodes that cover its life, some 2 kFan a
-// level at most, and as lying within those of which it covers a part, two a level: memory stays O(n log n).
-// What shares a position with an item is found in time of some kFan times its life.
+// Placed items by the positions at which they live. A node of the lowest level stands for kBlock positions, a
+// node of each next level for kFan nodes of the level below. An item is listed as `covered` with the fewest
+// nodes that make up its life, about 2 kFan a level at most, and as `within` with nodes that it covers in
+// part, two a level: memory stays O(n log n). A search takes time of about kFan times the item's life.
 class Levels {
  public:
   explicit Levels(uint32_t positions) {
@@ -87,7 +88,7 @@ class Levels {
   void add(const PackItem& item) {
     const Placed placed{item.offset, item.offset + item.bytes, item.start, item.last};
     uint32_t first = item.start / kBlock, last = item.last / kBlock;  // nodes that it touches
-    uint32_t begin = first, end = last + 1;                           // that it covers
+    uint32_t begin = first, end = last + 1;                           // nodes that it covers
     const auto covers = [&](uint32_t node) { return begin <= node && node < end; };
     for (std::vector<Node>& level : levels_) {
       if (!covers(first)) level[first].within.add(placed);
@@ -101,7 +102,8 @@ class Levels {
     }
   }
 
-  // Lists of all that shares a position with the item: from the level on where it touches two nodes at most.
+  // Lists that hold all that shares a position with the item: of the first level on which it touches two
+  // nodes at most, and of the levels above.
   void find(const PackItem& item, std::vector<std::span<const Placed>>& lists) {
     const auto look = [&](PlacedList& list) { lists.push_back(list.in_order()); };
     uint32_t first = item.start / kBlock, last = item.last / kBlock;
@@ -125,7 +127,7 @@ class Levels {
   std::vector<std::vector<Node>> levels_;
 };
 
-// Holes between what is met in order of address.
+// Meets placed items in order of address, and finds the tightest hole between them.
 class HoleFinder {
  public:
   HoleFinder(const PackItem& item, uint64_t base) : item_(item), cursor_(base) {}
@@ -151,7 +153,7 @@ class HoleFinder {
   }
 
  private:
-  // What shares no position with the item. False if nothing is left.
+  // Drops the front of the list as far as it shares no position with the item. False if nothing is left.
   bool skip(std::span<const Placed>& list) const {
     size_t n = 0;
     while (n < list.size() && (list[n].start > item_.last || list[n].last < item_.start)) ++n;

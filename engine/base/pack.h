@@ -1,5 +1,5 @@
-// Offline layout of intervals of time into one range of addresses: largest first, each into the tightest hole
-// that is free for its whole life (best fit decreasing on a known timeline). Used for arenas and for the
+// Offline layout of intervals of time into one range of addresses: the largest first, each into the tightest
+// hole that is free for its whole life (best fit decreasing on a known timeline). Used for arenas and for the
 // tensors inside a segment.
 #pragma once
 
@@ -16,13 +16,13 @@ struct PackItem {
   bool placed = false;           // result
 };
 
-// by_size: long-lived items before short-lived ones, then the largest first. by_breadth: first what lives
-// where most bytes live at once (Pisarchyk, Lee 2020, "Efficient memory management for deep neural net
+// by_size: long-lived items before short-lived ones, then the largest first. by_breadth: first the items that
+// live where most bytes live at once (Pisarchyk, Lee 2020, "Efficient memory management for deep neural net
 // inference").
 enum class PackOrder : uint8_t { by_size, by_breadth };
 
-// Assigns offsets in [base, capacity), beside what lies there already: `in_place`, with their offsets. Items
-// that do not fit are left unplaced. Returns the highest address in use.
+// Assigns offsets in [base, capacity), beside the items that lie there already: `in_place`, with their
+// offsets. Items that do not fit are left unplaced. Returns the highest address in use.
 uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity,
               PackOrder order = PackOrder::by_size, std::span<const PackItem> in_place = {});
 

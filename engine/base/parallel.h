@@ -1,9 +1,9 @@
 // All parallel loops of the CPU side go through Workers, so that there is one threading runtime and one place
 // to replace it (the tsan preset builds it on plain threads).
 //
-// Results never depend on the number of threads: a loop body writes only what its index owns, and sums are
-// taken in index order by the caller. All threads of a Workers run on the processors that the thread that
-// makes it may run on. Owner: one lane (or the set-up code) at a time; calls do not nest.
+// Results never depend on the number of threads: a loop body writes only what its index owns, and the caller
+// takes sums in index order. All threads of a Workers may run on the processors of the thread that makes it.
+// One lane (or the set-up code) uses it at a time; calls do not nest.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class Workers {
   int threads() const { return threads_; }
 
   // Calls body(index, thread) for every index in [0, count), in any order; thread is in [0, threads()) and no
-  // two calls with the same thread run at once, so it may number scratch space. Returns when all are done.
-  // body must not throw. It is not a std::function, which would allocate in every call.
+  // two calls with the same thread run at once, so it may index memory of each thread. Returns when all are
+  // done. body must not throw. It is not a std::function, which would allocate in every call.
   template <class Body>
   void parallel_for(int64_t count, const Body& body) {
     run(count, &body,
@@ -37,8 +37,8 @@ class Workers {
   int threads_;
 };
 
-// Starts so many threads at once and ends them. Throws Error(environment) where the system refuses; TBB and
-// the libraries would end the process.
+// Starts `count` threads at once and ends them, as a test. Throws Error(environment) where the system
+// refuses; TBB and other libraries would end the process.
 void check_threads(int count);
 
 }  // namespace sluice

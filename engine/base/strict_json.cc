@@ -21,7 +21,7 @@ nlohmann::json parse_strict_json(const std::string& text) {
     return std::invalid_argument(fmt::format("line {} is not valid JSON", line));
   };
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) throw std::invalid_argument("it is empty");
-  // To the parser a zero byte is the end.
+  // The parser would take a zero byte for the end.
   if (const size_t zero = text.find('\0'); zero != std::string::npos) throw not_json(zero);
 
   std::vector<std::set<std::string>> keys;  // of the objects that are open, outermost first

@@ -1,8 +1,7 @@
-// JSON of files that anybody may have written, read with the rules that the format leaves open made strict.
+// Strict reading of JSON from files that anybody may have written.
 //
 // A key given twice, a zero byte, or nesting beyond 64 levels is an error; so is anything that is not JSON.
-// Callers: readers of machine descriptions, models' configurations, indexes of weights and manifests; any
-// thread.
+// Callers: readers of machine descriptions, models' configurations, indexes of weights and manifests.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,8 +9,8 @@
 
 namespace sluice {
 
-// Throws std::invalid_argument whose what() goes on after "FILE: ", as in "line 3 is not valid JSON"; names
-// from the text are printable.
+// Throws std::invalid_argument. Its what() continues "FILE: ", as "line 3 is not valid JSON" does; names from
+// the text are printable in it.
 nlohmann::json parse_strict_json(const std::string& text);
 
 }  // namespace sluice

@@ -1,8 +1,9 @@
-// A model as data: groups of parameters, segment templates made of ops, layers that bind templates to groups.
+// A model as data: parameter groups, segment templates made of ops, layers that bind templates to groups.
 //
-// Shapes are static: a Model is built for one slice (micro-batch x T). Layers use groups n to m: a tied
-// embedding is one group bound by two layers. Segments that are alike share one template, so a 96-layer model
-// costs as much to describe as a three-layer one. Activations connect segments into a graph, not a chain.
+// Shapes are static: a Model is built for one micro-batch. A layer binds any number of groups, and a group
+// may be bound by several layers: a tied embedding is one group of two. Segments that are alike share one
+// template, so a 96-layer model costs as much to describe as a three-layer one. Activations connect segments
+// into a graph, not a chain.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +60,7 @@ struct Segment {             // a template: ops over tensors, parameters named b
   bool loss = false;         // ends in the loss: forward runs only in evaluation, backward emits the loss
 };
 
-struct Activation {          // one per slice
+struct Activation {          // one for each micro-batch
   std::string name;
   Shape shape;
   DType dtype = DType::bf16;
@@ -94,8 +95,8 @@ uint64_t parameter_count(const Model& model, bool trainable_only = false);
 // The activation that is the model's input of that name. Throws std::invalid_argument where there is none.
 uint32_t model_input(const Model& model, std::string_view name);
 
-// Throws std::invalid_argument with a sentence if a reference dangles, shapes disagree, or an activation has
-// no producer.
+// Throws std::invalid_argument with a sentence if a reference dangles, shapes disagree, or nothing makes an
+// activation.
 void check_model(const Model& model);
 
 // Operands of one op of a template, as its rule and the devices see them.

@@ -20,7 +20,7 @@ uint64_t bytes_of(const Shape& shape, DType type) {
   return static_cast<uint64_t>(element_count(shape)) * dtype_bytes(type);
 }
 
-// Elements of a parameter that one pass touches: of a token table at most a row for each token, of a
+// Elements of a parameter that one pass touches. Of a token table that is at most a row for each token, of a
 // position table the positions of one sequence.
 uint64_t touched_elements(const OpShapes& s, size_t parameter) {
   const Shape& shape = s.parameters[parameter];
@@ -29,7 +29,7 @@ uint64_t touched_elements(const OpShapes& s, size_t parameter) {
   return static_cast<uint64_t>(element_count({rows, shape[1]}));
 }
 
-// Where the rule has no examples of its own.
+// For rules without examples of their own.
 std::vector<OpExample> plain_examples(const OpRule& rule, const ExampleSizes& n) {
   std::vector<OpExample> out;
   for (const int64_t rows : {n.rows, n.rows / 8})

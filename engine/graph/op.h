@@ -4,8 +4,8 @@
 // backward reads, and example operands. Models derive the backward pass from that; `sluice bench` times
 // devices on the examples. No code of models or devices is here. Activations and their gradients are in the
 // working precision; statistics (mean, rstd, log-sum-exp) are fp32; parameter gradients are fp32 and always
-// added to.
-// A "row" is one token: activations are [rows, columns] with rows = slice's sequences * T, in sequence order.
+// added to. A "row" is one token: activations are [rows, columns], rows = sequences of the micro-batch * T,
+// in sequence order.
 #pragma once
 
 #include <array>
@@ -46,7 +46,7 @@ enum class OpKind : uint8_t {
   add,                   // a, b -> y | - | nothing
   linear_cross_entropy,  // x [R,C], labels i32 [R] -> loss f64 [1], ADDED to: sum of the rows' losses
                          //   | weight [V,C] | x, labels
-  number_of_kinds,       // is none of them: new kinds stand before it
+  number_of_kinds,       // not a kind: new kinds stand before it
 };
 constexpr size_t kOpKinds = static_cast<size_t>(OpKind::number_of_kinds);
 constexpr auto kAllOps = [] {
@@ -55,8 +55,8 @@ constexpr auto kAllOps = [] {
   return kinds;
 }();
 
-// Of a table with a row for each kind, in the order of OpKind: the first kind whose row is missing, out of
-// place or not complete; number_of_kinds if there is none. Beside the table stands
+// `rows` is a table with a row for each kind, in the order of OpKind. Returns the first kind whose row is
+// missing, out of place or not complete; number_of_kinds if there is none. Beside the table stands
 //   static_assert(NoneMissing<first_missing(rows)>, "FILE: ...");
 // whose error names the file and the kind.
 template <typename Row>
@@ -70,8 +70,8 @@ consteval OpKind first_missing(const Row (&rows)[kOpKinds]) {
 template <OpKind missing>
 concept NoneMissing = missing == OpKind::number_of_kinds;
 
-// A function that a row must have. Whether it was given is known at compile time; to compare its address with
-// null is no constant where GCC's sanitizers are on.
+// A function that a row must have. `given` is known at compile time; a comparison of the address with null is
+// no constant expression where GCC's sanitizers are on.
 template <typename Function>
 struct Required {
   Function* function = nullptr;
@@ -133,8 +133,8 @@ struct OpRule {
   // Output shapes and types. Throws std::invalid_argument with a sentence when the operands do not fit.
   Required<void(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes)> infer;
   Required<double(const OpShapes& s, Pass pass)> flops;  // multiply-adds count two
-  // Many rows and few, so that what a row and what a call costs can be told apart. nullptr: the least inputs,
-  // each [rows, width], and no parameters.
+  // With many rows and with few, so that the cost of a row can be told from the cost of a call. nullptr: as
+  // many inputs as there must be, each [rows, width], and no parameters.
   std::vector<OpExample> (*examples)(const ExampleSizes& sizes) = nullptr;
   uint32_t integer_inputs = 0;             // bit i: input i holds token ids or labels, i32
   uint32_t backward_reads_inputs = 0;      // bit i: backward reads input i
@@ -142,7 +142,7 @@ struct OpRule {
   uint32_t backward_reads_parameters = 0;  // bit i: backward reads parameter i
   uint32_t gradient_inputs = 0;            // bit i: input i is differentiable
   uint32_t gradient_outputs = 0;           // bit i: a gradient arrives for output i
-  // bit i: backward leaves something else in output i's gradient, so that the output is none of its segment's
+  // bit i: backward overwrites output i's gradient, so output i cannot be an output of its segment
   uint32_t overwritten_gradients = 0;
 
   constexpr bool complete() const { return name != nullptr && infer.given && flops.given; }
@@ -159,7 +159,7 @@ std::vector<OpShapes> op_examples(OpKind kind, DType precision, const ExampleSiz
 // Bytes that one pass reads and writes at least: inputs, outputs, parameters and their gradients, each once.
 uint64_t op_bytes(const OpShapes& s, Pass pass);
 
-// What a pass over a segment does, op kind by op kind in the order of OpKind: for the cost model.
+// What a pass over a segment does, by op kind in the order of OpKind: for the cost model.
 struct OpWork {
   OpKind kind;
   double flops = 0;
@@ -169,7 +169,7 @@ struct SegmentPass {
   std::vector<OpWork> ops;
 };
 
-// Elements of a rounded gradient whose squares are added into one block sum; the norm is made of these.
+// A block sum is the sum of squares of so many elements of a rounded gradient; the norm is made of these.
 constexpr uint64_t kNormBlock = 65536;
 
 // Tokens of one chunk of the loss: max(16, 2^25 / vocabulary rounded down to a power of two).

@@ -140,7 +140,7 @@ void infer_linear_gelu(const OpShapes& in, std::vector<Shape>& outputs, std::vec
   dtypes.push_back(dtypes[0]);
 }
 
-// Of elementwise ops: all inputs alike, one output like them.
+// For elementwise ops: all inputs have one shape, and so has the output.
 void infer_elementwise(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
   check_operands(in);
   for (const Shape& shape : in.inputs) check_shape(in, shape, in.inputs[0], "an input");
@@ -221,7 +221,7 @@ double count(const Shape& shape) {
   return product;
 }
 
-// So many for each element of the first input.
+// `forward` or `backward` flops for each element of the first input.
 template <int forward, int backward>
 double flops_per_element(const OpShapes& s, Pass pass) {
   return count(s.inputs[0]) * (pass == Pass::forward ? forward : backward);
@@ -315,7 +315,7 @@ Examples rope_examples(const ExampleSizes& n) {
   return {{a, {{n.rows, n.width}}, {}}, {a, {{few_rows(n), n.width}}, {}}};
 }
 
-// Its flops grow with the sequence.
+// Several lengths of sequences: the flops grow with the sequence.
 Examples attention_examples(const ExampleSizes& n) {
   const int64_t heads = n.width / kExampleHeadSize;
   Examples out;

@@ -122,7 +122,7 @@ class Compiler {
     pass.bytes += work.bytes;
   }
 
-  // Packs what was given Storage::workspace, and the op workspaces, over the steps of the pass.
+  // A place in the workspace, over the steps that touch it. lay_out() packs these and the op workspaces.
   struct Life {
     TensorPlace* place;
     uint32_t tensor;

@@ -2,9 +2,9 @@
 // lie.
 //
 // A segment is compiled once per template and per set of differentiable inputs and trainable groups. Its
-// `saved` tensors lie in one flat range (a buffer when they are kept, the head of the workspace when the
-// forward runs again); all other inner tensors, gradients and op workspaces lie in the workspace of the pass.
-// Lowering takes the sizes, the runner the offsets; both see the same struct, so neither knows the other.
+// `saved` tensors, where they are kept, lie in one flat range, a buffer. Where forward runs again, they lie
+// in the workspace of the pass, as all other inner tensors, gradients and op workspaces always do. Lowering
+// takes the sizes, the runner the offsets; both see the same struct, so neither knows the other.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,7 @@ struct SegmentPlan {
   std::vector<bool> backward_reads_output;  // by segment output; only where saved tensors are kept
   std::vector<bool> output_gradient_added;  // by segment output: inner consumers add to it
   uint64_t saved_bytes = 0;
-  PassPlan forward;             // for evaluation and for keeping: writes saved tensors where they are kept
+  PassPlan forward;             // writes saved tensors, for a backward that keeps them
   PassPlan forward_discarding;  // no tensor is saved: all inner tensors in the workspace
   PassPlan backward_keeping;
   PassPlan backward_recomputing;  // needed forward steps, then backward

@@ -1,4 +1,4 @@
-// What a request may leave to the search or settle.
+// Choices that a request makes, or leaves to the search.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace sluice {
 
 enum class Recompute : uint8_t { automatic, all, none };  // layers whose forward runs again in backward
 
-// Where permanent buffers live: where the step is shortest, or by a rule, which the search then keeps to.
+// Where permanent buffers live: where the step is shortest, or by a rule that the search then keeps to.
 enum class Placement : uint8_t {
   automatic,
   lowest,         // everything as low as it can be

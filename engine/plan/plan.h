@@ -1,8 +1,8 @@
 // The planner's door: model, batch, machine and budgets in; a program, or why there is none and what would
 // do, out.
 //
-// place (the search behind make_plan) picks the home of every permanent buffer, which layers recompute, the
-// leads, and once, when it is automatic, the micro-batch, so that the budgets hold and the simulated step is
+// The search picks the home of every permanent buffer, the layers that recompute, the leads and, where
+// several are offered, the micro-batch. The budgets must hold; among what fits, the simulated step is
 // shortest, but for kWorthWear. A plan is a function of its request: no clock and no random choice is
 // involved.
 #pragma once
@@ -23,10 +23,10 @@
 
 namespace sluice {
 
-// Bytes of the lowest memory tier that a program of so many tasks (of all bodies) takes itself. Empty: none.
+// Bytes of the lowest memory tier that a program of so many tasks (in all bodies) takes itself. Empty: none.
 struct ProgramMemory {
   std::function<uint64_t(uint64_t tasks)> running;   // beside the arena
-  std::function<uint64_t(uint64_t tasks)> planning;  // before it is filled; all micro-batches
+  std::function<uint64_t(uint64_t tasks)> planning;  // before the arena is filled; tasks of all micro-batches
 };
 
 struct PlanRequest {
@@ -36,63 +36,63 @@ struct PlanRequest {
   std::vector<int64_t> micro_batches;  // candidates, largest first; each divides the batch
   Recompute recompute = Recompute::automatic;
   Placement placement = Placement::automatic;
-  LowerOptions lower;  // recompute is place's
+  LowerOptions lower;  // but for recompute, which the search sets
   ProgramMemory program_memory;
 };
 
-// A step takes at most so many times the seconds of the fastest that fits, for writing half as much to
-// drives.
+// A plan that writes half as much to drives wins if its step takes at most so many times the seconds of the
+// fastest that fits.
 constexpr double kWorthWear = 1.01;
 
-// A way to use the memory that the search looked at.
+// A way to use the memory that the search weighed.
 struct Weighed {
-  std::optional<BufferClass> first;  // that claims homes in memory before the others do; none: layer by layer
+  std::optional<BufferClass> first;  // claims homes in memory before the others do; none: layer by layer
   uint32_t kept_segments = 0;        // whose saved tensors are kept
   bool keeps_first = false;          // those of the first layers, else of the last
-  bool upper_is_free = true;         // nothing lives above the lowest memory tier: that is left to copies
-  bool moved = false;                // buffers live elsewhere, one by one or by class
-  double seconds = 0;                // of a step, as the search saw it; 0: it does not fit
-  uint64_t written = 0;              // by a step of one rank, bytes to files
+  bool upper_is_free = true;         // nothing lives above the lowest memory tier: staging has all of it
+  bool moved = false;                // single buffers or whole classes live elsewhere
+  double seconds = 0;                // of a step, as the search predicted it; 0: it does not fit
+  uint64_t written = 0;              // bytes to files, by a step of one rank
 };
 
-// How the search gave permanent buffers their homes: from the top memory tier down, classes claim what is not
-// left to staging, the lower rank first, equal ranks in order of layers.
+// How the search gave permanent buffers their homes. From the top memory tier down, classes of buffers claim
+// what is not left to staging: the class of lower rank first, equal ranks in order of layers.
 struct HomeRule {
   std::array<uint8_t, 3> ranks{};                // of weights, gradients, state
   std::vector<uint64_t> left_to_staging;         // by tier; 0 where nothing claims
   std::array<uint64_t, 3> shares{};              // bytes that each class may have of the lowest memory tier
-  std::vector<BufferId> moved;                   // that the search then moved one by one
+  std::vector<BufferId> moved;                   // moved one by one, whatever the rest says
 };
 
 struct Plan {
   Model model;
   Lowering lowering;
   Program program;
-  MachineRates rates;  // that the search judged by
+  MachineRates rates;  // those that the search predicted with
   Placement placement = Placement::automatic;
   std::vector<uint32_t> leads;  // by tier, in cost units of tasks
   bool keeps_copies = true;     // staged copies may outlive their use
   std::optional<HomeRule> home_rule;  // none: the arrangement that needs least memory
   uint64_t program_bytes = 0;  // of the lowest memory tier's capacity, beside its arena
   double step_seconds = 0;     // simulated, steady state
-  double least_seconds = 0;    // that a step takes under any placement (limit.h)
-  uint32_t candidates = 0;     // weighed
+  double least_seconds = 0;    // lower bound under any placement (limit.h)
+  uint32_t candidates = 0;     // that were weighed
   std::vector<Weighed> weighed;
 };
 
-// All figures hold the program's own memory.
+// All figures include the program's own memory.
 struct Infeasible {
-  TierId tier = 0;                             // that is too small
+  TierId tier = 0;                             // the one that is too small
   std::string task;                            // whose operands need most of it, in words; may be empty
-  int64_t micro_batch = 1;                     // that needs least, to which task and least_together refer
+  int64_t micro_batch = 1;                     // the one that needs least; task and least_together are its
   std::vector<std::optional<uint64_t>> least;  // by tier: the least that works, the others as given
   std::vector<uint64_t> least_together;        // by tier: least of the top tier, then of the next below, ...
 };
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);
 
-// What bound each fetch of some buffers: assembles the plan's program once more, and CHECKs that it is the
-// same.
+// What bound each fetch of the `wanted` buffers. Assembles the plan's program once more, and CHECKs that it
+// is the same.
 FetchNotes fetch_notes(const Plan& plan, std::vector<bool> wanted);
 
 }  // namespace sluice

@@ -1,12 +1,12 @@
-// Which parts of a group's gradient PowerSGD replaces by thin factors, and where those lie in its two factor
-// buffers (Vogels, Karimireddy, Jaggi 2019, "PowerSGD: practical low-rank gradient compression for
-// distributed optimization", arXiv:1905.13727).
+// Which tensors of a parameter group's gradient PowerSGD replaces by two factors, and where those lie in the
+// group's two factor buffers (Vogels, Karimireddy, Jaggi 2019, "PowerSGD: practical low-rank gradient
+// compression for distributed optimization", arXiv:1905.13727).
 //
-// A tensor of two or more dimensions is a matrix of its first dimension by the others; it becomes left (rows
-// x rank, row by row) times right (rank x columns, row by row). What would not get smaller is sent as it is,
-// in fp32, in the left buffer; so are embeddings and what the loss multiplies with, whose gradients are of
-// high rank (Ramesh et al. 2021, arXiv:2102.12092, appendix D). A function of the model and the rank asked
-// for, so ranks agree on it.
+// A tensor of two or more dimensions is a matrix of its first dimension by the others. It becomes left (rows
+// x rank, row by row) times right (rank x columns, row by row). A tensor that would not get smaller is sent
+// as it is, in fp32, in the left buffer. So are embeddings and the parameters of the loss, whose gradients
+// are of high rank (Ramesh et al. 2021, arXiv:2102.12092, appendix D). The layout follows from the model and
+// the matrix rank asked for alone, so all ranks have the same.
 #pragma once
 
 #include <vector>
@@ -33,7 +33,7 @@ struct LowRankLayout {
   uint64_t left = 0, right = 0;         // elements of the factor buffers
 };
 
-// rank > 0. `whole`, by parameter: those that stay as they are; empty: none.
+// rank > 0. `whole`, by parameter: it stays as it is; empty: none does.
 LowRankLayout low_rank_layout(const Group& group, uint32_t rank, const std::vector<bool>& whole = {});
 
 // By group and parameter: whether an embedding or the loss reads it.

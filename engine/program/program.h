@@ -1,27 +1,26 @@
 // The program: a training step as data. Planner passes write it; verifier, simulator and executors read it.
 //
-// tier        a row of the tier table: an address space with one arena; index 0 is the top, where
-//             segments run
-// link        a row of the link table: moves bytes between two tiers on a lane
-// lane        an in-order queue of instructions on one resource; `overlapping` lanes start an instruction
-//             once the one before has started (their completions are still counted in order), others once
-//             it has completed
+// tier        an address space with one arena: a row of the tier table; segments run in row 0, the top
+// link        moves bytes from one tier to another on a lane: a row of the link table
+// lane        an in-order queue of instructions on one resource. An `overlapping` lane starts an instruction
+//             once the one before has started, any other lane once it has completed. Completions are counted
+//             in order on both
 // buffer      storage with one home tier, cut into pieces; transfers, versions and waits are per piece
 // task        one entry of the abstract step, before tiers exist; operands are pieces of buffers with
 //             versions
 // instruction one entry of a body: a task or a transfer, with an address for every operand
-// process     ranks that carry out a collective together: all, or each rank in its own of several groups of
-// group       one form; Task::processes says which form
+// process     ranks that carry out a collective together: all of them, or one of the equal groups into which
+// group       they are divided; Task::processes says which division
 // body        a list of instructions that begins and ends in a declared state; several share the arenas
 // wait        (lane, n): that lane has completed its first n instructions of this body, or of the body before
 // ring        buffers that exist once per training step (or validation batch), in as many slots as the ring
-// has:
-//             `back` 0 is the body's own slot, 1 the one before; Body::advance says how far a body moves each
+//             has: `back` 0 is the body's own slot, 1 the one before. Body::advance says how far a body moves
+//             each ring
 //
 // Rules that hold for every program (the verifier checks them):
 // - A body's list order is a legal serial order. Instruction n of a lane (from 1) is its n-th in the list.
-// - No lane starts a body before every lane has completed the last but one; else waits are the only
-//   synchronisation.
+// - No lane starts the n-th body of a run before every lane has completed the (n - 2)-th. Apart from that,
+//   waits are the only synchronisation.
 // - A permanent buffer has the same home address in every body, and its home is current at every boundary;
 //   staged copies and transient buffers end with the body.
 #pragma once
@@ -61,29 +60,29 @@ struct Lane {
 };
 
 enum class TaskKind : uint8_t {
-  forward,      // run a segment on a slice
-  backward,     // run a segment's backward on a slice, with or without running its forward again
+  forward,      // run a segment on a micro-batch
+  backward,     // run a segment's backward on a micro-batch, with or without running its forward again
   round,        // round a shard's gradient accumulator to working precision, emit block sums
   norm,         // add the block sums of all groups
   set_scalars,  // t, loss scale, clip factor and the optimizer's constants of this step
   optimize,     // update one shard
   load,         // fill one shard with its first values (initial, from a checkpoint, or from weights)
   save,         // write one shard's state to the checkpoint
-  gather,       // the parts of something that a process group's ranks have, in their order
-  exchange,     // each rank's part of something to that rank: what the group has for this one, in order
-  sum,          // add what was exchanged, as a tree over the ranks; round it, emit block sums
-  compress,     // add a group's gradient to its error, give the left factor
-  project,      // from the summed left factor: the right one, and what the two leave out as the error
-  expand,       // a shard's gradient from the summed factors; emit block sums
-  clone,        // the state and weights of a shard are those of another group's
+  gather,       // all-gather: every rank of a process group gets the parts of all, in order of rank
+  exchange,     // all-to-all: every rank of a process group gets its own part from all, in order of rank
+  sum,          // add what was exchanged, as a tree over the ranks; round the sum, emit block sums
+  compress,     // add a group's gradient to its compression error, make the left factor
+  project,      // make the right factor from the summed left one; what both leave out is the new error
+  expand,       // make a shard's gradient from the summed factors; emit block sums
+  clone,        // copy a shard's state and weights from the group that stood in for its own
 };
 constexpr int kTaskKinds = 15;
 const char* task_kind_name(TaskKind kind);
-// Whether all ranks carry it out together.
+// Whether a process group carries it out together.
 constexpr bool is_collective(TaskKind kind) { return kind == TaskKind::gather || kind == TaskKind::exchange; }
 
-// Ranks that make collectives together: `count` of them, `stride` apart. All ranks are divided into groups of
-// this form, the first of which begins with rank 0.
+// A process group has `count` ranks, `stride` apart. All ranks are divided into such groups; the first begins
+// with rank 0.
 struct ProcessGroup {
   std::string name;
   uint32_t count = 1, stride = 1;
@@ -96,12 +95,12 @@ struct Unit {
   TierId tier;
 };
 
-// How a device (with the host and drives around it) describes itself to the planner.
+// The machine tables: how a device, with the host and drives around it, describes itself to the planner.
 struct Machine {
   std::vector<Tier> tiers;
   std::vector<Link> links;
   std::vector<Lane> lanes;
-  std::vector<Unit> units;  // of several of a kind, assemble.h says which a task takes
+  std::vector<Unit> units;  // where several fit a task, assemble.h says which one it takes
 };
 
 enum class BufferClass : uint8_t { weights, gradients, state, activations, workspace, scalars };
@@ -121,28 +120,28 @@ struct Buffer {
   std::vector<uint64_t> cuts;  // piece p is bytes [cuts[p], cuts[p+1]); cuts.front() == 0
   TierId home = 0;
   bool permanent = false;      // lives across bodies, at home_offset
-  uint8_t ring = kNoRing;  // else permanent, a copy for each of its slots at home_offset + slot * slot_stride
+  uint8_t ring = kNoRing;  // unless kNoRing: permanent; slot n lies at home_offset + n * slot_stride
   uint64_t home_offset = 0;
   uint64_t slot_stride = 0;
   uint64_t bytes() const { return cuts.back(); }
   uint32_t pieces() const { return static_cast<uint32_t>(cuts.size() - 1); }
 };
 
-// write: nothing of what was there is needed; add: read and write.
+// write: the old content is not needed; add: read and write.
 enum class Access : uint8_t { read, write, add };
 
-// Pieces [first, last) of a buffer. Every piece counts its versions within a body: permanent buffers begin
-// at 0 with what the body before left, transient ones have no content before version 1; every write or add
-// makes the next.
+// Pieces [first, last) of a buffer. Every piece counts its versions within a body: every write or add makes
+// the next one. Version 0 of a permanent buffer is what the body before left; a transient buffer has no
+// content before version 1.
 struct Operand {
   BufferId buffer = 0;
   uint32_t first = 0, last = 0;
   Access access = Access::read;
-  uint32_t version = 0;  // read, add: the version that must be found; write: the one found or to be replaced
+  uint32_t version = 0;  // read, add: the version that must be found; write: the one replaced, or copied
   uint8_t back = 0;      // ring slot, counted back from the body's own
-  // 0: all of these pieces. Else at most so many of them, which an index chooses when the task runs, as rows
-  // of a table of embeddings: such an operand is read or added to, and places, versions and hazards are those
-  // of the whole range.
+  // 0: all of these pieces. Otherwise at most so many of them, chosen by an index when the task runs, such as
+  // rows of an embedding table. Such an operand is read or added to; its place, versions and hazards are
+  // those of the whole range.
   uint32_t indexed = 0;
 
   bool operator==(const Operand&) const = default;
@@ -153,14 +152,14 @@ constexpr uint32_t kNoPass = UINT32_MAX;
 struct Task {
   TaskKind kind;
   uint32_t subject = 0;    // forward, backward: segment use in forward order; norm, set_scalars: 0; others:
-                           // group
-  uint32_t slice = 0;      // forward, backward: slice; others: shard, or 0 for a group's whole buffers
+                           // parameter group
+  uint32_t slice = 0;      // forward, backward: micro-batch; others: shard, or 0 for a group's whole buffers
   bool recompute = false;  // backward: runs the forward again
   double flops = 0;
   uint64_t bytes = 0;      // memory traffic at least, for the cost model
   std::vector<Operand> operands;
   uint8_t processes = 0;   // collectives: index into Program::processes
-  // Forward, backward: index into Program::passes, whose sums flops and bytes are.
+  // Forward, backward: index into Program::passes; flops and bytes are the sums over that pass.
   uint32_t pass = kNoPass;
 };
 
@@ -186,7 +185,7 @@ struct Instruction {
   std::vector<std::vector<Wait>> waits_before;     // on the body before; by Body::predecessors
 };
 
-// pending: rounded gradients wait for their update; shared: layers alike use one group.
+// pending: rounded gradients wait for their update. shared: layers that are alike use one parameter group.
 enum class BodyState : uint8_t { empty, clean, pending, shared_clean, shared_pending };
 
 struct Body {
@@ -222,11 +221,10 @@ inline uint64_t operand_bytes(const Buffer& b, const Operand& o) { return b.cuts
 
 // The address of a ring operand at home depends on the ring's position, which counts the advances of all
 // bodies so far: slot = (position after this body's own advance - back) mod slots. For a body A directly
-// before B, with B's newest slot as 0: an operand of B lies `back` slots behind, one of A lies
-// `back + B.advance[ring]` slots behind.
-// Staged copies of ring operands are placed as any other range.
+// before B, with B's newest slot as 0: an operand of B lies `back` slots behind, one of A lies `back +
+// B.advance[ring]` slots behind. Staged copies of ring operands are placed as any other range.
 
-// "backward 7/2" (subject and slice) or "h2d weights.3 0-4" (pieces), for profilers and reports.
+// "backward 7/2" (subject and micro-batch) or "h2d weights.3 0-4" (pieces), for profilers and reports.
 std::string instruction_name(const Program& program, const Body& body, const Instruction& instruction);
 
 // The text form: everything above, one line a row, parseable. parse throws std::invalid_argument with line
@@ -234,8 +232,8 @@ std::string instruction_name(const Program& program, const Body& body, const Ins
 std::string to_text(const Program& program);
 Program program_from_text(const std::string& text);
 
-// Constants of one optimizer update, whose layout the optimizer knows (cpu_optim): prepared once a step, read
-// by whatever updates a shard.
+// Constants of one optimizer update, prepared once a step and read by every update of a shard. Only the
+// optimizer knows their layout (cpu_optim).
 struct UpdateConstants {
   alignas(8) std::byte bytes[64];
 
@@ -255,14 +253,14 @@ struct UpdateConstants {
   }
 };
 
-// Scalars of one training step, one ring slot. Four pieces, so that hazards are exact: who writes is in
-// brackets.
+// Scalars of one training step: one ring slot of four pieces, so that hazards are exact. The writer of each
+// is in brackets.
 struct StepScalars {
   struct alignas(64) Input {      // [trainer, before the body is issued]
     double learning_rate;
-    double valid_tokens;          // labels that count, over all slices
+    double valid_tokens;          // labels that count, over all micro-batches
   } input;
-  struct alignas(64) Loss {       // [backward of the loss segment, slice by slice]
+  struct alignas(64) Loss {       // [backward of the loss segment, one micro-batch after the other]
     double sum;                   // over the step's valid tokens
   } loss;
   struct alignas(64) Norm {       // [norm]

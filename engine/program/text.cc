@@ -52,7 +52,7 @@ std::string encode(std::string_view name) {
   return out;
 }
 
-// How rows of one table are referred to: by name where it is unique.
+// How rows of one table are referred to: by name where that is unique, else by #INDEX.
 class References {
  public:
   template <typename Rows, typename NameOf>

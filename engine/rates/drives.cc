@@ -7,7 +7,7 @@ namespace sluice {
 
 namespace {
 
-// A directory need not be here; a path that cannot be followed stands for itself.
+// With symbolic links followed. The path need not exist here; one that cannot be followed stands for itself.
 std::string followed(const std::string& path) {
   std::error_code error;
   const std::filesystem::path end = std::filesystem::weakly_canonical(path, error);
@@ -22,7 +22,7 @@ DuplexRates duplex_rates(const DriveRates& d) {
           std::min(d.write, std::max(d.mixed / 2, d.mixed - d.read))};
 }
 
-// Of a byte each way, the faster way ends first; then the other goes on at its rate alone.
+// For one byte each way: the faster direction ends first, then the other goes on at its rate alone.
 double drive_weight(const DriveRates& d) {
   const DuplexRates both = duplex_rates(d);
   const double first = 1 / std::max(both.read, both.write);

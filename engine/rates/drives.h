@@ -1,5 +1,5 @@
-// Drives of a machine description: what each does of a tier's work, and which of them directories are on.
-// Plain functions; the simulator and the set-up code call them.
+// Drives of a machine description: which part of a tier's bytes each has, and which directory is on
+// which drive. Plain functions; the simulator and the set-up code call them.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,30 @@
 
 namespace sluice {
 
-// Bytes a second each way while a drive reads and writes: half of the mixed rate, and what one direction
-// cannot use by its rate alone goes to the other.
+// Bytes a second each way while a drive reads and writes at once: half of the mixed rate each. What one
+// direction cannot use, since its rate alone is lower, goes to the other.
 struct DuplexRates {
   double read = 0, write = 0;
 };
 DuplexRates duplex_rates(const DriveRates& drive);
 
-// A tier's bytes are spread over its drives in proportion to this: bytes a second that the drive moves when
-// it reads and writes equal amounts, begun together, until both are done. Training carries nearly as much
-// state to a tier as it fetches from there, both at the same time; with these weights all drives are done at
-// the same moment. Where both directions can use half of the mixed rate, it is the mixed rate.
+// The drive shares of a tier are in proportion to this: bytes a second that a drive moves when it reads and
+// writes equal amounts, begun together, until both are done. Training writes nearly as much state to a tier
+// as it reads from there, both at the same time; with these shares all drives are done at the same moment.
+// Where both directions can use half of the mixed rate, it is the mixed rate.
 double drive_weight(const DriveRates& drive);
 
 struct DrivePart {
   uint32_t drive = 0;  // index into `drives`
-  double part = 0;     // of the tier's bytes
+  double part = 0;     // its drive share, of the tier's bytes
 };
 std::vector<DrivePart> drive_parts(const std::vector<DriveRates>& drives, const std::string& tier);
 
-// For each directory the row, of those of the drives' tier, whose rates it is taken to have: the row of the
-// same path (symbolic links followed) that no directory before it has; for the other directories, in order,
-// the rows that are left, in order; and when no row is left, those of the tier from the first on again.
-// Empty if the tier has no rows.
+// For each directory, the row whose rates it is taken to have. Only rows of `tier` count; if there are none,
+// the result is empty.
+// 1. A directory gets the row of the same path (symbolic links followed), unless an earlier one has it.
+// 2. The other directories get the rows that are left, both in order. When no row is left, they get those of
+//    the tier from the first on again.
 std::vector<DriveRates> match_drives(const std::vector<DriveRates>& drives, const std::string& tier,
                                      const std::vector<std::string>& directories);
 

@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint32_t kRanksMax = 1 << 20;
-// Beyond these, times of a step leave what a double holds.
+// Outside of these, times of a step leave the range of a double.
 constexpr double kLeast = 1e-18, kMost = 1e30, kSecondsMost = 1e9;
 constexpr double kMemoryLeast = 1 << 20, kMemoryMost = 1e18;  // bytes of a tier
 constexpr size_t kSourceMost = 1000;                          // characters
@@ -239,7 +239,7 @@ void share_machine(MachineRates& rates, uint32_t ranks) {
   for (PoolRate& pool : rates.pools) pool.capacity *= share;
   for (DriveRates& d : rates.drives) d.read *= share, d.write *= share, d.mixed *= share;
   if (!rates.memory) return;
-  const auto scaled = [&](uint64_t bytes) {  // shared by fewer than are described, it may be far more
+  const auto scaled = [&](uint64_t bytes) {  // with fewer ranks than described, it may be far more
     return static_cast<uint64_t>(std::min(static_cast<double>(bytes) * share, kMemoryMost));
   };
   rates.memory->host = scaled(rates.memory->host);

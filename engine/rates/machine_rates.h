@@ -34,7 +34,7 @@ struct Sharing {
   std::vector<PoolUse> occupies, per_byte;
 };
 
-// A second, by working precision.
+// Units a second, by working precision.
 struct PrecisionRates {
   double fp32 = kUnlimited, bf16 = kUnlimited, fp16 = kUnlimited;
   double of(DType precision) const {
@@ -42,16 +42,16 @@ struct PrecisionRates {
   }
 };
 
-// One kind of op, as it was measured: its seconds are flops / rate + bytes / rate, so that what a kernel does
-// beside its products, or in vain at the edges of its tiles, has a place.
+// Measured rates of one kind of op. It takes flops / rate + bytes / rate seconds, so that there is a place
+// for what a kernel does beside its products, or in vain at the edges of its tiles.
 struct OpRates {
   OpKind kind;
   PrecisionRates flops, bytes;
 };
 
-// Tasks on a lane: seconds alone = overhead + work, or what a pool needs for it if that is longer. The work
-// of a forward or backward is the sum over its kinds of op; of a kind without a row, and of other tasks, it
-// is the longer of flops / rate and bytes / rate.
+// Tasks on a lane. Alone, a task takes its overhead, then its work, or what a pool needs for the work if that
+// is longer. The work of a forward or backward is the sum over its kinds of op. For a kind without a row, and
+// for other tasks, it is the longer of flops / rate and bytes / rate.
 struct LaneRates {
   std::string lane, tier;  // tier: that of the first operand; empty: any that no other row names
   PrecisionRates flops;
@@ -68,22 +68,23 @@ struct LinkRates {  // copies between two tiers
   Sharing sharing;
 };
 
-struct DriveRates {  // one directory of a file tier; drives.h says which part of its bytes goes there
+struct DriveRates {  // one directory of a file tier; drives.h says which part of the tier's bytes it has
   std::string tier;
   double read = 0, write = 0;  // bytes a second, alone
   double mixed = 0;            // bytes a second of reads and writes together while both are under way
   std::string directory;       // where it was measured; empty: not said
 };
 
-// Joins groups of ranks, made of units that the level below joins; the lowest joins the ranks of a machine.
+// A level joins units; its units are what the level below joins. Those of the lowest level are single ranks,
+// and it joins the ranks of a machine.
 struct NetworkLevel {
   std::string name;
-  uint32_t ranks = 0;           // in such a group at most
+  uint32_t ranks = 0;           // joined at most
   double bytes_per_second = 0;  // that a unit sends to ranks outside of it, while it receives as many
   double latency_seconds = 0;   // that a message costs its sender, whatever its bytes
 };
 
-// How large a machine's tiers are, in bytes; where several ranks share one, a rank's part.
+// How large a machine's tiers are, in bytes. Where several ranks share the machine: the part of one rank.
 struct MachineMemory {
   std::optional<uint64_t> device;  // of its GPU; none: it has none
   uint64_t host = 0;
@@ -92,7 +93,7 @@ struct MachineMemory {
 
 struct MachineRates {
   std::string name;
-  std::string source;                   // what machine it is, for people; may be empty
+  std::string source;                   // which machine it is, for people; may be empty
   std::optional<MachineMemory> memory;  // for plans made elsewhere; the simulator does not look at it
   std::vector<PoolRate> pools;
   std::vector<DriveRates> drives;
@@ -105,8 +106,8 @@ struct MachineRates {
 // Parses JSON text; `source` names it in messages. Throws Error(malformed_file) with what is wrong.
 MachineRates parse_machine_rates(const std::string& json, const std::string& source);
 
-// The text that parse_machine_rates reads back to the same rates; precision is not in it. What is no UTF-8 in
-// names is replaced.
+// JSON text that parse_machine_rates reads back to the same rates, but for `precision`. Bytes in names that
+// are not UTF-8 are replaced.
 std::string machine_rates_json(const MachineRates& rates);
 
 // The row for tasks on the lane whose first operand is in the tier; nullptr: there is none.
@@ -118,17 +119,17 @@ constexpr const char* kCoresPool = "cores";
 constexpr const char* kDefaultMachine = "cpu-2core";
 constexpr const char* kGpuMachine = "gpu-server";
 
-// Pools, drives and memory (but a device's) of a rank where `ranks` share the machine; the description's are
-// those of one among as many as its lowest network level joins, or alone without levels.
+// Scales pools, drives and memory (but a device's) to the part of one rank where `ranks` share the machine.
+// The description has the part of one of as many ranks as its lowest network level joins, without levels all.
 void share_machine(MachineRates& rates, uint32_t ranks);
 
-// A description that the program brings along. An unknown name is none.
+// A description that Sluice brings along; none for an unknown name.
 std::optional<MachineRates> built_in_machine(const std::string& name);
 
 // "cpu-2core, gpu-server, ...", for messages.
 std::string built_in_machine_names();
 
-// kDefaultMachine.
+// The one named kDefaultMachine.
 MachineRates default_machine_rates();
 
 }  // namespace sluice

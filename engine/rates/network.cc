@@ -10,12 +10,12 @@ namespace sluice {
 
 namespace {
 
-// How many ranks share what the level gives a unit.
+// Ranks of one unit of the level, which share its bandwidth.
 uint32_t unit_ranks(const std::vector<NetworkLevel>& levels, size_t level) {
   return level == 0 ? 1 : levels[level - 1].ranks;
 }
 
-// Of the others in the group, those that are not in the rank's own unit of so many ranks.
+// How many ranks of the group are not in a rank's own unit, which has `unit` ranks.
 uint32_t messages_out(const ProcessGroup& group, uint32_t unit) {
   return group.count - std::clamp(unit / group.stride, 1u, group.count);
 }

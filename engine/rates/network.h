@@ -1,9 +1,9 @@
-// What a collective takes on a network of levels (machine_rates.h): how ranks send it, and what that puts on
-// each level. docs/machine.md has the formulas.
+// How long a collective takes on a network of levels (machine_rates.h), and what it puts on each level.
+// docs/machine.md has the formulas.
 //
-// It says what the communicators do (gpu/ranks/communicator.h), with ranks numbered machine by machine and as
-// many on each but the last: in a process group every rank sends to every other, all groups at once. Callers:
-// the simulator, the trainer and reports; any thread; no state.
+// The model is what the communicators do (gpu/ranks/communicator.h): in a process group every rank sends to
+// every other, all groups at once. Ranks are numbered machine by machine, with as many on each but the last.
+// Callers: the simulator, the trainer and reports; no state.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,21 @@
 
 namespace sluice {
 
-// The levels that so many ranks use, each joining no more than these; `per_node` of them share a machine, 0:
-// as many as the lowest level joins. Throws Error(usage) where the description joins fewer ranks.
+// The levels that `ranks` ranks use; none joins more than these. `per_node` of them share a machine; 0: as
+// many as the lowest level joins. Throws Error(usage) where the description joins fewer ranks.
 std::vector<NetworkLevel> levels_for(const MachineRates& rates, uint32_t ranks, uint32_t per_node);
 
-// Of a gather or exchange on such levels; 0 for what is not a collective, and without levels.
+// Seconds of a collective on such levels; 0 for other tasks, and without levels.
 double network_seconds(const Program& program, const std::vector<NetworkLevel>& levels, const Task& task);
 
-// By one rank in such a task.
+// Bytes that one rank sends in a collective.
 uint64_t sent_bytes(const Program& program, const Task& task);
 
-// That an instruction's rate is counted in: what a copy moves, a collective sends, another task works on.
+// The bytes that an instruction's rate counts: those that a copy moves, a collective sends, another task
+// works on.
 uint64_t counted_bytes(const Program& program, const Body& body, const Instruction& in);
 
-// By level: what one unit of the level below sends to ranks outside of it in a body.
+// By level: bytes that one of its units sends to ranks outside of it in a body.
 std::vector<uint64_t> network_bytes(const Program& program, const std::vector<NetworkLevel>& levels,
                                     const Body& body);
 

@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Nothing, where there is no limit.
+// Writes nothing where there is no limit.
 void put(Json& object, const char* key, double rate) {
   if (std::isfinite(rate)) object[key] = rate;
 }

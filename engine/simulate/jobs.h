@@ -1,8 +1,7 @@
 // What every instruction of a body takes when it runs alone: seconds, and parts of shared pools.
 //
-// The first half of the simulator (simulate.cc, steps 1, 2 and 5), which lets these jobs flow against each
-// other. Everything is looked up by name here, once, so that it works on indices. Callers: simulate.cc; plain
-// data, any thread.
+// This is the first half of the simulator (steps 1, 2 and 5 of simulate.cc); simulate.cc lets these jobs flow
+// against each other. Everything is looked up by name here, once, so that simulate.cc works on indices.
 #pragma once
 
 #include <cstdint>

@@ -1,20 +1,20 @@
 // The model:
 // 1. An instruction starts when the one before on its lane has completed (on an overlapping lane: started),
-//    its waits are met, and all bodies before the last have completed.
+//    its waits are met, and every body before the previous one has completed.
 // 2. First its fixed seconds pass (a task's overhead, a link's latency), without taking from any pool. Then
-//    its work flows. Alone it would take T = max over its limits: its work at the lane's rates
-//    (machine_rates.h), a collective on the network (network.h), bytes at the link's and drives' rates, what
-//    it needs of each pool at the pool's capacity. Alone it takes the fraction need / (T * capacity) of a
-//    pool. What occupies more than there is of a pool takes that many times as long, and all of the pool.
-//    jobs.h works this out for all instructions before the first starts.
+//    its work flows. Alone the work would take T, the longest of: the work at the lane's rates
+//    (machine_rates.h), a collective on the network (network.h), bytes at the link's and drives' rates, and
+//    what it needs of each pool at the pool's capacity. Alone it takes the fraction need / (T * capacity) of
+//    a pool. If it occupies more than there is of a pool, it takes that many times as long, and all of the
+//    pool. jobs.h works this out for all instructions before the first starts.
 // 3. An overlapping lane moves the bytes of one instruction at a time, in order; only fixed seconds overlap
-//    with what is before. So completions are in order and a drive's rate is never divided among the requests
-//    of one lane.
+//    with the instructions before. So completions are in order, and a drive's rate is never divided among the
+//    requests of one lane.
 // 4. Whatever flows at a moment flows at a share x <= 1 of its speed alone. All shares rise together; when a
 //    pool is full, its users stay at that share and the others go on (progressive filling, Bertsekas &
 //    Gallager, Data Networks, 6.5.2).
 // 5. A drive has a pool for reads and one for writes. While both flow, their capacities shrink to its duplex
-//    rates. Of every copy a drive moves its part of the tier's bytes (drives.h).
+//    rates. A drive moves its drive share of every copy (drives.h).
 // 6. Time jumps to the next moment at which fixed seconds have passed or work is done.
 #include "engine/simulate/simulate.h"
 
@@ -179,8 +179,8 @@ class Run {
     }
   }
 
-  // Raises the shares from `level` until a pool is full and takes its users out; false when none fills up
-  // before share 1.
+  // Raises the shares from `level` until a pool is full, and takes that pool's users out. False when no pool
+  // fills up before share 1.
   bool fill_one_pool(double& level) {
     constexpr double kFull = 1 - 1e-12;  // a pool that is full at share 1 slows nobody down
     double share = kFull;
@@ -191,7 +191,7 @@ class Run {
         full = p;
       }
     if (full == demand_.size()) return false;
-    share = level = std::max(level, share);  // differences of sums may round to below what they were
+    share = level = std::max(level, share);  // differences of sums may round below the level before
     for (size_t r = 0; r < rising_.size();) {
       LaneState& lane = *rising_[r];
       const PoolFraction* uses = uses_of(lane).data();
@@ -226,7 +226,7 @@ class Run {
         lane.left -= passed * lane.share;
         if (lane.share < 1) result_.lane_slowed[l][shown_pool(lane.full_pool)] += passed * (1 - lane.share);
       }
-      // What rounding leaves over counts as done: 1e-12 of the job, or what is too short to move the clock.
+      // What rounding leaves counts as done: 1e-12 of the job, or what is too short to move the clock.
       if (lane.left <= 1e-12 * lane.job->alone || now_ + lane.left / lane.share <= now_) complete(l);
     }
   }
@@ -312,7 +312,7 @@ Loads loads_of(const Program& program, const MachineRates& rates, BodyId id) {
   for (const DrivePools& d : compiler.drives()) {
     const double read = pools[d.read], write = pools[d.write];
     const double both = std::min(read / d.read_share, write / d.write_share);
-    const double gain = std::max(0.0, d.read_share + d.write_share - 1);  // a second of both, against in turn
+    const double gain = std::max(0.0, d.read_share + d.write_share - 1);  // saved in a second of both at once
     loads.drives.push_back(read + write - gain * both);
   }
   pools.resize(rates.pools.size());

@@ -1,10 +1,9 @@
 // Predicts how long a sequence of bodies takes on a machine, from the program and a machine description.
 //
 // Lanes, waits and the run-ahead rule are exact; work is a fluid that flows through shared pools. simulate.cc
-// states the model in numbered steps. Called in the planner's search and for predictions in reports; any
-// thread; no state. Requires a program whose structure is sound (verify.h). Throws Error(usage) if the
-// description lacks a lane or link of the program, std::invalid_argument if the sequence is not legal or
-// never ends.
+// states the model in numbered steps. Called in the planner's search and for predictions in reports; no
+// state. Requires a program whose structure is sound (verify.h). Throws Error(usage) if the description lacks
+// a lane or link of the program, std::invalid_argument if the sequence is not legal or never ends.
 #pragma once
 
 #include <span>
@@ -16,30 +15,30 @@
 namespace sluice {
 
 struct InstructionTime {
-  double begin = 0, end = 0;  // seconds; begin: allowed to start, on its lane and by its waits
+  double begin = 0, end = 0;  // seconds; begin: its lane and its waits allow it to start
 };
 
 struct SimulationResult {
   double seconds = 0;             // until the last instruction has completed
   std::vector<double> lane_busy;  // seconds in which the lane executes at least one instruction, by lane
-  // Of these, what the lane lost because a pool was full. By lane and pool: MachineRates::pools, then drives.
+  // Of these seconds, those lost because a pool was full. By lane and pool: MachineRates::pools, then drives.
   std::vector<std::vector<double>> lane_slowed;
   // By position in the sequence and instruction; only if asked for.
   std::vector<std::vector<InstructionTime>> times;
 };
 
-// The rates' network is of as many ranks as the program's (levels_for()).
+// rates.network must be that of the program's ranks (levels_for()).
 SimulationResult simulate(const Program& program, const MachineRates& rates, std::span<const BodyId> sequence,
                           bool with_times = false);
 
-// Seconds that a task takes alone on the unit's lane, pools aside; unlimited where the rates lack that lane.
+// Seconds that a task takes alone on the unit's lane, pools aside; kUnlimited where the rates lack that lane.
 double unit_seconds(const Program& program, const MachineRates& rates, const Task& task, const Unit& unit);
 
-// The same on the first of its units whose lane has rates.
+// The same on the first unit of its kind whose lane has rates; 0 if there is none.
 double task_seconds(const Program& program, const MachineRates& rates, const Task& task);
 
-// Seconds that a body's work takes of each resource at its full rate, overheads of lanes that do not overlap
-// included. No order of the same work is faster than the largest.
+// Seconds that a body's work takes on each resource at its full rate, with the overheads of lanes that do not
+// overlap. No order of the same work is faster than the largest of them.
 struct Loads {
   std::vector<double> lanes;   // by Machine::lanes
   std::vector<double> pools;   // by MachineRates::pools
@@ -51,7 +50,7 @@ Loads loads_of(const Program& program, const MachineRates& rates, BodyId body);
 uint64_t bytes_to_files(const Program& program, BodyId body);
 
 // Seconds that one more `step` takes: (time of warm + more bodies - time of warm bodies) / more. The step
-// must be its own predecessor; warm and more at least 1. Ends of runs cancel once the steps repeat.
+// must be its own predecessor; warm and more are at least 1. What ends a run cancels once the steps repeat.
 double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm = 1,
                            uint32_t more = 1);
 

@@ -33,7 +33,7 @@ class PairCheck {
   void join(uint32_t* clock, const uint32_t* other) const {
     for (size_t l = 0; l < lanes_; ++l) clock[l] = std::max(clock[l], other[l]);
   }
-  // The first `count` of the lane's instructions in the body before have completed.
+  // Adds to the clock that the lane's first `count` instructions of the body before have completed.
   void join_completed(uint32_t* clock, LaneId lane, uint32_t count) const {
     if (count == 0) return;
     join(clock, &before_.started[before_.by_lane[lane][count - 1] * lanes_]);
@@ -53,8 +53,8 @@ class PairCheck {
       else if (!program_.machine.lanes[lane].overlapping)
         join_completed(clock, lane, static_cast<uint32_t>(earlier.size()));
       else if (!earlier.empty()) join(clock, &before_.started[earlier.back() * lanes_]);
-      for (const Wait& w :
-           instruction.waits) {  // completions count in order, so those of the body before are in
+      // Completions are counted in order: that lane has also completed all of the body before.
+      for (const Wait& w : instruction.waits) {
         join(clock, started(facts_.by_lane[w.lane][w.count - 1]));
         join_completed(clock, w.lane, static_cast<uint32_t>(before_.by_lane[w.lane].size()));
       }
@@ -99,7 +99,7 @@ class PairCheck {
     const LaneId lane = before.instructions[earlier].lane;
     if (started(later)[lane] >= before_.ordinal[earlier]) return;
     report_.add(before_id_, id_, later,
-                fmt::format("{} {} of instruction {} ({} {}) of body {}, which may not have completed", what,
+                fmt::format("{} {} by instruction {} ({} {}) of body {}, which may not have completed", what,
                             line_.name(begin, end), earlier, printable(program_.machine.lanes[lane].name),
                             before_.ordinal[earlier], printable(before.name)));
   }

@@ -1,10 +1,9 @@
-// Two small structures behind the verifier's interval map: addresses become ranks once, then every look-up is
-// by rank.
+// Two small structures behind the verifier's interval map. The rank of an address is its place among all
+// addresses in ascending order; every look-up is by rank.
 //
-// AddressIndex gives each distinct address a dense id (open addressing) and, after sorting, its rank.
-// RankSet is a set of ranks with nearest-neighbour queries in O(log64 n): a bitmap with a summary bitmap
-// over its words, and so on (the hierarchical bitmap form of van Emde Boas trees). Single-threaded, used by
-// replay.cc only.
+// AddressIndex gives each distinct address a dense id (open addressing) and, after sorting, its rank. RankSet
+// is a set of ranks with nearest-neighbour queries in O(log64 n): a bitmap with a summary bitmap over its
+// words, and so on (the hierarchical bitmap form of van Emde Boas trees). For replay.cc, one thread.
 #pragma once
 
 #include <algorithm>

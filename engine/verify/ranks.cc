@@ -1,7 +1,7 @@
-// The circle is found by carrying the programs out without time: an instruction starts as its lane and its
-// waits let it, and is done at once; a collective is done when its matches on all ranks have started. Nothing
-// that is started ever hinders another, so the order of looking does not matter: either all of a body gets
-// done, or what is left over waits in a circle.
+// A cycle is found by carrying out the programs without time. An instruction starts as soon as its lane and
+// its waits let it, and is done at once; a collective is done when its matches on all ranks have started. A
+// start never hinders another, so the order of trying does not matter: either all of a body gets done, or
+// what is left waits in a cycle.
 #include "engine/verify/ranks.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,7 @@ class Rank {
 
   const ProcessGroup& processes(uint32_t i) const { return program_.processes[task(i).processes]; }
 
-  // Nothing, or why what it gives and takes is not what its process group makes of it.
+  // Why the bytes that it gives and gets do not fit its process group; nothing if they do.
   std::optional<std::string> misfit(uint32_t i) const {
     const auto bytes = [&](size_t operand) {
       const Operand& o = instruction(i).operands[operand];
@@ -60,7 +60,7 @@ class Rank {
 
   void set_match(uint32_t i, uint32_t match) { match_[i] = match; }
 
-  // Goes on as far as it gets; `started` counts the ranks that have started a match. Whether it got on.
+  // Carries out what it can; `started` counts, by match, the ranks that started it. False: there was nothing.
   bool advance(std::vector<uint32_t>& started, uint32_t ranks) {
     bool moved = false;
     for (bool again = true; again; moved |= again) {
@@ -71,7 +71,7 @@ class Rank {
     return moved;
   }
 
-  // Nothing: all is done. Else a collective that has started and not ended, or what never started.
+  // Nothing if all is done; else a collective that has started and is not done, or what could not start.
   std::optional<uint32_t> stuck() const {
     std::optional<uint32_t> waiting;
     for (const LaneState& lane : lanes_) {

@@ -1,13 +1,18 @@
-// Do the programs of several ranks meet? Each is correct alone (verify.h); here are their collectives.
+// Do the collectives of several ranks match, and can ranks block each other? Each program is correct alone
+// (verify.h).
 //
 // A rank's collectives on one lane go over one communicator, so the n-th on a lane of a body matches the n-th
-// of every other rank on the lane of that name. 1. Such matches have the same kind, as many bytes, and
-// process groups of one form, for whose ranks the bytes are right. 2. They meet in one global order over all
-// lanes: the matches together with what happens before what within each rank (its lanes' order and its waits)
-// have no circle, or all ranks would wait for one another. Groups of ranks are taken to wait for all, so what
-// has no circle here has none. Matches join one body, and all ranks go through the same bodies, so no circle
-// spans two. O(instructions x lanes). Callers: plan and train where there are several ranks, with one program
-// for each role; any thread; no state. Requires programs in which verify() finds nothing.
+// of every other rank on the lane of that name.
+// 1. Matching collectives have the same kind, bytes and form of process group, and the bytes are right for
+//    its ranks.
+// 2. They meet in one global order over all lanes. In each rank, the order of its lanes and its waits say
+//    what happens before what. Together with the matches this has no cycle, or ranks would wait for one
+//    another. A collective is taken to wait for all ranks, also where its process group is smaller: what has
+//    no cycle then has none in a run. A match is within one body, and all ranks go through the same bodies,
+//    so no cycle spans two bodies.
+//
+// O(instructions x lanes). Callers: plan and train where there are several ranks, with one program for each
+// role; no state. Requires programs in which verify() finds nothing.
 #pragma once
 
 #include <optional>
@@ -22,7 +27,7 @@ namespace sluice {
 // "gather 3/0 of w.layer3 among all, 4096 bytes for 16384": what a rank gives and gets.
 std::string collective_name(const Program& program, const Body& body, const Instruction& instruction);
 
-// In the order of the list.
+// Indices of its collectives, in list order.
 std::vector<uint32_t> collectives_of(const Body& body);
 
 // One sentence on the first fault, without a full stop: "body step: program 1 has gather 0/0 of ... where

@@ -59,7 +59,7 @@ namespace {
 constexpr uint32_t kNone = UINT32_MAX;
 
 struct Segment {            // a run of bytes with one history
-  uint64_t anchor = 0;      // address of the buffer's first byte, were all of it there
+  uint64_t anchor = 0;      // address that the buffer's first byte would have
   uint32_t buffer = kNone;  // kNone: garbage
   uint32_t version = 0;
   uint32_t writer = kNone;  // instruction of this body
@@ -230,8 +230,7 @@ class Replay {
                               range_name(s), content_name(seg, index_.address_at(s))));
     });
   }
-  // Before anything was loaded there are no weights and no state, only what the run itself sets (scalars,
-  // tokens).
+  // Before the first load there are no weights and no state, only what the run itself sets (scalars, tokens).
   bool never_written(const Operand& o) const {
     const BufferClass c = buffer(o).kind;
     return body_.start == BodyState::empty && (c == BufferClass::weights || c == BufferClass::state);
@@ -250,7 +249,7 @@ class Replay {
     const std::string& lane = program_.machine.lanes[body_.instructions[other].lane].name;
     report_.add(id_, i,
                 i == other ? fmt::format("has overlapping operands at {}, one of them written", range_name(s))
-                           : fmt::format("{} {} of instruction {} ({} {}), which may not have completed",
+                           : fmt::format("{} {} by instruction {} ({} {}), which may not have completed",
                                          what, range_name(s), other, printable(lane), facts_.ordinal[other]));
   }
 
@@ -376,7 +375,7 @@ class Replay {
   size_t next_range_ = 0;
   RankSet live_{1};                // ranks where a segment begins
   std::vector<Segment> segments_;  // by rank, where live
-  // By rank and lane: last read since the last write; first before any.
+  // By rank and lane: the last read since the last write; the first read before any write.
   std::vector<uint32_t> readers_, first_readers_;
   std::vector<uint32_t> latest_base_, latest_;  // newest version of every piece
 };

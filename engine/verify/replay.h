@@ -63,8 +63,7 @@ class AddressLine {
   std::vector<uint64_t> ring_base_;    // by buffer: first byte within its ring's spaces
 };
 
-// Ranges of bytes with who touched them, `lanes` clock entries each: ordinals of instructions on their lanes,
-// 0 = none.
+// Ranges of bytes and who touched them: ordinals of instructions on their lanes, 0 = none.
 struct Touches {
   std::vector<uint64_t> begin, end;
   std::vector<uint32_t> writer;   // instruction, kNoInstruction = none
@@ -75,7 +74,7 @@ struct Touches {
 struct BodyFacts {
   std::vector<std::vector<uint32_t>> by_lane;  // instructions of each lane, in order
   std::vector<uint32_t> ordinal;               // by instruction: position on its lane, from 1
-  std::vector<uint32_t> started;  // by instruction and lane: completed for certain when it starts
+  std::vector<uint32_t> started;  // by instruction and lane: how many have completed at its start
   Touches first;                  // bytes' first write, and each lane's first read before it
   Touches last;                   // bytes' last write, and each lane's last read after it
 };
@@ -83,7 +82,7 @@ struct BodyFacts {
 // Replays one body: contents, and order within the body.
 BodyFacts replay_body(const Program& program, const AddressLine& line, BodyId body, Report& report);
 
-// Order of `body` after its predecessor of that index.
+// Checks the order of accesses where `body` follows its predecessor of that index.
 void check_pair(const Program& program, const AddressLine& line, const std::vector<BodyFacts>& facts,
                 BodyId body, uint32_t predecessor, Report& report);
 

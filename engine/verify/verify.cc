@@ -29,7 +29,7 @@ namespace sluice {
 
 namespace {
 
-// Of the sum of all arenas and rings, so that no sum below overflows.
+// Limit of the sum of all arenas and rings, so that no sum below overflows.
 constexpr uint64_t kAddressLimit = uint64_t{1} << 62;
 
 bool in_bounds(uint64_t offset, uint64_t bytes, uint64_t limit) {
@@ -233,7 +233,7 @@ class Structure {
         !require(place.tier < machine_.tiers.size(), "has {} in tier {}", Name{b.name}, place.tier))
       return false;
     const Tier& tier = machine_.tiers[place.tier];
-    // A piece in its home lies where the home's alignment and the buffer's cuts put it, except in a file.
+    // Except in a file, a piece in its home lies where the home's alignment and the buffer's cuts put it.
     const bool aligned = place.offset % tier.alignment == 0 || (!tier.file && at_home(b, o, place));
     return require(aligned, "has {} at {} {}, which is not aligned to {}", Name{b.name}, Name{tier.name},
                    place.offset, tier.alignment) &&

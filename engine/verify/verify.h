@@ -7,15 +7,16 @@
 //    existing links; waits on earlier instructions; predecessors are the bodies that end in the state in
 //    which this one starts.
 // 3. Contents: the list order is replayed over a map from addresses to (buffer, offset, ring slot, version).
-//    Every operand finds what its task demands, no home is overwritten by a stranger, and at the end every
-//    home holds the newest version. Bodies start from current homes and garbage elsewhere, so by induction
-//    every legal sequence is covered.
+//    Every operand finds what its task demands, nothing but a home's own buffer is written there, and at the
+//    end every home holds the newest version. Bodies start from current homes and garbage elsewhere, so by
+//    induction every legal sequence is covered.
 // 4. Order: vector clocks over the lanes (Fidge 1988, Mattern 1989) for every body and every legal ordered
 //    pair. Two accesses of overlapping bytes, at least one writing, are ordered: the later one starts after
-//    the earlier completed. Since no lane starts a body before every lane completed the last but one, pairs
-//    of neighbours are enough.
+//    the earlier completed. Pairs of neighbours are enough, since no lane starts a body before every lane has
+//    completed the body before the previous one.
+//
 // Together 3 and 4 make every allowed interleaving equivalent to the list order. O(n log n) in instructions.
-// Called by the planner's driver before every run and by tests; any thread; no state.
+// Called before every run and by tests; no state.
 #pragma once
 
 #include <cstddef>

@@ -75,7 +75,7 @@ decltype(auto) with_precision(DType precision, F&& f) {
   return f(float{});
 }
 
-// Calls f with values of the types of a conversion: the two are one type, or one of them is fp32.
+// Calls f with one value of each of a conversion's two types: they are the same type, or one of them is fp32.
 template <class F>
 decltype(auto) with_precisions(DType from, DType to, F&& f) {
   CHECK(from == to || from == DType::f32 || to == DType::f32, "a 16-bit format is not turned into the other");

@@ -1,5 +1,6 @@
-// Vectors of fp32 from and to fp32, bf16 and f16 in memory, whole and partial, and a multiply-add that is
-// fused on every target. Compiled once a target by files that use Highway's foreach_target; any alignment.
+// Loads and stores of fp32 vectors, whole or partial, from and to fp32, bf16 and f16 in memory of any
+// alignment, and a multiply-add that is fused on every target. Files that use Highway's foreach_target
+// compile it once for each target.
 #if defined(SLUICE_CPU_OPTIM_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_OPTIM_SIMD_INL_H_
 #undef SLUICE_CPU_OPTIM_SIMD_INL_H_
@@ -67,7 +68,7 @@ HWY_INLINE hn::Vec<D> load(D d, const Bf16* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
 }
 
-// bf16 is the upper half of fp32; what is left in the lower one is of no meaning.
+// bf16 is the upper half of each fp32; the lower half of the result has no meaning.
 HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Floats>> rounded_upper_half(FloatVector v) {
   const hn::Rebind<uint32_t, Floats> d32;
   const auto bits = hn::BitCast(d32, v);
@@ -82,7 +83,7 @@ HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Floats>> rounded_bits(FloatVector v, Bf1
   return hn::TruncateTo(d16, hn::ShiftRight<16>(rounded_upper_half(v)));
 }
 
-// Twice as many bf16 at once: even and odd elements, halves of 32 bits, which takes no lane to another place.
+// Twice as many bf16 at once, as even and odd elements: the halves of 32-bit lanes, so nothing changes lanes.
 template <class D>
 HWY_INLINE void load_even_and_odd(D d, const Bf16* p, hn::Vec<D>& even, hn::Vec<D>& odd) {
   const hn::Rebind<uint32_t, D> d32;
@@ -117,7 +118,8 @@ HWY_INLINE void store(FloatVector v, Floats, T* p) {
   hn::StoreU(rounded_bits(v, T{}), d16, reinterpret_cast<uint16_t*>(p));
 }
 
-// Past the caches; p is aligned to the vector's 16-bit size. hwy::FlushStream() before others may read.
+// Stores past the caches; p is aligned to the size of the 16-bit vector. Others may read after
+// hwy::FlushStream().
 template <class T>
 HWY_INLINE void stream(FloatVector v, Floats, T* p) {
   const hn::Rebind<uint16_t, Floats> d16;
@@ -140,8 +142,8 @@ HWY_INLINE void store_n(FloatVector v, Floats d, T* p, size_t n) {
   std::memcpy(p, lanes, n * sizeof(T));
 }
 
-// A whole vector or the first n lanes of one: a loop body written once serves for its tail. zero_rest clears
-// the lanes that are not there, before a sum.
+// A whole vector, or the first n lanes of one: a loop body written once serves for both. zero_rest clears the
+// lanes past n, before a sum.
 struct Whole {
   HWY_INLINE FloatVector zero_rest(FloatVector v) const { return v; }
   template <class T>
@@ -164,8 +166,8 @@ struct Partial {
   HWY_INLINE void store(FloatVector v, T* p) const { store_n(v, Floats(), p, n); }
 };
 
-// body(i, Whole or Partial) for i = 0, lanes, 2 lanes, ... below n. Write `body` as a SLUICE_KERNEL lambda:
-// inlined, so that the constants that it captures stay in registers.
+// Calls body(i, Whole or Partial) for i = 0, lanes, 2 lanes, ... below n. Write `body` as a SLUICE_KERNEL
+// lambda: it is inlined, so that the constants that it captures stay in registers.
 template <class Body>
 HWY_INLINE void for_each_vector(size_t n, const Body& body) {
   const size_t lanes = hn::Lanes(Floats());

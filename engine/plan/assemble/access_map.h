@@ -24,13 +24,13 @@ inline void raise(LaneCounts& to, LaneId lane, uint32_t count) {
 class AccessMap {
  public:
   struct Record {
-    uint32_t writer = 0;  // 0: not written here
+    uint32_t writer = 0;  // 0: not written in this body
     LaneId writer_lane = 0;
     LaneCounts readers{};
   };
 
   // Adds to `needs` what an access of [begin, end) depends on; calls exposed(begin, end) for parts that were
-  // not written here; then records the access.
+  // not written in this body; then records the access.
   template <typename Exposed>
   void access(uint64_t begin, uint64_t end, bool writes, LaneId lane, uint32_t number, LaneCounts& needs,
               const Exposed& exposed) {

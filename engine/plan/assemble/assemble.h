@@ -1,9 +1,9 @@
 // Assemble: a lowered program and a choice of homes become instructions with addresses and waits.
 //
 // A task of which the machine has several units runs on the lowest one that is not below the home of its
-// largest permanent operand: what lives in device memory is updated there. Then the passes stage (with lay
-// out) for every body, from the top tier down, and sync over all bodies. The choice of homes and leads is
-// place's (engine/plan/search/make_plan.cc); nothing here judges it.
+// largest permanent operand: what lives in device memory is updated there. Then each body is staged, from the
+// top tier down, and waits are derived for all bodies. The search (engine/plan/search) chooses homes and
+// leads; nothing here judges them.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct Arrangement {
   std::vector<uint32_t> leads;  // by tier, in costs of tasks
   bool keep = true;             // staged copies may outlive their use
   std::vector<std::vector<uint32_t>> task_costs = {};  // by body and task; empty: each costs 1
-  bool transient_only = false;  // stage_all only: nothing permanent is carried (stage.h)
+  bool transient_only = false;  // stage_all only: no transfers of permanent buffers (stage.h)
   FetchNotes* notes = nullptr;  // what bound each fetch of its wanted buffers; null: nothing is noted
 };
 
@@ -32,8 +32,8 @@ struct BodyShortage {
 std::vector<TierId> lowest_touches(const Program& program);
 
 // Gives every buffer its home, and permanent ones an address: scalars and rings in the lowest memory tier,
-// workspaces in the top tier, the others as arranged, but nothing transient above lowest_touches(). What is
-// transient may sink as far as its home. Returns by tier where permanent homes end.
+// workspaces in the top tier, the others as arranged, but nothing transient above lowest_touches(). Transient
+// buffers may be moved down as far as their home. Returns by tier where permanent homes end.
 std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& homes);
 
 // Places homes and stages every body: places and peaks, no waits yet.

@@ -104,11 +104,11 @@ class BufferMaker {
     for (uint64_t& bytes : whole) bytes /= ranks;
     return whole;
   }
-  // Of what optimizers read and write.
+  // The cuts of what optimizers read and write.
   std::vector<uint64_t> updated_cuts(const std::vector<uint64_t>& whole) const {
     return part_cuts(whole, sharing_.shares_state() ? sharing_.ranks : 1);
   }
-  // A rank's share of something among those of its block; kNone where there is one block.
+  // 1 / block_ranks of something; kNone where there is one node group only.
   BufferId block_buffer(const std::string& name, BufferClass kind, const std::vector<uint64_t>& whole,
                         bool permanent = false) {
     if (!sharing_.has_blocks()) return kNone;
@@ -117,8 +117,8 @@ class BufferMaker {
 
   void make_weights(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole) {
     const auto kind = BufferClass::weights;
-    // Where more than a part of the weights stays, the part is only on its way from the optimizer; but
-    // masters stay too.
+    // Where gathered weights stay, the rank's own part of them is only on its way from the optimizer. Master
+    // weights and frozen weights stay themselves.
     const bool gathered =
         sharing_.shares_state() && (!sharing_.shares_weights() || sharing_.weights_in_block);
     const bool stays = !gathered || model_.precision == DType::f32 || !g.trainable;
@@ -164,7 +164,7 @@ class BufferMaker {
     b.reduction.sum = b.summed.part;
   }
 
-  // Every rank's part of a shard is as long as the others', and a file's pages whole.
+  // Every rank has an equal part of each shard, in whole pages of a file.
   std::vector<uint64_t> shards_of(const Group& g) const {
     const uint64_t ranks = sharing_.ranks;
     const uint64_t shard =
@@ -195,7 +195,7 @@ class BufferMaker {
     b.all_block_sums.whole = buffer("nn." + g.name, BufferClass::scalars, of_all);
   }
 
-  // Only where the factors are less than the gradient.
+  // Only where the factors are smaller than the gradient.
   void make_compression(const Group& g, const std::vector<bool>& high_rank, GroupBuffers& b,
                         const std::vector<uint64_t>& error_cuts) {
     if (options_.compress_rank == 0 || sharing_.ranks == 1) return;
@@ -237,7 +237,7 @@ class BufferMaker {
         buffer("validation_loss", BufferClass::scalars, {0, kScalarAlignment}, true, kValidationRing);
   }
 
-  // A piece for each slice.
+  // A piece for each micro-batch.
   void make_inputs(uint8_t ring, const std::string& prefix) {
     out_.inputs[ring].assign(model_.activations.size(), kNone);
     for (size_t a = 0; a < model_.activations.size(); ++a) {

@@ -16,16 +16,16 @@ constexpr uint64_t kPieceAlignment = 4096;  // O_DIRECT: every range that may go
 inline bool any(const std::vector<bool>& v) { return std::find(v.begin(), v.end(), true) != v.end(); }
 
 struct SliceBuffers {
-  std::vector<std::vector<BufferId>> activations;  // by activation, slice; empty where it is an input
-  std::vector<std::vector<BufferId>> gradients;    // by activation, slice; empty where none is asked for
-  std::vector<std::vector<BufferId>> saved;        // by use, slice; empty where nothing is kept
+  std::vector<std::vector<BufferId>> activations;  // by activation, micro-batch; empty: a model's input
+  std::vector<std::vector<BufferId>> gradients;    // by activation, micro-batch; empty: none is asked for
+  std::vector<std::vector<BufferId>> saved;        // by use, micro-batch; empty: nothing is kept
 };
 
 // One piece of at least `bytes`, padded to kPieceAlignment.
 BufferId add_flat_buffer(Program& program, std::string name, BufferClass kind, uint64_t bytes,
                          bool permanent = false);
 
-// Adds the buffers to the program, and fills all of `lowering` but bodies; its slices are set.
+// Adds the buffers to the program, and fills `lowering` but for phases; `slices`, ranks and sharing are set.
 SliceBuffers make_buffers(const Model& model, const LowerOptions& options, Program& program,
                           Lowering& lowering);
 

@@ -42,7 +42,7 @@ class Lowerer {
   const Segment& segment(uint32_t u) const { return model_.segments[use(u).segment]; }
   const SegmentPlan& plan(uint32_t u) const { return out_.plans[out_.uses[u].plan]; }
   uint32_t use_count() const { return static_cast<uint32_t>(out_.uses.size()); }
-  // The group that stands for a group in this phase, and its buffers.
+  // The group that stands in for `g` in this phase, and its buffers.
   uint32_t stand_in(uint32_t g) const { return stand_ins_.empty() ? g : stand_ins_[g]; }
   const GroupBuffers& group(uint32_t g) const { return out_.groups[stand_in(g)]; }
   bool is_updated(uint32_t g) const { return model_.groups[g].trainable && stand_in(g) == g; }
@@ -67,7 +67,7 @@ class Lowerer {
     t.bytes = pass.bytes;
   }
 
-  // What an activation is in a body: a slice's buffer, or a slice's piece of the token rings.
+  // An activation in a body is a buffer of the micro-batch, or a piece of the token rings.
   void add_activation(BodyBuilder& body, Task& t, uint32_t a, uint32_t m, Access access, bool validation) {
     if (!model_.activations[a].input) return body.add(t, buffers_.activations[a][m], access);
     body.add(t, out_.inputs[validation ? kValidationRing : kTrainRing][a], m, m + 1, access);
@@ -136,7 +136,7 @@ class Lowerer {
   void lower_optimize(BodyBuilder& body, uint32_t g, uint32_t shard, uint8_t back) {
     const GroupBuffers& b = out_.groups[g];
     const uint64_t elements = b.updated_elements(shard), width = dtype_bytes(model_.precision);
-    const bool in_place = model_.precision == DType::f32;  // the weights are the master
+    const bool in_place = model_.precision == DType::f32;  // the weights are the master weights
     Task& t = body.task(TaskKind::optimize, g, shard);
     t.bytes = elements * (8 * options_.optimizer.planes + (in_place ? 3 : 2) * width);
     body.add(t, b.state[shard], Access::add);
@@ -194,7 +194,7 @@ class Lowerer {
     }
     compress_ = compresses;
     const BodyIds last = phase_bodies(INT64_MAX);
-    if (plain > share) {  // what does not train is the same
+    if (plain > share) {  // bodies that do not train are the same in both
       const BodyIds training = out_.phases.back();
       out_.phases.back() = last;
       out_.phases.back().until = plain;
@@ -230,7 +230,7 @@ class Lowerer {
     return drain.finish();
   }
 
-  // Groups with the same part in the same segment are alike: the first stands in for all.
+  // Groups in the same slot of the same segment are alike: the first stands in for all.
   std::vector<uint32_t> find_stand_ins() const {
     std::vector<uint32_t> stand_ins(model_.groups.size());
     for (uint32_t g = 0; g < stand_ins.size(); ++g) stand_ins[g] = g;
@@ -244,7 +244,7 @@ class Lowerer {
     return stand_ins;
   }
 
-  // Of what stays between bodies.
+  // Copies only what stays between bodies.
   void add_clone(BodyBuilder& body, Task& t, BufferId from, BufferId to, uint32_t k) const {
     if (to == kNone || !program_.buffers[to].permanent) return;
     body.add(t, from, k, k + 1, Access::read);
@@ -368,7 +368,7 @@ class Lowerer {
   SliceBuffers buffers_;
   StepSchedule schedule_;
   std::vector<uint32_t> stand_ins_;  // by group, in the phase that is being lowered; empty: each for itself
-  bool compress_ = false;            // likewise
+  bool compress_ = false;            // in that phase
   std::map<uint64_t, BufferId> workspaces_;  // by bytes
   std::map<const PassPlan*, uint32_t> passes_;  // index into Program::passes
 };

@@ -1,16 +1,17 @@
-// Lower: model x batch x recompute set x optimizer -> bodies of tasks over buffers, before tiers exist.
+// Lowering: model x batch x recompute set x optimizer -> bodies of tasks over buffers, before tiers exist.
 //
-// Order of tasks (what shall overlap are neighbours, since lanes are in order):
-//   first     for each layer: forwards of all slices; the loss; for each layer backwards: backwards of all
-//             slices, then round(shard) of every group whose last contribution this was; norm; set_scalars
+// Order of tasks (what shall overlap stands together, since lanes are in order):
+//   first     for each layer: forwards of all micro-batches; the loss; for each layer backwards: backwards of
+//             all micro-batches, then round(shard) of every group whose last contribution this was; norm;
+//             set_scalars
 //   step      as first, with optimize(shard) of the step before in front of the forwards that first use the
 //             group
 //   drain     optimize of everything
 //   evaluate  forwards of one validation batch
 //   load      fills every shard; save writes every shard
-// When the update needs no factor of all gradients, set_scalars comes first, optimize follows each round,
-// first and step are one body and there is no drain. What several ranks add to it stands below, as does the
-// order of operands. Called by the planner, any thread.
+// When updates do not wait for the norm of all gradients, set_scalars comes first, optimize follows each
+// round, first and step are one body, and there is no drain. What several ranks add stands below, as does the
+// order of operands.
 #pragma once
 
 #include <array>
@@ -27,9 +28,9 @@
 namespace sluice {
 
 struct OptimizerLayout {
-  uint32_t planes = 3;  // fp32 planes of state a shard: master (16-bit only) and moments
+  uint32_t planes = 3;  // fp32 planes of a shard's state: master weights (16-bit only), moments
   std::function<uint64_t(uint64_t)> plane_stride;  // elements of a shard -> bytes between planes
-  bool whole_tensors = false;  // its update must see whole tensors: a group is one shard, of one rank
+  bool whole_tensors = false;  // updates need whole tensors: a group is one shard, of one rank
 };
 
 struct LowerOptions {
@@ -37,14 +38,14 @@ struct LowerOptions {
   bool update_waits_for_norm = true;  // clip > 0 or fp16
   bool evaluate = false;              // with a validation body
   uint32_t ranks = 1;
-  int zero_stage = 3;  // of several ranks
-  uint32_t block_ranks = 0;  // of a block, a power of two; 0: all ranks are one
+  int zero_stage = 3;  // with several ranks
+  uint32_t block_ranks = 0;  // ranks of a node group, a power of two; 0: all ranks are one
   bool weights_in_block = false;
   std::vector<std::optional<StateSharing>>
-      sharing;                     // by group, where it is another than that of these four; or empty
-  uint32_t compress_rank = 0;      // of several ranks, of factors; 0: gradients travel whole
-  int64_t compress_after = 0;      // steps whose gradients travel whole
-  int64_t share_layers_until = 0;  // steps in which all layers alike share groups; none are compressed
+      sharing;                     // by group, where it is not what these four say; may be empty
+  uint32_t compress_rank = 0;      // of the factors, with several ranks; 0: gradients travel whole
+  int64_t compress_after = 0;      // the first steps, whose gradients travel whole
+  int64_t share_layers_until = 0;  // the first steps: layers that are alike share groups, none are compressed
   std::vector<bool> recompute;        // by segment use in forward order; empty = all
   std::function<StepSchedule(const Model&, uint32_t slices)> schedule = layer_major;
   uint64_t shard_elements = 0;  // 0: default_shard_elements
@@ -52,31 +53,32 @@ struct LowerOptions {
   WorkspaceBytes workspace_bytes;
 };
 
-// With several ranks every shard has one part a rank, and its rank owns it: whole gradients are rounded,
-// exchanged, and summed up part by part by the owners. sharing.h says what else is shared. All ranks run the
+// With several ranks every shard has one part for each rank, which owns it: whole gradients are rounded,
+// exchanged, and summed part by part by the owners. sharing.h says what else is shared. All ranks run the
 // same program, and bits do not depend on what is shared.
 //
-// Where there are several blocks, a gradient is exchanged and summed up inside of them first, in fp32; then
-// ranks of equal place in their blocks exchange those sums, add them and round once. A gather goes back the
-// same way. So a block sends and receives everything once, however many ranks it has. With weights_in_block,
-// stage 3 shares them among the ranks of a block only: gathers for forwards and backwards stay inside (Zhang
-// et al. 2022, "MiCS: near-linear scaling for training gigantic model on public cloud"). Sums are trees that
-// blocks of 2^n ranks are part of (gpu/ranks/reduce.h), so bits do not depend on blocks.
+// With several node groups (`block` in names), a gradient is exchanged and summed within each of them first,
+// in fp32. Then the ranks of each cross-node group exchange those sums, add them and round once. A gather
+// goes the same way back. So a node group sends and receives everything once, however many ranks it has. With
+// weights_in_block, stage 3 shares weights within a node group only: gathers for forwards and backwards stay
+// inside (Zhang et al. 2022, "MiCS: near-linear scaling for training gigantic model on public cloud"). Sums
+// are trees with node groups of 2^n ranks as subtrees (gpu/ranks/reduce.h), so they change no bits.
 //
-// Gradients may travel as factors of low rank instead (low_rank.h), at stages 0 and 1: the owner's part, or
-// all, is expanded from factors that were summed up over ranks. What a rank's factors leave out stays in its
-// error buffer for the next step. A run may begin with phases of other bodies: gradients travel whole before
-// they are compressed, and all layers alike may use the groups of the first of them, until the body unlock
-// copies those out.
+// At stages 0 and 1 gradients may travel as factors of low rank instead (low_rank.h). The owner's part, or
+// the whole gradient, is expanded from factors that were summed over ranks. What a rank's factors leave out
+// stays in its error buffer for the next step. A run may begin with phases that have other bodies: gradients
+// travel whole before they are compressed, and layers that are alike may use the groups of the first of them,
+// until the body `unlock` copies those to the others.
 
-// Something on its way from parts to the whole: a rank's part, then what ranks of equal place in their blocks
-// have of it together, then all. kNone: it is not made here, or there is one block.
+// Buffers on the way from parts to the whole: a rank's part, what the ranks of its cross-node group have
+// together (`block`), and the whole. kNone: it is not made here, or there is one node group only.
 struct SharedBuffers {
   BufferId part = kNone, block = kNone, whole = kNone;
 };
 
-// What a rank has for all; what its block has for it, and the fp32 sum of that; what all blocks have for it,
-// and its part of the sum. Of one block: what all ranks have for it, and its part.
+// Buffers of a reduction. own: what a rank has for all ranks. in_block: what its node group has for it;
+// partial_sum: the fp32 sum of that. received: what its cross-node group has for it, or with one node group,
+// what all ranks have for it. sum: its part of the sum.
 struct ReductionBuffers {
   BufferId own = kNone, in_block = kNone, partial_sum = kNone, received = kNone, sum = kNone;
 };
@@ -89,7 +91,7 @@ struct FactorBuffers {
 
 struct CompressionBuffers {
   LowRankLayout layout;
-  BufferId error = kNone;     // fp32, in pieces as the shards; permanent
+  BufferId error = kNone;     // compression error: fp32, a piece for each shard; permanent
   FactorBuffers left, right;  // the right one's sum is permanent: the next step begins with it
 };
 
@@ -99,15 +101,15 @@ struct GroupBuffers {
   std::vector<BufferId> state;  // by shard; empty when frozen
   // Weights on their way from the optimizer, and to forwards and backwards, which read them whole.
   SharedBuffers updated, forward, backward;
-  // Of several ranks: the gradient before the last sum; with the sums, and the block sums for the norm, on
-  // their way to all. A rank alone has whole ones.
+  // Several ranks: the gradient before the last sum; then the sum, and the block sums for the norm, on their
+  // way to all. A rank alone has both whole.
   ReductionBuffers reduction;
   SharedBuffers summed, all_block_sums;
-  std::optional<CompressionBuffers> compression;  // where factors are less than the gradient
+  std::optional<CompressionBuffers> compression;  // where factors are smaller than the gradient
   StateSharing sharing;
   SharingProcesses processes;
 
-  // Of a shard: what each rank sums up, and what it updates.
+  // Elements of a shard that each rank sums, and that it updates.
   uint64_t part_elements(uint32_t shard) const { return (shards[shard + 1] - shards[shard]) / sharing.ranks; }
   uint64_t updated_elements(uint32_t shard) const {
     return part_elements(shard) * (sharing.shares_state() ? 1 : sharing.ranks);
@@ -158,7 +160,7 @@ enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpd
 //   round         accumulator read, gradient write, block sums write; several ranks: accumulator read,
 //                 rounded write
 //   gather        part read, whole write
-//   exchange      what is for each read, received write
+//   exchange      parts for each rank read, received write
 //   sum           received read, sum write[, block sums write: the last sum of a gradient]
 //   compress      rounded read, error add, right factors read, left factors write
 //   project       left factors add, error add, right factors write

@@ -9,8 +9,8 @@ namespace sluice {
 
 StateSharing sharing_of(const LowerOptions& options) {
   const uint32_t ranks = options.ranks, block = options.block_ranks ? options.block_ranks : ranks;
-  StateSharing sharing{ranks, 1, block > 1 ? block : ranks, options.zero_stage};  // blocks of one are none
-  if (ranks % block != 0) throw std::invalid_argument("the ranks are not a multiple of a block's");
+  StateSharing sharing{ranks, 1, block > 1 ? block : ranks, options.zero_stage};  // no node groups of one
+  if (ranks % block != 0) throw std::invalid_argument("the ranks are not a multiple of a node group's");
   sharing.weights_in_block =
       options.weights_in_block && sharing.has_blocks() && sharing.shares_weights();
   return sharing;
@@ -69,7 +69,7 @@ Task& RankTasks::sum(BodyBuilder& body, const Subject& of, const ReductionBuffer
   return task(body, TaskKind::sum, of, r.received, r.sum);
 }
 
-// As far as it is made here.
+// As far as the buffers are made here.
 void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const {
   const auto step = [&](uint8_t SharingProcesses::*among, BufferId from, BufferId to) {
     if (from != kNone && to != kNone && from != to)
@@ -80,7 +80,7 @@ void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers
   step(&SharingProcesses::in_block, s.block, s.whole);
 }
 
-// From the accumulator to the gradient, rounded, and summed up over ranks.
+// From the accumulator to the gradient, rounded and summed over ranks.
 void RankTasks::reduce_shard(BodyBuilder& body, uint32_t g, uint32_t shard) const {
   const GroupBuffers& b = out_.groups[g];
   const Subject of{g, shard};

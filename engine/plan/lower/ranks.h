@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// What all groups share that have nothing of their own.
+// The sharing of groups that have none of their own.
 StateSharing sharing_of(const LowerOptions& options);
 
 // Adds process groups for a sharing to the program, where it has none of their form yet.
@@ -23,7 +23,7 @@ class RankTasks {
  public:
   RankTasks(const Program& program, const Lowering& lowering) : program_(program), out_(lowering) {}
 
-  // The whole gradient of a group, shard by shard: `then(shard)` adds what follows each.
+  // Reduces a group's gradient, shard by shard; `then(shard)` adds what follows each.
   template <typename Then>
   void reduce(BodyBuilder& body, uint32_t g, bool compress, const Then& then) const {
     const bool factors = compress && out_.groups[g].compression;
@@ -35,13 +35,13 @@ class RankTasks {
     gather(body, {g, {}}, out_.groups[g].all_block_sums);
   }
 
-  // Where weights are shared: whole ones, once for all uses that read them in this body.
+  // Where weights are shared: gathers them whole, once for all uses that read them in this body.
   void gather_weights(BodyBuilder& body, uint32_t g, SharedBuffers GroupBuffers::*weights) const;
-  // Where they are not, or not among all: after the owner has written its part.
+  // Where they are not, or within a node group only: gathers them after the owner has written its part.
   void gather_updated(BodyBuilder& body, uint32_t g, uint32_t shard) const;
 
  private:
-  // Of a group: pieces of one shard, or whole buffers.
+  // What a task works on: pieces of one shard of a group, or the group's whole buffers.
   struct Subject {
     uint32_t group;
     std::optional<uint32_t> shard;

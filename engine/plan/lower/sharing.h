@@ -1,12 +1,12 @@
-// Which ranks share a group's training state, and what of it.
+// Which ranks share a parameter group's training state, and what of it.
 //
 // ZeRO's stage (Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter
 // models") says what is shared:
 //   0     nothing: summed gradients are gathered, and every rank updates everything
-//   1, 2  state: the owner updates its part, then weights are gathered; every rank holds them whole. The two
-//         differ in when a whole gradient ends, which here is always when it was exchanged
+//   1, 2  optimizer state: the owner updates its part, then weights are gathered; every rank has them whole.
+//         The stages differ in when a whole gradient ends; here that is always when it has been exchanged
 //   3     weights too: they are gathered for the forwards that first use a group, and for its backwards
-// A block is as many neighbours on one machine as a power of two allows (lower.h says what blocks are for).
+// A node group is called `block` in names; lower.h says what it is for.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@ namespace sluice {
 
 struct StateSharing {
   uint32_t ranks = 1, stride = 1;  // the process group: so many ranks, so far apart
-  uint32_t block_ranks = 1;        // of a block, a power of two; as many as `ranks`: all are one
+  uint32_t block_ranks = 1;        // of a node group, a power of two; `ranks`: all are one
   int zero_stage = 3;
-  bool weights_in_block = false;   // stage 3: weights are shared among the ranks of a block only
+  bool weights_in_block = false;   // stage 3: weights are shared within a node group only
 
   bool has_blocks() const { return block_ranks < ranks; }
   bool shares_state() const { return ranks > 1 && zero_stage >= 1; }
   bool shares_weights() const { return ranks > 1 && zero_stage == 3; }
   // Whether a rank of the run is in the process group of rank 0.
   bool is_with_first(uint32_t rank) const { return rank % stride == 0 && rank / stride < ranks; }
-  // Which part of a shard is the rank's: those of ranks of equal place in their blocks follow each other.
+  // Which part of a shard is the rank's. The parts of a cross-node group follow each other.
   uint32_t part_of(uint32_t rank) const {
     const uint32_t place = rank / stride % ranks;
     return place % block_ranks * (ranks / block_ranks) + place / block_ranks;
   }
-  // A factor's length with padding: as many whole pages for every rank.
+  // A factor's length with padding: equally many whole pages for every rank.
   uint64_t factor_elements(uint64_t used) const { return round_up(used, uint64_t{1024} * ranks); }
 
   bool operator==(const StateSharing&) const = default;

@@ -11,7 +11,7 @@ namespace sluice {
 
 namespace {
 
-constexpr double kRoomToMove = 1.3;  // of the least
+constexpr double kRoomToMove = 1.3;  // of what the largest task needs
 
 class Homes {
  public:

@@ -1,4 +1,4 @@
-// fetch_notes of plan.h: a plan tells all that its arrangement was, so the passes can be asked again.
+// fetch_notes() of plan.h. A plan holds all of its arrangement, so the passes can run again.
 #include "engine/base/error.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/search/task_costs.h"

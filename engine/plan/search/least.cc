@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kPlenty = UINT64_MAX / 4;
 
-// Without a look at capacities.
+// Staged without looking at capacities.
 Program staged(Program lowered, const Arrangement& arrangement) {
   for (Tier& t : lowered.machine.tiers) t.capacity = kPlenty;
   CHECK(!stage_all(lowered, arrangement).has_value(), "plenty is not enough");
@@ -98,7 +98,7 @@ const std::vector<Least::Choice>& Least::choices() const {
     c.at_least = transient_bytes_at_least(lowered_, c.homes);
     add_to_middle(c.at_least, choices_.front().low);
     take_most(c.at_least, shards_low_);
-    c.at_least[0] = std::max(c.at_least[0], choices_.front().low[0]);  // the same operands, and more
+    c.at_least[0] = std::max(c.at_least[0], choices_.front().low[0]);  // operands of choice 0, and more
     choices_.push_back(std::move(c));
   }
   return choices_;

@@ -1,20 +1,21 @@
 // The least memory with which a model can train: nothing prefetched, nothing kept, homes as low as they can
 // be.
 //
-// 1. What is transient lies in the lowest tier; where that does not suffice, some of it lies higher, in the
+// 1. Transient buffers live in the lowest tier. Where that does not suffice, some of them live higher, in the
 //    few choices of raise.h.
 // 2. Permanent homes fill the lowest tier, then the lowest memory tier, then those above it: weights,
-//    gradients, state, one after the other, each where the one before left room. So only state rises above
-//    the lowest memory tier, as long as everything else fits below, and is then updated there.
+//    gradients, state, one after the other, each where the one before left room. So as long as everything
+//    else fits below, only state rises above the lowest memory tier, and is then updated there.
 // 3. What tasks need beside permanent homes is found by laying out a few arrangements without looking at
 //    capacities: all homes as low as possible; all state in an upper tier; everything there. In none of them
-//    do two copies of different tasks live at the same time, so that any mixture that step 2 makes needs no
-//    more. For the choices that raise something, what is transient is laid out without carrying what is
-//    permanent: in the top tier that is all the same; between top and lowest tier, what the first choice
-//    needs there is added; below, only bodies without anything transient carry more.
-// Whether capacities suffice is decided by these figures alone, by some choice of step 1. They do not depend
-// on capacities, and a later home never lies lower in less memory; so what fits in some memory fits in more,
-// and the figures that an infeasible plan names are exact.
+//    do two copies of different tasks live at the same time, so no mixture that step 2 makes needs more. For
+//    the choices that raise something, transient buffers are laid out without transfers of permanent ones. In
+//    the top tier that makes no difference. Between the top and the lowest tier, what the first choice needs
+//    there is added. In the lowest tier, only bodies without transient buffers carry more.
+//
+// Capacities suffice if they do by these figures, for some choice of step 1. The figures do not depend on
+// capacities, and with less memory no home lies lower. So what fits in some memory fits in more, and the
+// figures that an infeasible plan names are exact.
 #pragma once
 
 #include <optional>
@@ -30,27 +31,27 @@ class Least {
   // `lowered` has tasks only. It must outlive this.
   explicit Least(const Program& lowered);
 
-  // Homes and leads that need least, for these capacities (by tier); nullopt if they do not suffice.
+  // The arrangement that needs least, for these capacities (by tier); nullopt if they do not suffice.
   std::optional<Arrangement> arrangement(const std::vector<uint64_t>& capacities) const;
 
-  // The least of one tier that works with the others as given; nullopt where that tier alone cannot mend it.
+  // The least of one tier that works with the others as given; nullopt where no size of that tier suffices.
   std::optional<uint64_t> of_tier(TierId tier, std::vector<uint64_t> capacities) const;
   // The least of the top tier, then of the next one given that, and so on.
   std::vector<uint64_t> together() const;
 
-  // With all homes as low as they can be: bytes of a tier beside permanent ones that the largest task needs,
-  // and of those themselves.
+  // With all homes as low as they can be: bytes of a tier that the largest task needs beside permanent homes,
+  // and bytes of these.
   uint64_t working_bytes(TierId tier) const { return lowest_together_[tier] - permanent_[tier]; }
   uint64_t permanent_bytes(TierId tier) const { return permanent_[tier]; }
-  // The body and the task that need most of a tier in the arrangement for these capacities, or in the one
-  // that together() is of, for messages.
+  // The body and the task that need most of a tier in the arrangement for these capacities or, if they do not
+  // suffice, in that of together(). For messages.
   BodyShortage largest_task(TierId tier, const std::vector<uint64_t>& capacities) const;
 
  private:
   struct Choice {               // of step 1
     std::vector<TierId> homes;  // with permanent ones in the lowest tier
-    // Bytes by tier beside movable homes: `low` with none of those above memory_, `with_upper` with some;
-    // both are empty until they are asked for. None is less than `at_least`, which is quickly told.
+    // Bytes by tier beside movable homes: `low` with none of those above memory_, `with_upper` with some.
+    // Both are empty until they are asked for. `at_least` is a lower bound of both that is quickly computed.
     std::vector<uint64_t> at_least = {}, low = {}, with_upper = {};
   };
 
@@ -61,9 +62,9 @@ class Least {
   void find_first_choice();
   const std::vector<Choice>& choices() const;
   const Choice& found(size_t number) const;  // with all its figures
-  // Between the top and the lowest tier: what the first choice carries through, apart from what lives there.
+  // Between the top and the lowest tier: adds what the first choice moves through, not what lives there.
   void add_to_middle(std::vector<uint64_t>& bytes, const std::vector<uint64_t>& of_first) const;
-  // Step 2, up to `highest`, where `used` bytes are taken by tier.
+  // Step 2, with homes up to the tier `highest`. `used`: bytes that are taken already, by tier.
   std::optional<Arrangement> fill(const Choice& choice, const std::vector<uint64_t>& capacities,
                                   std::vector<uint64_t> used, TierId highest) const;
   std::optional<Arrangement> arrangement(size_t choice, const std::vector<uint64_t>& capacities) const;

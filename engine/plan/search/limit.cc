@@ -15,8 +15,8 @@ struct Choice {  // a task that either of two lanes may run: seconds there
   double on_first, on_second;
 };
 
-// Seconds of two lanes with so much to do besides, when every task is divided between them as is best for
-// both: what gains most by the first goes there, until neither is done before the other.
+// Seconds of two lanes that have `first` and `second` to do besides, when the choices are divided between
+// them best: tasks that gain most on the first lane go there, until both lanes end at once.
 double seconds_shared(double first, double second, std::vector<Choice> choices) {
   std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
     return a.on_first * b.on_second < b.on_first * a.on_second;
@@ -31,7 +31,7 @@ double seconds_shared(double first, double second, std::vector<Choice> choices) 
   return std::max(first, second);
 }
 
-// A program of one body, to be loaded, not to be run: tasks and transfers without order.
+// A program for loads_of(), not to be run: its body has tasks and transfers without order.
 class Work {
  public:
   Work(const Machine& machine, const MachineRates& rates, const Model& model, LowerOptions options)
@@ -99,7 +99,7 @@ class Work {
     return instruction;
   }
 
-  // To each pool what tasks with a choice, alike but for their sizes, take of it at least.
+  // Adds to each pool the least that tasks with a choice take of it. These are alike but for their sizes.
   void add_least_of_choices(std::vector<double>& pools) {
     std::vector<double> least(pools.size(), alternatives_.empty() ? 0 : kUnlimited);
     for (std::vector<Instruction>& instructions : alternatives_) {
@@ -110,7 +110,7 @@ class Work {
     for (size_t p = 0; p < pools.size(); ++p) pools[p] += least[p];
   }
 
-  // Over the boundary below `tier`.
+  // Adds the transfers over the boundary below `tier`.
   void add_moves(TierId tier) {
     uint64_t room = 0, visited = 0, written = 0;
     for (TierId above = 0; above <= tier; ++above) room += program_.machine.tiers[above].capacity;

@@ -1,13 +1,12 @@
-// The least that a step can take, whatever lives where: what to hold a plan, or a run, against.
+// The lower bound: the time that a step takes at least, whatever lives where. Plans are held against it.
 //
 // 1. Every task's work is done, none of it twice (nothing is recomputed). Tasks that may run on either of two
-//    lanes are divided between these, parts of tasks too, so that the later one is done soonest.
-// 2. Between a tier and those below it, a step moves what must be visited in or above it beyond what fits
-//    there: once up, and of what is written there as much down again. (Of permanent buffers; what tasks hand
-//    each other might never leave.)
-// 3. The least is the largest time that this takes of any lane, pool or drive at its full rate, as if all
+//    lanes are divided between these, parts of tasks too, so that the lane that ends last ends soonest.
+// 2. Over the boundary below a tier, a step moves permanent buffers: up, what tasks visit in or above the
+//    tier beyond what fits there; down, what they write there beyond what fits. Transient buffers might
+//    never leave, so they do not count.
+// 3. The bound is the longest time that this takes on any lane, pool or drive at its full rate, as if all
 //    were busy all of the time.
-// Called by the planner's door; any thread.
 #pragma once
 
 #include "engine/plan/lower/lower.h"

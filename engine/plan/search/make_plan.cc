@@ -1,7 +1,7 @@
-// place: the search (search.h) over micro-batches, in what the program itself leaves of the memory.
+// make_plan() of plan.h: the search (search.h) over micro-batches, in the memory that programs leave.
 //
-// Of several micro-batches all are explored with half of the work together, the best with the rest. A
-// smaller one must be clearly faster: what fewer rows cost a matrix product is not in the cost model.
+// With several micro-batches, all are explored with half of the work together, then the best with the rest. A
+// smaller one must be clearly faster: the cost model does not know what fewer rows cost a matrix product.
 #include <algorithm>
 #include <list>
 #include <map>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kSmallerWorthwhile = 0.95;  // of the larger micro-batch's seconds
 
-// Of several micro-batches the smallest needs least as a rule, but not always: more slices, more rounding up.
+// As a rule the smallest micro-batch needs least memory. Not always: more micro-batches round up more.
 Infeasible better_of(Infeasible a, Infeasible b) {
   if (b.least_together < a.least_together) std::swap(a, b);
   for (size_t t = 0; t < a.least.size(); ++t)
@@ -33,7 +33,7 @@ uint64_t task_count(const PlanRequest& request, int64_t micro_batch) {
   return tasks;
 }
 
-// What the lowest memory tier holds apart from its arena, whatever the budgets are: more is never less.
+// What a program itself takes of the lowest memory tier, beside its arena. A larger budget never leaves less.
 class ProgramShare {
  public:
   explicit ProgramShare(const PlanRequest& request)

@@ -1,10 +1,9 @@
-// Homes of transient buffers (activations, what backward needs of them, gradients on their way) above the
-// lowest tier, in a few portions: where the lower tiers are short, and an upper one is not, they live there
-// and never travel.
+// Homes of transient buffers (activations, saved tensors, gradients on their way) above the lowest tier, in a
+// few portions. Where the lower tiers are short, and an upper one is not, they live there and never travel.
 //
-// The tiers above the lowest take whole portions of their bytes, the top tier first; what lives longest goes
-// highest, since it is what fills a tier towards the middle of a step. What a task in a lower tier may touch
-// stays low.
+// The tiers above the lowest take whole portions of the transient bytes, the top tier first. The buffers that
+// live longest go highest, since they fill a tier towards the middle of a step. What a task in a lower tier
+// may touch stays low.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +20,16 @@ constexpr uint32_t kRaisedPortions = 8;
 // Every choice: the one that raises nothing first, then by how much is raised, and how high.
 std::vector<Raised> raised_choices(const Machine& machine);
 
-// What has a choice, the longest life first.
+// Transient buffers whose home is a choice, the longest life first.
 std::vector<BufferId> raisable(const Program& program);
 
-// By buffer, all others in the lowest tier.
+// Homes by buffer; all others in the lowest tier.
 std::vector<TierId> raised_homes(const Program& program, const std::vector<BufferId>& raisable,
                                  const Raised& raised);
 
-// By tier, what transient buffers with these homes take there at least in any arrangement: at some moment so
-// much lives there, and in the top tier with it what a task needs that can only run there, were everything
-// permanent in lower tiers.
+// By tier, the bytes that transient buffers with these homes take there at least, in any arrangement: the
+// most that lives there at one moment. In the top tier that includes what a task needs that can only run
+// there, as if everything permanent were in lower tiers.
 std::vector<uint64_t> transient_bytes_at_least(const Program& program, const std::vector<TierId>& homes);
 
 }  // namespace sluice

@@ -18,18 +18,18 @@ namespace {
 constexpr std::array<uint32_t, 8> kLeads{32, 16, 64, 128, 48, 24, 8, 256};  // in costs of tasks
 constexpr std::array<uint32_t, 8> kEighths{4, 6, 2, 0, 7, 5, 3, 1};
 constexpr uint64_t kSearchShards = 256;  // of a whole model
-constexpr uint64_t kMarginShare = 8;     // of a capacity
+constexpr uint64_t kMarginShare = 8;     // one part in so many of a capacity
 constexpr uint32_t kWholeMost = 4;       // candidates that are assembled and simulated whole
 constexpr double kSeemsBetter = 0.97;    // of the best whole one's seconds
 constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
 constexpr uint32_t kFewLayers = 10;  // eight between embedding and head: searched more thoroughly
-constexpr double kHopeless = 1.3;    // of the best seconds: to keep even more is not tried
+constexpr double kHopeless = 1.3;    // of the best seconds: above that, keeping even more is not tried
 
-// Microseconds, about, of lowering a program and arranging and simulating its step. A long one counts for
-// more, since all else about it takes longer, too.
+// Units of work (kSearchWork), about microseconds, to lower a program, and to assemble and simulate its step.
+// A long one counts for more, since all else about it takes longer, too.
 uint64_t work_of(uint64_t instructions) { return 200 + 4 * instructions + instructions * instructions / 500; }
 
-// What lies in one tier or another at once, whatever the arrangement: permanent buffers, and pieces of the
+// Bytes that all tiers hold together at some moment, in any arrangement: permanent buffers, and pieces of the
 // others from the task that writes them to the last that uses what it wrote.
 uint64_t bytes_at_once(const Program& program, const Body& body) {
   struct Stay {
@@ -127,7 +127,7 @@ double Search::explore(uint64_t work) {
   return best_seconds_;
 }
 
-// Every class as a whole in one tier or another.
+// Candidates with every class as a whole in one tier or another.
 std::vector<Candidate> Search::corners() const {
   std::vector<Candidate> all{best_, best_};
   all.front().kept = {kept_at_first_};
@@ -155,7 +155,8 @@ std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
   return candidates;
 }
 
-// The first of its kind that fits, or the last; where so much is kept as at first, whatever the work.
+// The first candidate of the placement that fits, or the last. If as much is kept as at first, it is weighed
+// even where no work is left.
 Candidate Search::weigh_first(Placement placement, uint32_t kept) {
   forget_too_many_kept();
   const CandidateChoices choices = choices_for(placement);
@@ -173,7 +174,7 @@ Candidate Search::weigh_first(Placement placement, uint32_t kept) {
   return c;
 }
 
-// Kept tensors and homes above contend for the same bytes: it may take less of one to have more of the other.
+// Kept tensors and homes in upper tiers contend for the same bytes: more of one may need less of the other.
 void Search::vary_coarsely() {
   if (request_.recompute != Recompute::automatic) return;
   std::vector<uint32_t> uppers{best_.upper};
@@ -196,13 +197,14 @@ Candidate Search::descend(Candidate from, Vary what) {
   return from;
 }
 
-// What is hopeless with some homes may be best with others. Large models have no work to find that out.
+// A number of kept layers may be hopeless with some homes and best with others. Large models have no work to
+// find that out.
 void Search::forget_too_many_kept() {
   if (search_shard_ == 0) too_many_kept_.fill(UINT32_MAX);
 }
 
-// A round: one quantity at a time; if that brings nothing, one buffer, then other layers that are kept: the
-// later, the more there is to try, and the more depends on what was varied before.
+// A round varies one quantity at a time; if that brings nothing, it moves single buffers, then changes which
+// layers are kept. What comes later has more values to try, and depends more on what was varied before.
 bool Search::improve(Candidate& from, Vary what) {
   double seconds = weigh(from, kNotFeasible);
   bool better = false;
@@ -240,7 +242,7 @@ bool Search::improve(Candidate& from, Vary what) {
   return better;
 }
 
-// Of few layers any number, else quarters and what is next to the given one.
+// With few layers any number is kept, else quarters and the neighbours of the given number.
 std::vector<KeptLayers> Search::kept_choices(KeptLayers given) const {
   std::vector<uint32_t> counts;
   for (const uint32_t quarters : {4u, 2u, 3u, 1u, 0u}) counts.push_back(layers_ * quarters / 4);
@@ -346,8 +348,8 @@ Plan Search::lowered(const Candidate& c, uint64_t shard_elements) const {
   return plan;
 }
 
-// The best of those that fit whole. What was searched with larger shards may be slower with its own: then
-// others, which had seemed slower, are looked at too.
+// The best of those that fit whole. One that was searched with larger shards may be slower with the plan's
+// own: then others, which had seemed slower, are tried too.
 std::optional<Plan> Search::assembled_best() const {
   std::optional<Plan> best;
   uint32_t left = kWholeMost;
@@ -367,8 +369,8 @@ std::optional<Plan> Search::assembled_best() const {
   return best;
 }
 
-// The fastest first, of equals those that are known to fit whole. But of what is about as fast as the best,
-// before all others what writes half as much to files, and before that what writes a quarter, and so on.
+// The fastest first; of equals, those that are known to fit whole. Among those about as fast as the best,
+// bytes written to files come first: half as many goes before all others, a quarter before that, and so on.
 std::vector<const Search::Outcome*> Search::ranked() const {
   std::vector<const Outcome*> list;
   for (const auto& [way, outcome] : weighed_)

@@ -1,22 +1,22 @@
 // The search behind make_plan, for one micro-batch.
 //
-// 1. The least arrangement (least.h) decides whether the budgets can work at all where nothing else was found
-//    to; if they cannot, it says what would.
-// 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. Among them are the rules
-//    that one would think of (Placement), so that none of them seems better than what is found.
-// 3. The two quantities that contend for the upper tiers are varied together, coarsely; then one at a time,
-//    from the best so far, until a round brings nothing; where that ends single buffers move, and other
-//    layers keep their tensors. Then the same from the first candidate, from one that keeps all, from the
-//    rules, from every class as a whole in one tier or another, and from other sets of kept layers; all that
-//    until enough work was done, which for large models is early. Under a rule only kept layers and leads
-//    vary. What candidates come down to is weighed once.
+// 1. The least arrangement (least.h) decides whether the budgets can work at all, where no candidate was
+//    found that fits. If they cannot, it says which would.
+// 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. The rules of Placement are
+//    among the candidates, so that none of them is better than the result.
+// 3. The two quantities that contend for the upper tiers, kept layers and homes, are varied together,
+//    coarsely. Then one quantity at a time is varied, from the best so far, until a round brings nothing;
+//    then single buffers move, and other layers keep their tensors. The same follows from the first
+//    candidate, from one that keeps all, from the rules, from every class as a whole in one tier or another,
+//    and from other sets of kept layers. The search ends when enough work was done, which for large models is
+//    early. Under a rule only kept layers and leads vary. Candidates that come down to the same homes, kept
+//    layers and lead are weighed once.
 // 4. Large models are searched with fewer, larger shards where those fit: it changes no bits, and homes by
-//    less than a shard. Neither single buffers of theirs nor classes as a whole move, since state has a
-//    buffer of each shard.
-// 5. The winner is the fastest, unless another about as fast writes half as much to drives. It is assembled
-//    whole. Should another body not fit, or the step take longer than it had seemed, the next best are looked
-//    at; at last the homes of the least are, with prefetching and copies if those find room, without them
-//    always.
+//    less than a shard. Their single buffers and classes do not move, since each shard has a buffer.
+// 5. The fastest candidate wins, unless another is about as fast and writes half as much to drives. The
+//    winner is assembled whole. If another body does not fit, or the step takes longer than it had seemed,
+//    the next best are tried. If none fits, the homes of the least arrangement are taken: with leads and kept
+//    copies if those find room, otherwise without.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,9 @@
 
 namespace sluice {
 
-// Of all searches for one plan together: about microseconds of short programs, fewer of long ones. Once more
-// for one of few layers, and for one that must be searched again with the plan's own shards.
+// Work of all searches for one plan together. A unit is about a microsecond for short programs, and less for
+// long ones. Models of few layers get as much again, and so do those that must be searched again with the
+// plan's own shards.
 constexpr uint64_t kSearchWork = 1'000'000;
 
 class Search {
@@ -45,18 +46,18 @@ class Search {
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
 
-  // Weighs candidates until that was as much work, or the best is found. Returns the best's seconds,
-  // kNotFeasible if none fits so far. When it is called again the rules come, whatever the work, and single
-  // buffers move at last, for which models of few layers have more work.
+  // Weighs candidates until `work` is spent or nothing improves. Returns the seconds of the best so far,
+  // kNotFeasible if none fits. A second call adds the rules, even where no work is left, and moves single
+  // buffers; models of few layers get more work for that.
   double explore(uint64_t work);
   uint64_t work_left() const { return work_left_; }
 
-  // The best candidate so far, assembled whole; at last the least arrangement.
+  // The best candidate, assembled whole, or else the least arrangement; or why even that does not fit.
   std::variant<Plan, Infeasible> finish();
 
  private:
   enum class Vary : uint8_t { kept_and_lead, quantities, buffers_too };
-  struct Way {                    // to make a step: what candidates come down to
+  struct Way {                    // what a candidate comes down to; several may come down to one
     std::vector<bool> recompute;  // by segment
     uint32_t lead = 0;
     std::vector<TierId> homes;  // by buffer
@@ -65,8 +66,8 @@ class Search {
   struct Outcome {
     Candidate candidate;            // the first that came down to it
     double seconds = kNotFeasible;  // of a step
-    uint64_t written = 0;           // by it, bytes to files
-    bool fits_whole = false;        // other bodies fit, too, or need not: see weigh
+    uint64_t written = 0;           // bytes to files, by a step
+    bool fits_whole = false;        // other bodies fit, too, or need not: see weigh()
   };
 
   void start(uint64_t search_shard);
@@ -78,8 +79,8 @@ class Search {
   std::vector<Candidate> corners() const;
   std::vector<Candidate> best_first(std::vector<Candidate> candidates);  // that fit
   std::vector<KeptLayers> kept_choices(KeptLayers given) const;
-  // Its seconds. Below `to_beat`, or as the best so far, other bodies than the step's must fit, too; not
-  // those of larger shards, of which finish() makes others.
+  // Returns the candidate's seconds. If these are below `to_beat`, or the best so far, the other bodies must
+  // fit, too. With larger shards they need not, since finish() assembles the plan with its own.
   double weigh(const Candidate& c, double to_beat = 0, bool whatever_the_work = false);
   Outcome simulated(const Candidate& c);
   bool other_bodies_fit(const Candidate& c);

@@ -166,7 +166,7 @@ void Allocations::move_start(Interval& i, uint32_t start) {
   add_load(i, 1);
 }
 
-// In list order; where the whole lead has no room, half of it is tried, and so on.
+// In list order. Where there is no room for a whole lead, half of it is tried, and so on.
 void Allocations::lengthen() {
   const StageOptions& options = tier_.options;
   std::vector<uint64_t> elapsed(tier_.positions() + 1);  // cost of the tasks before a position
@@ -194,7 +194,7 @@ void Allocations::order(uint32_t& earlier, uint32_t& later) const {
   if (intervals_[later].first_use_at < intervals_[earlier].first_use_at) std::swap(earlier, later);
 }
 
-// The allocation of both, without their uses. It begins as the earlier one does, whose root is its own.
+// The allocation of both, without their uses. It begins as the earlier one, and has its root.
 Interval Allocations::joint(uint32_t earlier, uint32_t later) const {
   const Interval &a = intervals_[earlier], &b = intervals_[later];
   Interval both{.storage = a.storage};

@@ -52,7 +52,7 @@ class Bounds {
     return bound;
   }
 
-  // Whose bytes lie where this allocation will until just before it starts.
+  // The allocation whose bytes lie at this one's address until just before it starts.
   uint32_t last_at_its_address(uint32_t root) const {
     const Interval& i = at(root);
     const uint64_t end = i.offset + allocations_.bytes(i);
@@ -63,8 +63,8 @@ class Bounds {
     return kNever;
   }
 
-  // Whether less work lies between its lead's start and its use than the lead is for, and neither the begin
-  // of the body nor its content is why.
+  // Whether its lead covers less work than it was to cover, and neither the begin of the body nor the last
+  // write of its content is why.
   bool lead_is_cut(uint32_t root) const {
     const uint32_t start = lead_starts_[root];
     if (start == 0 || start == tier_.uses[root].floor) return false;

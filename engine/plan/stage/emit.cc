@@ -177,8 +177,8 @@ class Emitter {
     uint32_t not_through(uint32_t root) const { return first.root == root ? other.at : first.at; }
   };
 
-  // What was written must be stored if somebody reads it, not through this allocation, before it is written
-  // here again; at last always, where it has a home.
+  // What a use writes is written back if it is read other than through this allocation before this allocation
+  // writes it again. The last write of a permanent buffer is always written back.
   void plan_stores(const Storage& s, const std::vector<Touch>& touches) {
     const Buffer& b = tier_.program.buffers[s.buffer];
     std::vector<NextReaders> readers(b.pieces());

@@ -9,8 +9,8 @@ namespace sluice::staging {
 
 namespace {
 
-// What transient buffers need of their home in the least arrangement must not depend on where permanent homes
-// are (least.h), and how many transfers stand between two tasks does: there, time is counted in tasks.
+// In the least arrangement, what transient buffers need at home must not depend on where permanent homes are
+// (least.h), as the number of transfers between two tasks does. There, time is counted in tasks.
 std::vector<uint32_t> timeline(const TierUses& tier) {
   std::vector<uint32_t> time(tier.positions());
   uint32_t tasks = 0;
@@ -50,7 +50,7 @@ void apply(const Packing& packing, Allocations& allocations) {
     allocations.at_root(packing.roots[k]).offset = packing.items[k].offset;
 }
 
-// In the one of two orders that leaves less unplaced.
+// Packed in that of two orders which leaves fewer allocations unplaced.
 Packing packed_either_way(const Allocations& allocations) {
   const uint64_t capacity = allocations.tier().options.capacity;
   Packing by_size = packed(allocations, capacity, PackOrder::by_size);
@@ -68,8 +68,9 @@ uint64_t peak_of(const Allocations& allocations) {
   return peak;
 }
 
-// The least arrangement above the lowest tier. What lives here is laid out by itself, then all that is staged
-// for one position as one block beside it: with less to stage, where a home is here, a block needs no more.
+// The least arrangement, above the lowest tier. Buffers that live here are laid out by themselves, then all
+// that is staged for one position as one block beside them. If more homes are here, less is staged, and no
+// block needs more.
 uint64_t lay_out_in_blocks(Allocations& allocations) {
   const TierUses& tier = allocations.tier();
   const uint64_t base = tier.options.base;
@@ -144,8 +145,7 @@ void grow_fetches(Allocations& allocations) {
     const uint64_t end = i.offset + allocations.bytes(i);
     i.floor = std::max(i.floor, ends.max(i.offset, end));
     ends.assign(i.offset, end, i.end + 1);
-    // In the least arrangement, transient buffers leave the tier below when their task comes (see
-    // timeline()).
+    // In the least arrangement, transient buffers leave the tier below when their task comes (timeline()).
     if (i.fetched && (!tier.least() || tier.buffer_of(i.storage).permanent)) fetched.push_back(u);
   }
   sort_by(fetched, &Interval::first_use_at);

@@ -1,6 +1,6 @@
-// Step 4 where packing has left something without a place: it gets one, the largest first, where that costs
-// least. What is in the way there gives up leads or kept gaps, or, if it is in use, looks for another place;
-// or the one without a place gives up its own. All others stay where they are.
+// Step 4 for allocations that packing has left without a place: each gets the place that costs least, the
+// largest first. What is in the way there gives up leads or kept gaps or, if it is in use, looks for another
+// place. If it costs less, the one without a place gives up its own instead. All others stay where they are.
 #include <algorithm>
 #include <compare>
 #include <tuple>
@@ -13,8 +13,8 @@ namespace sluice::staging {
 namespace {
 
 struct Cost {
-  uint32_t fixed = 0;       // that can neither leave nor move: there is no way
-  uint64_t moved = 0;       // bytes elsewhere, since they cannot leave
+  uint32_t fixed = 0;       // allocations that can neither leave nor move: there is no way
+  uint64_t moved = 0;       // bytes that get another place, since they cannot leave
   uint64_t gap_bytes = 0;   // fetched once more
   uint64_t lead_bytes = 0;  // fetched later
   auto operator<=>(const Cost&) const = default;
@@ -38,7 +38,7 @@ struct Window {
   uint64_t offset = 0;
 };
 
-// Costs in order of an address, which sum up to any of them.
+// Costs by address; gives the sum of those below any address.
 class CostsBelow {
  public:
   void add(uint64_t address, const Cost& cost) { list_.push_back({address, cost}); }
@@ -46,7 +46,7 @@ class CostsBelow {
     std::sort(list_.begin(), list_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     for (size_t k = 1; k < list_.size(); ++k) list_[k].second += list_[k - 1].second;
   }
-  // Of those at lower addresses.
+  // Sum of those at lower addresses.
   Cost below(uint64_t address) const {
     const auto at = std::lower_bound(list_.begin(), list_.end(), address,
                                      [](const auto& entry, uint64_t a) { return entry.first < a; });
@@ -58,7 +58,7 @@ class CostsBelow {
   std::vector<std::pair<uint64_t, Cost>> list_;
 };
 
-// Roots by when they live. One that lives no longer, or shorter, may still be found.
+// Roots by the positions at which they live. Those that are gone, or live shorter now, may still be found.
 class ByTime {
  public:
   ByTime(uint32_t positions, size_t roots) : blocks_(positions / kBlock + 1), found_(roots, 0) {}
@@ -66,7 +66,7 @@ class ByTime {
   void add(uint32_t root, const Interval& i) {
     for (uint32_t b = i.start / kBlock; b <= i.end / kBlock; ++b) blocks_[b].push_back(root);
   }
-  // Each once, ascending.
+  // Those that may share a position with `i`: each once, ascending.
   std::vector<uint32_t> near(const Interval& i) {
     ++searches_;
     std::vector<uint32_t> list;
@@ -124,7 +124,7 @@ class WayMaker {
   bool has_gaps(const Interval& i) const {
     return i.uses.size() > 1 && !allocations_.tier().storages[i.storage].resident;
   }
-  // What came out of others lives when they did.
+  // Parts of an allocation have new roots, so all are added to by_time_ again.
   void retry(const std::vector<uint32_t>& roots) {
     for (const uint32_t u : roots) {
       placed_[u] = false;
@@ -148,7 +148,8 @@ class WayMaker {
     return moves_[root] < kMovesMax ? Cost{.moved = bytes} : Cost{.fixed = 1};
   }
 
-  // The lowest of the cheapest, among those that begin where something ends or end where something begins.
+  // The cheapest window, the lowest of equals, among those that begin where something ends or end where
+  // something begins.
   std::optional<Window> cheapest_window(const Interval& one) {
     const uint64_t bytes = allocations_.bytes(one);
     if (options_.base + bytes > options_.capacity) return std::nullopt;

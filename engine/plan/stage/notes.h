@@ -1,7 +1,6 @@
-// What bound each fetch, noted on demand for `plan --why`: nothing is kept, and nothing is slower, unless
-// asked.
+// What bound each fetch, noted on demand for `plan --why`; otherwise nothing is noted and nothing is slower.
 //
-// Positions are told as tasks: "before task t" is the place in the body's list in front of that task. They
+// Positions are given as tasks: "before task t" is the place in the body's list in front of that task. They
 // keep their meaning when the tiers below are staged, which inserts transfers only.
 #pragma once
 
@@ -18,7 +17,7 @@ enum class FetchBound : uint8_t {
   write,    // its content is made there
   address,  // other bytes lie at its address until there
   order,    // a fetch that is needed earlier stands there, and they keep their order
-  lead,     // only its lead brings it forward: the arrangement that needs least memory
+  lead,     // only its lead brings it forward (in the arrangement that needs least memory)
 };
 
 struct FetchNote {

@@ -1,23 +1,23 @@
-// Stage and lay out one tier of one body: every use of a range whose home is elsewhere becomes an allocation
-// in this tier. A home below: with transfers on the links to the tier below, which are then uses of that
-// tier. A home above, which only permanent buffers have: with transfers to and from the home itself. A
-// transient buffer whose home the tier is has one allocation for its whole life. Tiers are staged from the
-// top down.
+// Stages and lays out one tier of one body. Every use of a range whose home is elsewhere becomes an
+// allocation in this tier. If the home is below, transfers go over the links to the tier below, and are then
+// uses of that tier. If the home is above, as only that of permanent buffers can be, transfers go to and from
+// the home itself. A transient buffer whose home is this tier has one allocation for its whole life. Tiers
+// are staged from the top down.
 //
-// 1. Uses of each buffer in list order, with what happens to it where it is staged from (writes there make
-//    copies stale).
-// 2. Every use gets an interval; a fetched one is lengthened by tasks that cost `lead` together, while
+// 1. Collect the uses of each buffer in list order, and its accesses where it is staged from (writes there
+//    make copies stale).
+// 2. Every use gets an interval. A fetched one begins earlier by tasks that cost `lead` together, while
 //    memory lasts, so that its fetch overlaps something.
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory
 //    lasts (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
-// 4. Offsets: largest first, tightest hole. What then has no place gets one where the least must be given up
-//    of the leads and kept gaps that are in its way. If there is none, 2 and 3 start over without any of
-//    them; at last nothing is kept and nothing leads, laid out without looking at the capacity, so that
-//    whether a tier can hold a body is monotone in it.
+// 4. Offsets: largest first, tightest hole. An allocation that then has no place gets the one where the least
+//    must be given up of the leads and kept gaps in its way. If there is none, 2 and 3 start over without
+//    those in its way. At last nothing is kept and nothing leads, and the layout does not look at the
+//    capacity: so whether a tier can hold a body is monotone in its capacity.
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li
 //    1995), and never pass a fetch that is needed earlier.
-// 6. Emit: fetches in front of their position, stores behind the last write before anybody elsewhere or later
-//    reads.
+// 6. Emit the list: fetches in front of their position, write-backs behind the last write before the content
+//    is read elsewhere or later.
 #pragma once
 
 #include <optional>
@@ -34,15 +34,15 @@ struct StageOptions {
   uint64_t capacity = 0;                        // arena bytes
   uint32_t lead = 0;                            // in costs of tasks
   std::span<const uint32_t> task_costs = {};  // by task; empty: each costs 1
-  bool keep = true;  // false: no copy outlives its use; with lead 0 the least that the tier can do with
-  bool transient_only = false;  // nothing permanent is carried: peaks of transient buffers, and no program
-  FetchNotes* notes = nullptr;  // adds to the body at its end; null: nothing is noted
+  bool keep = true;  // false: no copy outlives its use; with lead 0: the arrangement that needs least memory
+  bool transient_only = false;  // no transfers of permanent buffers: peaks of transient ones, and no program
+  FetchNotes* notes = nullptr;  // its last body gets the notes; null: nothing is noted
 };
 
 struct Shortage {  // why a tier cannot hold a body
   TierId tier = 0;
   uint32_t task = kNoTask;    // the task (of the body) that needs most, if known
-  uint64_t bytes_needed = 0;  // with permanent homes
+  uint64_t bytes_needed = 0;  // including permanent homes
 };
 
 // Alignment of whole allocations in a tier: its own, and that of the links that touch it.
@@ -52,7 +52,7 @@ uint64_t placement_alignment(const Machine& machine, TierId tier);
 TierId lowest_memory_tier(const Machine& machine);
 TierId lowest_tier(const Machine& machine);
 
-// Body::instructions hold tasks and transfers whose places name tiers; those in `tier` get their offsets
+// Body::instructions hold tasks and transfers whose places name tiers. Places in `tier` get their offsets
 // here, and transfers to and from the tier below are inserted. Sets peak_bytes[tier]. Nothing is changed when
 // a shortage is returned.
 std::optional<Shortage> stage(const Program& program, Body& body, const StageOptions& options);

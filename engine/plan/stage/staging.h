@@ -1,13 +1,14 @@
 // Inside of stage (stage.h, whose steps these are): one tier of one body as plain data, passed from step to
 // step.
 //
-// 1. collect_uses (uses.cc): operands in this tier, what happens to their storage elsewhere, and the
-//    gaps between uses over which a copy would stay valid.
-// 2. and 3. Allocations (allocations.cc): which uses share an allocation, and from when to when; bytes
-//    at every position.
-// 4. and 5. lay_out, grow_fetches (layout.cc), make_way (make_way.cc): addresses, then earlier
-//    starts where addresses allow them.
+// 1. collect_uses (uses.cc): operands in this tier, what happens to their storage elsewhere, and the gaps
+//    between uses over which a copy would stay valid.
+// 2. and 3. Allocations (allocations.cc): which uses share an allocation, and from when to when; bytes at
+//    every position.
+// 4. and 5. lay_out, grow_fetches (layout.cc), make_way (make_way.cc): addresses, then earlier starts where
+//    addresses allow them.
 // 6. emit (emit.cc): the list with transfers.
+//
 // Positions are indices into Body::instructions as they were before this tier was staged; uses, allocations
 // and storages are named by index. For the files of stage only.
 #pragma once
@@ -65,7 +66,7 @@ struct TierUses {
 
   uint32_t positions() const { return static_cast<uint32_t>(body.instructions.size()); }
   const Buffer& buffer_of(uint32_t storage) const { return program.buffers[storages[storage].buffer]; }
-  // The least that the tier can do with (least.h). What is laid out then must not depend on the capacity.
+  // The arrangement that needs least memory (search/least.h). Its layout must not depend on the capacity.
   bool least() const { return !options.keep && options.lead == 0; }
 };
 
@@ -85,21 +86,21 @@ struct Interval {  // the life of one allocation
 // A partition of the uses into allocations. An allocation is named by one of its uses, its root.
 class Allocations {
  public:
-  // Every use alone (what is resident: all of its uses together), without leads. The uses must outlive this.
+  // Every use alone, but all uses of a resident storage together; no leads. `uses` must outlive this.
   explicit Allocations(const TierUses& uses);
 
-  // Leads, then kept gaps, each as long as the tier has room, without what was given up.
+  // Chooses leads, then kept gaps, as far as the tier has room, without those that were given up.
   void choose();
-  // For the next time: what shares a position with this one. False if there was nothing.
+  // For the next choose(), gives up leads and gaps that share a position with `one`. False: there were none.
   bool give_up_in_the_way_of(const Interval& one);
   // Back to what the constructor made.
   void choose_nothing();
 
-  // Whether it cannot leave these positions.
+  // Whether the allocation cannot leave these positions.
   bool needs(const Interval& i, uint32_t from, uint32_t to) const;
-  // It leaves them: its lead becomes shorter, or it falls into parts, which keep its place. Their roots.
+  // It leaves them: its lead becomes shorter, or it splits into parts, which keep its offset. Returns roots.
   std::vector<uint32_t> leave(uint32_t root, uint32_t from, uint32_t to);
-  // Gives up all of its gaps.
+  // Gives up all of its gaps. Returns the roots of its parts.
   std::vector<uint32_t> leave_gaps(uint32_t root);
 
   const TierUses& tier() const { return tier_; }
@@ -147,7 +148,7 @@ class Allocations {
   std::vector<bool> lead_lost_;            // by root
 };
 
-// Costs of the task at a position, as leads count them; a transfer has none.
+// Cost of the task at a position, in which leads are counted; a transfer has none.
 inline uint32_t task_cost(const TierUses& tier, uint32_t position) {
   const uint32_t task = tier.body.instructions[position].task;
   if (task == kNoTask) return 0;
@@ -166,7 +167,7 @@ std::vector<StartBound> bounds_of(const Allocations& allocations, const std::vec
 
 // Steps 1, 4, 5 and 6.
 TierUses collect_uses(const Program& program, const Body& body, const StageOptions& options);
-// Returns the peak, with permanent homes. Above the capacity: the body does not fit.
+// Returns the peak, with permanent homes. If it is above the capacity, the body does not fit.
 uint64_t lay_out(Allocations& allocations);
 void grow_fetches(Allocations& allocations);
 // Gives all of the `unplaced` roots places beside the others. Returns one that can have none.

@@ -48,7 +48,7 @@ void collect_storages(TierUses& tier) {
   }
 }
 
-// What is known of each piece of one storage, use after use.
+// What is known of each piece of one storage, from use to use.
 class PieceHistory {
  public:
   PieceHistory(TierUses& tier, uint32_t pieces)

@@ -250,15 +250,15 @@ TEST(Verify, ObjectsToEveryDroppedWaitOfTheHandMadeStep) {
   const std::vector<Mutation> drops = testing::all_single_wait_drops(p);
   ASSERT_EQ(drops.size(), 6u);
   const char* expected[] = {
-      "body step after step, instruction 0 (nvme_read 1): reads what was written to nvme [0, 128) of "
+      "body step after step, instruction 0 (nvme_read 1): reads what was written to nvme [0, 128) by "
       "instruction 5",
-      "instruction 1 (h2d 1): reads what was written to host [0, 128) of instruction 0 (nvme_read 1), which "
+      "instruction 1 (h2d 1): reads what was written to host [0, 128) by instruction 0 (nvme_read 1), which "
       "may not",
-      "body step after step, instruction 1 (h2d 1): overwrites what is read from device [192, 320) of "
+      "body step after step, instruction 1 (h2d 1): overwrites what is read from device [192, 320) by "
       "instruction 2",
-      "instruction 2 (compute 1): reads what was written to device [192, 320) of instruction 1 (h2d 1)",
-      "instruction 4 (optimizer 1): overwrites what is read from host [0, 128) of instruction 1 (h2d 1)",
-      "instruction 5 (nvme_write 1): reads what was written to host [0, 128) of instruction 4 (optimizer 1)",
+      "instruction 2 (compute 1): reads what was written to device [192, 320) by instruction 1 (h2d 1)",
+      "instruction 4 (optimizer 1): overwrites what is read from host [0, 128) by instruction 1 (h2d 1)",
+      "instruction 5 (nvme_write 1): reads what was written to host [0, 128) by instruction 4 (optimizer 1)",
   };
   for (size_t d = 0; d < drops.size(); ++d) {
     const Mutated guard(p, drops[d]);
@@ -277,10 +277,10 @@ TEST(Verify, OverlappingLanesNeedWaitsOnThemselves) {
   EXPECT_EQ(all(p), "");
   at(p, 6).waits.clear();
   expect_violation(
-      p, "instruction 6 (nvme_write 2): overwrites what was written to nvme [0, 128) of instruction 5");
+      p, "instruction 6 (nvme_write 2): overwrites what was written to nvme [0, 128) by instruction 5");
   at(p, 6).waits = {{5, 1}};  // already known, and not about the lane itself
   expect_violation(
-      p, "instruction 6 (nvme_write 2): overwrites what was written to nvme [0, 128) of instruction 5");
+      p, "instruction 6 (nvme_write 2): overwrites what was written to nvme [0, 128) by instruction 5");
   p.machine.lanes[4].overlapping = false;
   at(p, 6).waits.clear();
   EXPECT_EQ(all(p), "");
