@@ -86,7 +86,7 @@ class Causes {
   const History& h_;
   std::vector<std::vector<Node>> lanes_;
   std::vector<std::vector<size_t>> bases_;   // by position and lane: instructions of the bodies before
-  std::vector<std::vector<size_t>> number_;  // by position and instruction: number of those before on its lane
+  std::vector<std::vector<size_t>> number_;  // by position and instruction: how many before it on its lane
   double begin_ = kUnlimited;
   Node last_;
 };

@@ -53,7 +53,7 @@ std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering);
 
 class CheckpointWriter {
  public:
-  // Removes what dead writers left. Makes the temporary directory, and in it every file with its header and
+  // Removes what killed writers left. Makes the temporary directory, and in it every file with its header and
   // its full length allocated, so that a full drive is noticed here. The model is not referred to afterwards.
   // All ranks construct a writer, and commit it, together.
   CheckpointWriter(const std::string& out_directory, const Model& model, CheckpointState state)
