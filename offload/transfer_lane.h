@@ -109,7 +109,7 @@ class TransferLane {
     uint64_t begin = 0;     // in the transfer
     uint32_t bytes = 0;
     uint32_t done = 0;      // a multiple of the alignment
-    uint32_t attempts = 0;  // without progress, since the last one with it
+    uint32_t attempts = 0;  // that made no progress, in a row
   };
 
   struct Target {

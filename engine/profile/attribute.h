@@ -1,12 +1,12 @@
 // Why a lane was idle and what a step took its time for, from the times of a program's instructions.
 //
-// An instruction's cause is what completed last among the instructions that it could not start before: the
-// one before it on its lane, one on another lane (a wait), or the last of the body before the last (no lane
-// starts a body before every lane has completed the last but one). An idle interval is walked backwards along
-// causes. Each cause is charged the part of the interval in which it was executed, until the interval is used
-// up. This is the critical-path analysis of Yang and Miller ("Critical path analysis for the execution of
-// parallel and distributed programs", ICDCS 1988), applied to one interval; it finds what Böhme et al. call
-// the root causes of wait states (ICPP 2010).
+// An instruction has to follow others: the one before it on its lane, those on other lanes that its waits
+// name, and, if it is the first of a body on its lane, all of the last body but one. Of these, its cause is
+// the one that completed last. An idle interval is walked backwards along causes. Each cause is charged the
+// part of the interval in which it was executed, until the interval is used up. This is the critical-path
+// analysis of Yang and Miller ("Critical path analysis for the execution of parallel and distributed
+// programs", ICDCS 1988), applied to one interval; it finds what Böhme et al. call the root causes of wait
+// states (ICPP 2010).
 // On an overlapping lane, an instruction is executed from when the one before has completed: until then its
 // bytes do not flow. One that a shared pool slows down is charged the whole time that it takes.
 // An instruction whose cause has completed may begin later (it was not issued yet, a thread had to wake up).

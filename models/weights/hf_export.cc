@@ -27,7 +27,7 @@ constexpr std::array<const char*, 8> kTokenizerFiles = {
     "tokenizer.json",  "tokenizer_config.json",  "vocab.json",       "merges.txt", "special_tokens_map.json",
     "tokenizer.model", "generation_config.json", "added_tokens.json"};
 
-struct Rows {  // of a tensor; one without dimensions counts as a row
+struct Rows {  // some rows of a tensor; a tensor without dimensions counts as one row
   size_t tensor = 0;
   int64_t first = 0, count = 1;
 };

@@ -38,7 +38,7 @@ struct MadeIoQueue {
 
 struct IoBackend {
   const char* name;   // the value of --io
-  const char* title;  // in sentences; it may begin one
+  const char* title;  // its name in sentences, also as their first words
   const char* help;   // a phrase for --help: "NAME (HELP)"
   // Makes a queue of `depth` requests; most of them will use the memory `registered`, which may be empty.
   // Throws Error(environment) where the system refuses something other than the back end.

@@ -276,7 +276,7 @@ FileIndex read_files(const Fields& file, const std::string& path, std::vector<Ma
   return index;
 }
 
-// Sorts the pieces of one plane; they must cover `elements` elements exactly once.
+// Reads the pieces of one plane and sorts them; they must cover `elements` elements exactly once.
 std::vector<ManifestPiece> read_pieces(const Fields& planes, const char* plane, const std::string& path,
                                        const ManifestTensor& tensor, uint64_t elements,
                                        const FileIndex& files) {

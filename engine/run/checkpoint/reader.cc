@@ -143,7 +143,7 @@ CheckpointReader::Piece CheckpointReader::find_piece(const ManifestTensor& tenso
   return {piece.file, stored, piece.first, piece.count};
 }
 
-// What is wrong with a parameter of the model, or nothing.
+// Says what is wrong with a parameter of the model; empty if nothing is.
 std::string CheckpointReader::mismatch(const Group& group, const Parameter& parameter,
                                        bool weights_only) const {
   const std::string name = shown_name(parameter.name);

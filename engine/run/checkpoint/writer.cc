@@ -178,7 +178,7 @@ struct CheckpointWriter::Files {
     std::array<uint32_t, kAllPlanes> sections{};  // by plane: of its file
   };
   std::vector<Target> targets;
-  struct PlaneFile {  // of this rank
+  struct PlaneFile {  // this rank's
     FileDescriptor fd;
     std::string path;
     uint32_t index = 0;  // in the manifest
