@@ -1,9 +1,9 @@
 // AdamW (Loshchilov, Hutter 2019, arXiv:1711.05101) by PyTorch's formula, in one pass over memory.
 //
 // Each operation is the one that the header names, rounded once, so every target gives the same bits. Memory
-// is the limit. The 16-bit weights are only written, so they are streamed past the caches, which saves
-// reading their lines first, 2 of 30 bytes; the planes are read and written, so they are not. That and
-// prefetching the planes were measured to gain 5 to 10 %.
+// traffic is the limit. The 16-bit weights are only written, so they are streamed past the caches: that saves
+// reading their lines first, 2 of 30 bytes. The planes are read and written, so they are prefetched instead.
+// Both together were measured to gain 5 to 10 %.
 #include "cpu_optim/adamw.h"
 
 #include <cmath>
@@ -23,7 +23,7 @@ namespace sluice::HWY_NAMESPACE {
 
 constexpr size_t kPrefetch = 512;  // elements ahead: 2 KiB of each plane
 
-// `weights` may be nullptr (fp32: the master is the weight). kStream: `weights` is aligned to a cache line.
+// `weights` is nullptr in fp32, where `master` is the weights. kStream: `weights` is aligned to a cache line.
 template <bool kStream, class T>
 HWY_INLINE void adamw(float* HWY_RESTRICT master, float* HWY_RESTRICT first_moment,
                       float* HWY_RESTRICT second_moment, const T* HWY_RESTRICT gradient,

@@ -1,4 +1,4 @@
-// AdamW's arithmetic, which every device follows to the bit (numerics: each operation rounded once to fp32).
+// AdamW's arithmetic, which every device follows to the bit: each operation is rounded once to fp32.
 #pragma once
 
 #include "cpu_optim/optimizer.h"

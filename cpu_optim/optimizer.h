@@ -1,10 +1,10 @@
-// Optimizers on fp32 masters, as rows of one table: what the planner, the runner, checkpoints and devices
-// need to know of each. adamw.h has the first one's arithmetic.
+// Optimizers on fp32 master weights, as rows of one table: what the planner, the runner, checkpoints and
+// devices need to know of each. adamw.h has the first one's arithmetic.
 //
-// An update has two parts. prepare: once a step, in double, the constants of the update, which travel with
-// the step's scalars. apply: one pass over memory that unscales and clips the gradient, updates moments and
-// masters, and writes the 16-bit weights. Results agree to the bit on every target and thread count. Callers:
-// the runner's optimizer lane, and devices.
+// An update has two parts. prepare computes the constants of the update, once a step and in double; they
+// travel with the step's scalars. apply makes one pass over memory: it unscales and clips the gradient,
+// updates moments and master weights, and writes the 16-bit weights. Results have the same bits on every
+// target, with any number of threads. Callers: the runner's optimizer lane, and devices.
 #pragma once
 
 #include <algorithm>
@@ -18,19 +18,19 @@ namespace sluice {
 
 constexpr uint32_t kMomentsMax = 2;
 
-// As --beta1, --beta2, --eps and --weight-decay; each optimizer reads those that it has.
+// --beta1, --beta2, --eps and --weight-decay; an optimizer reads those that it has.
 struct OptimizerSettings {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
 };
 
-// What an update knows of its step. t >= 1 counts updates that were not skipped, this one included.
+// What an update needs of its step. t >= 1 counts updates that were not skipped, this one included.
 struct UpdateStep {
   int64_t t;
   double learning_rate, clip_factor, loss_scale;
 };
 
-// One range of parameters. Streams may have any alignment and must not overlap. Working precision fp32: the
-// master is the weight, and `weights` is nullptr.
+// One range of parameters. The arrays may have any alignment and must not overlap. In working precision fp32,
+// `master` is the weights, and `weights` is nullptr.
 struct UpdateRange {
   float* master;
   float* moments[kMomentsMax];  // as many as the optimizer has
@@ -44,14 +44,14 @@ struct UpdateRange {
 struct Optimizer {
   OptimizerKind kind;
   const char* name;    // the value of --optimizer, and in manifests
-  uint32_t moments;    // fp32 planes of state a parameter, beside the master
-  bool whole_tensors;  // apply must see whole tensors: a group is one shard
+  uint32_t moments;    // planes beside the master weights
+  bool whole_tensors;  // apply must be given whole tensors: a group is one shard
   UpdateConstants (*prepare)(const OptimizerSettings& settings, const UpdateStep& step);
   void (*apply)(const UpdateRange& range, const UpdateConstants& constants, Workers& workers);
 };
 const Optimizer& optimizer_of(OptimizerKind kind);
 
-// The skipped update of fp16, for every optimizer: state unchanged, weights = round(master).
+// The skipped update of fp16, for every optimizer: leaves the state unchanged; weights = round(master).
 void refresh_weights(const UpdateRange& range, Workers& workers);
 
 // The optimizer's apply, or refresh_weights if the update is skipped.
@@ -64,10 +64,11 @@ inline void update_range(const Optimizer& optimizer, const UpdateRange& range,
 }
 
 // Bytes between the planes (master, moments) of a shard of `elements`: 4 bytes each, rounded up to 4096, plus
-// a skew, so that the streams never lie a power of two apart (measured: costs two thirds of the speed).
+// a skew, so that the planes never lie a power of two apart, which was measured to cost two thirds of the
+// speed.
 uint64_t state_plane_stride(uint64_t elements);
 
-constexpr uint64_t kUpdatePart = 65536;  // elements of a part: AdamW's has 1.8 MB of traffic
+constexpr uint64_t kUpdatePart = 65536;  // elements of a part: AdamW moves 1.8 MB for one
 UpdateRange part_of(const UpdateRange& range, uint64_t begin, uint64_t elements);
 
 // Calls work(part) for parts of the range that are small enough to spread it over the threads, in parallel.

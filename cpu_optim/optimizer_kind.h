@@ -1,4 +1,4 @@
-// Which optimizers there are, for options and manifests. optimizer.h has their rows.
+// The kinds of optimizers, for options and manifests. optimizer.h has their rows.
 #pragma once
 
 #include <cstdint>

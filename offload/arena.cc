@@ -18,19 +18,19 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kHugePage = uint64_t{2} << 20;  // of x86-64 and of arm64 with 4 KiB pages
-constexpr uint64_t kPrefaultSlice = 32 * kHugePage;  // many a thread, of some milliseconds each
+constexpr uint64_t kPrefaultSlice = 32 * kHugePage;  // some milliseconds, so that every thread gets many
 
 Error environment(const std::string& what, const std::string& remedy) {
   return Error(ExitCode::environment, what, remedy);
 }
 
-// 0, or why the pages cannot be had.
+// Returns 0, or the errno with which pages were refused.
 int populate(std::byte* data, uint64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return 0;
   if (errno == ENOMEM || errno == EFAULT || errno == EHWPOISON) return errno;
 #endif
-  // A kernel before 5.14.
+  // For kernels before 5.14.
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   for (uint64_t i = 0; i < bytes; i += page) *const_cast<volatile std::byte*>(data + i) = std::byte{0};
   return 0;
@@ -39,7 +39,7 @@ int populate(std::byte* data, uint64_t bytes) {
 void bind_near_processors(std::byte* data, uint64_t bytes) {
   hwloc_topology_t topology;
   if (hwloc_topology_init(&topology) != 0) return;
-  // Only the memory nodes matter; the rest of the machine would cost time and memory to find.
+  // Only the memory nodes are looked up; the rest of the machine would cost time and memory.
   hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
   if (hwloc_topology_load(topology) == 0 && hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) > 1) {
     hwloc_bitmap_t processors = hwloc_bitmap_alloc();
@@ -77,7 +77,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   return *this;
 }
 
-// Maps a huge page more than asked for and gives the ends back: kernels before 6.7 do not align mappings.
+// Maps one huge page more than was asked for and unmaps the ends: kernels before 6.7 do not align mappings.
 void Arena::map(uint64_t bytes) {
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t slack = bytes >= kHugePage ? kHugePage : 0;

@@ -1,8 +1,8 @@
 // An arena: one tier's memory, allocated once and never again.
 //
-// One anonymous mapping of exactly the bytes asked for (rounded up to a page), begun at a huge-page boundary
-// and advised to use huge pages, optionally kept near the processors and touched in advance. Fresh memory is
-// zero. The set-up code makes it; then any thread may use the bytes, ordered by the program's waits.
+// One anonymous mapping of the bytes asked for, rounded up to a page. It begins at a huge-page boundary, is
+// advised to use huge pages, and is optionally kept near the processors and touched in advance. Fresh memory
+// is zero. The set-up code makes it; then any thread may use the bytes, ordered by the program's waits.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 namespace sluice {
 
 struct ArenaOptions {
-  // On a machine of several NUMA nodes: bound to those whose processors the calling thread may run on, where
-  // the system lets it (containers may forbid it, and memory elsewhere is only slower).
+  // On a machine of several NUMA nodes, binds the arena to those whose processors the calling thread may run
+  // on. A refusal is ignored: containers may forbid it, and memory elsewhere is only slower.
   bool near_processors = false;
-  int prefault_threads = 0;  // so many fill every page now, which is the system's time; 0: whoever touches it
+  int prefault_threads = 0;  // threads that touch every page now; 0: pages are filled when first used
 };
 
 class Arena {

@@ -18,7 +18,7 @@
 namespace sluice {
 namespace {
 
-// Where the kernel does not say: before Linux 6.1, and on many file systems.
+// For kernels that do not tell: those before Linux 6.1, and any on many file systems.
 constexpr uint32_t kDefaultAlignment = 4096;
 
 Error environment(const std::string& what, const std::string& remedy) {
@@ -98,7 +98,7 @@ uint32_t direct_alignment(int fd) {
   return kDefaultAlignment;
 }
 
-// Where the file system cannot preallocate, zeros are written, which allocates as well. 0 or an errno.
+// Allocates space by writing zeros, for file systems that cannot preallocate. Returns 0 or an errno.
 int write_zeros(int fd, uint64_t bytes) {
   const std::unique_ptr<void, decltype(&std::free)> zeros(std::aligned_alloc(kDefaultAlignment, kStripeBytes),
                                                           &std::free);

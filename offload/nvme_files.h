@@ -2,9 +2,9 @@
 //
 // The files are unlinked right after opening, so that a killed run leaves nothing behind, and are read and
 // written past the page cache (O_DIRECT). Their space is allocated in the constructor and never grows. The
-// tier's addresses are laid over the files in stripes, in proportion to the directories' weights; nobody but
-// the lane that makes the requests (transfer_lane.h) needs to know. Made by the set-up code; afterwards
-// constant, so that any lane's thread may ask for places.
+// tier's addresses are laid over the files in stripes, in proportion to NvmeDirectory::weight; only the lane
+// that makes the requests (transfer_lane.h) needs to know. Made by the set-up code; afterwards constant, so
+// that any lane's thread may call locate().
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace sluice {
 
 struct NvmeDirectory {
   std::string path;
-  double weight = 1;  // its part of the tier's bytes is its part of all weights
+  double weight = 1;  // the directory's share of the tier's bytes is `weight` over the sum of all `weight`s
 };
 
 struct NvmeOptions {
@@ -71,10 +71,10 @@ uint64_t file_system_id(const std::string& directory);
 
 struct FreeSpace {
   uint64_t bytes = 0;
-  std::vector<uint32_t> files;  // those of the tier's that would lie there
+  std::vector<uint32_t> files;  // the tier's files that would lie there
 };
 
-// The largest tier whose files have room: where one does not, `full` is the place that bounds it.
+// The largest tier whose files fit into their places, and the place that bounds it.
 struct TierRoom {
   uint64_t bytes = 0;
   size_t full = 0;  // index into `places`
@@ -83,12 +83,12 @@ TierRoom room_for(const Stripes& stripes, std::span<const FreeSpace> places);
 
 Stripes stripes_of(const std::vector<NvmeDirectory>& directories);  // at least one
 
-// What a directory offers, with the first thing that stands in the way of using it.
+// What a directory offers, and the first obstacle to its use.
 struct NvmeProbe {
-  bool directory = false;  // it exists, and holds files of users
+  bool directory = false;  // it exists, and its file system takes users' files
   bool writable = false;
   bool memory = false;      // tmpfs
-  bool direct_io = false;   // a file was made there and opened past the page cache
+  bool direct_io = false;   // a file was made there and opened with O_DIRECT
   uint32_t alignment = 0;   // of direct I/O there
   uint64_t free_bytes = 0;  // to an unprivileged user
   std::string reason, remedy;  // sentences; empty if NvmeFiles takes the directory

@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kPeriodMax = 1024;
 constexpr double kNearEnough = 1.005;  // rates are not measured more exactly
 
-// Steps 1 and 2.
+// Steps 1 and 2 of stripes.h.
 std::vector<uint32_t> counts_of(std::span<const double> weights) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<uint32_t> counts(weights.size(), 1), best;

@@ -1,12 +1,13 @@
-// How the nvme tier's addresses are laid over its files: stripes of 1 MiB, which the files hold in proportion
-// to weights.
+// How the nvme tier's addresses are laid over its files: in stripes of 1 MiB, of which each file holds a
+// share in proportion to its `weight`.
 //
-// 1. Which file holds a stripe repeats with a period of stripes, of which every file has at least one. A
-//    period's stripes are counted out by d'Hondt's rule, the next to the file with the least
-//    (stripes + 1) / weight: of all ways to do it, this makes the largest stripes / weight least, and so the
-//    time that the last file needs for a large transfer (Balinski, Young: Fair Representation, 1982).
-// 2. The period is the shortest one with which that time is at most 0.5 % above what exact proportions would
-//    take, or else the best of up to 1024 stripes.
+// 1. The files of successive stripes repeat with a period, in which every file has at least one stripe.
+//    d'Hondt's rule assigns a period's stripes: each goes to the file with the least
+//    (stripes + 1) / `weight`. Of all assignments, this one has the least maximum of stripes / `weight`,
+//    and so the least time that the last file needs for a large transfer (Balinski, Young: Fair
+//    Representation, 1982).
+// 2. The period is the shortest with which that time is at most 0.5 % above that of exact proportions; if
+//    there is none of up to 1024 stripes, the best of these.
 // 3. Within a period the files take turns by smooth weighted round robin (nginx,
 //    ngx_http_upstream_round_robin.c, commit 52327e0627f4, 2012): so any run of stripes is spread, too.
 // 4. A file holds its stripes one after the other, in order of address.
@@ -21,11 +22,11 @@
 namespace sluice {
 
 constexpr uint64_t kStripeBytes = 1 << 20;  // as long as a request: none is in two files
-constexpr size_t kStripeFilesMax = 64;      // 16 requests for each make a queue's most, 1024
+constexpr size_t kStripeFilesMax = 64;      // with 16 requests for each, the largest queue: 1024
 
 class Stripes {
  public:
-  // One weight a file: positive, and at most kStripeFilesMax of them.
+  // One `weight` for each file, positive; at most kStripeFilesMax.
   explicit Stripes(std::span<const double> weights);
 
   struct Place {
@@ -44,7 +45,7 @@ class Stripes {
  private:
   std::vector<uint32_t> counts_;   // by file: stripes of a period
   std::vector<uint32_t> pattern_;  // by stripe of a period: file
-  std::vector<uint32_t> before_;   // by stripe of a period: of its file, those before it
+  std::vector<uint32_t> before_;   // by stripe of a period: how many before it its file has
 };
 
 }  // namespace sluice

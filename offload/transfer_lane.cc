@@ -15,9 +15,9 @@ namespace {
 constexpr uint32_t kAttemptsMax = 14;
 constexpr std::chrono::microseconds kFirstSleep{10};
 
-constexpr int64_t kDrainTimeout = 100'000;  // microseconds between looks at a queue that is being drained
+constexpr int64_t kDrainTimeout = 100'000;  // microseconds of one poll of a queue that is being drained
 
-// 0 marks a slot that was never written.
+// Never 0, which marks checksums of what was never written.
 uint64_t checksum(const std::byte* data, uint64_t bytes) {
   return std::max<uint64_t>(XXH3_64bits(data, bytes), 1);
 }
@@ -69,7 +69,7 @@ TransferLane::TransferLane(std::unique_ptr<IoQueue> queue, uint32_t transfers_ma
     : queue_(std::move(queue)), alignment_(alignment), transfers_(transfers_max) {
   CHECK(transfers_max > 0, "capacity of a transfer lane");
   CHECK(alignment > 0 && kRequestBytes % alignment == 0, "alignment of a transfer lane");
-  // Twice the depth: while one batch of reads is verified, the next is in flight.
+  // Twice the depth, so that the next reads are in flight while completed ones are verified.
   const uint32_t pieces = 2 * queue_->depth();
   pieces_.resize(pieces);
   free_.reserve(pieces);
@@ -135,7 +135,7 @@ void TransferLane::fill() {
   }
 }
 
-// A write's checksum is noted, a read's must be there. False when it is not.
+// Notes a write's checksum; a read's must exist. False if the lane has failed.
 bool TransferLane::checksum_before(const Piece& piece) {
   const Transfer& t = active(piece.transfer).transfer;
   if (t.checksums.empty()) return true;
@@ -153,7 +153,7 @@ void TransferLane::issue(uint32_t index) {
   queue_->submit({t.direction, to.fd, to.offset, t.memory + piece.begin + piece.done, whole_blocks, index});
 }
 
-// Where what is left of a piece goes or comes from.
+// The place in a file for the rest of a piece.
 TransferLane::Target TransferLane::target(const Piece& piece) {
   const Transfer& t = active(piece.transfer).transfer;
   const uint64_t from = t.offset + piece.begin + piece.done;

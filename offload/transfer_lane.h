@@ -1,16 +1,16 @@
-// The engine of a lane between memory and files: runs transfers in order over an IoQueue, with checksums.
+// Carries out the transfers of a lane between memory and files, in order, over an IoQueue, with checksums.
 //
 // 1. A transfer is cut into requests of at most kRequestBytes, from its begin. In the nvme tier each of them
 //    goes to the file that holds its stripe.
 // 2. Requests are handed over in order while fewer than the queue's depth are in flight; those of the next
 //    transfer start before the last one has completed.
-// 3. A short request is continued from the last aligned byte; one refused for the moment (EAGAIN, EINTR) is
-//    repeated with growing sleeps, a bounded number of times.
+// 3. A request that moved fewer bytes is continued from the last aligned byte. One that was refused for the
+//    moment (EAGAIN, EINTR) is repeated with growing sleeps, a bounded number of times.
 // 4. Checksums (XXH3-64, one a request) are computed before a write is handed over, verified after a read.
 // 5. completed() counts transfers whose every byte was moved and verified, in order: n only after n-1.
-// 6. The first error sticks: nothing more is handed over, and progress() returns when nothing is in flight.
+// 6. After the first error nothing more is handed over, and progress() returns when nothing is in flight.
 //
-// Hazards between transfers are the caller's: two in flight together may be carried out in any order.
+// Two transfers in flight together may be carried out in any order: the caller avoids hazards between them.
 // Owner: one lane's thread (see offload/io/queue.h). After construction nothing is allocated but an error's
 // text.
 #pragma once
@@ -32,23 +32,23 @@ constexpr uint32_t kRequestBytes = kStripeBytes;
 
 // The depth that a lane's queue should have: 16 requests for each directory. A drive reaches its rates with
 // that many (16 MiB cover 2 ms at 8 GB/s). Requests go out in order of address, whatever their directory, and
-// their number is bounded only in sum, so a directory that lags takes places of the others. With d
-// directories, each served at its weight's rate, and n requests among them, all are busy at least
-// n / (n + d - 1) of the time (a balanced closed network with exponential service; Lazowska et al.,
-// Quantitative System Performance, 1984, 5.4; service that varies less does better): 94 % with 16 for each.
+// only their total is bounded, so a slow directory takes places of the others. With d directories, each
+// served at a rate in proportion to its share, and n requests among them, all are busy at least n / (n + d -
+// 1) of the time: 94 % with 16 for each. This is a balanced closed network with exponential service (Lazowska
+// et al., Quantitative System Performance, 1984, 5.4); service that varies less does better.
 constexpr uint32_t requests_in_flight(size_t directories) { return static_cast<uint32_t>(16 * directories); }
 
 // Memory and offset are multiples of the lane's alignment; `bytes` need not be. O_DIRECT moves whole blocks,
-// so a transfer may read or overwrite memory and file up to the next multiple of the alignment: that much
-// belongs to it. With checksums, and in the nvme tier, the offset is a multiple of kRequestBytes, and what
-// was written is read back in the same pieces.
+// so a transfer owns memory and file up to the next multiple of the alignment: it may read or overwrite them.
+// With checksums, and in the nvme tier, the offset is a multiple of kRequestBytes, and bytes are read back in
+// the pieces in which they were written.
 struct Transfer {
   IoDirection direction = IoDirection::read;
   int fd = -1;
   uint64_t offset = 0;  // in the file, or an address of the tier
   std::byte* memory = nullptr;
   uint64_t bytes = 0;
-  // Of the file or tier; slot = offset / kRequestBytes, 0 = never written. Empty: no checksums.
+  // Of the file or tier, by offset / kRequestBytes; 0: never written. Empty: no checksums.
   std::span<uint64_t> checksums;
   const char* file = "";            // for messages; outlives the lane
   const NvmeFiles* tier = nullptr;  // instead of fd and file; outlives the lane
@@ -57,7 +57,7 @@ struct Transfer {
 enum class IoFault : uint8_t {
   failed,             // the system said `error`
   no_space,           // ENOSPC or EDQUOT
-  refused,            // EAGAIN, EINTR or no progress, again and again
+  refused,            // EAGAIN, EINTR or no progress, too many times
   end_of_file,        // no bytes came or went
   checksum_mismatch,  // what was read is not what was written
   checksum_missing,   // a piece is read that was never written: a bug of the caller
@@ -87,8 +87,8 @@ class TransferLane {
   void start(const Transfer& transfer);  // requires can_start(); begins with the next progress()
 
   // Hands over requests, takes completions, and hands over again. Waits for a completion at most
-  // `timeout_microseconds` (0: not at all), and only when there is one to come. On an error it may take as
-  // long as what is in flight.
+  // `timeout_microseconds` (0: not at all), and only while requests are in flight. After an error it waits
+  // for all that are in flight.
   void progress(int64_t timeout_microseconds);
 
   uint64_t started() const { return started_; }  // transfers, since construction
@@ -109,7 +109,7 @@ class TransferLane {
     uint64_t begin = 0;     // in the transfer
     uint32_t bytes = 0;
     uint32_t done = 0;      // a multiple of the alignment
-    uint32_t attempts = 0;  // in vain, since the last progress
+    uint32_t attempts = 0;  // that made no progress, in a row
   };
 
   struct Target {

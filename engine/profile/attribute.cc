@@ -19,7 +19,7 @@ struct Node {  // an instruction, and when it was executed
   bool ran() const { return instruction != kNoInstruction; }
 };
 
-// Finds causes. Numbers of a lane's instructions count from the start of the sequence.
+// Finds causes. A lane's instructions are numbered from the start of the sequence.
 class Causes {
  public:
   explicit Causes(const History& h) : h_(h), lanes_(h.program.machine.lanes.size()), number_(h.times.size()) {
@@ -34,14 +34,14 @@ class Causes {
   double begin() const { return begin_; }  // infinite: nothing ran
   const std::vector<Node>& lane(LaneId lane) const { return lanes_[lane]; }
 
-  const Node& last() const { return last_; }  // to complete of all
+  const Node& last() const { return last_; }  // the last to complete
 
-  // The last to complete of what the instruction could not start before.
+  // The instruction's cause: of those that it has to follow, the last to complete.
   Node of(const Node& n) const {
     const Body& body = h_.program.bodies[h_.sequence[n.position]];
     const Instruction& in = body.instructions[n.instruction];
     Node cause;
-    const size_t number = number_[n.position][n.instruction];  // of those before it on its lane
+    const size_t number = number_[n.position][n.instruction];  // of instructions before it on its lane
     consider(lanes_[in.lane], number, cause);
     for (const Wait& w : in.waits) consider(lanes_[w.lane], bases_[n.position][w.lane] + w.count, cause);
     if (n.position >= 1 && !in.waits_before.empty())
@@ -71,7 +71,7 @@ class Causes {
     nodes.push_back(node);
   }
 
-  // The lane's first `count` completed when the last of them did.
+  // A lane's first `count` instructions have completed when the last of them has.
   static void consider(const std::vector<Node>& lane, size_t count, Node& latest) {
     if (count == 0) return;
     const Node& n = lane[count - 1];
@@ -86,7 +86,7 @@ class Causes {
   const History& h_;
   std::vector<std::vector<Node>> lanes_;
   std::vector<std::vector<size_t>> bases_;   // by position and lane: instructions of the bodies before
-  std::vector<std::vector<size_t>> number_;  // by position and instruction: those before it on its lane
+  std::vector<std::vector<size_t>> number_;  // by position and instruction: how many before it on its lane
   double begin_ = kUnlimited;
   Node last_;
 };
@@ -95,7 +95,7 @@ class Walker {
  public:
   Walker(const History& history, const Causes& causes) : history_(history), causes_(causes) {}
 
-  // Charges [begin, end], at the end of which `next` begins, to `cause` and what is before it.
+  // Charges [begin, end] to `cause` and the chain of causes before it; `next` begins at `end`.
   std::vector<Charge> walk(double begin, double end, Node next, Node cause) const {
     std::vector<Charge> charges;
     const auto charge = [&](double from, const Node& n, bool executed) {

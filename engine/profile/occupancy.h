@@ -1,9 +1,9 @@
-// What lies in every tier, and from when to when: from the program's ranges alone, or over time from the
-// times of its instructions, simulated or measured.
+// What lies in every tier, and from when to when: in instructions, from the program alone, or in seconds,
+// from the simulated or measured times of its instructions.
 //
 // A stay is one piece of a buffer at one address, from the instruction that writes it there to the last that
-// uses it. Permanent homes are no stays: they lie there always. Called for reports, by any thread; plain
-// functions, O(n log n). Requires a program whose structure is sound (verify.h).
+// uses it. Permanent buffers at home make no stays: they are always there. Called for reports, by any thread;
+// plain functions, O(n log n). Requires a program whose structure is sound (verify.h).
 #pragma once
 
 #include <array>
@@ -23,15 +23,15 @@ struct Stay {
   BufferId buffer = 0;
   uint32_t piece = 0;
   TierId tier = 0;
-  bool staged = false;             // a copy of something permanent, whose home is in another tier
+  bool staged = false;             // a staged copy of a permanent buffer
   uint64_t offset = 0, bytes = 0;  // in the tier's arena
   uint32_t first = 0, last = 0;    // instructions of the body
 };
 
-// In the order in which they begin.
+// All stays of the body, in the order in which they begin.
 std::vector<Stay> stays_of(const Program& program, const Body& body);
 
-// By tier: permanent homes, with all slots of rings.
+// By tier: the bytes of permanent buffers, with all slots of rings.
 std::vector<ClassBytes> permanent_bytes(const Program& program);
 
 struct OccupancyPoint {
@@ -39,9 +39,9 @@ struct OccupancyPoint {
   ClassBytes bytes{};
 };
 
-// By tier: what lies there, homes included; the first point is at the first instruction's begin. times are as
-// SimulationResult has them; of an instruction with a begin that is not finite, nothing is known: a stay that
-// it begins is left out, and one that it would have ended ends with the last instruction of all.
+// By tier: what lies there, permanent buffers included; the first point is at the first instruction's begin.
+// `times` are as in SimulationResult. Nothing is known of an instruction whose begin is not finite: a stay
+// that begins with it is left out, and one that ends with it ends with the last instruction of all.
 std::vector<std::vector<OccupancyPoint>> occupancy(const Program& program, std::span<const BodyId> sequence,
                                                    const std::vector<std::vector<InstructionTime>>& times);
 

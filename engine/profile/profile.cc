@@ -26,7 +26,7 @@ void begin_at_zero(Timeline& timeline) {
     for (InstructionTime& t : body) t.begin -= origin, t.end -= origin;
 }
 
-// Steps that ended, in order; an unfinished one ends the list.
+// The steps that ended, in order, up to the first that did not.
 std::vector<ProfiledStep> ended_steps(const Program& program, const Recorder& recorder,
                                       const Timeline& measured, const Timeline& predicted) {
   std::vector<ProfiledStep> steps;
@@ -53,8 +53,8 @@ Work kind_of(const Program& program, const Body& body, const Instruction& in) {
   return work;
 }
 
-// Calls f(position, instruction, begin, end) for what every lane executes in [begin, end], as attribute.h has
-// it: on an overlapping lane from when the one before has completed.
+// Calls f(position, instruction, begin, end) for every instruction that a lane executes in [begin, end]. As
+// in attribute.h, one on an overlapping lane is executed from when the one before has completed.
 template <typename F>
 void for_each_executed(const History& h, double begin, double end, F f) {
   std::vector<double> until(h.program.machine.lanes.size(), begin);
@@ -107,7 +107,7 @@ void add_work(const Program& program, const Body& step, Profile& profile) {
   });
 }
 
-// Bytes a second at most between two tiers, as the description has it: the link, the drives, the pools.
+// The most bytes a second between two tiers, by the machine description: of the link, the drives, the pools.
 double described_bandwidth(const MachineRates& rates, const Tier& from, const Tier& to) {
   double most = kUnlimited;
   for (const LinkRates& link : rates.links) {
@@ -143,7 +143,7 @@ void add_lanes_and_links(const Plan& plan, Profile& profile) {
   }
 }
 
-// What has not begun though it could is the lane's affair, whatever it is.
+// Instructions that had not begun though they could are told apart by lane only.
 Work wait_kind(Work work) {
   work.subject = 0;
   return work.executed ? work : Work{work.lane, false};

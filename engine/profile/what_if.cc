@@ -9,8 +9,8 @@ namespace sluice {
 
 namespace {
 
-constexpr double kWorthwhile = 1.01;  // of tokens a second
-constexpr double kNearly = 0.9;       // of the most that a quantity brings
+constexpr double kWorthwhile = 1.01;  // times today's tokens a second
+constexpr double kNearly = 0.9;       // of the gain of the largest change
 
 std::vector<std::vector<Change>> changes_of(const PlanRequest& request) {
   std::vector<std::vector<Change>> all;
@@ -59,7 +59,7 @@ Outlook outlook_of(const Plan& plan) {
   const BodyIds& bodies = plan.lowering.bodies();
   const std::vector<BodyId> sequence{*bodies.first, *bodies.step, *bodies.step, *bodies.step};
   const Timeline timeline = predicted_timeline(plan.program, plan.rates, sequence);
-  // A whole step late in the sequence, in which all repeats itself.
+  // The last but one of the sequence's steps: by then steps repeat themselves.
   const double end = norm_end(plan.program.bodies[*bodies.step], timeline.times[2]);
   Outlook outlook{plan.step_seconds, tokens_of(plan) / plan.step_seconds, {}};
   outlook.waits = waits_of(timeline.history(plan.program), compute_lane(plan.program.machine),
@@ -77,7 +77,7 @@ std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
     return WhatIf{change, outlook_of(*other)};
   };
   std::vector<WhatIf> best;
-  for (std::vector<Change> quantity : changes_of(request)) {  // plans may take seconds: no more than needed
+  for (std::vector<Change> quantity : changes_of(request)) {  // a plan may take seconds: make few
     std::optional<WhatIf> most;
     for (; !most && !quantity.empty(); quantity.pop_back()) most = planned(quantity.back());
     if (!most || most->outlook.tokens_per_second < kWorthwhile * now) continue;

@@ -1,7 +1,8 @@
-// What a step would take with another budget or batch: plans again with a request that differs in one thing.
+// How long a step would take with another budget or batch: plans again with a request that differs in one
+// thing.
 //
-// Plans are a function of their request, so what comes out is what train would run. Nothing is allocated for
-// them. For reports.
+// Plans are a function of their request, so `train` with that change would run the same plan. No arenas are
+// allocated. For reports.
 #pragma once
 
 #include <optional>
@@ -19,17 +20,17 @@ struct Change {
   uint64_t from = 0, to = 0;  // bytes of an arena; sequences of a rank's batch
 };
 
-// The request with that one thing changed. `micro_batch`: of the batch; none: the planner's choice.
+// The request with the change. `micro_batch` is as in BatchOptions; none: the planner chooses.
 PlanRequest with_change(PlanRequest request, const Change& change, std::optional<int64_t> micro_batch,
                         int64_t sequence);
 
-// Of a step, of all ranks.
+// Tokens of a step, over all ranks.
 double tokens_of(const Plan& plan);
 
 struct Outlook {
   double step_seconds = 0;         // predicted, as Plan's
   double tokens_per_second = 0;    // of all ranks
-  std::vector<WorkSeconds> waits;  // of the compute lane, a step, by kind: most first
+  std::vector<WorkSeconds> waits;  // of the compute lane in a step, by kind, most first
 };
 
 Outlook outlook_of(const Plan& plan);
@@ -39,9 +40,9 @@ struct WhatIf {
   Outlook outlook;
 };
 
-// More of every memory, more sequences, another --recompute: of each the least change that brings nearly what
-// more of it brings, most tokens a second first. Those that bring less than a hundredth are left out. `plan`
-// is the request's.
+// Tries more of every memory, more sequences, and --recompute auto. For each of these returns the smallest
+// change that gains nearly as much as the largest that fits; most tokens a second first. Those that gain less
+// than a hundredth are left out. `plan` is the request's.
 std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
                                  std::optional<int64_t> micro_batch);
 

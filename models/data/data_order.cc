@@ -12,7 +12,7 @@ namespace sluice {
 
 namespace {
 
-// Keeps this stream apart from the initial weights, whose key is the seed itself. First digits of pi.
+// Makes the key differ from that of the initial weights, which is the seed itself. First digits of pi.
 constexpr uint64_t kDataOrderStream = 0x243F6A8885A308D3;
 
 // As many rounds as NIST SP 800-38G (FF1) uses for small domains; four suffice for large ones.
@@ -20,8 +20,8 @@ constexpr uint32_t kFeistelRounds = 10;
 
 uint64_t low_bits(int bits) { return bits == 0 ? 0 : ~uint64_t{0} >> (64 - bits); }
 
-// One pass of the network over [0, 2^bits). The halves may differ by a bit: rounds alternate which half they
-// change, so each round is its own inverse and the whole is a bijection.
+// One pass of the network over [0, 2^bits). One half may be a bit longer than the other. Rounds change the
+// halves in turn, so each round is its own inverse and the whole is a bijection.
 uint64_t feistel(uint64_t value, int bits, PhiloxKey key, uint64_t epoch) {
   const int low = bits / 2;
   uint64_t left = value >> low, right = value & low_bits(low);

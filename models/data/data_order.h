@@ -1,10 +1,10 @@
 // Which tokens a row of the run reads.
 //
 // The tokens are cut into W = floor((tokens - 1) / T) windows; window i holds tokens [i*T, i*T + T + 1): T
-// inputs and the labels one further. Row r of the run reads window r mod W; shuffled, every epoch (r / W)
-// permutes the windows anew by (seed, epoch). The permutation is a function, not a table: it needs no memory
-// however large W is, and a run resumes from its cursor, the number of rows consumed, alone. Caller: the
-// trainer, before it issues a body; validation.
+// inputs, and the labels, which are one token further. Row r of the run reads window r mod W. If shuffled,
+// every epoch (r / W) permutes the windows anew by (seed, epoch). The permutation is a function, not a table:
+// it needs no memory, however large W is, and a run resumes from its cursor alone, the number of rows
+// consumed. Callers: the trainer, before it issues a body; validation.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct DataOrder {
 DataOrder make_data_order(const TokenData& data, int64_t sequence, bool shuffled, uint64_t seed);
 
 // A permutation of [0, size) keyed by (seed, epoch): a Feistel network (Luby and Rackoff 1988) of Philox
-// rounds on the least number of bits that holds size - 1, walked until it lands inside (Black and Rogaway,
-// "Ciphers with Arbitrary Finite Domains", 2002); fewer than two walks on average.
+// rounds on the least number of bits that holds size - 1, repeated until the result is below size (Black and
+// Rogaway, "Ciphers with Arbitrary Finite Domains", 2002); fewer than two passes on average.
 uint64_t permuted(uint64_t index, uint64_t size, uint64_t seed, uint64_t epoch);
 
 uint64_t window_of_row(const DataOrder& order, uint64_t row);
@@ -34,8 +34,8 @@ uint64_t window_of_row(const DataOrder& order, uint64_t row);
 void read_rows(const DataOrder& order, const TokenData& data, uint64_t first_row, uint64_t rows,
                int32_t* inputs, int32_t* labels);
 
-// Validation reads its first batches x rows_per_batch windows in order, every time. Throws Error(usage) with
-// the number that the data has when they are not enough.
+// Validation reads the first `batches` x `rows_per_batch` windows in order, every time. If the data has
+// fewer, throws Error(usage) with their number.
 DataOrder make_validation_order(const TokenData& data, int64_t sequence, uint64_t batches,
                                 uint64_t rows_per_batch);
 

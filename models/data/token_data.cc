@@ -41,7 +41,7 @@ constexpr char kMegatronMagic[] = "MMIDIDX\0";
               "Convert the tokens to raw uint16 (nanoGPT) or an llm.c shard.");
 }
 
-// Whether a Megatron index lies beside a .bin file; its .bin would pass for raw uint16 otherwise.
+// Whether a Megatron index lies beside a .bin file, which would otherwise pass for raw uint16.
 bool has_megatron_index(const std::string& path) {
   const std::string index = std::filesystem::path(path).replace_extension(".idx").string();
   std::error_code ignored;
@@ -129,7 +129,7 @@ TokenData TokenData::open(const std::vector<std::string>& paths, int64_t vocabul
   for (const std::string& path : paths) {
     Part& part = data.parts_.emplace_back(open_part(path, vocabulary));
     part.first_token = data.tokens_;
-    data.tokens_ += part.tokens;  // bounded by bytes on disk
+    data.tokens_ += part.tokens;  // no overflow: every token takes bytes of a file
   }
   return data;
 }

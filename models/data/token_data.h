@@ -16,17 +16,18 @@ namespace sluice {
 
 class TokenData {
  public:
-  // Throws Error: malformed_file for empty, truncated or lying files and for text with another vocabulary
-  // than 256; usage for a missing file, an unknown kind of file and Megatron's, which is planned.
+  // Throws Error: malformed_file for empty or truncated files, for those whose header contradicts their size,
+  // and for text with another vocabulary than 256; usage for a missing file, an unknown kind of file and
+  // Megatron's, which is planned.
   static TokenData open(const std::vector<std::string>& paths, int64_t vocabulary);
 
   uint64_t tokens() const { return tokens_; }
 
-  // Of 64 stretches of up to 4096 ids, from the first to the last: tells data apart that are as long. Throws
-  // as read().
+  // Checksum of 64 stretches of up to 4096 ids, spread from the first to the last: it tells data of equal
+  // length apart. Throws as read().
   uint64_t sample_checksum() const;
 
-  // For messages: the file's path, or "the N files from PATH on".
+  // For messages: the file's path, or "the N files from PATH on", where PATH is the first.
   std::string description() const;
 
   // Tokens [first, first + count), which must exist. Throws Error(malformed_file) naming file and position

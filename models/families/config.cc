@@ -16,7 +16,7 @@ namespace {
 
 const char* const kSpecialTokens[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
-// Token numbers that generation needs and training does not: null, an integer or a list of integers, kept as
+// Ids of tokens that generation needs and training does not: null, an integer or a list of integers, kept as
 // written.
 void read_special_tokens(const nlohmann::json& object, ModelConfig& config) {
   for (const char* key : kSpecialTokens) {
@@ -29,7 +29,7 @@ void read_special_tokens(const nlohmann::json& object, ModelConfig& config) {
   }
 }
 
-// Values that training does not apply are named, not obeyed in silence.
+// Notes the file's values that training does not apply.
 void read_notes(const ConfigReader& file, const std::string& name, ModelConfig& config) {
   std::vector<std::string> dropouts;
   for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout"})
@@ -136,7 +136,7 @@ void check_config(const ModelConfig& c, const std::string& where, ExitCode code)
             fmt::format("RoPE scaling factor {}, low {}, high {}, original context {} make no sense.",
                         s.factor, s.low, s.high, s.original_context));
   }
-  // 2^45 parameters have 2^49 bytes of training state; no product of it with layers or slices overflows 64
+  // 2^45 parameters have 2^49 bytes of training state: no product with layers or micro-batches overflows 64
   // bits.
   require(parameters_in_total(c) < std::ldexp(1, 45), "the model has more than 2^45 parameters.");
 }

@@ -30,22 +30,22 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   // bos_token_id and the like, as JSON text; carried to exports.
   std::map<std::string, std::string> special_tokens;
-  // One sentence each, to be printed: what the file says and training does not apply.
+  // Sentences to print: what the file says and training does not apply.
   std::vector<std::string> notes;
 };
 
 // A Hugging Face config.json of a family's model_type; `file` names it in messages. Throws
-// Error(malformed_file) for missing, contradictory or absurd values and for keys that change the mathematics
-// and are not supported; Error(usage) for families that are planned. Keys: transformers,
-// models/*/configuration_*.py.
+// Error(malformed_file) for missing, contradictory or absurd values and for unsupported keys that change the
+// mathematics; Error(usage) for families that are planned. Source of the keys: transformers,
+// `models/*/configuration_*.py`.
 ModelConfig config_from_json(const std::string& text, const std::string& file);
 
 // A config.json that transformers loads; `weights` is the type of the tensors stored beside it.
 std::string config_to_json(const ModelConfig& config, DType weights);
 
 // "gpt2-xl", or with other sizes "gpt2-xl:layers=6,width=384,heads=6". A family's name before sizes stands
-// for its plain preset. What is not given comes from the preset; after a new width, head_size and ffn follow
-// the family's rule unless they are given too. Throws Error(usage), with the nearest known name.
+// for its plain preset. Sizes that are not given come from the preset; with a new width, head_size and ffn
+// follow the family's rule unless they are given too. Throws Error(usage), with the nearest known name.
 ModelConfig config_from_name(const std::string& text);
 
 // Names that config_from_name takes without a description.

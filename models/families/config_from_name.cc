@@ -1,4 +1,4 @@
-// Models by name: a preset of a family, or an inline description that changes one's sizes.
+// Models by name: a preset of a family, or an inline description that changes a preset's sizes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -72,7 +72,7 @@ std::set<std::string> set_values(ModelConfig& c, const Family& family, const std
   return given;
 }
 
-// What was not given follows from what was.
+// Derives the sizes that were not given from those that were.
 void derive(ModelConfig& c, const Family& family, const ModelConfig& preset, const std::string& where,
             const std::set<std::string>& given) {
   const bool reshaped = given.contains("width") || given.contains("heads");

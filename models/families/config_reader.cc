@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// What a value looks like in a message; files may hold anything, nested as deep as they like.
+// A value as messages show it. Files may hold anything, nested to any depth.
 std::string shown(const nlohmann::json& value) {
   if (value.is_array()) return "a list";
   if (value.is_object()) return "an object";

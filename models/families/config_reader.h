@@ -1,5 +1,5 @@
-// Typed access to the keys of one config.json. Every complaint is an Error(malformed_file) that names file
-// and key.
+// Typed access to the keys of one config.json. To complain is to throw an Error(malformed_file) that names
+// file and key.
 //
 // null counts as absent. Numbers are never taken from booleans or strings, integers never from fractions.
 // Used by config.cc and the families; the JSON outlives the reader.
@@ -55,8 +55,7 @@ class ConfigReader {
 // transformers take.
 void write_rope(const ModelConfig& config, nlohmann::ordered_json& file);
 
-// Largest sizes that are taken for real: far beyond any model, and small enough that a product of two fits 64
-// bits.
+// Largest sizes that are accepted: far beyond any model, and small enough that a product of two fits 64 bits.
 constexpr int64_t kVocabularyMax = int64_t{1} << 28, kContextMax = int64_t{1} << 28;
 constexpr int64_t kWidthMax = int64_t{1} << 20, kFfnMax = int64_t{1} << 22;
 constexpr int64_t kLayersMax = int64_t{1} << 11, kHeadsMax = int64_t{1} << 16;

@@ -5,7 +5,7 @@
 namespace sluice {
 namespace {
 
-// A group's weight is read as "norm.weight" where the group is "model.norm": bound without "model.".
+// A group "model.norm" is bound without "model.", so that its weight is "norm.weight".
 std::string prefix_of(const std::string& group) { return group.substr(0, group.rfind('.') + 1); }
 std::string last_word(const std::string& group) { return group.substr(group.rfind('.') + 1); }
 

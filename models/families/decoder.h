@@ -1,8 +1,8 @@
-// The frame of a decoder-only model: a token embedding with learned positions or without, a chain of alike
-// transformer layers, and a head of norm and loss. A family brings the names of its tensors and its layer.
+// The frame of a decoder-only model: a token embedding with learned positions or without, equal layers, and a
+// head. A family adds the names of its tensors and its layer.
 //
-// All transformer layers share one segment template, `block`, made from the first one's parameter group. The
-// head's weight is the token embedding's where the config ties them, else lm_head.weight.
+// All layers share one segment template, `block`, made from the first layer's parameter group. The head's
+// weight is the token embedding's where the config ties them, else lm_head.weight.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,8 @@ struct Decoder {
 
   // Parameters of one layer, whose names begin with `prefix`, "LAYERS.i.".
   std::function<std::vector<Parameter>(const std::string& prefix)> parameters;
-  // Appends a layer's ops, from x [rows, width] to what it returns, of the same shape. Weights are named by
-  // what follows the prefix.
+  // Appends a layer's ops on x [rows, width] and returns their result, of the same shape. Weights are named
+  // by the part of their name after the prefix.
   std::function<SegmentBuilder::Tensor(SegmentBuilder& builder, SegmentBuilder::Tensor x)> layer;
 };
 

@@ -22,7 +22,7 @@ class ConfigReader;
 
 struct Preset {
   const char* name;
-  ModelConfig config;   // but for the family, which config_from_name sets
+  ModelConfig config;   // without the family, which config_from_name sets
   uint64_t parameters;  // as published
 };
 
@@ -42,12 +42,12 @@ struct Family {
   std::vector<Preset> (*presets)();
   const char* plain_preset;       // the preset that NAME:KEY=VALUE changes
   std::span<const SizeKey> keys;  // beyond those of every family
-  int64_t (*ffn)(int64_t width);  // where a description gives another width, and no ffn
+  int64_t (*ffn)(int64_t width);  // for a description that gives another width, and no ffn
 
   void (*read)(const ConfigReader& file, ModelConfig& config);
   void (*write)(const ModelConfig& config, nlohmann::ordered_json& file);
 
-  const char* tensor_prefix;                   // that some checkpoints put before all names; "": none
+  const char* tensor_prefix;                   // which some checkpoints put before all names; "": none
   bool (*is_buffer)(std::string_view tensor);  // saved beside the parameters by older transformers
 
   // Fills in a model whose precision, micro_batch, sequence and vocabulary are set.
@@ -61,11 +61,11 @@ const Family* find_family(const std::string& name);  // nullptr: unknown
 std::span<const std::string_view> planned_families();
 
 std::span<const SizeKey> common_size_keys();           // of every family
-std::vector<SizeKey> size_keys(const Family& family);  // those, then its own
+std::vector<SizeKey> size_keys(const Family& family);  // common_size_keys(), then its own
 
-// The model for micro-batches of `micro_batch` sequences, working in `precision`; parameter groups laid out
-// and the whole checked. Throws Error(usage) when the sequence is longer than the context or a micro-batch
-// has 2^31 tokens or more.
+// The model for micro-batches of `micro_batch` sequences in working precision `precision`; its parameter
+// groups are laid out, and the model is checked. Throws Error(usage) when the sequence is longer than the
+// context or a micro-batch has 2^31 tokens or more.
 Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence);
 
 }  // namespace sluice

@@ -53,7 +53,7 @@ void read(const ConfigReader& file, ModelConfig& c) {
   c.attention_bias = file.flag_or("attention_bias", false);
   c.mlp_bias = file.flag_or("mlp_bias", false);
   file.rope(c.rope_theta, c.rope_scaling);
-  // Keys of relatives that keep Llama's tensor names and compute something else.
+  // Keys of models that have Llama's tensor names but compute something else.
   for (const char* scale : {"embedding_multiplier", "residual_multiplier", "attention_multiplier",
                             "logits_scaling", "logit_scale"})
     file.require_number(scale, 1);

@@ -2,7 +2,7 @@
 // under which their config.json gives sizes, and the names of their tensors
 // (model.layers.i.self_attn.q_proj).
 //
-// A family that only adds or drops biases, or renames keys, is written with these. Weights are [out, in].
+// A family that differs only in biases or in keys is written with these functions. Weights are [out, in].
 // Papers: Su et al., "RoFormer" (2021); Touvron et al., "LLaMA" (2023); Shazeer, "GLU variants" (2020).
 #pragma once
 
@@ -26,7 +26,7 @@ inline constexpr SizeKey kRotarySizeKeys[] = {
 struct RotarySizes {
   int64_t layers, width, heads, kv_heads, ffn;
 };
-ModelConfig rotary_config(const RotarySizes& sizes);  // the rest as in an empty config
+ModelConfig rotary_config(const RotarySizes& sizes);  // other fields as in an empty ModelConfig
 
 // Frequencies of the rotary embedding, which older versions of transformers saved along with the parameters.
 bool is_rotary_buffer(std::string_view tensor);

@@ -1,9 +1,8 @@
 // Helpers with which families write models: groups of parameters, and segments op by op with shapes inferred.
 //
-// A SegmentBuilder is used once: bind groups, declare inputs, add ops, declare outputs, take. Groups that are
-// bound must be laid out; tensors of other groups bound to the same template later must have the same shapes.
-// Errors of shapes are std::invalid_argument from the op's rule: a family that builds from a checked config
-// never causes one.
+// A SegmentBuilder is used once: bind groups, declare inputs, add ops, declare outputs, take. Bound groups
+// must be laid out; groups bound to the same template later must have tensors of the same shapes. An op's
+// shape rule throws std::invalid_argument: a family that builds from a checked config never causes that.
 #pragma once
 
 #include <initializer_list>
@@ -20,7 +19,7 @@ Parameter matrix(std::string name, int64_t rows, int64_t columns, double standar
 Parameter norm_weight(std::string name, int64_t width);
 Parameter bias(std::string name, int64_t width);
 
-// 0.02 / sqrt(2 layers): projections back into the residual stream (Radford et al., "GPT-2", 2019,
+// 0.02 / sqrt(2 layers), for projections back into the residual stream (Radford et al., "GPT-2", 2019,
 // section 2.3).
 double residual_deviation(int64_t layers);
 
@@ -39,7 +38,7 @@ class SegmentBuilder {
 
   SegmentBuilder(const Model& model, std::string name);
 
-  // Binds the next group slot; weights are then named by what follows `prefix` in their global name.
+  // Binds the next group slot; its weights are named by the part of their global name after `prefix`.
   void bind(const Group& group, const std::string& prefix);
   Weight weight(std::string_view name);  // CHECKs that a bound group has it
   bool has(std::string_view name) const;
@@ -50,7 +49,7 @@ class SegmentBuilder {
   // Appends an op and returns its first output, which gets `name`; further outputs get name.1, name.2.
   Tensor op(OpKind kind, std::string name, std::initializer_list<Tensor> inputs,
             std::vector<Weight> weights = {}, const OpAttributes& attributes = {});
-  // y = x * weight + bias, or gelu of that, where `name`.weight is bound, and `name`.bias if it is bound.
+  // y = x * weight + bias, or gelu of that, with `name`.weight and, if it is bound, `name`.bias.
   Tensor linear(const std::string& name, Tensor x, bool weight_out_in, OpKind kind = OpKind::linear);
   // layer_norm or rms_norm, by `kind`, with `name`.weight and, if it is bound, `name`.bias.
   Tensor norm(OpKind kind, const std::string& name, Tensor x, double epsilon);

@@ -89,8 +89,8 @@ void InputFile::read(uint64_t offset, void* out, uint64_t bytes) const {
 }
 
 OutputFile::OutputFile(const std::string& path) : path_(path), temporary_(path + ".tmp") {
-  // O_TRUNC: a temporary that a killed process left behind is overwritten. O_NOFOLLOW: never through a
-  // planted link.
+  // O_TRUNC: a temporary that a killed process left behind is overwritten. O_NOFOLLOW: a planted link is not
+  // followed.
   fd_ = FileDescriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
                             S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH));
   if (fd_.get() >= 0) return;

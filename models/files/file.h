@@ -1,10 +1,10 @@
-// Files as the readers and writers of formats see them: input by pread, output by a temporary that is
-// renamed when whole.
+// Files for the readers and writers of formats: input by pread, output by a temporary file that is renamed
+// when complete.
 //
-// InputFile: a regular file, opened once; its size is taken when it is opened and every read is checked
+// InputFile: a regular file, opened once. Its size is taken when it is opened, and every read is checked
 // against it, so a format's reader never trusts a length that the file states about itself. Reads are const
-// and may come from any thread. OutputFile: what is written lands in PATH.tmp; commit() makes it durable and
-// renames it, the destructor of an uncommitted one removes it. Owner: one thread.
+// and may come from any thread. OutputFile: writes to PATH.tmp; commit() makes it durable and renames it;
+// without commit() the destructor removes it. Owner: one thread.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  // Appends. Throws Error(io) on a full disk or any other failure.
+  // Appends. Throws Error(io) on a full drive or any other failure.
   void write(const void* data, uint64_t bytes);
   uint64_t written() const { return written_; }
 

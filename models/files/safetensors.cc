@@ -51,7 +51,7 @@ const TypeRow& row_of(SafetensorsType type) { return kTypes[static_cast<size_t>(
               "Download or export the file again; it is damaged or not a safetensors file.");
 }
 
-// One tensor as the header states it, before anything is believed.
+// One tensor as the header states it, before anything is checked.
 struct Entry {
   std::string name;
   SafetensorsType type = SafetensorsType::f32;
@@ -60,8 +60,8 @@ struct Entry {
   bool has_type = false, has_shape = false, has_offsets = false;
 };
 
-// Receives the header's JSON piece by piece, so that memory stays in proportion to the tensors, duplicate
-// keys are seen, and nesting beyond the format ends the parse at once.
+// Receives the header's JSON piece by piece: memory stays in proportion to the tensors, duplicate keys are
+// noticed, and nesting beyond the format's ends the parse at once.
 class HeaderHandler : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderHandler(const std::string& path) : path_(path) {}
@@ -193,7 +193,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   std::unordered_set<std::string> names_;
 };
 
-// Bytes of a tensor by shape and type; nothing when they, or the number of elements, do not fit.
+// Bytes of a tensor by shape and type; nothing when they, or the number of elements, overflow.
 std::optional<uint64_t> stated_bytes(const Entry& entry) {
   uint64_t total = row_of(entry.type).bytes;
   for (const uint64_t dimension : entry.shape) {
@@ -203,8 +203,8 @@ std::optional<uint64_t> stated_bytes(const Entry& entry) {
   return total;
 }
 
-// The tensors in order of their bytes, after every rule of the format was checked against the data's true
-// length.
+// Checks every rule of the format against the data's true length; returns the tensors in order of their
+// bytes.
 std::vector<SafetensorsTensor> checked_tensors(const std::string& path, std::vector<Entry> entries,
                                                uint64_t data_begin, uint64_t data_bytes) {
   std::stable_sort(entries.begin(), entries.end(),
@@ -240,7 +240,7 @@ std::vector<SafetensorsTensor> checked_tensors(const std::string& path, std::vec
   return tensors;
 }
 
-// The header's JSON. N is compared with the limit and with the file before memory is taken for it.
+// The header's JSON. Its length is compared with the limit and with the file before memory is allocated.
 std::string read_header(const InputFile& file) {
   if (file.bytes() < kLengthBytes)
     malformed(file.path(),
@@ -256,7 +256,7 @@ std::string read_header(const InputFile& file) {
                           file.bytes() - kLengthBytes));
   std::string header(length, '\0');
   file.read(kLengthBytes, header.data(), length);
-  // Two things that the JSON parser lets pass: it ends silently at a NUL, and it skips a byte-order mark.
+  // The JSON parser refuses neither: it ends silently at a NUL, and it skips a byte-order mark.
   if (const size_t nul = header.find('\0'); nul != std::string::npos)
     malformed(file.path(), fmt::format("its header is not valid JSON at byte {}", kLengthBytes + nul));
   if (header.starts_with("\xEF\xBB\xBF")) malformed(file.path(), "its header begins with a byte-order mark");

@@ -2,8 +2,8 @@
 //
 // Layout: u64 N, N bytes of JSON, then the tensors' bytes without holes to the end of the file.
 // Reader: the whole header is checked when the file is opened (every length against the bytes present,
-// before anything is allocated from it), so afterwards a tensor's range can be read blindly. Reads are const
-// and may come from any thread. Writer: all names and shapes come first, then the bytes in that order;
+// before anything is allocated from it), so afterwards a tensor's range can be read without checks. Reads are
+// const and may come from any thread. Writer: all names and shapes come first, then the bytes in that order;
 // memory use does not depend on the tensors. Callers: hf_weights and hf_export, checkpoints.
 #pragma once
 
@@ -40,7 +40,7 @@ struct SafetensorsTensor {
 
 class SafetensorsFile {
  public:
-  // Throws Error(malformed_file) with the file and, where there is one, the tensor; else as InputFile does.
+  // Throws Error(malformed_file) naming the file and, where there is one, the tensor; also as InputFile does.
   static SafetensorsFile open(const std::string& path);
 
   const std::string& path() const { return file_.path(); }

@@ -20,14 +20,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kPieceElements = 1 << 20;  // 4 MiB in fp32 and 2 MiB in 16-bit: the export's whole memory
+constexpr uint64_t kPieceElements = 1 << 20;  // 4 MiB in fp32, 2 MiB in 16 bits: all that an export allocates
 constexpr uint64_t kCopyBytes = 1 << 20;
 
 constexpr std::array<const char*, 8> kTokenizerFiles = {
     "tokenizer.json",  "tokenizer_config.json",  "vocab.json",       "merges.txt", "special_tokens_map.json",
     "tokenizer.model", "generation_config.json", "added_tokens.json"};
 
-struct Rows {  // of a tensor; one without dimensions counts as a row
+struct Rows {  // some rows of a tensor; a tensor without dimensions counts as one row
   size_t tensor = 0;
   int64_t first = 0, count = 1;
 };
@@ -69,7 +69,7 @@ std::vector<File> cut_into_files(std::span<const ExportTensor> tensors, std::spa
   return files;
 }
 
-// Of whole tensors.
+// Files of whole tensors.
 std::vector<File> plain_files(std::span<const ExportTensor> tensors, const ExportOptions& options) {
   std::vector<Rows> all;
   for (size_t t = 0; t < tensors.size(); ++t) all.push_back({t, 0, rows_of(tensors[t])});
@@ -80,7 +80,7 @@ std::vector<File> plain_files(std::span<const ExportTensor> tensors, const Expor
   return files;
 }
 
-// A shard without rows has no file.
+// Files of the shards' rows. A shard without rows has no file.
 std::vector<File> shard_files(std::span<const ExportTensor> tensors, const ExportOptions& options) {
   std::vector<File> files;
   const auto shards = static_cast<int64_t>(options.shards);
@@ -102,7 +102,7 @@ std::vector<File> shard_files(std::span<const ExportTensor> tensors, const Expor
   return files;
 }
 
-// Where the parts of tensors begin, for PyTorch.
+// The metadata from which PyTorch reads where the parts of tensors begin.
 std::map<std::string, std::string> shard_metadata(const File& file, std::span<const ExportTensor> tensors) {
   nlohmann::json parts = nlohmann::json::object();
   for (const Rows& rows : file.rows) {
@@ -151,7 +151,7 @@ void make_directory(const std::string& directory) {
                 "Name a new directory: an export writes over nothing.");
 }
 
-// A weight that training reached and fp16 cannot hold would become infinity without a word.
+// Without this, a weight beyond fp16's range would silently become infinity.
 void check_fp16_range(const std::string& name, std::span<const float> values) {
   constexpr float kOverflow = 65520;  // halfway between fp16's largest value, 65504, and the next step
   for (const float value : values)

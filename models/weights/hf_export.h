@@ -1,9 +1,9 @@
-// Writes a Hugging Face directory that loads elsewhere: config.json, safetensors (several files when large)
-// and the tokenizer's files. Or one that PyTorch's distributed checkpoint reads and reshards
+// Writes a Hugging Face directory for other software: config.json, safetensors (several files when large) and
+// the tokenizer's files. With shards, PyTorch's distributed checkpoint can read and reshard it
 // (torch.distributed.checkpoint.HuggingFaceStorageReader): the rows of every tensor are divided among files
-// shard-RRRRR-model-IIIII-of-NNNNN.safetensors, whose metadata say where they begin.
+// shard-RRRRR-model-IIIII-of-NNNNN.safetensors, whose metadata say where the rows begin.
 //
-// Streamed: memory is bounded whatever the model's size. Every file appears whole or not at all; the index
+// Streamed: memory is bounded whatever the model's size. Every file appears complete or not at all; the index
 // comes last. Caller: the verb export, one thread.
 #pragma once
 
@@ -26,7 +26,7 @@ using ReadTensor = std::function<void(size_t tensor, uint64_t first, uint64_t co
 
 struct ExportOptions {
   DType dtype = DType::bf16;                 // bf16, f16 or f32
-  uint64_t file_bytes_max = 5'000'000'000;   // of tensors; a larger tensor gets a file of its own
+  uint64_t file_bytes_max = 5'000'000'000;   // of a file's tensors; a larger tensor has a file of its own
   uint64_t shards = 1;                       // above 1: for PyTorch's distributed checkpoint
   std::string config_json;                   // written as config.json
   std::string tokenizer_directory;           // the tokenizer's files are copied from here; empty: none

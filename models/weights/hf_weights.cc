@@ -32,7 +32,7 @@ constexpr uint64_t kIndexBytesMax = 64 << 20;  // a million tensors
 
 constexpr const char* kDownloadAgain = "Download or export the directory again.";
 
-// Also as a link that leads nowhere, which is to be complained about, not taken for absent.
+// A link that leads nowhere counts as there, so that opening it is an error.
 bool is_there(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(path, ignored));
@@ -56,7 +56,7 @@ Json parse_index(const std::string& path, const std::string& text) {
   }
 }
 
-// tensor -> bare file name.
+// From tensor to file name, without directories.
 std::map<std::string, std::string> read_index(const std::string& path) {
   const Json index = parse_index(path, read_text_file(path, kIndexBytesMax));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())

@@ -1,7 +1,7 @@
 // Weights of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json
 // names.
 //
-// Names are those of Parameter::name: a family's prefix is taken off when the directory is opened, and its
+// Names are those of Parameter::name: when the directory is opened, a family's prefix is removed and its
 // buffers are left out.
 // Reads are const and may come from any thread. Callers: the verbs (open, check), the task `load` (read).
 #pragma once
@@ -18,7 +18,7 @@ namespace sluice {
 struct Family;
 
 // Whether the directory holds weights to start from. Throws Error(malformed_file) when it holds them only in
-// a format that cannot be read (pickle), since starting afresh would then be a surprise.
+// a format that cannot be read (pickle): a silent start from initial weights would be a surprise.
 bool has_weights(const std::string& directory);
 
 class HfWeights {
@@ -47,9 +47,9 @@ class HfWeights {
   std::map<std::string, Location> tensors_;
 };
 
-// Throws one Error(malformed_file) that lists what is missing, unknown, of another shape, or no
-// floating-point type (ten names of each, and how many there are). A head stored beside a tied embedding is
-// passed over, as transformers does.
+// Throws one Error(malformed_file) that lists the tensors that are missing, unknown, of another shape, or of
+// no floating-point type (ten names of each, and how many there are). A head's weight stored beside a tied
+// embedding is skipped, as transformers does.
 void check_weights(const HfWeights& weights, const Model& model);
 
 }  // namespace sluice

@@ -19,8 +19,7 @@ constexpr uint64_t kLanes = 4;  // elements of one Philox counter
 using Lanes = std::array<double, kLanes>;
 
 // The library's logarithm, sine and cosine differ in the last bit between processors (with and without fused
-// multiply-add), so the three are written out here in additions, multiplications, divisions and square
-// roots.
+// multiply-add). So they are computed here by additions, multiplications, divisions and square roots.
 
 // -ln((word + 0.5) / 2^32), relative error below 1e-14. With m in [sqrt(1/2), sqrt(2)) and s = (m-1)/(m+1),
 // ln m = 2 (s + s^3/3 + s^5/5 + ...); s^2 <= 0.0295, so the first term left out is 0.0295^9 / 19 = 9e-16 of
@@ -66,8 +65,8 @@ Direction direction_of(uint32_t word) {
   for (const double inverse : kSine) sine = sine * z + inverse;
   for (const double inverse : kCosine) cosine = cosine * z + inverse;
   sine *= phi;
-  // Quarter turns swap the two (odd quadrants) and flip signs (cosine in 1 and 2, sine in 2 and 3); without
-  // branches, which no processor could predict here.
+  // Quarter turns swap the two (odd quadrants) and flip signs (cosine in 1 and 2, sine in 2 and 3). Done
+  // without branches, which no processor could predict here.
   const std::array<uint64_t, 2> values = {std::bit_cast<uint64_t>(cosine), std::bit_cast<uint64_t>(sine)};
   const uint64_t odd = quadrant & 1, cosine_sign = (uint64_t{quadrant} + 1) >> 1 & 1,
                  sine_sign = quadrant >> 1;

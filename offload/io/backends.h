@@ -1,8 +1,8 @@
-// The I/O back ends: by what a queue's requests reach the system.
+// The I/O back ends, which hand a queue's requests to the system.
 //
-// A back end is one source with one IoBackend, and an entry of kIoBackends. Everything else that lists back
-// ends follows from that table: the values of --io, their help and errors, what `auto` tries, doctor's lines,
-// and the tests, which run each through the contract of the queue.
+// A back end is one source file with one IoBackend, and an entry of kIoBackends. Everything else that lists
+// back ends follows from that table: the values of --io, their help and errors, what `auto` tries, doctor's
+// lines, and the tests, which hold each against the contract of the queue.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +15,19 @@
 
 namespace sluice {
 
-// What keeps this process from a back end.
+// What keeps this process from using a back end.
 enum class IoObstacle : uint8_t {
   none,
   seccomp,  // a profile blocks the system call, as a container's default profile does
-  setting,  // of the kernel
-  kernel,   // has none, or one that is too old
-  memory,   // none may be locked
+  setting,  // a setting of the kernel forbids it
+  kernel,   // the kernel has none, or one that is too old
+  memory,   // no memory may be locked
   other,
 };
 struct IoStatus {
   IoObstacle obstacle = IoObstacle::none;
   std::string reason;   // in words; empty if there is none
-  std::string command;  // of a shell, that mends it; empty: none of its own
+  std::string command;  // a shell command that removes the obstacle; empty: there is none
 };
 
 struct MadeIoQueue {
@@ -38,10 +38,10 @@ struct MadeIoQueue {
 
 struct IoBackend {
   const char* name;   // the value of --io
-  const char* title;  // in sentences; it may begin one
+  const char* title;  // its name in sentences, also as their first words
   const char* help;   // a phrase for --help: "NAME (HELP)"
-  // A queue of `depth` requests; `registered` (may be empty) is memory that most of them will be on. Throws
-  // Error(environment) where the system refuses something other than the back end.
+  // Makes a queue of `depth` requests; most of them will use the memory `registered`, which may be empty.
+  // Throws Error(environment) where the system refuses something other than the back end.
   MadeIoQueue (*make)(uint32_t depth, std::span<std::byte> registered);
 };
 
@@ -55,8 +55,8 @@ constexpr const IoBackend* kIoBackends[] = {&kUringBackend, &kThreadBackend};
 // What --io asks for; nullptr: the first of kIoBackends that works here.
 using IoChoice = const IoBackend*;
 
-// Makes a queue of `depth` requests (1 to 1024). `registered` (may be empty) is memory that a back end may
-// pin in advance, as far as the system lets it; requests on other memory are as good, only slower.
+// Makes a queue of `depth` requests (1 to 1024). A back end may pin the memory `registered` (may be empty) in
+// advance, as far as the system lets it; requests on other memory work too, only slower.
 // `description` (may be null) receives one line: the back end, and why it is not the first of the table.
 // Throws Error(environment) when the back end that was asked for cannot be used.
 std::unique_ptr<IoQueue> make_io_queue(IoChoice choice, uint32_t depth, std::span<std::byte> registered,

@@ -1,6 +1,6 @@
 // Thread-pool back end: one thread for each request in flight, in pread or pwrite; a ring of requests and a
-// ring of completions under one mutex. Requests are up to 1 MiB, so that the mutex is taken some thousand
-// times a second and never matters.
+// ring of completions under one mutex. Requests are up to 1 MiB, so the mutex is taken some thousand times a
+// second, which costs nothing.
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,7 +25,7 @@ int64_t transfer(const IoRequest& r) {
   return n < 0 ? -errno : n;
 }
 
-// Fixed ring, first in, first out; holds at most as many entries as its construction said.
+// First in, first out, in a ring of fixed size.
 template <typename T>
 class Ring {
  public:
@@ -102,7 +102,7 @@ class ThreadQueue : public IoQueue {
   }
 
   const uint32_t depth_;
-  uint32_t in_flight_ = 0;  // the owner's
+  uint32_t in_flight_ = 0;  // used by the owner's thread only
   std::mutex mutex_;
   std::condition_variable work_, done_;
   Ring<IoRequest> requests_;

@@ -1,9 +1,9 @@
-// io_uring back end, without optional ring features: requests are up to 1 MiB, so that one system call each
-// costs nothing, and the plain set-up lets a ring be made by one thread and used by another.
+// io_uring back end, without optional ring features: requests are up to 1 MiB, so one system call for each
+// costs nothing; and without them one thread can make a ring and another use it.
 //
-// A request is either taken by the kernel, which then may use its memory until the completion, or not. What
-// the system refuses for good was not taken: it and all later requests complete with that errno, while those
-// that were taken are waited for as ever.
+// The kernel may use a request's memory from when it takes the request until the completion. When the system
+// refuses requests for good, those not taken and all later ones complete with that errno; those taken are
+// waited for as usual.
 #include <liburing.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint64_t kRegisteredBufferMax = uint64_t{1} << 30;  // the kernel's limit for one registered buffer
 
-constexpr std::chrono::milliseconds kNap{1};  // between looks, where the system does not let us wait
+constexpr std::chrono::milliseconds kNap{1};  // between polls, where the system refuses to wait
 
 // The setting kernel.io_uring_disabled; -1 where there is none.
 int io_uring_disabled() {
@@ -50,12 +50,13 @@ class UringQueue : public IoQueue {
     io_uring_queue_exit(&ring_);
   }
 
-  // 0 or an errno.
+  // Returns 0 or an errno.
   int make() {
     const int result = io_uring_queue_init(depth_, &ring_, 0);
     if (result < 0) return -result;
     made_ = true;
-    // To wait with a timeout (Linux 5.11); without this liburing would spend a ring entry on the timeout.
+    // Needed to wait with a timeout (Linux 5.11); without it, liburing would spend a ring entry on the
+    // timeout.
     return ring_.features & IORING_FEAT_EXT_ARG ? 0 : ENOSYS;
   }
 
@@ -103,13 +104,13 @@ class UringQueue : public IoQueue {
 
   uint32_t poll(std::span<IoCompletion> done, int64_t timeout_microseconds) override {
     if (in_flight_ == 0 || done.empty()) return 0;
-    if (!waiting_.empty()) enter();  // what a transient refusal left behind
+    if (!waiting_.empty()) enter();  // requests that were refused for the moment
     uint32_t count = reap(done);
     if (count > 0 || timeout_microseconds <= 0) return count;
     io_uring_cqe* first = nullptr;
     __kernel_timespec wait{timeout_microseconds / 1'000'000, timeout_microseconds % 1'000'000 * 1000};
     const int result = io_uring_wait_cqe_timeout(&ring_, &first, &wait);
-    // Completions are delivered without the call that waits for them, too.
+    // Completions are delivered even where the call that waits for them fails.
     if (result < 0 && result != -ETIME && !transient(-result)) std::this_thread::sleep_for(kNap);
     return reap(done);
   }
@@ -123,7 +124,7 @@ class UringQueue : public IoQueue {
     return (begin + bytes - 1) / kRegisteredBufferMax == index ? static_cast<int>(index) : -1;
   }
 
-  // What is refused for the moment stays in the ring and is handed over by the next call.
+  // Requests that are refused for the moment stay in the ring; the next call hands them over.
   void enter() {
     const int result = io_uring_submit(&ring_);
     if (result >= 0) {
@@ -156,8 +157,8 @@ class UringQueue : public IoQueue {
   uint64_t registered_ = 0;  // bytes from base_ on
   std::vector<io_uring_cqe*> reaped_;
   std::vector<uint64_t> waiting_;  // tags of requests in the ring that the kernel has not taken, oldest first
-  std::vector<uint64_t> refused_;  // tags of those that it never will
-  int broken_ = 0;                 // the errno with which it refused
+  std::vector<uint64_t> refused_;  // tags of those that it will never take
+  int broken_ = 0;                 // the errno with which it refused for good; 0: it has not
 };
 
 }  // namespace

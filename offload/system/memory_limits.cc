@@ -18,7 +18,7 @@ constexpr Names kVersion2{"memory.max", "memory.current", "inactive_file"};
 constexpr Names kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 constexpr uint64_t kVersion1NoLimit = 1ull << 60;  // "none" is written as the largest multiple of a page
 
-// Takes the level's limit if it leaves less than those before.
+// Takes the level's limit if it leaves less than the levels before.
 void look_at_level(const CgroupLevel& level, MemoryLimits& limits) {
   const Names& names = level.version2 ? kVersion2 : kVersion1;
   const std::string file = level.path + "/" + names.limit;
@@ -33,7 +33,7 @@ void look_at_level(const CgroupLevel& level, MemoryLimits& limits) {
   if (limits.cgroup_limit == kNoLimit || found.cgroup_left() < limits.cgroup_left()) limits = found;
 }
 
-// Of the process: a figure of resident memory, and HugetlbPages. Allocates nothing.
+// Bytes of the process: the figure of resident memory that `key` names, and HugetlbPages. Allocates nothing.
 uint64_t resident_bytes(const char* root, const char* key) {
   char path[512];
   if (std::snprintf(path, sizeof path, "%sproc/self/status", root) >= static_cast<int>(sizeof path)) return 0;

@@ -1,7 +1,7 @@
-// What the system grants this process in memory, and how much it has used at most.
+// How much memory the system grants this process, and the most that it has used.
 //
-// Plain look-ups in /proc and the cgroup file system. `root` is "/", or a directory with such files in
-// tests. The set-up code asks for limits; the metrics ask for the peak once a step, which allocates nothing.
+// Reads /proc and the cgroup file system. `root` is "/", or in tests a directory with such files. The set-up
+// code asks for limits; the metrics ask for the peak once a step, which allocates nothing.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace sluice {
 
 // VmHWM + HugetlbPages: the most physical memory the process has held. 0 where the system does not say.
 uint64_t process_peak_bytes(const char* root = "/");
-// VmRSS + HugetlbPages: what it holds now.
+// VmRSS + HugetlbPages: the physical memory that it holds now.
 uint64_t process_resident_bytes(const char* root = "/");
 
 constexpr uint64_t kNoLimit = UINT64_MAX;
@@ -19,8 +19,8 @@ constexpr uint64_t kNoLimit = UINT64_MAX;
 struct MemoryLimits {
   uint64_t total = 0;                 // MemTotal
   uint64_t available = 0;             // MemAvailable
-  uint64_t cgroup_limit = kNoLimit;   // of the level (own cgroup or one above it) with the least left
-  uint64_t cgroup_used = 0;           // there, less file pages that the kernel would drop first
+  uint64_t cgroup_limit = kNoLimit;   // of the level with the least left: the own cgroup or one above it
+  uint64_t cgroup_used = 0;           // at that level, less file pages that the kernel would drop first
   std::string cgroup_file;            // where that limit is written; empty when there is none
   uint64_t lockable = kNoLimit;       // soft RLIMIT_MEMLOCK
   uint64_t lockable_hard = kNoLimit;  // as far as the process may raise it
@@ -35,7 +35,7 @@ struct MemoryLimits {
   uint64_t usable() const { return available < cgroup_left() ? available : cgroup_left(); }
 };
 
-// What each of so many equal users may count on. Address space is shared by those of this process only.
+// What each of `users` equal users may count on. Only the users in this process share its address space.
 MemoryLimits shared_by(int64_t users, int64_t users_of_process, MemoryLimits limits);
 
 // Reads cgroup v2 and v1 (also both, "hybrid"). What cannot be read counts as no limit.

@@ -1,5 +1,5 @@
-// The small text files in which the kernel tells limits and facts, below a `root`: "/", or a directory with
-// such files in tests. Used by memory_limits.cc and system_facts.cc.
+// The small text files in which the kernel tells limits and facts, below a `root`: "/", or in tests a
+// directory with such files. Used by memory_limits.cc and system_facts.cc.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ std::string file_text(const std::string& path);
 // What follows `key` at the start of a line, without the white space between; none if there is no such line.
 std::optional<std::string_view> text_field(std::string_view text, std::string_view key);
 
-// The number there; none if there is none.
+// The number with which text_field() begins, or with which the file begins; none if there is none.
 std::optional<uint64_t> number_field(std::string_view text, std::string_view key);
-std::optional<uint64_t> number_in(const std::string& path);  // with which the file begins
+std::optional<uint64_t> number_in(const std::string& path);
 
 // A directory of the cgroup file system.
 struct CgroupLevel {
@@ -26,9 +26,9 @@ struct CgroupLevel {
   bool version2 = true;
 };
 
-// Where this process's cgroup with `controller` ("memory", "cpu") may have its files, and those of the levels
-// above it, nearest first: versions 1 and 2, also both ("hybrid"). A path of the host's, seen from inside a
-// container, does not exist there; then only the mount itself does.
+// The directories in which this process's cgroup with `controller` ("memory", "cpu") and the levels above it
+// may have their files, nearest first: versions 1 and 2, also both ("hybrid"). Inside a container the kernel
+// may tell a path of the host, which does not exist there; then only the mount itself does.
 std::vector<CgroupLevel> cgroup_levels(const std::string& root, const std::string& controller);
 
 }  // namespace sluice

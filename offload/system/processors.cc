@@ -8,7 +8,7 @@ namespace sluice {
 
 namespace {
 
-// Empty where hwloc fails.
+// The cores as hwloc knows them; empty where it fails.
 std::vector<ProcessorSet> cores_by_hwloc(const ProcessorSet& allowed) {
   std::vector<ProcessorSet> cores;
   hwloc_topology_t topology;

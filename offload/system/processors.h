@@ -9,17 +9,17 @@
 
 namespace sluice {
 
-// The machine's cores with those of their processors that are allowed, in the order in which neighbours share
-// caches and memory. Where hwloc knows no cores, each processor is one.
+// The machine's cores, each with its allowed processors, in an order in which neighbours share caches and
+// memory. Where hwloc knows no cores, each processor counts as one.
 std::vector<ProcessorSet> cores_of(const ProcessorSet& allowed);
 
 struct ProcessorShare {
-  ProcessorSet processors;  // that the user's threads may run on
-  int threads = 1;          // that every user may have
+  ProcessorSet processors;  // on which the user's threads may run
+  int threads = 1;          // how many every user may have
   bool apart = false;       // no other user has these processors
 };
 
-// That of one of equal users of so many cores: neighbours, and as many as for the others or one more. Where
+// The share of user number `user` of `users` equal ones: neighbouring cores, equally many but for one. Where
 // there are fewer cores than users, all share all.
 ProcessorShare share_of(const std::vector<ProcessorSet>& cores, int user, int users);
 

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The names in a directory that begin with `prefix` and go on with a number, by number.
+// The names in a directory that consist of `prefix` and a number, in order of number.
 std::vector<std::pair<uint64_t, fs::path>> numbered(const std::string& directory, const std::string& prefix) {
   std::vector<std::pair<uint64_t, fs::path>> out;
   std::error_code error;
@@ -32,7 +32,7 @@ std::vector<std::pair<uint64_t, fs::path>> numbered(const std::string& directory
 
 // "0-3,8" as a set.
 std::set<int> parse_list(std::string text) {
-  constexpr int kMost = 1 << 16;  // far above processors and nodes
+  constexpr int kMost = 1 << 16;  // far above the number of processors or nodes
   std::set<int> out;
   std::replace(text.begin(), text.end(), ',', ' ');
   std::istringstream words(text);
@@ -157,7 +157,7 @@ std::optional<FileSystem> file_system_of(const std::string& directory, const std
     for (int i = 0; i < 5; ++i) words >> word;
     words >> options;
     const std::string mount_point = without_escapes(word);
-    // The longest one holds the directory; of equals the last hides those before.
+    // The longest mount point holds the directory; of equal ones, the last hides those before.
     if (line.find(" - ") == std::string::npos || !lies_in(directory, mount_point) ||
         (found && mount_point.size() < found->mount_point.size()))
       continue;
@@ -174,7 +174,7 @@ uint64_t lockable_bytes(uint64_t most) {
   void* memory = mmap(nullptr, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 0;
   uint64_t bytes = most;
-  while (bytes > 0 && mlock2(memory, bytes, 0) != 0) bytes /= 2;  // sanitizers do away with mlock
+  while (bytes > 0 && mlock2(memory, bytes, 0) != 0) bytes /= 2;  // not mlock(), which sanitizers disable
   munmap(memory, most);  // unlocks
   return bytes;
 }

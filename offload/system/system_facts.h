@@ -1,8 +1,9 @@
-// What the system offers beside the memory limits of memory_limits.h: processors, NUMA nodes, huge pages,
-// file systems, cards. For `sluice doctor`.
+// What the system offers beside the limits of memory_limits.h: processors, NUMA nodes, huge pages, file
+// systems, cards. For `sluice doctor`.
 //
-// Plain look-ups in /proc and /sys below `root`: "/", or a directory with such files in tests. What cannot be
-// read is empty, 0 or none.
+// Reads /proc and /sys below `root`: "/", or in tests a directory with such files. What cannot be read is
+// empty,
+// 0 or none.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +25,10 @@ struct HugePagePool {
 };
 
 struct SystemFacts {
-  std::string kernel;                     // release
-  bool container = false;                 // of Docker or Podman
+  std::string kernel;                     // its release
+  bool container = false;                 // inside one of Docker or Podman
   int processors = 0;                     // on which this process may run
-  std::optional<double> processor_quota;  // of the cgroup, the least of its levels
+  std::optional<double> processor_quota;  // in processors: the least of the cgroup and the levels above it
   std::string processor_quota_file;
   std::vector<NumaNode> nodes;         // by id
   std::string transparent_huge_pages;  // "always", "madvise" or "never"; empty: the kernel has none
@@ -46,10 +47,10 @@ struct FileSystem {
   bool read_only = false;                 // as it is mounted there
 };
 
-// That of `directory`, an absolute path without symbolic links.
+// The file system of `directory`, an absolute path without symbolic links.
 std::optional<FileSystem> file_system_of(const std::string& directory, const std::string& root = "/");
 
-// Bytes that this process can lock in memory at this moment: `most`, or as many halvings of it as it takes.
+// Bytes that this process can lock in memory at this moment: `most`, halved as often as it takes.
 uint64_t lockable_bytes(uint64_t most);
 
 }  // namespace sluice

@@ -1,23 +1,23 @@
-// Checkpoints: OUT/checkpoints/step-NNNNNNNNN, a manifest.json (manifest.h) and, from every rank, a
-// safetensors file a plane.
+// Checkpoints: a directory OUT/checkpoints/step-NNNNNNNNN with a manifest.json (manifest.h) and, from every
+// rank, one safetensors file for each plane.
 //
-// A checkpoint is complete or it is not there: files are written in a hidden temporary directory, synced,
-// the manifest last, then the directory is renamed and its parent synced. master, exp_avg and exp_avg_sq
-// hold the trainable tensors in fp32, frozen the frozen ones in working precision, by their global names. A
-// file holds ranges of the groups' flat buffers one after the other, each at a multiple of 4096 bytes, so
-// that any shard of them can be written by O_DIRECT from where it lies; since the format allows no holes,
-// what is between tensors is declared as U8 tensors "padding.N", which readers pass over. A part of a tensor
-// that begins at its element N is stored as "NAME@N". A rank alone has whole groups, so that nothing depends
-// on budgets or shards; any number of ranks can read what another number wrote. Where gradients are
-// compressed, every rank also has its whole error, by tensor, and the right factors, by group.
+// A checkpoint is complete or absent. Files are written into a hidden temporary directory and synced, the
+// manifest last; then the directory is renamed and its parent synced. master, exp_avg and exp_avg_sq hold the
+// trainable tensors in fp32, frozen the frozen ones in working precision, by their global names. A file holds
+// ranges of the groups' flat buffers one after the other, each at a multiple of 4096 bytes, so that O_DIRECT
+// can write any shard from where it lies. Since the format allows no holes, the bytes between tensors are
+// declared as U8 tensors "padding.N", which readers skip. A part of a tensor that begins at its element N is
+// stored as "NAME@N". A single rank writes whole groups, so nothing depends on budgets or shards; any number
+// of ranks can read what another number wrote. With compressed gradients, every rank also writes its
+// compression error, by tensor, and the right factors, by group.
 //
-// Every byte of a file belongs to one of its sections, which the manifest lists with their checksums: here
-// the header, and each range. A section is verified when something of it is read for the first time.
+// Every byte of a file belongs to one of its sections: the header, or a range. The manifest lists them with
+// their checksums. A section is verified when any of it is read for the first time.
 //
 // Writer: constructed and committed by the trainer's thread; begin_write() is called by the one lane that
 // writes. One writer at a time for an OUT (a lock). Reader: const calls from any thread. Errors:
-// malformed_file for what is damaged or missing, also from what reads values, io for a full or failing disk,
-// environment for a directory that cannot be written or is in use.
+// malformed_file for damaged or missing files, also from calls that read values; io for a full or failing
+// drive; environment for a directory that cannot be written or is in use.
 #pragma once
 
 #include <array>
@@ -38,66 +38,68 @@
 
 namespace sluice {
 
-// Of a group's flat buffer, in elements: multiples of 2048. Or of its right factors, whole.
+// A range that a rank writes: of a group's flat buffer, in elements, in multiples of 2048 (kGroupPadding); or
+// the whole of the group's right factors.
 enum class Owned : uint8_t { state, error, factors };
 struct OwnedRange {
   uint32_t group = 0;
   uint64_t first = 0, elements = 0;
   Owned what = Owned::state;
 };
-// Of one rank alone.
+// The ranges of a single rank.
 std::vector<OwnedRange> whole_groups(const Model& model);
-// By rank, in order of kind, group and first element: what each writes of the training state.
+// The ranges that each rank writes, in order of kind, group and first element.
 std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering);
 
 class CheckpointWriter {
  public:
-  // Removes what dead writers left, makes the temporary directory, and in it every file with its header and
-  // its full length allocated, so that a full disk shows here. The model is not referred to afterwards. With
-  // several ranks, all construct theirs and commit at the same time.
+  // Removes what killed writers left. Makes the temporary directory, and in it every file with its header and
+  // its full length allocated, so that a full drive is noticed here. The model is not referred to afterwards.
+  // All ranks construct a writer, and commit it, together.
   CheckpointWriter(const std::string& out_directory, const Model& model, CheckpointState state)
       : CheckpointWriter(out_directory, model, std::move(state), {whole_groups(model)}, {}) {}
   CheckpointWriter(const std::string& out_directory, const Model& model, CheckpointState state,
                    const std::vector<std::vector<OwnedRange>>& by_rank, const Ranks& ranks);
-  ~CheckpointWriter();  // removes the temporary unless committed
+  ~CheckpointWriter();  // removes the temporary directory unless committed
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Where a shard goes, which begins at element `first` of the group's flat buffer and lies in a range of
-  // this rank: at a multiple of 65,536 elements of the range, and ends at another or with the range. Takes
-  // its bytes into the checksums: once for each shard.
+  // Where to write the shard that begins at element `first` of the group's flat buffer. It must lie in a
+  // range of this rank, begin at a multiple of 65,536 elements of the range, and end at another or with the
+  // range. Adds its bytes to the checksums: to be called once for each shard.
   // The file is open for O_DIRECT unless its file system refuses: memory, offset and length of a write are
   // then multiples of 4096, as those of every shard are. The name is a literal.
   FileTarget begin_write(uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes);
 
   // Makes all that was written durable under its name. A complete checkpoint of the same step is replaced;
-  // what else has its name is kept as NAME.damaged. Once, after every shard was written. When it throws, this
-  // checkpoint is lost and the ones before are intact: a failed sync is never repeated, since the kernel
-  // forgets what it could not write.
+  // anything else of that name is kept as NAME.damaged. To be called once, after every shard was written.
+  // When it throws, this checkpoint is lost and earlier ones are intact: a failed sync is never repeated,
+  // since the kernel forgets what it could not write.
   void commit();
 
   const std::string& path() const;  // of the committed checkpoint
-  bool owns_nothing() const;        // of what is written
+  bool owns_nothing() const;        // this rank writes no range
 
  private:
   struct Files;
   std::unique_ptr<Files> files_;
 };
 
-// Bytes of one checkpoint's tensor files with their headers, exactly; the manifest adds some 300 a tensor.
+// The exact size of one checkpoint's tensor files with their headers, in bytes. The manifest adds some 300
+// bytes for each tensor.
 uint64_t checkpoint_bytes(const Model& model, const std::vector<std::vector<OwnedRange>>& by_rank);
 
-// The newest complete checkpoint of a run, as a path; nullopt if there is none. Complete: the manifest is
-// valid, every file has its exact size and a valid header; the tensors' bytes are not looked at. `damaged`
-// receives a sentence for each newer one that is not.
+// The path of a run's newest complete checkpoint; nullopt if there is none. Complete means: the manifest is
+// valid, and every file has its exact size and a valid header. The tensors' bytes are not read. `damaged`
+// receives a sentence for each newer checkpoint that is not complete.
 std::optional<std::string> newest_checkpoint(const std::string& out_directory,
                                              std::vector<std::string>* damaged = nullptr);
 
-// Deletes complete checkpoints but the newest `keep`; at least 1. Damaged ones do not count and stay.
+// Deletes all complete checkpoints but the newest `keep`, at least 1. Damaged ones do not count and stay.
 void prune_checkpoints(const std::string& out_directory, int64_t keep);
 
-// Deletes the complete checkpoints of steps after `step`, newest first, so that whatever a kill leaves is one
-// run; damaged ones and what is none stay. Returns a printable sentence for each that was deleted or kept.
+// Deletes the complete checkpoints of steps after `step`, newest first, so that a kill on the way leaves
+// checkpoints of one run. Damaged ones stay. Returns a printable sentence for each that was deleted or kept.
 std::vector<std::string> retire_checkpoints_after(const std::string& out_directory, int64_t step);
 
 class CheckpointReader {
@@ -108,8 +110,9 @@ class CheckpointReader {
   const CheckpointState& state() const { return state_; }
   const std::string& path() const { return path_; }
 
-  // Whether training this model can go on from here, or its weights be had. One Error(malformed_file) lists
-  // up to ten tensors that are missing, unknown, or of another shape, and counts the rest.
+  // check(): training this model can go on from here. check_weights(): its weights can be read from here. If
+  // not, one Error(malformed_file) lists up to ten tensors that are missing, unknown, or of another shape,
+  // and counts the rest.
   void check(const Model& model) const;
   void check_weights(const Model& model) const;
 
@@ -117,12 +120,13 @@ class CheckpointReader {
   // False if there is no such tensor or plane.
   bool read(const std::string& tensor, Plane plane, uint64_t first, uint64_t count, float* out) const;
 
-  // What a rank that wrote had alone: Plane::error of a tensor, Plane::factors of a group. False if that rank
-  // wrote none; throws Error(malformed_file) where its file lacks this one, or has another length.
+  // What each rank wrote for itself: Plane::error of a tensor, Plane::factors of a group; `name` is the
+  // tensor's or the group's. False if that rank wrote no such file; throws Error(malformed_file) if the file
+  // lacks the name or has fewer than `elements` of it.
   bool read_of_writer(int64_t writer, Plane plane, const std::string& name, uint64_t elements,
                       uint64_t first, uint64_t count, float* out) const;
 
-  // The same from the master or, of a frozen tensor, the weights. After check_weights().
+  // Reads from the master weights or, for a frozen tensor, the weights. Requires check_weights().
   void read_weights(const std::string& tensor, uint64_t first, uint64_t count, float* out) const;
 
  private:

@@ -74,7 +74,7 @@ void delete_checkpoint(const std::string& directory, int64_t step) {
   fs::rename(from, to, error);
   if (error == std::errc::no_such_file_or_directory) return;
   if (error) throw checkpoint_error("remove", from.string(), error.value());
-  sync_checkpoint_directory(directory);  // or a crash could bring it back under its name, in part
+  sync_checkpoint_directory(directory);  // otherwise a crash could bring parts of it back under its name
   fs::remove_all(to, error);
 }
 
@@ -106,14 +106,15 @@ DirectoryLock::DirectoryLock(const std::string& directory, const char* doing)
   do {
     result = flock(fd_.get(), LOCK_EX | LOCK_NB);
   } while (result != 0 && errno == EINTR);
-  // A file system without locks (ENOLCK, EOPNOTSUPP, ENOSYS): as before there were any.
+  // On a file system without locks (ENOLCK, EOPNOTSUPP, ENOSYS), nothing is locked.
   if (result != 0 && errno == EWOULDBLOCK)
     throw Error(ExitCode::environment,
                 fmt::format("Another process is {} in {}.", doing, printable(directory)),
                 "Let one run at a time use an --out directory.");
 }
 
-// Explicitly: a process that was forked meanwhile would keep the lock with its copy of the descriptor.
+// LOCK_UN, not only close(): a process that was forked meanwhile would keep the lock by its copy of the
+// descriptor.
 void DirectoryLock::release() {
   if (fd_.get() < 0) return;
   flock(fd_.get(), LOCK_UN);
@@ -135,7 +136,7 @@ bool is_complete(const CheckpointEntry& entry, std::string* damage) {
     CheckpointReader::open(entry.path);
     return true;
   } catch (const Error& error) {
-    // A file that vanishes while it is opened (another process prunes) is reported as usage.
+    // A file that vanishes while it is opened, since another process prunes, is reported as Error(usage).
     if (error.code() != ExitCode::malformed_file && error.code() != ExitCode::usage) throw;
     if (damage) *damage = error.what();
     return false;

@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
-constexpr int64_t kVersion = 3;  // 2 had no options of compression, 1 no checksums
+constexpr int64_t kVersion = 3;  // version 2 had no options of compression, version 1 no checksums
 constexpr std::array<const char*, kAllPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq",
                                                              "frozen", "error",   "factors"};
 constexpr std::array<DType, 3> kPrecisions = {DType::bf16, DType::f16, DType::f32};
@@ -32,7 +32,7 @@ constexpr uint64_t kElementsMax = uint64_t{1} << 56;  // as for groups (graph.cc
 constexpr int64_t kNumberMax = std::numeric_limits<int64_t>::max();
 constexpr const char* kRemedy = "Use another checkpoint; this manifest is damaged.";
 
-// Option values may be paths, which need not be UTF-8; those are kept as lists of bytes.
+// Option values may be paths, which need not be UTF-8: such values are stored as lists of bytes.
 OrderedJson text_to_json(const std::string& text) {
   try {
     (void)OrderedJson(text).dump();
@@ -85,7 +85,7 @@ bool is_sealed(std::string_view text) {
   return text.size() > seal && text.substr(text.size() - seal) == seal_of(text.substr(0, text.size() - seal));
 }
 
-// Reads typed fields and knows where it is, for messages.
+// Reads typed fields, and says in errors where they are.
 class Fields {
  public:
   Fields(const Json& object, const std::string& path, std::string where)
@@ -172,7 +172,7 @@ std::vector<ManifestOption> read_options(const Fields& file, const std::string& 
   return options;
 }
 
-// What the numbers say must be possible, or a resume would train on something else in silence.
+// The numbers must be possible together: otherwise a resume would silently train something else.
 void check_numbers(const Fields& file, const CheckpointState& s) {
   if (s.t != s.step - s.skipped_steps)
     file.malformed(
@@ -186,7 +186,7 @@ void check_numbers(const Fields& file, const CheckpointState& s) {
     file.malformed(fmt::format("has 'clean_steps' {}, which is out of range", s.clean_steps));
 }
 
-// Those that options fix, too; a run's manifest has all of them (apply_manifest).
+// Numbers that options fix as well must agree with them. A run's manifest has all options (apply_manifest).
 void check_agrees(const Fields& file, const CheckpointState& s) {
   const auto value = [&](const char* name) -> std::optional<std::string> {
     for (const ManifestOption& option : s.options)
@@ -276,7 +276,7 @@ FileIndex read_files(const Fields& file, const std::string& path, std::vector<Ma
   return index;
 }
 
-// The pieces of one plane, sorted; they must cover `elements` elements exactly once.
+// Reads the pieces of one plane and sorts them; they must cover `elements` elements exactly once.
 std::vector<ManifestPiece> read_pieces(const Fields& planes, const char* plane, const std::string& path,
                                        const ManifestTensor& tensor, uint64_t elements,
                                        const FileIndex& files) {

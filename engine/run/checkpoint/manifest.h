@@ -1,14 +1,16 @@
 // A checkpoint's manifest: the numbers of the run at that step, and where every tensor's elements are.
 //
-// manifest.json holds format "sluice-checkpoint" and its version; step, t, loss_scale, clean_steps,
-// skipped_steps, cursor, tokens, data_checksum, micro_batch, precision, optimizer, writers, options,
-// model_config; `files`, each with its exact size and its sections, which follow each other from the first
-// byte to the last, with a checksum (block_checksum.h) each; and `tensors`, each with name, shape and, by
-// plane (master, exp_avg, exp_avg_sq, frozen), its pieces {file, first, count[, stored_as]}: elements [first,
-// first + count) of the tensor are the whole of a tensor in that safetensors file, of the same name or of
-// `stored_as`. The pieces of a plane, in order, cover the tensor exactly once. Nothing refers to budgets,
-// groups or shards, so a checkpoint can be read under any others. Numbers read back exactly. The last field
-// is the XXH3-64 of all the text before it. Callers: reader.cc and writer.cc.
+// manifest.json holds:
+// - format "sluice-checkpoint" and its version; step, t, loss_scale, clean_steps, skipped_steps, cursor,
+//   tokens, data_checksum, micro_batch, precision, optimizer, writers, options, model_config
+// - `files`, each with its exact size and its sections, which follow each other from the first byte to the
+//   last; each section has a checksum (block_checksum.h)
+// - `tensors`, each with name, shape and, by plane (master, exp_avg, exp_avg_sq, frozen), its pieces {file,
+//   first, count[, stored_as]}: elements [first, first + count) of the tensor are a whole tensor of that
+//   safetensors file, under the same name or `stored_as`; in order, a plane's pieces cover the tensor once
+// - last, the XXH3-64 of all the text before it
+// Nothing refers to budgets, groups or shards, so a checkpoint can be read under any others. Numbers read
+// back exactly. Callers: reader.cc and writer.cc.
 #pragma once
 
 #include <array>
@@ -22,24 +24,24 @@
 
 namespace sluice {
 
-constexpr size_t kPlanes = 4;         // values of Plane that tensors have, whoever wrote them
-constexpr size_t kAllPlanes = 6;      // and those of every writer
+constexpr size_t kPlanes = 4;         // the first values of Plane, which all writers share
+constexpr size_t kAllPlanes = 6;      // and those that each writer has for itself
 const char* plane_name(Plane plane);  // in manifests and file names: "exp_avg"
-// A rank's file: "exp_avg.safetensors", of several "exp_avg-00002-of-00004.safetensors".
+// A rank's file: "exp_avg.safetensors", or "exp_avg-00002-of-00004.safetensors" with several writers.
 std::string plane_file_name(Plane plane, size_t writer, size_t writers);
 
-// What a run goes on from besides its tensors.
+// What a run resumes from, besides tensors.
 struct CheckpointState {
   int64_t step = 0;            // steps done
-  int64_t t = 0;               // of these, updates that were not skipped
+  int64_t t = 0;               // steps whose update was not skipped
   double loss_scale = 1;       // for the next step
   int64_t clean_steps = 0;     // since the scale last changed
   int64_t skipped_steps = 0;   // in total
   uint64_t cursor = 0;         // first row of the next step
   uint64_t tokens = 0;         // of the training data
-  uint64_t data_checksum = 0;  // a sample of them: TokenData::sample_checksum
+  uint64_t data_checksum = 0;  // TokenData::sample_checksum
   int64_t micro_batch = 1;
-  int64_t writers = 1;  // ranks, each of which wrote files of its own
+  int64_t writers = 1;  // ranks that wrote it, each its own files
   DType precision = DType::bf16;
   OptimizerKind optimizer = OptimizerKind::adamw;
   std::string model_config;  // text of a config.json
@@ -51,7 +53,7 @@ struct ManifestSection {
 };
 
 struct ManifestFile {
-  std::string name;  // bare
+  std::string name;  // without directories
   uint64_t bytes = 0;
   std::vector<ManifestSection> sections;
 };
@@ -79,9 +81,10 @@ std::string manifest_to_json(const Manifest& manifest);
 // A JSON object's text with its checksum as the last field.
 std::string sealed(std::string object);
 
-// Throws Error(malformed_file) with `path` and a sentence unless the text is JSON without duplicate keys, of
-// a known version, as it was sealed, every number is in its range and agrees with the others and with the
-// options, file names are bare, sections fill their files, and pieces cover their tensors.
+// Throws Error(malformed_file) with `path` and a sentence unless all of this holds: the text is JSON without
+// duplicate keys, of a known version, with the checksum of sealed(); every number is in its range and agrees
+// with the others and with the options; file names have no directories; sections fill their files; pieces
+// cover their tensors.
 Manifest manifest_from_json(const std::string& text, const std::string& path);
 
 }  // namespace sluice

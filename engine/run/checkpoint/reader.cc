@@ -26,7 +26,7 @@ constexpr std::array<Plane, 3> kTrained = {Plane::master, Plane::first_moment, P
               "Use another checkpoint; --resume auto takes the newest that is complete.");
 }
 
-// The file of this name in a checkpoint; no links, which could lead out of it.
+// The file of this name in a checkpoint. Links are refused: they could lead out of it.
 struct InnerFile {
   std::string path;
   uint64_t bytes;
@@ -89,7 +89,7 @@ void CheckpointReader::open_file(const ManifestFile& file) {
   files_.push_back(std::move(opened));
 }
 
-// The sections that hold these bytes.
+// Verifies the sections that hold these bytes, each once.
 void CheckpointReader::verify(const File& file, uint64_t first_byte, uint64_t bytes) const {
   const auto first = std::upper_bound(file.ends.begin(), file.ends.end(), first_byte);
   const uint64_t end = first_byte + bytes;
@@ -108,7 +108,7 @@ void CheckpointReader::verify_section(const File& file, size_t section) const {
     sum += block_checksum(piece, (at - begin) / kChecksumBlockBytes);
   }
   if (sum == file.sections[section].checksum) return;
-  std::string names;  // of the first tensor there
+  std::string names;  // the section's first tensor
   for (const SafetensorsTensor& tensor : file.content.tensors())
     if (names.empty() && tensor.begin + tensor.bytes > begin && tensor.begin < end &&
         tensor.type != SafetensorsType::u8)
@@ -143,7 +143,7 @@ CheckpointReader::Piece CheckpointReader::find_piece(const ManifestTensor& tenso
   return {piece.file, stored, piece.first, piece.count};
 }
 
-// What is wrong with a parameter of the model, or nothing.
+// Says what is wrong with a parameter of the model; empty if nothing is.
 std::string CheckpointReader::mismatch(const Group& group, const Parameter& parameter,
                                        bool weights_only) const {
   const std::string name = shown_name(parameter.name);

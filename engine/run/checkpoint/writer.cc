@@ -26,7 +26,7 @@ constexpr std::array<Plane, kAllPlanes> kEveryPlane = {Plane::master,        Pla
                                                        Plane::error,         Plane::factors};
 constexpr uint64_t kNowhere = UINT64_MAX;
 
-// Literals, by plane: lanes keep them in errors that may outlive the writer.
+// By plane. Literals, since lanes keep them in errors that may outlive the writer.
 constexpr std::array<const char*, kAllPlanes> kShownNames = {
     "the checkpoint's master.safetensors",     "the checkpoint's exp_avg.safetensors",
     "the checkpoint's exp_avg_sq.safetensors", "the checkpoint's frozen.safetensors",
@@ -52,7 +52,7 @@ struct TensorPart {
   std::string stored_as;
 };
 
-// What a range holds of the tensors of its group, in order.
+// The parts of its group's tensors that lie in a range, in order.
 std::vector<TensorPart> parts_of(const Model& model, const OwnedRange& range) {
   std::vector<TensorPart> parts;
   const std::vector<Parameter>& parameters = model.groups[range.group].parameters;
@@ -69,7 +69,7 @@ std::vector<TensorPart> parts_of(const Model& model, const OwnedRange& range) {
   return parts;
 }
 
-// A rank's file of a plane: its ranges with all padding declared. No ranges: an empty header.
+// A rank's file of a plane: its ranges, with all padding declared. Without ranges, the header is empty.
 PlaneLayout lay_out_plane(const Model& model, Plane plane, const std::vector<OwnedRange>& ranges) {
   const DType dtype = plane == Plane::frozen_weights ? model.precision : DType::f32;
   const uint64_t width = dtype_bytes(dtype);
@@ -123,7 +123,7 @@ void make_directories(const std::string& out_directory, const std::string& direc
   if (made) sync_checkpoint_directory(out_directory);
 }
 
-// O_DIRECT where the file system has it.
+// Opens the file for O_DIRECT where the file system has it.
 FileDescriptor create_file(const std::string& path) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
   constexpr mode_t kMode = S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH;
@@ -133,7 +133,7 @@ FileDescriptor create_file(const std::string& path) {
   return fd;
 }
 
-// Gives the file its final length, with space for it. Where space cannot be reserved, only the length.
+// Gives the file its final length and reserves the space. Where that is not supported, sets the length only.
 void allocate_file(int fd, uint64_t bytes, const std::string& path) {
   int result;
   do {
@@ -144,8 +144,8 @@ void allocate_file(int fd, uint64_t bytes, const std::string& path) {
   if (result != 0) throw checkpoint_error(fmt::format("allocate {} bytes for", bytes), path, errno);
 }
 
-// In pieces of 4096 bytes, the finest that lanes write: if direct I/O is too coarse here, it shows now, and
-// the file goes on without.
+// Writes in pieces of 4096 bytes, the smallest that lanes write. If direct I/O here needs larger ones, this
+// fails first, and the file does without O_DIRECT.
 void write_header(int fd, const std::string& header, const std::string& path) {
   alignas(kCheckpointAlignment) char piece[kCheckpointAlignment];
   for (uint64_t at = 0; at < header.size();) {
@@ -165,20 +165,20 @@ void write_header(int fd, const std::string& header, const std::string& path) {
 
 }  // namespace
 
-// Cleans up by itself, so that a constructor that throws half-way leaves nothing behind.
+// Its destructor cleans up, so that a writer's constructor that throws half-way leaves nothing behind.
 struct CheckpointWriter::Files {
   std::string directory, temporary, path;
   std::unique_ptr<DirectoryLock> lock;
-  bool made = false;      // the temporary is there
+  bool made = false;      // the temporary directory exists
   bool finished = false;  // commit was tried
   Ranks ranks;
-  struct Target {  // of one of this rank's ranges
+  struct Target {  // where one of this rank's ranges goes
     OwnedRange range;
-    std::array<uint64_t, kAllPlanes> offsets{};   // in the plane's file, or kNowhere
-    std::array<uint32_t, kAllPlanes> sections{};  // likewise
+    std::array<uint64_t, kAllPlanes> offsets{};   // by plane: in its file, or kNowhere
+    std::array<uint32_t, kAllPlanes> sections{};  // by plane: of its file
   };
   std::vector<Target> targets;
-  struct PlaneFile {  // of this rank
+  struct PlaneFile {  // this rank's
     FileDescriptor fd;
     std::string path;
     uint32_t index = 0;  // in the manifest
@@ -202,7 +202,7 @@ struct CheckpointWriter::Files {
   void publish();
 };
 
-// What the manifest says of all ranks' files, but for checksums; this rank's are opened.
+// Fills the manifest with all ranks' files, without other ranks' checksums, and opens this rank's.
 void CheckpointWriter::Files::list_files(const Model& model,
                                          const std::vector<std::vector<OwnedRange>>& by_rank) {
   std::vector<std::vector<ManifestTensor>> tensors;  // by group
@@ -269,7 +269,7 @@ void CheckpointWriter::Files::sync_files() {
   }
 }
 
-// Every rank knows those of its own files.
+// Every rank knows the checksums of its own files; those of others are 0, so the sum over ranks has them all.
 void CheckpointWriter::Files::gather_checksums() {
   std::vector<uint64_t> checksums;
   for (const ManifestFile& file : manifest.files)
@@ -287,7 +287,7 @@ void CheckpointWriter::Files::write_manifest() const {
   file.commit();  // syncs the directory too
 }
 
-// What cannot be read as a checkpoint may still be of use to somebody: it makes way, and stays.
+// Renames a damaged checkpoint of this name instead of deleting it: somebody may still have a use for it.
 void CheckpointWriter::Files::set_aside() const {
   std::error_code missing;
   if (!fs::is_directory(path, missing) || is_complete({manifest.state.step, path})) return;
@@ -296,7 +296,7 @@ void CheckpointWriter::Files::set_aside() const {
   if (rename(path.c_str(), aside.c_str()) != 0) throw checkpoint_error("rename", path, errno);
 }
 
-// The temporary takes its name; one that had it before ends up under the temporary's.
+// Gives the temporary directory its final name. A checkpoint that had it gets the temporary's, or is deleted.
 void CheckpointWriter::Files::publish() {
   set_aside();
   const auto move = [&] { return rename(temporary.c_str(), path.c_str()) == 0; };

@@ -1,10 +1,10 @@
-// Executors run bodies: serial (list order, the oracle), shuffled (seeded legal interleavings), threaded (a
+// Executors run bodies: serial (list order, the oracle), shuffled (seeded legal interleavings), threaded (one
 // thread a lane).
 //
 // Owner: the trainer's thread. It calls make_room(), fills ring slots, and issues the next body; two bodies
 // are in flight at most, so that no lane starts a body before every lane has completed the last but one.
-// Whatever an instruction throws poisons the executor: what is left is skipped, waits return, and error()
-// holds what was thrown first.
+// Whatever an instruction throws poisons the executor: the remaining instructions are skipped, waits return,
+// and error() is what was thrown first.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct ExecutorOptions {
   MakeQueue make_queue;
   uint32_t file_alignment = 4096;
   Streams* streams = nullptr;  // of an accelerator; outlives the executor
-  std::function<void()> on_error;  // called on the lane's thread that failed, after error() is there
+  std::function<void()> on_error;  // called on the lane's thread that failed, once error() is set
 };
 
 class Executor {
@@ -42,11 +42,11 @@ class Executor {
   virtual void make_room() = 0;
   // After make_room(). Returns a ticket, from 1.
   virtual uint64_t issue(BodyId body, const RingPositions& rings) = 0;
-  // Until all lanes have completed the ticket's body.
+  // Blocks until all lanes have completed the ticket's body.
   virtual void wait(uint64_t ticket) = 0;
   virtual std::exception_ptr error() const = 0;  // null: none
-  // Whether bodies issued from now on are traced; at first they are. Only to measure what that costs: others
-  // have no busy seconds and no time of their norm. Not with streams.
+  // Whether bodies issued from now on are traced; by default they are. Only for measuring the cost of traces:
+  // bodies without them have no busy seconds and no time of their norm. Not with streams.
   virtual void set_traced(bool traced) = 0;
   virtual const Trace& trace() const = 0;
 };

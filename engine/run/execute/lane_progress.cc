@@ -24,8 +24,8 @@ void LaneProgress::make_room() {
 uint64_t LaneProgress::issue(BodyId body, const RingPositions& rings, double seconds, bool traced) {
   std::unique_lock lock(mutex_);
   const uint64_t ticket = issued_ + 1;
-  // A lane without instructions in the last bodies may not have woken up yet. It would read the record that
-  // is written over here.
+  // A lane without instructions in the last bodies may not have woken up yet. It would read the entry that is
+  // overwritten here.
   changed_.wait(lock, [&] {
     const uint64_t last = *std::min_element(at_.begin(), at_.end());
     return last > ticket || ticket - last < kIssuedMax;

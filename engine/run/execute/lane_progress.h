@@ -1,12 +1,13 @@
 // How far the lanes of the threaded executor have come.
 //
-// A counter a lane: instructions completed since the start, over all bodies. A body that is issued notes the
-// counters at its begin, so a wait (lane, n) of this body is "counter >= base + n", and one on the body
-// before uses that body's base. Of a lane that is a stream the instructions that were enqueued are counted,
-// too. What an instruction throws is kept; from then on every lane only counts, so that every waiter returns.
+// Each lane has a counter: the instructions completed since the start, over all bodies. An issued body keeps
+// the counters' values at its begin as its base. A wait (lane, n) on this body holds when counter >= base +
+// n; one on the body before uses that body's base. For a lane that is a stream, enqueued instructions are
+// counted too. What an instruction throws is kept; from then on every lane only counts, so that every waiter
+// returns.
 //
 // The trainer's thread issues and waits. A lane's threads read an issued body from await_body() to enter() of
-// the next one; each is one of the indices that add_thread() was called with.
+// the next one; each thread has an index, which add_thread() was called with.
 #pragma once
 
 #include <array>
@@ -25,7 +26,7 @@ namespace sluice {
 struct IssuedBody {
   static constexpr size_t kNoPredecessor = SIZE_MAX;
   BodyId body = 0;
-  size_t predecessor = kNoPredecessor;  // index among the body's
+  size_t predecessor = kNoPredecessor;  // index into Body::predecessors
   RingPositions rings{};
   double seconds = 0;          // when it was issued
   bool traced = true;
@@ -34,8 +35,8 @@ struct IssuedBody {
 
 class LaneProgress {
  public:
-  // `threads` indices of threads, of which none is there yet. What is referred to outlives this. `on_error`,
-  // if there is one, is called by whoever fails.
+  // `threads` is the number of indices; none has a thread yet. The references outlive this. `on_error` may be
+  // empty; it is called on the thread that fails.
   LaneProgress(const Program& program, const LaneOrders& orders, size_t threads,
                std::function<void()> on_error);
 
@@ -48,16 +49,16 @@ class LaneProgress {
   uint64_t issue(BodyId body, const RingPositions& rings, double seconds, bool traced);
   void wait(uint64_t ticket);
   std::exception_ptr error() const;
-  void stop();  // await_body() returns for all threads; what was issued is only counted
+  void stop();  // issued instructions are only counted; then await_body() returns false
 
   // A lane's threads: bodies.
   bool await_body(uint64_t ticket);  // false when the executor stops
   bool is_issued(uint64_t ticket) const;
   const IssuedBody& body(uint64_t ticket) const { return bodies_[ticket % kIssuedMax]; }
-  void enter(size_t thread, uint64_t ticket);  // it reads no body before the ticket's any more
+  void enter(size_t thread, uint64_t ticket);  // the thread reads no body before the ticket's any more
 
-  // Waits. Blocks until all of the instruction's hold, or says whether they do. What was found missing last
-  // is noted as what the record is blocked on.
+  // An instruction's waits: await() blocks until all hold, holds() says whether they do. The record gets the
+  // last wait that did not hold as what it was blocked on.
   void await(const IssuedBody& issued, const Instruction& in, TraceRecord& record);
   bool holds(const IssuedBody& issued, const Instruction& in, TraceRecord& record) const;
   // Calls f(wait, whether it is one on the body before) for each of the instruction's waits.
@@ -67,7 +68,7 @@ class LaneProgress {
     if (issued.predecessor == IssuedBody::kNoPredecessor) return;
     for (const Wait& w : in.waits_before[issued.predecessor]) f(w, true);
   }
-  // What the counter of the wait's lane reaches when the wait holds.
+  // The value that the lane's counter must reach for the wait to hold.
   uint64_t target(const IssuedBody& issued, const Wait& w, bool before) const;
 
   // Counters.
@@ -76,8 +77,8 @@ class LaneProgress {
   void await_count(LaneId lane, uint64_t count) { await_counter(counters_, lane, count); }
   void await_enqueued(LaneId lane, uint64_t count) { await_counter(enqueued_, lane, count); }
 
-  // Nothing leaves a lane's thread: what is thrown there poisons the run. Where memory has run out there may
-  // be none for a new sentence either, so the exception itself is kept.
+  // No exception leaves a lane's thread: it poisons the run. The exception itself is kept, since after
+  // std::bad_alloc there may be no memory for a new message.
   template <typename Work>
   void guarded(const Work& work) {
     try {
@@ -107,7 +108,7 @@ class LaneProgress {
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // counters_, enqueued_, at_, issued_, stopping_
   std::vector<uint64_t> counters_;   // by lane: instructions completed
-  std::vector<uint64_t> enqueued_;   // by lane: of a stream, instructions enqueued
+  std::vector<uint64_t> enqueued_;   // by lane that is a stream: instructions enqueued
   std::vector<uint64_t> at_;         // by thread: the ticket it is at, or kNoThread
   std::array<IssuedBody, kIssuedMax> bodies_;
   uint64_t issued_ = 0;

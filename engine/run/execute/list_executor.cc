@@ -57,13 +57,13 @@ class ListExecutor final : public Executor {
   static constexpr size_t kStartedMax = 8;
   struct Progress {
     uint32_t started = 0, completed = 0;
-    std::vector<uint32_t> open;     // started, not carried out: numbers
-    std::vector<uint32_t> carried;  // carried out, not counted: numbers
+    std::vector<uint32_t> open;     // numbers of instructions started, not carried out
+    std::vector<uint32_t> carried;  // and of those carried out, not counted
   };
   struct Flight {
     uint64_t ticket;
     BodyId body;
-    uint32_t before;  // index among the body's predecessors
+    uint32_t before;  // index into Body::predecessors
     RingPositions rings;
     std::vector<Progress> lanes;
   };

@@ -1,6 +1,6 @@
-// Keeps the trace of a profile's steps: a copy of every record, taken out of the rings before they turn.
+// Keeps the trace of a profile's steps: a copy of every record, made before the rings of Trace overwrite it.
 //
-// Memory for all of them is there from the start, so that copying allocates nothing. Owner: the trainer's
+// Memory for all records is allocated at the start, so that copying allocates nothing. Owner: the trainer's
 // thread, which calls copy() once a body is done.
 #pragma once
 
@@ -15,17 +15,17 @@ namespace sluice {
 
 class Recorder {
  public:
-  // `bodies` of the program at most, each one of those of `kinds`.
+  // For `bodies` issued bodies at most, each of them one of `kinds`.
   Recorder(const Program& program, std::span<const BodyId> kinds, size_t bodies);
 
   // What was recorded of one issue of a body.
   struct Recorded {
     BodyId body = 0;
-    int64_t step = 0;             // whose forward it runs; 0: none
-    size_t first = 0, count = 0;  // of all records
+    int64_t step = 0;             // the step whose forward it runs; 0: none
+    size_t first = 0, count = 0;  // its records, among all
   };
 
-  // `step` as in Recorded. Every lane has completed the ticket's body.
+  // `step` as in Recorded. Requires that every lane has completed the ticket's body.
   void copy(const Trace& trace, uint64_t ticket, BodyId body, int64_t step);
 
   const std::vector<Recorded>& bodies() const { return bodies_; }  // in the order in which they were issued

@@ -16,7 +16,7 @@ enum RoundOperand { kRoundAccumulator, kRoundGradient, kRoundSums };
 enum SetScalarsOperand { kSetInput, kSetPrevious, kSetUpdate, kSetNorm };
 enum OptimizeOperand { kOptimizeState, kOptimizeGradient, kOptimizeUpdate, kOptimizeWeights };
 
-// The lane of the device's tasks, if there are any: it takes one call at a time, and segments share scratch.
+// The lane of the device's tasks, if there are any. There is one: a device takes one call at a time.
 std::optional<LaneId> device_lane(const Machine& machine) {
   std::optional<LaneId> lane;
   for (const Unit& unit : machine.units) {
@@ -126,7 +126,7 @@ size_t Runner::transfers(const Body& body, const Instruction& in, const RingPosi
     const FileTarget target = hooks_.save(v.group, first, plane, {from, bytes});
     out[count++] = {IoDirection::write, target.fd, target.offset, from, bytes, {}, target.name};
   };
-  if (owns_state(task.subject)) {  // else another rank has the same
+  if (owns_state(task.subject)) {  // otherwise another rank saves the same values
     if (!trainable)
       add(v.weights, Plane::frozen_weights, v.first, v.elements * dtype_bytes(plan_.model.precision));
     if (v.master) add(v.master, Plane::master, v.first, v.elements * 4);
@@ -184,13 +184,13 @@ void Runner::copy(const Instruction& in, const RingPositions& rings) {
     std::memcpy(to, from, bytes);
 }
 
-// A gradient that is written for the first time begins at zero; everything after adds.
+// An accumulator or loss that the task writes, rather than adds to, begins at zero: ops only add to them.
 void Runner::run_segment(const Task& task, const Instruction& in, const RingPositions& rings) {
   const SegmentPlan& plan = plan_.lowering.plans[plan_.lowering.uses[task.subject].plan];
   const Segment& segment = plan_.model.segments[plan.segment];
   const bool backward = task.kind == TaskKind::backward;
   const PlanOperands& known = operands_[plan_.lowering.uses[task.subject].plan];
-  const auto is_saved = [&](uint32_t k) {  // where a forward that discards has its workspace, or nothing
+  const auto is_saved = [&](uint32_t k) {  // a forward that discards has its workspace there, or no operand
     return k < in.operands.size() &&
            plan_.program.buffers[in.operands[k].buffer].kind == BufferClass::activations;
   };
@@ -290,8 +290,8 @@ void Runner::round(const Task& task, const Instruction& in, const RingPositions&
                 sums ? reinterpret_cast<double*>(address(in, kRoundSums, rings)) : nullptr);
 }
 
-// The last two operands are the previous update and the norm; those before are the block sums of the groups
-// that are trained here, of one rank's part after the other.
+// Operands: for each group that the body trains, the block sums of all ranks' parts one after the other; then
+// the previous update and the norm.
 void Runner::norm(const Instruction& in, const RingPositions& rings) {
   double total = 0;
   size_t k = 0;

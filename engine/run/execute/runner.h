@@ -2,8 +2,8 @@
 // and files.
 //
 // It keeps no order: executors decide when. Different lanes may call it at the same time, each lane from one
-// thread; what two instructions share is ordered by the program's waits. A step's calls allocate nothing;
-// segments share scratch, so one lane runs them all.
+// thread; the program's waits order instructions that share bytes. A step's calls allocate nothing. Segments
+// share the vectors of tensor views, so one lane runs them all.
 #pragma once
 
 #include <array>
@@ -30,13 +30,12 @@ namespace sluice {
 constexpr size_t kRings = 2;
 using RingPositions = std::array<uint64_t, kRings>;
 
-// Where bytes are: by tier, the arena's memory (nullptr for a file tier); the nvme files and their checksum
-// slots.
+// Where bytes are: each tier's arena (nullptr for a file tier), the nvme files and their checksums.
 struct Memory {
   std::vector<std::byte*> tiers;
   const NvmeFiles* files = nullptr;
-  std::span<uint64_t> checksums;  // one a MiB of the file tier
-  Streams* streams = nullptr;     // an accelerator's: copies of the lanes that it has
+  std::span<uint64_t> checksums;  // one for each MiB of the file tier
+  Streams* streams = nullptr;     // an accelerator's: they carry out transfers on the lanes that they have
 };
 
 struct UpdateRules {
@@ -51,16 +50,16 @@ constexpr int64_t kCleanStepsToDouble = 2000;
 struct ShardView {
   uint32_t group = 0;
   uint64_t first = 0, elements = 0;  // within the group's flat buffer
-  // Frozen groups have neither.
+  // Null for frozen groups.
   float* master = nullptr;
   float* moments[kMomentsMax] = {};
   void* weights = nullptr;  // working precision; fp32: the same as master
-  // Where gradients are compressed: the rank's error of the whole shard and, with a group's first, its right
-  // factors.
+  // With compressed gradients: the rank's compression error of the whole shard and, in a group's first shard,
+  // the group's right factors.
   uint64_t error_first = 0, error_elements = 0, factor_elements = 0;
   float *error = nullptr, *factors = nullptr;
 };
-// The last two are of compressed gradients (low_rank.h), every rank's own.
+// The last two belong to compressed gradients (low_rank.h); each rank has its own.
 enum class Plane : uint8_t { master, first_moment, second_moment, frozen_weights, error, factors };
 constexpr Plane moment_plane(uint32_t moment) {
   return static_cast<Plane>(static_cast<uint32_t>(Plane::first_moment) + moment);
@@ -73,21 +72,22 @@ struct FileTarget {
 
 struct ShardHooks {
   std::function<void(const ShardView&)> load;  // fills the shard, weights included
-  // Where a shard's plane goes, and a look at its bytes; once for each, as its write begins.
+  // Returns where a shard's plane goes. Called once for each plane, when its write begins, with its bytes.
   std::function<FileTarget(uint32_t group, uint64_t first, Plane, std::span<const std::byte>)> save;
 };
 
 class Runner {
  public:
-  // All references outlive the runner. `threads` is for the optimizer's own workers.
+  // All references outlive the runner. `threads` is the number of the optimizer's workers.
   Runner(const Plan& plan, const Memory& memory, Device& device, const UpdateRules& rules, int threads,
          const Ranks& ranks = {});
 
-  // The steps that were done before the first of this session: messages count from there.
+  // Steps done before this session's first: messages number steps from the run's begin.
   void set_steps_before(int64_t steps) { steps_before_ = steps; }
   void set_hooks(ShardHooks hooks) { hooks_ = std::move(hooks); }
 
-  // Whether the instruction moves bytes to or from files; then transfers() says which, else run() does it.
+  // Whether the instruction moves bytes to or from files. If so, transfers() says which; otherwise run()
+  // carries it out.
   bool is_file_io(const Body& body, const Instruction& in) const;
   static constexpr size_t kTransfersMax = 5;
   size_t transfers(const Body& body, const Instruction& in, const RingPositions& rings,
@@ -152,16 +152,16 @@ class Runner {
   std::vector<std::atomic<uint64_t>> high_water_;  // by tier
   Device& device_;
   UpdateRules rules_;
-  std::optional<LaneId> device_lane_;  // what runs there is the device's work
+  std::optional<LaneId> device_lane_;  // the device carries out what is on it
   Workers optimizer_workers_;
   const Ranks ranks_;
   static std::unordered_map<const Instruction*, std::string> collective_names(const Program& program);
-  std::unordered_map<const Instruction*, std::string> collectives_;  // in words
+  std::unordered_map<const Instruction*, std::string> collectives_;  // names, for errors
   std::atomic<int64_t> steps_before_{0};
   ShardHooks hooks_;
   std::vector<PlanOperands> operands_;                 // by segment plan
   std::vector<std::vector<DecayRange>> decay_ranges_;  // by group
-  std::vector<TensorView> views_[6];                   // scratch of the compute lane
+  std::vector<TensorView> views_[6];                   // of the op that the compute lane runs
 };
 
 }  // namespace sluice

@@ -36,8 +36,8 @@ std::unordered_map<const Instruction*, std::string> Runner::collective_names(con
   return names;
 }
 
-// Between ranks, for where the operands are; it notes the instruction for the sentence when another rank does
-// not answer.
+// The communicator for the memory that holds the operands. It is told the instruction, which its error names
+// when another rank does not answer.
 Communicator& Runner::communicator(const Instruction& in, const RingPositions& rings) {
   const bool above = in.places[0].tier < lowest_memory_tier(plan_.program.machine);
   Communicator& communicator = above && ranks_.device ? *ranks_.device : *ranks_.lane;
@@ -49,7 +49,7 @@ Communicator& Runner::communicator(const Instruction& in, const RingPositions& r
   return communicator;
 }
 
-// Those that carry it out with this rank.
+// The ranks that carry out the task with this one, itself included.
 RankSet Runner::among(const Task& task) const {
   const ProcessGroup& group = plan_.program.processes[task.processes];
   const int count = static_cast<int>(group.count), stride = static_cast<int>(group.stride);
@@ -68,7 +68,8 @@ void Runner::exchange(const Task& task, const Instruction& in, const RingPositio
                                      address(in, 1, rings));
 }
 
-// Sums of blocks, and all of factors, are in fp32; factors have no block sums.
+// Gradients arrive and leave in working precision. The sums of node groups between the two stages, and all
+// factors, are in fp32. Factors have no block sums.
 void Runner::sum(const Task& task, const Instruction& in, const RingPositions& rings) {
   const ReductionBuffers& reduction = plan_.lowering.groups[task.subject].reduction;
   const bool has_blocks = plan_.lowering.groups[task.subject].sharing.has_blocks();
@@ -103,12 +104,12 @@ void Runner::project(const Task& task, const Instruction& in, const RingPosition
   zero_rest(in, kProjectRight, layout.right, rings);
 }
 
-// A factor's padding.
+// Zeroes a factor's padding.
 void Runner::zero_rest(const Instruction& in, size_t operand, uint64_t elements, const RingPositions& rings) {
   std::memset(address(in, operand, rings) + 4 * elements, 0, bytes_of(in, operand) - 4 * elements);
 }
 
-// Block sums are of the rank's own part of the shard, also where it has all of it.
+// Block sums cover the rank's own part of the shard, even where it expands the whole.
 void Runner::expand(const Task& task, const Instruction& in, const RingPositions& rings) {
   const GroupBuffers& group = plan_.lowering.groups[task.subject];
   const bool shares_state = group.sharing.shares_state();
@@ -116,7 +117,7 @@ void Runner::expand(const Task& task, const Instruction& in, const RingPositions
   const uint64_t part = group.part_elements(task.slice);
   const uint64_t own = begin + own_part(group) * part;
   std::byte* const gradient = address(in, kExpandGradient, rings);
-  const uint64_t first = shares_state ? own : begin;  // of what is there
+  const uint64_t first = shares_state ? own : begin;  // first element of `gradient`
   const auto expand_range = [&](uint64_t from, uint64_t to, double* sums) {
     if (from == to) return;
     const DType precision = plan_.model.precision;

@@ -21,7 +21,7 @@ PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
   const uint64_t bytes = plan.program.arena_bytes.front();
   const uint64_t without_arena = process_resident_bytes();
   arena = accelerator->allocate(bytes);
-  const uint64_t with_arena = process_resident_bytes();  // an emulated one is host memory
+  const uint64_t with_arena = process_resident_bytes();  // an emulated device's arena is host memory
   streams = accelerator->make_streams(longest_lanes(plan.program));
   device.warm_up({arena.get(), bytes});
   accelerator->finish();
@@ -35,7 +35,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
       device_arena_(std::move(prepared.arena)),
       streams_(std::move(prepared.streams)) {
   const Machine& machine = plan.program.machine;
-  const int processors = static_cast<int>(std::thread::hardware_concurrency());  // TBB starts one on each
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());  // a TBB thread on each
   check_threads(std::max(options.threads, processors) + static_cast<int>(machine.lanes.size()));
   Memory memory;
   uint64_t nvme_bytes = 0;
@@ -52,7 +52,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
     }
     if (!machine.tiers[t].file) {
       const uint64_t bytes = plan.program.arena_bytes[t] + (t == host ? slots * sizeof(uint64_t) : 0);
-      // The driver would fill what it pins on one thread.
+      // Otherwise the driver would fill the arena on one thread when it pins it.
       const int prefault_threads = accelerator ? options.threads : 0;
       arenas_[t] = Arena(std::max<uint64_t>(bytes, 1),
                          {.near_processors = true, .prefault_threads = prefault_threads});

@@ -32,13 +32,13 @@ struct SessionOptions {
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;  // tests inject faults here
 };
 
-// What an accelerator has for a plan: its arena, streams, and whatever its ops look up or load, so that it
-// takes no more from here on. Nothing on other devices.
+// What an accelerator allocates for a plan: its arena, streams, and whatever its ops look up or load. It
+// allocates nothing later. Empty for other devices.
 struct PreparedDevice {
   PreparedDevice(const Plan& plan, Device& device);
   std::shared_ptr<std::byte> arena;
   std::unique_ptr<Streams> streams;
-  uint64_t library_bytes = 0;  // by which the process has grown: libraries, streams
+  uint64_t library_bytes = 0;  // growth of the process: libraries, streams
 };
 
 class Session {
@@ -54,9 +54,9 @@ class Session {
   Executor& executor() { return *executor_; }
   const std::string& io_description() const { return io_description_; }  // one line: back end, and why
 
-  // Issues a body after the ones before, with rings moved by its advance; returns its ticket.
+  // Issues a body after those issued before, with rings moved by its advance; returns its ticket.
   uint64_t issue(BodyId body);
-  // The position that `body` would have in its ring: where the caller puts tokens before it issues.
+  // The ring's position for the next body that advances it: there the caller puts tokens before it issues.
   uint64_t next_position(uint8_t ring) const { return rings_[ring] + 1; }
   uint64_t position(uint8_t ring) const { return rings_[ring]; }
   StepScalars& scalars(uint64_t position);

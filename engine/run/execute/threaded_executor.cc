@@ -3,10 +3,11 @@
 // 1. Lanes without file transfers wait for an instruction's waits to hold, run it, then count it.
 // 2. Lanes with file transfers start the requests of the next instruction as soon as its waits hold, keep the
 //    queue going while they wait for other lanes, and count completions in order.
-// 3. Lanes that are streams of a device have two threads. One enqueues: for a wait on a host lane it holds
-//    itself back until that lane's counter is there; for a wait on another stream until the instruction was
-//    enqueued (what the mark says before that belongs to an older body), and then lets the stream wait. The
-//    other waits for one instruction after the other to be done and counts it, after what it waited for.
+// 3. Lanes that are streams of a device have two threads. One enqueues. For a wait on a host lane, it holds
+//    back until that lane's counter has reached the number. For a wait on another stream, it holds back until
+//    the instruction there is enqueued (before that, its mark belongs to an older body); then it lets the
+//    stream wait for the mark. The other thread waits for each instruction in turn to be done, and counts it
+//    after those that it waited for.
 // 4. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
 #include <algorithm>
 #include <array>
@@ -48,7 +49,7 @@ class ThreadedExecutor final : public Executor {
     start_threads();
   }
 
-  // What is left of bodies in flight is skipped: nobody waits for it.
+  // The remaining instructions of bodies in flight are skipped: nobody waits for them.
   ~ThreadedExecutor() override { stop(); }
 
   void make_room() override { progress_.make_room(); }
@@ -67,7 +68,7 @@ class ThreadedExecutor final : public Executor {
   struct Open {  // an instruction whose transfers were started
     TraceRecord record;
     bool traced = true;
-    uint64_t last_transfer = 0;  // done when so many transfers of the lane are complete
+    uint64_t last_transfer = 0;  // done when the lane has completed so many transfers
   };
   class OpenList {  // first in, first out
    public:
@@ -116,7 +117,7 @@ class ThreadedExecutor final : public Executor {
 
   size_t lanes() const { return program_.machine.lanes.size(); }
   bool is_stream(LaneId lane) const { return streams_ && streams_->has(lane); }
-  // Of a stream: the thread that counts; the one that enqueues has the lane's own index.
+  // Index of the thread that counts for a stream; the one that enqueues has the lane's index.
   size_t counter_thread(LaneId lane) const { return lanes() + lane; }
 
   bool moves_files(LaneId lane) const {
@@ -126,7 +127,7 @@ class ThreadedExecutor final : public Executor {
     return false;
   }
 
-  class Range {  // of a profiler, also when the work throws
+  class Range {  // a profiler's named range, which ends also when the work throws
    public:
     Range(Streams* streams, const char* name) : streams_(streams) {
       if (streams_) streams_->enter_range(name);
@@ -200,7 +201,8 @@ class ThreadedExecutor final : public Executor {
     streams_->end(mark);
   }
 
-  // After an error no mark may be there any more: what is left in the streams ends before the arenas do.
+  // After an error it synchronises no more, since marks may be missing. What is left in the streams ends
+  // before the arenas do.
   void count_lane(LaneId lane) {
     progress_.guarded([&] { streams_->enter_thread(); });
     uint64_t number = 0;  // of instructions, since the start
@@ -230,7 +232,8 @@ class ThreadedExecutor final : public Executor {
     }
   }
 
-  // What held a stream's instruction back, if the last of what it waits for ended while the lane was idle.
+  // Finds the wait that held back a stream's instruction: the one that was met last, if the lane was idle
+  // then.
   void find_obstacle(const IssuedBody& issued, const Instruction& in, double idle_since,
                      TraceRecord& record) {
     record.blocked_on = 0, record.blocked_count = 0;
@@ -273,7 +276,7 @@ class ThreadedExecutor final : public Executor {
     }
   }
 
-  // Moves requests along and counts what is complete; after an error everything is.
+  // Moves requests along and counts completed instructions; after an error, all count as completed.
   void progress(LaneId lane, TransferLane& files, OpenList& open, int64_t timeout) {
     if (!files.error()) files.progress(timeout);
     if (files.error() && !progress_.failed()) progress_.guarded([&] { throw to_error(*files.error()); });
@@ -308,7 +311,7 @@ class ThreadedExecutor final : public Executor {
   Runner& runner_;
   Trace trace_;
   bool traced_ = true;
-  Streams* const streams_;  // nullptr: every lane is one of the host
+  Streams* const streams_;  // nullptr: no lane is a stream
   const LaneOrders orders_;
   std::vector<std::vector<std::string>> ranges_;  // by body and instruction: names; empty without streams
   LaneProgress progress_;

@@ -1,9 +1,9 @@
 // What ran when: one fixed ring of records per lane.
 //
-// A lane's thread writes its own ring before it counts the instruction as completed. A ring holds the last
-// five bodies at least: of a body that is done, while two more are in flight, the trainer's thread finds all
-// records, and none that is being written. So does a lane's thread of the body that it is at and of the one
-// before: while it has not counted the former, no lane begins more than the next.
+// A lane's thread writes its own ring before it counts the instruction as completed. A ring holds the records
+// of five bodies at least. So the trainer's thread finds all records of a completed body while two more are
+// in flight, and none of them is being written. A lane's thread finds those of the body that it is at and of
+// the one before: until it has counted the former, other lanes begin the next body at most.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ struct TraceRecord {
   uint32_t instruction = 0;  // index in the body's list
   LaneId blocked_on = 0;     // the wait that was satisfied last, if blocked_since < begin
   uint32_t blocked_count = 0;
-  double blocked_since = 0, begin = 0, end = 0;  // of steady_seconds()
+  double blocked_since = 0, begin = 0, end = 0;  // by steady_seconds()
   bool skipped = false;      // after an error: it was only counted
 };
 
@@ -35,10 +35,10 @@ class Trace {
   }
   // Seconds during which at least one instruction of the ticket's body was being executed on the lane.
   double busy_seconds(LaneId lane, uint64_t ticket) const;
-  // Of an executor that adds records as it counts: the lane's record of that number since the start, from 1.
-  // Requires that the caller has seen it counted.
+  // The lane's record of that number since the start, from 1. Requires an executor that adds a record
+  // whenever it counts, and that the caller has seen this one counted.
   const TraceRecord& completed(LaneId lane, uint64_t number) const;
-  // Calls f(lane, record) for every record of the ticket's body, while they are there.
+  // Calls f(lane, record) for every record of the ticket's body that is still there.
   template <typename F>
   void for_each(uint64_t ticket, F f) const {
     for (LaneId l = 0; l < rings_.size(); ++l) {
@@ -55,12 +55,12 @@ class Trace {
  private:
   struct Ring {
     std::vector<TraceRecord> records;
-    std::atomic<uint64_t> next{0};  // records below it are whole
+    std::atomic<uint64_t> next{0};  // records before it are complete
   };
   struct Range {
     uint64_t first, last;
   };
-  // Holds all records of the ticket, and some of others.
+  // A range that holds all records of the ticket, and some of others.
   Range records_near(const Ring& ring, uint64_t ticket) const;
 
   std::vector<Ring> rings_;

@@ -110,8 +110,8 @@ constexpr OptionRow kTable[] = {
      OnResume::fixed, FIELD(optimizer.clip), kNotNegative},
 
     {"precision", "numbers", "NAME",
-     "bf16, fp16 or fp32, of weights and activations; masters and moments are fp32", "bf16", kRuns | kEval,
-     OnResume::fixed, FIELD(numbers.precision)},
+     "bf16, fp16 or fp32, of weights and activations; master weights and moments are fp32", "bf16",
+     kRuns | kEval, OnResume::fixed, FIELD(numbers.precision)},
     {"seed", "numbers", "N", "of initial weights and data order", "0", kRuns, OnResume::fixed,
      FIELD(numbers.seed)},
 
@@ -127,9 +127,9 @@ constexpr OptionRow kTable[] = {
      "the drives of another machine",
      "auto", kRuns | kEval, OnResume::free, FIELD(memory.nvme)},
     {"nvme-dir", "memory", "DIR[,DIR...]",
-     "directory on a fast disk for what does not fit in memory; several, one on each disk, are used at once, "
-     "each for its part by the rates in the machine description",
-     "none: no disk tier", kRuns | kEval | kDoctor | kBench, OnResume::free, FIELD(memory.nvme_directories)},
+     "directory on a fast drive for what does not fit in memory; several, one on each drive, are used at "
+     "once, each for a share that follows from the rates in the machine description",
+     "none: no nvme tier", kRuns | kEval | kDoctor | kBench, OnResume::free, FIELD(memory.nvme_directories)},
     {"threads",
      "memory",
      "N",
@@ -149,7 +149,7 @@ constexpr OptionRow kTable[] = {
     {"io",
      "memory",
      "NAME",
-     "how disks are read and written: {}, or auto (the first of these that works here)",
+     "how drives are read and written: {}, or auto (the first of these that works here)",
      "auto",
      kRuns | kEval | kBench,
      OnResume::free,
@@ -181,7 +181,7 @@ constexpr OptionRow kTable[] = {
     {"ranks",
      "ranks",
      "N",
-     "plan for so many ranks of a launcher, of which none is started; else for those of --gpus",
+     "plan for so many ranks of a launcher, without starting any; without it, for those of --gpus",
      "",
      kPlan,
      OnResume::free,
@@ -190,8 +190,8 @@ constexpr OptionRow kTable[] = {
     {"ranks-per-node",
      "ranks",
      "N",
-     "of them share a machine, its memory and its network; else as many as the machine description says, or "
-     "all where it says nothing",
+     "ranks that share a machine, its memory and its network; without it, as many as the machine description "
+     "says, or all where it says nothing",
      "",
      kPlan,
      OnResume::free,
@@ -208,9 +208,9 @@ constexpr OptionRow kTable[] = {
      FIELD(ranks.zero),
      {0, 3}},
     {"shard-weights", "ranks", "AMONG",
-     "at --zero 3, ranks that share the weights: all; node, those of a machine, or a power of two of them, "
-     "which hold more and send less over the network; auto: all, or node where that fits and is predicted to "
-     "save 5 % of a step",
+     "ranks that share the weights at --zero 3: all; node (those of a machine, or a power of two of them: "
+     "they hold more and send less over the network); or auto (all, or node where that fits and is predicted "
+     "to save 5 % of a step)",
      "auto", kRuns, OnResume::free, FIELD(ranks.shard_weights)},
     {"compress", "ranks", "METHOD",
      "how gradients travel between ranks at --zero 0 or 1: none (whole), or powersgd:RANK (as factors of low "
@@ -255,8 +255,7 @@ constexpr OptionRow kTable[] = {
      OnResume::free, FIELD(plan.explain)},
     {"why", "plan", "NAME",
      "say of a buffer (w.h.0) or a layer (h.0) where it lives and why, and of each of its transfers in a "
-     "step "
-     "when it runs, who needs it, and what keeps it from running earlier",
+     "step when it runs, who needs it, and what keeps it from running earlier",
      "", kPlan, OnResume::free, FIELD(plan.why)},
 };
 #undef FIELD

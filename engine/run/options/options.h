@@ -19,7 +19,7 @@
 
 namespace sluice {
 
-// A memory budget as the user wrote it. `percent` is of what `automatic` would measure before its margin.
+// A memory budget as the user wrote it. `percent` refers to what `automatic` measures, before its margin.
 struct Size {
   enum class Kind : uint8_t { automatic, bytes, percent };
   Kind kind = Kind::automatic;
@@ -35,7 +35,7 @@ enum class DeviceKind : uint8_t { automatic, cpu, reference, cuda };
 // The ordinal never changes bits: values are compared and kept by their kind alone.
 struct DeviceChoice {
   DeviceKind kind = DeviceKind::automatic;
-  int ordinal = 0;  // of several GPUs
+  int ordinal = 0;  // which of several GPUs
 };
 
 struct ModelOptions {
@@ -53,7 +53,7 @@ struct DataOptions {
 struct BatchOptions {
   int64_t batch = 8;                   // sequences of one step, over all ranks
   std::optional<int64_t> sequence;     // tokens; none: the model's context
-  std::optional<int64_t> micro_batch;  // sequences of one slice; none: the planner chooses
+  std::optional<int64_t> micro_batch;  // sequences; none: the planner chooses
   int64_t steps = 1000;
 };
 
@@ -83,21 +83,21 @@ struct MemoryOptions {
   std::string machine;  // name or file of a machine description; empty: the built-in default
 };
 
-// Among whom weights are shared at --zero 3.
+// Which ranks share the weights at --zero 3: all, or those of a node.
 enum class WeightShards : uint8_t { all, node };
 
-// Of gradients between ranks: PowerSGD of a rank, or none.
+// How gradients are compressed between ranks: by PowerSGD, or not.
 struct Compression {
-  uint32_t rank = 0;
+  uint32_t rank = 0;  // of the factors; 0: not compressed
 };
 
 struct RankOptions {
   int64_t gpus = 1;                 // ranks of this process
-  int64_t count = 1;                // of all processes: what `plan` is asked for, else set by the verb
-  int64_t per_node = 0;             // of one machine; 0: what the machine description joins, or all
+  int64_t count = 1;                // all ranks: `plan` is given it, other verbs set it
+  int64_t per_node = 0;             // ranks of one node; 0: as in the machine description, else all
   std::optional<int64_t> zero = 3;  // stage; none: the planner chooses
   std::optional<WeightShards> shard_weights;  // none: the planner chooses
-  std::optional<double> timeout;    // seconds without an answer of another rank; none: from the plan
+  std::optional<double> timeout;    // seconds to wait for another rank; none: computed from the plan
   Compression compression;
   int64_t compress_after = 100;    // steps
   int64_t share_layers_until = 0;  // steps
@@ -156,7 +156,7 @@ struct Options {
   std::vector<std::string> given;  // names, as in the table, that the user wrote (command line or --config)
 };
 
-// What each does: tools/command/verbs.h.
+// `tools/command/verbs.h` says what each does.
 enum class Verb : uint8_t { train, plan, eval, export_run, doctor, profile, bench };
 constexpr const char* verb_name(Verb verb) {
   switch (verb) {
@@ -197,23 +197,23 @@ struct Range {
 };
 
 enum class OnResume : uint8_t {
-  free,      // never changes bits: as given now
-  fixed,     // changes bits: from the manifest; one given differently is an error
-  replaced,  // steps, learning rate, where the data are: from the manifest unless given; then as given now,
-             // with a line
+  free,      // never changes bits: the value of this command holds
+  fixed,     // changes bits: the manifest's value holds; another one in this command is an error
+  replaced,  // steps, learning rate, where the data are: a value in this command replaces the manifest's, and
+             // a line says so
 };
 
 struct OptionRow {
   const char* name;   // without dashes
   const char* group;  // model, data, batch, optimizer, numbers, memory, run, ...
-  const char* value;  // what stands for the value in --help; "" for a switch
+  const char* value;  // the value's placeholder in --help; "" for a switch
   const char* help;   // option_help() fills in a {}
-  const char* default_text;  // in words, for --help; "" when there is none to speak of
+  const char* default_text;  // for --help; "": it names no default
   uint32_t verbs;            // verb_bit()s of the verbs that take it
   OnResume on_resume;
   OptionField (*field)(Options&);
-  Range range = {};                  // of numbers
-  std::string (*known)() = nullptr;  // what stands for {} in help: a list that is kept elsewhere
+  Range range = {};                  // where the value is a number
+  std::string (*known)() = nullptr;  // fills in {} in help with a list that is kept elsewhere
 };
 
 std::span<const OptionRow> option_table();
@@ -223,17 +223,17 @@ const OptionRow* find_option(const std::string& name, Verb verb = Verb::train);
 
 bool is_given(const Options& options, const std::string& name);
 
-// Sets the row's field from text, with its range checked, except for Size fields (tools/command/size.h reads
-// those). `values` has one element, but for switches ("true", "false") and lists. Throws Error(usage)
-// naming the option.
+// Sets the row's field from text and checks its range. Not for Size fields: `tools/command/size.h` reads
+// those. `values` has one element unless the field is a list; a switch takes "true" or "false". Throws
+// Error(usage) naming the option.
 void set_option(Options& options, const OptionRow& row, const std::vector<std::string>& values);
 
-// The row's value as text that set_option reads back to the same bits. Not for Size fields.
+// The row's value as text from which set_option restores the same bits. Not for Size fields.
 std::vector<std::string> option_values(const Options& options, const OptionRow& row);
 
-// Contradictions between options of one verb; throws Error(usage). With `resuming`, what a manifest will
-// bring is neither demanded nor compared: call again with false when it has been applied, or when there is
-// none.
+// Throws Error(usage) where options of one verb are missing or contradict each other. With `resuming`,
+// options that the manifest will set are neither demanded nor compared: call again with false once the
+// manifest has been applied, or when there is none.
 void check_options(const Options& options, Verb verb, bool resuming);
 
 // A checkpoint's manifest keeps the options that fix bits. `sequence` and `micro_batch` must have been
@@ -244,9 +244,9 @@ struct ManifestOption {
 };
 std::vector<ManifestOption> manifest_options(const Options& options);
 
-// Takes the manifest's values into `options` by the rules of OnResume; "auto" given now agrees with
-// anything. Returns one printable sentence per option that takes effect with another value than
-// before. Throws Error(usage) for an option given differently, Error(malformed_file) for a manifest that
+// Takes the manifest's values into `options` by the rules of OnResume; a given "auto" agrees with any value.
+// Returns one printable sentence for each option whose given value replaces the manifest's. Throws
+// Error(usage) for a fixed option that was given another value, Error(malformed_file) for a manifest that
 // holds unknown options or bad values.
 std::vector<std::string> apply_manifest(Options& options, const std::vector<ManifestOption>& manifest);
 

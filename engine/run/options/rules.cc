@@ -17,7 +17,7 @@ Error usage(const std::string& what, const std::string& remedy) {
   return Error(ExitCode::usage, what, remedy);
 }
 
-// Every one of `names` must be given; the complaint lists all that are not.
+// Every one of `names` must be given; the error lists all that are not.
 void demand(const Options& options, const std::vector<const char*>& names, Verb verb) {
   std::vector<std::string> missing, arguments;
   for (const char* name : names) {
@@ -68,7 +68,7 @@ void check_planned_ranks(const Options& options) {
         "Give every machine as many ranks.");
 }
 
-// fp16 finds an overflow when the gradient has long gone into the error of its rank.
+// With fp16, an overflow is found only after the gradient has been added to its rank's compression error.
 void check_compression(const Options& options) {
   if (options.ranks.compression.rank == 0) return;
   if (options.numbers.precision == DType::f16)
@@ -76,10 +76,10 @@ void check_compression(const Options& options) {
   if (options.ranks.count > 1 && options.ranks.zero.value_or(0) > 1)
     throw usage(fmt::format("--compress does not work with --zero {}, where no rank has a whole gradient.",
                             *options.ranks.zero),
-                "Add --zero 0, or --zero 1, which shares the optimizer's state.");
+                "Add --zero 0, or --zero 1, which shares the optimizer state.");
 }
 
-// A plan looks at directories only for what is free there.
+// `plan` reads only the free space of directories: with --nvme-mem in bytes it needs none.
 void check_nvme(const Options& options, Verb verb) {
   const bool elsewhere = verb == Verb::plan && options.memory.nvme.kind == Size::Kind::bytes;
   if (!elsewhere) check_needs(options, "nvme-mem", "nvme-dir");
@@ -94,7 +94,7 @@ void check_nvme(const Options& options, Verb verb) {
                 fmt::format("Name {} at most.", kStripeFilesMax));
 }
 
-// Of --json, --text, --sweep, --explain and --why, what would change nothing is refused.
+// Refuses combinations of --json, --text, --sweep, --explain and --why in which one would have no effect.
 void check_printing(const Options& options) {
   const bool sweeps = !options.plan.sweep.empty();
   const auto exclude = [](const char* one, const char* other) {
@@ -118,7 +118,7 @@ std::string joined(const std::vector<std::string>& values) {
   return text;
 }
 
-// The row of an option that a manifest may hold.
+// The row of a manifest's option; throws unless manifests hold that option.
 const OptionRow& find_stored(const ManifestOption& stored) {
   const OptionRow* row = find_option(stored.name);
   if (row == nullptr || row->on_resume == OnResume::free)
@@ -128,7 +128,7 @@ const OptionRow& find_stored(const ManifestOption& stored) {
   return *row;
 }
 
-// The stored values, read and written again, so that they compare with today's.
+// The stored values, parsed and written again, so that they can be compared as text.
 std::vector<std::string> stored_values(const OptionRow& row, const ManifestOption& stored) {
   Options scratch;
   try {
@@ -140,7 +140,7 @@ std::vector<std::string> stored_values(const OptionRow& row, const ManifestOptio
   return option_values(scratch, row);
 }
 
-// Every option that a manifest holds is there, once: a default must not stand in for it.
+// Throws unless every option that a manifest must hold is there once: no default may stand in for one.
 void check_whole(const std::vector<ManifestOption>& manifest) {
   for (const ManifestOption& stored : manifest) find_stored(stored);
   for (const OptionRow& row : option_table()) {
@@ -175,7 +175,7 @@ void check_options(const Options& options, Verb verb, bool resuming) {
   }
   check_nvme(options, verb);
   if (verb == Verb::plan) check_planned_ranks(options);
-  if (!resuming) {  // else the manifest may bring the other half
+  if (!resuming) {  // otherwise the manifest may set the option that is compared with
     check_batch(options.batch, std::max(options.ranks.count, options.ranks.gpus));
     check_min_learning_rate(options.optimizer);
     if (trains) check_compression(options);

@@ -29,7 +29,7 @@ constexpr Choice<DeviceKind> kDevices[] = {{"auto", DeviceKind::automatic},
                                            {"cuda", DeviceKind::cuda},
                                            {"cpu", DeviceKind::cpu},
                                            {"reference", DeviceKind::reference}};
-constexpr int kOrdinalMax = 63;  // of a GPU
+constexpr int kOrdinalMax = 63;  // the last GPU's
 constexpr Choice<Recompute> kRecomputes[] = {
     {"auto", Recompute::automatic}, {"all", Recompute::all}, {"none", Recompute::none}};
 constexpr Choice<Placement> kPlacements[] = {{"auto", Placement::automatic},
@@ -83,7 +83,7 @@ std::string choice_name(T value) {
 template <class T>
 constexpr bool is_choice = std::is_enum_v<T> || std::is_same_v<T, IoChoice>;
 
-// from_chars over the whole text: no blanks, sign "+", hexadecimal or rest.
+// from_chars over the whole text: blanks, a sign "+", hexadecimal digits and a rest are errors.
 template <class Number>
 Number parse_whole(const std::string& text, const std::string& option, const char* kind) {
   Number value{};
@@ -233,7 +233,7 @@ void set_option(Options& options, const OptionRow& row, const std::vector<std::s
 }
 
 std::vector<std::string> option_values(const Options& options, const OptionRow& row) {
-  Options copy = options;  // rows give access for writing, too
+  Options copy = options;  // OptionRow::field takes options that can be written
   const auto get = [&](const auto* field) -> std::vector<std::string> {
     using T = std::remove_cvref_t<decltype(*field)>;
     if constexpr (std::is_same_v<T, Size>) {

@@ -15,14 +15,15 @@ namespace sluice {
 namespace {
 
 constexpr auto kUnwinding = std::chrono::seconds(5);
-constexpr double kAfterLanes = 1;  // second: where a lane waits, it has the instruction's name
+constexpr double kAfterLanes = 1;  // second, so that a waiting lane fails first: it can name the instruction
 
-struct End {  // of a rank; kept until all have ended: others may still read what it says
+// How a rank ended. It is kept until all have ended, since others may still read the error.
+struct End {
   std::exception_ptr error;
   bool tells_of_another = false;
 };
 
-// What ended the run: first hand, if there is such a thing. Null: nothing.
+// What ended the run: an error that does not only report another rank's end, if there is one. Null: nothing.
 std::exception_ptr cause(const std::vector<End>& ends) {
   for (const bool second_hand : {false, true})
     for (const End& end : ends)
@@ -52,7 +53,7 @@ void run_in_process(int count, const std::function<void(const Ranks&)>& rank,
                     const std::function<void(const std::exception&)>& stuck) {
   const auto lanes = make_in_process_communicators(count), trainers = make_in_process_communicators(count);
   std::mutex mutex;
-  std::condition_variable changed;  // what follows
+  std::condition_variable changed;  // `ends`, `ended`
   std::vector<End> ends(lanes.size());
   size_t ended = 0;
   const auto run = [&](size_t i) {

@@ -46,7 +46,7 @@ Error file_error(ExitCode code, const std::string& doing, const std::string& pat
                "Free space or name another file with --metrics.");
 }
 
-// Step of one line; nothing if the line is not a metrics line.
+// The step of one line; nothing if it is no metrics line.
 std::optional<int64_t> step_of(const std::string& line) {
   const nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
   if (!value.is_object()) return std::nullopt;

@@ -17,7 +17,7 @@ struct StepMetrics {
   int64_t step = 0;      // from 1
   double loss = 0;       // mean over the step's valid tokens, before the update
   double grad_norm = 0;  // before clipping, without loss scale
-  double seconds = 0;    // from the norm of the step before, evaluation and checkpoints taken out
+  double seconds = 0;    // from the norm of the step before to its own, less validations and checkpoints
   double tokens_per_second = 0;
   bool skipped = false;  // fp16 overflow: this step's update was left out
   int64_t micro_batch = 0;
@@ -45,8 +45,7 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
-  // Each is one write to the operating system. Throws Error(io) naming file and reason, such as a full
-  // disk.
+  // Each is one write to the operating system. Throws Error(io) naming file and reason, such as a full drive.
   void write(const StepMetrics& metrics);
   void write(const ValidationMetrics& metrics);
 
@@ -57,10 +56,11 @@ class MetricsFile {
   int file_ = -1;
 };
 
-// For a resume from a checkpoint taken after `step` updates: drops every line of a later step, and a torn
-// last line. The file is replaced in one rename, or left alone when nothing is to drop. A missing file, or
-// one that is not regular, is left alone. Returns the number of lines dropped. Throws Error(malformed_file)
-// for other lines that are not ours, Error(environment, io) when the file cannot be read or replaced.
+// For a resume from a checkpoint taken after `step` updates: drops every line of a later step, and a last
+// line without its newline. The file is replaced in one rename, or left alone when there is nothing to drop.
+// A file that is missing or not regular is left alone. Returns the number of lines dropped. Throws
+// Error(malformed_file) for any other line that is no metrics line, Error(environment, io) when the file
+// cannot be read or replaced.
 int64_t truncate_after_step(const std::string& path, int64_t step);
 
 }  // namespace sluice

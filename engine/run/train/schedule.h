@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// The schedule's floor: min_learning_rate, or a tenth of the learning rate if none was given.
+// The rate at the schedule's end: min_learning_rate, or a tenth of the learning rate if none was given.
 double minimum_learning_rate(const OptimizerOptions& options);
 
 // `step` counts from 0, `steps` is the run's length. With W warm-up steps:
@@ -16,7 +16,7 @@ double minimum_learning_rate(const OptimizerOptions& options);
 //   constant   lr
 //   linear     lr + (min - lr) * (step - W) / (steps - W)
 //   cosine     min + (lr - min) / 2 * (1 + cos(pi * (step - W) / (steps - W)))
-// From `steps` on, cosine (SGDR, Loshchilov and Hutter 2017) and linear stay at the floor.
+// From `steps` on, cosine (SGDR, Loshchilov and Hutter 2017) and linear stay at the minimum.
 double learning_rate(const OptimizerOptions& options, int64_t step, int64_t steps);
 
 }  // namespace sluice

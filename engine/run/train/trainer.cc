@@ -16,12 +16,12 @@ namespace sluice {
 
 namespace {
 
-// Of one rank's share of a batch.
+// Sequences of one rank's share of a batch.
 uint64_t rows_of(const Plan& plan) {
   return static_cast<uint64_t>(plan.model.micro_batch) * plan.lowering.slices;
 }
 
-// Writes this rank's rows of a batch that begins at row `batch` into a ring slot, slice by slice. Returns the
+// Writes this rank's rows of a batch that begins at row `batch` into a ring slot, by micro-batch. Returns the
 // number of valid labels of all ranks.
 int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch,
                     uint8_t ring, uint64_t position) {
@@ -127,7 +127,7 @@ TrainResult Trainer::train_on_lanes() {
     return train();
   } catch (...) {
     record_failed();
-    session_.check();  // what failed here comes before what other ranks say of it
+    session_.check();  // this rank's own error takes precedence over another rank's report of it
     throw;
   }
 }
@@ -136,7 +136,7 @@ void Trainer::record(int64_t step, uint64_t ticket, BodyId body) {
   if (events_.recorder) events_.recorder->copy(session_.executor().trace(), ticket, body, step);
 }
 
-// Where a lane failed, what is in flight is only counted, and soon done.
+// After a lane failed, bodies in flight are only counted, so they are soon done.
 void Trainer::record_failed() {
   if (!events_.recorder || !session_.executor().error()) return;
   for (const Pending& p : pending_) {
@@ -175,7 +175,7 @@ void Trainer::enter_next_phase() {
   if (bodies().unlock) {
     drain();
     const uint64_t ticket = session_.issue(*bodies().unlock);
-    if (events_.recorder) {  // before others push it out of the rings
+    if (events_.recorder) {  // now, before later bodies overwrite its records
       session_.executor().wait(ticket);
       record(0, ticket, *bodies().unlock);
     }
@@ -212,7 +212,7 @@ void Trainer::read_steps(size_t leave) {
   }
 }
 
-// When the step's norm was known.
+// The time at which the step's norm was known.
 double Trainer::norm_time(const Pending& p) const {
   const Body& body = session_.plan().program.bodies[p.body];
   for (uint32_t i = static_cast<uint32_t>(body.instructions.size()); i-- > 0;) {
@@ -238,7 +238,7 @@ void Trainer::read_step(const Pending& p) {
   m.tokens_per_second = static_cast<double>(options_.batch.batch * plan.model.sequence) / m.seconds;
   m.skipped = s.update.skip;
   m.micro_batch = plan.model.micro_batch;
-  m.loss_scale = state_.loss_scale;  // that the step before left
+  m.loss_scale = state_.loss_scale;  // as the step before left it
   m.process_peak_bytes = process_peak_bytes();
   for (TierId t = 0; t < m.peak_bytes.size(); ++t)
     m.peak_bytes[t].second = session_.runner().high_water_bytes(t);
@@ -264,7 +264,7 @@ void Trainer::read_step(const Pending& p) {
                 way_out("a smaller --lr") + " A new run may also use --precision bf16.");
 }
 
-// After a step that went wrong for its numbers.
+// The remedy after a step whose numbers went wrong.
 std::string Trainer::way_out(const std::string& change) const {
   if (at_end_ == AtEnd::nothing) return "Start again with " + change + ".";
   const std::optional<std::string> newest = newest_checkpoint(options_.run.out);
@@ -282,7 +282,7 @@ void Trainer::drain() {
   if (ends) record(0, ticket, *bodies().drain);
 }
 
-// What the calls to come wait for.
+// Tells the ranks what the next calls are for.
 void Trainer::note(const char* what) const {
   std::array<char, 80> text;
   const auto end = fmt::format_to_n(text.data(), text.size(), "at step {} for {}", step_, what);

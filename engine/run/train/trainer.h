@@ -25,7 +25,7 @@ struct TrainEvents {  // all called on the trainer's thread
   std::function<void(const StepMetrics&)> step;
   std::function<void(const ValidationMetrics&)> validation;
   std::function<void(const std::string& path)> checkpoint;
-  Recorder* recorder = nullptr;  // gets the trace of every step, and of those that failed
+  Recorder* recorder = nullptr;  // gets the trace of every step, including failed ones
 };
 
 struct TrainData {
@@ -60,9 +60,9 @@ class Trainer {
     BodyId body = 0;
   };
   TrainResult train();
-  TrainResult train_on_lanes();  // the same; its errors are the lanes' where one failed
+  TrainResult train_on_lanes();  // the same; where a lane failed, throws the lane's error
   bool stops() const;
-  const BodyIds& bodies() const;  // of the phase that step_ is in, or ended
+  const BodyIds& bodies() const;  // of phase_
   void enter_next_phase();
   void issue_step();
   void read_steps(size_t leave);  // reads the oldest pending steps until `leave` are left
@@ -88,17 +88,17 @@ class Trainer {
   size_t phase_ = 0;                                // index into Lowering::phases
   bool pending_update_ = false;                     // rounded gradients wait for their update
   std::vector<Pending> pending_;                    // oldest first
-  double last_norm_ = 0;                            // when the norm of the last step that was read was done
-  double excluded_ = 0;                             // seconds of evaluation and checkpoints since
+  double last_norm_ = 0;                            // end of the norm of the last step that was read
+  double excluded_ = 0;                             // seconds of validations and checkpoints since
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
 };
 
-// Bytes that a body moves, by lane; of collectives what this rank sends.
+// Bytes that a body moves, by lane; for collectives, the bytes that this rank sends.
 std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body);
 
-// Mean loss over the first `batches` validation batches, with current weights, by the bodies of the phase.
-// The state must be clean.
+// Mean loss over the first `batches` validation batches, with current weights, by the phase's `bodies`. The
+// state must be clean.
 double evaluate(Session& session, const BodyIds& bodies, const TokenData& data, const DataOrder& order,
                 int64_t batches);
 
