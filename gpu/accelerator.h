@@ -4,8 +4,8 @@
 // stands for one instruction of such a lane in one issued body. Marks of three consecutive tickets are kept,
 // since two bodies are in flight and the older may wait for the one before it; a mark of an older ticket is
 // overwritten. Set-up calls come from one thread. Afterwards every thread calls enter_thread() first; work of
-// a lane is enqueued by one thread, and any thread may wait for a mark that was ended. Errors: Error with the
-// exit code environment where the device was lost, bug where we asked for what no device would do.
+// a lane is enqueued by one thread, and any thread may wait for a mark that was ended. Throws
+// Error(environment) if the device was lost, Error(bug) if no device would accept the request.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ constexpr uint64_t kMarkedTickets = 3;
 
 struct Mark {
   LaneId lane = 0;
-  uint64_t ticket = 0;  // of the issued body
+  uint64_t ticket = 0;  // counts issued bodies
   uint32_t number = 0;  // of the instruction in its lane's list, from 0
 };
 
@@ -45,8 +45,8 @@ class Streams {
   struct Interval {
     double begin, end;  // seconds of steady_seconds()
   };
-  // When a marked instruction that is done was carried out, by the device's clock; asked for by one thread a
-  // lane, of all its instructions in order.
+  // When a completed instruction ran, by the device's clock. One thread a lane asks, for each of the lane's
+  // instructions in order.
   virtual Interval interval(const Mark& mark) = 0;
 
   // Around what the calling thread does for an instruction, for profilers; `name` outlives the range.
@@ -65,8 +65,9 @@ struct AcceleratorMemory {
 // An arena takes whole granules of the device's memory.
 constexpr uint64_t kAcceleratorGranule = uint64_t{2} << 20;
 
-// What the page tables of pinned host memory take of the device's, at most: 8 bytes a page of 4 KiB, and as
-// large a part of those again. Drivers do not count it among what a process holds.
+// The most device memory that page tables of pinned host memory take: 8 bytes a page of 4 KiB, which is
+// 1/512, then 1/512 of that for the next level, and so on: 1/511. Drivers do not count it among what a
+// process holds.
 constexpr uint64_t page_table_bytes(uint64_t pinned_bytes) {
   return round_up(pinned_bytes / 511, kAcceleratorGranule);
 }
@@ -86,7 +87,7 @@ class Accelerator {
   virtual std::shared_ptr<std::byte> allocate(uint64_t bytes) = 0;
   // Pins host memory, whole pages, until the last copy of the pointer is gone. Throws Error(environment).
   virtual std::shared_ptr<void> pin(std::span<std::byte> memory) = 0;
-  // Streams whose lanes have marks for so many instructions of a body, by lane.
+  // `instructions_max`: by lane, the most instructions of a body. So many marks are kept for each ticket.
   virtual std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) = 0;
   // Connects the accelerators of the ranks that `host` reaches, which all call it: either all get a
   // communicator, or none does. It takes memory of the accelerator now and none later; accelerator and `host`

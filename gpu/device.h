@@ -1,4 +1,4 @@
-// A device runs ops. Plain structs in, kernels out; no device knows models, planner or tiers.
+// A device runs ops, described by plain structs. No device knows models, planner or tiers.
 //
 // Owner: the compute lane's thread; one call at a time. A call may use its operands and its workspace and
 // nothing else: after construction a device allocates no memory. Results depend on shapes and values only,
@@ -44,19 +44,20 @@ class Device {
   virtual ~Device() = default;
 
   virtual void forward(const OpCall& call) = 0;
-  // That of linear_cross_entropy also adds the loss to outputs[0].
+  // linear_cross_entropy's backward also adds the loss to outputs[0].
   virtual void backward(const OpCall& call) = 0;
   virtual uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const = 0;
 
   // Set-up, for devices that look up or load something per shape. prepare: before memory is frozen, for every
   // op and pass that is to run. warm_up: once after the last prepare, on the device's arena (its beginning is
-  // aligned to 256) before anything lies in it; leaves it zeroed when the device's queue has got there.
+  // aligned to 256) before anything lies in it. The arena is zeroed once the device has carried out what
+  // warm_up enqueues.
   virtual void prepare(const OpShapes& /*shapes*/, Pass /*pass*/) {}
   virtual void warm_up(std::span<std::byte> /*arena*/) {}
 
-  // Rounds an fp32 gradient accumulator to the working precision (to nearest even) and emits, per block of
-  // kNormBlock elements, the sum of the squares of what it wrote, in double, in a fixed order; not where
-  // block_sums is nullptr. elements > 0, any length.
+  // Rounds an fp32 gradient accumulator to the working precision (to nearest even) and, unless block_sums is
+  // nullptr, emits for each block of kNormBlock elements the sum of the squares of what it wrote, in double,
+  // in a fixed order. elements > 0.
   virtual void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
                      double* block_sums) = 0;
 
@@ -64,8 +65,8 @@ class Device {
   virtual void sum(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
                    double* block_sums) = 0;
 
-  // update_range for state that lives on the device: to the same bits as the CPU optimizer's. `update` lies
-  // in the device's memory too.
+  // update_range (cpu_optim/optimizer.h) for optimizer state that lies on the device, to the same bits.
+  // `update` lies in the device's memory too.
   virtual void optimize(OptimizerKind optimizer, const UpdateRange& range,
                         const StepScalars::Update* update) = 0;
 
@@ -76,7 +77,7 @@ class Device {
   virtual Accelerator* accelerator() { return nullptr; }
 };
 
-std::unique_ptr<Device> make_reference_device();         // plain loops, double accumulation: the oracle
+std::unique_ptr<Device> make_reference_device();         // plain loops in double, to compare with
 std::unique_ptr<Device> make_cpu_device(int threads);    // OpenBLAS, oneDNN, Highway
 // make_cuda_device: gpu/cuda/device.h
 

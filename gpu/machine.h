@@ -1,4 +1,4 @@
-// How the devices that we build describe themselves to the planner: plain tables, filled here and nowhere
+// How devices, host memory and drives are described to the planner: plain tables, filled here and nowhere
 // else.
 #pragma once
 
@@ -22,8 +22,8 @@ struct TierCapacities {
   std::optional<uint64_t> nvme;    // none: no nvme tier
 };
 
-// Segments run in the top tier, the checkpoint in host memory, the optimizer in either. Ranks exchange what
-// lies in host memory or, if `ranks_meet_in_device`, in the device's, which then also sums up.
+// Segments run in the top tier, saving in host memory, updates in either. Ranks exchange bytes of host memory
+// or, if `ranks_meet_in_device`, of device memory; the device then adds what was exchanged, too.
 Machine machine_of(const TierCapacities& capacities, bool ranks_meet_in_device = false);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// Matrix products, row-major, and which of them ops consist of: what devices that multiply through a library
-// share. Pure functions of shapes and operands, called by devices at set-up and in the step.
+// Matrix products, row-major, and the products that each op consists of. Devices that multiply through a
+// library share them. Pure functions of shapes and operands, called by devices at set-up and in the step.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-// C [m,n] = or += op(A) [m,k] op(B) [k,n] (+ bias), accumulated in fp32 and rounded once. With `gelu` that is
-// the pre-activation, and C is gelu of it, as it was before it was rounded or after.
+// C [m,n] = or += op(A) [m,k] op(B) [k,n] (+ bias), accumulated in fp32 and rounded once. With `gelu` this
+// sum is the pre-activation and C is its gelu, taken before or after the pre-activation is rounded.
 struct Product {
   int64_t m, n, k;                       // all positive
   bool transpose_a, transpose_b;         // A is stored [k,m], B is stored [n,k]
@@ -34,20 +34,20 @@ struct ProductCall {
   void* pre_activation = nullptr;  // [m,n], if the product has gelu
 };
 
-// Every product that the pass of an op may run. Whether a gradient of an input is added to is a call's
-// choice: `accumulate` is false for it here.
+// Every product that the pass of an op may run. `accumulate` is false here for gradients of inputs: each call
+// decides.
 std::vector<Product> products_of(const OpShapes& shapes, Pass pass);
 
-// ---- linear: y = x W (+ b); dx = dy W^T, dW += x^T dy. W is [in,out], or [out,in] if weight_out_in, and dW
-// alike. linear_gelu: y = gelu of that; the gradients are linear's once dy has become that of the
-// pre-activation, in place.
+// ---- linear: y = x W (+ b); dx = dy W^T, dW += x^T dy. W and dW are [in,out], or [out,in] if weight_out_in.
+// linear_gelu: y = gelu(x W (+ b)). Its gradients are linear's, after dy was turned into the pre-activation's
+// gradient in place.
 
 ProductCall linear_output(const OpCall& call);
 std::array<ProductCall, 2> linear_gradients(const OpCall& call);  // dx, dW
 
-// ---- linear_cross_entropy, one chunk of rows after the other: logits = x W^T, fp32, in the workspace; a
-// device makes losses of them and, in place, their gradients in the working precision, a row of which begins
-// where the row of logits did; dx = dlogits W, dW += dlogits^T x.
+// ---- linear_cross_entropy, one chunk of rows after the other. logits = x W^T, fp32, in the workspace. The
+// device computes losses from the logits and replaces these by their gradients in the working precision; each
+// row of gradients begins where its row of logits did. dx = dlogits W, dW += dlogits^T x.
 
 struct LossLayout {
   int64_t rows, columns, vocabulary;
@@ -56,7 +56,7 @@ struct LossLayout {
   uint64_t logits_bytes;
   uint64_t losses_bytes;
 
-  // Of the workspace, before what the products need.
+  // Bytes of the workspace that come before those of the products.
   uint64_t bytes() const { return logits_bytes + losses_bytes; }
 };
 LossLayout loss_layout(const OpShapes& shapes);
@@ -70,7 +70,7 @@ struct LossRows {
 
 struct LossChunk {
   LossRows rows;
-  ProductCall logits, dx, dw;  // to be run in this order, `rows` after the first
+  ProductCall logits, dx, dw;  // run in this order, `rows` after the first
 };
 // The chunk that begins at row `begin`.
 LossChunk loss_chunk(const OpCall& call, Pass pass, const LossLayout& layout, int64_t begin);

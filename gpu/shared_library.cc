@@ -4,8 +4,8 @@
 
 namespace sluice {
 
-// Symbols are bound at once, so that one which is missing shows here and not in a step, and are not offered
-// to other libraries.
+// RTLD_NOW: a missing symbol shows here and not in a step. RTLD_LOCAL: symbols are not offered to other
+// libraries.
 SharedLibrary::SharedLibrary(const std::string& name)
     : name_(name), handle_(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
   if (handle_ == nullptr) failure_ = dlerror();

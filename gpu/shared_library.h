@@ -1,7 +1,7 @@
 // A shared library that is opened at run time, by the name that the loader searches for.
 //
-// Nothing throws: what is looked for in vain is kept, the first of it as failure(), so that a table of
-// functions is filled without a look at each. The library is closed with this object unless keep_open() was
+// Nothing throws. failure() tells the first library or symbol that was not found, so that a caller fills a
+// whole table of functions and checks once. The library is closed with this object unless keep_open() was
 // called, after which functions that were found may be used until the process ends.
 #pragma once
 

@@ -3,10 +3,10 @@
 //
 // Forward: one task per (sequence, head, block of queries); it passes over the blocks of keys with a running
 // maximum and sum. Backward recomputes probabilities from lse, with delta = rowsum(dO * O). Where there are
-// enough (sequence, key/value head) pairs, one task does a pair: five products a block. Else dq goes by
-// blocks of queries and dk, dv by blocks of keys, which costs two products more and shares nothing. Which
-// way is a function of the shape. Every sum is owned by one task and has a fixed order. Operands that are
-// not fp32 are widened block by block.
+// enough pairs of sequence and key/value head, one task does a pair, with five products a block. Otherwise
+// tasks for blocks of queries compute dq, and tasks for blocks of keys compute dk and dv. That costs two
+// products more, but tasks share no sums. The shape decides which way. Every sum is owned by one task and has
+// a fixed order. Operands that are not fp32 are widened block by block.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -19,7 +19,7 @@
 namespace sluice::cpu {
 namespace {
 
-constexpr int64_t kQueries = 64;  // rows of a block: half of it is wasted under the diagonal
+constexpr int64_t kQueries = 64;  // rows of a block: half of a block on the diagonal is wasted
 constexpr int64_t kKeys = 256;    // 64 x 256 scores are 64 KiB: they stay in the second-level cache
 constexpr int64_t kScoreStride = kKeys + 16;
 constexpr int64_t kPairsMin = 4;  // (sequence, key/value head) pairs that are enough tasks
@@ -96,7 +96,7 @@ void store(const Problem& p, const float* from, const Columns& c, int64_t row, i
                c.accumulate, p.size);
 }
 
-// Hands out parts of one thread's scratch, 64-byte aligned; with no base it only measures.
+// Hands out parts of one thread's workspace, aligned to 64 bytes. Without a base it only measures.
 class Scratch {
  public:
   explicit Scratch(std::byte* base) : base_(base) {}
@@ -158,7 +158,7 @@ uint64_t thread_bytes(const Problem& p, Pass pass) {
 }
 
 // One block of keys: scores to probabilities in place, running maximum and sum, o = o * correction +
-// probabilities * v. Row r may see keys up to query - first key + r.
+// probabilities * v. Row r sees the block's keys up to number first_query + r - first_key.
 void add_keys(const Problem& p, const ForwardScratch& s, const Block& q, const Block& k, const Block& v,
               int64_t queries, int64_t keys, int64_t first_query, int64_t first_key,
               const Multiplier& multiplier) {

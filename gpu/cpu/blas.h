@@ -24,7 +24,7 @@ struct Support {
 Support native_support();
 
 // Sets OpenBLAS to one thread, for the whole process. Throws Error (environment) for its OpenMP variant,
-// whose threads would come on top of ours.
+// whose threads would come on top of Sluice's.
 void set_up_openblas();
 
 struct TileShape {

@@ -12,7 +12,7 @@
 namespace sluice::cpu {
 namespace {
 
-// One row: the loss, and in place the gradient if `seed` is not nullptr.
+// Returns the loss of one row. Unless `seed` is nullptr, replaces the logits by their gradient.
 double finish_logits(float* logits, int64_t vocabulary, int32_t label, DType precision, const float* seed) {
   if (label == kIgnoreLabel) {
     if (seed != nullptr) std::fill(logits, logits + vocabulary, 0.0f);
@@ -24,7 +24,8 @@ double finish_logits(float* logits, int64_t vocabulary, int32_t label, DType pre
   const double sum = exponential_row(logits, maximum, vocabulary);
   const double loss = static_cast<double>(maximum) + std::log(sum) - label_logit;
   if (seed != nullptr) {
-    // dlogit = seed * (e/sum - 1 at the label): the label's factor is undone so that one pass serves all.
+    // dlogit = seed * (e / sum - [is the label]). One pass scales all logits; then the label's is
+    // overwritten.
     const float factor = static_cast<float>(static_cast<double>(*seed) / sum);
     const double probability = logits[label] / sum;
     const float at_label = static_cast<float>((probability - 1) * static_cast<double>(*seed));

@@ -4,9 +4,9 @@
 // Operands are in the working precision (bf16, f16 or f32), all arithmetic is fp32, statistics and parameter
 // gradients are fp32. Semantics of operands, nullptr and `accumulate` are those of gpu/device.h; when a
 // 16-bit gradient is added to, it is widened, added and rounded once. Work is cut by shape alone and partial
-// sums are added in index order, so results do not depend on the number of threads. Nothing allocates;
-// scratch is the call's workspace, sized by the *_workspace_bytes functions (an op without one needs none),
-// which also prepare what the op multiplies. Caller: the compute lane, one call at a time.
+// sums are added in index order, so results do not depend on the number of threads. Nothing allocates:
+// kernels use the call's workspace. The *_workspace_bytes functions size it (an op without one needs none)
+// and prepare the op's products. Caller: the compute lane, one call at a time.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ uint64_t rope_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources
 void round_gradient(const float* accumulator, void* gradient, DType precision, uint64_t elements,
                     double* block_sums, Workers& workers);
 
-// linear.cc. Forward and the workspace: linear_gelu's too.
+// linear.cc. linear_gelu shares the forward and the workspace.
 void linear_forward(const OpCall& call, const Resources& resources);
 void linear_backward(const OpCall& call, const Resources& resources);
 void linear_gelu_backward(const OpCall& call, const Resources& resources);

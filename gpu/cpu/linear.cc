@@ -8,8 +8,8 @@
 namespace sluice::cpu {
 namespace {
 
-// Blocks of rows are summed, then the sums are added, both in order: the error grows with the square root of
-// the rows.
+// Blocks of rows are summed, then their sums are added, both in order. Two levels keep the rounding error
+// small when there are many rows.
 void add_column_sums(DType precision, const void* dy, int64_t rows, int64_t columns, float* to,
                      Workers& workers) {
   constexpr int64_t kColumns = 128, kRows = 64;

@@ -163,8 +163,8 @@ HWY_EXPORT(rms_norm_backward_rows);
 HWY_EXPORT(add_blocks);
 
 constexpr int64_t kForwardRows = 16;  // of one task
-constexpr int64_t kBlocks = 32;       // of a backward at most, ...
-constexpr int64_t kBlockRows = 16;    // ... each of at least so many rows
+constexpr int64_t kBlocks = 32;       // of rows, in a backward, at most
+constexpr int64_t kBlockRows = 16;    // of a block, at least
 constexpr int64_t kColumns = 256;     // of one task that adds blocks
 
 struct Cut {
@@ -232,7 +232,7 @@ void rms_norm_backward(const OpCall& call, const Resources& resources) {
   norm_backward(call, resources.workers, HWY_DYNAMIC_DISPATCH(rms_norm_backward_rows));
 }
 
-// Of the parameters' gradients: sums over each block of rows.
+// For the gradients of parameters: the sums of each block of rows.
 uint64_t norm_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources&) {
   if (pass == Pass::forward) return 0;
   const Cut c = cut_rows(shapes);

@@ -3,7 +3,7 @@
 //
 // Positions are cut into blocks of kPositions. A block's first angles go through cos and sin in double; each
 // next position is one rotation further, also in double: 31 rotations lose a few 1e-15, far below fp32. All
-// sequences of the slice and all heads share the block's angles.
+// sequences of the micro-batch and all heads share the block's angles.
 #include "engine/base/simd/targets.h"
 #include "gpu/cpu/kernels.h"
 #undef HWY_TARGET_INCLUDE
@@ -73,8 +73,8 @@ double frequency(const OpAttributes& a, int64_t i) {
   return (1 - smooth) * plain / s.factor + smooth * plain;
 }
 
-// One thread's scratch, each array [head_size/2]: the angles of a position, in fp32 and in double, and one
-// step's rotation.
+// One thread's workspace, each array [head_size/2]: cosines and sines of a position's angles, in fp32 and in
+// double, and of the step to the next position.
 struct Angles {
   double *cosine, *sine, *step_cosine, *step_sine;
   float *cosine32, *sine32;

@@ -39,7 +39,7 @@ void add_row(DType precision, const void* from, float* to, int64_t n) {
   });
 }
 
-// Infinities and NaN times zero are NaN, all else is zero: the sum of these poisons the result.
+// x * 0 is NaN for infinities and NaN, otherwise zero. The sum of these products makes the result NaN.
 float finite_maximum(const float* x, int64_t n) {
   const Floats d;
   const FloatVector zero = hn::Zero(d), lowest = hn::Set(d, std::numeric_limits<float>::lowest());

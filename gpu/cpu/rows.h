@@ -20,8 +20,8 @@ void add_row(DType precision, const void* from, float* to, int64_t n);
 // The largest of n > 0 values, or NaN if one of them is not finite.
 float finite_maximum(const float* x, int64_t n);
 
-// x = e^(x - shift); returns the sum of what was written. All NaN if shift is not finite; x must be finite
-// if it is.
+// x = e^(x - shift); returns the sum of what was written. If shift is not finite, all is NaN; otherwise x
+// must be finite.
 double exponential_row(float* x, float shift, int64_t n);
 
 // x *= factor

@@ -1,10 +1,10 @@
 // What attention's forward and backward share: the problem, how it is cut, and moving tiles of one head's
-// rows between global and shared memory. Included by gpu/cuda_attention_*.cu.
+// rows between global and shared memory. Included by attention_forward.cu and attention_backward.cu.
 //
 // A block of warps owns rows of one head (queries, or keys) in shared memory, kRowTiles times 16 for each
-// warp, and passes over tiles of kOthers rows of the other side. Scores and what is made of them stay in
-// registers. Numbers of rows are chosen so that nothing spills; the number of warps by how much shared memory
-// the GPU has (from 64 KiB on). Results do not depend on it.
+// warp, and passes over tiles of kOthers rows of the other side. Scores, probabilities and their gradients
+// stay in registers. Numbers of rows are chosen so that no registers spill. The number of warps depends on
+// the GPU's shared memory (64 KiB at least); results do not depend on it.
 #pragma once
 
 #include "gpu/cuda/mma.h"
@@ -31,7 +31,7 @@ struct HeadColumns {
   int stride;
   bool accumulate;
 
-  // Those of one head and sequence.
+  // The columns of one head and the rows of one sequence.
   __device__ HeadColumns of(const AttentionShape& s, int sequence, int head) const {
     return {data + static_cast<int64_t>(sequence) * s.length * stride + head * s.size, stride, accumulate};
   }
@@ -62,8 +62,9 @@ enum class AttentionPart { forward, keys, queries };  // of backward: gradients 
 
 constexpr int kWarpsMax = 4;
 
-// Results of a warp, in registers a thread: kRowTiles * kSize / 2 (twice that for keys, which have two) and
-// kRowTiles * kOthers / 2 (twice that in backward) must leave some of 255.
+// A thread holds its part of the warp's results in kRowTiles * kSize / 2 registers (twice that for keys,
+// which have two results) and kRowTiles * kOthers / 2 (twice that in backward). These must leave some of its
+// 255.
 template <AttentionPart kPart, typename T, int kSize>
 struct Tiling {
   static constexpr bool kTensorCores = sizeof(T) == 2, kLarge = kSize > 64;
@@ -86,7 +87,7 @@ struct Cut {
   int threads() const { return warps * kWarp; }
 };
 
-// The largest that fits.
+// The most warps that the GPU's shared memory allows.
 template <AttentionPart kPart, typename T, int kSize>
 Cut cut_for(const Queue& queue) {
   using Tiles = Tiling<kPart, T, kSize>;
@@ -97,7 +98,8 @@ Cut cut_for(const Queue& queue) {
   return {};
 }
 
-// A block's shared memory: its own rows of kOwnTiles tensors, two stages of tiles of two others, scratch.
+// A block's shared memory: its own rows of kOwnTiles tensors, two stages with a tile of each of two other
+// tensors, and the warps' scratch().
 template <AttentionPart kPart, typename T, int kSize>
 struct BlockMemory {
   using Tiles = Tiling<kPart, T, kSize>;
@@ -121,8 +123,8 @@ struct BlockMemory {
 
 // ---- Tiles of one head and sequence.
 
-// Begins to copy rows [row, row + rows) into a tile: zero beyond the sequence and the head. They are there
-// after wait_copies and a barrier.
+// Begins to copy rows [row, row + rows) into a tile, with zeros beyond the sequence and the head. The copies
+// are complete after wait_copies and a barrier.
 template <typename T, int kSize>
 __device__ void load_tile(const Tile<T, kSize>& tile, int rows, const HeadColumns<T>& from, int row,
                           const AttentionShape& s) {
@@ -149,8 +151,8 @@ __device__ void load_tile(const Tile<T, kSize>& tile, int rows, const HeadColumn
   }
 }
 
-// Works on `count` tiles: load(i, stage) begins to load number i, work(i, stage) is called when it is there.
-// The next is loaded into one stage while the other is worked on.
+// Works on `count` tiles: load(i, stage) begins to load tile i, work(i, stage) is called when it is loaded.
+// Work on the tile of one stage overlaps the load of the next tile into the other.
 template <typename Load, typename Work>
 __device__ void for_tiles(int count, Load load, Work work) {
   load(0, 0);
@@ -163,7 +165,7 @@ __device__ void for_tiles(int count, Load load, Work work) {
 }
 
 // What a block that owns `own` queries works on. Blocks with the most keys come first among those of a head.
-// Made anew after a loop, it holds no registers throughout.
+// Kernels make it anew after their loop, so that it holds no registers during the loop.
 struct QueryBlock {
   int pair, sequence, head, kv_head;  // pair: of sequence and head
   int first;                          // of its queries
@@ -194,7 +196,8 @@ __device__ void for_key_tiles(const Memory& memory, int keys_end, const HeadColu
   });
 }
 
-// Sets scores of keys after a query. ahead: the warp's first query, counted from the first key.
+// Sets scores of keys that come after the query to `value`. ahead: the warp's first query, counted from the
+// first key.
 template <int kRowTiles, int kKeys>
 __device__ void mask_keys(Sums<kRowTiles, kKeys>& sums, int ahead, float value) {
 #pragma unroll
@@ -221,7 +224,7 @@ __device__ void scale_rows(Sums<kRowTiles, kSize>& sums, float factor) {
     for (int half = 0; half < 2; ++half) scale_row<kRowTiles, kSize>(sums, m, half, factor);
 }
 
-// A warp's rows from `row` on, as far as the sequence has them.
+// Writes a warp's rows from `row` on, up to the end of the sequence.
 template <int kRowTiles, int kSize, typename T>
 __device__ void store_result(const Sums<kRowTiles, kSize>& sums, const HeadColumns<T>& to, int row,
                              const AttentionShape& s) {
@@ -253,7 +256,7 @@ __device__ void store_result(const Sums<kRowTiles, kSize>& sums, const HeadColum
 template <int kSize>
 using HeadSize = std::integral_constant<int, kSize>;
 
-// Calls f(type, size) with the least padded head size that a kernel is made for.
+// Calls f(type, size), with `size` padded to the next head size that kernels are made for.
 template <typename F>
 void for_head_size(DType precision, int64_t size, F f) {
   with_precision(precision, [&]<typename T>(T type) {
@@ -263,7 +266,7 @@ void for_head_size(DType precision, int64_t size, F f) {
     f(type, HeadSize<kHeadSizeMax>());
   });
 }
-// And for all of them.
+// The same for all precisions and padded head sizes.
 template <typename F>
 void for_each_head_size(F f) {
   for (const DType precision : {DType::f32, DType::bf16, DType::f16})

@@ -1,4 +1,4 @@
-// attention, backward: never T x T, no atomics (after Dao 2023, arXiv:2307.08691, but for dq).
+// attention, backward: never T x T, no atomics (after Dao 2023, arXiv:2307.08691, except for dq).
 //
 // 1. Statistics of each (query, head), into the workspace: its log-sum-exp and delta = rowsum(dO * O).
 // 2. dk, dv: a block owns some keys of one (sequence, key/value head) and passes over all tiles of queries
@@ -19,7 +19,7 @@ using KeysTiling = Tiling<AttentionPart::keys, T, kSize>;
 template <typename T, int kSize>
 using QueriesTiling = Tiling<AttentionPart::queries, T, kSize>;
 
-// Of one query and head. Queries beyond the sequence have the log-sum-exp infinity, so that their
+// Statistics of one query and head. Queries beyond the sequence have the log-sum-exp infinity, so that their
 // probabilities are zero.
 struct alignas(8) Statistics {
   float log2_sum;  // log-sum-exp * log2(e)
@@ -41,7 +41,7 @@ struct BackwardArguments {
 
 constexpr int kStatisticsThreads = 128;
 
-// kSize / kWide threads a (query, head), heads before queries as in memory.
+// kSize / kWide threads for each (query, head), heads innermost as in memory.
 template <typename T, int kSize>
 __global__ void __launch_bounds__(kStatisticsThreads) statistics_kernel(BackwardArguments<T> a) {
   constexpr int kThreads = kSize / kWide;
@@ -70,14 +70,14 @@ __global__ void __launch_bounds__(kStatisticsThreads) statistics_kernel(Backward
       there ? a.lse[pair * s.length + position] * static_cast<float>(kLog2E) : INFINITY, sum};
 }
 
-// One score to its probability, and dP to the gradient of the score but for the scale, in place.
+// Turns a score into its probability, and dP into the gradient of the score without the scale, in place.
 __device__ inline void differentiate(float& score, float& gradient, const Statistics& of_query,
                                      float log2_scale) {
   score = fast_exp2(__fmaf_rn(score, log2_scale, -of_query.log2_sum));
   gradient = score * (gradient - of_query.delta);
 }
 
-// The same for tiles whose rows are queries, statistics being those of the lane's first row and on.
+// The same for tiles whose rows are queries. `statistics` begin at the lane's first row.
 template <int kRowTiles, int kKeys>
 __device__ void differentiate_rows(Sums<kRowTiles, kKeys>& p, Sums<kRowTiles, kKeys>& ds,
                                    const Statistics* statistics, float log2_scale) {
@@ -93,7 +93,7 @@ __device__ void differentiate_rows(Sums<kRowTiles, kKeys>& p, Sums<kRowTiles, kK
     }
 }
 
-// And for those whose columns are queries.
+// The same for tiles whose columns are queries.
 template <int kRowTiles, int kQueries>
 __device__ void differentiate_columns(Sums<kRowTiles, kQueries>& p, Sums<kRowTiles, kQueries>& ds,
                                       const Statistics* statistics, float log2_scale) {
@@ -109,7 +109,8 @@ __device__ void differentiate_columns(Sums<kRowTiles, kQueries>& p, Sums<kRowTil
   }
 }
 
-// Of scores^T: zero for queries before a key. ahead: the first query, counted from the warp's first key.
+// In tiles of scores^T, sets queries that come before the key to zero. ahead: the first query, counted from
+// the warp's first key.
 template <int kRowTiles, int kQueries>
 __device__ void mask_queries(Sums<kRowTiles, kQueries>& sums, int ahead) {
 #pragma unroll
@@ -121,7 +122,7 @@ __device__ void mask_queries(Sums<kRowTiles, kQueries>& sums, int ahead) {
         if (16 * m + sum_row(i) > ahead + sum_column(j, i)) sums[m][j][i] = 0;
 }
 
-// As QueryBlock, of a block that owns keys.
+// Like QueryBlock, for a block that owns keys.
 struct KeyBlock {
   int sequence, kv_head, first;
 
@@ -133,7 +134,7 @@ struct KeyBlock {
   }
 };
 
-// Over tiles of queries from `first` on, head by head.
+// Moves over tiles of queries from `first` on, head by head.
 struct QueryCursor {
   int head, query;
   __device__ void move(int queries, int first, int length) {

@@ -1,8 +1,9 @@
 // attention, forward: causal, grouped-query, never T x T (Dao 2023, arXiv:2307.08691).
 //
 // 1. A block owns some queries of one (sequence, head), each warp its share of them.
-// 2. It passes over tiles of keys from the first to the diagonal: scores = q k^T; a running maximum and sum a
-//    query; o = o * correction + probabilities * v, probabilities rounded to the working precision.
+// 2. It passes over tiles of keys from the first to the diagonal: scores = q k^T; a running maximum and sum
+//    for each query; o = o * correction + probabilities * v, with probabilities rounded to the working
+//    precision.
 // 3. It writes o / sum and the log-sum-exp.
 #include <climits>
 
@@ -15,7 +16,7 @@ namespace {
 template <typename T, int kSize>
 using ForwardTiling = Tiling<AttentionPart::forward, T, kSize>;
 
-// Blocks of a multiprocessor that registers are shared out to.
+// Blocks that share a multiprocessor's registers.
 template <int kSize>
 constexpr int kBlocksAtOnce = kBackgroundCopies&& kSize <= 64 ? 3 : 1;
 
@@ -27,13 +28,13 @@ struct ForwardArguments {
   float* lse;
 };
 
-// Of the rows that a lane has parts of: the largest score, and the sum over the lane's own columns.
+// For each row that a lane has a part of: the largest score, and the sum over the lane's own columns.
 template <int kRowTiles>
 struct Running {
   float maximum[kRowTiles][2], sum[kRowTiles][2];
 };
 
-// Takes the scores of a tile into the maxima; o and the sums are scaled to them.
+// Takes the scores of a tile into the maxima, and scales o and the sums to the new maxima.
 template <int kRowTiles, int kKeys, int kSize>
 __device__ void move_maxima(const Sums<kRowTiles, kKeys>& scores, Sums<kRowTiles, kSize>& o,
                             Running<kRowTiles>& running, float log2_scale) {
@@ -51,7 +52,7 @@ __device__ void move_maxima(const Sums<kRowTiles, kKeys>& scores, Sums<kRowTiles
       largest[m][half] = row_maximum(here);
       moved = moved || largest[m][half] != running.maximum[m][half];
     }
-  if (__ballot_sync(kAllLanes, moved ? 1 : 0) == 0) return;  // as after the first tiles mostly
+  if (__ballot_sync(kAllLanes, moved ? 1 : 0) == 0) return;  // mostly so after the first tiles
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -63,7 +64,7 @@ __device__ void move_maxima(const Sums<kRowTiles, kKeys>& scores, Sums<kRowTiles
     }
 }
 
-// Scores to probabilities in place, which are added to the sums.
+// Turns scores into probabilities in place, and adds these to the sums.
 template <int kRowTiles, int kKeys>
 __device__ void exponentiate(Sums<kRowTiles, kKeys>& scores, Running<kRowTiles>& running, float log2_scale) {
 #pragma unroll

@@ -61,7 +61,7 @@ struct alignas(16) Words {
   uint32_t word[4];
 };
 
-// As stored.
+// kWide elements as they are stored.
 template <typename T>
 struct Raw {
   Words words[sizeof(T) * kWide / sizeof(Words)];
@@ -116,7 +116,7 @@ struct Gradient {
   T* data;
   bool accumulate;
 };
-// What is there, or zero: loaded with the operands, so that storing waits for nothing.
+// Loads what is there, or zeros. It is called with the loads of the operands, so that storing need not wait.
 template <typename T, typename P>
 __device__ inline void load_before(const Gradient<T>& to, int64_t offset, P part, float (&before)[kWide]) {
 #pragma unroll
@@ -143,7 +143,7 @@ __device__ inline double warp_sum(double x) {
   return x;
 }
 
-// Lanes, then warps in order. `shared` holds one double a warp; the block meets before and after.
+// Adds lanes, then warps in order. `shared` has one double a warp; the whole block calls.
 __device__ inline double block_sum(double x, double* shared) {
   const int thread = static_cast<int>(threadIdx.x);
   x = warp_sum(x);

@@ -1,9 +1,9 @@
-// cuBLASLt, opened at run time. Linked, its relocations would cost every start of the program, whatever the
-// device, 150 MB of resident memory and 0.1 s.
+// cuBLASLt, opened at run time. If it were linked, its relocations would cost every start of the command,
+// whatever the device, 150 MB of resident memory and 0.1 s.
 //
 // The table holds the library's functions by their names without the prefix cublasLt. The tests' emulation
 // fills it from its own functions (tests/emulation/cublaslt_emulation.cc). Called at set-up by
-// gpu/cuda_matmul.
+// gpu/cuda/matmul.cc.
 #pragma once
 
 #include "gpu/cuda/error.h"
@@ -25,9 +25,9 @@ struct CublasLt {
   decltype(&cublasLtMatmul) matmul;
 };
 
-// The major version that this build's toolkit has, searched for as every shared library is; the executable's
-// RUNPATH names the toolkit's folder. Throws Error (environment) if it or one of its functions is missing. It
-// is never closed: the library does not promise that this is safe.
+// Opens the major version that this build's toolkit has. The loader searches for it as for every shared
+// library; the command's RUNPATH names the toolkit's folder. Throws Error (environment) if it or one of its
+// functions is missing. It is never closed: the library does not promise that this is safe.
 CublasLt open_cublaslt();
 
 }  // namespace sluice::cuda

@@ -15,7 +15,7 @@
 namespace sluice {
 namespace {
 
-// The device's ops; what the GPU cannot do is refused when workspaces are asked for, before the first step.
+// What the GPU cannot do is refused when workspaces are asked for, before the first step.
 class CudaDevice final : public Device, public Accelerator {
  public:
   CudaDevice(int ordinal, const CudaStatus& status, uint64_t pinned_piece_bytes)
@@ -60,7 +60,7 @@ class CudaDevice final : public Device, public Accelerator {
     if (const std::optional<uint64_t> held = nvml_.process_bytes()) return {free, *held};
     const std::optional<NvmlMemory> now = nvml_.memory().value;
     if (now && used_by_others_) return {free, now->used - std::min(now->used, used_by_others_->used)};
-    return {free, used};  // others' too: the GPU is then best left to one process
+    return {free, used};  // other processes' memory too: the GPU is then best left to one process
   }
 
   std::shared_ptr<std::byte> allocate(uint64_t bytes) override {

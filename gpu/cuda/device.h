@@ -1,7 +1,7 @@
 // The cuda device: ops and memory of one NVIDIA GPU.
 //
-// Built when the CUDA Toolkit is found, unless it is switched off; without it the same functions say so.
-// Every function may be called without a GPU.
+// Built when the CUDA Toolkit is found, unless it is switched off. In builds without the device, the same
+// functions say so. Every function may be called without a GPU.
 #pragma once
 
 #include <cstdint>
@@ -30,21 +30,21 @@ struct CudaStatus {
 // Never throws; asks the driver, and makes no context.
 CudaStatus cuda_status(int ordinal);
 
-// The GPUs that this process is shown, by ordinal: the PCI address of each as a number, by which processes of
-// a machine know whether they are shown the same ones. None without a driver. Makes no context. Throws
+// The GPUs that this process is shown, by ordinal: the PCI address of each, as a number. By these, processes
+// of a machine know whether they are shown the same GPUs. None without a driver. Makes no context. Throws
 // Error(environment).
 std::vector<uint64_t> visible_gpus();
 
-// Host memory is pinned in pieces that end where addresses are multiples of so many bytes: drivers keep 16
-// bytes a page in one table of at most 2 GiB, so that 512 GiB in one piece are refused.
+// Host memory is pinned in pieces that end where addresses are multiples of so many bytes. Drivers keep 16
+// bytes a page in one table of at most 2 GiB for each piece, and so refuse one of 512 GiB.
 constexpr uint64_t kPinnedPieceBytes = uint64_t{64} << 30;
 
 // A device on GPU `ordinal`, an accelerator; its ops go to the compute lane's stream. Throws
 // Error(environment) with cuda_status's reason and remedy if it is not available.
 std::unique_ptr<Device> make_cuda_device(int ordinal, uint64_t pinned_piece_bytes = kPinnedPieceBytes);
 
-// The device's workspace_bytes, a function of the shape alone: also where there is no GPU, or the device is
-// not built. Throws Error (usage) for an op that the device does not take.
+// The device's workspace_bytes, a function of the shape alone. Works without a GPU and in builds without the
+// device. Throws Error (usage) for an op that the device does not take.
 uint64_t cuda_workspace_bytes(const OpShapes& shapes, Pass pass);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// Elementwise ops and gelu, forward and backward: kWide elements a thread at a time, grids that stride. And
-// rows that are repeated.
+// Elementwise ops and gelu, forward and backward, in grids that stride: a thread takes kWide elements at a
+// time. Also repeats a row.
 #include <type_traits>
 
 #include "gpu/cuda/base.h"
@@ -24,7 +24,7 @@ struct Gelu {
   }
 };
 
-// What an op makes of one element of each operand; gradient of inputs 0 and 1.
+// What an op computes from one element of each operand; in backward, the gradients of inputs 0 and 1.
 struct GeluOp {
   static constexpr int kInputs = 1, kReads = 1;
   __device__ static float forward(float x, float) { return Gelu::value(x); }
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
     });
 }
 
-// row [columns] to every row of `to`: a block a row at a time.
+// Copies row [columns] to every row of `to`, each block one row at a time.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     repeat_kernel(const T* row, T* to, int64_t rows, int64_t columns) {
@@ -106,7 +106,7 @@ struct OpList {
     });
   }
 };
-// All of this file. An op that is not among them, whose kernels would not be loaded, does not compile.
+// All ops of this file. An op that is missing here does not compile, since its kernels would not be loaded.
 using AllOps = OpList<GeluOp, SwigluOp, AddOp>;
 
 template <typename Op>

@@ -1,8 +1,8 @@
 // Embedding: rows of a table, plus rows of a position table.
 //
-// The gradient of a token's row belongs to the block of the token's first row in the batch: that block walks
-// the rows from there on and adds those with its token, in order. It looks at all tokens, which is rows^2 / 2
-// comparisons in all: at 64 Ki rows 2 * 10^9, out of the cache, a few milliseconds.
+// The gradient of a token's row of the table belongs to the block of the token's first row in the
+// micro-batch. That block walks the rows from there on and adds those with its token, in order. All blocks
+// together make rows^2 / 2 comparisons: at 64 Ki rows 2 * 10^9, which take a few milliseconds from the cache.
 #include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kPart = kThreads * kWide;  // columns of one block
-constexpr int kTokens = 4;               // that a thread looks at together
+constexpr int kTokens = 4;               // that a thread compares at a time
 constexpr int kStep = kThreads * kTokens;
 
 template <typename T>
@@ -71,13 +71,14 @@ __device__ inline bool occurs_before(const int32_t* tokens, uint32_t row, int32_
   return false;
 }
 
-// Room of a block.
+// Shared memory of a block.
 struct Found {
   int rows[kStep];
   int counts[kTokens][kThreads / kWarp];
 };
 
-// The rows among [first, first + kStep) with `token`, ascending from `first` on, into `found`; how many.
+// Writes the rows of [first, first + kStep) with `token` into `found`, ascending, counted from `first`.
+// Returns how many there are.
 __device__ inline int find_rows(const int32_t* tokens, uint32_t first, uint32_t rows, int32_t token,
                                 Found& found) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
@@ -103,7 +104,7 @@ __device__ inline int find_rows(const int32_t* tokens, uint32_t first, uint32_t 
   return total;
 }
 
-// Block (row, part of the columns).
+// A block for each row and part of its columns.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 4) table_kernel(EmbeddingBackward<T> a) {
   __shared__ Found found;

@@ -35,7 +35,7 @@ const char* name_of(cublasStatus_t status) {
   }
 }
 
-// Requests of ours that no GPU would take, and faults of our kernels.
+// Whether Sluice is at fault: a request that no GPU would take, or an error in a kernel.
 bool is_ours(cudaError_t result) {
   switch (result) {
     case cudaErrorInvalidValue:

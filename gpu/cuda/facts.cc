@@ -20,7 +20,7 @@ using cuda::Stream;
 constexpr uint64_t kCopyMost = 256ull << 20, kCopyLeast = 1ull << 20;  // bytes; smaller ones are all latency
 constexpr int kCopies = 9;
 
-// Host memory as the host arena's: an anonymous mapping, then registered.
+// Host memory like the host arena's: an anonymous mapping that is registered afterwards.
 struct Pages {
   explicit Pages(uint64_t size)
       : data(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)), bytes(size) {}
@@ -43,11 +43,11 @@ std::string pin(Pages& pages) {
   const cudaError_t error = cudaHostRegister(pages.data, pages.bytes, cudaHostRegisterDefault);
   pages.registered = error == cudaSuccess;
   if (pages.registered) return "";
-  (void)cudaGetLastError();  // it is looked at here
+  (void)cudaGetLastError();  // clears the error, which is handled here
   return std::string("cudaHostRegister says: ") + cudaGetErrorString(error);
 }
 
-// Pins as much as the system lets us, of `most` at most.
+// Pins as much as the system allows, of `most` at most.
 CudaPinning pin_most(uint64_t most, double (*clock)(), std::unique_ptr<Pages>& pages) {
   CudaPinning result;
   result.asked = most;
@@ -78,7 +78,7 @@ double median_seconds(double (*clock)(), const std::function<void()>& work) {
   return seconds[kCopies / 2];
 }
 
-// `pages` hold two copies.
+// `pages` have room for two copies.
 CudaCopies measure_copies(const Pages& pages, uint64_t bytes, double (*clock)()) {
   const GpuBytes gpu(2 * bytes);
   const Stream down, up;
@@ -146,7 +146,7 @@ CudaFacts cuda_facts(const CudaFactsOptions& options) {
     measure(options, facts);
     facts.link = nvml.link();
   } catch (const Error& error) {
-    // What was found before it stays.
+    // What was found before the failure stays.
     const std::string clause = "this failed: " + without_stop(error.what());
     if (!facts.pinning.value) facts.pinning.reason = clause;
     facts.copies = {{}, clause};

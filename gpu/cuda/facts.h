@@ -1,5 +1,5 @@
-// What `sluice doctor` tells of one GPU: the driver's facts, and what a copy between pinned host memory and
-// the GPU brings in this machine, measured.
+// What `sluice doctor` tells of one GPU: the driver's facts, and the measured speed of copies between pinned
+// host memory and the GPU.
 //
 // Callable without a GPU and in builds without the CUDA Toolkit. Makes a context on the GPU and gives back
 // whatever it allocates. Never throws: what cannot be found out says why. Caller: one thread, once.
@@ -15,8 +15,8 @@ namespace sluice {
 
 struct CudaPinning {
   uint64_t asked = 0;   // bytes of host memory
-  uint64_t pinned = 0;  // that or, where it was refused, as many halvings of it as it took; 0: none
-  double seconds = 0;   // for `pinned`, memory that was not touched before
+  uint64_t pinned = 0;  // `asked`, halved as often as it was refused; 0: none
+  double seconds = 0;   // that pinning took, on memory that was not touched before
   std::string reason;   // why not all that was asked for; empty if it was
 };
 

@@ -7,13 +7,14 @@
 
 namespace sluice::cuda {
 
-// The GPU that the calling thread uses from here on. Makes its context, so that what it takes can be seen.
+// Chooses the GPU that the calling thread uses from here on. Makes its context, so that memory figures
+// include it.
 int choose_gpu(int ordinal);
 
-// As sysfs and NVML spell it: "0000:e0:00.0".
+// The PCI bus id, spelt as sysfs and NVML do: "0000:e0:00.0".
 std::string pci_bus_id(int ordinal);
 
-// Of the calling thread's GPU, as the runtime sees it.
+// The memory of the calling thread's GPU, as the CUDA runtime sees it.
 NvmlMemory runtime_memory();
 
 }  // namespace sluice::cuda

@@ -5,8 +5,8 @@
 // squares and losses double), statistics and parameter gradients are fp32. Semantics of operands, nullptr and
 // `accumulate` are those of gpu/device.h; a 16-bit gradient that is added to is widened, added and rounded
 // once. No float atomics: every sum has one owner and an order that is a function of the shape, so results do
-// not depend on the number of multiprocessors. Nothing allocates; scratch is the call's workspace, whose size
-// is a function of the shape alone (workspace.h). Caller: the compute lane, one call at a time.
+// not depend on the number of multiprocessors. Nothing allocates: kernels use the call's workspace, whose
+// size is a function of the shape alone (workspace.h). Caller: the compute lane, one call at a time.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct Queue {
   Multiplier* multiplier = nullptr;  // the products of ops
 };
 
-// Set-up: loads every kernel, as nothing may be loaded in the step. Each file has one for its own.
+// Set-up: loads every kernel, since nothing may be loaded in the step. Each file has a function for its own
+// kernels.
 void load_kernels(const Queue& queue);
 void load_embedding_kernels();
 void load_norm_kernels();
@@ -39,8 +40,7 @@ void load_attention_backward_kernels(const Queue& queue);
 void load_loss_kernels();
 void load_optimizer_kernels();
 
-// embedding.cu. Backward: d wte[token] += the sum of its rows of dy in order, by the block of the
-// token's first row.
+// embedding.cu. Backward: d wte[token] += the sum of the token's rows of dy, in order.
 void embedding_forward(const Queue& queue, const OpCall& call);
 void embedding_backward(const Queue& queue, const OpCall& call);
 
@@ -69,7 +69,7 @@ void rope_backward(const Queue& queue, const OpCall& call);
 void attention_forward(const Queue& queue, const OpCall& call);
 void attention_backward(const Queue& queue, const OpCall& call);
 
-// linear.cc: products, and the bias's gradient by add_column_sums. Forward: linear_gelu's too.
+// linear.cc: products, and the bias's gradient by add_column_sums. linear_gelu shares the forward.
 void linear_forward(const Queue& queue, const OpCall& call);
 void linear_backward(const Queue& queue, const OpCall& call);
 void linear_gelu_backward(const Queue& queue, const OpCall& call);
@@ -83,10 +83,10 @@ void linear_cross_entropy_backward(const Queue& queue, const OpCall& call);
 void add_column_sums(const Queue& queue, DType precision, const void* from, int64_t rows, int64_t columns,
                      float* to, std::byte* workspace);
 
-// loss_rows.cu: rows of fp32 logits, `stride` floats apart, to losses (double, one a row) and, if
-// `loss_scale` is not nullptr, in place to their gradients in `precision`, a row of which begins where the
-// logits' row did. The scalars are OpCall's. A row with a logit that is NaN or +infinity has the loss NaN
-// and gradients NaN.
+// loss_rows.cu. Computes losses (double, one a row) from rows of fp32 logits, which are `stride` floats
+// apart. Unless `loss_scale` is nullptr, replaces the logits by their gradients in `precision`; each row of
+// gradients begins where its row of logits did. The scalars are OpCall's. A row with a logit that is NaN or
+// +infinity has the loss NaN and gradients NaN.
 void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision, const double* loss_scale,
                       const double* valid_tokens);
 // *loss += the sum of the rows' losses.
@@ -100,8 +100,8 @@ void sum_parts(const Queue& queue, DType from, const void* parts, uint32_t ranks
 void update_by_adamw(const Queue& queue, const UpdateRange& range, const StepScalars::Update* update);
 void zero(const Queue& queue, void* data, uint64_t bytes);
 
-// The table: what the device runs for an op. Workspaces are in workspace.cc, which builds without the CUDA
-// Toolkit have too.
+// The table: what the device runs for an op. Workspaces are in workspace.cc, which is also part of builds
+// without the CUDA Toolkit.
 inline constexpr KernelRow<void(const Queue&, const OpCall&)> kKernels[kOpKinds] = {
     {OpKind::embedding, embedding_forward, embedding_backward},
     {OpKind::layer_norm, layer_norm_forward, layer_norm_backward},

@@ -1,6 +1,6 @@
-// linear, linear_gelu: products, and the bias's gradient as sums over rows. The epilogues of cuBLASLt that
-// would make that gradient beside dW's product only store it, in dW's type, and products with them have fewer
-// algorithms; ours is added to what is there.
+// linear, linear_gelu: products, and the bias's gradient as sums over rows. cuBLASLt has epilogues that
+// compute this gradient beside dW's product. They overwrite instead of adding, in dW's type, and there are
+// fewer algorithms with them. So the sums have a kernel of their own.
 #include <algorithm>
 
 #include "gpu/cuda/kernels.h"

@@ -1,4 +1,4 @@
-// The rows between the loss's products: log-sum-exp, losses, and gradients of logits in place.
+// What the loss does between its products: log-sum-exp, losses, and gradients of logits in place.
 #include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
@@ -43,13 +43,14 @@ struct LogSum {
   }
 };
 
-// What a row's gradients need: e^(logit - maximum) * factor, and that of the label.
+// A row's gradients are e^(logit - maximum) * factor, except the label's, at_label.
 struct RowScale {
   float factor, at_label;
 };
 
-// The gradients of a row, in place: a thread's part of them begins at or before its logits, so all logits of
-// a step are read before the first gradient of it is written, and those of later steps lie beyond it.
+// Replaces a row's logits by their gradients. A gradient lies at its logit's address or before it. So all
+// logits of a step are read before the step's first gradient is written; the logits of later steps lie
+// beyond.
 template <typename T>
 __device__ void write_gradients(const LossRows& a, float* logits, int64_t label, float maximum,
                                 const RowScale& scale) {

@@ -1,5 +1,5 @@
-// cuBLASLt is column-major: a row-major [rows, columns] matrix is its [columns, rows], so C^T = op(B)^T
-// op(A)^T is what it is asked for, with B first.
+// cuBLASLt is column-major: it reads a row-major [rows, columns] matrix as [columns, rows]. So it is asked
+// for C^T = op(B)^T op(A)^T, with B first.
 #include "gpu/cuda/matmul.h"
 
 #include <algorithm>
@@ -50,8 +50,8 @@ struct Rows {
 Rows stored_a(const Product& p) { return p.transpose_a ? Rows{p.k, p.m} : Rows{p.m, p.k}; }
 Rows stored_b(const Product& p) { return p.transpose_b ? Rows{p.n, p.k} : Rows{p.k, p.n}; }
 
-// What the beginning of every row is a multiple of, whichever row an operand begins at: at most the 16 bytes
-// that algorithms ask for.
+// Alignment in bytes of every row, whichever row an operand begins at: at most 16, the most that algorithms
+// ask for.
 uint32_t alignment(DType type, int64_t stride) {
   const uint64_t bytes = static_cast<uint64_t>(stride) * dtype_bytes(type);
   return static_cast<uint32_t>(std::min<uint64_t>(16, bytes & (~bytes + 1)));
@@ -61,7 +61,7 @@ uint64_t aligned(uint64_t address, uint64_t alignment) {
   return (address + alignment - 1) / alignment * alignment;
 }
 
-// Of the product's largest operand.
+// Bytes of the product's largest operand.
 uint64_t operand_bytes_max(const Product& p) {
   const auto bytes = [](int64_t rows, int64_t stride, DType type) {
     return static_cast<uint64_t>(rows * stride) * dtype_bytes(type);
@@ -71,7 +71,7 @@ uint64_t operand_bytes_max(const Product& p) {
                    bytes(1, p.n, p.precision)});
 }
 
-// What the library is asked for of a product, the most first; the rest is done by kernels of our own.
+// What the library is asked to do of a product, the most first. Sluice's own kernels do the rest.
 //
 // gelu: in 16 bits only, as the library does not say how exact its tanh is. It writes the pre-activation with
 // a leading dimension that is divisible by 8 (cuBLAS documentation of CUDA 13.0, section
@@ -93,8 +93,8 @@ cublasLtEpilogue_t epilogue_of(const Product& p) {
   return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// The library's choice looks at the addresses of a bias and a pre-activation: what operands promise of them,
-// not what a call's have.
+// The library's choice depends on the alignment of the addresses of bias and pre-activation. This address has
+// the alignment that operands promise, not that of a particular call.
 void* const kPromised = reinterpret_cast<void*>(uintptr_t{64});
 
 // Products that differ only in `accumulate` share a plan: it is an argument of the call.
@@ -139,7 +139,7 @@ class LtMultiplier final : public Multiplier {
       ProductCall call{p, all, all, all, all, all};
       run(call, plan, all + operand_bytes);
       if (p.bias || p.gelu) continue;
-      call.product.accumulate = true;  // the library has kernels of its own for it, of the same algorithm
+      call.product.accumulate = true;  // the library has other kernels for it, of the same algorithm
       run(call, plan, all + operand_bytes);
     }
   }
@@ -209,7 +209,7 @@ class LtMultiplier final : public Multiplier {
     return operation;
   }
 
-  // As stored: `rows` rows, `stride` elements apart.
+  // A matrix as it is stored: `rows` rows, `stride` elements apart.
   Owned<cublasLtMatrixLayout_t> make_matrix(DType type, int64_t rows, int64_t columns, int64_t stride) const {
     cublasLtMatrixLayout_t made = nullptr;
     check_setup(lt_.matrix_layout_create(&made, type_of(type), static_cast<uint64_t>(columns),
@@ -229,7 +229,7 @@ class LtMultiplier final : public Multiplier {
     // Parts of a sum over k in the result's type would round twice.
     fix(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-    // cuBLASLt's A is our B.
+    // cuBLASLt's A is the product's B.
     fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.precision, p.stride_b));
     fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.precision, p.stride_a));
     fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.result, p.stride_c));
@@ -237,7 +237,7 @@ class LtMultiplier final : public Multiplier {
     return preference;
   }
 
-  // Nothing, where the library has no algorithm.
+  // Returns nothing where the library has no algorithm.
   std::optional<Plan> make_plan(const Product& p) const {
     const Rows a = stored_a(p), b = stored_b(p);
     Plan plan{p,

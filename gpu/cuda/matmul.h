@@ -1,11 +1,11 @@
 // Matrix products of the cuda device, through cuBLASLt.
 //
-// The library's algorithm is its heuristic's first for the shape under kLibraryWorkspaceBytes; sums of parts
-// of k are only allowed in fp32 and in a fixed order. A bias and gelu are the library's epilogues or, where
-// it has no algorithm with them, kernels of our own around the product; sums are rounded once either way. So
-// results depend on shape, values and GPU model only. TF32 is never used, nor is fp32 emulated, whatever the
-// library's environment variables say. prepare and warm_up are for set-up, after which nothing is looked up,
-// loaded or allocated. Owner: the cuda device, one thread at a time.
+// The algorithm is the first that the library's heuristic gives for the shape within kLibraryWorkspaceBytes.
+// Sums over parts of k are only allowed in fp32 and in a fixed order. A bias and gelu are the library's
+// epilogues or, where it has no algorithm with them, Sluice's kernels before and after the product; sums are
+// rounded once either way. So results depend on shape, values and GPU model only. TF32 is never used, nor is
+// fp32 emulated, whatever the library's environment variables say. prepare and warm_up are for set-up, after
+// which nothing is looked up, loaded or allocated. Owner: the cuda device, one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -25,20 +25,20 @@ class Multiplier {
   // Chooses the product's algorithm. Throws Error (bug or environment).
   virtual void prepare(const Product& product) = 0;
 
-  // Runs every prepared product in the ways that it may be called, on whatever lies in `scratch`, so that the
-  // library loads its kernels; returns when they have been enqueued. scratch: device memory, aligned to 256,
-  // that is no smaller than the largest operand (every row of it, whole) and kMatmulWorkspaceBytes together:
-  // operands overlap there. Any arena that the products then run in is large enough.
+  // Enqueues every prepared product, with and without `accumulate` where both are allowed, so that the
+  // library loads its kernels. `scratch` is device memory, aligned to 256; its contents are read as operands
+  // and overwritten. Operands overlap there, so it needs the bytes of the largest operand, with whole rows,
+  // and kMatmulWorkspaceBytes. Any arena in which the products run is large enough.
   virtual void warm_up(std::span<std::byte> scratch) = 0;
 
-  // The product must have been prepared. Every operand begins where a multiple of its rows does within a
-  // buffer aligned to 64 bytes. workspace: kMatmulWorkspaceBytes, aligned to 64. Throws Error (bug or
-  // environment).
+  // The product must have been prepared. Every operand begins at a whole row of a buffer that is aligned to
+  // 64 bytes. workspace: kMatmulWorkspaceBytes, aligned to 64. Throws Error (bug or environment).
   virtual void run(const ProductCall& call, std::byte* workspace) = 0;
 };
 
-// Products on the queue's stream of the current device, whose kernels are loaded before the first is run.
-// Throws Error (environment) if cuBLASLt is missing or cannot be set up.
+// Multiplies on the queue's stream of the current GPU. The device's own kernels must be loaded before the
+// first product with bias or gelu runs. Throws Error (environment) if cuBLASLt is missing or cannot be set
+// up.
 std::unique_ptr<Multiplier> make_multiplier(const Queue& queue);
 
 }  // namespace sluice::cuda

@@ -1,7 +1,7 @@
 // The one wrapper for matrix products inside kernels: a warp's rows times a tile in shared memory.
 //
 // 16-bit operands go through tensor cores (mma m16n8k16), fp32 through fused multiply-adds; both accumulate
-// in fp32. A warp has kRowTiles times 16 rows, so that what it loads of the other operand serves as many
+// in fp32. A warp has kRowTiles times 16 rows, so that each load of the other operand serves kRowTiles
 // products. The result's layout is that of the tensor cores for all types: with lane = 4 g + t, element
 // sums[m][j][i] is in row 16 m + g + 8 * (i / 2), column 8 j + 2 t + i % 2. A whole warp calls together.
 #pragma once
@@ -18,7 +18,7 @@ struct Tile {
   static_assert(kWords >= 4, "half of the banks");
   T* data;
 
-  // Up to the next multiple of kPerWord, the columns that follow are there too.
+  // The columns up to the next multiple of kPerWord follow it in memory.
   __device__ T* at(int row, int column) const {
     const int word = column / kPerWord ^ (kWords >= 8 ? row & 7 : row >> 1 & 3);
     return data + row * kSize + word * kPerWord + column % kPerWord;
@@ -30,7 +30,7 @@ using Sums = float[kRowTiles][kColumns / 8][4];
 
 __device__ inline int lane_of_warp() { return static_cast<int>(threadIdx.x) % kWarp; }
 
-// Of a product, unrolled: as far as registers reach everywhere.
+// Steps of a product that are unrolled: as many as registers allow in every kernel.
 constexpr int kStepsAtOnce = kBackgroundCopies ? 2 : 1;
 
 // Row (of the first 16) and column of sums[.][j][i] in the warp's rows.
@@ -68,7 +68,7 @@ requires(sizeof(T) == 2) __device__
   }
 }
 
-// A result as the left operand of a product: of tensor cores, rounded to T.
+// A result as the left operand of the next product. For tensor cores it is rounded to T.
 template <typename T, int kRowTiles, int kDepth>
 struct Operand {
   uint32_t fragments[kDepth / 16][kRowTiles][4];  // two tiles of the result are one operand, 16 deep
@@ -91,8 +91,8 @@ struct Operand<float, kRowTiles, kDepth> {
   __device__ explicit Operand(const Sums<kRowTiles, kDepth>& p) : sums(p) {}
 };
 
-// sums [rows, kColumns] += p b with b [kDepth, kColumns]. `scratch`: of this warp, 16 rows; tensor cores need
-// none.
+// sums [rows, kColumns] += p b with b [kDepth, kColumns]. `scratch`: 16 rows of this warp's own; tensor cores
+// need none.
 template <int kRowTiles, int kColumns, int kDepth, typename T>
 requires(sizeof(T) == 2) __device__
     void multiply_result(Sums<kRowTiles, kColumns>& sums, const Operand<T, kRowTiles, kDepth>& p,
@@ -162,7 +162,7 @@ __device__ void multiply_result(Sums<kRowTiles, kColumns>& sums, const Operand<f
   }
 }
 
-// Over the four lanes that share a row of a result.
+// Sum and maximum over the four lanes that share a row of a result.
 __device__ inline float row_sum(float x) {
   x += __shfl_xor_sync(kAllLanes, x, 1);
   return x + __shfl_xor_sync(kAllLanes, x, 2);

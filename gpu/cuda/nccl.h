@@ -1,8 +1,8 @@
-// NVIDIA's collective communication library (NCCL): what moves bytes between the GPUs of ranks.
+// NVIDIA's collective communication library (NCCL), which moves bytes between the GPUs of ranks.
 //
-// libnccl.so.2 is large (218 MB) and needed by several ranks only, so it is opened at run time and never
-// linked. Tests put functions of their own in place of the library's (tests/emulation/nccl_emulation.cc).
-// Callers: set-up code of one thread a rank.
+// libnccl.so.2 is large (218 MB) and only needed where there are several ranks, so it is opened at run time
+// and never linked. Tests put functions of their own in place of the library's
+// (tests/emulation/nccl_emulation.cc). Callers: set-up code of one thread a rank.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,8 @@
 
 namespace sluice {
 
-// The functions of the library that are used, with its names and signatures. The declarations are ours: they
-// follow NCCL's published interface, which is kept stable (tests/gpu/cuda/nccl_test.cc holds them against
-// nccl.h).
+// The functions of the library that are used, with its names and signatures. They are declared here after
+// NCCL's published interface, which is kept stable (tests/gpu/cuda/nccl_test.cc holds them against nccl.h).
 struct NcclApi {
   enum Result { kSuccess = 0, kSystemError = 2, kInvalidUsage = 5, kRemoteError = 6, kInProgress = 7 };
   enum DataType { kBytes = 1 };  // ncclUint8
@@ -23,8 +22,8 @@ struct NcclApi {
   struct UniqueId {  // of one communicator, made by one rank and told to the others
     char bytes[128];
   };
-  // As version 2.14 has it, which every later one reads, as `version` says. Zero: calls return before their
-  // work is enqueued, and ncclCommGetAsyncError tells when it is.
+  // ncclConfig_t of version 2.14, as `version` says; later versions read it too. `blocking` zero: calls
+  // return before their work is enqueued, and ncclCommGetAsyncError tells when it is.
   struct Config {
     size_t size = sizeof(Config);
     unsigned magic = 0xcafebeef, version = 21400;
@@ -53,7 +52,7 @@ struct NcclApi {
 // Opens the library that the loader finds. It stays open until the process ends.
 Known<NcclApi> open_nccl();
 
-// As ncclGetVersion tells it; the reason where it is too old for us or does not answer.
+// The version that ncclGetVersion tells; a reason where it is too old or the library does not answer.
 Known<int> nccl_version(const Known<NcclApi>& api);
 std::string nccl_version_text(int version);  // "2.28.9"
 

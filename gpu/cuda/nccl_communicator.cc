@@ -19,8 +19,8 @@ namespace sluice::cuda {
 namespace {
 
 constexpr auto kSleepMin = std::chrono::microseconds(5), kSleepMax = std::chrono::microseconds(100);
-constexpr double kConnectSeconds = 60;  // of patience, and to disconnect
-constexpr double kRoundSeconds = 0.1;   // while they connect, ranks ask each other so often at least
+constexpr double kConnectSeconds = 60;  // the patience to connect, and to disconnect
+constexpr double kRoundSeconds = 0.1;   // while ranks connect, they ask each other at least this often
 // The protocols and algorithms that NCCL chooses by size take their memory when they are first used.
 constexpr uint64_t kWarmUpParts[] = {64, 64 << 10, 1 << 20};
 constexpr uint64_t kWarmUpBytesMax = 32 << 20;
@@ -32,7 +32,7 @@ struct Failure {
 // What one rank says to all.
 struct Answer {
   int version = 0;
-  bool done = true;       // with what all are at
+  bool done = true;       // with what all ranks are doing now
   char reason[251] = {};  // a clause why it cannot go on, or empty
 };
 
@@ -45,7 +45,7 @@ Answer answer(int version, const std::string& reason, bool done = true) {
 // What all have said, which is the same on all.
 struct Consent {
   std::string objection;  // a clause why the ranks cannot go on, or empty
-  bool done = true;       // all of them
+  bool done = true;       // all ranks are
 };
 
 Consent consent(Communicator& host, const Answer& mine) {
@@ -73,13 +73,13 @@ class NcclCommunicator final : public Communicator {
         host_(host),
         exceptions_(std::uncaught_exceptions()) {}
 
-  // Where something was thrown the others may not come: then nobody waits for them.
+  // After an exception, other ranks may not disconnect: this one does not wait for them then.
   ~NcclCommunicator() override {
     if (rank_ && std::uncaught_exceptions() == exceptions_) disconnect();
     give_up();
   }
 
-  // Begins to; what is refused at once is known now. Empty, or a clause why not.
+  // Begins to connect. Returns a clause why NCCL refuses at once, or an empty string.
   std::string begin_to_connect(const NcclApi::UniqueId& id) {
     return reason_against([&] {
       NcclApi::Config config;
@@ -87,8 +87,8 @@ class NcclCommunicator final : public Communicator {
       if (result != NcclApi::kInProgress) require(result, kInit);
     });
   }
-  // With the other ranks, which have begun too, and so that no call takes memory of the GPU any more. A wait
-  // in it ends on all ranks at once. Empty on all, or the same clause.
+  // Connects with the other ranks, which have begun too. Afterwards no call takes memory of the GPU. A wait
+  // in it ends on all ranks at once. Returns the same on all: an empty string, or a clause why not.
   std::string connect() {
     connecting_ = true;
     const std::string reason = reason_against([&] {
@@ -147,7 +147,7 @@ class NcclCommunicator final : public Communicator {
  private:
   static constexpr const char* kInit = "ncclCommInitRankConfig";
 
-  // Empty where `work` does not fail.
+  // Returns a clause why `work` failed, or an empty string.
   template <typename Work>
   std::string reason_against(const Work& work) {
     try {
@@ -165,7 +165,7 @@ class NcclCommunicator final : public Communicator {
 
   void use_gpu() const { check_step(cudaSetDevice(ordinal_)); }
 
-  // Enqueues, and returns when it is done.
+  // Calls enqueue() and returns when the enqueued work is done.
   template <typename Enqueue>
   void call(const Enqueue& enqueue) {
     host_.throw_if_lost();
@@ -188,11 +188,11 @@ class NcclCommunicator final : public Communicator {
 
   struct Outgoing {
     const std::byte* first;
-    uint64_t stride;  // between what goes to one and to the next
+    uint64_t stride;  // from one rank's bytes to the next's
   };
 
-  // Among some ranks, as pairs of messages. A group is ended whatever happened in it, or the thread's later
-  // calls would belong to it.
+  // Exchanges among some ranks, as pairs of messages. An NCCL group is ended whatever happened in it;
+  // otherwise the thread's later calls would belong to it.
   void swap(const RankSet& among, const Outgoing& out, uint64_t bytes, void* received) {
     const auto from = [&](int i) { return out.first + static_cast<uint64_t>(i) * out.stride; };
     const auto to = [&](int i) {
@@ -224,7 +224,7 @@ class NcclCommunicator final : public Communicator {
     try {
       try_calls(from.data, to.data, most);
     } catch (...) {
-      give_up();  // or freeing memory would wait for the GPU, and that for the other ranks
+      give_up();  // otherwise freeing memory would wait for the GPU, and the GPU for the other ranks
       throw;
     }
   }
@@ -242,7 +242,7 @@ class NcclCommunicator final : public Communicator {
     finish();
   }
 
-  // Leaves the communicator to give_up() where that fails.
+  // Where this fails, give_up() has to follow.
   void disconnect() noexcept {
     try {
       connected_ = false;
@@ -252,7 +252,7 @@ class NcclCommunicator final : public Communicator {
       require(api_.ncclCommDestroy(rank_), "ncclCommDestroy");
       rank_ = nullptr;
     } catch (...) {
-      // A rank that is lost is the news of whoever lost it.
+      // A lost rank is reported by whoever lost it.
     }
   }
 
@@ -263,10 +263,10 @@ class NcclCommunicator final : public Communicator {
                   (more && *more ? std::string(" (") + more + ")" : "")};
   }
 
-  // Until what `function` began has been enqueued.
+  // Waits until what `function` began has been enqueued.
   void settle(int result, const char* function) {
     if (result != NcclApi::kInProgress) require(result, function);
-    if (result != NcclApi::kInProgress && !connecting_) return;  // else others may have to wait
+    if (result != NcclApi::kInProgress && !connecting_) return;  // connecting, others may have to wait
     wait_until(function, [&] { return asynchronous_result(function) != NcclApi::kInProgress; });
   }
   int asynchronous_result(const char* function) const {
@@ -282,7 +282,7 @@ class NcclCommunicator final : public Communicator {
       const cudaError_t result = cudaEventQuery(done_.get());
       if (result == cudaSuccess) return true;
       if (result != cudaErrorNotReady) check_step(result);
-      (void)cudaGetLastError();  // it is looked at here
+      (void)cudaGetLastError();  // clears that result, which is handled here
       asynchronous_result("exchange");
       return false;
     });
@@ -304,8 +304,8 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  // Until all ranks are done. NCCL does not tell them that one has failed, so they ask each other; who fails
-  // between two waits answers in connect().
+  // Waits until all ranks are done. NCCL does not tell them that one has failed, so they ask each other. A
+  // rank that fails between two waits answers in connect().
   template <typename Done>
   void wait_together(const char* what, const Done& done) {
     WatchedTime waited(steady_seconds());

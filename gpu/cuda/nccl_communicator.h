@@ -1,10 +1,10 @@
 // Ranks exchange bytes of their GPUs' memory by NCCL, on a stream of their own. gpu/ranks/communicator.h has
 // the contract.
 //
-// NCCL's calls are the non-blocking ones: each is waited for by looking, with growing sleeps, at its event,
-// at NCCL's asynchronous error, and at the ranks' communicator through host memory, by which whoever gives up
-// tells the others. Then every rank aborts its own part of the communicator, which ends what the GPUs wait
-// for. The calling thread's GPU becomes the rank's.
+// NCCL's calls are non-blocking. A rank waits for one by looking, with growing sleeps, at its event, at
+// NCCL's asynchronous error, and at the ranks' communicator through host memory, by which a rank that gives
+// up tells the others. Every rank then aborts its own part of NCCL's communicator, which ends what the GPUs
+// wait for. The calling thread's GPU becomes the rank's.
 #pragma once
 
 #include "gpu/accelerator.h"
@@ -12,8 +12,8 @@
 
 namespace sluice::cuda {
 
-// Accelerator::connect, for GPU `ordinal`. None where a rank has no NCCL or another version, or NCCL refuses,
-// as it does where ranks share a GPU, or has not connected the ranks within a minute.
+// Accelerator::connect, for GPU `ordinal`. There is no communicator if a rank has no NCCL or another version,
+// if NCCL refuses, as it does where ranks share a GPU, or if it does not connect the ranks within a minute.
 AcceleratorRanks connect_by_nccl(const Known<NcclApi>& api, int ordinal, Communicator& host);
 
 }  // namespace sluice::cuda

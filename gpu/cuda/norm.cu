@@ -1,9 +1,9 @@
 // layer_norm and rms_norm, and sums over rows for parameter gradients (theirs, and a linear op's bias).
 //
-// A warp owns a row: lane l takes elements [8 l, 8 l + 8), then 256 further, and keeps what it loaded of rows
-// that are short enough, so that memory is read once. Sums over rows are cut into chunks whose number is a
-// function of the shape; a block sums a chunk's columns, eight warps taking every eighth row, and a second
-// kernel adds the chunks in order.
+// A warp owns a row. Lane l takes elements [8 l, 8 l + 8), then those 256 further on, and so on. Of rows that
+// are short enough it keeps what it loaded, so that memory is read once. Sums over rows are cut into chunks,
+// whose number is a function of the shape. A block sums columns of a chunk, each of its eight warps every
+// eighth row; a second kernel adds the chunks in order.
 #include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
@@ -27,8 +27,8 @@ __device__ inline int64_t row_of_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
 }
 
-// Calls f(number, first column, part) for the lane's parts of a row: up to kKept of them, which must be
-// whole, or any number for kKept = 0.
+// Calls f(number, first column, part) for the lane's parts of a row: up to kKept of them, all whole, or any
+// number of them for kKept = 0.
 template <int kKept, typename F>
 __device__ void for_lane_parts(const NormShape& s, F f) {
   const int64_t first = threadIdx.x % kWarp * kWide;
@@ -61,7 +61,7 @@ struct LaneRow {
   }
 };
 
-// Calls f(parts that a lane keeps, as a constant): of the rows that fit in registers, else 0.
+// Calls f with the number of parts that a lane keeps, as a constant: 0 for rows that do not fit in registers.
 constexpr int kKeptSome = 8, kKeptMany = 20;  // 2048 and 5120 columns
 template <typename T, typename F>
 void with_kept(const NormShape& s, F f) {
@@ -185,8 +185,8 @@ struct ColumnTerms {
   float *partials, *product_partials;  // [chunks, columns]: of dy, of dy * n
 };
 
-// The warps' sums of the block's columns, in order. Every thread hands over those of its own columns, and
-// gets that of column `thread`.
+// Adds the warps' sums of the block's columns, in order. Every thread gives the sums of its own columns and
+// gets the total of column `thread`.
 __device__ inline float add_warps(float (&shared)[kWarps][kLaneStep], const float (&sums)[kWide]) {
   const int thread = static_cast<int>(threadIdx.x);
   __syncthreads();  // what was there has been read
@@ -200,7 +200,7 @@ __device__ inline float add_warps(float (&shared)[kWarps][kLaneStep], const floa
 }
 static_assert(kThreads == kLaneStep, "a thread adds the warps' sums of one column");
 
-// Block (chunk, part of kLaneStep columns).
+// A block for each chunk and part of kLaneStep columns.
 template <typename T, bool kDy, bool kProducts>
 __global__ void __launch_bounds__(kThreads) column_sums_kernel(ColumnTerms<T> t, int64_t chunks) {
   __shared__ float shared[kWarps][kLaneStep];
@@ -340,7 +340,6 @@ void layer_norm_backward(const Queue& queue, const OpCall& call) { norm_backward
 void rms_norm_forward(const Queue& queue, const OpCall& call) { norm_forward<false>(queue, call); }
 void rms_norm_backward(const Queue& queue, const OpCall& call) { norm_backward<false>(queue, call); }
 
-// Backward: of each parameter, sums over rows.
 void add_column_sums(const Queue& queue, DType precision, const void* from, int64_t rows, int64_t columns,
                      float* to, std::byte* workspace) {
   with_precision(precision, [&]<typename T>(T) {

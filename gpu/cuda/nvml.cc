@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-// What is asked of every entry of the list of processes. After it come two numbers of 4 bytes and, with some
-// drivers since 535, one of 8, without a change of the function's name.
+// The part that is read of every entry of the list of processes. Two numbers of 4 bytes follow it and, with
+// some drivers since 535, one of 8, although the function's name is the same.
 struct ProcessEntry {
   unsigned pid;
   unsigned long long bytes;
@@ -20,7 +20,7 @@ constexpr size_t kShortEntry = 24, kLongEntry = 32;
 constexpr unsigned kProcessesMost = 1024;
 constexpr std::byte kUnwritten{0xA5};
 
-// The list's entries are as long as the driver wrote them.
+// The length of the list's entries, found from how much the driver has written.
 size_t entry_bytes(const std::vector<std::byte>& list, unsigned count) {
   const auto last = std::find_if(list.rbegin(), list.rend(), [](std::byte b) { return b != kUnwritten; });
   const auto written = static_cast<size_t>(list.rend() - last);
@@ -103,8 +103,8 @@ std::optional<uint64_t> NvmlGpu::process_bytes() const {
     ProcessEntry entry;
     std::memcpy(&entry, list.data() + i * stride, sizeof entry);
     constexpr unsigned long long kNotAvailable = ~0ull;  // on a GPU that is cut into instances
-    // A process that asks has a context at least: drivers up to 560 say 0 in a container, as they translate
-    // the number that they list but not the one that they ask about.
+    // 0 cannot be right, since a process that asks has a context. Drivers up to 560 say 0 in a container, as
+    // they translate the process id that they list but not the one that they ask about.
     if (entry.pid == static_cast<unsigned>(getpid()) && entry.bytes != 0 && entry.bytes != kNotAvailable)
       return entry.bytes;
   }

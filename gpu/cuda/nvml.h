@@ -19,8 +19,8 @@ struct Known {
   std::string reason;
 };
 
-// The functions of the library that are used, with its names, signatures and result codes (0: done). The
-// declarations are ours: they follow NVML's published interface, which is kept stable.
+// The functions of the library that are used, with its names, signatures and result codes (0: done). They are
+// declared here after NVML's published interface, which is kept stable.
 struct NvmlApi {
   using Gpu = struct nvmlDevice_st*;
   struct Memory {  // nvmlMemory_t
@@ -36,12 +36,12 @@ struct NvmlApi {
   int (*nvmlDeviceGetMaxPcieLinkGeneration)(Gpu gpu, unsigned* generation) = nullptr;
   int (*nvmlDeviceGetCurrPcieLinkWidth)(Gpu gpu, unsigned* lanes) = nullptr;
   int (*nvmlDeviceGetMaxPcieLinkWidth)(Gpu gpu, unsigned* lanes) = nullptr;
-  // `processes` has room for `count` entries, whose number it then is.
+  // `count`: the entries that `processes` has room for; on return, the number that there are.
   int (*nvmlDeviceGetComputeRunningProcesses_v3)(Gpu gpu, unsigned* count, void* processes) = nullptr;
 };
 
 // Opens the library that the driver installed. It stays open until the process ends. The tests' emulation of
-// CUDA has one of its own (tests/emulation/nvml_emulation.cc).
+// CUDA defines this function itself (tests/emulation/nvml_emulation.cc).
 Known<NvmlApi> open_nvml();
 
 struct NvmlMemory {

@@ -1,4 +1,4 @@
-// The cuda device's ops, apart from the GPU that it owns. The tests' emulation runs them without a GPU.
+// The cuda device's ops, without ownership of a GPU. The tests' emulation runs them without one.
 #pragma once
 
 #include <memory>

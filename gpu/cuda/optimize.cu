@@ -1,4 +1,4 @@
-// Rounding of gradients and sums over ranks, with their blocks' sums of squares; AdamW, and zeroing.
+// Rounding of gradients and sums over ranks, both with sums of squares by block; AdamW; zeroing.
 #include "cpu_optim/adamw.h"
 #include "gpu/cuda/base.h"
 
@@ -9,8 +9,8 @@ constexpr int kThreads = 512;
 constexpr int kStep = kThreads * kWide;
 static_assert(kNormBlock % kStep == 0, "every thread of a block of the norm has as many elements");
 
-// Block b rounds block b of the norm. A thread adds the squares of its elements in order, then the block its
-// threads'.
+// Block b rounds block b of the norm. Each thread adds the squares of its elements in order; then the
+// threads' sums are added.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     round_kernel(const float* accumulator, T* gradient, int64_t elements, bool aligned, double* block_sums) {
@@ -36,10 +36,11 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kSumThreads = 256, kSumStep = kSumThreads * kWide;
 static_assert(kNormBlock % kSumStep == 0);
-constexpr int kSquareSums = 32;  // as gpu/ranks/reduce.cc: sum i is of elements i mod 32, in order
+constexpr int kSquareSums = 32;  // as in gpu/ranks/reduce.cc: sum i is of elements i mod 32, in order
 
-// How a thread adds over ranks: kWide elements at a time, four parts' loads under way together, or, where
-// more subtrees wait for their turn than so fit its registers, one element and sixteen.
+// How a thread adds over ranks. FewRanks: kWide elements at a time, with the loads of four parts under way
+// together. ManyRanks, whose waiting subtrees would not fit the registers so: one element, with sixteen
+// loads.
 struct FewRanks {
   static constexpr int kElements = kWide, kTogether = 4, kLevels = 2;  // up to 15 ranks
 };
@@ -68,7 +69,8 @@ __device__ inline void copy(const float (&from)[kElements], float (&to)[kElement
   for (int e = 0; e < kElements; ++e) to[e] = from[e];
 }
 
-// T(first, kRanks) of gpu/ranks/reduce.h: `from` is the first one's, the others' lie `stride` elements apart.
+// T(first, kRanks) of gpu/ranks/reduce.h. `from` is the first rank's part; the parts lie `stride` elements
+// apart.
 template <int kRanks, typename From, typename P, int kElements>
 __device__ inline void add_together(const From* from, int64_t stride, P part, float (&sum)[kElements]) {
   if constexpr (kRanks == 1) {
@@ -81,7 +83,7 @@ __device__ inline void add_together(const From* from, int64_t stride, P part, fl
   }
 }
 
-// Adds the subtrees that `ranks` < 2 kRanks has as binary digits, the last one first.
+// Adds one subtree for each binary digit of `ranks` < 2 kRanks, the last subtree first.
 template <int kRanks, typename From, typename P, int kElements>
 __device__ inline void add_rest(const From* from, int64_t stride, int64_t ranks, P part,
                                 float (&sum)[kElements]) {
@@ -93,8 +95,8 @@ __device__ inline void add_rest(const From* from, int64_t stride, int64_t ranks,
   add(sum, value);
 }
 
-// T(0, ranks). Subtrees of kTogether parts meet as the digits of a binary counter: level l holds one of 2^l
-// of them while digit l of their number is set. What no other one met is added in the end, the last one
+// T(0, ranks). Subtrees of kTogether parts are added as a binary counter carries: level l holds the sum of
+// 2^l of them while digit l of their count is set. The sums that are left are added at the end, the last one
 // first.
 template <typename How, typename From, typename P>
 __device__ inline void add_all(const From* from, int64_t stride, int64_t ranks, P part,
@@ -130,8 +132,8 @@ __device__ inline void sum_elements(const From* parts, int64_t elements, int64_t
   store(out, part, sum);
 }
 
-// A step of kSumStep elements from `first` on. `kept` receives what was written, and zeros for what is not
-// there.
+// Sums kSumStep elements from `first` on. `kept` receives what was written, and zeros beyond the last
+// element.
 template <typename How, typename From, typename To>
 __device__ inline void sum_step(const From* parts, int64_t first, int64_t ranks, int64_t elements, To* out,
                                 bool aligned, float* kept) {
@@ -150,8 +152,8 @@ __device__ inline void sum_step(const From* parts, int64_t first, int64_t ranks,
   }
 }
 
-// Block b sums block b of the norm, a step of kSumStep elements at a time. What was written is kept aside, so
-// that a few threads add its squares while the others are at the next step.
+// Block b sums block b of the norm, kSumStep elements at a time. The results are kept aside, so that a few
+// threads add their squares while the others are at the next step.
 template <typename How, typename From, typename To>
 __global__ void __launch_bounds__(kSumThreads, 2)
     sum_kernel(const From* parts, int64_t ranks, int64_t elements, To* out, bool aligned,
@@ -180,7 +182,7 @@ __global__ void __launch_bounds__(kSumThreads, 2)
   block_sums[blockIdx.x] = total;
 }
 
-// One element, each operation rounded to fp32 as cpu_optim/adamw.h writes it.
+// AdamW on one element, by the formulas of cpu_optim/adamw.h, each operation rounded to fp32.
 __device__ inline void update(const AdamWConstants& c, float gradient, float& w, float& m, float& v) {
   const float g = __fmul_rn(gradient, c.s);
   m = __fmaf_rn(c.b1, m, __fmul_rn(c.k1, g));

@@ -1,5 +1,5 @@
-// Memory, streams and events of the calling thread's GPU that are given back at the end of a scope. Any
-// thread; throws Error(environment) where the GPU has none to give.
+// Memory, streams and events of the calling thread's GPU, given back at the end of a scope. Any thread;
+// throws Error(environment) where the GPU has none to give.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct GpuBytes {
   void* data = nullptr;
 };
 
-// Without implicit order to others.
+// A stream that does not wait for the default stream, nor that for it.
 class Stream {
  public:
   Stream() {
@@ -34,7 +34,7 @@ class Stream {
 
 class Event {
  public:
-  // A thread that waits for it sleeps: the cores are the optimizer's.
+  // A thread that waits for it sleeps, and leaves its core to the optimizer.
   Event() {
     check_setup(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), "Preparing the GPU's streams");
   }

@@ -17,7 +17,7 @@ using cuda::check_setup;
 
 constexpr int kTimings = 7;
 
-// Uniform in [-1, 1), by a multiplicative generator modulo 2^64 of which the upper bits are used.
+// Uniform in [-1, 1), from the upper bits of a linear congruential generator modulo 2^64.
 std::vector<std::byte> random_matrix(DType type, int64_t elements, uint64_t seed) {
   std::vector<float> values(static_cast<size_t>(elements));
   uint64_t word = 2 * seed + 1;
@@ -41,12 +41,12 @@ double cuda_matmul_rate(const MatmulMeasurement& m) {
   const int64_t n = m.size;
   const Product product{n, n, n, false, false, n, n, n, m.precision, m.precision};
   const uint64_t bytes = static_cast<uint64_t>(n * n) * dtype_bytes(m.precision);
-  const uint64_t scratch_bytes = cuda::kMatmulWorkspaceBytes + bytes;  // what warming up takes
+  const uint64_t scratch_bytes = cuda::kMatmulWorkspaceBytes + bytes;  // as warm_up needs
   const cuda::GpuBytes a(bytes), b(bytes), c(bytes), scratch(scratch_bytes);
   upload(random_matrix(m.precision, n * n, 1), a.data);
   upload(random_matrix(m.precision, n * n, 2), b.data);
   const cuda::Stream stream;
-  const auto multiplier = cuda::make_multiplier({stream.get(), 1});  // no kernel of our own has a part in it
+  const auto multiplier = cuda::make_multiplier({stream.get(), 1});  // none of Sluice's own kernels runs
   auto* workspace = static_cast<std::byte*>(scratch.data);
   multiplier->prepare(product);
   multiplier->warm_up({workspace, scratch_bytes});

@@ -1,7 +1,8 @@
-// How fast one GPU multiplies matrices through the multiplier that training uses: the limit that a training
-// step is held against.
+// How fast one GPU multiplies matrices through the multiplier that training uses. A training step is held
+// against this limit.
 //
-// Without the CUDA Toolkit it says so. Allocates GPU memory and gives it back. Caller: one thread, once.
+// Builds without the cuda device throw an error that says so. Allocates GPU memory and gives it back. Caller:
+// one thread, once.
 #pragma once
 
 #include "engine/graph/op.h"
@@ -12,7 +13,7 @@ struct MatmulMeasurement {
   int ordinal = 0;
   DType precision = DType::bf16;  // of the operands and the result
   int64_t size = 0;               // the product is [size,size] x [size,size]
-  int products = 1;               // of one timing; of seven timings the median counts
+  int products = 1;               // of one timing; the median of seven timings counts
   double (*clock)() = nullptr;    // seconds
 };
 

@@ -1,7 +1,8 @@
-// A mark is two events. Times: at a lane's first instruction of a body an anchor is recorded, which is placed
-// by its distance from the anchor before, and marks are by their distance from it, so that a float's 24 bits
-// of milliseconds suffice however long the run is. What the device's clock runs ahead or behind is taken out
-// once a body: the least delay with which the host saw an instruction done stands for none.
+// A mark is two events. Times are counted from anchors: events that are recorded before a lane's first
+// instruction of each body. The time of an anchor is that of the anchor before plus the distance between the
+// two; the time of a mark is that of its anchor plus its distance. So the 24 bits of CUDA's float
+// milliseconds suffice however long the run is. The drift of the device's clock is taken out once a body: the
+// least delay with which the host saw an instruction done is taken as zero.
 #include "gpu/cuda/streams.h"
 
 #include <nvtx3/nvToolsExt.h>
@@ -42,8 +43,8 @@ class CudaStreams final : public Streams {
     }
   }
 
-  // What was poisoned may have left work in the streams, which the arenas must outlive. A result is no news
-  // here: whoever enqueued or waited has seen it.
+  // A poisoned run may have left work in the streams, and the arenas must outlive that work. Results need no
+  // look here: whoever enqueued or waited has seen them.
   ~CudaStreams() override {
     for (const Lane& lane : lanes_) (void)cudaStreamSynchronize(lane.stream);
   }
@@ -84,7 +85,7 @@ class CudaStreams final : public Streams {
     return {begin, end};
   }
 
-  void enter_range(const char* name) override { (void)nvtxRangePushA(name); }  // the depth is no news
+  void enter_range(const char* name) override { (void)nvtxRangePushA(name); }  // nobody needs the depth
   void leave_range() override { (void)nvtxRangePop(); }
 
   void copy(LaneId lane, void* to, const void* from, uint64_t bytes) override {
@@ -116,7 +117,7 @@ class CudaStreams final : public Streams {
     uint64_t anchors_recorded = 0;  // by the thread that enqueues
     // By the thread that asks for intervals:
     uint64_t anchors_seen = 0;
-    double anchor_seconds = 0;  // when the last was reached
+    double anchor_seconds = 0;  // the time of the last of these
     double least_delay = kNone;
   };
 

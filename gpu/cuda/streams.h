@@ -1,4 +1,4 @@
-// Streams of the cuda device: the compute lane's, which its kernels go to, and one for each direction of
+// Streams of the cuda device: the compute lane's, which runs the kernels, and one for each direction of
 // copies. gpu/accelerator.h has the contract.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace sluice::cuda {
 
-// Of `bytes` of host memory, how many lie in the same piece as the first (gpu/cuda/device.h).
+// How many of `bytes` of host memory lie in the same pinned piece as the first (gpu/cuda/device.h).
 inline uint64_t bytes_in_piece(const void* host, uint64_t bytes, uint64_t piece_bytes) {
   return std::min(bytes, piece_bytes - reinterpret_cast<uintptr_t>(host) % piece_bytes);
 }

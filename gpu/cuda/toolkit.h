@@ -41,7 +41,7 @@ __device__ inline std::byte* shared_memory() {
   return reinterpret_cast<std::byte*>(dynamic_shared_memory);
 }
 
-// Ends the launch: an index from outside of its range is a bug, and reading at it would hide it.
+// Ends the launch unless `condition`: an index out of its range is a bug, and reading there would hide it.
 __device__ inline void require(bool condition) {
   if (!condition) __trap();
 }
@@ -81,7 +81,8 @@ __device__ inline void mma_half(float (&d)[4], const uint32_t (&a)[4], const uin
 #endif
 }
 
-// x, from which the compiler does not compute anything ahead of a loop: that would hold registers throughout.
+// Returns x in such a way that the compiler computes nothing from it ahead of a loop: that would hold
+// registers throughout the loop.
 __device__ inline int unhoisted(int x) {
   asm volatile("" : "+r"(x));
   return x;
@@ -130,7 +131,7 @@ __device__ inline void load_transposed(uint32_t (&to)[4], const void* row) {
 }
 
 // Copies 16 bytes from global to shared memory, both aligned to 16, or zeros if not `there`. A thread's
-// copies are there after its wait_copies, the block's after a barrier that follows.
+// copies are complete after its wait_copies, the block's after a barrier that follows.
 __device__ inline void copy_async(void* shared, const void* global, bool there) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -147,7 +148,7 @@ __device__ inline void wait_copies() {
 #endif
 }
 
-// Set-up: loads the kernel, which CUDA would else do when it is first launched, and lets it have
+// Set-up: loads the kernel, which CUDA would otherwise do at its first launch, and lets it have
 // `shared_bytes` of dynamic shared memory.
 template <typename... Parameters>
 void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
@@ -161,8 +162,8 @@ void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
                 kLoading);
 }
 
-// Enqueues kernel(arguments...), which has been loaded for `shared_bytes`, on `blocks` blocks of `threads`;
-// launch failures are Errors.
+// Enqueues kernel(arguments...) on `blocks` blocks of `threads`. It must have been loaded for `shared_bytes`.
+// A launch that fails throws Error.
 template <typename... Parameters, typename... Arguments>
 void launch(const Queue& queue, void (*kernel)(Parameters...), int64_t blocks, int threads,
             uint64_t shared_bytes, const Arguments&... arguments) {

@@ -1,10 +1,10 @@
-// Matrix operations of a warp for compute capability 7.0, whose tensor cores know other layouts only: by
-// shuffles, slow but right. Included by toolkit.h after what it uses; tests run it over the emulation.
+// Matrix operations of a warp for compute capability 7.0, whose tensor cores only know other layouts. They
+// use shuffles: slow but right. Included by toolkit.h after what it uses; tests run it over the emulation.
 #pragma once
 
 namespace sluice::cuda {
 
-// mma_half. A's rows and B's columns are gathered from the lanes that hold them.
+// mma_half of toolkit.h. A's rows and B's columns are gathered from the lanes that hold them.
 __device__ inline void mma_half_by_shuffles(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, pair = lane % 4;
   const auto low = [](uint32_t pair_of) { return half_to_float(static_cast<uint16_t>(pair_of)); };
@@ -27,7 +27,7 @@ __device__ inline void mma_half_by_shuffles(float (&d)[4], const uint32_t (&a)[4
     }
 }
 
-// load_matrices.
+// load_matrices of toolkit.h.
 __device__ inline void load_matrices_by_shuffles(uint32_t (&to)[4], const void* row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -38,7 +38,7 @@ __device__ inline void load_matrices_by_shuffles(uint32_t (&to)[4], const void* 
   }
 }
 
-// load_transposed.
+// load_transposed of toolkit.h.
 __device__ inline void load_transposed_by_shuffles(uint32_t (&to)[4], const void* row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll

@@ -1,5 +1,5 @@
-// What the cuda device's ops keep in their workspaces: what kernels lay out, and cuda_workspace_bytes
-// (device.h) adds up. Plain C++, so that plans are made in builds without the device, too.
+// Sizes of what the cuda device's ops keep in their workspaces: kernels lay it out, and cuda_workspace_bytes
+// (device.h) adds it up. Plain C++, so that plans can also be made in builds without the device.
 #pragma once
 
 #include <algorithm>
@@ -7,21 +7,22 @@
 
 namespace sluice::cuda {
 
-// What a matrix product's library may use: what cuBLAS recommends for Hopper, at least as much as other GPUs
-// want. It asks for more alignment than arenas give, hence what a product is given.
+// What cuBLASLt may use for a product: the size that cuBLAS recommends for Hopper, at least as much as for
+// other GPUs. It asks for more than the 64 bytes of alignment that arenas give, so a product is given some
+// more bytes.
 constexpr uint64_t kLibraryWorkspaceBytes = 32ull << 20, kLibraryWorkspaceAlignment = 256;
 constexpr uint64_t kMatmulWorkspaceBytes = kLibraryWorkspaceBytes + kLibraryWorkspaceAlignment - 64;
 
 // Sums over rows: chunks of rows, each with a float for every column.
 constexpr int64_t column_sum_chunks(int64_t rows) { return std::min<int64_t>(128, (rows + 31) / 32); }
 
-// Of attention backward: two floats for every query that has statistics, those of the last tile too, wherever
-// it begins.
+// Attention backward keeps two floats for every query, and for those beyond the sequence that the last tile
+// has, wherever it begins.
 constexpr uint64_t kStatisticsBytes = 8;
 constexpr int64_t padded_queries(int64_t length) { return ((length + 63) / 64 + 1) * 64; }
 constexpr int64_t kHeadSizeMax = 128;
 
-// Of rope: a sine and a cosine for every position and pair.
+// Rope keeps a sine and a cosine for every position and pair.
 constexpr uint64_t kTurnBytes = 8;
 
 }  // namespace sluice::cuda

@@ -1,9 +1,9 @@
-// Ranks exchange bytes: what every rank's collective instructions and its trainer go through.
+// How ranks exchange bytes: collective instructions and trainers call a communicator.
 //
-// A communicator belongs to one rank and is used by one thread at a time; every rank makes the same calls in
-// the same order, among all ranks or each in its own of the groups that all are divided into. Calls return
-// when the caller's memory may be used again. No arithmetic is done here: sums are ours (gpu/ranks/reduce.h),
-// so that all transports give the same bits. Any thread may call abort(), set_patience() and throw_if_lost().
+// A communicator belongs to one rank and is used by one thread at a time. Every rank makes the same calls in
+// the same order, among all ranks or within its own process group. Calls return when the caller's memory may
+// be used again. Communicators do no arithmetic: gpu/ranks/reduce.h adds, so that all transports give the
+// same bits. Any thread may call abort(), set_patience() and throw_if_lost().
 #pragma once
 
 #include <atomic>
@@ -33,30 +33,30 @@ class Communicator {
   virtual std::string transport() const = 0;  // for people: "MPI, through host memory"
   RankSet everyone() const { return {0, size(), 1}; }
 
-  // All calls throw Error(rank_lost) once a rank was lost or has called abort(). One that gets nothing from
-  // another rank for longer than the patience throws too, and ends all ranks' calls.
+  // All calls throw Error(rank_lost) once a rank was lost or has called abort(). A call that gets nothing
+  // from another rank for longer than the patience throws too, and ends all ranks' calls.
   void set_patience(double seconds) { patience_ = seconds; }
-  // What the calls to come are for, to be named then: "at step 12 for ...". Allocates nothing.
+  // What later calls are for, as their errors name it: "at step 12 for ...". Allocates nothing.
   void note(std::string_view purpose) noexcept { purpose_.set(purpose); }
 
-  // Among ranks with this one: each one's `part` to each of them; `all` receives the parts in their order.
-  // `part` may be its own place in `all`.
+  // `all` gets the parts of all ranks of `among`, in order, on each of them. `part`, this rank's, may lie at
+  // its place in `all`.
   virtual void all_gather(const RankSet& among, const void* part, uint64_t bytes, void* all) = 0;
-  // Likewise part i of `parts` to the i-th of them: `received` gets what each has for this one, in order. The
-  // two do not overlap.
+  // Part i of `parts` goes to the i-th rank of `among`. `received` gets the part of each for this one, in
+  // order. The two do not overlap.
   virtual void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) = 0;
   // The root's bytes to every rank.
   virtual void broadcast(void* data, uint64_t bytes, int root) = 0;
   // Returns when every rank has called it.
   virtual void barrier() = 0;
-  // A pair.
+  // From one rank to another; both call.
   virtual void send(const void* data, uint64_t bytes, int to) = 0;
   virtual void receive(void* data, uint64_t bytes, int from) = 0;
 
-  // Nothing, as long as all ranks are there.
+  // Does nothing while no rank is lost.
   virtual void throw_if_lost() = 0;
 
-  // Ends all ranks' calls, those that wait and those to come. The first reason is kept.
+  // Ends all ranks' calls, now and later. The first reason is kept.
   virtual void abort(const std::string& reason) noexcept = 0;
 
  protected:
@@ -69,7 +69,7 @@ class Communicator {
   Purpose purpose_;
 };
 
-// Ranks that are threads of one process: by rank.
+// For ranks that are threads of one process, by rank.
 std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(int ranks);
 
 }  // namespace sluice

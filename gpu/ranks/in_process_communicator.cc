@@ -1,9 +1,9 @@
-// Ranks that are threads: all post where their bytes are, then every one copies what it needs out of the
-// others' memory.
+// Ranks that are threads: each posts where its bytes are, then copies what it needs out of the others'
+// memory.
 //
-// A collective has two meetings. At the first, waiting ends when every rank has posted, or by an abort. Once
-// it is complete every rank copies, and nobody leaves the second before all have: memory that is read from
-// stays its owner's until then, also when the run is aborted.
+// A collective has two meetings. At the first, a rank waits until every rank has posted or one aborts. Then
+// all copy. At the second, each waits until all have copied, even after an abort: until then others read its
+// memory.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -19,7 +19,7 @@ namespace sluice {
 
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(50);  // that waits are interrupted for
+constexpr auto kLook = std::chrono::milliseconds(50);  // the time between looks at the clock
 
 enum class Call : uint8_t { all_gather, all_to_all, broadcast, barrier };
 
@@ -123,7 +123,7 @@ class Room {
   }
 
  private:
-  // Until ended(), which is true at last after an abort; missing() is the rank that is waited for.
+  // Waits until ended(), which an abort makes true sooner or later. missing() is the rank that is waited for.
   template <typename Ended, typename Missing>
   void wait(std::unique_lock<std::mutex>& lock, const Caller& caller, const Ended& ended,
             const Missing& missing) {
@@ -143,7 +143,7 @@ class Room {
   }
 
   std::mutex mutex_;
-  std::condition_variable changed_;  // everything below
+  std::condition_variable changed_;  // notified when anything below changes
   std::vector<Post> posts_;          // by rank; written with the mutex, read between the two meetings
   std::vector<bool> here_;           // by rank: has posted for the next meeting
   std::vector<Mail> mail_;           // by sender, receiver
@@ -186,7 +186,7 @@ class InProcessCommunicator final : public Communicator {
   void abort(const std::string& reason) noexcept override { room_->abort(reason); }
 
  private:
-  // All ranks meet, also those of other sets. `offset`: of what they have for this one.
+  // All ranks meet, also those of other process groups. `offset`: where each rank's bytes for this one begin.
   void copy_from_each(const RankSet& among, Call call, const void* data, uint64_t bytes, uint64_t offset,
                       void* to) {
     const Post mine{call, bytes, 0, among.count, among.stride, static_cast<const std::byte*>(data)};

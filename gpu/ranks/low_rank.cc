@@ -80,7 +80,7 @@ HWY_EXPORT(multiply_row);
 HWY_EXPORT(accumulate_row);
 HWY_EXPORT(add_product);
 
-constexpr uint64_t kColumns = 512;  // of one task, that keeps its part of the right factor in its cache
+constexpr uint64_t kColumns = 512;  // of one task: its part of the right factor stays in the cache
 
 // In [-1, 1), from the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 double pseudo_random(uint64_t row, uint64_t column) {
@@ -129,7 +129,7 @@ class Columns {
   uint32_t rank_;
 };
 
-// Calls work(first row, one past the last) in parallel, by some 64 Ki elements.
+// Calls work(first row, one past the last) in parallel, for about 64 Ki elements at a time.
 template <class Work>
 void for_rows(const LowRankMatrix& m, Workers& workers, const Work& work) {
   const uint64_t rows = std::max<uint64_t>(1, (64ull << 10) / m.columns);

@@ -1,9 +1,9 @@
 // PowerSGD's arithmetic on one group's gradient (engine/program/low_rank.h has the paper and the layout of
-// factors): compress, then project, then expand, with a sum over ranks of what each of the first two gives.
+// factors): compress, then project, then expand. The results of the first two are summed over ranks.
 //
-// fp32; products of the rank's own gradient are added in an order that depends on shape and processor alone.
-// What all ranks must get alike, orthonormal columns and the expanded gradient, has the same bits on every
-// target and thread count. Callers: the runner's optimizer lane.
+// All in fp32. Products of the rank's own gradient are added in an order that depends on shape and processor
+// alone. Orthonormal columns and the expanded gradient, which must be equal on all ranks, have the same bits
+// for every instruction set and number of threads. Caller: the optimizer lane.
 #pragma once
 
 #include "engine/base/parallel.h"
@@ -11,17 +11,19 @@
 
 namespace sluice {
 
-// error += gradient, a flat buffer in `precision`; left = error x right^T, and plain ranges of the gradient.
+// error += gradient, a flat buffer in `precision`. left = error x right^T, and a copy of the gradient's plain
+// ranges.
 void compress_gradient(const LowRankLayout& layout, DType precision, const void* gradient, float* error,
                        const float* right, float* left, Workers& workers);
 
-// Makes the columns of left orthonormal. A column that depends on those before it, or is zero, becomes one of
-// fixed pseudo-random numbers, or its factor would be zero from then on. Then right = left^T x error, and
-// error -= left x right: what this rank has not said.
+// Makes the columns of left orthonormal. A column that is zero or depends on those before it is replaced by
+// fixed pseudo-random numbers; otherwise its factor would stay zero. Then right = left^T x error, and error
+// -= left x right: the compression error that remains.
 void project_error(const LowRankLayout& layout, float* left, float* error, float* right, Workers& workers);
 
 // Elements [first, first + elements) of left x right and of plain ranges, zero elsewhere, rounded to
-// `precision`. The sums of squares of what was written, by block of kNormBlock, if asked for.
+// `precision`. block_sums, unless nullptr, gets the sum of squares of each block of kNormBlock written
+// elements.
 void expand_gradient(const LowRankLayout& layout, const float* left, const float* right, uint64_t first,
                      uint64_t elements, DType precision, void* out, double* block_sums, Workers& workers);
 

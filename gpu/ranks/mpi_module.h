@@ -1,7 +1,7 @@
 // The MPI module: communicators over Open MPI, in a shared library of its own, so that a run without a
 // launcher needs no MPI.
 //
-// libsluice_mpi.so lies beside the program and exports one function, kMpiEntry of type OpenMpi. The main
+// libsluice_mpi.so lies beside the command and exports one function, kMpiEntry of type OpenMpi. The main
 // thread calls it, once; what it returns lives until the process ends.
 #pragma once
 
@@ -15,19 +15,20 @@ namespace sluice {
 
 constexpr int kNobody = -1;
 
-// What the module asks and tells, on a thread of its own, several times a second.
+// The module calls these on a thread of its own, which looks several times a second.
 struct MpiHooks {
   std::function<bool()> terminated;  // whether a SIGTERM has come
-  std::function<void()> unharmed;    // it has, and no rank is missing: again and again
-  // This rank, before any other, has found that `missing` hangs, or one that it cannot tell: kNobody. Once.
+  std::function<void()> unharmed;    // again and again after it has, while no rank is missing
+  // Once, on the rank that is the first to find that another hangs: `missing`, or kNobody if it cannot tell
+  // which.
   std::function<void(int rank, int missing, const std::string& reason)> found;
   // A rank was lost some time ago, and this process still lives.
   std::function<void(int rank, const std::string& reason)> abandon;
 };
 
-// For the collective lane and for the trainer. After a call of the lane's has thrown, MPI may still write
-// into what was given to it: that memory stays until the process ends. The entry throws Error(environment)
-// where MPI cannot be started or lacks MPI_THREAD_MULTIPLE.
+// One communicator is for the collective lane, one for the trainer. After a call of the lane's has thrown,
+// MPI may still write into the memory that the call was given: that must stay until the process ends. The
+// entry throws Error(environment) where MPI cannot be started or lacks MPI_THREAD_MULTIPLE.
 struct MpiRanks {
   std::unique_ptr<Communicator> lane, trainer;
   int local_rank = 0, local_size = 1;  // among the ranks of this machine

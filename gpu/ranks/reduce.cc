@@ -1,6 +1,7 @@
-// Memory is the limit: every part is read once, and the sum is written once, past the caches, which saves
-// reading its lines first. Up to kTogether parts are added in registers; of more, subtrees of so many are
-// added to sums that stay in the first-level cache. So does a tile of what is written, for its squares.
+// Memory bandwidth is the limit. Every part is read once, and the sum is written once, past the caches, which
+// saves reading its cache lines first. Up to kTogether parts are added in registers. Of more parts, subtrees
+// are added first; their sums stay in the first-level cache, as does a tile of the result until its squares
+// are added.
 #include "gpu/ranks/reduce.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace sluice::HWY_NAMESPACE {
 
-// Elements: small enough that a processor reads on while it adds the squares of the tile before.
+// Elements: so few that a processor reads the next tile while it adds the squares of this one.
 constexpr size_t kTile = 256;
 constexpr uint32_t kTogether = 8;  // parts that are added in registers
 constexpr size_t kSums = 32;  // of squares: element i of a block belongs to sum i mod kSums. Several chains
@@ -63,7 +64,7 @@ template <class From, class To>
 using Order = std::conditional_t<std::is_same_v<From, Bf16> && std::is_same_v<To, Bf16>, EvenAndOdd, InOrder>;
 #endif
 
-// T(first, kRanks) of reduce.h: `from` is the first one's, the others' lie `stride` elements apart.
+// T(first, kRanks) of reduce.h. `from` is the first rank's part; the parts lie `stride` elements apart.
 template <uint32_t kRanks, class Order, class From>
 HWY_INLINE Pair tree_sum(const From* from, uint64_t stride) {
   if constexpr (kRanks == 1) {
@@ -82,7 +83,8 @@ HWY_INLINE void add_whole(const From* from, uint64_t stride, size_t count, To* t
     Order<From, To>::store(tree_sum<kRanks, Order<From, To>>(from + i, stride), to + i);
 }
 
-// Of up to kRanks ranks. `to` has room for a multiple of kSums; there are zeros where there are no elements.
+// T(first, ranks) for up to kRanks ranks. `to` has room for a multiple of kSums elements; those beyond
+// `count` become zero.
 template <uint32_t kRanks, class From, class To>
 HWY_INLINE void add_few(const From* from, uint64_t stride, uint32_t ranks, size_t count, To* to) {
   if constexpr (kRanks > 1)
@@ -108,7 +110,7 @@ HWY_INLINE void add_all(const From* from, uint64_t stride, uint32_t ranks, size_
     add_many(from, stride, ranks, count, to);
 }
 
-// Two tiles of the stack for every doubling beyond kTogether.
+// Takes two tiles of stack for every doubling of ranks beyond kTogether.
 template <class From, class To>
 HWY_NOINLINE void add_many(const From* from, uint64_t stride, uint32_t ranks, size_t count, To* to) {
   HWY_ALIGN float halves[2 * kTile];
@@ -118,7 +120,7 @@ HWY_NOINLINE void add_many(const From* from, uint64_t stride, uint32_t ranks, si
   add_few<2>(halves, kTile, 2, count, to);
 }
 
-// Past the caches, where `to` is aligned to a vector. hwy::FlushStream() before others may read.
+// Writes past the caches where `to` is aligned to a vector. Call hwy::FlushStream() before others read.
 HWY_INLINE void write_tile(const void* tile, size_t bytes, void* to) {
   const hn::ScalableTag<uint8_t> d;
   const auto* from = static_cast<const uint8_t*>(tile);

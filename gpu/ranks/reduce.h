@@ -1,13 +1,12 @@
-// The arithmetic of reductions between ranks, so that every transport gives the same bits: transports move
-// bytes (gpu/ranks/communicator.h), the owner of a part adds them here.
+// Sums over ranks. Communicators only move bytes, and the owner of a part adds here, so that every transport
+// gives the same bits.
 //
-// The order of additions, each in fp32, is a tree over the ranks' numbers, wherever the ranks run: of n
-// values from rank `first` on, T(first, 1) is the value and T(first, n) = T(first, h) + T(first + h, n - h),
-// h being the largest power of two below n. Every aligned block of 2^m ranks is a subtree of it. So blocks of
-// ranks may be added to fp32 first (partial sums) and then the blocks, rounding once: the bits are those of
-// all at once.
+// Additions are in fp32. Their order is a tree over rank numbers, wherever the ranks run: T(first, 1) is the
+// value of rank `first`, and T(first, n), over n ranks, is T(first, h) + T(first + h, n - h) with h the
+// largest power of two below n. Any 2^m ranks from a multiple of 2^m on are a subtree. So node groups may be
+// added to fp32 sums first, and these sums then, rounded once, to the same bits as all ranks at once.
 //
-// Callers: the runner's optimizer lane, and the cpu device.
+// Callers: the optimizer lane, and the cpu device.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +16,10 @@
 
 namespace sluice {
 
-// `parts` holds what each of `ranks` ranks (or blocks of ranks) has for this one: `elements` values in
-// `from`, in order of rank. Adds them as above, rounds once to `to`, and emits, per block of kNormBlock
-// elements, the sum of the squares of what it wrote, in double, in a fixed order, unless block_sums is
-// nullptr. ranks, elements > 0; the two types are one, or one of them is fp32.
+// `parts` holds the part of each of `ranks` ranks (or node groups) for this one, in order: `elements` values
+// in `from` each. Adds them as above and rounds once to `to`. Unless block_sums is nullptr, emits for each
+// block of kNormBlock elements the sum of the squares of what it wrote, in double, in a fixed order. ranks,
+// elements > 0; the two types are one, or one of them is fp32.
 void sum_ranks(DType from, const void* parts, uint32_t ranks, uint64_t elements, DType to, void* out,
                double* block_sums, Workers& workers);
 

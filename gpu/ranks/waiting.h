@@ -12,11 +12,11 @@
 
 namespace sluice {
 
-// Until the plan tells how long a step takes: planning and loading are over by then.
+// The patience before the plan tells how long a step takes: enough for planning and loading.
 constexpr double kPatienceAtStart = 600;  // seconds
 
-// Time that passed while its owner looked every now and then. Of the time between two looks little counts:
-// this process was stopped then, or got no core, and others may have answered all the while. One thread.
+// Time that passed while its owner looked at the clock every now and then. Between two looks at most kLookMax
+// counts: in a longer gap this process was stopped or got no core, and others may have answered. One thread.
 class WatchedTime {
  public:
   explicit WatchedTime(double now) : last_(now) {}
@@ -28,11 +28,12 @@ class WatchedTime {
   double seconds() const { return seconds_; }
 
  private:
-  static constexpr double kLookMax = 0.2;  // four times what looks are apart, and then a busy core's delays
+  static constexpr double kLookMax = 0.2;  // four times the longest planned gap, for delays of a busy core
   double last_, seconds_ = 0;
 };
 
-// What a rank does with others, for a sentence. One thread writes, any reads; nothing is allocated to write.
+// What a rank does with others, as a part of a sentence. One thread writes, any reads; writing allocates
+// nothing.
 class Purpose {
  public:
   Purpose() { set("at the start"); }

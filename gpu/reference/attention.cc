@@ -33,8 +33,8 @@ struct AttentionSizes {
   int64_t group(int64_t head) const { return head / (heads / kv_heads); }
 };
 
-// Doubles of scratch: scores, then gradients of the probabilities; a vector; gradients of a head's keys and
-// values.
+// Workspace, in doubles: scores, later probabilities; their gradients; a vector of one head; gradients of a
+// head's keys and values.
 struct Scratch {
   double *scores, *d_scores, *vector, *d_keys, *d_values;
 
@@ -155,7 +155,7 @@ void attention_backward(const OpCall& call) {
   });
 }
 
-// As Scratch; forward needs no gradients of keys and values.
+// As in Scratch; forward needs no gradients of keys and values.
 uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass) {
   const auto length = static_cast<uint64_t>(shapes.attributes.sequence);
   const auto size = static_cast<uint64_t>(shapes.attributes.head_size);

@@ -1,6 +1,6 @@
 // Scalar conversions of the reference device between the working precisions and double, and views that read
-// and write tensors as double. Written for clarity and on their own, so that they can judge the vectorised
-// ones.
+// and write tensors as double. They are written for clarity and share nothing with the vectorised
+// conversions, which are compared with them.
 #pragma once
 
 #include <algorithm>
@@ -68,7 +68,7 @@ inline F16 narrow<F16>(double value) {
   return {static_cast<uint16_t>(sign | bits)};
 }
 
-// A tensor of T, read and written as double. Without data it swallows what is written.
+// A tensor of T, read and written as double. Without data, put() does nothing.
 template <typename T>
 struct Values {
   explicit Values(const TensorView& view) : data(static_cast<T*>(view.data)), accumulate(view.accumulate) {}

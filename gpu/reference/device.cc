@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// One element of AdamW as cpu_optim/adamw.h writes it, each operation rounded to fp32.
+// AdamW on one element, by the formulas of cpu_optim/adamw.h, each operation rounded to fp32.
 void update(const UpdateRange& range, const AdamWConstants& c, float gradient, uint64_t i) {
   float &w = range.master[i], &m = range.moments[0][i], &v = range.moments[1][i];
   const float g = gradient * c.s;

@@ -2,9 +2,9 @@
 // formulas; and the table of them.
 //
 // Operands are read in the working precision and widened to double, all arithmetic is double, and every
-// result is rounded once to the type of its output (sums over rows for parameter gradients too, before they
-// are added to the fp32 accumulator). Operands, nullptr and `accumulate` are those of gpu/device.h. Scratch
-// is the call's workspace, sized by the *_workspace_bytes functions (an op without one needs none). Caller:
+// result is rounded once to the type of its output. The gradient of a parameter is added to the fp32
+// accumulator before it is rounded. Operands, nullptr and `accumulate` are those of gpu/device.h. Kernels use
+// the call's workspace, which the *_workspace_bytes functions size (an op without one needs none). Caller:
 // the reference device, one call at a time.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace sluice::reference {
 
-// rows.cc: what works row by row. Norms as in Ba, Kiros, Hinton 2016 (arXiv:1607.06450) and Zhang,
+// rows.cc: ops that work row by row. Norms as in Ba, Kiros, Hinton 2016 (arXiv:1607.06450) and Zhang,
 // Sennrich 2019 (arXiv:1910.07467); their backward reads the saved statistics.
 void embedding_forward(const OpCall& call);
 void embedding_backward(const OpCall& call);
@@ -36,12 +36,12 @@ void swiglu_forward(const OpCall& call);
 void swiglu_backward(const OpCall& call);
 void add_forward(const OpCall& call);
 void add_backward(const OpCall& call);
-// Of linear_gelu: output 0 from the pre-activation, and its gradient to that of the pre-activation in place;
-// the tanh form of Hendrycks, Gimpel 2016 (arXiv:1606.08415).
+// For linear_gelu: output 0 from the pre-activation; and the gradient of output 0 turned into that of the
+// pre-activation, in place. The tanh form of Hendrycks, Gimpel 2016 (arXiv:1606.08415).
 void apply_gelu(const OpCall& call);
 void differentiate_gelu(const OpCall& call);
 
-// matmul.cc. The loss works in chunks of cross_entropy_chunk rows and adds a slice's losses in row
+// matmul.cc. The loss works in chunks of cross_entropy_chunk rows and adds a micro-batch's losses in row
 // order.
 void linear_forward(const OpCall& call);
 void linear_backward(const OpCall& call);

@@ -50,7 +50,7 @@ template <typename T>
 void linear_forward_as(const OpCall& call) {
   const LinearSizes n(*call.shapes);
   const Values<T> x(call.inputs[0]), weight(call.parameters[0]);
-  const Values<T> y(call.outputs.back());  // of linear_gelu the pre-activation
+  const Values<T> y(call.outputs.back());  // linear_gelu's last output is the pre-activation
   const bool has_bias = call.parameters.size() == 2;
   const Values<T> bias(has_bias ? call.parameters[1] : TensorView{});
   multiply(
@@ -113,7 +113,7 @@ double log_sum_exp(const double* logits, int64_t count) {
   return largest + std::log(sum);
 }
 
-// The loss of one row, whose logits become the gradient of (seed * loss).
+// Returns the loss of one row and replaces its logits by the gradient of (seed * loss).
 double differentiate_row(double* logits, int64_t vocabulary, int32_t label, double seed) {
   if (label == kIgnoreLabel) {
     std::fill(logits, logits + vocabulary, 0.0);

@@ -25,7 +25,7 @@ void embedding_forward_as(const OpCall& call) {
     }
 }
 
-// gradient[table_row] += the sum of the rows of dy that `chosen`, if there are any.
+// gradient[table_row] += the sum of the rows r of dy for which chosen(r), if there are any.
 template <typename T, typename Chosen>
 void add_chosen_rows(const OpCall& call, const Values<float>& gradient, int64_t table_row, Chosen chosen) {
   const int64_t rows = call.shapes->outputs[0][0], columns = call.shapes->outputs[0][1];

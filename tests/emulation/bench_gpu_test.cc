@@ -1,5 +1,5 @@
-// `sluice bench --device cuda` in small, the whole verb, and a plan from what it writes. Figures mean nothing
-// on an emulated GPU, but every one is there.
+// The whole verb `sluice bench --device cuda` at a small scale, and a plan from the description that it
+// writes. Figures mean nothing on an emulated GPU, but none may be missing.
 #include <gtest/gtest.h>
 
 #include "models/files/file.h"
@@ -76,7 +76,7 @@ TEST_F(BenchGpu, WithoutBf16NothingIsSaidOfIt) {
   EXPECT_TRUE(rates.drives.empty());
 }
 
-// What they exchange lies in the GPUs' memory, and is timed there.
+// What ranks exchange lies in the GPUs' memory, and is timed there.
 TEST_F(BenchGpu, RanksMeetOnTheirGpus) {
   emulation::set_up({.count = 2});
   MemoryOptions options;

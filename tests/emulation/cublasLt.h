@@ -1,6 +1,6 @@
-// Stands in for cuBLASLt's header where the cuda device's code is compiled as plain C++ for tests: what
-// gpu/cuda/matmul.cc uses of it, with the library's names. Matrices are column-major as in the library,
-// products are plain loops, and whatever the library would refuse or read amiss ends the test.
+// Stands in for cuBLASLt's header where the cuda device's code is compiled as plain C++ for tests. It has
+// what gpu/cuda/matmul.cc uses, with the library's names. Matrices are column-major as in the library, and
+// products are plain loops. A call that the library would refuse or misread ends the test.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -63,7 +63,7 @@ struct cublasLtMatrixLayoutOpaque {
   uint64_t rows, columns;
   int64_t stride;  // of columns, in elements
 };
-// What a preference asks for is what the algorithm then relies on.
+// The algorithm relies on what the preference asks for.
 struct cublasLtMatmulAlgo_t {
   uint64_t workspace_bytes = 0;
   uint32_t reduction = ~0u, alignment_a = 256, alignment_b = 256, alignment_c = 256, alignment_d = 256;

@@ -67,7 +67,8 @@ bool applies_gelu(const cublasLtMatmulDescOpaque& desc) {
   return (desc.epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX;
 }
 
-// What the library's documentation asks for, of a call's operands and of what the heuristic is told of them.
+// Checks what the library's documentation asks of a call's operands, and of what the heuristic is told about
+// them.
 void check_epilogue(const cublasLtMatmulDescOpaque& desc, const cublasLtMatrixLayoutOpaque& d) {
   if (adds_bias(desc)) {
     CHECK(desc.bias != nullptr && desc.bias_type == d.type, "a bias of another type");
@@ -85,7 +86,7 @@ float gelu(float x) {
   return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
-// An algorithm may write all over its workspace; both ends show it, in less time than all of it would take.
+// An algorithm may overwrite its whole workspace. Overwriting both ends shows errors too, in less time.
 void scribble(void* workspace, size_t bytes) {
   constexpr int kNan = 0xFF;
   const size_t end = std::min(bytes, size_t{1} << 20);

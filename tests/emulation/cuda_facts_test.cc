@@ -1,5 +1,5 @@
-// What doctor finds out of a GPU, over the emulated one and a clock that advances by a sixteenth of a second
-// with every look; and the verb itself on a machine with that GPU.
+// What `sluice doctor` finds out about a GPU, here the emulated one, with a clock that advances by a
+// sixteenth of a second at every look; and the verb itself on a machine with that GPU.
 #include "gpu/cuda/facts.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class CudaFactsTest : public testing::Test {
     EXPECT_EQ(counts.allocated_bytes + counts.registered_bytes + counts.streams_there, 0u);
     emulation::set_up({});
   }
-  // On a GPU that is small, so that copies are, too.
+  // The facts of a small GPU, so that copies are small.
   static CudaFacts facts(uint64_t host_bytes_most, emulation::EmulatedGpu gpu = {}) {
     if (gpu.memory_bytes == emulation::EmulatedGpu{}.memory_bytes) gpu.memory_bytes = 64 * kMiB;
     emulation::set_up(gpu);
@@ -50,7 +50,7 @@ TEST_F(CudaFactsTest, AreMeasured) {
   EXPECT_EQ(found.copies.value->host_to_device, 16 * 12.0 * kMiB);
   EXPECT_EQ(found.copies.value->device_to_host, 16 * 12.0 * kMiB);
   EXPECT_EQ(found.copies.value->both, 16 * 24.0 * kMiB);
-  // Four measures: each once to wake the link, then as often as it says; the last one is both.
+  // Four copies: one each way, and the two at once. Each runs once to wake the link, then `times` times.
   EXPECT_EQ(emulation::counts().works, 4u * (1 + static_cast<uint64_t>(found.copies.value->times)));
 }
 

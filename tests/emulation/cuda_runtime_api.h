@@ -1,5 +1,5 @@
-// Stands in for the CUDA runtime's header where the cuda device's code is compiled as plain C++ for tests:
-// what gpu/cuda_*.cc uses of it, with the library's names, values and meaning. emulated_gpu.h says what is
+// Stands in for the CUDA runtime's header where the cuda device's code is compiled as plain C++ for tests. It
+// has what gpu/cuda/*.cc use, with the library's names, values and meaning. emulated_gpu.h describes the GPU
 // behind it.
 #pragma once
 

@@ -135,7 +135,7 @@ cudaError_t cudaHostRegister(void* begin, size_t bytes, unsigned) {
 }
 cudaError_t cudaHostUnregister(void* begin) { return noted(emulation::unregister_host(begin)); }
 
-// Of host memory that need not be registered.
+// Copies from or to host memory that need not be registered.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   check_copy(to, from, bytes, kind);
   const auto copy = [=] { std::memcpy(to, from, bytes); };
@@ -153,7 +153,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   };
   check();
   const auto copy = [=] {
-    check();  // the memory has to be there still
+    check();  // the memory must still be there
     std::memcpy(to, from, bytes);
   };
   return noted(emulation::enqueue(stream, copy, emulation::Work::copy));

@@ -1,5 +1,5 @@
-// What the cuda device does before the first step, on the emulated GPU: products are chosen, the library's
-// kernels loaded, and ops that it does not take refused.
+// What the cuda device does before the first step, on the emulated GPU: it chooses how to run products, loads
+// the library's kernels, and refuses ops that it does not take.
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/error.h"
 #include "gpu/cuda/matmul.h"
@@ -49,7 +49,7 @@ uint64_t works_of_warm_up(const std::string& name, DType precision, const emulat
   emulation::set_up(gpu);
   EmulatedCuda made;
   const OpShapes shapes = shapes_of(name, precision);
-  for (int again = 0; again < 2; ++again)  // preparing a shape twice is preparing it once
+  for (int again = 0; again < 2; ++again)  // preparing a shape again changes nothing
     for (const Pass pass : {Pass::forward, Pass::backward}) made.device->prepare(shapes, pass);
   const Arena arena(kLargest + cuda::kMatmulWorkspaceBytes);
   const uint64_t works = emulation::counts().works;
@@ -64,7 +64,7 @@ TEST(CudaSetUp, WarmUpRunsEveryProductAsItWillBeCalledAndLeavesZeros) {
   const uint64_t products = 1 + 2 + 2, zeroing = 1;  // y with its epilogue; dx and dW, overwriting and adding
   EXPECT_EQ(works_of_warm_up("linear_bias", DType::f32, {}), products + zeroing);
   EXPECT_EQ(works_of_warm_up("linear_gelu_bias", DType::bf16, {}), products + zeroing);
-  // gelu alone by a kernel of our own; the bias too.
+  // Sluice's own kernels do gelu; without an epilogue for a bias, they also add the bias.
   EXPECT_EQ(works_of_warm_up("linear_gelu_bias", DType::f32, {}), products + 1 + zeroing);
   EXPECT_EQ(works_of_warm_up("linear_gelu_bias", DType::bf16, {.gelu_epilogue = false}),
             products + 1 + zeroing);

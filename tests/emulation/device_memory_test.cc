@@ -18,13 +18,13 @@ constexpr uint64_t kMiB = uint64_t{1} << 20, kGranule = 2 * kMiB;
 
 class DeviceMemory : public EmulatedRun {};
 
-// One call of each kind that the freeze allows no more: how many there were.
+// How many calls there were of each kind that is not allowed after the freeze.
 std::vector<uint64_t> taken(const Counts& c) { return {c.allocations, c.registrations, c.streams, c.events}; }
 std::vector<uint64_t> held(const Counts& c) {
   return {c.allocated_bytes, c.registered_bytes, c.streams_there, c.events_there, c.held};
 }
 
-// Three tiers with the least memory, validations and checkpoints; the lanes' queues are the last that a
+// Three tiers with the least memory, validations and checkpoints. The lanes' queues are the last thing that a
 // session makes.
 TEST_F(DeviceMemory, IsTakenBeforeTheFirstStepAndGivenBack) {
   TestRun run;
@@ -93,7 +93,7 @@ TEST_F(DeviceMemory, StaysWithinItsBudgetAndIsWhatThePlanSays) {
       const uint64_t page_tables = round_up(plan["arenas"]["host"].get<uint64_t>() / 512, 4096);
       EXPECT_EQ(most, gpu.context_bytes + gpu.library_bytes + round_up(arena, kGranule) + page_tables);
       EXPECT_LE(most, budget);
-      EXPECT_EQ(emulation::counts().untouched_bytes, 0u);  // or the driver would fill it on one thread
+      EXPECT_EQ(emulation::counts().untouched_bytes, 0u);  // otherwise the driver would fill it on one thread
       expect_nothing_on_the_gpu();
     }
 }
@@ -122,8 +122,8 @@ TEST_F(DeviceMemory, IsOfTheGpuThatWasChosenAlone) {
             std::vector<int>{1});
 }
 
-// The first arena is given back before anything lies in it; a smaller one does, or the error knows what
-// would.
+// The first arena is given back before anything lies in it. Then a smaller one suffices, or the error says
+// which budget would.
 TEST_F(DeviceMemory, LibrariesThatTakeMoreThanWasSetAside) {
   const emulation::EmulatedGpu gpu{.context_bytes = 300 * kMiB, .library_bytes = 400 * kMiB};
   constexpr uint64_t kHost = 4000 * kMiB;
@@ -164,7 +164,8 @@ TEST_F(DeviceMemory, LibrariesThatTakeMoreThanWasSetAside) {
   EXPECT_LE(gpu.context_bytes + gpu.library_bytes + reached, least);
 }
 
-// Memory comes in granules: what is left of one beyond a budget would otherwise be taken away byte by byte.
+// Memory comes in granules. If replanning only took off the bytes of the last granule that exceed the budget,
+// it would go on byte by byte.
 TEST_F(DeviceMemory, APlanThatFillsItsBudgetIsMadeTwiceAtMost) {
   Options options = short_run(directory, kTiny, text);
   options.memory.device = {DeviceKind::cuda};

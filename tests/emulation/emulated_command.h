@@ -1,5 +1,5 @@
-// What the tests of faults on the emulated GPU share: the verbs of the command in this process, so that a
-// test sets the GPU up and counts what is left on it.
+// Shared by tests on the emulated GPU. The command's verbs run in the test's process, so that it can set the
+// GPU up and count what is left on it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ struct Ended {
   std::string out, what, remedy;
 };
 
-// The verb's work as the command does it; what it prints besides ends up in `out`. `scale` is bench's.
+// Runs a verb as the command does. What it prints ends up in `out`. `scale` is for bench.
 inline Ended run_command(const Words& arguments, const BenchScale& scale = {}) {
   Words words = Words{"sluice"} + arguments;
   std::vector<const char*> argv;
@@ -43,7 +43,7 @@ inline Ended run_command(const Words& arguments, const BenchScale& scale = {}) {
   return ended;
 }
 
-// The sentences of a refusal: each ends once, and is all on one line.
+// Expects each text of a refusal to be one sentence on one line.
 inline void expect_sentences(const Ended& ended) {
   for (const std::string& sentence : {ended.what, ended.remedy}) {
     EXPECT_TRUE(sentence.ends_with(".")) << sentence;
@@ -60,7 +60,7 @@ inline void expect_nothing_on_the_gpu() {
   EXPECT_EQ(counts.events_there, 0u);
 }
 
-// With a directory for scratch beside the data.
+// With a directory for the nvme tier's files beside the data.
 class EmulatedRun : public Cli {
  protected:
   void SetUp() override {

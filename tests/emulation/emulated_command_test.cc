@@ -1,5 +1,4 @@
-// The command as a process over the emulated GPU: signals, and the smallest budgets that it names, pasted
-// back.
+// The command as a process over the emulated GPU: signals, and runs under the smallest budgets that it names.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -9,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// The GPU of the commands that are started while it is there.
+// Sets up the GPU of the commands that are started while this object lives.
 class GpuOfCommands {
  public:
   explicit GpuOfCommands(const char* settings) { EXPECT_EQ(setenv(kName, settings, 1), 0); }
@@ -49,7 +48,7 @@ class EmulatedCommand : public Cli {
     return {"--device",           "cuda",       "--gpu-mem", std::to_string(device), "--host-mem",
             std::to_string(host), "--nvme-dir", scratch,     "--nvme-mem",           "64MiB"};
   }
-  // Of the plan of train(), without enough memory: what is missing.
+  // The smallest budgets that the plan of train() names when memory does not suffice.
   nlohmann::json smallest_budgets(uint64_t device, uint64_t host) const {
     const CommandResult none = run_within(plan + Words{"--json"}, device, host);
     EXPECT_EQ(none.code, 3) << none.err;
@@ -61,7 +60,7 @@ class EmulatedCommand : public Cli {
     return train(out, steps) + budgets(least["device"], least["host"]) +
            Words{"--lr-schedule", "constant", "--checkpoint-every", "3", "--resume", "auto"};
   }
-  // Goes on, or begins, and ends after so many steps.
+  // Begins the run or goes on with it, up to step `steps`. Returns its tensors.
   Tensors finished(const std::string& out, int64_t steps) const {
     const CommandResult result = run_emulated(long_run(out, steps));
     EXPECT_EQ(result.code, 0) << result.err;
@@ -75,7 +74,7 @@ class EmulatedCommand : public Cli {
 
   static constexpr const char* kBinary = "sluice_emulated";
   const std::string scratch = directory / "scratch";
-  // Of more state than the little that budgets leave above the least.
+  // Its optimizer state is larger than the few bytes that budgets leave above the least.
   const Words model{"--model",       "gpt2:layers=5,width=96,heads=2,vocab=256,context=8",
                     "--batch",       "2",
                     "--micro-batch", "1",
@@ -121,15 +120,15 @@ TEST_F(EmulatedCommand, TheSmallestBudgetsItNamesAreTheSmallest) {
   EXPECT_GT(device, 400000000u);
   expect_least("together", device, host);
   EXPECT_EQ(run_within(plan, device, host - host / 100).code, 3);
-  // The device's alone, where the host has plenty.
+  // The device's budget alone, where host memory is plentiful.
   constexpr uint64_t kPlenty = uint64_t{2} << 30;
   const auto each = smallest_budgets(1 << 20, kPlenty);
   EXPECT_TRUE(each["host"].is_null());
   expect_least("alone", each["device"], kPlenty);
 }
 
-// What libraries load is not known before it is there. Where it is more than was set aside, the run is
-// planned anew within --host-mem, or refused with what would do.
+// What libraries take of host memory is known only once they are loaded. If it is more than was set aside,
+// the run is planned anew within --host-mem, or refused with the budget that would suffice.
 TEST_F(EmulatedCommand, WhatLibrariesTakeOfTheHostIsMeasured) {
   const auto least = smallest_budgets(1, 1)["together"];
   const uint64_t device = least["device"], host = least["host"];
@@ -152,7 +151,8 @@ TEST_F(EmulatedCommand, WhatLibrariesTakeOfTheHostIsMeasured) {
   EXPECT_LE(peak, enough + emulated);  // the GPU's arena lies in host memory
 }
 
-// Its times are those of the GPU's events: compute waits for copies, and what it waits for adds up.
+// A profile's times are those of the GPU's events: compute waits for copies, and the waits add up to its idle
+// time.
 TEST_F(EmulatedCommand, ProfilesStreams) {
   const auto least = smallest_budgets(1, 1)["together"];
   const CommandResult result =

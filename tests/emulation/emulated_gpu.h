@@ -1,4 +1,5 @@
-// The GPU that the emulated cuda device runs on, as tests set it up: one for the process, as CUDA's state is.
+// The GPU that the emulated cuda device runs on, as tests set it up. There is one state for the process, as
+// with CUDA.
 //
 // Calls of the CUDA runtime come from any thread and enqueue work; one thread, the GPU, carries it out. It
 // takes the head of any stream whose waits are over, chosen by the seed, so every order that CUDA allows can
@@ -16,12 +17,12 @@ namespace sluice::emulation {
 
 constexpr uint64_t kNever = ~uint64_t{0};
 
-// lists_none, lists_no_bytes: as in many a container.
+// lists_none, lists_no_bytes: as in many containers.
 enum class Nvml { lists_processes, lists_none, lists_no_bytes, absent };
 
 struct EmulatedGpu {
-  // Of the order in which streams, and blocks and threads of kernels, run. 0: the oldest stream that can,
-  // blocks and threads ascending. Odd seeds choose streams evenly, even ones prefer one for a while.
+  // Decides the order in which streams, and blocks and threads of kernels, run. 0: the oldest stream that can
+  // run, blocks and threads ascending. Odd seeds choose streams evenly, even ones prefer one for a while.
   uint32_t seed = 0;
   int delay_microseconds_max = 0;  // before each piece of work, at random
   int count = 1;                   // GPUs that the driver sees, all alike
@@ -30,7 +31,7 @@ struct EmulatedGpu {
   int capability_major = 8, capability_minor = 0;
   int multiprocessors = 2;
   uint64_t shared_bytes_max = 163 << 10;  // of a block
-  bool products = true, bias_epilogue = true, gelu_epilogue = true;  // cuBLASLt has algorithms; with them
+  bool products = true, bias_epilogue = true, gelu_epilogue = true;  // cuBLASLt has algorithms for these
   uint64_t memory_bytes = uint64_t{8} << 30;
   uint64_t used_by_others = 0;      // of memory_bytes
   uint64_t context_bytes = 0;       // that this process's context takes, from the first call that needs one
@@ -41,8 +42,8 @@ struct EmulatedGpu {
   Nvml nvml = Nvml::lists_processes;
   int nccl_version = 22809;                // 0: there is no NCCL
   uint64_t nccl_bytes = 0;                 // that a rank's part of an NCCL communicator takes
-  int nccl_rank_that_cannot_join = -1;     // a communicator: only it hears of that
-  uint64_t nccl_call_that_fails = kNever;  // of all ranks' calls from now on: only its rank hears of it
+  int nccl_rank_that_cannot_join = -1;     // a communicator; only this rank hears of it
+  uint64_t nccl_call_that_fails = kNever;  // of all ranks' calls from now on; only its rank hears of it
   cudaError_t loading_returns = cudaSuccess;  // what asking for a kernel returns
   uint64_t pinned_bytes_max = kNever;
   uint64_t registration_bytes_max = (uint64_t{512} << 30) - 4096;  // of one, as drivers up to 610 have it
@@ -55,7 +56,7 @@ struct EmulatedGpu {
   cudaError_t lost_with = cudaErrorDevicesUnavailable;
 };
 
-// Requires that all work is done, and counts anew. The calling thread has chosen no GPU.
+// Requires that all work is done. Counts begin anew, and the calling thread has chosen no GPU afterwards.
 void set_up(const EmulatedGpu& gpu);
 
 // While paused the GPU begins nothing. What is enqueued meanwhile runs in an order that the seed alone
@@ -67,12 +68,12 @@ struct Counts {
   uint64_t allocations = 0, registrations = 0, streams = 0, events = 0;  // that were made
   uint64_t works = 0;                                                    // pieces that were carried out
   uint64_t nccl_calls = 0;
-  // What is there and was not given back.
+  // What was not given back yet.
   uint64_t allocated_bytes = 0, registered_bytes = 0, streams_there = 0, events_there = 0;
   // Bytes of context, libraries, products, first copies, allocations in granules of 2 MiB and page tables of
   // registered memory: now, and most at once on one GPU.
   uint64_t held = 0, held_most = 0;
-  uint64_t untouched_bytes = 0;  // that were registered before they were there
+  uint64_t untouched_bytes = 0;  // that were registered before their pages existed
   std::vector<int> contexts;  // ordinals of the GPUs on which this process has one
 };
 Counts counts();

@@ -1,5 +1,5 @@
-// Training in three tiers on a GPU that takes its work in any order that CUDA allows, and takes its time: the
-// bits of the serial run.
+// Training in three tiers on a GPU that takes its work in any order that CUDA allows, with random delays,
+// gives the bits of the serial run.
 #include <gtest/gtest.h>
 
 #include "tests/emulation/emulated_gpu.h"

@@ -18,7 +18,7 @@
 namespace sluice::emulation {
 namespace {
 
-constexpr uint32_t kSeeds = 100;  // of 6 orders each is missed with a probability of (5/6)^100, about 1e-8
+constexpr uint32_t kSeeds = 100;  // each of 6 orders is missed with a probability of (5/6)^100, about 1e-8
 
 struct Stream {
   Stream() { EXPECT_EQ(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking), cudaSuccess); }
@@ -65,7 +65,7 @@ class GpuTest : public testing::Test {
 };
 using GpuDeathTest = GpuTest;
 
-// What `enqueue` did to the GPU's memory and fetched, in the order of each seed.
+// The values that were fetched from the GPU's memory after `enqueue`, over the orders of all seeds.
 template <typename Enqueue>
 std::set<char> fetched(Enqueue enqueue) {
   std::set<char> values;
@@ -152,7 +152,7 @@ TEST_F(GpuTest, AnEventThatIsRecordedAgainIsTheWrongStep) {
               const Event written, read;
               memory.set(1, writer);
               written.record(writer);
-              writer.wait(read.handle);  // by then step 1 was to have been read
+              writer.wait(read.handle);  // meant to wait until step 1 has been read
               memory.set(2, writer);
               written.record(writer);
               reader.wait(written.handle);
@@ -246,7 +246,7 @@ TEST_F(GpuTest, ManyThreadsMayCallAtOnce) {
 
 // ---- Several GPUs.
 
-// What a thread makes without a choice of its own is the first GPU's.
+// A thread that has chosen no GPU uses the first one.
 TEST_F(GpuTest, EveryThreadChoosesItsGpu) {
   set_up({.count = 2, .memory_bytes = uint64_t{1} << 30, .context_bytes = 1 << 20});
   EXPECT_EQ(cudaSetDevice(2), cudaErrorInvalidDevice);
@@ -388,7 +388,7 @@ TEST_F(GpuTest, MemoryThatNobodyHasTouchedIsCountedWhenItIsPinned) {
   EXPECT_EQ(cudaHostRegister(pages, kBytes, 0), cudaSuccess);
   EXPECT_EQ(cudaHostUnregister(pages), cudaSuccess);
   EXPECT_EQ(munmap(pages, kBytes), 0);
-  // What the system fills with large pages may go beyond what was touched.
+  // The system may fill more than was touched, with large pages.
   EXPECT_GE(counts().untouched_bytes, kBytes / 4);
   EXPECT_LE(counts().untouched_bytes, kBytes / 2);
 }

@@ -17,7 +17,7 @@
 
 namespace sluice::emulation {
 
-// Results are as of the runtime's calls of these names: the error of a lost device, of a bad handle.
+// Results are those of the runtime's calls, such as the errors for a lost device or a bad handle.
 enum class Work { kernel, copy };
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, Work kind = Work::kernel);
 cudaError_t synchronize();
@@ -38,14 +38,14 @@ cudaError_t query(cudaEvent_t event);
 cudaError_t elapsed(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 cudaError_t allocate(void** data, uint64_t bytes);
 cudaError_t free_memory(void* data);
-cudaError_t choose(int ordinal);  // the calling thread's GPU, which the calls above are about
+cudaError_t choose(int ordinal);  // sets the calling thread's GPU, on which the calls above act
 int chosen();
 cudaError_t memory_info(uint64_t* free, uint64_t* total);
 cudaError_t register_host(void* begin, uint64_t bytes);
 cudaError_t unregister_host(void* begin);
 
 EmulatedGpu current();      // what was set up last
-uint64_t count_nccl_call();  // how many there were before
+uint64_t count_nccl_call();  // returns how many there were before
 cudaError_t lost();     // cudaSuccess while the device is there
 struct MemoryUse {
   uint64_t held, page_tables, others, total;  // bytes; held: by this process, beside page tables
@@ -54,10 +54,12 @@ MemoryUse memory_use(int ordinal);
 bool is_device_memory(const void* begin, uint64_t bytes);  // wholly, inside one allocation
 bool is_registered(const void* begin, uint64_t bytes);     // wholly, inside one registration
 
-// Kernels are loaded, for at most so much dynamic shared memory, before they are launched: else a CHECK.
+// A kernel must be loaded before it is launched, for at least the dynamic shared memory of the launch;
+// otherwise a CHECK fails.
 cudaError_t load(const void* kernel, uint64_t shared_bytes);
 void check_loaded(const void* kernel, uint64_t shared_bytes);
-// What cuBLASLt chooses a kernel by, which is loaded on the calling thread's GPU when it is first run.
+// `kernel`: what cuBLASLt chooses a kernel by. It is loaded onto the calling thread's GPU when it is first
+// run.
 void load_product(const std::vector<int>& kernel);
 
 }  // namespace sluice::emulation

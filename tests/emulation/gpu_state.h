@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kGranule = 2 << 20;  // of allocations
 
-// When a stream has come to where an event was recorded.
+// When a stream has reached the place where an event was recorded.
 struct Moment {
   bool reached = false;
   Clock::time_point time;
@@ -40,7 +40,7 @@ struct Stream {
   int ordinal = 0;  // of its GPU
   std::deque<Item> items;
   uint64_t enqueued = 0, done = 0;
-  bool destroyed = false;  // it goes when it is empty
+  bool destroyed = false;  // removed once it is empty
   bool copied = false;
 };
 
@@ -100,7 +100,7 @@ class Gpu {
     done_.wait(lock, [&] { return lost_ != cudaSuccess || condition(); });
     return lost_;
   }
-  // The error of a handle, or of the device, that is not there.
+  // Returns the error for an unknown handle or a lost device.
   cudaError_t find(cudaStream_t handle, Stream*& stream);
   cudaError_t find(cudaEvent_t handle, Event*& event);
 
@@ -113,9 +113,9 @@ class Gpu {
   std::optional<int> busy_;  // the GPU whose work is carried out
   std::mt19937 generator_;
   uint_fast32_t preferred_ = 0;
-  // Handles are numbers that are never used again, so that one that was destroyed is known.
+  // Handles are numbers that are never used again, so that the use of a destroyed one is noticed.
   uintptr_t last_handle_ = kFirstHandle;
-  std::map<uintptr_t, Stream> streams_;  // with null streams, by ordinal
+  std::map<uintptr_t, Stream> streams_;  // by handle; a null stream's is its GPU's ordinal
   std::map<uintptr_t, Event> events_;
   std::map<int, Card> cards_;  // by ordinal
   Ranges host_memory_;
@@ -126,7 +126,7 @@ class Gpu {
   std::thread thread_;
 };
 
-// CUDA's calls name no object, so there has to be one for all; the thread ends with the process.
+// One object for all, since CUDA's calls name none. Its thread ends with the process.
 Gpu& gpu();
 
 // The GPUs' state while the lock is held.

@@ -21,7 +21,7 @@ constexpr int kLanes = 32;
 constexpr size_t kStackBytes = 128 << 10, kBandBytes = 256, kCopyBytes = 16;
 constexpr std::byte kBand{0xA5}, kPoison{0xFF};
 
-// Kept for one fiber after another.
+// A stack that serves one fiber after another.
 class Stack {
  public:
   Stack() : stack_(context::protected_fixedsize_stack(kStackBytes).allocate()) {}
@@ -57,7 +57,7 @@ struct Fiber {
 struct Warp {
   // Two sets of slots: a lane may hand over for the next exchange while another still reads this one's.
   alignas(8) std::array<std::byte, kLanes * kSlotBytes> slots[2];
-  // What is to be made of the slots when all lanes have handed over.
+  // Runs on the slots when all lanes have handed over.
   Combine combine = nullptr;
   std::byte* combined = nullptr;
 };
@@ -88,7 +88,7 @@ void wait(Waiting what) {
   block.scheduler = std::move(block.scheduler).resume();
 }
 
-// Lets fibers [begin, end) go on if none of them runs still.
+// Lets fibers [begin, end) go on if none of them is still running.
 bool release(size_t begin, size_t end, Waiting at) {
   bool any = false;
   for (size_t i = begin; i < end; ++i) {
@@ -101,7 +101,7 @@ bool release(size_t begin, size_t end, Waiting at) {
   return any;
 }
 
-// All lanes of the warp wait, or have returned: what they handed over can be combined.
+// Once all lanes of the warp wait or have returned, combines what they handed over and lets them go on.
 void release_warp(size_t index) {
   if (!release(index * kLanes, (index + 1) * kLanes, Waiting::warp)) return;
   Warp& warp = block.warps[index];

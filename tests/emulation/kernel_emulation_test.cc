@@ -1,4 +1,4 @@
-// What the emulation of kernels is for: it shows what is wrong with one.
+// The emulation of kernels shows their faults.
 #include "gpu/cuda/mma.h"
 #include "gpu/cuda/toolkit.h"
 #include "tests/emulation/emulated_gpu.h"
@@ -103,7 +103,7 @@ TEST_F(KernelDeathTest, KernelsThatWereNotLoadedShow) {
   EXPECT_DEATH(cuda::launch(kNullStream, do_nothing, 1, 32, 17), "less shared memory");
 }
 
-// Hands over as hand_over does, by copies in the background.
+// Like hand_over, by copies in the background.
 void copy_over(bool wait, bool barrier, const int* from, int* out) {
   const unsigned thread = threadIdx.x;
   auto* shared = reinterpret_cast<int*>(cuda::shared_memory());
@@ -197,8 +197,8 @@ TEST(Kernel, MmaMultipliesTiles) {
     }
 }
 
-// What compute capability 7.0 does by shuffles is what the others' instructions do. The numbers are small
-// integers, so that sums are exact in any order.
+// The shuffles for compute capability 7.0 give the results of the other GPUs' instructions. The numbers are
+// small integers, so that sums are exact in any order.
 void both_ways(const uint16_t* numbers, float* difference) {
   const auto lane = static_cast<int>(threadIdx.x);
   auto* rows = reinterpret_cast<uint16_t*>(cuda::shared_memory());

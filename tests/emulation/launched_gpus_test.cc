@@ -11,7 +11,7 @@ class LaunchedGpus : public Mpi {
   Words on_gpus(const std::string& out) const {
     return train_rows(out, 3, 12, {"--device", "cuda", "--gpu-mem", "400MiB", "--micro-batch", "1"});
   }
-  // One rank for each of `shown`, settings of the emulated GPU.
+  // Starts one rank for each of `shown`, which are settings of the emulated GPU.
   CommandResult train(const std::string& out, const Words& shown) const {
     std::vector<Words> ranks;
     for (const std::string& gpus : shown)
@@ -25,7 +25,7 @@ TEST_F(LaunchedGpus, EachRankTakesOneThatNoOtherHas) {
   const Words all(3, "count=3");
   const CommandResult wanted = train("all", all);
   ASSERT_EQ(wanted.code, 0) << wanted.err;
-  // Of the last two, the second is shown to both.
+  // Each rank sees only its own GPU; or rank 0 sees only GPU 2, and the others see GPUs 0 and 1.
   for (const Words& shown :
        {Words{"hidden=0", "hidden=1", "hidden=2"}, Words{"hidden=2", "count=2", "count=2"}}) {
     const CommandResult found = train("own", shown);

@@ -1,6 +1,6 @@
-// A GPU that is lost at any piece of its work, while the drive may fail as well: the run ends with two
-// sentences and leaves nothing half-written, the last checkpoint is whole, and --resume auto goes on from it
-// to the bits of a run that nothing disturbed.
+// A GPU is lost at any piece of its work, and the drive may fail as well. The run ends with two sentences and
+// leaves nothing half-written. The last checkpoint is whole, and --resume auto goes on from it to the bits of
+// a run that nothing disturbed.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -60,7 +60,7 @@ class LostDevice : public EmulatedRun {
                  "--out",
                  directory / out};
   }
-  // What its metrics say of every step and validation, to the bit.
+  // The run's metrics of every step and validation, to the bit.
   std::vector<std::string> lines(const std::string& out) const {
     std::vector<std::string> found;
     const std::string file = directory / out + "/metrics.jsonl";
@@ -73,7 +73,7 @@ class LostDevice : public EmulatedRun {
     }
     return found;
   }
-  // Complete checkpoints; there is nothing beside them.
+  // Counts complete checkpoints; there must be nothing beside them.
   size_t checkpoints(const std::string& out) const {
     size_t count = 0;
     const std::string path = directory / out + "/checkpoints";

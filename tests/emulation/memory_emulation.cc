@@ -49,7 +49,7 @@ bool Ranges::contains(const void* begin, uint64_t bytes) const {
 }
 
 std::byte* map_device_memory(uint64_t bytes) {
-  // Opening and closing a large range takes long by small pages.
+  // Opening and closing a large range takes long with small pages.
   constexpr uint64_t kLargePage = 2 << 20;
   const uint64_t page = page_bytes(), alignment = bytes < kLargePage ? page : kLargePage;
   const uint64_t wanted = in_pages(bytes) + 2 * page, mapped_bytes = wanted + alignment;

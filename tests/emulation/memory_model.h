@@ -37,7 +37,7 @@ struct Card {
 std::byte* map_device_memory(uint64_t bytes);
 void unmap_device_memory(void* begin, uint64_t bytes);
 
-// Of ordinary memory, the bytes in pages that are not there yet.
+// The bytes of a range of ordinary memory whose pages do not exist yet.
 uint64_t untouched_bytes(const void* begin, uint64_t bytes);
 
 // Makes device memory accessible as long as it lives.

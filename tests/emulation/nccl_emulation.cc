@@ -1,11 +1,11 @@
 // libnccl over the emulated GPUs, for ranks that are threads of this process.
 //
-// A call is a piece of work in its stream that hands over what the rank sends, a gate that opens when all
-// have come, and a piece of work that fetches. Misuse ends the process: ranks whose calls differ or come in
-// another order, a call before the one before was settled, on another GPU than the rank's, or after an abort,
-// a group that is not ended. As with NCCL, what a call asks for is enqueued some time after it has returned,
-// at a look at its result; ranks that share a GPU are refused; and whoever waits for a rank that fails waits
-// until it aborts itself.
+// A call enqueues in its stream: work that hands over what the rank sends, a gate that opens when all ranks
+// have come, and work that fetches. Misuse ends the process: calls that differ between ranks or come in
+// another order; a call before the last one was settled, on another GPU than the rank's, or after an abort; a
+// group that is not ended. Three things are as with NCCL. A call's work is enqueued some time after the call
+// has returned, when its result is looked at. Ranks that share a GPU are refused. A rank that waits for a
+// failed one waits until it aborts its own part.
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -77,7 +77,7 @@ void meet(const Message& m) {
 
 }  // namespace
 
-// A rank's part of a communicator. It stays until the process ends, so that a use after its end is known.
+// A rank's part of a communicator. It stays until the process ends, so that a use after its end is noticed.
 struct ncclComm {
   enum class State { joining, ready, finalizing, finalized, gone };
   std::shared_ptr<World> world;
@@ -103,7 +103,7 @@ struct PairCall {
   cudaStream_t stream;
 };
 
-// All there is in the process, as the library's state is.
+// The library's state, one for the process.
 struct Library {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<World>> worlds;
@@ -133,7 +133,7 @@ void must(cudaError_t result) {
   CHECK(result == cudaSuccess || emulation::lost() != cudaSuccess, "NCCL: a stream of another GPU");
 }
 
-// In the stream: `hand_over`, the gates, `fetch`; all unless the rank is gone.
+// Enqueues `hand_over`, waits for the gates, and `fetch`. None of it does anything once the rank is gone.
 void enqueue(ncclComm& c, cudaStream_t stream, const std::vector<Gate>& gates,
              const std::function<void()>& hand_over, const std::function<void()>& fetch) {
   const auto unless_gone = [&c](const std::function<void()>& work) {
@@ -192,7 +192,7 @@ int collective(ncclComm& c, const std::string& call, const void* from, uint64_t 
   });
 }
 
-// All calls of a group, of one rank: what is sent is handed over and what is wanted is announced before the
+// All calls of one rank's group. What is sent is handed over, and what is wanted is announced, before the
 // stream waits for any of it.
 int pair_calls(const std::vector<PairCall>& calls) {
   ncclComm& c = *calls.front().rank;
@@ -246,7 +246,7 @@ int pair_call(const PairCall& call) {
   return NcclApi::kSuccess;
 }
 
-// Once all have come.
+// kInProgress until all ranks have joined.
 int joined(ncclComm& c) {
   const std::lock_guard lock(c.world->mutex);
   if (c.world->ordinals.size() < static_cast<size_t>(c.world->size)) return NcclApi::kInProgress;

@@ -1,5 +1,5 @@
-// Ranks that exchange bytes of their GPUs' memory through the stand-in for NCCL: what every communicator
-// does; who is refused; and how a rank that fails ends all of them.
+// Ranks that exchange bytes of their GPUs' memory through the stand-in for NCCL: what every communicator must
+// do, which ranks are refused, and how a rank that fails ends all.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -17,7 +17,7 @@ namespace {
 
 using emulation::EmulatedGpu;
 
-// Rank i on GPU gpus[i]: what connecting gives, which `work` is called with.
+// Connects ranks, rank i on GPU gpus[i], and calls `work` on each with what it got.
 void on_gpus(const std::vector<int>& gpus,
              const std::function<void(AcceleratorRanks&, Communicator&)>& work) {
   const auto hosts = make_in_process_communicators(static_cast<int>(gpus.size()));
@@ -99,10 +99,10 @@ TEST_F(Nccl, NobodyIsConnectedWhereOneIsRefused) {
             std::vector<std::string>(3, "on rank 0 NCCL's ncclCommInitRankConfig says: invalid usage"));
 }
 
-// Seconds that ranks need at most where none waits for the end of the minute that NCCL is given.
+// The most seconds that ranks take if none waits out the minute that NCCL is given.
 constexpr double kAtOnce = 10;
 
-// Every rank's reason why there is no communicator, `gpus` set up; all know it at once.
+// Every rank's reason why there is no communicator on `gpus`. All ranks know it at once.
 std::vector<std::string> reasons_of_three(const EmulatedGpu& gpus) {
   emulation::set_up(gpus);
   std::vector<std::string> reasons(3);
@@ -115,7 +115,7 @@ std::vector<std::string> reasons_of_three(const EmulatedGpu& gpus) {
   return reasons;
 }
 
-// The others would wait for it: NCCL tells them nothing.
+// NCCL does not tell the other ranks, which would wait for the one that failed.
 TEST_F(Nccl, WhatOneRankFailsAtWhileTheyConnectIsToldToAll) {
   for (int rank = 0; rank < 3; ++rank)
     EXPECT_EQ(reasons_of_three({.count = kGpus, .nccl_rank_that_cannot_join = rank}),
@@ -131,7 +131,7 @@ TEST_F(Nccl, WhatOneRankFailsAtWhileTheyConnectIsToldToAll) {
     found.insert(reasons[0]);
   }
   EXPECT_GT(found.size(), 1u) << "always the same rank";
-  // Before it waits for others.
+  // Failures before the rank waits for others.
   for (uint64_t at = 0; at < 3 * 2; ++at) {
     const auto reasons = reasons_of_three({.count = kGpus, .allocation_that_fails = at});
     EXPECT_NE(reasons[0].find("on rank "), std::string::npos) << reasons[0];
@@ -139,7 +139,7 @@ TEST_F(Nccl, WhatOneRankFailsAtWhileTheyConnectIsToldToAll) {
   }
 }
 
-// Some rank is lost while NCCL, as it may, never says more of a communicator than that it is in progress.
+// A rank is lost while NCCL says of a communicator only that it is in progress, as it may do for ever.
 TEST_F(Nccl, ALostRankEndsConnectingAtOnce) {
   const auto hosts = make_in_process_communicators(2);
   Known<NcclApi> api = open_nccl();
@@ -219,7 +219,7 @@ TEST_F(Nccl, WhoIsNotAnsweredSaysFor) {
   EXPECT_EQ(told, 2);
 }
 
-// What it takes of a GPU is there when ranks are connected, and given back.
+// What NCCL takes of a GPU is taken when ranks are connected, and given back at the end.
 TEST_F(Nccl, MemoryIsTakenAtOnceAndGivenBack) {
   constexpr uint64_t kBytes = 48 << 20;
   emulation::set_up({.count = kGpus, .nccl_bytes = kBytes});
@@ -257,7 +257,7 @@ TEST_F(NcclDeathTest, RanksThatDifferAreSeen) {
               testing::ExitedWithCode(1), "another length");
 }
 
-// It sees our own misuse too, without a communicator of ours in between.
+// It also sees misuse by direct calls of the library.
 TEST_F(NcclDeathTest, MisuseIsSeen) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const NcclApi api = *open_nccl().value;

@@ -1,4 +1,4 @@
-// Plans of ranks with a GPU each: the units and figures of what train does, with NCCL and without.
+// Plans of ranks with a GPU each: they have the units and figures of `sluice train`, with NCCL and without.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -10,21 +10,21 @@ namespace {
 
 class NcclPlan : public EmulatedRun {
  protected:
-  // Where nothing of the memory is short.
+  // With plenty of memory.
   static Words roomy(const Words& more) {
     return Words{"--device", "cuda", "--gpu-mem", "2GiB", "--host-mem", "1GiB"} + more;
   }
   Ended plan(const Words& more) const {
     return run_command(Words{"plan", "--model", kTiny, "--batch", "4", "--micro-batch", "2"} + roomy(more));
   }
-  // What its one line about the ranks' way says.
+  // The plan's one line about how ranks exchange bytes.
   static std::string note(const Ended& planned) {
     std::string found;
     for (const std::string& line : lines_of(planned.out))
       if (line.find("NCCL") != std::string::npos) found += line;
     return found;
   }
-  // What is predicted of a step, in a plan's output or train's.
+  // The lines that predict a step, in a plan's output or train's.
   static Words predicted(const Ended& ended) {
     Words found;
     for (const std::string& line : lines_of(ended.out))
@@ -64,7 +64,7 @@ TEST_F(NcclPlan, SaysWhatTrainWillDo) {
   expect_nothing_on_the_gpu();
 }
 
-// Whether there is NCCL is not known of other machines, or of GPUs that are not here.
+// Whether other machines have NCCL, or this one with GPUs that it lacks, is not known.
 TEST_F(NcclPlan, ElsewhereItIsAssumed) {
   const Words ranks{"--ranks", "2", "--machine", "a100-cluster"};
   for (const int gpus : {1, 0}) {
@@ -77,7 +77,7 @@ TEST_F(NcclPlan, ElsewhereItIsAssumed) {
   EXPECT_EQ(exchange_tier(plan({"--gpus", "2", "--json"})), "device") << "of GPUs that are not here";
 }
 
-// What NCCL is assumed to take is not the arena's.
+// What NCCL is assumed to take lies outside the arena.
 TEST_F(NcclPlan, MemoryOfNcclIsSetAside) {
   const auto facts = [&](int version) {
     emulation::set_up({.count = 2, .nccl_version = version});

@@ -1,5 +1,5 @@
-// Training on the emulated GPUs of two and three ranks: through the stand-in for NCCL with the bits of what
-// goes through host memory, and to the same end when a rank fails.
+// Training of two and three ranks on emulated GPUs. Through the stand-in for NCCL it gives the same bits as
+// through host memory. A rank that fails ends all ranks alike.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -37,7 +37,7 @@ class NcclTraining : public EmulatedRun {
     return run;
   }
 
-  // What the first rank saw.
+  // Returns the result of the first rank.
   static TestResult train_on(const TestRun& run) {
     TestResult first;
     std::mutex mutex;
@@ -54,7 +54,7 @@ class NcclTraining : public EmulatedRun {
     return first;
   }
 
-  // Instructions of a kind, and the tier that their operands are in.
+  // The number of instructions of a kind, by the tier of their operands.
   static std::map<std::string, uint64_t> places(const TestResult& result, TaskKind kind) {
     std::map<std::string, uint64_t> found;
     for (const Body& body : result.plan.program.bodies)
@@ -106,7 +106,7 @@ TEST_F(NcclTraining, BitsAreThoseOfHostMemory) {
   expect_nothing_on_the_gpu();
 }
 
-// Factors are made in host memory and meet in the GPUs'. Every phase there is: a step of shared layers, one
+// Factors are made in host memory and exchanged in the GPUs'. All phases occur: a step of shared layers, one
 // of whole gradients, then factors.
 TEST_F(NcclTraining, BitsOfFactorsAreThoseOfHostMemory) {
   for (const auto& [ranks, precision, stage] :
@@ -200,7 +200,7 @@ TEST_F(NcclCommand, MemoryOfNcclIsSetAside) {
   expect_nothing_on_the_gpu();
 }
 
-// What fails before NCCL has connected the ranks leaves them host memory, without a wait for the end of the
+// After a failure before NCCL has connected the ranks, they exchange through host memory. None waits out the
 // minute that NCCL is given.
 TEST_F(NcclCommand, WhatFailsWhileRanksConnectLeavesHostMemory) {
   ASSERT_EQ(run_command(on_two_gpus("nccl")).code, ExitCode::done);
@@ -217,7 +217,7 @@ TEST_F(NcclCommand, WhatFailsWhileRanksConnectLeavesHostMemory) {
   expect_nothing_on_the_gpu();
 }
 
-// Whatever call of NCCL fails, on whichever rank: the run ends with 7, and goes on from its checkpoint.
+// If any call of NCCL fails on any rank, the run ends with exit code 7 and goes on from its checkpoint.
 TEST_F(NcclCommand, AnyCallThatFailsEndsAllRanks) {
   const Words kept{"--checkpoint-every", "2", "--lr-schedule", "constant"};
   EXPECT_EQ(run_command(on_two_gpus("whole", kept)).code, ExitCode::done);

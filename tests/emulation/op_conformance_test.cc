@@ -10,8 +10,8 @@ namespace sluice {
 namespace {
 
 // The number of threads becomes the number of multiprocessors, the seed of the order of threads and blocks
-// and how much shared memory a block may have, so that the suite's "threads do not change bits" holds all of
-// them against the results.
+// and how much shared memory a block may have, so that the suite's check that threads do not change bits
+// covers all of these.
 class EmulatedDevice final : public Device {
  public:
   explicit EmulatedDevice(int threads, bool bias_epilogue = true, bool gelu_epilogue = true)
@@ -66,7 +66,7 @@ TEST(EmulatedOps, GiveBackWhatTheyTake) {
   EXPECT_EQ(emulation::counts().allocated_bytes, 0u);
 }
 
-// What cuBLASLt has no algorithms for, kernels of our own do: a bias to the same bits, since it is added
+// Sluice's own kernels do what cuBLASLt has no algorithms for: a bias to the same bits, since it is added
 // before the only rounding, and gelu within the tolerance.
 class EmulatedEpilogues : public testing::TestWithParam<OpCase> {};
 

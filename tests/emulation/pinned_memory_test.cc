@@ -1,5 +1,5 @@
-// Host memory that the cuda device pins in pieces, on the emulated GPU: it refuses pieces that are too large,
-// and copies that lie in two of them.
+// Host memory that the cuda device pins in pieces, on the emulated GPU, which refuses pieces that are too
+// large and copies that lie in two of them.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -58,7 +58,7 @@ TEST(PinnedMemory, APieceThatIsRefusedGivesBackTheOthers) {
   EXPECT_EQ(emulation::counts().registered_bytes, 0u);
 }
 
-// More than one of the driver's tables describes. Nothing touches the memory, which is not there.
+// 600 GiB, more than one of the driver's tables describes. The memory does not exist, and nothing touches it.
 TEST(PinnedMemory, HundredsOfGibibytesArePinned) {
   emulation::set_up({.memory_bytes = uint64_t{8} << 30});
   const auto device = make_cuda_device(0);

@@ -1,6 +1,6 @@
-// The threaded executor over streams, on an emulated GPU that takes any order which CUDA allows: thousands of
-// bodies whose copies hop between host lanes and streams, and the two mistakes that events invite. Then what
-// records say of streams, also of some whose times are made up.
+// The threaded executor over streams, on an emulated GPU that takes any order which CUDA allows. Thousands of
+// bodies have copies that hop between host lanes and streams; the two mistakes that events invite are tried.
+// Then trace records of streams are checked, also of streams with made-up times.
 #include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>
 
@@ -23,12 +23,13 @@ namespace {
 constexpr uint64_t kStride = 64;
 constexpr size_t kBodies = 6, kHopsMax = 6;
 constexpr TierId kDevice = 0, kHost = 1;
-// Seconds by which a stream's clock may differ from the host's: how late a thread that slept sees an event.
+// Seconds by which a stream's clock may differ from the host's: the delay with which a thread that slept sees
+// an event.
 constexpr double kClockSkew = 0.05;
 
 // A value's way through a body: from its slot of the ring `in` on the host over buffers on either side to its
-// slot of the ring `out`. Each hop is a copy on the lane that its ends ask for; between host buffers on one
-// of the others. Bodies without a hop on some lane leave it idle.
+// slot of the ring `out`. Each hop is a copy on the lane that its ends ask for; between host buffers, on a
+// host lane. Bodies without a hop on some lane leave it idle.
 class Hops {
  public:
   explicit Hops(uint64_t seed) : random_(seed) {
@@ -85,7 +86,7 @@ class Hops {
     body.instructions.push_back(in);
   }
 
-  // A hop waits for the one before; and for every hop of the body before that touches its buffers.
+  // A hop waits for the one before, and for every hop of the body before that touches its buffers.
   void add_waits() {
     const LaneOrders orders = lane_orders(program_);
     const auto done = [&](BodyId b, size_t k) {
@@ -140,7 +141,7 @@ struct Rig {
   std::optional<Runner> runner;
 };
 
-// Bodies that brought another value than they were given.
+// Returns the number of bodies that brought another value than they were given.
 int wrong_values(Rig& rig, Executor& executor, uint64_t tickets, uint64_t seed) {
   std::mt19937_64 random(seed);
   int wrong = 0;
@@ -169,7 +170,7 @@ TEST(StreamExecutor, EveryValueArrivesInEveryOrder) {
   }
 }
 
-// The list executors enqueue, too.
+// The list executors can also enqueue on streams.
 TEST(StreamExecutor, ShuffledListsBringTheValues) {
   emulation::set_up({.seed = 7});
   const Hops hops(7);
@@ -185,8 +186,8 @@ TEST(StreamExecutor, ShuffledListsBringTheValues) {
   }
 }
 
-// Streams that never wait for each other, over the real ones: what a wait for an event that is not recorded
-// yet comes to. The emulation's orders show it, so its absence above means something.
+// Wraps streams so that they never wait for each other, as if waits were called before their events were
+// recorded. The emulation's orders show this fault, so that the tests above would have found it.
 class CarelessStreams final : public Streams {
  public:
   explicit CarelessStreams(Streams& streams) : streams_(streams) {}
@@ -349,7 +350,7 @@ const std::vector<Copy> kBlocked = {
 };
 
 TEST(StreamExecutor, RecordsNameWhatAStreamWasBlockedOn) {
-  const double start = steady_seconds() + 1000;  // beyond what lanes of the host note
+  const double start = steady_seconds() + 1000;  // later than any time of host lanes
   const auto at = [&](double begin, double end) { return Streams::Interval{start + begin, start + end}; };
   TimedStreams streams({{{kH2dLane, 0}, at(0, 10)},
                         {{kH2dLane, 1}, at(10, 12)},

@@ -1,5 +1,5 @@
-// What `sluice train` refuses of a GPU, over the emulated one: a sentence of what is wrong, one of what to
-// do, the exit code, and nothing left behind; and what it takes after all, with a note.
+// What `sluice train` refuses of a GPU, here the emulated one: one sentence says what is wrong, one what to
+// do, the exit code is right, and nothing is left behind. Also what it accepts with a note.
 #include <gtest/gtest.h>
 
 #include "tests/emulation/emulated_command.h"
@@ -49,7 +49,7 @@ TEST_F(Refusals, AGpuThatIsNotThere) {
                  {"compute capability 7.0", "7.5 is needed", "--device cpu"});
 }
 
-// A build for other GPUs than this one.
+// The build has kernels for other GPUs only.
 TEST_F(Refusals, AGpuThatNoKernelsAreBuiltFor) {
   for (const cudaError_t missing : {cudaErrorNoKernelImageForDevice, cudaErrorInvalidDeviceFunction})
     expect_refused(
@@ -106,7 +106,8 @@ TEST_F(Refusals, TheDeviceIsPartOfARun) {
   EXPECT_NE(resumed.out.find("outside the device arena"), std::string::npos) << resumed.out;
 }
 
-// What another process holds is not free; NVML tells whose it is, or at least how much there was before.
+// What another process holds is not free. NVML tells which process holds it, or at least how much was held
+// before.
 TEST_F(Refusals, ABudgetAboveWhatIsFree) {
   for (const Nvml nvml : {Nvml::lists_processes, Nvml::lists_none}) {
     EmulatedGpu gpu{.memory_bytes = 2048 * kMiB, .used_by_others = 1000 * kMiB, .context_bytes = 300 * kMiB};

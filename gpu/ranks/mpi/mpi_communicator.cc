@@ -1,7 +1,7 @@
-// Collectives as pairs of messages: every rank starts its receives and sends, then tests them with growing
-// sleeps, so that ranks that wait leave the cores to others (MPI's own waits spin).
+// Collectives as pairs of messages. Every rank starts its receives and sends, then tests them with growing
+// sleeps: MPI's own waits would spin and take the cores from others.
 //
-// Who waits also looks at the watch, which hears of ranks that are lost.
+// A rank that waits also looks at the watch, which hears of lost ranks.
 #include <mpi.h>
 
 #include <algorithm>
@@ -24,17 +24,18 @@ namespace sluice {
 
 namespace {
 
-constexpr uint64_t kMessageBytes = 64ull << 20;  // the most of one message: MPI counts in int
+constexpr uint64_t kMessageBytes = 64ull << 20;  // of one message at most: MPI counts in int
 constexpr auto kSleepMin = std::chrono::microseconds(5), kSleepMax = std::chrono::microseconds(500);
 constexpr int kDataTag = 1;
-// Beyond the patience: a process that is gone or stopped is named by the one that watches it, who is sure.
+// Added to the patience: a rank that is gone or stopped should be named by the rank that watches it, which is
+// sure.
 constexpr double kAfterWatch = 1;  // second
 
 int int_of(uint64_t bytes) { return static_cast<int>(bytes); }
 
-// A call that throws leaves transfers behind that MPI may still carry out. `keeps_memory`: the caller's
-// memory is there until the process ends; otherwise bytes go through memory of this object, which is never
-// deleted then.
+// A call that throws leaves transfers that MPI may still carry out. `keeps_memory`: the caller's memory stays
+// until the process ends. Otherwise bytes go through memory of this object, which is not deleted after such a
+// call.
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(MPI_Comm world, Watch& watch, bool keeps_memory)
@@ -137,7 +138,7 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  // Returns the memory to use instead of the caller's, if any.
+  // Returns the memory to use instead of the caller's, or nullptr.
   std::byte* add(Peer peer) {
     if (!keeps_memory_) peer.instead = std::make_unique<std::byte[]>(peer.bytes);
     requests_.push_back(MPI_REQUEST_NULL);
@@ -146,13 +147,13 @@ class MpiCommunicator final : public Communicator {
     return peers_.back().instead.get();
   }
 
-  // Until all that was started is done.
+  // Waits until all that was started is done.
   void finish() {
     auto sleep = kSleepMin;
     WatchedTime waited(steady_seconds());
     waiting_ = true;
     for (int left = static_cast<int>(requests_.size()); left > 0;) {
-      const bool lost = watch_.lost();  // what was sent before a rank told why it ends is there now
+      const bool lost = watch_.lost();  // if so, the test below finds all that a lost rank sent before
       int done = 0;
       check_mpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &done, done_.data(),
                              MPI_STATUSES_IGNORE),
@@ -172,7 +173,7 @@ class MpiCommunicator final : public Communicator {
     requests_.clear(), peers_.clear(), done_.clear();
   }
 
-  // Of those that are waited for one that has sent nothing, if there is one: others wait for it, too.
+  // A rank that is waited for, if possible one that owes this rank bytes: others wait for it, too.
   int missing() const {
     int rank = rank_;
     for (size_t i = requests_.size(); i-- > 0;)
@@ -187,7 +188,7 @@ class MpiCommunicator final : public Communicator {
   std::vector<std::byte> meeting_;     // a byte a rank
   std::vector<MPI_Request> requests_;  // that were started; null when done
   std::vector<Peer> peers_;            // of these
-  std::vector<int> done_;              // of these: scratch
+  std::vector<int> done_;              // of these: room for MPI's answer
   std::atomic<bool> waiting_{false};
 };
 

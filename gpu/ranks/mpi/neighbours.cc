@@ -13,10 +13,10 @@ namespace sluice {
 
 namespace {
 
-// Of a process, as all ranks of the machine tell each other.
+// Names a process; all ranks of the machine exchange them.
 struct Name {
   int64_t rank = 0, process = 0;
-  uint64_t numbering = 0;  // what its number is one of: another container's are others. 0: unknown
+  uint64_t numbering = 0;  // its PID namespace, which other containers do not share. 0: unknown
 };
 
 uint64_t own_numbering() {
@@ -39,7 +39,7 @@ Neighbours::Neighbours(MPI_Comm world, MPI_Comm machine) {
   for (const Name& name : names) {
     if (name.rank == rank || name.numbering != mine.numbering || mine.numbering == 0) continue;
     const long process = syscall(SYS_pidfd_open, name.process, 0);
-    if (process < 0) continue;  // its signs of life are all that there is
+    if (process < 0) continue;  // then only its signs of life tell
     seen_.push_back(static_cast<int>(name.rank));
     processes_.push_back({static_cast<int>(process), POLLIN, 0});
   }

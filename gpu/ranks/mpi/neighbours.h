@@ -1,8 +1,8 @@
-// The processes of this machine's ranks, as the system knows them: whether one has ended, at once and for
-// sure, however busy the machine is.
+// The processes of this machine's ranks. The system tells whether one has ended, at once and for sure,
+// however busy the machine is.
 //
-// A rank is seen where this process may name its process: Linux 5.3, and not from another container. Made by
-// all ranks of the machine together; then any thread, one at a time.
+// A rank is seen if this process can open a pidfd of its process: from Linux 5.3 on, not from another
+// container. Made by all ranks of the machine together; then any thread, one at a time.
 #pragma once
 
 #include <mpi.h>
@@ -15,7 +15,7 @@ namespace sluice {
 
 class Neighbours {
  public:
-  // `machine`: its ranks; `world`: all of them, by which they are numbered here.
+  // `machine`: this machine's ranks; `world`: all ranks. Rank numbers here are those of `world`.
   Neighbours(MPI_Comm world, MPI_Comm machine);
   ~Neighbours();
   Neighbours(const Neighbours&) = delete;
@@ -23,13 +23,13 @@ class Neighbours {
 
   bool sees(int rank) const;
   bool sees_all() const { return static_cast<int>(seen_.size()) == others_; }
-  // The first of them that has ended, if any has.
+  // The first seen rank whose process has ended, if any has.
   std::optional<int> ended();
 
  private:
   int others_ = 0;  // ranks beside this one, on all machines
   std::vector<int> seen_;
-  std::vector<pollfd> processes_;  // theirs
+  std::vector<pollfd> processes_;  // pidfds of `seen_`
 };
 
 }  // namespace sluice

@@ -12,15 +12,15 @@ namespace sluice {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(10);
-// Seconds. When a rank has died, mpirun sends SIGTERM to the others one second later, and SIGKILL after one
-// more, or sooner: who ends meanwhile may wake it. Should SIGTERM come at once, then until SIGKILL the death
-// of a rank that is not seen is missed, told and written down: 0.6 + 0.25. Twelve signs fit into the first,
-// so that a process that is short of cores is not taken for a dead one.
+// Seconds. One second after a rank has died, mpirun sends SIGTERM to the others, and SIGKILL after one more,
+// or sooner: a process that ends meanwhile may wake mpirun. Even if SIGTERM comes at once, the death of a
+// rank that is not seen is noticed, told and written down before SIGKILL: in 0.6 + 0.25. Twelve signs fit
+// into 0.6, so that a process that is short of cores is not taken for dead.
 constexpr double kSign = 0.05, kSilence = 0.6, kUnwinding = 0.25;
-constexpr double kKilling = 2;        // after a SIGTERM: whoever lives on was not meant by mpirun
-constexpr double kUnharmed = 0.9;     // after a SIGTERM: whoever died before it is missed by then
-constexpr double kOwnUnwinding = 10;  // of a rank that failed itself: nobody hurries it
-// Of exchange(), after a rank has ended: what it had said before is heard by then.
+constexpr double kKilling = 2;        // after a SIGTERM: mpirun did not mean a process that lives longer
+constexpr double kUnharmed = 0.9;     // after a SIGTERM: a death before it has been noticed by then
+constexpr double kOwnUnwinding = 10;  // of a rank that failed itself: it has time
+// Rounds of exchange() after a rank has ended, in which a reason that it sent before is heard.
 constexpr uint64_t kLastRounds = 10;
 constexpr size_t kReasonBytes = 512;
 constexpr int kReasonTag = 1, kSignTag = 2, kTerminatedTag = 3;
@@ -65,8 +65,8 @@ void Watch::throw_lost() {
 
 void Watch::tell(const std::string& reason) noexcept { set_reason(reason, Cause::own, kNobody); }
 
-// The one that is missing is told last, since MPI might not return from that. One that was stopped hears it
-// when mpirun wakes it to end it: others are gone by then, and it would name them.
+// The missing rank is told last, since MPI might not return from that. It is told because it may only be
+// stopped: mpirun wakes it to end it, and it would then name the others, which are gone by then.
 void Watch::lose(int missing, const std::string& reason) noexcept {
   set_reason(reason, Cause::hang, missing);
 }
@@ -115,14 +115,14 @@ void Watch::exchange() {
   }
 }
 
-// From the next rank on: where a whole machine is gone, its ranks come last.
+// In order from the next rank on: if a whole machine is gone, its ranks come last.
 void Watch::send_to_all(const std::string& text, int tag, int last) {
   for (int step = 1; step < size_; ++step)
     if (const int rank = (rank_ + step) % size_; rank != last) send(text, tag, rank);
   if (last != kNobody) send(text, tag, last);
 }
 
-// Nobody waits for it: what `text` refers to stays until the process ends.
+// Does not wait for the send to end, so `text` must stay until the process ends.
 void Watch::send(const std::string& text, int tag, int to) {
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Isend(text.data(), static_cast<int>(text.size()), MPI_BYTE, to, tag, communicator_, &request),
@@ -130,7 +130,7 @@ void Watch::send(const std::string& text, int tag, int to) {
   check_mpi(MPI_Request_free(&request), "Telling another rank");
 }
 
-// Of a tag without content, from one rank or any. Whether there was one at least.
+// Receives all messages of a tag without content, from one rank or any. Returns whether there was one.
 bool Watch::hear(int from, int tag) {
   for (bool heard = false;; heard = true) {
     int there = 0;
@@ -190,8 +190,8 @@ void Watch::judge() {
   }
 }
 
-// Seconds: without a sign of life from the rank before, and without a return of MPI; 0 before a SIGTERM, else
-// since then.
+// `silent`: seconds without a sign of life from the rank before. `stuck`: seconds since MPI last returned.
+// `terminating`: seconds since a SIGTERM, 0 before one.
 void Watch::look_for_losses(double silent, double stuck, double terminating) {
   const double patience = patience_();
   const bool killing = terminating > 0 && terminating < kKilling;

@@ -1,13 +1,14 @@
-// Who has given up, and who is still alive: one for a process, with two threads of its own.
+// Finds out which ranks have given up or are lost. One for a process, with two threads of its own.
 //
-// 1. A rank that ends tells every other why, on a communicator for that alone.
-// 2. When a rank of this machine has ended, the system says so. For others, and for those that hang, each
-//    rank gives a sign of life to the next, and misses those of the one before. After a SIGTERM a short
-//    silence of one that is not seen is enough: mpirun, which sends one when a rank has died, gives the
-//    others one second more at most. On other machines it comes later, so whoever gets it tells all. Else
-//    silence is told only when it outlasts the patience: all may have been stopped by hand.
-// 3. Only one of the threads calls MPI, which may never return where a connection has broken. The other one
-//    judges, that too; and it ends the process, with its status, when nobody else does.
+// 1. A rank that ends tells every other why, on an MPI communicator of the watch's own.
+// 2. When a rank of this machine has ended, the system says so (neighbours.h). For ranks of other machines,
+//    and for those that hang, each rank sends signs of life to the next and listens for those of the one
+//    before. After a SIGTERM, a short silence of a rank that is not seen counts as its death: mpirun sends
+//    SIGTERM when a rank has died, and leaves the others one second at most. On other machines SIGTERM comes
+//    later, so a rank that gets it tells all. Otherwise silence counts only when it outlasts the patience:
+//    all may have been stopped by hand.
+// 3. Only one of the threads calls MPI, which may never return where a connection has broken. The other
+//    thread judges silences, that of MPI too. It ends the process, with its status, when nobody else does.
 #pragma once
 
 #include <mpi.h>
@@ -41,7 +42,7 @@ class Watch {
   bool lost() const { return lost_; }
   [[noreturn]] void throw_lost();
   void tell(const std::string& reason) noexcept;               // this rank ends, for a reason of its own
-  void lose(int missing, const std::string& reason) noexcept;  // it has found that another one hangs
+  void lose(int missing, const std::string& reason) noexcept;  // this rank has found that another one hangs
 
  private:
   enum class Cause { own, hang, death };
@@ -53,7 +54,7 @@ class Watch {
   void send_to_all(const std::string& text, int tag, int last);
   void send(const std::string& text, int tag, int to);
 
-  void judge();  // the other one
+  void judge();  // the other thread
   void lose_dead(int missing, const std::string& reason) noexcept;
   void look_for_losses(double silent, double stuck, double terminating);
 
@@ -65,14 +66,14 @@ class Watch {
   int rank_ = 0, size_ = 1, before_ = 0;
   std::thread exchanging_, judging_;
   std::atomic<bool> stopping_{false};
-  std::atomic<uint64_t> rounds_{0}, signs_{0};  // of exchange(); heard
+  std::atomic<uint64_t> rounds_{0}, signs_{0};  // rounds of exchange(); signs heard
   std::atomic<bool> terminated_{false};         // SIGTERM has come to some rank
 
   std::mutex mutex_;
   std::string reason_;
   bool tells_ = false;                       // the others do not know the reason yet
-  int last_ = kNobody;                       // to be told
-  std::atomic<bool> has_found_{false};       // that it hangs
+  int last_ = kNobody;                       // the rank to tell last
+  std::atomic<bool> has_found_{false};       // that another rank hangs
   std::atomic<bool> ends_by_itself_{false};  // the reason is this rank's own
   std::atomic<bool> lost_{false};            // there is a reason, which stays as it is
 };

@@ -1,9 +1,9 @@
 // Stands in for gpu/cuda/toolkit.h where the cuda device's kernels are compiled as plain C++ for tests: a
 // block's threads are fibers on one thread of the host.
 //
-// A fiber runs until the block's barrier or an operation of its warp, where it waits for all the others that
-// have not returned. Blocks, and the threads between two meetings, run in an order shuffled by `order_seed`
-// (0: ascending), so that a wrong index, a missing barrier or a wrong lane shows as a wrong result. Dynamic
+// A fiber runs until the block's barrier or an operation of its warp. There it waits for all others that have
+// not returned. Blocks, and the threads between two meetings, run in an order shuffled by `order_seed` (0:
+// ascending), so that a wrong index, a missing barrier or a wrong lane shows as a wrong result. Dynamic
 // shared memory begins as NaN in every block and has guard bands. Static shared memory keeps its contents.
 // Kernels run on the emulated GPU's thread (emulated_gpu.h).
 #pragma once
@@ -32,7 +32,7 @@ struct Index {
   unsigned x = 0;
 };
 
-// Of a launch, in the order of the seed.
+// Runs a launch, in the order of the seed.
 void run(int64_t blocks, int threads, uint64_t shared_bytes, uint32_t seed,
          const std::function<void()>& thread);
 void check_launch(int64_t blocks, int threads, uint64_t shared_bytes);
@@ -42,9 +42,9 @@ std::byte* shared_memory();
 void begin_copy(void* to, const void* from);  // from nullptr: zeros
 void finish_copies();
 
-// Every lane of the warp hands over `bytes`; the address of what lane 0 handed over, the others' kSlotBytes
-// apart. Valid until the lane's next exchange. `combine`, the same of all 32 lanes, is run once on all of
-// that and leaves its result there.
+// Every lane of the warp hands over `bytes`. Returns the address of lane 0's; the other lanes' follow at
+// distances of kSlotBytes. Valid until the lane's next exchange. `combine`, which all 32 lanes must give
+// alike, runs once on the slots and leaves its result there.
 constexpr int kSlotBytes = 32;
 using Combine = void (*)(std::byte* slots);
 const std::byte* exchange(const void* value, size_t bytes, Combine combine = nullptr);
@@ -125,7 +125,8 @@ void mma_half(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void load_matrices(uint32_t (&to)[4], const void* row);
 void load_transposed(uint32_t (&to)[4], const void* row);
 
-// What is copied becomes NaN at once, and is there as late as it may be: at the thread's wait_copies.
+// The target of a copy becomes NaN at once and gets the bytes as late as CUDA allows: at the thread's
+// wait_copies.
 constexpr bool kBackgroundCopies = true;
 void copy_async(void* shared, const void* global, bool there);
 void wait_copies();
