@@ -1,5 +1,5 @@
-// What the tests of file formats share: a directory that vanishes with the test, files from bytes, and a
-// check of a typed error with what it names.
+// What the tests of file formats share: a directory that is removed after the test, files made from bytes,
+// and a check that an error has the right code and names the right things.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Equality of programs, field by field: program.h's structs are plain and have none.
+// Compares programs field by field, since the structs of program.h have no operator==.
 #pragma once
 
 #include <algorithm>
