@@ -30,7 +30,7 @@ OpShapes shapes(OpKind kind, std::vector<Shape> inputs, std::vector<Shape> param
   return {kind, attributes, precision, std::move(inputs), {}, std::move(parameters)};
 }
 
-// The sentence with which the rule refuses the operands.
+// The sentence with which the op's rule refuses the operands.
 std::string refusal(const OpShapes& s) {
   try {
     infer(s);
@@ -75,7 +75,7 @@ TEST(Op, LossChunkIsAPowerOfTwoFromTheVocabulary) {
   EXPECT_EQ(cross_entropy_chunk(kHuge), 16);    // 0
 }
 
-// A table as those that have a row for each kind.
+// Stands for the tables that have a row for each kind of op.
 struct Row {
   OpKind kind;
   bool whole = true;
@@ -103,7 +103,7 @@ TEST(Op, ATableThatLacksAnOpIsFoundByTheCompiler) {
   static_assert(first_missing_after([](Row* rows) { rows[kOpKinds - 1] = {}; }) == linear_cross_entropy);
 }
 
-// What the table says of each op, against itself.
+// Each op's rule agrees with itself.
 TEST(Op, EveryRuleIsWhole) {
   for (const OpKind kind : kAllOps) {
     const OpRule& rule = op_rule(kind);
@@ -120,7 +120,7 @@ TEST(Op, EveryRuleIsWhole) {
   }
 }
 
-// `sluice bench` fits two rates to these.
+// `sluice bench` fits two rates, of flops and of bytes, to these examples.
 TEST(Op, EveryKindHasExamplesOfSeveralSizes) {
   for (const OpKind kind : kAllOps) {
     SCOPED_TRACE(std::string("examples in engine/graph/op_table.cc, ") + op_rule(kind).name);
@@ -260,7 +260,7 @@ TEST(Op, RefusesHeadsThatDoNotFit) {
             "attention: 9 rows are not whole sequences of 4.");
 }
 
-// Additions, multiplications and functions, counted by hand for 8 rows.
+// Additions, multiplications and function calls, counted by hand for 8 rows.
 TEST(Op, Flops) {
   const auto expect = [](const OpShapes& s, double forward, double backward) {
     EXPECT_EQ(flops(s, Pass::forward), forward) << op_rule(s.kind).name;

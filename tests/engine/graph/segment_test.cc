@@ -1,5 +1,5 @@
-// How segments run: what is saved, what is computed again, and that nothing in a workspace is overwritten
-// while it is needed.
+// How segments run: which tensors are saved, which are computed again, and that nothing in a workspace is
+// overwritten while it is needed.
 #include "engine/graph/segment.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@ namespace {
 
 using Kind = GraphBuilder::Kind;
 
-// One layer of a kind, 4 rows of 16 columns in bf16: activations are 128 bytes, statistics 16 (64 with
-// padding).
+// A layer of one kind, with 4 rows of 16 columns in bf16. An activation takes 128 bytes, statistics 16 (64
+// with padding).
 Model model_of(Kind kind) {
   GraphBuilder b(DType::bf16, 1, 4, 16, 20);
   const uint32_t g = b.group(kind, "g");
@@ -44,8 +44,8 @@ std::vector<std::string> steps(const PassPlan& pass) {
 
 using Words = std::vector<std::string>;
 
-// layer_norm, linear_gelu, add: backward reads the norm's statistics, the linear's input and gelu's. The
-// sum is read by nobody, so it is not computed again.
+// layer_norm, linear_gelu, add. Backward reads the norm's statistics and the inputs of linear and of gelu.
+// Nothing in it reads the sum, so the sum is not computed again.
 TEST(Segment, Dense) {
   const Model m = model_of(Kind::dense);
   const SegmentPlan p = plan_of(m, true, true);
@@ -66,7 +66,7 @@ TEST(Segment, Dense) {
                        op_rule(OpKind::linear_gelu).flops(p.shapes[1], Pass::forward));
 }
 
-// rms_norm, qkv, attention, out, add: neither `out` nor `add` runs again; the residual's gradient is added
+// rms_norm, qkv, attention, out, add. Neither `out` nor `add` runs again. The residual's gradient is added
 // to.
 TEST(Segment, Attention) {
   const Model m = model_of(Kind::attention);
@@ -79,8 +79,8 @@ TEST(Segment, Attention) {
   EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, (std::vector<bool>{true, true}));
 }
 
-// An output that the segment uses itself: its gradient is added to, and backward finds its value where the
-// output lies.
+// The segment itself uses its first output. So that output's gradient is added to, and backward finds its
+// value at the place of the output.
 TEST(Segment, Fork) {
   const Model m = model_of(Kind::fork);
   const SegmentPlan p = plan_of(m, true, true);
@@ -115,7 +115,7 @@ struct Life {
   uint64_t begin, end;
 };
 
-// Lives of what a pass has in its workspace, from the op table alone.
+// When each tensor of a pass lives in its workspace, derived from the op table alone.
 class Lives {
  public:
   Lives(const Segment& segment, const SegmentPlan& plan, const PassPlan& pass,

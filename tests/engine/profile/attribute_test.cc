@@ -1,5 +1,5 @@
-// Idle time and who is charged with it: by hand on machines of a flop and a byte a second, and on random and
-// planned programs, where charges must be chains that take as long as the lane was idle.
+// Idle time and the instructions that are charged with it: by hand on machines of a flop and a byte a second,
+// and on random and planned programs. There, charges must be chains that take as long as the lane was idle.
 #include "engine/profile/attribute.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,8 @@ struct Simulated {
   const History history;
 };
 
-// "1.0 [2, 4]": instruction 0 of position 1 was executed from 2 to 4. A question mark: it was not.
+// "1.0 [2, 4]": instruction 0 of position 1, executed from 2 to 4. A question mark means that it was not
+// executing then.
 std::string words(const std::vector<Charge>& charges) {
   std::string out;
   for (const Charge& c : charges) {
@@ -45,7 +46,7 @@ std::string words(const std::vector<Charge>& charges) {
   }
   return out;
 }
-// "before 0.3: ...", an interval a line.
+// "before 0.3: ...", one interval a line.
 std::string words(const std::vector<Idle>& idles) {
   std::string out;
   for (const Idle& i : idles) {
@@ -205,7 +206,7 @@ TEST(Attribute, WhatDidNotRunIsNoCause) {
 
 // --- any program ---
 
-// Of every instruction: when its work was done on its lane, one after the other.
+// When each instruction did its work on its lane, one after the other.
 std::vector<std::vector<InstructionTime>> executed(const Simulated& s) {
   std::vector<std::vector<InstructionTime>> out = s.times;
   std::vector<double> until(s.program.machine.lanes.size());
@@ -218,8 +219,8 @@ std::vector<std::vector<InstructionTime>> executed(const Simulated& s) {
   return out;
 }
 
-// When everything ends if instructions take these seconds of their lanes, and each starts as soon as the
-// rules of program.h let it. By position and instruction.
+// The ends of all instructions, by position and instruction, if each takes these seconds of its lane and
+// starts as soon as the rules of program.h allow.
 using Seconds = std::vector<std::vector<double>>;
 Seconds ends_of(const Simulated& s, const Seconds& seconds) {
   const size_t lanes = s.program.machine.lanes.size();
@@ -254,8 +255,8 @@ Seconds nothing_of(const Simulated& s) {
   return out;
 }
 
-// Charges without gaps, of instructions while they are executed. If nothing but them took any time, they
-// would still take it one after the other: they are a chain of what could not start before.
+// Charges have no gaps and are of instructions that were executing. If only the charged work took time, it
+// would still run one after the other: the charges are a chain.
 void expect_chain(const Simulated& s, const std::vector<std::vector<InstructionTime>>& execution,
                   const std::vector<Charge>& charges, double begin, double end) {
   ASSERT_FALSE(charges.empty());
@@ -274,7 +275,7 @@ void expect_chain(const Simulated& s, const std::vector<std::vector<InstructionT
   }
   const Seconds ends = ends_of(s, seconds);
   const Charge& last = charges.back();
-  EXPECT_NEAR(ends[last.position][last.instruction], end - begin, 1e-12 * end);  // rounding of sums
+  EXPECT_NEAR(ends[last.position][last.instruction], end - begin, 1e-12 * end);  // sums are rounded
 }
 
 void expect_sound(const Simulated& s) {
@@ -289,7 +290,7 @@ void expect_sound(const Simulated& s) {
       busy[s.program.bodies[s.sequence[at]].instructions[i].lane] += seconds[at][i];
       all = std::max(all, t.end);
     }
-  const Seconds ends = ends_of(s, seconds);  // the rules as they are tried here are the simulator's
+  const Seconds ends = ends_of(s, seconds);  // the rules as tried here are those of the simulator
   for (size_t at = 0; at < ends.size(); ++at)
     for (size_t i = 0; i < ends[at].size(); ++i) EXPECT_NEAR(ends[at][i], execution[at][i].end, 1e-12 * all);
   for (LaneId l = 0; l < busy.size(); ++l) {
@@ -312,7 +313,7 @@ TEST(Attribute, RandomPrograms) {
   }
 }
 
-// With the least memory that works in a tier or two, and with plenty.
+// With plenty, and with the least memory of one tier or two.
 TEST(Attribute, PlannedPrograms) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed);
@@ -331,7 +332,7 @@ TEST(Attribute, PlannedPrograms) {
   }
 }
 
-// As expect_sound, for times that contradict the program by some microseconds.
+// As `expect_sound`, with times that contradict the program by some microseconds.
 TEST(Attribute, ChargesAddUpWhateverClocksSay) {
   std::mt19937_64 random(1);
   std::normal_distribution<double> off(0, 5e-6);  // seconds; what takes no time in the program takes less

@@ -75,7 +75,7 @@ TEST(Simulate, RatesMayBeThoseOfATier) {
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 4 + 4);
   r.lanes.push_back({.lane = "a", .tier = "device", .bytes_per_second = 8, .overhead_seconds = 1});
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 4 + 1 + 0.5);
-  EXPECT_DOUBLE_EQ(task_seconds(p, r, p.bodies[0].tasks[0]), 1 + 0.5);  // of the unit, which is there
+  EXPECT_DOUBLE_EQ(task_seconds(p, r, p.bodies[0].tasks[0]), 1 + 0.5);  // the unit's tier is device
   std::swap(r.lanes.front(), r.lanes.back());                           // the order of rows does not matter
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 4 + 1 + 0.5);
 }
@@ -91,7 +91,8 @@ TEST(Simulate, FlopsCountByPrecision) {
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 4);
 }
 
-// Ops without a row: the longer of flops and bytes, kind by kind. With one: both, one after the other.
+// For ops without rates of their own, the longer of flops and bytes counts, kind by kind. For ops with rates,
+// both times add up.
 TEST(Simulate, APassTakesTheSumOverItsKindsOfOp) {
   std::string tables = testing::kUnitTables;
   tables += "pass linear flops 12 bytes 4 attention flops 6 bytes 8\nbody step clean -> clean\n";
@@ -104,12 +105,13 @@ TEST(Simulate, APassTakesTheSumOverItsKindsOfOp) {
   r.lanes[0].ops = {row};
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 12 + 6.0 / 3 + 8.0 / 2);
   EXPECT_DOUBLE_EQ(task_seconds(p, r, p.bodies[0].tasks[0]), 12 + 6.0 / 3 + 8.0 / 2);
-  r.precision = DType::bf16;  // the row has no rates for it
+  r.precision = DType::bf16;  // the row has no rates for this precision
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 12);
 }
 
-// Rates of 4 cores on 1: four times as long, and nothing is left for the copy, which takes one core for 2 s
-// of work: both flow at half speed until it ends at 4, then the task has 3 * 4 - 2 s left.
+// Rates were measured with 4 cores, but there is 1: the task takes four times as long and leaves nothing for
+// the copy, which needs one core for 2 s. Both flow at half speed until the copy ends at 4; then the task has
+// 3 * 4 - 2 s left.
 TEST(Simulate, WhatOccupiesMoreThanThereIsTakesLonger) {
   const Program p = program(tasks({{3, 0}}), "0 a:1 run 0\n1 down:1 copy x2@0 host+0 -> device+0\n");
   MachineRates r = unit_rates();
@@ -211,7 +213,7 @@ TEST(Simulate, DriveHasThreeRates) {
   expect_time(s, 0, 0, 0, 8);
 }
 
-// Weights 2 and 6: a quarter and three quarters of the bytes.
+// Drive shares of 2 and 6: a quarter and three quarters of the bytes.
 TEST(Simulate, DrivesShareTheBytesByWeight) {
   MachineRates r = unit_rates();
   r.links[2].bytes_per_second = r.links[3].bytes_per_second = kUnlimited;
@@ -330,8 +332,8 @@ TEST(Simulate, ObjectsToWhatItCannotPredict) {
   EXPECT_THROW(run(program(tasks({{1, 0}}), "0 a:1 run 0 after a:1\n"), unit_rates()), std::invalid_argument);
 }
 
-// On any program: work on a lane takes its time, the whole at least as long as any lane or what it needs of
-// any resource, and a machine that is twice as fast in everything takes half as long.
+// On any program: work on a lane takes its time; the whole takes at least as long as any lane, and as any
+// resource is needed; a machine that is twice as fast in everything takes half as long.
 TEST(Simulate, RandomPrograms) {
   MachineRates r = default_machine_rates();
   MachineRates twice = r;
@@ -358,7 +360,7 @@ TEST(Simulate, RandomPrograms) {
       for (LaneId l = 0; l < loads.lanes.size(); ++l) {
         double work = loads.lanes[l];
         for (const double lost : alone.lane_slowed[l]) work += lost;
-        // Lanes that overlap are busy with latencies besides. Sums round.
+        // Lanes that overlap are also busy with latencies. Sums are rounded.
         EXPECT_GE(alone.lane_busy[l], work * (1 - 1e-9));
         if (p.machine.lanes[l].overlapping) continue;
         EXPECT_LE(alone.lane_busy[l], work * (1 + 1e-9));
