@@ -1,4 +1,4 @@
-// Reading and writing config.json, presets and inline descriptions, and what is said about bad ones.
+// Reading and writing config.json, presets and inline descriptions, and the errors about bad ones.
 #include "models/families/config.h"
 
 #include <fmt/format.h>
