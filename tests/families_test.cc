@@ -53,7 +53,7 @@ TEST(FamilyFiles, AloneKnowTheirFamilyByName) {
     for (const auto& entry : fs::recursive_directory_iterator(folder)) {
       const std::string path = entry.path().generic_string();
       const bool source = path.ends_with(".h") || path.ends_with(".cc") || path.ends_with(".cu");
-      if (!source || path.starts_with("tools/benchmarks/")) continue;  // those measure chosen models
+      if (!source || path.starts_with("tools/benchmarks/")) continue;  // these measure certain models
       const Lines lines = lines_of(path);
       for (const std::string& family : family_names())
         for (const std::string& use : uses_of(family, path, lines)) ADD_FAILURE() << use;

@@ -21,7 +21,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kLinesMax = 550;  // about 500; a file that is longer has two subjects
+constexpr size_t kLinesMax = 550;  // about 500: a longer file has two subjects
 constexpr size_t kColumnsMax = 110;
 
 // ---- Directions of includes ----

@@ -96,7 +96,7 @@ Lines without_code(Lines lines) {
     std::string kept;
     for (const char c : line) {
       if (c == '`') code = !code;
-      kept += code || c == '`' ? '`' : c;  // a mark, so that words around it are no phrase
+      kept += code || c == '`' ? '`' : c;  // a mark, so that no phrase spans it
     }
     line = kept;
   }

@@ -1,4 +1,4 @@
-// AdamW, rounding and widening: every target against an independent scalar implementation, to the bit.
+// AdamW, rounding and widening: every vector target against an independent scalar implementation, to the bit.
 #include "cpu_optim/adamw.h"
 #include "engine/base/simd/convert.h"
 
@@ -167,7 +167,7 @@ constexpr DType kPrecisions[] = {DType::bf16, DType::f16, DType::f32};
 // ---- AdamW ----
 
 TEST(AdamW, EveryTargetIsBuiltAndChosen) {
-  // Otherwise the comparisons below compare less than they seem to.
+  // Otherwise the comparisons below cover less than they seem to.
   std::set<size_t> chosen;
   on_every_target([&] { chosen.insert(hwy::GetChosenTarget().GetIndex()); });
   EXPECT_EQ(chosen.size(), hwy::SupportedAndGeneratedTargets().size());

@@ -184,7 +184,7 @@ TEST(TransferLane, CountsInOrderThoughTheDriveAnswersInAnother) {
   // 2 + 1 + 3 requests of the first three transfers and ten of the fourth: 16 are in flight.
   ASSERT_EQ(script.waiting.size(), 16u);
   for (size_t i = 0; i < 16; ++i) EXPECT_EQ(script.waiting[i].offset, i * kMiB);
-  EXPECT_EQ(script.waiting[2].bytes, 4096u);  // 100 bytes, in whole blocks
+  EXPECT_EQ(script.waiting[2].bytes, 4096u);  // 100 bytes, rounded up to whole blocks
 
   script.complete(2);
   lane.progress(0);

@@ -43,7 +43,7 @@ inline std::vector<pid_t> rank_processes(pid_t launcher, int ranks) {
   return found;
 }
 
-// How the sentence about a lost rank ends.
+// A pattern for the end of the sentence about a lost rank.
 inline const std::string kWaits =
     "rank [0-3] (waits|last waited) at step [0-9]+ for (instruction [0-9]+ of body [a-z]+ on lane collective "
     "\\([a-z]+ of [a-z_.0-9]+\\)|the trainers' sums|the checkpoint)\\.\n";

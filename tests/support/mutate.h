@@ -45,7 +45,7 @@ struct Mutation {
   }
 };
 
-// Applies a mutation for as long as it lives.
+// Applies a mutation; the destructor undoes it.
 class Mutated {
  public:
   Mutated(Program& program, const Mutation& m)

@@ -180,7 +180,7 @@ bool has_nan(const std::vector<Result>& results) {
   return false;
 }
 
-// A diverged or overflowed step is found by its loss and norm, so no op may turn a NaN into a number.
+// A step that diverged or overflowed shows in its loss and norm, so no op may turn a NaN into a number.
 TEST_P(SmallOpConformance, NotANumberIsNeverHidden) {
   const OpCase& c = GetParam();
   const double nan = std::nan("");

@@ -139,7 +139,7 @@ class WaitDeriver {
       c.readers.clear();
     });
   }
-  // Needs of lanes [first, first + lanes) that neither the clock nor another need implies.
+  // The needs of lanes [first, first + lanes) that follow neither from the clock nor from another need.
   std::vector<Wait> reduce(const Clock& needs, const Clock& clock, size_t first) const {
     std::vector<Wait> waits;
     for (size_t l = 0; l < lanes_; ++l) {

@@ -59,7 +59,7 @@ TEST(Segment, Dense) {
   EXPECT_EQ(steps(p.backward_keeping), (Words{"B2", "B1", "B0"}));
   EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "B2", "B1", "B0"}));
   EXPECT_EQ(p.forward.workspace_bytes, 128u);                    // `up`
-  EXPECT_EQ(p.forward_discarding.workspace_bytes, 3 * 128u);     // h, `up` and what gelu was taken of, in F1
+  EXPECT_EQ(p.forward_discarding.workspace_bytes, 3 * 128u);     // h, `up` and the input of gelu, in F1
   EXPECT_EQ(p.backward_keeping.workspace_bytes, 128u + 128u);    // the gradients of h and `up` meet in B1
   EXPECT_DOUBLE_EQ(p.backward_recomputing.flops,
                    p.backward_keeping.flops + op_rule(OpKind::layer_norm).flops(p.shapes[0], Pass::forward) +
@@ -87,7 +87,7 @@ TEST(Segment, Fork) {
   EXPECT_EQ(p.output_gradient_added, (std::vector<bool>{true, false}));
   EXPECT_EQ(p.backward_reads_output, (std::vector<bool>{true, false}));
   EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1"}));
-  // Computed again, the first output lies in the workspace; `second` (op 2) is not needed.
+  // When computed again, the first output lies in the workspace. `second` (op 2) is not needed.
   EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "B2", "B1", "B0"}));
   const uint32_t first = m.segments[kLayerSegment].outputs[0];
   EXPECT_EQ(p.backward_recomputing.tensors[first].storage, Storage::workspace);

@@ -62,7 +62,8 @@ std::string idle_words(const Simulated& s, const char* name) {
 }
 
 TEST(Attribute, FollowsWaitsAcrossLanes) {
-  // read 0-4, down waits for it 4-6, a waits for that 6-9; b 0-5 beside, up waits for a and b 9-10.
+  // read takes 0-4; down waits for it, 4-6; a waits for down, 6-9; b runs 0-5 beside them; up waits for a and
+  // b, 9-10.
   const Simulated s(program(tasks({{3, 0}, {5, 0}}),
                             "0 read:1 copy x4@0 nvme+0 -> host+0\n"
                             "1 down:1 copy x2@0 host+0 -> device+0 after read:1\n"
@@ -77,7 +78,7 @@ TEST(Attribute, FollowsWaitsAcrossLanes) {
 }
 
 TEST(Attribute, ALaneIsOftenBusyWithWhatComesBefore) {
-  // down: 0-4 for nobody, 4-6 for a, 6-8 for a. a runs 6-7, then 8-9.
+  // down copies 0-4 for nobody, 4-6 and 6-8 for a. a runs 6-7 and 8-9.
   const Simulated s(program(tasks({{1, 0}, {1, 0}}),
                             "0 down:1 copy x4@0 host+0 -> device+0\n"
                             "1 down:2 copy x2@0 host+0 -> device+4\n"
@@ -94,7 +95,7 @@ TEST(Attribute, OnOverlappingLanesBytesFlowInTurn) {
   const char* const reads = "0 read:1 copy x4@0 nvme+0 -> host+0\n1 read:2 copy x4@0 nvme+4 -> host+4\n";
   const Simulated s(program(tasks({{1, 0}}), std::string(reads) + "2 a:1 run 0 after read:2\n"), {0}, r);
   EXPECT_EQ(idle_words(s, "a"), "before 0.2: 0.0 [0, 5], 0.1 [5, 9]\n");
-  // The second starts when b is done, at 7, after the first had its bytes: its own cause is b.
+  // The second read starts when b is done, at 7, after the first has its bytes. So b is its cause.
   const Simulated late(program(tasks({{1, 0}, {7, 0}}),
                                "0 b:1 run 1\n1 read:1 copy x4@0 nvme+0 -> host+0\n"
                                "2 read:2 copy x4@0 nvme+4 -> host+4 after b:1\n"
@@ -105,7 +106,7 @@ TEST(Attribute, OnOverlappingLanesBytesFlowInTurn) {
 }
 
 TEST(Attribute, WhatASharedPoolSlowsDownIsChargedLonger) {
-  // Memory of a byte a second for both copies: down takes 4 s for its 2 bytes beside up, of which a waits.
+  // Both copies share memory of a byte a second: beside up, down takes 4 s for its 2 bytes. a waits for down.
   MachineRates r = unit_rates();
   r.pools = {{"memory", 1}};
   r.links[0].sharing.per_byte = r.links[1].sharing.per_byte = {{0, 1}};
@@ -118,7 +119,8 @@ TEST(Attribute, WhatASharedPoolSlowsDownIsChargedLonger) {
 }
 
 TEST(Attribute, LanesRunAheadByOneBody) {
-  // a takes 1 s a body, slow 10: from the third body on, a waits for all lanes to have done the last but one.
+  // a takes 1 s a body, slow 10 s. From the third body on, a waits until all lanes have completed the last
+  // but one.
   const Simulated s(program(tasks({{1, 0}, {10, 0}}), "0 a:1 run 0\n1 slow:1 run 1\n"), {0, 0, 0, 0});
   EXPECT_EQ(idle_words(s, "a"),
             "before 2.0: 0.1 [2, 10]\nbefore 3.0: 1.1 [11, 20]\n"
@@ -128,8 +130,8 @@ TEST(Attribute, LanesRunAheadByOneBody) {
 }
 
 TEST(Attribute, WaitsOnTheBodyBeforeDependOnWhichItWas) {
-  // In short, c takes 5 s after b's 1; in long, b takes 5 s. The first of long waits for b of a short body
-  // before it, or for c of a long one.
+  // In body short, c takes 5 s after b's 1 s; in body long, b takes 5 s. The first instruction of long waits
+  // for b if a short body came before, and for c if a long one did.
   const std::string work = tasks({{1, 0}, {5, 0}});
   const Simulated s(
       program({{"short", work, "0 a:1 run 0\n1 b:1 run 0\n2 c:1 raw 1 after b:1\n", "short long"},
@@ -170,7 +172,8 @@ constexpr const char* kCopyAndTwoTasks =
     "0 down:1 copy x2@0 host+0 -> device+0\n1 a:1 run 0 after down:1\n2 a:2 run 1\n";
 
 TEST(Attribute, AnInstructionThatStartsLateIsChargedItself) {
-  // down 0-2, a waits for it and begins at 2.5 only; its second begins 0.25 late without any wait.
+  // down copies 0-2. a waits for it and begins only at 2.5. Its second instruction begins 0.25 late without
+  // any wait.
   Simulated s(program(tasks({{1, 0}, {1, 0}}), kCopyAndTwoTasks));
   s.times = {{{0, 2}, {2.5, 3.5}, {3.75, 4.75}}};
   EXPECT_EQ(idle_words(s, "a"), "before 0.1: 0.0 [0, 2], 0.1? [2, 2.5]\nbefore 0.2: 0.2? [3.5, 3.75]\n");

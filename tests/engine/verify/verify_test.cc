@@ -290,7 +290,7 @@ TEST(Verify, OverlappingLanesNeedWaitsOnThemselves) {
 TEST(Verify, RingSlotsRotateBetweenBodies) {
   Program p = program_from_text(kStep);
   p.machine.units[1] = {TaskKind::optimize, 5,
-                        0};  // t is read on another lane than it is written, also on the device
+                        0};  // t is read and written on different lanes, on the device too
   keep_instructions(p, 0);
   const auto add = [&](LaneId lane, TaskKind kind, Operand o) {
     p.bodies[0].tasks.push_back({kind, 0, 0, false, 0, 0, {o}});
@@ -308,7 +308,7 @@ TEST(Verify, RingSlotsRotateBetweenBodies) {
         p.bodies[0].advance = {advance};
         add(0, TaskKind::forward, {3, 0, 1, Access::write, 0, write_back});
         add(5, TaskKind::optimize, {3, 0, 1, Access::read, 0, read_back});
-        // The reader sees what the body before wrote; or the writer overwrites what the body before read.
+        // The reader sees what the body before wrote, or the writer overwrites what the body before read.
         const bool reads = (write_back + advance) % slots == read_back,
                    overwrites = (read_back + advance) % slots == write_back;
         EXPECT_EQ(verify(p).size(), size_t{reads} + size_t{overwrites}) << all(p);

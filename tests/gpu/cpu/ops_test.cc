@@ -19,7 +19,7 @@ namespace {
 
 using namespace testing_support;
 
-// Operands and gradients of one op; forward and backward on a device with some threads.
+// The operands and gradients of one op, and its forward and backward on a device with some threads.
 struct OpRun {
   OpShapes shapes;
   std::vector<Tensor> inputs, parameters, outputs, output_gradients, input_gradients, parameter_gradients;

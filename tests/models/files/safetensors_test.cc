@@ -233,7 +233,7 @@ TEST_F(SafetensorsTest, LayoutPadsTheHeaderToTheAlignment) {
     EXPECT_EQ(layout.offsets, (std::vector<uint64_t>{layout.header.size(), layout.header.size() + 60,
                                                      layout.header.size() + 74}));
     EXPECT_EQ(layout.file_bytes, layout.header.size() + 82);
-    // A caller that writes the data by other means gets a file that opens.
+    // A caller that writes the data itself gets a file that opens.
     const auto file = SafetensorsFile::open(write_file("f", layout.header + std::string(82, '\0')));
     EXPECT_EQ(file.find("y\n\"")->begin, layout.offsets[1]);
     EXPECT_EQ(file.metadata(), (std::map<std::string, std::string>{{"format", "pt"}, {"step", "7"}}));

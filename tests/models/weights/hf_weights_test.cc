@@ -157,7 +157,7 @@ TEST_F(HfWeightsTest, DirectoriesWithoutReadableWeights) {
   EXPECT_TRUE(has_weights(directory.string()));
 }
 
-// Element i of tensor t.
+// The value of element i of tensor t.
 float exported(size_t t, uint64_t i) {
   return static_cast<float>(t + 1) + static_cast<float>(i % 1021) / 1024;
 }

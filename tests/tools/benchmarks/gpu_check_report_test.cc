@@ -189,7 +189,7 @@ TEST(GpuCheckReport, WhatWasNotRunIsNotEstimated) {
   part["machine"]["rehearsal"] = true;
   const std::string rehearsal = gpu_report({{"small", part}});
   expect_line(rehearsal, "A rehearsal with tiny models");
-  // Without a peak of the same call there is no share of it.
+  // Without a measured peak, no share of it is given.
   EXPECT_NE(rehearsal.find("| 300.0 | 12.0 | not measured | not measured |"), std::string::npos) << rehearsal;
 }
 

@@ -5,7 +5,7 @@
 set -euo pipefail
 
 build=$1
-work=$(mktemp --directory --tmpdir="$build")  # the nvme tier needs a disk
+work=$(mktemp --directory --tmpdir="$build")  # the nvme tier needs a drive, not a tmpfs
 trap 'rm -rf "$work"' EXIT
 fail() {
   echo "gpu_check_test: $*" >&2

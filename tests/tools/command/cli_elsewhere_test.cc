@@ -32,7 +32,7 @@ class CliElsewhere : public Cli {
   }
 };
 
-// The question that the README answers.
+// The README's question.
 TEST_F(CliElsewhere, Llama70BOnOne4090) {
   const Words words{"--model", "llama-70b", "--machine", "rtx-4090", "--host-mem", "64GiB", "--seq", "2048"};
   const nlohmann::json facts = facts_of(words);

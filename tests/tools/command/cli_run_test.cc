@@ -76,7 +76,7 @@ TEST_F(Cli, GoingBackIsDoneBeforeTheFirstStep) {
   ASSERT_EQ(run(train("run", 4, {"--resume", "auto"})).code, 0);
   EXPECT_EQ(newest_step(out), 4);
   EXPECT_EQ(lines_of(read_text_file(metrics, 1 << 20)).size(), 4u);
-  // Another run's checkpoint begins a branch, in a directory of its own.
+  // A checkpoint of another run begins a branch, in a run directory of its own.
   ASSERT_EQ(run(train("branch", 3, back)).code, 0);
   EXPECT_EQ(newest_step(directory / "branch"), 3);
   expect_refusal(train("branch", 5, back), 2, {"belongs to another run", "new --out"});
@@ -241,7 +241,7 @@ TEST_F(Cli, ASignalEndsTheRunWithADurableCheckpoint) {
   }
 }
 
-// A model that takes seconds to plan.
+// The model takes seconds to plan.
 TEST_F(Cli, ASignalBeforeTheFirstStepEndsAtOnce) {
   for (const int number : {SIGTERM, SIGINT}) {
     Command command(directory,
@@ -390,7 +390,7 @@ TEST_F(Cli, FromTrainingOverExportToEvaluation) {
             nlohmann::json::parse(lines.front())["loss"].get<double>());
 }
 
-// While layers share, a checkpoint holds the shared weights for each of them.
+// While layers share weights, a checkpoint holds the shared weights for each of them.
 TEST_F(Cli, ACheckpointOfSharedLayersIsEvaluatedAsItIs) {
   const Words data{"--data", text, "--batch", "4", "--val-batches", "2"};
   ASSERT_EQ(run(Words{"train", "--model", kTiny, "--steps", "4", "--val-data", text, "--precision", "fp32",

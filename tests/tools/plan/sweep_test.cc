@@ -81,13 +81,13 @@ TEST_F(Sweep, DoublesBatchesAndDrawsACurve) {
   EXPECT_NE(memory.out.find("\n  a step\n"), std::string::npos) << memory.out;
 }
 
-// A gain counts for each doubling of the quantity.
+// Gains are compared per doubling of the quantity.
 TEST(PlanSweep, TheLastStepMayBeShort) {
   std::vector<SweepPoint> short_step = {{.value = 8, .feasible = true, .token_seconds = 10},
                                         {.value = 16, .feasible = true, .token_seconds = 8},
                                         {.value = 17, .feasible = true, .token_seconds = 7.9}};
   mark_knees(short_step);
-  EXPECT_FALSE(short_step[1].knee);  // 0.1 in a sixteenth is as steep
+  EXPECT_FALSE(short_step[1].knee);  // 0.1 for a sixteenth more is steep enough
 }
 
 TEST_F(Sweep, FasterDrivesAreFasterWhereThereAreAny) {

@@ -236,7 +236,8 @@ TEST_F(ManifestTest, DamagedTextAndFilesAreRejected) {
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << i % 8));
     expect_error(ExitCode::malformed_file, {"m: "}, [&] { manifest_from_json(damaged, "m"); });
   }
-  // Sealed again after the flip: an error with a code of its own, or numbers that might have been written.
+  // Sealed again after the flip, a manifest either is an error of its own or has numbers that might have been
+  // written.
   const std::string body = text.substr(0, text.rfind(",\n\"checksum\""));
   for (size_t i = 1; i < body.size(); ++i) {
     std::string damaged = body;

@@ -194,7 +194,7 @@ TEST_F(RanksTest, AFaultOfOneRankEndsAll) {
     EXPECT_EQ(differences(newest_tensors(faulty.options.run.out), wanted), "") << at;
     std::filesystem::remove_all(faulty.options.run.out);
   }
-  EXPECT_GE(ends, 2);  // a lane may have fewer requests than the last ones of these
+  EXPECT_GE(ends, 2);  // a lane may have fewer requests than the last of these numbers
 }
 
 // One rank's trainer stays in a call. The others end when they have waited for too long. Nobody can end the
@@ -250,7 +250,7 @@ TEST_F(RanksTest, ALaneThatWaitsNamesItsInstruction) {
 }
 
 TEST_F(RanksTest, WhatATrainerThrowsEndsAll) {
-  // And not what the other three say of it.
+  // And nothing that the other three ranks say.
   EXPECT_EQ(told_when_one_throws(run_on(4, "thrown"), train_on), "thrown by the test");
 }
 

@@ -97,7 +97,8 @@ TEST(TrainingPyTorch, EveryCaseOnTheCpuDevice) {
       expect_agreement(c, train(run_of(c, micro_batch, directory)).steps, c["steps"], where);
       ++runs;
     }
-  // Every model with clip active, inactive and off, and two more optimizers, each at 1, 2, 4.
+  // Every model with clip active, inactive and off, and two more optimizer settings, each at micro-batches 1,
+  // 2, 4.
   EXPECT_GE(runs, (fixtures().size() * 3 + 2) * 3);
 }
 
