@@ -63,8 +63,8 @@ TEST(Stripes, NoWeightIsNoMapping) {
     EXPECT_DEATH(Stripes(Weights{1, weight}), "weight of a file");
 }
 
-// For random shares up to 20 times apart: every stripe has a place of its own, no place between stripes is
-// empty, files get their shares, and any run of stripes is spread over the files.
+// For random shares up to 20 times apart: stripes fill places without overlap or gap, files get their shares,
+// and any run of stripes is spread.
 TEST(Stripes, AnyWeights) {
   std::mt19937_64 random(5);
   std::uniform_real_distribution<double> exponent(0, std::log(20.0));

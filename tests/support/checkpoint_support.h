@@ -72,8 +72,8 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Writes every plane of every group in shards of `shard` elements, in an order drawn from `seed`. Writes as a
-// lane does: from aligned memory, at the offset of the target. Returns false when a write fails.
+// Writes every plane of every group in shards of `shard` elements, in an order drawn from `seed`, as a lane
+// does: from aligned memory, at the target's offset. False when a write fails.
 inline bool write_shards(CheckpointWriter& writer, const Model& model, uint64_t salt, uint64_t shard,
                          unsigned seed) {
   struct Job {

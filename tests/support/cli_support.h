@@ -35,8 +35,8 @@ struct CommandResult {
   uint64_t peak_bytes = 0;  // of resident memory, as the kernel counted it
 };
 
-// Adds `--device cpu` unless the arguments name a device or resume a run, which has one: so the tests give
-// the same results on any machine.
+// Adds `--device cpu`, so that tests give the same anywhere, unless a device is named or a run resumed that
+// has one.
 inline std::vector<std::string> sluice_words(const std::vector<std::string>& arguments,
                                              const std::string& binary) {
   constexpr std::array<std::string_view, 3> kVerbsWithDevice{"train", "plan", "eval"};
@@ -51,7 +51,7 @@ inline std::vector<std::string> sluice_words(const std::vector<std::string>& arg
   return words;
 }
 
-// A child process that runs and must be waited for. The destructor kills one that was not.
+// A child process. The destructor kills it unless it was waited for.
 class Command {
  public:
   // Output goes to files in `directory`.

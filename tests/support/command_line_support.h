@@ -1,5 +1,4 @@
-// Parses command lines as users type them, and returns the refusals of wrong ones. Used by tests of the
-// command line.
+// Parses command lines as users type them, and returns the refusals of wrong ones.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -19,7 +19,7 @@ inline float number(uint64_t seed, uint64_t index) {
   return static_cast<float>(z >> 40) * 0x1p-23f - 1.0f;
 }
 
-// Half of the distance between neighbouring values of the type, relative.
+// Half of the distance between neighbouring values, relative.
 inline double rounding(DType type) {
   return type == DType::bf16 ? 0x1p-8 : type == DType::f16 ? 0x1p-11 : 0;
 }

@@ -1,5 +1,5 @@
-// What the tests of file formats share: a directory that is removed after the test, files made from bytes,
-// and a check that an error has the right code and names the right things.
+// What the tests of file formats share: a directory of their own, files made from bytes, and a check of
+// errors.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -18,8 +18,8 @@
 
 namespace sluice {
 
-// Options with which mpirun works as root, on fewer cores than ranks, and in containers that forbid processes
-// to read each other's memory. It is killed after a minute.
+// So mpirun works as root, on fewer cores than ranks, and in containers that forbid processes to read each
+// other's memory. It ends after a minute.
 inline const Words kAnywhere{"--allow-run-as-root",
                              "--oversubscribe",
                              "--timeout",

@@ -31,7 +31,6 @@ inline std::vector<const IoBackend*> working_io_backends() {
     if (works_here(backend)) working.push_back(backend);
   return working;
 }
-// Names the tests that have a back end as their parameter.
 inline std::string name_of_backend(const testing::TestParamInfo<const IoBackend*>& test) {
   return test.param->name;
 }

@@ -90,7 +90,7 @@ inline Line cut(const std::string& text) {
   return line;
 }
 
-// The name that a line includes, as it stands between `open` and `close`; empty if the line includes nothing.
+// The name that a line includes, between `open` and `close`; empty if there is none.
 inline std::string included(const std::string& line, char open, char close) {
   size_t at = line.find_first_not_of(" \t");
   if (at == std::string::npos || line[at] != '#') return "";

@@ -142,9 +142,8 @@ inline TierCapacities least_arenas(TestRun run, bool device) {
   return {std::nullopt, bytes.at(0), bytes.at(1)};
 }
 
-// The ranks with which the run trains. If the run says so, they exchange in device memory: through the
-// communicator between their devices, which `connected` keeps, or between threads where device memory is host
-// memory.
+// The run's ranks. If it says so, they exchange in device memory: by what connects their devices, which
+// `connected` keeps, or between threads where that memory is the host's.
 inline Ranks meeting_ranks(const TestRun& run, Device& device, AcceleratorRanks& connected) {
   Ranks ranks = run.ranks;
   if (!run.ranks_meet_in_device) return ranks;
@@ -217,8 +216,8 @@ inline TestResult train(const TestRun& run) {
   return result;
 }
 
-// The message of what train_ranks() throws when one rank's trainer throws "thrown by the test" at step 3,
-// while the others are somewhere in the step.
+// The error of train_ranks() when one rank's trainer throws "thrown by the test" at step 3, while others are
+// somewhere in the step.
 inline std::string told_when_one_throws(TestRun run, TestResult (&train_ranks)(const TestRun&)) {
   std::atomic<bool> thrown{false};
   run.on_step = [&](const StepMetrics& m) {

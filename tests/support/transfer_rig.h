@@ -1,4 +1,4 @@
-// Transfers of a transfer lane and their memory, over real files. Used by the tests of the transfer lane.
+// Transfers of a transfer lane and their memory, over real files.
 #pragma once
 
 #include <gtest/gtest.h>

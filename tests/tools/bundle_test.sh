@@ -1,7 +1,7 @@
 #!/bin/bash
-# The bundle of a build folder, made, and unpacked elsewhere. Every command finds every library inside it, but
-# for those of glibc and CUDA. It has no library that none needs, stays within the size bound
-# (tools/bundle.sh), and its run_tests.sh tells what passes, is skipped and fails.
+# The bundle of a build folder, made, and unpacked elsewhere. Commands find every library inside, but those of
+# glibc and CUDA; no library is superfluous; the size bound holds (tools/bundle.sh); run_tests.sh tells what
+# passes, is skipped and fails.
 # usage: tests/tools/bundle_test.sh BUILD_FOLDER     in the repository root
 set -euo pipefail
 

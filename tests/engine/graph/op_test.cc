@@ -276,8 +276,8 @@ TEST(Op, Flops) {
   expect(shapes(swiglu, {{8, 40}, {8, 40}}, {}), 1920, 3840);              // 6 and 12
   expect(shapes(rope, {{8, 32}}, {}, kHeads), 768, 768);                   // 3
   expect(shapes(add, {{8, 40}, {8, 40}}, {}), 320, 0);
-  // Two sequences of 4 tokens, 4 heads: 2 * 4 * (1 + 2 + 3 + 4) = 80 pairs, of 4 * 8 + 5 flops forward and 10
-  // * 8 + 5 backward.
+  // Two sequences of 4, 4 heads: 2 * 4 * (1 + 2 + 3 + 4) = 80 pairs, of 4 * 8 + 5 forward and 10 * 8 + 5
+  // backward.
   expect(shapes(attention, {{8, 64}}, {}, kHeads), 2960, 6800);
   expect(shapes(attention, {{8, 32}, {8, 16}, {8, 16}}, {}, kHeads), 2960, 6800);
   // The logits take 2 * 8 * 40 * 300 = 192000; each of the 2400 takes 4 more, or 6 backward.

@@ -1,6 +1,6 @@
-// What the data types allow beyond the families, tried on a device that does nothing: branches, shared and
-// frozen groups, layers of two segments, other schedules and optimizers, groups with ranks and ZeRO stages of
-// their own, inputs of other names, rings of other lengths, and pieces that an index chooses.
+// What the data types allow, on a device that does nothing: branches, shared and frozen groups, layers of two
+// segments, other schedules and optimizers, groups with their own ranks, inputs of other names, rings of
+// other lengths, and pieces that an index chooses.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>

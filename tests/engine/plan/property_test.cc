@@ -1,5 +1,5 @@
-// The planner on random programs: what it accepts is correct, more memory always suffices where less does,
-// least budgets are exact, waits are minimal.
+// The planner on random programs: what it accepts is correct, least budgets are monotone and exact, waits are
+// minimal.
 #include <gtest/gtest.h>
 
 #include "engine/plan/plan.h"

@@ -91,8 +91,7 @@ TEST(Simulate, FlopsCountByPrecision) {
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 4);
 }
 
-// For ops without rates of their own, the longer of flops and bytes counts, kind by kind. For ops with rates,
-// both times add up.
+// Ops without rates of their own take the longer of flops and bytes; ops with rates take both in turn.
 TEST(Simulate, APassTakesTheSumOverItsKindsOfOp) {
   std::string tables = testing::kUnitTables;
   tables += "pass linear flops 12 bytes 4 attention flops 6 bytes 8\nbody step clean -> clean\n";
@@ -109,9 +108,8 @@ TEST(Simulate, APassTakesTheSumOverItsKindsOfOp) {
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 12);
 }
 
-// Rates were measured with 4 cores, but there is 1: the task takes four times as long and leaves nothing for
-// the copy, which needs one core for 2 s. Both flow at half speed until the copy ends at 4; then the task has
-// 3 * 4 - 2 s left.
+// Rates of 4 cores on 1 core: the task takes four times as long and leaves nothing for the copy, which needs
+// a core for 2 s. Both flow at half speed until the copy ends at 4; then the task has 3 * 4 - 2 s left.
 TEST(Simulate, WhatOccupiesMoreThanThereIsTakesLonger) {
   const Program p = program(tasks({{3, 0}}), "0 a:1 run 0\n1 down:1 copy x2@0 host+0 -> device+0\n");
   MachineRates r = unit_rates();
@@ -144,8 +142,8 @@ TEST(Simulate, PoolIsSharedWhileBothFlow) {
 }
 
 TEST(Simulate, CoresAreOccupiedForTheWholeDuration) {
-  // There are 2 cores. The task takes both for 4 s, the copy one for 2 s, so each flows at 2/3. The copy ends
-  // at 3, when the task has done 2 s; the task ends at 5.
+  // 2 cores: the task takes both for 4 s, the copy one for 2 s, so each flows at 2/3. The copy ends at 3,
+  // when the task has done 2 s; the task ends at 5.
   const Program p = program(tasks({{4, 0}}), "0 a:1 run 0\n1 down:1 copy x2@0 host+0 -> device+0\n");
   MachineRates r = unit_rates();
   r.pools = {{"cores", 2}};

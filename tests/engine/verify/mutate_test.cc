@@ -39,9 +39,8 @@ void plant(Count& count, Program& program, const std::vector<Mutation>& mutation
   }
 }
 
-// A shift is no fault, and does not count, when only this instruction uses the range, or when the bytes
-// already hold what is written. The oracle that knows this is slow, so it is asked only about shifts that the
-// verifier accepts.
+// A shift is no fault when only this instruction uses the range, or when the bytes already hold what is
+// written. The oracle that knows this is slow: it is asked only about shifts that the verifier accepts.
 void plant_shifts(Count& count, Program& program, const std::vector<Mutation>& shifts) {
   for (const Mutation& m : shifts) {
     bool caught = false, harmless = false;

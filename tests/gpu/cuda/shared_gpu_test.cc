@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kModel = "gpt2:layers=2,width=64,heads=2,vocab=256,context=32";
 constexpr const char* kRefused = "refused: ";
 
-// The variables by which the parent tells its children what to do.
+// What the parent tells its children, as variables.
 constexpr const char *kRank = "SLUICE_TEST_RANK", *kDirectory = "SLUICE_TEST_DIRECTORY",
                      *kByNccl = "SLUICE_TEST_NCCL";
 

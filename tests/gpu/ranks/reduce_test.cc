@@ -83,8 +83,7 @@ Sums plain_sums(const std::vector<float>& parts, uint32_t ranks, DType to) {
   return out;
 }
 
-// Sums written `shift` bytes after the beginning of a cache line: whether it is aligned decides whether
-// writes go through the caches or past them.
+// Sums written `shift` bytes after the beginning of a cache line: aligned ones may bypass the caches.
 std::vector<std::byte> written_sums(Conversion c, const std::vector<std::byte>& parts, uint32_t ranks,
                                     size_t shift, double* block_sums, int threads) {
   const uint64_t elements = parts.size() / dtype_bytes(c.from) / ranks, bytes = elements * dtype_bytes(c.to);

@@ -189,8 +189,8 @@ TEST_F(CliElsewhere, APlanWithADiskInBytesNeedsNoDirectory) {
   expect_refused_training({"--nvme-mem", "5GB"}, 2, {"--nvme-dir"});
 }
 
-// With 400 GiB the search uses larger shards than the plan. It then prefers a plan that, with the plan's own
-// shards, would take five times as long.
+// With 400 GiB the search, whose shards are larger, finds a candidate that takes five times as long with the
+// plan's own shards.
 TEST_F(CliElsewhere, MoreMemoryIsNotSlower) {
   const auto seconds = [&](const char* host) {
     return facts_of({"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "32", "--clip",

@@ -56,8 +56,7 @@ int64_t newest_step(const std::string& run) {
   return path ? CheckpointReader::open(*path).state().step : -1;
 }
 
-// A run that goes back to an earlier checkpoint has gone back even if it is killed before it commits
-// anything.
+// A run that goes back to a checkpoint has gone back even if it is killed before it commits anything.
 TEST_F(Cli, GoingBackIsDoneBeforeTheFirstStep) {
   const std::string out = directory / "run", metrics = out + "/metrics.jsonl";
   ASSERT_EQ(run(train("run", 6, {"--checkpoint-every", "2", "--keep", "9"})).code, 0);

@@ -357,9 +357,9 @@ TEST_F(Cli, ALimitBelowTheReserveIsInfeasibleToo) {
       3);
 }
 
-// 64 sequences of 1024 tokens have 1.2 GiB of activations between layers, about as much as the host arena may
-// have. So they stay in the device, as they would with any more host memory. What does not fit there either
-// is refused, and the budget named instead works.
+// 64 sequences of 1024 tokens have 1.2 GiB of activations between layers, about as much as the host arena. So
+// they stay in the device, as with any more host memory. What does not fit there either is refused, and the
+// budget named instead works.
 TEST_F(Cli, ActivationsThatDramDoesNotHoldLiveInTheDevice) {
   const auto plan = [&](const std::string& device, const std::string& host) {
     const Words model{"--model", "gpt2", "--batch", "64", "--micro-batch", "8"};

@@ -69,7 +69,7 @@ class Browser : public Cli {
   }
 };
 
-// The faults that these tests look for can be found.
+// What these tests look for can be found.
 TEST_F(Browser, ABadPageIsFoundOut) {
   const std::string page = directory / "bad.html";
   write_bytes(page,

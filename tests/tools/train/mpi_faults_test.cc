@@ -74,8 +74,7 @@ TEST_F(RankFault, StopOfARank) {
   }
 }
 
-// The stopped rank never continues here: mpirun may continue and kill it at once. The rank that finds it
-// silent writes its status.
+// Here the stopped rank never continues. The rank that finds it silent writes its status.
 TEST_F(RankFault, WhoFindsThatARankHangsSpeaksForIt) {
   for (const int victim : {1, 0}) {
     const std::string out = "dumb" + std::to_string(victim);
@@ -114,7 +113,7 @@ TEST_F(RankFault, StopOfARankBeforeAllHaveStarted) {
   }
 }
 
-// All ranks are stopped for longer than --rank-timeout: no rank is to blame, and the job goes on.
+// All ranks stop for longer than --rank-timeout: no rank is to blame.
 TEST_F(RankFault, AJobThatIsStoppedByHandGoesOn) {
   Command command(directory / "", under_mpirun(3, endless("job", {"--rank-timeout", "1"})));
   ASSERT_TRUE(reaches(command, "job", 3)) << statuses("job");
@@ -151,7 +150,7 @@ TEST_F(RankFault, GracefulStops) {
   expect_that_it_goes_on("stops", 2);
 }
 
-// A rank is silent after a signal, as if it got no core for a while. The system shows that it lives.
+// A rank is silent, as if it got no core for a while. The system shows that it lives.
 TEST_F(RankFault, SilenceAfterATerminationIsNoDeath) {
   Command command(directory / "", under_mpirun(3, endless("silent")));
   ASSERT_TRUE(reaches(command, "silent", 3)) << statuses("silent");

@@ -122,8 +122,7 @@ TEST_F(MpiRefusals, AnOutThatIsInUseKeepsItsStatuses) {
   EXPECT_EQ(statuses("used"), "75 \n75 \n");
 }
 
-// Nodes that do not share a file system have different run directories. This is found before there is work to
-// lose.
+// Nodes without a common file system: found before there is work to lose.
 TEST_F(MpiRefusals, AnOutThatIsNotShared) {
   fs::create_directory(directory / "own");
   fs::create_directory(directory / "shared");

@@ -176,8 +176,8 @@ TEST(Sync, TwoOperandsOfOneInstructionDoNotWaitForEachOther) {
   EXPECT_EQ(s.waits(), "A1 after D1");
 }
 
-// The body follows itself: A1 overwrites what B1 read the last time, and B1 reads what A1 writes. Between A1
-// and A1 the order of the lane suffices.
+// The body follows itself: A1 overwrites what B1 read the last time, and B1 reads what A1 writes. For A
+// against A the lane's order suffices.
 TEST(Sync, AcrossTheBoundary) {
   Sketch s;
   s.body().predecessors = {0};

@@ -216,8 +216,8 @@ TEST(PlanSearch, MoreMemoryIsNotSlower) {
   }
 }
 
-// State has one buffer for each shard. With larger shards in the search than in the plan, moving a single
-// buffer in the search would move something else in the plan.
+// State has one buffer for each shard. With larger shards than the plan's, the search would move something
+// else.
 TEST(PlanSearch, SingleBuffersMoveOnlyWithThePlansShards) {
   const auto moves = [](uint32_t layers) {
     PlanRequest request = in_three_tiers(true, 1e9);
@@ -253,8 +253,7 @@ TEST(PlanSearch, IsNoWorseThanAnyRule) {
   }
 }
 
-// In a deep model the search tries only some numbers of layers that keep tensors, and leaves out what seems
-// hopeless.
+// In a deep model the search tries only some numbers of kept layers and leaves out what seems hopeless.
 TEST(PlanSearch, DeepModelsAreNoSlowerThanWithAGivenRecomputation) {
   PlanRequest request = in_three_tiers(true, 1e9, 20);
   const uint64_t plenty = std::get<Plan>(make_plan(request)).program.arena_bytes[0];

@@ -70,8 +70,7 @@ TEST(MakeWay, AHoleCostsNothing) {
   EXPECT_EQ(row.text(), "0-2@10 1-1@0");
 }
 
-// The kept copy lies across the middle, so nothing else fits. It is given up, and fetched again to where it
-// was.
+// The kept copy lies across the middle, so nothing else fits. It is given up and fetched again to its place.
 TEST(MakeWay, AKeptCopyIsGivenUp) {
   Row row({{0}, {1}, {0}});
   ASSERT_EQ(row.text(), "0-2@0 1-1@0");

@@ -221,7 +221,7 @@ TEST_F(RanksTest, ARankThatHangsEndsAll) {
   EXPECT_NE(told.find(" waits at step "), std::string::npos) << told;
 }
 
-// When one rank's lane does not come to a collective, the lanes of the others name the instruction.
+// One rank's lane does not come to a collective: the others' lanes name the instruction.
 TEST_F(RanksTest, ALaneThatWaitsNamesItsInstruction) {
   std::atomic<bool> released{false};
   std::string told;

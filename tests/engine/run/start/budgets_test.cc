@@ -1,4 +1,4 @@
-// How memory options become budgets: percentages, what the system grants, and what arenas leave to reserves.
+// How memory options become budgets, and what those leave to arenas.
 #include "engine/run/start/budgets.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,6 @@
 // Losses, gradient norms, weights, master weights and moments do not depend on where bytes live or who moves
 // them. A table of runs covers every pair of (case, budgets, recomputation, back end, threads, executor,
-// resumed or not). Each run must give the bits of the plainest run: everything in host memory, serial, one
-// thread.
+// resumed or not); each must give the bits of the plainest run: all in host memory, serial, one thread.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -1,5 +1,5 @@
-// Training with the nvme tier in three directories: it gives the bits of one directory, divides bytes by
-// drive share, names the directory that fails, and leaves nothing in any of them.
+// Training with the nvme tier in three directories: the bits of one directory, bytes by drive share, the name
+// of the one that fails, and nothing left in any.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
