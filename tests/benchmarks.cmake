@@ -1,6 +1,6 @@
-# Every benchmark runs small, so that it cannot rot; whether bars are met says nothing here. Exit code 4
-# skips: the machine lacks fio, or the build folder is on a file system without direct I/O. One thread, since
-# threads that wait by spinning take long where other work runs.
+# Every benchmark runs in small, so that it keeps working; whether it meets its bar means nothing here. Exit
+# code 4 skips: the machine lacks fio, or the build folder is on a file system without direct I/O. Scripts use
+# one thread, since threads that wait by spinning are slow where other work runs.
 function(add_benchmark name)
   add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 4 LABELS benchmark)

@@ -1,5 +1,5 @@
-// A model family stands in one short file: no other source asks for a family by its name, which would be
-// missing for the next one. Reads the sources from the repository root, as structure_test.cc does.
+// A model family stands in one short file. No other source may ask for a family by name: it would miss the
+// next family. Reads the sources from the repository root, as structure_test.cc does.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -27,8 +27,8 @@ Lines lines_of(const std::string& path) {
 
 std::string home_of(const std::string& family) { return "models/families/" + family + ".cc"; }
 
-// Lines of another source than the family's own that hold its name as a literal. Longer literals may: words
-// of help give examples.
+// The lines of another source that have the family's name as a literal. Longer literals may contain it: help
+// texts give examples.
 Lines uses_of(const std::string& family, const std::string& path, const Lines& lines) {
   Lines uses;
   if (path == home_of(family)) return uses;
@@ -53,7 +53,7 @@ TEST(FamilyFiles, AloneKnowTheirFamilyByName) {
     for (const auto& entry : fs::recursive_directory_iterator(folder)) {
       const std::string path = entry.path().generic_string();
       const bool source = path.ends_with(".h") || path.ends_with(".cc") || path.ends_with(".cu");
-      if (!source || path.starts_with("tools/benchmarks/")) continue;  // those measure chosen models
+      if (!source || path.starts_with("tools/benchmarks/")) continue;  // these measure certain models
       const Lines lines = lines_of(path);
       for (const std::string& family : family_names())
         for (const std::string& use : uses_of(family, path, lines)) ADD_FAILURE() << use;

@@ -1,9 +1,9 @@
 // The shape of the tree: who may include whom, what planner files may not name, where libraries may appear,
-// what every header and test must have. Reads the sources from the repository root and names file, line and
-// text of each offence.
+// and what every header and test must have. Reads the sources from the repository root and names file, line
+// and text of each offence.
 //
-// Every check is a function from sources to offences, so that it is also run on small wrong sources made
-// here: a check that finds nothing in the tree has shown that it can find something.
+// Every check is a function from sources to offences. It also runs on small wrong sources made here, which
+// shows that a check that finds nothing in the tree can find something.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,13 +21,13 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kLinesMax = 550;  // about 500; a file that is longer has two subjects
+constexpr size_t kLinesMax = 550;  // about 500: a longer file has two subjects
 constexpr size_t kColumnsMax = 110;
 
 // ---- Directions of includes ----
 
-// A room is a folder without the rooms inside it. It may include itself and the rooms that stand before it in
-// kRooms; where `only` is not empty, of those just these.
+// A room is a folder without the rooms inside it. It may include itself and the rooms before it in rooms();
+// if `only` is not empty, just those of them that `only` lists.
 struct Room {
   std::string path;  // ends in a slash
   std::vector<std::string> only = {};
@@ -41,7 +41,7 @@ const std::vector<Room>& rooms() {
       more.insert(more.begin(), ground.begin(), ground.end());
       return more;
     };
-    // Of the planner, what runs and shows programs sees only its door.
+    // Of the planner, rooms that run and show programs see only engine/plan/.
     const std::vector<std::string> run = ground_and(
         {"engine/verify/", "engine/rates/", "engine/plan/", "cpu_optim/", "offload/", "offload/io/",
          "offload/system/", "gpu/", "gpu/ranks/", "gpu/cuda/", "models/files/", "models/families/",
@@ -54,7 +54,8 @@ const std::vector<Room>& rooms() {
         {"engine/base/simd/"},
         {"engine/graph/"},
         {"engine/program/"},
-        // Independent of what it judges: it shares the program with the planner, and nothing else.
+        // The verifier is independent of what it judges: it shares the program with the planner and nothing
+        // else.
         {"engine/verify/", {"engine/program/", "engine/base/"}},
         {"engine/rates/", ground},
         {"engine/simulate/", ground_and({"engine/rates/"})},
@@ -66,7 +67,7 @@ const std::vector<Room>& rooms() {
         {"engine/plan/search/",
          ground_and({"engine/rates/", "engine/simulate/", "engine/plan/", "engine/plan/lower/",
                      "engine/plan/assemble/"})},
-        // What a step uses knows nothing of planning it.
+        // What a step uses knows nothing of how it is planned.
         {"cpu_optim/", ground},
         {"offload/system/", ground},
         {"offload/io/", ground},
@@ -105,7 +106,7 @@ const std::vector<Room>& rooms() {
   return all;
 }
 
-// Its index in rooms(); rooms().size(): none.
+// The room's index in rooms(), or rooms().size() if there is none.
 size_t room_of(const std::string& path) {
   std::string folder = path.substr(0, path.rfind('/') + 1);
   if (starts_with(folder, "tests/")) folder = "tests/";
@@ -139,8 +140,8 @@ Offences wrong_includes(const std::vector<Source>& sources) {
 }
 
 TEST(Structure, TheWholeTreeIsRead) {
-  // By number, so that a test that runs in the wrong directory fails: more files than one folder has, from
-  // every folder.
+  // Counts sources, so that a test that runs in the wrong directory fails: there are more than one folder
+  // has, and some from every folder.
   EXPECT_GT(tree().size(), 100u);
   for (const char* folder : kFolders)
     EXPECT_TRUE(std::any_of(tree().begin(), tree().end(),
@@ -198,7 +199,7 @@ TEST(Structure, WrongIncludesAreFound) {
   }
 }
 
-// A room whose README.md is missing, or too long to be read at the door.
+// Rooms whose README.md is missing or too long.
 Offences poor_doors(const std::vector<Room>& all) {
   constexpr size_t kDoorLinesMax = 25;
   Offences out;
@@ -223,7 +224,7 @@ TEST(Structure, EveryRoomSaysWhatLivesThere) {
 
 // ---- The planner names no device, tier or lane ----
 
-// Every name in the machine's tables, and of the devices that could stand in them.
+// Every name in the machine tables, and of the devices that could stand in them.
 std::set<std::string> machine_names() {
   const Machine machine = machine_of({.device = 1, .host = 1, .nvme = 1});
   std::set<std::string> names = {"cpu", "gpu", "cuda", "reference", "dram"};
@@ -299,8 +300,8 @@ Offences environment_reads(const std::vector<Source>& sources) {
   return out;
 }
 
-// A library's headers and the only sources that may include them. Programs of their own, as every benchmark
-// is one, are left out: they link what they compare with.
+// A library's headers and the only sources that may include them. Commands of their own, such as every
+// benchmark, are exempt: they link what they compare with.
 struct LibraryHome {
   const char* header;  // prefix of what stands between < and >
   std::vector<std::string> files;
@@ -372,7 +373,7 @@ Offences poor_headers(const std::vector<Source>& sources) {
     if (!is_header(s)) continue;
     if (s.lines.empty() || !starts_with(s.lines.front(), "// "))
       add(out, s, 0, "a header starts with a comment");
-    // "-inl.h" is compiled once per vector target: Highway's guard is a toggle.
+    // Files "-inl.h" are compiled once per vector target: Highway's guard is a toggle.
     const std::string guard = ends_with(s.path, "-inl.h") ? "#undef" : "#pragma once";
     if (std::none_of(s.lines.begin(), s.lines.end(),
                      [&](const std::string& l) { return starts_with(l, guard); }))

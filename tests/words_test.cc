@@ -1,5 +1,5 @@
-// One name for one thing: words that docs/glossary.md forbids stand neither in documents nor in comments of
-// headers. Reads all of them from the repository root and names file, line and the term to use instead.
+// One name for one thing: the words that docs/glossary.md forbids stand neither in documents nor in comments
+// of headers. Reads them from the repository root, and names file, line and the term to use instead.
 //
 // Code is exempt: what stands between backticks, fenced blocks of documents, and everything in a header but
 // its comments. As in structure_test.cc, the check also runs on small wrong texts made here.
@@ -51,7 +51,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(" *") + 1 - begin));
 }
 
-// Between `separator`s, without blanks around.
+// The parts between separators, without blanks around them.
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
@@ -61,7 +61,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// Cells of a row of a table; empty: the line is none.
+// The cells of a table's row; empty if the line is no row.
 std::vector<std::string> cells_of(const std::string& line) {
   if (line.size() < 2 || line.front() != '|' || line.back() != '|') return {};
   return split(line.substr(1, line.size() - 2), '|');
@@ -88,7 +88,7 @@ const std::vector<Term>& terms() {
 
 // ---- Prose: a text without its code, of which every line keeps its number ----
 
-// Everything between backticks goes, also where the two stand on different lines of a paragraph.
+// Removes everything between backticks, also where the two stand on different lines of a paragraph.
 Lines without_code(Lines lines) {
   bool code = false;
   for (std::string& line : lines) {
@@ -96,7 +96,7 @@ Lines without_code(Lines lines) {
     std::string kept;
     for (const char c : line) {
       if (c == '`') code = !code;
-      kept += code || c == '`' ? '`' : c;  // a mark, so that words around it are no phrase
+      kept += code || c == '`' ? '`' : c;  // a mark, so that no phrase spans it
     }
     line = kept;
   }
@@ -113,14 +113,14 @@ Lines prose_of_document(Lines lines) {
   return without_code(std::move(lines));
 }
 
-// Of the glossary, without the column of words that are not used.
+// The glossary without its column of forbidden words.
 Lines prose_of_glossary(Lines lines) {
   for (std::string& line : lines)
     if (cells_of(line).size() == 4) line.resize(line.rfind('|', line.size() - 2));
   return prose_of_document(std::move(lines));
 }
 
-// A line's comment, without the slashes; of a line without one, nothing.
+// The line's comment without the slashes; empty if there is none.
 std::string comment_of(const std::string& line) {
   char quote = 0;
   for (size_t i = 0; i + 1 < line.size(); ++i) {
@@ -151,7 +151,7 @@ using Offences = std::vector<std::string>;  // "path:line: ..."
 
 bool is_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// Whether `phrase` stands at `at` as whole words, or its plural.
+// Whether `phrase`, or its plural, stands at `at` as whole words.
 bool stands_at(const std::string& text, size_t at, const std::string& phrase) {
   if (at > 0 && is_letter(text[at - 1])) return false;
   size_t end = at + phrase.size();
@@ -159,7 +159,7 @@ bool stands_at(const std::string& text, size_t at, const std::string& phrase) {
   return end >= text.size() || !is_letter(text[end]);
 }
 
-// A text as one line in lower case, with one blank for any number and for the end of a line.
+// A text as one line in lower case. Blanks and ends of lines become one blank.
 struct Flat {
   std::string text;
   std::vector<size_t> line;  // by character, from 1
@@ -199,7 +199,7 @@ std::string report(const Offences& offences) {
   return out;
 }
 
-// In order of their paths.
+// Sorted by path.
 std::vector<std::string> files_below(const std::string& folder, const std::string& extension) {
   std::vector<std::string> paths;
   for (const auto& entry : fs::recursive_directory_iterator(folder))

@@ -1,4 +1,4 @@
-// AdamW, rounding and widening: every target against an independent scalar implementation, to the bit.
+// AdamW, rounding and widening: every vector target against an independent scalar implementation, to the bit.
 #include "cpu_optim/adamw.h"
 #include "engine/base/simd/convert.h"
 
@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-// ---- reference: the numerics contract, operation by operation; conversions by exact arithmetic ----
+// ---- reference: the numerics contract, one operation at a time; conversions by exact arithmetic ----
 
 // A binary floating-point format with subnormals and infinities.
 struct Format {
@@ -28,7 +28,7 @@ constexpr Format kBf16{7, -126, 127, 0x7F80}, kF16{10, -14, 15, 0x7C00};
 
 uint16_t reference_round(const Format& f, float x) {
   const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
-  if (std::isnan(x)) return 0xFFFF;  // any NaN; compared as such
+  if (std::isnan(x)) return 0xFFFF;  // stands for any NaN
   if (std::isinf(x)) return sign | f.infinity;
   if (x == 0) return sign;
   const double magnitude = std::fabs(static_cast<double>(x));
@@ -36,7 +36,7 @@ uint16_t reference_round(const Format& f, float x) {
   const double unit = std::ldexp(1.0, exponent - f.fraction_bits);
   const double steps = std::nearbyint(magnitude / unit);  // exact quotient, ties to even
   if (steps * unit >= std::ldexp(2.0, f.exponent_max)) return sign | f.infinity;
-  // Counted from the smallest subnormal, the codes are consecutive across exponents.
+  // Counted from the smallest subnormal, codes are consecutive across exponents.
   const double per_exponent = std::ldexp(1.0, f.fraction_bits);
   return sign | static_cast<uint16_t>(steps + per_exponent * (exponent - f.exponent_min));
 }
@@ -121,7 +121,7 @@ State random_state(size_t elements, DType precision, uint32_t seed) {
   std::normal_distribution<float> normal(0, 1);
   State s;
   for (size_t i = 0; i < elements; ++i) {
-    // Magnitudes from subnormal to large, so that every rounding and the subnormal range are met.
+    // Magnitudes from subnormal to large: every rounding and the subnormal range occur.
     const float scale = std::ldexp(1.0f, -static_cast<int>(random() % 90));
     s.master.push_back(normal(random) * scale);
     s.m.push_back(normal(random) * scale * std::ldexp(1.0f, -40));
@@ -137,7 +137,7 @@ AdamWConstants adamw_constants(const OptimizerSettings& settings, const UpdateSt
   return prepare_adamw(settings, step).as<AdamWConstants>();
 }
 
-// One step from `start` by apply_adamw, streams `offset` elements off alignment; compares every element
+// One step from `start` by apply_adamw with streams `offset` elements off alignment. Compares every element
 // with `expected`.
 void check_step(const State& start, const State& expected, DType precision, const AdamWConstants& c,
                 bool decay, size_t offset, Workers& workers) {
@@ -167,7 +167,7 @@ constexpr DType kPrecisions[] = {DType::bf16, DType::f16, DType::f32};
 // ---- AdamW ----
 
 TEST(AdamW, EveryTargetIsBuiltAndChosen) {
-  // Otherwise the comparisons below compare less than they seem to.
+  // Otherwise the comparisons below cover less than they seem to.
   std::set<size_t> chosen;
   on_every_target([&] { chosen.insert(hwy::GetChosenTarget().GetIndex()); });
   EXPECT_EQ(chosen.size(), hwy::SupportedAndGeneratedTargets().size());
@@ -258,9 +258,9 @@ TEST(AdamW, ThreadsDoNotChangeBits) {
   }
 }
 
-// Against textbook AdamW in double over 50 steps. Per step, fp32 rounds the weight once to within 6e-8 of
-// itself (values up to 2), and the update, at most about lr = 1e-2, to a few 1e-7 of itself: 50 * (1.2e-7 +
-// 1e-2 * 5e-7) < 7e-6.
+// Against textbook AdamW in double, over 50 steps. Per step, fp32 rounds the weight once, to within 6e-8 of
+// itself (values up to 2). The update is at most about lr = 1e-2 and off by a few 1e-7 of itself. Together 50
+// * (1.2e-7 + 1e-2 * 5e-7) < 7e-6.
 TEST(AdamW, FollowsDoublePrecision) {
   const OptimizerSettings options{0.9, 0.95, 1e-8, 0.1};
   const size_t n = 257;
@@ -301,7 +301,7 @@ TEST(AdamW, ConstantsAreRoundedOnceFromDouble) {
   EXPECT_EQ(c.d, static_cast<float>(1 - 1e-4));
   EXPECT_EQ(c.s, 0x1p-12f);
   const AdamWConstants late = adamw_constants({0.9, 0.999, 1e-8, 0.1}, {1000000, 1e-3, 1.0, 1.0});
-  EXPECT_EQ(late.a, 1e-3f);  // both powers have vanished
+  EXPECT_EQ(late.a, 1e-3f);  // both powers are too small to count
   EXPECT_EQ(late.r, 1.0f);
 }
 

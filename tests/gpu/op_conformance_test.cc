@@ -1,4 +1,5 @@
-// The cpu device against the reference device, and the reference device against the formulas.
+// The cpu device against the reference device, and the reference device's backward against finite
+// differences.
 #include "tests/support/op_conformance.h"
 
 namespace sluice {
@@ -17,7 +18,8 @@ TEST(OpCases, AreOfEveryKind) {
         << "op_cases() in tests/support/op_cases.h has no case of " << op_rule(kind).name;
 }
 
-// d(objective) of a change of outputs: their gradients' dot product with it, or seed * loss.
+// How much the objective changes when outputs change: the dot product of the change with the outputs'
+// gradients, or seed * loss.
 double objective_change(const Operands& operands, const std::vector<Result>& before,
                         const std::vector<Result>& after) {
   if (operands.output_types[0] == DType::f64) return kSeed * (after[0].values[0] - before[0].values[0]);
@@ -29,10 +31,9 @@ double objective_change(const Operands& operands, const std::vector<Result>& bef
   return change;
 }
 
-// Central differences of `tensor`'s elements (about 12 of them) against `gradient`. The step of 2^-7 makes
-// truncation (2^-14 / 6 of the third derivative) and rounding of the fp32 outputs (2^-24 * 2^7 an element)
-// about 1e-5 each; results are held to 1e-3 of the largest gradient, which a wrong term or factor would miss
-// by far.
+// Compares `gradient` with central differences at about 12 elements of `tensor`. With a step of 2^-7,
+// truncation (2^-14 / 6 of the third derivative) and rounding of fp32 outputs (2^-24 * 2^7 an element) err by
+// about 1e-5 each. The tolerance is 1e-3 of the largest gradient; a wrong term or factor is off by far more.
 void expect_slopes(Device& device, Operands& operands, Guarded& tensor, const Result& gradient) {
   const double largest = largest_magnitude(gradient.values);
   const size_t stride = std::max<size_t>(1, gradient.values.size() / 11);

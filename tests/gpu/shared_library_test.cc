@@ -1,4 +1,4 @@
-// Libraries opened at run time: what is found can be called, and what is not is named.
+// Libraries opened at run time: functions that are found can be called, and missing ones are named.
 #include "gpu/shared_library.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Arenas, and what the system says about memory.
+// Arenas, and what the system tells about memory.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -59,14 +59,14 @@ TEST(Arena, PrefaultTouchesAllOfIt) {
   for (const int threads : {1, 3}) {
     const uint64_t before = resident();
     const Arena arena(133 * kMiB + 1, {.prefault_threads = threads});
-    EXPECT_GE(resident(), before + 129 * kMiB);  // 4 MiB for what the process may have given back meanwhile
+    EXPECT_GE(resident(), before + 129 * kMiB);  // less 4 MiB that the process may have given back meanwhile
     EXPECT_EQ(arena.data()[arena.bytes() - 1], std::byte{0});
   }
   EXPECT_GE(process_peak_bytes(), 133 * kMiB);
 }
 
-// The policy that the kernel keeps for the arena's pages: bound to the allowed processors' nodes where there
-// are several, the default where there is one.
+// The kernel's policy for the arena's pages: bound to the nodes of the allowed processors where there are
+// several nodes, the default where there is one.
 TEST(Arena, LiesNearTheProcessors) {
   const Arena arena(3 * kMiB, {.near_processors = true});
   arena.data()[3 * kMiB - 1] = std::byte{1};
@@ -150,7 +150,7 @@ TEST_F(MemoryLimitsTest, UsedUpIsNothingLeft) {
 
 TEST_F(MemoryLimitsTest, Version1InsideAContainer) {
   put("proc/self/cgroup",
-      "12:pids:/docker/x\n4:cpu,memory:/docker/x\n0::/docker/x\n");  // paths of the host's
+      "12:pids:/docker/x\n4:cpu,memory:/docker/x\n0::/docker/x\n");  // paths as the host has them
   put("sys/fs/cgroup/memory/memory.limit_in_bytes", "4194304\n");
   put("sys/fs/cgroup/memory/memory.usage_in_bytes", "2097152\n");
   put("sys/fs/cgroup/memory/memory.stat", "inactive_file 5\ntotal_inactive_file 1048576\n");

@@ -24,7 +24,7 @@ constexpr uint64_t kMiB = 1 << 20;
 
 class NvmeFilesTest : public testing::Test {
  protected:
-  // The sentence of the environment error that these directories give; empty if there is none.
+  // The sentence with which these directories are refused; empty if they are not.
   static std::string refusal(const std::vector<NvmeDirectory>& directories, uint64_t bytes = kMiB,
                              const NvmeOptions& options = {}) {
     try {
@@ -55,7 +55,7 @@ TEST_F(NvmeFilesTest, SpaceIsAllocatedAndTheDirectoryStaysEmpty) {
   EXPECT_GE(files.alignment(), 512u);
 }
 
-// A directory of weight 2 and one of weight 1 take turns 0 1 0.
+// Directories with drive shares 2 and 1 take turns 0 1 0.
 TEST_F(NvmeFilesTest, AddressesAreDealtInStripes) {
   const DriveDirectory other;
   const NvmeFiles files({{directory_, 2}, {other.path(), 1}}, 7 * kMiB);
@@ -80,12 +80,12 @@ TEST_F(NvmeFilesTest, AddressesAreDealtInStripes) {
 TEST_F(NvmeFilesTest, NoBytesMakeAnEmptyTier) {
   EXPECT_EQ(NvmeFiles({{directory_}}, 0).bytes(), 0u);
   const DriveDirectory other;
-  const NvmeFiles files({{directory_}, {other.path()}}, 1);  // of one stripe the second has nothing
+  const NvmeFiles files({{directory_}, {other.path()}}, 1);  // of one stripe the second file gets nothing
   EXPECT_EQ(files.bytes(), kMiB);
   EXPECT_EQ(files.files()[1].bytes, 0u);
 }
 
-// Directories of which only one has a fault: it is named, and nothing stays open in the others.
+// If only one of several directories has a fault, the error names it, and nothing stays open in the others.
 TEST_F(NvmeFilesTest, OneOfSeveralIsNamed) {
   const DriveDirectory other;
   const auto open_files = [] {
@@ -102,19 +102,19 @@ TEST_F(NvmeFilesTest, OneOfSeveralIsNamed) {
   EXPECT_TRUE(fs::is_empty(directory_) && fs::is_empty(other.path()));
 }
 
-// The first place to be full bounds the tier; files in the same place share it.
+// The first file system that is full bounds the tier. Files on one file system share its room.
 TEST_F(NvmeFilesTest, RoomIsWhereAllFit) {
   const Stripes stripes(std::vector<double>{2, 1, 1});  // a period of 4
   const auto room = [&](std::vector<FreeSpace> places) { return room_for(stripes, places); };
-  // 0 1 2 0: 10 stripes of the first file are five periods.
+  // Turns 0 1 2 0: 10 stripes of the first file are five periods.
   TierRoom r = room({{10 * kMiB, {0}}, {100 * kMiB, {1}}, {100 * kMiB, {2}}});
   EXPECT_EQ(r.bytes, 20 * kMiB);
   EXPECT_EQ(r.full, 0u);
-  // Of the third file 3 stripes fit: three periods, and the stripes before its next.
+  // The third file has room for 3 stripes: three periods, and the stripes before its next turn.
   r = room({{10 * kMiB, {0}}, {100 * kMiB, {1}}, {4 * kMiB - 1, {2}}});
   EXPECT_EQ(r.bytes, 14 * kMiB);
   EXPECT_EQ(r.full, 2u);
-  // Both of the others in one place of 4: two periods, and a stripe.
+  // The other two files share room for 4 stripes: two periods, and one stripe.
   r = room({{10 * kMiB, {0}}, {4 * kMiB, {1, 2}}});
   EXPECT_EQ(r.bytes, 9 * kMiB);
   EXPECT_EQ(r.full, 1u);
@@ -165,7 +165,7 @@ TEST_F(NvmeFilesTest, ReadOnlyDirectory) {
   EXPECT_EQ(text, "The NVMe directory " + directory_ + " cannot be written to: Permission denied.");
 }
 
-// The same for root: in a child process that gives its rights up.
+// The same for root, in a child process that gives up its rights.
 [[noreturn]] void expect_read_only(const std::string& directory) {
   if (setresuid(65534, 65534, 65534) != 0) std::_Exit(77);
   const NvmeProbe probe = probe_nvme_directory(directory);
@@ -214,7 +214,7 @@ TEST_F(NvmeFilesTest, TmpfsIsMemory) {
 
 TEST_F(NvmeFilesTest, AlignmentAboveTheTiers) {
   NvmeOptions options;
-  options.alignment_max = 256;  // less than any file system asks for
+  options.alignment_max = 256;  // less than any file system needs
   const std::string text = refusal({{directory_}}, kMiB, options);
   EXPECT_EQ(text.find("Direct I/O in " + directory_ + " must be aligned to "), 0u);
   EXPECT_NE(text.find(", more than the 256 that are supported."), std::string::npos);

@@ -1,5 +1,5 @@
-// The mapping of the nvme tier's stripes to files: patterns worked out by hand, and what holds for any
-// weights.
+// The mapping of the nvme tier's stripes to files: patterns worked out by hand, and what holds for any drive
+// shares.
 #include "offload/stripes.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ TEST(Stripes, OneFileHasAll) {
   EXPECT_EQ(stripes.held(0, 12345), 12345u);
 }
 
-// 5:1:1 is the example of nginx's commit: a a b a c a a.
+// 5:1:1 is the example in nginx's commit: a a b a c a a.
 TEST(Stripes, FilesTakeTurns) {
   EXPECT_EQ(pattern({3, 3, 3}), (std::vector<uint32_t>{0, 1, 2}));
   EXPECT_EQ(pattern({5e9, 1e9, 1e9}), (std::vector<uint32_t>{0, 0, 1, 0, 2, 0, 0}));
@@ -46,13 +46,13 @@ TEST(Stripes, AFileHoldsItsStripesInOrder) {
   EXPECT_DOUBLE_EQ(stripes.share(0), 0.6);
 }
 
-// A file that is a thousand times slower still has a stripe of a period.
+// Even a file that is a thousand times slower has one stripe in each period.
 TEST(Stripes, TheSlowestHasAStripe) {
   const Stripes stripes(Weights{1000, 1});
   EXPECT_EQ(stripes.held(1, stripes.pattern().size()), 1u);
   EXPECT_LE(stripes.pattern().size(), 1024u);
   EXPECT_NEAR(stripes.share(1), 1 / 1001.0, 0.005 / 1001);
-  EXPECT_EQ(pattern({1e30, 1e-18}).size(), 1024u);  // as near as a period may come
+  EXPECT_EQ(pattern({1e30, 1e-18}).size(), 1024u);  // the longest period allowed
   EXPECT_EQ(pattern(Weights(kStripeFilesMax, 7.0)).size(), kStripeFilesMax);
 }
 
@@ -63,8 +63,8 @@ TEST(Stripes, NoWeightIsNoMapping) {
     EXPECT_DEATH(Stripes(Weights{1, weight}), "weight of a file");
 }
 
-// For random weights up to 20 times apart: every stripe has a place of its own and no place between them is
-// empty; parts are those of the weights; and a run of stripes, wherever it begins, is spread.
+// For random shares up to 20 times apart: stripes fill places without overlap or gap, files get their shares,
+// and any run of stripes is spread.
 TEST(Stripes, AnyWeights) {
   std::mt19937_64 random(5);
   std::uniform_real_distribution<double> exponent(0, std::log(20.0));
@@ -76,7 +76,7 @@ TEST(Stripes, AnyWeights) {
     const Stripes stripes(weights);
     ASSERT_LE(stripes.pattern().size(), 1024u);
 
-    std::vector<uint64_t> next(weights.size());  // so the mapping is a bijection
+    std::vector<uint64_t> next(weights.size());  // the next index in each file: the mapping is a bijection
     const uint64_t stripes_seen = 2 * stripes.pattern().size() + random() % 100;
     for (uint64_t stripe = 0; stripe < stripes_seen; ++stripe) {
       for (uint32_t f = 0; f < weights.size(); ++f) ASSERT_EQ(stripes.held(f, stripe), next[f]) << stripe;
@@ -84,11 +84,11 @@ TEST(Stripes, AnyWeights) {
       ASSERT_LT(place.file, weights.size());
       ASSERT_EQ(place.index, next[place.file]++);
     }
-    // The last file to be done with a large transfer is at most 0.5 % later than with exact parts; with up to
-    // 8 files a period of at most 1024 always gets there.
+    // The file that finishes a large transfer last takes at most 0.5 % longer than with exact shares. With up
+    // to 8 files, a period of at most 1024 always suffices for that.
     for (uint32_t f = 0; f < weights.size(); ++f)
       EXPECT_LE(stripes.share(f), 1.005 * (1 + 1e-9) * weights[f] / sum);
-    // Any run of stripes holds each file's part of it, but for two stripes (observed with all of these).
+    // Any run of stripes holds each file's share of it to within two stripes (observed for all of these).
     const uint64_t begin = random() % stripes_seen, length = 1 + random() % 64;
     for (uint32_t f = 0; f < weights.size(); ++f) {
       const auto held = static_cast<double>(stripes.held(f, begin + length) - stripes.held(f, begin));

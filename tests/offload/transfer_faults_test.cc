@@ -1,4 +1,4 @@
-// The transfer lane when a drive fails: every fault at every request.
+// The transfer lane when a drive fails: every fault, at every request.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// Sizes with 2 + 1 + 3 = 6 requests, so that a fault can hit first, middle and last pieces.
+// 2 + 1 + 3 = 6 requests: a fault can hit first, middle and last pieces.
 const std::vector<uint64_t> kFaultSizes{kMiB + 4097, 60001, 2 * kMiB + 12288};
 constexpr uint64_t kFaultRequests = 6;
 
@@ -19,7 +19,7 @@ struct Outcome {
   uint64_t completed = 0;
 };
 
-// Writes and reads all; the fault hits the writing queue or the reading queue.
+// Writes and reads everything. The fault hits the writing queue or the reading queue.
 Outcome write_and_read(Rig& rig, const Fault& fault, bool fault_in_writes) {
   Fault other = fault;
   other.kind = FaultKind::none;
@@ -84,7 +84,7 @@ TEST(TransferLaneFaults, EveryFlippedBitIsFound) {
     }
 }
 
-// Each of three directories fails in turn, at its second request: the message has its path and offset.
+// Each of three directories fails in turn, at its second request. The message has its path and the offset.
 TEST(TransferLaneFaults, OneOfSeveralDirectoriesFails) {
   Rig rig({5 * kMiB, 7 * kMiB}, {1, 1, 1});
   for (size_t bad = 0; bad < 3; ++bad)

@@ -18,7 +18,7 @@ namespace {
 thread_local uint64_t allocations = 0;
 }  // namespace
 
-// Not inlined: GCC takes an inlined malloc or free for a mismatch with the operators.
+// Not inlined: GCC would take an inlined malloc or free for a mismatch with the operators.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocations;
   if (void* p = std::malloc(bytes)) return p;
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(BackEnds, LaneOnEveryBackEnd, testing::ValuesIn(kIoBack
 
 TEST(TransferLane, ChecksumsAreOfEachPieceAndNothingElse) {
   Rig rig({2 * kMiB + 1000, 5});
-  rig.slots.push_back(42);  // of a range that nobody writes
+  rig.slots.push_back(42);  // the slot of a range that nobody writes
   TransferLane lane(real_queue(), 4, 4096);
   rig.run(lane, IoDirection::write);
   const std::byte* const data = rig.written.data();
@@ -161,7 +161,7 @@ class ScriptedQueue : public IoQueue {
   }
   uint32_t poll(std::span<IoCompletion> done, int64_t) override {
     if (draining_ && script_.done.empty() && !script_.waiting.empty()) script_.complete(0);
-    draining_ = script_.done.empty();  // two polls without a result: the lane waits for all
+    draining_ = script_.done.empty();  // after two polls without a result, the lane waits for all
     uint32_t n = 0;
     for (; n < done.size() && !script_.done.empty(); script_.done.pop_front())
       done[n++] = script_.done.front();
@@ -181,10 +181,10 @@ TEST(TransferLane, CountsInOrderThoughTheDriveAnswersInAnother) {
   EXPECT_FALSE(lane.can_start());
   EXPECT_TRUE(script.waiting.empty());
   lane.progress(0);
-  // 2 + 1 + 3 requests of the first three, and ten of the fourth: 16 in flight across transfers.
+  // 2 + 1 + 3 requests of the first three transfers and ten of the fourth: 16 are in flight.
   ASSERT_EQ(script.waiting.size(), 16u);
   for (size_t i = 0; i < 16; ++i) EXPECT_EQ(script.waiting[i].offset, i * kMiB);
-  EXPECT_EQ(script.waiting[2].bytes, 4096u);  // 100 bytes, in whole blocks
+  EXPECT_EQ(script.waiting[2].bytes, 4096u);  // 100 bytes, rounded up to whole blocks
 
   script.complete(2);
   lane.progress(0);
@@ -225,7 +225,7 @@ TEST(TransferLane, ContinuesAShortTransferFromAnAlignedOffset) {
   EXPECT_EQ(lane.completed(), 1u);
 }
 
-// Weights 2 and 1: stripes 0 1 0 0 1 0.
+// Drive shares 2 and 1: stripes 0 1 0 0 1 0.
 TEST(TransferLane, RequestsGoWhereTheirStripeLies) {
   Rig rig({kMiB, 4 * kMiB + 5000}, {2, 1});
   ScriptedQueue::Script script;

@@ -1,5 +1,5 @@
-// What the tests of checkpoints share: small models of odd sizes, values that tell where they belong, and a
-// directory with checkpoints of them.
+// What the tests of checkpoints share: small models of odd sizes, values that tell which element they belong
+// to, and a directory with checkpoints of these models.
 #pragma once
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ inline constexpr uint64_t kShard = 65536;  // elements: the finest shard boundar
 inline constexpr std::array<Plane, kPlanes> kTensorPlanes = {Plane::master, Plane::first_moment,
                                                           Plane::second_moment, Plane::frozen_weights};
 
-// Odd sizes, so that tensors and groups end in padding; the first group frozen when asked.
+// Odd sizes make tensors and groups end in padding. `freeze` freezes the first group.
 inline Model odd_model(const std::string& name, DType precision, bool freeze) {
   Model model = build_model(config_from_name(name), precision, 1, 8);
   if (freeze) model.groups.front().trainable = false;
@@ -46,8 +46,8 @@ inline uint64_t elements_of(const Parameter& parameter) {
   return static_cast<uint64_t>(element_count(parameter.shape));
 }
 
-// Any finite value, subnormals and both zeros included, that tells where it belongs; 16-bit for frozen
-// weights.
+// A finite value (subnormals and both zeros included) that tells which element it belongs to. Frozen weights
+// get values that are exact in 16 bits.
 inline float value_at(const Parameter& parameter, Plane plane, uint64_t element, uint64_t salt) {
   uint64_t z = (std::hash<std::string>()(parameter.name) ^ salt * 31 ^ static_cast<uint64_t>(plane)) +
                element * 0x9E3779B97F4A7C15ull;
@@ -60,7 +60,7 @@ inline float value_at(const Parameter& parameter, Plane plane, uint64_t element,
   return static_cast<float>(static_cast<int>(bits % 509) - 254) / 4;  // exact in bf16, fp16 and fp32
 }
 
-// A group's flat buffer as a reader should give it.
+// A group's flat buffer with these values, as a reader should return it.
 inline std::vector<float> flat(const Group& group, Plane plane, uint64_t salt) {
   std::vector<float> values(group.elements, 0.0f);
   for (const Parameter& p : group.parameters)
@@ -72,8 +72,8 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Writes every plane of every group, in shards of `shard` elements and in an order drawn from `seed`, as the
-// lane does: from aligned memory, at the target's offset. False when a write fails.
+// Writes every plane of every group in shards of `shard` elements, in an order drawn from `seed`, as a lane
+// does: from aligned memory, at the target's offset. False when a write fails.
 inline bool write_shards(CheckpointWriter& writer, const Model& model, uint64_t salt, uint64_t shard,
                          unsigned seed) {
   struct Job {
@@ -127,7 +127,7 @@ class CheckpointTest : public FormatTest {
  protected:
   std::string out() const { return path("run"); }
   std::string checkpoint(int64_t step) const { return path(fmt::format("run/checkpoints/step-{:09}", step)); }
-  // Entries of the checkpoints' directory, hidden ones too.
+  // Names in the directory of checkpoints, hidden ones included.
   std::vector<std::string> entries() const {
     std::vector<std::string> names;
     for (const fs::directory_entry& entry : fs::directory_iterator(out() + "/checkpoints"))

@@ -1,5 +1,5 @@
-// What the tests of the `sluice` binary share: the command as a child process, with its output, exit code,
-// peak of memory, and signals at a chosen moment.
+// What the tests of the `sluice` command share: it runs as a child process; they see its output, exit code
+// and peak memory, and send it signals at a chosen moment.
 #pragma once
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 
 namespace sluice {
 
-// The binary lies beside the tests; sluice_emulated is the same over the emulated GPU.
+// The command lies beside the tests. `sluice_emulated` is the same over the emulated GPU.
 inline std::string sluice_binary(const std::string& name = "sluice") {
   return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
 }
@@ -35,8 +35,8 @@ struct CommandResult {
   uint64_t peak_bytes = 0;  // of resident memory, as the kernel counted it
 };
 
-// On the cpu device unless another is named, or a run to resume that has one: these tests give the same
-// anywhere.
+// Adds `--device cpu`, so that tests give the same anywhere, unless a device is named or a run resumed that
+// has one.
 inline std::vector<std::string> sluice_words(const std::vector<std::string>& arguments,
                                              const std::string& binary) {
   constexpr std::array<std::string_view, 3> kVerbsWithDevice{"train", "plan", "eval"};
@@ -51,20 +51,20 @@ inline std::vector<std::string> sluice_words(const std::vector<std::string>& arg
   return words;
 }
 
-// A child that was started and is to be waited for.
+// A child process. The destructor kills it unless it was waited for.
 class Command {
  public:
   // Output goes to files in `directory`.
   Command(const DriveDirectory& directory, const std::vector<std::string>& arguments,
           const std::string& binary = "sluice")
       : Command(directory / "", sluice_words(arguments, binary)) {}
-  // Any program; it is looked for as a shell does.
+  // Any command. The shell's search path applies.
   Command(const std::string& directory, std::vector<std::string> words)
       : out_(directory + "/stdout"), err_(directory + "/stderr") {
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
-    // Here, so that nobody reads what an earlier command has said.
+    // The parent opens these files, so that nobody reads the output of an earlier command.
     const int out = open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     const int err = open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     child_ = fork();
@@ -87,8 +87,8 @@ class Command {
   pid_t process() const { return child_; }
   void send(int number) const { ::kill(child_, number); }
 
-  // Looks every few milliseconds until `condition` holds; false when the child ended or half a minute passed
-  // before.
+  // Checks `condition` every 3 ms. Returns false when the child ends, or half a minute passes, before it
+  // holds.
   bool until(const std::function<bool()>& condition) const {
     for (int i = 0; i < 10000; ++i) {
       if (condition()) return true;

@@ -1,5 +1,4 @@
-// Command lines of tests as users type them, and what is said of those that are refused. Callers: tests of
-// the command line; header only.
+// Parses command lines as users type them, and returns the refusals of wrong ones.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +28,7 @@ inline std::vector<std::string> words(const std::string& line) {
 inline ParsedCommand parse(const std::string& line) { return parse(words(line)); }
 inline Options options_of(const std::string& line) { return parse(line).options; }
 
-// The refusal's sentence, after a check that it is a usage error with a remedy.
+// The sentence of the refusal; checks that it is a usage error with a remedy.
 inline std::string refusal(const std::vector<std::string>& arguments) {
   try {
     parse(arguments);

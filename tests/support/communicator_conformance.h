@@ -1,7 +1,7 @@
-// What every communicator does, whatever moves its bytes: for tests of each implementation.
+// What every communicator must do, whatever moves its bytes. The tests of each implementation call this.
 //
-// Ranks are threads; `on_all_ranks(count, work)` makes so many, calls work(communicator) on each, and returns
-// when all have ended.
+// Ranks are threads. `on_all_ranks(count, work)` starts `count` of them, calls work(communicator) on each,
+// and returns when all have ended.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -77,7 +77,7 @@ inline void expect_own_part_kept_in_place(OnAllRanks& on_all_ranks) {
   });
 }
 
-// Pairs of neighbours, and pairs that are two apart.
+// Process groups of two: neighbours, and ranks that are two apart.
 inline void expect_groups_keep_to_themselves(OnAllRanks& on_all_ranks) {
   on_all_ranks(4, [](Communicator& c) {
     const int rank = c.rank();
@@ -97,8 +97,8 @@ inline void expect_groups_keep_to_themselves(OnAllRanks& on_all_ranks) {
   });
 }
 
-// One rank leaves at some call; the others end with its reason, whatever they are in, and their memory is
-// nobody's any more.
+// Rank 2 aborts at some call. The others end with its reason in whatever call they are, and nobody touches
+// their memory afterwards.
 inline void expect_an_abort_ends_every_call(OnAllRanks& on_all_ranks, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     std::atomic<int> lost{0};

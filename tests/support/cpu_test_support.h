@@ -11,7 +11,7 @@ namespace sluice::testing_support {
 
 inline constexpr std::byte kGuard{0xA5};
 
-// Numbers in [-1, 1), a function of seed and index.
+// A number in [-1, 1), a function of seed and index.
 inline float number(uint64_t seed, uint64_t index) {
   uint64_t z = (seed * 1000003 + index + 1) * 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -19,7 +19,7 @@ inline float number(uint64_t seed, uint64_t index) {
   return static_cast<float>(z >> 40) * 0x1p-23f - 1.0f;
 }
 
-// Half a step of the type, relative.
+// Half of the distance between neighbouring values, relative.
 inline double rounding(DType type) {
   return type == DType::bf16 ? 0x1p-8 : type == DType::f16 ? 0x1p-11 : 0;
 }

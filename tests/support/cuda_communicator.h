@@ -1,5 +1,5 @@
-// A communicator between GPUs as tests of communicators use it: with operands in host memory, which are
-// copied to the calling thread's GPU and back around every call. On a GPU or on its emulation.
+// A communicator between GPUs for tests whose operands lie in host memory: each call copies them to the
+// calling thread's GPU and back. Works on a GPU and on its emulation.
 #pragma once
 
 #include <functional>
@@ -51,7 +51,7 @@ class HostMemoryCommunicator final : public Communicator {
  private:
   static void to_gpu(void* gpu, const void* host, uint64_t bytes) {
     cuda::check_setup(cudaMemcpy(gpu, host, bytes, cudaMemcpyHostToDevice), "Copying to the GPU");
-    // The communicator's stream has no order to this one, and the copy may still be under way.
+    // The communicator's stream is not ordered after this one, and the copy may still be under way.
     cuda::check_setup(cudaStreamSynchronize(nullptr), "Copying to the GPU");
   }
   static void from_gpu(void* host, const void* gpu, uint64_t bytes) {

@@ -1,9 +1,8 @@
-// A device over another one that computes in GPU memory, for tests whose operands lie in host memory: every
+// A device that wraps one that computes in GPU memory, for tests whose operands lie in host memory: every
 // call copies its operands to the GPU, runs, waits, and copies all of them back.
 //
-// On the GPU each operand lies between guard bands, aligned to 64 bytes as in an arena and no better. The
-// workspace is the device's own, as nobody wants its contents. Requires operands of the sizes that the shapes
-// say.
+// On the GPU each operand lies between guard bands, aligned to 64 bytes as in an arena and to no more. The
+// workspace is not copied: it is allocated on the GPU. Operands must have the sizes that the shapes say.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,7 +21,7 @@
 
 namespace sluice {
 
-// `bytes` on the GPU between guard bands, which the destructor looks at before it frees them.
+// `bytes` of GPU memory between guard bands. The destructor checks the bands and frees the memory.
 class GpuBytes {
  public:
   explicit GpuBytes(uint64_t bytes) : bytes_(bytes) {
@@ -55,12 +54,12 @@ class GpuBytes {
 
 inline void wait_for_gpu() { cuda::check_step(cudaDeviceSynchronize()); }
 
-// A copy on the GPU of `bytes` at `host`, copied back and freed by the destructor.
+// A copy on the GPU of `bytes` at `host`. The destructor copies it back and frees it.
 class GpuCopy {
  public:
   GpuCopy(void* host, uint64_t bytes) : host_(host), gpu_(bytes) {
     cuda::check_setup(cudaMemcpy(data(), host, bytes, cudaMemcpyHostToDevice), "Copying to the GPU");
-    wait_for_gpu();  // the device's streams have no order to this one, and the copy may still be under way
+    wait_for_gpu();  // the device's streams are not ordered after this one
   }
   GpuCopy(const GpuCopy&) = delete;
   ~GpuCopy() {
@@ -122,7 +121,7 @@ class HostOperands final : public Device {
  private:
   class Copies {
    public:
-    // `elements` of T, bytes for void; nullptr stays nullptr.
+    // A copy of `elements` of T (of bytes for void); nullptr for nullptr.
     template <typename T>
     T* of(T* host, uint64_t elements) {
       if (host == nullptr) return nullptr;
@@ -181,7 +180,7 @@ class HostOperands final : public Device {
     wait_for_gpu();
   }
 
-  // Full of NaN.
+  // A workspace whose bytes are all NaN.
   std::byte* workspace(uint64_t bytes) {
     if (workspace_ == nullptr || workspace_->bytes() != bytes) {
       workspace_.reset();

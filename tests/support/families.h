@@ -1,4 +1,5 @@
-// Inline descriptions (config_from_name) made from the registry, so that tests cover every family.
+// Inline model descriptions (see `config_from_name`) made from the registry, so that tests cover every
+// family.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,7 +13,7 @@
 
 namespace sluice {
 
-// What a description gives for the key.
+// The value of the key in the config, as a description has it.
 inline std::string value_of(const SizeKey& key, const ModelConfig& config) {
   const auto text = [&](auto field) {
     if constexpr (std::is_same_v<decltype(field), double ModelConfig::*>)
@@ -23,7 +24,7 @@ inline std::string value_of(const SizeKey& key, const ModelConfig& config) {
   return std::visit(text, key.field);
 }
 
-// Every size of the config: "gpt2:layers=12,width=768,...".
+// A description with every size of the config: "gpt2:layers=12,width=768,...".
 inline std::string described(const Family& family, const ModelConfig& config) {
   std::string text = family.name;
   for (const SizeKey& key : size_keys(family))
@@ -35,7 +36,8 @@ inline bool takes(const Family& family, const std::string& key) {
   return std::ranges::any_of(size_keys(family), [&](const SizeKey& k) { return key == k.name; });
 }
 
-// Two heads, or four on two key/value heads where the family has those; `sizes`: the others.
+// A description with two heads, or with four on two key/value heads where the family has those. `sizes` are
+// the other sizes.
 inline std::string with_heads(const Family& family, const std::string& sizes) {
   return fmt::format("{}:{},{}", family.name, takes(family, "kv_heads") ? "heads=4,kv_heads=2" : "heads=2",
                      sizes);

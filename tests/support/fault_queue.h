@@ -1,7 +1,7 @@
 // An I/O queue that injects faults into another one, for tests.
 //
-// The requests are counted from 1 in order of submission; those from `at` on, `repeat` of them, suffer the
-// fault. One seed fixes where a transfer is cut short and which bit flips, so that a failing test can be
+// Requests are counted from 1 in order of submission; the fault hits `repeat` of them, beginning with number
+// `at`. The seed fixes where a transfer is cut short and which bit flips, so that a failing test can be
 // replayed.
 #pragma once
 
@@ -28,7 +28,7 @@ struct Fault {
   uint64_t repeat = 1;
   uint64_t seed = 0;
   bool reads = true, writes = true;  // which requests are counted
-  std::string directory = {};        // only those to files there; empty: anywhere
+  std::string directory = {};        // only requests to files in this directory are counted; empty: all
 };
 
 class FaultQueue : public IoQueue {
@@ -71,17 +71,17 @@ class FaultQueue : public IoQueue {
   }
 
  private:
-  static constexpr uint32_t kBlock = 4096;  // drives move blocks; a request of one block is not cut
+  static constexpr uint32_t kBlock = 4096;  // drives move blocks, so a request of one block is not cut
 
   struct Pending {
     uint64_t tag = 0;
     bool used = false;
-    int64_t claim = -1;               // result to report instead of the real one
-    std::byte* flip_after = nullptr;  // byte to damage once it was read
+    int64_t claim = -1;               // reported instead of the real result
+    std::byte* flip_after = nullptr;  // the byte to damage after the read
     Arena damaged;                    // what is written instead of the caller's memory
   };
 
-  // Also of a file without a name, by the directory that it was made in.
+  // Files without a name count too: by the directory in which they were made.
   bool is_there(int fd) const {
     if (fault_.directory.empty()) return true;
     std::error_code error;
@@ -99,7 +99,7 @@ class FaultQueue : public IoQueue {
     inner_->submit(request);
   }
 
-  // Transfers whole blocks, and reports some bytes of the next one as if they had been transferred too.
+  // Transfers whole blocks, and reports that some bytes of the next block were transferred too.
   void cut(IoRequest request) {
     if (request.bytes <= kBlock) return pass(request, {});
     const auto claim = static_cast<uint32_t>(1 + random_() % (request.bytes - kBlock));
@@ -110,7 +110,7 @@ class FaultQueue : public IoQueue {
     pass(request, std::move(pending));
   }
 
-  // Damages one bit on its way; not in the last block, which the caller may not look at.
+  // Damages one bit on its way, but not in the last block, which the caller may not look at.
   void flip(IoRequest request) {
     const uint64_t position = request.bytes > kBlock ? random_() % (request.bytes - kBlock) : 0;
     Pending pending;
@@ -141,7 +141,7 @@ class FaultQueue : public IoQueue {
   uint64_t count_ = 0, faults_ = 0;
 };
 
-// A drive that no longer answers: the request numbered `at` is not handed on before `released` is set.
+// A drive that stops answering: request number `at` is held until `released` is set.
 class HangingQueue : public IoQueue {
  public:
   HangingQueue(std::unique_ptr<IoQueue> inner, uint64_t at, const std::atomic<bool>& released)

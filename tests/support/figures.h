@@ -1,9 +1,9 @@
-// What tests have to say for the tables of docs/numbers.md: each figure beside its limit, printed
-// after the last test as the benchmarks print theirs. The tests themselves still judge.
+// The figures that tests measure for the tables of docs/numbers.md: each is printed beside its limit after
+// the last test, as benchmarks print theirs. The tests themselves still judge.
 //
 //   Figures& figures = Figures::print_at_end();                // once a source, at namespace scope
-//   figures.at_most("fp32 loss, relative", difference, 1e-5);  // keeps the worst
-//   figures.holds("faults that are caught", caught, planted);  // sums up; the limit is all
+//   figures.at_most("fp32 loss, relative", difference, 1e-5);  // keeps the largest
+//   figures.holds("faults that are caught", caught, planted);  // adds up; all must be caught
 #pragma once
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace sluice {
 class Figures : public ::testing::Environment {
  public:
   static Figures& print_at_end() {
-    auto* figures = new Figures;  // googletest's from here on
+    auto* figures = new Figures;  // owned by googletest from here on
     ::testing::AddGlobalTestEnvironment(figures);
     return *figures;
   }

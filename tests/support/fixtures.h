@@ -1,6 +1,6 @@
 // The fixtures: tiny models as Hugging Face directories, and what PyTorch computes from them
-// (tests/fixtures/README.md). Whatever directory stands there is one, so that a test that reads them covers
-// every family.
+// (tests/fixtures/README.md). Every directory there is a fixture, so a test that reads them covers every
+// family.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Fixture {
 inline const std::string kFixtureFolder = "tests/fixtures/";
 inline const std::string kFixtureTokens = kFixtureFolder + "tokens.bin";
 
-// By name.
+// All fixtures, sorted by name.
 inline std::vector<Fixture> fixtures() {
   constexpr uint64_t kBytesMax = 1 << 20;
   std::vector<Fixture> all;

@@ -1,5 +1,5 @@
-// What the tests of file formats share: a directory that vanishes with the test, files from bytes, and a
-// check of a typed error with what it names.
+// What the tests of file formats share: a directory of their own, files made from bytes, and a check of
+// errors.
 #pragma once
 
 #include <gtest/gtest.h>

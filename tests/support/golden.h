@@ -1,5 +1,5 @@
-// Golden files: texts in tests/golden that a test's result must equal. `PROGRAM --update` writes them anew,
-// to be looked at before they are committed.
+// Golden files: texts in tests/golden that the result of a test must equal. `PROGRAM --update` writes them
+// anew; look at the difference before you commit it.
 #pragma once
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ inline std::string first_difference(const std::string& wanted, const std::string
   return text;
 }
 
-// `name`: "gpt2.tasks" for tests/golden/gpt2.tasks.txt. Run in the repository root.
+// `name` is "gpt2.tasks" for tests/golden/gpt2.tasks.txt. The test must run in the repository root.
 inline void expect_golden(const std::string& name, const std::string& found) {
   const std::string path = "tests/golden/" + name + ".txt";
   if (updates_golden_files()) {

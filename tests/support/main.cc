@@ -1,9 +1,10 @@
 // The main of every test program, which holds the tests of one folder of tests/.
 //
 // usage: PROGRAM [SOURCE] [--update] [googletest's options]
-//   SOURCE     only the tests of this source, named below tests/ without .cc: engine/plan/golden_test. A
-//              suite that stands in a header of tests/support belongs to the source of the same name.
-//   --update   golden files are written anew instead of compared (tests/support/golden.h)
+//   SOURCE     runs only the tests of this source, given as its path below tests/ without .cc, such as
+//              engine/plan/golden_test. A suite in a header of tests/support belongs to the sources of the
+//              same name.
+//   --update   writes golden files anew instead of comparing with them (tests/support/golden.h)
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -22,7 +23,7 @@ bool belongs(std::string_view file, const std::string& source) {
          (shared.ends_with(kTest) && file.ends_with(shared.substr(0, shared.size() - kTest.size()) + ".h"));
 }
 
-// A googletest filter for the tests of one source; empty: there are none.
+// A googletest filter for the tests of one source; empty if it has none.
 std::string filter_of(const std::string& source) {
   std::string filter;
   const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();

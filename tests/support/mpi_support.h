@@ -1,5 +1,5 @@
-// What the tests of runs under mpirun share: the launch, the numbers and statuses that it leaves, its ranks'
-// processes.
+// What the tests of runs under mpirun share: launching, the metrics and statuses that a run leaves, and
+// finding the processes of its ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@
 
 namespace sluice {
 
-// As root, on fewer cores than ranks, and where a container forbids processes to read each other's memory;
-// for a minute at most.
+// So mpirun works as root, on fewer cores than ranks, and in containers that forbid processes to read each
+// other's memory. It ends after a minute.
 inline const Words kAnywhere{"--allow-run-as-root",
                              "--oversubscribe",
                              "--timeout",
@@ -43,7 +43,7 @@ inline std::vector<pid_t> rank_processes(pid_t launcher, int ranks) {
   return found;
 }
 
-// How the sentence about a lost rank ends.
+// A pattern for the end of the sentence about a lost rank.
 inline const std::string kWaits =
     "rank [0-3] (waits|last waited) at step [0-9]+ for (instruction [0-9]+ of body [a-z]+ on lane collective "
     "\\([a-z]+ of [a-z_.0-9]+\\)|the trainers' sums|the checkpoint)\\.\n";
@@ -78,7 +78,7 @@ class Mpi : public Cli {
   CommandResult mpirun(int ranks, const Words& arguments) const {
     return Command(directory / "", under_mpirun(ranks, arguments)).wait();
   }
-  // Each rank with words of its own: mpirun can do that.
+  // mpirun can start each rank with a command line of its own.
   static Words each_under_mpirun(const std::vector<Words>& ranks) {
     Words words = Words{"mpirun"} + kAnywhere;
     for (size_t i = 0; i < ranks.size(); ++i)
@@ -88,7 +88,7 @@ class Mpi : public Cli {
   CommandResult mpirun_each(const std::vector<Words>& ranks) const {
     return Command(directory / "", each_under_mpirun(ranks)).wait();
   }
-  // Loss and norm of every step, as they were printed.
+  // Loss and gradient norm of every step, as text.
   std::vector<std::string> numbers_of(const std::string& out) const {
     std::vector<std::string> numbers;
     for (const std::string& line : lines_of(read_text_file(directory / out + "/metrics.jsonl", 1 << 20))) {
@@ -115,11 +115,11 @@ class Mpi : public Cli {
   std::string status(const std::string& out, int rank) const {
     return has_status(out, rank) ? read_text_file(status_path(out, rank), 4096) : "no status";
   }
-  // More steps than a test waits for.
+  // A run of more steps than a test waits for.
   Words endless(const std::string& out, const Words& more = {}) const {
     return train_rows(out, 1'000'000, 12, Words{"--precision", "fp32", "--lr-schedule", "constant"} + more);
   }
-  // For a message.
+  // All statuses, for a failure's message.
   std::string statuses(const std::string& out) const {
     std::string all;
     for (int rank = 0; has_status(out, rank); ++rank) all += status(out, rank);
@@ -132,7 +132,8 @@ class Mpi : public Cli {
     const std::string found = status(out, rank);
     EXPECT_TRUE(std::regex_match(found, std::regex(pattern))) << "rank " << rank << ": " << found;
   }
-  // Four more steps on other ranks are those of a run on one rank that nothing has happened to.
+  // Resumes on `ranks` ranks for four more steps: these must agree with a run on one rank that was never
+  // disturbed.
   void expect_that_it_goes_on(const std::string& out, int ranks) const {
     const auto newest = newest_checkpoint(directory / out);
     ASSERT_TRUE(newest.has_value());
@@ -140,7 +141,7 @@ class Mpi : public Cli {
     const Words resume{
         "train", "--resume", "auto", "--out", directory / out, "--steps", std::to_string(saved + 4)};
     CommandResult resumed = mpirun(ranks, resume);
-    // mpirun may return before the last of its ranks has ended, which holds the lock of --out until then.
+    // mpirun may return before its last rank has ended. Until then that rank holds the lock of --out.
     for (int tries = 0; tries < 20 && resumed.err.find("Another process is training") != std::string::npos;
          ++tries) {
       std::this_thread::sleep_for(std::chrono::milliseconds(500));

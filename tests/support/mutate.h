@@ -1,8 +1,8 @@
-// Single faults to put into correct programs, and a slow oracle that says whether a fault really is one.
+// Single faults to plant in correct programs, and a slow oracle that says whether a fault really is one.
 //
-// The oracle (still_correct) knows the rules of program.h and nothing of the verifier: contents cell by
-// cell, order by explicit sets of completed instructions, all pairs of accesses compared. For small programs
-// only. Typical use:
+// The oracle (`still_correct`) knows the rules of program.h and nothing of the verifier. It tracks contents
+// cell by cell, keeps order as explicit sets of completed instructions, and compares all pairs of accesses.
+// It is for small programs only. Typical use:
 //   for (const Mutation& m : all_single_wait_drops(p)) {
 //     const Mutated guard(p, m);
 //     EXPECT_FALSE(verify(p, 1).empty()) << m.name();
@@ -45,7 +45,7 @@ struct Mutation {
   }
 };
 
-// Applies a mutation for as long as it lives.
+// Applies a mutation; the destructor undoes it.
 class Mutated {
  public:
   Mutated(Program& program, const Mutation& m)
@@ -90,7 +90,7 @@ inline std::vector<Mutation> all_single_wait_drops(const Program& p) {
   return all;
 }
 
-// Every place of every operand, by `shift` bytes, where that does not leave the address space downwards.
+// Shifts every place of every operand by `shift` bytes, unless that would make an offset negative.
 inline std::vector<Mutation> offset_shifts(const Program& p, int64_t shift) {
   std::vector<Mutation> all;
   for (BodyId b = 0; b < p.bodies.size(); ++b)
@@ -101,7 +101,7 @@ inline std::vector<Mutation> offset_shifts(const Program& p, int64_t shift) {
   return all;
 }
 
-// Every transfer of pieces that have a neighbour of the same length: copies the neighbour instead.
+// For every transfer of pieces that have a neighbour of the same length: the neighbour is copied instead.
 inline std::vector<Mutation> piece_swaps(const Program& p) {
   std::vector<Mutation> all;
   for (BodyId b = 0; b < p.bodies.size(); ++b)
@@ -227,7 +227,7 @@ class Oracle {
     std::set<size_t> done;  // nodes that have completed when this one starts
   };
 
-  // Every pair of conflicting accesses, of which the later one is in `body`, is ordered.
+  // Whether every pair of conflicting accesses is ordered, where the later access is in `body`.
   bool ordered(const Body* before, const Body& body, uint32_t predecessor) const {
     std::vector<Node> nodes;
     std::vector<size_t> lanes[2];
@@ -288,13 +288,13 @@ class Oracle {
   }
 
   const Program& p_;
-  std::map<Cell, BufferId> homes_;  // cells of tiers
+  std::map<Cell, BufferId> homes_;  // which buffer's home each cell of a tier is
 };
 
 inline bool still_correct(const Program& p) { return Oracle(p).correct(); }
 
-// In the program before the mutation, the operand's range is used by this instruction alone: a workspace, or
-// something written that nobody reads at that place before it is overwritten, and that no home needs.
+// Whether, in the program before the mutation, only this instruction uses the operand's range. That holds for
+// a workspace, and for bytes that nobody reads before they are overwritten and that no home needs.
 inline bool alone_in_its_life(const Program& p, const Mutation& m) {
   const Body& body = p.bodies[m.body];
   const Instruction& in = body.instructions[m.instruction];

@@ -19,7 +19,7 @@
 
 namespace sluice {
 
-// Those of kIoBackends that this system has; the others say why not.
+// Whether this system has the back end. If not, the reason is printed.
 inline bool works_here(const IoBackend* backend) {
   const MadeIoQueue made = backend->make(1, {});
   if (!made.queue) std::printf("%s cannot be used here: %s\n", backend->title, made.status.reason.c_str());
@@ -31,7 +31,6 @@ inline std::vector<const IoBackend*> working_io_backends() {
     if (works_here(backend)) working.push_back(backend);
   return working;
 }
-// For tests with a parameter.
 inline std::string name_of_backend(const testing::TestParamInfo<const IoBackend*>& test) {
   return test.param->name;
 }
@@ -41,10 +40,10 @@ inline bool is_memory(const std::string& directory) {
   return statfs(directory.c_str(), &status) == 0 && static_cast<unsigned long>(status.f_type) == TMPFS_MAGIC;
 }
 
-// The system's temporary directory, or, where that is tmpfs, the working directory.
+// The system's temporary directory, or the working directory where that is a tmpfs.
 inline std::string drive_directory() { return is_memory(testing::TempDir()) ? "." : testing::TempDir(); }
 
-// A directory of its own for a test, on a drive.
+// A directory of its own for each test, on a drive.
 struct DriveDirectory : TestDirectory {
   DriveDirectory() : TestDirectory(drive_directory()) {}
 };
@@ -61,7 +60,7 @@ inline void fill_pattern(std::span<std::byte> memory, uint64_t key) {
   for (uint64_t i = 0; i < memory.size(); ++i) memory[i] = pattern(key, i);
 }
 
-// Position of the first byte that is not the pattern's, or the size.
+// Position of the first byte that differs from the pattern, or the size.
 inline uint64_t pattern_end(std::span<const std::byte> memory, uint64_t key) {
   uint64_t i = 0;
   while (i < memory.size() && memory[i] == pattern(key, i)) ++i;

@@ -1,5 +1,5 @@
-// Op cases and the harness that runs one op on one device in guarded memory; op_conformance_test.cc uses
-// every case in several ways, as ggml's test-backend-ops does. A new op needs one line in op_cases().
+// Op cases, and the harness that runs one op on one device in guarded memory. op_conformance.h uses every
+// case in several ways, as ggml's test-backend-ops does. A new op needs one line in op_cases().
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,11 +21,11 @@ struct OpCase {
   OpAttributes attributes;
   std::vector<Shape> inputs, parameters;
   double scale = 1, shift = 0;  // inputs are uniform in shift +- scale
-  bool large = false;           // only compared with the reference and over thread counts
+  bool large = false;           // only compared with the reference device and over thread counts
 };
 
-// Sizes cross the blocks of fast kernels: rows above 512, depths above 1024, sequences above 256, partial
-// vectors.
+// The sizes cross the blocks of fast kernels: rows above 512, depths above 1024, sequences above 256, and
+// partial vectors.
 inline std::vector<OpCase> op_cases() {
   const OpAttributes none;
   const OpAttributes norm{.epsilon = 1e-5}, out_in{.weight_out_in = true}, t37{.sequence = 37};
@@ -39,7 +39,7 @@ inline std::vector<OpCase> op_cases() {
   const OpAttributes h1{.sequence = 33, .heads = 1, .kv_heads = 1, .head_size = 75};
   const OpAttributes single{.sequence = 1, .heads = 3, .kv_heads = 3, .head_size = 6, .rope_theta = 10000};
   const OpAttributes tiny{.sequence = 5, .heads = 2, .kv_heads = 2, .head_size = 6, .rope_theta = 100};
-  // Wavelengths from 6 to 2 million positions: all three branches of llama3's scaling.
+  // Wavelengths from 6 to 2 million positions use all three branches of llama3's scaling.
   const RopeScaling llama3{.factor = 8, .low = 1, .high = 4, .original_context = 64};
   const OpAttributes scaled{
       .sequence = 37, .heads = 3, .head_size = 32, .rope_theta = 500000, .rope_scaling = llama3};
@@ -114,12 +114,12 @@ inline std::vector<OpCase> op_cases() {
   };
 }
 
-// Whether a device may round matrices to the working precision between the products of such an op.
+// Whether a device may round matrices to the working precision between the products of this op.
 inline bool rounds_between_products(OpKind kind) {
   return kind == OpKind::attention || kind == OpKind::linear_gelu || kind == OpKind::linear_cross_entropy;
 }
 
-// Memory with a guard band on either side, aligned to 64 bytes as workspaces and placed ranges are.
+// Memory between two guard bands, aligned to 64 bytes as workspaces and placed ranges are.
 class Guarded {
  public:
   Guarded(uint64_t bytes, uint8_t fill) : bytes_(bytes), storage_(bytes + 2 * kBand + kAlignment, kPattern) {
@@ -167,8 +167,8 @@ inline void write_value(void* data, DType type, int64_t i, double value) {
                             [&]<typename T>(T) { static_cast<T*>(data)[i] = reference::narrow<T>(value); });
 }
 
-// Uniform in shift +- scale, then rounded to the type. The generator's raw output is specified by the
-// standard.
+// Values uniform in shift +- scale, then rounded to the type. They come from the generator's raw output,
+// which the C++ standard specifies.
 inline Guarded random_tensor(const Shape& shape, DType type, uint32_t seed, double scale, double shift) {
   const int64_t count = element_count(shape);
   Guarded out(static_cast<uint64_t>(count) * dtype_bytes(type), 0);
@@ -178,7 +178,7 @@ inline Guarded random_tensor(const Shape& shape, DType type, uint32_t seed, doub
   return out;
 }
 
-// Token ids below `vocabulary`; as labels, every fifth from the third is ignored.
+// Token ids below `vocabulary`. In labels, every fifth from the third on is ignored.
 inline Guarded random_indices(int64_t count, int64_t vocabulary, uint32_t seed, bool labels) {
   Guarded out(static_cast<uint64_t>(count) * sizeof(int32_t), 0);
   std::mt19937 generator(seed);
@@ -195,7 +195,7 @@ inline std::vector<TensorView> views(std::vector<Guarded>& tensors) {
   return out;
 }
 
-// What an op reads: inputs, parameters and gradients of outputs. Frozen after filling.
+// What an op reads: inputs, parameters and gradients of outputs. They are frozen once filled.
 struct Operands {
   OpShapes shapes;
   std::vector<DType> output_types;
@@ -211,8 +211,8 @@ struct Operands {
       else
         inputs.push_back(random_tensor(c.inputs[i], precision, seed++, c.scale, c.shift));
     }
-    // Norm weights lie around 1; matrix columns are of length about 1, so that results are of the inputs'
-    // size.
+    // Norm weights lie around 1. The columns of a matrix have a length of about 1, so that results have the
+    // size of the inputs.
     const bool norm = c.kind == OpKind::layer_norm || c.kind == OpKind::rms_norm;
     for (size_t i = 0; i < c.parameters.size(); ++i) {
       const bool matrix = i == 0 && (c.kind == OpKind::linear || c.kind == OpKind::linear_gelu ||
@@ -246,10 +246,10 @@ struct Result {
   std::vector<double> values;
 };
 
-constexpr double kLossBefore = 1.5;  // what the loss is added to
+constexpr double kLossBefore = 1.5;  // the value to which the loss is added
 constexpr float kSeed = 4;  // loss scale / valid tokens: logits' gradients stay among fp16's normal numbers
 
-// Poisoned outputs, but for the loss.
+// Outputs full of poison; the loss begins at `kLossBefore`.
 inline std::vector<Guarded> make_outputs(const Operands& operands) {
   std::vector<Guarded> outputs;
   for (size_t i = 0; i < operands.output_types.size(); ++i) {
@@ -288,14 +288,14 @@ inline std::vector<Result> results_of(const Operands& operands, const std::vecto
 }
 
 struct BackwardOptions {
-  bool accumulate = false;  // add to input gradients, which begin with random values (zeros if `from_zero`)
-  bool from_zero = false;   // parameter gradients, too, begin at zero
+  bool accumulate = false;  // add to input gradients; they begin at random values (at zero if `from_zero`)
+  bool from_zero = false;   // parameter gradients begin at zero too
   uint32_t without_inputs = 0;      // bit i: no gradient of input i is wanted
   uint32_t without_parameters = 0;  // bit i: parameter i is frozen
 };
 
-// The gradients that a backward writes, guarded, with a result (still empty) for each, and the views of a
-// call on them.
+// The gradients that a backward writes: guarded memory, a result for each (still empty), and the views that a
+// call gets.
 struct Gradients {
   std::vector<Guarded> tensors;
   std::vector<Result> results;
@@ -323,7 +323,7 @@ struct Gradients {
     *static_cast<double*>(loss.data()) = kLossBefore;
   }
 
-  // The results with what was written; bands are checked.
+  // Checks the guard bands, and fills the results with what was written.
   std::vector<Result> collect(bool with_loss) {
     for (size_t i = 0; i < tensors.size(); ++i) {
       EXPECT_TRUE(tensors[i].bands_intact()) << "backward wrote outside of the " << results[i].name;
@@ -336,8 +336,9 @@ struct Gradients {
   }
 };
 
-// Gradients of the inputs and parameters that were asked for, then the loss if there is one. `saved` are the
-// outputs of a forward; inputs and outputs that backward does not read by the op's table are not passed.
+// Returns the gradients of the wanted inputs and parameters, then the loss if there is one. `saved` are the
+// outputs of a forward. Inputs and outputs that backward does not read, according to the op's rule, are not
+// passed.
 inline std::vector<Result> run_backward(Device& device, Operands& operands, std::vector<Guarded>& saved,
                                         const BackwardOptions& options = {}) {
   const OpShapes& shapes = operands.shapes;

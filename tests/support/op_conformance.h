@@ -1,14 +1,15 @@
-// The conformance suite: every device runs every op as the reference device does. Included by one file of an
-// executable, which defines devices_to_judge, judged and skip_reason.
+// The conformance suite: every device must compute every op as the reference device does. One source of a
+// test program includes this and defines `devices_to_judge`, `judged` and `skip_reason`.
 //
-// Tolerances. Data are of size one. `largest` is the largest magnitude of the oracle's tensor.
+// Tolerances. Data are of size one. `largest` is the largest magnitude in the tensor that the reference
+// device (the oracle) computes.
 // - fp32 results: 1e-5 * largest + 1e-6. Sums of up to 1000 products in fp32 err by about sqrt(1000) * 2^-24
 //   = 2e-6 of their terms' size; the rest is for exp, tanh and cancellation.
 // - 16-bit results: in addition one step of the type (2^-7 or 2^-10 of the value, 2^-24 below fp16's normal
 //   numbers), since an error in fp32 can tip a rounding.
-// - attention, linear_gelu and the loss, 16-bit: in addition 2^-7 or 2^-10 of `largest`, since a device may
-//   round probabilities and logit gradients to the working precision before it multiplies them, or a
-//   pre-activation before gelu; and an error in fp32 can tip the rounding of such a gradient.
+// - attention, linear_gelu and the loss, 16-bit: in addition 2^-7 or 2^-10 of `largest`. A device may round
+//   probabilities and logit gradients to the working precision before it multiplies them, or a pre-activation
+//   before gelu; and an error in fp32 can tip the rounding of such a gradient.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,10 +32,10 @@ struct DeviceEntry {
 };
 
 std::vector<DeviceEntry> devices_to_judge();
-bool judged(const OpCase& c);  // whether the executable's devices are judged by this case
+bool judged(const OpCase& c);  // whether this case judges the devices of this test program
 std::string skip_reason();     // empty: the devices are there
 
-// The oracle is judged too, where there is something to see; it knows no threads.
+// Also the oracle itself, for tests that do not compare with it. It ignores the number of threads.
 std::vector<DeviceEntry> devices() {
   std::vector<DeviceEntry> out = devices_to_judge();
   out.insert(out.begin(), {"reference", [](int) { return make_reference_device(); }});
@@ -57,7 +58,7 @@ class SmallOpConformance : public OpConformance {};  // without the large cases
 
 double step_of(DType type) { return type == DType::bf16 ? 0x1p-7 : type == DType::f16 ? 0x1p-10 : 0; }
 
-// See the head of the file. `rounded` is the precision in which a device may round intermediate matrices.
+// See the head of this file. `rounded` is the precision in which a device may round intermediate matrices.
 double tolerance(DType type, DType rounded, double oracle, double largest) {
   const double subnormal = type == DType::f16 ? 0x1p-24 : 0;
   return (1e-5 + step_of(rounded)) * largest + 1e-6 + step_of(type) * std::fabs(oracle) + subnormal;
@@ -179,7 +180,7 @@ bool has_nan(const std::vector<Result>& results) {
   return false;
 }
 
-// A diverged or overflowed step is found by its loss and norm, so no op may turn a NaN into a number.
+// A step that diverged or overflowed shows in its loss and norm, so no op may turn a NaN into a number.
 TEST_P(SmallOpConformance, NotANumberIsNeverHidden) {
   const OpCase& c = GetParam();
   const double nan = std::nan("");
@@ -207,7 +208,7 @@ TEST_P(SmallOpConformance, NotANumberIsNeverHidden) {
     }
 }
 
-// Values of many sizes, from below fp16's least to above 2^9.
+// Values of many sizes, from below fp16's smallest to above 2^9.
 std::vector<float> accumulator_of(uint64_t elements) {
   std::mt19937 generator(static_cast<uint32_t>(elements));
   std::vector<float> out(elements);
@@ -264,7 +265,7 @@ TEST_F(DeviceConformance, RoundShowsOverflow) {
 constexpr std::pair<DType, DType> kSumConversions[] = {
     {DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::f16, DType::f16}, {DType::bf16, DType::f32},
     {DType::f16, DType::f32}, {DType::f32, DType::bf16},  {DType::f32, DType::f16}};
-// Ranks and elements: one block and several, whole and not; trees of no level to seven.
+// Ranks and elements: one block and several, whole and partial ones; trees of depth zero to seven.
 constexpr std::pair<uint32_t, uint64_t> kSumSizes[] = {
     {1, 1},    {1, 15},    {1, 4104},  {1, 65536},  {1, 2 * 65536 + 4096 + 24},
     {2, 1},    {2, 15},    {2, 4104},  {2, 65536},  {2, 2 * 65536 + 4096 + 24},
@@ -272,7 +273,7 @@ constexpr std::pair<uint32_t, uint64_t> kSumSizes[] = {
     {3, 4104}, {4, 4104},  {6, 4104},  {7, 4104},   {8, 4104},
     {9, 4104}, {15, 4104}, {16, 4104}, {17, 4099},  {80, 4099}};
 
-// Of any number of ranks, also where their parts are not aligned to each other.
+// For any number of ranks, also where their parts are not aligned to each other.
 TEST_F(DeviceConformance, SumOverRanksGivesTheSameBits) {
   const auto oracle = make_reference_device();
   for (const DeviceEntry& entry : devices())
@@ -302,7 +303,7 @@ TEST_F(DeviceConformance, SumOverRanksGivesTheSameBits) {
       }
 }
 
-// A step of an optimizer, or a skipped one, on state that a device holds.
+// One update by an optimizer, taken or skipped, on a device's copy of the state.
 struct UpdatedState {
   UpdatedState(uint64_t elements, DType precision) : master(accumulator_of(elements)) {
     for (std::vector<float>& moment : moments) moment = master;

@@ -1,6 +1,6 @@
-// What the planner's tests share: small models (families, and hand-built graphs), random programs before
-// tiers exist, random machines and homes, and the least budgets that assemble accepts. Everything is a
-// function of a seed.
+// What the planner's tests share: small models (of the families, and hand-built graphs), random programs
+// before tiers exist, random machines and homes, and the least capacities that assemble accepts. Everything
+// is a function of a seed.
 #pragma once
 
 #include <algorithm>
@@ -32,13 +32,14 @@ inline bool chance(Random& random, uint64_t percent) { return random() % 100 < p
 
 constexpr uint64_t kPlenty = uint64_t{1} << 44;  // bytes: more than any test program can use
 constexpr uint64_t kDirectAlignment = 4096;      // bytes: of transfers to files
-constexpr uint64_t kFileElements = 512 * 1024;   // of 16 bits fill the file tier's alignment of 1 MiB
+constexpr uint64_t kFileElements = 512 * 1024;   // 16-bit values that fill a file tier's alignment of 1 MiB
 
-// Models that families do not make: branches, shared and frozen groups, layers of several segments.
+// Builds models that families do not make: with branches, shared and frozen groups, layers of several
+// segments.
 class GraphBuilder {
  public:
-  // dense: norm, linear with GELU, residual. gated: norm, SwiGLU. attention: norm, attention, residual. fork:
-  // two outputs, the first of which the segment itself uses too.
+  // Segments: dense is norm, linear with GELU, residual; gated is norm, SwiGLU; attention is norm, attention,
+  // residual; fork has two outputs, and itself also uses the first.
   enum class Kind { dense, gated, attention, fork };
 
   GraphBuilder(DType precision, int64_t micro_batch, int64_t sequence, int64_t width, int64_t vocabulary)
@@ -79,7 +80,7 @@ class GraphBuilder {
     return x;
   }
 
-  // A layer of one segment; returns its outputs.
+  // Adds a layer of one segment; returns its outputs.
   std::vector<uint32_t> apply(Kind kind, const std::string& layer, uint32_t x, uint32_t g) {
     const auto [it, fresh] = templates_.try_emplace(kind, static_cast<uint32_t>(model_.segments.size()));
     if (fresh) model_.segments.push_back(make(kind, model_.groups[g]));
@@ -102,14 +103,14 @@ class GraphBuilder {
     return y;
   }
 
-  // The last layer's segments become the end of the layer before.
+  // Moves the segments of the last layer to the end of the layer before.
   void join_last_layers() {
     Layer last = std::move(model_.layers.back());
     model_.layers.pop_back();
     for (SegmentUse& use : last.segments) model_.layers.back().segments.push_back(std::move(use));
   }
 
-  // Ends the model with the loss; the head's weight is the embedding's when it is tied.
+  // Ends the model with the loss. With `tied`, the head uses the weights of the embedding.
   Model head(uint32_t x, bool tied) {
     const uint32_t g =
         tied ? 0 : add_group(model_, "head", {matrix("head.weight", model_.vocabulary, width_)});
@@ -166,7 +167,7 @@ struct ModelSizes {
   int64_t micro_batch = 1, sequence = 4, width = 16;
 };
 
-// A random graph in which every activation reaches the loss. Groups are shared or frozen now and then.
+// A random graph in which every activation reaches the loss. Some groups are shared or frozen.
 inline Model random_graph(Random& random, const ModelSizes& sizes) {
   using Kind = GraphBuilder::Kind;
   GraphBuilder b(sizes.precision, sizes.micro_batch, sizes.sequence, sizes.width,
@@ -188,7 +189,7 @@ inline Model random_graph(Random& random, const ModelSizes& sizes) {
     const size_t at = random() % open.size();
     const uint32_t x = open[at];
     if (chance(random, 70))
-      open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));  // else a later one reads it too
+      open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));  // otherwise a later segment reads it too
     for (const uint32_t y : b.apply(kind, name, x, g)) open.push_back(y);
     if (l > 0 && chance(random, 30)) b.join_last_layers();
   }
@@ -214,13 +215,13 @@ inline Model random_family_model(Random& random, const ModelSizes& sizes) {
 }
 
 inline uint64_t no_workspace(const OpShapes&, Pass) { return 0; }
-// Sizes as devices have them: some ops need scratch space, more in backward.
+// Workspaces as devices need them: none for some ops, more in backward than in forward.
 inline uint64_t some_workspace(const OpShapes& s, Pass pass) {
   const auto elements = static_cast<uint64_t>(element_count(s.inputs[0]));
   return s.kind == OpKind::add ? 0 : elements * (pass == Pass::forward ? 4 : 12);
 }
 
-// A model lowered to tasks, on a machine without limits, with homes and leads chosen.
+// A model that is lowered to tasks on a machine without limits, with homes and leads.
 struct Case {
   Model model;
   LowerOptions options;
@@ -237,7 +238,7 @@ inline void lower_case(Case& c, const Machine& machine) {
   c.lowering = lower(c.model, c.options, c.program);
 }
 
-// Weights, gradients and state at random in [highest, the lowest tier].
+// A random home for every buffer, from tier `highest` down to the lowest.
 inline std::vector<TierId> random_homes(Random& random, const Program& p, TierId highest) {
   std::vector<TierId> homes;
   for (size_t i = 0; i < p.buffers.size(); ++i)
@@ -280,8 +281,8 @@ inline Case random_case(uint64_t seed) {
   c.model = chance(random, 60) ? random_graph(random, sizes) : random_family_model(random, sizes);
   c.options = random_lower_options(random, c.model);
   Machine machine = machine_of(static_cast<Tiers>(random() % 4));
-  // Pieces in files begin at multiples of the file tier's alignment, so small shards need a file tier that
-  // allows them.
+  // Pieces in files begin at multiples of the file tier's alignment, so small shards need a tier with a small
+  // one.
   if (!coarse && machine.tiers.back().file) machine.tiers.back().alignment = kDirectAlignment;
   c.options.shard_elements = (coarse ? kFileElements : kGroupPadding) * pick(random, 1, coarse ? 2 : 8);
   lower_case(c, machine);
@@ -297,9 +298,9 @@ inline void set_capacity(Case& c, TierId tier, uint64_t bytes) {
 }
 inline uint64_t capacity(const Case& c, TierId tier) { return c.program.machine.tiers[tier].capacity; }
 
-// The least capacity of a tier that assemble accepts with the other tiers as they are, by bisection over
-// multiples of the tier's alignment; it must accept what the tier has. Sets that capacity and assembles with
-// it.
+// Bisects for the least capacity of a tier that assemble accepts, in multiples of the tier's alignment, while
+// the other tiers stay as they are. assemble must accept the present capacity. Sets the least, assembles with
+// it, returns it.
 inline uint64_t shrink(Case& c, TierId tier) {
   const uint64_t step = placement_alignment(c.program.machine, tier);
   EXPECT_FALSE(assemble(c.program, c.arrangement).has_value());

@@ -1,5 +1,5 @@
 // Small programs for tests, made without the planner: a demand-paging scheduler over random tasks, and waits
-// derived cell by cell. Nothing here is clever; that is the point. Bytes come in cells of kCell.
+// derived cell by cell. It is simple on purpose. Bytes come in cells of kCell.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@ namespace sluice::testing {
 
 constexpr uint64_t kCell = 64;
 
-// --- cells: (space, cell); a tier is a space, and every (ring buffer, slots back) at home is one ---
+// --- cells: (space, cell). Each tier is a space, and so is each slot of a ring buffer at home ---
 using Cell = std::pair<uint32_t, uint64_t>;
 
 inline bool ring_at_home(const Program& p, const Operand& o, const Place& place) {
   const Buffer& b = p.buffers[o.buffer];
   return b.ring != kNoRing && place.tier == b.home && place.offset == b.home_offset + operand_begin(b, o);
 }
-// `behind`: how many slots the body that issued it lies behind the one that looks, for this buffer's ring.
+// `behind`: by how many slots of the buffer's ring the issuing body lies behind the observing body.
 template <typename Visit>
 void for_each_cell(const Program& p, const Operand& o, const Place& place, uint32_t behind,
                    const Visit& visit) {
@@ -39,8 +39,9 @@ inline bool writes(const Program& p, const Operand& o) {
   return o.access != Access::read || p.buffers[o.buffer].kind == BufferClass::workspace;
 }
 
-// --- waits --- Derives minimal waits of `body`: within it, or (predecessor given) on the body before, with
-// the inner ones kept.
+// --- waits ---
+// Derives the minimal waits of `body`: those within it or, given a predecessor, those on the body before;
+// then the waits within stay as they are.
 class WaitDeriver {
  public:
   WaitDeriver(Program& program, BodyId body, std::optional<uint32_t> predecessor)
@@ -54,7 +55,8 @@ class WaitDeriver {
   }
 
  private:
-  // Ordinals are counted per body; a clock has the lanes of the body before, then those of this body.
+  // Ordinals are counted per body. A clock has an entry for each lane of the body before, then for each lane
+  // of this body.
   using Clock = std::vector<uint32_t>;
   struct Access2 {
     size_t entry;  // in a clock
@@ -137,7 +139,7 @@ class WaitDeriver {
       c.readers.clear();
     });
   }
-  // Needs of lanes [first, first + lanes) that neither the clock nor another need implies.
+  // The needs of lanes [first, first + lanes) that follow neither from the clock nor from another need.
   std::vector<Wait> reduce(const Clock& needs, const Clock& clock, size_t first) const {
     std::vector<Wait> waits;
     for (size_t l = 0; l < lanes_; ++l) {
@@ -169,7 +171,7 @@ inline void derive_waits(Program& p) {
     for (uint32_t a = 0; a < p.bodies[b].predecessors.size(); ++a) WaitDeriver(p, b, a).run();
 }
 
-// Predecessors, peaks, arenas, then waits.
+// Fills in predecessors, peaks and arenas, then waits.
 inline void finish(Program& p) {
   const size_t tiers = p.machine.tiers.size();
   p.arena_bytes.assign(tiers, 0);
@@ -193,7 +195,7 @@ inline void finish(Program& p) {
   derive_waits(p);
 }
 
-// device, host and nvme with the seven lanes; nvme lanes overlap.
+// Tiers device, host and nvme, and the seven lanes. The nvme lanes overlap.
 inline Machine test_machine(uint64_t device, uint64_t host, uint64_t nvme) {
   Machine m;
   m.tiers = {{"device", device, kCell, false}, {"host", host, kCell, false}, {"nvme", nvme, kCell, true}};
@@ -211,7 +213,7 @@ inline Machine test_machine(uint64_t device, uint64_t host, uint64_t nvme) {
 // --- random programs ---
 struct RandomOptions {
   int groups = 3, activations = 4, tasks = 12;  // tasks in each of the larger bodies
-  uint64_t device_cells = 40, host_cells = 80;  // for staged copies, above the homes
+  uint64_t device_cells = 40, host_cells = 80;  // room for staged copies, above the homes
 };
 
 class RandomProgram {
@@ -249,7 +251,7 @@ class RandomProgram {
     Access access;
     uint8_t back = 0;
   };
-  struct Copy {  // room for all of a buffer in one tier, with what each piece holds there
+  struct Copy {  // a place for a whole buffer in one tier, and the version of each piece there
     uint64_t cell = 0;
     bool home = false, pinned = false;
     std::vector<int64_t> versions;  // -1: nothing
@@ -360,7 +362,7 @@ class RandomProgram {
     return it != copies_[tier].end() && it->second.versions[piece] == latest_[key][piece];
   }
 
-  // Brings the newest version of a piece to a tier, hop by hop.
+  // Brings the newest version of a piece to a tier, one link at a time.
   void fetch(const Key& key, uint32_t piece, TierId tier) {
     if (holds(key, piece, tier)) return;
     int best = -1;
@@ -437,7 +439,7 @@ class RandomProgram {
     }
     end();
   }
-  // A run of pieces that are all at the same version.
+  // A range of pieces that are all at the same version.
   Want random_want(BufferId id) {
     const Buffer& b = p_.buffers[id];
     const auto back = static_cast<uint8_t>(b.ring == kNoRing ? 0 : below(slots_of(p_, b)));

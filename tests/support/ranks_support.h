@@ -30,7 +30,7 @@ class RanksTest : public testing::Test {
     return run;
   }
 
-  // What the first rank saw.
+  // Trains on all ranks and returns the first rank's result.
   static TestResult train_on(const TestRun& run) {
     if (run.options.ranks.gpus == 1) return train(run);
     TestResult first;
@@ -48,7 +48,7 @@ class RanksTest : public testing::Test {
     return first;
   }
 
-  // However many files they lie in.
+  // The master weights of the newest checkpoint, from however many files.
   static std::vector<float> newest_masters(const std::string& out) {
     const CheckpointReader reader = CheckpointReader::open(newest_checkpoint(out).value());
     const ModelConfig config = config_from_name(kRanksModel);

@@ -1,4 +1,4 @@
-// Equality of programs, field by field: program.h's structs are plain and have none.
+// Compares programs field by field, since the structs of program.h have no operator==.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace sluice::testing {
 
-struct Same {  // a struct, so that the overloads see each other
+struct Same {  // a struct, so that its functions can call each other
   static bool same(const Operand& a, const Operand& b) { return a == b; }
   static bool same(const Place& a, const Place& b) { return a.tier == b.tier && a.offset == b.offset; }
   static bool same(const Wait& a, const Wait& b) { return a.lane == b.lane && a.count == b.count; }

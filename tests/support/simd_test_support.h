@@ -1,5 +1,5 @@
-// Runs a test body once on every vector target that this build and processor have, the scalar one included.
-// Include before any Highway header.
+// Runs a test body once on every vector target that this build and this processor have, the scalar one
+// included. Include it before any Highway header.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// Two ranks that are processes of a test, without MPI: a communicator over a socket in the file system.
+// A communicator between two processes of a test, without MPI: over a socket in the file system.
 //
-// Rank 0 listens, rank 1 connects. A rank that ends closes its side, which ends the other's calls.
+// Rank 0 listens, rank 1 connects. When one rank ends, its side closes, and that ends the other's calls.
 #pragma once
 
 #include <poll.h>
@@ -78,7 +78,7 @@ class SocketCommunicator final : public Communicator {
  private:
   [[noreturn]] static void lose() { throw lost_error("The other process of the test has ended."); }
 
-  // One writes while the other reads, or both would wait with full sockets.
+  // One writes while the other reads. If both wrote first, full sockets could block both.
   void swap(const void* mine, void* other, uint64_t bytes) {
     if (rank_ == 0) put(mine, bytes);
     get(other, bytes);

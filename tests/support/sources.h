@@ -19,7 +19,7 @@ struct Source {
   std::vector<std::string> lines;  // line n is lines[n - 1]
 };
 
-// An offence is "path:line: text", ready to be clicked on.
+// Each is "path:line: text", so that editors and terminals link to it.
 using Offences = std::vector<std::string>;
 
 inline void add(Offences& offences, const Source& s, size_t index, const std::string& why) {
@@ -61,7 +61,7 @@ inline const std::vector<Source>& tree() {
   return sources;
 }
 
-// A line without its comment, cut into what is code and what is inside string literals. The tree has no block
+// A line without its comment, divided into code and the contents of string literals. The tree has no block
 // comments.
 struct Line {
   std::string code;
@@ -90,7 +90,7 @@ inline Line cut(const std::string& text) {
   return line;
 }
 
-// The file that a line includes, as written between the marks; empty: no include.
+// The name that a line includes, between `open` and `close`; empty if there is none.
 inline std::string included(const std::string& line, char open, char close) {
   size_t at = line.find_first_not_of(" \t");
   if (at == std::string::npos || line[at] != '#') return "";

@@ -1,4 +1,4 @@
-// A directory of its own for a test, gone with it. Any test; one thread.
+// A new directory for a test, removed with everything in it when the test ends.
 #pragma once
 
 #include <gtest/gtest.h>

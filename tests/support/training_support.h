@@ -1,5 +1,5 @@
-// What the end-to-end tests share: a run as the verb train makes it, with arenas given to the byte,
-// executors, faults and a stop at will; and the bits that it leaves behind.
+// What the end-to-end tests share: a run as the verb `train` makes it, but with arenas set to the byte and
+// with chosen executors, faults and stops; and the bits that the run leaves behind.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -63,13 +63,13 @@ struct TestRun {
   uint64_t seed = 1;  // of the shuffled executor
   int threads = 2;
   Ranks ranks;
-  bool ranks_meet_in_device = false;  // else what they exchange goes through host memory
+  bool ranks_meet_in_device = false;  // otherwise what they exchange goes through host memory
   int64_t stop_after = 0;  // the stop flag is set when this step's loss is read; 0: never
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;
   std::function<void(CheckpointState&)> alter_start;
   std::function<Model(Model)> alter_model;
   std::function<void(const StepMetrics&)> on_step;
-  bool keep_steps = true;  // in the result
+  bool keep_steps = true;  // whether the result has them
   std::optional<Recorder>* recorder = nullptr;  // gets the trace of every step, also of a run that fails
 };
 
@@ -81,7 +81,7 @@ struct TestResult {
   Plan plan;
 };
 
-// For the steps of a run and its drain.
+// A recorder with room for the steps of a run and its drain.
 inline Recorder recorder_for(const Plan& plan, int64_t steps) {
   const BodyIds& bodies = plan.lowering.bodies();
   std::vector<BodyId> kinds{*bodies.first, *bodies.step};
@@ -89,7 +89,7 @@ inline Recorder recorder_for(const Plan& plan, int64_t steps) {
   return Recorder(plan.program, kinds, static_cast<size_t>(steps) + 1);
 }
 
-// Options of a short run on `data`; out and nvme directories lie in `directory`.
+// Options of a short run on `data`. Its run directory and nvme directory lie in `directory`.
 inline Options short_run(const DriveDirectory& directory, const std::string& model, const std::string& data) {
   Options o;
   o.model.model = model;
@@ -114,7 +114,7 @@ inline Budgets budgets_of(const TestRun& run) {
   return b;
 }
 
-// The plan's request as the verbs make it. `device` outlives it.
+// The plan's request as the verbs make it. `device` must outlive it.
 inline PlanRequest request_of(const TestRun& run, const Device& device) {
   const ModelSource source = resolve_model(run.options.model);
   PlanRequest request = plan_request(run.options, source.config, budgets_of(run), workspaces_of(device),
@@ -129,7 +129,8 @@ inline std::variant<Plan, Infeasible> plan_of(const TestRun& run) {
   return make_plan(request_of(run, *device));
 }
 
-// The least arenas that a plan without memory names, of all tiers; `device`: with a device arena of its own.
+// The least arenas of all tiers, as the refusal of a plan without memory names them. `device`: the device has
+// an arena.
 inline TierCapacities least_arenas(TestRun run, bool device) {
   run.arenas = {device ? std::optional<uint64_t>(0) : std::nullopt, 0, kRoomy};
   const auto result = plan_of(run);
@@ -141,8 +142,8 @@ inline TierCapacities least_arenas(TestRun run, bool device) {
   return {std::nullopt, bytes.at(0), bytes.at(1)};
 }
 
-// The run's ranks. They exchange in the memory of their devices if it says so: by what connects those, which
-// `connected` keeps, or by threads where that is host memory.
+// The run's ranks. If it says so, they exchange in device memory: by what connects their devices, which
+// `connected` keeps, or between threads where that memory is the host's.
 inline Ranks meeting_ranks(const TestRun& run, Device& device, AcceleratorRanks& connected) {
   Ranks ranks = run.ranks;
   if (!run.ranks_meet_in_device) return ranks;
@@ -153,8 +154,9 @@ inline Ranks meeting_ranks(const TestRun& run, Device& device, AcceleratorRanks&
   return ranks;
 }
 
-// Trains as `sluice train` does. With options.run.resume, from that checkpoint or ("auto") from the newest in
-// out; from the weights of a Hugging Face directory when the model is one; else from initial weights.
+// Trains as `sluice train` does. With options.run.resume it starts from that checkpoint, or for "auto" from
+// the newest in the run directory; for a Hugging Face directory from its weights; otherwise from initial
+// weights.
 inline TestResult train(const TestRun& run) {
   Options options = run.options;
   std::optional<CheckpointReader> resumed;
@@ -214,8 +216,8 @@ inline TestResult train(const TestRun& run) {
   return result;
 }
 
-// What train_ranks() throws, in words, when one rank's trainer throws "thrown by the test" at step 3 and the
-// others are somewhere in the step.
+// The error of train_ranks() when one rank's trainer throws "thrown by the test" at step 3, while others are
+// somewhere in the step.
 inline std::string told_when_one_throws(TestRun run, TestResult (&train_ranks)(const TestRun&)) {
   std::atomic<bool> thrown{false};
   run.on_step = [&](const StepMetrics& m) {
@@ -229,7 +231,7 @@ inline std::string told_when_one_throws(TestRun run, TestResult (&train_ranks)(c
   return "";
 }
 
-// Every tensor of a checkpoint as bytes: weights, masters, moments.
+// Every tensor of a checkpoint as bytes: weights, master weights, moments.
 using Tensors = std::map<std::string, std::string>;
 inline Tensors tensors_of(const std::string& checkpoint) {
   Tensors out;
@@ -251,7 +253,7 @@ inline Tensors newest_tensors(const std::string& out) {
   return path ? tensors_of(*path) : Tensors{};
 }
 
-// Names of tensors that differ, at most a few.
+// The names of up to a few tensors that differ.
 inline std::string differences(const Tensors& a, const Tensors& b) {
   std::string names;
   size_t count = 0;
@@ -264,7 +266,7 @@ inline std::string differences(const Tensors& a, const Tensors& b) {
   return count == 0 ? "" : std::to_string(count) + " tensors differ: " + names;
 }
 
-// The numbers of a step that the numerics contract fixes to the bit, as text.
+// The numbers of a step that must be the same in every bit, as text.
 inline std::string fixed_bits(const StepMetrics& m) {
   char text[160];
   std::snprintf(

@@ -1,5 +1,4 @@
-// A transfer lane's transfers and their memory, over real files. Callers: tests of the transfer lane; header
-// only.
+// Transfers of a transfer lane and their memory, over real files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,8 +20,8 @@ constexpr int64_t kWait = 100'000;  // microseconds
 
 inline uint64_t blocks_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Transfers of odd sizes, each at the next whole MiB of one file, or of a tier over a directory for each
-// weight; and room for what was read next to what is written.
+// Transfers of odd sizes. Each begins at a whole MiB of one file, or of a tier with a directory for each
+// entry of `weights`. Memory to write from and memory to read into are separate.
 struct Rig {
   explicit Rig(std::vector<uint64_t> sizes_, const std::vector<double>& weights = {1})
       : sizes(std::move(sizes_)), drives(weights.size()) {
@@ -38,7 +37,7 @@ struct Rig {
     for (size_t i = 0; i < weights.size(); ++i) directories.push_back({drives[i].path(), weights[i]});
     files.emplace(directories, total);
   }
-  // As if nothing had happened, with other bytes to write.
+  // Starts over, with other bytes to write.
   void reset(uint64_t salt) {
     key = salt * 1000;
     std::fill(slots.begin(), slots.end(), 0);
@@ -50,8 +49,8 @@ struct Rig {
     if (drives.size() > 1) return {direction, -1, begins[i], memory, sizes[i], slots, "", &*files};
     return {direction, files->files()[0].fd, begins[i], memory, sizes[i], slots, "scratch"};
   }
-  // Starts all transfers as the lane has room, until all are completed or one failed; checks the counts on
-  // the way.
+  // Starts transfers as the lane has room until all have completed or one has failed, and checks the counts
+  // meanwhile.
   void run(TransferLane& lane, IoDirection direction) {
     const uint64_t base = lane.completed();
     for (size_t next = 0; !lane.error() && lane.completed() < base + sizes.size();) {

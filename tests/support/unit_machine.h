@@ -1,4 +1,4 @@
-// Programs as text for a machine of a flop and a byte a second, whose times are worked out by hand.
+// Programs as text, on a machine of one flop and one byte a second, whose times are worked out by hand.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace sluice::testing {
 
-// One flop and one byte a second on every lane and link, nothing shared.
+// One flop and one byte a second on every lane and link. Nothing is shared.
 inline MachineRates unit_rates() {
   MachineRates r;
   r.name = "one";
@@ -20,8 +20,8 @@ inline MachineRates unit_rates() {
   return r;
 }
 
-// Lanes a, b, c and slow run tasks; copies of x(n), a buffer of n bytes, go over the links. Waits are as the
-// test says: the simulator does not ask whether they suffice.
+// Lanes a, b, c and slow run tasks. Copies of xN, a buffer of N bytes, go over the links. Waits are what the
+// test writes: the simulator does not check that they suffice.
 inline constexpr const char* kUnitTables = R"(sluice program 1
 tier device capacity 1000 alignment 1
 tier host capacity 1000 alignment 1
@@ -62,7 +62,7 @@ inline Program program(const std::vector<BodyText>& steps) {
 inline Program program(const std::string& tasks, const std::string& instructions) {
   return program({{"step", tasks, instructions, "step"}});
 }
-// "0 forward ... flops F bytes B" rows from (flops, bytes).
+// Rows "0 forward ... flops F bytes B" from pairs (flops, bytes).
 inline std::string tasks(const std::vector<std::pair<double, int>>& work) {
   std::string text;
   for (size_t t = 0; t < work.size(); ++t)

@@ -1,7 +1,7 @@
 #!/bin/bash
-# The bundle of a build folder, made and unpacked elsewhere: every program finds every library inside it but
-# for glibc's and CUDA's, no library is there that none wants, the size bound holds (tools/bundle.sh), and
-# run_tests.sh tells what passes, is skipped and fails.
+# The bundle of a build folder, made, and unpacked elsewhere. Commands find every library inside, but those of
+# glibc and CUDA; no library is superfluous; the size bound holds (tools/bundle.sh); run_tests.sh tells what
+# passes, is skipped and fails.
 # usage: tests/tools/bundle_test.sh BUILD_FOLDER     in the repository root
 set -euo pipefail
 

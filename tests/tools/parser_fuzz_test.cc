@@ -1,6 +1,6 @@
-// Damaged texts from outside: whatever the damage, a reader takes the text or refuses it with a typed error
-// of one printable sentence and a remedy. (safetensors, token files and program texts are damaged in their
-// own tests.)
+// Damaged texts from outside: a reader either takes the text or refuses it with a typed error, of one
+// printable sentence and a remedy. (safetensors, token files and program texts are damaged in tests of their
+// own.)
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kRounds = 3000;
 
-// What breaks parsers: ends, nesting, numbers at the limits of their types, and bytes that are no text.
+// What breaks parsers: ends, nesting, numbers at the limits of their types, and bytes that are not text.
 const std::string kFragments[] = {"{",
                                   "}",
                                   "[",
@@ -91,7 +91,8 @@ std::string damaged(const std::string& whole, std::mt19937_64& random) {
   return text;
 }
 
-// Reads `whole` in kRounds damaged versions; some must be taken and some refused, or the damage is no test.
+// Reads `whole` in kRounds damaged versions. Some must be taken and some refused, or the damage tests
+// nothing.
 void damage(const std::string& whole, const std::function<void(const std::string&)>& read) {
   ASSERT_NO_THROW(read(whole));
   std::mt19937_64 random(1);

@@ -1,4 +1,4 @@
-// Offline layout by hand-worked cases, and its promises on random timelines.
+// Offline layout: cases worked out by hand, and its promises on random timelines.
 #include "engine/base/pack.h"
 
 #include <gtest/gtest.h>
@@ -28,21 +28,21 @@ TEST(Pack, WhatDoesNotMeetSharesAddresses) {
   EXPECT_EQ(offsets(items), (std::vector<uint64_t>{5, 5, 5}));
 }
 
-// Positions are inclusive: 3 is in both.
+// Positions are inclusive: both items are alive at 3.
 TEST(Pack, WhatMeetsDoesNot) {
   std::vector<PackItem> items{{0, 3, 10}, {3, 5, 20}};
   EXPECT_EQ(pack(items, 0, 100), 30u);
   EXPECT_EQ(offsets(items), (std::vector<uint64_t>{20, 0}));  // largest first
 }
 
-// While the last item lives, [0, 100) and [190, 270) are free: it takes the smaller one, not the first.
+// While the last item lives, [0, 100) and [190, 270) are free. It takes the smaller hole, not the first.
 TEST(Pack, TakesTheTightestHole) {
   std::vector<PackItem> items{{0, 4, 100}, {0, 9, 90}, {0, 4, 80}, {0, 9, 70}, {5, 9, 60}};
   EXPECT_EQ(pack(items, 0, UINT64_MAX), 340u);
   EXPECT_EQ(offsets(items), (std::vector<uint64_t>{0, 100, 190, 270, 190}));
 }
 
-// Of equal sizes the one that lives longest comes first.
+// Of items of one size, the one that lives longest is placed first.
 TEST(Pack, LongLivesFirst) {
   std::vector<PackItem> items{{0, 0, 10}, {0, 9, 10}, {9, 9, 10}};
   EXPECT_EQ(pack(items, 0, 20), 20u);
@@ -60,7 +60,8 @@ TEST(Pack, LeavesOutWhatDoesNotFit) {
   EXPECT_TRUE(items[1].placed);
 }
 
-// What lies there already, here at 10 and from 40 to 70, leaves holes of 10 and 20, and is in the peak.
+// Ranges that are placed already, here [10, 20) and [40, 70), leave holes of 10 and 20, and count in the
+// peak.
 TEST(Pack, BesideWhatIsInPlace) {
   const std::vector<PackItem> there{{0, 99, 10, 10}, {5, 5, 30, 40}};
   std::vector<PackItem> items{{5, 5, 20}, {5, 5, 10}, {5, 5, 15}, {90, 99, 80}};

@@ -30,7 +30,7 @@ OpShapes shapes(OpKind kind, std::vector<Shape> inputs, std::vector<Shape> param
   return {kind, attributes, precision, std::move(inputs), {}, std::move(parameters)};
 }
 
-// The sentence with which the rule refuses the operands.
+// The sentence with which the op's rule refuses the operands.
 std::string refusal(const OpShapes& s) {
   try {
     infer(s);
@@ -75,7 +75,7 @@ TEST(Op, LossChunkIsAPowerOfTwoFromTheVocabulary) {
   EXPECT_EQ(cross_entropy_chunk(kHuge), 16);    // 0
 }
 
-// A table as those that have a row for each kind.
+// Stands for the tables that have a row for each kind of op.
 struct Row {
   OpKind kind;
   bool whole = true;
@@ -103,7 +103,7 @@ TEST(Op, ATableThatLacksAnOpIsFoundByTheCompiler) {
   static_assert(first_missing_after([](Row* rows) { rows[kOpKinds - 1] = {}; }) == linear_cross_entropy);
 }
 
-// What the table says of each op, against itself.
+// Each op's rule agrees with itself.
 TEST(Op, EveryRuleIsWhole) {
   for (const OpKind kind : kAllOps) {
     const OpRule& rule = op_rule(kind);
@@ -120,7 +120,7 @@ TEST(Op, EveryRuleIsWhole) {
   }
 }
 
-// `sluice bench` fits two rates to these.
+// `sluice bench` fits two rates, of flops and of bytes, to these examples.
 TEST(Op, EveryKindHasExamplesOfSeveralSizes) {
   for (const OpKind kind : kAllOps) {
     SCOPED_TRACE(std::string("examples in engine/graph/op_table.cc, ") + op_rule(kind).name);
@@ -260,7 +260,7 @@ TEST(Op, RefusesHeadsThatDoNotFit) {
             "attention: 9 rows are not whole sequences of 4.");
 }
 
-// Additions, multiplications and functions, counted by hand for 8 rows.
+// Additions, multiplications and function calls, counted by hand for 8 rows.
 TEST(Op, Flops) {
   const auto expect = [](const OpShapes& s, double forward, double backward) {
     EXPECT_EQ(flops(s, Pass::forward), forward) << op_rule(s.kind).name;
@@ -276,10 +276,11 @@ TEST(Op, Flops) {
   expect(shapes(swiglu, {{8, 40}, {8, 40}}, {}), 1920, 3840);              // 6 and 12
   expect(shapes(rope, {{8, 32}}, {}, kHeads), 768, 768);                   // 3
   expect(shapes(add, {{8, 40}, {8, 40}}, {}), 320, 0);
-  // Two sequences of 4, 4 heads: 2 * 4 * (1 + 2 + 3 + 4) = 80 pairs of 4 * 8 + 5 and 10 * 8 + 5.
+  // Two sequences of 4, 4 heads: 2 * 4 * (1 + 2 + 3 + 4) = 80 pairs, of 4 * 8 + 5 forward and 10 * 8 + 5
+  // backward.
   expect(shapes(attention, {{8, 64}}, {}, kHeads), 2960, 6800);
   expect(shapes(attention, {{8, 32}, {8, 16}, {8, 16}}, {}, kHeads), 2960, 6800);
-  // Logits 2 * 8 * 40 * 300 = 192000, and 4 or 6 for each of 2400.
+  // The logits take 2 * 8 * 40 * 300 = 192000; each of the 2400 takes 4 more, or 6 backward.
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}), 201600, 590400);
 }
 

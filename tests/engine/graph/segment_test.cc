@@ -1,5 +1,5 @@
-// How segments run: what is saved, what is computed again, and that nothing in a workspace is overwritten
-// while it is needed.
+// How segments run: which tensors are saved, which are computed again, and that nothing in a workspace is
+// overwritten while it is needed.
 #include "engine/graph/segment.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@ namespace {
 
 using Kind = GraphBuilder::Kind;
 
-// One layer of a kind, 4 rows of 16 columns in bf16: activations are 128 bytes, statistics 16 (64 with
-// padding).
+// A layer of one kind, with 4 rows of 16 columns in bf16. An activation takes 128 bytes, statistics 16 (64
+// with padding).
 Model model_of(Kind kind) {
   GraphBuilder b(DType::bf16, 1, 4, 16, 20);
   const uint32_t g = b.group(kind, "g");
@@ -44,8 +44,8 @@ std::vector<std::string> steps(const PassPlan& pass) {
 
 using Words = std::vector<std::string>;
 
-// layer_norm, linear_gelu, add: backward reads the norm's statistics, the linear's input and gelu's. The
-// sum is read by nobody, so it is not computed again.
+// layer_norm, linear_gelu, add. Backward reads the norm's statistics and the inputs of linear and of gelu.
+// Nothing in it reads the sum, so the sum is not computed again.
 TEST(Segment, Dense) {
   const Model m = model_of(Kind::dense);
   const SegmentPlan p = plan_of(m, true, true);
@@ -59,14 +59,14 @@ TEST(Segment, Dense) {
   EXPECT_EQ(steps(p.backward_keeping), (Words{"B2", "B1", "B0"}));
   EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "B2", "B1", "B0"}));
   EXPECT_EQ(p.forward.workspace_bytes, 128u);                    // `up`
-  EXPECT_EQ(p.forward_discarding.workspace_bytes, 3 * 128u);     // h, `up` and what gelu was taken of, in F1
+  EXPECT_EQ(p.forward_discarding.workspace_bytes, 3 * 128u);     // h, `up` and the input of gelu, in F1
   EXPECT_EQ(p.backward_keeping.workspace_bytes, 128u + 128u);    // the gradients of h and `up` meet in B1
   EXPECT_DOUBLE_EQ(p.backward_recomputing.flops,
                    p.backward_keeping.flops + op_rule(OpKind::layer_norm).flops(p.shapes[0], Pass::forward) +
                        op_rule(OpKind::linear_gelu).flops(p.shapes[1], Pass::forward));
 }
 
-// rms_norm, qkv, attention, out, add: neither `out` nor `add` runs again; the residual's gradient is added
+// rms_norm, qkv, attention, out, add. Neither `out` nor `add` runs again. The residual's gradient is added
 // to.
 TEST(Segment, Attention) {
   const Model m = model_of(Kind::attention);
@@ -79,15 +79,15 @@ TEST(Segment, Attention) {
   EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, (std::vector<bool>{true, true}));
 }
 
-// An output that the segment uses itself: its gradient is added to, and backward finds its value where the
-// output lies.
+// The segment itself uses its first output. So that output's gradient is added to, and backward finds its
+// value at the place of the output.
 TEST(Segment, Fork) {
   const Model m = model_of(Kind::fork);
   const SegmentPlan p = plan_of(m, true, true);
   EXPECT_EQ(p.output_gradient_added, (std::vector<bool>{true, false}));
   EXPECT_EQ(p.backward_reads_output, (std::vector<bool>{true, false}));
   EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1"}));
-  // Computed again, the first output lies in the workspace; `second` (op 2) is not needed.
+  // When computed again, the first output lies in the workspace. `second` (op 2) is not needed.
   EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "B2", "B1", "B0"}));
   const uint32_t first = m.segments[kLayerSegment].outputs[0];
   EXPECT_EQ(p.backward_recomputing.tensors[first].storage, Storage::workspace);
@@ -115,7 +115,7 @@ struct Life {
   uint64_t begin, end;
 };
 
-// Lives of what a pass has in its workspace, from the op table alone.
+// When each tensor of a pass lives in its workspace, derived from the op table alone.
 class Lives {
  public:
   Lives(const Segment& segment, const SegmentPlan& plan, const PassPlan& pass,

@@ -1,6 +1,6 @@
-// The same bits from every plan: losses, gradient norms, validation loss and final state of small models on
-// the reference device, over executors, tiers, budgets, homes, leads, shard sizes, recompute sets and loop
-// orders.
+// Every plan gives the same bits: losses, gradient norms, validation loss and final state of small models on
+// the reference device, over executors, tiers, budgets, homes, leads, shard sizes, recomputation and
+// schedules.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -20,8 +20,8 @@ namespace {
 
 constexpr uint32_t kSteps = 3;
 
-// Where the task save writes: every plane of every group behind the other, as fp32 (frozen weights: working
-// precision).
+// Stands for the file that task `save` writes to: every plane of every group one after the other, in fp32
+// (frozen weights in working precision).
 class SavedState {
  public:
   explicit SavedState(const Model& model) {
@@ -88,7 +88,7 @@ class Run {
         [](const Parameter& p, uint64_t first, uint64_t count, float* out) {
           fill_initial(p, 7, first, count, out);
           for (uint64_t i = 0; i < count && p.initializer != Initializer::ones; ++i)
-            out[i] *= 8;  // gradients that matter
+            out[i] *= 8;  // so that gradients are large enough to matter
         },
         workers_);
     hooks.save = [this](uint32_t group, uint64_t first, Plane plane, std::span<const std::byte>) {
@@ -97,7 +97,7 @@ class Run {
     session_.runner().set_hooks(std::move(hooks));
   }
 
-  // Issues ahead as a trainer does: nothing is read before the last step was issued.
+  // Issues ahead, as a trainer does: reads nothing before the last step was issued.
   Outcome train() {
     const BodyIds& bodies = plan_.lowering.bodies();
     StepScalars& before = session_.scalars(0);
@@ -148,7 +148,7 @@ class Run {
     return *reinterpret_cast<const double*>(
         session_.runner().ring_slot(plan_.lowering.validation_loss, position));
   }
-  // A function of step, row and column; every seventh label is ignored. Returns how many are not.
+  // Tokens as a function of step, row and column; every seventh label is ignored. Returns how many are not.
   double fill_tokens(uint32_t step, uint8_t ring, uint64_t position) {
     const Model& m = plan_.model;
     const BufferId tokens = input_buffer(m, plan_.lowering, ring, "tokens");
@@ -189,10 +189,10 @@ struct Variant {
   uint32_t lead = 0;
   uint32_t slack = 0;  // per cent between the least budgets and plenty
   int threads = 1;
-  bool transient_on_top = false;  // else at random
+  bool transient_on_top = false;  // otherwise homes of transient buffers are random
 };
 
-constexpr uint64_t kSmallShard = kNormBlock;  // the least: block sums never straddle shards
+constexpr uint64_t kSmallShard = kNormBlock;  // the smallest: block sums never cross shards
 const Variant kOracle{"serial, all in DRAM"};
 const std::vector<Variant> kVariants{
     {"serial, nothing recomputed", ExecutorKind::serial, Tiers::host, Recomputing::none},
@@ -220,7 +220,7 @@ struct Setting {
   int64_t slices = 2;
 };
 
-// Assembled with budgets between the least and plenty.
+// Assembled with capacities between the least and plenty.
 Case plan_variant(const Model& model, const Setting& setting, const Variant& v, Device& device,
                   uint64_t seed) {
   Random random(seed);
@@ -250,7 +250,7 @@ Case plan_variant(const Model& model, const Setting& setting, const Variant& v, 
     const uint64_t least = shrink(c, t);
     set_capacity(c, t, least + std::max(plenty[t], least) / 100 * v.slack);
   }
-  // What upper tiers keep in more room may need more below.
+  // With more room, upper tiers keep other copies, for which lower tiers may need more.
   for (TierId t = 1; t < plenty.size() && v.slack > 0; ++t) set_capacity(c, t, kPlenty);
   EXPECT_FALSE(assemble(c.program, c.arrangement));
   const std::vector<Violation> violations = verify(c.program);
@@ -300,7 +300,7 @@ TEST(PlanBits, Gpt2) {
   expect_same_bits_everywhere(m, {1, 3}, 1);
 }
 
-// Its positions fill more than one shard of a file's alignment.
+// The group of its position embeddings has more than one shard at the file tier's alignment.
 TEST(PlanBits, Gpt2WithManyShards) {
   const Model m = build_model(config_from_name("gpt2:layers=1,width=64,heads=2,vocab=31,context=16500"),
                               DType::bf16, 1, 3);

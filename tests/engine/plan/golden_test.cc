@@ -1,5 +1,5 @@
-// Golden plans: the task lists and whole programs of two small models, as text. A change of the planner
-// shows itself here.
+// Golden plans: the task lists and whole programs of two small models, as text. They show what a change of
+// the planner changes.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -13,8 +13,8 @@
 namespace sluice::testing {
 namespace {
 
-// One row a task: kind, subject, slice, operands as buffer[first:last] with = for write, + for add, ~ for an
-// older ring slot.
+// One row for each task: kind, subject, micro-batch, and operands as buffer[first:last], with = for write, +
+// for add, ~ for an older ring slot.
 std::string task_list(const Case& c) {
   constexpr const char* kAccess[] = {"", "=", "+"};
   std::string text;
@@ -41,8 +41,7 @@ struct Budget {
   uint64_t tenths;  // of the least
 };
 
-// Weights live in memory, gradients and state as low as possible; saved tensors of every second segment are
-// kept.
+// Weights live in memory, gradients and state as low as possible. Every second segment keeps its tensors.
 Case plan_case(const std::string& model, const Budget& budget) {
   Case c;
   c.model = build_model(config_from_name(model), DType::bf16, 1, 8);

@@ -1,6 +1,6 @@
-// What the data types leave open, on a device that does nothing: branches, shared and frozen groups, layers
-// of two segments, other schedules, other optimizers, groups that other ranks share, inputs of other names,
-// rings of other lengths, and pieces that an index chooses.
+// What the data types allow, on a device that does nothing: branches, shared and frozen groups, layers of two
+// segments, other schedules and optimizers, groups with their own ranks, inputs of other names, rings of
+// other lengths, and pieces that an index chooses.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -29,8 +29,8 @@ class NullDevice final : public Device {
   void zero(void*, uint64_t) override {}
 };
 
-// x is read by two layers and summed by a third; `shared` is used by two layers; `fixed` is frozen, and so
-// is the embedding; layer `pair` has two segments.
+// Two layers read x, and a third sums it. Two layers use `shared`. `fixed` and the embedding are frozen.
+// Layer `pair` has two segments.
 Model branches(DType precision = DType::bf16) {
   GraphBuilder b(precision, 1, 4, 16, 20);
   const uint32_t shared = b.group(Kind::dense, "shared"), fixed = b.group(Kind::gated, "fixed", false);
@@ -62,8 +62,8 @@ PlanRequest request_of(const Model& model, const Device& device, const Machine& 
   return r;
 }
 
-// "backward pair.1/0 add d.x.0 ...", without operands that every task of its kind has (weights, workspace,
-// scalars).
+// "backward pair.1/0 add d.x.0 ...", without the operands that every task of its kind has: weights,
+// workspace, scalars.
 std::string task_text(const Case& c, const Task& t) {
   constexpr const char* kAccess[] = {"", "=", "+"};
   std::string subject;
@@ -101,7 +101,7 @@ Case lowered(const Model& model, int64_t slices, bool update_waits_for_norm,
   return c;
 }
 
-// Without operands: "backward pair.1/0".
+// The tasks of one kind, without operands: "backward pair.1/0".
 std::vector<std::string> order_of(const Case& c, BodyId body, TaskKind kind) {
   std::vector<std::string> lines;
   for (const Task& t : c.program.bodies[body].tasks) {
@@ -114,9 +114,9 @@ std::vector<std::string> order_of(const Case& c, BodyId body, TaskKind kind) {
 
 using Lines = std::vector<std::string>;
 
-// The frozen embedding has no backward; gradients of x come from both branches, the later one in forward
-// order first; the shared group's gradient is rounded once, after its last use; frozen groups have neither
-// gradient nor round.
+// The frozen embedding has no backward. Gradients of x come from both branches, first from the branch that
+// comes later in forward order. The shared group's gradient is rounded once, after its last use. Frozen
+// groups have neither gradients nor rounding.
 TEST(PlanOpenness, TasksOfTheFirstBody) {
   const Case c = lowered(branches(), 1, true);
   EXPECT_EQ(tasks_of(c, *c.lowering.bodies().first),
@@ -138,7 +138,7 @@ TEST(PlanOpenness, TasksOfTheFirstBody) {
                    "round shared/0: a.shared@2 g.shared=@0", "norm /0:", "set_scalars /0:"}));
 }
 
-// Every trainable group is updated once, in front of the forward that uses it first.
+// Every trainable group is updated once, directly before the forward that uses it first.
 TEST(PlanOpenness, TasksOfTheStepBegin) {
   const Case c = lowered(branches(), 1, true);
   Lines begin = tasks_of(c, *c.lowering.bodies().step);
@@ -154,8 +154,8 @@ TEST(PlanOpenness, TasksOfTheStepBegin) {
             (Lines{"shared/0", "own/0", "head/0"}));
 }
 
-// Without a factor of all gradients a group is updated right after its round, and one body does for all
-// steps.
+// When no factor depends on all gradients, a group is updated right after its gradient is rounded, and one
+// body serves all steps.
 TEST(PlanOpenness, UpdatesFollowTheirGradient) {
   const Case c = lowered(branches(), 1, false);
   const BodyIds& bodies = c.lowering.bodies();
@@ -210,7 +210,7 @@ TEST(PlanOpenness, Schedules) {
                    "head.0/1", "pair.1/1", "pair.0/1", "sum.0/1", "right.0/1", "left.0/1", "stem.0/1"}));
 }
 
-// Plans, verifies and simulates, with plenty and with the least of every tier, on every machine.
+// Plans, verifies and simulates on every machine, with plenty and with the least of every tier.
 TEST(PlanOpenness, PlansVerifiesAndSimulates) {
   const NullDevice device;
   for (const Tiers tiers : {Tiers::host, Tiers::host_nvme, Tiers::device_host, Tiers::device_host_nvme}) {
@@ -238,7 +238,7 @@ TEST(PlanOpenness, PlansVerifiesAndSimulates) {
   }
 }
 
-// Plans, verifies (alone and among its ranks) and simulates a step.
+// Plans a step, verifies it alone and together with its ranks, and simulates it.
 Plan expect_planned(const PlanRequest& request) {
   auto result = make_plan(request);
   EXPECT_TRUE(std::holds_alternative<Plan>(result));
@@ -250,7 +250,7 @@ Plan expect_planned(const PlanRequest& request) {
   return plan;
 }
 
-// Two micro-batches go through all layers together, then the next two; backward takes the waves in reverse.
+// Two micro-batches go through all layers together, then the next two. Backward takes the pairs in reverse.
 StepSchedule waves_of_two(const Model& model, uint32_t slices) {
   StepSchedule waves;
   for (uint32_t first = 0; first < slices; first += 2) {
@@ -280,7 +280,8 @@ TEST(PlanOpenness, AScheduleIsData) {
   EXPECT_THROW(make_plan(request), std::invalid_argument);
 }
 
-// One plane of state and updates by whole tensors: a group is one shard, however small shards are otherwise.
+// An optimizer that keeps one plane of state and updates whole tensors: a group is one shard, even where
+// shards are small otherwise.
 TEST(PlanOpenness, AnOptimizerIsARow) {
   const NullDevice device;
   PlanRequest request = request_of(branches(), device, machine_of(Tiers::device_host_nvme), 2);
@@ -299,8 +300,8 @@ TEST(PlanOpenness, AnOptimizerIsARow) {
   expect_planned(request);
 }
 
-// Of four ranks all share the other groups whole (stage 3); `own` is shared by ranks 0 and 2, and by 1 and 3,
-// at stage 1.
+// All four ranks share the other groups whole, at stage 3. Group `own` is shared by ranks 0 and 2, and by 1
+// and 3, at stage 1.
 TEST(PlanOpenness, AGroupHasItsOwnRanksAndStage) {
   const NullDevice device;
   const Model model = branches();
@@ -345,8 +346,7 @@ TEST(PlanOpenness, InputsHaveNamesOfTheirOwn) {
   EXPECT_THROW(input_buffer(plan.model, plan.lowering, kTrainRing, "image"), std::invalid_argument);
 }
 
-// The program of a plan with its training ring in five slots, assembled, verified and read back from its
-// text.
+// A plan's program whose training ring has five slots: assembled, verified, and read back from its text.
 TEST(PlanOpenness, ARingHasItsOwnSlots) {
   Case c = lowered(branches(), 2, true);
   c.program.rings[kTrainRing].slots = 5;
@@ -362,8 +362,8 @@ TEST(PlanOpenness, ARingHasItsOwnSlots) {
   EXPECT_FALSE(verify(c.program).empty());
 }
 
-// A forward that reads at most three shards of a group's weights, chosen when it runs: staged, ordered and
-// verified as the whole.
+// A forward reads at most three shards of a group's weights, which are chosen when it runs. They are staged,
+// ordered and verified like the whole group.
 TEST(PlanOpenness, AnOperandMayBePiecesThatAnIndexChooses) {
   Case c = lowered(branches(), 1, true);
   c.options.shard_elements = kGroupPadding / 4;
@@ -387,7 +387,7 @@ TEST(PlanOpenness, AnOperandMayBePiecesThatAnIndexChooses) {
   for (Body& body : c.program.bodies)
     for (Instruction& in : body.instructions)
       for (Operand& o : in.operands)
-        if (o.indexed) in.waits.clear();  // its fetches are of the whole: none may be missed
+        if (o.indexed) in.waits.clear();  // its fetches bring the whole: none may be missing
   EXPECT_FALSE(verify(c.program).empty());
 }
 

@@ -1,4 +1,4 @@
-// The planner on random programs: what it accepts is correct, budgets are monotone and tight, waits are
+// The planner on random programs: what it accepts is correct, least budgets are monotone and exact, waits are
 // minimal.
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ std::string seed_text(uint64_t seed) { return "random_case(" + std::to_string(se
   return v.empty() ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << describe(p, v.front());
 }
 
-// By tier, where the last byte lies that a home or an operand of `body` occupies, up to the alignment of
+// By tier: the highest address that a home or an operand of `body` reaches, rounded up to the alignment of
 // allocations.
 std::vector<uint64_t> highest_places(const Program& p, const Body& body) {
   std::vector<uint64_t> end(p.machine.tiers.size());
@@ -58,7 +58,7 @@ void expect_good(const Program& p) {
   EXPECT_TRUE(same(program_from_text(to_text(p)), p));
 }
 
-// With everything, with the least that each tier can do with (from the top down), and with something in
+// With plenty, with the least that each tier can do with (found from the top down), and with capacities in
 // between.
 TEST(PlanProperty, ProgramsAreCorrectFromPlentyToTheLeast) {
   for (uint64_t seed = 0; seed < kPrograms; ++seed) {
@@ -78,8 +78,8 @@ TEST(PlanProperty, ProgramsAreCorrectFromPlentyToTheLeast) {
   }
 }
 
-// Without leads and kept copies nothing depends on capacities, so what fits in some memory fits in more.
-// (With them it need not: what one tier keeps changes what the next one below must hold. place falls back on
+// Without leads and kept copies nothing depends on capacities, so what fits in some memory also fits in more.
+// (With them it need not: what one tier keeps changes what the tier below must hold. The search falls back on
 // the least arrangement.)
 TEST(PlanProperty, LargerMachinesHoldTheLeastArrangement) {
   for (uint64_t seed = 0; seed < kPrograms; seed += 3) {
@@ -103,7 +103,7 @@ TEST(PlanProperty, LargerMachinesHoldTheLeastArrangement) {
   }
 }
 
-// What Least says suffices does, one step less does not, and its figures agree with each other.
+// What `Least` says suffices does suffice, one step less does not, and its figures agree with each other.
 TEST(PlanProperty, TheLeastIsExact) {
   for (uint64_t seed = 0; seed < kPrograms; ++seed) {
     SCOPED_TRACE(seed_text(seed));
@@ -146,10 +146,10 @@ TEST(PlanProperty, TheLeastIsExact) {
   }
 }
 
-// Where lower tiers do not hold what is transient, upper ones do, if they can: what Least promises then works
-// too, at the figures that it names, and in more memory.
+// Where lower tiers cannot hold transient buffers, upper tiers hold them if they can. What `Least` then
+// promises works at the figures that it names, and in more memory.
 TEST(PlanProperty, WhatIsTransientMayLiveAbove) {
-  int above = 0;  // arrangements in which it does
+  int above = 0;  // arrangements in which activations live above
   for (uint64_t seed = 0; seed < kPrograms; ++seed) {
     SCOPED_TRACE(seed_text(seed));
     Case c = random_case(seed);
@@ -191,7 +191,7 @@ PlanRequest request_for(const Case& c, Random& random) {
   return r;
 }
 
-// The budgets that an infeasible plan names work, larger ones too, and one step less does not.
+// The budgets that an infeasible plan names suffice, and so do larger ones. One byte less in a tier does not.
 TEST(PlanProperty, NamedBudgetsWork) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed_text(seed));

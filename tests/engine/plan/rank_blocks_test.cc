@@ -1,5 +1,5 @@
-// Ranks on several machines: gradients are summed up inside of machines first. The bits are those of one
-// machine, and what a rank sends is what the formulas say.
+// Ranks on several nodes: gradients are summed within node groups first. The bits are those of one node, and
+// a rank sends as many bytes as the formulas say.
 #include <gtest/gtest.h>
 
 #include "tests/support/ranks_support.h"
@@ -56,7 +56,7 @@ TEST_F(RankBlocksTest, BitsDoNotDependOnMachines) {
   }
 }
 
-// Blocks of two and of four ranks, of factors too; updates that follow backward at once.
+// Node groups of two and of four ranks. They sum factors too; with clip 0, updates follow backward at once.
 TEST_F(RankBlocksTest, EightRanksOnOneTwoAndFourMachines) {
   for (const uint32_t compress : {0, 2})
     for (const double clip : {1.0, 0.0}) {
@@ -82,9 +82,9 @@ TEST_F(RankBlocksTest, EightRanksOnOneTwoAndFourMachines) {
     }
 }
 
-// Of b bytes of a group, n ranks, k of them in a block: (k-1)/k b inside, and (n/k-1)/n b of what blocks send
-// each other. Sums of blocks are fp32. With weights in blocks, forwards and backwards gather inside only, and
-// what was updated goes across once.
+// Of a group of b bytes, with n ranks and node groups of k, a rank sends (k-1)/k b within its node group and
+// (n/k-1)/n b across. Sums of node groups are fp32. With weights shared within nodes, forwards and backwards
+// gather within the node group only, and updated weights go across once.
 TEST_F(RankBlocksTest, RanksSendWhatTheFormulasSay) {
   constexpr uint64_t kRanks = 8, kBlock = 4;
   for (const DType precision : {DType::f32, DType::bf16})

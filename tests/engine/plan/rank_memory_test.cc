@@ -1,5 +1,5 @@
 // What a rank holds at ZeRO stage 3: its part of the training state, and the working set that its plan
-// states; by plans of models of any size, and by runs.
+// states. Checked on plans of models of all sizes, and on runs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ TestRun run_of(const DriveDirectory& directory, const std::string& model, DType 
   return run;
 }
 
-// Bytes that live from step to step, of one rank: what `plan` prints as permanent, but for tokens.
+// Bytes of one rank's permanent buffers, without tokens and scalars.
 uint64_t permanent_bytes(const Plan& plan) {
   uint64_t bytes = 0;
   for (const Buffer& b : plan.program.buffers)
@@ -38,7 +38,7 @@ uint64_t permanent_bytes(const Plan& plan) {
   return bytes;
 }
 
-// By name of class, over tiers.
+// Home bytes of one class of buffers, summed over tiers.
 uint64_t home_bytes(const Plan& plan, const TestRun& run, const std::string& kind) {
   uint64_t bytes = 0;
   const auto facts = nlohmann::json::parse(plan_json(plan, budgets_of(run), run.options));
@@ -97,7 +97,7 @@ TEST(RankMemory, RunsHoldThatAndTheWorkingSetOfThePlan) {
               EXPECT_EQ(tier, "host");
               const double state = static_cast<double>(peak) - static_cast<double>(working_set);
               EXPECT_LE(state, 1.01 * part) << "rank " << r.rank();
-              EXPECT_GE(static_cast<double>(peak), part) << "rank " << r.rank();  // it was there
+              EXPECT_GE(static_cast<double>(peak), part) << "rank " << r.rank();  // the part was held
               figures.at_most("runs: (peak - the plan's working set) / (state / N)", state / part, 1.01);
             },
             [](const std::exception& e) { ADD_FAILURE() << "a rank is stuck after: " << e.what(); });

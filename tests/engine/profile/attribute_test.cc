@@ -1,5 +1,5 @@
-// Idle time and who is charged with it: by hand on machines of a flop and a byte a second, and on random and
-// planned programs, where charges must be chains that take as long as the lane was idle.
+// Idle time and the instructions that are charged with it: by hand on machines of a flop and a byte a second,
+// and on random and planned programs. There, charges must be chains that take as long as the lane was idle.
 #include "engine/profile/attribute.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,8 @@ struct Simulated {
   const History history;
 };
 
-// "1.0 [2, 4]": instruction 0 of position 1 was executed from 2 to 4. A question mark: it was not.
+// "1.0 [2, 4]": instruction 0 of position 1, executed from 2 to 4. A question mark means that it was not
+// executing then.
 std::string words(const std::vector<Charge>& charges) {
   std::string out;
   for (const Charge& c : charges) {
@@ -45,7 +46,7 @@ std::string words(const std::vector<Charge>& charges) {
   }
   return out;
 }
-// "before 0.3: ...", an interval a line.
+// "before 0.3: ...", one interval a line.
 std::string words(const std::vector<Idle>& idles) {
   std::string out;
   for (const Idle& i : idles) {
@@ -61,7 +62,8 @@ std::string idle_words(const Simulated& s, const char* name) {
 }
 
 TEST(Attribute, FollowsWaitsAcrossLanes) {
-  // read 0-4, down waits for it 4-6, a waits for that 6-9; b 0-5 beside, up waits for a and b 9-10.
+  // read takes 0-4; down waits for it, 4-6; a waits for down, 6-9; b runs 0-5 beside them; up waits for a and
+  // b, 9-10.
   const Simulated s(program(tasks({{3, 0}, {5, 0}}),
                             "0 read:1 copy x4@0 nvme+0 -> host+0\n"
                             "1 down:1 copy x2@0 host+0 -> device+0 after read:1\n"
@@ -76,7 +78,7 @@ TEST(Attribute, FollowsWaitsAcrossLanes) {
 }
 
 TEST(Attribute, ALaneIsOftenBusyWithWhatComesBefore) {
-  // down: 0-4 for nobody, 4-6 for a, 6-8 for a. a runs 6-7, then 8-9.
+  // down copies 0-4 for nobody, 4-6 and 6-8 for a. a runs 6-7 and 8-9.
   const Simulated s(program(tasks({{1, 0}, {1, 0}}),
                             "0 down:1 copy x4@0 host+0 -> device+0\n"
                             "1 down:2 copy x2@0 host+0 -> device+4\n"
@@ -93,7 +95,7 @@ TEST(Attribute, OnOverlappingLanesBytesFlowInTurn) {
   const char* const reads = "0 read:1 copy x4@0 nvme+0 -> host+0\n1 read:2 copy x4@0 nvme+4 -> host+4\n";
   const Simulated s(program(tasks({{1, 0}}), std::string(reads) + "2 a:1 run 0 after read:2\n"), {0}, r);
   EXPECT_EQ(idle_words(s, "a"), "before 0.2: 0.0 [0, 5], 0.1 [5, 9]\n");
-  // The second starts when b is done, at 7, after the first had its bytes: its own cause is b.
+  // The second read starts when b is done, at 7, after the first has its bytes. So b is its cause.
   const Simulated late(program(tasks({{1, 0}, {7, 0}}),
                                "0 b:1 run 1\n1 read:1 copy x4@0 nvme+0 -> host+0\n"
                                "2 read:2 copy x4@0 nvme+4 -> host+4 after b:1\n"
@@ -104,7 +106,7 @@ TEST(Attribute, OnOverlappingLanesBytesFlowInTurn) {
 }
 
 TEST(Attribute, WhatASharedPoolSlowsDownIsChargedLonger) {
-  // Memory of a byte a second for both copies: down takes 4 s for its 2 bytes beside up, of which a waits.
+  // Both copies share memory of a byte a second: beside up, down takes 4 s for its 2 bytes. a waits for down.
   MachineRates r = unit_rates();
   r.pools = {{"memory", 1}};
   r.links[0].sharing.per_byte = r.links[1].sharing.per_byte = {{0, 1}};
@@ -117,7 +119,8 @@ TEST(Attribute, WhatASharedPoolSlowsDownIsChargedLonger) {
 }
 
 TEST(Attribute, LanesRunAheadByOneBody) {
-  // a takes 1 s a body, slow 10: from the third body on, a waits for all lanes to have done the last but one.
+  // a takes 1 s a body, slow 10 s. From the third body on, a waits until all lanes have completed the last
+  // but one.
   const Simulated s(program(tasks({{1, 0}, {10, 0}}), "0 a:1 run 0\n1 slow:1 run 1\n"), {0, 0, 0, 0});
   EXPECT_EQ(idle_words(s, "a"),
             "before 2.0: 0.1 [2, 10]\nbefore 3.0: 1.1 [11, 20]\n"
@@ -127,8 +130,8 @@ TEST(Attribute, LanesRunAheadByOneBody) {
 }
 
 TEST(Attribute, WaitsOnTheBodyBeforeDependOnWhichItWas) {
-  // In short, c takes 5 s after b's 1; in long, b takes 5 s. The first of long waits for b of a short body
-  // before it, or for c of a long one.
+  // In body short, c takes 5 s after b's 1 s; in body long, b takes 5 s. The first instruction of long waits
+  // for b if a short body came before, and for c if a long one did.
   const std::string work = tasks({{1, 0}, {5, 0}});
   const Simulated s(
       program({{"short", work, "0 a:1 run 0\n1 b:1 run 0\n2 c:1 raw 1 after b:1\n", "short long"},
@@ -169,7 +172,8 @@ constexpr const char* kCopyAndTwoTasks =
     "0 down:1 copy x2@0 host+0 -> device+0\n1 a:1 run 0 after down:1\n2 a:2 run 1\n";
 
 TEST(Attribute, AnInstructionThatStartsLateIsChargedItself) {
-  // down 0-2, a waits for it and begins at 2.5 only; its second begins 0.25 late without any wait.
+  // down copies 0-2. a waits for it and begins only at 2.5. Its second instruction begins 0.25 late without
+  // any wait.
   Simulated s(program(tasks({{1, 0}, {1, 0}}), kCopyAndTwoTasks));
   s.times = {{{0, 2}, {2.5, 3.5}, {3.75, 4.75}}};
   EXPECT_EQ(idle_words(s, "a"), "before 0.1: 0.0 [0, 2], 0.1? [2, 2.5]\nbefore 0.2: 0.2? [3.5, 3.75]\n");
@@ -205,7 +209,7 @@ TEST(Attribute, WhatDidNotRunIsNoCause) {
 
 // --- any program ---
 
-// Of every instruction: when its work was done on its lane, one after the other.
+// When each instruction did its work on its lane, one after the other.
 std::vector<std::vector<InstructionTime>> executed(const Simulated& s) {
   std::vector<std::vector<InstructionTime>> out = s.times;
   std::vector<double> until(s.program.machine.lanes.size());
@@ -218,8 +222,8 @@ std::vector<std::vector<InstructionTime>> executed(const Simulated& s) {
   return out;
 }
 
-// When everything ends if instructions take these seconds of their lanes, and each starts as soon as the
-// rules of program.h let it. By position and instruction.
+// The ends of all instructions, by position and instruction, if each takes these seconds of its lane and
+// starts as soon as the rules of program.h allow.
 using Seconds = std::vector<std::vector<double>>;
 Seconds ends_of(const Simulated& s, const Seconds& seconds) {
   const size_t lanes = s.program.machine.lanes.size();
@@ -254,8 +258,8 @@ Seconds nothing_of(const Simulated& s) {
   return out;
 }
 
-// Charges without gaps, of instructions while they are executed. If nothing but them took any time, they
-// would still take it one after the other: they are a chain of what could not start before.
+// Charges have no gaps and are of instructions that were executing. If only the charged work took time, it
+// would still run one after the other: the charges are a chain.
 void expect_chain(const Simulated& s, const std::vector<std::vector<InstructionTime>>& execution,
                   const std::vector<Charge>& charges, double begin, double end) {
   ASSERT_FALSE(charges.empty());
@@ -274,7 +278,7 @@ void expect_chain(const Simulated& s, const std::vector<std::vector<InstructionT
   }
   const Seconds ends = ends_of(s, seconds);
   const Charge& last = charges.back();
-  EXPECT_NEAR(ends[last.position][last.instruction], end - begin, 1e-12 * end);  // rounding of sums
+  EXPECT_NEAR(ends[last.position][last.instruction], end - begin, 1e-12 * end);  // sums are rounded
 }
 
 void expect_sound(const Simulated& s) {
@@ -289,7 +293,7 @@ void expect_sound(const Simulated& s) {
       busy[s.program.bodies[s.sequence[at]].instructions[i].lane] += seconds[at][i];
       all = std::max(all, t.end);
     }
-  const Seconds ends = ends_of(s, seconds);  // the rules as they are tried here are the simulator's
+  const Seconds ends = ends_of(s, seconds);  // the rules as tried here are those of the simulator
   for (size_t at = 0; at < ends.size(); ++at)
     for (size_t i = 0; i < ends[at].size(); ++i) EXPECT_NEAR(ends[at][i], execution[at][i].end, 1e-12 * all);
   for (LaneId l = 0; l < busy.size(); ++l) {
@@ -312,7 +316,7 @@ TEST(Attribute, RandomPrograms) {
   }
 }
 
-// With the least memory that works in a tier or two, and with plenty.
+// With plenty, and with the least memory of one tier or two.
 TEST(Attribute, PlannedPrograms) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed);
@@ -331,7 +335,7 @@ TEST(Attribute, PlannedPrograms) {
   }
 }
 
-// As expect_sound, for times that contradict the program by some microseconds.
+// As `expect_sound`, with times that contradict the program by some microseconds.
 TEST(Attribute, ChargesAddUpWhateverClocksSay) {
   std::mt19937_64 random(1);
   std::normal_distribution<double> off(0, 5e-6);  // seconds; what takes no time in the program takes less

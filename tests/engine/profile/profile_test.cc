@@ -1,5 +1,5 @@
-// What a profile is made of: the recorder, measured times as the program allows them, figures that add up,
-// and what lies in the tiers.
+// The parts of a profile: the recorder, measured times in an order that the program allows, figures that add
+// up, and what lies in the tiers.
 #include "engine/profile/profile.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ constexpr int64_t kSteps = 6;
 
 class Profiles : public testing::Test {
  protected:
-  // In three tiers with little room, so that everything moves.
+  // Three tiers with little room, so that everything moves.
   TestRun three_tiers() {
     TestRun run;
     run.options = short_run(directory, kModel, text);
@@ -39,8 +39,8 @@ class Profiles : public testing::Test {
   const std::string text = directory / "train.txt";
 };
 
-// No instruction begins before what it waits for has ended, or before the one before it on a lane whose
-// instructions do not overlap.
+// No instruction begins before all that it waits for has ended. On lanes that do not overlap, none begins
+// before the one before has ended.
 void expect_order(const Program& program, const Timeline& t) {
   const LaneOrders orders = lane_orders(program);
   for (size_t p = 0; p < t.sequence.size(); ++p) {
@@ -78,13 +78,13 @@ TEST_F(Profiles, EveryInstructionOfEveryStepIsRecorded) {
   }
 }
 
-// The trace's own figures, and a sum that must come out: compute is busy, or waits for something.
+// The trace's own figures. Compute is either busy or waiting, so the two must add up to the step.
 TEST_F(Profiles, FiguresAddUp) {
   const TestResult result = train(three_tiers());
   const Profile p = make_profile(result.plan, *recorder);
   ASSERT_EQ(p.steps.size(), static_cast<size_t>(kSteps));
   ASSERT_EQ(p.counted, static_cast<size_t>(kSteps) - kWarmUpSteps);
-  constexpr double kRounding = 1e-9;  // seconds: sums of some thousand doubles, and the origin taken off
+  constexpr double kRounding = 1e-9;  // seconds: rounding in sums of some thousand doubles
   for (size_t k = 1; k < p.steps.size(); ++k)
     EXPECT_NEAR(p.steps[k].seconds.measured, result.steps[k].seconds, kRounding);
   EXPECT_NEAR(p.idle.measured + p.lanes[p.compute].busy.measured, p.step_seconds.measured, kRounding);
@@ -95,7 +95,7 @@ TEST_F(Profiles, FiguresAddUp) {
   for (const WorkRow& w : p.work) worked += w.seconds.measured;
   EXPECT_NEAR(stalled, p.idle.measured, kRounding);
   EXPECT_NEAR(busy, worked, kRounding);
-  // Predicted is what the search judged by, but for the ends of so short a sequence.
+  // The prediction is the search's, but for the ends of so short a sequence.
   EXPECT_NEAR(p.step_seconds.predicted, result.plan.step_seconds, 0.1 * result.plan.step_seconds);
 }
 
@@ -117,7 +117,7 @@ TEST_F(Profiles, BytesAreThoseOfTheMetrics) {
   EXPECT_EQ(p.links.size(), 4u);  // both ways, twice
 }
 
-// What ranges of a tier end at: its own alignment, and that of whole transfers.
+// The granule of addresses in a tier: its own alignment, or that of whole transfers.
 uint64_t granule_of(const Machine& machine, size_t tier) {
   uint64_t granule = machine.tiers[tier].alignment;
   for (const Link& link : machine.links)
@@ -125,7 +125,7 @@ uint64_t granule_of(const Machine& machine, size_t tier) {
   return granule;
 }
 
-// By addresses the stays and the homes reach exactly as high as the plan says.
+// By address, stays and homes reach exactly as high as the plan says.
 TEST_F(Profiles, StaysAndHomesReachThePlansPeak) {
   const auto result = plan_of(three_tiers());
   const Program& program = std::get<Plan>(result).program;
@@ -150,8 +150,8 @@ uint64_t total(const ClassBytes& bytes) {
   return sum;
 }
 
-// What the waits keep apart never lies in one place: at no moment is there more than the arena holds. It
-// begins and ends with what is permanent.
+// Waits keep ranges apart: no tier ever holds more than its arena. At the beginning and at the end it holds
+// the permanent buffers.
 TEST_F(Profiles, OccupancyStaysInTheArenas) {
   const TestResult result = train(three_tiers());
   const Program& program = result.plan.program;
@@ -165,7 +165,7 @@ TEST_F(Profiles, OccupancyStaysInTheArenas) {
       uint64_t most = 0;
       for (const OccupancyPoint& point : curves[tier]) most = std::max(most, total(point.bytes));
       EXPECT_LE(most, program.arena_bytes[tier]);
-      if (!program.machine.tiers[tier].file) {  // small ranges take whole MiB there
+      if (!program.machine.tiers[tier].file) {  // in files, small ranges take whole MiB
         EXPECT_GE(most, program.arena_bytes[tier] / 2) << "an arena that is never half full";
       }
       EXPECT_EQ(curves[tier].back().bytes, permanent[tier]);
@@ -173,7 +173,7 @@ TEST_F(Profiles, OccupancyStaysInTheArenas) {
   }
 }
 
-// A device arena of 100 bytes, in which a copy of 60 is used twice, and is fetched again for the second body.
+// A device arena of 100 bytes. A copy of 60 bytes is used twice, and fetched again for the second body.
 TEST(Occupancy, OfAProgramByHand) {
   Program p;
   p.machine.tiers = {{"device", 100}, {"host", 100}};
@@ -204,8 +204,9 @@ TEST(Occupancy, OfAProgramByHand) {
   EXPECT_EQ(curves[1][0].bytes[0], 60u);  // its home
 }
 
-// Two tasks wait for a copy each: the first, at 2, since 0, the second since 4, when compute was done, though
-// its copy was under way since 3. In the second body both copies are done before compute is.
+// Each of two tasks waits for a copy. The first runs at 2 and has been idle since 0. The second has been idle
+// only since 4, when compute was done, though its copy began at 3. In the second body both copies are done
+// before compute is.
 TEST(Obstacles, AreWhatOtherLanesDidLast) {
   Program p;
   p.machine.lanes = {{"compute"}, {"h2d"}};
@@ -226,7 +227,7 @@ TEST(Obstacles, AreWhatOtherLanesDidLast) {
   for (const auto& in_time : obstacles[1]) EXPECT_FALSE(in_time.has_value());
 }
 
-// A drive that fails in the midst: what ran until then is there, what was only counted is not.
+// A drive fails in the middle of a run: what ran until then is recorded, what was only issued is not.
 TEST_F(Profiles, ARunThatFailsHalfWayLeavesItsRecords) {
   TestRun run = three_tiers();
   const Plan plan = std::get<Plan>(plan_of(run));
@@ -253,7 +254,7 @@ TEST_F(Profiles, ARunThatFailsHalfWayLeavesItsRecords) {
   expect_order(plan.program, p.measured);
 }
 
-// More memory never makes a plan slower; what is said of a change is what planning for it gives.
+// Each suggested change is what planning for it gives, and the best comes first.
 TEST_F(Profiles, ChangesArePlansOfTheirOwn) {
   const TestRun run = three_tiers();
   const auto device = make_device(run.options.memory, run.threads);

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// Every form that the grammar has: names that need escapes, an empty and two equal names, runs of pieces,
+// Every form of the grammar: names that need escapes, an empty name and two equal names, runs of pieces,
 // rings, copies with two versions, raw instructions, waits on the body before.
 constexpr const char* kGolden = R"(sluice program 1
 tier device capacity 18446744073709551615 alignment 256
@@ -144,8 +144,8 @@ TEST(Text, ErrorsNameTheLine) {
   expect_error(head + "instructions s\n0 l:1 raw - after t/l:1\n", "there is no body 't'");
 }
 
-// Damaged text either parses or throws std::invalid_argument; what parses prints and parses again to the
-// same.
+// Damaged text either throws std::invalid_argument or parses. If it parses, its printed form parses to the
+// same program.
 void expect_no_crash(const std::string& text) {
   try {
     const Program p = program_from_text(text);

@@ -1,4 +1,4 @@
-// Drives of a machine description: their parts of a tier, and which of them directories are on.
+// The drives of a machine description: their shares of a tier, and the directories that each is matched with.
 #include "engine/rates/drives.h"
 
 #include <filesystem>
@@ -10,9 +10,9 @@
 namespace sluice {
 namespace {
 
-// Of a byte each way: {4, 2, 2} moves a byte a second each, 1 s; {1, 2, 4} has written it after 0.5 s, and
-// read the rest after another 0.5; {2, 2, 4} takes 0.5 s; {4, 1, 4} has read it after 1/3 s, and written
-// the other 2/3 of its byte 2/3 s later.
+// A drive {read, write, mixed} that reads a byte and writes a byte: {4, 2, 2} does both at a byte a second,
+// in 1 s. {1, 2, 4} has written after 0.5 s and needs another 0.5 s to read the rest. {2, 2, 4} takes 0.5 s.
+// {4, 1, 4} has read after 1/3 s and needs another 2/3 s to write the rest.
 TEST(Drives, WeighWhatTheyMoveBothWays) {
   EXPECT_DOUBLE_EQ(drive_weight({"nvme", 4, 2, 2}), 2);
   EXPECT_DOUBLE_EQ(drive_weight({"nvme", 1, 2, 4}), 2);
@@ -37,7 +37,7 @@ std::vector<double> matched_reads(const std::vector<DriveRates>& drives,
   return reads;
 }
 
-// A drive is told by its read rate.
+// Drives are told apart by their read rates.
 TEST(Drives, AreFoundForDirectories) {
   using Reads = std::vector<double>;
   const TestDirectory place;
@@ -45,7 +45,7 @@ TEST(Drives, AreFoundForDirectories) {
   std::filesystem::create_directory_symlink(place / "a/real", place / "link");
   const std::string a = place / "a/real", link = place / "link";
   const std::vector<DriveRates> one{{"nvme", 1, 9, 9}};
-  EXPECT_EQ(matched_reads(one, {"x", "y", "z"}), (Reads{1, 1, 1}));  // it stands for each
+  EXPECT_EQ(matched_reads(one, {"x", "y", "z"}), (Reads{1, 1, 1}));  // one row stands for every directory
   const std::vector<DriveRates> plain{{"nvme", 1, 9, 9}, {"other", 5, 9, 9}, {"nvme", 2, 9, 9}};
   EXPECT_EQ(matched_reads(plain, {"x"}), Reads{1});  // more drives than directories
   EXPECT_EQ(matched_reads(plain, {"x", "y", "z"}), (Reads{1, 2, 1}));
@@ -53,8 +53,8 @@ TEST(Drives, AreFoundForDirectories) {
       {"nvme", 1, 9, 9, "/mnt/b"}, {"nvme", 2, 9, 9, a}, {"nvme", 3, 9, 9}, {"nvme", 4, 9, 9, "/mnt/d/"}};
   EXPECT_EQ(matched_reads(named, {a}), Reads{2});
   EXPECT_EQ(matched_reads(named, {link, "/mnt/x/../b"}), (Reads{2, 1}));
-  EXPECT_EQ(matched_reads(named, {"x", "/mnt/d", "y", "/mnt/b"}), (Reads{2, 4, 3, 1}));  // the rest by order
-  EXPECT_EQ(matched_reads(named, {link, a}), (Reads{2, 1}));  // a row is one directory's
+  EXPECT_EQ(matched_reads(named, {"x", "/mnt/d", "y", "/mnt/b"}), (Reads{2, 4, 3, 1}));  // others in order
+  EXPECT_EQ(matched_reads(named, {link, a}), (Reads{2, 1}));  // a row belongs to one directory
   EXPECT_TRUE(matched_reads({{"other", 5, 9, 9}}, {"x"}).empty());
 }
 

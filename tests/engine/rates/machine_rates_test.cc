@@ -1,4 +1,4 @@
-// Machine descriptions: every key, what is refused, and what ranks of a machine share.
+// Machine descriptions: every key, what is refused, and what ranks that share a machine get of it.
 #include "engine/rates/machine_rates.h"
 
 #include <gtest/gtest.h>
@@ -72,10 +72,10 @@ TEST(MachineRates, RanksOnAMachineShareIt) {
   EXPECT_EQ(r.drives[0].read, 3);
   EXPECT_EQ(r.drives[0].write, 2);
   EXPECT_EQ(r.drives[0].mixed, 1);
-  r.network = {{"node", 8, 1, 0}};  // what is described is the share of one among eight
+  r.network = {{"node", 8, 1, 0}};  // the description is of one of eight shares
   share_machine(r, 4);
   EXPECT_EQ(r.pools[0].capacity, 8);
-  r.network = {{"node", 1 << 20, 1, 0}};  // one alone has a million times as much: no more than may be said
+  r.network = {{"node", 1 << 20, 1, 0}};  // a million times that for one alone: capped at the limit
   r.memory = {std::nullopt, uint64_t{1} << 40, 1'000'000'000'000'000'000};
   share_machine(r, 1);
   EXPECT_EQ(r.memory->host, 1'000'000'000'000'000'000u);

@@ -1,4 +1,4 @@
-// The machine descriptions that come along: engine/rates/machines/NAME.json, and that they are whole.
+// The built-in machine descriptions, engine/rates/machines/NAME.json: their list, and that they are complete.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ TEST(Machines, AreThoseOfTheFolder) {
   EXPECT_EQ(built_in_machine_names(), names);
 }
 
-// In --help and in docs/machine.md.
+// --help and docs/machine.md list them.
 TEST(Machines, AreListedWhereUsersLook) {
   const OptionRow& option = *find_option("machine");
   for (const std::string& name : names_of_files())
@@ -77,7 +77,8 @@ TEST(Machines, SayWhatTheyAre) {
   }
 }
 
-// Everything that a program of three tiers and several ranks looks up, and figures that fit each other.
+// They have every entry that a program of three tiers and several ranks looks up, and their figures fit each
+// other.
 TEST(Machines, AreWhole) {
   for (const std::string& name : names_of_files()) {
     SCOPED_TRACE(name);

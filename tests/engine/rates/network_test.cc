@@ -1,4 +1,4 @@
-// What collectives take on a network of levels, with times worked out by hand.
+// How long collectives take on a network of levels, with times worked out by hand.
 #include "engine/rates/network.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Six ranks, a gather of 6 bytes from each and an exchange of 6 bytes from each to each; and a task between.
+// Six ranks: an all-gather of 6 bytes from each, a task, and an all-to-all of 6 bytes from each to each.
 constexpr const char* kProgram = R"(sluice program 1
 tier host capacity 1000 alignment 1
 lane compute
@@ -55,7 +55,7 @@ TEST(Network, OneLevelTakesEveryMessageOfARank) {
   EXPECT_EQ(network_bytes(p, one, p.bodies[0]), (std::vector<uint64_t>{60}));
 }
 
-// Three nodes of two ranks: a rank sends 5 messages, 4 of them out of its node, as the other does.
+// Three nodes of two ranks: each rank of a node sends 5 messages, 4 of them out of the node.
 TEST(Network, AnUpperLevelIsSharedByTheRanksOfAUnit) {
   const Program p = program_from_text(kProgram);
   const std::vector<NetworkLevel> slow_above{{"node", 2, 6, 0}, {"cluster", 6, 2, 0.25}};
@@ -67,15 +67,15 @@ TEST(Network, AnUpperLevelIsSharedByTheRanksOfAUnit) {
   EXPECT_DOUBLE_EQ(network_seconds(p, slow_below, exchange(p)), 5 * (6 / 1.0 + 0.5));
 }
 
-// The rank's other part goes to the other rank of its node; to ranks of equal place in their nodes go two.
+// In its node group a rank sends one part, to the other rank. In its cross-node group it sends two.
 TEST(Network, GroupsSendToTheirOwn) {
   Program p = program_from_text(kProgram);
   const std::vector<NetworkLevel> levels{{"node", 2, 6, 0.5}, {"cluster", 6, 2, 0.25}};
   Task& task = p.bodies[0].tasks[2];
-  task.processes = 1;  // of the block; 36 bytes for two
+  task.processes = 1;  // the node group: 36 bytes for two
   EXPECT_DOUBLE_EQ(network_seconds(p, levels, task), 18 / 6.0 + 0.5);
   EXPECT_EQ(sent_bytes(p, task), 18);
-  task.processes = 2;  // across blocks; 36 bytes for three
+  task.processes = 2;  // the cross-node group: 36 bytes for three
   EXPECT_DOUBLE_EQ(network_seconds(p, levels, task), 2 * 2 * 12 / 2.0 + 2 * 0.25);
   EXPECT_EQ(sent_bytes(p, task), 24);
   Task& all = p.bodies[0].tasks[0];
@@ -84,7 +84,7 @@ TEST(Network, GroupsSendToTheirOwn) {
   EXPECT_EQ(network_bytes(p, levels, p.bodies[0]), (std::vector<uint64_t>{12 + 24, 2 * 12 + 2 * 24}));
 }
 
-// What leaves a group of nodes has left its node, too.
+// What leaves a rack has left its node, too.
 TEST(Network, ThreeLevels) {
   Program p = program_from_text(kProgram);
   p.buffers[1].cuts = p.buffers[2].cuts = {0, 48};
@@ -92,7 +92,7 @@ TEST(Network, ThreeLevels) {
   const std::vector<NetworkLevel> levels{{"node", 2, 1e9, 0}, {"rack", 4, 2, 0}, {"cluster", 8, 1, 0}};
   // Out of a node: 2 ranks x 6 messages; out of a rack: 4 ranks x 4 messages.
   EXPECT_DOUBLE_EQ(network_seconds(p, levels, exchange(p)), std::max(2 * 6 * 6 / 2.0, 4 * 4 * 6 / 1.0));
-  // Likewise 3 and 2 of parts of 12 bytes: two of the four are in one rack.
+  // In groups across, likewise 3 messages and 2, of 12 bytes: two of the four ranks are in one rack.
   p.bodies[0].tasks[2].processes = 1;
   EXPECT_DOUBLE_EQ(network_seconds(p, levels, exchange(p)), std::max(2 * 3 * 12 / 2.0, 4 * 2 * 12 / 1.0));
 }

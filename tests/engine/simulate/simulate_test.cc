@@ -32,7 +32,7 @@ void expect_time(const SimulationResult& r, size_t position, size_t instruction,
 }
 
 TEST(Simulate, LanesAndWaits) {
-  // down: 0-2, a waits for it: 2-5, a again: 5-6; b beside: 0-4, up waits for both: 6-10.
+  // down copies 0-2; a waits for it, 2-5, and runs again, 5-6; b runs 0-4 beside; up waits for both, 6-10.
   const Program p = program(tasks({{3, 0}, {1, 0}, {0, 4}}),
                             "0 down:1 copy x2@0 host+0 -> device+0\n"
                             "1 a:1 run 0 after down:1\n"
@@ -75,7 +75,7 @@ TEST(Simulate, RatesMayBeThoseOfATier) {
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 4 + 4);
   r.lanes.push_back({.lane = "a", .tier = "device", .bytes_per_second = 8, .overhead_seconds = 1});
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 4 + 1 + 0.5);
-  EXPECT_DOUBLE_EQ(task_seconds(p, r, p.bodies[0].tasks[0]), 1 + 0.5);  // of the unit, which is there
+  EXPECT_DOUBLE_EQ(task_seconds(p, r, p.bodies[0].tasks[0]), 1 + 0.5);  // the unit's tier is device
   std::swap(r.lanes.front(), r.lanes.back());                           // the order of rows does not matter
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 4 + 1 + 0.5);
 }
@@ -91,7 +91,7 @@ TEST(Simulate, FlopsCountByPrecision) {
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 4);
 }
 
-// Ops without a row: the longer of flops and bytes, kind by kind. With one: both, one after the other.
+// Ops without rates of their own take the longer of flops and bytes; ops with rates take both in turn.
 TEST(Simulate, APassTakesTheSumOverItsKindsOfOp) {
   std::string tables = testing::kUnitTables;
   tables += "pass linear flops 12 bytes 4 attention flops 6 bytes 8\nbody step clean -> clean\n";
@@ -104,12 +104,12 @@ TEST(Simulate, APassTakesTheSumOverItsKindsOfOp) {
   r.lanes[0].ops = {row};
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 12 + 6.0 / 3 + 8.0 / 2);
   EXPECT_DOUBLE_EQ(task_seconds(p, r, p.bodies[0].tasks[0]), 12 + 6.0 / 3 + 8.0 / 2);
-  r.precision = DType::bf16;  // the row has no rates for it
+  r.precision = DType::bf16;  // the row has no rates for this precision
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 12);
 }
 
-// Rates of 4 cores on 1: four times as long, and nothing is left for the copy, which takes one core for 2 s
-// of work: both flow at half speed until it ends at 4, then the task has 3 * 4 - 2 s left.
+// Rates of 4 cores on 1 core: the task takes four times as long and leaves nothing for the copy, which needs
+// a core for 2 s. Both flow at half speed until the copy ends at 4; then the task has 3 * 4 - 2 s left.
 TEST(Simulate, WhatOccupiesMoreThanThereIsTakesLonger) {
   const Program p = program(tasks({{3, 0}}), "0 a:1 run 0\n1 down:1 copy x2@0 host+0 -> device+0\n");
   MachineRates r = unit_rates();
@@ -122,8 +122,8 @@ TEST(Simulate, WhatOccupiesMoreThanThereIsTakesLonger) {
 }
 
 TEST(Simulate, PoolIsSharedWhileBothFlow) {
-  // Memory of 1 byte a second: 4 bytes of the task and 2 of the copy. Both at half speed until the copy ends
-  // at 4; then the task has 2 bytes left: 6.
+  // Memory moves 1 byte a second: 4 bytes for the task, 2 for the copy. Both flow at half speed until the
+  // copy ends at 4. The task then has 2 bytes left and ends at 6.
   const Program p = program(tasks({{0, 4}}), "0 a:1 run 0\n1 down:1 copy x2@0 host+0 -> device+0\n");
   MachineRates r = unit_rates();
   r.pools = {{"memory", 1}};
@@ -142,8 +142,8 @@ TEST(Simulate, PoolIsSharedWhileBothFlow) {
 }
 
 TEST(Simulate, CoresAreOccupiedForTheWholeDuration) {
-  // 2 cores; the task takes both for 4 s, the copy one for 2 s. Shares 2/3: the copy ends at 3, the task has
-  // done 2: 5.
+  // 2 cores: the task takes both for 4 s, the copy one for 2 s, so each flows at 2/3. The copy ends at 3,
+  // when the task has done 2 s; the task ends at 5.
   const Program p = program(tasks({{4, 0}}), "0 a:1 run 0\n1 down:1 copy x2@0 host+0 -> device+0\n");
   MachineRates r = unit_rates();
   r.pools = {{"cores", 2}};
@@ -155,8 +155,9 @@ TEST(Simulate, CoresAreOccupiedForTheWholeDuration) {
 }
 
 TEST(Simulate, SharesRiseUntilEachTasksPoolIsFull) {
-  // Pool P (1/s): a and b take all of it, each at 1/2. Pool Q (1/s): b takes half of it alone, so 1/4 now; c
-  // takes all of it alone and may flow at 3/4. Work: a 2, b 2, c 3 seconds alone. All end at 4.
+  // Pool P (1/s): a and b each take all of it when alone, so each flows at 1/2. Pool Q (1/s): b alone takes
+  // half of it, so now 1/4; c alone takes all of it, and may flow at 3/4. Alone a, b and c take 2, 2 and 3 s.
+  // All end at 4.
   const Program p = program(tasks({{2, 0}, {2, 0}, {3, 0}}), "0 a:1 run 0\n1 b:1 run 1\n2 c:1 run 2\n");
   MachineRates r = unit_rates();
   r.pools = {{"P", 1}, {"Q", 1}};
@@ -168,8 +169,8 @@ TEST(Simulate, SharesRiseUntilEachTasksPoolIsFull) {
 }
 
 TEST(Simulate, OverlappingLanesHideLatencyAndKeepOrder) {
-  // Latency 1, 4 bytes each: 0-1 latency of both, bytes of the first 1-5, of the second 5-9. In turn it would
-  // be 10.
+  // Latency 1, 4 bytes each. Both latencies pass 0-1, bytes of the first flow 1-5, of the second 5-9. One
+  // after the other they would take 10.
   const char* reads = "0 read:1 copy x4@0 nvme+0 -> host+0\n1 read:2 copy x4@0 nvme+4 -> host+4\n";
   const Program p = program("", reads);
   MachineRates r = unit_rates();
@@ -197,21 +198,22 @@ TEST(Simulate, DriveHasThreeRates) {
   MachineRates r = unit_rates();
   r.links[2].bytes_per_second = r.links[3].bytes_per_second = kUnlimited;
   r.drives = {{"nvme", 4, 2, 2}};
-  // Both: a byte a second each. The write ends at 2; the read has 6 left at 4 a second: 3.5.
+  // Both at once move a byte a second each. The write ends at 2. The read has 6 bytes left, at 4 a second: it
+  // ends at 3.5.
   SimulationResult s = run(both, r);
   expect_time(s, 0, 1, 0, 2);
   expect_time(s, 0, 0, 0, 3.5);
   EXPECT_DOUBLE_EQ(s.lane_slowed[lane(both, "write")][0], 1);
   EXPECT_DOUBLE_EQ(s.lane_slowed[lane(both, "read")][0], 1.5);
-  // Mixed 4, read alone 1: the read keeps its 1 and the write gets 3, more than its 2: 2. Write 1 s, read 8
-  // s.
+  // Mixed 4 and read alone 1: the read keeps its 1, and the write could have 3 but reaches only its own 2.
+  // The write takes 1 s, the read 8 s.
   r.drives = {{"nvme", 1, 2, 4}};
   s = run(both, r);
   expect_time(s, 0, 1, 0, 1);
   expect_time(s, 0, 0, 0, 8);
 }
 
-// Weights 2 and 6: a quarter and three quarters of the bytes.
+// Drive shares of 2 and 6: a quarter and three quarters of the bytes.
 TEST(Simulate, DrivesShareTheBytesByWeight) {
   MachineRates r = unit_rates();
   r.links[2].bytes_per_second = r.links[3].bytes_per_second = kUnlimited;
@@ -221,7 +223,7 @@ TEST(Simulate, DrivesShareTheBytesByWeight) {
   // 2 bytes at 1 a second, 6 at 3. (Evenly, the first would take 4 s.)
   r.drives = {{"nvme", 1, 2, 4}, {"nvme", 3, 3, 6}};
   EXPECT_DOUBLE_EQ(run(read, r).seconds, 2);
-  // Nobody is slower for the other: the read takes 2 s as before, the write 1 s by the first and 2 by the
+  // Neither slows the other: the read takes 2 s as before, the write 1 s on the first drive and 2 s on the
   // second.
   SimulationResult s = run(both, r);
   expect_time(s, 0, 0, 0, 2);
@@ -236,7 +238,7 @@ TEST(Simulate, DrivesShareTheBytesByWeight) {
 }
 
 TEST(Simulate, LanesRunAheadByOneBody) {
-  // a takes 1 s a body, slow 10. The third body starts only when the first has ended on all lanes: at 10.
+  // a takes 1 s a body, slow 10 s. The third body starts only when the first has ended on all lanes, at 10.
   const Program p = program(tasks({{1, 0}, {10, 0}}), "0 a:1 run 0\n1 slow:1 run 1\n");
   const SimulationResult s = run(p, unit_rates(), {0, 0, 0, 0});
   expect_time(s, 0, 0, 0, 1);
@@ -271,8 +273,8 @@ TEST(Simulate, EmptyBodiesAndZeroWork) {
 }
 
 TEST(Simulate, SteadyStepLeavesOutTheEnds) {
-  // A copy of 2 s, then a task of 3 s, then a copy of 1 s: alone 6 s, repeated 3 s a step since the copies
-  // overlap.
+  // A copy of 2 s, a task of 3 s and a copy of 1 s take 6 s alone. Repeated, they take 3 s a step, since the
+  // copies overlap with tasks.
   const Program p = program(tasks({{3, 0}}),
                             "0 down:1 copy x2@0 host+0 -> device+0\n1 a:1 run 0 after down:1\n"
                             "2 up:1 copy x1@0 device+0 -> host+0 after a:1\n");
@@ -282,7 +284,8 @@ TEST(Simulate, SteadyStepLeavesOutTheEnds) {
 }
 
 TEST(Simulate, LoadsAreTheLeastThatResourcesTake) {
-  // a: 1 s of overhead and 3 s; both take 2 of 4 bytes a second of memory each while they flow at 1 byte/s.
+  // a has 1 s of overhead and runs 3 s. While they flow at 1 byte/s, a and down each use 2 of the memory's 4
+  // bytes a second.
   const Program p = program(tasks({{0, 3}, {2, 0}}),
                             "0 a:1 run 0\n1 down:1 copy x4@0 host+0 -> device+0\n2 b:1 run 1 after down:1\n"
                             "3 read:1 copy x8@0 nvme+0 -> host+0\n4 write:1 copy x2@0 host+0 -> nvme+0\n");
@@ -303,9 +306,10 @@ TEST(Simulate, LoadsAreTheLeastThatResourcesTake) {
   ASSERT_EQ(loads.pools.size(), 2u);
   EXPECT_DOUBLE_EQ(loads.pools[0], (3 + 4) * 2 / 4.0);
   EXPECT_DOUBLE_EQ(loads.pools[1], 2 * 1 / 2.0);
-  // The drives weigh 2 and 4. The first has 8/3 bytes to read, 2/3 s, and 2/3 to write, 1/3 s; at best one
-  // after the other, for together it reads one and writes one byte a second. The second has 16/3 to read and
-  // 4/3 to write; it reads 2 and writes 2: 2/3 s of both, in which the write ends and 4/3 are read, then 1 s.
+  // The drive shares are 2 and 4. The first drive reads 8/3 bytes in 2/3 s and writes 2/3 in 1/3 s, at best
+  // one after the other, since at once it reads one and writes one byte a second. The second reads 16/3 bytes
+  // and writes 4/3. It reads 2 and writes 2 for 2/3 s, in which the write ends and 4/3 are read; the rest
+  // takes 1 s.
   ASSERT_EQ(loads.drives.size(), 2u);
   EXPECT_DOUBLE_EQ(loads.drives[0], 1);
   EXPECT_DOUBLE_EQ(loads.drives[1], 5 / 3.0);
@@ -330,8 +334,8 @@ TEST(Simulate, ObjectsToWhatItCannotPredict) {
   EXPECT_THROW(run(program(tasks({{1, 0}}), "0 a:1 run 0 after a:1\n"), unit_rates()), std::invalid_argument);
 }
 
-// On any program: work on a lane takes its time, the whole at least as long as any lane or what it needs of
-// any resource, and a machine that is twice as fast in everything takes half as long.
+// On any program: work on a lane takes its time; the whole takes at least as long as any lane, and as any
+// resource is needed; a machine that is twice as fast in everything takes half as long.
 TEST(Simulate, RandomPrograms) {
   MachineRates r = default_machine_rates();
   MachineRates twice = r;
@@ -358,7 +362,7 @@ TEST(Simulate, RandomPrograms) {
       for (LaneId l = 0; l < loads.lanes.size(); ++l) {
         double work = loads.lanes[l];
         for (const double lost : alone.lane_slowed[l]) work += lost;
-        // Lanes that overlap are busy with latencies besides. Sums round.
+        // Lanes that overlap are also busy with latencies. Sums are rounded.
         EXPECT_GE(alone.lane_busy[l], work * (1 - 1e-9));
         if (p.machine.lanes[l].overlapping) continue;
         EXPECT_LE(alone.lane_busy[l], work * (1 + 1e-9));

@@ -1,5 +1,5 @@
-// Single faults put into the planner's programs: the verifier objects to every one. (verify_test.cc does the
-// same with programs that the planner did not make.)
+// Single faults planted in the planner's programs: the verifier objects to every one. (verify_test.cc does
+// the same with programs that the planner did not make.)
 #include "tests/support/mutate.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 Figures& figures = Figures::print_at_end();
 
-constexpr size_t kShifts = 40;  // of a program; faults of other kinds are all planted
+constexpr size_t kShifts = 40;  // for each program; of other kinds, all faults are planted
 
 struct Count {
   std::string kind;
@@ -39,8 +39,8 @@ void plant(Count& count, Program& program, const std::vector<Mutation>& mutation
   }
 }
 
-// A shift is no fault, and does not count, when the range is alone in its life, or when what is written was
-// there already. The oracle that knows is slow, so it is asked about what the verifier lets pass.
+// A shift is no fault when only this instruction uses the range, or when the bytes already hold what is
+// written. The oracle that knows this is slow: it is asked only about shifts that the verifier accepts.
 void plant_shifts(Count& count, Program& program, const std::vector<Mutation>& shifts) {
   for (const Mutation& m : shifts) {
     bool caught = false, harmless = false;
@@ -51,7 +51,7 @@ void plant_shifts(Count& count, Program& program, const std::vector<Mutation>& s
   }
 }
 
-// A transfer that moves nothing: its target stays as it was, and waits on it hold.
+// Plants a transfer that moves nothing: its target stays as it was, and waits on it are met.
 void plant_losses(Count& count, Program& program) {
   for (Body& body : program.bodies)
     for (Instruction& in : body.instructions) {

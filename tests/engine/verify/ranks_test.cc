@@ -1,4 +1,5 @@
-// Ranks whose programs meet, and ranks that would wait for one another: each for the stated reason.
+// Ranks whose collectives match, and ranks that would wait for one another: each refused for the stated
+// reason.
 #include "engine/verify/ranks.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Two lanes with collectives. Waits are as the test says.
+// Two lanes with collectives. Waits are what the test writes.
 constexpr const char* kTables = R"(sluice program 1
 tier host capacity 4096 alignment 64
 lane compute
@@ -76,7 +77,7 @@ TEST(VerifyRanks, AnotherOrderOnALaneIsNamedWithItsFirstInstruction) {
             "program 0 has gather 0/0 of a among two, 64 bytes for 128");
 }
 
-// Alone in its list, too: what a collective gives and takes must be right for its process group.
+// Also for one rank alone: what a collective gives and takes must have the size for its process group.
 TEST(VerifyRanks, BytesThatDoNotFitTheProcessGroupAreRefused) {
   Program p = program_of({{kGather, "near:1", ""}, {kExchange, "near:2", ""}});
   p.processes[0].count = 3;
@@ -113,8 +114,8 @@ TEST(VerifyRanks, OtherBytesAndOtherCountsAreRefused) {
   EXPECT_EQ(fault_of(a, renamed), "program 1 has 2 bodies, and program 0 has 1");
 }
 
-// Every lane alone has the same order on both ranks. But the first begins the gather on `far` only after that
-// on `near`, and the second the other way round.
+// Each lane alone has the same order on both ranks. But the first rank begins the all-gather on `far` only
+// after the one on `near`, and the second rank the other way round.
 TEST(VerifyRanks, OrdersAcrossLanesMayNotContradict) {
   const Program a = program_of({{kGather, "near:1", ""}, {kGather, "far:1", "after near:1"}});
   const Program free = program_of({{kGather, "far:1", ""}, {kGather, "near:1", ""}});
@@ -126,7 +127,7 @@ TEST(VerifyRanks, OrdersAcrossLanesMayNotContradict) {
             "instruction 0 (gather 0/0)");
 }
 
-// The contradiction goes by way of what is no collective, and through three ranks.
+// The contradiction leads through instructions that are no collectives, and through three ranks.
 TEST(VerifyRanks, CirclesOfSeveralRanksAreFound) {
   const Program a = program_of({{kGather, "near:1", ""},
                                 {kForward, "compute:1", "after near:1"},
@@ -142,8 +143,8 @@ TEST(VerifyRanks, CirclesOfSeveralRanksAreFound) {
   EXPECT_NE(fault.find("ranks wait for one another"), std::string::npos) << fault;
 }
 
-// A lane that starts an instruction before the one before has completed keeps to the order of its matches,
-// but nothing on it waits for the one before.
+// An overlapping lane still begins its collectives in order, but nothing on it waits for the instruction
+// before.
 TEST(VerifyRanks, LanesThatOverlapStartInOrder) {
   const auto overlapping = [](Program p) {
     p.machine.lanes[1].overlapping = true;
@@ -160,7 +161,7 @@ TEST(VerifyRanks, LanesThatOverlapStartInOrder) {
   EXPECT_NE(fault_of(overlapping(a), overlapping(c)), "none");
 }
 
-// What the planner makes for several ranks.
+// Programs that the planner makes for several ranks.
 TEST(VerifyRanks, PlansMeet) {
   Options options;
   options.model.model = "gpt2:layers=2,width=64,heads=2,vocab=256,context=32";

@@ -21,8 +21,8 @@ using testing::Mutated;
 using testing::Mutation;
 
 // A step that reads weights from the file, computes, updates the weights in host memory and writes them back.
-// The scalar t has a slot a step: the first task reads this step's, the second overwrites that of the step
-// before.
+// Scalar t has one slot for each step: the first task reads this step's slot, the second overwrites that of
+// the step before.
 constexpr const char* kStep = R"(sluice program 1
 tier device capacity 1024 alignment 64
 tier host capacity 1024 alignment 64
@@ -190,8 +190,8 @@ TEST(Verify, ObjectsToTasksAndWaits) {
   });
 }
 
-// Keeps the first instructions and makes new tasks for those of them that run one; drops waits on the body
-// before.
+// Keeps the first `count` instructions, makes new tasks for those of them that run one, and drops waits on
+// the body before.
 void keep_instructions(Program& p, size_t count) {
   p.bodies[0].instructions.resize(count);
   p.bodies[0].tasks.resize(0);
@@ -266,7 +266,7 @@ TEST(Verify, ObjectsToEveryDroppedWaitOfTheHandMadeStep) {
   }
 }
 
-// Two writes of one range by an overlapping lane: only a counted completion orders them.
+// An overlapping lane writes one range twice: only a wait on the first write's completion orders them.
 TEST(Verify, OverlappingLanesNeedWaitsOnThemselves) {
   Program p = program_from_text(kStep);
   Instruction again = at(p, 5);
@@ -278,7 +278,7 @@ TEST(Verify, OverlappingLanesNeedWaitsOnThemselves) {
   at(p, 6).waits.clear();
   expect_violation(
       p, "instruction 6 (nvme_write 2): overwrites what was written to nvme [0, 128) by instruction 5");
-  at(p, 6).waits = {{5, 1}};  // already known, and not about the lane itself
+  at(p, 6).waits = {{5, 1}};  // already implied, and not about the lane itself
   expect_violation(
       p, "instruction 6 (nvme_write 2): overwrites what was written to nvme [0, 128) by instruction 5");
   p.machine.lanes[4].overlapping = false;
@@ -286,11 +286,11 @@ TEST(Verify, OverlappingLanesNeedWaitsOnThemselves) {
   EXPECT_EQ(all(p), "");
 }
 
-// Which slot of a ring two bodies share depends on how far the second one moves it.
+// Which slot of a ring two bodies share depends on how far the second body advances it.
 TEST(Verify, RingSlotsRotateBetweenBodies) {
   Program p = program_from_text(kStep);
   p.machine.units[1] = {TaskKind::optimize, 5,
-                        0};  // t is read on another lane than it is written, also on the device
+                        0};  // t is read and written on different lanes, on the device too
   keep_instructions(p, 0);
   const auto add = [&](LaneId lane, TaskKind kind, Operand o) {
     p.bodies[0].tasks.push_back({kind, 0, 0, false, 0, 0, {o}});
@@ -308,7 +308,7 @@ TEST(Verify, RingSlotsRotateBetweenBodies) {
         p.bodies[0].advance = {advance};
         add(0, TaskKind::forward, {3, 0, 1, Access::write, 0, write_back});
         add(5, TaskKind::optimize, {3, 0, 1, Access::read, 0, read_back});
-        // The reader sees what the body before wrote; or the writer overwrites what the body before read.
+        // The reader sees what the body before wrote, or the writer overwrites what the body before read.
         const bool reads = (write_back + advance) % slots == read_back,
                    overwrites = (read_back + advance) % slots == write_back;
         EXPECT_EQ(verify(p).size(), size_t{reads} + size_t{overwrites}) << all(p);
@@ -394,7 +394,7 @@ TEST(Verify, ObjectsToShiftedOffsetsUnlessTheRangeIsAloneInItsLife) {
   EXPECT_GT(exempt, 2 * kPrograms);
 }
 
-// The other direction: what the verifier rejects, the oracle rejects.
+// The other direction: what the verifier rejects, the oracle rejects too.
 TEST(Verify, DoesNotObjectToWhatIsCorrect) {
   for (uint64_t seed = 1000; seed < 1000 + kPrograms / 50; ++seed) {
     Program p = testing::random_program(seed);
@@ -406,7 +406,7 @@ TEST(Verify, DoesNotObjectToWhatIsCorrect) {
   }
 }
 
-// The contract: 50,000 instructions in under 100 ms, all bodies and pairs together.
+// The contract: 50,000 instructions in less than 100 ms, for all bodies and pairs together.
 TEST(Verify, FiftyThousandInstructionsTakeLessThanATenthOfASecond) {
   testing::RandomOptions options{40, 40, kSanitized ? 600 : 7400, 300, 600};
   const Program p = testing::random_program(7, options);

@@ -1,5 +1,5 @@
-// The cpu device's kernels beyond op conformance, which runs them on the best vector target only and on
-// values of ordinary size: every target, saturation, and positions far into a sequence.
+// The cpu device's kernels on every vector target, at saturation, and far into a sequence. Op conformance
+// runs them on the best target only, and on values of ordinary size.
 #include "gpu/cpu/kernels.h"
 
 #include <algorithm>
@@ -15,9 +15,9 @@
 namespace sluice {
 namespace {
 
-// Tolerances as in op_conformance_test.cc: 1e-5 of the largest value, one step of a 16-bit type (2^-7 or
-// 2^-10 of the value, 2^-24 below fp16's normal numbers), and, for ops that may round matrices between their
-// products, one such step of the largest value.
+// Tolerances as in tests/support/op_conformance.h: 1e-5 of the largest value; for a 16-bit type one step of
+// the type (2^-7 or 2^-10 of the value, 2^-24 below fp16's normal numbers); and, for ops that may round
+// matrices between their products, one such step of the largest value.
 double step_of(DType type) { return type == DType::bf16 ? 0x1p-7 : type == DType::f16 ? 0x1p-10 : 0; }
 
 void expect_close(const std::vector<Result>& found, const std::vector<Result>& oracle,
@@ -83,7 +83,7 @@ Floats gelu_slope(const Floats& x) {
   return dy;
 }
 
-// swiglu and its gradient of the gate, where `up` and dy are one.
+// swiglu, or the gradient of its gate, with `up` and dy set to one.
 Floats silu(Floats x, bool slope) {
   const Shape shape{1, static_cast<int64_t>(x.size())};
   Floats ones(x.size(), 1), out(x.size());
@@ -101,7 +101,7 @@ Floats silu(Floats x, bool slope) {
   return out;
 }
 
-// Far from zero the exponentials overflow or vanish; results must be the limits, never NaN.
+// Far from zero the exponentials overflow or vanish. Results must be the limits, never NaN.
 TEST(CpuKernelLimits, GeluAndSiluSaturate) {
   const Floats x = {-1e30f, -1e19f, -1000, -104, -89, -20, 0, 20, 89, 104, 1000, 1e19f, 1e30f};
   const Floats near(x.begin() + 2, x.begin() + 11);  // the slope needs x^2, which is finite there
@@ -136,13 +136,13 @@ TEST(CpuKernelLimits, RopeIsExactAtLatePositions) {
     for (int i = 0; i < 4; ++i) {
       const double angle = static_cast<double>(t) * std::pow(10000.0, -2.0 * i / 8);
       const double a = x[t * 8 + i], b = x[t * 8 + i + 4];
-      // Two products and a sum of numbers of at most one: three roundings of 2^-25 and those of cos and sin.
+      // Two products and a sum of numbers of at most one: three roundings of 2^-25, and those of cos and sin.
       ASSERT_NEAR(y[t * 8 + i], a * std::cos(angle) - b * std::sin(angle), 3e-7) << t << " " << i;
       ASSERT_NEAR(y[t * 8 + i + 4], b * std::cos(angle) + a * std::sin(angle), 3e-7) << t << " " << i;
     }
 }
 
-// The block sums decide the clip factor, so they too agree to the bit on every target.
+// The block sums decide the clip factor, so they too must agree to the bit on every target.
 TEST(CpuKernelLimits, RoundedBlocksAndTheirSumsAreTheSameBitsOnEveryTarget) {
   for (const DType precision : {DType::f32, DType::bf16, DType::f16})
     for (const uint64_t elements : {1ull, 15ull, 17ull, 1000ull, 65536ull + 33}) {

@@ -73,7 +73,7 @@ class ProductCase {
     return c;
   }
 
-  // With A, B and C `offset` bytes past the beginning of a page.
+  // A, B and C begin `offset` bytes after the beginning of a page.
   Tensor run_at(size_t offset) const {
     constexpr size_t kPage = 4096;
     std::vector<std::byte> copies[3];
@@ -152,8 +152,8 @@ TEST(Product, BitsDoNotDependOnThreads) {
   }
 }
 
-// Arenas place the same tensor elsewhere under another budget: page offsets and cache-line offsets must not
-// matter.
+// Under another budget, an arena places the same tensor elsewhere: page offsets and cache-line offsets must
+// not matter.
 TEST(Product, BitsDoNotDependOnAddresses) {
   for (const Mode& mode : modes()) {
     const ProductCase product(mode, {300, 401, 70}, false, true);
@@ -163,7 +163,7 @@ TEST(Product, BitsDoNotDependOnAddresses) {
   }
 }
 
-// An infinite input must not be lost in a product: inf - inf is NaN.
+// A product must not lose an infinite input: inf - inf is NaN.
 TEST(Product, CarriesNonFiniteValues) {
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     cpu::Multiplier multiplier(1, cpu::native_support());

@@ -1,9 +1,9 @@
-// linear, attention and the loss on the cpu device, at sizes that cross tiles, blocks and chunks (the
-// conformance test covers small shapes), against plain double loops.
+// linear, attention and the loss on the cpu device against plain double loops, at sizes that cross tiles,
+// blocks and chunks. (The conformance test covers small shapes.)
 //
-// Tolerances. fp32 sums err by 4e-6 of their terms' magnitudes (matmul_test.cc says why); exp and log leave
-// 1e-5 of the largest value. A result in bf16 or fp16 is in addition rounded once, and what was computed
-// from a rounded matrix twice.
+// Tolerances. fp32 sums err by 4e-6 of their terms' magnitudes (see matmul_test.cc); exp and log leave 1e-5
+// of the largest value. A bf16 or fp16 result is also rounded once, or twice if it was computed from a
+// rounded matrix.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace testing_support;
 
-// Operands and gradients of one op; forward and backward on a device with some threads.
+// The operands and gradients of one op, and its forward and backward on a device with some threads.
 struct OpRun {
   OpShapes shapes;
   std::vector<Tensor> inputs, parameters, outputs, output_gradients, input_gradients, parameter_gradients;
@@ -88,7 +88,7 @@ TEST(Linear, BothWeightLayoutsAgreeWithColumnSumsInOrder) {
     const int64_t rows = 150, in = 70, out = 260;
     OpRun r = linear_run(t, rows, in, out, false);
     r.run(2);
-    // The bias gradient is what plain double sums say, added to what was there.
+    // The bias gradient is the plain double sum added to what was there.
     const std::vector<float> dy = r.output_gradients[0].values(), db = r.parameter_gradients[1].values();
     const std::vector<float> before = Tensor::random(DType::f32, out, 7).values();
     for (int64_t j = 0; j < out; ++j) {
@@ -96,7 +96,7 @@ TEST(Linear, BothWeightLayoutsAgreeWithColumnSumsInOrder) {
       for (int64_t i = 0; i < rows; ++i) sum += dy[static_cast<size_t>(i * out + j)];
       EXPECT_NEAR(db[static_cast<size_t>(j)], sum, 4e-6 * rows);
     }
-    // The other layout is the same mathematics on a transposed weight.
+    // The other layout computes the same with a transposed weight.
     OpRun o = linear_run(t, rows, in, out, true);
     const std::vector<float> w = r.parameters[0].values();
     for (int64_t i = 0; i < in; ++i)
@@ -159,7 +159,7 @@ HeadColumns columns_of(const AttentionCase& c, int part, int64_t head) {
   return {0, (part == 0 ? 0 : part == 1 ? q : q + kv) + head * c.size, q + 2 * kv};
 }
 
-// Plain double attention of every head, forward and backward.
+// Plain attention in double, of every head, forward and backward.
 struct PlainAttention {
   std::vector<double> o, lse;
   std::vector<std::vector<double>> gradients;  // by input
@@ -224,12 +224,13 @@ void expect_near(const Tensor& got, const std::vector<double>& want, double step
     ASSERT_NEAR(values[i], want[i], 2e-5 * largest + step * std::fabs(want[i])) << what << " at " << i;
 }
 
-// Lengths beyond one block of keys; (sequence, head) pairs that are one task each, and too few for that.
+// Lengths beyond one block of keys. In some cases each (sequence, head) pair is a task; others have too few
+// pairs for that.
 const AttentionCase kAttentionCases[] = {
     {4, 70, 4, 2, 16, true}, {4, 300, 2, 2, 8, false}, {1, 330, 2, 1, 8, true}, {1, 600, 3, 3, 5, false}};
 
-// In 16-bit, delta comes from the rounded o: its error adds about one rounding of the largest gradient to
-// the result's.
+// In 16 bits, delta is computed from the rounded o. That adds about one rounding of the largest gradient to
+// the error of the result.
 TEST(Attention, MatchesPlainLoopsBeyondOneBlock) {
   for (const DType t : {DType::f32, DType::bf16})
     for (const AttentionCase& c : kAttentionCases) {
@@ -320,7 +321,7 @@ TEST(Loss, MatchesPlainLoops) {
       }
     }
     EXPECT_NEAR(r.loss, loss, 1e-6 * loss);
-    // dlogits and dx are rounded: two roundings of terms no larger than the largest sum.
+    // dlogits and dx are rounded: two roundings of terms that are no larger than the largest sum.
     const auto check = [&](const Tensor& got, const std::vector<double>& want) {
       double largest = 0;
       for (const double g : want) largest = std::max(largest, std::fabs(g));
@@ -335,7 +336,7 @@ TEST(Loss, MatchesPlainLoops) {
   }
 }
 
-// 40 rows of a vocabulary of 600,001 are a chunk of 32 and one of 8: the same bits as two calls.
+// 40 rows of a vocabulary of 600,001 make a chunk of 32 and a chunk of 8: the same bits as two calls.
 TEST(Loss, ChunksAreSeparateCalls) {
   const int64_t V = 600001;
   ASSERT_EQ(cross_entropy_chunk(V), 32);

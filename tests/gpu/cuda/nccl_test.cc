@@ -1,6 +1,6 @@
-// NCCL itself: our declarations are those of its header, the library is found and tells its version, and
-// communicators between GPUs do what every communicator does. What needs a GPU, or several, is skipped where
-// there is none.
+// NCCL itself: our declarations match its header, the library is found and tells its version, and
+// communicators between GPUs do what every communicator must. Tests that need one GPU or several are skipped
+// where these are missing.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace sluice {
 namespace {
 
 #if __has_include(<nccl.h>)
-// Calls of one are calls of the other: as many arguments, of the same sizes, classes where classes are.
+// Whether both take as many arguments, of the same sizes, and classes in the same places.
 template <typename R, typename... A, typename S, typename... B>
 constexpr bool alike(R (*)(A...), S (*)(B...)) {
   if constexpr (sizeof...(A) != sizeof...(B))

@@ -1,4 +1,4 @@
-// What is read out of NVML, over a library that answers as the test wants; and where there is none.
+// What is read from NVML, over a fake library that answers as the test wants, and where there is no library.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@ struct FakeProcess {
   unsigned long long bytes;
 };
 
-// What the made-up library answers, and what it was asked.
+// What the fake library answers, and what it was asked.
 struct Fake {
   int init = 0, handle = 0, memory = 0, width = 0, processes = 0;  // result codes
   size_t entry_bytes = 24;
@@ -34,8 +34,8 @@ int answer(unsigned* to, unsigned value, int result) {
   return result;
 }
 
-// As drivers do: 4 bytes of pid, 4 that stay as they are, 8 of memory, 4 and 4 of instances, and, with the
-// longer entry, 8 more.
+// Writes entries as drivers do: 4 bytes of pid, 4 that stay untouched, 8 of memory, 4 and 4 of instances, and
+// 8 more in the longer entry.
 int list_processes(NvmlApi::Gpu, unsigned* count, void* to) {
   auto* out = static_cast<std::byte*>(to);
   for (const FakeProcess& p : fake().list) {
@@ -132,7 +132,7 @@ TEST_F(NvmlTest, EveryFailureSaysWhy) {
     const NvmlGpu gpu(fake_api(), "0000:17:00.0");
     EXPECT_EQ(gpu.memory().reason, "nvmlDeviceGetHandleByPciBusId says: Unknown Error");
     EXPECT_EQ(gpu.process_bytes(), std::nullopt);
-    EXPECT_EQ(gpu.driver_version().value, "580.82.07");  // no question of one GPU
+    EXPECT_EQ(gpu.driver_version().value, "580.82.07");  // not a question about one GPU
   }
   fake().init = 999;
   const NvmlGpu gpu(fake_api(), "0000:17:00.0");

@@ -32,7 +32,7 @@ TEST(CudaDevice, IsRefusedWithAReasonWhereThereIsNone) {
   }
 }
 
-// With or without a GPU. Where the library is missing, the sentences say what to install.
+// Holds with and without a GPU. Where the library is missing, the sentences say what to install.
 TEST(CudaDevice, CublasLtIsOpenedAtRunTime) {
   try {
     const cuda::CublasLt lt = cuda::open_cublaslt();

@@ -1,5 +1,6 @@
-// Two ranks, processes of their own, that share one GPU: through NCCL, which takes them for ranks of two
-// machines, with the bits of what goes through host memory. Skipped where there is no GPU, or NCCL refuses.
+// Two ranks, each a process, share one GPU. They exchange through NCCL, which takes them for ranks of two
+// machines, and must get the bits of an exchange through host memory. Skipped where there is no GPU, or NCCL
+// refuses.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -14,7 +15,7 @@ namespace {
 constexpr const char* kModel = "gpt2:layers=2,width=64,heads=2,vocab=256,context=32";
 constexpr const char* kRefused = "refused: ";
 
-// What the parent tells its children.
+// What the parent tells its children, as variables.
 constexpr const char *kRank = "SLUICE_TEST_RANK", *kDirectory = "SLUICE_TEST_DIRECTORY",
                      *kByNccl = "SLUICE_TEST_NCCL";
 
@@ -26,8 +27,8 @@ class SharedGpu : public Cli {
     if (!status.available) GTEST_SKIP() << status.reason;
   }
 
-  // NCCL knows machines by these names, reaches itself through the loopback interface only, and has no other
-  // way than sockets between "machines" without InfiniBand.
+  // By these variables NCCL takes the processes for two machines, uses only the loopback interface, and has
+  // no way but sockets between the "machines".
   static Words child(int rank, const std::string& out, bool by_nccl) {
     const std::string number = std::to_string(rank);
     return {"env",
@@ -44,7 +45,7 @@ class SharedGpu : public Cli {
             "--gtest_also_run_disabled_tests"};
   }
 
-  // What the first rank wrote.
+  // The steps' bits, as the first rank wrote them.
   std::string train_two(const std::string& name, bool by_nccl) const {
     const std::string out = directory / name;
     for (const char* rank : {"/0", "/1"}) std::filesystem::create_directories(out + rank);
@@ -65,7 +66,7 @@ TEST_F(SharedGpu, NcclGivesTheBitsOfHostMemory) {
   EXPECT_EQ(nccl, staged);
 }
 
-// One of the two.
+// One of the two ranks.
 TEST_F(SharedGpu, DISABLED_Rank) {
   const std::string out = std::getenv(kDirectory);
   const int rank = std::atoi(std::getenv(kRank));

@@ -1,5 +1,5 @@
-// Training on the cuda device as a whole, on a GPU or on its emulation: against PyTorch, against the cpu
-// device, and under budgets, executors and resumes that must not change a bit.
+// Whole trainings on the cuda device, on a GPU or on its emulation: against PyTorch, against the cpu device,
+// and under budgets, executors and resumes that must not change a bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,7 +42,8 @@ const std::string kLlama = "llama-1b:layers=2,width=32,heads=4,kv_heads=2,ffn=48
 
 double relative(double measured, double expected) { return std::abs(measured - expected) / expected; }
 
-// Every case of the fixtures that clips sometimes, on micro-batches of 2; the tolerances are the contract's.
+// Every case of the fixtures that clips sometimes, with micro-batches of 2. The tolerances are the
+// contract's.
 TEST_F(CudaTraining, AgreesWithPyTorch) {
   constexpr double kLossTolerance = 1e-5, kNormTolerance = 1e-4;
   size_t compared = 0;
@@ -80,7 +81,8 @@ TEST_F(CudaTraining, AgreesWithPyTorch) {
   EXPECT_GE(compared, fixtures().size() * 4);  // steps
 }
 
-// 16-bit operands round where the devices' sums differ in the last bit: 2^-9 and 2^-12 of a logit.
+// 16-bit operands round differently where the devices' sums differ in the last bit: by 2^-9 and 2^-12 of a
+// logit.
 TEST_F(CudaTraining, SixteenBitsAgreeWithTheCpuDevice) {
   for (const std::string& model : {kGpt2, kLlama})
     for (const DType precision : {DType::bf16, DType::f16}) {
@@ -100,8 +102,8 @@ TEST_F(CudaTraining, SixteenBitsAgreeWithTheCpuDevice) {
     }
 }
 
-// With real pinned memory and files, at the least budgets. The reference device sums in double; 16-bit
-// operands round where sums differ in the last bit.
+// With pinned memory, files, and the least budgets. The reference device sums in double, and 16-bit operands
+// round differently where sums differ in the last bit.
 TEST_F(CudaTraining, ThreeTiersAgreeWithTheReferenceDevice) {
   for (const auto& [model, precision, tolerance] :
        {std::tuple(kGpt2, DType::f32, 1e-5), std::tuple(kLlama, DType::bf16, 2e-3)}) {
@@ -180,7 +182,7 @@ TEST_F(CudaTraining, BudgetsExecutorsAndResumesKeepTheBits) {
   }
 }
 
-// A loss scale of 2^40 makes every fp16 gradient overflow: the step changes nothing but the scale.
+// A loss scale of 2^40 makes every fp16 gradient overflow. The step must change nothing but the scale.
 TEST_F(CudaTraining, AnOverflowIsSkippedAlsoWhereTheStateLivesInTheDevice) {
   const DriveDirectory directory;
   TestRun run = small_run(directory, DType::f16, kGpt2);

@@ -1,4 +1,4 @@
-// Ranks of one process exchange bytes, and none waits for ever when one is lost.
+// Ranks of one process exchange bytes, and none waits for ever when another is lost.
 #include "gpu/ranks/communicator.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(InProcess, GroupsKeepToThemselves) { expect_groups_keep_to_themselves(on_al
 
 TEST(InProcess, AnAbortEndsEveryCall) { expect_an_abort_ends_every_call(on_all_ranks, 200); }
 
-// Rank 2 never comes. Whoever waits longest says so, and all end with that.
+// Rank 2 never comes. Whichever rank has waited longest says so, and all end with its sentence.
 TEST(InProcess, ARankThatDoesNotAnswerIsNamed) {
   for (const char* call : {"barrier", "send", "receive"}) {
     std::mutex mutex;
@@ -63,7 +63,7 @@ TEST(InProcess, ARankThatDoesNotAnswerIsNamed) {
   }
 }
 
-// Of the time between two looks little counts, or a process that was stopped would blame the others.
+// A long time between two looks counts little, or a process that was stopped would blame the others.
 TEST(WatchedTime, CountsWhileSomebodyLooks) {
   WatchedTime time(100);
   time.look(100.05);

@@ -1,4 +1,4 @@
-// PowerSGD's arithmetic against its definition in double: compress, project, expand.
+// PowerSGD's arithmetic (compress, project, expand) against its definition in double.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -95,7 +95,7 @@ TEST(LowRank, FactorsAreTheProjectionOfTheGradient) {
     }
 }
 
-// A gradient of the rank that is asked for is exact, whatever the right factors begin with.
+// A gradient whose rank is at most the rank asked for is exact, whatever right factors it begins with.
 TEST(LowRank, AGradientOfLowRankLosesNothing) {
   Workers workers(1);
   const Group group = group_of({{200, 300}});
@@ -108,13 +108,13 @@ TEST(LowRank, AGradientOfLowRankLosesNothing) {
   for (const float left_out : f.error) ASSERT_NEAR(left_out, 0, 2e-5);  // of values of order 2
 }
 
-// A zero gradient leaves columns that still have a direction, so that later gradients are seen.
+// A zero gradient leaves columns that still have a direction, so that later gradients are not lost.
 TEST(LowRank, AZeroGradientDoesNotEndTheFactors) {
   Workers workers(1);
   const Group group = group_of({{40, 50}});
   Factors f = compressed(group, 2, std::vector<float>(group.elements), workers);
   const std::vector<float> gradient = random_values(group.elements, 4);
-  for (int step = 0; step < 2; ++step) {  // zero right factors at first: the second step sees the gradient
+  for (int step = 0; step < 2; ++step) {  // right factors begin at zero: the second step sees the gradient
     compress_gradient(f.layout, DType::f32, gradient.data(), f.error.data(), f.right.data(), f.left.data(),
                       workers);
     project_error(f.layout, f.left.data(), f.error.data(), f.right.data(), workers);

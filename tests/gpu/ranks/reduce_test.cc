@@ -29,7 +29,7 @@ std::vector<std::byte> rounded(DType precision, const std::vector<float>& values
   return bytes;
 }
 
-// All NaNs are one.
+// Bits to compare; all NaNs count as one.
 std::vector<uint32_t> bits_of(const std::vector<float>& values) {
   std::vector<uint32_t> bits;
   for (const float v : values) bits.push_back(std::isnan(v) ? 0x7FC00000u : std::bit_cast<uint32_t>(v));
@@ -57,7 +57,7 @@ struct Sums {
   bool operator==(const Sums&) const = default;
 };
 
-// T(first, ranks) of reduce.h, of value i.
+// T(first, ranks) of reduce.h for value i.
 float plain_tree(const std::vector<float>& parts, uint64_t elements, uint64_t i, uint64_t first,
                  uint64_t ranks) {
   if (ranks == 1) return parts[first * elements + i];
@@ -67,7 +67,7 @@ float plain_tree(const std::vector<float>& parts, uint64_t elements, uint64_t i,
          plain_tree(parts, elements, i, first + left, ranks - left);
 }
 
-// The contract, value by value: fp32 by the tree, one rounding, then 32 interleaved sums a block.
+// The contract, value by value: fp32 sums by the tree, one rounding, then 32 interleaved sums for each block.
 Sums plain_sums(const std::vector<float>& parts, uint32_t ranks, DType to) {
   const uint64_t elements = parts.size() / ranks;
   std::vector<float> sums(elements);
@@ -83,7 +83,7 @@ Sums plain_sums(const std::vector<float>& parts, uint32_t ranks, DType to) {
   return out;
 }
 
-// What is written by way of the caches or past them: `shift` bytes behind a cache line's beginning.
+// Sums written `shift` bytes after the beginning of a cache line: aligned ones may bypass the caches.
 std::vector<std::byte> written_sums(Conversion c, const std::vector<std::byte>& parts, uint32_t ranks,
                                     size_t shift, double* block_sums, int threads) {
   const uint64_t elements = parts.size() / dtype_bytes(c.from) / ranks, bytes = elements * dtype_bytes(c.to);
@@ -109,7 +109,7 @@ Sums found_sums(Conversion c, const std::vector<std::byte>& parts, uint32_t rank
   return sums;
 }
 
-// By two levels: blocks of `block` ranks to partial sums in fp32, and these to the precision of the parts.
+// In two levels: `block` ranks at a time to partial sums in fp32, and these to the precision of the parts.
 Sums two_level_sums(DType precision, const std::vector<std::byte>& parts, uint32_t ranks, uint32_t block) {
   const uint64_t part = parts.size() / ranks, elements = part / dtype_bytes(precision);
   const uint32_t blocks = (ranks + block - 1) / block;
@@ -121,9 +121,9 @@ Sums two_level_sums(DType precision, const std::vector<std::byte>& parts, uint32
   return found_sums({DType::f32, precision}, partial, blocks);
 }
 
-// What `ranks` ranks have: ordinary gradients of many sizes, so that the order of additions shows, and on
-// every second element or so one that is not: subnormal sums, sums that overflow in the working precision or
-// in fp32, infinities, NaN, both zeros.
+// The gradients of `ranks` ranks. Most are ordinary, of many sizes, so that the order of additions shows.
+// About every second element is special: subnormal sums, sums that overflow in the working precision or in
+// fp32, infinities, NaN, both zeros.
 std::vector<float> gradients(uint32_t ranks, uint64_t elements, uint64_t seed) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float special[] = {0.0f,       -0.0f,         1e-40f,    -3e-39f, 0x1p-133f,  6e-8f,
@@ -156,7 +156,7 @@ TEST(SumRanks, IsThePlainTreeOnEveryTarget) {
       }
 }
 
-// Which is what lets ranks of one machine add theirs before they send.
+// This lets the ranks of one node add theirs before they send.
 TEST(SumRanks, TwoLevelsGiveTheBitsOfOne) {
   constexpr uint64_t kElements = 4099;
   for (const DType precision : {DType::f32, DType::bf16, DType::f16})
@@ -172,7 +172,7 @@ TEST(SumRanks, TwoLevelsGiveTheBitsOfOne) {
     }
 }
 
-// In the order of ranks, one after the other, 2^24 + 1 + 1 + 1 would stay 2^24 in fp32.
+// Added one after the other in the order of ranks, 2^24 + 1 + 1 + 1 would stay 2^24 in fp32.
 TEST(SumRanks, FollowsTheTree) {
   std::vector<float> values{0x1p24f, 1, 1, 1};
   const auto parts = rounded(DType::f32, values);

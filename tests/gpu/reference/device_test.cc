@@ -1,6 +1,6 @@
-// The reference device's forward by numbers worked out by hand, its conversions over every 16-bit pattern,
-// and what ops must do in corners that random cases do not reach. Its backward is judged in
-// op_conformance_test.cc.
+// The reference device: its forward by numbers worked out by hand, its conversions over every 16-bit pattern,
+// and what ops must do in corners that random cases do not reach. tests/gpu/op_conformance_test.cc judges its
+// backward.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,8 +14,8 @@ namespace {
 using enum OpKind;
 using Numbers = std::vector<double>;
 
-// Relative to the larger of 1 and the number. Operands and results are rounded to fp32 once each (6e-8), and
-// numbers below are given to seven digits.
+// Relative to the number, or to 1 where it is smaller. Operands and results are rounded to fp32 once each
+// (6e-8), and the numbers below have seven digits.
 constexpr double kTolerance = 3e-7;
 
 void set(Guarded& tensor, const Numbers& values) {
@@ -99,9 +99,9 @@ TEST(ReferenceDevice,
                  {{1, 2, 3, 4, c - 3 * s, 2 * c10 - 4 * s10, 3 * c + s, 4 * c10 + 2 * s10}});
 }
 
-// theta 1000, size 6: frequencies 1, 0.1, 0.01, wavelengths 6.28, 62.8, 628. Original context 100, low 1,
-// high 4: below 25 the first stays, above 100 the third is divided by 8, the second blends with s =
-// (100/62.83185 - 1)/3 = 0.1971831.
+// theta 1000, size 6: frequencies 1, 0.1, 0.01, wavelengths 6.28, 62.8, 628. With original context 100, low 1
+// and high 4, the first (below 25) stays, the third (above 100) is divided by 8, and the second blends with s
+// = (100/62.83185 - 1)/3 = 0.1971831.
 TEST(ReferenceDevice, RopeScalesAsLlama3) {
   const OpAttributes scaled{.sequence = 2,
                             .heads = 1,
@@ -178,8 +178,8 @@ TEST(ReferenceDevice, AllLabelsIgnored) {
   EXPECT_EQ(gradients[2].values[0], kLossBefore);
 }
 
-// Every finite value reads back; between it and the next, values round to the nearer, the middle to the even
-// pattern.
+// Every finite value reads back. Between it and the next, values round to the nearer one, and the middle
+// rounds to the even pattern.
 template <typename T>
 void check_rounding(uint16_t last_finite) {
   using reference::narrow, reference::widen;

@@ -124,7 +124,7 @@ TEST_F(TokenDataTest, FilesAreJoinedInOrder) {
 }
 
 TEST_F(TokenDataTest, PositionsBeyond32Bits) {
-  // Sparse: 5 GiB of zeros, of which a few bytes are read.
+  // A sparse file: 5 GiB of zeros, of which a few bytes are read.
   const std::string file = write_file("big.bin", "");
   const uint64_t bytes = uint64_t{5} << 30;
   std::filesystem::resize_file(file, bytes);
@@ -169,8 +169,8 @@ TEST(DataOrder, PermutationIsABijectionForEverySeedAndEpoch) {
 }
 
 TEST(DataOrder, PermutationsLookRandom) {
-  // Of 1000 places one stays put on average; 20 epochs: 20 with a deviation of 4.5. Displacements average
-  // W/3 with a deviation of the mean of W/sqrt(18 * 20000) = 1.7.
+  // Of 1000 places, one stays put on average: 20 in 20 epochs, with a deviation of 4.5. Displacements average
+  // W/3; that mean has a deviation of W/sqrt(18 * 20000) = 1.7.
   int fixed = 0;
   double distance = 0;
   for (uint64_t epoch = 0; epoch < 20; ++epoch)
@@ -181,7 +181,7 @@ TEST(DataOrder, PermutationsLookRandom) {
     }
   EXPECT_NEAR(fixed, 20, 5 * 4.5);
   EXPECT_NEAR(distance / 20000, 1000.0 / 3, 5 * 1.7);
-  // All six orders of three windows turn up about equally often: 100 of 600, deviation 9.1.
+  // All six orders of three windows occur about equally often: 100 times of 600, with a deviation of 9.1.
   std::map<uint64_t, int> orders;
   for (uint64_t epoch = 0; epoch < 600; ++epoch)
     ++orders[permuted(0, 3, 5, epoch) * 9 + permuted(1, 3, 5, epoch) * 3 + permuted(2, 3, 5, epoch)];

@@ -1,4 +1,4 @@
-// Reading and writing config.json, presets and inline descriptions, and what is said about bad ones.
+// Reading and writing config.json, presets and inline descriptions, and the errors about bad ones.
 #include "models/families/config.h"
 
 #include <fmt/format.h>
@@ -253,7 +253,7 @@ TEST(ConfigName, InlineDescription) {
   EXPECT_EQ(gpt2.ffn, 1536);
   EXPECT_TRUE(gpt2.tied);
   EXPECT_EQ(gpt2.special_tokens.at("bos_token_id"), "null");
-  // wte 98304, wpe 98304, six blocks of 1774464, ln_f 768
+  // wte 98304, wpe 98304, six layers of 1774464, ln_f 768
   EXPECT_EQ(parameter_count(build_model(gpt2, DType::bf16, 1, 256)), 10844160u);
   const ModelConfig llama = config_from_name("llama:layers=3,width=160,heads=5,vocab=300,context=37");
   EXPECT_EQ(llama.kv_heads, 5);

@@ -1,5 +1,5 @@
-// The registry: what every row must have, and what must stand elsewhere for it. A new family is covered
-// without a line here; where something of it is missing, the failure names the place.
+// The registry: what every row must have, and what other places must have for it. A new family is covered
+// without a line here; if something of it is missing, the failure names the place.
 #include "models/families/family.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST(Families, DescriptionsGiveEverySize) {
     }
 }
 
-// A prefix or a buffer that a parameter's own name matches would lose that parameter.
+// A prefix or buffer name that matches a parameter's own name would lose that parameter.
 TEST(Families, ParametersKeepTheirNames) {
   for (const Family* family : families())
     for (const Group& group : build_model(config_from_name(family->plain_preset), DType::bf16, 1, 8).groups)

@@ -1,6 +1,6 @@
-// The families' layers compute what PyTorch computes: first loss and gradient norm of every fixture, op by op
-// on the reference device, with every tensor in memory of its own. No planner, executor or trainer takes
-// part.
+// The families' layers compute what PyTorch computes: the first loss and gradient norm of every fixture, op
+// by op on the reference device, with every tensor in memory of its own. Planner, executor and trainer take
+// no part.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-// One tensor and its gradient, fp32 or whatever the shape rule says.
+// One tensor and its gradient, in fp32 or in the type that the shape rule gives.
 struct Storage {
   std::vector<std::byte> value, gradient;
   Storage() = default;
@@ -45,7 +45,7 @@ class Interpreter {
     return reinterpret_cast<int32_t*>(activations_[model_input(model_, name)].value.data());
   }
 
-  // All gradients are added to, so that their order does not matter here. Returns the mean loss.
+  // Gradients are all added to what is there, so that their order does not matter. Returns the mean loss.
   double run() {
     const double tokens = static_cast<double>(model_.micro_batch * model_.sequence);
     std::vector<std::pair<const SegmentUse*, std::vector<Storage>>> tape;
@@ -134,13 +134,13 @@ class Interpreter {
   std::map<std::string, Storage> parameters_;
 };
 
-// The first row of each micro-batch position is window 0, 1, ...; labels are the tokens one further.
+// Rows are windows 0, 1, ...; labels are the tokens one position later.
 void load_first_batch(Interpreter& run, const Model& model) {
   const TokenData data = TokenData::open({kFixtureTokens}, model.vocabulary);
   int32_t* const tokens = run.batch_input("tokens");
   int32_t* const labels = run.batch_input("labels");
   const auto count = static_cast<uint64_t>(model.micro_batch * model.sequence);
-  data.read(0, count, tokens);  // windows follow one another
+  data.read(0, count, tokens);  // windows lie one after the other
   data.read(1, count, labels);
 }
 
@@ -154,8 +154,8 @@ TEST(PyTorch, FirstLossAndGradientNorm) {
     Interpreter run(model);
     run.load(weights);
     load_first_batch(run, model);
-    // float64 is the measure: every op computes in double and rounds once, so the sum of all roundings of a
-    // three-layer model stays below a few units of fp32 (1.2e-7).
+    // Measured against float64: every op computes in double and rounds once, so all roundings of a
+    // three-layer model together stay below a few units of fp32 (1.2e-7).
     const double loss = one["loss_float64"][0], norm = one["grad_norm_float64"][0];
     EXPECT_NEAR(run.run(), loss, 1e-6 * loss) << name;
     EXPECT_NEAR(run.gradient_norm(), norm, 1e-5 * norm) << name;

@@ -1,4 +1,4 @@
-// Models as data: op lists as text, group layouts, initial values, and check_model's rules.
+// Models as data: lists of ops as text, layouts of parameter groups, initial values, and check_model's rules.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ Model build(const std::string& name, DType precision = DType::bf16, int64_t micr
 
 std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ",")); }
 
-// "y = linear(x; w[K,N], b[N])" a line.
+// One line for each op: "y = linear(x; w[K,N], b[N])".
 std::string ops_text(const Model& model, const SegmentUse& use) {
   const Segment& segment = model.segments[use.segment];
   std::string text;
@@ -48,7 +48,7 @@ TEST(Model, FrozenGroupsCountOnlyWhenAsked) {
 TEST(Model, Gpt2OpList) {
   const Model model = build("gpt2:layers=2,width=64,heads=4,vocab=96,context=16");
   ASSERT_EQ(model.layers.size(), 4u);
-  EXPECT_EQ(model.segments.size(), 3u);  // one template for all blocks
+  EXPECT_EQ(model.segments.size(), 3u);  // one template for all layers
   EXPECT_EQ(ops_text(model, model.layers[0].segments[0]),
             "x = embedding(tokens; wte.weight[96,64], wpe.weight[16,64])\n");
   EXPECT_EQ(ops_text(model, model.layers[2].segments[0]),
@@ -140,8 +140,8 @@ TEST(Model, GroupLayoutIsAlignedAndPadded) {
   EXPECT_EQ(model.groups[0].elements, 6144u);  // 97 x 60 = 5820
 }
 
-// Matrices are normal, norms one, biases zero. The two that write into the residual stream are smaller: the
-// last matrix of the attention and of the feed-forward part.
+// Matrices are normal, norms one, biases zero. The two matrices that write to the residual stream, the last
+// of the attention and the last of the feed-forward part, have smaller values.
 TEST(Model, InitialValuesFollowTheContract) {
   for (const Family* family : families()) {
     const Model model = build(with_heads(*family, "layers=8,width=64,ffn=72,vocab=96,context=16"));

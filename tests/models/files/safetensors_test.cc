@@ -1,4 +1,5 @@
-// safetensors: every listed rejection from hand-made bytes, round trips, and files damaged at random.
+// safetensors: every rejection that the reader lists, from hand-made bytes; round trips; files damaged at
+// random.
 #include "models/files/safetensors.h"
 
 #include <sys/resource.h>
@@ -23,7 +24,8 @@ std::string file_bytes(const std::string& json, const std::string& data) {
 
 class SafetensorsTest : public FormatTest {
  protected:
-  // Opening a file with this header and this much data must fail and name what `part` says, and the file.
+  // Opening a file with this header and so many bytes of data must fail with an error that names `part` and
+  // the file.
   void rejects(const std::string& json, size_t data_bytes, const std::string& part) const {
     const std::string file = write_file("bad.safetensors", file_bytes(json, std::string(data_bytes, 'x')));
     SCOPED_TRACE(json.substr(0, 200));
@@ -231,7 +233,7 @@ TEST_F(SafetensorsTest, LayoutPadsTheHeaderToTheAlignment) {
     EXPECT_EQ(layout.offsets, (std::vector<uint64_t>{layout.header.size(), layout.header.size() + 60,
                                                      layout.header.size() + 74}));
     EXPECT_EQ(layout.file_bytes, layout.header.size() + 82);
-    // A caller that writes the data by other means gets a file that opens.
+    // A caller that writes the data itself gets a file that opens.
     const auto file = SafetensorsFile::open(write_file("f", layout.header + std::string(82, '\0')));
     EXPECT_EQ(file.find("y\n\"")->begin, layout.offsets[1]);
     EXPECT_EQ(file.metadata(), (std::map<std::string, std::string>{{"format", "pt"}, {"step", "7"}}));
@@ -276,7 +278,7 @@ TEST_F(SafetensorsTest, UnfinishedAndFailedWritersRemoveTheirTemporary) {
   }
   EXPECT_EQ(files(), 1u);
   EXPECT_EQ(read_file("old.safetensors"), "precious");
-  // A file-size limit stands for a full disk: both fail the write after part of it.
+  // A limit on file sizes stands for a full drive: both fail a write after part of it.
   const auto ignore = std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);

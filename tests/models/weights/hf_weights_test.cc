@@ -57,7 +57,7 @@ TEST_F(HfWeightsTest, Gpt2PrefixAndBuffersAreResolved) {
   EXPECT_EQ(values[0], 5.0f);
   EXPECT_EQ(values[1], 6.0f);
   check_weights(weights, model_of({{"wte.weight", {2, 2}},
-                                   {"h.0.ln_1.bias", {3}}}));  // the stored head is passed over
+                                   {"h.0.ln_1.bias", {3}}}));  // the stored head is ignored
 }
 
 TEST_F(HfWeightsTest, AParameterWithAndWithoutPrefixIsRejected) {
@@ -149,7 +149,7 @@ TEST_F(HfWeightsTest, DirectoriesWithoutReadableWeights) {
   write_file("pytorch_model.bin", "pickle");
   expect_error(ExitCode::malformed_file, {"pytorch_model.bin only"},
                [&] { has_weights(directory.string()); });
-  fs::create_symlink("gone", path("model.safetensors"));  // as a pruned cache leaves it
+  fs::create_symlink("gone", path("model.safetensors"));  // a pruned cache leaves such links
   EXPECT_TRUE(has_weights(directory.string()));
   expect_error(ExitCode::usage, {"model.safetensors"}, [&] { HfWeights::open(directory.string(), "gpt2"); });
   fs::remove(path("model.safetensors"));
@@ -157,7 +157,7 @@ TEST_F(HfWeightsTest, DirectoriesWithoutReadableWeights) {
   EXPECT_TRUE(has_weights(directory.string()));
 }
 
-// Element i of tensor t.
+// The value of element i of tensor t.
 float exported(size_t t, uint64_t i) {
   return static_cast<float>(t + 1) + static_cast<float>(i % 1021) / 1024;
 }
@@ -178,8 +178,8 @@ TEST_F(HfWeightsTest, ExportRoundTripsInEveryType) {
     check_weights(weights, model_of({{"wte.weight", {1025, 1024}}, {"ln_f.bias", {7}}}));
     std::vector<float> values(1025 * 1024);
     weights.read("wte.weight", 0, values.size(), values.data());
-    // Values in [1, 2) with ten bits of fraction: exact in fp32 and fp16, which has ten; bf16 has seven, to
-    // nearest even.
+    // Values in [1, 2) with ten fraction bits are exact in fp32 and fp16. bf16 has seven fraction bits and
+    // rounds to nearest even.
     for (uint64_t i = 0; i < values.size(); ++i) {
       const float exact = exported(0, i);
       const float expected = dtype == DType::bf16 ? std::nearbyint(exact * 128) / 128 : exact;

@@ -1,4 +1,4 @@
-// Philox against the known answers of its authors, and the properties that first values promise.
+// Philox against its authors' known answers, and the properties that initial values promise.
 #include "models/weights/initial_weights.h"
 
 #include <cmath>
@@ -48,8 +48,8 @@ TEST(InitialWeights, EveryRangeAgreesToTheBit) {
 }
 
 TEST(InitialWeights, TheMappingIsTheDocumentedOne) {
-  // Elements 4k..4k+3 from counter (k, xxh64(name)), key = seed, by the library's own functions. Tolerance:
-  // both are rounded to fp32 once, so they may differ in the last of 24 bits.
+  // Elements 4k..4k+3 come from counter (k, xxh64(name)) with the seed as key, here by the library's own
+  // functions. Tolerance: both sides round to fp32 once, so they may differ in the last of 24 bits.
   const std::string name = "wte.weight";
   const uint64_t seed = 0x1122334455667788, stream = XXH64(name.data(), name.size(), 0);
   const Parameter parameter = normal(name, {1 << 20, 1 << 20}, 0.5);
@@ -68,7 +68,7 @@ TEST(InitialWeights, TheMappingIsTheDocumentedOne) {
 }
 
 TEST(InitialWeights, FirstValuesNeverChange) {
-  // Golden: a run's first weights are part of what a seed means.
+  // Golden values: the initial weights are part of what a seed means.
   const std::vector<float> out = values(normal("wte.weight", {8}, 0.02), 0, 0, 4);
   const std::vector<float> golden = {-0x1.0de2d6p-6f, 0x1.0d4778p-5f, -0x1.47c25ep-6f, 0x1.9c18b2p-8f};
   EXPECT_EQ(out, golden);

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// What the reader makes of one tensor: its full shape, and the value at every place, by flat index.
+// A tensor as that reader loads it: its full shape, and its value at every flat index.
 struct Loaded {
   std::string dtype;
   std::vector<int64_t> shape;
@@ -59,7 +59,7 @@ class ShardedExport : public FormatTest {
     }
   }
 
-  // fp32 only. A tensor's shape is the largest offset plus size of its parts, in each dimension.
+  // Reads fp32 only. In each dimension, a tensor's size is the largest offset plus size of its parts.
   std::map<std::string, Loaded> load(const std::string& directory_name) const {
     std::map<std::string, Loaded> out;
     for_each_part(directory_name, [&](const std::string& name, const Json& tensor,
@@ -102,7 +102,7 @@ void read_exported(size_t tensor, uint64_t first, uint64_t count, float* out) {
   for (uint64_t i = 0; i < count; ++i) out[i] = exported(tensor, first + i);
 }
 
-// Rows that do not divide, fewer rows than shards, one without dimensions, three dimensions.
+// Rows that do not divide evenly, fewer rows than shards, a tensor without dimensions, one with three.
 const std::vector<ExportTensor> kTensors = {
     {"wide", {7, 5}}, {"line", {11}}, {"row", {1, 300}}, {"point", {}}, {"deep", {4, 3, 2}}};
 
@@ -131,7 +131,7 @@ TEST_F(ShardedExport, NamesSayShardFileAndFilesOfTheShard) {
   write_hf_directory(path("to"), tensors,
                      {.dtype = DType::f32, .file_bytes_max = 100, .shards = 2, .config_json = "{}"},
                      read_exported);
-  // Of each shard two rows of a, 80 bytes, and one of b, 40; c has one row, which the last shard has.
+  // Each shard has two rows of a (80 bytes) and one of b (40). c has one row, which is in the last shard.
   EXPECT_EQ(safetensors_in("to"), (std::set<std::string>{"shard-00001-model-00001-of-00002.safetensors",
                                                          "shard-00001-model-00002-of-00002.safetensors",
                                                          "shard-00002-model-00001-of-00002.safetensors",

@@ -1,4 +1,4 @@
-// The contract of the I/O queue, on every back end, and the choice between them.
+// The contract of the I/O queue on every back end, and the choice between back ends.
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -142,7 +142,7 @@ TEST_P(IoQueueContract, ResultsAreTheSystems) {
   EXPECT_EQ(run_one(*q, {IoDirection::write, read_only, 0, data_, 4096, 4}), -EBADF);
   close(read_only);
   const int sealed = memfd_create("sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  ASSERT_EQ(fcntl(sealed, F_ADD_SEALS, F_SEAL_GROW), 0);  // a write finds no room
+  ASSERT_EQ(fcntl(sealed, F_ADD_SEALS, F_SEAL_GROW), 0);  // a write then finds no room
   EXPECT_EQ(run_one(*q, {IoDirection::write, sealed, 0, data_, 4096, 5}), -EPERM);
   close(sealed);
 }
@@ -187,7 +187,7 @@ TEST(UringQueue, PollEndsAfterItsTimeout) {
   close(ends[1]);
 }
 
-// Lets a system call fail with `error` for the rest of this process, as a container's seccomp profile does.
+// Makes a system call fail with `error` for the rest of this process, as a container's seccomp profile does.
 void forbid(uint32_t system_call, uint32_t error) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -201,7 +201,7 @@ void forbid(uint32_t system_call, uint32_t error) {
     std::_Exit(77);
 }
 
-// Runs in a child process; ends with 0 if the fallback says `reason` and works, and `uring` alone is
+// Runs in a child process. Ends with 0 if the fallback names `reason` and works, and `uring` alone is
 // refused.
 [[noreturn]] void expect_fallback(uint32_t error, IoObstacle obstacle, const std::string& reason) {
   forbid(__NR_io_uring_setup, error);
@@ -241,8 +241,9 @@ TEST(IoChoiceDeathTest, FallsBackWithTheReason) {
   EXPECT_EXIT(expect_fallback(ENOSYS, IoObstacle::kernel, "ENOSYS"), testing::ExitedWithCode(0), "");
 }
 
-// Runs in a child process, where entering the ring fails from the second request on: that request and those
-// after it complete with the errno; the first, which the kernel has, is in flight until it really completes.
+// Runs in a child process, where entering the ring fails from the second request on. That request and those
+// after it complete with the errno. The first, which the kernel has, stays in flight until it really
+// completes.
 [[noreturn]] void expect_refused_requests() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) std::_Exit(77);
@@ -272,8 +273,8 @@ TEST(UringQueueDeathTest, WhatTheSystemRefusesCompletesWithItsErrno) {
   EXPECT_EXIT(expect_refused_requests(), testing::ExitedWithCode(0), "");
 }
 
-// Runs in a child process: an ordinary user who may lock little memory registers nothing, and I/O works all
-// the same.
+// Runs in a child process: an ordinary user who may lock little memory registers no buffers, and I/O still
+// works.
 [[noreturn]] void expect_no_registration() {
   Arena memory(8 * kMiB);
   const rlimit limit{64 << 10, 64 << 10};

@@ -1,4 +1,4 @@
-// Facts of made-up machines, read from trees of files as the kernel writes them.
+// Facts of made-up machines, read from trees of files like the kernel's.
 #include "offload/system/system_facts.h"
 
 #include <gtest/gtest.h>
@@ -158,7 +158,8 @@ TEST(SystemFacts, OfThisMachineAreSane) {
   for (const NumaNode& node : facts.nodes) EXPECT_EQ(node.distances.size(), facts.nodes.size());
 }
 
-// In a child process that gives its rights up: of a limit that is no power of two, what halving reaches.
+// Runs in a child process that gives up its rights. The limit is no power of two; halving finds the largest
+// part that can be locked.
 [[noreturn]] void expect_locked() {
   const rlimit limit{3 * kMiB, 3 * kMiB};
   if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) std::_Exit(77);

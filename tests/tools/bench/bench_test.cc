@@ -1,4 +1,4 @@
-// What `sluice bench` fits and writes, and a run of it.
+// What `sluice bench` fits and writes, and a whole run of it.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -15,7 +15,7 @@
 namespace sluice {
 namespace {
 
-// Times made of 5 flops and 2 bytes a second.
+// Times that 5 flops and 2 bytes a second would give.
 TEST(Bench, AFitFindsBothRates) {
   std::vector<OpPoint> points;
   for (const auto& [flops, bytes] : {std::pair{100.0, 4.0}, {10.0, 8.0}, {50.0, 1.0}})
@@ -27,14 +27,14 @@ TEST(Bench, AFitFindsBothRates) {
   EXPECT_NEAR(fit.flops_together, 160 / (160 / 5.0 + 13 / 2.0), 1e-9);
 }
 
-// Times that fall as bytes grow have no use for a rate of bytes: flops alone, 1 and 3 s of 2 flops each.
-// Least squares of 2x - 1 and 2x/3 - 1: x = (2 + 2/3) / (4 + 4/9) = 0.6.
+// Times that fall as bytes grow leave no use for a rate of bytes, so flops alone count: 1 and 3 s for 2 flops
+// each. Least squares of 2x - 1 and 2x/3 - 1: x = (2 + 2/3) / (4 + 4/9) = 0.6.
 TEST(Bench, AFitHasNoNegativeRates) {
   const OpPoint points[] = {{2, 9, 1}, {2, 1, 3}};
   const OpFit fit = fit_op(points);
   EXPECT_NEAR(fit.flops_per_second, 1 / 0.6, 1e-9);
   EXPECT_EQ(fit.bytes_per_second, kUnlimited);
-  EXPECT_NEAR(fit.error_max, 0.6, 1e-9);  // 1.2 s for 3: 0.6 too little
+  EXPECT_NEAR(fit.error_max, 0.6, 1e-9);  // 1.2 s instead of 3: off by 0.6
 }
 
 TEST(Bench, OpsWithoutFlopsHaveARateOfBytes) {
@@ -64,14 +64,14 @@ TEST(Bench, ADescriptionReadsBackAsItWasWritten) {
   EXPECT_EQ(back.links.size(), r.links.size());
 }
 
-// A directory may have any name.
+// The name of a directory need not be valid UTF-8.
 TEST(Bench, WhatIsNoTextIsReplaced) {
   MachineRates r = default_machine_rates();
   r.drives[0].directory = "/\xfe";
   EXPECT_EQ(parse_machine_rates(machine_rates_json(r), "text").drives[0].directory, "/\uFFFD");
 }
 
-// Ops that need 1 GiB in the full sizes, and an eighth of it with each side halved.
+// Ops need 1 GiB in the full sizes, and an eighth of it with each side halved.
 uint64_t cubic(const OpSizes& sizes) {
   return static_cast<uint64_t>(sizes.rows * sizes.width) * static_cast<uint64_t>(sizes.vocabulary) / 16;
 }
@@ -97,7 +97,7 @@ TEST(Bench, ScalesAreHalvedUntilTheyFit) {
   EXPECT_EQ(least.ops.rows, 256);
 }
 
-// In seconds, and before anything is measured: so nothing is said but what is wrong.
+// Refuses within seconds, before anything is measured: the output is the refusal alone.
 TEST(Bench, RefusesBeforeItMeasures) {
   const TestDirectory directory{std::filesystem::current_path()};
   MemoryOptions options;
@@ -120,7 +120,7 @@ TEST(Bench, RefusesBeforeItMeasures) {
   std::fclose(out);
 }
 
-// Small: figures mean nothing.
+// A small scale, whose figures mean nothing.
 BenchScale small_scale() {
   BenchScale scale{.parameters = 4 << 20,
                    .round_elements = 1 << 20,
@@ -140,7 +140,7 @@ Options small_options(const std::string& out) {
   return options;
 }
 
-// JSON cannot hold every name of a file.
+// The description is named after its file, as far as JSON can hold that name.
 TEST(Bench, ADescriptionIsNamedAsItsFileAsFarAsThatCanBeWritten) {
   const TestDirectory directory{std::filesystem::current_path()};
   const std::string path = directory / "a\xff\n.json";
@@ -151,7 +151,7 @@ TEST(Bench, ADescriptionIsNamedAsItsFileAsFarAsThatCanBeWritten) {
   EXPECT_EQ(parse_machine_rates(read_text_file(path, 1 << 20), "m.json").name, "a\\xff\\x0a, measured");
 }
 
-// A file that comes while it measures stays as it is.
+// A file that appears while it measures is not overwritten.
 TEST(Bench, WhatIsThereAtTheEndStays) {
   const TestDirectory directory{std::filesystem::current_path()};
   const std::string path = directory / "m.json";
@@ -159,7 +159,7 @@ TEST(Bench, WhatIsThereAtTheEndStays) {
   ASSERT_EQ(pipe(ends), 0);
   std::FILE* const out = fdopen(ends[1], "w");
   ASSERT_NE(out, nullptr);
-  std::thread other([&] {  // its first line comes when the start is over
+  std::thread other([&] {  // the first line of output ends the start
     char byte;
     if (read(ends[0], &byte, 1) == 1) std::ofstream(path) << "theirs";
     while (read(ends[0], &byte, 1) == 1) {
@@ -174,7 +174,7 @@ TEST(Bench, WhatIsThereAtTheEndStays) {
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
 }
 
-// Every figure is there, and the simulator can work with them.
+// Every figure is there, and the simulator can use them.
 TEST(Bench, MeasuresAllThatADescriptionHolds) {
   const TestDirectory directory{std::filesystem::current_path()};
   Options all = small_options("");

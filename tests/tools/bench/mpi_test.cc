@@ -1,4 +1,5 @@
-// `sluice bench` on ranks of mpirun: one measures the machine, all the network, and plans read it.
+// `sluice bench` on ranks of mpirun: one rank measures the machine, all measure the network, and plans read
+// the result.
 #include <gtest/gtest.h>
 
 #include "tests/support/mpi_support.h"
@@ -26,7 +27,7 @@ TEST_F(MpiBench, TwoRanksOfAMachine) {
   ASSERT_EQ(rates.network.size(), 1u);
   EXPECT_EQ(rates.network[0].ranks, 2u);
   EXPECT_GT(rates.network[0].bytes_per_second, 0);
-  // Measured with the threads of both ranks; the pool is one rank's.
+  // The threads of both ranks measured. The pool is that of one rank.
   EXPECT_EQ(rates.pools[0].name, kCoresPool);
   EXPECT_EQ(rates.pools[0].capacity, 1);
   EXPECT_EQ(find_lane(rates, "compute", "host")->sharing.occupies[0].amount, 2);

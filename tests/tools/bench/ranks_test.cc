@@ -1,4 +1,4 @@
-// What `sluice bench` makes of the exchange of ranks, on a network whose times are known.
+// What `sluice bench` fits to the exchanges of ranks, on a network whose times are known.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-// Two machines of two ranks. In a machine every rank sends 0.2 GB/s, with 10 ms a message; between them
-// the ranks of a machine share 0.1 GB/s, with 25 ms. Moves nothing.
+// Two nodes of two ranks. Within a node every rank sends 0.2 GB/s, at 10 ms a message. Between nodes the
+// ranks of a node share 0.1 GB/s, at 25 ms. No bytes move.
 class SlowNetwork final : public Communicator {
  public:
   explicit SlowNetwork(int rank) : rank_(rank) {}
@@ -37,7 +37,7 @@ class SlowNetwork final : public Communicator {
   const int rank_;
 };
 
-// Sleeps end late, by some tenths of a millisecond on a busy machine: a fifth is 2 ms at least.
+// Sleeps end some tenths of a millisecond late on a busy machine. The tolerance of a fifth is 2 ms at least.
 TEST(BenchRanks, LevelsAreFittedToMessages) {
   std::mutex mutex;
   std::vector<std::string> said;
@@ -68,7 +68,7 @@ TEST(BenchRanks, LevelsAreFittedToMessages) {
   EXPECT_EQ(said[3].find("16384"), std::string::npos) << "memory holds none: " << said[3];
 }
 
-// One rank a machine: the network is the lowest level there is.
+// With one rank a node, the network between nodes is the only level.
 TEST(BenchRanks, MachinesOfOneRankHaveOneLevel) {
   const auto rank = [&](const Ranks& threads) {
     Ranks ranks = threads;

@@ -1,5 +1,5 @@
-// What tools/gpu_check.sh measures and reports, without measuring: the table of rows, the parts' files, and
-// the page that is made of them, on figures that can be worked out by hand.
+// What tools/gpu_check.sh reports, without measuring: the table of rows, the files of its parts, and the page
+// made of them, on figures that can be worked out by hand.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -71,7 +71,7 @@ TEST_F(GpuCheckFile, RefusesOtherFiles) {
   }
 }
 
-// A billion parameters, 25,000 tokens in half a second: 50,000 tokens/s and 300 TFLOP/s.
+// One billion parameters and 25,000 tokens in half a second: 50,000 tokens/s and 300 TFLOP/s.
 ordered_json training_row(double recomputed) {
   return {{"state", "measured"},
           {"layers", 56},
@@ -122,7 +122,7 @@ TEST(GpuCheckReport, FiguresAreThoseOfTheRows) {
       page,
       "| Llama 7B, in GPU memory, bf16 | 1 billion | 25000 | 50000 | 300.0 | 12.0 | 50.0 % | 50.0 % | - | "
       "0.500 / 0.400 | compute 88 %, h2d 25 % |");
-  // Of 600 x 6 / 8 = 450 TFLOP/s it reaches 240, and four fifths of the resident speed.
+  // It reaches 240 of 600 x 6 / 8 = 450 TFLOP/s, and four fifths of the speed with resident state.
   expect_line(page,
               "| Llama 7B, state in DRAM, bf16 | 1 billion | 25000 | 40000 | 240.0 | 9.6 | 40.0 % | 53.3 % | "
               "80.0 % | 0.625 / 0.400 | compute 88 %, h2d 25 % |");
@@ -189,7 +189,7 @@ TEST(GpuCheckReport, WhatWasNotRunIsNotEstimated) {
   part["machine"]["rehearsal"] = true;
   const std::string rehearsal = gpu_report({{"small", part}});
   expect_line(rehearsal, "A rehearsal with tiny models");
-  // Without a peak of the same call there is no share of it.
+  // Without a measured peak, no share of it is given.
   EXPECT_NE(rehearsal.find("| 300.0 | 12.0 | not measured | not measured |"), std::string::npos) << rehearsal;
 }
 

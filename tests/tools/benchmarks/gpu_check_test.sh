@@ -1,18 +1,18 @@
 #!/bin/bash
-# tools/gpu_check.sh goes through every row in small, on the cpu device and on the emulated GPU; measures
-# nothing twice; tells what failed or is left; and its report has no row without figures or a reason.
+# tools/gpu_check.sh goes through every row in small, on the cpu device and on the emulated GPU. It measures
+# nothing twice and tells what failed or is left. Its report has no row without figures or a reason.
 # usage: tests/tools/benchmarks/gpu_check_test.sh BUILD_FOLDER     in the repository root
 set -euo pipefail
 
 build=$1
-work=$(mktemp --directory --tmpdir="$build")  # the nvme tier needs a disk
+work=$(mktemp --directory --tmpdir="$build")  # the nvme tier needs a drive, not a tmpfs
 trap 'rm -rf "$work"' EXIT
 fail() {
   echo "gpu_check_test: $*" >&2
   exit 1
 }
 check() { tools/gpu_check.sh --rehearse --out "$work/$out" "$@" > "$work/log" 2>&1; }
-# has TEXT: in the output of the last check.
+# has TEXT: the output of the last check contains TEXT.
 has() { grep --quiet -- "$1" "$work/log" || { cat "$work/log"; fail "no '$1'"; }; }
 
 out=cpu
@@ -40,7 +40,7 @@ tools/gpu_check.sh --report --out "$work/$out" "${bench[@]}" > "$work/page"
 grep --quiet 'GB/s to the GPU' "$work/page" || fail "the link was not measured"
 grep --quiet 'predicted .* by the description "[a-z]*, measured"' "$work/page" || fail "profile did not predict with bench"
 
-# compute-sanitizer watches our kernels only, and where it knows no such GPU its rows are skipped.
+# compute-sanitizer watches our kernels only. Where it does not know the GPU, its rows are skipped.
 out=sanitizer
 mkdir "$work/bin"
 cat > "$work/bin/compute-sanitizer" << END
@@ -56,7 +56,7 @@ has '^tests racecheck: skipped, compute-sanitizer says: Device not supported$'
 [[ $(grep --count -- '--tool memcheck --kernel-regex kns=sluice' "$work/calls") == 4 ]] || fail "four parts"
 grep --quiet -- 'attention.*--tool racecheck --kernel-regex kns=sluice' "$work/calls" || fail "no racecheck"
 
-# A program that fails is told of and tried again; one that would take too long is left.
+# A row whose command fails is reported and tried again in the next call.
 out=failing
 cat > "$work/gpu_bench" << END
 #!/bin/bash

@@ -1,4 +1,4 @@
-// Plans for machines that are not here: `sluice plan --machine` with a description that has sizes.
+// Plans for other machines: `sluice plan --machine` with a description that has sizes.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -15,14 +15,14 @@ constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
 
 class CliElsewhere : public Cli {
  protected:
-  // As a user would write it: which device it is follows from the machine.
+  // Without --device, as a user would write it: the machine decides which device it is.
   CommandResult plan(const Words& more) const { return run(Words{"plan", "--device", "auto"} + more); }
   nlohmann::json facts_of(const Words& more) const {
     const CommandResult result = plan(more + Words{"--json"});
     EXPECT_EQ(result.code, 0) << result.out << result.err;
     return nlohmann::json::parse(result.out);
   }
-  // Of so many MiB in each tier.
+  // A description whose tiers have these sizes.
   std::string described(const std::string& memory) const {
     const std::string file = directory / "described.json";
     const std::string shipped = read_text_file("engine/rates/machines/rtx-4090.json", 1 << 20);
@@ -32,7 +32,7 @@ class CliElsewhere : public Cli {
   }
 };
 
-// The question that the README answers.
+// The README's question.
 TEST_F(CliElsewhere, Llama70BOnOne4090) {
   const Words words{"--model", "llama-70b", "--machine", "rtx-4090", "--host-mem", "64GiB", "--seq", "2048"};
   const nlohmann::json facts = facts_of(words);
@@ -41,14 +41,14 @@ TEST_F(CliElsewhere, Llama70BOnOne4090) {
   EXPECT_EQ(facts["machine"], "rtx-4090, data sheets");
   EXPECT_EQ(facts["parameters"], 70553706496);
   EXPECT_EQ(facts["budgets"]["host"], 64 * kGiB);
-  // What is described, less a twentieth, as of a machine that is here.
+  // The described sizes less a twentieth, as for the machine at hand.
   const uint64_t device = 24564 * kMiB, disk = 2'000'000'000'000;
   EXPECT_EQ(facts["budgets"]["device"], device - device / 20);
   EXPECT_EQ(facts["budgets"]["nvme"], disk - disk / 20);
-  // 12 bytes a parameter of masters and moments, most of it on disk.
+  // Master weights and moments take 12 bytes a parameter, most of them on the drive.
   const double state = facts["homes"]["state"]["nvme"];
   EXPECT_NEAR(state / (12 * 70553706496.0), 1, 0.02);
-  // The drive is busier than all else: it reads and writes most of the 14 bytes a parameter.
+  // The drive is busier than everything else: most of the 14 bytes a parameter pass through it.
   for (const char* lane : {"compute", "h2d", "d2h", "optimizer"})
     EXPECT_GT(facts["lane_busy"]["nvme_write"].get<double>(), facts["lane_busy"][lane].get<double>()) << lane;
 
@@ -60,8 +60,8 @@ TEST_F(CliElsewhere, Llama70BOnOne4090) {
     EXPECT_NE(people.out.find(part), std::string::npos) << people.out;
 }
 
-// What the README shows is what the command says: word for word, but for figures of time, which follow the
-// model of costs and stand as they were when it was written.
+// The README shows the command's output word for word. Figures of time are exempt: they follow the cost
+// model, and stay as they were when the README was written.
 TEST_F(CliElsewhere, TheReadmeShowsIt) {
   const std::string page = read_text_file("README.md", 1 << 20);
   const std::string command = "$ sluice plan --model llama-70b --machine rtx-4090 ";
@@ -92,7 +92,7 @@ TEST_F(CliElsewhere, EveryMachineThatComesAlongIsPlannedFor) {
   int planned = 0;
   for (const auto& entry : std::filesystem::directory_iterator("engine/rates/machines")) {
     const std::string name = entry.path().stem().string();
-    if (!built_in_machine(name).value().memory) continue;  // it stands for the machine that is here
+    if (!built_in_machine(name).value().memory) continue;  // it stands for the machine at hand
     const nlohmann::json facts = facts_of({"--model", kTiny, "--machine", name});
     EXPECT_EQ(facts["machine"], name + ", data sheets");
     EXPECT_EQ(facts["device"], "cuda");
@@ -102,7 +102,7 @@ TEST_F(CliElsewhere, EveryMachineThatComesAlongIsPlannedFor) {
   EXPECT_GT(planned, 8);
 }
 
-// A node of eight GPUs has 2 TiB, whoever shares it.
+// A node of eight GPUs has 2 TiB of host memory, however many ranks share it.
 TEST_F(CliElsewhere, RanksShareTheMachine) {
   const auto host = [&](const Words& ranks) {
     const Words words{"--model", kTiny, "--machine", "h100-cluster", "--batch", "8"};
@@ -112,7 +112,7 @@ TEST_F(CliElsewhere, RanksShareTheMachine) {
   EXPECT_EQ(host({"--ranks", "8", "--ranks-per-node", "4"}), 512 * kGiB - 512 * kGiB / 20);
 }
 
-// More drives are more bytes a second.
+// Four drives move four times as many bytes a second.
 TEST_F(CliElsewhere, FourDrivesAreFasterThanOne) {
   const auto busy = [&](const char* machine) {
     return facts_of({"--model", "llama-13b", "--seq", "512", "--machine", machine, "--host-mem", "32GiB",
@@ -139,7 +139,7 @@ TEST_F(CliElsewhere, OwnDescriptionsHaveSizesToo) {
   EXPECT_EQ(none["budgets"], (nlohmann::json{{"host", 8'000'000'000 - 512 * kMiB}}));
 }
 
-// As many threads as --threads may name, and a MiB of reserve for each.
+// It gets as many threads as --threads may name, and a MiB of reserve for each.
 TEST_F(CliElsewhere, MoreCoresThanThereAreThreads) {
   nlohmann::json machine =
       nlohmann::json::parse(read_text_file("engine/rates/machines/cpu-2core.json", 1 << 20));
@@ -150,7 +150,7 @@ TEST_F(CliElsewhere, MoreCoresThanThereAreThreads) {
   EXPECT_EQ(facts["runtime_reserve"], (64 + 1024) * kMiB);
 }
 
-// Rates alone change nothing of what is planned for.
+// A description with rates alone changes nothing of what is planned for.
 TEST_F(CliElsewhere, WithoutSizesThePlanIsForThisMachine) {
   const Words words{"--model", "gpt2", "--seq", "128", "--machine", described(""), "--device", "cpu"};
   const CommandResult here = run(Words{"plan"} + words);
@@ -179,7 +179,7 @@ TEST_F(CliElsewhere, AV100HasNoBf16) {
   EXPECT_EQ(plan(words + Words{"--precision", "fp32"}).code, 0);
 }
 
-// The directory is looked at only for what is free there.
+// The directory is needed only to see how much is free there.
 TEST_F(CliElsewhere, APlanWithADiskInBytesNeedsNoDirectory) {
   const Words words{"plan", "--model", "gpt2", "--seq", "128"};
   const CommandResult facts = run(words + Words{"--nvme-mem", "5GB", "--json"});
@@ -189,8 +189,8 @@ TEST_F(CliElsewhere, APlanWithADiskInBytesNeedsNoDirectory) {
   expect_refused_training({"--nvme-mem", "5GB"}, 2, {"--nvme-dir"});
 }
 
-// With 400 GiB the search, whose shards are larger, sees a plan that with its own shards takes five times as
-// long.
+// With 400 GiB the search, whose shards are larger, finds a candidate that takes five times as long with the
+// plan's own shards.
 TEST_F(CliElsewhere, MoreMemoryIsNotSlower) {
   const auto seconds = [&](const char* host) {
     return facts_of({"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "32", "--clip",

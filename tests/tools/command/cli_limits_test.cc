@@ -1,5 +1,5 @@
-// The `sluice` binary where the system grants little: address space, open files, file sizes, threads, and
-// directories that cannot serve as the nvme tier. Each is named before it bites.
+// The `sluice` command where the system grants little: address space, open files, file sizes, threads, and
+// directories that cannot hold the nvme tier. Each is refused by name before it does harm.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// A limit of this process and, while it is there, of the commands that it starts.
+// A limit of this process and, while the object lives, of the commands that it starts.
 class SoftLimit {
  public:
   SoftLimit(int resource, rlim_t value) : resource_(resource) {
@@ -30,13 +30,13 @@ class SoftLimit {
   rlimit before_{};
 };
 
-// OpenBLAS waits without end for address space that it cannot have, TBB aborts: neither is let get there. The
-// program and its libraries take 110 MiB themselves: with less, the system's loader refuses.
+// With too little address space OpenBLAS waits for ever and TBB aborts, so the command must refuse before.
+// Command and libraries take 110 MiB themselves: with less, the system's loader refuses.
 TEST_F(Cli, LittleAddressSpaceIsRefusedAtOnce) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers map far more";
 #endif
-  for (rlim_t mib = 150; mib <= 400; mib += mib < 250 ? 4 : 50) {  // wherever it ends
+  for (rlim_t mib = 150; mib <= 400; mib += mib < 250 ? 4 : 50) {  // whichever check it ends at
     std::optional<SoftLimit> limit(std::in_place, RLIMIT_AS, mib << 20);
     Command command(directory, train("run", 3));
     limit.reset();
@@ -69,7 +69,7 @@ TEST_F(Cli, ALimitOnFileSizesIsAnError) {
   expect_refusal(train("run", 2), 6, {"File too large"});
 }
 
-// What ended the run decides, and not what its report met with; what could be written is there.
+// What ended the run decides the exit code, not what happened to its report. What could be written is there.
 TEST_F(Cli, AProfileThatFailedSaysSoWhereItsReportCannotBeWritten) {
   Words words = Words{"profile", "--steps", "40", "--out", directory / "report", "--", "--device", "cpu"};
   for (const std::string& word : train("unused", 1)) words.push_back(word);
@@ -112,7 +112,7 @@ TEST_F(Cli, SmallStacksAreRefusedAtOnce) {
   }
 }
 
-// A limit on processes binds users other than root.
+// A limit on processes binds only users other than root.
 TEST(Threads, ThatTheSystemRefusesAreAnError) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become a user without processes";
   const auto refused = [] {

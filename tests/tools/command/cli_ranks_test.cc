@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// One byte a nanosecond between ranks, and a tenth of that between nodes of four: slower than all else.
+// One byte a nanosecond between ranks and a tenth of that between nodes of four: slower than everything else.
 constexpr const char* kMachine = R"({
   "format": "sluice-machine-1",
   "name": "slow network",
@@ -54,14 +54,14 @@ TEST_F(CliRanks, APlanSaysWhatRanksSendOverEveryLevel) {
   EXPECT_EQ(facts["network_bytes"]["cluster"]["unit"], "node");
   const double of_rank = facts["network_bytes"]["node"]["bytes"];
   EXPECT_EQ(of_rank, facts["moved_bytes"]["collective"]);
-  // Of P bytes of gradients and as many of weights, a node of four sends 3/4 of its fp32 sums, 2 P, and 3/4
-  // of weights. A rank sends 3/4 of both inside the node, and a quarter of what its node sends. What else is
-  // sent is 8 bytes for each of 65,536 gradients.
+  // With P bytes of gradients and as many of weights, a node of four sends 3/4 of its fp32 sums (2 P) and 3/4
+  // of the weights. A rank sends 3/4 of both within the node, and a quarter of what its node sends. Besides,
+  // 8 bytes are sent for each of 65,536 gradients.
   const double of_node = facts["network_bytes"]["cluster"]["bytes"];
   EXPECT_NEAR(of_node / of_rank, (3 * 0.75) / (2 * 0.75 + 3 * 0.75 / 4), 1e-3);
   EXPECT_GT(facts["lane_busy"]["collective"].get<double>(), of_node / 1e8);
   EXPECT_LT(facts["lane_busy"]["collective"].get<double>(),
-            1.1 * of_node / 1e8);  // parts go inside nodes, too
+            1.1 * of_node / 1e8);  // parts also travel within nodes
   EXPECT_GE(facts["seconds_predicted"], facts["lane_busy"]["collective"]);
 
   const CommandResult people = plan({"--ranks", "16", "--zero", "2", "--host-mem", "2GiB"});
@@ -88,8 +88,8 @@ TEST_F(CliRanks, GpusAreTheRanksOfOneMachine) {
   EXPECT_FALSE(gpus["network_bytes"].contains("cluster"));
 }
 
-// Stage 3 sends half as much again as stage 2, but not over the network where weights are shared in machines;
-// and stage 0 needs the most memory for nothing.
+// Stage 3 sends half as much again as stage 2, but not over the network where weights are shared within
+// nodes. Stage 0 needs the most memory and gains nothing.
 TEST_F(CliRanks, AutoTakesWhatIsPredictedToBeFastest) {
   const Words more{"--ranks", "16", "--zero", "auto"};
   const Words all = more + Words{"--host-mem", "3GiB", "--shard-weights", "all"};
@@ -112,7 +112,7 @@ TEST_F(CliRanks, AutoTakesWhatIsPredictedToBeFastest) {
   EXPECT_EQ(plan(more + Words{"--host-mem", "80MiB"}).code, 3);
 }
 
-// One rank on a machine has none to share with there, nor have three in a way that keeps the bits.
+// A node's only rank has none to share with there. Three cannot share in a way that keeps the bits.
 TEST_F(CliRanks, MachinesWithoutAnEvenNumberOfRanksShareAmongAll) {
   const Words node{"--host-mem", "2GiB", "--ranks", "12", "--shard-weights", "node", "--ranks-per-node"};
   for (const char* odd : {"1", "3"}) {
@@ -127,12 +127,12 @@ TEST_F(CliRanks, MachinesWithoutAnEvenNumberOfRanksShareAmongAll) {
             std::string::npos);
   EXPECT_NE(plan_batch("12", node + Words{"12"}).out.find("ZeRO stage 3, 12 on a machine"),
             std::string::npos);
-  // Where every rank has all weights they are not shared in machines either.
+  // Where every rank has all weights, they are not shared within nodes either.
   EXPECT_NE(plan_batch("12", node + Words{"2", "--zero", "2"}).out.find("ZeRO stage 2, 2 on a machine"),
             std::string::npos);
 }
 
-// The description joins four on a machine: the last of six has two, and the last of five has one.
+// The description has four ranks on a node: the last node of six ranks has two of them, that of five has one.
 TEST_F(CliRanks, TheLastMachineMayHaveFewerRanks) {
   const Words more{"--host-mem", "2GiB", "--json", "--ranks"};
   const auto sent = [&](const char* ranks) {
@@ -140,9 +140,9 @@ TEST_F(CliRanks, TheLastMachineMayHaveFewerRanks) {
     EXPECT_EQ(result.code, 0) << result.err;
     return nlohmann::json::parse(result.out)["moved_bytes"]["collective"].get<double>();
   };
-  // By rank, of P bytes of gradients and as many of weights: blocks of two send 1/2 of each inside, and 2/6
-  // of the fp32 sums and of the weights across; without blocks it is 4/5 of each. What else is sent is 8
-  // bytes for each of 65,536 gradients.
+  // Each rank has P bytes of gradients and as many of weights. With node groups of two it sends 1/2 of each
+  // within, and 2/6 of the fp32 sums and of the weights across. Without node groups it sends 4/5 of each.
+  // Besides, 8 bytes are sent for each of 65,536 gradients.
   EXPECT_NEAR(sent("6") / sent("5"), (1 / 2.0 + 1 / 2.0 + (2 + 1) * 2 / 6.0) / (4 / 5.0 + 4 / 5.0), 1e-3);
   const CommandResult refused = plan_batch("5", more + Words{"5", "--shard-weights", "node"});
   EXPECT_EQ(refused.code, 2);
@@ -150,7 +150,7 @@ TEST_F(CliRanks, TheLastMachineMayHaveFewerRanks) {
       << refused.err;
 }
 
-// All ranks train at the stage that the first chose; a run alone has nothing to choose.
+// All ranks train at the stage that the first rank chose. A run on one rank has nothing to choose.
 TEST_F(CliRanks, AutoTrains) {
   const Words more{"--machine", machine, "--zero", "auto"};
   const CommandResult several = run(train("several", 3, more + Words{"--gpus", "2"}));

@@ -1,5 +1,5 @@
-// The `sluice` binary as a user meets it during and after a run: directories with runs, signals, full disks,
-// metrics, and the way from training over export to evaluation elsewhere.
+// The `sluice` command as a user meets it during and after a run: run directories in use, signals, full
+// drives, metrics, and the way from training over export to evaluation elsewhere.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Of the last line that is whole; no object when there is none.
+// The last line that is whole, or an empty object if there is none.
 nlohmann::json last_metrics(const std::string& file) {
   if (!std::filesystem::exists(file)) return nlohmann::json::object();
   std::string text = read_text_file(file, 1 << 24);
@@ -33,7 +33,7 @@ TEST_F(Cli, ADirectoryWithARunIsNotWrittenOver) {
   expect_refusal(train("run", 4, {"--resume", directory / "nowhere"}), 2, {"nowhere"});
 }
 
-// The plan of a resume is that of the run, under the budgets given now.
+// The plan of a resume is that of the run, under the budgets that are given now.
 TEST_F(Cli, PlanTakesOverARunsOptions) {
   expect_refusal({"plan", "--resume", "auto"}, 2, {"--out"});
   expect_refusal({"plan", "--resume", "auto", "--out", directory / "run"}, 2, {"no checkpoint", "--model"});
@@ -56,12 +56,12 @@ int64_t newest_step(const std::string& run) {
   return path ? CheckpointReader::open(*path).state().step : -1;
 }
 
-// Killed before it commits anything, a run that went back is still one that went back.
+// A run that goes back to a checkpoint has gone back even if it is killed before it commits anything.
 TEST_F(Cli, GoingBackIsDoneBeforeTheFirstStep) {
   const std::string out = directory / "run", metrics = out + "/metrics.jsonl";
   ASSERT_EQ(run(train("run", 6, {"--checkpoint-every", "2", "--keep", "9"})).code, 0);
   const Words back{"--resume", out + "/checkpoints/step-000000002"};
-  // A start that fails removes nothing.
+  // A failed start removes nothing.
   expect_refusal(train("run", 6, back + Words{"--host-mem", "66.1MiB"}), 3, {"budgets"});
   expect_refusal(train("run", 6, back + Words{"--nvme-dir", directory / "nowhere"}), 4, {"nowhere"});
   EXPECT_EQ(newest_step(out), 6);
@@ -75,7 +75,7 @@ TEST_F(Cli, GoingBackIsDoneBeforeTheFirstStep) {
   ASSERT_EQ(run(train("run", 4, {"--resume", "auto"})).code, 0);
   EXPECT_EQ(newest_step(out), 4);
   EXPECT_EQ(lines_of(read_text_file(metrics, 1 << 20)).size(), 4u);
-  // Another run's checkpoint begins a branch, in a directory of its own.
+  // A checkpoint of another run begins a branch, in a run directory of its own.
   ASSERT_EQ(run(train("branch", 3, back)).code, 0);
   EXPECT_EQ(newest_step(directory / "branch"), 3);
   expect_refusal(train("branch", 5, back), 2, {"belongs to another run", "new --out"});
@@ -127,7 +127,7 @@ TEST_F(Cli, TwoRunsDoNotShareADirectory) {
   Command command(directory, train("run", 1000000));
   ASSERT_TRUE(command.until(
       [&] { return std::filesystem::exists(metrics) && std::filesystem::file_size(metrics) > 0; }));
-  const DriveDirectory other;  // for the second one's output
+  const DriveDirectory other;  // for the second command's output
   const CommandResult second = sluice_command(other, train("run", 1000000, {"--resume", "auto"}));
   EXPECT_EQ(second.code, 4) << second.out << second.err;
   EXPECT_NE(second.err.find("Another process is training"), std::string::npos) << second.err;
@@ -137,8 +137,8 @@ TEST_F(Cli, TwoRunsDoNotShareADirectory) {
   EXPECT_EQ(run(train("run", step + 1, {"--resume", "auto"})).code, 0);
 }
 
-// A rate that throws the weights far away: the loss of step 2 is infinite or no number, and the checkpoint of
-// step 1 stays.
+// A learning rate that throws the weights far away: the loss of step 2 is infinite or NaN, and the checkpoint
+// of step 1 stays.
 TEST_F(Cli, ALossThatIsNotFiniteEndsTheRun) {
   for (const std::string precision : {"bf16", "fp16", "fp32"}) {
     const auto far = [&](const std::string& out, const Words& more) {
@@ -240,7 +240,7 @@ TEST_F(Cli, ASignalEndsTheRunWithADurableCheckpoint) {
   }
 }
 
-// A model that takes seconds to plan.
+// The model takes seconds to plan.
 TEST_F(Cli, ASignalBeforeTheFirstStepEndsAtOnce) {
   for (const int number : {SIGTERM, SIGINT}) {
     Command command(directory,
@@ -254,7 +254,7 @@ TEST_F(Cli, ASignalBeforeTheFirstStepEndsAtOnce) {
   }
 }
 
-// The reference device is slow enough to be caught in the middle of a step. Signals less than two seconds
+// The reference device is slow enough for a signal in the middle of a step. Signals less than two seconds
 // apart count as one, since terminals and timeout(1) send theirs to the process and to its group.
 TEST_F(Cli, ASecondSignalEndsAtOnce) {
   const auto arguments = [&](int64_t steps, const Words& more) {
@@ -308,12 +308,12 @@ TEST_F(Cli, FullDisks) {
     const std::string& path;
     ~Unmount() { umount2(path.c_str(), MNT_DETACH); }
   } unmount{small};
-  {  // a model of 3 million parameters: its checkpoint cannot fit, which is seen before training
+  {  // its checkpoint cannot fit, which is found before training
     auto arguments = train("small/large", 2);
     arguments[2] = "gpt2:layers=4,width=256,heads=4,vocab=256,context=32";
     expect_refusal(arguments, 4, {"checkpoint", "free"});
   }
-  // The space goes while the run trains: its last checkpoint cannot be written, the one before stays.
+  // The room goes while the run trains: its last checkpoint cannot be written, and the one before stays.
   const std::string metrics = directory / "metrics.jsonl";
   ASSERT_EQ(run(train("small/run", 2, {"--metrics", metrics})).code, 0);
   Command command(directory, train("small/run", 1000000, {"--metrics", metrics, "--resume", "auto"}));
@@ -336,8 +336,8 @@ TEST_F(Cli, FullDisks) {
   EXPECT_EQ(last_metrics(metrics)["step"], 4);
 }
 
-// Trained from a Hugging Face directory, exported, and evaluated from the run, the checkpoint and the export
-// alike.
+// Trained from a Hugging Face directory, exported, and evaluated from the run, from the checkpoint and from
+// the export: all agree.
 TEST_F(Cli, FromTrainingOverExportToEvaluation) {
   const std::string model = directory / "hf";
   std::filesystem::copy(kFixtures + "llama", model);
@@ -373,14 +373,14 @@ TEST_F(Cli, FromTrainingOverExportToEvaluation) {
   const HfWeights weights = HfWeights::open(directory / "exported", "llama");
   EXPECT_EQ(weights.names().size(), HfWeights::open(model, "llama").names().size());
   EXPECT_EQ(evaluated(directory / "exported", {"--precision", "fp32"}), validated);
-  // bf16: 8 bits of mantissa in every weight move the mean loss by far less than a percent
+  // bf16 rounds every weight to 8 bits of mantissa; that moves the mean loss by far less than a percent.
   ASSERT_EQ(run({"export", "--from", *checkpoint, "--to", directory / "half", "--dtype", "bf16"}).code, 0);
   EXPECT_NEAR(evaluated(directory / "half", {"--precision", "fp32"}), validated, 0.01 * validated);
   ASSERT_EQ(run({"export", "--from", *checkpoint, "--to", directory / "shards", "--shards", "2"}).code, 0);
   EXPECT_TRUE(std::filesystem::exists(directory / "shards/shard-00002-model-00001-of-00001.safetensors"));
   expect_refusal({"export", "--from", directory / "run", "--to", directory / "exported"}, 2, {"exported"});
   expect_refusal({"export", "--from", directory / "nowhere", "--to", directory / "other"}, 2, {"nowhere"});
-  // what was exported trains on
+  // What was exported can be trained further.
   const CommandResult again = run(Words{"train", "--model", directory / "exported", "--steps", "1",
                                         "--precision", "fp32", "--out", directory / "again"} +
                                   data);
@@ -389,7 +389,7 @@ TEST_F(Cli, FromTrainingOverExportToEvaluation) {
             nlohmann::json::parse(lines.front())["loss"].get<double>());
 }
 
-// While layers share, a checkpoint holds the shared weights for each of them.
+// While layers share weights, a checkpoint holds the shared weights for each of them.
 TEST_F(Cli, ACheckpointOfSharedLayersIsEvaluatedAsItIs) {
   const Words data{"--data", text, "--batch", "4", "--val-batches", "2"};
   ASSERT_EQ(run(Words{"train", "--model", kTiny, "--steps", "4", "--val-data", text, "--precision", "fp32",

@@ -1,5 +1,4 @@
-// The `sluice` binary and what it reads and writes beside its files: closed, full and abandoned outputs, odd
-// paths, limits of the shell.
+// The `sluice` command with closed, full and abandoned outputs, odd paths, and limits of the shell.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -12,7 +11,8 @@ namespace {
 
 class Streams : public Cli {
  protected:
-  // The exit code of `sluice ARGUMENTS` in a shell, with its redirections; `before` runs in the same shell.
+  // The exit code of `sluice ARGUMENTS` in a shell, which handles the redirections. `before` runs in the same
+  // shell.
   int shell(const std::string& arguments, const std::string& before = "") const {
     const std::string script =
         before + " { '" + sluice_binary() + "' " + arguments + "; } 2> '" + (directory / "stderr") + "'";
@@ -65,7 +65,7 @@ TEST_F(Streams, PathsThatTheSystemRefuses) {
 }
 
 TEST_F(Streams, EvaluationWithAnotherBatchThanTheRuns) {
-  ASSERT_EQ(run(train("run", 1)).code, 0);  // batches of 4 in slices of 2
+  ASSERT_EQ(run(train("run", 1)).code, 0);  // batches of 4 in micro-batches of 2
   const Words eval{"eval", "--from", directory / "run", "--data", validation, "--val-batches", "1"};
   EXPECT_EQ(run(eval + Words{"--batch", "3"}).code, 0);
   expect_refusal(eval + Words{"--batch", "3", "--micro-batch", "2"}, 2, {"--batch 3", "--micro-batch 2"});

@@ -1,5 +1,5 @@
-// The `sluice` binary as a user meets it before a run: help, refusals with their exit codes and remedies, and
-// what `plan` prints for programs and people.
+// The `sluice` command as a user meets it before a run: help, refusals with their exit codes and remedies,
+// and what `plan` prints for people and for other software.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -81,7 +81,7 @@ TEST_F(Cli, SpecialFilesAsConfigurations) {
     expect_refusal({"plan", "--model", absent}, 2, {absent, "No such file"});
 }
 
-// What would take a planner minutes is refused.
+// A step that would take minutes to plan is refused.
 TEST_F(Cli, AbsurdSteps) {
   const Words model{"plan", "--model", kTiny, "--batch"};
   expect_refusal(model + Words{"1000000000"}, 2, {"--batch", "slices"});
@@ -123,7 +123,7 @@ TEST_F(Cli, PlanExplainsWhereThingsLive) {
   EXPECT_EQ(best, facts["seconds_predicted"].get<double>());
 }
 
-// A gain that is within the error of prediction does not wear drives.
+// Writing more to drives for a gain within the error of prediction is not worth the wear.
 TEST_F(Cli, PlanWearsDrivesOnlyWhereItIsWorthIt) {
   const Words plan{"plan",       "--model",    "gpt2:layers=2,width=64,heads=2,vocab=256,context=64",
                    "--device",   "cpu",        "--gpu-mem",
@@ -151,7 +151,7 @@ TEST_F(Cli, PlanWearsDrivesOnlyWhereItIsWorthIt) {
     EXPECT_NE(explained.out.find(words), std::string::npos) << words << explained.out;
 }
 
-// The head, whose forward runs within its backward, neither keeps tensors nor computes them again.
+// The head runs its forward within its backward, so it neither keeps tensors nor computes them again.
 TEST_F(Cli, PlanSaysWhatIsComputedTwice) {
   const Words plan{"plan",       "--model", kTiny,       "--device",    "cpu",
                    "--host-mem", "1GiB",    "--explain", "--recompute", "none"};
@@ -191,7 +191,7 @@ TEST_F(Cli, AGpuThatIsNotThere) {
     EXPECT_NE(planned.out.find(words), std::string::npos) << words << "\n" << planned.out;
 }
 
-// What a refused limit came from stands before the refusal.
+// The note that says where a limit came from stands before the refusal.
 TEST_F(Cli, NotesArePrintedBeforeARefusal) {
   const CommandResult refused =
       run({"plan", "--model", kTiny, "--host-mem", "1", "--nvme-dir", directory.path()});
@@ -227,7 +227,7 @@ TEST_F(Cli, BadConfigs) {
   expect_refusal({"plan", "--model", directory / "config.json"}, 5, {"config.json"});
 }
 
-// A safetensors file from a header and bytes of data.
+// A safetensors file made of a header and so many bytes of data.
 std::string safetensors(const std::string& header, uint64_t claimed, size_t data) {
   std::string bytes(sizeof claimed, '\0');
   std::memcpy(bytes.data(), &claimed, sizeof claimed);
@@ -262,7 +262,7 @@ TEST_F(Cli, BadWeights) {
   refuse(safetensors(stranger, stranger.size(), 8), {"missing", "wte.weight", "h.0.ln_1.weight", "stranger"});
   const CommandResult escaped = run({"train", "--model", model, "--data", kFixtures + "tokens.bin", "--seq",
                                      "37", "--out", directory / "x"});
-  EXPECT_EQ(escaped.err.find('\x1b'), std::string::npos);  // names from files are shown escaped
+  EXPECT_EQ(escaped.err.find('\x1b'), std::string::npos);  // names from files are escaped
 }
 
 TEST_F(Cli, BadData) {
@@ -326,7 +326,7 @@ TEST_F(Cli, InfeasibleBudgetsNameOnesToPaste) {
   EXPECT_EQ(mended.code, 0) << mended.err;
 }
 
-// What a tier is said to need is what mends it with the other budgets as given.
+// What a tier is said to need suffices with the other budgets as given.
 TEST_F(Cli, InfeasibleBudgetsAgreeWithTheirRemedy) {
   const CommandResult facts = run({"plan", "--model", kTiny, "--gpu-mem", "4MiB", "--host-mem", "66MiB",
                                    "--threads", "2", "--json"});
@@ -357,9 +357,9 @@ TEST_F(Cli, ALimitBelowTheReserveIsInfeasibleToo) {
       3);
 }
 
-// 64 sequences of 1024 tokens leave 1.2 GiB of activations between layers alone, and the host arena may have
-// as much: they stay in the device, as with any more DRAM. What does not fit there either is refused, and
-// what is named instead works.
+// 64 sequences of 1024 tokens have 1.2 GiB of activations between layers, about as much as the host arena. So
+// they stay in the device, as with any more host memory. What does not fit there either is refused, and the
+// budget named instead works.
 TEST_F(Cli, ActivationsThatDramDoesNotHoldLiveInTheDevice) {
   const auto plan = [&](const std::string& device, const std::string& host) {
     const Words model{"--model", "gpt2", "--batch", "64", "--micro-batch", "8"};
@@ -383,7 +383,7 @@ TEST_F(Cli, ActivationsThatDramDoesNotHoldLiveInTheDevice) {
   EXPECT_EQ(plan("4GiB", std::to_string(host - host / 100))["feasible"], false) << host;
 }
 
-// A disk that is too small to matter does not make worse what works without one.
+// A drive that is too small to help does no harm.
 TEST_F(Cli, ATinyDiskIsNotInTheWay) {
   const Words words{"plan",       "--json", "--model",    kTiny,    "--batch", "4", "--gpu-mem", "4MiB",
                     "--host-mem", "80MiB",  "--nvme-dir", directory.path(), "--nvme-mem"};
@@ -443,7 +443,7 @@ double seconds_of(const nlohmann::json& rows) {
   return sum;
 }
 
-// On three tiers, with most on the drive.
+// On three tiers, with most bytes on the drive.
 TEST_F(Cli, PlanSaysWhereAStepsTimeGoes) {
   const Words model{"plan", "--model", "gpt2:layers=6,width=384,heads=6,vocab=256,context=256",
                     "--batch", "4", "--gpu-mem", "40MiB", "--host-mem", "110MiB",
@@ -461,7 +461,7 @@ TEST_F(Cli, PlanSaysWhereAStepsTimeGoes) {
     EXPECT_LE(lost, busy.get<double>()) << lane;
   }
   EXPECT_GT(facts["lane_lost_to_sharing"]["nvme_write"]["nvme"].get<double>(), 0);  // reads beside it
-  // The step that is looked at has others around it; the predicted one is the second of two.
+  // The step that is examined stands among others. The predicted one is the second of two.
   const double waits = facts["compute_waits"]["seconds"];
   EXPECT_NEAR(waits + facts["lane_busy"]["compute"].get<double>(), seconds, 1e-3 * seconds);
   EXPECT_NEAR(seconds_of(facts["compute_waits"]["for"]), waits, 1e-9 * seconds);

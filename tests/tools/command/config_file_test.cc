@@ -1,4 +1,4 @@
-// The TOML that configuration files may hold, and the words in which the rest is refused.
+// The TOML that configuration files may have, and how everything else is refused.
 #include "tools/command/config_file.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Sizes: reading, printing, and the round trip of what a user is told to paste.
+// Sizes: reading, printing, and that a printed size that a user is told to paste reads back.
 #include "engine/base/units.h"
 #include "tools/command/size.h"
 

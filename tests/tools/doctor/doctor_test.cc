@@ -1,4 +1,4 @@
-// `sluice doctor`: machines made up here, judged and printed; the verb itself on this machine.
+// `sluice doctor`: its verdicts and output on made-up machines, and the verb itself on this machine.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ DirectoryFacts fast_drive() {
       FileSystem{"xfs", "/dev/nvme0n1p1", "/mnt/fast"}};
 }
 
-// Two sockets, 128 GiB, one GPU at the second, all as it should be.
+// Two sockets, 128 GiB, one GPU at the second socket, everything as it should be.
 DoctorFacts good_machine() {
   DoctorFacts f;
   f.cuda.status = {.built = true,
@@ -56,7 +56,7 @@ DoctorFacts good_machine() {
   return f;
 }
 
-// The same machine, used from inside a tight container, by another user, with a card in a bad slot.
+// The same machine from inside a tight container, as another user, with a GPU in a bad slot.
 DoctorFacts bad_machine() {
   DoctorFacts f = good_machine();
   f.cuda.driver = {{}, "libnvidia-ml.so.1, a part of the NVIDIA driver, is not there"};
@@ -95,7 +95,7 @@ TEST(Doctor, LooksAsReviewed) {
   expect_golden("doctor.bad", doctor_text(bad, judge(bad)));
 }
 
-// The last line of that name, "GROUP NAME", and whether the report as a whole is ready.
+// The last line with that name, "GROUP NAME", and whether the whole machine counts as ready.
 struct Verdict {
   Check check;
   bool is_ready;
@@ -108,7 +108,7 @@ Verdict verdict_of(const DoctorFacts& facts, const std::string& name) {
   return {};
 }
 
-// One fact changed, the line that it fails, what mends it, and whether training is refused for it.
+// One changed fact, the line that then fails, its remedy, and whether training is refused for it.
 struct State {
   const char* line;
   void (*change)(DoctorFacts&);
@@ -129,7 +129,7 @@ void expect_state(const State& state) {
   EXPECT_EQ(is_ready, state.status != CheckStatus::fail) << state.line;
 }
 
-// No GPU of this kind; CudaStatus as the cuda device fills it.
+// No usable GPU, for this reason; CudaStatus as the cuda device fills it.
 DoctorFacts without_gpu(const std::string& reason, int driver_version) {
   DoctorFacts facts = good_machine();
   facts.cuda = {};
@@ -237,7 +237,7 @@ TEST(Doctor, EveryStateOfTheGpuHasItsCommand) {
   for (const State& state : states) expect_state(state);
 }
 
-// One reason, one line.
+// Facts that are unknown for one reason share one line.
 TEST(Doctor, WhatIsNotKnownForTheSameReasonIsSaidOnce) {
   const auto names = [](const DoctorFacts& facts) {
     std::string all;
@@ -366,7 +366,7 @@ TEST(Doctor, ABackEndThatIsRefusedNamesTheOneThatStandsIn) {
   EXPECT_EQ(verdict_of(f, "files io_uring").check.command, "sluice train --io threads ...");
 }
 
-// A directory that cannot serve.
+// A directory that cannot hold the nvme tier.
 DirectoryFacts refused(const std::string& path, bool exists, const NvmeProbe& probe) {
   DirectoryFacts d{path, exists, probe, FileSystem{"ext4", "/dev/sda1", "/mnt"}};
   d.probe.reason = "A reason.";
@@ -489,7 +489,7 @@ TEST_F(Cli, DoctorOfThisMachine) {
   EXPECT_NE(plain.out.find("\nready: training can run on "), std::string::npos) << plain.out;
   for (const char* line : {"\nhost\n", "\nfiles\n", " memlock "})
     EXPECT_NE(plain.out.find(line), std::string::npos) << plain.out;
-  for (const IoBackend* backend : kIoBackends)  // the last is what is left where no other works
+  for (const IoBackend* backend : kIoBackends)  // the last one is left where no other works
     EXPECT_EQ(plain.out.find(std::string(" ") + backend->title + " ") != std::string::npos,
               backend != *std::rbegin(kIoBackends))
         << plain.out;

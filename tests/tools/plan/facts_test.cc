@@ -1,4 +1,4 @@
-// What plans say of resources and work: names, ties, and how lines break. cli_test has the figures.
+// What plans say of resources and work: names, ties, and where lines break. cli_test.cc has the figures.
 #include "tools/plan/facts.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ TEST(PlanFacts, TheBottleneckHasMostWork) {
   EXPECT_EQ(found({{1, 3, 2}, {2, 2}, {2}}), std::tuple(Kind::lane, 1, 3));
   EXPECT_EQ(found({{1, 3, 2}, {2, 4}, {2}}), std::tuple(Kind::pool, 1, 4));
   EXPECT_EQ(found({{1, 3, 2}, {2, 4}, {2, 5}}), std::tuple(Kind::drive, 1, 5));
-  // What one lane alone fills is told of the lane; sums of the pool's parts round.
+  // When one lane alone fills a pool, the lane is named. Sums of the pool's parts are rounded.
   EXPECT_EQ(found({{1, 3, 2}, {3 * (1 + 1e-15)}, {}}), std::tuple(Kind::lane, 1, 3));
 }
 

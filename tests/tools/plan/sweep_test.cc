@@ -1,4 +1,4 @@
-// `sluice plan --sweep`: its points, knees, and what it refuses.
+// `sluice plan --sweep`: its points, its knees, and what it refuses.
 #include "tools/plan/sweep.h"
 
 #include <gtest/gtest.h>
@@ -28,11 +28,11 @@ std::vector<int> knees(const std::vector<double>& token_seconds) {
 
 TEST(PlanSweep, KneesAreWhereGainsEnd) {
   EXPECT_EQ(knees({10, 8, 6, 6, 6}), std::vector<int>({2}));
-  EXPECT_EQ(knees({10, 9, 8, 7, 6}), std::vector<int>());          // it goes on
+  EXPECT_EQ(knees({10, 9, 8, 7, 6}), std::vector<int>());          // gains do not end
   EXPECT_EQ(knees({10, 8, 8, 6, 5.9}), std::vector<int>({1, 3}));  // two stairs
-  EXPECT_EQ(knees({10, 9.6, 9.6, 9.6}), std::vector<int>());       // a twenty-fifth is none
+  EXPECT_EQ(knees({10, 9.6, 9.6, 9.6}), std::vector<int>());       // a twenty-fifth is no gain
   EXPECT_EQ(knees({0, 8, 6, 5.4, 5.4}), std::vector<int>({3}));    // 0.6 after 2 is more than a quarter
-  EXPECT_EQ(knees({0, 8, 8, 8}), std::vector<int>());              // the first that fits is none
+  EXPECT_EQ(knees({0, 8, 8, 8}), std::vector<int>());              // the first that fits is no knee
 }
 
 class Sweep : public Cli {
@@ -66,7 +66,7 @@ TEST_F(Sweep, PlansEveryPointAsIfItWereGiven) {
   EXPECT_EQ(last["bottleneck_fraction"], plan["bottleneck"]["fraction"]);
 }
 
-// What is assumed comes first, then a row for each doubling and the end of the range.
+// The assumptions come first, then a row for each doubling and for the end of the range.
 TEST_F(Sweep, DoublesBatchesAndDrawsACurve) {
   const CommandResult result = sweep("batch=1:10", {"--host-mem", "auto"});
   ASSERT_EQ(result.code, 0) << result.err;
@@ -75,19 +75,19 @@ TEST_F(Sweep, DoublesBatchesAndDrawsACurve) {
        {"\n  1  ", "\n  2  ", "\n  4  ", "\n  8  ", "\n  10 ", "\n  a token\n", " 0 s |", "knee"})
     EXPECT_NE(at = result.out.find(row, at), std::string::npos) << row << "\n" << result.out;
   EXPECT_NE(result.out.find("*"), std::string::npos);
-  // Of steps with equally many tokens it is their own time.
+  // If all steps have equally many tokens, the curve shows the time of a step.
   const CommandResult memory = sweep("host-mem=128MiB:256MiB", {});
   ASSERT_EQ(memory.code, 0) << memory.err;
   EXPECT_NE(memory.out.find("\n  a step\n"), std::string::npos) << memory.out;
 }
 
-// A gain counts for each doubling of the quantity.
+// Gains are compared per doubling of the quantity.
 TEST(PlanSweep, TheLastStepMayBeShort) {
   std::vector<SweepPoint> short_step = {{.value = 8, .feasible = true, .token_seconds = 10},
                                         {.value = 16, .feasible = true, .token_seconds = 8},
                                         {.value = 17, .feasible = true, .token_seconds = 7.9}};
   mark_knees(short_step);
-  EXPECT_FALSE(short_step[1].knee);  // 0.1 in a sixteenth is as steep
+  EXPECT_FALSE(short_step[1].knee);  // 0.1 for a sixteenth more is steep enough
 }
 
 TEST_F(Sweep, FasterDrivesAreFasterWhereThereAreAny) {
@@ -101,7 +101,7 @@ TEST_F(Sweep, FasterDrivesAreFasterWhereThereAreAny) {
   ASSERT_GE(all.size(), 9u);
   EXPECT_LT(all.back()["seconds_predicted"].get<double>(),
             0.9 * all.front()["seconds_predicted"].get<double>());
-  // Drives of another tier are none.
+  // Drives of another tier do not count.
   nlohmann::json machine =
       nlohmann::json::parse(read_text_file("engine/rates/machines/cpu-2core.json", 1 << 20));
   machine["drives"][0]["tier"] = "tape";
@@ -113,7 +113,7 @@ TEST_F(Sweep, FasterDrivesAreFasterWhereThereAreAny) {
   EXPECT_NE(tape.err.find("no drives to sweep"), std::string::npos) << tape.err;
 }
 
-// Where doubles are far apart, too.
+// Also where neighbouring doubles are far apart.
 TEST_F(Sweep, BeginsAndEndsWhereItsRangeDoes) {
   const CommandResult result = sweep("nvme-bandwidth=9007199254740993:18446744073709551615",
                                      {"--host-mem", "66MiB", "--nvme-dir", directory.path(), "--json"});
@@ -160,7 +160,7 @@ TEST_F(Sweep, RefusesWhatIsNoRange) {
     EXPECT_NE(result.err.find("Write --sweep as in host-mem=8GiB:256GiB"), std::string::npos) << result.err;
   }
   for (const char* range : {"batch=1:4TiB", "batch=8:18446744073709551615", "ranks=1:4TiB"}) {
-    const CommandResult absurd = sweep(range);  // as --batch and --ranks refuse it, and at once
+    const CommandResult absurd = sweep(range);  // refused at once, as --batch and --ranks refuse it
     EXPECT_EQ(absurd.code, 2) << range;
     EXPECT_NE(absurd.err.find("  Give --"), std::string::npos) << absurd.err;
   }

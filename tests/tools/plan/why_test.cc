@@ -1,5 +1,5 @@
-// plan --why: which buffers a name means, and that every transfer of a plan's step is told with its time and
-// bound.
+// `plan --why`: which buffers a name means, and that every transfer of a plan's step is listed with its time
+// and bound.
 #include "tools/plan/why.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// A small model within budgets that make it fetch; every time that a figure stands for is the simulator's.
+// A small model within budgets that make it fetch.
 Plan small_plan(uint64_t device_bytes) {
   Options options;
   options.model.model = "gpt2:layers=3,width=64,heads=2,vocab=256,context=32";
@@ -53,7 +53,7 @@ TEST(PlanWhy, NamesMeanABufferAGroupOrALayer) {
   }
 }
 
-// As many lines as the step has transfers of the buffer, which here move whole.
+// As many lines as the step has transfers of the buffer. Here buffers move whole.
 TEST(PlanWhy, EveryTransferIsTold) {
   for (const uint64_t bytes : {uint64_t{1} << 20, uint64_t{64} << 20}) {
     const Plan plan = small_plan(bytes);

@@ -1,5 +1,5 @@
-// `sluice profile` as a user meets it: its four files, runs that end before their time, names from files that
-// mean something in HTML, and the page in a real browser.
+// `sluice profile` as a user meets it: its four files, runs that end early, names from files that mean
+// something in HTML, and the page in a browser.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ TEST_F(ProfileCli, WritesWhatHappened) {
   EXPECT_NE(markdown.find(f["changes"].empty() ? "Nothing that was tried" : "| none |"), std::string::npos);
 }
 
-// As Perfetto's importer demands it of this format (opened there: it shows every event, and counts no error).
+// What Perfetto's importer demands of this format (opened there, it shows every event and counts no error).
 class TraceEvents {
  public:
   void visit(const json& e) {
@@ -152,7 +152,7 @@ class TraceEvents {
 
   std::map<int, std::vector<std::pair<int64_t, int64_t>>> slices_;  // by thread: begin, end in nanoseconds
   std::map<std::pair<std::string, std::string>, std::vector<Begun>> open_;  // by category and id, outer first
-  std::map<std::string, int64_t> counters_;                                 // when each was told last
+  std::map<std::string, int64_t> counters_;                                 // time of the last value
   std::map<int, std::string> threads_;
   bool process_ = false;
   size_t pairs_ = 0;
@@ -168,7 +168,7 @@ TEST_F(ProfileCli, TheTraceIsWellFormed) {
 }
 
 TEST_F(ProfileCli, WhatFailsHalfWayIsReported) {
-  // Numbers that go wrong: exit code 8, and the report of what happened until then.
+  // Numbers go wrong: exit code 8, and a report of what happened until then.
   Words words = profile("broken", 40, three_tiers());
   *(std::find(words.begin(), words.end(), "--lr") + 1) = "1e30";
   const CommandResult broken = run(words);
@@ -210,12 +210,12 @@ TEST_F(ProfileCli, DirectoriesThatCannotTakeAReport) {
   expect_refusal(profile("new", 3), 2, {"--steps is 3", "4 to 1000"});
   expect_refusal(profile("new", 1001), 2, {"--steps is 1001"});
   expect_refusal({"profile", "--out", directory / "new"}, 2, {"`--`", "--model"});
-  expect_refusal(profile("new", 4, {"--host-mem", "66.1MiB"}), 3, {"budgets"});  // as train would refuse it
+  expect_refusal(profile("new", 4, {"--host-mem", "66.1MiB"}), 3, {"budgets"});  // as train would
   EXPECT_FALSE(std::filesystem::exists(directory / "new"));
   EXPECT_EQ(read_text_file(directory / "full/x", 10), "mine");
 }
 
-// Of two ranks in this process the first is recorded; its lanes have one more, on which they exchange.
+// Of two ranks in this process the first is recorded. It has one more lane, on which the ranks exchange.
 TEST_F(ProfileCli, RanksOfOneProcess) {
   const CommandResult result = run(profile("report", 5, {"--gpus", "2", "--host-mem", "256MiB"}));
   ASSERT_EQ(result.code, 0) << result.err;
@@ -229,7 +229,7 @@ TEST_F(ProfileCli, RanksOfOneProcess) {
   EXPECT_TRUE(exchanges);
 }
 
-// Layers alike share their weights for three steps; then a body copies them out, which belongs to no step.
+// Layers share weights for three steps; then a body copies them out, which belongs to no step.
 TEST_F(ProfileCli, PhasesOfARun) {
   const CommandResult result =
       run(profile("report", 7, {"--gpus", "2", "--host-mem", "256MiB", "--share-layers-until", "3"}));
@@ -241,7 +241,7 @@ TEST_F(ProfileCli, PhasesOfARun) {
   EXPECT_NE(trace.find("\"name\":\"clone "), std::string::npos);
 }
 
-// A run's checkpoint is where a profile of it begins; the run stays as it is.
+// A profile of a run begins at its checkpoint. The run stays as it is.
 TEST_F(ProfileCli, ARunIsProfiledFromItsCheckpoint) {
   ASSERT_EQ(run(train("run", 3)).code, 0);
   const std::string metrics = read_text_file(directory / "run/metrics.jsonl", 1 << 20);
@@ -255,7 +255,7 @@ TEST_F(ProfileCli, ARunIsProfiledFromItsCheckpoint) {
   EXPECT_EQ(run(train("run", 3, {"--resume", "auto"})).code, 0);  // nothing was added
 }
 
-// What it says of a prediction that is far off names the machine description: an overhead of 1 s makes it so.
+// A prediction that is far off names the machine description. An overhead of 1 s makes it so.
 TEST_F(ProfileCli, ADescriptionsNameIsEscapedOnTheTerminal) {
   json machine = json::parse(read_text_file("engine/rates/machines/cpu-2core.json", 1 << 20));
   machine["name"] = std::string("a\x1b[31m\0b", 8);
@@ -268,7 +268,7 @@ TEST_F(ProfileCli, ADescriptionsNameIsEscapedOnTheTerminal) {
   EXPECT_NE(result.out.find("\nOpen "), std::string::npos) << result.out;
 }
 
-// A directory of weights and a data file, both with names that would end a script or begin an element.
+// A weight directory and a data file whose names would end a script or begin an element.
 TEST_F(ProfileCli, NamesAreEscaped) {
   const std::string evil = "<script><b onload=x>&\"'\x01\xff";
   std::filesystem::create_directory(directory / evil);
@@ -291,7 +291,7 @@ TEST_F(ProfileCli, NamesAreEscaped) {
   const std::string markdown = file_of(directory / "report", "profile.md");
   EXPECT_NE(markdown.find("\\<script\\>"), std::string::npos);
   EXPECT_EQ(markdown.find('\x01'), std::string::npos);
-  const std::string model_named = facts_of("report")["model"];  // what is no UTF-8 is replaced
+  const std::string model_named = facts_of("report")["model"];  // invalid UTF-8 is replaced
   EXPECT_NE(model_named.find("<script><b onload=x>&\"'\x01"), std::string::npos);
   EXPECT_TRUE(json::accept(file_of(directory / "report", "trace.json")));
 }

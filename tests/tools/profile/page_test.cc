@@ -1,5 +1,5 @@
-// The report in a real browser: headless Chromium opens it from disk, says nothing on its console, asks
-// nobody for anything, and shows the figures of profile.json. Skipped where there is no chromium.
+// The report in a real browser: headless Chromium opens it from the drive, prints nothing on its console,
+// requests nothing, and shows the figures of profile.json. Skipped where there is no chromium.
 #include "tools/profile/page.h"
 
 #include <gtest/gtest.h>
@@ -20,11 +20,11 @@ using nlohmann::json;
 
 bool has_chromium() { return std::system("command -v chromium > /dev/null 2>&1") == 0; }
 
-// What the browser had to say of a page.
+// What the browser told about a page.
 struct Visit {
   std::string dom;
-  Words console;   // lines that the page's console got
-  Words requests;  // by pages, but for files
+  Words console;   // lines on the page's console
+  Words requests;  // requests by pages, except for files
 };
 
 class Browser : public Cli {
@@ -59,7 +59,7 @@ class Browser : public Cli {
     Visit visit{result.out, {}, {}};
     for (const std::string& line : lines_of(result.err))
       if (line.find("CONSOLE") != std::string::npos) visit.console.push_back(line);
-    // One event a line. What the browser asks for itself has no page as its origin.
+    // One event a line. The browser's own requests have no page as their initiator.
     for (const std::string& line : lines_of(read_text_file(net_log, 1 << 28)))
       if (line.find("\"initiator\":") != std::string::npos &&
           line.find("\"initiator\":\"not an origin\"") == std::string::npos &&
@@ -118,7 +118,7 @@ TEST_F(Browser, TheReportShowsTheFigures) {
     instructions += e["ph"] == "X" || (e["ph"] == "b" && e["name"] != e["cat"]);
   EXPECT_NE(visit.dom.find("data-drawn=\"" + std::to_string(instructions) + "\""), std::string::npos);
   const auto shows = [&](std::string words) {
-    for (size_t at; (at = words.find("&#39;")) != std::string::npos;) words.replace(at, 5, "'");  // as it was
+    for (size_t at; (at = words.find("&#39;")) != std::string::npos;) words.replace(at, 5, "'");  // unescaped
     EXPECT_NE(visit.dom.find(words), std::string::npos) << words;
   };
   shows("<b>" + readable_seconds(f["step_seconds"]["measured"]) + "</b>");
@@ -132,7 +132,7 @@ TEST_F(Browser, TheReportShowsTheFigures) {
   shows(f["prediction_error"] < 0 ? "% below the measured" : "% above the measured");
   shows(html_escaped(f["stalls"].front()["sentence"]));
 
-  // What is on disk names no other place.
+  // The file itself names no other place.
   const std::string source = read_text_file(page, 1 << 26);
   for (const char* part :
        {"http:", "https:", "src=", "url(", "@import", "fetch(", "XMLHttp", "import(", "@font"})

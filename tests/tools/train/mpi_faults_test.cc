@@ -1,4 +1,4 @@
-// Ranks under mpirun that die, hang, are stopped by hand or lose their disk: all of them end, in time and
+// Ranks under mpirun that die, hang, are stopped by hand or lose their drive. All of them end, in time and
 // with the reason in their statuses, and the last checkpoint goes on with the ranks that are left.
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ TEST_F(RankFault, KillOfARank) {
   }
 }
 
-// The others' connections to it break, and MPI may not return from that.
+// The others' connections to the killed rank break, and a call of MPI may not return.
 TEST_F(RankFault, KillOfARankOverTcp) {
   Words words = under_mpirun(4, endless("tcp"));
   words.insert(words.begin() + 1, {"--mca", "btl", "tcp,self"});
@@ -48,7 +48,8 @@ TEST_F(RankFault, KillOfARankOverTcp) {
   for (const int rank : {0, 2, 3}) expect_status("tcp", rank, "7 Rank 1 has died: " + kWaits);
 }
 
-// It is woken to be ended, and the others wait for that: then its status says the same, and it is said once.
+// mpirun wakes the stopped rank to end it, and the others wait for that. Its status then gives the same
+// reason, and the reason is printed once.
 TEST_F(RankFault, StopOfARank) {
   struct Case {
     int ranks, victim, left;
@@ -73,7 +74,7 @@ TEST_F(RankFault, StopOfARank) {
   }
 }
 
-// Nor does it go on for a moment: mpirun may continue and kill it at once.
+// Here the stopped rank never continues. The rank that finds it silent writes its status.
 TEST_F(RankFault, WhoFindsThatARankHangsSpeaksForIt) {
   for (const int victim : {1, 0}) {
     const std::string out = "dumb" + std::to_string(victim);
@@ -90,7 +91,7 @@ TEST_F(RankFault, WhoFindsThatARankHangsSpeaksForIt) {
   }
 }
 
-// Where the others wait inside MPI's own start, which never gives up.
+// The others wait inside MPI's own start, which never gives up.
 TEST_F(RankFault, StopOfARankBeforeAllHaveStarted) {
   std::filesystem::create_directory(directory / "start");
   for (const int stopped : {1, 0}) {
@@ -112,7 +113,7 @@ TEST_F(RankFault, StopOfARankBeforeAllHaveStarted) {
   }
 }
 
-// For longer than the patience: nobody is to blame.
+// All ranks stop for longer than --rank-timeout: no rank is to blame.
 TEST_F(RankFault, AJobThatIsStoppedByHandGoesOn) {
   Command command(directory / "", under_mpirun(3, endless("job", {"--rank-timeout", "1"})));
   ASSERT_TRUE(reaches(command, "job", 3)) << statuses("job");
@@ -126,7 +127,7 @@ TEST_F(RankFault, AJobThatIsStoppedByHandGoesOn) {
   EXPECT_EQ(command.wait().code, 75);
 }
 
-// Wherever the signal comes from, all stop after the same step, with its checkpoint.
+// Wherever the signal comes from, all ranks stop after the same step, with a checkpoint of it.
 TEST_F(RankFault, GracefulStops) {
   for (const char* from : {"SIGUSR1 to mpirun", "SIGTERM to one rank", "SIGTERM to all ranks"}) {
     std::filesystem::remove_all(directory / "stops");
@@ -149,21 +150,22 @@ TEST_F(RankFault, GracefulStops) {
   expect_that_it_goes_on("stops", 2);
 }
 
-// As one that gets no core for a while: the system knows that it lives.
+// A rank is silent, as if it got no core for a while. The system shows that it lives.
 TEST_F(RankFault, SilenceAfterATerminationIsNoDeath) {
   Command command(directory / "", under_mpirun(3, endless("silent")));
   ASSERT_TRUE(reaches(command, "silent", 3)) << statuses("silent");
   const std::vector<pid_t> ranks = rank_processes(command.process(), 3);
   ::kill(ranks.at(1), SIGSTOP);
   ::kill(ranks.at(0), SIGTERM);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // more than a death takes to be missed
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // longer than it takes to notice a death
   ::kill(ranks.at(1), SIGCONT);
   const CommandResult result = command.wait();
   EXPECT_EQ(result.code, 75) << result.err;
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(status("silent", rank), "75 \n");
 }
 
-// A pipe that nobody reads: who writes into it when it is full is held there, while its other threads go on.
+// A pipe that nobody reads. When it is full, it holds the thread that writes to it, while other threads go
+// on.
 class Hold {
  public:
   explicit Hold(const std::string& path) : path_(path) {
@@ -185,7 +187,7 @@ class Hold {
     while (read(fd_, page, sizeof page) > 0) {
     }
   }
-  // The rank that prints, with this for its output.
+  // Starts the rank that prints with this pipe as its output.
   Words holding(const Words& words) const {
     return Words{"sh", "-c", R"(out=$0; exec "$@" > "$out")", path_} + words;
   }
@@ -195,7 +197,7 @@ class Hold {
   int fd_ = -1;
 };
 
-// Whether the process has taken SIGTERM: it knows by then that it is one of several ranks.
+// Whether the process handles SIGTERM. By then it knows that it is one of several ranks.
 bool takes_terminations(pid_t process) {
   std::ifstream status("/proc/" + std::to_string(process) + "/status");
   for (std::string word; status >> word;) {
@@ -208,7 +210,7 @@ bool takes_terminations(pid_t process) {
 
 class RankSignals : public Mpi {
  protected:
-  // Two ranks, whose first may be held.
+  // Two ranks, the first of which can be held.
   Words two(const Words& arguments) const {
     const Words words = sluice_words(arguments, "sluice");
     return each_under_mpirun({hold.holding(words), words});
@@ -227,14 +229,15 @@ class RankSignals : public Mpi {
   const Hold hold{directory / "pipe"};
 };
 
-// Whether it begins afresh or goes on, the run stops before its first step, and has a checkpoint of that.
+// Whether the run begins afresh or is resumed, it stops before its first step, with a checkpoint of that
+// moment.
 TEST_F(RankSignals, AStopDuringTheStart) {
   const auto stop = [&](const Words& arguments) {
     hold.fill();
     Command command(directory / "", two(arguments));
     EXPECT_TRUE(both_have_begun(command));
     command.send(SIGUSR1);
-    std::this_thread::sleep_for(std::chrono::seconds(1));  // mpirun hands it on at once
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // mpirun passes the signal on at once
     hold.empty();
     EXPECT_EQ(command.wait().code, 75);
     for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(status("early", rank), "75 \n");
@@ -252,7 +255,7 @@ TEST_F(RankSignals, AStopDuringTheStart) {
 TEST_F(RankSignals, ATerminationDuringTheStart) {
   for (const bool to_all : {false, true}) {
     const std::string out = to_all ? "all" : "one";
-    std::filesystem::create_directory(directory / out);  // or there is no place for statuses yet
+    std::filesystem::create_directory(directory / out);  // otherwise there is no place for statuses yet
     hold.fill();
     Command command(directory / "", two(endless(out)));
     ASSERT_TRUE(both_have_begun(command));
@@ -267,10 +270,10 @@ TEST_F(RankSignals, ATerminationDuringTheStart) {
   }
 }
 
-// It kills the ranks before they can say why: what they have said in advance stands.
+// mpirun kills the ranks before they can say why. The statuses that they wrote in advance stand.
 TEST_F(RankSignals, ATerminationOfMpirunDuringTheStart) {
   std::filesystem::create_directory(directory / "out");
-  write_bytes(status_path("out", 0), std::string("75 \n"));  // an earlier run's
+  write_bytes(status_path("out", 0), std::string("75 \n"));  // of an earlier run
   hold.fill();
   Command command(directory / "", two(endless("out")));
   ASSERT_TRUE(both_have_begun(command));
@@ -279,7 +282,7 @@ TEST_F(RankSignals, ATerminationOfMpirunDuringTheStart) {
   for (int rank = 0; rank < 2; ++rank) expect_status("out", rank, "7 .+\\.\n");
 }
 
-// Whoever does not want to wait for the checkpoint of a stop.
+// For users who do not want to wait for the checkpoint of a stop.
 TEST_F(RankSignals, ASecondTerminationDuringTheStop) {
   for (const bool to_all : {false, true}) {
     const std::string out = to_all ? "all" : "one";
@@ -293,7 +296,7 @@ TEST_F(RankSignals, ASecondTerminationDuringTheStop) {
     const std::vector<pid_t> ranks = rank_processes(command.process(), 2);
     for (const char* time : {"first", "second"}) {
       if (time == std::string("second"))
-        std::this_thread::sleep_for(std::chrono::seconds(3));  // else it is one
+        std::this_thread::sleep_for(std::chrono::seconds(3));  // otherwise both count as one
       for (int rank = to_all ? 0 : 1; rank < 2; ++rank) ::kill(ranks.at(static_cast<size_t>(rank)), SIGTERM);
     }
     EXPECT_EQ(command.wait().code, 7);
@@ -313,7 +316,7 @@ TEST_F(RankFault, AProcessAloneStopsOnTheSameSignal) {
   EXPECT_NE(result.out.find("go on with --resume auto"), std::string::npos) << result.out;
 }
 
-// One rank's scratch takes no more bytes. Its own status says so, the others' that it was lost.
+// One rank's scratch file takes no more bytes. Its own status says so; the others' say that it was lost.
 TEST_F(RankFault, LossOfADisk) {
   const Words small{"--gpu-mem", "556KiB", "--host-mem", "69448576", "--nvme-dir", directory / ""};
   const Words more{"--precision", "fp32", "--lr-schedule", "constant"};

@@ -1,4 +1,4 @@
-// Two machines as two network namespaces with addresses and host names of their own, and mpirun across them.
+// Two nodes as two network namespaces, with their own addresses and host names, and mpirun across them.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ class MpiNamespaces : public Mpi {
         ASSERT_EQ(ip({"-n", machine(end), "link", "set", up, "up"}).code, 0);
     }
     write_bytes(directory / "hosts", address('a') + " slots=2\n" + address('b') + " slots=2\n");
-    // Instead of ssh: its arguments are a host and a command.
+    // Stands for ssh: its arguments are a host and a command.
     write_bytes(directory / "agent.sh",
                 "shift\nexec ip netns exec " + there + " unshare --uts sh -c \"hostname machine-b; $*\"\n");
   }
@@ -39,7 +39,7 @@ class MpiNamespaces : public Mpi {
     for (const std::string& m : made_) EXPECT_EQ(ip({"netns", "del", m}).code, 0);
   }
 
-  // On both machines.
+  // Ends the processes on both nodes.
   void end_processes() const {
     for (const std::string& m : made_)
       for (;;) {
@@ -52,7 +52,7 @@ class MpiNamespaces : public Mpi {
   std::string machine(char which) const { return "sluice-" + std::to_string(getpid()) + "-" + which; }
   static std::string address(char which) { return which == 'a' ? "10.77.0.1" : "10.77.0.2"; }
 
-  // Ranks 0 and 1 on the first machine, where mpirun is, 2 and 3 on the other.
+  // Ranks 0 and 1 on the first node, where mpirun runs; 2 and 3 on the other.
   Words across(const Words& arguments) const {
     const Words network{"--hostfile",
                         directory / "hosts",
@@ -76,7 +76,7 @@ class MpiNamespaces : public Mpi {
   }
 
  private:
-  const DriveDirectory commands_;  // of ip, whose output is apart from mpirun's
+  const DriveDirectory commands_;  // of ip, so that its output is apart from mpirun's
   std::vector<std::string> made_;
 };
 
@@ -91,7 +91,7 @@ TEST_F(MpiNamespaces, LossesAreThoseOfOneMachine) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(status("two", rank), "0 \n");
 }
 
-// The network between machines is a level of its own, and the first machine stands for both.
+// The network between nodes is a level of its own. The first node stands for both.
 TEST_F(MpiNamespaces, BenchTellsMachinesApart) {
   const Words bench{"bench",    "--device", "cpu", "--host-mem",         "140MiB",
                     "--threads", "1",        "--out", directory / "m.json"};
@@ -105,8 +105,8 @@ TEST_F(MpiNamespaces, BenchTellsMachinesApart) {
   EXPECT_EQ(rates.pools[0].capacity, 1) << "two threads of two ranks";
 }
 
-// The one beside it sees that it has ended; the others' connections to it break at once, or they miss it, or
-// they hear of it.
+// The rank beside it sees that it has ended. The others notice in one of three ways: their connections to it
+// break at once, they miss it, or they are told.
 TEST_F(MpiNamespaces, DeathOfARank) {
   Command command(directory / "", across(endless("death", {"--checkpoint-every", "5"})));
   ASSERT_TRUE(reaches(command, "death", 7)) << statuses("death");
@@ -121,7 +121,7 @@ TEST_F(MpiNamespaces, DeathOfARank) {
   expect_that_it_goes_on("death", 3);
 }
 
-// Each half sees that the other is silent. mpirun cannot reach it either, and is left behind.
+// Each half sees that the other is silent. mpirun cannot reach the other half either, and is left behind.
 TEST_F(MpiNamespaces, ACutNetworkEndsAll) {
   const auto missed_by = [](int rank) {
     return "7 Rank " + std::to_string(rank < 2 ? 3 : 1) + " has not answered for 4 s: ";
@@ -131,7 +131,7 @@ TEST_F(MpiNamespaces, ACutNetworkEndsAll) {
     const Command command(directory / "", across(endless("cut", often)));
     ASSERT_TRUE(reaches(command, "cut", 7)) << statuses("cut");
     ASSERT_EQ(ip({"-n", machine('a'), "link", "set", "link-a", "down"}).code, 0);
-    EXPECT_TRUE(command.until([&] {  // each by its own word: before, the other half may have spoken for it
+    EXPECT_TRUE(command.until([&] {  // each rank's own finding: before, the other half may have spoken for it
       for (int rank = 0; rank < 4; ++rank)
         if (!status("cut", rank).starts_with(missed_by(rank))) return false;
       return true;

@@ -1,4 +1,5 @@
-// Starts under a launcher that cannot work: refused before the first step, by all ranks, and said once.
+// Starts under a launcher that cannot work: all ranks refuse before the first step, and the reason is printed
+// once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace fs = std::filesystem;
 
 class MpiRefusals : public Mpi {
  protected:
-  // Rank 1 has `more`, an option and its value.
+  // Rank 1 also gets `more`, an option and its value.
   CommandResult second_with(const std::string& out, const Words& more) const {
     const Words words = sluice_words(train_rows(out, 4, 8), "sluice");
     const auto given = std::find(words.begin(), words.end(), more.front());
@@ -62,8 +63,8 @@ TEST_F(MpiRefusals, RanksThatDiffer) {
   }
 }
 
-// Ranks that validate at other steps, or on another number of batches, would wait for each other or take one
-// exchange for another.
+// Ranks that validate at different steps, or on different numbers of batches, would wait for each other or
+// mistake one exchange for another.
 TEST_F(MpiRefusals, ValidationsThatDiffer) {
   write_bytes(directory / "other.txt", sample_text(4000, 9));
   const auto start = [&](const Words& more) {
@@ -82,7 +83,7 @@ TEST_F(MpiRefusals, ValidationsThatDiffer) {
   expect_once(start({}), 2, another + "content of --val-data than rank 0.");
 }
 
-// One has nothing to do, and does not leave the other alone.
+// One rank has no step left to do, and does not leave the other alone.
 TEST_F(MpiRefusals, EndsThatDiffer) {
   ASSERT_EQ(mpirun(2, train_rows("done", 2, 8)).code, 0);
   const auto resume = [&](const char* steps) {
@@ -97,7 +98,7 @@ TEST_F(MpiRefusals, EndsThatDiffer) {
   EXPECT_EQ(numbers_of("done").size(), 2u);
 }
 
-// Whatever refuses the second, and wherever it comes from.
+// Whatever refuses the second run, and on whichever rank.
 TEST_F(MpiRefusals, AnOutThatIsInUseKeepsItsStatuses) {
   Command first(directory / "", under_mpirun(2, endless("used")));
   ASSERT_TRUE(reaches(first, "used", 3)) << statuses("used");
@@ -121,7 +122,7 @@ TEST_F(MpiRefusals, AnOutThatIsInUseKeepsItsStatuses) {
   EXPECT_EQ(statuses("used"), "75 \n75 \n");
 }
 
-// As machines have them that do not share a disk: found before there is work to lose.
+// Nodes without a common file system: found before there is work to lose.
 TEST_F(MpiRefusals, AnOutThatIsNotShared) {
   fs::create_directory(directory / "own");
   fs::create_directory(directory / "shared");
@@ -147,7 +148,8 @@ TEST_F(MpiRefusals, AnOutThatOneRankCannotWrite) {
   EXPECT_FALSE(fs::exists(out + "/metrics.jsonl"));
 }
 
-// What a rank was given is its own: here too little for the plan, and a tier that the other does not have.
+// Each rank has budgets of its own: here too little for the plan, and a tier that the other rank does not
+// have.
 TEST_F(MpiRefusals, BudgetsOfOneRank) {
   fs::create_directory(directory / "small");
   expect_once(second_with("small", {"--host-mem", "1MiB"}), 3, "Rank 1 ended: The budgets cannot work");
@@ -156,13 +158,13 @@ TEST_F(MpiRefusals, BudgetsOfOneRank) {
   EXPECT_EQ(second_with("disk", {"--nvme-dir", directory / ""}).code, 0);
 }
 
-// A rank that leaves the stage to the planner takes the first rank's.
+// A rank that leaves the ZeRO stage to the planner takes the first rank's.
 TEST_F(MpiRefusals, OneStageIsForAll) {
   EXPECT_EQ(second_with("follows", {"--zero", "auto"}).code, 0);
 }
 
-// Files of one name and another content, as machines may have them: the second rank sees another directory in
-// the place of the first one's.
+// Files of one name with different content, as nodes may have them: the second rank sees another directory in
+// place of the first rank's.
 TEST_F(MpiRefusals, FilesThatDiffer) {
   if (Command(directory / "", {"unshare", "--mount", "true"}).wait().code != 0)
     GTEST_SKIP() << "mount namespaces are not permitted here";
@@ -193,7 +195,7 @@ TEST_F(MpiRefusals, FilesThatDiffer) {
   EXPECT_EQ(numbers_of("same"), numbers_of("threads")) << "all ranks start from the directory's weights";
 }
 
-// The same options, another build: its bytes differ.
+// The same options with another build, whose bytes differ.
 TEST_F(MpiRefusals, AnotherProgram) {
   fs::copy_file(sluice_binary("sluice"), directory / "sluice");
   fs::create_symlink(sluice_binary("libsluice_mpi.so"), directory / "libsluice_mpi.so");
@@ -238,7 +240,7 @@ TEST_F(MpiRefusals, VerbsOfOneProcess) {
     expect_once(mpirun(2, words), 2, part + "2.");
     const int alone = run(words).code;
     EXPECT_TRUE(alone == 0 || words[0] == "doctor") << words[0] << ": " << alone;
-    const Words batch{"env", "SLURM_NTASKS=8", "SLURM_PROCID=0", "SLURM_LOCALID=0"};  // no srun
+    const Words batch{"env", "SLURM_NTASKS=8", "SLURM_PROCID=0", "SLURM_LOCALID=0"};  // without srun
     fs::remove_all(directory / "model");
     EXPECT_EQ(Command(directory / "", batch + sluice_words(words, "sluice")).wait().code, alone) << words[0];
     const Words step{"env", "SLURM_STEP_NUM_TASKS=8", "SLURM_PROCID=0", "SLURM_LOCALID=0"};
@@ -247,7 +249,7 @@ TEST_F(MpiRefusals, VerbsOfOneProcess) {
   EXPECT_EQ(mpirun(1, Words{"plan"} + model).code, 0);
 }
 
-// torchrun starts processes that know of each other by variables alone.
+// torchrun starts processes that know of each other through variables alone.
 TEST_F(MpiRefusals, Torchrun) {
   fs::create_directory(directory / "out");
   const auto rank = [&](const std::string& number) {

@@ -1,4 +1,5 @@
-// Ranks as processes under mpirun: the bits of ranks in one process, the exit codes behind mpirun's own.
+// Ranks as processes under mpirun: they give the bits of ranks in one process, and the exit codes behind
+// mpirun's own.
 #include <gtest/gtest.h>
 
 #include "offload/system/memory_limits.h"
@@ -29,10 +30,10 @@ TEST_F(Mpi, BitsAreThoseOfRanksInOneProcess) {
     }
 }
 
-// What a launcher starts on another machine is started here, so that two nodes of two ranks are one machine:
-// every rank sees one other beside it, and gradients are summed up inside of nodes first.
+// A launcher that starts ranks "on another machine" starts them here, so that this machine stands for two
+// nodes of two ranks. Every rank sees one other beside it, and gradients are summed within node groups first.
 TEST_F(Mpi, BitsAreTheSameOnTwoNodes) {
-  const std::string agent = directory / "agent";  // in the place of ssh: host, command
+  const std::string agent = directory / "agent";  // stands for ssh: host, command
   write_bytes(agent, "#!/bin/sh\nTMPDIR=" + std::string(directory / "") +
                          "$1\nexport TMPDIR\nmkdir -p $TMPDIR\nshift\nexec /bin/sh -c \"$*\"\n");
   std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
@@ -66,11 +67,11 @@ TEST_F(Mpi, GoesOnFromOtherNumbersOfRanks) {
   ASSERT_EQ(run(train_rows("whole", 6, 8, more)).code, 0);
   const auto found = numbers_of("run"), wanted = numbers_of("whole");
   ASSERT_EQ(found.size(), wanted.size());
-  for (size_t i = 0; i < wanted.size(); ++i)  // the order in which gradients are summed differs
+  for (size_t i = 0; i < wanted.size(); ++i)  // gradients are summed in another order
     EXPECT_NEAR(std::stod(found[i]), std::stod(wanted[i]), 1e-6 * std::stod(wanted[i]));
 }
 
-// Cores and memory of the machine are divided, unless the launcher has done so.
+// The machine's cores and memory are divided, unless the launcher has done so.
 TEST_F(Mpi, RanksShareTheMachine) {
   Words words = train_rows("shared", 2, 8);
   words.resize(words.size() - 2);  // no --threads
@@ -86,7 +87,7 @@ TEST_F(Mpi, RanksShareTheMachine) {
   const std::string limit = "--host-mem auto: ";
   ASSERT_NE(result.out.find(limit), std::string::npos) << result.out;
   const uint64_t each = std::stoull(result.out.substr(result.out.find(limit) + limit.size())) << 20;
-  EXPECT_LT(each, before * 6 / 10);  // a half, while other programs come and go
+  EXPECT_LT(each, before * 6 / 10);  // a half, while other processes come and go
   EXPECT_NE(result.out.find(" MiB for each of the 2 ranks here, "), std::string::npos) << result.out;
 }
 

@@ -1,4 +1,4 @@
-// Waits by hand: one tier, instructions that touch given bytes, and the waits that must follow, no more.
+// Waits by hand: one tier, instructions that touch given bytes, and exactly the waits that must follow.
 #include "engine/plan/assemble/sync.h"
 
 #include <gtest/gtest.h>
@@ -10,11 +10,11 @@
 namespace sluice {
 namespace {
 
-enum : LaneId { kA, kB, kC, kD, kLaneCount };  // kD starts an instruction when the one before has started
+enum : LaneId { kA, kB, kC, kD, kLaneCount };  // lane D overlaps
 constexpr const char* kLaneNames = "ABCD";
 
-// One buffer of bytes [0, 100), one ring buffer; every instruction is a task with operands at given
-// addresses.
+// Bodies whose instructions are tasks with operands at given addresses: of plain buffers, or of slots of a
+// ring.
 class Sketch {
  public:
   explicit Sketch(size_t bodies = 1) {
@@ -48,7 +48,8 @@ class Sketch {
     body(b).instructions.push_back(std::move(in));
   }
 
-  // "A1 after B2 C1; ...": what waits, within a body or (before >= 0) on its predecessor of that index.
+  // "A1 after B2 C1; ...": the waits of body `b`, within it or, with `before` >= 0, on its predecessor of
+  // that index.
   std::string waits(size_t b = 0, int before = -1) {
     synchronise(program_);
     std::string text;
@@ -107,7 +108,7 @@ TEST(Sync, ReadsAndNeighboursNeedNothing) {
   EXPECT_EQ(s.waits(), "");
 }
 
-// The writer in between hides the first one, but only where it wrote.
+// The writer in between hides the first writer, but only where it wrote.
 TEST(Sync, TheNewestWriterCountsByteByByte) {
   Sketch s;
   s.add(kA, {{0, 10, kWrite}});
@@ -137,7 +138,7 @@ TEST(Sync, ImpliedWaitsAreDropped) {
   EXPECT_EQ(s.waits(), "B1 after A1; C1 after B1");
 }
 
-// What an earlier instruction of the lane waited for is known.
+// A lane need not wait for what an earlier instruction of it has waited for.
 TEST(Sync, KnowledgeStaysOnTheLane) {
   Sketch s;
   s.add(kA, {{0, 10, kWrite}});
@@ -157,8 +158,8 @@ TEST(Sync, OrderOfALaneIsFreeUnlessItOverlaps) {
   EXPECT_EQ(s.waits(), "D2 after D1; D3 after D2");
 }
 
-// On an overlapping lane, that an instruction started says that its waits held, not that its neighbours are
-// done.
+// On an overlapping lane, the start of an instruction shows that its waits were met. It does not show that
+// its neighbours have completed.
 TEST(Sync, OverlappingLanesPassOnWhatTheyWaitedFor) {
   Sketch s;
   s.add(kA, {{0, 10, kWrite}});
@@ -175,8 +176,8 @@ TEST(Sync, TwoOperandsOfOneInstructionDoNotWaitForEachOther) {
   EXPECT_EQ(s.waits(), "A1 after D1");
 }
 
-// The body follows itself: A1 overwrites what B1 read last time, B1 reads what is new. Lane order covers A
-// against A.
+// The body follows itself: A1 overwrites what B1 read the last time, and B1 reads what A1 writes. For A
+// against A the lane's order suffices.
 TEST(Sync, AcrossTheBoundary) {
   Sketch s;
   s.body().predecessors = {0};
@@ -186,8 +187,8 @@ TEST(Sync, AcrossTheBoundary) {
   EXPECT_EQ(s.waits(0, 0), "A1 after B1");
 }
 
-// What a body wrote itself hides the body before; only exposed accesses look back, and predecessors are
-// listed apart.
+// What a body writes itself hides the body before: only accesses that come before any write look back. Each
+// predecessor has waits of its own.
 TEST(Sync, EveryPredecessorByItself) {
   Sketch s(3);
   s.body(2).predecessors = {0, 1};
@@ -212,8 +213,8 @@ TEST(Sync, WaitsOnTheBodyBeforeAreImpliedThroughThisOne) {
   EXPECT_EQ(s.waits(1, 0), "C1 after A1");
 }
 
-// Completions are counted in order across bodies: D1 of this body done means that D1 of the body before is
-// done, too.
+// Completions are counted in order across bodies: if D1 of this body has completed, so has D1 of the body
+// before.
 TEST(Sync, ACompletionTellsOfTheBodyBefore) {
   Sketch s(2);
   s.body(1).predecessors = {0};
@@ -232,7 +233,8 @@ TEST(Sync, OverlappingLanesAcrossTheBoundary) {
   EXPECT_EQ(s.waits(0, 0), "D1 after D1");
 }
 
-// With an advance of one, `back` 1 is what the body before wrote as `back` 0; all slots of a body lie apart.
+// With an advance of one, `back` 1 is the slot that the body before wrote as `back` 0. All slots of one body
+// lie apart.
 TEST(Sync, RingSlotsMoveWithTheBody) {
   Sketch s;
   s.body().predecessors = {0};

@@ -1,4 +1,4 @@
-// The least memory by hand: tiers of alignment 1, buffers of ten bytes.
+// The least memory, by hand: tiers of alignment 1, buffers of ten bytes.
 #include "engine/plan/search/least.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@ enum : LaneId { kRun, kRunBelow, kIn, kOut, kRead, kWrite };
 constexpr uint64_t kRoom = 1000;
 using Bytes = std::vector<uint64_t>;
 
-// Forward through four layers, and back: weights w, which every task reads, and the activations x1 to x4.
-// Task k of the first four reads x[k] and writes x[k+1], the others read x4, ..., x1.
+// Forward through four layers, and back. Every task reads the weights w. The k-th of the first four tasks
+// also reads x[k] and writes x[k+1]; the other four read x4, ..., x1.
 class FourLayers {
  public:
   explicit FourLayers(bool file) {
@@ -45,8 +45,8 @@ class FourLayers {
 
   const Program& program() const { return program_; }
 
-  // How many activations have their home in each tier of the least arrangement, which is correct and within
-  // `capacities`; empty if there is none.
+  // How many activations have their home in each tier of the least arrangement; empty if there is none. The
+  // arrangement must be correct and stay within `capacities`.
   std::vector<int> activations(const Bytes& capacities) const {
     const auto arrangement = Least(program_).arrangement(capacities);
     if (!arrangement) return {};
@@ -76,9 +76,10 @@ class FourLayers {
   std::vector<BufferId> x_;
 };
 
-// Below: w, and x1 to x4 between the fourth task and the fifth. On top: w and what a task reads and writes.
-// Each activation raised takes ten bytes less below; on top, beside x1, the third task needs x2, x3 and w;
-// beside x1 and x2, as beside more, the fourth needs x3, x4 and w. At last w rises, whose copy stays counted.
+// Below lie w, and x1 to x4 between the fourth task and the fifth: 50 bytes. On top lie w and what one task
+// reads and writes: 30. Each activation that moves up saves ten bytes below. Beside x1, the third task needs
+// x2, x3 and w on top; beside x1 and x2, or more, the fourth needs x3, x4 and w. The last to move up is w,
+// whose staged copy stays counted.
 TEST(Least, OfTwoTiers) {
   const FourLayers layers(false);
   const Least least(layers.program());
@@ -97,8 +98,8 @@ TEST(Least, OfTwoTiers) {
   EXPECT_TRUE(layers.activations({50, 9}).empty());
 }
 
-// The file does not even hold activations: they live in the middle, as if there were no file. Its copies are
-// of one buffer at a time; the figures keep room for one also where nothing passes.
+// The file has no room for activations: they live in the middle, as if there were no file. The file's copies
+// pass through the middle one buffer at a time; the figures keep room for one even where none passes.
 TEST(Least, OfThreeTiers) {
   const FourLayers layers(true);
   const Least least(layers.program());
@@ -116,7 +117,8 @@ TEST(Least, OfThreeTiers) {
   EXPECT_TRUE(layers.activations({29, 1000, 1000}).empty());
 }
 
-// The shortage is that of the arrangement that comes closest: with everything on top, w alone is below.
+// The shortage named is that of the arrangement that comes closest: with everything else on top, only w is
+// below.
 TEST(Least, NamesTheLargestTask) {
   const FourLayers layers(false);
   const Least least(layers.program());

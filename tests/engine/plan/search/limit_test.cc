@@ -1,4 +1,4 @@
-// The least that a step can take: by hand, and below what any plan is predicted to take.
+// The lower bound of a step's time: by hand, and below the prediction for any plan.
 #include "engine/plan/search/limit.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace sluice::testing {
 namespace {
 
-// Nothing takes time but what a test sets.
+// Nothing takes time unless a test sets its rate.
 MachineRates no_rates() {
   MachineRates r;
   r.precision = DType::bf16;
@@ -54,7 +54,7 @@ TEST(Limit, FlopsAreThoseOfTasksThatComputeNothingTwice) {
   EXPECT_DOUBLE_EQ(least_step_seconds(machine, rates, small_model(), small_options()), flops);
 }
 
-// Updates may be made in device or host memory: neither lane has to make all of them.
+// Updates may run in device memory or in host memory: neither lane has to make all of them.
 TEST(Limit, UpdatesAreDividedBetweenTheLanesThatMakeThem) {
   const Machine machine = testing::machine_of(Tiers::device_host);
   Program p;
@@ -74,19 +74,20 @@ TEST(Limit, UpdatesAreDividedBetweenTheLanesThatMakeThem) {
       host += bytes;
   }
   ASSERT_GT(updates, 0);
-  // A rate of the host's lane with which either lane, all updates on it, is done at the same time. Divided,
-  // both are done when compute has made rate / (1 + rate) of them.
+  // With this rate of the host's lane, either lane would take the same time if it made all updates. Divided,
+  // both lanes are done when compute has made rate / (1 + rate) of them.
   const double rate = (host + updates) / (compute + updates);
   MachineRates rates = no_rates();
   rates.lanes[0].bytes_per_second = 1;
   rates.lanes[1].bytes_per_second = rate;
   const double least = least_step_seconds(machine, rates, small_model(), small_options());
-  // Sums of doubles in another order.
+  // The sums of doubles have another order.
   EXPECT_NEAR(least, compute + updates * rate / (1 + rate), 1e-9 * compute);
   EXPECT_LT(least, compute + updates);
 }
 
-// Drives of a byte a second that cannot read and write at once: what the host cannot hold goes both ways.
+// The drive moves a byte a second and cannot read and write at once: what the host cannot hold goes both
+// ways.
 TEST(Limit, WhatDoesNotFitCrossesOnceEachWay) {
   Machine machine = testing::machine_of(Tiers::host_nvme);
   MachineRates rates = no_rates();
@@ -106,7 +107,7 @@ TEST(Limit, NoPlanIsPredictedToTakeLess) {
     SCOPED_TRACE("random_case(" + std::to_string(seed) + ")");
     Case c = random_case(seed);
     ASSERT_FALSE(assemble(c.program, c.arrangement));
-    // On a processor lanes share its cores; a GPU and its host work side by side.
+    // On a processor, lanes share its cores. A GPU and its host work side by side.
     MachineRates rates = built_in_machine(seed % 2 ? kGpuMachine : kDefaultMachine).value();
     rates.precision = c.model.precision;
     for (const bool shrunk : {false, true}) {

@@ -1,6 +1,6 @@
-// The search against brute force: of weights, gradients and state of a small model any number of first groups
-// in each of two or three tiers, with every set of layers that recompute; and against the rules that one
-// would think of.
+// The search against brute force on a small model: the first groups of weights, of gradients and of state
+// live higher than the rest, in two or three tiers, with every set of layers that recompute. And the search
+// against the simple placement rules.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,10 +20,10 @@ namespace {
 
 constexpr double kWithin = 1.03;
 Figures& figures = Figures::print_at_end();
-constexpr uint32_t kLead = 3;  // tasks, of brute force
+constexpr uint32_t kLead = 3;  // tasks, in brute force
 
-// Drives and compute take about as long as each other; nothing has latency, which small transfers would be
-// all of.
+// The drives and compute take about equally long. Nothing has latency, which would make up the whole time of
+// small transfers.
 MachineRates even_rates() {
   MachineRates r;
   r.name = "even";
@@ -57,10 +57,11 @@ PlanRequest request_for(uint32_t layers, uint64_t host_bytes, bool clip) {
   return r;
 }
 
-// The first groups of a class live in the top tier up to the first bound, up to the next in the one below.
+// Groups before the first bound live in the top tier, those before the next bound in the tier below, and so
+// on.
 using Division = std::vector<uint32_t>;
 
-// All ways to divide so many groups: by tier but the lowest.
+// All ways to divide so many groups over the tiers; the rest lives in the lowest tier.
 std::vector<Division> divisions(uint32_t groups, size_t tiers) {
   std::vector<Division> all{{}};
   for (size_t tier = 0; tier + 1 < tiers; ++tier) {
@@ -79,7 +80,7 @@ TierId home_of(uint32_t group, const Division& d) {
   return static_cast<TierId>(std::upper_bound(d.begin(), d.end(), group) - d.begin());
 }
 
-// Divided by class: weights, gradients, state.
+// Homes by class: weights, gradients, state.
 std::vector<TierId> homes_of(const Program& p, const Lowering& lowering,
                              const std::array<const Division*, 3>& divided) {
   std::vector<TierId> homes(p.buffers.size(), lowest_tier(p.machine));
@@ -92,14 +93,14 @@ std::vector<TierId> homes_of(const Program& p, const Lowering& lowering,
   return homes;
 }
 
-// Over all divisions, with these sets of layers that keep their tensors. What is to be the best must fit
-// with all its bodies.
+// The fastest step over all divisions, with these sets of layers that keep their tensors. All bodies of the
+// best must fit, not only its step.
 double best_of_all(const PlanRequest& request, const std::vector<std::vector<bool>>& kept_sets) {
   const size_t tiers = request.machine.tiers.size();
   double best = 1e300;
   for (const std::vector<bool>& kept : kept_sets) {
     LowerOptions options = request.lower;
-    options.recompute = {false};  // the embedding, and at the end the head, have no choice worth naming
+    options.recompute = {false};  // the embedding, and below the head, have no choice that matters
     for (const bool k : kept) options.recompute.push_back(!k);
     options.recompute.push_back(false);
     Program whole;
@@ -153,19 +154,20 @@ TEST(PlanSearch, IsAsGoodAsBruteForce) {
     for (const uint64_t percent : {50, 75}) expect_as_good(4, clip, percent, all_sets(4));
 }
 
-// Of eight layers, the last so many keep theirs, or the first.
+// Of eight layers, the last few or the first few keep their tensors.
 TEST(PlanSearch, IsAsGoodForEightLayers) {
   std::vector<std::vector<bool>> sets;
   for (uint32_t kept = 0; kept <= 8; kept += 2)
     for (const bool last : {false, true}) {
-      if (last && kept % 8 == 0) continue;  // none and all: the same
+      if (last && kept % 8 == 0) continue;  // keeping none and keeping all are the same either way
       sets.emplace_back();
       for (uint32_t l = 0; l < 8; ++l) sets.back().push_back(last ? l >= 8 - kept : l < kept);
     }
   expect_as_good(8, true, 60, sets);
 }
 
-// A device above both: links four times as fast as drives; updates as fast as compute's memory, or slower.
+// A device above both: its links are four times as fast as the drives; updates run at the speed of compute's
+// memory, or slower.
 PlanRequest in_three_tiers(bool clip, double update_bytes_per_second, uint32_t layers = 2) {
   PlanRequest r = request_for(layers, kPlenty, clip);
   r.machine = testing::machine_of(Tiers::device_host_nvme);
@@ -214,7 +216,8 @@ TEST(PlanSearch, MoreMemoryIsNotSlower) {
   }
 }
 
-// State has a buffer of each shard, so what moves with larger ones would be something else in the plan.
+// State has one buffer for each shard. With larger shards than the plan's, the search would move something
+// else.
 TEST(PlanSearch, SingleBuffersMoveOnlyWithThePlansShards) {
   const auto moves = [](uint32_t layers) {
     PlanRequest request = in_three_tiers(true, 1e9);
@@ -231,7 +234,7 @@ TEST(PlanSearch, SingleBuffersMoveOnlyWithThePlansShards) {
   EXPECT_TRUE(moves(1));
 }
 
-// What the rules would give is weighed too, so none of them seems better.
+// The search also weighs the placement of every rule, so no rule is better than its choice.
 TEST(PlanSearch, IsNoWorseThanAnyRule) {
   for (const uint64_t percent : {40, 60, 80}) {
     const auto roomy = std::get<Plan>(make_plan(request_for(4, kPlenty, true)));
@@ -250,7 +253,7 @@ TEST(PlanSearch, IsNoWorseThanAnyRule) {
   }
 }
 
-// Of many layers only some numbers may be kept, and what seems hopeless is left out.
+// In a deep model the search tries only some numbers of kept layers and leaves out what seems hopeless.
 TEST(PlanSearch, DeepModelsAreNoSlowerThanWithAGivenRecomputation) {
   PlanRequest request = in_three_tiers(true, 1e9, 20);
   const uint64_t plenty = std::get<Plan>(make_plan(request)).program.arena_bytes[0];
@@ -270,7 +273,7 @@ TEST(PlanSearch, DeepModelsAreNoSlowerThanWithAGivenRecomputation) {
   }
 }
 
-// The rules say where things live.
+// The rules decide where buffers live.
 TEST(PlanSearch, RulesAreKept) {
   const auto roomy = std::get<Plan>(make_plan(request_for(4, kPlenty, true)));
   PlanRequest request = request_for(4, roomy.program.arena_bytes[0] / 2, true);
@@ -294,7 +297,7 @@ TEST(PlanSearch, RulesAreKept) {
   EXPECT_NE(by_layer, state_first);
 }
 
-// Also what could live on a device does not where all is to live as low as it can.
+// With rule `lowest`, buffers that could live on a device do not either.
 TEST(PlanSearch, RulesAreKeptAboveHostMemory) {
   PlanRequest request = request_for(4, kPlenty, true);
   request.machine = testing::machine_of(Tiers::device_host_nvme);

@@ -1,5 +1,5 @@
-// What finds no place gets one, by hand: in a tier of 20 bytes everything needs ten, and something lies
-// across the middle.
+// How a buffer that finds no place gets one, by hand: each buffer needs ten bytes of a tier of 20, and
+// something lies across the middle.
 #include <gtest/gtest.h>
 
 #include "engine/plan/lower/body_builder.h"
@@ -43,7 +43,7 @@ class Row {
     allocations->choose();
   }
 
-  // The allocations in order of their roots, as first to last position @ offset.
+  // The allocations in the order of their roots, each as first-last position @ offset.
   std::string text() const {
     std::string all;
     for (const uint32_t u : allocations->roots()) {
@@ -70,7 +70,7 @@ TEST(MakeWay, AHoleCostsNothing) {
   EXPECT_EQ(row.text(), "0-2@10 1-1@0");
 }
 
-// It lies across the middle, so nothing else fits: it goes, and comes again where it was.
+// The kept copy lies across the middle, so nothing else fits. It is given up and fetched again to its place.
 TEST(MakeWay, AKeptCopyIsGivenUp) {
   Row row({{0}, {1}, {0}});
   ASSERT_EQ(row.text(), "0-2@0 1-1@0");
@@ -87,7 +87,7 @@ TEST(MakeWay, ALeadBecomesShorter) {
   EXPECT_EQ(row.text(), "0-0@0 1-1@5");
 }
 
-// Its own lead first, which spares others their kept copies.
+// Its own lead is shortened first. That spares the kept copies of others.
 TEST(MakeWay, ItsOwnLead) {
   Row row({{0}, {1}, {0}, {2}}, 2);
   ASSERT_EQ(row.text(), "0-2@0 0-1@0 2-3@0");
@@ -97,7 +97,7 @@ TEST(MakeWay, ItsOwnLead) {
   EXPECT_EQ(row.text(), "0-2@5 0-1@0 3-3@0");
 }
 
-// Position 1 is taken by what is used there, so it leaves that itself.
+// At position 1 another buffer takes its place, so it gives up its own kept copy.
 TEST(MakeWay, ItsOwnKeptCopy) {
   Row row({{0}, {1}, {0}});
   row.allocations->at_root(1).offset = kMiddle;

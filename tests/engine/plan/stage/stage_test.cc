@@ -1,4 +1,4 @@
-// Staging by hand: a machine of two tiers with alignment 1, buffers of ten bytes, and every transfer spelled
+// Staging by hand: a machine of two tiers with alignment 1, buffers of ten bytes, and every transfer written
 // out.
 #include "engine/plan/stage/stage.h"
 
@@ -14,8 +14,8 @@ namespace {
 enum : LaneId { kRun, kIn, kOut, kRunBelow };
 constexpr uint64_t kRoom = 1000;
 
-// Tasks run on tier 0, except for norm; optimize runs on either. What is permanent has its home in tier 1, if
-// not in `homes_above`.
+// Tasks run on tier 0, but `norm` on tier 1 and `optimize` on either. Permanent buffers live in tier 1 unless
+// they are in `homes_above`.
 class Sketch {
  public:
   Sketch() {
@@ -49,8 +49,8 @@ class Sketch {
 
   std::vector<BufferId> homes_above;
 
-  // The list as text: "+a" takes buffer a up, "-a" down, "0" runs task 0, "0'" in tier 1; pieces as a.0; a
-  // fetch's address as @.
+  // The list as text: "+a" fetches buffer a, "-a" writes it back, "0" runs task 0, "0'" runs it in tier 1. A
+  // piece is a.0, the address of a fetch @.
   std::string staged(uint64_t capacity, uint32_t lead, bool keep = true, bool addresses = false) {
     EXPECT_FALSE(assembled(capacity, lead, keep)) << "does not fit";
     std::string text;
@@ -69,8 +69,9 @@ class Sketch {
     EXPECT_TRUE(violations.empty()) << describe(program_, violations.front());
     return text;
   }
-  // Of every fetch, in order of the list: "c 1 for 2, address of a, cut" stands before task 1, is needed by
-  // task 2, cannot come earlier since a's bytes lie there, and its lead had no room for all.
+  // Of every fetch, in order of the list: "c 1 for 2, address of a, cut" means that the fetch of c stands
+  // before task 1, is needed by task 2, cannot come earlier since a's bytes lie there, and has a lead that
+  // was cut for want of room.
   std::vector<std::string> bounds(uint64_t capacity, uint32_t lead, bool keep = true) {
     FetchNotes notes{std::vector<bool>(program_.buffers.size(), true), {}};
     EXPECT_FALSE(assembled(capacity, lead, keep, &notes)) << "does not fit";
@@ -120,7 +121,7 @@ class Sketch {
   std::vector<std::pair<TaskKind, std::vector<Use>>> tasks_;
 };
 
-// Without a lead all three share the same ten bytes, so nothing can come early.
+// Without a lead all three use the same ten bytes, so none can come early.
 TEST(Stage, LeadBringsFetchesForward) {
   Sketch s;
   for (const char* name : {"a", "b", "c"}) s.read(s.permanent(name));
@@ -137,9 +138,9 @@ TEST(Stage, LeadIsHalvedWhereMemoryIsShort) {
   EXPECT_EQ(s.staged(10, 2), "+a 0 +b 1 +c 2");
 }
 
-// Uses a b a c b a: gaps a 0-2, b 1-4, a 2-5. With room for two the shortest two are kept; then a 2-5 has no
-// room at 3. The first fetch of b finds its addresses free from the beginning; c and the second a have to
-// wait for theirs.
+// The uses are a b a c b a, with gaps a 0-2, b 1-4, a 2-5. With room for two copies the two shortest gaps are
+// kept; a then finds no room at 3 for its gap 2-5. The addresses of the first fetch of b are free from the
+// beginning. c and the second fetch of a must wait for theirs.
 TEST(Stage, ShortestGapsAreKept) {
   Sketch s;
   const BufferId a = s.permanent("a"), b = s.permanent("b"), c = s.permanent("c");
@@ -159,7 +160,8 @@ TEST(Stage, LeadsComeBeforeGaps) {
   EXPECT_EQ(s.staged(20, 1), "+a +b 0 +c 1 +a 2 3");
 }
 
-// What is written and kept is stored once, behind the last write; what is overwritten whole is not fetched.
+// What is written and kept is written back once, after the last write. What is overwritten whole is not
+// fetched.
 TEST(Stage, StoresTheLastWriteOnly) {
   Sketch s;
   const BufferId a = s.permanent("a");
@@ -176,8 +178,7 @@ TEST(Stage, AddFetchesAndStores) {
   EXPECT_EQ(s.staged(10, 0), "+a 0 -a");
 }
 
-// A transient buffer goes down only when it must leave, and what nobody reads any more does not go down at
-// all.
+// A transient buffer goes down only when it must make room, and not at all when nobody reads it any more.
 TEST(Stage, TransientBuffersSinkWhenTheyMust) {
   Sketch s;
   const BufferId x = s.transient("x"), a = s.permanent("a", 20);
@@ -189,7 +190,8 @@ TEST(Stage, TransientBuffersSinkWhenTheyMust) {
   EXPECT_EQ(s.program().arena_bytes, (std::vector<uint64_t>{20, 30}));
 }
 
-// One that lives above never leaves, so nothing else gets its room; below it takes nothing.
+// A transient buffer that lives above never leaves: nothing else gets its room there, and below it takes
+// none.
 TEST(Stage, TransientBuffersThatLiveAboveStay) {
   Sketch s;
   const BufferId x = s.transient("x"), a = s.permanent("a", 20);
@@ -205,7 +207,7 @@ TEST(Stage, TransientBuffersThatLiveAboveStay) {
   EXPECT_EQ(shortage->shortage.bytes_needed, 30u);
 }
 
-// A task below touches it: it lives there, whatever was asked for.
+// A task below uses it, so it lives there, whatever was asked for.
 TEST(Stage, TransientBuffersSinkToTheLowestTask) {
   Sketch s;
   const BufferId x = s.transient("x");
@@ -216,8 +218,8 @@ TEST(Stage, TransientBuffersSinkToTheLowestTask) {
   EXPECT_EQ(s.program().buffers[x].home, 1);
 }
 
-// Without kept copies, what is staged for a task lies side by side, in a hole of what lives there if it fits:
-// x from 0 to 3 and, of 20 bytes, y from 0 to 1; a and b take y's place.
+// Without kept copies, the copies that are staged for one task lie side by side, if possible in a hole
+// between buffers that live there. x lives from 0 to 3; y, of 20 bytes, from 0 to 1; a and b take y's place.
 TEST(Stage, BlocksBesideWhatLivesThere) {
   Sketch s;
   const BufferId x = s.transient("x"), y = s.transient("y", 20), a = s.permanent("a"), b = s.permanent("b");
@@ -230,8 +232,8 @@ TEST(Stage, BlocksBesideWhatLivesThere) {
   EXPECT_EQ(s.program().arena_bytes, (std::vector<uint64_t>{30, 20}));
 }
 
-// c (20 bytes, tasks 1 to 3) and a share addresses, so c waits for a; b's ten bytes are free from the
-// beginning, but its fetch does not pass c's, which is needed earlier.
+// c (20 bytes, tasks 1 to 3) and a share addresses, so c waits for a. The ten bytes of b are free from the
+// beginning, but its fetch does not pass that of c, which is needed earlier.
 TEST(Stage, FetchesGrowBackwardsInOrder) {
   Sketch s;
   const BufferId a = s.permanent("a"), b = s.permanent("b"), c = s.permanent("c", 20);
@@ -242,7 +244,7 @@ TEST(Stage, FetchesGrowBackwardsInOrder) {
   EXPECT_EQ(s.staged(30, 0, true, true), "+a@0 0 +c@0 +b@20 1 2 3");
 }
 
-// A fetch never stands before the write that it must see.
+// A fetch never stands before the write whose result it reads.
 TEST(Stage, FetchesStayBehindWrites) {
   Sketch s;
   const BufferId a = s.permanent("a"), b = s.permanent("b");
@@ -252,7 +254,7 @@ TEST(Stage, FetchesStayBehindWrites) {
   EXPECT_EQ(s.staged(10, 2), "0 -a +b 1 +a 2");
 }
 
-// Only the pieces that a task names move; a use of all pieces after one of some keeps what is there.
+// Only the pieces that a task names move.
 TEST(Stage, PiecesMoveAlone) {
   Sketch s;
   const BufferId a = s.pieces("a", {0, 10, 25, 30});
@@ -261,8 +263,8 @@ TEST(Stage, PiecesMoveAlone) {
   EXPECT_EQ(s.staged(15, 0, true, true), "0 -a.1 +a.2@0 1");
 }
 
-// What lives above comes down for a task that runs below, once for both reads, and goes back up after a
-// write.
+// A buffer that lives above comes down once for the two reads of tasks below, and goes back up after a write
+// there.
 TEST(Stage, HomesAboveATask) {
   Sketch s;
   const BufferId a = s.permanent("a");
@@ -275,7 +277,7 @@ TEST(Stage, HomesAboveATask) {
   EXPECT_EQ(s.staged(20, 0), "0 -a 1' 2' 3' +a 4");
 }
 
-// An update runs where the largest of what lives somewhere lives; the smaller buffer travels.
+// An update runs in the tier where its largest buffer lives. The smaller buffer travels.
 TEST(Stage, TasksRunNearTheirLargestHome) {
   Sketch s;
   const BufferId state = s.permanent("s", 30), gradient = s.permanent("g");
@@ -304,7 +306,7 @@ TEST(Stage, ShortageNamesTheTask) {
   EXPECT_EQ(shortage->shortage.bytes_needed, 20u);
 }
 
-// Homes alone may be too much.
+// Even the homes alone may be too much.
 TEST(Stage, ShortageOfHomes) {
   Sketch s;
   s.read(s.permanent("a", kRoom));
@@ -327,7 +329,7 @@ TEST(Stage, NotesSayWhatKeepsAFetchFromComingEarlier) {
   EXPECT_EQ(three.bounds(10, 1),
             (Lines{"a 0 for 0, begin", "b 1 for 1, address of a, cut", "c 2 for 2, address of b, cut"}));
 
-  // What is made below, by the task in front of the fetch.
+  // The task directly before the fetch makes x in the tier below.
   Sketch made;
   const BufferId x = made.permanent("x");
   made.read(made.permanent("first"));
@@ -335,14 +337,14 @@ TEST(Stage, NotesSayWhatKeepsAFetchFromComingEarlier) {
   made.read(x);
   EXPECT_EQ(made.bounds(40, 2), (Lines{"first 0 for 0, begin", "x 2 for 2, write"}));
 
-  // c's own place is free from the begin, but b is needed earlier and has to wait for a's.
+  // c's own place is free from the beginning, but b is needed earlier and waits for a's bytes.
   Sketch waits;
   for (const auto& [name, bytes] : {std::pair("a", 20), {"b", 20}, {"c", 10}})
     waits.read(waits.permanent(name, static_cast<uint64_t>(bytes)));
   EXPECT_EQ(waits.bounds(30, 1),
             (Lines{"a 0 for 0, begin", "b 1 for 1, address of a, cut", "c 1 for 2, order of b"}));
 
-  // Nothing is noted of buffers that nobody asks for.
+  // Nothing is noted of buffers that nobody asked about.
   FetchNotes none{std::vector<bool>(3, false), {}};
   EXPECT_FALSE(three.assembled(30, 2, true, &none));
   EXPECT_TRUE(none.bodies.at(0).empty());

@@ -1,5 +1,5 @@
-// Checkpoints: what was written comes back to the bit, in whatever order and cut it was written, and what is
-// damaged or of another model is refused.
+// Checkpoints: what was written comes back to the bit, in whatever order and shards it was written. What is
+// damaged, or belongs to another model, is refused.
 #include "engine/run/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
@@ -129,8 +129,8 @@ TEST_F(CheckpointTest, FilesAreSafetensorsWithoutHolesAndHaveTheStatedSize) {
               2e6);  // headers and padding: a few MB of 840 GB
 }
 
-// Wherever a bit flips on the disk, reading says so; each tensor's own file and the older checkpoint are
-// named.
+// Wherever a bit flips on the drive, reading reports it. The error names the file of the tensor and the older
+// checkpoint.
 TEST_F(CheckpointTest, AFlippedBitIsFoundWhenItIsRead) {
   const Model model = odd_model(kGpt2, DType::bf16, true);
   save(model, 1), save(model, 2);

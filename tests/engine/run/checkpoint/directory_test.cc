@@ -1,5 +1,5 @@
-// The directory of a run's checkpoints: which is the newest, what is removed, who may write, and that a
-// crash, a failed commit or a full disk at any moment leaves the newest complete checkpoint readable.
+// The directory of a run's checkpoints: which is the newest, which are removed, who may write. A crash, a
+// failed commit or a full drive at any moment leaves the newest complete checkpoint readable.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -46,7 +46,7 @@ TEST_F(CheckpointTest, PruningKeepsTheNewestCompleteOnes) {
   prune_checkpoints(path("elsewhere"), 1);
 }
 
-// The commit itself deletes nothing of other steps, and of its own step only what is a complete checkpoint.
+// The commit deletes nothing of other steps. Of its own step it deletes only a complete checkpoint.
 TEST_F(CheckpointTest, GoingBackRetiresWhatLaterStepsLeft) {
   const Model model = tiny_model();
   for (const int64_t step : {5, 10, 15}) save(model, step);
@@ -143,7 +143,7 @@ TEST_F(CheckpointTest, SigkillAtAnyMomentLeavesACompleteCheckpoint) {
   EXPECT_GT(last, 1);
   save(model, last + 1);
   prune_checkpoints(out(), 1);
-  EXPECT_EQ(entries().size(), 1u);  // nothing that the killed ones left
+  EXPECT_EQ(entries().size(), 1u);  // the killed writers left nothing
 }
 
 TEST_F(CheckpointTest, AFullDiskIsAnErrorBeforeAnythingIsLost) {
@@ -169,8 +169,8 @@ TEST_F(CheckpointTest, AFullDiskIsAnErrorBeforeAnythingIsLost) {
     EXPECT_EQ(std::distance(fs::directory_iterator(run + "/checkpoints"), {}), 1);
     expect_content(CheckpointReader::open(*newest_checkpoint(run)), model, 1);
   }
-  // Space for the tensors but for no more files: run, checkpoints, the temporary and three planes, besides
-  // the root.
+  // Space for the tensors but not for more files: the root, run, checkpoints, the temporary directory and
+  // three planes.
   if (!mount_small("nr_inodes=7")) GTEST_SKIP() << "nr_inodes is not supported: " << std::strerror(errno);
   const Mounted mounted{disk};
   {

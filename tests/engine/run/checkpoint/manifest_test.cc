@@ -1,4 +1,4 @@
-// Checkpoints in any number of pieces and files are read, and every kind of damage to manifest or files is
+// Checkpoints in any number of pieces and files are read. Every kind of damage to a manifest or to files is
 // named.
 #include "engine/run/checkpoint/manifest.h"
 
@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// A manifest as a resharded checkpoint might have it: "w" [5, 3] in three files of two writers, "b" [2]
+// A manifest as a resharded checkpoint might have it: "w" [5, 3] in three files of two writers, and "b" [2]
 // whole.
 class ManifestTest : public FormatTest {
  protected:
@@ -185,7 +185,7 @@ TEST_F(ManifestTest, ManifestsThatLieAreRejected) {
   });
 }
 
-// What could be, each alone, but not together.
+// Numbers that are each possible alone, but not together.
 TEST_F(ManifestTest, NumbersThatContradictEachOtherAreRejected) {
   const auto option = [](const char* name, const char* value) {
     return Json{{"name", name}, {"values", {value}}};
@@ -236,7 +236,8 @@ TEST_F(ManifestTest, DamagedTextAndFilesAreRejected) {
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << i % 8));
     expect_error(ExitCode::malformed_file, {"m: "}, [&] { manifest_from_json(damaged, "m"); });
   }
-  // Sealed again after the flip: an error with a code of its own, or numbers that might have been written.
+  // Sealed again after the flip, a manifest either is an error of its own or has numbers that might have been
+  // written.
   const std::string body = text.substr(0, text.rfind(",\n\"checksum\""));
   for (size_t i = 1; i < body.size(); ++i) {
     std::string damaged = body;

@@ -1,5 +1,5 @@
-// The executors by themselves: ten thousand tiny bodies with idle lanes and random waits, and exceptions of
-// every kind inside instructions.
+// The executors alone: ten thousand tiny bodies with idle lanes and random waits, and exceptions of every
+// kind inside instructions.
 #include "engine/run/execute/executor.h"
 
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ constexpr size_t kLanes = 7, kLinksMax = 5, kBodies = 8;
 constexpr BufferId kIn = 0, kOut = 1, kFirstLink = 2;
 constexpr uint64_t kStride = 64;
 
-// Every body copies its slot of the ring `in` over a chain of buffers to its slot of the ring `out`, each
-// link on a random lane; lanes without a link are idle. A link waits for the one before, and for the body
-// before to be done with what it writes over.
+// Every body copies its slot of the ring `in` along a chain of buffers to its slot of the ring `out`, each
+// link on a random lane; lanes without a link are idle. A link waits for the link before it. It also waits
+// until the body before is done with the bytes that it overwrites.
 Program chains(uint64_t seed) {
   std::mt19937_64 random(seed);
   Program p;
@@ -107,7 +107,7 @@ TEST(ThreadedExecutor, TenThousandTinyBodies) {
 
 class Poison : public testing::TestWithParam<ExecutorKind> {};
 
-// Whatever an instruction throws, and on whichever lane, arrives at the thread that waits for the body.
+// Whatever an instruction throws, on whichever lane, reaches the thread that waits for the body.
 TEST_P(Poison, WhatAnInstructionThrowsEndsTheRun) {
   const DriveDirectory directory;
   write_bytes(directory / "train.txt", sample_text(6000));

@@ -1,6 +1,6 @@
 // After the arenas freeze, a step allocates nothing: neither the lanes and their rings of records, nor the
-// training loop, nor the recorder of a profile. What callers of the loop do with its events (the metrics
-// line, the progress line) is theirs. Not counted is what oneDNN allocates inside each bf16 product: its
+// training loop, nor the recorder of a profile. Two things are not counted: what callers of the loop do with
+// its events (the metrics line, the progress line), and what oneDNN allocates inside each bf16 product, whose
 // interface copies the arguments into tables of its own.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -31,14 +31,14 @@ void* allocate(std::size_t bytes, std::size_t alignment, const void* caller) {
 
 }  // namespace
 
-// The other forms of new and delete of the standard library call these.
+// The standard library's other forms of new and delete call these.
 void* operator new(std::size_t bytes) {
   return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
 }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment), __builtin_return_address(0));
 }
-// Not inlined: GCC would take std::free for the wrong counterpart of a new that is not.
+// Not inlined: GCC would take std::free for the wrong counterpart of an operator new that is not inlined.
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
@@ -47,7 +47,8 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std
 namespace sluice {
 namespace {
 
-// Before, vectors and threads reach their size. The lanes' rings hold five bodies: they turn several times.
+// Before the first counted step, vectors and threads reach their size. The lanes' rings hold five bodies, so
+// they turn several times.
 constexpr int64_t kFirstCounted = 4, kLastCounted = 24;
 
 uint64_t allocations_in_steps(DType precision, IoChoice io) {

@@ -1,4 +1,4 @@
-// The command line as a user meets it: what is accepted, what is refused and in which words.
+// The command line as a user meets it: what is accepted, and what is refused with which words.
 #include "engine/run/options/options.h"
 
 #include <gtest/gtest.h>
@@ -292,7 +292,7 @@ TEST(CommandLine, ExamplesOfTheHelpParse) {
   }
 }
 
-// Errors list the words of an option from what it accepts; the help says what each means.
+// Errors list the words that an option accepts. The help says what each word means.
 TEST(CommandLine, HelpNamesEveryWordOfAnOption) {
   const std::string list = "Choose one of: ";
   int options = 0;
@@ -334,7 +334,7 @@ TEST(OptionTable, DefaultsInHelpAreTheRealOnes) {
   }
 }
 
-// A verb may give a name of another's a meaning of its own.
+// A verb may give an option's name another meaning than another verb does.
 TEST(OptionTable, NamesAreUniqueAndHelped) {
   std::set<std::pair<std::string, Verb>> names;
   for (const OptionRow& row : option_table()) {

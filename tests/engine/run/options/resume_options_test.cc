@@ -1,4 +1,4 @@
-// How a resumed run merges the options of its manifest with those that are given, and what eval takes over.
+// How a resumed run merges the options of its manifest with those given, and which options eval takes over.
 #include <gtest/gtest.h>
 
 #include "engine/run/options/options.h"

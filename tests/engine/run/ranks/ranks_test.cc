@@ -1,4 +1,4 @@
-// Training on several ranks of one process: the same losses as on one, the same bits whatever the budgets.
+// Training on several ranks of one process: the losses of one rank, and the same bits under any budgets.
 #include "engine/run/ranks/ranks.h"
 
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ TEST_F(RanksTest, LossesAreThoseOfOneRank) {
   }
 }
 
-// ZeRO's volumes: a reduce-scatter and a gather of all parameters, or, where weights are shared, as many
-// gathers as groups have passes. Counted apart: the block sums, which all ranks gather.
+// ZeRO's volumes: a reduce-scatter and an all-gather of all parameters or, where weights are shared, as many
+// all-gathers as groups have passes. The block sums, which all ranks gather, are counted apart.
 TEST_F(RanksTest, RanksSendWhatTheStageSays) {
   for (const int64_t ranks : {2, 3})
     for (const int64_t stage : {0, 1, 2, 3}) {
@@ -54,7 +54,7 @@ TEST_F(RanksTest, RanksSendWhatTheStageSays) {
     }
 }
 
-// Whatever changes nothing but where bytes are and when they move.
+// Budgets and executors change only where bytes are and when they move.
 TEST_F(RanksTest, BitsDoNotDependOnBudgetsAndExecutors) {
   for (const DType precision : {DType::f32, DType::bf16, DType::f16}) {
     TestRun run = run_on(3, "bits");
@@ -90,7 +90,7 @@ TEST_F(RanksTest, BitsDoNotDependOnBudgetsAndExecutors) {
   }
 }
 
-// Where a device has memory of its own, ranks may exchange what lies there; here that is host memory too.
+// Where a device has memory of its own, ranks may exchange there. Here that is host memory too.
 TEST_F(RanksTest, BitsDoNotDependOnWhereRanksMeet) {
   for (const DType precision : {DType::f32, DType::bf16})
     for (const int64_t stage : {3, 1, 0}) {
@@ -139,7 +139,8 @@ TEST_F(RanksTest, UpdatesThatFollowBackward) {
     EXPECT_NEAR(found.steps.at(i).loss, wanted.steps.at(i).loss, 1e-6 * std::abs(wanted.steps.at(i).loss));
 }
 
-// Stopped on some ranks, resumed on others: the same order of data, losses within the rounding of sums.
+// Stopped on some ranks and resumed on others: the order of data is the same, and losses agree within the
+// rounding of sums.
 TEST_F(RanksTest, ResumesOnAnotherNumberOfRanks) {
   TestRun all = run_on(1, "whole");
   all.options.optimizer.schedule = Schedule::constant;
@@ -162,7 +163,7 @@ TEST_F(RanksTest, ResumesOnAnotherNumberOfRanks) {
   EXPECT_EQ(step, 10);
 }
 
-// What ends one rank ends all, with that rank's own error, and the last checkpoint goes on to the same bits.
+// The end of one rank ends all, with that rank's own error. The last checkpoint goes on to the same bits.
 TEST_F(RanksTest, AFaultOfOneRankEndsAll) {
   TestRun run = run_on(3, "whole");
   run.options.optimizer.schedule = Schedule::constant;
@@ -193,11 +194,11 @@ TEST_F(RanksTest, AFaultOfOneRankEndsAll) {
     EXPECT_EQ(differences(newest_tensors(faulty.options.run.out), wanted), "") << at;
     std::filesystem::remove_all(faulty.options.run.out);
   }
-  EXPECT_GE(ends, 2);  // a lane may have fewer requests than the last ones of these
+  EXPECT_GE(ends, 2);  // a lane may have fewer requests than the last of these numbers
 }
 
-// One rank's trainer stays in a call. The others end when they have waited for too long; the process is ended
-// by whoever runs it, since nobody else can end that thread.
+// One rank's trainer stays in a call. The others end when they have waited for too long. Nobody can end the
+// stuck thread, so whoever runs the process must end it.
 TEST_F(RanksTest, ARankThatHangsEndsAll) {
   std::atomic<bool> released{false};
   std::string told;
@@ -220,7 +221,7 @@ TEST_F(RanksTest, ARankThatHangsEndsAll) {
   EXPECT_NE(told.find(" waits at step "), std::string::npos) << told;
 }
 
-// A lane that does not come to a collective: the others' lanes name it.
+// One rank's lane does not come to a collective: the others' lanes name the instruction.
 TEST_F(RanksTest, ALaneThatWaitsNamesItsInstruction) {
   std::atomic<bool> released{false};
   std::string told;
@@ -249,7 +250,7 @@ TEST_F(RanksTest, ALaneThatWaitsNamesItsInstruction) {
 }
 
 TEST_F(RanksTest, WhatATrainerThrowsEndsAll) {
-  // And not what the other three say of it.
+  // And nothing that the other three ranks say.
   EXPECT_EQ(told_when_one_throws(run_on(4, "thrown"), train_on), "thrown by the test");
 }
 

@@ -1,3 +1,4 @@
+// How memory options become budgets, and what those leave to arenas.
 #include "engine/run/start/budgets.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +21,8 @@ MemoryLimits limits_of(uint64_t total, uint64_t available) {
 Size percent(double value) { return {.kind = Size::Kind::percent, .percent = value}; }
 Size bytes(uint64_t value) { return {.kind = Size::Kind::bytes, .bytes = value}; }
 
-// As --help says: of what is free, not of what the machine has; the cpu device's arena comes out of the same
-// memory.
+// As --help says: a percentage of what is free, not of what the machine has. The cpu device's arena comes out
+// of the same memory.
 TEST(Budgets, PercentIsOfWhatIsFree) {
   MemoryOptions options;
   options.threads = 2;
@@ -52,7 +53,7 @@ TEST(Budgets, MoreThanIsFreeIsAnErrorOfTheEnvironmentUnlessOnlyPlanned) {
   EXPECT_EQ(resolve_budgets(options, limits, false).host.limit, 1001 * kMiB);
 }
 
-// Of 1024 MiB of addresses, 100 are taken, and 224 + 72 will be by libraries and one thread.
+// Of 1024 MiB of addresses 100 are in use. Libraries will take 224 more, and one thread 72.
 TEST(Budgets, WhatMayNotBeMappedIsNotFree) {
   MemoryOptions options;
   options.threads = 1;
@@ -70,8 +71,8 @@ TEST(Budgets, WhatMayNotBeMappedIsNotFree) {
   }
 }
 
-// Of 100 GiB of pinned memory page tables take 8 bytes for each 4 KiB, and a 512th of that again; an arena's
-// memory comes in granules of 2 MiB.
+// The page tables of 100 GiB of pinned memory take 8 bytes for each 4 KiB, and a 512th of that again. An
+// arena's memory comes in granules of 2 MiB.
 TEST(Budgets, AnAcceleratorsArenaLeavesRoomForPageTablesAndIsWholeGranules) {
   MemoryOptions options;
   options.threads = 2;
@@ -84,7 +85,7 @@ TEST(Budgets, AnAcceleratorsArenaLeavesRoomForPageTablesAndIsWholeGranules) {
   EXPECT_EQ(b.device->arena, 804 * kMiB);  // of 805 MiB and a byte
 }
 
-// Advice for another host limit takes the page tables of that one into account.
+// Advice with another host limit counts the page tables of that limit.
 TEST(Budgets, LimitsForArenasHoldWhatLiesBesideThem) {
   Budgets b;
   b.device = {.tier = "device", .option = "gpu-mem", .limit = 1000 * kMiB};
@@ -93,7 +94,7 @@ TEST(Budgets, LimitsForArenasHoldWhatLiesBesideThem) {
   b.host.limit = 51100 * kMiB;
   b.host.reserve = 100 * kMiB;
   b.device->driver = b.host.driver = true;
-  EXPECT_EQ(b.device->limit_for(3 * kMiB), 4 * kMiB + 512 * kMiB + 2 * kMiB);  // a 256th for luck
+  EXPECT_EQ(b.device->limit_for(3 * kMiB), 4 * kMiB + 512 * kMiB + 2 * kMiB);  // a 256th as margin
   EXPECT_EQ(b.limits_for({3 * kMiB, 102000 * kMiB}),
             (std::vector<uint64_t>{4 * kMiB + 612 * kMiB + 612 * kMiB / 256,
                                    102000 * kMiB + 100 * kMiB + 100 * kMiB / 256}));

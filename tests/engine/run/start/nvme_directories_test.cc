@@ -1,4 +1,5 @@
-// What --nvme-dir means: parts of the tier, room on file systems, and the budgets that follow.
+// What --nvme-dir means: the directories' shares of the nvme tier, room on file systems, and the budgets that
+// follow.
 #include "engine/run/start/nvme_directories.h"
 
 #include <fmt/format.h>
@@ -60,10 +61,10 @@ TEST_F(NvmeDirectories, WeighTheSameWithoutDrives) {
       "and 50 % in /mnt/b.");
 }
 
-// Whether `a` is `b` but for what others write and remove meanwhile.
+// Whether `a` equals `b`, but for what other processes write and remove meanwhile.
 bool is_about(uint64_t a, uint64_t b) { return a < b + 256 * kMiB && b < a + 256 * kMiB; }
 
-// On one file system the space is there once; each of two ranks finds half of it.
+// Directories on one file system share its room. Each of two ranks finds half of it.
 TEST_F(NvmeDirectories, ShareTheRoomOfAFileSystem) {
   const DriveDirectory a, b;
   const auto margin = [](uint64_t) { return 10 * kMiB; };
@@ -80,7 +81,7 @@ TEST_F(NvmeDirectories, ShareTheRoomOfAFileSystem) {
   EXPECT_THROW(nvme_room({{a.path()}, {b.path() + "/none"}}, 1, margin), Error);
 }
 
-// Two file systems: the weights hold, so the first to be full bounds both.
+// On two file systems the shares hold, so the first that is full bounds both.
 TEST_F(NvmeDirectories, TheFirstToBeFullBoundsAll) {
   if (!is_memory("/dev/shm")) GTEST_SKIP() << "/dev/shm is not a file system of its own here";
   const uint64_t disk = free_bytes(place_.path()), memory = free_bytes("/dev/shm");
@@ -96,7 +97,8 @@ TEST_F(NvmeDirectories, TheFirstToBeFullBoundsAll) {
   EXPECT_EQ(nvme_room({{place_.path(), enough}, {"/dev/shm", 1}}, 1, margin).full, place_.path());
 }
 
-// A budget for all directories together; more than fits is refused by the name of the one that is full first.
+// One budget is for all directories together. The refusal of a larger one names the directory that is full
+// first.
 TEST_F(NvmeDirectories, BoundTheBudget) {
   const DriveDirectory a, b;
   write_machine(options_.machine, "");
@@ -121,7 +123,7 @@ TEST_F(NvmeDirectories, BoundTheBudget) {
         << error.what();
   }
   EXPECT_EQ(resolve_budgets(options_, limits, false).nvme->limit, options_.nvme.bytes);
-  options_.nvme_directories.clear();  // only plan gets here
+  options_.nvme_directories.clear();  // only `plan` gets here
   EXPECT_EQ(resolve_budgets(options_, limits, false).nvme->limit, options_.nvme.bytes);
   EXPECT_FALSE(resolve_budgets(MemoryOptions{}, limits, false).nvme);
 }

@@ -1,4 +1,4 @@
-// What ranks take of the machine that they share: cores, memory, disk.
+// What each rank takes of the machine that ranks share: cores, memory, drives.
 #include "engine/run/start/rank_share.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ std::vector<int> list_of(const ProcessorSet& set) {
   return list;
 }
 
-// `count` cores of two processors, numbered as Linux does: first the first ones of all cores.
+// `count` cores with two processors each, numbered as Linux does: first the first processor of every core.
 std::vector<ProcessorSet> cores_of_two(int count) {
   std::vector<ProcessorSet> cores;
   for (int c = 0; c < count; ++c) cores.push_back(set_of({c, count + c}));
@@ -46,7 +46,7 @@ TEST(ProcessorShares, AreNeighbouringCores) {
   EXPECT_EQ(share_of(cores, 0, 1).threads, 16);
 }
 
-// All ranks have as many threads, or their plans would differ; no core is left over.
+// All ranks have equally many threads, or their plans would differ. No core is left over.
 TEST(ProcessorShares, WhatDoesNotDivideGoesToSome) {
   const auto cores = cores_of_two(8);
   std::vector<int> all;
@@ -83,7 +83,7 @@ TEST(ProcessorShares, CoresHoldEveryAllowedProcessorOnce) {
   EXPECT_EQ(cores_of(last).front(), last);
 }
 
-// Where every thread of `workers` runs: as many bodies meet as there are threads.
+// Calls `look` on every thread of `workers`: as many bodies meet as there are threads.
 void on_every_thread(Workers& workers, const std::function<void()>& look) {
   std::latch all(workers.threads());
   workers.parallel_for(workers.threads(), [&](int64_t, int) {
@@ -105,7 +105,8 @@ TEST(Bound, HoldsForThreadsAndWorkersThatAreMadeInItsScope) {
     Workers inside(2);
     for (int round = 0; round < 3; ++round) {
       on_every_thread(inside, [&] { EXPECT_EQ(allowed_processors(), last); });
-      // The threads are TBB's and go from one to the other; so does the one that calls, which stays as it is.
+      // TBB's threads move between the two `Workers`. The calling thread works in both, and its binding
+      // stays.
       const auto caller = std::this_thread::get_id();
       on_every_thread(outside, [&] {
         EXPECT_EQ(allowed_processors(), std::this_thread::get_id() == caller ? last : before);
@@ -120,7 +121,7 @@ void on_ranks(int count, const std::function<void(const Ranks&)>& rank) {
                  [](const std::exception& e) { ADD_FAILURE() << "a rank is stuck after: " << e.what(); });
 }
 
-// Every rank's share, in order of rank. `as` is called first, by every rank's thread.
+// Every rank's share, in order of rank. Every rank's thread calls `as` first.
 std::vector<RankShare> shares_of(
     int ranks, const MemoryOptions& memory, const std::function<void(int rank)>& as = [](int) {}) {
   std::vector<RankShare> shares(static_cast<size_t>(ranks));
@@ -147,7 +148,7 @@ TEST(RankGpus, RanksThatAreShownAllTakeThemInTurn) {
   EXPECT_EQ(choose_gpus({from_second, from_second}), (Ordinals{1, 2}));
 }
 
-// As --gpus-per-task and wrappers around programs do.
+// As --gpus-per-task and wrapper scripts show them.
 TEST(RankGpus, RanksThatAreShownTheirOwnTakeThese) {
   EXPECT_EQ(choose_gpus({shown({0xa}), shown({0xb}), shown({0xc})}), (Ordinals{0, 0, 0}));
   EXPECT_EQ(choose_gpus({shown({0xa, 0xb}), shown({0xc, 0xd}), shown({0xe, 0xf})}), (Ordinals{0, 0, 0}));
@@ -239,7 +240,7 @@ TEST(RankShares, MemoryAndDiskAreDividedAndTheLeastHoldsForAll) {
     EXPECT_EQ(b.host.limit, found[0].host.limit);
     EXPECT_EQ(b.nvme->limit, found[0].nvme->limit);
   }
-  // Of what is free each takes a third, less a margin of its own; other programs come and go meanwhile.
+  // Each takes a third of what is free, less a margin of its own. Other processes come and go meanwhile.
   EXPECT_LT(static_cast<double>(found[0].host.limit), static_cast<double>(alone.host.limit) * 0.4);
   EXPECT_GT(static_cast<double>(found[0].host.limit),
             static_cast<double>(alone.host.limit) * 0.25 - 600.0 * kMiB);
@@ -247,7 +248,7 @@ TEST(RankShares, MemoryAndDiskAreDividedAndTheLeastHoldsForAll) {
   EXPECT_NE(found[0].notes.at(0).find(" MiB for each of the 3 ranks here, which leaves "), std::string::npos);
 }
 
-// What is left to the rest of the machine is left once, not by each.
+// What is left to the rest of the machine is left once, not by each rank.
 TEST(RankShares, ManyRanksLeaveTheMarginTogether) {
   MemoryOptions memory;
   memory.threads = 1;
@@ -257,7 +258,7 @@ TEST(RankShares, ManyRanksLeaveTheMarginTogether) {
   EXPECT_EQ(resolve_budgets(memory, limits, false, std::nullopt, 1).host.limit, 0u);
 }
 
-// Bytes that were asked for are each rank's own.
+// A budget in bytes holds for each rank.
 TEST(RankShares, GivenBytesStay) {
   MemoryOptions memory;
   memory.threads = 1;
@@ -268,8 +269,8 @@ TEST(RankShares, GivenBytesStay) {
   });
 }
 
-// Also where other ranks were given less, or nothing: no rank takes more than it was allowed, nor a tier that
-// it does not have.
+// This also holds where other ranks were given less, or nothing: no rank takes more than it was allowed, nor
+// a tier that it does not have.
 TEST(RankShares, WhatOneRankWasGivenIsNotForOthers) {
   const TestDirectory directory;
   on_ranks(3, [&](const Ranks& r) {

@@ -1,4 +1,4 @@
-// Who gets a run directory when several runs start at once, and that it stays theirs.
+// Which of several runs that start at once gets a run directory, and that it keeps it.
 #include "engine/run/start/run_directory.h"
 
 #include <array>
@@ -22,7 +22,7 @@ TEST_F(RunDirectoryTest, TheLockIsOfTheDirectoryThatIsUsed) {
   expect_error(ExitCode::environment, {"Another process is training"}, [&] { RunDirectory{run}; });
 }
 
-// Both see none and make it; the one that is refused leaves it to the other.
+// Both runs see no directory and make it. The run that is refused leaves it to the other.
 TEST_F(RunDirectoryTest, WhoIsRefusedRemovesNothingOfAnother) {
   const std::string run = path("above/run");
   std::barrier start(2);

@@ -1,6 +1,6 @@
-// Losses, gradient norms, weights, masters and moments do not depend on where bytes live or who moves them: a
-// table of runs that covers every pair of (case, budgets, recompute, back end, threads, executor, resumed or
-// not) must give the bits of the plainest run: everything in DRAM, serial, one thread.
+// Losses, gradient norms, weights, master weights and moments do not depend on where bytes live or who moves
+// them. A table of runs covers every pair of (case, budgets, recomputation, back end, threads, executor,
+// resumed or not); each must give the bits of the plainest run: all in host memory, serial, one thread.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,8 +20,8 @@ struct Case {
   DType precision;
   double clip;
 };
-// Wide vocabularies would only cost time; 258 and 300 are no multiples of anything. The batch of eight single
-// sequences makes the activations at layer boundaries outweigh the largest task.
+// Wider vocabularies would only cost time; 258 and 300 are multiples of nothing that kernels use. With a
+// batch of eight single sequences, the activations between layers outweigh the largest task.
 constexpr Case kCases[] = {
     {"gpt2:layers=8,width=32,heads=2,vocab=258,context=128", DType::bf16, 1.0},
     {"gpt2:layers=8,width=32,heads=2,vocab=258,context=128", DType::f32, 0.0},
@@ -48,8 +48,8 @@ constexpr std::array<int, kFactors> kLevels{
     std::size(kCases), kBudgetSets, 3, std::size(kIoBackends), 3, 3, 2};
 using Row = std::array<int, kFactors>;
 
-// Greedy: of random rows, always the one that covers most pairs that are not covered yet (Cohen et al., "The
-// AETG System", 1997, without its seeds).
+// Greedy: of random rows, always the one that covers the most pairs that are not covered yet (Cohen et al.,
+// "The AETG System", 1997, without its seeds).
 std::vector<Row> covering_rows() {
   std::vector<std::vector<bool>> covered;  // by pair of factors, pair of levels
   for (int a = 0; a < kFactors; ++a)
@@ -99,7 +99,7 @@ TestRun base_run(const Case& c, const DriveDirectory& directory) {
 }
 
 uint64_t state_bytes(
-    const TestRun& run) {  // weights and optimizer state, all of which DRAM would have to hold
+    const TestRun& run) {  // weights and optimizer state
   TestRun roomy = run;
   roomy.arenas = {std::nullopt, kRoomy, std::nullopt};
   const auto plan = plan_of(roomy);
@@ -125,11 +125,11 @@ TierCapacities arenas_of(BudgetSet set, const TestRun& run) {
       const TierCapacities least = least_arenas(run, true);
       return {*least.device * 5 / 4, least.host + state_bytes(run) / 3, kRoomy};
     }
-    case kStateInDevice:  // the host's least: what does not go to disk lives in the device
+    case kStateInDevice:  // the host's least: what does not go to the drive lives in the device
       return {kRoomy, least_arenas(run, true).host, kRoomy};
     case kLeastOfAll:
       return least_arenas(run, true);
-    case kTransientInDevice: {  // too little DRAM for the activations between layers, and no disk
+    case kTransientInDevice: {  // no drive, and too little host memory for activations between layers
       TestRun none = run;
       none.arenas = {kRoomy, 0, std::nullopt};
       const auto plan = plan_of(none);
@@ -186,7 +186,7 @@ TEST(TrainingBits, TheTableCoversEveryPair) {
   EXPECT_LT(rows.size(), 45u);
 }
 
-// What a resumed run goes on under.
+// The row whose budgets a resumed run continues with.
 const Row& next_with_other_budgets(const std::vector<Row>& rows, size_t i) {
   size_t next = i;
   do next = (next + 1) % rows.size();
@@ -229,7 +229,7 @@ TEST(TrainingBits, EveryRowGivesTheBitsOfThePlainRun) {
   }
 }
 
-// Among the runs are some whose state lives in the device and is updated there.
+// In some of the runs the state lives in the device and is updated there.
 TEST(TrainingBits, StateLivesInTheDeviceWhereThereIsRoom) {
   for (int number = 0; number < kLevels[kCase]; ++number) {
     const DriveDirectory directory;
@@ -244,8 +244,8 @@ TEST(TrainingBits, StateLivesInTheDeviceWhereThereIsRoom) {
   }
 }
 
-// Among the runs are some with less memory than a system needs that keeps activations there: device and host
-// together hold less than the layers' boundary activations alone.
+// Some of the runs have less memory than a system needs that keeps activations there: device and host
+// together hold less than the activations between layers.
 TEST(TrainingBits, TheLeastBudgetsHoldLessThanTheActivations) {
   double least = std::numeric_limits<double>::infinity();
   for (const Row& row : covering_rows()) {

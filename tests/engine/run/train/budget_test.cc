@@ -1,4 +1,4 @@
-// Budgets are promises: the arenas are what the plan says, the process stays within what it was given, and
+// Budgets are promises: arenas are as large as the plan says, the process stays within what it was given, and
 // the smallest budgets that an infeasible plan names are the smallest.
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ TestRun run_of(const Setting& s, const DriveDirectory& directory) {
 enum class Tiers { host, device_host, host_nvme, all };
 constexpr Tiers kTierSets[] = {Tiers::host, Tiers::device_host, Tiers::host_nvme, Tiers::all};
 
-// Capacities by tier, as an infeasible plan lists them.
+// Capacities by tier, in the order in which an infeasible plan lists them.
 TierCapacities capacities(Tiers tiers, const std::vector<uint64_t>& bytes) {
   const bool device = tiers == Tiers::device_host || tiers == Tiers::all;
   const bool nvme = tiers == Tiers::host_nvme || tiers == Tiers::all;
@@ -62,8 +62,8 @@ bool feasible(TestRun run, const TierCapacities& arenas) {
   run.arenas = arenas;
   return std::holds_alternative<Plan>(plan_of(run));
 }
-// Least budgets that a plan named: they train (three steps, in run_of), and one percent less of a tier does
-// not.
+// The least budgets that a plan named: a run of three steps trains with them, and with one percent less of a
+// tier it does not.
 TestResult expect_enough(TestRun run, const TierCapacities& arenas) {
   run.arenas = arenas;
   TestResult result = train(run);
@@ -102,7 +102,8 @@ TEST(TrainingBudgets, TheJointLeastWorksAndOnePercentLessDoesNot) {
     }
 }
 
-// One tier is too small: its own least mends it, others cannot. Two are too small: none alone can.
+// If one tier is too small, its own least budget helps and those of others do not. If two are too small, none
+// alone helps.
 TEST(TrainingBudgets, TheLeastOfEachTierWorksAndOnePercentLessDoesNot) {
   for (const Setting& s : kSettings) {
     SCOPED_TRACE(s.model);
@@ -111,7 +112,7 @@ TEST(TrainingBudgets, TheLeastOfEachTierWorksAndOnePercentLessDoesNot) {
     const auto joint = infeasible(run, capacities(Tiers::all, {0, 0, 0})).least_together;
     for (size_t t = 0; t < 3; ++t) {
       std::vector<uint64_t> given{joint[0] * 3 / 2, joint[1] * 3 / 2, kRoomy};
-      if (t == 2) given[1] = joint[1] * 11 / 10;  // else the host could hold it all
+      if (t == 2) given[1] = joint[1] * 11 / 10;  // otherwise the host could hold everything
       given[t] = t == 2 ? uint64_t{1} << 20 : joint[t] / 3;
       const Infeasible why = infeasible(run, capacities(Tiers::all, given));
       ASSERT_TRUE(why.least.at(t)) << "tier " << t;
@@ -147,7 +148,7 @@ TEST(TrainingBudgets, MoreThanEnoughIsEnough) {
   }
 }
 
-// Device and host at their least hold the largest task's operands and one transfer, and little else.
+// At their least, device and host hold the operands of the largest task, one transfer, and little else.
 TEST(TrainingBudgets, TheLeastIsCloseToTheLargestTask) {
   for (const Setting& s : kSettings) {
     SCOPED_TRACE(s.model);
@@ -176,9 +177,9 @@ TEST(TrainingBudgets, TheLeastIsCloseToTheLargestTask) {
   }
 }
 
-// The arenas are as large as the highest address that any instruction or permanent buffer uses, no more and
-// no less. The metrics report what was reached in truth: at the third step, when all ring slots have been in
-// use, the end of the highest range in the bodies that ran.
+// The arenas are exactly as large as the highest address that any instruction or permanent buffer uses. The
+// metrics report what was reached: from the third step on, when all ring slots have been in use, the end of
+// the highest range in the bodies that ran.
 TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
   for (const Setting& s : kSettings) {
     const DriveDirectory directory;
@@ -221,8 +222,8 @@ TEST(TrainingBudgets, HighWaterMarksEqualThePlan) {
   }
 }
 
-// The real command with the limits that its own plan names as the least, and with a roomier set: a model of
-// 14 million parameters, whose training state is 200 MB.
+// The command with the least limits that its own plan names, and with larger ones: a model of 14 million
+// parameters, whose training state is 200 MB.
 TEST(TrainingBudgets, TheProcessStaysWithinHostMem) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers keep shadow memory of their own";
@@ -276,8 +277,8 @@ TEST(TrainingBudgets, TheProcessStaysWithinHostMem) {
   }
 }
 
-// A tiny model in 256 slices: what is in memory is the program, 20,000 tasks and five times as many
-// instructions.
+// A tiny model in 256 micro-batches: memory holds mostly the program, with 20,000 tasks and five times as
+// many instructions.
 TEST(TrainingBudgets, TheProgramIsWithinHostMem) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers keep shadow memory of their own";

@@ -1,4 +1,5 @@
-// Gradients that travel as factors (PowerSGD), and layers that begin as one, on ranks of one process.
+// Gradients that travel as factors (PowerSGD), and layers that share weights at first, on ranks of one
+// process.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +12,7 @@ namespace {
 
 class CompressionTest : public RanksTest {
  protected:
-  // Every phase there is: two steps of shared layers, two whole gradients, then factors.
+  // A run with all phases: two steps of shared layers, two with whole gradients, then factors.
   TestRun compressed_run(int64_t ranks, const std::string& out) const {
     TestRun run = run_on(ranks, out);
     run.options.ranks.zero = 0;
@@ -27,7 +28,7 @@ class CompressionTest : public RanksTest {
     return 0;
   }
 
-  // Of all ranks, of every tensor that has one.
+  // Compression errors summed over all ranks, of every tensor that has one.
   static std::map<std::string, std::vector<double>> summed_errors(const std::string& out) {
     std::map<std::string, std::vector<double>> sums;
     for (const auto& [name, bytes] : newest_tensors(out)) {
@@ -83,7 +84,7 @@ TEST_F(CompressionTest, BitsDoNotDependOnBudgetsStagesAndStops) {
         TestRun part = run;
         part.options.run.out = directory_ / "parts";
         part.stop_after = stop;
-        part.options.data.val_every = 7;  // or reading a loss at once would change where it stops
+        part.options.data.val_every = 7;  // otherwise reading a loss at once would change where it stops
         const int64_t done = train_on(part).end.step;
         part.stop_after = 0;
         part.options.run.resume = "auto";
@@ -96,7 +97,7 @@ TEST_F(CompressionTest, BitsDoNotDependOnBudgetsStagesAndStops) {
     }
 }
 
-// Both factors, to their owners and from them; groups without matrices whole, and the block sums.
+// Both factors go to their owners and back. Groups without matrices go whole; block sums are gathered.
 TEST_F(CompressionTest, RanksSendFactors) {
   for (const int64_t ranks : {2, 3})
     for (const int64_t stage : {0, 1}) {
@@ -130,14 +131,14 @@ TEST_F(CompressionTest, ACompressedRunLearnsAsWell) {
   run.options.model.model = "gpt2:layers=4,width=128,heads=4,vocab=256,context=32";
   run.options.batch.batch = 8;
   run.options.optimizer.learning_rate = 1e-3;
-  write_bytes(directory_ / "english.txt", read_text_file("LICENSE", 1 << 20));  // which nobody edits
+  write_bytes(directory_ / "english.txt", read_text_file("LICENSE", 1 << 20));  // a text that nobody edits
   run.options.data.train = {directory_ / "english.txt"};
   const TestResult whole = train_on(run);
   run.options.ranks.compression.rank = 4;
   run.options.ranks.compress_after = 20;
   run.options.run.out = directory_ / "compressed";
   const TestResult compressed = train_on(run);
-  const auto mean_loss = [](const TestResult& r) {  // of the last 20 steps
+  const auto mean_loss = [](const TestResult& r) {  // over the last 20 steps
     double sum = 0;
     for (size_t i = 180; i < 200; ++i) sum += r.steps.at(i).loss / 20;
     return sum;
@@ -152,7 +153,7 @@ TEST_F(CompressionTest, ACompressedRunLearnsAsWell) {
   for (size_t i = 0; i < 20; ++i) EXPECT_EQ(compressed.steps.at(i).loss, whole.steps.at(i).loss);
 }
 
-// What ranks have left out is taken over by those that go on.
+// The ranks of a resumed run take over the compression errors of all ranks before.
 TEST_F(CompressionTest, ErrorsOutliveTheRanks) {
   TestRun run = compressed_run(4, "out");
   run.options.optimizer.schedule = Schedule::constant;
@@ -165,7 +166,7 @@ TEST_F(CompressionTest, ErrorsOutliveTheRanks) {
     TestRun other = run;
     other.options.ranks.gpus = other.options.ranks.count = ranks;
     other.options.run.resume = "auto";
-    other.options.batch.steps = 3;  // nothing to do but to save again
+    other.options.batch.steps = 3;  // no step left: it only saves again
     other.options.run.out = directory_ / "out";
     train_on(other);
     const auto after = summed_errors(other.options.run.out);
@@ -181,7 +182,7 @@ TEST_F(CompressionTest, ErrorsOutliveTheRanks) {
   EXPECT_EQ(train_on(run).end.step, 6);
 }
 
-// What ranks had alone is read as strictly as the rest.
+// The files that single ranks wrote are read as strictly as the rest.
 TEST_F(CompressionTest, DamagedErrorsAreNotTakenOver) {
   TestRun run = compressed_run(2, "out");
   run.options.ranks.compress_after = 0;
@@ -209,7 +210,8 @@ TEST_F(CompressionTest, DamagedErrorsAreNotTakenOver) {
   }
 }
 
-// While layers share, they are one group that all of them use: the model that says so has the same bits.
+// While layers share weights, they are one group that all of them use. A model that says so gives the same
+// bits.
 TEST_F(CompressionTest, SharedLayersAreOneGroup) {
   for (const int64_t ranks : {1, 2}) {
     TestRun shared = run_on(ranks, "shared");

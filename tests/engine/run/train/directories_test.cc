@@ -1,5 +1,5 @@
-// Training with its nvme tier in three directories: the bits of one directory, bytes by weight, an error of
-// one of them by name, and nothing left in any.
+// Training with the nvme tier in three directories: the bits of one directory, bytes by drive share, the name
+// of the one that fails, and nothing left in any.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ constexpr const char* kModel = "gpt2:layers=2,width=128,heads=2,vocab=256,contex
 constexpr const char* kNames[] = {"a", "b", "c"};
 constexpr double kWeights[] = {1, 2, 5};  // GB/s both ways
 
-// A description like the default one, but for three drives.
+// The default machine description, but with three drives.
 void write_machine(const std::string& path) {
   std::ifstream documentation("docs/machine.md");
   std::string text{std::istreambuf_iterator<char>(documentation), {}};
@@ -46,7 +46,7 @@ struct Directories {
   std::vector<std::string> paths;
 };
 
-// What can be, lives on NVMe; in three directories if `striped`.
+// As much as possible lives on drives; with `striped`, in three directories.
 TestRun run_of(const DriveDirectory& directory, bool striped, const char* model = kModel) {
   write_bytes(directory / "train.txt", sample_text(4000));
   TestRun run;
@@ -92,7 +92,7 @@ TEST(TrainingDirectories, BitsAreThoseOfOneDirectory) {
     }
 }
 
-// Counts the bytes that go to files of each directory, whichever lane asks.
+// Counts the bytes that go to files in each directory, from all lanes.
 class CountingQueue : public IoQueue {
  public:
   using Bytes = std::map<std::string, uint64_t>;
@@ -133,7 +133,7 @@ TEST(TrainingDirectories, EachMovesItsPart) {
   EXPECT_EQ(depth, 48u);
   const double all = static_cast<double>(bytes["a"] + bytes["b"] + bytes["c"]);
   ASSERT_GT(all, 300e6);
-  // A range of a few stripes may have one too many in a directory, and its last one is not full.
+  // A range of a few stripes may have one stripe too many in a directory, and its last stripe is not full.
   for (size_t i = 0; i < 3; ++i)
     EXPECT_NEAR(static_cast<double>(bytes[kNames[i]]) / all, kWeights[i] / 8, 0.05) << kNames[i];
 }
@@ -166,7 +166,7 @@ TEST(TrainingDirectories, TheOneThatFailsIsNamed) {
   }
 }
 
-// Scratch of 64 MiB and more in three directories, and the process dies.
+// The process dies with 64 MiB and more of scratch files in three directories.
 TEST(TrainingDirectories, KilledItLeavesNothingInAny) {
   const DriveDirectory directory;
   const Directories scratch(directory);
@@ -219,7 +219,7 @@ TEST(TrainingDirectories, KilledItLeavesNothingInAny) {
     EXPECT_NE(killed.out.find(note), std::string::npos) << killed.out;
 }
 
-// What is wrong with one of several is refused as it is with one alone, by its name.
+// If one of several directories is unusable, it is refused by its name, as it would be alone.
 TEST(TrainingDirectories, BadOnesAreRefusedByName) {
   const DriveDirectory directory;
   const Directories scratch(directory);
@@ -248,7 +248,7 @@ TEST(TrainingDirectories, BadOnesAreRefusedByName) {
   EXPECT_TRUE(scratch.are_empty());
 }
 
-// plan needs no directory for the drives of another machine: all that are described count.
+// `plan` needs no directory for the drives of another machine: all described drives count.
 TEST(TrainingDirectories, PlanWithoutDirectoriesTakesAllDrives) {
   const DriveDirectory directory;
   write_machine(directory / "machine.json");

@@ -1,5 +1,5 @@
 // Faults of the drive, injected into the I/O queue at the N-th request, and the death of the process while it
-// writes checkpoints: either the result has the bits of a run without faults, or the run ends with an error
+// writes checkpoints. Either the result has the bits of a run without faults, or the run ends with an error
 // that says so, and the last checkpoint goes on to those bits.
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ Figures& figures = Figures::print_at_end();
 constexpr int64_t kSteps = 3;
 constexpr uint64_t kPlaces[] = {1, 2, 3, 4, 5, 6, 8, 13, 21, 34, 55, 89, 144, 233};  // counted in each lane
 
-// Everything lives on NVMe; a checkpoint after every second step.
+// Everything lives on the drive. A checkpoint follows every second step.
 TestRun run_of(const DriveDirectory& directory) {
   write_bytes(directory / "train.txt", sample_text(4000));
   TestRun run;
@@ -49,7 +49,7 @@ const Whole& whole_run() {
 struct Outcome {
   bool ended = false;  // with an error
   uint64_t faults = 0;
-  bool from_checkpoint = false;  // what went on after the end had one to begin with
+  bool from_checkpoint = false;  // the run that went on after the end had a checkpoint to begin with
 };
 
 // Runs with the fault in the queue of every lane, then checks the contract.
@@ -61,7 +61,7 @@ Outcome run_with(const Fault& fault, ExecutorKind executor, IoChoice io) {
   std::vector<std::string> seen;
   run.on_step = [&](const StepMetrics& m) { seen.push_back(fixed_bits(m)); };
   std::atomic<uint64_t> faults{0};
-  struct Counting : FaultQueue {  // lives as long as its lane; tells at its end
+  struct Counting : FaultQueue {  // lives as long as its lane; adds up at its end
     Counting(std::unique_ptr<IoQueue> inner, const Fault& f, std::atomic<uint64_t>& all)
         : FaultQueue(std::move(inner), f), all_(all) {}
     ~Counting() override { all_ += faults(); }
@@ -81,7 +81,7 @@ Outcome run_with(const Fault& fault, ExecutorKind executor, IoChoice io) {
   }
   outcome.faults = faults;
   const Whole& whole = whole_run();
-  // What was reported before the end was right.
+  // What was reported before the end is right.
   EXPECT_LE(seen.size(), whole.steps.size());
   seen.resize(std::min(seen.size(), whole.steps.size()));
   EXPECT_EQ(seen, std::vector<std::string>(whole.steps.begin(),
@@ -112,7 +112,7 @@ std::string name_of(const Fault& f) {
          (f.reads ? " r" : "") + (f.writes ? " w" : "");
 }
 
-// What a drive may do without harm: the run neither ends nor changes.
+// Short transfers and retries harm nothing: the run neither ends nor changes.
 TEST(TrainingFaults, ShortTransfersAndRetriesChangeNothing) {
   const std::vector<const IoBackend*> io_backends = working_io_backends();
   uint64_t faults = 0;
@@ -128,7 +128,7 @@ TEST(TrainingFaults, ShortTransfersAndRetriesChangeNothing) {
   EXPECT_GT(faults, 60u);
 }
 
-// Whichever request of a lane fails, from the first to the last of the run.
+// Any request of a lane may fail, from the first to the last of the run.
 TEST(TrainingFaults, AnyFailureEndsTheRunAndTheLastCheckpointGoesOn) {
   uint64_t at = 1, from_checkpoint = 0;
   for (bool reached = true; reached; ++at) {
@@ -158,8 +158,9 @@ TEST(TrainingFaults, ADriveThatIsFullEndsTheRunToo) {
   EXPECT_GE(hit, 10u);  // the later places are reached too
 }
 
-// On reads the damage is found when the piece arrives; on writes, when it is read again. The damaged writes
-// are early ones, which fill the scratch: a checkpoint's bytes are verified by whoever reads them.
+// Damage on a read is found when the piece arrives; damage on a write, when the piece is read again. The
+// damaged writes are early ones, which fill the scratch files: a checkpoint's bytes are verified by whoever
+// reads them.
 TEST(TrainingFaults, AFlippedBitNeverPassesUnseen) {
   size_t ended = 0;
   for (size_t i = 0; i < std::size(kPlaces); ++i) {
@@ -221,7 +222,7 @@ TEST(TrainingFaults, KilledWhileItWritesCheckpoints) {
         common + std::vector<std::string>{"--out", out, "--resume", "auto", "--steps", std::to_string(kLong)};
     Command command(directory, arguments);
     const int64_t wanted = before + 1 + static_cast<int64_t>(random() % 4);
-    const auto complete = [&] {  // a completed checkpoint's directory is there under its name
+    const auto complete = [&] {  // the directory of a completed checkpoint has its final name
       char name[32];
       std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(wanted));
       return std::filesystem::exists(out + "/checkpoints/" + name);
@@ -255,12 +256,12 @@ TEST(TrainingFaults, KilledWhileItWritesCheckpoints) {
   EXPECT_GE(torn, 1u);
   figures.holds(fmt::format("SIGKILLs, {} in the middle of a checkpoint: resumed to the same bits", torn),
                 different.empty() ? kKills : 0, kKills);
-  // Metrics lines beyond the checkpoint from which each round went on were dropped: every step is there once.
+  // Each round dropped the metrics lines after its checkpoint, so every step is there once.
   int64_t step = 0;
   for (const std::string& line : lines_of(read_text_file(out + "/metrics.jsonl", 1 << 24)))
     EXPECT_TRUE(line.starts_with("{\"step\":" + std::to_string(++step) + ",")) << line;
   EXPECT_EQ(step, last);
-  // What dead writers left in the run's directory is gone, too: complete checkpoints only, two of them.
+  // What dead writers left in the run directory is gone too: it has complete checkpoints only, two of them.
   size_t entries = 0;
   for (const auto& entry : std::filesystem::directory_iterator(out + "/checkpoints")) {
     EXPECT_TRUE(entry.path().filename().string().starts_with("step-")) << entry.path();

@@ -1,4 +1,4 @@
-// Metrics lines read back exactly, reach the file at once, and are cut cleanly for a resume; the progress
+// Metrics lines read back exactly, reach the file at once, and are cut cleanly for a resume. The progress
 // line shows them.
 #include "engine/run/train/metrics.h"
 
@@ -175,7 +175,7 @@ TEST_F(MetricsFileTest, TruncationLeavesMissingFilesAndLinksAlone) {
   EXPECT_EQ(content(), "{\"step\":1}\n");
 }
 
-// What a progress line wrote.
+// What a progress line writes.
 class Capture {
  public:
   Capture() : file_(open_memstream(&text_, &size_)) {}
@@ -253,7 +253,7 @@ TEST(ProgressLine, AFileIsNoTerminal) {
   std::fclose(file);
 }
 
-// As one that was closed, or mpirun's that was killed.
+// Like a terminal that was closed, or that of an mpirun that was killed.
 TEST(ProgressLine, ATerminalThatTakesNothingEndsNoRun) {
   for (const bool is_terminal : {true, false}) {
     std::FILE* file = std::fopen("/dev/full", "w");

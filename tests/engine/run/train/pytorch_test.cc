@@ -1,5 +1,5 @@
-// Training as a whole against PyTorch, and the working precisions against each other: ten steps of every
-// fixture, fifty of every family's tiny model in bf16 and fp16, and a step whose gradients overflow.
+// Whole trainings against PyTorch, and the working precisions against each other: ten steps of every fixture,
+// fifty steps of every family's tiny model in bf16 and fp16, and a step whose gradients overflow.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ TestRun run_of(const nlohmann::json& c, int64_t micro_batch, const DriveDirector
 
 double relative(double measured, double expected) { return std::abs(measured - expected) / expected; }
 
-// The contract's tolerances; PyTorch's own fp32 differs from its fp64 by 2e-7 and 2e-6 at most
+// The contract's tolerances. PyTorch's own fp32 differs from its fp64 by at most 2e-7 and 2e-6
 // (fixtures/README.md).
 constexpr double kLossTolerance = 1e-5, kNormTolerance = 1e-4, kSixteenBitTolerance = 0.01;
 
@@ -69,7 +69,7 @@ void expect_agreement(const nlohmann::json& c, const std::vector<StepMetrics>& s
   }
 }
 
-// What the names of the cases promise: of every model, a clip below all norms, one above all, and none.
+// The names of the cases promise, for every model, a clip below all norms, one above all norms, and none.
 TEST(TrainingPyTorch, CasesClipAlwaysNeverAndNotAtAll) {
   std::map<std::string, int> active, inactive, off;
   for (const auto& c : fixture_cases()) {
@@ -97,7 +97,8 @@ TEST(TrainingPyTorch, EveryCaseOnTheCpuDevice) {
       expect_agreement(c, train(run_of(c, micro_batch, directory)).steps, c["steps"], where);
       ++runs;
     }
-  // Every model with clip active, inactive and off, and two more optimizers, each at 1, 2, 4.
+  // Every model with clip active, inactive and off, and two more optimizer settings, each at micro-batches 1,
+  // 2, 4.
   EXPECT_GE(runs, (fixtures().size() * 3 + 2) * 3);
 }
 
@@ -140,7 +141,7 @@ TEST(TrainingPrecision, SixteenBitsStayWithinOnePercentOfFp32) {
       const TestResult result = train(tiny_run(directory, precisions[p], 51, model));
       ASSERT_EQ(result.steps.size(), 51u);
       last[p] = result.steps.back().loss;                  // after 50 updates
-      EXPECT_GT(result.steps.front().loss, 5.0) << model;  // ln 256 = 5.5: it began knowing nothing
+      EXPECT_GT(result.steps.front().loss, 5.0) << model;  // ln 256 = 5.5: it begins without knowledge
     }
     EXPECT_LT(last[0], 3.0) << model;
     for (int p = 1; p < 3; ++p) {
@@ -204,8 +205,8 @@ TEST(TrainingPrecision, AnOverflowIsSkippedCountedAndChangesNothingElse) {
   EXPECT_LT(rest.steps.back().loss, skipped.steps[0].loss);
 }
 
-// The same with every run-ahead and every tier at work: what is staged while a step is skipped is carried
-// home unchanged.
+// The same with every tier in use and steps issued ahead: what was staged for a skipped step is written back
+// unchanged.
 TEST(TrainingPrecision, AnOverflowUnderTinyBudgetsGivesTheSameBits) {
   std::vector<std::string> bits[2];
   Tensors weights[2];

@@ -1,6 +1,6 @@
-// A run that was stopped and resumed leaves what a run that never stopped leaves: losses, norms, validation
-// losses, weights and moments to the bit. Checkpoints on the way, how many stay, and what a resume may
-// change.
+// A run that was stopped and resumed leaves exactly what a run that never stopped leaves: losses, norms,
+// validation losses, weights and moments, to the bit. Also: checkpoints on the way, how many stay, and what a
+// resume may change.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,7 +60,7 @@ void expect_bits(const Whole& whole, const std::vector<std::string>& steps, cons
   figures.holds(what, steps == whole.steps && different.empty());
 }
 
-// Each goes on with the least memory of all tiers.
+// Each resumed run has the least memory of all tiers.
 TEST(TrainingResume, StoppedAnywhereItGoesOnUnderOtherBudgetsToTheSameBits) {
   struct Kind {
     DType precision;
@@ -92,7 +92,7 @@ TEST(TrainingResume, StoppedAnywhereItGoesOnUnderOtherBudgetsToTheSameBits) {
   }
 }
 
-// Stopped after every single step, with the trainer started anew each time.
+// Stopped after every step, with a new trainer each time.
 TEST(TrainingResume, OneStepAtATime) {
   const Whole whole = whole_run(DType::bf16, 1);
   const DriveDirectory directory;
@@ -162,7 +162,7 @@ TEST(TrainingResume, ValidationDoesNotChangeBits) {
   EXPECT_EQ(result.validations[2].step, 9);
   EXPECT_LT(result.validations[2].val_loss, result.validations[0].val_loss);
 
-  // Validated elsewhere, stopped in between: the same validation losses where both have one.
+  // Another run validates at other steps and stops in between: validation losses agree where both have one.
   const DriveDirectory other;
   TestRun parts = run_of(other);
   parts.options.data = run.options.data;
@@ -211,8 +211,8 @@ TEST(TrainingResume, OptionsThatFixBitsComeFromTheManifest) {
   EXPECT_EQ(more.steps[0].micro_batch, 2);
 }
 
-// A constant rate does not look at the number of steps, so a run made longer equals one that was long from
-// the start.
+// A constant rate does not depend on the number of steps, so a run that is made longer equals one that was
+// long from the start.
 TEST(TrainingResume, MoreSteps) {
   const DriveDirectory one, two;
   TestRun whole = run_of(one), parts = run_of(two);
