@@ -94,9 +94,9 @@ std::vector<LevelBytes> sent_over_network(const Plan& plan) {
 
 std::string ranks_text(const Plan& plan, const Options& options) {
   if (plan.lowering.ranks == 1) return "";
-  return fmt::format("  {} ranks at ZeRO stage {}{}, {} on a machine, each with:\n", plan.lowering.ranks,
+  return fmt::format("  {} ranks at ZeRO stage {}{}, {} on a node, each with:\n", plan.lowering.ranks,
                      plan.lowering.sharing.zero_stage,
-                     plan.lowering.sharing.weights_in_block ? " in machines" : "",
+                     plan.lowering.sharing.weights_in_block ? " within nodes" : "",
                      ranks_per_node(options.ranks, plan.rates));
 }
 

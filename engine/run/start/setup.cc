@@ -85,7 +85,7 @@ MachineRates read_machine(const MemoryOptions& options) {
 
 std::string sharing_words(const ZeroChoice& sharing) {
   const bool in_machines = sharing.stage == 3 && sharing.weights == WeightShards::node;
-  return std::to_string(sharing.stage) + (in_machines ? " in machines" : "");
+  return std::to_string(sharing.stage) + (in_machines ? " within nodes" : "");
 }
 
 }  // namespace
