@@ -220,7 +220,7 @@ void check_layers(const Model& model) {
 
 void check_model(const Model& model) {
   if (model.micro_batch < 1 || model.sequence < 1)
-    reject(fmt::format("The slice is {} sequences of {} tokens.", model.micro_batch, model.sequence));
+    reject(fmt::format("The micro-batch is {} sequences of {} tokens.", model.micro_batch, model.sequence));
   check_groups(model);
   for (const Segment& segment : model.segments) check_segment(segment, model.precision);
   check_layers(model);

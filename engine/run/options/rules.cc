@@ -76,7 +76,7 @@ void check_compression(const Options& options) {
   if (options.ranks.count > 1 && options.ranks.zero.value_or(0) > 1)
     throw usage(fmt::format("--compress does not work with --zero {}, where no rank has a whole gradient.",
                             *options.ranks.zero),
-                "Add --zero 0, or --zero 1, which shares the optimizer's state.");
+                "Add --zero 0, or --zero 1, which shares optimizer state.");
 }
 
 // A plan looks at directories only for what is free there.

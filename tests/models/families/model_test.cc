@@ -234,7 +234,7 @@ TEST(CheckModel, NamesWhatIsWrong) {
        [](Model& m) {
          m.segments[0].tensors[1].shape = {16, 65};
        }},
-      {"The slice is 0 sequences", [](Model& m) { m.micro_batch = 0; }},
+      {"The micro-batch is 0 sequences", [](Model& m) { m.micro_batch = 0; }},
   };
   for (const auto& [sentence, damage] : cases) {
     Model model = good;
