@@ -66,7 +66,7 @@ class Explanation {
   std::string why_words(BufferClass kind) {
     switch (kind) {
       case BufferClass::workspace:
-        return fmt::format("In {}, where segments run: it is filled and forgotten by every task.",
+        return fmt::format("In {}, where segments run: every task fills it and forgets it.",
                            machine_.tiers.front().name);
       case BufferClass::activations:
         return activation_words();
@@ -101,7 +101,7 @@ class Explanation {
     for (const BufferClass kind : kClasses)
       if (lives_across(kind)) homes += bytes_in(permanent_[tier], kind);
     const uint64_t most = step_of(plan_).peak_bytes[tier];
-    return fmt::format("{} of {}: {} lives there across steps, {} is what tasks work on.", format_size(most),
+    return fmt::format("{} of {}: homes take {}, staged copies and data of one step {}.", format_size(most),
                        format_size(machine_.tiers[tier].capacity), format_size(homes),
                        format_size(most - std::min(most, homes)));
   }
