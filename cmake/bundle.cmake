@@ -1,16 +1,16 @@
-# The bundle: one archive that runs from wherever it is unpacked, on any x86-64 Linux whose glibc is not older
-# than this machine's. `cmake --build build/release --target bundle` makes it (tools/bundle.sh).
-#   bin/    the program, tests, benchmarks; nothing of the emulation of CUDA
-#   lib/    the shared libraries that they need, but for glibc, the driver and CUDA's own
+# The bundle: one archive that runs in any directory, on any x86-64 Linux whose glibc is not older than this
+# machine's. `cmake --build build/release --target bundle` makes it (tools/bundle.sh).
+#   bin/    the command, tests and benchmarks, but none over the emulation of CUDA
+#   lib/    the shared libraries that they need, without glibc, the driver and CUDA's own
 #   tests/, docs/, tools/, run_tests.sh and the tests.list that it reads; commit
-# The programs' search path is DT_RPATH, not DT_RUNPATH: only the former also finds what the libraries need
-# themselves. CMake sets it when it installs, so that nothing has to edit the files.
+# The search path for libraries is DT_RPATH, not DT_RUNPATH: only DT_RPATH also finds libraries that libraries
+# need. CMake sets it when it installs, so that nothing has to edit the files.
 set(bundle_executables "")
 foreach(folder tools tests)
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
   foreach(target ${targets})
     get_target_property(type ${target} TYPE)
-    # structure_test and words_test are about the sources, which the bundle leaves out.
+    # structure_test and words_test read the sources, which the bundle leaves out.
     if(type STREQUAL "EXECUTABLE" AND NOT target MATCHES "^(structure|words)_test$")
       list(APPEND bundle_executables ${target})
     endif()
@@ -42,7 +42,7 @@ install(SCRIPT cmake/bundle_install.cmake ${bundle})
 add_custom_target(bundle COMMAND ${CMAKE_SOURCE_DIR}/tools/bundle.sh ${CMAKE_BINARY_DIR} VERBATIM)
 add_dependencies(bundle ${bundle_executables})
 
-if(NOT SLUICE_ASAN AND NOT SLUICE_TSAN)  # what is packed is not built there
+if(NOT SLUICE_ASAN AND NOT SLUICE_TSAN)  # these build only some of the files that are packed
   add_test(NAME tools/bundle_test COMMAND ${CMAKE_SOURCE_DIR}/tests/tools/bundle_test.sh ${CMAKE_BINARY_DIR}
            WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(tools/bundle_test PROPERTIES LABELS slow)

@@ -1,9 +1,9 @@
-# Runs when the bundle is installed: copies the shared libraries and writes tests.list and commit. Set by
-# cmake/bundle.cmake: executables, binary_dir, source_dir, ctest, python.
+# Runs when the bundle is installed: copies the shared libraries, and writes tests.list and commit.
+# cmake/bundle.cmake sets `executables`, binary_dir, source_dir, ctest and python.
 set(root "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
 
-# A library is copied as the file that it really is, under the name by which it is asked for: distributions
-# put chains of links in between.
+# A library is copied as a file under the name by which others ask for it: distributions have chains of links
+# between that name and the file.
 set(of_glibc "^(ld-linux.*|lib(c|m|mvec|dl|pthread|rt|resolv|util|anl))[.]so")
 set(of_cuda "^lib(cuda|cudart|cublas|cublasLt|nccl|nvidia-ml|nvrtc|nvJitLink|nvToolsExt)[.]so")
 file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${executables} RESOLVED_DEPENDENCIES_VAR libraries
@@ -18,8 +18,8 @@ foreach(library ${libraries})
   file(COPY_FILE ${file} ${root}/lib/${name})
 endforeach()
 
-# One line a test, its fields separated by tabs: name, labels, the exit code that means skipped (or -), and
-# the command as ctest runs it, seen from the bundle's root.
+# tests.list has one line for each test, its fields separated by tabs: name, labels, the exit code that means
+# skipped (or -), and the command as ctest runs it, with paths from the root of the bundle.
 execute_process(COMMAND ${ctest} --test-dir ${binary_dir} --show-only=json-v1
                 OUTPUT_VARIABLE json COMMAND_ERROR_IS_FATAL ANY)
 set(lines "")

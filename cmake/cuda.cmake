@@ -1,14 +1,15 @@
-# The cuda device comes in three libraries with one interface, gpu/cuda/device.h and what stands beside it:
-#   sluice_cuda           for GPUs: where the CUDA Toolkit is found, for the compute capabilities that it knows
-#                         and, as PTX, for later ones
-#   sluice_cuda_absent    says that this build has none, and plans for it
+# The cuda device has three libraries with one interface, gpu/cuda/device.h and the headers beside it:
+#   sluice_cuda           runs on GPUs: built if the CUDA Toolkit is found, for the compute capabilities that it
+#                         knows and, as PTX, for later ones
+#   sluice_cuda_absent    reports that this build has no cuda device; still makes plans for it
 #   sluice_cuda_emulated  for tests, over an emulation of CUDA in plain C++ (tests/emulation)
-# Libraries that use the interface link none of them; each executable chooses one. ${sluice_cuda_best} is the
-# first where it is built, else the second.
+# Libraries that use the interface link none of them; each target with a `main` chooses one.
+# ${sluice_cuda_best} is sluice_cuda if it is built, else sluice_cuda_absent.
 set(SLUICE_CUDA AUTO CACHE STRING "the cuda device: AUTO (where the CUDA Toolkit is found), ON or OFF")
 set(SLUICE_CUDA_ARCHITECTURES "all" CACHE STRING "as CMAKE_CUDA_ARCHITECTURES, or all")
 
-# Objects rather than archives, as an archive would have to come after whichever libraries use it.
+# Object libraries, since an archive would have to follow every library that uses it on the linker's command
+# line.
 add_library(sluice_cuda_absent OBJECT gpu/cuda/absent.cc gpu/cuda/nvml.cc gpu/cuda/nvml_library.cc
             gpu/cuda/nccl.cc gpu/cuda/nccl_library.cc gpu/cuda/workspace.cc)
 target_link_libraries(sluice_cuda_absent PUBLIC sluice_gpu)
@@ -18,7 +19,7 @@ if(SLUICE_CUDA STREQUAL "AUTO" OR SLUICE_CUDA)
   include(CheckLanguage)
   find_package(CUDAToolkit QUIET)
   if(CUDAToolkit_NVCC_EXECUTABLE AND NOT DEFINED ENV{CUDACXX})
-    set(ENV{CUDACXX} ${CUDAToolkit_NVCC_EXECUTABLE})  # it need not be on PATH
+    set(ENV{CUDACXX} ${CUDAToolkit_NVCC_EXECUTABLE})  # nvcc need not be on PATH
   endif()
   check_language(CUDA)
   find_path(SLUICE_NVTX nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
@@ -57,8 +58,8 @@ if(SLUICE_CUDA_BUILT)
   file(GLOB sources CONFIGURE_DEPENDS gpu/cuda/*.cu gpu/cuda/*.cc)
   list(FILTER sources EXCLUDE REGEX "/cuda/absent\\.cc$")
   add_library(sluice_cuda OBJECT ${sources})
-  set(host_warnings -Wall,-Wextra,-Wno-missing-field-initializers)  # nvcc's own output is not pedantic
-  # Kernels hold as much in registers as goes in with CI's compiler; others may spill a few.
+  set(host_warnings -Wall,-Wextra,-Wno-missing-field-initializers)  # nvcc's output fails -Wpedantic
+  # With nvcc 13.0, the compiler of CI, kernels spill no registers. Other versions may spill a few.
   if(CUDAToolkit_VERSION MATCHES "^13\\.0\\.")
     set(spills -Xptxas=-warn-spills)
   endif()

@@ -1,4 +1,4 @@
-# Finds every library, prints what was found, and names the command that adds what was not.
+# Finds every library, prints those found, and names the command that adds the missing ones.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 set(missing "")
@@ -21,7 +21,7 @@ macro(require_module prefix module debian)
 endmacro()
 
 require_package(TBB TBB::tbb libtbb-dev)
-# oneDNN's own configuration demands OpenCL's development files, which are not needed here.
+# oneDNN's CMake configuration demands the development files of OpenCL, which are not needed here.
 find_library(DNNL_LIBRARY dnnl)
 find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.hpp)
 if(DNNL_LIBRARY AND DNNL_INCLUDE)

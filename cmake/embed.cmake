@@ -1,5 +1,5 @@
-# Files as text in the program: cmake -DOUT=FILE.cc -DFILES="NAME=PATH;..." -P embed.cmake writes a source with
-# `extern const char* const NAME` in namespace sluice for each.
+# Builds files into the command as text: cmake -DOUT=FILE.cc -DFILES="NAME=PATH;..." -P embed.cmake writes a
+# source that has `extern const char* const NAME` in namespace sluice for each file.
 set(text "// Made by cmake/embed.cmake.\nnamespace sluice {\n")
 foreach(entry ${FILES})
   string(REGEX MATCH "^([^=]+)=(.+)$" whole ${entry})

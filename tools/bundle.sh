@@ -1,6 +1,6 @@
 #!/bin/bash
-# Packs what a build folder holds into one archive that runs on another machine (cmake/bundle.cmake says what
-# is in it), and holds it to its size. The target `bundle` builds all programs and then runs this.
+# Packs the contents of a build folder into one archive that runs on another machine (cmake/bundle.cmake lists
+# them). Fails if the archive is too large. The target `bundle` builds everything and then runs this.
 # usage: tools/bundle.sh BUILD_FOLDER [ARCHIVE.tar.xz]     default: BUILD_FOLDER/sluice-bundle.tar.xz
 set -euo pipefail
 
@@ -24,8 +24,8 @@ cmake --install "$build" --component bundle --prefix "$stage/$name" --strip > "$
   cat "$stage/log" >&2
   exit 1
 }
-# Many programs hold the same code, up to tens of MB apart, which a large dictionary finds again. Higher
-# presets take five times as long for a tenth of the size.
+# Many of the files hold the same code, tens of MB apart, so a large dictionary makes the archive smaller.
+# Higher presets take five times as long and save a tenth of the size.
 tar --create --sort=name --owner=0 --group=0 --numeric-owner --directory "$stage" "$name" |
   xz --threads=1 --lzma2=preset=1,dict=64MiB > "$stage/archive"
 mv "$stage/archive" "$archive"

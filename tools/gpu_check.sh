@@ -1,22 +1,22 @@
 #!/bin/bash
-# Measures training on this machine's GPU, one part a call, each call under 8 minutes; what a call does not
-# get to, or what failed, the next call of the same part does. Runs in an unpacked bundle or beside a build
+# Measures training on this machine's GPU. A call does one part, in under 8 minutes. The next call of the same
+# part does the rows that failed or were left. Runs in an unpacked bundle, or in a repository with a build
 # folder.
 #
 # usage: tools/gpu_check.sh --part tests|small|offload|largest|peer [OPTION...]    writes DIR/PART.json
 #        tools/gpu_check.sh --report [--out DIR]                                  all parts as Markdown
-#   --out DIR      where the JSON files are (default: out/gpu_check)
-#   --disk DIR     for the nvme tier, a file of 8 GiB and token data (default: the same)
-#   --rehearse     tiny models on the cpu device: shows that every row works, no more
+#   --out DIR      for the JSON files (default: out/gpu_check)
+#   --disk DIR     for the nvme tier, a file of 8 GiB and token data (default: the --out directory)
+#   --rehearse     tiny models on the cpu device: only shows that every row works
 #   --device NAME  cuda (default), or cpu in a rehearsal (default there)
-#   --bench FILE   the gpu_bench program (default: that of the bundle, else of build/release)
-# Part tests runs the tests that need a GPU, two ranks on one among them, and compute-sanitizer over the ops;
-# peer needs python3 with PyTorch. Exit codes: 0 all rows are there, 1 one failed, 2 usage, 4 there is no
-# GPU, 75 some are left for another call.
+#   --bench FILE   the gpu_bench command (default: that of the bundle, else of build/release)
+# Part tests runs the tests that need a GPU, also those with two ranks on one GPU, and compute-sanitizer over
+# the ops. Part peer needs python3 with PyTorch. Exit codes: 0 all rows are there, 1 a row failed, 2 usage, 4
+# no GPU, 75 some rows are left for another call.
 set -euo pipefail
 
 seconds_most=470  # of a call
-sanitizer_runs=4  # parts of the ops' tests, so that each is short
+sanitizer_runs=4  # into which the tests of ops are divided, so that each is short
 root=$(cd "$(dirname "$0")/.." && pwd)
 bench=$root/bin/gpu_bench
 if [[ ! -x $bench ]]; then bench=$root/build/release/gpu_bench; fi
@@ -62,7 +62,7 @@ log=$(mktemp)
 trap 'rm -f "$log" "$disk/tokens.bin"' EXIT
 failed=0 left=0
 
-# start NAME SECONDS: whether to do a row now, of so many seconds at most.
+# start NAME SECONDS: whether to do a row now that takes SECONDS at most.
 start() {
   if "$bench" has "$part" "$1" "${common[@]}"; then
     echo "$part $1: there already"
@@ -86,7 +86,7 @@ record() {
   echo "$part $name: $state${note:+, $note}"
 }
 
-# why CODE SECONDS: a failed program, from its exit code and the log.
+# why CODE SECONDS: why a row failed, from the exit code and the log.
 why() {
   if [[ $1 == 124 || $1 == 137 ]]; then
     echo "took more than $2 s"
@@ -150,8 +150,8 @@ run_test() {
   record "$name" "$state" "$note" --seconds $((SECONDS - row_began))
 }
 
-# run_sanitizer NAME TOOL VARIABLE=VALUE...: the ops' tests with our kernels watched. The library's are not, or
-# most of the time would be theirs.
+# run_sanitizer NAME TOOL VARIABLE=VALUE...: tests of ops, with our kernels watched. Kernels of libraries are
+# not watched, since they would take most of the time.
 run_sanitizer() {
   local name=$1 tool=$2 sanitizer
   shift 2

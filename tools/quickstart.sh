@@ -1,7 +1,7 @@
 #!/bin/bash
 # From a fresh clone to a trained model: installs what is missing, builds, gets an English text, and trains a
-# byte-level GPT-2 of about 10 million parameters within budgets that hold at most half of its training
-# state (14 bytes a parameter, 150 MB); the rest lives on disk.
+# byte-level GPT-2 of 10.8 million parameters. Budgets of device and host memory hold at most half of its
+# training state (14 bytes a parameter, 152 MB); the rest lives on the drive.
 # usage: tools/quickstart.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,7 +30,7 @@ bytes=$(stat --format=%s "$text")
 head --bytes=$((bytes - bytes / 20)) "$text" > "$directory/train.txt"  # the last 5 % are for validation
 tail --bytes=$((bytes / 20)) "$text" > "$directory/val.txt"
 
-rm -rf "$directory/run" "$directory/exported"  # of an earlier quickstart
+rm -rf "$directory/run" "$directory/exported"  # left by an earlier quickstart
 echo "quickstart: training"
 SECONDS=0
 build/release/sluice train --model "$model" --device cpu \

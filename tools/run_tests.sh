@@ -1,8 +1,8 @@
 #!/bin/bash
 # Runs the tests of an unpacked bundle as ctest runs those of a build folder: in this directory, with the same
-# arguments, 600 s each. Prints one line a test, and what a failing one printed; fails when any does.
-# usage: run_tests.sh [--gpu] [NAME...]     --gpu: those that need a GPU; NAME: these; otherwise all
-# Exit codes: 0 none failed, 1 one did, 2 usage.
+# arguments, 600 s each at most. Prints a line for each test, and the output of tests that fail.
+# usage: run_tests.sh [--gpu] [NAME...]     --gpu: tests that need a GPU; NAME: these tests; default: all
+# Exit codes: 0 no test failed, 1 a test failed, 2 usage.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 
@@ -26,7 +26,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 passed=0 failed=0 skipped=0 skipped_within=0
 
-# report NAME CODE SKIP_CODE SECONDS: one line, by exit code and by what GoogleTest says in the log.
+# report NAME CODE SKIP_CODE SECONDS: prints the line of a test, from its exit code and GoogleTest's log.
 report() {
   local name=$1 code=$2 skip_code=$3 seconds=$4
   local count reason
@@ -67,6 +67,6 @@ if [[ $((passed + skipped + failed)) == 0 ]]; then
   echo "run_tests: there is no such test; tests.list has them all" >&2
   exit 2
 fi
-if [[ $skipped_within -gt 0 ]]; then echo "of tests in programs that passed, $skipped_within were skipped"; fi
+if [[ $skipped_within -gt 0 ]]; then echo "$skipped_within tests were skipped within those that passed"; fi
 echo "$passed passed, $skipped skipped, $failed failed"
 [[ $failed == 0 ]]

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Installs the Debian packages that Sluice needs and this system lacks, through apt-get, from nowhere else.
+# Installs the Debian packages that Sluice needs and this system lacks, through apt-get only.
 # usage: tools/setup.sh [--quickstart]     --quickstart adds the text that tools/quickstart.sh trains on
 set -euo pipefail
 
-# package: what for
+# package: purpose
 packages=(
   "g++: compiler (C++20)"
   "cmake: build description"
@@ -14,19 +14,19 @@ packages=(
   "libdnnl-dev: bf16 matrix products"
   "libhwy-dev: vector code with run-time dispatch"
   "libhwloc-dev: memory placement"
-  "liburing-dev: disk I/O"
+  "liburing-dev: file I/O"
   "libxxhash-dev: checksums"
   "libfmt-dev: text formatting"
   "nlohmann-json3-dev: JSON"
   "libcli11-dev: command line"
   "libgtest-dev: tests"
-  "libboost-context-dev: threads of kernels in tests"
+  "libboost-context-dev: GPU threads of the emulation in tests"
   "libbenchmark-dev: benchmarks"
   "libopenmpi-dev: ranks of several processes"
-  "openmpi-bin: starts them"
+  "openmpi-bin: starting such ranks"
   "iproute2: two machines for tests, as network namespaces"
-  "xz-utils: packs the bundle"
-  "chromium: opens the report of sluice profile in tests"
+  "xz-utils: packing the bundle"
+  "chromium: opening the report of sluice profile in tests"
 )
 case "${1:-}" in
   "") ;;

@@ -26,8 +26,9 @@ void fill_standard_descriptors() {
       std::_Exit(static_cast<int>(sluice::ExitCode::environment));
 }
 
-// Of files open at once: the libraries', a ring for each file lane, scratch, data, a checkpoint. As many as
-// may be, since a checkpoint has three to five of every rank that wrote it, and shells often allow 1024.
+// Raises the limit on open files as far as the system lets it: a checkpoint has three to five files of every
+// rank that wrote it, and shells often allow 1024. Fewer than 32 are refused: files of libraries, a ring of
+// io_uring for each file lane, files of the nvme tier, data and a checkpoint are open at once.
 void allow_open_files() {
   constexpr rlim_t kOpenFiles = 32;
   rlimit limit{};
@@ -40,7 +41,8 @@ void allow_open_files() {
                       "Raise it to " + std::to_string(kOpenFiles) + " at least.");
 }
 
-// The main thread's, and every other's unless a library knows better. With less they are left at the start.
+// The limit is the size of the main thread's stack, and of every other thread's unless a library chooses
+// another. Stacks smaller than the least overflow at the start.
 void check_stacks() {
   constexpr rlim_t kKib = 1 << 10, kStack = 512 * kKib;  // 256 KiB do, 128 do not
   rlimit limit{};
@@ -50,7 +52,7 @@ void check_stacks() {
                       "Raise it to " + std::to_string(kStack / kKib) + " at least.");
 }
 
-// Facts that were asked for and did not arrive are a failure, unless the reader has seen enough (`| head`).
+// Output that cannot be written whole is a failure, unless the reader closed the pipe (`| head`).
 sluice::ExitCode finish_output(sluice::ExitCode code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   pollfd output{STDOUT_FILENO, POLLOUT, 0};
@@ -59,7 +61,7 @@ sluice::ExitCode finish_output(sluice::ExitCode code) {
                       "Free some space where it goes, or write it elsewhere.");
 }
 
-// What is wrong with the command itself. Ranks of a launcher say it with one voice.
+// Ranks of a launcher report an error of the command line once, not each for itself.
 sluice::ParsedCommand parse(int argc, char** argv) {
   try {
     return sluice::parse_command_line(argc, argv);
@@ -92,10 +94,10 @@ int parse_and_run(int argc, char** argv) {
 int main(int argc, char** argv) {
   fill_standard_descriptors();
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of the write, as a full disk is
+  std::signal(SIGXFSZ, SIG_IGN);  // beyond a limit on file sizes a write fails, as on a full drive
   const int code = parse_and_run(argc, argv);
   std::fflush(nullptr);
-  // Without the libraries' destructors: OpenBLAS's waits for threads of its own, which try without end to get
-  // memory where ulimit -v leaves none.
+  // No destructors of libraries: that of OpenBLAS waits for its threads, and these retry allocations for ever
+  // where ulimit -v leaves no memory.
   std::_Exit(code);
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs what is missing, builds, runs the tests: a part of them under the address and thread sanitizers,
-# then all in the release build, whose result is the closing line. Fails when anything fails.
+# Installs what is missing, builds, and runs the tests: a part of them under the address and thread
+# sanitizers, then all in the release build, whose result is the last line. Fails if any test fails.
 # usage: tools/test.sh [--quick]     --quick leaves the sanitizers out
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,14 +12,14 @@ case "${1:-}" in
   *) echo "usage: tools/test.sh [--quick]" >&2; exit 2 ;;
 esac
 
-# run_tests PRESET: all that the preset builds; of a sanitizer's, tests/CMakeLists.txt says which.
+# run_tests PRESET: runs all tests that the preset builds; tests/CMakeLists.txt says which a sanitizer has.
 run_tests() {
   LSAN_OPTIONS="suppressions=$PWD/tests/leaks.supp" \
     ctest --test-dir "build/$1" --parallel "$(nproc)" --output-on-failure --no-tests=error --timeout 600
 }
 
-# GCC's thread sanitizer cannot start where the kernel randomises addresses widely; some containers forbid to
-# turn that off, and most of those do not need it.
+# GCC's thread sanitizer cannot start where the kernel randomises addresses widely. Some containers forbid
+# turning that off, and most of them do not need it.
 run_tests_at_fixed_addresses() {
   if setarch --addr-no-randomize true 2> /dev/null; then
     export -f run_tests

@@ -54,7 +54,7 @@ std::vector<SizeKey> size_keys(const Family& family) {
 Model build_model(const ModelConfig& config, DType precision, int64_t micro_batch, int64_t sequence) {
   const Family* family = find_family(config.family);
   CHECK(family != nullptr, config.family);
-  CHECK(micro_batch >= 1 && sequence >= 1, "a slice has at least one token");
+  CHECK(micro_batch >= 1 && sequence >= 1, "a micro-batch has at least one token");
   if (sequence > config.context)
     throw Error(
         ExitCode::usage,

@@ -29,7 +29,7 @@ void sync_directory(const std::string& directory) {
   if (fd.get() < 0 || fsync(fd.get()) != 0)
     throw Error(ExitCode::io,
                 fmt::format("Cannot sync directory {}: {}.", printable(directory), reason(errno)),
-                "Check the disk, then write the file again.");
+                "Check the drive, then write the file again.");
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ InputFile::InputFile(const std::string& path) : path_(path) {
   struct stat status;
   if (fstat(fd_.get(), &status) != 0)
     throw Error(ExitCode::io, fmt::format("Cannot read the size of {}: {}.", printable(path), reason(errno)),
-                "Check the disk.");
+                "Check the drive.");
   if (!S_ISREG(status.st_mode))
     throw Error(ExitCode::malformed_file, fmt::format("{} is not a regular file.", printable(path)),
                 "Give the path of a file.");
@@ -76,7 +76,7 @@ void InputFile::read(uint64_t offset, void* out, uint64_t bytes) const {
     if (n < 0)
       throw Error(ExitCode::io,
                   fmt::format("reading {} at byte {} failed: {}.", printable(path_), offset, reason(errno)),
-                  "Check the disk.");
+                  "Check the drive.");
     if (n == 0)
       throw Error(ExitCode::io,
                   fmt::format("{} became shorter while it was read: it ends at byte {} now and had {}.",
@@ -102,7 +102,7 @@ OutputFile::OutputFile(const std::string& path) : path_(path), temporary_(path +
               fmt::format("Cannot create {}: {}.", printable(temporary_), reason(error_number)),
               error_number == ENAMETOOLONG ? "Give a shorter name."
               : environment                ? "Give a directory that exists and can be written."
-                                           : "Check the disk and its free space.");
+                                           : "Check the drive and its free space.");
 }
 
 OutputFile::~OutputFile() {
@@ -112,7 +112,7 @@ OutputFile::~OutputFile() {
 void OutputFile::fail(const char* action, int error_number) const {
   throw Error(ExitCode::io, fmt::format("Cannot {} {}: {}.", action, printable(path_), reason(error_number)),
               error_number == ENOSPC || error_number == EDQUOT ? "Free some space and try again."
-                                                               : "Check the disk and try again.");
+                                                               : "Check the drive and try again.");
 }
 
 void OutputFile::write(const void* data, uint64_t bytes) {

@@ -14,7 +14,7 @@ namespace sluice {
 
 namespace {
 
-// Nothing stays behind: whatever ends the measurement, there is no file of it.
+// Throws if `path` exists or cannot be written. Leaves no file.
 void check_new(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored))
@@ -23,7 +23,7 @@ void check_new(const std::string& path) {
   const OutputFile can_be_written(path);
 }
 
-// The first rank speaks for all, and writes.
+// Only the first rank prints and writes the file.
 ExitCode bench_rank(Options options, const Ranks& ranks, const BenchScale& scale, std::FILE* out) {
   const std::string& path = options.bench.out;
   if (ranks.is_first()) check_new(path);
@@ -31,7 +31,7 @@ ExitCode bench_rank(Options options, const Ranks& ranks, const BenchScale& scale
   check_facts({{"--device", options.memory.device.kind == DeviceKind::cuda ? "cuda" : "cpu"}}, ranks);
   MachineRates rates = measure_machine(options.memory, ranks, scale, out);
   if (!ranks.is_first()) return ExitCode::done;
-  check_new(path);  // another may have been written meanwhile
+  check_new(path);  // the file may have been made meanwhile
   rates.name = printable(std::filesystem::path(path).stem().string()) + ", measured";
   const std::string text = machine_rates_json(rates);
   OutputFile file(path);

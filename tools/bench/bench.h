@@ -1,4 +1,4 @@
-// `sluice bench` at another scale than the user's, for tests.
+// `sluice bench` at a scale of the caller's choice, for tests.
 #pragma once
 
 #include "tools/bench/scale.h"

@@ -32,7 +32,7 @@ void BenchMemory::fill(std::byte* to, uint64_t bytes, std::span<const std::byte>
   CHECK(from.size() <= kStaging, "more than is staged at once");
   const uint64_t staged = std::min(bytes, kStaging / from.size() * from.size());
   repeat(host_.data(), staged);
-  accelerator_->finish();  // what computes may read there
+  accelerator_->finish();  // kernels under way may read what is overwritten
   const Mark mark{kH2dLane, tickets_++, 0};
   streams_->begin(mark);
   for (uint64_t done = 0; done < bytes; done += staged)
@@ -43,8 +43,8 @@ void BenchMemory::fill(std::byte* to, uint64_t bytes, std::span<const std::byte>
 
 double BenchMemory::seconds_of(const std::function<void()>& work, const Repeats& repeats) {
   if (!accelerator_) return median_seconds(work, repeats);
-  // Calls only enqueue, and waiting for the device takes as long as many a kernel: so as many are enqueued
-  // between two waits as take a millisecond.
+  // A call only enqueues, and a wait for the device can take as long as a kernel. So calls for about a
+  // millisecond are enqueued between two waits.
   constexpr double kSecondsOfRun = 1e-3, kCallsMost = 64;
   const auto run = [&](int calls) {
     for (int i = 0; i < calls; ++i) work();

@@ -1,7 +1,7 @@
-// Memory that a device computes in, and the clock of what runs there, as benchmarks need them: the same for a
+// Memory in which a device computes, and a clock for the work there. Benchmarks use it in the same way for a
 // device that computes in host memory and for one with memory of its own.
 //
-// One thread. The device outlives it.
+// One thread uses it. The device outlives it.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,16 @@ namespace sluice {
 
 class BenchMemory {
  public:
-  // Throws Error(environment) where it cannot be had.
+  // Throws Error(environment) if it cannot be allocated.
   BenchMemory(Device& device, uint64_t bytes);
 
   std::span<std::byte> span() const { return {data_, bytes_}; }
 
-  // `bytes` at `to` become those of `from`, repeated. They are there on return.
+  // Fills `bytes` at `to` with those of `from`, repeated. Complete on return.
   void fill(std::byte* to, uint64_t bytes, std::span<const std::byte> from);
   void write(std::byte* to, std::span<const std::byte> from) { fill(to, from.size(), from); }
 
-  // Median seconds of `work`, which calls the device: as it takes when one follows the other.
+  // Median seconds of one call of `work`, which calls the device, when many calls follow each other.
   double seconds_of(const std::function<void()>& work, const Repeats& repeats);
 
  private:
@@ -34,7 +34,7 @@ class BenchMemory {
 
   Accelerator* const accelerator_;
   uint64_t bytes_;
-  Arena host_;  // all, or pinned and on the way to an accelerator
+  Arena host_;  // the memory itself, or a pinned staging buffer for an accelerator
   std::shared_ptr<std::byte> there_;
   std::shared_ptr<void> pinned_;
   std::unique_ptr<Streams> streams_;

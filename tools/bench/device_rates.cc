@@ -17,7 +17,7 @@ namespace {
 constexpr Repeats kRepeats{.seconds_at_least = 0.3};
 constexpr uint64_t kAlignment = 256;
 
-// Ranges one behind the other, all of one number of fp32.
+// Ranges one behind the other, each filled with one fp32 number.
 class Ranges {
  public:
   explicit Ranges(BenchMemory& memory) : memory_(memory) {}
@@ -69,7 +69,7 @@ DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_
       [&] { device.optimize(OptimizerKind::adamw, range,
                             reinterpret_cast<const StepScalars::Update*>(update)); }, kRepeats);
   const double zeros = memory.seconds_of([&] { device.zero(master, fp32); }, kRepeats);
-  // State is read and written, the gradient read, the weights written.
+  // Optimizer state is read and written, the gradient read, the weights written.
   return {static_cast<double>(6 * fp32 + 2 * narrow) / seconds, static_cast<double>(fp32) / zeros};
 }
 

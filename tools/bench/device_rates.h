@@ -1,5 +1,5 @@
-// How fast the memory is that a device computes in, and what its instructions and copies cost beside their
-// work. Tensors are larger than caches. One thread calls.
+// How fast the memory of a device is, and how long its instructions and copies take beside their work.
+// Tensors are larger than caches. One thread calls.
 #pragma once
 
 #include <cstdint>
@@ -8,26 +8,26 @@
 
 namespace sluice {
 
-// Bytes a second that rounding a gradient accumulator to 16 bits reads and writes.
+// Bytes a second that are read and written when a gradient accumulator is rounded to 16 bits.
 double measure_round(Device& device, DType precision, uint64_t elements);
 
-// Of a device with memory of its own:
+// The following are for a device with memory of its own.
 
-// Bytes a second that AdamW reads and writes there, counted as the planner counts them, and that zeroing
-// writes. `elements` with gradients and weights in `precision`, of 16 bits.
+// Bytes a second that AdamW reads and writes there, as the planner counts them, and that zeroing writes.
+// `elements` parameters, whose gradients and weights have the 16-bit `precision`.
 struct DeviceMemoryRates {
   double update = 0, zero = 0;
 };
 DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_t elements);
 
-// Seconds of an instruction with next to no work, one of many behind each other: on the compute lane, and of
-// a copy to the device.
+// Seconds of one of many instructions in a row that have next to no work: of lane `compute`, and of a copy to
+// the device.
 struct DeviceOverheads {
   double instruction = 0, copy = 0;
 };
 DeviceOverheads measure_overheads(Device& device);
 
-// What these need of the device's memory: a mebibyte for sums and gaps.
+// Bytes of device memory that the functions above need, with a mebibyte for sums and gaps.
 constexpr uint64_t round_bytes(uint64_t elements) { return elements * 6 + (1 << 20); }
 constexpr uint64_t update_bytes(uint64_t elements) { return elements * 16 + (1 << 20); }
 

@@ -15,9 +15,9 @@ namespace sluice {
 
 namespace {
 
-constexpr uint64_t kLanes = 2;  // that are timed at once
+constexpr uint64_t kLanes = 2;  // timed at once
 
-// Of the process: without io_uring, threads of the queue do the work.
+// Processor time of the whole process: without io_uring, threads of the queue do the work.
 double cpu_seconds() {
   timespec now{};
   CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now) == 0, "a process has no clock of its processor time");
@@ -46,7 +46,7 @@ double measure_mixed(NvmeLane& reads, NvmeLane& writes, double seconds) {
   return read + written;
 }
 
-// Reads of one size at one depth, over the file again and again.
+// Bytes a second of reads of one size at one depth, in passes over the file.
 double measure_request(const NvmeLane& lane, IoChoice io, uint32_t bytes, uint32_t depth, double seconds) {
   const std::unique_ptr<IoQueue> queue = make_io_queue(io, depth, lane.memory(), nullptr);
   const NvmeFiles::File& file = lane.files().files().front();

@@ -31,7 +31,7 @@
 namespace sluice {
 namespace {
 
-// Where ranks exchange: in host memory, or in a device's.
+// Memory in which ranks exchange: host memory or device memory.
 class RankMemory {
  public:
   RankMemory(Device* device, uint64_t bytes) {
@@ -61,12 +61,12 @@ ProcessorSet machine_processors(const Ranks& ranks) {
   return all;
 }
 
-// Of what no run was held up by, there is no rate.
+// A rate that bounded no run is infinite, and printed as "-".
 std::string rate_text(double rate, const char* unit) {
   return std::isfinite(rate) ? fmt::format("{:.1f} {}", rate / 1e9, unit) : fmt::format("- {}", unit);
 }
 
-// Measures part by part, and says so.
+// Measures part by part, and prints each figure.
 class Bench {
  public:
   Bench(const MemoryOptions& memory, const Ranks& ranks, const BenchScale& scale, std::FILE* out)
@@ -116,7 +116,7 @@ class Bench {
   // Called by all ranks, since they share what is free.
   void fit_memory() {
     MemoryOptions memory = memory_;
-    memory.nvme_directories.clear();  // these have been looked at
+    memory.nvme_directories.clear();  // they have been checked
     const Budgets budgets =
         resolve_shared_budgets(memory, ranks_, device_ ? accelerator_use(*device_) : std::nullopt);
     host_arena_ = budgets.host.arena;
@@ -151,7 +151,7 @@ class Bench {
                 "End what else holds the GPU's memory (nvidia-smi shows who).");
   }
 
-  // What the ranks of a machine share, by the first of them on all of its cores.
+  // Measures what the ranks of a machine share. The first of them does it, on all cores of the machine.
   void measure_machine() {
     std::optional<Bound> bound;
     if (ranks_.size() > 1 && processors_.count() > 0) bound.emplace(processors_);
@@ -171,7 +171,7 @@ class Bench {
     if (on_gpu()) add_sizes();
   }
 
-  // The most traffic that anything brings about is what the memory can do.
+  // The capacity of memory is the largest traffic that any measurement reached.
   void measure_memory() {
     Workers workers(threads_);
     const OptimizerRate update = measure_optimizer(DType::bf16, scale_.parameters, workers);
@@ -195,8 +195,8 @@ class Bench {
     rates_.lanes.push_back(std::move(lane));
   }
 
-  // On a GPU the compute lane also updates what lives there: its bytes a second are those of all tasks beside
-  // forward and backward, of equally many parameters each.
+  // On a GPU, lane `compute` also updates the parameters that live there. So its bytes a second are a mean of
+  // rounding and updating, for the same number of parameters.
   void measure_compute() {
     LaneRates lane{.lane = "compute", .overhead_seconds = handover_};
     const DType narrow = precisions_.front();
@@ -232,7 +232,7 @@ class Bench {
     rates_.lanes.push_back(std::move(lane));
   }
 
-  // Each way alone, and both at once, which is the capacity of what they share.
+  // Copies each way alone, and both at once, whose rate is the capacity of the link.
   void measure_gpu_links() {
     const CudaFacts facts =
         cuda_facts({memory_.device.ordinal, 2 * scale_.copy_bytes, steady_seconds, open_nvml()});
@@ -271,7 +271,7 @@ class Bench {
     rates_.lanes.push_back(std::move(saves));
   }
 
-  // For plans made elsewhere: a GPU is what other machines lack.
+  // Sizes let other machines plan for this one, which they need where they have no such GPU.
   void add_sizes() {
     const CudaStatus status = cuda_status(memory_.device.ordinal);
     const MemoryLimits limits = memory_limits();
@@ -285,7 +285,7 @@ class Bench {
     say("sizes: {} of GPU memory, {} of host memory", in_mib(*sizes.device), in_mib(sizes.host));
   }
 
-  // What ranks exchange lies where their programs have it.
+  // Ranks exchange from the memory that their programs use for it.
   void measure_ranks(const AcceleratorRanks& connected) {
     constexpr uint64_t kMessageMost = 16ull << 20;
     Communicator& communicator = connected.communicator ? *connected.communicator : *ranks_.lane;
@@ -294,7 +294,7 @@ class Bench {
     const auto all = static_cast<uint64_t>(ranks_.size());
     const uint64_t bytes = std::max(network_bytes_least(ranks_.size()),
                                     std::min(2 * all * kMessageMost, ranks_.least({host_arena_}).front()));
-    // After an error MPI may still write into it, until the process ends.
+    // After an error MPI may still write into this memory until the process ends, so it is not freed.
     auto memory = std::make_unique<RankMemory>(connected.communicator ? device_.get() : nullptr, bytes);
     std::vector<NetworkLevel> levels;
     try {
@@ -308,7 +308,7 @@ class Bench {
   }
 
   void add_network(std::vector<NetworkLevel> levels, bool in_device) {
-    // Pools are of one rank from here on; a GPU's link is that already.
+    // From here on pools are a rank's share of the machine. The link of a GPU is one rank's already.
     const double link = link_ ? rates_.pools[*link_].capacity : 0;
     share_machine(rates_, levels.front().ranks);
     if (link_) rates_.pools[*link_].capacity = link;
@@ -325,18 +325,18 @@ class Bench {
   const Ranks& ranks_;
   const ProcessorSet processors_;
   BenchScale scale_;
-  std::FILE* const out_;  // nullptr: another rank speaks
+  std::FILE* const out_;  // nullptr: another rank prints
   int threads_ = 1;
-  std::unique_ptr<Device> device_;  // on ranks that compute
+  std::unique_ptr<Device> device_;  // nullptr on ranks that only exchange
   std::vector<DType> precisions_{DType::bf16, DType::f32, DType::f16};
   uint64_t host_arena_ = 0;
   uint32_t cores_ = 0, memory_pool_ = 0;  // pools
-  std::optional<uint32_t> link_;          // pool of a GPU's
+  std::optional<uint32_t> link_;          // pool of a GPU's link
   double copy_ = 0, handover_ = 0, copy_seconds_ = 0;
   MachineRates rates_;
 };
 
-// Four digits say more than a measurement knows, and people shall read and edit them.
+// Rounds to four digits: a measurement is less exact than that, and people read and edit the file.
 void round_rates(MachineRates& rates) {
   const auto round = [](double& rate) {
     if (std::isfinite(rate)) rate = std::strtod(fmt::format("{:.4g}", rate).c_str(), nullptr);

@@ -1,7 +1,7 @@
-// What `sluice bench` measures, all of it: a machine description.
+// All measurements of `sluice bench`, as a machine description.
 //
-// Every part is said on `out` as soon as it is known. One thread of each rank calls; nothing else should run
-// meanwhile.
+// Every figure is printed to `out` as soon as it is known. One thread of each rank calls; nothing else should
+// run meanwhile.
 #pragma once
 
 #include <cstdio>
@@ -13,10 +13,11 @@
 
 namespace sluice {
 
-// `options`: device (settled), host memory, threads, nvme directories and I/O; the directories are tried
-// first. `scale` is what may be timed where memory suffices. The first rank measures its machine while the
-// others wait, then all measure the network; it alone speaks, and gets the description. Throws as Device,
-// NvmeFiles and Communicator do, and Error(infeasible) where the host memory holds nothing worth timing.
+// Of `options`, it uses the settled device, host memory, threads, I/O back end and nvme directories, which
+// are tried first. `scale` is for sufficient memory; with less, smaller buffers are timed. The first rank
+// measures its machine while the others wait, then all measure the network. Only the first rank prints and
+// returns the description. Throws as Device, NvmeFiles and Communicator do, and Error(infeasible) if host
+// memory is too small for figures that mean anything.
 MachineRates measure_machine(const MemoryOptions& options, const Ranks& ranks, const BenchScale& scale,
                              std::FILE* out);
 

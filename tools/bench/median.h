@@ -1,4 +1,4 @@
-// Timing of work that is repeated: medians, so that a disturbance of the machine does not count.
+// Times repeated work. Medians, so that a disturbance of the machine does not count.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-// How often work is timed: until both are reached. One run before is not.
+// Work is timed until both are reached. One run before them is not timed.
 struct Repeats {
   double seconds_at_least = 0;  // all runs together
   size_t runs_at_least = 3;

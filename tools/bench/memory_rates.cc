@@ -48,7 +48,8 @@ OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& w
         }
       },
       kRepeats);
-  // State is read and written, the gradient read, the weights written; in fp32 the master is the weight.
+  // Optimizer state is read and written, the gradient read, the weights written; in fp32 the weights are the
+  // master weights.
   const double bytes = 2 * kPlanes * sizeof(float) + static_cast<double>(in_place ? width : 2 * width);
   return {static_cast<double>(shards * kShard) / seconds, bytes};
 }

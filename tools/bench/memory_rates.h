@@ -1,6 +1,7 @@
-// How fast host memory is: for the optimizer, and for threads that copy.
+// How fast host memory is for the optimizer and for threads that copy.
 //
-// Data are larger than caches, in huge pages where the system gives them, as arenas are. One thread calls.
+// Data are larger than caches, and lie in huge pages where the system grants them, as arenas do. One thread
+// calls.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +11,19 @@
 
 namespace sluice {
 
-// Parameters a second of AdamW on fp32 masters with gradients and weights in `precision`, and the bytes that
-// one parameter reads and writes, as the planner counts them.
+// Parameters a second of AdamW on fp32 master weights, with gradients and weights in `precision`, and the
+// bytes read and written for one parameter, as the planner counts them.
 struct OptimizerRate {
   double parameters_per_second = 0, bytes_a_parameter = 0;
 };
 OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& workers);
 
-// Bytes a second of `bytes` copied by so many threads together, each its own part; each byte is read and
-// written.
+// Bytes a second at which `threads` threads together copy `bytes`, each its own part. Memory traffic is twice
+// that: each byte is read and written.
 double measure_copies(int threads, uint64_t bytes);
 
-// Seconds from one thread's counting an instruction to another's going on, both awake at the time.
+// Seconds from the completion of an instruction on one thread until another thread, which waits for it and is
+// not asleep, goes on.
 double measure_handover();
 
 }  // namespace sluice

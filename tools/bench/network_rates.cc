@@ -13,7 +13,7 @@ namespace sluice {
 
 namespace {
 
-// Bytes of a message: parts of shards, from those of small models to those of large ones.
+// Bytes of a message: parts of shards, of small models to large ones.
 constexpr uint64_t kMessages[] = {64 << 10, 512 << 10, 4 << 20, 16 << 20};
 
 enum class Collective { gather, exchange };
@@ -24,7 +24,7 @@ class NetworkBench {
                double seconds_each, const std::function<void(const std::string&)>& say)
       : ranks_(ranks), communicator_(communicator), memory_(memory), seconds_each_(seconds_each), say_(say) {}
 
-  // `unit`: ranks that share what the level gives.
+  // `unit`: number of ranks that share the bandwidth of the level.
   NetworkLevel measure(const char* name, const RankSet& among, int unit, int joined) const {
     std::vector<OpPoint> points;
     std::string rates;
@@ -42,7 +42,7 @@ class NetworkBench {
     }
     const OpFit fit = fit_op(points);
     const OpPoint& longest = points.back();
-    const bool bound = std::isfinite(fit.bytes_per_second);  // else times tell of latency alone
+    const bool bound = std::isfinite(fit.bytes_per_second);  // else latency alone decides the times
     NetworkLevel level{name, static_cast<uint32_t>(joined),
                        bound ? fit.bytes_per_second : longest.bytes / longest.seconds,
                        1 / fit.flops_per_second};
@@ -56,7 +56,7 @@ class NetworkBench {
   static uint64_t needed(int count, uint64_t bytes) { return 2 * static_cast<uint64_t>(count) * bytes; }
 
  private:
-  // Until the last rank is done. As many runs on every rank: the first decides.
+  // Median seconds until the last rank is done. Every rank makes as many runs as the first rank decides.
   double seconds_of(Collective what, const RankSet& among, uint64_t bytes) const {
     constexpr double kRunsLeast = 5, kRunsMost = 2000;
     std::byte* const parts = memory_.data();

@@ -1,7 +1,7 @@
-// How fast ranks exchange: gathers and exchanges as programs have them, among the ranks of a machine and
-// between machines, as network levels of a machine description.
+// How fast ranks exchange, as network levels of a machine description: all-gathers and all-to-alls, as
+// programs have them, among the ranks of a machine and between machines.
 //
-// All ranks call, each from one thread, with as much memory; nothing else should run on their machines.
+// All ranks call, each from one thread, with equal memory; nothing else should run on their machines.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@
 
 namespace sluice {
 
-// Messages of several lengths are timed, each for `seconds_each` at least, and seconds = messages x
-// (latency + bytes / rate) is fitted to them. `memory` is the communicator's, which reaches all of `ranks`.
-// `say` is told of every level as it becomes known. Lowest level first; empty for one rank. On all ranks the
-// same. Throws Error(rank_lost).
+// Times messages of several lengths, each for at least `seconds_each`, and fits seconds = messages x (latency
+// + bytes / rate) to the times. `communicator` can send from `memory` and reaches all of `ranks`. Calls `say`
+// with a line for each level as soon as it is known. Returns the lowest level first, the same on all ranks;
+// nothing for one rank. Throws Error(rank_lost).
 std::vector<NetworkLevel> measure_network(const Ranks& ranks, Communicator& communicator,
                                           std::span<std::byte> memory, double seconds_each,
                                           const std::function<void(const std::string&)>& say);
 
-// The least that `memory` may be for so many ranks.
+// The least bytes of `memory` for so many ranks.
 uint64_t network_bytes_least(int ranks);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// An NVMe lane over a file of its own, unlinked, as benchmarks time it. One thread.
+// A file lane over an unlinked file of its own, for benchmarks. One thread.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-constexpr uint64_t kTransferBytes = 16ull << 20;  // about a shard's state
+constexpr uint64_t kTransferBytes = 16ull << 20;  // about the optimizer state of a shard
 
 class NvmeLane {
  public:
@@ -47,7 +47,7 @@ class NvmeLane {
     return static_cast<double>(files_.bytes()) / (steady_seconds() - begin);
   }
 
-  // Bytes a second of passes one after the other, for so many seconds. Throws Error(io).
+  // Bytes a second of repeated passes over the file, for so many seconds. Throws Error(io).
   double run_for(IoDirection direction, double seconds) {
     const double begin = steady_seconds();
     const uint64_t before = lane_.completed();
@@ -62,7 +62,7 @@ class NvmeLane {
     return rate;
   }
 
-  // Seconds of one transfer that nothing is before. Throws Error(io).
+  // Seconds of one transfer on the idle lane. Throws Error(io).
   double transfer(IoDirection direction, uint64_t bytes) {
     const double begin = steady_seconds();
     start(direction, 0, bytes);

@@ -11,8 +11,8 @@ namespace sluice {
 
 namespace {
 
-// Every op is timed in as many rounds over all of them, so that what slows a machine for a while slows one
-// timing of an op, which is not the median.
+// Every op is timed once in each of kRounds rounds over all ops. If something slows the machine for a while,
+// it slows one timing of an op, which is not the median.
 constexpr int kRounds = 3;
 
 struct Timings {
@@ -47,7 +47,7 @@ OpFit fit_op(std::span<const OpPoint> points) {
     const double f = p.flops / p.seconds, b = p.bytes / p.seconds;
     n.ff += f * f, n.fb += f * b, n.bb += b * b, n.f += f, n.b += b;
   }
-  std::vector<std::pair<double, double>> candidates;  // where the free solution is negative, one is zero
+  std::vector<std::pair<double, double>> candidates;  // if the free solution is negative, one rate is zero
   const double determinant = n.ff * n.bb - n.fb * n.fb;
   if (determinant > 1e-9 * n.ff * n.bb)
     candidates.emplace_back((n.f * n.bb - n.b * n.fb) / determinant, (n.b * n.ff - n.f * n.fb) / determinant);

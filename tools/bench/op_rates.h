@@ -20,10 +20,11 @@ struct OpPoint {
 };
 struct OpFit {
   double flops_per_second = kUnlimited, bytes_per_second = kUnlimited;
-  double error_max = 0;  // of the fitted seconds against those measured, relative
-  double flops_together = 0;  // a second, of all points one after the other
+  double error_max = 0;  // largest relative error of the fitted seconds
+  double flops_together = 0;  // flops a second of all points one after the other
 };
-// Least squares of the relative errors, neither rate negative. Requires a point of positive seconds.
+// Least squares of the relative errors, with rates that are not negative. Requires points, all of positive
+// seconds.
 OpFit fit_op(std::span<const OpPoint> points);
 
 struct OpSizes {
@@ -31,10 +32,10 @@ struct OpSizes {
   double seconds_at_least = 0.03;  // for each op and pass
 };
 
-// What measure_ops() needs at most of the device's memory, at any of the precisions.
+// The most device memory that measure_ops() needs for any of the precisions.
 uint64_t ops_bytes(const Device& device, std::span<const DType> precisions, const OpSizes& sizes);
 
-// Rates of all kinds at one precision are put into `rates`; `say` is told each kind's fit.
+// Puts the rates of all kinds in one precision into `rates`, and calls `say` with the fit of each kind.
 void measure_ops(Device& device, DType precision, const OpSizes& sizes, std::vector<OpRates>& rates,
                  const std::function<void(OpKind, const OpFit&)>& say);
 

@@ -21,15 +21,15 @@ std::vector<DType> output_types(const OpShapes& shapes) {
   return types;
 }
 
-// Of a tensor, to be repeated: multiples of 1/256 between -1/2 and 1/2, or `count` ids below `ids`; spread by
-// Knuth's multiplicative hash.
+// Values of a tensor, spread by Knuth's multiplicative hash: `count` ids below `ids`, or multiples of 1/256
+// between -1/2 and 1/2, which are repeated.
 std::vector<std::byte> values_of(DType type, uint64_t count, uint64_t ids) {
   constexpr uint64_t kHash = 2654435761u, kPart = 4096;
   std::vector<std::byte> bytes((type == DType::i32 ? count : kPart) * dtype_bytes(type));
   if (type == DType::i32) {
     auto* const out = reinterpret_cast<int32_t*>(bytes.data());
     for (uint64_t i = 0; i < count; ++i) out[i] = static_cast<int32_t>(i * kHash % ids);
-  } else if (type != DType::f64) {  // those are sums, from zero on
+  } else if (type != DType::f64) {  // f64 tensors are sums, which begin with zero
     std::array<float, kPart> values;
     for (uint64_t i = 0; i < kPart; ++i) values[i] = static_cast<float>(i * kHash >> 20 & 255) / 256 - 0.5f;
     round_to(type, values.data(), bytes.data(), kPart);
@@ -42,7 +42,7 @@ std::vector<std::byte> values_of(DType type, uint64_t count, uint64_t ids) {
 uint64_t OpTimer::bytes_needed(const Device& device, const OpShapes& shapes) {
   uint64_t bytes =
       std::max(device.workspace_bytes(shapes, Pass::forward), device.workspace_bytes(shapes, Pass::backward));
-  // Every tensor may have a gradient; those of parameters, and statistics, are fp32.
+  // Every tensor may have a gradient. Gradients of parameters, and statistics, are fp32.
   for (const std::vector<Shape>* list : {&shapes.inputs, &shapes.outputs, &shapes.parameters})
     for (const Shape& shape : *list)
       bytes += 2 * round_up(static_cast<uint64_t>(element_count(shape)) * sizeof(double), kAlignment);

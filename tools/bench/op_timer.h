@@ -1,8 +1,8 @@
-// Times single ops on a device, on operands of its own memory. No segment and no training step is run.
+// Times single ops on a device. No segment and no training step is run.
 //
-// Operands lie one behind the other in memory that the caller gives and are filled with numbers of size one;
-// token ids and labels are spread over the vocabulary. Called by `sluice bench`, from one thread, which
-// no other work of the device may disturb.
+// Operands lie one behind the other in memory that the caller gives. They are filled with numbers of at most
+// 1/2; token ids and labels are spread over the vocabulary. Caller: `sluice bench`, on one thread, while the
+// device has no other work.
 #pragma once
 
 #include <vector>
@@ -15,10 +15,10 @@ class OpTimer {
  public:
   OpTimer(Device& device, BenchMemory& memory) : device_(device), memory_(memory) {}
 
-  // Of one pass, as BenchMemory times it.
+  // Seconds of one pass, as BenchMemory::seconds_of times it.
   double seconds(const OpShapes& shapes, Pass pass, const Repeats& repeats);
 
-  // What the op's operands and workspaces need of the memory.
+  // Bytes that the op's operands and workspaces need.
   static uint64_t bytes_needed(const Device& device, const OpShapes& shapes);
 
  private:

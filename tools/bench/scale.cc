@@ -8,18 +8,18 @@ namespace sluice {
 
 namespace {
 
-// What a part's least still shows: many shards' pages, or twice what the caches of one core hold.
+// The smallest sizes whose figures mean something: pages of many shards, or twice the caches of one core.
 constexpr uint64_t kParametersLeast = 4ull << 20, kElementsLeast = 8ull << 20, kBytesLeast = 32ull << 20;
 constexpr int64_t kSideLeast = 256, kVocabularyLeast = 4096;
 
-// Three fp32 planes of state, and a gradient and a weight of 16 bits.
+// Three fp32 planes of optimizer state, a 16-bit gradient and a 16-bit weight.
 uint64_t optimizer_bytes(const BenchScale& s) { return s.parameters * 16; }
 uint64_t rounding_bytes(const BenchScale& s) { return round_bytes(s.round_elements); }
 uint64_t copies_bytes(const BenchScale& s) { return 2 * s.copy_bytes; }
 // One lane reads while another writes.
 uint64_t lanes_bytes(const BenchScale& s) { return 2 * std::min(s.lane_bytes, s.drive_bytes); }
 
-// Halved until their ops need no more than so many bytes, or as far as they go.
+// Halves `sizes` until the ops need at most `bytes`, or the least sizes are reached.
 OpSizes ops_within(OpSizes sizes, uint64_t bytes, const OpBytes& op_bytes) {
   while (op_bytes(sizes) > bytes && sizes.rows > kSideLeast && sizes.width > kSideLeast) {
     sizes.rows /= 2;

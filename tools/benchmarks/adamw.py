@@ -16,7 +16,7 @@ def main():
     p.add_argument("--python", help="interpreter with PyTorch (default: this one, else /usr/bin/python3)")
     p.add_argument("--parameters", type=int, default=64 << 20)
     p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--passes", type=int, default=7, help="of each contestant in a round")
+    p.add_argument("--passes", type=int, default=7, help="timed passes of each contestant in a round")
     options = p.parse_args()
     if options.small:
         options.parameters, options.rounds, options.passes = 4 << 20, 1, 1

@@ -3,10 +3,11 @@
 //   adamw_bench [--parameters N] [--threads N] [--rounds N] [--json]
 //
 // Both run in one process on the same pages, alternating, and are compared round by round; the median of the
-// ratios counts. Data lies in DRAM as in training: shards of 4 Mi parameters, three fp32 planes
+// ratios counts. Data lies in host memory as in training: shards of 4 Mi parameters, three fp32 planes
 // state_plane_stride apart, 16-bit gradients and weights in buffers of their own. The peer is the fastest of
-// several: streams taken in turn by cache lines or by blocks, with ordinary stores, with AdamW's (weights
-// streamed, planes prefetched) or all streamed, by the ranges of AdamW or one contiguous part a thread.
+// several kernels. They take streams in turn by cache lines or by blocks. Their stores are ordinary, those of
+// AdamW (weights streamed, planes prefetched), or all streamed. Threads take the ranges of AdamW, or one
+// contiguous part each.
 #include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/benchmarks/adamw_bench.cc"
@@ -39,8 +40,8 @@ struct Streams {  // a shard, or a part of one
 HWY_BEFORE_NAMESPACE();
 namespace sluice::HWY_NAMESPACE {
 
-// Reads and writes every stream. The lowest bit of the fp32 values is flipped, since a compiler may drop a
-// store of what was just loaded from there. Streams take turns every kBlock elements.
+// Reads and writes every stream. The lowest bit of fp32 values is flipped, since a compiler may drop a store
+// of the value that was just loaded. Streams take turns every kBlock elements.
 template <size_t kBlock, bool kStreamPlanes, bool kStreamWeights>
 HWY_INLINE void touch(const Streams& s, size_t elements) {
   const hn::ScalableTag<uint32_t> d;

@@ -1,7 +1,7 @@
-"""What the benchmark scripts share: running programs, reading their facts, and the table of ratios.
+"""What the benchmark scripts share: running commands, reading their facts, and the table of ratios.
 
-Standard library only. A row compares what was measured with a limit or a peer of the same run; nothing is
-known beforehand but the bar.
+Needs only the standard library. A row compares a measurement with a limit or a peer of the same run; only
+the bar is known beforehand.
 """
 import argparse
 import array
@@ -21,7 +21,7 @@ median = statistics.median
 
 
 class Table:
-    """Rows of what, measured, limit or peer, their ratio, the bar, and whether it is met."""
+    """Rows of: what, measured, limit or peer, ratio, bar, and whether the bar is met."""
 
     def __init__(self):
         self.rows = []
@@ -48,10 +48,13 @@ class Table:
 def parser(description):
     made = argparse.ArgumentParser(description=description,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--build", default="build/release", help="folder of programs (default: build/release)")
-    made.add_argument("--dir", default=".", help="disk for data, runs and offloaded state (default: .)")
-    made.add_argument("--threads", type=int, default=os.cpu_count(), help="of all measured (default: all)")
-    made.add_argument("--small", action="store_true", help="tiny: shows that the script works, no more")
+    made.add_argument("--build", default="build/release",
+                      help="folder of the commands (default: build/release)")
+    made.add_argument("--dir", default=".",
+                      help="directory on a drive, for data, runs and the nvme tier (default: .)")
+    made.add_argument("--threads", type=int, default=os.cpu_count(),
+                      help="threads of everything that is measured (default: all)")
+    made.add_argument("--small", action="store_true", help="tiny sizes: only shows that the script works")
     return made
 
 
@@ -68,7 +71,7 @@ def note(text):
 
 
 def run(command, allowed=(0,)):
-    """Standard output of a command; on a failure the script ends with what the command said."""
+    """Standard output of a command. If it fails, the script ends with its output."""
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if result.returncode in allowed:
         return result.stdout
@@ -83,7 +86,7 @@ def run_json(command, allowed=(0,)):
 
 @contextlib.contextmanager
 def work_directory(options):
-    """A folder of our own in --dir, removed at the end."""
+    """A new folder in --dir, removed at the end."""
     path = tempfile.mkdtemp(prefix="sluice-benchmark-", dir=options.dir)
     try:
         yield path
@@ -92,7 +95,7 @@ def work_directory(options):
 
 
 def write_random_tokens(path, count, vocabulary):
-    """nanoGPT's format: raw uint16."""
+    """Writes nanoGPT's format: raw uint16."""
     source = random.Random(0)
     tokens = array.array("H", (source.randrange(min(vocabulary, 65536)) for _ in range(count)))
     if sys.byteorder == "big":
@@ -102,7 +105,7 @@ def write_random_tokens(path, count, vocabulary):
 
 
 def train(options, arguments, work, launcher=()):
-    """One `sluice train` into a folder that is removed; its training steps as the metrics file has them."""
+    """Runs `sluice train` into a folder that is removed; returns its training steps from the metrics file."""
     out = os.path.join(work, "run")
     run([*launcher, program(options, "sluice"), "train", "--device", "cpu", "--out", out] + arguments)
     with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as file:
@@ -112,7 +115,7 @@ def train(options, arguments, work, launcher=()):
 
 
 def plan(options, arguments):
-    """The facts of `sluice plan --json`, feasible or not (exit code 3)."""
+    """The facts of `sluice plan --json`, also if no plan fits (exit code 3)."""
     return run_json([program(options, "sluice"), "plan", "--device", "cpu", "--json"] + arguments, allowed=(0, 3))
 
 
@@ -122,7 +125,7 @@ def busy_seconds(steps):
 
 
 def find_torch(python):
-    """An interpreter with PyTorch: the one asked for, else this one or the system's; None with a message."""
+    """An interpreter with PyTorch: the one given, else this one or the system's; None after a message."""
     tried = [python] if python else [sys.executable, "/usr/bin/python3"]
     for candidate in tried:
         if not shutil.which(candidate):

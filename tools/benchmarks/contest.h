@@ -1,5 +1,5 @@
-// Kernels that are timed against each other in one process, on the same pages, in turn: what slows a whole
-// round cancels in the ratio of two contestants. Callers: benchmarks of kernels; header only.
+// Times kernels against each other in one process, on the same pages, in turn: a disturbance of a whole round
+// cancels in the ratio of two contestants. Callers: benchmarks of kernels; header only.
 #pragma once
 
 #include <sys/mman.h>
@@ -17,7 +17,7 @@
 
 namespace sluice {
 
-// The pages of a run, huge where the system grants it, as the arenas of training.
+// Pages for the contestants, huge where the system grants it, as in the arenas of training.
 inline std::byte* allocate_pages(uint64_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(p != MAP_FAILED, "out of memory");
@@ -32,7 +32,7 @@ struct Contestant {
   std::vector<double> seconds = {};  // by round
 };
 
-// By round, a's time by b's.
+// By round: a's seconds divided by b's.
 inline std::vector<double> time_ratios(const Contestant& a, const Contestant& b) {
   std::vector<double> ratios;
   for (size_t round = 0; round < a.seconds.size(); ++round)
@@ -41,7 +41,7 @@ inline std::vector<double> time_ratios(const Contestant& a, const Contestant& b)
 }
 inline double time_ratio(const Contestant& a, const Contestant& b) { return median(time_ratios(a, b)); }
 
-// The first contestant's speed by that of the fastest other one.
+// The first contestant's speed divided by that of the fastest other one.
 inline double ratio_to_best(const std::vector<Contestant>& all) {
   double ratio = 1e300;
   for (size_t i = 1; i < all.size(); ++i) ratio = std::min(ratio, time_ratio(all[i], all[0]));

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""GPT-2 124M, 4 x 256 tokens a step: against the processor, against PyTorch, and with all state on disk.
+"""GPT-2 124M, 4 x 256 tokens a step: against the processor, against PyTorch, and with all state on a drive.
 
-    python3 tools/benchmarks/gpt2_small.py [--python PYTHON_WITH_TORCH] [--dir DISK] [--rounds N]
+    python3 tools/benchmarks/gpt2_small.py [--python PYTHON_WITH_TORCH] [--dir DIR] [--rounds N]
 
-For fp32 and bf16, from the metrics of real `sluice train` runs on random tokens:
-- all in DRAM: 6 x parameters x tokens a second, against the best of five large matrix products through the
-  library's own threads (matmul_bench --peak);
+For fp32 and bf16, from the metrics of `sluice train` runs on random tokens:
+- everything in host memory: 6 x parameters x tokens a second, against the best of five large matrix products
+  by a library with its own threads (matmul_bench --peak);
 - tokens a second against eager PyTorch (torch_gpt2.py; bf16: autocast), where an interpreter has PyTorch;
-- all training state (weights, masters, moments) on NVMe, with the largest --host-mem at which `sluice plan`
-  keeps at most 1 % of them in memory: the step against the larger of 1.3 times the DRAM step and 1.1 times
-  the busiest lane. The lane's time is taken from the same run, and again alone, from a serial run
-  (lanes_bench).
-Runs alternate within a round; step times are medians after the warm-up steps, ratios medians over rounds.
+- weights and optimizer state on NVMe, with the largest --host-mem at which `sluice plan` keeps at most 1 % of
+  them in memory: the step against the larger of 1.3 times the step in host memory and 1.1 times the busiest
+  lane. The lane's time is taken from the same run, and from a serial run, where it works alone (lanes_bench).
+Runs alternate within a round. Times of steps are medians after the warm-up steps, ratios medians over rounds.
 """
 import os
 import sys
@@ -27,11 +26,12 @@ def parse():
     p = parser(__doc__)
     p.add_argument("--python", help="interpreter with PyTorch (default: this one, else /usr/bin/python3)")
     p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--steps", type=int, default=6, help="of a run")
+    p.add_argument("--steps", type=int, default=6, help="steps of a run")
     p.add_argument("--warmup", type=int, default=2, help="steps of a run that do not count")
-    p.add_argument("--precision", choices=["fp32", "bf16"], action="append", help="default: both")
+    p.add_argument("--precision", choices=["fp32", "bf16"], action="append",
+                   help="precision to measure (default: both)")
     p.add_argument("--parts", default="torch,nvme",
-                   help="comparisons beside the processor's (default: torch,nvme)")
+                   help="comparisons beside that with the processor (default: torch,nvme)")
     o = p.parse_args()
     if not 0 < o.warmup < o.steps:
         p.error("--warmup must be from 1 to --steps - 1")
@@ -55,13 +55,13 @@ class Benchmark:
                       "--steps", str(options.steps), "--threads", str(options.threads)]
         self.data = ["--data", data]
         self.parameters = plan(options, self.model)["parameters"]
-        self.seconds = {}  # by (precision, contestant): one figure a round
+        self.seconds = {}  # by (precision, contestant): one figure for each round
 
     def add(self, precision, contestant, value):
         self.seconds.setdefault((precision, contestant), []).append(value)
 
     def peak(self):
-        """GFLOP/s by precision; bf16 counts against fp32's where the processor lacks it."""
+        """GFLOP/s by precision; if the processor lacks bf16, the figure of fp32 stands for it."""
         half_size = 64 if self.options.small else 1024
         peaks = run_json([program(self.options, "matmul_bench"), str(self.options.threads), "5",
                           str(half_size), "--peak"])
@@ -94,13 +94,13 @@ class Benchmark:
         self.add(precision, "busiest alone", max(busy_seconds(self.counted(alone["steps"])).values()))
 
     def nvme_budgets(self, precision):
-        """The largest host budget, to 16 MiB, whose plan has weights and state on NVMe."""
+        """The largest host budget, in steps of 16 MiB, whose plan has weights and optimizer state on NVMe."""
         disk = 1024 if self.options.small else 8192  # MiB: 64 bytes a parameter, twice what any plan takes
 
         def arguments(mib):
             return ["--host-mem", f"{mib}MiB", "--nvme-dir", self.work, "--nvme-mem", f"{disk}MiB"]
 
-        def resident(mib):  # share of their bytes whose home is memory; None: infeasible
+        def resident(mib):  # the part of their bytes that lives in memory; None: no plan fits
             facts = plan(self.options, self.model + arguments(mib) + ["--precision", precision])
             if not facts["feasible"]:
                 return None
@@ -108,10 +108,10 @@ class Benchmark:
             total = sum(size for home in homes for size in home.values())
             return 1 - sum(home["nvme"] for home in homes) / total
 
-        def mostly_on_disk(mib):  # vectors that fill an arena's last free MiB do not matter
+        def mostly_on_disk(mib):  # small tensors may fill the last free MiB of an arena
             return resident(mib) < 0.01
 
-        low = 80  # of these the runtime takes more than 64
+        low = 80  # MiB; more than 64 of them lie outside the arena
         while resident(low) is None:
             low += 16
         high = low
@@ -129,7 +129,7 @@ class Benchmark:
         note(f"{head}, seconds: {', '.join(latest)}")
 
     def ratio(self, precision, over, under):
-        """Median over rounds of one contestant's time by another's."""
+        """Median over rounds of the time of `over` divided by that of `under`."""
         pairs = zip(self.seconds[precision, over], self.seconds[precision, under])
         return median(a / b for a, b in pairs)
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""GPT-2 XL (1.56 billion parameters) in 3 GiB of memory: 512 tokens a step, bf16, --clip 1, state on disk.
+"""GPT-2 XL (1.56 billion parameters) in 3 GiB of memory: 512 tokens a step, bf16, --clip 1, state on a drive.
 
-    python3 tools/benchmarks/gpt2_xl.py --dir DISK
+    python3 tools/benchmarks/gpt2_xl.py --dir DIR
 
-The step against the larger of two limits of the same run: the compute lane's busy time, and the disk's. The
-disk's is what the step reads and writes over the rates of the mix: while both directions are under way each
-moves at the rate that fio reaches with a reader and a writer at once (requests of 1 MiB, 16 in flight, as
-the lanes), and the longer one ends at its rate alone. fio runs before and after the training, medians count.
-The process's own memory is held against the budget. Needs fio, and 45 GB of disk: state, gradients and a
-checkpoint.
+The step against the larger of two limits of the same run: how long lane compute is busy, and how long the
+drive needs at least. The latter is computed from the bytes that the step reads and writes and from the rates
+of fio (requests of 1 MiB, 16 in flight, as in the lanes). While both directions are under way, each has the
+rate that fio reaches with a reader and a writer at once; the direction that takes longer ends at its rate
+alone. fio runs before and after the training, and medians count. The memory of the process is compared with
+the budget. Needs fio, and 45 GB on the drive: state, gradients and a checkpoint.
 """
 import json
 import os
@@ -42,12 +42,12 @@ def check_disk(options, needed, why):
     free = shutil.disk_usage(options.dir).free
     if free < needed:
         note(f"{options.dir} has {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB are needed ({why}).\n"
-             "Free some, or name another disk with --dir.")
+             "Free some, or name a directory on another drive with --dir.")
         sys.exit(SKIPPED)
 
 
 def measure_disk(options, work, rates):
-    """Appends GB/s of every kind and direction to rates; two files that were written once before."""
+    """Appends GB/s of every kind and direction to rates, over two files that were written once before."""
     files = {way: os.path.join(work, f"fio-{way}") for way in ("read", "write")}
     common = ["fio", "--output-format=json", "--ioengine=io_uring", "--direct=1", "--bs=1M", "--iodepth=16",
               "--thread", f"--size={options.fio_bytes}"]
@@ -68,7 +68,7 @@ def measure_disk(options, work, rates):
 
 
 def disk_seconds(read, write, rates):
-    """The least time for so many GB: both directions at once until one is done, then the other alone."""
+    """The least seconds for `read` and `write` GB: both at once until one is done, then the other alone."""
     together = min(read / rates["both", "read"], write / rates["both", "write"])
     rest_read = read - together * rates["both", "read"]
     rest_write = write - together * rates["both", "write"]
@@ -102,7 +102,7 @@ def main():
 
 def report(options, facts, steps, rates):
     for (kind, way), rate in rates.items():
-        note(f"disk, {kind}: {way} {rate:.2f} GB/s")
+        note(f"drive, {kind}: {way} {rate:.2f} GB/s")
     counted = steps[options.warmup:]
     seconds = median(step["seconds"] for step in counted)
     busy = busy_seconds(counted)
@@ -111,14 +111,14 @@ def report(options, facts, steps, rates):
     disk = disk_seconds(moved["read"], moved["write"], rates)
     apart = moved["read"] / rates["read alone", "read"] + moved["write"] / rates["write alone", "write"]
     note(f"{facts['parameters'] / 1e9:.3g} billion parameters, {facts['arenas']['nvme'] / 1e9:.1f} GB on "
-         f"disk, {facts['arenas']['host'] / GIB:.2f} GiB of host arena")
+         f"the drive, {facts['arenas']['host'] / GIB:.2f} GiB of host arena")
     note(f"a step reads {moved['read']:.1f} GB and writes {moved['write']:.1f} GB")
     note(f"step {seconds:.2f} s, predicted {facts['seconds_predicted']:.2f} s")
     note("busy: " + ", ".join(f"{lane} {value:.2f} s" for lane, value in busy.items() if value > 0))
-    note(f"disk: {disk:.2f} s at the rates of the mix, {apart:.2f} s if reads and writes took turns")
+    note(f"drive: {disk:.2f} s with reads and writes at once, {apart:.2f} s if they took turns")
     table = Table()
-    limit = "compute lane" if busy["compute"] > disk else "disk"
-    table.at_most(f"{options.model} step / max(compute lane, disk), here the {limit}", seconds,
+    limit = "compute lane" if busy["compute"] > disk else "drive"
+    table.at_most(f"{options.model} step / max(compute lane, drive), here the {limit}", seconds,
                   max(busy["compute"], disk), 1.25, "s")
     budget = facts["budgets"]["host"]
     table.at_most(f"{options.model} peak of the process / --host-mem",

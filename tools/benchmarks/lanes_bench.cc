@@ -1,9 +1,9 @@
-// How long every lane of a training step works when nothing else runs: the program executed serially.
+// How long every lane of a training step is busy when nothing else runs: the program is executed serially.
 //
-//   lanes_bench train OPTIONS      as `sluice train`; --steps counts, --data and --out are not touched
+//   lanes_bench train OPTIONS      as `sluice train`; --data and --out are not touched
 //
 // Prints one JSON object: by step, the seconds in which each lane executed an instruction. gpt2_small.py
-// holds the overlapped step against the busiest of them.
+// compares the overlapped step with the busiest lane.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

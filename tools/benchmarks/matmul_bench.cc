@@ -1,9 +1,11 @@
-// Matrix products of training, cut into tiles as the cpu device does, against the libraries' own threading
-// on a large product in the same process.
+// Matrix products of training, cut into tiles as the cpu device does it, against a large product by a library
+// with its own threads, in the same process.
 //
-// Prints, for every product of GPT-2 124M's linear layers and its loss (fp32 and bf16), GFLOP/s and the
-// ratio to the library; then a step's mixture of them. Medians. matmul_bench [THREADS] [REPEATS] [ROWS]
-// With --peak at the end: only the library's large product, best of five, as one JSON object in GFLOP/s.
+//   matmul_bench [THREADS] [REPEATS] [ROWS] [--peak]
+//
+// For every product of GPT-2 124M's linear layers and its loss (fp32 and bf16), prints GFLOP/s and the ratio
+// to the library; then the same for all products of a step. Medians. --peak: only the library's large
+// product, the best of five, as one JSON object in GFLOP/s.
 #include <cblas.h>
 #include <fmt/format.h>
 #ifdef SLUICE_WITH_ONEDNN
@@ -34,8 +36,8 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A pause comes first: for some milliseconds the threads of the runtime that ran before wait for work
-// without giving up their cores.
+// Pauses first: for some milliseconds the threads of the other library's runtime wait for work without giving
+// up their cores.
 double seconds_of(const std::function<void()>& body) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const double begin = seconds_now();
@@ -58,8 +60,8 @@ struct Buffer {
 
 struct Options {
   int threads, repeats;
-  int64_t rows;                               // of a slice
-  int64_t large() const { return 2 * rows; }  // the library's product is large^3
+  int64_t rows;                               // of a micro-batch
+  int64_t large() const { return 2 * rows; }  // side of the library's product
 };
 
 // The large product by a library with its own threads.
@@ -107,7 +109,7 @@ LibraryProduct onednn_product(DType precision, const Options& options) {
   const auto type = precision == DType::bf16 ? Memory::data_type::bf16 : Memory::data_type::f32;
   const Memory::desc in({n, n}, type, Memory::format_tag::ab);
   const Memory::desc out({n, n}, Memory::data_type::f32, Memory::format_tag::ab);
-  omp_set_num_threads(options.threads);  // oneDNN bakes the thread count into the code that it makes
+  omp_set_num_threads(options.threads);  // oneDNN fixes the thread count in the code that it generates
   p->product = dnnl::matmul({dnnl::matmul::desc(in, in, out), p->engine});
   p->arguments = {{DNNL_ARG_SRC, Memory(in, p->engine, p->operands.a.data())},
                   {DNNL_ARG_WEIGHTS, Memory(in, p->engine, p->operands.b.data())},
@@ -124,7 +126,7 @@ LibraryProduct onednn_product(DType precision, const Options& options) {
 }
 #endif
 
-// For fp32 whichever library is faster on this machine.
+// For fp32, the library that is faster on this machine.
 LibraryProduct library_product([[maybe_unused]] DType precision, const Options& options) {
 #ifdef SLUICE_WITH_ONEDNN
   const LibraryProduct onednn = onednn_product(precision, options);
@@ -139,11 +141,11 @@ LibraryProduct library_product([[maybe_unused]] DType precision, const Options& 
 struct GptShape {
   const char* name;
   int64_t rows, in, out;
-  int uses;   // of a step: layers, or chunks
+  int uses;   // in a step: number of layers, or of chunks
   bool loss;  // weight [out, in] and fp32 logits
 };
 
-// GPT-2 124M: 12 layers, 768 columns, vocabulary 50257; the loss in chunks of half a slice.
+// GPT-2 124M: 12 layers, 768 columns, vocabulary 50257; the loss in chunks of half a micro-batch.
 std::vector<GptShape> shapes_of(int64_t rows) {
   return {{"qkv", rows, 768, 2304, 12, false},
           {"attention out", rows, 768, 768, 12, false},
@@ -173,7 +175,7 @@ struct Measured {
   double ours, library;  // seconds
 };
 
-// Alternates with the library, so that a machine's other work disturbs both alike.
+// Alternates with the library, so that other work of the machine disturbs both alike.
 Measured measure(const GptShape& s, DType precision, const Named& named, const LibraryProduct& library,
                  const Options& options) {
   const Product& p = named.product;
@@ -206,7 +208,7 @@ void print_products(DType precision, const Options& options) {
   const auto n = static_cast<double>(options.large());
   fmt::print("{} {}^3 by {}'s own {} threads: {:.0f} GFLOP/s, best of five\n", dtype_name(precision),
              options.large(), library.name, options.threads, gflops(n, n, n, library.best_of_five()));
-  double flops = 0, ours = 0, theirs = 0;  // theirs: the same arithmetic at the large product's speed
+  double flops = 0, ours = 0, theirs = 0;  // theirs: the same flops at the speed of the large product
   for (const GptShape& s : shapes_of(options.rows))
     for (const Named& named : products_of(s, precision)) {
       const Product& p = named.product;

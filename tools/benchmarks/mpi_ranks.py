@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Ranks that share a machine's cores against one rank doing the same work, with real mpirun.
 
-    python3 tools/benchmarks/mpi_ranks.py [--dir DISK] [--rounds N] [--ranks N ...] [--mpirun "mpirun ..."]
+    python3 tools/benchmarks/mpi_ranks.py [--dir DIR] [--rounds N] [--ranks N ...] [--mpirun "mpirun ..."]
 
-A GPT-2 of 23M parameters on the cpu device, 16 x 256 random tokens a step over all ranks, all in DRAM, ZeRO
-stage 3. Per precision, each round runs `sluice train` without a launcher and then under mpirun with every
-number of ranks, so that what slows the machine hits all; the cores are divided among the ranks. The ratio is
-that of tokens a second, from the medians of the metrics files after the warm-up steps; medians over rounds.
+A GPT-2 of 23M parameters on the cpu device, 16 x 256 random tokens a step over all ranks, everything in host
+memory, ZeRO stage 3. For each precision, a round runs `sluice train` without a launcher and then under mpirun
+with every number of ranks, so that a disturbance of the machine hits all. Ranks divide the cores. The ratio
+is that of tokens a second: medians after the warm-up steps, from the metrics files; then medians over rounds.
 """
 import os
 import shlex
@@ -24,10 +24,11 @@ BAR = 0.85  # at most 15 % below one rank
 def parse():
     p = parser(__doc__)
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--steps", type=int, default=5, help="of a run")
+    p.add_argument("--steps", type=int, default=5, help="steps of a run")
     p.add_argument("--warmup", type=int, default=1, help="steps of a run that do not count")
     p.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    p.add_argument("--precision", choices=["fp32", "bf16"], action="append", help="default: bf16")
+    p.add_argument("--precision", choices=["fp32", "bf16"], action="append",
+                   help="precision to measure (default: bf16)")
     p.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none",
                    help="the launcher with its options (default: %(default)s)")
     o = p.parse_args()
@@ -43,7 +44,7 @@ def parse():
 
 
 def speed(options, precision, ranks, data, work):
-    """Median tokens a second of one run; 0 ranks: without a launcher."""
+    """Median tokens a second of one run. 0 ranks: without a launcher."""
     arguments = ["--model", options.model, "--batch", str(options.batch), "--seq", str(options.seq),
                  "--steps", str(options.steps), "--data", data, "--precision", precision,
                  "--threads", str(max(1, options.threads // max(1, ranks)))]
@@ -64,7 +65,7 @@ def main():
     with work_directory(options) as work:
         data = os.path.join(work, "tokens.bin")
         write_random_tokens(data, options.batch * options.seq * options.steps + 1, options.vocabulary)
-        speeds = {}  # by (precision, ranks): one figure a round
+        speeds = {}  # by (precision, ranks): one figure for each round
         for index in range(options.rounds):
             note(f"round {index + 1} of {options.rounds}")
             for precision in options.precision:

@@ -1,11 +1,12 @@
-// The NVMe lane, checksums on, against fio with the same request size and depth, on the same drive.
+// A file lane with checksums, against fio with the same request size and depth, on the same drive.
 //
 //   nvme_bench [--dir DIR] [--bytes SIZE] [--rounds N] [--io NAME, as sluice bench takes it]
 //
 // Both files are written once before anything is timed, since a first write into fresh space is slower. Then
-// lane and fio alternate, and medians are compared, so that the machine's disturbances hit both. Needs twice
-// SIZE of disk. A lane's memory lies in huge pages, as in training; fio's cannot unless the system reserves
-// some. On a virtual disk that alone is worth up to a factor of two: a ratio above one is no fault of fio's.
+// lane and fio alternate, so that disturbances of the machine hit both, and medians are compared. Needs twice
+// SIZE of free space. The lane's memory lies in huge pages, as in training; fio has none unless the system
+// reserves some. On a virtual drive that alone makes a factor of up to two, so a ratio above one does not
+// mean that fio is slow.
 #include <unistd.h>
 
 #include <algorithm>
@@ -95,7 +96,7 @@ class FioRun {
     for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
     return out + "'";
   }
-  // What a command prints, or nothing if it fails.
+  // The output of a command, or nothing if it fails.
   static std::string output_of(const std::string& command) {
     FILE* pipe = popen((command + " 2>/dev/null").c_str(), "r");
     if (!pipe) return "";
@@ -107,7 +108,7 @@ class FioRun {
 
   const Arguments& options_;
   std::string extra_ =
-      " --fixedbufs --registerfiles";  // as fast as fio can; dropped where memory cannot be locked
+      " --fixedbufs --registerfiles";  // fio's fastest options; left out where memory cannot be locked
 };
 
 void compare(const Arguments& options) {

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A plan of the search against the rules that one would think of, run on this machine.
+"""Plans of the search against plans of the --placement rules, run on this machine.
 
     python3 tools/benchmarks/placements.py [--machine FILE] [--rounds N] [--only NAMES]
 
 For each configuration of prediction_error.py with NVMe, `sluice train` runs with --placement auto, lowest,
-highest, weights-first and state-first in turn, so many rounds of them; the median of their steps after the
-first two is what counts. A rule whose plan is the search's is not run. The bar: the search's plan takes at
-most 3 % longer than the best of the rules. `sluice bench` describes the machine first, unless --machine names
-a description. Needs 12 GiB of disk in --dir, an hour, and nothing else running.
+highest, weights-first and state-first in turn, for N rounds. The median of the steps after the first two
+counts. A rule whose plan equals that of the search is not run. The bar: the plan of the search takes at most
+3 % longer than the best of the rules. `sluice bench` describes the machine first, unless --machine names a
+description. Needs 12 GiB in --dir and an hour; nothing else should run.
 """
 import os
 import sys
@@ -16,7 +16,7 @@ from common import Table, median, note, plan, train, work_directory
 from prediction_error import WARM, arguments, parse_arguments, prepare, shrunk
 
 RULES = ["lowest", "highest", "weights-first", "state-first"]
-STEPS = 2  # a round
+STEPS = 2  # in each round
 BAR = 1.03
 
 
@@ -43,7 +43,7 @@ def measure(options, configuration, machine, work):
 
 
 def main():
-    options, chosen = parse_arguments(__doc__, "--rounds", 3, "of all placements in turn")
+    options, chosen = parse_arguments(__doc__, "--rounds", 3, "rounds of all placements in turn")
     chosen = [c for c in chosen if c[6][2]]
     table = Table()
     with work_directory(options) as work:

@@ -2,19 +2,19 @@
 //
 //   planner_bench [--small]
 //
-// `sluice plan` (search, verification, report) for llama-70b with 16 micro-batches, on two tiers and on
-// three, for 175 billion parameters (GPT-3) with 32 micro-batches on 64 ranks, and for a trillion parameters
-// (the sizes of Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using
-// Megatron-LM") on 1024 ranks; then the verifier alone on the first
-// program of llama-70b that has 50,000 instructions in its bodies: its micro-batches are doubled until it
-// has. Medians of five. Nothing is allocated but tables: the budgets are those of a larger machine.
+// Times all of `sluice plan` for three models: llama-70b with 16 micro-batches, on two tiers and on three;
+// 175 billion parameters (GPT-3) with 32 micro-batches on 64 ranks; and a trillion parameters (the sizes of
+// Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using Megatron-LM")
+// on 1024 ranks. Then times the verifier alone on llama-70b, whose micro-batches are doubled until its
+// program has 50,000 instructions. Medians of five. Only tables are allocated: the budgets are those of a
+// larger machine.
 //
-// Then what is predicted of two clusters whose data sheets come along: the trillion parameters, and plain
-// data parallelism of 13 billion on 80 GPUs. For that a step of 12.5 s was published, 11.4 of them for
-// reducing gradients, with two sequences a GPU. Their length is not known here and taken to be 1024 tokens.
-// Gradients of plain data parallelism are fp32, as PyTorch's are under autocast, which computes in 16 bits:
-// the reduction is that of a plan in fp32. A plan in bf16 shows what Sluice would send.
-// --small: tiny models, to show that it works.
+// Then prints predictions for two clusters with built-in descriptions: for the trillion parameters, and for
+// plain data parallelism of 13 billion parameters on 80 GPUs. For the latter a step of 12.5 s was published,
+// 11.4 s of it for reducing gradients, with two sequences a GPU. Their length is not known here and taken to
+// be 1024 tokens. Gradients of plain data parallelism are fp32, as those of PyTorch are under autocast, which
+// computes in 16 bits. So the reduction is taken from a plan in fp32. A plan in bf16 shows what Sluice would
+// send. --small: tiny models, to show that the benchmark works.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -124,7 +124,7 @@ std::string billions(const nlohmann::ordered_json& facts) {
                      facts["ranks"].get<int>());
 }
 
-// What `sluice plan --json` says.
+// The output of `sluice plan --json`.
 nlohmann::ordered_json facts_of(Options options) {
   options.print.json = true;
   const File file(std::tmpfile(), std::fclose);
@@ -195,7 +195,7 @@ Plan plan_of(const Options& options) {
   return plan_or_throw(plan_request(options, source.config, budgets, workspaces_of(*device), false), budgets);
 }
 
-// Held against the contract's time for 50,000 instructions, of which this program has its share.
+// The limit is proportional to the number of instructions.
 void time_verify(const Scale& scale) {
   int64_t micro_batches = 1;
   Plan plan = plan_of(options_of(scale, micro_batches, true));

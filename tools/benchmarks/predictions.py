@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""What is predicted for well-known machines, beside what other systems have published for them.
+"""Predictions for well-known machines beside published figures of other systems.
 
     python3 tools/benchmarks/predictions.py [--markdown]
 
-For every row, `sluice plan --json` on a description of engine/rates/machines; nothing is run and no machine is
-measured, so these are predictions and not results. docs/predictions.md has the table, the sources, and what
-to think of it. Where the published machine has another host or other drives, theirs replace those of the
-description, drives at 80 % of their data sheets. TFLOP/s count 6 flops a parameter and token, as if nothing
-were computed twice; the second figure counts 8, as publications do whose layers are computed again in
-backward. A ratio is of the unit that the publication has. Without a figure that we could find, a row says
-so, and has no ratio.
+Every row comes from `sluice plan --json` with a description of engine/rates/machines. Nothing is run or
+measured, so these are predictions and not results. docs/predictions.md has the table, the sources, and
+remarks. If the published machine has another host or other drives, these replace those of the description;
+drives count at 80 % of their data sheets. TFLOP/s count 6 flops for each parameter and token, as if nothing
+were computed twice. The second figure counts 8, as publications do if layers are computed again in backward.
+A ratio is in the unit of the publication. A row without a published figure says so, and has no ratio.
 """
 import json
 import os
@@ -18,13 +17,13 @@ import sys
 from common import note, parser, program, run_json, work_directory
 
 MACHINES = os.path.join(os.path.dirname(__file__), "..", "..", "engine", "rates", "machines")
-# Intel D7-P5510, 3.84 TB: 6.5 GB/s reading, 3.4 writing; both together is not published, and a guess.
+# Intel D7-P5510, 3.84 TB: 6.5 GB/s reading, 3.4 writing. The rate of both together is a guess.
 P5510 = {"tier": "nvme", "read": 5.2e9, "write": 2.7e9, "mixed": 3.6e9}
 
 
 class Row:
-    """published: (figure, unit, of whom), each with a line; unit: "tokens/s", or TFLOP/s of 6 or 8 flops.
-    host: the description whose DRAM and cores the machine has."""
+    """published: tuples (figure, unit, of whom), a line each; unit: "tokens/s", or 6 or 8 for TFLOP/s of so
+    many flops. host: the description with the host memory and cores of the machine."""
 
     def __init__(self, what, machine, model, batch, *published, sequence=1024, drives=None, host=None,
                  more=""):
@@ -77,7 +76,7 @@ def description_of(name):
 
 
 def machine_of(row, work):
-    """The description's name, or a file with another's host and with other drives."""
+    """The name of the description, or a file that has the host of another one, and other drives."""
     if row.drives is None:
         return row.machine
     (drive, count), description, host = row.drives, description_of(row.machine), description_of(row.host)
@@ -104,7 +103,7 @@ def predict(options, row, work):
 
 
 def lines_of(row, predicted):
-    """A line for every published figure; one without, where there is none."""
+    """A line for every published figure; a line without one if there is none."""
     common = [row.what, f"{row.batch} x {row.sequence}", f"{predicted['seconds']:.3g}",
               f"{predicted['tokens/s']:.0f}", f"{predicted[6]:.0f} / {predicted[8]:.0f}",
               f"{predicted['lane']} {100 * predicted['busy']:.0f} %"]
@@ -120,7 +119,7 @@ HEADING = ["machine and model", "batch", "s a step", "tokens/s", "TFLOP/s, 6 / 8
 
 def main():
     made = parser(__doc__)
-    made.add_argument("--markdown", action="store_true", help="as docs/predictions.md has it")
+    made.add_argument("--markdown", action="store_true", help="print the table of docs/predictions.md")
     options = made.parse_args()
     rows = [HEADING]
     with work_directory(options) as work:

@@ -1,12 +1,12 @@
-// The sum of what ranks exchange, against the best kernel with the same memory traffic.
+// The sum of the parts that ranks exchange, against the best kernel with the same memory traffic.
 //
 //   reduce_bench [--ranks N ...] [--parameters N] [--threads N] [--rounds N] [--small]
 //
-// As in training: parts of a shard, one a rank, end to end in one buffer of bf16, and the sum in another. All
-// kernels run in one process on the same pages, in turn, and are compared round by round; the median of the
-// ratios counts. The peer reads the same bytes and writes as many, with one integer operation a vector: the
-// fastest of several, all parts at once in registers or in turn by chunks, with ordinary stores or past the
-// caches.
+// As in training, the parts of a shard, one a rank, lie end to end in one buffer of bf16, and the sum in
+// another. All kernels run in one process on the same pages, in turn, and are compared round by round; the
+// median of the ratios counts. The peer reads and writes the same bytes, with one integer operation a vector.
+// It is the fastest of several kernels: with all parts at once in registers or in turn by chunks, with
+// ordinary or streaming stores.
 #include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/benchmarks/reduce_bench.cc"
@@ -28,7 +28,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Every part's element i, in turn by kChunk elements; what they have in common is written.
+// Writes the exclusive or of element i of every part. Parts take turns every kChunk elements.
 template <size_t kChunk, bool kStream>
 HWY_INLINE void touch(const uint16_t* parts, uint64_t stride, uint32_t ranks, size_t elements,
                       uint16_t* out) {
@@ -64,7 +64,7 @@ HWY_INLINE hn::Vec<D> common_to(D d, const uint16_t* parts, uint64_t stride) {
   }
 }
 
-// Of up to kRanks ranks; of more, by lines.
+// For up to kRanks ranks; the parts of more are taken by cache lines.
 template <bool kStream, uint32_t kRanks = kInRegisters>
 HWY_INLINE void touch_at_once(const uint16_t* parts, uint64_t stride, uint32_t ranks, size_t elements,
                               uint16_t* out) {
@@ -119,7 +119,8 @@ struct Shard {
 
 // Prints every rate and the sum's ratio to the best peer; returns it.
 double compare(uint32_t ranks, uint64_t parameters, int threads, int rounds) {
-  // Whole blocks a part, and a power of two of them apart for 2 and 4 ranks, as in training.
+  // A part is a whole number of norm blocks; with 2 and 4 ranks that number is a power of two, as in
+  // training.
   const uint64_t part = kShard / ranks / kNormBlock * kNormBlock, count = (parameters + kShard - 1) / kShard;
   std::vector<Shard> shards;
   for (uint64_t k = 0; k < count; ++k) {
@@ -178,7 +179,8 @@ int main(int argc, char** argv) {
   app.add_flag("--small", small, "tiny: shows that it works, no more");
   CLI11_PARSE(app, argc, argv);
   if (small) parameters = 1, rounds = 1;
-  // Else the first pointers to the kernels are to a function that asks for the processor in every call.
+  // Without this, the first pointers to the kernels would lead to a function that asks for the processor in
+  // every call.
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   double ratio = 1e300;
   for (const uint32_t n : ranks) ratio = std::min(ratio, sluice::compare(n, parameters, threads, rounds));

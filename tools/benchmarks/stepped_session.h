@@ -1,4 +1,5 @@
-// A training session whose steps a benchmark issues itself, on any tokens: no data, no files but scratch.
+// A training session whose steps a benchmark issues itself, on made-up tokens. It has no files but those of
+// the nvme tier.
 //
 // Callers: benchmarks of steps, on their main thread; header only.
 #pragma once
@@ -14,7 +15,7 @@ namespace sluice {
 
 class SteppedSession {
  public:
-  // Options of train; --data and --out are not touched.
+  // `options` are those of train; --data and --out are not touched.
   SteppedSession(Options options, ExecutorKind executor) {
     const ModelSource source = resolve_model(options.model);
     options.batch.sequence = options.batch.sequence.value_or(source.config.context);
@@ -33,7 +34,7 @@ class SteppedSession {
     learning_rate_ = options.optimizer.learning_rate;
   }
 
-  // Issues a step, for which there must be room; returns its ticket.
+  // Issues a step and returns its ticket.
   uint64_t issue_step() {
     const Lowering& lowering = plan_.lowering;
     const uint64_t position = session_->next_position(kTrainRing);
@@ -56,7 +57,7 @@ class SteppedSession {
   Executor& executor() { return session_->executor(); }
 
  private:
-  // Tokens of the step that is issued next, spread over the vocabulary.
+  // Fills the buffer for the next step with tokens that are spread over the vocabulary.
   void fill(BufferId buffer, uint64_t position) {
     auto* tokens = reinterpret_cast<int32_t*>(session_->runner().ring_slot(buffer, position));
     const uint64_t count = plan_.program.buffers[buffer].bytes() / sizeof(int32_t);

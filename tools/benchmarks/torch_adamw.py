@@ -17,8 +17,8 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", type=int, default=64 << 20)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, help="default: what PyTorch takes")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--threads", type=int, help="threads (default: PyTorch's own)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args()
 
 

@@ -3,14 +3,14 @@
 
     python3 tools/benchmarks/torch_offload.py --mode loop|fsdp --layers N --width N ... --steps N
 
-bf16 on the GPU, fp32 masters and moments in host memory, torch.optim.AdamW (fused where this PyTorch can) on
-the CPU, gradients clipped to norm 1, layers recomputed in backward, scaled_dot_product_attention; a whole
-batch at once, so that weights travel as seldom as they can.
-- loop: all weights on the GPU; each gradient leaves for pinned memory as soon as it is there, and block by
-  block the new weights go back while the next block is updated.
+bf16 on the GPU, fp32 master weights and moments in host memory, torch.optim.AdamW (fused if this PyTorch has
+that) on the CPU, gradients clipped to norm 1, layers recomputed in backward, scaled_dot_product_attention.
+The whole batch runs at once, so that weights are copied as seldom as possible.
+- loop: all weights on the GPU. Each gradient is copied to pinned memory as soon as it is complete. Layer by
+  layer, new weights are copied back while the next layer is updated.
 - fsdp: fully_shard with CPUOffloadPolicy on one rank.
-Prints one JSON object; the first step does not count. Without a GPU it runs on the CPU, which shows that it
-works, no more. Exit code 4: this PyTorch lacks what the mode needs.
+Prints one JSON object; the first step does not count. Without a GPU it runs on the CPU, which only shows that
+it works. Exit code 4: this PyTorch lacks what the mode needs.
 """
 import argparse
 import contextlib
@@ -118,7 +118,7 @@ class Llama(nn.Module):
 
 
 def adamw(parameters):
-    """Fused where this PyTorch has that for the CPU."""
+    """AdamW, fused if this PyTorch has that for the CPU."""
     arguments = dict(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
     try:
         return torch.optim.AdamW(parameters, fused=True, **arguments), True
@@ -127,7 +127,7 @@ def adamw(parameters):
 
 
 class Loop:
-    """Weights on the GPU, masters, moments and pinned buffers in host memory, a block at a time."""
+    """Weights on the GPU; master weights, moments and pinned buffers in host memory; a layer at a time."""
 
     def __init__(self, o, device):
         self.device, self.cuda = device, device.type == "cuda"
@@ -219,7 +219,7 @@ class Fsdp:
 
 
 def initialise(tensors):
-    """On the GPU where there is one: the CPU takes minutes for billions."""
+    """Draws values on the GPU if there is one: the CPU takes minutes for billions of parameters."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.no_grad():
         for tensor in tensors:

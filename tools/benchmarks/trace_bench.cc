@@ -1,13 +1,15 @@
-// What tracing costs: the same steps with it and without, in turn, in one process, on the same pages.
+// What tracing costs: the same steps with tracing and without, in turn, in one process, on the same pages.
 //
 //   trace_bench [--dir DIR] [--small]
 //
-// A round times two steps, one traced as `sluice profile` does it: the executor's records, and the recorder's
-// copy of the body. Each runs alone, so that nothing hides the copy. The first configuration is the worst for
-// it: tensors of a few KiB in two tiers of memory, so that instructions are many and short. The second is in
-// three tiers, with scratch in DIR. Of the rounds' ratios: the median, the middle half, and the range in
-// which the true median lies with 95 % (order statistics, by their normal approximation: 0.98 sqrt(rounds)
-// ranks on either side of the middle). --small: few rounds, to show that it works.
+// A round times two steps. One is traced as `sluice profile` does it: the executor keeps records, and the
+// recorder copies those of the body. Each step runs alone, so that nothing hides the copy. The first
+// configuration is the worst case: tensors of a few KiB in two memory tiers, so that instructions are many
+// and short. The second has three tiers, with files in DIR. Prints three figures of the rounds' ratios: the
+// median, the middle half, and the range in which the true median lies with 95 % (order statistics in their
+// normal
+// approximation: 0.98 sqrt(rounds) places on either side of the middle). --small: few rounds, to show that
+// the benchmark works.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,7 +60,7 @@ class Steps {
       : session_(options_of(configuration, directory), ExecutorKind::threaded),
         step_(*session_.plan().lowering.bodies().step),
         recorder_(session_.plan().program, std::span(&step_, 1), static_cast<size_t>(rounds)) {
-    session_.wait(session_.issue_step());  // the first body is another
+    session_.wait(session_.issue_step());  // the first body is not a `step`
   }
 
   void run(bool traced) {

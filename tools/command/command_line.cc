@@ -1,5 +1,5 @@
-// CLI11 cuts the arguments into options and values and nothing else; this is the only file that includes
-// it, since it costs half a minute of compile time under the sanitizers.
+// CLI11 only splits the arguments into options and values. No other file includes it, since it costs half a
+// minute of compile time under the sanitizers.
 #include "tools/command/command_line.h"
 
 #include <fmt/format.h>
@@ -44,7 +44,7 @@ bool takes_many(const OptionRow& row) { return std::string(row.value).ends_with(
               near.empty() ? see : fmt::format("Did you mean --{}? {}", near, see));
 }
 
-// The row of an option of this verb that is built; throws for any other name.
+// The row of an option of this verb; throws for any other name.
 const OptionRow& row_of(const std::string& name, Verb verb) {
   const OptionRow* row = find_option(name, verb);
   if (row == nullptr || !(row->verbs & verb_bit(verb))) unknown_option(name, name, verb);
@@ -170,7 +170,7 @@ void apply_all(Options& options, Verb verb, const Given& given) {
   for (const auto& [row, values] : given) apply(options, *row, values);
 }
 
-// Its own options, then `--`, then those of the training command. False: help was asked.
+// `arguments` are options of profile, `--`, and options of train. False: help was asked.
 bool parse_profile(const std::vector<std::string>& arguments, Options& options) {
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
   const std::optional<Given> own = split_arguments(Verb::profile, {arguments.begin(), dashes});

@@ -14,9 +14,9 @@ struct ParsedCommand {
   std::string text;  // not empty: --help or --version was asked; print it and end with exit code 0
 };
 
-// argv[0] is the program's name. Options of --config are applied first, so the command line wins; both
-// count as given. With --resume, and for eval, what a manifest may bring is left to a second call of
-// check_options.
+// argv[0] is the command's name. Options of --config are applied first, so the command line wins; both count
+// as given. With --resume, and for eval, options that a manifest may bring are not required here: the verb
+// calls check_options again once it has read the manifest.
 ParsedCommand parse_command_line(int argc, const char* const* argv);
 
 }  // namespace sluice

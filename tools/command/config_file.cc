@@ -38,7 +38,7 @@ class ConfigParser {
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
 
-  // Spaces and comments, with `lines` also ends of lines.
+  // Skips spaces and comments, with `lines` also ends of lines.
   void skip_blank(bool lines) {
     while (at_ < text_.size()) {
       const char c = text_[at_];

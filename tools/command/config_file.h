@@ -12,14 +12,14 @@ namespace sluice {
 
 struct ConfigEntry {
   std::string key;
-  std::vector<std::string> values;  // as text, without quotes; one, but for arrays
+  std::vector<std::string> values;  // as text, without quotes; several only of an array
   int line = 0;                     // from 1
 };
 
 // `name` is the file's name for messages. Throws Error(malformed_file) naming file and line.
 std::vector<ConfigEntry> parse_config(const std::string& text, const std::string& name);
 
-// Reads the file and parses it. Throws as read_text_file of models/files/file.h does, too.
+// Reads and parses a file. Also throws as read_text_file (models/files/file.h) does.
 std::vector<ConfigEntry> read_config(const std::string& path);
 
 }  // namespace sluice

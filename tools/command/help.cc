@@ -42,7 +42,7 @@ void append_options(std::string& out, Verb verb) {
   }
 }
 
-// "gpt2-xl (1.56B)": with its parameters.
+// "gpt2-xl (1.56B)": name and number of parameters.
 std::string preset_words(const Family& family, const Preset& preset) {
   const auto parameters = static_cast<double>(preset.parameters);
   const std::string count =
@@ -67,7 +67,7 @@ std::string size_head(const SizeKey& key) {
   return fmt::format("{}={}", key.name, flag ? "true|false" : "N");
 }
 
-// A size that only some families have names those.
+// The explanation of a size that only some families have begins with their names.
 void append_sizes(std::string& out) {
   out += "\nsizes that PRESET:KEY=VALUE,KEY=VALUE changes, as in gpt2:layers=6,ffn=512\n";
   for (const SizeKey& key : common_size_keys()) append_entry(out, size_head(key), key.help);
@@ -97,10 +97,10 @@ std::string program_help() {
       "  6 I/O failed or space ran out, 7 a rank was lost, 8 numbers are not finite,\n"
       "  75 stopped on a signal with a durable checkpoint\n"
       "\nsignals\n"
-      "  SIGINT, SIGTERM or SIGUSR1 ends training after the steps under way, with a checkpoint; before\n"
-      "  the first step, and in other verbs, at once. So does a second SIGINT or SIGTERM; two within two\n"
-      "  seconds count as one. To stop ranks of mpirun, send it SIGUSR1, which it hands on; on others it\n"
-      "  kills them.\n";
+      "  SIGINT, SIGTERM or SIGUSR1 ends training after the steps under way, with a checkpoint. Before the\n"
+      "  first step, and in other verbs, it ends the command at once. So does a second SIGINT or SIGTERM;\n"
+      "  two within two seconds count as one. To stop ranks of mpirun, send SIGUSR1 to mpirun, which\n"
+      "  passes it on; at SIGINT and SIGTERM mpirun kills its ranks.\n";
   return out;
 }
 

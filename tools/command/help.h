@@ -1,5 +1,5 @@
-// Texts of --help, made from the tables of verbs and options and the registry of model families, so that they
-// cannot fall behind those.
+// Texts of --help, made from the tables of verbs and options and from the registry of model families, so that
+// they are never out of date.
 #pragma once
 
 #include <string>

@@ -33,21 +33,23 @@ namespace fs = std::filesystem;
 struct LauncherVariables {
   const char *size, *rank, *rank_here;
 };
-// Of the launchers that MPI knows of: Open MPI's own, Slurm's, and those that speak PMI.
+// Variables of launchers that start MPI: Open MPI's own, Slurm's, and those that use PMI.
 constexpr LauncherVariables kMpiLaunchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
     {"SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"},
     {"PMI_SIZE", "PMI_RANK", "PMI_RANK"}};
-// Of its batch scripts the first stands for one process: srun's have a step.
+// In a Slurm batch script, SLURM_NTASKS is set although one process runs; only srun sets this one.
 constexpr LauncherVariables kSlurmStep = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"};
 constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
-// A launcher ends the others when one ends, and its own exit code is that one's. So a rank that fails lets
-// them hear why and write it down, which takes 260 ms at most. Who has found that another hangs lets such a
-// one go first. All others leave it to the launcher to end them: mpirun does so two seconds after the first
-// has ended, but it is woken by those that end meanwhile, and goes on at once. One that it has just continued
-// would not come to say anything.
+// When one rank ends, a launcher ends the others, and its exit code is that of the first. So a rank that
+// fails waits kGrace before it ends: until then the others have heard why and written their statuses, which
+// takes 260 ms at most. A rank that ends because of another waits longer, so that the one that failed ends
+// first; a rank that has found that another hangs waits kFinderGrace. All others also wait kLauncherGrace,
+// and leave it to the launcher to end them. mpirun does so two seconds after the first has ended, or at once
+// if another ends meanwhile; then a rank that was stopped and has just been continued could not write its
+// status.
 constexpr auto kGrace = std::chrono::milliseconds(400), kFinderGrace = std::chrono::milliseconds(1300);
-constexpr auto kLauncherGrace = std::chrono::milliseconds(2200);  // after that
+constexpr auto kLauncherGrace = std::chrono::milliseconds(2200);  // after kFinderGrace
 constexpr auto kLook = std::chrono::milliseconds(50);
 constexpr double kFinishSeconds = 60;
 
@@ -69,7 +71,7 @@ std::string status(ExitCode code, const std::string& sentence) {
   return std::to_string(static_cast<int>(code)) + " " + sentence;
 }
 
-// Of a rank that has ended without a word.
+// The status of a rank that has ended without writing one.
 std::string no_word() {
   return status(ExitCode::rank_lost, "This rank was ended from outside, before it could say why.");
 }
@@ -80,19 +82,19 @@ bool has_status(const std::string& out_directory, int rank, const std::string& w
   return std::getline(file, found) && found == words;
 }
 
-// By `writer`, a rank: that one or another.
+// `writer`: the rank that writes it, for itself or for another.
 void write_status(const std::string& out_directory, int rank, const std::string& words, int writer) {
   std::error_code ignored;
-  if (!fs::is_directory(out_directory, ignored)) return;  // it ended before there was one
+  if (!fs::is_directory(out_directory, ignored)) return;  // the run ended before it made its directory
   const std::string path = status_path(out_directory, rank), fresh = path + ".by" + std::to_string(writer);
   std::ofstream file(fresh);
   file << words << "\n";
   file.close();
   if (file) return fs::rename(fresh, path, ignored);
-  fs::remove(fresh, ignored);  // on a full disk what stands there since the start stays
+  fs::remove(fresh, ignored);  // on a full drive the status of the start stays
 }
 
-// By a start that may yet be refused: the statuses of a run that holds the directory are left alone.
+// For a start that may yet be refused. If another run holds the directory, its statuses are left alone.
 void write_unless_held(const std::string& out_directory, int rank, const std::string& words) {
   if (!is_locked(out_directory)) write_status(out_directory, rank, words, rank);
 }
@@ -103,17 +105,17 @@ void write_unless_held(const std::string& out_directory, int rank, const std::st
   std::_Exit(static_cast<int>(error.code()));
 }
 
-// A refusal without MPI, by which ranks would speak with one voice: the first of each machine does.
+// A refusal before MPI is open, so that no rank can print for all: the first of each machine prints it.
 [[noreturn]] void refuse(const LauncherVariables& launcher, const std::string& out_directory,
                          const Error& error) {
   write_unless_held(out_directory, *number_in(launcher.rank), status(error.code(), error.what()));
   if (*number_in(launcher.rank_here) == 0) throw error;
-  std::this_thread::sleep_for(kGrace);  // or the launcher would end that one before it has spoken
+  std::this_thread::sleep_for(kGrace);  // else the launcher might end the first one before it has printed
   throw Error(error.code(), "", "");
 }
 
-// MPI waits without end for ranks that do not come, as one that was stopped, and can be asked for nothing
-// meanwhile. So threads of their own wait beside it: whether it is `done` in time.
+// MPI waits for ever for a rank that does not come, for example one that was stopped, and has no time limit.
+// So a thread beside it waits until it is `done`. False: `patience` seconds have passed before that.
 bool is_in_time(const std::stop_token& done, double patience) {
   WatchedTime waited(steady_seconds());
   for (; waited.seconds() < patience; waited.look(steady_seconds())) {
@@ -133,7 +135,7 @@ void end_if_late(const std::stop_token& open, const LauncherVariables& launcher,
                    "See which rank has not said so, and what holds its process or machine up; or give more "
                    "time with --rank-timeout.");
   write_unless_held(out_directory, rank, status(late.code(), late.what()));
-  if (rank != 0) std::this_thread::sleep_for(kFinderGrace);  // in vain where that is the missing one
+  if (rank != 0) std::this_thread::sleep_for(kFinderGrace);  // rank 0 speaks first, if it has started
   leave(late, true, kGrace);
 }
 
@@ -144,7 +146,7 @@ struct Launch::Ending {
   Ranks ranks{};  // once MPI is open, and before signals are noted
   std::atomic<bool> begun{false};
   std::atomic<bool> holds{false};       // the first rank has the directory's lock
-  std::atomic<bool> goes_first{false};  // of the ranks that end because of another: it hangs
+  std::atomic<bool> goes_first{false};  // among ranks that end because of another: this one has found it
 
   void write(int rank, const std::string& words) {
     if (holds)
@@ -153,13 +155,13 @@ struct Launch::Ending {
       write_unless_held(out_directory, rank, words);
   }
 
-  // For one thread; another waits for the process to end.
+  // Returns on the first thread that calls; every other waits for the process to end.
   void begin() {
     if (begun.exchange(true))
       for (;;) pause();
   }
 
-  // By the thread that has begun it: tells the others.
+  // Called by the thread that has returned from begin(). Tells the other ranks.
   [[noreturn]] void end(const Error& error, bool because_of_another) {
     const int rank = ranks.rank();
     ranks.abort("Rank " + std::to_string(rank) + " ended: " + error.what() + " " + error.remedy());
@@ -169,7 +171,7 @@ struct Launch::Ending {
   }
   [[noreturn]] void end_after_another(int rank, const Error& error) {
     const std::string words = status(error.code(), error.what());
-    const bool is_said = has_status(out_directory, rank, words);  // by the one that has found it
+    const bool is_said = has_status(out_directory, rank, words);  // by the rank that has found it
     write(rank, words);
     if (rank == 0 && !is_said) report_error(error);
     std::this_thread::sleep_for(kFinderGrace);
@@ -177,9 +179,11 @@ struct Launch::Ending {
     std::_Exit(static_cast<int>(error.code()));
   }
 
-  // What follows is called by a thread of the module's.
-  // It speaks for the other one, too: that may never go on, or be ended as soon as it does. What that one
-  // says itself, as behind a cut network, stands, unless it comes in the same instant.
+  // A thread of the MPI module calls the following functions.
+
+  // Writes the status of the missing rank too, which may never go on or be ended as soon as it does. A status
+  // that the missing rank has written itself, for example behind a cut network, stands, unless both write in
+  // the same instant.
   void found(int rank, int missing, const std::string& reason) {
     goes_first = true;
     if (missing == kNobody || !holds || !has_status(out_directory, missing, no_word())) return;
@@ -211,7 +215,7 @@ ExitCode Launch::run(const std::function<ExitCode(RunDirectory*)>& work) const {
     std::optional<RunDirectory> directory;
     if (ranks().is_first()) directory.emplace(ending_->out_directory);
     if (ranks().all(int{directory && directory->is_locked()}).front()) hold();
-    note_start();  // in place of what an earlier run has said
+    note_start();  // replaces the status of an earlier run
     const ExitCode code = work(directory ? &*directory : nullptr);
     ranks().note("at the end");
     ranks().barrier();
@@ -282,7 +286,7 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optio
   std::jthread deadline(end_if_late, *launcher, out_directory, patience);
   MpiRanks* const mpi = open(hooks);
   deadline = {};
-  if (mpi->lane->size() == 1) return nullptr;  // Slurm's variables also stand in a batch script
+  if (mpi->lane->size() == 1) return nullptr;  // Slurm's variables are also set in a batch script
   ending->ranks = {mpi->lane.get(), mpi->trainer.get(), mpi->local_rank, mpi->local_size, mpi->local_first};
   if (timeout) ending->ranks.set_patience(*timeout);
   note_terminations();
@@ -293,7 +297,7 @@ void end_if_launched(int argc, const char* const* argv, const Error& why) {
   const std::vector<std::string> words(argv, argv + argc);
   const VerbRow* const row = words.size() >= 2 ? find_verb(words[1]) : nullptr;
   if (!row || !row->on_ranks) return;
-  const bool trains = row->verb == Verb::train;  // of bench, --out is no run directory
+  const bool trains = row->verb == Verb::train;  // --out of bench is not a run directory
   std::string out;
   for (size_t i = 2; trains && i < words.size(); ++i) {
     if (words[i] == "--out" && i + 1 < words.size()) out = words[i + 1];

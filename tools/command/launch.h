@@ -1,9 +1,10 @@
-// Runs that a launcher has started as several processes: mpirun, or what speaks MPI as it does.
+// Runs that a launcher has started as several processes: mpirun, or another launcher that starts MPI.
 //
-// The launcher's variables say so; then the MPI module is opened. A launcher hides the exit codes of its
-// processes, so each writes its own, with the sentence, to OUT/rank-N.status, if there is an OUT. The first
-// rank, which hears of all, prints for all. Where another run holds the directory its statuses are left
-// alone. Main thread; a rank that does not end by itself after another was lost is ended by the module's.
+// Environment variables of the launcher show that it has started several ranks; then the MPI module is
+// opened. A launcher hides the exit codes of its processes. So each rank writes its code, with the sentence
+// of an error, to OUT/rank-N.status, if OUT exists. The first rank prints for all. If another run holds the
+// directory, its statuses are left alone. The main thread calls; a thread of the MPI module ends a rank that
+// does not end by itself after another was lost.
 #pragma once
 
 #include <exception>
@@ -25,46 +26,46 @@ class Launch {
  public:
   const Ranks& ranks() const;
 
-  // From here on a process that ends without a word has said in its status that it was lost, if --out is
-  // there.
+  // Writes into this rank's status that it was lost, if --out exists. The status stays if the process is
+  // killed before it can write another.
   void note_start() const;
 
-  // Takes the lock of --out, calls work and writes the status; what either throws ends the process, as end()
-  // does. work gets the directory on the first rank, which speaks for all; elsewhere nullptr.
+  // Takes the lock of --out, calls work and writes the status. An exception of either ends the process, as
+  // end() does. work gets the directory on the first rank, which prints for all; elsewhere nullptr.
   ExitCode run(const std::function<ExitCode(RunDirectory*)>& work) const;
 
-  // The first rank has the lock, and so statuses in --out are this run's to write. For a directory that was
-  // not there before.
+  // The first rank has the lock: from here on this rank writes its status whether or not --out is locked.
+  // To be called once a directory that did not exist at the start was made.
   void hold() const;
 
-  // Ends the process, with its status, and the other ranks. The first one prints why. Nothing is unwound: MPI
-  // may still write into this process's memory.
+  // Writes the status and ends this process and the other ranks. The first rank prints why. Nothing is
+  // unwound: MPI may still write into this process's memory.
   [[noreturn]] void end(const std::exception& why) const;
 
  private:
   friend std::unique_ptr<Launch> open_launch(const std::string&, std::optional<double>);
-  struct Ending;  // how the process ends, on one thread or the other
+  struct Ending;  // how the process ends: by the main thread or by the module's
   Launch(MpiRanks& mpi, std::shared_ptr<Ending> ending);
 
   MpiRanks& mpi_;
   const std::shared_ptr<Ending> ending_;
 };
 
-// Removes what ranks from `first` on have left of an earlier run.
+// Removes the statuses that an earlier run has left of ranks from `first` on.
 void remove_statuses(const std::string& out_directory, int first);
 
-// For a verb that runs on ranks, with a command line that cannot be read: as Launch::end(), where a launcher
-// has started several ranks. Some of them may have a better one.
+// For an error of the command line, if the verb runs on ranks: ends as Launch::end() does where a launcher
+// has started several ranks. The command lines of other ranks may be right.
 void end_if_launched(int argc, const char* const* argv, const Error& why);
 
-// For a verb that ranks would only repeat, each in the others' way. Throws Error(usage) where a launcher has
-// started several processes; on one rank a machine with the sentence.
+// For a verb that runs in one process. Throws Error(usage) where a launcher has started several. Only one
+// rank of each machine throws it with the sentence, so that it is printed once.
 void check_alone(Verb verb);
 
-// nullptr: nobody has started more than this process. Throws Error(environment) where the module or MPI
-// itself is missing, Error(usage) under a launcher that starts no MPI; on one rank a machine with the
-// sentence. Ends the process when not all ranks have started within `timeout`, seconds, which is the
-// ranks' patience from then on; by default kPatienceAtStart.
+// nullptr: no launcher has started several processes. Throws Error(environment) where the module or MPI
+// itself is missing, Error(usage) under a launcher that starts no MPI; only one rank of each machine throws
+// with the sentence. Ends the process when not all ranks have started within `timeout` seconds, by default
+// kPatienceAtStart; a given `timeout` is also how long ranks wait for each other from then on.
 std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optional<double> timeout);
 
 }  // namespace sluice

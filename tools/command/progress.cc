@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-constexpr double kRecent = 0.1;  // weight of the newest step: the last ten or so count
+constexpr double kRecent = 0.1;  // of the newest step in the running mean, so about the last ten count
 
 std::string format_rate(double per_second) {
   if (!std::isfinite(per_second)) return "?";
@@ -89,12 +89,12 @@ void Progress::finish() {
   line_.clear();
 }
 
-// On a terminal the live line makes room and is drawn again below.
+// On a terminal the line replaces the progress line, which is drawn again below it.
 void Progress::print_kept(const std::string& line) {
   write(line_.empty() ? line + "\n" : "\r" + line + "\x1b[K\n" + line_);
 }
 
-// Not by fmt::print, which throws where the terminal is gone.
+// fmt::print would throw where the terminal is gone.
 void Progress::write(const std::string& text) {
   std::fputs(text.c_str(), out_);
   std::fflush(out_);

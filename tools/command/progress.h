@@ -21,22 +21,22 @@ struct ProgressStyle {
   double plain_interval = 10;      // seconds between two plain lines at least
 };
 
-// What `out` is: a terminal and its width, or something else.
+// Whether `out` is a terminal, and how wide it is.
 ProgressStyle progress_style(std::FILE* out);
 
 class Progress {
  public:
-  // `steps` is the run's length; `budgets` are bytes by tier, as in StepMetrics::peak_bytes. `out` must
-  // outlive this.
+  // `steps` is the length of the run; `budgets` are bytes by name of a tier, as in StepMetrics::peak_bytes.
+  // `out` must outlive this.
   Progress(std::FILE* out, const ProgressStyle& style, int64_t steps,
            std::vector<std::pair<std::string, uint64_t>> budgets);
 
   // A finished step; `now` is any clock in seconds that does not run backwards. The first and the last
   // step, and skipped ones, are always shown.
   void step(const StepMetrics& metrics, double now);
-  void validation(const ValidationMetrics& metrics);  // a line of its own, kept
+  void validation(const ValidationMetrics& metrics);  // a line of its own that stays
   void note(const std::string& sentence);             // the same
-  void finish();                                      // leaves the last line in place and ends it
+  void finish();                                      // ends the last line, which stays
 
  private:
   std::string describe(const StepMetrics& metrics) const;
@@ -50,7 +50,7 @@ class Progress {
   double step_seconds_ = 0;  // running mean of recent steps
   double shown_at_ = 0;
   bool first_ = true;
-  std::string line_;  // on the terminal now, still to be ended
+  std::string line_;  // what the terminal shows in its last line, without a line break
 };
 
 // "42s", "2m10s", "3h05m", "2d04h"; "?" when not finite or negative.

@@ -7,11 +7,11 @@
 
 namespace sluice {
 
-// What is thrown by libraries is put into words.
+// Exceptions of libraries become an Error with a sentence and a remedy.
 Error as_error(const std::exception& error);
 
-// Prints it to stderr, what stdout still holds before it, and returns the code that the process is to end
-// with. An Error without a sentence was told by another process. Any thread.
+// Flushes stdout, prints the error to stderr and returns the code that the process is to end with. An Error
+// without a sentence is not printed: another process has printed it. Any thread.
 int report_error(const std::exception& error);
 
 }  // namespace sluice

@@ -59,7 +59,8 @@ bool multiply(const Decimal& number, uint64_t unit, uint64_t& bytes) {
   uint64_t whole = 0;
   const char* end = number.whole.data() + number.whole.size();
   if (std::from_chars(number.whole.data(), end, whole).ec != std::errc{}) return false;
-  uint64_t part = 0;  // Horner from the last digit; floors nest, and 9 * 2^40 + part stays far below 2^64
+  // Horner's rule from the last digit: floors nest, and 9 * 2^40 + part stays far below 2^64.
+  uint64_t part = 0;
   for (size_t i = number.fraction.size(); i-- > 0;)
     part = (static_cast<uint64_t>(number.fraction[i] - '0') * unit + part) / 10;
   return !__builtin_mul_overflow(whole, unit, &bytes) && !__builtin_add_overflow(bytes, part, &bytes);

@@ -8,10 +8,10 @@
 
 namespace sluice {
 
-// KB, MB, GB, TB are powers of 1000, KiB, MiB, GiB, TiB of 1024, upper or lower case; no unit or B means
-// bytes. Fractions of a unit are exact and rounded down to a byte. Throws Error(usage) naming `option`
-// (without dashes) for anything else: negative, above 2^64 - 1, percentages outside (0, 100], unknown
-// units.
+// KB, MB, GB and TB are powers of 1000; KiB, MiB, GiB and TiB are powers of 1024; case does not matter. No
+// unit or B means bytes. Fractions of a unit are exact, rounded down to a byte. Throws Error(usage) naming
+// `option` (without dashes) for negative values, values above 2^64 - 1, percentages outside (0, 100], unknown
+// units and any other text.
 Size parse_size(const std::string& text, const std::string& option);
 
 }  // namespace sluice

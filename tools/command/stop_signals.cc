@@ -8,8 +8,8 @@ namespace sluice {
 namespace {
 
 std::atomic<bool> terminated{false}, something_to_save{false}, stop_requested{false};
-// Somebody looks at signalled_end(); a second signal came.
-std::atomic<bool> is_watched{false}, insisted{false};
+std::atomic<bool> is_watched{false};  // another thread polls signalled_end()
+std::atomic<bool> insisted{false};    // a second signal came
 
 volatile std::sig_atomic_t first_signal_at = 0;  // seconds, truncated
 

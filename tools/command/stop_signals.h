@@ -1,10 +1,10 @@
 // SIGINT, SIGTERM and SIGUSR1 while there is something to save.
 //
-// Until stop_on_signals() is called they end the process at once, as any program: nothing has been done that
-// could be lost. Afterwards the first asks for a clean end. A second SIGINT or SIGTERM ends at once, with the
-// last checkpoint intact. Within a second or two they count as one: timeout(1) and terminals send theirs to
-// the process and to its group. SIGUSR1 is how a launcher's ranks are stopped: mpirun hands it on to all, and
-// kills nobody. A launcher's rank says why it ends, so a thread beside the main one ends it.
+// Until stop_on_signals() is called, a signal ends the process at once: nothing could be lost. Afterwards the
+// first signal asks for a clean end. A second SIGINT or SIGTERM ends the process at once, with the last
+// checkpoint intact. Two within a second or two count as one: timeout(1) and terminals send theirs to the
+// process and to its group. SIGUSR1 stops the ranks of a launcher: mpirun passes it on to all and kills none.
+// A rank of a launcher prints why it ends, so a thread beside the main one ends it.
 #pragma once
 
 #include <atomic>
@@ -12,13 +12,13 @@
 
 namespace sluice {
 
-// Takes the process's signals from here on; true once one came. Caller: the verb train, once.
+// From here on signals ask for a clean end; true once one has come. Callers: the verbs train and profile,
+// once.
 const std::atomic<bool>& stop_on_signals();
 
-// Where a launcher has started several ranks; main thread, before stop_on_signals(). From here on SIGUSR1
-// asks for a clean end.
+// For ranks of a launcher; main thread, before stop_on_signals(). From here on SIGUSR1 asks for a clean end.
 void note_stop_requests();
-// And no signal ends the process: SIGTERM may mean that another rank has died.
+// From here on no signal ends the process: SIGTERM may mean that another rank has died.
 void note_terminations();
 
 // Any thread:

@@ -1,8 +1,8 @@
 // The verbs of the command, one row each: the command line, --help, launchers and main all follow the table.
 //
 // A verb takes parsed options, does its work, prints to `out`, and returns the exit code; failures are
-// Errors. Which options a verb takes stands in the rows of the options (engine/run/options). Callers: main,
-// and tests that want a verb without a process.
+// Errors. The rows of the options (engine/run/options) say which verbs take an option. Callers: main, and
+// tests that run a verb in their own process.
 #pragma once
 
 #include <cstdio>
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// On a signal from the first step on it ends with a durable checkpoint and ExitCode::stopped
+// After a signal, from the first step on, the verb ends with a durable checkpoint and ExitCode::stopped
 // (stop_signals.h).
 ExitCode run_train(Options options, std::FILE* out);
 ExitCode run_plan(Options options, std::FILE* out);
@@ -22,16 +22,17 @@ ExitCode run_eval(Options options, std::FILE* out);
 ExitCode run_export(Options options, std::FILE* out);
 // ExitCode::environment where training with the same --device and --nvme-dir would be refused.
 ExitCode run_doctor(Options options, std::FILE* out);
-// The training command's code, also where it failed half-way and the report says what happened until then.
+// Returns the exit code of the training command. If that failed half-way, the report has what happened until
+// then.
 ExitCode run_profile(Options options, std::FILE* out);
-// Takes the processor for itself; writes --out. Where a launcher has started several ranks, all call.
+// Needs the machine for itself; writes --out. Where a launcher has started several ranks, all call.
 ExitCode run_bench(Options options, std::FILE* out);
 
 struct VerbRow {
   Verb verb;
   ExitCode (*run)(Options options, std::FILE* out);
-  bool on_ranks;       // a launcher may start it as several ranks; another verb they would only repeat
-  bool prints_result;  // what it prints is what it was asked for: it fails where that cannot be written
+  bool on_ranks;       // a launcher may start it as several ranks
+  bool prints_result;  // its result is what it prints: it fails where that cannot be written
   const char *summary, *usage, *about, *examples;  // for --help
 };
 

@@ -1,4 +1,4 @@
-// Text broken at blanks into lines of a page's width.
+// Wraps text into lines of at most 100 columns.
 #pragma once
 
 #include <string>
@@ -6,12 +6,12 @@
 
 namespace sluice {
 
-// Appends `head` and `text`, which begins in column `indent` of a line: of head's, or of the next one where
-// head is too long. Further lines are indented as far. No line but one of a single word is longer than a page
-// is wide, 100 columns.
+// Appends `head`, then `text` from column `indent` on: in the line of `head`, or in the next one where `head`
+// is too long. Further lines are indented likewise. Lines break at blanks; only a line of a single word can
+// be longer than 100 columns.
 void append_wrapped(std::string& out, const std::string& head, const std::string& text, size_t indent);
 
-// The same of a list with commas between its items, none of which is broken.
+// The same for a list with commas between its items. No item is broken.
 void append_list(std::string& out, const std::string& head, const std::vector<std::string>& items,
                  size_t indent);
 

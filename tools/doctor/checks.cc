@@ -13,9 +13,9 @@ namespace sluice {
 namespace {
 
 constexpr const char *kHost = "host", *kFiles = "files";
-constexpr uint64_t kLeftToOthers = 512ull << 20;  // what budgets of `auto` leave free at least
+constexpr uint64_t kLeftToOthers = 512ull << 20;  // the least that a budget of `auto` leaves free
 
-// A word of a shell's command, whatever is in it.
+// One word of a shell command, whatever characters it has.
 std::string quoted(const std::string& word) {
   std::string out = "'";
   for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -28,7 +28,7 @@ std::string without_sudo(std::string command) {
   return command;
 }
 
-// As docker takes sizes.
+// A size as an option of docker.
 std::string in_megabytes(uint64_t bytes) { return fmt::format("{}m", bytes >> 20); }
 
 Check check_memory(const DoctorFacts& f) {
@@ -38,7 +38,7 @@ Check check_memory(const DoctorFacts& f) {
     c.text += fmt::format(", {} of it to this process", format_size(f.memory.usable()));
   if (f.memory.usable() > kLeftToOthers) return c;
   c.status = CheckStatus::fail;
-  c.advice = "--host-mem auto leaves that to others: this lists who holds most.";
+  c.advice = "--host-mem auto leaves that much free: this lists which processes hold most.";
   c.command = "ps aux --sort=-rss | head";
   return c;
 }
@@ -163,7 +163,7 @@ Check check_processors(const DoctorFacts& f) {
   return c;
 }
 
-// What `auto` takes where this one cannot be used.
+// The back end that `auto` takes instead of one that cannot be used.
 const IoBackend& next_that_works(const DoctorFacts& f, const IoFacts& refused) {
   const auto next = std::find_if(f.io.begin() + (&refused - f.io.data()), f.io.end(), [](const IoFacts& io) {
     return io.status.obstacle == IoObstacle::none;
@@ -211,7 +211,7 @@ Check check_directory(const DirectoryFacts& d) {
   c.text += fmt::format(", O_DIRECT aligned to {}", d.probe.alignment);
   if (d.probe.free_bytes > kLeftToOthers) return c;
   c.status = CheckStatus::fail;
-  c.advice = "--nvme-mem auto leaves that to others: free some space there, or give another directory.";
+  c.advice = "--nvme-mem auto leaves that much free: free some space there, or give another directory.";
   c.command = "du -xh --max-depth=2 " + quoted(d.path) + " | sort -h | tail";
   return c;
 }

@@ -1,5 +1,4 @@
-// What the facts of a machine mean for training: one line each, and what mends it. Pure functions of the
-// facts.
+// Judges the facts of a machine: what each means for training, and which command mends it. Pure functions.
 #pragma once
 
 #include <string>
@@ -21,13 +20,13 @@ struct Check {
   const char* name;
   CheckStatus status = CheckStatus::ok;
   std::string text;     // the fact
-  std::string advice;   // a sentence: what follows from it; empty if ok
-  std::string command;  // for a shell: mends it, or shows what stands in the way; empty if ok
+  std::string advice;   // a sentence: the consequence; empty if ok
+  std::string command;  // for a shell: mends it, or shows what is wrong; empty if ok
 };
 
 std::vector<Check> judge(const DoctorFacts& facts);
 
-// Nothing fails.
+// Whether no check fails.
 bool ready(const std::vector<Check>& checks);
 
 }  // namespace sluice

@@ -15,8 +15,8 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
-constexpr uint64_t kLockAsked = 64 * kMiB;   // above the usual limits of ordinary users, 64 KiB and 8 MiB
-constexpr uint64_t kPinAsked = 1024 * kMiB;  // holds copies each way at once, and takes a second at most
+constexpr uint64_t kLockAsked = 64 * kMiB;   // above the usual limits of users but root, 64 KiB and 8 MiB
+constexpr uint64_t kPinAsked = 1024 * kMiB;  // enough for copies both ways at once; takes a second at most
 
 DirectoryFacts look_at(const std::string& path) {
   DirectoryFacts facts;
@@ -31,7 +31,7 @@ DirectoryFacts look_at(const std::string& path) {
 
 void look_at_gpu(DoctorFacts& facts) {
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) facts.visible_devices = visible;
-  // Pinning takes pages at once: no more than a quarter of what may be used.
+  // Pinning allocates the pages at once, so no more than a quarter of usable memory is pinned.
   const uint64_t most = std::min(kPinAsked, facts.memory.usable() / 4 / kMiB * kMiB);
   facts.cuda = cuda_facts({facts.ordinal, most, steady_seconds, open_nvml()});
   facts.nccl = nccl_version(open_nccl());

@@ -1,5 +1,5 @@
-// What `sluice doctor` finds out about a machine, before it is judged (checks.h) and printed
-// (report.h). Values only, so that tests make machines up.
+// What `sluice doctor` finds out about a machine, before checks.h judges it and report.h prints it. Plain
+// values, so that tests can make machines up.
 #pragma once
 
 #include <optional>
@@ -35,10 +35,10 @@ struct DoctorFacts {
   Known<int> nccl;                             // its version
   std::optional<int> gpu_node;                 // the NUMA node of its slot
   std::optional<std::string> visible_devices;  // CUDA_VISIBLE_DEVICES
-  bool root = false;                           // this user is
+  bool root = false;                           // whether the user is root
   SystemFacts system;
   MemoryLimits memory;
-  uint64_t lock_asked = 0, locked = 0;  // bytes: what was tried, what the system let us
+  uint64_t lock_asked = 0, locked = 0;  // bytes that were tried, and bytes that could be locked
   std::vector<IoFacts> io;  // of every back end but the last, in the order of kIoBackends
   std::vector<DirectoryFacts> directories;
 };

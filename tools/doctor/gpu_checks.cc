@@ -13,17 +13,17 @@ namespace {
 
 constexpr const char* kGpu = "GPU";
 
-// Copies of 256 MiB reach 80 to 90 % of a link; a far NUMA node or a shared switch halve it.
+// Copies of 256 MiB reach 80 to 90 % of a link's rate; a far NUMA node or a shared switch halves it.
 constexpr double kFractionLeast = 0.6;
 
 std::string cuda_version(int version) {
   return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
 }
 
-// The kernel's open modules serve every GPU from compute capability 7.5 on, and the newest need them.
+// The open kernel modules serve every GPU from compute capability 7.5 on; the newest GPUs need them.
 constexpr const char* kInstallDriver = "sudo apt-get install nvidia-open";
 
-// What brings the GPU, where there is none that can be used.
+// A command that makes the GPU usable, or shows why it is not.
 std::string gpu_command(const DoctorFacts& f) {
   const CudaStatus& status = f.cuda.status;
   if (!status.built)
@@ -55,7 +55,7 @@ Check check_device(const DoctorFacts& f) {
   return c;
 }
 
-// Whether the driver's line gives the reason for what is not known of a value.
+// Whether the driver's check already gives the reason why a value is unknown.
 template <typename T>
 bool said_of_driver(const DoctorFacts& f, const Known<T>& known) {
   return !f.cuda.driver.value && !known.value && known.reason == f.cuda.driver.reason;
@@ -107,7 +107,7 @@ Check check_link(const DoctorFacts& f) {
   if (!f.cuda.link.value) {
     c.status = CheckStatus::warn;
     c.text = "not known, because " + printable(f.cuda.link.reason);
-    c.advice = "What the copies below reach of it cannot be told.";
+    c.advice = "So it is unknown how much of the link the copies below use.";
     c.command = "nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv";
     return c;
   }
@@ -204,8 +204,8 @@ std::string unlock_command(const DoctorFacts& facts) {
 }
 
 double pcie_bytes_per_second(int generation, int width) {
-  // Transfers a second and lane, of one bit; 8 of 10 bits carry data, from PCIe 3.0 on 128 of 130, in 6.0 242
-  // of the 256 bytes of a unit.
+  // Bits a second of one lane. 8 of 10 bits carry data, from PCIe 3.0 on 128 of 130, in 6.0 242 of the 256
+  // bytes of a unit.
   constexpr double kLane[] = {
       0, 2.5e9 * 8 / 10, 5e9 * 8 / 10, 8e9 * 128 / 130, 16e9 * 128 / 130, 32e9 * 128 / 130, 64e9 * 242 / 256};
   if (generation < 1 || generation >= static_cast<int>(std::size(kLane))) return 0;

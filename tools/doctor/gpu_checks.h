@@ -1,5 +1,5 @@
-// The lines of `sluice doctor` about the GPU, for judge() of checks.h, and what they share with the
-// rest of the report. Pure functions.
+// The checks of `sluice doctor` about the GPU, for judge() of checks.h, and what other checks share with
+// them. Pure functions.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@ namespace sluice {
 
 std::vector<Check> judge_gpu(const DoctorFacts& facts);
 
-// Raises the limit on locked memory: by the shell where the hard limit allows it.
+// A command that raises the limit on locked memory; a shell can do it where the hard limit allows it.
 std::string unlock_command(const DoctorFacts& facts);
 
-// Bytes a second that a PCIe link of this generation and width carries each way, its encoding taken off, but
-// not the headers of packets; 0 for a generation that is not known here.
+// Bytes a second that a PCIe link of this generation and width carries each way, without the bits of its
+// encoding, but with the headers of packets. 0 for an unknown generation.
 double pcie_bytes_per_second(int generation, int width);
 
 }  // namespace sluice

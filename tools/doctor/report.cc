@@ -42,10 +42,10 @@ ordered_json limit_json(uint64_t limit) {
   return limit == kNoLimit ? ordered_json(nullptr) : ordered_json(limit);
 }
 
-// Text of files and of the system, which may hold any bytes.
+// For texts from files and from the system, which may hold any bytes.
 ordered_json text_json(const std::string& text) { return printable(text); }
 
-// Sets `name`, and beside it `name`_unknown where there is a reason instead of a value.
+// Sets `name` to the value, or to null; then also sets `name`_unknown to the reason.
 template <class T, class Function>
 void set_known(ordered_json& out, const std::string& name, const Known<T>& known, Function as_json) {
   out[name] = known.value ? as_json(*known.value) : ordered_json(nullptr);
@@ -148,7 +148,7 @@ const char* obstacle_name(IoObstacle obstacle) {
 }  // namespace
 
 std::string doctor_text(const DoctorFacts& facts, const std::vector<Check>& checks) {
-  constexpr size_t kIndent = 20;  // columns: beyond the longest name
+  constexpr size_t kIndent = 20;  // columns: more than the longest name has
   std::string out, group;
   for (const Check& c : checks) {
     if (group != c.group) out += fmt::format("{}{}\n", group.empty() ? "" : "\n", c.group);
@@ -156,7 +156,7 @@ std::string doctor_text(const DoctorFacts& facts, const std::vector<Check>& chec
     append_wrapped(out, fmt::format("  {:<5} {}", status_name(c.status), c.name), c.text, kIndent);
     if (c.status == CheckStatus::ok) continue;
     append_wrapped(out, "", c.advice, kIndent);
-    out += fmt::format("{:{}}$ {}\n", "", kIndent, c.command);  // whole, to be copied
+    out += fmt::format("{:{}}$ {}\n", "", kIndent, c.command);  // in one line, to be copied
   }
   return out + "\n" + verdict(facts, checks);
 }

@@ -1,4 +1,4 @@
-// `sluice doctor` as people read it, and as programs do. Pure functions.
+// The output of `sluice doctor` as text and as JSON. Pure functions.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace sluice {
 
-// A line a check; below one that is not ok, what follows from it and the command that mends it.
+// One line for each check. Below a check that is not ok stand its advice and its command.
 std::string doctor_text(const DoctorFacts& facts, const std::vector<Check>& checks);
 
-// One object: the facts, then the checks. Sizes in bytes, rates in bytes a second; null for what is not known
-// or, of a limit, where there is none. Floats read back exactly.
+// One object: the facts, then the checks. Sizes are in bytes, rates in bytes a second. null stands for an
+// unknown fact and for a limit that does not exist. Floats read back exactly.
 std::string doctor_json(const DoctorFacts& facts, const std::vector<Check>& checks);
 
 }  // namespace sluice

@@ -12,7 +12,7 @@ namespace sluice {
 
 namespace {
 
-// What is evaluated: a checkpoint, or a Hugging Face directory's weights.
+// The weights to evaluate: of a checkpoint or of a Hugging Face directory.
 struct EvalStart {
   std::optional<CheckpointReader> checkpoint;
   ModelSource source;
@@ -20,7 +20,7 @@ struct EvalStart {
   std::vector<std::string> notes;  // sentences to print
 };
 
-// Finds the weights that --from means, and settles the options that they bring.
+// Finds the weights of --from, and takes over the options that a checkpoint holds.
 EvalStart open_start(Options& options) {
   EvalStart start;
   const std::string& from = options.transfer.from;
@@ -29,7 +29,7 @@ EvalStart open_start(Options& options) {
     const MemoryOptions memory = options.memory;
     adopt_manifest(options, start.checkpoint->state().options);
     options.memory = memory;  // weights may be evaluated on any device
-    // The run's micro-batch belongs to the run's batch.
+    // The micro-batch of the run fits the batch of the run only.
     if (is_given(options, "batch") && !is_given(options, "micro-batch")) options.batch.micro_batch.reset();
     start.source.config = config_from_json(start.checkpoint->state().model_config, *path + "/manifest.json");
   } else {
@@ -48,7 +48,7 @@ EvalStart open_start(Options& options) {
   return start;
 }
 
-// Weights only: nothing is trained.
+// A plan with weights alone: nothing is trained.
 Plan evaluation_plan(const Options& options, const ModelConfig& config, const Budgets& budgets,
                      const Device& device) {
   PlanRequest request = plan_request(options, config, budgets, workspaces_of(device), true);

@@ -62,18 +62,19 @@ class Explanation {
     return joined(parts) + ". ";
   }
 
-  // A class that is used at the top, and where it could not stay.
+  // Why a class of buffers, which the top tier uses, does not live there.
   std::string why_words(BufferClass kind) {
     switch (kind) {
       case BufferClass::workspace:
-        return fmt::format("In {}, where segments run: it is filled and forgotten by every task.",
+        return fmt::format("In {}, where segments run: every task fills it and forgets it.",
                            machine_.tiers.front().name);
       case BufferClass::activations:
         return activation_words();
       default:
         break;
     }
-    std::vector<std::string> taken, roomy;  // tiers above some of it, without and with room for all that
+    // Tiers above the homes of some of the class: without room, or with room, for all that lives below them.
+    std::vector<std::string> taken, roomy;
     uint64_t below = 0;
     for (ClassBytes& bytes : permanent_) below += bytes_in(bytes, kind);
     for (size_t t = 0; t < machine_.tiers.size(); ++t) {
@@ -94,13 +95,13 @@ class Explanation {
     return joined(reasons, " ");
   }
 
-  // What a memory tier holds at most in a step.
+  // The most bytes that a memory tier holds in a step.
   std::string room_words(TierId tier) {
     uint64_t homes = 0;
     for (const BufferClass kind : kClasses)
       if (lives_across(kind)) homes += bytes_in(permanent_[tier], kind);
     const uint64_t most = step_of(plan_).peak_bytes[tier];
-    return fmt::format("{} of {}: {} lives there across steps, {} is what tasks work on.", format_size(most),
+    return fmt::format("{} of {}: homes take {}, staged copies and data of one step {}.", format_size(most),
                        format_size(machine_.tiers[tier].capacity), format_size(homes),
                        format_size(most - std::min(most, homes)));
   }
@@ -137,10 +138,11 @@ class Explanation {
     return first ? fmt::format("to {} first", buffer_class_name(*first)) : "layer by layer";
   }
 
-  // Large models are searched with larger shards than the plan has, and a plan may turn out slower than it
-  // had seemed; or a faster one would wear drives (engine/plan/search/search.h).
+  // The plan can differ from the best candidate for two reasons (engine/plan/search/search.h): large models
+  // are searched with larger shards than the plan has, or a candidate that is hardly slower writes far less
+  // to drives.
   std::string estimate_words(const Weighed& best) const {
-    constexpr double kSame = 1e-3;  // digits that are printed
+    constexpr double kSame = 1e-3;  // smaller differences do not show in the printed digits
     const std::string takes = "the plan itself takes " + readable_seconds(plan_.step_seconds);
     const uint64_t written = bytes_to_files(plan_.program, *plan_.lowering.bodies().step);
     if (best.written > 0 && written <= best.written / 2 && plan_.step_seconds <= kWorthWear * best.seconds)
@@ -164,7 +166,7 @@ class Explanation {
                        w.moved ? ", buffers moved" : "");
   }
 
-  // The best of each kind of arrangement.
+  // The fastest candidates, one of each kind.
   std::string weighed_table() const {
     constexpr size_t kRows = 10;
     const bool upper = !machine_.tiers.front().file && machine_.tiers.size() > 1 && !machine_.tiers[1].file;

@@ -1,5 +1,5 @@
-// `sluice plan --explain`: of every class of buffers where it lives, why, what that moves, and what else the
-// search looked at.
+// `sluice plan --explain`: where each class of buffers lives and why, what it moves in a step, and which
+// other candidates the search weighed.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,7 +11,7 @@ namespace sluice {
 
 std::string explain_text(const Plan& plan);
 
-// Adds to `plan --json` every candidate that was weighed.
+// Adds every weighed candidate to the output of `plan --json`.
 void add_weighed(const Plan& plan, nlohmann::ordered_json& out);
 
 }  // namespace sluice

@@ -20,12 +20,12 @@ using nlohmann::ordered_json;
 constexpr double kSecondsADay = 86400;
 constexpr double kDriveEndurance = 600e12;  // bytes: what makers grant usual drives of 1 TB
 
-// Bodies of the run that is looked at, and the one in it that repeats: with one like it on both sides.
+// The simulated run has kBodies steps. Step kSteady has neighbours on both sides, so it is steady.
 constexpr size_t kBodies = 4, kSteady = 2;
 
 constexpr double kWorthNaming = 0.005;                       // of a step: what is printed as 1 %
 constexpr const char* kKinds[] = {"lane", "pool", "drive"};  // Bottleneck::Kind
-constexpr size_t kIndent = 17;  // columns of what lines below the table begin with
+constexpr size_t kIndent = 17;                               // columns of the headings below the table
 
 std::vector<double> by_lane(const std::vector<WorkSeconds>& sums, size_t lanes) {
   std::vector<double> seconds(lanes);
@@ -51,13 +51,13 @@ std::string drive_name(const MachineRates& rates, size_t drive) {
   return count == 1 ? printable(tier) : fmt::format("{} {}", printable(tier), number);
 }
 
-// Of lane_slowed's pools.
+// `pool` as in lane_slowed: pools, then drives.
 std::string pool_name(const MachineRates& rates, size_t pool) {
   return pool < rates.pools.size() ? printable(rates.pools[pool].name)
                                    : drive_name(rates, pool - rates.pools.size());
 }
 
-// What sharing pools costs a lane, and the pool that costs most.
+// How much longer sharing makes a lane busy, and the pool or drive that costs most.
 std::string slowed_words(const MachineRates& rates, const std::vector<double>& by_pool) {
   const auto most = std::max_element(by_pool.begin(), by_pool.end());
   return fmt::format("{:>12} ({})", readable_seconds(sum_of(by_pool)),
@@ -81,7 +81,7 @@ std::string lanes_table(const Machine& machine, const MachineRates& rates, const
   return out;
 }
 
-// Three at most, and what they leave.
+// The three largest sums at most, then the rest as one.
 std::vector<std::string> most_of(const Program& program, const std::vector<WorkSeconds>& sums,
                                  const PlanFacts& f) {
   std::vector<std::string> out;
@@ -115,10 +115,10 @@ double largest_part(const Machine& machine, const MachineRates& rates) {
   for (const Tier& tier : machine.tiers)
     if (tier.file)
       for (const DrivePart& p : drive_parts(rates.drives, tier.name)) largest = std::max(largest, p.part);
-  return largest > 0 ? largest : 1;  // a description without drives: one
+  return largest > 0 ? largest : 1;  // a description without drives counts as one drive
 }
 
-// Three digits, or all of a large number.
+// Three digits, or all digits before the point of a larger number.
 std::string rounded(double value) {
   return value < 999.5 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
 }
@@ -159,7 +159,7 @@ ordered_json works(const Machine& machine, const std::vector<WorkSeconds>& sums)
 Bottleneck bottleneck_of(const Loads& loads) {
   Bottleneck most;
   const auto consider = [&](Bottleneck::Kind kind, const std::vector<double>& seconds) {
-    // Of a lane and the pool that it alone fills, the lane says more.
+    // If a lane and a pool tie, because the lane alone fills the pool, the lane is named: it says more.
     for (size_t i = 0; i < seconds.size(); ++i)
       if (seconds[i] > most.seconds * (1 + 1e-9)) most = {kind, i, seconds[i]};
   };
@@ -222,7 +222,7 @@ std::string facts_text(const Plan& plan, const PlanFacts& f) {
     append_list(out, "  compute waits", most_of(plan.program, f.waits, f), kIndent);
   append_list(out, "  critical path", most_of(plan.program, f.path, f), kIndent);
   append_wrapped(out, "  bottleneck", bottleneck_words(plan, f), kIndent);
-  if (plan.least_seconds > 0)  // else nothing that is described takes time
+  if (plan.least_seconds > 0)  // 0: the machine description has nothing that takes time
     append_wrapped(out, "  limit",
                    fmt::format("under any placement a step takes {} at least; this is {:.2f} times that",
                                readable_seconds(plan.least_seconds), plan.step_seconds / plan.least_seconds),

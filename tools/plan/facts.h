@@ -1,6 +1,5 @@
-// What a plan's step is made of: what every lane does, what compute waits for, which chain of instructions
-// makes it as long as it is, which resource bounds it, and what it writes to drives. All as simulated, of a
-// steady step.
+// Where the time of a plan's step goes: what every lane does, what lane `compute` waits for, the critical
+// path, the bottleneck, and what the step writes to drives. All of it is simulated, of a steady step.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -25,31 +24,31 @@ Bottleneck bottleneck_of(const Loads& loads);
 // "compute", "cores"; a drive by its tier, and its number from 1 where there are several: "nvme 2".
 std::string bottleneck_name(const Program& program, const MachineRates& rates, const Bottleneck& bottleneck);
 
-// Segments that keep their saved tensors from forward to backward, of those that could: not of those that end
-// in the loss, whose forward runs within their backward.
+// How many segments keep saved tensors from forward to backward, and how many could. Segments that end in the
+// loss are not counted: their forward runs within their backward.
 struct KeptSegments {
   uint32_t kept = 0, all = 0;
 };
 KeptSegments kept_segments(const Plan& plan);
 
 struct PlanFacts {
-  uint64_t ranks = 1;                       // that write to the same drives
+  uint64_t ranks = 1;                       // number of ranks that write to the same drives
   double seconds = 0;                       // of the step
   std::vector<double> busy;                 // by lane
-  std::vector<std::vector<double>> slowed;  // of it, as SimulationResult::lane_slowed
+  std::vector<std::vector<double>> slowed;  // part of `busy`, as SimulationResult::lane_slowed
   std::vector<double> waited_for;           // by lane: idle seconds of compute that are charged to it
   std::vector<double> critical;             // by lane: seconds of the critical path
-  std::vector<WorkSeconds> waits, path;     // the latter two by work, most first
+  std::vector<WorkSeconds> waits, path;     // waited_for and critical by kind of work, the most first
   Bottleneck bottleneck;
   uint64_t bytes_written = 0;  // to files, by all these ranks
-  double drive_part = 1;       // of these, to the drive that gets most
+  double drive_part = 1;       // of bytes_written: the part that goes to the drive that gets most
 };
 PlanFacts facts_of(const Plan& plan, const Options& options);
 
-// A table and some lines.
+// What plan prints of them: a table and some lines.
 std::string facts_text(const Plan& plan, const PlanFacts& facts);
 
-// Adds the same to `plan --json`.
+// Adds them to the output of `plan --json`.
 void add_facts(const Plan& plan, const PlanFacts& facts, nlohmann::ordered_json& out);
 
 }  // namespace sluice

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kCollective = "collective";
 
-// The widest level, which is the slowest; without levels the lane that collectives are on.
+// The bandwidth of the highest network level, which is the slowest; without levels that of lane `collective`.
 double& bandwidth_of(const Program& program, MachineRates& rates) {
   if (!rates.network.empty()) return rates.network.back().bytes_per_second;
   const Tier& tier = exchange_tier(program.machine);

@@ -1,5 +1,5 @@
-// What a plan says of phases whose steps differ from the rest of the run, of compressed gradients, and of
-// where ranks exchange.
+// The parts of a plan's output about phases whose steps differ from the rest of the run, about compressed
+// gradients, and about the tier in which ranks exchange.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,19 +10,19 @@
 
 namespace sluice {
 
-// Where ranks exchange what they send.
+// The tier that collectives of ranks read and write.
 const Tier& exchange_tier(const Machine& machine);
 
-// Where compressed gradients cost as much time as whole ones.
+// The bandwidth at which a step with compressed gradients takes as long as one with whole gradients.
 struct BreakEven {
-  std::string network;               // whose bandwidth it is: a level of the network, or the collective lane
+  std::string network;               // of what: a network level, or lane `collective`
   double bytes_per_second = 0;       // compression pays below; 0: nowhere, infinite: everywhere
   double bytes_per_second_here = 0;  // what the machine description says
   double seconds_whole = 0;          // a step with whole gradients here
 };
 
-// Plans once more, with whole gradients. `plan` is the request's. None where that plan does not fit, or
-// nothing is compressed.
+// Makes a second plan, with whole gradients. `plan` is the plan of `request`. None if nothing is compressed,
+// or the second plan does not fit.
 std::optional<BreakEven> break_even(const Plan& plan, PlanRequest request);
 
 // A line for each phase but the last, and one for compression; "" for a run of one phase without it.

@@ -14,7 +14,7 @@ ExitCode run_plan(Options given, std::FILE* out) {
   const PlannedRun run = planned_run(std::move(given));
   const Options& options = run.options;
   const auto result = make_plan(run.request);
-  const auto print_notes = [&] {  // also before a refusal: limits may come from them
+  const auto print_notes = [&] {  // also before a refusal, whose limits they may explain
     for (const std::string& note : run.start.notes) std::fprintf(out, "%s\n", note.c_str());
     for (const std::string& note : run.budgets.notes) std::fprintf(out, "%s\n", note.c_str());
   };

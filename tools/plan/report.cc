@@ -42,7 +42,8 @@ ByClassAndTier permanent_of(const Program& program) {
 ByClassAndTier transient_of(const Program& program) {
   ByClassAndTier most = nothing_of(program);
   for (const Body& body : program.bodies) {
-    std::vector<std::pair<uint32_t, const Stay*>> changes;  // twice the instruction; after it: one more
+    // A stay begins at twice the index of its first instruction and ends at twice that of its last, plus one.
+    std::vector<std::pair<uint32_t, const Stay*>> changes;
     const std::vector<Stay> stays = stays_of(program, body);
     for (const Stay& s : stays)
       if (!s.staged) changes.insert(changes.end(), {{2 * s.first, &s}, {2 * s.last + 1, &s}});
@@ -72,12 +73,12 @@ std::string table_of(const char* heading, const Machine& machine, const ByClassA
 
 const Body& step_body(const Plan& plan) { return plan.program.bodies[*plan.lowering.bodies().step]; }
 
-// "1 slice", "4 slices".
-std::string counted(int64_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+// "1 sequence", "4 micro-batches".
+std::string counted(int64_t count, const char* one, const char* several) {
+  return fmt::format("{} {}", count, count == 1 ? one : several);
 }
 
-// By level of the network: name, and what each unit of the level below sends over it.
+// By network level: its name, and the bytes that each unit of the level below sends over it in a step.
 struct LevelBytes {
   std::string level, unit;
   uint64_t bytes;
@@ -93,9 +94,9 @@ std::vector<LevelBytes> sent_over_network(const Plan& plan) {
 
 std::string ranks_text(const Plan& plan, const Options& options) {
   if (plan.lowering.ranks == 1) return "";
-  return fmt::format("  {} ranks at ZeRO stage {}{}, {} on a machine, each with:\n", plan.lowering.ranks,
+  return fmt::format("  {} ranks at ZeRO stage {}{}, {} on a node, each with:\n", plan.lowering.ranks,
                      plan.lowering.sharing.zero_stage,
-                     plan.lowering.sharing.weights_in_block ? " in machines" : "",
+                     plan.lowering.sharing.weights_in_block ? " within nodes" : "",
                      ranks_per_node(options.ranks, plan.rates));
 }
 
@@ -125,9 +126,10 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
                       const std::optional<BreakEven>& even) {
   const Program& p = plan.program;
   const KeptSegments segments = kept_segments(plan);
-  std::string out = fmt::format("{} parameters, {} a slice, {} a step, tensors kept in {} of {} segments\n",
-                                parameter_count(plan.model), counted(plan.model.micro_batch, "sequence"),
-                                counted(plan.lowering.slices, "slice"), segments.kept, segments.all);
+  std::string out =
+      fmt::format("{} parameters, {} a micro-batch, {} a step, tensors kept in {} of {} segments\n",
+                  parameter_count(plan.model), counted(plan.model.micro_batch, "sequence", "sequences"),
+                  counted(plan.lowering.slices, "micro-batch", "micro-batches"), segments.kept, segments.all);
   out += fmt::format("  on the {} device, at the rates of {}\n", device_name(options),
                      printable(plan.rates.name));
   out += ranks_text(plan, options);

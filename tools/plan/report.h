@@ -1,4 +1,4 @@
-// What a plan is, for people and for programs.
+// A plan as text and as JSON.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// What lives where, peaks against budgets, bytes moved per lane and step, predicted step. `options`, here and
-// below, name the settled device; `even` is of compressed gradients, if that is of interest.
+// What lives where, peaks against budgets, bytes that each lane moves in a step, and the predicted step. Here
+// and below, the device in `options` is settled; `even` is given where gradients are compressed.
 std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& options,
                       const std::optional<BreakEven>& even = {});
 

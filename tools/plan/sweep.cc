@@ -27,8 +27,8 @@ using nlohmann::ordered_json;
 
 struct Quantity {
   const char* name;
-  bool bytes;                       // of memory or a second: in eight points at least; else doubled
-  void (*set)(Options&, uint64_t);  // nullptr: `scale` does. Throws Error(usage) for what the option refuses
+  bool bytes;                       // bytes, or bytes a second: eight points at least; counts are doubled
+  void (*set)(Options&, uint64_t);  // throws Error(usage) where the option would; nullptr: `scale` is used
   void (*scale)(MachineRates&, uint64_t);
 };
 
@@ -38,7 +38,8 @@ void set_count(Options& options, const char* name, uint64_t value) {
   set_option(options, *find_option(name), {std::to_string(value)});
 }
 
-// All NVMe drives together read so many bytes a second; writing keeps its proportion.
+// Scales the rates of all NVMe drives, so that together they read `value` bytes a second. Their writing keeps
+// its proportion to reading.
 void set_drives(MachineRates& rates, uint64_t value) {
   double now = 0;
   for (const DriveRates& d : rates.drives)
@@ -76,7 +77,7 @@ uint64_t end_of_range(const Quantity& quantity, const std::string& text) {
   try {
     const Size size = parse_size(text, "sweep");
     if (size.kind == Size::Kind::bytes && size.bytes > 0) return size.bytes;
-  } catch (const Error&) {  // it would explain options whose value is one size
+  } catch (const Error&) {  // its remedy is for options whose value is one size
   }
   throw Error(ExitCode::usage,
               fmt::format("`{}` is not a value of {} to sweep from or to.", printable(text), quantity.name),
@@ -88,7 +89,7 @@ struct Sweep {
   std::vector<uint64_t> values;
 };
 
-// Ends included; each the same ratio above the one before.
+// Values from `from` to `to`, both included, that grow by equal factors.
 std::vector<uint64_t> spread(uint64_t from, uint64_t to) {
   constexpr double kFew = 8, kMany = 16;
   const double ratio = static_cast<double>(to) / static_cast<double>(from);
@@ -107,7 +108,7 @@ std::vector<uint64_t> spread(uint64_t from, uint64_t to) {
 Sweep parse_sweep(const std::string& text) {
   const size_t equals = text.find('='), colon = text.find(':', equals == std::string::npos ? 0 : equals);
   if (equals == std::string::npos || colon == std::string::npos)
-    throw Error(ExitCode::usage, fmt::format("`{}` is no range of a quantity.", printable(text)), kExample);
+    throw Error(ExitCode::usage, fmt::format("`{}` is not QUANTITY=FROM:TO.", printable(text)), kExample);
   Sweep sweep{&quantity_named(text.substr(0, equals)), {}};
   const uint64_t from = end_of_range(*sweep.quantity, text.substr(equals + 1, colon - equals - 1));
   const uint64_t to = end_of_range(*sweep.quantity, text.substr(colon + 1));
@@ -124,7 +125,7 @@ Sweep parse_sweep(const std::string& text) {
   return sweep;
 }
 
-// `notes`: what is assumed for this point.
+// `notes`: what is assumed for this point, as sentences.
 SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
                       std::vector<std::string>& notes) {
   options.plan.sweep.clear();
@@ -159,15 +160,15 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
   return point;
 }
 
-// What is under way, where somebody looks: a large batch takes a minute to plan. Writes are not checked, as a
-// closed terminal must not end a sweep.
+// Shows on a terminal what is under way, since a large batch takes a minute to plan. Writes are not checked:
+// a closed terminal must not end a sweep.
 void rewrite_line(const std::string& text) {
   if (!progress_style(stderr).is_terminal) return;
   std::fputs(("\r" + text + "\x1b[K").c_str(), stderr);
   std::fflush(stderr);
 }
 
-// All values were refused: with the words for the first. `notes`: of the last that was not.
+// Throws the error of the first value if all are refused. `notes`: of the last value that is not.
 std::vector<SweepPoint> plan_points(const Options& options, const Sweep& sweep,
                                     std::vector<std::string>& notes) {
   std::vector<SweepPoint> points;
@@ -177,7 +178,7 @@ std::vector<SweepPoint> plan_points(const Options& options, const Sweep& sweep,
     try {
       points.push_back(plan_point(options, *sweep.quantity, value, notes));
     } catch (const Error& error) {
-      rewrite_line("");  // the error's
+      rewrite_line("");  // clears the line for the error
       if (error.code() != ExitCode::usage) throw;
       if (points.empty()) first = error;
       points.push_back({.value = value, .refused = error.what()});
@@ -204,8 +205,8 @@ std::string row_of(const Quantity& quantity, const SweepPoint& p) {
                      p.knee ? fmt::format("{:<20}knee", bottleneck) : bottleneck);
 }
 
-// Seconds of a step over the points, from zero up, or of a token where steps have different numbers of those;
-// knees are marked.
+// A drawing of the seconds of a step over the points, from zero up, with knees marked; of the seconds of a
+// token if the steps have different numbers of tokens.
 std::string curve(const Quantity& quantity, std::span<const SweepPoint> points) {
   constexpr int kRows = 12, kColumns = 4;
   double most = 0, most_tokens = 0, least_tokens = INFINITY;
@@ -276,7 +277,7 @@ void mark_knees(std::span<SweepPoint> points) {
 
 ExitCode run_sweep(const Options& options, std::FILE* out) {
   const Sweep sweep = parse_sweep(options.plan.sweep);
-  if (Options largest = options; sweep.quantity->set)  // before time is spent on the others
+  if (Options largest = options; sweep.quantity->set)  // a refusal comes before time is spent on planning
     sweep.quantity->set(largest, sweep.values.back());
   std::vector<std::string> notes;
   std::vector<SweepPoint> points = plan_points(options, sweep, notes);

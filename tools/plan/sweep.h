@@ -1,6 +1,6 @@
-// `sluice plan --sweep`: plans for a range of one quantity, a table and a curve of what a step would take.
+// `sluice plan --sweep`: plans for a range of one quantity, as a table and a curve of the predicted seconds.
 //
-// Every point is a plan of its own, as `sluice plan` would make it with that value; no run is started.
+// Every point is the plan that `sluice plan` would make with that value; no run is started.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,21 @@ namespace sluice {
 struct SweepPoint {
   uint64_t value = 0;
   bool feasible = false;
-  std::string refused;  // why no run can have this value, whatever its budgets; "" where one can
+  std::string refused;  // why no run can have this value under any budgets; "" if a run can
   double step_seconds = 0, token_seconds = 0, least_seconds = 0;
   std::string bottleneck;
-  double bottleneck_fraction = 0;  // of the step, that what all ask of it takes
+  double bottleneck_fraction = 0;  // of the step: how long the bottleneck is busy at its full rate
   bool knee = false;
 };
 
-// A knee is a point up to which a token gets cheaper, by a twentieth at least for each doubling of the
-// quantity since the point before, and from which on it hardly does: by less than a quarter of that up to the
-// next one. Requires rising values.
+// Marks knees. From the point before to a knee, each doubling of the quantity saves at least a twentieth of a
+// token's time. From the knee to the next point, a doubling saves less than a quarter of that. Requires
+// rising values.
 void mark_knees(std::span<SweepPoint> points);
 
-// Prints for options whose plan.sweep is QUANTITY=FROM:TO. A value that is refused, as a batch that the ranks
-// do not divide, is a row that says so. Throws Error(usage) for an unknown quantity, an empty range, or where
-// all values are refused, and what planning throws.
+// Requires options whose plan.sweep is QUANTITY=FROM:TO. A value that is refused, such as a batch that the
+// ranks do not divide, has a row that says so. Throws Error(usage) for an unknown quantity, for an empty
+// range, and where all values are refused; also throws what planning throws.
 ExitCode run_sweep(const Options& options, std::FILE* out);
 
 }  // namespace sluice

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kIndent = 13;  // columns
 
-// Of a group: weights, gradient, optimizer state. Others of its buffers live within a step.
+// The permanent buffers of a parameter group: weights, gradient and optimizer state.
 std::vector<BufferId> buffers_of(const Plan& plan, uint32_t group) {
   const GroupBuffers& b = plan.lowering.groups[group];
   std::vector<BufferId> list{b.weights};
@@ -95,7 +95,7 @@ class Life {
            (words == home ? "Nothing above it was full when its turn came: it is where it is used." : "");
   }
 
-  // Why a tier above its home did not take it.
+  // Why tier `t`, above the buffer's home, has no place for it.
   std::string refused_words(const HomeRule& rule, TierId t) const {
     const uint64_t capacity = program_.machine.tiers[t].capacity;
     const uint64_t claimable = capacity - std::min(capacity, rule.left_to_staging[t]);
@@ -134,14 +134,14 @@ class Life {
   struct Transfer {
     uint32_t instruction = 0;
     uint32_t first = 0, last = 0;     // pieces
-    const FetchNote* note = nullptr;  // none: it is written back
+    const FetchNote* note = nullptr;  // nullptr: a write-back
     double begin = 0, end = 0;
   };
 
-  // Consecutive pieces that move together are one.
+  // Consecutive pieces that move together count as one transfer.
   std::vector<Transfer> transfers() const {
     std::vector<Transfer> list;
-    std::map<std::pair<TierId, uint32_t>, size_t> next;  // by tier and piece: the note to come
+    std::map<std::pair<TierId, uint32_t>, size_t> next;  // by tier and piece: where to look for the next note
     for (uint32_t i = 0; i < body_.instructions.size(); ++i) {
       const Instruction& in = body_.instructions[i];
       if (in.task != kNoTask || in.operands[0].buffer != buffer_) continue;
@@ -159,7 +159,7 @@ class Life {
     }
     return list;
   }
-  // A fetch moves away from the home, which may lie above or below; what goes back is written there.
+  // A fetch leads away from the home, up or down; a write-back leads towards it.
   bool leaves_home(const Instruction& in) const {
     const auto distance = [&](size_t place) { return std::abs(int{in.places[place].tier} - int{b_.home}); };
     return distance(1) > distance(0);
@@ -250,8 +250,8 @@ class Life {
   const Buffer& b_;
   const std::vector<InstructionTime>& times_;
   const std::vector<FetchNote>& notes_;
-  std::map<uint32_t, uint32_t> at_task_;  // instruction, by task
-  double origin_ = -1;                    // of the step: compute's first begin
+  std::map<uint32_t, uint32_t> at_task_;  // index of its instruction, by task
+  double origin_ = -1;                    // of time: when lane `compute` first begins in the step
 };
 
 }  // namespace
@@ -289,8 +289,8 @@ std::string why_text(const Plan& plan, const std::string& name) {
   const std::vector<BodyId> steps(3, step);
   const SimulationResult run = simulate(plan.program, plan.rates, steps, true);
   std::string out =
-      "Times are simulated, from the begin of a step's first work on the compute lane; what begins\n"
-      "earlier runs while the step before ends.\n";
+      "Times are simulated. Time 0 is when lane compute begins the step; what begins earlier runs while\n"
+      "the step before ends.\n";
   for (const BufferId b : buffers) out += Life(plan, b, notes, run.times).text();
   return out;
 }

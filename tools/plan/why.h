@@ -1,6 +1,6 @@
-// `sluice plan --why NAME`: the life of one buffer, or of a layer's, in a plan: where it lives and which rule
-// decided that, and for each transfer of a step when it runs, who needs it, and what keeps it from running
-// earlier. Times are simulated, of a steady step.
+// `sluice plan --why NAME`: the life of one buffer, or of a layer's buffers, in a plan. It tells where a
+// buffer lives and which rule decided that. For each transfer of a step it tells when the transfer runs,
+// which task needs it, and what keeps it from running earlier. Times are simulated, of a steady step.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace sluice {
 
-// What --why NAME means: the permanent buffer of that name, a group of parameters with that name, or the
-// groups that a layer of that name uses. Throws Error(usage) with names that are near.
+// What NAME stands for: the permanent buffer of that name, the buffers of the parameter group of that name,
+// or those of the groups that the layer of that name uses. Throws Error(usage) with similar names.
 std::vector<BufferId> buffers_named(const Plan& plan, const std::string& name);
 
-// As text, wrapped.
+// The answer as text, wrapped.
 std::string why_text(const Plan& plan, const std::string& name);
 
 }  // namespace sluice

@@ -18,13 +18,13 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kLaneInstructionsMax = 150000;  // of the page: some ten megabytes
+constexpr size_t kLaneInstructionsMax = 150000;  // in the page: about ten megabytes
 
 ordered_json json_of(const Compared& c) { return {{"measured", c.measured}, {"predicted", c.predicted}}; }
 
 const std::string& lane_name(const Plan& plan, LaneId lane) { return plan.program.machine.lanes[lane].name; }
 
-// "blocks.3", where the subject of what was waited for has a name.
+// The name of the layer, parameter group or buffer that was waited for; "" if it has none.
 std::string subject_name(const Plan& plan, const Work& work, uint32_t subject) {
   if (!work.task) return plan.program.buffers[subject].name;
   switch (*work.task) {
@@ -39,7 +39,7 @@ std::string subject_name(const Plan& plan, const Work& work, uint32_t subject) {
   }
 }
 
-// "4.00 GiB more host memory" and what to write for it.
+// A change in words ("4.00 GiB more host memory") and the arguments that make it.
 struct ChangeWords {
   std::string words, arguments;
 };
@@ -64,7 +64,7 @@ ChangeWords words_of(const ProfiledRun& run, const Change& change) {
   return {};
 }
 
-// What would remove most of a wait, if anything that was tried removes a tenth of it.
+// A sentence about the change that removes most of a stall; "" if none of those tried removes a tenth of it.
 std::string remedy_of(const ProfiledRun& run, const Stall& stall, const std::vector<WorkSeconds>& now) {
   const auto seconds = [&](const std::vector<WorkSeconds>& waits) {
     for (const WorkSeconds& w : waits)
@@ -99,7 +99,7 @@ std::string stall_sentence(const ProfiledRun& run, const Stall& stall, const std
   return text + (remedy.empty() ? "." : "; " + remedy + ".");
 }
 
-// What keeps a step from being shorter, in a sentence.
+// A sentence that says what keeps a step from being shorter.
 std::string bound_sentence(const ProfiledRun& run) {
   const Profile& p = run.profile;
   const double step = p.step_seconds.measured;
@@ -125,7 +125,7 @@ std::string bound_sentence(const ProfiledRun& run) {
   return text + ".";
 }
 
-// Where predictions say little: where the difference lies, and why that may be.
+// If the prediction is far off: where the difference lies, and possible reasons. Else "".
 std::string hint_sentence(const ProfiledRun& run) {
   constexpr double kFarOff = 0.2;  // of the measured step
   const Profile& p = run.profile;
@@ -135,7 +135,7 @@ std::string hint_sentence(const ProfiledRun& run) {
                        c.measured < c.predicted ? "shorter" : "longer");
   };
   return fmt::format(
-      "The prediction is far off: {} works {} a step and waits {} than predicted. Other programs took "
+      "The prediction is far off: {} works {} a step and waits {} than predicted. Other processes took "
       "processors or drives meanwhile, or the machine description ({}) is not of this machine as it is. "
       "sluice bench measures it, for --machine; until then, what would be faster is no surer.",
       lane_name(run.plan, p.compute), more(p.lanes[p.compute].busy), more(p.idle), run.plan.rates.name);
@@ -285,7 +285,7 @@ ordered_json profile_facts(const ProfiledRun& run) {
 
 namespace {
 
-// Numbers distinct texts in the order in which they come.
+// Numbers distinct texts in order of their first use.
 class Names {
  public:
   size_t of(const std::string& name) {
@@ -305,7 +305,7 @@ ordered_json profile_lanes(const ProfiledRun& run) {
   const Program& program = run.plan.program;
   const Timeline& t = run.profile.measured;
   const auto obstacles = obstacles_of(t.history(program));
-  size_t first = t.sequence.size();  // the last bodies, if not all
+  size_t first = t.sequence.size();  // if not all bodies fit, the last are taken
   for (size_t count = 0; first > 0; --first)
     if ((count += t.times[first - 1].size()) > kLaneInstructionsMax) break;
   Names names, work;

@@ -1,5 +1,5 @@
-// The facts of a profile as one JSON object (docs/profile.md): profile.json is this, and the text and the
-// page are made from it. Also what the page draws: the lanes.
+// The facts of a profile as one JSON object (docs/profile.md), which profile.json holds and from which the
+// text and the page are made; and the lanes that the page draws.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -24,20 +24,20 @@ struct ProfiledRun {
   const Profile& profile;
   const std::vector<StepMetrics>& steps;
   const std::vector<WhatIf>& changes;
-  std::vector<uint64_t> bytes_here;  // by tier: what this machine has
+  std::vector<uint64_t> bytes_here;  // by tier: how much this machine has
   ExitCode code = ExitCode::done;    // of the training command
-  std::optional<Error> error;        // that ended it
+  std::optional<Error> error;        // what ended the training command
 };
 
 nlohmann::ordered_json profile_facts(const ProfiledRun& run);
 
-// Every recorded instruction by column: which lane, what, when, what it waited for.
+// The recorded instructions as columns: lane, name, time, what each waited for.
 nlohmann::ordered_json profile_lanes(const ProfiledRun& run);
 
-// As JSON text that may stand anywhere, in a page too: what is not ASCII, or means something in HTML, is
+// JSON text that may also stand in a page: characters outside ASCII and those with a meaning in HTML are
 // escaped.
 std::string safe_json(const nlohmann::ordered_json& value);
-// The same of an object, a line for each of its keys.
+// The same for an object, with one line for each of its keys.
 std::string json_lines(const nlohmann::ordered_json& object);
 
 }  // namespace sluice

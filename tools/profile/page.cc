@@ -68,7 +68,7 @@ std::string tile(const std::string& figure, const std::string& words) {
   return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", figure, words);
 }
 
-// `of` of the whole as a bar's width.
+// A bar whose width is `part` of `whole`.
 std::string bar(double part, double whole, const char* kind) {
   return fmt::format("<i class=\"{}\" style=\"width:{:.1f}%\"></i>", kind,
                      whole > 0 ? std::clamp(100 * part / whole, 0.0, 100.0) : 0.0);
@@ -263,7 +263,7 @@ std::string run_words(const ordered_json& f) {
       f["sequence"].dump(), escaped(f["precision"]), escaped(f["device"]), escaped(f["machine"]));
 }
 
-// Every {{name}} of the template once, in one pass: what is put in is not looked at again.
+// Replaces every {{name}} of the template in one pass: inserted text is not searched again.
 std::string filled(std::string_view text, const std::map<std::string, std::string, std::less<>>& values) {
   std::string out;
   for (size_t at = 0;;) {

@@ -33,14 +33,14 @@ Error directory_error(const std::string& out, const std::string& why) {
                "Name a directory that is new, or empty.");
 }
 
-// Before anything is run: what is measured shall find its place.
+// Checked before anything is run, so that what is measured can be written.
 void check_directory(const std::string& out) {
   if (!fs::exists(out)) return;
   if (!fs::is_directory(out)) throw directory_error(out, "is no directory.");
   if (!fs::is_empty(out)) throw directory_error(out, "holds something already.");
 }
 
-// Whether files can be written there is tried, not guessed. An empty directory stays if they cannot.
+// Tries to write a file there. If that fails, an empty directory stays.
 void make_directory(const std::string& out) {
   std::error_code error;
   fs::create_directories(out, error);
@@ -56,7 +56,8 @@ void write_file(const std::string& directory, const char* name, const std::strin
   file.commit();
 }
 
-// The training command as it goes on from `start`, with steps of the profile and without what it would save.
+// The options of the training command that goes on from `start`, with the steps of the profile and without
+// checkpoints.
 Options command_options(Options options, const RunStart& start) {
   const int64_t done = start.checkpoint ? start.checkpoint->state().step : 0;
   options.batch.steps = done + options.profile.steps;
@@ -64,14 +65,14 @@ Options command_options(Options options, const RunStart& start) {
   return options;
 }
 
-// What ran, and how it ended.
+// The steps that ran, and how the run ended.
 struct Outcome {
   ExitCode code = ExitCode::done;
   std::optional<Error> error;
   std::vector<StepMetrics> steps;
 };
 
-// What all ranks begin with.
+// What all ranks share at the start.
 struct Start {
   RunStart run;
   RunData data;
@@ -82,7 +83,7 @@ Recorder make_recorder(const Plan& plan, int64_t steps) {
   for (const BodyIds& phase : plan.lowering.phases)
     for (const auto& body : {phase.first, phase.step, phase.drain, phase.unlock})
       if (body) kinds.push_back(*body);
-  const size_t others = 2 * plan.lowering.phases.size();  // each may end with a drain, and unlock the next
+  const size_t others = 2 * plan.lowering.phases.size();  // a phase may end with a drain, and unlock the next
   return Recorder(plan.program, kinds, static_cast<size_t>(steps) + others);
 }
 
@@ -93,7 +94,7 @@ Progress make_progress(const Options& options, const Program& program, std::FILE
   return Progress(out, progress_style(out), options.batch.steps, tiers);
 }
 
-// One rank of the run. The first records, prints and reports; the others only train.
+// One rank of the run. The first rank records, prints and writes the report; the others only train.
 class Profiler {
  public:
   Profiler(const Options& options, Start& start, const Ranks& ranks, std::FILE* out)
@@ -169,7 +170,7 @@ class Profiler {
     return outcome;
   }
 
-  // What ended the run is told before what its report met with.
+  // An error of the run is thrown, even if the report fails too.
   void report_end(const Plan& plan, const Recorder& recorder, const Outcome& outcome) {
     try {
       report(plan, recorder, outcome);
@@ -183,7 +184,7 @@ class Profiler {
     const Options& options = rank_.options();
     const Profile profile = make_profile(plan, recorder);
     std::vector<WhatIf> changes;
-    if (profile.counted > 0 && outcome.code == ExitCode::done) {  // who stopped it waits
+    if (profile.counted > 0 && outcome.code == ExitCode::done) {  // after a stop the user waits for the end
       say(out_, "Planning for other budgets and batches.\n");
       changes = best_changes(rank_.request(), plan, asked_micro_batch());
     }
@@ -192,7 +193,7 @@ class Profiler {
     const nlohmann::ordered_json facts = profile_facts(run);
     const std::string& out = options.profile.out;
     say(out_, profile_summary(facts));
-    write_file(out, "profile.md", profile_markdown(facts));  // the smallest first, for a disk that runs full
+    write_file(out, "profile.md", profile_markdown(facts));  // the smallest first: the drive may run full
     write_file(out, "profile.json", json_lines(facts));
     write_file(out, "report.html", profile_page(facts, profile_lanes(run)));
     write_file(out, "trace.json", profile_trace(run));

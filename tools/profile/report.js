@@ -23,8 +23,8 @@
   };
   const kinds = data.work.map(kindOf);
 
-  // By lane, in order of time: indices of columns. On an overlapping lane an instruction is drawn from when the
-  // one before has ended: until then it is queued.
+  // By lane, in order of time: indices of columns. On an overlapping lane an instruction is drawn from when
+  // the one before has ended: until then it is queued.
   const lanes = data.lanes.map((lane) => ({ name: lane.name, items: [], begin: [], end: [] }));
   for (let i = 0; i < count; ++i) {
     const lane = lanes[columns.lane[i]], end = columns.begin[i] + columns.seconds[i];
@@ -89,7 +89,7 @@
     const by = (view.end - view.begin) * fraction;
     show(view.begin + by, view.end + by);
   }
-  // A counted step in the middle; several where they are short of detail anyway.
+  // Shows the middle one of the counted steps.
   function showStep() {
     const counted = bounds.slice(bounds.length - facts.steps_counted);
     if (facts.steps_counted === 0 || bounds.length < 2) return show(first, last);
@@ -99,7 +99,7 @@
   }
   const width = () => canvas.clientWidth - kGutter;
   const xOf = (t) => kGutter + ((t - view.begin) / (view.end - view.begin)) * width();
-  const snapped = (x) => Math.round(x * devicePixelRatio) / devicePixelRatio;  // areas that meet leave no seam
+  const snapped = (x) => Math.round(x * devicePixelRatio) / devicePixelRatio;  // no seam between areas that meet
   const timeOf = (x) => view.begin + ((x - kGutter) / width()) * (view.end - view.begin);
   const laneTop = (index) => kAxis + index * kLane;
   const tierTop = (index) => kAxis + shown.length * kLane + kGap + index * (kTier + kGap);
@@ -170,7 +170,7 @@
     const top = laneTop(index) + 4, high = kLane - 8;
     context.fillStyle = "#f4f6f9";
     context.fillRect(kGutter, top, width(), high);
-    // Instructions too short for a pixel of their own share one, the paler the less of its time they take.
+    // Instructions that are shorter than a pixel share it. It is the paler the less of its time they take.
     const few = { pixel: NaN, filled: 0, color: "" };
     const flush = () => {
       if (few.filled === 0) return;
@@ -233,7 +233,7 @@
       }
     };
     const begin = Math.max(upper(points, view.begin, (p) => p[0]) - 1, 0);
-    let most = null, from = 0;  // of points that share a pixel the fullest is drawn
+    let most = null, from = 0;  // if points share a pixel, the fullest is drawn
     for (let k = begin; k < points.length && points[k][0] < view.end; ++k) {
       const right = snapped(Math.min(k + 1 < points.length ? xOf(points[k + 1][0]) : xOf(last), kGutter + width()));
       if (!most) from = snapped(Math.max(xOf(points[k][0]), kGutter));

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::ordered_json;
 using Rows = std::vector<std::vector<std::string>>;
 
-// Text in Markdown, of a table too: what means something there is escaped.
+// Text for Markdown and its tables: characters with a meaning there are escaped.
 std::string plain(const std::string& text) {
   std::string out;
   for (const char c : printable(text)) {
@@ -141,15 +141,15 @@ std::string error_of(const ordered_json& compared) {
 }
 
 std::string errors_explained(const ordered_json& f) {
-  std::string text = "Errors are predicted against measured: a negative one took longer than predicted.";
+  std::string text = "Errors are predicted against measured: negative where work took longer than predicted.";
   std::string lanes;
   for (const ordered_json& l : f["lanes"])
     if (l["overlapping"] && l["busy_seconds"]["measured"] > 0)
       lanes += (lanes.empty() ? "" : " and ") + l["lane"].get<std::string>();
   if (lanes.empty()) return text;
   return text + " On " + lanes +
-         " neighbours are under way together, and time counts for the first of them until it is done: rows "
-         "of one of these lanes may owe each other some, their sum does not.";
+         " several transfers are under way together. So one row of such a lane may be too long and another "
+         "too short by the same time; their sum is right.";
 }
 
 uint64_t most_at_once(const ordered_json& tier) {

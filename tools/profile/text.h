@@ -19,15 +19,15 @@ std::string readable_percent(double fraction);
 
 // Cells of tables. `compared` has seconds under `measured` and `predicted`.
 std::string seconds_of(const nlohmann::ordered_json& compared, const char* which);
-// Of the prediction, relative; empty where nothing was measured.
+// The relative error of the prediction; empty where nothing was measured.
 std::string error_of(const nlohmann::ordered_json& compared);
-// How to read the errors of work, in sentences.
+// Sentences that say how to read the errors of work.
 std::string errors_explained(const nlohmann::ordered_json& facts);
-// Stalls of a smaller part of a step are told together.
+// Stalls that are a smaller part of a step than this are summed up in one line.
 constexpr double kStallShown = 0.001;
-// Bytes: the most of a row of `occupancy`.
+// The most bytes at once in a row of `occupancy`.
 uint64_t most_at_once(const nlohmann::ordered_json& tier);
-// Empty for none.
+// A size; empty for 0.
 std::string bytes_of(const nlohmann::ordered_json& bytes);
 
 }  // namespace sluice

@@ -27,15 +27,15 @@ class TraceText {
 
  private:
   static std::string quoted(const std::string& text) { return safe_json(nlohmann::ordered_json(text)); }
-  // Whole nanoseconds, which Perfetto counts: a duration is the difference of two of these, so that what does
-  // not overlap here does not there. It drops slices that overlap on a thread.
+  // Whole nanoseconds, as Perfetto counts. A duration is the difference of two of these, so that events that
+  // do not overlap here do not overlap there: Perfetto drops events that overlap on a thread.
   static int64_t nano(double seconds) { return std::llround(seconds * 1e9); }
   static std::string micro(int64_t nanoseconds) {
     return fmt::format("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);
   }
   static size_t thread(LaneId lane) {
     return lane + size_t{1};
-  }  // Perfetto takes thread 0 for an idle core's
+  }  // Perfetto takes thread 0 for an idle core
 
   template <typename... Values>
   void add(fmt::format_string<Values...> format, Values&&... values) {
@@ -54,7 +54,7 @@ class TraceText {
     }
   }
 
-  // What a click on it shows.
+  // The details that a click on an event shows.
   std::string arguments(size_t position, uint32_t i, const std::optional<Obstacle>& obstacle) const {
     const Timeline& t = run_.profile.measured;
     const Body& body = program_.bodies[t.sequence[position]];
@@ -101,8 +101,9 @@ class TraceText {
     }
   }
 
-  // Perfetto makes a track of every name of outermost asynchronous events: the lane's here, so that there is
-  // one track for it. The instruction lies in it. Ids are the process's, or the track would lie outside.
+  // Perfetto makes a track for every name of outermost asynchronous events. Here that is the name of the
+  // lane, so that it has one track. The instruction lies within. Ids belong to the process, else the track
+  // would lie outside of it.
   void add_asynchronous(LaneId l, uint64_t id, const std::string& name, int64_t begin, int64_t end,
                         const std::string& args) {
     const std::string lane = quoted(program_.machine.lanes[l].name);

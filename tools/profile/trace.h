@@ -7,9 +7,9 @@
 
 namespace sluice {
 
-// Lanes are threads: complete events, but asynchronous ones where a lane's instructions overlap, each in one
-// that is named after the lane. Counters: bytes of every tier by class. Times are microseconds from the first
-// beginning.
+// A lane is a thread of the trace. Its instructions are complete events. On an overlapping lane they are
+// asynchronous events, each within one that is named after the lane. Counters are bytes of every tier by
+// class. Times are microseconds since the first begin.
 std::string profile_trace(const ProfiledRun& run);
 
 }  // namespace sluice

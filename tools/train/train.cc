@@ -26,7 +26,7 @@ namespace sluice {
 
 namespace {
 
-// What the run will hold on disk at once: the checkpoints that are kept, and the one being written.
+// Throws if the drive of --out has no room for the checkpoints that the run keeps and the one being written.
 void check_checkpoint_space(const Options& options, const Plan& plan) {
   const uint64_t one = checkpoint_bytes(plan.model, owned_ranges(plan.lowering)),
                  free = free_bytes(options.run.out);
@@ -46,7 +46,7 @@ std::string metrics_path(const RunOptions& run) {
   return run.metrics.empty() ? (std::filesystem::path(run.out) / "metrics.jsonl").string() : run.metrics;
 }
 
-// Whether the run has done its steps already. Throws when it went past them.
+// Whether the run has done all its steps. Throws if it has done more.
 bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FILE* out) {
   const int64_t done = checkpoint.state().step, wanted = options.batch.steps;
   if (done < wanted) return false;
@@ -73,16 +73,16 @@ Progress make_progress(const Options& options, const Program& program, std::FILE
   return Progress(out, progress_style(out), options.batch.steps, tiers);
 }
 
-// What a driver or library took beyond the plan would show here.
+// Prints the GPU memory that is held: it shows what a driver or library takes beyond the plan.
 void tell_memory(Accelerator& accelerator, uint64_t limit, Progress& progress) try {
   const AcceleratorMemory memory = accelerator.memory();
   progress.note("GPU memory after the first step: " + format_size(memory.held) + " held, of " +
                 format_size(limit) + "; " + format_size(memory.free) + " free");
 } catch (const Error&) {
-  // A GPU that was lost meanwhile is the next step's news.
+  // If the GPU was lost meanwhile, the next step reports it.
 }
 
-// Shows and records every event; of an accelerator also, once, what its memory holds.
+// Shows and records every event. After the first step it also prints what the accelerator's memory holds.
 TrainEvents report_to(MetricsFile& metrics, Progress& progress, Accelerator* accelerator, uint64_t limit) {
   TrainEvents events;
   events.step = [&metrics, &progress, accelerator, limit](const StepMetrics& m) mutable {
@@ -98,15 +98,15 @@ TrainEvents report_to(MetricsFile& metrics, Progress& progress, Accelerator* acc
   return events;
 }
 
-// What all ranks of a run begin with.
+// What all ranks of a process share at the start.
 struct Start {
   const Launch* launch;     // nullptr: this process is alone
-  RunDirectory* directory;  // of whoever speaks
+  RunDirectory* directory;  // nullptr on a process whose ranks do not print
   RunStart run;
   RunData data;
 };
 
-// What the user sees and keeps of a run: the metrics, cut where it goes on, and its progress.
+// The metrics file and the progress lines of a run. A run that goes on first cuts the metrics at its step.
 struct Report {
   Report(const Options& options, Start& start, const Program& program, std::FILE* out)
       : metrics(open_metrics(options, start, out)), progress(make_progress(options, program, out)) {}
@@ -132,14 +132,14 @@ struct Report {
   }
 };
 
-// What decides whether there is anything to do: compared before one rank leaves and another goes on.
+// Facts that decide whether there is anything to do. Ranks compare them, so that all end or all go on.
 std::vector<Fact> facts_of_extent(const Options& options, const RunStart& run) {
   const int64_t done = run.checkpoint ? run.checkpoint->state().step : 0;
   return {{"checkpoint to go on from", std::to_string(done)},
           {"--steps", std::to_string(options.batch.steps)}};
 }
 
-// What must be the same on all ranks: the options that fix bits, the length of the run, data and start.
+// Facts that must be the same on all ranks: options that change bits, the length of the run, data and start.
 std::vector<Fact> facts_of(const Options& options, const Start& start) {
   std::vector<Fact> facts;
   for (const ManifestOption& option : manifest_options(options)) {
@@ -163,7 +163,7 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   return facts;
 }
 
-// The rest of train_rank(), once there is a session.
+// The part of train_rank() that needs a session.
 ExitCode train_in(PlannedSession& started, Options options, Start& start, const Budgets& budgets,
                   Accelerator* accelerator, std::FILE* out) {
   const Plan& plan = started.plan;
@@ -182,7 +182,7 @@ ExitCode train_in(PlannedSession& started, Options options, Start& start, const 
   ranks.barrier();
   if (start.launch) start.launch->note_start();
 
-  // Up to here a start that fails or is interrupted has changed nothing.
+  // A start that fails or is interrupted before this line has changed nothing.
   const std::atomic<bool>& stop = stop_on_signals();
   const uint64_t device_limit = budgets.device ? budgets.device->limit : 0;
   std::optional<Report> report;
@@ -197,7 +197,7 @@ ExitCode train_in(PlannedSession& started, Options options, Start& start, const 
   return ExitCode::stopped;
 }
 
-// The first rank speaks for all: the others print nothing, and leave the run's directory to it.
+// Only the first rank prints and writes into the run directory.
 ExitCode train_rank(Options given, Start& start, const Ranks& all, std::FILE* out) {
   RankSetup rank(std::move(given), start.run.source.config, start.data.validation.has_value(), all, out);
   const Ranks& ranks = rank.ranks();
@@ -224,7 +224,7 @@ ExitCode train_rank(Options given, Start& start, const Ranks& all, std::FILE* ou
   }
 }
 
-// `launch`: where other processes train too; else nullptr. `directory`: of such a launch, on its first rank.
+// `launch`: nullptr if this process trains alone. `directory`: given on the first rank of a launch.
 ExitCode train_process(Options options, const Launch* launch, RunDirectory* directory, std::FILE* out) {
   const bool speaks = !launch || launch->ranks().is_first();
   check_options(options, Verb::train, !options.run.resume.empty());  // now with the number of ranks

@@ -36,7 +36,7 @@ std::vector<std::string> names_in(const std::string& directory) {
   if (error)
     throw Error(ExitCode::environment,
                 fmt::format("Cannot list {}: {}.", printable(directory), error.message()),
-                "Make the directory readable for this user, and check the disk.");
+                "Make the directory readable for this user, and check the drive.");
   return names;
 }
 
@@ -90,7 +90,7 @@ Error checkpoint_error(const std::string& action, const std::string& path, int e
                fmt::format("Cannot {} {}: {}.", action, printable(path), std::strerror(error_number)),
                std::string(full                     ? "Free some space or lower --keep"
                            : error_number == EMFILE ? "Raise the limit on open files (ulimit -n)"
-                                                    : "Check the disk") +
+                                                    : "Check the drive") +
                    ", then go on with --resume auto.");
 }
 

@@ -37,7 +37,7 @@ InnerFile file_inside(const std::string& checkpoint, const std::string& name) {
   if (lstat(path.c_str(), &status) != 0) {
     if (errno != ENOENT && errno != ENOTDIR)
       throw Error(ExitCode::io, fmt::format("Cannot look at {}: {}.", printable(path), std::strerror(errno)),
-                  "Check the disk and the directory's permissions.");
+                  "Check the drive and the directory's permissions.");
     damaged(checkpoint, fmt::format("this is no complete checkpoint, it lacks {}", shown_name(name)));
   }
   if (!S_ISREG(status.st_mode))

@@ -46,7 +46,8 @@ constexpr OptionRow kTable[] = {
     {"shards",
      "input and output",
      "N",
-     "above 1: the rows of each tensor in N files, as PyTorch's distributed checkpoint reads them",
+     "files; above 1, each holds a part of the rows of every tensor, as PyTorch's distributed checkpoint "
+     "reads them",
      "1",
      kExport,
      OnResume::free,
@@ -61,11 +62,12 @@ constexpr OptionRow kTable[] = {
      OnResume::free, FIELD(bench.out)},
 
     {"model", "model", "MODEL",
-     "preset, one with other sizes (gpt2:layers=6,width=384,heads=6,vocab=256,context=256; both listed "
-     "below), config.json, or a Hugging Face directory, whose weights are the start if it has any",
+     "preset, preset with other sizes (gpt2:layers=6,width=384,heads=6,vocab=256,context=256; presets and "
+     "sizes are listed below), config.json, or a Hugging Face directory, whose weights are the start if it "
+     "has any",
      "", kRuns, OnResume::fixed, FIELD(model.model)},
-    {"from-scratch", "model", "", "ignore the weights of a directory", "", kRuns, OnResume::fixed,
-     FIELD(model.from_scratch)},
+    {"from-scratch", "model", "", "ignore the weights of a Hugging Face directory", "", kRuns,
+     OnResume::fixed, FIELD(model.from_scratch)},
 
     {"data", "data", "FILE...",
      "tokens: .txt (bytes as tokens; the vocabulary must be 256) or .bin (nanoGPT uint16 "
@@ -77,7 +79,8 @@ constexpr OptionRow kTable[] = {
      OnResume::free, FIELD(data.val_every), kCountOrZero},
     {"val-batches", "data", "N", "batches of one validation, always the first N", "20", kRuns | kEval,
      OnResume::free, FIELD(data.val_batches), kCount},
-    {"order", "data", "ORDER", "shuffled (by --seed, every epoch anew) or sequential", "shuffled", kRuns,
+    {"order", "data", "ORDER",
+     "order of sequences: shuffled (by --seed, in each epoch differently) or sequential", "shuffled", kRuns,
      OnResume::fixed, FIELD(data.order)},
 
     {"batch", "batch", "SEQUENCES", "sequences of one step, over all ranks", "8", kRuns | kEval,
@@ -86,7 +89,7 @@ constexpr OptionRow kTable[] = {
      OnResume::fixed, FIELD(batch.sequence), kCount},
     {"micro-batch", "batch", "N|auto", "sequences that run through a layer at once", "auto", kRuns | kEval,
      OnResume::fixed, FIELD(batch.micro_batch), kCount},
-    {"steps", "batch", "N", "updates of the whole run", "1000", kRuns, OnResume::replaced, FIELD(batch.steps),
+    {"steps", "batch", "N", "steps of the whole run", "1000", kRuns, OnResume::replaced, FIELD(batch.steps),
      kCountOrZero},
 
     {"optimizer", "optimizer", "NAME", "adamw", "adamw", kRuns, OnResume::fixed, FIELD(optimizer.kind)},
@@ -98,37 +101,39 @@ constexpr OptionRow kTable[] = {
      FIELD(optimizer.warmup_steps), kCountOrZero},
     {"lr-schedule", "optimizer", "NAME", "constant, cosine or linear", "cosine", kRuns, OnResume::replaced,
      FIELD(optimizer.schedule)},
-    {"weight-decay", "optimizer", "X", "of tensors with two or more dimensions", "0.1", kRuns,
+    {"weight-decay", "optimizer", "X", "weight decay of tensors with two or more dimensions", "0.1", kRuns,
      OnResume::fixed, FIELD(optimizer.weight_decay), kNotNegative},
     {"beta1", "optimizer", "X", "decay of the first moment", "0.9", kRuns, OnResume::fixed,
      FIELD(optimizer.beta1), kBeta},
     {"beta2", "optimizer", "X", "decay of the second moment", "0.95", kRuns, OnResume::fixed,
      FIELD(optimizer.beta2), kBeta},
-    {"eps", "optimizer", "X", "added to the root of the second moment", "1e-8", kRuns, OnResume::fixed,
+    {"eps", "optimizer", "X", "added to the square root of the second moment", "1e-8", kRuns, OnResume::fixed,
      FIELD(optimizer.epsilon), kPositive},
-    {"clip", "optimizer", "X", "largest gradient norm; 0: off, the norm is still reported", "1", kRuns,
-     OnResume::fixed, FIELD(optimizer.clip), kNotNegative},
+    {"clip", "optimizer", "X",
+     "gradients of a larger norm are scaled down to this norm; 0: off, the norm is still reported", "1",
+     kRuns, OnResume::fixed, FIELD(optimizer.clip), kNotNegative},
 
     {"precision", "numbers", "NAME",
-     "bf16, fp16 or fp32, of weights and activations; master weights and moments are fp32", "bf16",
+     "data type of weights and activations: bf16, fp16 or fp32; master weights and moments are fp32", "bf16",
      kRuns | kEval, OnResume::fixed, FIELD(numbers.precision)},
-    {"seed", "numbers", "N", "of initial weights and data order", "0", kRuns, OnResume::fixed,
+    {"seed", "numbers", "N", "seed of initial weights and data order", "0", kRuns, OnResume::fixed,
      FIELD(numbers.seed)},
 
     {"device", "memory", "NAME", "auto, cuda[:N], cpu, or reference (slow plain loops, to compare with)",
      "cuda where there is a GPU, else cpu", kRuns | kEval | kDoctor | kBench, OnResume::fixed,
      FIELD(memory.device)},
-    {"gpu-mem", "memory", "SIZE", "device memory; on the cpu device, a separate arena that stands for one",
-     "auto", kRuns | kEval, OnResume::free, FIELD(memory.gpu)},
+    {"gpu-mem", "memory", "SIZE",
+     "device memory, hard limit; on the cpu device, an arena in host memory that stands for it", "auto",
+     kRuns | kEval, OnResume::free, FIELD(memory.gpu)},
     {"host-mem", "memory", "SIZE", "memory of the process, hard limit", "auto", kRuns | kEval | kBench,
      OnResume::free, FIELD(memory.host)},
     {"nvme-mem", "memory", "SIZE",
-     "scratch space in --nvme-dir, of all directories together; plan takes it without --nvme-dir too, for "
+     "space in --nvme-dir, hard limit, all directories together; plan also takes it without --nvme-dir, for "
      "the drives of another machine",
      "auto", kRuns | kEval, OnResume::free, FIELD(memory.nvme)},
     {"nvme-dir", "memory", "DIR[,DIR...]",
      "directory on a fast drive for what does not fit in memory; several, one on each drive, are used at "
-     "once, each for a share that follows from the rates in the machine description",
+     "once, with drive shares by the rates in the machine description",
      "none: no nvme tier", kRuns | kEval | kDoctor | kBench, OnResume::free, FIELD(memory.nvme_directories)},
     {"threads",
      "memory",
@@ -139,12 +144,13 @@ constexpr OptionRow kTable[] = {
      OnResume::free,
      FIELD(memory.threads),
      {1, 1024}},
-    {"recompute", "memory", "WHICH", "layers whose forward runs again in backward: auto, all or none", "auto",
+    {"recompute", "memory", "WHICH",
+     "layers whose forward runs again in backward, so that they keep no tensors: auto, all or none", "auto",
      kRuns, OnResume::free, FIELD(memory.recompute)},
     {"placement", "memory", "RULE",
-     "where weights, gradients and optimizer state live: auto (where the step is shortest), as low as they "
-     "can (lowest), or in upper tiers as far as they fit: highest (layer by layer), weights-first, "
-     "state-first",
+     "where weights, gradients and optimizer state live: auto (where the step is shortest), lowest (in the "
+     "lowest tier that can hold them), or in upper tiers as far as they fit, in one of three orders: highest "
+     "(layer by layer), weights-first, state-first",
      "auto", kRuns, OnResume::free, FIELD(memory.placement)},
     {"io",
      "memory",
@@ -159,8 +165,8 @@ constexpr OptionRow kTable[] = {
     {"machine",
      "memory",
      "NAME|FILE",
-     "machine description that the simulator reads: a JSON file, or one of {}. `plan` plans for that "
-     "machine, if its description has sizes (docs/machine.md)",
+     "machine description for predictions: a JSON file, or one of {}. If it has sizes, `plan` plans for "
+     "that machine instead of this one (docs/machine.md)",
      "gpu-server on --device cuda, else cpu-2core",
      kRuns | kEval,
      OnResume::free,
@@ -171,8 +177,8 @@ constexpr OptionRow kTable[] = {
     {"gpus",
      "ranks",
      "N",
-     "ranks in this process, which share the training state: one on each GPU, or on the cpu device with a "
-     "part of the cores each; for several machines, mpirun starts the ranks",
+     "ranks in this process, which share the training state: each has a GPU of its own, or on the cpu "
+     "device a part of the cores; for several machines, mpirun starts the ranks",
      "1",
      kRuns,
      OnResume::free,
@@ -181,7 +187,7 @@ constexpr OptionRow kTable[] = {
     {"ranks",
      "ranks",
      "N",
-     "plan for so many ranks of a launcher, without starting any; without it, for those of --gpus",
+     "ranks of a launcher to plan for, instead of those of --gpus; none is started",
      "",
      kPlan,
      OnResume::free,
@@ -190,7 +196,7 @@ constexpr OptionRow kTable[] = {
     {"ranks-per-node",
      "ranks",
      "N",
-     "ranks that share a machine, its memory and its network; without it, as many as the machine description "
+     "ranks that share a machine, its memory and its network; not given: as many as the machine description "
      "says, or all where it says nothing",
      "",
      kPlan,
@@ -200,45 +206,46 @@ constexpr OptionRow kTable[] = {
     {"zero",
      "ranks",
      "STAGE|auto",
-     "what ranks share, each holding its part: 0 nothing, 1 or 2 optimizer state, 3 weights too; auto: 3, or "
-     "less where that fits and is predicted to save 5 % of a step",
+     "ZeRO stage: what ranks share, so that each holds a part: 0 nothing, 1 or 2 optimizer state, 3 weights "
+     "too; auto: 3, or less where that fits and is predicted to save 5 % of a step",
      "3",
      kRuns,
      OnResume::free,
      FIELD(ranks.zero),
      {0, 3}},
     {"shard-weights", "ranks", "AMONG",
-     "ranks that share the weights at --zero 3: all; node (those of a machine, or a power of two of them: "
-     "they hold more and send less over the network); or auto (all, or node where that fits and is predicted "
-     "to save 5 % of a step)",
+     "at --zero 3, the ranks that share weights: all, or node (those of one machine, or a power of two of "
+     "them; each holds more and sends less over the network); auto: all, or node where that fits and is "
+     "predicted to save 5 % of a step",
      "auto", kRuns, OnResume::free, FIELD(ranks.shard_weights)},
     {"compress", "ranks", "METHOD",
-     "how gradients travel between ranks at --zero 0 or 1: none (whole), or powersgd:RANK (as factors of low "
-     "rank, for slow networks; RANK 1 to 64; not with fp16)",
+     "how ranks send gradients at --zero 0 or 1: none (whole), or powersgd:RANK (as factors of low rank, for "
+     "slow networks; RANK is 1 to 64; not with fp16)",
      "none", kRuns, OnResume::fixed, FIELD(ranks.compression)},
-    {"compress-after", "ranks", "STEPS", "steps whose gradients travel whole before --compress begins", "100",
-     kRuns, OnResume::fixed, FIELD(ranks.compress_after), kCountOrZero},
+    {"compress-after", "ranks", "STEPS", "steps whose gradients are sent whole before --compress begins",
+     "100", kRuns, OnResume::fixed, FIELD(ranks.compress_after), kCountOrZero},
     {"share-layers-until", "ranks", "STEPS",
-     "steps in which all layers alike share the weights of the first, so that ranks send them once; then "
-     "each goes on with a copy",
+     "steps in which all layers of the same shape share the weights of the first, so that ranks send them "
+     "once; then each layer goes on with a copy",
      "0", kRuns, OnResume::fixed, FIELD(ranks.share_layers_until), kCountOrZero},
     {"rank-timeout", "ranks", "SECONDS|auto",
-     "a run of several ranks ends (exit code 7) when one has not answered the others for so long; shorter "
-     "than a step or a checkpoint's writing, it ends runs that are only slow",
+     "a run of several ranks ends (exit code 7) when one has not answered the others for so long; a value "
+     "below the time of a step or of writing a checkpoint ends runs that are only slow",
      "auto: ten predicted steps and a checkpoint's share at 100 MB/s, at least 60", kTrain, OnResume::free,
      FIELD(ranks.timeout), kTimeout},
 
     {"out", "run", "DIR", "run directory: checkpoints and metrics", "", kRuns, OnResume::free,
      FIELD(run.out)},
-    {"metrics", "run", "FILE", "one JSON object a step; new, but for --resume", "metrics.jsonl in --out",
-     kRuns, OnResume::free, FIELD(run.metrics)},
+    {"metrics", "run", "FILE", "file for one line of JSON a step; new or empty, except with --resume",
+     "metrics.jsonl in --out", kRuns, OnResume::free, FIELD(run.metrics)},
     {"resume", "run", "WHAT",
-     "auto (newest complete checkpoint in --out, a fresh start if there is none) or a "
-     "checkpoint",
+     "checkpoint to go on from: its path, or auto (the newest complete one in --out; a fresh start if there "
+     "is none)",
      "", kRuns, OnResume::free, FIELD(run.resume)},
     {"checkpoint-every", "run", "N", "steps between checkpoints; 0: at the end only", "0", kRuns,
      OnResume::free, FIELD(run.checkpoint_every), kCountOrZero},
-    {"keep", "run", "N", "newest checkpoints that stay", "2", kRuns, OnResume::free, FIELD(run.keep), kCount},
+    {"keep", "run", "N", "how many of the newest checkpoints stay", "2", kRuns, OnResume::free,
+     FIELD(run.keep), kCount},
     {"config", "run", "FILE", "options as `name = value` lines (TOML); the command line wins", "", kRuns,
      OnResume::free, FIELD(run.config)},
 
@@ -248,14 +255,13 @@ constexpr OptionRow kTable[] = {
      FIELD(print.text)},
     {"sweep", "plan", "QUANTITY=FROM:TO",
      "plan for a range of host-mem, gpu-mem, nvme-mem, nvme-bandwidth, batch or ranks: a table and a curve "
-     "of what a step would take, with the values beyond which more brings little",
+     "of predicted seconds, with the values beyond which more brings little",
      "", kPlan, OnResume::free, FIELD(plan.sweep)},
-    {"explain", "plan", "",
-     "say of every class of buffers why it lives where it lives, and what else was weighed", "", kPlan,
-     OnResume::free, FIELD(plan.explain)},
+    {"explain", "plan", "", "explain where each class of buffers lives and why, and what else was weighed",
+     "", kPlan, OnResume::free, FIELD(plan.explain)},
     {"why", "plan", "NAME",
-     "say of a buffer (w.h.0) or a layer (h.0) where it lives and why, and of each of its transfers in a "
-     "step when it runs, who needs it, and what keeps it from running earlier",
+     "explain where a buffer (w.h.0) or a layer (h.0) lives and why, and for each of its transfers in a "
+     "step when it runs, which task needs it, and what keeps it from running earlier",
      "", kPlan, OnResume::free, FIELD(plan.why)},
 };
 #undef FIELD

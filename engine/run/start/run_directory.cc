@@ -105,7 +105,7 @@ void check_shared(const std::string& out, const Ranks& ranks) {
     if (!marker.made)
       throw Error(ExitCode::environment,
                   "Cannot write into " + printable(out) + ": " + std::strerror(errno) + ".",
-                  "Name an --out directory that can be written, on a disk with some space.");
+                  "Name an --out directory that can be written, on a drive with some space.");
   }
   std::array<char, 6> ending{};
   std::copy(marker.path.end() - ending.size(), marker.path.end(), ending.begin());

@@ -85,7 +85,7 @@ MachineRates read_machine(const MemoryOptions& options) {
 
 std::string sharing_words(const ZeroChoice& sharing) {
   const bool in_machines = sharing.stage == 3 && sharing.weights == WeightShards::node;
-  return std::to_string(sharing.stage) + (in_machines ? " in machines" : "");
+  return std::to_string(sharing.stage) + (in_machines ? " within nodes" : "");
 }
 
 }  // namespace
@@ -198,7 +198,7 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
   if (candidates.empty())
     throw Error(ExitCode::usage,
                 "--batch " + std::to_string(batch.batch) + " makes more than " + std::to_string(kSlicesMax) +
-                    " slices, the most that a step may have.",
+                    " micro-batches, the most that a step may have.",
                 "Give a smaller --batch, or a larger --micro-batch that divides it.");
   return candidates;
 }
@@ -276,7 +276,7 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
   }
   std::string remedy = each.empty() ? "" : "Enough with the other budgets as given: " + each + ". ";
   remedy += "The least together: " + together + ".";
-  if (!machine.tiers.back().file) remedy += " With --nvme-dir DIR, what does not fit goes to disk.";
+  if (!machine.tiers.back().file) remedy += " With --nvme-dir DIR, what does not fit goes to drives.";
   return Error(ExitCode::infeasible,
                "The budgets cannot work: the " + tier.name + " arena needs " +
                    std::to_string(bytes_needed) + " bytes" + task + " and may have " +

@@ -65,7 +65,7 @@ TEST_F(CliRanks, APlanSaysWhatRanksSendOverEveryLevel) {
   EXPECT_GE(facts["seconds_predicted"], facts["lane_busy"]["collective"]);
 
   const CommandResult people = plan({"--ranks", "16", "--zero", "2", "--host-mem", "2GiB"});
-  for (const char* part : {"\n  16 ranks at ZeRO stage 2, 4 on a machine, each with:\n", "\n  sent a step: ",
+  for (const char* part : {"\n  16 ranks at ZeRO stage 2, 4 on a node, each with:\n", "\n  sent a step: ",
                            " over node by a rank, ", " over cluster by a node\n", "\n  a step  "})
     EXPECT_NE(people.out.find(part), std::string::npos) << people.out;
 }
@@ -89,7 +89,7 @@ TEST_F(CliRanks, GpusAreTheRanksOfOneMachine) {
 }
 
 // Stage 3 sends half as much again as stage 2, but not over the network where weights are shared within
-// nodes. Stage 0 needs the most memory and gains nothing.
+// nodes; and stage 0 needs the most memory for nothing.
 TEST_F(CliRanks, AutoTakesWhatIsPredictedToBeFastest) {
   const Words more{"--ranks", "16", "--zero", "auto"};
   const Words all = more + Words{"--host-mem", "3GiB", "--shard-weights", "all"};
@@ -101,14 +101,15 @@ TEST_F(CliRanks, AutoTakesWhatIsPredictedToBeFastest) {
   EXPECT_EQ(open["zero_stage"], 3);
   EXPECT_EQ(open["weights_in_machines"], true);
   const CommandResult stage = plan({"--ranks", "16", "--host-mem", "3GiB"});  // at stage 3
-  EXPECT_NE(stage.out.find("Ranks share at ZeRO stage 3 in machines (a step at stage 3: "), std::string::npos)
+  EXPECT_NE(stage.out.find("Ranks share at ZeRO stage 3 within nodes (a step at stage 3: "),
+            std::string::npos)
       << stage.out;
-  EXPECT_NE(stage.out.find("16 ranks at ZeRO stage 3 in machines, 4 on a machine"), std::string::npos);
+  EXPECT_NE(stage.out.find("16 ranks at ZeRO stage 3 within nodes, 4 on a node"), std::string::npos);
   const CommandResult little = plan(more + Words{"--host-mem", "480MiB"});
-  EXPECT_NE(little.out.find("s, 3 in machines: does not fit, 1: does not fit, 0: does not fit)."),
+  EXPECT_NE(little.out.find("s, 3 within nodes: does not fit, 1: does not fit, 0: does not fit)."),
             std::string::npos)
       << little.out;
-  EXPECT_NE(little.out.find("16 ranks at ZeRO stage 3, 4 on a machine"), std::string::npos) << little.out;
+  EXPECT_NE(little.out.find("16 ranks at ZeRO stage 3, 4 on a node"), std::string::npos) << little.out;
   EXPECT_EQ(plan(more + Words{"--host-mem", "80MiB"}).code, 3);
 }
 
@@ -123,12 +124,11 @@ TEST_F(CliRanks, MachinesWithoutAnEvenNumberOfRanksShareAmongAll) {
               std::string::npos)
         << refused.err;
   }
-  EXPECT_NE(plan_batch("12", node + Words{"2"}).out.find("ZeRO stage 3 in machines, 2 on a machine"),
+  EXPECT_NE(plan_batch("12", node + Words{"2"}).out.find("ZeRO stage 3 within nodes, 2 on a node"),
             std::string::npos);
-  EXPECT_NE(plan_batch("12", node + Words{"12"}).out.find("ZeRO stage 3, 12 on a machine"),
-            std::string::npos);
-  // Where every rank has all weights, they are not shared within nodes either.
-  EXPECT_NE(plan_batch("12", node + Words{"2", "--zero", "2"}).out.find("ZeRO stage 2, 2 on a machine"),
+  EXPECT_NE(plan_batch("12", node + Words{"12"}).out.find("ZeRO stage 3, 12 on a node"), std::string::npos);
+  // Where every rank has all weights they are not shared within nodes either.
+  EXPECT_NE(plan_batch("12", node + Words{"2", "--zero", "2"}).out.find("ZeRO stage 2, 2 on a node"),
             std::string::npos);
 }
 

@@ -39,7 +39,7 @@ TEST_F(Mpi, BitsAreTheSameOnTwoNodes) {
   std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
   const Words nodes{"--mca", "plm_rsh_agent", agent, "--host", "nodea:2,nodeb:2", "--mca", "btl", "self,tcp",
                     "--mca", "btl_tcp_if_include", "lo"};
-  for (const char* stage : {"0", "2", "3", "3 in machines"}) {
+  for (const char* stage : {"0", "2", "3", "3 within nodes"}) {
     const bool in_machines = std::string(stage).size() > 1;
     const Words more{"--micro-batch", "1", "--zero", std::string(stage, 1), "--shard-weights",
                      in_machines ? "node" : "all"};
@@ -50,7 +50,7 @@ TEST_F(Mpi, BitsAreTheSameOnTwoNodes) {
                                                  "sluice"))
             .wait();
     ASSERT_EQ(apart.code, 0) << apart.out << apart.err;
-    EXPECT_NE(apart.out.find("ZeRO stage " + std::string(stage) + ", 2 on a machine"), std::string::npos)
+    EXPECT_NE(apart.out.find("ZeRO stage " + std::string(stage) + ", 2 on a node"), std::string::npos)
         << apart.out;
     ASSERT_EQ(run(train_rows("one" + std::string(stage), 4, 8, more + Words{"--gpus", "4"})).code, 0);
     EXPECT_EQ(numbers_of("nodes" + std::string(stage)).size(), 4u);

@@ -1,14 +1,13 @@
-// What tools/gpu_check.sh calls for everything that is measured or calculated.
+// All measurements and calculations of tools/gpu_check.sh.
 //
 //   gpu_bench rows PART                       the part's rows: name, kind, most seconds, words for a peer
 //   gpu_bench has PART ROW                    exit code 0 if the row is there and did not fail, else 1
 //   gpu_bench run PART ROW                    measures a row into the part's file
 //   gpu_bench record PART ROW --state STATE [--seconds N] [--note TEXT] [--values FILE.json]
-//                                             puts in a row that another program brought
+//                                             puts in a row that the script has measured
 //   gpu_bench report                          all parts as Markdown
-// Everywhere: --rehearse, --dir DIR with the parts' files, --device cuda|cpu, --disk DIR for the nvme tier
-// and data,
-// --commit TEXT. Exit codes as those of sluice.
+// All take --rehearse, --dir DIR with the files of the parts, --device cuda|cpu, --disk DIR for the nvme tier
+// and data, and --commit TEXT. Exit codes are those of sluice.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -76,7 +75,7 @@ Row row_of(const Command& command) {
   return command.rehearse ? rehearsed(*row) : *row;
 }
 
-// The shape in words of torch_offload.py.
+// The row's configuration as options of torch_offload.py.
 std::string peer_words(const Row& row) {
   const ModelConfig c = config_from_name(row.model);
   return fmt::format(
@@ -96,7 +95,7 @@ void print_rows(const Command& command) {
 
 std::string machine_file(const Command& command) { return command.directory() + "/machine.json"; }
 
-// Of this machine and build, as its row is; empty: that did not bring one.
+// The machine description of row `bench` for this machine and build; "" if that row has none.
 std::string measured_machine(const Command& command) {
   const PartFile part(command.directory(), command.words[1]);
   for (const Row& row : rows_of(command.words[1]))
@@ -134,7 +133,7 @@ void put(const Command& command, const ordered_json& values) {
   file.put(command.words[2], values);
 }
 
-// One that the machine is too small for has no figures, and is not tried again.
+// A row for which the machine is too small is skipped: it has no figures, and is not tried again.
 ordered_json measure_or_not(const Command& command, const Row& row) {
   try {
     return measure(command, row);

@@ -23,7 +23,8 @@ namespace {
 
 constexpr uint64_t kGiB = 1ull << 30, kMiB = 1ull << 20;
 
-// On the cpu device, which only rehearses: one timing, after a product that makes the code.
+// On the cpu device, which only rehearses: one timing, after a product for which the library generates its
+// code.
 double cpu_matmul_rate(DType precision, int64_t n) {
   const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const Product product{n, n, n, false, false, n, n, n, precision, precision};

@@ -1,4 +1,4 @@
-// Measurements of the machine that training is held against, as the values of one row.
+// Measurements of the machine, against which training is held. Each returns the values of one row.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,13 +8,12 @@
 
 namespace sluice {
 
-// `small`, here and below: a rehearsal, as little as shows that it works.
+// `small`, here and below: a rehearsal with tiny sizes, which only shows that it works.
 
-// What the rows of one file must share: GPU, driver, cores, memory.
+// Facts that the rows of one file must share: GPU, driver, cores, memory.
 nlohmann::ordered_json machine_facts(DeviceKind device, bool small);
 
-// Rates in bytes or floating-point operations a second. Throw
-// Error(environment).
+// Rates in bytes or floating-point operations a second. Throw Error(environment).
 nlohmann::ordered_json measure_link(DeviceKind device, bool small);
 nlohmann::ordered_json measure_disk(const std::string& directory, bool small);
 nlohmann::ordered_json measure_matmul(DeviceKind device, bool small);  // by precision

@@ -1,5 +1,5 @@
-// The file of one part, DIRECTORY/PART.json: which machine and build, and what each row brought. A row that
-// is there is not measured again unless it failed, so a part may take several calls.
+// The file of one part, DIRECTORY/PART.json: the machine, the build, and the values of each row. A row that
+// is in the file is not measured again unless it failed, so a part may take several calls.
 //
 //   {"part", "date", "commit", "machine": {...}, "rows": {NAME: {"state": "measured" | "failed" | "skipped",
 //    "note", ...}}}
@@ -15,18 +15,18 @@ namespace sluice {
 
 class PartFile {
  public:
-  // Throws Error(malformed_file) for a file that is no such object.
+  // Throws Error(malformed_file) for a file that does not hold this part.
   PartFile(std::string directory, std::string part);
   ~PartFile();
   PartFile(const PartFile&) = delete;
   PartFile& operator=(const PartFile&) = delete;
 
   const nlohmann::ordered_json& json() const { return *json_; }  // empty object: nothing was measured yet
-  // The row is there and did not fail.
+  // Whether the row is there and did not fail.
   bool has(const std::string& row) const;
 
-  // The machine and build that rows are measured on from now on. Throws Error(usage) when those in the file
-  // are of others.
+  // Sets the machine and build of the rows. Throws Error(usage) if the file has rows of another machine or
+  // build.
   void settle(const nlohmann::ordered_json& machine, const std::string& commit);
   // Adds a row and writes the file, in one rename. Throws Error(io).
   void put(const std::string& row, const nlohmann::ordered_json& values);

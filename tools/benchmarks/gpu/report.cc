@@ -35,7 +35,7 @@ const ordered_json* measured(const ordered_json& part, const std::string& name) 
   return row.value("state", "") == "measured" ? &row : nullptr;
 }
 
-// Why a row has no figures.
+// The words for a row without figures, with the reason.
 std::string absence(const ordered_json& part, const std::string& name) {
   if (!part.contains("rows") || !part["rows"].contains(name)) return kNotMeasured;
   const ordered_json& row = part["rows"][name];
@@ -70,7 +70,7 @@ std::string busy(const ordered_json& row) {
   return out;
 }
 
-// "used of planned" by tier, in GiB: what the arena's instructions reached, and its size in the plan.
+// "used / planned" by tier, in GiB: the highest address that instructions used, and the arena of the plan.
 std::string memory(const ordered_json& row) {
   std::string out;
   for (const auto& [tier, planned] : row.at("plan").at("arenas").items())
@@ -80,7 +80,7 @@ std::string memory(const ordered_json& row) {
   return out;
 }
 
-// What the process held in all, and was allowed.
+// Memory that the process held in all, and its budgets.
 std::string process(const ordered_json& row) {
   const ordered_json& budgets = row.at("plan").at("budgets");
   std::string out;
@@ -106,7 +106,7 @@ const Cells kTrainingHeading = {"configuration",      "parameters",   "tokens a 
 const Cells kMemoryHeading = {"configuration", "arenas: used / planned, GiB", "process: held / allowed, GiB",
                               "state, GiB"};
 
-// `values`: of the row, if it was measured.
+// `values`: those of the row, or nullptr if it was not measured.
 std::string title_of(const Row& row, const ordered_json* values) {
   std::string title = row.title + ", " + row.precision;
   if (values && row.model.ends_with('*'))

@@ -1,5 +1,5 @@
-// The files of all parts as one Markdown page. A row that was not measured says so; nothing is estimated.
-// Pure function.
+// The files of all parts as one Markdown page. Rows without figures are shown as not measured; nothing is
+// estimated. Pure function.
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// `parts`: what PartFile::json() gives, by part, `tests` among them; an empty object for one that was not
+// `parts`: PartFile::json() by name of the part, `tests` included; an empty object for a part that was not
 // run.
 std::string gpu_report(const std::map<std::string, nlohmann::ordered_json>& parts);
 

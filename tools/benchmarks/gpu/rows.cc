@@ -6,8 +6,9 @@ namespace sluice {
 
 namespace {
 
-// 7 billion parameters: 75 GiB of optimizer state, which 24 GiB of GPU memory hold nothing of. 13 billion:
-// 145 GiB, of which 110 GiB of DRAM hold a part and the GPU the rest. The batches are 32 Ki and 64 Ki tokens.
+// The optimizer state of 7 billion parameters is 75 GiB, and nothing of it fits in 24 GiB of GPU memory. That
+// of 13 billion is 145 GiB: 110 GiB of host memory hold a part, the GPU the rest. Batches are 32 Ki and 64 Ki
+// tokens.
 std::vector<Row> all_rows() {
   const std::string most = "most";
   const auto matmul = [](const char* part) {
@@ -15,7 +16,7 @@ std::vector<Row> all_rows() {
   };
   return {
       {"small", "link", RowKind::link, "host-device link", 40},
-      {"small", "disk", RowKind::disk, "disk", 100},
+      {"small", "disk", RowKind::disk, "drive", 100},
       matmul("small"),
       {"small", "gpt2-bf16", RowKind::training, "GPT-2 124M, resident", 60, "gpt2", "bf16", 64, 1024, 14,
        "70GiB", "6GiB"},

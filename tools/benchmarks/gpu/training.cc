@@ -30,16 +30,16 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr uint64_t kGiB = 1ull << 30;
-constexpr size_t kStepsBefore = 2;  // the first has no update in it, the second the first one
+constexpr size_t kStepsBefore = 2;  // not counted: a step without an update, and one with the first
 
-// "most": what is free in whole GiB, less a few for those who come later.
+// "most": what is free in whole GiB, less `left_gib` for later allocations.
 std::string budget(const std::string& text, uint64_t free, uint64_t left_gib) {
   if (text != "most") return text;
   const uint64_t gib = free / kGiB;
   return std::to_string(gib - std::min(gib, left_gib)) + "GiB";
 }
 
-// After the program and the verb.
+// Arguments after the verb.
 std::vector<std::string> train_words(const Row& row, const TrainingPlace& place, uint64_t device_free) {
   std::vector<std::string> words = {"--device", place.device, "--clip",
                                     "1",        "--data",     place.directory + "/tokens.bin"};
@@ -69,7 +69,7 @@ Options parse(std::vector<std::string> verb, const std::vector<std::string>& wor
   return parse_command_line(static_cast<int>(argv.size()), argv.data()).options;
 }
 
-// nanoGPT's format, raw uint16: ids that every vocabulary here has, the same on every machine.
+// Writes nanoGPT's format, raw uint16: ids that every vocabulary here has, the same on every machine.
 void write_tokens(const std::string& path, uint64_t count, int64_t vocabulary) {
   std::vector<uint16_t> tokens(count);
   uint64_t word = 1;
@@ -112,8 +112,8 @@ std::string with_layers(std::string model, int64_t layers) {
   return model;
 }
 
-// The model that the row means under the budgets: a plan for more layers needs no less memory, so halving
-// finds the most.
+// Replaces "layers=*" by the most layers that the budgets hold. Bisection finds them, since a plan for more
+// layers needs no less memory.
 ModelConfig Training::choose_model() const {
   int64_t least = 1, most = row_.model.ends_with('*') ? row_.layers_most : 1;
   while (least < most) {
@@ -127,7 +127,7 @@ ModelConfig Training::choose_model() const {
   return config_from_name(with_layers(row_.model, least));
 }
 
-// For the device: it says what is free, on which the budgets may depend.
+// Makes the device before the budgets are known: it tells how much memory is free, on which they may depend.
 void Training::open_device() {
   Row row = row_;
   row.model = with_layers(row.model, 1);
@@ -165,8 +165,7 @@ ordered_json Training::measure() {
   return values(plan, config);
 }
 
-// Operations that a step repeats in backward, as a multiple of the parameters: 2 if every layer is
-// recomputed.
+// Flops that a step repeats in backward, for each parameter and token: 2 if every layer is recomputed.
 double recomputed(const Lowering& lowering) {
   double kept = 0, again = 0;
   for (const UseInfo& use : lowering.uses) {
@@ -195,8 +194,8 @@ ordered_json Training::values(const Plan& plan, const ModelConfig& config) const
   row["seconds"] = step;
   row["seconds_of_steps"] = seconds;
   row["tokens_per_second"] = tokens / step;
-  // Scores and weighted values, each 2 operations by token, column and position, of which causal attention
-  // uses half; backward twice as many.
+  // Scores and weighted values take 2 flops each for every token, column and position; causal attention uses
+  // half of the positions. Backward takes twice as many.
   row["attention_flops"] =
       6.0 * static_cast<double>(config.layers * config.heads * config.head_size) * row_.sequence * tokens;
   row["recomputed"] = recomputed(plan.lowering);
@@ -233,7 +232,7 @@ ordered_json measure_bench(const TrainingPlace& place, const std::string& file, 
              .request_seconds = 0.01,
              .ops = kSmallOps,
              .gpu = {.elements = kMiB / 8, .ops = kSmallOps}};
-  std::filesystem::remove(file);  // of a call that failed
+  std::filesystem::remove(file);  // left by a call that failed
   const Options options =
       parse({"bench"}, {"--device", place.device, "--nvme-dir", place.directory, "--out", file});
   const double begin = steady_seconds();
@@ -252,7 +251,7 @@ ordered_json measure_bench(const TrainingPlace& place, const std::string& file, 
 
 ordered_json measure_profile(const Row& row, const TrainingPlace& place, const std::string& directory) {
   const std::string out = directory + "/profile";
-  std::filesystem::remove_all(out);  // of a call that failed
+  std::filesystem::remove_all(out);  // left by a call that failed
   write_tokens(place.directory + "/tokens.bin", 1 << 20, config_from_name(row.model).vocabulary);
   const Options options = parse({"profile", "--steps", std::to_string(row.steps), "--out", out, "--"},
                                 train_words(row, place, 0));

@@ -15,14 +15,14 @@ struct TrainingPlace {
   std::string machine;    // as --machine; empty: the built-in description
 };
 
-// The row's values: configuration, plan, and medians over the steps that count. Throws what training throws;
-// Error(infeasible) where the budgets cannot hold the model.
+// The values of the row: configuration, plan, and medians over the steps that count. Throws what training
+// throws, and Error(infeasible) if the budgets cannot hold the model.
 nlohmann::ordered_json measure_training(const Row& row, const TrainingPlace& place);
 
-// `sluice bench`, which writes `file`. `small`: a rehearsal.
+// Runs `sluice bench`, which writes `file`. `small`: a rehearsal.
 nlohmann::ordered_json measure_bench(const TrainingPlace& place, const std::string& file, bool small);
 
-// The row's configuration by `sluice profile`, whose files go to `directory`/profile.
+// Runs the row's configuration by `sluice profile`, whose files go to `directory`/profile.
 nlohmann::ordered_json measure_profile(const Row& row, const TrainingPlace& place,
                                        const std::string& directory);
 
