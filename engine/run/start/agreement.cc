@@ -33,7 +33,7 @@ Error disagreement(size_t rank, const std::string& what) {
           "Start all ranks from the same program with the same options, data and files."};
 }
 
-// Of the running program, without holding it.
+// Of the executable file that runs, read in chunks.
 uint64_t program_hash() {
   constexpr size_t kChunk = 1 << 16;
   const InputFile program("/proc/self/exe");

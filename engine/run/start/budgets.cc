@@ -164,14 +164,14 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     host_reserve += accelerator->host_bytes + b.library_bytes;
     b.device = {"device", "gpu-mem"};
     const char* const more_memory_there = "end what else holds the GPU's memory (nvidia-smi shows who)";
-    b.device->limit = limit_of(options.gpu, found(device.free + device.held, more_memory_there), "gpu-mem",
-                               check_free, b);
+    b.device->limit =
+        limit_of(options.gpu, found(device.free + device.held, more_memory_there), "gpu-mem", check_free, b);
     b.device->granule = kAcceleratorGranule;
     b.device->driver = b.host.driver = true;
     if (accelerator->is_here) free += accelerator->host_bytes;
   } else if (options.gpu.kind != Size::Kind::automatic) {  // an arena of its own in the same memory
-    b.device = {"device", "gpu-mem", limit_of(options.gpu, found(free, more_memory, sharers), "gpu-mem",
-                                              check_free, b, sharers)};
+    b.device = {"device", "gpu-mem",
+                limit_of(options.gpu, found(free, more_memory, sharers), "gpu-mem", check_free, b, sharers)};
     b.device->set_aside(0);
     free -= std::min(free, b.device->limit);
   }

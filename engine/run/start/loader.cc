@@ -43,12 +43,15 @@ struct ShardSources {
 // Right factors begin with random numbers, the same in every run; any that are not orthogonal to the gradient
 // would do (Vogels et al. 2019, algorithm 1).
 void fill_factors(const Group& group, const ShardSources& sources, const ShardView& v) {
-  if (sources.compression && sources.compression->read_of_writer(0, Plane::factors, group.name,
-                                                                 v.factor_elements, 0, v.factor_elements,
-                                                                 v.factors))
+  if (sources.compression &&
+      sources.compression->read_of_writer(0, Plane::factors, group.name, v.factor_elements, 0,
+                                          v.factor_elements, v.factors))
     return;
-  const Parameter factors{"right factors of " + group.name, {static_cast<int64_t>(v.factor_elements)},
-                          false, Initializer::normal, 1};
+  const Parameter factors{"right factors of " + group.name,
+                          {static_cast<int64_t>(v.factor_elements)},
+                          false,
+                          Initializer::normal,
+                          1};
   fill_initial(factors, 0, 0, v.factor_elements, v.factors);
 }
 
@@ -100,6 +103,18 @@ void fill_flat(const Group& group, const ParameterSource& source, uint64_t first
     const uint64_t from = std::max(first, p.offset), to = std::min(first + count, end);
     if (from < to) source(p, from - p.offset, to - from, out + (from - first));
   }
+}
+
+ParameterSource source_of(const HfWeights& weights) {
+  return [&weights](const Parameter& p, uint64_t first, uint64_t count, float* out) {
+    weights.read(p.name, first, count, out);
+  };
+}
+
+ParameterSource source_of(uint64_t seed) {
+  return [seed](const Parameter& p, uint64_t first, uint64_t count, float* out) {
+    fill_initial(p, seed, first, count, out);
+  };
 }
 
 ParameterSource source_of(const CheckpointReader& checkpoint) {

@@ -5,6 +5,10 @@
 #include <algorithm>
 
 #include "engine/base/units.h"
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
+#include "engine/run/start/plan_request.h"
+#include "engine/run/start/sharing.h"
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/nccl.h"
 

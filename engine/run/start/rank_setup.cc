@@ -1,5 +1,10 @@
 #include "engine/run/start/rank_setup.h"
 
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
+#include "engine/run/start/plan_request.h"
+#include "engine/run/start/sharing.h"
+
 namespace sluice {
 
 namespace {

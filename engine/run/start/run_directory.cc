@@ -12,7 +12,6 @@
 #include <limits>
 #include <utility>
 
-#include "engine/run/start/run_source.h"
 #include "engine/run/train/metrics.h"
 
 namespace sluice {
@@ -51,6 +50,13 @@ void check_not_mixed(const std::string& checkpoint, const std::string& run) {
   throw usage("--resume " + printable(checkpoint) + " belongs to another run than the one in --out " +
                   printable(run) + ".",
               "Name a new --out to branch off, or resume from a checkpoint of the run in it.");
+}
+
+// A run whose every checkpoint is damaged; `damaged` are sentences that say how.
+Error only_damaged(const std::string& run, const std::vector<std::string>& damaged) {
+  return Error(ExitCode::malformed_file,
+               "Every checkpoint of " + printable(run) + " is damaged: " + damaged.front(),
+               "Restore one from a copy, or train anew into another --out.");
 }
 
 }  // namespace
@@ -122,6 +128,15 @@ void check_shared(const std::string& out, const Ranks& ranks) {
                     : who + " cannot write" + where + ": " + std::strerror(refusals[rank]) + ".",
                 "Give all ranks one --out, in a directory that their machines share and each may write.");
   }
+}
+
+std::optional<std::string> find_checkpoint(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(std::filesystem::path(path) / "manifest.json", ignored)) return path;
+  std::vector<std::string> damaged;
+  const std::optional<std::string> newest = newest_checkpoint(path, &damaged);
+  if (!newest && !damaged.empty()) throw only_damaged(path, damaged);
+  return newest;
 }
 
 std::optional<CheckpointReader> open_resume(const RunOptions& run) {

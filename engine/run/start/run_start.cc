@@ -4,10 +4,9 @@
 #include <array>
 #include <filesystem>
 
+#include "engine/run/start/devices.h"
 #include "engine/run/start/loader.h"
 #include "engine/run/start/run_directory.h"
-#include "engine/run/start/run_source.h"
-#include "engine/run/start/training_setup.h"
 
 namespace sluice {
 
@@ -83,16 +82,6 @@ std::vector<Fact> start_facts(const RunStart& start) {
   return facts;
 }
 
-void check_same_data(const CheckpointState& run, const TokenData& data) {
-  if (data.tokens() == run.tokens && data.sample_checksum() == run.data_checksum) return;
-  const std::string holds =
-      data.tokens() == run.tokens
-          ? "other tokens than those the run trained on."
-          : std::to_string(data.tokens()) + " tokens; the run trained on " + std::to_string(run.tokens) + ".";
-  throw Error(ExitCode::usage, data.description() + " holds " + holds,
-              "Give the run's own --data, or start a new run with another --out.");
-}
-
 void check_start(RunStart& start, const Model& model) {
   if (start.checkpoint) return start.checkpoint->check(model);
   if (start.source.weights_directory.empty()) return;
@@ -106,6 +95,15 @@ void load_start(const RunStart& start, uint64_t seed, Session& session, Workers&
     return load(session, load_from(model, *start.checkpoint, session.ranks(), workers),
                 start.checkpoint->state().step);
   load(session, load_from(model, start.weights ? source_of(*start.weights) : source_of(seed), workers));
+}
+
+CheckpointState first_state(const Options& options, const ModelConfig& config) {
+  CheckpointState state;
+  state.loss_scale = options.numbers.precision == DType::f16 ? kFirstLossScale : 1;
+  state.precision = options.numbers.precision;
+  state.optimizer = options.optimizer.kind;
+  state.model_config = config_to_json(config, options.numbers.precision);
+  return state;
 }
 
 CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data) {

@@ -1,9 +1,13 @@
 // Ranks whose programs meet, and ranks that would wait for one another: each for the stated reason.
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
+#include "engine/run/start/model_source.h"
+#include "engine/run/start/plan_request.h"
+#include "engine/run/start/planning.h"
 #include "engine/verify/ranks.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/run/start/setup.h"
 
 namespace sluice {
 namespace {

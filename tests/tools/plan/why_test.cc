@@ -1,12 +1,14 @@
 // plan --why: which buffers a name means, and that every transfer of a plan's step is told with its time and
 // bound.
-#include "tools/plan/why.h"
-
-#include <gtest/gtest.h>
-
 #include "engine/base/error.h"
-#include "engine/run/start/setup.h"
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
+#include "engine/run/start/model_source.h"
+#include "engine/run/start/plan_request.h"
+#include "engine/run/start/planning.h"
 #include "gpu/device.h"
+#include "tools/plan/why.h"
+#include <gtest/gtest.h>
 
 namespace sluice {
 namespace {

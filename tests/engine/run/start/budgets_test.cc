@@ -1,9 +1,6 @@
-#include "engine/run/start/budgets.h"
-
-#include <gtest/gtest.h>
-
 #include "engine/base/error.h"
-#include "engine/run/start/setup.h"
+#include "engine/run/start/budgets.h"
+#include <gtest/gtest.h>
 
 namespace sluice {
 namespace {
