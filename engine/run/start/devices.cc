@@ -61,7 +61,7 @@ std::vector<std::string> settle_device(Options& options, bool precision_is_settl
   const CudaStatus status = cuda_status(device.ordinal);
   if (device.kind == DeviceKind::automatic) {
     device.kind = status.available ? DeviceKind::cuda : DeviceKind::cpu;
-    // A driver tells of a GPU that somebody may count on.
+    // Where there is a driver, the user may expect that a GPU is used.
     if (!status.available && status.driver_version > 0) return {status.reason + " So --device is cpu."};
   }
   if (!status.available || status.bf16 || precision_is_settled || is_given(options, "precision")) return {};

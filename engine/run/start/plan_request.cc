@@ -15,27 +15,29 @@ namespace sluice {
 
 namespace {
 
-constexpr int64_t kSlicesMax = 1024;    // of a step: a plan's size, and the seconds it takes, grow with them
-constexpr int64_t kSliceTokens = 2048;  // enough rows to keep matrix products busy; more only costs workspace
+// The most micro-batches of a step: the size of a plan, and the time that it takes, grow with them.
+constexpr int64_t kMicroBatchesMax = 1024;
+// Tokens of a micro-batch: enough rows to keep matrix products busy. More only costs workspace.
+constexpr int64_t kMicroBatchTokens = 2048;
 
 }  // namespace
 
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence) {
   std::vector<int64_t> candidates;
   const auto add = [&](int64_t micro_batch) {
-    if (batch.batch / micro_batch <= kSlicesMax) candidates.push_back(micro_batch);
+    if (batch.batch / micro_batch <= kMicroBatchesMax) candidates.push_back(micro_batch);
   };
   if (batch.micro_batch) {
     add(*batch.micro_batch);
   } else {
-    for (int64_t m = std::min(batch.batch, kSliceTokens / sequence); m > 1; --m)
+    for (int64_t m = std::min(batch.batch, kMicroBatchTokens / sequence); m > 1; --m)
       if (batch.batch % m == 0) add(m);
     add(1);
   }
   if (candidates.empty())
     throw Error(ExitCode::usage,
-                "--batch " + std::to_string(batch.batch) + " makes more than " + std::to_string(kSlicesMax) +
-                    " slices, the most that a step may have.",
+                "--batch " + std::to_string(batch.batch) + " makes more than " +
+                    std::to_string(kMicroBatchesMax) + " micro-batches, the most that a step may have.",
                 "Give a smaller --batch, or a larger --micro-batch that divides it.");
   return candidates;
 }
@@ -65,7 +67,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
     return build_model(config, precision, micro_batch, sequence);
   };
   BatchOptions batch = options.batch;
-  batch.batch /= ranks.count;  // of one rank
+  batch.batch /= ranks.count;  // one rank's part
   r.micro_batches = micro_batch_candidates(batch, sequence);
   r.recompute = options.memory.recompute;
   r.placement = options.memory.placement;

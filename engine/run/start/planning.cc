@@ -17,7 +17,7 @@ Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets) {
   if (const auto* why = std::get_if<Infeasible>(&result)) throw infeasible_error(request, *why, budgets);
   Plan plan = std::move(std::get<Plan>(result));
   check_program(plan);
-  malloc_trim(0);  // or what planning took would count beside the arenas
+  malloc_trim(0);  // so that memory of planning does not count beside the arenas
   return plan;
 }
 
@@ -26,7 +26,7 @@ void check_program(const Plan& plan) {
   const std::vector<Violation> violations = verify(program);
   CHECK(violations.empty(), describe(program, violations.front()));
   if (plan.lowering.ranks == 1) return;
-  const Program* const roles[] = {&program};  // one: all ranks run it
+  const Program* const roles[] = {&program};  // a single role: all ranks run this program
   const std::optional<std::string> fault = verify_ranks(roles);
   CHECK(!fault, *fault);
 }
@@ -38,7 +38,7 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
   const std::string task = why.task.empty() ? "" : " (largest task: " + why.task + ")";
   const std::vector<const TierBudget*> rows = budgets.by_tier();
   const std::vector<uint64_t> limits = budgets.limits_for(why.least_together);
-  const auto argument = [&](size_t t, uint64_t bytes) {  // to be pasted
+  const auto argument = [&](size_t t, uint64_t bytes) {  // for the user to paste
     return "--" + rows[t]->option + " " + std::to_string(bytes);
   };
   std::string each, together;
@@ -46,7 +46,7 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
     together += (t ? " " : "") + argument(t, limits[t]);
     if (!why.least[t] || *why.least[t] <= machine.tiers[t].capacity) continue;
     const uint64_t limit = rows[t]->limit_for(*why.least[t]);
-    // More pinned memory may leave the device's arena less than it was given here.
+    // More pinned memory needs larger page tables, which may leave the device's arena too small.
     if (rows[t] == &budgets.host && budgets.host.driver &&
         page_table_bytes(limit) > page_table_bytes(budgets.host.limit))
       continue;
@@ -54,7 +54,7 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
   }
   std::string remedy = each.empty() ? "" : "Enough with the other budgets as given: " + each + ". ";
   remedy += "The least together: " + together + ".";
-  if (!machine.tiers.back().file) remedy += " With --nvme-dir DIR, what does not fit goes to disk.";
+  if (!machine.tiers.back().file) remedy += " With --nvme-dir DIR, what does not fit goes to drives.";
   return Error(ExitCode::infeasible,
                "The budgets cannot work: the " + tier.name + " arena needs " + std::to_string(bytes_needed) +
                    " bytes" + task + " and may have " + std::to_string(tier.capacity) + ".",

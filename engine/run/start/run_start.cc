@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The manifest's paths hold from every directory.
+// Makes paths absolute, so that the manifest's hold in any working directory.
 void make_absolute(Options& options) {
   const auto absolute = [](const std::string& path) {
     return fs::absolute(path).lexically_normal().string();
@@ -24,7 +24,8 @@ void make_absolute(Options& options) {
   if (fs::exists(options.model.model, ignored)) options.model.model = absolute(options.model.model);
 }
 
-// Without a checkpoint nothing brings the run's options.
+// --resume auto without a checkpoint: a sentence, or Error(usage) where the run's options were not given
+// anew.
 std::string fresh_start(const Options& options, Verb verb) {
   if (options.model.model.empty() || (verb != Verb::plan && options.data.train.empty()))
     throw Error(ExitCode::usage, "--resume auto finds no checkpoint in " + printable(options.run.out) + ".",
@@ -32,7 +33,7 @@ std::string fresh_start(const Options& options, Verb verb) {
   return "No checkpoint in " + printable(options.run.out) + ": a fresh start.";
 }
 
-// What a run goes on with; on another number of ranks its micro-batch is chosen anew.
+// The options that a run goes on with. On another number of ranks its micro-batch is chosen anew.
 std::vector<ManifestOption> options_of(const CheckpointState& state, const Options& now) {
   std::vector<ManifestOption> options = state.options;
   if (state.writers == now.ranks.count) return options;
@@ -67,7 +68,7 @@ RunStart open_run_start(Options& options, Verb verb, const MachineRates* elsewhe
 }
 
 std::vector<Fact> start_facts(const RunStart& start) {
-  constexpr uint64_t kSample = 64;  // elements of a tensor, from its begin and from its end
+  constexpr uint64_t kSample = 64;  // elements at the begin of a tensor, and at its end
   std::vector<Fact> facts{{"config.json of --model", config_to_json(start.source.config, DType::f32)}};
   std::string content;
   for (const std::string& name : start.weights ? start.weights->names() : std::vector<std::string>()) {

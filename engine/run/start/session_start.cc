@@ -10,7 +10,7 @@ namespace sluice {
 
 namespace {
 
-// Where a limit does not hold an arena and what was measured beside it, that is set aside. Whether it was.
+// Sets `measured` bytes aside where the limit does not hold them beside the arena. Returns whether it did.
 bool set_aside(uint64_t measured, uint64_t arena, TierBudget& budget) {
   if (round_up(arena, budget.granule) + measured <= budget.limit) return false;
   budget.set_aside(measured);
@@ -30,7 +30,7 @@ SessionOptions session_options(const Options& options, int threads) {
 }
 
 double rank_timeout(const Options& options, const Plan& plan) {
-  constexpr double kLeast = 60, kSteps = 10, kBytesPerSecond = 100e6;  // of a slow shared disk
+  constexpr double kLeast = 60, kSteps = 10, kBytesPerSecond = 100e6;  // of a slow shared drive
   const uint64_t writers = plan.lowering.sharing.shares_state() ? plan.lowering.ranks : 1;
   const uint64_t checkpoint = checkpoint_bytes(plan.model, owned_ranges(plan.lowering));
   const double share = static_cast<double>(checkpoint / writers) / kBytesPerSecond;
@@ -40,8 +40,8 @@ double rank_timeout(const Options& options, const Plan& plan) {
 std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, const SessionOptions& options,
                                               const std::function<Plan()>& make_plan,
                                               const std::function<void(const Plan&)>& planned) {
-  constexpr uint64_t kStep = 16 << 20;  // the next preparation may load a little more
-  uint64_t loaded = 0;                  // of host memory, by libraries
+  constexpr uint64_t kStep = 16 << 20;  // granule, since the next preparation may load a little more
+  uint64_t loaded = 0;                  // bytes of host memory, by libraries
   for (;;) {
     Plan plan = make_plan();
     planned(plan);

@@ -1,5 +1,7 @@
 #include "engine/run/start/sharing.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <variant>
 #include <vector>
@@ -13,14 +15,15 @@ namespace {
 constexpr int64_t kZeroStages[] = {3, 1, 0};    // the first shares most; 1 and 2 are one program
 constexpr double kLessSharedWorthwhile = 0.95;  // of the seconds with more shared
 
-// What ranks share.
+// One choice of what ranks share.
 struct ZeroChoice {
   int64_t stage = 3;
   WeightShards weights = WeightShards::all;
 };
 
-// The largest power of two that divides what every machine has, the last one too, so that blocks are part of
-// the tree of sums. Throws where weights shall be shared in blocks and there are none.
+// Ranks of a node group: the largest power of two that divides the ranks of every node, the last one
+// included, so that a node group is a subtree of the tree of sums. Throws where weights shall be shared
+// within nodes and there are no node groups.
 uint32_t block_ranks(const RankOptions& options, uint32_t per_node) {
   const auto ranks = static_cast<uint32_t>(options.count);
   const uint32_t block = per_node >= ranks ? ranks : 1u << std::countr_zero(per_node | ranks);
@@ -37,7 +40,7 @@ void lower_sharing(const ZeroChoice& sharing, LowerOptions& lower) {
   lower.weights_in_block = sharing.weights == WeightShards::node;
 }
 
-// What the options leave open, from what shares most on.
+// The choices that the options leave open. The first shares most.
 std::vector<ZeroChoice> open_sharings(const RankOptions& options, const LowerOptions& lower) {
   const bool has_blocks = lower.block_ranks > 1 && lower.block_ranks < lower.ranks;
   std::vector<ZeroChoice> open;
@@ -57,8 +60,8 @@ std::vector<ZeroChoice> open_sharings(const RankOptions& options, const LowerOpt
 }
 
 std::string sharing_words(const ZeroChoice& sharing) {
-  const bool in_machines = sharing.stage == 3 && sharing.weights == WeightShards::node;
-  return std::to_string(sharing.stage) + (in_machines ? " in machines" : "");
+  const bool within_nodes = sharing.stage == 3 && sharing.weights == WeightShards::node;
+  return std::to_string(sharing.stage) + (within_nodes ? " within nodes" : "");
 }
 
 }  // namespace
@@ -72,7 +75,7 @@ void apply_sharing(const RankOptions& options, uint32_t per_node, LowerOptions& 
 std::string settle_sharing(RankOptions& options, PlanRequest request) {
   const std::vector<ZeroChoice> open = open_sharings(options, request.lower);
   ZeroChoice choice = open.front();
-  double best = 0;  // nothing yet
+  double best = 0;  // 0: no plan yet
   std::string others;
   for (const ZeroChoice& sharing : open) {
     if (open.size() == 1) break;

@@ -101,11 +101,11 @@ TEST_F(CliRanks, AutoTakesWhatIsPredictedToBeFastest) {
   EXPECT_EQ(open["zero_stage"], 3);
   EXPECT_EQ(open["weights_in_machines"], true);
   const CommandResult stage = plan({"--ranks", "16", "--host-mem", "3GiB"});  // at stage 3
-  EXPECT_NE(stage.out.find("Ranks share at ZeRO stage 3 in machines (a step at stage 3: "), std::string::npos)
+  EXPECT_NE(stage.out.find("Ranks share at ZeRO stage 3 within nodes (a step at stage 3: "), std::string::npos)
       << stage.out;
-  EXPECT_NE(stage.out.find("16 ranks at ZeRO stage 3 in machines, 4 on a machine"), std::string::npos);
+  EXPECT_NE(stage.out.find("16 ranks at ZeRO stage 3 within nodes, 4 on a machine"), std::string::npos);
   const CommandResult little = plan(more + Words{"--host-mem", "480MiB"});
-  EXPECT_NE(little.out.find("s, 3 in machines: does not fit, 1: does not fit, 0: does not fit)."),
+  EXPECT_NE(little.out.find("s, 3 within nodes: does not fit, 1: does not fit, 0: does not fit)."),
             std::string::npos)
       << little.out;
   EXPECT_NE(little.out.find("16 ranks at ZeRO stage 3, 4 on a machine"), std::string::npos) << little.out;
@@ -123,7 +123,7 @@ TEST_F(CliRanks, MachinesWithoutAnEvenNumberOfRanksShareAmongAll) {
               std::string::npos)
         << refused.err;
   }
-  EXPECT_NE(plan_batch("12", node + Words{"2"}).out.find("ZeRO stage 3 in machines, 2 on a machine"),
+  EXPECT_NE(plan_batch("12", node + Words{"2"}).out.find("ZeRO stage 3 within nodes, 2 on a machine"),
             std::string::npos);
   EXPECT_NE(plan_batch("12", node + Words{"12"}).out.find("ZeRO stage 3, 12 on a machine"),
             std::string::npos);

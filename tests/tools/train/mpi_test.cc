@@ -38,7 +38,7 @@ TEST_F(Mpi, BitsAreTheSameOnTwoNodes) {
   std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
   const Words nodes{"--mca", "plm_rsh_agent", agent, "--host", "nodea:2,nodeb:2", "--mca", "btl", "self,tcp",
                     "--mca", "btl_tcp_if_include", "lo"};
-  for (const char* stage : {"0", "2", "3", "3 in machines"}) {
+  for (const char* stage : {"0", "2", "3", "3 within nodes"}) {
     const bool in_machines = std::string(stage).size() > 1;
     const Words more{"--micro-batch", "1", "--zero", std::string(stage, 1), "--shard-weights",
                      in_machines ? "node" : "all"};
