@@ -186,7 +186,7 @@ TEST(Structure, WrongIncludesAreFound) {
       {"engine/run/train/x.cc", "gpu/device.h", 0},
       {"engine/run/start/x.cc", "engine/profile/profile.h", 1},
       {"engine/run/start/x.cc", "tools/command/size.h", 1},
-      {"engine/profile/x.cc", "engine/run/start/setup.h", 0},
+      {"engine/profile/x.cc", "engine/run/start/devices.h", 0},
       {"tools/train/x.cc", "tests/support/mutate.h", 1},
       {"tools/command/x.cc", "tools/bench/scale.h", 1},
       {"tests/engine/x_test.cc", "tools/command/size.h", 0},

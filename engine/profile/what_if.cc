@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/profile/profile.h"
-#include "engine/run/start/setup.h"
+#include "engine/run/start/plan_request.h"
 
 namespace sluice {
 

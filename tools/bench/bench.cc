@@ -5,7 +5,8 @@
 #include <filesystem>
 
 #include "engine/run/start/agreement.h"
-#include "engine/run/start/setup.h"
+#include "engine/run/start/devices.h"
+#include "engine/run/start/run_directory.h"
 #include "models/files/file.h"
 #include "tools/bench/machine.h"
 #include "tools/command/launch.h"

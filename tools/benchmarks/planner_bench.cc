@@ -29,7 +29,11 @@
 #include <vector>
 
 #include "engine/base/units.h"
-#include "engine/run/start/setup.h"
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
+#include "engine/run/start/model_source.h"
+#include "engine/run/start/plan_request.h"
+#include "engine/run/start/planning.h"
 #include "engine/verify/verify.h"
 #include "tools/command/command_line.h"
 #include "tools/command/verbs.h"

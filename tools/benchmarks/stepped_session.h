@@ -6,10 +6,14 @@
 
 #include <memory>
 
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
 #include "engine/run/start/loader.h"
-#include "engine/run/start/run_source.h"
-#include "engine/run/start/setup.h"
-#include "engine/run/start/training_setup.h"
+#include "engine/run/start/model_source.h"
+#include "engine/run/start/plan_request.h"
+#include "engine/run/start/planning.h"
+#include "engine/run/start/run_start.h"
+#include "engine/run/start/session_start.h"
 
 namespace sluice {
 

@@ -2,9 +2,15 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "engine/run/start/run_source.h"
-#include "engine/run/start/setup.h"
-#include "engine/run/start/training_setup.h"
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
+#include "engine/run/start/loader.h"
+#include "engine/run/start/model_source.h"
+#include "engine/run/start/plan_request.h"
+#include "engine/run/start/planning.h"
+#include "engine/run/start/run_directory.h"
+#include "engine/run/start/run_start.h"
+#include "engine/run/start/session_start.h"
 #include "models/families/family.h"
 #include "tools/command/verbs.h"
 

@@ -1,7 +1,6 @@
 #include <filesystem>
 
-#include "engine/run/start/run_source.h"
-#include "engine/run/start/setup.h"
+#include "engine/run/start/run_directory.h"
 #include "models/families/family.h"
 #include "models/weights/hf_export.h"
 #include "tools/command/verbs.h"

@@ -8,7 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/units.h"
 #include "engine/rates/drives.h"
-#include "engine/run/start/setup.h"
+#include "engine/run/start/plan_request.h"
 #include "tools/command/wrap.h"
 
 namespace sluice {

@@ -1,5 +1,5 @@
 #include "engine/run/start/planned_run.h"
-#include "engine/run/start/setup.h"
+#include "engine/run/start/planning.h"
 #include "tools/command/verbs.h"
 #include "tools/plan/explain.h"
 #include "tools/plan/facts.h"

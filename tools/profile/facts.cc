@@ -9,7 +9,6 @@
 
 #include "engine/base/units.h"
 #include "engine/rates/network.h"
-#include "engine/run/start/setup.h"
 #include "tools/profile/text.h"
 
 namespace sluice {

@@ -19,7 +19,7 @@ struct Difference {
   size_t rank, index;
 };
 
-// `mine` is as long on all ranks.
+// `mine` has the same length on all ranks.
 std::optional<Difference> first_difference(const std::vector<uint64_t>& mine, const Ranks& ranks) {
   const std::vector<uint64_t> all = ranks.all(mine);
   for (size_t rank = 1; rank < static_cast<size_t>(ranks.size()); ++rank)
@@ -33,7 +33,7 @@ Error disagreement(size_t rank, const std::string& what) {
           "Start all ranks from the same program with the same options, data and files."};
 }
 
-// Of the running program, without holding it.
+// Of the executable file that runs, read in chunks.
 uint64_t program_hash() {
   constexpr size_t kChunk = 1 << 16;
   const InputFile program("/proc/self/exe");
@@ -47,7 +47,7 @@ uint64_t program_hash() {
   return hash;
 }
 
-// Every collective with its bytes, body after body.
+// A hash for each collective, body after body; it covers the bytes that the collective sends.
 std::vector<std::string> all_collectives(const Program& program) {
   std::vector<std::string> list;
   for (const Body& body : program.bodies)

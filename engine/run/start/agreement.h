@@ -1,5 +1,5 @@
-// Whether all ranks of a run mean the same: before the first step, since ranks that differ would hang, or
-// train something that nobody asked for. All ranks' trainers call.
+// Compares what the ranks of a run are about to do, before the first step: ranks that differ would hang, or
+// train something that nobody asked for. Every rank calls these functions.
 #pragma once
 
 #include <string>
@@ -14,15 +14,15 @@ struct Fact {
   std::string name, value;  // "--seed", "7"
 };
 
-// Whether they run the same program, as bytes: the first thing that ranks tell each other, since another
-// program's ranks may go on differently. Throws Error(usage) on every rank.
+// Compares the executable files of all ranks, byte by byte. Ranks tell each other this first, since another
+// version of the command may send other messages afterwards. Throws Error(usage) on every rank.
 void check_same_program(const Ranks& ranks);
 
 // Compares facts, which have the same names on all ranks. Throws Error(usage) on every rank, naming the first
 // rank and the first thing that differ from rank 0's.
 void check_facts(const std::vector<Fact>& facts, const Ranks& ranks);
 
-// The same, and then what the program's collectives are.
+// Calls check_facts(), then compares the collectives of the ranks' programs.
 void check_agreement(const std::vector<Fact>& facts, const Plan& plan, const Ranks& ranks);
 
 }  // namespace sluice

@@ -16,18 +16,17 @@ namespace {
 constexpr uint64_t kMiB = 1ull << 20;
 constexpr uint64_t kProgramInReserve = 24 * kMiB;
 
-// `auto` leaves a twentieth, and 512 MiB at least, to the rest of the machine: all sharers together.
+// What all sharers' `auto` limits together leave to the rest of the machine: a twentieth, at least 512 MiB.
 uint64_t margin_of(uint64_t free, int sharers) {
   return std::max(free / 20, 512 * kMiB / static_cast<uint64_t>(sharers));
 }
 
 struct Found {
-  uint64_t free = 0, margin = 0;  // what one of several ranks finds, and of it leaves to others
-  std::string remedy;             // in place of a smaller limit
-  std::string where;              // "", or as in " in DIR"
+  uint64_t free = 0, margin = 0;  // what a rank finds free, and the part of it that stays free for others
+  std::string remedy;             // besides a smaller limit
+  std::string where;              // "" or " in DIR"
 };
 
-// In memory.
 Found found(uint64_t free, const char* remedy, int sharers = 1) {
   return {free, std::min(margin_of(free, sharers), free), remedy, ""};
 }
@@ -55,7 +54,7 @@ uint64_t limit_of(const Size& size, const Found& found, const char* option, bool
   return size.bytes;
 }
 
-// `disk` is what another machine has.
+// `disk`: bytes of another machine's drives.
 uint64_t nvme_limit(const MemoryOptions& options, bool check_free, std::optional<uint64_t> disk,
                     Budgets& budgets, int sharers) {
   const std::vector<NvmeDirectory> directories = nvme_directories(options);
@@ -72,9 +71,9 @@ uint64_t nvme_limit(const MemoryOptions& options, bool check_free, std::optional
   return limit_of(options.nvme, there, "nvme-mem", check_free, budgets, sharers);
 }
 
-// What is mapped beside the arenas, though little of it is ever touched: a heap of malloc's (64 MiB) and a
-// stack (8 MiB) for each thread; for lanes, libraries and planning 190 MiB. Measured at 1, 2 and 4 threads:
-// 257, 341 and 480 MiB. Less may do, but then OpenBLAS may wait for ever for its buffer.
+// Address space that is mapped outside the arenas, most of it never touched: for each thread a heap of
+// malloc's (64 MiB) and a stack (8 MiB); for lanes, libraries and planning 190 MiB. Measured at 1, 2 and 4
+// threads: 257, 341 and 480 MiB. Where there is less, OpenBLAS may wait for its buffer for ever.
 uint64_t address_space_beside_arenas(int threads) {
   return 224 * kMiB + static_cast<uint64_t>(threads) * (64 + 8) * kMiB;
 }
@@ -94,7 +93,7 @@ uint64_t address_space_left(const MemoryLimits& limits, int threads) {
 
 void TierBudget::set_aside(uint64_t bytes) {
   reserve = bytes;
-  arena = (limit - std::min(limit, bytes)) / granule * granule;  // of nothing, the plan names what would do
+  arena = (limit - std::min(limit, bytes)) / granule * granule;  // 0: the planner's error says what would do
 }
 
 uint64_t TierBudget::limit_for(uint64_t arena_bytes) const {
@@ -121,7 +120,7 @@ std::vector<uint64_t> Budgets::limits_for(const std::vector<uint64_t>& arena_byt
   std::vector<uint64_t> limits;
   for (const TierBudget* row : by_tier()) limits.push_back(row->limit_for(arena_bytes[limits.size()]));
   if (!device || !device->driver) return limits;
-  TierBudget mended = *device;  // its reserve holds the page tables of another host limit
+  TierBudget mended = *device;  // its reserve has the page tables of the present host limit
   mended.reserve += page_table_bytes(limits[1]);
   mended.reserve -= page_table_bytes(host.limit);
   limits.front() = mended.limit_for(arena_bytes.front());
@@ -158,20 +157,20 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     free = left;
     more_memory = "raise the limit on address space (ulimit -v)";
   }
-  if (accelerator) {  // limits hold for all that the process has, also what it has by now
+  if (accelerator) {  // a limit covers all memory of the process, also what it holds already
     const AcceleratorMemory& device = accelerator->device;
     b.library_bytes = kLibraryKernelBytes;
     host_reserve += accelerator->host_bytes + b.library_bytes;
     b.device = {"device", "gpu-mem"};
     const char* const more_memory_there = "end what else holds the GPU's memory (nvidia-smi shows who)";
-    b.device->limit = limit_of(options.gpu, found(device.free + device.held, more_memory_there), "gpu-mem",
-                               check_free, b);
+    b.device->limit =
+        limit_of(options.gpu, found(device.free + device.held, more_memory_there), "gpu-mem", check_free, b);
     b.device->granule = kAcceleratorGranule;
     b.device->driver = b.host.driver = true;
     if (accelerator->is_here) free += accelerator->host_bytes;
-  } else if (options.gpu.kind != Size::Kind::automatic) {  // an arena of its own in the same memory
-    b.device = {"device", "gpu-mem", limit_of(options.gpu, found(free, more_memory, sharers), "gpu-mem",
-                                              check_free, b, sharers)};
+  } else if (options.gpu.kind != Size::Kind::automatic) {  // the cpu device's arena, in host memory
+    b.device = {"device", "gpu-mem",
+                limit_of(options.gpu, found(free, more_memory, sharers), "gpu-mem", check_free, b, sharers)};
     b.device->set_aside(0);
     free -= std::min(free, b.device->limit);
   }

@@ -15,8 +15,8 @@ namespace {
 
 constexpr uint64_t kChunk = 16384;  // elements: one thread's piece of work, on its stack as fp32
 
-// Calls work(first element, count) for the chunks of so many elements, in parallel. Rethrows the error of the
-// first chunk that has one.
+// Calls work(first element, count) for all chunks, in parallel. Rethrows the error of the first chunk that
+// has one.
 template <typename Work>
 void for_each_chunk(uint64_t elements, Workers& workers, const Work& work) {
   const auto chunks = static_cast<int64_t>((elements + kChunk - 1) / kChunk);
@@ -33,26 +33,29 @@ void for_each_chunk(uint64_t elements, Workers& workers, const Work& work) {
     if (error) std::rethrow_exception(error);
 }
 
-// Where a shard's values come from; moments without a source begin at zero.
+// The sources of a shard's values. Moments without a source begin at zero.
 struct ShardSources {
   ParameterSource weights, moments[kMomentsMax];
   const CheckpointReader* compression = nullptr;
   int rank = 0, ranks = 1;
 };
 
-// Right factors begin with random numbers, the same in every run; any that are not orthogonal to the gradient
-// would do (Vogels et al. 2019, algorithm 1).
+// Right factors begin with random numbers, the same in every run. Any factors that are not orthogonal to the
+// gradient would do (Vogels et al. 2019, algorithm 1).
 void fill_factors(const Group& group, const ShardSources& sources, const ShardView& v) {
-  if (sources.compression && sources.compression->read_of_writer(0, Plane::factors, group.name,
-                                                                 v.factor_elements, 0, v.factor_elements,
-                                                                 v.factors))
+  if (sources.compression &&
+      sources.compression->read_of_writer(0, Plane::factors, group.name, v.factor_elements, 0,
+                                          v.factor_elements, v.factors))
     return;
-  const Parameter factors{"right factors of " + group.name, {static_cast<int64_t>(v.factor_elements)},
-                          false, Initializer::normal, 1};
+  const Parameter factors{"right factors of " + group.name,
+                          {static_cast<int64_t>(v.factor_elements)},
+                          false,
+                          Initializer::normal,
+                          1};
   fill_initial(factors, 0, 0, v.factor_elements, v.factors);
 }
 
-// The sum of the errors of all that wrote whose number leaves this rank's as the remainder.
+// The sum of the compression errors of those writers whose number modulo `ranks` is this rank's.
 void fill_error(const Group& group, const ShardSources& sources, const ShardView& v, Workers& workers) {
   for_each_chunk(v.error_elements, workers, [&](uint64_t at, uint64_t count) {
     float* const out = v.error + at;
@@ -78,7 +81,7 @@ std::function<void(const ShardView&)> load_hook(const Model& model, ShardSources
     for_each_chunk(v.elements, workers, [&](uint64_t at, uint64_t count) {
       std::array<float, kChunk> values;
       fill_flat(group, sources.weights, v.first + at, count, values.data());
-      if (v.weights != v.master)  // fp32: the master is the weight
+      if (v.weights != v.master)  // in fp32 the weights are the master weights
         round_to(model.precision, values.data(),
                  static_cast<std::byte*>(v.weights) + at * dtype_bytes(model.precision), count);
       if (!v.master) return;
@@ -100,6 +103,18 @@ void fill_flat(const Group& group, const ParameterSource& source, uint64_t first
     const uint64_t from = std::max(first, p.offset), to = std::min(first + count, end);
     if (from < to) source(p, from - p.offset, to - from, out + (from - first));
   }
+}
+
+ParameterSource source_of(const HfWeights& weights) {
+  return [&weights](const Parameter& p, uint64_t first, uint64_t count, float* out) {
+    weights.read(p.name, first, count, out);
+  };
+}
+
+ParameterSource source_of(uint64_t seed) {
+  return [seed](const Parameter& p, uint64_t first, uint64_t count, float* out) {
+    fill_initial(p, seed, first, count, out);
+  };
 }
 
 ParameterSource source_of(const CheckpointReader& checkpoint) {

@@ -1,5 +1,5 @@
-// First values of a shard: initial weights, weights of a Hugging Face directory, or a checkpoint. The hook of
-// the task load.
+// First values of a shard: initial weights, weights of a Hugging Face directory, or a checkpoint's. They are
+// written by the hook of the task `load`.
 #pragma once
 
 #include <functional>
@@ -8,6 +8,7 @@
 #include "engine/graph/graph.h"
 #include "engine/run/checkpoint/checkpoint.h"
 #include "engine/run/execute/session.h"
+#include "models/weights/hf_weights.h"
 
 namespace sluice {
 
@@ -15,24 +16,29 @@ namespace sluice {
 using ParameterSource =
     std::function<void(const Parameter& parameter, uint64_t first, uint64_t count, float* out)>;
 
-// A checkpoint's masters (frozen groups: weights), or one plane of it. The checkpoint was checked against the
-// model, and outlives the source.
+// Values from a Hugging Face directory, which outlives the source, or made from the seed.
+ParameterSource source_of(const HfWeights& weights);
+ParameterSource source_of(uint64_t seed);
+
+// A checkpoint's master weights (of frozen groups, its weights), or one of its planes. The checkpoint was
+// checked against the model, and outlives the source.
 ParameterSource source_of(const CheckpointReader& checkpoint);
 ParameterSource source_of(const CheckpointReader& checkpoint, Plane plane);
 
-// Elements [first, first + count) of a group's flat buffer; zeros in padding, and without a source.
+// Writes elements [first, first + count) of a group's flat buffer: zeros in padding, and where there is no
+// source.
 void fill_flat(const Group& group, const ParameterSource& source, uint64_t first, uint64_t count, float* out);
 
-// Fills master and weights from the source, zeros in padding and in the moments. The model and workers
-// outlive the hook.
+// A hook that fills master weights and weights from the source, and padding and moments with zeros. The model
+// and workers outlive the hook.
 std::function<void(const ShardView&)> load_from(const Model& model, ParameterSource source, Workers& workers);
 
-// As load_from, but masters, moments and frozen weights are a checkpoint's, and what compression has left
-// out so far: each rank takes on the errors of some that wrote, so that their sum stays.
+// A hook that fills master weights, moments, frozen weights and compression errors from a checkpoint. Each
+// rank takes on the errors of some of the ranks that wrote it, so that the sum of all errors stays.
 std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,
                                                 const Ranks& ranks, Workers& workers);
 
-// Issues the body load of the phase that `step` is in with the hook, and waits for it.
+// Runs the body `load` of the phase that `step` is in, with the hook, to its end.
 void load(Session& session, std::function<void(const ShardView&)> hook, int64_t step = 0);
 
 }  // namespace sluice

@@ -8,7 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/units.h"
 #include "engine/rates/drives.h"
-#include "engine/run/start/setup.h"
+#include "engine/run/start/devices.h"
 
 namespace sluice {
 
@@ -25,7 +25,7 @@ std::string drive_words(const DriveRates& drive) {
 std::vector<NvmeDirectory> nvme_directories(const MemoryOptions& options) {
   std::vector<NvmeDirectory> directories;
   for (const std::string& path : options.nvme_directories) directories.push_back({path});
-  if (directories.size() < 2) return directories;  // one has all, whatever its weight
+  if (directories.size() < 2) return directories;  // a single directory has all bytes
   const std::vector<DrivePart> parts = drive_parts(resolve_machine(options).drives, kNvmeTier);
   CHECK(parts.empty() || parts.size() == directories.size(), "a drive for every directory");
   for (size_t i = 0; i < parts.size(); ++i) directories[i].weight = parts[i].part;

@@ -5,6 +5,10 @@
 #include <algorithm>
 
 #include "engine/base/units.h"
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
+#include "engine/run/start/plan_request.h"
+#include "engine/run/start/sharing.h"
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/nccl.h"
 
@@ -12,14 +16,14 @@ namespace sluice {
 
 namespace {
 
-// For a GPU that this machine lacks: what a driver and a context usually hold.
+// For a GPU that this machine lacks: the bytes that a driver and a context usually hold.
 constexpr uint64_t kDeviceBytesAssumed = 1ull << 30, kHostBytesAssumed = 512ull << 20;
-// What NCCL takes of a GPU among the eight of a machine: some tens of channels with buffers of 4 MiB for each
-// of its neighbours.
+// What NCCL takes of a GPU's memory in a node of eight: some tens of channels, each with a buffer of 4 MiB
+// for each neighbour.
 constexpr uint64_t kNcclBytesAssumed = 512ull << 20;
-constexpr double kThreadsMost = 1024;  // as --threads may be
+constexpr double kThreadsMost = 1024;  // the largest value of --threads
 
-// Whether the plan is for a GPU that this machine lacks, of which the size of its memory must be given.
+// Whether the plan is for a GPU that this machine lacks. The size of its memory must then be given.
 bool for_absent_gpu(const MemoryOptions& options) {
   if (options.device.kind != DeviceKind::cuda) return false;
   const CudaStatus status = cuda_status(options.device.ordinal);
@@ -47,7 +51,7 @@ std::string elsewhere_note(const MachineRates& machine) {
   return fmt::format("A plan for another machine, {}:{} {}.", printable(machine.name), source, sizes);
 }
 
-// Of several ranks with a GPU each. `here`: on this machine.
+// For several ranks with a GPU each: whether NCCL connects them, and what it takes. `here`: on this machine.
 void assume_nccl(bool here, PlannedDevice& planned) {
   const Known<int> version = here ? nccl_version(open_nccl()) : Known<int>{};
   if (here && !version.value) {
@@ -63,8 +67,8 @@ void assume_nccl(bool here, PlannedDevice& planned) {
                   here ? " " + nccl_version_text(*version.value) : "", format_size(kNcclBytesAssumed)));
 }
 
-// `here`: --ranks are not those of another machine. `elsewhere`: the machine that the plan is for, if it is
-// not this one.
+// `here`: the ranks run on this machine. `elsewhere`: the machine that the plan is for, if it is not this
+// one.
 PlannedDevice planned_device(const Options& options, bool here, const MachineRates* elsewhere) {
   PlannedDevice planned;
   const bool gpu_elsewhere = elsewhere && options.memory.device.kind == DeviceKind::cuda;
@@ -85,7 +89,7 @@ PlannedDevice planned_device(const Options& options, bool here, const MachineRat
   return planned;
 }
 
-// --threads, if it is not given: those of a rank, here or elsewhere.
+// Sets --threads where it is not given: the threads of one rank, here or elsewhere.
 void settle_threads(Options& options, bool of_this_process, const MachineRates* elsewhere) {
   std::optional<int64_t>& threads = options.memory.threads;
   if (threads) return;

@@ -1,4 +1,4 @@
-// What `sluice plan` plans for: options settled, device, budgets and machine, here or elsewhere, and the
+// What `sluice plan` plans for, on this machine or another: settled options, device, budgets, and the
 // planner's request.
 #pragma once
 
@@ -6,17 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "engine/run/start/budgets.h"
 #include "engine/run/start/run_start.h"
-#include "engine/run/start/setup.h"
 
 namespace sluice {
 
 struct PlannedDevice {
-  std::unique_ptr<Device> device;  // nullptr: it is only planned for
+  std::unique_ptr<Device> device;  // nullptr: this machine lacks it
   WorkspaceBytes workspaces;
   std::optional<AcceleratorUse> use;
-  bool ranks_meet = false;         // in its memory, and not in the host's
-  std::vector<std::string> notes;  // sentences about what is assumed
+  bool ranks_meet = false;         // collectives read and write device memory, not host memory
+  std::vector<std::string> notes;  // sentences: what is assumed
 };
 
 // `request` refers to `device`.

@@ -1,18 +1,24 @@
 #include "engine/run/start/rank_setup.h"
 
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
+#include "engine/run/start/plan_request.h"
+#include "engine/run/start/sharing.h"
+
 namespace sluice {
 
 namespace {
 
-// What moves bytes between ranks; `reason` is a clause: why not accelerators themselves, if there are any.
+// Says what moves bytes between ranks. `reason`: a clause why accelerators do not do it themselves, if there
+// are any.
 std::string ranks_text(const Ranks& ranks, const std::string& reason) {
   const Communicator& used = ranks.device ? *ranks.device : *ranks.lane;
   return "  ranks: " + std::to_string(ranks.size()) + ", exchanging by " + used.transport() +
          (reason.empty() ? "" : " (not by NCCL: " + reason + ")") + "\n";
 }
 
-// The first rank decides for all what is left open. Ranks for which nothing is open take part, so that nobody
-// waits in vain.
+// The first rank settles for all what is left open. Ranks for which nothing is open take part too, since the
+// others wait for them.
 void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_to_plan, std::FILE* out) {
   struct {
     int64_t zero;
@@ -56,7 +62,7 @@ RankSetup::RankSetup(Options given, const ModelConfig& config, bool plans_evalua
     print_notes(share.notes, out);
     print_notes(budgets_.notes, out);
   }
-  settle_for_all(options_.ranks, ranks_, request(), out);  // what the request refuses, all refuse
+  settle_for_all(options_.ranks, ranks_, request(), out);  // all ranks refuse what the request refuses
 }
 
 PlanRequest RankSetup::request() const {

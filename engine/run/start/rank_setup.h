@@ -1,5 +1,5 @@
-// What a rank has before it plans: its share of the machine, its device, the way to the other ranks, and its
-// budgets. The first rank prints for all. Callers: train and profile, on every rank of a run.
+// What a rank has before it plans: its share of the machine, its device, its connection to the other ranks,
+// and its budgets. The first rank prints for all. Every rank of `train` and `profile` makes one.
 #pragma once
 
 #include <cstdio>
@@ -9,20 +9,21 @@
 #include <vector>
 
 #include "engine/base/affinity.h"
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/planning.h"
 #include "engine/run/start/rank_share.h"
-#include "engine/run/start/setup.h"
 
 namespace sluice {
 
-// At once, also to a file or a pipe.
+// Prints and flushes, so that the text is seen at once also in a file or a pipe.
 void say(std::FILE* out, const std::string& text);
 void print_notes(const std::vector<std::string>& notes, std::FILE* out);
 
-// The thread that made it, which is bound meanwhile, ends it.
+// Binds the thread that makes it to the rank's processors until the same thread destroys it.
 class RankSetup {
  public:
-  // `plans_evaluation`: there is data to validate on. What --zero and --shard-weights leave open the first
-  // rank settles.
+  // `plans_evaluation`: there is data to validate on. The first rank settles what --zero and --shard-weights
+  // leave open.
   RankSetup(Options given, const ModelConfig& config, bool plans_evaluation, const Ranks& all,
             std::FILE* out);
 

@@ -12,9 +12,9 @@ namespace sluice {
 
 namespace {
 
-// Who runs where.
+// Where a rank runs.
 struct Post {
-  int machine = 0;  // by its first rank
+  int machine = 0;  // the first rank of its machine
   ProcessorSet allowed;
   ShownGpus shown;
 };
@@ -28,7 +28,7 @@ ShownGpus shown_gpus(const DeviceChoice& device) {
   return shown;
 }
 
-// This rank's, whose place among the ranks of its machine is `here`.
+// This rank's share. `here`: its place among the ranks of its machine.
 int gpu_of(const std::vector<Post>& posts, int machine, int here) {
   std::vector<ShownGpus> shown;
   for (const Post& post : posts)
@@ -115,9 +115,9 @@ Budgets resolve_shared_budgets(const MemoryOptions& memory, const Ranks& ranks,
   const auto is_found = [](const Row& row) { return row.budget && row.size.kind != Size::Kind::bytes; };
   std::vector<uint64_t> found;
   for (const Row& row : rows) found.push_back(is_found(row) ? row.budget->limit : UINT64_MAX);
-  const std::vector<uint64_t> least = ranks.least(found);  // nobody takes memory before all have looked
+  const std::vector<uint64_t> least = ranks.least(found);  // no rank takes memory before all have looked
   for (size_t i = 0; i < found.size(); ++i) {
-    if (!is_found(rows[i]) || least[i] >= found[i]) continue;  // what this rank was given stays
+    if (!is_found(rows[i]) || least[i] >= found[i]) continue;  // a limit in bytes stays
     TierBudget& budget = *rows[i].budget;
     budget.limit = least[i];
     budget.set_aside(budget.reserve);

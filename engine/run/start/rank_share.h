@@ -1,9 +1,9 @@
-// What one of several ranks takes of its machine: cores of its own, its GPU, its part of free memory and
-// disk.
+// What one of several ranks takes of its machine: cores of its own, its GPU, its part of free memory and of
+// drives.
 //
-// Ranks that may run on the same processors divide their cores. A rank that its launcher or the user has
-// given processors of its own keeps them; likewise GPUs. Called by every rank's thread, before it makes
-// anything that lasts.
+// Ranks that may run on the same processors divide their cores. A rank keeps processors and GPUs that its
+// launcher or the user has given to it alone. Every rank's thread calls this before it makes anything that
+// lasts.
 #pragma once
 
 #include <array>
@@ -19,30 +19,31 @@
 
 namespace sluice {
 
-// The GPUs that a rank is shown, as visible_gpus() tells them; of more than 64 the first ones.
+// The first 64 GPUs that a rank is shown, as visible_gpus() tells them.
 struct ShownGpus {
-  int first = 0, count = 0;  // first: that --device names, those before it are not for ranks
+  int first = 0, count = 0;  // first: the one that --device names; ranks take none before it
   std::array<uint64_t, 64> gpus{};
 };
 
-// The ordinals that the ranks of one machine take, in order of rank: each the first GPU that it is shown and
-// no rank before it takes. Where none is left, the one after its last, which is refused as missing.
+// The ordinals that the ranks of one machine take, in order of rank. Each rank takes the first GPU that it is
+// shown and that no rank before it takes. Where none is left, it gets the ordinal after its last GPU, which
+// is refused as missing.
 std::vector<int> choose_gpus(const std::vector<ShownGpus>& ranks);
 
 struct RankShare {
   MemoryOptions memory;                    // with this rank's threads and GPU
-  std::optional<ProcessorSet> processors;  // to be bound to; none: as it is
-  std::vector<std::string> notes;          // a sentence each
+  std::optional<ProcessorSet> processors;  // to bind the rank's thread to; none: leave it as it is
+  std::vector<std::string> notes;          // sentences
 };
 
 RankShare rank_share(const MemoryOptions& memory, const Ranks& ranks);
 
-// The most consecutive ranks that share a machine, if all ranks are divided into as many: by rank, the first
-// rank of its machine.
+// The largest number of consecutive ranks that share a machine. `machines` has, by rank, the first rank of
+// its machine.
 int ranks_together(const std::vector<int>& machines);
 
-// By resolve_budgets, for an equal part of what the machine has free. Limits that are not given in bytes are
-// those of the rank that finds least: others would give each rank a plan of its own.
+// resolve_budgets() for an equal part of the machine's free memory. Limits that are not given in bytes are
+// those of the rank that finds least, so that all ranks make the same plan.
 Budgets resolve_shared_budgets(const MemoryOptions& memory, const Ranks& ranks,
                                const std::optional<AcceleratorUse>& accelerator);
 

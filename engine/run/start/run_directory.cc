@@ -12,7 +12,6 @@
 #include <limits>
 #include <utility>
 
-#include "engine/run/start/run_source.h"
 #include "engine/run/train/metrics.h"
 
 namespace sluice {
@@ -42,7 +41,7 @@ void check_unused(const std::string& run, const std::string& metrics) {
                 "Name a new file: a run's metrics are not mixed with anything else.");
 }
 
-// Going on elsewhere than where the checkpoint lies is a branch, and needs a directory of its own.
+// A run that goes on outside the directory of its checkpoint is a branch, and needs a directory of its own.
 void check_not_mixed(const std::string& checkpoint, const std::string& run) {
   if (!has_checkpoints(run)) return;
   std::error_code error;
@@ -53,6 +52,13 @@ void check_not_mixed(const std::string& checkpoint, const std::string& run) {
               "Name a new --out to branch off, or resume from a checkpoint of the run in it.");
 }
 
+// The error for a run whose every checkpoint is damaged. `damaged`: sentences that say how.
+Error only_damaged(const std::string& run, const std::vector<std::string>& damaged) {
+  return Error(ExitCode::malformed_file,
+               "Every checkpoint of " + printable(run) + " is damaged: " + damaged.front(),
+               "Restore one from a copy, or train anew into another --out.");
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(const std::string& path) : path_(path) {
@@ -60,7 +66,7 @@ RunDirectory::RunDirectory(const std::string& path) : path_(path) {
 }
 
 RunDirectory::~RunDirectory() {
-  std::error_code ignored;  // also of what is not empty
+  std::error_code ignored;  // a directory that is not empty stays
   for (; !made_.empty(); made_.pop_back())
     if (fs::is_directory(made_.back(), ignored) || fs::is_empty(made_.back(), ignored))
       fs::remove(made_.back(), ignored);
@@ -77,8 +83,9 @@ void RunDirectory::create() {
   if (error)
     throw Error(ExitCode::environment, "Cannot create " + printable(path_) + ": " + error.message() + ".",
                 "Name a directory that can be written.");
-  // Made here means not there before: a lock from then is of a directory that was removed meanwhile. What was
-  // made belongs to the run with the lock, so that one that is refused takes no directory from under another.
+  // Where a directory was made here, an older lock is of a directory that was removed meanwhile, and is taken
+  // anew. `made_` is set only once the lock is held: a run that is refused must not remove another's
+  // directory.
   std::vector<std::string> made = std::exchange(made_, {});
   if (!lock_ || !made.empty()) lock_.emplace(path_, "training");
   made_ = std::move(made);
@@ -91,7 +98,7 @@ void RunDirectory::open_metrics(const std::string& path) {
 }
 
 void check_shared(const std::string& out, const Ranks& ranks) {
-  struct Marker {  // new, since a machine may remember which names were not there
+  struct Marker {  // a new name, since a machine may remember which names did not exist
     std::string path;
     FileDescriptor file;
     bool made = false;
@@ -122,6 +129,15 @@ void check_shared(const std::string& out, const Ranks& ranks) {
                     : who + " cannot write" + where + ": " + std::strerror(refusals[rank]) + ".",
                 "Give all ranks one --out, in a directory that their machines share and each may write.");
   }
+}
+
+std::optional<std::string> find_checkpoint(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(std::filesystem::path(path) / "manifest.json", ignored)) return path;
+  std::vector<std::string> damaged;
+  const std::optional<std::string> newest = newest_checkpoint(path, &damaged);
+  if (!newest && !damaged.empty()) throw only_damaged(path, damaged);
+  return newest;
 }
 
 std::optional<CheckpointReader> open_resume(const RunOptions& run) {

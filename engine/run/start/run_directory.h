@@ -1,5 +1,5 @@
-// The run directory of `sluice train`: what it holds already, where a run goes on, and a start that leaves
-// nothing behind when it fails.
+// The run directory of `sluice train`: its lock, the checkpoint that a run goes on from, and a start that
+// leaves nothing behind when it fails.
 #pragma once
 
 #include <cstdio>
@@ -14,8 +14,8 @@
 
 namespace sluice {
 
-// Holds the lock of --out, from before its checkpoints are looked at. What create() and open_metrics() made
-// is removed again by the destructor, unless keep() was called or something was put into it.
+// Holds the lock of --out; made before the checkpoints are looked at. The destructor removes what create()
+// and open_metrics() made, unless keep() was called or something was put into it.
 class RunDirectory {
  public:
   explicit RunDirectory(const std::string& path);
@@ -23,9 +23,9 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  bool is_locked() const { return lock_.has_value(); }  // it was there, or create() was called
-  void create();                                        // if it is not there; throws Error(environment)
-  // Throws what MetricsFile would.
+  bool is_locked() const { return lock_.has_value(); }  // the directory exists
+  void create();  // makes a directory that is missing; throws Error(environment)
+  // Makes a file that is missing. Throws as MetricsFile does.
   void open_metrics(const std::string& path);
   void keep() { made_.clear(); }
 
@@ -35,17 +35,22 @@ class RunDirectory {
   std::vector<std::string> made_;  // outermost first
 };
 
-// Whether all ranks see and may change what the first writes into --out, since they write their checkpoints
-// together. Throws Error(environment) on every rank; called by all, once the directory is there.
+// Checks that all ranks see, and may change, what the first rank writes into --out, since they write their
+// checkpoints together. All ranks call it, once the directory exists. Throws Error(environment) on every
+// rank.
 void check_shared(const std::string& out, const Ranks& ranks);
+
+// The checkpoint that `path` means: itself, or the newest complete one of a run directory; nullopt if it is
+// neither. Throws Error(malformed_file) for a run whose every checkpoint is damaged.
+std::optional<std::string> find_checkpoint(const std::string& path);
 
 // The checkpoint to go on from; nullopt: a fresh start. Throws Error(usage) rather than write over a run or
 // mix two in one directory.
 std::optional<CheckpointReader> open_resume(const RunOptions& run);
 
 // Makes `step` the last of the run: removes complete checkpoints of later steps, newest first, then cuts the
-// metrics, so that a kill in between leaves a shorter run whose metrics --resume auto cuts to its end. Prints
-// a line for each that was removed, or kept since it is damaged.
+// metrics. A kill in between leaves a shorter run, whose metrics --resume auto cuts to its end. Prints a line
+// for each checkpoint that was removed, or that was kept since it is damaged.
 void go_back_to(int64_t step, const RunOptions& run, const std::string& metrics, std::FILE* out);
 
 }  // namespace sluice

@@ -4,10 +4,9 @@
 #include <array>
 #include <filesystem>
 
+#include "engine/run/start/devices.h"
 #include "engine/run/start/loader.h"
 #include "engine/run/start/run_directory.h"
-#include "engine/run/start/run_source.h"
-#include "engine/run/start/training_setup.h"
 
 namespace sluice {
 
@@ -15,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The manifest's paths hold from every directory.
+// Makes paths absolute, so that the manifest's hold in any working directory.
 void make_absolute(Options& options) {
   const auto absolute = [](const std::string& path) {
     return fs::absolute(path).lexically_normal().string();
@@ -25,7 +24,8 @@ void make_absolute(Options& options) {
   if (fs::exists(options.model.model, ignored)) options.model.model = absolute(options.model.model);
 }
 
-// Without a checkpoint nothing brings the run's options.
+// --resume auto without a checkpoint: a sentence, or Error(usage) where the run's options were not given
+// anew.
 std::string fresh_start(const Options& options, Verb verb) {
   if (options.model.model.empty() || (verb != Verb::plan && options.data.train.empty()))
     throw Error(ExitCode::usage, "--resume auto finds no checkpoint in " + printable(options.run.out) + ".",
@@ -33,7 +33,7 @@ std::string fresh_start(const Options& options, Verb verb) {
   return "No checkpoint in " + printable(options.run.out) + ": a fresh start.";
 }
 
-// What a run goes on with; on another number of ranks its micro-batch is chosen anew.
+// The options that a run goes on with. On another number of ranks its micro-batch is chosen anew.
 std::vector<ManifestOption> options_of(const CheckpointState& state, const Options& now) {
   std::vector<ManifestOption> options = state.options;
   if (state.writers == now.ranks.count) return options;
@@ -68,7 +68,7 @@ RunStart open_run_start(Options& options, Verb verb, const MachineRates* elsewhe
 }
 
 std::vector<Fact> start_facts(const RunStart& start) {
-  constexpr uint64_t kSample = 64;  // elements of a tensor, from its begin and from its end
+  constexpr uint64_t kSample = 64;  // elements at the begin of a tensor, and at its end
   std::vector<Fact> facts{{"config.json of --model", config_to_json(start.source.config, DType::f32)}};
   std::string content;
   for (const std::string& name : start.weights ? start.weights->names() : std::vector<std::string>()) {
@@ -81,16 +81,6 @@ std::vector<Fact> start_facts(const RunStart& start) {
   }
   facts.push_back({"content of --model", std::move(content)});
   return facts;
-}
-
-void check_same_data(const CheckpointState& run, const TokenData& data) {
-  if (data.tokens() == run.tokens && data.sample_checksum() == run.data_checksum) return;
-  const std::string holds =
-      data.tokens() == run.tokens
-          ? "other tokens than those the run trained on."
-          : std::to_string(data.tokens()) + " tokens; the run trained on " + std::to_string(run.tokens) + ".";
-  throw Error(ExitCode::usage, data.description() + " holds " + holds,
-              "Give the run's own --data, or start a new run with another --out.");
 }
 
 void check_start(RunStart& start, const Model& model) {
@@ -106,6 +96,15 @@ void load_start(const RunStart& start, uint64_t seed, Session& session, Workers&
     return load(session, load_from(model, *start.checkpoint, session.ranks(), workers),
                 start.checkpoint->state().step);
   load(session, load_from(model, start.weights ? source_of(*start.weights) : source_of(seed), workers));
+}
+
+CheckpointState first_state(const Options& options, const ModelConfig& config) {
+  CheckpointState state;
+  state.loss_scale = options.numbers.precision == DType::f16 ? kFirstLossScale : 1;
+  state.precision = options.numbers.precision;
+  state.optimizer = options.optimizer.kind;
+  state.model_config = config_to_json(config, options.numbers.precision);
+  return state;
 }
 
 CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data) {

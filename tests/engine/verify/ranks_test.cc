@@ -4,7 +4,12 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/run/start/setup.h"
+#include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
+#include "engine/run/start/model_source.h"
+#include "engine/run/start/plan_request.h"
+#include "engine/run/start/planning.h"
+
 
 namespace sluice {
 namespace {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "engine/base/error.h"
-#include "engine/run/start/setup.h"
 
 namespace sluice {
 namespace {

@@ -1,34 +1,23 @@
-#include "engine/run/start/training_setup.h"
+#include "engine/run/start/session_start.h"
 
 #include <algorithm>
 
 #include "engine/base/pack.h"
+#include "engine/run/checkpoint/checkpoint.h"
 #include "engine/run/start/nvme_directories.h"
 
 namespace sluice {
 
-RunData open_run_data(const Options& options, const ModelConfig& config) {
-  const int64_t sequence = options.batch.sequence.value();
-  TokenData train = TokenData::open(options.data.train, config.vocabulary);
-  const DataOrder order =
-      make_data_order(train, sequence, options.data.order == RowOrder::shuffled, options.numbers.seed);
-  RunData d{std::move(train), order, std::nullopt, {}};
-  if (options.data.validation.empty()) return d;
-  d.validation = TokenData::open(options.data.validation, config.vocabulary);
-  d.validation_order =
-      make_validation_order(*d.validation, sequence, static_cast<uint64_t>(options.data.val_batches),
-                            static_cast<uint64_t>(options.batch.batch));
-  return d;
+namespace {
+
+// Sets `measured` bytes aside where the limit does not hold them beside the arena. Returns whether it did.
+bool set_aside(uint64_t measured, uint64_t arena, TierBudget& budget) {
+  if (round_up(arena, budget.granule) + measured <= budget.limit) return false;
+  budget.set_aside(measured);
+  return true;
 }
 
-CheckpointState first_state(const Options& options, const ModelConfig& config) {
-  CheckpointState state;
-  state.loss_scale = options.numbers.precision == DType::f16 ? kFirstLossScale : 1;
-  state.precision = options.numbers.precision;
-  state.optimizer = options.optimizer.kind;
-  state.model_config = config_to_json(config, options.numbers.precision);
-  return state;
-}
+}  // namespace
 
 SessionOptions session_options(const Options& options, int threads) {
   const OptimizerOptions& o = options.optimizer;
@@ -41,29 +30,18 @@ SessionOptions session_options(const Options& options, int threads) {
 }
 
 double rank_timeout(const Options& options, const Plan& plan) {
-  constexpr double kLeast = 60, kSteps = 10, kBytesPerSecond = 100e6;  // of a slow shared disk
+  constexpr double kLeast = 60, kSteps = 10, kBytesPerSecond = 100e6;  // of a slow shared drive
   const uint64_t writers = plan.lowering.sharing.shares_state() ? plan.lowering.ranks : 1;
   const uint64_t checkpoint = checkpoint_bytes(plan.model, owned_ranges(plan.lowering));
   const double share = static_cast<double>(checkpoint / writers) / kBytesPerSecond;
   return options.ranks.timeout.value_or(std::max(kLeast, kSteps * plan.step_seconds + share));
 }
 
-namespace {
-
-// Where a limit does not hold an arena and what was measured beside it, that is set aside. Whether it was.
-bool set_aside(uint64_t measured, uint64_t arena, TierBudget& budget) {
-  if (round_up(arena, budget.granule) + measured <= budget.limit) return false;
-  budget.set_aside(measured);
-  return true;
-}
-
-}  // namespace
-
 std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, const SessionOptions& options,
                                               const std::function<Plan()>& make_plan,
                                               const std::function<void(const Plan&)>& planned) {
-  constexpr uint64_t kStep = 16 << 20;  // the next preparation may load a little more
-  uint64_t loaded = 0;                  // of host memory, by libraries
+  constexpr uint64_t kStep = 16 << 20;  // granule, since the next preparation may load a little more
+  uint64_t loaded = 0;                  // bytes of host memory, by libraries
   for (;;) {
     Plan plan = make_plan();
     planned(plan);

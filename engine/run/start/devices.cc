@@ -1,0 +1,101 @@
+#include "engine/run/start/devices.h"
+
+#include <filesystem>
+
+#include "engine/base/error.h"
+#include "engine/rates/drives.h"
+#include "gpu/cuda/device.h"
+#include "models/files/file.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr uint64_t kMachineBytesMax = 1 << 20;
+
+MachineRates read_machine(const MemoryOptions& options) {
+  std::string machine = options.device.kind == DeviceKind::cuda ? kGpuMachine : kDefaultMachine;
+  if (!options.machine.empty()) machine = options.machine;
+  if (auto known = built_in_machine(machine)) return *std::move(known);
+  std::error_code ignored;
+  if (!std::filesystem::exists(machine, ignored))
+    throw Error(ExitCode::usage, "There is no machine description " + printable(machine) + ".",
+                "Name one of " + built_in_machine_names() + ", or a JSON file as docs/machine.md describes.");
+  return parse_machine_rates(read_text_file(machine, kMachineBytesMax), machine);
+}
+
+}  // namespace
+
+MachineRates resolve_machine(const MemoryOptions& options) {
+  MachineRates rates = read_machine(options);
+  if (options.nvme_directories.empty()) return rates;
+  const std::vector<DriveRates> drives = match_drives(rates.drives, kNvmeTier, options.nvme_directories);
+  std::erase_if(rates.drives, [](const DriveRates& drive) { return drive.tier == kNvmeTier; });
+  rates.drives.insert(rates.drives.end(), drives.begin(), drives.end());
+  return rates;
+}
+
+std::optional<MachineRates> described_machine(const MemoryOptions& options) {
+  if (options.machine.empty()) return std::nullopt;
+  MachineRates rates = resolve_machine(options);
+  if (!rates.memory) return std::nullopt;
+  return rates;
+}
+
+std::vector<std::string> settle_device(Options& options, bool precision_is_settled,
+                                       const MachineRates* elsewhere) {
+  DeviceChoice& device = options.memory.device;
+  if (device.kind != DeviceKind::automatic && device.kind != DeviceKind::cuda) return {};
+  if (elsewhere) {
+    if (device.kind == DeviceKind::automatic)
+      device.kind = elsewhere->memory->device ? DeviceKind::cuda : DeviceKind::cpu;
+    const LaneRates* compute = find_lane(*elsewhere, "compute", "device");
+    const bool lacks_bf16 = compute && compute->flops.bf16 == kUnlimited && compute->flops.fp16 < kUnlimited;
+    if (!lacks_bf16 || options.numbers.precision != DType::bf16) return {};
+    const std::string lacks = printable(elsewhere->name) + " has no rate for bf16";
+    if (precision_is_settled || is_given(options, "precision"))
+      throw Error(ExitCode::environment, lacks + ".", "Give --precision fp16, or another --machine.");
+    options.numbers.precision = DType::f16;
+    return {lacks + ": --precision is fp16."};
+  }
+  const CudaStatus status = cuda_status(device.ordinal);
+  if (device.kind == DeviceKind::automatic) {
+    device.kind = status.available ? DeviceKind::cuda : DeviceKind::cpu;
+    // Where there is a driver, the user may expect that a GPU is used.
+    if (!status.available && status.driver_version > 0) return {status.reason + " So --device is cpu."};
+  }
+  if (!status.available || status.bf16 || precision_is_settled || is_given(options, "precision")) return {};
+  options.numbers.precision = DType::f16;
+  return {status.name + " has no bf16: --precision is fp16."};
+}
+
+std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads) {
+  switch (options.device.kind) {
+    case DeviceKind::reference:
+      return make_reference_device();
+    case DeviceKind::cuda:
+      return make_cuda_device(options.device.ordinal);
+    case DeviceKind::cpu:
+    case DeviceKind::automatic:
+      break;
+  }
+  return make_cpu_device(threads);
+}
+
+AcceleratorRanks connect_accelerators(Device& device, const Ranks& ranks) {
+  Accelerator* const accelerator = device.accelerator();
+  if (ranks.size() == 1 || !accelerator) return {nullptr, ""};
+  return accelerator->connect(*ranks.lane);
+}
+
+std::optional<AcceleratorUse> accelerator_use(Device& device) {
+  Accelerator* const accelerator = device.accelerator();
+  if (!accelerator) return std::nullopt;
+  return AcceleratorUse{accelerator->memory(), process_peak_bytes()};
+}
+
+WorkspaceBytes workspaces_of(const Device& device) {
+  return [&device](const OpShapes& shapes, Pass pass) { return device.workspace_bytes(shapes, pass); };
+}
+
+}  // namespace sluice

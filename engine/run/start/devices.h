@@ -1,0 +1,45 @@
+// --machine and --device become a machine description and a device. Every verb that computes or plans calls
+// it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/rates/machine_rates.h"
+#include "engine/run/options/options.h"
+#include "engine/run/ranks/ranks.h"
+#include "engine/run/start/budgets.h"
+#include "gpu/device.h"
+
+namespace sluice {
+
+// The description that --machine names: a built-in one, a JSON file, or the device's default where it is
+// empty. Where --nvme-dir has directories, the description's drives are matched to them, one for each. Throws
+// Error(usage, malformed_file).
+MachineRates resolve_machine(const MemoryOptions& options);
+
+// The machine that `plan` is for rather than this one: that of --machine, if its description has sizes.
+std::optional<MachineRates> described_machine(const MemoryOptions& options);
+
+// --device auto becomes cuda where there is a GPU, else cpu. Without --precision, a GPU that has no bf16
+// takes fp16, unless a checkpoint has settled the precision. `elsewhere`: the machine in question, if it is
+// not this one. Returns a printable sentence for each choice that is not the usual one.
+std::vector<std::string> settle_device(Options& options, bool precision_is_settled,
+                                       const MachineRates* elsewhere = nullptr);
+
+// The settled device. Throws Error(environment) for a GPU that is not there.
+std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads);
+
+// The communicator between the accelerators of several ranks; or none, and a clause that says why. All ranks
+// call it.
+AcceleratorRanks connect_accelerators(Device& device, const Ranks& ranks);
+
+// The memory that the device holds by now, if it is an accelerator.
+std::optional<AcceleratorUse> accelerator_use(Device& device);
+
+WorkspaceBytes workspaces_of(const Device& device);  // the device outlives the result
+
+}  // namespace sluice

@@ -1,0 +1,20 @@
+// What --model names: a configuration, and perhaps weights to start from.
+#pragma once
+
+#include <string>
+
+#include "engine/run/options/options.h"
+#include "models/families/config.h"
+
+namespace sluice {
+
+struct ModelSource {
+  ModelConfig config;
+  std::string weights_directory;  // Hugging Face directory to start from; empty: initial weights
+};
+
+// --model is a Hugging Face directory or a config.json where it exists, has a slash, or ends in .json. Else
+// it is a preset or an inline description. Throws Error(usage, malformed_file).
+ModelSource resolve_model(const ModelOptions& options);
+
+}  // namespace sluice

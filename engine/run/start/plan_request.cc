@@ -1,0 +1,95 @@
+#include "engine/run/start/plan_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cpu_optim/optimizer.h"
+#include "engine/base/error.h"
+#include "engine/rates/network.h"
+#include "engine/run/start/devices.h"
+#include "engine/run/start/sharing.h"
+#include "gpu/machine.h"
+#include "models/families/family.h"
+
+namespace sluice {
+
+namespace {
+
+// The most micro-batches of a step: the size of a plan, and the time that it takes, grow with them.
+constexpr int64_t kMicroBatchesMax = 1024;
+// Tokens of a micro-batch: enough rows to keep matrix products busy. More only costs workspace.
+constexpr int64_t kMicroBatchTokens = 2048;
+
+}  // namespace
+
+std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence) {
+  std::vector<int64_t> candidates;
+  const auto add = [&](int64_t micro_batch) {
+    if (batch.batch / micro_batch <= kMicroBatchesMax) candidates.push_back(micro_batch);
+  };
+  if (batch.micro_batch) {
+    add(*batch.micro_batch);
+  } else {
+    for (int64_t m = std::min(batch.batch, kMicroBatchTokens / sequence); m > 1; --m)
+      if (batch.batch % m == 0) add(m);
+    add(1);
+  }
+  if (candidates.empty())
+    throw Error(ExitCode::usage,
+                "--batch " + std::to_string(batch.batch) + " makes more than " +
+                    std::to_string(kMicroBatchesMax) + " micro-batches, the most that a step may have.",
+                "Give a smaller --batch, or a larger --micro-batch that divides it.");
+  return candidates;
+}
+
+int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates) {
+  if (ranks.per_node > 0) return std::min(ranks.per_node, ranks.count);
+  if (rates.network.empty()) return ranks.count;
+  return std::min<int64_t>(rates.network.front().ranks, ranks.count);
+}
+
+PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
+                         WorkspaceBytes workspaces, bool evaluate, bool ranks_meet_in_device) {
+  PlanRequest r;
+  r.machine = machine_of(budgets.arenas(), ranks_meet_in_device);
+  const RankOptions& ranks = options.ranks;
+  r.rates = resolve_machine(options.memory);
+  const auto per_node = static_cast<uint32_t>(ranks_per_node(ranks, r.rates));
+  share_machine(r.rates, per_node);
+  if (options.memory.threads && options.memory.device.kind != DeviceKind::cuda)
+    for (PoolRate& pool : r.rates.pools)
+      if (pool.name == kCoresPool)
+        pool.capacity = std::min(pool.capacity, static_cast<double>(*options.memory.threads));
+  r.rates.network = levels_for(r.rates, static_cast<uint32_t>(ranks.count), per_node);
+  const int64_t sequence = options.batch.sequence.value_or(config.context);
+  const DType precision = options.numbers.precision;
+  r.model = [config, precision, sequence](int64_t micro_batch) {
+    return build_model(config, precision, micro_batch, sequence);
+  };
+  BatchOptions batch = options.batch;
+  batch.batch /= ranks.count;  // one rank's part
+  r.micro_batches = micro_batch_candidates(batch, sequence);
+  r.recompute = options.memory.recompute;
+  r.placement = options.memory.placement;
+  r.lower.batch = batch.batch;
+  r.lower.ranks = static_cast<uint32_t>(ranks.count);
+  r.lower.block_ranks = block_ranks(ranks, per_node);
+  lower_sharing({ranks.zero.value_or(kZeroStages[0]), ranks.shard_weights.value_or(WeightShards::all)},
+                r.lower);
+  r.lower.compress_rank = ranks.compression.rank;
+  r.lower.compress_after = ranks.compress_after;
+  r.lower.share_layers_until = ranks.share_layers_until;
+  r.lower.update_waits_for_norm = options.optimizer.clip > 0 || precision == DType::f16;
+  r.lower.evaluate = evaluate;
+  const Optimizer& optimizer = optimizer_of(options.optimizer.kind);
+  r.lower.optimizer.planes = optimizer.moments + (precision == DType::f32 ? 0 : 1);
+  r.lower.optimizer.plane_stride = state_plane_stride;
+  r.lower.optimizer.whole_tensors = optimizer.whole_tensors;
+  r.lower.workspace_bytes = std::move(workspaces);
+  const size_t tiers = r.machine.tiers.size();
+  r.program_memory = {[tiers](uint64_t tasks) { return program_bytes_beside_reserve(tasks, tiers); },
+                      [tiers](uint64_t tasks) { return planning_bytes_beside_reserve(tasks, tiers); }};
+  return r;
+}
+
+}  // namespace sluice

@@ -1,0 +1,26 @@
+// Options, a model and budgets become the planner's request.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/plan/plan.h"
+#include "engine/run/options/options.h"
+#include "engine/run/start/budgets.h"
+#include "models/families/config.h"
+
+namespace sluice {
+
+// The sizes of micro-batch to consider, best first: the one given; or divisors of the batch of at most 2048
+// tokens, largest first, and 1. Throws Error(usage) where each makes more than 1024 micro-batches.
+std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence);
+
+// The most ranks that share a machine.
+int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates);
+
+// `workspaces`: the device's. `evaluate`: the plan has a validation. `ranks_meet_in_device`: as in
+// machine_of(). Where the options leave open what ranks share, they share all.
+PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
+                         WorkspaceBytes workspaces, bool evaluate, bool ranks_meet_in_device = false);
+
+}  // namespace sluice

@@ -1,0 +1,18 @@
+// A request becomes a verified plan, or the error that says which budgets would do.
+#pragma once
+
+#include "engine/base/error.h"
+#include "engine/plan/plan.h"
+#include "engine/run/start/budgets.h"
+
+namespace sluice {
+
+// Plans and verifies. Throws infeasible_error(), which has exit code `infeasible`.
+Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets);
+
+// CHECKs that the plan's program is correct, alone and among its ranks.
+void check_program(const Plan& plan);
+
+Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets);
+
+}  // namespace sluice

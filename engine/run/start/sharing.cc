@@ -1,0 +1,97 @@
+#include "engine/run/start/sharing.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <variant>
+#include <vector>
+
+#include "engine/base/error.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr int64_t kZeroStages[] = {3, 1, 0};    // the first shares most; 1 and 2 are one program
+constexpr double kLessSharedWorthwhile = 0.95;  // of the seconds with more shared
+
+// One choice of what ranks share.
+struct ZeroChoice {
+  int64_t stage = 3;
+  WeightShards weights = WeightShards::all;
+};
+
+// Ranks of a node group: the largest power of two that divides the ranks of every node, the last one
+// included, so that a node group is a subtree of the tree of sums. Throws where weights shall be shared
+// within nodes and there are no node groups.
+uint32_t block_ranks(const RankOptions& options, uint32_t per_node) {
+  const auto ranks = static_cast<uint32_t>(options.count);
+  const uint32_t block = per_node >= ranks ? ranks : 1u << std::countr_zero(per_node | ranks);
+  if (block == 1 && ranks > 1 && options.shard_weights == WeightShards::node)
+    throw Error(ExitCode::usage,
+                fmt::format("--shard-weights node is for an even number of ranks on every machine, not {}.",
+                            per_node % 2 ? per_node : ranks % per_node),
+                "Use --shard-weights all, or --zero 2, where every rank has all weights.");
+  return block;
+}
+
+void lower_sharing(const ZeroChoice& sharing, LowerOptions& lower) {
+  lower.zero_stage = static_cast<int>(sharing.stage);
+  lower.weights_in_block = sharing.weights == WeightShards::node;
+}
+
+// The choices that the options leave open. The first shares most.
+std::vector<ZeroChoice> open_sharings(const RankOptions& options, const LowerOptions& lower) {
+  const bool has_blocks = lower.block_ranks > 1 && lower.block_ranks < lower.ranks;
+  std::vector<ZeroChoice> open;
+  const auto add = [&](int64_t stage) {
+    for (const WeightShards weights : {WeightShards::all, WeightShards::node})
+      if (options.shard_weights ? weights == *options.shard_weights
+                                : weights == WeightShards::all || (stage == 3 && has_blocks))
+        open.push_back({stage, weights});
+  };
+  if (options.zero || lower.ranks == 1) {
+    add(options.zero.value_or(kZeroStages[0]));
+    return open;
+  }
+  for (const int64_t stage : kZeroStages)
+    if (stage < 2 || lower.compress_rank == 0) add(stage);
+  return open;
+}
+
+std::string sharing_words(const ZeroChoice& sharing) {
+  const bool within_nodes = sharing.stage == 3 && sharing.weights == WeightShards::node;
+  return std::to_string(sharing.stage) + (within_nodes ? " within nodes" : "");
+}
+
+}  // namespace
+
+void apply_sharing(const RankOptions& options, uint32_t per_node, LowerOptions& lower) {
+  lower.block_ranks = block_ranks(options, per_node);
+  lower_sharing({options.zero.value_or(kZeroStages[0]), options.shard_weights.value_or(WeightShards::all)},
+                lower);
+}
+
+std::string settle_sharing(RankOptions& options, PlanRequest request) {
+  const std::vector<ZeroChoice> open = open_sharings(options, request.lower);
+  ZeroChoice choice = open.front();
+  double best = 0;  // 0: no plan yet
+  std::string others;
+  for (const ZeroChoice& sharing : open) {
+    if (open.size() == 1) break;
+    lower_sharing(sharing, request.lower);
+    const auto result = make_plan(request);
+    const Plan* plan = std::get_if<Plan>(&result);
+    const std::string seconds = plan ? fmt::format("{:.3g} s", plan->step_seconds) : "does not fit";
+    others += fmt::format("{}{}: {}", others.empty() ? "" : ", ", sharing_words(sharing), seconds);
+    if (!plan || (best > 0 && plan->step_seconds >= kLessSharedWorthwhile * best)) continue;
+    best = plan->step_seconds;
+    choice = sharing;
+  }
+  options.zero = choice.stage;
+  options.shard_weights = choice.weights;
+  if (others.empty()) return "";
+  return fmt::format("Ranks share at ZeRO stage {} (a step at stage {}).", sharing_words(choice), others);
+}
+
+}  // namespace sluice
