@@ -1,5 +1,6 @@
-// One name for one thing: the words that docs/glossary.md forbids stand neither in documents nor in comments
-// of headers. Reads them from the repository root, and names file, line and the term to use instead.
+// One name for one thing: the words that docs/glossary.md forbids stand neither in documents, nor in comments
+// of headers, nor in texts of --help. Reads files from the repository root, and names file, line and the term
+// to use instead.
 //
 // Code is exempt: what stands between backticks, fenced blocks of documents, and everything in a header but
 // its comments. As in structure_test.cc, the check also runs on small wrong texts made here.
@@ -10,9 +11,13 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tools/command/help.h"
+#include "tools/command/verbs.h"
 
 namespace sluice {
 namespace {
@@ -21,11 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kGlossary = "docs/glossary.md";
 
-// Headers below these folders keep to the glossary. A folder is added when its comments do.
-constexpr const char* kHeaderFolders[] = {"engine/base/",      "engine/profile/",  "engine/run/execute/",
-                                          "engine/run/ranks/", "engine/simulate/", "gpu/cpu/",
-                                          "models/data/",      "models/weights/",  "offload/",
-                                          "tools/command/",    "tools/doctor/"};
+constexpr const char* kFolders[] = {"engine", "offload", "cpu_optim", "gpu", "models", "tools", "tests"};
 
 using Lines = std::vector<std::string>;
 
@@ -236,9 +237,21 @@ TEST(Words, DocumentsKeepToTheGlossary) {
 }
 
 TEST(Words, HeadersKeepToTheGlossary) {
-  for (const char* folder : kHeaderFolders)
+  for (const char* folder : kFolders)
     for (const std::string& path : files_below(folder, ".h"))
       EXPECT_EQ(report(forbidden_words(path, prose_of_header(lines_of(path)), terms())), "");
+}
+
+TEST(Words, HelpKeepsToTheGlossary) {
+  const auto offences = [](const std::string& name, const std::string& help) {
+    std::istringstream text(help);
+    Lines lines;
+    for (std::string line; std::getline(text, line);) lines.push_back(line);
+    return report(forbidden_words(name, lines, terms()));
+  };
+  EXPECT_EQ(offences("sluice --help", program_help()), "");
+  ASSERT_FALSE(verb_table().empty());
+  for (const VerbRow& row : verb_table()) EXPECT_EQ(offences(verb_name(row.verb), verb_help(row.verb)), "");
 }
 
 TEST(Words, ForbiddenWordsAreFound) {

@@ -11,6 +11,8 @@
 #include "engine/run/start/run_directory.h"
 #include "engine/run/start/run_start.h"
 #include "engine/run/start/session_start.h"
+#include "engine/run/train/trainer.h"
+#include "models/data/data_order.h"
 #include "models/families/family.h"
 #include "tools/command/verbs.h"
 

@@ -33,7 +33,7 @@ Error disagreement(size_t rank, const std::string& what) {
           "Start all ranks from the same program with the same options, data and files."};
 }
 
-// Of the executable file that runs, read in chunks.
+// The hash of the file of the command that runs.
 uint64_t program_hash() {
   constexpr size_t kChunk = 1 << 16;
   const InputFile program("/proc/self/exe");

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/graph/segment.h"
 #include "engine/rates/machine_rates.h"
 #include "engine/run/options/options.h"
 #include "engine/run/ranks/ranks.h"

@@ -73,9 +73,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.placement = options.memory.placement;
   r.lower.batch = batch.batch;
   r.lower.ranks = static_cast<uint32_t>(ranks.count);
-  r.lower.block_ranks = block_ranks(ranks, per_node);
-  lower_sharing({ranks.zero.value_or(kZeroStages[0]), ranks.shard_weights.value_or(WeightShards::all)},
-                r.lower);
+  apply_sharing(ranks, per_node, r.lower);
   r.lower.compress_rank = ranks.compression.rank;
   r.lower.compress_after = ranks.compress_after;
   r.lower.share_layers_until = ranks.share_layers_until;

@@ -12,6 +12,8 @@
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/planning.h"
 #include "engine/run/start/rank_share.h"
+#include "gpu/device.h"
+#include "models/families/config.h"
 
 namespace sluice {
 

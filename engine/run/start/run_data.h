@@ -18,14 +18,13 @@ struct RunData {
   std::optional<TokenData> validation;
   DataOrder validation_order;
 
-  TrainData view() const {
-    return {&train, order, validation ? &*validation : nullptr, validation_order};
-    // The options' sequence is resolved. Throws as TokenData::open, make_data_order and make_validation_order
-    // do.
-    RunData open_run_data(const Options& options, const ModelConfig& config);
+  TrainData view() const { return {&train, order, validation ? &*validation : nullptr, validation_order}; }
+};
 
-    // Throws Error(usage) for data other than the run's. The order of windows, and so every bit, depends on
-    // them.
-    void check_same_data(const CheckpointState& run, const TokenData& data);
+// The options' sequence is resolved. Throws as TokenData::open, make_data_order and make_validation_order do.
+RunData open_run_data(const Options& options, const ModelConfig& config);
 
-  }  // namespace sluice
+// Throws Error(usage) for data other than the run's. The order of windows, and so every bit, depends on them.
+void check_same_data(const CheckpointState& run, const TokenData& data);
+
+}  // namespace sluice

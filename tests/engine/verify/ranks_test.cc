@@ -10,7 +10,6 @@
 #include "engine/run/start/plan_request.h"
 #include "engine/run/start/planning.h"
 
-
 namespace sluice {
 namespace {
 
