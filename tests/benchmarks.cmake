@@ -27,7 +27,7 @@ if(PYTHON3)
   add_benchmark(mpi_ranks_small ${PYTHON3} -B ${scripts}/mpi_ranks.py ${small} --mpirun
                 "mpirun --allow-run-as-root --oversubscribe --mca btl_vader_single_copy_mechanism none")
   set_property(TEST mpi_ranks_small APPEND PROPERTY LABELS mpi)
-  set_property(TEST mpi_ranks_small PROPERTY RUN_SERIAL ON)
+  set_property(TEST mpi_ranks_small PROPERTY RESOURCE_LOCK mpi)
 else()
   message(STATUS "python3 not found: the scripts of tools/benchmarks are not tested. Add it with:\n"
                  "   apt-get install --no-install-recommends python3")
