@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""AdamW against the best kernel with the same memory traffic, and against torch.optim.AdamW.
+"""AdamW against the best kernel with the same memory traffic, and against torch.optim.AdamW(fused=True).
 
     python3 tools/benchmarks/adamw.py [--python PYTHON_WITH_TORCH] [--parameters N] [--rounds N]
 
-adamw_bench compares with the kernels in one process, on the same pages. PyTorch's optimizer, with its
+adamw_bench compares with the kernels in one process, on the same pages. PyTorch's optimizer, fused and with its
 defaults, runs in a process of its own (torch_adamw.py), after ours in every round. Medians over rounds.
 """
 import os
@@ -30,16 +30,17 @@ def main():
         if python:
             script = os.path.join(os.path.dirname(__file__), "torch_adamw.py")
             peers.append(run_json([python, script, "--json", *sizes])["parameters_per_second"])
-            line += f", PyTorch {peers[-1] / 1e9:.3f}"
+            line += ", PyTorch " + ", ".join(f"{name} {rate / 1e9:.3f}" for name, rate in peers[-1].items())
         note(line)
     table = Table()
     rate = median(run["adamw"] for run in ours) / 1e9
     ratio = median(run["ratio"] for run in ours)
     table.at_least("AdamW / best kernel with the same traffic", rate, rate / ratio, 0.9, "G parameters/s")
     if python:
-        peer = median(peers) / 1e9
-        times = median(run["adamw"] / other for run, other in zip(ours, peers))
-        table.at_least("AdamW / torch.optim.AdamW", times * peer, peer, 8, "G parameters/s")
+        for name, bar in (("fused", 0.9), ("default", 1)):
+            peer = median(rates[name] for rates in peers) / 1e9
+            times = median(run["adamw"] / rates[name] for run, rates in zip(ours, peers))
+            table.at_least(f"AdamW / torch.optim.AdamW, {name}", times * peer, peer, bar, "G parameters/s")
     table.print()
 
 

@@ -124,16 +124,18 @@ def busy_seconds(steps):
     return {lane: median(step["lane_busy"][lane] for step in steps) for lane in steps[0]["lane_busy"]}
 
 
+def has_module(python, module):
+    probe = f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)"
+    return subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == 0
+
+
 def find_torch(python):
     """An interpreter with PyTorch: the one given, else this one or the system's; None after a message."""
     tried = [python] if python else [sys.executable, "/usr/bin/python3"]
     for candidate in tried:
-        if not shutil.which(candidate):
-            continue
-        probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-        if subprocess.run([candidate, "-c", probe], capture_output=True, check=False).returncode == 0:
+        if shutil.which(candidate) and has_module(candidate, "torch"):
             return candidate
     note(f"PyTorch: not found by {' or '.join(tried)}; comparisons with it are left out. Add it with\n"
-         "  apt-get install --no-install-recommends python3-torch     (then: --python /usr/bin/python3)\n"
-         "  or, in a virtual environment: python3 -m pip install torch     (then: --python ITS_PYTHON)")
+         "  python3 -m venv PEERS && PEERS/bin/pip install -r tools/benchmarks/peers.txt\n"
+         "  and give --python PEERS/bin/python")
     return None

@@ -6,7 +6,8 @@
 For fp32 and bf16, from the metrics of `sluice train` runs on random tokens:
 - everything in host memory: 6 x parameters x tokens a second, against the best of five large matrix products
   by a library with its own threads (matmul_bench --peak);
-- tokens a second against eager PyTorch (torch_gpt2.py; bf16: autocast), where an interpreter has PyTorch;
+- tokens a second against PyTorch, eager and compiled (torch_gpt2.py; bf16: autocast), and in bf16 against
+  DeepSpeed's ZeRO-3 with CPU offload (deepspeed_gpt2.py), where an interpreter has them (peers.txt);
 - weights and optimizer state on NVMe, with the largest --host-mem at which `sluice plan` keeps at most 1 % of
   them in memory: the step against the larger of 1.3 times the step in host memory and 1.1 times the busiest
   lane. The lane's time is taken from the same run, and from a serial run, where it works alone (lanes_bench).
@@ -15,10 +16,14 @@ Runs alternate within a round. Times of steps are medians after the warm-up step
 import os
 import sys
 
-from common import (Table, busy_seconds, find_torch, median, note, parser, plan, program, run_json, train,
-                    work_directory, write_random_tokens)
+from common import (Table, busy_seconds, find_torch, has_module, median, note, parser, plan, program, run_json,
+                    train, work_directory, write_random_tokens)
 
 LARGE = {"layers": 12, "width": 768, "heads": 12, "vocab": 50257, "context": 1024}
+# Peers: script, options, precisions, and the least ratio of our speed to theirs.
+PEERS = {"eager PyTorch": ("torch_gpt2.py", [], ("fp32", "bf16"), 1.3),
+         "compiled PyTorch": ("torch_gpt2.py", ["--compile"], ("fp32", "bf16"), 1.2),
+         "DeepSpeed ZeRO-3 offload": ("deepspeed_gpt2.py", [], ("bf16",), 1.5)}
 SMALL = {"layers": 4, "width": 256, "heads": 4, "vocab": 2048, "context": 64}
 
 
@@ -48,6 +53,10 @@ class Benchmark:
     def __init__(self, options, work):
         self.options, self.work = options, work
         self.python = find_torch(options.python) if "torch" in options.parts else None
+        self.peers = PEERS if self.python else {}
+        if self.python and not has_module(self.python, "deepspeed"):
+            note("DeepSpeed: not found; the comparison with it is left out. See tools/benchmarks/peers.txt.")
+            self.peers = {name: peer for name, peer in PEERS.items() if not peer[0].startswith("deepspeed")}
         data = os.path.join(work, "tokens.bin")
         write_random_tokens(data, options.tokens * options.steps + 1, options.shape["vocab"])
         self.model = ["--model", "gpt2:" + ",".join(f"{k}={v}" for k, v in options.shape.items()),
@@ -75,15 +84,19 @@ class Benchmark:
         steps = self.counted(train(self.options, arguments, self.work))
         self.add(precision, "dram", median(step["seconds"] for step in steps))
 
-    def torch(self, precision):
-        shape = [f"--{name}={value}" for name, value in self.options.shape.items()]
-        run = run_json([self.python, os.path.join(os.path.dirname(__file__), "torch_gpt2.py"), *shape,
+    def peer(self, precision, name):
+        script, more, _, _ = self.peers[name]
+        shape = [f"--{key}={value}" for key, value in self.options.shape.items()]
+        run = run_json([self.python, os.path.join(os.path.dirname(__file__), script), *more, *shape,
                         f"--precision={precision}", f"--batch={self.options.batch}",
                         f"--seq={self.options.seq}", f"--steps={self.options.steps}",
                         f"--threads={self.options.threads}"])
         if run["parameters"] != self.parameters:
-            sys.exit(f"PyTorch's model has {run['parameters']} parameters, ours {self.parameters}.")
-        self.add(precision, "torch", median(self.counted(run["seconds"])))
+            sys.exit(f"{name}'s model has {run['parameters']} parameters, ours {self.parameters}.")
+        self.add(precision, name, median(self.counted(run["seconds"])))
+
+    def peers_of(self, precision):
+        return [name for name, (_, _, precisions, _) in self.peers.items() if precision in precisions]
 
     def nvme(self, precision, budgets):
         arguments = self.model + self.data + budgets + ["--precision", precision]
@@ -143,10 +156,10 @@ class Benchmark:
         table.at_least(f"{name} in DRAM: model arithmetic / best large product",
                        self.work_rate(measured["dram"]), median(peak[precision] for peak in peaks),
                        {"fp32": 0.7, "bf16": 0.6}[precision], "GFLOP/s")
-        if self.python:
-            rate = tokens / measured["torch"]
-            table.at_least(f"{name} in DRAM: speed / eager PyTorch's",
-                           rate * self.ratio(precision, "torch", "dram"), rate, 1.3, "tokens/s")
+        for peer in self.peers_of(precision):
+            rate = tokens / measured[peer]
+            table.at_least(f"{name} in DRAM: speed / that of {peer}",
+                           rate * self.ratio(precision, peer, "dram"), rate, self.peers[peer][3], "tokens/s")
         if "nvme" in measured:
             for lane, where in (("busiest", "busiest lane"), ("busiest alone", "busiest lane alone")):
                 limit = max(1.3 * measured["dram"], 1.1 * measured[lane])
@@ -169,8 +182,8 @@ def main():
             peaks.append(bench.peak())
             for precision in options.precision:
                 bench.dram(precision)
-                if bench.python:
-                    bench.torch(precision)
+                for peer in bench.peers_of(precision):
+                    bench.peer(precision, peer)
                 if budgets:
                     bench.nvme(precision, budgets[precision])
                 bench.note_round(precision, f"round {index + 1} of {options.rounds}, {precision}, "

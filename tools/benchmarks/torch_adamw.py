@@ -1,8 +1,8 @@
-"""Times torch.optim.AdamW with PyTorch's defaults: the peer of adamw.py, which runs this.
+"""Times torch.optim.AdamW, fused and with PyTorch's defaults: the peers of adamw.py, which runs this.
 
     python3 tools/benchmarks/torch_adamw.py [--parameters N] [--rounds N] [--threads N] [--json]
 
-Needs PyTorch (Debian: python3-torch).
+Needs the packages of peers.txt.
 """
 import argparse
 import json
@@ -22,11 +22,11 @@ def parse():
     return parser.parse_args()
 
 
-def torch_rate(parameters, rounds):
+def torch_rate(parameters, rounds, fused):
     """Parameters a second, median over rounds; the first step allocates the state and is not timed."""
     weight = torch.nn.Parameter(torch.full((parameters,), 0.5))
     weight.grad = torch.full((parameters,), 0.5)
-    optimizer = torch.optim.AdamW([weight])
+    optimizer = torch.optim.AdamW([weight], fused=fused)
     optimizer.step()
     seconds = []
     for _ in range(rounds):
@@ -40,12 +40,14 @@ def main():
     options = parse()
     if options.threads:
         torch.set_num_threads(options.threads)
-    rate = torch_rate(options.parameters, options.rounds)
+    rates = {"fused": torch_rate(options.parameters, options.rounds, True),
+             "default": torch_rate(options.parameters, options.rounds, None)}
     if options.json:
         print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads(),
-                          "parameters_per_second": rate}))
-    else:
-        print(f"torch.optim.AdamW ({torch.__version__}, {torch.get_num_threads()} threads): "
+                          "parameters_per_second": rates}))
+        return
+    for name, rate in rates.items():
+        print(f"torch.optim.AdamW, {name} ({torch.__version__}, {torch.get_num_threads()} threads): "
               f"{rate / 1e9:.3f} G parameters/s")
 
 

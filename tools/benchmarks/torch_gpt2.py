@@ -1,15 +1,15 @@
-"""Times a plain GPT-2 in eager PyTorch: the peer of gpt2_small.py, which runs this.
+"""Times a plain GPT-2 in PyTorch, eager or compiled: a peer of gpt2_small.py, which runs this.
 
-    python3 tools/benchmarks/torch_gpt2.py --precision fp32|bf16 [--steps N] [--layers N] ...
+    python3 tools/benchmarks/torch_gpt2.py --precision fp32|bf16 [--compile] [--steps N] [--layers N] ...
 
-Forward, loss, backward and torch.optim.AdamW on random tokens; bf16 means autocast around the forward, as
-PyTorch's documentation recommends. There is no dropout and no clipping, so the peer does a little less than
-ours. Prints one JSON object with the seconds of every step. Needs PyTorch (Debian: python3-torch).
+Forward, loss, backward and the fused torch.optim.AdamW on random tokens; bf16 means autocast around the
+forward, as PyTorch's documentation recommends. There is no dropout and no clipping, so the peer does a little
+less than ours. Prints one JSON object with the seconds of every step; with --compile the first ones compile.
+Needs the packages of peers.txt.
 """
 import argparse
 import contextlib
 import json
-import math
 import time
 
 import torch
@@ -17,13 +17,14 @@ from torch import nn
 from torch.nn import functional as F
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__,
+def parse(description):
+    parser = argparse.ArgumentParser(description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--precision", choices=["fp32", "bf16"], required=True)
     for name, default in (("steps", 6), ("threads", 0), ("batch", 4), ("seq", 256), ("layers", 12),
                           ("width", 768), ("heads", 12), ("vocab", 50257), ("context", 1024)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--compile", action="store_true", help="torch.compile the model")
     return parser.parse_args()
 
 
@@ -37,12 +38,7 @@ class Attention(nn.Module):
         batch, tokens, width = x.shape
         q, k, v = (part.view(batch, tokens, self.heads, -1).transpose(1, 2)
                    for part in self.qkv(x).split(width, dim=2))
-        if hasattr(F, "scaled_dot_product_attention"):  # PyTorch 2
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
-            later = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-            y = scores.masked_fill(later, float("-inf")).softmax(-1) @ v
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(y.transpose(1, 2).reshape(batch, tokens, width))
 
 
@@ -75,20 +71,25 @@ class Gpt2(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
+def random_batch(options):
+    return torch.randint(options.vocab, (options.batch, options.seq + 1))
+
+
 def main():
-    options = parse()
+    options = parse(__doc__)
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     model = Gpt2(options)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    forward = torch.compile(model) if options.compile else model
     seconds, losses = [], []
     for _ in range(options.steps):
-        text = torch.randint(options.vocab, (options.batch, options.seq + 1))
+        text = random_batch(options)
         begin = time.perf_counter()
         reduced = options.precision == "bf16"
         with torch.autocast("cpu", dtype=torch.bfloat16) if reduced else contextlib.nullcontext():
-            loss = model(text[:, :-1], text[:, 1:])
+            loss = forward(text[:, :-1], text[:, 1:])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
