@@ -9,35 +9,11 @@
 #include <limits>
 
 #include "engine/base/pack.h"
-#include "engine/profile/what_if.h"
 #include "tests/support/fault_queue.h"
-#include "tests/support/training_support.h"
+#include "tests/support/profile_support.h"
 
 namespace sluice {
 namespace {
-
-constexpr const char* kModel = "gpt2:layers=3,width=64,heads=4,vocab=256,context=64";
-constexpr int64_t kSteps = 6;
-
-class Profiles : public testing::Test {
- protected:
-  // Three tiers with little room, so that everything moves.
-  TestRun three_tiers() {
-    TestRun run;
-    run.options = short_run(directory, kModel, text);
-    run.options.batch.steps = kSteps;
-    run.arenas = {0, 0, 0};
-    const auto least = std::get<Infeasible>(plan_of(run)).least_together;
-    run.arenas = {least[0] * 5 / 4, least[1] * 5 / 4, kRoomy};
-    run.recorder = &recorder;
-    return run;
-  }
-  void SetUp() override { write_bytes(text, sample_text(6000)); }
-
-  std::optional<Recorder> recorder;
-  const DriveDirectory directory;
-  const std::string text = directory / "train.txt";
-};
 
 // No instruction begins before all that it waits for has ended. On lanes that do not overlap, none begins
 // before the one before has ended.
@@ -67,10 +43,10 @@ TEST_F(Profiles, EveryInstructionOfEveryStepIsRecorded) {
     run.executor = executor;
     const TestResult result = train(run);
     const auto& bodies = recorder->bodies();
-    ASSERT_EQ(bodies.size(), static_cast<size_t>(kSteps) + 1);
-    for (int64_t k = 0; k <= kSteps; ++k) {
+    ASSERT_EQ(bodies.size(), static_cast<size_t>(kProfiledSteps) + 1);
+    for (int64_t k = 0; k <= kProfiledSteps; ++k) {
       const Recorder::Recorded& body = bodies[static_cast<size_t>(k)];
-      EXPECT_EQ(body.step, k < kSteps ? k + 1 : 0);  // the drain is no step
+      EXPECT_EQ(body.step, k < kProfiledSteps ? k + 1 : 0);  // the drain is no step
       EXPECT_EQ(body.count, result.plan.program.bodies[body.body].instructions.size());
     }
     const Timeline timeline = measured_timeline(result.plan.program, *recorder);
@@ -82,8 +58,8 @@ TEST_F(Profiles, EveryInstructionOfEveryStepIsRecorded) {
 TEST_F(Profiles, FiguresAddUp) {
   const TestResult result = train(three_tiers());
   const Profile p = make_profile(result.plan, *recorder);
-  ASSERT_EQ(p.steps.size(), static_cast<size_t>(kSteps));
-  ASSERT_EQ(p.counted, static_cast<size_t>(kSteps) - kWarmUpSteps);
+  ASSERT_EQ(p.steps.size(), static_cast<size_t>(kProfiledSteps));
+  ASSERT_EQ(p.counted, static_cast<size_t>(kProfiledSteps) - kWarmUpSteps);
   constexpr double kRounding = 1e-9;  // seconds: rounding in sums of some thousand doubles
   for (size_t k = 1; k < p.steps.size(); ++k)
     EXPECT_NEAR(p.steps[k].seconds.measured, result.steps[k].seconds, kRounding);
@@ -245,35 +221,13 @@ TEST_F(Profiles, ARunThatFailsHalfWayLeavesItsRecords) {
   ASSERT_TRUE(recorder.has_value());
   const Profile p = make_profile(plan, *recorder);
   ASSERT_GE(p.measured.times.size(), 2u);
-  EXPECT_LT(p.steps.size(), static_cast<size_t>(kSteps));
+  EXPECT_LT(p.steps.size(), static_cast<size_t>(kProfiledSteps));
   EXPECT_GE(p.steps.size(), 1u);
   const std::vector<InstructionTime>& last = p.measured.times.back();
   const auto ran = static_cast<size_t>(std::count_if(
       last.begin(), last.end(), [](const InstructionTime& t) { return std::isfinite(t.begin); }));
   EXPECT_LT(ran, last.size());
   expect_order(plan.program, p.measured);
-}
-
-// Each suggested change is what planning for it gives, and the best comes first.
-TEST_F(Profiles, ChangesArePlansOfTheirOwn) {
-  const TestRun run = three_tiers();
-  const auto device = make_device(run.options.memory, run.threads);
-  const PlanRequest request = request_of(run, *device);
-  const Plan plan = std::get<Plan>(make_plan(request));
-  const std::vector<WhatIf> changes = best_changes(request, plan, run.options.batch.micro_batch);
-  ASSERT_FALSE(changes.empty());
-  double before = std::numeric_limits<double>::infinity();
-  for (const WhatIf& change : changes) {
-    const Plan other =
-        std::get<Plan>(make_plan(with_change(request, change.change, run.options.batch.micro_batch, 64)));
-    EXPECT_EQ(other.step_seconds, change.outlook.step_seconds);
-    EXPECT_LE(change.outlook.tokens_per_second, before);
-    EXPECT_GT(change.outlook.tokens_per_second, outlook_of(plan).tokens_per_second);
-    before = change.outlook.tokens_per_second;
-    double idle = 0;
-    for (const WorkSeconds& w : change.outlook.waits) idle += w.seconds;
-    EXPECT_LT(idle, change.outlook.step_seconds);
-  }
 }
 
 }  // namespace
