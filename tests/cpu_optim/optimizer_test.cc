@@ -1,56 +1,21 @@
-// AdamW, rounding and widening: every vector target against an independent scalar implementation, to the bit.
+// AdamW: every vector target against an independent scalar implementation, to the bit.
 #include "cpu_optim/adamw.h"
-#include "engine/base/simd/convert.h"
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <set>
 #include <vector>
 
+#include "tests/support/simd_reference.h"
 #include "tests/support/simd_test_support.h"
 
 namespace sluice {
 namespace {
 
-// ---- reference: the numerics contract, one operation at a time; conversions by exact arithmetic ----
-
-// A binary floating-point format with subnormals and infinities.
-struct Format {
-  int fraction_bits, exponent_min, exponent_max;  // of normal numbers, significand in [1, 2)
-  uint16_t infinity;
-};
-constexpr Format kBf16{7, -126, 127, 0x7F80}, kF16{10, -14, 15, 0x7C00};
-
-uint16_t reference_round(const Format& f, float x) {
-  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
-  if (std::isnan(x)) return 0xFFFF;  // stands for any NaN
-  if (std::isinf(x)) return sign | f.infinity;
-  if (x == 0) return sign;
-  const double magnitude = std::fabs(static_cast<double>(x));
-  const int exponent = std::max(std::ilogb(magnitude), f.exponent_min);
-  const double unit = std::ldexp(1.0, exponent - f.fraction_bits);
-  const double steps = std::nearbyint(magnitude / unit);  // exact quotient, ties to even
-  if (steps * unit >= std::ldexp(2.0, f.exponent_max)) return sign | f.infinity;
-  // Counted from the smallest subnormal, codes are consecutive across exponents.
-  const double per_exponent = std::ldexp(1.0, f.fraction_bits);
-  return sign | static_cast<uint16_t>(steps + per_exponent * (exponent - f.exponent_min));
-}
-
-float reference_widen(const Format& f, uint16_t bits) {
-  const int magnitude = bits & 0x7FFF;
-  const double sign = bits & 0x8000 ? -1 : 1;
-  if (magnitude > f.infinity) return std::numeric_limits<float>::quiet_NaN();
-  if (magnitude == f.infinity) return static_cast<float>(sign * std::numeric_limits<double>::infinity());
-  const int per_exponent = 1 << f.fraction_bits, exponent = magnitude / per_exponent;
-  const double steps = magnitude % per_exponent + (exponent > 0 ? per_exponent : 0);
-  return static_cast<float>(sign *
-                            std::ldexp(steps, std::max(exponent, 1) - 1 + f.exponent_min - f.fraction_bits));
-}
+// ---- reference: the numerics contract, one operation at a time ----
 
 struct State {
   std::vector<float> master, m, v;
@@ -75,46 +40,6 @@ void reference_step(State& s, DType precision, const AdamWConstants& c, bool dec
 }
 
 // ---- comparison ----
-
-bool same(float a, float b) {
-  return (std::isnan(a) && std::isnan(b)) || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
-}
-
-bool same16(const Format& f, uint16_t a, uint16_t b) {
-  return ((a & 0x7FFF) > f.infinity && (b & 0x7FFF) > f.infinity) || a == b;
-}
-
-constexpr size_t kGuard = 64;  // bytes before and after every stream
-
-// A copy of `values`, `offset` bytes off a 64-byte boundary, between guard bytes that must not change.
-template <class T>
-class Stream {
- public:
-  Stream(const std::vector<T>& values, size_t offset) : count_(values.size()), offset_(offset) {
-    storage_.assign(count_ * sizeof(T) + offset + 3 * kGuard, std::byte{0xA5});
-    if (count_ > 0) std::memcpy(data(), values.data(), count_ * sizeof(T));
-  }
-  T* data() {
-    const auto base = (reinterpret_cast<uintptr_t>(storage_.data()) + kGuard - 1) / kGuard * kGuard + kGuard;
-    return reinterpret_cast<T*>(base + offset_);
-  }
-  T operator[](size_t i) {
-    T value;
-    std::memcpy(&value, reinterpret_cast<std::byte*>(data()) + i * sizeof(T), sizeof(T));
-    return value;
-  }
-  bool guards_hold() {
-    const auto* begin = reinterpret_cast<std::byte*>(data());
-    const std::byte* end = begin + count_ * sizeof(T);
-    for (const std::byte* p = storage_.data(); p != storage_.data() + storage_.size(); ++p)
-      if ((p < begin || p >= end) && *p != std::byte{0xA5}) return false;
-    return true;
-  }
-
- private:
-  size_t count_, offset_;
-  std::vector<std::byte> storage_;
-};
 
 State random_state(size_t elements, DType precision, uint32_t seed) {
   std::mt19937 random(seed);
@@ -320,82 +245,6 @@ TEST(AdamW, RefreshLeavesStateAndRoundsWeights) {
     for (size_t i = 0; i < n; ++i)
       ASSERT_EQ(s.weights16[i], reference_round(precision == DType::bf16 ? kBf16 : kF16, s.master[i])) << i;
   }
-}
-
-// ---- conversions ----
-
-TEST(Convert, EverySixteenBitValueWidens) {
-  std::vector<uint16_t> in(65536);
-  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint16_t>(i);
-  for (const DType precision : {DType::bf16, DType::f16}) {
-    const Format& format = precision == DType::bf16 ? kBf16 : kF16;
-    on_every_target([&] {
-      std::vector<float> out(in.size());
-      widen(precision, in.data(), out.data(), in.size());
-      for (size_t i = 0; i < in.size(); ++i) ASSERT_TRUE(same(out[i], reference_widen(format, in[i]))) << i;
-    });
-  }
-}
-
-// Every representable value, every tie between neighbours, and both fp32 neighbours of each.
-TEST(Convert, RoundsToNearestEven) {
-  for (const DType precision : {DType::bf16, DType::f16}) {
-    const Format& format = precision == DType::bf16 ? kBf16 : kF16;
-    std::vector<float> in = {std::numeric_limits<float>::quiet_NaN(),
-                             -std::numeric_limits<float>::quiet_NaN(),
-                             std::bit_cast<float>(0x7F800001u),
-                             std::bit_cast<float>(0xFFFFFFFFu),  // other NaNs
-                             1e-45f,
-                             3.4028235e38f,
-                             65519.996f,
-                             65520.0f,
-                             1e30f};
-    for (uint32_t code = 0; code < format.infinity; ++code) {
-      const float value = reference_widen(format, static_cast<uint16_t>(code));
-      const double next = code + 1 < format.infinity
-                              ? reference_widen(format, static_cast<uint16_t>(code + 1))
-                              : std::ldexp(2.0, format.exponent_max);
-      const auto tie = static_cast<float>((value + next) / 2);
-      for (const float x : {value, tie})
-        for (const float y : {x, std::nextafter(x, 0.0f), std::nextafter(x, 1e38f)}) {
-          in.push_back(y);
-          in.push_back(-y);
-        }
-    }
-    on_every_target([&] {
-      std::vector<uint16_t> out(in.size());
-      round_to(precision, in.data(), out.data(), in.size());
-      for (size_t i = 0; i < in.size(); ++i)
-        ASSERT_TRUE(same16(format, out[i], reference_round(format, in[i])))
-            << in[i] << ": " << out[i] << " is not " << reference_round(format, in[i]);
-    });
-  }
-}
-
-TEST(Convert, EveryLengthAndAlignment) {
-  for (const DType precision : kPrecisions)
-    for (size_t n = 0; n <= 3 * 16 + 1; ++n) {
-      const State s = random_state(n, precision, static_cast<uint32_t>(n));
-      on_every_target([&] {
-        for (const size_t offset : {0, 1, 3}) {
-          Stream<float> from(s.master, 4 * offset), back(s.master, 4 * (offset + 1));
-          Stream<uint16_t> to(s.weights16, 2 * offset);
-          if (precision == DType::f32) {
-            round_to(precision, from.data(), back.data(), n);
-            widen(precision, back.data(), from.data(), n);
-          } else {
-            round_to(precision, from.data(), to.data(), n);
-            widen(precision, to.data(), back.data(), n);
-          }
-          const Format& format = precision == DType::bf16 ? kBf16 : kF16;
-          for (size_t i = 0; i < n; ++i) {
-            const float rounded = reference_widen(format, reference_round(format, s.master[i]));
-            ASSERT_EQ(back[i], precision == DType::f32 ? s.master[i] : rounded) << i;
-          }
-          EXPECT_TRUE(from.guards_hold() && back.guards_hold() && to.guards_hold());
-        }
-      });
-    }
 }
 
 // ---- layout ----

@@ -109,5 +109,12 @@ TEST(Machines, AreWhole) {
   }
 }
 
+TEST(Network, WhatTheProgramBringsAlongJoinsTheRanksThatItSays) {
+  EXPECT_EQ(built_in_machine("a100-cluster").value().network.back().ranks, 80u);
+  EXPECT_EQ(built_in_machine("h100-cluster").value().network.back().ranks, 1024u);
+  EXPECT_TRUE(built_in_machine("gpu-server").value().network.empty());
+  EXPECT_FALSE(built_in_machine("b100-cluster").has_value());
+}
+
 }  // namespace
 }  // namespace sluice

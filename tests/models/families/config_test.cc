@@ -6,7 +6,6 @@
 
 #include <functional>
 
-#include "engine/base/suggest.h"
 #include "models/families/family.h"
 
 namespace sluice {
@@ -286,21 +285,6 @@ TEST(ConfigName, MistakesGetASuggestion) {
   bad("gpt2:tied=maybe", "tied=maybe is neither true nor false.", "");
   bad("llama:kv_heads=3", "3 key/value heads do not divide 32 heads.", "");
   bad("llama:width=1048576,layers=2048,heads=1024", "more than 2^45 parameters.", "");
-}
-
-TEST(Suggest, Nearest) {
-  const std::vector<std::string> words = {"host-mem", "host-memory", "gpu-mem", "lr", "steps"};
-  EXPECT_EQ(nearest("hostmem", words), "host-mem");
-  EXPECT_EQ(nearest("HOST-MEM", words), "host-mem");
-  EXPECT_EQ(nearest("setps", words), "steps");  // a swap is one edit
-  EXPECT_EQ(nearest("rl", words), "lr");
-  EXPECT_EQ(nearest("banana", words), "");
-  EXPECT_EQ(nearest("x", words), "");
-  EXPECT_EQ(nearest("", words), "");
-  EXPECT_EQ(nearest(std::string(100000, 'a'), words), "");
-  EXPECT_EQ(nearest("steps", std::vector<std::string>{}), "");
-  EXPECT_EQ(suggestion("stesp", words), "Did you mean steps?");
-  EXPECT_EQ(suggestion("qqqqqq", words), "Known are host-mem, host-memory, gpu-mem, lr, steps.");
 }
 
 }  // namespace

@@ -5,116 +5,15 @@
 
 #include <algorithm>
 #include <functional>
-#include <latch>
-#include <thread>
 
-#include "engine/base/parallel.h"
 #include "offload/system/processors.h"
+#include "tests/support/processor_sets.h"
 #include "tests/support/test_directory.h"
 
 namespace sluice {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-
-ProcessorSet set_of(const std::vector<int>& processors) {
-  ProcessorSet set;
-  for (const int p : processors) set.add(p);
-  return set;
-}
-
-std::vector<int> list_of(const ProcessorSet& set) {
-  std::vector<int> list;
-  for (int p = 0; p < CPU_SETSIZE; ++p)
-    if (set.has(p)) list.push_back(p);
-  return list;
-}
-
-// `count` cores with two processors each, numbered as Linux does: first the first processor of every core.
-std::vector<ProcessorSet> cores_of_two(int count) {
-  std::vector<ProcessorSet> cores;
-  for (int c = 0; c < count; ++c) cores.push_back(set_of({c, count + c}));
-  return cores;
-}
-
-TEST(ProcessorShares, AreNeighbouringCores) {
-  const auto cores = cores_of_two(8);
-  EXPECT_EQ(list_of(share_of(cores, 0, 4).processors), (std::vector<int>{0, 1, 8, 9}));
-  EXPECT_EQ(list_of(share_of(cores, 3, 4).processors), (std::vector<int>{6, 7, 14, 15}));
-  EXPECT_EQ(share_of(cores, 3, 4).threads, 4);
-  EXPECT_TRUE(share_of(cores, 3, 4).apart);
-  EXPECT_EQ(share_of(cores, 0, 1).threads, 16);
-}
-
-// All ranks have equally many threads, or their plans would differ. No core is left over.
-TEST(ProcessorShares, WhatDoesNotDivideGoesToSome) {
-  const auto cores = cores_of_two(8);
-  std::vector<int> all;
-  for (int user = 0; user < 3; ++user) {
-    const ProcessorShare share = share_of(cores, user, 3);
-    EXPECT_EQ(share.threads, 4);
-    EXPECT_GE(share.processors.count(), 4);
-    for (const int p : list_of(share.processors)) all.push_back(p);
-  }
-  std::sort(all.begin(), all.end());
-  EXPECT_EQ(all, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}));
-}
-
-TEST(ProcessorShares, FewerCoresThanRanksAreShared) {
-  const ProcessorShare share = share_of(cores_of_two(2), 2, 3);
-  EXPECT_FALSE(share.apart);
-  EXPECT_EQ(share.processors.count(), 4);
-  EXPECT_EQ(share.threads, 1);
-}
-
-TEST(ProcessorShares, CoresHoldEveryAllowedProcessorOnce) {
-  const ProcessorSet allowed = allowed_processors();
-  ASSERT_GT(allowed.count(), 0);
-  ProcessorSet seen;
-  int count = 0;
-  for (const ProcessorSet& core : cores_of(allowed)) {
-    CPU_OR(&seen.bits, &seen.bits, &core.bits);
-    count += core.count();
-  }
-  EXPECT_EQ(seen, allowed);
-  EXPECT_EQ(count, allowed.count());
-  const ProcessorSet last = set_of({list_of(allowed).back()});
-  ASSERT_EQ(cores_of(last).size(), 1u);
-  EXPECT_EQ(cores_of(last).front(), last);
-}
-
-// Calls `look` on every thread of `workers`: as many bodies meet as there are threads.
-void on_every_thread(Workers& workers, const std::function<void()>& look) {
-  std::latch all(workers.threads());
-  workers.parallel_for(workers.threads(), [&](int64_t, int) {
-    look();
-    all.arrive_and_wait();
-  });
-}
-
-TEST(Bound, HoldsForThreadsAndWorkersThatAreMadeInItsScope) {
-  const ProcessorSet before = allowed_processors();
-  const ProcessorSet last = set_of({list_of(before).back()});
-  Workers outside(2);
-  {
-    const Bound bound(last);
-    EXPECT_EQ(allowed_processors(), last);
-    ProcessorSet of_thread;
-    std::thread([&] { of_thread = allowed_processors(); }).join();
-    EXPECT_EQ(of_thread, last);
-    Workers inside(2);
-    for (int round = 0; round < 3; ++round) {
-      on_every_thread(inside, [&] { EXPECT_EQ(allowed_processors(), last); });
-      // TBB's threads move between the two `Workers`. The calling thread works in both, and its binding
-      // stays.
-      const auto caller = std::this_thread::get_id();
-      on_every_thread(outside, [&] {
-        EXPECT_EQ(allowed_processors(), std::this_thread::get_id() == caller ? last : before);
-      });
-    }
-  }
-  EXPECT_EQ(allowed_processors(), before);
-}
 
 void on_ranks(int count, const std::function<void(const Ranks&)>& rank) {
   run_in_process(count, rank,

@@ -1,50 +1,17 @@
-// Training with the nvme tier in three directories: the bits of one directory, bytes by drive share, the name
-// of the one that fails, and nothing left in any.
-#include <fmt/format.h>
+// Training with the nvme tier in three directories: the bits of one directory, bytes by drive share, and the
+// name of the one that fails.
 #include <gtest/gtest.h>
 
 #include <mutex>
-#include <nlohmann/json.hpp>
 
-#include "engine/run/start/nvme_directories.h"
-#include "tests/support/cli_support.h"
 #include "tests/support/fault_queue.h"
+#include "tests/support/three_drives.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kModel = "gpt2:layers=2,width=128,heads=2,vocab=256,context=32";
-constexpr const char* kNames[] = {"a", "b", "c"};
-constexpr double kWeights[] = {1, 2, 5};  // GB/s both ways
-
-// The default machine description, but with three drives.
-void write_machine(const std::string& path) {
-  std::ifstream documentation("docs/machine.md");
-  std::string text{std::istreambuf_iterator<char>(documentation), {}};
-  const size_t begin = text.find("```json\n") + 8;
-  text = text.substr(begin, text.find("```", begin) - begin);
-  const size_t drives = text.find("\"drives\": ["), end = text.find("]", drives);
-  std::string rows;
-  for (const double weight : kWeights)
-    rows += fmt::format("{}{{\"tier\": \"nvme\", \"read\": 9e9, \"write\": 9e9, \"mixed\": {}e9}}",
-                        rows.empty() ? "" : ", ", weight);
-  text.replace(drives, end - drives, "\"drives\": [" + rows);
-  write_bytes(path, text);
-}
-
-struct Directories {
-  explicit Directories(const DriveDirectory& place) {
-    for (const char* name : kNames) {
-      paths.push_back(place / name);
-      fs::create_directory(paths.back());
-    }
-  }
-  bool are_empty() const {
-    return std::all_of(paths.begin(), paths.end(), [](const auto& p) { return fs::is_empty(p); });
-  }
-  std::vector<std::string> paths;
-};
 
 // As much as possible lives on drives; with `striped`, in three directories.
 TestRun run_of(const DriveDirectory& directory, bool striped, const char* model = kModel) {
@@ -135,7 +102,8 @@ TEST(TrainingDirectories, EachMovesItsPart) {
   ASSERT_GT(all, 300e6);
   // A range of a few stripes may have one stripe too many in a directory, and its last stripe is not full.
   for (size_t i = 0; i < 3; ++i)
-    EXPECT_NEAR(static_cast<double>(bytes[kNames[i]]) / all, kWeights[i] / 8, 0.05) << kNames[i];
+    EXPECT_NEAR(static_cast<double>(bytes[kDriveNames[i]]) / all, kDriveWeights[i] / 8, 0.05)
+        << kDriveNames[i];
 }
 
 TEST(TrainingDirectories, TheOneThatFailsIsNamed) {
@@ -164,117 +132,6 @@ TEST(TrainingDirectories, TheOneThatFailsIsNamed) {
     EXPECT_EQ(train(run).end.step, run.options.batch.steps);
     EXPECT_EQ(differences(newest_tensors(run.options.run.out), bits_of_one_directory().tensors), "");
   }
-}
-
-// The process dies with 64 MiB and more of scratch files in three directories.
-TEST(TrainingDirectories, KilledItLeavesNothingInAny) {
-  const DriveDirectory directory;
-  const Directories scratch(directory);
-  write_machine(directory / "machine.json");
-  write_bytes(directory / "train.txt", sample_text(4000));
-  const std::string listed = fmt::format("{}", fmt::join(scratch.paths, ","));
-  Command command(directory, {"train",
-                              "--model",
-                              kModel,
-                              "--data",
-                              directory / "train.txt",
-                              "--batch",
-                              "2",
-                              "--steps",
-                              "100000",
-                              "--threads",
-                              "2",
-                              "--gpu-mem",
-                              "4MiB",
-                              "--host-mem",
-                              "70MiB",
-                              "--nvme-dir",
-                              listed,
-                              "--nvme-mem",
-                              "64MiB",
-                              "--machine",
-                              directory / "machine.json",
-                              "--out",
-                              directory / "run"});
-  const auto has_scratch = [&](const std::string& path) {
-    for (const auto& fd : fs::directory_iterator(fmt::format("/proc/{}/fd", command.process()))) {
-      std::error_code gone;
-      const std::string file = fs::read_symlink(fd.path(), gone).string();
-      if (file.starts_with(path + "/")) return true;
-    }
-    return false;
-  };
-  const auto trains = [&] { return fs::exists(directory / "run/metrics.jsonl"); };
-  ASSERT_TRUE(command.until(trains)) << command.wait().err;
-  for (const std::string& path : scratch.paths) EXPECT_TRUE(has_scratch(path)) << path;
-  command.send(SIGKILL);
-  const CommandResult killed = command.wait();
-  EXPECT_EQ(killed.code, -SIGKILL);
-  EXPECT_TRUE(scratch.are_empty());
-  for (const std::string& note :
-       {"By the drives of machine description cpu-2core, the nvme tier lies 12.5 % in " + scratch.paths[0] +
-            " (9 GB/s read, 9 written, 1 both at once), 25 % in " + scratch.paths[1],
-        scratch.paths[0] + ", " + scratch.paths[1] + " and " + scratch.paths[2] +
-            " are on one file system, whose space they share, and its speed."})
-    EXPECT_NE(killed.out.find(note), std::string::npos) << killed.out;
-}
-
-// If one of several directories is unusable, it is refused by its name, as it would be alone.
-TEST(TrainingDirectories, BadOnesAreRefusedByName) {
-  const DriveDirectory directory;
-  const Directories scratch(directory);
-  write_bytes(directory / "train.txt", sample_text(4000));
-  const auto refused = [&](const std::string& list, const std::string& size) {
-    const CommandResult result =
-        sluice_command(directory, {"train", "--model", kModel, "--data", directory / "train.txt", "--threads",
-                                   "2", "--host-mem", "80MiB", "--nvme-dir", list, "--nvme-mem", size,
-                                   "--out", directory / "run"});
-    EXPECT_EQ(result.code, 4) << result.err;
-    EXPECT_FALSE(fs::exists(directory / "run/checkpoints"));
-    return result.err;
-  };
-  const std::string good = scratch.paths[0], missing = directory / "missing", file = directory / "train.txt";
-  const auto names = [](const std::string& text, const std::string& words) {
-    return text.find(words) != std::string::npos;
-  };
-  EXPECT_TRUE(names(refused(good + "," + missing, "64MiB"), missing + " does not exist."));
-  EXPECT_TRUE(names(refused(missing + "," + good, "auto"), missing + " does not exist."));
-  EXPECT_TRUE(names(refused(good + "," + file, "64MiB"), file + " is not a directory."));
-  if (is_memory("/dev/shm")) {
-    EXPECT_TRUE(names(refused(good + ",/dev/shm", "64MiB"), "/dev/shm is on tmpfs"));
-  }
-  const std::string large = refused(good + "," + scratch.paths[1], "1000TiB");
-  EXPECT_TRUE(names(large, "are free until it is full in " + good + " and " + scratch.paths[1])) << large;
-  EXPECT_TRUE(scratch.are_empty());
-}
-
-// `plan` needs no directory for the drives of another machine: all described drives count.
-TEST(TrainingDirectories, PlanWithoutDirectoriesTakesAllDrives) {
-  const DriveDirectory directory;
-  write_machine(directory / "machine.json");
-  const auto seconds = [&](const std::vector<std::string>& disk) {
-    std::vector<std::string> words{"plan",
-                                   "--model",
-                                   "gpt2",
-                                   "--gpu-mem",
-                                   "400MiB",
-                                   "--host-mem",
-                                   "400MiB",
-                                   "--threads",
-                                   "2",
-                                   "--machine",
-                                   directory / "machine.json",
-                                   "--json"};
-    words.insert(words.end(), disk.begin(), disk.end());
-    const CommandResult result = sluice_command(directory, words);
-    EXPECT_EQ(result.code, 0) << result.err;
-    return nlohmann::json::parse(result.out)["seconds_predicted"].get<double>();
-  };
-  const double all = seconds({"--nvme-mem", "4GiB"});
-  const double slowest = seconds({"--nvme-mem", "4GiB", "--nvme-dir", "/nowhere/x"});
-  const double three = seconds({"--nvme-mem", "4GiB", "--nvme-dir", "/nowhere/x,/nowhere/y,/nowhere/z"});
-  EXPECT_EQ(all, three);
-  EXPECT_LT(all, slowest);
 }
 
 }  // namespace

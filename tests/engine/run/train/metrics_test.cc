@@ -1,5 +1,4 @@
-// Metrics lines read back exactly, reach the file at once, and are cut cleanly for a resume. The progress
-// line shows them.
+// Metrics lines read back exactly, reach the file at once, and are cut cleanly for a resume.
 #include "engine/run/train/metrics.h"
 
 #include <gtest/gtest.h>
@@ -8,8 +7,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -18,7 +15,6 @@
 
 #include "engine/base/error.h"
 #include "tests/support/test_directory.h"
-#include "tools/command/progress.h"
 
 namespace sluice {
 namespace {
@@ -173,110 +169,6 @@ TEST_F(MetricsFileTest, TruncationLeavesMissingFilesAndLinksAlone) {
   EXPECT_EQ(truncate_after_step(path_, 1), 1);
   EXPECT_TRUE(std::filesystem::is_symlink(path_));
   EXPECT_EQ(content(), "{\"step\":1}\n");
-}
-
-// What a progress line writes.
-class Capture {
- public:
-  Capture() : file_(open_memstream(&text_, &size_)) {}
-  ~Capture() {
-    std::fclose(file_);
-    std::free(text_);
-  }
-  std::FILE* file() { return file_; }
-  std::string text() {
-    std::fflush(file_);
-    return {text_, size_};
-  }
-
- private:
-  char* text_ = nullptr;
-  size_t size_ = 0;
-  std::FILE* file_;
-};
-
-StepMetrics shown_step(int64_t step) {
-  StepMetrics m;
-  m.step = step;
-  m.loss = 5.25;
-  m.seconds = 2;
-  m.tokens_per_second = 1234;
-  m.peak_bytes = {{"host", 1536}, {"nvme", 0}};
-  return m;
-}
-
-TEST(ProgressLine, PlainLinesComeFirstLastAndAtIntervals) {
-  Capture capture;
-  Progress progress(capture.file(), ProgressStyle{.plain_interval = 10}, 6, {{"host", 2048}, {"nvme", 0}});
-  double now = 100;
-  for (int64_t step = 1; step <= 6; ++step, now += 4) progress.step(shown_step(step), now);
-  progress.validation({6, 4.5});
-  progress.finish();
-  EXPECT_EQ(capture.text(),
-            // the nvme tier is allowed, but the plan does not use it
-            "step 1/6  loss 5.2500  1234 tokens/s  ETA 10s  host 1.50 KiB of 2.00 KiB\n"
-            "step 4/6  loss 5.2500  1234 tokens/s  ETA 4s  host 1.50 KiB of 2.00 KiB\n"
-            "step 6/6  loss 5.2500  1234 tokens/s  ETA 0s  host 1.50 KiB of 2.00 KiB\n"
-            "step 6/6  validation loss 4.5000\n");
-}
-
-TEST(ProgressLine, TerminalLineIsRewrittenAndCutToWidth) {
-  Capture capture;
-  Progress progress(capture.file(), ProgressStyle{.is_terminal = true, .columns = 24}, 100, {});
-  progress.step(shown_step(1), 0);
-  progress.step(shown_step(2), 0.05);  // too soon
-  progress.note("saved");
-  progress.step(shown_step(3), 0.2);
-  progress.finish();
-  EXPECT_EQ(capture.text(),
-            "\rstep 1/100  loss 5.2500\x1b[K"
-            "\rsaved\x1b[K\nstep 1/100  loss 5.2500"
-            "\rstep 3/100  loss 5.2500\x1b[K\n");
-}
-
-TEST(ProgressLine, SkippedStepsAreAlwaysToldOf) {
-  Capture capture;
-  Progress progress(capture.file(), ProgressStyle{}, 100, {});
-  progress.step(shown_step(1), 0);
-  StepMetrics skipped = shown_step(2);
-  skipped.skipped = true;
-  skipped.loss_scale = 32768;
-  progress.step(skipped, 1);
-  EXPECT_NE(capture.text().find("step 2: update skipped, gradients overflowed at loss scale 32768\n"),
-            std::string::npos);
-}
-
-TEST(ProgressLine, AFileIsNoTerminal) {
-  std::FILE* file = std::tmpfile();
-  ASSERT_NE(file, nullptr);
-  EXPECT_FALSE(progress_style(file).is_terminal);
-  std::fclose(file);
-}
-
-// Like a terminal that was closed, or that of an mpirun that was killed.
-TEST(ProgressLine, ATerminalThatTakesNothingEndsNoRun) {
-  for (const bool is_terminal : {true, false}) {
-    std::FILE* file = std::fopen("/dev/full", "w");
-    ASSERT_NE(file, nullptr);
-    ASSERT_EQ(std::setvbuf(file, nullptr, _IONBF, 0), 0);
-    Progress progress(file, ProgressStyle{.is_terminal = is_terminal}, 100, {});
-    EXPECT_NO_THROW(progress.step(shown_step(1), 0));
-    EXPECT_NO_THROW(progress.note("saved"));
-    EXPECT_NO_THROW(progress.finish());
-    EXPECT_NE(std::ferror(file), 0);
-    std::fclose(file);
-  }
-}
-
-TEST(ProgressLine, DurationsAreShort) {
-  EXPECT_EQ(format_duration(0), "0s");
-  EXPECT_EQ(format_duration(59.4), "59s");
-  EXPECT_EQ(format_duration(59.6), "1m00s");
-  EXPECT_EQ(format_duration(130), "2m10s");
-  EXPECT_EQ(format_duration(3 * 3600 + 5 * 60), "3h05m");
-  EXPECT_EQ(format_duration(52 * 3600), "2d04h");
-  EXPECT_EQ(format_duration(-1), "?");
-  EXPECT_EQ(format_duration(std::nan("")), "?");
 }
 
 }  // namespace
