@@ -6,15 +6,15 @@
 // 175 billion parameters (GPT-3) with 32 micro-batches on 64 ranks; and a trillion parameters (the sizes of
 // Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using Megatron-LM")
 // on 1024 ranks. Then times the verifier alone on llama-70b, whose micro-batches are doubled until its
-// program has 50,000 instructions. Medians of five. Only tables are allocated: the budgets are those of a
-// larger machine.
+// program has 50,000 instructions. Medians of five rounds. Only tables are allocated: the budgets are those
+// of a larger machine.
 //
 // Then prints predictions for two clusters with built-in descriptions: for the trillion parameters, and for
 // plain data parallelism of 13 billion parameters on 80 GPUs. For the latter a step of 12.5 s was published,
 // 11.4 s of it for reducing gradients, with two sequences a GPU. Their length is not known here and taken to
 // be 1024 tokens. Gradients of plain data parallelism are fp32, as those of PyTorch are under autocast, which
 // computes in 16 bits. So the reduction is taken from a plan in fp32. A plan in bf16 shows what Sluice would
-// send. --small: tiny models, to show that the benchmark works.
+// send. --small: tiny models in one round, to show that the benchmark works.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -51,6 +51,7 @@ struct Scale {
   std::vector<std::string> model, memory, device;
   uint64_t instructions;  // of the verified program, at least
   std::vector<std::string> many_tasks, trillion, data_parallel;
+  size_t rounds;  // odd
 };
 
 const Scale kLarge{{"--model", "llama-70b", "--seq", "2048"},
@@ -65,7 +66,8 @@ const Scale kLarge{{"--model", "llama-70b", "--seq", "2048"},
                     "75GiB", "--host-mem", "230GiB", "--device", "cpu"},  // the GPU's heads have at most 128
                    {"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "160",
                     "--micro-batch", "2", "--ranks", "80", "--machine", "a100-cluster", "--device", "cuda",
-                    "--gpu-mem", "78GiB", "--host-mem", "230GiB"}};
+                    "--gpu-mem", "78GiB", "--host-mem", "230GiB"},
+                   5};
 const Scale kSmall{
     {"--model", "llama:layers=4,width=64,heads=4,kv_heads=2,ffn=128,vocab=256,context=32", "--seq", "32"},
     {"--host-mem", "96MiB", "--nvme-dir", ".", "--nvme-mem", "256MiB"},
@@ -77,7 +79,8 @@ const Scale kSmall{
      "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem", "64MiB", "--host-mem", "512MiB",
      "--device", "cpu"},
     {"--model", "gpt2:layers=4,width=64,heads=4,vocab=256,context=32", "--batch", "160", "--micro-batch", "2",
-     "--ranks", "80", "--machine", "a100-cluster", "--gpu-mem", "4GiB", "--host-mem", "2GiB"}};
+     "--ranks", "80", "--machine", "a100-cluster", "--gpu-mem", "4GiB", "--host-mem", "2GiB"},
+    1};
 
 Options parse(const std::vector<std::string>& words) {
   std::vector<const char*> argv{"planner_bench", "plan"};
@@ -93,15 +96,15 @@ Options options_of(const Scale& scale, int64_t micro_batches, bool device) {
   return parse(words);
 }
 
-double median_of_five(const std::function<void()>& work) {
+double median_seconds(size_t rounds, const std::function<void()>& work) {
   std::vector<double> seconds;
-  for (int i = 0; i < 5; ++i) {
+  for (size_t i = 0; i < rounds; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     work();
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   std::sort(seconds.begin(), seconds.end());
-  return seconds[2];
+  return seconds[rounds / 2];
 }
 
 void print_row(const std::string& what, double seconds, double limit) {
@@ -111,16 +114,16 @@ void print_row(const std::string& what, double seconds, double limit) {
 
 using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
-double plan_seconds(const Options& options) {
+double plan_seconds(const Scale& scale, const Options& options) {
   const File nowhere(std::fopen("/dev/null", "w"), std::fclose);
-  return median_of_five([&] { run_plan(options, nowhere.get()); });
+  return median_seconds(scale.rounds, [&] { run_plan(options, nowhere.get()); });
 }
 
 void time_plan(const Scale& scale, bool device) {
   const Options options = options_of(scale, 16, device);
   print_row(
       fmt::format("plan {}, 16 micro-batches, {} tiers", options.model.model.substr(0, 16), device ? 3 : 2),
-      plan_seconds(options), kPlanSecondsMax);
+      plan_seconds(scale, options), kPlanSecondsMax);
 }
 
 std::string billions(const nlohmann::ordered_json& facts) {
@@ -137,9 +140,12 @@ nlohmann::ordered_json facts_of(Options options) {
   return nlohmann::ordered_json::parse(file.get());
 }
 
-void time_ranks(const std::vector<std::string>& words, double limit) {
+// Returns the plan's facts.
+nlohmann::ordered_json time_ranks(const Scale& scale, const std::vector<std::string>& words, double limit) {
   const Options options = parse(words);
-  print_row("plan " + billions(facts_of(options)), plan_seconds(options), limit);
+  nlohmann::ordered_json facts = facts_of(options);
+  print_row("plan " + billions(facts), plan_seconds(scale, options), limit);
+  return facts;
 }
 
 void print_published(const std::string& what, double predicted, double published) {
@@ -163,7 +169,7 @@ void print_cluster(const std::string& what, const nlohmann::ordered_json& facts)
   fmt::print("{}\n", line);
 }
 
-void predict_clusters(const Scale& scale) {
+void predict_clusters(const Scale& scale, const nlohmann::ordered_json& trillion) {
   const auto facts_with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words = scale.data_parallel;
     words.insert(words.end(), more.begin(), more.end());
@@ -182,7 +188,6 @@ void predict_clusters(const Scale& scale) {
     print_cluster(fmt::format("  ZeRO stage {}", stage), facts_with({"--zero", stage}));
   print_cluster("  stage 1, PowerSGD of rank 4, layers shared in the first 100 steps",
                 facts_with({"--zero", "1", "--compress", "powersgd:4", "--share-layers-until", "100"}));
-  const nlohmann::ordered_json trillion = facts_of(parse(scale.trillion));
   print_cluster(billions(trillion), trillion);
 }
 
@@ -207,7 +212,7 @@ void time_verify(const Scale& scale) {
     plan = plan_of(options_of(scale, micro_batches *= 2, true));
   const uint64_t count = instruction_count(plan.program);
   const double seconds =
-      median_of_five([&] { CHECK(verify(plan.program).empty(), "a plan is not correct"); });
+      median_seconds(scale.rounds, [&] { CHECK(verify(plan.program).empty(), "a plan is not correct"); });
   print_row(fmt::format("verify {} instructions ({} micro-batches)", count, micro_batches), seconds,
             kVerifySecondsMax * static_cast<double>(count) / static_cast<double>(kInstructions));
 }
@@ -219,14 +224,15 @@ int main(int argc, char** argv) {
   try {
     const bool small = argc > 1 && std::string_view(argv[1]) == "--small";
     const sluice::Scale& scale = small ? sluice::kSmall : sluice::kLarge;
-    fmt::print("{:<62} {:>12} {:>12} {:>7}  {:>4}\n", "what (medians of five)", "measured", "limit", "ratio",
-               "bar");
+    const std::string what =
+        scale.rounds == 1 ? "what (one round)" : fmt::format("what (medians of {} rounds)", scale.rounds);
+    fmt::print("{:<62} {:>12} {:>12} {:>7}  {:>4}\n", what, "measured", "limit", "ratio", "bar");
     sluice::time_plan(scale, false);
     sluice::time_plan(scale, true);
-    sluice::time_ranks(scale.many_tasks, sluice::kManyTasksSecondsMax);
-    sluice::time_ranks(scale.trillion, sluice::kRanksSecondsMax);
+    sluice::time_ranks(scale, scale.many_tasks, sluice::kManyTasksSecondsMax);
+    const auto trillion = sluice::time_ranks(scale, scale.trillion, sluice::kRanksSecondsMax);
     sluice::time_verify(scale);
-    sluice::predict_clusters(scale);
+    sluice::predict_clusters(scale, trillion);
     return 0;
   } catch (const sluice::Error& e) {
     fmt::print(stderr, "planner_bench: {}\n{}\n", e.what(), e.remedy());

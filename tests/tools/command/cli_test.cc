@@ -84,8 +84,8 @@ TEST_F(Cli, SpecialFilesAsConfigurations) {
 // A step that would take minutes to plan is refused.
 TEST_F(Cli, AbsurdSteps) {
   const Words model{"plan", "--model", kTiny, "--batch"};
-  expect_refusal(model + Words{"1000000000"}, 2, {"--batch", "slices"});
-  expect_refusal(model + Words{"4096", "--micro-batch", "1"}, 2, {"--batch", "slices"});
+  expect_refusal(model + Words{"1000000000"}, 2, {"--batch", "micro-batches"});
+  expect_refusal(model + Words{"4096", "--micro-batch", "1"}, 2, {"--batch", "micro-batches"});
   expect_refusal({"plan", "--model", "gpt2:layers=2049"}, 2, {"layers", "2048"});
 }
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "tests/support/figures.h"
 #include "tests/support/format_test_support.h"
@@ -43,13 +45,16 @@ struct Whole {
   std::vector<std::string> steps;
   Tensors tensors;
 };
-Whole whole_run(DType precision, double clip) {
+// Trained once for each kind of run.
+const Whole& whole_run(DType precision, double clip) {
+  static std::map<std::pair<DType, double>, Whole> all;
+  if (const auto it = all.find({precision, clip}); it != all.end()) return it->second;
   const DriveDirectory directory;
   const TestRun run = run_of(directory, precision, clip);
   Whole w;
   w.steps = fixed_bits(train(run).steps);
   w.tensors = newest_tensors(run.options.run.out);
-  return w;
+  return all[{precision, clip}] = std::move(w);
 }
 
 void expect_bits(const Whole& whole, const std::vector<std::string>& steps, const std::string& out,
@@ -67,7 +72,7 @@ TEST(TrainingResume, StoppedAnywhereItGoesOnUnderOtherBudgetsToTheSameBits) {
     double clip;
   };
   for (const Kind& k : {Kind{DType::bf16, 1}, Kind{DType::f32, 0}, Kind{DType::f16, 0.5}}) {
-    const Whole whole = whole_run(k.precision, k.clip);
+    const Whole& whole = whole_run(k.precision, k.clip);
     ASSERT_EQ(whole.steps.size(), static_cast<size_t>(kSteps));
     for (const int64_t stop_after : {1, 4, 6}) {
       SCOPED_TRACE(std::string(dtype_name(k.precision)) + " stopped after " + std::to_string(stop_after));
@@ -94,7 +99,7 @@ TEST(TrainingResume, StoppedAnywhereItGoesOnUnderOtherBudgetsToTheSameBits) {
 
 // Stopped after every step, with a new trainer each time.
 TEST(TrainingResume, OneStepAtATime) {
-  const Whole whole = whole_run(DType::bf16, 1);
+  const Whole& whole = whole_run(DType::bf16, 1);
   const DriveDirectory directory;
   std::vector<std::string> steps;
   for (int64_t step = 1; step <= kSteps; ++step) {
@@ -121,7 +126,7 @@ TEST(TrainingResume, OneStepAtATime) {
 }
 
 TEST(TrainingResume, CheckpointsOnTheWayAndHowManyStay) {
-  const Whole whole = whole_run(DType::bf16, 1);
+  const Whole& whole = whole_run(DType::bf16, 1);
   const DriveDirectory directory;
   TestRun run = run_of(directory);
   run.options.run.checkpoint_every = 2;
@@ -147,7 +152,7 @@ TEST(TrainingResume, CheckpointsOnTheWayAndHowManyStay) {
 }
 
 TEST(TrainingResume, ValidationDoesNotChangeBits) {
-  const Whole whole = whole_run(DType::bf16, 1);
+  const Whole& whole = whole_run(DType::bf16, 1);
   const DriveDirectory directory;
   TestRun run = run_of(directory);
   run.options.data.validation = {directory / "val.txt"};
