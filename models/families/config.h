@@ -25,7 +25,7 @@ struct ModelConfig {
   int64_t ffn = 0;        // width of the feed-forward part
   double epsilon = 1e-5;  // of the norms
   bool tied = false;      // the head's weight is the token embedding
-  bool attention_bias = false, mlp_bias = false;
+  bool attention_bias = false, mlp_bias = false;  // Llama's keys; other families leave them false
   double rope_theta = 0;  // 0: learned positions
   RopeScaling rope_scaling;
   // bos_token_id and the like, as JSON text; carried to exports.

@@ -109,6 +109,18 @@ void ConfigReader::require_text(const char* key, std::initializer_list<const cha
            kUnsupported);
 }
 
+void ConfigReader::require_texts(const char* key, const char* supported) const {
+  if (!has(key)) return;
+  if (!at(key).is_array()) complain(fmt::format("{} is {}, not a list.", key, shown(at(key))), kCorrect);
+  for (const nlohmann::json& value : at(key)) {
+    if (!value.is_string()) complain(fmt::format("{} has {}, not a string.", key, shown(value)), kCorrect);
+    if (value != supported)
+      complain(fmt::format("{} \"{}\" is not supported, only \"{}\".", key,
+                           printable(value.get<std::string>()), supported),
+               kUnsupported);
+  }
+}
+
 // rope_scaling and rope_parameters have the same keys; rope_theta may stand in either.
 ConfigReader::Rope ConfigReader::rope_section(const char* key) const {
   if (!has(key)) return {};
@@ -149,7 +161,7 @@ void ConfigReader::rope(double& theta, RopeScaling& scaling) const {
   agree(newer.theta);
   if (!found)
     complain("neither rope_theta nor rope_parameters says the base of the rotary embedding.",
-             "Add \"rope_theta\"; the first two generations of Llama use 10000.0.");
+             "Add \"rope_theta\" with the value that the model was trained with.");
   if (older.scaling && newer.scaling && !(*older.scaling == *newer.scaling))
     complain("rope_scaling and rope_parameters disagree.", "Remove one of them.");
   if (*found <= 0) complain(fmt::format("rope_theta {} is not positive.", *found), kCorrect);

@@ -32,6 +32,7 @@ class ConfigReader {
   void reject_flag(const char* key) const;
   void require_number(const char* key, double supported) const;
   void require_text(const char* key, std::initializer_list<const char*> supported) const;
+  void require_texts(const char* key, const char* supported) const;  // each of a list, as in layer_types
   void reject_present(const char* key) const;
 
   // rope_theta and rope_scaling, or rope_parameters; both must agree. Complains about partial rotation.

@@ -39,10 +39,11 @@ struct Family {
   const char* title;         // as people write it
   const char* architecture;  // transformers' class
 
-  std::vector<Preset> (*presets)();
-  const char* plain_preset;       // the preset that NAME:KEY=VALUE changes
-  std::span<const SizeKey> keys;  // beyond those of every family
-  int64_t (*ffn)(int64_t width);  // for a description that gives another width, and no ffn
+  std::vector<Preset> (*presets)();  // sizes that people train, as published; at least plain_preset
+  const char* plain_preset;          // the preset that NAME:KEY=VALUE changes
+  std::span<const SizeKey> keys;     // beyond those of every family
+  // For a description that gives another width and no ffn: the paper's rule, or the presets' usual ratio.
+  int64_t (*ffn)(int64_t width);
 
   void (*read)(const ConfigReader& file, ModelConfig& config);
   void (*write)(const ModelConfig& config, nlohmann::ordered_json& file);

@@ -60,6 +60,7 @@ void read(const ConfigReader& file, ModelConfig& c) {
   for (const char* key : {"sliding_window", "clip_qkv", "attn_logit_softcapping", "final_logit_softcapping",
                           "num_local_experts", "num_experts"})
     file.reject_present(key);
+  file.require_texts("layer_types", "full_attention");
   for (const char* flag : {"use_qk_norm", "qk_norm", "parallel_attn"}) file.reject_flag(flag);
 }
 

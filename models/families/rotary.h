@@ -15,6 +15,8 @@
 namespace sluice {
 
 // Sizes, epsilon, tied and the activation function. Not RoPE, which ConfigReader::rope and write_rope do.
+// Absent keys get Llama's defaults: as many key/value heads as heads, heads that divide the width, epsilon
+// 1e-6, an untied head. Read a key whose default differs in another family afterwards.
 void read_rotary_sizes(const ConfigReader& file, ModelConfig& config);
 void write_rotary_sizes(const ModelConfig& config, nlohmann::ordered_json& file);
 

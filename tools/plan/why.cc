@@ -19,6 +19,7 @@ namespace sluice {
 namespace {
 
 constexpr size_t kIndent = 13;  // columns
+constexpr size_t kShown = 1;    // of three simulated steps, the one in the middle is steady
 
 // The permanent buffers of a parameter group: weights, gradient and optimizer state.
 std::vector<BufferId> buffers_of(const Plan& plan, uint32_t group) {
@@ -37,21 +38,25 @@ std::string numbers(uint32_t first, uint32_t last) {
 
 class Life {
  public:
-  Life(const Plan& plan, BufferId buffer, const FetchNotes& notes,
-       const std::vector<std::vector<InstructionTime>>& times)
+  // `idle`: of all lanes.
+  Life(const Plan& plan, BufferId buffer, const FetchNotes& notes, const History& history,
+       const std::vector<Idle>& idle)
       : plan_(plan),
         program_(plan.program),
         step_(*plan.lowering.bodies().step),
         body_(program_.bodies[step_]),
         buffer_(buffer),
         b_(program_.buffers[buffer]),
-        times_(times[1]),
+        history_(history),
+        times_(history.times[kShown]),
         notes_(notes.bodies[step_]) {
     const LaneId compute = compute_lane(program_.machine);
     for (uint32_t i = 0; i < body_.instructions.size(); ++i) {
       if (body_.instructions[i].task != kNoTask) at_task_[body_.instructions[i].task] = i;
       if (body_.instructions[i].lane == compute && origin_ < 0) origin_ = times_[i].begin;
     }
+    for (const Idle& one : idle)
+      if (one.position == kShown && one.instruction != kNoInstruction) idle_before_[one.instruction] = &one;
   }
 
   std::string text() {
@@ -59,6 +64,7 @@ class Life {
                                   b_.pieces(), b_.pieces() == 1 ? "" : "s", buffer_class_name(b_.kind));
     append_wrapped(out, "  lives in", home_words(), kIndent);
     append_transfers(out);
+    append_uses(out);
     return out;
   }
 
@@ -68,45 +74,70 @@ class Life {
   std::string task_words(uint32_t task) const {
     if (task == kNoTask) return "the end of the step";
     const Task& t = body_.tasks[task];
-    if (t.kind == TaskKind::forward || t.kind == TaskKind::backward)
-      return fmt::format("{} of {}, micro-batch {}", task_kind_name(t.kind),
-                         printable(plan_.model.layers[plan_.lowering.uses[t.subject].layer].name),
-                         t.slice + 1);
-    if (t.kind == TaskKind::norm || t.kind == TaskKind::set_scalars) return task_kind_name(t.kind);
-    return fmt::format("{} of {}, shard {}", task_kind_name(t.kind),
-                       printable(plan_.model.groups[t.subject].name), t.slice + 1);
+    return task_kind_name(t.kind) + subject_words(t.kind, t.subject) + slice_words(t.kind, t.slice, t.slice);
+  }
+  static bool is_of_segment(TaskKind kind) { return kind == TaskKind::forward || kind == TaskKind::backward; }
+  static bool is_of_step(TaskKind kind) { return kind == TaskKind::norm || kind == TaskKind::set_scalars; }
+  // " of h.3"
+  std::string subject_words(TaskKind kind, uint32_t subject) const {
+    if (is_of_step(kind)) return "";
+    return " of " + printable(is_of_segment(kind)
+                                  ? plan_.model.layers[plan_.lowering.uses[subject].layer].name
+                                  : plan_.model.groups[subject].name);
+  }
+  // ", micro-batch 1", ", shards 1 to 3"
+  static std::string slice_words(TaskKind kind, uint32_t first, uint32_t last) {
+    if (is_of_step(kind)) return "";
+    return fmt::format(", {}{} {}", is_of_segment(kind) ? "micro-batch" : "shard",
+                       first == last         ? ""
+                       : is_of_segment(kind) ? "es"
+                                             : "s",
+                       numbers(first, last));
   }
 
   // ---- the home ----
 
   std::string home_words() const {
-    const std::string home = tier(b_.home) + ", from step to step. ";
-    if (plan_.placement != Placement::automatic) return home + "That is the rule which --placement names.";
+    const std::string home = tier(b_.home) + ", from step to step.";
+    if (plan_.placement != Placement::automatic) return home + " That is the rule which --placement names.";
     if (!plan_.home_rule)
-      return home + "It is the arrangement that needs least memory: no other was found to fit.";
+      return home + " It is the arrangement that needs least memory: no other was found to fit.";
     const HomeRule& rule = *plan_.home_rule;
     if (std::count(rule.moved.begin(), rule.moved.end(), buffer_))
-      return home + "The search moved this buffer there by itself, since that made the step faster.";
+      return home + " The search moved this buffer there by itself, since that made the step faster.";
     std::string words = home;
     for (TierId t = 0; t < b_.home; ++t)
       if (rule.left_to_staging[t] > 0 || t == lowest_memory_tier(program_.machine))
         words += refused_words(rule, t);
-    return words +
-           (words == home ? "Nothing above it was full when its turn came: it is where it is used." : "");
+    if (words != home) return words;
+    return fmt::format("{} No tier above it takes homes, and {} of its {} were free when its turn came ({}).",
+                       home, format_size(unclaimed(rule, b_.home)),
+                       format_size(program_.machine.tiers[b_.home].capacity), order_words(rule));
+  }
+
+  // What its buffers may claim of a tier, beside what is left to staged copies.
+  uint64_t claimable(const HomeRule& rule, TierId t) const {
+    const uint64_t capacity = program_.machine.tiers[t].capacity;
+    return capacity - std::min(capacity, rule.left_to_staging[t]);
+  }
+  uint64_t unclaimed(const HomeRule& rule, TierId t) const {
+    return claimable(rule, t) - std::min(claimable(rule, t), claimed_before(rule, t));
   }
 
   // Why tier `t`, above the buffer's home, has no place for it.
   std::string refused_words(const HomeRule& rule, TierId t) const {
-    const uint64_t capacity = program_.machine.tiers[t].capacity;
-    const uint64_t claimable = capacity - std::min(capacity, rule.left_to_staging[t]);
-    if (claimable == 0) return fmt::format("All of {} is left to staged copies. ", tier(t));
-    const uint64_t taken = claimed_before(rule, t);
+    if (claimable(rule, t) == 0) return fmt::format(" All of {} is left to staged copies.", tier(t));
+    const uint64_t share = class_of(b_) < rule.shares.size() && t == lowest_memory_tier(program_.machine)
+                               ? rule.shares[class_of(b_)]
+                               : UINT64_MAX;
+    if (unclaimed(rule, t) >= b_.bytes() && share != UINT64_MAX)
+      return fmt::format(" Buffers of its class get {} of {}, and those before it had claimed that.",
+                         format_size(share), tier(t));
     return fmt::format(
-        "Of {}'s {}, {} are left to staged copies and {} had been claimed by buffers before it ({}): {} were "
-        "not "
-        "enough. ",
-        tier(t), format_size(capacity), format_size(rule.left_to_staging[t]), format_size(taken),
-        order_words(rule), format_size(claimable - std::min(claimable, taken)));
+        " Of {}'s {}, {} are left to staged copies and {} had been claimed by buffers before it ({}): {} were"
+        " not enough.",
+        tier(t), format_size(program_.machine.tiers[t].capacity), format_size(rule.left_to_staging[t]),
+        format_size(claimed_before(rule, t)), order_words(rule), format_size(unclaimed(rule, t)));
   }
   static std::string order_words(const HomeRule& rule) {
     constexpr const char* kNames[] = {"weights", "gradients", "state"};
@@ -147,8 +178,7 @@ class Life {
       if (in.task != kNoTask || in.operands[0].buffer != buffer_) continue;
       const uint32_t piece = in.operands[0].first;
       const TierId into = in.places[1].tier;
-      const FetchNote* note =
-          leaves_home(in) ? find_note(into, piece, next[{into, piece}]) : nullptr;
+      const FetchNote* note = leaves_home(in) ? find_note(into, piece, next[{into, piece}]) : nullptr;
       const InstructionTime& time = times_[i];
       if (!list.empty() && continues(list.back(), in, note)) {
         list.back().last = piece;
@@ -178,7 +208,7 @@ class Life {
     return nullptr;
   }
 
-  double since_start(double seconds) const { return seconds - origin_; }
+  std::string at_time(double seconds) const { return readable_seconds(seconds - origin_); }
 
   void append_transfers(std::string& out) const {
     const std::vector<Transfer> list = transfers();
@@ -189,16 +219,15 @@ class Life {
     for (const Transfer& t : list) {
       const Instruction& in = body_.instructions[t.instruction];
       const std::string pieces = b_.pieces() == 1 ? ""
-                                                  : fmt::format(" piece{} {}", t.first == t.last ? "" : "s",
+                                                  : fmt::format(" piece{} {},", t.first == t.last ? "" : "s",
                                                                 numbers(t.first, t.last));
       append_wrapped(out, t.note ? "  fetch" : "  write back",
-                     fmt::format("from {} to {} by lane {},{} from {} to {}: {}", tier(in.places[0].tier),
-                                 tier(in.places[1].tier), program_.machine.lanes[in.lane].name,
-                                 pieces.empty() ? "" : pieces + ",", readable_seconds(since_start(t.begin)),
-                                 readable_seconds(since_start(t.end)),
+                     fmt::format("from {} to {} by lane {},{} from {}, for {}: {}", tier(in.places[0].tier),
+                                 tier(in.places[1].tier), program_.machine.lanes[in.lane].name, pieces,
+                                 at_time(t.begin), readable_seconds(t.end - t.begin),
                                  t.note ? need_words(t) : "what was written goes home."),
                      kIndent);
-      if (t.note) append_wrapped(out, "", bound_words(*t.note), kIndent);
+      if (t.note) append_wrapped(out, "", bound_words(t), kIndent);
     }
   }
 
@@ -207,39 +236,114 @@ class Life {
     const std::string who = task_words(t.note->needed);
     if (found == at_task_.end()) return who + " needs it.";
     const double needed = times_[found->second].begin, early = needed - t.end;
-    return fmt::format("{} needs it at {}, {}", who, readable_seconds(since_start(needed)),
+    return fmt::format("{} needs it at {}, {}", who, at_time(needed),
                        early > 0 ? readable_seconds(early) + " after it has come." : "and waits for it.");
   }
 
-  std::string bound_words(const FetchNote& n) const {
+  std::string bound_words(const Transfer& t) const {
+    const FetchNote& n = *t.note;
+    const std::string other = printable(program_.buffers[n.other].name);
     std::string words = fmt::format("It stands in front of {}. ", task_words(n.begins));
     switch (n.bound) {
       case FetchBound::begin:
-        words += "The step begins there: nothing can come earlier.";
+        words += begin_words(t);
         break;
       case FetchBound::write:
         words += "Its content is made just before: it would have to be made earlier.";
         break;
       case FetchBound::address:
-        words +=
-            fmt::format("Until then its place in {} holds {}: with more memory there it could come earlier.",
-                        tier(n.tier), printable(program_.buffers[n.other].name));
+        words += fmt::format(
+            "Until then its place in {} holds {}: a plan with more memory there could fetch it "
+            "earlier{}.",
+            tier(n.tier), n.other == buffer_ ? "another piece of it" : other, see_words(n.other));
         break;
       case FetchBound::order:
         words += fmt::format(
-            "A fetch of {} is needed earlier and stands there, and fetches keep the order of need: {} would "
-            "have to come earlier.",
-            printable(program_.buffers[n.other].name), printable(program_.buffers[n.other].name));
+            "A fetch of {} is needed earlier and stands there, and fetches keep the order of need: that one"
+            " would have to come earlier{}.",
+            other, see_words(n.other));
+        break;
+      case FetchBound::share:
+        words += fmt::format("Its place in {} begins there, with the use of another piece.", tier(n.tier));
         break;
       case FetchBound::lead:
         words += "Only its lead brings it forward, in the arrangement that needs least memory.";
         break;
     }
     if (n.lead > 0)
-      words += fmt::format(" Its lead is for the work of {:.3g} forwards or backwards{}.",
-                           static_cast<double>(n.lead) / kSegmentCost,
-                           n.lead_cut ? fmt::format(", of which {} had no room for all", tier(n.tier)) : "");
+      words +=
+          fmt::format(" Its lead is for the work of {:.3g} {}{}.", static_cast<double>(n.lead) / kSegmentCost,
+                      n.lead == kSegmentCost ? "forward or backward" : "forwards or backwards",
+                      n.lead_cut ? fmt::format(", of which {} had no room for all", tier(n.tier)) : "");
     return words;
+  }
+  // Where to read on.
+  std::string see_words(BufferId other) const {
+    const Buffer& o = program_.buffers[other];
+    return o.permanent && other != buffer_ ? fmt::format(" (see --why {})", printable(o.name)) : "";
+  }
+  // A fetch that nothing in its own tier keeps from the begin of the step.
+  std::string begin_words(const Transfer& t) const {
+    const Instruction& fetch = body_.instructions[t.instruction];
+    for (uint32_t i = t.instruction; i-- > 0;) {
+      const Instruction& in = body_.instructions[i];
+      if (in.task != kNoTask || in.operands[0].buffer != buffer_ || in.operands[0].first != t.first) continue;
+      const bool brings = in.places[1].tier == fetch.places[0].tier;
+      return fmt::format("The step begins there, with the transfer that {} {}, which ends at {}.",
+                         brings ? "brings it to" : "takes its last content from",
+                         tier(brings ? in.places[1].tier : in.places[0].tier), at_time(times_[i].end));
+    }
+    return "The step begins there: nothing can come earlier.";
+  }
+
+  // ---- the tasks of a step ----
+
+  // Consecutive tasks that differ in micro-batch or shard only, as one line.
+  void append_uses(std::string& out) const {
+    struct Uses {
+      uint32_t first = 0, last = 0;  // instructions
+    };
+    std::vector<Uses> list;
+    for (uint32_t i = 0; i < body_.instructions.size(); ++i) {
+      const Instruction& in = body_.instructions[i];
+      const auto is_it = [&](const Operand& o) { return o.buffer == buffer_; };
+      if (in.task == kNoTask || std::none_of(in.operands.begin(), in.operands.end(), is_it)) continue;
+      if (!list.empty() && task_at(list.back().last).kind == task_at(i).kind &&
+          task_at(list.back().last).subject == task_at(i).subject)
+        list.back().last = i;
+      else
+        list.push_back({i, i});
+    }
+    for (const Uses& u : list) {
+      const Task &first = task_at(u.first), &last = task_at(u.last);
+      append_wrapped(
+          out, "  used by",
+          fmt::format(
+              "{}{}{}, from {}, for {}.{}", task_kind_name(first.kind),
+              subject_words(first.kind, first.subject),
+              slice_words(first.kind, std::min(first.slice, last.slice), std::max(first.slice, last.slice)),
+              at_time(times_[u.first].begin), readable_seconds(times_[u.last].end - times_[u.first].begin),
+              wait_words(u.first)),
+          kIndent);
+    }
+  }
+
+  const Task& task_at(uint32_t instruction) const {
+    return body_.tasks[body_.instructions[instruction].task];
+  }
+
+  // What the lane of the instruction was idle for, just before it.
+  std::string wait_words(uint32_t instruction) const {
+    const auto found = idle_before_.find(instruction);
+    if (found == idle_before_.end()) return "";
+    const Idle& idle = *found->second;
+    const std::vector<WorkSeconds> sums = sum_by_work(history_, idle.charges, true);
+    if (sums.empty()) return "";
+    const Work& w = sums.front().work;
+    const std::string subject = w.task ? subject_words(*w.task, w.subject)
+                                       : fmt::format(" ({})", printable(program_.buffers[w.subject].name));
+    return fmt::format(" Its lane was idle for {} before, most of it for {}{}.",
+                       readable_seconds(idle.end - idle.begin), work_name(program_, w), subject);
   }
 
   const Plan& plan_;
@@ -248,10 +352,12 @@ class Life {
   const Body& body_;
   const BufferId buffer_;
   const Buffer& b_;
-  const std::vector<InstructionTime>& times_;
+  const History& history_;
+  const std::vector<InstructionTime>& times_;  // of the step that is shown
   const std::vector<FetchNote>& notes_;
-  std::map<uint32_t, uint32_t> at_task_;  // index of its instruction, by task
-  double origin_ = -1;                    // of time: when lane `compute` first begins in the step
+  std::map<uint32_t, const Idle*> idle_before_;  // by the instruction that its lane then starts
+  std::map<uint32_t, uint32_t> at_task_;         // index of its instruction, by task
+  double origin_ = -1;                           // of time: when lane `compute` first begins in the step
 };
 
 }  // namespace
@@ -274,8 +380,8 @@ std::vector<BufferId> buffers_named(const Plan& plan, const std::string& name) {
   if (!list.empty()) return list;
   std::vector<std::string> known;
   for (const Layer& layer : plan.model.layers) known.push_back(layer.name);
-  for (const Group& group : plan.model.groups)
-    for (const char* kind : {"w.", "g."}) known.push_back(kind + group.name);
+  for (const Buffer& buffer : program.buffers)
+    if (buffer.permanent) known.push_back(buffer.name);
   throw Error(ExitCode::usage, fmt::format("--why: the plan has no layer or buffer {}.", printable(name)),
               suggestion(name, known));
 }
@@ -291,7 +397,11 @@ std::string why_text(const Plan& plan, const std::string& name) {
   std::string out =
       "Times are simulated. Time 0 is when lane compute begins the step; what begins earlier runs while\n"
       "the step before ends.\n";
-  for (const BufferId b : buffers) out += Life(plan, b, notes, run.times).text();
+  const History history{plan.program, steps, run.times};
+  std::vector<Idle> idle;
+  for (LaneId lane = 0; lane < plan.program.machine.lanes.size(); ++lane)
+    for (Idle& one : idle_intervals(history, lane)) idle.push_back(std::move(one));
+  for (const BufferId b : buffers) out += Life(plan, b, notes, history, idle).text();
   return out;
 }
 

@@ -113,8 +113,12 @@ class Emitter {
     const Operand& o = tier_.uses[f.use].o;
     if (!notes.wanted[o.buffer]) return;
     const uint32_t root = allocations_.root(f.use);
+    const Interval& allocation = allocations_.at_root(root);
     StartBound bound = bounds_[root];
-    if (at > allocations_.at_root(root).start) bound.bound = FetchBound::write;  // of this piece, later
+    if (at > allocation.start)
+      bound.bound = FetchBound::write;  // of this piece, later
+    else if (!allocation.fetched)
+      bound.bound = FetchBound::share;
     notes.bodies.back().push_back({.tier = tier_.options.tier,
                                    .buffer = o.buffer,
                                    .back = o.back,

@@ -17,6 +17,7 @@ enum class FetchBound : uint8_t {
   write,    // its content is made there
   address,  // other bytes lie at its address until there
   order,    // a fetch that is needed earlier stands there, and they keep their order
+  share,    // its place begins there, with the use of another piece
   lead,     // only its lead brings it forward (in the arrangement that needs least memory)
 };
 
@@ -31,7 +32,7 @@ struct FetchNote {
   uint32_t lead = 0;               // cost units of tasks that the lead was to cover
   bool lead_cut = false;           // the tier had no room for all of the lead
   FetchBound bound = FetchBound::begin;
-  BufferId other = 0;              // address: whose bytes; order: which buffer's fetch
+  BufferId other = 0;  // address: whose bytes; order: which buffer's fetch
 };
 
 // By body, then in the order of the list for each tier, for the buffers that are asked for.

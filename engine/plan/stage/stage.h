@@ -30,9 +30,9 @@ namespace sluice {
 
 struct StageOptions {
   TierId tier = 0;
-  uint64_t base = 0;                            // permanent homes end here; at most capacity
-  uint64_t capacity = 0;                        // arena bytes
-  uint32_t lead = 0;                            // in costs of tasks
+  uint64_t base = 0;                          // permanent homes end here; at most capacity
+  uint64_t capacity = 0;                      // arena bytes
+  uint32_t lead = 0;                          // in costs of tasks
   std::span<const uint32_t> task_costs = {};  // by task; empty: each costs 1
   bool keep = true;  // false: no copy outlives its use; with lead 0: the arrangement that needs least memory
   bool transient_only = false;  // no transfers of permanent buffers: peaks of transient ones, and no program

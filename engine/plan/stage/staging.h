@@ -138,11 +138,11 @@ class Allocations {
   std::span<const uint32_t> gaps_from(uint32_t use) const;
 
   const TierUses& tier_;
-  int64_t room_;                          // bytes that allocations may take together
-  RangeLoad load_;                        // by position
-  mutable std::vector<uint32_t> parent_;  // union-find over uses; paths are shortened by lookups
-  std::vector<Interval> intervals_;       // by root
-  std::vector<Interval> singles_;         // without leads, before any gap was kept
+  int64_t room_;                           // bytes that allocations may take together
+  RangeLoad load_;                         // by position
+  mutable std::vector<uint32_t> parent_;   // union-find over uses; paths are shortened by lookups
+  std::vector<Interval> intervals_;        // by root
+  std::vector<Interval> singles_;          // without leads, before any gap was kept
   std::vector<bool> gap_kept_, gap_lost_;  // by gap; what was given up is lost
   std::vector<uint32_t> gaps_by_from_;     // in order of the use that they begin at
   std::vector<bool> lead_lost_;            // by root

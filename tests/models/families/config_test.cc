@@ -2,96 +2,11 @@
 #include "models/families/config.h"
 
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
-#include <functional>
-
-#include "models/families/family.h"
+#include "tests/support/family_support.h"
 
 namespace sluice {
 namespace {
-
-const char* const kGpt2Json = R"({
-  "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
-  "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
-  "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12,
-  "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257})";
-
-const char* const kLlamaJson = R"({
-  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-  "bos_token_id": 128000, "eos_token_id": [128001, 128008], "head_dim": 64, "hidden_act": "silu",
-  "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
-  "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
-  "num_attention_heads": 32, "num_hidden_layers": 16,
-  "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
-  "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
-                   "original_max_position_embeddings": 8192, "rope_type": "llama3"},
-  "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "vocab_size": 128256})";
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
-
-std::string with(const std::string& text, const std::string& member) {  // adds one more member
-  return replaced(text, "{", "{" + member + ",");
-}
-
-void expect_error(const std::function<void()>& act, ExitCode code, const std::string& sentence,
-                  const std::string& remedy = "") {
-  try {
-    act();
-    ADD_FAILURE() << "accepted, instead of: " << sentence;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    EXPECT_NE(std::string(error.what()).find(sentence), std::string::npos) << error.what();
-    EXPECT_NE(error.remedy().find(remedy), std::string::npos) << error.remedy();
-    EXPECT_FALSE(error.remedy().empty());
-  }
-}
-
-void expect_bad_file(const std::string& text, const std::string& sentence) {
-  expect_error([&] { config_from_json(text, "config.json"); }, ExitCode::malformed_file, sentence);
-}
-
-void expect_equal(const ModelConfig& a, const ModelConfig& b) {
-  EXPECT_EQ(a.family, b.family);
-  EXPECT_EQ(a.vocabulary, b.vocabulary);
-  EXPECT_EQ(a.context, b.context);
-  EXPECT_EQ(a.width, b.width);
-  EXPECT_EQ(a.layers, b.layers);
-  EXPECT_EQ(a.heads, b.heads);
-  EXPECT_EQ(a.kv_heads, b.kv_heads);
-  EXPECT_EQ(a.head_size, b.head_size);
-  EXPECT_EQ(a.ffn, b.ffn);
-  EXPECT_EQ(a.epsilon, b.epsilon);
-  EXPECT_EQ(a.tied, b.tied);
-  EXPECT_EQ(a.attention_bias, b.attention_bias);
-  EXPECT_EQ(a.mlp_bias, b.mlp_bias);
-  EXPECT_EQ(a.rope_theta, b.rope_theta);
-  EXPECT_EQ(a.rope_scaling.factor, b.rope_scaling.factor);
-  EXPECT_EQ(a.rope_scaling.low, b.rope_scaling.low);
-  EXPECT_EQ(a.rope_scaling.high, b.rope_scaling.high);
-  EXPECT_EQ(a.rope_scaling.original_context, b.rope_scaling.original_context);
-  EXPECT_EQ(a.special_tokens, b.special_tokens);
-}
-
-TEST(ConfigJson, Gpt2AsPublished) {
-  const ModelConfig config = config_from_json(kGpt2Json, "config.json");
-  expect_equal(config, config_from_name("gpt2"));
-  ASSERT_EQ(config.notes.size(), 1u);
-  EXPECT_EQ(config.notes[0],
-            "config.json: dropout is not applied (resid_pdrop 0.1, embd_pdrop 0.1, attn_pdrop 0.1).");
-}
-
-TEST(ConfigJson, LlamaAsPublished) {
-  ModelConfig config = config_from_json(kLlamaJson, "config.json");
-  EXPECT_EQ(config.special_tokens.at("eos_token_id"), "[128001,128008]");
-  config.special_tokens = config_from_name("llama-1b").special_tokens;
-  expect_equal(config, config_from_name("llama-1b"));
-  EXPECT_TRUE(config.notes.empty());
-}
 
 TEST(ConfigJson, EveryPresetSurvivesTheRoundTrip) {
   std::vector<ModelConfig> configs;
@@ -106,18 +21,6 @@ TEST(ConfigJson, EveryPresetSurvivesTheRoundTrip) {
   for (const ModelConfig& config : configs)
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32})
       expect_equal(config_from_json(config_to_json(config, dtype), "config.json"), config);
-}
-
-TEST(ConfigJson, WritesWhatTransformersLoads) {
-  const std::string gpt2 = config_to_json(config_from_name("gpt2"), DType::bf16);
-  for (const char* part :
-       {"\"architectures\": [\n    \"GPT2LMHeadModel\"\n  ]", "\"model_type\": \"gpt2\"", "\"n_embd\": 768",
-        "\"torch_dtype\": \"bfloat16\"", "\"activation_function\": \"gelu_new\"", "\"attn_pdrop\": 0.0"})
-    EXPECT_NE(gpt2.find(part), std::string::npos) << part << " in " << gpt2;
-  const std::string llama = config_to_json(config_from_name("llama-1b"), DType::f16);
-  for (const char* part : {"\"LlamaForCausalLM\"", "\"rope_type\": \"llama3\"", "\"rope_theta\": 500000.0",
-                           "\"original_max_position_embeddings\": 8192", "\"torch_dtype\": \"float16\""})
-    EXPECT_NE(llama.find(part), std::string::npos) << part << " in " << llama;
 }
 
 TEST(ConfigJson, NullAndAbsentMeanTheDefault) {
@@ -210,27 +113,11 @@ TEST(ConfigJson, WhatIsNotJson) {
                   "\"b\" is given twice.");
   EXPECT_NO_THROW(config_from_json(with(kLlamaJson, "\"x\": {\"factor\": 1}"), "f"));
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
-  expect_bad_file(replaced(kGpt2Json, "\"n_head\": 12", "\"n_head\": " + deep),
-                  "nested too deeply");
+  expect_bad_file(replaced(kGpt2Json, "\"n_head\": 12", "\"n_head\": " + deep), "nested too deeply");
   expect_bad_file(replaced(kGpt2Json, "\"n_head\": 12", "\"n_head\": [[]]"),
                   "n_head is a list, not an integer.");
   expect_error([] { config_from_json("{}", "a\nb.json"); }, ExitCode::malformed_file,
                "a\\x0ab.json: model_type");
-}
-
-TEST(ConfigJson, OtherMathematicsIsRefused) {
-  for (const char* member : {"\"scale_attn_by_inverse_layer_idx\": true", "\"add_cross_attention\": true",
-                             "\"scale_attn_weights\": false", "\"quantization_config\": {}"})
-    expect_bad_file(with(kGpt2Json, member), "not supported");
-  expect_bad_file(replaced(kGpt2Json, "gelu_new", "relu"), "activation_function \"relu\" is not supported");
-  EXPECT_NO_THROW(config_from_json(replaced(kGpt2Json, "gelu_new", "gelu_pytorch_tanh"), "f"));
-  EXPECT_NO_THROW(
-      config_from_json(with(kGpt2Json, "\"reorder_and_upcast_attn\": true"), "f"));  // order of rounding
-  expect_bad_file(replaced(kLlamaJson, "\"silu\"", "\"gelu\""), "hidden_act \"gelu\" is not supported");
-  expect_bad_file(with(kLlamaJson, "\"sliding_window\": 4096"),
-                  "sliding_window is 4096, which is not supported.");
-  expect_bad_file(with(kLlamaJson, "\"partial_rotary_factor\": 0.5"), "partial_rotary_factor is 0.5, only 1");
-  expect_bad_file(with(kLlamaJson, "\"residual_multiplier\": 0.22"), "residual_multiplier is 0.22");
 }
 
 TEST(ConfigJson, OtherFamilies) {
@@ -242,28 +129,6 @@ TEST(ConfigJson, OtherFamilies) {
                  fmt::format("f: model type {} is planned, not built yet.", type), "gpt2, llama");
   expect_error([&] { config_from_json(of_type("opt"), "f"); }, ExitCode::malformed_file,
                "f: model type \"opt\" is not supported.", "Use a model of a supported type: gpt2, llama");
-}
-
-TEST(ConfigName, InlineDescription) {
-  const ModelConfig gpt2 = config_from_name("gpt2:layers=6,width=384,heads=6,vocab=256,context=256");
-  EXPECT_EQ(gpt2.layers, 6);
-  EXPECT_EQ(gpt2.head_size, 64);
-  EXPECT_EQ(gpt2.kv_heads, 6);
-  EXPECT_EQ(gpt2.ffn, 1536);
-  EXPECT_TRUE(gpt2.tied);
-  EXPECT_EQ(gpt2.special_tokens.at("bos_token_id"), "null");
-  // wte 98304, wpe 98304, six layers of 1774464, ln_f 768
-  EXPECT_EQ(parameter_count(build_model(gpt2, DType::bf16, 1, 256)), 10844160u);
-  const ModelConfig llama = config_from_name("llama:layers=3,width=160,heads=5,vocab=300,context=37");
-  EXPECT_EQ(llama.kv_heads, 5);
-  EXPECT_EQ(llama.head_size, 32);
-  EXPECT_EQ(llama.ffn, 512);  // 8/3 x 160 = 426, rounded up to a multiple of 256
-  EXPECT_EQ(llama.rope_theta, 10000);
-  const ModelConfig grouped = config_from_name("llama-8b:layers=2");
-  EXPECT_EQ(grouped.kv_heads, 8);
-  EXPECT_EQ(grouped.ffn, 14336);
-  EXPECT_EQ(find_family("llama")->ffn(4096), 11008);
-  EXPECT_EQ(find_family("llama")->ffn(5120), 13824);
 }
 
 TEST(ConfigName, MistakesGetASuggestion) {

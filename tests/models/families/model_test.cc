@@ -1,97 +1,21 @@
 // Models as data: lists of ops as text, layouts of parameter groups, initial values, and check_model's rules.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
 #include <stdexcept>
 
-#include "models/families/family.h"
 #include "tests/support/families.h"
+#include "tests/support/family_support.h"
 
 namespace sluice {
 namespace {
-
-Model build(const std::string& name, DType precision = DType::bf16, int64_t micro_batch = 2,
-            int64_t sequence = 8) {
-  return build_model(config_from_name(name), precision, micro_batch, sequence);
-}
-
-std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ",")); }
-
-// One line for each op: "y = linear(x; w[K,N], b[N])".
-std::string ops_text(const Model& model, const SegmentUse& use) {
-  const Segment& segment = model.segments[use.segment];
-  std::string text;
-  for (const Op& op : segment.ops) {
-    std::vector<std::string> outputs, inputs, parameters;
-    for (const uint32_t t : op.outputs) outputs.push_back(segment.tensors[t].name);
-    for (const uint32_t t : op.inputs) inputs.push_back(segment.tensors[t].name);
-    for (const uint32_t p : op.parameters) {
-      const SegmentParameter& parameter = segment.parameters[p];
-      const Group& group = model.groups[use.groups[parameter.slot]];
-      parameters.push_back(group.parameters[parameter.parameter].name + shape_text(parameter.shape));
-    }
-    text += fmt::format("{} = {}({}{}{})\n", fmt::join(outputs, ", "), op_rule(op.kind).name,
-                        fmt::join(inputs, ", "), parameters.empty() ? "" : "; ", fmt::join(parameters, ", "));
-  }
-  return text;
-}
 
 TEST(Model, FrozenGroupsCountOnlyWhenAsked) {
   Model model = build("gpt2");
   for (Group& group : model.groups) group.trainable = group.name != "wte";
   EXPECT_EQ(parameter_count(model), 124439808u);
   EXPECT_EQ(parameter_count(model, true), 124439808u - 50257u * 768u);
-}
-
-TEST(Model, Gpt2OpList) {
-  const Model model = build("gpt2:layers=2,width=64,heads=4,vocab=96,context=16");
-  ASSERT_EQ(model.layers.size(), 4u);
-  EXPECT_EQ(model.segments.size(), 3u);  // one template for all layers
-  EXPECT_EQ(ops_text(model, model.layers[0].segments[0]),
-            "x = embedding(tokens; wte.weight[96,64], wpe.weight[16,64])\n");
-  EXPECT_EQ(ops_text(model, model.layers[2].segments[0]),
-            "ln_1, ln_1.1, ln_1.2 = layer_norm(x; h.1.ln_1.weight[64], h.1.ln_1.bias[64])\n"
-            "attn.c_attn = linear(ln_1; h.1.attn.c_attn.weight[64,192], h.1.attn.c_attn.bias[192])\n"
-            "attn, attn.1 = attention(attn.c_attn)\n"
-            "attn.c_proj = linear(attn; h.1.attn.c_proj.weight[64,64], h.1.attn.c_proj.bias[64])\n"
-            "middle = add(x, attn.c_proj)\n"
-            "ln_2, ln_2.1, ln_2.2 = layer_norm(middle; h.1.ln_2.weight[64], h.1.ln_2.bias[64])\n"
-            "mlp.c_fc, mlp.c_fc.1 = linear_gelu(ln_2; h.1.mlp.c_fc.weight[64,256], h.1.mlp.c_fc.bias[256])\n"
-            "mlp.c_proj = linear(mlp.c_fc; h.1.mlp.c_proj.weight[256,64], h.1.mlp.c_proj.bias[64])\n"
-            "y = add(middle, mlp.c_proj)\n");
-  EXPECT_EQ(ops_text(model, model.layers[3].segments[0]),
-            "ln_f, ln_f.1, ln_f.2 = layer_norm(x; ln_f.weight[64], ln_f.bias[64])\n"
-            "loss = linear_cross_entropy(ln_f, labels; wte.weight[96,64])\n");
-  EXPECT_TRUE(model.segments[2].loss);
-}
-
-TEST(Model, LlamaOpList) {
-  const Model model =
-      build("llama:layers=1,width=48,heads=6,kv_heads=2,ffn=72,vocab=96,context=16,tied=false");
-  EXPECT_EQ(ops_text(model, model.layers[0].segments[0]),
-            "x = embedding(tokens; model.embed_tokens.weight[96,48])\n");
-  EXPECT_EQ(ops_text(model, model.layers[1].segments[0]),
-            "input_layernorm, input_layernorm.1 = rms_norm(x; model.layers.0.input_layernorm.weight[48])\n"
-            "self_attn.q_proj = linear(input_layernorm; model.layers.0.self_attn.q_proj.weight[48,48])\n"
-            "q = rope(self_attn.q_proj)\n"
-            "self_attn.k_proj = linear(input_layernorm; model.layers.0.self_attn.k_proj.weight[16,48])\n"
-            "k = rope(self_attn.k_proj)\n"
-            "self_attn.v_proj = linear(input_layernorm; model.layers.0.self_attn.v_proj.weight[16,48])\n"
-            "attn, attn.1 = attention(q, k, self_attn.v_proj)\n"
-            "self_attn.o_proj = linear(attn; model.layers.0.self_attn.o_proj.weight[48,48])\n"
-            "middle = add(x, self_attn.o_proj)\n"
-            "post_attention_layernorm, post_attention_layernorm.1 = "
-            "rms_norm(middle; model.layers.0.post_attention_layernorm.weight[48])\n"
-            "mlp.gate_proj = linear(post_attention_layernorm; model.layers.0.mlp.gate_proj.weight[72,48])\n"
-            "mlp.up_proj = linear(post_attention_layernorm; model.layers.0.mlp.up_proj.weight[72,48])\n"
-            "swiglu = swiglu(mlp.gate_proj, mlp.up_proj)\n"
-            "mlp.down_proj = linear(swiglu; model.layers.0.mlp.down_proj.weight[48,72])\n"
-            "y = add(middle, mlp.down_proj)\n");
-  EXPECT_EQ(ops_text(model, model.layers[2].segments[0]),
-            "norm, norm.1 = rms_norm(x; model.norm.weight[48])\n"
-            "loss = linear_cross_entropy(norm, labels; lm_head.weight[96,48])\n");
 }
 
 TEST(Model, TiedEmbeddingIsOneGroupOfTwoLayers) {
@@ -105,26 +29,6 @@ TEST(Model, TiedEmbeddingIsOneGroupOfTwoLayers) {
     EXPECT_EQ(untied.groups.back().name, "lm_head");
     EXPECT_EQ(parameter_count(untied), parameter_count(tied) + 96u * 64u) << name;
   }
-}
-
-TEST(Model, BiasesWhereTheConfigSaysSo) {
-  ModelConfig config =
-      config_from_name("llama:layers=1,width=48,heads=6,kv_heads=2,ffn=72,vocab=96,context=16");
-  const uint64_t plain = parameter_count(build_model(config, DType::f32, 1, 16));
-  config.attention_bias = true;
-  const uint64_t attention = parameter_count(build_model(config, DType::f32, 1, 16));
-  EXPECT_EQ(attention - plain, 48u + 16u + 16u + 48u);
-  config.mlp_bias = true;
-  EXPECT_EQ(parameter_count(build_model(config, DType::f32, 1, 16)) - attention, 72u + 72u + 48u);
-}
-
-TEST(Model, HeadSizeNeedNotFollowFromTheWidth) {
-  const Model model =
-      build("llama:layers=1,width=48,heads=3,kv_heads=1,head_size=32,ffn=72,vocab=96,context=16");
-  const Group& block = model.groups[1];
-  EXPECT_EQ(block.parameters[1].shape, (Shape{96, 48}));  // q_proj
-  EXPECT_EQ(block.parameters[2].shape, (Shape{32, 48}));  // k_proj
-  EXPECT_EQ(block.parameters[4].shape, (Shape{48, 96}));  // o_proj
 }
 
 TEST(Model, GroupLayoutIsAlignedAndPadded) {
@@ -161,16 +65,6 @@ TEST(Model, InitialValuesFollowTheContract) {
       }
       EXPECT_EQ(residual, group.parameters.size() > 2 ? 2u : 0u) << family->name << " " << group.name;
     }
-  }
-  const std::pair<const char*, std::vector<std::string>> names[] = {
-      {"gpt2", {"attn.c_proj.weight", "mlp.c_proj.weight"}},
-      {"llama", {"self_attn.o_proj.weight", "mlp.down_proj.weight"}}};
-  for (const auto& [preset, residual] : names) {
-    const Model model = build(std::string(preset) + ":layers=8,width=64,heads=4,vocab=96,context=16");
-    std::vector<std::string> found;
-    for (const Parameter& p : model.groups[model.layers[1].segments[0].groups[0]].parameters)
-      if (p.standard_deviation < 0.02) found.push_back(p.name.substr(p.name.find(".0.") + 3));
-    EXPECT_EQ(found, residual);
   }
 }
 

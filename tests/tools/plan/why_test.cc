@@ -24,8 +24,8 @@ Plan small_plan(uint64_t device_bytes) {
   options.memory.host = {Size::Kind::bytes, 512ull << 20};
   const std::unique_ptr<Device> device = make_reference_device();
   const Budgets budgets = resolve_budgets(options.memory, memory_limits(), false);
-  const PlanRequest request = plan_request(options, resolve_model(options.model).config, budgets,
-                                           workspaces_of(*device), false);
+  const PlanRequest request =
+      plan_request(options, resolve_model(options.model).config, budgets, workspaces_of(*device), false);
   return plan_or_throw(request, budgets);
 }
 
@@ -79,6 +79,40 @@ TEST(PlanWhy, EveryTransferIsTold) {
       EXPECT_EQ(count(text, "  lives in "), 1u) << text;
     }
   }
+}
+
+// The tasks of a buffer, in order; those that differ in micro-batch or shard only are one line.
+TEST(PlanWhy, TasksThatUseTheBufferAreTold) {
+  const Plan plan = small_plan(64 << 20);
+  const std::string weights = why_text(plan, "w.h.1");
+  const size_t forward = weights.find("  used by    forward of h.1, micro-batch");
+  const size_t backward = weights.find("  used by    backward of h.1, micro-batch");
+  ASSERT_NE(forward, std::string::npos) << weights;
+  ASSERT_NE(backward, std::string::npos) << weights;
+  EXPECT_LT(forward, backward);
+  EXPECT_EQ(count(weights, "  used by    forward of h.1"), 1u) << weights;
+  const std::string state = why_text(plan, "s.h.1.0");
+  EXPECT_EQ(count(state, "  used by    optimize of h.1, shard 1, from "), 1u) << state;
+  EXPECT_EQ(count(state, "  used by "), 1u) << state;
+}
+
+// Of the buffers that claimed a home by the rule: some found room in the device, the others are told what
+// was missing.
+TEST(PlanWhy, HomesAreExplainedByRoom) {
+  const Plan plan = small_plan(2 << 20);
+  ASSERT_TRUE(plan.home_rule);
+  const std::vector<BufferId>& moved = plan.home_rule->moved;
+  size_t in_device = 0, below = 0;
+  for (BufferId b = 0; b < plan.program.buffers.size(); ++b) {
+    const Buffer& buffer = plan.program.buffers[b];
+    if (!buffer.permanent || std::count(moved.begin(), moved.end(), b)) continue;
+    const std::string text = why_text(plan, buffer.name);
+    EXPECT_EQ(count(text, "were not"), buffer.home == 0 ? 0u : 1u) << text;
+    EXPECT_EQ(count(text, "No tier above it takes homes"), buffer.home == 0 ? 1u : 0u) << text;
+    ++(buffer.home == 0 ? in_device : below);
+  }
+  EXPECT_GT(in_device, 0u);
+  EXPECT_GT(below, 0u);
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ class Sketch {
     EXPECT_FALSE(assembled(capacity, lead, keep, &notes)) << "does not fit";
     std::vector<std::string> lines;
     for (const FetchNote& n : notes.bodies[0]) {
-      constexpr const char* kWords[] = {"begin", "write", "address of ", "order of ", "lead"};
+      constexpr const char* kWords[] = {"begin", "write", "address of ", "order of ", "share", "lead"};
       const bool has_other = n.bound == FetchBound::address || n.bound == FetchBound::order;
       lines.push_back(program_.buffers[n.buffer].name + " " + std::to_string(n.begins) + " for " +
                       std::to_string(n.needed) + ", " + kWords[static_cast<int>(n.bound)] +
@@ -348,6 +348,19 @@ TEST(Stage, NotesSayWhatKeepsAFetchFromComingEarlier) {
   FetchNotes none{std::vector<bool>(3, false), {}};
   EXPECT_FALSE(three.assembled(30, 2, true, &none));
   EXPECT_TRUE(none.bodies.at(0).empty());
+}
+
+// b needs all the room between the tasks that make the two pieces, so piece 0 leaves. It comes back into the
+// place that begins with piece 1.
+TEST(Stage, AFetchMayJoinAnotherPiece) {
+  Sketch s;
+  const BufferId a = s.pieces("a", {0, 10, 20});
+  s.task({{a, Access::write, 0, 1}});
+  s.read(s.permanent("b", 20));
+  s.task({{a, Access::write, 1, 2}});
+  s.read(a);
+  EXPECT_EQ(s.staged(20, 0), "0 -a.0 +b 1 +a.0 2 -a.1 3");
+  EXPECT_EQ(s.bounds(20, 0), (std::vector<std::string>{"b 1 for 1, address of a", "a 2 for 3, share"}));
 }
 
 }  // namespace
