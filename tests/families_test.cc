@@ -8,22 +8,12 @@
 #include <vector>
 
 #include "models/families/family.h"
+#include "tests/support/sources.h"
 
 namespace sluice {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr size_t kLinesMax = 150;
-
-using Lines = std::vector<std::string>;
-
-Lines lines_of(const std::string& path) {
-  std::ifstream file(path);
-  Lines lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  return lines;
-}
 
 std::string home_of(const std::string& family) { return "models/families/" + family + ".cc"; }
 

@@ -109,7 +109,7 @@ const std::vector<Room>& rooms() {
 // The room's index in rooms(), or rooms().size() if there is none.
 size_t room_of(const std::string& path) {
   std::string folder = path.substr(0, path.rfind('/') + 1);
-  if (starts_with(folder, "tests/")) folder = "tests/";
+  if (folder.starts_with("tests/")) folder = "tests/";
   const auto found =
       std::find_if(rooms().begin(), rooms().end(), [&](const Room& r) { return r.path == folder; });
   return static_cast<size_t>(found - rooms().begin());
@@ -145,7 +145,7 @@ TEST(Structure, TheWholeTreeIsRead) {
   EXPECT_GT(tree().size(), 100u);
   for (const char* folder : kFolders)
     EXPECT_TRUE(std::any_of(tree().begin(), tree().end(),
-                            [&](const Source& s) { return starts_with(s.path, folder); }))
+                            [&](const Source& s) { return s.path.starts_with(folder); }))
         << folder << " has no sources: tests run in the repository root";
 }
 
@@ -251,7 +251,7 @@ Offences named_resources(const std::vector<Source>& sources) {
   const std::set<std::string> names = machine_names();
   Offences out;
   for (const Source& s : sources) {
-    if (!starts_with(s.path, "engine/plan/")) continue;
+    if (!s.path.starts_with("engine/plan/")) continue;
     for (size_t i = 0; i < s.lines.size(); ++i) {
       const Line line = cut(s.lines[i]);
       for (const std::string& literal : line.literals)
@@ -293,7 +293,7 @@ Offences environment_reads(const std::vector<Source>& sources) {
   static const std::regex reads("\\b(getenv|secure_getenv|setenv|putenv|environ)\\b");
   Offences out;
   for (const Source& s : sources) {
-    if (starts_with(s.path, "tools/") || starts_with(s.path, "tests/")) continue;
+    if (s.path.starts_with("tools/") || s.path.starts_with("tests/")) continue;
     for (size_t i = 0; i < s.lines.size(); ++i)
       if (std::regex_search(cut(s.lines[i]).code, reads)) add(out, s, i, "only tools/ reads the environment");
   }
@@ -331,17 +331,17 @@ const std::vector<LibraryHome>& library_homes() {
 
 bool matches(const std::string& path, const std::vector<std::string>& prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(),
-                     [&](const std::string& p) { return starts_with(path, p); });
+                     [&](const std::string& p) { return path.starts_with(p); });
 }
 
 Offences misplaced_libraries(const std::vector<Source>& sources) {
   Offences out;
   for (const Source& s : sources) {
-    if (starts_with(s.path, "tools/benchmarks/")) continue;
+    if (s.path.starts_with("tools/benchmarks/")) continue;
     for (size_t i = 0; i < s.lines.size(); ++i) {
       const std::string target = included(s.lines[i], '<', '>');
       for (const LibraryHome& home : library_homes())
-        if (starts_with(target, home.header) && !matches(s.path, home.files))
+        if (target.starts_with(home.header) && !matches(s.path, home.files))
           add(out, s, i, "this library has its home elsewhere");
       if (target == "nlohmann/json.hpp" && is_header(s))
         add(out, s, i, "headers include json_fwd.hpp at most");
@@ -371,12 +371,12 @@ Offences poor_headers(const std::vector<Source>& sources) {
   Offences out;
   for (const Source& s : sources) {
     if (!is_header(s)) continue;
-    if (s.lines.empty() || !starts_with(s.lines.front(), "// "))
+    if (s.lines.empty() || !s.lines.front().starts_with("// "))
       add(out, s, 0, "a header starts with a comment");
     // Files "-inl.h" are compiled once per vector target: Highway's guard is a toggle.
-    const std::string guard = ends_with(s.path, "-inl.h") ? "#undef" : "#pragma once";
+    const std::string guard = s.path.ends_with("-inl.h") ? "#undef" : "#pragma once";
     if (std::none_of(s.lines.begin(), s.lines.end(),
-                     [&](const std::string& l) { return starts_with(l, guard); }))
+                     [&](const std::string& l) { return l.starts_with(guard); }))
       add(out, s, 0, "lacks " + guard);
   }
   return out;
@@ -386,7 +386,7 @@ Offences tests_without_assertion(const std::vector<Source>& sources) {
   static const std::regex assertion("\\b(EXPECT|ASSERT)_[A-Z_]+\\(");
   Offences out;
   for (const Source& s : sources) {
-    if (!starts_with(s.path, "tests/") || !ends_with(s.path, "_test.cc")) continue;
+    if (!s.path.starts_with("tests/") || !s.path.ends_with("_test.cc")) continue;
     if (std::none_of(s.lines.begin(), s.lines.end(),
                      [&](const std::string& line) { return std::regex_search(cut(line).code, assertion); }))
       add(out, s, 0, "a test that asserts nothing");

@@ -16,26 +16,14 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/support/sources.h"
 #include "tools/command/help.h"
 #include "tools/command/verbs.h"
 
 namespace sluice {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr const char* kGlossary = "docs/glossary.md";
-
-constexpr const char* kFolders[] = {"engine", "offload", "cpu_optim", "gpu", "models", "tools", "tests"};
-
-using Lines = std::vector<std::string>;
-
-Lines lines_of(const std::string& path) {
-  std::ifstream file(path);
-  Lines lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  return lines;
-}
 
 // ---- The glossary: rows of four cells, the last with words that are not used ----
 
@@ -148,7 +136,6 @@ Lines prose_of_header(Lines lines) {
 
 // ---- Words that are not used ----
 
-using Offences = std::vector<std::string>;  // "path:line: ..."
 
 bool is_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
@@ -191,12 +178,6 @@ Offences forbidden_words(const std::string& path, const Lines& prose, const std:
         if (stands_at(words.text, at, phrase))
           out.push_back(path + ":" + std::to_string(words.line[at]) + ": \"" + phrase +
                         "\", the glossary has " + term.name);
-  return out;
-}
-
-std::string report(const Offences& offences) {
-  std::string out;
-  for (const std::string& o : offences) out += "\n  " + o;
   return out;
 }
 

@@ -25,7 +25,8 @@ struct ModelConfig {
   int64_t ffn = 0;        // width of the feed-forward part
   double epsilon = 1e-5;  // of the norms
   bool tied = false;      // the head's weight is the token embedding
-  bool attention_bias = false, mlp_bias = false;  // Llama's keys; other families leave them false
+  // GPT-2 has both; Llama's files say it. A family that always has the same biases need not set them.
+  bool attention_bias = false, mlp_bias = false;
   double rope_theta = 0;  // 0: learned positions
   RopeScaling rope_scaling;
   // bos_token_id and the like, as JSON text; carried to exports.
@@ -44,8 +45,9 @@ ModelConfig config_from_json(const std::string& text, const std::string& file);
 std::string config_to_json(const ModelConfig& config, DType weights);
 
 // "gpt2-xl", or with other sizes "gpt2-xl:layers=6,width=384,heads=6". A family's name before sizes stands
-// for its plain preset. Sizes that are not given come from the preset; with a new width, head_size and ffn
-// follow the family's rule unless they are given too. Throws Error(usage), with the nearest known name.
+// for its plain preset. Sizes that are not given come from the preset. With a new width, head_size is the
+// width divided by the heads and ffn follows the family's rule, unless they are given too. Throws
+// Error(usage), with the nearest known name.
 ModelConfig config_from_name(const std::string& text);
 
 // Names that config_from_name takes without a description.

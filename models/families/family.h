@@ -39,10 +39,10 @@ struct Family {
   const char* title;         // as people write it
   const char* architecture;  // transformers' class
 
-  std::vector<Preset> (*presets)();  // sizes that people train, as published; at least plain_preset
+  std::vector<Preset> (*presets)();  // published sizes that people train; plain_preset is one of them
   const char* plain_preset;          // the preset that NAME:KEY=VALUE changes
   std::span<const SizeKey> keys;     // beyond those of every family
-  // For a description that gives another width and no ffn: the paper's rule, or the presets' usual ratio.
+  // For a description that gives another width and no ffn: the paper's rule, or a ratio near the presets'.
   int64_t (*ffn)(int64_t width);
 
   void (*read)(const ConfigReader& file, ModelConfig& config);

@@ -16,7 +16,7 @@ namespace sluice {
 
 // Sizes, epsilon, tied and the activation function. Not RoPE, which ConfigReader::rope and write_rope do.
 // Absent keys get Llama's defaults: as many key/value heads as heads, heads that divide the width, epsilon
-// 1e-6, an untied head. Read a key whose default differs in another family afterwards.
+// 1e-6, an untied head. Where your family has another default, read that key again after this call.
 void read_rotary_sizes(const ConfigReader& file, ModelConfig& config);
 void write_rotary_sizes(const ModelConfig& config, nlohmann::ordered_json& file);
 
@@ -28,7 +28,8 @@ inline constexpr SizeKey kRotarySizeKeys[] = {
 struct RotarySizes {
   int64_t layers, width, heads, kv_heads, ffn;
 };
-ModelConfig rotary_config(const RotarySizes& sizes);  // other fields as in an empty ModelConfig
+// Other fields as in an empty ModelConfig: epsilon is 1e-5.
+ModelConfig rotary_config(const RotarySizes& sizes);
 
 // Frequencies of the rotary embedding, which older versions of transformers saved along with the parameters.
 bool is_rotary_buffer(std::string_view tensor);

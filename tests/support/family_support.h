@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/families/family.h"
+#include "tests/support/families.h"
 
 namespace sluice {
 
@@ -106,7 +107,7 @@ inline std::string ops_text(const Model& model, const SegmentUse& use) {
 
 // Matrices of the first layer that write to the residual stream: their initial values are smaller.
 inline std::vector<std::string> residual_matrices(const std::string& family) {
-  const Model model = build(family + ":layers=8,width=64,heads=4,vocab=96,context=16");
+  const Model model = build(with_heads(*find_family(family), "layers=8,width=64,vocab=96,context=16"));
   std::vector<std::string> found;
   for (const Parameter& p : model.groups[model.layers[1].segments[0].groups[0]].parameters)
     if (p.standard_deviation < 0.02) found.push_back(p.name.substr(p.name.find(".0.") + 3));

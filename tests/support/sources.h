@@ -14,9 +14,18 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFolders[] = {"engine", "models", "offload", "cpu_optim", "gpu", "tools", "tests"};
 
+using Lines = std::vector<std::string>;
+
+inline Lines lines_of(const std::string& path) {
+  std::ifstream file(path);
+  Lines lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
 struct Source {
-  std::string path;                // from the repository root
-  std::vector<std::string> lines;  // line n is lines[n - 1]
+  std::string path;  // from the repository root
+  Lines lines;       // line n is lines[n - 1]
 };
 
 // Each is "path:line: text", so that editors and terminals link to it.
@@ -33,13 +42,7 @@ inline std::string report(const Offences& offences) {
   return out;
 }
 
-inline bool starts_with(const std::string& text, const std::string& start) {
-  return text.rfind(start, 0) == 0;
-}
-inline bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-inline bool is_header(const Source& s) { return ends_with(s.path, ".h"); }
+inline bool is_header(const Source& s) { return s.path.ends_with(".h"); }
 
 inline const std::vector<Source>& tree() {
   static const std::vector<Source> sources = [] {
@@ -47,12 +50,9 @@ inline const std::vector<Source>& tree() {
     for (const char* folder : kFolders) {
       for (const auto& entry : fs::recursive_directory_iterator(folder)) {
         const std::string path = entry.path().generic_string();
-        const bool source = ends_with(path, ".h") || ends_with(path, ".cc") || ends_with(path, ".cu");
+        const bool source = path.ends_with(".h") || path.ends_with(".cc") || path.ends_with(".cu");
         if (!entry.is_regular_file() || !source) continue;
-        Source s{path, {}};
-        std::ifstream file(path);
-        for (std::string line; std::getline(file, line);) s.lines.push_back(line);
-        out.push_back(std::move(s));
+        out.push_back({path, lines_of(path)});
       }
     }
     std::sort(out.begin(), out.end(), [](const Source& a, const Source& b) { return a.path < b.path; });

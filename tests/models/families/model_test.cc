@@ -5,7 +5,6 @@
 #include <functional>
 #include <stdexcept>
 
-#include "tests/support/families.h"
 #include "tests/support/family_support.h"
 
 namespace sluice {
