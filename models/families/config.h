@@ -45,8 +45,8 @@ ModelConfig config_from_json(const std::string& text, const std::string& file);
 std::string config_to_json(const ModelConfig& config, DType weights);
 
 // "gpt2-xl", or with other sizes "gpt2-xl:layers=6,width=384,heads=6". A family's name before sizes stands
-// for its plain preset. Sizes that are not given come from the preset. With a new width, head_size is the
-// width divided by the heads and ffn follows the family's rule, unless they are given too. Throws
+// for its plain preset. Sizes that are not given come from the preset, with two exceptions: head_size is the
+// width divided by the heads if one of them is given, and ffn follows the family's rule if the width is given. Throws
 // Error(usage), with the nearest known name.
 ModelConfig config_from_name(const std::string& text);
 

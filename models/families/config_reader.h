@@ -28,12 +28,12 @@ class ConfigReader {
   std::string text(const char* key) const;  // required
   std::string text_or(const char* key, const std::string& otherwise) const;
 
-  // Keys that change the mathematics: complain unless absent, or false, or equal to the only value supported.
-  void reject_flag(const char* key) const;
+  // For keys that change the mathematics. An absent key is accepted by all of them.
+  void reject_present(const char* key) const;  // whatever its value
+  void reject_flag(const char* key) const;     // complains about true
   void require_number(const char* key, double supported) const;
-  void require_text(const char* key, std::initializer_list<const char*> supported) const;
-  void require_texts(const char* key, const char* supported) const;  // each of a list, as in layer_types
-  void reject_present(const char* key) const;
+  void require_text(const char* key, std::initializer_list<const char*> supported) const;  // one of these
+  void require_texts(const char* key, const char* supported) const;  // of a list, such as layer_types
 
   // rope_theta and rope_scaling, or rope_parameters; both must agree. Complains about partial rotation.
   void rope(double& theta, RopeScaling& scaling) const;

@@ -26,11 +26,11 @@ struct Preset {
   uint64_t parameters;  // as published
 };
 
-// A KEY=VALUE of an inline description. Numbers are whole, and at least 1.
+// A KEY=VALUE of an inline description. Numbers are written as integers from 1 to `most`.
 struct SizeKey {
   const char* name;
   std::variant<int64_t ModelConfig::*, double ModelConfig::*, bool ModelConfig::*> field;
-  int64_t most;  // of numbers
+  int64_t most;
   const char* help;
 };
 
@@ -40,8 +40,10 @@ struct Family {
   const char* architecture;  // transformers' class
 
   std::vector<Preset> (*presets)();  // published sizes that people train; plain_preset is one of them
-  const char* plain_preset;          // the preset that NAME:KEY=VALUE changes
-  std::span<const SizeKey> keys;     // beyond those of every family
+  // The preset that NAME:KEY=VALUE changes. Its kv_heads stay with other heads unless they are equal, so one
+  // with few of them suits most descriptions.
+  const char* plain_preset;
+  std::span<const SizeKey> keys;  // beyond those of every family
   // For a description that gives another width and no ffn: the paper's rule, or a ratio near the presets'.
   int64_t (*ffn)(int64_t width);
 

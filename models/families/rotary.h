@@ -14,9 +14,10 @@
 
 namespace sluice {
 
-// Sizes, epsilon, tied and the activation function. Not RoPE, which ConfigReader::rope and write_rope do.
+// Sizes, epsilon, tied and the activation function. RoPE is for ConfigReader::rope and write_rope; `tied` is
+// written by config_to_json.
 // Absent keys get Llama's defaults: as many key/value heads as heads, heads that divide the width, epsilon
-// 1e-6, an untied head. Where your family has another default, read that key again after this call.
+// 1e-6, an untied head. A family with another default reads that key again after this call.
 void read_rotary_sizes(const ConfigReader& file, ModelConfig& config);
 void write_rotary_sizes(const ModelConfig& config, nlohmann::ordered_json& file);
 

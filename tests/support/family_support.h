@@ -1,4 +1,4 @@
-// What tests of models/families share: published config.json files, their errors, and models as text.
+// What tests of models/families share: two published config.json files, errors about files, and models as text.
 #pragma once
 
 #include <fmt/format.h>
