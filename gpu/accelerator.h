@@ -37,7 +37,7 @@ class Streams {
   virtual void begin(const Mark& mark) = 0;
   virtual void end(const Mark& mark) = 0;
   // What is enqueued on `lane` from now on starts when the marked instruction is done. Requires that end()
-  // was called for it in its ticket: there would be nothing, or something else, to wait for.
+  // was called for it in its ticket: otherwise there is nothing, or the wrong thing, to wait for.
   virtual void wait_for(LaneId lane, const Mark& mark) = 0;
   // Blocks the calling thread until the marked instruction is done. Requires the same.
   virtual void synchronize(const Mark& mark) = 0;

@@ -70,7 +70,7 @@ struct LossRows {
 
 struct LossChunk {
   LossRows rows;
-  ProductCall logits, dx, dw;  // run in this order, `rows` after the first
+  ProductCall logits, dx, dw;  // order: `logits`, the device's work on `rows`, `dx`, `dw`
 };
 // The chunk that begins at row `begin`.
 LossChunk loss_chunk(const OpCall& call, Pass pass, const LossLayout& layout, int64_t begin);

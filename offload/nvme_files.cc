@@ -45,9 +45,8 @@ void check_directory(const std::string& path) {
 bool is_memory(const std::string& path) {
   struct statfs status;
   if (statfs(path.c_str(), &status) != 0)
-    throw environment(
-        "The file system of " + printable(path) + " cannot be looked at: " + system_text(errno),
-        "Give another --nvme-dir.");
+    throw environment("The file system of " + printable(path) + " cannot be looked at: " + system_text(errno),
+                      "Give another --nvme-dir.");
   const auto type = static_cast<unsigned long>(status.f_type);
   return type == TMPFS_MAGIC || type == RAMFS_MAGIC;
 }
@@ -164,9 +163,9 @@ TierRoom room_for(const Stripes& stripes, std::span<const FreeSpace> places) {
 }
 
 Stripes stripes_of(const std::vector<NvmeDirectory>& directories) {
-  std::vector<double> weights;
-  for (const NvmeDirectory& directory : directories) weights.push_back(directory.weight);
-  return Stripes(weights);
+  std::vector<double> parts;
+  for (const NvmeDirectory& directory : directories) parts.push_back(directory.part);
+  return Stripes(parts);
 }
 
 NvmeProbe probe_nvme_directory(const std::string& directory) {
@@ -224,9 +223,9 @@ void NvmeFiles::open_file(const std::string& directory, uint64_t bytes, const Nv
                           printable(directory) + " is above a limit on file sizes.",
                       "Raise it (ulimit -f unlimited), give another --nvme-dir, or lower --nvme-mem.");
   if (error != 0)
-    throw environment("Space in the NVMe directory " + printable(directory) +
-                          " cannot be allocated: " + system_text(error),
-                      "Give another --nvme-dir.");
+    throw environment(
+        "Space in the NVMe directory " + printable(directory) + " cannot be allocated: " + system_text(error),
+        "Give another --nvme-dir.");
 }
 
 void NvmeFiles::close_files() {

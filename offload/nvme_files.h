@@ -2,7 +2,7 @@
 //
 // The files are unlinked right after opening, so that a killed run leaves nothing behind, and are read and
 // written past the page cache (O_DIRECT). Their space is allocated in the constructor and never grows. The
-// tier's addresses are laid over the files in stripes, in proportion to NvmeDirectory::weight; only the lane
+// tier's addresses are laid over the files in stripes, in proportion to NvmeDirectory::part; only the lane
 // that makes the requests (transfer_lane.h) needs to know. Made by the set-up code; afterwards constant, so
 // that any lane's thread may call locate().
 #pragma once
@@ -18,7 +18,7 @@ namespace sluice {
 
 struct NvmeDirectory {
   std::string path;
-  double weight = 1;  // the directory's share of the tier's bytes is `weight` over the sum of all `weight`s
+  double part = 1;  // of the tier's bytes it holds `part` over the sum of all `part`s
 };
 
 struct NvmeOptions {
@@ -87,10 +87,10 @@ Stripes stripes_of(const std::vector<NvmeDirectory>& directories);  // at least 
 struct NvmeProbe {
   bool directory = false;  // it exists, and its file system takes users' files
   bool writable = false;
-  bool memory = false;      // tmpfs
-  bool direct_io = false;   // a file was made there and opened with O_DIRECT
-  uint32_t alignment = 0;   // of direct I/O there
-  uint64_t free_bytes = 0;  // to an unprivileged user
+  bool memory = false;         // tmpfs
+  bool direct_io = false;      // a file was made there and opened with O_DIRECT
+  uint32_t alignment = 0;      // of direct I/O there
+  uint64_t free_bytes = 0;     // to an unprivileged user
   std::string reason, remedy;  // sentences; empty if NvmeFiles takes the directory
 };
 NvmeProbe probe_nvme_directory(const std::string& directory);

@@ -13,16 +13,16 @@ constexpr uint32_t kPeriodMax = 1024;
 constexpr double kNearEnough = 1.005;  // rates are not measured more exactly
 
 // Steps 1 and 2 of stripes.h.
-std::vector<uint32_t> counts_of(std::span<const double> weights) {
-  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-  std::vector<uint32_t> counts(weights.size(), 1), best;
+std::vector<uint32_t> counts_of(std::span<const double> parts) {
+  const double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
+  std::vector<uint32_t> counts(parts.size(), 1), best;
   double best_stretch = INFINITY;
-  for (auto period = static_cast<uint32_t>(weights.size()); period <= kPeriodMax; ++period) {
+  for (auto period = static_cast<uint32_t>(parts.size()); period <= kPeriodMax; ++period) {
     double longest = 0, least = INFINITY;
     size_t next = 0;
-    for (size_t f = 0; f < weights.size(); ++f) {
-      longest = std::max(longest, counts[f] / weights[f]);
-      if (const double after = (counts[f] + 1) / weights[f]; after < least) least = after, next = f;
+    for (size_t f = 0; f < parts.size(); ++f) {
+      longest = std::max(longest, counts[f] / parts[f]);
+      if (const double after = (counts[f] + 1) / parts[f]; after < least) least = after, next = f;
     }
     const double stretch = longest * sum / period;
     if (stretch < best_stretch) best_stretch = stretch, best = counts;
@@ -34,10 +34,10 @@ std::vector<uint32_t> counts_of(std::span<const double> weights) {
 
 }  // namespace
 
-Stripes::Stripes(std::span<const double> weights) {
-  CHECK(!weights.empty() && weights.size() <= kStripeFilesMax, "number of files with stripes");
-  for (const double weight : weights) CHECK(std::isfinite(weight) && weight > 0, "weight of a file");
-  counts_ = counts_of(weights);
+Stripes::Stripes(std::span<const double> parts) {
+  CHECK(!parts.empty() && parts.size() <= kStripeFilesMax, "number of files with stripes");
+  for (const double part : parts) CHECK(std::isfinite(part) && part > 0, "part of a file");
+  counts_ = counts_of(parts);
   const uint32_t period = std::accumulate(counts_.begin(), counts_.end(), 0u);
   std::vector<int64_t> credit(files());
   std::vector<uint32_t> taken(files());

@@ -1,9 +1,9 @@
 // How the nvme tier's addresses are laid over its files: in stripes of 1 MiB, of which each file holds a
-// share in proportion to its `weight`.
+// share in proportion to its `part`.
 //
 // 1. The files of successive stripes repeat with a period, in which every file has at least one stripe.
 //    d'Hondt's rule assigns a period's stripes: each goes to the file with the least
-//    (stripes + 1) / `weight`. Of all assignments, this one has the least maximum of stripes / `weight`,
+//    (stripes + 1) / `part`. Of all assignments, this one has the least maximum of stripes / `part`,
 //    and so the least time that the last file needs for a large transfer (Balinski, Young: Fair
 //    Representation, 1982).
 // 2. The period is the shortest with which that time is at most 0.5 % above that of exact proportions; if
@@ -26,8 +26,8 @@ constexpr size_t kStripeFilesMax = 64;      // with 16 requests for each, the la
 
 class Stripes {
  public:
-  // One `weight` for each file, positive; at most kStripeFilesMax.
-  explicit Stripes(std::span<const double> weights);
+  // One `part` for each file, positive; at most kStripeFilesMax.
+  explicit Stripes(std::span<const double> parts);
 
   struct Place {
     uint32_t file = 0;

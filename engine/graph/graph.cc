@@ -151,7 +151,7 @@ void check_segment(const Segment& segment, DType precision) {
       reject(fmt::format("Segment {}: {} is input and output.", segment.name, name(tensor)));
   }
   if (segment.ops.empty()) reject(fmt::format("Segment {} has no ops.", segment.name));
-  if (segment.loss != (segment.ops.back().kind == OpKind::linear_cross_entropy))
+  if (segment.loss != op_rule(segment.ops.back().kind).is_loss)
     reject(fmt::format("Segment {}: `loss` and the last op disagree.", segment.name));
 }
 

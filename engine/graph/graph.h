@@ -1,9 +1,9 @@
 // A model as data: parameter groups, segment templates made of ops, layers that bind templates to groups.
 //
 // Shapes are static: a Model is built for one micro-batch. A layer binds any number of groups, and a group
-// may be bound by several layers: a tied embedding is one group of two. Segments that are alike share one
-// template, so a 96-layer model costs as much to describe as a three-layer one. Activations connect segments
-// into a graph, not a chain.
+// may be bound by several layers: a tied embedding is one group that two layers bind. Segments that are alike
+// share one template, so a 96-layer model costs as much to describe as a three-layer one. Activations connect
+// segments into a graph, not a chain.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct Group {
   std::vector<Parameter> parameters;
   uint64_t elements = 0;     // flat length with padding, a multiple of kGroupPadding
 };
-constexpr uint64_t kTensorPadding = 64;   // elements: a cache line of fp32 is 16, two lines of bf16 64
+constexpr uint64_t kTensorPadding = 64;   // elements: whole cache lines in every precision
 constexpr uint64_t kGroupPadding = 2048;  // elements: 4096 bytes in 16-bit, for O_DIRECT
 
 // Assigns offsets and the padded length from the shapes, in order. Throws std::invalid_argument on overflow.

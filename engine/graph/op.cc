@@ -20,13 +20,9 @@ uint64_t bytes_of(const Shape& shape, DType type) {
   return static_cast<uint64_t>(element_count(shape)) * dtype_bytes(type);
 }
 
-// Elements of a parameter that one pass touches. Of a token table that is at most a row for each token, of a
-// position table the positions of one sequence.
-uint64_t touched_elements(const OpShapes& s, size_t parameter) {
-  const Shape& shape = s.parameters[parameter];
-  if (s.kind != OpKind::embedding) return static_cast<uint64_t>(element_count(shape));
-  const int64_t rows = parameter == 0 ? std::min(shape[0], s.inputs[0][0]) : s.attributes.sequence;
-  return static_cast<uint64_t>(element_count({rows, shape[1]}));
+uint64_t touched_elements(const OpRule& rule, const OpShapes& s, size_t parameter) {
+  return rule.touched_elements ? rule.touched_elements(s, parameter)
+                               : static_cast<uint64_t>(element_count(s.parameters[parameter]));
 }
 
 // For rules without examples of their own.
@@ -89,14 +85,13 @@ uint64_t op_bytes(const OpShapes& s, Pass pass) {
     if (!forward && bit(rule.gradient_inputs, i)) bytes += bytes_of(s.inputs[i], s.precision);
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const bool loss = s.kind == OpKind::linear_cross_entropy;  // added to in both passes
-    if (forward || loss || bit(rule.backward_reads_outputs, i)) bytes += bytes_of(outputs[i], types[i]);
+    if (forward || rule.is_loss || bit(rule.backward_reads_outputs, i)) bytes += bytes_of(outputs[i], types[i]);
     if (!forward && bit(rule.gradient_outputs, i)) bytes += bytes_of(outputs[i], s.precision);
   }
   for (size_t i = 0; i < s.parameters.size(); ++i) {
     if (forward || bit(rule.backward_reads_parameters, i))
-      bytes += touched_elements(s, i) * dtype_bytes(s.precision);
-    if (!forward) bytes += touched_elements(s, i) * dtype_bytes(DType::f32);
+      bytes += touched_elements(rule, s, i) * dtype_bytes(s.precision);
+    if (!forward) bytes += touched_elements(rule, s, i) * dtype_bytes(DType::f32);
   }
   return bytes;
 }

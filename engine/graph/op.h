@@ -1,7 +1,7 @@
 // Ops: the vocabulary in which models are written and which every device implements.
 //
 // An op has static shapes. Its rule, a row of the table in op_table.cc, gives output shapes, flops, what its
-// backward reads, and example operands. Models derive the backward pass from that; `sluice bench` times
+// backward reads, and example operands. segment.h derives the backward pass from that; `sluice bench` times
 // devices on the examples. No code of models or devices is here. Activations and their gradients are in the
 // working precision; statistics (mean, rstd, log-sum-exp) are fp32; parameter gradients are fp32 and always
 // added to. A "row" is one token: activations are [rows, columns], rows = sequences of the micro-batch * T,
@@ -133,8 +133,9 @@ struct OpRule {
   // Output shapes and types. Throws std::invalid_argument with a sentence when the operands do not fit.
   Required<void(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes)> infer;
   Required<double(const OpShapes& s, Pass pass)> flops;  // multiply-adds count two
-  // With many rows and with few, so that the cost of a row can be told from the cost of a call. nullptr: as
-  // many inputs as there must be, each [rows, width], and no parameters.
+  // Example operands, some with many rows and some with few, so that the cost of a row can be told from the
+  // cost of a call. nullptr: one example with the least number of inputs, each [rows, width], and no
+  // parameters.
   std::vector<OpExample> (*examples)(const ExampleSizes& sizes) = nullptr;
   uint32_t integer_inputs = 0;             // bit i: input i holds token ids or labels, i32
   uint32_t backward_reads_inputs = 0;      // bit i: backward reads input i
@@ -144,6 +145,10 @@ struct OpRule {
   uint32_t gradient_outputs = 0;           // bit i: a gradient arrives for output i
   // bit i: backward overwrites output i's gradient, so output i cannot be an output of its segment
   uint32_t overwritten_gradients = 0;
+  bool is_loss = false;        // its output is the loss, to which both passes add; it ends its segment
+  bool looks_up_rows = false;  // reads single rows of its parameters: their gradients are of high rank
+  // Elements of a parameter that one pass touches; nullptr: all.
+  uint64_t (*touched_elements)(const OpShapes& s, size_t parameter) = nullptr;
 
   constexpr bool complete() const { return name != nullptr && infer.given && flops.given; }
 };

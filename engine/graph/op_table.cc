@@ -334,6 +334,13 @@ Examples cross_entropy_examples(const ExampleSizes& n) {
   return out;
 }
 
+// Of a token table at most a row for each token, of a position table the positions of one sequence.
+uint64_t embedding_rows(const OpShapes& s, size_t parameter) {
+  const Shape& shape = s.parameters[parameter];
+  const int64_t rows = parameter == 0 ? std::min(shape[0], s.inputs[0][0]) : s.attributes.sequence;
+  return static_cast<uint64_t>(element_count({rows, shape[1]}));
+}
+
 // ---- The table. A mask that is not given is 0.
 
 constexpr OpRule kRules[kOpKinds] = {
@@ -346,7 +353,9 @@ constexpr OpRule kRules[kOpKinds] = {
      .examples = embedding_examples,
      .integer_inputs = 0b1,
      .backward_reads_inputs = 0b1,
-     .gradient_outputs = 0b1},
+     .gradient_outputs = 0b1,
+     .looks_up_rows = true,
+     .touched_elements = embedding_rows},
     // Flops, forward: mean 1, variance 3, normalise 2, affine 2. Backward: normalise 2, bias 1, weight 2,
     // dy*w 1, its two row sums 3, dx 4.
     {.kind = OpKind::layer_norm,
@@ -444,7 +453,8 @@ constexpr OpRule kRules[kOpKinds] = {
      .integer_inputs = 0b10,
      .backward_reads_inputs = 0b11,
      .backward_reads_parameters = 0b1,
-     .gradient_inputs = 0b1},
+     .gradient_inputs = 0b1,
+     .is_loss = true},
 };
 static_assert(NoneMissing<first_missing(kRules)>,
               "engine/graph/op_table.cc: every OpKind has a row in kRules, in the order of OpKind");

@@ -1,7 +1,7 @@
 // How one segment runs: which tensors its backward needs, the derived backward, and where its inner tensors
 // lie.
 //
-// A segment is compiled once per template and per set of differentiable inputs and trainable groups. Its
+// A template is compiled once for each set of differentiable inputs and trainable groups. Its
 // `saved` tensors, where they are kept, lie in one flat range, a buffer. Where forward runs again, they lie
 // in the workspace of the pass, as all other inner tensors, gradients and op workspaces always do. Lowering
 // takes the sizes, the runner the offsets; both see the same struct, so neither knows the other.

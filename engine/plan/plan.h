@@ -1,10 +1,10 @@
-// The planner's door: model, batch, machine and budgets in; a program, or why there is none and what would
-// do, out.
+// The planner. In: model, batch, machine and budgets. Out: a program, or why there is none and which budgets
+// would do.
 //
 // The search picks the home of every permanent buffer, the layers that recompute, the leads and, where
-// several are offered, the micro-batch. The budgets must hold; among what fits, the simulated step is
-// shortest, but for kWorthWear. A plan is a function of its request: no clock and no random choice is
-// involved.
+// several are offered, the micro-batch. The budgets must hold. Of what fits, the plan with the shortest
+// simulated step wins, with one exception: kWorthWear. A plan is a function of its request: no clock and no
+// random choice is involved.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ namespace sluice {
 // Bytes of the lowest memory tier that a program of so many tasks (in all bodies) takes itself. Empty: none.
 struct ProgramMemory {
   std::function<uint64_t(uint64_t tasks)> running;   // beside the arena
-  std::function<uint64_t(uint64_t tasks)> planning;  // before the arena is filled; tasks of all micro-batches
+  std::function<uint64_t(uint64_t tasks)> planning;  // before the arena is filled; tasks: of all candidates
 };
 
 struct PlanRequest {
@@ -55,10 +55,25 @@ struct Weighed {
   uint64_t written = 0;              // bytes to files, by a step of one rank
 };
 
+// A buffer's turn to claim a home in a tier.
+struct HomeClaim {
+  BufferId buffer = 0;
+  TierId tier = 0;
+  uint64_t bytes = 0;  // that it needs there, with padding
+  uint64_t room = 0;   // bytes of the tier that were not claimed before it, nor left to staging
+  uint64_t share = 0;  // bytes of the tier that its class could still have
+  bool granted() const { return bytes <= room && bytes <= share; }
+};
+
 // How the search gave permanent buffers their homes. From the top memory tier down, classes of buffers claim
-// what is not left to staging: the class of lower rank first, equal ranks in order of layers.
+// what is not left to staging: classes in order of rank, those of equal rank layer by
+// layer.
 struct HomeRule {
-  std::array<uint8_t, 3> ranks{};                // of weights, gradients, state
+  std::array<uint8_t, 3> ranks{};         // of weights, gradients, state
+  std::vector<uint64_t> left_to_staging;  // by tier; 0 where nothing claims
+  std::vector<HomeClaim> claims;          // in the order of turns
+  std::vector<BufferId> moved;            // afterwards, whatever the claims say
+};                // of weights, gradients, state
   std::vector<uint64_t> left_to_staging;         // by tier; 0 where nothing claims
   std::array<uint64_t, 3> shares{};              // bytes that each class may have of the lowest memory tier
   std::vector<BufferId> moved;                   // moved one by one, whatever the rest says
@@ -84,7 +99,7 @@ struct Plan {
 struct Infeasible {
   TierId tier = 0;                             // the one that is too small
   std::string task;                            // whose operands need most of it, in words; may be empty
-  int64_t micro_batch = 1;                     // the one that needs least; task and least_together are its
+  int64_t micro_batch = 1;                     // that needs least; of it are `task` and least_together
   std::vector<std::optional<uint64_t>> least;  // by tier: the least that works, the others as given
   std::vector<uint64_t> least_together;        // by tier: least of the top tier, then of the next below, ...
 };

@@ -28,8 +28,6 @@
 
 namespace sluice {
 
-constexpr uint32_t kNoInstruction = UINT32_MAX;
-
 // What ran: times[position][instruction], as in SimulationResult, for the sequence or its first positions.
 // The times of an instruction that did not run are not finite.
 struct History {

@@ -34,7 +34,7 @@ std::vector<std::vector<bool>> high_rank_parameters(const Model& model) {
       for (const Op& op : segment.ops)
         for (const uint32_t p : op.parameters) {
           const SegmentParameter& parameter = segment.parameters[p];
-          if (segment.loss || op.kind == OpKind::embedding)
+          if (segment.loss || op_rule(op.kind).looks_up_rows)
             high[use.groups[parameter.slot]][parameter.parameter] = true;
         }
     }

@@ -33,7 +33,7 @@ struct LowRankLayout {
   uint64_t left = 0, right = 0;         // elements of the factor buffers
 };
 
-// rank > 0. `whole`, by parameter: it stays as it is; empty: none does.
+// rank > 0. whole[p]: parameter p is not factored. An empty vector: none is exempt.
 LowRankLayout low_rank_layout(const Group& group, uint32_t rank, const std::vector<bool>& whole = {});
 
 // By group and parameter: whether an embedding or the loss reads it.

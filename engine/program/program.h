@@ -62,7 +62,7 @@ struct Lane {
 enum class TaskKind : uint8_t {
   forward,      // run a segment on a micro-batch
   backward,     // run a segment's backward on a micro-batch, with or without running its forward again
-  round,        // round a shard's gradient accumulator to working precision, emit block sums
+  round,        // round a shard's gradient accumulator to working precision, emit block sums (kNormBlock)
   norm,         // add the block sums of all groups
   set_scalars,  // t, loss scale, clip factor and the optimizer's constants of this step
   optimize,     // update one shard
@@ -74,7 +74,7 @@ enum class TaskKind : uint8_t {
   compress,     // add a group's gradient to its compression error, make the left factor
   project,      // make the right factor from the summed left one; what both leave out is the new error
   expand,       // make a shard's gradient from the summed factors; emit block sums
-  clone,        // copy a shard's state and weights from the group that stood in for its own
+  clone,        // copy a shard's state and weights from the group whose weights its layer used until now
 };
 constexpr int kTaskKinds = 15;
 const char* task_kind_name(TaskKind kind);
@@ -137,7 +137,8 @@ struct Operand {
   BufferId buffer = 0;
   uint32_t first = 0, last = 0;
   Access access = Access::read;
-  uint32_t version = 0;  // read, add: the version that must be found; write: the one replaced, or copied
+  // read, add: the one to be found; write: the one that is replaced; target of a transfer: the one copied.
+  uint32_t version = 0;
   uint8_t back = 0;      // ring slot, counted back from the body's own
   // 0: all of these pieces. Otherwise at most so many of them, chosen by an index when the task runs, such as
   // rows of an embedding table. Such an operand is read or added to; its place, versions and hazards are
@@ -174,6 +175,7 @@ struct Wait {
 };
 
 constexpr uint32_t kNoTask = UINT32_MAX;
+constexpr uint32_t kNoInstruction = UINT32_MAX;
 
 struct Instruction {
   LaneId lane = 0;
@@ -253,8 +255,8 @@ struct UpdateConstants {
   }
 };
 
-// Scalars of one training step: one ring slot of four pieces, so that hazards are exact. The writer of each
-// is in brackets.
+// Scalars of one training step: one ring slot of four pieces, so that a task waits only for the piece that it
+// uses. The writer of each is in brackets.
 struct StepScalars {
   struct alignas(64) Input {      // [trainer, before the body is issued]
     double learning_rate;

@@ -32,7 +32,7 @@ struct CompiledBody {
 
 struct DrivePools {
   uint32_t read, write;
-  double read_share, write_share;  // of the rates alone, while both flow
+  double read_share, write_share;  // parts of the rates that each reaches alone, while both flow
 };
 
 // `program` and `rates` outlive it.

@@ -42,15 +42,17 @@ double task_seconds(const Program& program, const MachineRates& rates, const Tas
 struct Loads {
   std::vector<double> lanes;   // by Machine::lanes
   std::vector<double> pools;   // by MachineRates::pools
-  std::vector<double> drives;  // by MachineRates::drives: reads and writes, together where that is faster
+  // By MachineRates::drives: reads plus writes, at the mixed rate where that is faster.
+  std::vector<double> drives;
 };
 Loads loads_of(const Program& program, const MachineRates& rates, BodyId body);
 
 // Bytes that one run of a body writes to file tiers, which wears drives.
 uint64_t bytes_to_files(const Program& program, BodyId body);
 
-// Seconds that one more `step` takes: (time of warm + more bodies - time of warm bodies) / more. The step
-// must be its own predecessor; warm and more are at least 1. What ends a run cancels once the steps repeat.
+// Seconds of one more `step`: T(warm + more) - T(warm), divided by `more`, where T(n) is the time of n steps.
+// The end of a run is in both, so it cancels once steps repeat. The step must be its own predecessor; warm
+// and more are at least 1.
 double steady_step_seconds(const Program& program, const MachineRates& rates, BodyId step, uint32_t warm = 1,
                            uint32_t more = 1);
 

@@ -1,9 +1,10 @@
-// Two small structures behind the verifier's interval map. The rank of an address is its place among all
-// addresses in ascending order; every look-up is by rank.
+// Two small structures behind the verifier's interval map. The position of an address is its place among all
+// addresses in ascending order; every look-up is by position.
 //
-// AddressIndex gives each distinct address a dense id (open addressing) and, after sorting, its rank. RankSet
-// is a set of ranks with nearest-neighbour queries in O(log64 n): a bitmap with a summary bitmap over its
-// words, and so on (the hierarchical bitmap form of van Emde Boas trees). For replay.cc, one thread.
+// AddressIndex gives each distinct address a dense id (open addressing) and, after sorting, its position.
+// PositionSet is a set of positions with nearest-neighbour queries in O(log64 n): a bitmap with a summary
+// bitmap over its words, and so on (the hierarchical bitmap form of van Emde Boas trees). For replay.cc, one
+// thread.
 #pragma once
 
 #include <algorithm>
@@ -34,15 +35,15 @@ class AddressIndex {
     std::iota(order.begin(), order.end(), 0u);
     std::sort(order.begin(), order.end(),
               [&](uint32_t a, uint32_t b) { return addresses_[a] < addresses_[b]; });
-    ranks_.resize(order.size());
+    positions_.resize(order.size());
     sorted_.resize(order.size());
     for (uint32_t r = 0; r < order.size(); ++r) {
-      ranks_[order[r]] = r;
+      positions_[order[r]] = r;
       sorted_[r] = addresses_[order[r]];
     }
   }
-  uint32_t rank(uint32_t id) const { return ranks_[id]; }
-  uint64_t address_at(uint32_t rank) const { return sorted_[rank]; }
+  uint32_t position(uint32_t id) const { return positions_[id]; }
+  uint64_t address_at(uint32_t position) const { return sorted_[position]; }
   uint32_t size() const { return static_cast<uint32_t>(addresses_.size()); }
 
  private:
@@ -60,12 +61,12 @@ class AddressIndex {
 
   std::vector<uint32_t> slots_;  // id + 1; 0 = free
   std::vector<uint64_t> addresses_, sorted_;
-  std::vector<uint32_t> ranks_;
+  std::vector<uint32_t> positions_;
 };
 
-class RankSet {
+class PositionSet {
  public:
-  explicit RankSet(uint32_t size) {
+  explicit PositionSet(uint32_t size) {
     size_t n = std::max<size_t>(size, 1);
     do {
       n = (n + 63) / 64;

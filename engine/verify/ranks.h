@@ -6,10 +6,10 @@
 // 1. Matching collectives have the same kind, bytes and form of process group, and the bytes are right for
 //    its ranks.
 // 2. They meet in one global order over all lanes. In each rank, the order of its lanes and its waits say
-//    what happens before what. Together with the matches this has no cycle, or ranks would wait for one
-//    another. A collective is taken to wait for all ranks, also where its process group is smaller: what has
-//    no cycle then has none in a run. A match is within one body, and all ranks go through the same bodies,
-//    so no cycle spans two bodies.
+//    what happens before what. These relations of all ranks, joined at the matches, must have no cycle: in a
+//    cycle, ranks wait for one another. The check lets every collective wait for all ranks, also where its
+//    process group is smaller. That only adds relations, so a run has no cycle either. A match is within one
+//    body, and all ranks go through the same bodies, so no cycle spans two bodies.
 //
 // O(instructions x lanes). Callers: plan and train where there are several ranks, with one program for each
 // role; no state. Requires programs in which verify() finds nothing.

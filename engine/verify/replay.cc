@@ -1,9 +1,9 @@
 #include "engine/verify/replay.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
-
-#include <fmt/format.h>
 
 #include "engine/base/error.h"
 #include "engine/verify/ranges.h"
@@ -47,8 +47,7 @@ std::string AddressLine::name(uint64_t begin, uint64_t end) const {
   const uint64_t from = begin - begins_[space], to = end - begins_[space];
   const std::vector<Tier>& tiers = program_.machine.tiers;
   if (space < tiers.size()) return fmt::format("{} [{}, {})", printable(tiers[space].name), from, to);
-  const auto after =
-      std::upper_bound(ring_spaces_.begin(), ring_spaces_.end(), static_cast<uint32_t>(space));
+  const auto after = std::upper_bound(ring_spaces_.begin(), ring_spaces_.end(), static_cast<uint32_t>(space));
   const auto ring = static_cast<size_t>(after - ring_spaces_.begin()) - 1;
   return fmt::format("ring {} back {} [{}, {})", printable(program_.rings[ring].name),
                      space - ring_spaces_[ring], from, to);
@@ -68,14 +67,19 @@ struct Segment {            // a run of bytes with one history
 };
 
 struct Range {
-  uint32_t begin, end;  // ranks
+  uint32_t begin, end;  // positions
 };
 
 class Replay {
  public:
   Replay(const Program& program, const AddressLine& line, BodyId id, Report& report)
-      : program_(program), body_(program.bodies[id]), line_(line), id_(id), report_(report),
-        lanes_(program.machine.lanes.size()), index_(4 * body_.instructions.size()) {}
+      : program_(program),
+        body_(program.bodies[id]),
+        line_(line),
+        id_(id),
+        report_(report),
+        lanes_(program.machine.lanes.size()),
+        index_(4 * body_.instructions.size()) {}
 
   BodyFacts run() {
     number_lanes();
@@ -133,11 +137,11 @@ class Replay {
     index_.add(0);
     index_.add(line_.end(line_.spaces() - 1));
     index_.sort();
-    for (Range& r : ranges_) r = {index_.rank(r.begin), index_.rank(r.end)};
+    for (Range& r : ranges_) r = {index_.position(r.begin), index_.position(r.end)};
     segments_.resize(index_.size());
     readers_.assign(index_.size() * lanes_, 0);
     first_readers_.assign(index_.size() * lanes_, 0);
-    live_ = RankSet(index_.size());
+    live_ = PositionSet(index_.size());
     live_.insert(0);
     live_.insert(index_.size() - 1);
   }
@@ -170,20 +174,21 @@ class Replay {
     }
     latest_.assign(pieces, 0);
     for_each_home([&](uint64_t begin, uint64_t bytes, const Segment& home) {
-      const uint32_t first = index_.rank(index_.add(begin)), last = index_.rank(index_.add(begin + bytes));
+      const uint32_t first = index_.position(index_.add(begin)),
+                     last = index_.position(index_.add(begin + bytes));
       split(last);
       split(first);
       segments_[first] = home;
     });
   }
 
-  void split(uint32_t rank) {
-    if (live_.contains(rank)) return;
-    const uint32_t from = live_.at_or_before(rank);
-    segments_[rank] = segments_[from];
-    std::copy_n(&readers_[from * lanes_], lanes_, &readers_[rank * lanes_]);
-    std::copy_n(&first_readers_[from * lanes_], lanes_, &first_readers_[rank * lanes_]);
-    live_.insert(rank);
+  void split(uint32_t position) {
+    if (live_.contains(position)) return;
+    const uint32_t from = live_.at_or_before(position);
+    segments_[position] = segments_[from];
+    std::copy_n(&readers_[from * lanes_], lanes_, &readers_[position * lanes_]);
+    std::copy_n(&first_readers_[from * lanes_], lanes_, &first_readers_[position * lanes_]);
+    live_.insert(position);
   }
 
   template <typename Visit>
@@ -274,8 +279,10 @@ class Replay {
     Segment next{index_.address_at(range.begin) - operand_begin(buffer(o), o), o.buffer, 0, i, o.back, false};
     if (instruction.task == kNoTask)
       next.version = instruction.operands[0].version;  // a copy has the version of its source
-    else if (buffer(o).kind == BufferClass::workspace) next.buffer = kNone;
-    else next.version = next_version(i, o);
+    else if (buffer(o).kind == BufferClass::workspace)
+      next.buffer = kNone;
+    else
+      next.version = next_version(i, o);
     bool stranger = false;
     for_each_segment(range, [&](uint32_t s) {
       const Segment& seg = segments_[s];
@@ -373,9 +380,9 @@ class Replay {
   AddressIndex index_;
   std::vector<Range> ranges_;  // by operand, in list order
   size_t next_range_ = 0;
-  RankSet live_{1};                // ranks where a segment begins
-  std::vector<Segment> segments_;  // by rank, where live
-  // By rank and lane: the last read since the last write; the first read before any write.
+  PositionSet live_{1};            // positions where a segment begins
+  std::vector<Segment> segments_;  // by position, where live
+  // By position and lane: the last read since the last write; the first read before any write.
   std::vector<uint32_t> readers_, first_readers_;
   std::vector<uint32_t> latest_base_, latest_;  // newest version of every piece
 };

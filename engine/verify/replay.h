@@ -63,10 +63,10 @@ class AddressLine {
   std::vector<uint64_t> ring_base_;    // by buffer: first byte within its ring's spaces
 };
 
-// Ranges of bytes and who touched them: ordinals of instructions on their lanes, 0 = none.
+// Ranges of bytes and who touched them. Readers are ordinals of instructions on their lanes, 0 = none.
 struct Touches {
   std::vector<uint64_t> begin, end;
-  std::vector<uint32_t> writer;   // instruction, kNoInstruction = none
+  std::vector<uint32_t> writer;   // index of an instruction, kNoInstruction = none
   std::vector<uint32_t> readers;  // by range and lane
   size_t size() const { return begin.size(); }
 };

@@ -12,8 +12,8 @@
 //    induction every legal sequence is covered.
 // 4. Order: vector clocks over the lanes (Fidge 1988, Mattern 1989) for every body and every legal ordered
 //    pair. Two accesses of overlapping bytes, at least one writing, are ordered: the later one starts after
-//    the earlier completed. Pairs of neighbours are enough, since no lane starts a body before every lane has
-//    completed the body before the previous one.
+//    the earlier completed. Pairs of neighbours are enough, since no lane starts body n of a run before every
+//    lane has completed body n - 2.
 //
 // Together 3 and 4 make every allowed interleaving equivalent to the list order. O(n log n) in instructions.
 // Called before every run and by tests; no state.
@@ -29,7 +29,6 @@
 namespace sluice {
 
 constexpr BodyId kNoBody = 255;
-constexpr uint32_t kNoInstruction = UINT32_MAX;
 
 struct Violation {
   BodyId before = kNoBody;  // the body that ran before, when the fault lies between two

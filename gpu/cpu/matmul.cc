@@ -50,14 +50,13 @@ const void* element(const void* base, int64_t index, DType type) {
 }
 
 // The part of an operand that begins at (row, column) of op(X).
-const void* part(const void* base, bool transposed, int64_t stride, int64_t row, int64_t column,
-                 DType type) {
+const void* part(const void* base, bool transposed, int64_t stride, int64_t row, int64_t column, DType type) {
   return element(base, transposed ? column * stride + row : row * stride + column, type);
 }
 
 }  // namespace
 
-struct Multiplier::Plan {
+struct Multiplier::Method {
   Tiling tiling;
   bool native;                 // the library multiplies the operands' type
   bool direct;                 // C is fp32 and the library's output
@@ -72,7 +71,7 @@ struct Multiplier::Plan {
 
 struct Multiplier::Call {
   const ProductCall& operands;
-  const Plan& plan;
+  const Method& method;
   std::byte* workspace;
 };
 
@@ -87,40 +86,40 @@ const Bf16Tile& Multiplier::tile(const TileShape& shape) {
   return *made;
 }
 
-Multiplier::Plan Multiplier::plan(const Product& p) {
+Multiplier::Method Multiplier::method_of(const Product& p) {
   CHECK(p.m > 0 && p.n > 0 && p.k > 0, "an empty product");
   CHECK(p.result == p.precision || p.result == DType::f32, "a product in a foreign type");
   CHECK(!p.gelu || (p.stride_c == p.n && !p.accumulate), "gelu of a part of a matrix, or added");
-  Plan plan;
-  plan.tiling = tiling_of(p.m, p.n);
-  const Tiling& t = plan.tiling;
+  Method method;
+  method.tiling = tiling_of(p.m, p.n);
+  const Tiling& t = method.tiling;
   const bool bf16 = p.precision == DType::bf16 && support_.bf16;
-  plan.native = p.precision == DType::f32 || bf16;
-  plan.direct = p.result == DType::f32;
-  if (!plan.direct) plan.sum_bytes = float_bytes(t.rows * plan.sum_stride());
-  if (!plan.native) {
+  method.native = p.precision == DType::f32 || bf16;
+  method.direct = p.result == DType::f32;
+  if (!method.direct) method.sum_bytes = float_bytes(t.rows * method.sum_stride());
+  if (!method.native) {
     // A panel is stored as its operand is: rows x depth, or transposed.
     const int64_t depth = std::min(p.k, kWidenedDepth);
-    plan.panel_a_bytes = float_bytes(std::max(t.rows, depth) * kPad + t.rows * depth);
-    plan.panel_b_bytes = float_bytes(std::max(t.columns, depth) * kPad + t.columns * depth);
+    method.panel_a_bytes = float_bytes(std::max(t.rows, depth) * kPad + t.rows * depth);
+    method.panel_b_bytes = float_bytes(std::max(t.columns, depth) * kPad + t.columns * depth);
   }
-  if (!bf16) return plan;
+  if (!bf16) return method;
   for (const bool last_row : {false, true})
     for (const bool last_column : {false, true}) {
       const int64_t m = last_row ? p.m - (t.row_tiles - 1) * t.rows : t.rows;
       const int64_t n = last_column ? p.n - (t.column_tiles - 1) * t.columns : t.columns;
       const Bf16Tile& made =
           tile({m, n, p.k, p.transpose_a, p.transpose_b, p.stride_a, p.stride_b,
-                plan.direct ? p.stride_c : plan.sum_stride(), plan.direct && p.accumulate});
-      plan.bf16[last_row][last_column] = &made;
-      plan.library_bytes = std::max(plan.library_bytes, (made.scratch_bytes() + 63) / 64 * 64);
+                method.direct ? p.stride_c : method.sum_stride(), method.direct && p.accumulate});
+      method.bf16[last_row][last_column] = &made;
+      method.library_bytes = std::max(method.library_bytes, (made.scratch_bytes() + 63) / 64 * 64);
     }
-  return plan;
+  return method;
 }
 
 uint64_t Multiplier::prepare(std::span<const Product> products) {
   uint64_t bytes = 0;
-  for (const Product& product : products) bytes = std::max(bytes, plan(product).thread_bytes());
+  for (const Product& product : products) bytes = std::max(bytes, method_of(product).thread_bytes());
   return bytes * static_cast<uint64_t>(threads_);
 }
 
@@ -135,7 +134,7 @@ void Multiplier::run(const ProductCall& operands, std::byte* workspace, Workers&
     return gelu(p.result, before.c, operands.c, static_cast<uint64_t>(p.m * p.n), workers);
   }
   CHECK(workers.threads() <= threads_, "more threads than the workspace was sized for");
-  const Plan made = plan(p);
+  const Method made = method_of(p);
   const Call call{operands, made, workspace};
   workers.parallel_for(made.tiling.row_tiles * made.tiling.column_tiles,
                        [this, &call](int64_t index, int thread) { run_tile(call, index, thread); });
@@ -143,16 +142,16 @@ void Multiplier::run(const ProductCall& operands, std::byte* workspace, Workers&
 
 void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
   const Product& p = call.operands.product;
-  const Plan& plan = call.plan;
-  const Tiling& t = plan.tiling;
+  const Method& method = call.method;
+  const Tiling& t = method.tiling;
   const int64_t row_tile = index % t.row_tiles,
                 column_tile = index / t.row_tiles;  // neighbours share B's columns
   const int64_t row = row_tile * t.rows, column = column_tile * t.columns;
-  std::byte* scratch = call.workspace + static_cast<uint64_t>(thread) * plan.thread_bytes();
+  std::byte* scratch = call.workspace + static_cast<uint64_t>(thread) * method.thread_bytes();
   auto* sum = reinterpret_cast<float*>(scratch);
   auto* c = static_cast<std::byte*>(call.operands.c) +
             static_cast<uint64_t>(row * p.stride_c + column) * dtype_bytes(p.result);
-  float* to = plan.direct ? reinterpret_cast<float*>(c) : sum;
+  float* to = method.direct ? reinterpret_cast<float*>(c) : sum;
   const TileShape shape{std::min(t.rows, p.m - row),
                         std::min(t.columns, p.n - column),
                         p.k,
@@ -160,23 +159,23 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
                         p.transpose_b,
                         p.stride_a,
                         p.stride_b,
-                        plan.direct ? p.stride_c : plan.sum_stride(),
-                        plan.direct && p.accumulate};
+                        method.direct ? p.stride_c : method.sum_stride(),
+                        method.direct && p.accumulate};
   const void* a = part(call.operands.a, p.transpose_a, p.stride_a, row, 0, p.precision);
   const void* b = part(call.operands.b, p.transpose_b, p.stride_b, 0, column, p.precision);
-  if (!plan.native) {
-    multiply_widened(call, shape, row, column, to, scratch + plan.sum_bytes);
+  if (!method.native) {
+    multiply_widened(call, shape, row, column, to, scratch + method.sum_bytes);
   } else if (p.precision == DType::f32) {
     multiply(shape, 1.0f, static_cast<const float*>(a), static_cast<const float*>(b), to);
   } else {
-    plan.bf16[row_tile + 1 == t.row_tiles][column_tile + 1 == t.column_tiles]->run(thread, a, b, to,
-                                                                                   scratch + plan.sum_bytes);
+    method.bf16[row_tile + 1 == t.row_tiles][column_tile + 1 == t.column_tiles]->run(
+        thread, a, b, to, scratch + method.sum_bytes);
   }
   const void* bias = call.operands.bias;
   if (bias != nullptr) bias = element(bias, column, p.precision);
   for (int64_t r = 0; r < shape.m; ++r) {
-    if (!plan.direct) {
-      finish_row(p.result, sum + r * plan.sum_stride(), bias, c, p.accumulate, shape.n);
+    if (!method.direct) {
+      finish_row(p.result, sum + r * method.sum_stride(), bias, c, p.accumulate, shape.n);
       c += static_cast<uint64_t>(p.stride_c) * dtype_bytes(p.result);
     } else if (bias != nullptr) {
       add_row(p.precision, bias, to + r * p.stride_c, shape.n);
@@ -188,7 +187,7 @@ void Multiplier::multiply_widened(const Call& call, const TileShape& tile, int64
                                   float* to, std::byte* scratch) const {
   const Product& p = call.operands.product;
   auto* panel_a = reinterpret_cast<float*>(scratch);
-  auto* panel_b = reinterpret_cast<float*>(scratch + call.plan.panel_a_bytes);
+  auto* panel_b = reinterpret_cast<float*>(scratch + call.method.panel_a_bytes);
   const auto widen_panel = [&p](const void* from, int64_t stride, float* panel, int64_t rows,
                                 int64_t columns) {
     for (int64_t r = 0; r < rows; ++r)

@@ -37,9 +37,9 @@ class Multiplier {
   }
 
  private:
-  struct Plan;
+  struct Method;
   struct Call;
-  Plan plan(const Product& product);
+  Method method_of(const Product& product);
   const Bf16Tile& tile(const TileShape& shape);
   void run_tile(const Call& call, int64_t index, int thread) const;
   void multiply_widened(const Call& call, const TileShape& shape, int64_t row, int64_t column, float* to,

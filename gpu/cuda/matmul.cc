@@ -37,7 +37,7 @@ template <typename Handle>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, cublasStatus_t (*)(Handle)>;
 
 // The part of a product that the library does, and how.
-struct Plan {
+struct PreparedProduct {
   Product part;
   Owned<cublasLtMatmulDesc_t> operation;
   Owned<cublasLtMatrixLayout_t> a, b, c;
@@ -97,7 +97,7 @@ cublasLtEpilogue_t epilogue_of(const Product& p) {
 // the alignment that operands promise, not that of a particular call.
 void* const kPromised = reinterpret_cast<void*>(uintptr_t{64});
 
-// Products that differ only in `accumulate` share a plan: it is an argument of the call.
+// Products that differ only in `accumulate` share a prepared one: it is an argument of the call.
 Product key_of(Product product) {
   product.accumulate = false;
   return product;
@@ -114,12 +114,12 @@ class LtMultiplier final : public Multiplier {
 
   void prepare(const Product& product) override {
     const Product p = key_of(product);
-    if (plans_.contains(p)) return;
+    if (prepared_.contains(p)) return;
     const bool alone = !p.bias && !p.gelu;
     CHECK(alone || (p.stride_c == p.n && p.result == p.precision), "an epilogue on a part of a matrix");
     for (const Product& part : parts_of(p))
-      if (std::optional<Plan> plan = make_plan(part)) {
-        plans_.emplace(p, std::move(*plan));
+      if (std::optional<PreparedProduct> prepared = prepared_for(part)) {
+        prepared_.emplace(p, std::move(*prepared));
         return;
       }
     throw Error(ExitCode::environment,
@@ -131,52 +131,53 @@ class LtMultiplier final : public Multiplier {
 
   void warm_up(std::span<std::byte> scratch) override {
     CHECK(reinterpret_cast<uintptr_t>(scratch.data()) % 256 == 0, "an arena's beginning is aligned");
-    for (const auto& [p, plan] : plans_) {
+    for (const auto& [p, prepared] : prepared_) {
       const uint64_t operand_bytes = aligned(operand_bytes_max(p), 64);
       CHECK(scratch.size() >= operand_bytes + kMatmulWorkspaceBytes,
             "an arena smaller than a product's operands");
       std::byte* all = scratch.data();
       ProductCall call{p, all, all, all, all, all};
-      run(call, plan, all + operand_bytes);
+      run(call, prepared, all + operand_bytes);
       if (p.bias || p.gelu) continue;
       call.product.accumulate = true;  // the library has other kernels for it, of the same algorithm
-      run(call, plan, all + operand_bytes);
+      run(call, prepared, all + operand_bytes);
     }
   }
 
   void run(const ProductCall& call, std::byte* workspace) override {
     if (call.c == nullptr) return;
-    const auto plan = plans_.find(key_of(call.product));
-    CHECK(plan != plans_.end(), "a product that was not prepared");
-    run(call, plan->second, workspace);
+    const auto prepared = prepared_.find(key_of(call.product));
+    CHECK(prepared != prepared_.end(), "a product that was not prepared");
+    run(call, prepared->second, workspace);
   }
 
  private:
   // A bias that the library does not add lies in C before the product, which is added to it in fp32 and
   // rounded once.
-  void run(const ProductCall& call, const Plan& plan, std::byte* workspace) {
+  void run(const ProductCall& call, const PreparedProduct& prepared, std::byte* workspace) {
     const Product& p = call.product;
-    const bool own_bias = p.bias && !plan.part.bias, own_gelu = p.gelu && !plan.part.gelu;
+    const bool own_bias = p.bias && !prepared.part.bias, own_gelu = p.gelu && !prepared.part.gelu;
     CHECK(!p.accumulate || (!p.bias && !p.gelu), "an epilogue on what is added to");
     ProductCall part = call;
     part.product.accumulate = p.accumulate || own_bias;
     if (own_gelu) part.c = call.pre_activation;
     if (own_bias) repeat_row(queue_, p.result, call.bias, part.c, p.m, p.n);
-    multiply(part, plan, workspace);
+    multiply(part, prepared, workspace);
     if (own_gelu) gelu(queue_, p.result, call.pre_activation, call.c, p.m * p.n);
   }
 
-  void multiply(const ProductCall& call, const Plan& plan, std::byte* workspace) {
-    const cublasLtMatmulDesc_t operation = plan.operation.get();
-    if (plan.part.bias) check_step(set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias));
-    if (plan.part.gelu)
+  void multiply(const ProductCall& call, const PreparedProduct& prepared, std::byte* workspace) {
+    const cublasLtMatmulDesc_t operation = prepared.operation.get();
+    if (prepared.part.bias) check_step(set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias));
+    if (prepared.part.gelu)
       check_step(set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.pre_activation));
     auto* const aligned_workspace = reinterpret_cast<std::byte*>(
         aligned(reinterpret_cast<uintptr_t>(workspace), kLibraryWorkspaceAlignment));
     const float one = 1, beta = call.product.accumulate ? 1 : 0;
-    check_step(lt_.matmul(handle_.get(), operation, &one, call.b, plan.b.get(), call.a, plan.a.get(), &beta,
-                          call.c, plan.c.get(), call.c, plan.c.get(), &plan.algorithm, aligned_workspace,
-                          kLibraryWorkspaceBytes, static_cast<cudaStream_t>(queue_.stream)));
+    check_step(lt_.matmul(handle_.get(), operation, &one, call.b, prepared.b.get(), call.a, prepared.a.get(),
+                          &beta, call.c, prepared.c.get(), call.c, prepared.c.get(), &prepared.algorithm,
+                          aligned_workspace, kLibraryWorkspaceBytes,
+                          static_cast<cudaStream_t>(queue_.stream)));
   }
 
   template <typename T>
@@ -238,33 +239,33 @@ class LtMultiplier final : public Multiplier {
   }
 
   // Returns nothing where the library has no algorithm.
-  std::optional<Plan> make_plan(const Product& p) const {
+  std::optional<PreparedProduct> prepared_for(const Product& p) const {
     const Rows a = stored_a(p), b = stored_b(p);
-    Plan plan{p,
-              make_operation(p),
-              make_matrix(p.precision, a.rows, a.columns, p.stride_a),
-              make_matrix(p.precision, b.rows, b.columns, p.stride_b),
-              make_matrix(p.result, p.m, p.n, p.stride_c),
-              {}};
+    PreparedProduct prepared{p,
+                             make_operation(p),
+                             make_matrix(p.precision, a.rows, a.columns, p.stride_a),
+                             make_matrix(p.precision, b.rows, b.columns, p.stride_b),
+                             make_matrix(p.result, p.m, p.n, p.stride_c),
+                             {}};
     const Owned<cublasLtMatmulPreference_t> preference = make_preference(p);
     cublasLtMatmulHeuristicResult_t result = {};
     int found = 0;
-    const cublasStatus_t asked =
-        lt_.matmul_algo_get_heuristic(handle_.get(), plan.operation.get(), plan.b.get(), plan.a.get(),
-                                      plan.c.get(), plan.c.get(), preference.get(), 1, &result, &found);
+    const cublasStatus_t asked = lt_.matmul_algo_get_heuristic(
+        handle_.get(), prepared.operation.get(), prepared.b.get(), prepared.a.get(), prepared.c.get(),
+        prepared.c.get(), preference.get(), 1, &result, &found);
     const cublasStatus_t status = asked != CUBLAS_STATUS_SUCCESS ? asked
                                   : found == 0                   ? CUBLAS_STATUS_NOT_SUPPORTED
                                                                  : result.state;
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
     check_setup(status, kChoosing);
-    plan.algorithm = result.algo;
-    return plan;
+    prepared.algorithm = result.algo;
+    return prepared;
   }
 
   Queue queue_;
   CublasLt lt_;
   Owned<cublasLtHandle_t> handle_;
-  std::map<Product, Plan> plans_;
+  std::map<Product, PreparedProduct> prepared_;
 };
 
 }  // namespace

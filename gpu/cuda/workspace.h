@@ -16,8 +16,8 @@ constexpr uint64_t kMatmulWorkspaceBytes = kLibraryWorkspaceBytes + kLibraryWork
 // Sums over rows: chunks of rows, each with a float for every column.
 constexpr int64_t column_sum_chunks(int64_t rows) { return std::min<int64_t>(128, (rows + 31) / 32); }
 
-// Attention backward keeps two floats for every query, and for those beyond the sequence that the last tile
-// has, wherever it begins.
+// Attention backward keeps two floats for every query. The last tile may reach beyond the sequence, so there
+// is room for one tile more.
 constexpr uint64_t kStatisticsBytes = 8;
 constexpr int64_t padded_queries(int64_t length) { return ((length + 63) / 64 + 1) * 64; }
 constexpr int64_t kHeadSizeMax = 128;

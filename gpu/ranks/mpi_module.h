@@ -18,7 +18,7 @@ constexpr int kNobody = -1;
 // The module calls these on a thread of its own, which looks several times a second.
 struct MpiHooks {
   std::function<bool()> terminated;  // whether a SIGTERM has come
-  std::function<void()> unharmed;    // again and again after it has, while no rank is missing
+  std::function<void()> unharmed;    // called repeatedly after a SIGTERM, as long as no rank is missing
   // Once, on the rank that is the first to find that another hangs: `missing`, or kNobody if it cannot tell
   // which.
   std::function<void(int rank, int missing, const std::string& reason)> found;

@@ -39,7 +39,7 @@ struct Scratch {
   double *scores, *d_scores, *vector, *d_keys, *d_values;
 
   Scratch(const OpCall& call, const AttentionSizes& n)
-      : scores(scratch_of(call)),
+      : scores(workspace_of(call)),
         d_scores(scores + n.length),
         vector(d_scores + n.length),
         d_keys(vector + n.size),

@@ -91,13 +91,17 @@ inline Values<float> parameter_gradient(const OpCall& call, size_t i) {
 template <typename F>
 void with_precision(DType precision, F f) {
   switch (precision) {
-    case DType::f32: return f(float{});
-    case DType::bf16: return f(Bf16{});
-    case DType::f16: return f(F16{});
-    default: CHECK(false, "not a working precision");
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(Bf16{});
+    case DType::f16:
+      return f(F16{});
+    default:
+      CHECK(false, "not a working precision");
   }
 }
 
-inline double* scratch_of(const OpCall& call) { return reinterpret_cast<double*>(call.workspace); }
+inline double* workspace_of(const OpCall& call) { return reinterpret_cast<double*>(call.workspace); }
 
 }  // namespace sluice::reference

@@ -98,7 +98,7 @@ struct LossSizes {
 template <typename T>
 void compute_logits(const OpCall& call, const LossSizes& n, int64_t first, int64_t last) {
   const Values<T> x(call.inputs[0]), weight(call.parameters[0]);
-  double* logits = scratch_of(call);
+  double* logits = workspace_of(call);
   multiply(
       last - first, n.vocabulary, n.columns,
       [&](int64_t r, int64_t c) { return x[(first + r) * n.columns + c]; },
@@ -132,7 +132,7 @@ void loss_backward_as(const OpCall& call) {
   const Values<T> x(call.inputs[0]), weight(call.parameters[0]), dx(call.input_gradients[0]);
   const Values<float> d_weight = parameter_gradient(call, 0);
   const auto* labels = static_cast<const int32_t*>(call.inputs[1].data);
-  double* logits = scratch_of(call);
+  double* logits = workspace_of(call);
   const auto seed = static_cast<float>(*call.loss_scale / *call.valid_tokens);
   double total = 0;
   for (int64_t first = 0; first < n.rows; first += n.chunk) {
@@ -159,7 +159,7 @@ template <typename T>
 void loss_forward_as(const OpCall& call) {
   const LossSizes n(*call.shapes);
   const auto* labels = static_cast<const int32_t*>(call.inputs[1].data);
-  const double* logits = scratch_of(call);
+  const double* logits = workspace_of(call);
   double total = 0;
   for (int64_t first = 0; first < n.rows; first += n.chunk) {
     const int64_t last = std::min(first + n.chunk, n.rows);

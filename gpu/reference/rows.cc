@@ -30,7 +30,7 @@ template <typename T, typename Chosen>
 void add_chosen_rows(const OpCall& call, const Values<float>& gradient, int64_t table_row, Chosen chosen) {
   const int64_t rows = call.shapes->outputs[0][0], columns = call.shapes->outputs[0][1];
   const Values<T> dy(call.output_gradients[0]);
-  double* sums = scratch_of(call);
+  double* sums = workspace_of(call);
   std::fill(sums, sums + columns, 0.0);
   bool any = false;
   for (int64_t r = 0; r < rows; ++r) {
@@ -58,8 +58,7 @@ void embedding_backward_as(const OpCall& call) {
 template <typename T>
 void layer_norm_forward_as(const OpCall& call) {
   const int64_t rows = call.shapes->inputs[0][0], columns = call.shapes->inputs[0][1];
-  const Values<T> x(call.inputs[0]), weight(call.parameters[0]), bias(call.parameters[1]),
-      y(call.outputs[0]);
+  const Values<T> x(call.inputs[0]), weight(call.parameters[0]), bias(call.parameters[1]), y(call.outputs[0]);
   const Values<float> means(call.outputs[1]), rstds(call.outputs[2]);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = r * columns;
@@ -83,7 +82,7 @@ void layer_norm_backward_as(const OpCall& call) {
   const Values<T> dy(call.output_gradients[0]), dx(call.input_gradients[0]);
   const Values<float> means(call.outputs[1]), rstds(call.outputs[2]);
   const Values<float> d_weight = parameter_gradient(call, 0), d_bias = parameter_gradient(call, 1);
-  double *weight_sums = scratch_of(call), *bias_sums = weight_sums + columns;
+  double *weight_sums = workspace_of(call), *bias_sums = weight_sums + columns;
   std::fill(weight_sums, weight_sums + 2 * columns, 0.0);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = r * columns;
@@ -132,7 +131,7 @@ void rms_norm_backward_as(const OpCall& call) {
   const Values<T> x(call.inputs[0]), weight(call.parameters[0]);
   const Values<T> dy(call.output_gradients[0]), dx(call.input_gradients[0]);
   const Values<float> rstds(call.outputs[1]), d_weight = parameter_gradient(call, 0);
-  double* weight_sums = scratch_of(call);
+  double* weight_sums = workspace_of(call);
   std::fill(weight_sums, weight_sums + columns, 0.0);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = r * columns;

@@ -45,9 +45,9 @@ ModelConfig config_from_json(const std::string& text, const std::string& file);
 std::string config_to_json(const ModelConfig& config, DType weights);
 
 // "gpt2-xl", or with other sizes "gpt2-xl:layers=6,width=384,heads=6". A family's name before sizes stands
-// for its plain preset. Sizes that are not given come from the preset, but for these: head_size follows a
-// given width or heads, ffn a given width by the family's rule, and kv_heads the heads if the preset has as
-// many of both. Throws Error(usage), with the nearest known name.
+// for its plain preset. Sizes that are not given come from the preset, with three exceptions. A given
+// width or number of heads sets head_size. A given width sets ffn, by the family's rule. Given heads set
+// kv_heads if the preset has as many of both. Throws Error(usage), with the nearest known name.
 ModelConfig config_from_name(const std::string& text);
 
 // Names that config_from_name takes without a description.

@@ -124,7 +124,7 @@ SegmentBuilder::Tensor SegmentBuilder::norm(OpKind kind, const std::string& name
 void SegmentBuilder::output(Tensor tensor) { segment_.outputs.push_back(tensor); }
 
 Segment SegmentBuilder::take() {
-  segment_.loss = !segment_.ops.empty() && segment_.ops.back().kind == OpKind::linear_cross_entropy;
+  segment_.loss = !segment_.ops.empty() && op_rule(segment_.ops.back().kind).is_loss;
   return std::move(segment_);
 }
 

@@ -21,7 +21,7 @@ enum class IoObstacle : uint8_t {
   seccomp,  // a profile blocks the system call, as a container's default profile does
   setting,  // a setting of the kernel forbids it
   kernel,   // the kernel has none, or one that is too old
-  memory,   // no memory may be locked
+  memory,   // too little memory may be locked
   other,
 };
 struct IoStatus {
@@ -38,18 +38,18 @@ struct MadeIoQueue {
 
 struct IoBackend {
   const char* name;   // the value of --io
-  const char* title;  // its name in sentences, also as their first words
+  const char* title;  // its name in sentences, also at their begin; doctor's name for it, also in JSON
   const char* help;   // a phrase for --help: "NAME (HELP)"
   // Makes a queue of `depth` requests; most of them will use the memory `registered`, which may be empty.
-  // Throws Error(environment) where the system refuses something other than the back end.
+  // Throws Error(environment) where the system refuses what every queue needs, such as one more thread.
   MadeIoQueue (*make)(uint32_t depth, std::span<std::byte> registered);
 };
 
 extern const IoBackend kUringBackend;   // uring_queue.cc
 extern const IoBackend kThreadBackend;  // thread_queue.cc
 
-// In the order in which `auto` tries them: the one that takes the least processor time first. The last works
-// everywhere.
+// In the order in which `auto` tries them: the one that takes the least processor time first (`sluice bench
+// --io NAME` measures it). The last works everywhere.
 constexpr const IoBackend* kIoBackends[] = {&kUringBackend, &kThreadBackend};
 
 // What --io asks for; nullptr: the first of kIoBackends that works here.

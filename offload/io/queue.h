@@ -1,9 +1,9 @@
 // A queue of file reads and writes: the one door through which the run's bytes reach a drive.
 //
-// Owner: one lane. The same thread makes all calls of submit() and poll(), since the kernel cancels the
-// requests of a thread that has ended. Memory and file stay valid until the request's completion was polled.
+// Owner: one lane. The same thread makes all calls of submit() and poll(): io_uring cancels the requests of a
+// thread that has ended. Memory and file stay valid until the request's completion was polled.
 // A completion only says what happened: the caller (transfer_lane.h) handles retries, short requests and
-// checksums. After construction a queue allocates nothing. Tests wrap this interface to inject faults.
+// checksums. submit() and poll() allocate nothing. Tests wrap this interface to inject faults.
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kLanes = 2;  // timed at once
 
-// Processor time of the whole process: without io_uring, threads of the queue do the work.
+// Processor time of the whole process: some I/O back ends work in threads of their own.
 double cpu_seconds() {
   timespec now{};
   CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now) == 0, "a process has no clock of its processor time");

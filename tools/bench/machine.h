@@ -13,11 +13,11 @@
 
 namespace sluice {
 
-// Of `options`, it uses the settled device, host memory, threads, I/O back end and nvme directories, which
-// are tried first. `scale` is for sufficient memory; with less, smaller buffers are timed. The first rank
-// measures its machine while the others wait, then all measure the network. Only the first rank prints and
-// returns the description. Throws as Device, NvmeFiles and Communicator do, and Error(infeasible) if host
-// memory is too small for figures that mean anything.
+// Of `options`, it uses the settled device, host memory, threads, I/O back end and nvme directories. It first
+// checks that these directories can be used. `scale` is for sufficient memory; with less, smaller buffers are
+// timed. The first rank measures its machine while the others wait, then all measure the network. Only the
+// first rank prints and returns the description. Throws as Device, NvmeFiles and Communicator do, and
+// Error(infeasible) if host memory is too small for figures that mean anything.
 MachineRates measure_machine(const MemoryOptions& options, const Ranks& ranks, const BenchScale& scale,
                              std::FILE* out);
 

@@ -89,8 +89,7 @@ std::optional<Given> split_arguments(Verb verb, const std::vector<std::string>& 
       continue;
     }
     slot.option = app.add_option(name, slot.values)->type_name(row.value);
-    slot.option->expected(row.field == nullptr ? 0 : 1,
-                          takes_many(row) ? CLI::detail::expected_max_vector_size : 1);
+    slot.option->expected(1, takes_many(row) ? CLI::detail::expected_max_vector_size : 1);
     slot.option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   }
   try {

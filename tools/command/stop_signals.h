@@ -4,7 +4,8 @@
 // first signal asks for a clean end. A second SIGINT or SIGTERM ends the process at once, with the last
 // checkpoint intact. Two within a second or two count as one: timeout(1) and terminals send theirs to the
 // process and to its group. SIGUSR1 stops the ranks of a launcher: mpirun passes it on to all and kills none.
-// A rank of a launcher prints why it ends, so a thread beside the main one ends it.
+// A rank under a launcher must print why it ends. A signal handler cannot, so another thread ends the
+// process.
 #pragma once
 
 #include <atomic>

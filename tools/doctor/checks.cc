@@ -163,21 +163,29 @@ Check check_processors(const DoctorFacts& f) {
   return c;
 }
 
-// The back end that `auto` takes instead of one that cannot be used.
-const IoBackend& next_that_works(const DoctorFacts& f, const IoFacts& refused) {
-  const auto next = std::find_if(f.io.begin() + (&refused - f.io.data()), f.io.end(), [](const IoFacts& io) {
-    return io.status.obstacle == IoObstacle::none;
-  });
-  return next == f.io.end() ? **std::rbegin(kIoBackends) : *next->backend;
+// The back end that `auto` takes.
+const IoBackend& first_that_works(const DoctorFacts& f) {
+  const auto first = std::find_if(f.io.begin(), f.io.end(),
+                                  [](const IoFacts& io) { return io.status.obstacle == IoObstacle::none; });
+  return first == f.io.end() ? **std::rbegin(kIoBackends) : *first->backend;
+}
+
+// Whether `auto` prefers one back end to another.
+bool is_before(const IoBackend& a, const IoBackend& b) {
+  const auto place = [](const IoBackend& x) {
+    return std::find(std::begin(kIoBackends), std::end(kIoBackends), &x);
+  };
+  return place(a) < place(b);
 }
 
 Check check_io(const DoctorFacts& f, const IoFacts& io) {
   Check c{kFiles, io.backend->title};
   c.text = fmt::format("works (Linux {})", printable(f.system.kernel));
   if (io.status.obstacle == IoObstacle::none) return c;
-  const IoBackend& instead = next_that_works(f, io);
-  c.status = CheckStatus::warn;
+  const IoBackend& instead = first_that_works(f);
   c.text = io.status.reason;
+  if (is_before(instead, *io.backend)) return c;  // it is not missed
+  c.status = CheckStatus::warn;
   c.advice = fmt::format("{} reads and writes instead, which takes more processor time.", instead.title);
   c.command = io.status.command;
   if (io.status.obstacle == IoObstacle::seccomp)

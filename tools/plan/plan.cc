@@ -33,6 +33,7 @@ ExitCode run_plan(Options given, std::FILE* out) {
     return ExitCode::done;
   }
   if (!options.plan.why.empty()) {
+    print_notes();
     std::fputs(why_text(plan, options.plan.why).c_str(), out);
     return ExitCode::done;
   }

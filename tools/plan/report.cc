@@ -97,7 +97,7 @@ std::string ranks_text(const Plan& plan, const Options& options) {
   if (plan.lowering.ranks == 1) return "";
   return fmt::format("  {} ranks at ZeRO stage {}{}, {} on a node, each with:\n", plan.lowering.ranks,
                      plan.lowering.sharing.zero_stage,
-                     plan.lowering.sharing.weights_in_block ? " within nodes" : "",
+                     plan.lowering.sharing.weights_in_node_group ? " within nodes" : "",
                      ranks_per_node(options.ranks, plan.rates));
 }
 
@@ -175,7 +175,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   if (plan.lowering.ranks > 1) {
     out["ranks_per_node"] = ranks_per_node(options.ranks, plan.rates);
     out["zero_stage"] = plan.lowering.sharing.zero_stage;
-    out["weights_in_machines"] = plan.lowering.sharing.weights_in_block;
+    out["weights_in_machines"] = plan.lowering.sharing.weights_in_node_group;
     out["ranks_exchange_in"] = exchange_tier(p.machine).name;
     for (const LevelBytes& l : sent_over_network(plan))
       out["network_bytes"][l.level] = {{"unit", l.unit}, {"bytes", l.bytes}};

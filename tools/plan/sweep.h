@@ -25,8 +25,8 @@ struct SweepPoint {
 };
 
 // Marks knees. From the point before to a knee, each doubling of the quantity saves at least a twentieth of a
-// token's time. From the knee to the next point, a doubling saves less than a quarter of that. Requires
-// rising values.
+// token's time. From the knee to the next point, a doubling saves less than a quarter of what one saved
+// before it. Requires rising values.
 void mark_knees(std::span<SweepPoint> points);
 
 // Requires options whose plan.sweep is QUANTITY=FROM:TO. A value that is refused, such as a batch that the

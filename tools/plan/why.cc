@@ -104,40 +104,41 @@ class Life {
       return home + " It is the arrangement that needs least memory: no other was found to fit.";
     const HomeRule& rule = *plan_.home_rule;
     if (std::count(rule.moved.begin(), rule.moved.end(), buffer_))
-      return home + " The search moved this buffer there by itself, since that made the step faster.";
+      return fmt::format("{} The search moved {} there, since that made the step faster.", home,
+                         moved_as_class(rule) ? fmt::format("all buffers of class {}", buffer_class_name(b_.kind))
+                                              : "this buffer by itself");
     std::string words = home;
-    for (TierId t = 0; t < b_.home; ++t)
-      if (rule.left_to_staging[t] > 0 || t == lowest_memory_tier(program_.machine))
-        words += refused_words(rule, t);
-    if (words != home) return words;
-    return fmt::format("{} No tier above it takes homes, and {} of its {} were free when its turn came ({}).",
-                       home, format_size(unclaimed(rule, b_.home)),
-                       format_size(program_.machine.tiers[b_.home].capacity), order_words(rule));
+    for (const HomeClaim& claim : rule.claims)
+      if (claim.buffer == buffer_) words += claim_words(rule, claim);
+    return words;
   }
 
-  // What its buffers may claim of a tier, beside what is left to staged copies.
-  uint64_t claimable(const HomeRule& rule, TierId t) const {
-    const uint64_t capacity = program_.machine.tiers[t].capacity;
-    return capacity - std::min(capacity, rule.left_to_staging[t]);
-  }
-  uint64_t unclaimed(const HomeRule& rule, TierId t) const {
-    return claimable(rule, t) - std::min(claimable(rule, t), claimed_before(rule, t));
+  bool moved_as_class(const HomeRule& rule) const {
+    const auto follows = [&](const Buffer& o, BufferId id) {
+      return !o.permanent || o.kind != b_.kind ||
+             (o.home == b_.home && std::count(rule.moved.begin(), rule.moved.end(), id) > 0);
+    };
+    for (BufferId other = 0; other < program_.buffers.size(); ++other)
+      if (!follows(program_.buffers[other], other)) return false;
+    return true;
   }
 
-  // Why tier `t`, above the buffer's home, has no place for it.
-  std::string refused_words(const HomeRule& rule, TierId t) const {
-    if (claimable(rule, t) == 0) return fmt::format(" All of {} is left to staged copies.", tier(t));
-    const uint64_t share = class_of(b_) < rule.shares.size() && t == lowest_memory_tier(program_.machine)
-                               ? rule.shares[class_of(b_)]
-                               : UINT64_MAX;
-    if (unclaimed(rule, t) >= b_.bytes() && share != UINT64_MAX)
-      return fmt::format(" Buffers of its class get {} of {}, and those before it had claimed that.",
-                         format_size(share), tier(t));
+  // Why a tier has a place for it, or has none.
+  std::string claim_words(const HomeRule& rule, const HomeClaim& claim) const {
+    const uint64_t capacity = program_.machine.tiers[claim.tier].capacity;
+    const std::string& name = tier(claim.tier);
+    if (rule.left_to_staging[claim.tier] >= capacity)
+      return fmt::format(" All of {} is left to staged copies.", name);
+    if (claim.granted())
+      return fmt::format(" When its turn came ({}), {} of {}'s {} were free.", order_words(rule),
+                         format_size(claim.room), name, format_size(capacity));
+    if (claim.share < std::min(claim.bytes, claim.room))
+      return fmt::format(" Its class may have a part of {}, of which {} were left when its turn came.", name,
+                         format_size(claim.share));
     return fmt::format(
-        " Of {}'s {}, {} are left to staged copies and {} had been claimed by buffers before it ({}): {} were"
-        " not enough.",
-        tier(t), format_size(program_.machine.tiers[t].capacity), format_size(rule.left_to_staging[t]),
-        format_size(claimed_before(rule, t)), order_words(rule), format_size(unclaimed(rule, t)));
+        " Of {}'s {}, {} are left to staged copies; {} were left when its turn came ({}), which is not enough.",
+        name, format_size(capacity), format_size(rule.left_to_staging[claim.tier]), format_size(claim.room),
+        order_words(rule));
   }
   static std::string order_words(const HomeRule& rule) {
     constexpr const char* kNames[] = {"weights", "gradients", "state"};
@@ -147,17 +148,6 @@ class Life {
                      [&](size_t x, size_t y) { return rule.ranks[x] < rule.ranks[y]; });
     return fmt::format("{} claim first, then {}, then {}", kNames[order[0]], kNames[order[1]],
                        kNames[order[2]]);
-  }
-  static size_t class_of(const Buffer& b) { return static_cast<size_t>(b.kind); }
-  uint64_t claimed_before(const HomeRule& rule, TierId t) const {
-    uint64_t bytes = 0;
-    for (BufferId other = 0; other < program_.buffers.size(); ++other) {
-      const Buffer& o = program_.buffers[other];
-      if (!o.permanent || o.home != t || class_of(o) > 2 || class_of(b_) > 2) continue;
-      const uint8_t theirs = rule.ranks[class_of(o)], mine = rule.ranks[class_of(b_)];
-      if (theirs < mine || (theirs == mine && other < buffer_)) bytes += o.bytes();
-    }
-    return bytes;
   }
 
   // ---- the transfers of a step ----

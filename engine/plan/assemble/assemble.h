@@ -1,8 +1,8 @@
 // Assemble: a lowered program and a choice of homes become instructions with addresses and waits.
 //
-// A task of which the machine has several units runs on the lowest one that is not below the home of its
-// largest permanent operand: what lives in device memory is updated there. Then each body is staged, from the
-// top tier down, and waits are derived for all bodies. The search (engine/plan/search) chooses homes and
+// If several units can run a task, it takes the lowest whose tier is not below the home of its largest
+// permanent operand. So state that lives in device memory is updated there. Then each body is staged, from
+// the top tier down, and waits are derived for all bodies. The search (engine/plan/search) chooses homes and
 // leads; nothing here judges them.
 #pragma once
 
@@ -32,8 +32,9 @@ struct BodyShortage {
 std::vector<TierId> lowest_touches(const Program& program);
 
 // Gives every buffer its home, and permanent ones an address: scalars and rings in the lowest memory tier,
-// workspaces in the top tier, the others as arranged, but nothing transient above lowest_touches(). Transient
-// buffers may be moved down as far as their home. Returns by tier where permanent homes end.
+// workspaces in the top tier, the others as arranged, but no transient buffer above its lowest_touches().
+// Between uses a transient buffer may be moved down, at most to its home. Returns by tier where permanent
+// homes end.
 std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& homes);
 
 // Places homes and stages every body: places and peaks, no waits yet.

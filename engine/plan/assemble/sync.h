@@ -5,10 +5,10 @@
 //    instructions overlap, also on itself.
 // 2. Drop the waits that follow from the lane's order, or from what another wait implies (vector clocks over
 //    the lanes).
-// 3. For every legal pair of bodies: what a body touches before writing it itself depends on what the body
-//    before left.
+// 3. For every legal pair of bodies: bytes that a body touches before it has written them depend on accesses
+//    of the body before.
 //
-// Pairs are enough: no lane starts a body before every lane has completed the body before the previous one.
+// Pairs are enough: no lane starts body n of a run before every lane has completed body n - 2.
 #pragma once
 
 #include "engine/program/program.h"

@@ -108,11 +108,11 @@ class BufferMaker {
   std::vector<uint64_t> updated_cuts(const std::vector<uint64_t>& whole) const {
     return part_cuts(whole, sharing_.shares_state() ? sharing_.ranks : 1);
   }
-  // 1 / block_ranks of something; kNone where there is one node group only.
-  BufferId block_buffer(const std::string& name, BufferClass kind, const std::vector<uint64_t>& whole,
-                        bool permanent = false) {
-    if (!sharing_.has_blocks()) return kNone;
-    return buffer(name, kind, part_cuts(whole, sharing_.block_ranks), permanent);
+  // 1 / node_group_ranks of something; kNone where there is one node group only.
+  BufferId across_buffer(const std::string& name, BufferClass kind, const std::vector<uint64_t>& whole,
+                         bool permanent = false) {
+    if (!sharing_.has_node_groups()) return kNone;
+    return buffer(name, kind, part_cuts(whole, sharing_.node_group_ranks), permanent);
   }
 
   void make_weights(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole) {
@@ -120,25 +120,25 @@ class BufferMaker {
     // Where gathered weights stay, the rank's own part of them is only on its way from the optimizer. Master
     // weights and frozen weights stay themselves.
     const bool gathered =
-        sharing_.shares_state() && (!sharing_.shares_weights() || sharing_.weights_in_block);
+        sharing_.shares_state() && (!sharing_.shares_weights() || sharing_.weights_in_node_group);
     const bool stays = !gathered || model_.precision == DType::f32 || !g.trainable;
     b.weights = buffer("w." + g.name, kind, updated_cuts(whole), stays);
     if (!sharing_.shares_state()) {
       b.forward.whole = b.backward.whole = b.weights;
     } else if (!sharing_.shares_weights()) {
-      b.updated = {b.weights, block_buffer("wm." + g.name, kind, whole),
+      b.updated = {b.weights, across_buffer("wm." + g.name, kind, whole),
                    buffer("ww." + g.name, kind, whole, true)};
       b.forward.whole = b.backward.whole = b.updated.whole;
     } else {
       b.forward.whole = buffer("wf." + g.name, kind, whole);
       b.backward.whole = buffer("wb." + g.name, kind, whole);
-      if (sharing_.weights_in_block) {
-        b.updated = {b.weights, block_buffer("wm." + g.name, kind, whole, true), kNone};
-        b.forward.block = b.backward.block = b.updated.block;
+      if (sharing_.weights_in_node_group) {
+        b.updated = {b.weights, across_buffer("wm." + g.name, kind, whole, true), kNone};
+        b.forward.across = b.backward.across = b.updated.across;
       } else {
         b.forward.part = b.backward.part = b.weights;
-        b.forward.block = block_buffer("wfm." + g.name, kind, whole);
-        b.backward.block = block_buffer("wbm." + g.name, kind, whole);
+        b.forward.across = across_buffer("wfm." + g.name, kind, whole);
+        b.backward.across = across_buffer("wbm." + g.name, kind, whole);
       }
     }
   }
@@ -152,12 +152,12 @@ class BufferMaker {
     if (sharing_.ranks == 1) return;
     if (!sharing_.shares_state())
       b.summed = {buffer("p." + g.name, kind, part_cuts(whole, sharing_.ranks)),
-                  block_buffer("pm." + g.name, kind, whole), b.gradient};
+                  across_buffer("pm." + g.name, kind, whole), b.gradient};
     b.reduction.own = buffer("r." + g.name, kind, whole);
-    if (sharing_.has_blocks()) {
-      b.reduction.in_block = buffer("e." + g.name, kind, whole);
-      b.reduction.partial_sum = block_buffer("es." + g.name, kind, whole_fp32);
-      b.reduction.received = block_buffer("ea." + g.name, kind, whole_fp32);
+    if (sharing_.has_node_groups()) {
+      b.reduction.in_node_group = buffer("e." + g.name, kind, whole);
+      b.reduction.partial_sum = across_buffer("es." + g.name, kind, whole_fp32);
+      b.reduction.received = across_buffer("ea." + g.name, kind, whole_fp32);
     } else {
       b.reduction.received = buffer("e." + g.name, kind, whole);
     }
@@ -191,7 +191,7 @@ class BufferMaker {
     b.all_block_sums = {b.block_sums, kNone, b.block_sums};
     if (sharing_.ranks == 1) return;
     const std::vector<uint64_t> of_all{0, sharing_.ranks * sums.back()};
-    b.all_block_sums.block = block_buffer("nm." + g.name, BufferClass::scalars, of_all);
+    b.all_block_sums.across = across_buffer("nm." + g.name, BufferClass::scalars, of_all);
     b.all_block_sums.whole = buffer("nn." + g.name, BufferClass::scalars, of_all);
   }
 
@@ -212,15 +212,15 @@ class BufferMaker {
     const std::vector<uint64_t> whole{0, 4 * sharing_.factor_elements(elements)};
     FactorBuffers f;
     f.reduction.own = buffer(name + ".own", kind, whole);
-    if (sharing_.has_blocks()) {
-      f.reduction.in_block = buffer(name + ".in_block", kind, whole);
-      f.reduction.partial_sum = block_buffer(name + ".partial_sum", kind, whole);
-      f.reduction.received = block_buffer(name + ".received", kind, whole);
+    if (sharing_.has_node_groups()) {
+      f.reduction.in_node_group = buffer(name + ".in_block", kind, whole);
+      f.reduction.partial_sum = across_buffer(name + ".partial_sum", kind, whole);
+      f.reduction.received = across_buffer(name + ".received", kind, whole);
     } else {
       f.reduction.received = buffer(name + ".received", kind, whole);
     }
     f.reduction.sum = f.sum.part = buffer(name + ".part", kind, part_cuts(whole, sharing_.ranks));
-    f.sum.block = block_buffer(name + ".block", kind, whole);
+    f.sum.across = across_buffer(name + ".block", kind, whole);
     f.sum.whole = buffer(name, permanent ? BufferClass::state : kind, whole, permanent);
     return f;
   }
@@ -282,7 +282,7 @@ class BufferMaker {
   const LowerOptions& options_;
   Program& program_;
   Lowering& out_;
-  StateSharing sharing_;  // of the group at hand
+  StateSharing sharing_;              // of the group at hand
   std::vector<bool> differentiable_;  // by activation
   SliceBuffers slices_;
 };

@@ -170,7 +170,9 @@ class Lowerer {
 
   // What a phase's bodies are called, and where they begin and end.
   std::string phase_name(const char* name) const {
-    return (shares_layers() ? "shared_" : options_.compress_rank && !compress_ ? "warmup_" : "") +
+    return (shares_layers()                        ? "shared_"
+            : options_.compress_rank && !compress_ ? "warmup_"
+                                                   : "") +
            std::string(name);
   }
   BodyState clean() const { return shares_layers() ? BodyState::shared_clean : BodyState::clean; }
@@ -259,7 +261,7 @@ class Lowerer {
         body.add(t, group(g).state[k], Access::read);
         body.add(t, out_.groups[g].state[k], Access::write);
         add_clone(body, t, group(g).weights, out_.groups[g].weights, k);
-        add_clone(body, t, group(g).updated.block, out_.groups[g].updated.block, k);
+        add_clone(body, t, group(g).updated.across, out_.groups[g].updated.across, k);
         add_clone(body, t, group(g).updated.whole, out_.groups[g].updated.whole, k);
         count_operand_bytes(program_, t);
       }
@@ -353,8 +355,7 @@ class Lowerer {
     const auto operands = [&](BodyBuilder& body, Task& t, uint32_t g, uint32_t k) {
       const bool trainable = model_.groups[g].trainable;
       if (trainable) body.add(t, group(g).state[k], Access::read);
-      if (!trainable || model_.precision == DType::f32)
-        body.add(t, group(g).weights, k, k + 1, Access::read);
+      if (!trainable || model_.precision == DType::f32) body.add(t, group(g).weights, k, k + 1, Access::read);
       add_compression(body, t, g, k, Access::read);
     };
     return shard_body("save", clean(), TaskKind::save, operands);
@@ -369,7 +370,7 @@ class Lowerer {
   StepSchedule schedule_;
   std::vector<uint32_t> stand_ins_;  // by group, in the phase that is being lowered; empty: each for itself
   bool compress_ = false;            // in that phase
-  std::map<uint64_t, BufferId> workspaces_;  // by bytes
+  std::map<uint64_t, BufferId> workspaces_;     // by bytes
   std::map<const PassPlan*, uint32_t> passes_;  // index into Program::passes
 };
 

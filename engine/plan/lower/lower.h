@@ -1,8 +1,9 @@
 // Lowering: model x batch x recompute set x optimizer -> bodies of tasks over buffers, before tiers exist.
 //
-// Order of tasks (what shall overlap stands together, since lanes are in order):
+// Order of tasks with the schedule layer_major (what shall overlap stands together, since lanes are in
+// order); schedule.h has it as data:
 //   first     for each layer: forwards of all micro-batches; the loss; for each layer backwards: backwards of
-//             all micro-batches, then round(shard) of every group whose last contribution this was; norm;
+//             all micro-batches, then round(shard) of every group that gets no gradient later; norm;
 //             set_scalars
 //   step      as first, with optimize(shard) of the step before in front of the forwards that first use the
 //             group
@@ -38,31 +39,31 @@ struct LowerOptions {
   bool update_waits_for_norm = true;  // clip > 0 or fp16
   bool evaluate = false;              // with a validation body
   uint32_t ranks = 1;
-  int zero_stage = 3;  // with several ranks
-  uint32_t block_ranks = 0;  // ranks of a node group, a power of two; 0: all ranks are one
-  bool weights_in_block = false;
+  int zero_stage = 3;             // with several ranks
+  uint32_t node_group_ranks = 0;  // ranks of a node group, a power of two; 0: all ranks are one
+  bool weights_in_node_group = false;
   std::vector<std::optional<StateSharing>>
-      sharing;                     // by group, where it is not what these four say; may be empty
+      sharing;                     // by group, where it differs from the four above; may be empty
   uint32_t compress_rank = 0;      // of the factors, with several ranks; 0: gradients travel whole
   int64_t compress_after = 0;      // the first steps, whose gradients travel whole
   int64_t share_layers_until = 0;  // the first steps: layers that are alike share groups, none are compressed
-  std::vector<bool> recompute;        // by segment use in forward order; empty = all
+  std::vector<bool> recompute;     // by segment use in forward order; empty = all
   std::function<StepSchedule(const Model&, uint32_t slices)> schedule = layer_major;
   uint64_t shard_elements = 0;  // 0: default_shard_elements
   OptimizerLayout optimizer;
   WorkspaceBytes workspace_bytes;
 };
 
-// With several ranks every shard has one part for each rank, which owns it: whole gradients are rounded,
-// exchanged, and summed part by part by the owners. sharing.h says what else is shared. All ranks run the
-// same program, and bits do not depend on what is shared.
+// With several ranks every shard is divided into one part for each rank, and the rank owns its part: whole
+// gradients are rounded, exchanged, and summed part by part by the owners. sharing.h says what else is
+// shared. All ranks run the same program, and bits do not depend on what is shared.
 //
-// With several node groups (`block` in names), a gradient is exchanged and summed within each of them first,
-// in fp32. Then the ranks of each cross-node group exchange those sums, add them and round once. A gather
-// goes the same way back. So a node group sends and receives everything once, however many ranks it has. With
-// weights_in_block, stage 3 shares weights within a node group only: gathers for forwards and backwards stay
-// inside (Zhang et al. 2022, "MiCS: near-linear scaling for training gigantic model on public cloud"). Sums
-// are trees with node groups of 2^n ranks as subtrees (gpu/ranks/reduce.h), so they change no bits.
+// With several node groups, a gradient is exchanged and summed within each of them first, in fp32. Then the
+// ranks of each cross-node group exchange those sums, add them and round once. A gather goes the same way
+// back. So a node group sends and receives everything once, however many ranks it has. With
+// weights_in_node_group, stage 3 shares weights within a node group only: gathers for forwards and backwards
+// stay inside (Zhang et al. 2022, "MiCS: near-linear scaling for training gigantic model on public cloud").
+// Sums are trees with node groups of 2^n ranks as subtrees (gpu/ranks/reduce.h), so they change no bits.
 //
 // At stages 0 and 1 gradients may travel as factors of low rank instead (low_rank.h). The owner's part, or
 // the whole gradient, is expanded from factors that were summed over ranks. What a rank's factors leave out
@@ -71,16 +72,16 @@ struct LowerOptions {
 // until the body `unlock` copies those to the others.
 
 // Buffers on the way from parts to the whole: a rank's part, what the ranks of its cross-node group have
-// together (`block`), and the whole. kNone: it is not made here, or there is one node group only.
+// together (across), and the whole. kNone: it is not made here, or there is one node group only.
 struct SharedBuffers {
-  BufferId part = kNone, block = kNone, whole = kNone;
+  BufferId part = kNone, across = kNone, whole = kNone;
 };
 
-// Buffers of a reduction. own: what a rank has for all ranks. in_block: what its node group has for it;
-// partial_sum: the fp32 sum of that. received: what its cross-node group has for it, or with one node group,
-// what all ranks have for it. sum: its part of the sum.
+// Buffers of a reduction. own: this rank's gradient, with parts for all ranks. in_node_group: the parts that
+// its node group sent it; partial_sum: their fp32 sum. received: what its cross-node group sent it, or with
+// one node group, what all ranks sent it. sum: this rank's part of the whole sum.
 struct ReductionBuffers {
-  BufferId own = kNone, in_block = kNone, partial_sum = kNone, received = kNone, sum = kNone;
+  BufferId own = kNone, in_node_group = kNone, partial_sum = kNone, received = kNone, sum = kNone;
 };
 
 // One factor of a group's gradient, fp32.
@@ -101,8 +102,8 @@ struct GroupBuffers {
   std::vector<BufferId> state;  // by shard; empty when frozen
   // Weights on their way from the optimizer, and to forwards and backwards, which read them whole.
   SharedBuffers updated, forward, backward;
-  // Several ranks: the gradient before the last sum; then the sum, and the block sums for the norm, on their
-  // way to all. A rank alone has both whole.
+  // With several ranks, `reduction` leads to this rank's part of the sum; `summed` and all_block_sums carry
+  // the sum and its block sums to all ranks. A rank alone has both whole.
   ReductionBuffers reduction;
   SharedBuffers summed, all_block_sums;
   std::optional<CompressionBuffers> compression;  // where factors are smaller than the gradient
@@ -135,13 +136,13 @@ struct Lowering {
   std::vector<SegmentPlan> plans;
   std::vector<UseInfo> uses;
   std::vector<GroupBuffers> groups;
-  BufferId scalars = kNone;          // in kTrainRing
-  BufferId validation_loss = kNone;  // in kValidationRing
+  BufferId scalars = kNone;                     // in kTrainRing
+  BufferId validation_loss = kNone;             // in kValidationRing
   std::array<std::vector<BufferId>, 2> inputs;  // by ring, then by activation; kNone: not the model's input
-  std::vector<BodyIds> phases;  // in order; the last has no end
+  std::vector<BodyIds> phases;                  // in order; the last has no end
   uint32_t slices = 1;
-  uint32_t ranks = 1;  // of the run
-  StateSharing sharing;     // of groups that have no other
+  uint32_t ranks = 1;    // of the run
+  StateSharing sharing;  // of groups that have no other
 
   const BodyIds& bodies() const { return phases.back(); }
   size_t phase_of(int64_t step) const {
@@ -154,7 +155,7 @@ struct Lowering {
 // The ring buffer of the model's input of that name; a piece is a micro-batch.
 BufferId input_buffer(const Model& model, const Lowering& lowering, uint8_t ring, std::string_view name);
 
-enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate, kScalarPieces };
+enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate };
 
 // Operand order by kind, which the runner relies on; forwards and backwards: SegmentOperands.
 //   round         accumulator read, gradient write, block sums write; several ranks: accumulator read,

@@ -8,11 +8,13 @@
 namespace sluice {
 
 StateSharing sharing_of(const LowerOptions& options) {
-  const uint32_t ranks = options.ranks, block = options.block_ranks ? options.block_ranks : ranks;
-  StateSharing sharing{ranks, 1, block > 1 ? block : ranks, options.zero_stage};  // no node groups of one
-  if (ranks % block != 0) throw std::invalid_argument("the ranks are not a multiple of a node group's");
-  sharing.weights_in_block =
-      options.weights_in_block && sharing.has_blocks() && sharing.shares_weights();
+  const uint32_t ranks = options.ranks,
+                 node_group = options.node_group_ranks ? options.node_group_ranks : ranks;
+  StateSharing sharing{ranks, 1, node_group > 1 ? node_group : ranks,
+                       options.zero_stage};  // no node groups of one
+  if (ranks % node_group != 0) throw std::invalid_argument("the ranks are not a multiple of a node group's");
+  sharing.weights_in_node_group =
+      options.weights_in_node_group && sharing.has_node_groups() && sharing.shares_weights();
   return sharing;
 }
 
@@ -30,10 +32,10 @@ SharingProcesses processes_for(const StateSharing& sharing, Program& program) {
   SharingProcesses processes;
   if (sharing.ranks == 1) return processes;
   processes.all = find_or_add("all", sharing.ranks, sharing.stride);
-  if (!sharing.has_blocks()) return processes;
-  processes.in_block = find_or_add("block", sharing.block_ranks, sharing.stride);
-  processes.across_blocks = find_or_add("across", sharing.ranks / sharing.block_ranks,
-                                        sharing.block_ranks * sharing.stride);
+  if (!sharing.has_node_groups()) return processes;
+  processes.in_node_group = find_or_add("block", sharing.node_group_ranks, sharing.stride);
+  processes.across_node_groups = find_or_add("across", sharing.ranks / sharing.node_group_ranks,
+                                             sharing.node_group_ranks * sharing.stride);
   return processes;
 }
 
@@ -59,10 +61,11 @@ void RankTasks::collective(BodyBuilder& body, TaskKind kind, uint8_t SharingProc
 }
 
 Task& RankTasks::sum(BodyBuilder& body, const Subject& of, const ReductionBuffers& r) const {
-  if (r.in_block != kNone) {
-    collective(body, TaskKind::exchange, &SharingProcesses::in_block, of, r.own, r.in_block);
-    task(body, TaskKind::sum, of, r.in_block, r.partial_sum);
-    collective(body, TaskKind::exchange, &SharingProcesses::across_blocks, of, r.partial_sum, r.received);
+  if (r.in_node_group != kNone) {
+    collective(body, TaskKind::exchange, &SharingProcesses::in_node_group, of, r.own, r.in_node_group);
+    task(body, TaskKind::sum, of, r.in_node_group, r.partial_sum);
+    collective(body, TaskKind::exchange, &SharingProcesses::across_node_groups, of, r.partial_sum,
+               r.received);
   } else {
     collective(body, TaskKind::exchange, &SharingProcesses::all, of, r.own, r.received);
   }
@@ -72,12 +75,11 @@ Task& RankTasks::sum(BodyBuilder& body, const Subject& of, const ReductionBuffer
 // As far as the buffers are made here.
 void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const {
   const auto step = [&](uint8_t SharingProcesses::*among, BufferId from, BufferId to) {
-    if (from != kNone && to != kNone && from != to)
-      collective(body, TaskKind::gather, among, of, from, to);
+    if (from != kNone && to != kNone && from != to) collective(body, TaskKind::gather, among, of, from, to);
   };
-  if (s.block == kNone) return step(&SharingProcesses::all, s.part, s.whole);
-  step(&SharingProcesses::across_blocks, s.part, s.block);
-  step(&SharingProcesses::in_block, s.block, s.whole);
+  if (s.across == kNone) return step(&SharingProcesses::all, s.part, s.whole);
+  step(&SharingProcesses::across_node_groups, s.part, s.across);
+  step(&SharingProcesses::in_node_group, s.across, s.whole);
 }
 
 // From the accumulator to the gradient, rounded and summed over ranks.

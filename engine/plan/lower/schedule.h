@@ -16,7 +16,7 @@ struct Visit {
   uint32_t slice = 0;  // micro-batch
 };
 
-// Each use meets each micro-batch once in either list.
+// Each use meets each micro-batch once in each of the two lists.
 struct StepSchedule {
   std::vector<Visit> forward, backward;
 };
@@ -28,7 +28,7 @@ StepSchedule layer_major(const Model& model, uint32_t slices);
 // All layers of a micro-batch before the next micro-batch, as gradient accumulation usually runs.
 StepSchedule slice_major(const Model& model, uint32_t slices);
 
-// Throws std::invalid_argument unless each use meets each micro-batch once in either list.
+// Throws std::invalid_argument unless each use meets each micro-batch once in each of the two lists.
 void check_schedule(const StepSchedule& schedule, uint32_t uses, uint32_t slices);
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "engine/base/error.h"
 #include "engine/base/pack.h"
@@ -40,13 +41,14 @@ class Homes {
     return std::move(homes_);
   }
 
-  HomeRule rule() const {
+  HomeRule rule() && {
     HomeRule rule;
+    claims_ = &rule.claims;
+    std::move(*this).run();
     rule.ranks = kClassOrders[candidate_.order];
     rule.left_to_staging.assign(program_.machine.tiers.size(), 0);
     for (TierId tier = 0; tier <= memory_ && tier < lowest_; ++tier)
       rule.left_to_staging[tier] = left_to_staging(tier);
-    for (size_t k = 0; k < kHomeClasses.size(); ++k) rule.shares[k] = share_of(k);
     for (const auto& [buffer, tier] : candidate_.moved) rule.moved.push_back(buffer);
     return rule;
   }
@@ -58,7 +60,10 @@ class Homes {
   void claim(BufferId buffer, TierId tier, uint64_t& share) {
     const Buffer& b = program_.buffers[buffer];
     const uint64_t bytes = round_up(b.bytes(), placement_alignment(program_.machine, tier));
-    if (!b.permanent || homes_[buffer] != lowest_ || bytes > std::min(room_, share)) return;
+    if (!b.permanent || homes_[buffer] != lowest_) return;
+    const HomeClaim claim{buffer, tier, bytes, room_, share};
+    if (claims_) claims_->push_back(claim);
+    if (!claim.granted()) return;
     homes_[buffer] = tier;
     room_ -= bytes;
     share -= bytes;
@@ -92,6 +97,7 @@ class Homes {
   std::vector<TierId> homes_;
   uint64_t room_ = 0;                // of a tier
   std::array<uint64_t, 3> share_{};  // by class
+  std::vector<HomeClaim>* claims_ = nullptr;  // if they are to be told
 };
 
 }  // namespace
@@ -126,17 +132,20 @@ HomeRule home_rule(const Candidate& candidate, const Program& program,
 CandidateChoices choices_for(Placement placement) {
   const std::vector<uint32_t> workings{20, 13, 16, 30, 50, 11, 8, 5, kAllOfIt};
   const std::vector<uint32_t> least_first{11, 13, 16, 20, 30, 50, kAllOfIt};
+  std::vector<uint32_t> levels(kUpperLevels + 1), orders(kClassOrders.size());
+  std::iota(levels.begin(), levels.end(), 0u);
+  std::iota(orders.begin(), orders.end(), 0u);
   switch (placement) {
     case Placement::automatic:
-      return {workings, {6, 5, 4, 3, 2, 1, 0}, {0, 1, 2, 3, 4}, true};
+      return {workings, {levels.rbegin(), levels.rend()}, orders, true};
     case Placement::lowest:
       return {{kAllOfIt}, {kUpperLevels}, {kWeightsFirst}};
     case Placement::highest:
-      return {least_first, {0, 1, 2, 3, 4, 5, 6}, {kByLayer}};
+      return {least_first, levels, {kByLayer}};
     case Placement::weights_first:
-      return {least_first, {0, 1, 2, 3, 4, 5, 6}, {kWeightsFirst}};
+      return {least_first, levels, {kWeightsFirst}};
     case Placement::state_first:
-      return {least_first, {0, 1, 2, 3, 4, 5, 6}, {kStateFirst}};
+      return {least_first, levels, {kStateFirst}};
   }
   CHECK(false, "no such placement");
 }

@@ -27,8 +27,8 @@ constexpr uint32_t kWeightsFirst = 0, kStateFirst = 1, kByLayer = 4;
 
 // What is left to staging in the lowest memory tier is counted in tenths of what the largest task needs.
 constexpr uint32_t kAllOfIt = UINT32_MAX;
-// In tiers above it, what the largest task needs may be a small part of the capacity, so there are levels:
-// from a little more than that need, which makes room to move, to the whole capacity, in equal ratios.
+// In tiers above it, what the largest task needs may be a small part of the capacity. What is left to staging
+// there has kUpperLevels values in equal ratios, from a little more than that need to the whole capacity.
 constexpr uint32_t kUpperLevels = 6;
 constexpr uint32_t kAllEighths = 8;
 

@@ -8,12 +8,13 @@
 //    else fits below, only state rises above the lowest memory tier, and is then updated there.
 // 3. What tasks need beside permanent homes is found by laying out a few arrangements without looking at
 //    capacities: all homes as low as possible; all state in an upper tier; everything there. In none of them
-//    do two copies of different tasks live at the same time, so no mixture that step 2 makes needs more. For
-//    the choices that raise something, transient buffers are laid out without transfers of permanent ones. In
-//    the top tier that makes no difference. Between the top and the lowest tier, what the first choice needs
-//    there is added. In the lowest tier, only bodies without transient buffers carry more.
+//    are copies for two different tasks alive at once. So a mixture of them, as step 2 makes, needs no more.
+//    For the choices that raise something, transient buffers are laid out without the transfers of permanent
+//    ones. In the top tier that makes no difference. Between the top and the lowest tier, what the first
+//    choice needs there is added. In the lowest tier, the copies of permanent buffers take room only in
+//    bodies that have no transient buffers.
 //
-// Capacities suffice if they do by these figures, for some choice of step 1. The figures do not depend on
+// Capacities suffice if these figures fit into them for some choice of step 1. The figures do not depend on
 // capacities, and with less memory no home lies lower. So what fits in some memory fits in more, and the
 // figures that an infeasible plan names are exact.
 #pragma once
@@ -50,7 +51,7 @@ class Least {
  private:
   struct Choice {               // of step 1
     std::vector<TierId> homes;  // with permanent ones in the lowest tier
-    // Bytes by tier beside movable homes: `low` with none of those above memory_, `with_upper` with some.
+    // Bytes by tier beside movable homes: `low`: none of these lies above memory_; `with_upper`: some do.
     // Both are empty until they are asked for. `at_least` is a lower bound of both that is quickly computed.
     std::vector<uint64_t> at_least = {}, low = {}, with_upper = {};
   };

@@ -2,9 +2,9 @@
 //
 // 1. Every task's work is done, none of it twice (nothing is recomputed). Tasks that may run on either of two
 //    lanes are divided between these, parts of tasks too, so that the lane that ends last ends soonest.
-// 2. Over the boundary below a tier, a step moves permanent buffers: up, what tasks visit in or above the
-//    tier beyond what fits there; down, what they write there beyond what fits. Transient buffers might
-//    never leave, so they do not count.
+// 2. Over the boundary below a tier, a step moves permanent buffers. Up: the bytes that tasks must find in
+//    this tier or above, less the capacity of these tiers. Down: the same for bytes that tasks write there.
+//    Transient buffers might never leave, so they do not count.
 // 3. The bound is the longest time that this takes on any lane, pool or drive at its full rate, as if all
 //    were busy all of the time.
 #pragma once

@@ -6,13 +6,14 @@
 //    among the candidates, so that none of them is better than the result.
 // 3. The two quantities that contend for the upper tiers, kept layers and homes, are varied together,
 //    coarsely. Then one quantity at a time is varied, from the best so far, until a round brings nothing;
-//    then single buffers move, and other layers keep their tensors. The same follows from the first
+//    then single buffers move, and other layers keep their tensors. The same is done again from the first
 //    candidate, from one that keeps all, from the rules, from every class as a whole in one tier or another,
 //    and from other sets of kept layers. The search ends when enough work was done, which for large models is
 //    early. Under a rule only kept layers and leads vary. Candidates that come down to the same homes, kept
 //    layers and lead are weighed once.
-// 4. Large models are searched with fewer, larger shards where those fit: it changes no bits, and homes by
-//    less than a shard. Their single buffers and classes do not move, since each shard has a buffer.
+// 4. Large models are searched with fewer, larger shards where those fit. This changes no bits, and moves the
+//    boundary between two homes by less than a shard. Their single buffers and classes do not move, since
+//    each shard has a buffer.
 // 5. The fastest candidate wins, unless another is about as fast and writes half as much to drives. The
 //    winner is assembled whole. If another body does not fit, or the step takes longer than it had seemed,
 //    the next best are tried. If none fits, the homes of the least arrangement are taken: with leads and kept

@@ -36,7 +36,7 @@ class Bounds {
 
   StartBound bound_of(uint32_t root, uint32_t latest) const {
     const Interval& i = at(root);
-    StartBound bound{.lead_start = lead_starts_[root], .lead_cut = lead_is_cut(root)};
+    StartBound bound{.lead_cut = lead_is_cut(root)};
     if (i.start == 0) return bound;
     if (tier_.uses[root].floor == i.start) {
       bound.bound = FetchBound::write;

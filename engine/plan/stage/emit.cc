@@ -125,7 +125,6 @@ class Emitter {
                                    .piece = f.piece,
                                    .begins = task_from(at),
                                    .needed = task_from(f.needed),
-                                   .lead_begins = task_from(bound.lead_start),
                                    .lead = tier_.options.lead,
                                    .lead_cut = bound.lead_cut,
                                    .bound = bound.bound,

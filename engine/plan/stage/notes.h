@@ -28,7 +28,6 @@ struct FetchNote {
   uint32_t piece = 0;
   uint32_t begins = kNoTask;       // it stands before this task; kNoTask: at the end
   uint32_t needed = kNoTask;       // its first use is this task, or a transfer that stands before it
-  uint32_t lead_begins = kNoTask;  // its lead alone would have placed it before this task
   uint32_t lead = 0;               // cost units of tasks that the lead was to cover
   bool lead_cut = false;           // the tier had no room for all of the lead
   FetchBound bound = FetchBound::begin;

@@ -10,10 +10,10 @@
 //    memory lasts, so that its fetch overlaps something.
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory
 //    lasts (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
-// 4. Offsets: largest first, tightest hole. An allocation that then has no place gets the one where the least
-//    must be given up of the leads and kept gaps in its way. If there is none, 2 and 3 start over without
-//    those in its way. At last nothing is kept and nothing leads, and the layout does not look at the
-//    capacity: so whether a tier can hold a body is monotone in its capacity.
+// 4. Offsets: largest first, tightest hole. An allocation without a hole takes the place that costs
+//    the fewest leads and kept gaps. If there is none, 2 and 3 start over without the leads and gaps in its
+//    way. As the last resort nothing is kept, nothing leads, and the layout ignores the capacity. So a body
+//    that fits a tier also fits a larger one.
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li
 //    1995), and never pass a fetch that is needed earlier.
 // 6. Emit the list: fetches in front of their position, write-backs behind the last write before the content

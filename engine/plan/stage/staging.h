@@ -159,7 +159,6 @@ inline uint32_t task_cost(const TierUses& tier, uint32_t position) {
 struct StartBound {
   FetchBound bound = FetchBound::begin;
   BufferId other = 0;
-  uint32_t lead_start = 0;  // position
   bool lead_cut = false;
 };
 std::vector<uint32_t> starts_of(const Allocations& allocations);  // by root; kNever for others

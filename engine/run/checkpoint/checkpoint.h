@@ -68,7 +68,7 @@ class CheckpointWriter {
   // range of this rank, begin at a multiple of 65,536 elements of the range, and end at another or with the
   // range. Adds its bytes to the checksums: to be called once for each shard.
   // The file is open for O_DIRECT unless its file system refuses: memory, offset and length of a write are
-  // then multiples of 4096, as those of every shard are. The name is a literal.
+  // then multiples of 4096, as those of every shard are. FileTarget::name is a string literal.
   FileTarget begin_write(uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes);
 
   // Makes all that was written durable under its name. A complete checkpoint of the same step is replaced;

@@ -2,7 +2,7 @@
 // thread a lane).
 //
 // Owner: the trainer's thread. It calls make_room(), fills ring slots, and issues the next body; two bodies
-// are in flight at most, so that no lane starts a body before every lane has completed the last but one.
+// are in flight at most, so that no lane starts body n of a run before every lane has completed body n - 2.
 // Whatever an instruction throws poisons the executor: the remaining instructions are skipped, waits return,
 // and error() is what was thrown first.
 #pragma once

@@ -29,8 +29,7 @@ std::unordered_map<const Instruction*, std::string> Runner::collective_names(con
     for (const uint32_t i : collectives_of(body)) {
       const Instruction& in = body.instructions[i];
       names[&in] = fmt::format("instruction {} of body {} on lane {} ({} of {})", i, body.name,
-                               program.machine.lanes[in.lane].name,
-                               task_kind_name(body.tasks[in.task].kind),
+                               program.machine.lanes[in.lane].name, task_kind_name(body.tasks[in.task].kind),
                                program.buffers[in.operands[0].buffer].name);
     }
   return names;
@@ -42,9 +41,9 @@ Communicator& Runner::communicator(const Instruction& in, const RingPositions& r
   const bool above = in.places[0].tier < lowest_memory_tier(plan_.program.machine);
   Communicator& communicator = above && ranks_.device ? *ranks_.device : *ranks_.lane;
   std::array<char, 160> text;
-  const auto end = fmt::format_to_n(text.data(), text.size(), "at step {} for {}",
-                                    steps_before_ + static_cast<int64_t>(rings[kTrainRing]),
-                                    collectives_.at(&in));
+  const auto end =
+      fmt::format_to_n(text.data(), text.size(), "at step {} for {}",
+                       steps_before_ + static_cast<int64_t>(rings[kTrainRing]), collectives_.at(&in));
   communicator.note({text.data(), std::min(end.size, text.size())});
   return communicator;
 }
@@ -72,8 +71,8 @@ void Runner::exchange(const Task& task, const Instruction& in, const RingPositio
 // factors, are in fp32. Factors have no block sums.
 void Runner::sum(const Task& task, const Instruction& in, const RingPositions& rings) {
   const ReductionBuffers& reduction = plan_.lowering.groups[task.subject].reduction;
-  const bool has_blocks = plan_.lowering.groups[task.subject].sharing.has_blocks();
-  const BufferId received = has_blocks ? reduction.in_block : reduction.received;
+  const bool has_node_groups = plan_.lowering.groups[task.subject].sharing.has_node_groups();
+  const BufferId received = has_node_groups ? reduction.in_node_group : reduction.received;
   const DType precision = plan_.model.precision;
   const DType from = in.operands[kSumReceived].buffer == received ? precision : DType::f32;
   const DType to = in.operands[kSumSum].buffer == reduction.sum ? precision : DType::f32;
@@ -81,8 +80,8 @@ void Runner::sum(const Task& task, const Instruction& in, const RingPositions& r
   const auto ranks = static_cast<uint32_t>(bytes_of(in, kSumReceived) / dtype_bytes(from) / elements);
   const std::byte* const parts = address(in, kSumReceived, rings);
   std::byte* const out = address(in, kSumSum, rings);
-  auto* const sums = in.operands.size() > kSumSums ? reinterpret_cast<double*>(address(in, kSumSums, rings))
-                                                   : nullptr;
+  auto* const sums =
+      in.operands.size() > kSumSums ? reinterpret_cast<double*>(address(in, kSumSums, rings)) : nullptr;
   if (in.lane == device_lane_)
     device_.sum(from, parts, ranks, elements, to, out, sums);
   else

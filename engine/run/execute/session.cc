@@ -34,6 +34,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
       ranks_(options.ranks),
       device_arena_(std::move(prepared.arena)),
       streams_(std::move(prepared.streams)) {
+  CHECK(plan.program.rings.size() <= kRings, "a program with more rings than RingPositions has");
   const Machine& machine = plan.program.machine;
   const int processors = static_cast<int>(std::thread::hardware_concurrency());  // a TBB thread on each
   check_threads(std::max(options.threads, processors) + static_cast<int>(machine.lanes.size()));

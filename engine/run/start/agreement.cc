@@ -47,7 +47,7 @@ uint64_t program_hash() {
   return hash;
 }
 
-// A hash for each collective, body after body; it covers the bytes that the collective sends.
+// A line of text for each collective, body after body, with the bytes that it sends.
 std::vector<std::string> all_collectives(const Program& program) {
   std::vector<std::string> list;
   for (const Body& body : program.bodies)

@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kMiB = 1ull << 20;
 constexpr uint64_t kProgramInReserve = 24 * kMiB;
 
-// What all sharers' `auto` limits together leave to the rest of the machine: a twentieth, at least 512 MiB.
+// What one sharer's `auto` limit leaves free of its part: a twentieth; with all sharers at least 512 MiB.
 uint64_t margin_of(uint64_t free, int sharers) {
   return std::max(free / 20, 512 * kMiB / static_cast<uint64_t>(sharers));
 }
@@ -54,13 +54,13 @@ uint64_t limit_of(const Size& size, const Found& found, const char* option, bool
   return size.bytes;
 }
 
-// `disk`: bytes of another machine's drives.
-uint64_t nvme_limit(const MemoryOptions& options, bool check_free, std::optional<uint64_t> disk,
+// `drive_bytes`: bytes of another machine's drives.
+uint64_t nvme_limit(const MemoryOptions& options, bool check_free, std::optional<uint64_t> drive_bytes,
                     Budgets& budgets, int sharers) {
   const std::vector<NvmeDirectory> directories = nvme_directories(options);
   if (directories.size() > 1) budgets.notes.push_back(describe_directories(options, directories));
-  if (disk)
-    return limit_of(options.nvme, found(*disk, "free some", sharers), "nvme-mem", check_free, budgets,
+  if (drive_bytes)
+    return limit_of(options.nvme, found(*drive_bytes, "free some", sharers), "nvme-mem", check_free, budgets,
                     sharers);
   if (check_free) NvmeFiles probe(directories, 0);  // also when the plan will not need it
   const NvmeRoom room =
@@ -147,7 +147,7 @@ int resolve_threads(const MemoryOptions& options) {
 
 Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free,
                         const std::optional<AcceleratorUse>& accelerator, int sharers,
-                        std::optional<uint64_t> disk) {
+                        std::optional<uint64_t> drive_bytes) {
   Budgets b;
   b.threads = resolve_threads(options);
   uint64_t host_reserve = runtime_reserve_bytes(b.threads);
@@ -179,9 +179,9 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
   b.host.set_aside(host_reserve);
   if (accelerator)
     b.device->set_aside(accelerator->device.held + kLibraryKernelBytes + page_table_bytes(b.host.limit));
-  if (!disk && !check_free && options.nvme.kind == Size::Kind::bytes) disk = 0;
-  if (disk || !options.nvme_directories.empty()) {
-    b.nvme = {"nvme", "nvme-mem", nvme_limit(options, check_free, disk, b, sharers)};
+  if (!drive_bytes && !check_free && options.nvme.kind == Size::Kind::bytes) drive_bytes = 0;
+  if (drive_bytes || !options.nvme_directories.empty()) {
+    b.nvme = {"nvme", "nvme-mem", nvme_limit(options, check_free, drive_bytes, b, sharers)};
     b.nvme->granule = kStripeBytes;
     b.nvme->set_aside(0);
   }

@@ -25,7 +25,7 @@ struct TierBudget {
   bool driver = false;       // the reserve also covers a driver, whose use differs a little by process
 
   void set_aside(uint64_t bytes);                  // as the reserve
-  uint64_t limit_for(uint64_t arena_bytes) const;  // to grant, so that the arena may have as much
+  uint64_t limit_for(uint64_t arena_bytes) const;  // to grant for an arena of that size
 };
 
 struct Budgets {
@@ -33,14 +33,14 @@ struct Budgets {
   // Present where the device has an arena of its own. The reserve of an accelerator covers context, modules,
   // handles, and the page tables of as much host memory as may be pinned.
   std::optional<TierBudget> device;
-  TierBudget host{"host", "host-mem"};  // reserve: libraries, stacks, buffers
+  TierBudget host{"host", "host-mem"};  // reserve: libraries, stacks
   std::optional<TierBudget> nvme;
   uint64_t library_bytes = 0;      // part of the host's reserve: what an accelerator's libraries load
   std::vector<std::string> notes;  // one sentence each: margins, what `auto` became
 
   std::vector<const TierBudget*> by_tier() const;  // in the order of the machine tables
   TierCapacities arenas() const;
-  // The limits to grant, by tier, so that the arenas together may have as much.
+  // The limits to grant, by tier, for arenas of these sizes.
   std::vector<uint64_t> limits_for(const std::vector<uint64_t>& arena_bytes) const;
 };
 
@@ -72,11 +72,10 @@ uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 // A host limit that is smaller than the reserve leaves an arena of 0 bytes; the planner's error then says
 // what would do. Throws Error(environment) for a budget above the free memory, or a directory that cannot
 // serve. `check_free`: false for `plan`, which may ask about another machine. `sharers`: the ranks of this
-// machine. `limits` are one rank's part of memory; drives are divided here. `disk`: bytes of another
-// machine's drives. No directory is looked at where it is given, or where a plan has
-// --nvme-mem in bytes.
+// machine. `limits` are one rank's part of memory; drives are divided here. `drive_bytes`: of another
+// machine's drives. Directories are not looked at if it is given, or if a plan has --nvme-mem in bytes.
 Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free,
                         const std::optional<AcceleratorUse>& accelerator = std::nullopt, int sharers = 1,
-                        std::optional<uint64_t> disk = std::nullopt);
+                        std::optional<uint64_t> drive_bytes = std::nullopt);
 
 }  // namespace sluice

@@ -28,7 +28,7 @@ std::vector<NvmeDirectory> nvme_directories(const MemoryOptions& options) {
   if (directories.size() < 2) return directories;  // a single directory has all bytes
   const std::vector<DrivePart> parts = drive_parts(resolve_machine(options).drives, kNvmeTier);
   CHECK(parts.empty() || parts.size() == directories.size(), "a drive for every directory");
-  for (size_t i = 0; i < parts.size(); ++i) directories[i].weight = parts[i].part;
+  for (size_t i = 0; i < parts.size(); ++i) directories[i].part = parts[i].part;
   return directories;
 }
 

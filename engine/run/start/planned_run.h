@@ -22,7 +22,7 @@ struct PlannedDevice {
 // `request` refers to `device`.
 struct PlannedRun {
   Options options;
-  RunStart start;  // its notes, and those of the device
+  RunStart start;  // its `notes` also hold those of `device`
   PlannedDevice device;
   Budgets budgets;
   PlanRequest request;

@@ -28,7 +28,7 @@ ShownGpus shown_gpus(const DeviceChoice& device) {
   return shown;
 }
 
-// This rank's share. `here`: its place among the ranks of its machine.
+// The ordinal of the GPU that this rank takes. `here`: its place among the ranks of its machine.
 int gpu_of(const std::vector<Post>& posts, int machine, int here) {
   std::vector<ShownGpus> shown;
   for (const Post& post : posts)

@@ -24,30 +24,30 @@ struct ZeroChoice {
 // Ranks of a node group: the largest power of two that divides the ranks of every node, the last one
 // included, so that a node group is a subtree of the tree of sums. Throws where weights shall be shared
 // within nodes and there are no node groups.
-uint32_t block_ranks(const RankOptions& options, uint32_t per_node) {
+uint32_t node_group_ranks(const RankOptions& options, uint32_t per_node) {
   const auto ranks = static_cast<uint32_t>(options.count);
-  const uint32_t block = per_node >= ranks ? ranks : 1u << std::countr_zero(per_node | ranks);
-  if (block == 1 && ranks > 1 && options.shard_weights == WeightShards::node)
+  const uint32_t node_group = per_node >= ranks ? ranks : 1u << std::countr_zero(per_node | ranks);
+  if (node_group == 1 && ranks > 1 && options.shard_weights == WeightShards::node)
     throw Error(ExitCode::usage,
                 fmt::format("--shard-weights node is for an even number of ranks on every machine, not {}.",
                             per_node % 2 ? per_node : ranks % per_node),
                 "Use --shard-weights all, or --zero 2, where every rank has all weights.");
-  return block;
+  return node_group;
 }
 
 void lower_sharing(const ZeroChoice& sharing, LowerOptions& lower) {
   lower.zero_stage = static_cast<int>(sharing.stage);
-  lower.weights_in_block = sharing.weights == WeightShards::node;
+  lower.weights_in_node_group = sharing.weights == WeightShards::node;
 }
 
 // The choices that the options leave open. The first shares most.
 std::vector<ZeroChoice> open_sharings(const RankOptions& options, const LowerOptions& lower) {
-  const bool has_blocks = lower.block_ranks > 1 && lower.block_ranks < lower.ranks;
+  const bool has_node_groups = lower.node_group_ranks > 1 && lower.node_group_ranks < lower.ranks;
   std::vector<ZeroChoice> open;
   const auto add = [&](int64_t stage) {
     for (const WeightShards weights : {WeightShards::all, WeightShards::node})
       if (options.shard_weights ? weights == *options.shard_weights
-                                : weights == WeightShards::all || (stage == 3 && has_blocks))
+                                : weights == WeightShards::all || (stage == 3 && has_node_groups))
         open.push_back({stage, weights});
   };
   if (options.zero || lower.ranks == 1) {
@@ -67,7 +67,7 @@ std::string sharing_words(const ZeroChoice& sharing) {
 }  // namespace
 
 void apply_sharing(const RankOptions& options, uint32_t per_node, LowerOptions& lower) {
-  lower.block_ranks = block_ranks(options, per_node);
+  lower.node_group_ranks = node_group_ranks(options, per_node);
   lower_sharing({options.zero.value_or(kZeroStages[0]), options.shard_weights.value_or(WeightShards::all)},
                 lower);
 }

@@ -93,6 +93,9 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
       step_(start.step),
       phase_(session.plan().lowering.phase_of(start.step)) {
   const Program& program = session.plan().program;
+  CHECK(program.rings[kTrainRing].slots >= 3, "the trainer reads the loss of a step while two more are under way");
+  for (const Activation& a : session.plan().model.activations)
+    CHECK(!a.input || a.name == "tokens" || a.name == "labels", "the trainer has no data for the input " + a.name);
   for (const Body& body : program.bodies) moved_bytes_.push_back(moved_bytes(session.plan(), body));
   for (const Tier& tier : program.machine.tiers) metrics_.peak_bytes.emplace_back(tier.name, 0);
   for (const Lane& lane : program.machine.lanes) {

@@ -1,9 +1,8 @@
 // What the data types allow, on a device that does nothing: branches, shared and frozen groups, layers of two
 // segments, other schedules and optimizers, groups with their own ranks, inputs of other names, rings of
 // other lengths, and pieces that an index chooses.
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "engine/plan/plan.h"
 #include "engine/rates/machine_rates.h"
@@ -106,8 +105,7 @@ std::vector<std::string> order_of(const Case& c, BodyId body, TaskKind kind) {
   std::vector<std::string> lines;
   for (const Task& t : c.program.bodies[body].tasks) {
     const std::string text = task_text(c, t);
-    if (t.kind == kind)
-      lines.push_back(text.substr(text.find(' ') + 1, text.find(':') - text.find(' ') - 1));
+    if (t.kind == kind) lines.push_back(text.substr(text.find(' ') + 1, text.find(':') - text.find(' ') - 1));
   }
   return lines;
 }
@@ -192,8 +190,7 @@ TEST(PlanOpenness, FrozenGroupsHaveWeightsOnly) {
 }
 
 TEST(PlanOpenness, Schedules) {
-  const Case layers = lowered(branches(), 2, true),
-             slices = lowered(branches(), 2, true, slice_major);
+  const Case layers = lowered(branches(), 2, true), slices = lowered(branches(), 2, true, slice_major);
   EXPECT_EQ(
       order_of(layers, *layers.lowering.bodies().first, TaskKind::forward),
       (Lines{"embedding.0/0", "embedding.0/1", "stem.0/0", "stem.0/1", "left.0/0", "left.0/1", "right.0/0",
@@ -201,10 +198,9 @@ TEST(PlanOpenness, Schedules) {
   EXPECT_EQ(order_of(layers, *layers.lowering.bodies().first, TaskKind::backward),
             (Lines{"head.0/0", "head.0/1", "pair.1/0", "pair.0/0", "pair.1/1", "pair.0/1", "sum.0/0",
                    "sum.0/1", "right.0/0", "right.0/1", "left.0/0", "left.0/1", "stem.0/0", "stem.0/1"}));
-  EXPECT_EQ(
-      order_of(slices, *slices.lowering.bodies().first, TaskKind::forward),
-      (Lines{"embedding.0/0", "stem.0/0", "left.0/0", "right.0/0", "sum.0/0", "pair.0/0", "pair.1/0",
-             "embedding.0/1", "stem.0/1", "left.0/1", "right.0/1", "sum.0/1", "pair.0/1", "pair.1/1"}));
+  EXPECT_EQ(order_of(slices, *slices.lowering.bodies().first, TaskKind::forward),
+            (Lines{"embedding.0/0", "stem.0/0", "left.0/0", "right.0/0", "sum.0/0", "pair.0/0", "pair.1/0",
+                   "embedding.0/1", "stem.0/1", "left.0/1", "right.0/1", "sum.0/1", "pair.0/1", "pair.1/1"}));
   EXPECT_EQ(order_of(slices, *slices.lowering.bodies().first, TaskKind::backward),
             (Lines{"head.0/0", "pair.1/0", "pair.0/0", "sum.0/0", "right.0/0", "left.0/0", "stem.0/0",
                    "head.0/1", "pair.1/1", "pair.0/1", "sum.0/1", "right.0/1", "left.0/1", "stem.0/1"}));
@@ -310,7 +306,7 @@ TEST(PlanOpenness, AGroupHasItsOwnRanksAndStage) {
   PlanRequest request = request_of(model, device, machine_of(Tiers::device_host), 2);
   request.lower.ranks = 4;
   request.lower.sharing.resize(model.groups.size());
-  request.lower.sharing[own] = StateSharing{.ranks = 2, .stride = 2, .block_ranks = 2, .zero_stage = 1};
+  request.lower.sharing[own] = StateSharing{.ranks = 2, .stride = 2, .node_group_ranks = 2, .zero_stage = 1};
   const Plan plan = expect_planned(request);
   const Program& p = plan.program;
   ASSERT_EQ(p.processes.size(), 2u);
@@ -336,8 +332,7 @@ TEST(PlanOpenness, InputsHaveNamesOfTheirOwn) {
   model.activations.push_back(mask);
   const NullDevice device;
   const Plan plan = expect_planned(request_of(model, device, machine_of(Tiers::device_host), 3));
-  const Buffer& b =
-      plan.program.buffers[input_buffer(plan.model, plan.lowering, kTrainRing, "mask")];
+  const Buffer& b = plan.program.buffers[input_buffer(plan.model, plan.lowering, kTrainRing, "mask")];
   EXPECT_EQ(b.name, "mask");
   EXPECT_EQ(b.pieces(), 3u);
   EXPECT_EQ(b.ring, kTrainRing);

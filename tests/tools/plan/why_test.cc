@@ -96,23 +96,37 @@ TEST(PlanWhy, TasksThatUseTheBufferAreTold) {
   EXPECT_EQ(count(state, "  used by "), 1u) << state;
 }
 
-// Of the buffers that claimed a home by the rule: some found room in the device, the others are told what
-// was missing.
+// The room that is named is less than the buffer needs if it was refused, and enough if not.
 TEST(PlanWhy, HomesAreExplainedByRoom) {
-  const Plan plan = small_plan(2 << 20);
-  ASSERT_TRUE(plan.home_rule);
-  const std::vector<BufferId>& moved = plan.home_rule->moved;
-  size_t in_device = 0, below = 0;
-  for (BufferId b = 0; b < plan.program.buffers.size(); ++b) {
-    const Buffer& buffer = plan.program.buffers[b];
-    if (!buffer.permanent || std::count(moved.begin(), moved.end(), b)) continue;
-    const std::string text = why_text(plan, buffer.name);
-    EXPECT_EQ(count(text, "were not"), buffer.home == 0 ? 0u : 1u) << text;
-    EXPECT_EQ(count(text, "No tier above it takes homes"), buffer.home == 0 ? 1u : 0u) << text;
-    ++(buffer.home == 0 ? in_device : below);
+  size_t granted = 0, refused = 0, moved = 0;
+  for (const uint64_t bytes : {uint64_t{1} << 20, uint64_t{2} << 20, uint64_t{8} << 20}) {
+    const Plan plan = small_plan(bytes);
+    ASSERT_TRUE(plan.home_rule);
+    const HomeRule& rule = *plan.home_rule;
+    for (BufferId b = 0; b < plan.program.buffers.size(); ++b) {
+      const Buffer& buffer = plan.program.buffers[b];
+      if (!buffer.permanent || static_cast<size_t>(buffer.kind) > 2) continue;
+      const std::string text = why_text(plan, buffer.name);
+      if (std::count(rule.moved.begin(), rule.moved.end(), b)) {
+        EXPECT_EQ(count(text, "The search moved"), 1u) << text;
+        ++moved;
+        continue;
+      }
+      for (const HomeClaim& claim : rule.claims) {
+        if (claim.buffer != b) continue;
+        EXPECT_GE(claim.bytes, buffer.bytes());
+        EXPECT_EQ(claim.granted(), claim.tier == buffer.home) << text;
+        ++(claim.granted() ? granted : refused);
+      }
+      EXPECT_EQ(count(text, "when its turn came") + count(text, "When its turn came") +
+                    count(text, "is left to staged copies"),
+                1u)
+          << text;
+    }
   }
-  EXPECT_GT(in_device, 0u);
-  EXPECT_GT(below, 0u);
+  EXPECT_GT(granted, 0u);
+  EXPECT_GT(refused, 0u);
+  EXPECT_GT(moved, 0u);
 }
 
 }  // namespace

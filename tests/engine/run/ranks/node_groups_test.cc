@@ -32,7 +32,7 @@ TEST_F(RankBlocksTest, BitsDoNotDependOnMachines) {
     run.options.data.val_every = 2;
     run.options.data.val_batches = 2;
     const TestResult wanted = train_on(run);
-    EXPECT_FALSE(wanted.plan.lowering.sharing.has_blocks());
+    EXPECT_FALSE(wanted.plan.lowering.sharing.has_node_groups());
     const std::vector<float> masters = newest_masters(run.options.run.out);
     run.options.ranks.per_node = 2;
     run.options.run.out = directory_ / "two";
@@ -45,8 +45,8 @@ TEST_F(RankBlocksTest, BitsDoNotDependOnMachines) {
           two.options.ranks.shard_weights = weights;
           if (least) two.arenas = least_arenas(two, true);
           const TestResult found = train_on(two);
-          EXPECT_TRUE(found.plan.lowering.sharing.has_blocks());
-          EXPECT_EQ(found.plan.lowering.sharing.weights_in_block, weights == WeightShards::node);
+          EXPECT_TRUE(found.plan.lowering.sharing.has_node_groups());
+          EXPECT_EQ(found.plan.lowering.sharing.weights_in_node_group, weights == WeightShards::node);
           EXPECT_EQ(fixed_bits(found.steps), fixed_bits(wanted.steps)) << stage;
           EXPECT_EQ(fixed_bits(found.validations), fixed_bits(wanted.validations)) << stage;
           EXPECT_EQ(newest_masters(two.options.run.out), masters) << stage;
@@ -73,7 +73,7 @@ TEST_F(RankBlocksTest, EightRanksOnOneTwoAndFourMachines) {
         several.options.ranks.per_node = per_node;
         several.options.run.out = directory_ / "several";
         const TestResult found = train_on(several);
-        EXPECT_EQ(found.plan.lowering.sharing.block_ranks, per_node == 1 ? 8 : per_node);
+        EXPECT_EQ(found.plan.lowering.sharing.node_group_ranks, per_node == 1 ? 8 : per_node);
         EXPECT_EQ(fixed_bits(found.steps), fixed_bits(wanted.steps)) << per_node;
         EXPECT_EQ(newest_masters(several.options.run.out), masters) << per_node;
         std::filesystem::remove_all(several.options.run.out);
@@ -106,8 +106,7 @@ TEST_F(RankBlocksTest, RanksSendWhatTheFormulasSay) {
           inside += bytes + gathers * bytes + sums;
           across += elements * 4 + (weights == WeightShards::node ? 1 : gathers) * bytes + sums;
         }
-        const uint64_t wanted =
-            inside / kBlock * (kBlock - 1) + across / kRanks * (kRanks / kBlock - 1);
+        const uint64_t wanted = inside / kBlock * (kBlock - 1) + across / kRanks * (kRanks / kBlock - 1);
         EXPECT_EQ(sent(result), wanted) << stage;
         std::filesystem::remove_all(run.options.run.out);
       }
