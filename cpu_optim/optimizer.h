@@ -38,7 +38,7 @@ struct UpdateRange {
   void* weights;                // in `precision`; nullptr for fp32
   DType precision;              // bf16, f16 or f32
   uint64_t elements;
-  bool decay;                   // false: no weight decay
+  bool decay;  // false: no weight decay
 };
 
 struct Optimizer {

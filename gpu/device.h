@@ -77,8 +77,8 @@ class Device {
   virtual Accelerator* accelerator() { return nullptr; }
 };
 
-std::unique_ptr<Device> make_reference_device();         // plain loops in double, to compare with
-std::unique_ptr<Device> make_cpu_device(int threads);    // OpenBLAS, oneDNN, Highway
+std::unique_ptr<Device> make_reference_device();       // plain loops in double, to compare with
+std::unique_ptr<Device> make_cpu_device(int threads);  // OpenBLAS, oneDNN, Highway
 // make_cuda_device: gpu/cuda/device.h
 
 // Whether this build and processor multiply bf16 matrices natively (AVX512-BF16 or AMX through oneDNN).

@@ -11,7 +11,14 @@ namespace sluice {
 
 // The lanes of every machine, in order of id.
 enum LaneName : LaneId {
-  kComputeLane, kH2dLane, kD2hLane, kNvmeReadLane, kNvmeWriteLane, kOptimizerLane, kCollectiveLane, kLanes
+  kComputeLane,
+  kH2dLane,
+  kD2hLane,
+  kNvmeReadLane,
+  kNvmeWriteLane,
+  kOptimizerLane,
+  kCollectiveLane,
+  kLanes
 };
 
 constexpr const char* kNvmeTier = "nvme";
@@ -19,7 +26,7 @@ constexpr const char* kNvmeTier = "nvme";
 struct TierCapacities {
   std::optional<uint64_t> device;  // a device arena of its own; none: the device computes in host memory
   uint64_t host = 0;
-  std::optional<uint64_t> nvme;    // none: no nvme tier
+  std::optional<uint64_t> nvme;  // none: no nvme tier
 };
 
 // Segments run in the top tier, tasks that save in host memory, updates in either. Ranks exchange bytes of

@@ -58,8 +58,8 @@ std::vector<Product> products_of(const OpShapes& shapes, Pass pass) {
 }
 
 ProductCall linear_output(const OpCall& call) {
-  return {linear_products(*call.shapes).y,      call.inputs[0].data,
-          call.parameters[0].data,              call.outputs[0].data,
+  return {linear_products(*call.shapes).y,  call.inputs[0].data,
+          call.parameters[0].data,          call.outputs[0].data,
           view_of(call.parameters, 1).data, view_of(call.outputs, 1).data};
 }
 

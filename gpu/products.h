@@ -21,7 +21,7 @@ struct Product {
   DType result;                          // of C: `precision` or f32
   bool accumulate = false;               // C += instead of C =
   bool bias = false;
-  bool gelu = false;                     // then not `accumulate`, and stride_c = n
+  bool gelu = false;  // then not `accumulate`, and stride_c = n
   auto operator<=>(const Product&) const = default;
 };
 

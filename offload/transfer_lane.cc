@@ -24,14 +24,16 @@ uint64_t checksum(const std::byte* data, uint64_t bytes) {
 
 const char* remedy(IoFault what) {
   switch (what) {
-    case IoFault::no_space: return "Free space on that file system.";
+    case IoFault::no_space:
+      return "Free space on that file system.";
     case IoFault::refused:
     case IoFault::failed:
     case IoFault::end_of_file:
       return "Look at the kernel's log and the drive's health.";
     case IoFault::checksum_mismatch:
       return "Check the drive, its link and the memory.";
-    case IoFault::checksum_missing: return "This is a bug in Sluice; please report it.";
+    case IoFault::checksum_missing:
+      return "This is a bug in Sluice; please report it.";
   }
   return "";
 }
@@ -48,8 +50,12 @@ Error to_error(const IoError& e) {
               : std::string("no progress");
   std::string text;
   switch (e.what) {
-    case IoFault::failed: text = doing + " failed: " + system + "."; break;
-    case IoFault::no_space: text = "No space is left for writing " + where + ": " + system + "."; break;
+    case IoFault::failed:
+      text = doing + " failed: " + system + ".";
+      break;
+    case IoFault::no_space:
+      text = "No space is left for writing " + where + ": " + system + ".";
+      break;
     case IoFault::refused:
       text = doing + " was refused " + std::to_string(kAttemptsMax) + " times: " + system + ".";
       break;
@@ -59,7 +65,9 @@ Error to_error(const IoError& e) {
     case IoFault::checksum_mismatch:
       text = "Checksum mismatch: " + where + " are not what was written there.";
       break;
-    case IoFault::checksum_missing: text = doing + " was asked for, but they were never written."; break;
+    case IoFault::checksum_missing:
+      text = doing + " was asked for, but they were never written.";
+      break;
   }
   if (e.what == IoFault::checksum_missing) return Error(ExitCode::bug, text, remedy(e.what));
   return Error::in_step(ExitCode::io, text, remedy(e.what));
@@ -101,8 +109,7 @@ void TransferLane::progress(int64_t timeout_microseconds) {
   for (const uint32_t index : verify_)
     if (!error_) verify(index);
   verify_.clear();
-  while (!error_ && completed_ < started_ &&
-         active(completed_).finished == active(completed_).transfer.bytes)
+  while (!error_ && completed_ < started_ && active(completed_).finished == active(completed_).transfer.bytes)
     ++completed_;
   if (error_) await_all();
 }
@@ -169,8 +176,10 @@ void TransferLane::settle(const IoCompletion& completion) {
   const auto error = static_cast<int>(completion.result < 0 ? -completion.result : 0);
   if (error == 0 && piece.done + completion.result >= piece.bytes) {
     const Transfer& t = active(piece.transfer).transfer;
-    if (t.direction == IoDirection::read && !t.checksums.empty()) verify_.push_back(index);
-    else finish(index);
+    if (t.direction == IoDirection::read && !t.checksums.empty())
+      verify_.push_back(index);
+    else
+      finish(index);
     return;
   }
   const bool write = active(piece.transfer).transfer.direction == IoDirection::write;
@@ -190,7 +199,8 @@ void TransferLane::verify(uint32_t index) {
   const Transfer& t = active(piece.transfer).transfer;
   if (checksum(t.memory + piece.begin, piece.bytes) != slot(piece))
     fail(piece, IoFault::checksum_mismatch, 0);
-  else finish(index);
+  else
+    finish(index);
 }
 
 void TransferLane::finish(uint32_t index) {

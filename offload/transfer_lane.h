@@ -91,7 +91,7 @@ class TransferLane {
   // for all that are in flight.
   void progress(int64_t timeout_microseconds);
 
-  uint64_t started() const { return started_; }  // transfers, since construction
+  uint64_t started() const { return started_; }      // transfers, since construction
   uint64_t completed() const { return completed_; }  // in order
   bool idle() const { return started_ == completed_; }
   const IoError* error() const { return error_ ? &*error_ : nullptr; }

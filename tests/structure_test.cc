@@ -64,9 +64,8 @@ const std::vector<Room>& rooms() {
         {"engine/plan/stage/", ground},
         {"engine/plan/assemble/", ground_and({"engine/plan/stage/"})},
         {"engine/plan/", ground_and({"engine/rates/", "engine/plan/lower/", "engine/plan/assemble/"})},
-        {"engine/plan/search/",
-         ground_and({"engine/rates/", "engine/simulate/", "engine/plan/", "engine/plan/lower/",
-                     "engine/plan/assemble/"})},
+        {"engine/plan/search/", ground_and({"engine/rates/", "engine/simulate/", "engine/plan/",
+                                            "engine/plan/lower/", "engine/plan/assemble/"})},
         // What a step uses knows nothing of how it is planned.
         {"cpu_optim/", ground},
         {"offload/system/", ground},

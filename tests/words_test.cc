@@ -136,7 +136,6 @@ Lines prose_of_header(Lines lines) {
 
 // ---- Words that are not used ----
 
-
 bool is_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
 // Whether `phrase`, or its plural, stands at `at` as whole words.

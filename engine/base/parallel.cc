@@ -12,14 +12,14 @@
 #ifdef SLUICE_PLAIN_THREADS
 #include <atomic>
 #else
-#include <optional>
-
 #include <tbb/blocked_range.h>
 #include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
 #include <tbb/task_scheduler_observer.h>
+
+#include <optional>
 #endif
 
 namespace sluice {

@@ -192,8 +192,7 @@ void check_activation_binding(const Model& model, const Segment& segment,
 // Layers in forward order: what a segment reads was produced by an earlier one, or comes with the batch.
 void check_layers(const Model& model) {
   std::vector<bool> produced;
-  for (const Activation& activation : model.activations)
-    produced.push_back(activation.input);
+  for (const Activation& activation : model.activations) produced.push_back(activation.input);
   for (const Layer& layer : model.layers)
     for (const SegmentUse& use : layer.segments) {
       if (use.segment >= model.segments.size())

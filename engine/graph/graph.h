@@ -17,20 +17,20 @@ namespace sluice {
 
 enum class Initializer : uint8_t { normal, zeros, ones };
 
-struct Parameter {           // one named tensor of a group
-  std::string name;          // global name, as in the family's Hugging Face checkpoints
+struct Parameter {   // one named tensor of a group
+  std::string name;  // global name, as in the family's Hugging Face checkpoints
   Shape shape;
-  bool decay = true;         // weight decay applies (two or more dimensions)
+  bool decay = true;  // weight decay applies (two or more dimensions)
   Initializer initializer = Initializer::normal;
   double standard_deviation = 0.02;
-  uint64_t offset = 0;       // first element within the group's flat buffer; multiples of 64 elements
+  uint64_t offset = 0;  // first element within the group's flat buffer; multiples of 64 elements
 };
 
 struct Group {
   std::string name;
   bool trainable = true;
   std::vector<Parameter> parameters;
-  uint64_t elements = 0;     // flat length with padding, a multiple of kGroupPadding
+  uint64_t elements = 0;  // flat length with padding, a multiple of kGroupPadding
 };
 constexpr uint64_t kTensorPadding = 64;   // elements: whole cache lines in every precision
 constexpr uint64_t kGroupPadding = 2048;  // elements: 4096 bytes in 16-bit, for O_DIRECT
@@ -45,29 +45,29 @@ struct SegmentTensor {
 };
 
 struct SegmentParameter {
-  uint32_t slot;             // which of the segment's groups
-  uint32_t parameter;        // which of that group's parameters
+  uint32_t slot;       // which of the segment's groups
+  uint32_t parameter;  // which of that group's parameters
   Shape shape;
 };
 
-struct Segment {             // a template: ops over tensors, parameters named by group slot
+struct Segment {  // a template: ops over tensors, parameters named by group slot
   std::string name;
   std::vector<SegmentTensor> tensors;
-  std::vector<Op> ops;       // in order
+  std::vector<Op> ops;  // in order
   std::vector<SegmentParameter> parameters;
   std::vector<uint32_t> inputs;   // tensors that come from outside, in binding order
   std::vector<uint32_t> outputs;  // tensors that other segments may read, in binding order
-  bool loss = false;         // ends in the loss: forward runs only in evaluation, backward emits the loss
+  bool loss = false;  // ends in the loss: forward runs only in evaluation, backward emits the loss
 };
 
-struct Activation {          // one for each micro-batch
+struct Activation {  // one for each micro-batch
   std::string name;
   Shape shape;
   DType dtype = DType::bf16;
-  bool input = false;        // comes with the batch, under its name; no segment makes it
+  bool input = false;  // comes with the batch, under its name; no segment makes it
 };
 
-struct SegmentUse {          // a template bound to groups and activations
+struct SegmentUse {  // a template bound to groups and activations
   uint32_t segment;
   std::vector<uint32_t> groups;   // by slot
   std::vector<uint32_t> inputs;   // activations, as Segment::inputs
@@ -80,13 +80,13 @@ struct Layer {
 };
 
 struct Model {
-  std::string family;        // its name in models/families
+  std::string family;  // its name in models/families
   DType precision = DType::bf16;
   int64_t micro_batch = 1, sequence = 0, vocabulary = 0;
   std::vector<Group> groups;
   std::vector<Segment> segments;
   std::vector<Activation> activations;
-  std::vector<Layer> layers; // in forward order
+  std::vector<Layer> layers;  // in forward order
 };
 
 // Parameters without padding; those of trainable groups only when asked.

@@ -85,7 +85,8 @@ uint64_t op_bytes(const OpShapes& s, Pass pass) {
     if (!forward && bit(rule.gradient_inputs, i)) bytes += bytes_of(s.inputs[i], s.precision);
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (forward || rule.is_loss || bit(rule.backward_reads_outputs, i)) bytes += bytes_of(outputs[i], types[i]);
+    if (forward || rule.is_loss || bit(rule.backward_reads_outputs, i))
+      bytes += bytes_of(outputs[i], types[i]);
     if (!forward && bit(rule.gradient_outputs, i)) bytes += bytes_of(outputs[i], s.precision);
   }
   for (size_t i = 0; i < s.parameters.size(); ++i) {

@@ -21,7 +21,7 @@
 
 namespace sluice {
 
-using Shape = std::vector<int64_t>;  // outermost dimension first
+using Shape = std::vector<int64_t>;         // outermost dimension first
 int64_t element_count(const Shape& shape);  // 1 for a scalar
 
 // Labels equal to this are ignored by the loss (PyTorch's default ignore_index).

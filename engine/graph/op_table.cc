@@ -76,8 +76,7 @@ void check_epsilon(const OpShapes& in) {
 
 void set_outputs(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes,
                  std::vector<Shape> shapes, std::vector<DType> types) {
-  for (const Shape& shape : shapes)
-    require(element_count(shape) > 0, in, "output {} is empty.", text(shape));
+  for (const Shape& shape : shapes) require(element_count(shape) > 0, in, "output {} is empty.", text(shape));
   outputs = std::move(shapes);
   dtypes = std::move(types);
 }
@@ -260,8 +259,7 @@ double attention_flops(const OpShapes& s, Pass pass) {
 // Forward: logits, then maximum, difference, exp and sum for each. Backward: logits again, the two products
 // with their gradient, and for each logit the forward's 4 plus quotient and seed.
 double cross_entropy_flops(const OpShapes& s, Pass pass) {
-  const auto rows = static_cast<double>(s.inputs[0][0]),
-             vocabulary = static_cast<double>(s.parameters[0][0]);
+  const auto rows = static_cast<double>(s.inputs[0][0]), vocabulary = static_cast<double>(s.parameters[0][0]);
   const double product = 2 * rows * static_cast<double>(s.inputs[0][1]) * vocabulary;
   return pass == Pass::forward ? product + 4 * rows * vocabulary : 3 * product + 6 * rows * vocabulary;
 }
@@ -320,10 +318,9 @@ Examples attention_examples(const ExampleSizes& n) {
   const int64_t heads = n.width / kExampleHeadSize;
   Examples out;
   for (const int64_t sequence : {n.rows, n.rows / 4, n.rows / 8})
-    out.push_back(
-        {{.sequence = sequence, .heads = heads, .kv_heads = heads, .head_size = kExampleHeadSize},
-         {{n.rows, 3 * n.width}},
-         {}});
+    out.push_back({{.sequence = sequence, .heads = heads, .kv_heads = heads, .head_size = kExampleHeadSize},
+                   {{n.rows, 3 * n.width}},
+                   {}});
   return out;
 }
 

@@ -66,17 +66,13 @@ struct HomeClaim {
 };
 
 // How the search gave permanent buffers their homes. From the top memory tier down, classes of buffers claim
-// what is not left to staging: classes in order of rank, those of equal rank layer by
-// layer.
+// what is not left to staging: classes in order of rank, those of equal rank layer
+// by layer.
 struct HomeRule {
   std::array<uint8_t, 3> ranks{};         // of weights, gradients, state
   std::vector<uint64_t> left_to_staging;  // by tier; 0 where nothing claims
   std::vector<HomeClaim> claims;          // in the order of turns
   std::vector<BufferId> moved;            // afterwards, whatever the claims say
-};                // of weights, gradients, state
-  std::vector<uint64_t> left_to_staging;         // by tier; 0 where nothing claims
-  std::array<uint64_t, 3> shares{};              // bytes that each class may have of the lowest memory tier
-  std::vector<BufferId> moved;                   // moved one by one, whatever the rest says
 };
 
 struct Plan {
@@ -85,13 +81,13 @@ struct Plan {
   Program program;
   MachineRates rates;  // those that the search predicted with
   Placement placement = Placement::automatic;
-  std::vector<uint32_t> leads;  // by tier, in cost units of tasks
-  bool keeps_copies = true;     // staged copies may outlive their use
+  std::vector<uint32_t> leads;        // by tier, in cost units of tasks
+  bool keeps_copies = true;           // staged copies may outlive their use
   std::optional<HomeRule> home_rule;  // none: the arrangement that needs least memory
-  uint64_t program_bytes = 0;  // of the lowest memory tier's capacity, beside its arena
-  double step_seconds = 0;     // simulated, steady state
-  double least_seconds = 0;    // lower bound under any placement (limit.h)
-  uint32_t candidates = 0;     // that were weighed
+  uint64_t program_bytes = 0;         // of the lowest memory tier's capacity, beside its arena
+  double step_seconds = 0;            // simulated, steady state
+  double least_seconds = 0;           // lower bound under any placement (limit.h)
+  uint32_t candidates = 0;            // that were weighed
   std::vector<Weighed> weighed;
 };
 

@@ -34,8 +34,7 @@ std::vector<Stay> stays_of(const Program& program, const Body& body) {
 std::vector<ClassBytes> permanent_bytes(const Program& program) {
   std::vector<ClassBytes> bytes(program.machine.tiers.size(), ClassBytes{});
   for (const Buffer& b : program.buffers)
-    if (b.permanent)
-      bytes[b.home][static_cast<size_t>(b.kind)] += home_bytes(program, b);
+    if (b.permanent) bytes[b.home][static_cast<size_t>(b.kind)] += home_bytes(program, b);
   return bytes;
 }
 

@@ -18,7 +18,7 @@ namespace sluice {
 struct LowRankMatrix {
   uint64_t offset = 0, rows = 0, columns = 0;  // elements of the group's flat buffer
   uint32_t rank = 0;
-  uint64_t left = 0, right = 0;                // first elements in the factor buffers
+  uint64_t left = 0, right = 0;  // first elements in the factor buffers
   uint64_t elements() const { return rows * columns; }
 };
 
@@ -30,7 +30,7 @@ struct PlainRange {
 struct LowRankLayout {
   std::vector<LowRankMatrix> matrices;  // in order of offset, as the ranges
   std::vector<PlainRange> plain;
-  uint64_t left = 0, right = 0;         // elements of the factor buffers
+  uint64_t left = 0, right = 0;  // elements of the factor buffers
 };
 
 // rank > 0. whole[p]: parameter p is not factored. An empty vector: none is exempt.

@@ -119,7 +119,7 @@ struct Buffer {
   BufferClass kind = BufferClass::activations;
   std::vector<uint64_t> cuts;  // piece p is bytes [cuts[p], cuts[p+1]); cuts.front() == 0
   TierId home = 0;
-  bool permanent = false;      // lives across bodies, at home_offset
+  bool permanent = false;  // lives across bodies, at home_offset
   uint8_t ring = kNoRing;  // unless kNoRing: permanent; slot n lies at home_offset + n * slot_stride
   uint64_t home_offset = 0;
   uint64_t slot_stride = 0;
@@ -139,7 +139,7 @@ struct Operand {
   Access access = Access::read;
   // read, add: the one to be found; write: the one that is replaced; target of a transfer: the one copied.
   uint32_t version = 0;
-  uint8_t back = 0;      // ring slot, counted back from the body's own
+  uint8_t back = 0;  // ring slot, counted back from the body's own
   // 0: all of these pieces. Otherwise at most so many of them, chosen by an index when the task runs, such as
   // rows of an embedding table. Such an operand is read or added to; its place, versions and hazards are
   // those of the whole range.
@@ -157,21 +157,21 @@ struct Task {
   uint32_t slice = 0;      // forward, backward: micro-batch; others: shard, or 0 for a group's whole buffers
   bool recompute = false;  // backward: runs the forward again
   double flops = 0;
-  uint64_t bytes = 0;      // memory traffic at least, for the cost model
+  uint64_t bytes = 0;  // memory traffic at least, for the cost model
   std::vector<Operand> operands;
-  uint8_t processes = 0;   // collectives: index into Program::processes
+  uint8_t processes = 0;  // collectives: index into Program::processes
   // Forward, backward: index into Program::passes; flops and bytes are the sums over that pass.
   uint32_t pass = kNoPass;
 };
 
 struct Place {
   TierId tier = 0;
-  uint64_t offset = 0;     // of the operand's first byte; ring operands at home: of slot 0
+  uint64_t offset = 0;  // of the operand's first byte; ring operands at home: of slot 0
 };
 
 struct Wait {
   LaneId lane = 0;
-  uint32_t count = 0;      // that lane has completed its first `count` instructions
+  uint32_t count = 0;  // that lane has completed its first `count` instructions
 };
 
 constexpr uint32_t kNoTask = UINT32_MAX;
@@ -179,12 +179,12 @@ constexpr uint32_t kNoInstruction = UINT32_MAX;
 
 struct Instruction {
   LaneId lane = 0;
-  uint32_t task = kNoTask;          // index into Body::tasks; kNoTask: a transfer, operands are {source read,
-                                    // target write}
-  std::vector<Operand> operands;    // of a task: exactly the task's
-  std::vector<Place> places;        // by operand
-  std::vector<Wait> waits;                         // within this body
-  std::vector<std::vector<Wait>> waits_before;     // on the body before; by Body::predecessors
+  uint32_t task = kNoTask;        // index into Body::tasks; kNoTask: a transfer, operands are {source read,
+                                  // target write}
+  std::vector<Operand> operands;  // of a task: exactly the task's
+  std::vector<Place> places;      // by operand
+  std::vector<Wait> waits;        // within this body
+  std::vector<std::vector<Wait>> waits_before;  // on the body before; by Body::predecessors
 };
 
 // pending: rounded gradients wait for their update. shared: layers that are alike use one parameter group.
@@ -193,11 +193,11 @@ enum class BodyState : uint8_t { empty, clean, pending, shared_clean, shared_pen
 struct Body {
   std::string name;
   BodyState start = BodyState::clean, end = BodyState::clean;
-  std::vector<uint8_t> advance;       // by ring: 0 or 1
-  std::vector<BodyId> predecessors;   // every body whose end state is this body's start state, in order of id
-  std::vector<Task> tasks;            // in the order that lowering gave
+  std::vector<uint8_t> advance;      // by ring: 0 or 1
+  std::vector<BodyId> predecessors;  // every body whose end state is this body's start state, in order of id
+  std::vector<Task> tasks;           // in the order that lowering gave
   std::vector<Instruction> instructions;
-  std::vector<uint64_t> peak_bytes;   // by tier: highest address in use, permanent homes included
+  std::vector<uint64_t> peak_bytes;  // by tier: highest address in use, permanent homes included
 };
 
 struct Program {
@@ -258,23 +258,23 @@ struct UpdateConstants {
 // Scalars of one training step: one ring slot of four pieces, so that a task waits only for the piece that it
 // uses. The writer of each is in brackets.
 struct StepScalars {
-  struct alignas(64) Input {      // [trainer, before the body is issued]
+  struct alignas(64) Input {  // [trainer, before the body is issued]
     double learning_rate;
-    double valid_tokens;          // labels that count, over all micro-batches
+    double valid_tokens;  // labels that count, over all micro-batches
   } input;
-  struct alignas(64) Loss {       // [backward of the loss segment, one micro-batch after the other]
-    double sum;                   // over the step's valid tokens
+  struct alignas(64) Loss {  // [backward of the loss segment, one micro-batch after the other]
+    double sum;              // over the step's valid tokens
   } loss;
-  struct alignas(64) Norm {       // [norm]
-    double norm;                  // of the gradient without loss scale, before clipping
+  struct alignas(64) Norm {  // [norm]
+    double norm;             // of the gradient without loss scale, before clipping
   } norm;
-  struct alignas(64) Update {     // [set_scalars]; the next step reads the first three
-    int64_t t;                    // updates that were not skipped
-    double loss_scale;            // for the next step's backward
-    int64_t clean_steps;          // since the scale last changed
-    int64_t skipped_steps;        // in total
+  struct alignas(64) Update {  // [set_scalars]; the next step reads the first three
+    int64_t t;                 // updates that were not skipped
+    double loss_scale;         // for the next step's backward
+    int64_t clean_steps;       // since the scale last changed
+    int64_t skipped_steps;     // in total
     UpdateConstants constants;
-    uint32_t skip;                // this step's update is skipped
+    uint32_t skip;  // this step's update is skipped
   } update;
 };
 

@@ -1,10 +1,10 @@
 // Prints programs; text_words.h has the grammar, text_parse.cc the other direction.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <string_view>
 #include <unordered_map>
-
-#include <fmt/format.h>
 
 #include "engine/base/error.h"
 #include "engine/program/program.h"
@@ -13,10 +13,9 @@
 namespace sluice {
 
 const char* task_kind_name(TaskKind kind) {
-  constexpr const char* kNames[kTaskKinds] = {"forward",  "backward", "round", "norm",
-                                              "set_scalars", "optimize", "load",  "save",
-                                              "gather",   "exchange", "sum",
-                                              "compress", "project",  "expand",   "clone"};
+  constexpr const char* kNames[kTaskKinds] = {"forward",  "backward", "round",   "norm",   "set_scalars",
+                                              "optimize", "load",     "save",    "gather", "exchange",
+                                              "sum",      "compress", "project", "expand", "clone"};
   const auto index = static_cast<size_t>(kind);
   return index < kTaskKinds ? kNames[index] : "unknown";
 }
@@ -46,8 +45,10 @@ std::string encode(std::string_view name) {
   for (const char c : name) {
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                        c == '_' || c == '.' || c == '-';
-    if (plain) out += c;
-    else out += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    if (plain)
+      out += c;
+    else
+      out += fmt::format("%{:02X}", static_cast<unsigned char>(c));
   }
   return out;
 }
@@ -74,7 +75,8 @@ class References {
 class Printer {
  public:
   explicit Printer(const Program& program)
-      : program_(program), tiers_(program.machine.tiers, [](const Tier& t) { return t.name; }),
+      : program_(program),
+        tiers_(program.machine.tiers, [](const Tier& t) { return t.name; }),
         lanes_(program.machine.lanes, [](const Lane& l) { return l.name; }),
         processes_(program.processes, [](const ProcessGroup& g) { return g.name; }),
         rings_(program.rings, [](const Ring& r) { return r.name; }),
@@ -230,8 +232,10 @@ class Printer {
   void print_operand(const Operand& o) {
     print("{}", buffers_[o.buffer]);
     if (o.back != 0) print("~{}", o.back);
-    if (o.first + 1 == o.last && program_.buffers[o.buffer].pieces() > 1) print("[{}]", o.first);
-    else if (o.first != 0 || o.last != program_.buffers[o.buffer].pieces()) print("[{}:{}]", o.first, o.last);
+    if (o.first + 1 == o.last && program_.buffers[o.buffer].pieces() > 1)
+      print("[{}]", o.first);
+    else if (o.first != 0 || o.last != program_.buffers[o.buffer].pieces())
+      print("[{}:{}]", o.first, o.last);
     if (o.indexed != 0) print("<={}", o.indexed);
     print("@{}", o.version);
   }

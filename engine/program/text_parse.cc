@@ -1,5 +1,7 @@
 // Parses the text form of programs; text_words.h has the grammar. Every index in the result is in range
 // (tiers, lanes, links, units, rings, buffers, bodies, pieces); all else is the verifier's business.
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -7,8 +9,6 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
-
-#include <fmt/format.h>
 
 #include "engine/base/error.h"
 #include "engine/program/program.h"
@@ -142,8 +142,10 @@ class Parser {
         Row row(text.substr(0, end));
         text.remove_prefix(std::min(end + 1, text.size()));
         if (row.done()) continue;
-        if (!header) expect_header(row);
-        else parse_row(row);
+        if (!header)
+          expect_header(row);
+        else
+          parse_row(row);
         header = true;
         if (!row.done()) fail(quoted(row.peek()) + " stands after the end of the row");
       }
@@ -164,25 +166,37 @@ class Parser {
 
   void parse_row(Row& row) {
     if (row.at_number() && section_ != Section::tables) {
-      if (section_ == Section::tasks) parse_task(row);
-      else parse_instruction(row);
+      if (section_ == Section::tasks)
+        parse_task(row);
+      else
+        parse_instruction(row);
       return;
     }
     const std::string_view kind = row.next();
     if (kind == "tasks" || kind == "instructions") return begin_section(kind, row);
     if (section_ != Section::tables) fail(quoted(kind) + " stands among tasks and instructions");
-    if (kind == "tier") parse_tier(row);
-    else if (kind == "lane") parse_lane(row);
-    else if (kind == "link") parse_link(row);
-    else if (kind == "unit") parse_unit(row);
-    else if (kind == "processes") parse_processes(row);
-    else if (kind == "pass") parse_pass(row);
-    else if (kind == "ring") parse_ring(row);
-    else if (kind == "buffer") parse_buffer(row);
+    if (kind == "tier")
+      parse_tier(row);
+    else if (kind == "lane")
+      parse_lane(row);
+    else if (kind == "link")
+      parse_link(row);
+    else if (kind == "unit")
+      parse_unit(row);
+    else if (kind == "processes")
+      parse_processes(row);
+    else if (kind == "pass")
+      parse_pass(row);
+    else if (kind == "ring")
+      parse_ring(row);
+    else if (kind == "buffer")
+      parse_buffer(row);
     else if (kind == "arena")
       while (!row.done()) program_.arena_bytes.push_back(row.number<uint64_t>());
-    else if (kind == "body") parse_body(row);
-    else fail(quoted(kind) + " is not a kind of row");
+    else if (kind == "body")
+      parse_body(row);
+    else
+      fail(quoted(kind) + " is not a kind of row");
   }
 
   void begin_section(std::string_view kind, Row& row) {
@@ -410,10 +424,14 @@ class Parser {
     if (parse_number<uint32_t>(ordinal) != ++ordinals_[i.lane])
       fail(fmt::format("this is number {} of its lane", ordinals_[i.lane]));
     const std::string_view action = row.next();
-    if (action == "copy") parse_copy(row, i);
-    else if (action == "run") parse_run(row, i);
-    else if (action == "raw") parse_raw(row, i);
-    else fail(quoted(action) + " is not copy, run or raw");
+    if (action == "copy")
+      parse_copy(row, i);
+    else if (action == "run")
+      parse_run(row, i);
+    else if (action == "raw")
+      parse_raw(row, i);
+    else
+      fail(quoted(action) + " is not copy, run or raw");
     i.waits_before.resize(body_->predecessors.size());
     while (!row.done()) parse_wait(row, i);
     body_->instructions.push_back(std::move(i));

@@ -29,8 +29,7 @@ namespace sluice {
 
 inline constexpr const char* kTextHeader = "sluice program 1";
 inline constexpr const char* kAccessWords[] = {"read", "write", "add"};
-inline constexpr const char* kStateWords[] = {"empty", "clean", "pending", "shared_clean",
-                                              "shared_pending"};
+inline constexpr const char* kStateWords[] = {"empty", "clean", "pending", "shared_clean", "shared_pending"};
 inline constexpr size_t kBufferClasses = 6;
 
 }  // namespace sluice

@@ -168,10 +168,9 @@ class Reader {
   }
 
   void read_lane(const Json& row) {
-    known_keys(
-        row, "a lane",
-        {"lane", "tier", "flops_per_second", "bytes_per_second", "ops", "overhead_seconds", "occupies",
-         "per_byte"});
+    known_keys(row, "a lane",
+               {"lane", "tier", "flops_per_second", "bytes_per_second", "ops", "overhead_seconds", "occupies",
+                "per_byte"});
     LaneRates lane;
     lane.lane = string(row, "lane", "a lane");
     if (row.contains("tier")) lane.tier = string(row, "tier", "a lane");

@@ -88,7 +88,7 @@ struct NetworkLevel {
 struct MachineMemory {
   std::optional<uint64_t> device;  // of its GPU; none: it has none
   uint64_t host = 0;
-  std::optional<uint64_t> nvme;    // scratch space on its drives; none: not known
+  std::optional<uint64_t> nvme;  // scratch space on its drives; none: not known
 };
 
 struct MachineRates {

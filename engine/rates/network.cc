@@ -55,8 +55,8 @@ double network_seconds(const Program& program, const std::vector<NetworkLevel>& 
   double longest = 0;
   for (size_t l = 0; l < levels.size(); ++l) {
     const uint32_t unit = unit_ranks(levels, l), messages = messages_out(group_of(program, task), unit);
-    longest = std::max(longest, part * messages * unit / levels[l].bytes_per_second +
-                                    messages * levels[l].latency_seconds);
+    longest = std::max(
+        longest, part * messages * unit / levels[l].bytes_per_second + messages * levels[l].latency_seconds);
   }
   return longest;
 }

@@ -94,11 +94,10 @@ const LinkRates* JobCompiler::find_link(const std::string& from, const std::stri
 }
 
 void JobCompiler::lacks(const std::string& what) const {
-  throw Error(
-      ExitCode::usage,
-      fmt::format("The machine description `{}` has no rates for {}.", printable(rates_.name),
-                  printable(what)),
-      "Add them as docs/machine.md describes.");
+  throw Error(ExitCode::usage,
+              fmt::format("The machine description `{}` has no rates for {}.", printable(rates_.name),
+                          printable(what)),
+              "Add them as docs/machine.md describes.");
 }
 
 Job JobCompiler::task(const Instruction& instruction, const Task& task) {

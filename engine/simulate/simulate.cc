@@ -18,10 +18,10 @@
 // 6. Time jumps to the next moment at which fixed seconds have passed or work is done.
 #include "engine/simulate/simulate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <stdexcept>
-
-#include <fmt/format.h>
 
 #include "engine/base/error.h"
 #include "engine/simulate/jobs.h"
@@ -53,8 +53,14 @@ class Run {
  public:
   Run(const Program& program, const std::vector<CompiledBody>& bodies, size_t pools,
       const std::vector<DrivePools>& drives, std::span<const BodyId> sequence, bool with_times)
-      : program_(program), bodies_(bodies), drives_(drives), sequence_(sequence), with_times_(with_times),
-        lanes_(program.machine.lanes.size()), demand_(pools), room_(pools) {
+      : program_(program),
+        bodies_(bodies),
+        drives_(drives),
+        sequence_(sequence),
+        with_times_(with_times),
+        lanes_(program.machine.lanes.size()),
+        demand_(pools),
+        room_(pools) {
     result_.lane_busy.assign(lanes_.size(), 0);
     result_.lane_slowed.assign(lanes_.size(), std::vector<double>(pools - drives.size()));
     if (with_times)
@@ -259,7 +265,7 @@ class Run {
   std::vector<LaneState> lanes_;
   // By position (and one more) and lane: instructions of the bodies before.
   std::vector<std::vector<uint64_t>> bases_;
-  std::vector<size_t> before_;  // by position: index of the body before among the predecessors
+  std::vector<size_t> before_;         // by position: index of the body before among the predecessors
   std::vector<double> demand_, room_;  // by pool
   std::vector<LaneState*> rising_;
   double now_ = 0;

@@ -40,8 +40,8 @@ double task_seconds(const Program& program, const MachineRates& rates, const Tas
 // Seconds that a body's work takes on each resource at its full rate, with the overheads of lanes that do not
 // overlap. No order of the same work is faster than the largest of them.
 struct Loads {
-  std::vector<double> lanes;   // by Machine::lanes
-  std::vector<double> pools;   // by MachineRates::pools
+  std::vector<double> lanes;  // by Machine::lanes
+  std::vector<double> pools;  // by MachineRates::pools
   // By MachineRates::drives: reads plus writes, at the mixed rate where that is faster.
   std::vector<double> drives;
 };

@@ -1,7 +1,7 @@
 // Order between two bodies that run back to back; see replay.h.
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "engine/base/error.h"
 #include "engine/verify/replay.h"
@@ -16,9 +16,15 @@ class PairCheck {
  public:
   PairCheck(const Program& program, const AddressLine& line, const std::vector<BodyFacts>& facts, BodyId body,
             uint32_t predecessor, Report& report)
-      : program_(program), line_(line), id_(body), predecessor_(predecessor),
-        before_id_(program.bodies[body].predecessors[predecessor]), body_(program.bodies[body]),
-        facts_(facts[body]), before_(facts[before_id_]), report_(report),
+      : program_(program),
+        line_(line),
+        id_(body),
+        predecessor_(predecessor),
+        before_id_(program.bodies[body].predecessors[predecessor]),
+        body_(program.bodies[body]),
+        facts_(facts[body]),
+        before_(facts[before_id_]),
+        report_(report),
         lanes_(program.machine.lanes.size()) {}
 
   void run() {
@@ -49,10 +55,12 @@ class PairCheck {
       const LaneId lane = instruction.lane;
       const std::vector<uint32_t>& earlier = before_.by_lane[lane];
       uint32_t* clock = started(i);
-      if (facts_.ordinal[i] > 1) join(clock, started(facts_.by_lane[lane][facts_.ordinal[i] - 2]));
+      if (facts_.ordinal[i] > 1)
+        join(clock, started(facts_.by_lane[lane][facts_.ordinal[i] - 2]));
       else if (!program_.machine.lanes[lane].overlapping)
         join_completed(clock, lane, static_cast<uint32_t>(earlier.size()));
-      else if (!earlier.empty()) join(clock, &before_.started[earlier.back() * lanes_]);
+      else if (!earlier.empty())
+        join(clock, &before_.started[earlier.back() * lanes_]);
       // Completions are counted in order: that lane has also completed all of the body before.
       for (const Wait& w : instruction.waits) {
         join(clock, started(facts_.by_lane[w.lane][w.count - 1]));
@@ -75,8 +83,10 @@ class PairCheck {
       const uint64_t begin = std::max(last.begin[a] + shift, first.begin[b]);
       const uint64_t end = std::min(last.end[a] + shift, first.end[b]);
       if (begin < end) check_overlap(a, b, begin, end);
-      if (last.end[a] + shift <= first.end[b]) ++a;
-      else ++b;
+      if (last.end[a] + shift <= first.end[b])
+        ++a;
+      else
+        ++b;
     }
   }
 

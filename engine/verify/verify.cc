@@ -1,10 +1,10 @@
 #include "engine/verify/verify.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <tuple>
-
-#include <fmt/format.h>
 
 #include "engine/base/error.h"
 #include "engine/verify/replay.h"
@@ -157,8 +157,8 @@ class Tables {
         fail(fmt::format("its peak of {} bytes exceeds the arena of {}, {}", body.peak_bytes[t],
                          Name{machine_.tiers[t].name}, program_.arena_bytes[t]));
     for (const Buffer& b : program_.buffers)
-      if (b.permanent && b.home_offset + (slots_of(program_, b) - 1) * b.slot_stride + b.bytes() >
-                             body.peak_bytes[b.home])
+      if (b.permanent &&
+          b.home_offset + (slots_of(program_, b) - 1) * b.slot_stride + b.bytes() > body.peak_bytes[b.home])
         fail(fmt::format("its peak leaves out the home of {}", Name{b.name}));
   }
 
@@ -179,8 +179,13 @@ class Tables {
 class Structure {
  public:
   Structure(const Program& program, BodyId id, Report& report)
-      : program_(program), machine_(program.machine), body_(program.bodies[id]), id_(id), report_(report),
-        issued_(machine_.lanes.size()), instructions_of_(body_.tasks.size()) {}
+      : program_(program),
+        machine_(program.machine),
+        body_(program.bodies[id]),
+        id_(id),
+        report_(report),
+        issued_(machine_.lanes.size()),
+        instructions_of_(body_.tasks.size()) {}
 
   void check() {
     for (BodyId before : body_.predecessors) {

@@ -88,8 +88,7 @@ Block load(const Problem& p, const Columns& c, int64_t row, int64_t column, int6
   return {scratch, p.size};
 }
 
-void store(const Problem& p, const float* from, const Columns& c, int64_t row, int64_t column,
-           int64_t rows) {
+void store(const Problem& p, const float* from, const Columns& c, int64_t row, int64_t column, int64_t rows) {
   if (c.data == nullptr) return;
   for (int64_t r = 0; r < rows; ++r)
     finish_row(p.precision, from + r * p.size, nullptr, address(c, p.precision, row + r, column),

@@ -57,8 +57,8 @@ void multiply_f32(Library library, const TileShape& s, float alpha, const float*
   if (library == Library::openblas) return multiply_openblas(s, alpha, a, b, c);
   omp_set_num_threads(1);
   const dnnl_status_t status =
-      dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, alpha, a, s.stride_a,
-                 b, s.stride_b, s.accumulate ? 1.0f : 0.0f, c, s.stride_c);
+      dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, alpha, a, s.stride_a, b,
+                 s.stride_b, s.accumulate ? 1.0f : 0.0f, c, s.stride_c);
   CHECK(status == dnnl_success, "oneDNN's sgemm returned " + std::to_string(status));
 }
 

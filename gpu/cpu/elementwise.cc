@@ -10,6 +10,7 @@
 #include <cstddef>
 
 #include "engine/base/simd/simd-inl.h"
+// After simd-inl.h, which chooses the target:
 #include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();

@@ -75,8 +75,8 @@ HWY_INLINE void forward_rows(const OpCall& call, int64_t begin, int64_t end) {
 // With n = (x - mean) rstd and h = dy * weight: dx = rstd (h - average(h) - n average(h n)); uncentred,
 // without average(h). Adds dy n to weight_sum and dy to bias_sum, each unless nullptr.
 template <bool kCentered, class T>
-HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float mean, float rstd,
-                             size_t columns, T* dx, bool accumulate, float* weight_sum, float* bias_sum) {
+HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float mean, float rstd, size_t columns,
+                             T* dx, bool accumulate, float* weight_sum, float* bias_sum) {
   const Floats d;
   const FloatVector shift = hn::Set(d, mean), scale = hn::Set(d, rstd);
   FloatVector sum_h = hn::Zero(d), sum_hn = hn::Zero(d);
@@ -85,8 +85,7 @@ HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float mea
     const FloatVector normal = hn::Mul(hn::Sub(lanes.load(x + i), shift), scale);
     sum_h = hn::Add(sum_h, h);  // missing lanes: g is zero
     sum_hn = hn::MulAdd(h, normal, sum_hn);
-    if (weight_sum != nullptr)
-      lanes.store(hn::MulAdd(g, normal, lanes.load(weight_sum + i)), weight_sum + i);
+    if (weight_sum != nullptr) lanes.store(hn::MulAdd(g, normal, lanes.load(weight_sum + i)), weight_sum + i);
     if (bias_sum != nullptr) lanes.store(hn::Add(g, lanes.load(bias_sum + i)), bias_sum + i);
   });
   if (dx == nullptr) return;
@@ -208,8 +207,9 @@ void norm_backward(const OpCall& call, Workers& workers, const Rows& rows_kernel
     auto* gradient = static_cast<float*>(call.parameter_gradients[p].data);
     workers.parallel_for((c.columns + kColumns - 1) / kColumns, [&](int64_t task, int) {
       const int64_t begin = task * kColumns;
-      HWY_DYNAMIC_DISPATCH(add_blocks)(sums[p] + begin, c.blocks, c.stride, gradient + begin,
-                                       static_cast<size_t>(std::min(kColumns, c.columns - begin)));
+      HWY_DYNAMIC_DISPATCH(add_blocks)
+      (sums[p] + begin, c.blocks, c.stride, gradient + begin,
+       static_cast<size_t>(std::min(kColumns, c.columns - begin)));
     });
   }
 }

@@ -22,9 +22,7 @@ void run(const Queue& queue, const OpCall& call, Pass pass) {
 
 }  // namespace
 
-void linear_cross_entropy_forward(const Queue& queue, const OpCall& call) {
-  run(queue, call, Pass::forward);
-}
+void linear_cross_entropy_forward(const Queue& queue, const OpCall& call) { run(queue, call, Pass::forward); }
 
 void linear_cross_entropy_backward(const Queue& queue, const OpCall& call) {
   run(queue, call, Pass::backward);

@@ -19,8 +19,9 @@ Known<int> nccl_version(const Known<NcclApi>& api) {
   if (result != NcclApi::kSuccess)
     return {{}, std::string("ncclGetVersion says: ") + api.value->ncclGetErrorString(result)};
   if (version < kVersionLeast)
-    return {{}, "NCCL is " + nccl_version_text(version) + ", and " + nccl_version_text(kVersionLeast) +
-                    " is the oldest that is used"};
+    return {{},
+            "NCCL is " + nccl_version_text(version) + ", and " + nccl_version_text(kVersionLeast) +
+                " is the oldest that is used"};
   return {version, ""};
 }
 

@@ -19,7 +19,7 @@ struct NcclApi {
   enum DataType { kBytes = 1 };  // ncclUint8
   using Rank = struct ncclComm*;
   using Stream = void*;  // a cudaStream_t
-  struct UniqueId {  // of one communicator, made by one rank and told to the others
+  struct UniqueId {      // of one communicator, made by one rank and told to the others
     char bytes[128];
   };
   // ncclConfig_t of version 2.14, as `version` says; later versions read it too. `blocking` zero: calls

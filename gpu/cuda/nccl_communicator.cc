@@ -136,9 +136,8 @@ class NcclCommunicator final : public Communicator {
     call([&] { settle(api_.ncclSend(data, bytes, NcclApi::kBytes, to, rank_, stream_.get()), "ncclSend"); });
   }
   void receive(void* data, uint64_t bytes, int from) override {
-    call([&] {
-      settle(api_.ncclRecv(data, bytes, NcclApi::kBytes, from, rank_, stream_.get()), "ncclRecv");
-    });
+    call(
+        [&] { settle(api_.ncclRecv(data, bytes, NcclApi::kBytes, from, rank_, stream_.get()), "ncclRecv"); });
   }
 
   void throw_if_lost() override { host_.throw_if_lost(); }

@@ -61,7 +61,7 @@ __device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uin
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-  __trap();  // the device refuses bf16 before compute capability 8.0
+  __trap();                             // the device refuses bf16 before compute capability 8.0
 #endif
 }
 __device__ inline void mma_half(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {

@@ -23,8 +23,7 @@ uint64_t rope_bytes(const OpShapes& shapes, Pass) {
 
 uint64_t linear_bytes(const OpShapes& shapes, Pass pass) {
   if (pass == Pass::forward || shapes.parameters.size() < 2) return kMatmulWorkspaceBytes;
-  return std::max(kMatmulWorkspaceBytes,
-                  column_sums_bytes(shapes.inputs[0][0], shapes.parameters[1][0]));
+  return std::max(kMatmulWorkspaceBytes, column_sums_bytes(shapes.inputs[0][0], shapes.parameters[1][0]));
 }
 
 uint64_t attention_bytes(const OpShapes& shapes, Pass pass) {

@@ -27,9 +27,8 @@ HWY_INLINE void add_row(const T* HWY_RESTRICT gradient, float* HWY_RESTRICT row,
 
 // row += gradient.
 void add_gradient(DType precision, const void* gradient, float* row, size_t n) {
-  with_precision(precision, [&](auto type) HWY_ATTR {
-    add_row(static_cast<const decltype(type)*>(gradient), row, n);
-  });
+  with_precision(precision,
+                 [&](auto type) HWY_ATTR { add_row(static_cast<const decltype(type)*>(gradient), row, n); });
 }
 
 // out[k] = row . q[k], k < rank.
@@ -38,9 +37,8 @@ void multiply_row(const float* HWY_RESTRICT row, size_t n, const float* q, uint3
   for (uint32_t k = 0; k < rank; ++k) {
     const float* HWY_RESTRICT column = q + k * n;
     FloatVector sum = hn::Zero(d);
-    for_each_vector(n, [&](size_t i, auto lanes) SLUICE_KERNEL {
-      sum = fma(lanes.load(row + i), lanes.load(column + i), sum);
-    });
+    for_each_vector(n, [&](size_t i, auto lanes)
+                           SLUICE_KERNEL { sum = fma(lanes.load(row + i), lanes.load(column + i), sum); });
     out[k] = hn::GetLane(hn::SumOfLanes(d, sum));
   }
 }

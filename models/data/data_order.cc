@@ -1,9 +1,9 @@
 #include "models/data/data_order.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
-
-#include <fmt/format.h>
 
 #include "engine/base/error.h"
 #include "engine/base/philox.h"
@@ -28,10 +28,9 @@ uint64_t feistel(uint64_t value, int bits, PhiloxKey key, uint64_t epoch) {
   for (uint32_t round = 0; round < kFeistelRounds; ++round) {
     const bool change_left = round % 2 == 0;
     const uint64_t fixed = change_left ? right : left;  // at most 32 bits
-    const PhiloxCounter words =
-        philox4x32({static_cast<uint32_t>(fixed), round, static_cast<uint32_t>(epoch),
-                    static_cast<uint32_t>(epoch >> 32)},
-                   key);
+    const PhiloxCounter words = philox4x32({static_cast<uint32_t>(fixed), round, static_cast<uint32_t>(epoch),
+                                            static_cast<uint32_t>(epoch >> 32)},
+                                           key);
     if (change_left)
       left ^= words[0] & low_bits(bits - low);
     else

@@ -1,14 +1,14 @@
 #include "models/data/token_data.h"
 
+#include <fmt/format.h>
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 #include <utility>
-
-#include <fmt/format.h>
-#include <xxhash.h>
 
 #include "engine/base/error.h"
 
@@ -29,8 +29,7 @@ constexpr int64_t kTextVocabulary = 256;
 // Megatron's index file starts with these nine bytes.
 constexpr char kMegatronMagic[] = "MMIDIDX\0";
 
-[[noreturn]] void malformed(const std::string& path, const std::string& sentence,
-                            const std::string& remedy) {
+[[noreturn]] void malformed(const std::string& path, const std::string& sentence, const std::string& remedy) {
   throw Error(ExitCode::malformed_file, fmt::format("{} {}.", printable(path), sentence), remedy);
 }
 
@@ -85,8 +84,7 @@ TokenData::Part TokenData::open_binary(InputFile file) {
                           kShardHeaderBytes),
               remedy);
   if (header[1] != kind->version)
-    malformed(path, fmt::format("is an llm.c shard of version {}, not {}", header[1], kind->version),
-              remedy);
+    malformed(path, fmt::format("is an llm.c shard of version {}, not {}", header[1], kind->version), remedy);
   if (header[2] < 0)
     malformed(path, fmt::format("is an llm.c shard that claims {} tokens", header[2]), remedy);
   if (header[2] == 0) malformed(path, "is an llm.c shard without tokens", remedy);

@@ -1,6 +1,7 @@
 #include "models/files/file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,8 +10,6 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
-
-#include <fmt/format.h>
 
 #include "engine/base/error.h"
 
@@ -53,7 +52,7 @@ InputFile::InputFile(const std::string& path) : path_(path) {
     const bool absent = error_number == ENOENT || error_number == ENOTDIR;
     throw Error(absent ? ExitCode::usage : ExitCode::environment,
                 fmt::format("Cannot open {}: {}.", printable(path), reason(error_number)),
-                absent                      ? "Check the path."
+                absent                   ? "Check the path."
                 : error_number == EMFILE ? "Raise the limit on open files (ulimit -n)."
                                          : "Make the file readable for this user.");
   }

@@ -1,16 +1,16 @@
 #include "models/files/safetensors.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <unordered_set>
 #include <utility>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
 #include "engine/base/simd/convert.h"
@@ -137,9 +137,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
     return true;
   }
   bool number_integer(int64_t) override { unexpected("a negative number"); }
-  bool number_float(double, const std::string&) override {
-    unexpected("a number that is no 64-bit integer");
-  }
+  bool number_float(double, const std::string&) override { unexpected("a number that is no 64-bit integer"); }
   bool null() override { unexpected("null"); }
   bool boolean(bool) override { unexpected("true or false"); }
   bool binary(Json::binary_t&) override { unexpected("binary data"); }
@@ -154,12 +152,14 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   [[noreturn]] void unexpected(const char* what) const {
     switch (where_) {
       case Where::start:
-      case Where::end: malformed(path_, fmt::format("its header is {} where an object belongs", what));
+      case Where::end:
+        malformed(path_, fmt::format("its header is {} where an object belongs", what));
       case Where::header:
         malformed(path_, fmt::format("the header's '{}' is {}, not an object", shown_name(key_), what));
       case Where::metadata:
         malformed(path_, fmt::format("the metadata's '{}' is {}, not a string", shown_name(key_), what));
-      default: break;
+      default:
+        break;
     }
     malformed(path_, fmt::format("{} of tensor '{}' holds {}", key_, shown_name(entries.back().name), what));
   }
@@ -317,8 +317,7 @@ void SafetensorsFile::read_f32(const SafetensorsTensor& tensor, uint64_t first_e
   CHECK(first_element <= tensor.elements() && count <= tensor.elements() - first_element,
         "range outside of " + shown_name(tensor.name));
   const uint64_t width = safetensors_type_bytes(tensor.type);
-  if (tensor.type == SafetensorsType::f32)
-    return read_raw(tensor, first_element * width, count * width, out);
+  if (tensor.type == SafetensorsType::f32) return read_raw(tensor, first_element * width, count * width, out);
   const bool half = tensor.type == SafetensorsType::f16 || tensor.type == SafetensorsType::bf16;
   if (!half && tensor.type != SafetensorsType::f64)
     throw Error(ExitCode::malformed_file,

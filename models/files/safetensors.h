@@ -87,8 +87,7 @@ constexpr uint64_t kCheckpointAlignment = 4096;  // so that tensors can go by O_
 // two, at least 8). `metadata` is merged with {"format": "pt"}, without which Hugging Face loaders refuse a
 // file that has metadata. Names must be unique, valid UTF-8 and not "__metadata__".
 SafetensorsLayout lay_out_safetensors(std::span<const TensorSpec> tensors,
-                                      const std::map<std::string, std::string>& metadata,
-                                      uint64_t alignment);
+                                      const std::map<std::string, std::string>& metadata, uint64_t alignment);
 
 // Writes one file: the constructor writes the header, write() appends the tensors' bytes in order, in pieces
 // of any size, finish() makes the file durable under its name. Without finish() nothing stays behind. Throws

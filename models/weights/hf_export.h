@@ -25,11 +25,11 @@ struct ExportTensor {
 using ReadTensor = std::function<void(size_t tensor, uint64_t first, uint64_t count, float* out)>;
 
 struct ExportOptions {
-  DType dtype = DType::bf16;                 // bf16, f16 or f32
-  uint64_t file_bytes_max = 5'000'000'000;   // of a file's tensors; a larger tensor has a file of its own
-  uint64_t shards = 1;                       // above 1: for PyTorch's distributed checkpoint
-  std::string config_json;                   // written as config.json
-  std::string tokenizer_directory;           // the tokenizer's files are copied from here; empty: none
+  DType dtype = DType::bf16;                // bf16, f16 or f32
+  uint64_t file_bytes_max = 5'000'000'000;  // of a file's tensors; a larger tensor has a file of its own
+  uint64_t shards = 1;                      // above 1: for PyTorch's distributed checkpoint
+  std::string config_json;                  // written as config.json
+  std::string tokenizer_directory;          // the tokenizer's files are copied from here; empty: none
 };
 
 // Creates the directory when it is missing. Values are rounded to nearest even. Throws Error: usage when the

@@ -1,12 +1,12 @@
 #include "models/weights/initial_weights.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <numbers>
-
-#include <xxhash.h>
 
 #include "engine/base/error.h"
 #include "engine/base/philox.h"
@@ -110,9 +110,14 @@ void fill_initial(const Parameter& parameter, uint64_t seed, uint64_t first, uin
   const auto elements = static_cast<uint64_t>(element_count(parameter.shape));
   CHECK(first <= elements && count <= elements - first, "range outside of " + parameter.name);
   switch (parameter.initializer) {
-    case Initializer::normal: return fill_normal(parameter, seed, first, count, out);
-    case Initializer::zeros: std::fill_n(out, count, 0.0f); return;
-    case Initializer::ones: std::fill_n(out, count, 1.0f); return;
+    case Initializer::normal:
+      return fill_normal(parameter, seed, first, count, out);
+    case Initializer::zeros:
+      std::fill_n(out, count, 0.0f);
+      return;
+    case Initializer::ones:
+      std::fill_n(out, count, 1.0f);
+      return;
   }
 }
 

@@ -4,6 +4,8 @@
 // The kernel may use a request's memory from when it takes the request until the completion. When the system
 // refuses requests for good, those not taken and all later ones complete with that errno; those taken are
 // waited for as usual.
+#include "offload/io/uring_queue.h"
+
 #include <liburing.h>
 
 #include <algorithm>
@@ -13,8 +15,6 @@
 #include <cstring>
 #include <thread>
 #include <vector>
-
-#include "offload/io/uring_queue.h"
 
 #include "engine/base/error.h"
 

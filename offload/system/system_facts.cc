@@ -175,7 +175,7 @@ uint64_t lockable_bytes(uint64_t most) {
   if (memory == MAP_FAILED) return 0;
   uint64_t bytes = most;
   while (bytes > 0 && mlock2(memory, bytes, 0) != 0) bytes /= 2;  // not mlock(), which sanitizers disable
-  munmap(memory, most);  // unlocks
+  munmap(memory, most);                                           // unlocks
   return bytes;
 }
 

@@ -1,6 +1,4 @@
 // AdamW: every vector target against an independent scalar implementation, to the bit.
-#include "cpu_optim/adamw.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "cpu_optim/adamw.h"
 #include "tests/support/simd_reference.h"
 #include "tests/support/simd_test_support.h"
 
@@ -73,7 +72,7 @@ void check_step(const State& start, const State& expected, DType precision, cons
   const bool wide = precision == DType::f32;
   const void* gradient = wide ? static_cast<void*>(gradient32.data()) : gradient16.data();
   const UpdateRange range{master.data(), m.data(), v.data(), gradient, wide ? nullptr : weights16.data(),
-                         precision, n, decay};
+                          precision,     n,        decay};
   apply_adamw(range, UpdateConstants::of(c), workers);
   const Format& format = precision == DType::bf16 ? kBf16 : kF16;
   for (size_t i = 0; i < n; ++i) {

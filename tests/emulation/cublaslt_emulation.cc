@@ -82,9 +82,7 @@ void check_epilogue(const cublasLtMatmulDescOpaque& desc, const cublasLtMatrixLa
   }
 }
 
-float gelu(float x) {
-  return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
-}
+float gelu(float x) { return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x))); }
 
 // An algorithm may overwrite its whole workspace. Overwriting both ends shows errors too, in less time.
 void scribble(void* workspace, size_t bytes) {

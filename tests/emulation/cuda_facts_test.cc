@@ -1,12 +1,11 @@
 // What `sluice doctor` finds out about a GPU, here the emulated one, with a clock that advances by a
 // sixteenth of a second at every look; and the verb itself on a machine with that GPU.
-#include "gpu/cuda/facts.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "gpu/cuda/facts.h"
 #include "tests/emulation/emulated_gpu.h"
 #include "tools/command/verbs.h"
 

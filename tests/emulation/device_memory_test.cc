@@ -73,8 +73,7 @@ TEST_F(DeviceMemory, StaysWithinItsBudgetAndIsWhatThePlanSays) {
       emulation::EmulatedGpu known = gpu;
       known.nvml = nvml;
       emulation::set_up(known);
-      const Words memory{"--device",   "cuda",  "--gpu-mem", std::to_string(budget),
-                         "--host-mem", "1000MiB"};
+      const Words memory{"--device", "cuda", "--gpu-mem", std::to_string(budget), "--host-mem", "1000MiB"};
       const Ended planned = run_command(
           Words{"plan", "--json", "--model", kTiny, "--batch", "4", "--micro-batch", "2", "--threads", "2"} +
           memory);
@@ -129,10 +128,27 @@ TEST_F(DeviceMemory, LibrariesThatTakeMoreThanWasSetAside) {
   constexpr uint64_t kHost = 4000 * kMiB;
   const auto train_within = [&](const std::string& out, uint64_t budget) {
     emulation::set_up(gpu);
-    return run_command({"train", "--model", "gpt2:layers=5,width=96,heads=2,vocab=256,context=8", "--data",
-                        text, "--batch", "2", "--micro-batch", "1", "--steps", "2", "--threads", "2",
-                        "--device", "cuda", "--gpu-mem", std::to_string(budget), "--host-mem",
-                        std::to_string(kHost), "--out", directory / out});
+    return run_command({"train",
+                        "--model",
+                        "gpt2:layers=5,width=96,heads=2,vocab=256,context=8",
+                        "--data",
+                        text,
+                        "--batch",
+                        "2",
+                        "--micro-batch",
+                        "1",
+                        "--steps",
+                        "2",
+                        "--threads",
+                        "2",
+                        "--device",
+                        "cuda",
+                        "--gpu-mem",
+                        std::to_string(budget),
+                        "--host-mem",
+                        std::to_string(kHost),
+                        "--out",
+                        directory / out});
   };
   constexpr uint64_t kBeside = 700 * kMiB + page_table_bytes(kHost);
   const uint64_t roomy = 1000 * kMiB;

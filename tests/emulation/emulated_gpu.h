@@ -30,7 +30,7 @@ struct EmulatedGpu {
   int driver_version = CUDART_VERSION;
   int capability_major = 8, capability_minor = 0;
   int multiprocessors = 2;
-  uint64_t shared_bytes_max = 163 << 10;  // of a block
+  uint64_t shared_bytes_max = 163 << 10;                             // of a block
   bool products = true, bias_epilogue = true, gelu_epilogue = true;  // cuBLASLt has algorithms for these
   uint64_t memory_bytes = uint64_t{8} << 30;
   uint64_t used_by_others = 0;      // of memory_bytes
@@ -40,10 +40,10 @@ struct EmulatedGpu {
   uint64_t product_bytes = 0;       // that each of cuBLASLt's kernels takes when it is first run
   uint64_t copy_bytes = 0;          // that the first copy on each stream takes
   Nvml nvml = Nvml::lists_processes;
-  int nccl_version = 22809;                // 0: there is no NCCL
-  uint64_t nccl_bytes = 0;                 // that a rank's part of an NCCL communicator takes
-  int nccl_rank_that_cannot_join = -1;     // a communicator; only this rank hears of it
-  uint64_t nccl_call_that_fails = kNever;  // of all ranks' calls from now on; only its rank hears of it
+  int nccl_version = 22809;                   // 0: there is no NCCL
+  uint64_t nccl_bytes = 0;                    // that a rank's part of an NCCL communicator takes
+  int nccl_rank_that_cannot_join = -1;        // a communicator; only this rank hears of it
+  uint64_t nccl_call_that_fails = kNever;     // of all ranks' calls from now on; only its rank hears of it
   cudaError_t loading_returns = cudaSuccess;  // what asking for a kernel returns
   uint64_t pinned_bytes_max = kNever;
   uint64_t registration_bytes_max = (uint64_t{512} << 30) - 4096;  // of one, as drivers up to 610 have it
@@ -74,7 +74,7 @@ struct Counts {
   // registered memory: now, and most at once on one GPU.
   uint64_t held = 0, held_most = 0;
   uint64_t untouched_bytes = 0;  // that were registered before their pages existed
-  std::vector<int> contexts;  // ordinals of the GPUs on which this process has one
+  std::vector<int> contexts;     // ordinals of the GPUs on which this process has one
 };
 Counts counts();
 

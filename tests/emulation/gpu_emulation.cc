@@ -1,9 +1,8 @@
 // The GPUs' work, streams, events, and what tests set up.
-#include "tests/emulation/gpu_state.h"
-
 #include <utility>
 
 #include "engine/base/error.h"
+#include "tests/emulation/gpu_state.h"
 
 namespace sluice::emulation {
 

@@ -44,9 +44,9 @@ cudaError_t memory_info(uint64_t* free, uint64_t* total);
 cudaError_t register_host(void* begin, uint64_t bytes);
 cudaError_t unregister_host(void* begin);
 
-EmulatedGpu current();      // what was set up last
+EmulatedGpu current();       // what was set up last
 uint64_t count_nccl_call();  // returns how many there were before
-cudaError_t lost();     // cudaSuccess while the device is there
+cudaError_t lost();          // cudaSuccess while the device is there
 struct MemoryUse {
   uint64_t held, page_tables, others, total;  // bytes; held: by this process, beside page tables
 };

@@ -119,7 +119,7 @@ class Gpu {
   std::map<uintptr_t, Event> events_;
   std::map<int, Card> cards_;  // by ordinal
   Ranges host_memory_;
-  std::vector<std::byte> libraries_;  // what they take of host memory
+  std::vector<std::byte> libraries_;        // what they take of host memory
   std::map<const void*, uint64_t> loaded_;  // kernels, with the shared memory that they may have
 
  private:

@@ -60,7 +60,7 @@ struct World {
   }
 
   const int size;
-  std::mutex mutex;  // of all that follows; never taken while the GPUs' is held
+  std::mutex mutex;             // of all that follows; never taken while the GPUs' is held
   std::map<int, int> ordinals;  // by rank that has joined
   int finalized = 0;
   std::deque<Collective> collectives;  // in order, the same on all ranks

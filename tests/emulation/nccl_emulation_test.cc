@@ -92,8 +92,7 @@ TEST_F(Nccl, NobodyIsConnectedWhereOneIsRefused) {
   EXPECT_EQ(reasons({0, 1}), std::vector<std::string>(2, "on rank 0 the emulated machine has none"));
   emulation::set_up({.count = kGpus, .nccl_version = 21805});
   EXPECT_EQ(reasons({0, 1}),
-            std::vector<std::string>(
-                2, "on rank 0 NCCL is 2.18.5, and 2.20.0 is the oldest that is used"));
+            std::vector<std::string>(2, "on rank 0 NCCL is 2.18.5, and 2.20.0 is the oldest that is used"));
   emulation::set_up(gpus());
   EXPECT_EQ(reasons({0, 1, 1}),
             std::vector<std::string>(3, "on rank 0 NCCL's ncclCommInitRankConfig says: invalid usage"));

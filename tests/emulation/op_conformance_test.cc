@@ -1,10 +1,11 @@
 // The cuda device's kernels and its calls of cuBLASLt on the emulated GPU against the reference device: in
 // order and with threads and blocks shuffled.
+#include "tests/support/op_conformance.h"
+
 #include "gpu/cuda/matmul.h"
 #include "gpu/cuda/ops.h"
 #include "tests/emulation/emulated_gpu.h"
 #include "tests/support/cuda_host_operands.h"
-#include "tests/support/op_conformance.h"
 
 namespace sluice {
 namespace {

@@ -23,8 +23,8 @@ TEST(OpCases, AreOfEveryKind) {
 double objective_change(const Operands& operands, const std::vector<Result>& before,
                         const std::vector<Result>& after) {
   if (operands.output_types[0] == DType::f64) return kSeed * (after[0].values[0] - before[0].values[0]);
-  const auto weights = read_values(operands.output_gradients[0].data(), DType::f32,
-                                   element_count(operands.shapes.outputs[0]));
+  const auto weights =
+      read_values(operands.output_gradients[0].data(), DType::f32, element_count(operands.shapes.outputs[0]));
   double change = 0;
   for (size_t i = 0; i < weights.size(); ++i)
     change += weights[i] * (after[0].values[i] - before[0].values[i]);

@@ -1,4 +1,6 @@
 // Arenas: their sizes, their pages, and what is refused.
+#include "offload/arena.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -8,7 +10,6 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "offload/arena.h"
 #include "offload/system/memory_limits.h"
 
 namespace sluice {

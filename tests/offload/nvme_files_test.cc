@@ -2,6 +2,7 @@
 #include "offload/nvme_files.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,8 +10,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-
-#include <gtest/gtest.h>
 
 #include "engine/base/error.h"
 #include "offload/arena.h"
@@ -123,8 +122,7 @@ TEST_F(NvmeFilesTest, RoomIsWhereAllFit) {
 }
 
 TEST_F(NvmeFilesTest, MissingDirectory) {
-  EXPECT_EQ(refusal({{directory_ + "/none"}}),
-            "The NVMe directory " + directory_ + "/none does not exist.");
+  EXPECT_EQ(refusal({{directory_ + "/none"}}), "The NVMe directory " + directory_ + "/none does not exist.");
   EXPECT_EQ(refusal({{directory_ + "/a\nb"}}),
             "The NVMe directory " + directory_ + "/a\\x0ab does not exist.");
 }
@@ -150,9 +148,9 @@ TEST_F(NvmeFilesTest, ALimitOnFileSizesIsNamed) {
 
 TEST_F(NvmeFilesTest, TooSmallStatesNeededAndFree) {
   const std::string text = refusal({{directory_}}, uint64_t{1} << 60);
-  EXPECT_EQ(text.find("The NVMe directory " + directory_ +
-                      " is too small: 1152921504606846976 bytes are needed, "),
-            0u);
+  EXPECT_EQ(
+      text.find("The NVMe directory " + directory_ + " is too small: 1152921504606846976 bytes are needed, "),
+      0u);
   EXPECT_NE(text.find(" are free."), std::string::npos);
   EXPECT_TRUE(fs::is_empty(directory_));
 }

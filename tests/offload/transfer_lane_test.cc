@@ -1,6 +1,7 @@
 // The transfer lane: bytes, order of completion, checksums.
 #include "offload/transfer_lane.h"
 
+#include <gtest/gtest.h>
 #include <xxhash.h>
 
 #include <cerrno>
@@ -9,8 +10,6 @@
 #include <deque>
 #include <new>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "tests/support/transfer_rig.h"
 

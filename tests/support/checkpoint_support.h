@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 inline constexpr uint64_t kShard = 65536;  // elements: the finest shard boundary
 inline constexpr std::array<Plane, kPlanes> kTensorPlanes = {Plane::master, Plane::first_moment,
-                                                          Plane::second_moment, Plane::frozen_weights};
+                                                             Plane::second_moment, Plane::frozen_weights};
 
 // Odd sizes make tensors and groups end in padding. `freeze` freezes the first group.
 inline Model odd_model(const std::string& name, DType precision, bool freeze) {

@@ -20,9 +20,7 @@ inline float number(uint64_t seed, uint64_t index) {
 }
 
 // Half of the distance between neighbouring values, relative.
-inline double rounding(DType type) {
-  return type == DType::bf16 ? 0x1p-8 : type == DType::f16 ? 0x1p-11 : 0;
-}
+inline double rounding(DType type) { return type == DType::bf16 ? 0x1p-8 : type == DType::f16 ? 0x1p-11 : 0; }
 
 // A tensor in a working precision with guard bytes behind it.
 class Tensor {

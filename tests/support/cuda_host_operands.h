@@ -62,9 +62,7 @@ class GpuCopy {
     wait_for_gpu();  // the device's streams are not ordered after this one
   }
   GpuCopy(const GpuCopy&) = delete;
-  ~GpuCopy() {
-    EXPECT_EQ(cudaMemcpy(host_, data(), gpu_.bytes(), cudaMemcpyDeviceToHost), cudaSuccess);
-  }
+  ~GpuCopy() { EXPECT_EQ(cudaMemcpy(host_, data(), gpu_.bytes(), cudaMemcpyDeviceToHost), cudaSuccess); }
   void* data() const { return gpu_.data(); }
 
  private:

@@ -1,4 +1,5 @@
-// What tests of models/families share: two published config.json files, errors about files, and models as text.
+// What tests of models/families share: two published config.json files, errors about files, and models as
+// text.
 #pragma once
 
 #include <fmt/format.h>

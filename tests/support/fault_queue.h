@@ -37,9 +37,7 @@ class FaultQueue : public IoQueue {
       : inner_(std::move(inner)), fault_(fault), random_(fault.seed), pending_(inner_->depth()) {}
 
   uint32_t depth() const override { return inner_->depth(); }
-  uint32_t in_flight() const override {
-    return inner_->in_flight() + static_cast<uint32_t>(made_up_.size());
-  }
+  uint32_t in_flight() const override { return inner_->in_flight() + static_cast<uint32_t>(made_up_.size()); }
   uint64_t faults() const { return faults_; }  // injected so far
 
   void submit(const IoRequest& request) override {
@@ -49,13 +47,20 @@ class FaultQueue : public IoQueue {
     const bool hit = counted && count_ >= fault_.at && count_ - fault_.at < fault_.repeat;
     if (hit) ++faults_;
     switch (hit ? fault_.kind : FaultKind::none) {
-      case FaultKind::none: return pass(request, {});
-      case FaultKind::short_transfer: return cut(request);
-      case FaultKind::eagain: return made_up_.push_back({request.tag, -EAGAIN});
-      case FaultKind::eintr: return made_up_.push_back({request.tag, -EINTR});
-      case FaultKind::eio: return made_up_.push_back({request.tag, -EIO});
-      case FaultKind::enospc: return made_up_.push_back({request.tag, -ENOSPC});
-      case FaultKind::bit_flip: return flip(request);
+      case FaultKind::none:
+        return pass(request, {});
+      case FaultKind::short_transfer:
+        return cut(request);
+      case FaultKind::eagain:
+        return made_up_.push_back({request.tag, -EAGAIN});
+      case FaultKind::eintr:
+        return made_up_.push_back({request.tag, -EINTR});
+      case FaultKind::eio:
+        return made_up_.push_back({request.tag, -EIO});
+      case FaultKind::enospc:
+        return made_up_.push_back({request.tag, -ENOSPC});
+      case FaultKind::bit_flip:
+        return flip(request);
     }
   }
 

@@ -51,7 +51,9 @@ class Mutated {
   Mutated(Program& program, const Mutation& m)
       : target_(program.bodies[m.body].instructions[m.instruction]), original_(target_) {
     switch (m.kind) {
-      case MutationKind::drop_wait: target_.waits.erase(target_.waits.begin() + m.index); break;
+      case MutationKind::drop_wait:
+        target_.waits.erase(target_.waits.begin() + m.index);
+        break;
       case MutationKind::drop_wait_before: {
         std::vector<Wait>& waits = target_.waits_before[m.predecessor];
         waits.erase(waits.begin() + m.index);
@@ -160,8 +162,7 @@ class Oracle {
   template <typename Visit>
   void for_each_home(const Visit& visit) const {
     for (BufferId b = 0; b < p_.buffers.size(); ++b)
-      for (uint8_t back = 0;
-           back < slots_of(p_, p_.buffers[b]) && p_.buffers[b].permanent; ++back) {
+      for (uint8_t back = 0; back < slots_of(p_, p_.buffers[b]) && p_.buffers[b].permanent; ++back) {
         uint64_t byte = 0;
         for_each_cell(p_, whole(b, back), {p_.buffers[b].home, p_.buffers[b].home_offset}, 0,
                       [&](const Cell& c) {
@@ -207,8 +208,10 @@ class Oracle {
             good &= protectee == homes_.end() ||
                     (protectee->second == o.buffer && b.ring == kNoRing && !work &&
                      in.places[k].offset + byte - operand_begin(b, o) == b.home_offset + byte);
-            if (work) cells.erase(c);
-            else if (in.task == kNoTask) cells[c] = {o.buffer, o.back, byte, in.operands[0].version};
+            if (work)
+              cells.erase(c);
+            else if (in.task == kNoTask)
+              cells[c] = {o.buffer, o.back, byte, in.operands[0].version};
             else {
               uint32_t& latest = newest[{o.buffer, o.back, byte}];
               good &= latest == o.version;
@@ -249,8 +252,10 @@ class Oracle {
         for (const uint32_t side : {behind, 1u}) {
           const std::vector<size_t>& queue = of_lane[{side, lane}];
           if (queue.empty()) continue;
-          if (p_.machine.lanes[lane].overlapping) n.done = nodes[queue.back()].done;
-          else complete(n, queue.back());
+          if (p_.machine.lanes[lane].overlapping)
+            n.done = nodes[queue.back()].done;
+          else
+            complete(n, queue.back());
           break;
         }
         for (const Wait& w : n.in->waits) wait(n, behind, w);

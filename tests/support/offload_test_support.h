@@ -2,6 +2,7 @@
 // tell where they belong.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <linux/magic.h>
 #include <sys/statfs.h>
 
@@ -11,8 +12,6 @@
 #include <span>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "offload/io/backends.h"
 #include "tests/support/test_directory.h"

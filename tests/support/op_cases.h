@@ -254,8 +254,8 @@ inline std::vector<Guarded> make_outputs(const Operands& operands) {
   std::vector<Guarded> outputs;
   for (size_t i = 0; i < operands.output_types.size(); ++i) {
     const DType type = operands.output_types[i];
-    outputs.emplace_back(
-        static_cast<uint64_t>(element_count(operands.shapes.outputs[i])) * dtype_bytes(type), kPoison);
+    outputs.emplace_back(static_cast<uint64_t>(element_count(operands.shapes.outputs[i])) * dtype_bytes(type),
+                         kPoison);
     if (type == DType::f64) *static_cast<double*>(outputs.back().data()) = kLossBefore;
   }
   return outputs;

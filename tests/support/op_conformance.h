@@ -151,8 +151,8 @@ TEST_P(SmallOpConformance, UnwantedGradientsChangeNothingElse) {
         expect_equal(run_backward(*device, operands, saved, {.without_inputs = 1u << i}), all);
       for (uint32_t i = 0; i < c.parameters.size(); ++i)
         expect_equal(run_backward(*device, operands, saved, {.without_parameters = 1u << i}), all);
-      expect_equal(
-          run_backward(*device, operands, saved, {.without_inputs = ~0u, .without_parameters = ~0u}), all);
+      expect_equal(run_backward(*device, operands, saved, {.without_inputs = ~0u, .without_parameters = ~0u}),
+                   all);
     }
 }
 
@@ -267,11 +267,11 @@ constexpr std::pair<DType, DType> kSumConversions[] = {
     {DType::f16, DType::f32}, {DType::f32, DType::bf16},  {DType::f32, DType::f16}};
 // Ranks and elements: one block and several, whole and partial ones; trees of depth zero to seven.
 constexpr std::pair<uint32_t, uint64_t> kSumSizes[] = {
-    {1, 1},    {1, 15},    {1, 4104},  {1, 65536},  {1, 2 * 65536 + 4096 + 24},
-    {2, 1},    {2, 15},    {2, 4104},  {2, 65536},  {2, 2 * 65536 + 4096 + 24},
-    {5, 1},    {5, 15},    {5, 4104},  {5, 65536},  {5, 2 * 65536 + 4096 + 24},
-    {3, 4104}, {4, 4104},  {6, 4104},  {7, 4104},   {8, 4104},
-    {9, 4104}, {15, 4104}, {16, 4104}, {17, 4099},  {80, 4099}};
+    {1, 1},    {1, 15},    {1, 4104},  {1, 65536}, {1, 2 * 65536 + 4096 + 24},
+    {2, 1},    {2, 15},    {2, 4104},  {2, 65536}, {2, 2 * 65536 + 4096 + 24},
+    {5, 1},    {5, 15},    {5, 4104},  {5, 65536}, {5, 2 * 65536 + 4096 + 24},
+    {3, 4104}, {4, 4104},  {6, 4104},  {7, 4104},  {8, 4104},
+    {9, 4104}, {15, 4104}, {16, 4104}, {17, 4099}, {80, 4099}};
 
 // For any number of ranks, also where their parts are not aligned to each other.
 TEST_F(DeviceConformance, SumOverRanksGivesTheSameBits) {

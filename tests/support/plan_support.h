@@ -3,14 +3,14 @@
 // is a function of a seed.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <random>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "cpu_optim/optimizer.h"
 #include "engine/base/pack.h"

@@ -45,7 +45,9 @@ inline bool writes(const Program& p, const Operand& o) {
 class WaitDeriver {
  public:
   WaitDeriver(Program& program, BodyId body, std::optional<uint32_t> predecessor)
-      : p_(program), body_(program.bodies[body]), predecessor_(predecessor),
+      : p_(program),
+        body_(program.bodies[body]),
+        predecessor_(predecessor),
         lanes_(program.machine.lanes.size()) {}
 
   void run() {
@@ -185,8 +187,7 @@ inline void finish(Program& p) {
       p.arena_bytes[tier] = std::max(p.arena_bytes[tier], body.peak_bytes[tier]);
     };
     for (const Buffer& b : p.buffers)
-      if (b.permanent)
-        cover(b.home, b.home_offset + (slots_of(p, b) - 1) * b.slot_stride + b.bytes());
+      if (b.permanent) cover(b.home, b.home_offset + (slots_of(p, b) - 1) * b.slot_stride + b.bytes());
     for (const Instruction& i : body.instructions)
       for (size_t k = 0; k < i.operands.size(); ++k)
         cover(i.places[k].tier,

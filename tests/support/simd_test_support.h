@@ -3,10 +3,10 @@
 #pragma once
 
 #include <gtest/gtest.h>
-
-#include "engine/base/simd/targets.h"
 #include <hwy/highway.h>
 #include <hwy/targets.h>
+
+#include "engine/base/simd/targets.h"
 
 namespace sluice {
 

@@ -69,12 +69,12 @@ struct TestRun {
   int threads = 2;
   Ranks ranks;
   bool ranks_meet_in_device = false;  // otherwise what they exchange goes through host memory
-  int64_t stop_after = 0;  // the stop flag is set when this step's loss is read; 0: never
+  int64_t stop_after = 0;             // the stop flag is set when this step's loss is read; 0: never
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;
   std::function<void(CheckpointState&)> alter_start;
   std::function<Model(Model)> alter_model;
   std::function<void(const StepMetrics&)> on_step;
-  bool keep_steps = true;  // whether the result has them
+  bool keep_steps = true;                       // whether the result has them
   std::optional<Recorder>* recorder = nullptr;  // gets the trace of every step, also of a run that fails
 };
 

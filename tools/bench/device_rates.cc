@@ -66,8 +66,10 @@ DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_
   memory.write(update, std::as_bytes(std::span(&scalars, 1)));
   const UpdateRange range{master, first, second, gradient, weights, precision, elements, true};
   const double seconds = memory.seconds_of(
-      [&] { device.optimize(OptimizerKind::adamw, range,
-                            reinterpret_cast<const StepScalars::Update*>(update)); }, kRepeats);
+      [&] {
+        device.optimize(OptimizerKind::adamw, range, reinterpret_cast<const StepScalars::Update*>(update));
+      },
+      kRepeats);
   const double zeros = memory.seconds_of([&] { device.zero(master, fp32); }, kRepeats);
   // Optimizer state is read and written, the gradient read, the weights written.
   return {static_cast<double>(6 * fp32 + 2 * narrow) / seconds, static_cast<double>(fp32) / zeros};

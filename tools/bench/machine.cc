@@ -249,8 +249,7 @@ class Bench {
   }
 
   void measure_directory(const std::string& directory) {
-    const DriveMeasurement drive =
-        measure_drive(directory, drive_sizes(), memory_.io, scale_.drive_seconds);
+    const DriveMeasurement drive = measure_drive(directory, drive_sizes(), memory_.io, scale_.drive_seconds);
     say("drive {}: reads {:.2f} GB/s, writes {:.2f}, both at once {:.2f} ({})", printable(directory),
         drive.read / 1e9, drive.write / 1e9, drive.mixed / 1e9, drive.queue);
     for (const RequestRate& r :

@@ -97,8 +97,7 @@ std::vector<NetworkLevel> measure_network(const Ranks& ranks, Communicator& comm
   const int all = ranks.size(), rank = ranks.rank(), here = ranks_together(ranks.all(ranks.first_here));
   std::vector<NetworkLevel> levels;
   if (here > 1) levels.push_back(bench.measure("node", {rank - rank % here, here, 1}, 1, here));
-  if (all > here)
-    levels.push_back(bench.measure("cluster", {rank % here, all / here, here}, here, all));
+  if (all > here) levels.push_back(bench.measure("cluster", {rank % here, all / here, here}, here, all));
   return levels;
 }
 

@@ -20,7 +20,7 @@ struct OpPoint {
 };
 struct OpFit {
   double flops_per_second = kUnlimited, bytes_per_second = kUnlimited;
-  double error_max = 0;  // largest relative error of the fitted seconds
+  double error_max = 0;       // largest relative error of the fitted seconds
   double flops_together = 0;  // flops a second of all points one after the other
 };
 // Least squares of the relative errors, with rates that are not negative. Requires points, all of positive

@@ -32,8 +32,8 @@ OpSizes ops_within(OpSizes sizes, uint64_t bytes, const OpBytes& op_bytes) {
 }  // namespace
 
 uint64_t host_bytes(const BenchScale& scale, uint64_t op_bytes) {
-  return std::max({optimizer_bytes(scale), rounding_bytes(scale), copies_bytes(scale), lanes_bytes(scale),
-                   op_bytes});
+  return std::max(
+      {optimizer_bytes(scale), rounding_bytes(scale), copies_bytes(scale), lanes_bytes(scale), op_bytes});
 }
 
 GpuScale gpu_scale_within(GpuScale scale, uint64_t bytes, const OpBytes& op_bytes) {

@@ -11,13 +11,12 @@
 #include "engine/base/simd/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/benchmarks/adamw_bench.cc"
-#include <hwy/foreach_target.h>
+#include <fmt/format.h>
 #include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include <CLI/CLI.hpp>
-#include <fmt/format.h>
-
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -112,17 +111,16 @@ std::vector<Streams> make_shards(uint64_t parameters) {
 void run_adamw(const std::vector<Streams>& shards, Workers& workers) {
   const UpdateConstants constants = prepare_adamw({}, {1000, 1e-6, 1.0, 1.0});
   for (const Streams& s : shards)
-    apply_adamw(
-        {s.master, s.moments[0], s.moments[1], s.gradient, s.weights, DType::bf16, kShard, true},
-        constants, workers);
+    apply_adamw({s.master, s.moments[0], s.moments[1], s.gradient, s.weights, DType::bf16, kShard, true},
+                constants, workers);
 }
 
 using Kernel = void (*)(const Streams&, size_t);
 
 void touch_part(const Streams& s, uint64_t begin, uint64_t end, Kernel kernel) {
-  kernel({s.master + begin, s.moments[0] + begin, s.moments[1] + begin, s.gradient + begin,
-          s.weights + begin},
-         end - begin);
+  kernel(
+      {s.master + begin, s.moments[0] + begin, s.moments[1] + begin, s.gradient + begin, s.weights + begin},
+      end - begin);
 }
 
 void touch_by_range(const std::vector<Streams>& shards, Workers& workers, Kernel kernel) {
@@ -175,8 +173,10 @@ void compare(uint64_t parameters, int threads, int rounds, bool json) {
   fmt::print("{} Mi parameters, {} threads, {} rounds, medians\n", parameters >> 20, threads, rounds);
   for (const Contestant& c : all) {
     fmt::print("  {:<38} {:6.2f} G parameters/s {:7.1f} GB/s", c.name, rate(c) / 1e9, rate(c) * kBytes / 1e9);
-    if (&c == &all.front()) fmt::print("\n");
-    else fmt::print("   AdamW / this {:.3f}\n", time_ratio(c, all.front()));
+    if (&c == &all.front())
+      fmt::print("\n");
+    else
+      fmt::print("   AdamW / this {:.3f}\n", time_ratio(c, all.front()));
   }
   fmt::print("AdamW / best kernel with the same traffic: {:.3f} (bar 0.9)\n", ratio);
 }
@@ -195,8 +195,7 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", rounds, "timed rounds")->check(CLI::PositiveNumber);
   app.add_flag("--json", json, "only AdamW's parameters a second and its ratio, as one JSON object");
   CLI11_PARSE(app, argc, argv);
-  sluice::compare((parameters + sluice::kShard - 1) / sluice::kShard * sluice::kShard, threads, rounds,
-                  json);
+  sluice::compare((parameters + sluice::kShard - 1) / sluice::kShard * sluice::kShard, threads, rounds, json);
   return 0;
 }
 #endif

@@ -7,16 +7,15 @@
 // SIZE of free space. The lane's memory lies in huge pages, as in training; fio has none unless the system
 // reserves some. On a virtual drive that alone makes a factor of up to two, so a ratio above one does not
 // mean that fio is slow.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
 #include "engine/base/units.h"
@@ -53,11 +52,16 @@ Arguments parse(int argc, char** argv) {
     const std::string name = argv[i];
     if (i + 1 == argc) throw usage(name + " needs a value, or is no option.");
     const std::string value = argv[i + 1];
-    if (name == "--dir") options.directory = value;
-    else if (name == "--bytes" && value != "auto") options.bytes = parse_size(value, "bytes").bytes;
-    else if (name == "--rounds") options.rounds = std::max(1, std::atoi(value.c_str()));
-    else if (name == "--io") options.io = io_choice(value);
-    else throw usage("Unknown option " + name + " " + value + ".");
+    if (name == "--dir")
+      options.directory = value;
+    else if (name == "--bytes" && value != "auto")
+      options.bytes = parse_size(value, "bytes").bytes;
+    else if (name == "--rounds")
+      options.rounds = std::max(1, std::atoi(value.c_str()));
+    else if (name == "--io")
+      options.io = io_choice(value);
+    else
+      throw usage("Unknown option " + name + " " + value + ".");
   }
   options.bytes = std::max<uint64_t>(1, options.bytes / kTransferBytes) * kTransferBytes;
   return options;

@@ -54,20 +54,20 @@ struct Scale {
   size_t rounds;  // odd
 };
 
-const Scale kLarge{{"--model", "llama-70b", "--seq", "2048"},
-                   {"--host-mem", "128GiB", "--nvme-dir", ".", "--nvme-mem", "2TiB"},
-                   {"--gpu-mem", "24GiB"},
-                   kInstructions,
-                   {"--model", "gpt2:layers=96,width=12288,heads=96,context=2048", "--batch", "2048",
-                    "--micro-batch", "1", "--ranks", "64", "--machine", "h100-cluster", "--shard-weights",
-                    "all"},
-                   {"--model", "gpt2:layers=128,width=25600,heads=160,context=2048", "--batch", "1024",
-                    "--micro-batch", "1", "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem",
-                    "75GiB", "--host-mem", "230GiB", "--device", "cpu"},  // the GPU's heads have at most 128
-                   {"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "160",
-                    "--micro-batch", "2", "--ranks", "80", "--machine", "a100-cluster", "--device", "cuda",
-                    "--gpu-mem", "78GiB", "--host-mem", "230GiB"},
-                   5};
+const Scale kLarge{
+    {"--model", "llama-70b", "--seq", "2048"},
+    {"--host-mem", "128GiB", "--nvme-dir", ".", "--nvme-mem", "2TiB"},
+    {"--gpu-mem", "24GiB"},
+    kInstructions,
+    {"--model", "gpt2:layers=96,width=12288,heads=96,context=2048", "--batch", "2048", "--micro-batch", "1",
+     "--ranks", "64", "--machine", "h100-cluster", "--shard-weights", "all"},
+    {"--model", "gpt2:layers=128,width=25600,heads=160,context=2048", "--batch", "1024", "--micro-batch", "1",
+     "--ranks", "1024", "--machine", "h100-cluster", "--gpu-mem", "75GiB", "--host-mem", "230GiB", "--device",
+     "cpu"},  // the GPU's heads have at most 128
+    {"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "160", "--micro-batch", "2",
+     "--ranks", "80", "--machine", "a100-cluster", "--device", "cuda", "--gpu-mem", "78GiB", "--host-mem",
+     "230GiB"},
+    5};
 const Scale kSmall{
     {"--model", "llama:layers=4,width=64,heads=4,kv_heads=2,ffn=128,vocab=256,context=32", "--seq", "32"},
     {"--host-mem", "96MiB", "--nvme-dir", ".", "--nvme-mem", "256MiB"},
@@ -155,8 +155,8 @@ void print_published(const std::string& what, double predicted, double published
 }
 
 void print_cluster(const std::string& what, const nlohmann::ordered_json& facts) {
-  std::string line = fmt::format("{}: {:.3g} s a step; a rank's arenas:", what,
-                                 facts["seconds_predicted"].get<double>());
+  std::string line =
+      fmt::format("{}: {:.3g} s a step; a rank's arenas:", what, facts["seconds_predicted"].get<double>());
   for (const auto& [tier, bytes] : facts["arenas"].items())
     line += fmt::format(" {} {}", tier, format_size(bytes.get<uint64_t>()));
   for (const auto& [level, sent] : facts["network_bytes"].items())

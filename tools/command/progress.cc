@@ -62,8 +62,8 @@ std::string Progress::describe(const StepMetrics& m) const {
 void Progress::step(const StepMetrics& m, double now) {
   step_seconds_ = first_ ? m.seconds : step_seconds_ + kRecent * (m.seconds - step_seconds_);
   if (m.skipped)
-    print_kept(fmt::format("step {}: update skipped, gradients overflowed at loss scale {}", m.step,
-                           m.loss_scale));
+    print_kept(
+        fmt::format("step {}: update skipped, gradients overflowed at loss scale {}", m.step, m.loss_scale));
   const double interval = style_.is_terminal ? style_.terminal_interval : style_.plain_interval;
   if (!first_ && m.step != steps_ && now - shown_at_ < interval) return;
   first_ = false;

@@ -105,8 +105,9 @@ class Life {
     const HomeRule& rule = *plan_.home_rule;
     if (std::count(rule.moved.begin(), rule.moved.end(), buffer_))
       return fmt::format("{} The search moved {} there, since that made the step faster.", home,
-                         moved_as_class(rule) ? fmt::format("all buffers of class {}", buffer_class_name(b_.kind))
-                                              : "this buffer by itself");
+                         moved_as_class(rule)
+                             ? fmt::format("all buffers of class {}", buffer_class_name(b_.kind))
+                             : "this buffer by itself");
     std::string words = home;
     for (const HomeClaim& claim : rule.claims)
       if (claim.buffer == buffer_) words += claim_words(rule, claim);
@@ -136,7 +137,8 @@ class Life {
       return fmt::format(" Its class may have a part of {}, of which {} were left when its turn came.", name,
                          format_size(claim.share));
     return fmt::format(
-        " Of {}'s {}, {} are left to staged copies; {} were left when its turn came ({}), which is not enough.",
+        " Of {}'s {}, {} are left to staged copies; {} were left when its turn came ({}), which is not "
+        "enough.",
         name, format_size(capacity), format_size(rule.left_to_staging[claim.tier]), format_size(claim.room),
         order_words(rule));
   }

@@ -1,3 +1,5 @@
+#include "engine/profile/profile.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -5,7 +7,6 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/units.h"
-#include "engine/profile/profile.h"
 #include "engine/profile/what_if.h"
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
@@ -190,8 +191,8 @@ class Profiler {
       say(out_, "Planning for other budgets and batches.\n");
       changes = best_changes(rank_.request(), plan, asked_micro_batch());
     }
-    const ProfiledRun run{options, rank_.budgets(), plan,         recorder,     profile,
-                          outcome.steps, changes, bytes_here(), outcome.code, outcome.error};
+    const ProfiledRun run{options,       rank_.budgets(), plan,         recorder,     profile,
+                          outcome.steps, changes,         bytes_here(), outcome.code, outcome.error};
     const nlohmann::ordered_json facts = profile_facts(run);
     const std::string& out = options.profile.out;
     say(out_, profile_summary(facts));

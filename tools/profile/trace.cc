@@ -33,9 +33,7 @@ class TraceText {
   static std::string micro(int64_t nanoseconds) {
     return fmt::format("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);
   }
-  static size_t thread(LaneId lane) {
-    return lane + size_t{1};
-  }  // Perfetto takes thread 0 for an idle core
+  static size_t thread(LaneId lane) { return lane + size_t{1}; }  // Perfetto takes thread 0 for an idle core
 
   template <typename... Values>
   void add(fmt::format_string<Values...> format, Values&&... values) {

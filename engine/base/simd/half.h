@@ -48,7 +48,7 @@ inline F16 to_f16(float x) {
     out = 0x7E00u | ((magnitude >> 13) & 0x3FFu);
   } else if (magnitude >= 0x477FF000u) {  // 65520: half-way from 65504 to 2^16, which ties to even, away
     out = 0x7C00u;
-  } else if (magnitude < 0x38800000u) {   // below 2^-14: adding 1/2, whose last place is 2^-24, rounds
+  } else if (magnitude < 0x38800000u) {  // below 2^-14: adding 1/2, whose last place is 2^-24, rounds
     out = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000u;
   } else {
     out = (magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
@@ -59,11 +59,17 @@ inline F16 to_f16(float x) {
 template <class T>
 inline T from_float(float x);
 template <>
-inline float from_float<float>(float x) { return x; }
+inline float from_float<float>(float x) {
+  return x;
+}
 template <>
-inline Bf16 from_float<Bf16>(float x) { return to_bf16(x); }
+inline Bf16 from_float<Bf16>(float x) {
+  return to_bf16(x);
+}
 template <>
-inline F16 from_float<F16>(float x) { return to_f16(x); }
+inline F16 from_float<F16>(float x) {
+  return to_f16(x);
+}
 
 // Calls f with a value of the type that `precision` (bf16, f16 or f32) names.
 template <class F>

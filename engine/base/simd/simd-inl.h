@@ -69,7 +69,7 @@ HWY_INLINE hn::Vec<D> load(D d, const Bf16* p) {
 }
 
 // bf16 is the upper half of each fp32; the lower half of the result has no meaning.
-HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Floats>> rounded_upper_half(FloatVector v) {
+HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Floats> > rounded_upper_half(FloatVector v) {
   const hn::Rebind<uint32_t, Floats> d32;
   const auto bits = hn::BitCast(d32, v);
   const auto tie_to_even = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
@@ -78,7 +78,7 @@ HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Floats>> rounded_upper_half(FloatVector 
   return hn::IfThenElse(nan, hn::Or(bits, hn::Set(d32, 0x400000u)), rounded);
 }
 
-HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Floats>> rounded_bits(FloatVector v, Bf16) {
+HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Floats> > rounded_bits(FloatVector v, Bf16) {
   const hn::Rebind<uint16_t, Floats> d16;
   return hn::TruncateTo(d16, hn::ShiftRight<16>(rounded_upper_half(v)));
 }
@@ -106,7 +106,7 @@ HWY_INLINE hn::Vec<D> load(D d, const F16* p) {
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
 }
 
-HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Floats>> rounded_bits(FloatVector v, F16) {
+HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Floats> > rounded_bits(FloatVector v, F16) {
   const hn::Rebind<uint16_t, Floats> d16;
   const hn::Rebind<hwy::float16_t, Floats> half;
   return hn::BitCast(d16, hn::DemoteTo(half, v));
@@ -147,11 +147,17 @@ HWY_INLINE void store_n(FloatVector v, Floats d, T* p, size_t n) {
 struct Whole {
   HWY_INLINE FloatVector zero_rest(FloatVector v) const { return v; }
   template <class T>
-  HWY_INLINE void stream(FloatVector v, T* p) const { HWY_NAMESPACE::stream(v, Floats(), p); }
+  HWY_INLINE void stream(FloatVector v, T* p) const {
+    HWY_NAMESPACE::stream(v, Floats(), p);
+  }
   template <class T>
-  HWY_INLINE FloatVector load(const T* p) const { return HWY_NAMESPACE::load(Floats(), p); }
+  HWY_INLINE FloatVector load(const T* p) const {
+    return HWY_NAMESPACE::load(Floats(), p);
+  }
   template <class T>
-  HWY_INLINE void store(FloatVector v, T* p) const { HWY_NAMESPACE::store(v, Floats(), p); }
+  HWY_INLINE void store(FloatVector v, T* p) const {
+    HWY_NAMESPACE::store(v, Floats(), p);
+  }
 };
 struct Partial {
   size_t n;
@@ -159,11 +165,17 @@ struct Partial {
     return hn::IfThenElseZero(hn::FirstN(Floats(), n), v);
   }
   template <class T>
-  HWY_INLINE void stream(FloatVector v, T* p) const { store(v, p); }
+  HWY_INLINE void stream(FloatVector v, T* p) const {
+    store(v, p);
+  }
   template <class T>
-  HWY_INLINE FloatVector load(const T* p) const { return load_n(Floats(), p, n); }
+  HWY_INLINE FloatVector load(const T* p) const {
+    return load_n(Floats(), p, n);
+  }
   template <class T>
-  HWY_INLINE void store(FloatVector v, T* p) const { store_n(v, Floats(), p, n); }
+  HWY_INLINE void store(FloatVector v, T* p) const {
+    store_n(v, Floats(), p, n);
+  }
 };
 
 // Calls body(i, Whole or Partial) for i = 0, lanes, 2 lanes, ... below n. Write `body` as a SLUICE_KERNEL

@@ -15,9 +15,9 @@
 namespace sluice {
 
 struct Arrangement {
-  std::vector<TierId> homes;    // by buffer; not used for scalars and workspaces
-  std::vector<uint32_t> leads;  // by tier, in costs of tasks
-  bool keep = true;             // staged copies may outlive their use
+  std::vector<TierId> homes;                           // by buffer; not used for scalars and workspaces
+  std::vector<uint32_t> leads;                         // by tier, in costs of tasks
+  bool keep = true;                                    // staged copies may outlive their use
   std::vector<std::vector<uint32_t>> task_costs = {};  // by body and task; empty: each costs 1
   bool transient_only = false;  // stage_all only: no transfers of permanent buffers (stage.h)
   FetchNotes* notes = nullptr;  // what bound each fetch of its wanted buffers; null: nothing is noted

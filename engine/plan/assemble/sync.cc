@@ -19,7 +19,7 @@ struct BodyAnalysis {
   std::vector<AccessMap> spaces;    // by address space, at the end of the body
   std::vector<Exposure> exposures;  // in list order
   std::vector<LaneCounts> starts;   // by instruction: how many have completed, in this body, at its start
-  std::vector<uint32_t> numbers;               // by instruction: its number on its lane
+  std::vector<uint32_t> numbers;    // by instruction: its number on its lane
   std::vector<std::vector<uint32_t>> of_lane;  // by lane: its instructions
 };
 

@@ -95,8 +95,8 @@ class Homes {
   const Least& least_;
   TierId memory_, lowest_;
   std::vector<TierId> homes_;
-  uint64_t room_ = 0;                // of a tier
-  std::array<uint64_t, 3> share_{};  // by class
+  uint64_t room_ = 0;                         // of a tier
+  std::array<uint64_t, 3> share_{};           // by class
   std::vector<HomeClaim>* claims_ = nullptr;  // if they are to be told
 };
 

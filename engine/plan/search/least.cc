@@ -36,9 +36,7 @@ void take_most(std::vector<uint64_t>& bytes, const std::vector<uint64_t>& others
 }  // namespace
 
 Least::Least(const Program& lowered)
-    : lowered_(lowered),
-      memory_(lowest_memory_tier(lowered.machine)),
-      lowest_(lowest_tier(lowered.machine)) {
+    : lowered_(lowered), memory_(lowest_memory_tier(lowered.machine)), lowest_(lowest_tier(lowered.machine)) {
   for (const BufferClass kind : {BufferClass::weights, BufferClass::gradients, BufferClass::state})
     for (BufferId i = 0; i < lowered.buffers.size(); ++i)
       if (lowered.buffers[i].permanent && lowered.buffers[i].kind == kind) movable_.push_back(i);

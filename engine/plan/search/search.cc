@@ -22,8 +22,8 @@ constexpr uint64_t kMarginShare = 8;     // one part in so many of a capacity
 constexpr uint32_t kWholeMost = 4;       // candidates that are assembled and simulated whole
 constexpr double kSeemsBetter = 0.97;    // of the best whole one's seconds
 constexpr double kWorthwhile = 0.998;    // a tie is no reason to move
-constexpr uint32_t kFewLayers = 10;  // eight between embedding and head: searched more thoroughly
-constexpr double kHopeless = 1.3;    // of the best seconds: above that, keeping even more is not tried
+constexpr uint32_t kFewLayers = 10;      // eight between embedding and head: searched more thoroughly
+constexpr double kHopeless = 1.3;        // of the best seconds: above that, keeping even more is not tried
 
 // Units of work (kSearchWork), about microseconds, to lower a program, and to assemble and simulate its step.
 // A long one counts for more, since all else about it takes longer, too.

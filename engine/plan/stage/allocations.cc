@@ -97,9 +97,8 @@ std::vector<uint32_t> Allocations::leave(uint32_t root, uint32_t from, uint32_t 
     move_start(whole, to + 1);
     return {root};
   }
-  return split(root, [&](const Gap& gap) {
-    return tier_.uses[gap.from].at <= to && tier_.uses[gap.to].at >= from;
-  });
+  return split(
+      root, [&](const Gap& gap) { return tier_.uses[gap.from].at <= to && tier_.uses[gap.to].at >= from; });
 }
 
 std::vector<uint32_t> Allocations::leave_gaps(uint32_t root) {

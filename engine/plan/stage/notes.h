@@ -26,10 +26,10 @@ struct FetchNote {
   BufferId buffer = 0;
   uint8_t back = 0;
   uint32_t piece = 0;
-  uint32_t begins = kNoTask;       // it stands before this task; kNoTask: at the end
-  uint32_t needed = kNoTask;       // its first use is this task, or a transfer that stands before it
-  uint32_t lead = 0;               // cost units of tasks that the lead was to cover
-  bool lead_cut = false;           // the tier had no room for all of the lead
+  uint32_t begins = kNoTask;  // it stands before this task; kNoTask: at the end
+  uint32_t needed = kNoTask;  // its first use is this task, or a transfer that stands before it
+  uint32_t lead = 0;          // cost units of tasks that the lead was to cover
+  bool lead_cut = false;      // the tier had no room for all of the lead
   FetchBound bound = FetchBound::begin;
   BufferId other = 0;  // address: whose bytes; order: which buffer's fetch
 };

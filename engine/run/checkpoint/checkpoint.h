@@ -123,8 +123,8 @@ class CheckpointReader {
   // What each rank wrote for itself: Plane::error of a tensor, Plane::factors of a group; `name` is the
   // tensor's or the group's. False if that rank wrote no such file; throws Error(malformed_file) if the file
   // lacks the name or has fewer than `elements` of it.
-  bool read_of_writer(int64_t writer, Plane plane, const std::string& name, uint64_t elements,
-                      uint64_t first, uint64_t count, float* out) const;
+  bool read_of_writer(int64_t writer, Plane plane, const std::string& name, uint64_t elements, uint64_t first,
+                      uint64_t count, float* out) const;
 
   // Reads from the master weights or, for a frozen tensor, the weights. Requires check_weights().
   void read_weights(const std::string& tensor, uint64_t first, uint64_t count, float* out) const;

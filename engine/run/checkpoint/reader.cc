@@ -219,16 +219,16 @@ void CheckpointReader::read_stored(const File& file, const SafetensorsTensor& st
   file.content.read_f32(stored, first, count, out);
 }
 
-bool CheckpointReader::read_of_writer(int64_t writer, Plane plane, const std::string& name,
-                                      uint64_t elements, uint64_t first, uint64_t count, float* out) const {
+bool CheckpointReader::read_of_writer(int64_t writer, Plane plane, const std::string& name, uint64_t elements,
+                                      uint64_t first, uint64_t count, float* out) const {
   const auto found = file_index_.find(
       plane_file_name(plane, static_cast<size_t>(writer), static_cast<size_t>(state_.writers)));
   if (found == file_index_.end()) return false;
   const File& file = files_[found->second];
   const SafetensorsTensor* stored = file.content.find(name);
   if (!stored || stored->type != SafetensorsType::f32 || stored->elements() < elements)
-    damaged(file.content.path(), fmt::format("'{}' is missing, or not {} elements of F32", shown_name(name),
-                                             elements));
+    damaged(file.content.path(),
+            fmt::format("'{}' is missing, or not {} elements of F32", shown_name(name), elements));
   CHECK(first <= elements && count <= elements - first, "a range outside of " + shown_name(name));
   read_stored(file, *stored, first, count, out);
   return true;

@@ -313,8 +313,8 @@ void CheckpointWriter::Files::publish() {
 }
 
 CheckpointWriter::CheckpointWriter(const std::string& out_directory, const Model& model,
-                                   CheckpointState state,
-                                   const std::vector<std::vector<OwnedRange>>& by_rank, const Ranks& ranks)
+                                   CheckpointState state, const std::vector<std::vector<OwnedRange>>& by_rank,
+                                   const Ranks& ranks)
     : files_(std::make_unique<Files>()) {
   CHECK(state.precision == model.precision, "a checkpoint's precision is its model's");
   CHECK(by_rank.size() == static_cast<size_t>(ranks.size()), "ranges of another number of ranks");

@@ -30,7 +30,7 @@ struct ExecutorOptions {
   uint64_t seed = 0;  // shuffled
   MakeQueue make_queue;
   uint32_t file_alignment = 4096;
-  Streams* streams = nullptr;  // of an accelerator; outlives the executor
+  Streams* streams = nullptr;      // of an accelerator; outlives the executor
   std::function<void()> on_error;  // called on the lane's thread that failed, once error() is set
 };
 

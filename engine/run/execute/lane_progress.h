@@ -28,7 +28,7 @@ struct IssuedBody {
   BodyId body = 0;
   size_t predecessor = kNoPredecessor;  // index into Body::predecessors
   RingPositions rings{};
-  double seconds = 0;          // when it was issued
+  double seconds = 0;  // when it was issued
   bool traced = true;
   std::vector<uint64_t> base;  // by lane: its counter when the body begins
 };

@@ -357,8 +357,7 @@ ShardView Runner::shard_view(uint32_t group, uint32_t shard, std::byte* state, s
 }
 
 void Runner::optimize(const Task& task, const Instruction& in, const RingPositions& rings) {
-  const auto* update =
-      reinterpret_cast<const StepScalars::Update*>(address(in, kOptimizeUpdate, rings));
+  const auto* update = reinterpret_cast<const StepScalars::Update*>(address(in, kOptimizeUpdate, rings));
   const ShardView v = shard_view(task.subject, task.slice, address(in, kOptimizeState, rings),
                                  address(in, kOptimizeWeights, rings));
   const DType precision = plan_.model.precision;

@@ -26,7 +26,7 @@ struct SessionOptions {
   std::vector<NvmeDirectory> nvme_directories;
   IoChoice io = nullptr;
   ExecutorKind executor = ExecutorKind::threaded;
-  uint64_t seed = 0;    // of the shuffled executor
+  uint64_t seed = 0;  // of the shuffled executor
   Ranks ranks;
   bool poison = false;  // fill the host's arenas with NaN patterns first (tests)
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;  // tests inject faults here

@@ -20,7 +20,7 @@ struct TraceRecord {
   LaneId blocked_on = 0;     // the wait that was satisfied last, if blocked_since < begin
   uint32_t blocked_count = 0;
   double blocked_since = 0, begin = 0, end = 0;  // by steady_seconds()
-  bool skipped = false;      // after an error: it was only counted
+  bool skipped = false;                          // after an error: it was only counted
 };
 
 class Trace {

@@ -92,12 +92,12 @@ struct Compression {
 };
 
 struct RankOptions {
-  int64_t gpus = 1;                 // ranks of this process
-  int64_t count = 1;                // all ranks: `plan` is given it, other verbs set it
-  int64_t per_node = 0;             // ranks of one node; 0: as in the machine description, else all
-  std::optional<int64_t> zero = 3;  // stage; none: the planner chooses
+  int64_t gpus = 1;                           // ranks of this process
+  int64_t count = 1;                          // all ranks: `plan` is given it, other verbs set it
+  int64_t per_node = 0;                       // ranks of one node; 0: as in the machine description, else all
+  std::optional<int64_t> zero = 3;            // stage; none: the planner chooses
   std::optional<WeightShards> shard_weights;  // none: the planner chooses
-  std::optional<double> timeout;    // seconds to wait for another rank; none: computed from the plan
+  std::optional<double> timeout;  // seconds to wait for another rank; none: computed from the plan
   Compression compression;
   int64_t compress_after = 100;    // steps
   int64_t share_layers_until = 0;  // steps
@@ -119,8 +119,8 @@ struct TransferOptions {  // eval and export
 };
 
 struct ProfileOptions {
-  int64_t steps = 8;  // of the whole profile, warm-up included
-  std::string out;    // directory of the report
+  int64_t steps = 8;                 // of the whole profile, warm-up included
+  std::string out;                   // directory of the report
   std::vector<std::string> command;  // words of the training command, for the report
 };
 
@@ -204,10 +204,10 @@ enum class OnResume : uint8_t {
 };
 
 struct OptionRow {
-  const char* name;   // without dashes
-  const char* group;  // model, data, batch, optimizer, numbers, memory, run, ...
-  const char* value;  // the value's placeholder in --help; "" for a switch
-  const char* help;   // option_help() fills in a {}
+  const char* name;          // without dashes
+  const char* group;         // model, data, batch, optimizer, numbers, memory, run, ...
+  const char* value;         // the value's placeholder in --help; "" for a switch
+  const char* help;          // option_help() fills in a {}
   const char* default_text;  // for --help; "": it names no default
   uint32_t verbs;            // verb_bit()s of the verbs that take it
   OnResume on_resume;

@@ -46,10 +46,9 @@ void check_min_learning_rate(const OptimizerOptions& o) {
 void check_batch(const BatchOptions& batch, int64_t ranks) {
   const int64_t micro_batch = batch.micro_batch.value_or(1), least = micro_batch * ranks;
   if (batch.batch % least == 0) return;
-  const std::string of = ranks == 1 ? fmt::format("--micro-batch {}", micro_batch)
-                         : micro_batch == 1
-                             ? fmt::format("the {} ranks", ranks)
-                             : fmt::format("--micro-batch {} on {} ranks", micro_batch, ranks);
+  const std::string of = ranks == 1         ? fmt::format("--micro-batch {}", micro_batch)
+                         : micro_batch == 1 ? fmt::format("the {} ranks", ranks)
+                                            : fmt::format("--micro-batch {} on {} ranks", micro_batch, ranks);
   const int64_t slices = std::max<int64_t>(1, (batch.batch + least / 2) / least);
   throw usage(fmt::format("--batch {} is not a multiple of {}.", batch.batch, of),
               fmt::format("The nearest batch that is one is --batch {}.", slices * least));

@@ -22,7 +22,7 @@ struct Choice {
 // The words of a type, in the order in which messages list them.
 constexpr Choice<DType> kPrecisions[] = {{"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}};
 constexpr Choice<RowOrder> kOrders[] = {{"shuffled", RowOrder::shuffled},
-                                         {"sequential", RowOrder::sequential}};
+                                        {"sequential", RowOrder::sequential}};
 constexpr Choice<Schedule> kSchedules[] = {
     {"constant", Schedule::constant}, {"cosine", Schedule::cosine}, {"linear", Schedule::linear}};
 constexpr Choice<DeviceKind> kDevices[] = {{"auto", DeviceKind::automatic},
@@ -90,9 +90,8 @@ Number parse_whole(const std::string& text, const std::string& option, const cha
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
   if (error == std::errc::result_out_of_range)
-    throw usage(
-        fmt::format("`{}` for --{} is too large or too small to represent.", printable(text), option),
-        fmt::format("Give --{} a number of usual size.", option));
+    throw usage(fmt::format("`{}` for --{} is too large or too small to represent.", printable(text), option),
+                fmt::format("Give --{} a number of usual size.", option));
   if (error != std::errc{} || rest != end)
     throw usage(fmt::format("`{}` for --{} is not {}.", printable(text), option, kind),
                 fmt::format("Write --{} as in 12{}.", option,

@@ -26,9 +26,7 @@ void append_number(std::string& out, double value) {
   }
 }
 
-void append_number(std::string& out, uint64_t value) {
-  fmt::format_to(std::back_inserter(out), "{}", value);
-}
+void append_number(std::string& out, uint64_t value) { fmt::format_to(std::back_inserter(out), "{}", value); }
 
 template <class Number>
 void append_table(std::string& out, const char* name,

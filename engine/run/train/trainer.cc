@@ -93,9 +93,11 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
       step_(start.step),
       phase_(session.plan().lowering.phase_of(start.step)) {
   const Program& program = session.plan().program;
-  CHECK(program.rings[kTrainRing].slots >= 3, "the trainer reads the loss of a step while two more are under way");
+  CHECK(program.rings[kTrainRing].slots >= 3,
+        "the trainer reads the loss of a step while two more are under way");
   for (const Activation& a : session.plan().model.activations)
-    CHECK(!a.input || a.name == "tokens" || a.name == "labels", "the trainer has no data for the input " + a.name);
+    CHECK(!a.input || a.name == "tokens" || a.name == "labels",
+          "the trainer has no data for the input " + a.name);
   for (const Body& body : program.bodies) moved_bytes_.push_back(moved_bytes(session.plan(), body));
   for (const Tier& tier : program.machine.tiers) metrics_.peak_bytes.emplace_back(tier.name, 0);
   for (const Lane& lane : program.machine.lanes) {
@@ -192,8 +194,7 @@ bool Trainer::stops() const { return session_.ranks().sum<int>(stop_) > 0; }
 void Trainer::issue_step() {
   session_.executor().make_room();
   const uint64_t position = session_.next_position(kTrainRing);
-  const int64_t valid =
-      fill_tokens(session_, *data_.train, data_.order, state_.cursor, kTrainRing, position);
+  const int64_t valid = fill_tokens(session_, *data_.train, data_.order, state_.cursor, kTrainRing, position);
   StepScalars& scalars = session_.scalars(position);
   scalars.input.learning_rate = learning_rate(options_.optimizer, step_, options_.batch.steps);
   scalars.input.valid_tokens = static_cast<double>(valid);
@@ -296,8 +297,8 @@ void Trainer::validate() {
   note("the validation");
   ValidationMetrics v;
   v.step = step_;
-  v.val_loss = evaluate(session_, bodies(), *data_.validation, data_.validation_order,
-                        options_.data.val_batches);
+  v.val_loss =
+      evaluate(session_, bodies(), *data_.validation, data_.validation_order, options_.data.val_batches);
   if (events_.validation) events_.validation(v);
 }
 

@@ -273,8 +273,8 @@ TEST(Op, Flops) {
   expect(shapes(layer_norm, {{8, 40}}, {{40}, {40}}, kNorm), 2560, 4160);  // 8 and 13 an element
   expect(shapes(rms_norm, {{8, 40}}, {{40}}, kNorm), 1280, 2880);          // 4 and 9
   expect(shapes(linear_gelu, {{8, 40}}, {{40, 24}}), 17088, 34176);  // linear's, and 9 and 18 for 8 * 24
-  expect(shapes(swiglu, {{8, 40}, {8, 40}}, {}), 1920, 3840);              // 6 and 12
-  expect(shapes(rope, {{8, 32}}, {}, kHeads), 768, 768);                   // 3
+  expect(shapes(swiglu, {{8, 40}, {8, 40}}, {}), 1920, 3840);        // 6 and 12
+  expect(shapes(rope, {{8, 32}}, {}, kHeads), 768, 768);             // 3
   expect(shapes(add, {{8, 40}, {8, 40}}, {}), 320, 0);
   // Two sequences of 4, 4 heads: 2 * 4 * (1 + 2 + 3 + 4) = 80 pairs, of 4 * 8 + 5 forward and 10 * 8 + 5
   // backward.

@@ -58,9 +58,9 @@ TEST(Segment, Dense) {
   EXPECT_EQ(steps(p.forward_discarding), (Words{"F0", "F1", "F2"}));
   EXPECT_EQ(steps(p.backward_keeping), (Words{"B2", "B1", "B0"}));
   EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "B2", "B1", "B0"}));
-  EXPECT_EQ(p.forward.workspace_bytes, 128u);                    // `up`
-  EXPECT_EQ(p.forward_discarding.workspace_bytes, 3 * 128u);     // h, `up` and the input of gelu, in F1
-  EXPECT_EQ(p.backward_keeping.workspace_bytes, 128u + 128u);    // the gradients of h and `up` meet in B1
+  EXPECT_EQ(p.forward.workspace_bytes, 128u);                  // `up`
+  EXPECT_EQ(p.forward_discarding.workspace_bytes, 3 * 128u);   // h, `up` and the input of gelu, in F1
+  EXPECT_EQ(p.backward_keeping.workspace_bytes, 128u + 128u);  // the gradients of h and `up` meet in B1
   EXPECT_DOUBLE_EQ(p.backward_recomputing.flops,
                    p.backward_keeping.flops + op_rule(OpKind::layer_norm).flops(p.shapes[0], Pass::forward) +
                        op_rule(OpKind::linear_gelu).flops(p.shapes[1], Pass::forward));

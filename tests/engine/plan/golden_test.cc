@@ -1,13 +1,13 @@
 // Golden plans: the task lists and whole programs of two small models, as text. They show what a change of
 // the planner changes.
-#include <gtest/gtest.h>
+#include "tests/support/golden.h"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <map>
 
 #include "engine/verify/verify.h"
-#include "tests/support/golden.h"
 #include "tests/support/plan_support.h"
 
 namespace sluice::testing {

@@ -109,9 +109,8 @@ TEST_F(Profiles, StaysAndHomesReachThePlansPeak) {
     std::vector<uint64_t> highest(program.machine.tiers.size(), 0);
     for (const Buffer& b : program.buffers)
       if (b.permanent)
-        highest[b.home] = std::max(
-            highest[b.home],
-            b.home_offset + (slots_of(program, b) - 1) * b.slot_stride + b.bytes());
+        highest[b.home] =
+            std::max(highest[b.home], b.home_offset + (slots_of(program, b) - 1) * b.slot_stride + b.bytes());
     for (const Stay& s : stays_of(program, body))
       highest[s.tier] = std::max(highest[s.tier], s.offset + s.bytes);
     for (size_t t = 0; t < highest.size(); ++t)

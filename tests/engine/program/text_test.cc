@@ -1,8 +1,8 @@
 // The text form: exact round trips, a golden text, errors with line numbers, and no crash on damaged text.
+#include <gtest/gtest.h>
+
 #include <random>
 #include <stdexcept>
-
-#include <gtest/gtest.h>
 
 #include "engine/program/program.h"
 #include "tests/support/random_program.h"
@@ -169,11 +169,21 @@ TEST(Text, SurvivesRandomDamage) {
     for (size_t fault = 0; fault <= below(4); ++fault) {
       const size_t at = below(damaged.size());
       switch (below(5)) {
-        case 0: damaged[at] = alphabet[below(alphabet.size())]; break;
-        case 1: damaged.erase(at, 1 + below(20)); break;
-        case 2: damaged.insert(at, 1, alphabet[below(alphabet.size())]); break;
-        case 3: damaged.insert(at, text.substr(below(text.size()), below(60))); break;
-        default: damaged.replace(at, 1, std::to_string(random())); break;
+        case 0:
+          damaged[at] = alphabet[below(alphabet.size())];
+          break;
+        case 1:
+          damaged.erase(at, 1 + below(20));
+          break;
+        case 2:
+          damaged.insert(at, 1, alphabet[below(alphabet.size())]);
+          break;
+        case 3:
+          damaged.insert(at, text.substr(below(text.size()), below(60)));
+          break;
+        default:
+          damaged.replace(at, 1, std::to_string(random()));
+          break;
       }
     }
     expect_no_crash(damaged);

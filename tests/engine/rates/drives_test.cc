@@ -1,9 +1,9 @@
 // The drives of a machine description: their shares of a tier, and the directories that each is matched with.
 #include "engine/rates/drives.h"
 
-#include <filesystem>
-
 #include <gtest/gtest.h>
+
+#include <filesystem>
 
 #include "tests/support/test_directory.h"
 

@@ -2,12 +2,12 @@
 // descriptions.
 #include "engine/simulate/simulate.h"
 
+#include <gtest/gtest.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-
-#include <gtest/gtest.h>
 
 #include "engine/base/error.h"
 #include "tests/support/random_program.h"

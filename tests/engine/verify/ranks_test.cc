@@ -85,11 +85,9 @@ TEST(VerifyRanks, AnotherOrderOnALaneIsNamedWithItsFirstInstruction) {
 TEST(VerifyRanks, BytesThatDoNotFitTheProcessGroupAreRefused) {
   Program p = program_of({{kGather, "near:1", ""}, {kExchange, "near:2", ""}});
   p.processes[0].count = 3;
-  EXPECT_EQ(fault_of(p, p),
-            "body step: gather 0/0 of a among two, 64 bytes for 128 is not for 3 ranks");
+  EXPECT_EQ(fault_of(p, p), "body step: gather 0/0 of a among two, 64 bytes for 128 is not for 3 ranks");
   p.buffers[1].cuts = {0, 192};
-  EXPECT_EQ(fault_of(p, p),
-            "body step: exchange 0/0 of b among two, 192 bytes for 128 is not for 3 ranks");
+  EXPECT_EQ(fault_of(p, p), "body step: exchange 0/0 of b among two, 192 bytes for 128 is not for 3 ranks");
   p.buffers[2].cuts = {0, 192};
   EXPECT_EQ(fault_of(p, p), "none");
   Program apart = p;

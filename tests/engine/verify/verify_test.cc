@@ -1,10 +1,10 @@
 // The verifier accepts what is correct and objects to every single fault, each for the stated reason.
 #include "engine/verify/verify.h"
 
+#include <gtest/gtest.h>
+
 #include <chrono>
 #include <functional>
-
-#include <gtest/gtest.h>
 
 #include "tests/support/figures.h"
 #include "tests/support/mutate.h"

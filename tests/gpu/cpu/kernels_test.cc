@@ -7,10 +7,9 @@
 #include <cstring>
 #include <limits>
 
-#include "tests/support/simd_test_support.h"
-
 #include "engine/base/simd/convert.h"
 #include "tests/support/op_cases.h"
+#include "tests/support/simd_test_support.h"
 
 namespace sluice {
 namespace {
@@ -20,8 +19,7 @@ namespace {
 // matrices between their products, one such step of the largest value.
 double step_of(DType type) { return type == DType::bf16 ? 0x1p-7 : type == DType::f16 ? 0x1p-10 : 0; }
 
-void expect_close(const std::vector<Result>& found, const std::vector<Result>& oracle,
-                  DType rounded_inside) {
+void expect_close(const std::vector<Result>& found, const std::vector<Result>& oracle, DType rounded_inside) {
   ASSERT_EQ(found.size(), oracle.size());
   for (size_t k = 0; k < found.size(); ++k) {
     double largest = 0;
@@ -153,8 +151,7 @@ TEST(CpuKernelLimits, RoundedBlocksAndTheirSumsAreTheSameBitsOnEveryTarget) {
       std::vector<double> expected(blocks);
       std::vector<std::byte> rounded(elements * dtype_bytes(precision));
       round_to(precision, from, rounded.data(), elements);
-      const std::vector<double> wide =
-          read_values(rounded.data(), precision, static_cast<int64_t>(elements));
+      const std::vector<double> wide = read_values(rounded.data(), precision, static_cast<int64_t>(elements));
       for (size_t block = 0; block < blocks; ++block) {
         double sums[16] = {};
         const size_t begin = block * kNormBlock, end = std::min<size_t>(elements, begin + kNormBlock);

@@ -55,7 +55,7 @@ class ProductCase {
         stride_a_((transpose_a ? size.m : size.k) + 3),
         stride_b_((transpose_b ? size.k : size.n) + 1),
         stride_c_(size.n + 5),
-        product_{size.m,    size.n,    size.k,         transpose_a, transpose_b,    stride_a_,
+        product_{size.m,    size.n,    size.k,         transpose_a, transpose_b,     stride_a_,
                  stride_b_, stride_c_, mode.precision, mode.result, mode.accumulate, mode.bias},
         a_(Tensor::random(mode.precision, (transpose_a ? size.k : size.m) * stride_a_, 1)),
         b_(Tensor::random(mode.precision, (transpose_b ? size.n : size.k) * stride_b_, 2)),

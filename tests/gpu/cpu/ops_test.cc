@@ -277,8 +277,7 @@ TEST(Attention, NonFiniteInputsReachTheOutputAndTheGradients) {
 
 OpRun loss_run(DType t, int64_t rows, int64_t columns, int64_t vocabulary, int64_t first_row = 0) {
   OpRun r;
-  r.shapes = {OpKind::linear_cross_entropy, {},    t,
-              {{rows, columns}, {rows}},    {{1}}, {{vocabulary, columns}}};
+  r.shapes = {OpKind::linear_cross_entropy, {}, t, {{rows, columns}, {rows}}, {{1}}, {{vocabulary, columns}}};
   std::vector<float> x(static_cast<size_t>(rows * columns));
   for (size_t i = 0; i < x.size(); ++i) x[i] = number(1, static_cast<uint64_t>(first_row * columns) + i);
   r.inputs = {Tensor(t, rows * columns)};

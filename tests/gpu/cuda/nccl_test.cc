@@ -28,9 +28,9 @@ constexpr bool alike(R (*)(A...), S (*)(B...)) {
     return false;
   else
     return sizeof(R) == sizeof(S) &&
-           ((sizeof(A) == sizeof(B) && std::is_class_v<A> == std::is_class_v<B>) && ...);
+           ((sizeof(A) == sizeof(B) && std::is_class_v<A> == std::is_class_v<B>)&&...);
 }
-#define EXPECT_ALIKE(name) static_assert(alike(decltype(&::name)(), decltype(NcclApi::name)()))
+#define EXPECT_ALIKE(name) static_assert(alike(decltype (&::name)(), decltype(NcclApi::name)()))
 EXPECT_ALIKE(ncclGetVersion);
 EXPECT_ALIKE(ncclGetErrorString);
 EXPECT_ALIKE(ncclGetLastError);

@@ -1,11 +1,11 @@
 // What is read from NVML, over a fake library that answers as the test wants, and where there is no library.
+#include "gpu/cuda/nvml.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <vector>
-
-#include "gpu/cuda/nvml.h"
 
 namespace sluice {
 namespace {

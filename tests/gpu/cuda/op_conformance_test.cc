@@ -1,8 +1,9 @@
 // The cuda device on a GPU against the reference device.
+#include "tests/support/op_conformance.h"
+
 #include "gpu/cuda/cublaslt.h"
 #include "gpu/cuda/device.h"
 #include "tests/support/cuda_host_operands.h"
-#include "tests/support/op_conformance.h"
 
 namespace sluice {
 namespace {

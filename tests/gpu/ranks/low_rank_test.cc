@@ -1,11 +1,12 @@
 // PowerSGD's arithmetic (compress, project, expand) against its definition in double.
+#include "gpu/ranks/low_rank.h"
+
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
 
 #include "engine/base/simd/convert.h"
-#include "gpu/ranks/low_rank.h"
 
 namespace sluice {
 namespace {

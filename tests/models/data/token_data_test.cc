@@ -1,12 +1,12 @@
 // Token files and the order in which a run reads them.
 #include "models/data/token_data.h"
 
+#include <fmt/format.h>
+
 #include <limits>
 #include <random>
 #include <set>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "models/data/data_order.h"
 #include "tests/support/format_test_support.h"
@@ -99,9 +99,8 @@ TEST_F(TokenDataTest, IdsOutsideTheVocabularyAreNamed) {
   expect_error(ExitCode::malformed_file, {file, "token id 300 at position 12345 (byte 24690)", "300 ids"},
                [&] { data.read(0, 20000, out.data()); });
   const auto shard = write_file("s.bin", shard_header(20240801, 7, 1) + bytes_of(uint32_t{0xFFFFFFFF}));
-  expect_error(ExitCode::malformed_file, {shard, "token id 4294967295 at position 0 (byte 1024)"}, [&] {
-    TokenData::open({shard}, std::numeric_limits<int32_t>::max()).read(0, 1, out.data());
-  });
+  expect_error(ExitCode::malformed_file, {shard, "token id 4294967295 at position 0 (byte 1024)"},
+               [&] { TokenData::open({shard}, std::numeric_limits<int32_t>::max()).read(0, 1, out.data()); });
 }
 
 TEST_F(TokenDataTest, FilesAreJoinedInOrder) {

@@ -2,6 +2,7 @@
 // random.
 #include "models/files/safetensors.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <bit>
@@ -10,8 +11,6 @@
 #include <cstring>
 #include <random>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "tests/support/format_test_support.h"
 
@@ -153,8 +152,7 @@ TEST_F(SafetensorsTest, RejectsDuplicatesAndWrongKinds) {
 
 TEST_F(SafetensorsTest, RejectsLyingOffsetsAndShapes) {
   const auto both = [](uint64_t b, uint64_t c, uint64_t d) {
-    return "{" + tensor("a", "U8", "[4]", 0, 4) + "," + tensor("b", "U8", fmt::format("[{}]", d), b, c) +
-           "}";
+    return "{" + tensor("a", "U8", "[4]", 0, 4) + "," + tensor("b", "U8", fmt::format("[{}]", d), b, c) + "}";
   };
   rejects(both(5, 9, 4), 9,
           "'b' begins at byte 5 of the data, which leaves a hole or an overlap after byte 4");
@@ -200,10 +198,18 @@ TEST_F(SafetensorsTest, RandomDamageEndsInAnErrorOrReadableTensors) {
     for (uint32_t edits = 1 + random() % 3; edits > 0; --edits) {
       const size_t at = random() % bytes.size();
       switch (random() % 4) {
-        case 0: bytes[at] = static_cast<char>(random()); break;
-        case 1: bytes[at] = alphabet[random() % alphabet.size()]; break;
-        case 2: bytes.erase(at, 1 + random() % 3); break;
-        default: bytes.insert(at, 1, alphabet[random() % alphabet.size()]); break;
+        case 0:
+          bytes[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bytes[at] = alphabet[random() % alphabet.size()];
+          break;
+        case 2:
+          bytes.erase(at, 1 + random() % 3);
+          break;
+        default:
+          bytes.insert(at, 1, alphabet[random() % alphabet.size()]);
+          break;
       }
     }
     try {

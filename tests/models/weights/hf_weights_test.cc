@@ -2,12 +2,12 @@
 // exports.
 #include "models/weights/hf_weights.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <limits>
-#include <vector>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "models/weights/hf_export.h"
 #include "tests/support/format_test_support.h"
@@ -56,8 +56,8 @@ TEST_F(HfWeightsTest, Gpt2PrefixAndBuffersAreResolved) {
   weights.read("h.0.ln_1.bias", 1, 2, values);
   EXPECT_EQ(values[0], 5.0f);
   EXPECT_EQ(values[1], 6.0f);
-  check_weights(weights, model_of({{"wte.weight", {2, 2}},
-                                   {"h.0.ln_1.bias", {3}}}));  // the stored head is ignored
+  check_weights(weights,
+                model_of({{"wte.weight", {2, 2}}, {"h.0.ln_1.bias", {3}}}));  // the stored head is ignored
 }
 
 TEST_F(HfWeightsTest, AParameterWithAndWithoutPrefixIsRejected) {

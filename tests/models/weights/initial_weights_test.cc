@@ -1,13 +1,13 @@
 // The properties that initial values promise.
 #include "models/weights/initial_weights.h"
 
+#include <gtest/gtest.h>
+#include <xxhash.h>
+
 #include <cmath>
 #include <cstring>
 #include <numbers>
 #include <vector>
-
-#include <gtest/gtest.h>
-#include <xxhash.h>
 
 #include "engine/base/philox.h"
 

@@ -1,5 +1,6 @@
 // The contract of the I/O queue on every back end, and the choice between back ends.
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -16,8 +17,6 @@
 #include <set>
 #include <thread>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "engine/base/error.h"
 #include "offload/arena.h"

@@ -1,6 +1,7 @@
 // What `sluice bench` fits and writes, and a whole run of it.
-#include <gtest/gtest.h>
+#include "tools/bench/bench.h"
 
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -9,7 +10,6 @@
 #include "models/files/file.h"
 #include "tests/support/format_test_support.h"
 #include "tests/support/test_directory.h"
-#include "tools/bench/bench.h"
 #include "tools/bench/machine.h"
 
 namespace sluice {

@@ -32,8 +32,9 @@ TEST_F(MpiBench, TwoRanksOfAMachine) {
   EXPECT_EQ(rates.pools[0].capacity, 1);
   EXPECT_EQ(find_lane(rates, "compute", "host")->sharing.occupies[0].amount, 2);
   EXPECT_NE(find_lane(rates, "collective", "host"), nullptr);
-  const Words plan{"plan",     "--model", kTiny,       "--batch",           "8",
-                   "--device", "cpu",     "--machine", directory / "m.json", "--ranks"};
+  const Words plan{
+      "plan",   "--model", kTiny, "--batch", "8", "--device", "cpu", "--machine", directory / "m.json",
+      "--ranks"};
   EXPECT_EQ(run(plan + Words{"2"}).code, 0);
   const CommandResult four = run(plan + Words{"4"});
   EXPECT_EQ(four.code, 2);

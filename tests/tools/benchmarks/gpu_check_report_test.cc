@@ -137,11 +137,13 @@ TEST(GpuCheckReport, FiguresAreThoseOfTheRows) {
 }
 
 TEST(GpuCheckReport, AProfileTellsHowFarThePredictionIsOff) {
-  const ordered_json row{
-      {"state", "measured"},       {"seconds", 0.5},        {"seconds_predicted", 0.475},
-      {"prediction_error", -0.05}, {"machine", "measured"}};
-  const ordered_json bench{{"state", "measured"}, {"seconds", 41.2}, {"fp16", 500e12}, {"fp32", 40e12},
-                           {"memory", 2.5e12},    {"optimizer", 60e9}};
+  const ordered_json row{{"state", "measured"},
+                         {"seconds", 0.5},
+                         {"seconds_predicted", 0.475},
+                         {"prediction_error", -0.05},
+                         {"machine", "measured"}};
+  const ordered_json bench{{"state", "measured"}, {"seconds", 41.2},  {"fp16", 500e12},
+                           {"fp32", 40e12},       {"memory", 2.5e12}, {"optimizer", 60e9}};
   const std::string page = gpu_report({{"small", part_with("small", {{"bench", bench}, {"profile", row}})}});
   expect_line(page,
               "- sluice profile, GPT-2 1.5B with its state in DRAM: a step of 0.500 s, predicted 0.475 "

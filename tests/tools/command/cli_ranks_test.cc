@@ -28,9 +28,7 @@ class CliRanks : public Cli {
     Cli::SetUp();
     write_bytes(machine, kMachine);
   }
-  CommandResult plan(const Words& more) const {
-    return plan_batch("16", more);
-  }
+  CommandResult plan(const Words& more) const { return plan_batch("16", more); }
   CommandResult plan_batch(const char* batch, const Words& more) const {
     return run(Words{"plan", "--model", "gpt2", "--seq", "64", "--batch", batch, "--micro-batch", "1",
                      "--machine", machine} +

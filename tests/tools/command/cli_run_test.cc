@@ -38,14 +38,14 @@ TEST_F(Cli, PlanTakesOverARunsOptions) {
   expect_refusal({"plan", "--resume", "auto"}, 2, {"--out"});
   expect_refusal({"plan", "--resume", "auto", "--out", directory / "run"}, 2, {"no checkpoint", "--model"});
   ASSERT_EQ(run(train("run", 2, {"--precision", "fp32"})).code, 0);
-  const Words resume{"plan",     "--out",      directory / "run", "--resume",
-                     "auto",     "--host-mem", "128MiB",          "--json"};
+  const Words resume{"plan", "--out",      directory / "run", "--resume",
+                     "auto", "--host-mem", "128MiB",          "--json"};
   const CommandResult resumed = run(resume);
   ASSERT_EQ(resumed.code, 0) << resumed.err;
   const auto facts = nlohmann::json::parse(resumed.out);
   EXPECT_EQ(facts["micro_batch"], 2);
-  const Words same{"plan", "--model",       kTiny, "--batch",     "4",    "--seq",      "32",
-                   "--micro-batch", "2",   "--precision", "fp32", "--host-mem", "128MiB", "--json"};
+  const Words same{"plan",          "--model", kTiny,         "--batch", "4",          "--seq",  "32",
+                   "--micro-batch", "2",       "--precision", "fp32",    "--host-mem", "128MiB", "--json"};
   EXPECT_EQ(nlohmann::json::parse(run(same).out)["arenas"], facts["arenas"]);
   expect_refusal(resume + Words{"--precision", "bf16"}, 2, {"--precision"});
   EXPECT_EQ(lines_of(read_text_file(directory / "run/metrics.jsonl", 1 << 20)).size(), 2u);
@@ -158,10 +158,9 @@ TEST_F(Cli, ALossThatIsNotFiniteEndsTheRun) {
 
 TEST_F(Cli, AResumeKnowsItsData) {
   const auto with_data = [&](int64_t steps, const Words& data) {
-    return Words{"train",           "--resume", "auto",
-                 "--out",           directory / "run",
-                 "--steps",         std::to_string(steps),
-                 "--threads",       "2"} +
+    return Words{
+               "train",     "--resume", "auto", "--out", directory / "run", "--steps", std::to_string(steps),
+               "--threads", "2"} +
            data;
   };
   const std::string relative = std::filesystem::relative(text).string(), moved = directory / "moved.txt";
@@ -243,10 +242,9 @@ TEST_F(Cli, ASignalEndsTheRunWithADurableCheckpoint) {
 // The model takes seconds to plan.
 TEST_F(Cli, ASignalBeforeTheFirstStepEndsAtOnce) {
   for (const int number : {SIGTERM, SIGINT}) {
-    Command command(directory,
-                    {"train", "--model", "gpt2:layers=48,width=8,heads=1,vocab=256,context=8", "--batch",
-                     "512", "--micro-batch", "1", "--data", text, "--out", directory / "run", "--steps",
-                     "2"});
+    Command command(
+        directory, {"train", "--model", "gpt2:layers=48,width=8,heads=1,vocab=256,context=8", "--batch",
+                    "512", "--micro-batch", "1", "--data", text, "--out", directory / "run", "--steps", "2"});
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     command.send(number);
     EXPECT_EQ(command.wait().code, -number);

@@ -171,8 +171,7 @@ TEST_F(Cli, RanksThatCannotWork) {
   for (const char* method : {"powersgd", "powersgd:0", "powersgd:65", "powersgd:4x", "topk:3", ""})
     expect_refused_training({"--compress", method}, 2, {"--compress"});
   expect_refused_training({"--compress", "powersgd:4", "--precision", "fp16"}, 2, {"fp16", "bf16"});
-  expect_refused_training({"--compress", "powersgd:4", "--gpus", "2"}, 2,
-                          {"--zero 3", "--zero 1"});
+  expect_refused_training({"--compress", "powersgd:4", "--gpus", "2"}, 2, {"--zero 3", "--zero 1"});
 }
 
 TEST_F(Cli, AGpuThatIsNotThere) {
@@ -252,9 +251,8 @@ TEST_F(Cli, BadWeights) {
   refuse(good.substr(0, 100), {"model.safetensors"});
   refuse("", {"model.safetensors"});
   refuse(safetensors("{}", uint64_t{1} << 60, 0), {"model.safetensors"});
-  const std::string overlapping =
-      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-      R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})";
+  const std::string overlapping = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                                  R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})";
   refuse(safetensors(overlapping, overlapping.size(), 12), {"model.safetensors"});
   const std::string lying = R"({"a":{"dtype":"F32","shape":[1000000000,1000000000],"data_offsets":[0,8]}})";
   refuse(safetensors(lying, lying.size(), 8), {"model.safetensors"});
@@ -328,8 +326,8 @@ TEST_F(Cli, InfeasibleBudgetsNameOnesToPaste) {
 
 // What a tier is said to need suffices with the other budgets as given.
 TEST_F(Cli, InfeasibleBudgetsAgreeWithTheirRemedy) {
-  const CommandResult facts = run({"plan", "--model", kTiny, "--gpu-mem", "4MiB", "--host-mem", "66MiB",
-                                   "--threads", "2", "--json"});
+  const CommandResult facts =
+      run({"plan", "--model", kTiny, "--gpu-mem", "4MiB", "--host-mem", "66MiB", "--threads", "2", "--json"});
   EXPECT_EQ(facts.code, 3) << facts.err;
   const auto json = nlohmann::json::parse(facts.out);
   const uint64_t host = json["smallest_budgets"]["host"];
@@ -385,8 +383,8 @@ TEST_F(Cli, ActivationsThatDramDoesNotHoldLiveInTheDevice) {
 
 // A drive that is too small to help does no harm.
 TEST_F(Cli, ATinyDiskIsNotInTheWay) {
-  const Words words{"plan",       "--json", "--model",    kTiny,    "--batch", "4", "--gpu-mem", "4MiB",
-                    "--host-mem", "80MiB",  "--nvme-dir", directory.path(), "--nvme-mem"};
+  const Words words{"plan", "--json",     "--model", kTiny,        "--batch",        "4",         "--gpu-mem",
+                    "4MiB", "--host-mem", "80MiB",   "--nvme-dir", directory.path(), "--nvme-mem"};
   for (const char* disk : {"0", "1MiB", "64MiB"}) {
     const CommandResult plan = run(words + Words{disk});
     EXPECT_EQ(plan.code, 0) << disk << plan.out << plan.err;
@@ -445,9 +443,19 @@ double seconds_of(const nlohmann::json& rows) {
 
 // On three tiers, with most bytes on the drive.
 TEST_F(Cli, PlanSaysWhereAStepsTimeGoes) {
-  const Words model{"plan", "--model", "gpt2:layers=6,width=384,heads=6,vocab=256,context=256",
-                    "--batch", "4", "--gpu-mem", "40MiB", "--host-mem", "110MiB",
-                    "--nvme-dir", directory.path(), "--nvme-mem", "400MiB"};
+  const Words model{"plan",
+                    "--model",
+                    "gpt2:layers=6,width=384,heads=6,vocab=256,context=256",
+                    "--batch",
+                    "4",
+                    "--gpu-mem",
+                    "40MiB",
+                    "--host-mem",
+                    "110MiB",
+                    "--nvme-dir",
+                    directory.path(),
+                    "--nvme-mem",
+                    "400MiB"};
   const CommandResult json = run(model + Words{"--json"});
   ASSERT_EQ(json.code, 0) << json.err;
   const auto facts = nlohmann::json::parse(json.out);
@@ -477,12 +485,12 @@ TEST_F(Cli, PlanSaysWhereAStepsTimeGoes) {
 
   const CommandResult people = run(model);
   EXPECT_EQ(people.code, 0) << people.err;
-  for (const char* part : {"\n  a step                      busy   compute waits for       critical path"
-                           "   lost to sharing\n",
-                           "\n  compute waits  ", "\n  critical path  ",
-                           "\n  bottleneck     pool cores: its use by all lanes takes ",
-                           " of the step), in any order\n", "\n  drive wear     ",
-                           " TB a day; 600 TBW last "})
+  for (const char* part :
+       {"\n  a step                      busy   compute waits for       critical path"
+        "   lost to sharing\n",
+        "\n  compute waits  ", "\n  critical path  ",
+        "\n  bottleneck     pool cores: its use by all lanes takes ", " of the step), in any order\n",
+        "\n  drive wear     ", " TB a day; 600 TBW last "})
     EXPECT_NE(people.out.find(part), std::string::npos) << part << "\n" << people.out;
   EXPECT_EQ(run({"plan", "--model", kTiny, "--batch", "4"}).out.find("drive wear"), std::string::npos);
 }

@@ -1,5 +1,4 @@
 // Sizes: reading, printing, and that a printed size that a user is told to paste reads back.
-#include "engine/base/units.h"
 #include "tools/command/size.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/units.h"
 
 namespace sluice {
 namespace {

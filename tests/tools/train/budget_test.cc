@@ -75,10 +75,11 @@ TEST(TrainingBudgets, TheProgramIsWithinHostMem) {
 #endif
   const DriveDirectory directory;
   write_bytes(directory / "train.txt", sample_text(20000));
-  const std::vector<std::string> step{
-      "--model", "gpt2:layers=20,width=8,heads=1,vocab=256,context=8",
-      "--batch", "256", "--micro-batch", "1",
-      "--data", directory / "train.txt", "--threads", "2"};
+  const std::vector<std::string> step{"--model",       "gpt2:layers=20,width=8,heads=1,vocab=256,context=8",
+                                      "--batch",       "256",
+                                      "--micro-batch", "1",
+                                      "--data",        directory / "train.txt",
+                                      "--threads",     "2"};
   const auto with = [&](const std::vector<std::string>& first, uint64_t device, uint64_t host) {
     return sluice_command(directory, first + step +
                                          std::vector<std::string>{"--gpu-mem", std::to_string(device),

@@ -93,7 +93,7 @@ TEST_F(MpiNamespaces, LossesAreThoseOfOneMachine) {
 
 // The network between nodes is a level of its own. The first node stands for both.
 TEST_F(MpiNamespaces, BenchTellsMachinesApart) {
-  const Words bench{"bench",    "--device", "cpu", "--host-mem",         "140MiB",
+  const Words bench{"bench",     "--device", "cpu",   "--host-mem",        "140MiB",
                     "--threads", "1",        "--out", directory / "m.json"};
   const CommandResult result = Command(directory / "", across(bench)).wait();
   ASSERT_EQ(result.code, 0) << result.out << result.err;

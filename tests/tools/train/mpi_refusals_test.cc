@@ -140,8 +140,12 @@ TEST_F(MpiRefusals, AnOutThatOneRankCannotWrite) {
   const std::string out = directory / "out";
   fs::create_directory(out);
   const Words own = sluice_words(train_rows("out", 2, 8), "sluice");
-  const Words reads_only{"unshare", "--mount", "sh", "-c",
-                         R"(mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@")", out};
+  const Words reads_only{"unshare",
+                         "--mount",
+                         "sh",
+                         "-c",
+                         R"(mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@")",
+                         out};
   expect_once(mpirun_each({own, reads_only + own}), 4,
               "Rank 1 cannot write into --out " + out + ": Read-only file system.");
   expect_status("out", 0, "4 Rank 1 cannot write into --out ");
@@ -159,9 +163,7 @@ TEST_F(MpiRefusals, BudgetsOfOneRank) {
 }
 
 // A rank that leaves the ZeRO stage to the planner takes the first rank's.
-TEST_F(MpiRefusals, OneStageIsForAll) {
-  EXPECT_EQ(second_with("follows", {"--zero", "auto"}).code, 0);
-}
+TEST_F(MpiRefusals, OneStageIsForAll) { EXPECT_EQ(second_with("follows", {"--zero", "auto"}).code, 0); }
 
 // Files of one name with different content, as nodes may have them: the second rank sees another directory in
 // place of the first rank's.
@@ -232,10 +234,9 @@ TEST_F(MpiRefusals, NoMpi) {
 TEST_F(MpiRefusals, VerbsOfOneProcess) {
   ASSERT_EQ(run(train_rows("run", 1, 8)).code, 0);
   const Words model{"--model", kTiny, "--batch", "8"};
-  for (const Words& words :
-       {Words{"export", "--from", directory / "run", "--to", directory / "model"},
-        Words{"eval", "--from", directory / "run", "--data", text, "--val-batches", "2"},
-        Words{"plan"} + model, Words{"doctor"}}) {
+  for (const Words& words : {Words{"export", "--from", directory / "run", "--to", directory / "model"},
+                             Words{"eval", "--from", directory / "run", "--data", text, "--val-batches", "2"},
+                             Words{"plan"} + model, Words{"doctor"}}) {
     const std::string part = "`sluice " + words[0] + "` runs in one process, and a launcher has started ";
     expect_once(mpirun(2, words), 2, part + "2.");
     const int alone = run(words).code;

@@ -23,9 +23,9 @@ TEST_F(Mpi, BitsAreThoseOfRanksInOneProcess) {
       ASSERT_EQ(processes.code, 0) << processes.out << processes.err;
       EXPECT_EQ(numbers_of("mpi" + name).size(), 6u);
       EXPECT_EQ(numbers_of("mpi" + name), numbers_of("threads" + name));
-      EXPECT_EQ(differences(newest_tensors(directory / "mpi" + name),
-                            newest_tensors(directory / "threads" + name)),
-                "");
+      EXPECT_EQ(
+          differences(newest_tensors(directory / "mpi" + name), newest_tensors(directory / "threads" + name)),
+          "");
       for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(status("mpi" + name, rank), "0 \n");
     }
 }
@@ -37,12 +37,14 @@ TEST_F(Mpi, BitsAreTheSameOnTwoNodes) {
   write_bytes(agent, "#!/bin/sh\nTMPDIR=" + std::string(directory / "") +
                          "$1\nexport TMPDIR\nmkdir -p $TMPDIR\nshift\nexec /bin/sh -c \"$*\"\n");
   std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
-  const Words nodes{"--mca", "plm_rsh_agent", agent, "--host", "nodea:2,nodeb:2", "--mca", "btl", "self,tcp",
-                    "--mca", "btl_tcp_if_include", "lo"};
+  const Words nodes{"--mca", "plm_rsh_agent", agent,      "--host", "nodea:2,nodeb:2",
+                    "--mca", "btl",           "self,tcp", "--mca",  "btl_tcp_if_include",
+                    "lo"};
   for (const char* stage : {"0", "2", "3", "3 within nodes"}) {
     const bool in_machines = std::string(stage).size() > 1;
-    const Words more{"--micro-batch", "1", "--zero", std::string(stage, 1), "--shard-weights",
-                     in_machines ? "node" : "all"};
+    const Words more{"--micro-batch",   "1",
+                     "--zero",          std::string(stage, 1),
+                     "--shard-weights", in_machines ? "node" : "all"};
     const CommandResult apart =
         Command(directory / "", Words{"mpirun"} + kAnywhere + nodes + Words{"-np", "4"} +
                                     sluice_words(train_rows("nodes" + std::string(stage), 4, 8,

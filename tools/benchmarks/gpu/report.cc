@@ -184,10 +184,10 @@ std::string rates(const Row& row, const ordered_json& part) {
                        100 * values->at("prediction_error").get<double>(),
                        values->at("machine").get<std::string>());
   if (row.kind == RowKind::bench)
-    return fmt::format("{:.0f} s; products of layers {}; rounding and AdamW in the device's memory {:.1f} "
-                       "GB/s, AdamW in DRAM {:.1f}",
-                       values->at("seconds").get<double>(), products(*values), gb("memory"),
-                       gb("optimizer"));
+    return fmt::format(
+        "{:.0f} s; products of layers {}; rounding and AdamW in the device's memory {:.1f} "
+        "GB/s, AdamW in DRAM {:.1f}",
+        values->at("seconds").get<double>(), products(*values), gb("memory"), gb("optimizer"));
   return products(*values);
 }
 

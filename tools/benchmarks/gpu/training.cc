@@ -244,9 +244,8 @@ ordered_json measure_bench(const TrainingPlace& place, const std::string& file, 
   ordered_json row{{"state", "measured"}, {"seconds", steady_seconds() - begin}};
   const MachineRates rates = parse_machine_rates(read_text_file(file, 1 << 20), file);
   const LaneRates* const compute = find_lane(rates, "compute", "device");
-  for (const auto& [name, rate] : {std::pair{"bf16", compute->flops.bf16},
-                                   {"fp16", compute->flops.fp16},
-                                   {"fp32", compute->flops.fp32}})
+  for (const auto& [name, rate] :
+       {std::pair{"bf16", compute->flops.bf16}, {"fp16", compute->flops.fp16}, {"fp32", compute->flops.fp32}})
     if (rate < kUnlimited) row[name] = rate;
   row["memory"] = compute->bytes_per_second;
   row["optimizer"] = find_lane(rates, "optimizer", "host")->bytes_per_second;

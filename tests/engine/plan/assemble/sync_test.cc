@@ -1,9 +1,8 @@
 // Waits by hand: one tier, instructions that touch given bytes, and exactly the waits that must follow.
 #include "engine/plan/assemble/sync.h"
 
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "engine/base/error.h"
 

@@ -30,9 +30,7 @@ class Sketch {
     }
   }
   BufferId permanent(const std::string& name, uint64_t bytes = 10) { return buffer(name, {0, bytes}, true); }
-  BufferId transient(const std::string& name, uint64_t bytes = 10) {
-    return buffer(name, {0, bytes}, false);
-  }
+  BufferId transient(const std::string& name, uint64_t bytes = 10) { return buffer(name, {0, bytes}, false); }
   BufferId pieces(const std::string& name, std::vector<uint64_t> cuts) {
     return buffer(name, std::move(cuts), true);
   }
@@ -92,8 +90,10 @@ class Sketch {
     for (const auto& [kind, uses] : tasks_) {
       Task& t = body.task(kind, 0, 0);
       for (const Use& u : uses) {
-        if (u.last == 0) body.add(t, u.buffer, u.access);
-        else body.add(t, u.buffer, u.first, u.last, u.access);
+        if (u.last == 0)
+          body.add(t, u.buffer, u.access);
+        else
+          body.add(t, u.buffer, u.first, u.last, u.access);
       }
     }
     body.finish();

@@ -69,8 +69,7 @@ void expect_same_bits(const Outcome& found, const Outcome& wanted) {
     std::memcpy(out.data(), v.data(), 8 * v.size());
     return out;
   };
-  EXPECT_EQ(bits(found.losses), bits(wanted.losses))
-      << found.losses[0] << " instead of " << wanted.losses[0];
+  EXPECT_EQ(bits(found.losses), bits(wanted.losses)) << found.losses[0] << " instead of " << wanted.losses[0];
   EXPECT_EQ(bits(found.norms), bits(wanted.norms)) << found.norms[0] << " instead of " << wanted.norms[0];
   EXPECT_EQ(bits(found.scales), bits(wanted.scales));
   EXPECT_EQ(bits({found.validation}), bits({wanted.validation}))
@@ -201,16 +200,16 @@ const std::vector<Variant> kVariants{
      layer_major, 1},
     {"three tiers, more", ExecutorKind::shuffled, Tiers::device_host_nvme, Recomputing::random, 0,
      layer_major, 2, 30},
-    {"host and nvme, least", ExecutorKind::threaded, Tiers::host_nvme, Recomputing::all, 0,
-     layer_major, 3, 0, 2},
+    {"host and nvme, least", ExecutorKind::threaded, Tiers::host_nvme, Recomputing::all, 0, layer_major, 3, 0,
+     2},
     {"device and host, small shards", ExecutorKind::shuffled, Tiers::device_host, Recomputing::random,
      kSmallShard, layer_major, 4, 10},
     {"host, small shards", ExecutorKind::threaded, Tiers::host, Recomputing::none, 3 * kSmallShard},
     {"slice-major, host", ExecutorKind::shuffled, Tiers::host, Recomputing::none, 0, slice_major},
     {"slice-major, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Recomputing::random,
      2 * kFileElements, slice_major, 2, 50},
-    {"transient on top, least", ExecutorKind::shuffled, Tiers::device_host, Recomputing::none, 0,
-     layer_major, 0, 0, 1, true},
+    {"transient on top, least", ExecutorKind::shuffled, Tiers::device_host, Recomputing::none, 0, layer_major,
+     0, 0, 1, true},
     {"transient on top, three tiers", ExecutorKind::threaded, Tiers::device_host_nvme, Recomputing::random, 0,
      layer_major, 2, 20, 2, true},
 };
@@ -284,8 +283,7 @@ void expect_same_bits_everywhere(const Model& model, const Setting& setting, uin
   const Outcome wanted = run(model, setting, kOracle, seed);
   for (const double loss : wanted.losses) ASSERT_GT(loss, 0);
   for (size_t k = 0; k < kSteps; ++k)  // a step of fp16 may overflow, and is then skipped
-    ASSERT_TRUE(wanted.norms[k] > 0 ||
-                (model.precision == DType::f16 && wanted.scales[k] < kFirstLossScale));
+    ASSERT_TRUE(wanted.norms[k] > 0 || (model.precision == DType::f16 && wanted.scales[k] < kFirstLossScale));
   for (const Variant& v : kVariants) {
     if (v.schedule == slice_major && !every_group_has_one_use(model)) continue;
     SCOPED_TRACE(v.name);
@@ -311,8 +309,8 @@ TEST(PlanBits, LlamaUntied) {
   const auto config =
       config_from_name("llama:layers=3,width=16,heads=4,kv_heads=2,ffn=24,vocab=40,context=8,tied=false");
   using Numbers = std::pair<DType, double>;  // precision, clip
-  for (const auto& [precision, clip] : {Numbers{DType::bf16, 1}, Numbers{DType::bf16, 0},
-                                        Numbers{DType::f16, 0}, Numbers{DType::f32, 1}})
+  for (const auto& [precision, clip] :
+       {Numbers{DType::bf16, 1}, Numbers{DType::bf16, 0}, Numbers{DType::f16, 0}, Numbers{DType::f32, 1}})
     expect_same_bits_everywhere(build_model(config, precision, 1, 6), {clip, 3}, 3);
 }
 

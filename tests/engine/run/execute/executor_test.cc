@@ -112,8 +112,8 @@ TEST_P(Poison, WhatAnInstructionThrowsEndsTheRun) {
   const DriveDirectory directory;
   write_bytes(directory / "train.txt", sample_text(6000));
   TestRun run;
-  run.options = short_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=256,context=32",
-                          directory / "train.txt");
+  run.options =
+      short_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=256,context=32", directory / "train.txt");
   const auto device = make_device(run.options.memory, 1);
   const Plan plan = plan_or_throw(request_of(run, *device), budgets_of(run));
   SessionOptions options;

@@ -98,8 +98,7 @@ TestRun base_run(const Case& c, const DriveDirectory& directory) {
   return run;
 }
 
-uint64_t state_bytes(
-    const TestRun& run) {  // weights and optimizer state
+uint64_t state_bytes(const TestRun& run) {  // weights and optimizer state
   TestRun roomy = run;
   roomy.arenas = {std::nullopt, kRoomy, std::nullopt};
   const auto plan = plan_of(roomy);
@@ -238,9 +237,8 @@ TEST(TrainingBits, StateLivesInTheDeviceWhereThereIsRoom) {
     const auto result = plan_of(run);
     ASSERT_TRUE(std::holds_alternative<Plan>(result));
     const Program& p = std::get<Plan>(result).program;
-    EXPECT_TRUE(std::any_of(p.buffers.begin(), p.buffers.end(), [](const Buffer& b) {
-      return b.kind == BufferClass::state && b.home == 0;
-    }));
+    EXPECT_TRUE(std::any_of(p.buffers.begin(), p.buffers.end(),
+                            [](const Buffer& b) { return b.kind == BufferClass::state && b.home == 0; }));
   }
 }
 

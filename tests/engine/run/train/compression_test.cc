@@ -143,10 +143,10 @@ TEST_F(CompressionTest, ACompressedRunLearnsAsWell) {
     for (size_t i = 180; i < 200; ++i) sum += r.steps.at(i).loss / 20;
     return sum;
   };
-  std::printf("loss %.4f of whole gradients, %.4f of factors (bar 2 %%); %.1f times fewer bytes (bar 8)\n",
-              mean_loss(whole), mean_loss(compressed),
-              static_cast<double>(sent(whole.steps.at(199))) /
-                  static_cast<double>(sent(compressed.steps.at(199))));
+  std::printf(
+      "loss %.4f of whole gradients, %.4f of factors (bar 2 %%); %.1f times fewer bytes (bar 8)\n",
+      mean_loss(whole), mean_loss(compressed),
+      static_cast<double>(sent(whole.steps.at(199))) / static_cast<double>(sent(compressed.steps.at(199))));
   EXPECT_LT(mean_loss(whole), 3);  // it has learned: 5.5 at first
   EXPECT_NEAR(mean_loss(compressed), mean_loss(whole), 0.02 * mean_loss(whole));
   EXPECT_GE(sent(whole.steps.at(199)), 8 * sent(compressed.steps.at(199)));
