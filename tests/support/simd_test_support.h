@@ -2,11 +2,11 @@
 // included. Include it before any Highway header.
 #pragma once
 
+#include "engine/base/simd/targets.h"
+// After targets.h, which says which targets there are:
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
 #include <hwy/targets.h>
-
-#include "engine/base/simd/targets.h"
 
 namespace sluice {
 
