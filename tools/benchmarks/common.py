@@ -130,12 +130,17 @@ def has_module(python, module):
 
 
 def find_torch(python):
-    """An interpreter with PyTorch: the one given, else this one or the system's; None after a message."""
+    """An interpreter with PyTorch 2 or later: the one given, else this one or the system's; None after a message.
+
+    Debian 12 has 1.13, whose AdamW is not fused: it is no peer.
+    """
+    probe = "import sys, torch; sys.exit(int(torch.__version__.split('.')[0]) < 2)"
     tried = [python] if python else [sys.executable, "/usr/bin/python3"]
     for candidate in tried:
-        if shutil.which(candidate) and has_module(candidate, "torch"):
+        if shutil.which(candidate) and subprocess.run([candidate, "-c", probe], capture_output=True,
+                                                      check=False).returncode == 0:
             return candidate
-    note(f"PyTorch: not found by {' or '.join(tried)}; comparisons with it are left out. Add it with\n"
+    note(f"PyTorch 2: not found by {' or '.join(tried)}; comparisons with it are left out. Add it with\n"
          "  python3 -m venv PEERS && PEERS/bin/pip install -r tools/benchmarks/peers.txt\n"
          "  and give --python PEERS/bin/python")
     return None
