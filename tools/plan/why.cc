@@ -115,12 +115,11 @@ class Life {
   }
 
   bool moved_as_class(const HomeRule& rule) const {
-    const auto follows = [&](const Buffer& o, BufferId id) {
-      return !o.permanent || o.kind != b_.kind ||
-             (o.home == b_.home && std::count(rule.moved.begin(), rule.moved.end(), id) > 0);
-    };
-    for (BufferId other = 0; other < program_.buffers.size(); ++other)
-      if (!follows(program_.buffers[other], other)) return false;
+    for (BufferId other = 0; other < program_.buffers.size(); ++other) {
+      const Buffer& o = program_.buffers[other];
+      if (!o.permanent || o.kind != b_.kind) continue;
+      if (o.home != b_.home || std::count(rule.moved.begin(), rule.moved.end(), other) == 0) return false;
+    }
     return true;
   }
 
@@ -334,7 +333,7 @@ class Life {
     const Work& w = sums.front().work;
     const std::string subject = w.task ? subject_words(*w.task, w.subject)
                                        : fmt::format(" ({})", printable(program_.buffers[w.subject].name));
-    return fmt::format(" Its lane was idle for {} before, most of it for {}{}.",
+    return fmt::format(" Its lane was idle for {} before, the longest for {}{}.",
                        readable_seconds(idle.end - idle.begin), work_name(program_, w), subject);
   }
 
