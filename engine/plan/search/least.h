@@ -11,8 +11,8 @@
 //    are copies for two different tasks alive at once. So a mixture of them, as step 2 makes, needs no more.
 //    For the choices that raise something, transient buffers are laid out without the transfers of permanent
 //    ones. In the top tier that makes no difference. Between the top and the lowest tier, what the first
-//    choice needs there is added. In the lowest tier, the copies of permanent buffers take room only in
-//    bodies that have no transient buffers.
+//    choice needs there is added. In the lowest tier, only bodies without transient buffers need more
+//    than that layout has; what they need in the first choice is taken.
 //
 // Capacities suffice if these figures fit into them for some choice of step 1. The figures do not depend on
 // capacities, and with less memory no home lies lower. So what fits in some memory fits in more, and the
