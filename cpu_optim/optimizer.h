@@ -63,9 +63,9 @@ inline void update_range(const Optimizer& optimizer, const UpdateRange& range,
     optimizer.apply(range, update.constants, workers);
 }
 
-// Bytes between the planes (master, moments) of a shard of `elements`: 4 bytes each, rounded up to 4096, plus
-// a skew, so that the planes never lie a power of two apart, which was measured to cost two thirds of the
-// speed.
+// Bytes between the planes (master, moments) of a shard of `elements`: 4 bytes each, rounded up to an
+// odd number of pages of 4096. Planes that lie a large power of two apart were measured to cost two thirds of
+// the speed.
 uint64_t state_plane_stride(uint64_t elements);
 
 constexpr uint64_t kUpdatePart = 65536;  // elements of a part: AdamW moves 1.8 MB for one

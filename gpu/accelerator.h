@@ -59,7 +59,7 @@ class Streams {
 
 struct AcceleratorMemory {
   uint64_t free = 0;  // bytes that a process could still get now
-  uint64_t held = 0;  // by this process: context, modules, handles, arena; not page_table_bytes()
+  uint64_t held = 0;  // by this process, or by all where the driver does not tell; not page_table_bytes()
 };
 
 // An arena takes whole granules of the device's memory.

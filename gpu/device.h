@@ -1,8 +1,8 @@
 // A device runs ops, described by plain structs. No device knows models, planner or tiers.
 //
 // Owner: the compute lane's thread; one call at a time. A call may use its operands and its workspace and
-// nothing else: after construction a device allocates no memory. Results depend on shapes and values only,
-// never on thread counts.
+// nothing else: after construction a device allocates no memory. On one kind of processor, results depend on
+// shapes and values only, never on thread counts.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ class Device {
   virtual void backward(const OpCall& call) = 0;
   virtual uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const = 0;
 
-  // Set-up, for devices that look up or load something per shape. prepare: before memory is frozen, for every
+  // Set-up, for devices that look up or load something per shape. prepare: before the first step, for every
   // op and pass that is to run. warm_up: once after the last prepare, on the device's arena (its beginning is
   // aligned to 256) before anything lies in it. The arena is zeroed once the device has carried out what
   // warm_up enqueues.

@@ -45,7 +45,7 @@ class Stripes {
  private:
   std::vector<uint32_t> counts_;   // by file: stripes of a period
   std::vector<uint32_t> pattern_;  // by stripe of a period: file
-  std::vector<uint32_t> before_;   // by stripe of a period: how many before it its file has
+  std::vector<uint32_t> before_;   // by stripe of a period: earlier ones in the same file
 };
 
 }  // namespace sluice

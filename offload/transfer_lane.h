@@ -33,9 +33,10 @@ constexpr uint32_t kRequestBytes = kStripeBytes;
 // The depth that a lane's queue should have: 16 requests for each directory. A drive reaches its rates with
 // that many (16 MiB cover 2 ms at 8 GB/s). Requests go out in order of address, whatever their directory, and
 // only their total is bounded, so a slow directory takes places of the others. With d directories, each
-// served at a rate in proportion to its share, and n requests among them, all are busy at least n / (n + d -
-// 1) of the time: 94 % with 16 for each. This is a balanced closed network with exponential service (Lazowska
-// et al., Quantitative System Performance, 1984, 5.4); service that varies less does better.
+// served at a rate in proportion to its share, and n requests among them, each directory is busy at least
+// n / (n + d - 1) of the time: 94 % with 16 for each. This is a balanced closed network with exponential
+// service (Lazowska et al., Quantitative System Performance, 1984, 5.4); service that varies less does
+// better.
 constexpr uint32_t requests_in_flight(size_t directories) { return static_cast<uint32_t>(16 * directories); }
 
 // Memory and offset are multiples of the lane's alignment; `bytes` need not be. O_DIRECT moves whole blocks,

@@ -16,7 +16,7 @@ struct ProcessorSet {
   bool operator==(const ProcessorSet& other) const { return CPU_EQUAL(&bits, &other.bits); }
 };
 
-// Empty where the system does not say, or where the machine has more processors.
+// Empty where the system does not say, or where the machine has more than 1024 processors.
 ProcessorSet allowed_processors();
 
 // False where the system refuses.

@@ -4,8 +4,9 @@
 // thread may call them, and an object belongs to one thread at a time. A header says only what differs.
 //
 // Set-up errors are exceptions: one sentence of what is wrong, one of what to do, and the exit code of the
-// command-line contract. They are caught once, in main. CHECK guards internal invariants, stays on in release
-// builds, and ends the process with exit code 1: it is a bug in Sluice, never a condition of the environment.
+// command-line contract. Few callers can go on without what failed; the others leave them to main. CHECK
+// guards internal invariants, stays on in release builds, and ends the process with exit code 1: it is a bug
+// in Sluice, never a condition of the environment.
 #pragma once
 
 #include <stdexcept>
@@ -33,7 +34,7 @@ class Error : public std::runtime_error {
   Error(ExitCode code, const std::string& what, const std::string& remedy)
       : std::runtime_error(what), code_(code), remedy_(remedy) {}
   // An error that stops a step although the options are right: after the remedy the run can be resumed as it
-  // was. The verb adds how.
+  // was. The trainer adds how.
   static Error in_step(ExitCode code, const std::string& what, const std::string& remedy) {
     Error error(code, what, remedy);
     error.in_step_ = true;

@@ -1,6 +1,6 @@
-// Offline layout of intervals of time into one range of addresses: the largest first, each into the tightest
-// hole that is free for its whole life (best fit decreasing on a known timeline). Used for arenas and for the
-// tensors inside a segment.
+// Offline layout of intervals of time into one range of addresses: in the order that PackOrder names, each
+// into the tightest hole that is free for its whole life (best fit on a known timeline). Used for arenas and
+// for the tensors inside a segment.
 #pragma once
 
 #include <cstdint>

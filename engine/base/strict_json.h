@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// Throws std::invalid_argument. Its what() continues "FILE: ", as "line 3 is not valid JSON" does; names from
-// the text are printable in it.
+// Throws std::invalid_argument. Its what() is to be put behind "FILE: ", for example "line 3 is not valid
+// JSON". In it, names from the text are escaped (printable()).
 nlohmann::json parse_strict_json(const std::string& text);
 
 }  // namespace sluice

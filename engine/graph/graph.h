@@ -2,8 +2,8 @@
 //
 // Shapes are static: a Model is built for one micro-batch. A layer binds any number of groups, and a group
 // may be bound by several layers: a tied embedding is one group that two layers bind. Segments that are alike
-// share one template, so a 96-layer model costs as much to describe as a three-layer one. Activations connect
-// segments into a graph, not a chain.
+// share one template, so the ops of a 96-layer model take no more room than those of a three-layer one.
+// Activations connect segments into a graph, not a chain.
 #pragma once
 
 #include <cstdint>

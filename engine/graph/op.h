@@ -27,7 +27,7 @@ int64_t element_count(const Shape& shape);  // 1 for a scalar
 // Labels equal to this are ignored by the loss (PyTorch's default ignore_index).
 constexpr int32_t kIgnoreLabel = -100;
 
-// kind: inputs -> outputs | parameters | what its backward reads
+// kind: inputs -> outputs | parameters | which inputs and outputs its backward reads
 enum class OpKind : uint8_t {
   embedding,             // tokens i32 [R] -> x [R,C] | wte [V,C], optionally wpe [T,C] added at position
                          //   r % T | tokens

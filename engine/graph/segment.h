@@ -4,7 +4,8 @@
 // A template is compiled once for each set of differentiable inputs and trainable groups. Its
 // `saved` tensors, where they are kept, lie in one flat range, a buffer. Where forward runs again, they lie
 // in the workspace of the pass, as all other inner tensors, gradients and op workspaces always do. Lowering
-// takes the sizes, the runner the offsets; both see the same struct, so neither knows the other.
+// takes the sizes. The runner (engine/run/execute/runner.h), which carries out single instructions, takes the
+// offsets. Both see the same struct, so neither knows the other.
 #pragma once
 
 #include <cstdint>

@@ -25,8 +25,9 @@ namespace sluice {
 
 // Bytes of the lowest memory tier that a program of so many tasks (in all bodies) takes itself. Empty: none.
 struct ProgramMemory {
-  std::function<uint64_t(uint64_t tasks)> running;   // beside the arena
-  std::function<uint64_t(uint64_t tasks)> planning;  // before the arena is filled; tasks: of all candidates
+  std::function<uint64_t(uint64_t tasks)> running;  // beside the arena
+  std::function<uint64_t(uint64_t tasks)>
+      planning;  // before the arena is filled; tasks: of all micro-batches
 };
 
 struct PlanRequest {
@@ -46,10 +47,10 @@ constexpr double kWorthWear = 1.01;
 
 // A way to use the memory that the search weighed.
 struct Weighed {
-  std::optional<BufferClass> first;  // claims homes in memory before the others do; none: layer by layer
+  std::optional<BufferClass> first;  // claims homes (HomeClaim) before other classes; none: by layer
   uint32_t kept_segments = 0;        // whose saved tensors are kept
   bool keeps_first = false;          // those of the first layers, else of the last
-  bool upper_is_free = true;         // nothing lives above the lowest memory tier: staging has all of it
+  bool upper_is_free = true;         // no home is above the lowest memory tier: staging has all there
   bool moved = false;                // single buffers or whole classes live elsewhere
   double seconds = 0;                // of a step, as the search predicted it; 0: it does not fit
   uint64_t written = 0;              // bytes to files, by a step of one rank
@@ -66,10 +67,9 @@ struct HomeClaim {
 };
 
 // How the search gave permanent buffers their homes. From the top memory tier down, classes of buffers claim
-// what is not left to staging: classes in order of rank, those of equal rank layer
-// by layer.
+// what is not left to staging, in the order of their turns. Classes with the same turn claim layer by layer.
 struct HomeRule {
-  std::array<uint8_t, 3> ranks{};         // of weights, gradients, state
+  std::array<uint8_t, 3> turns{};         // of weights, gradients, state
   std::vector<uint64_t> left_to_staging;  // by tier; 0 where nothing claims
   std::vector<HomeClaim> claims;          // in the order of turns
   std::vector<BufferId> moved;            // afterwards, whatever the claims say

@@ -1,16 +1,15 @@
 // Why a lane was idle and what a step took its time for, from the times of a program's instructions.
 //
 // An instruction has to follow others: the one before it on its lane, those on other lanes that its waits
-// name, and, if it is the first of a body on its lane, all of the last body but one. Of these, its cause is
-// the one that completed last. An idle interval is walked backwards along causes. Each cause is charged the
-// part of the interval in which it was executed, until the interval is used up. This is the critical-path
-// analysis of Yang and Miller ("Critical path analysis for the execution of parallel and distributed
-// programs", ICDCS 1988), applied to one interval; it finds what Böhme et al. call the root causes of wait
-// states (ICPP 2010).
-// On an overlapping lane, an instruction is executed from when the one before has completed: until then its
-// bytes do not flow. One that a shared pool slows down is charged the whole time that it takes.
-// An instruction whose cause has completed may begin later (it was not issued yet, a thread had to wake up).
-// That time is charged to it as not executed. Simulated times have none of it.
+// name, and, if it is the first instruction of the n-th body on its lane, all instructions of body n - 2. Of
+// these, its cause is the one that completed last. An idle interval is walked backwards along causes. Each
+// cause is charged the part of the interval in which it was executed, until the interval is used up. This is
+// the critical-path analysis of Yang and Miller ("Critical path analysis for the execution of parallel and
+// distributed programs", ICDCS 1988), applied to one interval; it finds what Böhme et al. call the root
+// causes of wait states (ICPP 2010). On an overlapping lane, an instruction is executed from when the one
+// before has completed: until then its bytes do not flow. One that a shared pool slows down is charged the
+// whole time that it takes. An instruction whose cause has completed may begin later (it was not issued yet,
+// a thread had to wake up). That time is charged to it as not executed. Simulated times have none of it.
 //
 // Measured times may contradict the program by as much as clocks differ. A walk never leaves its interval and
 // never goes forward in time, so its charges add up all the same. Called for reports, by any thread; plain
@@ -41,12 +40,13 @@ struct Charge {
   size_t position = 0;        // in the sequence
   uint32_t instruction = 0;
   LaneId lane = 0;
-  bool executed = true;  // false: it had not begun, though nothing is known that it waited for
+  bool executed = true;  // false: it had not begun, although all that it waited for had completed
   double seconds() const { return end - begin; }
 };
 
 // An interval in which a lane executes nothing. Its charges are in order of time and leave no gap between
-// `begin` and `end`. Their lengths add up but for rounding, some 1e-16 of the clock's reading each.
+// `begin` and `end`. Their seconds add up to end - begin, except for rounding: for each charge, some 1e-16 of
+// the clock's reading.
 struct Idle {
   double begin = 0, end = 0;
   size_t position = 0;       // of the instruction that the lane then starts

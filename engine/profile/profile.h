@@ -46,8 +46,9 @@ struct ProfiledStep {
 
 // All instructions of one kind in a step.
 struct WorkRow {
-  Work work;                      // subject 0
-  uint64_t count = 0, bytes = 0;  // transfers: moved; collectives: sent; other tasks: memory traffic at least
+  Work work;  // subject 0
+  uint64_t count = 0;
+  uint64_t bytes = 0;  // moved by transfers, sent by collectives; of other tasks, Task::bytes
   double flops = 0;
   Compared seconds;  // in which any of them is executed
 };
@@ -70,7 +71,7 @@ struct Stall {
   Work work;           // that compute waited for; subject 0; if not executed, only the lane is set
   double seconds = 0;  // a step
   double predicted = 0;
-  uint32_t subject = 0;  // the subject with the most seconds, and these
+  uint32_t subject = 0;  // the one with the most seconds
   double subject_seconds = 0;
 };
 
@@ -91,8 +92,8 @@ struct Profile {
 
 Profile make_profile(const Plan& plan, const Recorder& recorder);
 
-// The instruction of another lane that an instruction waited for last, if its own lane was idle when that one
-// completed.
+// Of an instruction I: the instruction of another lane for which I waited last, if I's lane was already idle
+// when that other instruction completed.
 struct Obstacle {
   size_t position = 0;
   uint32_t instruction = 0;

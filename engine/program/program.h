@@ -70,7 +70,7 @@ enum class TaskKind : uint8_t {
   save,         // write one shard's state to the checkpoint
   gather,       // all-gather: every rank of a process group gets the parts of all, in order of rank
   exchange,     // all-to-all: every rank of a process group gets its own part from all, in order of rank
-  sum,          // add what was exchanged, as a tree over the ranks; round the sum, emit block sums
+  sum,          // add what was exchanged, as a tree over the ranks; a gradient's last sum: round, block sums
   compress,     // add a group's gradient to its compression error, make the left factor
   project,      // make the right factor from the summed left one; what both leave out is the new error
   expand,       // make a shard's gradient from the summed factors; emit block sums
@@ -268,7 +268,7 @@ struct StepScalars {
   struct alignas(64) Norm {  // [norm]
     double norm;             // of the gradient without loss scale, before clipping
   } norm;
-  struct alignas(64) Update {  // [set_scalars]; the next step reads the first three
+  struct alignas(64) Update {  // [set_scalars]; read by the next step
     int64_t t;                 // updates that were not skipped
     double loss_scale;         // for the next step's backward
     int64_t clean_steps;       // since the scale last changed

@@ -42,8 +42,9 @@ struct PrecisionRates {
   }
 };
 
-// Measured rates of one kind of op. It takes flops / rate + bytes / rate seconds, so that there is a place
-// for what a kernel does beside its products, or in vain at the edges of its tiles.
+// Measured rates of one kind of op. An op takes flops / rate + bytes / rate seconds. The two are added, so
+// that what a kernel does beside its products, or computes in vain at the edges of its tiles, can be counted
+// too.
 struct OpRates {
   OpKind kind;
   PrecisionRates flops, bytes;
@@ -75,12 +76,12 @@ struct DriveRates {  // one directory of a file tier; drives.h says which part o
   std::string directory;       // where it was measured; empty: not said
 };
 
-// A level joins units; its units are what the level below joins. Those of the lowest level are single ranks,
-// and it joins the ranks of a machine.
+// A level joins members: each is what the level below joins. The members of the lowest level are single
+// ranks, and it joins the ranks of one machine.
 struct NetworkLevel {
   std::string name;
   uint32_t ranks = 0;           // joined at most
-  double bytes_per_second = 0;  // that a unit sends to ranks outside of it, while it receives as many
+  double bytes_per_second = 0;  // that a member sends to other members, while it receives as many
   double latency_seconds = 0;   // that a message costs its sender, whatever its bytes
 };
 
@@ -100,7 +101,8 @@ struct MachineRates {
   std::vector<LaneRates> lanes;
   std::vector<LinkRates> links;
   std::vector<NetworkLevel> network;  // lowest first; empty: collectives go at their lane's rates
-  DType precision = DType::bf16;  // working precision, which flops count: set by the caller, not in the file
+  // Working precision: which of the rates in PrecisionRates apply. Set by the caller, not in the file.
+  DType precision = DType::bf16;
 };
 
 // Parses JSON text; `source` names it in messages. Throws Error(malformed_file) with what is wrong.
@@ -120,7 +122,8 @@ constexpr const char* kDefaultMachine = "cpu-2core";
 constexpr const char* kGpuMachine = "gpu-server";
 
 // Scales pools, drives and memory (but a device's) to the part of one rank where `ranks` share the machine.
-// The description has the part of one of as many ranks as its lowest network level joins, without levels all.
+// In the description, they are one rank's part of a machine that is shared by as many ranks as the lowest
+// network level joins, or the whole machine if there are no levels.
 void share_machine(MachineRates& rates, uint32_t ranks);
 
 // A description that Sluice brings along; none for an unknown name.

@@ -2,8 +2,8 @@
 // docs/machine.md has the formulas.
 //
 // The model is what the communicators do (gpu/ranks/communicator.h): in a process group every rank sends to
-// every other, all groups at once. Ranks are numbered machine by machine, with as many on each but the last.
-// Callers: the simulator, the trainer and reports; no state.
+// every other, all groups at once. Ranks are numbered machine by machine: all machines have equally many, but
+// the last may have fewer. Callers: the simulator, the trainer and reports; no state.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace sluice {
 
-// The levels that `ranks` ranks use; none joins more than these. `per_node` of them share a machine; 0: as
-// many as the lowest level joins. Throws Error(usage) where the description joins fewer ranks.
+// The levels that `ranks` ranks use, each cut down to join at most so many. `per_node` of them share a
+// machine; 0: as many as the lowest level joins. Throws Error(usage) where the description joins fewer ranks.
 std::vector<NetworkLevel> levels_for(const MachineRates& rates, uint32_t ranks, uint32_t per_node);
 
 // Seconds of a collective on such levels; 0 for other tasks, and without levels.

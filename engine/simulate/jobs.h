@@ -1,7 +1,8 @@
 // What every instruction of a body takes when it runs alone: seconds, and parts of shared pools.
 //
-// This is the first half of the simulator (steps 1, 2 and 5 of simulate.cc); simulate.cc lets these jobs flow
-// against each other. Everything is looked up by name here, once, so that simulate.cc works on indices.
+// This is the first half of the simulator (step 2 of simulate.cc, and the drives of step 5); simulate.cc lets
+// these jobs flow against each other. Everything is looked up by name here, once, so that simulate.cc works
+// on indices.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ struct CompiledBody {
 
 struct DrivePools {
   uint32_t read, write;
-  double read_share, write_share;  // parts of the rates that each reaches alone, while both flow
+  double read_share,
+      write_share;  // while both flow, each goes at this part of the rate that it reaches alone
 };
 
 // `program` and `rates` outlive it.

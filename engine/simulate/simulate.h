@@ -1,9 +1,10 @@
 // Predicts how long a sequence of bodies takes on a machine, from the program and a machine description.
 //
-// Lanes, waits and the run-ahead rule are exact; work is a fluid that flows through shared pools. simulate.cc
-// states the model in numbered steps. Called in the planner's search and for predictions in reports; no
-// state. Requires a program whose structure is sound (verify.h). Throws Error(usage) if the description lacks
-// a lane or link of the program, std::invalid_argument if the sequence is not legal or never ends.
+// Lanes and waits are exact, and so is the rule that no lane starts the n-th body before every lane has
+// completed the (n - 2)-th. Work is a fluid that flows through shared pools. simulate.cc states the model in
+// numbered steps. Called in the planner's search and for predictions in reports; no state. Requires a program
+// whose structure is sound (verify.h). Throws Error(usage) if the description lacks a lane or link of the
+// program, std::invalid_argument if the sequence is not legal or never ends.
 #pragma once
 
 #include <span>
@@ -37,8 +38,8 @@ double unit_seconds(const Program& program, const MachineRates& rates, const Tas
 // The same on the first unit of its kind whose lane has rates; 0 if there is none.
 double task_seconds(const Program& program, const MachineRates& rates, const Task& task);
 
-// Seconds that a body's work takes on each resource at its full rate, with the overheads of lanes that do not
-// overlap. No order of the same work is faster than the largest of them.
+// Seconds that a body's work takes on each resource at its full rate. On a lane whose tasks do not overlap,
+// their overheads and latencies count too. No order of the same work is faster than the largest of them.
 struct Loads {
   std::vector<double> lanes;  // by Machine::lanes
   std::vector<double> pools;  // by MachineRates::pools

@@ -49,8 +49,7 @@ class AddressIndex {
  private:
   uint32_t& find(uint64_t address) {
     const size_t mask = slots_.size() - 1;
-    size_t i =
-        (address * 0x9E3779B97F4A7C15u) >> 20 & mask;  // Fibonacci hashing: addresses are multiples of 4096
+    size_t i = (address * 0x9E3779B97F4A7C15u) >> 20 & mask;  // Fibonacci hashing: low bits are often 0
     while (slots_[i] != 0 && addresses_[slots_[i] - 1] != address) i = (i + 1) & mask;
     return slots_[i];
   }

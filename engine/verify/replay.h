@@ -53,7 +53,7 @@ class AddressLine {
   uint32_t spaces() const { return static_cast<uint32_t>(begins_.size() - 1); }
   uint64_t begin(uint32_t space) const { return begins_[space]; }
   uint64_t end(uint32_t space) const { return begins_[space + 1]; }
-  // "device [0, 4096)" or "ring step, 1 back, [0, 64)".
+  // "device [0, 4096)" or "ring step back 1 [0, 64)".
   std::string name(uint64_t begin, uint64_t end) const;
 
  private:

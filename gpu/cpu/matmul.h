@@ -2,9 +2,9 @@
 //
 // A product is cut into tiles by its shape alone. A tile is one single-threaded library call over the full k.
 // Where the library cannot multiply the type, it is one call for each chunk of k, on panels widened to fp32,
-// added in order. So results depend on shape and values only, never on the number of threads. A result that
-// is not fp32 is rounded once, from the fp32 sum. Owner: the cpu device. prepare is for set-up; products that
-// were not prepared are prepared when they first run.
+// added in order. So on one kind of processor, results depend on shape and values only, never on the
+// number of threads. A result that is not fp32 is rounded once, from the fp32 sum. Owner: the cpu device.
+// prepare is for set-up; products that were not prepared are prepared when they first run.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,8 @@
 // Vector kernels over one row, used by the cpu device's products, attention and loss.
 //
 // Pure functions, any thread, any alignment and length; rows must not overlap unless said. A result depends
-// on values and length only. The order of sums is fixed for a processor's vector width.
+// on values, length and, where it is a sum, the width of the processor's vectors, never on alignment or
+// thread.
 #pragma once
 
 #include <cstdint>

@@ -58,13 +58,13 @@ AttentionTensors<T> attention_tensors(const AttentionShape& s, std::span<const T
 
 // ---- How a kernel cuts its work.
 
-enum class AttentionPart { forward, keys, queries };  // of backward: gradients of k and v, of q
+enum class AttentionPart { forward, keys, queries };  // keys: gradients of k and v; queries: gradient of q
 
 constexpr int kWarpsMax = 4;
 
 // A thread holds its part of the warp's results in kRowTiles * kSize / 2 registers (twice that for keys,
-// which have two results) and kRowTiles * kOthers / 2 (twice that in backward). These must leave some of its
-// 255.
+// which have two results), and its part of a tile of scores in kRowTiles * kOthers / 2 (twice that in
+// backward). These must leave some of its 255.
 template <AttentionPart kPart, typename T, int kSize>
 struct Tiling {
   static constexpr bool kTensorCores = sizeof(T) == 2, kLarge = kSize > 64;

@@ -35,8 +35,9 @@ CudaStatus cuda_status(int ordinal);
 // Error(environment).
 std::vector<uint64_t> visible_gpus();
 
-// Host memory is pinned in pieces that end where addresses are multiples of so many bytes. Drivers keep 16
-// bytes a page in one table of at most 2 GiB for each piece, and so refuse one of 512 GiB.
+// Host memory is pinned in pieces that end where addresses are multiples of so many bytes. For each
+// piece a driver keeps a table with 16 bytes for each page of 4 KiB. Tables must be smaller than 2 GiB, so a
+// driver refuses a piece of 512 GiB.
 constexpr uint64_t kPinnedPieceBytes = uint64_t{64} << 30;
 
 // A device on GPU `ordinal`, an accelerator; its ops go to the compute lane's stream. Throws

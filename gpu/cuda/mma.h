@@ -1,9 +1,10 @@
 // The one wrapper for matrix products inside kernels: a warp's rows times a tile in shared memory.
 //
-// 16-bit operands go through tensor cores (mma m16n8k16), fp32 through fused multiply-adds; both accumulate
-// in fp32. A warp has kRowTiles times 16 rows, so that each load of the other operand serves kRowTiles
-// products. The result's layout is that of the tensor cores for all types: with lane = 4 g + t, element
-// sums[m][j][i] is in row 16 m + g + 8 * (i / 2), column 8 j + 2 t + i % 2. A whole warp calls together.
+// 16-bit operands go through tensor cores (toolkit.h; below compute capability 7.5 through volta.h), fp32
+// through fused multiply-adds; both accumulate in fp32. A warp has kRowTiles times 16 rows, so that each load
+// of the other operand serves kRowTiles products. The result's layout is that of the tensor cores for all
+// types: with lane = 4 g + t, element sums[m][j][i] is in row 16 m + g + 8 * (i / 2), column 8 j + 2 t + i
+// % 2. A whole warp calls together.
 #pragma once
 
 #include "gpu/cuda/base.h"

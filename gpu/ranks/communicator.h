@@ -42,8 +42,8 @@ class Communicator {
   // `all` gets the parts of all ranks of `among`, in order, on each of them. `part`, this rank's, may lie at
   // its place in `all`.
   virtual void all_gather(const RankSet& among, const void* part, uint64_t bytes, void* all) = 0;
-  // Part i of `parts` goes to the i-th rank of `among`. `received` gets the part of each for this one, in
-  // order. The two do not overlap.
+  // Part i of `parts` goes to the i-th rank of `among`. `received` gets, in their order, the part that each
+  // of them has for this rank. `parts` and `received` do not overlap.
   virtual void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) = 0;
   // The root's bytes to every rank.
   virtual void broadcast(void* data, uint64_t bytes, int root) = 0;

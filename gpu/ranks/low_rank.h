@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-// error += gradient, a flat buffer in `precision`. left = error x right^T, and a copy of the gradient's plain
-// ranges.
+// `gradient` is a flat buffer in `precision`. For the matrices that have factors: error += gradient, then
+// left = error x right^T. The gradient's other ranges (LowRankLayout::plain) are copied into `left`, in fp32.
 void compress_gradient(const LowRankLayout& layout, DType precision, const void* gradient, float* error,
                        const float* right, float* left, Workers& workers);
 

@@ -1,8 +1,9 @@
 // Weights of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json
 // names.
 //
-// Names are those of Parameter::name: when the directory is opened, a family's prefix is removed and its
-// buffers are left out.
+// Names are those of Parameter::name: when the directory is opened, Family::tensor_prefix is removed and
+// tensors that are no parameters (Family::is_buffer) are left out.
+//
 // Reads are const and may come from any thread. Callers: the verbs (open, check), the task `load` (read).
 #pragma once
 

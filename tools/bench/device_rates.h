@@ -20,8 +20,8 @@ struct DeviceMemoryRates {
 };
 DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_t elements);
 
-// Seconds of one of many instructions in a row that have next to no work: of lane `compute`, and of a copy to
-// the device.
+// Seconds that an instruction of lane `compute`, and a copy to the device, take when many follow each other
+// and have next to no work.
 struct DeviceOverheads {
   double instruction = 0, copy = 0;
 };

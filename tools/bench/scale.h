@@ -28,7 +28,7 @@ struct BenchScale {
   GpuScale gpu;
 };
 
-// Bytes that the ops of these sizes need, of the memory in question.
+// Sizes of ops -> bytes that they need of the memory that the scale is chosen for: the host's or a GPU's.
 using OpBytes = std::function<uint64_t(const OpSizes&)>;
 
 // Bytes of host memory that the largest part holds at once.

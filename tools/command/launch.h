@@ -34,8 +34,8 @@ class Launch {
   // end() does. work gets the directory on the first rank, which prints for all; elsewhere nullptr.
   ExitCode run(const std::function<ExitCode(RunDirectory*)>& work) const;
 
-  // The first rank has the lock: from here on this rank writes its status whether or not --out is locked.
-  // To be called once a directory that did not exist at the start was made.
+  // To be called once the first rank has made and locked a directory that did not exist at the start. From
+  // here on this rank writes its status there. Before, a locked --out may be that of another run.
   void hold() const;
 
   // Writes the status and ends this process and the other ranks. The first rank prints why. Nothing is

@@ -143,10 +143,10 @@ class Life {
   }
   static std::string order_words(const HomeRule& rule) {
     constexpr const char* kNames[] = {"weights", "gradients", "state"};
-    if (rule.ranks[0] == rule.ranks[1] && rule.ranks[1] == rule.ranks[2]) return "layer by layer";
+    if (rule.turns[0] == rule.turns[1] && rule.turns[1] == rule.turns[2]) return "layer by layer";
     std::array<size_t, 3> order{0, 1, 2};
     std::stable_sort(order.begin(), order.end(),
-                     [&](size_t x, size_t y) { return rule.ranks[x] < rule.ranks[y]; });
+                     [&](size_t x, size_t y) { return rule.turns[x] < rule.turns[y]; });
     return fmt::format("{} claim first, then {}, then {}", kNames[order[0]], kNames[order[1]],
                        kNames[order[2]]);
   }
@@ -258,14 +258,14 @@ class Life {
         words += fmt::format("Its place in {} begins there, with the use of another piece.", tier(n.tier));
         break;
       case FetchBound::lead:
-        words += "Only its lead brings it forward, in the arrangement that needs least memory.";
+        words += "Here, where memory is least, no fetch stands earlier than its lead says.";
         break;
     }
     if (n.lead > 0)
       words +=
-          fmt::format(" Its lead is for the work of {:.3g} {}{}.", static_cast<double>(n.lead) / kSegmentCost,
+          fmt::format(" Its lead is to cover {:.3g} {}{}.", static_cast<double>(n.lead) / kSegmentCost,
                       n.lead == kSegmentCost ? "forward or backward" : "forwards or backwards",
-                      n.lead_cut ? fmt::format(", of which {} had no room for all", tier(n.tier)) : "");
+                      n.lead_cut ? fmt::format("; {} had no room for all of that", tier(n.tier)) : "");
     return words;
   }
   // Where to read on.

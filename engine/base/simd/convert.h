@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// Rounding is to nearest even; f32 copies.
+// Rounding is to nearest even. For f32, both functions only copy.
 void round_to(DType to, const float* from, void* out, uint64_t elements);
 void widen(DType from, const void* in, float* out, uint64_t elements);
 

@@ -83,7 +83,9 @@ HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Floats> > rounded_bits(FloatVector v, Bf
   return hn::TruncateTo(d16, hn::ShiftRight<16>(rounded_upper_half(v)));
 }
 
-// Twice as many bf16 at once, as even and odd elements: the halves of 32-bit lanes, so nothing changes lanes.
+// Loads twice as many bf16 as `d` has floats, the even elements into one vector and the odd ones into
+// another. They are the lower and upper halves of 32-bit vector lanes, so no element moves to another vector
+// lane.
 template <class D>
 HWY_INLINE void load_even_and_odd(D d, const Bf16* p, hn::Vec<D>& even, hn::Vec<D>& odd) {
   const hn::Rebind<uint32_t, D> d32;

@@ -1,9 +1,9 @@
 // Assemble: a lowered program and a choice of homes become instructions with addresses and waits.
 //
-// If several units can run a task, it takes the lowest whose tier is not below the home of its largest
-// permanent operand. So state that lives in device memory is updated there. Then each body is staged, from
-// the top tier down, and waits are derived for all bodies. The search (engine/plan/search) chooses homes and
-// leads; nothing here judges them.
+// If several units can run a task, the task goes to the lowest unit whose tier is not below the home of the
+// task's largest permanent operand or, if all are below, to the highest. So state that lives in device memory
+// is updated there. Then each body is staged, from the top tier down, and waits are derived for all bodies.
+// The search (engine/plan/search) chooses homes and leads; nothing here judges them.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ struct Arrangement {
   bool keep = true;                                    // staged copies may outlive their use
   std::vector<std::vector<uint32_t>> task_costs = {};  // by body and task; empty: each costs 1
   bool transient_only = false;  // stage_all only: no transfers of permanent buffers (stage.h)
-  FetchNotes* notes = nullptr;  // what bound each fetch of its wanted buffers; null: nothing is noted
+  FetchNotes* notes = nullptr;  // get what bound each fetch of notes->wanted; null: nothing is noted
 };
 
 struct BodyShortage {

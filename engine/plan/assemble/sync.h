@@ -1,8 +1,8 @@
 // Synchronisation: all waits of all bodies, derived in one pass from the byte ranges that instructions touch.
 //
 // 1. Each body alone: replay the list over a map of address ranges -> (last writer, readers since). Read
-//    after write, write after read and write after write give a dependency per lane; on a lane whose
-//    instructions overlap, also on itself.
+//    after write, write after read and write after write give a dependency on each other lane. On a
+//    lane whose instructions overlap, an instruction may also depend on earlier ones of its own lane.
 // 2. Drop the waits that follow from the lane's order, or from what another wait implies (vector clocks over
 //    the lanes).
 // 3. For every legal pair of bodies: bytes that a body touches before it has written them depend on accesses

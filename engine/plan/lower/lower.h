@@ -2,11 +2,11 @@
 //
 // Order of tasks with the schedule layer_major (what shall overlap stands together, since lanes are in
 // order); schedule.h has it as data:
-//   first     for each layer: forwards of all micro-batches; the loss; for each layer backwards: backwards of
-//             all micro-batches, then round(shard) of every group that gets no gradient later; norm;
-//             set_scalars
-//   step      as first, with optimize(shard) of the step before in front of the forwards that first use the
-//             group
+//   first     for each layer: forwards of all micro-batches; the loss; for each layer, the last one first:
+//             the backwards of all micro-batches, then round(shard) of every group that gets no gradient
+//             later; norm; set_scalars
+//   step      as first; in front of the forwards that first use a group stands optimize(shard) of that group,
+//             for the step before
 //   drain     optimize of everything
 //   evaluate  forwards of one validation batch
 //   load      fills every shard; save writes every shard
@@ -46,7 +46,7 @@ struct LowerOptions {
       sharing;                     // by group, where it differs from the four above; may be empty
   uint32_t compress_rank = 0;      // of the factors, with several ranks; 0: gradients travel whole
   int64_t compress_after = 0;      // the first steps, whose gradients travel whole
-  int64_t share_layers_until = 0;  // the first steps: layers that are alike share groups, none are compressed
+  int64_t share_layers_until = 0;  // the first steps: layers that are alike share groups; no compression
   std::vector<bool> recompute;     // by segment use in forward order; empty = all
   std::function<StepSchedule(const Model&, uint32_t slices)> schedule = layer_major;
   uint64_t shard_elements = 0;  // 0: default_shard_elements
@@ -67,12 +67,15 @@ struct LowerOptions {
 //
 // At stages 0 and 1 gradients may travel as factors of low rank instead (low_rank.h). The owner's part, or
 // the whole gradient, is expanded from factors that were summed over ranks. What a rank's factors leave out
-// stays in its error buffer for the next step. A run may begin with phases that have other bodies: gradients
-// travel whole before they are compressed, and layers that are alike may use the groups of the first of them,
-// until the body `unlock` copies those to the others.
+// stays in its error buffer for the next step.
+//
+// A run may begin with phases that have other bodies. In one, all layers that are alike use the groups of the
+// first such layer, until the body `unlock` copies these groups to those of the other layers. In the next,
+// gradients travel whole; after it, they are compressed.
 
 // Buffers on the way from parts to the whole: a rank's part, what the ranks of its cross-node group have
-// together (across), and the whole. kNone: it is not made here, or there is one node group only.
+// together (across), and the whole. kNone: this gather has no such buffer; `across` is also kNone where there
+// is one node group only.
 struct SharedBuffers {
   BufferId part = kNone, across = kNone, whole = kNone;
 };
@@ -103,7 +106,7 @@ struct GroupBuffers {
   // Weights on their way from the optimizer, and to forwards and backwards, which read them whole.
   SharedBuffers updated, forward, backward;
   // With several ranks, `reduction` leads to this rank's part of the sum; `summed` and all_block_sums carry
-  // the sum and its block sums to all ranks. A rank alone has both whole.
+  // the sum and its block sums to all ranks. A rank that trains alone has both whole from the start.
   ReductionBuffers reduction;
   SharedBuffers summed, all_block_sums;
   std::optional<CompressionBuffers> compression;  // where factors are smaller than the gradient
@@ -157,7 +160,8 @@ BufferId input_buffer(const Model& model, const Lowering& lowering, uint8_t ring
 
 enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpdate };
 
-// Operand order by kind, which the runner relies on; forwards and backwards: SegmentOperands.
+// Operand order by kind, on which the runner (engine/run/execute) relies; forwards and backwards:
+// SegmentOperands.
 //   round         accumulator read, gradient write, block sums write; several ranks: accumulator read,
 //                 rounded write
 //   gather        part read, whole write

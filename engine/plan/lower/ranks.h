@@ -13,7 +13,8 @@ namespace sluice {
 // The sharing of groups that have none of their own.
 StateSharing sharing_of(const LowerOptions& options);
 
-// Adds process groups for a sharing to the program, where it has none of their form yet.
+// Adds the process groups that a sharing needs to the program, unless it has one of the same ranks and
+// stride.
 SharingProcesses processes_for(const StateSharing& sharing, Program& program);
 
 void count_operand_bytes(const Program& program, Task& task);
@@ -37,7 +38,8 @@ class RankTasks {
 
   // Where weights are shared: gathers them whole, once for all uses that read them in this body.
   void gather_weights(BodyBuilder& body, uint32_t g, SharedBuffers GroupBuffers::*weights) const;
-  // Where they are not, or within a node group only: gathers them after the owner has written its part.
+  // Where weights are not shared, or within a node group only: gathers them after the owner has written its
+  // part.
   void gather_updated(BodyBuilder& body, uint32_t g, uint32_t shard) const;
 
  private:

@@ -18,7 +18,7 @@ namespace sluice {
 
 struct StateSharing {
   uint32_t ranks = 1, stride = 1;  // the process group: so many ranks, so far apart
-  uint32_t node_group_ranks = 1;   // of a node group, a power of two; all `ranks`: there is one
+  uint32_t node_group_ranks = 1;   // ranks of a node group: a power of two, or `ranks`: only one group
   int zero_stage = 3;
   bool weights_in_node_group = false;  // stage 3: weights are shared within a node group only
 

@@ -27,15 +27,15 @@ class Homes {
         homes_(program.buffers.size(), lowest_) {}
 
   std::vector<TierId> run() && {
-    const ClassRanks& ranks = kClassOrders[candidate_.order];
+    const ClassTurns& turns = kClassOrders[candidate_.order];
     for (TierId tier = 0; tier <= memory_ && tier < lowest_; ++tier) {
       room_ = capacities_[tier];
       room_ -= std::min(room_, left_to_staging(tier));
       for (size_t k = 0; k < kHomeClasses.size(); ++k) share_[k] = tier == memory_ ? share_of(k) : UINT64_MAX;
-      for (uint8_t rank = 0; rank < kHomeClasses.size(); ++rank)
+      for (uint8_t turn = 0; turn < kHomeClasses.size(); ++turn)
         for (BufferId b = 0; b < homes_.size(); ++b)
           for (size_t k = 0; k < kHomeClasses.size(); ++k)
-            if (ranks[k] == rank && program_.buffers[b].kind == kHomeClasses[k]) claim(b, tier, share_[k]);
+            if (turns[k] == turn && program_.buffers[b].kind == kHomeClasses[k]) claim(b, tier, share_[k]);
     }
     for (const auto& [buffer, tier] : candidate_.moved) homes_[buffer] = tier;
     return std::move(homes_);
@@ -45,7 +45,7 @@ class Homes {
     HomeRule rule;
     claims_ = &rule.claims;
     std::move(*this).run();
-    rule.ranks = kClassOrders[candidate_.order];
+    rule.turns = kClassOrders[candidate_.order];
     rule.left_to_staging.assign(program_.machine.tiers.size(), 0);
     for (TierId tier = 0; tier <= memory_ && tier < lowest_; ++tier)
       rule.left_to_staging[tier] = left_to_staging(tier);
@@ -114,9 +114,9 @@ Candidate with_moved(Candidate candidate, BufferId buffer, TierId tier) {
 }
 
 std::optional<BufferClass> first_class(const Candidate& candidate) {
-  const ClassRanks& ranks = kClassOrders[candidate.order];
-  if (std::count(ranks.begin(), ranks.end(), 0) > 1) return std::nullopt;
-  return kHomeClasses[static_cast<size_t>(std::find(ranks.begin(), ranks.end(), 0) - ranks.begin())];
+  const ClassTurns& turns = kClassOrders[candidate.order];
+  if (std::count(turns.begin(), turns.end(), 0) > 1) return std::nullopt;
+  return kHomeClasses[static_cast<size_t>(std::find(turns.begin(), turns.end(), 0) - turns.begin())];
 }
 
 std::vector<TierId> homes_of(const Candidate& candidate, const Program& program,

@@ -18,17 +18,18 @@
 
 namespace sluice {
 
-// By class: weights, gradients, state. The lower rank claims homes first, equal ranks in order of layers.
-using ClassRanks = std::array<uint8_t, 3>;
+// By class (weights, gradients, state): its turn to claim homes, 0 first. Equal turns go in order of layers.
+using ClassTurns = std::array<uint8_t, 3>;
 constexpr std::array<BufferClass, 3> kHomeClasses{BufferClass::weights, BufferClass::gradients,
                                                   BufferClass::state};
-constexpr std::array<ClassRanks, 5> kClassOrders{{{0, 1, 2}, {1, 2, 0}, {2, 0, 1}, {0, 2, 1}, {0, 0, 0}}};
+constexpr std::array<ClassTurns, 5> kClassOrders{{{0, 1, 2}, {1, 2, 0}, {2, 0, 1}, {0, 2, 1}, {0, 0, 0}}};
 constexpr uint32_t kWeightsFirst = 0, kStateFirst = 1, kByLayer = 4;
 
 // What is left to staging in the lowest memory tier is counted in tenths of what the largest task needs.
 constexpr uint32_t kAllOfIt = UINT32_MAX;
 // In tiers above it, what the largest task needs may be a small part of the capacity. What is left to staging
-// there has kUpperLevels values in equal ratios, from a little more than that need to the whole capacity.
+// there has levels in equal ratios, from 0, a little more than the largest task needs, to kUpperLevels, the
+// whole capacity.
 constexpr uint32_t kUpperLevels = 6;
 constexpr uint32_t kAllEighths = 8;
 
@@ -72,7 +73,7 @@ HomeRule home_rule(const Candidate& candidate, const Program& program,
 // The values that the search may give to a candidate.
 struct CandidateChoices {
   std::vector<uint32_t> workings, uppers, orders;
-  bool free = false;  // all may vary; else the first candidate that fits is taken
+  bool free = false;  // all three may vary; else only kept layers and leads do
 };
 CandidateChoices choices_for(Placement placement);
 

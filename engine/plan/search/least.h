@@ -10,9 +10,10 @@
 //    capacities: all homes as low as possible; all state in an upper tier; everything there. In none of them
 //    are copies for two different tasks alive at once. So a mixture of them, as step 2 makes, needs no more.
 //    For the choices that raise something, transient buffers are laid out without the transfers of permanent
-//    ones. In the top tier that makes no difference. Between the top and the lowest tier, what the first
-//    choice needs there is added. In the lowest tier, only bodies without transient buffers need more
-//    than that layout has; what they need in the first choice is taken.
+//    ones. In the top tier that makes no difference. In the tiers between the top and the lowest, what
+//    the choice that raises nothing needs in that tier is added. In the lowest tier, only bodies without
+//    transient buffers can need more than this layout has. For these bodies, the need under the choice that
+//    raises nothing counts.
 //
 // Capacities suffice if these figures fit into them for some choice of step 1. The figures do not depend on
 // capacities, and with less memory no home lies lower. So what fits in some memory fits in more, and the
@@ -78,8 +79,9 @@ class Least {
   TierId memory_, lowest_;
   std::vector<BufferId> movable_;        // with a choice of home, in the order of step 2
   mutable std::vector<Choice> choices_;  // one until another is asked for, then all; the first raises nothing
-  std::vector<uint64_t> lowest_together_, permanent_;     // by tier, with every home as low as it can be
-  std::vector<uint64_t> shards_low_, shards_with_upper_;  // as Choice's, of bodies without anything transient
+  std::vector<uint64_t> lowest_together_, permanent_;  // by tier, with every home as low as it can be
+  // As `low` and `with_upper` of the first choice, but of bodies without transient buffers only.
+  std::vector<uint64_t> shards_low_, shards_with_upper_;
 };
 
 }  // namespace sluice

@@ -2,8 +2,7 @@
 // few portions. Where the lower tiers are short, and an upper one is not, they live there and never travel.
 //
 // The tiers above the lowest take whole portions of the transient bytes, the top tier first. The buffers that
-// live longest go highest, since they fill a tier towards the middle of a step. What a task in a lower tier
-// may touch stays low.
+// live longest go highest. What a task in a lower tier may touch stays low.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +27,8 @@ std::vector<TierId> raised_homes(const Program& program, const std::vector<Buffe
                                  const Raised& raised);
 
 // By tier, the bytes that transient buffers with these homes take there at least, in any arrangement: the
-// most that lives there at one moment. In the top tier that includes what a task needs that can only run
-// there, as if everything permanent were in lower tiers.
+// most that lives there at one moment. In the top tier this includes the operands of a task that can run
+// nowhere else, as if everything permanent were in lower tiers.
 std::vector<uint64_t> transient_bytes_at_least(const Program& program, const std::vector<TierId>& homes);
 
 }  // namespace sluice

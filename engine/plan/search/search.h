@@ -1,7 +1,7 @@
 // The search behind make_plan, for one micro-batch.
 //
-// 1. The least arrangement (least.h) decides whether the budgets can work at all, where no candidate was
-//    found that fits. If they cannot, it says which would.
+// 1. The least arrangement (least.h) decides whether the budgets can work at all. If they cannot, it says
+//    which would.
 // 2. A candidate (candidate.h) is lowered, its step body assembled and simulated. The rules of Placement are
 //    among the candidates, so that none of them is better than the result.
 // 3. The two quantities that contend for the upper tiers, kept layers and homes, are varied together,
@@ -12,8 +12,8 @@
 //    early. Under a rule only kept layers and leads vary. Candidates that come down to the same homes, kept
 //    layers and lead are weighed once.
 // 4. Large models are searched with fewer, larger shards where those fit. This changes no bits, and moves the
-//    boundary between two homes by less than a shard. Their single buffers and classes do not move, since
-//    each shard has a buffer.
+//    boundary between two homes by less than a shard. In such a search, single buffers and classes do
+//    not move: each shard of state is a buffer, so its buffers are not those of the plan.
 // 5. The fastest candidate wins, unless another is about as fast and writes half as much to drives. The
 //    winner is assembled whole. If another body does not fit, or the step takes longer than it had seemed,
 //    the next best are tried. If none fits, the homes of the least arrangement are taken: with leads and kept
@@ -80,8 +80,9 @@ class Search {
   std::vector<Candidate> corners() const;
   std::vector<Candidate> best_first(std::vector<Candidate> candidates);  // that fit
   std::vector<KeptLayers> kept_choices(KeptLayers given) const;
-  // Returns the candidate's seconds. If these are below `to_beat`, or the best so far, the other bodies must
-  // fit, too. With larger shards they need not, since finish() assembles the plan with its own.
+  // Returns the candidate's seconds. If these are less than `to_beat`, or than the best so far, the other
+  // bodies must fit, too, or it returns kNotFeasible. In a search with larger shards they need not fit, since
+  // finish() assembles the plan with the plan's own.
   double weigh(const Candidate& c, double to_beat = 0, bool whatever_the_work = false);
   Outcome simulated(const Candidate& c);
   bool other_bodies_fit(const Candidate& c);

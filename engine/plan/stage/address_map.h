@@ -1,4 +1,5 @@
-// A map from address ranges to values, with range assignment and range queries: amortised O(log n) each.
+// A map from address ranges to values. Assigning to a range takes O(log n), amortised; a query also takes
+// time for each assignment that it covers.
 #pragma once
 
 #include <algorithm>

@@ -17,8 +17,8 @@ enum class FetchBound : uint8_t {
   write,    // its content is made there
   address,  // other bytes lie at its address until there
   order,    // a fetch that is needed earlier stands there, and they keep their order
-  share,    // its place begins there, with the use of another piece
-  lead,     // only its lead brings it forward (in the arrangement that needs least memory)
+  share,    // its allocation begins there, with the use of another piece
+  lead,     // none of these: fetches are not moved ahead of their lead where memory is least
 };
 
 struct FetchNote {

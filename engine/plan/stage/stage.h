@@ -10,14 +10,14 @@
 //    memory lasts, so that its fetch overlaps something.
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory
 //    lasts (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
-// 4. Offsets: largest first, tightest hole. An allocation without a hole takes the place that costs
+// 4. Offsets: engine/base/pack.h in both orders. An allocation without a hole takes the place that costs
 //    the fewest leads and kept gaps. If there is none, 2 and 3 start over without the leads and gaps in its
 //    way. As the last resort nothing is kept, nothing leads, and the layout ignores the capacity. So a body
 //    that fits a tier also fits a larger one.
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li
 //    1995), and never pass a fetch that is needed earlier.
 // 6. Emit the list: fetches in front of their position, write-backs behind the last write before the content
-//    is read elsewhere or later.
+//    is read through another allocation, and behind a body's last write of a permanent buffer.
 #pragma once
 
 #include <optional>
@@ -35,7 +35,8 @@ struct StageOptions {
   uint32_t lead = 0;                          // in costs of tasks
   std::span<const uint32_t> task_costs = {};  // by task; empty: each costs 1
   bool keep = true;  // false: no copy outlives its use; with lead 0: the arrangement that needs least memory
-  bool transient_only = false;  // no transfers of permanent buffers: peaks of transient ones, and no program
+  bool transient_only =
+      false;  // no transfers of permanent buffers: tells peaks of transient ones; cannot run
   FetchNotes* notes = nullptr;  // its last body gets the notes; null: nothing is noted
 };
 

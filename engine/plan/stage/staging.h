@@ -96,9 +96,10 @@ class Allocations {
   // Back to what the constructor made.
   void choose_nothing();
 
-  // Whether the allocation cannot leave these positions.
+  // Whether the allocation cannot leave the positions [from, to].
   bool needs(const Interval& i, uint32_t from, uint32_t to) const;
-  // It leaves them: its lead becomes shorter, or it splits into parts, which keep its offset. Returns roots.
+  // Makes the allocation leave the positions: its lead becomes shorter, or it splits into parts, which keep
+  // its offset. Returns the roots of what is left.
   std::vector<uint32_t> leave(uint32_t root, uint32_t from, uint32_t to);
   // Gives up all of its gaps. Returns the roots of its parts.
   std::vector<uint32_t> leave_gaps(uint32_t root);

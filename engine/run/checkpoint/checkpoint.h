@@ -1,15 +1,16 @@
 // Checkpoints: a directory OUT/checkpoints/step-NNNNNNNNN with a manifest.json (manifest.h) and, from every
-// rank, one safetensors file for each plane.
+// rank, one safetensors file for each plane of which it owns a part.
 //
 // A checkpoint is complete or absent. Files are written into a hidden temporary directory and synced, the
-// manifest last; then the directory is renamed and its parent synced. master, exp_avg and exp_avg_sq hold the
-// trainable tensors in fp32, frozen the frozen ones in working precision, by their global names. A file holds
-// ranges of the groups' flat buffers one after the other, each at a multiple of 4096 bytes, so that O_DIRECT
-// can write any shard from where it lies. Since the format allows no holes, the bytes between tensors are
-// declared as U8 tensors "padding.N", which readers skip. A part of a tensor that begins at its element N is
-// stored as "NAME@N". A single rank writes whole groups, so nothing depends on budgets or shards; any number
-// of ranks can read what another number wrote. With compressed gradients, every rank also writes its
-// compression error, by tensor, and the right factors, by group.
+// manifest last; then the directory is renamed and its parent synced. The files master, exp_avg and
+// exp_avg_sq hold the trainable tensors in fp32; the file frozen holds the frozen tensors in working
+// precision. Tensors have their global names. A file holds ranges of the groups' flat buffers one after the
+// other, each at a multiple of 4096 bytes, so that O_DIRECT can write any shard from where it lies. Since the
+// format allows no holes, the bytes between tensors are declared as U8 tensors "padding.N", which readers
+// skip. A part of a tensor that begins at its element N is stored as "NAME@N". A single rank writes whole
+// groups, so nothing depends on budgets or shards; any number of ranks can read what another number wrote.
+// With compressed gradients, every rank also writes its compression error, by tensor, and, by group, the
+// right ones of the factors (a gradient is about left x right; low_rank.h).
 //
 // Every byte of a file belongs to one of its sections: the header, or a range. The manifest lists them with
 // their checksums. A section is verified when any of it is read for the first time.
@@ -64,11 +65,12 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Where to write the shard that begins at element `first` of the group's flat buffer. It must lie in a
-  // range of this rank, begin at a multiple of 65,536 elements of the range, and end at another or with the
-  // range. Adds its bytes to the checksums: to be called once for each shard.
-  // The file is open for O_DIRECT unless its file system refuses: memory, offset and length of a write are
-  // then multiples of 4096, as those of every shard are. FileTarget::name is a string literal.
+  // Where to write the shard that begins at element `first` of the group's flat buffer. The shard must
+  // lie in one of this rank's ranges. Counted from the range's begin, it begins at a multiple of 65,536
+  // elements, and ends at such a multiple or with the range. Adds its bytes to the checksums: to be called
+  // once for each shard. The file is open for O_DIRECT unless its file system refuses that. With O_DIRECT,
+  // memory, offset and length of a write must be multiples of 4096; those of every shard are.
+  // FileTarget::name is a string literal.
   FileTarget begin_write(uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes);
 
   // Makes all that was written durable under its name. A complete checkpoint of the same step is replaced;

@@ -6,8 +6,9 @@
 // - `files`, each with its exact size and its sections, which follow each other from the first byte to the
 //   last; each section has a checksum (block_checksum.h)
 // - `tensors`, each with name, shape and, by plane (master, exp_avg, exp_avg_sq, frozen), its pieces {file,
-//   first, count[, stored_as]}: elements [first, first + count) of the tensor are a whole tensor of that
-//   safetensors file, under the same name or `stored_as`; in order, a plane's pieces cover the tensor once
+//   first, count[, stored_as]}: where elements [first, first + count) are. In that safetensors file they are
+//   a tensor of their own, with the same name or `stored_as`. In order, a plane's pieces cover the tensor
+//   once
 // - last, the XXH3-64 of all the text before it
 // Nothing refers to budgets, groups or shards, so a checkpoint can be read under any others. Numbers read
 // back exactly. Callers: reader.cc and writer.cc.

@@ -6,8 +6,9 @@
 // counted too. What an instruction throws is kept; from then on every lane only counts, so that every waiter
 // returns.
 //
-// The trainer's thread issues and waits. A lane's threads read an issued body from await_body() to enter() of
-// the next one; each thread has an index, which add_thread() was called with.
+// The trainer's thread issues and waits. A lane's thread may read an issued body from the time at which
+// await_body() returns for it until the thread calls enter() for the next one. Each thread has an index, the
+// argument of add_thread().
 #pragma once
 
 #include <array>

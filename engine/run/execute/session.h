@@ -1,6 +1,7 @@
 // A session: a plan with its memory, device, runner and executor, ready to issue bodies.
 //
-// Everything is allocated in the constructor, once; then the arenas are frozen. With an accelerator the top
+// Everything is allocated before the first step: the host's arenas, files and executor in the constructor, an
+// accelerator's arena and streams with PreparedDevice. A step allocates nothing. With an accelerator the top
 // tier is its memory, and the host's arenas are pinned. Owner: the trainer or a verb.
 #pragma once
 
@@ -54,7 +55,7 @@ class Session {
   Executor& executor() { return *executor_; }
   const std::string& io_description() const { return io_description_; }  // one line: back end, and why
 
-  // Issues a body after those issued before, with rings moved by its advance; returns its ticket.
+  // Moves rings as Body::advance says, issues the body after those issued before, and returns its ticket.
   uint64_t issue(BodyId body);
   // The ring's position for the next body that advances it: there the caller puts tokens before it issues.
   uint64_t next_position(uint8_t ring) const { return rings_[ring] + 1; }

@@ -2,7 +2,7 @@
 //
 // Everything about an option lives in its row: name, group, range, help, the verbs that take it, and what a
 // resumed run does with it. Command line, configuration file, --help and the checkpoint's manifest all read
-// the same rows, so they cannot disagree. Callers: tools fill Options; trainer and planner read them.
+// the same rows, so they cannot disagree. Callers: tools fill Options; engine/run reads them.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ enum class RowOrder : uint8_t { shuffled, sequential };
 enum class Schedule : uint8_t { constant, cosine, linear };
 enum class DeviceKind : uint8_t { automatic, cpu, reference, cuda };
 
-// The ordinal never changes bits: values are compared and kept by their kind alone.
+// The ordinal never changes bits, so a manifest keeps only the kind, and a resume compares only the kind.
 struct DeviceChoice {
   DeviceKind kind = DeviceKind::automatic;
   int ordinal = 0;  // which of several GPUs
@@ -46,7 +46,7 @@ struct ModelOptions {
 struct DataOptions {
   std::vector<std::string> train, validation;  // files; eval's --data is `train`
   int64_t val_every = 0;                       // steps; 0: once, at the end
-  int64_t val_batches = 20;                    // batches of one validation at most
+  int64_t val_batches = 20;                    // batches of one validation
   RowOrder order = RowOrder::shuffled;
 };
 
@@ -99,8 +99,8 @@ struct RankOptions {
   std::optional<WeightShards> shard_weights;  // none: the planner chooses
   std::optional<double> timeout;  // seconds to wait for another rank; none: computed from the plan
   Compression compression;
-  int64_t compress_after = 100;    // steps
-  int64_t share_layers_until = 0;  // steps
+  int64_t compress_after = 100;    // steps whose gradients travel whole
+  int64_t share_layers_until = 0;  // steps in which layers that are alike share weights
 };
 
 struct RunOptions {
@@ -236,8 +236,8 @@ std::vector<std::string> option_values(const Options& options, const OptionRow& 
 // manifest has been applied, or when there is none.
 void check_options(const Options& options, Verb verb, bool resuming);
 
-// A checkpoint's manifest keeps the options that fix bits. `sequence` and `micro_batch` must have been
-// resolved.
+// A checkpoint's manifest keeps all options but those that a resumed run is free to change. `sequence` and
+// `micro_batch` must have been resolved.
 struct ManifestOption {
   std::string name;
   std::vector<std::string> values;

@@ -1,4 +1,4 @@
-// What a run knows of the ranks that train with it: who it is, and how it reaches the others.
+// What a rank knows of the ranks that train together: which one it is, and how it reaches the others.
 //
 // Ranks run the same program over their own parts of the training state. The collective lane and the
 // trainer's thread have a communicator each, since they call at the same time. Plain data; owner: the verb.

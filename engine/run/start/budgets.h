@@ -47,12 +47,13 @@ struct Budgets {
 // What an accelerator's driver and libraries hold before anything is planned.
 struct AcceleratorUse {
   AcceleratorMemory device;
-  uint64_t host_bytes = 0;  // of the process, resident: here, or assumed of a machine that is not here
+  uint64_t host_bytes = 0;  // resident memory of the process; assumed where the plan is for another machine
   bool is_here = true;
 };
 
-// What a library of matrix products may load while programs are prepared: as much in device memory as in host
-// memory. An assumption, not a measurement; where it is too small, start_session() plans anew.
+// What a library of matrix products may load while a device is prepared: so many bytes of device memory, and
+// as many of host memory. An assumption, not a measurement; where it is too small, start_session() plans
+// anew.
 constexpr uint64_t kLibraryKernelBytes = 192ull << 20;
 
 // --threads, or one for each processor that this thread may run on.
@@ -62,8 +63,8 @@ int resolve_threads(const MemoryOptions& options);
 // buffers need 25 MiB, checksums 8 bytes for each MiB of the nvme arena; 24 MiB are for the program.
 uint64_t runtime_reserve_bytes(int threads);
 
-// The most bytes that a program of so many tasks takes beyond its 24 MiB of the reserve: the first while it
-// runs with its trace, the second while it is planned, which ends before the arenas are filled. Measured with
+// The most bytes that a program of so many tasks takes beyond the 24 MiB that the reserve has for it: while
+// it runs with its trace, and while it is planned, which ends before the arenas are filled. Measured with
 // many small tasks and the least budgets, where transfers are most: with one, two and three tiers 1.3, 2.8
 // and 5.1 KB a task while it runs, 2.5, 4.0 and 5.4 while it is planned.
 uint64_t program_bytes_beside_reserve(uint64_t tasks, size_t tiers);

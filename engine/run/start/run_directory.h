@@ -23,7 +23,7 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  bool is_locked() const { return lock_.has_value(); }  // the directory exists
+  bool is_locked() const { return lock_.has_value(); }  // not until the directory exists
   void create();  // makes a directory that is missing; throws Error(environment)
   // Makes a file that is missing. Throws as MetricsFile does.
   void open_metrics(const std::string& path);

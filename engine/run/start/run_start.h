@@ -42,7 +42,8 @@ CheckpointState first_state(const Options& options, const ModelConfig& config);
 // The state that the first step of this start begins with. `options` are resolved.
 CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data);
 
-// What ranks compare that may read other files: --model's configuration, and a sample of every tensor.
+// Ranks may read different files, so they compare these: the configuration of --model and, where it brings
+// weights, a sample of every tensor.
 std::vector<Fact> start_facts(const RunStart& start);
 
 }  // namespace sluice

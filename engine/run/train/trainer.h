@@ -97,8 +97,8 @@ class Trainer {
 // Bytes that a body moves, by lane; for collectives, the bytes that this rank sends.
 std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body);
 
-// Mean loss over the first `batches` validation batches, with current weights, by the phase's `bodies`. The
-// state must be clean.
+// Mean loss over the first `batches` validation batches, with current weights, by the `bodies` of the current
+// phase (Lowering::phases). No update may be due (BodyState::clean).
 double evaluate(Session& session, const BodyIds& bodies, const TokenData& data, const DataOrder& order,
                 int64_t batches);
 
