@@ -87,9 +87,10 @@ class CheckpointWriter {
   std::unique_ptr<Files> files_;
 };
 
-// The exact size of one checkpoint's tensor files with their headers, in bytes. The manifest adds some 300
-// bytes for each tensor.
-uint64_t checkpoint_bytes(const Model& model, const std::vector<std::vector<OwnedRange>>& by_rank);
+// The exact size of one checkpoint's tensor files with their headers, in bytes, for an optimizer with so many
+// moments. The manifest adds some 300 bytes for each tensor.
+uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
+                          const std::vector<std::vector<OwnedRange>>& by_rank);
 
 // The path of a run's newest complete checkpoint; nullopt if there is none. Complete means: the manifest is
 // valid, and every file has its exact size and a valid header. The tensors' bytes are not read. `damaged`

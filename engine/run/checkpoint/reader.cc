@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kManifestBytesMax = uint64_t{64} << 20;  // 1,000 tensors on 64 writers take 16 MB
-constexpr std::array<Plane, 3> kTrained = {Plane::master, Plane::first_moment, Plane::second_moment};
 
 [[noreturn]] void damaged(const std::string& path, const std::string& sentence) {
   throw Error(ExitCode::malformed_file, fmt::format("{}: {}.", printable(path), sentence),
@@ -157,10 +156,13 @@ std::string CheckpointReader::mismatch(const Group& group, const Parameter& para
   if (weights_only) return has(Plane::master) || has(Plane::frozen_weights) ? "" : name + " has no weights";
   if (!group.trainable)
     return has(Plane::frozen_weights) ? "" : name + " was trained, the model has it frozen";
-  for (const Plane plane : kTrained)
-    if (!has(plane))
-      return has(Plane::frozen_weights) ? name + " was frozen, the model trains it"
-                                        : fmt::format("{} has no {}", name, plane_name(plane));
+  const uint32_t moments = optimizer_of(state_.optimizer).moments;
+  for (size_t p = 0; p < kPlanes; ++p) {
+    const auto plane = static_cast<Plane>(p);
+    if (plane == Plane::frozen_weights || !has_plane(moments, plane) || has(plane)) continue;
+    return has(Plane::frozen_weights) ? name + " was frozen, the model trains it"
+                                      : fmt::format("{} has no {}", name, plane_name(plane));
+  }
   return "";
 }
 

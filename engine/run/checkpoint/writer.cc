@@ -36,8 +36,8 @@ Owned kind_of(Plane plane) {
   return plane == Plane::error ? Owned::error : plane == Plane::factors ? Owned::factors : Owned::state;
 }
 
-bool stores(Plane plane, const OwnedRange& range, const Group& group) {
-  if (kind_of(plane) != range.what) return false;
+bool stores(Plane plane, uint32_t moments, const OwnedRange& range, const Group& group) {
+  if (kind_of(plane) != range.what || !has_plane(moments, plane)) return false;
   return range.what != Owned::state || group.trainable != (plane == Plane::frozen_weights);
 }
 
@@ -70,7 +70,8 @@ std::vector<TensorPart> parts_of(const Model& model, const OwnedRange& range) {
 }
 
 // A rank's file of a plane: its ranges, with all padding declared. Without ranges, the header is empty.
-PlaneLayout lay_out_plane(const Model& model, Plane plane, const std::vector<OwnedRange>& ranges) {
+PlaneLayout lay_out_plane(const Model& model, uint32_t moments, Plane plane,
+                          const std::vector<OwnedRange>& ranges) {
   const DType dtype = plane == Plane::frozen_weights ? model.precision : DType::f32;
   const uint64_t width = dtype_bytes(dtype);
   PlaneLayout layout;
@@ -86,7 +87,7 @@ PlaneLayout lay_out_plane(const Model& model, Plane plane, const std::vector<Own
   for (size_t r = 0; r < ranges.size(); ++r) {
     const OwnedRange& range = ranges[r];
     const Group& group = model.groups[range.group];
-    if (!stores(plane, range, group)) continue;
+    if (!stores(plane, moments, range, group)) continue;
     CHECK(begin % kCheckpointAlignment == 0, "a range of a group is no multiple of 4096 bytes");
     layout.ranges[r] = begin;
     begin += range.elements * width;
@@ -211,12 +212,13 @@ void CheckpointWriter::Files::list_files(const Model& model,
     for (const Parameter& parameter : group.parameters)
       tensors.back().push_back({parameter.name, parameter.shape, {}});
   }
+  const uint32_t moments = optimizer_of(manifest.state.optimizer).moments;
   const auto own = static_cast<size_t>(ranks.rank());
   for (const OwnedRange& range : by_rank[own]) targets.push_back({range, {}, {}});
   for (size_t rank = 0; rank < by_rank.size(); ++rank)
     for (const Plane plane : kEveryPlane) {
       const auto p = static_cast<size_t>(plane);
-      const PlaneLayout layout = lay_out_plane(model, plane, by_rank[rank]);
+      const PlaneLayout layout = lay_out_plane(model, moments, plane, by_rank[rank]);
       const auto index = static_cast<uint32_t>(manifest.files.size());
       const uint64_t width = plane == Plane::frozen_weights ? dtype_bytes(model.precision) : 4;
       const std::string& header = layout.file.header;
@@ -415,10 +417,12 @@ std::vector<std::vector<OwnedRange>> owned_ranges(const Lowering& lowering) {
   return by_rank;
 }
 
-uint64_t checkpoint_bytes(const Model& model, const std::vector<std::vector<OwnedRange>>& by_rank) {
+uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
+                          const std::vector<std::vector<OwnedRange>>& by_rank) {
   uint64_t bytes = 0;
   for (const std::vector<OwnedRange>& of_rank : by_rank)
-    for (const Plane plane : kEveryPlane) bytes += lay_out_plane(model, plane, of_rank).file.file_bytes;
+    for (const Plane plane : kEveryPlane)
+      bytes += lay_out_plane(model, moments, plane, of_rank).file.file_bytes;
   return bytes;
 }
 

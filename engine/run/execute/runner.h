@@ -64,6 +64,10 @@ enum class Plane : uint8_t { master, first_moment, second_moment, frozen_weights
 constexpr Plane moment_plane(uint32_t moment) {
   return static_cast<Plane>(static_cast<uint32_t>(Plane::first_moment) + moment);
 }
+// False for the moments that an optimizer with so many does not have.
+constexpr bool has_plane(uint32_t moments, Plane plane) {
+  return plane < moment_plane(moments) || plane >= moment_plane(kMomentsMax);
+}
 struct FileTarget {
   int fd = -1;
   uint64_t offset = 0;

@@ -136,13 +136,9 @@ std::function<void(const ShardView&)> load_from(const Model& model, ParameterSou
 
 std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,
                                                 const Ranks& ranks, Workers& workers) {
-  return load_hook(model,
-                   {source_of(checkpoint),
-                    {source_of(checkpoint, moment_plane(0)), source_of(checkpoint, moment_plane(1))},
-                    &checkpoint,
-                    ranks.rank(),
-                    ranks.size()},
-                   workers);
+  ShardSources sources{source_of(checkpoint), {}, &checkpoint, ranks.rank(), ranks.size()};
+  for (uint32_t m = 0; m < kMomentsMax; ++m) sources.moments[m] = source_of(checkpoint, moment_plane(m));
+  return load_hook(model, std::move(sources), workers);
 }
 
 void load(Session& session, std::function<void(const ShardView&)> hook, int64_t step) {

@@ -122,9 +122,12 @@ TEST_F(CheckpointTest, FilesAreSafetensorsWithoutHolesAndHaveTheStatedSize) {
         if (stores(group, plane)) expected[p.name] = p.shape;
     EXPECT_EQ(stored, expected);
   }
-  EXPECT_EQ(checkpoint_bytes(model, {whole_groups(model)}), total);
+  EXPECT_EQ(checkpoint_bytes(model, 2, {whole_groups(model)}), total);
+  EXPECT_EQ(checkpoint_bytes(model, 1, {whole_groups(model)}), total - sizes.at("exp_avg_sq.safetensors"));
+  EXPECT_EQ(checkpoint_bytes(model, 0, {whole_groups(model)}),
+            sizes.at("master.safetensors") + sizes.at("frozen.safetensors"));
   const Model large = build_model(config_from_name("llama-70b"), DType::bf16, 1, 4096);
-  EXPECT_NEAR(static_cast<double>(checkpoint_bytes(large, {whole_groups(large)})),
+  EXPECT_NEAR(static_cast<double>(checkpoint_bytes(large, 2, {whole_groups(large)})),
               12.0 * static_cast<double>(parameter_count(large)),
               2e6);  // headers and padding: a few MB of 840 GB
 }
