@@ -3,31 +3,20 @@
 # usage: tools/setup.sh [--quickstart]     --quickstart adds the text that tools/quickstart.sh trains on
 set -euo pipefail
 
-# package: purpose
+# package: purpose. cmake/dependencies.cmake has those of libraries.
 packages=(
   "g++: compiler (C++20)"
   "cmake: build description"
   "ninja-build: build"
   "pkg-config: finds libraries"
-  "libtbb-dev: threads"
-  "libopenblas-pthread-dev: fp32 matrix products"
-  "libdnnl-dev: bf16 matrix products"
-  "libhwy-dev: vector code with run-time dispatch"
-  "libhwloc-dev: memory placement"
-  "liburing-dev: file I/O"
-  "libxxhash-dev: checksums"
-  "libfmt-dev: text formatting"
-  "nlohmann-json3-dev: JSON"
-  "libcli11-dev: command line"
-  "libgtest-dev: tests"
-  "libboost-context-dev: GPU threads of the emulation in tests"
-  "libbenchmark-dev: benchmarks"
-  "libopenmpi-dev: ranks of several processes"
-  "openmpi-bin: starting such ranks"
+  "openmpi-bin: starting ranks of several processes"
   "iproute2: two machines for tests, as network namespaces"
   "xz-utils: packing the bundle"
   "chromium: opening the report of sluice profile in tests"
 )
+dependencies=$(dirname "$0")/../cmake/dependencies.cmake
+mapfile -t libraries < <(grep -o '"[a-z0-9.+-]*-dev: [^"]*"' "$dependencies" | tr -d '"')
+packages+=("${libraries[@]}")
 case "${1:-}" in
   "") ;;
   --quickstart) packages+=("bible-kjv: English text to train on") ;;

@@ -26,7 +26,7 @@ struct Gelu {
 
 // What an op computes from one element of each operand; in backward, the gradients of inputs 0 and 1.
 struct GeluOp {
-  static constexpr int kInputs = 1, kReads = 1;
+  static constexpr int kInputs = 1, kReads = 1;  // reads: inputs that backward reads
   __device__ static float forward(float x, float) { return Gelu::value(x); }
   __device__ static void backward(float x, float, float dy, float& dx, float&) {
     dx = dy * Gelu::derivative(x);
@@ -42,7 +42,7 @@ struct SwigluOp {
   }
 };
 struct AddOp {
-  static constexpr int kInputs = 2, kReads = 0;  // reads: inputs that backward reads
+  static constexpr int kInputs = 2, kReads = 0;
   __device__ static float forward(float a, float b) { return a + b; }
   __device__ static void backward(float, float, float dy, float& da, float& db) { da = db = dy; }
 };

@@ -1,5 +1,6 @@
 // Op cases, and the harness that runs one op on one device in guarded memory. op_conformance.h uses every
-// case in several ways, as ggml's test-backend-ops does. A new op needs one line in op_cases().
+// case in several ways, as ggml's test-backend-ops does. A new op needs a line or more in
+// op_cases().
 #pragma once
 
 #include <gtest/gtest.h>

@@ -24,10 +24,6 @@ constexpr const char* kVersion = "sluice 0.1.0\n";
 
 using Given = std::vector<std::pair<const OptionRow*, std::vector<std::string>>>;
 
-Error usage(const std::string& what, const std::string& remedy) {
-  return Error(ExitCode::usage, what, remedy);
-}
-
 bool is_switch(const OptionRow& row) { return *row.value == '\0'; }
 bool takes_many(const OptionRow& row) { return std::string(row.value).ends_with("..."); }
 
@@ -35,12 +31,13 @@ bool takes_many(const OptionRow& row) { return std::string(row.value).ends_with(
 [[noreturn]] void unknown_option(const std::string& name, const std::string& written, Verb verb) {
   const std::string see = fmt::format("See `sluice {} --help`.", verb_name(verb));
   if (find_option(name) != nullptr)
-    throw usage(fmt::format("--{} is not an option of `sluice {}`.", name, verb_name(verb)), see);
+    throw Error(ExitCode::usage, fmt::format("--{} is not an option of `sluice {}`.", name, verb_name(verb)),
+                see);
   std::vector<std::string> names;
   for (const OptionRow& row : option_table())
     if (row.verbs & verb_bit(verb)) names.push_back(row.name);
   const std::string near = nearest(name, names);
-  throw usage(fmt::format("`{}` is not an option.", printable(written)),
+  throw Error(ExitCode::usage, fmt::format("`{}` is not an option.", printable(written)),
               near.empty() ? see : fmt::format("Did you mean --{}? {}", near, see));
 }
 
@@ -56,15 +53,15 @@ Verb parse_verb(const std::string& word) {
   std::vector<std::string> names;
   for (const VerbRow& row : verb_table()) names.push_back(verb_name(row.verb));
   if (word.starts_with('-'))
-    throw usage(fmt::format("`{}` stands where the verb should be.", printable(word)),
+    throw Error(ExitCode::usage, fmt::format("`{}` stands where the verb should be.", printable(word)),
                 "Write `sluice VERB [options]`, as in `sluice train --help`.");
-  throw usage(fmt::format("`{}` is not a verb.", printable(word)),
+  throw Error(ExitCode::usage, fmt::format("`{}` is not a verb.", printable(word)),
               suggestion(word, names) + " See `sluice --help`.");
 }
 
 Error no_value(const std::string& name, Verb verb) {
-  return usage(
-      fmt::format("{} has no value.", printable(name)),
+  return Error(
+      ExitCode::usage, fmt::format("{} has no value.", printable(name)),
       fmt::format("Write the value after {}; see `sluice {} --help`.", printable(name), verb_name(verb)));
 }
 
@@ -100,14 +97,14 @@ std::optional<Given> split_arguments(Verb verb, const std::vector<std::string>& 
     const std::string text = error.what(), name = text.substr(0, text.find(':'));
     throw no_value(name, verb);
   } catch (const CLI::ParseError& error) {
-    throw usage(fmt::format("The arguments cannot be read: {}.", printable(error.what())),
+    throw Error(ExitCode::usage, fmt::format("The arguments cannot be read: {}.", printable(error.what())),
                 fmt::format("See `sluice {} --help`.", verb_name(verb)));
   }
   if (const std::vector<std::string> rest = app.remaining(); !rest.empty()) {
     const std::string& word = rest.front();
     const std::string name = word.substr(0, word.find('='));
     if (name.starts_with("--") && name.size() > 2) unknown_option(name.substr(2), name, verb);
-    throw usage(fmt::format("`{}` is not expected here.", printable(word)),
+    throw Error(ExitCode::usage, fmt::format("`{}` is not expected here.", printable(word)),
                 fmt::format("Options begin with two dashes; see `sluice {} --help`.", verb_name(verb)));
   }
   Given given;
@@ -137,7 +134,7 @@ void apply(Options& options, const OptionRow& row, std::vector<std::string> valu
   const OptionField field = row.field(options);
   if (Size* const* size = std::get_if<Size*>(&field)) {
     if (values.size() != 1)
-      throw usage(fmt::format("--{} has {} values.", name, values.size()),
+      throw Error(ExitCode::usage, fmt::format("--{} has {} values.", name, values.size()),
                   fmt::format("Give --{} once.", name));
     **size = parse_size(values.front(), name);
   } else {
@@ -152,7 +149,7 @@ void apply_config(Options& options, Verb verb, const std::string& path) {
   for (ConfigEntry& entry : read_config(path)) {
     try {
       if (entry.key == "config")
-        throw usage("A configuration file cannot name another.", "Leave out `config`.");
+        throw Error(ExitCode::usage, "A configuration file cannot name another.", "Leave out `config`.");
       apply(options, row_of(entry.key, verb), std::move(entry.values));
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("Line {} of `{}`: {}", entry.line, printable(path), error.what()),
@@ -177,8 +174,9 @@ bool parse_profile(const std::vector<std::string>& arguments, Options& options) 
   apply_all(options, Verb::profile, *own);
   const std::string example = "Write `sluice profile --out DIR -- --model MODEL --data FILE`.";
   if (dashes == arguments.end())
-    throw usage("`sluice profile` needs `--` and the options of train.", example);
-  if (options.profile.out.empty()) throw usage("`sluice profile` needs --out before `--`.", example);
+    throw Error(ExitCode::usage, "`sluice profile` needs `--` and the options of train.", example);
+  if (options.profile.out.empty())
+    throw Error(ExitCode::usage, "`sluice profile` needs --out before `--`.", example);
   options.given.clear();
   std::vector<std::string> rest(dashes + 1, arguments.end());
   if (!rest.empty() && rest.front() == verb_name(Verb::train)) rest.erase(rest.begin());
@@ -193,7 +191,7 @@ bool parse_profile(const std::vector<std::string>& arguments, Options& options) 
 
 ParsedCommand parse_command_line(int argc, const char* const* argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  if (arguments.empty()) throw usage("No verb is given.", "Begin with `sluice --help`.");
+  if (arguments.empty()) throw Error(ExitCode::usage, "No verb is given.", "Begin with `sluice --help`.");
   if (arguments.front() == "help") {  // `sluice help train` as `sluice train --help`
     arguments.erase(arguments.begin());
     arguments.emplace_back("--help");

@@ -13,10 +13,6 @@
 namespace sluice {
 namespace {
 
-Error usage(const std::string& what, const std::string& remedy) {
-  return Error(ExitCode::usage, what, remedy);
-}
-
 // Every one of `names` must be given; the error lists all that are not.
 void demand(const Options& options, const std::vector<const char*>& names, Verb verb) {
   std::vector<std::string> missing, arguments;
@@ -26,20 +22,21 @@ void demand(const Options& options, const std::vector<const char*>& names, Verb 
     arguments.push_back(fmt::format("--{} {}", name, find_option(name)->value));
   }
   if (missing.empty()) return;
-  throw usage(fmt::format("`sluice {}` needs {}.", verb_name(verb), enumerated(missing)),
+  throw Error(ExitCode::usage, fmt::format("`sluice {}` needs {}.", verb_name(verb), enumerated(missing)),
               fmt::format("Add {}{}, or see `sluice {} --help`.", fmt::join(arguments, " "),
                           verb == Verb::profile ? " after --" : "", verb_name(verb)));
 }
 
 void check_needs(const Options& options, const char* name, const char* needed) {
   if (is_given(options, name) && !is_given(options, needed))
-    throw usage(fmt::format("--{} needs --{}.", name, needed),
+    throw Error(ExitCode::usage, fmt::format("--{} needs --{}.", name, needed),
                 fmt::format("Add --{}, or leave out --{}.", needed, name));
 }
 
 void check_min_learning_rate(const OptimizerOptions& o) {
   if (!o.min_learning_rate || *o.min_learning_rate <= o.learning_rate) return;
-  throw usage(fmt::format("--min-lr {} is above --lr {}.", *o.min_learning_rate, o.learning_rate),
+  throw Error(ExitCode::usage,
+              fmt::format("--min-lr {} is above --lr {}.", *o.min_learning_rate, o.learning_rate),
               "Lower --min-lr, or leave it out for a tenth of --lr.");
 }
 
@@ -50,7 +47,7 @@ void check_batch(const BatchOptions& batch, int64_t ranks) {
                          : micro_batch == 1 ? fmt::format("the {} ranks", ranks)
                                             : fmt::format("--micro-batch {} on {} ranks", micro_batch, ranks);
   const int64_t slices = std::max<int64_t>(1, (batch.batch + least / 2) / least);
-  throw usage(fmt::format("--batch {} is not a multiple of {}.", batch.batch, of),
+  throw Error(ExitCode::usage, fmt::format("--batch {} is not a multiple of {}.", batch.batch, of),
               fmt::format("The nearest batch that is one is --batch {}.", slices * least));
 }
 
@@ -59,10 +56,11 @@ void check_planned_ranks(const Options& options) {
   if (!options.plan.sweep.starts_with("ranks=")) check_needs(options, "ranks-per-node", "ranks");
   if (!is_given(options, "ranks")) return;
   if (is_given(options, "gpus"))
-    throw usage("--gpus and --ranks exclude each other.",
+    throw Error(ExitCode::usage, "--gpus and --ranks exclude each other.",
                 "Give --gpus for the ranks of one process, or --ranks for those of a launcher.");
   if (ranks.per_node > 0 && ranks.count % ranks.per_node != 0)
-    throw usage(
+    throw Error(
+        ExitCode::usage,
         fmt::format("--ranks {} is not a multiple of --ranks-per-node {}.", ranks.count, ranks.per_node),
         "Give every machine as many ranks.");
 }
@@ -71,9 +69,11 @@ void check_planned_ranks(const Options& options) {
 void check_compression(const Options& options) {
   if (options.ranks.compression.rank == 0) return;
   if (options.numbers.precision == DType::f16)
-    throw usage("--compress does not work with --precision fp16.", "Use --precision bf16 or fp32.");
+    throw Error(ExitCode::usage, "--compress does not work with --precision fp16.",
+                "Use --precision bf16 or fp32.");
   if (options.ranks.count > 1 && options.ranks.zero.value_or(0) > 1)
-    throw usage(fmt::format("--compress does not work with --zero {}, where no rank has a whole gradient.",
+    throw Error(ExitCode::usage,
+                fmt::format("--compress does not work with --zero {}, where no rank has a whole gradient.",
                             *options.ranks.zero),
                 "Add --zero 0, or --zero 1, which shares the optimizer state.");
 }
@@ -86,10 +86,10 @@ void check_nvme(const Options& options, Verb verb) {
   std::set<std::filesystem::path> seen;
   for (const std::string& directory : directories)
     if (!seen.insert((std::filesystem::path(directory) / "").lexically_normal()).second)
-      throw usage(fmt::format("--nvme-dir names {} twice.", printable(directory)),
+      throw Error(ExitCode::usage, fmt::format("--nvme-dir names {} twice.", printable(directory)),
                   "Name every directory once.");
   if (directories.size() > kStripeFilesMax)
-    throw usage(fmt::format("--nvme-dir names {} directories.", directories.size()),
+    throw Error(ExitCode::usage, fmt::format("--nvme-dir names {} directories.", directories.size()),
                 fmt::format("Name {} at most.", kStripeFilesMax));
 }
 
@@ -97,7 +97,8 @@ void check_nvme(const Options& options, Verb verb) {
 void check_printing(const Options& options) {
   const bool sweeps = !options.plan.sweep.empty();
   const auto exclude = [](const char* one, const char* other) {
-    throw usage(fmt::format("--{} and --{} exclude each other.", one, other), "Leave one of them out.");
+    throw Error(ExitCode::usage, fmt::format("--{} and --{} exclude each other.", one, other),
+                "Leave one of them out.");
   };
   if (options.print.json && options.print.text) exclude("json", "text");
   if (sweeps && options.print.text) exclude("sweep", "text");
@@ -203,7 +204,8 @@ std::vector<std::string> apply_manifest(Options& options, const std::vector<Mani
     } else if (now != then && row.on_resume == OnResume::replaced) {
       notes.push_back(fmt::format("--{} is now {}; it was {}.", stored.name, joined(now), joined(then)));
     } else if (now != then) {
-      throw usage(
+      throw Error(
+          ExitCode::usage,
           fmt::format("--{} {} differs from the run's own, which is {}.", stored.name, joined(now),
                       joined(then)),
           fmt::format("Leave out --{} to resume, or start a new run with another --out.", stored.name));

@@ -58,10 +58,6 @@ std::vector<Choice<IoChoice>> choices(IoChoice) {
   return all;
 }
 
-Error usage(const std::string& what, const std::string& remedy) {
-  return Error(ExitCode::usage, what, remedy);
-}
-
 template <class T>
 T parse_choice(const std::string& text, const std::string& option) {
   std::string words;
@@ -69,7 +65,7 @@ T parse_choice(const std::string& text, const std::string& option) {
     if (text == choice.name) return choice.value;
     words += fmt::format("{}{}", words.empty() ? "" : ", ", choice.name);
   }
-  throw usage(fmt::format("`{}` is not a value of --{}.", printable(text), option),
+  throw Error(ExitCode::usage, fmt::format("`{}` is not a value of --{}.", printable(text), option),
               fmt::format("Choose one of: {}.", words));
 }
 
@@ -90,10 +86,11 @@ Number parse_whole(const std::string& text, const std::string& option, const cha
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
   if (error == std::errc::result_out_of_range)
-    throw usage(fmt::format("`{}` for --{} is too large or too small to represent.", printable(text), option),
+    throw Error(ExitCode::usage,
+                fmt::format("`{}` for --{} is too large or too small to represent.", printable(text), option),
                 fmt::format("Give --{} a number of usual size.", option));
   if (error != std::errc{} || rest != end)
-    throw usage(fmt::format("`{}` for --{} is not {}.", printable(text), option, kind),
+    throw Error(ExitCode::usage, fmt::format("`{}` for --{} is not {}.", printable(text), option, kind),
                 fmt::format("Write --{} as in 12{}.", option,
                             std::is_floating_point_v<Number> ? ", 0.5 or 3e-4" : ""));
   return value;
@@ -116,7 +113,7 @@ Number checked(Number value, const OptionRow& row) {
   const auto v = static_cast<double>(value);
   if (v < range.least || v > range.most || (range.above_least && v == range.least) ||
       (range.below_most && v == range.most))
-    throw usage(fmt::format("--{} is {}.", row.name, value),
+    throw Error(ExitCode::usage, fmt::format("--{} is {}.", row.name, value),
                 fmt::format("Give --{} {}{}.", row.name, range_words<Number>(range),
                             std::string_view(row.value).ends_with("|auto") ? ", or auto" : ""));
   return value;
@@ -138,7 +135,7 @@ Compression parse_compression(const std::string& text, const std::string& option
     const auto [rest, error] = std::from_chars(text.data() + std::strlen(kPowerSgd), end, c.rank);
     if (error == std::errc{} && rest == end && c.rank >= 1 && c.rank <= kCompressionRankMax) return c;
   }
-  throw usage(fmt::format("`{}` is not a value of --{}.", printable(text), option),
+  throw Error(ExitCode::usage, fmt::format("`{}` is not a value of --{}.", printable(text), option),
               fmt::format("Write none, or powersgd:RANK with a rank from 1 to {}.", kCompressionRankMax));
 }
 
@@ -150,7 +147,7 @@ T parse_value(const std::string& text, const OptionRow& row) {
     return parse_value<typename T::value_type>(text, row);
   } else if constexpr (std::is_same_v<T, bool>) {
     if (text != "true" && text != "false")
-      throw usage(fmt::format("--{} is a switch and takes no value.", row.name),
+      throw Error(ExitCode::usage, fmt::format("--{} is a switch and takes no value.", row.name),
                   fmt::format("Write --{} alone; in a file, true or false.", row.name));
     return text == "true";
   } else if constexpr (std::is_same_v<T, int64_t>) {
@@ -168,7 +165,7 @@ T parse_value(const std::string& text, const OptionRow& row) {
     const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, ordinal);
     if (device.kind != DeviceKind::cuda || error != std::errc{} || rest != end || ordinal < 0 ||
         ordinal > kOrdinalMax)
-      throw usage(fmt::format("`{}` for --{} names no device.", printable(text), row.name),
+      throw Error(ExitCode::usage, fmt::format("`{}` for --{} names no device.", printable(text), row.name),
                   fmt::format("Write cuda:0 to cuda:{} for one of several GPUs.", kOrdinalMax));
     return {device.kind, ordinal};
   } else if constexpr (std::is_same_v<T, Compression>) {
@@ -178,7 +175,8 @@ T parse_value(const std::string& text, const OptionRow& row) {
   } else {
     static_assert(std::is_same_v<T, std::string>);
     if (text.empty())
-      throw usage(fmt::format("--{} is empty.", row.name), fmt::format("Give --{} a value.", row.name));
+      throw Error(ExitCode::usage, fmt::format("--{} is empty.", row.name),
+                  fmt::format("Give --{} a value.", row.name));
     return text;
   }
 }
@@ -207,7 +205,8 @@ int64_t parse_integer(const std::string& text, const std::string& option) {
 double parse_real(const std::string& text, const std::string& option) {
   const double value = parse_whole<double>(text, option, "a number");
   if (!std::isfinite(value))
-    throw usage(fmt::format("`{}` for --{} is not a finite number.", printable(text), option),
+    throw Error(ExitCode::usage,
+                fmt::format("`{}` for --{} is not a finite number.", printable(text), option),
                 fmt::format("Give --{} a finite number.", option));
   return value;
 }
@@ -223,7 +222,7 @@ void set_option(Options& options, const OptionRow& row, const std::vector<std::s
       *field = std::move(list);
     } else {
       if (values.size() != 1)
-        throw usage(fmt::format("--{} has {} values.", row.name, values.size()),
+        throw Error(ExitCode::usage, fmt::format("--{} has {} values.", row.name, values.size()),
                     fmt::format("Give --{} once.", row.name));
       *field = parse_value<T>(values.front(), row);
     }

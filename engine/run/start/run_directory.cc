@@ -20,24 +20,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Error usage(const std::string& what, const std::string& remedy) {
-  return Error(ExitCode::usage, what, remedy);
-}
-
 bool has_checkpoints(const std::string& run) { return !list_checkpoints(checkpoints_directory(run)).empty(); }
 
 // Throws when the directory holds a run, which is never written over, or --metrics names a file with content.
 void check_unused(const std::string& run, const std::string& metrics) {
   if (has_checkpoints(run))
-    throw usage("--out " + printable(run) + " holds a run already.",
+    throw Error(ExitCode::usage, "--out " + printable(run) + " holds a run already.",
                 "Add --resume auto to go on with it, or name another --out.");
   std::error_code missing;
   const uintmax_t bytes = fs::file_size(fs::path(run) / "metrics.jsonl", missing);
   if (!missing && bytes > 0)
-    throw usage("--out " + printable(run) + " holds a run that ended before its first checkpoint.",
+    throw Error(ExitCode::usage,
+                "--out " + printable(run) + " holds a run that ended before its first checkpoint.",
                 "Add --resume auto to start it afresh, or name another --out.");
   if (std::error_code special; fs::is_regular_file(metrics, special) && !fs::is_empty(metrics, special))
-    throw usage("--metrics " + printable(metrics) + " is not empty.",
+    throw Error(ExitCode::usage, "--metrics " + printable(metrics) + " is not empty.",
                 "Name a new file: a run's metrics are not mixed with anything else.");
 }
 
@@ -47,7 +44,8 @@ void check_not_mixed(const std::string& checkpoint, const std::string& run) {
   std::error_code error;
   if (fs::equivalent(fs::canonical(checkpoint, error).parent_path(), checkpoints_directory(run), error))
     return;
-  throw usage("--resume " + printable(checkpoint) + " belongs to another run than the one in --out " +
+  throw Error(ExitCode::usage,
+              "--resume " + printable(checkpoint) + " belongs to another run than the one in --out " +
                   printable(run) + ".",
               "Name a new --out to branch off, or resume from a checkpoint of the run in it.");
 }
@@ -152,7 +150,8 @@ std::optional<CheckpointReader> open_resume(const RunOptions& run) {
   if (!path && automatic && damaged.empty()) return std::nullopt;
   if (!path && automatic) throw only_damaged(run.out, damaged);
   if (!path)
-    throw usage("--resume " + printable(run.resume) + " is neither a checkpoint nor a run with one.",
+    throw Error(ExitCode::usage,
+                "--resume " + printable(run.resume) + " is neither a checkpoint nor a run with one.",
                 "Name a run directory, one of its checkpoints, or auto.");
   check_not_mixed(*path, run.out);
   return CheckpointReader::open(*path);
