@@ -52,9 +52,6 @@ extern const IoBackend kThreadBackend;  // thread_queue.cc
 // --io NAME` measures it). The last works everywhere.
 constexpr const IoBackend* kIoBackends[] = {&kUringBackend, &kThreadBackend};
 
-// What --io asks for; nullptr: the first of kIoBackends that works here.
-using IoChoice = const IoBackend*;
-
 // Makes a queue of `depth` requests (1 to 1024). A back end may pin the memory `registered` (may be empty) in
 // advance, as far as the system lets it; requests on other memory work too, only slower.
 // `description` (may be null) receives one line: the back end, and why it is not the first of the table.

@@ -45,4 +45,8 @@ class IoQueue {
   virtual uint32_t poll(std::span<IoCompletion> done, int64_t timeout_microseconds) = 0;
 };
 
+// What --io asks for; nullptr: the first back end that works here (backends.h).
+struct IoBackend;
+using IoChoice = const IoBackend*;
+
 }  // namespace sluice

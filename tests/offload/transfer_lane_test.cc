@@ -11,6 +11,7 @@
 #include <new>
 #include <vector>
 
+#include "offload/io/backends.h"
 #include "tests/support/transfer_rig.h"
 
 namespace {

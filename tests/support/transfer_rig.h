@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "offload/arena.h"
+#include "offload/io/backends.h"
 #include "offload/nvme_files.h"
 #include "offload/transfer_lane.h"
 #include "tests/support/offload_test_support.h"

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/units.h"
+#include "offload/io/backends.h"
 #include "tools/bench/median.h"
 #include "tools/bench/nvme_lane.h"
 

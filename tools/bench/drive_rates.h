@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "offload/io/backends.h"
+#include "offload/io/queue.h"
 
 namespace sluice {
 

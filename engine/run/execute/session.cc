@@ -6,6 +6,7 @@
 
 #include "engine/base/pack.h"
 #include "engine/base/parallel.h"
+#include "offload/io/backends.h"
 #include "offload/system/memory_limits.h"
 
 namespace sluice {

@@ -16,7 +16,7 @@
 #include "engine/run/ranks/ranks.h"
 #include "gpu/device.h"
 #include "offload/arena.h"
-#include "offload/io/backends.h"
+#include "offload/io/queue.h"
 #include "offload/nvme_files.h"
 
 namespace sluice {

@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/rates/machine_rates.h"
+#include "offload/io/backends.h"
 
 namespace sluice {
 namespace {

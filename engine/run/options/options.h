@@ -15,7 +15,7 @@
 #include "cpu_optim/optimizer_kind.h"
 #include "engine/graph/op.h"
 #include "engine/plan/choices.h"
-#include "offload/io/backends.h"
+#include "offload/io/queue.h"
 
 namespace sluice {
 

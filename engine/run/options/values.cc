@@ -9,6 +9,7 @@
 #include "cpu_optim/optimizer.h"
 #include "engine/base/error.h"
 #include "engine/run/options/options.h"
+#include "offload/io/backends.h"
 
 namespace sluice {
 namespace {

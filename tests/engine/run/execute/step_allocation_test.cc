@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 
+#include "offload/io/backends.h"
 #include "tests/support/training_support.h"
 
 namespace {

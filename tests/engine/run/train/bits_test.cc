@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 
+#include "offload/io/backends.h"
 #include "tests/support/figures.h"
 #include "tests/support/training_support.h"
 

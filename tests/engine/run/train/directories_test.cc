@@ -4,6 +4,7 @@
 
 #include <mutex>
 
+#include "offload/io/backends.h"
 #include "tests/support/fault_queue.h"
 #include "tests/support/three_drives.h"
 

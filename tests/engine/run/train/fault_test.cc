@@ -3,6 +3,7 @@
 // bits. tests/tools/train/fault_test.cc kills the process.
 #include <gtest/gtest.h>
 
+#include "offload/io/backends.h"
 #include "tests/support/fault_queue.h"
 #include "tests/support/figures.h"
 #include "tests/support/training_support.h"
