@@ -21,7 +21,7 @@ enum class IoObstacle : uint8_t {
   seccomp,  // a profile blocks the system call, as a container's default profile does
   setting,  // a setting of the kernel forbids it
   kernel,   // the kernel has none, or one that is too old
-  memory,   // too little memory may be locked
+  memory,   // too little memory may be locked (ulimit -l)
   other,
 };
 struct IoStatus {
@@ -38,7 +38,7 @@ struct MadeIoQueue {
 
 struct IoBackend {
   const char* name;   // the value of --io
-  const char* title;  // its name in sentences, also at their begin; doctor's name for it, also in JSON
+  const char* title;  // a word for it in sentences, also at their begin, and in doctor's text and JSON
   const char* help;   // a phrase for --help: "NAME (HELP)"
   // Makes a queue of `depth` requests; most of them will use the memory `registered`, which may be empty.
   // Throws Error(environment) where the system refuses what every queue needs, such as one more thread.
