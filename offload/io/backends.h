@@ -38,7 +38,7 @@ struct MadeIoQueue {
 
 struct IoBackend {
   const char* name;   // the value of --io
-  const char* title;  // a word for it in sentences, also at their begin, and in doctor's text and JSON
+  const char* title;  // in sentences, also at their begin, and in doctor's text and JSON: under 12 letters
   const char* help;   // a phrase for --help: "NAME (HELP)"
   // Makes a queue of `depth` requests; most of them will use the memory `registered`, which may be empty.
   // Throws Error(environment) where the system refuses what every queue needs, such as one more thread.
