@@ -1,11 +1,12 @@
 # Every library from elsewhere: finds it, names its Debian package and purpose, and says at the end which of
-# ours link it. tools/setup.sh reads the packages here. CUDA is in cuda.cmake.
+# ours link it. tools/setup.sh installs what lines that begin with require_ have as "PACKAGE: PURPOSE". CUDA is
+# in cuda.cmake.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 set(missing "")
 
-macro(report name found package)
-  if(${found})
+macro(report_library name target package)
+  if(TARGET ${target})
     message(STATUS "found ${name}")
   else()
     string(REGEX REPLACE ":.*" "" debian "${package}")
@@ -14,11 +15,11 @@ macro(report name found package)
 endmacro()
 macro(require_package name target package)
   find_package(${name} QUIET ${ARGN})
-  report(${name} "TARGET;${target}" "${package}")
+  report_library("${name}" ${target} "${package}")
 endmacro()
 macro(require_module name module package)
   pkg_check_modules(${name} QUIET IMPORTED_TARGET ${module})
-  report("${module} ${${name}_VERSION}" "TARGET;PkgConfig::${name}" "${package}")
+  report_library("${module} ${${name}_VERSION}" PkgConfig::${name} "${package}")
 endmacro()
 # For libraries that neither CMake nor pkg-config can find: target NAME::NAME.
 macro(require_library name header package)
@@ -29,7 +30,7 @@ macro(require_library name header package)
     set_target_properties(${name}::${name} PROPERTIES IMPORTED_LOCATION "${${name}_LIBRARY}"
                           INTERFACE_INCLUDE_DIRECTORIES "${${name}_INCLUDE}")
   endif()
-  report(${name} "TARGET;${name}::${name}" "${package}")
+  report_library("${name}" ${name}::${name} "${package}")
 endmacro()
 
 require_package(TBB TBB::tbb "libtbb-dev: threads")
@@ -44,7 +45,7 @@ require_package(fmt fmt::fmt "libfmt-dev: text formatting")
 require_package(nlohmann_json nlohmann_json::nlohmann_json "nlohmann-json3-dev: JSON")
 require_package(CLI11 CLI11::CLI11 "libcli11-dev: command line")
 require_package(GTest GTest::gtest "libgtest-dev: tests")
-require_package(Boost Boost::context "libboost-context-dev: GPU threads of the emulation in tests"
+require_package(Boost Boost::context "libboost-context-dev: GPU threads of the tests' emulation"
                 COMPONENTS context)
 require_package(benchmark benchmark::benchmark "libbenchmark-dev: benchmarks")
 require_package(MPI MPI::MPI_CXX "libopenmpi-dev: ranks of several processes")

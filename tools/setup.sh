@@ -15,8 +15,9 @@ packages=(
   "chromium: opening the report of sluice profile in tests"
 )
 dependencies=$(dirname "$0")/../cmake/dependencies.cmake
-mapfile -t libraries < <(grep -o '"[a-z0-9.+-]*-dev: [^"]*"' "$dependencies" | tr -d '"')
-packages+=("${libraries[@]}")
+libraries=$(sed -n 's/^require_.*"\([a-z0-9.+-]*: [^"]*\)".*/\1/p' "$dependencies")
+[[ -n $libraries ]] || { echo "setup: $dependencies names no library" >&2; exit 1; }
+mapfile -t -O ${#packages[@]} packages <<< "$libraries"
 case "${1:-}" in
   "") ;;
   --quickstart) packages+=("bible-kjv: English text to train on") ;;

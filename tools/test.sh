@@ -12,11 +12,11 @@ case "${1:-}" in
   *) echo "usage: tools/test.sh [--quick]" >&2; exit 2 ;;
 esac
 
-# run_tests PRESET: runs all tests that the preset builds; tests/CMakeLists.txt says which a sanitizer has. One
-# more than there are cores at once, since those of several ranks mostly wait.
+# run_tests PRESET PARALLEL: runs all tests that the preset builds, so many at once; tests/CMakeLists.txt says
+# which a sanitizer has.
 run_tests() {
   LSAN_OPTIONS="suppressions=$PWD/tests/leaks.supp" \
-    ctest --test-dir "build/$1" --parallel "$(($(nproc) + 1))" --output-on-failure --no-tests=error --timeout 600
+    ctest --test-dir "build/$1" --parallel "$2" --output-on-failure --no-tests=error --timeout 600
 }
 
 # GCC's thread sanitizer cannot start where the kernel randomises addresses widely. Some containers forbid
@@ -40,8 +40,8 @@ if PATH=$PATH:/usr/local/cuda/bin command -v nvcc > /dev/null &&
 fi
 if [[ $quick == false ]]; then
   tools/build.sh asan tests
-  run_tests asan
+  run_tests asan "$(nproc)"
   tools/build.sh tsan tests
-  run_tests_at_fixed_addresses tsan
+  run_tests_at_fixed_addresses tsan "$(nproc)"
 fi
-run_tests release
+run_tests release "$(($(nproc) + 1))"  # one more than cores, since tests of several ranks mostly wait

@@ -126,9 +126,10 @@ void rotate(const OpCall& call, const TensorView& from, const TensorView& to, do
     start_angles(attributes, begin, direction, angles);
     for (int64_t position = begin; position < end; ++position) {
       take_angles(half, angles);
-      for (int64_t row = position; row < rows; row += sequence)
+      for (int64_t row = position; row < rows; row += sequence) {
         HWY_DYNAMIC_DISPATCH(rotate_row)
         (from, to, shapes.precision, row, columns, attributes.head_size, angles.cosine32, angles.sine32);
+      }
     }
   });
 }

@@ -168,7 +168,7 @@ IoStatus explain_uring_error(int error, int disabled_setting) {
     case 0:
       return {};
     case ENOSYS:
-      return {IoObstacle::kernel, "the kernel has none (ENOSYS)",
+      return {IoObstacle::kernel, "the kernel has none, or one that is too old (ENOSYS)",
               "sudo apt-get full-upgrade && sudo reboot  # Linux 5.11 or later"};
     case EPERM:
       if (disabled_setting > 0)

@@ -56,7 +56,7 @@ TEST(Stripes, TheSlowestHasAStripe) {
   EXPECT_EQ(pattern(Parts(kStripeFilesMax, 7.0)).size(), kStripeFilesMax);
 }
 
-TEST(Stripes, NoWeightIsNoMapping) {
+TEST(Stripes, NoPartIsNoMapping) {
   EXPECT_DEATH(Stripes(Parts{}), "number of files");
   EXPECT_DEATH(Stripes(Parts(kStripeFilesMax + 1, 1.0)), "number of files");
   for (const double part : {0.0, -1.0, double{NAN}, double{INFINITY}})
@@ -65,7 +65,7 @@ TEST(Stripes, NoWeightIsNoMapping) {
 
 // For random shares up to 20 times apart: stripes fill places without overlap or gap, files get their shares,
 // and any run of stripes is spread.
-TEST(Stripes, AnyWeights) {
+TEST(Stripes, AnyParts) {
   std::mt19937_64 random(5);
   std::uniform_real_distribution<double> exponent(0, std::log(20.0));
   for (int round = 0; round < 200; ++round) {

@@ -16,8 +16,8 @@ namespace sluice {
 using Numbers = std::vector<double>;
 
 // Relative to the number, or to 1 where it is smaller. Operands and results are rounded to fp32 once each
-// (6e-8), and the numbers below have seven digits.
-constexpr double kTolerance = 3e-7;
+// (6e-8), and the numbers that tests give have seven digits.
+constexpr double kNumbersTolerance = 3e-7;
 
 inline void set(Guarded& tensor, const Numbers& values) {
   ASSERT_EQ(tensor.bytes(), values.size() * sizeof(float));
@@ -50,7 +50,8 @@ inline void expect_outputs(Operands operands, const std::vector<Numbers>& wanted
   for (size_t k = 0; k < found.size(); ++k) {
     ASSERT_EQ(found[k].values.size(), wanted[k].size());
     for (size_t i = 0; i < wanted[k].size(); ++i)
-      EXPECT_NEAR(found[k].values[i], wanted[k][i], kTolerance * std::max(1.0, std::fabs(wanted[k][i])))
+      EXPECT_NEAR(found[k].values[i], wanted[k][i],
+                  kNumbersTolerance * std::max(1.0, std::fabs(wanted[k][i])))
           << found[k].name << " at " << i;
   }
 }

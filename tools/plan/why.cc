@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <map>
 
@@ -262,10 +263,9 @@ class Life {
         break;
     }
     if (n.lead > 0)
-      words +=
-          fmt::format(" Its lead is to cover {:.3g} {}{}.", static_cast<double>(n.lead) / kSegmentCost,
-                      n.lead == kSegmentCost ? "forward or backward" : "forwards or backwards",
-                      n.lead_cut ? fmt::format("; {} had no room for all of that", tier(n.tier)) : "");
+      words += fmt::format(" Its lead is to cover {:.3g} {}{}.", static_cast<double>(n.lead) / kSegmentCost,
+                           n.lead == kSegmentCost ? "forward or backward" : "forwards or backwards",
+                           n.lead_cut ? fmt::format("; {} had no room for all of that", tier(n.tier)) : "");
     return words;
   }
   // Where to read on.

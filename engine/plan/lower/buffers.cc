@@ -213,14 +213,14 @@ class BufferMaker {
     FactorBuffers f;
     f.reduction.own = buffer(name + ".own", kind, whole);
     if (sharing_.has_node_groups()) {
-      f.reduction.in_node_group = buffer(name + ".in_block", kind, whole);
+      f.reduction.in_node_group = buffer(name + ".in_node_group", kind, whole);
       f.reduction.partial_sum = across_buffer(name + ".partial_sum", kind, whole);
       f.reduction.received = across_buffer(name + ".received", kind, whole);
     } else {
       f.reduction.received = buffer(name + ".received", kind, whole);
     }
     f.reduction.sum = f.sum.part = buffer(name + ".part", kind, part_cuts(whole, sharing_.ranks));
-    f.sum.across = across_buffer(name + ".block", kind, whole);
+    f.sum.across = across_buffer(name + ".node_group", kind, whole);
     f.sum.whole = buffer(name, permanent ? BufferClass::state : kind, whole, permanent);
     return f;
   }

@@ -119,10 +119,10 @@ TEST(ReferenceDevice, LossOfUnequalLogits) {  // p = (1/4, 3/4), label 0
   pair.freeze();
   const auto device = make_reference_device();
   std::vector<Guarded> outputs = run_forward(*device, pair);
-  EXPECT_NEAR(results_of(pair, outputs)[0].values[0], kLossBefore + std::log(4), kTolerance);
+  EXPECT_NEAR(results_of(pair, outputs)[0].values[0], kLossBefore + std::log(4), kNumbersTolerance);
   const auto gradients = run_backward(*device, pair, outputs, {.from_zero = true});
-  EXPECT_NEAR(gradients[0].values[0], 0.75 * std::log(3) * kSeed, 4 * kTolerance);
-  EXPECT_NEAR(gradients[1].values[0], -0.75 * kSeed, kTolerance);
+  EXPECT_NEAR(gradients[0].values[0], 0.75 * std::log(3) * kSeed, 4 * kNumbersTolerance);
+  EXPECT_NEAR(gradients[1].values[0], -0.75 * kSeed, kNumbersTolerance);
 }
 
 TEST(ReferenceDevice, AllLabelsIgnored) {

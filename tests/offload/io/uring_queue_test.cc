@@ -25,6 +25,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 
+// With a read that stays in flight: of a pipe, which pread() refuses, so other back ends may have none.
 TEST(UringQueue, PollEndsAfterItsTimeout) {
   if (!works_here(&kUringBackend)) GTEST_SKIP() << "this system has no usable io_uring";
   int ends[2];
@@ -52,8 +53,10 @@ TEST(UringQueue, PollEndsAfterItsTimeout) {
   if (kUringBackend.make(1, {}).status.obstacle != obstacle) std::_Exit(6);
   std::string description;
   const auto q = make_io_queue(nullptr, 2, {}, &description);
-  if (description.find("(io_uring cannot be used: ") == std::string::npos) std::_Exit(1);
-  if (description.find(reason) == std::string::npos) std::_Exit(2);
+  if (kIoBackends[0] == &kUringBackend) {
+    if (description.find("(io_uring cannot be used: ") == std::string::npos) std::_Exit(1);
+    if (description.find(reason) == std::string::npos) std::_Exit(2);
+  }
   std::byte byte{1};
   const int zero = open("/dev/zero", O_RDONLY);
   if (run_one(*q, {IoDirection::read, zero, 0, &byte, 1, 1}) != 1 || byte != std::byte{0}) std::_Exit(3);
@@ -124,13 +127,12 @@ TEST(UringQueueDeathTest, WhatTheSystemRefusesCompletesWithItsErrno) {
   const rlimit limit{64 << 10, 64 << 10};
   if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0))
     std::_Exit(77);
-  std::string description;
-  const auto q = make_io_queue(nullptr, 2, memory.span(), &description);
-  if (description.find("io_uring (0 of 8 MiB of buffers registered; the rest goes without") != 0)
+  const MadeIoQueue made = kUringBackend.make(2, memory.span());
+  if (!made.text.starts_with("io_uring (0 of 8 MiB of buffers registered; the rest goes without"))
     std::_Exit(1);
-  if (description.find("ulimit -l") == std::string::npos) std::_Exit(2);
+  if (made.text.find("ulimit -l") == std::string::npos) std::_Exit(2);
   const int zero = open("/dev/zero", O_RDONLY);
-  std::_Exit(run_one(*q, {IoDirection::read, zero, 0, memory.data(), 4096, 1}) == 4096 ? 0 : 3);
+  std::_Exit(run_one(*made.queue, {IoDirection::read, zero, 0, memory.data(), 4096, 1}) == 4096 ? 0 : 3);
 }
 
 TEST(UringQueueDeathTest, LittleLockableMemoryIsEnough) {
@@ -141,12 +143,10 @@ TEST(UringQueueDeathTest, LittleLockableMemoryIsEnough) {
 TEST(UringQueue, DescriptionsCountRegisteredBuffers) {
   if (!works_here(&kUringBackend)) GTEST_SKIP() << "this system has no usable io_uring";
   Arena memory(4 * kMiB);
-  std::string description;
-  make_io_queue(nullptr, 3, {}, &description);
-  EXPECT_EQ(description, "io_uring (no buffers to register)");
-  make_io_queue(nullptr, 3, memory.span(), &description);
-  EXPECT_EQ(description.find("io_uring ("), 0u);
-  EXPECT_NE(description.find(" of 4 MiB of buffers registered"), std::string::npos);
+  EXPECT_EQ(kUringBackend.make(3, {}).text, "io_uring (no buffers to register)");
+  const std::string text = kUringBackend.make(3, memory.span()).text;
+  EXPECT_TRUE(text.starts_with("io_uring (")) << text;
+  EXPECT_NE(text.find(" of 4 MiB of buffers registered"), std::string::npos) << text;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/base/error.h"
+#include "engine/base/units.h"
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
 #include "engine/run/start/model_source.h"
@@ -96,7 +97,8 @@ TEST(PlanWhy, TasksThatUseTheBufferAreTold) {
   EXPECT_EQ(count(state, "  used by "), 1u) << state;
 }
 
-// The room that is named is less than the buffer needs if it was refused, and enough if not.
+// A claim is granted if and only if the plan has the buffer in that tier, and the text names the room that
+// the last refused claim found.
 TEST(PlanWhy, HomesAreExplainedByRoom) {
   size_t granted = 0, refused = 0, moved = 0;
   for (const uint64_t bytes : {uint64_t{1} << 20, uint64_t{2} << 20, uint64_t{8} << 20}) {
@@ -116,6 +118,11 @@ TEST(PlanWhy, HomesAreExplainedByRoom) {
         if (claim.buffer != b) continue;
         EXPECT_GE(claim.bytes, buffer.bytes());
         EXPECT_EQ(claim.granted(), claim.tier == buffer.home) << text;
+        const bool bound_by_class = !claim.granted() && claim.share < std::min(claim.bytes, claim.room);
+        if (rule.left_to_staging[claim.tier] < plan.program.machine.tiers[claim.tier].capacity) {
+          EXPECT_NE(text.find(format_size(bound_by_class ? claim.share : claim.room)), std::string::npos)
+              << text;
+        }
         ++(claim.granted() ? granted : refused);
       }
       EXPECT_EQ(count(text, "when its turn came") + count(text, "When its turn came") +

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-class RankBlocksTest : public RanksTest {
+class RankNodeGroupsTest : public RanksTest {
  protected:
   TestRun machines_of(int64_t per_node, int64_t ranks, const std::string& out) const {
     TestRun run = run_on(ranks, out);
@@ -24,7 +24,7 @@ class RankBlocksTest : public RanksTest {
   }
 };
 
-TEST_F(RankBlocksTest, BitsDoNotDependOnMachines) {
+TEST_F(RankNodeGroupsTest, BitsDoNotDependOnMachines) {
   for (const DType precision : {DType::f32, DType::bf16}) {
     TestRun run = machines_of(4, 4, "one");
     run.options.numbers.precision = precision;
@@ -57,7 +57,7 @@ TEST_F(RankBlocksTest, BitsDoNotDependOnMachines) {
 }
 
 // Node groups of two and of four ranks. They sum factors too; with clip 0, updates follow backward at once.
-TEST_F(RankBlocksTest, EightRanksOnOneTwoAndFourMachines) {
+TEST_F(RankNodeGroupsTest, EightRanksOnOneTwoAndFourMachines) {
   for (const uint32_t compress : {0, 2})
     for (const double clip : {1.0, 0.0}) {
       TestRun run = machines_of(8, 8, "one");
@@ -85,13 +85,13 @@ TEST_F(RankBlocksTest, EightRanksOnOneTwoAndFourMachines) {
 // Of a group of b bytes, with n ranks and node groups of k, a rank sends (k-1)/k b within its node group and
 // (n/k-1)/n b across. Sums of node groups are fp32. With weights shared within nodes, forwards and backwards
 // gather within the node group only, and updated weights go across once.
-TEST_F(RankBlocksTest, RanksSendWhatTheFormulasSay) {
-  constexpr uint64_t kRanks = 8, kBlock = 4;
+TEST_F(RankNodeGroupsTest, RanksSendWhatTheFormulasSay) {
+  constexpr uint64_t kRanks = 8, kNodeGroup = 4;
   for (const DType precision : {DType::f32, DType::bf16})
     for (const int64_t stage : {0, 1, 3})
       for (const WeightShards weights : {WeightShards::all, WeightShards::node}) {
         if (stage < 3 && weights == WeightShards::node) continue;
-        TestRun run = machines_of(kBlock, kRanks, "sent");
+        TestRun run = machines_of(kNodeGroup, kRanks, "sent");
         run.options.numbers.precision = precision;
         run.options.ranks.zero = stage;
         run.options.ranks.shard_weights = weights;
@@ -106,7 +106,8 @@ TEST_F(RankBlocksTest, RanksSendWhatTheFormulasSay) {
           inside += bytes + gathers * bytes + sums;
           across += elements * 4 + (weights == WeightShards::node ? 1 : gathers) * bytes + sums;
         }
-        const uint64_t wanted = inside / kBlock * (kBlock - 1) + across / kRanks * (kRanks / kBlock - 1);
+        const uint64_t wanted =
+            inside / kNodeGroup * (kNodeGroup - 1) + across / kRanks * (kRanks / kNodeGroup - 1);
         EXPECT_EQ(sent(result), wanted) << stage;
         std::filesystem::remove_all(run.options.run.out);
       }
