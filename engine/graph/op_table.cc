@@ -212,7 +212,7 @@ void infer_cross_entropy(const OpShapes& in, std::vector<Shape>& outputs, std::v
   set_outputs(in, outputs, dtypes, {{1}}, {DType::f64});
 }
 
-// ---- Flops: additions, multiplications, divisions and elementary functions count one each.
+// ---- Flops: additions, multiplications, divisions, comparisons and elementary functions count one each.
 
 double count(const Shape& shape) {
   double product = 1;

@@ -25,9 +25,9 @@ namespace sluice {
 
 // Bytes of the lowest memory tier that a program of so many tasks (in all bodies) takes itself. Empty: none.
 struct ProgramMemory {
-  std::function<uint64_t(uint64_t tasks)> running;  // beside the arena
-  std::function<uint64_t(uint64_t tasks)>
-      planning;  // before the arena is filled; tasks: of all micro-batches
+  // While it runs, beside the arena; before the arena is filled, with the tasks for all micro-batches that
+  // are offered.
+  std::function<uint64_t(uint64_t tasks)> running, planning;
 };
 
 struct PlanRequest {

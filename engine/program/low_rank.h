@@ -36,7 +36,7 @@ struct LowRankLayout {
 // rank > 0. whole[p]: parameter p is not factored. An empty vector: none is exempt.
 LowRankLayout low_rank_layout(const Group& group, uint32_t rank, const std::vector<bool>& whole = {});
 
-// By group and parameter: whether an embedding or the loss reads it.
+// By group and parameter: whether an op reads it that looks up rows, or the loss.
 std::vector<std::vector<bool>> high_rank_parameters(const Model& model);
 
 }  // namespace sluice

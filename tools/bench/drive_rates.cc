@@ -47,7 +47,7 @@ double measure_mixed(NvmeLane& reads, NvmeLane& writes, double seconds) {
   return read + written;
 }
 
-// Bytes a second of reads of one size at one depth, in passes over the file.
+// Bytes a second of reads of one size at one depth, in passes over the file; at least one read.
 double measure_request(const NvmeLane& lane, IoChoice io, uint32_t bytes, uint32_t depth, double seconds) {
   const std::unique_ptr<IoQueue> queue = make_io_queue(io, depth, lane.memory(), nullptr);
   const NvmeFiles::File& file = lane.files().files().front();
@@ -64,7 +64,7 @@ double measure_request(const NvmeLane& lane, IoChoice io, uint32_t bytes, uint32
     }
   };
   const double begin = steady_seconds();
-  while (steady_seconds() < begin + seconds) {
+  while (steady_seconds() < begin + seconds || completed == 0) {
     for (; queue->in_flight() < depth; next = (next + bytes) % file.bytes)
       queue->submit({IoDirection::read, file.fd, next, lane.memory().data() + next % lane.memory().size(),
                      bytes, next});
@@ -96,9 +96,11 @@ DriveMeasurement measure_drive(const std::string& directory, const DriveSizes& s
   lane.pass(IoDirection::write);
   other.pass(IoDirection::write);
   const double cpu_before = cpu_seconds();
+  const uint64_t bytes_before = lane.moved_bytes();
   drive.write = lane.run_for(IoDirection::write, seconds_each);
   drive.read = lane.run_for(IoDirection::read, seconds_each);
-  drive.core_seconds_a_byte = (cpu_seconds() - cpu_before) / ((drive.write + drive.read) * seconds_each);
+  drive.core_seconds_a_byte =
+      (cpu_seconds() - cpu_before) / static_cast<double>(lane.moved_bytes() - bytes_before);
   drive.mixed = measure_mixed(lane, other, seconds_each);
   drive.latency_seconds =
       median_seconds([&] { lane.transfer(IoDirection::read, kRequestBytes); }, {.seconds_at_least = 0.05}) -

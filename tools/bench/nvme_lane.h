@@ -35,6 +35,7 @@ class NvmeLane {
   const std::string& description() const { return description_; }
   const NvmeFiles& files() const { return files_; }
   std::span<std::byte> memory() const { return memory_.span(); }
+  uint64_t moved_bytes() const { return lane_.completed() * kTransferBytes; }  // by pass() and run_for()
 
   // Bytes a second of one pass over the file. Throws Error(io).
   double pass(IoDirection direction) {
@@ -47,17 +48,18 @@ class NvmeLane {
     return static_cast<double>(files_.bytes()) / (steady_seconds() - begin);
   }
 
-  // Bytes a second of repeated passes over the file, for so many seconds. Throws Error(io).
+  // Bytes a second of repeated passes over the file, for so many seconds and at least one transfer, so that
+  // even a drive that stalls has a rate. Throws Error(io).
   double run_for(IoDirection direction, double seconds) {
     const double begin = steady_seconds();
-    const uint64_t before = lane_.completed();
-    for (uint64_t next = 0; steady_seconds() < begin + seconds; next %= files_.bytes()) {
+    const uint64_t before = moved_bytes();
+    const auto enough = [&] { return steady_seconds() >= begin + seconds && moved_bytes() > before; };
+    for (uint64_t next = 0; !enough(); next %= files_.bytes()) {
       for (; next < files_.bytes() && lane_.can_start(); next += kTransferBytes)
         start(direction, next, kTransferBytes);
       progress();
     }
-    const double bytes = static_cast<double>((lane_.completed() - before) * kTransferBytes);
-    const double rate = bytes / (steady_seconds() - begin);
+    const double rate = static_cast<double>(moved_bytes() - before) / (steady_seconds() - begin);
     while (!lane_.idle()) progress();
     return rate;
   }

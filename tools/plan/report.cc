@@ -39,11 +39,6 @@ ByClassAndTier permanent_of(const Program& program) {
   return out;
 }
 
-uint64_t checkpoint_bytes_of(const Plan& plan, const Options& options) {
-  return checkpoint_bytes(plan.model, optimizer_of(options.optimizer.kind).moments,
-                          owned_ranges(plan.lowering));
-}
-
 // The most that transient buffers of a class take of a tier at once, in any body.
 ByClassAndTier transient_of(const Program& program) {
   ByClassAndTier most = nothing_of(program);
@@ -161,7 +156,8 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   if (plan.lowering.ranks == 1 && options.ranks.compression.rank > 0)
     out += "  one rank sends nothing: --compress changes nothing\n";
   out += phases_text(plan, even);
-  out += fmt::format("  a checkpoint takes {}\n", format_size(checkpoint_bytes_of(plan, options)));
+  out +=
+      fmt::format("  a checkpoint takes {}\n", format_size(checkpoint_bytes(plan, options.optimizer.kind)));
   return out;
 }
 
@@ -202,7 +198,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   for (size_t l = 0; l < moved.size(); ++l) out["moved_bytes"][p.machine.lanes[l].name] = moved[l];
   add_facts(plan, facts_of(plan, options), out);
   add_phases(plan, even, out);
-  out["checkpoint_bytes"] = checkpoint_bytes_of(plan, options);
+  out["checkpoint_bytes"] = checkpoint_bytes(plan, options.optimizer.kind);
   if (options.plan.explain) add_weighed(plan, out);
   out["smallest_budgets"] = nullptr;
   return out.dump(2) + "\n";

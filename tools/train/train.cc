@@ -28,9 +28,7 @@ namespace {
 
 // Throws if the drive of --out has no room for the checkpoints that the run keeps and the one being written.
 void check_checkpoint_space(const Options& options, const Plan& plan) {
-  const uint32_t moments = optimizer_of(options.optimizer.kind).moments;
-  const uint64_t one = checkpoint_bytes(plan.model, moments, owned_ranges(plan.lowering)),
-                 free = free_bytes(options.run.out);
+  const uint64_t one = checkpoint_bytes(plan, options.optimizer.kind), free = free_bytes(options.run.out);
   const uint64_t there = std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(),
                                             static_cast<uint64_t>(options.run.keep));
   const uint64_t count =

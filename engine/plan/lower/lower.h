@@ -42,8 +42,8 @@ struct LowerOptions {
   int zero_stage = 3;             // with several ranks
   uint32_t node_group_ranks = 0;  // ranks of a node group, a power of two; 0: all ranks are one
   bool weights_in_node_group = false;
-  std::vector<std::optional<StateSharing>>
-      sharing;                     // by group, where it differs from the four above; may be empty
+  // By group, where it differs from the four above; may be empty.
+  std::vector<std::optional<StateSharing>> sharing;
   uint32_t compress_rank = 0;      // of the factors, with several ranks; 0: gradients travel whole
   int64_t compress_after = 0;      // the first steps, whose gradients travel whole
   int64_t share_layers_until = 0;  // the first steps: layers that are alike share groups; no compression

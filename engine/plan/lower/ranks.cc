@@ -10,8 +10,8 @@ namespace sluice {
 StateSharing sharing_of(const LowerOptions& options) {
   const uint32_t ranks = options.ranks,
                  node_group = options.node_group_ranks ? options.node_group_ranks : ranks;
-  StateSharing sharing{ranks, 1, node_group > 1 ? node_group : ranks,
-                       options.zero_stage};  // no node groups of one
+  // There are no node groups of one rank.
+  StateSharing sharing{ranks, 1, node_group > 1 ? node_group : ranks, options.zero_stage};
   if (ranks % node_group != 0) throw std::invalid_argument("the ranks are not a multiple of a node group's");
   sharing.weights_in_node_group =
       options.weights_in_node_group && sharing.has_node_groups() && sharing.shares_weights();

@@ -35,8 +35,8 @@ struct StageOptions {
   uint32_t lead = 0;                          // in costs of tasks
   std::span<const uint32_t> task_costs = {};  // by task; empty: each costs 1
   bool keep = true;  // false: no copy outlives its use; with lead 0: the arrangement that needs least memory
-  bool transient_only =
-      false;  // no transfers of permanent buffers: tells peaks of transient ones; cannot run
+  // No transfers of permanent buffers: the result tells the peaks of transient ones, and cannot run.
+  bool transient_only = false;
   FetchNotes* notes = nullptr;  // its last body gets the notes; null: nothing is noted
 };
 

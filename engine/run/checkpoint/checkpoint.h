@@ -11,7 +11,6 @@
 // groups, so nothing depends on budgets or shards; any number of ranks can read what another number wrote.
 // With compressed gradients, every rank also writes its compression error, by tensor, and, by group, the
 // right ones of the factors (a gradient is about left x right; low_rank.h).
-//
 // Every byte of a file belongs to one of its sections: the header, or a range. The manifest lists them with
 // their checksums. A section is verified when any of it is read for the first time.
 //
@@ -91,6 +90,8 @@ class CheckpointWriter {
 // moments. The manifest adds some 300 bytes for each tensor.
 uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
                           const std::vector<std::vector<OwnedRange>>& by_rank);
+// The same of the plan's checkpoints.
+uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer);
 
 // The path of a run's newest complete checkpoint; nullopt if there is none. Complete means: the manifest is
 // valid, and every file has its exact size and a valid header. The tensors' bytes are not read. `damaged`

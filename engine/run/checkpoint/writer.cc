@@ -426,4 +426,8 @@ uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
   return bytes;
 }
 
+uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer) {
+  return checkpoint_bytes(plan.model, optimizer_of(optimizer).moments, owned_ranges(plan.lowering));
+}
+
 }  // namespace sluice

@@ -10,7 +10,9 @@
 #include "models/files/file.h"
 #include "tests/support/format_test_support.h"
 #include "tests/support/test_directory.h"
+#include "tools/bench/drive_rates.h"
 #include "tools/bench/machine.h"
+#include "tools/bench/nvme_lane.h"
 
 namespace sluice {
 namespace {
@@ -42,6 +44,18 @@ TEST(Bench, OpsWithoutFlopsHaveARateOfBytes) {
   const OpFit fit = fit_op(points);
   EXPECT_EQ(fit.flops_per_second, kUnlimited);
   EXPECT_NEAR(fit.bytes_per_second, 3, 1e-9);
+}
+
+// A rate of zero would leave a drive no part of the tier.
+TEST(Bench, EvenADriveThatCompletesNothingInTimeHasRates) {
+  constexpr double kNoTime = 1e-9;
+  const TestDirectory directory;
+  const DriveSizes sizes{2 * kTransferBytes, 2 * kTransferBytes};
+  const DriveMeasurement drive = measure_drive(directory / "", sizes, nullptr, kNoTime);
+  for (const double rate : {drive.read, drive.write, drive.mixed}) EXPECT_GT(rate, 0);
+  EXPECT_LT(drive.core_seconds_a_byte, 1e-6);
+  for (const RequestRate& r : measure_requests(directory / "", sizes, nullptr, kNoTime))
+    EXPECT_GT(r.bytes_per_second, 0) << r.bytes << " bytes, " << r.depth << " in flight";
 }
 
 TEST(Bench, ADescriptionReadsBackAsItWasWritten) {

@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "models/files/file.h"
+#include "offload/io/backends.h"
 #include "tests/support/command_line_support.h"
 #include "tools/command/help.h"
 #include "tools/command/verbs.h"
