@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <regex>
+
 #include "engine/base/error.h"
 #include "engine/base/units.h"
 #include "engine/run/start/budgets.h"
@@ -97,6 +100,8 @@ TEST(PlanWhy, TasksThatUseTheBufferAreTold) {
   EXPECT_EQ(count(state, "  used by "), 1u) << state;
 }
 
+std::string unwrapped(const std::string& text) { return std::regex_replace(text, std::regex("\\s+"), " "); }
+
 // A claim is granted if and only if the plan has the buffer in that tier, and the text names the room that
 // the last refused claim found.
 TEST(PlanWhy, HomesAreExplainedByRoom) {
@@ -108,7 +113,7 @@ TEST(PlanWhy, HomesAreExplainedByRoom) {
     for (BufferId b = 0; b < plan.program.buffers.size(); ++b) {
       const Buffer& buffer = plan.program.buffers[b];
       if (!buffer.permanent || static_cast<size_t>(buffer.kind) > 2) continue;
-      const std::string text = why_text(plan, buffer.name);
+      const std::string text = unwrapped(why_text(plan, buffer.name));
       if (std::count(rule.moved.begin(), rule.moved.end(), b)) {
         EXPECT_EQ(count(text, "The search moved"), 1u) << text;
         ++moved;
