@@ -15,6 +15,8 @@ learning_rate=1e-3
 warmup=10
 validate_every=50
 directory=out/quickstart
+threads=$(nproc)
+threads=$((threads < 4 ? threads : 4))  # ops need more workspace with more of them, and this budget is small
 
 tools/setup.sh --quickstart
 tools/build.sh release sluice
@@ -36,7 +38,8 @@ SECONDS=0
 build/release/sluice train --model "$model" --device cpu \
   --data "$directory/train.txt" --val-data "$directory/val.txt" --val-every "$validate_every" \
   --batch "$batch" --steps "$steps" --lr "$learning_rate" --warmup "$warmup" \
-  --gpu-mem "$device_memory" --host-mem "$host_memory" --nvme-dir "$directory/nvme" --out "$directory/run"
+  --threads "$threads" --gpu-mem "$device_memory" --host-mem "$host_memory" --nvme-dir "$directory/nvme" \
+  --out "$directory/run"
 seconds=$SECONDS
 build/release/sluice export --from "$directory/run" --to "$directory/exported"
 

@@ -371,10 +371,18 @@ std::vector<BufferId> buffers_named(const Plan& plan, const std::string& name) {
   if (!list.empty()) return list;
   std::vector<std::string> known;
   for (const Layer& layer : plan.model.layers) known.push_back(layer.name);
-  for (const Buffer& buffer : program.buffers)
+  const std::string a_layer = known[known.size() / 2];
+  const std::string examples = fmt::format(
+      "Give a layer, such as {0}, or weights, gradients or optimizer state: w.{0}, g.{0}, s.{0}.0.", a_layer);
+  for (const Buffer& buffer : program.buffers) {
     if (buffer.permanent) known.push_back(buffer.name);
+    if (buffer.name == name)
+      throw Error(ExitCode::usage,
+                  fmt::format("--why: {} lives within a step only, so it has no home.", name), examples);
+  }
+  const std::string near = nearest(name, known);
   throw Error(ExitCode::usage, fmt::format("--why: the plan has no layer or buffer {}.", printable(name)),
-              suggestion(name, known));
+              near.empty() ? examples : fmt::format("Did you mean {}?", near));
 }
 
 std::string why_text(const Plan& plan, const std::string& name) {

@@ -61,6 +61,27 @@ TEST(PlanWhy, NamesMeanABufferAGroupOrALayer) {
   }
 }
 
+TEST(PlanWhy, WhatItCannotTellOfIsRefusedBriefly) {
+  const Plan plan = small_plan(8 << 20);
+  const auto refusal = [&](const std::string& name) {
+    try {
+      buffers_named(plan, name);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::usage);
+      return std::string(e.what()) + " " + e.remedy();
+    }
+    return std::string("it is told of");
+  };
+  EXPECT_EQ(
+      refusal("x.h.1.0"),
+      "--why: x.h.1.0 lives within a step only, so it has no home. Give a layer, such as h.1, or weights, "
+      "gradients or optimizer state: w.h.1, g.h.1, s.h.1.0.");
+  EXPECT_EQ(refusal("model.layers.3.self_attn"),
+            "--why: the plan has no layer or buffer model.layers.3.self_attn. Give a layer, such as h.1, or "
+            "weights, "
+            "gradients or optimizer state: w.h.1, g.h.1, s.h.1.0.");
+}
+
 // As many lines as the step has transfers of the buffer. Here buffers move whole.
 TEST(PlanWhy, EveryTransferIsTold) {
   for (const uint64_t bytes : {uint64_t{1} << 20, uint64_t{64} << 20}) {
