@@ -1,4 +1,4 @@
-// The processors that a thread may run on, by the system's numbers; the first 1024 of a machine.
+// The processors that a thread may run on, by the system's numbers, which must be below 1024.
 //
 // A thread inherits them from the thread that starts it. Each thread asks and sets only its own.
 #pragma once

@@ -1,10 +1,10 @@
 // Ranks exchange bytes of their GPUs' memory by NCCL, on a stream of their own. gpu/ranks/communicator.h has
 // the contract.
 //
-// NCCL's calls are non-blocking. A rank waits for one by looking, with growing sleeps, at its event, at
-// NCCL's asynchronous error, and at the ranks' communicator through host memory, by which a rank that gives
-// up tells the others. Every rank then aborts its own part of NCCL's communicator, which ends what the GPUs
-// wait for. The calling thread's GPU becomes the rank's.
+// NCCL's calls are non-blocking. A rank waits for a call in a loop with growing sleeps. It looks at the
+// call's event, at NCCL's asynchronous error, and at the ranks' communicator through host memory. A rank that
+// gives up tells the others by that communicator. Every rank then aborts its own part of NCCL's communicator,
+// which ends what the GPUs wait for. The calling thread's GPU becomes the rank's.
 #pragma once
 
 #include "gpu/accelerator.h"

@@ -1,5 +1,6 @@
 // Matrix operations of a warp for compute capability 7.0, whose tensor cores only know other layouts. They
-// use shuffles: slow but right. Included by toolkit.h after what it uses; tests run it over the emulation.
+// use shuffles: slow but right. toolkit.h includes this file after the declarations that it needs; tests run
+// it over the emulation.
 #pragma once
 
 namespace sluice::cuda {

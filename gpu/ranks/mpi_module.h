@@ -26,9 +26,9 @@ struct MpiHooks {
   std::function<void(int rank, const std::string& reason)> abandon;
 };
 
-// One communicator is for the collective lane, one for the trainer. After a call of the lane's has thrown,
-// MPI may still write into the memory that the call was given: that must stay until the process ends. The
-// entry throws Error(environment) where MPI cannot be started or lacks MPI_THREAD_MULTIPLE.
+// One communicator is for the collective lane, one for the trainer. After a call of the lane has
+// thrown, MPI may still write into the memory that the call was given. This memory must stay until the
+// process ends. The entry throws Error(environment) where MPI cannot be started or lacks MPI_THREAD_MULTIPLE.
 struct MpiRanks {
   std::unique_ptr<Communicator> lane, trainer;
   int local_rank = 0, local_size = 1;  // among the ranks of this machine

@@ -25,8 +25,8 @@ struct ModelConfig {
   int64_t ffn = 0;        // width of the feed-forward part
   double epsilon = 1e-5;  // of the norms
   bool tied = false;      // the head's weight is the token embedding
-  // GPT-2 has both; for each, a Llama config.json says whether it is there. A family that always has the same
-  // biases need not set them.
+  // Biases of attention and of the feed-forward part. GPT-2 has both; for each, a Llama config.json says
+  // whether it is there. A family that always has the same biases need not set them.
   bool attention_bias = false, mlp_bias = false;
   double rope_theta = 0;  // 0: learned positions
   RopeScaling rope_scaling;

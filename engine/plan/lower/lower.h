@@ -40,11 +40,11 @@ struct LowerOptions {
   bool evaluate = false;              // with a validation body
   uint32_t ranks = 1;
   int zero_stage = 3;             // with several ranks
-  uint32_t node_group_ranks = 0;  // ranks of a node group, a power of two; 0: all ranks are one
+  uint32_t node_group_ranks = 0;  // ranks of a node group: a power of two, or all; 0: all
   bool weights_in_node_group = false;
   // By group, where it differs from the four above; may be empty.
   std::vector<std::optional<StateSharing>> sharing;
-  uint32_t compress_rank = 0;      // of the factors, with several ranks; 0: gradients travel whole
+  uint32_t compress_rank = 0;      // matrix rank of the factors; 0: gradients travel whole
   int64_t compress_after = 0;      // the first steps, whose gradients travel whole
   int64_t share_layers_until = 0;  // the first steps: layers that are alike share groups; no compression
   std::vector<bool> recompute;     // by segment use in forward order; empty = all
@@ -63,7 +63,8 @@ struct LowerOptions {
 // back. So a node group sends and receives everything once, however many ranks it has. With
 // weights_in_node_group, stage 3 shares weights within a node group only: gathers for forwards and backwards
 // stay inside (Zhang et al. 2022, "MiCS: near-linear scaling for training gigantic model on public cloud").
-// Sums are trees with node groups of 2^n ranks as subtrees (gpu/ranks/reduce.h), so they change no bits.
+// Sums are trees with node groups of 2^n ranks as subtrees (gpu/ranks/reduce.h), so node groups change no
+// bits.
 //
 // At stages 0 and 1 gradients may travel as factors of low rank instead (low_rank.h). The owner's part, or
 // the whole gradient, is expanded from factors that were summed over ranks. What a rank's factors leave out
@@ -113,7 +114,7 @@ struct GroupBuffers {
   StateSharing sharing;
   SharingProcesses processes;
 
-  // Elements of a shard that each rank sums, and that it updates.
+  // Elements of a shard that each rank sums (its part), and that it updates.
   uint64_t part_elements(uint32_t shard) const { return (shards[shard + 1] - shards[shard]) / sharing.ranks; }
   uint64_t updated_elements(uint32_t shard) const {
     return part_elements(shard) * (sharing.shares_state() ? 1 : sharing.ranks);
@@ -171,7 +172,7 @@ enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpd
 //   project       left factors add, error add, right factors write
 //   expand        left factors read, right factors read, gradient write, block sums write
 //   clone         pairs of read and write: state, and whatever weights stay between bodies
-//   norm          block sums of each trainable group, of all ranks, update (back 1) read, norm write
+//   norm          for each trainable group, block sums of all ranks read; update (back 1) read, norm write
 //   set_scalars   input read, update (back 1) read, update write[, norm read]
 //   optimize      state add, gradient read, update read, weights write (16-bit) or add (fp32)
 //   load          [state write (trainable),] weights write[, error write[, right factors write]]

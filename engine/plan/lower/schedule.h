@@ -1,8 +1,8 @@
 // The schedule of a step as data: in which order forwards and backwards visit segment uses and micro-batches.
 //
 // The planner takes any schedule in which each visit comes after the visits that write what it reads. The
-// schedule fixes the order in which gradients are added: two schedules give the same bits only for groups
-// with one use.
+// schedule fixes the order in which gradients are added: two schedules can differ in the bits of groups
+// with several uses.
 #pragma once
 
 #include <cstdint>

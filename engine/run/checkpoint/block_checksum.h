@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// Shards begin at multiples of 65,536 elements. So many are one block if they have 16 bits each, two if 32.
+// Shards begin at multiples of 65,536 elements. Of 16 bits each these are one block, of 32 bits two.
 constexpr uint64_t kChecksumBlockBytes = 128 << 10;
 
 // The sum modulo 2^64 of the blocks' XXH3-64, each with the block's number in its section as seed. `bytes`

@@ -10,12 +10,13 @@
 namespace sluice {
 
 // Sets what the options say of sharing. What they leave open is shared by all ranks. `per_node`: ranks of a
-// node. Throws Error(usage) where weights shall be shared within nodes that have an odd number of ranks.
+// node. Throws Error(usage) where weights shall be shared within several nodes, one of which has an odd
+// number of ranks.
 void apply_sharing(const RankOptions& options, uint32_t per_node, LowerOptions& lower);
 
 // Settles --zero auto and --shard-weights auto: plans for every choice that the options leave open, and takes
-// the fastest. A choice that shares less must be faster by 5 %. `request`: for any of the choices. Returns a
-// printable sentence, which is empty where nothing was open.
+// the fastest. A choice that shares less must be faster by 5 %. `request` may be made for any of these
+// choices. Returns a printable sentence, which is empty where nothing was open.
 std::string settle_sharing(RankOptions& options, PlanRequest request);
 
 }  // namespace sluice
