@@ -1,12 +1,18 @@
 // Which ranks share a parameter group's training state, and what of it.
 //
-// ZeRO's stage (Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter
-// models") says what is shared:
-//   0     nothing: summed gradients are gathered, and every rank updates everything
-//   1, 2  optimizer state: the owner updates its part, then weights are gathered; every rank has them whole.
-//         Stages 1 and 2 differ in when a rank drops the whole gradient; here it does so after the exchange
-//   3     weights too: they are gathered for the forwards that first use a group, and for its backwards
-// lower.h says what node groups are for.
+// Every shard is divided into one part for each rank, its owner. Whole gradients are rounded and exchanged;
+// each owner sums its part. The stage of ZeRO (Rajbhandari et al. 2020, "ZeRO: memory optimizations toward
+// training trillion parameter models") says what else is shared:
+//   0     nothing: the sums are gathered, and every rank updates everything
+//   1, 2  optimizer state: the owner updates its part, then updated weights are gathered. Every rank keeps
+//         whole weights. The stages differ only in when a rank may drop its whole gradient; here, both drop
+//         it after the exchange
+//   3     weights too: they are gathered for the forwards of a group's first use, and again for its backwards
+//
+// With several node groups, the ranks of each exchange and sum a gradient first, in fp32. Then the ranks of
+// each cross-node group exchange these sums, add them and round once. Gathers go the other way. So every byte
+// enters and leaves a node group once, however many ranks it has. Sums over ranks are binary trees, in which
+// a node group of 2^n ranks is a subtree (gpu/ranks/reduce.h), so node groups do not change bits.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +24,11 @@ namespace sluice {
 
 struct StateSharing {
   uint32_t ranks = 1, stride = 1;  // the process group: so many ranks, so far apart
-  uint32_t node_group_ranks = 1;   // ranks of a node group: a power of two, or `ranks`: only one group
+  uint32_t node_group_ranks = 1;   // ranks of a node group: a power of two, or `ranks`: a single node group
   int zero_stage = 3;
-  bool weights_in_node_group = false;  // stage 3: weights are shared within a node group only
+  // Stage 3: weights are shared within node groups only, so gathers for forwards and backwards stay in one
+  // (Zhang et al. 2022, "MiCS: near-linear scaling for training gigantic model on public cloud").
+  bool weights_in_node_group = false;
 
   bool has_node_groups() const { return node_group_ranks < ranks; }
   bool shares_state() const { return ranks > 1 && zero_stage >= 1; }
