@@ -6,10 +6,10 @@
 
 namespace sluice {
 
-// The first candidate with the fewest edits (insert, delete, replace, swap two neighbours; case ignored), or
-// "" when more than a third of the longer word, and more than one letter, would have to change. Optimal
-// string alignment distance: Boytsov, "Indexing methods for approximate dictionary searching" (2011),
-// section 2.2.
+// The candidate with the fewest edits (insert, delete, replace, swap two neighbours; case ignored), the first
+// of equals. Of two words, only as many letters as a third of the longer one has, or one letter, may be
+// edited, and not all. "" if no candidate is as near, and for words of more than 256 letters. Optimal string
+// alignment distance: Boytsov, "Indexing methods for approximate dictionary searching" (2011), section 2.2.
 std::string nearest(const std::string& word, std::span<const std::string> candidates);
 
 // The sentence that errors append: "Did you mean X?" or, when nothing is near, "Known are A, B, C."

@@ -19,8 +19,8 @@ constexpr int kNobody = -1;
 struct MpiHooks {
   std::function<bool()> terminated;  // whether a SIGTERM has come
   std::function<void()> unharmed;    // called repeatedly after a SIGTERM, as long as no rank is missing
-  // Once, on the rank that is the first to find that another hangs: `missing`, or kNobody if it cannot tell
-  // which.
+  // Called once, on the rank that first finds that another rank hangs. `rank`: the one that found it.
+  // `missing`: the one that hangs, or kNobody if that cannot be told.
   std::function<void(int rank, int missing, const std::string& reason)> found;
   // A rank was lost some time ago, and this process still lives.
   std::function<void(int rank, const std::string& reason)> abandon;

@@ -109,7 +109,7 @@ def lines_of(row, predicted):
               f"{predicted['lane']} {100 * predicted['busy']:.0f} %"]
     if not row.published:
         return [common + ["not found", "-"]]
-    return [common + [f"{figure:g} {'TFLOP/s of ' * (unit != TOKENS)}{unit} ({whom})",
+    return [common + [f"{figure:g} {unit if unit == TOKENS else f'TFLOP/s, {unit} flops'} ({whom})",
                       f"{predicted[unit] / figure:.2f}"] for figure, unit, whom in row.published]
 
 

@@ -1,8 +1,8 @@
 // Lowering: from a model, batch, recompute set and optimizer to bodies of tasks over buffers. Homes of
 // buffers come later.
 //
-// All ranks run the same program. Bits of results do not depend on the number of ranks, nor on what ranks
-// share.
+// All ranks run the same program. For a given number of ranks, bits of results do not depend on what ranks
+// share, nor on how they are divided over nodes.
 #pragma once
 
 #include <array>
@@ -35,10 +35,11 @@ struct LowerOptions {
   bool weights_in_node_group = false;  // StateSharing says what this is
   // By group: replaces the four settings above for this group. May be empty.
   std::vector<std::optional<StateSharing>> sharing;
-  uint32_t compress_rank = 0;      // PowerSGD: matrix rank of the factors; 0: gradients travel whole
-  int64_t compress_after = 0;      // until this step, counted from 0, gradients travel whole
-  int64_t share_layers_until = 0;  // until this step, layers that are alike share groups, uncompressed
-  std::vector<bool> recompute;     // by segment use in forward order; empty: all are recomputed
+  uint32_t compress_rank = 0;  // PowerSGD: matrix rank of the factors; 0: gradients travel whole
+  int64_t compress_after = 0;  // until this step, counted from 0, gradients travel whole
+  int64_t share_layers_until =
+      0;  // until this step, layers that are alike share groups, and gradients travel whole
+  std::vector<bool> recompute;  // by segment use in forward order; empty: all are recomputed
   std::function<StepSchedule(const Model&, uint32_t slices)> schedule = layer_major;
   uint64_t shard_elements = 0;  // 0: default_shard_elements
   OptimizerLayout optimizer;
@@ -80,12 +81,12 @@ struct CompressionBuffers {
 struct GroupBuffers {
   std::vector<uint64_t> shards;  // element boundaries: shard k is [shards[k], shards[k+1])
   BufferId weights = kNone, gradient = kNone, accumulator = kNone, block_sums = kNone;
-  std::vector<BufferId> state;                    // by shard; empty when frozen
-  SharedBuffers updated;                          // gathers weights after an update
-  SharedBuffers forward, backward;                // gather weights for forwards and for backwards
-  ReductionBuffers reduction;                     // several ranks: of the gradient
-  SharedBuffers summed;                           // stage 0: gathers the sum of gradients
-  SharedBuffers all_block_sums;                   // gathers the block sums of that sum, for the norm
+  std::vector<BufferId> state;      // by shard; empty when frozen
+  SharedBuffers updated;            // gathers weights after an update
+  SharedBuffers forward, backward;  // gather weights for forwards and for backwards
+  ReductionBuffers reduction;       // several ranks: of the gradient
+  SharedBuffers summed;             // stage 0: gathers the sum of gradients
+  SharedBuffers all_block_sums;  // gathers the block sums of all parts of the summed gradient, for the norm
   std::optional<CompressionBuffers> compression;  // none: the factors would not be smaller than the gradient
   StateSharing sharing;
   SharingProcesses processes;
@@ -110,9 +111,9 @@ struct UseInfo {                     // one segment use, in forward order
 //
 // Tasks of a lane run in the order of the body, so tasks that shall overlap stand together. The orders, with
 // the schedule layer_major:
-//   first     1. layer by layer, the forwards of all micro-batches; 2. the loss; 3. from the last layer to
-//             the first, the backwards of all micro-batches, then `round` for each shard of every group whose
-//             gradient is complete; 4. norm; 5. set_scalars
+//   first     1. layer by layer, the forwards of all micro-batches, without the head; 2. from the head, whose
+//             backward also computes the loss, to the first layer: the backwards of all micro-batches, then
+//             `round` for each shard of every group whose gradient is complete; 3. norm; 4. set_scalars
 //   step      as `first`, but before the first forward that uses a group stands `optimize` for each shard of
 //             that group, with the gradients of the step before
 //   drain     `optimize` for every shard
@@ -158,11 +159,11 @@ enum ScalarPiece : uint32_t { kScalarInput, kScalarLoss, kScalarNorm, kScalarUpd
 // a: reads and writes (Access::add). Scalars are pieces of the buffer `scalars`; back 1: those of the step
 // before. SegmentOperands has the order for forwards and backwards.
 //   round         r accumulator, w gradient, w block sums
-//                 several ranks: r accumulator, w rounded gradient
+//                 several ranks: r accumulator, w own (ReductionBuffers)
 //   gather        r part, w whole
 //   exchange      r parts for all ranks, w received parts
 //   sum           r received parts, w sum; the last sum of a gradient also: w block sums
-//   compress      r rounded gradient, a error, r right factors, w left factors
+//   compress r own, a error, r right factors, w left factors
 //   project       a left factors, a error, w right factors
 //   expand        r left factors, r right factors, w gradient, w block sums
 //   clone         r source, w copy: for each of state and permanent weights
@@ -186,8 +187,9 @@ struct SegmentOperands {
 SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment, TaskKind kind,
                                  bool recompute, bool saves);
 
-// Parameters of a shard: max(4 Mi, model / 2048), rounded up to 512 Ki. So no norm block crosses the border
-// of two shards, and 16-bit weights of a shard begin at a multiple of 1 MiB in a file.
+// Parameters of one rank's part of a shard: the larger of 4 Mi and a 2048th of the model, rounded up to a
+// multiple of 512 Ki. So no block of a block sum (kNormBlock) crosses the border of two parts, and the 16-bit
+// weights of each part begin at a multiple of 1 MiB in a file.
 uint64_t default_shard_elements(const Model& model);
 
 // Adds bodies of tasks, without instructions, and buffers, without homes, to `program`. Throws

@@ -7,7 +7,8 @@
 //   1, 2  optimizer state: the owner updates its part, then updated weights are gathered. Every rank keeps
 //         whole weights. The stages differ only in when a rank may drop its whole gradient; here, both drop
 //         it after the exchange
-//   3     weights too: they are gathered for the forwards of a group's first use, and again for its backwards
+//   3     weights too: they are gathered for all forwards of a group in a body, and again for all its
+//   backwards
 //
 // With several node groups, the ranks of each exchange and sum a gradient first, in fp32. Then the ranks of
 // each cross-node group exchange these sums, add them and round once. Gathers go the other way. So every byte

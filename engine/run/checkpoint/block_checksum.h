@@ -1,5 +1,5 @@
-// The checksum of a checkpoint's sections. It is a sum over blocks, in any order, so it does not depend on
-// how a plan cut a parameter group into shards, and needs no table. Any thread.
+// The checksum of a checkpoint's sections. It is a sum over blocks, which may be added in any order. So it
+// does not depend on how a plan cut a parameter group into shards. Any thread.
 #pragma once
 
 #include <cstddef>
