@@ -4,9 +4,9 @@
 // thread may call them, and an object belongs to one thread at a time. A header says only what differs.
 //
 // Set-up errors are exceptions: one sentence of what is wrong, one of what to do, and the exit code of the
-// command-line contract. Few callers can go on without what failed; the others leave them to main. CHECK
-// guards internal invariants, stays on in release builds, and ends the process with exit code 1: it is a bug
-// in Sluice, never a condition of the environment.
+// command-line contract. Few callers can go on after a failure; the others let the exception pass to main.
+// CHECK guards internal invariants, stays on in release builds, and ends the process with exit code 1: it is
+// a bug in Sluice, never a condition of the environment.
 #pragma once
 
 #include <stdexcept>

@@ -13,7 +13,7 @@ std::string format_size(uint64_t bytes);
 // Rounded down to whole units, for sizes that are compared or pasted: "1049 MiB", "650 KiB" below ten MiB.
 std::string in_mib(uint64_t bytes);
 
-// Three significant digits, and no fraction of a microsecond or from 1000 s on: "1243 s", "1.31 s", "3 µs".
+// Three significant digits; from 1000 s on, whole seconds: "1243 s", "1.31 s", "3 µs".
 std::string readable_seconds(double seconds);
 
 // "a", "a and b", "a, b and c"; at least one.

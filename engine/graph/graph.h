@@ -89,7 +89,7 @@ struct Model {
   std::vector<Layer> layers;  // in forward order
 };
 
-// Parameters without padding; those of trainable groups only when asked.
+// The number of parameters, without padding. `trainable_only`: of trainable groups alone.
 uint64_t parameter_count(const Model& model, bool trainable_only = false);
 
 // The activation that is the model's input of that name. Throws std::invalid_argument where there is none.

@@ -134,8 +134,8 @@ struct OpRule {
   Required<void(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes)> infer;
   Required<double(const OpShapes& s, Pass pass)> flops;  // multiply-adds count two
   // Example operands, some with many rows and some with few, so that the cost of a row can be told from the
-  // cost of a call. nullptr: one example with the least number of inputs, each [rows, width], and no
-  // parameters.
+  // cost of a call. nullptr: two examples, with `rows` rows and with an eighth of them: the least number of
+  // inputs, each [rows, width], and no parameters.
   std::vector<OpExample> (*examples)(const ExampleSizes& sizes) = nullptr;
   uint32_t integer_inputs = 0;             // bit i: input i holds token ids or labels, i32
   uint32_t backward_reads_inputs = 0;      // bit i: backward reads input i
@@ -168,7 +168,7 @@ uint64_t op_bytes(const OpShapes& s, Pass pass);
 struct OpWork {
   OpKind kind;
   double flops = 0;
-  uint64_t bytes = 0;  // of inputs, outputs, parameters and gradients, each once an op
+  uint64_t bytes = 0;  // of inputs, outputs, parameters and gradients; each op counts its own once
 };
 struct SegmentPass {
   std::vector<OpWork> ops;
@@ -177,7 +177,8 @@ struct SegmentPass {
 // A block sum is the sum of squares of so many elements of a rounded gradient; the norm is made of these.
 constexpr uint64_t kNormBlock = 65536;
 
-// Tokens of one chunk of the loss: max(16, 2^25 / vocabulary rounded down to a power of two).
+// Tokens of one chunk of the loss: the largest power of two that is at most 2^25 / vocabulary, but at least
+// 16.
 int64_t cross_entropy_chunk(int64_t vocabulary);
 
 }  // namespace sluice

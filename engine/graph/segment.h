@@ -55,7 +55,8 @@ struct SegmentPlan {
   std::vector<bool> trainable;             // by group slot
   std::vector<bool> backward_reads_input;  // by segment input
   std::vector<bool> backward_reads_input_recomputing;
-  std::vector<bool> backward_reads_output;  // by segment output; only where saved tensors are kept
+  std::vector<bool> backward_reads_output;  // by segment output: read by a backward that has kept saved
+                                            // tensors. One that recomputes reads none
   std::vector<bool> output_gradient_added;  // by segment output: inner consumers add to it
   uint64_t saved_bytes = 0;
   PassPlan forward;             // writes saved tensors, for a backward that keeps them

@@ -23,10 +23,11 @@
 
 namespace sluice {
 
-// Bytes of the lowest memory tier that a program of so many tasks (in all bodies) takes itself. Empty: none.
+// Bytes of the lowest memory tier that a program itself takes, by its number of tasks in all bodies. Empty:
+// none.
 struct ProgramMemory {
-  // While it runs, beside the arena; before the arena is filled, with the tasks for all micro-batches that
-  // are offered.
+  // running: beside the arena. planning: before the arena is filled; `tasks` then counts the programs for all
+  // micro-batches that are offered.
   std::function<uint64_t(uint64_t tasks)> running, planning;
 };
 
@@ -45,7 +46,7 @@ struct PlanRequest {
 // fastest that fits.
 constexpr double kWorthWear = 1.01;
 
-// A way to use the memory that the search weighed.
+// One of the candidates that the search weighed: how it uses memory.
 struct Weighed {
   std::optional<BufferClass> first;  // claims homes (HomeClaim) before other classes; none: by layer
   uint32_t kept_segments = 0;        // whose saved tensors are kept

@@ -92,8 +92,8 @@ struct Profile {
 
 Profile make_profile(const Plan& plan, const Recorder& recorder);
 
-// Of an instruction I: the instruction of another lane for which I waited last, if I's lane was already idle
-// when that other instruction completed.
+// What delayed an instruction: the instruction of another lane for which it waited last, if its own lane was
+// already idle when that one completed.
 struct Obstacle {
   size_t position = 0;
   uint32_t instruction = 0;

@@ -5,8 +5,8 @@
 // A tensor of two or more dimensions is a matrix of its first dimension by the others. It becomes left (rows
 // x rank, row by row) times right (rank x columns, row by row). A tensor that would not get smaller is sent
 // as it is, in fp32, in the left buffer. So are embeddings and the parameters of the loss, whose gradients
-// are of high rank (Ramesh et al. 2021, arXiv:2102.12092, appendix D). The layout follows from the model and
-// the matrix rank asked for alone, so all ranks have the same.
+// are of high rank (Ramesh et al. 2021, arXiv:2102.12092, appendix D). The layout depends only on the model
+// and on the matrix rank that was asked for, so it is the same on all ranks of the run.
 #pragma once
 
 #include <vector>
@@ -36,7 +36,7 @@ struct LowRankLayout {
 // rank > 0. whole[p]: parameter p is not factored. An empty vector: none is exempt.
 LowRankLayout low_rank_layout(const Group& group, uint32_t rank, const std::vector<bool>& whole = {});
 
-// By group and parameter: whether an op reads it that looks up rows, or the loss.
+// By group and parameter: whether it is read by an op that looks up rows, or by the loss.
 std::vector<std::vector<bool>> high_rank_parameters(const Model& model);
 
 }  // namespace sluice

@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-// Bytes a second each way while a drive reads and writes at once: half of the mixed rate each. What one
-// direction cannot use, since its rate alone is lower, goes to the other.
+// Bytes a second each way while a drive reads and writes at once: half of the mixed rate each. If a direction
+// cannot use its half, because it is slower even alone, the other gets the rest.
 struct DuplexRates {
   double read = 0, write = 0;
 };

@@ -28,7 +28,7 @@ uint64_t sent_bytes(const Program& program, const Task& task);
 // works on.
 uint64_t counted_bytes(const Program& program, const Body& body, const Instruction& in);
 
-// By level: bytes that one of its units sends to ranks outside of it in a body.
+// By level: bytes that one of its members (NetworkLevel) sends, in a body, to ranks outside of that member.
 std::vector<uint64_t> network_bytes(const Program& program, const std::vector<NetworkLevel>& levels,
                                     const Body& body);
 

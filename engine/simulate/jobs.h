@@ -21,7 +21,7 @@ struct PoolFraction {
 };
 
 struct Job {                    // one instruction, compiled
-  double fixed = 0, alone = 0;  // seconds
+  double fixed = 0, alone = 0;  // seconds: overhead or latency; the work after it, when nothing else runs
   uint32_t first_use = 0, last_use = 0;
 };
 

@@ -39,7 +39,8 @@ double unit_seconds(const Program& program, const MachineRates& rates, const Tas
 double task_seconds(const Program& program, const MachineRates& rates, const Task& task);
 
 // Seconds that a body's work takes on each resource at its full rate. On a lane whose tasks do not overlap,
-// their overheads and latencies count too. No order of the same work is faster than the largest of them.
+// their overheads and latencies count too. No order of the same work is faster than the largest of these
+// loads.
 struct Loads {
   std::vector<double> lanes;  // by Machine::lanes
   std::vector<double> pools;  // by MachineRates::pools

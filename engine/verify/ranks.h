@@ -11,8 +11,8 @@
 //    process group is smaller. That only adds relations, so a run has no cycle either. A match is within one
 //    body, and all ranks go through the same bodies, so no cycle spans two bodies.
 //
-// O(instructions x lanes). Callers: plan and train where there are several ranks, with the program that
-// all of them run; no state. Requires programs in which verify() finds nothing.
+// O(instructions x lanes). Callers: plan, train and profile, where there are several ranks, with the program
+// that all of them run; no state. Requires programs in which verify() finds nothing.
 #pragma once
 
 #include <optional>

@@ -20,7 +20,8 @@ struct Arrangement {
   bool keep = true;                                    // staged copies may outlive their use
   std::vector<std::vector<uint32_t>> task_costs = {};  // by body and task; empty: each costs 1
   bool transient_only = false;  // stage_all only: no transfers of permanent buffers (stage.h)
-  FetchNotes* notes = nullptr;  // get what bound each fetch of notes->wanted; null: nothing is noted
+  // Unless null, receives for each fetch of notes->wanted why it stands no earlier.
+  FetchNotes* notes = nullptr;
 };
 
 struct BodyShortage {

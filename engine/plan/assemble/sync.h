@@ -1,7 +1,8 @@
 // Synchronisation: all waits of all bodies, derived in one pass from the byte ranges that instructions touch.
 //
-// 1. Each body alone: replay the list over a map of address ranges -> (last writer, readers since). Read
-//    after write, write after read and write after write give a dependency on each other lane. On a
+// 1. Each body alone: replay the list over a map of address ranges -> (last writer, readers since). Each read
+//    after write, write after read and write after write is a dependency on the lane of the earlier access,
+//    if that is another lane. On a
 //    lane whose instructions overlap, an instruction may also depend on earlier ones of its own lane.
 // 2. Drop the waits that follow from the lane's order, or from what another wait implies (vector clocks over
 //    the lanes).

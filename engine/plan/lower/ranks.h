@@ -13,8 +13,8 @@ namespace sluice {
 // The sharing of groups that have none of their own.
 StateSharing sharing_of(const LowerOptions& options);
 
-// Adds the process groups that a sharing needs to the program, unless it has one of the same ranks and
-// stride.
+// Adds to the program the process groups that a sharing needs, except those for which the program has one of
+// the same ranks and stride.
 SharingProcesses processes_for(const StateSharing& sharing, Program& program);
 
 void count_operand_bytes(const Program& program, Task& task);
@@ -36,10 +36,11 @@ class RankTasks {
     gather(body, {g, {}}, out_.groups[g].all_block_sums);
   }
 
-  // Where weights are shared: gathers them whole, once for all uses that read them in this body.
+  // Where weights are shared: gathers them whole, once in a body for all its forwards, or for all its
+  // backwards, as `weights` says.
   void gather_weights(BodyBuilder& body, uint32_t g, SharedBuffers GroupBuffers::*weights) const;
-  // Where weights are not shared, or within a node group only: gathers them after the owner has written its
-  // part.
+  // After the owner has written its part of the weights: at stages 1 and 2 gathers them whole; where they are
+  // shared within a node group only, gathers them across node groups; else does nothing.
   void gather_updated(BodyBuilder& body, uint32_t g, uint32_t shard) const;
 
  private:

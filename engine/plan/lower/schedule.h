@@ -1,8 +1,8 @@
 // The schedule of a step as data: in which order forwards and backwards visit segment uses and micro-batches.
 //
 // The planner takes any schedule in which each visit comes after the visits that write what it reads. The
-// schedule fixes the order in which gradients are added: two schedules can differ in the bits of groups
-// with several uses.
+// schedule fixes the order in which gradients are added. So two schedules can give different bits, for
+// example where a group has several uses.
 #pragma once
 
 #include <cstdint>

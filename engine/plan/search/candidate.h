@@ -1,7 +1,7 @@
 // A candidate: one way to use the memory, as the search varies it. It says how much of each tier is left to
-// staging, which classes of buffers claim homes in the rest and how much of it each may have, by how much
-// work a fetch leads its use, which layers keep their saved tensors, and which single buffers live elsewhere.
-// Homes follow from it.
+// staging, in which order classes of buffers claim homes in the rest, how much of a class may live in the
+// lowest memory tier, by how much work a fetch leads its use, which layers keep their saved tensors, and
+// which single buffers live elsewhere. Homes follow from it.
 #pragma once
 
 #include <array>
@@ -26,10 +26,11 @@ constexpr std::array<ClassTurns, 5> kClassOrders{{{0, 1, 2}, {1, 2, 0}, {2, 0, 1
 constexpr uint32_t kWeightsFirst = 0, kStateFirst = 1, kByLayer = 4;
 
 // What is left to staging in the lowest memory tier is counted in tenths of what the largest task needs.
+// kAllOfIt: the whole tier.
 constexpr uint32_t kAllOfIt = UINT32_MAX;
-// In tiers above it, what the largest task needs may be a small part of the capacity. What is left to staging
-// there has levels in equal ratios, from 0, a little more than the largest task needs, to kUpperLevels, the
-// whole capacity.
+// In tiers above it, what the largest task needs may be a small part of the capacity. There, what is left to
+// staging grows by the same factor from level to level. Level 0 is a little more than the largest task needs,
+// level kUpperLevels the whole capacity.
 constexpr uint32_t kUpperLevels = 6;
 constexpr uint32_t kAllEighths = 8;
 

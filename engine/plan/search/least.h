@@ -10,14 +10,14 @@
 //    capacities: all homes as low as possible; all state in an upper tier; everything there. In none of them
 //    are copies for two different tasks alive at once. So a mixture of them, as step 2 makes, needs no more.
 //    For the choices that raise something, transient buffers are laid out without the transfers of permanent
-//    ones. In the top tier that makes no difference. In the tiers between the top and the lowest, what
-//    the choice that raises nothing needs in that tier is added. In the lowest tier, only bodies without
-//    transient buffers can need more than this layout has. For these bodies, the need under the choice that
-//    raises nothing counts.
+//    ones. In the top tier that makes no difference. In each tier between the top and the lowest, we add what
+//    the same tier needs under the choice that raises nothing. Bodies without transient buffers are not laid
+//    out here, and may need more in the lowest tier. For them, what they need under the choice that raises
+//    nothing counts.
 //
 // Capacities suffice if these figures fit into them for some choice of step 1. The figures do not depend on
-// capacities, and with less memory no home lies lower. So what fits in some memory fits in more, and the
-// figures that an infeasible plan names are exact.
+// capacities, and with less memory, every home stays where it is or moves up. So what fits in some memory
+// fits in more, and the figures that an infeasible plan names are exact.
 #pragma once
 
 #include <optional>
@@ -45,8 +45,9 @@ class Least {
   // and bytes of these.
   uint64_t working_bytes(TierId tier) const { return lowest_together_[tier] - permanent_[tier]; }
   uint64_t permanent_bytes(TierId tier) const { return permanent_[tier]; }
-  // The body and the task that need most of a tier in the arrangement for these capacities or, if they do not
-  // suffice, in that of together(). For messages.
+  // The body and the task that need most of a tier, with permanent homes as low as they can be. Transient
+  // homes are those of the choice of step 1 that suffices for these capacities or, if none does, for those of
+  // together(). For messages.
   BodyShortage largest_task(TierId tier, const std::vector<uint64_t>& capacities) const;
 
  private:
@@ -64,7 +65,8 @@ class Least {
   void find_first_choice();
   const std::vector<Choice>& choices() const;
   const Choice& found(size_t number) const;  // with all its figures
-  // Between the top and the lowest tier: adds what the first choice moves through, not what lives there.
+  // In each tier between the top and the lowest, adds to `bytes` what the first choice needs there beside
+  // permanent homes.
   void add_to_middle(std::vector<uint64_t>& bytes, const std::vector<uint64_t>& of_first) const;
   // Step 2, with homes up to the tier `highest`. `used`: bytes that are taken already, by tier.
   std::optional<Arrangement> fill(const Choice& choice, const std::vector<uint64_t>& capacities,

@@ -18,7 +18,8 @@ enum class FetchBound : uint8_t {
   address,  // other bytes lie at its address until there
   order,    // a fetch that is needed earlier stands there, and they keep their order
   share,    // its allocation begins there, with the use of another piece
-  lead,     // none of these: fetches are not moved ahead of their lead where memory is least
+  lead,     // none of these: in the arrangement that needs least memory, fetches of transient buffers are not
+            // moved up
 };
 
 struct FetchNote {

@@ -16,8 +16,9 @@
 //    that fits a tier also fits a larger one.
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li
 //    1995), and never pass a fetch that is needed earlier.
-// 6. Emit the list: fetches in front of their position, write-backs behind the last write before the content
-//    is read through another allocation, and behind a body's last write of a permanent buffer.
+// 6. Emit the list: fetches in front of their position, write-backs behind a write whose content is read
+//    through another allocation before this one writes it again, and behind a body's last write of a
+//    permanent buffer.
 #pragma once
 
 #include <optional>
@@ -54,8 +55,8 @@ TierId lowest_memory_tier(const Machine& machine);
 TierId lowest_tier(const Machine& machine);
 
 // Body::instructions hold tasks and transfers whose places name tiers. Places in `tier` get their offsets
-// here, and transfers to and from the tier below are inserted. Sets peak_bytes[tier]. Nothing is changed when
-// a shortage is returned.
+// here, and transfers to and from the tier below, or a home above, are inserted. Sets peak_bytes[tier].
+// Nothing is changed when a shortage is returned.
 std::optional<Shortage> stage(const Program& program, Body& body, const StageOptions& options);
 
 }  // namespace sluice

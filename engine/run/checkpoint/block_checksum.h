@@ -8,7 +8,8 @@
 
 namespace sluice {
 
-// Shards begin at multiples of 65,536 elements. Of 16 bits each these are one block, of 32 bits two.
+// Shards begin at multiples of 65,536 elements. 65,536 elements are one block at 16 bits each, and two blocks
+// at 32 bits.
 constexpr uint64_t kChecksumBlockBytes = 128 << 10;
 
 // The sum modulo 2^64 of the blocks' XXH3-64, each with the block's number in its section as seed. `bytes`

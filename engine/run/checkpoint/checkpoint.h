@@ -9,10 +9,10 @@
 // format allows no holes, the bytes between tensors are declared as U8 tensors "padding.N", which readers
 // skip. A part of a tensor that begins at its element N is stored as "NAME@N". A single rank writes whole
 // groups, so nothing depends on budgets or shards; any number of ranks can read what another number wrote.
-// With compressed gradients, every rank also writes its compression error, by tensor, and, by group, the
-// right ones of the factors (a gradient is about left x right; low_rank.h).
-// Every byte of a file belongs to one of its sections: the header, or a range. The manifest lists them with
-// their checksums. A section is verified when any of it is read for the first time.
+// With compressed gradients, every rank also writes its compression error (by tensor) and the right factors
+// (by group) (a gradient is about left x right; low_rank.h). Every byte of a file belongs to one of its
+// sections: the header, or a range. The manifest lists them with their checksums. A section is verified when
+// any of it is read for the first time.
 //
 // Writer: constructed and committed by the trainer's thread; begin_write() is called by the one lane that
 // writes. One writer at a time for an OUT (a lock). Reader: const calls from any thread. Errors:
@@ -64,11 +64,11 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Where to write the shard that begins at element `first` of the group's flat buffer. The shard must
-  // lie in one of this rank's ranges. Counted from the range's begin, it begins at a multiple of 65,536
-  // elements, and ends at such a multiple or with the range. Adds its bytes to the checksums: to be called
-  // once for each shard. The file is open for O_DIRECT unless its file system refuses that. With O_DIRECT,
-  // memory, offset and length of a write must be multiples of 4096; those of every shard are.
+  // Where to write the shard that begins at element `first` of the group's flat buffer. The shard must lie in
+  // one of this rank's ranges. Counted from the range's begin, it begins at a multiple of 65,536 elements,
+  // and ends at such a multiple or with the range. Adds its bytes to the checksums: to be called once for
+  // each plane of each shard. The file is open for O_DIRECT unless its file system refuses that. With
+  // O_DIRECT, memory, offset and length of a write must be multiples of 4096; those of every shard are.
   // FileTarget::name is a string literal.
   FileTarget begin_write(uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes);
 

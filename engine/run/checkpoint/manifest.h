@@ -38,8 +38,8 @@ struct CheckpointState {
   double loss_scale = 1;       // for the next step
   int64_t clean_steps = 0;     // since the scale last changed
   int64_t skipped_steps = 0;   // in total
-  uint64_t cursor = 0;         // first row of the next step
-  uint64_t tokens = 0;         // of the training data
+  uint64_t cursor = 0;         // sequences read so far: where in the data order the next step begins
+  uint64_t tokens = 0;         // how many the training data have
   uint64_t data_checksum = 0;  // TokenData::sample_checksum
   int64_t micro_batch = 1;
   int64_t writers = 1;  // ranks that wrote it, each its own files

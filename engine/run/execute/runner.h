@@ -64,7 +64,7 @@ enum class Plane : uint8_t { master, first_moment, second_moment, frozen_weights
 constexpr Plane moment_plane(uint32_t moment) {
   return static_cast<Plane>(static_cast<uint32_t>(Plane::first_moment) + moment);
 }
-// False for the moments that an optimizer with so many does not have.
+// Whether an optimizer with `moments` moments has the plane: false for the moments beyond that number.
 constexpr bool has_plane(uint32_t moments, Plane plane) {
   return plane < moment_plane(moments) || plane >= moment_plane(kMomentsMax);
 }

@@ -2,8 +2,9 @@
 //
 // A lane's thread writes its own ring before it counts the instruction as completed. A ring holds the records
 // of five bodies at least. So the trainer's thread finds all records of a completed body while two more are
-// in flight, and none of them is being written. A lane's thread finds those of the body that it is at and of
-// the one before: until it has completed its current body, other lanes are at most one body ahead.
+// in flight, and none of them is being written. A lane's thread finds the records of all lanes for the body
+// that it is at and for the one before: until it has completed its current body, other lanes are at most one
+// body ahead.
 #pragma once
 
 #include <atomic>

@@ -14,8 +14,8 @@ struct Fact {
   std::string name, value;  // "--seed", "7"
 };
 
-// Compares the file of the command that each rank runs, byte by byte. Ranks tell each other this first, since
-// another version of the command may send other messages afterwards. Throws Error(usage) on every rank.
+// Compares a hash of the command's file that each rank runs. Ranks tell each other this first, since another
+// version of the command may send other messages afterwards. Throws Error(usage) on every rank.
 void check_same_program(const Ranks& ranks);
 
 // Compares facts, which have the same names on all ranks. Throws Error(usage) on every rank, naming the first

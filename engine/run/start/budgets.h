@@ -47,7 +47,8 @@ struct Budgets {
 // What an accelerator's driver and libraries hold before anything is planned.
 struct AcceleratorUse {
   AcceleratorMemory device;
-  uint64_t host_bytes = 0;  // resident memory of the process; assumed where the plan is for another machine
+  // The most that the process has held so far; assumed where the plan is for another machine.
+  uint64_t host_bytes = 0;
   bool is_here = true;
 };
 
@@ -59,8 +60,9 @@ constexpr uint64_t kLibraryKernelBytes = 192ull << 20;
 // --threads, or one for each processor that this thread may run on.
 int resolve_threads(const MemoryOptions& options);
 
-// Host memory that the process uses outside the arenas: 64 MiB and 1 MiB for each thread. Libraries and
-// buffers need 25 MiB, checksums 8 bytes for each MiB of the nvme arena; 24 MiB are for the program.
+// Host memory that the process uses outside the arenas: 64 MiB, and 1 MiB for each thread. Of the 64 MiB,
+// libraries and buffers need 25 and the program 24. The others are for checksums (8 bytes for each MiB of the
+// nvme arena) and a margin.
 uint64_t runtime_reserve_bytes(int threads);
 
 // The most bytes that a program of so many tasks takes beyond the 24 MiB that the reserve has for it: while

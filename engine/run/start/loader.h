@@ -38,8 +38,8 @@ std::function<void(const ShardView&)> load_from(const Model& model, ParameterSou
 std::function<void(const ShardView&)> load_from(const Model& model, const CheckpointReader& checkpoint,
                                                 const Ranks& ranks, Workers& workers);
 
-// Runs the body `load`, with the hook, to its end: that of the phase (Lowering::phases) to which `step`
-// belongs.
+// Runs the body `load` of the phase (Lowering::phases) to which `step` belongs, with the hook, and waits for
+// its end.
 void load(Session& session, std::function<void(const ShardView&)> hook, int64_t step = 0);
 
 }  // namespace sluice

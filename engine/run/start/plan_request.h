@@ -11,8 +11,9 @@
 
 namespace sluice {
 
-// The sizes of micro-batch to consider, best first: the one given; or divisors of the batch of at most 2048
-// tokens, largest first, and 1. Throws Error(usage) where each makes more than 1024 micro-batches.
+// The sizes of micro-batch to consider, best first: the one given; or those divisors of the batch whose
+// sequences have at most 2048 tokens together, largest first, and 1. Throws Error(usage) where each makes
+// more than 1024 micro-batches.
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence);
 
 // The most ranks that share a machine.

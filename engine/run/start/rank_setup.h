@@ -44,7 +44,7 @@ class RankSetup {
   const bool plans_evaluation_;
   std::optional<Bound> bound_;
   std::unique_ptr<Device> device_;
-  AcceleratorRanks connected_;  // part of what the device holds
+  AcceleratorRanks connected_;  // takes device memory, so it is made before the budgets, which count that
   Budgets budgets_;
 };
 

@@ -10,8 +10,8 @@
 namespace sluice {
 
 // Sets what the options say of sharing. What they leave open is shared by all ranks. `per_node`: ranks of a
-// node. Throws Error(usage) where weights shall be shared within several nodes, one of which has an odd
-// number of ranks.
+// node. Throws Error(usage) where weights shall be shared within each of several nodes, and some node has an
+// odd number of ranks.
 void apply_sharing(const RankOptions& options, uint32_t per_node, LowerOptions& lower);
 
 // Settles --zero auto and --shard-weights auto: plans for every choice that the options leave open, and takes
