@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-// Kernel: a function type void(const OpCall&, ...). WorkspaceRule: uint64_t(const OpShapes&, Pass, ...); void
-// where the device states its workspaces elsewhere.
+// Kernel: the type of the device's kernels, such as void(const OpCall&). WorkspaceRule: uint64_t(const
+// OpShapes&, Pass, ...); void where the device states its workspaces elsewhere.
 template <typename Kernel, typename WorkspaceRule = void>
 struct KernelRow {
   OpKind kind;

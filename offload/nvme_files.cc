@@ -18,7 +18,7 @@
 namespace sluice {
 namespace {
 
-// For kernels that do not tell: those before Linux 6.1, and any on many file systems.
+// Used where the system does not report the alignment: before Linux 6.1, and on many file systems.
 constexpr uint32_t kDefaultAlignment = 4096;
 
 Error environment(const std::string& what, const std::string& remedy) {

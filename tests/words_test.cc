@@ -75,7 +75,7 @@ const std::vector<Term>& terms() {
   return all;
 }
 
-// ---- Prose: a text without its code, of which every line keeps its number ----
+// ---- Prose: a text without its code; its lines keep their numbers ----
 
 // Removes everything between backticks, also where the two stand on different lines of a paragraph.
 Lines without_code(Lines lines) {

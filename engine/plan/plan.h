@@ -26,8 +26,8 @@ namespace sluice {
 // Bytes of the lowest memory tier that a program itself takes, by its number of tasks in all bodies. Empty:
 // none.
 struct ProgramMemory {
-  // running: beside the arena. planning: before the arena is filled; `tasks` then counts the programs for all
-  // micro-batches that are offered.
+  // running: beside the arena. planning: before the arena is filled; `tasks` is then the sum over the
+  // programs for all micro-batches that are offered.
   std::function<uint64_t(uint64_t tasks)> running, planning;
 };
 
@@ -52,7 +52,7 @@ struct Weighed {
   uint32_t kept_segments = 0;        // whose saved tensors are kept
   bool keeps_first = false;          // those of the first layers, else of the last
   bool upper_is_free = true;         // no home is above the lowest memory tier: staging has all there
-  bool moved = false;                // single buffers or whole classes live elsewhere
+  bool moved = false;                // buffers or classes have other homes than they claimed
   double seconds = 0;                // of a step, as the search predicted it; 0: it does not fit
   uint64_t written = 0;              // bytes to files, by a step of one rank
 };
@@ -103,8 +103,8 @@ struct Infeasible {
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);
 
-// What bound each fetch of the `wanted` buffers. Assembles the plan's program once more, and CHECKs that it
-// is the same.
+// What kept each fetch of the `wanted` buffers from beginning earlier. Assembles the plan's program once
+// more, and CHECKs that it is the same.
 FetchNotes fetch_notes(const Plan& plan, std::vector<bool> wanted);
 
 }  // namespace sluice

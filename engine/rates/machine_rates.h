@@ -76,8 +76,8 @@ struct DriveRates {  // one directory of a file tier; drives.h says which part o
   std::string directory;       // where it was measured; empty: not said
 };
 
-// A level joins members: each is what the level below joins. The members of the lowest level are single
-// ranks, and it joins the ranks of one machine.
+// A level joins members. Each member is a group that the level below has joined. The lowest level joins the
+// ranks of one machine; its members are single ranks.
 struct NetworkLevel {
   std::string name;
   uint32_t ranks = 0;           // joined at most

@@ -103,8 +103,8 @@ std::optional<uint64_t> NvmlGpu::process_bytes() const {
     ProcessEntry entry;
     std::memcpy(&entry, list.data() + i * stride, sizeof entry);
     constexpr unsigned long long kNotAvailable = ~0ull;  // on a GPU that is cut into instances
-    // 0 cannot be right, since a process that asks has a context. Drivers up to 560 say 0 in a container, as
-    // they translate the process id that they list but not the one that they ask about.
+    // 0 cannot be right, since a process that asks has a context. Drivers up to 560 report 0 in a container:
+    // they translate the process ids of the list, but not the id by which they look up the memory.
     if (entry.pid == static_cast<unsigned>(getpid()) && entry.bytes != 0 && entry.bytes != kNotAvailable)
       return entry.bytes;
   }

@@ -16,7 +16,7 @@ __device__ inline void mma_half_by_shuffles(float (&d)[4], const uint32_t (&a)[4
 #pragma unroll
   for (int half = 0; half < 2; ++half)
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {  // the lane of its group that holds columns 8 half + 2 t and the next of A
+    for (int t = 0; t < 4; ++t) {  // lane t of a group holds columns 8 half + 2 t and 8 half + 2 t + 1 of A
       const uint32_t row = __shfl_sync(0xFFFFFFFFu, a[2 * half], group * 4 + t);
       const uint32_t row_below = __shfl_sync(0xFFFFFFFFu, a[2 * half + 1], group * 4 + t);
 #pragma unroll

@@ -4,7 +4,7 @@
 // Names are those of Parameter::name: when the directory is opened, Family::tensor_prefix is removed and
 // tensors that are no parameters (Family::is_buffer) are left out.
 //
-// Reads are const and may come from any thread. Callers: the verbs (open, check), the task `load` (read).
+// Reads are const and may come from any thread. Callers: engine/run/start.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// What keeps a process from using io_uring, for the back end and for tests of its sentences.
+// Why a process cannot use io_uring, in words: for the back end, and for tests of these words.
 #pragma once
 
 #include "offload/io/backends.h"

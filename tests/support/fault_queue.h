@@ -115,7 +115,8 @@ class FaultQueue : public IoQueue {
     pass(request, std::move(pending));
   }
 
-  // Damages one bit on its way, but not in the last block, which the caller may not look at.
+  // Damages one bit on its way. Of a request of several blocks, not in the last: the caller might ignore
+  // that.
   void flip(IoRequest request) {
     const uint64_t position = request.bytes > kBlock ? random_() % (request.bytes - kBlock) : 0;
     Pending pending;

@@ -39,7 +39,7 @@ inline bool is_memory(const std::string& directory) {
   return statfs(directory.c_str(), &status) == 0 && static_cast<unsigned long>(status.f_type) == TMPFS_MAGIC;
 }
 
-// The system's temporary directory, or the working directory where that is a tmpfs.
+// The system's temporary directory. If that is a tmpfs, the working directory.
 inline std::string drive_directory() { return is_memory(testing::TempDir()) ? "." : testing::TempDir(); }
 
 // A directory of its own for each test, on a drive.

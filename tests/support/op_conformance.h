@@ -1,8 +1,8 @@
 // The conformance suite: every device must compute every op as the reference device does. One source of a
 // test program includes this and defines `devices_to_judge`, `judged` and `skip_reason`.
 //
-// Tolerances. Data are of size one. `largest` is the largest magnitude in the tensor that the reference
-// device (the oracle) computes.
+// Tolerances. The magnitudes of data are about one. `largest` is the largest magnitude in the tensor that the
+// reference device (the oracle) computes.
 // - fp32 results: 1e-5 * largest + 1e-6. Sums of up to 1000 products in fp32 err by about sqrt(1000) * 2^-24
 //   = 2e-6 of their terms' size; the rest is for exp, tanh and cancellation.
 // - 16-bit results: in addition one step of the type (2^-7 or 2^-10 of the value, 2^-24 below fp16's normal
@@ -35,7 +35,8 @@ std::vector<DeviceEntry> devices_to_judge();
 bool judged(const OpCase& c);  // whether this case judges the devices of this test program
 std::string skip_reason();     // empty: the devices are there
 
-// Also the oracle itself, for tests that do not compare with it. It ignores the number of threads.
+// These and the reference device, the oracle, which ignores the number of threads. So tests that compare two
+// devices also compare it with itself.
 std::vector<DeviceEntry> devices() {
   std::vector<DeviceEntry> out = devices_to_judge();
   out.insert(out.begin(), {"reference", [](int) { return make_reference_device(); }});
@@ -208,7 +209,7 @@ TEST_P(SmallOpConformance, NotANumberIsNeverHidden) {
     }
 }
 
-// Values of many sizes, from below fp16's smallest to above 2^9.
+// Values of many magnitudes, from below fp16's smallest to 2^9.
 std::vector<float> accumulator_of(uint64_t elements) {
   std::mt19937 generator(static_cast<uint32_t>(elements));
   std::vector<float> out(elements);

@@ -6,8 +6,8 @@
 The step against the larger of two limits of the same run: how long lane compute is busy, and how long the
 drive needs at least. The latter is computed from the bytes that the step reads and writes and from the rates
 of fio (requests of 1 MiB, 16 in flight, as in the lanes). While both directions are under way, each has the
-rate that fio reaches with a reader and a writer at once; the direction that takes longer ends at its rate
-alone. fio runs before and after the training, and medians count. The memory of the process is compared with
+rate that fio reaches with a reader and a writer at once; once one direction is done, the other goes on at
+the rate that it reaches alone. fio runs before and after the training, and medians count. The memory of the process is compared with
 the budget. Needs fio, and 45 GB on the drive: state, gradients and a checkpoint.
 """
 import json

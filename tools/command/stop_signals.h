@@ -25,7 +25,8 @@ void note_terminations();
 
 // Any thread:
 bool was_terminated();
-// Why the process is to end at once, if no rank has died: a sentence, and what to do.
+// Why the process has to end at once, and what to do. It is not the true reason where the launcher sent the
+// signal because another rank has died.
 struct SignalledEnd {
   const char *why, *remedy;
 };

@@ -79,7 +79,8 @@ std::string counted(int64_t count, const char* one, const char* several) {
   return fmt::format("{} {}", count, count == 1 ? one : several);
 }
 
-// By network level: its name, and the bytes that each unit of the level below sends over it in a step.
+// For each network level: its name, who sends over it (a rank, or a member of the level below), and how many
+// bytes each of these sends in a step.
 struct LevelBytes {
   std::string level, unit;
   uint64_t bytes;

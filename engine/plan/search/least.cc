@@ -96,7 +96,8 @@ const std::vector<Least::Choice>& Least::choices() const {
     c.at_least = transient_bytes_at_least(lowered_, c.homes);
     add_to_middle(c.at_least, choices_.front().low);
     take_most(c.at_least, shards_low_);
-    c.at_least[0] = std::max(c.at_least[0], choices_.front().low[0]);  // operands of choice 0, and more
+    // What choice 0 needs in the top tier, every choice needs there.
+    c.at_least[0] = std::max(c.at_least[0], choices_.front().low[0]);
     choices_.push_back(std::move(c));
   }
   return choices_;

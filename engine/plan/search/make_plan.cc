@@ -1,7 +1,8 @@
 // make_plan() of plan.h: the search (search.h) over micro-batches, in the memory that programs leave.
 //
-// With several micro-batches, all are explored with half of the work together, then the best with the rest. A
-// smaller one must be clearly faster: the cost model does not know what fewer rows cost a matrix product.
+// With several micro-batches, half of the search's work budget (search.h) is divided among all of them. The
+// best gets the rest. A smaller one must be clearly faster: the cost model does not know what fewer rows cost
+// a matrix product.
 #include <algorithm>
 #include <list>
 #include <map>

@@ -4,21 +4,20 @@
 // the home itself. A transient buffer whose home is this tier has one allocation for its whole life. Tiers
 // are staged from the top down.
 //
-// 1. Collect the uses of each buffer in list order, and its accesses where it is staged from (writes there
-//    make copies stale).
+// 1. Collect the uses of each buffer in list order, and the accesses to it in the tier that it is staged from
+//    (writes there make copies stale).
 // 2. Every use gets an interval. A fetched one begins earlier by tasks that cost `lead` together, while
 //    memory lasts, so that its fetch overlaps something.
 // 3. A staged copy is kept over the gap to the next use that reads it, shortest gaps first, while memory
 //    lasts (clairvoyant replacement: Belady 1966). Kept gaps join intervals into one allocation.
-// 4. Offsets: engine/base/pack.h in both orders. An allocation without a hole takes the place that costs
-//    the fewest leads and kept gaps. If there is none, 2 and 3 start over without the leads and gaps in its
-//    way. As the last resort nothing is kept, nothing leads, and the layout ignores the capacity. So a body
-//    that fits a tier also fits a larger one.
+// 4. Offsets: by engine/base/pack.h, tried with both orders of PackOrder. An allocation that finds no hole
+//    takes the place that costs the fewest leads and kept gaps. If there is none, 2 and 3 start over without
+//    the leads and gaps in its way. As the last resort nothing is kept, nothing leads, and the layout ignores
+//    the capacity. So a body that fits a tier also fits a larger one.
 // 5. Fetches grow backwards while their own byte range stays free (early prefetching: Cao, Felten, Karlin, Li
 //    1995), and never pass a fetch that is needed earlier.
-// 6. Emit the list: fetches in front of their position, write-backs behind a write whose content is read
-//    through another allocation before this one writes it again, and behind a body's last write of a
-//    permanent buffer.
+// 6. Emit the list: fetches in front of their position, write-backs behind a write if another allocation
+//    reads the content before the next write, and behind a body's last write of a permanent buffer.
 #pragma once
 
 #include <optional>

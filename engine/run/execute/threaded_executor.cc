@@ -1,4 +1,5 @@
-// The threaded executor: one thread a lane, completion counters, no locks around the work itself.
+// The threaded executor: one thread a lane (two where the lane is a stream), completion counters, no locks
+// around the work itself.
 //
 // 1. Lanes without file transfers wait for an instruction's waits to hold, run it, then count it.
 // 2. Lanes with file transfers start the requests of the next instruction as soon as its waits hold, keep the
@@ -6,8 +7,8 @@
 // 3. Lanes that are streams of a device have two threads. One enqueues. For a wait on a host lane, it holds
 //    back until that lane's counter has reached the number. For a wait on another stream, it holds back until
 //    the instruction there is enqueued (before that, its mark belongs to an older body); then it lets the
-//    stream wait for the mark. The other thread waits for each instruction in turn to be done, and counts it
-//    after those that it waited for.
+//    stream wait for the mark. The other thread waits until each instruction in turn is done, and counts it
+//    once the instructions for which that one waited are counted.
 // 4. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
 #include <algorithm>
 #include <array>
@@ -59,7 +60,7 @@ class ThreadedExecutor final : public Executor {
   void wait(uint64_t ticket) override { progress_.wait(ticket); }
   std::exception_ptr error() const override { return progress_.error(); }
   void set_traced(bool traced) override {
-    CHECK(!streams_, "what held a stream back is looked up in records");
+    CHECK(!streams_, "executors with streams need the records: they look up there what held a stream back");
     traced_ = traced;
   }
   const Trace& trace() const override { return trace_; }

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Makes paths absolute, so that the manifest's hold in any working directory.
+// Makes paths absolute, so that those in the manifest are valid in any working directory.
 void make_absolute(Options& options) {
   const auto absolute = [](const std::string& path) {
     return fs::absolute(path).lexically_normal().string();

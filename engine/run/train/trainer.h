@@ -84,12 +84,12 @@ class Trainer {
   const std::atomic<bool>& stop_;
   TrainEvents events_;
   AtEnd at_end_ = AtEnd::checkpoint;
-  int64_t step_ = 0;                                // issued
-  size_t phase_ = 0;                                // index into Lowering::phases
-  bool pending_update_ = false;                     // rounded gradients wait for their update
-  std::vector<Pending> pending_;                    // oldest first
-  double last_norm_ = 0;                            // end of the norm of the last step that was read
-  double excluded_ = 0;                             // seconds of validations and checkpoints since
+  int64_t step_ = 0;              // issued
+  size_t phase_ = 0;              // index into Lowering::phases
+  bool pending_update_ = false;   // rounded gradients wait for their update
+  std::vector<Pending> pending_;  // oldest first
+  double last_norm_ = 0;          // when the task `norm` of the last step that was read ended
+  double excluded_ = 0;           // seconds of validations and checkpoints since
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
 };

@@ -27,7 +27,7 @@ TEST_F(MpiBench, TwoRanksOfAMachine) {
   ASSERT_EQ(rates.network.size(), 1u);
   EXPECT_EQ(rates.network[0].ranks, 2u);
   EXPECT_GT(rates.network[0].bytes_per_second, 0);
-  // The threads of both ranks measured. The pool is that of one rank.
+  // One rank measured, with the threads of both. The pool in the file is one rank's share.
   EXPECT_EQ(rates.pools[0].name, kCoresPool);
   EXPECT_EQ(rates.pools[0].capacity, 1);
   EXPECT_EQ(find_lane(rates, "compute", "host")->sharing.occupies[0].amount, 2);

@@ -69,7 +69,7 @@ class Browser : public Cli {
   }
 };
 
-// What these tests look for can be found.
+// The checks work: a page with an error and a request is found out.
 TEST_F(Browser, ABadPageIsFoundOut) {
   const std::string page = directory / "bad.html";
   write_bytes(page,

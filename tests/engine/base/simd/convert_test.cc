@@ -15,7 +15,8 @@
 namespace sluice {
 namespace {
 
-// Magnitudes from subnormal to large: every rounding and the subnormal range occur.
+// Magnitudes from about 2^-90 to 1: every rounding occurs, and so do numbers that are subnormal or zero in
+// fp16.
 std::vector<float> random_values(size_t elements, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, 1);
