@@ -94,9 +94,9 @@ struct Plan {
 
 // All figures include the program's own memory.
 struct Infeasible {
-  TierId tier = 0;                             // the one that is too small
-  std::string task;                            // whose operands need most of it, in words; may be empty
-  int64_t micro_batch = 1;                     // that needs least; `task` is of it
+  TierId tier = 0;          // the one that is too small
+  std::string task;         // whose operands need most of it, in words; may be empty
+  int64_t micro_batch = 1;  // of those offered, the one that needs least; `task` belongs to it
   std::vector<std::optional<uint64_t>> least;  // by tier: the least that works, the others as given
   std::vector<uint64_t> least_together;        // by tier: least of the top tier, then of the next below, ...
 };

@@ -9,8 +9,8 @@
 //   ring NAME [slots COUNT]
 //   buffer NAME CLASS [permanent] home TIER[+OFFSET] [ring RING] [stride BYTES] pieces BYTES[xCOUNT],...
 //   arena BYTES...
-//   body NAME START -> END [advance 0|1...] [peak BYTES...] [after BODY...]  all before any tasks row
-//   tasks BODY, then rows:
+//   body NAME START -> END [advance 0|1...] [peak BYTES...] [after BODY...]
+//   tasks BODY, then rows (all bodies stand before the first tasks):
 //     NUMBER KIND SUBJECT/MICRO_BATCH [recompute] [among PROCESSES] flops F bytes BYTES [pass INDEX]
 //       {read|write|add OPERAND}...
 //   instructions BODY, then rows:

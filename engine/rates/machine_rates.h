@@ -50,9 +50,9 @@ struct OpRates {
   PrecisionRates flops, bytes;
 };
 
-// Tasks on a lane. Alone, a task takes its overhead, then its work, or what a pool needs for the work if that
-// is longer. The work of a forward or backward is the sum over its kinds of op. For a kind without a row, and
-// for other tasks, it is the longer of flops / rate and bytes / rate.
+// Tasks on a lane. Alone, a task takes its overhead plus the time of its work; if a pool needs longer for
+// that work, the time of the pool. The work of a forward or backward is the sum over its kinds of op. For a
+// kind without a row, and for other tasks, it is the longer of flops / rate and bytes / rate.
 struct LaneRates {
   std::string lane, tier;  // tier: that of the first operand; empty: any that no other row names
   PrecisionRates flops;
@@ -122,8 +122,8 @@ constexpr const char* kDefaultMachine = "cpu-2core";
 constexpr const char* kGpuMachine = "gpu-server";
 
 // Scales pools, drives and memory (but a device's) to the part of one rank where `ranks` share the machine.
-// In the description, they are one rank's part of a machine that is shared by as many ranks as the lowest
-// network level joins, or the whole machine if there are no levels.
+// Before, the figures are those of one rank where as many ranks share the machine as its lowest network level
+// joins; without levels, those of the whole machine.
 void share_machine(MachineRates& rates, uint32_t ranks);
 
 // A description that Sluice brings along; none for an unknown name.

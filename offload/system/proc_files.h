@@ -26,9 +26,10 @@ struct CgroupLevel {
   bool version2 = true;
 };
 
-// The directories in which this process's cgroup with `controller` ("memory", "cpu") and the levels above it
-// may have their files, nearest first: versions 1 and 2, also both ("hybrid"). Inside a container the kernel
-// may tell a path of the host, which does not exist there; then only the mount itself does.
+// The directories that may have the files of this process's cgroup for `controller` ("memory", "cpu") and of
+// the levels above it, nearest first. Both cgroup versions, also side by side ("hybrid"). The path that the
+// kernel tells may be one of the host, and not exist in a container; then only the directory of the mount has
+// files.
 std::vector<CgroupLevel> cgroup_levels(const std::string& root, const std::string& controller);
 
 }  // namespace sluice

@@ -19,8 +19,8 @@ const std::atomic<bool>& stop_on_signals();
 
 // For ranks of a launcher; main thread, before stop_on_signals(). From here on SIGUSR1 asks for a clean end.
 void note_stop_requests();
-// From here on no signal handler ends the process, since SIGTERM may mean that another rank has died; the
-// thread that polls signalled_end() does.
+// From here on the thread that polls signalled_end() ends the process, not a signal handler: SIGTERM may mean
+// that another rank has died.
 void note_terminations();
 
 // Any thread:

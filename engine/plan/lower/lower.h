@@ -106,8 +106,8 @@ struct UseInfo {                     // one segment use, in forward order
 };
 
 // The bodies of one phase of a run: of the steps below `until`, counted from 0. A run has up to three phases:
-// while layers that are alike share the groups of the first such layer (its `unlock` then copies these groups
-// to the other layers); while gradients travel whole; while they are compressed.
+// while layers that are alike share the groups of the first of them (this phase ends with `unlock`, which
+// copies these groups to the other layers); while gradients travel whole; while they are compressed.
 //
 // Tasks of a lane run in the order of the body, so tasks that shall overlap stand together. The orders, with
 // the schedule layer_major:

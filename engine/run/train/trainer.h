@@ -89,7 +89,7 @@ class Trainer {
   bool pending_update_ = false;   // rounded gradients wait for their update
   std::vector<Pending> pending_;  // oldest first
   double last_norm_ = 0;          // when the task `norm` of the last step that was read ended
-  double excluded_ = 0;           // seconds of validations and checkpoints since
+  double excluded_ = 0;           // seconds of validations and checkpoints since last_norm_
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
 };
