@@ -2,8 +2,9 @@
 // of headers, nor in texts of --help. Reads files from the repository root, and names file, line and the term
 // to use instead.
 //
-// Code is exempt: what stands between backticks, fenced blocks of documents, and everything in a header but
-// its comments. As in structure_test.cc, the check also runs on small wrong texts made here.
+// Code is exempt in documents and headers: what stands between backticks, fenced blocks of documents, and
+// everything in a header but its comments. As in structure_test.cc, the check also runs on small wrong texts
+// made here.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -147,8 +147,8 @@ TEST_F(GpuTest, AnEventThatIsNotYetRecordedHoldsNobodyBack) {
             (std::set<char>{0, 1}));
 }
 
-// The second hazard: step 2 has recorded the event before the reader of step 1 waits for it, so that reader
-// sees step 2 in every order. With an event for each step it sees step 1.
+// The second hazard: step 2 has recorded the event before the reader of step 1 waits for it. So the reader of
+// step 1 sees step 2 in every order. With an event for each step it sees step 1.
 TEST_F(GpuTest, AnEventThatIsRecordedAgainIsTheWrongStep) {
   EXPECT_EQ(fetched([](Memory& memory, const Stream& writer, const Stream& reader) {
               const Event written, read;

@@ -15,7 +15,7 @@
 namespace sluice {
 
 constexpr const char* kDriveNames[] = {"a", "b", "c"};
-constexpr double kDriveWeights[] = {1, 2, 5};  // GB/s both ways
+constexpr double kDriveWeights[] = {1, 2, 5};  // GB/s of reads and writes together
 
 // The default machine description, but with three drives.
 inline void write_machine(const std::string& path) {

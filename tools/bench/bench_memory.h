@@ -1,5 +1,5 @@
-// Memory in which a device computes, and a clock for the work there. Benchmarks use it in the same way for a
-// device that computes in host memory and for one with memory of its own.
+// Memory in which a device computes, and a clock for the work there. Measurements of `sluice bench` use it in
+// the same way for a device that computes in host memory and for one with memory of its own.
 //
 // One thread uses it. The device outlives it.
 #pragma once

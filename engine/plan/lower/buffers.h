@@ -1,5 +1,5 @@
-// Inside of lower: the segment plans of a model, and every buffer but workspaces. For the files of lower
-// only.
+// Inside of lower: makes the SegmentPlan of every segment (engine/graph/segment.h), and every buffer but
+// workspaces. For the files of lower only.
 #pragma once
 
 #include <algorithm>

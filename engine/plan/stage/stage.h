@@ -1,6 +1,6 @@
 // Stages and lays out one tier of one body. Every use of a range whose home is elsewhere becomes an
 // allocation in this tier. If the home is below, transfers go over the links to the tier below, and are then
-// uses of that tier. If the home is above, as only that of permanent buffers can be, transfers go to and from
+// uses of that tier. If the home is above, which only permanent buffers can have, transfers go to and from
 // the home itself. A transient buffer whose home is this tier has one allocation for its whole life. Tiers
 // are staged from the top down.
 //
