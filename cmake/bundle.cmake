@@ -2,7 +2,7 @@
 # machine's. `cmake --build build/release --target bundle` makes it (tools/bundle.sh).
 #   bin/    the command, tests and benchmarks, but none over the emulation of CUDA
 #   lib/    the shared libraries that they need, without glibc, the driver and CUDA's own
-#   tests/, docs/, tools/, run_tests.sh and the tests.list that it reads; commit
+#   tests/, docs/, tools/, LICENSE, README.md, run_tests.sh with its list tests.list, and a file named commit
 # The search path for libraries is DT_RPATH, not DT_RUNPATH: only DT_RPATH also finds libraries that libraries
 # need. CMake sets it when it installs, so that nothing has to edit the files.
 set(bundle_executables "")

@@ -1,6 +1,6 @@
 # Every library from elsewhere: finds it, names its Debian package and purpose, and says at the end which of
-# ours link it. tools/setup.sh installs what lines that begin with require_ have as "PACKAGE: PURPOSE". CUDA is
-# in cuda.cmake.
+# ours link it. tools/setup.sh reads "PACKAGE: PURPOSE" from the lines that begin with require_, and installs
+# these packages. CUDA is in cuda.cmake.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 set(missing "")

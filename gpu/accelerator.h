@@ -37,7 +37,7 @@ class Streams {
   virtual void begin(const Mark& mark) = 0;
   virtual void end(const Mark& mark) = 0;
   // What is enqueued on `lane` from now on starts when the marked instruction is done. Requires that end()
-  // was called for it in its ticket: otherwise there is nothing, or the wrong thing, to wait for.
+  // was called for this mark: otherwise there is nothing, or an older ticket's instruction, to wait for.
   virtual void wait_for(LaneId lane, const Mark& mark) = 0;
   // Blocks the calling thread until the marked instruction is done. Requires the same.
   virtual void synchronize(const Mark& mark) = 0;
@@ -59,7 +59,7 @@ class Streams {
 
 struct AcceleratorMemory {
   uint64_t free = 0;  // bytes that a process could still get now
-  uint64_t held = 0;  // by this process, or by all where the driver does not tell; not page_table_bytes()
+  uint64_t held = 0;  // by this process, or by all where it is not known; without page_table_bytes()
 };
 
 // An arena takes whole granules of the device's memory.
@@ -90,10 +90,10 @@ class Accelerator {
   // `instructions_max`: by lane, the most instructions of a body. So many marks are kept for each ticket.
   virtual std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) = 0;
   // Connects the accelerators of the ranks that `host` reaches, which all call it: either all get a
-  // communicator, or none does. It takes memory of the accelerator now and none later; accelerator and `host`
-  // outlive it. Throws Error(rank_lost) as calls of `host` do.
+  // communicator, or none does. A communicator takes memory of the accelerator now and none later;
+  // accelerator and `host` outlive it. Throws Error(rank_lost) as calls of `host` do.
   virtual AcceleratorRanks connect(Communicator& host) = 0;
-  // Blocks until all that was enqueued is done. For set-up: in a step, marks say more.
+  // Blocks until all that was enqueued is done. For set-up; a step waits for marks.
   virtual void finish() = 0;
 };
 

@@ -6,7 +6,7 @@ namespace {
 
 constexpr uint64_t kMemoryAlignment = 64;        // a cache line
 constexpr uint64_t kDirectAlignment = 4096;      // of memory and length under O_DIRECT
-constexpr uint64_t kFileAlignment = 1ull << 20;  // one checksum slot a request of 1 MiB
+constexpr uint64_t kFileAlignment = 1ull << 20;  // a request of 1 MiB, which has one checksum slot
 
 }  // namespace
 

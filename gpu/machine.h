@@ -29,8 +29,8 @@ struct TierCapacities {
   std::optional<uint64_t> nvme;  // none: no nvme tier
 };
 
-// Segments run in the top tier, tasks that save in host memory, updates in either. Ranks exchange bytes of
-// host memory or, if `ranks_meet_in_device`, of device memory; the device then adds what was exchanged, too.
+// Segments run in the top tier, `save` tasks in host memory, updates in either. Ranks exchange bytes of host
+// memory or, if `ranks_meet_in_device`, of device memory; the device then adds what was exchanged, too.
 Machine machine_of(const TierCapacities& capacities, bool ranks_meet_in_device = false);
 
 }  // namespace sluice

@@ -18,7 +18,7 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kHugePage = uint64_t{2} << 20;    // of x86-64 and of arm64 with 4 KiB pages
-constexpr uint64_t kPrefaultSlice = 32 * kHugePage;  // some milliseconds, so that every thread gets many
+constexpr uint64_t kPrefaultSlice = 32 * kHugePage;  // filled in some milliseconds; every thread gets many
 
 Error environment(const std::string& what, const std::string& remedy) {
   return Error(ExitCode::environment, what, remedy);

@@ -1,8 +1,9 @@
 // An arena: one tier's memory, allocated once and never again.
 //
-// One anonymous mapping of the bytes asked for, rounded up to a page. It begins at a huge-page boundary, is
-// advised to use huge pages, and is optionally kept near the processors and touched in advance. Fresh memory
-// is zero. The set-up code makes it; then any thread may use the bytes, ordered by the program's waits.
+// One anonymous mapping of the bytes asked for, rounded up to a page. From the size of a huge page (2 MiB)
+// on, it begins at a huge-page boundary. It is advised to use huge pages, and is optionally kept near the
+// processors and touched in advance. Fresh memory is zero. The set-up code makes it; then any thread may use
+// the bytes, ordered by the program's waits.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
-// The nvme tier: a byte-addressed space over preallocated files, one in each of a table of directories.
+// The nvme tier: a byte-addressed space over preallocated files, one in each directory of a list.
 //
 // The files are unlinked right after opening, so that a killed run leaves nothing behind, and are read and
 // written past the page cache (O_DIRECT). Their space is allocated in the constructor and never grows. The
-// tier's addresses are laid over the files in stripes, in proportion to NvmeDirectory::part; only the lane
-// that makes the requests (transfer_lane.h) needs to know. Made by the set-up code; afterwards constant, so
-// that any lane's thread may call locate().
+// tier's addresses are laid over the files in stripes, in proportion to NvmeDirectory::part. Only the lane
+// that makes the requests (transfer_lane.h) needs to know in which file an address lies. Made by the set-up
+// code; afterwards constant, so that any lane's thread may call locate().
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class NvmeFiles {
   uint32_t alignment() const { return alignment_; }  // of memory, offset and size of a request
   const std::vector<File>& files() const { return files_; }
 
-  // Where the tier's range [address, address + bytes) lies; it lies in one stripe.
+  // Where the tier's range [address, address + bytes) lies. The range must not leave its stripe.
   Location locate(uint64_t address, uint64_t bytes) const;
 
  private:
@@ -69,12 +69,13 @@ uint64_t free_bytes(const std::string& directory);
 // Which file system a directory is on; throws as free_bytes() does.
 uint64_t file_system_id(const std::string& directory);
 
+// Of one file system.
 struct FreeSpace {
   uint64_t bytes = 0;
-  std::vector<uint32_t> files;  // the tier's files that would lie there
+  std::vector<uint32_t> files;  // indices of the tier's files that would lie there
 };
 
-// The largest tier whose files fit into their places, and the place that bounds it.
+// The largest tier whose files fit into their file systems, and the file system that bounds it.
 struct TierRoom {
   uint64_t bytes = 0;
   size_t full = 0;  // index into `places`

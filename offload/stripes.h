@@ -3,11 +3,11 @@
 //
 // 1. The files of successive stripes repeat with a period, in which every file has at least one stripe.
 //    d'Hondt's rule assigns a period's stripes: each goes to the file with the least
-//    (stripes + 1) / `part`. Of all assignments, this one has the least maximum of stripes / `part`,
-//    and so the least time that the last file needs for a large transfer (Balinski, Young: Fair
-//    Representation, 1982).
-// 2. The period is the shortest with which that time is at most 0.5 % above that of exact proportions; if
-//    there is none of up to 1024 stripes, the best of these.
+//    (stripes + 1) / `part`. Of all assignments, this one has the least maximum of stripes / `part`
+//    (Balinski, Young: Fair Representation, 1982). The time of a large transfer is in proportion to
+//    that maximum, where the files' speeds are in proportion to `part`.
+// 2. The period is the shortest with which a large transfer takes at most 0.5 % longer than with exact
+//    proportions. If no period of up to 1024 stripes is such, it is the best of these.
 // 3. Within a period the files take turns by smooth weighted round robin (nginx,
 //    ngx_http_upstream_round_robin.c, commit 52327e0627f4, 2012): so any run of stripes is spread, too.
 // 4. A file holds its stripes one after the other, in order of address.
@@ -21,12 +21,12 @@
 
 namespace sluice {
 
-constexpr uint64_t kStripeBytes = 1 << 20;  // as long as a request: none is in two files
+constexpr uint64_t kStripeBytes = 1 << 20;  // as long as a request, so that no request is in two files
 constexpr size_t kStripeFilesMax = 64;      // with 16 requests for each, the largest queue: 1024
 
 class Stripes {
  public:
-  // One `part` for each file, positive; at most kStripeFilesMax.
+  // One positive `part` for each file; at most kStripeFilesMax files.
   explicit Stripes(std::span<const double> parts);
 
   struct Place {

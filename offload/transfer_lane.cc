@@ -142,7 +142,7 @@ void TransferLane::fill() {
   }
 }
 
-// Notes a write's checksum; a read's must exist. False if the lane has failed.
+// Stores the checksum of a write; fails if there is none for a read. False if the lane has failed.
 bool TransferLane::checksum_before(const Piece& piece) {
   const Transfer& t = active(piece.transfer).transfer;
   if (t.checksums.empty()) return true;

@@ -2,8 +2,8 @@
 //
 // 1. A transfer is cut into requests of at most kRequestBytes, from its begin. In the nvme tier each of them
 //    goes to the file that holds its stripe.
-// 2. Requests are handed over in order while fewer than the queue's depth are in flight; those of the next
-//    transfer start before the last one has completed.
+// 2. Requests are handed over in order while fewer than the queue's depth are in flight. Those of a transfer
+//    do not wait until the transfer before it has completed.
 // 3. A request that moved fewer bytes is continued from the last aligned byte. One that was refused for the
 //    moment (EAGAIN, EINTR) is repeated with growing sleeps, a bounded number of times.
 // 4. Checksums (XXH3-64, one a request) are computed before a write is handed over, verified after a read.
@@ -41,8 +41,8 @@ constexpr uint32_t requests_in_flight(size_t directories) { return static_cast<u
 
 // Memory and offset are multiples of the lane's alignment; `bytes` need not be. O_DIRECT moves whole blocks,
 // so a transfer owns memory and file up to the next multiple of the alignment: it may read or overwrite them.
-// With checksums, and in the nvme tier, the offset is a multiple of kRequestBytes, and bytes are read back in
-// the pieces in which they were written.
+// With checksums or in the nvme tier, the offset is a multiple of kRequestBytes. With checksums, bytes are
+// read back in the pieces in which they were written.
 struct Transfer {
   IoDirection direction = IoDirection::read;
   int fd = -1;
@@ -58,7 +58,7 @@ struct Transfer {
 enum class IoFault : uint8_t {
   failed,             // the system said `error`
   no_space,           // ENOSPC or EDQUOT
-  refused,            // EAGAIN, EINTR or no progress, too many times
+  refused,            // EAGAIN, EINTR or less than one aligned block, too many times
   end_of_file,        // no bytes came or went
   checksum_mismatch,  // what was read is not what was written
   checksum_missing,   // a piece is read that was never written: a bug of the caller
@@ -77,8 +77,7 @@ Error to_error(const IoError& error);
 
 class TransferLane {
  public:
-  // `transfers_max` transfers may be started and not completed. `alignment`: of memory, offsets and request
-  // sizes.
+  // At most `transfers_max` transfers are under way. `alignment`: of memory, offsets and request sizes.
   TransferLane(std::unique_ptr<IoQueue> queue, uint32_t transfers_max, uint32_t alignment);
   ~TransferLane();  // waits for what is in flight
   TransferLane(const TransferLane&) = delete;

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Packs the contents of a build folder into one archive that runs on another machine (cmake/bundle.cmake lists
-# them). Fails if the archive is too large. The target `bundle` builds everything and then runs this.
+# Packs what cmake/bundle.cmake lists into one archive, which runs on another machine. Fails if the archive is
+# too large. The target `bundle` builds everything and then runs this.
 # usage: tools/bundle.sh BUILD_FOLDER [ARCHIVE.tar.xz]     default: BUILD_FOLDER/sluice-bundle.tar.xz
 set -euo pipefail
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # From a fresh clone to a trained model: installs what is missing, builds, gets an English text, and trains a
-# byte-level GPT-2 of 10.8 million parameters. The arenas within these budgets hold less than half of its training
-# state (16 bytes a parameter, 174 MB); the rest lives on the drive.
+# byte-level GPT-2 of 10.8 million parameters. The arenas within the budgets below hold less than half of its
+# training state (16 bytes a parameter, 174 MB); the rest lives on the drive.
 # usage: tools/quickstart.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -42,9 +42,9 @@ void allow_open_files() {
 }
 
 // The limit is the size of the main thread's stack, and of every other thread's unless a library chooses
-// another. Stacks smaller than the least overflow at the start.
+// another. Stacks that are too small overflow at the start.
 void check_stacks() {
-  constexpr rlim_t kKib = 1 << 10, kStack = 512 * kKib;  // 256 KiB do, 128 do not
+  constexpr rlim_t kKib = 1 << 10, kStack = 512 * kKib;  // 256 KiB suffice, 128 do not
   rlimit limit{};
   if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kStack) return;
   throw sluice::Error(sluice::ExitCode::environment,

@@ -12,8 +12,8 @@ case "${1:-}" in
   *) echo "usage: tools/test.sh [--quick]" >&2; exit 2 ;;
 esac
 
-# run_tests PRESET PARALLEL: runs all tests that the preset builds, so many at once; tests/CMakeLists.txt says
-# which a sanitizer has.
+# run_tests PRESET PARALLEL: runs all tests that the preset builds, PARALLEL of them at once. A sanitizer's
+# preset builds those that tests/CMakeLists.txt lists for it.
 run_tests() {
   LSAN_OPTIONS="suppressions=$PWD/tests/leaks.supp" \
     ctest --test-dir "build/$1" --parallel "$2" --output-on-failure --no-tests=error --timeout 600

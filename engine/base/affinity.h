@@ -1,6 +1,6 @@
 // The processors that a thread may run on, by the system's numbers, which must be below 1024.
 //
-// A thread inherits them from the thread that starts it. Each thread asks and sets only its own.
+// A thread inherits them from the thread that starts it. A thread reads and sets only its own.
 #pragma once
 
 #include <sched.h>

@@ -5,8 +5,8 @@
 //
 // Set-up errors are exceptions: one sentence of what is wrong, one of what to do, and the exit code of the
 // command-line contract. Few callers can go on after a failure; the others let the exception pass to main.
-// CHECK guards internal invariants, stays on in release builds, and ends the process with exit code 1: it is
-// a bug in Sluice, never a condition of the environment.
+// CHECK guards internal invariants, stays on in release builds, and ends the process with exit code 1: a
+// failed CHECK is a bug in Sluice, never a condition of the environment.
 #pragma once
 
 #include <stdexcept>
@@ -34,7 +34,7 @@ class Error : public std::runtime_error {
   Error(ExitCode code, const std::string& what, const std::string& remedy)
       : std::runtime_error(what), code_(code), remedy_(remedy) {}
   // An error that stops a step although the options are right: after the remedy the run can be resumed as it
-  // was. The trainer adds how.
+  // was. The trainer appends how to go on.
   static Error in_step(ExitCode code, const std::string& what, const std::string& remedy) {
     Error error(code, what, remedy);
     error.in_step_ = true;

@@ -1,6 +1,6 @@
-// 1. By size: long-lived items first, then short-lived ones. By breadth: by the most bytes that live together
-//    at any moment of an item's life. Among equals by size, then by length of life, then by start: the order
-//    is total, so the result is deterministic.
+// 1. Items are ordered (PackOrder). by_size: long-lived ones before short-lived ones. by_breadth: by the most
+//    bytes that live together at any moment of an item's life. Equals are ordered by size, length of life,
+//    start and index: the order is total, so the result is deterministic.
 // 2. Placed items are listed by the positions at which they live (Levels).
 // 3. For each item, the lists of those that may share a position with it are merged in order of address,
 //    which gives the holes between those that do. The item takes the smallest hole that is large enough, the
@@ -102,8 +102,8 @@ class Levels {
     }
   }
 
-  // Lists that hold all that shares a position with the item: of the first level on which it touches two
-  // nodes at most, and of the levels above.
+  // The lists that hold every placed item that shares a position with `item`: those of the first level on
+  // which `item` touches two nodes at most, and of the levels above.
   void find(const PackItem& item, std::vector<std::span<const Placed>>& lists) {
     const auto look = [&](PlacedList& list) { lists.push_back(list.in_order()); };
     uint32_t first = item.start / kBlock, last = item.last / kBlock;

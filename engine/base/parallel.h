@@ -21,9 +21,8 @@ class Workers {
   int threads() const { return threads_; }
 
   // Calls body(index, thread) for every index in [0, count), in any order; thread is in [0, threads()) and no
-  // two calls with the same thread run at once, so `thread` may be the index of memory that each thread has
-  // for itself. Returns when all are done. body must not throw. It is not a std::function, which would
-  // allocate in every call.
+  // two calls with the same thread run at once, so `thread` may index per-thread memory. Returns when all are
+  // done. body must not throw. It is not a std::function, which would allocate in every call.
   template <class Body>
   void parallel_for(int64_t count, const Body& body) {
     run(count, &body,

@@ -7,9 +7,9 @@
 namespace sluice {
 
 // The candidate with the fewest edits (insert, delete, replace, swap two neighbours; case ignored), the first
-// of equals. Of two words, only as many letters as a third of the longer one has, or one letter, may be
-// edited, and not all. "" if no candidate is as near, and for words of more than 256 letters. Optimal string
-// alignment distance: Boytsov, "Indexing methods for approximate dictionary searching" (2011), section 2.2.
+// of equals. It is at most max(1, L / 3) edits away, and fewer than L, where L is the length of the longer
+// word. "" if no candidate is as near, and for words of more than 256 letters. Optimal string alignment
+// distance: Boytsov, "Indexing methods for approximate dictionary searching" (2011), section 2.2.
 std::string nearest(const std::string& word, std::span<const std::string> candidates);
 
 // The sentence that errors append: "Did you mean X?" or, when nothing is near, "Known are A, B, C."

@@ -134,8 +134,8 @@ struct OpRule {
   Required<void(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes)> infer;
   Required<double(const OpShapes& s, Pass pass)> flops;  // multiply-adds count two
   // Example operands, some with many rows and some with few, so that the cost of a row can be told from the
-  // cost of a call. nullptr: two examples, with `rows` rows and with an eighth of them: the least number of
-  // inputs, each [rows, width], and no parameters.
+  // cost of a call. nullptr: two examples, one with `rows` rows, one with an eighth of them. Each has the
+  // least number of inputs, all [rows, width], and no parameters.
   std::vector<OpExample> (*examples)(const ExampleSizes& sizes) = nullptr;
   uint32_t integer_inputs = 0;             // bit i: input i holds token ids or labels, i32
   uint32_t backward_reads_inputs = 0;      // bit i: backward reads input i

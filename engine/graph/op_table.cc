@@ -257,14 +257,14 @@ double attention_flops(const OpShapes& s, Pass pass) {
 }
 
 // Forward: logits, then maximum, difference, exp and sum for each. Backward: logits again, the two products
-// with their gradient, and for each logit the forward's 4 plus quotient and seed.
+// with their gradient, and for each logit the forward's 4, the quotient and the scaling of the gradient.
 double cross_entropy_flops(const OpShapes& s, Pass pass) {
   const auto rows = static_cast<double>(s.inputs[0][0]), vocabulary = static_cast<double>(s.parameters[0][0]);
   const double product = 2 * rows * static_cast<double>(s.inputs[0][1]) * vocabulary;
   return pass == Pass::forward ? product + 4 * rows * vocabulary : 3 * product + 6 * rows * vocabulary;
 }
 
-// ---- Examples: many rows and few of them.
+// ---- Examples: with many rows, and with few.
 
 using Examples = std::vector<OpExample>;
 constexpr int64_t kExampleHeadSize = 64;
@@ -331,7 +331,8 @@ Examples cross_entropy_examples(const ExampleSizes& n) {
   return out;
 }
 
-// Of a token table at most a row for each token, of a position table the positions of one sequence.
+// Elements that are touched: of a token table, at most a row for each token; of a position table, a row for
+// each position of one sequence.
 uint64_t embedding_rows(const OpShapes& s, size_t parameter) {
   const Shape& shape = s.parameters[parameter];
   const int64_t rows = parameter == 0 ? std::min(shape[0], s.inputs[0][0]) : s.attributes.sequence;

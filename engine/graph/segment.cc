@@ -1,6 +1,6 @@
 // 1. Which tensors carry a gradient: those that depend on a wanted input gradient or a trainable parameter.
-// 2. Which tensors backward reads (the op table says); of these, neither inputs nor outputs of the segment
-//    are `saved`.
+// 2. Which tensors backward reads (the op table says). Those of them that are neither inputs nor outputs of
+//    the segment are `saved`.
 // 3. Forward steps: all ops. Recomputed steps: only the ops that a tensor of 2 depends on.
 // 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add.
 // 5. Inner tensors live from their first to their last step; pack() gives them offsets.

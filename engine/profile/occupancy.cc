@@ -46,7 +46,7 @@ struct Change {
   TierId tier = 0;
   BufferClass kind = BufferClass::weights;
   uint64_t bytes = 0;
-  // At the same time, ends come before begins.
+  // Of changes at one time, ends come before begins.
   bool operator<(const Change& other) const {
     return seconds != other.seconds ? seconds < other.seconds : begins < other.begins;
   }

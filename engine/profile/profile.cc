@@ -54,7 +54,7 @@ Work kind_of(const Program& program, const Body& body, const Instruction& in) {
 }
 
 // Calls f(position, instruction, begin, end) for every instruction that a lane executes in [begin, end]. As
-// in attribute.h, one on an overlapping lane is executed from when the one before has completed.
+// in attribute.h, an instruction on an overlapping lane is executed from the completion of the one before.
 template <typename F>
 void for_each_executed(const History& h, double begin, double end, F f) {
   std::vector<double> until(h.program.machine.lanes.size(), begin);
@@ -107,7 +107,8 @@ void add_work(const Program& program, const Body& step, Profile& profile) {
   });
 }
 
-// The most bytes a second between two tiers, by the machine description: of the link, the drives, the pools.
+// The most bytes a second between two tiers, by the machine description: the least of what the link, the
+// drives and the pools allow.
 double described_bandwidth(const MachineRates& rates, const Tier& from, const Tier& to) {
   double most = kUnlimited;
   for (const LinkRates& link : rates.links) {
@@ -143,7 +144,7 @@ void add_lanes_and_links(const Plan& plan, Profile& profile) {
   }
 }
 
-// Instructions that had not begun though they could are told apart by lane only.
+// Time charged to instructions that had not begun, although they could, is told apart by lane only.
 Work wait_kind(Work work) {
   work.subject = 0;
   return work.executed ? work : Work{work.lane, false};

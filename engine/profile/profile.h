@@ -15,7 +15,8 @@
 
 namespace sluice {
 
-constexpr size_t kWarmUpSteps = 2;  // the first contains no update, the second the first update
+// If updates wait for the norm, the first step contains no update, the second contains the first update.
+constexpr size_t kWarmUpSteps = 2;
 
 // times[position][instruction], in seconds from the first begin; an instruction that did not run begins at
 // infinity.

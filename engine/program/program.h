@@ -62,7 +62,8 @@ struct Lane {
 enum class TaskKind : uint8_t {
   forward,      // run a segment on a micro-batch
   backward,     // run a segment's backward on a micro-batch, with or without running its forward again
-  round,        // round a shard's gradient accumulator to working precision; one rank: and make block sums
+  round,        // round a shard's gradient accumulator to working precision; without other ranks, also
+                // make block sums
   norm,         // add the block sums of all groups (kNormBlock)
   set_scalars,  // t, loss scale, clip factor and the optimizer's constants of this step
   optimize,     // update one shard
@@ -70,7 +71,8 @@ enum class TaskKind : uint8_t {
   save,         // write one shard's state to the checkpoint
   gather,       // all-gather: every rank of a process group gets the parts of all, in order of rank
   exchange,     // all-to-all: every rank of a process group gets its own part from all, in order of rank
-  sum,          // add what was exchanged, as a tree over ranks; a gradient's last sum: and round, block sums
+  sum,          // add what was exchanged, as a tree over ranks; the last sum of a gradient also rounds and
+                // makes block sums
   compress,     // add a group's gradient to its compression error, make the left factor
   project,      // make the right factor from the summed left one; what both leave out is the new error
   expand,       // make a shard's gradient from the summed factors, and its block sums

@@ -17,10 +17,10 @@ struct DuplexRates {
 };
 DuplexRates duplex_rates(const DriveRates& drive);
 
-// The drive shares of a tier are in proportion to this: bytes a second that a drive moves when it reads and
-// writes equal amounts, begun together, until both are done. Training writes nearly as much state to a tier
-// as it reads from there, both at the same time; with these shares all drives are done at the same moment.
-// Where both directions can use half of the mixed rate, it is the mixed rate.
+// Bytes a second that a drive moves while it reads and writes equal amounts, from their common begin until
+// both are done. Where both directions can use half of the mixed rate, it is the mixed rate. The drive shares
+// of a tier are in proportion to it. Training writes nearly as much state to a tier as it reads from there,
+// both at the same time; with these shares all drives are done at the same moment.
 double drive_weight(const DriveRates& drive);
 
 struct DrivePart {

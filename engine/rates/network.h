@@ -24,8 +24,8 @@ double network_seconds(const Program& program, const std::vector<NetworkLevel>& 
 // Bytes that one rank sends in a collective.
 uint64_t sent_bytes(const Program& program, const Task& task);
 
-// The bytes that an instruction's rate counts: those that a copy moves, a collective sends, another task
-// works on.
+// The bytes that count for an instruction: those that a transfer moves, that a collective sends, or that
+// another task works on.
 uint64_t counted_bytes(const Program& program, const Body& body, const Instruction& in);
 
 // By level: bytes that one of its members (NetworkLevel) sends, in a body, to ranks outside of that member.

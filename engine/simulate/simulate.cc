@@ -42,7 +42,7 @@ struct LaneState {
   uint64_t blocked_count = 0;
   std::vector<Started> queue;  // started and not completed, from `head`
   size_t head = 0;
-  double ready = 0, left = 0;  // of the queue's head: end of its fixed seconds; seconds alone that are left
+  double ready = 0, left = 0;  // of the queue's head: end of its fixed seconds; seconds left if it is alone
   const Job* job = nullptr;    // of the queue's head; nullptr: nothing started
   bool flows = false;
   double share = 0, busy_until = 0;
@@ -197,7 +197,7 @@ class Run {
         full = p;
       }
     if (full == demand_.size()) return false;
-    share = level = std::max(level, share);  // differences of sums may round below the level before
+    share = level = std::max(level, share);  // by rounding, `share` may be below the previous level
     for (size_t r = 0; r < rising_.size();) {
       LaneState& lane = *rising_[r];
       const PoolFraction* uses = uses_of(lane).data();
@@ -263,7 +263,7 @@ class Run {
   const std::span<const BodyId> sequence_;
   const bool with_times_;
   std::vector<LaneState> lanes_;
-  // By position (and one more) and lane: instructions of the bodies before.
+  // By position (and one past the last) and lane: instructions of all bodies before.
   std::vector<std::vector<uint64_t>> bases_;
   std::vector<size_t> before_;         // by position: index of the body before among the predecessors
   std::vector<double> demand_, room_;  // by pool
@@ -318,7 +318,8 @@ Loads loads_of(const Program& program, const MachineRates& rates, BodyId id) {
   for (const DrivePools& d : compiler.drives()) {
     const double read = pools[d.read], write = pools[d.write];
     const double both = std::min(read / d.read_share, write / d.write_share);
-    const double gain = std::max(0.0, d.read_share + d.write_share - 1);  // saved in a second of both at once
+    // Seconds saved in each second in which both flow.
+    const double gain = std::max(0.0, d.read_share + d.write_share - 1);
     loads.drives.push_back(read + write - gain * both);
   }
   pools.resize(rates.pools.size());

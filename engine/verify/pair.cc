@@ -39,7 +39,7 @@ class PairCheck {
   void join(uint32_t* clock, const uint32_t* other) const {
     for (size_t l = 0; l < lanes_; ++l) clock[l] = std::max(clock[l], other[l]);
   }
-  // Adds to the clock that the lane's first `count` instructions of the body before have completed.
+  // Adds to the clock the completion of the lane's first `count` instructions of the body before.
   void join_completed(uint32_t* clock, LaneId lane, uint32_t count) const {
     if (count == 0) return;
     join(clock, &before_.started[before_.by_lane[lane][count - 1] * lanes_]);
@@ -61,7 +61,7 @@ class PairCheck {
         join_completed(clock, lane, static_cast<uint32_t>(earlier.size()));
       else if (!earlier.empty())
         join(clock, &before_.started[earlier.back() * lanes_]);
-      // Completions are counted in order: that lane has also completed all of the body before.
+      // Completions are counted in order: a lane that is waited for has completed all of the body before.
       for (const Wait& w : instruction.waits) {
         join(clock, started(facts_.by_lane[w.lane][w.count - 1]));
         join_completed(clock, w.lane, static_cast<uint32_t>(before_.by_lane[w.lane].size()));

@@ -60,7 +60,8 @@ class Rank {
 
   void set_match(uint32_t i, uint32_t match) { match_[i] = match; }
 
-  // Carries out what it can; `started` counts, by match, the ranks that started it. False: there was nothing.
+  // Carries out instructions until none can go on. `started` counts, by match, the ranks that have started
+  // it. False: no instruction could go on.
   bool advance(std::vector<uint32_t>& started, uint32_t ranks) {
     bool moved = false;
     for (bool again = true; again; moved |= again) {

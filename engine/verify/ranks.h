@@ -1,10 +1,10 @@
 // Do the collectives of several ranks match, and can ranks block each other? Each program is correct alone
 // (verify.h).
 //
-// A rank's collectives on one lane go over one communicator, so the n-th on a lane of a body matches the n-th
-// of every other rank on the lane of that name.
-// 1. Matching collectives have the same kind, bytes and form of process group, and the bytes are right for
-//    its ranks.
+// A rank's collectives on one lane go over one communicator. So the n-th collective on a lane of a body
+// matches every other rank's n-th collective on the lane of the same name.
+// 1. Matching collectives have the same kind, the same bytes, and process groups of equal count and stride.
+//    The bytes fit the number of ranks in the group.
 // 2. They meet in one global order over all lanes. In each rank, the order of its lanes and its waits say
 //    what happens before what. These relations of all ranks, joined at the matches, must have no cycle: in a
 //    cycle, ranks wait for one another. The check lets every collective wait for all ranks, also where its

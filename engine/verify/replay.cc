@@ -146,7 +146,8 @@ class Replay {
     live_.insert(index_.size() - 1);
   }
 
-  // Homes of rings lie in their own spaces; where they lie in the tier is out of bounds for everyone.
+  // Homes of ring buffers lie in spaces of their own. Their addresses in the tier are out of bounds for every
+  // operand.
   template <typename Visit>
   void for_each_home(const Visit& visit) const {
     for (BufferId b = 0; b < program_.buffers.size(); ++b) {
@@ -323,7 +324,7 @@ class Replay {
     to.readers.insert(to.readers.end(), &readers[s * lanes_], &readers[s * lanes_] + lanes_);
   }
 
-  // Collects what the next body must wait for; homes must hold the newest versions.
+  // Completes the facts for check_pair(). Checks that homes hold the newest versions.
   void finish() {
     for (uint32_t s = 0; s + 1 < index_.size(); s = live_.at_or_after(s + 1)) {
       const Segment& seg = segments_[s];

@@ -238,7 +238,7 @@ class Structure {
         !require(place.tier < machine_.tiers.size(), "has {} in tier {}", Name{b.name}, place.tier))
       return false;
     const Tier& tier = machine_.tiers[place.tier];
-    // Except in a file, a piece in its home lies where the home's alignment and the buffer's cuts put it.
+    // A piece in its home need not be aligned, except in a file: the buffer's cuts decide where it lies.
     const bool aligned = place.offset % tier.alignment == 0 || (!tier.file && at_home(b, o, place));
     return require(aligned, "has {} at {} {}, which is not aligned to {}", Name{b.name}, Name{tier.name},
                    place.offset, tier.alignment) &&

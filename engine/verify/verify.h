@@ -1,5 +1,5 @@
-// The verifier: is a program correct for every interleaving that its waits allow? It shares program.h with
-// the planner and nothing else, so that one mistake cannot hide in both.
+// The verifier: is a program correct for every interleaving that its waits allow? It shares program.h and
+// engine/base with the planner and nothing else, so that one mistake cannot hide in both.
 //
 // 1. Tables: indices in range, homes disjoint, aligned and inside the arenas, arenas inside the tiers'
 //    capacities.

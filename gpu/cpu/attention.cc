@@ -3,10 +3,11 @@
 //
 // Forward: one task per (sequence, head, block of queries); it passes over the blocks of keys with a running
 // maximum and sum. Backward recomputes probabilities from lse, with delta = rowsum(dO * O). Where there are
-// enough pairs of sequence and key/value head, one task does a pair, with five products a block. Otherwise
-// tasks for blocks of queries compute dq, and tasks for blocks of keys compute dk and dv. That costs two
-// products more, but tasks share no sums. The shape decides which way. Every sum is owned by one task and has
-// a fixed order. Operands that are not fp32 are widened block by block.
+// enough pairs of sequence and key/value head, or a sequence is one block of queries, one task does a pair,
+// with five products a block. Otherwise tasks for blocks of queries compute dq, and tasks for blocks of keys
+// compute dk and dv. That costs two products more, but tasks share no sums. The shape decides which way.
+// Every sum is owned by one task and has a fixed order. Operands that are not fp32 are widened block by
+// block.
 #include <algorithm>
 #include <cmath>
 #include <limits>

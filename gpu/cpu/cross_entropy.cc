@@ -38,7 +38,8 @@ double finish_logits(float* logits, int64_t vocabulary, int32_t label, DType pre
 
 // Losses and gradients of a chunk's rows; the losses are added to `loss`, if it is there, in row order.
 void finish_rows(const LossRows& c, DType precision, const float* seed, double* loss, Workers& workers) {
-  const int64_t group = std::max<int64_t>(1, 16384 / c.vocabulary);  // rows of one task: tens of microseconds
+  // Rows of one task, which then takes tens of microseconds.
+  const int64_t group = std::max<int64_t>(1, 16384 / c.vocabulary);
   workers.parallel_for((c.rows + group - 1) / group, [&](int64_t index, int) {
     for (int64_t r = index * group; r < std::min(c.rows, (index + 1) * group); ++r)
       c.losses[r] = finish_logits(c.logits + r * c.stride, c.vocabulary, c.labels[r], precision, seed);

@@ -185,7 +185,7 @@ HWY_EXPORT(add_forward_range);
 HWY_EXPORT(add_backward_range);
 HWY_EXPORT(round_block);
 
-// Elements of one task: tens of microseconds.
+// Elements of one task, which then takes tens of microseconds.
 constexpr uint64_t kRange = 16384;
 
 template <class Body>

@@ -22,13 +22,13 @@ namespace sluice::cpu {
 
 class Multiplier {
  public:
-  // threads: of the Workers that run is called with. Throws Error (environment) for an unusable OpenBLAS.
+  // threads: of the Workers that run() is given. Throws Error (environment) for an unusable OpenBLAS.
   Multiplier(int threads, Support support);
 
-  // Makes what the products need; returns the bytes of the workspace that run takes for any of them.
+  // Makes what the products need; returns the bytes of workspace that run() needs for any of them.
   uint64_t prepare(std::span<const Product> products);
 
-  // workspace: prepare's bytes, aligned to 64.
+  // workspace: of the bytes that prepare() returned, aligned to 64.
   void run(const ProductCall& operands, std::byte* workspace, Workers& workers);
 
   // One small fp32 product on the calling thread, for kernels that cut their own work.

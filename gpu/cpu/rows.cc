@@ -40,7 +40,8 @@ void add_row(DType precision, const void* from, float* to, int64_t n) {
   });
 }
 
-// x * 0 is NaN for infinities and NaN, otherwise zero. The sum of these products makes the result NaN.
+// x * 0 is NaN for infinities and NaN, otherwise zero. If one of these products is NaN, their sum makes the
+// result NaN.
 float finite_maximum(const float* x, int64_t n) {
   const Floats d;
   const FloatVector zero = hn::Zero(d), lowest = hn::Set(d, std::numeric_limits<float>::lowest());

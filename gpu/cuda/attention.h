@@ -130,8 +130,9 @@ __device__ void load_tile(const Tile<T, kSize>& tile, int rows, const HeadColumn
                           const AttentionShape& s) {
   constexpr int kWords = Tile<T, kSize>::kWords, kPerWord = Tile<T, kSize>::kPerWord;
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  if (s.size % kPerWord == 0) {   // then every row begins at a multiple of 16 bytes
-    const int word = thread % 4;  // and every fourth: a warp copies 64 bytes of 8 rows at a time
+  if (s.size % kPerWord == 0) {  // then every row begins at a multiple of 16 bytes
+    // A thread copies this word and every fourth after it. So a warp copies 64 bytes of 8 rows at a time.
+    const int word = thread % 4;
 #pragma unroll 1
     for (int r = thread / 4; r < rows; r += threads / 4) {
       const T* begin = from.data + static_cast<int64_t>(row + r) * from.stride + word * kPerWord;

@@ -109,8 +109,8 @@ __device__ void differentiate_columns(Sums<kRowTiles, kQueries>& p, Sums<kRowTil
   }
 }
 
-// In tiles of scores^T, sets queries that come before the key to zero. ahead: the first query, counted from
-// the warp's first key.
+// In tiles of P^T or dS^T, zeroes the elements whose query comes before their key. ahead: the tile's first
+// query, counted from the warp's first key.
 template <int kRowTiles, int kQueries>
 __device__ void mask_queries(Sums<kRowTiles, kQueries>& sums, int ahead) {
 #pragma unroll

@@ -1,6 +1,6 @@
 // What kernels share: conversions, wide loads and stores, sums over a warp or block, and dispatch by
-// precision. Included by .cu files only. Everything on the device is a function of thread and block indices
-// and its arguments.
+// precision. Included by .cu files and the emulation's tests only. Everything on the device is a function of
+// thread and block indices and its arguments.
 #pragma once
 
 #include <algorithm>

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// 1 / (1 + e^-x): 1 and 0 for large x and -x.
+// 1 / (1 + e^-x): 1 for large x, 0 for large -x.
 __device__ inline float sigmoid(float x) { return fast_reciprocal(1.0f + fast_exp2(x * -1.442695041f)); }
 
 // The tanh form (Hendrycks, Gimpel 2016): 0.5 x (1 + tanh u) = x sigmoid(2 u) with 2 u = 2 sqrt(2 / pi) (x +
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
     });
 }
 
-// Copies row [columns] to every row of `to`, each block one row at a time.
+// Copies `row` [columns] to every row of `to`, each block one row at a time.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     repeat_kernel(const T* row, T* to, int64_t rows, int64_t columns) {

@@ -2,7 +2,8 @@
 //
 // The gradient of a token's row of the table belongs to the block of the token's first row in the
 // micro-batch. That block walks the rows from there on and adds those with its token, in order. All blocks
-// together make rows^2 / 2 comparisons: at 64 Ki rows 2 * 10^9, which take a few milliseconds from the cache.
+// of the same columns together make at most rows^2 comparisons: at 64 Ki rows 4 * 10^9, which take a few
+// milliseconds from the cache.
 #include "gpu/cuda/base.h"
 
 namespace sluice::cuda {

@@ -33,7 +33,7 @@ struct CudaFacts {
   // Of an available GPU:
   std::string pci_bus_id;  // as in /sys/bus/pci/devices: "0000:17:00.0"
   Known<std::string> driver;
-  Known<NvmlMemory> memory;  // before this process had a context
+  Known<NvmlMemory> memory;  // before this process had a context; without NVML, after
   Known<NvmlLink> link;      // just after copies, when it is not idle
   Known<CudaPinning> pinning;
   Known<CudaCopies> copies;

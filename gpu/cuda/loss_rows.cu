@@ -48,9 +48,9 @@ struct RowScale {
   float factor, at_label;
 };
 
-// Replaces a row's logits by their gradients. A gradient lies at its logit's address or before it. So all
-// logits of a step are read before the step's first gradient is written; the logits of later steps lie
-// beyond.
+// Replaces a row's logits by their gradients. A gradient lies at its logit's address or before it. So each
+// round of the loop reads all of its kStep logits before it writes their first gradient. The logits of later
+// rounds lie beyond its gradients.
 template <typename T>
 __device__ void write_gradients(const LossRows& a, float* logits, int64_t label, float maximum,
                                 const RowScale& scale) {
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads)
   write_gradients<T>(a, logits, label, mine.maximum, scale);
 }
 
-// One block: thread t adds losses t, t + kThreads, ... in order, then the threads' sums.
+// One block: thread t adds losses t, t + kThreads, ... in order, then the threads' sums are added.
 __global__ void __launch_bounds__(kThreads)
     add_losses_kernel(const double* losses, int64_t rows, double* loss) {
   __shared__ double sums[kThreads / kWarp];

@@ -71,10 +71,10 @@ uint64_t operand_bytes_max(const Product& p) {
                    bytes(1, p.n, p.precision)});
 }
 
-// What the library is asked to do of a product, the most first. Sluice's own kernels do the rest.
+// What the library is asked to do of a product, the largest part first. Sluice's own kernels do the rest.
 //
-// gelu: in 16 bits only, as the library does not say how exact its tanh is. It writes the pre-activation with
-// a leading dimension that is divisible by 8 (cuBLAS documentation of CUDA 13.0, section
+// gelu: in 16 bits only, as the library does not say how exact its tanh is. The leading dimension of the
+// pre-activation must be divisible by 8 (cuBLAS documentation of CUDA 13.0, section
 // cublasLtMatmulDescAttributes_t: CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD).
 std::vector<Product> parts_of(Product p) {
   std::vector<Product> parts;
@@ -97,7 +97,7 @@ cublasLtEpilogue_t epilogue_of(const Product& p) {
 // the alignment that operands promise, not that of a particular call.
 void* const kPromised = reinterpret_cast<void*>(uintptr_t{64});
 
-// Products that differ only in `accumulate` share a prepared one: it is an argument of the call.
+// Products that differ only in `accumulate` share a prepared one: `accumulate` is an argument of the call.
 Product key_of(Product product) {
   product.accumulate = false;
   return product;
@@ -152,8 +152,8 @@ class LtMultiplier final : public Multiplier {
   }
 
  private:
-  // A bias that the library does not add lies in C before the product, which is added to it in fp32 and
-  // rounded once.
+  // A bias that the library does not add is written to C first. The product is added to it in fp32, and the
+  // sum is rounded once.
   void run(const ProductCall& call, const PreparedProduct& prepared, std::byte* workspace) {
     const Product& p = call.product;
     const bool own_bias = p.bias && !prepared.part.bias, own_gelu = p.gelu && !prepared.part.gelu;
@@ -227,7 +227,7 @@ class LtMultiplier final : public Multiplier {
       check_setup(lt_.matmul_preference_set_attribute(made, attribute, &value, sizeof(value)), kChoosing);
     };
     fix(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kLibraryWorkspaceBytes});
-    // Parts of a sum over k in the result's type would round twice.
+    // A sum over k whose parts are in the result's type would be rounded twice.
     fix(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     // cuBLASLt's A is the product's B.

@@ -2,10 +2,11 @@
 //
 // The algorithm is the first that the library's heuristic gives for the shape within kLibraryWorkspaceBytes.
 // Sums over parts of k are only allowed in fp32 and in a fixed order. A bias and gelu are the library's
-// epilogues or, where it has no algorithm with them, Sluice's kernels before and after the product; sums are
-// rounded once either way. So results depend on shape, values and GPU model only. TF32 is never used, nor is
-// fp32 emulated, whatever the library's environment variables say. prepare and warm_up are for set-up, after
-// which nothing is looked up, loaded or allocated. Owner: the cuda device, one thread at a time.
+// epilogues. Where it has no algorithm with them, and for gelu in fp32, they are Sluice's kernels before and
+// after the product. Sums are rounded once either way. So results depend on shape, values and GPU model only.
+// TF32 is never used, nor is fp32 emulated, whatever the library's environment variables say. prepare and
+// warm_up are for set-up, after which nothing is looked up, loaded or allocated. Owner: the cuda device, one
+// thread at a time.
 #pragma once
 
 #include <cstddef>

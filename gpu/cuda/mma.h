@@ -19,7 +19,7 @@ struct Tile {
   static_assert(kWords >= 4, "half of the banks");
   T* data;
 
-  // The columns up to the next multiple of kPerWord follow it in memory.
+  // The address of an element. The columns up to the next multiple of kPerWord follow it in memory.
   __device__ T* at(int row, int column) const {
     const int word = column / kPerWord ^ (kWords >= 8 ? row & 7 : row >> 1 & 3);
     return data + row * kSize + word * kPerWord + column % kPerWord;

@@ -42,7 +42,7 @@ Answer answer(int version, const std::string& reason, bool done = true) {
   return a;
 }
 
-// What all have said, which is the same on all.
+// What the answers of all ranks come to. It is the same on every rank.
 struct Consent {
   std::string objection;  // a clause why the ranks cannot go on, or empty
   bool done = true;       // all ranks are
@@ -73,7 +73,7 @@ class NcclCommunicator final : public Communicator {
         host_(host),
         exceptions_(std::uncaught_exceptions()) {}
 
-  // After an exception, other ranks may not disconnect: this one does not wait for them then.
+  // After an exception, it is not certain that other ranks disconnect, so this one does not wait for them.
   ~NcclCommunicator() override {
     if (rank_ && std::uncaught_exceptions() == exceptions_) disconnect();
     give_up();
@@ -87,8 +87,8 @@ class NcclCommunicator final : public Communicator {
       if (result != NcclApi::kInProgress) require(result, kInit);
     });
   }
-  // Connects with the other ranks, which have begun too. Afterwards no call takes memory of the GPU. A wait
-  // in it ends on all ranks at once. Returns the same on all: an empty string, or a clause why not.
+  // Connects with the other ranks, which have begun too. Afterwards no call takes memory of the GPU. Every
+  // wait here ends on all ranks at once. Returns the same on all: an empty string, or a clause why not.
   std::string connect() {
     connecting_ = true;
     const std::string reason = reason_against([&] {
@@ -104,7 +104,7 @@ class NcclCommunicator final : public Communicator {
 
   // Ends what the GPU waits for; only the thread that makes calls may do so.
   void give_up() {
-    if (rank_) (void)api_.ncclCommAbort(std::exchange(rank_, nullptr));  // nothing is left to be done
+    if (rank_) (void)api_.ncclCommAbort(std::exchange(rank_, nullptr));  // there is no remedy if it fails
   }
 
   int rank() const override { return host_.rank(); }
@@ -265,7 +265,7 @@ class NcclCommunicator final : public Communicator {
   // Waits until what `function` began has been enqueued.
   void settle(int result, const char* function) {
     if (result != NcclApi::kInProgress) require(result, function);
-    if (result != NcclApi::kInProgress && !connecting_) return;  // connecting, others may have to wait
+    if (result != NcclApi::kInProgress && !connecting_) return;  // while connecting, ranks wait together
     wait_until(function, [&] { return asynchronous_result(function) != NcclApi::kInProgress; });
   }
   int asynchronous_result(const char* function) const {

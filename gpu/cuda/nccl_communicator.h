@@ -4,7 +4,7 @@
 // NCCL's calls are non-blocking. A rank waits for a call in a loop with growing sleeps. It looks at the
 // call's event, at NCCL's asynchronous error, and at the ranks' communicator through host memory. A rank that
 // gives up tells the others by that communicator. Every rank then aborts its own part of NCCL's communicator,
-// which ends what the GPUs wait for. The calling thread's GPU becomes the rank's.
+// which ends what the GPUs wait for. A call makes the rank's GPU the current one of the calling thread.
 #pragma once
 
 #include "gpu/accelerator.h"

@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kSumThreads = 256, kSumStep = kSumThreads * kWide;
 static_assert(kNormBlock % kSumStep == 0);
-constexpr int kSquareSums = 32;  // as in gpu/ranks/reduce.cc: sum i is of elements i mod 32, in order
+constexpr int kSquareSums = 32;  // as in gpu/ranks/reduce.cc: sum i adds elements i, i + 32, ... in order
 
 // How a thread adds over ranks. FewRanks: kWide elements at a time, with the loads of four parts under way
-// together. ManyRanks, whose waiting subtrees would not fit the registers so: one element, with sixteen
-// loads.
+// together. ManyRanks: one element at a time, with sixteen loads, since the waiting subtrees of kWide
+// elements would not fit the registers.
 struct FewRanks {
   static constexpr int kElements = kWide, kTogether = 4, kLevels = 2;  // up to 15 ranks
 };
@@ -83,7 +83,7 @@ __device__ inline void add_together(const From* from, int64_t stride, P part, fl
   }
 }
 
-// Adds one subtree for each binary digit of `ranks` < 2 kRanks, the last subtree first.
+// Adds one subtree for each binary digit 1 of `ranks` < 2 kRanks, the last subtree first.
 template <int kRanks, typename From, typename P, int kElements>
 __device__ inline void add_rest(const From* from, int64_t stride, int64_t ranks, P part,
                                 float (&sum)[kElements]) {

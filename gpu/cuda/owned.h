@@ -17,7 +17,7 @@ struct GpuBytes {
   void* data = nullptr;
 };
 
-// A stream that does not wait for the default stream, nor that for it.
+// A stream and the default stream do not wait for each other.
 class Stream {
  public:
   Stream() {

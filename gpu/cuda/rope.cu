@@ -14,8 +14,9 @@ struct alignas(8) Turn {
 };
 static_assert(sizeof(Turn) == kTurnBytes);
 
-// Radians per position of pair i of a head; llama3 scaling stretches wavelengths beyond the original context
-// by `factor` and blends in between (Hugging Face's "llama3" rope type).
+// Radians per position of pair i of a head. llama3 scaling stretches wavelengths above original_context / low
+// by `factor`, keeps those below original_context / high, and blends in between (Hugging Face's "llama3" rope
+// type).
 __device__ inline double inverse_frequency(const OpAttributes& a, int64_t i) {
   constexpr double kTwoPi = 6.283185307179586;
   const RopeScaling& scaling = a.rope_scaling;

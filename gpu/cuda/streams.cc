@@ -43,8 +43,8 @@ class CudaStreams final : public Streams {
     }
   }
 
-  // A poisoned run may have left work in the streams, and the arenas must outlive that work. Results need no
-  // look here: whoever enqueued or waited has seen them.
+  // A run that failed may have left work in the streams, and the arenas must outlive that work. Result codes
+  // need no look here: whoever enqueued or waited has seen them.
   ~CudaStreams() override {
     for (const Lane& lane : lanes_) (void)cudaStreamSynchronize(lane.stream);
   }
@@ -117,7 +117,7 @@ class CudaStreams final : public Streams {
     uint64_t anchors_recorded = 0;  // by the thread that enqueues
     // By the thread that asks for intervals:
     uint64_t anchors_seen = 0;
-    double anchor_seconds = 0;  // the time of the last of these
+    double anchor_seconds = 0;  // the time of the last anchor that was seen
     double least_delay = kNone;
   };
 

@@ -107,9 +107,9 @@ __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Four 8 x 8 matrices of 16-bit numbers out of shared memory: lane i gives the address of row i % 8 of matrix
-// i / 8 and receives elements (i / 4, 2 * (i % 4)) and (i / 4, 2 * (i % 4) + 1) of each; load_transposed
-// those of the transposed matrices.
+// Four 8 x 8 matrices of 16-bit numbers out of shared memory. Lane i gives the address of row i % 8 of matrix
+// i / 8. It receives elements (i / 4, 2 * (i % 4)) and (i / 4, 2 * (i % 4) + 1) of each matrix or, from
+// load_transposed, of each transposed matrix.
 __device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
 #if __CUDA_ARCH__ >= 750
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -7,9 +7,9 @@
 
 namespace sluice::cuda {
 
-// What cuBLASLt may use for a product: the size that cuBLAS recommends for Hopper, at least as much as for
-// other GPUs. It asks for more than the 64 bytes of alignment that arenas give, so a product is given some
-// more bytes.
+// What cuBLASLt may use for a product: the size that cuBLAS recommends for Hopper, which is no less than for
+// other GPUs. cuBLASLt asks for a larger alignment than the 64 bytes of arenas, so a product is given some
+// bytes more.
 constexpr uint64_t kLibraryWorkspaceBytes = 32ull << 20, kLibraryWorkspaceAlignment = 256;
 constexpr uint64_t kMatmulWorkspaceBytes = kLibraryWorkspaceBytes + kLibraryWorkspaceAlignment - 64;
 

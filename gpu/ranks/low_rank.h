@@ -1,9 +1,10 @@
 // PowerSGD's arithmetic on one group's gradient (engine/program/low_rank.h has the paper and the layout of
 // factors): compress, then project, then expand. The results of the first two are summed over ranks.
 //
-// All in fp32. Products of the rank's own gradient are added in an order that depends on shape and processor
-// alone. Orthonormal columns and the expanded gradient, which must be equal on all ranks, have the same bits
-// for every instruction set and number of threads. Caller: the optimizer lane.
+// Arithmetic is fp32, except that columns are made orthonormal and squares are added in double. Products of
+// the rank's own gradient are added in an order that depends on shape and processor alone. Orthonormal
+// columns and the expanded gradient, which must be equal on all ranks, have the same bits for every
+// instruction set and number of threads. Caller: the optimizer lane.
 #pragma once
 
 #include "engine/base/parallel.h"

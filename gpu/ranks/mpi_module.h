@@ -15,7 +15,8 @@ namespace sluice {
 
 constexpr int kNobody = -1;
 
-// The module calls these on a thread of its own, which looks several times a second.
+// The module calls these on threads of its own, which look many times a second: `terminated` on two threads,
+// the others on one of the two.
 struct MpiHooks {
   std::function<bool()> terminated;  // whether a SIGTERM has come
   std::function<void()> unharmed;    // called repeatedly after a SIGTERM, as long as no rank is missing

@@ -25,8 +25,8 @@ namespace sluice::HWY_NAMESPACE {
 // Elements: so few that a processor reads the next tile while it adds the squares of this one.
 constexpr size_t kTile = 256;
 constexpr uint32_t kTogether = 8;  // parts that are added in registers
-constexpr size_t kSums = 32;  // of squares: element i of a block belongs to sum i mod kSums. Several chains
-                              // of additions, as one alone takes as long as memory does.
+constexpr size_t kSums = 32;  // of squares: element i of a block belongs to sum i mod kSums. A single chain
+                              // of additions would take as long as memory does.
 static_assert(kTile % kSums == 0);
 
 struct Pair {

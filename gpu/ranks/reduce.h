@@ -3,9 +3,9 @@
 //
 // Additions are in fp32. Their order is a tree over rank numbers, wherever the ranks run: T(first, 1) is the
 // value of rank `first`, and T(first, n), over n ranks, is T(first, h) + T(first + h, n - h) with h the
-// largest power of two below n. Any 2^m ranks from a multiple of 2^m on are a subtree. So each
-// node group may be summed first, in fp32. The sum of these sums, rounded once, has the same bits as the sum
-// of all ranks at once.
+// largest power of two below n. Any 2^m ranks from a multiple of 2^m on are a subtree. So each node group may
+// be summed first, in fp32. The sum of these sums, rounded once, has the same bits as the sum of all ranks at
+// once.
 //
 // Callers: the optimizer lane, and the cpu device.
 #pragma once

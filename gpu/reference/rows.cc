@@ -149,8 +149,9 @@ void rms_norm_backward_as(const OpCall& call) {
   for (int64_t c = 0; c < columns; ++c) d_weight.put(c, weight_sums[c]);
 }
 
-// Radians per position of pair i of a head; llama3 scaling stretches wavelengths beyond the original context
-// by `factor` and blends in between (Hugging Face's "llama3" rope type).
+// Radians per position of pair i of a head. llama3 scaling stretches wavelengths above original_context / low
+// by `factor`, keeps those below original_context / high, and blends in between (Hugging Face's "llama3" rope
+// type).
 double inverse_frequency(const OpAttributes& a, int64_t i) {
   const RopeScaling& scaling = a.rope_scaling;
   const double plain =

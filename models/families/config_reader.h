@@ -33,7 +33,7 @@ class ConfigReader {
   void reject_flag(const char* key) const;     // complains about true
   void require_number(const char* key, double supported) const;
   void require_text(const char* key, std::initializer_list<const char*> supported) const;  // one of these
-  void require_texts(const char* key, const char* supported) const;  // of a list, such as layer_types
+  void require_texts(const char* key, const char* supported) const;  // each of a list, such as layer_types
 
   // rope_theta and rope_scaling, or rope_parameters; both must agree. Complains about partial rotation.
   void rope(double& theta, RopeScaling& scaling) const;

@@ -1,4 +1,4 @@
-// Helpers with which families write models: groups of parameters, and segments op by op with shapes inferred.
+// Helpers with which families write models: parameter groups, and segments op by op, with shapes inferred.
 //
 // A SegmentBuilder is used once: bind groups, declare inputs, add ops, declare outputs, take. Bound groups
 // must be laid out; groups bound to the same template later must have tensors of the same shapes. An op's
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// Parameters by role. Decay applies to two or more dimensions; norms start at one, biases at zero.
+// Parameters by role. Weight decay applies to matrices only. Norm weights start at one, biases at zero.
 Parameter matrix(std::string name, int64_t rows, int64_t columns, double standard_deviation = 0.02);
 Parameter norm_weight(std::string name, int64_t width);
 Parameter bias(std::string name, int64_t width);

@@ -203,8 +203,8 @@ std::optional<uint64_t> stated_bytes(const Entry& entry) {
   return total;
 }
 
-// Checks every rule of the format against the data's true length; returns the tensors in order of their
-// bytes.
+// Checks offsets, shapes and types against each other and against the data's true length. Returns the tensors
+// in the order of their offsets.
 std::vector<SafetensorsTensor> checked_tensors(const std::string& path, std::vector<Entry> entries,
                                                uint64_t data_begin, uint64_t data_bytes) {
   std::stable_sort(entries.begin(), entries.end(),
@@ -256,7 +256,7 @@ std::string read_header(const InputFile& file) {
                           file.bytes() - kLengthBytes));
   std::string header(length, '\0');
   file.read(kLengthBytes, header.data(), length);
-  // The JSON parser refuses neither: it ends silently at a NUL, and it skips a byte-order mark.
+  // The JSON parser reports neither a NUL, where it ends, nor a byte-order mark, which it skips.
   if (const size_t nul = header.find('\0'); nul != std::string::npos)
     malformed(file.path(), fmt::format("its header is not valid JSON at byte {}", kLengthBytes + nul));
   if (header.starts_with("\xEF\xBB\xBF")) malformed(file.path(), "its header begins with a byte-order mark");

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kPieceElements = 1 << 20;  // 4 MiB in fp32, 2 MiB in 16 bits: all that an export allocates
+constexpr uint64_t kPieceElements = 1 << 20;  // weights in memory at once: 4 MiB in fp32, 2 MiB in 16 bits
 constexpr uint64_t kCopyBytes = 1 << 20;
 
 constexpr std::array<const char*, 8> kTokenizerFiles = {

@@ -32,7 +32,7 @@ constexpr uint64_t kIndexBytesMax = 64 << 20;  // a million tensors
 
 constexpr const char* kDownloadAgain = "Download or export the directory again.";
 
-// A link that leads nowhere counts as there, so that opening it is an error.
+// A dangling link counts as existing, so that opening it is an error.
 bool is_there(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(path, ignored));

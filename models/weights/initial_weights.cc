@@ -65,8 +65,8 @@ Direction direction_of(uint32_t word) {
   for (const double inverse : kSine) sine = sine * z + inverse;
   for (const double inverse : kCosine) cosine = cosine * z + inverse;
   sine *= phi;
-  // Quarter turns swap the two (odd quadrants) and flip signs (cosine in 1 and 2, sine in 2 and 3). Done
-  // without branches, which no processor could predict here.
+  // Odd quadrants swap sine and cosine. Quadrants 1 and 2 negate the cosine, 2 and 3 the sine. There are no
+  // branches, since no processor could predict them here.
   const std::array<uint64_t, 2> values = {std::bit_cast<uint64_t>(cosine), std::bit_cast<uint64_t>(sine)};
   const uint64_t odd = quadrant & 1, cosine_sign = (uint64_t{quadrant} + 1) >> 1 & 1,
                  sine_sign = quadrant >> 1;

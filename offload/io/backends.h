@@ -20,7 +20,7 @@ enum class IoObstacle : uint8_t {
   none,
   seccomp,  // a profile blocks the system call, as a container's default profile does
   setting,  // a setting of the kernel forbids it
-  kernel,   // the kernel has none, or one that is too old
+  kernel,   // the kernel lacks what the back end needs
   memory,   // too little memory may be locked (ulimit -l)
   other,
 };

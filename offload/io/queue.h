@@ -1,5 +1,5 @@
-// A queue of file reads and writes: the one way of the bytes of transfers and of checkpoints' tensors to a
-// drive.
+// A queue of file reads and writes. Transfers to and from drives go through it, and so do the tensors that
+// are written to a checkpoint.
 //
 // Owner: one lane. The same thread makes all calls of submit() and poll(): io_uring cancels the requests of a
 // thread that has ended. Memory and file stay valid until the request's completion was polled.

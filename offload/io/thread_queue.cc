@@ -1,6 +1,6 @@
-// Thread-pool back end: one thread for each request in flight, in pread or pwrite; a ring of requests and a
-// ring of completions under one mutex. Requests are up to 1 MiB, so the mutex is taken some thousand times a
-// second, which costs nothing.
+// Thread-pool back end: one thread for each request that can be in flight, which calls pread or pwrite. One
+// mutex guards a ring of requests and a ring of completions. Requests are up to 1 MiB, so the mutex is taken
+// a few thousand times a second, which costs nothing.
 #include <unistd.h>
 
 #include <cerrno>

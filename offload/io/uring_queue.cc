@@ -1,9 +1,9 @@
-// io_uring back end, without optional ring features: requests are up to 1 MiB, so one system call for each
-// costs nothing; and without them one thread can make a ring and another use it.
+// io_uring back end. It asks for no optional feature of a ring. At requests of up to 1 MiB, a system call for
+// each costs nothing; and without these features one thread can make a ring and another use it.
 //
-// The kernel may use a request's memory from when it takes the request until the completion. When the system
-// refuses requests for good, those not taken and all later ones complete with that errno; those taken are
-// waited for as usual.
+// The kernel may use a request's memory from when it takes the request until the completion. When the kernel
+// refuses requests for good, those that it has not taken and all later ones complete with the errno of the
+// refusal. Those that it has taken complete as usual.
 #include "offload/io/uring_queue.h"
 
 #include <liburing.h>
@@ -60,7 +60,7 @@ class UringQueue : public IoQueue {
     return ring_.features & IORING_FEAT_EXT_ARG ? 0 : ENOSYS;
   }
 
-  // Registers `memory` piece by piece until the system refuses one; returns what was done in words.
+  // Registers `memory` piece by piece until the system refuses one. Returns in words how much is registered.
   std::string register_memory(std::span<std::byte> memory) {
     if (memory.empty()) return "no buffers to register";
     const auto pieces =

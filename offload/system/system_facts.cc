@@ -73,7 +73,8 @@ void read_huge_pages(const std::string& root, SystemFacts& facts) {
                            number_in(path / "free_hugepages").value_or(0)});
 }
 
-// Version 2: "max 100000", "200000 100000". Version 1: two files, -1 for no quota.
+// Version 2 has quota and period in one file: "max 100000" (no quota), "200000 100000". Version 1 has a file
+// for each; -1 is no quota.
 void read_processor_quota(const std::string& root, SystemFacts& facts) {
   for (const CgroupLevel& level : cgroup_levels(root, "cpu")) {
     const std::string file = level.path + (level.version2 ? "/cpu.max" : "/cpu.cfs_quota_us");
@@ -141,7 +142,7 @@ SystemFacts system_facts(const std::string& root) {
 }
 
 std::optional<int> numa_node_of_card(const std::string& pci_bus_id, const std::string& root) {
-  // -1, where it is not known, is not read as a number.
+  // The kernel writes -1 where it does not know the node; number_in() returns nothing for that.
   const auto node = number_in(root + "sys/bus/pci/devices/" + pci_bus_id + "/numa_node");
   if (!node) return std::nullopt;
   return static_cast<int>(*node);

@@ -63,7 +63,8 @@ struct cublasLtMatrixLayoutOpaque {
   uint64_t rows, columns;
   int64_t stride;  // of columns, in elements
 };
-// The algorithm relies on what the preference asks for.
+// Preference and algorithm in one: an algorithm needs the workspace and alignments that its preference
+// states.
 struct cublasLtMatmulAlgo_t {
   uint64_t workspace_bytes = 0;
   uint32_t reduction = ~0u, alignment_a = 256, alignment_b = 256, alignment_c = 256, alignment_d = 256;

@@ -60,7 +60,7 @@ inline void expect_nothing_on_the_gpu() {
   EXPECT_EQ(counts.events_there, 0u);
 }
 
-// With a directory for the nvme tier's files beside the data.
+// Tests of the command on the emulated GPU, with a directory for the nvme tier's files beside the data.
 class EmulatedRun : public Cli {
  protected:
   void SetUp() override {

@@ -3,7 +3,7 @@
 //
 // Calls of the CUDA runtime come from any thread and enqueue work; one thread, the GPU, carries it out. It
 // takes the head of any stream whose waits are over, chosen by the seed, so every order that CUDA allows can
-// occur. Device memory may be touched by that thread only, and only while it works: elsewhere it ends the
+// occur. Device memory may be touched by that thread only, and only while it works: any other access ends the
 // process. Fresh device memory is NaN. An asynchronous copy to or from host memory that is not registered, or
 // beyond the end of an allocation, ends the process; so does a kernel that was not loaded.
 #pragma once
@@ -46,7 +46,7 @@ struct EmulatedGpu {
   uint64_t nccl_call_that_fails = kNever;     // of all ranks' calls from now on; only its rank hears of it
   cudaError_t loading_returns = cudaSuccess;  // what asking for a kernel returns
   uint64_t pinned_bytes_max = kNever;
-  uint64_t registration_bytes_max = (uint64_t{512} << 30) - 4096;  // of one, as drivers up to 610 have it
+  uint64_t registration_bytes_max = (uint64_t{512} << 30) - 4096;  // of one call, with drivers up to 610
   // Of the calls from now on, the one of this number (from 0) fails.
   uint64_t allocation_that_fails = kNever, registration_that_fails = kNever;
   uint64_t stream_that_fails = kNever, event_that_fails = kNever;

@@ -1,12 +1,12 @@
 // The emulated GPUs behind cuda_runtime_api.h, cublasLt.h and kernel launches: streams, events, memory. They
 // share one thread, and are lost together.
 //
-// Streams are queues of work, waits and records. A record gives its event a new moment; waiting for an event
-// is waiting for the moment that it had at the time of the call, and no waiting at all if it had none. No
-// stream has an implicit order to another, the null stream included, since only non-blocking ones are made.
-// Every function may be called from any thread; work runs on the GPU's own thread. A thread that has chosen
-// no GPU uses the first. Work is enqueued in streams of the thread's GPU only (CUDA would take copies to
-// others); an event belongs to the streams of one GPU.
+// Streams are queues of work, waits and records. A record gives its event a new moment. A wait for an event
+// waits for the moment that the event had at the time of the call, and does nothing if it had none. No stream
+// has an implicit order to another, the null stream included, since only non-blocking ones are made. Every
+// function may be called from any thread; work runs on the GPU's own thread. A thread that has chosen no GPU
+// uses the first. Work is enqueued in streams of the thread's GPU only (CUDA would accept copies in streams
+// of other GPUs too); an event belongs to the streams of one GPU.
 #pragma once
 
 #include <functional>
@@ -38,7 +38,7 @@ cudaError_t query(cudaEvent_t event);
 cudaError_t elapsed(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 cudaError_t allocate(void** data, uint64_t bytes);
 cudaError_t free_memory(void* data);
-cudaError_t choose(int ordinal);  // sets the calling thread's GPU, on which the calls above act
+cudaError_t choose(int ordinal);  // sets the calling thread's GPU, on which these calls act
 int chosen();
 cudaError_t memory_info(uint64_t* free, uint64_t* total);
 cudaError_t register_host(void* begin, uint64_t bytes);
@@ -48,7 +48,7 @@ EmulatedGpu current();       // what was set up last
 uint64_t count_nccl_call();  // returns how many there were before
 cudaError_t lost();          // cudaSuccess while the device is there
 struct MemoryUse {
-  uint64_t held, page_tables, others, total;  // bytes; held: by this process, beside page tables
+  uint64_t held, page_tables, others, total;  // bytes; held: by this process, without page tables
 };
 MemoryUse memory_use(int ordinal);
 bool is_device_memory(const void* begin, uint64_t bytes);  // wholly, inside one allocation
@@ -58,8 +58,8 @@ bool is_registered(const void* begin, uint64_t bytes);     // wholly, inside one
 // otherwise a CHECK fails.
 cudaError_t load(const void* kernel, uint64_t shared_bytes);
 void check_loaded(const void* kernel, uint64_t shared_bytes);
-// `kernel`: what cuBLASLt chooses a kernel by. It is loaded onto the calling thread's GPU when it is first
-// run.
+// cuBLASLt chooses a kernel by the properties `kernel`. It loads that kernel onto the calling thread's GPU
+// when the kernel is first run.
 void load_product(const std::vector<int>& kernel);
 
 }  // namespace sluice::emulation

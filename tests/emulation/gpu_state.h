@@ -75,7 +75,7 @@ class Gpu {
   bool idle() const;             // all GPUs
   bool idle(int ordinal) const;  // one of them
   void note_copy(Stream& stream);
-  uint64_t held(const Card& card) const;  // bytes, by this process, beside page tables
+  uint64_t held(const Card& card) const;  // bytes, by this process, without page tables
   uint64_t page_tables(const Card& card) const {
     return card.context ? round_up(host_memory_.bytes() / 512, 4096) : 0;
   }
@@ -89,7 +89,7 @@ class Gpu {
     note_held(card);
     return card;
   }
-  // The memory that holds the range wholly, if one does.
+  // Whether the range lies wholly inside one allocation of device memory.
   bool is_memory(const void* begin, uint64_t bytes) const {
     return std::any_of(cards_.begin(), cards_.end(),
                        [&](const auto& card) { return card.second.memory.contains(begin, bytes); });

@@ -40,7 +40,7 @@ void unmap_device_memory(void* begin, uint64_t bytes);
 // The bytes of a range of ordinary memory whose pages do not exist yet.
 uint64_t untouched_bytes(const void* begin, uint64_t bytes);
 
-// Makes device memory accessible as long as it lives.
+// While this object lives, device memory is accessible.
 class OpenMemory {
  public:
   explicit OpenMemory(const Ranges& device_memory);

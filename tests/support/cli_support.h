@@ -1,5 +1,5 @@
-// What the tests of the `sluice` command share: it runs as a child process; they see its output, exit code
-// and peak memory, and send it signals at a chosen moment.
+// What the tests of the `sluice` command share: the command runs as a child process. Tests see its output,
+// exit code and peak memory, and send it signals at a chosen moment.
 #pragma once
 
 #include <fcntl.h>
@@ -35,8 +35,8 @@ struct CommandResult {
   uint64_t peak_bytes = 0;  // of resident memory, as the kernel counted it
 };
 
-// Adds `--device cpu`, so that tests give the same anywhere, unless a device is named or a run resumed that
-// has one.
+// Adds `--device cpu` to verbs that take a device, so that tests give the same results anywhere. The words
+// stay as they are when they name a device, or resume a run, which has one.
 inline std::vector<std::string> sluice_words(const std::vector<std::string>& arguments,
                                              const std::string& binary) {
   constexpr std::array<std::string_view, 3> kVerbsWithDevice{"train", "plan", "eval"};

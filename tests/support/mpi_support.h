@@ -18,8 +18,8 @@
 
 namespace sluice {
 
-// So mpirun works as root, on fewer cores than ranks, and in containers that forbid processes to read each
-// other's memory. It ends after a minute.
+// With these options mpirun works as root, on fewer cores than ranks, and in containers that forbid processes
+// to read each other's memory. It ends after a minute.
 inline const Words kAnywhere{"--allow-run-as-root",
                              "--oversubscribe",
                              "--timeout",

@@ -92,7 +92,7 @@ inline std::vector<Mutation> all_single_wait_drops(const Program& p) {
   return all;
 }
 
-// Shifts every place of every operand by `shift` bytes, unless that would make an offset negative.
+// For every operand: its place is shifted by `shift` bytes, unless the offset would be negative.
 inline std::vector<Mutation> offset_shifts(const Program& p, int64_t shift) {
   std::vector<Mutation> all;
   for (BodyId b = 0; b < p.bodies.size(); ++b)

@@ -40,7 +40,7 @@ inline std::vector<OpCase> op_cases() {
   const OpAttributes h1{.sequence = 33, .heads = 1, .kv_heads = 1, .head_size = 75};
   const OpAttributes single{.sequence = 1, .heads = 3, .kv_heads = 3, .head_size = 6, .rope_theta = 10000};
   const OpAttributes tiny{.sequence = 5, .heads = 2, .kv_heads = 2, .head_size = 6, .rope_theta = 100};
-  // Wavelengths from 6 to 2 million positions use all three branches of llama3's scaling.
+  // Wavelengths from 6 to 1.4 million positions use all three branches of llama3's scaling.
   const RopeScaling llama3{.factor = 8, .low = 1, .high = 4, .original_context = 64};
   const OpAttributes scaled{
       .sequence = 37, .heads = 3, .head_size = 32, .rope_theta = 500000, .rope_scaling = llama3};
@@ -149,7 +149,7 @@ class Guarded {
   std::vector<uint8_t> storage_, frozen_;
 };
 
-constexpr uint8_t kPoison = 0xFF;  // not a number in every floating-point type, -1 as an index
+constexpr uint8_t kPoison = 0xFF;  // NaN in every floating-point type, -1 as an index
 
 inline std::vector<double> read_values(const void* data, DType type, int64_t count) {
   std::vector<double> out(static_cast<size_t>(count));

@@ -39,7 +39,7 @@ constexpr uint64_t kFileElements = 512 * 1024;   // 16-bit values that fill a fi
 class GraphBuilder {
  public:
   // Segments: dense is norm, linear with GELU, residual; gated is norm, SwiGLU; attention is norm, attention,
-  // residual; fork has two outputs, and itself also uses the first.
+  // residual; fork has two outputs, and computes the second from the first.
   enum class Kind { dense, gated, attention, fork };
 
   GraphBuilder(DType precision, int64_t micro_batch, int64_t sequence, int64_t width, int64_t vocabulary)
@@ -173,7 +173,7 @@ inline Model random_graph(Random& random, const ModelSizes& sizes) {
   GraphBuilder b(sizes.precision, sizes.micro_batch, sizes.sequence, sizes.width,
                  static_cast<int64_t>(pick(random, 5, 90)));
   const bool tied = chance(random, 40);
-  std::vector<uint32_t> open{b.embed(tied || chance(random, 70))};  // activations that nobody reads yet
+  std::vector<uint32_t> open{b.embed(tied || chance(random, 70))};  // activations still to be read
   std::vector<std::pair<Kind, uint32_t>> groups;
   const uint64_t layers = pick(random, 1, 6);
   for (uint64_t l = 0; l < layers; ++l) {

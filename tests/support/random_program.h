@@ -40,8 +40,8 @@ inline bool writes(const Program& p, const Operand& o) {
 }
 
 // --- waits ---
-// Derives the minimal waits of `body`: those within it or, given a predecessor, those on the body before;
-// then the waits within stay as they are.
+// Derives the minimal waits of `body`. Without a predecessor, these are the waits within the body. Given one,
+// they are the waits on the body before, and the waits within stay as they are.
 class WaitDeriver {
  public:
   WaitDeriver(Program& program, BodyId body, std::optional<uint32_t> predecessor)
@@ -173,7 +173,7 @@ inline void derive_waits(Program& p) {
     for (uint32_t a = 0; a < p.bodies[b].predecessors.size(); ++a) WaitDeriver(p, b, a).run();
 }
 
-// Fills in predecessors, peaks and arenas, then waits.
+// Fills in predecessors, peaks and arenas, and derives the waits.
 inline void finish(Program& p) {
   const size_t tiers = p.machine.tiers.size();
   p.arena_bytes.assign(tiers, 0);

@@ -1,4 +1,4 @@
-// Compares programs field by field, since the structs of program.h have no operator==.
+// Compares programs field by field, since most structs of program.h have no operator==.
 #pragma once
 
 #include <algorithm>

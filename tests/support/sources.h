@@ -28,7 +28,7 @@ struct Source {
   Lines lines;       // line n is lines[n - 1]
 };
 
-// Each is "path:line: text", so that editors and terminals link to it.
+// Each is "path:line: why: text", so that editors and terminals link to it.
 using Offences = std::vector<std::string>;
 
 inline void add(Offences& offences, const Source& s, size_t index, const std::string& why) {

@@ -147,8 +147,9 @@ inline TierCapacities least_arenas(TestRun run, bool device) {
   return {std::nullopt, bytes.at(0), bytes.at(1)};
 }
 
-// The run's ranks. If it says so, they exchange in device memory: by what connects their devices, which
-// `connected` keeps, or between threads where that memory is the host's.
+// The run's ranks. With ranks_meet_in_device they exchange in device memory. On accelerators they do so by
+// the communicator that connects them, which `connected` then owns. Where device memory is the host's, the
+// collective lane's communicator serves.
 inline Ranks meeting_ranks(const TestRun& run, Device& device, AcceleratorRanks& connected) {
   Ranks ranks = run.ranks;
   if (!run.ranks_meet_in_device) return ranks;
@@ -160,8 +161,8 @@ inline Ranks meeting_ranks(const TestRun& run, Device& device, AcceleratorRanks&
 }
 
 // Trains as `sluice train` does. With options.run.resume it starts from that checkpoint, or for "auto" from
-// the newest in the run directory; for a Hugging Face directory from its weights; otherwise from initial
-// weights.
+// the newest one in the run directory. Without a checkpoint it starts from the weights of the model's
+// Hugging Face directory, or from initial weights.
 inline TestResult train(const TestRun& run) {
   Options options = run.options;
   std::optional<CheckpointReader> resumed;
@@ -258,7 +259,7 @@ inline Tensors newest_tensors(const std::string& out) {
   return path ? tensors_of(*path) : Tensors{};
 }
 
-// The names of up to a few tensors that differ.
+// How many tensors differ, and the names of up to four; "" if none differs.
 inline std::string differences(const Tensors& a, const Tensors& b) {
   std::string names;
   size_t count = 0;

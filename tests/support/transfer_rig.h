@@ -1,4 +1,4 @@
-// Transfers of a transfer lane and their memory, over real files.
+// Transfers for a transfer lane, with the memory and the real files that they use.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -50,8 +50,8 @@ struct Rig {
     if (drives.size() > 1) return {direction, -1, begins[i], memory, sizes[i], slots, "", &*files};
     return {direction, files->files()[0].fd, begins[i], memory, sizes[i], slots, "scratch"};
   }
-  // Starts transfers as the lane has room until all have completed or one has failed, and checks the counts
-  // meanwhile.
+  // Starts a transfer whenever the lane has room, until all have completed or one has failed. Checks counts
+  // and what was read.
   void run(TransferLane& lane, IoDirection direction) {
     const uint64_t base = lane.completed();
     for (size_t next = 0; !lane.error() && lane.completed() < base + sizes.size();) {

@@ -1,4 +1,5 @@
-// Programs as text, on a machine of one flop and one byte a second, whose times are worked out by hand.
+// Programs as text, for a machine of one flop and one byte a second, so that their times can be worked out
+// by hand.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 #!/bin/bash
-# The bundle of a build folder, made, and unpacked elsewhere. Commands find every library inside, but those of
-# glibc and CUDA; no library is superfluous; the size bound holds (tools/bundle.sh); run_tests.sh tells what
-# passes, is skipped and fails.
+# Makes the bundle of a build folder (tools/bundle.sh fails if it is too large) and unpacks it elsewhere. The
+# bundle has every library that its commands need, except those of glibc, CUDA and NCCL, and no other. Its
+# run_tests.sh tells what passes, is skipped and fails.
 # usage: tests/tools/bundle_test.sh BUILD_FOLDER     in the repository root
 set -euo pipefail
 

@@ -43,8 +43,8 @@ void BenchMemory::fill(std::byte* to, uint64_t bytes, std::span<const std::byte>
 
 double BenchMemory::seconds_of(const std::function<void()>& work, const Repeats& repeats) {
   if (!accelerator_) return median_seconds(work, repeats);
-  // A call only enqueues, and a wait for the device can take as long as a kernel. So calls for about a
-  // millisecond are enqueued between two waits.
+  // A call only enqueues, and a wait for the device can take as long as a kernel. So several calls, which
+  // take about a millisecond together, are enqueued between two waits.
   constexpr double kSecondsOfRun = 1e-3, kCallsMost = 64;
   const auto run = [&](int calls) {
     for (int i = 0; i < calls; ++i) work();

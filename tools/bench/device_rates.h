@@ -1,5 +1,5 @@
-// How fast the memory of a device is, and how long its instructions and copies take beside their work.
-// Tensors are larger than caches. One thread calls.
+// How fast the memory of a device is, and how much overhead its instructions and copies have. Callers give
+// more elements than caches hold. One thread calls.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,12 @@ double measure_round(Device& device, DType precision, uint64_t elements);
 
 // The following are for a device with memory of its own.
 
-// Bytes a second that AdamW reads and writes there, as the planner counts them, and that zeroing writes.
-// `elements` parameters, whose gradients and weights have the 16-bit `precision`.
+// Bytes a second in that memory: those that AdamW reads and writes, as the planner counts them, and those
+// that zeroing writes.
 struct DeviceMemoryRates {
   double update = 0, zero = 0;
 };
+// For `elements` parameters, whose gradients and weights have the 16-bit `precision`.
 DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_t elements);
 
 // Seconds that an instruction of lane `compute`, and a copy to the device, take when many follow each other
@@ -27,7 +28,8 @@ struct DeviceOverheads {
 };
 DeviceOverheads measure_overheads(Device& device);
 
-// Bytes of device memory that the functions above need, with a mebibyte for sums and gaps.
+// Bytes of device memory that measure_round() and measure_device_memory() need, with a mebibyte for sums and
+// gaps.
 constexpr uint64_t round_bytes(uint64_t elements) { return elements * 6 + (1 << 20); }
 constexpr uint64_t update_bytes(uint64_t elements) { return elements * 16 + (1 << 20); }
 

@@ -61,7 +61,7 @@ ProcessorSet machine_processors(const Ranks& ranks) {
   return all;
 }
 
-// A rate that bounded no run is infinite, and printed as "-".
+// A rate that bounded no measurement is infinite; it is printed as "-".
 std::string rate_text(double rate, const char* unit) {
   return std::isfinite(rate) ? fmt::format("{:.1f} {}", rate / 1e9, unit) : fmt::format("- {}", unit);
 }
@@ -151,7 +151,8 @@ class Bench {
                 "End what else holds the GPU's memory (nvidia-smi shows who).");
   }
 
-  // Measures what the ranks of a machine share. The first of them does it, on all cores of the machine.
+  // Measures what the ranks of a machine share. Only the first of all ranks does so, on all cores of its
+  // machine.
   void measure_machine() {
     std::optional<Bound> bound;
     if (ranks_.size() > 1 && processors_.count() > 0) bound.emplace(processors_);
@@ -171,7 +172,7 @@ class Bench {
     if (on_gpu()) add_sizes();
   }
 
-  // The capacity of memory is the largest traffic that any measurement reached.
+  // The capacity of pool `memory` is the largest traffic that any measurement reached.
   void measure_memory() {
     Workers workers(threads_);
     const OptimizerRate update = measure_optimizer(DType::bf16, scale_.parameters, workers);
@@ -232,7 +233,7 @@ class Bench {
     rates_.lanes.push_back(std::move(lane));
   }
 
-  // Copies each way alone, and both at once, whose rate is the capacity of the link.
+  // Times copies each way alone, and both ways at once. The latter rate is the capacity of pool `link`.
   void measure_gpu_links() {
     const CudaFacts facts =
         cuda_facts({memory_.device.ordinal, 2 * scale_.copy_bytes, steady_seconds, open_nvml()});
@@ -270,7 +271,7 @@ class Bench {
     rates_.lanes.push_back(std::move(saves));
   }
 
-  // Sizes let other machines plan for this one, which they need where they have no such GPU.
+  // With the sizes of its tiers, this machine can be planned for on others, which may have no such GPU.
   void add_sizes() {
     const CudaStatus status = cuda_status(memory_.device.ordinal);
     const MemoryLimits limits = memory_limits();

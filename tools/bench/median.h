@@ -14,7 +14,7 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-// Work is timed until both are reached. One run before them is not timed.
+// Work is timed until it has taken so many seconds and so many runs. A run before these is not timed.
 struct Repeats {
   double seconds_at_least = 0;  // all runs together
   size_t runs_at_least = 3;

@@ -13,7 +13,7 @@ namespace sluice {
 
 namespace {
 
-// Bytes of a message: parts of shards, of small models to large ones.
+// Bytes of a message: from a part of a small model's shard to one of a large model's.
 constexpr uint64_t kMessages[] = {64 << 10, 512 << 10, 4 << 20, 16 << 20};
 
 enum class Collective { gather, exchange };
@@ -56,7 +56,7 @@ class NetworkBench {
   static uint64_t needed(int count, uint64_t bytes) { return 2 * static_cast<uint64_t>(count) * bytes; }
 
  private:
-  // Median seconds until the last rank is done. Every rank makes as many runs as the first rank decides.
+  // The largest of the ranks' median seconds. Every rank makes as many runs as the first rank decides.
   double seconds_of(Collective what, const RankSet& among, uint64_t bytes) const {
     constexpr double kRunsLeast = 5, kRunsMost = 2000;
     std::byte* const parts = memory_.data();

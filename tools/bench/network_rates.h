@@ -15,10 +15,11 @@
 
 namespace sluice {
 
-// Times messages of several lengths, each for at least `seconds_each`, and fits seconds = messages x (latency
-// + bytes / rate) to the times. `communicator` can send from `memory` and reaches all of `ranks`. Calls `say`
-// with a line for each level as soon as it is known. Returns the lowest level first, the same on all ranks;
-// nothing for one rank. Throws Error(rank_lost).
+// Times messages of several lengths, each for about `seconds_each`, and fits seconds = messages x (latency
+// + bytes / rate) to the times. Between machines, all ranks of a machine send at once, and `bytes` is what
+// they send together. `communicator` can send from `memory` and reaches all of `ranks`. Calls `say` with a
+// line for each level as soon as it is known. Returns the levels, the lowest first, the same on all ranks;
+// none for one rank. Throws Error(rank_lost).
 std::vector<NetworkLevel> measure_network(const Ranks& ranks, Communicator& communicator,
                                           std::span<std::byte> memory, double seconds_each,
                                           const std::function<void(const std::string&)>& say);

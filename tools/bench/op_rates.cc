@@ -12,7 +12,7 @@ namespace sluice {
 namespace {
 
 // Every op is timed once in each of kRounds rounds over all ops. If something slows the machine for a while,
-// it slows one timing of an op, which is not the median.
+// it slows one timing of an op, and the median leaves that one out.
 constexpr int kRounds = 3;
 
 struct Timings {
@@ -39,7 +39,7 @@ double& rate_of(PrecisionRates& rates, DType precision) {
 }
 
 OpFit fit_op(std::span<const OpPoint> points) {
-  // Seconds a flop and a byte, x and y, by the normal equations of x f + y b = 1 over all points.
+  // x seconds a flop and y seconds a byte solve the normal equations of x f + y b = 1 over all points.
   struct {
     double ff = 0, fb = 0, bb = 0, f = 0, b = 0;
   } n;
@@ -47,7 +47,8 @@ OpFit fit_op(std::span<const OpPoint> points) {
     const double f = p.flops / p.seconds, b = p.bytes / p.seconds;
     n.ff += f * f, n.fb += f * b, n.bb += b * b, n.f += f, n.b += b;
   }
-  std::vector<std::pair<double, double>> candidates;  // if the free solution is negative, one rate is zero
+  // For (x, y): the free solution, and in case it has a negative number, the best with y = 0 and with x = 0.
+  std::vector<std::pair<double, double>> candidates;
   const double determinant = n.ff * n.bb - n.fb * n.fb;
   if (determinant > 1e-9 * n.ff * n.bb)
     candidates.emplace_back((n.f * n.bb - n.b * n.fb) / determinant, (n.b * n.ff - n.f * n.fb) / determinant);

@@ -21,8 +21,8 @@ std::vector<DType> output_types(const OpShapes& shapes) {
   return types;
 }
 
-// Values of a tensor, spread by Knuth's multiplicative hash: `count` ids below `ids`, or multiples of 1/256
-// between -1/2 and 1/2, which are repeated.
+// Values of a tensor, spread by Knuth's multiplicative hash: `count` ids below `ids`, or else kPart multiples
+// of 1/256 between -1/2 and 1/2, which BenchMemory::fill() repeats.
 std::vector<std::byte> values_of(DType type, uint64_t count, uint64_t ids) {
   constexpr uint64_t kHash = 2654435761u, kPart = 4096;
   std::vector<std::byte> bytes((type == DType::i32 ? count : kPart) * dtype_bytes(type));
@@ -42,7 +42,7 @@ std::vector<std::byte> values_of(DType type, uint64_t count, uint64_t ids) {
 uint64_t OpTimer::bytes_needed(const Device& device, const OpShapes& shapes) {
   uint64_t bytes =
       std::max(device.workspace_bytes(shapes, Pass::forward), device.workspace_bytes(shapes, Pass::backward));
-  // Every tensor may have a gradient. Gradients of parameters, and statistics, are fp32.
+  // Every tensor may have a gradient. No element is wider than fp64, the type of a sum of losses.
   for (const std::vector<Shape>* list : {&shapes.inputs, &shapes.outputs, &shapes.parameters})
     for (const Shape& shape : *list)
       bytes += 2 * round_up(static_cast<uint64_t>(element_count(shape)) * sizeof(double), kAlignment);

@@ -8,7 +8,8 @@ namespace sluice {
 
 namespace {
 
-// The smallest sizes whose figures mean something: pages of many shards, or twice the caches of one core.
+// The smallest sizes whose figures mean something: a whole shard of parameters, or more than the caches of
+// one core hold.
 constexpr uint64_t kParametersLeast = 4ull << 20, kElementsLeast = 8ull << 20, kBytesLeast = 32ull << 20;
 constexpr int64_t kSideLeast = 256, kVocabularyLeast = 4096;
 

@@ -28,7 +28,7 @@ struct BenchScale {
   GpuScale gpu;
 };
 
-// Sizes of ops -> bytes that they need of the memory that the scale is chosen for: the host's or a GPU's.
+// Bytes that ops of these sizes need: of host memory in a BenchScale, of GPU memory in a GpuScale.
 using OpBytes = std::function<uint64_t(const OpSizes&)>;
 
 // Bytes of host memory that the largest part holds at once.

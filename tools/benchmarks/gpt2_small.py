@@ -4,14 +4,15 @@
     python3 tools/benchmarks/gpt2_small.py [--python PYTHON_WITH_TORCH] [--dir DIR] [--rounds N]
 
 For fp32 and bf16, from the metrics of `sluice train` runs on random tokens:
-- everything in host memory: 6 x parameters x tokens a second, against the best of five large matrix products
-  by a library with its own threads (matmul_bench --peak);
+- everything in host memory: 6 x parameters x tokens a second, against the fastest of some large matrix
+  products by a library with its own threads (matmul_bench --peak);
 - tokens a second against PyTorch, eager and compiled (torch_gpt2.py; bf16: autocast), and in bf16 against
   DeepSpeed's ZeRO-3 with CPU offload (deepspeed_gpt2.py), where an interpreter has them (peers.txt);
 - weights and optimizer state on NVMe, with the largest --host-mem at which `sluice plan` keeps at most 1 % of
   them in memory: the step against the larger of 1.3 times the step in host memory and 1.1 times the busiest
   lane. The lane's time is taken from the same run, and from a serial run, where it works alone (lanes_bench).
-Runs alternate within a round. Times of steps are medians after the warm-up steps, ratios medians over rounds.
+Runs alternate within a round. Times of steps are medians after the warm-up steps, then medians over rounds.
+The ratio to a peer is the median of the rounds' ratios.
 """
 import os
 import sys
@@ -108,7 +109,7 @@ class Benchmark:
 
     def nvme_budgets(self, precision):
         """The largest host budget, in steps of 16 MiB, whose plan has weights and optimizer state on NVMe."""
-        disk = 1024 if self.options.small else 8192  # MiB: 64 bytes a parameter, twice what any plan takes
+        disk = 1024 if self.options.small else 8192  # MiB: at least 64 bytes a parameter, twice any plan
 
         def arguments(mib):
             return ["--host-mem", f"{mib}MiB", "--nvme-dir", self.work, "--nvme-mem", f"{disk}MiB"]

@@ -4,10 +4,11 @@
     python3 tools/benchmarks/placements.py [--machine FILE] [--rounds N] [--only NAMES]
 
 For each configuration of prediction_error.py with NVMe, `sluice train` runs with --placement auto, lowest,
-highest, weights-first and state-first in turn, for N rounds. The median of the steps after the first two
-counts. A rule whose plan equals that of the search is not run. The bar: the plan of the search takes at most
-3 % longer than the best of the rules. `sluice bench` describes the machine first, unless --machine names a
-description. Needs 12 GiB in --dir and an hour; nothing else should run.
+highest, weights-first and state-first in turn, for N rounds. The first two steps of a run do not count. The
+time of a placement is the median of its other steps. A rule whose plan equals that of the search is not run.
+The bar: the plan of the search takes at most 3 % longer than the best of the rules. `sluice bench` describes
+the machine first, unless --machine names a description. Needs 12 GiB in --dir and an hour; nothing else
+should run.
 """
 import os
 import sys

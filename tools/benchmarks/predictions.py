@@ -22,8 +22,9 @@ P5510 = {"tier": "nvme", "read": 5.2e9, "write": 2.7e9, "mixed": 3.6e9}
 
 
 class Row:
-    """published: tuples (figure, unit, of whom), a line each; unit: "tokens/s", or 6 or 8 for TFLOP/s of so
-    many flops. host: the description with the host memory and cores of the machine."""
+    """published: tuples (figure, unit, of whom), a line each. The unit is "tokens/s", or for TFLOP/s the
+    flops that are counted for each parameter and token: 6 or 8. host: the description whose pools and lane
+    `optimizer` are taken."""
 
     def __init__(self, what, machine, model, batch, *published, sequence=1024, drives=None, host=None,
                  more=""):

@@ -28,7 +28,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Writes the exclusive or of element i of every part. Parts take turns every kChunk elements.
+// Writes, for every i, the XOR of element i of all parts. Parts take turns every kChunk elements.
 template <size_t kChunk, bool kStream>
 HWY_INLINE void touch(const uint16_t* parts, uint64_t stride, uint32_t ranks, size_t elements,
                       uint16_t* out) {
@@ -64,7 +64,8 @@ HWY_INLINE hn::Vec<D> common_to(D d, const uint16_t* parts, uint64_t stride) {
   }
 }
 
-// For up to kRanks ranks; the parts of more are taken by cache lines.
+// Takes the parts of up to kRanks ranks at once. The parts of more than kInRegisters take turns by cache
+// lines.
 template <bool kStream, uint32_t kRanks = kInRegisters>
 HWY_INLINE void touch_at_once(const uint16_t* parts, uint64_t stride, uint32_t ranks, size_t elements,
                               uint16_t* out) {
@@ -117,9 +118,9 @@ struct Shard {
   uint16_t *parts, *sum;
 };
 
-// Prints every rate and the sum's ratio to the best peer; returns it.
+// Prints every rate. Returns the ratio of the sum to the best peer.
 double compare(uint32_t ranks, uint64_t parameters, int threads, int rounds) {
-  // A part is a whole number of norm blocks; with 2 and 4 ranks that number is a power of two, as in
+  // A part is a whole number of norm blocks; with 2, 4 and 8 ranks that number is a power of two, as in
   // training.
   const uint64_t part = kShard / ranks / kNormBlock * kNormBlock, count = (parameters + kShard - 1) / kShard;
   std::vector<Shard> shards;

@@ -127,7 +127,7 @@ def adamw(parameters):
 
 
 class Loop:
-    """Weights on the GPU; master weights, moments and pinned buffers in host memory; a layer at a time."""
+    """Weights on the GPU, optimizer state and pinned buffers in host memory; updates layer by layer."""
 
     def __init__(self, o, device):
         self.device, self.cuda = device, device.type == "cuda"

@@ -6,10 +6,9 @@
 // recorder copies those of the body. Each step runs alone, so that nothing hides the copy. The first
 // configuration is the worst case: tensors of a few KiB in two memory tiers, so that instructions are many
 // and short. The second has three tiers, with files in DIR. Prints three figures of the rounds' ratios: the
-// median, the middle half, and the range in which the true median lies with 95 % (order statistics in their
-// normal
-// approximation: 0.98 sqrt(rounds) places on either side of the middle). --small: few rounds, to show that
-// the benchmark works.
+// median, the middle half, and the range that holds the true median with a probability of 95 % (by order
+// statistics in their normal approximation: 0.98 sqrt(rounds) places on either side of the middle). --small:
+// few rounds, to show that the benchmark works.
 #include <fmt/format.h>
 
 #include <algorithm>

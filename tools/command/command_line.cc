@@ -158,7 +158,7 @@ void apply_config(Options& options, Verb verb, const std::string& path) {
   }
 }
 
-// Those of --config first, so that the command line wins.
+// Options of the file of --config come first, so that the command line wins.
 void apply_all(Options& options, Verb verb, const Given& given) {
   for (const auto& [row, values] : given)
     if (std::string(row->name) == "config") apply(options, *row, values);

@@ -1,5 +1,5 @@
 // From argv to typed options. Nothing here prints or exits: help comes back as text, every failure as
-// Error(usage) (or Error(malformed_file) for a --config file). Caller: main, once.
+// Error(usage), or as what read_config throws for a --config file. Caller: main, once.
 #pragma once
 
 #include <string>

@@ -41,13 +41,14 @@ constexpr LauncherVariables kMpiLaunchers[] = {
 // In a Slurm batch script, SLURM_NTASKS is set although one process runs; only srun sets this one.
 constexpr LauncherVariables kSlurmStep = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"};
 constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
-// When one rank ends, a launcher ends the others, and its exit code is that of the first. So a rank that
-// fails waits kGrace before it ends: until then the others have heard why and written their statuses, which
-// takes 260 ms at most. A rank that ends because of another waits longer, so that the one that failed ends
-// first; a rank that has found that another hangs waits kFinderGrace. All others also wait kLauncherGrace,
-// and leave it to the launcher to end them. mpirun does so two seconds after the first has ended, or at once
-// if another ends meanwhile; then a rank that was stopped and has just been continued could not write its
-// status.
+// When one rank ends, a launcher ends the others, and its exit code is that of the first rank that ended.
+// - So a rank that fails waits kGrace before it ends. Meanwhile the others hear why and write their statuses,
+//   which takes 260 ms at most.
+// - A rank that ends because of another waits longer, so that the one that failed ends first. The rank that
+//   has found that another hangs waits kFinderGrace.
+// - All others wait kFinderGrace and kLauncherGrace, and leave it to the launcher to end them. mpirun does so
+//   two seconds after the first has ended, or at once if a second one ends before that. In the latter case, a
+//   rank that was stopped and has just been continued could not write its status.
 constexpr auto kGrace = std::chrono::milliseconds(400), kFinderGrace = std::chrono::milliseconds(1300);
 constexpr auto kLauncherGrace = std::chrono::milliseconds(2200);  // after kFinderGrace
 constexpr auto kLook = std::chrono::milliseconds(50);
@@ -114,8 +115,8 @@ void write_unless_held(const std::string& out_directory, int rank, const std::st
   throw Error(error.code(), "", "");
 }
 
-// MPI waits for ever for a rank that does not come, for example one that was stopped, and has no time limit.
-// So a thread beside it waits until it is `done`. False: `patience` seconds have passed before that.
+// MPI waits without a time limit for a rank that does not come, for example one that was stopped. So another
+// thread waits here until MPI is `done`. False: MPI was not done within `patience` seconds.
 bool is_in_time(const std::stop_token& done, double patience) {
   WatchedTime waited(steady_seconds());
   for (; waited.seconds() < patience; waited.look(steady_seconds())) {
@@ -143,10 +144,10 @@ void end_if_late(const std::stop_token& open, const LauncherVariables& launcher,
 
 struct Launch::Ending {
   const std::string out_directory;
-  Ranks ranks{};  // once MPI is open, and before signals are noted
+  Ranks ranks{};  // set once MPI is open, and before signals are noted
   std::atomic<bool> begun{false};
   std::atomic<bool> holds{false};       // the first rank has the directory's lock
-  std::atomic<bool> goes_first{false};  // among ranks that end because of another: this one has found it
+  std::atomic<bool> goes_first{false};  // this rank has found that another hangs, and ends before the rest
 
   void write(int rank, const std::string& words) {
     if (holds)
@@ -181,9 +182,9 @@ struct Launch::Ending {
 
   // A thread of the MPI module calls the following functions.
 
-  // Writes the status of the missing rank too, which may never go on or be ended as soon as it does. A status
-  // that the missing rank has written itself, for example behind a cut network, stands, unless both write in
-  // the same instant.
+  // Also writes the status of the missing rank, which may never go on, or may be ended as soon as it does. If
+  // that rank has written a status itself, for example behind a cut network, its status stays, unless both
+  // write in the same instant.
   void found(int rank, int missing, const std::string& reason) {
     goes_first = true;
     if (missing == kNobody || !holds || !has_status(out_directory, missing, no_word())) return;

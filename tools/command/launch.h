@@ -30,8 +30,8 @@ class Launch {
   // killed before it can write another.
   void note_start() const;
 
-  // Takes the lock of --out, calls work and writes the status. An exception of either ends the process, as
-  // end() does. work gets the directory on the first rank, which prints for all; elsewhere nullptr.
+  // Takes the lock of --out, calls work and writes the status. An exception ends the process, as end() does.
+  // work gets the directory on the first rank, which prints for all; elsewhere nullptr.
   ExitCode run(const std::function<ExitCode(RunDirectory*)>& work) const;
 
   // To be called once the first rank has made and locked a directory that did not exist at the start. From
@@ -51,11 +51,11 @@ class Launch {
   const std::shared_ptr<Ending> ending_;
 };
 
-// Removes the statuses that an earlier run has left of ranks from `first` on.
+// Removes the statuses of ranks `first` and above, which an earlier run with more ranks has left.
 void remove_statuses(const std::string& out_directory, int first);
 
-// For an error of the command line, if the verb runs on ranks: ends as Launch::end() does where a launcher
-// has started several ranks. The command lines of other ranks may be right.
+// For an error of the command line. If the verb runs on ranks and a launcher has started several, ends as
+// Launch::end() does, because the command lines of other ranks may be right. Otherwise returns.
 void end_if_launched(int argc, const char* const* argv, const Error& why);
 
 // For a verb that runs in one process. Throws Error(usage) where a launcher has started several. Only one

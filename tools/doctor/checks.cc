@@ -184,7 +184,7 @@ Check check_io(const DoctorFacts& f, const IoFacts& io) {
   if (io.status.obstacle == IoObstacle::none) return c;
   const IoBackend& instead = first_that_works(f);
   c.text = io.status.reason;
-  if (is_before(instead, *io.backend)) return c;  // it is not missed
+  if (is_before(instead, *io.backend)) return c;  // a better one works
   c.status = CheckStatus::warn;
   c.advice = fmt::format("{} reads and writes instead, which takes more processor time.", instead.title);
   c.command = io.status.command;

@@ -15,7 +15,7 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
-constexpr uint64_t kLockAsked = 64 * kMiB;   // above the usual limits of users but root, 64 KiB and 8 MiB
+constexpr uint64_t kLockAsked = 64 * kMiB;   // above 64 KiB and 8 MiB, the usual limits without root
 constexpr uint64_t kPinAsked = 1024 * kMiB;  // enough for copies both ways at once; takes a second at most
 
 DirectoryFacts look_at(const std::string& path) {

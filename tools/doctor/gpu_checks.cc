@@ -204,8 +204,8 @@ std::string unlock_command(const DoctorFacts& facts) {
 }
 
 double pcie_bytes_per_second(int generation, int width) {
-  // Bits a second of one lane. 8 of 10 bits carry data, from PCIe 3.0 on 128 of 130, in 6.0 242 of the 256
-  // bytes of a unit.
+  // Bits of data a second on one lane. In PCIe 1.0 and 2.0, 8 of 10 bits carry data; from 3.0 on, 128 of 130;
+  // in 6.0, 242 of the 256 bytes of a flit.
   constexpr double kLane[] = {
       0, 2.5e9 * 8 / 10, 5e9 * 8 / 10, 8e9 * 128 / 130, 16e9 * 128 / 130, 32e9 * 128 / 130, 64e9 * 242 / 256};
   if (generation < 1 || generation >= static_cast<int>(std::size(kLane))) return 0;

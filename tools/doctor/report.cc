@@ -45,7 +45,7 @@ ordered_json limit_json(uint64_t limit) {
 // For texts from files and from the system, which may hold any bytes.
 ordered_json text_json(const std::string& text) { return printable(text); }
 
-// Sets `name` to the value, or to null; then also sets `name`_unknown to the reason.
+// Sets `name` to the value. If that is not known, sets `name` to null and `name`_unknown to the reason.
 template <class T, class Function>
 void set_known(ordered_json& out, const std::string& name, const Known<T>& known, Function as_json) {
   out[name] = known.value ? as_json(*known.value) : ordered_json(nullptr);

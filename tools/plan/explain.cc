@@ -62,7 +62,7 @@ class Explanation {
     return joined(parts) + ". ";
   }
 
-  // Why a class of buffers, which the top tier uses, does not live there.
+  // Why a class of buffers lives where it does.
   std::string why_words(BufferClass kind) {
     switch (kind) {
       case BufferClass::workspace:
@@ -73,7 +73,7 @@ class Explanation {
       default:
         break;
     }
-    // Tiers above the homes of some of the class: without room, or with room, for all that lives below them.
+    // Tiers below which some of the class lives. `taken` have no room for all of that, `roomy` have.
     std::vector<std::string> taken, roomy;
     uint64_t below = 0;
     for (ClassBytes& bytes : permanent_) below += bytes_in(bytes, kind);

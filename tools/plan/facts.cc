@@ -109,7 +109,7 @@ double written_a_day(const PlanFacts& f) {
 
 double days_to_endurance(const PlanFacts& f) { return kDriveEndurance / (f.drive_part * written_a_day(f)); }
 
-// The largest part of what is written to files that one drive gets.
+// Of all that is written to files, the part that goes to the drive that gets most.
 double largest_part(const Machine& machine, const MachineRates& rates) {
   double largest = 0;
   for (const Tier& tier : machine.tiers)

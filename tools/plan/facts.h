@@ -45,7 +45,7 @@ struct PlanFacts {
 };
 PlanFacts facts_of(const Plan& plan, const Options& options);
 
-// What plan prints of them: a table and some lines.
+// The facts as `sluice plan` prints them: a table and some lines.
 std::string facts_text(const Plan& plan, const PlanFacts& facts);
 
 // Adds them to the output of `plan --json`.

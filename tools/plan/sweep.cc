@@ -27,7 +27,7 @@ using nlohmann::ordered_json;
 
 struct Quantity {
   const char* name;
-  bool bytes;                       // bytes, or bytes a second: eight points at least; counts are doubled
+  bool bytes;  // bytes (a second), which grow by 8 to 16 equal factors; else a count, doubled
   void (*set)(Options&, uint64_t);  // throws Error(usage) where the option would; nullptr: `scale` is used
   void (*scale)(MachineRates&, uint64_t);
 };
@@ -205,8 +205,8 @@ std::string row_of(const Quantity& quantity, const SweepPoint& p) {
                      p.knee ? fmt::format("{:<20}knee", bottleneck) : bottleneck);
 }
 
-// A drawing of the seconds of a step over the points, from zero up, with knees marked; of the seconds of a
-// token if the steps have different numbers of tokens.
+// A drawing of seconds over the points, from zero up, with knees marked. The seconds are those of a step, or
+// of a token if the steps have different numbers of tokens.
 std::string curve(const Quantity& quantity, std::span<const SweepPoint> points) {
   constexpr int kRows = 12, kColumns = 4;
   double most = 0, most_tokens = 0, least_tokens = INFINITY;

@@ -24,9 +24,9 @@ struct SweepPoint {
   bool knee = false;
 };
 
-// Marks knees. From the point before to a knee, each doubling of the quantity saves at least a twentieth of a
-// token's time. From the knee to the next point, a doubling saves less than a quarter of what one saved
-// before it. Requires rising values.
+// Marks knees. Between the point before a knee and the knee, a doubling of the quantity saves at least a
+// twentieth of a token's time. Between the knee and the next point, a doubling saves less than a quarter of
+// that. Requires rising values.
 void mark_knees(std::span<SweepPoint> points);
 
 // Requires options whose plan.sweep is QUANTITY=FROM:TO. A value that is refused, such as a batch that the

@@ -124,7 +124,7 @@ class Life {
     return true;
   }
 
-  // Why a tier has a place for it, or has none.
+  // Why a tier has a place for the buffer, or has none.
   std::string claim_words(const HomeRule& rule, const HomeClaim& claim) const {
     const uint64_t capacity = program_.machine.tiers[claim.tier].capacity;
     const std::string& name = tier(claim.tier);
@@ -273,7 +273,7 @@ class Life {
     const Buffer& o = program_.buffers[other];
     return o.permanent && other != buffer_ ? fmt::format(" (see --why {})", printable(o.name)) : "";
   }
-  // A fetch that nothing in its own tier keeps from the begin of the step.
+  // For a fetch that its own tier would let come earlier, but the step begins there.
   std::string begin_words(const Transfer& t) const {
     const Instruction& fetch = body_.instructions[t.instruction];
     for (uint32_t i = t.instruction; i-- > 0;) {

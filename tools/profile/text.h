@@ -21,7 +21,7 @@ std::string readable_percent(double fraction);
 std::string seconds_of(const nlohmann::ordered_json& compared, const char* which);
 // The relative error of the prediction; empty where nothing was measured.
 std::string error_of(const nlohmann::ordered_json& compared);
-// Sentences that say how to read the errors of work.
+// Sentences that say how to read the errors in the table of kinds of work.
 std::string errors_explained(const nlohmann::ordered_json& facts);
 // Stalls that are a smaller part of a step than this are summed up in one line.
 constexpr double kStallShown = 0.001;

@@ -99,9 +99,9 @@ class TraceText {
     }
   }
 
-  // Perfetto makes a track for every name of outermost asynchronous events. Here that is the name of the
-  // lane, so that it has one track. The instruction lies within. Ids belong to the process, else the track
-  // would lie outside of it.
+  // Perfetto makes a track for every name of outermost asynchronous events. So the outermost event has the
+  // name of its lane, and every lane has one track. The instruction lies within that event. Ids belong to the
+  // process, else the track would lie outside of it.
   void add_asynchronous(LaneId l, uint64_t id, const std::string& name, int64_t begin, int64_t end,
                         const std::string& args) {
     const std::string lane = quoted(program_.machine.lanes[l].name);

@@ -81,7 +81,7 @@ void tell_memory(Accelerator& accelerator, uint64_t limit, Progress& progress) t
   // If the GPU was lost meanwhile, the next step reports it.
 }
 
-// Shows and records every event. After the first step it also prints what the accelerator's memory holds.
+// Shows and records every event. After the first step it also prints how much GPU memory is held.
 TrainEvents report_to(MetricsFile& metrics, Progress& progress, Accelerator* accelerator, uint64_t limit) {
   TrainEvents events;
   events.step = [&metrics, &progress, accelerator, limit](const StepMetrics& m) mutable {
@@ -105,7 +105,7 @@ struct Start {
   RunData data;
 };
 
-// The metrics file and the progress lines of a run. A run that goes on first cuts the metrics at its step.
+// The metrics file and the progress lines of a run. If the run goes on, the file is first cut at its step.
 struct Report {
   Report(const Options& options, Start& start, const Program& program, std::FILE* out)
       : metrics(open_metrics(options, start, out)), progress(make_progress(options, program, out)) {}

@@ -71,8 +71,8 @@ class Synchroniser {
  private:
   bool overlapping(LaneId lane) const { return program_.machine.lanes[lane].overlapping; }
 
-  // What the completion of the first `count` instructions of a lane of an analysed body implies, in that
-  // body.
+  // How many instructions of each lane are known to have completed in an analysed body, once the first
+  // `count` of `lane` have.
   static LaneCounts known_at_end(const BodyAnalysis& a, LaneId lane, uint32_t count) {
     LaneCounts known = a.starts[a.of_lane[lane][count - 1]];
     raise(known, lane, count);
@@ -115,7 +115,7 @@ class Synchroniser {
     a.spaces[space].access(begin, end, writes, in.lane, number, found, [&](uint64_t from, uint64_t to) {
       a.exposures.push_back({index, space, from, to, writes});
     });
-    if (found[in.lane] == number) found[in.lane] = 0;  // its own other operand
+    if (found[in.lane] == number) found[in.lane] = 0;  // by another of its own operands
     raise(needs, found);
   }
 

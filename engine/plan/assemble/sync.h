@@ -2,8 +2,8 @@
 //
 // 1. Each body alone: replay the list over a map of address ranges -> (last writer, readers since). Each read
 //    after write, write after read and write after write is a dependency on the lane of the earlier access,
-//    if that is another lane. On a
-//    lane whose instructions overlap, an instruction may also depend on earlier ones of its own lane.
+//    if that is another lane. On a lane whose instructions overlap, an instruction may also depend on earlier
+//    ones of its own lane.
 // 2. Drop the waits that follow from the lane's order, or from what another wait implies (vector clocks over
 //    the lanes).
 // 3. For every legal pair of bodies: bytes that a body touches before it has written them depend on accesses

@@ -117,8 +117,8 @@ class BufferMaker {
 
   void make_weights(const Group& g, GroupBuffers& b, const std::vector<uint64_t>& whole) {
     const auto kind = BufferClass::weights;
-    // Where gathered weights stay, the rank's own part of them is only on its way from the optimizer. Master
-    // weights and frozen weights stay themselves.
+    // Where gathered weights stay, the rank's own part of them is only on its way from the optimizer. The
+    // part stays, too, where it holds master weights (in fp32) or frozen weights.
     const bool gathered =
         sharing_.shares_state() && (!sharing_.shares_weights() || sharing_.weights_in_node_group);
     const bool stays = !gathered || model_.precision == DType::f32 || !g.trainable;

@@ -168,7 +168,7 @@ class Lowerer {
     if (after_norm) body.add(t, out_.scalars, kScalarNorm, kScalarNorm + 1, Access::read);
   }
 
-  // What a phase's bodies are called, and where they begin and end.
+  // What a phase's bodies are called, and their start and end states.
   std::string phase_name(const char* name) const {
     return (shares_layers()                        ? "shared_"
             : options_.compress_rank && !compress_ ? "warmup_"

@@ -72,7 +72,7 @@ Task& RankTasks::sum(BodyBuilder& body, const Subject& of, const ReductionBuffer
   return task(body, TaskKind::sum, of, r.received, r.sum);
 }
 
-// As far as the buffers are made here.
+// Leaves out a step that lacks a buffer, or would gather into the buffer that it reads.
 void RankTasks::gather(BodyBuilder& body, const Subject& of, const SharedBuffers& s) const {
   const auto step = [&](uint8_t SharingProcesses::*among, BufferId from, BufferId to) {
     if (from != kNone && to != kNone && from != to) collective(body, TaskKind::gather, among, of, from, to);

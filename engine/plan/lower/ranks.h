@@ -13,8 +13,8 @@ namespace sluice {
 // The sharing of groups that have none of their own.
 StateSharing sharing_of(const LowerOptions& options);
 
-// Adds to the program the process groups that a sharing needs, except those for which the program has one of
-// the same ranks and stride.
+// Adds the process groups that a sharing needs to the program. A group of the program that has the same count
+// and stride is used instead.
 SharingProcesses processes_for(const StateSharing& sharing, Program& program);
 
 void count_operand_bytes(const Program& program, Task& task);

@@ -7,7 +7,8 @@ namespace sluice {
 
 namespace {
 
-// Uses [begin, end) of consecutive layers visit a micro-batch together.
+// Segment uses [begin, end), of consecutive layers. A micro-batch passes through all of them before the next
+// micro-batch does.
 struct Run {
   uint32_t begin, end;
 };

@@ -8,12 +8,13 @@
 //         whole weights. The stages differ only in when a rank may drop its whole gradient; here, both drop
 //         it after the exchange
 //   3     weights too: they are gathered for all forwards of a group in a body, and again for all its
-//   backwards
+//         backwards
 //
-// With several node groups, the ranks of each exchange and sum a gradient first, in fp32. Then the ranks of
-// each cross-node group exchange these sums, add them and round once. Gathers go the other way. So every byte
-// enters and leaves a node group once, however many ranks it has. Sums over ranks are binary trees, in which
-// a node group of 2^n ranks is a subtree (gpu/ranks/reduce.h), so node groups do not change bits.
+// With several node groups, the ranks of a node group first exchange their gradients and sum them in fp32.
+// Then the ranks of each cross-node group exchange these sums, add them and round once. Gathers go the other
+// way. So every byte enters and leaves a node group once, however many ranks it has. Sums over ranks are
+// binary trees, in which a node group of 2^n ranks is a subtree (gpu/ranks/reduce.h), so node groups do not
+// change bits.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ struct StateSharing {
   uint32_t ranks = 1, stride = 1;  // the process group: so many ranks, so far apart
   uint32_t node_group_ranks = 1;   // ranks of a node group: a power of two, or `ranks`: a single node group
   int zero_stage = 3;
-  // Stage 3: weights are shared within node groups only, so gathers for forwards and backwards stay in one
+  // Stage 3: weights are shared, and gathered for forwards and backwards, within node groups only
   // (Zhang et al. 2022, "MiCS: near-linear scaling for training gigantic model on public cloud").
   bool weights_in_node_group = false;
 

@@ -10,13 +10,13 @@ namespace sluice {
 
 namespace {
 
-struct Choice {  // a task that either of two lanes may run: seconds there
+struct Choice {  // a task that either of two lanes may run, and its seconds on each
   LaneId first, second;
   double on_first, on_second;
 };
 
-// Seconds of two lanes that have `first` and `second` to do besides, when the choices are divided between
-// them best: tasks that gain most on the first lane go there, until both lanes end at once.
+// Seconds that two lanes take at least. They have `first` and `second` seconds of other work, and the choices
+// are divided between them: tasks that gain most on the first lane go there, until both lanes end at once.
 double seconds_shared(double first, double second, std::vector<Choice> choices) {
   std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
     return a.on_first * b.on_second < b.on_first * a.on_second;

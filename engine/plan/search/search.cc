@@ -108,7 +108,7 @@ double Search::explore(uint64_t work) {
     for (const Placement rule :
          {Placement::weights_first, Placement::state_first, Placement::highest, Placement::lowest})
       starts.push_back(descend(weigh_first(rule, kept_at_first_), Vary::kept_and_lead));
-  // State has a buffer of each shard, so only those of the program itself can move.
+  // Each shard of state is a buffer, so single buffers move only in a search with the plan's own shards.
   const bool own_shards = search_shard_ == 0;
   const Vary what = own_shards ? Vary::buffers_too : Vary::quantities;
   if (layers_ <= kFewLayers) work_left_ += kSearchWork;
@@ -155,8 +155,8 @@ std::vector<Candidate> Search::best_first(std::vector<Candidate> candidates) {
   return candidates;
 }
 
-// The first candidate of the placement that fits, or the last. If as much is kept as at first, it is weighed
-// even where no work is left.
+// The first candidate of the placement that fits, or the last. With as many kept layers as at first,
+// candidates are weighed even where no work is left.
 Candidate Search::weigh_first(Placement placement, uint32_t kept) {
   forget_too_many_kept();
   const CandidateChoices choices = choices_for(placement);
@@ -197,8 +197,8 @@ Candidate Search::descend(Candidate from, Vary what) {
   return from;
 }
 
-// A number of kept layers may be hopeless with some homes and best with others. Large models have no work to
-// find that out.
+// A number of kept layers may be hopeless with some homes and best with others. For large models, the work
+// does not suffice to find that out.
 void Search::forget_too_many_kept() {
   if (search_shard_ == 0) too_many_kept_.fill(UINT32_MAX);
 }
@@ -242,7 +242,7 @@ bool Search::improve(Candidate& from, Vary what) {
   return better;
 }
 
-// With few layers any number is kept, else quarters and the neighbours of the given number.
+// With few layers, every number is a choice; otherwise quarters and the neighbours of the given number.
 std::vector<KeptLayers> Search::kept_choices(KeptLayers given) const {
   std::vector<uint32_t> counts;
   for (const uint32_t quarters : {4u, 2u, 3u, 1u, 0u}) counts.push_back(layers_ * quarters / 4);
@@ -369,8 +369,9 @@ std::optional<Plan> Search::assembled_best() const {
   return best;
 }
 
-// The fastest first; of equals, those that are known to fit whole. Among those about as fast as the best,
-// bytes written to files come first: half as many goes before all others, a quarter before that, and so on.
+// The fastest first; of equals, those that are known to fit whole. Those about as fast as the best are
+// ordered by bytes written to files, too: those that write at most half as much as the best go before the
+// others, those that write at most a quarter before these, and so on.
 std::vector<const Search::Outcome*> Search::ranked() const {
   std::vector<const Outcome*> list;
   for (const auto& [way, outcome] : weighed_)

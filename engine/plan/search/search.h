@@ -82,7 +82,7 @@ class Search {
   std::vector<KeptLayers> kept_choices(KeptLayers given) const;
   // Returns the candidate's seconds. If these are less than `to_beat`, or than the best so far, the other
   // bodies must fit, too, or it returns kNotFeasible. In a search with larger shards they need not fit, since
-  // finish() assembles the plan with the plan's own.
+  // finish() assembles the plan with the plan's own shards.
   double weigh(const Candidate& c, double to_beat = 0, bool whatever_the_work = false);
   Outcome simulated(const Candidate& c);
   bool other_bodies_fit(const Candidate& c);

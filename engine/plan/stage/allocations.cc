@@ -193,7 +193,7 @@ void Allocations::order(uint32_t& earlier, uint32_t& later) const {
   if (intervals_[later].first_use_at < intervals_[earlier].first_use_at) std::swap(earlier, later);
 }
 
-// The allocation of both, without their uses. It begins as the earlier one, and has its root.
+// One allocation in place of both, without their uses. It begins as the earlier one does.
 Interval Allocations::joint(uint32_t earlier, uint32_t later) const {
   const Interval &a = intervals_[earlier], &b = intervals_[later];
   Interval both{.storage = a.storage};

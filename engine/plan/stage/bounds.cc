@@ -63,8 +63,8 @@ class Bounds {
     return kNever;
   }
 
-  // Whether its lead covers less work than it was to cover, and neither the begin of the body nor the last
-  // write of its content is why.
+  // Whether its lead covers less work than it should, for another reason than the begin of the body or the
+  // last write of its content.
   bool lead_is_cut(uint32_t root) const {
     const uint32_t start = lead_starts_[root];
     if (start == 0 || start == tier_.uses[root].floor) return false;

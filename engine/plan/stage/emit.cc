@@ -116,7 +116,7 @@ class Emitter {
     const Interval& allocation = allocations_.at_root(root);
     StartBound bound = bounds_[root];
     if (at > allocation.start)
-      bound.bound = FetchBound::write;  // of this piece, later
+      bound.bound = FetchBound::write;  // this piece is written after the start
     else if (!allocation.fetched)
       bound.bound = FetchBound::share;
     notes.bodies.back().push_back({.tier = tier_.options.tier,
@@ -180,8 +180,8 @@ class Emitter {
     uint32_t not_through(uint32_t root) const { return first.root == root ? other.at : first.at; }
   };
 
-  // What a use writes is written back if it is read other than through this allocation before this allocation
-  // writes it again. The last write of a permanent buffer is always written back.
+  // What a use writes is written back if it is read in another tier, or through another allocation, before
+  // this allocation writes it again. The last write of a permanent buffer is always written back.
   void plan_stores(const Storage& s, const std::vector<Touch>& touches) {
     const Buffer& b = tier_.program.buffers[s.buffer];
     std::vector<NextReaders> readers(b.pieces());

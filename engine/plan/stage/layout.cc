@@ -10,7 +10,7 @@ namespace sluice::staging {
 namespace {
 
 // In the least arrangement, what transient buffers need at home must not depend on where permanent homes are
-// (least.h), as the number of transfers between two tasks does. There, time is counted in tasks.
+// (least.h). The number of transfers between two tasks depends on that, so there time is counted in tasks.
 std::vector<uint32_t> timeline(const TierUses& tier) {
   std::vector<uint32_t> time(tier.positions());
   uint32_t tasks = 0;
@@ -50,7 +50,7 @@ void apply(const Packing& packing, Allocations& allocations) {
     allocations.at_root(packing.roots[k]).offset = packing.items[k].offset;
 }
 
-// Packed in that of two orders which leaves fewer allocations unplaced.
+// Packed by size, or by breadth if that leaves fewer allocations unplaced.
 Packing packed_either_way(const Allocations& allocations) {
   const uint64_t capacity = allocations.tier().options.capacity;
   Packing by_size = packed(allocations, capacity, PackOrder::by_size);

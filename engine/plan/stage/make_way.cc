@@ -1,6 +1,7 @@
 // Step 4 for allocations that packing has left without a place: each gets the place that costs least, the
 // largest first. What is in the way there gives up leads or kept gaps or, if it is in use, looks for another
-// place. If it costs less, the one without a place gives up its own instead. All others stay where they are.
+// place. The allocation without a place gives up its own lead or gaps instead, if that costs less. All others
+// stay where they are.
 #include <algorithm>
 #include <compare>
 #include <tuple>

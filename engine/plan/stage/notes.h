@@ -1,4 +1,5 @@
-// What bound each fetch, noted on demand for `plan --why`; otherwise nothing is noted and nothing is slower.
+// What keeps each fetch from standing earlier, noted on demand for `plan --why`; otherwise nothing is noted
+// and nothing is slower.
 //
 // Positions are given as tasks: "before task t" is the place in the body's list in front of that task. They
 // keep their meaning when the tiers below are staged, which inserts transfers only.

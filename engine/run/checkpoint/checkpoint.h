@@ -9,8 +9,8 @@
 // format allows no holes, the bytes between tensors are declared as U8 tensors "padding.N", which readers
 // skip. A part of a tensor that begins at its element N is stored as "NAME@N". A single rank writes whole
 // groups, so nothing depends on budgets or shards; any number of ranks can read what another number wrote.
-// With compressed gradients, every rank also writes its compression error (by tensor) and the right factors
-// (by group) (a gradient is about left x right; low_rank.h). Every byte of a file belongs to one of its
+// With compressed gradients, every rank also writes its compression error, by tensor, and the right factors,
+// by group. A gradient is about left x right (low_rank.h). Every byte of a file belongs to one of its
 // sections: the header, or a range. The manifest lists them with their checksums. A section is verified when
 // any of it is read for the first time.
 //
@@ -90,7 +90,7 @@ class CheckpointWriter {
 // moments. The manifest adds some 300 bytes for each tensor.
 uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
                           const std::vector<std::vector<OwnedRange>>& by_rank);
-// The same of the plan's checkpoints.
+// The same for the checkpoints of a plan's run.
 uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer);
 
 // The path of a run's newest complete checkpoint; nullopt if there is none. Complete means: the manifest is
@@ -99,11 +99,13 @@ uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer);
 std::optional<std::string> newest_checkpoint(const std::string& out_directory,
                                              std::vector<std::string>* damaged = nullptr);
 
-// Deletes all complete checkpoints but the newest `keep`, at least 1. Damaged ones do not count and stay.
+// Deletes all complete checkpoints but the newest `keep` (the newest one if `keep` is less than 1). Damaged
+// ones do not count and stay.
 void prune_checkpoints(const std::string& out_directory, int64_t keep);
 
-// Deletes the complete checkpoints of steps after `step`, newest first, so that a kill on the way leaves
-// checkpoints of one run. Damaged ones stay. Returns a printable sentence for each that was deleted or kept.
+// Deletes the complete checkpoints of steps after `step`, newest first, so that a kill on the way leaves the
+// checkpoints of a shorter run. Damaged ones stay. Returns a printable sentence for each later checkpoint,
+// deleted or damaged.
 std::vector<std::string> retire_checkpoints_after(const std::string& out_directory, int64_t step);
 
 class CheckpointReader {
@@ -114,8 +116,8 @@ class CheckpointReader {
   const CheckpointState& state() const { return state_; }
   const std::string& path() const { return path_; }
 
-  // check(): training this model can go on from here. check_weights(): its weights can be read from here. If
-  // not, one Error(malformed_file) lists up to ten tensors that are missing, unknown, or of another shape,
+  // check() throws unless a training of the model can go on from this checkpoint, check_weights() unless the
+  // model's weights can be read from it. The Error(malformed_file) lists up to ten tensors that do not fit,
   // and counts the rest.
   void check(const Model& model) const;
   void check_weights(const Model& model) const;

@@ -25,8 +25,8 @@
 
 namespace sluice {
 
-constexpr size_t kPlanes = 4;         // the first values of Plane, which all writers share
-constexpr size_t kAllPlanes = 6;      // and those that each writer has for itself
+constexpr size_t kPlanes = 4;         // the first values of Plane: planes that all writers share
+constexpr size_t kAllPlanes = 6;      // all values; the last two are planes of each writer alone
 const char* plane_name(Plane plane);  // in manifests and file names: "exp_avg"
 // A rank's file: "exp_avg.safetensors", or "exp_avg-00002-of-00004.safetensors" with several writers.
 std::string plane_file_name(Plane plane, size_t writer, size_t writers);

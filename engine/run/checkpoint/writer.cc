@@ -298,7 +298,8 @@ void CheckpointWriter::Files::set_aside() const {
   if (rename(path.c_str(), aside.c_str()) != 0) throw checkpoint_error("rename", path, errno);
 }
 
-// Gives the temporary directory its final name. A checkpoint that had it gets the temporary's, or is deleted.
+// Gives the temporary directory its final name. A checkpoint that has that name already gets the temporary
+// name, or is deleted.
 void CheckpointWriter::Files::publish() {
   set_aside();
   const auto move = [&] { return rename(temporary.c_str(), path.c_str()) == 0; };

@@ -46,8 +46,8 @@ class Executor {
   virtual void wait(uint64_t ticket) = 0;
   virtual std::exception_ptr error() const = 0;  // null: none
   // Whether bodies issued from now on are traced; by default they are. Only for measuring the cost of traces:
-  // bodies without them have no busy seconds and no time of their norm. A threaded executor with streams
-  // needs the records, so it must not be called there.
+  // bodies without them have no busy seconds and no time of their norm. Must not be called on a threaded
+  // executor with streams, which needs the records.
   virtual void set_traced(bool traced) = 0;
   virtual const Trace& trace() const = 0;
 };

@@ -56,7 +56,7 @@ class LaneProgress {
   bool await_body(uint64_t ticket);  // false when the executor stops
   bool is_issued(uint64_t ticket) const;
   const IssuedBody& body(uint64_t ticket) const { return bodies_[ticket % kIssuedMax]; }
-  void enter(size_t thread, uint64_t ticket);  // the thread reads no body before the ticket's any more
+  void enter(size_t thread, uint64_t ticket);  // from now on the thread reads no body before the ticket's
 
   // An instruction's waits: await() blocks until all hold, holds() says whether they do. The record gets the
   // last wait that did not hold as what it was blocked on.

@@ -1,9 +1,9 @@
 // The serial and the shuffled executor: one thread, no overlap in time.
 //
-// Serial runs the list order. Shuffled is a machine of lanes with seeded choices: at every step one lane, at
-// random, starts its next instruction if its waits hold, or carries out one that it has started; instructions
-// of an overlapping lane may be carried out in any order between start and completion, and count as completed
-// in order. Two bodies are in flight.
+// Serial runs the list order. Shuffled is a machine of lanes with seeded choices. Each time, a random lane
+// starts its next instruction, if that one's waits hold, or carries out one that it has started. An
+// overlapping lane carries out the instructions that it has started in any order; they count as completed in
+// list order. Two bodies are in flight at most.
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -57,8 +57,8 @@ class ListExecutor final : public Executor {
   static constexpr size_t kStartedMax = 8;
   struct Progress {
     uint32_t started = 0, completed = 0;
-    std::vector<uint32_t> open;     // numbers of instructions started, not carried out
-    std::vector<uint32_t> carried;  // and of those carried out, not counted
+    std::vector<uint32_t> open;     // numbers of instructions started, not yet carried out
+    std::vector<uint32_t> carried;  // carried out, not yet counted as completed
   };
   struct Flight {
     uint64_t ticket;
@@ -96,8 +96,8 @@ class ListExecutor final : public Executor {
     return f.lanes[lane].completed == orders_[f.body][lane].size();
   }
 
-  // One random legal action of the machine; a lane works on the younger body once it has started all of the
-  // older one.
+  // One random legal action of the machine. A lane starts the younger body once it has completed the older
+  // one; an overlapping lane, once it has started all of it.
   void choose() {
     std::vector<std::pair<size_t, LaneId>> actions;
     for (size_t k = 0; k < flight_.size(); ++k)

@@ -16,7 +16,7 @@ enum RoundOperand { kRoundAccumulator, kRoundGradient, kRoundSums };
 enum SetScalarsOperand { kSetInput, kSetPrevious, kSetUpdate, kSetNorm };
 enum OptimizeOperand { kOptimizeState, kOptimizeGradient, kOptimizeUpdate, kOptimizeWeights };
 
-// The lane of the device's tasks, if there are any. There is one: a device takes one call at a time.
+// The lane of the device's tasks, if there are any. All share one lane: a device takes one call at a time.
 std::optional<LaneId> device_lane(const Machine& machine) {
   std::optional<LaneId> lane;
   for (const Unit& unit : machine.units) {

@@ -46,7 +46,7 @@ struct UpdateRules {
 constexpr double kFirstLossScale = 65536;  // fp16
 constexpr int64_t kCleanStepsToDouble = 2000;
 
-// One shard of a group in memory, as the tasks load and save see it. Planes are fp32.
+// One shard of a group in memory, as the tasks `load` and `save` see it. Planes are fp32.
 struct ShardView {
   uint32_t group = 0;
   uint64_t first = 0, elements = 0;  // within the group's flat buffer

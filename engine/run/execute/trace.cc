@@ -22,8 +22,8 @@ Trace::Trace(const Program& program) : rings_(program.machine.lanes.size()) {
   for (size_t l = 0; l < rings_.size(); ++l) rings_[l].records.resize(kBodiesHeld * std::max(most[l], 1u));
 }
 
-// Two bodies are in flight at most, so along a lane's records a ticket is at most one less than any before
-// it. The search ends before it comes to the oldest records, which the lane may be overwriting.
+// Two bodies are in flight at most, so a record's ticket is lower than those of the lane's earlier records by
+// one at most. The search ends before it comes to the oldest records, which the lane may be overwriting.
 Trace::Range Trace::records_near(const Ring& ring, uint64_t ticket) const {
   const uint64_t next = ring.next.load(std::memory_order_acquire);
   const uint64_t oldest = next > ring.records.size() ? next - ring.records.size() : 0;

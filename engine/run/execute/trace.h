@@ -36,8 +36,8 @@ class Trace {
   }
   // Seconds during which at least one instruction of the ticket's body was being executed on the lane.
   double busy_seconds(LaneId lane, uint64_t ticket) const;
-  // The lane's record of that number since the start, from 1. Requires an executor that adds a record
-  // whenever it counts, and that the caller has seen this one counted.
+  // The lane's record of that number, counted from 1 since the start. Requires an executor that adds a record
+  // whenever it counts an instruction. The caller must have seen the record's instruction counted.
   const TraceRecord& completed(LaneId lane, uint64_t number) const;
   // Calls f(lane, record) for every record of the ticket's body that is still there.
   template <typename F>

@@ -78,7 +78,7 @@ void check_compression(const Options& options) {
                 "Add --zero 0, or --zero 1, which shares the optimizer state.");
 }
 
-// `plan` reads only the free space of directories: with --nvme-mem in bytes it needs none.
+// `plan` reads only the free space of directories: with --nvme-mem in bytes it needs no directory.
 void check_nvme(const Options& options, Verb verb) {
   const bool elsewhere = verb == Verb::plan && options.memory.nvme.kind == Size::Kind::bytes;
   if (!elsewhere) check_needs(options, "nvme-mem", "nvme-dir");

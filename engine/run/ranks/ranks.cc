@@ -15,7 +15,7 @@ namespace sluice {
 namespace {
 
 constexpr auto kUnwinding = std::chrono::seconds(5);
-constexpr double kAfterLanes = 1;  // second, so that a waiting lane fails first: it can name the instruction
+constexpr double kAfterLanes = 1;  // seconds; a waiting lane fails first, since it can name the instruction
 
 // How a rank ended. It is kept until all have ended, since others may still read the error.
 struct End {
@@ -23,7 +23,7 @@ struct End {
   bool tells_of_another = false;
 };
 
-// What ended the run: an error that does not only report another rank's end, if there is one. Null: nothing.
+// What ended the run: a rank's own error, or else one that only reports another rank's end. Null: nothing.
 std::exception_ptr cause(const std::vector<End>& ends) {
   for (const bool second_hand : {false, true})
     for (const End& end : ends)

@@ -86,9 +86,10 @@ struct Ranks {
 };
 
 // Runs `rank` on `count` threads of this process, each with its own Ranks, and returns when all have ended.
-// The first exception ends the other threads and is rethrown; exceptions that follow from it are dropped. If
-// some threads have not ended five seconds later, `stuck` is called with that first exception. No thread can
-// be ended from outside: `stuck` ends the process, or returns where the threads can still end by themselves.
+// The first exception makes the communicators' calls throw in the other threads. It is rethrown at the end;
+// exceptions that follow from it are dropped. If some threads have not ended five seconds later, `stuck` is
+// called with that first exception. No thread can be ended from outside: `stuck` ends the process, or returns
+// where the threads can still end by themselves.
 void run_in_process(int count, const std::function<void(const Ranks&)>& rank,
                     const std::function<void(const std::exception&)>& stuck);
 

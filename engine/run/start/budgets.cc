@@ -16,7 +16,8 @@ namespace {
 constexpr uint64_t kMiB = 1ull << 20;
 constexpr uint64_t kProgramInReserve = 24 * kMiB;
 
-// What one sharer's `auto` limit leaves free of its part: a twentieth; with all sharers at least 512 MiB.
+// What one sharer's `auto` limit leaves free of its part: a twentieth, but all sharers together at least
+// 512 MiB.
 uint64_t margin_of(uint64_t free, int sharers) {
   return std::max(free / 20, 512 * kMiB / static_cast<uint64_t>(sharers));
 }
@@ -54,7 +55,7 @@ uint64_t limit_of(const Size& size, const Found& found, const char* option, bool
   return size.bytes;
 }
 
-// `drive_bytes`: bytes of another machine's drives.
+// `drive_bytes`: of another machine's drives, or 0 where a plan has --nvme-mem in bytes.
 uint64_t nvme_limit(const MemoryOptions& options, bool check_free, std::optional<uint64_t> drive_bytes,
                     Budgets& budgets, int sharers) {
   const std::vector<NvmeDirectory> directories = nvme_directories(options);
@@ -72,8 +73,9 @@ uint64_t nvme_limit(const MemoryOptions& options, bool check_free, std::optional
 }
 
 // Address space that is mapped outside the arenas, most of it never touched: for each thread a heap of
-// malloc's (64 MiB) and a stack (8 MiB); for lanes, libraries and planning 190 MiB. Measured at 1, 2 and 4
-// threads: 257, 341 and 480 MiB. Where there is less, OpenBLAS may wait for its buffer for ever.
+// malloc's (64 MiB) and a stack (8 MiB); for lanes, libraries and planning 190 MiB, counted as 224. Measured
+// at 1, 2 and 4 threads: 257, 341 and 480 MiB. Where there is less, OpenBLAS may wait for its buffer for
+// ever.
 uint64_t address_space_beside_arenas(int threads) {
   return 224 * kMiB + static_cast<uint64_t>(threads) * (64 + 8) * kMiB;
 }

@@ -65,10 +65,10 @@ int resolve_threads(const MemoryOptions& options);
 // nvme arena) and a margin.
 uint64_t runtime_reserve_bytes(int threads);
 
-// The most bytes that a program of so many tasks takes beyond the 24 MiB that the reserve has for it: while
-// it runs with its trace, and while it is planned, which ends before the arenas are filled. Measured with
-// many small tasks and the least budgets, where transfers are most: with one, two and three tiers 1.3, 2.8
-// and 5.1 KB a task while it runs, 2.5, 4.0 and 5.4 while it is planned.
+// The most bytes that a program of so many tasks takes beyond the 24 MiB that the reserve has for it. The
+// first function is for a program that runs with its trace. The second is for planning, which ends before the
+// arenas are filled. Measured with many small tasks and the least budgets, where transfers are most: with
+// one, two and three tiers, running takes 1.3, 2.8 and 5.1 KB a task, planning 2.5, 4.0 and 5.4.
 uint64_t program_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 

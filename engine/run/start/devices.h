@@ -1,5 +1,5 @@
-// --machine and --device become a machine description and a device. Every verb that computes or plans calls
-// it.
+// --machine and --device become a machine description and a device. Callers: every verb that computes or
+// plans.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace sluice {
 // Error(usage, malformed_file).
 MachineRates resolve_machine(const MemoryOptions& options);
 
-// The machine that `plan` is for rather than this one: that of --machine, if its description has sizes.
+// The machine of --machine, if its description has sizes: `plan` then plans for it instead of this machine.
 std::optional<MachineRates> described_machine(const MemoryOptions& options);
 
 // --device auto becomes cuda where there is a GPU, else cpu. Without --precision, a GPU that has no bf16

@@ -20,7 +20,7 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
 int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates);
 
 // `workspaces`: the device's. `evaluate`: the plan has a validation. `ranks_meet_in_device`: as in
-// machine_of(). Where the options leave open what ranks share, they share all.
+// machine_of(). Where the options leave open what ranks share, ranks share all.
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
                          WorkspaceBytes workspaces, bool evaluate, bool ranks_meet_in_device = false);
 

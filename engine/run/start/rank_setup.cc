@@ -9,16 +9,16 @@ namespace sluice {
 
 namespace {
 
-// Says what moves bytes between ranks. `reason`: a clause why accelerators do not do it themselves, if there
-// are any.
+// Says what moves bytes between ranks. `reason`: a clause why accelerators do not do it themselves. It is
+// empty if they do, or if there are none.
 std::string ranks_text(const Ranks& ranks, const std::string& reason) {
   const Communicator& used = ranks.device ? *ranks.device : *ranks.lane;
   return "  ranks: " + std::to_string(ranks.size()) + ", exchanging by " + used.transport() +
          (reason.empty() ? "" : " (not by NCCL: " + reason + ")") + "\n";
 }
 
-// The first rank settles for all what is left open. Ranks for which nothing is open take part too, since the
-// others wait for them.
+// The first rank settles what is left open, for all ranks. Ranks for which nothing is open take part too,
+// since the others wait for them.
 void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_to_plan, std::FILE* out) {
   struct {
     int64_t zero;

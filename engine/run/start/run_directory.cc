@@ -81,9 +81,9 @@ void RunDirectory::create() {
   if (error)
     throw Error(ExitCode::environment, "Cannot create " + printable(path_) + ": " + error.message() + ".",
                 "Name a directory that can be written.");
-  // Where a directory was made here, an older lock is of a directory that was removed meanwhile, and is taken
-  // anew. `made_` is set only once the lock is held: a run that is refused must not remove another's
-  // directory.
+  // If a directory was made here, a lock that is held already is that of a directory which was removed
+  // meanwhile. The lock is then taken anew. `made_` is set only once the lock is held: a run that is refused
+  // must not remove another's directory.
   std::vector<std::string> made = std::exchange(made_, {});
   if (!lock_ || !made.empty()) lock_.emplace(path_, "training");
   made_ = std::move(made);

@@ -14,8 +14,8 @@
 
 namespace sluice {
 
-// Holds the lock of --out; made before the checkpoints are looked at. The destructor removes what create()
-// and open_metrics() made, unless keep() was called or something was put into it.
+// Holds the lock of --out; made before the checkpoints are looked at. The destructor removes the directories
+// and the file that create() and open_metrics() made, as far as they are empty, unless keep() was called.
 class RunDirectory {
  public:
   explicit RunDirectory(const std::string& path);
@@ -49,8 +49,8 @@ std::optional<std::string> find_checkpoint(const std::string& path);
 std::optional<CheckpointReader> open_resume(const RunOptions& run);
 
 // Makes `step` the last of the run: removes complete checkpoints of later steps, newest first, then cuts the
-// metrics. A kill in between leaves a shorter run, whose metrics --resume auto cuts to its end. Prints a line
-// for each checkpoint that was removed, or that was kept since it is damaged.
+// metrics. A kill in between leaves a shorter run; --resume auto then cuts the metrics at its end. Prints a
+// line for each checkpoint that was removed, or that was kept since it is damaged.
 void go_back_to(int64_t step, const RunOptions& run, const std::string& metrics, std::FILE* out);
 
 }  // namespace sluice

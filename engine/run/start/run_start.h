@@ -21,7 +21,7 @@ namespace sluice {
 struct RunStart {
   std::optional<CheckpointReader> checkpoint;
   ModelSource source;
-  std::optional<HfWeights> weights;  // not opened yet
+  std::optional<HfWeights> weights;  // opened by check_start()
   std::vector<std::string> notes;    // sentences to print
 };
 
@@ -36,7 +36,7 @@ void check_start(RunStart& start, const Model& model);
 // Fills the session's arenas.
 void load_start(const RunStart& start, uint64_t seed, Session& session, Workers& workers);
 
-// The state before step 1. The caller adds the micro-batch and the data.
+// The state before step 1. The caller adds micro-batch, options, and the data's size and checksum.
 CheckpointState first_state(const Options& options, const ModelConfig& config);
 
 // The state that the first step of this start begins with. `options` are resolved.

@@ -10,7 +10,7 @@ namespace sluice {
 
 namespace {
 
-// Sets `measured` bytes aside where the limit does not hold them beside the arena. Returns whether it did.
+// Sets `measured` bytes aside if they and the arena exceed the limit. Returns whether it did.
 bool set_aside(uint64_t measured, uint64_t arena, TierBudget& budget) {
   if (round_up(arena, budget.granule) + measured <= budget.limit) return false;
   budget.set_aside(measured);
@@ -51,7 +51,7 @@ std::unique_ptr<PlannedSession> start_session(Device& device, Budgets& budgets, 
       const std::vector<uint64_t>& arenas = plan.program.arena_bytes;
       const uint64_t held = device.accelerator()->memory().held;
       const uint64_t arena = std::min(held, round_up(arenas.front(), kAcceleratorGranule));
-      // The host's arena is pinned later.
+      // The host's arena is pinned later, which takes device memory for page tables.
       too_little =
           set_aside(held - arena + page_table_bytes(budgets.host.limit), arenas.front(), *budgets.device);
       loaded += prepared.library_bytes;

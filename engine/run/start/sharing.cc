@@ -21,9 +21,9 @@ struct ZeroChoice {
   WeightShards weights = WeightShards::all;
 };
 
-// Ranks of a node group: the largest power of two that divides the ranks of every node, the last one
-// included, so that a node group is a subtree of the tree of sums. Throws where weights shall be shared
-// within nodes and there are no node groups.
+// Ranks of a node group: on one node, all of them. On several nodes, the largest power of two that divides
+// the ranks of every node, the last one included, so that a node group is a subtree of the tree of sums.
+// Throws where weights shall be shared within nodes and a node group has one rank only.
 uint32_t node_group_ranks(const RankOptions& options, uint32_t per_node) {
   const auto ranks = static_cast<uint32_t>(options.count);
   const uint32_t node_group = per_node >= ranks ? ranks : 1u << std::countr_zero(per_node | ranks);

@@ -121,7 +121,7 @@ TrainResult Trainer::run(AtEnd at_end) {
   } catch (const Error& error) {
     if (!error.is_in_step()) throw;
     std::string remedy = error.remedy();
-    remedy.pop_back();  // the stop
+    remedy.pop_back();  // the full stop
     const char* const then = at_end_ == AtEnd::nothing ? "start again" : "go on with --resume auto";
     throw Error(error.code(), error.what(), remedy + ", then " + then + ".");
   }

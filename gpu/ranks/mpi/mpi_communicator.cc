@@ -27,8 +27,8 @@ namespace {
 constexpr uint64_t kMessageBytes = 64ull << 20;  // of one message at most: MPI counts in int
 constexpr auto kSleepMin = std::chrono::microseconds(5), kSleepMax = std::chrono::microseconds(500);
 constexpr int kDataTag = 1;
-// Added to the patience: a rank that is gone or stopped should be named by the rank that watches it, which is
-// sure.
+// Added to the patience: a rank that is gone or stopped should be named by the rank that watches it, since
+// that one knows for certain.
 constexpr double kAfterWatch = 1;  // second
 
 int int_of(uint64_t bytes) { return static_cast<int>(bytes); }

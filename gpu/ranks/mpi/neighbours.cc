@@ -13,7 +13,7 @@ namespace sluice {
 
 namespace {
 
-// Names a process; all ranks of the machine exchange them.
+// The name of a process. All ranks of the machine exchange their names.
 struct Name {
   int64_t rank = 0, process = 0;
   uint64_t numbering = 0;  // its PID namespace, which other containers do not share. 0: unknown

@@ -18,7 +18,7 @@ constexpr auto kLook = std::chrono::milliseconds(10);
 // into 0.6, so that a process that is short of cores is not taken for dead.
 constexpr double kSign = 0.05, kSilence = 0.6, kUnwinding = 0.25;
 constexpr double kKilling = 2;        // after a SIGTERM: mpirun did not mean a process that lives longer
-constexpr double kUnharmed = 0.9;     // after a SIGTERM: a death before it has been noticed by then
+constexpr double kUnharmed = 0.9;     // after a SIGTERM: by then, a death that came first has been noticed
 constexpr double kOwnUnwinding = 10;  // of a rank that failed itself: it has time
 // Rounds of exchange() after a rank has ended, in which a reason that it sent before is heard.
 constexpr uint64_t kLastRounds = 10;
@@ -65,8 +65,9 @@ void Watch::throw_lost() {
 
 void Watch::tell(const std::string& reason) noexcept { set_reason(reason, Cause::own, kNobody); }
 
-// The missing rank is told last, since MPI might not return from that. It is told because it may only be
-// stopped: mpirun wakes it to end it, and it would then name the others, which are gone by then.
+// The missing rank is told last, since MPI might not return from that. It is told because it may be merely
+// stopped. mpirun wakes such a rank to end it. If it were not told, it would then name the others, which are
+// gone by then.
 void Watch::lose(int missing, const std::string& reason) noexcept {
   set_reason(reason, Cause::hang, missing);
 }
@@ -106,7 +107,7 @@ void Watch::exchange() {
           const std::lock_guard lock(mutex_);
           tells = std::exchange(tells_, false);
         }
-        if (tells) send_to_all(reason_, kReasonTag, last_);  // which stays as it is: it is the first
+        if (tells) send_to_all(reason_, kReasonTag, last_);  // the first reason, which stays as it is
       }
     } catch (const Error& error) {
       lose(kNobody, error.what());
@@ -115,7 +116,8 @@ void Watch::exchange() {
   }
 }
 
-// In order from the next rank on: if a whole machine is gone, its ranks come last.
+// In order from the next rank on. If a whole machine is gone, the rank after its last one notices that, and
+// in its order the lost ranks come last.
 void Watch::send_to_all(const std::string& text, int tag, int last) {
   for (int step = 1; step < size_; ++step)
     if (const int rank = (rank_ + step) % size_; rank != last) send(text, tag, rank);
@@ -130,7 +132,7 @@ void Watch::send(const std::string& text, int tag, int to) {
   check_mpi(MPI_Request_free(&request), "Telling another rank");
 }
 
-// Receives all messages of a tag without content, from one rank or any. Returns whether there was one.
+// Receives all messages of a tag, which have no content, from one rank or any. Returns whether there was one.
 bool Watch::hear(int from, int tag) {
   for (bool heard = false;; heard = true) {
     int there = 0;
@@ -200,7 +202,7 @@ void Watch::look_for_losses(double silent, double stuck, double terminating) {
   else if (stuck > patience)
     lose(kNobody, "MPI does not return: " + doing_());
   else if (stuck > kSilence)
-    return;  // and nobody could be heard
+    return;  // while MPI does not return, nobody can be heard
   else if (killing && !neighbours_.sees(before_) && silent > kSilence)
     lose_dead(before_,
               "Rank " + std::to_string(before_) + " gives no sign of life after SIGTERM: " + doing_());

@@ -1,6 +1,7 @@
 #!/bin/bash
-# tools/gpu_check.sh goes through every row in small, on the cpu device and on the emulated GPU. It measures
-# nothing twice and tells what failed or is left. Its report has no row without figures or a reason.
+# tools/gpu_check.sh goes through every row at tiny sizes on the cpu device, and through all but those of part
+# peer on the emulated GPU. It measures nothing twice and tells what failed or is left. Every row of its
+# report has figures or a reason.
 # usage: tests/tools/benchmarks/gpu_check_test.sh BUILD_FOLDER     in the repository root
 set -euo pipefail
 

@@ -13,7 +13,8 @@ namespace sluice {
 // Facts that the rows of one file must share: GPU, driver, cores, memory.
 nlohmann::ordered_json machine_facts(DeviceKind device, bool small);
 
-// Rates in bytes or floating-point operations a second. Throw Error(environment).
+// Rates in bytes or floating-point operations a second. These functions throw Error(environment),
+// measure_disk() also Error(io).
 nlohmann::ordered_json measure_link(DeviceKind device, bool small);
 nlohmann::ordered_json measure_disk(const std::string& directory, bool small);
 nlohmann::ordered_json measure_matmul(DeviceKind device, bool small);  // by precision

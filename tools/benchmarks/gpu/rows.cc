@@ -7,8 +7,8 @@ namespace sluice {
 namespace {
 
 // The optimizer state of 7 billion parameters is 75 GiB, and nothing of it fits in 24 GiB of GPU memory. That
-// of 13 billion is 145 GiB: 110 GiB of host memory hold a part, the GPU the rest. Batches are 32 Ki and 64 Ki
-// tokens.
+// of 13 billion is 145 GiB: 110 GiB of host memory hold a part, the GPU the rest. Batches of Llama are 32 Ki
+// or 64 Ki tokens.
 std::vector<Row> all_rows() {
   const std::string most = "most";
   const auto matmul = [](const char* part) {

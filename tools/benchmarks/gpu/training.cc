@@ -34,7 +34,7 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr uint64_t kGiB = 1ull << 30;
-constexpr size_t kStepsBefore = 2;  // not counted: a step without an update, and one with the first
+constexpr size_t kStepsBefore = 2;  // not counted: step 1, before any update, and step 2, with the first one
 
 // "most": what is free in whole GiB, less `left_gib` for later allocations.
 std::string budget(const std::string& text, uint64_t free, uint64_t left_gib) {
@@ -131,7 +131,7 @@ ModelConfig Training::choose_model() const {
   return config_from_name(with_layers(row_.model, least));
 }
 
-// Makes the device before the budgets are known: it tells how much memory is free, on which they may depend.
+// Makes the device before the budgets, which may depend on how much memory the device says is free.
 void Training::open_device() {
   Row row = row_;
   row.model = with_layers(row.model, 1);

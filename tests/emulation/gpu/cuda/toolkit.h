@@ -2,8 +2,8 @@
 // block's threads are fibers on one thread of the host.
 //
 // A fiber runs until the block's barrier or an operation of its warp. There it waits for all others that have
-// not returned. Blocks, and the threads between two meetings, run in an order shuffled by `order_seed` (0:
-// ascending), so that a wrong index, a missing barrier or a wrong lane shows as a wrong result. Dynamic
+// not returned. Blocks, and the threads between two meetings, run in an order shuffled by EmulatedGpu::seed
+// (0: ascending), so that a wrong index, a missing barrier or a wrong lane shows as a wrong result. Dynamic
 // shared memory begins as NaN in every block and has guard bands. Static shared memory keeps its contents.
 // Kernels run on the emulated GPU's thread (emulated_gpu.h).
 #pragma once
@@ -42,9 +42,9 @@ std::byte* shared_memory();
 void begin_copy(void* to, const void* from);  // from nullptr: zeros
 void finish_copies();
 
-// Every lane of the warp hands over `bytes`. Returns the address of lane 0's; the other lanes' follow at
-// distances of kSlotBytes. Valid until the lane's next exchange. `combine`, which all 32 lanes must give
-// alike, runs once on the slots and leaves its result there.
+// Every lane of the warp hands over a value of `bytes` bytes. Returns the address of lane 0's value; those of
+// the other lanes follow at distances of kSlotBytes. Valid until the lane's next exchange. `combine`, which
+// all 32 lanes must give alike, runs once on the slots and leaves its result there.
 constexpr int kSlotBytes = 32;
 using Combine = void (*)(std::byte* slots);
 const std::byte* exchange(const void* value, size_t bytes, Combine combine = nullptr);
