@@ -57,10 +57,10 @@ Error to_error(const IoError& e) {
       text = "No space is left for writing " + where + ": " + system + ".";
       break;
     case IoFault::refused:
-      text = doing + " was refused " + std::to_string(kAttemptsMax) + " times: " + system + ".";
+      text = doing + " was refused " + std::to_string(kAttemptsMax + 1) + " times: " + system + ".";
       break;
     case IoFault::end_of_file:
-      text = doing + " moved no bytes: the file is shorter than it should be.";
+      text = doing + " moved no bytes" + (read ? ": the file is shorter than it should be." : ".");
       break;
     case IoFault::checksum_mismatch:
       text = "Checksum mismatch: " + where + " are not what was written there.";

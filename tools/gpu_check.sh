@@ -6,7 +6,7 @@
 # usage: tools/gpu_check.sh --part tests|small|offload|largest|peer [OPTION...]    writes DIR/PART.json
 #        tools/gpu_check.sh --report [--out DIR]                                  all parts as Markdown
 #   --out DIR      for the JSON files (default: out/gpu_check)
-#   --disk DIR     for the nvme tier, a file of 8 GiB and token data (default: the --out directory)
+#   --disk DIR     for a file of 8 GiB, token data and the nvme tier (default: the --out directory)
 #   --rehearse     tiny models on the cpu device: only shows that every row works
 #   --device NAME  cuda (default), or cpu in a rehearsal (default there)
 #   --bench FILE   the gpu_bench command (default: that of the bundle, else of build/release)

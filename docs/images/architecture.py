@@ -20,7 +20,7 @@ MONO = "font-family='DejaVu Sans Mono, Menlo, Consolas, monospace'"
 
 # Title, room, what comes out of it.
 PASSES = [
-    ("model", "models/families", ("segments, groups", "of parameters"), GREY),
+    ("model", "models/families", ("segments,", "parameter groups"), GREY),
     ("lowering", "engine/plan/lower", ("tasks, buffers,", "versions"), BLUE),
     ("homes", "engine/plan/search", ("a home for each", "permanent buffer"), BLUE),
     ("staging", "engine/plan/stage", ("transfers, and", "all addresses"), BLUE),

@@ -243,7 +243,7 @@ class Parser {
     g.count = row.number<uint32_t>();
     row.expect("stride");
     g.stride = row.number<uint32_t>();
-    if (g.count == 0 || g.stride == 0) fail("a process group has no ranks");
+    if (g.count == 0 || g.stride == 0) fail("a process group has a count or a stride of 0");
     processes_.add(g.name);
     program_.processes.push_back(std::move(g));
   }
@@ -312,7 +312,7 @@ class Parser {
       const size_t times = run.find('x');
       const auto bytes = parse_number<uint64_t>(run.substr(0, times));
       const auto count = times == std::string_view::npos ? 1 : parse_number<size_t>(run.substr(times + 1));
-      if (count == 0 || count > kPiecesMax - pieces_) fail("there are no or too many pieces");
+      if (count == 0 || count > kPiecesMax - pieces_) fail("there are no pieces, or too many");
       pieces_ += count;
       for (size_t i = 0; i < count; ++i) cuts.push_back(cuts.back() + bytes);
       if (comma == word.size()) return;
@@ -333,7 +333,7 @@ class Parser {
     predecessor_words_.emplace_back();
     if (row.accept("after"))
       while (!row.done()) predecessor_words_.back().emplace_back(row.next());
-    if (predecessor_words_.back().size() > 254) fail("there are more predecessors than bodies can be");
+    if (predecessor_words_.back().size() > 254) fail("there are more predecessors than there can be bodies");
     bodies_.add(b.name);
     program_.bodies.push_back(std::move(b));
   }

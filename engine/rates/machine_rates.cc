@@ -66,7 +66,8 @@ class Reader {
       if (!keys.contains(key)) fail(fmt::format("{} has the unknown key {}", where, printable(key)));
   }
   std::string string(const Json& object, const char* key, const std::string& where) const {
-    if (!object.contains(key) || !object[key].is_string()) fail(fmt::format("{} has no text {}", where, key));
+    if (!object.contains(key) || !object[key].is_string())
+      fail(fmt::format("{} lacks the text `{}`", where, key));
     return object[key].get<std::string>();
   }
   Json rows(const Json& root, const char* key) const {
@@ -209,8 +210,8 @@ class Reader {
     const Json ranks = row.value("ranks", Json());
     if (!ranks.is_number_unsigned() || ranks.get<uint64_t>() <= below || ranks.get<uint64_t>() > kRanksMax ||
         ranks.get<uint64_t>() % below != 0)
-      fail(fmt::format("ranks of {} is not a multiple of {}, above it and at most {}", where, below,
-                       kRanksMax));
+      fail(fmt::format("ranks of {} must be a multiple of {} that is larger than it and at most {}", where,
+                       below, kRanksMax));
     level.ranks = ranks.get<uint32_t>();
     if (!row.contains("bytes_per_second")) fail(where + " has no bytes_per_second");
     level.bytes_per_second = rate(row, "bytes_per_second", where, kUnlimited);

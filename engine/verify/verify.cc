@@ -273,7 +273,7 @@ class Structure {
   }
 
   void check_collective(const Task& task) {
-    require(task.processes < program_.processes.size(), "is among process group {}", task.processes);
+    require(task.processes < program_.processes.size(), "names process group {}", task.processes);
     require(task.operands.size() == 2 && task.operands[0].access == Access::read &&
                 task.operands[1].access == Access::write,
             "is a collective that does not read, then write");
@@ -282,7 +282,7 @@ class Structure {
   void check_task(const Instruction& instruction) {
     if (!require(instruction.task < body_.tasks.size(), "runs task {}", instruction.task)) return;
     const uint32_t pass = body_.tasks[instruction.task].pass;
-    require(pass == kNoPass || pass < program_.passes.size(), "has the cost of pass {}", pass);
+    require(pass == kNoPass || pass < program_.passes.size(), "names pass {}", pass);
     ++instructions_of_[instruction.task];
     const Task& task = body_.tasks[instruction.task];
     require(task.operands == instruction.operands, "has other operands than its task {}", instruction.task);
@@ -340,7 +340,7 @@ class Structure {
 }  // namespace
 
 std::vector<Violation> verify(const Program& program, size_t limit) {
-  CHECK(limit > 0, "a verifier that may say nothing");
+  CHECK(limit > 0, "the limit allows no violation to be reported");
   Report report(limit);
   Tables(program, report).check();
   if (!report.empty()) return report.take();

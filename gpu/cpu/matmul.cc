@@ -90,7 +90,8 @@ const Bf16Tile& Multiplier::tile(const TileShape& shape) {
 Multiplier::Method Multiplier::method_of(const Product& p) {
   CHECK(p.m > 0 && p.n > 0 && p.k > 0, "an empty product");
   CHECK(p.result == p.precision || p.result == DType::f32, "a product in a foreign type");
-  CHECK(!p.gelu || (p.stride_c == p.n && !p.accumulate), "gelu of a part of a matrix, or added");
+  CHECK(!p.gelu || (p.stride_c == p.n && !p.accumulate),
+        "a product with gelu that fills a part of a matrix, or is added");
   Method method;
   method.tiling = tiling_of(p.m, p.n);
   const Tiling& t = method.tiling;

@@ -238,7 +238,8 @@ void load_attention_backward_kernels(const Queue& queue) {
 
 void attention_backward(const Queue& queue, const OpCall& call) {
   const AttentionShape s = attention_shape(*call.shapes);
-  CHECK(padded_length(s.length) == padded_queries(s.length), "statistics as the workspace has them");
+  CHECK(padded_length(s.length) == padded_queries(s.length),
+        "kernels and workspace pad a sequence to different lengths");
   for_head_size(call.shapes->precision, s.size, [&]<typename T, int kSize>(T, HeadSize<kSize>) {
     const BackwardArguments<T> a{s,
                                  attention_tensors<T>(s, call.inputs),

@@ -124,7 +124,7 @@ void measure(const CudaFactsOptions& options, CudaFacts& facts) {
   const uint64_t half = std::min(facts.pinning.value->pinned, facts.memory.value->free / 2) / 2;
   const uint64_t bytes = std::min(kCopyMost, half / kCopyLeast * kCopyLeast);
   if (bytes == 0) {
-    facts.copies.reason = "less than 2 MiB could be pinned, or 4 MiB of the GPU are free";
+    facts.copies.reason = "less than 2 MiB could be pinned, or less than 4 MiB of the GPU are free";
     return;
   }
   facts.copies = {measure_copies(*pages, bytes, options.clock), ""};

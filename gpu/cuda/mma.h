@@ -16,7 +16,7 @@ namespace sluice::cuda {
 template <typename T, int kSize>
 struct Tile {
   static constexpr int kPerWord = 16 / static_cast<int>(sizeof(T)), kWords = kSize / kPerWord;
-  static_assert(kWords >= 4, "half of the banks");
+  static_assert(kWords >= 4, "a row of fewer than four words leaves half of the banks unused");
   T* data;
 
   // The address of an element. The columns up to the next multiple of kPerWord follow it in memory.

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kStep = kThreads * kWide;
-static_assert(kNormBlock % kStep == 0, "every thread of a block of the norm has as many elements");
+static_assert(kNormBlock % kStep == 0, "all threads have equally many elements of a block of the norm");
 
 // Block b rounds block b of the norm. Each thread adds the squares of its elements in order; then the
 // threads' sums are added.

@@ -119,7 +119,7 @@ class Room {
 
   void abort(const std::string& reason) {
     const std::lock_guard lock(mutex_);
-    end(reason.empty() ? "without a reason" : reason);
+    end(reason.empty() ? "A rank has given up without a reason." : reason);
   }
 
  private:

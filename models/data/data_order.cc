@@ -40,7 +40,7 @@ uint64_t feistel(uint64_t value, int bits, PhiloxKey key, uint64_t epoch) {
 }
 
 uint64_t window_count(const TokenData& data, int64_t sequence) {
-  CHECK(sequence > 0, "sequence length");
+  CHECK(sequence > 0, "a sequence has at least one token");
   return data.tokens() == 0 ? 0 : (data.tokens() - 1) / static_cast<uint64_t>(sequence);
 }
 
@@ -57,7 +57,7 @@ DataOrder make_data_order(const TokenData& data, int64_t sequence, bool shuffled
 }
 
 uint64_t permuted(uint64_t index, uint64_t size, uint64_t seed, uint64_t epoch) {
-  CHECK(index < size, "index of a permutation");
+  CHECK(index < size, "an index outside the permutation");
   const int bits = std::bit_width(size - 1);
   if (bits == 0) return 0;
   const PhiloxKey key = philox_key(seed ^ kDataOrderStream);

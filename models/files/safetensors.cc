@@ -223,8 +223,9 @@ std::vector<SafetensorsTensor> checked_tensors(const std::string& path, std::vec
               "tensor '{}' begins at byte {} of the data, which leaves a hole or an overlap after byte {}",
               name, begin, previous_end));
     if (end > data_bytes)
-      malformed(path, fmt::format("tensor '{}' ends at byte {} of the data, of which the file has {}", name,
-                                  end, data_bytes));
+      malformed(path,
+                fmt::format("tensor '{}' ends at byte {} of the data, but the file has only {} bytes of data",
+                            name, end, data_bytes));
     const std::optional<uint64_t> bytes = stated_bytes(entry);
     if (!bytes) malformed(path, fmt::format("the shape of tensor '{}' overflows", name));
     if (*bytes != end - begin)

@@ -12,7 +12,7 @@ std::unique_ptr<IoQueue> make_io_queue(IoChoice choice, uint32_t depth, std::spa
                                        std::string* description) {
   CHECK(depth >= 1 && depth <= 1024, "depth of an I/O queue");
   constexpr const IoBackend* last = *std::rbegin(kIoBackends);
-  static_assert(last == &kThreadBackend, "the last works everywhere");
+  static_assert(last == &kThreadBackend, "the last back end works everywhere");
   std::string why = choice ? "as asked" : "";
   for (const IoBackend* backend : kIoBackends) {
     if (choice && backend != choice) continue;

@@ -77,7 +77,7 @@ class UringQueue : public IoQueue {
     }
     std::string text = std::to_string(registered_ >> 20) + " of " + std::to_string(memory.size() >> 20) +
                        " MiB of buffers registered";
-    if (error != 0) text += std::string("; the rest goes without: ") + std::strerror(error);
+    if (error != 0) text += std::string("; the rest cannot be registered: ") + std::strerror(error);
     if (error == ENOMEM) text += " (ulimit -l)";
     return text;
   }

@@ -100,7 +100,7 @@ TEST_F(CudaFactsTest, WithoutPinnedMemoryNothingIsCopied) {
     EXPECT_EQ(found.pinning.value->pinned, 0u);
     EXPECT_EQ(found.pinning.value->reason.empty(), most == 0);
     EXPECT_FALSE(found.copies.value);
-    EXPECT_EQ(found.copies.reason, "less than 2 MiB could be pinned, or 4 MiB of the GPU are free");
+    EXPECT_EQ(found.copies.reason, "less than 2 MiB could be pinned, or less than 4 MiB of the GPU are free");
   }
 }
 

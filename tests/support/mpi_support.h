@@ -53,7 +53,7 @@ class Mpi : public Cli {
   void SetUp() override {
     Cli::SetUp();
     if (!std::filesystem::exists(sluice_binary("libsluice_mpi.so")))
-      GTEST_SKIP() << "the MPI module is not beside the program: a bundle has none";
+      GTEST_SKIP() << "libsluice_mpi.so is not beside the tests: a bundle has none";
   }
   Words train_rows(const std::string& out, int64_t steps, int64_t batch, const Words& more = {}) const {
     return Words{"train",
@@ -149,7 +149,7 @@ class Mpi : public Cli {
     }
     ASSERT_EQ(resumed.code, 0) << resumed.out << resumed.err;
     for (int rank = 0; ranks > 1 && rank < ranks; ++rank) EXPECT_EQ(status(out, rank), "0 \n");
-    EXPECT_FALSE(has_status(out, ranks)) << "what the run before has left";
+    EXPECT_FALSE(has_status(out, ranks)) << "a status that the run before left is still there";
     const Words more{"--precision", "fp32", "--lr-schedule", "constant"};
     ASSERT_EQ(run(train_rows(out + ".whole", saved + 4, 12, more)).code, 0);
     const auto found = numbers_of(out), wanted = numbers_of(out + ".whole");

@@ -133,7 +133,7 @@ class Bench {
     const uint64_t needed = host_bytes(scale_, op_host_bytes(scale_.ops));
     if (needed > host_arena_)
       throw Error(ExitCode::infeasible,
-                  fmt::format("What bench measures needs {} of host memory at least, and may have {}.",
+                  fmt::format("The measurements need {} of host memory at least, but only {} may be used.",
                               in_mib(needed), in_mib(host_arena_)),
                   fmt::format("Give --host-mem {} or more.", budgets.host.limit_for(needed)));
     if (needed < wanted)
@@ -146,9 +146,9 @@ class Bench {
     const uint64_t needed = std::max(op_bytes(scale_.gpu.ops), update_bytes(scale_.gpu.elements));
     if (needed <= free) return;
     throw Error(ExitCode::environment,
-                fmt::format("What bench measures needs {} of GPU memory at least, and may have {}.",
+                fmt::format("The measurements need {} of GPU memory at least, but only {} may be used.",
                             in_mib(needed), in_mib(free)),
-                "End what else holds the GPU's memory (nvidia-smi shows who).");
+                "End other processes that hold the GPU's memory (nvidia-smi shows them).");
   }
 
   // Measures what the ranks of a machine share. Only the first of all ranks does so, on all cores of its
@@ -189,7 +189,7 @@ class Bench {
     }
     memory_pool_ = add_pool("memory", traffic);
     handover_ = measure_handover();
-    say("memory: {:.1f} GB/s of traffic at the most; copies {} at once; a lane hears of another in {:.1f} us",
+    say("memory: {:.1f} GB/s of traffic at the most; copies {} at once; one lane wakes another in {:.1f} us",
         traffic / 1e9, copies, handover_ * 1e6);
     LaneRates lane{.lane = "optimizer", .bytes_per_second = optimizer, .overhead_seconds = handover_};
     lane.sharing = all_cores();
@@ -213,7 +213,7 @@ class Bench {
       lane.overhead_seconds = overheads.instruction;
       copy_seconds_ = overheads.copy;
       say("GPU memory: AdamW {:.1f} GB/s, zeroed at {:.1f} GB/s", rates.update / 1e9, rates.zero / 1e9);
-      say("beside its work an instruction costs {:.1f} us, a copy {:.1f} us", overheads.instruction * 1e6,
+      say("overhead: {:.1f} us an instruction, {:.1f} us a copy", overheads.instruction * 1e6,
           overheads.copy * 1e6);
     } else {
       lane.sharing = all_cores();

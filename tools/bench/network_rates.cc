@@ -38,7 +38,7 @@ class NetworkBench {
         points.push_back({messages, moved, seconds});
         fastest = std::max(fastest, moved / seconds);
       }
-      rates += fmt::format("{}{:.2f} GB/s by {} KiB", rates.empty() ? "" : ", ", fastest / 1e9, bytes >> 10);
+      rates += fmt::format("{}{:.2f} GB/s at {} KiB", rates.empty() ? "" : ", ", fastest / 1e9, bytes >> 10);
     }
     const OpFit fit = fit_op(points);
     const OpPoint& longest = points.back();

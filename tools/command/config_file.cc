@@ -93,7 +93,7 @@ class ConfigParser {
     const bool number = !word.empty() && (std::isdigit(static_cast<unsigned char>(word.back())) != 0) &&
                         word.find_first_not_of("0123456789+-._eE") == std::string::npos;
     if (!number && word != "true" && word != "false")
-      fail("has a value that is not a number, true, false or in quotes");
+      fail("has a value that is no number, not true or false, and not in quotes");
     std::erase(word, '_');  // 1_000
     if (word.front() == '+') word.erase(word.begin());
     return word;

@@ -98,9 +98,10 @@ std::string program_help() {
       "  75 stopped on a signal with a durable checkpoint\n"
       "\nsignals\n"
       "  SIGINT, SIGTERM or SIGUSR1 ends training after the steps under way, with a checkpoint. Before the\n"
-      "  first step, and in other verbs, it ends the command at once. So does a second SIGINT or SIGTERM;\n"
-      "  two within two seconds count as one. To stop ranks of mpirun, send SIGUSR1 to mpirun, which\n"
-      "  passes it on; at SIGINT and SIGTERM mpirun kills its ranks.\n";
+      "  first step, and in other verbs, it ends the command at once, except that SIGUSR1 only asks ranks\n"
+      "  of a launcher for a stop. A second SIGINT or SIGTERM also ends the command at once; two within a\n"
+      "  second count as one. To stop ranks of mpirun, send SIGUSR1 to mpirun, which passes it on; at\n"
+      "  SIGINT and SIGTERM mpirun kills its ranks.\n";
   return out;
 }
 

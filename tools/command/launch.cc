@@ -130,11 +130,12 @@ void end_if_late(const std::stop_token& open, const LauncherVariables& launcher,
                  const std::string& out_directory, double patience) {
   if (is_in_time(open, patience)) return;
   const int rank = *number_in(launcher.rank);
-  const Error late(ExitCode::rank_lost,
-                   fmt::format("Rank {} has started, but not all of the {} ranks have within {:.3g} s.", rank,
-                               *number_in(launcher.size), patience),
-                   "See which rank has not said so, and what holds its process or machine up; or give more "
-                   "time with --rank-timeout.");
+  const Error late(
+      ExitCode::rank_lost,
+      fmt::format("Rank {} has started, but not all {} ranks started within {:.3g} s.", rank,
+                  *number_in(launcher.size), patience),
+      "Find the rank that has not printed this, and what holds up its process or machine; or give more "
+      "time with --rank-timeout.");
   write_unless_held(out_directory, rank, status(late.code(), late.what()));
   if (rank != 0) std::this_thread::sleep_for(kFinderGrace);  // rank 0 speaks first, if it has started
   leave(late, true, kGrace);

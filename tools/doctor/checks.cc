@@ -38,7 +38,9 @@ Check check_memory(const DoctorFacts& f) {
     c.text += fmt::format(", {} of it to this process", format_size(f.memory.usable()));
   if (f.memory.usable() > kLeftToOthers) return c;
   c.status = CheckStatus::fail;
-  c.advice = "--host-mem auto leaves that much free: this lists which processes hold most.";
+  c.advice =
+      "--host-mem auto leaves 512 MiB free at least, so nothing is left for training. This lists the "
+      "processes that hold most.";
   c.command = "ps aux --sort=-rss | head";
   return c;
 }
@@ -133,7 +135,7 @@ Check check_nodes(const DoctorFacts& f) {
       std::find_if(nodes.begin(), nodes.end(), [&](const NumaNode& n) { return n.id == f.gpu_node; });
   if (own == nodes.end()) {
     c.status = CheckStatus::warn;
-    c.text += "; which one the GPU is attached to is not known";
+    c.text += "; it is not known to which one the GPU is attached";
     c.advice = "Memory of another node may be slower to copy from.";
     c.command = "nvidia-smi topo -m";
     return c;
@@ -143,7 +145,8 @@ Check check_nodes(const DoctorFacts& f) {
     c.text += fmt::format("{} {} from node {}", i == 0 ? "" : ",", own->distances[i], nodes[i].id);
   if (own->allowed) return c;
   c.status = CheckStatus::warn;
-  c.advice = "This process may have no memory at the GPU's node: copies cross the sockets' link.";
+  c.advice =
+      "This process is not allowed memory of the GPU's node, so copies cross the link between sockets.";
   c.command = fmt::format("numactl --cpunodebind={0} --membind={0} sluice train ...", own->id);
   return c;
 }
@@ -219,7 +222,9 @@ Check check_directory(const DirectoryFacts& d) {
   c.text += fmt::format(", O_DIRECT aligned to {}", d.probe.alignment);
   if (d.probe.free_bytes > kLeftToOthers) return c;
   c.status = CheckStatus::fail;
-  c.advice = "--nvme-mem auto leaves that much free: free some space there, or give another directory.";
+  c.advice =
+      "--nvme-mem auto leaves 512 MiB free at least, so nothing is left for training: free some space there, "
+      "or give another directory.";
   c.command = "du -xh --max-depth=2 " + quoted(d.path) + " | sort -h | tail";
   return c;
 }

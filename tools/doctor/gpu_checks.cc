@@ -48,10 +48,10 @@ Check check_device(const DoctorFacts& f) {
   c.text = status.reason;
   c.advice = status.remedy;
   if (status.built && status.driver_version == 0 && !f.system.nvidia_card)
-    c.advice += " No NVIDIA card is seen here that it could serve.";
+    c.advice += " No NVIDIA card is visible here.";
   c.command = gpu_command(f);
   if (c.command.find("apt-get") != std::string::npos)
-    c.advice += " With NVIDIA's package repository set up, this does it.";
+    c.advice += " Once NVIDIA's package repository is set up, this does it.";
   return c;
 }
 
@@ -97,7 +97,7 @@ Check check_memory(const DoctorFacts& f) {
   c.text = fmt::format("{} free of {}", format_size(memory.free), format_size(memory.total));
   if (memory.free >= memory.total / 10 * 9) return c;
   c.status = CheckStatus::warn;
-  c.advice = "Somebody else holds the rest: this lists them.";
+  c.advice = "Other processes hold the rest: this lists them.";
   c.command = "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv";
   return c;
 }
@@ -119,7 +119,9 @@ Check check_link(const DoctorFacts& f) {
   }
   c.status = CheckStatus::warn;
   c.text = fmt::format("PCIe {}.0 x{}, where {} is possible", link.generation, link.width, most);
-  c.advice = "Look for a slot with all lanes, a riser, a power saving mode; this tells the link's state.";
+  c.advice =
+      "The cause may be a slot with fewer lanes, a riser or a power saving mode. This shows the link's "
+      "state.";
   c.command = fmt::format("sudo lspci -vv -s {} | grep Lnk", printable(f.cuda.pci_bus_id));
   return c;
 }

@@ -97,14 +97,14 @@ std::string phases_text(const Plan& plan, const std::optional<BreakEven>& even) 
   if (!even) return out;
   const std::string network = printable(even->network);
   if (even->bytes_per_second == 0)
-    out += fmt::format("  compression pays on no network ({} here)", network);
+    out += fmt::format("  compression pays at no bandwidth of {}", network);
   else if (std::isinf(even->bytes_per_second))
-    out += fmt::format("  compression pays on every network ({} here)", network);
+    out += fmt::format("  compression pays at every bandwidth of {}", network);
   else
     out += fmt::format("  compression pays below {:.3g} GB/s of {}", even->bytes_per_second / 1e9, network);
   if (std::isfinite(even->bytes_per_second_here))
     out += fmt::format("; here {:.3g} GB/s", even->bytes_per_second_here / 1e9);
-  return out + fmt::format("; whole gradients take {} a step\n", readable_seconds(even->seconds_whole));
+  return out + fmt::format("; without compression a step takes {}\n", readable_seconds(even->seconds_whole));
 }
 
 void add_phases(const Plan& plan, const std::optional<BreakEven>& even, nlohmann::ordered_json& out) {

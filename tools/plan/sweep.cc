@@ -80,7 +80,7 @@ uint64_t end_of_range(const Quantity& quantity, const std::string& text) {
   } catch (const Error&) {  // its remedy is for options whose value is one size
   }
   throw Error(ExitCode::usage,
-              fmt::format("`{}` is not a value of {} to sweep from or to.", printable(text), quantity.name),
+              fmt::format("`{}` cannot begin or end a range of {}.", printable(text), quantity.name),
               kExample);
 }
 
@@ -139,8 +139,9 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
       throw Error(ExitCode::usage, "The run has no NVMe tier whose bandwidth could be swept.",
                   "Add --nvme-dir DIR or --nvme-mem SIZE.");
     if (drive_parts(run.request.rates.drives, kNvmeTier).empty())
-      throw Error(ExitCode::usage, "The machine description has no drives to sweep.",
-                  "Name one that has in --machine; `sluice bench --nvme-dir DIR` describes this machine.");
+      throw Error(
+          ExitCode::usage, "The machine description has no drives to sweep.",
+          "Give --machine a description with drives; `sluice bench --nvme-dir DIR` describes this machine.");
     quantity.scale(run.request.rates, value);
   }
   notes = run.start.notes;
@@ -235,10 +236,11 @@ std::string curve(const Quantity& quantity, std::span<const SweepPoint> points) 
   std::string knees;
   for (const SweepPoint& p : points)
     if (p.knee) knees += (knees.empty() ? "" : ", ") + value_text(quantity, p.value);
-  return out +
-         (knees.empty()
-              ? "  No knee: nowhere does more bring much and just beyond it little.\n"
-              : fmt::format("  K, at {}: up to there more brings much, just beyond it little.\n", knees));
+  return out + (knees.empty()
+                    ? "  No knee: there is no point up to which more brings much, and beyond which it brings "
+                      "little.\n"
+                    : fmt::format("  K, at {}: up to this point more brings much, just beyond it little.\n",
+                                  knees));
 }
 
 ordered_json json_of(const Quantity& quantity, std::span<const SweepPoint> points) {

@@ -241,7 +241,9 @@ class Life {
         words += begin_words(t);
         break;
       case FetchBound::write:
-        words += "Its content is made just before: it would have to be made earlier.";
+        words +=
+            "Its content is made just before. The fetch can come earlier only if the content is made "
+            "earlier.";
         break;
       case FetchBound::address:
         words += fmt::format(
@@ -251,19 +253,19 @@ class Life {
         break;
       case FetchBound::order:
         words += fmt::format(
-            "A fetch of {} is needed earlier and stands there, and fetches keep the order of need: that one"
-            " would have to come earlier{}.",
+            "There stands a fetch of {}, which is needed earlier. Fetches keep the order in which they are "
+            "needed, so that one would have to come earlier{}.",
             other, see_words(n.other));
         break;
       case FetchBound::share:
         words += fmt::format("Its place in {} begins there, with the use of another piece.", tier(n.tier));
         break;
       case FetchBound::lead:
-        words += "Here, where memory is least, no fetch stands earlier than its lead says.";
+        words += "In the arrangement that needs least memory, no fetch stands earlier than its lead says.";
         break;
     }
     if (n.lead > 0)
-      words += fmt::format(" Its lead is to cover {:.3g} {}{}.", static_cast<double>(n.lead) / kSegmentCost,
+      words += fmt::format(" Its lead should cover {:.3g} {}{}.", static_cast<double>(n.lead) / kSegmentCost,
                            n.lead == kSegmentCost ? "forward or backward" : "forwards or backwards",
                            n.lead_cut ? fmt::format("; {} had no room for all of that", tier(n.tier)) : "");
     return words;
@@ -333,7 +335,7 @@ class Life {
     const Work& w = sums.front().work;
     const std::string subject = w.task ? subject_words(*w.task, w.subject)
                                        : fmt::format(" ({})", printable(program_.buffers[w.subject].name));
-    return fmt::format(" Its lane was idle for {} before, the longest for {}{}.",
+    return fmt::format(" Before that its lane was idle for {}; it waited longest for {}{}.",
                        readable_seconds(idle.end - idle.begin), work_name(program_, w), subject);
   }
 

@@ -135,8 +135,9 @@ std::string hint_sentence(const ProfiledRun& run) {
   };
   return fmt::format(
       "The prediction is far off: {} works {} a step and waits {} than predicted. Other processes took "
-      "processors or drives meanwhile, or the machine description ({}) is not of this machine as it is. "
-      "sluice bench measures it, for --machine; until then, what would be faster is no surer.",
+      "processors or drives meanwhile, or the machine description ({}) does not describe this machine in its "
+      "present state. sluice bench measures it, for --machine. Until then, predictions of what would be "
+      "faster are as uncertain.",
       lane_name(run.plan, p.compute), more(p.lanes[p.compute].busy), more(p.idle), run.plan.rates.name);
 }
 

@@ -83,7 +83,7 @@ constexpr const char* kKey =
 
 std::string headline(const ordered_json& f) {
   if (f["steps_counted"] == 0)
-    return "<section><p>No step after the first two was completed: there are no figures a "
+    return "<section><p>No step after the first two was completed, so there are no figures of a "
            "step.</p></section>\n";
   const ordered_json& step = f["step_seconds"];
   const double idle = f["idle_seconds"]["measured"], measured = step["measured"];
@@ -95,7 +95,7 @@ std::string headline(const ordered_json& f) {
       tile(seconds_of(step, "predicted"), fmt::format("predicted, {:.1f} % {} the measured",
                                                       100 * std::abs(error), error < 0 ? "below" : "above"));
   out += tile(fmt::format("{:.0f} %", 100 * idle / measured),
-              "of a step compute waits: " + readable_seconds(idle));
+              "of a step, in which compute waits: " + readable_seconds(idle));
   out += "</div>\n<p class=\"bound\">" + escaped(f["bound"]) + "</p>\n";
   return f["hint"] == "" ? out : out + "<p class=\"key\">" + escaped(f["hint"]) + "</p>\n";
 }
@@ -141,8 +141,8 @@ std::string changes(const ordered_json& f) {
   if (f["state"] != "done") return "";
   if (f["changes"].empty())
     return section("What would be faster",
-                   "<p>More memory of any tier, a larger batch: nothing that was planned "
-                   "gains a hundredth.</p>\n");
+                   "<p>No plan with more memory in a tier, or with a larger batch, gains a "
+                   "hundredth.</p>\n");
   std::string out = fmt::format(
       "<p class=\"key\">As it is, a step of {} and {:.0f} tokens/s are predicted.</p>\n<div "
       "class=\"changes\">\n",

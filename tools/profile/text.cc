@@ -181,7 +181,7 @@ std::string profile_markdown(const ordered_json& f) {
     out += fmt::format("\n**The run {} half-way (exit code {}).** {}\n", f["state"].get<std::string>(),
                        f["exit_code"].dump(), f["error"].is_null() ? "" : plain(f["error"]["what"]));
   if (f["steps_counted"] == 0) {
-    out += "\nNo step after the first two was completed: there are no figures a step.\n";
+    out += "\nNo step after the first two was completed, so there are no figures of a step.\n";
   } else {
     out += "\n" + plain(headline(f)) + "\n\n## Lanes, a step\n" + lanes_text(f);
     out += "\n## Stalls\n" + stalls_text(f);

@@ -12,7 +12,8 @@ StateSharing sharing_of(const LowerOptions& options) {
                  node_group = options.node_group_ranks ? options.node_group_ranks : ranks;
   // There are no node groups of one rank.
   StateSharing sharing{ranks, 1, node_group > 1 ? node_group : ranks, options.zero_stage};
-  if (ranks % node_group != 0) throw std::invalid_argument("the ranks are not a multiple of a node group's");
+  if (ranks % node_group != 0)
+    throw std::invalid_argument("the number of ranks is not a multiple of the ranks of a node group");
   sharing.weights_in_node_group =
       options.weights_in_node_group && sharing.has_node_groups() && sharing.shares_weights();
   return sharing;

@@ -382,7 +382,7 @@ std::string sealed(std::string object) {
 Manifest manifest_from_json(const std::string& text, const std::string& path) {
   const Json json = parse(text, path);
   const Fields file(json, path, "the manifest");
-  if (file.text("format") != kFormat) file.malformed("is not one of a Sluice checkpoint");
+  if (file.text("format") != kFormat) file.malformed("is not that of a Sluice checkpoint");
   if (const uint64_t version = file.count("version", static_cast<uint64_t>(kNumberMax)); version != kVersion)
     throw Error(ExitCode::malformed_file,
                 fmt::format("{}: the manifest has format version {}; this program reads version {}.",

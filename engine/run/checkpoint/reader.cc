@@ -56,7 +56,8 @@ CheckpointReader CheckpointReader::open(const std::string& path) {
   reader.state_ = std::move(manifest.state);
   const std::string name = fs::canonical(path).filename().string();
   if (step_of(name).value_or(reader.state_.step) != reader.state_.step)
-    damaged(manifest_path, fmt::format("it is of step {}, its directory of another", reader.state_.step));
+    damaged(manifest_path,
+            fmt::format("it is of step {}, but its directory is named for another step", reader.state_.step));
   for (const ManifestFile& file : manifest.files) reader.open_file(file);
   std::unordered_set<const SafetensorsTensor*> taken;
   for (const ManifestTensor& tensor : manifest.tensors) {
@@ -197,7 +198,7 @@ void CheckpointReader::check_weights(const Model& model) const { check_tensors(m
 
 bool CheckpointReader::read(const std::string& tensor, Plane plane, uint64_t first, uint64_t count,
                             float* out) const {
-  CHECK(static_cast<size_t>(plane) < kPlanes, "every writer's own");
+  CHECK(static_cast<size_t>(plane) < kPlanes, "each writer has a plane of its own: use read_of_writer()");
   const auto found = tensors_.find(tensor);
   if (found == tensors_.end()) return false;
   const std::vector<Piece>& pieces = found->second.planes[static_cast<size_t>(plane)];
@@ -229,8 +230,8 @@ bool CheckpointReader::read_of_writer(int64_t writer, Plane plane, const std::st
   const File& file = files_[found->second];
   const SafetensorsTensor* stored = file.content.find(name);
   if (!stored || stored->type != SafetensorsType::f32 || stored->elements() < elements)
-    damaged(file.content.path(),
-            fmt::format("'{}' is missing, or not {} elements of F32", shown_name(name), elements));
+    damaged(file.content.path(), fmt::format("'{}' is missing, is not F32, or has fewer than {} elements",
+                                             shown_name(name), elements));
   CHECK(first <= elements && count <= elements - first, "a range outside of " + shown_name(name));
   read_stored(file, *stored, first, count, out);
   return true;

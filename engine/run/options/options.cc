@@ -47,8 +47,8 @@ constexpr OptionRow kTable[] = {
     {"shards",
      "input and output",
      "N",
-     "files; above 1, each holds a part of the rows of every tensor, as PyTorch's distributed checkpoint "
-     "reads them",
+     "number of files; if more than 1, each holds a part of the rows of every tensor, as PyTorch's "
+     "distributed checkpoint reads them",
      "1",
      kExport,
      OnResume::free,
@@ -232,8 +232,9 @@ constexpr OptionRow kTable[] = {
     {"rank-timeout", "ranks", "SECONDS|auto",
      "a run of several ranks ends (exit code 7) when one has not answered the others for so long; a value "
      "below the time of a step or of writing a checkpoint ends runs that are only slow",
-     "auto: ten predicted steps and a checkpoint's share at 100 MB/s, at least 60", kTrain, OnResume::free,
-     FIELD(ranks.timeout), kTimeout},
+     "auto: ten predicted steps and the time to write a rank's share of a checkpoint at 100 MB/s, at least "
+     "60",
+     kTrain, OnResume::free, FIELD(ranks.timeout), kTimeout},
 
     {"out", "run", "DIR", "run directory: checkpoints and metrics", "", kRuns, OnResume::free,
      FIELD(run.out)},

@@ -48,7 +48,7 @@ void check_batch(const BatchOptions& batch, int64_t ranks) {
                                             : fmt::format("--micro-batch {} on {} ranks", micro_batch, ranks);
   const int64_t slices = std::max<int64_t>(1, (batch.batch + least / 2) / least);
   throw Error(ExitCode::usage, fmt::format("--batch {} is not a multiple of {}.", batch.batch, of),
-              fmt::format("The nearest batch that is one is --batch {}.", slices * least));
+              fmt::format("The nearest multiple is --batch {}.", slices * least));
 }
 
 void check_planned_ranks(const Options& options) {

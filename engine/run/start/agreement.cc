@@ -30,7 +30,7 @@ std::optional<Difference> first_difference(const std::vector<uint64_t>& mine, co
 
 Error disagreement(size_t rank, const std::string& what) {
   return {ExitCode::usage, "Rank " + std::to_string(rank) + " " + what + " than rank 0.",
-          "Start all ranks from the same program with the same options, data and files."};
+          "Start all ranks with the same command, options, data and files."};
 }
 
 // The hash of the file of the command that runs.
@@ -60,7 +60,7 @@ std::vector<std::string> all_collectives(const Program& program) {
 
 void check_same_program(const Ranks& ranks) {
   if (const auto d = first_difference({program_hash()}, ranks))
-    throw disagreement(d->rank, "runs another program");
+    throw disagreement(d->rank, "runs another build of Sluice");
 }
 
 void check_facts(const std::vector<Fact>& facts, const Ranks& ranks) {

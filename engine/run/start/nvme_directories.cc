@@ -68,7 +68,7 @@ NvmeRoom nvme_room(const std::vector<NvmeDirectory>& directories, int sharers,
   room.full = names(places[all.full]);
   for (FreeSpace& place : places) {
     if (place.files.size() > 1)
-      room.notes.push_back(names(place) + " are on one file system, whose space they share, and its speed.");
+      room.notes.push_back(names(place) + " are on one file system: they share its space and its speed.");
     place.bytes -= std::min(place.bytes, margin_of(place.bytes));
   }
   room.after_margin = room_for(stripes, places).bytes;

@@ -31,7 +31,7 @@ bool for_absent_gpu(const MemoryOptions& options) {
   if (options.gpu.kind != Size::Kind::bytes)
     throw Error(ExitCode::environment, status.reason,
                 "To plan for a GPU elsewhere, give --gpu-mem SIZE in bytes, as in --gpu-mem 24GiB, or a "
-                "--machine whose description has it, as rtx-4090. To use one here: " +
+                "--machine whose description has that size, such as rtx-4090. To use a GPU here: " +
                     status.remedy);
   return true;
 }

@@ -43,7 +43,7 @@ std::string count_of(int number, const char* what) {
 std::string describe(const ProcessorShare& share, int users) {
   const std::string each =
       "Each of the " + std::to_string(users) + " ranks here has " + count_of(share.threads, "thread") + ", ";
-  return each + (share.apart ? "on cores of its own." : "and shares the cores, which are fewer.");
+  return each + (share.apart ? "on cores of its own." : "and shares the cores, of which there are fewer.");
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ RankShare rank_share(const MemoryOptions& memory, const Ranks& ranks) {
   if (users == 1 && ranks.all_here > 1 && mine.allowed.count() * ranks.all_here < processors)
     out.notes.push_back("The launcher lets each rank run on " + count_of(mine.allowed.count(), "processor") +
                         " of " + std::to_string(processors) +
-                        ": with mpirun --bind-to none the ranks divide all.");
+                        ". With mpirun --bind-to none, the ranks divide all of them.");
   if (users == 1) return out;
   if (!memory.threads) out.notes.push_back(describe(share, users));
   if (share.apart && *out.memory.threads <= share.processors.count()) out.processors = share.processors;

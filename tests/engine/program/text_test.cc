@@ -124,8 +124,8 @@ TEST(Text, ErrorsNameTheLine) {
   expect_error(head + "lane l\nunit norm l a\n", "line 7: there are several lane rows 'l'; use #index");
   expect_error(head + "unit norm #1 a\n", "there is no lane '#1'");
   expect_error(head + "buffer c food home a pieces 1\n", "'food' is not a class of buffers");
-  expect_error(head + "buffer c state home a pieces 8x0\n", "there are no or too many pieces");
-  expect_error(head + "buffer c state home a pieces 8x99999999999\n", "there are no or too many pieces");
+  expect_error(head + "buffer c state home a pieces 8x0\n", "there are no pieces, or too many");
+  expect_error(head + "buffer c state home a pieces 8x99999999999\n", "there are no pieces, or too many");
   expect_error(head + "body t clean -> dirty\n", "'dirty' is not a state of bodies");
   expect_error(head + "body t clean -> clean after u\n", "there is no body 'u'");
   expect_error(head + "what\n", "'what' is not a kind of row");

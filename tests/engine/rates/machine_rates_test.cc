@@ -87,10 +87,10 @@ TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
   expect_bad_description("{", "it ends in the middle of its JSON");
   expect_bad_description("[]", "the file is not an object");
   expect_bad_description(R"({"format": "other", "name": "m"})", "its format is not sluice-machine-1");
-  expect_bad_description(R"({"format": "sluice-machine-1"})", "the file has no text name");
+  expect_bad_description(R"({"format": "sluice-machine-1"})", "the file lacks the text `name`");
   expect_bad_description(head + R"("lane": []})", "the file has the unknown key lane");
   expect_bad_description(head + R"("lanes": {}})", "lanes is not a list");
-  expect_bad_description(head + R"("lanes": [{"bytes_per_second": 1}]})", "a lane has no text lane");
+  expect_bad_description(head + R"("lanes": [{"bytes_per_second": 1}]})", "a lane lacks the text `lane`");
   expect_bad_description(head + R"("lanes": [{"lane": "a", "bytes_per_second": -1}]})",
                          "is not a positive number");
   expect_bad_description(head + R"("lanes": [{"lane": "a", "bytes_per_second": "1"}]})",
@@ -121,13 +121,14 @@ TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
       "is not a positive number");
   expect_bad_description(head + R"("drives": [{"tier": "nvme", "read": 1, "write": 1}]})", "has no mixed");
   const std::string drive = R"({"tier": "nvme", "read": 1, "write": 1, "mixed": 1, "directory": )";
-  expect_bad_description(head + R"("drives": [)" + drive + "5}]}", "the drive of nvme has no text directory");
+  expect_bad_description(head + R"("drives": [)" + drive + "5}]}",
+                         "the drive of nvme lacks the text `directory`");
   expect_bad_description(head + R"("drives": [)" + drive + R"("/a"}, )" + drive + R"("/a"}]})",
                          "the drive of nvme in /a appears twice");
   expect_bad_description(head + R"("name": "again"})", "\"name\" is given twice");
   expect_bad_description(R"({"format": "sluice-machine-1", "name": "m", "pools": {"cores": 0}})",
                          "pool cores is not");
-  expect_bad_description(head + R"("source": 1})", "the file has no text source");
+  expect_bad_description(head + R"("source": 1})", "the file lacks the text `source`");
   expect_bad_description(head + R"("source": ")" + std::string(1001, 'x') + "\"}",
                          "longer than 1000 characters");
   expect_bad_description(head + R"("memory": 1})", "memory is not an object");

@@ -162,7 +162,7 @@ TEST(Verify, ObjectsToTasksAndWaits) {
        [](Program& p) { std::swap(at(p, 2).operands[0], at(p, 2).operands[1]); }},
       {"runs norm on lane compute", [](Program& p) { p.bodies[0].tasks[0].kind = TaskKind::norm; }},
       {"runs optimize on lane compute", [](Program& p) { at(p, 4).lane = 0; }},
-      {"is among process group 0", [](Program& p) { p.bodies[0].tasks[0].kind = TaskKind::gather; }},
+      {"names process group 0", [](Program& p) { p.bodies[0].tasks[0].kind = TaskKind::gather; }},
       {"is a collective that does not read, then write",
        [](Program& p) {
          p.processes = {{"all", 2, 1}};

@@ -160,7 +160,7 @@ TEST_F(SafetensorsTest, RejectsLyingOffsetsAndShapes) {
           "'b' begins at byte 3 of the data, which leaves a hole or an overlap after byte 4");
   rejects("{" + tensor("a", "U8", "[4]", 2, 6) + "}", 6, "'a' begins at byte 2");
   rejects(both(4, 2, 2), 8, "'b' ends before it begins");
-  rejects(both(4, 8, 4), 7, "'b' ends at byte 8 of the data, of which the file has 7");
+  rejects(both(4, 8, 4), 7, "'b' ends at byte 8 of the data, but the file has only 7 bytes of data");
   rejects(both(4, 8, 4), 9, "but the file has 9");
   rejects("{}", 1, "but the file has 1");
   rejects(both(4, 8, 3), 8, "'b' has 4 bytes, but its shape and dtype make 3");
@@ -171,7 +171,8 @@ TEST_F(SafetensorsTest, RejectsLyingOffsetsAndShapes) {
           "the shape of tensor 'a' overflows");
   rejects("{" + tensor("a", "U8", "[18446744073709551615]", 0, 4) + "}", 4,
           "the shape of tensor 'a' overflows");
-  rejects("{" + tensor("a", "U8", "[4]", 0, 18446744073709551615u) + "}", 4, "of which the file has 4");
+  rejects("{" + tensor("a", "U8", "[4]", 0, 18446744073709551615u) + "}", 4,
+          "but the file has only 4 bytes of data");
   rejects("{" + tensor("a\\n\\u001b", "F8_E4M3", "[1]", 0, 1) + "}", 1, "'a\\x0a\\x1b' has dtype 'F8_E4M3'");
 }
 

@@ -123,7 +123,7 @@ TEST(Bench, RefusesBeforeItMeasures) {
     EXPECT_EQ(std::ftell(out), 0);
   };
   options.host = {Size::Kind::bytes, 1 << 20};
-  refused(ExitCode::infeasible, {"of host memory at least, and may have 0"}, {});
+  refused(ExitCode::infeasible, {"of host memory at least, but only 0"}, {});
   options.host = {};
   options.nvme_directories = {directory.path(), directory / "missing"};
   refused(ExitCode::environment, {"missing does not exist"}, {});

@@ -64,7 +64,7 @@ TEST(BenchRanks, LevelsAreFittedToMessages) {
   ASSERT_EQ(said.size(), 4u);
   EXPECT_TRUE(said[0].starts_with("node of 2 ranks: ")) << said[0];
   EXPECT_TRUE(said[2].starts_with("cluster of 4 ranks: ")) << said[2];
-  EXPECT_NE(said[3].find(" by 4096 KiB"), std::string::npos) << said[3];
+  EXPECT_NE(said[3].find(" at 4096 KiB"), std::string::npos) << said[3];
   EXPECT_EQ(said[3].find("16384"), std::string::npos) << "memory holds none: " << said[3];
 }
 

@@ -23,13 +23,14 @@ for part in tests small offload largest peer; do
   has "^$part: [0-9]* s, 0 failed, 0 left\$"
   if [[ $part == tests ]]; then has "^tests shared_gpu: at most"; fi
 done
-check --part small "${bench[@]}" || fail "a second call"
+check --part small "${bench[@]}" || fail "a second call failed"
 [[ $(grep --count 'there already$' "$work/log") == 9 ]] || { cat "$work/log"; fail "rows were measured twice"; }
 tools/gpu_check.sh --report --out "$work/$out" "${bench[@]}" > "$work/page"
 if grep 'not measured' "$work/page" | grep --invert-match --extended-regexp 'skipped: |faster peer'; then
   fail "these rows have neither figures nor a reason"
 fi
-[[ $(grep --count 'A rehearsal with tiny models' "$work/page") == 5 ]] || fail "a rehearsal looks like figures"
+[[ $(grep --count 'A rehearsal with tiny models' "$work/page") == 5 ]] ||
+  fail "the report does not say of every part that it is a rehearsal"
 
 out=emulated
 bench=(--device cuda --bench "$build/gpu_bench_emulated")
@@ -54,8 +55,10 @@ chmod +x "$work/bin/compute-sanitizer"
 PATH=$work/bin:$PATH check --part tests "${bench[@]}" || { cat "$work/log"; fail "part tests with a sanitizer"; }
 has '^tests sanitizer-4: skipped, compute-sanitizer says: Device not supported$'
 has '^tests racecheck: skipped, compute-sanitizer says: Device not supported$'
-[[ $(grep --count -- '--tool memcheck --kernel-regex kns=sluice' "$work/calls") == 4 ]] || fail "four parts"
-grep --quiet -- 'attention.*--tool racecheck --kernel-regex kns=sluice' "$work/calls" || fail "no racecheck"
+[[ $(grep --count -- '--tool memcheck --kernel-regex kns=sluice' "$work/calls") == 4 ]] ||
+  fail "memcheck did not run four times"
+grep --quiet -- 'attention.*--tool racecheck --kernel-regex kns=sluice' "$work/calls" ||
+  fail "racecheck did not run over attention"
 
 # A row whose command fails is reported and tried again in the next call.
 out=failing

@@ -252,8 +252,8 @@ TEST_F(Cli, ASignalBeforeTheFirstStepEndsAtOnce) {
   }
 }
 
-// The reference device is slow enough for a signal in the middle of a step. Signals less than two seconds
-// apart count as one, since terminals and timeout(1) send theirs to the process and to its group.
+// The reference device is slow enough for a signal in the middle of a step. Signals within a second count as
+// one, since terminals and timeout(1) send theirs to the process and to its group.
 TEST_F(Cli, ASecondSignalEndsAtOnce) {
   const auto arguments = [&](int64_t steps, const Words& more) {
     return Words{"train",

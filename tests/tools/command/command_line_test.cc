@@ -182,10 +182,9 @@ TEST(CommandLine, WhatBelongsTogetherIsDemanded) {
             "--ranks 12 is not a multiple of --ranks-per-node 8.");
   EXPECT_EQ(refusal("plan --model gpt2 --ranks 0"), "--ranks is 0.");
   EXPECT_EQ(refusal("plan --model gpt2 --ranks 3"), "--batch 8 is not a multiple of the 3 ranks.");
-  EXPECT_EQ(remedy(kTrain + "--batch 8 --micro-batch 3"), "The nearest batch that is one is --batch 9.");
-  EXPECT_EQ(remedy(kTrain + "--batch 8 --micro-batch 3 --gpus 2"),
-            "The nearest batch that is one is --batch 6.");
-  EXPECT_EQ(remedy(kTrain + "--batch 2 --micro-batch 5"), "The nearest batch that is one is --batch 5.");
+  EXPECT_EQ(remedy(kTrain + "--batch 8 --micro-batch 3"), "The nearest multiple is --batch 9.");
+  EXPECT_EQ(remedy(kTrain + "--batch 8 --micro-batch 3 --gpus 2"), "The nearest multiple is --batch 6.");
+  EXPECT_EQ(remedy(kTrain + "--batch 2 --micro-batch 5"), "The nearest multiple is --batch 5.");
   EXPECT_EQ(refusal(kTrain + "--lr 1 --lr 2"), "--lr has 2 values.");
   EXPECT_EQ(refusal(kTrain + "--host-mem 1GiB --host-mem 2GiB"), "--host-mem has 2 values.");
   EXPECT_EQ(refusal(kTrain + "--batch="), "--batch has no value.");

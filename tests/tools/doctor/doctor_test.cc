@@ -145,7 +145,7 @@ TEST(Doctor, AMissingGpuHasACommandForEveryCause) {
     EXPECT_EQ(check.status, CheckStatus::warn);
     EXPECT_EQ(check.text, facts.cuda.status.reason);
     const bool packages = check.command.find("apt-get") != std::string::npos;
-    EXPECT_EQ(check.advice.find("With NVIDIA's package repository set up") != std::string::npos, packages);
+    EXPECT_EQ(check.advice.find("Once NVIDIA's package repository is set up") != std::string::npos, packages);
     EXPECT_TRUE(check.advice.starts_with("A remedy."));
     EXPECT_TRUE(is_ready) << "the cpu device is there";
     return check.command;

@@ -263,7 +263,7 @@ TEST_F(ProfileCli, ADescriptionsNameIsEscapedOnTheTerminal) {
   write_bytes(directory / "m.json", machine.dump());
   const CommandResult result = run(profile("report", 4, {"--machine", directory / "m.json"}));
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_NE(result.out.find("description (a\\x1b[31m\\x00b) is not"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("description (a\\x1b[31m\\x00b) does not"), std::string::npos) << result.out;
   EXPECT_EQ(result.out.find('\x1b'), std::string::npos);
   EXPECT_NE(result.out.find("\nOpen "), std::string::npos) << result.out;
 }

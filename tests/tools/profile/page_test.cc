@@ -128,7 +128,7 @@ TEST_F(Browser, TheReportShowsTheFigures) {
   for (const json& w : f["work"]) shows(readable_seconds(w["seconds"]["measured"]));
   for (const json& c : f["changes"]) shows(html_escaped(c["change"]));
   const std::string predicted = readable_seconds(f["step_seconds"]["predicted"]);
-  shows(f["changes"].empty() ? "nothing that was planned" : "As it is, a step of " + predicted);
+  shows(f["changes"].empty() ? "No plan with more memory in a tier" : "As it is, a step of " + predicted);
   shows(f["prediction_error"] < 0 ? "% below the measured" : "% above the measured");
   shows(html_escaped(f["stalls"].front()["sentence"]));
 

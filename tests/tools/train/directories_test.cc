@@ -64,7 +64,7 @@ TEST(TrainingDirectories, KilledItLeavesNothingInAny) {
        {"By the drives of machine description cpu-2core, the nvme tier lies 12.5 % in " + scratch.paths[0] +
             " (9 GB/s read, 9 written, 1 both at once), 25 % in " + scratch.paths[1],
         scratch.paths[0] + ", " + scratch.paths[1] + " and " + scratch.paths[2] +
-            " are on one file system, whose space they share, and its speed."})
+            " are on one file system: they share its space and its speed."})
     EXPECT_NE(killed.out.find(note), std::string::npos) << killed.out;
 }
 

@@ -105,7 +105,7 @@ TEST_F(RankFault, StopOfARankBeforeAllHaveStarted) {
     EXPECT_EQ(result.code, 7) << result.err;
     EXPECT_LT(seconds.count(), 3 + 6) << "the patience, and what mpirun takes to end the other";
     const std::string sentence =
-        "Rank " + std::to_string(1 - stopped) + " has started, but not all of the 2 ranks have within 3 s.\n";
+        "Rank " + std::to_string(1 - stopped) + " has started, but not all 2 ranks started within 3 s.\n";
     EXPECT_EQ(status("start", 1 - stopped), "7 " + sentence);
     EXPECT_FALSE(has_status("start", stopped)) << "it has not come so far";
     EXPECT_NE(result.err.find("sluice: " + sentence), std::string::npos) << result.err;

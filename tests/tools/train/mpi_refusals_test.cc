@@ -37,7 +37,7 @@ class MpiRefusals : public Mpi {
 TEST_F(MpiRefusals, WhatAllRefuseIsSaidOnce) {
   fs::create_directory(directory / "odd");
   expect_once(mpirun(4, train_rows("odd", 2, 6)), 2,
-              "--batch 6 is not a multiple of the 4 ranks.\n  The nearest batch that is one is --batch 8.");
+              "--batch 6 is not a multiple of the 4 ranks.\n  The nearest multiple is --batch 8.");
   for (int rank = 0; rank < 4; ++rank) expect_status("odd", rank, "2 --batch 6 is not a multiple");
   expect_once(mpirun(2, train_rows("odd", 2, 8, {"--gpus", "2"})), 2, "--gpus asks for more in each");
   expect_once(mpirun(2, train_rows("odd", 2, 8, {"--setps", "4"})), 2, "--setps");
@@ -205,7 +205,7 @@ TEST_F(MpiRefusals, AnotherProgram) {
   const Words own = sluice_words(train_rows("out", 2, 8), "sluice");
   Words other = own;
   other[0] = directory / "sluice";
-  expect_once(mpirun_each({own, other}), 2, "Rank 1 runs another program than rank 0.");
+  expect_once(mpirun_each({own, other}), 2, "Rank 1 runs another build of Sluice than rank 0.");
 }
 
 TEST_F(MpiRefusals, WhatOnlyOneRankHasWrong) {

@@ -124,7 +124,7 @@ ordered_json measure(const Command& command, const Row& row) {
     case RowKind::peer:
       break;
   }
-  throw usage("A peer's row is brought by record.");
+  throw usage("The row of a peer is put in by `record`, not by `run`.");
 }
 
 void put(const Command& command, const ordered_json& values) {
@@ -159,7 +159,7 @@ void record(const Command& command) {
   if (!file.empty()) values = ordered_json::parse(read_text_file(file, 1 << 24), nullptr, false);
   if (!values.is_object())
     throw Error(ExitCode::malformed_file, printable(file) + " is no JSON object.",
-                "See what its program said.");
+                "See the output of the script that wrote it.");
   values["state"] = command.option("--state", "measured");
   if (command.options.contains("--seconds")) values["seconds"] = std::stod(command.option("--seconds", "0"));
   if (command.options.contains("--note")) values["note"] = command.option("--note", "");

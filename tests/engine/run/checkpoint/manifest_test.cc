@@ -117,7 +117,7 @@ TEST_F(ManifestTest, ReadersTakeAnyNumberOfPieces) {
 }
 
 TEST_F(ManifestTest, ManifestsThatLieAreRejected) {
-  rejects("is not one of a Sluice checkpoint", [](Json& m) { m["format"] = "other"; });
+  rejects("is not that of a Sluice checkpoint", [](Json& m) { m["format"] = "other"; });
   rejects("format version 4", [](Json& m) { m["version"] = 4; });
   rejects("lacks 'step'", [](Json& m) { m.erase("step"); });
   rejects("'step' -1, which is out of range", [](Json& m) { m["step"] = -1; });
@@ -213,7 +213,7 @@ TEST_F(ManifestTest, NumbersThatContradictEachOtherAreRejected) {
           [](Json& m) { m["precision"] = m["options"][2]["values"][0] = "bf16"; });
   write_manifest(manifest);
   fs::rename(path("c"), path("step-000000011"));
-  expect_error(ExitCode::malformed_file, {"it is of step 10, its directory of another"},
+  expect_error(ExitCode::malformed_file, {"it is of step 10, but its directory is named for another step"},
                [&] { CheckpointReader::open(path("step-000000011")); });
 }
 

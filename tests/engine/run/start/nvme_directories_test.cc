@@ -76,8 +76,8 @@ TEST_F(NvmeDirectories, ShareTheRoomOfAFileSystem) {
   EXPECT_TRUE(is_about(two.free, one.free / 2)) << two.free << " of " << one.free;
   EXPECT_EQ(two.free - two.after_margin, 10 * kMiB);
   EXPECT_EQ(two.full, a.path() + " and " + b.path());
-  EXPECT_EQ(two.notes, std::vector<std::string>{two.full + " are on one file system, whose space they share, "
-                                                           "and its speed."});
+  EXPECT_EQ(two.notes, std::vector<std::string>{two.full + " are on one file system: they share its "
+                                                           "space and its speed."});
   EXPECT_THROW(nvme_room({{a.path()}, {b.path() + "/none"}}, 1, margin), Error);
 }
 
