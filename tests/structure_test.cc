@@ -184,11 +184,11 @@ TEST(Structure, WrongIncludesAreFound) {
       {"engine/run/execute/x.cc", "engine/run/train/trainer.h", 1},
       {"engine/run/train/x.cc", "gpu/device.h", 0},
       {"engine/run/start/x.cc", "engine/profile/profile.h", 1},
-      {"engine/run/start/x.cc", "tools/command/size.h", 1},
+      {"engine/run/start/x.cc", "tools/command/wrap.h", 1},
       {"engine/profile/x.cc", "engine/run/start/devices.h", 0},
       {"tools/train/x.cc", "tests/support/mutate.h", 1},
       {"tools/command/x.cc", "tools/bench/scale.h", 1},
-      {"tests/engine/x_test.cc", "tools/command/size.h", 0},
+      {"tests/engine/x_test.cc", "tools/command/wrap.h", 0},
       {"engine/unheard_of/x.cc", "engine/graph/op.h", 1},
       {"engine/graph/x.cc", "engine/unheard_of/x.h", 1},
   };

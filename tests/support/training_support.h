@@ -169,6 +169,8 @@ inline TestResult train(const TestRun& run) {
   if (!options.run.resume.empty()) {
     const auto path = options.run.resume == "auto" ? newest_checkpoint(options.run.out) : options.run.resume;
     if (path) resumed = CheckpointReader::open(*path);
+    for (const OptionRow& row : option_table())  // budgets and the like are those of this test's run
+      if (row.on_resume == OnResume::kept) options.given.push_back(row.name);
     if (resumed) apply_manifest(options, resumed->state().options);
   }
   const ModelSource source = resolve_model(options.model);

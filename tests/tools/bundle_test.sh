@@ -37,7 +37,7 @@ env --ignore-environment "$bundle/bin/sluice" --help > help || fail "sluice --he
 grep --quiet train help || fail "sluice --help does not speak of train"
 moved/run_tests.sh --help > help || fail "run_tests.sh --help failed"
 grep --quiet '^usage: run_tests.sh' help || fail "run_tests.sh --help is silent"
-moved/run_tests.sh tools/command/size_test tools/command/cli_limits_test reduce_bench_small > log || { cat log; fail "tests failed"; }
+moved/run_tests.sh tools/command/config_file_test tools/command/cli_limits_test reduce_bench_small > log || { cat log; fail "tests failed"; }
 grep --quiet '^3 passed, 0 skipped, 0 failed$' log || { cat log; fail "not three tests passed"; }
 printf '#!/bin/bash\nexit 3\n' > "$bundle/bin/models_test"
 printf '#!/bin/bash\necho no drive of ours\nexit 4\n' > "$bundle/bin/nvme_bench"

@@ -20,9 +20,9 @@
 #include "engine/base/error.h"
 #include "engine/base/units.h"
 #include "engine/run/options/options.h"
+#include "engine/run/options/size.h"
 #include "tools/bench/median.h"
 #include "tools/bench/nvme_lane.h"
-#include "tools/command/size.h"
 
 namespace sluice {
 namespace {

@@ -14,7 +14,6 @@
 #include "engine/base/suggest.h"
 #include "tools/command/config_file.h"
 #include "tools/command/help.h"
-#include "tools/command/size.h"
 #include "tools/command/verbs.h"
 
 namespace sluice {
@@ -130,19 +129,10 @@ std::vector<std::string> split_at_commas(const std::vector<std::string>& values)
 }
 
 void apply(Options& options, const OptionRow& row, std::vector<std::string> values) {
-  const std::string name = row.name;
-  const OptionField field = row.field(options);
-  if (Size* const* size = std::get_if<Size*>(&field)) {
-    if (values.size() != 1)
-      throw Error(ExitCode::usage, fmt::format("--{} has {} values.", name, values.size()),
-                  fmt::format("Give --{} once.", name));
-    **size = parse_size(values.front(), name);
-  } else {
-    if (std::holds_alternative<std::vector<std::string>*>(field) && !takes_many(row))
-      values = split_at_commas(values);
-    set_option(options, row, values);
-  }
-  if (!is_given(options, name)) options.given.push_back(name);
+  if (std::holds_alternative<std::vector<std::string>*>(row.field(options)) && !takes_many(row))
+    values = split_at_commas(values);
+  set_option(options, row, values);
+  if (!is_given(options, row.name)) options.given.push_back(row.name);
 }
 
 void apply_config(Options& options, Verb verb, const std::string& path) {

@@ -1,4 +1,6 @@
+#include <atomic>
 #include <cmath>
+#include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -105,11 +107,18 @@ ExitCode run_eval(Options options, std::FILE* out) {
   Session& session = started->session;
   const ParameterSource weights = start.checkpoint ? source_of(*start.checkpoint) : source_of(*start.weights);
   load(session, load_from(started->plan.model, weights, workers));
-  const double loss =
-      evaluate(session, started->plan.lowering.bodies(), data, order, options.data.val_batches);
+  const std::atomic<bool> never{false};
+  std::exception_ptr failure;
+  const std::optional<double> loss = evaluate(session, started->plan.lowering.bodies(), data, order,
+                                              options.data.val_batches, never, failure);
+  if (failure) std::rethrow_exception(failure);
   if (!options.print.json)
     for (const std::string& note : start.notes) std::fprintf(out, "%s\n", note.c_str());
-  print_loss(loss, options.data.val_batches * options.batch.batch * sequence, options.print.json, out);
+  print_loss(loss.value(), options.data.val_batches * options.batch.batch * sequence, options.print.json,
+             out);
+  if (!std::isfinite(*loss))
+    throw Error(ExitCode::numerics, "The loss is not finite.",
+                "Evaluate an earlier checkpoint, and go on from there with a smaller --lr.");
   return ExitCode::done;
 }
 

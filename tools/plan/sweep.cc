@@ -12,11 +12,11 @@
 #include "engine/base/units.h"
 #include "engine/profile/what_if.h"
 #include "engine/rates/drives.h"
+#include "engine/run/options/size.h"
 #include "engine/run/start/planned_run.h"
 #include "engine/simulate/simulate.h"
 #include "gpu/machine.h"
 #include "tools/command/progress.h"
-#include "tools/command/size.h"
 #include "tools/plan/facts.h"
 
 namespace sluice {

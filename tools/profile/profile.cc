@@ -226,7 +226,6 @@ class Profiler {
 
 ExitCode run_profile(Options options, std::FILE* out) {
   check_directory(options.profile.out);
-  options.ranks.count = options.ranks.gpus;
   check_options(options, Verb::profile, !options.run.resume.empty());
   RunStart run = open_run_start(options, Verb::profile);
   print_notes(run.notes, out);

@@ -86,6 +86,7 @@ TrainEvents report_to(MetricsFile& metrics, Progress& progress, Accelerator* acc
   TrainEvents events;
   events.step = [&metrics, &progress, accelerator, limit](const StepMetrics& m) mutable {
     metrics.write(m);
+    if (const auto trouble = metrics.trouble()) progress.note(*trouble);
     progress.step(m, steady_seconds());
     if (Accelerator* const first = std::exchange(accelerator, nullptr)) tell_memory(*first, limit, progress);
   };
@@ -111,6 +112,13 @@ struct Report {
       : metrics(open_metrics(options, start, out)), progress(make_progress(options, program, out)) {}
   TrainEvents events(Accelerator* accelerator, uint64_t limit) {
     return report_to(metrics, progress, accelerator, limit);
+  }
+
+  void finish() {
+    metrics.flush();
+    if (const size_t bytes = metrics.unwritten())
+      progress.note(format_size(bytes) + " of metrics could not be written.");
+    progress.finish();
   }
 
   MetricsFile metrics;
@@ -142,6 +150,7 @@ std::vector<Fact> facts_of_extent(const Options& options, const RunStart& run) {
 std::vector<Fact> facts_of(const Options& options, const Start& start) {
   std::vector<Fact> facts;
   for (const ManifestOption& option : manifest_options(options)) {
+    if (find_option(option.name)->on_resume == OnResume::kept) continue;  // ranks may differ in these
     std::string values;
     for (const std::string& value : option.values) values += value + "\n";
     facts.push_back({"--" + option.name, std::move(values)});
@@ -162,13 +171,13 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   return facts;
 }
 
-// The part of train_rank() that needs a session.
-ExitCode train_in(PlannedSession& started, Options options, Start& start, const Budgets& budgets,
-                  Accelerator* accelerator, std::FILE* out) {
+// The part of train_rank() that needs a session. `given`: before this rank's share was taken from them.
+ExitCode train_in(PlannedSession& started, Options given, Options options, Start& start,
+                  const Budgets& budgets, Accelerator* accelerator, std::FILE* out) {
   const Plan& plan = started.plan;
   Session& session = started.session;
   const Ranks& ranks = session.ranks();
-  options.batch.micro_batch = plan.model.micro_batch;
+  given.batch.micro_batch = options.batch.micro_batch = plan.model.micro_batch;
   ranks.set_patience(rank_timeout(options, plan));
   check_agreement(facts_of(options, start), plan, ranks);
   if (start.launch) check_shared(options.run.out, ranks);
@@ -187,18 +196,18 @@ ExitCode train_in(PlannedSession& started, Options options, Start& start, const 
   std::optional<Report> report;
   if (ranks.is_first()) report.emplace(options, start, plan.program, out);
   const TrainData view = start.data.view();
-  Trainer trainer(session, options, view, state_of(start.run, options, start.data.train), stop,
+  Trainer trainer(session, options, view, state_of(start.run, given, start.data.train), stop,
                   report ? report->events(accelerator, device_limit) : TrainEvents{});
   const TrainResult result = trainer.run();
-  if (report) report->progress.finish();
+  if (report) report->finish();
   if (!result.stopped) return ExitCode::done;
   if (report) say(out, "Stopped after step " + std::to_string(result.step) + "; go on with --resume auto.\n");
   return ExitCode::stopped;
 }
 
 // Only the first rank prints and writes into the run directory.
-ExitCode train_rank(Options given, Start& start, const Ranks& all, std::FILE* out) {
-  RankSetup rank(std::move(given), start.run.source.config, start.data.validation.has_value(), all, out);
+ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::FILE* out) {
+  RankSetup rank(given, start.run.source.config, start.data.validation.has_value(), all, out);
   const Ranks& ranks = rank.ranks();
   const auto print = [&](const std::string& text) {
     if (ranks.is_first()) say(out, text);
@@ -216,7 +225,7 @@ ExitCode train_rank(Options given, Start& start, const Ranks& all, std::FILE* ou
   const auto started = start_session(
       rank.device(), rank.budgets(), session_choices, [&] { return rank.plan(); }, planned);
   try {
-    return train_in(*started, rank.options(), start, rank.budgets(), rank.device().accelerator(), out);
+    return train_in(*started, given, rank.options(), start, rank.budgets(), rank.device().accelerator(), out);
   } catch (const std::exception& e) {
     if (start.launch) start.launch->end(e);  // other ranks may still write into the session's memory
     throw;
@@ -237,8 +246,8 @@ ExitCode train_process(Options options, const Launch* launch, RunDirectory* dire
   RunData data = open_run_data(options, run.source.config);
   if (run.checkpoint) check_same_data(run.checkpoint->state(), data.train);
   Start start{launch, directory, std::move(run), std::move(data)};
-  if (launch) return train_rank(std::move(options), start, launch->ranks(), out);
-  if (options.ranks.count == 1) return train_rank(std::move(options), start, {}, out);
+  if (launch) return train_rank(options, start, launch->ranks(), out);
+  if (options.ranks.count == 1) return train_rank(options, start, {}, out);
   ExitCode code = ExitCode::done;
   const auto rank = [&](const Ranks& ranks) {
     if (options.ranks.timeout) ranks.set_patience(*options.ranks.timeout);
@@ -254,7 +263,8 @@ ExitCode train_process(Options options, const Launch* launch, RunDirectory* dire
 
 ExitCode run_train(Options options, std::FILE* out) {
   const std::unique_ptr<Launch> launch = open_launch(options.run.out, options.ranks.timeout);
-  options.ranks.count = launch ? launch->ranks().size() : options.ranks.gpus;
+  options.ranks.launched = launch != nullptr;
+  if (launch) options.ranks.count = launch->ranks().size();
   if (!launch) return train_process(std::move(options), nullptr, nullptr, out);
   return launch->run([&](RunDirectory* directory) {
     check_same_program(launch->ranks());

@@ -72,6 +72,9 @@ class CheckpointWriter {
   // FileTarget::name is a string literal.
   FileTarget begin_write(uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes);
 
+  // After every shard was written: whether all fp32 values of all ranks are finite. All ranks call it.
+  bool all_are_finite() const;
+
   // Makes all that was written durable under its name. A complete checkpoint of the same step is replaced;
   // anything else of that name is kept as NAME.damaged. To be called once, after every shard was written.
   // When it throws, this checkpoint is lost and earlier ones are intact: a failed sync is never repeated,

@@ -24,7 +24,9 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
-constexpr int64_t kVersion = 3;  // version 2 had no options of compression, version 1 no checksums
+// Version 3 has no options that never change bits (OnResume::kept). Older ones lack options or checksums that
+// a resume needs.
+constexpr int64_t kVersion = 4, kOldestRead = 3;
 constexpr std::array<const char*, kAllPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq",
                                                              "frozen", "error",   "factors"};
 constexpr std::array<DType, 3> kPrecisions = {DType::bf16, DType::f16, DType::f32};
@@ -383,10 +385,11 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
   const Json json = parse(text, path);
   const Fields file(json, path, "the manifest");
   if (file.text("format") != kFormat) file.malformed("is not that of a Sluice checkpoint");
-  if (const uint64_t version = file.count("version", static_cast<uint64_t>(kNumberMax)); version != kVersion)
+  const auto version = static_cast<int64_t>(file.count("version", static_cast<uint64_t>(kNumberMax)));
+  if (version < kOldestRead || version > kVersion)
     throw Error(ExitCode::malformed_file,
-                fmt::format("{}: the manifest has format version {}; this program reads version {}.",
-                            printable(path), version, kVersion),
+                fmt::format("{}: the manifest has format version {}; this command reads versions {} to {}.",
+                            printable(path), version, kOldestRead, kVersion),
                 "Use the version of Sluice that wrote the checkpoint.");
   if (!is_sealed(text)) file.malformed("is not as it was written: its checksum differs");
   Manifest manifest;

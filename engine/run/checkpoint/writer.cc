@@ -147,6 +147,20 @@ void allocate_file(int fd, uint64_t bytes, const std::string& path) {
 
 // Writes in pieces of 4096 bytes, the smallest that lanes write. If direct I/O here needs larger ones, this
 // fails first, and the file does without O_DIRECT.
+// Whether `bytes` hold no infinity and no NaN as fp32 values, of which there is an even number. The exponent
+// of both has all bits set, so adding one to it carries into the place of the sign; nothing else does.
+bool all_finite(std::span<const std::byte> bytes) {
+  constexpr uint64_t kExponents = 0x7F8000007F800000, kOnes = 0x0080000000800000, kSigns = kExponents + kOnes;
+  CHECK(bytes.size() % sizeof(uint64_t) == 0, "values come in pairs");
+  uint64_t carries = 0;
+  for (size_t i = 0; i < bytes.size(); i += sizeof(uint64_t)) {
+    uint64_t pair;
+    std::memcpy(&pair, bytes.data() + i, sizeof pair);
+    carries |= (pair & kExponents) + kOnes;
+  }
+  return (carries & kSigns) == 0;
+}
+
 void write_header(int fd, const std::string& header, const std::string& path) {
   alignas(kCheckpointAlignment) char piece[kCheckpointAlignment];
   for (uint64_t at = 0; at < header.size();) {
@@ -187,6 +201,7 @@ struct CheckpointWriter::Files {
   };
   std::array<PlaneFile, kAllPlanes> planes;
   Manifest manifest;
+  bool holds_no_number = false;  // an infinity or NaN was written
 
   ~Files() {
     if (!made) return;
@@ -361,6 +376,7 @@ FileTarget CheckpointWriter::begin_write(uint32_t group, uint64_t first, Plane p
   const auto is_cut = [&](uint64_t byte) { return byte % kChecksumBlockBytes == 0 || byte == section.bytes; };
   CHECK(is_cut(at) && is_cut(at + bytes.size()), "a shard is whole blocks");
   section.checksum += block_checksum(bytes, at / kChecksumBlockBytes);
+  if (file.width == sizeof(float) && !all_finite(bytes)) f.holds_no_number = true;
   return {file.fd.get(), target.offsets[p] + at, kShownNames[p]};
 }
 
@@ -380,6 +396,8 @@ void CheckpointWriter::commit() {
   }
   f.ranks.barrier();
 }
+
+bool CheckpointWriter::all_are_finite() const { return files_->ranks.sum<int>(files_->holds_no_number) == 0; }
 
 const std::string& CheckpointWriter::path() const { return files_->path; }
 

@@ -40,6 +40,8 @@ class Executor {
 
   // Returns when at most one body is in flight.
   virtual void make_room() = 0;
+  // Returns when a lane has completed all its instructions of the bodies issued so far.
+  virtual void await_idle_lane() = 0;
   // After make_room(). Returns a ticket, from 1.
   virtual uint64_t issue(BodyId body, const RingPositions& rings) = 0;
   // Blocks until all lanes have completed the ticket's body.

@@ -21,6 +21,18 @@ void LaneProgress::make_room() {
   if (issued_ >= 2) wait(issued_ - 1);
 }
 
+void LaneProgress::await_idle_lane() {
+  if (issued_ == 0) return;
+  const IssuedBody& last = body(issued_);
+  const auto& orders = orders_[last.body];
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {  // a lane without instructions in this body is not waited for
+    for (LaneId l = 0; l < counters_.size(); ++l)
+      if (!orders[l].empty() && counters_[l] >= last.base[l] + orders[l].size()) return true;
+    return false;
+  });
+}
+
 uint64_t LaneProgress::issue(BodyId body, const RingPositions& rings, double seconds, bool traced) {
   std::unique_lock lock(mutex_);
   const uint64_t ticket = issued_ + 1;

@@ -47,6 +47,7 @@ class LaneProgress {
 
   // The trainer's thread.
   void make_room();
+  void await_idle_lane();
   uint64_t issue(BodyId body, const RingPositions& rings, double seconds, bool traced);
   void wait(uint64_t ticket);
   std::exception_ptr error() const;

@@ -54,6 +54,7 @@ class ThreadedExecutor final : public Executor {
   ~ThreadedExecutor() override { stop(); }
 
   void make_room() override { progress_.make_room(); }
+  void await_idle_lane() override { progress_.await_idle_lane(); }
   uint64_t issue(BodyId body, const RingPositions& rings) override {
     return progress_.issue(body, rings, steady_seconds(), traced_);
   }

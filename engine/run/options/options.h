@@ -25,6 +25,8 @@ struct Size {
   Kind kind = Kind::automatic;
   uint64_t bytes = 0;  // Kind::bytes
   double percent = 0;  // Kind::percent, in (0, 100]
+  bool of_run =
+      false;  // taken over from the run that goes on: gives way to `automatic` where it does not fit
   bool operator==(const Size&) const = default;
 };
 
@@ -94,6 +96,7 @@ struct Compression {
 struct RankOptions {
   int64_t gpus = 1;                           // ranks of this process
   int64_t count = 1;                          // all ranks: `plan` is given it, other verbs set it
+  bool launched = false;                      // by a launcher, so `count` is not that of --gpus
   int64_t per_node = 0;                       // ranks of one node; 0: as in the machine description, else all
   std::optional<int64_t> zero = 3;            // stage; none: the planner chooses
   std::optional<WeightShards> shard_weights;  // none: the planner chooses
@@ -197,10 +200,10 @@ struct Range {
 };
 
 enum class OnResume : uint8_t {
-  free,      // never changes bits: the value of this command holds
+  own,       // of one command, such as what it prints: no manifest has it
+  kept,      // never changes bits: a value in this command replaces the manifest's, and a line says so
+  replaced,  // the same for what changes bits from here on: steps, learning rate, where the data are
   fixed,     // changes bits: the manifest's value holds; another one in this command is an error
-  replaced,  // steps, learning rate, where the data are: a value in this command replaces the manifest's, and
-             // a line says so
 };
 
 struct OptionRow {
@@ -223,12 +226,11 @@ const OptionRow* find_option(const std::string& name, Verb verb = Verb::train);
 
 bool is_given(const Options& options, const std::string& name);
 
-// Sets the row's field from text and checks its range. Not for Size fields: `tools/command/size.h` reads
-// those. `values` has one element unless the field is a list; a switch takes "true" or "false". Throws
-// Error(usage) naming the option.
+// Sets the row's field from text and checks its range. `values` has one element unless the field is a list; a
+// switch takes "true" or "false". Throws Error(usage) naming the option.
 void set_option(Options& options, const OptionRow& row, const std::vector<std::string>& values);
 
-// The row's value as text from which set_option restores the same bits. Not for Size fields.
+// The row's value as text from which set_option restores the same bits. Empty where a text or list is.
 std::vector<std::string> option_values(const Options& options, const OptionRow& row);
 
 // Throws Error(usage) where options of one verb are missing or contradict each other. With `resuming`,
@@ -236,21 +238,22 @@ std::vector<std::string> option_values(const Options& options, const OptionRow& 
 // manifest has been applied, or when there is none.
 void check_options(const Options& options, Verb verb, bool resuming);
 
-// A checkpoint's manifest keeps all options but those that a resumed run is free to change. `sequence` and
-// `micro_batch` must have been resolved.
+// A checkpoint's manifest has all options of the run but those of OnResume::own, and kept ones that have no
+// value. `sequence` and `micro_batch` must have been resolved.
 struct ManifestOption {
   std::string name;
   std::vector<std::string> values;
 };
 std::vector<ManifestOption> manifest_options(const Options& options);
 
-// Takes the manifest's values into `options` by the rules of OnResume; a given "auto" agrees with any value.
-// Returns one printable sentence for each option whose given value replaces the manifest's. Throws
-// Error(usage) for a fixed option that was given another value, Error(malformed_file) for a manifest that
-// holds unknown options or bad values.
+// Takes the manifest's values into `options` by the rules of OnResume; a given "auto" agrees with any value
+// of a fixed option. Returns one printable sentence for each option whose given value replaces the
+// manifest's, and one that lists the kept options that are not as by default. Throws Error(usage) for a fixed
+// option that was given another value, Error(malformed_file) for a manifest that holds unknown options or bad
+// values, or lacks one. It may lack kept options: manifests of version 3 have none.
 std::vector<std::string> apply_manifest(Options& options, const std::vector<ManifestOption>& manifest);
 
-// For eval and export: takes every value of the manifest whose option was not given. Throws as
+// For eval and export: takes every value of the manifest that changes bits and was not given. Throws as
 // apply_manifest does for a damaged manifest.
 void adopt_manifest(Options& options, const std::vector<ManifestOption>& manifest);
 

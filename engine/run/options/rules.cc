@@ -115,13 +115,13 @@ void check_printing(const Options& options) {
 std::string joined(const std::vector<std::string>& values) {
   std::string text;
   for (const std::string& value : values) text += (text.empty() ? "" : " ") + printable(value);
-  return text;
+  return text.empty() ? "none" : text;
 }
 
 // The row of a manifest's option; throws unless manifests hold that option.
 const OptionRow& find_stored(const ManifestOption& stored) {
   const OptionRow* row = find_option(stored.name);
-  if (row == nullptr || row->on_resume == OnResume::free)
+  if (row == nullptr || row->on_resume == OnResume::own)
     throw Error(ExitCode::malformed_file,
                 fmt::format("The manifest holds an unknown option `{}`.", printable(stored.name)),
                 "Resume with the version of Sluice that wrote the checkpoint.");
@@ -140,18 +140,25 @@ std::vector<std::string> stored_values(const OptionRow& row, const ManifestOptio
   return option_values(scratch, row);
 }
 
-// Throws unless every option that a manifest must hold is there once: no default may stand in for one.
+// Throws unless every option that a manifest must hold is there once: no default may stand in for one that
+// changes bits.
 void check_whole(const std::vector<ManifestOption>& manifest) {
   for (const ManifestOption& stored : manifest) find_stored(stored);
   for (const OptionRow& row : option_table()) {
-    if (row.on_resume == OnResume::free) continue;
+    if (row.on_resume == OnResume::own) continue;
     const auto count = std::count_if(manifest.begin(), manifest.end(),
                                      [&](const ManifestOption& stored) { return stored.name == row.name; });
-    if (count != 1)
+    if (count != 1 && !(count == 0 && row.on_resume == OnResume::kept))
       throw Error(ExitCode::malformed_file,
                   fmt::format("The manifest holds option `{}` {} times.", row.name, count),
                   "Resume from another checkpoint.");
   }
+}
+
+void take_over(Options& options, const OptionRow& row, const std::vector<std::string>& values) {
+  set_option(options, row, values);
+  const OptionField field = row.field(options);
+  if (Size* const* size = std::get_if<Size*>(&field)) (*size)->of_run = true;
 }
 
 bool is_auto(const std::vector<std::string>& values) {
@@ -186,22 +193,29 @@ void check_options(const Options& options, Verb verb, bool resuming) {
 std::vector<ManifestOption> manifest_options(const Options& options) {
   CHECK(options.batch.sequence && options.batch.micro_batch, "a manifest holds resolved values");
   std::vector<ManifestOption> out;
-  for (const OptionRow& row : option_table())
-    if (row.on_resume != OnResume::free) out.push_back({row.name, option_values(options, row)});
+  for (const OptionRow& row : option_table()) {
+    if (row.on_resume == OnResume::own) continue;
+    ManifestOption option{row.name, option_values(options, row)};
+    if (row.on_resume != OnResume::kept || !option.values.empty()) out.push_back(std::move(option));
+  }
   return out;
 }
 
 std::vector<std::string> apply_manifest(Options& options, const std::vector<ManifestOption>& manifest) {
+  const Options defaults;
   std::vector<std::string> notes;
+  std::string of_run;
   check_whole(manifest);
   for (const ManifestOption& stored : manifest) {
     const OptionRow& row = find_stored(stored);
     const std::vector<std::string> now = option_values(options, row);
     const std::vector<std::string> then = stored_values(row, stored);
-    const bool given = is_given(options, stored.name) && !(is_auto(now) && row.on_resume == OnResume::fixed);
-    if (!given) {
-      set_option(options, row, stored.values);
-    } else if (now != then && row.on_resume == OnResume::replaced) {
+    const bool fixed = row.on_resume == OnResume::fixed;
+    if (!is_given(options, stored.name) || (fixed && is_auto(now))) {
+      take_over(options, row, stored.values);
+      if (row.on_resume == OnResume::kept && then != option_values(defaults, row))
+        of_run += fmt::format(" --{} {}", stored.name, joined(then));
+    } else if (now != then && !fixed) {
       notes.push_back(fmt::format("--{} is now {}; it was {}.", stored.name, joined(now), joined(then)));
     } else if (now != then) {
       throw Error(
@@ -211,6 +225,7 @@ std::vector<std::string> apply_manifest(Options& options, const std::vector<Mani
           fmt::format("Leave out --{} to resume, or start a new run with another --out.", stored.name));
     }
   }
+  if (!of_run.empty()) notes.push_back("As the run had it:" + of_run);
   return notes;
 }
 
@@ -219,7 +234,8 @@ void adopt_manifest(Options& options, const std::vector<ManifestOption>& manifes
   for (const ManifestOption& stored : manifest) {
     const OptionRow& row = find_stored(stored);
     stored_values(row, stored);
-    if (!is_given(options, stored.name)) set_option(options, row, stored.values);
+    if (row.on_resume != OnResume::kept && !is_given(options, stored.name))
+      set_option(options, row, stored.values);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "cpu_optim/optimizer.h"
 #include "engine/base/error.h"
 #include "engine/run/options/options.h"
+#include "engine/run/options/size.h"
 #include "offload/io/backends.h"
 
 namespace sluice {
@@ -171,6 +172,8 @@ T parse_value(const std::string& text, const OptionRow& row) {
     return {device.kind, ordinal};
   } else if constexpr (std::is_same_v<T, Compression>) {
     return parse_compression(text, row.name);
+  } else if constexpr (std::is_same_v<T, Size>) {
+    return parse_size(text, row.name);
   } else if constexpr (is_choice<T>) {
     return parse_choice<T>(text, row.name);
   } else {
@@ -190,6 +193,8 @@ std::string value_text(const T& value) {
     return choice_name(value.kind);
   } else if constexpr (std::is_same_v<T, Compression>) {
     return value.rank == 0 ? "none" : fmt::format("{}{}", kPowerSgd, value.rank);
+  } else if constexpr (std::is_same_v<T, Size>) {
+    return size_text(value);
   } else if constexpr (is_choice<T>) {
     return choice_name(value);
   } else {
@@ -215,9 +220,7 @@ double parse_real(const std::string& text, const std::string& option) {
 void set_option(Options& options, const OptionRow& row, const std::vector<std::string>& values) {
   const auto set = [&](auto* field) {
     using T = std::remove_pointer_t<decltype(field)>;
-    if constexpr (std::is_same_v<T, Size>) {
-      CHECK(false, row.name);
-    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    if constexpr (std::is_same_v<T, std::vector<std::string>>) {
       T list;
       for (const std::string& value : values) list.push_back(parse_value<std::string>(value, row));
       *field = std::move(list);
@@ -235,10 +238,10 @@ std::vector<std::string> option_values(const Options& options, const OptionRow& 
   Options copy = options;  // OptionRow::field takes options that can be written
   const auto get = [&](const auto* field) -> std::vector<std::string> {
     using T = std::remove_cvref_t<decltype(*field)>;
-    if constexpr (std::is_same_v<T, Size>) {
-      check_failed("not a size", __FILE__, __LINE__, row.name);
-    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    if constexpr (std::is_same_v<T, std::vector<std::string>>) {
       return *field;
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      return field->empty() ? std::vector<std::string>{} : std::vector{*field};
     } else {
       return {value_text(*field)};
     }

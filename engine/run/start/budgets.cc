@@ -32,15 +32,32 @@ Found found(uint64_t free, const char* remedy, int sharers = 1) {
   return {free, std::min(margin_of(free, sharers), free), remedy, ""};
 }
 
-uint64_t limit_of(const Size& size, const Found& found, const char* option, bool check_free, Budgets& budgets,
+// " are free in DIR for each of the 2 ranks here"
+std::string free_words(const Found& found, int sharers) {
+  return in_mib(found.free) + " are free" + found.where +
+         (sharers == 1 ? "" : " for each of the " + std::to_string(sharers) + " ranks here");
+}
+
+// Whether this machine has less than the run that goes on had elsewhere; then says what becomes of the limit.
+bool gives_way(const Size& size, const Found& found, const char* option, Budgets& budgets, int sharers,
+               const char* becomes) {
+  if (!size.of_run || size.kind != Size::Kind::bytes || size.bytes <= found.free) return false;
+  budgets.notes.push_back(std::string("--") + option + " of the run is " + in_mib(size.bytes) +
+                          ", but only " + free_words(found, sharers) + ": " + becomes + ".");
+  return true;
+}
+
+uint64_t limit_of(Size size, const Found& found, const char* option, bool check_free, Budgets& budgets,
                   int sharers = 1) {
-  const auto& [free, margin, remedy, where] = found;
-  const std::string ranks = " for each of the " + std::to_string(sharers) + " ranks here";
+  const uint64_t free = found.free, margin = found.margin;
+  if (check_free && gives_way(size, found, option, budgets, sharers, "auto holds instead")) size = {};
   switch (size.kind) {
     case Size::Kind::automatic:
-      budgets.notes.push_back(std::string("--") + option + " auto: " + in_mib(free - margin) +
-                              (sharers == 1 ? "" : ranks) + ", which leaves " + in_mib(margin) +
-                              (sharers == 1 ? " of what is free." : " of its part of what is free."));
+      budgets.notes.push_back(
+          std::string("--") + option + " auto: " + in_mib(free - margin) +
+          (sharers == 1 ? "" : " for each of the " + std::to_string(sharers) + " ranks here") +
+          ", which leaves " + in_mib(margin) +
+          (sharers == 1 ? " of what is free." : " of its part of what is free."));
       return free - margin;
     case Size::Kind::percent:
       return static_cast<uint64_t>(static_cast<double>(free) * size.percent / 100.0);
@@ -50,8 +67,8 @@ uint64_t limit_of(const Size& size, const Found& found, const char* option, bool
   if (check_free && size.bytes > free)
     throw Error(ExitCode::environment,
                 std::string("--") + option + " asks for " + in_mib(size.bytes) + ", but only " +
-                    in_mib(free) + " are free" + where + (sharers == 1 ? "" : ranks) + ".",
-                std::string("Give a smaller --") + option + ", or " + remedy + ".");
+                    free_words(found, sharers) + ".",
+                std::string("Give a smaller --") + option + ", or " + found.remedy + ".");
   return size.bytes;
 }
 
@@ -170,9 +187,10 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     b.device->granule = kAcceleratorGranule;
     b.device->driver = b.host.driver = true;
     if (accelerator->is_here) free += accelerator->host_bytes;
-  } else if (options.gpu.kind != Size::Kind::automatic) {  // the cpu device's arena, in host memory
-    b.device = {"device", "gpu-mem",
-                limit_of(options.gpu, found(free, more_memory, sharers), "gpu-mem", check_free, b, sharers)};
+  } else if (const Found here = found(free, more_memory, sharers);  // the cpu device's arena, in host memory
+             options.gpu.kind != Size::Kind::automatic &&
+             !(check_free && gives_way(options.gpu, here, "gpu-mem", b, sharers, "it is left out"))) {
+    b.device = {"device", "gpu-mem", limit_of(options.gpu, here, "gpu-mem", check_free, b, sharers)};
     b.device->set_aside(0);
     free -= std::min(free, b.device->limit);
   }

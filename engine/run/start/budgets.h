@@ -73,10 +73,11 @@ uint64_t program_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers);
 
 // A host limit that is smaller than the reserve leaves an arena of 0 bytes; the planner's error then says
-// what would do. Throws Error(environment) for a budget above the free memory, or a directory that cannot
-// serve. `check_free`: false for `plan`, which may ask about another machine. `sharers`: the ranks of this
-// machine. `limits` are one rank's part of memory; drives are divided here. `drive_bytes`: of another
-// machine's drives. Directories are not looked at if it is given, or if a plan has --nvme-mem in bytes.
+// what would do. A budget of the run that goes on (Size::of_run) gives way where this machine has less.
+// Throws Error(environment) for another budget above the free memory, or a directory that cannot serve.
+// `check_free`: false for `plan`, which may ask about another machine. `sharers`: the ranks of this machine.
+// `limits` are one rank's part of memory; drives are divided here. `drive_bytes`: of another machine's
+// drives. Directories are not looked at if it is given, or if a plan has --nvme-mem in bytes.
 Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits, bool check_free,
                         const std::optional<AcceleratorUse>& accelerator = std::nullopt, int sharers = 1,
                         std::optional<uint64_t> drive_bytes = std::nullopt);

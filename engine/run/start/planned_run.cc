@@ -114,14 +114,15 @@ Budgets planned_budgets(const Options& options, bool of_this_process, const Plan
 }  // namespace
 
 PlannedRun planned_run(Options options) {
-  const bool of_this_process = !is_given(options, "ranks");
-  if (of_this_process) options.ranks.count = options.ranks.per_node = options.ranks.gpus;
+  options.ranks.launched = is_given(options, "ranks");
+  const bool of_this_process = !options.ranks.launched;
   check_options(options, Verb::plan, !options.run.resume.empty());
+  PlannedRun run;
+  run.start = open_run_start(options, Verb::plan);
+  if (of_this_process) options.ranks.per_node = options.ranks.count;
   std::optional<MachineRates> described = described_machine(options.memory);
   if (described) share_machine(*described, static_cast<uint32_t>(ranks_per_node(options.ranks, *described)));
   const MachineRates* elsewhere = described ? &*described : nullptr;
-  PlannedRun run;
-  run.start = open_run_start(options, Verb::plan, elsewhere);
   std::vector<std::string>& notes = run.start.notes;
   if (elsewhere) notes.insert(notes.begin(), elsewhere_note(*elsewhere));
   settle_threads(options, of_this_process, elsewhere);

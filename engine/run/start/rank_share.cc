@@ -112,7 +112,9 @@ Budgets resolve_shared_budgets(const MemoryOptions& memory, const Ranks& ranks,
   const Row rows[] = {{memory.gpu, budgets.device ? &*budgets.device : nullptr},
                       {memory.host, &budgets.host},
                       {memory.nvme, budgets.nvme ? &*budgets.nvme : nullptr}};
-  const auto is_found = [](const Row& row) { return row.budget && row.size.kind != Size::Kind::bytes; };
+  const auto is_found = [](const Row& row) {
+    return row.budget && (row.size.kind != Size::Kind::bytes || row.size.of_run);
+  };
   std::vector<uint64_t> found;
   for (const Row& row : rows) found.push_back(is_found(row) ? row.budget->limit : UINT64_MAX);
   const std::vector<uint64_t> least = ranks.least(found);  // no rank takes memory before all have looked

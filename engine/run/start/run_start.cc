@@ -19,9 +19,13 @@ void make_absolute(Options& options) {
   const auto absolute = [](const std::string& path) {
     return fs::absolute(path).lexically_normal().string();
   };
-  for (std::string& file : options.data.train) file = absolute(file);
   std::error_code ignored;
-  if (fs::exists(options.model.model, ignored)) options.model.model = absolute(options.model.model);
+  for (std::string& file : options.data.train) file = absolute(file);
+  for (std::string& file : options.data.validation) file = absolute(file);
+  for (std::string& directory : options.memory.nvme_directories) directory = absolute(directory);
+  if (!options.run.metrics.empty()) options.run.metrics = absolute(options.run.metrics);
+  for (std::string* name : {&options.model.model, &options.memory.machine})  // a name or a path
+    if (fs::exists(*name, ignored)) *name = absolute(*name);
 }
 
 // --resume auto without a checkpoint: a sentence, or Error(usage) where the run's options were not given
@@ -33,37 +37,84 @@ std::string fresh_start(const Options& options, Verb verb) {
   return "No checkpoint in " + printable(options.run.out) + ": a fresh start.";
 }
 
-// The options that a run goes on with. On another number of ranks its micro-batch is chosen anew.
-std::vector<ManifestOption> options_of(const CheckpointState& state, const Options& now) {
-  std::vector<ManifestOption> options = state.options;
-  if (state.writers == now.ranks.count) return options;
-  for (ManifestOption& option : options)
-    if (option.name == "micro-batch") option.values = option_values(now, *find_option(option.name));
-  return options;
+const ManifestOption* find_in(const std::vector<ManifestOption>& manifest, const std::string& name) {
+  const auto found = std::find_if(manifest.begin(), manifest.end(),
+                                  [&](const ManifestOption& option) { return option.name == name; });
+  return found == manifest.end() ? nullptr : &*found;
+}
+
+// Takes the checkpoint's options into `options`. A launcher decides how many ranks there are, and on another
+// number of ranks the micro-batch is chosen anew. A branch, in another --out, has metrics of its own.
+std::vector<std::string> go_on_with(const CheckpointReader& checkpoint, Options& options) {
+  std::vector<ManifestOption> manifest = checkpoint.state().options;
+  const auto drop = [&](const std::string& name) {
+    std::erase_if(manifest, [&](const ManifestOption& option) { return option.name == name; });
+  };
+  if (options.ranks.launched) drop("gpus");
+  std::error_code error;
+  if (!fs::equivalent(fs::path(checkpoint.path()).parent_path(), checkpoints_directory(options.run.out),
+                      error))
+    drop("metrics");
+  const OptionRow& gpus = *find_option("gpus");
+  if (const ManifestOption* stored = find_in(manifest, gpus.name); stored && !is_given(options, gpus.name))
+    set_option(options, gpus, stored->values);
+  if (!options.ranks.launched) options.ranks.count = options.ranks.gpus;
+  for (ManifestOption& option : manifest)
+    if (option.name == "micro-batch" && checkpoint.state().writers != options.ranks.count)
+      option.values = option_values(options, *find_option(option.name));
+  return apply_manifest(options, manifest);
+}
+
+// Directories and files that the run named and that are gone by now.
+std::vector<std::string> leave_out_lost(Options& options) {
+  std::vector<std::string> notes;
+  std::error_code ignored;
+  std::vector<std::string>& directories = options.memory.nvme_directories;
+  const size_t before = directories.size();
+  if (!is_given(options, "nvme-dir"))
+    std::erase_if(directories, [&](const std::string& directory) {
+      if (fs::is_directory(directory, ignored)) return false;
+      notes.push_back("--nvme-dir " + printable(directory) + " of the run is gone: it is left out.");
+      return true;
+    });
+  if (before > 0 && directories.empty() && !is_given(options, "nvme-mem")) options.memory.nvme = {};
+  const std::string machine = options.memory.machine;
+  if (!is_given(options, "machine") && machine.find('/') != std::string::npos &&
+      !fs::exists(machine, ignored)) {
+    notes.push_back("--machine " + printable(machine) + " of the run is gone: the built-in one holds.");
+    options.memory.machine.clear();
+  }
+  return notes;
 }
 
 }  // namespace
 
-RunStart open_run_start(Options& options, Verb verb, const MachineRates* elsewhere) {
+RunStart open_run_start(Options& options, Verb verb) {
   make_absolute(options);
   const bool resuming = !options.run.resume.empty();
+  if (!options.ranks.launched) options.ranks.count = options.ranks.gpus;
   RunStart start;
+  const auto note = [&](const std::vector<std::string>& sentences) {
+    start.notes.insert(start.notes.end(), sentences.begin(), sentences.end());
+  };
   if (resuming || verb == Verb::train) start.checkpoint = open_resume(options.run);
-  if (start.checkpoint)
-    start.notes = apply_manifest(options, options_of(start.checkpoint->state(), options));
-  else if (resuming)
-    start.notes.push_back(fresh_start(options, verb));
+  if (start.checkpoint) {
+    note(go_on_with(*start.checkpoint, options));
+    note(leave_out_lost(options));
+  } else if (resuming) {
+    note({fresh_start(options, verb)});
+  }
   if (resuming) check_options(options, verb, false);
   if (start.checkpoint)
     start.source.config =
         config_from_json(start.checkpoint->state().model_config, "the checkpoint's config.json");
   else
     start.source = resolve_model(options.model);
-  const std::vector<std::string>& notes = start.source.config.notes;
-  start.notes.insert(start.notes.end(), notes.begin(), notes.end());
+  note(start.source.config.notes);
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
-  for (const std::string& note : settle_device(options, start.checkpoint.has_value(), elsewhere))
-    start.notes.push_back(note);
+  const std::optional<MachineRates> elsewhere =
+      verb == Verb::plan ? described_machine(options.memory) : std::nullopt;
+  note(settle_device(options, start.checkpoint.has_value(), elsewhere ? &*elsewhere : nullptr));
   return start;
 }
 

@@ -25,10 +25,9 @@ struct RunStart {
   std::vector<std::string> notes;    // sentences to print
 };
 
-// Finds the checkpoint or the model, and settles the options that it brings. Changes no file.
-// `elsewhere`: the machine that a plan is for, if it is not this one. Throws as open_resume(),
-// apply_manifest(), check_options() and resolve_model() do.
-RunStart open_run_start(Options& options, Verb verb, const MachineRates* elsewhere = nullptr);
+// Finds the checkpoint or the model, and settles the options that it brings, the device and the number of
+// ranks. Changes no file. Throws as open_resume(), apply_manifest(), check_options() and resolve_model() do.
+RunStart open_run_start(Options& options, Verb verb);
 
 // Opens the weights. Throws unless every tensor of the model is there in its shape.
 void check_start(RunStart& start, const Model& model);
@@ -39,7 +38,8 @@ void load_start(const RunStart& start, uint64_t seed, Session& session, Workers&
 // The state before step 1. The caller adds micro-batch, options, and the data's size and checksum.
 CheckpointState first_state(const Options& options, const ModelConfig& config);
 
-// The state that the first step of this start begins with. `options` are resolved.
+// The state that the first step of this start begins with. `options` are as they were given, with sequence
+// and micro-batch resolved: a resume takes them over, perhaps on another machine.
 CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data);
 
 // Ranks may read different files, so they compare these: the configuration of --model and, where it brings

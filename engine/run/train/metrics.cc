@@ -110,25 +110,38 @@ MetricsFile::MetricsFile(const std::string& path) : path_(path) {
 MetricsFile::~MetricsFile() { ::close(file_); }
 
 void MetricsFile::write(const StepMetrics& metrics) {
-  line_.clear();
-  append_line(line_, metrics);
+  append_line(waiting_, metrics);
   flush();
 }
 
 void MetricsFile::write(const ValidationMetrics& metrics) {
-  line_.clear();
-  append_line(line_, metrics);
+  append_line(waiting_, metrics);
   flush();
 }
 
 void MetricsFile::flush() {
   size_t done = 0;
-  while (done < line_.size()) {
-    const ssize_t n = ::write(file_, line_.data() + done, line_.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw file_error(ExitCode::io, "Writing", path_, errno);
-    done += static_cast<size_t>(n);
+  int error = 0;
+  while (done < waiting_.size() && error == 0) {
+    const ssize_t n = ::write(file_, waiting_.data() + done, waiting_.size() - done);
+    if (n >= 0)
+      done += static_cast<size_t>(n);
+    else if (errno != EINTR)
+      error = errno;
   }
+  waiting_.erase(0, done);
+  if (waiting_.size() > kWaitingMax) {  // a part of the first line may be in the file already: it stays
+    const size_t first = waiting_.find('\n') + 1;
+    waiting_.erase(first, waiting_.find('\n', kWaitingMax / 2) + 1 - first);
+  }
+  if (error == 0) is_told_ = false;
+  error_ = error;
+}
+
+std::optional<std::string> MetricsFile::trouble() {
+  if (error_ == 0 || std::exchange(is_told_, true)) return std::nullopt;
+  return fmt::format("Writing `{}` failed: {}. The run goes on; its lines are kept and tried again.",
+                     printable(path_), std::strerror(error_));
 }
 
 int64_t truncate_after_step(const std::string& path, int64_t step) {

@@ -6,7 +6,9 @@
 // the trainer's thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,15 +47,24 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
-  // Each is one write to the operating system. Throws Error(io) naming file and reason, such as a full drive.
+  // Each is one write to the operating system. Lines that it refuses, as on a full drive, are kept and
+  // written with the next one. So a line is never torn for long, and metrics do not end a run.
   void write(const StepMetrics& metrics);
   void write(const ValidationMetrics& metrics);
 
- private:
-  void flush();
+  void flush();  // tries again to write what is kept
+  // A printable sentence, the first time that a line could not be written, and again after that was mended.
+  std::optional<std::string> trouble();
+  // Lines that are not in the file, in bytes.
+  size_t unwritten() const { return waiting_.size(); }
 
-  std::string path_, line_;  // line_ keeps its capacity: after the first steps nothing is allocated
+ private:
+  static constexpr size_t kWaitingMax = 16 << 20;  // bytes; with more, older lines are dropped
+  std::string path_;
+  std::string waiting_;  // keeps its capacity: after the first steps nothing is allocated
   int file_ = -1;
+  int error_ = 0;         // errno of the last write; 0: it succeeded
+  bool is_told_ = false;  // of this error
 };
 
 // For a resume from a checkpoint taken after `step` updates: drops every line of a later step, and a last

@@ -16,15 +16,28 @@ namespace sluice {
 
 namespace {
 
+// Seconds. Of shorter steps, the next one is issued early, so that no lane ever waits for the trainer.
+constexpr double kLongStep = 0.5;
+
 // Sequences of one rank's share of a batch.
 uint64_t rows_of(const Plan& plan) {
   return static_cast<uint64_t>(plan.model.micro_batch) * plan.lowering.slices;
 }
 
+// What ranks tell each other when they have read the tokens of a batch.
+struct RowsRead {
+  int64_t labels = 0;                // that are valid
+  int64_t stopping = 0, failed = 0;  // ranks that were asked to stop; ranks that could not read
+  RowsRead& operator+=(const RowsRead& other) {
+    labels += other.labels, stopping += other.stopping, failed += other.failed;
+    return *this;
+  }
+};
+
 // Writes this rank's rows of a batch that begins at row `batch` into a ring slot, by micro-batch. Returns the
-// number of valid labels of all ranks.
-int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch,
-                    uint8_t ring, uint64_t position) {
+// number of valid labels.
+int64_t fill_rows(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch,
+                  uint8_t ring, uint64_t position) {
   const Model& model = session.plan().model;
   const BufferId tokens = input_buffer(model, session.plan().lowering, ring, "tokens");
   const BufferId labels = input_buffer(model, session.plan().lowering, ring, "labels");
@@ -41,7 +54,20 @@ int64_t fill_tokens(Session& session, const TokenData& data, const DataOrder& or
     valid += std::count_if(targets, targets + model.micro_batch * model.sequence,
                            [](int32_t t) { return t != kIgnoreLabel; });
   }
-  return session.ranks().sum(valid);
+  return valid;
+}
+
+// The same on every rank; `failure` gets what this rank's reading threw.
+RowsRead fill_all_rows(Session& session, const TokenData& data, const DataOrder& order, uint64_t batch,
+                       uint8_t ring, uint64_t position, bool stopping, std::exception_ptr& failure) {
+  RowsRead mine{0, stopping, 0};
+  try {
+    mine.labels = fill_rows(session, data, order, batch, ring, position);
+  } catch (const Error&) {
+    failure = std::current_exception();
+    mine.failed = 1;
+  }
+  return session.ranks().sum(mine);
 }
 
 }  // namespace
@@ -57,12 +83,13 @@ std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body) {
   return bytes;
 }
 
-double evaluate(Session& session, const BodyIds& bodies, const TokenData& data, const DataOrder& order,
-                int64_t batches) {
+std::optional<double> evaluate(Session& session, const BodyIds& bodies, const TokenData& data,
+                               const DataOrder& order, int64_t batches, const std::atomic<bool>& stop,
+                               std::exception_ptr& failure) {
   const Lowering& lowering = session.plan().lowering;
   const uint64_t rows = rows_of(session.plan()) * static_cast<uint64_t>(session.ranks().size());
   double sum = 0;
-  int64_t valid = 0;
+  int64_t valid = 0, issued = 0;
   uint64_t tickets[2] = {0, 0}, positions[2] = {0, 0};
   const auto read = [&](int64_t batch) {
     session.executor().wait(tickets[batch % 2]);
@@ -70,15 +97,19 @@ double evaluate(Session& session, const BodyIds& bodies, const TokenData& data, 
     sum += *reinterpret_cast<const double*>(
         session.runner().ring_slot(lowering.validation_loss, positions[batch % 2]));
   };
-  for (int64_t b = 0; b < batches; ++b) {
+  for (; issued < batches; ++issued) {
     session.executor().make_room();
-    if (b >= 2) read(b - 2);
+    if (issued >= 2) read(issued - 2);
     const uint64_t position = session.next_position(kValidationRing);
-    valid += fill_tokens(session, data, order, static_cast<uint64_t>(b) * rows, kValidationRing, position);
-    positions[b % 2] = position;
-    tickets[b % 2] = session.issue(*bodies.evaluate);
+    const RowsRead got = fill_all_rows(session, data, order, static_cast<uint64_t>(issued) * rows,
+                                       kValidationRing, position, stop, failure);
+    if (got.failed + got.stopping > 0) break;
+    valid += got.labels;
+    positions[issued % 2] = position;
+    tickets[issued % 2] = session.issue(*bodies.evaluate);
   }
-  for (int64_t b = std::max<int64_t>(0, batches - 2); b < batches; ++b) read(b);
+  for (int64_t b = std::max<int64_t>(0, issued - 2); b < issued; ++b) read(b);
+  if (issued < batches) return std::nullopt;
   return session.ranks().sum(sum) / static_cast<double>(valid);
 }
 
@@ -154,23 +185,26 @@ TrainResult Trainer::train() {
   last_norm_ = steady_seconds();
   int64_t saved = -1;
   note("the trainers' sums");
-  while (step_ < options_.batch.steps && !stops()) {
+  while (step_ < options_.batch.steps) {
+    if (metrics_.seconds > kLongStep) session_.executor().await_idle_lane();
+    if (stops()) break;
     if (step_ == bodies().until) enter_next_phase();
-    issue_step();
+    if (!issue_step()) break;
     note("the trainers' sums");
     read_steps(2);
     const bool last = step_ == options_.batch.steps;
     const bool validates = data_.validation && (last || due(options_.data.val_every));
-    const bool saves = !last && due(options_.run.checkpoint_every);
+    const bool saves = (last && at_end_ == AtEnd::checkpoint) || due(options_.run.checkpoint_every);
     if (!validates && !saves) continue;
     drain();
     const double begin = steady_seconds();
-    if (validates) validate();
-    if (saves) checkpoint(), saved = step_;
+    if (saves) checkpoint(), saved = step_;  // first: the validation may fail
+    if (validates && !validate()) break;
     excluded_ += steady_seconds() - begin;
   }
   drain();
   if (at_end_ == AtEnd::checkpoint && saved != step_) checkpoint();
+  if (failed_) tell_failure();
   return {step_, step_ < options_.batch.steps};
 }
 
@@ -191,18 +225,22 @@ void Trainer::enter_next_phase() {
 // One rank's signal stops all, after the same step.
 bool Trainer::stops() const { return session_.ranks().sum<int>(stop_) > 0; }
 
-void Trainer::issue_step() {
+bool Trainer::issue_step() {
   session_.executor().make_room();
   const uint64_t position = session_.next_position(kTrainRing);
-  const int64_t valid = fill_tokens(session_, *data_.train, data_.order, state_.cursor, kTrainRing, position);
+  const RowsRead rows = fill_all_rows(session_, *data_.train, data_.order, state_.cursor, kTrainRing,
+                                      position, false, failure_);
+  failed_ = rows.failed > 0;
+  if (failed_) return false;
   StepScalars& scalars = session_.scalars(position);
   scalars.input.learning_rate = learning_rate(options_.optimizer, step_, options_.batch.steps);
-  scalars.input.valid_tokens = static_cast<double>(valid);
+  scalars.input.valid_tokens = static_cast<double>(rows.labels);
   const BodyId body = pending_update_ ? *bodies().step : *bodies().first;
   const uint64_t ticket = session_.issue(body);
   pending_update_ = bodies().drain.has_value();
   state_.cursor += static_cast<uint64_t>(options_.batch.batch);
   pending_.push_back({++step_, ticket, position, body});
+  return true;
 }
 
 void Trainer::read_steps(size_t leave) {
@@ -293,13 +331,29 @@ void Trainer::note(const char* what) const {
   session_.ranks().note({text.data(), std::min(end.size, text.size())});
 }
 
-void Trainer::validate() {
+bool Trainer::validate() {
   note("the validation");
-  ValidationMetrics v;
-  v.step = step_;
-  v.val_loss =
-      evaluate(session_, bodies(), *data_.validation, data_.validation_order, options_.data.val_batches);
-  if (events_.validation) events_.validation(v);
+  const std::optional<double> loss = evaluate(session_, bodies(), *data_.validation, data_.validation_order,
+                                              options_.data.val_batches, stop_, failure_);
+  failed_ = session_.ranks().sum<int>(failure_ != nullptr) > 0;
+  if (!loss) return false;
+  if (events_.validation) events_.validation({step_, *loss});
+  return true;
+}
+
+// The run's state is saved by now. A rank that did not fail itself only says that another one did.
+void Trainer::tell_failure() const {
+  const std::string saved = at_end_ == AtEnd::nothing
+                                ? ""
+                                : fmt::format(" Step {} is saved: then go on with --resume auto.", step_);
+  if (!failure_)
+    throw Error(ExitCode::rank_lost, "Another rank could not read its data.",
+                "Its own error says why." + saved);
+  try {
+    std::rethrow_exception(failure_);
+  } catch (const Error& error) {
+    throw Error(error.code(), error.what(), error.remedy() + saved);
+  }
 }
 
 void Trainer::checkpoint() {
@@ -314,6 +368,11 @@ void Trainer::checkpoint() {
   if (!writer.owns_nothing()) session_.executor().wait(session_.issue(*bodies().save));
   session_.runner().set_hooks({});  // the writer ends here
   session_.check();
+  if (!writer.all_are_finite())
+    throw Error(ExitCode::numerics,
+                "The weights or moments after step " + std::to_string(step_) +
+                    " are not finite, so they are not saved.",
+                way_out("a smaller --lr"));
   writer.commit();
   if (session_.ranks().is_first()) prune_checkpoints(options_.run.out, options_.run.keep);
   if (events_.checkpoint) events_.checkpoint(writer.path());

@@ -1,10 +1,15 @@
 // The training loop: issues bodies, feeds tokens and learning rates, reads losses, validates, saves, stops.
 //
-// It runs at most two bodies ahead of what it reads, so reading a loss never stalls a lane. Owner: the verb's
+// It runs at most two bodies ahead of what it reads, so reading a loss never stalls a lane. A long step is
+// issued only when a lane has nothing else to do, so that a stop need not wait for it. Owner: the verb's
 // thread.
+//
+// Whatever ends a run in which all lanes are well ends it after a checkpoint: a signal, data that cannot be
+// read, a validation that fails. All ranks agree on that before they do it.
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -64,7 +69,7 @@ class Trainer {
   bool stops() const;
   const BodyIds& bodies() const;  // of phase_
   void enter_next_phase();
-  void issue_step();
+  bool issue_step();              // false where a rank could not read its tokens: nothing was issued
   void read_steps(size_t leave);  // reads the oldest pending steps until `leave` are left
   void read_step(const Pending& pending);
   std::string way_out(const std::string& change) const;
@@ -72,9 +77,10 @@ class Trainer {
   void record(int64_t step, uint64_t ticket, BodyId body);
   void record_failed();
   void note(const char* what) const;
-  void drain();  // to the clean state, all steps read
-  void validate();
+  void drain();     // to the clean state, all steps read
+  bool validate();  // false where it was cut short
   void checkpoint();
+  [[noreturn]] void tell_failure() const;
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
 
   Session& session_;
@@ -92,14 +98,18 @@ class Trainer {
   double excluded_ = 0;           // seconds of validations and checkpoints since last_norm_
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
+  bool failed_ = false;                             // a rank could not read its data
+  std::exception_ptr failure_;                      // on the rank that could not, what it threw
 };
 
 // Bytes that a body moves, by lane; for collectives, the bytes that this rank sends.
 std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body);
 
 // Mean loss over the first `batches` validation batches, with current weights, by the `bodies` of the current
-// phase (Lowering::phases). No update may be due (BodyState::clean).
-double evaluate(Session& session, const BodyIds& bodies, const TokenData& data, const DataOrder& order,
-                int64_t batches);
+// phase (Lowering::phases). No update may be due (BodyState::clean). None where it was cut short: `stop` was
+// set, or a rank could not read its data, and then `failure` is what it threw, on that rank.
+std::optional<double> evaluate(Session& session, const BodyIds& bodies, const TokenData& data,
+                               const DataOrder& order, int64_t batches, const std::atomic<bool>& stop,
+                               std::exception_ptr& failure);
 
 }  // namespace sluice

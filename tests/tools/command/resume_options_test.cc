@@ -20,7 +20,7 @@ TEST(Resume, TheManifestBringsWhatFixesBits) {
       "train --model llama-1b --data a b --out d --batch 6 --lr 0.1 --beta2 0.3 --eps 1.1e-9 "
       "--seed 7 --precision fp32 --steps 30 --warmup 3 --order sequential --host-mem 3GiB");
   Options o = options_of("train --out d --resume auto --host-mem 2GiB");
-  EXPECT_TRUE(apply_manifest(o, manifest).empty());
+  EXPECT_EQ(apply_manifest(o, manifest), std::vector<std::string>{"--host-mem is now 2GiB; it was 3GiB."});
   EXPECT_EQ(o.model.model, "llama-1b");
   EXPECT_EQ(o.data.train, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(o.batch.batch, 6);
@@ -35,8 +35,48 @@ TEST(Resume, TheManifestBringsWhatFixesBits) {
   EXPECT_EQ(o.numbers.seed, 7u);
   EXPECT_EQ(o.numbers.precision, DType::f32);
   EXPECT_EQ(o.data.order, RowOrder::sequential);
-  EXPECT_EQ(o.memory.host.bytes, uint64_t{2} << 30);  // budgets are free to change
+  EXPECT_EQ(o.memory.host.bytes, uint64_t{2} << 30);  // budgets may change
+  EXPECT_FALSE(o.memory.host.of_run);
   EXPECT_NO_THROW(check_options(o, Verb::train, false));
+}
+
+// What never changes bits is taken over as well: where the run validates, what it keeps, its budgets.
+TEST(Resume, OptionsThatChangeNoBitsAreTheRunsUnlessTheyAreGiven) {
+  const auto manifest = manifest_of(
+      kTrain +
+      "--val-data v w --val-every 10 --checkpoint-every 10 --keep 9 --host-mem 80% --gpu-mem 1.5GiB "
+      "--nvme-dir a,b --nvme-mem 1000001 --threads 3 --io threads --zero 1 --metrics m");
+  Options o = options_of("train --out run --resume auto --keep 3 --threads 3");
+  EXPECT_EQ(
+      apply_manifest(o, manifest),
+      (std::vector<std::string>{
+          "--keep is now 3; it was 9.",
+          "As the run had it: --val-data v w --val-every 10 --gpu-mem 1536MiB --host-mem 80% --nvme-mem "
+          "1000001 --nvme-dir a b --io threads --zero 1 --metrics m --checkpoint-every 10"}));
+  EXPECT_EQ(o.data.validation, (std::vector<std::string>{"v", "w"}));
+  EXPECT_EQ(o.data.val_every, 10);
+  EXPECT_EQ(o.run.checkpoint_every, 10);
+  EXPECT_EQ(o.run.keep, 3);
+  EXPECT_EQ(o.memory.host, (Size{Size::Kind::percent, 0, 80, true}));
+  EXPECT_EQ(o.memory.gpu, (Size{Size::Kind::bytes, 3ull << 29, 0, true}));
+  EXPECT_EQ(o.memory.nvme.bytes, 1000001u);
+  EXPECT_EQ(o.memory.nvme_directories, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(o.ranks.zero, 1);
+  EXPECT_NO_THROW(check_options(o, Verb::train, false));
+  Options evaluated = options_of("eval --from run --data d");
+  adopt_manifest(evaluated, manifest);
+  EXPECT_EQ(evaluated.memory.host, Size{});  // weights may be evaluated under any budgets
+}
+
+// Manifests of version 3 have none of these options.
+TEST(Resume, OptionsThatChangeNoBitsMayBeMissing) {
+  std::vector<ManifestOption> manifest = manifest_of(kTrain + "--keep 9");
+  std::erase_if(manifest, [](const ManifestOption& option) {
+    return find_option(option.name)->on_resume == OnResume::kept;
+  });
+  Options o = options_of("train --out run --resume auto");
+  EXPECT_TRUE(apply_manifest(o, manifest).empty());
+  EXPECT_EQ(o.run.keep, 2);
 }
 
 TEST(Resume, StepsAndLearningRateTakeEffectWithALine) {
@@ -80,7 +120,7 @@ TEST(Resume, EvalAdoptsWhatWasNotGiven) {
   EXPECT_EQ(o.numbers.precision, DType::f32);
   EXPECT_THROW(check_options(o, Verb::eval, false), Error);  // 3 is no multiple of the run's micro-batch, 2
   auto damaged = manifest;
-  damaged.pop_back();  // a default would stand in for it
+  std::erase_if(damaged, [](const ManifestOption& o) { return o.name == "clip"; });  // no default stands in
   EXPECT_THROW(adopt_manifest(o, damaged), Error);
   damaged.push_back(damaged.front());
   EXPECT_THROW(adopt_manifest(o, damaged), Error);
@@ -88,7 +128,7 @@ TEST(Resume, EvalAdoptsWhatWasNotGiven) {
 
 TEST(Resume, ADamagedManifestIsAMalformedFile) {
   for (const ManifestOption& bad :
-       {ManifestOption{"no-such", {"1"}}, ManifestOption{"host-mem", {"1"}}, ManifestOption{"zero", {"1"}},
+       {ManifestOption{"no-such", {"1"}}, ManifestOption{"host-mem", {"much"}}, ManifestOption{"out", {"d"}},
         ManifestOption{"batch", {"-1"}}, ManifestOption{"batch", {}}, ManifestOption{"beta1", {"nan"}},
         ManifestOption{"order", {"random"}}}) {
     Options o = options_of("train --out run --resume auto");

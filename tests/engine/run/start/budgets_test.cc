@@ -52,6 +52,29 @@ TEST(Budgets, MoreThanIsFreeIsAnErrorOfTheEnvironmentUnlessOnlyPlanned) {
   EXPECT_EQ(resolve_budgets(options, limits, false).host.limit, 1001 * kMiB);
 }
 
+// A run that goes on where less is free: its own budgets give way, those of the command do not.
+TEST(Budgets, ThoseOfTheRunGiveWay) {
+  MemoryOptions options;
+  options.threads = 1;
+  options.host = bytes(20000 * kMiB);
+  options.host.of_run = true;
+  options.gpu = bytes(20001 * kMiB);
+  options.gpu.of_run = true;
+  const MemoryLimits limits = limits_of(40000 * kMiB, 16000 * kMiB);
+  const Budgets b = resolve_budgets(options, limits, true);
+  EXPECT_FALSE(b.device);
+  EXPECT_EQ(b.host.limit, 15200 * kMiB);
+  EXPECT_EQ(b.notes,
+            (std::vector<std::string>{
+                "--gpu-mem of the run is 20001 MiB, but only 16000 MiB are free: it is left out.",
+                "--host-mem of the run is 20000 MiB, but only 16000 MiB are free: auto holds instead.",
+                "--host-mem auto: 15200 MiB, which leaves 800 MiB of what is free."}));
+  options.host = bytes(10000 * kMiB);  // those that fit stay
+  options.host.of_run = true;
+  options.gpu = {};
+  EXPECT_EQ(resolve_budgets(options, limits, true).host.limit, 10000 * kMiB);
+}
+
 // Of 1024 MiB of addresses 100 are in use. Libraries will take 224 more, and one thread 72.
 TEST(Budgets, WhatMayNotBeMappedIsNotFree) {
   MemoryOptions options;

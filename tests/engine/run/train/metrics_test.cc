@@ -2,11 +2,13 @@
 #include "engine/run/train/metrics.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -105,16 +107,40 @@ TEST_F(MetricsFileTest, LinesAreInTheFileAsSoonAsTheyAreWritten) {
   EXPECT_EQ(content(), "{\"step\":1}\n{\"step\":2,\"val_loss\":0.5}\n" + line_of(example_step()));
 }
 
-TEST(MetricsFile, AFullDiskIsAnIoError) {
+// A full drive ends no run: it is told once, and what could not be written follows when there is room again.
+TEST(MetricsFile, AFullDriveIsToldOnce) {
   if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
   MetricsFile file("/dev/full");
-  try {
-    file.write(ValidationMetrics{1, 1});
-    ADD_FAILURE() << "nothing thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::io);
-    EXPECT_EQ(std::string(error.what()), "Writing `/dev/full` failed: No space left on device.");
-  }
+  EXPECT_EQ(file.trouble(), std::nullopt);
+  file.write(ValidationMetrics{1, 1});
+  EXPECT_EQ(
+      file.trouble().value_or(""),
+      "Writing `/dev/full` failed: No space left on device. The run goes on; its lines are kept and tried "
+      "again.");
+  file.write(ValidationMetrics{2, 1});
+  EXPECT_EQ(file.trouble(), std::nullopt);
+  EXPECT_EQ(file.unwritten(), 2 * line_of(ValidationMetrics{1, 1}).size());
+}
+
+// The limit on the size of files stands for a full drive; the first line is cut in its middle.
+TEST_F(MetricsFileTest, LinesThatWereRefusedAreWrittenLater) {
+  MetricsFile file(path_);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto signal_before = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit ten{10, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &ten), 0);
+  file.write(ValidationMetrics{1, 0.5});
+  file.write(ValidationMetrics{2, 0.5});
+  EXPECT_TRUE(file.trouble());
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, signal_before);
+  EXPECT_EQ(content(), line_of(ValidationMetrics{1, 0.5}).substr(0, 10));
+  file.write(ValidationMetrics{3, 0.5});
+  EXPECT_FALSE(file.trouble());
+  EXPECT_EQ(file.unwritten(), 0u);
+  EXPECT_EQ(content(), line_of(ValidationMetrics{1, 0.5}) + line_of(ValidationMetrics{2, 0.5}) +
+                           line_of(ValidationMetrics{3, 0.5}));
 }
 
 TEST_F(MetricsFileTest, AMissingDirectoryIsAnEnvironmentError) {

@@ -1,5 +1,5 @@
 // Sizes: reading, printing, and that a printed size that a user is told to paste reads back.
-#include "tools/command/size.h"
+#include "engine/run/options/size.h"
 
 #include <gtest/gtest.h>
 

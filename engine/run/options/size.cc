@@ -1,4 +1,4 @@
-#include "tools/command/size.h"
+#include "engine/run/options/size.h"
 
 #include <fmt/format.h>
 
@@ -11,10 +11,11 @@ namespace sluice {
 namespace {
 
 struct Unit {
-  const char* name;  // lower case
+  const char* name;
   uint64_t bytes;
 };
 constexpr Unit kUnits[] = {
+    // in lower case
     {"", 1},
     {"b", 1},
     {"kb", 1000},
@@ -96,6 +97,20 @@ Size parse_size(const std::string& text, const std::string& option) {
     return size;
   }
   reject(text, option, "is not a size");
+}
+
+std::string size_text(const Size& size) {
+  switch (size.kind) {
+    case Size::Kind::automatic:
+      return "auto";
+    case Size::Kind::percent:  // below 1e-4, the shortest text would have an exponent
+      return size.percent < 1e-4 ? fmt::format("{:.24f}%", size.percent) : fmt::format("{}%", size.percent);
+    case Size::Kind::bytes:
+      for (const auto& [name, bytes] : {Unit{"GiB", 1u << 30}, {"MiB", 1u << 20}, {"KiB", 1u << 10}})
+        if (size.bytes > 0 && size.bytes % bytes == 0) return fmt::format("{}{}", size.bytes / bytes, name);
+      return fmt::format("{}", size.bytes);
+  }
+  check_failed("kind", __FILE__, __LINE__, "a size of no kind");
 }
 
 }  // namespace sluice

@@ -14,4 +14,7 @@ namespace sluice {
 // units and any other text.
 Size parse_size(const std::string& text, const std::string& option);
 
+// Text that parse_size() reads back to the same value.
+std::string size_text(const Size& size);
+
 }  // namespace sluice
