@@ -2,8 +2,8 @@
 // and what every header and test must have. Reads the sources from the repository root and names file, line
 // and text of each offence.
 //
-// Every check is a function from sources to offences. It also runs on small wrong sources made here, which
-// shows that a check that finds nothing in the tree can find something.
+// Every check is a function from sources to offences. Each also runs on small wrong sources made here, and
+// must find something there.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -139,8 +139,8 @@ Offences wrong_includes(const std::vector<Source>& sources) {
 }
 
 TEST(Structure, TheWholeTreeIsRead) {
-  // Counts sources, so that a test that runs in the wrong directory fails: there are more than one folder
-  // has, and some from every folder.
+  // Counts sources, so that a test that runs in the wrong directory fails. The tree has more of them than any
+  // one folder, and every folder has some.
   EXPECT_GT(tree().size(), 100u);
   for (const char* folder : kFolders)
     EXPECT_TRUE(std::any_of(tree().begin(), tree().end(),
@@ -220,7 +220,7 @@ TEST(Structure, EveryRoomSaysWhatLivesThere) {
 
 // ---- The planner names no device, tier or lane ----
 
-// Every name in the machine tables, and of the devices that could stand in them.
+// Every name in the machine tables, and every name of a device that could stand in them.
 std::set<std::string> machine_names() {
   const Machine machine = machine_of({.device = 1, .host = 1, .nvme = 1});
   std::set<std::string> names = {"cpu", "gpu", "cuda", "reference", "dram"};
@@ -296,8 +296,8 @@ Offences environment_reads(const std::vector<Source>& sources) {
   return out;
 }
 
-// A library's headers and the only sources that may include them. Commands of their own, such as every
-// benchmark, are exempt: they link what they compare with.
+// A library's headers and the only sources that may include them. Benchmarks are exempt: they link what they
+// compare with.
 struct LibraryHome {
   const char* header;  // prefix of what stands between < and >
   std::vector<std::string> files;

@@ -65,7 +65,7 @@ TEST_F(BenchGpu, MeasuresTheGpuTheLinkAndTheHost) {
   }
 }
 
-// Before compute capability 8.0.
+// GPUs before compute capability 8.0 have no bf16.
 TEST_F(BenchGpu, WithoutBf16NothingIsSaidOfIt) {
   emulation::set_up({.capability_major = 7, .capability_minor = 5});
   const Ended ended = bench({});

@@ -13,7 +13,7 @@ namespace {
 
 using sluice::Bf16, sluice::F16, sluice::to_float;
 
-// Sets `to` from an attribute's bytes, whose number must be its size.
+// Copies an attribute's value into `to`, whose size must be `bytes`.
 template <typename T>
 void set(T& to, const void* value, size_t bytes) {
   CHECK(bytes == sizeof(T), "an attribute of the wrong size");
@@ -53,7 +53,8 @@ std::vector<float> unfold(const void* data, const cublasLtMatrixLayoutOpaque& m,
   return out;
 }
 
-// D = epilogue(alpha op(A) op(B) + beta D + bias); what the caller may change after the call is copied.
+// D = epilogue(alpha op(A) op(B) + beta D + bias). Descriptors and scalars are copied, since the caller may
+// change them after the call.
 struct Product {
   cublasLtMatmulDescOpaque desc;
   cublasLtMatrixLayoutOpaque a_layout, b_layout, d_layout;
@@ -67,8 +68,8 @@ bool applies_gelu(const cublasLtMatmulDescOpaque& desc) {
   return (desc.epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX;
 }
 
-// Checks what the library's documentation asks of a call's operands, and of what the heuristic is told about
-// them.
+// Checks what the library's documentation asks of the operands of bias and gelu, both in the heuristic and in
+// the product.
 void check_epilogue(const cublasLtMatmulDescOpaque& desc, const cublasLtMatrixLayoutOpaque& d) {
   if (adds_bias(desc)) {
     CHECK(desc.bias != nullptr && desc.bias_type == d.type, "a bias of another type");
@@ -228,7 +229,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   *found = 0;
   if (!gpu.products) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (applies_gelu(*desc) && !gpu.gelu_epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (adds_bias(*desc) && !gpu.bias_epilogue) return CUBLAS_STATUS_SUCCESS;  // it has both ways to say no
+  // The library refuses by an error, or by success without an algorithm.
+  if (adds_bias(*desc) && !gpu.bias_epilogue) return CUBLAS_STATUS_SUCCESS;
   CHECK(preference->reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, "sums of parts are fp32");
   results[0] = {*preference, CUBLAS_STATUS_SUCCESS};
   *found = 1;

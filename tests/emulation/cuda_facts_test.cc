@@ -117,10 +117,10 @@ TEST_F(CudaFactsTest, FailuresLeaveWhatWasFoundBefore) {
 
 TEST_F(CudaFactsTest, ALostGpuIsSaid) {
   const CudaFacts found = facts(8 * kMiB, {.work_that_is_lost = 5});
-  EXPECT_TRUE(found.status.available);  // it was
+  EXPECT_TRUE(found.status.available);  // before it was lost
   EXPECT_EQ(found.pinning.value->pinned, 8 * kMiB);
   EXPECT_TRUE(found.copies.reason.starts_with("this failed: A copy failed: ")) << found.copies.reason;
-  emulation::set_up({});  // a lost GPU gives nothing back
+  emulation::set_up({});  // the GPU is there again
 }
 
 TEST_F(CudaFactsTest, AnotherGpuIsNotThere) {

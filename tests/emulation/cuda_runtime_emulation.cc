@@ -11,7 +11,7 @@ namespace {
 
 namespace emulation = sluice::emulation;
 
-thread_local cudaError_t last_error = cudaSuccess;  // as cudaGetLastError's is, of the calling thread
+thread_local cudaError_t last_error = cudaSuccess;  // of the calling thread, as in CUDA
 
 cudaError_t noted(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;

@@ -15,7 +15,7 @@ struct EmulatedCuda {
   std::unique_ptr<Device> device = cuda::make_ops_device({nullptr, 2}, *multiplier);
 };
 
-// GPU memory of its own, as an arena is.
+// One allocation of GPU memory, as an arena is.
 class Arena {
  public:
   explicit Arena(uint64_t bytes) : bytes_(bytes) { EXPECT_EQ(cudaMalloc(&data_, bytes), cudaSuccess); }
@@ -41,7 +41,7 @@ OpShapes shapes_of(const std::string& name, DType precision) {
   return {};
 }
 
-// Of fp32 linear_bias: x is [37,160], W [160,48]; the largest operand is W or dW.
+// Bytes of the largest operand of linear_bias in fp32, which is W or dW: x is [37,160], W [160,48].
 constexpr uint64_t kLargest = 160 * 48 * sizeof(float);
 
 // Pieces of work that warming up for both passes of an op takes, the zeroing included.

@@ -1,5 +1,6 @@
-// What a run takes of a GPU, as the emulated GPU counts it: all at once before the first step, exactly what
-// the plan says, within --gpu-mem together with what driver and libraries hold, and given back at the end.
+// What a run takes of a GPU, as the emulated GPU counts it. A run takes exactly what the plan says, before
+// the first step, and gives it back at the end. Together with what driver and libraries hold, it stays within
+// --gpu-mem.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -24,8 +25,8 @@ std::vector<uint64_t> held(const Counts& c) {
   return {c.allocated_bytes, c.registered_bytes, c.streams_there, c.events_there, c.held};
 }
 
-// Three tiers with the least memory, validations and checkpoints. The lanes' queues are the last thing that a
-// session makes.
+// Three tiers with the least memory, validations and checkpoints. A session makes the lanes' I/O queues last,
+// so the counts at that time are those of the freeze.
 TEST_F(DeviceMemory, IsTakenBeforeTheFirstStepAndGivenBack) {
   TestRun run;
   run.options = short_run(directory, kTiny, text);
@@ -55,8 +56,8 @@ TEST_F(DeviceMemory, IsTakenBeforeTheFirstStepAndGivenBack) {
   const uint64_t checksums = round_up(arenas[2], kStripeBytes) / kRequestBytes * sizeof(uint64_t);
   EXPECT_EQ(frozen.allocations, 1u);
   EXPECT_EQ(frozen.allocated_bytes, arenas[0]);
-  EXPECT_GE(frozen.registrations, 2u);  // the other one was to try copies with
-  EXPECT_LE(frozen.registrations, 3u);  // the host arena in two pieces, where it happens to lie so
+  EXPECT_GE(frozen.registrations, 2u);  // the host arena, and a page to try copies with
+  EXPECT_LE(frozen.registrations, 3u);  // one more where a pinned piece ends within the host arena
   EXPECT_EQ(frozen.registered_bytes, round_up(arenas[1] + checksums, 4096));  // whole pages
   EXPECT_EQ(frozen.streams, 3u);
 }
@@ -121,8 +122,8 @@ TEST_F(DeviceMemory, IsOfTheGpuThatWasChosenAlone) {
             std::vector<int>{1});
 }
 
-// The first arena is given back before anything lies in it. Then a smaller one suffices, or the error says
-// which budget would.
+// The first arena is given back before anything lies in it. Then a smaller one suffices, or the error names a
+// budget that suffices.
 TEST_F(DeviceMemory, LibrariesThatTakeMoreThanWasSetAside) {
   const emulation::EmulatedGpu gpu{.context_bytes = 300 * kMiB, .library_bytes = 400 * kMiB};
   constexpr uint64_t kHost = 4000 * kMiB;
@@ -180,8 +181,8 @@ TEST_F(DeviceMemory, LibrariesThatTakeMoreThanWasSetAside) {
   EXPECT_LE(gpu.context_bytes + gpu.library_bytes + reached, least);
 }
 
-// Memory comes in granules. If replanning only took off the bytes of the last granule that exceed the budget,
-// it would go on byte by byte.
+// Memory comes in granules, and a few bytes of the last granule may exceed the budget. If replanning took off
+// only those bytes, it would go on byte by byte.
 TEST_F(DeviceMemory, APlanThatFillsItsBudgetIsMadeTwiceAtMost) {
   Options options = short_run(directory, kTiny, text);
   options.memory.device = {DeviceKind::cuda};

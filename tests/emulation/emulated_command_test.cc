@@ -74,7 +74,7 @@ class EmulatedCommand : public Cli {
 
   static constexpr const char* kBinary = "sluice_emulated";
   const std::string scratch = directory / "scratch";
-  // Its optimizer state is larger than the few bytes that budgets leave above the least.
+  // The smallest budgets leave a few bytes free, too few for this model's optimizer state.
   const Words model{"--model",       "gpt2:layers=5,width=96,heads=2,vocab=256,context=8",
                     "--batch",       "2",
                     "--micro-batch", "1",
@@ -139,7 +139,7 @@ TEST_F(EmulatedCommand, WhatLibrariesTakeOfTheHostIsMeasured) {
   const std::string option = "--host-mem ";
   ASSERT_NE(refused.err.find(option), std::string::npos) << refused.err;
   const uint64_t enough = std::stoull(refused.err.substr(refused.err.find(option) + option.size()));
-  // Measured, and rounded up; besides, preparing takes a few MiB.
+  // The budget named is measured, rounded up, and includes a few MiB that preparing takes.
   EXPECT_GE(enough, host + kLoaded - kLibraryKernelBytes);
   EXPECT_LE(enough, host + kLoaded - kLibraryKernelBytes + (uint64_t{48} << 20));
   const CommandResult trained = run_within(train("enough", 2), device, enough);
@@ -151,8 +151,8 @@ TEST_F(EmulatedCommand, WhatLibrariesTakeOfTheHostIsMeasured) {
   EXPECT_LE(peak, enough + emulated);  // the GPU's arena lies in host memory
 }
 
-// A profile's times are those of the GPU's events: compute waits for copies, and the waits add up to its idle
-// time.
+// A profile's times are those of the GPU's events. Lane compute waits for copies, and its waits add up to its
+// idle time.
 TEST_F(EmulatedCommand, ProfilesStreams) {
   const auto least = smallest_budgets(1, 1)["together"];
   const CommandResult result =

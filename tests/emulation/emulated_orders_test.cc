@@ -22,7 +22,7 @@ TestRun tight_run(const DriveDirectory& directory, const std::string& model, DTy
 }
 
 TEST(EmulatedOrders, NoOrderChangesABit) {
-  constexpr uint32_t kSeeds = 4;  // of each delay
+  constexpr uint32_t kSeeds = 4;  // for each delay
   const auto gpt2 = "gpt2:layers=3,width=32,heads=2,vocab=258,context=24";
   const auto llama = "llama-1b:layers=3,width=32,heads=4,kv_heads=2,ffn=48,vocab=300,context=24";
   for (const auto& [model, precision] : {std::pair(gpt2, DType::bf16), std::pair(llama, DType::f32)}) {

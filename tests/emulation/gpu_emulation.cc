@@ -50,7 +50,7 @@ Stream* Gpu::choose() {
   if (ready.empty()) return nullptr;
   if (set_up_.seed == 0) return ready[0];
   if (set_up_.seed % 2 == 0) {
-    constexpr unsigned kPreferred = 16;  // choices, on average
+    constexpr unsigned kPreferred = 16;  // choices until another stream is preferred, on average
     if (generator_() % kPreferred == 0) preferred_ = generator_();
     return ready[preferred_ % ready.size()];
   }
@@ -79,7 +79,7 @@ void Gpu::run(std::unique_lock<std::mutex>& lock, const Item& item, Card& card) 
   note_held(card);
 }
 
-// What the first copy of a stream takes stays taken.
+// The memory that a stream's first copy takes stays taken.
 void Gpu::note_copy(Stream& stream) {
   if (std::exchange(stream.copied, true)) return;
   Card& card = cards_[stream.ordinal];

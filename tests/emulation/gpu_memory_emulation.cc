@@ -40,7 +40,7 @@ cudaError_t allocate(void** data, uint64_t bytes) {
   return cudaSuccess;
 }
 
-// Waits for the device, as CUDA's does.
+// Waits for the device, as cudaFree does.
 cudaError_t free_memory(void* data) {
   Call g;
   int there = ordinal_of_thread;  // the GPU that has it

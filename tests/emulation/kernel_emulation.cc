@@ -55,7 +55,7 @@ struct Fiber {
 };
 
 struct Warp {
-  // Two sets of slots: a lane may hand over for the next exchange while another still reads this one's.
+  // Two sets of slots: a lane may fill its slot for the next exchange while others still read this one's.
   alignas(8) std::array<std::byte, kLanes * kSlotBytes> slots[2];
   // Runs on the slots when all lanes have handed over.
   Combine combine = nullptr;
@@ -88,7 +88,8 @@ void wait(Waiting what) {
   block.scheduler = std::move(block.scheduler).resume();
 }
 
-// Lets fibers [begin, end) go on if none of them is still running.
+// If all fibers [begin, end) wait for `at` or have returned, lets those that wait go on. Returns whether any
+// did.
 bool release(size_t begin, size_t end, Waiting at) {
   bool any = false;
   for (size_t i = begin; i < end; ++i) {
@@ -150,7 +151,7 @@ bool bands_intact() {
 int thread_in_block() { return block.current; }
 void meet_block() { wait(Waiting::block); }
 
-// The storage of a vector is aligned to 16 bytes, as are bands.
+// Aligned to 16 bytes: a vector's storage is, and the band at its start has a multiple of 16 bytes.
 std::byte* shared_memory() { return block.shared.data() + kBandBytes; }
 
 const std::byte* exchange(const void* value, size_t bytes, Combine combine) {
@@ -224,8 +225,8 @@ struct Fragments {
 float of_half(uint32_t bits) { return to_float(F16{static_cast<uint16_t>(bits)}); }
 float of_bf16(uint32_t bits) { return to_float(Bf16{static_cast<uint16_t>(bits)}); }
 
-// The tile A B of what the lanes hold: lane 4 g + t has A(g or g + 8, 2t, 2t + 1, and 8 more), B(2t, 2t + 1,
-// and 8 more; g), D(g or g + 8; 2t, 2t + 1).
+// The product D = A B of what the lanes hold. Lane 4 g + t holds rows g and g + 8 of A, and column g of B, at
+// k = 2t, 2t + 1, 2t + 8 and 2t + 9. Of D it gets rows g and g + 8, columns 2t and 2t + 1.
 template <float (*kValue)(uint32_t)>
 void multiply(std::byte* slots) {
   float a[16][16], b[16][8], sums[16][8] = {};

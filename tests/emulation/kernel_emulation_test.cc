@@ -147,8 +147,8 @@ TEST_F(KernelDeathTest, CopiesThatNobodyWaitsForShow) {
   EXPECT_DEATH(leave(), "before its copies were there");
 }
 
-// Both products of the tensor cores' layout against plain loops, through the kernels' own wrapper: a b^T, and
-// that by b. The numbers are small integers, so that sums are exact.
+// Both products of gpu/cuda/mma.h against plain loops: a b^T, and (a b^T) b. The numbers are small integers,
+// so that sums are exact.
 constexpr int kRows = 32, kSide = 32;
 
 void multiply_tiles(const F16* a, const F16* b, float* product, float* second) {

@@ -1,4 +1,4 @@
-// Ranks under mpirun on emulated GPUs: a launcher shows each all GPUs of the machine, or only its own.
+// Ranks under mpirun on emulated GPUs. A launcher shows a rank all GPUs of the machine, or only some.
 #include <gtest/gtest.h>
 
 #include "tests/support/mpi_support.h"

@@ -161,7 +161,7 @@ TEST_F(LostDevice, EvaluationEndsTheSameWay) {
   }
 }
 
-// Three tiers with the least memory, as the verb trains.
+// A run as the verb `train` makes it, in three tiers with the least memory.
 TestRun three_tiers(const DriveDirectory& directory) {
   write_bytes(directory / "train.txt", sample_text(4000));
   TestRun run;

@@ -133,7 +133,7 @@ void must(cudaError_t result) {
   CHECK(result == cudaSuccess || emulation::lost() != cudaSuccess, "NCCL: a stream of another GPU");
 }
 
-// Enqueues `hand_over`, waits for the gates, and `fetch`. None of it does anything once the rank is gone.
+// Enqueues `hand_over`, a wait for each gate, and `fetch`. Neither function is called once the rank is gone.
 void enqueue(ncclComm& c, cudaStream_t stream, const std::vector<Gate>& gates,
              const std::function<void()>& hand_over, const std::function<void()>& fetch) {
   const auto unless_gone = [&c](const std::function<void()>& work) {

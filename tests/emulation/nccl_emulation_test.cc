@@ -167,7 +167,7 @@ TEST_F(Nccl, ALostRankEndsConnectingAtOnce) {
   EXPECT_LT(steady_seconds() - begin, kAtOnce);
 }
 
-// Any call of any rank may fail: that rank says why, the others that it is gone, and all end.
+// Any call of any rank may fail. That rank says why, the others say that it is gone, and all end.
 TEST_F(Nccl, AFailureOfOneRankEndsAll) {
   emulation::set_up(gpus());
   on_all_ranks(3, [](Communicator& c) { expect_collectives_move(c, 0); });
@@ -193,7 +193,7 @@ TEST_F(Nccl, AFailureOfOneRankEndsAll) {
   }
 }
 
-// Rank 2 does not come. Whoever has waited longest says so, and all end with that.
+// Rank 2 does not come. The rank that runs out of patience first says so, and all end with its error.
 TEST_F(Nccl, WhoIsNotAnsweredSaysFor) {
   std::atomic<int> told{0};
   on_gpus(one_each(3), [&](AcceleratorRanks& ranks, Communicator& host) {

@@ -64,7 +64,7 @@ TEST_F(NcclPlan, SaysWhatTrainWillDo) {
   expect_nothing_on_the_gpu();
 }
 
-// Whether other machines have NCCL, or this one with GPUs that it lacks, is not known.
+// It is not known whether another machine has NCCL, nor whether this one would have it with more GPUs.
 TEST_F(NcclPlan, ElsewhereItIsAssumed) {
   const Words ranks{"--ranks", "2", "--machine", "a100-cluster"};
   for (const int gpus : {1, 0}) {

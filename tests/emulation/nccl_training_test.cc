@@ -54,7 +54,7 @@ class NcclTraining : public EmulatedRun {
     return first;
   }
 
-  // The number of instructions of a kind, by the tier of their operands.
+  // The number of tasks of a kind, by the tier of their first operand.
   static std::map<std::string, uint64_t> places(const TestResult& result, TaskKind kind) {
     std::map<std::string, uint64_t> found;
     for (const Body& body : result.plan.program.bodies)
@@ -106,8 +106,8 @@ TEST_F(NcclTraining, BitsAreThoseOfHostMemory) {
   expect_nothing_on_the_gpu();
 }
 
-// Factors are made in host memory and exchanged in the GPUs'. All phases occur: a step of shared layers, one
-// of whole gradients, then factors.
+// Factors are made in host memory and exchanged in device memory. All phases occur: a step of shared layers,
+// one of whole gradients, then factors.
 TEST_F(NcclTraining, BitsOfFactorsAreThoseOfHostMemory) {
   for (const auto& [ranks, precision, stage] :
        {std::tuple(2, DType::bf16, 0), std::tuple(3, DType::f32, 0), std::tuple(2, DType::f32, 1)}) {
@@ -200,8 +200,8 @@ TEST_F(NcclCommand, MemoryOfNcclIsSetAside) {
   expect_nothing_on_the_gpu();
 }
 
-// After a failure before NCCL has connected the ranks, they exchange through host memory. None waits out the
-// minute that NCCL is given.
+// If NCCL fails to connect the ranks, they exchange through host memory. No rank waits out the minute that
+// NCCL is given.
 TEST_F(NcclCommand, WhatFailsWhileRanksConnectLeavesHostMemory) {
   ASSERT_EQ(run_command(on_two_gpus("nccl")).code, ExitCode::done);
   emulation::set_up({.count = 2, .nccl_rank_that_cannot_join = 1});

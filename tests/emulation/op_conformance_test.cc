@@ -10,9 +10,8 @@
 namespace sluice {
 namespace {
 
-// The number of threads becomes the number of multiprocessors, the seed of the order of threads and blocks
-// and how much shared memory a block may have, so that the suite's check that threads do not change bits
-// covers all of these.
+// `threads` decides the number of multiprocessors, the order of threads and blocks, and how much shared
+// memory a block may have. So the suite's check that `threads` changes no bits covers all of these.
 class EmulatedDevice final : public Device {
  public:
   explicit EmulatedDevice(int threads, bool bias_epilogue = true, bool gelu_epilogue = true)

@@ -1,6 +1,6 @@
 // The threaded executor over streams, on an emulated GPU that takes any order which CUDA allows. Thousands of
-// bodies have copies that hop between host lanes and streams; the two mistakes that events invite are tried.
-// Then trace records of streams are checked, also of streams with made-up times.
+// bodies have copies that hop between host lanes and streams. Streams that do not wait for each other must
+// give wrong values. Then trace records of streams are checked, also of streams with made-up times.
 #include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>
 
@@ -27,9 +27,9 @@ constexpr TierId kDevice = 0, kHost = 1;
 // an event.
 constexpr double kClockSkew = 0.05;
 
-// A value's way through a body: from its slot of the ring `in` on the host over buffers on either side to its
-// slot of the ring `out`. Each hop is a copy on the lane that its ends ask for; between host buffers, on a
-// host lane. Bodies without a hop on some lane leave it idle.
+// A value's way through a body: from its slot of the ring `in` in host memory, through buffers in device or
+// host memory, to its slot of the ring `out`. Each hop is a copy on the lane between its two tiers or, within
+// host memory, on a host lane. Bodies without a hop on some lane leave it idle.
 class Hops {
  public:
   explicit Hops(uint64_t seed) : random_(seed) {
@@ -86,7 +86,7 @@ class Hops {
     body.instructions.push_back(in);
   }
 
-  // A hop waits for the one before, and for every hop of the body before that touches its buffers.
+  // A hop waits for the hop before it, and for those hops of the preceding body that touch its buffers.
   void add_waits() {
     const LaneOrders orders = lane_orders(program_);
     const auto done = [&](BodyId b, size_t k) {
@@ -221,8 +221,8 @@ TEST(StreamExecutor, AMissingWaitShows) {
   EXPECT_GT(wrong, 0);
 }
 
-// A record of every lane, streams among them, lies within its body and after the one before on its lane; a
-// profiler finds the instructions' names.
+// The record of every hop, on any lane, begins after the hop before it has ended. A profiler finds the
+// instructions' names.
 TEST(StreamExecutor, RecordsAndRangesOfStreams) {
   emulation::set_up({.delay_microseconds_max = 200});
   const Hops hops(4);
@@ -376,7 +376,7 @@ TEST(StreamExecutor, RecordsNameWhatAStreamWasBlockedOn) {
   for (const Expected& e : {Expected{1, kD2hLane, 1, 12}, {2, kH2dLane, 1, 35}, {6, kComputeLane, 3, 40}}) {
     const TraceRecord& first = rig.record(1, e.instruction);
     EXPECT_EQ(first.blocked_on,
-              e.lane == kD2hLane ? LaneId{kOptimizerLane} : e.lane);  // there is none before
+              e.lane == kD2hLane ? LaneId{kOptimizerLane} : e.lane);  // the first body has none before it
     EXPECT_EQ(first.blocked_count, e.count);
     EXPECT_GE(first.blocked_since, before);  // since it was issued
     EXPECT_LE(first.blocked_since, after);
@@ -410,7 +410,7 @@ TEST(StreamExecutor, AfterALossEveryInstructionIsCounted) {
   rig.executor->wait(4);
   ASSERT_TRUE(rig.executor->error());
   EXPECT_THROW(std::rethrow_exception(rig.executor->error()), Error);
-  rig.executor->issue(0, {});  // what is in flight when the executor ends
+  rig.executor->issue(0, {});  // still in flight when the executor ends
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST_F(Refusals, AGpuThatNoKernelsAreBuiltFor) {
         {"no kernels for the GPU's compute capability", "SLUICE_CUDA_ARCHITECTURES=all", "--device cpu"});
 }
 
-// Where the GPU cannot be used, auto says why it is not.
+// Where there is a GPU that cannot be used, auto says why. Without a driver it says nothing.
 TEST_F(Refusals, AutoFallsBackToTheProcessorAndSaysWhy) {
   const auto out = [&](const EmulatedGpu& gpu, const std::string& name) {
     return expect_trained(gpu, name, {"--host-mem", "256MiB"}).out;
@@ -78,7 +78,7 @@ TEST_F(Refusals, AGpuWithoutBf16TakesFp16) {
   const std::string note = "has no bf16: --precision is fp16.";
   EXPECT_NE(expect_trained(turing, "turing", {}).out.find(note), std::string::npos);
   EXPECT_EQ(precision_of("turing"), DType::f16);
-  // A run stays what it is, wherever it goes on.
+  // A resumed run keeps its precision, whatever the GPU.
   EXPECT_EQ(expect_trained({}, "turing", {"--resume", "auto"}, 3).out.find(note), std::string::npos);
   EXPECT_EQ(precision_of("turing"), DType::f16);
   expect_trained({}, "ampere", {});
@@ -106,8 +106,8 @@ TEST_F(Refusals, TheDeviceIsPartOfARun) {
   EXPECT_NE(resumed.out.find("outside the device arena"), std::string::npos) << resumed.out;
 }
 
-// What another process holds is not free. NVML tells which process holds it, or at least how much was held
-// before.
+// What another process holds is not free. NVML tells how much this process holds, or at least how much was
+// held before it held anything.
 TEST_F(Refusals, ABudgetAboveWhatIsFree) {
   for (const Nvml nvml : {Nvml::lists_processes, Nvml::lists_none}) {
     EmulatedGpu gpu{.memory_bytes = 2048 * kMiB, .used_by_others = 1000 * kMiB, .context_bytes = 300 * kMiB};

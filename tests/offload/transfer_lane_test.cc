@@ -161,7 +161,7 @@ class ScriptedQueue : public IoQueue {
   }
   uint32_t poll(std::span<IoCompletion> done, int64_t) override {
     if (draining_ && script_.done.empty() && !script_.waiting.empty()) script_.complete(0);
-    draining_ = script_.done.empty();  // after two polls without a result, the lane waits for all
+    draining_ = script_.done.empty();  // if the next poll finds nothing either, the lane is draining
     uint32_t n = 0;
     for (; n < done.size() && !script_.done.empty(); script_.done.pop_front())
       done[n++] = script_.done.front();

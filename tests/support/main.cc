@@ -2,8 +2,7 @@
 //
 // usage: PROGRAM [SOURCE] [--update] [googletest's options]
 //   SOURCE     runs only the tests of this source, given as its path below tests/ without .cc, such as
-//              engine/plan/golden_test. A suite in a header of tests/support belongs to the sources of the
-//              same name.
+//              engine/plan/golden_test. The tests in tests/support/NAME.h belong to every source NAME_test.
 //   --update   writes golden files anew instead of comparing with them (tests/support/golden.h)
 #include <gtest/gtest.h>
 

@@ -91,8 +91,7 @@ std::string damaged(const std::string& whole, std::mt19937_64& random) {
   return text;
 }
 
-// Reads `whole` in kRounds damaged versions. Some must be taken and some refused, or the damage tests
-// nothing.
+// Reads `whole` in kRounds damaged versions. Some must be taken and some refused, or nothing is tested.
 void damage(const std::string& whole, const std::function<void(const std::string&)>& read) {
   ASSERT_NO_THROW(read(whole));
   std::mt19937_64 random(1);

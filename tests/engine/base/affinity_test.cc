@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Calls `look` on every thread of `workers`: as many bodies meet as there are threads.
+// Calls `look` once on every thread of `workers`: each thread waits until all have called it.
 void on_every_thread(Workers& workers, const std::function<void()>& look) {
   std::latch all(workers.threads());
   workers.parallel_for(workers.threads(), [&](int64_t, int) {

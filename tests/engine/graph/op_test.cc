@@ -280,7 +280,7 @@ TEST(Op, Flops) {
   // backward.
   expect(shapes(attention, {{8, 64}}, {}, kHeads), 2960, 6800);
   expect(shapes(attention, {{8, 32}, {8, 16}, {8, 16}}, {}, kHeads), 2960, 6800);
-  // The logits take 2 * 8 * 40 * 300 = 192000; each of the 2400 takes 4 more, or 6 backward.
+  // The 2400 logits take 2 * 8 * 40 * 300 = 192000, thrice that backward. Each takes 4 more, or 6 backward.
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}), 201600, 590400);
 }
 

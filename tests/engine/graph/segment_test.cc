@@ -79,8 +79,8 @@ TEST(Segment, Attention) {
   EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, (std::vector<bool>{true, true}));
 }
 
-// The segment itself uses its first output. So that output's gradient is added to, and backward finds its
-// value at the place of the output.
+// The segment itself uses its first output. Therefore backward adds to the gradient of that output, and reads
+// the output's value at the output's place.
 TEST(Segment, Fork) {
   const Model m = model_of(Kind::fork);
   const SegmentPlan p = plan_of(m, true, true);

@@ -41,7 +41,8 @@ struct Budget {
   uint64_t tenths;  // of the least
 };
 
-// Weights live in memory, gradients and state as low as possible. Every second segment keeps its tensors.
+// Weights live in host memory, gradients and state as low as possible. Every second segment keeps its
+// tensors.
 Case plan_case(const std::string& model, const Budget& budget) {
   Case c;
   c.model = build_model(config_from_name(model), DType::bf16, 1, 8);

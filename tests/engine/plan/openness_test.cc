@@ -28,8 +28,8 @@ class NullDevice final : public Device {
   void zero(void*, uint64_t) override {}
 };
 
-// Two layers read x, and a third sums it. Two layers use `shared`. `fixed` and the embedding are frozen.
-// Layer `pair` has two segments.
+// Two layers read x, and a third adds their outputs. Two layers use `shared`. `fixed` and the embedding are
+// frozen. Layer `pair` has two segments.
 Model branches(DType precision = DType::bf16) {
   GraphBuilder b(precision, 1, 4, 16, 20);
   const uint32_t shared = b.group(Kind::dense, "shared"), fixed = b.group(Kind::gated, "fixed", false);
@@ -152,8 +152,8 @@ TEST(PlanOpenness, TasksOfTheStepBegin) {
             (Lines{"shared/0", "own/0", "head/0"}));
 }
 
-// When no factor depends on all gradients, a group is updated right after its gradient is rounded, and one
-// body serves all steps.
+// When updates need not wait for the norm of all gradients, a group is updated right after its gradient is
+// rounded, and one body serves all steps.
 TEST(PlanOpenness, UpdatesFollowTheirGradient) {
   const Case c = lowered(branches(), 1, false);
   const BodyIds& bodies = c.lowering.bodies();
@@ -382,7 +382,7 @@ TEST(PlanOpenness, AnOperandMayBePiecesThatAnIndexChooses) {
   for (Body& body : c.program.bodies)
     for (Instruction& in : body.instructions)
       for (Operand& o : in.operands)
-        if (o.indexed) in.waits.clear();  // its fetches bring the whole: none may be missing
+        if (o.indexed) in.waits.clear();  // it must wait for the fetches of all pieces
   EXPECT_FALSE(verify(c.program).empty());
 }
 

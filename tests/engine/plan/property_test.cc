@@ -191,7 +191,8 @@ PlanRequest request_for(const Case& c, Random& random) {
   return r;
 }
 
-// The budgets that an infeasible plan names suffice, and so do larger ones. One byte less in a tier does not.
+// The budgets that an infeasible plan names suffice, and so do larger ones. One byte less in a tier does not,
+// except in a tier of files, whose homes may move up.
 TEST(PlanProperty, NamedBudgetsWork) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed_text(seed));

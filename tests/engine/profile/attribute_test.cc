@@ -316,7 +316,7 @@ TEST(Attribute, RandomPrograms) {
   }
 }
 
-// With plenty, and with the least memory of one tier or two.
+// With plenty, and with the least memory of the first tiers, one tier more each time.
 TEST(Attribute, PlannedPrograms) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed);
@@ -338,7 +338,7 @@ TEST(Attribute, PlannedPrograms) {
 // As `expect_sound`, with times that contradict the program by some microseconds.
 TEST(Attribute, ChargesAddUpWhateverClocksSay) {
   std::mt19937_64 random(1);
-  std::normal_distribution<double> off(0, 5e-6);  // seconds; what takes no time in the program takes less
+  std::normal_distribution<double> off(0, 5e-6);  // seconds; so some instructions end before they begin
   for (uint64_t seed = 0; seed < 20; ++seed) {
     Simulated s(testing::random_program(seed), {0, 4, 1, 2, 2, 3, 4}, default_machine_rates());
     for (auto& body : s.times)

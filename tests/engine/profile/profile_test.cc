@@ -54,7 +54,7 @@ TEST_F(Profiles, EveryInstructionOfEveryStepIsRecorded) {
   }
 }
 
-// The trace's own figures. Compute is either busy or waiting, so the two must add up to the step.
+// Steps take as long as the metrics say. Compute is either busy or idle, so the two must add up to the step.
 TEST_F(Profiles, FiguresAddUp) {
   const TestResult result = train(three_tiers());
   const Profile p = make_profile(result.plan, *recorder);
@@ -71,7 +71,7 @@ TEST_F(Profiles, FiguresAddUp) {
   for (const WorkRow& w : p.work) worked += w.seconds.measured;
   EXPECT_NEAR(stalled, p.idle.measured, kRounding);
   EXPECT_NEAR(busy, worked, kRounding);
-  // The prediction is the search's, but for the ends of so short a sequence.
+  // The prediction is near the search's. The ends of so short a sequence make the difference.
   EXPECT_NEAR(p.step_seconds.predicted, result.plan.step_seconds, 0.1 * result.plan.step_seconds);
 }
 
@@ -101,7 +101,7 @@ uint64_t granule_of(const Machine& machine, size_t tier) {
   return granule;
 }
 
-// By address, stays and homes reach exactly as high as the plan says.
+// The addresses of homes and of every `Stay` reach exactly as high as the plan says.
 TEST_F(Profiles, StaysAndHomesReachThePlansPeak) {
   const auto result = plan_of(three_tiers());
   const Program& program = std::get<Plan>(result).program;
@@ -179,9 +179,9 @@ TEST(Occupancy, OfAProgramByHand) {
   EXPECT_EQ(curves[1][0].bytes[0], 60u);  // its home
 }
 
-// Each of two tasks waits for a copy. The first runs at 2 and has been idle since 0. The second has been idle
-// only since 4, when compute was done, though its copy began at 3. In the second body both copies are done
-// before compute is.
+// Each of two tasks waits for a copy. Compute is idle from 0 until the first task begins at 2. Before the
+// second it is idle only from 4, when the first ends, though the second's copy began at 3. In the second body
+// both copies are done before compute is.
 TEST(Obstacles, AreWhatOtherLanesDidLast) {
   Program p;
   p.machine.lanes = {{"compute"}, {"h2d"}};

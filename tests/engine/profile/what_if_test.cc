@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// Each suggested change is what planning for it gives, and the best comes first.
+// The figures of each suggested change are those of a plan made for it. The best change comes first.
 TEST_F(Profiles, ChangesArePlansOfTheirOwn) {
   const TestRun run = three_tiers();
   const auto device = make_device(run.options.memory, run.threads);

@@ -1,4 +1,4 @@
-// Machine descriptions: every key, what is refused, and what ranks that share a machine get of it.
+// Machine descriptions: every key, what is refused, and the share that each rank on a machine gets.
 #include "engine/rates/machine_rates.h"
 
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ TEST(MachineRates, RanksOnAMachineShareIt) {
   r.network = {{"node", 8, 1, 0}};  // the description is of one of eight shares
   share_machine(r, 4);
   EXPECT_EQ(r.pools[0].capacity, 8);
-  r.network = {{"node", 1 << 20, 1, 0}};  // a million times that for one alone: capped at the limit
+  r.network = {{"node", 1 << 20, 1, 0}};  // a rank alone: a million times that memory, up to the limit
   r.memory = {std::nullopt, uint64_t{1} << 40, 1'000'000'000'000'000'000};
   share_machine(r, 1);
   EXPECT_EQ(r.memory->host, 1'000'000'000'000'000'000u);

@@ -92,7 +92,8 @@ TEST(Network, ThreeLevels) {
   const std::vector<NetworkLevel> levels{{"node", 2, 1e9, 0}, {"rack", 4, 2, 0}, {"cluster", 8, 1, 0}};
   // Out of a node: 2 ranks x 6 messages; out of a rack: 4 ranks x 4 messages.
   EXPECT_DOUBLE_EQ(network_seconds(p, levels, exchange(p)), std::max(2 * 6 * 6 / 2.0, 4 * 4 * 6 / 1.0));
-  // In groups across, likewise 3 messages and 2, of 12 bytes: two of the four ranks are in one rack.
+  // In a cross-node group, a rank sends 3 messages of 12 bytes out of its node. Only 2 of them leave its
+  // rack, which has two of the group's four ranks.
   p.bodies[0].tasks[2].processes = 1;
   EXPECT_DOUBLE_EQ(network_seconds(p, levels, exchange(p)), std::max(2 * 3 * 12 / 2.0, 4 * 2 * 12 / 1.0));
 }

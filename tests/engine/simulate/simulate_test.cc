@@ -1,5 +1,5 @@
-// The simulator on machines of a flop and a byte a second, with times worked out by hand, and machine
-// descriptions.
+// The simulator on a machine that does one flop and moves one byte a second, with times worked out by hand,
+// and on random programs.
 #include "engine/simulate/simulate.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,8 @@ void expect_time(const SimulationResult& r, size_t position, size_t instruction,
 }
 
 TEST(Simulate, LanesAndWaits) {
-  // down copies 0-2; a waits for it, 2-5, and runs again, 5-6; b runs 0-4 beside; up waits for both, 6-10.
+  // In seconds: lane down copies in 0-2, a waits for it and runs in 2-5 and in 5-6, b runs beside it in 0-4,
+  // and up waits for both and copies in 6-10.
   const Program p = program(tasks({{3, 0}, {1, 0}, {0, 4}}),
                             "0 down:1 copy x2@0 host+0 -> device+0\n"
                             "1 a:1 run 0 after down:1\n"
@@ -91,7 +92,8 @@ TEST(Simulate, FlopsCountByPrecision) {
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 4);
 }
 
-// Ops without rates of their own take the longer of flops and bytes; ops with rates take both in turn.
+// An op without rates of its own takes the longer of its times for flops and for bytes. An op with rates
+// takes the sum of both.
 TEST(Simulate, APassTakesTheSumOverItsKindsOfOp) {
   std::string tables = testing::kUnitTables;
   tables += "pass linear flops 12 bytes 4 attention flops 6 bytes 8\nbody step clean -> clean\n";
@@ -104,12 +106,13 @@ TEST(Simulate, APassTakesTheSumOverItsKindsOfOp) {
   r.lanes[0].ops = {row};
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 12 + 6.0 / 3 + 8.0 / 2);
   EXPECT_DOUBLE_EQ(task_seconds(p, r, p.bodies[0].tasks[0]), 12 + 6.0 / 3 + 8.0 / 2);
-  r.precision = DType::bf16;  // the row has no rates for this precision
+  r.precision = DType::bf16;  // the row's rates are unlimited in this precision
   EXPECT_DOUBLE_EQ(run(p, r).seconds, 12);
 }
 
-// Rates of 4 cores on 1 core: the task takes four times as long and leaves nothing for the copy, which needs
-// a core for 2 s. Both flow at half speed until the copy ends at 4; then the task has 3 * 4 - 2 s left.
+// The lane's rates are those of 4 cores, and there is 1. Alone, the task would take all of it for 4 * 3 s,
+// and the copy all of it for 2 s. Both flow at half speed until the copy ends at 4. Then 12 - 2 s of the task
+// are left.
 TEST(Simulate, WhatOccupiesMoreThanThereIsTakesLonger) {
   const Program p = program(tasks({{3, 0}}), "0 a:1 run 0\n1 down:1 copy x2@0 host+0 -> device+0\n");
   MachineRates r = unit_rates();
@@ -169,8 +172,8 @@ TEST(Simulate, SharesRiseUntilEachTasksPoolIsFull) {
 }
 
 TEST(Simulate, OverlappingLanesHideLatencyAndKeepOrder) {
-  // Latency 1, 4 bytes each. Both latencies pass 0-1, bytes of the first flow 1-5, of the second 5-9. One
-  // after the other they would take 10.
+  // Each copy has 1 s of latency and 4 bytes. Both latencies pass in 0-1 s, the first copy's bytes flow in
+  // 1-5 s, the second's in 5-9 s. One after the other, the copies would take 10 s.
   const char* reads = "0 read:1 copy x4@0 nvme+0 -> host+0\n1 read:2 copy x4@0 nvme+4 -> host+4\n";
   const Program p = program("", reads);
   MachineRates r = unit_rates();
@@ -183,7 +186,7 @@ TEST(Simulate, OverlappingLanesHideLatencyAndKeepOrder) {
   const Program q = program("", std::string(reads, std::strlen(reads) - 1) + " after read:1\n");
   s = run(q, r);
   expect_time(s, 0, 1, 5, 10);
-  // The second of the lane starts late because of another lane; the lane is idle in between.
+  // The lane's second copy waits for another lane. In between, the lane is idle.
   const Program late = program(tasks({{7, 0}}),
                                "0 a:1 run 0\n1 read:1 copy x4@0 nvme+0 -> host+0\n"
                                "2 read:2 copy x2@0 nvme+0 -> host+0 after a:1\n");
@@ -233,7 +236,7 @@ TEST(Simulate, DrivesShareTheBytesByWeight) {
   s = run(both, r);
   expect_time(s, 0, 0, 0, 2);
   expect_time(s, 0, 1, 0, 2);
-  // Alone the second decides: 6 bytes at 6 a second.
+  // When only reads are under way, the second drive decides: 6 bytes at 6 a second.
   EXPECT_DOUBLE_EQ(run(read, r).seconds, 1);
 }
 
@@ -334,8 +337,8 @@ TEST(Simulate, ObjectsToWhatItCannotPredict) {
   EXPECT_THROW(run(program(tasks({{1, 0}}), "0 a:1 run 0 after a:1\n"), unit_rates()), std::invalid_argument);
 }
 
-// On any program: work on a lane takes its time; the whole takes at least as long as any lane, and as any
-// resource is needed; a machine that is twice as fast in everything takes half as long.
+// On any program: a lane is busy at least as long as its work takes. The whole takes at least as long as any
+// lane, pool or drive is needed. A machine that is twice as fast in everything takes half as long.
 TEST(Simulate, RandomPrograms) {
   MachineRates r = default_machine_rates();
   MachineRates twice = r;

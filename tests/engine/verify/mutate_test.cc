@@ -13,7 +13,7 @@ namespace {
 
 Figures& figures = Figures::print_at_end();
 
-constexpr size_t kShifts = 40;  // for each program; of other kinds, all faults are planted
+constexpr size_t kShifts = 40;  // of each program; other faults are all planted
 
 struct Count {
   std::string kind;
@@ -40,7 +40,7 @@ void plant(Count& count, Program& program, const std::vector<Mutation>& mutation
 }
 
 // A shift is no fault when only this instruction uses the range, or when the bytes already hold what is
-// written. The oracle that knows this is slow: it is asked only about shifts that the verifier accepts.
+// written. Oracles decide that. They are slow, so they are asked only about shifts that the verifier accepts.
 void plant_shifts(Count& count, Program& program, const std::vector<Mutation>& shifts) {
   for (const Mutation& m : shifts) {
     bool caught = false, harmless = false;
@@ -51,7 +51,7 @@ void plant_shifts(Count& count, Program& program, const std::vector<Mutation>& s
   }
 }
 
-// Plants a transfer that moves nothing: its target stays as it was, and waits on it are met.
+// Plants a transfer that moves nothing: its target stays as it was, and waits on the transfer are met.
 void plant_losses(Count& count, Program& program) {
   for (Body& body : program.bodies)
     for (Instruction& in : body.instructions) {

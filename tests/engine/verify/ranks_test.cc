@@ -1,5 +1,5 @@
-// Ranks whose collectives match, and ranks that would wait for one another: each refused for the stated
-// reason.
+// Ranks whose collectives match are accepted. Other ranks, and those that would wait for one another, are
+// refused for the stated reason.
 #include "engine/verify/ranks.h"
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ TEST(VerifyRanks, AnotherOrderOnALaneIsNamedWithItsFirstInstruction) {
             "program 0 has gather 0/0 of a among two, 64 bytes for 128");
 }
 
-// Also for one rank alone: what a collective gives and takes must have the size for its process group.
+// What a collective gives and takes must have the size for its process group, even where all ranks agree.
 TEST(VerifyRanks, BytesThatDoNotFitTheProcessGroupAreRefused) {
   Program p = program_of({{kGather, "near:1", ""}, {kExchange, "near:2", ""}});
   p.processes[0].count = 3;

@@ -289,8 +289,7 @@ TEST(Verify, OverlappingLanesNeedWaitsOnThemselves) {
 // Which slot of a ring two bodies share depends on how far the second body advances it.
 TEST(Verify, RingSlotsRotateBetweenBodies) {
   Program p = program_from_text(kStep);
-  p.machine.units[1] = {TaskKind::optimize, 5,
-                        0};  // t is read and written on different lanes, on the device too
+  p.machine.units[1] = {TaskKind::optimize, 5, 0};  // so lane optimizer can read t in the device
   keep_instructions(p, 0);
   const auto add = [&](LaneId lane, TaskKind kind, Operand o) {
     p.bodies[0].tasks.push_back({kind, 0, 0, false, 0, 0, {o}});

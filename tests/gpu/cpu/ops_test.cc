@@ -49,7 +49,7 @@ struct OpRun {
     Workspace forward(device->workspace_bytes(shapes, Pass::forward));
     Workspace backward(device->workspace_bytes(shapes, Pass::backward));
     call.workspace = forward.data();
-    if (labels.empty()) device->forward(call);  // the loss's backward is complete
+    if (labels.empty()) device->forward(call);  // the loss's backward computes the loss too
     call.output_gradients = views[3], call.input_gradients = views[4], call.parameter_gradients = views[5];
     call.workspace = backward.data();
     device->backward(call);
@@ -224,8 +224,8 @@ void expect_near(const Tensor& got, const std::vector<double>& want, double step
     ASSERT_NEAR(values[i], want[i], 2e-5 * largest + step * std::fabs(want[i])) << what << " at " << i;
 }
 
-// Lengths beyond one block of keys. In some cases each (sequence, head) pair is a task; others have too few
-// pairs for that.
+// Lengths beyond one block of queries (64), most of them beyond one of keys (256). In backward, a pair of
+// sequence and key/value head is a task in the first two cases. The other cases have too few pairs for that.
 const AttentionCase kAttentionCases[] = {
     {4, 70, 4, 2, 16, true}, {4, 300, 2, 2, 8, false}, {1, 330, 2, 1, 8, true}, {1, 600, 3, 3, 5, false}};
 

@@ -42,8 +42,7 @@ const std::string kLlama = "llama-1b:layers=2,width=32,heads=4,kv_heads=2,ffn=48
 
 double relative(double measured, double expected) { return std::abs(measured - expected) / expected; }
 
-// Every case of the fixtures that clips sometimes, with micro-batches of 2. The tolerances are the
-// contract's.
+// The first case of every fixture, which clips, with micro-batches of 2. The tolerances are the contract's.
 TEST_F(CudaTraining, AgreesWithPyTorch) {
   constexpr double kLossTolerance = 1e-5, kNormTolerance = 1e-4;
   size_t compared = 0;

@@ -39,7 +39,7 @@ TEST(LowRank, OnlyWhatGetsSmallerBecomesFactors) {
   ASSERT_EQ(layout.plain.size(), 2u);
   EXPECT_EQ(layout.left, 4 * (100 + 8 + 64) + 30 + 25u);
   EXPECT_EQ(layout.right, 4 * (30 + 10 + 64u));
-  EXPECT_EQ(low_rank_layout(group_of({{3, 1000}}), 64).matrices.size(), 0u);  // rank 3 of 3 rows
+  EXPECT_EQ(low_rank_layout(group_of({{3, 1000}}), 64).matrices.size(), 0u);  // 3 x (3 + 1000) > 3 x 1000
 }
 
 struct Factors {
@@ -47,7 +47,7 @@ struct Factors {
   std::vector<float> error, left, right;
 };
 
-// One rank's compression of a gradient that begins with no error.
+// Compresses one rank's gradient, with no compression error from a step before.
 Factors compressed(const Group& group, uint32_t rank, const std::vector<float>& gradient, Workers& workers) {
   Factors f;
   f.layout = low_rank_layout(group, rank);

@@ -109,7 +109,8 @@ Sums found_sums(Conversion c, const std::vector<std::byte>& parts, uint32_t rank
   return sums;
 }
 
-// In two levels: `block` ranks at a time to partial sums in fp32, and these to the precision of the parts.
+// In two levels: `block` ranks at a time are added to partial sums in fp32. The sum of these has the
+// precision of the parts.
 Sums two_level_sums(DType precision, const std::vector<std::byte>& parts, uint32_t ranks, uint32_t block) {
   const uint64_t part = parts.size() / ranks, elements = part / dtype_bytes(precision);
   const uint32_t blocks = (ranks + block - 1) / block;

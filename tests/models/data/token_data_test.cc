@@ -169,7 +169,7 @@ TEST(DataOrder, PermutationIsABijectionForEverySeedAndEpoch) {
 
 TEST(DataOrder, PermutationsLookRandom) {
   // Of 1000 places, one stays put on average: 20 in 20 epochs, with a deviation of 4.5. Displacements average
-  // W/3; that mean has a deviation of W/sqrt(18 * 20000) = 1.7.
+  // 1000/3; that mean has a deviation of 1000/sqrt(18 * 20000) = 1.7.
   int fixed = 0;
   double distance = 0;
   for (uint64_t epoch = 0; epoch < 20; ++epoch)

@@ -28,8 +28,8 @@ TEST(Gpt2Config, OtherMathematicsIsRefused) {
     expect_bad_file(with(kGpt2Json, member), "not supported");
   expect_bad_file(replaced(kGpt2Json, "gelu_new", "relu"), "activation_function \"relu\" is not supported");
   EXPECT_NO_THROW(config_from_json(replaced(kGpt2Json, "gelu_new", "gelu_pytorch_tanh"), "f"));
-  EXPECT_NO_THROW(
-      config_from_json(with(kGpt2Json, "\"reorder_and_upcast_attn\": true"), "f"));  // order of rounding
+  // Changes no more than roundings.
+  EXPECT_NO_THROW(config_from_json(with(kGpt2Json, "\"reorder_and_upcast_attn\": true"), "f"));
 }
 
 TEST(Gpt2Config, InlineDescription) {

@@ -142,7 +142,8 @@ TEST(CheckModel, NamesWhatIsWrong) {
 }
 
 TEST(CheckModel, GraphsNeedNotBeChains) {
-  // Two branches over one shared group, one of them frozen weights, joined in a layer of two segments.
+  // Two branches, one with the weights of the embedding and one with frozen weights, joined in a layer of two
+  // segments.
   Model m{.family = "test", .precision = DType::f32, .micro_batch = 1, .sequence = 4, .vocabulary = 8};
   m.groups = {{.name = "shared", .parameters = {{.name = "w", .shape = {8, 8}}}},
               {.name = "frozen", .trainable = false, .parameters = {{.name = "f", .shape = {8, 8}}}}};

@@ -167,8 +167,8 @@ const ReadTensor kExported = [](size_t t, uint64_t first, uint64_t count, float*
 };
 
 TEST_F(HfWeightsTest, ExportRoundTripsInEveryType) {
-  const std::vector<ExportTensor> tensors = {{"wte.weight", {1025, 1024}},
-                                             {"ln_f.bias", {7}}};  // above one piece of 2^20
+  // wte.weight is longer than one piece of 2^20 elements.
+  const std::vector<ExportTensor> tensors = {{"wte.weight", {1025, 1024}}, {"ln_f.bias", {7}}};
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const std::string to = path(dtype_name(dtype));
     write_hf_directory(to, tensors, {.dtype = dtype, .config_json = "{}"}, kExported);

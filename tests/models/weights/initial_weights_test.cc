@@ -38,7 +38,8 @@ TEST(InitialWeights, EveryRangeAgreesToTheBit) {
 
 TEST(InitialWeights, TheMappingIsTheDocumentedOne) {
   // Elements 4k..4k+3 come from counter (k, xxh64(name)) with the seed as key, here by the library's own
-  // functions. Tolerance: both sides round to fp32 once, so they may differ in the last of 24 bits.
+  // functions. Tolerance: twice the 2^-24 (6e-8) by which the one rounding to fp32 may change the largest
+  // value.
   const std::string name = "wte.weight";
   const uint64_t seed = 0x1122334455667788, stream = XXH64(name.data(), name.size(), 0);
   const Parameter parameter = normal(name, {1 << 20, 1 << 20}, 0.5);

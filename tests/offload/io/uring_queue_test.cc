@@ -1,5 +1,5 @@
-// What only the io_uring back end has: what keeps a process from using it, what stands in for it then, and
-// buffers that it registers. queue_test.cc has what all back ends share.
+// What the io_uring back end alone has: obstacles to its use, the fallback, and registered buffers.
+// queue_test.cc tests what all back ends share.
 #include "offload/io/uring_queue.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 
-// With a read that stays in flight: of a pipe, which pread() refuses, so other back ends may have none.
+// A read of an empty pipe stays in flight. Other back ends may have no such read: pread() refuses pipes.
 TEST(UringQueue, PollEndsAfterItsTimeout) {
   if (!works_here(&kUringBackend)) GTEST_SKIP() << "this system has no usable io_uring";
   int ends[2];
@@ -46,8 +46,8 @@ TEST(UringQueue, PollEndsAfterItsTimeout) {
   close(ends[1]);
 }
 
-// Runs in a child process. Ends with 0 if the fallback names `reason` and works, and `uring` alone is
-// refused.
+// Runs in a child process. Ends with 0 if the fallback names `reason` and works, and io_uring, asked for
+// by name, is refused.
 [[noreturn]] void expect_fallback(uint32_t error, IoObstacle obstacle, const std::string& reason) {
   forbid(__NR_io_uring_setup, error);
   if (kUringBackend.make(1, {}).status.obstacle != obstacle) std::_Exit(6);

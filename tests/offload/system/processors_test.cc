@@ -1,4 +1,4 @@
-// The cores of this machine, and how users share those of any.
+// The cores of this machine, and how users share the cores of any machine.
 #include "offload/system/processors.h"
 
 #include <gtest/gtest.h>

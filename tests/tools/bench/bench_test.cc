@@ -173,7 +173,7 @@ TEST(Bench, WhatIsThereAtTheEndStays) {
   ASSERT_EQ(pipe(ends), 0);
   std::FILE* const out = fdopen(ends[1], "w");
   ASSERT_NE(out, nullptr);
-  std::thread other([&] {  // the first line of output ends the start
+  std::thread other([&] {  // the first output comes after the first check of the path
     char byte;
     if (read(ends[0], &byte, 1) == 1) std::ofstream(path) << "theirs";
     while (read(ends[0], &byte, 1) == 1) {
@@ -188,7 +188,7 @@ TEST(Bench, WhatIsThereAtTheEndStays) {
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
 }
 
-// Every figure is there, and the simulator can use them.
+// Every figure is there, and the description reads back.
 TEST(Bench, MeasuresAllThatADescriptionHolds) {
   const TestDirectory directory{std::filesystem::current_path()};
   Options all = small_options("");

@@ -15,7 +15,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
 
 class CliElsewhere : public Cli {
  protected:
-  // Without --device, as a user would write it: the machine decides which device it is.
+  // With the default of --device, where run() would add cpu: the machine decides which device it is.
   CommandResult plan(const Words& more) const { return run(Words{"plan", "--device", "auto"} + more); }
   nlohmann::json facts_of(const Words& more) const {
     const CommandResult result = plan(more + Words{"--json"});
@@ -60,8 +60,8 @@ TEST_F(CliElsewhere, Llama70BOnOne4090) {
     EXPECT_NE(people.out.find(part), std::string::npos) << people.out;
 }
 
-// The README shows the command's output word for word. Figures of time are exempt: they follow the cost
-// model, and stay as they were when the README was written.
+// The README shows the command's output word for word. Times follow the cost model, so those of the README
+// may be off by a tenth.
 TEST_F(CliElsewhere, TheReadmeShowsIt) {
   const std::string page = read_text_file("README.md", 1 << 20);
   const std::string command = "$ sluice plan --model llama-70b --machine rtx-4090 ";
@@ -139,7 +139,7 @@ TEST_F(CliElsewhere, OwnDescriptionsHaveSizesToo) {
   EXPECT_EQ(none["budgets"], (nlohmann::json{{"host", 8'000'000'000 - 512 * kMiB}}));
 }
 
-// It gets as many threads as --threads may name, and a MiB of reserve for each.
+// The plan counts on the most threads that --threads allows, with a MiB of reserve for each.
 TEST_F(CliElsewhere, MoreCoresThanThereAreThreads) {
   nlohmann::json machine =
       nlohmann::json::parse(read_text_file("engine/rates/machines/cpu-2core.json", 1 << 20));
@@ -189,8 +189,8 @@ TEST_F(CliElsewhere, APlanWithADiskInBytesNeedsNoDirectory) {
   expect_refused_training({"--nvme-mem", "5GB"}, 2, {"--nvme-dir"});
 }
 
-// With 400 GiB the search, whose shards are larger, finds a candidate that takes five times as long with the
-// plan's own shards.
+// The search has larger shards than the plan. With 400 GiB it finds a candidate that takes five times as long
+// with the plan's own shards. The plan must be another one.
 TEST_F(CliElsewhere, MoreMemoryIsNotSlower) {
   const auto seconds = [&](const char* host) {
     return facts_of({"--model", "gpt2:layers=40,width=5120,heads=40,context=1024", "--batch", "32", "--clip",

@@ -36,7 +36,7 @@ TEST_F(Cli, LittleAddressSpaceIsRefusedAtOnce) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers map far more";
 #endif
-  for (rlim_t mib = 150; mib <= 400; mib += mib < 250 ? 4 : 50) {  // whichever check it ends at
+  for (rlim_t mib = 150; mib <= 400; mib += mib < 250 ? 4 : 50) {  // sizes at which different checks refuse
     std::optional<SoftLimit> limit(std::in_place, RLIMIT_AS, mib << 20);
     Command command(directory, train("run", 3));
     limit.reset();

@@ -54,7 +54,7 @@ TEST_F(CliRanks, APlanSaysWhatRanksSendOverEveryLevel) {
   EXPECT_EQ(of_rank, facts["moved_bytes"]["collective"]);
   // With P bytes of gradients and as many of weights, a node of four sends 3/4 of its fp32 sums (2 P) and 3/4
   // of the weights. A rank sends 3/4 of both within the node, and a quarter of what its node sends. Besides,
-  // 8 bytes are sent for each of 65,536 gradients.
+  // 8 bytes are sent for each block of 65,536 gradients.
   const double of_node = facts["network_bytes"]["cluster"]["bytes"];
   EXPECT_NEAR(of_node / of_rank, (3 * 0.75) / (2 * 0.75 + 3 * 0.75 / 4), 1e-3);
   EXPECT_GT(facts["lane_busy"]["collective"].get<double>(), of_node / 1e8);
@@ -86,8 +86,8 @@ TEST_F(CliRanks, GpusAreTheRanksOfOneMachine) {
   EXPECT_FALSE(gpus["network_bytes"].contains("cluster"));
 }
 
-// Stage 3 sends half as much again as stage 2, but not over the network where weights are shared within
-// nodes; and stage 0 needs the most memory for nothing.
+// Stage 3 sends half as much again as stage 2. Where weights are shared within nodes, no more than at stage 2
+// goes from node to node. Stage 0 needs the most memory and gains nothing.
 TEST_F(CliRanks, AutoTakesWhatIsPredictedToBeFastest) {
   const Words more{"--ranks", "16", "--zero", "auto"};
   const Words all = more + Words{"--host-mem", "3GiB", "--shard-weights", "all"};
@@ -98,7 +98,7 @@ TEST_F(CliRanks, AutoTakesWhatIsPredictedToBeFastest) {
   const nlohmann::json open = facts_of(more + Words{"--host-mem", "3GiB"});
   EXPECT_EQ(open["zero_stage"], 3);
   EXPECT_EQ(open["weights_in_machines"], true);
-  const CommandResult stage = plan({"--ranks", "16", "--host-mem", "3GiB"});  // at stage 3
+  const CommandResult stage = plan({"--ranks", "16", "--host-mem", "3GiB"});  // --zero 3 is the default
   EXPECT_NE(stage.out.find("Ranks share at ZeRO stage 3 within nodes (a step at stage 3: "),
             std::string::npos)
       << stage.out;
@@ -125,12 +125,12 @@ TEST_F(CliRanks, MachinesWithoutAnEvenNumberOfRanksShareAmongAll) {
   EXPECT_NE(plan_batch("12", node + Words{"2"}).out.find("ZeRO stage 3 within nodes, 2 on a node"),
             std::string::npos);
   EXPECT_NE(plan_batch("12", node + Words{"12"}).out.find("ZeRO stage 3, 12 on a node"), std::string::npos);
-  // Where every rank has all weights they are not shared within nodes either.
+  // Where every rank has all weights, they are not shared within nodes either.
   EXPECT_NE(plan_batch("12", node + Words{"2", "--zero", "2"}).out.find("ZeRO stage 2, 2 on a node"),
             std::string::npos);
 }
 
-// The description has four ranks on a node: the last node of six ranks has two of them, that of five has one.
+// The description has four ranks on a node. So the last node has two of six ranks, or one of five.
 TEST_F(CliRanks, TheLastMachineMayHaveFewerRanks) {
   const Words more{"--host-mem", "2GiB", "--json", "--ranks"};
   const auto sent = [&](const char* ranks) {
@@ -140,7 +140,7 @@ TEST_F(CliRanks, TheLastMachineMayHaveFewerRanks) {
   };
   // Each rank has P bytes of gradients and as many of weights. With node groups of two it sends 1/2 of each
   // within, and 2/6 of the fp32 sums and of the weights across. Without node groups it sends 4/5 of each.
-  // Besides, 8 bytes are sent for each of 65,536 gradients.
+  // Besides, 8 bytes are sent for each block of 65,536 gradients.
   EXPECT_NEAR(sent("6") / sent("5"), (1 / 2.0 + 1 / 2.0 + (2 + 1) * 2 / 6.0) / (4 / 5.0 + 4 / 5.0), 1e-3);
   const CommandResult refused = plan_batch("5", more + Words{"5", "--shard-weights", "node"});
   EXPECT_EQ(refused.code, 2);

@@ -334,7 +334,7 @@ TEST_F(Cli, InfeasibleBudgetsNameOnesToPaste) {
   EXPECT_EQ(mended.code, 0) << mended.err;
 }
 
-// What a tier is said to need suffices with the other budgets as given.
+// The smallest budget of a tier holds with the other budgets as given. The reason names the same bytes.
 TEST_F(Cli, InfeasibleBudgetsAgreeWithTheirRemedy) {
   const CommandResult facts =
       run({"plan", "--model", kTiny, "--gpu-mem", "4MiB", "--host-mem", "66MiB", "--threads", "2", "--json"});
@@ -479,7 +479,7 @@ TEST_F(Cli, PlanSaysWhereAStepsTimeGoes) {
     EXPECT_LE(lost, busy.get<double>()) << lane;
   }
   EXPECT_GT(facts["lane_lost_to_sharing"]["nvme_write"]["nvme"].get<double>(), 0);  // reads beside it
-  // The step that is examined stands among others. The predicted one is the second of two.
+  // Waits are those of a step among four. The predicted time is that of the second of two steps.
   const double waits = facts["compute_waits"]["seconds"];
   EXPECT_NEAR(waits + facts["lane_busy"]["compute"].get<double>(), seconds, 1e-3 * seconds);
   EXPECT_NEAR(seconds_of(facts["compute_waits"]["for"]), waits, 1e-9 * seconds);

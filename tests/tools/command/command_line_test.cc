@@ -322,7 +322,7 @@ TEST(CommandLine, AProfileHasOptionsOfItsOwnAndThoseOfTrain) {
   EXPECT_EQ(command.options.profile.command, words("--model gpt2 --data x --steps 3 --batch 4"));
   EXPECT_EQ(command.options.batch.batch, 4);
   EXPECT_EQ(command.options.batch.steps, 3);
-  EXPECT_TRUE(command.options.run.out.empty());  // what is saved would go there
+  EXPECT_TRUE(command.options.run.out.empty());  // none needed: a profile saves nothing
   EXPECT_EQ(parse("profile --out r -- train --model gpt2 --data x").options.model.model, "gpt2");
   const std::string own = "profile --out r ", rest = "-- --model gpt2 --data x";
   EXPECT_EQ(refusal("profile --out r"), "`sluice profile` needs `--` and the options of train.");

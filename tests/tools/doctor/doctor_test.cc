@@ -406,7 +406,7 @@ TEST(Doctor, WhatIsEnoughIsOk) {
   f.memory.cgroup_limit = 100 * kGiB;
   f.memory.cgroup_used = 10 * kGiB;
   EXPECT_EQ(verdict_of(f, "host cgroup").check.status, CheckStatus::ok);
-  f.memory.lockable = 8 * kMiB;  // and more could be locked
+  f.memory.lockable = 8 * kMiB;  // yet 64 MiB could be locked
   EXPECT_EQ(verdict_of(f, "host memlock").check.status, CheckStatus::ok);
   f.memory.lockable = f.memory.total;
   f.locked = 0;
@@ -493,7 +493,7 @@ TEST_F(Cli, DoctorOfThisMachine) {
   EXPECT_NE(plain.out.find("\nready: training can run on "), std::string::npos) << plain.out;
   for (const char* line : {"\nhost\n", "\nfiles\n", " memlock "})
     EXPECT_NE(plain.out.find(line), std::string::npos) << plain.out;
-  for (const IoBackend* backend : kIoBackends)  // the last one is left where no other works
+  for (const IoBackend* backend : kIoBackends)  // all but the last, which works everywhere
     EXPECT_EQ(plain.out.find(std::string(" ") + backend->title + " ") != std::string::npos,
               backend != *std::rbegin(kIoBackends))
         << plain.out;

@@ -38,7 +38,7 @@ TEST(RankMemory, PlansGiveEachRankItsPart) {
         SCOPED_TRACE(testing::Message() << model << " " << dtype_name(precision) << " " << ranks);
         const TestRun run = rank_memory_run(directory, model, precision, ranks);
         const Plan plan = std::get<Plan>(plan_of(run));
-        // Padding: a rank's part of a group ends with 2048 elements, its planes with 8 KiB.
+        // The tolerance is for padding: a rank's part of a parameter group is a multiple of 2048 elements.
         const double state = excess(home_bytes(plan, run, "state"), home_bytes(one, run, "state"), ranks);
         const double all = excess(permanent_bytes(plan), permanent_bytes(one), ranks);
         EXPECT_LE(state, 0.01);

@@ -113,7 +113,7 @@ TEST_F(Sweep, FasterDrivesAreFasterWhereThereAreAny) {
   EXPECT_NE(tape.err.find("no drives to sweep"), std::string::npos) << tape.err;
 }
 
-// Also where neighbouring doubles are far apart.
+// Also where neighbouring values of type double are far apart.
 TEST_F(Sweep, BeginsAndEndsWhereItsRangeDoes) {
   const CommandResult result = sweep("nvme-bandwidth=9007199254740993:18446744073709551615",
                                      {"--host-mem", "66MiB", "--nvme-dir", directory.path(), "--json"});

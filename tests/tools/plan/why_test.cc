@@ -123,8 +123,8 @@ TEST(PlanWhy, TasksThatUseTheBufferAreTold) {
 
 std::string unwrapped(const std::string& text) { return std::regex_replace(text, std::regex("\\s+"), " "); }
 
-// A claim is granted if and only if the plan has the buffer in that tier, and the text names the room that
-// the last refused claim found.
+// A claim is granted if and only if the plan has the buffer in that tier. The text names what was left when
+// its turn came, of the tier or of the part that its class may have.
 TEST(PlanWhy, HomesAreExplainedByRoom) {
   size_t granted = 0, refused = 0, moved = 0;
   for (const uint64_t bytes : {uint64_t{1} << 20, uint64_t{2} << 20, uint64_t{8} << 20}) {

@@ -27,7 +27,6 @@ size_t count(const std::string& text, const std::string& part) {
 
 class ProfileCli : public Cli {
  protected:
-  // In three tiers with little room.
   Words profile(const std::string& out, int64_t steps, const Words& more = {}) const {
     const Words own{"profile", "--steps", std::to_string(steps), "--out", directory / out, "--"};
     Words words = train("unused", 1, more);
@@ -35,6 +34,7 @@ class ProfileCli : public Cli {
     words.insert(words.begin() + 1, "cpu");
     return own + words;
   }
+  // Options for three tiers with little room.
   Words three_tiers() const {
     return {"--gpu-mem",  "1MiB",           "--host-mem", "66.5MiB",
             "--nvme-dir", directory.path(), "--nvme-mem", "64MiB"};
@@ -76,7 +76,8 @@ TEST_F(ProfileCli, WritesWhatHappened) {
   EXPECT_NE(markdown.find(f["changes"].empty() ? "Nothing that was tried" : "| none |"), std::string::npos);
 }
 
-// What Perfetto's importer demands of this format (opened there, it shows every event and counts no error).
+// What Perfetto's importer demands of this format. (Of such a trace, Perfetto showed every event and counted
+// no error.)
 class TraceEvents {
  public:
   void visit(const json& e) {

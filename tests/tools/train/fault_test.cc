@@ -1,5 +1,5 @@
-// The death of the process while it writes checkpoints: the last whole one goes on to the bits of a run that
-// nothing interrupted.
+// The death of the process while it writes checkpoints: from the last whole one, the run goes on to the bits
+// of a run that nothing interrupted.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Ranks under mpirun that die, hang, are stopped by hand or lose their drive. All of them end, in time and
-// with the reason in their statuses, and the last checkpoint goes on with the ranks that are left.
+// with the reason in their statuses. The run goes on from its last checkpoint on the ranks that are left.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ TEST_F(RankFault, KillOfARank) {
   }
 }
 
-// The others' connections to the killed rank break, and a call of MPI may not return.
+// The others' connections to the killed rank break, and a call of MPI may never return.
 TEST_F(RankFault, KillOfARankOverTcp) {
   Words words = under_mpirun(4, endless("tcp"));
   words.insert(words.begin() + 1, {"--mca", "btl", "tcp,self"});
@@ -48,8 +48,8 @@ TEST_F(RankFault, KillOfARankOverTcp) {
   for (const int rank : {0, 2, 3}) expect_status("tcp", rank, "7 Rank 1 has died: " + kWaits);
 }
 
-// mpirun wakes the stopped rank to end it, and the others wait for that. Its status then gives the same
-// reason, and the reason is printed once.
+// mpirun wakes the stopped rank to end it, and the others wait for that. The stopped rank's status then gives
+// the same reason, and the reason is printed once.
 TEST_F(RankFault, StopOfARank) {
   struct Case {
     int ranks, victim, left;
@@ -74,7 +74,7 @@ TEST_F(RankFault, StopOfARank) {
   }
 }
 
-// Here the stopped rank never continues. The rank that finds it silent writes its status.
+// Here the stopped rank never continues. The rank that finds it silent writes the status for it.
 TEST_F(RankFault, WhoFindsThatARankHangsSpeaksForIt) {
   for (const int victim : {1, 0}) {
     const std::string out = "dumb" + std::to_string(victim);

@@ -105,8 +105,8 @@ TEST_F(MpiNamespaces, BenchTellsMachinesApart) {
   EXPECT_EQ(rates.pools[0].capacity, 1) << "two threads of two ranks";
 }
 
-// The rank beside it sees that it has ended. The others notice in one of three ways: their connections to it
-// break at once, they miss it, or they are told.
+// The rank beside the dead one sees that it has ended. The others notice in one of three ways: their
+// connections to it break at once, they hear nothing more from it, or they are told.
 TEST_F(MpiNamespaces, DeathOfARank) {
   Command command(directory / "", across(endless("death", {"--checkpoint-every", "5"})));
   ASSERT_TRUE(reaches(command, "death", 7)) << statuses("death");
@@ -131,7 +131,7 @@ TEST_F(MpiNamespaces, ACutNetworkEndsAll) {
     const Command command(directory / "", across(endless("cut", often)));
     ASSERT_TRUE(reaches(command, "cut", 7)) << statuses("cut");
     ASSERT_EQ(ip({"-n", machine('a'), "link", "set", "link-a", "down"}).code, 0);
-    EXPECT_TRUE(command.until([&] {  // each rank's own finding: before, the other half may have spoken for it
+    EXPECT_TRUE(command.until([&] {  // at first, a status may be from the other half
       for (int rank = 0; rank < 4; ++rank)
         if (!status("cut", rank).starts_with(missed_by(rank))) return false;
       return true;

@@ -1,5 +1,5 @@
-// Starts under a launcher that cannot work: all ranks refuse before the first step, and the reason is printed
-// once.
+// Starts that cannot work, under a launcher: all ranks refuse before the first step, and the reason is
+// printed once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -98,7 +98,7 @@ TEST_F(MpiRefusals, EndsThatDiffer) {
   EXPECT_EQ(numbers_of("done").size(), 2u);
 }
 
-// Whatever refuses the second run, and on whichever rank.
+// The statuses stay, whatever refuses the second run, and on whichever rank.
 TEST_F(MpiRefusals, AnOutThatIsInUseKeepsItsStatuses) {
   Command first(directory / "", under_mpirun(2, endless("used")));
   ASSERT_TRUE(reaches(first, "used", 3)) << statuses("used");

@@ -1,5 +1,5 @@
-// Ranks as processes under mpirun: they give the bits of ranks in one process, and the exit codes behind
-// mpirun's own.
+// Ranks as processes under mpirun: they give the bits of ranks in one process, and each leaves its exit code
+// in its status.
 #include <gtest/gtest.h>
 
 #include "offload/system/memory_limits.h"

@@ -28,7 +28,7 @@ class Sketch {
   struct Touch {
     uint64_t begin, end;
     Access access;
-    int back = -1;  // else a ring slot
+    int back = -1;  // -1: a plain buffer; else Operand::back of a ring slot
   };
   void add(LaneId lane, const std::vector<Touch>& touches, size_t b = 0) {
     Instruction in;

@@ -13,8 +13,8 @@ enum : LaneId { kRun, kRunBelow, kIn, kOut, kRead, kWrite };
 constexpr uint64_t kRoom = 1000;
 using Bytes = std::vector<uint64_t>;
 
-// Forward through four layers, and back. Every task reads the weights w. The k-th of the first four tasks
-// also reads x[k] and writes x[k+1]; the other four read x4, ..., x1.
+// Forward through four layers, and back. Every task reads the weights w. The first four tasks write x1, ...,
+// x4; the last three of these also read x1, x2, x3. The other four tasks read x4, ..., x1.
 class FourLayers {
  public:
   explicit FourLayers(bool file) {
@@ -76,10 +76,10 @@ class FourLayers {
   std::vector<BufferId> x_;
 };
 
-// Below lie w, and x1 to x4 between the fourth task and the fifth: 50 bytes. On top lie w and what one task
-// reads and writes: 30. Each activation that moves up saves ten bytes below. Beside x1, the third task needs
-// x2, x3 and w on top; beside x1 and x2, or more, the fourth needs x3, x4 and w. The last to move up is w,
-// whose staged copy stays counted.
+// Below lie w and, between the fourth task and the fifth, x1 to x4: 50 bytes. On top lie w and what one task
+// reads and writes: 30. Each activation whose home moves up saves ten bytes below. If x1 lives on top, the
+// third task needs room for x1, x2, x3 and w there: 40. If x1 and x2 or more live there, the fourth task
+// needs room for x1 to x4 and w: 50. The last to move up is w, whose staged copy is still counted: 60.
 TEST(Least, OfTwoTiers) {
   const FourLayers layers(false);
   const Least least(layers.program());
@@ -98,8 +98,8 @@ TEST(Least, OfTwoTiers) {
   EXPECT_TRUE(layers.activations({50, 9}).empty());
 }
 
-// The file has no room for activations: they live in the middle, as if there were no file. The file's copies
-// pass through the middle one buffer at a time; the figures keep room for one even where none passes.
+// Where the file has no room for activations, they live in the middle, as if there were no file. The file's
+// copies pass through the middle one buffer at a time; the figures keep room for one even where none passes.
 TEST(Least, OfThreeTiers) {
   const FourLayers layers(true);
   const Least least(layers.program());
@@ -117,8 +117,8 @@ TEST(Least, OfThreeTiers) {
   EXPECT_TRUE(layers.activations({29, 1000, 1000}).empty());
 }
 
-// The shortage named is that of the arrangement that comes closest: with everything else on top, only w is
-// below.
+// The activations have the homes that suffice for these capacities. With 50 bytes on top, they live there,
+// and only w is below.
 TEST(Least, NamesTheLargestTask) {
   const FourLayers layers(false);
   const Least least(layers.program());

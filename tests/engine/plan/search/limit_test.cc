@@ -74,8 +74,8 @@ TEST(Limit, UpdatesAreDividedBetweenTheLanesThatMakeThem) {
       host += bytes;
   }
   ASSERT_GT(updates, 0);
-  // With this rate of the host's lane, either lane would take the same time if it made all updates. Divided,
-  // both lanes are done when compute has made rate / (1 + rate) of them.
+  // With this rate of the host's lane, either lane would take the same time if it made all updates. Both
+  // lanes end at the same time if compute makes rate / (1 + rate) of them.
   const double rate = (host + updates) / (compute + updates);
   MachineRates rates = no_rates();
   rates.lanes[0].bytes_per_second = 1;

@@ -1,6 +1,6 @@
-// The search against brute force on a small model: the first groups of weights, of gradients and of state
-// live higher than the rest, in two or three tiers, with every set of layers that recompute. And the search
-// against the simple placement rules.
+// The search against brute force on small models in two and three tiers, and against the simple placement
+// rules. Brute force tries all ways in which the first groups of weights, of gradients and of state live
+// higher than the rest, with many sets of layers that recompute.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -80,7 +80,7 @@ TierId home_of(uint32_t group, const Division& d) {
   return static_cast<TierId>(std::upper_bound(d.begin(), d.end(), group) - d.begin());
 }
 
-// Homes by class: weights, gradients, state.
+// By buffer. `divided` is by class: weights, gradients, state.
 std::vector<TierId> homes_of(const Program& p, const Lowering& lowering,
                              const std::array<const Division*, 3>& divided) {
   std::vector<TierId> homes(p.buffers.size(), lowest_tier(p.machine));
@@ -100,7 +100,7 @@ double best_of_all(const PlanRequest& request, const std::vector<std::vector<boo
   double best = 1e300;
   for (const std::vector<bool>& kept : kept_sets) {
     LowerOptions options = request.lower;
-    options.recompute = {false};  // the embedding, and below the head, have no choice that matters
+    options.recompute = {false};  // the embedding; the choice matters neither here nor for the head
     for (const bool k : kept) options.recompute.push_back(!k);
     options.recompute.push_back(false);
     Program whole;
@@ -216,8 +216,8 @@ TEST(PlanSearch, MoreMemoryIsNotSlower) {
   }
 }
 
-// State has one buffer for each shard. With larger shards than the plan's, the search would move something
-// else.
+// State has one buffer for each shard. A large model is searched with larger shards than the plan's. Then the
+// search moves no single buffers, since these are not the plan's.
 TEST(PlanSearch, SingleBuffersMoveOnlyWithThePlansShards) {
   const auto moves = [](uint32_t layers) {
     PlanRequest request = in_three_tiers(true, 1e9);
@@ -297,7 +297,7 @@ TEST(PlanSearch, RulesAreKept) {
   EXPECT_NE(by_layer, state_first);
 }
 
-// With rule `lowest`, buffers that could live on a device do not either.
+// With rule `lowest`, no buffer lives above the drives, though device memory has room.
 TEST(PlanSearch, RulesAreKeptAboveHostMemory) {
   PlanRequest request = request_for(4, kPlenty, true);
   request.machine = testing::machine_of(Tiers::device_host_nvme);

@@ -47,8 +47,8 @@ class Sketch {
 
   std::vector<BufferId> homes_above;
 
-  // The list as text: "+a" fetches buffer a, "-a" writes it back, "0" runs task 0, "0'" runs it in tier 1. A
-  // piece is a.0, the address of a fetch @.
+  // The list as text: "+a" fetches buffer a, "-a" writes it back, "0" runs task 0, "0'" runs it in tier 1.
+  // "a.0" is piece 0 of a, and "+a@10" fetches a to address 10.
   std::string staged(uint64_t capacity, uint32_t lead, bool keep = true, bool addresses = false) {
     EXPECT_FALSE(assembled(capacity, lead, keep)) << "does not fit";
     std::string text;
@@ -67,9 +67,9 @@ class Sketch {
     EXPECT_TRUE(violations.empty()) << describe(program_, violations.front());
     return text;
   }
-  // Of every fetch, in order of the list: "c 1 for 2, address of a, cut" means that the fetch of c stands
-  // before task 1, is needed by task 2, cannot come earlier since a's bytes lie there, and has a lead that
-  // was cut for want of room.
+  // A line for every fetch, in order of the list: "c 1 for 2, address of a, cut" means that the fetch of c
+  // stands before task 1, is needed by task 2, cannot come earlier since a's bytes lie there, and has a lead
+  // that was cut for want of room.
   std::vector<std::string> bounds(uint64_t capacity, uint32_t lead, bool keep = true) {
     FetchNotes notes{std::vector<bool>(program_.buffers.size(), true), {}};
     EXPECT_FALSE(assembled(capacity, lead, keep, &notes)) << "does not fit";
@@ -351,7 +351,7 @@ TEST(Stage, NotesSayWhatKeepsAFetchFromComingEarlier) {
 }
 
 // b needs all the room between the tasks that make the two pieces, so piece 0 leaves. It comes back into the
-// place that begins with piece 1.
+// allocation that begins when piece 1 is made.
 TEST(Stage, AFetchMayJoinAnotherPiece) {
   Sketch s;
   const BufferId a = s.pieces("a", {0, 10, 20});

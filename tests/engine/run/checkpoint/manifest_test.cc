@@ -16,8 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// A manifest as a resharded checkpoint might have it: "w" [5, 3] in three files of two writers, and "b" [2]
-// whole.
+// A manifest as a resharded checkpoint might have it: master weights "w" [5, 3] as three pieces in two files
+// of two writers, and "b" [2] whole.
 class ManifestTest : public FormatTest {
  protected:
   void SetUp() override {
@@ -237,8 +237,8 @@ TEST_F(ManifestTest, DamagedTextAndFilesAreRejected) {
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << i % 8));
     expect_error(ExitCode::malformed_file, {"m: "}, [&] { manifest_from_json(damaged, "m"); });
   }
-  // Sealed again after the flip, a manifest either is an error of its own or has numbers that might have been
-  // written.
+  // Where a manifest is sealed again after the flip, it is refused for what it says, or it says what a run
+  // might have written.
   const std::string body = text.substr(0, text.rfind(",\n\"checksum\""));
   for (size_t i = 1; i < body.size(); ++i) {
     std::string damaged = body;

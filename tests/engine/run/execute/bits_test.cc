@@ -186,7 +186,7 @@ struct Variant {
   uint64_t shard_elements = 0;
   StepSchedule (*schedule)(const Model&, uint32_t) = layer_major;
   uint32_t lead = 0;
-  uint32_t slack = 0;  // per cent between the least budgets and plenty
+  uint32_t slack = 0;  // per cent of plenty, on top of the least budgets
   int threads = 1;
   bool transient_on_top = false;  // otherwise homes of transient buffers are random
 };

@@ -1,7 +1,7 @@
 // After the arenas freeze, a step allocates nothing: neither the lanes and their rings of records, nor the
 // training loop, nor the recorder of a profile. Two things are not counted: what callers of the loop do with
-// its events (the metrics line, the progress line), and what oneDNN allocates inside each bf16 product, whose
-// interface copies the arguments into tables of its own.
+// its events (the metrics line, the progress line), and what oneDNN allocates inside each bf16 product, since
+// its interface copies the arguments into tables of its own.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -48,8 +48,8 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std
 namespace sluice {
 namespace {
 
-// Before the first counted step, vectors and threads reach their size. The lanes' rings hold five bodies, so
-// they turn several times.
+// Before the first counted step, vectors and pools of threads reach their size. The lanes' rings of records
+// hold five bodies, so they wrap around several times.
 constexpr int64_t kFirstCounted = 4, kLastCounted = 24;
 
 uint64_t allocations_in_steps(DType precision, IoChoice io) {
@@ -58,7 +58,7 @@ uint64_t allocations_in_steps(DType precision, IoChoice io) {
   TestRun run;
   const std::string model = "llama-1b:layers=3,width=64,heads=4,kv_heads=2,ffn=96,vocab=256,context=64";
   run.options = short_run(directory, model, directory / "train.txt");
-  run.options.batch.steps = kLastCounted + 3;  // the loop reads two steps late
+  run.options.batch.steps = kLastCounted + 3;  // the loop reads losses two steps late
   run.options.numbers.precision = precision;
   run.options.memory.io = io;
   run.arenas = {0, 0, 0};

@@ -24,7 +24,7 @@ TEST(OptionTable, DefaultsInHelpAreTheRealOnes) {
     }
     const std::vector<std::string> values = option_values(defaults, row);
     if (values == std::vector<std::string>{"auto"} || values.empty() || values.front().empty())
-      continue;  // in words
+      continue;  // the help says it in words
     set_option(options, row, {row.default_text});
     EXPECT_EQ(option_values(options, row), values) << row.name;
   }
@@ -45,7 +45,7 @@ TEST(OptionTable, NamesAreUniqueAndHelped) {
     }
   }
   EXPECT_EQ(find_option("no-such"), nullptr);
-  EXPECT_EQ(find_option("model", Verb::profile), find_option("model"));  // one of another verb
+  EXPECT_EQ(find_option("model", Verb::profile), find_option("model"));  // found among other verbs' rows
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Sizes: reading, printing, and that a printed size that a user is told to paste reads back.
+// Sizes and durations: reading and printing.
 #include "engine/run/options/size.h"
 
 #include <gtest/gtest.h>

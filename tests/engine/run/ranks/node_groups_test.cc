@@ -82,9 +82,9 @@ TEST_F(RankNodeGroupsTest, EightRanksOnOneTwoAndFourMachines) {
     }
 }
 
-// Of a group of b bytes, with n ranks and node groups of k, a rank sends (k-1)/k b within its node group and
-// (n/k-1)/n b across. Sums of node groups are fp32. With weights shared within nodes, forwards and backwards
-// gather within the node group only, and updated weights go across once.
+// Of a parameter group of b bytes, with n ranks and node groups of k, a rank sends (k-1)/k b within its node
+// group and (n/k-1)/n b across. Sums of node groups are fp32. With weights shared within nodes, forwards and
+// backwards gather within the node group only, and updated weights go across once.
 TEST_F(RankNodeGroupsTest, RanksSendWhatTheFormulasSay) {
   constexpr uint64_t kRanks = 8, kNodeGroup = 4;
   for (const DType precision : {DType::f32, DType::bf16})

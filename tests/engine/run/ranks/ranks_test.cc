@@ -25,8 +25,9 @@ TEST_F(RanksTest, LossesAreThoseOfOneRank) {
   }
 }
 
-// ZeRO's volumes: a reduce-scatter and an all-gather of all parameters or, where weights are shared, as many
-// all-gathers as groups have passes. The block sums, which all ranks gather, are counted apart.
+// The bytes of ZeRO: a reduce-scatter of all gradients, and an all-gather of all weights. At stage 3, a
+// group's weights are gathered before its forward and before its backward. The block sums, which all ranks
+// gather, are counted apart.
 TEST_F(RanksTest, RanksSendWhatTheStageSays) {
   for (const int64_t ranks : {2, 3})
     for (const int64_t stage : {0, 1, 2, 3}) {
@@ -39,7 +40,7 @@ TEST_F(RanksTest, RanksSendWhatTheStageSays) {
       uint64_t whole = 0, gathered = 0, sums = 0;
       for (size_t g = 0; g < lowering.groups.size(); ++g) {
         const uint64_t bytes = lowering.groups[g].shards.back() * sizeof(float);
-        const bool forward = result.plan.model.groups[g].name != "ln_f";  // of the loss alone
+        const bool forward = result.plan.model.groups[g].name != "ln_f";  // the head has no forward
         whole += bytes;
         gathered += (stage < 3 ? 1 : forward ? 2 : 1) * bytes;
         sums += result.plan.program.buffers[lowering.groups[g].block_sums].bytes() * (n - 1);
@@ -250,7 +251,7 @@ TEST_F(RanksTest, ALaneThatWaitsNamesItsInstruction) {
 }
 
 TEST_F(RanksTest, WhatATrainerThrowsEndsAll) {
-  // And nothing that the other three ranks say.
+  // Not what the other three ranks say.
   EXPECT_EQ(told_when_one_throws(run_on(4, "thrown"), train_on), "thrown by the test");
 }
 

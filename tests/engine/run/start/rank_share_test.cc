@@ -115,7 +115,7 @@ TEST(RankShares, ProcessorsOfItsOwnAreKept) {
   }
 }
 
-// As taskset gives them to all ranks.
+// As taskset gives one to all ranks.
 TEST(RankShares, AMaskThatAllHaveIsDividedWithin) {
   const ProcessorSet last = set_of({list_of(allowed_processors()).back()});
   for (const RankShare& share : shares_of(2, {}, [&](int) { ASSERT_TRUE(allow_processors(last)); })) {
@@ -139,7 +139,7 @@ TEST(RankShares, MemoryAndDiskAreDividedAndTheLeastHoldsForAll) {
     EXPECT_EQ(b.host.limit, found[0].host.limit);
     EXPECT_EQ(b.nvme->limit, found[0].nvme->limit);
   }
-  // Each takes a third of what is free, less a margin of its own. Other processes come and go meanwhile.
+  // Each takes a third of what is free, less its part of the margin. Other processes come and go meanwhile.
   EXPECT_LT(static_cast<double>(found[0].host.limit), static_cast<double>(alone.host.limit) * 0.4);
   EXPECT_GT(static_cast<double>(found[0].host.limit),
             static_cast<double>(alone.host.limit) * 0.25 - 600.0 * kMiB);

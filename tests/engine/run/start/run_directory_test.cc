@@ -1,4 +1,4 @@
-// Which of several runs that start at once gets a run directory, and that it keeps it.
+// Of several runs that start at once, one gets the run directory, and it keeps it.
 #include "engine/run/start/run_directory.h"
 
 #include <array>

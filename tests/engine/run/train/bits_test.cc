@@ -243,8 +243,8 @@ TEST(TrainingBits, StateLivesInTheDeviceWhereThereIsRoom) {
   }
 }
 
-// Some of the runs have less memory than a system needs that keeps activations there: device and host
-// together hold less than the activations between layers.
+// In some of the runs, device and host memory together hold less than the activations between layers. A
+// system that keeps activations in memory could not train there.
 TEST(TrainingBits, TheLeastBudgetsHoldLessThanTheActivations) {
   double least = std::numeric_limits<double>::infinity();
   for (const Row& row : covering_rows()) {

@@ -210,8 +210,8 @@ TEST_F(CompressionTest, DamagedErrorsAreNotTakenOver) {
   }
 }
 
-// While layers share weights, they are one group that all of them use. A model that says so gives the same
-// bits.
+// While layers share weights, these are one parameter group that all layers use. A model that is built with
+// one group for its layers gives the same bits.
 TEST_F(CompressionTest, SharedLayersAreOneGroup) {
   for (const int64_t ranks : {1, 2}) {
     TestRun shared = run_on(ranks, "shared");

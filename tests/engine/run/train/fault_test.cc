@@ -47,7 +47,7 @@ const Whole& whole_run() {
 struct Outcome {
   bool ended = false;  // with an error
   uint64_t faults = 0;
-  bool from_checkpoint = false;  // the run that went on after the end had a checkpoint to begin with
+  bool from_checkpoint = false;  // the resumed run had a checkpoint to start from
 };
 
 // Runs with the fault in the queue of every lane, then checks the contract.

@@ -65,7 +65,7 @@ void expect_bits(const Whole& whole, const std::vector<std::string>& steps, cons
   figures.holds(what, steps == whole.steps && different.empty());
 }
 
-// Each resumed run has the least memory of all tiers.
+// Each resumed run has the least memory in all tiers.
 TEST(TrainingResume, StoppedAnywhereItGoesOnUnderOtherBudgetsToTheSameBits) {
   struct Kind {
     DType precision;
@@ -167,7 +167,7 @@ TEST(TrainingResume, ValidationDoesNotChangeBits) {
   EXPECT_EQ(result.validations[2].step, 9);
   EXPECT_LT(result.validations[2].val_loss, result.validations[0].val_loss);
 
-  // Another run validates at other steps and stops in between: validation losses agree where both have one.
+  // A run that stops in between and is resumed has the same validation losses.
   const DriveDirectory other;
   TestRun parts = run_of(other);
   parts.options.data = run.options.data;

@@ -33,8 +33,8 @@ TEST(Schedule, ConstantStaysAtTheTop) {
   for (const int64_t step : {0, 1, 11, 12, 100}) EXPECT_EQ(learning_rate(options, step, 12), 8);
 }
 
-// With W = 4, N = 12: 2 + 3 * (1 + cos(pi * (step - 4) / 8)). The cosines of thirds and halves of pi are
-// exact to an ulp or so of 1, hence 1e-14 of 8.
+// With 4 steps of warm-up and 12 in all: 2 + 3 * (1 + cos(pi * (step - 4) / 8)). The cosines of multiples of
+// pi / 4 are exact to an ulp or so of 1, hence the tolerance of 1e-14.
 TEST(Schedule, CosineFallsToTheFloor) {
   const OptimizerOptions options = options_with(Schedule::cosine, 4);
   EXPECT_NEAR(learning_rate(options, 6, 12), 5 + 3 * std::sqrt(0.5), 1e-14);   // pi/4
