@@ -1,10 +1,10 @@
 # The bundle: one archive that runs in any directory, on any x86-64 Linux whose glibc is not older than this
-# machine's. `cmake --build build/release --target bundle` makes it (tools/bundle.sh).
-#   bin/    the command, tests and benchmarks, but none over the emulation of CUDA
-#   lib/    the shared libraries that they need, without glibc, the driver and CUDA's own
-#   tests/, docs/, tools/, LICENSE, README.md, run_tests.sh with its list tests.list, and a file named commit
-# The search path for libraries is DT_RPATH, not DT_RUNPATH: only DT_RPATH also finds libraries that libraries
-# need. CMake sets it when it installs, so that nothing has to edit the files.
+# machine's. `cmake --build build/release --target bundle` makes it (tools/bundle.sh). bin/ the command, tests
+# and benchmarks, except those that are linked with the emulation of CUDA lib/ the shared libraries that they
+# need, without glibc, the driver and CUDA's own tests/, docs/, tools/, LICENSE, README.md, run_tests.sh with
+# its list tests.list, and a file named commit The search path for libraries is DT_RPATH, not DT_RUNPATH: only
+# DT_RPATH also finds libraries that libraries need. CMake sets it when it installs, so that nothing has to
+# edit the files.
 set(bundle_executables "")
 foreach(folder tools tests)
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)

@@ -52,8 +52,9 @@ bool is_memory(const std::string& path) {
 }
 
 Error memory_refused(const std::string& path) {
-  return environment("The NVMe directory " + printable(path) + " is on tmpfs, which is memory, not a drive.",
-                     "Give a directory on a drive with --nvme-dir.");
+  return environment(
+      "The NVMe directory " + printable(path) + " is on a file system in memory, not on a drive.",
+      "Give a directory on a drive with --nvme-dir.");
 }
 
 Error too_small(const std::string& path, uint64_t needed, uint64_t available) {

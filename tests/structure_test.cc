@@ -47,8 +47,11 @@ const std::vector<Room>& rooms() {
          "offload/system/", "gpu/", "gpu/ranks/", "gpu/cuda/", "models/files/", "models/families/",
          "models/weights/", "models/data/", "engine/run/options/", "engine/run/ranks/", "engine/run/execute/",
          "engine/run/checkpoint/", "engine/run/train/"});
-    std::vector<std::string> profile = run;
-    profile.insert(profile.end(), {"engine/simulate/", "engine/run/start/"});
+    // A start predicts how long a stop takes, a profile is held against a prediction.
+    std::vector<std::string> start = run;
+    start.push_back("engine/simulate/");
+    std::vector<std::string> profile = start;
+    profile.push_back("engine/run/start/");
     return std::vector<Room>{
         {"engine/base/"},
         {"engine/base/simd/"},
@@ -86,7 +89,7 @@ const std::vector<Room>& rooms() {
         {"engine/run/execute/", run},
         {"engine/run/checkpoint/", run},
         {"engine/run/train/", run},
-        {"engine/run/start/", run},
+        {"engine/run/start/", start},
         {"engine/profile/", profile},
         {"tools/command/"},
         {"tools/bench/"},

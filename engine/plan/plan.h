@@ -42,8 +42,8 @@ struct PlanRequest {
   ProgramMemory program_memory;
 };
 
-// A plan that writes half as much to drives wins if its step takes at most so many times the seconds of the
-// fastest that fits.
+// A plan that writes at most half as much to drives as the fastest wins over it if its step takes at most
+// kWorthWear times as long.
 constexpr double kWorthWear = 1.01;
 
 // One of the candidates that the search weighed: how it uses memory.
@@ -51,7 +51,7 @@ struct Weighed {
   std::optional<BufferClass> first;  // claims homes (HomeClaim) before other classes; none: by layer
   uint32_t kept_segments = 0;        // whose saved tensors are kept
   bool keeps_first = false;          // those of the first layers, else of the last
-  bool upper_is_free = true;         // no home is above the lowest memory tier: staging has all there
+  bool upper_is_free = true;         // no home is above the lowest memory tier: staging has those tiers
   bool moved = false;                // buffers or classes have other homes than they claimed
   double seconds = 0;                // of a step, as the search predicted it; 0: it does not fit
   uint64_t written = 0;              // bytes to files, by a step of one rank
@@ -98,7 +98,7 @@ struct Infeasible {
   std::string task;         // whose operands need most of it, in words; may be empty
   int64_t micro_batch = 1;  // of those offered, the one that needs least; `task` belongs to it
   std::vector<std::optional<uint64_t>> least;  // by tier: the least that works, the others as given
-  std::vector<uint64_t> least_together;        // by tier: least of the top tier, then of the next below, ...
+  std::vector<uint64_t> least_together;        // by tier: least of the top tier; given that, of the next; ...
 };
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);

@@ -31,7 +31,8 @@ std::vector<DrivePart> drive_parts(const std::vector<DriveRates>& drives, const 
 
 // For each directory, the row whose rates it is taken to have. Only rows of `tier` count; if there are none,
 // the result is empty.
-// 1. A directory gets the row of the same path (symbolic links followed), unless an earlier one has it.
+// 1. A directory gets the row of the same path (symbolic links followed), unless an earlier directory has
+//    that row.
 // 2. The other directories get the rows that are left, both in order. When no row is left, they get those of
 //    the tier from the first on again.
 std::vector<DriveRates> match_drives(const std::vector<DriveRates>& drives, const std::string& tier,

@@ -116,7 +116,8 @@ struct Gradient {
   T* data;
   bool accumulate;
 };
-// Loads what is there, or zeros. It is called with the loads of the operands, so that storing need not wait.
+// Loads what is there, or zeros. Call it where the operands are loaded, so that these loads are under way
+// together and the store need not wait.
 template <typename T, typename P>
 __device__ inline void load_before(const Gradient<T>& to, int64_t offset, P part, float (&before)[kWide]) {
 #pragma unroll
@@ -176,7 +177,8 @@ void for_each_conversion(F f) {
 
 inline bool aligned_to_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-// Blocks of a grid that strides over `items`, one a thread: enough to fill the GPU several times over.
+// The number of blocks of a grid that strides over `items`: enough for one item a thread, but no more than
+// fill the GPU several times over.
 inline int64_t striding_blocks(const Queue& queue, int64_t items, int threads) {
   CHECK(items <= INT_MAX, "grids count in 32 bits");
   constexpr int64_t kBlocksPerMultiprocessor = 16;

@@ -71,7 +71,8 @@ uint64_t operand_bytes_max(const Product& p) {
                    bytes(1, p.n, p.precision)});
 }
 
-// What the library is asked to do of a product, the largest part first. Sluice's own kernels do the rest.
+// Which part of a product the library may do: alternatives, the largest first. The first one for which it has
+// an algorithm is used. Sluice's own kernels do the rest.
 //
 // gelu: in 16 bits only, as the library does not say how exact its tanh is. The leading dimension of the
 // pre-activation must be divisible by 8 (cuBLAS documentation of CUDA 13.0, section
@@ -157,7 +158,7 @@ class LtMultiplier final : public Multiplier {
   void run(const ProductCall& call, const PreparedProduct& prepared, std::byte* workspace) {
     const Product& p = call.product;
     const bool own_bias = p.bias && !prepared.part.bias, own_gelu = p.gelu && !prepared.part.gelu;
-    CHECK(!p.accumulate || (!p.bias && !p.gelu), "an epilogue on what is added to");
+    CHECK(!p.accumulate || (!p.bias && !p.gelu), "a product that accumulates and has an epilogue");
     ProductCall part = call;
     part.product.accumulate = p.accumulate || own_bias;
     if (own_gelu) part.c = call.pre_activation;

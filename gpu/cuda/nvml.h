@@ -1,5 +1,5 @@
-// NVIDIA's management library (NVML): what the driver knows of one GPU beyond the CUDA runtime, of all
-// processes together and of this one.
+// NVIDIA's management library (NVML): what the driver knows of one GPU and the CUDA runtime does not tell,
+// such as the memory that all processes hold, and this process.
 //
 // libnvidia-ml.so.1 comes with the driver, so it is opened at run time and never linked. Nothing here throws:
 // a question without an answer says why. Tests put functions of their own in place of the library's. Callers:

@@ -53,8 +53,8 @@ constexpr bool kBackgroundCopies = true;
 constexpr bool kBackgroundCopies = false;
 #endif
 
-// One D += A B of m16n8k16 in the layout of the PTX manual; lanes of a whole warp together. On tensor cores
-// from compute capability 7.5 on.
+// One D += A B of m16n8k16 in the layout of the PTX manual; all lanes of a warp call it together. On tensor
+// cores, bf16 from compute capability 8.0 on, fp16 from 7.5 on.
 __device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "

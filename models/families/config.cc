@@ -84,6 +84,9 @@ ModelConfig config_from_json(const std::string& text, const std::string& file) {
   reader.reject_present("quantization_config");
   reader.reject_flag("is_encoder_decoder");
   reader.reject_flag("add_cross_attention");
+  if (!reader.flag_or("is_causal", true))
+    reader.complain("is_causal is false, which is not supported.",
+                    "Use a model whose tokens see only those before.");
   family->read(reader, config);
   read_special_tokens(object, config);
   read_notes(reader, name, config);

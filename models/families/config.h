@@ -38,8 +38,8 @@ struct ModelConfig {
 
 // A Hugging Face config.json of a family's model_type; `file` names it in messages. Throws
 // Error(malformed_file) for missing, contradictory or absurd values and for unsupported keys that change the
-// mathematics; Error(usage) for families that are planned. Source of the keys: transformers,
-// `models/*/configuration_*.py`.
+// mathematics; Error(usage) for families that are announced but not built (planned_families()). Source of the
+// keys: transformers, `models/*/configuration_*.py`.
 ModelConfig config_from_json(const std::string& text, const std::string& file);
 
 // A config.json that transformers loads; `weights` is the type of the tensors stored beside it.

@@ -42,7 +42,7 @@ struct Family {
   std::vector<Preset> (*presets)();  // published sizes that people train; plain_preset is one of them
   // The preset that NAME:KEY=VALUE changes. Where its kv_heads differ from its heads, a description with
   // heads and no kv_heads keeps the preset's kv_heads. These must divide the heads of the description, so a
-  // preset with few kv_heads suits most.
+  // preset with few kv_heads suits most descriptions.
   const char* plain_preset;
   std::span<const SizeKey> keys;  // beyond those of every family
   // For a description that gives another width and no ffn: the paper's rule, or a ratio near the presets'.

@@ -16,8 +16,8 @@ namespace sluice {
 
 // read_rotary_sizes() reads sizes, epsilon and `tied`, and checks the activation function.
 // write_rotary_sizes() writes the same but for `tied`, which config_to_json() writes. RoPE's keys are left to
-// ConfigReader::rope and write_rope. Absent keys get Llama's defaults: as many key/value heads as heads,
-// heads that divide the width, epsilon 1e-6, an untied head. A family with another default reads that key
+// ConfigReader::rope and write_rope. Absent keys get Llama's defaults: as many key/value heads as heads, a
+// head size of width / heads, epsilon 1e-6, an untied head. A family with another default reads that key
 // again after this call.
 void read_rotary_sizes(const ConfigReader& file, ModelConfig& config);
 void write_rotary_sizes(const ModelConfig& config, nlohmann::ordered_json& file);

@@ -214,7 +214,6 @@ void write_hf_directory(const std::string& directory, std::span<const ExportTens
         "type of an export");
   make_directory(directory);
   const fs::path to(directory);
-  write_text(to / "config.json", options.config_json);
   copy_tokenizer(options.tokenizer_directory, to);
   const std::vector<File> files =
       options.shards > 1 ? shard_files(tensors, options) : plain_files(tensors, options);
@@ -222,6 +221,7 @@ void write_hf_directory(const std::string& directory, std::span<const ExportTens
   for (const File& file : files) write_file(to / file.name, file, tensors, options, read, pieces);
   if (options.shards == 1 && files.size() > 1)  // PyTorch finds its shards by their names
     write_text(to / "model.safetensors.index.json", index_json(files, tensors, options.dtype));
+  write_text(to / "config.json", options.config_json);
 }
 
 }  // namespace sluice

@@ -3,8 +3,9 @@
 // (torch.distributed.checkpoint.HuggingFaceStorageReader): the rows of every tensor are divided among files
 // shard-RRRRR-model-IIIII-of-NNNNN.safetensors, whose metadata say where the rows begin.
 //
-// Streamed: memory is bounded whatever the model's size. Every file appears complete or not at all; the index
-// comes last. Caller: the verb export, one thread.
+// Streamed: memory is bounded whatever the model's size. Every file appears complete or not at all, and
+// config.json comes last: without it no reader takes the directory for a model. Caller: the verb export, one
+// thread.
 #pragma once
 
 #include <cstdint>

@@ -43,9 +43,9 @@ std::vector<ProcessorSet> cores_of(const ProcessorSet& allowed) {
   return cores;
 }
 
-ProcessorShare share_of(const std::vector<ProcessorSet>& cores, int user, int users) {
+ProcessorShare share_of(const std::vector<ProcessorSet>& cores, int rank, int ranks) {
   const auto first_of = [&](int u) {
-    return cores.size() * static_cast<size_t>(u) / static_cast<size_t>(users);
+    return cores.size() * static_cast<size_t>(u) / static_cast<size_t>(ranks);
   };
   const auto processors_of = [&](size_t first, size_t last) {
     ProcessorSet set;
@@ -53,9 +53,9 @@ ProcessorShare share_of(const std::vector<ProcessorSet>& cores, int user, int us
     return set;
   };
   const ProcessorSet all = processors_of(0, cores.size());
-  if (cores.size() < static_cast<size_t>(users)) return {all, std::max(1, all.count() / users), false};
-  ProcessorShare share{processors_of(first_of(user), first_of(user + 1)), all.count(), true};
-  for (int u = 0; u < users; ++u)
+  if (cores.size() < static_cast<size_t>(ranks)) return {all, std::max(1, all.count() / ranks), false};
+  ProcessorShare share{processors_of(first_of(rank), first_of(rank + 1)), all.count(), true};
+  for (int u = 0; u < ranks; ++u)
     share.threads = std::min(share.threads, processors_of(first_of(u), first_of(u + 1)).count());
   return share;
 }

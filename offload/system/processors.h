@@ -14,13 +14,13 @@ namespace sluice {
 std::vector<ProcessorSet> cores_of(const ProcessorSet& allowed);
 
 struct ProcessorShare {
-  ProcessorSet processors;  // on which the user's threads may run
-  int threads = 1;          // how many every user may have
-  bool apart = false;       // no other user has these processors
+  ProcessorSet processors;  // on which the rank's threads may run
+  int threads = 1;          // how many every rank may have
+  bool apart = false;       // no other rank has these processors
 };
 
-// The share of user number `user` of `users` equal ones: neighbouring cores, equally many but for one. Where
-// there are fewer cores than users, all share all.
-ProcessorShare share_of(const std::vector<ProcessorSet>& cores, int user, int users);
+// The share of rank number `rank` of `ranks` equal ones: neighbouring cores, equally many but for one. Where
+// there are fewer cores than ranks, all share all.
+ProcessorShare share_of(const std::vector<ProcessorSet>& cores, int rank, int ranks);
 
 }  // namespace sluice

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The names in a directory that consist of `prefix` and a number, in order of number.
+// The names in a directory that begin with `prefix` and a number, in order of number.
 std::vector<std::pair<uint64_t, fs::path>> numbered(const std::string& directory, const std::string& prefix) {
   std::vector<std::pair<uint64_t, fs::path>> out;
   std::error_code error;

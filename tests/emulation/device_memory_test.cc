@@ -33,7 +33,7 @@ TEST_F(DeviceMemory, IsTakenBeforeTheFirstStepAndGivenBack) {
   run.options.data.validation = {validation};
   run.options.data.val_every = 2;
   run.options.data.val_batches = 2;
-  run.options.run.checkpoint_every = 2;
+  run.options.run.checkpoint_every = {2};
   run.options.memory.device = {DeviceKind::cuda};
   run.arenas = least_arenas(run, true);
   Counts frozen;

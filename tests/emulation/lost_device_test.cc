@@ -167,7 +167,7 @@ TestRun three_tiers(const DriveDirectory& directory) {
   TestRun run;
   run.options = short_run(directory, kModel, directory / "train.txt");
   run.options.batch = {2, std::nullopt, 1, 4};
-  run.options.run.checkpoint_every = 2;
+  run.options.run.checkpoint_every = {2};
   run.options.memory.device = {DeviceKind::cuda};
   run.arenas = least_arenas(run, true);
   return run;

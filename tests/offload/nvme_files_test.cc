@@ -205,7 +205,7 @@ TEST_F(NvmeFilesTest, AProbeTellsWhatADirectoryOffers) {
 
 TEST_F(NvmeFilesTest, TmpfsIsMemory) {
   if (!is_memory("/dev/shm")) GTEST_SKIP() << "/dev/shm is not tmpfs here";
-  const std::string text = "The NVMe directory /dev/shm is on tmpfs, which is memory, not a drive.";
+  const std::string text = "The NVMe directory /dev/shm is on a file system in memory, not on a drive.";
   EXPECT_EQ(refusal({{"/dev/shm"}}), text);
   EXPECT_EQ(refusal({{directory_}, {"/dev/shm"}}), text);
 }

@@ -212,7 +212,7 @@ struct Operands {
       else
         inputs.push_back(random_tensor(c.inputs[i], precision, seed++, c.scale, c.shift));
     }
-    // Norm weights lie around 1. The columns of a matrix have a length of about 1, so that results have the
+    // Norm weights lie around 1. The weights of one output have a length of about 1, so that results have the
     // size of the inputs.
     const bool norm = c.kind == OpKind::layer_norm || c.kind == OpKind::rms_norm;
     for (size_t i = 0; i < c.parameters.size(); ++i) {

@@ -1,6 +1,6 @@
-// What the planner's tests share: small models (of the families, and hand-built graphs), random programs
-// before tiers exist, random machines and homes, and the least capacities that assemble accepts. Everything
-// is a function of a seed.
+// What the planner's tests share: small models (of the families, and hand-built graphs), random programs as
+// lowering leaves them (tasks only, no transfers), random machines and homes, and the least capacities that
+// assemble accepts. Everything is a function of a seed.
 #pragma once
 
 #include <gtest/gtest.h>

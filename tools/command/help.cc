@@ -97,11 +97,11 @@ std::string program_help() {
       "  6 I/O failed or space ran out, 7 a rank was lost, 8 numbers are not finite,\n"
       "  75 stopped on a signal with a durable checkpoint\n"
       "\nsignals\n"
-      "  SIGINT, SIGTERM or SIGUSR1 ends training after the steps under way, with a checkpoint. Before the\n"
-      "  first step, and in other verbs, it ends the command at once, except that SIGUSR1 only asks ranks\n"
-      "  of a launcher for a stop. A second SIGINT or SIGTERM also ends the command at once; two within a\n"
-      "  second count as one. To stop ranks of mpirun, send SIGUSR1 to mpirun, which passes it on; at\n"
-      "  SIGINT and SIGTERM mpirun kills its ranks.\n";
+      "  SIGINT, SIGTERM, SIGHUP or SIGUSR1 ends training after the step under way, with a checkpoint; a\n"
+      "  line says how long that may take. Before the first step, and in other verbs, it ends the command\n"
+      "  at once, except that SIGUSR1 only asks ranks of a launcher for a stop. A second signal, but for\n"
+      "  SIGUSR1, also ends the command at once; two within a second count as one. To stop ranks of mpirun,\n"
+      "  send SIGUSR1 to mpirun, which passes it on; at SIGINT and SIGTERM mpirun kills its ranks.\n";
   return out;
 }
 

@@ -1,5 +1,8 @@
 #include "tools/command/stop_signals.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <csignal>
 #include <ctime>
 
@@ -12,17 +15,34 @@ std::atomic<bool> is_watched{false};  // another thread polls signalled_end()
 std::atomic<bool> insisted{false};    // a second signal came
 
 volatile std::sig_atomic_t first_signal_at = 0;  // seconds, truncated
+char answer_text[512];                           // written before something_to_save is set
+size_t answer_bytes = 0;
+
+constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP};
+
+// True for the first request. Only calls what a signal handler may. A launcher's SIGTERM is not answered: it
+// may mean that another rank has died.
+bool request_stop(int number) {
+  if (stop_requested.exchange(true)) return false;
+  const bool answers = something_to_save && (number == SIGUSR1 || !is_watched);
+  if (answers && answer_bytes > 0) (void)!write(STDERR_FILENO, answer_text, answer_bytes);
+  return true;
+}
 
 extern "C" void on_signal(int number) {
+  const int error = errno;
   if (number == SIGUSR1) {
-    stop_requested = true;
+    request_stop(number);
+    errno = error;
     return;
   }
   terminated = true;
   if (!something_to_save) return;
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  if (!stop_requested.exchange(true) || first_signal_at == 0) {
+  const bool is_first = request_stop(number);
+  errno = error;
+  if (is_first || first_signal_at == 0) {
     first_signal_at = static_cast<std::sig_atomic_t>(now.tv_sec);
   } else if (static_cast<std::sig_atomic_t>(now.tv_sec) - first_signal_at > 1) {
     insisted = true;
@@ -32,12 +52,19 @@ extern "C" void on_signal(int number) {
   }
 }
 
+// SIGHUP stays ignored where it is.
+void handle(int number) {
+  if (std::signal(number, on_signal) == SIG_IGN && number == SIGHUP) std::signal(number, SIG_IGN);
+}
+
 }  // namespace
 
-const std::atomic<bool>& stop_on_signals() {
+const std::atomic<bool>& stop_on_signals(const std::string& answer) {
+  answer_bytes = answer.copy(answer_text, sizeof answer_text);
   something_to_save = true;
-  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) std::signal(number, on_signal);
-  if (terminated) stop_requested = true;
+  for (const int number : kEnding) handle(number);
+  std::signal(SIGUSR1, on_signal);
+  if (terminated) request_stop(SIGTERM);
   return stop_requested;
 }
 
@@ -45,7 +72,7 @@ void note_stop_requests() { std::signal(SIGUSR1, on_signal); }
 
 void note_terminations() {
   is_watched = true;
-  for (const int number : {SIGINT, SIGTERM}) std::signal(number, on_signal);
+  for (const int number : kEnding) handle(number);
 }
 
 bool was_terminated() { return terminated; }

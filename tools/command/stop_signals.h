@@ -1,21 +1,24 @@
-// SIGINT, SIGTERM and SIGUSR1 while there is something to save.
+// SIGINT, SIGTERM, SIGHUP and SIGUSR1 while there is something to save.
 //
 // Until stop_on_signals() is called, a signal ends the process at once: nothing could be lost. Afterwards the
-// first signal asks for a clean end. A second SIGINT or SIGTERM ends the process at once, with the last
-// checkpoint intact. Two within a second or two count as one: timeout(1) and terminals send theirs to the
-// process and to its group. SIGUSR1 stops the ranks of a launcher: mpirun passes it on to all and kills none.
-// A rank under a launcher must print why it ends. A signal handler cannot, so another thread ends the
-// process.
+// first signal asks for a clean end, and is answered at once (a launcher's SIGTERM is not). A second SIGINT,
+// SIGTERM or SIGHUP ends the process at once, with the last checkpoint intact. Two within a second or two
+// count as one: timeout(1) and terminals send theirs to the process and to its group. SIGHUP, which a lost
+// terminal sends, stays ignored where it is, as under nohup. SIGUSR1 stops the ranks of a launcher: mpirun
+// passes it on to all and kills none. A rank under a launcher must print why it ends. A signal handler
+// cannot, so another thread ends the process.
 #pragma once
 
 #include <atomic>
 #include <optional>
+#include <string>
 
 namespace sluice {
 
-// From here on signals ask for a clean end; true once one has come. Callers: the verbs train and profile,
-// once.
-const std::atomic<bool>& stop_on_signals();
+// From here on signals ask for a clean end; true once one has come. The first one is answered on standard
+// error with `answer`, at most 500 bytes; "" on ranks that do not print. Callers: the verbs train and
+// profile, once.
+const std::atomic<bool>& stop_on_signals(const std::string& answer);
 
 // For ranks of a launcher; main thread, before stop_on_signals(). From here on SIGUSR1 asks for a clean end.
 void note_stop_requests();

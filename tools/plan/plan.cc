@@ -1,5 +1,6 @@
 #include "engine/run/start/planned_run.h"
 #include "engine/run/start/planning.h"
+#include "engine/run/start/stopping.h"
 #include "tools/command/verbs.h"
 #include "tools/plan/explain.h"
 #include "tools/plan/facts.h"
@@ -28,6 +29,7 @@ ExitCode run_plan(Options given, std::FILE* out) {
   }
   const Plan& plan = std::get<Plan>(result);
   check_program(plan);
+  check_stop_time(options, plan);
   if (options.print.text) {
     std::fputs(to_text(plan.program).c_str(), out);
     return ExitCode::done;

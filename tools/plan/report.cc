@@ -13,6 +13,7 @@
 #include "engine/run/checkpoint/checkpoint.h"
 #include "engine/run/start/plan_request.h"
 #include "engine/run/start/planning.h"
+#include "engine/run/start/stopping.h"
 #include "engine/run/train/trainer.h"
 #include "tools/plan/explain.h"
 #include "tools/plan/facts.h"
@@ -157,8 +158,11 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   if (plan.lowering.ranks == 1 && options.ranks.compression.rank > 0)
     out += "  one rank sends nothing: --compress changes nothing\n";
   out += phases_text(plan, even);
-  out +=
-      fmt::format("  a checkpoint takes {}\n", format_size(checkpoint_bytes(plan, options.optimizer.kind)));
+  out += fmt::format("  a checkpoint takes {}", format_size(checkpoint_bytes(plan, options.optimizer.kind)));
+  if (const std::optional<StopTime> stop = stop_time(plan))
+    out += fmt::format(" and {}; a stop, from the signal on, up to {}", readable_seconds(stop->checkpoint),
+                       readable_seconds(stop->longest));
+  out += '\n';
   return out;
 }
 
@@ -200,6 +204,9 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   add_facts(plan, facts_of(plan, options), out);
   add_phases(plan, even, out);
   out["checkpoint_bytes"] = checkpoint_bytes(plan, options.optimizer.kind);
+  const std::optional<StopTime> stop = stop_time(plan);
+  out["checkpoint_seconds"] = stop ? ordered_json(stop->checkpoint) : ordered_json();
+  out["stop_seconds"] = stop ? ordered_json(stop->longest) : ordered_json();
   if (options.plan.explain) add_weighed(plan, out);
   out["smallest_budgets"] = nullptr;
   return out.dump(2) + "\n";

@@ -26,7 +26,7 @@ struct SweepPoint {
 
 // Marks knees. Between the point before a knee and the knee, a doubling of the quantity saves at least a
 // twentieth of a token's time. Between the knee and the next point, a doubling saves less than a quarter of
-// that. Requires rising values.
+// what one saves before the knee. Requires rising values.
 void mark_knees(std::span<SweepPoint> points);
 
 // Requires options whose plan.sweep is QUANTITY=FROM:TO. A value that is refused, such as a batch that the

@@ -64,7 +64,7 @@ void write_file(const std::string& directory, const char* name, const std::strin
 Options command_options(Options options, const RunStart& start) {
   const int64_t done = start.checkpoint ? start.checkpoint->state().step : 0;
   options.batch.steps = done + options.profile.steps;
-  options.run.checkpoint_every = 0;
+  options.run.checkpoint_every = {};
   return options;
 }
 
@@ -147,7 +147,9 @@ class Profiler {
     Workers workers(rank_.budgets().threads);
     load_start(start_.run, options.numbers.seed, session, workers);
     rank_.ranks().barrier();
-    const std::atomic<bool>& stop = stop_on_signals();
+    const std::atomic<bool>& stop = stop_on_signals(
+        rank_.ranks().is_first() ? "sluice: stopping after the step under way; then the report is written.\n"
+                                 : "");
     Outcome outcome;
     std::optional<Progress> progress;
     TrainEvents events;

@@ -12,6 +12,7 @@
 #include "engine/run/start/run_directory.h"
 #include "engine/run/start/run_start.h"
 #include "engine/run/start/session_start.h"
+#include "engine/run/start/stopping.h"
 #include "engine/run/train/metrics.h"
 #include "models/families/family.h"
 #include "offload/nvme_files.h"
@@ -32,7 +33,7 @@ void check_checkpoint_space(const Options& options, const Plan& plan) {
   const uint64_t there = std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(),
                                             static_cast<uint64_t>(options.run.keep));
   const uint64_t count =
-      options.run.checkpoint_every > 0 ? static_cast<uint64_t>(options.run.keep) + 1 - there : 1;
+      options.run.checkpoint_every.is_given() ? static_cast<uint64_t>(options.run.keep) + 1 - there : 1;
   if (free / count >= one) return;
   throw Error(ExitCode::environment,
               (count == 1 ? "A checkpoint of " + format_size(one) + " does"
@@ -96,6 +97,17 @@ TrainEvents report_to(MetricsFile& metrics, Progress& progress, Accelerator* acc
   };
   events.checkpoint = [&](const std::string& path) { progress.note("checkpoint " + printable(path)); };
   return events;
+}
+
+// What a signal is answered with.
+std::string stop_answer(const Options& options, const Plan& plan, std::FILE* out) {
+  const char* const line_break = progress_style(out).is_terminal ? "\n" : "";
+  const std::optional<StopTime> time = stop_time(plan);
+  const std::string up_to =
+      time ? " That takes up to " + readable_seconds(time->longest) + ", as predicted." : "";
+  return line_break + std::string("sluice: stopping after the step under way, with a checkpoint of ") +
+         format_size(checkpoint_bytes(plan, options.optimizer.kind)) + "." + up_to +
+         " A second signal ends the run at once, with the last checkpoint intact.\n";
 }
 
 // What all ranks of a process share at the start.
@@ -167,7 +179,9 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   add("--val-batches", static_cast<uint64_t>(options.data.val_batches));
   add("--zero", static_cast<uint64_t>(options.ranks.zero.value()));
   add("--shard-weights", static_cast<uint64_t>(options.ranks.shard_weights.value()));
-  add("--checkpoint-every", static_cast<uint64_t>(options.run.checkpoint_every));
+  add("--checkpoint-every", static_cast<uint64_t>(options.run.checkpoint_every.steps));
+  add("--checkpoint-every, in microseconds",
+      static_cast<uint64_t>(options.run.checkpoint_every.seconds * 1e6));
   return facts;
 }
 
@@ -191,7 +205,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   if (start.launch) start.launch->note_start();
 
   // A start that fails or is interrupted before this line has changed nothing.
-  const std::atomic<bool>& stop = stop_on_signals();
+  const std::atomic<bool>& stop = stop_on_signals(ranks.is_first() ? stop_answer(options, plan, out) : "");
   const uint64_t device_limit = budgets.device ? budgets.device->limit : 0;
   std::optional<Report> report;
   if (ranks.is_first()) report.emplace(options, start, plan.program, out);
@@ -213,6 +227,7 @@ ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::F
     if (ranks.is_first()) say(out, text);
   };
   const auto planned = [&](const Plan& plan) {
+    check_stop_time(given, plan);
     print(plan_text(plan, rank.budgets(), rank.options()));
     if (start.launch || ranks.is_first()) check_start(start.run, plan.model);  // threads share it
     if (ranks.is_first()) start.directory->create();

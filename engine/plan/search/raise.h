@@ -1,5 +1,6 @@
 // Homes of transient buffers (activations, saved tensors, gradients on their way) above the lowest tier, in a
-// few portions. Where the lower tiers are short, and an upper one is not, they live there and never travel.
+// few portions. Where lower tiers lack room and an upper one has some, these buffers live in the upper one
+// and never travel.
 //
 // The tiers above the lowest take whole portions of the transient bytes, the top tier first. The buffers that
 // live longest go highest. What a task in a lower tier may touch stays low.
@@ -27,8 +28,8 @@ std::vector<TierId> raised_homes(const Program& program, const std::vector<Buffe
                                  const Raised& raised);
 
 // By tier, the bytes that transient buffers with these homes take there at least, in any arrangement: the
-// most that lives there at one moment. In the top tier this includes the operands of a task that can run
-// nowhere else, as if everything permanent were in lower tiers.
+// most that lives there at one moment. In the top tier this also counts what a task that can run nowhere else
+// brings there: its operands whose home is lower, and all permanent ones.
 std::vector<uint64_t> transient_bytes_at_least(const Program& program, const std::vector<TierId>& homes);
 
 }  // namespace sluice

@@ -18,7 +18,7 @@ void collect_storages(TierUses& tier) {
   const TierId here = tier.options.tier;
   std::vector<uint32_t> first_slot{0};  // by buffer
   for (const Buffer& b : program.buffers) first_slot.push_back(first_slot.back() + slots_of(program, b));
-  std::vector<uint32_t> known(first_slot.back(), kNever);  // by buffer and back
+  std::vector<uint32_t> known(first_slot.back(), kNever);  // by buffer and slot (Operand::back)
   const auto add_storage = [&](BufferId buffer, bool resident) {
     const Buffer& b = program.buffers[buffer];
     CHECK(b.permanent || b.home >= here, b.name + " is transient and touched below its home");
@@ -62,7 +62,7 @@ class PieceHistory {
     for (uint32_t p = e.o.first; p < e.o.last; ++p) last_write_[p] = last_away_write_[p] = e.at;
   }
 
-  // Sets the use's floor, and adds the gaps that end at it.
+  // Sets the use's floor, and adds the gaps that end at this use.
   void visit(uint32_t u) {
     Use& use = tier_.uses[u];
     use.fetches = use.o.access != Access::write;

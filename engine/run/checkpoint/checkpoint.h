@@ -106,10 +106,13 @@ std::optional<std::string> newest_checkpoint(const std::string& out_directory,
 // ones do not count and stay.
 void prune_checkpoints(const std::string& out_directory, int64_t keep);
 
-// Deletes the complete checkpoints of steps after `step`, newest first, so that a kill on the way leaves the
-// checkpoints of a shorter run. Damaged ones stay. Returns a printable sentence for each later checkpoint,
-// deleted or damaged.
+// Renames the complete checkpoints of steps after `step` to NAME.set-aside, newest first, so that a kill on
+// the way leaves checkpoints of one run. Damaged ones stay. Returns a printable sentence for each that was
+// renamed or kept.
 std::vector<std::string> retire_checkpoints_after(const std::string& out_directory, int64_t step);
+
+// Deletes what retire_checkpoints_after() has set aside: the run has a checkpoint of its own way now.
+void delete_set_aside(const std::string& out_directory);
 
 class CheckpointReader {
  public:

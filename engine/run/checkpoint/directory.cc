@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "step-";
+constexpr const char* kAside = ".set-aside";
 
 bool is_leftover(const std::string& name) {
   return name.starts_with(std::string(".") + kPrefix) && (name.ends_with(".tmp") || name.ends_with(".old"));
@@ -64,6 +65,13 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& directory) {
   std::sort(entries.begin(), entries.end(),
             [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step > b.step; });
   return entries;
+}
+
+std::string unused_name(const std::string& path) {
+  std::string name = path;
+  std::error_code missing;
+  for (int i = 2; fs::exists(name, missing); ++i) name = fmt::format("{}.{}", path, i);
+  return name;
 }
 
 void delete_checkpoint(const std::string& directory, int64_t step) {
@@ -167,12 +175,25 @@ std::vector<std::string> retire_checkpoints_after(const std::string& out_directo
   for (const CheckpointEntry& entry : list_checkpoints(directory)) {
     if (entry.step <= step) break;
     std::string damage;
-    const bool complete = is_complete(entry, &damage);
-    if (complete) delete_checkpoint(directory, entry.step);
-    notes.push_back(complete ? fmt::format("Removed the later checkpoint {}.", printable(entry.path))
-                             : fmt::format("Kept, since it is no complete checkpoint: {}", damage));
+    if (!is_complete(entry, &damage)) {
+      notes.push_back(fmt::format("Kept, since it is no complete checkpoint: {}", damage));
+      continue;
+    }
+    const std::string aside = unused_name(entry.path + kAside);
+    if (rename(entry.path.c_str(), aside.c_str()) != 0) throw checkpoint_error("rename", entry.path, errno);
+    notes.push_back(fmt::format("The later checkpoint {} is now {}, until the next checkpoint is written.",
+                                printable(entry.path), fs::path(aside).filename().string()));
   }
+  if (!notes.empty()) sync_checkpoint_directory(directory);
   return notes;
+}
+
+void delete_set_aside(const std::string& out_directory) {
+  const std::string directory = checkpoints_directory(out_directory);
+  std::error_code ignored;  // what cannot be deleted now is tried again with the next checkpoint
+  for (const std::string& name : names_in(directory))
+    if (step_of(name.substr(0, name.find('.'))) && name.find(kAside) != std::string::npos)
+      fs::remove_all(fs::path(directory) / name, ignored);
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 //
 // "step-000000123" is a checkpoint. Names that begin with a dot are not: ".step-000000123.tmp" is being
 // written, ".step-000000123.old" is being deleted. The holder of the writer's lock may remove both.
+// "step-000000123.set-aside" was a checkpoint of a later step than the one to which the run went back.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,9 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);
 
 // Whether a reader can open it; if not, `damage` receives the sentence that says why.
 bool is_complete(const CheckpointEntry& entry, std::string* damage = nullptr);
+
+// The path, or with ".2", ".3", ... behind it, so that nothing has that name.
+std::string unused_name(const std::string& path);
 
 // Removes the checkpoint from the list at once and durably. Files that cannot be deleted are left to the next
 // writer.

@@ -308,8 +308,7 @@ void CheckpointWriter::Files::write_manifest() const {
 void CheckpointWriter::Files::set_aside() const {
   std::error_code missing;
   if (!fs::is_directory(path, missing) || is_complete({manifest.state.step, path})) return;
-  std::string aside = path + ".damaged";
-  for (int i = 2; fs::exists(aside, missing); ++i) aside = fmt::format("{}.damaged.{}", path, i);
+  const std::string aside = unused_name(path + ".damaged");
   if (rename(path.c_str(), aside.c_str()) != 0) throw checkpoint_error("rename", path, errno);
 }
 

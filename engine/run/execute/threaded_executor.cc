@@ -6,9 +6,9 @@
 //    queue going while they wait for other lanes, and count completions in order.
 // 3. Lanes that are streams of a device have two threads. One enqueues. For a wait on a host lane, it holds
 //    back until that lane's counter has reached the number. For a wait on another stream, it holds back until
-//    the instruction there is enqueued (before that, its mark belongs to an older body); then it lets the
-//    stream wait for the mark. The other thread waits until each instruction in turn is done, and counts it
-//    once the instructions for which that one waited are counted.
+//    the instruction there is enqueued; until then, the mark (gpu/accelerator.h) would be one of an older
+//    body. Then it lets its own stream wait for the mark. The other thread takes instructions in turn: it
+//    waits until one is done, and counts it after all that this instruction had to wait for.
 // 4. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
 #include <algorithm>
 #include <array>
@@ -278,7 +278,8 @@ class ThreadedExecutor final : public Executor {
     }
   }
 
-  // Moves requests along and counts completed instructions; after an error, all count as completed.
+  // Moves requests along and counts completed instructions. After an error, all count as completed, once no
+  // request is in flight.
   void progress(LaneId lane, TransferLane& files, OpenList& open, int64_t timeout) {
     if (!files.error()) files.progress(timeout);
     if (files.error() && !progress_.failed()) progress_.guarded([&] { throw to_error(*files.error()); });

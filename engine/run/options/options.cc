@@ -16,6 +16,7 @@ constexpr Range kCountOrZero = {0, 1e9};
 constexpr Range kPositive = {0, 1e300, true, false};
 constexpr Range kNotNegative = {0, 1e300};
 constexpr Range kTimeout = {0.1, 1e6};  // seconds
+constexpr Range kTimes = {0, 0};        // no numbers of steps
 constexpr Range kBeta = {0, 1, false, true};
 constexpr Range kProfileSteps = {4, 1000};  // two to warm up and two to compare; records are kept in memory
 
@@ -243,10 +244,15 @@ constexpr OptionRow kTable[] = {
      "checkpoint to go on from: its path, or auto (the newest complete one in --out; a fresh start if there "
      "is none)",
      "", kRuns, OnResume::own, FIELD(run.resume)},
-    {"checkpoint-every", "run", "N", "steps between checkpoints; 0: at the end only", "0", kRuns,
+    {"checkpoint-every", "run", "N|TIME",
+     "steps between checkpoints, or the time between them, as 90s, 10m or 2h; 0: at the end only", "0", kRuns,
      OnResume::kept, FIELD(run.checkpoint_every), kCountOrZero},
     {"keep", "run", "N", "how many of the newest checkpoints stay", "2", kRuns, OnResume::kept,
      FIELD(run.keep), kCount},
+    {"stop-within", "run", "TIME",
+     "the longest time that a stop may be predicted to take, as 100s or 5m: from a signal to the end of its "
+     "checkpoint; a plan that needs longer is refused",
+     "as long as it takes", kRuns, OnResume::kept, FIELD(run.stop_within), kTimes},
     {"config", "run", "FILE", "options as `name = value` lines (TOML); the command line wins", "", kRuns,
      OnResume::own, FIELD(run.config)},
 

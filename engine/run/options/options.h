@@ -40,6 +40,13 @@ struct DeviceChoice {
   int ordinal = 0;  // which of several GPUs
 };
 
+// A number of steps, or a time. Both 0: never.
+struct Interval {
+  int64_t steps = 0;
+  double seconds = 0;
+  bool is_given() const { return steps > 0 || seconds > 0; }
+};
+
 struct ModelOptions {
   std::string model;          // preset, inline description, config.json, or a Hugging Face directory
   bool from_scratch = false;  // ignore the directory's weights
@@ -107,12 +114,13 @@ struct RankOptions {
 };
 
 struct RunOptions {
-  std::string out;               // run directory
-  std::string metrics;           // empty: metrics.jsonl in `out`
-  std::string resume;            // empty: no; "auto"; or a checkpoint
-  int64_t checkpoint_every = 0;  // steps; 0: only at the end
-  int64_t keep = 2;              // newest checkpoints that stay
-  std::string config;            // file that options were read from
+  std::string out;            // run directory
+  std::string metrics;        // empty: metrics.jsonl in `out`
+  std::string resume;         // empty: no; "auto"; or a checkpoint
+  Interval checkpoint_every;  // never: only at the end
+  int64_t keep = 2;           // newest checkpoints that stay
+  Interval stop_within;       // seconds that a stop may take at most; never: as long as it takes
+  std::string config;         // file that options were read from
 };
 
 struct TransferOptions {  // eval and export
@@ -191,8 +199,8 @@ constexpr uint32_t verb_bit(Verb verb) { return 1u << static_cast<int>(verb); }
 using OptionField =
     std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
-                 RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, Placement*, IoChoice*,
-                 Compression*, std::optional<WeightShards>*>;
+                 Interval*, RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, Placement*,
+                 IoChoice*, Compression*, std::optional<WeightShards>*>;
 
 struct Range {
   double least = 0, most = 0;
@@ -230,7 +238,8 @@ bool is_given(const Options& options, const std::string& name);
 // switch takes "true" or "false". Throws Error(usage) naming the option.
 void set_option(Options& options, const OptionRow& row, const std::vector<std::string>& values);
 
-// The row's value as text from which set_option restores the same bits. Empty where a text or list is.
+// The row's value as text from which set_option restores the same bits. Empty for a text or list that is
+// empty.
 std::vector<std::string> option_values(const Options& options, const OptionRow& row);
 
 // Throws Error(usage) where options of one verb are missing or contradict each other. With `resuming`,
@@ -238,8 +247,8 @@ std::vector<std::string> option_values(const Options& options, const OptionRow& 
 // manifest has been applied, or when there is none.
 void check_options(const Options& options, Verb verb, bool resuming);
 
-// A checkpoint's manifest has all options of the run but those of OnResume::own, and kept ones that have no
-// value. `sequence` and `micro_batch` must have been resolved.
+// A checkpoint's manifest has all options of the run, except those of OnResume::own and those of
+// OnResume::kept that have no value. `sequence` and `micro_batch` must have been resolved.
 struct ManifestOption {
   std::string name;
   std::vector<std::string> values;

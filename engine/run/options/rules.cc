@@ -27,8 +27,9 @@ void demand(const Options& options, const std::vector<const char*>& names, Verb 
                           verb == Verb::profile ? " after --" : "", verb_name(verb)));
 }
 
-void check_needs(const Options& options, const char* name, const char* needed) {
-  if (is_given(options, name) && !is_given(options, needed))
+// `is_there`: the needed option has a value, if only from the run that goes on.
+void check_needs(const Options& options, const char* name, const char* needed, bool is_there) {
+  if (is_given(options, name) && !is_there)
     throw Error(ExitCode::usage, fmt::format("--{} needs --{}.", name, needed),
                 fmt::format("Add --{}, or leave out --{}.", needed, name));
 }
@@ -53,7 +54,8 @@ void check_batch(const BatchOptions& batch, int64_t ranks) {
 
 void check_planned_ranks(const Options& options) {
   const RankOptions& ranks = options.ranks;
-  if (!options.plan.sweep.starts_with("ranks=")) check_needs(options, "ranks-per-node", "ranks");
+  if (!options.plan.sweep.starts_with("ranks="))
+    check_needs(options, "ranks-per-node", "ranks", is_given(options, "ranks"));
   if (!is_given(options, "ranks")) return;
   if (is_given(options, "gpus"))
     throw Error(ExitCode::usage, "--gpus and --ranks exclude each other.",
@@ -71,7 +73,7 @@ void check_compression(const Options& options) {
   if (options.numbers.precision == DType::f16)
     throw Error(ExitCode::usage, "--compress does not work with --precision fp16.",
                 "Use --precision bf16 or fp32.");
-  if (options.ranks.count > 1 && options.ranks.zero.value_or(0) > 1)
+  if (std::max(options.ranks.count, options.ranks.gpus) > 1 && options.ranks.zero.value_or(0) > 1)
     throw Error(ExitCode::usage,
                 fmt::format("--compress does not work with --zero {}, where no rank has a whole gradient.",
                             *options.ranks.zero),
@@ -79,10 +81,10 @@ void check_compression(const Options& options) {
 }
 
 // `plan` reads only the free space of directories: with --nvme-mem in bytes it needs no directory.
-void check_nvme(const Options& options, Verb verb) {
+void check_nvme(const Options& options, Verb verb, bool resuming) {
   const bool elsewhere = verb == Verb::plan && options.memory.nvme.kind == Size::Kind::bytes;
-  if (!elsewhere) check_needs(options, "nvme-mem", "nvme-dir");
   const std::vector<std::string>& directories = options.memory.nvme_directories;
+  if (!elsewhere && !resuming) check_needs(options, "nvme-mem", "nvme-dir", !directories.empty());
   std::set<std::filesystem::path> seen;
   for (const std::string& directory : directories)
     if (!seen.insert((std::filesystem::path(directory) / "").lexically_normal()).second)
@@ -176,11 +178,11 @@ void check_options(const Options& options, Verb verb, bool resuming) {
   if (verb == Verb::eval) needed = {"from", "data"};
   if (verb == Verb::export_run) needed = {"from", "to"};
   demand(options, needed, verb);
-  if (trains) {
-    check_needs(options, "val-every", "val-data");
-    check_needs(options, "val-batches", "val-data");
+  if (trains && !resuming) {
+    check_needs(options, "val-every", "val-data", !options.data.validation.empty());
+    check_needs(options, "val-batches", "val-data", !options.data.validation.empty());
   }
-  check_nvme(options, verb);
+  check_nvme(options, verb, resuming && verb != Verb::eval);
   if (verb == Verb::plan) check_planned_ranks(options);
   if (!resuming) {  // otherwise the manifest may set the option that is compared with
     check_batch(options.batch, std::max(options.ranks.count, options.ranks.gpus));

@@ -141,6 +141,26 @@ Compression parse_compression(const std::string& text, const std::string& option
               fmt::format("Write none, or powersgd:RANK with a rank from 1 to {}.", kCompressionRankMax));
 }
 
+// "90s", "10m", "1.5h" as an interval in seconds; a whole number in the row's range as one in steps.
+Interval parse_interval(const std::string& text, const OptionRow& row) {
+  constexpr std::pair<char, double> kUnits[] = {{'s', 1}, {'m', 60}, {'h', 3600}};
+  for (const auto& [unit, seconds] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    const double value = parse_real(text.substr(0, text.size() - 1), row.name) * seconds;
+    if (value > 0 && value <= 1e9) return {0, value};
+    throw Error(ExitCode::usage, fmt::format("`{}` for --{} is no time.", printable(text), row.name),
+                "Write a time above 0, as 90s, 10m or 2h.");
+  }
+  if (row.range.most == 0)
+    throw Error(ExitCode::usage, fmt::format("`{}` for --{} is no time.", printable(text), row.name),
+                "Write it with its unit, as 90s, 10m or 2h.");
+  return {checked(parse_integer(text, row.name), row), 0};
+}
+
+std::string interval_text(const Interval& interval) {
+  return interval.seconds > 0 ? fmt::format("{}s", interval.seconds) : fmt::format("{}", interval.steps);
+}
+
 // One value from one text.
 template <class T>
 T parse_value(const std::string& text, const OptionRow& row) {
@@ -174,6 +194,8 @@ T parse_value(const std::string& text, const OptionRow& row) {
     return parse_compression(text, row.name);
   } else if constexpr (std::is_same_v<T, Size>) {
     return parse_size(text, row.name);
+  } else if constexpr (std::is_same_v<T, Interval>) {
+    return parse_interval(text, row);
   } else if constexpr (is_choice<T>) {
     return parse_choice<T>(text, row.name);
   } else {
@@ -195,6 +217,8 @@ std::string value_text(const T& value) {
     return value.rank == 0 ? "none" : fmt::format("{}{}", kPowerSgd, value.rank);
   } else if constexpr (std::is_same_v<T, Size>) {
     return size_text(value);
+  } else if constexpr (std::is_same_v<T, Interval>) {
+    return interval_text(value);
   } else if constexpr (is_choice<T>) {
     return choice_name(value);
   } else {
@@ -242,6 +266,8 @@ std::vector<std::string> option_values(const Options& options, const OptionRow& 
       return *field;
     } else if constexpr (std::is_same_v<T, std::string>) {
       return field->empty() ? std::vector<std::string>{} : std::vector{*field};
+    } else if constexpr (std::is_same_v<T, Interval>) {
+      return field->is_given() ? std::vector{value_text(*field)} : std::vector<std::string>{};
     } else {
       return {value_text(*field)};
     }

@@ -20,8 +20,8 @@ namespace sluice {
 struct Ranks {
   Communicator* lane = nullptr;     // the collective lane's; nullptr where there is one rank
   Communicator* trainer = nullptr;  // the trainer's; nullptr where there is one rank
-  int here = 0, all_here = 1;       // index and number among the ranks of this machine, which share its
-                                    // cores, memory and GPUs
+  int here = 0, all_here = 1;       // this rank's index among the ranks of this machine, and how many these
+                                    // are; they share its cores, memory and GPUs
   int first_here = 0;               // first rank of this machine, by which the machine is told from others
   int in_process = 1;               // ranks of this process
   Communicator* device = nullptr;   // the collective lane's for device memory; nullptr: none

@@ -32,6 +32,7 @@ ModelSource resolve_model(const ModelOptions& options) {
                 "Give a Hugging Face directory; `sluice export` makes one of a run.");
   const std::string file = directory ? (path / "config.json").string() : path.string();
   source.config = config_from_json(read_text_file(file, kConfigBytesMax), file);
+  if (directory) source.directory = options.model;
   if (directory && !options.from_scratch && has_weights(options.model))
     source.weights_directory = options.model;
   return source;

@@ -10,7 +10,8 @@ namespace sluice {
 
 struct ModelSource {
   ModelConfig config;
-  std::string weights_directory;  // Hugging Face directory to start from; empty: initial weights
+  std::string directory;          // Hugging Face directory, if --model is one
+  std::string weights_directory;  // the same if its weights are the start; empty: initial weights
 };
 
 // --model is a Hugging Face directory or a config.json where it exists, has a slash, or ends in .json. Else

@@ -1,5 +1,8 @@
 #include "engine/run/start/rank_setup.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
 #include "engine/run/start/plan_request.h"
@@ -48,7 +51,11 @@ void print_notes(const std::vector<std::string>& notes, std::FILE* out) {
 
 RankSetup::RankSetup(Options given, const ModelConfig& config, bool plans_evaluation, const Ranks& all,
                      std::FILE* out)
-    : options_(std::move(given)), ranks_(all), config_(config), plans_evaluation_(plans_evaluation) {
+    : options_(std::move(given)),
+      ranks_(all),
+      config_(config),
+      plans_evaluation_(plans_evaluation),
+      out_(out) {
   const RankShare share = rank_share(options_.memory, ranks_);
   options_.memory = share.memory;
   options_.ranks.per_node = ranks_together(ranks_.all(ranks_.first_here));
@@ -63,6 +70,27 @@ RankSetup::RankSetup(Options given, const ModelConfig& config, bool plans_evalua
     print_notes(budgets_.notes, out);
   }
   settle_for_all(options_.ranks, ranks_, request(), out);  // all ranks refuse what the request refuses
+}
+
+Plan RankSetup::plan() {
+  MemoryOptions& memory = options_.memory;
+  Size* const sizes[] = {&memory.gpu, &memory.host, &memory.nvme};
+  const auto is_of_run = [](const Size* size) { return size->of_run && size->kind == Size::Kind::bytes; };
+  try {
+    return plan_or_throw(request(), budgets_);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::infeasible || std::none_of(std::begin(sizes), std::end(sizes), is_of_run))
+      throw;
+    if (ranks_.is_first())
+      print_notes(
+          {"The budgets of the run do not suffice here, so auto holds instead. " + std::string(error.what())},
+          out_);
+  }
+  for (Size* size : sizes)
+    if (is_of_run(size)) *size = {};
+  budgets_ = resolve_shared_budgets(memory, ranks_, accelerator_use(*device_));
+  if (ranks_.is_first()) print_notes(budgets_.notes, out_);
+  return plan_or_throw(request(), budgets_);
 }
 
 PlanRequest RankSetup::request() const {

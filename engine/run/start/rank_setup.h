@@ -34,14 +34,16 @@ class RankSetup {
   Device& device() { return *device_; }
   Budgets& budgets() { return budgets_; }
   PlanRequest request() const;
-  // Plans and verifies. Throws infeasible_error().
-  Plan plan() const { return plan_or_throw(request(), budgets_); }
+  // Plans and verifies. Budgets of the run that goes on which cannot work here become auto. All ranks call
+  // it; throws infeasible_error() on all.
+  Plan plan();
 
  private:
   Options options_;
   Ranks ranks_;
   const ModelConfig config_;
   const bool plans_evaluation_;
+  std::FILE* const out_;
   std::optional<Bound> bound_;
   std::unique_ptr<Device> device_;
   AcceleratorRanks connected_;  // takes device memory, so it is made before the budgets, which count that

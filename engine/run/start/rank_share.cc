@@ -43,7 +43,8 @@ std::string count_of(int number, const char* what) {
 std::string describe(const ProcessorShare& share, int users) {
   const std::string each =
       "Each of the " + std::to_string(users) + " ranks here has " + count_of(share.threads, "thread") + ", ";
-  return each + (share.apart ? "on cores of its own." : "and shares the cores, of which there are fewer.");
+  return each + (share.apart ? "on cores of its own."
+                             : "and shares the cores, since there are fewer cores than ranks.");
 }
 
 }  // namespace

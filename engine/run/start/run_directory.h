@@ -48,9 +48,9 @@ std::optional<std::string> find_checkpoint(const std::string& path);
 // mix two in one directory.
 std::optional<CheckpointReader> open_resume(const RunOptions& run);
 
-// Makes `step` the last of the run: removes complete checkpoints of later steps, newest first, then cuts the
-// metrics. A kill in between leaves a shorter run; --resume auto then cuts the metrics at its end. Prints a
-// line for each checkpoint that was removed, or that was kept since it is damaged.
+// Makes `step` the last of the run: sets complete checkpoints of later steps aside, newest first, then cuts
+// the metrics. A kill in between leaves a shorter run, whose metrics --resume auto cuts to its end. Prints a
+// line for each checkpoint that was set aside, or that stays since it is damaged.
 void go_back_to(int64_t step, const RunOptions& run, const std::string& metrics, std::FILE* out);
 
 }  // namespace sluice

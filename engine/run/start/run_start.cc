@@ -65,6 +65,20 @@ std::vector<std::string> go_on_with(const CheckpointReader& checkpoint, Options&
   return apply_manifest(options, manifest);
 }
 
+// Where the weights come from: a sentence. Throws Error(usage) for a directory that has none, since a model
+// that is published without weights is rare, and one that was copied or exported in part is not.
+std::string weights_text(const RunStart& start, const Options& options) {
+  if (start.checkpoint) return "Weights: of checkpoint " + printable(start.checkpoint->path()) + ".";
+  const ModelSource& source = start.source;
+  if (!source.weights_directory.empty()) return "Weights: of " + printable(source.weights_directory) + ".";
+  if (!source.directory.empty() && !options.model.from_scratch)
+    throw Error(ExitCode::usage,
+                "The directory " + printable(source.directory) +
+                    " has a config.json, but no weights: neither model.safetensors nor its index.",
+                "Complete the directory, or add --from-scratch to start from random weights.");
+  return "Weights: random, by --seed " + std::to_string(options.numbers.seed) + ".";
+}
+
 // Directories and files that the run named and that are gone by now.
 std::vector<std::string> leave_out_lost(Options& options) {
   std::vector<std::string> notes;
@@ -110,6 +124,7 @@ RunStart open_run_start(Options& options, Verb verb) {
         config_from_json(start.checkpoint->state().model_config, "the checkpoint's config.json");
   else
     start.source = resolve_model(options.model);
+  if (verb != Verb::plan) note({weights_text(start, options)});
   note(start.source.config.notes);
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
   const std::optional<MachineRates> elsewhere =

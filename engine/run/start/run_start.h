@@ -38,8 +38,9 @@ void load_start(const RunStart& start, uint64_t seed, Session& session, Workers&
 // The state before step 1. The caller adds micro-batch, options, and the data's size and checksum.
 CheckpointState first_state(const Options& options, const ModelConfig& config);
 
-// The state that the first step of this start begins with. `options` are as they were given, with sequence
-// and micro-batch resolved: a resume takes them over, perhaps on another machine.
+// The state that the first step of this start begins with. `options` are as the user gave them, except that
+// sequence and micro-batch are resolved. They go into the manifest, and a later resume takes them over,
+// perhaps on another machine.
 CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data);
 
 // Ranks may read different files, so they compare these: the configuration of --model and, where it brings

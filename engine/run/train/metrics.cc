@@ -130,7 +130,8 @@ void MetricsFile::flush() {
       error = errno;
   }
   waiting_.erase(0, done);
-  if (waiting_.size() > kWaitingMax) {  // a part of the first line may be in the file already: it stays
+  if (waiting_.size() >
+      kWaitingMax) {  // a part of the first line may be in the file already, so its rest stays
     const size_t first = waiting_.find('\n') + 1;
     waiting_.erase(first, waiting_.find('\n', kWaitingMax / 2) + 1 - first);
   }

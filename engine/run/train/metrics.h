@@ -19,7 +19,8 @@ struct StepMetrics {
   int64_t step = 0;      // from 1
   double loss = 0;       // mean over the step's valid tokens, before the update
   double grad_norm = 0;  // before clipping, without loss scale
-  double seconds = 0;    // from the norm of the step before to its own, less validations and checkpoints
+  double seconds = 0;    // from when the norm of the step before was known until its own was, less
+                         // validations and checkpoints
   double tokens_per_second = 0;
   bool skipped = false;  // fp16 overflow: this step's update was left out
   int64_t micro_batch = 0;
@@ -53,7 +54,8 @@ class MetricsFile {
   void write(const ValidationMetrics& metrics);
 
   void flush();  // tries again to write what is kept
-  // A printable sentence, the first time that a line could not be written, and again after that was mended.
+  // A printable sentence for the first line that could not be written; another one if writing fails anew
+  // after it had worked.
   std::optional<std::string> trouble();
   // Lines that are not in the file, in bytes.
   size_t unwritten() const { return waiting_.size(); }

@@ -16,13 +16,19 @@ namespace sluice {
 
 namespace {
 
-// Seconds. Of shorter steps, the next one is issued early, so that no lane ever waits for the trainer.
-constexpr double kLongStep = 0.5;
-
 // Sequences of one rank's share of a batch.
 uint64_t rows_of(const Plan& plan) {
   return static_cast<uint64_t>(plan.model.micro_batch) * plan.lowering.slices;
 }
+
+// What ranks tell each other before a step: how many were asked to stop, and find that a checkpoint is due.
+struct Signs {
+  int stopping = 0, saving = 0;
+  Signs& operator+=(const Signs& other) {
+    stopping += other.stopping, saving += other.saving;
+    return *this;
+  }
+};
 
 // What ranks tell each other when they have read the tokens of a batch.
 struct RowsRead {
@@ -182,7 +188,7 @@ void Trainer::record_failed() {
 }
 
 TrainResult Trainer::train() {
-  last_norm_ = steady_seconds();
+  last_norm_ = saved_at_ = steady_seconds();
   int64_t saved = -1;
   note("the trainers' sums");
   while (step_ < options_.batch.steps) {
@@ -194,7 +200,8 @@ TrainResult Trainer::train() {
     read_steps(2);
     const bool last = step_ == options_.batch.steps;
     const bool validates = data_.validation && (last || due(options_.data.val_every));
-    const bool saves = (last && at_end_ == AtEnd::checkpoint) || due(options_.run.checkpoint_every);
+    const bool saves =
+        (last && at_end_ == AtEnd::checkpoint) || saves_by_time_ || due(options_.run.checkpoint_every.steps);
     if (!validates && !saves) continue;
     drain();
     const double begin = steady_seconds();
@@ -222,8 +229,14 @@ void Trainer::enter_next_phase() {
   ++phase_;
 }
 
-// One rank's signal stops all, after the same step.
-bool Trainer::stops() const { return session_.ranks().sum<int>(stop_) > 0; }
+// One rank's signal stops all, after the same step. The first rank's clock decides for all.
+bool Trainer::stops() {
+  const double every = options_.run.checkpoint_every.seconds;
+  const bool is_due = every > 0 && steady_seconds() - saved_at_ >= every;
+  const Signs signs = session_.ranks().sum(Signs{stop_, session_.ranks().is_first() && is_due});
+  saves_by_time_ = signs.saving > 0;
+  return signs.stopping > 0;
+}
 
 bool Trainer::issue_step() {
   session_.executor().make_room();
@@ -374,7 +387,11 @@ void Trainer::checkpoint() {
                     " are not finite, so they are not saved.",
                 way_out("a smaller --lr"));
   writer.commit();
-  if (session_.ranks().is_first()) prune_checkpoints(options_.run.out, options_.run.keep);
+  if (session_.ranks().is_first()) {
+    prune_checkpoints(options_.run.out, options_.run.keep);
+    delete_set_aside(options_.run.out);
+  }
+  saved_at_ = steady_seconds();
   if (events_.checkpoint) events_.checkpoint(writer.path());
 }
 

@@ -4,8 +4,9 @@
 // issued only when a lane has nothing else to do, so that a stop need not wait for it. Owner: the verb's
 // thread.
 //
-// Whatever ends a run in which all lanes are well ends it after a checkpoint: a signal, data that cannot be
-// read, a validation that fails. All ranks agree on that before they do it.
+// If a run has to end while all lanes are well, because of a signal, data that cannot be read or a validation
+// that fails, a checkpoint is written first. All ranks agree on that before they do it. Numbers that are not
+// finite end a run without one.
 #pragma once
 
 #include <atomic>
@@ -44,7 +45,7 @@ enum class AtEnd : uint8_t { checkpoint, nothing };  // nothing: the run only me
 
 struct TrainResult {
   int64_t step = 0;      // updates done
-  bool stopped = false;  // by the flag, with a durable checkpoint
+  bool stopped = false;  // by the flag
 };
 
 class Trainer {
@@ -65,8 +66,8 @@ class Trainer {
     BodyId body = 0;
   };
   TrainResult train();
-  TrainResult train_on_lanes();  // the same; where a lane failed, throws the lane's error
-  bool stops() const;
+  TrainResult train_on_lanes();   // the same; where a lane failed, throws the lane's error
+  bool stops();                   // sets saves_by_time_ too
   const BodyIds& bodies() const;  // of phase_
   void enter_next_phase();
   bool issue_step();              // false where a rank could not read its tokens: nothing was issued
@@ -96,6 +97,8 @@ class Trainer {
   std::vector<Pending> pending_;  // oldest first
   double last_norm_ = 0;          // when the task `norm` of the last step that was read ended
   double excluded_ = 0;           // seconds of validations and checkpoints since last_norm_
+  double saved_at_ = 0;           // when the run began or the last checkpoint ended
+  bool saves_by_time_ = false;    // by saved_at_, a checkpoint is due
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
   bool failed_ = false;                             // a rank could not read its data
@@ -104,6 +107,12 @@ class Trainer {
 
 // Bytes that a body moves, by lane; for collectives, the bytes that this rank sends.
 std::vector<uint64_t> moved_bytes(const Plan& plan, const Body& body);
+
+// A step of more seconds is long: the next one is issued only when a lane has nothing else to do. Of shorter
+// steps, it is issued early, so that no lane ever waits for the trainer.
+constexpr double kLongStep = 0.5;
+// How many steps of so many seconds may end after a signal: those under way, and one that is issued.
+constexpr int steps_before_stop(double seconds) { return seconds > kLongStep ? 2 : 3; }
 
 // Mean loss over the first `batches` validation batches, with current weights, by the `bodies` of the current
 // phase (Lowering::phases). No update may be due (BodyState::clean). None where it was cut short: `stop` was

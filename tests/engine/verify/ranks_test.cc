@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Two lanes with collectives. Waits are what the test writes.
+// Two lanes with collectives. The only waits are those that a test writes out.
 constexpr const char* kTables = R"(sluice program 1
 tier host capacity 4096 alignment 64
 lane compute
@@ -129,7 +129,8 @@ TEST(VerifyRanks, OrdersAcrossLanesMayNotContradict) {
             "instruction 0 (gather 0/0)");
 }
 
-// The contradiction leads through instructions that are no collectives, and through three ranks.
+// The contradiction leads through instructions that are no collectives. A third rank, which has no part in
+// it, stands between the two.
 TEST(VerifyRanks, CirclesOfSeveralRanksAreFound) {
   const Program a = program_of({{kGather, "near:1", ""},
                                 {kForward, "compute:1", "after near:1"},
@@ -145,8 +146,8 @@ TEST(VerifyRanks, CirclesOfSeveralRanksAreFound) {
   EXPECT_NE(fault.find("ranks wait for one another"), std::string::npos) << fault;
 }
 
-// An overlapping lane still begins its collectives in order, but nothing on it waits for the instruction
-// before.
+// An overlapping lane still begins its collectives in order, but each may begin before the one before it is
+// done.
 TEST(VerifyRanks, LanesThatOverlapStartInOrder) {
   const auto overlapping = [](Program p) {
     p.machine.lanes[1].overlapping = true;

@@ -134,7 +134,8 @@ TEST(CpuKernelLimits, RopeIsExactAtLatePositions) {
     for (int i = 0; i < 4; ++i) {
       const double angle = static_cast<double>(t) * std::pow(10000.0, -2.0 * i / 8);
       const double a = x[t * 8 + i], b = x[t * 8 + i + 4];
-      // Two products and a sum of numbers of at most one: three roundings of 2^-25, and those of cos and sin.
+      // Numbers of at most one: two products, rounded by 2^-25 each, and their sum, which is below 1.5, by
+      // 2^-24; and the roundings of cos and sin.
       ASSERT_NEAR(y[t * 8 + i], a * std::cos(angle) - b * std::sin(angle), 3e-7) << t << " " << i;
       ASSERT_NEAR(y[t * 8 + i + 4], b * std::cos(angle) + a * std::sin(angle), 3e-7) << t << " " << i;
     }

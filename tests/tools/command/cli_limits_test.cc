@@ -57,11 +57,11 @@ TEST_F(Cli, ADirectoryThatCannotServeIsRefusedEvenIfThePlanDoesNotNeedIt) {
     expect_refused_training({"--nvme-dir", special}, 4, {special});
     expect_refusal({"plan", "--model", "gpt2", "--nvme-dir", special}, 4, {special});
   }
-  if (is_memory("/dev/shm")) expect_refused_training({"--nvme-dir", "/dev/shm"}, 4, {"tmpfs"});
+  if (is_memory("/dev/shm")) expect_refused_training({"--nvme-dir", "/dev/shm"}, 4, {"in memory"});
   if (is_memory("/dev/shm"))
     expect_refusal({"eval", "--from", kFixtures + "llama", "--data", kFixtures + "tokens.bin", "--seq", "37",
                     "--batch", "2", "--val-batches", "1", "--nvme-dir", "/dev/shm"},
-                   4, {"tmpfs"});
+                   4, {"in memory"});
 }
 
 TEST_F(Cli, ALimitOnFileSizesIsAnError) {

@@ -301,7 +301,7 @@ TEST_F(Cli, BadScratchDirectories) {
   expect_refused_training({"--nvme-dir", directory.path(), "--nvme-mem", "1000TiB"}, 4, {"nvme-mem"});
   if (is_memory("/dev/shm"))
     expect_refused_training({"--nvme-dir", "/dev/shm", "--host-mem", "67MiB", "--nvme-mem", "64MiB"}, 4,
-                            {"/dev/shm", "tmpfs"});
+                            {"/dev/shm", "in memory"});
 }
 
 TEST_F(Cli, AReadOnlyScratchDirectory) {

@@ -39,7 +39,7 @@ TEST(CommandLine, DefaultsAreThoseOfTheContract) {
   EXPECT_EQ(o.data.order, RowOrder::shuffled);
   EXPECT_FALSE(o.batch.sequence);
   EXPECT_FALSE(o.batch.micro_batch);
-  EXPECT_EQ(o.run.checkpoint_every, 0);
+  EXPECT_EQ(o.run.checkpoint_every.steps, 0);
   EXPECT_EQ(o.run.keep, 2);
   EXPECT_EQ(o.memory.host, Size{});
   EXPECT_TRUE(o.memory.nvme_directories.empty());
@@ -87,7 +87,7 @@ TEST(CommandLine, EveryOptionReachesItsField) {
   EXPECT_EQ(o.memory.machine, "m.json");
   EXPECT_EQ(o.run.metrics, "m.jsonl");
   EXPECT_EQ(o.run.resume, "auto");
-  EXPECT_EQ(o.run.checkpoint_every, 4);
+  EXPECT_EQ(o.run.checkpoint_every.steps, 4);
   EXPECT_EQ(o.run.keep, 1);
   EXPECT_TRUE(is_given(o, "seed"));
   EXPECT_FALSE(is_given(o, "config"));

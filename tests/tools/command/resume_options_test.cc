@@ -55,7 +55,7 @@ TEST(Resume, OptionsThatChangeNoBitsAreTheRunsUnlessTheyAreGiven) {
           "1000001 --nvme-dir a b --io threads --zero 1 --metrics m --checkpoint-every 10"}));
   EXPECT_EQ(o.data.validation, (std::vector<std::string>{"v", "w"}));
   EXPECT_EQ(o.data.val_every, 10);
-  EXPECT_EQ(o.run.checkpoint_every, 10);
+  EXPECT_EQ(o.run.checkpoint_every.steps, 10);
   EXPECT_EQ(o.run.keep, 3);
   EXPECT_EQ(o.memory.host, (Size{Size::Kind::percent, 0, 80, true}));
   EXPECT_EQ(o.memory.gpu, (Size{Size::Kind::bytes, 3ull << 29, 0, true}));
@@ -120,7 +120,7 @@ TEST(Resume, EvalAdoptsWhatWasNotGiven) {
   EXPECT_EQ(o.numbers.precision, DType::f32);
   EXPECT_THROW(check_options(o, Verb::eval, false), Error);  // 3 is no multiple of the run's micro-batch, 2
   auto damaged = manifest;
-  std::erase_if(damaged, [](const ManifestOption& o) { return o.name == "clip"; });  // no default stands in
+  std::erase_if(damaged, [](const ManifestOption& m) { return m.name == "clip"; });  // no default stands in
   EXPECT_THROW(adopt_manifest(o, damaged), Error);
   damaged.push_back(damaged.front());
   EXPECT_THROW(adopt_manifest(o, damaged), Error);

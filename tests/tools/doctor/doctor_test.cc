@@ -83,7 +83,7 @@ DoctorFacts bad_machine() {
         .writable = true,
         .memory = true,
         .free_bytes = 60 * kGiB,
-        .reason = "The NVMe directory /dev/shm is on tmpfs, which is memory, not a drive.",
+        .reason = "The NVMe directory /dev/shm is on a file system in memory, not on a drive.",
         .remedy = "Give a directory on a drive with --nvme-dir."},
        FileSystem{"tmpfs", "tmpfs", "/dev/shm"}});
   return f;

@@ -18,7 +18,8 @@ TEST(PlanFacts, TheBottleneckHasMostWork) {
   EXPECT_EQ(found({{1, 3, 2}, {2, 2}, {2}}), std::tuple(Kind::lane, 1, 3));
   EXPECT_EQ(found({{1, 3, 2}, {2, 4}, {2}}), std::tuple(Kind::pool, 1, 4));
   EXPECT_EQ(found({{1, 3, 2}, {2, 4}, {2, 5}}), std::tuple(Kind::drive, 1, 5));
-  // When one lane alone fills a pool, the lane is named. Sums of the pool's parts are rounded.
+  // When one lane alone fills a pool, the lane is named. The pool's sum may differ from the lane's time by
+  // rounding errors.
   EXPECT_EQ(found({{1, 3, 2}, {3 * (1 + 1e-15)}, {}}), std::tuple(Kind::lane, 1, 3));
 }
 

@@ -1,5 +1,5 @@
 // `plan --why`: which buffers a name means, and that every transfer of a plan's step is listed with its time
-// and bound.
+// and what keeps it from running earlier.
 #include "tools/plan/why.h"
 
 #include <gtest/gtest.h>
@@ -123,8 +123,8 @@ TEST(PlanWhy, TasksThatUseTheBufferAreTold) {
 
 std::string unwrapped(const std::string& text) { return std::regex_replace(text, std::regex("\\s+"), " "); }
 
-// A claim is granted if and only if the plan has the buffer in that tier. The text names what was left when
-// its turn came, of the tier or of the part that its class may have.
+// A claim is granted if and only if the plan has the buffer in that tier. The text names the bytes that were
+// left when the claim's turn came: of the tier, or of the part that the class may have.
 TEST(PlanWhy, HomesAreExplainedByRoom) {
   size_t granted = 0, refused = 0, moved = 0;
   for (const uint64_t bytes : {uint64_t{1} << 20, uint64_t{2} << 20, uint64_t{8} << 20}) {

@@ -90,7 +90,7 @@ TEST(TrainingDirectories, BadOnesAreRefusedByName) {
   EXPECT_TRUE(names(refused(missing + "," + good, "auto"), missing + " does not exist."));
   EXPECT_TRUE(names(refused(good + "," + file, "64MiB"), file + " is not a directory."));
   if (is_memory("/dev/shm")) {
-    EXPECT_TRUE(names(refused(good + ",/dev/shm", "64MiB"), "/dev/shm is on tmpfs"));
+    EXPECT_TRUE(names(refused(good + ",/dev/shm", "64MiB"), "/dev/shm is on a file system in memory"));
   }
   const std::string large = refused(good + "," + scratch.paths[1], "1000TiB");
   EXPECT_TRUE(names(large, "are free until it is full in " + good + " and " + scratch.paths[1])) << large;

@@ -61,9 +61,19 @@ TEST_F(CheckpointTest, GoingBackRetiresWhatLaterStepsLeft) {
   const std::vector<std::string> notes = retire_checkpoints_after(out(), 5);
   ASSERT_EQ(notes.size(), 3u);
   EXPECT_TRUE(notes[0].starts_with("Kept, since it is no complete checkpoint: ")) << notes[0];
-  EXPECT_EQ(notes[1], "Removed the later checkpoint " + checkpoint(15) + ".");
-  EXPECT_EQ(notes[2], "Removed the later checkpoint " + checkpoint(10) + ".");
-  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000005", "step-000000020"}));
+  EXPECT_EQ(notes[1], "The later checkpoint " + checkpoint(15) +
+                          " is now step-000000015.set-aside, until the next checkpoint is written.");
+  EXPECT_TRUE(notes[2].starts_with("The later checkpoint " + checkpoint(10))) << notes[2];
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000005", "step-000000010.set-aside",
+                                                 "step-000000015.set-aside", "step-000000020"}));
+  save(model, 15);  // going back once more keeps both
+  EXPECT_EQ(retire_checkpoints_after(out(), 5).size(), 2u);
+  expect_content(CheckpointReader::open(newest_checkpoint(out()).value()), model, 5);
+  fs::rename(checkpoint(10) + ".set-aside", checkpoint(10));  // as a user would who takes it back
+  expect_content(CheckpointReader::open(newest_checkpoint(out()).value()), model, 77);
+  delete_set_aside(out());
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000005", "step-000000010", "step-000000020"}));
+  fs::remove_all(checkpoint(10));
   for (const char* aside : {"step-000000020.damaged", "step-000000020.damaged.2"}) {
     save(model, 20);
     EXPECT_TRUE(fs::exists(out() + "/checkpoints/" + aside)) << aside;

@@ -175,7 +175,7 @@ TEST_F(RanksTest, AFaultOfOneRankEndsAll) {
   for (const uint64_t at : {1, 40, 200, 400}) {
     TestRun faulty = run;
     faulty.options.run.out = directory_ / "faulty";
-    faulty.options.run.checkpoint_every = 3;
+    faulty.options.run.checkpoint_every = {3};
     std::atomic<int> queues{0};
     faulty.wrap_queue = [&](std::unique_ptr<IoQueue> inner) -> std::unique_ptr<IoQueue> {
       if (queues++ != 2) return inner;  // one lane of one rank

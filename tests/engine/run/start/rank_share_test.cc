@@ -99,7 +99,8 @@ TEST(RankShares, MoreRanksThanCoresAreNotBound) {
   const int ranks = static_cast<int>(cores_of(allowed_processors()).size()) + 1;
   const std::vector<RankShare> shares = shares_of(ranks, {});
   for (const RankShare& share : shares) EXPECT_FALSE(share.processors);
-  EXPECT_NE(shares[0].notes.at(0).find("shares the cores, of which there are fewer."), std::string::npos);
+  EXPECT_NE(shares[0].notes.at(0).find("shares the cores, since there are fewer cores than ranks."),
+            std::string::npos);
 }
 
 // As mpirun and Slurm may give them.

@@ -19,7 +19,7 @@ TestRun run_of(const DriveDirectory& directory, bool striped, const char* model 
   write_bytes(directory / "train.txt", sample_text(4000));
   TestRun run;
   run.options = short_run(directory, model, directory / "train.txt");
-  run.options.run.checkpoint_every = 2;
+  run.options.run.checkpoint_every = {2};
   if (striped) {
     write_machine(directory / "machine.json");
     run.options.memory.machine = directory / "machine.json";

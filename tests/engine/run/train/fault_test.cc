@@ -23,7 +23,7 @@ TestRun run_of(const DriveDirectory& directory) {
   run.options =
       short_run(directory, "gpt2:layers=2,width=32,heads=2,vocab=256,context=32", directory / "train.txt");
   run.options.batch.steps = kSteps;
-  run.options.run.checkpoint_every = 2;
+  run.options.run.checkpoint_every = {2};
   run.arenas = least_arenas(run, false);
   return run;
 }

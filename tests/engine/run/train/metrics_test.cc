@@ -113,10 +113,9 @@ TEST(MetricsFile, AFullDriveIsToldOnce) {
   MetricsFile file("/dev/full");
   EXPECT_EQ(file.trouble(), std::nullopt);
   file.write(ValidationMetrics{1, 1});
-  EXPECT_EQ(
-      file.trouble().value_or(""),
-      "Writing `/dev/full` failed: No space left on device. The run goes on; its lines are kept and tried "
-      "again.");
+  EXPECT_EQ(file.trouble().value_or(""),
+            "Writing `/dev/full` failed: No space left on device. The run goes on; its lines are kept and "
+            "tried again.");
   file.write(ValidationMetrics{2, 1});
   EXPECT_EQ(file.trouble(), std::nullopt);
   EXPECT_EQ(file.unwritten(), 2 * line_of(ValidationMetrics{1, 1}).size());

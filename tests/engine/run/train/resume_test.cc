@@ -105,7 +105,7 @@ TEST(TrainingResume, OneStepAtATime) {
   for (int64_t step = 1; step <= kSteps; ++step) {
     TestRun run = run_of(directory);
     run.options.run.resume = "auto";  // a fresh start when there is none
-    run.options.run.checkpoint_every = 1;
+    run.options.run.checkpoint_every = {1};
     run.options.optimizer.schedule = Schedule::cosine;
     std::vector<std::string> seen;
     run.on_step = [&](const StepMetrics& m) {
@@ -129,7 +129,7 @@ TEST(TrainingResume, CheckpointsOnTheWayAndHowManyStay) {
   const Whole& whole = whole_run(DType::bf16, 1);
   const DriveDirectory directory;
   TestRun run = run_of(directory);
-  run.options.run.checkpoint_every = 2;
+  run.options.run.checkpoint_every = {2};
   run.options.run.keep = 3;
   const TestResult result = train(run);
   EXPECT_EQ(result.checkpoints, 5u);  // after 2, 4, 6, 8 and the last

@@ -1,0 +1,136 @@
+// What ends a run in which all lanes are well ends it after a checkpoint, on all ranks: data that cannot be
+// read, a validation that fails, a stop. Weights that are not finite are not saved.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/support/ranks_support.h"
+
+namespace sluice {
+namespace {
+
+// The sequences of a run in order, as nanoGPT tokens.
+class Endings : public RanksTest {
+ protected:
+  TestRun tokens_run(int64_t ranks, const std::string& out) const {
+    TestRun run = run_on(ranks, out);
+    run.options.data.order = RowOrder::sequential;
+    run.options.data.train = {directory_ / "tokens.bin"};
+    return run;
+  }
+  void write_data(const std::string& name, std::optional<uint64_t> bad_token = std::nullopt) const {
+    constexpr size_t kTokens = 10 * 12 * 32 + 1;  // of ten steps
+    std::string bytes;
+    for (const char c : sample_text(kTokens)) bytes += {c, '\0'};
+    if (bad_token) bytes[2 * *bad_token + 1] = '\x7f';  // an id above the vocabulary
+    write_bytes(directory_ / name, bytes);
+  }
+  // Trains, and returns the error.
+  static Error error_of(const TestRun& run) {
+    try {
+      train_on(run);
+    } catch (const Error& error) {
+      return error;
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return {ExitCode::done, "", ""};
+  }
+};
+
+// The token is in the sixth step, which begins at token 5 * 12 * 32; of two ranks, the second one reads it.
+TEST_F(Endings, ATokenThatIsNoneEndsARunAfterItsCheckpoint) {
+  constexpr uint64_t kBad = (5 * 12 + 8) * 32 + 7;
+  for (const int64_t ranks : {1, 2}) {
+    const std::string name = "run" + std::to_string(ranks);
+    write_data("tokens.bin");
+    TestRun whole = tokens_run(ranks, "whole" + name);
+    const TestResult expected = train_on(whole);
+    write_data("tokens.bin", kBad);
+    TestRun run = tokens_run(ranks, name);
+    const Error error = error_of(run);
+    EXPECT_EQ(error.code(), ExitCode::malformed_file) << error.what();
+    EXPECT_NE(std::string(error.what()).find(std::to_string(kBad)), std::string::npos) << error.what();
+    EXPECT_TRUE(error.remedy().ends_with(" Step 5 is saved: then go on with --resume auto."))
+        << error.remedy();
+    const auto saved = newest_checkpoint(run.options.run.out);
+    ASSERT_TRUE(saved);
+    EXPECT_EQ(CheckpointReader::open(*saved).state().step, 5);
+    // Once the token is mended, the run goes on to the same bits.
+    write_data("tokens.bin");
+    run.options.run.resume = "auto";
+    EXPECT_EQ(train_on(run).steps.size(), 5u);
+    EXPECT_EQ(differences(newest_tensors(whole.options.run.out), newest_tensors(run.options.run.out)), "");
+  }
+}
+
+// At the end too: the checkpoint of the last step is written before the validation that fails.
+TEST_F(Endings, AValidationThatFailsEndsARunAfterItsCheckpoint) {
+  write_data("tokens.bin");
+  write_data("validation.bin", 12 * 32 + 3);  // in the second batch
+  for (const int64_t every : {0, 4}) {
+    TestRun run = tokens_run(2, "run" + std::to_string(every));
+    run.options.data.validation = {directory_ / "validation.bin"};
+    run.options.data.val_batches = 3;
+    run.options.data.val_every = every;
+    const int64_t step = every == 0 ? 10 : 4;
+    const Error error = error_of(run);
+    EXPECT_EQ(error.code(), ExitCode::malformed_file) << error.what();
+    EXPECT_NE(error.remedy().find("Step " + std::to_string(step) + " is saved"), std::string::npos)
+        << error.remedy();
+    EXPECT_EQ(CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state().step, step);
+  }
+}
+
+TEST_F(Endings, AStopCutsAValidationShort) {
+  write_data("tokens.bin");
+  write_data("validation.bin");
+  TestRun run = tokens_run(1, "run");
+  run.options.data.validation = {directory_ / "validation.bin"};
+  run.options.data.val_batches = 3;
+  run.options.data.val_every = 4;
+  run.stop_after = 4;  // set when the step's loss is read, just before it is validated
+  const TestResult result = train_on(run);
+  EXPECT_TRUE(result.end.stopped);
+  EXPECT_EQ(result.end.step, 4);
+  EXPECT_TRUE(result.validations.empty());
+  EXPECT_EQ(CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state().step, 4);
+}
+
+// After a nanosecond, every step is due.
+TEST_F(Endings, CheckpointsByTime) {
+  write_data("tokens.bin");
+  for (const int64_t ranks : {1, 2}) {
+    TestRun run = tokens_run(ranks, "run" + std::to_string(ranks));
+    run.options.run.checkpoint_every = {0, 1e-9};
+    EXPECT_EQ(train_on(run).checkpoints, 10u);
+    run.options.run.out += "long";
+    run.options.run.checkpoint_every = {0, 1e6};
+    EXPECT_EQ(train_on(run).checkpoints, 1u);
+  }
+}
+
+// A weight or moment that is no number is found when its shard is written. Of two ranks, one has it.
+TEST_F(Endings, WeightsThatAreNotFiniteAreNotSaved) {
+  write_data("tokens.bin");
+  for (const int64_t ranks : {1, 2}) {
+    TestRun run = tokens_run(ranks, "run" + std::to_string(ranks));
+    run.options.run.checkpoint_every = {1};
+    run.options.run.keep = 1;
+    run.options.batch.steps = 2;
+    ASSERT_EQ(train_on(run).end.step, 2);
+    run.options.run.resume = "auto";
+    run.options.batch.steps = 3;
+    run.options.optimizer.learning_rate = 1e38;  // the third step's update throws weights out of range
+    run.options.optimizer.min_learning_rate = 1e38;
+    run.options.given = {"steps", "lr", "min-lr"};
+    const Error error = error_of(run);
+    EXPECT_EQ(error.code(), ExitCode::numerics);
+    EXPECT_STREQ(error.what(), "The weights or moments after step 3 are not finite, so they are not saved.");
+    EXPECT_NE(error.remedy().find("step-000000002 with --resume auto and a smaller --lr"), std::string::npos)
+        << error.remedy();
+    EXPECT_EQ(CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state().step, 2);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

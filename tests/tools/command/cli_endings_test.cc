@@ -1,0 +1,148 @@
+// The `sluice` command when a run ends early and goes on: what a signal is answered with, what a resume takes
+// over, how long a stop may take.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/cli_support.h"
+
+namespace sluice {
+namespace {
+
+Words names_in(const std::string& directory) {
+  Words names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// What a resume is not given is as the run had it: it validates, saves and keeps as before.
+TEST_F(Cli, AResumeTakesOverEveryOptionOfTheRun) {
+  ASSERT_EQ(run(train("run", 4,
+                      {"--checkpoint-every", "2", "--keep", "9", "--val-data", validation, "--val-every", "2",
+                       "--val-batches", "2", "--host-mem", "100MiB", "--nvme-dir", directory.path()}))
+                .code,
+            0);
+  const std::string out = directory / "run";
+  const CommandResult resumed = run({"train", "--out", out, "--resume", "auto", "--steps", "8"});
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.out.find("--steps is now 8; it was 4.\nAs the run had it: --val-data " + validation +
+                             " --val-every 2 --val-batches 2 --host-mem 100MiB --nvme-dir " +
+                             directory.path() + " --threads 2 --checkpoint-every 2 --keep 9\n"),
+            std::string::npos)
+      << resumed.out;
+  EXPECT_EQ(names_in(out + "/checkpoints"),
+            (Words{"step-000000002", "step-000000004", "step-000000006", "step-000000008"}));
+  const std::string metrics = read_text_file(out + "/metrics.jsonl", 1 << 20);
+  int64_t validations = 0;
+  for (const std::string& line : lines_of(metrics)) validations += line.find("val_loss") != std::string::npos;
+  EXPECT_EQ(validations, 4);
+  // What is given again holds from then on.
+  const CommandResult other =
+      run({"train", "--out", out, "--resume", "auto", "--steps", "10", "--keep", "1", "--val-every", "0"});
+  ASSERT_EQ(other.code, 0) << other.err;
+  EXPECT_NE(other.out.find("--keep is now 1; it was 9."), std::string::npos) << other.out;
+  EXPECT_EQ(names_in(out + "/checkpoints"), Words{"step-000000010"});
+}
+
+// A directory for the nvme tier that is gone by now, and a number of ranks that is given by --gpus.
+TEST_F(Cli, AResumeLeavesOutWhatIsGone) {
+  std::filesystem::create_directory(directory / "drive");
+  ASSERT_EQ(run(train("run", 2, {"--nvme-dir", directory / "drive", "--gpus", "2"})).code, 0);
+  std::filesystem::remove(directory / "drive");
+  const CommandResult resumed =
+      run({"train", "--out", directory / "run", "--resume", "auto", "--steps", "4"});
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.out.find("--nvme-dir " + (directory / "drive") + " of the run is gone: it is left out."),
+            std::string::npos)
+      << resumed.out;
+  EXPECT_NE(resumed.out.find("2 ranks at ZeRO stage 3"), std::string::npos) << resumed.out;
+}
+
+// A branch in another run directory writes metrics of its own, not into the file that the run named.
+TEST_F(Cli, ABranchHasMetricsOfItsOwn) {
+  const std::string metrics = directory / "metrics.jsonl";
+  ASSERT_EQ(run(train("run", 3, {"--metrics", metrics, "--checkpoint-every", "1", "--keep", "9"})).code, 0);
+  const std::string before = read_text_file(metrics, 1 << 20);
+  ASSERT_EQ(run({"train", "--out", directory / "branch", "--resume",
+                 directory / "run/checkpoints/step-000000001", "--steps", "2"})
+                .code,
+            0);
+  EXPECT_EQ(read_text_file(metrics, 1 << 20), before);
+  EXPECT_EQ(lines_of(read_text_file(directory / "branch/metrics.jsonl", 1 << 20)).size(), 1u);
+}
+
+TEST_F(Cli, ASignalIsAnsweredAtOnce) {
+  for (const int number : {SIGHUP, SIGTERM}) {
+    const std::string name = "run" + std::to_string(number);
+    Command command(directory, train(name, 1000000));
+    ASSERT_TRUE(command.until([&] {
+      return std::filesystem::exists(directory / (name + "/metrics.jsonl")) &&
+             std::filesystem::file_size(directory / (name + "/metrics.jsonl")) > 0;
+    }));
+    command.send(number);
+    const CommandResult stopped = command.wait();
+    EXPECT_EQ(stopped.code, 75) << stopped.err;
+    EXPECT_TRUE(stopped.err.starts_with("sluice: stopping after the step under way, with a checkpoint of "))
+        << stopped.err;
+    EXPECT_NE(
+        stopped.err.find(", as predicted. A second signal ends the run at once, with the last checkpoint "
+                         "intact.\n"),
+        std::string::npos)
+        << stopped.err;
+    EXPECT_TRUE(newest_checkpoint(directory / name));
+  }
+}
+
+// As under nohup.
+TEST_F(Cli, AnIgnoredHangupStaysIgnored) {
+  const auto before = std::signal(SIGHUP, SIG_IGN);  // the child inherits it
+  Command command(directory, train("run", 1000000));
+  std::signal(SIGHUP, before);
+  const std::string metrics = directory / "run/metrics.jsonl";
+  const auto bytes = [&] {
+    return std::filesystem::exists(metrics) ? std::filesystem::file_size(metrics) : 0;
+  };
+  ASSERT_TRUE(command.until([&] { return bytes() > 0; }));
+  command.send(SIGHUP);
+  const uintmax_t then = bytes();
+  EXPECT_TRUE(command.until([&] { return bytes() > then + 5000; }));
+  command.send(SIGTERM);
+  EXPECT_EQ(command.wait().code, 75);
+}
+
+TEST_F(Cli, AStopThatTakesTooLongIsRefused) {
+  const Words model{"--model", "gpt2-medium", "--batch", "8", "--seq", "512"};
+  const CommandResult plan = run(Words{"plan", "--json"} + model);
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  const auto facts = nlohmann::json::parse(plan.out);
+  EXPECT_GT(facts["checkpoint_seconds"].get<double>(), 0);
+  EXPECT_EQ(facts["stop_seconds"].get<double>(),
+            2 * facts["seconds_predicted"].get<double>() + facts["checkpoint_seconds"].get<double>());
+  const Words hurried = model + Words{"--stop-within", "2s"};
+  expect_refusal(Words{"plan"} + hurried, 3,
+                 {"A stop may take ", "longer than --stop-within 2 s", "--batch"});
+  EXPECT_EQ(run(Words{"plan"} + model + Words{"--stop-within", "2h"}).code, 0);
+  expect_refused_training({"--stop-within", "1e-9s"}, 3, {"--stop-within"});
+  expect_refusal(Words{"plan"} + model + Words{"--stop-within", "90"}, 2,
+                 {"`90` for --stop-within", "90s, 10m or 2h"});
+}
+
+// Weights of NaN: the loss is printed, and the exit code tells.
+TEST_F(Cli, EvaluationOfWeightsThatAreNotFinite) {
+  ASSERT_EQ(run(train("run", 1)).code, 0);
+  ASSERT_EQ(run({"export", "--from", directory / "run", "--to", directory / "exported"}).code, 0);
+  const std::string weights = directory / "exported/model.safetensors";
+  std::string bytes = read_text_file(weights, 1 << 26);
+  bytes.replace(bytes.size() - 4096, 4096, std::string(4096, '\xff'));
+  write_bytes(weights, bytes);
+  const CommandResult result = run(
+      {"eval", "--from", directory / "exported", "--data", validation, "--batch", "2", "--val-batches", "1"});
+  EXPECT_EQ(result.code, 8) << result.out << result.err;
+  EXPECT_NE(result.err.find("The loss is not finite."), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace sluice
