@@ -5,7 +5,8 @@
 #   sluice_cuda_emulated  for tests, over an emulation of CUDA in plain C++ (tests/emulation)
 # Libraries that use the interface link none of them; each target with a `main` chooses one.
 # ${sluice_cuda_best} is sluice_cuda if it is built, else sluice_cuda_absent.
-set(SLUICE_CUDA AUTO CACHE STRING "the cuda device: AUTO (where the CUDA Toolkit is found), ON or OFF")
+set(SLUICE_CUDA AUTO CACHE STRING
+    "the cuda device: AUTO (where the CUDA Toolkit is found), HERE (the same, where a GPU is too), ON or OFF")
 set(SLUICE_CUDA_ARCHITECTURES "all" CACHE STRING "as CMAKE_CUDA_ARCHITECTURES, or all")
 
 # Object libraries, since an archive would have to follow every library that uses it on the linker's command
@@ -15,6 +16,14 @@ add_library(sluice_cuda_absent OBJECT gpu/cuda/absent.cc gpu/cuda/nvml.cc gpu/cu
 target_link_libraries(sluice_cuda_absent PUBLIC sluice_gpu)
 set(sluice_cuda_best sluice_cuda_absent)
 set(SLUICE_CUDA_BUILT OFF)
+if(SLUICE_CUDA STREQUAL "HERE")
+  if(EXISTS /dev/nvidiactl OR EXISTS /dev/dxg)  # the latter: WSL
+    set(SLUICE_CUDA AUTO)
+  else()
+    set(SLUICE_CUDA OFF)
+    message(STATUS "no NVIDIA GPU here, so the cuda device is not built; tools/build.sh release has it")
+  endif()
+endif()
 if(SLUICE_CUDA STREQUAL "AUTO" OR SLUICE_CUDA)
   include(CheckLanguage)
   find_package(CUDAToolkit QUIET)

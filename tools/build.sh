@@ -1,16 +1,17 @@
 #!/bin/bash
 # Configures and builds one preset and prints how long it took.
-# usage: tools/build.sh release|debug|asan|tsan [TARGET...]
+# `local` is a release for this machine: with GPU code for its GPU, or without any.
+# usage: tools/build.sh release|local|debug|asan|tsan [TARGET...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage="usage: tools/build.sh release|debug|asan|tsan [TARGET...]"
+usage="usage: tools/build.sh release|local|debug|asan|tsan [TARGET...]"
 case "${1:-}" in
   -h | --help)
     echo "$usage"
     exit
     ;;
-  release | debug | asan | tsan) ;;
+  release | local | debug | asan | tsan) ;;
   *)
     echo "$usage" >&2
     exit 2

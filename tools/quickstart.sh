@@ -19,7 +19,7 @@ threads=$(nproc)
 threads=$((threads < 4 ? threads : 4))  # ops need more workspace with more of them, and this budget is small
 
 tools/setup.sh --quickstart
-tools/build.sh release sluice
+tools/build.sh local sluice
 
 mkdir -p "$directory/nvme"
 text=$directory/bible.txt
@@ -35,13 +35,13 @@ tail --bytes=$((bytes / 20)) "$text" > "$directory/val.txt"
 rm -rf "$directory/run" "$directory/exported"  # left by an earlier quickstart
 echo "quickstart: training"
 SECONDS=0
-build/release/sluice train --model "$model" --device cpu \
+build/local/sluice train --model "$model" --device cpu \
   --data "$directory/train.txt" --val-data "$directory/val.txt" --val-every "$validate_every" \
   --batch "$batch" --steps "$steps" --lr "$learning_rate" --warmup "$warmup" \
   --threads "$threads" --gpu-mem "$device_memory" --host-mem "$host_memory" --nvme-dir "$directory/nvme" \
   --out "$directory/run"
 seconds=$SECONDS
-build/release/sluice export --from "$directory/run" --to "$directory/exported"
+build/local/sluice export --from "$directory/run" --to "$directory/exported"
 
 echo
 echo "quickstart: trained for $seconds s"

@@ -52,6 +52,31 @@ bool has_megatron_index(const std::string& path) {
   return std::memcmp(magic, kMegatronMagic, sizeof magic) == 0;
 }
 
+// Throws for a file that only the user can tell from raw uint16 tokens.
+void check_raw_uint16(const InputFile& file, int64_t vocabulary) {
+  const auto ask = [&](const std::string& sentence, const char* remedy) {
+    throw Error(ExitCode::usage, fmt::format("{} {}.", printable(file.path()), sentence), remedy);
+  };
+  if (vocabulary > std::numeric_limits<uint16_t>::max() + 1)
+    ask(fmt::format("holds raw tokens, and the model's vocabulary of {} needs more than uint16", vocabulary),
+        "Say --data-type uint32, or uint16 if the tokens are that.");
+  std::array<unsigned char, 16 * 1024> sample;
+  const uint64_t bytes = std::min<uint64_t>(sample.size(), file.bytes()) / 4 * 4;
+  file.read(0, sample.data(), bytes);
+  bool is_text = bytes >= 256, is_wide = bytes >= 64;
+  for (uint64_t i = 0; i < bytes; ++i) {
+    is_text = is_text && (sample[i] >= ' ' || std::strchr("\t\n\r", sample[i])) && sample[i] != 0;
+    is_wide = is_wide && (i % 4 < 2 || sample[i] == 0);
+  }
+  if (is_text)
+    ask("looks like text", "Name it .txt or say --data-type text; if it holds tokens, say uint16.");
+  const bool all_zero = std::all_of(sample.begin(), sample.begin() + static_cast<std::ptrdiff_t>(bytes),
+                                    [](unsigned char byte) { return byte == 0; });
+  if (is_wide && !all_zero)
+    ask("looks like raw uint32 tokens: every second uint16 is 0",
+        "Say --data-type uint32; if the tokens are uint16, say that.");
+}
+
 uint32_t token_at(const std::byte* data, uint64_t index, uint64_t width) {
   uint32_t token = 0;  // little-endian: the low bytes come first
   std::memcpy(&token, data + index * width, width);
@@ -60,7 +85,17 @@ uint32_t token_at(const std::byte* data, uint64_t index, uint64_t width) {
 
 }  // namespace
 
-TokenData::Part TokenData::open_binary(InputFile file) {
+TokenData::Part TokenData::open_raw(InputFile file, uint64_t width) {
+  if (file.bytes() % width != 0)
+    malformed(file.path(),
+              fmt::format("has {} bytes, no multiple of {}, and cannot be uint{} tokens", file.bytes(), width,
+                          8 * width),
+              "Write the file again: raw tokens (nanoGPT) or an llm.c shard.");
+  const uint64_t tokens = file.bytes() / width;
+  return {std::move(file), width, 0, tokens, 0};
+}
+
+TokenData::Part TokenData::open_binary(InputFile file, int64_t vocabulary, TokenType type) {
   const std::string& path = file.path();
   std::array<int32_t, 3> header = {0, 0, 0};  // magic, version, tokens
   if (file.bytes() >= sizeof header)
@@ -70,13 +105,13 @@ TokenData::Part TokenData::open_binary(InputFile file) {
   const auto kind = std::find_if(kShardKinds.begin(), kShardKinds.end(),
                                  [&](const ShardKind& k) { return k.magic == header[0]; });
   if (kind == kShardKinds.end()) {
-    constexpr uint64_t kWidth = 2;
-    if (file.bytes() % kWidth != 0)
-      malformed(path, fmt::format("has {} bytes, an odd number, and cannot be uint16 tokens", file.bytes()),
-                "Write the file again: raw uint16 tokens (nanoGPT) or an llm.c shard.");
-    const uint64_t tokens = file.bytes() / kWidth;
-    return {std::move(file), kWidth, 0, tokens, 0};
+    if (type == TokenType::automatic) check_raw_uint16(file, vocabulary);
+    return open_raw(std::move(file), type == TokenType::uint32 ? 4 : 2);
   }
+  if (type != TokenType::automatic && kind->width != (type == TokenType::uint32 ? 4u : 2u))
+    throw Error(ExitCode::usage,
+                fmt::format("{} is an llm.c shard of uint{} tokens.", printable(path), 8 * kind->width),
+                "Leave out --data-type: the shard's header says what it is.");
   const std::string remedy = "Write the llm.c shard again.";
   if (file.bytes() < kShardHeaderBytes)
     malformed(path,
@@ -97,17 +132,17 @@ TokenData::Part TokenData::open_binary(InputFile file) {
   return {std::move(file), kind->width, kShardHeaderBytes, tokens, 0};
 }
 
-TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary) {
+TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary, TokenType type) {
   const std::string extension = std::filesystem::path(path).extension().string();
   if (extension == ".idx") megatron_is_planned(path);
-  if (extension != ".txt" && extension != ".bin")
+  if (type == TokenType::automatic && extension != ".txt" && extension != ".bin")
     throw Error(ExitCode::usage, fmt::format("{} is neither a .txt nor a .bin file.", printable(path)),
-                "Give text as .txt, tokens as .bin (raw uint16 or an llm.c shard).");
+                "Give text as .txt, tokens as .bin (raw uint16 or an llm.c shard), or say --data-type.");
   InputFile file(path);
   if (file.bytes() == 0) malformed(path, "is empty", "Give a file with data.");
-  if (extension == ".bin") {
+  if (type == TokenType::automatic ? extension == ".bin" : type != TokenType::text) {
     if (has_megatron_index(path)) megatron_is_planned(path);
-    return open_binary(std::move(file));
+    return open_binary(std::move(file), vocabulary, type);
   }
   if (vocabulary != kTextVocabulary)
     malformed(path,
@@ -118,14 +153,14 @@ TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary
   return {std::move(file), 1, 0, tokens, 0};
 }
 
-TokenData TokenData::open(const std::vector<std::string>& paths, int64_t vocabulary) {
+TokenData TokenData::open(const std::vector<std::string>& paths, int64_t vocabulary, TokenType type) {
   CHECK(vocabulary > 0 && vocabulary <= std::numeric_limits<int32_t>::max(), "token ids are int32");
   if (paths.empty())
     throw Error(ExitCode::usage, "no data file is given.", "Name one or more files with --data.");
   TokenData data;
   data.vocabulary_ = vocabulary;
   for (const std::string& path : paths) {
-    Part& part = data.parts_.emplace_back(open_part(path, vocabulary));
+    Part& part = data.parts_.emplace_back(open_part(path, vocabulary, type));
     part.first_token = data.tokens_;
     data.tokens_ += part.tokens;  // no overflow: every token takes bytes of a file
   }

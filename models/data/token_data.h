@@ -1,9 +1,9 @@
 // Token files, several joined into one sequence of token ids in the order given.
 //
-// .txt: bytes as tokens (vocabulary 256). .bin: llm.c shard (by its magic; uint16 or uint32 after a
-// 1024-byte header) or nanoGPT's raw uint16. Sizes are checked when a file is opened; ids are checked
-// against the vocabulary as they are read, so that none reaches a device. Positions are 64-bit. Reads are
-// const, need no memory, and may come from any thread. Caller: data_order, the trainer.
+// A file is text, whose bytes are tokens (vocabulary 256), an llm.c shard (uint16 or uint32 behind a header
+// of 1024 bytes that says so), or raw uint16 (nanoGPT) or uint32. Sizes are checked when a file is opened;
+// ids are checked against the vocabulary as they are read, so that none reaches a device. Positions are
+// 64-bit. Reads are const, need no memory, and may come from any thread. Caller: data_order, the trainer.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,17 @@
 
 namespace sluice {
 
+// automatic: .txt is text; .bin is an llm.c shard if it has such a header, else raw uint16.
+enum class TokenType : uint8_t { automatic, text, uint16, uint32 };
+
 class TokenData {
  public:
   // Throws Error: malformed_file for empty or truncated files, for those whose header contradicts their size,
-  // and for text with another vocabulary than 256; usage for a missing file, an unknown kind of file and
-  // Megatron's, which is planned.
-  static TokenData open(const std::vector<std::string>& paths, int64_t vocabulary);
+  // and for text with another vocabulary than 256; usage for a missing file, an unknown kind of file,
+  // Megatron's, which is planned, and a raw file that `automatic` would take for uint16 though it looks like
+  // text or uint32, or though the vocabulary needs more than 16 bits.
+  static TokenData open(const std::vector<std::string>& paths, int64_t vocabulary,
+                        TokenType type = TokenType::automatic);
 
   uint64_t tokens() const { return tokens_; }
 
@@ -43,8 +48,9 @@ class TokenData {
     uint64_t tokens = 0;
     uint64_t first_token = 0;  // in the joined sequence
   };
-  static Part open_part(const std::string& path, int64_t vocabulary);
-  static Part open_binary(InputFile file);
+  static Part open_part(const std::string& path, int64_t vocabulary, TokenType type);
+  static Part open_binary(InputFile file, int64_t vocabulary, TokenType type);
+  static Part open_raw(InputFile file, uint64_t width);
   void read_part(const Part& part, uint64_t first, uint64_t count, int32_t* out) const;
 
   std::vector<Part> parts_;

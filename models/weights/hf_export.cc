@@ -23,9 +23,16 @@ namespace fs = std::filesystem;
 constexpr uint64_t kPieceElements = 1 << 20;  // weights in memory at once: 4 MiB in fp32, 2 MiB in 16 bits
 constexpr uint64_t kCopyBytes = 1 << 20;
 
-constexpr std::array<const char*, 8> kTokenizerFiles = {
-    "tokenizer.json",  "tokenizer_config.json",  "vocab.json",       "merges.txt", "special_tokens_map.json",
-    "tokenizer.model", "generation_config.json", "added_tokens.json"};
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "special_tokens_map.json",
+                                           "tokenizer.model",
+                                           "generation_config.json",
+                                           "added_tokens.json",
+                                           "chat_template.jinja",
+                                           "chat_template.json"};
 
 struct Rows {  // some rows of a tensor; a tensor without dimensions counts as one row
   size_t tensor = 0;
@@ -132,13 +139,6 @@ void copy_whole(const fs::path& from, const fs::path& to) {
   output.commit();
 }
 
-void copy_tokenizer(const std::string& from, const fs::path& to) {
-  std::error_code ignored;
-  if (from.empty()) return;
-  for (const char* name : kTokenizerFiles)
-    if (fs::is_regular_file(fs::path(from) / name, ignored)) copy_whole(fs::path(from) / name, to / name);
-}
-
 void make_directory(const std::string& directory) {
   std::error_code error;
   fs::create_directories(directory, error);
@@ -208,13 +208,25 @@ std::string index_json(std::span<const File> files, std::span<const ExportTensor
 
 }  // namespace
 
+size_t copy_tokenizer(const std::string& from, const std::string& to) {
+  size_t copied = 0;
+  std::error_code ignored;
+  for (const char* name : kTokenizerFiles) {
+    if (from.empty() || !fs::is_regular_file(fs::path(from) / name, ignored)) continue;
+    fs::create_directories(to, ignored);
+    copy_whole(fs::path(from) / name, fs::path(to) / name);
+    ++copied;
+  }
+  return copied;
+}
+
 void write_hf_directory(const std::string& directory, std::span<const ExportTensor> tensors,
                         const ExportOptions& options, const ReadTensor& read) {
   CHECK(options.dtype == DType::bf16 || options.dtype == DType::f16 || options.dtype == DType::f32,
         "type of an export");
   make_directory(directory);
   const fs::path to(directory);
-  copy_tokenizer(options.tokenizer_directory, to);
+  copy_tokenizer(options.tokenizer_directory, directory);
   const std::vector<File> files =
       options.shards > 1 ? shard_files(tensors, options) : plain_files(tensors, options);
   Pieces pieces;

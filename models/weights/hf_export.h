@@ -33,6 +33,10 @@ struct ExportOptions {
   std::string tokenizer_directory;          // the tokenizer's files are copied from here; empty: none
 };
 
+// Copies the tokenizer's files, chat template and generation settings that are in `from`; makes `to` if there
+// is any. Returns how many there are. Throws Error(io) when writing fails.
+size_t copy_tokenizer(const std::string& from, const std::string& to);
+
 // Creates the directory when it is missing. Values are rounded to nearest even. Throws Error: usage when the
 // directory is not empty, environment when it cannot be made, numerics when a finite value does not fit fp16,
 // io when writing fails.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -24,6 +25,7 @@ constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kHeadName = "lm_head.weight";
 constexpr uint64_t kIndexBytesMax = 64 << 20;  // a million tensors
+constexpr int64_t kRowsMax = int64_t{1} << 40;
 
 [[noreturn]] void malformed(const std::string& where, const std::string& sentence,
                             const std::string& remedy) {
@@ -79,17 +81,52 @@ std::map<std::string, std::string> read_index(const std::string& path) {
   return map;
 }
 
-// The shard's real path, which must lie in the directory itself.
-std::string path_inside(const std::string& directory, const std::string& file,
-                        const std::string& index_path) {
+// The shard's real path. Links are followed: Hugging Face's cache links to files in another folder.
+std::string path_of_shard(const std::string& directory, const std::string& file,
+                          const std::string& index_path) {
   std::error_code error;
   const fs::path real = fs::canonical(fs::path(directory) / file, error);
   if (error)
     malformed(index_path, fmt::format("it names {}, which is not there", shown_name(file)), kDownloadAgain);
-  if (real.parent_path() != fs::canonical(directory, error) || error)
-    malformed(index_path, fmt::format("it names {}, a link that leaves the directory", shown_name(file)),
-              "Copy the files themselves into one directory (cp -L).");
   return real.string();
+}
+
+// The files of an export with --shards, in order of shard and file: shard-RRRRR-model-IIIII-of-NNNNN. All
+// files that a shard's name promises must be there.
+std::vector<std::string> files_of_shards(const std::string& directory) {
+  std::vector<std::string> paths;
+  std::error_code ignored;
+  for (fs::directory_iterator entry(directory, ignored), end; !ignored && entry != end;
+       entry.increment(ignored)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with("shard-") && name.ends_with(".safetensors")) paths.push_back(entry->path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// By tensor of a shard's file: the row of the whole tensor with which it begins. Empty for other files.
+std::map<std::string, int64_t> first_rows_of(const SafetensorsFile& file) {
+  std::map<std::string, int64_t> rows;
+  const auto info = file.metadata().find("DCP_SHARDING_INFO");
+  if (info == file.metadata().end()) return rows;
+  const Json object = parse_index(file.path(), info->second);
+  for (const SafetensorsTensor& tensor : file.tensors()) {
+    const auto refuse = [&] {
+      malformed(file.path(),
+                fmt::format("its metadata do not say where '{}' begins", shown_name(tensor.name)),
+                kDownloadAgain);
+    };
+    if (!object.is_object() || !object.contains(tensor.name) || !object[tensor.name].is_object() ||
+        !object[tensor.name].contains("saved_offsets"))
+      refuse();
+    const Json& offsets = object[tensor.name]["saved_offsets"];
+    if (!offsets.is_array() || offsets.size() != tensor.shape.size()) refuse();
+    for (size_t d = 0; d < offsets.size(); ++d)
+      if (!offsets[d].is_number_unsigned() || (d > 0 && offsets[d] != 0) || offsets[d] > kRowsMax) refuse();
+    if (!offsets.empty()) rows[tensor.name] = offsets[0].get<int64_t>();
+  }
+  return rows;
 }
 
 struct Findings {
@@ -109,7 +146,8 @@ std::string listed(const Findings& findings) {
 
 bool has_weights(const std::string& directory) {
   const fs::path path(directory);
-  if (is_there(path / kSingleName) || is_there(path / kIndexName)) return true;
+  if (is_there(path / kSingleName) || is_there(path / kIndexName) || !files_of_shards(directory).empty())
+    return true;
   for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
     if (is_there(path / pickle))
       throw Error(ExitCode::malformed_file,
@@ -129,20 +167,23 @@ HfWeights HfWeights::open(const std::string& directory, const std::string& famil
   const fs::path single = fs::path(directory) / kSingleName, index = fs::path(directory) / kIndexName;
   if (is_there(single))
     weights.files_.push_back(SafetensorsFile::open(single.string()));
+  else if (is_there(index))
+    weights.open_indexed(index.string());
   else
-    weights.open_sharded(index.string());
+    for (const std::string& path : files_of_shards(directory))
+      weights.files_.push_back(SafetensorsFile::open(path));
   const Family* known = find_family(family);
   CHECK(known != nullptr, family);
   weights.add_tensors(*known);
   return weights;
 }
 
-void HfWeights::open_sharded(const std::string& index_path) {
+void HfWeights::open_indexed(const std::string& index_path) {
   const std::map<std::string, std::string> map = read_index(index_path);
   std::map<std::string, size_t> file_numbers;
   for (const auto& [tensor, name] : map) {
     const auto [found, added] = file_numbers.emplace(name, files_.size());
-    if (added) files_.push_back(SafetensorsFile::open(path_inside(directory_, name, index_path)));
+    if (added) files_.push_back(SafetensorsFile::open(path_of_shard(directory_, name, index_path)));
     if (files_[found->second].find(tensor) == nullptr)
       malformed(
           index_path,
@@ -160,13 +201,39 @@ void HfWeights::open_sharded(const std::string& index_path) {
     }
 }
 
+// One tensor of one file: all of a parameter, or its rows from `first_row` on.
+void HfWeights::add_rows(const std::string& name, const SafetensorsTensor& tensor, HfTensor::Piece piece,
+                         int64_t first_row) {
+  HfTensor& whole = tensors_[name];
+  if (whole.pieces.empty()) {
+    whole.type = tensor.type;
+    whole.shape = tensor.shape;
+    if (first_row > 0) whole.shape.front() = 0;
+  }
+  const auto refuse = [&](const char* what) {
+    malformed(directory_, fmt::format("its files {} of '{}'", what, shown_name(name)), kDownloadAgain);
+  };
+  const int64_t rows_before = whole.pieces.empty() ? 0 : whole.shape.front();
+  if (tensor.type != whole.type || tensor.shape.size() != whole.shape.size() ||
+      !std::equal(tensor.shape.begin() + 1, tensor.shape.end(), whole.shape.begin() + 1))
+    refuse("disagree about the shape or type");
+  if (first_row != rows_before) refuse(first_row < rows_before ? "hold rows twice" : "lack rows");
+  piece.first = whole.pieces.empty() ? 0 : whole.elements();
+  if (!whole.pieces.empty()) whole.shape.front() += tensor.shape.front();
+  whole.pieces.push_back(piece);
+}
+
 void HfWeights::add_tensors(const Family& family) {
   for (size_t file = 0; file < files_.size(); ++file) {
+    const std::map<std::string, int64_t> first_rows = first_rows_of(files_[file]);
     const std::vector<SafetensorsTensor>& tensors = files_[file].tensors();
     for (size_t i = 0; i < tensors.size(); ++i) {
       const std::string name = parameter_name(family, tensors[i].name);
       if (family.is_buffer(name)) continue;
-      if (!tensors_.emplace(name, Location{file, i}).second)
+      const auto row = first_rows.find(tensors[i].name);
+      if (row != first_rows.end())
+        add_rows(name, tensors[i], {file, i}, row->second);
+      else if (!tensors_.emplace(name, HfTensor{tensors[i].type, tensors[i].shape, {{file, i, 0}}}).second)
         malformed(directory_, fmt::format("it holds '{}' both with and without a prefix", shown_name(name)),
                   kDownloadAgain);
     }
@@ -175,21 +242,62 @@ void HfWeights::add_tensors(const Family& family) {
 
 std::vector<std::string> HfWeights::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, location] : tensors_) names.push_back(name);
+  for (const auto& [name, tensor] : tensors_) names.push_back(name);
   return names;
 }
 
-const SafetensorsTensor* HfWeights::find(const std::string& parameter) const {
+const HfTensor* HfWeights::find(const std::string& parameter) const {
   const auto found = tensors_.find(parameter);
-  return found == tensors_.end() ? nullptr : &files_[found->second.file].tensors()[found->second.tensor];
+  return found == tensors_.end() ? nullptr : &found->second;
 }
 
 void HfWeights::read(const std::string& parameter, uint64_t first, uint64_t count, float* out) const {
-  const auto found = tensors_.find(parameter);
-  CHECK(found != tensors_.end(), "no weights for " + shown_name(parameter));
-  const SafetensorsFile& file = files_[found->second.file];
-  file.read_f32(file.tensors()[found->second.tensor], first, count, out);
+  const HfTensor* const tensor = find(parameter);
+  CHECK(tensor != nullptr, "no weights for " + shown_name(parameter));
+  for (const HfTensor::Piece& piece : tensor->pieces) {
+    const SafetensorsFile& file = files_[piece.file];
+    const SafetensorsTensor& stored = file.tensors()[piece.tensor];
+    const uint64_t begin = std::max(first, piece.first);
+    const uint64_t end = std::min(first + count, piece.first + stored.elements());
+    if (begin < end) file.read_f32(stored, begin - piece.first, end - begin, out + (begin - first));
+  }
 }
+
+namespace {
+
+// The parameter that the loss reads: of a tied model, the embedding. nullptr: there is no loss.
+const Parameter* loss_parameter(const Model& model) {
+  for (const Layer& layer : model.layers)
+    for (const SegmentUse& use : layer.segments) {
+      const Segment& segment = model.segments[use.segment];
+      if (!segment.loss) continue;
+      const SegmentParameter& p = segment.parameters[segment.ops.back().parameters.front()];
+      return &model.groups[use.groups[p.slot]].parameters[p.parameter];
+    }
+  return nullptr;
+}
+
+void check_tied_head(const HfWeights& weights, const Model& model) {
+  constexpr uint64_t kPiece = 1 << 18;
+  const Parameter* const tied = loss_parameter(model);
+  const HfTensor *head = weights.find(kHeadName), *embedding = tied ? weights.find(tied->name) : nullptr;
+  if (embedding == nullptr) return;  // what is missing is listed
+  bool equal = head->elements() == embedding->elements();
+  std::vector<float> a(kPiece), b(kPiece);
+  for (uint64_t first = 0; equal && first < head->elements(); first += kPiece) {
+    const uint64_t n = std::min(kPiece, head->elements() - first);
+    weights.read(kHeadName, first, n, a.data());
+    weights.read(tied->name, first, n, b.data());
+    equal = std::memcmp(a.data(), b.data(), n * sizeof(float)) == 0;
+  }
+  if (!equal)
+    malformed(weights.directory(),
+              fmt::format("its config.json ties the head to the embedding, but {} differs from {}", kHeadName,
+                          tied->name),
+              "Set tie_word_embeddings to false in config.json, or remove that tensor.");
+}
+
+}  // namespace
 
 void check_weights(const HfWeights& weights, const Model& model) {
   Findings missing{"missing", {}}, unknown{"unknown", {}}, misshapen{"of another shape", {}},
@@ -198,7 +306,7 @@ void check_weights(const HfWeights& weights, const Model& model) {
   for (const Group& group : model.groups)
     for (const Parameter& parameter : group.parameters) {
       expected.insert(parameter.name);
-      const SafetensorsTensor* tensor = weights.find(parameter.name);
+      const HfTensor* tensor = weights.find(parameter.name);
       const std::string name = shown_name(parameter.name);
       if (tensor == nullptr)
         missing.names.push_back(name);
@@ -210,6 +318,7 @@ void check_weights(const HfWeights& weights, const Model& model) {
     }
   for (const std::string& name : weights.names())
     if (!expected.contains(name) && name != kHeadName) unknown.names.push_back(shown_name(name));
+  if (!expected.contains(kHeadName) && weights.find(kHeadName)) check_tied_head(weights, model);
   std::vector<std::string> parts;
   for (const Findings* findings : {&missing, &unknown, &misshapen, &mistyped})
     if (!findings->names.empty()) parts.push_back(listed(*findings));

@@ -1,5 +1,5 @@
-// Weights of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json
-// names.
+// Weights of a Hugging Face directory: model.safetensors, or the files that model.safetensors.index.json
+// names, or those of an export with --shards, each of which holds some rows of every tensor (hf_export.h).
 //
 // Names are those of Parameter::name: when the directory is opened, Family::tensor_prefix is removed and
 // tensors that are no parameters (Family::is_buffer) are left out.
@@ -22,35 +22,46 @@ struct Family;
 // a format that cannot be read (pickle): a silent start from initial weights would be a surprise.
 bool has_weights(const std::string& directory);
 
+// A parameter as the files hold it. Its pieces follow each other from its first element to its last.
+struct HfTensor {
+  struct Piece {
+    size_t file = 0, tensor = 0;  // index into the files, and into the file's tensors
+    uint64_t first = 0;           // element of the parameter with which it begins
+  };
+  SafetensorsType type = SafetensorsType::f32;
+  Shape shape;
+  std::vector<Piece> pieces;
+  uint64_t elements() const { return static_cast<uint64_t>(element_count(shape)); }
+};
+
 class HfWeights {
  public:
   // Throws Error: usage when the directory or its weights do not exist; malformed_file for files and indexes
-  // that break their format, contradict each other, or lead out of the directory.
+  // that break their format or contradict each other.
   static HfWeights open(const std::string& directory, const std::string& family);
 
   const std::string& directory() const { return directory_; }
-  std::vector<std::string> names() const;                             // sorted
-  const SafetensorsTensor* find(const std::string& parameter) const;  // nullptr: not there
+  std::vector<std::string> names() const;                    // sorted
+  const HfTensor* find(const std::string& parameter) const;  // nullptr: not there
 
   // Elements [first, first + count) of a parameter that is there. Throws as SafetensorsFile::read_f32.
   void read(const std::string& parameter, uint64_t first, uint64_t count, float* out) const;
 
  private:
   HfWeights() = default;
-  struct Location {
-    size_t file, tensor;
-  };
-  void open_sharded(const std::string& index_path);
+  void open_indexed(const std::string& index_path);
   void add_tensors(const Family& family);
+  void add_rows(const std::string& name, const SafetensorsTensor& tensor, HfTensor::Piece piece,
+                int64_t first_row);
 
   std::string directory_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, Location> tensors_;
+  std::map<std::string, HfTensor> tensors_;
 };
 
 // Throws one Error(malformed_file) that lists the tensors that are missing, unknown, of another shape, or of
 // no floating-point type (ten names of each, and how many there are). A head's weight stored beside a tied
-// embedding is skipped, as transformers does.
+// embedding must equal it, and is skipped then.
 void check_weights(const HfWeights& weights, const Model& model);
 
 }  // namespace sluice

@@ -92,7 +92,8 @@ void print_loss(double loss, int64_t tokens, bool json, std::FILE* out) {
 
 ExitCode run_eval(Options options, std::FILE* out) {
   const EvalStart start = open_start(options);
-  const TokenData data = TokenData::open(options.data.train, start.source.config.vocabulary);
+  const TokenData data =
+      TokenData::open(options.data.train, start.source.config.vocabulary, options.data.type);
   const int64_t sequence = *options.batch.sequence;
   const DataOrder order =
       make_validation_order(data, sequence, static_cast<uint64_t>(options.data.val_batches),

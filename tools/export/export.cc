@@ -7,6 +7,24 @@
 
 namespace sluice {
 
+namespace {
+
+namespace fs = std::filesystem;
+
+// The run keeps its tokenizer's files. Runs of earlier versions do not: then they are in the model's
+// directory, if that is still there.
+std::string tokenizer_of(const std::string& checkpoint, const std::string& model, std::FILE* out) {
+  std::error_code ignored;
+  const fs::path run = fs::weakly_canonical(checkpoint, ignored).parent_path().parent_path();
+  const std::string kept = tokenizer_directory(run.string());
+  if (fs::is_directory(kept, ignored)) return kept;
+  if (fs::path(model).is_absolute() && !fs::exists(model, ignored))
+    std::fprintf(out, "%s is gone: if it had a tokenizer, the export lacks it.\n", printable(model).c_str());
+  return model;
+}
+
+}  // namespace
+
 ExitCode run_export(Options options, std::FILE* out) {
   const std::optional<std::string> path = find_checkpoint(options.transfer.from);
   if (!path)
@@ -26,8 +44,7 @@ ExitCode run_export(Options options, std::FILE* out) {
   to.dtype = options.transfer.dtype.value_or(checkpoint.state().precision);
   to.shards = static_cast<uint64_t>(options.transfer.shards);
   to.config_json = config_to_json(config, to.dtype);
-  std::error_code ignored;
-  if (std::filesystem::is_directory(run.model.model, ignored)) to.tokenizer_directory = run.model.model;
+  to.tokenizer_directory = tokenizer_of(*path, run.model.model, out);
   write_hf_directory(options.transfer.to, tensors, to,
                      [&](size_t tensor, uint64_t first, uint64_t count, float* values) {
                        checkpoint.read_weights(tensors[tensor].name, first, count, values);

@@ -15,6 +15,7 @@
 #include "engine/run/start/stopping.h"
 #include "engine/run/train/metrics.h"
 #include "models/families/family.h"
+#include "models/weights/hf_export.h"
 #include "offload/nvme_files.h"
 #include "tools/command/launch.h"
 #include "tools/command/progress.h"
@@ -110,6 +111,18 @@ std::string stop_answer(const Options& options, const Plan& plan, std::FILE* out
          " A second signal ends the run at once, with the last checkpoint intact.\n";
 }
 
+// A branch takes the tokenizer of the run that it leaves.
+void keep_tokenizer(const RunStart& run, const std::string& out) {
+  namespace fs = std::filesystem;
+  const std::string to = tokenizer_directory(out);
+  if (std::error_code ignored; fs::exists(to, ignored)) return;
+  if (run.checkpoint)
+    copy_tokenizer(tokenizer_directory(fs::path(run.checkpoint->path()).parent_path().parent_path().string()),
+                   to);
+  else
+    copy_tokenizer(run.source.directory, to);
+}
+
 // What all ranks of a process share at the start.
 struct Start {
   const Launch* launch;     // nullptr: this process is alone
@@ -140,6 +153,7 @@ struct Report {
   static std::string open_metrics(const Options& options, Start& start, std::FILE* out) {
     const std::string file = metrics_path(options.run);
     start.directory->open_metrics(file);
+    keep_tokenizer(start.run, options.run.out);
     if (!options.run.resume.empty()) {
       const auto& checkpoint = start.run.checkpoint;
       const int64_t step = checkpoint ? checkpoint->state().step : 0;

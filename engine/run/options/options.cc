@@ -75,6 +75,10 @@ constexpr OptionRow kTable[] = {
      "tokens: .txt (bytes as tokens; the vocabulary must be 256) or .bin (nanoGPT uint16 "
      "or llm.c shard)",
      "", kRuns | kEval, OnResume::replaced, FIELD(data.train)},
+    {"data-type", "data", "TYPE",
+     "what the files of --data and --val-data are: text, uint16 or uint32 (raw tokens), or auto (by name and "
+     "header; what looks like something else is refused)",
+     "auto", kRuns | kEval, OnResume::kept, FIELD(data.type)},
     {"val-data", "data", "FILE...", "tokens to validate on", "none", kRuns, OnResume::kept,
      FIELD(data.validation)},
     {"val-every", "data", "N", "validate after every N steps; 0: after the last only", "0", kRuns,

@@ -15,6 +15,7 @@
 #include "cpu_optim/optimizer_kind.h"
 #include "engine/graph/op.h"
 #include "engine/plan/choices.h"
+#include "models/data/token_data.h"
 #include "offload/io/queue.h"
 
 namespace sluice {
@@ -54,6 +55,7 @@ struct ModelOptions {
 
 struct DataOptions {
   std::vector<std::string> train, validation;  // files; eval's --data is `train`
+  TokenType type = TokenType::automatic;       // of all files
   int64_t val_every = 0;                       // steps; 0: once, at the end
   int64_t val_batches = 20;                    // batches of one validation
   RowOrder order = RowOrder::shuffled;
@@ -199,8 +201,8 @@ constexpr uint32_t verb_bit(Verb verb) { return 1u << static_cast<int>(verb); }
 using OptionField =
     std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
-                 Interval*, RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, Placement*,
-                 IoChoice*, Compression*, std::optional<WeightShards>*>;
+                 Interval*, TokenType*, RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*,
+                 Placement*, IoChoice*, Compression*, std::optional<WeightShards>*>;
 
 struct Range {
   double least = 0, most = 0;

@@ -25,6 +25,10 @@ struct Choice {
 constexpr Choice<DType> kPrecisions[] = {{"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}};
 constexpr Choice<RowOrder> kOrders[] = {{"shuffled", RowOrder::shuffled},
                                         {"sequential", RowOrder::sequential}};
+constexpr Choice<TokenType> kTokenTypes[] = {{"auto", TokenType::automatic},
+                                             {"text", TokenType::text},
+                                             {"uint16", TokenType::uint16},
+                                             {"uint32", TokenType::uint32}};
 constexpr Choice<Schedule> kSchedules[] = {
     {"constant", Schedule::constant}, {"cosine", Schedule::cosine}, {"linear", Schedule::linear}};
 constexpr Choice<DeviceKind> kDevices[] = {{"auto", DeviceKind::automatic},
@@ -43,6 +47,7 @@ constexpr Choice<WeightShards> kWeightShards[] = {{"all", WeightShards::all}, {"
 
 constexpr std::span<const Choice<DType>> choices(DType) { return kPrecisions; }
 constexpr std::span<const Choice<RowOrder>> choices(RowOrder) { return kOrders; }
+constexpr std::span<const Choice<TokenType>> choices(TokenType) { return kTokenTypes; }
 std::vector<Choice<OptimizerKind>> choices(OptimizerKind) {
   std::vector<Choice<OptimizerKind>> all;
   for (int k = 0; k < kOptimizerKinds; ++k)

@@ -9,12 +9,12 @@ namespace sluice {
 
 RunData open_run_data(const Options& options, const ModelConfig& config) {
   const int64_t sequence = options.batch.sequence.value();
-  TokenData train = TokenData::open(options.data.train, config.vocabulary);
+  TokenData train = TokenData::open(options.data.train, config.vocabulary, options.data.type);
   const DataOrder order =
       make_data_order(train, sequence, options.data.order == RowOrder::shuffled, options.numbers.seed);
   RunData d{std::move(train), order, std::nullopt, {}};
   if (options.data.validation.empty()) return d;
-  d.validation = TokenData::open(options.data.validation, config.vocabulary);
+  d.validation = TokenData::open(options.data.validation, config.vocabulary, options.data.type);
   d.validation_order =
       make_validation_order(*d.validation, sequence, static_cast<uint64_t>(options.data.val_batches),
                             static_cast<uint64_t>(options.batch.batch));

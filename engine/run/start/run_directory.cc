@@ -95,6 +95,8 @@ void RunDirectory::open_metrics(const std::string& path) {
   const MetricsFile file(path);
 }
 
+std::string tokenizer_directory(const std::string& out) { return (fs::path(out) / "tokenizer").string(); }
+
 void check_shared(const std::string& out, const Ranks& ranks) {
   struct Marker {  // a new name, since a machine may remember which names did not exist
     std::string path;

@@ -35,6 +35,9 @@ class RunDirectory {
   std::vector<std::string> made_;  // outermost first
 };
 
+// Where a run keeps the files of its tokenizer, which an export needs when the model's directory may be gone.
+std::string tokenizer_directory(const std::string& out);
+
 // Checks that all ranks see, and may change, what the first rank writes into --out, since they write their
 // checkpoints together. All ranks call it, once the directory exists. Throws Error(environment) on every
 // rank.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <numeric>
 #include <random>
 #include <set>
 #include <vector>
@@ -48,12 +49,37 @@ TEST_F(TokenDataTest, RawUint16) {
   const auto data = TokenData::open({write_u16("a.bin", {1, 50256, 0})}, 50257);
   EXPECT_EQ(all(data), (std::vector<int32_t>{1, 50256, 0}));
   EXPECT_EQ(TokenData::open({write_u16("one.bin", {7})}, 8).tokens(), 1u);
-  rejects(write_file("odd.bin", "12345"), 256, ExitCode::malformed_file, "5 bytes, an odd number");
+  rejects(write_file("odd.bin", "12345"), 256, ExitCode::malformed_file, "5 bytes, no multiple of 2");
   rejects(write_file("empty.bin", ""), 256, ExitCode::malformed_file, "is empty");
   rejects(write_file("empty.txt", ""), 256, ExitCode::malformed_file, "is empty");
   rejects(path("absent.bin"), 256, ExitCode::usage, "Cannot open");
   rejects(write_file("a.json", "{}"), 256, ExitCode::usage, "neither a .txt nor a .bin");
   expect_error(ExitCode::usage, {"no data file"}, [] { TokenData::open({}, 256); });
+}
+
+// What only looks like raw uint16 is refused unless its type is given.
+TEST_F(TokenDataTest, FilesThatLookLikeSomethingElseAreAskedAbout) {
+  std::string wide, text;
+  for (uint32_t i = 0; i < 200; ++i) wide += bytes_of(i), text += "In the beginning ";
+  const std::string a = write_file("wide.bin", wide), b = write_file("text.bin", text);
+  rejects(a, 50257, ExitCode::usage, "looks like raw uint32 tokens");
+  rejects(b, 50257, ExitCode::usage, "looks like text");
+  std::vector<int32_t> counted(200);
+  std::iota(counted.begin(), counted.end(), 0);
+  EXPECT_EQ(all(TokenData::open({a}, 50257, TokenType::uint32)), counted);
+  EXPECT_EQ(TokenData::open({a}, 50257, TokenType::uint16).tokens(), 400u);
+  EXPECT_EQ(TokenData::open({b}, 256, TokenType::text).tokens(), text.size());
+  EXPECT_EQ(TokenData::open({b}, 65536, TokenType::uint16).tokens(), text.size() / 2);
+  const std::string few = write_u16("few.bin", {1, 2, 3, 4});
+  rejects(few, 128256, ExitCode::usage, "vocabulary of 128256 needs more than uint16");
+  EXPECT_EQ(TokenData::open({few}, 128256, TokenType::uint16).tokens(), 4u);
+  const std::string named = write_u16("tokens.dat", {1, 2});  // any name, if the type is given
+  EXPECT_EQ(TokenData::open({named}, 50257, TokenType::uint16).tokens(), 2u);
+  const std::string shard = write_file("s.bin", shard_header(20240520, 1, 1) + bytes_of(uint16_t{9}));
+  EXPECT_EQ(all(TokenData::open({shard}, 10, TokenType::uint16)), std::vector<int32_t>{9});
+  expect_error(ExitCode::usage, {"is an llm.c shard of uint16 tokens"},
+               [&] { TokenData::open({shard}, 10, TokenType::uint32); });
+  EXPECT_EQ(TokenData::open({write_u16("zeros.bin", std::vector<uint16_t>(400))}, 50257).tokens(), 400u);
 }
 
 TEST_F(TokenDataTest, ShardsOfBothWidths) {

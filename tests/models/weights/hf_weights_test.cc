@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "models/families/family.h"
 #include "models/weights/hf_export.h"
 #include "tests/support/format_test_support.h"
 
@@ -127,19 +128,45 @@ TEST_F(HfWeightsTest, IndexesThatLieOrLeaveTheDirectoryAreRejected) {
   rejects_index(std::string(1000, '[') + std::string(1000, ']'), "nested too deeply");
 }
 
-TEST_F(HfWeightsTest, LinksInsideAreFollowedAndLinksOutAreNot) {
-  fs::create_directory(directory / "in");
-  write_weights("outside.safetensors", {{"a", DType::f32, {1}}});
-  write_weights("in/real.safetensors", {{"a", DType::f32, {1}}});
-  fs::create_symlink("real.safetensors", directory / "in/inner.safetensors");
-  fs::create_symlink("../outside.safetensors", directory / "in/outer.safetensors");
+// As in Hugging Face's cache, where snapshots link to files in another folder.
+TEST_F(HfWeightsTest, LinksAreFollowed) {
+  fs::create_directories(directory / "snapshots/1");
+  fs::create_directory(directory / "blobs");
+  write_weights("blobs/0123abcd", {{"a", DType::f32, {1}}});
+  fs::create_symlink("../../blobs/0123abcd", directory / "snapshots/1/one.safetensors");
+  fs::create_symlink("../../blobs/absent", directory / "snapshots/1/two.safetensors");
   const auto open = [&](const std::string& file) {
-    write_file("in/model.safetensors.index.json", R"({"weight_map":{"a":")" + file + "\"}}");
-    return HfWeights::open(path("in"), "llama");
+    write_file("snapshots/1/model.safetensors.index.json", R"({"weight_map":{"a":")" + file + "\"}}");
+    return HfWeights::open(path("snapshots/1"), "llama");
   };
-  EXPECT_EQ(open("inner.safetensors").names().size(), 1u);
-  expect_error(ExitCode::malformed_file, {"outer.safetensors, a link that leaves the directory"},
-               [&] { open("outer.safetensors"); });
+  EXPECT_EQ(open("one.safetensors").names().size(), 1u);
+  expect_error(ExitCode::malformed_file, {"two.safetensors, which is not there"},
+               [&] { open("two.safetensors"); });
+}
+
+// A tied model reads the embedding in place of the head: a stored head must be the same.
+TEST_F(HfWeightsTest, AStoredHeadThatDiffersFromTheEmbeddingIsRefused) {
+  const ModelConfig config = config_from_name("gpt2:layers=1,width=8,heads=1,vocab=256,context=8");
+  const Model model = build_model(config, DType::f32, 1, 8);
+  std::vector<ExportTensor> tensors;
+  for (const Group& group : model.groups)
+    for (const Parameter& p : group.parameters) tensors.push_back({p.name, p.shape});
+  tensors.push_back({"lm_head.weight", {256, 8}});
+  for (const float difference : {0.0f, 1.0f}) {
+    const std::string name = difference == 0 ? "same" : "other";
+    write_hf_directory(path(name), tensors, {.dtype = DType::f32, .config_json = "{}"},
+                       [&](size_t tensor, uint64_t first, uint64_t count, float* out) {
+                         for (uint64_t i = 0; i < count; ++i)
+                           out[i] = static_cast<float>(first + i) +
+                                    (tensor + 1 == tensors.size() && first + i == 2047 ? difference : 0);
+                       });
+    const HfWeights weights = HfWeights::open(path(name), "gpt2");
+    if (difference == 0)
+      check_weights(weights, model);
+    else
+      expect_error(ExitCode::malformed_file, {"ties the head to the embedding, but lm_head.weight differs"},
+                   [&] { check_weights(weights, model); });
+  }
 }
 
 TEST_F(HfWeightsTest, DirectoriesWithoutReadableWeights) {

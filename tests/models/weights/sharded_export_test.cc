@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "models/weights/hf_export.h"
+#include "models/weights/hf_weights.h"
 #include "tests/support/format_test_support.h"
 
 namespace sluice {
@@ -124,6 +125,29 @@ TEST_F(ShardedExport, HoldsEveryElementOnceAtItsOffset) {
         EXPECT_EQ(value, exported(t, static_cast<uint64_t>(element))) << kTensors[t].name;
     }
   }
+}
+
+// Our own reader takes them too, and notices a file that is missing.
+TEST_F(ShardedExport, IsReadBack) {
+  write_hf_directory(path("to"), kTensors, {.dtype = DType::f32, .shards = 3, .config_json = "{}"},
+                     read_exported);
+  const HfWeights weights = HfWeights::open(path("to"), "llama");
+  ASSERT_EQ(weights.names().size(), kTensors.size());
+  for (size_t t = 0; t < kTensors.size(); ++t) {
+    const HfTensor* const tensor = weights.find(kTensors[t].name);
+    ASSERT_TRUE(tensor != nullptr && tensor->shape == kTensors[t].shape) << kTensors[t].name;
+    for (uint64_t first = 0; first < tensor->elements(); ++first) {  // also across the borders of files
+      std::vector<float> values(std::min<uint64_t>(3, tensor->elements() - first));
+      weights.read(kTensors[t].name, first, values.size(), values.data());
+      for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], exported(t, first + i)) << first;
+    }
+  }
+  fs::rename(path("to/shard-00002-model-00001-of-00001.safetensors"), path("away"));
+  expect_error(ExitCode::malformed_file, {"lack rows of"}, [&] { HfWeights::open(path("to"), "llama"); });
+  fs::copy(path("away"), path("to/shard-00002-model-00001-of-00001.safetensors"));
+  fs::copy(path("away"), path("to/shard-00002-model-00002-of-00002.safetensors"));
+  expect_error(ExitCode::malformed_file, {"hold rows twice of"},
+               [&] { HfWeights::open(path("to"), "llama"); });
 }
 
 TEST_F(ShardedExport, NamesSayShardFileAndFilesOfTheShard) {

@@ -345,6 +345,7 @@ TEST_F(Cli, FromTrainingOverExportToEvaluation) {
   const std::string model = directory / "hf";
   std::filesystem::copy(kFixtures + "llama", model);
   write_bytes(model + "/tokenizer.json", R"({"version": "1.0"})");
+  write_bytes(model + "/chat_template.jinja", "{{ messages }}");
   const Words data{"--data", kFixtures + "tokens.bin", "--seq", "37", "--batch", "2"};
   const CommandResult trained =
       run(Words{"train", "--model", model, "--steps", "6", "--lr", "2e-3", "--precision", "fp32", "--out",
@@ -370,8 +371,11 @@ TEST_F(Cli, FromTrainingOverExportToEvaluation) {
   EXPECT_EQ(evaluated(*checkpoint, {"--gpu-mem", "2MiB", "--host-mem", "66.1MiB", "--nvme-dir",
                                     directory.path(), "--threads", "1"}),
             validated);
+  std::filesystem::rename(model, model + "-gone");  // the run has what the export needs
   const CommandResult exported = run({"export", "--from", directory / "run", "--to", directory / "exported"});
+  std::filesystem::rename(model + "-gone", model);
   ASSERT_EQ(exported.code, 0) << exported.err;
+  EXPECT_EQ(read_text_file(directory / "exported/chat_template.jinja", 1 << 20), "{{ messages }}");
   EXPECT_EQ(read_text_file(directory / "exported/tokenizer.json", 1 << 20), R"({"version": "1.0"})");
   const HfWeights weights = HfWeights::open(directory / "exported", "llama");
   EXPECT_EQ(weights.names().size(), HfWeights::open(model, "llama").names().size());
@@ -381,6 +385,7 @@ TEST_F(Cli, FromTrainingOverExportToEvaluation) {
   EXPECT_NEAR(evaluated(directory / "half", {"--precision", "fp32"}), validated, 0.01 * validated);
   ASSERT_EQ(run({"export", "--from", *checkpoint, "--to", directory / "shards", "--shards", "2"}).code, 0);
   EXPECT_TRUE(std::filesystem::exists(directory / "shards/shard-00002-model-00001-of-00001.safetensors"));
+  EXPECT_EQ(evaluated(directory / "shards", {"--precision", "fp32"}), validated);
   expect_refusal({"export", "--from", directory / "run", "--to", directory / "exported"}, 2, {"exported"});
   expect_refusal({"export", "--from", directory / "nowhere", "--to", directory / "other"}, 2, {"nowhere"});
   // What was exported can be trained further.

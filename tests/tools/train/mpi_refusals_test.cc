@@ -225,10 +225,13 @@ TEST_F(MpiRefusals, NoMpi) {
   fs::create_directory(directory / "out");
   Words own = sluice_words(train_rows("out", 2, 8), "sluice");
   own[0] = directory / "sluice";
+  expect_once(mpirun_each({own, own}), 4,
+              "A launcher started several ranks, but libsluice_mpi.so is not beside the command.");
+  for (int rank = 0; rank < 2; ++rank) expect_status("out", rank, "4 A launcher started several ranks");
+  write_bytes(directory / "libsluice_mpi.so", "no library");
   expect_once(
       mpirun_each({own, own}), 4,
       "A launcher started several ranks, but MPI cannot be loaded: " + (directory / "libsluice_mpi.so"));
-  for (int rank = 0; rank < 2; ++rank) expect_status("out", rank, "4 A launcher started several ranks");
 }
 
 TEST_F(MpiRefusals, VerbsOfOneProcess) {
