@@ -269,10 +269,11 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optio
   const fs::path path = fs::read_symlink("/proc/self/exe").parent_path() / kMpiModule;
   std::error_code ignored;
   if (!fs::exists(path, ignored))
-    refuse(*launcher, out_directory,
-           Error(ExitCode::environment,
-                 fmt::format("A launcher started several ranks, but {} is not beside the command.", kMpiModule),
-                 "Build both (tools/build.sh local sluice), or copy it to where the command is."));
+    refuse(
+        *launcher, out_directory,
+        Error(ExitCode::environment,
+              fmt::format("A launcher started several ranks, but {} is not beside the command.", kMpiModule),
+              "Build both (tools/build.sh local sluice), or copy it to where the command is."));
   SharedLibrary module(path.string());
   OpenMpi* open = nullptr;
   module.find(open, kMpiEntry);
