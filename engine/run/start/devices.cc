@@ -1,5 +1,9 @@
 #include "engine/run/start/devices.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "engine/base/error.h"
@@ -42,6 +46,18 @@ std::optional<MachineRates> described_machine(const MemoryOptions& options) {
   return rates;
 }
 
+std::string other_gpu_note(const MemoryOptions& options, const std::string& gpu) {
+  const MachineRates rates = read_machine(options);
+  if (rates.gpu.empty() || describes_gpu(rates, gpu)) return "";
+  const std::string described = printable(rates.gpu);
+  return fmt::format(
+      "Times are predicted at the rates of {}. These are another GPU's{}. Name a description of yours with "
+      "--machine, or measure its machine with sluice bench.",
+      printable(rates.name),
+      gpu.empty() ? ", unless yours is " + described
+                  : ": those of " + described + ", where this machine has " + printable(gpu));
+}
+
 std::vector<std::string> settle_device(Options& options, bool precision_is_settled,
                                        const MachineRates* elsewhere) {
   DeviceChoice& device = options.memory.device;
@@ -64,9 +80,15 @@ std::vector<std::string> settle_device(Options& options, bool precision_is_settl
     // Where there is a driver, the user may expect that a GPU is used.
     if (!status.available && status.driver_version > 0) return {status.reason + " So --device is cpu."};
   }
-  if (!status.available || status.bf16 || precision_is_settled || is_given(options, "precision")) return {};
-  options.numbers.precision = DType::f16;
-  return {status.name + " has no bf16: --precision is fp16."};
+  if (!status.available) return {};
+  std::vector<std::string> notes;
+  if (!status.bf16 && !precision_is_settled && !is_given(options, "precision")) {
+    options.numbers.precision = DType::f16;
+    notes.push_back(status.name + " has no bf16: --precision is fp16.");
+  }
+  if (const std::string other = other_gpu_note(options.memory, status.name); !other.empty())
+    notes.push_back(other);
+  return notes;
 }
 
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads) {

@@ -80,6 +80,8 @@ PlannedDevice planned_device(const Options& options, bool here, const MachineRat
     planned.notes.push_back(gpu_elsewhere ? assumed_note()
                                           : "A plan for a GPU that is not here. " + assumed_note() +
                                                 " Limits that are not given are taken from this machine.");
+    if (!gpu_elsewhere && options.memory.machine.empty())
+      planned.notes.push_back(other_gpu_note(options.memory, ""));
   } else {
     planned.device = make_device(options.memory, resolve_threads(options.memory));
     planned.workspaces = workspaces_of(*planned.device);

@@ -68,6 +68,7 @@ TEST(Machines, SayWhatTheyAre) {
     const MachineRates m = *built_in_machine(name);
     EXPECT_FALSE(m.source.empty()) << name;
     EXPECT_EQ(m.name, name == kDefaultMachine ? name : name + ", data sheets");
+    EXPECT_EQ(m.gpu.empty(), name == kDefaultMachine) << name;
     if (name == kDefaultMachine || name == kGpuMachine) {
       EXPECT_FALSE(m.memory) << "what stands for this machine has its sizes";
       continue;
