@@ -112,6 +112,26 @@ TEST_F(CliElsewhere, RanksShareTheMachine) {
   EXPECT_EQ(host({"--ranks", "8", "--ranks-per-node", "4"}), 512 * kGiB - 512 * kGiB / 20);
 }
 
+// The note has the sizes of one rank, and says so.
+TEST_F(CliElsewhere, SizesAreThoseOfEachRank) {
+  const CommandResult four =
+      plan({"--model", kTiny, "--machine", "a100-40gb", "--gpus", "4", "--batch", "4", "--nvme-mem", "1TB"});
+  EXPECT_EQ(four.code, 0) << four.err;
+  EXPECT_NE(
+      four.out.find("; for each of 4 ranks 40.0 GiB of device memory, 64.0 GiB of host memory, 3.49 TiB "
+                    "of NVMe.\n"),
+      std::string::npos)
+      << four.out;
+  EXPECT_EQ(plan({"--model", kTiny, "--machine", "a100-40gb"}).out.find("for each of"), std::string::npos);
+  // In a description of a node, they are so from the start.
+  const CommandResult node =
+      plan({"--model", kTiny, "--machine", "a100-40gb-x4", "--gpus", "4", "--batch", "4"});
+  EXPECT_NE(node.out.find("; for each of 4 ranks 40.0 GiB of device memory, 128 GiB of host memory, 1.75 TiB "
+                          "of NVMe.\n"),
+            std::string::npos)
+      << node.out;
+}
+
 // Four drives move four times as many bytes a second.
 TEST_F(CliElsewhere, FourDrivesAreFasterThanOne) {
   const auto busy = [&](const char* machine) {
