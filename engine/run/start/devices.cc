@@ -28,14 +28,27 @@ MachineRates read_machine(const MemoryOptions& options) {
   return parse_machine_rates(read_text_file(machine, kMachineBytesMax), machine);
 }
 
+// Bytes a second of the nvme tier's drives, each as in drive_weight().
+double drives_speed(const MachineRates& rates) {
+  double sum = 0;
+  for (const DriveRates& drive : rates.drives)
+    if (drive.tier == kNvmeTier) sum += drive_weight(drive);
+  return sum;
+}
+
 }  // namespace
 
 MachineRates resolve_machine(const MemoryOptions& options) {
   MachineRates rates = read_machine(options);
   if (options.nvme_directories.empty()) return rates;
+  const double speed_described = drives_speed(rates);
   const std::vector<DriveRates> drives = match_drives(rates.drives, kNvmeTier, options.nvme_directories);
   std::erase_if(rates.drives, [](const DriveRates& drive) { return drive.tier == kNvmeTier; });
   rates.drives.insert(rates.drives.end(), drives.begin(), drives.end());
+  if (!drives.empty() && rates.memory && rates.memory->nvme) {
+    const double bytes = static_cast<double>(*rates.memory->nvme) * drives_speed(rates) / speed_described;
+    rates.memory->nvme = static_cast<uint64_t>(std::llround(std::min(bytes, kTierBytesMost)));
+  }
   return rates;
 }
 

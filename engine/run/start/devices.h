@@ -18,8 +18,9 @@
 namespace sluice {
 
 // The description that --machine names: a built-in one, a JSON file, or the device's default where it is
-// empty. Where --nvme-dir has directories, the description's drives are matched to them, one for each. Throws
-// Error(usage, malformed_file).
+// empty. Where --nvme-dir has directories, the description's drives are matched to them, one for each; and
+// memory->nvme, of which each described drive holds its drive share, becomes what the matched ones hold.
+// Throws Error(usage, malformed_file).
 MachineRates resolve_machine(const MemoryOptions& options);
 
 // The machine of --machine, if its description has sizes: `plan` then plans for it instead of this machine.

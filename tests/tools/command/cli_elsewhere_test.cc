@@ -132,6 +132,21 @@ TEST_F(CliElsewhere, SizesAreThoseOfEachRank) {
       << node.out;
 }
 
+// Two directories are two drives: in rate, and in capacity.
+TEST_F(CliElsewhere, EveryDirectoryIsADrive) {
+  const auto budget = [&](const std::string& machine, const std::string& directories) {
+    const Words words{"--model", kTiny, "--machine", machine, "--nvme-dir", directories};
+    return facts_of(words)["budgets"]["nvme"].get<uint64_t>();
+  };
+  const uint64_t drive = 2'000'000'000'000;
+  EXPECT_EQ(budget("rtx-4090", "/nowhere/a"), drive - drive / 20);
+  EXPECT_EQ(budget("rtx-4090", "/nowhere/a,/nowhere/b"), 2 * drive - 2 * drive / 20);
+  EXPECT_EQ(budget("rtx-4090-4nvme", "/nowhere/a"), drive - drive / 20);
+  const CommandResult two =
+      plan({"--model", kTiny, "--machine", "rtx-4090", "--nvme-dir", "/nowhere/a,/nowhere/b"});
+  EXPECT_NE(two.out.find(", 3.64 TiB of NVMe.\n"), std::string::npos) << two.out;
+}
+
 // Four drives move four times as many bytes a second.
 TEST_F(CliElsewhere, FourDrivesAreFasterThanOne) {
   const auto busy = [&](const char* machine) {
