@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -20,8 +21,8 @@ using Json = nlohmann::json;
 constexpr uint32_t kRanksMax = 1 << 20;
 // Outside of these, times of a step leave the range of a double.
 constexpr double kLeast = 1e-18, kMost = 1e30, kSecondsMost = 1e9;
-constexpr double kMemoryLeast = 1 << 20, kMemoryMost = 1e18;  // bytes of a tier
-constexpr size_t kSourceMost = 1000;                          // characters
+constexpr double kTierBytesLeast = 1 << 20;
+constexpr size_t kTextMost = 1000;  // characters
 
 class Reader {
  public:
@@ -30,12 +31,11 @@ class Reader {
   MachineRates read(const std::string& text) {
     const Json root = parse(text);
     known_keys(root, "the file",
-               {"format", "name", "source", "memory", "pools", "drives", "lanes", "links", "network"});
+               {"format", "name", "source", "gpu", "memory", "pools", "drives", "lanes", "links", "network"});
     if (string(root, "format", "the file") != "sluice-machine-1") fail("its format is not sluice-machine-1");
     rates_.name = string(root, "name", "the file");
-    if (root.contains("source")) rates_.source = string(root, "source", "the file");
-    if (rates_.source.size() > kSourceMost)
-      fail(fmt::format("source is longer than {} characters", kSourceMost));
+    rates_.source = optional_text(root, "source");
+    rates_.gpu = optional_text(root, "gpu");
     if (root.contains("memory")) read_memory(root["memory"]);
     if (root.contains("pools")) read_pools(root["pools"]);
     for (const Json& row : rows(root, "drives")) read_drive(row);
@@ -70,6 +70,11 @@ class Reader {
       fail(fmt::format("{} lacks the text `{}`", where, key));
     return object[key].get<std::string>();
   }
+  std::string optional_text(const Json& root, const char* key) const {
+    const std::string text = root.contains(key) ? string(root, key, "the file") : "";
+    if (text.size() > kTextMost) fail(fmt::format("{} is longer than {} characters", key, kTextMost));
+    return text;
+  }
   Json rows(const Json& root, const char* key) const {
     if (!root.contains(key)) return Json::array();
     if (!root[key].is_array()) fail(fmt::format("{} is not a list", key));
@@ -99,9 +104,9 @@ class Reader {
     if (!memory.contains(tier)) return std::nullopt;
     const std::string what = fmt::format("{} of memory", tier);
     const double value = positive(memory[tier], what);
-    if (value < kMemoryLeast || value > kMemoryMost || value != std::floor(value))
-      fail(fmt::format("{} is not a whole number of bytes between {:.0f} and {:g}", what, kMemoryLeast,
-                       kMemoryMost));
+    if (value < kTierBytesLeast || value > kTierBytesMost || value != std::floor(value))
+      fail(fmt::format("{} is not a whole number of bytes between {:.0f} and {:g}", what, kTierBytesLeast,
+                       kTierBytesMost));
     return static_cast<uint64_t>(value);
   }
   void read_memory(const Json& memory) {
@@ -234,13 +239,23 @@ const LaneRates* find_lane(const MachineRates& rates, std::string_view lane, std
   return found;
 }
 
+bool describes_gpu(const MachineRates& rates, std::string_view name) {
+  const auto in_word = [&](size_t at) {
+    return at < name.size() && std::isalnum(static_cast<unsigned char>(name[at])) != 0;
+  };
+  if (rates.gpu.empty()) return false;
+  for (size_t at = name.find(rates.gpu); at != std::string_view::npos; at = name.find(rates.gpu, at + 1))
+    if (!(at > 0 && in_word(at - 1)) && !in_word(at + rates.gpu.size())) return true;
+  return false;
+}
+
 void share_machine(MachineRates& rates, uint32_t ranks) {
   const double share = (rates.network.empty() ? 1.0 : rates.network.front().ranks) / ranks;
   for (PoolRate& pool : rates.pools) pool.capacity *= share;
   for (DriveRates& d : rates.drives) d.read *= share, d.write *= share, d.mixed *= share;
   if (!rates.memory) return;
   const auto scaled = [&](uint64_t bytes) {  // with fewer ranks than described, it may be far more
-    return static_cast<uint64_t>(std::min(static_cast<double>(bytes) * share, kMemoryMost));
+    return static_cast<uint64_t>(std::min(static_cast<double>(bytes) * share, kTierBytesMost));
   };
   rates.memory->host = scaled(rates.memory->host);
   if (rates.memory->nvme) rates.memory->nvme = scaled(*rates.memory->nvme);

@@ -85,7 +85,10 @@ struct NetworkLevel {
   double latency_seconds = 0;   // that a message costs its sender, whatever its bytes
 };
 
-// How large a machine's tiers are, in bytes. Where several ranks share the machine: the part of one rank.
+constexpr double kTierBytesMost = 1e18;
+
+// How large a machine's tiers are, in bytes, each at most kTierBytesMost. Where several ranks share the
+// machine: the part of one rank.
 struct MachineMemory {
   std::optional<uint64_t> device;  // of its GPU; none: it has none
   uint64_t host = 0;
@@ -95,6 +98,7 @@ struct MachineMemory {
 struct MachineRates {
   std::string name;
   std::string source;                   // which machine it is, for people; may be empty
+  std::string gpu;                      // in the name that its driver gives; empty: none, or not said
   std::optional<MachineMemory> memory;  // for plans made elsewhere; the simulator does not look at it
   std::vector<PoolRate> pools;
   std::vector<DriveRates> drives;
@@ -114,6 +118,10 @@ std::string machine_rates_json(const MachineRates& rates);
 
 // The row for tasks on the lane whose first operand is in the tier; nullptr: there is none.
 const LaneRates* find_lane(const MachineRates& rates, std::string_view lane, std::string_view tier);
+
+// Whether a GPU of this name, as a driver gives it, is the described one: it has rates.gpu as whole words, as
+// "NVIDIA A100-SXM4-80GB" has "A100".
+bool describes_gpu(const MachineRates& rates, std::string_view name);
 
 // The pool of processor cores.
 constexpr const char* kCoresPool = "cores";

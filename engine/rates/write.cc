@@ -55,6 +55,7 @@ Json json_of(const MachineRates& rates, const LinkRates& link) {
 std::string machine_rates_json(const MachineRates& rates) {
   Json out{{"format", "sluice-machine-1"}, {"name", rates.name}};
   if (!rates.source.empty()) out["source"] = rates.source;
+  if (!rates.gpu.empty()) out["gpu"] = rates.gpu;
   if (rates.memory) {
     Json& memory = out["memory"] = Json::object();
     if (rates.memory->device) memory["device"] = *rates.memory->device;

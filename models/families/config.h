@@ -51,7 +51,7 @@ std::string config_to_json(const ModelConfig& config, DType weights);
 // kv_heads if the preset has as many of both. Throws Error(usage), with the nearest known name.
 ModelConfig config_from_name(const std::string& text);
 
-// Names that config_from_name takes without a description.
+// Names and aliases that config_from_name takes without a description.
 std::vector<std::string> preset_names();
 
 // Throws Error(code) with "`where`: ..." unless the sizes fit together. The functions above have called it.

@@ -95,7 +95,7 @@ struct Found {
 Found find_preset(const std::string& name) {
   for (const Family* family : families())
     for (const Preset& preset : family->presets())
-      if (name == preset.name) {
+      if (name == preset.name || (!name.empty() && name == preset.alias)) {
         Found found{family, preset.config};
         found.config.family = family->name;
         return found;
@@ -108,7 +108,10 @@ Found find_preset(const std::string& name) {
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
   for (const Family* family : families())
-    for (const Preset& preset : family->presets()) names.push_back(preset.name);
+    for (const Preset& preset : family->presets()) {
+      names.push_back(preset.name);
+      if (*preset.alias != '\0') names.push_back(preset.alias);
+    }
   return names;
 }
 

@@ -22,8 +22,9 @@ class ConfigReader;
 
 struct Preset {
   const char* name;
-  ModelConfig config;   // without the family, which config_from_name sets
-  uint64_t parameters;  // as published
+  ModelConfig config;      // without the family, which config_from_name sets
+  uint64_t parameters;     // as published
+  const char* alias = "";  // a second name; "": none
 };
 
 // A KEY=VALUE of an inline description. Numbers are written as integers from 1 to `most`.

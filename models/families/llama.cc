@@ -27,22 +27,42 @@ ModelConfig third(const RotarySizes& sizes) {
   return c;
 }
 
-// Llama 3.2
-ModelConfig third_small(const RotarySizes& sizes) {
+// Llama 3.1
+ModelConfig third_long(const RotarySizes& sizes) {
   ModelConfig c = third(sizes);
   c.context = 131072;
+  c.rope_scaling = {.factor = 8, .low = 1, .high = 4, .original_context = 8192};
+  return c;
+}
+
+// Llama 3.2
+ModelConfig third_small(const RotarySizes& sizes) {
+  ModelConfig c = third_long(sizes);
   c.tied = true;
-  c.rope_scaling = {.factor = 32, .low = 1, .high = 4, .original_context = 8192};
+  c.rope_scaling.factor = 32;
+  return c;
+}
+
+// TinyLlama (Zhang et al., 2024): Llama 2 with half its context.
+ModelConfig tiny(const RotarySizes& sizes) {
+  ModelConfig c = second(sizes);
+  c.context = 2048;
   return c;
 }
 
 std::vector<Preset> presets() {
-  return {{"llama-1b", third_small({16, 2048, 32, 8, 8192}), 1'235'814'400},
-          {"llama-3b", third_small({28, 3072, 24, 8, 8192}), 3'212'749'824},
-          {"llama-7b", second({32, 4096, 32, 32, 11008}), 6'738'415'616},
-          {"llama-8b", third({32, 4096, 32, 8, 14336}), 8'030'261'248},
-          {"llama-13b", second({40, 5120, 40, 40, 13824}), 13'015'864'320},
-          {"llama-70b", third({80, 8192, 64, 8, 28672}), 70'553'706'496}};
+  constexpr RotarySizes k8b = {32, 4096, 32, 8, 14336}, k70b = {80, 8192, 64, 8, 28672};
+  return {{"tinyllama", tiny({22, 2048, 32, 4, 5632}), 1'100'048'384},
+          {"llama-1b", third_small({16, 2048, 32, 8, 8192}), 1'235'814'400, "llama-3.2-1b"},
+          {"llama-3b", third_small({28, 3072, 24, 8, 8192}), 3'212'749'824, "llama-3.2-3b"},
+          {"llama-7b", second({32, 4096, 32, 32, 11008}), 6'738'415'616, "llama-2-7b"},
+          {"llama-8b", third(k8b), 8'030'261'248, "llama-3-8b"},
+          {"llama-3.1-8b", third_long(k8b), 8'030'261'248},
+          {"llama-13b", second({40, 5120, 40, 40, 13824}), 13'015'864'320, "llama-2-13b"},
+          {"llama-2-70b", second(k70b), 68'976'648'192},
+          {"llama-70b", third(k70b), 70'553'706'496, "llama-3-70b"},
+          {"llama-3.1-70b", third_long(k70b), 70'553'706'496},
+          {"llama-405b", third_long({126, 16384, 128, 8, 53248}), 405'853'388'800, "llama-3.1-405b"}};
 }
 
 // 8/3 of the width rounded up to a multiple of 256 (Touvron et al., "LLaMA", section 2.2).

@@ -37,6 +37,7 @@ TEST_F(BenchGpu, MeasuresTheGpuTheLinkAndTheHost) {
   expect_nothing_on_the_gpu();
   const MachineRates rates = parse_machine_rates(read_text_file(file, 1 << 20), file);
   EXPECT_EQ(rates.name, "machine, measured") << "by its file";
+  EXPECT_EQ(rates.gpu, "emulated GPU");
   EXPECT_EQ(rates.memory->device, emulation::EmulatedGpu{}.memory_bytes);
   EXPECT_GT(rates.memory->host, 0u);
   EXPECT_GT(rates.memory->nvme, 0u);

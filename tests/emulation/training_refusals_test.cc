@@ -2,6 +2,8 @@
 // do, the exit code is right, and nothing is left behind. Also what it accepts with a note.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/emulation/emulated_command.h"
 
 namespace sluice {
@@ -88,6 +90,24 @@ TEST_F(Refusals, AGpuWithoutBf16TakesFp16) {
   EXPECT_EQ(refused.code, ExitCode::environment);
   expect_sentences(refused);
   EXPECT_NE(refused.remedy.find("a run in bf16 on a GPU that has it"), std::string::npos) << refused.remedy;
+}
+
+// The default rates are those of an H100. A description may be that of the GPU here, or not say whose it is.
+TEST_F(Refusals, RatesOfAnotherGpuAreSaid) {
+  const std::string note =
+      "Times are predicted at the rates of gpu-server, data sheets. These are another GPU's: those of H100, "
+      "where this machine has emulated GPU. Name a description of yours with --machine, or measure its "
+      "machine with sluice bench.";
+  EXPECT_NE(expect_trained({}, "default", {}).out.find(note), std::string::npos);
+  nlohmann::json machine =
+      nlohmann::json::parse(read_text_file("engine/rates/machines/gpu-server.json", 1 << 20));
+  const Words named{"--machine", directory / "machine.json"};
+  for (const char* gpu : {"GPU", "emulated GPU", ""}) {
+    machine["gpu"] = gpu;
+    write_bytes(named.back(), machine.dump());
+    const std::string out = expect_trained({}, "named" + std::string(gpu), named).out;
+    EXPECT_EQ(out.find("another GPU's"), std::string::npos) << out;
+  }
 }
 
 TEST_F(Refusals, TheDeviceIsPartOfARun) {

@@ -276,6 +276,7 @@ class Bench {
     const CudaStatus status = cuda_status(memory_.device.ordinal);
     const MemoryLimits limits = memory_limits();
     rates_.source += " and one " + printable(status.name);
+    rates_.gpu = printable(status.name);
     MachineMemory sizes{status.memory_bytes, std::min(limits.total, limits.cgroup_limit), std::nullopt};
     std::vector<NvmeDirectory> directories;
     for (size_t i = 0; i < memory_.nvme_directories.size(); ++i)

@@ -42,19 +42,19 @@ void append_options(std::string& out, Verb verb) {
   }
 }
 
-// "gpt2-xl (1.56B)": name and number of parameters.
+// "llama-8b = llama-3-8b (8.03B)": name, alias, and number of parameters.
 std::string preset_words(const Family& family, const Preset& preset) {
   const auto parameters = static_cast<double>(preset.parameters);
   const std::string count =
       parameters < 1e9 ? fmt::format("{:.3g}M", parameters / 1e6) : fmt::format("{:.3g}B", parameters / 1e9);
-  const bool alias =
+  const bool plain =
       preset.name == std::string_view(family.plain_preset) && preset.name != std::string_view(family.name);
-  return fmt::format("{} ({}{})", preset.name, count,
-                     alias ? fmt::format("; also {}:KEY=VALUE", family.name) : "");
+  return fmt::format("{}{}{} ({}{})", preset.name, *preset.alias == '\0' ? "" : " = ", preset.alias, count,
+                     plain ? fmt::format("; also {}:KEY=VALUE", family.name) : "");
 }
 
 void append_families(std::string& out) {
-  out += "\npresets of the model families, with their parameters\n";
+  out += "\npresets of the model families, with their parameters; A = B are two names of one preset\n";
   for (const Family* family : families()) {
     std::vector<std::string> presets;
     for (const Preset& preset : family->presets()) presets.push_back(preset_words(*family, preset));

@@ -1,5 +1,9 @@
 #include "engine/run/start/devices.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "engine/base/error.h"
@@ -24,14 +28,27 @@ MachineRates read_machine(const MemoryOptions& options) {
   return parse_machine_rates(read_text_file(machine, kMachineBytesMax), machine);
 }
 
+// Bytes a second of the nvme tier's drives, each as in drive_weight().
+double drives_speed(const MachineRates& rates) {
+  double sum = 0;
+  for (const DriveRates& drive : rates.drives)
+    if (drive.tier == kNvmeTier) sum += drive_weight(drive);
+  return sum;
+}
+
 }  // namespace
 
 MachineRates resolve_machine(const MemoryOptions& options) {
   MachineRates rates = read_machine(options);
   if (options.nvme_directories.empty()) return rates;
+  const double speed_described = drives_speed(rates);
   const std::vector<DriveRates> drives = match_drives(rates.drives, kNvmeTier, options.nvme_directories);
   std::erase_if(rates.drives, [](const DriveRates& drive) { return drive.tier == kNvmeTier; });
   rates.drives.insert(rates.drives.end(), drives.begin(), drives.end());
+  if (!drives.empty() && rates.memory && rates.memory->nvme) {
+    const double bytes = static_cast<double>(*rates.memory->nvme) * drives_speed(rates) / speed_described;
+    rates.memory->nvme = static_cast<uint64_t>(std::llround(std::min(bytes, kTierBytesMost)));
+  }
   return rates;
 }
 
@@ -40,6 +57,18 @@ std::optional<MachineRates> described_machine(const MemoryOptions& options) {
   MachineRates rates = resolve_machine(options);
   if (!rates.memory) return std::nullopt;
   return rates;
+}
+
+std::string other_gpu_note(const MemoryOptions& options, const std::string& gpu) {
+  const MachineRates rates = read_machine(options);
+  if (rates.gpu.empty() || describes_gpu(rates, gpu)) return "";
+  const std::string described = printable(rates.gpu);
+  return fmt::format(
+      "Times are predicted at the rates of {}. These are another GPU's{}. Name a description of yours with "
+      "--machine, or measure its machine with sluice bench.",
+      printable(rates.name),
+      gpu.empty() ? ", unless yours is " + described
+                  : ": those of " + described + ", where this machine has " + printable(gpu));
 }
 
 std::vector<std::string> settle_device(Options& options, bool precision_is_settled,
@@ -64,9 +93,15 @@ std::vector<std::string> settle_device(Options& options, bool precision_is_settl
     // Where there is a driver, the user may expect that a GPU is used.
     if (!status.available && status.driver_version > 0) return {status.reason + " So --device is cpu."};
   }
-  if (!status.available || status.bf16 || precision_is_settled || is_given(options, "precision")) return {};
-  options.numbers.precision = DType::f16;
-  return {status.name + " has no bf16: --precision is fp16."};
+  if (!status.available) return {};
+  std::vector<std::string> notes;
+  if (!status.bf16 && !precision_is_settled && !is_given(options, "precision")) {
+    options.numbers.precision = DType::f16;
+    notes.push_back(status.name + " has no bf16: --precision is fp16.");
+  }
+  if (const std::string other = other_gpu_note(options.memory, status.name); !other.empty())
+    notes.push_back(other);
+  return notes;
 }
 
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads) {

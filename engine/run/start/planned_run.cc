@@ -43,12 +43,14 @@ std::string assumed_note() {
       format_size(kDeviceBytesAssumed), format_size(kHostBytesAssumed), format_size(kLibraryKernelBytes));
 }
 
-std::string elsewhere_note(const MachineRates& machine) {
+// `ranks`: how many the plan is for. The sizes are those of each.
+std::string elsewhere_note(const MachineRates& machine, int64_t ranks) {
   std::string sizes = format_size(machine.memory->host) + " of host memory";
   if (machine.memory->device) sizes = format_size(*machine.memory->device) + " of device memory, " + sizes;
   if (machine.memory->nvme) sizes += ", " + format_size(*machine.memory->nvme) + " of NVMe";
   const std::string source = machine.source.empty() ? "" : " " + printable(machine.source) + ";";
-  return fmt::format("A plan for another machine, {}:{} {}.", printable(machine.name), source, sizes);
+  const std::string each = ranks == 1 ? "" : fmt::format(" for each of {} ranks", ranks);
+  return fmt::format("A plan for another machine, {}:{}{} {}.", printable(machine.name), source, each, sizes);
 }
 
 // For several ranks with a GPU each: whether NCCL connects them, and what it takes. `here`: on this machine.
@@ -80,6 +82,8 @@ PlannedDevice planned_device(const Options& options, bool here, const MachineRat
     planned.notes.push_back(gpu_elsewhere ? assumed_note()
                                           : "A plan for a GPU that is not here. " + assumed_note() +
                                                 " Limits that are not given are taken from this machine.");
+    if (!gpu_elsewhere && options.memory.machine.empty())
+      planned.notes.push_back(other_gpu_note(options.memory, ""));
   } else {
     planned.device = make_device(options.memory, resolve_threads(options.memory));
     planned.workspaces = workspaces_of(*planned.device);
@@ -124,7 +128,7 @@ PlannedRun planned_run(Options options) {
   if (described) share_machine(*described, static_cast<uint32_t>(ranks_per_node(options.ranks, *described)));
   const MachineRates* elsewhere = described ? &*described : nullptr;
   std::vector<std::string>& notes = run.start.notes;
-  if (elsewhere) notes.insert(notes.begin(), elsewhere_note(*elsewhere));
+  if (elsewhere) notes.insert(notes.begin(), elsewhere_note(*elsewhere, options.ranks.count));
   settle_threads(options, of_this_process, elsewhere);
   run.device = planned_device(options, of_this_process, elsewhere);
   notes.insert(notes.end(), run.device.notes.begin(), run.device.notes.end());

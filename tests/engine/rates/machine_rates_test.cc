@@ -82,6 +82,22 @@ TEST(MachineRates, RanksOnAMachineShareIt) {
   EXPECT_EQ(r.memory->nvme, 1'000'000'000'000'000'000u);
 }
 
+TEST(MachineRates, KnowItsGpuByName) {
+  const auto describes = [](const std::string& gpu, const char* name) {
+    MachineRates r;
+    r.gpu = gpu;
+    return describes_gpu(r, name);
+  };
+  for (const auto& [gpu, name] : {std::pair("A100", "NVIDIA A100-SXM4-80GB"), std::pair("T4", "Tesla T4"),
+                                  std::pair("RTX 6000 Ada", "NVIDIA RTX 6000 Ada Generation"),
+                                  std::pair("NVIDIA L4", "NVIDIA L4"), std::pair("H2", "GH200 H2")})
+    EXPECT_TRUE(describes(gpu, name)) << gpu << ": " << name;
+  for (const auto& [gpu, name] :
+       {std::pair("H200", "NVIDIA GH200 480GB"), std::pair("L4", "NVIDIA L40S"), std::pair("", "Tesla T4"),
+        std::pair("H100", ""), std::pair("T4", "NVIDIA T400 4GB")})
+    EXPECT_FALSE(describes(gpu, name)) << gpu << ": " << name;
+}
+
 TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
   const std::string head = R"({"format": "sluice-machine-1", "name": "m", "pools": {"cores": 2}, )";
   expect_bad_description("{", "it ends in the middle of its JSON");
@@ -131,6 +147,9 @@ TEST(MachineRates, RejectsWhatItDoesNotUnderstand) {
   expect_bad_description(head + R"("source": 1})", "the file lacks the text `source`");
   expect_bad_description(head + R"("source": ")" + std::string(1001, 'x') + "\"}",
                          "longer than 1000 characters");
+  expect_bad_description(head + R"("gpu": ["T4"]})", "the file lacks the text `gpu`");
+  expect_bad_description(head + R"("gpu": ")" + std::string(1001, 'x') + "\"}",
+                         "gpu is longer than 1000 characters");
   expect_bad_description(head + R"("memory": 1})", "memory is not an object");
   expect_bad_description(head + R"("memory": {"device": 8e9}})", "memory has no host");
   expect_bad_description(head + R"("memory": {"host": 8e9, "disk": 8e9}})",

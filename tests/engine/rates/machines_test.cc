@@ -68,6 +68,7 @@ TEST(Machines, SayWhatTheyAre) {
     const MachineRates m = *built_in_machine(name);
     EXPECT_FALSE(m.source.empty()) << name;
     EXPECT_EQ(m.name, name == kDefaultMachine ? name : name + ", data sheets");
+    EXPECT_EQ(m.gpu.empty(), name == kDefaultMachine) << name;
     if (name == kDefaultMachine || name == kGpuMachine) {
       EXPECT_FALSE(m.memory) << "what stands for this machine has its sizes";
       continue;
@@ -75,6 +76,28 @@ TEST(Machines, SayWhatTheyAre) {
     ASSERT_TRUE(m.memory && m.memory->device) << name;
     EXPECT_GT(m.memory->host, *m.memory->device) << name;
   }
+}
+
+// The names that NVIDIA's driver gives.
+TEST(Machines, NameTheirGpus) {
+  const std::pair<const char*, const char*> names[] = {
+      {"t4", "Tesla T4"},
+      {"l4", "NVIDIA L4"},
+      {"rtx-3090", "NVIDIA GeForce RTX 3090"},
+      {"rtx-4090", "NVIDIA GeForce RTX 4090"},
+      {"rtx-5090", "NVIDIA GeForce RTX 5090"},
+      {"rtx-6000-ada", "NVIDIA RTX 6000 Ada Generation"},
+      {"rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"},
+      {"v100-dgx2", "Tesla V100-SXM3-32GB"},
+      {"a100-80gb", "NVIDIA A100-SXM4-80GB"},
+      {"gpu-server", "NVIDIA H100 80GB HBM3"},
+      {"h200", "NVIDIA H200"},
+      {"gh200", "NVIDIA GH200 480GB"},
+      {"b200", "NVIDIA B200"}};
+  for (const auto& [machine, name] : names)
+    for (const auto& [other, other_name] : names)
+      EXPECT_EQ(describes_gpu(built_in_machine(machine).value(), other_name), machine == other)
+          << machine << ": " << other_name;
 }
 
 // They have every entry that a program of three tiers and several ranks looks up, and their figures fit each
@@ -112,6 +135,7 @@ TEST(Machines, AreWhole) {
 TEST(Network, WhatTheProgramBringsAlongJoinsTheRanksThatItSays) {
   EXPECT_EQ(built_in_machine("a100-cluster").value().network.back().ranks, 80u);
   EXPECT_EQ(built_in_machine("h100-cluster").value().network.back().ranks, 1024u);
+  EXPECT_EQ(built_in_machine("h100-x8").value().network.back().ranks, 8u);
   EXPECT_TRUE(built_in_machine("gpu-server").value().network.empty());
   EXPECT_FALSE(built_in_machine("b100-cluster").has_value());
 }

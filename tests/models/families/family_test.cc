@@ -11,6 +11,7 @@
 #include "models/families/config.h"
 #include "models/files/file.h"
 #include "tests/support/families.h"
+#include "tests/support/family_support.h"
 #include "tests/support/fixtures.h"
 
 namespace sluice {
@@ -29,6 +30,7 @@ TEST(Families, RowsAreCompleteAndNamesUnique) {
         << family->name << " has no preset " << family->plain_preset;
     for (const Preset& preset : own) {
       EXPECT_TRUE(presets.insert(preset.name).second) << preset.name;
+      EXPECT_TRUE(*preset.alias == '\0' || presets.insert(preset.alias).second) << preset.alias;
       const Family* namesake = find_family(preset.name);
       EXPECT_TRUE(namesake == nullptr || namesake == family) << preset.name << " names another family";
     }
@@ -51,6 +53,12 @@ TEST(Families, PresetsHaveThePublishedParameters) {
       EXPECT_EQ(parameter_count(build_model(config, DType::bf16, 1, 8)), preset.parameters)
           << preset.name << ": its row in models/families/" << family->name << ".cc says otherwise";
     }
+}
+
+TEST(Families, AnAliasIsThePreset) {
+  for (const Family* family : families())
+    for (const Preset& preset : family->presets())
+      if (*preset.alias != '\0') expect_equal(config_from_name(preset.alias), config_from_name(preset.name));
 }
 
 TEST(Families, DescriptionsGiveEverySize) {

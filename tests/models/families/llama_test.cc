@@ -14,6 +14,36 @@ TEST(LlamaConfig, AsPublished) {
   EXPECT_TRUE(config.notes.empty());
 }
 
+// What the config.json files of the releases say beside sizes; parameters are tested for every preset.
+TEST(LlamaConfig, ReleasesDifferInContextAndPositions) {
+  struct Release {
+    const char* name;
+    int64_t vocabulary, context, kv_heads;
+    double theta, factor;
+    bool tied;
+  };
+  for (const Release& r : {Release{"tinyllama", 32000, 2048, 4, 10000, 1, false},
+                           Release{"llama-2-7b", 32000, 4096, 32, 10000, 1, false},
+                           Release{"llama-2-13b", 32000, 4096, 40, 10000, 1, false},
+                           Release{"llama-2-70b", 32000, 4096, 8, 10000, 1, false},
+                           Release{"llama-3-8b", 128256, 8192, 8, 500000, 1, false},
+                           Release{"llama-3-70b", 128256, 8192, 8, 500000, 1, false},
+                           Release{"llama-3.1-8b", 128256, 131072, 8, 500000, 8, false},
+                           Release{"llama-3.1-70b", 128256, 131072, 8, 500000, 8, false},
+                           Release{"llama-3.1-405b", 128256, 131072, 8, 500000, 8, false},
+                           Release{"llama-3.2-1b", 128256, 131072, 8, 500000, 32, true},
+                           Release{"llama-3.2-3b", 128256, 131072, 8, 500000, 32, true}}) {
+    const ModelConfig c = config_from_name(r.name);
+    EXPECT_EQ(c.vocabulary, r.vocabulary) << r.name;
+    EXPECT_EQ(c.context, r.context) << r.name;
+    EXPECT_EQ(c.kv_heads, r.kv_heads) << r.name;
+    EXPECT_EQ(c.rope_theta, r.theta) << r.name;
+    EXPECT_EQ(c.rope_scaling.factor, r.factor) << r.name;
+    EXPECT_EQ(c.tied, r.tied) << r.name;
+    EXPECT_EQ(c.epsilon, 1e-5) << r.name;
+  }
+}
+
 TEST(LlamaConfig, WritesWhatTransformersLoads) {
   const std::string llama = config_to_json(config_from_name("llama-1b"), DType::f16);
   for (const char* part : {"\"LlamaForCausalLM\"", "\"rope_type\": \"llama3\"", "\"rope_theta\": 500000.0",

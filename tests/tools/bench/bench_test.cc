@@ -64,6 +64,7 @@ TEST(Bench, ADescriptionReadsBackAsItWasWritten) {
   r.lanes[0].tier = "device";
   r.network = {{"node", 8, 1e9, 2e-6}};
   r.source = "a test";
+  r.gpu = "T4";
   r.memory = {std::nullopt, 1 << 30, uint64_t{1} << 31};
   const std::string text = machine_rates_json(r);
   const MachineRates back = parse_machine_rates(text, "text");
@@ -72,6 +73,7 @@ TEST(Bench, ADescriptionReadsBackAsItWasWritten) {
   EXPECT_EQ(back.lanes[0].ops[0].flops.fp16, kUnlimited);
   EXPECT_EQ(back.lanes[0].ops[0].bytes.fp16, 0.1);
   EXPECT_EQ(back.source, "a test");
+  EXPECT_EQ(back.gpu, "T4");
   EXPECT_EQ(back.memory->nvme, uint64_t{1} << 31);
   EXPECT_EQ(back.network[0].latency_seconds, 2e-6);
   EXPECT_EQ(back.drives[0].mixed, r.drives[0].mixed);

@@ -195,9 +195,15 @@ TEST_F(Cli, AGpuThatIsNotThere) {
   EXPECT_EQ(planned.code, 0) << planned.err;
   for (const char* words :
        {"for the driver 1.00 GiB of --gpu-mem and 512 MiB of --host-mem, and 192 MiB of each",
+        "Times are predicted at the rates of gpu-server, data sheets. These are another GPU's, unless yours "
+        "is "
+        "H100. Name a description of yours with --machine, or measure its machine with sluice bench.\n",
         "\n  on the cuda device, at the rates of gpu-server, data sheets\n",
         "outside the device arena: 1.21 GiB"})  // with 18 MiB of page tables for 8 GiB
     EXPECT_NE(planned.out.find(words), std::string::npos) << words << "\n" << planned.out;
+  for (const char* machine : {"gpu-server", "t4"})  // whoever names a description knows whose rates it has
+    EXPECT_EQ(run(sized + Words{"--machine", machine}).out.find("another GPU's"), std::string::npos)
+        << machine;
 }
 
 // The note that says where a limit came from stands before the refusal.

@@ -18,7 +18,8 @@ TEST(Help, ListsEveryFamilyPresetAndSize) {
       EXPECT_NE(text.find(fmt::format("\n  {} ({}) ", family->title, family->name)), std::string::npos)
           << family->name;
       for (const Preset& preset : family->presets())
-        EXPECT_NE(text.find(std::string(preset.name) + " ("), std::string::npos) << preset.name;
+        for (const std::string name : {preset.name, preset.alias})
+          EXPECT_NE(text.find(name + " "), std::string::npos) << name;
       for (const SizeKey& key : size_keys(*family))
         EXPECT_NE(text.find(std::string("\n  ") + key.name + "="), std::string::npos) << key.name;
     }
@@ -30,7 +31,10 @@ TEST(Help, TellsParametersAndWhoTakesASize) {
   const std::string text = verb_help(Verb::plan);
   EXPECT_NE(text.find("gpt2 (124M), gpt2-medium (355M), gpt2-large (774M), gpt2-xl (1.56B)"),
             std::string::npos);
-  EXPECT_NE(text.find("llama-7b (6.74B; also llama:KEY=VALUE)"), std::string::npos);
+  EXPECT_NE(text.find("; A = B are two names of one preset\n"), std::string::npos);
+  EXPECT_NE(text.find("tinyllama (1.1B), llama-1b = llama-3.2-1b (1.24B),"), std::string::npos);
+  EXPECT_NE(text.find("llama-7b = llama-2-7b (6.74B; also llama:KEY=VALUE)"), std::string::npos);
+  EXPECT_NE(text.find("llama-405b = llama-3.1-405b (406B)"), std::string::npos);
   EXPECT_NE(text.find("\n  kv_heads=N                llama"), std::string::npos);
   EXPECT_NE(text.find("\n  ffn=N                     columns inside"), std::string::npos);  // every family
 }

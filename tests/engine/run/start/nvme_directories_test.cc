@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
 #include "tests/support/offload_test_support.h"
 
 namespace sluice {
@@ -16,8 +17,9 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-void write_machine(const std::string& path, const std::string& drives) {
-  std::ofstream(path) << R"({"format": "sluice-machine-1", "name": "mine", "drives": [)" << drives << "]}";
+void write_machine(const std::string& path, const std::string& drives, const std::string& memory = "") {
+  std::ofstream(path) << R"({"format": "sluice-machine-1", "name": "mine", )" << memory << R"("drives": [)"
+                      << drives << "]}";
 }
 
 class NvmeDirectories : public testing::Test {
@@ -59,6 +61,29 @@ TEST_F(NvmeDirectories, WeighTheSameWithoutDrives) {
       describe_directories(options_, nvme_directories(options_)),
       "By equal parts, for want of drives in machine description mine, the nvme tier lies 50 % in /mnt/a "
       "and 50 % in /mnt/b.");
+}
+
+// Of the 3 TB of a described machine, a drive of 5 GB/s holds 2 TB and one of 2.5 GB/s 1 TB.
+TEST_F(NvmeDirectories, HoldWhatTheirDrivesHold) {
+  const auto described = [&](const std::vector<std::string>& directories) {
+    options_.nvme_directories = directories;
+    return described_machine(options_)->memory->nvme;
+  };
+  const std::string rows = R"({"tier": "nvme", "read": 6e9, "write": 4e9, "mixed": 5e9},
+                   {"tier": "nvme", "read": 3e9, "write": 3e9, "mixed": 2.5e9, "directory": "/mnt/b"},
+                   {"tier": "other", "read": 1, "write": 1, "mixed": 1})";
+  write_machine(options_.machine, rows, R"("memory": {"host": 8e9, "nvme": 3e12}, )");
+  EXPECT_EQ(described({}), 3'000'000'000'000u);
+  EXPECT_EQ(described({"/mnt/a"}), 2'000'000'000'000u);
+  EXPECT_EQ(described({"/mnt/b"}), 1'000'000'000'000u);
+  EXPECT_EQ(described({"/mnt/a", "/mnt/b"}), 3'000'000'000'000u);
+  EXPECT_EQ(described({"/mnt/a", "/mnt/b", "/mnt/c"}), 5'000'000'000'000u);
+  write_machine(options_.machine, rows, R"("memory": {"host": 8e9, "nvme": 1e18}, )");
+  EXPECT_EQ(described({"/mnt/a", "/mnt/b", "/mnt/c"}), 1'000'000'000'000'000'000u) << "the most of a tier";
+  write_machine(options_.machine, rows, R"("memory": {"host": 8e9}, )");
+  EXPECT_FALSE(described({"/mnt/a"}));
+  write_machine(options_.machine, "", R"("memory": {"host": 8e9, "nvme": 3e12}, )");
+  EXPECT_EQ(described({"/mnt/a", "/mnt/b"}), 3'000'000'000'000u) << "no drives: nothing says what each holds";
 }
 
 // Whether `a` equals `b`, but for what other processes write and remove meanwhile.
