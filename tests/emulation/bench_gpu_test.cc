@@ -10,7 +10,7 @@ namespace sluice {
 namespace {
 
 BenchScale small() {
-  const OpSizes ops{.rows = 32, .width = 64, .vocabulary = 128, .seconds_at_least = 0};
+  const OpSizes ops{.rows = 32, .width = 64, .vocabulary = 128, .seconds_at_least = 0, .repeat_seconds = 0};
   return {.parameters = 4 << 20,
           .round_elements = 1 << 20,
           .copy_bytes = 1 << 20,

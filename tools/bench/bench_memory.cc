@@ -41,8 +41,8 @@ void BenchMemory::fill(std::byte* to, uint64_t bytes, std::span<const std::byte>
   streams_->synchronize(mark);
 }
 
-double BenchMemory::seconds_of(const std::function<void()>& work, const Repeats& repeats) {
-  if (!accelerator_) return median_seconds(work, repeats);
+Rounds BenchMemory::rounds_of_call(const std::function<void()>& work, const Repeats& repeats) {
+  if (!accelerator_) return time_rounds(work, repeats);
   // A call only enqueues, and a wait for the device can take as long as a kernel. So several calls, which
   // take about a millisecond together, are enqueued between two waits.
   constexpr double kSecondsOfRun = 1e-3, kCallsMost = 64;
@@ -55,7 +55,8 @@ double BenchMemory::seconds_of(const std::function<void()>& work, const Repeats&
   run(1);
   const int calls =
       static_cast<int>(std::clamp(std::ceil(kSecondsOfRun / (steady_seconds() - begin)), 1.0, kCallsMost));
-  return median_seconds([&] { run(calls); }, repeats) / calls;
+  const Rounds all = time_rounds([&] { run(calls); }, repeats);
+  return {all.count, all.fastest / calls, all.median / calls, all.slowest / calls};
 }
 
 }  // namespace sluice

@@ -26,8 +26,8 @@ class BenchMemory {
   void fill(std::byte* to, uint64_t bytes, std::span<const std::byte> from);
   void write(std::byte* to, std::span<const std::byte> from) { fill(to, from.size(), from); }
 
-  // Median seconds of one call of `work`, which calls the device, when many calls follow each other.
-  double seconds_of(const std::function<void()>& work, const Repeats& repeats);
+  // Seconds of one call of `work`, which calls the device, when many calls follow each other.
+  Rounds rounds_of_call(const std::function<void()>& work, const Repeats& repeats);
 
  private:
   static constexpr uint64_t kStaging = 8ull << 20;

@@ -14,7 +14,7 @@ namespace sluice {
 
 namespace {
 
-constexpr Repeats kRepeats{.seconds_at_least = 0.3};
+constexpr Repeats kRepeats{.seconds_at_least = 0.3, .seconds_at_most = 1.5};
 constexpr uint64_t kAlignment = 256;
 
 // Ranges one behind the other, each filled with one fp32 number.
@@ -41,15 +41,15 @@ class Ranges {
 
 }  // namespace
 
-double measure_round(Device& device, DType precision, uint64_t elements) {
+TimedRate measure_round(Device& device, DType precision, uint64_t elements) {
   BenchMemory memory(device, round_bytes(elements));
   Ranges ranges(memory);
   const auto* const from = reinterpret_cast<const float*>(ranges.take(elements * sizeof(float), 0.5f));
   std::byte* const to = ranges.take(elements * dtype_bytes(precision), 0);
   auto* const sums = reinterpret_cast<double*>(ranges.take((elements / kNormBlock + 1) * sizeof(double), 0));
-  const double seconds =
-      memory.seconds_of([&] { device.round(from, to, precision, elements, sums); }, kRepeats);
-  return static_cast<double>(elements * (sizeof(float) + dtype_bytes(precision))) / seconds;
+  const Rounds rounds =
+      memory.rounds_of_call([&] { device.round(from, to, precision, elements, sums); }, kRepeats);
+  return {static_cast<double>(elements * (sizeof(float) + dtype_bytes(precision))) / rounds.median, rounds};
 }
 
 DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_t elements) {
@@ -65,14 +65,15 @@ DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_
   std::byte* const update = ranges.take(sizeof scalars, 0);
   memory.write(update, std::as_bytes(std::span(&scalars, 1)));
   const UpdateRange range{master, first, second, gradient, weights, precision, elements, true};
-  const double seconds = memory.seconds_of(
+  const Rounds updates = memory.rounds_of_call(
       [&] {
         device.optimize(OptimizerKind::adamw, range, reinterpret_cast<const StepScalars::Update*>(update));
       },
       kRepeats);
-  const double zeros = memory.seconds_of([&] { device.zero(master, fp32); }, kRepeats);
+  const Rounds zeros = memory.rounds_of_call([&] { device.zero(master, fp32); }, kRepeats);
   // Optimizer state is read and written, the gradient read, the weights written.
-  return {static_cast<double>(6 * fp32 + 2 * narrow) / seconds, static_cast<double>(fp32) / zeros};
+  return {{static_cast<double>(6 * fp32 + 2 * narrow) / updates.median, updates},
+          {static_cast<double>(fp32) / zeros.median, zeros}};
 }
 
 DeviceOverheads measure_overheads(Device& device) {

@@ -5,18 +5,19 @@
 #include <cstdint>
 
 #include "gpu/device.h"
+#include "tools/bench/rounds.h"
 
 namespace sluice {
 
 // Bytes a second that are read and written when a gradient accumulator is rounded to 16 bits.
-double measure_round(Device& device, DType precision, uint64_t elements);
+TimedRate measure_round(Device& device, DType precision, uint64_t elements);
 
 // The following are for a device with memory of its own.
 
 // Bytes a second in that memory: those that AdamW reads and writes, as the planner counts them, and those
 // that zeroing writes.
 struct DeviceMemoryRates {
-  double update = 0, zero = 0;
+  TimedRate update, zero;
 };
 // For `elements` parameters, whose gradients and weights have the 16-bit `precision`.
 DeviceMemoryRates measure_device_memory(Device& device, DType precision, uint64_t elements);

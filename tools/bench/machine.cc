@@ -92,6 +92,7 @@ class Bench {
     if (ranks_.is_first()) measure_machine();
     ranks_.barrier();
     if (ranks_.size() > 1) measure_ranks(connected);
+    if (ranks_.is_first()) add_doubts();
     return std::move(rates_);
   }
 
@@ -101,6 +102,16 @@ class Bench {
     if (!out_) return;
     std::fputs((fmt::format(format, std::forward<Args>(args)...) + "\n").c_str(), out_);
     std::fflush(out_);
+  }
+
+  void note(const std::string& rate, const Rounds& rounds) { timed_.push_back({rate, rounds}); }
+
+  // Plans that use the description print its source, so they tell of doubtful rates, too.
+  void add_doubts() {
+    const std::vector<RatedRounds> doubts = doubtful(timed_);
+    if (out_) std::fputs(doubts_text(doubts).c_str(), out_);
+    if (!doubts.empty())
+      rates_.source += fmt::format("; {} of {} rates were doubtful", doubts.size(), timed_.size());
   }
 
   bool on_gpu() const { return memory_.device.kind == DeviceKind::cuda; }
@@ -179,10 +190,13 @@ class Bench {
     const double optimizer = update.parameters_per_second * update.bytes_a_parameter;
     say("optimizer: AdamW on {} threads {:.2f} G parameters/s, {:.1f} GB/s of memory", threads_,
         update.parameters_per_second / 1e9, optimizer / 1e9);
+    note("the optimizer", update.rounds);
     double traffic = optimizer;
     std::string copies;
     for (int k = 1; k <= threads_; k *= 2) {
-      const double rate = measure_copies(k, scale_.copy_bytes);
+      const TimedRate copied = measure_copies(k, scale_.copy_bytes);
+      const double rate = copied.per_second;
+      note(fmt::format("copies by {} thread{}", k, k == 1 ? "" : "s"), copied.rounds);
       if (k == 1) copy_ = rate;
       traffic = std::max(traffic, 2 * rate);
       copies += fmt::format("{}{:.1f} GB/s by {}", k == 1 ? "" : ", ", rate / 1e9, k);
@@ -202,35 +216,53 @@ class Bench {
     LaneRates lane{.lane = "compute", .overhead_seconds = handover_};
     const DType narrow = precisions_.front();
     const uint64_t elements = on_gpu() ? scale_.gpu.elements / 2 : scale_.round_elements;
-    const double round = measure_round(*device_, narrow, elements);
-    lane.bytes_per_second = round;
+    const TimedRate rounding = measure_round(*device_, narrow, elements);
+    const double round = lane.bytes_per_second = rounding.per_second;
+    note("rounding of gradients", rounding.rounds);
     say("gradients: rounded at {:.1f} GB/s", round / 1e9);
     if (on_gpu()) {
       const DeviceMemoryRates rates = measure_device_memory(*device_, narrow, scale_.gpu.elements);
       const DeviceOverheads overheads = measure_overheads(*device_);
       constexpr double kRounded = 6, kUpdated = 28;  // bytes a parameter
-      lane.bytes_per_second = (kRounded + kUpdated) / (kRounded / round + kUpdated / rates.update);
+      lane.bytes_per_second = (kRounded + kUpdated) / (kRounded / round + kUpdated / rates.update.per_second);
       lane.overhead_seconds = overheads.instruction;
       copy_seconds_ = overheads.copy;
-      say("GPU memory: AdamW {:.1f} GB/s, zeroed at {:.1f} GB/s", rates.update / 1e9, rates.zero / 1e9);
+      say("GPU memory: AdamW {:.1f} GB/s, zeroed at {:.1f} GB/s", rates.update.per_second / 1e9,
+          rates.zero.per_second / 1e9);
+      note("AdamW in GPU memory", rates.update.rounds);
+      note("zeroing of GPU memory", rates.zero.rounds);
       say("overhead: {:.1f} us an instruction, {:.1f} us a copy", overheads.instruction * 1e6,
           overheads.copy * 1e6);
     } else {
       lane.sharing = all_cores();
     }
+    measure_ops_of(lane);
+    rates_.lanes.push_back(std::move(lane));
+  }
+
+  void measure_ops_of(LaneRates& lane) {
+    say("ops: rates F and B are fitted to the times of each op, forward and backward, in several sizes:\n"
+        "  seconds = flops / F + bytes / B. A rate of \"-\" adds nothing.\n"
+        "  off by: how far this sum is from a time at most.\n"
+        "  rounds: how far the median of a time's rounds is above the fastest round at most. Above {:.0f} "
+        "%,\n"
+        "    the rates are doubtful.",
+        100 * kSpreadMost);
     for (const DType precision : precisions_) {
-      say("ops in {}:", dtype_name(precision));
+      say("{:<24}{:>18}{:>16}{:>9}{:>9}", fmt::format("ops in {}", dtype_name(precision)), "F", "B", "off by",
+          "rounds");
       measure_ops(*device_, precision, on_gpu() ? scale_.gpu.ops : scale_.ops, lane.ops,
-                  [&](OpKind kind, const OpFit& fit) {
-                    say("  {:<22}{:>18}{:>16}, fitted within {:.0f} %", op_rule(kind).name,
-                        rate_text(fit.flops_per_second, "GFLOP/s"), rate_text(fit.bytes_per_second, "GB/s"),
-                        100 * fit.error_max);
+                  [&](OpKind kind, const OpFit& fit, const Rounds& rounds) {
+                    const char* const name = op_rule(kind).name;
+                    say("  {:<22}{:>18}{:>16}{:>9}{:>9}", name, rate_text(fit.flops_per_second, "GFLOP/s"),
+                        rate_text(fit.bytes_per_second, "GB/s"), fmt::format("{:.0f} %", 100 * fit.error_max),
+                        fmt::format("{:.0f} %", 100 * rounds.spread()));
+                    note(fmt::format("{} in {}", name, dtype_name(precision)), rounds);
                     if (kind != OpKind::linear) return;
                     const bool bound = std::isfinite(fit.flops_per_second);
                     rate_of(lane.flops, precision) = bound ? fit.flops_per_second : fit.flops_together;
                   });
     }
-    rates_.lanes.push_back(std::move(lane));
   }
 
   // Times copies each way alone, and both ways at once. The latter rate is the capacity of pool `link`.
@@ -335,6 +367,7 @@ class Bench {
   std::optional<uint32_t> link_;          // pool of a GPU's link
   double copy_ = 0, handover_ = 0, copy_seconds_ = 0;
   MachineRates rates_;
+  std::vector<RatedRounds> timed_;
 };
 
 // Rounds to four digits: a measurement is less exact than that, and people read and edit the file.

@@ -15,7 +15,7 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kShard = uint64_t{4} << 20;  // parameters, as the planner cuts most models
-constexpr Repeats kRepeats{.seconds_at_least = 0.3};
+constexpr Repeats kRepeats{.seconds_at_least = 0.3, .seconds_at_most = 1.5};
 
 Arena filled(uint64_t bytes, float value) {
   Arena arena(bytes, {.prefault_threads = 1});
@@ -34,7 +34,7 @@ OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& w
   const Arena state = filled(shards * kPlanes * stride, 0.5f),
               rest = filled(2 * shards * kShard * width, 0.5f);
   const UpdateConstants constants = prepare_adamw({}, {1000, 1e-6, 1, 1});
-  const double seconds = median_seconds(
+  const Rounds rounds = time_rounds(
       [&] {
         for (uint64_t s = 0; s < shards; ++s) {
           const auto plane = [&](uint64_t p) {
@@ -51,13 +51,13 @@ OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& w
   // Optimizer state is read and written, the gradient read, the weights written; in fp32 the weights are the
   // master weights.
   const double bytes = 2 * kPlanes * sizeof(float) + static_cast<double>(in_place ? width : 2 * width);
-  return {static_cast<double>(shards * kShard) / seconds, bytes};
+  return {static_cast<double>(shards * kShard) / rounds.median, bytes, rounds};
 }
 
-double measure_copies(int threads, uint64_t bytes) {
+TimedRate measure_copies(int threads, uint64_t bytes) {
   const uint64_t part = bytes / static_cast<uint64_t>(threads);
   const Arena from = filled(bytes, 1), to = filled(bytes, 2);
-  const double seconds = median_seconds(
+  const Rounds rounds = time_rounds(
       [&] {
         std::vector<std::thread> all;
         for (int t = 0; t < threads; ++t)
@@ -67,7 +67,7 @@ double measure_copies(int threads, uint64_t bytes) {
         for (std::thread& t : all) t.join();
       },
       kRepeats);
-  return static_cast<double>(part) * threads / seconds;
+  return {static_cast<double>(part) * threads / rounds.median, rounds};
 }
 
 double measure_handover() {

@@ -8,6 +8,7 @@
 
 #include "engine/base/parallel.h"
 #include "engine/program/program.h"
+#include "tools/bench/rounds.h"
 
 namespace sluice {
 
@@ -15,12 +16,13 @@ namespace sluice {
 // bytes read and written for one parameter, as the planner counts them.
 struct OptimizerRate {
   double parameters_per_second = 0, bytes_a_parameter = 0;
+  Rounds rounds;
 };
 OptimizerRate measure_optimizer(DType precision, uint64_t parameters, Workers& workers);
 
 // Bytes a second at which `threads` threads together copy `bytes`, each its own part. Memory traffic is twice
 // that: each byte is read and written.
-double measure_copies(int threads, uint64_t bytes);
+TimedRate measure_copies(int threads, uint64_t bytes);
 
 // Seconds from the completion of an instruction on one thread until another thread, which waits for it and is
 // not asleep, goes on.

@@ -46,9 +46,10 @@ class NetworkBench {
     NetworkLevel level{name, static_cast<uint32_t>(joined),
                        bound ? fit.bytes_per_second : longest.bytes / longest.seconds,
                        1 / fit.flops_per_second};
-    say_(fmt::format("{} of {} ranks: {:.2f} GB/s sent by {}, {:.1f} us a message, fitted within {:.0f} %",
-                     name, joined, level.bytes_per_second / 1e9, unit == 1 ? "each" : "each machine",
-                     level.latency_seconds * 1e6, 100 * fit.error_max));
+    say_(fmt::format(
+        "{} of {} ranks: {:.2f} GB/s sent by {}, {:.1f} us a message; this fit is off by {:.0f} % at most",
+        name, joined, level.bytes_per_second / 1e9, unit == 1 ? "each" : "each machine",
+        level.latency_seconds * 1e6, 100 * fit.error_max));
     say_("  messages: " + rates);
     return level;
   }

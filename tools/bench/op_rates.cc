@@ -1,7 +1,6 @@
 #include "tools/bench/op_rates.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "tools/bench/median.h"
@@ -18,7 +17,7 @@ constexpr int kRounds = 3;
 struct Timings {
   OpShapes shapes;
   Pass pass;
-  std::array<double, kRounds> seconds{};
+  std::vector<double> seconds;  // by round
 };
 
 double error_of(std::span<const OpPoint> points, double per_flop, double per_byte) {
@@ -86,31 +85,51 @@ uint64_t ops_bytes(const Device& device, std::span<const DType> precisions, cons
   return bytes;
 }
 
-void measure_ops(Device& device, DType precision, const OpSizes& sizes, std::vector<OpRates>& rates,
-                 const std::function<void(OpKind, const OpFit&)>& say) {
+namespace {
+
+std::vector<Timings> time_ops(Device& device, DType precision, const OpSizes& sizes) {
   BenchMemory memory(device, ops_bytes(device, std::span(&precision, 1), sizes));
   OpTimer timer(device, memory);
   const Repeats repeats{.seconds_at_least = sizes.seconds_at_least / kRounds, .runs_at_least = 1};
-  std::array<std::vector<Timings>, kOpKinds> timings;  // by kind
+  std::vector<Timings> all;
   for (const OpKind kind : kAllOps)
     for (const OpShapes& shapes : examples(kind, precision, sizes))
-      for (const Pass pass : {Pass::forward, Pass::backward})
-        timings[static_cast<size_t>(kind)].push_back({shapes, pass});
-  for (int round = 0; round < kRounds; ++round)
-    for (std::vector<Timings>& of_kind : timings)
-      for (Timings& t : of_kind) t.seconds[round] = timer.seconds(t.shapes, t.pass, repeats);
+      for (const Pass pass : {Pass::forward, Pass::backward}) all.push_back({shapes, pass, {}});
+  const auto time = [&](Timings& t) { t.seconds.push_back(timer.seconds(t.shapes, t.pass, repeats)); };
+  for (int round = 0; round < kRounds; ++round) std::ranges::for_each(all, time);
+  const double end = steady_seconds() + sizes.repeat_seconds;
+  for (bool again = true; again;) {
+    again = false;
+    for (Timings& t : all) {
+      if (steady_seconds() >= end) return all;
+      if (!disagree(rounds_of(t.seconds))) continue;
+      time(t);
+      again = true;
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+void measure_ops(Device& device, DType precision, const OpSizes& sizes, std::vector<OpRates>& rates,
+                 const std::function<void(OpKind, const OpFit&, const Rounds&)>& say) {
+  const std::vector<Timings> all = time_ops(device, precision, sizes);
   for (const OpKind kind : kAllOps) {
     std::vector<OpPoint> points;
-    for (const Timings& t : timings[static_cast<size_t>(kind)])
+    std::vector<Rounds> rounds;
+    for (const Timings& t : all) {
+      if (t.shapes.kind != kind) continue;
+      rounds.push_back(rounds_of(t.seconds));
       points.push_back({op_rule(kind).flops(t.shapes, t.pass),
-                        static_cast<double>(op_bytes(t.shapes, t.pass)),
-                        median({t.seconds.begin(), t.seconds.end()})});
+                        static_cast<double>(op_bytes(t.shapes, t.pass)), rounds.back().median});
+    }
     const OpFit fit = fit_op(points);
     auto row = std::find_if(rates.begin(), rates.end(), [&](const OpRates& r) { return r.kind == kind; });
     if (row == rates.end()) row = rates.insert(row, {kind, {}, {}});
     rate_of(row->flops, precision) = fit.flops_per_second;
     rate_of(row->bytes, precision) = fit.bytes_per_second;
-    say(kind, fit);
+    say(kind, fit, *std::ranges::max_element(rounds, {}, &Rounds::spread));
   }
 }
 

@@ -1,7 +1,8 @@
 // Rates of every kind of op on a device, as a machine description has them (OpRates).
 //
 // Every kind is timed on its examples (engine/graph/op.h), forward and backward, and
-// seconds = flops / F + bytes / B is fitted to the times, so that relative errors are least.
+// seconds = flops / F + bytes / B is fitted to the times, so that relative errors are least. Times whose
+// rounds disagree are repeated.
 #pragma once
 
 #include <functional>
@@ -10,6 +11,7 @@
 
 #include "engine/rates/machine_rates.h"
 #include "gpu/device.h"
+#include "tools/bench/rounds.h"
 
 namespace sluice {
 
@@ -30,13 +32,15 @@ OpFit fit_op(std::span<const OpPoint> points);
 struct OpSizes {
   int64_t rows = 1024, width = 1024, vocabulary = 16384;
   double seconds_at_least = 0.03;  // for each op and pass
+  double repeat_seconds = 5;       // at most, for all that is timed again in one precision
 };
 
 // The most device memory that measure_ops() needs for any of the precisions.
 uint64_t ops_bytes(const Device& device, std::span<const DType> precisions, const OpSizes& sizes);
 
-// Puts the rates of all kinds in one precision into `rates`, and calls `say` with the fit of each kind.
+// Puts the rates of all kinds in one precision into `rates`. Calls `say` with the fit of each kind, and with
+// the rounds of that of its times whose rounds disagree most.
 void measure_ops(Device& device, DType precision, const OpSizes& sizes, std::vector<OpRates>& rates,
-                 const std::function<void(OpKind, const OpFit&)>& say);
+                 const std::function<void(OpKind, const OpFit&, const Rounds&)>& say);
 
 }  // namespace sluice

@@ -106,8 +106,8 @@ double OpTimer::seconds(const OpShapes& shapes, Pass pass, const Repeats& repeat
                     .workspace = o.workspace,
                     .loss_scale = scalars,
                     .valid_tokens = scalars + 1};
-  return memory_.seconds_of([&] { pass == Pass::forward ? device_.forward(call) : device_.backward(call); },
-                            repeats);
+  const auto run = [&] { pass == Pass::forward ? device_.forward(call) : device_.backward(call); };
+  return memory_.rounds_of_call(run, repeats).median;
 }
 
 }  // namespace sluice

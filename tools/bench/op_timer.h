@@ -15,7 +15,7 @@ class OpTimer {
  public:
   OpTimer(Device& device, BenchMemory& memory) : device_(device), memory_(memory) {}
 
-  // Seconds of one pass, as BenchMemory::seconds_of times it.
+  // Median seconds of one pass, as BenchMemory::rounds_of_call times it.
   double seconds(const OpShapes& shapes, Pass pass, const Repeats& repeats);
 
   // Bytes that the op's operands and workspaces need.

@@ -15,7 +15,7 @@ struct GpuScale {
   OpSizes ops{.rows = 4096, .width = 4096, .vocabulary = 32768};
 };
 
-// Sizes larger than caches, and times long enough for medians; less than a minute in all. The buffers of one
+// Sizes larger than caches, and times long enough for medians; about a minute in all. The buffers of one
 // part are freed before the next part begins, so the largest part bounds the memory.
 struct BenchScale {
   uint64_t parameters = 32ull << 20, round_elements = 64ull << 20;

@@ -15,11 +15,10 @@
 #include "tools/command/config_file.h"
 #include "tools/command/help.h"
 #include "tools/command/verbs.h"
+#include "tools/command/version.h"
 
 namespace sluice {
 namespace {
-
-constexpr const char* kVersion = "sluice 0.1.0\n";
 
 using Given = std::vector<std::pair<const OptionRow*, std::vector<std::string>>>;
 
@@ -189,7 +188,7 @@ ParsedCommand parse_command_line(int argc, const char* const* argv) {
   ParsedCommand command;
   const std::string& first = arguments.front();
   if (first == "--help" || first == "-h") command.text = program_help();
-  if (first == "--version") command.text = kVersion;
+  if (first == "--version") command.text = std::string("sluice ") + kVersion + "\n";
   if (!command.text.empty()) return command;
 
   command.verb = parse_verb(first);

@@ -127,7 +127,7 @@ constexpr VerbRow kTable[] = {
      .summary = "measure this machine, for predictions",
      .usage = "[--nvme-dir DIR] [--out FILE] [options]",
      .about =
-         "Measures what a training step is made of, in less than a minute: every op in each precision, on "
+         "Measures what a training step is made of, in about a minute: every op in each precision, on "
          "the\n"
          "GPU if there is one; the GPU's memory, and copies each way alone and both at once; the optimizer "
          "on\n"
@@ -141,7 +141,8 @@ constexpr VerbRow kTable[] = {
          "train predict with it when --machine names it. Let nothing else run meanwhile. Directories are "
          "tried\n"
          "first, and need 2 GiB each for a while. If --host-mem or free memory does not suffice, smaller\n"
-         "buffers are timed, and a line says so.\n",
+         "buffers are timed, and a line says so. If the rounds of a rate disagree, it is timed again\n"
+         "for some seconds. Rates whose rounds still disagree are named at the end as doubtful.\n",
      .examples = "  sluice bench --nvme-dir /mnt/fast --out machine.json\n"
                  "  mpirun -np 8 --bind-to none sluice bench --nvme-dir /mnt/fast --out node.json\n"
                  "  sluice plan --model llama-8b --nvme-dir /mnt/fast --machine machine.json\n"},

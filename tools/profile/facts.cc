@@ -9,6 +9,7 @@
 
 #include "engine/base/units.h"
 #include "engine/rates/network.h"
+#include "tools/profile/names.h"
 #include "tools/profile/text.h"
 
 namespace sluice {
@@ -144,6 +145,9 @@ std::string hint_sentence(const ProfiledRun& run) {
 void add_run(const ProfiledRun& run, ordered_json& out) {
   const Options& o = run.options;
   const Plan& plan = run.plan;
+  out["began"] = run.origin.time;
+  out["host_name"] = run.origin.host_name;
+  out["sluice_version"] = run.origin.version;
   out["command"] = o.profile.command;
   out["state"] = run.error ? "failed" : run.code == ExitCode::stopped ? "stopped" : "done";
   out["exit_code"] = static_cast<int>(run.code);
@@ -251,18 +255,31 @@ void add_occupancy(const ProfiledRun& run, ordered_json& out) {
     out["classes"].push_back(buffer_class_name(static_cast<BufferClass>(c)));
   out["occupancy"] = ordered_json::array();
   for (size_t t = 0; t < run.profile.occupancy.size(); ++t)
-    out["occupancy"].push_back({{"tier", program.machine.tiers[t].name},
-                                {"limit", run.budgets.by_tier()[t]->limit},
-                                {"allowed", program.machine.tiers[t].capacity},
-                                {"arena", program.arena_bytes[t]},
-                                {"points", points_of(run.profile.occupancy[t])}});
+    out["occupancy"].push_back(
+        {{"tier", program.machine.tiers[t].name},
+         {"budget", run.budgets.by_tier()[t]->limit},
+         {"reserve", run.budgets.by_tier()[t]->limit - program.machine.tiers[t].capacity},
+         {"allowed", program.machine.tiers[t].capacity},
+         {"arena", program.arena_bytes[t]},
+         {"points", points_of(run.profile.occupancy[t])}});
+}
+
+ordered_json json_of(const std::vector<NameMeaning>& rows) {
+  ordered_json out = ordered_json::array();
+  for (const NameMeaning& row : rows) out.push_back({{"name", row.name}, {"meaning", row.meaning}});
+  return out;
+}
+
+void add_names(const ProfiledRun& run, ordered_json& out) {
+  out["instruction_names"] = json_of(instruction_names());
+  out["buffer_names"] = json_of(buffer_names(run.plan.program));
 }
 
 }  // namespace
 
 ordered_json profile_facts(const ProfiledRun& run) {
   ordered_json out;
-  out["version"] = 1;
+  out["version"] = 2;
   add_run(run, out);
   add_steps(run, out);
   if (run.profile.counted > 0) {
@@ -280,6 +297,7 @@ ordered_json profile_facts(const ProfiledRun& run) {
     add_changes(run, out);
   }
   add_occupancy(run, out);
+  add_names(run, out);
   return out;
 }
 

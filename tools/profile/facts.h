@@ -16,6 +16,12 @@
 
 namespace sluice {
 
+// When and where the run began, and which Sluice ran it.
+struct Origin {
+  std::string time;  // of the begin, in UTC: "2026-11-24T22:54:23Z"
+  std::string host_name, version;
+};
+
 struct ProfiledRun {
   const Options& options;  // resolved
   const Budgets& budgets;
@@ -24,6 +30,7 @@ struct ProfiledRun {
   const Profile& profile;
   const std::vector<StepMetrics>& steps;
   const std::vector<WhatIf>& changes;
+  const Origin& origin;
   std::vector<uint64_t> bytes_here;  // by tier: how much this machine has
   ExitCode code = ExitCode::done;    // of the training command
   std::optional<Error> error;        // what ended the training command

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/units.h"
 #include "tools/profile/facts.h"
+#include "tools/profile/names.h"
 #include "tools/profile/text.h"
 
 namespace sluice {
@@ -40,6 +41,8 @@ using nlohmann::ordered_json;
 
 std::string escaped(const ordered_json& value) { return html_escaped(value.get<std::string>()); }
 
+std::string name_of(const ordered_json& row) { return "<code>" + escaped(row["name"]) + "</code>"; }
+
 std::string section(const std::string& heading, const std::string& content) {
   return fmt::format("<section>\n<h2>{}</h2>\n{}</section>\n", heading, content);
 }
@@ -52,7 +55,7 @@ struct Column {
 // Cells are HTML already.
 std::string table(const std::vector<Column>& columns, const std::vector<std::vector<std::string>>& rows,
                   bool total = false) {
-  std::string out = "<table>\n<tr>";
+  std::string out = "<div class=\"wide\"><table>\n<tr>";
   for (const Column& c : columns) out += fmt::format("<th{}>{}</th>", c.number ? " class=\"n\"" : "", c.name);
   out += "</tr>\n";
   for (size_t r = 0; r < rows.size(); ++r) {
@@ -61,7 +64,7 @@ std::string table(const std::vector<Column>& columns, const std::vector<std::vec
       out += fmt::format("<td{}>{}</td>", columns[c].number ? " class=\"n\"" : "", rows[r][c]);
     out += "</tr>\n";
   }
-  return out + "</table>\n";
+  return out + "</table></div>\n";
 }
 
 std::string tile(const std::string& figure, const std::string& words) {
@@ -111,6 +114,20 @@ std::string state(const ordered_json& f) {
   return text + "</p></div>\n";
 }
 
+// What the buffers are that the stalls shown name.
+std::string longest_explained(const ordered_json& f) {
+  const double least = kStallShown * f["step_seconds"]["measured"].get<double>();
+  std::string text;
+  for (const ordered_json& n : f["buffer_names"]) {
+    const auto names_it = [&](const ordered_json& s) {
+      return s["seconds"]["measured"] >= least && has_form(s["longest"], n["name"]);
+    };
+    if (std::ranges::any_of(f["stalls"], names_it))
+      text += (text.empty() ? "" : "; ") + name_of(n) + ": " + escaped(n["meaning"]);
+  }
+  return text.empty() ? "" : "<p class=\"key below\">" + text + "</p>\n";
+}
+
 std::string stalls(const ordered_json& f) {
   constexpr size_t kAtOnce = 7;
   const double step = f["step_seconds"]["measured"];
@@ -133,8 +150,8 @@ std::string stalls(const ordered_json& f) {
         seconds_of(s["seconds"], "predicted"), escaped(s["sentence"]));
   }
   out += shown > kAtOnce ? "</ol>\n</details>\n" : "</ol>\n";
-  if (rest > 0) out += "<p class=\"key\">All others together: " + readable_seconds(rest) + ".</p>\n";
-  return section("What compute waited for", out);
+  if (rest > 0) out += "<p class=\"key below\">All others together: " + readable_seconds(rest) + ".</p>\n";
+  return section("What compute waited for", out + longest_explained(f));
 }
 
 std::string changes(const ordered_json& f) {
@@ -178,15 +195,8 @@ std::string work(const ordered_json& f) {
     most = std::max({most, w["seconds"]["measured"].get<double>(), w["seconds"]["predicted"].get<double>()});
   std::vector<std::vector<std::string>> rows;
   for (const ordered_json& w : f["work"]) {
-    const double seconds = w["seconds"]["measured"], flops = w["flops"];
-    const auto bytes = static_cast<double>(w["bytes"].get<uint64_t>());
-    std::string speed;
-    if (seconds > 0 && flops > 0)
-      speed = readable_rate(flops / seconds, "FLOP/s");
-    else if (seconds > 0 && bytes > 0)
-      speed = readable_rate(bytes / seconds, "B/s");
     rows.push_back({escaped(w["name"]), escaped(w["lane"]), two_bars(w["seconds"], most),
-                    w["instructions"].dump(), bytes_of(w["bytes"]), speed,
+                    w["instructions"].dump(), bytes_of(w["bytes"]), rate_of(w),
                     seconds_of(w["seconds"], "measured"), seconds_of(w["seconds"], "predicted"),
                     error_of(w["seconds"])});
   }
@@ -198,7 +208,7 @@ std::string work(const ordered_json& f) {
                                           {"", false},
                                           {"instructions"},
                                           {"bytes"},
-                                          {"at"},
+                                          {"rate"},
                                           {"measured"},
                                           {"predicted"},
                                           {"error"}},
@@ -236,11 +246,14 @@ std::string links(const ordered_json& f) {
 std::string memory(const ordered_json& f) {
   std::vector<std::vector<std::string>> rows;
   for (const ordered_json& t : f["occupancy"]) {
-    rows.push_back({escaped(t["tier"]), format_size(most_at_once(t)), format_size(t["arena"]),
-                    format_size(t["allowed"]), format_size(t["limit"])});
+    rows.push_back({escaped(t["tier"]), format_size(t["budget"]), format_size(t["reserve"]),
+                    format_size(t["allowed"]), format_size(t["arena"]), format_size(most_at_once(t))});
   }
-  return section("Memory",
-                 table({{"tier", false}, {"most at once"}, {"arena"}, {"arena allowed"}, {"limit"}}, rows));
+  return section(
+      "Memory",
+      "<p class=\"key\">" + budgets_explained() + "</p>\n" +
+          table({{"tier", false}, {"budget"}, {"reserve"}, {"arena at most"}, {"arena"}, {"most at once"}},
+                rows));
 }
 
 std::string steps(const ordered_json& f) {
@@ -253,6 +266,14 @@ std::string steps(const ordered_json& f) {
                     two_bars(s["seconds"], most), seconds_of(s["seconds"], "measured"),
                     seconds_of(s["seconds"], "predicted")});
   return section("Steps", table({{"step", false}, {"", false}, {"measured"}, {"predicted"}}, rows));
+}
+
+std::string names(const ordered_json& f) {
+  std::vector<std::vector<std::string>> rows;
+  for (const char* list : {"instruction_names", "buffer_names"})
+    for (const ordered_json& n : f[list]) rows.push_back({name_of(n), escaped(n["meaning"])});
+  return "<details><summary>names of instructions and buffers</summary>\n" +
+         table({{"name", false}, {"what it is", false}}, rows) + "</details>\n";
 }
 
 std::string run_words(const ordered_json& f) {
@@ -288,6 +309,8 @@ std::string profile_page(const ordered_json& facts, const ordered_json& drawn) {
   return filled(kReportPage, {{"title", escaped(facts["model"])},
                               {"style", kReportStyle},
                               {"run", run_words(facts)},
+                              {"origin", html_escaped(origin_of(facts))},
+                              {"names", names(facts)},
                               {"command", command},
                               {"state", state(facts)},
                               {"headline", headline(facts)},

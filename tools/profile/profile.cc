@@ -1,7 +1,12 @@
 #include "engine/profile/profile.h"
 
+#include <fmt/chrono.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <climits>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -19,6 +24,7 @@
 #include "tools/command/report_error.h"
 #include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
+#include "tools/command/version.h"
 #include "tools/plan/report.h"
 #include "tools/profile/facts.h"
 #include "tools/profile/page.h"
@@ -79,7 +85,14 @@ struct Outcome {
 struct Start {
   RunStart run;
   RunData data;
+  Origin origin;
 };
+
+Origin origin_here() {
+  char host_name[HOST_NAME_MAX + 1];
+  CHECK(gethostname(host_name, sizeof host_name) == 0, "a host name is longer than HOST_NAME_MAX");
+  return {fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))), host_name, kVersion};
+}
 
 Recorder make_recorder(const Plan& plan, int64_t steps) {
   std::vector<BodyId> kinds;
@@ -193,8 +206,8 @@ class Profiler {
       say(out_, "Planning for other budgets and batches.\n");
       changes = best_changes(rank_.request(), plan, asked_micro_batch());
     }
-    const ProfiledRun run{options,       rank_.budgets(), plan,         recorder,     profile,
-                          outcome.steps, changes,         bytes_here(), outcome.code, outcome.error};
+    const ProfiledRun run{options, rank_.budgets(), plan,         recorder,     profile,      outcome.steps,
+                          changes, start_.origin,   bytes_here(), outcome.code, outcome.error};
     const nlohmann::ordered_json facts = profile_facts(run);
     const std::string& out = options.profile.out;
     say(out_, profile_summary(facts));
@@ -234,7 +247,7 @@ ExitCode run_profile(Options options, std::FILE* out) {
   options = command_options(std::move(options), run);
   RunData data = open_run_data(options, run.source.config);
   if (run.checkpoint) check_same_data(run.checkpoint->state(), data.train);
-  Start start{std::move(run), std::move(data)};
+  Start start{std::move(run), std::move(data), origin_here()};
   if (options.ranks.count == 1) return Profiler(options, start, {}, out).run();
   ExitCode code = ExitCode::done;
   const auto rank = [&](const Ranks& ranks) {

@@ -14,7 +14,8 @@
     workspace: "#98a2af", scalars: "#5a6775", collective: "#b84f66", other: "#6f7c8a",
   };
   const kCollectives = ["gather", "exchange"];
-  const kGutter = 118, kAxis = 34, kLane = 34, kTier = 88, kGap = 26;
+  const kAxis = 34, kLane = 34, kTier = 88, kCaptionLine = 14;
+  const kSmall = "11px system-ui, sans-serif", kLarge = "13px system-ui, sans-serif";
 
   const kindOf = (work) => {
     if (kCollectives.includes(work)) return "collective";
@@ -56,14 +57,16 @@
   const seconds = (s) => {
     const size = Math.abs(s);
     if (size === 0) return "0 s";
-    if (size >= 1) return s.toPrecision(3) + " s";
-    return size >= 1e-3 ? (s * 1e3).toPrecision(3) + " ms" : (s * 1e6).toPrecision(3) + " \u00b5s";
+    const digits = (n) => String(Number(n.toPrecision(3)));
+    if (size >= 0.9995) return digits(s) + " s";
+    return size >= 0.9995e-3 ? digits(s * 1e3) + " ms" : digits(s * 1e6) + " \u00b5s";
   };
-  const bytes = (n) => {
-    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const bytes = (n) => {  // as the tables have them
+    const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let unit = 0;
-    for (; n >= 1024 && unit + 1 < units.length; ++unit) n /= 1024;
-    return (unit === 0 ? n : n.toPrecision(n >= 100 ? 4 : 3)) + " " + units[unit];
+    for (; n >= 999.5; ++unit) n /= 1024;
+    const decimals = unit === 0 ? 0 : n < 0.9995 ? 3 : n < 9.995 ? 2 : n < 99.95 ? 1 : 0;
+    return n.toFixed(decimals) + " " + units[unit];
   };
   const rate = (n) => {
     const units = ["", "k", "M", "G", "T", "P"];
@@ -97,13 +100,25 @@
     const index = bounds.indexOf(step), begin = bounds[index - 1].end, margin = (step.end - begin) * 0.04;
     show(begin - margin, step.end + margin);
   }
-  const width = () => canvas.clientWidth - kGutter;
-  const xOf = (t) => kGutter + ((t - view.begin) / (view.end - view.begin)) * width();
+  // Names stand in the gutter. The caption of a tier stands above it, in as many lines as it needs.
+  const layout = { gutter: 0, tierTops: [], height: 0, captions: [] };
+  const width = () => canvas.clientWidth - layout.gutter;
+  const xOf = (t) => layout.gutter + ((t - view.begin) / (view.end - view.begin)) * width();
   const snapped = (x) => Math.round(x * devicePixelRatio) / devicePixelRatio;  // no seam between areas that meet
-  const timeOf = (x) => view.begin + ((x - kGutter) / width()) * (view.end - view.begin);
+  const timeOf = (x) => view.begin + ((x - layout.gutter) / width()) * (view.end - view.begin);
   const laneTop = (index) => kAxis + index * kLane;
-  const tierTop = (index) => kAxis + shown.length * kLane + kGap + index * (kTier + kGap);
-  const height = () => tierTop(tiers.length) - kGap + 6;
+
+  function setLayout() {
+    layout.gutter = canvas.clientWidth < 600 ? 94 : 118;
+    layout.captions = tiers.map((tier) => wrapped(caption(tier), width() - 8));
+    let y = kAxis + shown.length * kLane;
+    layout.tierTops = layout.captions.map((lines) => {
+      const top = y + lines.length * kCaptionLine + 12;
+      y = top + kTier;
+      return top;
+    });
+    layout.height = y + 6;
+  }
 
   // The first index whose value is above t.
   function upper(values, t, get = (v) => v) {
@@ -120,16 +135,18 @@
 
   function draw() {
     const ratio = window.devicePixelRatio || 1;
-    canvas.style.height = height() + "px";
+    readColors();
+    setLayout();
+    canvas.style.height = layout.height + "px";
     canvas.width = Math.round(canvas.clientWidth * ratio);
-    canvas.height = Math.round(height() * ratio);
+    canvas.height = Math.round(layout.height * ratio);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.fillStyle = "#fff";
-    context.fillRect(0, 0, canvas.clientWidth, height());
+    context.fillStyle = colors.paper;
+    context.fillRect(0, 0, canvas.clientWidth, layout.height);
     context.textBaseline = "middle";
     context.save();
     context.beginPath();
-    context.rect(kGutter, 0, width(), height());
+    context.rect(layout.gutter, 0, width(), layout.height);
     context.clip();
     drawAxis();
     shown.forEach(drawLane);
@@ -139,7 +156,27 @@
     tiers.forEach(drawTierName);
   }
 
-  function text(value, x, y, color, font = "12px system-ui, sans-serif", align = "left") {
+  // The style's colors, which depend on whether the reader prefers dark pages.
+  const colors = {};
+  function readColors() {
+    const style = getComputedStyle(document.documentElement);
+    for (const name of ["ink", "soft", "paper", "ground", "grid", "bound", "warn"])
+      colors[name] = style.getPropertyValue("--" + name).trim();
+  }
+
+  // Lines of whole words that are not wider than `most`.
+  function wrapped(words, most) {
+    context.font = kSmall;
+    const lines = [];
+    for (const word of words.split(" ")) {
+      const line = lines.length ? lines[lines.length - 1] + " " + word : word;
+      if (lines.length && context.measureText(line).width <= most) lines[lines.length - 1] = line;
+      else lines.push(word);
+    }
+    return lines;
+  }
+
+  function text(value, x, y, color, font, align = "left") {
     context.font = font;
     context.fillStyle = color;
     context.textAlign = align;
@@ -152,24 +189,26 @@
     const tick = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= about);
     for (let k = Math.ceil(view.begin / tick); k * tick <= view.end; ++k) {
       const x = xOf(k * tick);
-      context.fillStyle = "#edf1f5";
-      context.fillRect(x, kAxis - 4, 1, height());
-      text(seconds(Number((k * tick).toPrecision(12))), x + 3, kAxis - 9, "#7c8895", "11px system-ui, sans-serif");
+      context.fillStyle = colors.grid;
+      context.fillRect(x, kAxis - 4, 1, layout.height);
+      text(seconds(Number((k * tick).toPrecision(12))), x + 3, kAxis - 9, colors.soft, kSmall);
     }
     let begin = 0;
     for (const bound of bounds) {
-      const x = xOf(bound.end), left = Math.max(xOf(begin), kGutter), right = Math.min(x, kGutter + width());
-      context.fillStyle = "#9aa7b5";
-      context.fillRect(x, 0, 1, height());
-      if (right - left > 50) text("step " + bound.step, (left + right) / 2, 8, "#3d4b5a", "600 12px system-ui, sans-serif", "center");
+      const x = xOf(bound.end), left = Math.max(xOf(begin), layout.gutter);
+      const right = Math.min(x, layout.gutter + width());
+      context.fillStyle = colors.bound;
+      context.fillRect(x, 0, 1, layout.height);
+      if (right - left > 50)
+        text("step " + bound.step, (left + right) / 2, 8, colors.ink, "600 12px system-ui, sans-serif", "center");
       begin = bound.end;
     }
   }
 
   function drawLane(lane, index) {
     const top = laneTop(index) + 4, high = kLane - 8;
-    context.fillStyle = "#f4f6f9";
-    context.fillRect(kGutter, top, width(), high);
+    context.fillStyle = colors.ground;
+    context.fillRect(layout.gutter, top, width(), high);
     // Instructions that are shorter than a pixel share it. It is the paler the less of its time they take.
     const few = { pixel: NaN, filled: 0, color: "" };
     const flush = () => {
@@ -196,11 +235,12 @@
       const name = data.names[columns.name[i]];
       const label = name.startsWith(lane.name + " ") ? name.slice(lane.name.length + 1) : name;
       if (wide > 34) {
+        const left = Math.max(x, layout.gutter);
         context.save();
         context.beginPath();
-        context.rect(Math.max(x, kGutter), top, Math.min(right, kGutter + width()) - Math.max(x, kGutter) - 2, high);
+        context.rect(left, top, Math.min(right, layout.gutter + width()) - left - 2, high);
         context.clip();
-        text(label, Math.max(x, kGutter) + 4, top + high / 2 + 0.5, "#fff", "11px system-ui, sans-serif");
+        text(label, left + 4, top + high / 2 + 0.5, "#fff", kSmall);
         context.restore();
       }
     }
@@ -209,20 +249,28 @@
 
   function drawLaneName(lane, index) {
     const y = laneTop(index) + kLane / 2;
-    text(lane.name, kGutter - 10, y - (facts.lanes ? 6 : 0), "#1c2733", "13px system-ui, sans-serif", "right");
+    text(lane.name, layout.gutter - 10, y - (facts.lanes ? 6 : 0), colors.ink, kLarge, "right");
     const row = (facts.lanes || []).find((l) => l.lane === lane.name);
     if (!row) return;
     const busy = (100 * row.busy_seconds.measured) / facts.step_seconds.measured;
-    text("busy " + busy.toFixed(0) + " %", kGutter - 10, y + 8, "#7c8895", "11px system-ui, sans-serif", "right");
+    text("busy " + busy.toFixed(0) + " %", layout.gutter - 10, y + 8, colors.soft, kSmall, "right");
   }
 
   const scaleOf = (tier) => 1.12 * Math.max(tier.peak, tier.arena, tier.allowed < 2 * tier.arena ? tier.allowed : 0);
 
+  // What the lines of a tier are: its arena, and what its budget leaves for the arena.
+  function caption(tier) {
+    const where = tier.allowed <= scaleOf(tier) ? "red" : "above the drawing";
+    const less = tier.reserve > 0 ? " less reserve " + bytes(tier.reserve) : "";
+    return "arena " + bytes(tier.arena) + " (dashed), at most " + bytes(tier.allowed) + " (" + where +
+      "): budget " + bytes(tier.budget) + less;
+  }
+
   function drawTier(tier, index) {
-    const top = tierTop(index), scale = scaleOf(tier), points = tier.points;
+    const top = layout.tierTops[index], scale = scaleOf(tier), points = tier.points;
     const yOf = (n) => top + kTier - (n / scale) * kTier;
-    context.fillStyle = "#f9fafc";
-    context.fillRect(kGutter, top, width(), kTier);
+    context.fillStyle = colors.ground;
+    context.fillRect(layout.gutter, top, width(), kTier);
     const paint = (point, x, right) => {
       let below = 0;
       for (let c = 1; c < point.length; ++c) {
@@ -235,8 +283,9 @@
     const begin = Math.max(upper(points, view.begin, (p) => p[0]) - 1, 0);
     let most = null, from = 0;  // if points share a pixel, the fullest is drawn
     for (let k = begin; k < points.length && points[k][0] < view.end; ++k) {
-      const right = snapped(Math.min(k + 1 < points.length ? xOf(points[k + 1][0]) : xOf(last), kGutter + width()));
-      if (!most) from = snapped(Math.max(xOf(points[k][0]), kGutter));
+      const end = k + 1 < points.length ? xOf(points[k + 1][0]) : xOf(last);
+      const right = snapped(Math.min(end, layout.gutter + width()));
+      if (!most) from = snapped(Math.max(xOf(points[k][0]), layout.gutter));
       if (!most || sum(points[k]) > sum(most)) most = points[k];
       if (right - from < 1) continue;
       paint(most, from, right);
@@ -246,25 +295,37 @@
       context.strokeStyle = color;
       context.setLineDash(dash);
       context.beginPath();
-      context.moveTo(kGutter, yOf(n));
-      context.lineTo(kGutter + width(), yOf(n));
+      context.moveTo(layout.gutter, yOf(n));
+      context.lineTo(layout.gutter + width(), yOf(n));
       context.stroke();
       context.setLineDash([]);
     };
-    line(tier.arena, "#1c2733", [4, 4]);
-    if (tier.allowed <= scale) line(tier.allowed, "#b4472f", []);
-    const words = "arena " + bytes(tier.arena) + " (dashed), budget " + bytes(tier.allowed) +
-      (tier.allowed <= scale ? " (red)" : ", far above");
-    text(words, kGutter + 4, top - 8, "#5a6775", "11px system-ui, sans-serif");
+    line(tier.arena, colors.ink, [4, 4]);
+    if (tier.allowed <= scale) line(tier.allowed, colors.warn, []);
+    const lines = layout.captions[index];
+    lines.forEach((words, i) => {
+      const y = top - 8 - (lines.length - 1 - i) * kCaptionLine;
+      context.font = kSmall;
+      context.fillStyle = colors.paper;  // over lines of the axis
+      context.fillRect(layout.gutter + 2, y - 7, context.measureText(words).width + 4, kCaptionLine);
+      text(words, layout.gutter + 4, y, colors.soft, kSmall);
+    });
   }
 
   function drawTierName(tier, index) {
-    const y = tierTop(index) + 14;
-    text(tier.tier, kGutter - 10, y, "#1c2733", "13px system-ui, sans-serif", "right");
-    text("most " + bytes(tier.peak), kGutter - 10, y + 17, "#7c8895", "11px system-ui, sans-serif", "right");
+    const y = layout.tierTops[index] + 14;
+    text(tier.tier, layout.gutter - 10, y, colors.ink, kLarge, "right");
+    text("most " + bytes(tier.peak), layout.gutter - 10, y + 17, colors.soft, kSmall, "right");
   }
 
   // ---- Pointing at things ----
+
+  // The name, with what the buffer in it is; "LANE BUFFER FIRST-END" has one.
+  function explained(name) {
+    const words = name.split(" "), form = (buffer) => buffer.split(".")[0];
+    const row = words.length === 3 && facts.buffer_names.find((n) => form(n.name) === form(words[1]));
+    return row ? name + "\n" + row.name + ": " + row.meaning : name;
+  }
 
   function describeItem(lane, t) {
     const k = upper(lane.begin, t) - 1;
@@ -272,7 +333,7 @@
       const next = lane.items[k + 1], name = next === undefined ? "the end" : data.names[columns.name[next]];
       return lane.name + " is idle until " + name;
     }
-    const i = lane.items[k], lines = [data.names[columns.name[i]]];
+    const i = lane.items[k], lines = [explained(data.names[columns.name[i]])];
     const took = lane.end[k] - lane.begin[k];
     lines.push(data.work[columns.work[i]] + ", " + seconds(took) + (columns.step[i] ? ", step " + columns.step[i] : ""));
     if (columns.begin[i] < lane.begin[k]) lines.push("queued for " + seconds(lane.begin[k] - columns.begin[i]) + " before");
@@ -291,12 +352,12 @@
   }
 
   function describe(x, y) {
-    if (x < kGutter) return null;
+    if (x < layout.gutter) return null;
     const t = timeOf(x), lane = Math.floor((y - kAxis) / kLane);
     if (y < kAxis) return null;
     if (lane < shown.length) return describeItem(shown[lane], t);
     for (let i = 0; i < tiers.length; ++i)
-      if (y >= tierTop(i) && y < tierTop(i) + kTier) return describeTier(tiers[i], t);
+      if (y >= layout.tierTops[i] && y < layout.tierTops[i] + kTier) return describeTier(tiers[i], t);
     return null;
   }
 
@@ -306,7 +367,7 @@
     tip.hidden = words === null;
     if (words === null) return;
     tip.textContent = words;
-    tip.style.left = Math.min(x + 14, canvas.clientWidth - tip.offsetWidth - 4) + "px";
+    tip.style.left = Math.max(Math.min(x + 14, canvas.clientWidth - tip.offsetWidth - 4), 0) + "px";
     tip.style.top = y + 16 + "px";
   }
 
@@ -352,6 +413,7 @@
     legend.append(entry);
   }
   window.addEventListener("resize", draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   showStep();
   document.body.dataset.drawn = String(count);
 })();

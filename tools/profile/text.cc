@@ -62,12 +62,12 @@ std::string lanes_text(const ordered_json& f) {
 }
 
 std::string work_text(const ordered_json& f) {
-  Rows rows{{"work", "lane", "instructions", "bytes", "measured", "predicted", "error"}};
+  Rows rows{{"work", "lane", "instructions", "bytes", "rate", "measured", "predicted", "error"}};
   for (const ordered_json& w : f["work"])
     rows.push_back({plain(w["name"]), plain(w["lane"]), w["instructions"].dump(), bytes_of(w["bytes"]),
-                    seconds_of(w["seconds"], "measured"), seconds_of(w["seconds"], "predicted"),
+                    rate_of(w), seconds_of(w["seconds"], "measured"), seconds_of(w["seconds"], "predicted"),
                     error_of(w["seconds"])});
-  rows.push_back({"a step", "", "", "", seconds_of(f["step_seconds"], "measured"),
+  rows.push_back({"a step", "", "", "", "", seconds_of(f["step_seconds"], "measured"),
                   seconds_of(f["step_seconds"], "predicted"), error_of(f["step_seconds"])});
   return table(rows, 2);
 }
@@ -82,11 +82,19 @@ std::string links_text(const ordered_json& f) {
 }
 
 std::string tiers_text(const ordered_json& f) {
-  Rows rows{{"tier", "most at once", "arena", "arena allowed", "limit"}};
+  Rows rows{{"tier", "budget", "reserve", "arena at most", "arena", "most at once"}};
   for (const ordered_json& t : f["occupancy"])
-    rows.push_back({plain(t["tier"]), format_size(most_at_once(t)), format_size(t["arena"]),
-                    format_size(t["allowed"]), format_size(t["limit"])});
-  return table(rows, 1);
+    rows.push_back({plain(t["tier"]), format_size(t["budget"]), format_size(t["reserve"]),
+                    format_size(t["allowed"]), format_size(t["arena"]), format_size(most_at_once(t))});
+  return budgets_explained() + "\n\n" + table(rows, 1);
+}
+
+std::string names_text(const ordered_json& f) {
+  Rows rows{{"name", "what it is"}};
+  for (const char* list : {"instruction_names", "buffer_names"})
+    for (const ordered_json& n : f[list])
+      rows.push_back({"`" + n["name"].get<std::string>() + "`", plain(n["meaning"])});
+  return table(rows, 2);
 }
 
 std::string changes_text(const ordered_json& f) {
@@ -152,6 +160,27 @@ std::string errors_explained(const ordered_json& f) {
          "too short by the same time; their sum is right.";
 }
 
+std::string rate_of(const ordered_json& work) {
+  const double seconds = work["seconds"]["measured"], flops = work["flops"];
+  const auto bytes = static_cast<double>(work["bytes"].get<uint64_t>());
+  if (seconds <= 0 || std::max(flops, bytes) <= 0) return "";
+  return flops > 0 ? readable_rate(flops / seconds, "FLOP/s") : readable_rate(bytes / seconds, "B/s");
+}
+
+std::string origin_of(const ordered_json& f) {
+  const std::string time = f["began"];  // "2026-11-24T22:54:23Z"
+  return fmt::format("Begun {} {} UTC on {}, by Sluice {}", time.substr(0, 10), time.substr(11, 8),
+                     f["host_name"].get<std::string>(), f["sluice_version"].get<std::string>());
+}
+
+std::string budgets_explained() {
+  return "The budget limits all that the run uses of a tier. The reserve is set aside from it for what lies "
+         "outside "
+         "the arena, such as libraries and stacks. The rest is the most that the arena may take. Column "
+         "arena is "
+         "what the plan takes.";
+}
+
 uint64_t most_at_once(const ordered_json& tier) {
   uint64_t most = 0;
   for (const ordered_json& point : tier["points"]) {
@@ -177,6 +206,7 @@ std::string profile_markdown(const ordered_json& f) {
       "{} parameters, batch {}, micro-batch {}, {} tokens a sequence, {}, device {}, rates of {}\n",
       f["parameters"].dump(), f["batch"].dump(), f["micro_batch"].dump(), f["sequence"].dump(),
       f["precision"].get<std::string>(), f["device"].get<std::string>(), plain(f["machine"]));
+  out += "\n" + plain(origin_of(f)) + "\n";
   if (f["state"] != "done")
     out += fmt::format("\n**The run {} half-way (exit code {}).** {}\n", f["state"].get<std::string>(),
                        f["exit_code"].dump(), f["error"].is_null() ? "" : plain(f["error"]["what"]));
@@ -190,7 +220,8 @@ std::string profile_markdown(const ordered_json& f) {
     out += "\n" + plain(errors_explained(f)) + "\n";
     if (!f["links"].empty()) out += "\n## Links\n" + links_text(f);
   }
-  return out + "\n## Memory\n" + tiers_text(f) + "\n## Steps\n" + steps_text(f);
+  return out + "\n## Memory\n" + tiers_text(f) + "\n## Steps\n" + steps_text(f) + "\n## Names\n" +
+         names_text(f);
 }
 
 std::string profile_summary(const ordered_json& f) {

@@ -27,6 +27,12 @@ std::string errors_explained(const nlohmann::ordered_json& facts);
 constexpr double kStallShown = 0.001;
 // The most bytes at once in a row of `occupancy`.
 uint64_t most_at_once(const nlohmann::ordered_json& tier);
+// FLOP/s of work that computes, else B/s; empty where there is neither.
+std::string rate_of(const nlohmann::ordered_json& work);
+// When and where the run began, and the version of Sluice.
+std::string origin_of(const nlohmann::ordered_json& facts);
+// How budget, reserve and arena belong together.
+std::string budgets_explained();
 // A size; empty for 0.
 std::string bytes_of(const nlohmann::ordered_json& bytes);
 

@@ -144,7 +144,7 @@ BenchScale small_scale() {
                    .drive_bytes = 32 << 20,
                    .drive_seconds = 0.05,
                    .request_seconds = 0.01};
-  scale.ops = {.rows = 64, .width = 64, .vocabulary = 128, .seconds_at_least = 0};
+  scale.ops = {.rows = 64, .width = 64, .vocabulary = 128, .seconds_at_least = 0, .repeat_seconds = 0};
   return scale;
 }
 
@@ -190,6 +190,14 @@ TEST(Bench, WhatIsThereAtTheEndStays) {
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
 }
 
+std::string text_of(std::FILE* file) {
+  std::string text(static_cast<size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
+  std::fclose(file);
+  return text;
+}
+
 // Every figure is there, and the description reads back.
 TEST(Bench, MeasuresAllThatADescriptionHolds) {
   const TestDirectory directory{std::filesystem::current_path()};
@@ -200,8 +208,12 @@ TEST(Bench, MeasuresAllThatADescriptionHolds) {
   std::FILE* const out = std::tmpfile();
   ASSERT_NE(out, nullptr);
   const MachineRates r = measure_machine(options, {}, scale, out);
-  EXPECT_GT(std::ftell(out), 0);
-  std::fclose(out);
+  const std::string said = text_of(out);
+  for (const char* words : {"ops in bf16  ", "off by   rounds\n", "seconds = flops / F + bytes / B"})
+    EXPECT_NE(said.find(words), std::string::npos) << said;
+  EXPECT_EQ(said.find("\ndoubtful: ") == std::string::npos, said.find("\nrounds: ") != std::string::npos);
+  EXPECT_EQ(said.find("\ndoubtful: ") == std::string::npos,
+            r.source.find(" rates were doubtful") == std::string::npos);
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
   const LaneRates* const compute = find_lane(r, "compute", "host");
   ASSERT_NE(compute, nullptr);

@@ -6,9 +6,11 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 #include "tests/support/cli_support.h"
+#include "tools/command/version.h"
 
 namespace sluice {
 namespace {
@@ -44,6 +46,30 @@ class ProfileCli : public Cli {
   }
 };
 
+// The budgets of three_tiers(): what they leave for the arena is what the planner may fill, and the arena of
+// the plan is within that.
+void expect_budgets(const json& f) {
+  constexpr uint64_t kMib = 1 << 20;
+  const json& tiers = f["occupancy"];
+  for (const json& t : tiers) {
+    EXPECT_EQ(t["budget"].get<uint64_t>(), t["reserve"].get<uint64_t>() + t["allowed"].get<uint64_t>());
+    EXPECT_LE(t["arena"], t["allowed"]);
+  }
+  EXPECT_EQ(tiers[0]["budget"], kMib);
+  EXPECT_EQ(tiers[0]["reserve"], 0);
+  EXPECT_EQ(tiers[1]["budget"], 66 * kMib + kMib / 2);
+  EXPECT_EQ(tiers[1]["reserve"], 66 * kMib) << "64, and one for each of two threads";
+  EXPECT_EQ(tiers[2]["budget"], 64 * kMib);
+}
+
+void expect_origin(const json& f) {
+  EXPECT_TRUE(std::regex_match(f["began"].get<std::string>(),
+                               std::regex("20\\d\\d-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ")))
+      << f["began"];
+  EXPECT_NE(f["host_name"], "");
+  EXPECT_EQ(f["sluice_version"], kVersion);
+}
+
 TEST_F(ProfileCli, WritesWhatHappened) {
   const CommandResult result = run(profile("report", 6, three_tiers()));
   ASSERT_EQ(result.code, 0) << result.err;
@@ -69,9 +95,11 @@ TEST_F(ProfileCli, WritesWhatHappened) {
   for (const json& s : f["stalls"]) idle += s["seconds"]["measured"].get<double>();
   EXPECT_NEAR(idle, f["idle_seconds"]["measured"].get<double>(), 1e-9);
   ASSERT_EQ(f["occupancy"].size(), 3u);
+  expect_budgets(f);
+  expect_origin(f);
   const std::string markdown = file_of(directory / "report", "profile.md");
   for (const char* heading :
-       {"## Lanes", "## Stalls", "## Predicted against measured", "## Links", "## Memory"})
+       {"## Lanes", "## Stalls", "## Predicted against measured", "## Links", "## Memory", "## Names"})
     EXPECT_NE(markdown.find(heading), std::string::npos) << heading;
   EXPECT_NE(markdown.find(f["changes"].empty() ? "Nothing that was tried" : "| none |"), std::string::npos);
 }

@@ -69,6 +69,23 @@ class Browser : public Cli {
   }
 };
 
+// A page that shows `page` in frames of these widths. Its body has what each frame has: its width with all
+// that overflows, the color behind it, and how many instructions were drawn.
+std::string in_frames(std::string page, const std::vector<int>& widths) {
+  for (const auto& [c, name] : {std::pair{'&', "&amp;"}, {'"', "&quot;"}})
+    for (size_t at = 0; (at = page.find(c, at)) != std::string::npos; ++at) page.replace(at, 1, name);
+  std::string out = "<!doctype html><body>";
+  for (const int width : widths)
+    out += "<iframe style='border:0;height:900px;width:" + std::to_string(width) + "px' srcdoc=\"" + page +
+           "\"></iframe>";
+  return out + R"(<script>onload = () => {
+    const windows = [...document.querySelectorAll("iframe")].map((frame) => frame.contentWindow);
+    const facts = ({ document: d, getComputedStyle: style }) =>
+      [d.documentElement.scrollWidth, style(d.body).backgroundColor, d.body.dataset.drawn].join(" ");
+    document.body.dataset.frames = windows.map(facts).join("; ");
+  };</script>)";
+}
+
 // The checks work: a page with an error and a request is found out.
 TEST_F(Browser, ABadPageIsFoundOut) {
   const std::string page = directory / "bad.html";
@@ -131,9 +148,27 @@ TEST_F(Browser, TheReportShowsTheFigures) {
   shows(f["changes"].empty() ? "No plan with more memory in a tier" : "As it is, a step of " + predicted);
   shows(f["prediction_error"] < 0 ? "% below the measured" : "% above the measured");
   shows(html_escaped(f["stalls"].front()["sentence"]));
+  shows(html_escaped(origin_of(f)));
+  for (const json& t : f["occupancy"]) shows("<td class=\"n\">" + format_size(t["budget"]) + "</td>");
+  for (const char* list : {"instruction_names", "buffer_names"})
+    for (const json& n : f[list])
+      shows("<td><code>" + n["name"].get<std::string>() + "</code></td><td>" + html_escaped(n["meaning"]));
+
+  // On a phone and on wide screens, light and dark.
+  const std::string source = read_text_file(page, 1 << 26), frames = directory / "frames.html";
+  write_bytes(frames, in_frames(source, {420, 1280, 1920}));
+  for (const auto& [scheme, color] : {std::pair{"0", "rgb(18, 24, 31)"}, {"1", "rgb(244, 246, 249)"}}) {
+    std::string each;
+    for (const char* width : {"420", "1280", "1920"})
+      each +=
+          std::string(each.empty() ? "" : "; ") + width + " " + color + " " + std::to_string(instructions);
+    const Visit framed =
+        open(frames, {"--dump-dom", std::string("--blink-settings=preferredColorScheme=") + scheme});
+    EXPECT_NE(framed.dom.find("data-frames=\"" + each + "\""), std::string::npos) << each;
+    EXPECT_EQ(framed.console, Words{});
+  }
 
   // The file itself names no other place.
-  const std::string source = read_text_file(page, 1 << 26);
   for (const char* part :
        {"http:", "https:", "src=", "url(", "@import", "fetch(", "XMLHttp", "import(", "@font"})
     EXPECT_EQ(source.find(part), std::string::npos) << part;

@@ -1,0 +1,44 @@
+// Which rates of `sluice bench` are doubtful: those whose rounds disagree.
+//
+// Rounds are times of the same work. Whatever else a machine does makes a round longer, never shorter. If at
+// least half of the rounds were left alone, their median is close to the fastest. A median far above that
+// means that most rounds were disturbed, and that the rate is too low. What disturbs all rounds alike shows
+// nowhere. Pure functions; any thread.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+double median(std::vector<double> values);  // at least one; of an even number, the upper of the middle two
+
+struct Rounds {
+  size_t count = 0;
+  double fastest = 0, median = 0, slowest = 0;  // seconds
+  double spread() const { return median / fastest - 1; }
+};
+Rounds rounds_of(const std::vector<double>& seconds);  // at least one, all positive
+
+struct TimedRate {
+  double per_second = 0;  // by the median
+  Rounds rounds;
+};
+
+// Predictions err by some percent where nothing disturbed `bench`. This is several times that.
+constexpr double kSpreadMost = 0.2;
+inline bool disagree(const Rounds& rounds) { return rounds.spread() > kSpreadMost; }
+
+// A rate, such as "linear in bf16", and the rounds that it comes from. Of several times, those that disagree
+// most.
+struct RatedRounds {
+  std::string rate;
+  Rounds rounds;
+};
+std::vector<RatedRounds> doubtful(std::vector<RatedRounds> all);
+
+// What `bench` prints at the end: a line for each doubtful rate, and what to do; or that there is none.
+std::string doubts_text(const std::vector<RatedRounds>& doubts);
+
+}  // namespace sluice
