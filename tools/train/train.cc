@@ -86,13 +86,13 @@ void tell_memory(Accelerator& accelerator, uint64_t limit, Progress& progress) t
 TrainEvents report_to(MetricsFile& metrics, Progress& progress, Accelerator* accelerator, uint64_t limit) {
   TrainEvents events;
   events.step = [&metrics, &progress, accelerator, limit](const StepMetrics& m) mutable {
-    metrics.write(m);
+    metrics.write(m, unix_seconds());
     if (const auto trouble = metrics.trouble()) progress.note(*trouble);
     progress.step(m, steady_seconds());
     if (Accelerator* const first = std::exchange(accelerator, nullptr)) tell_memory(*first, limit, progress);
   };
   events.validation = [&](const ValidationMetrics& v) {
-    metrics.write(v);
+    metrics.write(v, unix_seconds());
     progress.validation(v);
   };
   events.checkpoint = [&](const std::string& path) { progress.note("checkpoint " + printable(path)); };
