@@ -33,7 +33,9 @@ struct VerbRow {
   ExitCode (*run)(Options options, std::FILE* out);
   bool on_ranks;       // a launcher may start it as several ranks
   bool prints_result;  // its result is what it prints: it fails where that cannot be written
-  const char *summary, *usage, *about, *examples;  // for --help
+  // For --help. `about` and `examples` are as HelpSection::text and HelpSection::examples.
+  const char *summary, *usage, *about, *examples;
+  const char* word = "";  // the option whose value may stand after the verb without the option's name
 };
 
 std::span<const VerbRow> verb_table();  // in the order of Verb

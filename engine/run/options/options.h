@@ -214,6 +214,15 @@ enum class OnResume : uint8_t {
   fixed,     // changes bits: the manifest's value holds; another one in this command is an error
 };
 
+// What helps those who do not know an option's name or values yet: --help, completion and errors read it.
+struct OptionHints {
+  const char* elsewhere = "";  // names that other tools have for it, with blanks between them
+  const char* unlike = "";     // the same for what is asked for in another way here, which `difference` tells
+  const char* difference = "";  // a sentence
+  uint32_t first_in = 0;        // verb_bit()s of the verbs whose --help explains it before all others
+  std::vector<std::string> (*words)() = nullptr;  // values with a name, beside those that the type has
+};
+
 struct OptionRow {
   const char* name;          // without dashes
   const char* group;         // model, data, batch, optimizer, numbers, memory, run, ...
@@ -225,12 +234,23 @@ struct OptionRow {
   OptionField (*field)(Options&);
   Range range = {};                  // where the value is a number
   std::string (*known)() = nullptr;  // fills in {} in help with a list that is kept elsewhere
+  OptionHints hints = {};
 };
 
 std::span<const OptionRow> option_table();
 std::string option_help(const OptionRow& row);
 // The row for `verb`, else the first of that name; nullptr if there is none.
 const OptionRow* find_option(const std::string& name, Verb verb = Verb::train);
+
+// The row of `verb` for which other tools have that name; nullptr if there is none. - and _ are the same.
+struct NamedElsewhere {
+  const OptionRow* row = nullptr;
+  bool unlike = false;  // the name is one of hints.unlike
+};
+NamedElsewhere find_elsewhere(const std::string& name, Verb verb);
+// Values of the option that have a name, such as presets or `auto`, in the order in which help and errors
+// list them.
+std::vector<std::string> option_words(const OptionRow& row);
 
 bool is_given(const Options& options, const std::string& name);
 
