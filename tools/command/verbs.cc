@@ -141,6 +141,23 @@ constexpr VerbRow kTable[] = {
      .examples = "sluice bench --nvme-dir /mnt/fast --out machine.json\n"
                  "mpirun -np 8 --bind-to none sluice bench --nvme-dir /mnt/fast --out node.json\n"
                  "sluice plan --model llama-8b --nvme-dir /mnt/fast --machine machine.json\n"},
+    {.verb = Verb::completion,
+     .run = run_completion,
+     .on_ranks = false,
+     .prints_result = true,
+     .summary = "print what a shell needs to complete commands of sluice",
+     .usage = "bash|zsh|fish",
+     .about = "Prints a script for the shell. It offers verbs, their options, and values: presets, built-in "
+              "machine descriptions, words, files and directories. It knows this version of sluice: print it "
+              "anew after an update.\n",
+     .examples = "# In bash: for this shell, and for every shell to come.\n"
+                 "source <(sluice completion bash)\n"
+                 "sluice completion bash > ~/.local/share/bash-completion/completions/sluice\n"
+                 "# In zsh: a folder of $fpath, before compinit runs.\n"
+                 "sluice completion zsh > ~/.zfunc/_sluice\n"
+                 "# In fish.\n"
+                 "sluice completion fish > ~/.config/fish/completions/sluice.fish\n",
+     .word = "shell"},
 };
 
 // Row n belongs to the n-th enumerator of Verb; none is missing.

@@ -27,6 +27,7 @@ ExitCode run_doctor(Options options, std::FILE* out);
 ExitCode run_profile(Options options, std::FILE* out);
 // Needs the machine for itself; writes --out. Where a launcher has started several ranks, all call.
 ExitCode run_bench(Options options, std::FILE* out);
+ExitCode run_completion(Options options, std::FILE* out);
 
 struct VerbRow {
   Verb verb;

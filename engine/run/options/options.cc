@@ -30,6 +30,7 @@ constexpr uint32_t kEval = verb_bit(Verb::eval);
 constexpr uint32_t kExport = verb_bit(Verb::export_run);
 constexpr uint32_t kProfile = verb_bit(Verb::profile);
 constexpr uint32_t kBench = verb_bit(Verb::bench);
+constexpr uint32_t kCompletion = verb_bit(Verb::completion);
 constexpr uint32_t kDoctor = verb_bit(Verb::doctor);
 constexpr uint32_t kRuns = kTrain | kPlan;
 
@@ -319,6 +320,8 @@ constexpr OptionRow kTable[] = {
     {"config", "run", "FILE", "options as `name = value` lines (TOML); the command line wins", "", kRuns,
      OnResume::own, FIELD(run.config), kNoNumber, nullptr, called("config-file")},
 
+    {"shell", "shell", "bash|zsh|fish", "shell to print for: bash, zsh or fish; the name alone will do", "",
+     kCompletion, OnResume::own, FIELD(completion.shell)},
     {"json", "print", "", "print the facts as one JSON object", "", kPlan | kEval | kDoctor, OnResume::own,
      FIELD(print.json)},
     {"text", "print", "", "print the program itself in its text form", "", kPlan, OnResume::own,

@@ -32,6 +32,7 @@ struct Size {
 
 enum class RowOrder : uint8_t { shuffled, sequential };
 enum class Schedule : uint8_t { constant, cosine, linear };
+enum class Shell : uint8_t { bash, zsh, fish };
 enum class DeviceKind : uint8_t { automatic, cpu, reference, cuda };
 
 // The ordinal never changes bits, so a manifest keeps only the kind, and a resume compares only the kind.
@@ -145,6 +146,10 @@ struct BenchOptions {
   std::string out = "machine.json";  // machine description to write
 };
 
+struct CompletionOptions {
+  Shell shell = Shell::bash;
+};
+
 struct PrintOptions {
   bool json = false;  // facts as one JSON object
   bool text = false;  // plan: the program in its text form
@@ -163,12 +168,13 @@ struct Options {
   ProfileOptions profile;
   BenchOptions bench;
   PlanOptions plan;
+  CompletionOptions completion;
   PrintOptions print;
   std::vector<std::string> given;  // names, as in the table, that the user wrote (command line or --config)
 };
 
 // `tools/command/verbs.h` says what each does.
-enum class Verb : uint8_t { train, plan, eval, export_run, doctor, profile, bench };
+enum class Verb : uint8_t { train, plan, eval, export_run, doctor, profile, bench, completion };
 constexpr const char* verb_name(Verb verb) {
   switch (verb) {
     case Verb::train:
@@ -185,6 +191,8 @@ constexpr const char* verb_name(Verb verb) {
       return "profile";
     case Verb::bench:
       return "bench";
+    case Verb::completion:
+      return "completion";
   }
   return nullptr;  // beyond the last
 }
@@ -200,7 +208,7 @@ using OptionField =
     std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
                  Interval*, RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*, Placement*,
-                 IoChoice*, Compression*, std::optional<WeightShards>*>;
+                 IoChoice*, Compression*, std::optional<WeightShards>*, Shell*>;
 
 struct Range {
   double least = 0, most = 0;

@@ -27,6 +27,7 @@ constexpr Choice<RowOrder> kOrders[] = {{"shuffled", RowOrder::shuffled},
                                         {"sequential", RowOrder::sequential}};
 constexpr Choice<Schedule> kSchedules[] = {
     {"constant", Schedule::constant}, {"cosine", Schedule::cosine}, {"linear", Schedule::linear}};
+constexpr Choice<Shell> kShells[] = {{"bash", Shell::bash}, {"zsh", Shell::zsh}, {"fish", Shell::fish}};
 constexpr Choice<DeviceKind> kDevices[] = {{"auto", DeviceKind::automatic},
                                            {"cuda", DeviceKind::cuda},
                                            {"cpu", DeviceKind::cpu},
@@ -50,6 +51,7 @@ std::vector<Choice<OptimizerKind>> choices(OptimizerKind) {
   return all;
 }
 constexpr std::span<const Choice<Schedule>> choices(Schedule) { return kSchedules; }
+constexpr std::span<const Choice<Shell>> choices(Shell) { return kShells; }
 constexpr std::span<const Choice<DeviceKind>> choices(DeviceKind) { return kDevices; }
 constexpr std::span<const Choice<Recompute>> choices(Recompute) { return kRecomputes; }
 constexpr std::span<const Choice<Placement>> choices(Placement) { return kPlacements; }

@@ -94,6 +94,15 @@ TEST(CommandLine, EveryOptionReachesItsField) {
   EXPECT_FALSE(is_given(o, "config"));
 }
 
+TEST(CommandLine, AWordMayStandForItsOption) {
+  EXPECT_EQ(options_of("completion fish").completion.shell, Shell::fish);
+  EXPECT_EQ(options_of("completion --shell zsh").completion.shell, Shell::zsh);
+  EXPECT_EQ(remedy("completion tcsh"), "Choose one of: bash, zsh, fish.");
+  EXPECT_EQ(refusal("completion"), "`sluice completion` needs --shell.");
+  EXPECT_EQ(remedy("completion"), "Add --shell bash|zsh|fish, or see `sluice completion --help`.");
+  EXPECT_EQ(refusal("completion bash zsh"), "--shell has 2 values.");
+}
+
 TEST(CommandLine, OtherVerbsTakeTheirOwnOptions) {
   const ParsedCommand plan = parse("plan --model gpt2 --text");
   EXPECT_EQ(plan.verb, Verb::plan);

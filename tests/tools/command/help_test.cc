@@ -73,7 +73,7 @@ TEST(Help, HasAnExampleForEachKindOfUser) {
 
 // A verb with few options explains all of them at once.
 TEST(Help, AFewOptionsAreExplainedAtOnce) {
-  for (const Verb verb : {Verb::eval, Verb::export_run, Verb::doctor, Verb::bench})
+  for (const Verb verb : {Verb::eval, Verb::export_run, Verb::doctor, Verb::bench, Verb::completion})
     EXPECT_EQ(verb_help(verb, HelpExtent::first), verb_help(verb, HelpExtent::all)) << verb_name(verb);
 }
 
