@@ -93,6 +93,7 @@ const std::vector<Room>& rooms() {
         {"engine/profile/", profile},
         {"tools/command/"},
         {"tools/bench/"},
+        {"tools/completion/"},
         {"tools/doctor/"},
         {"tools/eval/"},
         {"tools/export/"},

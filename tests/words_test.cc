@@ -234,7 +234,9 @@ TEST(Words, HelpKeepsToTheGlossary) {
   };
   EXPECT_EQ(offences("sluice --help", program_help()), "");
   ASSERT_FALSE(verb_table().empty());
-  for (const VerbRow& row : verb_table()) EXPECT_EQ(offences(verb_name(row.verb), verb_help(row.verb)), "");
+  for (const VerbRow& row : verb_table())
+    for (const HelpExtent extent : {HelpExtent::first, HelpExtent::all})
+      EXPECT_EQ(offences(verb_name(row.verb), verb_help(row.verb, extent)), "");
 }
 
 TEST(Words, ForbiddenWordsAreFound) {

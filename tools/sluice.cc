@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include "tools/command/command_line.h"
 #include "tools/command/launch.h"
 #include "tools/command/report_error.h"
+#include "tools/command/screen.h"
 #include "tools/command/verbs.h"
 
 namespace {
@@ -64,7 +66,9 @@ sluice::ExitCode finish_output(sluice::ExitCode code) {
 // Ranks of a launcher report an error of the command line once, not each for itself.
 sluice::ParsedCommand parse(int argc, char** argv) {
   try {
-    return sluice::parse_command_line(argc, argv);
+    const sluice::Screen screen = sluice::screen_of(stdout);
+    const size_t columns = screen.is_terminal ? screen.columns : sluice::kPageColumns;
+    return sluice::parse_command_line(argc, argv, std::min(columns, sluice::kPageColumns));
   } catch (const sluice::Error& error) {
     sluice::end_if_launched(argc, argv, error);
     throw;

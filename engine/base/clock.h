@@ -1,9 +1,13 @@
-// The one clock, for traces, progress and what devices report. Any thread.
+// The two clocks: one measures times, the other says when something was. Any thread.
 #pragma once
 
 namespace sluice {
 
-// Seconds since some fixed moment; never goes back.
+// Seconds since some fixed moment; never goes back. For traces, progress and what devices report.
 double steady_seconds();
+
+// Seconds since 1970 began (UTC). Goes back where the system's clock is set back. For lines that are read
+// beside those of other software.
+double unix_seconds();
 
 }  // namespace sluice

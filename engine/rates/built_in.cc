@@ -21,6 +21,12 @@ std::optional<MachineRates> built_in_machine(const std::string& name) {
   return std::nullopt;
 }
 
+std::vector<std::string> built_in_machine_list() {
+  std::vector<std::string> names;
+  for (const BuiltIn& machine : kBuiltIn) names.emplace_back(machine.name);
+  return names;
+}
+
 std::string built_in_machine_names() {
   std::string names;
   for (const BuiltIn& machine : kBuiltIn) names += (names.empty() ? "" : ", ") + std::string(machine.name);

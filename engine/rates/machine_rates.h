@@ -139,6 +139,7 @@ std::optional<MachineRates> built_in_machine(const std::string& name);
 
 // "cpu-2core, gpu-server, ...", for messages.
 std::string built_in_machine_names();
+std::vector<std::string> built_in_machine_list();  // the same
 
 // The one named kDefaultMachine.
 MachineRates default_machine_rates();

@@ -27,6 +27,7 @@
 #include "tools/bench/drive_rates.h"
 #include "tools/bench/memory_rates.h"
 #include "tools/bench/network_rates.h"
+#include "tools/command/screen.h"
 
 namespace sluice {
 namespace {
@@ -100,8 +101,7 @@ class Bench {
   template <typename... Args>
   void say(fmt::format_string<Args...> format, Args&&... args) {
     if (!out_) return;
-    std::fputs((fmt::format(format, std::forward<Args>(args)...) + "\n").c_str(), out_);
-    std::fflush(out_);
+    show(out_, fmt::format(format, std::forward<Args>(args)...) + "\n");
   }
 
   void note(const std::string& rate, const Rounds& rounds) { timed_.push_back({rate, rounds}); }

@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/suggest.h"
 #include "tools/command/config_file.h"
 #include "tools/command/help.h"
+#include "tools/command/manual.h"
 #include "tools/command/verbs.h"
 #include "tools/command/version.h"
 
@@ -28,15 +30,19 @@ bool takes_many(const OptionRow& row) { return std::string(row.value).ends_with(
 // `written` is the name as it stands in the arguments or the file.
 [[noreturn]] void unknown_option(const std::string& name, const std::string& written, Verb verb) {
   const std::string see = fmt::format("See `sluice {} --help`.", verb_name(verb));
+  std::string called;
+  if (const auto [row, unlike] = find_elsewhere(name, verb); row)
+    called = unlike ? row->hints.difference : fmt::format("It is called --{} here.", row->name);
   if (find_option(name) != nullptr)
     throw Error(ExitCode::usage, fmt::format("--{} is not an option of `sluice {}`.", name, verb_name(verb)),
-                see);
+                called.empty() ? see : called + " " + see);
+  const std::string what = fmt::format("`{}` is not an option.", printable(written));
+  if (!called.empty()) throw Error(ExitCode::usage, what, called + " " + see);
   std::vector<std::string> names;
   for (const OptionRow& row : option_table())
     if (row.verbs & verb_bit(verb)) names.push_back(row.name);
   const std::string near = nearest(name, names);
-  throw Error(ExitCode::usage, fmt::format("`{}` is not an option.", printable(written)),
-              near.empty() ? see : fmt::format("Did you mean --{}? {}", near, see));
+  throw Error(ExitCode::usage, what, near.empty() ? see : fmt::format("Did you mean --{}? {}", near, see));
 }
 
 // The row of an option of this verb; throws for any other name.
@@ -63,10 +69,11 @@ Error no_value(const std::string& name, Verb verb) {
       fmt::format("Write the value after {}; see `sluice {} --help`.", printable(name), verb_name(verb)));
 }
 
-// The arguments after the verb as (row, values), in the table's order; nothing when help was asked.
-std::optional<Given> split_arguments(Verb verb, const std::vector<std::string>& arguments) {
+// The arguments after the verb as (row, values), in the table's order; or the help that was asked for.
+std::variant<Given, HelpExtent> split_arguments(Verb verb, const std::vector<std::string>& arguments) {
   CLI::App app;
   app.set_help_flag("-h,--help");
+  app.set_help_all_flag("--help-all");
   app.allow_extras();
   struct Slot {
     const OptionRow* row;
@@ -78,7 +85,8 @@ std::optional<Given> split_arguments(Verb verb, const std::vector<std::string>& 
   for (const OptionRow& row : option_table()) {
     if (!(row.verbs & verb_bit(verb))) continue;
     Slot& slot = slots.emplace_back(Slot{&row, nullptr, {}});
-    const std::string name = std::string("--") + row.name;
+    const bool is_word = verb_row(verb).word == std::string(row.name);
+    const std::string name = (is_word ? row.name + std::string(",--") : "--") + row.name;
     if (is_switch(row)) {
       slot.option = app.add_flag(name);
       continue;
@@ -90,7 +98,9 @@ std::optional<Given> split_arguments(Verb verb, const std::vector<std::string>& 
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes the last first
   } catch (const CLI::CallForHelp&) {
-    return std::nullopt;
+    return HelpExtent::first;
+  } catch (const CLI::CallForAllHelp&) {
+    return HelpExtent::all;
   } catch (const CLI::ArgumentMismatch& error) {  // "--batch: 1 required SEQUENCES missing"
     const std::string text = error.what(), name = text.substr(0, text.find(':'));
     throw no_value(name, verb);
@@ -155,12 +165,12 @@ void apply_all(Options& options, Verb verb, const Given& given) {
   for (const auto& [row, values] : given) apply(options, *row, values);
 }
 
-// `arguments` are options of profile, `--`, and options of train. False: help was asked.
-bool parse_profile(const std::vector<std::string>& arguments, Options& options) {
+// `arguments` are options of profile, `--`, and options of train. Returns the help that was asked for.
+std::optional<HelpExtent> parse_profile(const std::vector<std::string>& arguments, Options& options) {
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
-  const std::optional<Given> own = split_arguments(Verb::profile, {arguments.begin(), dashes});
-  if (!own) return false;
-  apply_all(options, Verb::profile, *own);
+  const auto own = split_arguments(Verb::profile, {arguments.begin(), dashes});
+  if (const auto* help = std::get_if<HelpExtent>(&own)) return *help;
+  apply_all(options, Verb::profile, std::get<Given>(own));
   const std::string example = "Write `sluice profile --out DIR -- --model MODEL --data FILE`.";
   if (dashes == arguments.end())
     throw Error(ExitCode::usage, "`sluice profile` needs `--` and the options of train.", example);
@@ -170,38 +180,41 @@ bool parse_profile(const std::vector<std::string>& arguments, Options& options) 
   std::vector<std::string> rest(dashes + 1, arguments.end());
   if (!rest.empty() && rest.front() == verb_name(Verb::train)) rest.erase(rest.begin());
   options.profile.command = rest;
-  const std::optional<Given> train = split_arguments(Verb::train, rest);
-  if (!train) return false;
-  apply_all(options, Verb::train, *train);
-  return true;
+  const auto train = split_arguments(Verb::train, rest);
+  if (const auto* help = std::get_if<HelpExtent>(&train)) return *help;
+  apply_all(options, Verb::train, std::get<Given>(train));
+  return std::nullopt;
 }
 
 }  // namespace
 
-ParsedCommand parse_command_line(int argc, const char* const* argv) {
+ParsedCommand parse_command_line(int argc, const char* const* argv, size_t columns) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   if (arguments.empty()) throw Error(ExitCode::usage, "No verb is given.", "Begin with `sluice --help`.");
+  ParsedCommand command;
   if (arguments.front() == "help") {  // `sluice help train` as `sluice train --help`
     arguments.erase(arguments.begin());
+    if (arguments == std::vector<std::string>{"--man"}) command.text = manual();
     arguments.emplace_back("--help");
   }
-  ParsedCommand command;
   const std::string& first = arguments.front();
-  if (first == "--help" || first == "-h") command.text = program_help();
+  if (first == "--help" || first == "-h") command.text = program_help(columns);
   if (first == "--version") command.text = std::string("sluice ") + kVersion + "\n";
   if (!command.text.empty()) return command;
 
   command.verb = parse_verb(first);
   arguments.erase(arguments.begin());
   Options& options = command.options;
+  std::optional<HelpExtent> help;
   if (command.verb == Verb::profile) {
-    if (!parse_profile(arguments, options)) command.text = verb_help(command.verb);
-  } else if (const std::optional<Given> given = split_arguments(command.verb, arguments)) {
-    apply_all(options, command.verb, *given);
+    help = parse_profile(arguments, options);
+  } else if (const auto given = split_arguments(command.verb, arguments); given.index() == 0) {
+    apply_all(options, command.verb, std::get<Given>(given));
   } else {
-    command.text = verb_help(command.verb);
+    help = std::get<HelpExtent>(given);
   }
-  if (!command.text.empty()) return command;
+  if (help) command.text = verb_help(command.verb, *help, columns);
+  if (help) return command;
   check_options(options, command.verb, command.verb == Verb::eval || !options.run.resume.empty());
   return command;
 }

@@ -5,18 +5,21 @@
 #include <string>
 
 #include "engine/run/options/options.h"
+#include "tools/command/wrap.h"
 
 namespace sluice {
 
 struct ParsedCommand {
   Verb verb = Verb::train;
   Options options;
-  std::string text;  // not empty: --help or --version was asked; print it and end with exit code 0
+  std::string text;  // not empty: --help, --version or the like was asked; print it and end with exit code 0
 };
 
-// argv[0] is the command's name. Options of --config are applied first, so the command line wins; both count
-// as given. With --resume, and for eval, options that a manifest may bring are not required here: the verb
-// calls check_options again once it has read the manifest.
-ParsedCommand parse_command_line(int argc, const char* const* argv);
+inline constexpr const char* kVersion = "sluice 0.1.0";
+
+// argv[0] is the command's name. Help is at most `columns` wide. Options of --config are applied first, so
+// the command line wins; both count as given. With --resume, and for eval, options that a manifest may bring
+// are not required here: the verb calls check_options again once it has read the manifest.
+ParsedCommand parse_command_line(int argc, const char* const* argv, size_t columns = kPageColumns);
 
 }  // namespace sluice

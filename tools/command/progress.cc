@@ -1,13 +1,12 @@
 #include "tools/command/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "engine/base/units.h"
+#include "tools/command/screen.h"
 
 namespace sluice {
 namespace {
@@ -19,6 +18,13 @@ std::string format_rate(double per_second) {
   if (per_second >= 99950) return fmt::format("{:.0f}k", per_second / 1000);
   if (per_second >= 9995) return fmt::format("{:.1f}k", per_second / 1000);
   return fmt::format("{:.0f}", per_second);
+}
+
+// As many fields of the line, which have two blanks between them, as fit into so many columns.
+std::string fields_within(const std::string& line, size_t columns) {
+  if (line.size() <= columns) return line;
+  const size_t end = line.rfind("  ", columns);
+  return end == std::string::npos ? "" : line.substr(0, end);
 }
 
 }  // namespace
@@ -34,12 +40,8 @@ std::string format_duration(double seconds) {
 }
 
 ProgressStyle progress_style(std::FILE* out) {
-  ProgressStyle style;
-  style.is_terminal = ::isatty(::fileno(out)) == 1;
-  winsize size{};
-  if (style.is_terminal && ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    style.columns = size.ws_col;
-  return style;
+  const Screen screen = screen_of(out);
+  return {.is_terminal = screen.is_terminal, .columns = screen.columns};
 }
 
 Progress::Progress(std::FILE* out, const ProgressStyle& style, int64_t steps,
@@ -74,8 +76,9 @@ void Progress::step(const StepMetrics& m, double now) {
     return;
   }
   // The last column would wrap on some terminals.
-  line_ = line.substr(0, style_.columns > 0 ? style_.columns - 1 : 0);
-  write("\r" + line_ + "\x1b[K");
+  const std::string fields = fields_within(line, style_.columns > 0 ? style_.columns - 1 : 0);
+  write(over_last(fields));
+  line_ = fields;
 }
 
 void Progress::validation(const ValidationMetrics& m) {
@@ -91,7 +94,15 @@ void Progress::finish() {
 
 // On a terminal the line replaces the progress line, which is drawn again below it.
 void Progress::print_kept(const std::string& line) {
-  write(line_.empty() ? line + "\n" : "\r" + line + "\x1b[K\n" + line_);
+  const std::string whole = shown(line, {.is_terminal = style_.is_terminal, .columns = style_.columns});
+  write(line_.empty() ? whole + "\n" : over_last(whole) + "\n" + line_);
+}
+
+// Begins at the left of the terminal's last line, and covers what stands there.
+std::string Progress::over_last(std::string line) const {
+  const size_t end = std::min(line.find('\n'), line.size());
+  if (end < line_.size()) line.insert(end, line_.size() - end, ' ');
+  return "\r" + line;
 }
 
 // fmt::print would throw where the terminal is gone.

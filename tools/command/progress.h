@@ -1,5 +1,5 @@
 // What a user sees while a run trains: one line that is rewritten on a terminal, plain lines at intervals
-// elsewhere.
+// elsewhere. Blanks cover what is left of a longer line: no escape codes are written.
 //
 // Writes are not checked: a closed terminal must not end a run. Caller: the trainer's thread.
 #pragma once
@@ -16,7 +16,7 @@ namespace sluice {
 
 struct ProgressStyle {
   bool is_terminal = false;
-  size_t columns = 80;             // of the terminal; longer lines would not be rewritten in place
+  size_t columns = 80;  // of the terminal; longer lines would not be rewritten in place, so they lose fields
   double terminal_interval = 0.1;  // seconds between two rewrites at least
   double plain_interval = 10;      // seconds between two plain lines at least
 };
@@ -41,6 +41,7 @@ class Progress {
  private:
   std::string describe(const StepMetrics& metrics) const;
   void print_kept(const std::string& line);
+  std::string over_last(std::string line) const;
   void write(const std::string& text);
 
   std::FILE* out_;

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "engine/base/error.h"
+#include "tools/command/screen.h"
 
 namespace sluice {
 
@@ -29,7 +30,7 @@ int report_error(const std::exception& e) {
   const Error error = as_error(e);
   const std::string what = error.what();
   std::fflush(stdout);
-  if (!what.empty()) std::fprintf(stderr, "sluice: %s\n  %s\n", what.c_str(), error.remedy().c_str());
+  if (!what.empty()) show(stderr, "sluice: " + what + "\n  " + error.remedy() + "\n");
   return static_cast<int>(error.code());
 }
 

@@ -27,13 +27,16 @@ ExitCode run_doctor(Options options, std::FILE* out);
 ExitCode run_profile(Options options, std::FILE* out);
 // Needs the machine for itself; writes --out. Where a launcher has started several ranks, all call.
 ExitCode run_bench(Options options, std::FILE* out);
+ExitCode run_completion(Options options, std::FILE* out);
 
 struct VerbRow {
   Verb verb;
   ExitCode (*run)(Options options, std::FILE* out);
   bool on_ranks;       // a launcher may start it as several ranks
   bool prints_result;  // its result is what it prints: it fails where that cannot be written
-  const char *summary, *usage, *about, *examples;  // for --help
+  // For --help. `about` and `examples` are as HelpSection::text and HelpSection::examples.
+  const char *summary, *usage, *about, *examples;
+  const char* word = "";  // the option whose value may stand after the verb without the option's name
 };
 
 std::span<const VerbRow> verb_table();  // in the order of Verb

@@ -8,6 +8,7 @@
 
 #include "engine/base/clock.h"
 #include "gpu/cuda/nccl.h"
+#include "tools/command/screen.h"
 #include "tools/command/verbs.h"
 #include "tools/doctor/report.h"
 
@@ -64,7 +65,10 @@ DoctorFacts gather_facts(const MemoryOptions& options) {
 ExitCode run_doctor(Options options, std::FILE* out) {
   const DoctorFacts facts = gather_facts(options.memory);
   const std::vector<Check> checks = judge(facts);
-  std::fputs((options.print.json ? doctor_json(facts, checks) : doctor_text(facts, checks)).c_str(), out);
+  if (options.print.json)
+    std::fputs(doctor_json(facts, checks).c_str(), out);
+  else
+    show(out, doctor_text(facts, checks));
   return ready(checks) ? ExitCode::done : ExitCode::environment;
 }
 

@@ -16,6 +16,7 @@
 #include "engine/run/train/trainer.h"
 #include "models/data/data_order.h"
 #include "models/families/family.h"
+#include "tools/command/screen.h"
 #include "tools/command/verbs.h"
 
 namespace sluice {
@@ -114,7 +115,7 @@ ExitCode run_eval(Options options, std::FILE* out) {
                                               options.data.val_batches, never, failure);
   if (failure) std::rethrow_exception(failure);
   if (!options.print.json)
-    for (const std::string& note : start.notes) std::fprintf(out, "%s\n", note.c_str());
+    for (const std::string& note : start.notes) show(out, note + "\n");
   print_loss(loss.value(), options.data.val_batches * options.batch.batch * sequence, options.print.json,
              out);
   if (!std::isfinite(*loss))

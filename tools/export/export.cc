@@ -3,6 +3,7 @@
 #include "engine/run/start/run_directory.h"
 #include "models/families/family.h"
 #include "models/weights/hf_export.h"
+#include "tools/command/screen.h"
 #include "tools/command/verbs.h"
 
 namespace sluice {
@@ -49,8 +50,8 @@ ExitCode run_export(Options options, std::FILE* out) {
                      [&](size_t tensor, uint64_t first, uint64_t count, float* values) {
                        checkpoint.read_weights(tensors[tensor].name, first, count, values);
                      });
-  std::fprintf(out, "Exported step %lld of %s to %s (%s).\n", static_cast<long long>(checkpoint.state().step),
-               printable(*path).c_str(), printable(options.transfer.to).c_str(), dtype_name(to.dtype));
+  show(out, "Exported step " + std::to_string(checkpoint.state().step) + " of " + printable(*path) + " to " +
+                printable(options.transfer.to) + " (" + dtype_name(to.dtype) + ").\n");
   return ExitCode::done;
 }
 

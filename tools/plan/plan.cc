@@ -1,6 +1,7 @@
 #include "engine/run/start/planned_run.h"
 #include "engine/run/start/planning.h"
 #include "engine/run/start/stopping.h"
+#include "tools/command/screen.h"
 #include "tools/command/verbs.h"
 #include "tools/plan/explain.h"
 #include "tools/plan/facts.h"
@@ -16,8 +17,8 @@ ExitCode run_plan(Options given, std::FILE* out) {
   const Options& options = run.options;
   const auto result = make_plan(run.request);
   const auto print_notes = [&] {  // also before a refusal, whose limits they may explain
-    for (const std::string& note : run.start.notes) std::fprintf(out, "%s\n", note.c_str());
-    for (const std::string& note : run.budgets.notes) std::fprintf(out, "%s\n", note.c_str());
+    for (const std::string& note : run.start.notes) show(out, note + "\n");
+    for (const std::string& note : run.budgets.notes) show(out, note + "\n");
   };
   if (const auto* why = std::get_if<Infeasible>(&result)) {
     if (options.print.json) {
@@ -36,7 +37,7 @@ ExitCode run_plan(Options given, std::FILE* out) {
   }
   if (!options.plan.why.empty()) {
     print_notes();
-    std::fputs(why_text(plan, options.plan.why).c_str(), out);
+    show(out, why_text(plan, options.plan.why));
     return ExitCode::done;
   }
   const std::optional<BreakEven> even = break_even(plan, run.request);
@@ -45,9 +46,9 @@ ExitCode run_plan(Options given, std::FILE* out) {
     return ExitCode::done;
   }
   print_notes();
-  std::fputs(plan_text(plan, run.budgets, options, even).c_str(), out);
-  std::fputs(facts_text(plan, facts_of(plan, options)).c_str(), out);
-  if (options.plan.explain) std::fputs(explain_text(plan).c_str(), out);
+  show(out, plan_text(plan, run.budgets, options, even));
+  show(out, facts_text(plan, facts_of(plan, options)));
+  if (options.plan.explain) show(out, explain_text(plan));
   return ExitCode::done;
 }
 

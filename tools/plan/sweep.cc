@@ -17,6 +17,7 @@
 #include "engine/simulate/simulate.h"
 #include "gpu/machine.h"
 #include "tools/command/progress.h"
+#include "tools/command/screen.h"
 #include "tools/plan/facts.h"
 
 namespace sluice {
@@ -165,7 +166,8 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
 // a closed terminal must not end a sweep.
 void rewrite_line(const std::string& text) {
   if (!progress_style(stderr).is_terminal) return;
-  std::fputs(("\r" + text + "\x1b[K").c_str(), stderr);
+  constexpr size_t kColumns = 30;  // no text is longer
+  std::fputs(("\r" + std::string(kColumns, ' ') + "\r" + text).c_str(), stderr);
   std::fflush(stderr);
 }
 
@@ -293,7 +295,7 @@ ExitCode run_sweep(const Options& options, std::FILE* out) {
   text += fmt::format("  {:<16}{:>12}{:>14}{:>12}   {}\n", sweep.quantity->name, "a step", "tokens/s",
                       "x limit", "bottleneck");
   for (const SweepPoint& p : points) text += row_of(*sweep.quantity, p);
-  std::fputs((text + curve(*sweep.quantity, points)).c_str(), out);
+  show(out, text + curve(*sweep.quantity, points));
   return ExitCode::done;
 }
 

@@ -22,6 +22,7 @@
 #include "models/files/file.h"
 #include "tools/command/progress.h"
 #include "tools/command/report_error.h"
+#include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
 #include "tools/command/version.h"
@@ -115,7 +116,7 @@ class Profiler {
  public:
   Profiler(const Options& options, Start& start, const Ranks& ranks, std::FILE* out)
       : start_(start),
-        rank_(options, start.run.source.config, start.data.validation.has_value(), ranks, out),
+        rank_(options, start.run.source.config, start.data.validation.has_value(), ranks, say_to(out)),
         out_(out) {}
 
   ExitCode run() {
@@ -133,7 +134,7 @@ class Profiler {
     if (first) {
       make_directory(options.profile.out);
       recorder.emplace(make_recorder(plan, options.profile.steps));
-      say(out_, "  records of the steps: " + format_size(recorder->bytes()) + " beside --host-mem\n");
+      show(out_, "  records of the steps: " + format_size(recorder->bytes()) + " beside --host-mem\n");
     }
     const Outcome outcome = train(started->session, first ? &*recorder : nullptr);
     if (first) {
@@ -148,7 +149,7 @@ class Profiler {
  private:
   void check_plan(const Plan& plan) {
     if (rank_.ranks().is_first()) {
-      say(out_, plan_text(plan, rank_.budgets(), rank_.options()));
+      show(out_, plan_text(plan, rank_.budgets(), rank_.options()));
       check_start(start_.run, plan.model);  // ranks share it
     }
     rank_.ranks().barrier();
@@ -194,7 +195,7 @@ class Profiler {
       report(plan, recorder, outcome);
     } catch (const std::exception& e) {
       if (!outcome.error) throw;
-      say(out_, std::string("The report is not whole: ") + as_error(e).what() + "\n");
+      show(out_, std::string("The report is not whole: ") + as_error(e).what() + "\n");
     }
   }
 
@@ -203,19 +204,19 @@ class Profiler {
     const Profile profile = make_profile(plan, recorder);
     std::vector<WhatIf> changes;
     if (profile.counted > 0 && outcome.code == ExitCode::done) {  // after a stop the user waits for the end
-      say(out_, "Planning for other budgets and batches.\n");
+      show(out_, "Planning for other budgets and batches.\n");
       changes = best_changes(rank_.request(), plan, asked_micro_batch());
     }
     const ProfiledRun run{options, rank_.budgets(), plan,         recorder,     profile,      outcome.steps,
                           changes, start_.origin,   bytes_here(), outcome.code, outcome.error};
     const nlohmann::ordered_json facts = profile_facts(run);
     const std::string& out = options.profile.out;
-    say(out_, profile_summary(facts));
+    show(out_, profile_summary(facts));
     write_file(out, "profile.md", profile_markdown(facts));  // the smallest first: the drive may run full
     write_file(out, "profile.json", json_lines(facts));
     write_file(out, "report.html", profile_page(facts, profile_lanes(run)));
     write_file(out, "trace.json", profile_trace(run));
-    say(out_, "Open " + printable((fs::path(out) / "report.html").string()) + "\n");
+    show(out_, "Open " + printable((fs::path(out) / "report.html").string()) + "\n");
   }
 
   std::vector<uint64_t> bytes_here() {
@@ -243,7 +244,7 @@ ExitCode run_profile(Options options, std::FILE* out) {
   check_directory(options.profile.out);
   check_options(options, Verb::profile, !options.run.resume.empty());
   RunStart run = open_run_start(options, Verb::profile);
-  print_notes(run.notes, out);
+  for (const std::string& note : run.notes) show(out, note + "\n");
   options = command_options(std::move(options), run);
   RunData data = open_run_data(options, run.source.config);
   if (run.checkpoint) check_same_data(run.checkpoint->state(), data.train);

@@ -20,6 +20,7 @@
 #include "tools/command/launch.h"
 #include "tools/command/progress.h"
 #include "tools/command/report_error.h"
+#include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
 #include "tools/plan/report.h"
@@ -57,8 +58,8 @@ bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FI
                     ", which has done " + std::to_string(done) + ".",
                 "Give --steps above " + std::to_string(done) + ", or go back with --resume CHECKPOINT.");
   if (out)
-    say(out,
-        "All " + std::to_string(done) + " steps are done: nothing to do. To go on, give a larger --steps.\n");
+    show(out, "All " + std::to_string(done) +
+                  " steps are done: nothing to do. To go on, give a larger --steps.\n");
   return true;
 }
 
@@ -87,13 +88,13 @@ void tell_memory(Accelerator& accelerator, uint64_t limit, Progress& progress) t
 TrainEvents report_to(MetricsFile& metrics, Progress& progress, Accelerator* accelerator, uint64_t limit) {
   TrainEvents events;
   events.step = [&metrics, &progress, accelerator, limit](const StepMetrics& m) mutable {
-    metrics.write(m);
+    metrics.write(m, unix_seconds());
     if (const auto trouble = metrics.trouble()) progress.note(*trouble);
     progress.step(m, steady_seconds());
     if (Accelerator* const first = std::exchange(accelerator, nullptr)) tell_memory(*first, limit, progress);
   };
   events.validation = [&](const ValidationMetrics& v) {
-    metrics.write(v);
+    metrics.write(v, unix_seconds());
     progress.validation(v);
   };
   events.checkpoint = [&](const std::string& path) { progress.note("checkpoint " + printable(path)); };
@@ -106,9 +107,10 @@ std::string stop_answer(const Options& options, const Plan& plan, std::FILE* out
   const std::optional<StopTime> time = stop_time(plan);
   const std::string up_to =
       time ? " That takes up to " + readable_seconds(time->longest) + ", as predicted." : "";
-  return line_break + std::string("sluice: stopping after the step under way, with a checkpoint of ") +
-         format_size(checkpoint_bytes(plan, options.optimizer.kind)) + "." + up_to +
-         " A second signal ends the run at once, with the last checkpoint intact.\n";
+  const std::string answer = "sluice: stopping after the step under way, with a checkpoint of " +
+                             format_size(checkpoint_bytes(plan, options.optimizer.kind)) + "." + up_to +
+                             " A second signal ends the run at once, with the last checkpoint intact.\n";
+  return line_break + shown(answer, screen_of(stderr));
 }
 
 // A branch takes the tokenizer of the run that it leaves.
@@ -157,8 +159,8 @@ struct Report {
     if (!options.run.resume.empty()) {
       const auto& checkpoint = start.run.checkpoint;
       const int64_t step = checkpoint ? checkpoint->state().step : 0;
-      go_back_to(step, options.run, file, out);
-      if (checkpoint) say(out, "Resuming after step " + std::to_string(step) + ".\n");
+      go_back_to(step, options.run, file, say_to(out));
+      if (checkpoint) show(out, "Resuming after step " + std::to_string(step) + ".\n");
     }
     start.directory->keep();
     return file;
@@ -211,7 +213,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   if (start.launch) check_shared(options.run.out, ranks);
   if (ranks.is_first()) {
     check_checkpoint_space(options, plan);
-    say(out, "  file I/O: " + session.io_description() + "\n");
+    show(out, "  file I/O: " + session.io_description() + "\n");
   }
   Workers workers(budgets.threads);
   load_start(start.run, options.numbers.seed, session, workers);
@@ -229,16 +231,17 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   const TrainResult result = trainer.run();
   if (report) report->finish();
   if (!result.stopped) return ExitCode::done;
-  if (report) say(out, "Stopped after step " + std::to_string(result.step) + "; go on with --resume auto.\n");
+  if (report)
+    show(out, "Stopped after step " + std::to_string(result.step) + "; go on with --resume auto.\n");
   return ExitCode::stopped;
 }
 
 // Only the first rank prints and writes into the run directory.
 ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::FILE* out) {
-  RankSetup rank(given, start.run.source.config, start.data.validation.has_value(), all, out);
+  RankSetup rank(given, start.run.source.config, start.data.validation.has_value(), all, say_to(out));
   const Ranks& ranks = rank.ranks();
   const auto print = [&](const std::string& text) {
-    if (ranks.is_first()) say(out, text);
+    if (ranks.is_first()) show(out, text);
   };
   const auto planned = [&](const Plan& plan) {
     check_stop_time(given, plan);
@@ -269,7 +272,8 @@ ExitCode train_process(Options options, const Launch* launch, RunDirectory* dire
   if (!launch) directory = &own.emplace(options.run.out);
   if (speaks) remove_statuses(options.run.out, launch ? launch->ranks().size() : 0);
   RunStart run = open_run_start(options, Verb::train);
-  if (speaks) print_notes(run.notes, out);
+  if (speaks)
+    for (const std::string& note : run.notes) show(out, note + "\n");
   if (launch) check_facts(facts_of_extent(options, run), launch->ranks());
   if (run.checkpoint && is_done(options, *run.checkpoint, speaks ? out : nullptr)) return ExitCode::done;
   RunData data = open_run_data(options, run.source.config);

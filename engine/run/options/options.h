@@ -33,6 +33,7 @@ struct Size {
 
 enum class RowOrder : uint8_t { shuffled, sequential };
 enum class Schedule : uint8_t { constant, cosine, linear };
+enum class Shell : uint8_t { bash, zsh, fish };
 enum class DeviceKind : uint8_t { automatic, cpu, reference, cuda };
 
 // The ordinal never changes bits, so a manifest keeps only the kind, and a resume compares only the kind.
@@ -147,6 +148,10 @@ struct BenchOptions {
   std::string out = "machine.json";  // machine description to write
 };
 
+struct CompletionOptions {
+  Shell shell = Shell::bash;
+};
+
 struct PrintOptions {
   bool json = false;  // facts as one JSON object
   bool text = false;  // plan: the program in its text form
@@ -165,12 +170,13 @@ struct Options {
   ProfileOptions profile;
   BenchOptions bench;
   PlanOptions plan;
+  CompletionOptions completion;
   PrintOptions print;
   std::vector<std::string> given;  // names, as in the table, that the user wrote (command line or --config)
 };
 
 // `tools/command/verbs.h` says what each does.
-enum class Verb : uint8_t { train, plan, eval, export_run, doctor, profile, bench };
+enum class Verb : uint8_t { train, plan, eval, export_run, doctor, profile, bench, completion };
 constexpr const char* verb_name(Verb verb) {
   switch (verb) {
     case Verb::train:
@@ -187,6 +193,8 @@ constexpr const char* verb_name(Verb verb) {
       return "profile";
     case Verb::bench:
       return "bench";
+    case Verb::completion:
+      return "completion";
   }
   return nullptr;  // beyond the last
 }
@@ -202,7 +210,7 @@ using OptionField =
     std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                  std::optional<int64_t>*, std::optional<double>*, std::optional<DType>*, Size*, DType*,
                  Interval*, TokenType*, RowOrder*, OptimizerKind*, Schedule*, DeviceChoice*, Recompute*,
-                 Placement*, IoChoice*, Compression*, std::optional<WeightShards>*>;
+                 Placement*, IoChoice*, Compression*, std::optional<WeightShards>*, Shell*>;
 
 struct Range {
   double least = 0, most = 0;
@@ -216,6 +224,15 @@ enum class OnResume : uint8_t {
   fixed,     // changes bits: the manifest's value holds; another one in this command is an error
 };
 
+// What helps those who do not know an option's name or values yet: --help, completion and errors read it.
+struct OptionHints {
+  const char* elsewhere = "";  // names that other tools have for it, with blanks between them
+  const char* unlike = "";     // the same for what is asked for in another way here, which `difference` tells
+  const char* difference = "";  // a sentence
+  uint32_t first_in = 0;        // verb_bit()s of the verbs whose --help explains it before all others
+  std::vector<std::string> (*words)() = nullptr;  // values with a name, beside those that the type has
+};
+
 struct OptionRow {
   const char* name;          // without dashes
   const char* group;         // model, data, batch, optimizer, numbers, memory, run, ...
@@ -227,12 +244,23 @@ struct OptionRow {
   OptionField (*field)(Options&);
   Range range = {};                  // where the value is a number
   std::string (*known)() = nullptr;  // fills in {} in help with a list that is kept elsewhere
+  OptionHints hints = {};
 };
 
 std::span<const OptionRow> option_table();
 std::string option_help(const OptionRow& row);
 // The row for `verb`, else the first of that name; nullptr if there is none.
 const OptionRow* find_option(const std::string& name, Verb verb = Verb::train);
+
+// The row of `verb` for which other tools have that name; nullptr if there is none. - and _ are the same.
+struct NamedElsewhere {
+  const OptionRow* row = nullptr;
+  bool unlike = false;  // the name is one of hints.unlike
+};
+NamedElsewhere find_elsewhere(const std::string& name, Verb verb);
+// Values of the option that have a name, such as presets or `auto`, in the order in which help and errors
+// list them.
+std::vector<std::string> option_words(const OptionRow& row);
 
 bool is_given(const Options& options, const std::string& name);
 

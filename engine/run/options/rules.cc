@@ -177,6 +177,7 @@ void check_options(const Options& options, Verb verb, bool resuming) {
   if (verb == Verb::train || options.run.resume == "auto") needed.push_back("out");
   if (verb == Verb::eval) needed = {"from", "data"};
   if (verb == Verb::export_run) needed = {"from", "to"};
+  if (verb == Verb::completion) needed = {"shell"};
   demand(options, needed, verb);
   if (trains && !resuming) {
     check_needs(options, "val-every", "val-data", !options.data.validation.empty());

@@ -31,6 +31,7 @@ constexpr Choice<TokenType> kTokenTypes[] = {{"auto", TokenType::automatic},
                                              {"uint32", TokenType::uint32}};
 constexpr Choice<Schedule> kSchedules[] = {
     {"constant", Schedule::constant}, {"cosine", Schedule::cosine}, {"linear", Schedule::linear}};
+constexpr Choice<Shell> kShells[] = {{"bash", Shell::bash}, {"zsh", Shell::zsh}, {"fish", Shell::fish}};
 constexpr Choice<DeviceKind> kDevices[] = {{"auto", DeviceKind::automatic},
                                            {"cuda", DeviceKind::cuda},
                                            {"cpu", DeviceKind::cpu},
@@ -55,6 +56,7 @@ std::vector<Choice<OptimizerKind>> choices(OptimizerKind) {
   return all;
 }
 constexpr std::span<const Choice<Schedule>> choices(Schedule) { return kSchedules; }
+constexpr std::span<const Choice<Shell>> choices(Shell) { return kShells; }
 constexpr std::span<const Choice<DeviceKind>> choices(DeviceKind) { return kDevices; }
 constexpr std::span<const Choice<Recompute>> choices(Recompute) { return kRecomputes; }
 constexpr std::span<const Choice<Placement>> choices(Placement) { return kPlacements; }
@@ -231,7 +233,34 @@ std::string value_text(const T& value) {
   }
 }
 
+template <class T>
+void append_words(std::vector<std::string>& words) {
+  if constexpr (is_optional<T>) {
+    words.emplace_back("auto");
+    append_words<typename T::value_type>(words);
+  } else if constexpr (std::is_same_v<T, DeviceChoice>) {
+    append_words<DeviceKind>(words);
+  } else if constexpr (std::is_same_v<T, Size>) {
+    words.emplace_back("auto");
+  } else if constexpr (std::is_same_v<T, Compression>) {
+    words.insert(words.end(), {"none", kPowerSgd});
+  } else if constexpr (is_choice<T>) {
+    for (const auto& choice : choices(T{})) words.emplace_back(choice.name);
+  }
+}
+
 }  // namespace
+
+std::vector<std::string> option_words(const OptionRow& row) {
+  Options scratch;
+  std::vector<std::string> words;
+  const auto append = [&](auto* field) { append_words<std::remove_pointer_t<decltype(field)>>(words); };
+  std::visit(append, row.field(scratch));
+  if (!row.hints.words) return words;
+  const std::vector<std::string> more = row.hints.words();
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
 
 int64_t parse_integer(const std::string& text, const std::string& option) {
   return parse_whole<int64_t>(text, option, "a whole number");

@@ -22,7 +22,7 @@ std::string ranks_text(const Ranks& ranks, const std::string& reason) {
 
 // The first rank settles what is left open, for all ranks. Ranks for which nothing is open take part too,
 // since the others wait for them.
-void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_to_plan, std::FILE* out) {
+void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_to_plan, const Say& say) {
   struct {
     int64_t zero;
     WeightShards weights;
@@ -30,7 +30,7 @@ void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_t
   if (ranks.is_first()) {
     RankOptions mine = options;
     const std::string sentence = settle_sharing(mine, std::move(mine_to_plan));
-    if (!sentence.empty()) say(out, sentence + "\n");
+    if (!sentence.empty()) say(sentence + "\n");
     settled = {*mine.zero, *mine.shard_weights};
   }
   settled = ranks.all(settled).front();
@@ -40,22 +40,13 @@ void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_t
 
 }  // namespace
 
-void say(std::FILE* out, const std::string& text) {
-  std::fputs(text.c_str(), out);
-  std::fflush(out);
-}
-
-void print_notes(const std::vector<std::string>& notes, std::FILE* out) {
-  for (const std::string& note : notes) std::fprintf(out, "%s\n", note.c_str());
-}
-
 RankSetup::RankSetup(Options given, const ModelConfig& config, bool plans_evaluation, const Ranks& all,
-                     std::FILE* out)
+                     Say say)
     : options_(std::move(given)),
       ranks_(all),
       config_(config),
       plans_evaluation_(plans_evaluation),
-      out_(out) {
+      say_(std::move(say)) {
   const RankShare share = rank_share(options_.memory, ranks_);
   options_.memory = share.memory;
   options_.ranks.per_node = ranks_together(ranks_.all(ranks_.first_here));
@@ -63,13 +54,13 @@ RankSetup::RankSetup(Options given, const ModelConfig& config, bool plans_evalua
   device_ = make_device(options_.memory, resolve_threads(options_.memory));
   connected_ = connect_accelerators(*device_, ranks_);
   ranks_.device = connected_.communicator.get();
-  if (ranks_.size() > 1 && ranks_.is_first()) say(out, ranks_text(ranks_, connected_.reason));
+  if (ranks_.size() > 1 && ranks_.is_first()) say_(ranks_text(ranks_, connected_.reason));
   budgets_ = resolve_shared_budgets(options_.memory, ranks_, accelerator_use(*device_));
   if (ranks_.is_first()) {
-    print_notes(share.notes, out);
-    print_notes(budgets_.notes, out);
+    say_notes(share.notes);
+    say_notes(budgets_.notes);
   }
-  settle_for_all(options_.ranks, ranks_, request(), out);  // all ranks refuse what the request refuses
+  settle_for_all(options_.ranks, ranks_, request(), say_);  // all ranks refuse what the request refuses
 }
 
 Plan RankSetup::plan() {
@@ -82,15 +73,18 @@ Plan RankSetup::plan() {
     if (error.code() != ExitCode::infeasible || std::none_of(std::begin(sizes), std::end(sizes), is_of_run))
       throw;
     if (ranks_.is_first())
-      print_notes(
-          {"The budgets of the run do not suffice here, so auto holds instead. " + std::string(error.what())},
-          out_);
+      say_notes({"The budgets of the run do not suffice here, so auto holds instead. " +
+                 std::string(error.what())});
   }
   for (Size* size : sizes)
     if (is_of_run(size)) *size = {};
   budgets_ = resolve_shared_budgets(memory, ranks_, accelerator_use(*device_));
-  if (ranks_.is_first()) print_notes(budgets_.notes, out_);
+  if (ranks_.is_first()) say_notes(budgets_.notes);
   return plan_or_throw(request(), budgets_);
+}
+
+void RankSetup::say_notes(const std::vector<std::string>& notes) const {
+  for (const std::string& note : notes) say_(note + "\n");
 }
 
 PlanRequest RankSetup::request() const {

@@ -1,8 +1,7 @@
 // What a rank has before it plans: its share of the machine, its device, its connection to the other ranks,
-// and its budgets. The first rank prints for all. Every rank of `train` and `profile` makes one.
+// and its budgets. The first rank speaks for all. Every rank of `train` and `profile` makes one.
 #pragma once
 
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,22 +11,18 @@
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/planning.h"
 #include "engine/run/start/rank_share.h"
+#include "engine/run/start/say.h"
 #include "gpu/device.h"
 #include "models/families/config.h"
 
 namespace sluice {
-
-// Prints and flushes, so that the text is seen at once also in a file or a pipe.
-void say(std::FILE* out, const std::string& text);
-void print_notes(const std::vector<std::string>& notes, std::FILE* out);
 
 // Binds the thread that makes it to the rank's processors until the same thread destroys it.
 class RankSetup {
  public:
   // `plans_evaluation`: there is data to validate on. The first rank settles what --zero and --shard-weights
   // leave open.
-  RankSetup(Options given, const ModelConfig& config, bool plans_evaluation, const Ranks& all,
-            std::FILE* out);
+  RankSetup(Options given, const ModelConfig& config, bool plans_evaluation, const Ranks& all, Say say);
 
   Options& options() { return options_; }  // with this rank's share of memory
   const Ranks& ranks() const { return ranks_; }
@@ -39,11 +34,13 @@ class RankSetup {
   Plan plan();
 
  private:
+  void say_notes(const std::vector<std::string>& notes) const;
+
   Options options_;
   Ranks ranks_;
   const ModelConfig config_;
   const bool plans_evaluation_;
-  std::FILE* const out_;
+  const Say say_;
   std::optional<Bound> bound_;
   std::unique_ptr<Device> device_;
   AcceleratorRanks connected_;  // takes device memory, so it is made before the budgets, which count that

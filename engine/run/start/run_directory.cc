@@ -159,10 +159,9 @@ std::optional<CheckpointReader> open_resume(const RunOptions& run) {
   return CheckpointReader::open(*path);
 }
 
-void go_back_to(int64_t step, const RunOptions& run, const std::string& metrics, std::FILE* out) {
+void go_back_to(int64_t step, const RunOptions& run, const std::string& metrics, const Say& say) {
   truncate_after_step(metrics, std::numeric_limits<int64_t>::max());  // throws before anything is removed
-  for (const std::string& note : retire_checkpoints_after(run.out, step))
-    std::fprintf(out, "%s\n", note.c_str());
+  for (const std::string& note : retire_checkpoints_after(run.out, step)) say(note + "\n");
   truncate_after_step(metrics, step);
 }
 

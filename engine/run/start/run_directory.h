@@ -2,7 +2,6 @@
 // leaves nothing behind when it fails.
 #pragma once
 
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "engine/run/checkpoint/directory.h"
 #include "engine/run/options/options.h"
 #include "engine/run/ranks/ranks.h"
+#include "engine/run/start/say.h"
 
 namespace sluice {
 
@@ -52,8 +52,8 @@ std::optional<std::string> find_checkpoint(const std::string& path);
 std::optional<CheckpointReader> open_resume(const RunOptions& run);
 
 // Makes `step` the last of the run: sets complete checkpoints of later steps aside, newest first, then cuts
-// the metrics. A kill in between leaves a shorter run, whose metrics --resume auto cuts to its end. Prints a
+// the metrics. A kill in between leaves a shorter run, whose metrics --resume auto cuts to its end. Says a
 // line for each checkpoint that was set aside, or that stays since it is damaged.
-void go_back_to(int64_t step, const RunOptions& run, const std::string& metrics, std::FILE* out);
+void go_back_to(int64_t step, const RunOptions& run, const std::string& metrics, const Say& say);
 
 }  // namespace sluice

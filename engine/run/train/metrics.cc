@@ -28,6 +28,10 @@ void append_number(std::string& out, double value) {
 
 void append_number(std::string& out, uint64_t value) { fmt::format_to(std::back_inserter(out), "{}", value); }
 
+void append_step(std::string& out, int64_t step, double time) {
+  fmt::format_to(std::back_inserter(out), "{{\"step\":{},\"time\":{:.3f}", step, time);
+}
+
 template <class Number>
 void append_table(std::string& out, const char* name,
                   const std::vector<std::pair<std::string, Number>>& rows) {
@@ -75,14 +79,15 @@ int64_t copy_until_step(std::istream& in, std::ostream& out, int64_t step, const
 
 }  // namespace
 
-void append_line(std::string& out, const StepMetrics& m) {
+void append_line(std::string& out, const StepMetrics& m, double time) {
   const auto real = [&](const char* name, double value) {
     fmt::format_to(std::back_inserter(out), ",\"{}\":", name);
     append_number(out, value);
   };
-  fmt::format_to(std::back_inserter(out), "{{\"step\":{}", m.step);
+  append_step(out, m.step, time);
   real("loss", m.loss);
   real("grad_norm", m.grad_norm);
+  real("learning_rate", m.learning_rate);
   real("seconds", m.seconds);
   real("tokens_per_second", m.tokens_per_second);
   fmt::format_to(std::back_inserter(out), ",\"skipped\":{},\"micro_batch\":{}", m.skipped, m.micro_batch);
@@ -94,8 +99,9 @@ void append_line(std::string& out, const StepMetrics& m) {
   out += "}\n";
 }
 
-void append_line(std::string& out, const ValidationMetrics& m) {
-  fmt::format_to(std::back_inserter(out), "{{\"step\":{},\"val_loss\":", m.step);
+void append_line(std::string& out, const ValidationMetrics& m, double time) {
+  append_step(out, m.step, time);
+  out += ",\"val_loss\":";
   append_number(out, m.val_loss);
   out += "}\n";
 }
@@ -109,13 +115,13 @@ MetricsFile::MetricsFile(const std::string& path) : path_(path) {
 
 MetricsFile::~MetricsFile() { ::close(file_); }
 
-void MetricsFile::write(const StepMetrics& metrics) {
-  append_line(waiting_, metrics);
+void MetricsFile::write(const StepMetrics& metrics, double time) {
+  append_line(waiting_, metrics, time);
   flush();
 }
 
-void MetricsFile::write(const ValidationMetrics& metrics) {
-  append_line(waiting_, metrics);
+void MetricsFile::write(const ValidationMetrics& metrics, double time) {
+  append_line(waiting_, metrics, time);
   flush();
 }
 

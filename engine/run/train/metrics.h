@@ -19,8 +19,9 @@ struct StepMetrics {
   int64_t step = 0;      // from 1
   double loss = 0;       // mean over the step's valid tokens, before the update
   double grad_norm = 0;  // before clipping, without loss scale
-  double seconds = 0;    // from when the norm of the step before was known until its own was, less
-                         // validations and checkpoints
+  double learning_rate = 0;
+  double seconds = 0;  // from when the norm of the step before was known until its own was, less
+                       // validations and checkpoints
   double tokens_per_second = 0;
   bool skipped = false;  // fp16 overflow: this step's update was left out
   int64_t micro_batch = 0;
@@ -36,9 +37,10 @@ struct ValidationMetrics {
   double val_loss = 0;
 };
 
-// Append the line, with its newline, to `out`. Names of tiers and lanes are plain words.
-void append_line(std::string& out, const StepMetrics& metrics);
-void append_line(std::string& out, const ValidationMetrics& metrics);
+// Append the line, with its newline, to `out`. `time` is that of unix_seconds(). Names of tiers and lanes are
+// plain words.
+void append_line(std::string& out, const StepMetrics& metrics, double time);
+void append_line(std::string& out, const ValidationMetrics& metrics, double time);
 
 class MetricsFile {
  public:
@@ -50,8 +52,8 @@ class MetricsFile {
 
   // Each is one write to the operating system. Lines that it refuses, as on a full drive, are kept and
   // written with the next one. So a line is never torn for long, and metrics do not end a run.
-  void write(const StepMetrics& metrics);
-  void write(const ValidationMetrics& metrics);
+  void write(const StepMetrics& metrics, double time);
+  void write(const ValidationMetrics& metrics, double time);
 
   void flush();  // tries again to write what is kept
   // A printable sentence for the first line that could not be written; another one if writing fails anew

@@ -286,6 +286,7 @@ void Trainer::read_step(const Pending& p) {
   m.step = p.step;
   m.loss = session_.ranks().sum(s.loss.sum) / s.input.valid_tokens;
   m.grad_norm = s.norm.norm;
+  m.learning_rate = s.input.learning_rate;
   const double norm_done = norm_time(p);
   m.seconds = std::max(norm_done - last_norm_ - excluded_, 1e-9);
   last_norm_ = norm_done;

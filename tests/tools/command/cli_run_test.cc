@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/clock.h"
+#include "engine/run/train/schedule.h"
 #include "tests/support/cli_support.h"
 
 namespace sluice {
@@ -413,20 +416,27 @@ TEST_F(Cli, ACheckpointOfSharedLayersIsEvaluatedAsItIs) {
 }
 
 TEST_F(Cli, MetricsHoldWhatTheContractLists) {
+  const double started = std::floor(unix_seconds() * 1000) / 1000;  // as lines have it
   const CommandResult result =
       run(train("run", 3,
                 {"--gpu-mem", "4MiB", "--host-mem", "80MiB", "--nvme-dir", directory.path(), "--val-data",
                  validation, "--val-every", "2", "--val-batches", "2"}));
   ASSERT_EQ(result.code, 0) << result.err;
   int64_t steps = 0, validations = 0;
+  double time = started;
+  OptimizerOptions options;
+  options.learning_rate = 2e-3;  // as train() gives it
   for (const std::string& line : lines_of(read_text_file(directory / "run/metrics.jsonl", 1 << 20))) {
     const auto m = nlohmann::json::parse(line);
+    EXPECT_GE(m["time"].get<double>(), time);
+    time = m["time"];
     if (m.contains("val_loss")) {
       ++validations;
       EXPECT_EQ(m["step"], validations == 1 ? 2 : 3);
       continue;
     }
     EXPECT_EQ(m["step"], ++steps);
+    EXPECT_EQ(m["learning_rate"].get<double>(), learning_rate(options, steps - 1, 3));
     for (const char* key : {"loss", "grad_norm", "seconds", "tokens_per_second", "loss_scale"})
       EXPECT_GT(m[key].get<double>(), 0) << key;
     EXPECT_EQ(m["skipped"], false);
@@ -439,6 +449,7 @@ TEST_F(Cli, MetricsHoldWhatTheContractLists) {
     EXPECT_LE(m["lane_busy"]["compute"].get<double>(), m["seconds"].get<double>() * 3);
     EXPECT_GT(m["moved_bytes"]["h2d"].get<uint64_t>(), 0u);
   }
+  EXPECT_LE(time, unix_seconds() + 1e-3);
   EXPECT_EQ(steps, 3);
   EXPECT_EQ(validations, 2);
 }

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "models/families/family.h"
 
@@ -37,6 +39,53 @@ TEST(Help, TellsParametersAndWhoTakesASize) {
   EXPECT_NE(text.find("llama-405b = llama-3.1-405b (406B)"), std::string::npos);
   EXPECT_NE(text.find("\n  kv_heads=N                llama"), std::string::npos);
   EXPECT_NE(text.find("\n  ffn=N                     columns inside"), std::string::npos);  // every family
+}
+
+std::vector<std::string> lines_of_help(Verb verb, HelpExtent extent) {
+  std::istringstream in(verb_help(verb, extent));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(Help, BeginsWithTheOptionsThatOneNeeds) {
+  const std::vector<std::string> lines = lines_of_help(Verb::train, HelpExtent::first);
+  std::vector<std::string> explained, headings;
+  bool more = false;
+  for (const std::string& line : lines) {
+    if (line.starts_with("  --")) explained.push_back(line.substr(2, line.find(' ', 2) - 2));
+    if (line.empty()) more = false;
+    if (more && line[2] != ' ') headings.push_back(line);  // no line that goes on
+    more = more || line == "more options, which `sluice train --help-all` explains";
+  }
+  EXPECT_EQ(explained,
+            (std::vector<std::string>{"--model", "--data", "--batch", "--steps", "--host-mem", "--out"}));
+  ASSERT_EQ(headings.size(), 8u);
+  EXPECT_EQ(headings[0], "  model                     --from-scratch");
+  EXPECT_EQ(headings[2], "  batch                     --seq, --micro-batch");
+  EXPECT_LT(lines.size(), 60u);
+  EXPECT_GT(lines_of_help(Verb::train, HelpExtent::all).size(), 120u);
+}
+
+TEST(Help, HasAnExampleForEachKindOfUser) {
+  const std::string text = verb_help(Verb::train, HelpExtent::first);
+  for (const char* words :
+       {"# A first try on a laptop", "# One GPU and a drive", "# Several GPUs under mpirun",
+        "# Go on where the run stopped", "--resume auto", "  mpirun "})
+    EXPECT_NE(text.find(words), std::string::npos) << words;
+}
+
+// A verb with few options explains all of them at once.
+TEST(Help, AFewOptionsAreExplainedAtOnce) {
+  for (const Verb verb : {Verb::eval, Verb::export_run, Verb::doctor, Verb::bench, Verb::completion})
+    EXPECT_EQ(verb_help(verb, HelpExtent::first), verb_help(verb, HelpExtent::all)) << verb_name(verb);
+}
+
+TEST(Help, BreaksNoExampleThatCanBePasted) {
+  const std::string text = verb_help(Verb::train, HelpExtent::first, 50);
+  EXPECT_NE(text.find("  sluice train --out runs/first --resume auto\n"), std::string::npos);
+  EXPECT_NE(text.find("  sluice train --model ./llama-dir \\\n      --data corpus.bin"), std::string::npos)
+      << text;
 }
 
 }  // namespace

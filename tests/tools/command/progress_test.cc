@@ -65,9 +65,27 @@ TEST(ProgressLine, TerminalLineIsRewrittenAndCutToWidth) {
   progress.step(shown_step(3), 0.2);
   progress.finish();
   EXPECT_EQ(capture.text(),
-            "\rstep 1/100  loss 5.2500\x1b[K"
-            "\rsaved\x1b[K\nstep 1/100  loss 5.2500"
-            "\rstep 3/100  loss 5.2500\x1b[K\n");
+            "\rstep 1/100  loss 5.2500"
+            "\rsaved                  \nstep 1/100  loss 5.2500"
+            "\rstep 3/100  loss 5.2500\n");
+}
+
+TEST(ProgressLine, NoWordIsCut) {
+  for (size_t columns = 1; columns < 90; ++columns) {
+    Capture capture;
+    Progress progress(capture.file(), ProgressStyle{.is_terminal = true, .columns = columns}, 100,
+                      {{"host", 2048}});
+    progress.step(shown_step(1), 0);
+    const std::string line = capture.text().substr(1),
+                      all = "step 1/100  loss 5.2500  1234 tokens/s  ETA 3m18s  host 1.50 KiB of 2.00 KiB";
+    EXPECT_LT(line.size(), columns);
+    EXPECT_TRUE(all.starts_with(line) && (line.empty() || line == all || all.substr(line.size(), 2) == "  "))
+        << line;
+  }
+  Capture capture;
+  Progress progress(capture.file(), ProgressStyle{.is_terminal = true, .columns = 24}, 100, {});
+  progress.note("checkpoint runs/first/checkpoints/step-000000001 was written");
+  EXPECT_EQ(capture.text(), "checkpoint\n  runs/first/checkpoints/step-000000001\n  was written\n");
 }
 
 TEST(ProgressLine, SkippedStepsAreAlwaysToldOf) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <variant>
@@ -46,6 +47,49 @@ TEST(OptionTable, NamesAreUniqueAndHelped) {
   }
   EXPECT_EQ(find_option("no-such"), nullptr);
   EXPECT_EQ(find_option("model", Verb::profile), find_option("model"));  // found among other verbs' rows
+}
+
+// A name of another tool stands for one option of a verb, and is none of its options.
+TEST(OptionTable, NamesOfOtherToolsAreClear) {
+  size_t names = 0;
+  for (size_t v = 0; v < kVerbCount; ++v) {
+    const auto verb = static_cast<Verb>(v);
+    std::set<std::string> seen;
+    for (const OptionRow& row : option_table()) {
+      if (!(row.verbs & verb_bit(verb))) continue;
+      EXPECT_EQ(*row.hints.unlike == '\0', *row.hints.difference == '\0') << row.name;
+      EXPECT_EQ(row.hints.first_in & ~row.verbs, 0u) << row.name;
+      for (const bool unlike : {false, true}) {
+        std::istringstream list(unlike ? row.hints.unlike : row.hints.elsewhere);
+        for (std::string name; list >> name; ++names) {
+          EXPECT_TRUE(seen.insert(name).second) << name;
+          EXPECT_FALSE(find_option(name) && (find_option(name, verb)->verbs & verb_bit(verb))) << name;
+          const NamedElsewhere found = find_elsewhere(name, verb);
+          EXPECT_EQ(found.row, &row) << name;
+          EXPECT_EQ(found.unlike, unlike) << name;
+        }
+      }
+    }
+  }
+  EXPECT_GT(names, 100u);
+  EXPECT_EQ(find_elsewhere("no-such", Verb::train).row, nullptr);
+  EXPECT_EQ(find_elsewhere("learning-rate", Verb::doctor).row, nullptr);
+}
+
+// Each word can be set, and an error that lists words lists these.
+TEST(OptionTable, WordsAreValues) {
+  const auto words = [](const char* name) { return option_words(*find_option(name)); };
+  EXPECT_EQ(words("lr-schedule"), (std::vector<std::string>{"constant", "cosine", "linear"}));
+  EXPECT_EQ(words("micro-batch"), std::vector<std::string>{"auto"});
+  EXPECT_EQ(words("shard-weights"), (std::vector<std::string>{"auto", "all", "node"}));
+  EXPECT_EQ(words("lr"), std::vector<std::string>{});
+  EXPECT_EQ(words("model").front(), "gpt2");
+  for (const OptionRow& row : option_table())
+    for (const std::string& word : option_words(row)) {
+      Options options;
+      if (word.ends_with(':')) continue;  // powersgd:RANK
+      EXPECT_NO_THROW(set_option(options, row, {word})) << row.name << " " << word;
+    }
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ StepMetrics example_step() {
   m.step = 3;
   m.loss = 0.1 + 0.2;  // no short decimal
   m.grad_norm = 1.0 / 3;
+  m.learning_rate = 2.9999999999999997e-4;
   m.seconds = 5e-324;  // the smallest
   m.tokens_per_second = 1.7976931348623157e308;
   m.skipped = true;
@@ -40,9 +41,11 @@ StepMetrics example_step() {
   return m;
 }
 
+constexpr double kTime = 1764024863.4565;  // an unix_seconds()
+
 std::string line_of(const auto& metrics) {
   std::string line;
-  append_line(line, metrics);
+  append_line(line, metrics, kTime);
   return line;
 }
 
@@ -66,10 +69,12 @@ TEST(MetricsLine, HoldsEveryFieldExactly) {
   ASSERT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
   EXPECT_EQ(line.back(), '\n');
   const json value = json::parse(line);
-  EXPECT_EQ(value.size(), 12u);
+  EXPECT_EQ(value.size(), 14u);
   EXPECT_EQ(value["step"], 3);
+  EXPECT_EQ(value["time"].get<double>(), 1764024863.457);
   EXPECT_EQ(value["loss"].get<double>(), m.loss);
   EXPECT_EQ(value["grad_norm"].get<double>(), m.grad_norm);
+  EXPECT_EQ(value["learning_rate"].get<double>(), m.learning_rate);
   EXPECT_EQ(value["seconds"].get<double>(), m.seconds);
   EXPECT_EQ(value["tokens_per_second"].get<double>(), m.tokens_per_second);
   EXPECT_EQ(value["skipped"], true);
@@ -95,16 +100,18 @@ TEST(MetricsLine, DoublesOfAllSizesReadBackToTheSameBits) {
 TEST(MetricsLine, NumbersThatAreNotFiniteAreNull) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double value : {infinity, -infinity, std::nan("")})
-    EXPECT_EQ(line_of(ValidationMetrics{7, value}), "{\"step\":7,\"val_loss\":null}\n");
+    EXPECT_EQ(line_of(ValidationMetrics{7, value}),
+              "{\"step\":7,\"time\":1764024863.457,\"val_loss\":null}\n");
 }
 
 TEST_F(MetricsFileTest, LinesAreInTheFileAsSoonAsTheyAreWritten) {
   put("{\"step\":1}\n");
   MetricsFile file(path_);
-  file.write(ValidationMetrics{2, 0.5});
-  EXPECT_EQ(content(), "{\"step\":1}\n{\"step\":2,\"val_loss\":0.5}\n");
-  file.write(example_step());
-  EXPECT_EQ(content(), "{\"step\":1}\n{\"step\":2,\"val_loss\":0.5}\n" + line_of(example_step()));
+  file.write(ValidationMetrics{2, 0.5}, 1.25);
+  const std::string two = "{\"step\":1}\n{\"step\":2,\"time\":1.250,\"val_loss\":0.5}\n";
+  EXPECT_EQ(content(), two);
+  file.write(example_step(), kTime);
+  EXPECT_EQ(content(), two + line_of(example_step()));
 }
 
 // A full drive ends no run: it is told once, and what could not be written follows when there is room again.
@@ -112,11 +119,11 @@ TEST(MetricsFile, AFullDriveIsToldOnce) {
   if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
   MetricsFile file("/dev/full");
   EXPECT_EQ(file.trouble(), std::nullopt);
-  file.write(ValidationMetrics{1, 1});
+  file.write(ValidationMetrics{1, 1}, kTime);
   EXPECT_EQ(file.trouble().value_or(""),
             "Writing `/dev/full` failed: No space left on device. The run goes on; its lines are kept and "
             "tried again.");
-  file.write(ValidationMetrics{2, 1});
+  file.write(ValidationMetrics{2, 1}, kTime);
   EXPECT_EQ(file.trouble(), std::nullopt);
   EXPECT_EQ(file.unwritten(), 2 * line_of(ValidationMetrics{1, 1}).size());
 }
@@ -129,13 +136,13 @@ TEST_F(MetricsFileTest, LinesThatWereRefusedAreWrittenLater) {
   const auto signal_before = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit ten{10, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &ten), 0);
-  file.write(ValidationMetrics{1, 0.5});
-  file.write(ValidationMetrics{2, 0.5});
+  file.write(ValidationMetrics{1, 0.5}, kTime);
+  file.write(ValidationMetrics{2, 0.5}, kTime);
   EXPECT_TRUE(file.trouble());
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, signal_before);
   EXPECT_EQ(content(), line_of(ValidationMetrics{1, 0.5}).substr(0, 10));
-  file.write(ValidationMetrics{3, 0.5});
+  file.write(ValidationMetrics{3, 0.5}, kTime);
   EXPECT_FALSE(file.trouble());
   EXPECT_EQ(file.unwritten(), 0u);
   EXPECT_EQ(content(), line_of(ValidationMetrics{1, 0.5}) + line_of(ValidationMetrics{2, 0.5}) +

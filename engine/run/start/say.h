@@ -1,0 +1,12 @@
+// How a start tells the user something. Whoever starts a run prints it, since only tools know what shows it.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace sluice {
+
+// Gets whole printable lines, on the thread that calls the function to which it was given.
+using Say = std::function<void(const std::string& lines)>;
+
+}  // namespace sluice
