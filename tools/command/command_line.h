@@ -15,8 +15,6 @@ struct ParsedCommand {
   std::string text;  // not empty: --help, --version or the like was asked; print it and end with exit code 0
 };
 
-inline constexpr const char* kVersion = "sluice 0.1.0";
-
 // argv[0] is the command's name. Help is at most `columns` wide. Options of --config are applied first, so
 // the command line wins; both count as given. With --resume, and for eval, options that a manifest may bring
 // are not required here: the verb calls check_options again once it has read the manifest.

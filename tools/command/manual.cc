@@ -6,9 +6,9 @@
 #include <set>
 #include <sstream>
 
-#include "tools/command/command_line.h"
 #include "tools/command/help.h"
 #include "tools/command/verbs.h"
+#include "tools/command/version.h"
 
 namespace sluice {
 namespace {
@@ -88,7 +88,7 @@ std::string manual() {
   const HelpPage program = program_page();
   // Neither hyphens nor wide gaps, which would change what can be pasted.
   std::string out =
-      fmt::format(".TH SLUICE 1 \"\" \"{}\" \"User Commands\"\n.ad l\n.nh\n", escaped(kVersion));
+      fmt::format(".TH SLUICE 1 \"\" \"sluice {}\" \"User Commands\"\n.ad l\n.nh\n", escaped(kVersion));
   const size_t colon = program.summary.find(':');
   out += fmt::format(".SH NAME\n{} \\- {}\n", escaped(program.summary.substr(0, colon)),
                      escaped(program.summary.substr(colon + 2, program.summary.size() - colon - 3)));
