@@ -56,7 +56,7 @@ Rounds BenchMemory::rounds_of_call(const std::function<void()>& work, const Repe
   const int calls =
       static_cast<int>(std::clamp(std::ceil(kSecondsOfRun / (steady_seconds() - begin)), 1.0, kCallsMost));
   const Rounds all = time_rounds([&] { run(calls); }, repeats);
-  return {all.count, all.fastest / calls, all.median / calls, all.slowest / calls};
+  return {all.count, all.fastest / calls, all.eighth / calls, all.median / calls, all.slowest / calls};
 }
 
 }  // namespace sluice

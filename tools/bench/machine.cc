@@ -244,9 +244,8 @@ class Bench {
     say("ops: rates F and B are fitted to the times of each op, forward and backward, in several sizes:\n"
         "  seconds = flops / F + bytes / B. A rate of \"-\" adds nothing.\n"
         "  off by: how far this sum is from a time at most.\n"
-        "  rounds: how far the median of a time's rounds is above the fastest round at most. Above {:.0f} "
-        "%,\n"
-        "    the rates are doubtful.",
+        "  rounds: how far the median of a time's rounds is above their fastest eighth at most.\n"
+        "    Above {:.0f} %, the rates are doubtful.",
         100 * kSpreadMost);
     for (const DType precision : precisions_) {
       say("{:<24}{:>18}{:>16}{:>9}{:>9}", fmt::format("ops in {}", dtype_name(precision)), "F", "B", "off by",

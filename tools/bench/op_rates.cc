@@ -90,7 +90,7 @@ namespace {
 std::vector<Timings> time_ops(Device& device, DType precision, const OpSizes& sizes) {
   BenchMemory memory(device, ops_bytes(device, std::span(&precision, 1), sizes));
   OpTimer timer(device, memory);
-  const Repeats repeats{.seconds_at_least = sizes.seconds_at_least / kRounds, .runs_at_least = 1};
+  const Repeats repeats{.seconds_at_least = sizes.seconds_at_least / kRounds, .rounds_at_least = 1};
   std::vector<Timings> all;
   for (const OpKind kind : kAllOps)
     for (const OpShapes& shapes : examples(kind, precision, sizes))

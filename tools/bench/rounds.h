@@ -1,9 +1,10 @@
 // Which rates of `sluice bench` are doubtful: those whose rounds disagree.
 //
 // Rounds are times of the same work. Whatever else a machine does makes a round longer, never shorter. If at
-// least half of the rounds were left alone, their median is close to the fastest. A median far above that
-// means that most rounds were disturbed, and that the rate is too low. What disturbs all rounds alike shows
-// nowhere. Pure functions; any thread.
+// least half of the rounds were left alone, their median is close to what the fastest eighth took. A median
+// far above that means that most rounds were disturbed, and that the rate is too low. Of up to seven rounds,
+// that eighth is the fastest. Of many, a single fast round is no proof: threads that happen to wake early can
+// make one. What disturbs all rounds alike shows nowhere. Pure functions; any thread.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@ double median(std::vector<double> values);  // at least one; of an even number, 
 
 struct Rounds {
   size_t count = 0;
-  double fastest = 0, median = 0, slowest = 0;  // seconds
-  double spread() const { return median / fastest - 1; }
+  double fastest = 0, eighth = 0, median = 0, slowest = 0;  // seconds; an eighth took at most `eighth`
+  double spread() const { return median / eighth - 1; }
 };
 Rounds rounds_of(const std::vector<double>& seconds);  // at least one, all positive
 
@@ -29,6 +30,14 @@ struct TimedRate {
 // Predictions err by some percent where nothing disturbed `bench`. This is several times that.
 constexpr double kSpreadMost = 0.2;
 inline bool disagree(const Rounds& rounds) { return rounds.spread() > kSpreadMost; }
+
+// Work is timed until it has taken so many seconds and so many rounds. If the rounds disagree then, it is
+// timed further until they agree, or until it has taken `seconds_at_most`.
+struct Repeats {
+  double seconds_at_least = 0, seconds_at_most = 0;  // all rounds together
+  size_t rounds_at_least = 3;
+};
+bool enough(const std::vector<double>& seconds, const Repeats& repeats);
 
 // A rate, such as "linear in bf16", and the rounds that it comes from. Of several times, those that disagree
 // most.

@@ -175,10 +175,8 @@ std::string origin_of(const ordered_json& f) {
 
 std::string budgets_explained() {
   return "The budget limits all that the run uses of a tier. The reserve is set aside from it for what lies "
-         "outside "
-         "the arena, such as libraries and stacks. The rest is the most that the arena may take. Column "
-         "arena is "
-         "what the plan takes.";
+         "outside the arena, such as libraries and stacks. The rest is the most that the arena may take. "
+         "Column arena is what the plan takes.";
 }
 
 uint64_t most_at_once(const ordered_json& tier) {
