@@ -91,8 +91,7 @@ std::string path_of_shard(const std::string& directory, const std::string& file,
   return real.string();
 }
 
-// The files of an export with --shards, in order of shard and file: shard-RRRRR-model-IIIII-of-NNNNN. All
-// files that a shard's name promises must be there.
+// The files of an export with --shards, in order of shard and file: shard-RRRRR-model-IIIII-of-NNNNN.
 std::vector<std::string> files_of_shards(const std::string& directory) {
   std::vector<std::string> paths;
   std::error_code ignored;
@@ -208,15 +207,14 @@ void HfWeights::add_rows(const std::string& name, const SafetensorsTensor& tenso
   if (whole.pieces.empty()) {
     whole.type = tensor.type;
     whole.shape = tensor.shape;
-    if (first_row > 0) whole.shape.front() = 0;
   }
   const auto refuse = [&](const char* what) {
     malformed(directory_, fmt::format("its files {} of '{}'", what, shown_name(name)), kDownloadAgain);
   };
-  const int64_t rows_before = whole.pieces.empty() ? 0 : whole.shape.front();
   if (tensor.type != whole.type || tensor.shape.size() != whole.shape.size() ||
       !std::equal(tensor.shape.begin() + 1, tensor.shape.end(), whole.shape.begin() + 1))
     refuse("disagree about the shape or type");
+  const int64_t rows_before = whole.pieces.empty() ? 0 : whole.shape.front();
   if (first_row != rows_before) refuse(first_row < rows_before ? "hold rows twice" : "lack rows");
   piece.first = whole.pieces.empty() ? 0 : whole.elements();
   if (!whole.pieces.empty()) whole.shape.front() += tensor.shape.front();
@@ -318,7 +316,6 @@ void check_weights(const HfWeights& weights, const Model& model) {
     }
   for (const std::string& name : weights.names())
     if (!expected.contains(name) && name != kHeadName) unknown.names.push_back(shown_name(name));
-  if (!expected.contains(kHeadName) && weights.find(kHeadName)) check_tied_head(weights, model);
   std::vector<std::string> parts;
   for (const Findings* findings : {&missing, &unknown, &misshapen, &mistyped})
     if (!findings->names.empty()) parts.push_back(listed(*findings));
@@ -326,6 +323,7 @@ void check_weights(const HfWeights& weights, const Model& model) {
     malformed(weights.directory(),
               fmt::format("its tensors do not fit the model: {}", fmt::join(parts, "; ")),
               "Give the config.json that belongs to these weights.");
+  if (!expected.contains(kHeadName) && weights.find(kHeadName)) check_tied_head(weights, model);
 }
 
 }  // namespace sluice

@@ -69,7 +69,7 @@ struct TestRun {
   int threads = 2;
   Ranks ranks;
   bool ranks_meet_in_device = false;  // otherwise what they exchange goes through host memory
-  int64_t stop_after = 0;             // the stop flag is set when this step's loss is read; 0: never
+  int64_t stop_after = 0;  // the stop flag is set when this step's loss is read; 0: never; -1: from the start
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;
   std::function<void(CheckpointState&)> alter_start;
   std::function<Model(Model)> alter_model;
@@ -210,7 +210,7 @@ inline TestResult train(const TestRun& run) {
     load(session,
          load_from(plan.model, weights ? source_of(*weights) : source_of(options.numbers.seed), workers));
 
-  std::atomic<bool> stop{false};
+  std::atomic<bool> stop{run.stop_after < 0};
   TrainEvents events;
   if (run.recorder) events.recorder = &run.recorder->emplace(recorder_for(plan, options.batch.steps));
   events.step = [&](const StepMetrics& m) {

@@ -20,12 +20,17 @@ size_t answer_bytes = 0;
 
 constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP};
 
-// True for the first request. Only calls what a signal handler may. A launcher's SIGTERM is not answered: it
-// may mean that another rank has died.
+// Only calls what a signal handler may. A launcher's SIGTERM is not answered: it may mean that another rank
+// has died.
+void answer(int number) {
+  if ((number == SIGUSR1 || !is_watched) && answer_bytes > 0)
+    (void)!write(STDERR_FILENO, answer_text, answer_bytes);
+}
+
+// True for the first request.
 bool request_stop(int number) {
   if (stop_requested.exchange(true)) return false;
-  const bool answers = something_to_save && (number == SIGUSR1 || !is_watched);
-  if (answers && answer_bytes > 0) (void)!write(STDERR_FILENO, answer_text, answer_bytes);
+  if (something_to_save) answer(number);
   return true;
 }
 
@@ -54,19 +59,25 @@ extern "C" void on_signal(int number) {
 
 // SIGHUP stays ignored where it is.
 void handle(int number) {
-  if (std::signal(number, on_signal) == SIG_IGN && number == SIGHUP) std::signal(number, SIG_IGN);
+  struct sigaction before {};
+  if (number == SIGHUP && sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;
+  std::signal(number, on_signal);
 }
 
 }  // namespace
 
-const std::atomic<bool>& stop_on_signals(const std::string& answer) {
-  answer_bytes = answer.copy(answer_text, sizeof answer_text);
+void stop_on_signals(const std::string& text) {
+  answer_bytes = text.copy(answer_text, sizeof answer_text);
   something_to_save = true;
   for (const int number : kEnding) handle(number);
   std::signal(SIGUSR1, on_signal);
-  if (terminated) request_stop(SIGTERM);
-  return stop_requested;
+  if (stop_requested)
+    answer(SIGUSR1);  // asked for before there was an answer
+  else if (terminated)
+    request_stop(SIGTERM);
 }
+
+const std::atomic<bool>& stop_flag() { return stop_requested; }
 
 void note_stop_requests() { std::signal(SIGUSR1, on_signal); }
 

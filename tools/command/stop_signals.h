@@ -15,10 +15,12 @@
 
 namespace sluice {
 
-// From here on signals ask for a clean end; true once one has come. The first one is answered on standard
-// error with `answer`, at most 500 bytes; "" on ranks that do not print. Callers: the verbs train and
-// profile, once.
-const std::atomic<bool>& stop_on_signals(const std::string& answer);
+// From here on signals ask for a clean end. The first one is answered on standard error with `answer`, at
+// most 500 bytes; "" on ranks that do not print. To be called once in a process: of several ranks that are
+// threads, by the first. Callers: the verbs train and profile.
+void stop_on_signals(const std::string& answer);
+// True once a clean end is asked for.
+const std::atomic<bool>& stop_flag();
 
 // For ranks of a launcher; main thread, before stop_on_signals(). From here on SIGUSR1 asks for a clean end.
 void note_stop_requests();

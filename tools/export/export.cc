@@ -16,11 +16,11 @@ namespace fs = std::filesystem;
 // directory, if that is still there.
 std::string tokenizer_of(const std::string& checkpoint, const std::string& model, std::FILE* out) {
   std::error_code ignored;
-  const fs::path run = fs::weakly_canonical(checkpoint, ignored).parent_path().parent_path();
-  const std::string kept = tokenizer_directory(run.string());
+  const std::string kept = tokenizer_directory(run_of(checkpoint));
   if (fs::is_directory(kept, ignored)) return kept;
-  if (fs::path(model).is_absolute() && !fs::exists(model, ignored))
-    std::fprintf(out, "%s is gone: if it had a tokenizer, the export lacks it.\n", printable(model).c_str());
+  if (!fs::path(model).is_absolute()) return "";  // a name: manifests have absolute paths
+  if (!fs::exists(model, ignored))
+    show(out, printable(model) + " is gone: if it had a tokenizer, the export lacks it.\n");
   return model;
 }
 

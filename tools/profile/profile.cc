@@ -161,9 +161,10 @@ class Profiler {
     Workers workers(rank_.budgets().threads);
     load_start(start_.run, options.numbers.seed, session, workers);
     rank_.ranks().barrier();
-    const std::atomic<bool>& stop = stop_on_signals(
-        rank_.ranks().is_first() ? "sluice: stopping after the step under way; then the report is written.\n"
-                                 : "");
+    if (rank_.ranks().is_first())
+      stop_on_signals("sluice: stopping after the step under way; then the report is written.\n");
+    rank_.ranks().barrier();
+    const std::atomic<bool>& stop = stop_flag();
     Outcome outcome;
     std::optional<Progress> progress;
     TrainEvents events;

@@ -95,6 +95,7 @@ TrainEvents report_to(MetricsFile& metrics, Progress& progress, Accelerator* acc
   };
   events.validation = [&](const ValidationMetrics& v) {
     metrics.write(v, unix_seconds());
+    if (const auto trouble = metrics.trouble()) progress.note(*trouble);
     progress.validation(v);
   };
   events.checkpoint = [&](const std::string& path) { progress.note("checkpoint " + printable(path)); };
@@ -113,16 +114,17 @@ std::string stop_answer(const Options& options, const Plan& plan, std::FILE* out
   return line_break + shown(answer, screen_of(stderr));
 }
 
-// A branch takes the tokenizer of the run that it leaves.
+// A branch takes the tokenizer of the run that it leaves. A kill leaves all of it or nothing.
 void keep_tokenizer(const RunStart& run, const std::string& out) {
   namespace fs = std::filesystem;
-  const std::string to = tokenizer_directory(out);
-  if (std::error_code ignored; fs::exists(to, ignored)) return;
-  if (run.checkpoint)
-    copy_tokenizer(tokenizer_directory(fs::path(run.checkpoint->path()).parent_path().parent_path().string()),
-                   to);
-  else
-    copy_tokenizer(run.source.directory, to);
+  const std::string to = tokenizer_directory(out), fresh = to + ".tmp";
+  std::error_code ignored;
+  if (run.checkpoint && fs::exists(to, ignored)) return;
+  fs::remove_all(fresh, ignored);
+  fs::remove_all(to, ignored);  // of an attempt that ended before its first checkpoint
+  const std::string from =
+      run.checkpoint ? tokenizer_directory(run_of(run.checkpoint->path())) : run.source.directory;
+  if (copy_tokenizer(from, fresh) > 0) fs::rename(fresh, to);
 }
 
 // What all ranks of a process share at the start.
@@ -155,7 +157,6 @@ struct Report {
   static std::string open_metrics(const Options& options, Start& start, std::FILE* out) {
     const std::string file = metrics_path(options.run);
     start.directory->open_metrics(file);
-    keep_tokenizer(start.run, options.run.out);
     if (!options.run.resume.empty()) {
       const auto& checkpoint = start.run.checkpoint;
       const int64_t step = checkpoint ? checkpoint->state().step : 0;
@@ -163,6 +164,7 @@ struct Report {
       if (checkpoint) show(out, "Resuming after step " + std::to_string(step) + ".\n");
     }
     start.directory->keep();
+    keep_tokenizer(start.run, options.run.out);
     return file;
   }
 };
@@ -171,7 +173,8 @@ struct Report {
 std::vector<Fact> facts_of_extent(const Options& options, const RunStart& run) {
   const int64_t done = run.checkpoint ? run.checkpoint->state().step : 0;
   return {{"checkpoint to go on from", std::to_string(done)},
-          {"--steps", std::to_string(options.batch.steps)}};
+          {"--steps", std::to_string(options.batch.steps)},
+          {"number of directories of --nvme-dir", std::to_string(options.memory.nvme_directories.size())}};
 }
 
 // Facts that must be the same on all ranks: options that change bits, the length of the run, data and start.
@@ -221,18 +224,32 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   if (start.launch) start.launch->note_start();
 
   // A start that fails or is interrupted before this line has changed nothing.
-  const std::atomic<bool>& stop = stop_on_signals(ranks.is_first() ? stop_answer(options, plan, out) : "");
+  if (ranks.is_first())
+    stop_on_signals(stop_answer(options, plan, out));
+  else if (start.launch)
+    stop_on_signals("");
+  ranks.barrier();
   const uint64_t device_limit = budgets.device ? budgets.device->limit : 0;
   std::optional<Report> report;
   if (ranks.is_first()) report.emplace(options, start, plan.program, out);
   const TrainData view = start.data.view();
-  Trainer trainer(session, options, view, state_of(start.run, given, start.data.train), stop,
+  Trainer trainer(session, options, view, state_of(start.run, given, start.data.train), stop_flag(),
                   report ? report->events(accelerator, device_limit) : TrainEvents{});
-  const TrainResult result = trainer.run();
+  TrainResult result;
+  try {
+    result = trainer.run();
+  } catch (...) {
+    if (report) report->finish();
+    throw;
+  }
   if (report) report->finish();
   if (!result.stopped) return ExitCode::done;
+  const bool is_done = result.step == options.batch.steps;
   if (report)
-    show(out, "Stopped after step " + std::to_string(result.step) + "; go on with --resume auto.\n");
+    show(out,
+         is_done
+             ? "Stopped in the last validation: all steps are done and saved; sluice eval gives the loss.\n"
+             : "Stopped after step " + std::to_string(result.step) + "; go on with --resume auto.\n");
   return ExitCode::stopped;
 }
 

@@ -111,7 +111,8 @@ void prune_checkpoints(const std::string& out_directory, int64_t keep);
 // renamed or kept.
 std::vector<std::string> retire_checkpoints_after(const std::string& out_directory, int64_t step);
 
-// Deletes what retire_checkpoints_after() has set aside: the run has a checkpoint of its own way now.
+// Deletes what retire_checkpoints_after() has set aside, once the run has saved on its own way. The
+// checkpoint of a stop does not count: a stop may be how a mistaken return is taken back.
 void delete_set_aside(const std::string& out_directory);
 
 class CheckpointReader {

@@ -181,8 +181,9 @@ std::vector<std::string> retire_checkpoints_after(const std::string& out_directo
     }
     const std::string aside = unused_name(entry.path + kAside);
     if (rename(entry.path.c_str(), aside.c_str()) != 0) throw checkpoint_error("rename", entry.path, errno);
-    notes.push_back(fmt::format("The later checkpoint {} is now {}, until the next checkpoint is written.",
-                                printable(entry.path), fs::path(aside).filename().string()));
+    notes.push_back(fmt::format(
+        "The later checkpoint {} is now {}, until the next checkpoint, other than that of a stop.",
+        printable(entry.path), fs::path(aside).filename().string()));
   }
   if (!notes.empty()) sync_checkpoint_directory(directory);
   return notes;
@@ -191,9 +192,14 @@ std::vector<std::string> retire_checkpoints_after(const std::string& out_directo
 void delete_set_aside(const std::string& out_directory) {
   const std::string directory = checkpoints_directory(out_directory);
   std::error_code ignored;  // what cannot be deleted now is tried again with the next checkpoint
-  for (const std::string& name : names_in(directory))
-    if (step_of(name.substr(0, name.find('.'))) && name.find(kAside) != std::string::npos)
-      fs::remove_all(fs::path(directory) / name, ignored);
+  for (const std::string& name : names_in(directory)) {
+    const size_t end = name.find(kAside);
+    if (end == std::string::npos || !step_of(name.substr(0, end))) continue;
+    const std::string rest = name.substr(end + std::strlen(kAside));  // "" or ".2"
+    const bool is_number =
+        rest.size() > 1 && rest[0] == '.' && rest.find_first_not_of("0123456789", 1) == std::string::npos;
+    if (rest.empty() || is_number) fs::remove_all(fs::path(directory) / name, ignored);
+  }
 }
 
 }  // namespace sluice

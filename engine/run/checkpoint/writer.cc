@@ -145,8 +145,6 @@ void allocate_file(int fd, uint64_t bytes, const std::string& path) {
   if (result != 0) throw checkpoint_error(fmt::format("allocate {} bytes for", bytes), path, errno);
 }
 
-// Writes in pieces of 4096 bytes, the smallest that lanes write. If direct I/O here needs larger ones, this
-// fails first, and the file does without O_DIRECT.
 // Whether `bytes` hold no infinity and no NaN as fp32 values, of which there is an even number. The exponent
 // of both has all bits set, so adding one to it carries into the place of the sign; nothing else does.
 bool all_finite(std::span<const std::byte> bytes) {
@@ -161,6 +159,8 @@ bool all_finite(std::span<const std::byte> bytes) {
   return (carries & kSigns) == 0;
 }
 
+// Writes in pieces of 4096 bytes, the smallest that lanes write. If direct I/O here needs larger ones, this
+// fails first, and the file does without O_DIRECT.
 void write_header(int fd, const std::string& header, const std::string& path) {
   alignas(kCheckpointAlignment) char piece[kCheckpointAlignment];
   for (uint64_t at = 0; at < header.size();) {

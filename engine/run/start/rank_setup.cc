@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
@@ -61,25 +62,37 @@ RankSetup::RankSetup(Options given, const ModelConfig& config, bool plans_evalua
     say_notes(budgets_.notes);
   }
   settle_for_all(options_.ranks, ranks_, request(), say_);  // all ranks refuse what the request refuses
+  settle_budgets();
 }
 
-Plan RankSetup::plan() {
+// Where budgets of the run that goes on cannot work here, as on fewer ranks, all of them become auto. All
+// ranks agree on that, so it is settled once, before any of them plans on its own.
+void RankSetup::settle_budgets() {
   MemoryOptions& memory = options_.memory;
   Size* const sizes[] = {&memory.gpu, &memory.host, &memory.nvme};
   const auto is_of_run = [](const Size* size) { return size->of_run && size->kind == Size::Kind::bytes; };
-  try {
-    return plan_or_throw(request(), budgets_);
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::infeasible || std::none_of(std::begin(sizes), std::end(sizes), is_of_run))
-      throw;
-    if (ranks_.is_first())
-      say_notes({"The budgets of the run do not suffice here, so auto holds instead. " +
-                 std::string(error.what())});
+  std::string why;
+  if (std::any_of(std::begin(sizes), std::end(sizes), is_of_run)) {
+    try {
+      first_plan_ = plan_or_throw(request(), budgets_);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::infeasible) throw;
+      why = error.what();
+    }
   }
+  if (ranks_.sum<int>(!why.empty()) == 0) return;
+  first_plan_.reset();
   for (Size* size : sizes)
     if (is_of_run(size)) *size = {};
   budgets_ = resolve_shared_budgets(memory, ranks_, accelerator_use(*device_));
-  if (ranks_.is_first()) say_notes(budgets_.notes);
+  if (!ranks_.is_first()) return;
+  say_notes({"The budgets of the run do not suffice here, so auto holds instead." +
+             (why.empty() ? "" : " " + why)});
+  say_notes(budgets_.notes);
+}
+
+Plan RankSetup::plan() {
+  if (first_plan_) return *std::exchange(first_plan_, std::nullopt);
   return plan_or_throw(request(), budgets_);
 }
 

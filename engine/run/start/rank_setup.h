@@ -29,11 +29,11 @@ class RankSetup {
   Device& device() { return *device_; }
   Budgets& budgets() { return budgets_; }
   PlanRequest request() const;
-  // Plans and verifies. Budgets of the run that goes on which cannot work here become auto. All ranks call
-  // it; throws infeasible_error() on all.
+  // Plans and verifies. Throws infeasible_error().
   Plan plan();
 
  private:
+  void settle_budgets();
   void say_notes(const std::vector<std::string>& notes) const;
 
   Options options_;
@@ -45,6 +45,7 @@ class RankSetup {
   std::unique_ptr<Device> device_;
   AcceleratorRanks connected_;  // takes device memory, so it is made before the budgets, which count that
   Budgets budgets_;
+  std::optional<Plan> first_plan_;  // where settle_budgets() had to make one
 };
 
 }  // namespace sluice

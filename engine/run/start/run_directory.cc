@@ -95,6 +95,10 @@ void RunDirectory::open_metrics(const std::string& path) {
   const MetricsFile file(path);
 }
 
+std::string run_of(const std::string& checkpoint) {
+  return fs::canonical(checkpoint).parent_path().parent_path().string();
+}
+
 std::string tokenizer_directory(const std::string& out) { return (fs::path(out) / "tokenizer").string(); }
 
 void check_shared(const std::string& out, const Ranks& ranks) {

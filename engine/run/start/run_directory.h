@@ -35,6 +35,9 @@ class RunDirectory {
   std::vector<std::string> made_;  // outermost first
 };
 
+// The run directory of a checkpoint, however its path is written.
+std::string run_of(const std::string& checkpoint);
+
 // Where a run keeps the files of its tokenizer, which an export needs when the model's directory may be gone.
 std::string tokenizer_directory(const std::string& out);
 

@@ -52,9 +52,7 @@ std::vector<std::string> go_on_with(const CheckpointReader& checkpoint, Options&
   };
   if (options.ranks.launched) drop("gpus");
   std::error_code error;
-  if (!fs::equivalent(fs::path(checkpoint.path()).parent_path(), checkpoints_directory(options.run.out),
-                      error))
-    drop("metrics");
+  if (!fs::equivalent(run_of(checkpoint.path()), options.run.out, error)) drop("metrics");
   const OptionRow& gpus = *find_option("gpus");
   if (const ManifestOption* stored = find_in(manifest, gpus.name); stored && !is_given(options, gpus.name))
     set_option(options, gpus, stored->values);

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 
 #include "engine/base/error.h"
 
@@ -57,13 +58,16 @@ std::optional<int64_t> step_of(const std::string& line) {
   return step->get<int64_t>();
 }
 
+constexpr std::string_view kLineBegin = "{\"step\":";
+
 // Copies the lines to keep from `in` to `out`; returns how many were dropped.
 int64_t copy_until_step(std::istream& in, std::ostream& out, int64_t step, const std::string& path) {
   int64_t number = 0, dropped = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;
     const std::optional<int64_t> found = step_of(line);
-    const bool torn = in.eof();  // the last line, and its newline was never written
+    // The last line, whose newline was never written; anything else is no line of ours.
+    const bool torn = in.eof() && (line.starts_with(kLineBegin) || kLineBegin.starts_with(line));
     if (!found && !torn)
       throw Error(ExitCode::malformed_file,
                   fmt::format("Line {} of `{}` is not a metrics line.", number, printable(path)),
@@ -157,9 +161,13 @@ int64_t truncate_after_step(const std::string& path, int64_t step) {
   std::error_code unresolved;
   const std::string target = std::filesystem::canonical(path, unresolved).string();  // a link stays a link
   if (unresolved) throw file_error(ExitCode::environment, "Resolving", path, unresolved.value());
-  const std::string temporary = target + ".tmp";
+  const std::string temporary = target + ".cut";
   std::ifstream in(target);
   if (!in) throw file_error(ExitCode::environment, "Opening", path, errno);
+  std::ostream nowhere(nullptr);  // a full drive does not matter where nothing is cut
+  if (copy_until_step(in, nowhere, step, path) == 0) return 0;
+  in.clear();
+  in.seekg(0);
   std::ofstream out(temporary, std::ios::trunc);
   if (!out) throw file_error(ExitCode::environment, "Opening", temporary, errno);
   int64_t dropped = 0;
@@ -176,11 +184,8 @@ int64_t truncate_after_step(const std::string& path, int64_t step) {
     throw file_error(ExitCode::io, "Rewriting", path, error);
   }
   out.close();
-  if (dropped == 0) {
-    ::unlink(temporary.c_str());
-  } else if (::rename(temporary.c_str(), target.c_str()) != 0) {
+  if (::rename(temporary.c_str(), target.c_str()) != 0)
     throw file_error(ExitCode::io, "Renaming", temporary, errno);
-  }
   return dropped;
 }
 

@@ -69,7 +69,7 @@ RowsRead fill_all_rows(Session& session, const TokenData& data, const DataOrder&
   RowsRead mine{0, stopping, 0};
   try {
     mine.labels = fill_rows(session, data, order, batch, ring, position);
-  } catch (const Error&) {
+  } catch (...) {
     failure = std::current_exception();
     mine.failed = 1;
   }
@@ -205,14 +205,24 @@ TrainResult Trainer::train() {
     if (!validates && !saves) continue;
     drain();
     const double begin = steady_seconds();
-    if (saves) checkpoint(), saved = step_;  // first: the validation may fail
+    if (saves) {  // first: the validation may fail
+      checkpoint();
+      saved = step_;
+      if (session_.ranks().is_first()) delete_set_aside(options_.run.out);
+    }
     if (validates && !validate()) break;
     excluded_ += steady_seconds() - begin;
   }
   drain();
-  if (at_end_ == AtEnd::checkpoint && saved != step_) checkpoint();
-  if (failed_) tell_failure();
-  return {step_, step_ < options_.batch.steps};
+  std::string unsaved;
+  if (at_end_ == AtEnd::checkpoint && saved != step_) try {
+      checkpoint();
+    } catch (const Error& error) {
+      if (!failed_) throw;
+      unsaved = error.what();
+    }
+  if (failed_) tell_failure(unsaved);
+  return {step_, cut_short_ || step_ < options_.batch.steps};
 }
 
 const BodyIds& Trainer::bodies() const { return session_.plan().lowering.phases[phase_]; }
@@ -350,23 +360,29 @@ bool Trainer::validate() {
   const std::optional<double> loss = evaluate(session_, bodies(), *data_.validation, data_.validation_order,
                                               options_.data.val_batches, stop_, failure_);
   failed_ = session_.ranks().sum<int>(failure_ != nullptr) > 0;
+  cut_short_ = !loss && !failed_;
   if (!loss) return false;
   if (events_.validation) events_.validation({step_, *loss});
   return true;
 }
 
-// The run's state is saved by now. A rank that did not fail itself only says that another one did.
-void Trainer::tell_failure() const {
-  const std::string saved = at_end_ == AtEnd::nothing
-                                ? ""
-                                : fmt::format(" Step {} is saved: then go on with --resume auto.", step_);
+// `unsaved`: why the run's state could not be saved; empty: it is. A rank that did not fail itself only says
+// that another one did.
+void Trainer::tell_failure(const std::string& unsaved) const {
+  std::string then;
+  if (!unsaved.empty())
+    then = " The checkpoint could not be written: " + unsaved;
+  else if (at_end_ == AtEnd::checkpoint && step_ == options_.batch.steps)
+    then = fmt::format(" All {} steps are done and saved; then sluice eval gives the loss.", step_);
+  else if (at_end_ == AtEnd::checkpoint)
+    then = fmt::format(" Step {} is saved: then go on with --resume auto.", step_);
   if (!failure_)
     throw Error(ExitCode::rank_lost, "Another rank could not read its data.",
-                "Its own error says why." + saved);
+                "Its own error says why." + then);
   try {
     std::rethrow_exception(failure_);
   } catch (const Error& error) {
-    throw Error(error.code(), error.what(), error.remedy() + saved);
+    throw Error(error.code(), error.what(), error.remedy() + then);
   }
 }
 
@@ -388,10 +404,7 @@ void Trainer::checkpoint() {
                     " are not finite, so they are not saved.",
                 way_out("a smaller --lr"));
   writer.commit();
-  if (session_.ranks().is_first()) {
-    prune_checkpoints(options_.run.out, options_.run.keep);
-    delete_set_aside(options_.run.out);
-  }
+  if (session_.ranks().is_first()) prune_checkpoints(options_.run.out, options_.run.keep);
   saved_at_ = steady_seconds();
   if (events_.checkpoint) events_.checkpoint(writer.path());
 }

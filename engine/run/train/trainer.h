@@ -45,7 +45,7 @@ enum class AtEnd : uint8_t { checkpoint, nothing };  // nothing: the run only me
 
 struct TrainResult {
   int64_t step = 0;      // updates done
-  bool stopped = false;  // by the flag
+  bool stopped = false;  // by the flag: before the last step, or in the last validation
 };
 
 class Trainer {
@@ -81,7 +81,7 @@ class Trainer {
   void drain();     // to the clean state, all steps read
   bool validate();  // false where it was cut short
   void checkpoint();
-  [[noreturn]] void tell_failure() const;
+  [[noreturn]] void tell_failure(const std::string& unsaved) const;
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
 
   Session& session_;
@@ -101,6 +101,7 @@ class Trainer {
   bool saves_by_time_ = false;    // by saved_at_, a checkpoint is due
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
+  bool cut_short_ = false;                          // the flag ended a validation
   bool failed_ = false;                             // a rank could not read its data
   std::exception_ptr failure_;                      // on the rank that could not, what it threw
 };

@@ -72,12 +72,19 @@ TEST_F(Cli, ABranchHasMetricsOfItsOwn) {
             0);
   EXPECT_EQ(read_text_file(metrics, 1 << 20), before);
   EXPECT_EQ(lines_of(read_text_file(directory / "branch/metrics.jsonl", 1 << 20)).size(), 1u);
+  // In its own directory the run keeps its file, however the checkpoint is written.
+  ASSERT_EQ(run({"train", "--out", directory / "run", "--resume",
+                 directory / "run/checkpoints/step-000000001/", "--steps", "2"})
+                .code,
+            0);
+  EXPECT_EQ(lines_of(read_text_file(metrics, 1 << 20)).size(), 2u);
+  EXPECT_FALSE(std::filesystem::exists(directory / "run/metrics.jsonl"));
 }
 
 TEST_F(Cli, ASignalIsAnsweredAtOnce) {
   for (const int number : {SIGHUP, SIGTERM}) {
     const std::string name = "run" + std::to_string(number);
-    Command command(directory, train(name, 1000000));
+    Command command(directory, train(name, 1000000, {"--gpus", number == SIGHUP ? "1" : "2"}));
     ASSERT_TRUE(command.until([&] {
       return std::filesystem::exists(directory / (name + "/metrics.jsonl")) &&
              std::filesystem::file_size(directory / (name + "/metrics.jsonl")) > 0;

@@ -61,8 +61,9 @@ TEST_F(CheckpointTest, GoingBackRetiresWhatLaterStepsLeft) {
   const std::vector<std::string> notes = retire_checkpoints_after(out(), 5);
   ASSERT_EQ(notes.size(), 3u);
   EXPECT_TRUE(notes[0].starts_with("Kept, since it is no complete checkpoint: ")) << notes[0];
-  EXPECT_EQ(notes[1], "The later checkpoint " + checkpoint(15) +
-                          " is now step-000000015.set-aside, until the next checkpoint is written.");
+  EXPECT_EQ(notes[1],
+            "The later checkpoint " + checkpoint(15) +
+                " is now step-000000015.set-aside, until the next checkpoint, other than that of a stop.");
   EXPECT_TRUE(notes[2].starts_with("The later checkpoint " + checkpoint(10))) << notes[2];
   EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000005", "step-000000010.set-aside",
                                                  "step-000000015.set-aside", "step-000000020"}));

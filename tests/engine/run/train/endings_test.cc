@@ -75,25 +75,53 @@ TEST_F(Endings, AValidationThatFailsEndsARunAfterItsCheckpoint) {
     const int64_t step = every == 0 ? 10 : 4;
     const Error error = error_of(run);
     EXPECT_EQ(error.code(), ExitCode::malformed_file) << error.what();
-    EXPECT_NE(error.remedy().find("Step " + std::to_string(step) + " is saved"), std::string::npos)
+    EXPECT_TRUE(error.remedy().ends_with(
+        every == 0 ? " All 10 steps are done and saved; then sluice eval gives the loss."
+                   : " Step 4 is saved: then go on with --resume auto."))
         << error.remedy();
     EXPECT_EQ(CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state().step, step);
   }
 }
 
+// In the last validation too, where all steps are done.
 TEST_F(Endings, AStopCutsAValidationShort) {
   write_data("tokens.bin");
   write_data("validation.bin");
+  for (const int64_t step : {4, 10}) {
+    TestRun run = tokens_run(1, "run" + std::to_string(step));
+    run.options.data.validation = {directory_ / "validation.bin"};
+    run.options.data.val_batches = 3;
+    run.options.data.val_every = step;
+    run.stop_after = step;  // set when the step's loss is read, just before it is validated
+    const TestResult result = train_on(run);
+    EXPECT_TRUE(result.end.stopped);
+    EXPECT_EQ(result.end.step, step);
+    EXPECT_TRUE(result.validations.empty());
+    EXPECT_EQ(CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state().step, step);
+  }
+}
+
+// What was set aside goes with the first checkpoint of a new step, not with a stop before that.
+TEST_F(Endings, WhatIsSetAsideStaysUntilThereIsANewStep) {
+  write_data("tokens.bin");
   TestRun run = tokens_run(1, "run");
-  run.options.data.validation = {directory_ / "validation.bin"};
-  run.options.data.val_batches = 3;
-  run.options.data.val_every = 4;
-  run.stop_after = 4;  // set when the step's loss is read, just before it is validated
-  const TestResult result = train_on(run);
-  EXPECT_TRUE(result.end.stopped);
-  EXPECT_EQ(result.end.step, 4);
-  EXPECT_TRUE(result.validations.empty());
-  EXPECT_EQ(CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state().step, 4);
+  run.options.batch.steps = 2;
+  train_on(run);
+  const std::string aside = run.options.run.out + "/checkpoints/step-000000009.set-aside";
+  std::filesystem::create_directory(aside);
+  std::filesystem::create_directory(aside + ".mine");  // a name that the user gave
+  run.options.run.resume = "auto";
+  run.options.batch.steps = 4;
+  run.options.given = {"steps"};
+  run.stop_after = -1;
+  const TestResult stopped = train_on(run);
+  EXPECT_TRUE(stopped.end.stopped);
+  EXPECT_EQ(stopped.end.step, 2);
+  EXPECT_TRUE(std::filesystem::exists(aside));
+  run.stop_after = 0;
+  EXPECT_EQ(train_on(run).end.step, 4);
+  EXPECT_FALSE(std::filesystem::exists(aside));
+  EXPECT_TRUE(std::filesystem::exists(aside + ".mine"));
 }
 
 // After a nanosecond, every step is due.

@@ -168,6 +168,15 @@ TEST_F(MetricsFileTest, TruncationDropsLaterStepsWhereverTheyStand) {
   EXPECT_EQ(files(), 1u);  // no temporary stays
 }
 
+// A last line without its newline is torn only if it begins as our lines do: other files are left alone.
+TEST_F(MetricsFileTest, AFileOfSomebodyElseIsLeftAlone) {
+  for (const std::string text : {"my notes, one line", "x\n{\"step\":1", "{\"other\":1}"}) {
+    put(text);
+    EXPECT_THROW(truncate_after_step(path_, 5), Error) << text;
+    EXPECT_EQ(content(), text);
+  }
+}
+
 TEST_F(MetricsFileTest, TruncationToleratesATornLastLine) {
   for (const std::string torn :
        {"{", "{\"step\":2,\"lo", "{\"step\":2}"}) {  // the last lacks its newline only
