@@ -15,7 +15,7 @@ esac
 # run_tests PRESET PARALLEL: runs all tests that the preset builds, PARALLEL of them at once. A sanitizer's
 # preset builds those that tests/CMakeLists.txt lists for it.
 run_tests() {
-  LSAN_OPTIONS="suppressions=$PWD/tests/leaks.supp" \
+  LSAN_OPTIONS="suppressions=$PWD/tests/leaks.supp" TSAN_OPTIONS="suppressions=$PWD/tests/races.supp" \
     ctest --test-dir "build/$1" --parallel "$2" --output-on-failure --no-tests=error --timeout 600
 }
 

@@ -173,8 +173,7 @@ struct Report {
 std::vector<Fact> facts_of_extent(const Options& options, const RunStart& run) {
   const int64_t done = run.checkpoint ? run.checkpoint->state().step : 0;
   return {{"checkpoint to go on from", std::to_string(done)},
-          {"--steps", std::to_string(options.batch.steps)},
-          {"number of directories of --nvme-dir", std::to_string(options.memory.nvme_directories.size())}};
+          {"--steps", std::to_string(options.batch.steps)}};
 }
 
 // Facts that must be the same on all ranks: options that change bits, the length of the run, data and start.
