@@ -205,12 +205,12 @@ TrainResult Trainer::train() {
     if (!validates && !saves) continue;
     drain();
     const double begin = steady_seconds();
-    if (saves) {  // first: the validation may fail
+    if (validates && !validate()) break;  // the state is saved below
+    if (saves) {
       checkpoint();
       saved = step_;
       if (session_.ranks().is_first()) delete_set_aside(options_.run.out);
     }
-    if (validates && !validate()) break;
     excluded_ += steady_seconds() - begin;
   }
   drain();
