@@ -29,7 +29,7 @@ std::vector<std::string> built_in_machine_list() {
 
 std::string built_in_machine_names() {
   std::string names;
-  for (const BuiltIn& machine : kBuiltIn) names += (names.empty() ? "" : ", ") + std::string(machine.name);
+  for (const std::string& name : built_in_machine_list()) names += (names.empty() ? "" : ", ") + name;
   return names;
 }
 

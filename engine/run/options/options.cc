@@ -8,7 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/rates/machine_rates.h"
-#include "models/families/family.h"
+#include "models/families/config.h"
 #include "offload/io/backends.h"
 
 namespace sluice {
@@ -40,13 +40,6 @@ std::string known_io_backends() {
   for (const IoBackend* backend : kIoBackends)
     words += fmt::format("{}{} ({})", words.empty() ? "" : ", ", backend->name, backend->help);
   return words;
-}
-
-std::vector<std::string> preset_names() {
-  std::vector<std::string> names;
-  for (const Family* family : families())
-    for (const Preset& preset : family->presets()) names.push_back(preset.name);
-  return names;
 }
 
 std::vector<std::string> auto_word() { return {"auto"}; }

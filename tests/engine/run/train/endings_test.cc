@@ -63,7 +63,21 @@ TEST_F(Endings, ATokenThatIsNoneEndsARunAfterItsCheckpoint) {
   }
 }
 
-// At the end too: the checkpoint of the last step is written before the validation that fails.
+// Where the checkpoint fails too, what ended the run is still told first.
+TEST_F(Endings, WhatEndedARunIsToldAlsoWithoutACheckpoint) {
+  constexpr uint64_t kBad = 5 * 12 * 32 + 7;
+  write_data("tokens.bin", kBad);
+  const TestRun run = tokens_run(1, "run");
+  std::filesystem::create_directory(run.options.run.out);
+  write_bytes(run.options.run.out + "/checkpoints", "no directory");
+  const Error error = error_of(run);
+  EXPECT_EQ(error.code(), ExitCode::malformed_file);
+  EXPECT_NE(std::string(error.what()).find(std::to_string(kBad)), std::string::npos) << error.what();
+  EXPECT_NE(error.remedy().find(" The checkpoint could not be written: "), std::string::npos)
+      << error.remedy();
+}
+
+// In the middle and at the end of a run.
 TEST_F(Endings, AValidationThatFailsEndsARunAfterItsCheckpoint) {
   write_data("tokens.bin");
   write_data("validation.bin", 12 * 32 + 3);  // in the second batch
