@@ -1,10 +1,9 @@
 // 1. Items are ordered (PackOrder). by_size: long-lived ones before short-lived ones. by_breadth: by the most
 //    bytes that live together at any moment of an item's life. Equals are ordered by size, length of life,
 //    start and index: the order is total, so the result is deterministic.
-// 2. Placed items are listed by the positions at which they live (Levels).
-// 3. For each item, the lists of those that may share a position with it are merged in order of address,
-//    which gives the holes between those that do. The item takes the smallest hole that is large enough, the
-//    lowest of equals.
+// 2. The addresses of placed items are kept by the positions at which they are taken (Levels).
+// 3. For each item, the addresses that are taken at some moment of its life are met in order, which gives the
+//    holes between them. The item takes the smallest hole that is large enough, the lowest of equals.
 #include "engine/base/pack.h"
 
 #include <algorithm>
@@ -49,101 +48,140 @@ std::vector<uint32_t> packing_order(std::span<const PackItem> items, const std::
   return order;
 }
 
-struct Placed {
-  uint64_t offset, end;
-  uint32_t start, last;
+struct Range {  // of addresses
+  uint64_t begin, end;
 };
 
-// In order of address whenever it is looked at.
-class PlacedList {
+bool begins_before(const Range& a, const Range& b) { return a.begin < b.begin; }
+
+// A union of ranges. Those that meet or overlap are merged whenever it is looked at, and when many were
+// added.
+class AddressSet {
  public:
-  void add(const Placed& p) { list_.push_back(p); }
-  std::span<const Placed> in_order() {
-    const auto by_offset = [](const Placed& a, const Placed& b) { return a.offset < b.offset; };
-    const auto added = list_.begin() + static_cast<std::ptrdiff_t>(ordered_);
-    std::sort(added, list_.end(), by_offset);
-    std::inplace_merge(list_.begin(), added, list_.end(), by_offset);
-    ordered_ = list_.size();
-    return list_;
+  void add(const Range& range) {
+    ranges_.push_back(range);
+    if (ranges_.size() > 2 * ordered_ + kBlock) merge();
+  }
+  std::span<const Range> in_order() {
+    if (ordered_ < ranges_.size()) merge();
+    return ranges_;
   }
 
  private:
-  std::vector<Placed> list_;
+  void merge() {
+    const auto added = ranges_.begin() + static_cast<std::ptrdiff_t>(ordered_);
+    std::sort(added, ranges_.end(), begins_before);
+    std::inplace_merge(ranges_.begin(), added, ranges_.end(), begins_before);
+    size_t last = 0;
+    for (size_t n = 1; n < ranges_.size(); ++n)
+      if (ranges_[n].begin <= ranges_[last].end)
+        ranges_[last].end = std::max(ranges_[last].end, ranges_[n].end);
+      else
+        ranges_[++last] = ranges_[n];
+    ranges_.resize(last + 1);
+    ordered_ = ranges_.size();
+  }
+  std::vector<Range> ranges_;
   size_t ordered_ = 0;
 };
 
-// Placed items by the positions at which they live. A node of the lowest level stands for kBlock positions, a
-// node of each next level for kFan nodes of the level below. An item is listed as `covered` with the fewest
-// nodes that make up its life, about 2 kFan a level at most, and as `within` with nodes that it covers in
-// part, two a level: memory stays O(n log n). A search takes time of about kFan times the item's life.
+// Addresses that are taken, by the positions at which they are. A node of the lowest level stands for kBlock
+// positions, a node of each next level for kFan nodes of the level below. The fewest nodes that make up an
+// item's life are its own, about 2 kFan a level at most. Of the nodes above these, and of those of the lowest
+// level, it covers a part only; these are two a level at most.
 class Levels {
  public:
-  explicit Levels(uint32_t positions) {
-    for (uint32_t nodes = positions / kBlock + 1;; nodes = (nodes - 1) / kFan + 1) {
+  explicit Levels(uint32_t positions) : blocks_(positions / kBlock + 1) {
+    for (size_t nodes = blocks_.size();; nodes = (nodes - 1) / kFan + 1) {
       levels_.emplace_back(nodes);
       if (nodes == 1) return;
     }
   }
 
   void add(const PackItem& item) {
-    const Placed placed{item.offset, item.offset + item.bytes, item.start, item.last};
-    uint32_t first = item.start / kBlock, last = item.last / kBlock;  // nodes that it touches
-    uint32_t begin = first, end = last + 1;                           // nodes that it covers
-    const auto covers = [&](uint32_t node) { return begin <= node && node < end; };
-    for (std::vector<Node>& level : levels_) {
-      if (!covers(first)) level[first].within.add(placed);
-      if (last != first && !covers(last)) level[last].within.add(placed);
-      const uint32_t begin_above = (begin + kFan - 1) / kFan, end_above = end / kFan;
-      const bool highest = begin_above >= end_above || &level == &levels_.back();
-      for (uint32_t n = begin; n < (highest ? end : begin_above * kFan); ++n) level[n].covered.add(placed);
-      for (uint32_t n = highest ? end : end_above * kFan; n < end; ++n) level[n].covered.add(placed);
-      begin = begin_above, end = end_above;
-      first /= kFan, last /= kFan;
-    }
+    const Range range{item.offset, item.offset + item.bytes};
+    for_each_node(item, [&](size_t level, size_t node, bool own) {
+      levels_[level][node].somewhere.add(range);
+      if (own) levels_[level][node].everywhere.add(range);
+      if (!own && level == 0) blocks_[node].push_back({range, item.start, item.last});
+    });
   }
 
-  // The lists that hold every placed item that shares a position with `item`: those of the first level on
-  // which `item` touches two nodes at most, and of the levels above.
-  void find(const PackItem& item, std::vector<std::span<const Placed>>& lists) {
-    const auto look = [&](PlacedList& list) { lists.push_back(list.in_order()); };
-    uint32_t first = item.start / kBlock, last = item.last / kBlock;
-    bool within = true;
-    for (std::vector<Node>& level : levels_) {
-      if (last - first <= 1) {
-        for (uint32_t n = first; n <= last; ++n) {
-          if (within) look(level[n].within);
-          look(level[n].covered);
-        }
-        within = false;
-      }
-      first /= kFan, last /= kFan;
-    }
+  // The addresses that are taken at some position of the item's life, as sets whose union they are. They hold
+  // until the next call.
+  void find(const PackItem& item, std::vector<std::span<const Range>>& sets) {
+    size_t parts = 0;
+    for_each_node(item, [&](size_t level, size_t node, bool own) {
+      Node& n = levels_[level][node];
+      sets.push_back((own ? n.somewhere : n.everywhere).in_order());
+      if (own || level > 0) return;
+      std::vector<Range>& part = parts_[parts++];
+      part.clear();
+      for (const Placed& p : blocks_[node])
+        if (p.start <= item.last && p.last >= item.start) part.push_back(p.range);
+      std::sort(part.begin(), part.end(), begins_before);
+      sets.push_back(part);
+    });
+    std::erase_if(sets, [](std::span<const Range> set) { return set.empty(); });
   }
 
  private:
   struct Node {
-    PlacedList covered, within;
+    // Taken at each of its positions, by items that have it as their own; at some of them, by items that have
+    // it or a node below it as their own.
+    AddressSet everywhere, somewhere;
   };
+  struct Placed {
+    Range range;
+    uint32_t start, last;
+  };
+
+  // Calls f(level, node, whether it is the item's own) for its own nodes and for those that it covers in
+  // part.
+  template <typename F>
+  void for_each_node(const PackItem& item, F f) const {
+    size_t first = item.start / kBlock, last = item.last / kBlock;  // nodes that it touches
+    size_t begin = (item.start + kBlock - 1) / kBlock,
+           end = (size_t{item.last} + 1) / kBlock;  // that it covers
+    const auto covers = [&](size_t node) { return begin <= node && node < end; };
+    for (size_t level = 0; level < levels_.size(); ++level) {
+      if (!covers(first)) f(level, first, false);
+      if (last != first && !covers(last)) f(level, last, false);
+      const size_t begin_above = (begin + kFan - 1) / kFan, end_above = end / kFan;
+      const bool highest = begin_above >= end_above || level + 1 == levels_.size();
+      for (size_t n = begin; n < (highest ? end : begin_above * kFan); ++n) f(level, n, true);
+      for (size_t n = highest ? end : end_above * kFan; n < end; ++n) f(level, n, true);
+      begin = begin_above, end = highest ? begin_above : end_above;
+      first /= kFan, last /= kFan;
+    }
+  }
+
+  std::vector<std::vector<Placed>> blocks_;  // by node of the lowest level: items that cover a part of it
   std::vector<std::vector<Node>> levels_;
+  std::vector<Range> parts_[2];
 };
 
-// Meets placed items in order of address, and finds the tightest hole between them.
+// Meets ranges in order of address, and finds the tightest hole between them.
 class HoleFinder {
  public:
-  HoleFinder(const PackItem& item, uint64_t base) : item_(item), cursor_(base) {}
+  HoleFinder(uint64_t bytes, uint64_t base) : bytes_(bytes), cursor_(base) {}
 
-  void meet_all(std::vector<std::span<const Placed>>& lists) {
-    std::erase_if(lists, [&](std::span<const Placed>& list) { return !skip(list); });
-    while (!lists.empty()) {
-      auto& next = *std::min_element(lists.begin(), lists.end(), [](const auto& a, const auto& b) {
-        return a.front().offset < b.front().offset;
-      });
-      consider(next.front().offset);
+  // Uses the sets up; none may be empty.
+  void meet_all(std::vector<std::span<const Range>>& sets) {
+    const auto later = [](std::span<const Range> a, std::span<const Range> b) {
+      return a.front().begin > b.front().begin;
+    };
+    std::make_heap(sets.begin(), sets.end(), later);
+    while (!sets.empty()) {
+      std::pop_heap(sets.begin(), sets.end(), later);
+      std::span<const Range>& next = sets.back();
+      consider(next.front().begin);
       cursor_ = std::max(cursor_, next.front().end);
       next = next.subspan(1);
-      if (skip(next)) continue;
-      next = lists.back();
-      lists.pop_back();
+      if (next.empty())
+        sets.pop_back();
+      else
+        std::push_heap(sets.begin(), sets.end(), later);
     }
   }
   // The lowest of the tightest holes in [base, capacity); UINT64_MAX if there is none.
@@ -153,21 +191,13 @@ class HoleFinder {
   }
 
  private:
-  // Drops the front of the list as far as it shares no position with the item. False if nothing is left.
-  bool skip(std::span<const Placed>& list) const {
-    size_t n = 0;
-    while (n < list.size() && (list[n].start > item_.last || list[n].last < item_.start)) ++n;
-    list = list.subspan(n);
-    return !list.empty();
-  }
   void consider(uint64_t until) {
-    if (until < cursor_ || until - cursor_ < item_.bytes) return;
+    if (until < cursor_ || until - cursor_ < bytes_) return;
     if (best_offset_ != UINT64_MAX && until - cursor_ >= best_size_) return;
     best_offset_ = cursor_;
     best_size_ = until - cursor_;
   }
-  const PackItem& item_;
-  uint64_t cursor_, best_offset_ = UINT64_MAX, best_size_ = UINT64_MAX;
+  uint64_t bytes_, cursor_, best_offset_ = UINT64_MAX, best_size_ = UINT64_MAX;
 };
 
 }  // namespace
@@ -178,7 +208,7 @@ uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity, PackO
   for (const std::span<const PackItem> list : {std::span<const PackItem>(items), in_place})
     for (const PackItem& item : list) positions = std::max(positions, item.last + 1);
   Levels levels(positions);
-  std::vector<std::span<const Placed>> lists;
+  std::vector<std::span<const Range>> sets;
   uint64_t peak = base;
   const auto place = [&](const PackItem& item) {
     peak = std::max(peak, item.offset + item.bytes);
@@ -187,10 +217,10 @@ uint64_t pack(std::span<PackItem> items, uint64_t base, uint64_t capacity, PackO
   for (const PackItem& item : in_place) place(item);
   for (const uint32_t index : packing_order(items, ranks(items, positions, order))) {
     PackItem& item = items[index];
-    lists.clear();
-    levels.find(item, lists);
-    HoleFinder finder(item, base);
-    finder.meet_all(lists);
+    sets.clear();
+    levels.find(item, sets);
+    HoleFinder finder(item.bytes, base);
+    finder.meet_all(sets);
     const uint64_t offset = finder.finish(capacity);
     item.placed = offset != UINT64_MAX;
     if (!item.placed) continue;

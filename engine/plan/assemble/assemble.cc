@@ -39,7 +39,7 @@ const Unit& unit_of(const Program& program, const Task& task) {
 
 void instructions_from_tasks(const Program& program, Body& body) {
   body.instructions.clear();
-  body.instructions.reserve(2 * body.tasks.size());
+  body.instructions.reserve(body.tasks.size());
   for (uint32_t t = 0; t < body.tasks.size(); ++t) {
     const Unit& unit = unit_of(program, body.tasks[t]);
     Instruction in;
@@ -86,7 +86,8 @@ std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& h
   return end;
 }
 
-std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arrangement) {
+std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arrangement,
+                                      const std::function<void(Body&)>& on_staged) {
   const std::vector<uint64_t> permanent = place_homes(program, arrangement.homes);
   const size_t tiers = program.machine.tiers.size();
   program.arena_bytes.assign(tiers, 0);
@@ -111,6 +112,7 @@ std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arran
         return BodyShortage{static_cast<BodyId>(b), *shortage};
       program.arena_bytes[t] = std::max(program.arena_bytes[t], body.peak_bytes[t]);
     }
+    if (on_staged) on_staged(body);
   }
   return std::nullopt;
 }

@@ -6,6 +6,7 @@
 // The search (engine/plan/search) chooses homes and leads; nothing here judges them.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -38,8 +39,10 @@ std::vector<TierId> lowest_touches(const Program& program);
 // homes end.
 std::vector<uint64_t> place_homes(Program& program, const std::vector<TierId>& homes);
 
-// Places homes and stages every body: places and peaks, no waits yet.
-std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arrangement);
+// Places homes and stages every body: places and peaks, no waits yet. `on_staged` is called for each body
+// once it is staged; it may drop the body's instructions, so that they are never all in memory at once.
+std::optional<BodyShortage> stage_all(Program& program, const Arrangement& arrangement,
+                                      const std::function<void(Body&)>& on_staged = {});
 
 // The same, and derives all waits. `program` has tasks only, as lower() left it.
 std::optional<BodyShortage> assemble(Program& program, const Arrangement& arrangement);

@@ -12,11 +12,13 @@ namespace {
 
 constexpr uint64_t kPlenty = UINT64_MAX / 4;
 
-// Staged without looking at capacities.
-Program staged(Program lowered, const Arrangement& arrangement) {
+// Stages without looking at capacities. Only the peaks stay: the transfers of this arrangement are the most
+// that a program may have, and would take more memory than all else in planning.
+void stage_peaks(Program& lowered, const Arrangement& arrangement) {
   for (Tier& t : lowered.machine.tiers) t.capacity = kPlenty;
-  CHECK(!stage_all(lowered, arrangement).has_value(), "plenty is not enough");
-  return lowered;
+  const auto shortage =
+      stage_all(lowered, arrangement, [](Body& body) { std::vector<Instruction>().swap(body.instructions); });
+  CHECK(!shortage.has_value(), "plenty is not enough");
 }
 
 bool has_transient(const Program& program, const Body& body) {
@@ -70,7 +72,7 @@ void Least::find_first_choice() {
   Program p = lowered_;
   permanent_ = place_homes(p, low.homes);
   const auto add = [&](const Arrangement& a, std::vector<uint64_t>& bytes, std::vector<uint64_t>& of_shards) {
-    p = staged(lowered_, a);
+    stage_peaks(p, a);
     take_most(bytes, without_movable(p.arena_bytes, a));
     for (const Body& body : p.bodies)
       if (!has_transient(p, body)) take_most(of_shards, without_movable(body.peak_bytes, a));
@@ -112,7 +114,8 @@ const Least::Choice& Least::found(size_t number) const {
     if (!has_transient(p, body)) body.tasks.clear();
   const auto bytes_of = [&](Arrangement a) {
     a.transient_only = true;
-    return without_movable(staged(p, a).arena_bytes, a);
+    stage_peaks(p, a);
+    return without_movable(p.arena_bytes, a);
   };
   c.low = c.with_upper = bytes_of(arrangement_of(c.homes));
   for (TierId upper = 0; upper < memory_; ++upper)
@@ -182,7 +185,8 @@ std::vector<uint64_t> Least::together() const { return with_movable(choices()[lo
 BodyShortage Least::largest_task(TierId tier, const std::vector<uint64_t>& capacities) const {
   const size_t choice = sufficient(capacities).value_or(lowest_choice());
   const Arrangement a = arrangement_of(choices_[choice].homes);
-  Program tight = staged(lowered_, a);
+  Program tight = lowered_;
+  stage_peaks(tight, a);
   tight.machine.tiers[tier].capacity = tight.arena_bytes[tier] - 1;
   const auto shortage = stage_all(tight, a);
   CHECK(shortage.has_value(), "one byte less than the peak is enough");

@@ -52,7 +52,7 @@ class Emitter {
       plan_stores(s, touches);
     }
     std::vector<Instruction> out;
-    out.reserve(tier_.positions() * 2);
+    out.reserve(tier_.positions() + transfers_);
     size_t next_use = 0;  // uses are in list order
     for (uint32_t at = 0; at < tier_.positions(); ++at) {
       for (const Fetch& f : in_order_of_need(at)) {
@@ -159,6 +159,7 @@ class Emitter {
         if (!current && t.o->access != Access::write) {
           const uint32_t floor = written[p] == kNever ? 0 : written[p] + 1;
           fetches_[std::max(allocations_.at_root(root).start, floor)].push_back({t.at, t.use, p});
+          ++transfers_;
         }
         since = t.at;
       }
@@ -192,8 +193,10 @@ class Emitter {
       for (uint32_t p = t.o->first; p < t.o->last; ++p) {
         if (t.o->access != Access::read && t.use != kNever) {
           uint32_t& next = next_write.of(root, p);
-          if (readers[p].not_through(root) < next || (next == kNever && b.permanent))
+          if (readers[p].not_through(root) < next || (next == kNever && b.permanent)) {
             stores_[t.at].push_back({t.use, p});
+            ++transfers_;
+          }
           next = t.at;
         }
         if (t.o->access != Access::write) readers[p].add({t.at, root});
@@ -234,6 +237,7 @@ class Emitter {
   Body& body_;
   std::vector<std::vector<Fetch>> fetches_;  // by the position in front of which they stand
   std::vector<std::vector<Store>> stores_;   // by the position behind which they stand
+  size_t transfers_ = 0;                     // fetches and stores
 };
 
 }  // namespace
