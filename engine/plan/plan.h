@@ -10,12 +10,14 @@
 #include <array>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "engine/graph/graph.h"
 #include "engine/plan/assemble/assemble.h"
+#include "engine/plan/assemble/program_size.h"
 #include "engine/plan/choices.h"
 #include "engine/plan/lower/lower.h"
 #include "engine/program/program.h"
@@ -23,12 +25,11 @@
 
 namespace sluice {
 
-// Bytes of the lowest memory tier that a program itself takes, by its number of tasks in all bodies. Empty:
-// none.
+// Bytes of the lowest memory tier that a program itself takes. Empty: none.
 struct ProgramMemory {
-  // running: beside the arena. planning: before the arena is filled; `tasks` is then the sum over the
-  // programs for all micro-batches that are offered.
-  std::function<uint64_t(uint64_t tasks)> running, planning;
+  std::function<uint64_t(const ProgramSize& size)> running;  // beside the arena
+  // Before the arena is filled; of the programs for all micro-batches that are offered.
+  std::function<uint64_t(std::span<const ProgramSize> sizes)> planning;
 };
 
 struct PlanRequest {

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "engine/base/error.h"
+#include "engine/plan/assemble/program_size.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/search/search.h"
 
@@ -25,13 +26,28 @@ Infeasible better_of(Infeasible a, Infeasible b) {
   return a;
 }
 
-uint64_t task_count(const PlanRequest& request, int64_t micro_batch) {
-  Program program;
-  program.machine = request.machine;
-  lower(request.model(micro_batch), request.lower, program);
-  uint64_t tasks = 0;
-  for (const Body& body : program.bodies) tasks += body.tasks.size();
-  return tasks;
+// Where segments may keep tensors or not, the larger of both programs.
+ProgramSize size_of(const PlanRequest& request, int64_t micro_batch) {
+  const Model model = request.model(micro_batch);
+  const auto lowered = [&](bool recompute) {
+    Program program;
+    program.machine = request.machine;
+    LowerOptions options = request.lower;
+    for (const Layer& layer : model.layers)
+      for (const SegmentUse& use : layer.segments)
+        options.recompute.push_back(recompute || model.segments[use.segment].loss);
+    lower(model, options, program);
+    return size_at_most(program);
+  };
+  switch (request.recompute) {
+    case Recompute::all:
+      return lowered(true);
+    case Recompute::none:
+      return lowered(false);
+    case Recompute::automatic:
+      return larger_of(lowered(true), lowered(false));
+  }
+  CHECK(false, "no such recompute");
 }
 
 // What a program itself takes of the lowest memory tier, beside its arena. A larger budget never leaves less.
@@ -40,13 +56,12 @@ class ProgramShare {
   explicit ProgramShare(const PlanRequest& request)
       : memory_(lowest_memory_tier(request.machine)), own_(request.program_memory) {
     if (!own_.running) return;
-    uint64_t tasks = 0;
+    std::vector<ProgramSize> sizes;
     for (const int64_t micro_batch : request.micro_batches) {
-      const uint64_t these = task_count(request, micro_batch);
-      running_[micro_batch] = own_.running(these);
-      tasks += these;
+      sizes.push_back(size_of(request, micro_batch));
+      running_[micro_batch] = own_.running(sizes.back());
     }
-    planning_ = own_.planning(tasks);
+    planning_ = own_.planning(sizes);
   }
 
   uint64_t running(int64_t micro_batch) const { return own_.running ? running_.at(micro_batch) : 0; }

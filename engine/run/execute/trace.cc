@@ -6,6 +6,12 @@
 
 namespace sluice {
 
+namespace {
+
+constexpr size_t kBodiesHeld = 5;
+
+}  // namespace
+
 std::vector<uint32_t> longest_lanes(const Program& program) {
   std::vector<uint32_t> most(program.machine.lanes.size(), 0);
   for (const Body& body : program.bodies) {
@@ -16,8 +22,9 @@ std::vector<uint32_t> longest_lanes(const Program& program) {
   return most;
 }
 
+uint64_t Trace::bytes_at_most(uint64_t longest) { return kBodiesHeld * longest * sizeof(TraceRecord); }
+
 Trace::Trace(const Program& program) : rings_(program.machine.lanes.size()) {
-  constexpr size_t kBodiesHeld = 5;
   const std::vector<uint32_t> most = longest_lanes(program);
   for (size_t l = 0; l < rings_.size(); ++l) rings_[l].records.resize(kBodiesHeld * std::max(most[l], 1u));
 }

@@ -27,6 +27,8 @@ struct TraceRecord {
 class Trace {
  public:
   explicit Trace(const Program& program);
+  // Of a program whose longest body, on every lane, has so many instructions.
+  static uint64_t bytes_at_most(uint64_t longest);
 
   void add(LaneId lane, const TraceRecord& record) {
     Ring& r = rings_[lane];

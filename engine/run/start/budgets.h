@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "engine/plan/assemble/program_size.h"
 #include "engine/run/options/options.h"
 #include "gpu/accelerator.h"
 #include "gpu/machine.h"
@@ -65,12 +67,10 @@ int resolve_threads(const MemoryOptions& options);
 // nvme arena) and a margin.
 uint64_t runtime_reserve_bytes(int threads);
 
-// The most bytes that a program of so many tasks takes beyond the 24 MiB that the reserve has for it. The
-// first function is for a program that runs with its trace. The second is for planning, which ends before the
-// arenas are filled. Measured with many small tasks and the least budgets, where transfers are most: with
-// one, two and three tiers, running takes 1.3, 2.8 and 5.1 KB a task, planning 2.5, 4.0 and 5.4.
-uint64_t program_bytes_beside_reserve(uint64_t tasks, size_t tiers);
-uint64_t planning_bytes_beside_reserve(uint64_t tasks, size_t tiers);
+// What a program takes beyond the 24 MiB that the reserve has for it: while it runs, with its trace, and
+// while it is planned, which ends before the arenas are filled.
+uint64_t running_bytes_beside_reserve(const ProgramSize& size);
+uint64_t planning_bytes_beside_reserve(std::span<const ProgramSize> sizes);
 
 // A host limit that is smaller than the reserve leaves an arena of 0 bytes; the planner's error then says
 // what would do. A budget of the run that goes on (Size::of_run) gives way where this machine has less.

@@ -84,9 +84,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.lower.optimizer.plane_stride = state_plane_stride;
   r.lower.optimizer.whole_tensors = optimizer.whole_tensors;
   r.lower.workspace_bytes = std::move(workspaces);
-  const size_t tiers = r.machine.tiers.size();
-  r.program_memory = {[tiers](uint64_t tasks) { return program_bytes_beside_reserve(tasks, tiers); },
-                      [tiers](uint64_t tasks) { return planning_bytes_beside_reserve(tasks, tiers); }};
+  r.program_memory = {running_bytes_beside_reserve, planning_bytes_beside_reserve};
   return r;
 }
 

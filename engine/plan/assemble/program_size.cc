@@ -1,0 +1,67 @@
+#include "engine/plan/assemble/program_size.h"
+
+#include <algorithm>
+
+#include "engine/base/pack.h"
+
+namespace sluice {
+
+namespace {
+
+// malloc's chunks have a head of 8 bytes, are multiples of 16, and at least 32.
+constexpr uint64_t chunk(uint64_t bytes) { return std::max<uint64_t>(32, round_up(bytes + 8, 16)); }
+
+// An instruction waits for few lanes at a time; those of one that waits for three fit the smallest chunk.
+constexpr uint64_t kWaitBytes = chunk(3 * sizeof(Wait));
+// Most bodies have two predecessors, and few instructions wait for what these did.
+constexpr uint64_t kWaitBeforeBytes = chunk(2 * sizeof(std::vector<Wait>)) + kWaitBytes;
+
+// Boundaries between tiers that an operand of the task may cross: those below the highest unit that runs it,
+// or one to a home above.
+uint64_t boundaries_of(const Machine& machine, TaskKind kind) {
+  uint64_t most = machine.tiers.size() > 1 ? 1 : 0;
+  for (const Unit& unit : machine.units)
+    if (unit.kind == kind) most = std::max<uint64_t>(most, machine.tiers.size() - 1 - unit.tier);
+  return most;
+}
+
+// Of one operand, over one boundary.
+uint64_t transfers_of(const Program& program, const Operand& o) {
+  if (program.buffers[o.buffer].kind == BufferClass::workspace) return 0;
+  return uint64_t{o.last - o.first} * (o.access == Access::add ? 2 : 1);
+}
+
+}  // namespace
+
+ProgramSize size_at_most(const Program& lowered) {
+  ProgramSize size;
+  for (const Body& body : lowered.bodies) {
+    uint64_t transfers = 0;
+    for (const Task& task : body.tasks) {
+      const uint64_t boundaries = boundaries_of(lowered.machine, task.kind);
+      size.operands += task.operands.size();
+      for (const Operand& o : task.operands) transfers += boundaries * transfers_of(lowered, o);
+    }
+    size.tasks += body.tasks.size();
+    size.transfers += transfers;
+    size.longest = std::max(size.longest, body.tasks.size() + transfers);
+  }
+  for (const Buffer& b : lowered.buffers)
+    size.table_bytes += sizeof(Buffer) + chunk(b.name.size() + 1) + chunk(b.cuts.size() * sizeof(uint64_t));
+  return size;
+}
+
+ProgramSize larger_of(const ProgramSize& a, const ProgramSize& b) {
+  return {std::max(a.tasks, b.tasks), std::max(a.operands, b.operands), std::max(a.transfers, b.transfers),
+          std::max(a.longest, b.longest), std::max(a.table_bytes, b.table_bytes)};
+}
+
+uint64_t program_bytes(const ProgramSize& size) {
+  const uint64_t instruction = sizeof(Instruction) + kWaitBytes + kWaitBeforeBytes;
+  const uint64_t task = sizeof(Task) + instruction + 3 * chunk(0);  // operands twice, and places
+  const uint64_t operand = 2 * sizeof(Operand) + sizeof(Place);
+  const uint64_t transfer = instruction + chunk(2 * sizeof(Operand)) + chunk(2 * sizeof(Place));
+  return size.table_bytes + size.tasks * task + size.operands * operand + size.transfers * transfer;
+}
+
+}  // namespace sluice

@@ -1,0 +1,27 @@
+// How large a program may become, known from its tasks alone: before homes are chosen, and whatever they are.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/program/program.h"
+
+namespace sluice {
+
+struct ProgramSize {
+  uint64_t tasks = 0, operands = 0;  // in all bodies
+  uint64_t transfers = 0;            // at most, in all bodies
+  uint64_t longest = 0;              // instructions of the longest body, at most
+  uint64_t table_bytes = 0;          // of buffers, with their names and cuts
+};
+
+// `lowered` has tasks only. On its way to a task, each piece of an operand is fetched at most once over every
+// boundary between two tiers, and what the task writes is stored at most once over each (stage.h).
+ProgramSize size_at_most(const Program& lowered);
+
+// By field.
+ProgramSize larger_of(const ProgramSize& a, const ProgramSize& b);
+
+// Bytes of memory that such a program takes, with what malloc adds to each of its vectors.
+uint64_t program_bytes(const ProgramSize& size);
+
+}  // namespace sluice
