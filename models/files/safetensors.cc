@@ -241,8 +241,8 @@ std::vector<SafetensorsTensor> checked_tensors(const std::string& path, std::vec
   return tensors;
 }
 
-// The header's JSON. Its length is compared with the limit and with the file before memory is allocated.
-std::string read_header(const InputFile& file) {
+// Compared with the limit and with the file before memory is allocated.
+uint64_t header_length(const InputFile& file) {
   if (file.bytes() < kLengthBytes)
     malformed(file.path(),
               fmt::format("it has {} bytes and cannot even hold a header's length", file.bytes()));
@@ -255,8 +255,13 @@ std::string read_header(const InputFile& file) {
     malformed(file.path(),
               fmt::format("its header claims {} bytes, but the file ends {} bytes after the length", length,
                           file.bytes() - kLengthBytes));
-  std::string header(length, '\0');
-  file.read(kLengthBytes, header.data(), length);
+  return length;
+}
+
+// The header's JSON.
+std::string read_header(const InputFile& file) {
+  std::string header(header_length(file), '\0');
+  file.read(kLengthBytes, header.data(), header.size());
   // The JSON parser reports neither a NUL, where it ends, nor a byte-order mark, which it skips.
   if (const size_t nul = header.find('\0'); nul != std::string::npos)
     malformed(file.path(), fmt::format("its header is not valid JSON at byte {}", kLengthBytes + nul));
@@ -299,6 +304,14 @@ SafetensorsFile SafetensorsFile::open(const std::string& path) {
       checked_tensors(path, std::move(handler.entries), data_begin, file.file_.bytes() - data_begin);
   for (size_t i = 0; i < file.tensors_.size(); ++i) file.by_name_.emplace(file.tensors_[i].name, i);
   return file;
+}
+
+uint64_t SafetensorsFile::header_bytes(const std::string& path) {
+  try {
+    return header_length(InputFile(path));
+  } catch (const Error&) {
+    return 0;
+  }
 }
 
 const SafetensorsTensor* SafetensorsFile::find(const std::string& name) const {

@@ -42,6 +42,8 @@ class SafetensorsFile {
  public:
   // Throws Error(malformed_file) naming the file and, where there is one, the tensor; also as InputFile does.
   static SafetensorsFile open(const std::string& path);
+  // Length of the file's header; 0 where open() would throw because of it.
+  static uint64_t header_bytes(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }  // in order of their bytes

@@ -25,6 +25,9 @@ constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kHeadName = "lm_head.weight";
 constexpr uint64_t kIndexBytesMax = 64 << 20;  // a million tensors
+// Of memory for each byte of a header or index: a tensor with a name of four letters takes 55 bytes there and
+// 480 to 560 in memory.
+constexpr uint64_t kTableBytes = 16;
 constexpr int64_t kRowsMax = int64_t{1} << 40;
 
 [[noreturn]] void malformed(const std::string& where, const std::string& sentence,
@@ -154,6 +157,20 @@ bool has_weights(const std::string& directory) {
                               printable(directory), pickle),
                   "Convert them to model.safetensors, or start afresh with --from-scratch.");
   return false;
+}
+
+uint64_t table_bytes_at_most(const std::string& directory) {
+  uint64_t bytes = 0;
+  std::error_code ignored;
+  for (fs::directory_iterator entry(directory, ignored), end; !ignored && entry != end;
+       entry.increment(ignored)) {
+    const fs::path& path = entry->path();
+    const uint64_t size = fs::file_size(path, ignored);
+    if (ignored) continue;
+    if (path.filename() == kIndexName) bytes += std::min(size, kIndexBytesMax);
+    if (path.extension() == ".safetensors") bytes += SafetensorsFile::header_bytes(path.string());
+  }
+  return kTableBytes * bytes;
 }
 
 HfWeights HfWeights::open(const std::string& directory, const std::string& family) {

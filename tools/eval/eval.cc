@@ -27,8 +27,8 @@ namespace {
 struct EvalStart {
   std::optional<CheckpointReader> checkpoint;
   ModelSource source;
-  std::optional<HfWeights> weights;
-  std::vector<std::string> notes;  // sentences to print
+  std::optional<HfWeights> weights;  // opened by check_start()
+  std::vector<std::string> notes;    // sentences to print
 };
 
 // Finds the weights of --from, and takes over the options that a checkpoint holds.
@@ -51,7 +51,6 @@ EvalStart open_start(Options& options) {
     if (start.source.weights_directory.empty())
       throw Error(ExitCode::usage, "--from " + printable(from) + " holds no run, checkpoint or weights.",
                   "Name a run directory, one of its checkpoints, or a Hugging Face directory.");
-    start.weights = HfWeights::open(start.source.weights_directory, start.source.config.family);
   }
   check_options(options, Verb::eval, false);
   start.notes = settle_device(options, start.checkpoint.has_value());
@@ -73,8 +72,10 @@ Plan evaluation_plan(const Options& options, const ModelConfig& config, const Bu
   return plan_or_throw(request, budgets);
 }
 
-void check_start(const EvalStart& start, const Model& model) {
+// Opens the weights. Throws unless every tensor of the model is there in its shape.
+void check_start(EvalStart& start, const Model& model) {
   if (start.checkpoint) return start.checkpoint->check_weights(model);
+  start.weights = HfWeights::open(start.source.weights_directory, start.source.config.family);
   check_weights(*start.weights, model);
 }
 
@@ -92,7 +93,7 @@ void print_loss(double loss, int64_t tokens, bool json, std::FILE* out) {
 }  // namespace
 
 ExitCode run_eval(Options options, std::FILE* out) {
-  const EvalStart start = open_start(options);
+  EvalStart start = open_start(options);
   const TokenData data =
       TokenData::open(options.data.train, start.source.config.vocabulary, options.data.type);
   const int64_t sequence = *options.batch.sequence;
@@ -101,6 +102,7 @@ ExitCode run_eval(Options options, std::FILE* out) {
                             static_cast<uint64_t>(options.batch.batch));
   const std::unique_ptr<Device> device = make_device(options.memory, resolve_threads(options.memory));
   Budgets budgets = resolve_budgets(options.memory, memory_limits(), true, accelerator_use(*device));
+  budgets.reserve_table(start.source.table_bytes);
   const auto started = start_session(
       *device, budgets, session_options(options, budgets.threads),
       [&] { return evaluation_plan(options, start.source.config, budgets, *device); },

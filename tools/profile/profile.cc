@@ -116,7 +116,7 @@ class Profiler {
  public:
   Profiler(const Options& options, Start& start, const Ranks& ranks, std::FILE* out)
       : start_(start),
-        rank_(options, start.run.source.config, start.data.validation.has_value(), ranks, say_to(out)),
+        rank_(options, start.run.source, start.data.validation.has_value(), ranks, say_to(out)),
         out_(out) {}
 
   ExitCode run() {

@@ -254,7 +254,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
 
 // Only the first rank prints and writes into the run directory.
 ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::FILE* out) {
-  RankSetup rank(given, start.run.source.config, start.data.validation.has_value(), all, say_to(out));
+  RankSetup rank(given, start.run.source, start.data.validation.has_value(), all, say_to(out));
   const Ranks& ranks = rank.ranks();
   const auto print = [&](const std::string& text) {
     if (ranks.is_first()) show(out, text);

@@ -16,7 +16,7 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kMiB = 1ull << 20;
-constexpr uint64_t kProgramInReserve = 24 * kMiB;
+constexpr uint64_t kProgramInReserve = 24 * kMiB, kTableInReserve = kMiB;
 
 // Planning holds three programs at a time, without transfers (the one that the search began with, the best so
 // far and the one that is weighed), and one body while it is staged. Measured with 7,000 to 53,000 tasks at
@@ -140,6 +140,10 @@ TierCapacities Budgets::arenas() const {
   bytes.host = host.arena;
   if (nvme) bytes.nvme = nvme->arena;
   return bytes;
+}
+
+void Budgets::reserve_table(uint64_t bytes) {
+  if (bytes > kTableInReserve) host.set_aside(host.reserve + bytes - kTableInReserve);
 }
 
 std::vector<uint64_t> Budgets::limits_for(const std::vector<uint64_t>& arena_bytes) const {

@@ -42,6 +42,9 @@ struct Budgets {
 
   std::vector<const TierBudget*> by_tier() const;  // in the order of the machine tables
   TierCapacities arenas() const;
+  // Takes what names and places of weights take of the host's arena, as far as the reserve has no room for
+  // them.
+  void reserve_table(uint64_t bytes);
   // The limits to grant, by tier, for arenas of these sizes.
   std::vector<uint64_t> limits_for(const std::vector<uint64_t>& arena_bytes) const;
 };

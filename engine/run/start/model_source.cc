@@ -33,8 +33,10 @@ ModelSource resolve_model(const ModelOptions& options) {
   const std::string file = directory ? (path / "config.json").string() : path.string();
   source.config = config_from_json(read_text_file(file, kConfigBytesMax), file);
   if (directory) source.directory = options.model;
-  if (directory && !options.from_scratch && has_weights(options.model))
+  if (directory && !options.from_scratch && has_weights(options.model)) {
     source.weights_directory = options.model;
+    source.table_bytes = table_bytes_at_most(options.model);
+  }
   return source;
 }
 

@@ -133,6 +133,7 @@ PlannedRun planned_run(Options options) {
   run.device = planned_device(options, of_this_process, elsewhere);
   notes.insert(notes.end(), run.device.notes.begin(), run.device.notes.end());
   run.budgets = planned_budgets(options, of_this_process, run.device, elsewhere);
+  run.budgets.reserve_table(run.start.source.table_bytes);
   const auto request_now = [&] {
     return plan_request(options, run.start.source.config, run.budgets, run.device.workspaces,
                         !options.data.validation.empty(), run.device.ranks_meet);

@@ -41,11 +41,11 @@ void settle_for_all(RankOptions& options, const Ranks& ranks, PlanRequest mine_t
 
 }  // namespace
 
-RankSetup::RankSetup(Options given, const ModelConfig& config, bool plans_evaluation, const Ranks& all,
+RankSetup::RankSetup(Options given, const ModelSource& source, bool plans_evaluation, const Ranks& all,
                      Say say)
     : options_(std::move(given)),
       ranks_(all),
-      config_(config),
+      source_(source),
       plans_evaluation_(plans_evaluation),
       say_(std::move(say)) {
   const RankShare share = rank_share(options_.memory, ranks_);
@@ -56,13 +56,19 @@ RankSetup::RankSetup(Options given, const ModelConfig& config, bool plans_evalua
   connected_ = connect_accelerators(*device_, ranks_);
   ranks_.device = connected_.communicator.get();
   if (ranks_.size() > 1 && ranks_.is_first()) say_(ranks_text(ranks_, connected_.reason));
-  budgets_ = resolve_shared_budgets(options_.memory, ranks_, accelerator_use(*device_));
+  budgets_ = budgets_now();
   if (ranks_.is_first()) {
     say_notes(share.notes);
     say_notes(budgets_.notes);
   }
   settle_for_all(options_.ranks, ranks_, request(), say_);  // all ranks refuse what the request refuses
   settle_budgets();
+}
+
+Budgets RankSetup::budgets_now() const {
+  Budgets budgets = resolve_shared_budgets(options_.memory, ranks_, accelerator_use(*device_));
+  budgets.reserve_table(source_.table_bytes);
+  return budgets;
 }
 
 // Where budgets of the run that goes on cannot work here, as on fewer ranks, all of them become auto. All
@@ -84,7 +90,7 @@ void RankSetup::settle_budgets() {
   first_plan_.reset();
   for (Size* size : sizes)
     if (is_of_run(size)) *size = {};
-  budgets_ = resolve_shared_budgets(memory, ranks_, accelerator_use(*device_));
+  budgets_ = budgets_now();
   if (!ranks_.is_first()) return;
   say_notes({"The budgets of the run do not suffice here, so auto holds instead." +
              (why.empty() ? "" : " " + why)});
@@ -101,7 +107,7 @@ void RankSetup::say_notes(const std::vector<std::string>& notes) const {
 }
 
 PlanRequest RankSetup::request() const {
-  return plan_request(options_, config_, budgets_, workspaces_of(*device_), plans_evaluation_,
+  return plan_request(options_, source_.config, budgets_, workspaces_of(*device_), plans_evaluation_,
                       ranks_.device != nullptr);
 }
 

@@ -9,11 +9,11 @@
 
 #include "engine/base/affinity.h"
 #include "engine/run/start/budgets.h"
+#include "engine/run/start/model_source.h"
 #include "engine/run/start/planning.h"
 #include "engine/run/start/rank_share.h"
 #include "engine/run/start/say.h"
 #include "gpu/device.h"
-#include "models/families/config.h"
 
 namespace sluice {
 
@@ -22,7 +22,7 @@ class RankSetup {
  public:
   // `plans_evaluation`: there is data to validate on. The first rank settles what --zero and --shard-weights
   // leave open.
-  RankSetup(Options given, const ModelConfig& config, bool plans_evaluation, const Ranks& all, Say say);
+  RankSetup(Options given, const ModelSource& source, bool plans_evaluation, const Ranks& all, Say say);
 
   Options& options() { return options_; }  // with this rank's share of memory
   const Ranks& ranks() const { return ranks_; }
@@ -33,12 +33,13 @@ class RankSetup {
   Plan plan();
 
  private:
+  Budgets budgets_now() const;
   void settle_budgets();
   void say_notes(const std::vector<std::string>& notes) const;
 
   Options options_;
   Ranks ranks_;
-  const ModelConfig config_;
+  const ModelSource source_;
   const bool plans_evaluation_;
   const Say say_;
   std::optional<Bound> bound_;
