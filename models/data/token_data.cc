@@ -52,6 +52,17 @@ bool has_megatron_index(const std::string& path) {
   return std::memcmp(magic, kMegatronMagic, sizeof magic) == 0;
 }
 
+// Throws for a .txt file that is no text, such as UTF-16, whose every second byte is 0.
+void check_text(const InputFile& file) {
+  std::array<char, 16 * 1024> sample;
+  const uint64_t bytes = std::min<uint64_t>(sample.size(), file.bytes());
+  file.read(0, sample.data(), bytes);
+  if (std::memchr(sample.data(), 0, bytes))
+    throw Error(ExitCode::usage,
+                fmt::format("{} has bytes of 0 and does not look like text.", printable(file.path())),
+                "Convert it to UTF-8 (iconv), or say --data-type text if it is meant as it is.");
+}
+
 // Throws for a file that only the user can tell from raw uint16 tokens.
 void check_raw_uint16(const InputFile& file, int64_t vocabulary) {
   const auto ask = [&](const std::string& sentence, const char* remedy) {
@@ -149,6 +160,7 @@ TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary
               fmt::format("is text, whose bytes are tokens of a vocabulary of {}, but the model's has {}",
                           kTextVocabulary, vocabulary),
               "Tokenize the text into a .bin file, or train a byte-level model (vocab=256).");
+  if (type == TokenType::automatic) check_text(file);
   const uint64_t tokens = file.bytes();
   return {std::move(file), 1, 0, tokens, 0};
 }

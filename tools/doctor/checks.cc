@@ -13,7 +13,7 @@ namespace sluice {
 namespace {
 
 constexpr const char *kHost = "host", *kFiles = "files";
-constexpr uint64_t kLeftToOthers = 512ull << 20;  // the least that a budget of `auto` leaves free
+constexpr uint64_t kTooLittle = 96ull << 20;  // to train anything: the program alone takes 66 MiB
 
 // One word of a shell command, whatever characters it has.
 std::string quoted(const std::string& word) {
@@ -36,11 +36,12 @@ Check check_memory(const DoctorFacts& f) {
   c.text = fmt::format("{} available of {}", format_size(f.memory.available), format_size(f.memory.total));
   if (f.memory.usable() < f.memory.available)
     c.text += fmt::format(", {} of it to this process", format_size(f.memory.usable()));
-  if (f.memory.usable() > kLeftToOthers) return c;
+  if (f.memory.usable() > kTooLittle) return c;
   c.status = CheckStatus::fail;
   c.advice =
-      "--host-mem auto leaves 512 MiB free at least, so nothing is left for training. This lists the "
-      "processes that hold most.";
+      "The program alone takes 66 MiB, so next to nothing is left for training. This lists the processes "
+      "that "
+      "hold most.";
   c.command = "ps aux --sort=-rss | head";
   return c;
 }
@@ -220,11 +221,9 @@ Check check_directory(const DirectoryFacts& d) {
   if (d.file_system)
     c.text += fmt::format(", {} on {}", printable(d.file_system->type), printable(d.file_system->source));
   c.text += fmt::format(", O_DIRECT aligned to {}", d.probe.alignment);
-  if (d.probe.free_bytes > kLeftToOthers) return c;
+  if (d.probe.free_bytes > kTooLittle) return c;
   c.status = CheckStatus::fail;
-  c.advice =
-      "--nvme-mem auto leaves 512 MiB free at least, so nothing is left for training: free some space there, "
-      "or give another directory.";
+  c.advice = "That is too little to train anything: free some space there, or give another directory.";
   c.command = "du -xh --max-depth=2 " + quoted(d.path) + " | sort -h | tail";
   return c;
 }

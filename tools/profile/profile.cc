@@ -179,7 +179,8 @@ class Profiler {
     TrainData view = start_.data.view();
     view.validation = nullptr;
     try {
-      Trainer trainer(session, options, view, state_of(start_.run, options, start_.data.train), stop, events);
+      Trainer trainer(session, options, view, state_of(start_.run, options, start_.data.train, 0), stop,
+                      events);
       if (trainer.run(AtEnd::nothing).stopped) outcome.code = ExitCode::stopped;
     } catch (const std::exception& e) {
       rank_.ranks().abort("Rank " + std::to_string(rank_.ranks().rank()) + " failed: " + e.what());

@@ -1,5 +1,6 @@
 #include <cstdlib>
 #include <filesystem>
+#include <random>
 #include <utility>
 
 #include "engine/base/clock.h"
@@ -112,6 +113,11 @@ std::string stop_answer(const Options& options, const Plan& plan, std::FILE* out
                              format_size(checkpoint_bytes(plan, options.optimizer.kind)) + "." + up_to +
                              " A second signal ends the run at once, with the last checkpoint intact.\n";
   return line_break + shown(answer, screen_of(stderr));
+}
+
+uint64_t number_by_chance() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
 }
 
 // A branch takes the tokenizer of the run that it leaves. A kill leaves all of it or nothing.
@@ -231,9 +237,11 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   const uint64_t device_limit = budgets.device ? budgets.device->limit : 0;
   std::optional<Report> report;
   if (ranks.is_first()) report.emplace(options, start, plan.program, out);
-  const TrainData view = start.data.view();
-  Trainer trainer(session, options, view, state_of(start.run, given, start.data.train), stop_flag(),
-                  report ? report->events(accelerator, device_limit) : TrainEvents{});
+  TrainData view = start.data.view();
+  std::optional<RangeCheck> check;
+  if (ranks.is_first()) view.check = &check.emplace(start.data.all());
+  Trainer trainer(session, options, view, state_of(start.run, given, start.data.train, number_by_chance()),
+                  stop_flag(), report ? report->events(accelerator, device_limit) : TrainEvents{});
   TrainResult result;
   try {
     result = trainer.run();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -127,6 +128,45 @@ void DirectoryLock::release() {
   if (fd_.get() < 0) return;
   flock(fd_.get(), LOCK_UN);
   fd_ = FileDescriptor();
+}
+
+OutDirectory::OutDirectory(const std::string& path)
+    : path_(fs::absolute(path).lexically_normal().string()),
+      fd_(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {
+  if (fd_.get() < 0)
+    throw Error(ExitCode::environment,
+                fmt::format("Cannot open {}: {}.", printable(path), std::strerror(errno)),
+                "Give an --out directory that this user may use.");
+}
+
+OutDirectory::State OutDirectory::state() const {
+  struct stat held, named;
+  CHECK(fstat(fd_.get(), &held) == 0, "an open directory has no status");
+  if (stat(path_.c_str(), &named) == 0 && held.st_dev == named.st_dev && held.st_ino == named.st_ino)
+    return State::in_place;
+  return held.st_nlink > 0 ? State::moved : State::removed;
+}
+
+std::optional<std::string> OutDirectory::trouble() const {
+  switch (state()) {
+    case State::in_place:
+      return std::nullopt;
+    case State::moved:
+      return fmt::format("--out {} was moved to {} while the run went on.", printable(path_),
+                         printable(path()));
+    case State::removed:
+      return fmt::format("--out {} was removed while the run went on.", printable(path_));
+  }
+  CHECK(false, "no such state");
+}
+
+std::string OutDirectory::path() const {
+  const State now = state();
+  if (now == State::moved) return fs::read_symlink(fmt::format("/proc/self/fd/{}", fd_.get())).string();
+  if (now == State::removed && !fs::create_directories(path_))
+    throw Error(ExitCode::environment, fmt::format("There is another {} by now.", printable(path_)),
+                "Start again with another --out.");
+  return path_;
 }
 
 bool is_locked(const std::string& directory) {

@@ -61,6 +61,25 @@ class DirectoryLock {
   FileDescriptor fd_;
 };
 
+// The directory of a run that goes on, wherever it is by now: a run must not write into another directory
+// that has taken its name.
+class OutDirectory {
+ public:
+  explicit OutDirectory(const std::string& path);  // throws Error(environment)
+
+  // A sentence where it was moved or removed.
+  std::optional<std::string> trouble() const;
+  // Where it is now. If it was removed, it is made again. Throws Error(environment) if its name is taken.
+  std::string path() const;
+
+ private:
+  enum class State : uint8_t { in_place, moved, removed };
+  State state() const;
+
+  std::string path_;
+  FileDescriptor fd_;
+};
+
 // Whether any process holds the lock of the directory, which may be missing.
 bool is_locked(const std::string& directory);
 

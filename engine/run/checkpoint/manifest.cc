@@ -215,6 +215,7 @@ void check_agrees(const Fields& file, const CheckpointState& s) {
 
 CheckpointState read_state(const Fields& file, const std::string& path) {
   CheckpointState state;
+  if (file.has("run")) state.run = file.checksum("run");
   state.step = file.integer("step", 0, kNumberMax);
   state.t = file.integer("t", 0, state.step);
   state.loss_scale = file.positive("loss_scale");
@@ -357,6 +358,7 @@ std::string manifest_to_json(const Manifest& manifest) {
   for (const ManifestTensor& tensor : manifest.tensors) tensors.push_back(tensor_to_json(manifest, tensor));
   OrderedJson out{{"format", kFormat},
                   {"version", kVersion},
+                  {"run", checksum_text(state.run)},
                   {"step", state.step},
                   {"t", state.t},
                   {"loss_scale", state.loss_scale},

@@ -1,7 +1,7 @@
 // A checkpoint's manifest: the numbers of the run at that step, and where every tensor's elements are.
 //
 // manifest.json holds:
-// - format "sluice-checkpoint" and its version; step, t, loss_scale, clean_steps, skipped_steps, cursor,
+// - format "sluice-checkpoint" and its version; run, step, t, loss_scale, clean_steps, skipped_steps, cursor,
 //   tokens, data_checksum, micro_batch, precision, optimizer, writers, options, model_config
 // - `files`, each with its exact size and its sections, which follow each other from the first byte to the
 //   last; each section has a checksum (block_checksum.h)
@@ -33,6 +33,7 @@ std::string plane_file_name(Plane plane, size_t writer, size_t writers);
 
 // What a run resumes from, besides tensors.
 struct CheckpointState {
+  uint64_t run = 0;            // by chance, the same in all checkpoints of a run; 0: not known
   int64_t step = 0;            // steps done
   int64_t t = 0;               // steps whose update was not skipped
   double loss_scale = 1;       // for the next step

@@ -24,9 +24,9 @@ constexpr uint64_t kProgramInReserve = 24 * kMiB, kTableInReserve = kMiB;
 constexpr uint64_t kProgramsPlanned = 3, kStagingBytes = 448;
 
 // What one sharer's `auto` limit leaves free of its part: a twentieth, but all sharers together at least
-// 512 MiB.
+// 512 MiB, or a quarter where there is little.
 uint64_t margin_of(uint64_t free, int sharers) {
-  return std::max(free / 20, 512 * kMiB / static_cast<uint64_t>(sharers));
+  return std::max(free / 20, std::min(free / 4, 512 * kMiB / static_cast<uint64_t>(sharers)));
 }
 
 struct Found {
@@ -36,7 +36,7 @@ struct Found {
 };
 
 Found found(uint64_t free, const char* remedy, int sharers = 1) {
-  return {free, std::min(margin_of(free, sharers), free), remedy, ""};
+  return {free, margin_of(free, sharers), remedy, ""};
 }
 
 // " are free in DIR for each of the 2 ranks here"

@@ -7,6 +7,12 @@
 
 namespace sluice {
 
+std::vector<const TokenData*> RunData::all() const {
+  std::vector<const TokenData*> all{&train};
+  if (validation) all.push_back(&*validation);
+  return all;
+}
+
 RunData open_run_data(const Options& options, const ModelConfig& config) {
   const int64_t sequence = options.batch.sequence.value();
   TokenData train = TokenData::open(options.data.train, config.vocabulary, options.data.type);

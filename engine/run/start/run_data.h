@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "engine/run/checkpoint/checkpoint.h"
 #include "engine/run/options/options.h"
@@ -18,6 +19,7 @@ struct RunData {
   std::optional<TokenData> validation;
   DataOrder validation_order;
 
+  std::vector<const TokenData*> all() const;
   TrainData view() const { return {&train, order, validation ? &*validation : nullptr, validation_order}; }
 };
 

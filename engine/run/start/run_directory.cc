@@ -50,6 +50,24 @@ void check_not_mixed(const std::string& checkpoint, const std::string& run) {
               "Name a new --out to branch off, or resume from a checkpoint of the run in it.");
 }
 
+// Throws where a checkpoint of another run was copied into the directory: which of them to go on from, and
+// which to delete, is not for us to say.
+void check_one_run(const std::string& run) {
+  std::optional<CheckpointEntry> first;
+  uint64_t first_run = 0;
+  for (const CheckpointEntry& entry : list_checkpoints(checkpoints_directory(run))) {
+    if (!is_complete(entry)) continue;
+    const uint64_t number = CheckpointReader::open(entry.path).state().run;
+    if (number == 0) continue;  // of an older version
+    if (first && number != first_run)
+      throw Error(ExitCode::usage,
+                  printable(first->path) + " and " + printable(entry.path) + " belong to two runs.",
+                  "Move the one that was copied there to another place.");
+    first = entry;
+    first_run = number;
+  }
+}
+
 // The error for a run whose every checkpoint is damaged. `damaged`: sentences that say how.
 Error only_damaged(const std::string& run, const std::vector<std::string>& damaged) {
   return Error(ExitCode::malformed_file,
@@ -91,6 +109,9 @@ void RunDirectory::create() {
 
 void RunDirectory::open_metrics(const std::string& path) {
   std::error_code error;
+  if (fs::path(path) == fs::path(path_) / "metrics.jsonl" && fs::is_symlink(path, error))
+    throw Error(ExitCode::usage, printable(path) + " is a link.",
+                "Remove it, or name the file that it leads to with --metrics.");
   if (!fs::exists(path, error)) made_.push_back(path);
   const MetricsFile file(path);
 }
@@ -160,6 +181,7 @@ std::optional<CheckpointReader> open_resume(const RunOptions& run) {
                 "--resume " + printable(run.resume) + " is neither a checkpoint nor a run with one.",
                 "Name a run directory, one of its checkpoints, or auto.");
   check_not_mixed(*path, run.out);
+  check_one_run(run.out);
   return CheckpointReader::open(*path);
 }
 

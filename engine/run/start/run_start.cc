@@ -45,14 +45,13 @@ const ManifestOption* find_in(const std::vector<ManifestOption>& manifest, const
 
 // Takes the checkpoint's options into `options`. A launcher decides how many ranks there are, and on another
 // number of ranks the micro-batch is chosen anew. A branch, in another --out, has metrics of its own.
-std::vector<std::string> go_on_with(const CheckpointReader& checkpoint, Options& options) {
+std::vector<std::string> go_on_with(const CheckpointReader& checkpoint, bool is_same_run, Options& options) {
   std::vector<ManifestOption> manifest = checkpoint.state().options;
   const auto drop = [&](const std::string& name) {
     std::erase_if(manifest, [&](const ManifestOption& option) { return option.name == name; });
   };
   if (options.ranks.launched) drop("gpus");
-  std::error_code error;
-  if (!fs::equivalent(run_of(checkpoint.path()), options.run.out, error)) drop("metrics");
+  if (!is_same_run) drop("metrics");
   const OptionRow& gpus = *find_option("gpus");
   if (const ManifestOption* stored = find_in(manifest, gpus.name); stored && !is_given(options, gpus.name))
     set_option(options, gpus, stored->values);
@@ -111,7 +110,9 @@ RunStart open_run_start(Options& options, Verb verb) {
   };
   if (resuming || verb == Verb::train) start.checkpoint = open_resume(options.run);
   if (start.checkpoint) {
-    note(go_on_with(*start.checkpoint, options));
+    std::error_code missing;
+    start.is_same_run = fs::equivalent(run_of(start.checkpoint->path()), options.run.out, missing);
+    note(go_on_with(*start.checkpoint, start.is_same_run, options));
     note(leave_out_lost(options));
   } else if (resuming) {
     note({fresh_start(options, verb)});
@@ -171,9 +172,11 @@ CheckpointState first_state(const Options& options, const ModelConfig& config) {
   return state;
 }
 
-CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data) {
+CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data,
+                         uint64_t fresh_run) {
   CheckpointState state =
       start.checkpoint ? start.checkpoint->state() : first_state(options, start.source.config);
+  if (!start.is_same_run) state.run = fresh_run;
   state.tokens = data.tokens();
   state.data_checksum = data.sample_checksum();
   state.micro_batch = options.batch.micro_batch.value();

@@ -23,6 +23,7 @@ struct RunStart {
   ModelSource source;
   std::optional<HfWeights> weights;  // opened by check_start()
   std::vector<std::string> notes;    // sentences to print
+  bool is_same_run = false;          // as the checkpoint's: it goes on in the directory of that run
 };
 
 // Finds the checkpoint or the model, and settles the options that it brings, the device and the number of
@@ -40,8 +41,9 @@ CheckpointState first_state(const Options& options, const ModelConfig& config);
 
 // The state that the first step of this start begins with. `options` are as the user gave them, except that
 // sequence and micro-batch are resolved. They go into the manifest, and a later resume takes them over,
-// perhaps on another machine.
-CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data);
+// perhaps on another machine. `fresh_run`: CheckpointState::run of a run that begins here.
+CheckpointState state_of(const RunStart& start, const Options& options, const TokenData& data,
+                         uint64_t fresh_run);
 
 // Ranks may read different files, so they compare these: the configuration of --model and, where it brings
 // weights, a sample of every tensor.

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -112,12 +114,16 @@ void append_line(std::string& out, const ValidationMetrics& m, double time) {
 
 MetricsFile::MetricsFile(const std::string& path) : path_(path) {
   // O_NONBLOCK: opening a pipe that nobody reads must not hang. Writing to one that somebody reads may wait.
-  file_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-  if (file_ < 0) throw file_error(ExitCode::environment, "Opening", path, errno);
-  if (::fcntl(file_, F_SETFL, O_APPEND) != 0) throw file_error(ExitCode::environment, "Opening", path, errno);
+  file_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
+  if (file_.get() < 0) throw file_error(ExitCode::environment, "Opening", path, errno);
+  if (::fcntl(file_.get(), F_SETFL, O_APPEND) != 0)
+    throw file_error(ExitCode::environment, "Opening", path, errno);
+  struct stat status;
+  if (::fstat(file_.get(), &status) == 0 && S_ISREG(status.st_mode) &&
+      ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw Error(ExitCode::environment, fmt::format("Another process is writing {}.", printable(path)),
+                "Name another file with --metrics.");
 }
-
-MetricsFile::~MetricsFile() { ::close(file_); }
 
 void MetricsFile::write(const StepMetrics& metrics, double time) {
   append_line(waiting_, metrics, time);
@@ -133,7 +139,7 @@ void MetricsFile::flush() {
   size_t done = 0;
   int error = 0;
   while (done < waiting_.size() && error == 0) {
-    const ssize_t n = ::write(file_, waiting_.data() + done, waiting_.size() - done);
+    const ssize_t n = ::write(file_.get(), waiting_.data() + done, waiting_.size() - done);
     if (n >= 0)
       done += static_cast<size_t>(n);
     else if (errno != EINTR)

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "models/files/file.h"
+
 namespace sluice {
 
 struct StepMetrics {
@@ -44,11 +46,9 @@ void append_line(std::string& out, const ValidationMetrics& metrics, double time
 
 class MetricsFile {
  public:
-  // Opens for appending, creates if needed. Throws Error(environment).
+  // Opens for appending, creates if needed. Throws Error(environment), also where another process writes the
+  // file.
   explicit MetricsFile(const std::string& path);
-  ~MetricsFile();
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
 
   // Each is one write to the operating system. Lines that it refuses, as on a full drive, are kept and
   // written with the next one. So a line is never torn for long, and metrics do not end a run.
@@ -65,8 +65,8 @@ class MetricsFile {
  private:
   static constexpr size_t kWaitingMax = 16 << 20;  // bytes; with more, older lines are dropped
   std::string path_;
-  std::string waiting_;  // keeps its capacity: after the first steps nothing is allocated
-  int file_ = -1;
+  std::string waiting_;  // keeps its capacity: as long as lines can be written, nothing is allocated
+  FileDescriptor file_;
   int error_ = 0;         // errno of the last write; 0: it succeeded
   bool is_told_ = false;  // of this error
 };

@@ -21,11 +21,12 @@ uint64_t rows_of(const Plan& plan) {
   return static_cast<uint64_t>(plan.model.micro_batch) * plan.lowering.slices;
 }
 
-// What ranks tell each other before a step: how many were asked to stop, and find that a checkpoint is due.
+// What ranks tell each other before a step: how many were asked to stop, find that a checkpoint is due, and
+// know that data are bad.
 struct Signs {
-  int stopping = 0, saving = 0;
+  int stopping = 0, saving = 0, failed = 0;
   Signs& operator+=(const Signs& other) {
-    stopping += other.stopping, saving += other.saving;
+    stopping += other.stopping, saving += other.saving, failed += other.failed;
     return *this;
   }
 };
@@ -153,6 +154,10 @@ Trainer::Trainer(Session& session, const Options& options, const TrainData& data
 
 TrainResult Trainer::run(AtEnd at_end) {
   at_end_ = at_end;
+  if (at_end == AtEnd::checkpoint) {
+    out_.emplace(options_.run.out);
+    spare_.emplace(SpareDescriptors::kOfCheckpoint);
+  }
   try {
     return train_on_lanes();
   } catch (const Error& error) {
@@ -209,7 +214,8 @@ TrainResult Trainer::train() {
     if (saves) {
       checkpoint();
       saved = step_;
-      if (session_.ranks().is_first()) delete_set_aside(options_.run.out);
+      const SpareDescriptors::Lent lent(*spare_);
+      if (session_.ranks().is_first()) delete_set_aside(out_->path());
     }
     excluded_ += steady_seconds() - begin;
   }
@@ -243,9 +249,15 @@ void Trainer::enter_next_phase() {
 bool Trainer::stops() {
   const double every = options_.run.checkpoint_every.seconds;
   const bool is_due = every > 0 && steady_seconds() - saved_at_ >= every;
-  const Signs signs = session_.ranks().sum(Signs{stop_, session_.ranks().is_first() && is_due});
+  if (data_.check) failure_ = data_.check->fault();
+  if (const auto trouble = out_ ? out_->trouble() : std::nullopt)
+    failure_ = std::make_exception_ptr(Error(
+        ExitCode::environment, *trouble, "Leave the directory of a run in its place until it has ended."));
+  const Signs signs =
+      session_.ranks().sum(Signs{stop_, session_.ranks().is_first() && is_due, failure_ != nullptr});
   saves_by_time_ = signs.saving > 0;
-  return signs.stopping > 0;
+  failed_ = signs.failed > 0;
+  return signs.stopping + signs.failed > 0;
 }
 
 bool Trainer::issue_step() {
@@ -333,9 +345,10 @@ void Trainer::read_step(const Pending& p) {
 // The remedy after a step whose numbers went wrong.
 std::string Trainer::way_out(const std::string& change) const {
   if (at_end_ == AtEnd::nothing) return "Start again with " + change + ".";
-  const std::optional<std::string> newest = newest_checkpoint(options_.run.out);
+  const std::optional<std::string> newest = newest_checkpoint(out_->path());
   if (newest) return "Go on from " + printable(*newest) + " with --resume auto and " + change + ".";
-  return "There is no checkpoint yet: start again with --resume auto and " + change + ".";
+  const std::string from = options_.run.resume.empty() ? "auto" : printable(options_.run.resume);
+  return "There is no checkpoint yet: start again with --resume " + from + " and " + change + ".";
 }
 
 void Trainer::drain() {
@@ -377,7 +390,7 @@ void Trainer::tell_failure(const std::string& unsaved) const {
   else if (at_end_ == AtEnd::checkpoint)
     then = fmt::format(" Step {} is saved: then go on with --resume auto.", step_);
   if (!failure_)
-    throw Error(ExitCode::rank_lost, "Another rank could not read its data.",
+    throw Error(ExitCode::rank_lost, "Another rank found that the run has to end.",
                 "Its own error says why." + then);
   try {
     std::rethrow_exception(failure_);
@@ -388,8 +401,10 @@ void Trainer::tell_failure(const std::string& unsaved) const {
 
 void Trainer::checkpoint() {
   note("the checkpoint");
-  CheckpointWriter writer(options_.run.out, session_.plan().model, state_,
-                          owned_ranges(session_.plan().lowering), session_.ranks());
+  const SpareDescriptors::Lent lent(*spare_);
+  const std::string out = out_->path();
+  CheckpointWriter writer(out, session_.plan().model, state_, owned_ranges(session_.plan().lowering),
+                          session_.ranks());
   ShardHooks hooks;
   hooks.save = [&](uint32_t group, uint64_t first, Plane plane, std::span<const std::byte> bytes) {
     return writer.begin_write(group, first, plane, bytes);
@@ -404,7 +419,7 @@ void Trainer::checkpoint() {
                     " are not finite, so they are not saved.",
                 way_out("a smaller --lr"));
   writer.commit();
-  if (session_.ranks().is_first()) prune_checkpoints(options_.run.out, options_.run.keep);
+  if (session_.ranks().is_first()) prune_checkpoints(out, options_.run.keep);
   saved_at_ = steady_seconds();
   if (events_.checkpoint) events_.checkpoint(writer.path());
 }

@@ -4,9 +4,9 @@
 // issued only when a lane has nothing else to do, so that a stop need not wait for it. Owner: the verb's
 // thread.
 //
-// If a run has to end while all lanes are well, because of a signal, data that cannot be read or a validation
-// that fails, a checkpoint is written first. All ranks agree on that before they do it. Numbers that are not
-// finite end a run without one.
+// If a run has to end while all lanes are well, because of a signal, of data that cannot be read or are found
+// to be bad, of a validation that fails, or of a run directory that was moved, a checkpoint is written first.
+// All ranks agree on that before they do it. Numbers that are not finite end a run without one.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,13 @@
 #include <string>
 
 #include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/checkpoint/directory.h"
+#include "engine/run/checkpoint/spare_descriptors.h"
 #include "engine/run/execute/session.h"
 #include "engine/run/options/options.h"
 #include "engine/run/train/metrics.h"
 #include "models/data/data_order.h"
+#include "models/data/range_check.h"
 #include "models/data/token_data.h"
 
 namespace sluice {
@@ -39,6 +42,7 @@ struct TrainData {
   DataOrder order;
   const TokenData* validation = nullptr;  // nullptr: no validation
   DataOrder validation_order;
+  const RangeCheck* check = nullptr;  // of all data; nullptr: what is wrong shows when it is read
 };
 
 enum class AtEnd : uint8_t { checkpoint, nothing };  // nothing: the run only measures
@@ -56,7 +60,7 @@ class Trainer {
           const std::atomic<bool>& stop, TrainEvents events);
 
   // Trains until options.batch.steps updates are done or `stop` is set, then drains. Throws Error(io,
-  // environment, numerics); the last durable checkpoint is then intact.
+  // environment, numerics, malformed_file); the last durable checkpoint is then intact.
   TrainResult run(AtEnd at_end = AtEnd::checkpoint);
 
  private:
@@ -67,7 +71,7 @@ class Trainer {
   };
   TrainResult train();
   TrainResult train_on_lanes();   // the same; where a lane failed, throws the lane's error
-  bool stops();                   // sets saves_by_time_ too
+  bool stops();                   // sets saves_by_time_ and failed_ too
   const BodyIds& bodies() const;  // of phase_
   void enter_next_phase();
   bool issue_step();              // false where a rank could not read its tokens: nothing was issued
@@ -91,6 +95,8 @@ class Trainer {
   const std::atomic<bool>& stop_;
   TrainEvents events_;
   AtEnd at_end_ = AtEnd::checkpoint;
+  std::optional<OutDirectory> out_;  // these two: where checkpoints are written
+  std::optional<SpareDescriptors> spare_;
   int64_t step_ = 0;              // issued
   size_t phase_ = 0;              // index into Lowering::phases
   bool pending_update_ = false;   // rounded gradients wait for their update
@@ -102,7 +108,7 @@ class Trainer {
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
   bool cut_short_ = false;                          // the flag ended a validation
-  bool failed_ = false;                             // a rank could not read its data
+  bool failed_ = false;                             // a rank could not read its data, or they are bad
   std::exception_ptr failure_;                      // on the rank that could not, what it threw
 };
 

@@ -137,6 +137,63 @@ TEST_F(Cli, AStopThatTakesTooLongIsRefused) {
                  {"`90` for --stop-within", "90s, 10m or 2h"});
 }
 
+// A token that is none is found beside the run, long before the run comes to it.
+TEST_F(Cli, DataAreCheckedBesideTheRun) {
+  std::string tokens(4'000'000, '\0');
+  for (size_t i = 0; i < tokens.size(); i += 2) tokens[i] = static_cast<char>(1 + i % 100);
+  constexpr size_t kBad = 1'984'000;  // between two stretches of TokenData::sample_checksum()
+  tokens[2 * kBad + 1] = '\x7f';
+  write_bytes(directory / "tokens.bin", tokens);
+  const CommandResult result =
+      run(train("run", 1'000'000, {"--data", directory / "tokens.bin", "--order", "sequential"}));
+  EXPECT_EQ(result.code, 5) << result.out << result.err;
+  EXPECT_NE(result.err.find("tokens.bin has token id 325"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find(" is saved: then go on with --resume auto."), std::string::npos) << result.err;
+  EXPECT_TRUE(newest_checkpoint(directory / "run"));
+}
+
+// It is refused before anything is pruned.
+TEST_F(Cli, ACheckpointOfAnotherRunIsTold) {
+  namespace fs = std::filesystem;
+  ASSERT_EQ(run(train("run", 2)).code, 0);
+  ASSERT_EQ(run(train("other", 3)).code, 0);
+  const std::string own = directory / "run/checkpoints/step-000000002",
+                    foreign = directory / "run/checkpoints/step-000000003";
+  fs::copy(directory / "other/checkpoints/step-000000003", foreign);
+  for (const std::string& from : {std::string("auto"), own, foreign})
+    expect_refusal({"train", "--out", directory / "run", "--resume", from, "--steps", "5"}, 2,
+                   {foreign + " and " + own + " belong to two runs.", "Move the one that was copied there"});
+  EXPECT_TRUE(fs::exists(own) && fs::exists(foreign));
+  fs::remove_all(foreign);
+  EXPECT_EQ(run({"train", "--out", directory / "run", "--resume", "auto", "--steps", "3"}).code, 0);
+  // A run goes on under its own number; a branch has another.
+  ASSERT_EQ(run({"train", "--out", directory / "branch", "--resume", directory / "run", "--steps", "4"}).code,
+            0);
+  const auto number = [&](const char* name) {
+    return CheckpointReader::open(newest_checkpoint(directory / name).value()).state().run;
+  };
+  EXPECT_NE(number("run"), 0u);
+  EXPECT_NE(number("run"), number("branch"));
+}
+
+// Metrics are not written through a link that lies in the run directory, nor by two runs at once.
+TEST_F(Cli, MetricsAreOfOneRun) {
+  write_bytes(directory / "mine.txt", "");
+  std::filesystem::create_directory(directory / "run");
+  std::filesystem::create_symlink(directory / "mine.txt", directory / "run/metrics.jsonl");
+  expect_refusal(train("run", 2), 2, {"metrics.jsonl is a link.", "--metrics"});
+  const std::string metrics = directory / "metrics.jsonl";
+  ASSERT_EQ(run(train("one", 2, {"--metrics", metrics})).code, 0);
+  std::filesystem::copy(directory / "one", directory / "copy", std::filesystem::copy_options::recursive);
+  const auto bytes = std::filesystem::file_size(metrics);
+  Command first(directory, {"train", "--out", directory / "one", "--resume", "auto", "--steps", "1000000"});
+  ASSERT_TRUE(first.until([&] { return std::filesystem::file_size(metrics) > bytes; }));
+  expect_refusal({"train", "--out", directory / "copy", "--resume", "auto", "--steps", "3"}, 4,
+                 {"Another process is writing " + metrics, "--metrics"});
+  first.send(SIGTERM);
+  EXPECT_EQ(first.wait().code, 75);
+}
+
 // Weights of NaN: the loss is printed, and the exit code tells.
 TEST_F(Cli, EvaluationOfWeightsThatAreNotFinite) {
   ASSERT_EQ(run(train("run", 1)).code, 0);

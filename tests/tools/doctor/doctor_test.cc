@@ -270,7 +270,7 @@ TEST(Doctor, WhatIsNotKnownForTheSameReasonIsSaidOnce) {
 
 TEST(Doctor, EveryStateOfTheHostsMemoryHasItsCommand) {
   const State states[] = {
-      {"host memory", [](DoctorFacts& f) { f.memory.available = 512 * kMiB; }, "512 MiB available of 128 GiB",
+      {"host memory", [](DoctorFacts& f) { f.memory.available = 96 * kMiB; }, "96.0 MiB available of 128 GiB",
        "ps aux --sort=-rss | head", CheckStatus::fail},
       {"host cgroup",
        [](DoctorFacts& f) {
@@ -397,7 +397,7 @@ TEST(Doctor, EveryStateOfADirectoryHasItsCommand) {
   read_only.file_system->read_only = true;
   EXPECT_EQ(command(read_only), "sudo mount -o remount,rw '/mnt'");
   DirectoryFacts full = fast_drive();
-  full.probe.free_bytes = 512 * kMiB;
+  full.probe.free_bytes = 96 * kMiB;
   EXPECT_EQ(command(full), "du -xh --max-depth=2 '/mnt/fast' | sort -h | tail");
 }
 

@@ -1,6 +1,8 @@
 // What ends a run in which all lanes are well ends it after a checkpoint, on all ranks: data that cannot be
 // read, a validation that fails, a stop. Weights that are not finite are not saved.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <limits>
 
@@ -61,6 +63,64 @@ TEST_F(Endings, ATokenThatIsNoneEndsARunAfterItsCheckpoint) {
     EXPECT_EQ(train_on(run).steps.size(), 5u);
     EXPECT_EQ(differences(newest_tensors(whole.options.run.out), newest_tensors(run.options.run.out)), "");
   }
+}
+
+// A run directory that is moved or removed while the run goes on. What takes its name stays as it is.
+TEST_F(Endings, ARunWhoseDirectoryMovesIsSavedWhereItIs) {
+  namespace fs = std::filesystem;
+  write_data("tokens.bin");
+  struct Case {
+    bool moved, replaced;
+  };
+  for (const Case c : {Case{true, true}, Case{true, false}, Case{false, false}, Case{false, true}}) {
+    TestRun run = tokens_run(1, "run");
+    const std::string out = run.options.run.out, elsewhere = out + ".elsewhere";
+    run.on_step = [&](const StepMetrics& m) {
+      if (m.step != 3) return;
+      if (c.moved)
+        fs::rename(out, elsewhere);
+      else
+        fs::remove_all(out);
+      if (c.replaced) fs::create_directory(out);
+    };
+    const Error error = error_of(run);
+    EXPECT_EQ(error.code(), ExitCode::environment);
+    const std::string happened = c.moved ? "was moved to " + elsewhere : "was removed";
+    EXPECT_EQ(error.what(), "--out " + out + " " + happened + " while the run went on.");
+    const auto saved = newest_checkpoint(c.moved ? elsewhere : out);
+    const bool can = c.moved || !c.replaced;
+    ASSERT_EQ(saved.has_value(), can);
+    const auto then = can ? " is saved: then go on with --resume auto." : " There is another ";
+    EXPECT_NE(error.remedy().find(then), std::string::npos) << error.remedy();
+    if (can) {
+      EXPECT_GE(CheckpointReader::open(*saved).state().step, 3);
+    }
+    EXPECT_EQ(c.replaced, fs::exists(out) && fs::is_empty(out));
+    fs::remove_all(out);
+    fs::remove_all(elsewhere);
+  }
+}
+
+// From the third step on, nothing can be opened but what the run has set aside for its checkpoints.
+TEST_F(Endings, DescriptorsOfACheckpointAreHeldFromTheStart) {
+  write_data("tokens.bin");
+  TestRun run = tokens_run(1, "run");
+  run.options.run.checkpoint_every = {5};
+  struct Limit {
+    rlimit before{};
+    Limit() { EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0); }
+    ~Limit() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0); }
+  } limit;
+  run.on_step = [&](const StepMetrics& m) {
+    if (m.step != 3) return;
+    const FileDescriptor free(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const rlimit none{static_cast<rlim_t>(free.get()), limit.before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    EXPECT_LT(open("/dev/null", O_RDONLY | O_CLOEXEC), 0);
+  };
+  const TestResult result = train_on(run);
+  EXPECT_EQ(result.checkpoints, 2u);
+  EXPECT_EQ(result.end.step, 10);
 }
 
 // Where the checkpoint fails too, what ended the run is still told first.

@@ -1,0 +1,33 @@
+#include "models/data/range_check.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace sluice {
+
+RangeCheck::RangeCheck(std::span<const TokenData* const> data)
+    : thread_([this, all = std::vector<const TokenData*>(data.begin(), data.end())] { run(all); }) {}
+
+RangeCheck::~RangeCheck() {
+  ends_ = true;
+  thread_.join();
+}
+
+void RangeCheck::run(const std::vector<const TokenData*>& data) {
+  constexpr sched_param kNoPriority{};
+  sched_setscheduler(0, SCHED_IDLE, &kNoPriority);  // where it may not, it runs as any other thread
+  std::array<int32_t, 8192> ids;
+  try {
+    for (const TokenData* d : data)
+      for (uint64_t first = 0; first < d->tokens() && !ends_; first += ids.size())
+        d->read(first, std::min<uint64_t>(ids.size(), d->tokens() - first), ids.data());
+  } catch (...) {
+    fault_ = std::current_exception();
+    found_.store(true, std::memory_order_release);
+  }
+}
+
+}  // namespace sluice

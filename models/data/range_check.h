@@ -1,0 +1,36 @@
+// Reads all tokens of some data once, in the background, so that an id that is none is found in the first
+// minutes of a run, not on its last day.
+//
+// Its thread runs only while a processor has nothing else to do. It needs 64 KiB and allocates nothing after
+// the start. Owner: the trainer's thread.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <span>
+#include <thread>
+
+#include "models/data/token_data.h"
+
+namespace sluice {
+
+class RangeCheck {
+ public:
+  // Checks the data one after the other. They must outlive this.
+  explicit RangeCheck(std::span<const TokenData* const> data);
+  ~RangeCheck();  // ends the check, finished or not
+  RangeCheck(const RangeCheck&) = delete;
+  RangeCheck& operator=(const RangeCheck&) = delete;
+
+  // What TokenData::read() threw, or nullptr so far.
+  std::exception_ptr fault() const { return found_.load(std::memory_order_acquire) ? fault_ : nullptr; }
+
+ private:
+  void run(const std::vector<const TokenData*>& data);
+
+  std::atomic<bool> ends_{false}, found_{false};
+  std::exception_ptr fault_;  // written before found_ is set
+  std::thread thread_;
+};
+
+}  // namespace sluice
