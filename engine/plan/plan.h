@@ -35,7 +35,8 @@ struct ProgramMemory {
 struct PlanRequest {
   Machine machine;  // capacities are arena bytes
   MachineRates rates;
-  std::function<Model(int64_t micro_batch)> model;
+  std::function<Model(int64_t micro_batch, int64_t sequence)> model;
+  int64_t sequence = 1;                // tokens
   std::vector<int64_t> micro_batches;  // candidates, largest first; each divides the batch
   Recompute recompute = Recompute::automatic;
   Placement placement = Placement::automatic;
@@ -103,6 +104,12 @@ struct Infeasible {
 };
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request);
+
+// The size of the program for a micro-batch. Where segments may keep tensors or not, the larger of both.
+ProgramSize program_size(const PlanRequest& request, int64_t micro_batch);
+
+// Whether there is a plan. Takes a fraction of the time of make_plan().
+bool is_feasible(const PlanRequest& request);
 
 // What kept each fetch of the `wanted` buffers from beginning earlier. Assembles the plan's program once
 // more, and CHECKs that it is the same.

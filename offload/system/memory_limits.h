@@ -31,6 +31,8 @@ struct MemoryLimits {
     if (cgroup_limit == kNoLimit) return kNoLimit;
     return cgroup_used < cgroup_limit ? cgroup_limit - cgroup_used : 0;
   }
+  // The smaller of what the machine and what the cgroup has.
+  uint64_t physical() const { return total < cgroup_limit ? total : cgroup_limit; }
   // The smaller of what the machine and what the cgroup has left.
   uint64_t usable() const { return available < cgroup_left() ? available : cgroup_left(); }
 };

@@ -125,7 +125,9 @@ inline PlanRequest request_of(const TestRun& run, const Device& device) {
   PlanRequest request = plan_request(run.options, source.config, budgets_of(run), workspaces_of(device),
                                      !run.options.data.validation.empty(), run.ranks_meet_in_device);
   if (run.alter_model)
-    request.model = [make = request.model, alter = run.alter_model](int64_t m) { return alter(make(m)); };
+    request.model = [make = request.model, alter = run.alter_model](int64_t m, int64_t sequence) {
+      return alter(make(m, sequence));
+    };
   return request;
 }
 

@@ -44,6 +44,7 @@ EvalStart open_start(Options& options) {
     if (is_given(options, "batch") && !is_given(options, "micro-batch")) options.batch.micro_batch.reset();
     start.source.config = config_from_json(start.checkpoint->state().model_config, *path + "/manifest.json");
   } else {
+    check_not_before_first(from);
     options.model.model = from;
     std::error_code ignored;
     if (std::filesystem::exists(std::filesystem::path(from) / "config.json", ignored))
@@ -62,8 +63,8 @@ EvalStart open_start(Options& options) {
 Plan evaluation_plan(const Options& options, const ModelConfig& config, const Budgets& budgets,
                      const Device& device) {
   PlanRequest request = plan_request(options, config, budgets, workspaces_of(device), true);
-  request.model = [build = request.model](int64_t micro_batch) {
-    Model model = build(micro_batch);
+  request.model = [build = request.model](int64_t micro_batch, int64_t sequence) {
+    Model model = build(micro_batch, sequence);
     for (Group& g : model.groups) g.trainable = false;
     return model;
   };

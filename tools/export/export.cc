@@ -28,6 +28,7 @@ std::string tokenizer_of(const std::string& checkpoint, const std::string& model
 
 ExitCode run_export(Options options, std::FILE* out) {
   const std::optional<std::string> path = find_checkpoint(options.transfer.from);
+  if (!path) check_not_before_first(options.transfer.from);
   if (!path)
     throw Error(ExitCode::usage,
                 "--from " + printable(options.transfer.from) + " is neither a checkpoint nor a run with one.",

@@ -9,6 +9,7 @@
 #include "engine/base/units.h"
 #include "engine/rates/drives.h"
 #include "engine/run/start/plan_request.h"
+#include "tools/command/progress.h"
 #include "tools/command/wrap.h"
 
 namespace sluice {
@@ -131,6 +132,17 @@ std::string wear_words(const PlanFacts& f) {
                      rounded(days_to_endurance(f)));
 }
 
+// Of a run of so many steps; checkpoints and validations not counted.
+std::string total_words(const PlanFacts& f, int64_t steps) {
+  const double count = static_cast<double>(steps), bytes = count * static_cast<double>(f.bytes_written);
+  std::string out =
+      fmt::format("{} step{} take {}", steps, steps == 1 ? "" : "s", format_duration(count * f.seconds));
+  if (f.bytes_written == 0) return out;
+  const double part = f.drive_part * bytes / kDriveEndurance;
+  return out + fmt::format(" and write {} TB, {} of 600 TBW", rounded(bytes / 1e12),
+                           part < 0.01 ? "under 1 %" : percent(part, 1));
+}
+
 ordered_json by_name(const Machine& machine, const std::vector<double>& by_lane) {
   ordered_json out = ordered_json::object();
   for (size_t l = 0; l < by_lane.size(); ++l) out[machine.lanes[l].name] = by_lane[l];
@@ -216,7 +228,7 @@ PlanFacts facts_of(const Plan& plan, const Options& options) {
   return f;
 }
 
-std::string facts_text(const Plan& plan, const PlanFacts& f) {
+std::string facts_text(const Plan& plan, const PlanFacts& f, std::optional<int64_t> steps) {
   std::string out = lanes_table(plan.program.machine, plan.rates, f);
   if (sum_of(f.waited_for) >= kWorthNaming * f.seconds)
     append_list(out, "  compute waits", most_of(plan.program, f.waits, f), kIndent);
@@ -228,10 +240,15 @@ std::string facts_text(const Plan& plan, const PlanFacts& f) {
                                readable_seconds(plan.least_seconds), plan.step_seconds / plan.least_seconds),
                    kIndent);
   if (f.bytes_written > 0) append_wrapped(out, "  drive wear", wear_words(f), kIndent);
+  if (steps) append_wrapped(out, "  in all", total_words(f, *steps), kIndent);
   return out;
 }
 
-void add_facts(const Plan& plan, const PlanFacts& f, ordered_json& out) {
+std::optional<int64_t> steps_of(const Options& options) {
+  return is_given(options, "steps") ? std::optional(options.batch.steps) : std::nullopt;
+}
+
+void add_facts(const Plan& plan, const PlanFacts& f, std::optional<int64_t> steps, ordered_json& out) {
   const Machine& machine = plan.program.machine;
   out["lane_busy"] = by_name(machine, f.busy);
   std::vector<double> fractions;
@@ -250,6 +267,10 @@ void add_facts(const Plan& plan, const PlanFacts& f, ordered_json& out) {
                        {"name", bottleneck_name(plan.program, plan.rates, f.bottleneck)},
                        {"seconds", f.bottleneck.seconds},
                        {"fraction", f.bottleneck.seconds / f.seconds}};
+  if (steps)
+    out["total"] = {{"steps", *steps},
+                    {"seconds", static_cast<double>(*steps) * f.seconds},
+                    {"bytes_written", static_cast<uint64_t>(*steps) * f.bytes_written}};
   if (f.bytes_written == 0) return;
   out["drive_wear"] = {{"bytes_per_step", f.bytes_written},
                        {"bytes_per_day", written_a_day(f)},

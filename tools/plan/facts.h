@@ -45,10 +45,13 @@ struct PlanFacts {
 };
 PlanFacts facts_of(const Plan& plan, const Options& options);
 
-// The facts as `sluice plan` prints them: a table and some lines.
-std::string facts_text(const Plan& plan, const PlanFacts& facts);
+// The facts as `sluice plan` prints them: a table and some lines. `steps`: of the run, where they are given.
+std::string facts_text(const Plan& plan, const PlanFacts& facts, std::optional<int64_t> steps);
 
 // Adds them to the output of `plan --json`.
-void add_facts(const Plan& plan, const PlanFacts& facts, nlohmann::ordered_json& out);
+void add_facts(const Plan& plan, const PlanFacts& facts, std::optional<int64_t> steps,
+               nlohmann::ordered_json& out);
+// --steps, where it is given.
+std::optional<int64_t> steps_of(const Options& options);
 
 }  // namespace sluice

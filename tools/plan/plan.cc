@@ -3,6 +3,8 @@
 #include "engine/run/start/stopping.h"
 #include "tools/command/screen.h"
 #include "tools/command/verbs.h"
+#include "tools/command/waiting.h"
+#include "tools/plan/advice.h"
 #include "tools/plan/explain.h"
 #include "tools/plan/facts.h"
 #include "tools/plan/report.h"
@@ -15,7 +17,7 @@ ExitCode run_plan(Options given, std::FILE* out) {
   if (!given.plan.sweep.empty()) return run_sweep(given, out);
   const PlannedRun run = planned_run(std::move(given));
   const Options& options = run.options;
-  const auto result = make_plan(run.request);
+  const auto result = make_plan_patiently(run.request);
   const auto print_notes = [&] {  // also before a refusal, whose limits they may explain
     for (const std::string& note : run.start.notes) show(out, note + "\n");
     for (const std::string& note : run.budgets.notes) show(out, note + "\n");
@@ -26,6 +28,7 @@ ExitCode run_plan(Options given, std::FILE* out) {
       return ExitCode::infeasible;
     }
     if (!options.print.text) print_notes();
+    const Waiting waiting(stderr, "looking for what would work");
     throw infeasible_error(run.request, *why, run.budgets);
   }
   const Plan& plan = std::get<Plan>(result);
@@ -47,8 +50,9 @@ ExitCode run_plan(Options given, std::FILE* out) {
   }
   print_notes();
   show(out, plan_text(plan, run.budgets, options, even));
-  show(out, facts_text(plan, facts_of(plan, options)));
+  show(out, facts_text(plan, facts_of(plan, options), steps_of(options)));
   if (options.plan.explain) show(out, explain_text(plan));
+  if (!options.plan.no_advice) show(out, advice_text(run, plan));
   return ExitCode::done;
 }
 

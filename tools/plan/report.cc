@@ -153,8 +153,9 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
     if (moved[l]) out += fmt::format(" {} {}", p.machine.lanes[l].name, format_size(moved[l]));
   if (std::all_of(moved.begin(), moved.end(), [](uint64_t bytes) { return bytes == 0; })) out += " nothing";
   out += "\n" + network_text(plan);
-  out += fmt::format("  predicted: {} a step, {:.0f} tokens/s ({} candidates weighed)\n",
-                     readable_seconds(plan.step_seconds), tokens_per_second(plan), plan.candidates);
+  out += fmt::format("  predicted: {} a step, {:.0f} tokens/s ({} candidates weighed){}\n",
+                     readable_seconds(plan.step_seconds), tokens_per_second(plan), plan.candidates,
+                     options.memory.machine.empty() ? ", at another machine's rates" : "");
   if (plan.lowering.ranks == 1 && options.ranks.compression.rank > 0)
     out += "  one rank sends nothing: --compress changes nothing\n";
   out += phases_text(plan, even);
@@ -201,7 +202,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
       out["homes"][buffer_class_name(kind)][p.machine.tiers[t].name] = tiers[t] + transient.at(kind)[t];
   const std::vector<uint64_t> moved = moved_bytes(plan, step_body(plan));
   for (size_t l = 0; l < moved.size(); ++l) out["moved_bytes"][p.machine.lanes[l].name] = moved[l];
-  add_facts(plan, facts_of(plan, options), out);
+  add_facts(plan, facts_of(plan, options), steps_of(options), out);
   add_phases(plan, even, out);
   out["checkpoint_bytes"] = checkpoint_bytes(plan, options.optimizer.kind);
   const std::optional<StopTime> stop = stop_time(plan);

@@ -9,6 +9,7 @@
 
 #include "engine/base/units.h"
 #include "engine/rates/network.h"
+#include "tools/plan/advice.h"
 #include "tools/profile/names.h"
 #include "tools/profile/text.h"
 
@@ -39,31 +40,6 @@ std::string subject_name(const Plan& plan, const Work& work, uint32_t subject) {
   }
 }
 
-// A change in words ("4.00 GiB more host memory") and the arguments that make it.
-struct ChangeWords {
-  std::string words, arguments;
-};
-ChangeWords words_of(const ProfiledRun& run, const Change& change) {
-  constexpr uint64_t kMib = 1 << 20;
-  switch (change.kind) {
-    case Change::Kind::capacity: {
-      const TierBudget& budget = *run.budgets.by_tier()[change.tier];
-      const uint64_t limit = budget.limit_for(change.to);
-      return {format_size(change.to - change.from) + " more " + budget.tier + " memory" +
-                  (limit > run.bytes_here[change.tier] ? ", more than is here," : ""),
-              fmt::format("--{} {}MiB", budget.option, (limit + kMib - 1) / kMib)};
-    }
-    case Change::Kind::batch: {
-      const uint64_t ranks = run.plan.lowering.ranks;
-      return {fmt::format("a batch of {} sequences instead of {}", change.to * ranks, change.from * ranks),
-              fmt::format("--batch {}", change.to * ranks)};
-    }
-    case Change::Kind::recompute:
-      return {"layers recomputed only where that pays", "--recompute auto"};
-  }
-  return {};
-}
-
 // A sentence about the change that removes most of a stall; "" if none of those tried removes a tenth of it.
 std::string remedy_of(const ProfiledRun& run, const Stall& stall, const std::vector<WorkSeconds>& now) {
   const auto seconds = [&](const std::vector<WorkSeconds>& waits) {
@@ -81,7 +57,8 @@ std::string remedy_of(const ProfiledRun& run, const Stall& stall, const std::vec
   }
   if (!best) return "";
   const double share = removed / seconds(now);
-  return fmt::format("{} would remove {} of it (a predicted {:.0f} %)", words_of(run, best->change).words,
+  return fmt::format("{} would remove {} of it (a predicted {:.0f} %)",
+                     words_of(best->change, run.budgets, run.bytes_here, run.plan.lowering.ranks).words,
                      readable_seconds(stall.seconds * share), 100 * share);
 }
 
@@ -225,12 +202,11 @@ void add_stalls(const ProfiledRun& run, ordered_json& out) {
 }
 
 void add_changes(const ProfiledRun& run, ordered_json& out) {
-  constexpr size_t kShown = 3;
   const double now = tokens_of(run.plan) / run.plan.step_seconds;
   out["changes"] = ordered_json::array();
-  for (size_t i = 0; i < std::min(kShown, run.changes.size()); ++i) {
+  for (size_t i = 0; i < std::min(kChangesShown, run.changes.size()); ++i) {
     const WhatIf& w = run.changes[i];
-    const ChangeWords words = words_of(run, w.change);
+    const ChangeWords words = words_of(w.change, run.budgets, run.bytes_here, run.plan.lowering.ranks);
     out["changes"].push_back({{"change", words.words},
                               {"arguments", words.arguments},
                               {"step_seconds", w.outlook.step_seconds},

@@ -24,7 +24,9 @@
 #include "tools/command/screen.h"
 #include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
+#include "tools/command/waiting.h"
 #include "tools/plan/report.h"
+#include "tools/train/comparison.h"
 
 namespace sluice {
 
@@ -85,13 +87,16 @@ void tell_memory(Accelerator& accelerator, uint64_t limit, Progress& progress) t
   // If the GPU was lost meanwhile, the next step reports it.
 }
 
-// Shows and records every event. After the first step it also prints how much GPU memory is held.
-TrainEvents report_to(MetricsFile& metrics, Progress& progress, Accelerator* accelerator, uint64_t limit) {
+// Shows and records every event. After the first step it also prints how much GPU memory is held, and after
+// some more how these compare with the prediction.
+TrainEvents report_to(MetricsFile& metrics, Progress& progress, Comparison& comparison,
+                      Accelerator* accelerator, uint64_t limit) {
   TrainEvents events;
-  events.step = [&metrics, &progress, accelerator, limit](const StepMetrics& m) mutable {
+  events.step = [&metrics, &progress, &comparison, accelerator, limit](const StepMetrics& m) mutable {
     metrics.write(m, unix_seconds());
     if (const auto trouble = metrics.trouble()) progress.note(*trouble);
     progress.step(m, steady_seconds());
+    if (const auto sentence = comparison.add(m)) progress.note(*sentence);
     if (Accelerator* const first = std::exchange(accelerator, nullptr)) tell_memory(*first, limit, progress);
   };
   events.validation = [&](const ValidationMetrics& v) {
@@ -139,14 +144,15 @@ struct Start {
   RunDirectory* directory;  // nullptr on a process whose ranks do not print
   RunStart run;
   RunData data;
+  std::optional<Comparison> comparison = {};  // of the first rank
 };
 
 // The metrics file and the progress lines of a run. If the run goes on, the file is first cut at its step.
 struct Report {
   Report(const Options& options, Start& start, const Program& program, std::FILE* out)
       : metrics(open_metrics(options, start, out)), progress(make_progress(options, program, out)) {}
-  TrainEvents events(Accelerator* accelerator, uint64_t limit) {
-    return report_to(metrics, progress, accelerator, limit);
+  TrainEvents events(Comparison& comparison, Accelerator* accelerator, uint64_t limit) {
+    return report_to(metrics, progress, comparison, accelerator, limit);
   }
 
   void finish() {
@@ -241,7 +247,8 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   std::optional<RangeCheck> check;
   if (ranks.is_first()) view.check = &check.emplace(start.data.all());
   Trainer trainer(session, options, view, state_of(start.run, given, start.data.train, number_by_chance()),
-                  stop_flag(), report ? report->events(accelerator, device_limit) : TrainEvents{});
+                  stop_flag(),
+                  report ? report->events(*start.comparison, accelerator, device_limit) : TrainEvents{});
   TrainResult result;
   try {
     result = trainer.run();
@@ -270,6 +277,7 @@ ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::F
   const auto planned = [&](const Plan& plan) {
     check_stop_time(given, plan);
     print(plan_text(plan, rank.budgets(), rank.options()));
+    if (ranks.is_first()) start.comparison.emplace(plan, rank.options());
     if (start.launch || ranks.is_first()) check_start(start.run, plan.model);  // threads share it
     if (ranks.is_first()) start.directory->create();
     ranks.barrier();
@@ -279,7 +287,13 @@ ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::F
   SessionOptions session_choices = session_options(rank.options(), rank.budgets().threads);
   session_choices.ranks = ranks;
   const auto started = start_session(
-      rank.device(), rank.budgets(), session_choices, [&] { return rank.plan(); }, planned);
+      rank.device(), rank.budgets(), session_choices,
+      [&] {
+        std::optional<Waiting> waiting;
+        if (ranks.is_first()) waiting.emplace(stderr, "planning");
+        return rank.plan();
+      },
+      planned);
   try {
     return train_in(*started, given, rank.options(), start, rank.budgets(), rank.device().accelerator(), out);
   } catch (const std::exception& e) {

@@ -26,30 +26,6 @@ Infeasible better_of(Infeasible a, Infeasible b) {
   return a;
 }
 
-// Where segments may keep tensors or not, the larger of both programs.
-ProgramSize size_of(const PlanRequest& request, int64_t micro_batch) {
-  const Model model = request.model(micro_batch);
-  const auto lowered = [&](bool recompute) {
-    Program program;
-    program.machine = request.machine;
-    LowerOptions options = request.lower;
-    for (const Layer& layer : model.layers)
-      for (const SegmentUse& use : layer.segments)
-        options.recompute.push_back(recompute || model.segments[use.segment].loss);
-    lower(model, options, program);
-    return size_at_most(program);
-  };
-  switch (request.recompute) {
-    case Recompute::all:
-      return lowered(true);
-    case Recompute::none:
-      return lowered(false);
-    case Recompute::automatic:
-      return larger_of(lowered(true), lowered(false));
-  }
-  CHECK(false, "no such recompute");
-}
-
 // What a program itself takes of the lowest memory tier, beside its arena. A larger budget never leaves less.
 class ProgramShare {
  public:
@@ -58,7 +34,7 @@ class ProgramShare {
     if (!own_.running) return;
     std::vector<ProgramSize> sizes;
     for (const int64_t micro_batch : request.micro_batches) {
-      sizes.push_back(size_of(request, micro_batch));
+      sizes.push_back(program_size(request, micro_batch));
       running_[micro_batch] = own_.running(sizes.back());
     }
     planning_ = own_.planning(sizes);
@@ -87,6 +63,36 @@ class ProgramShare {
 };
 
 }  // namespace
+
+ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
+  const Model model = request.model(micro_batch, request.sequence);
+  const auto lowered = [&](bool recompute) {
+    Program program;
+    program.machine = request.machine;
+    LowerOptions options = request.lower;
+    for (const Layer& layer : model.layers)
+      for (const SegmentUse& use : layer.segments)
+        options.recompute.push_back(recompute || model.segments[use.segment].loss);
+    lower(model, options, program);
+    return size_at_most(program);
+  };
+  switch (request.recompute) {
+    case Recompute::all:
+      return lowered(true);
+    case Recompute::none:
+      return lowered(false);
+    case Recompute::automatic:
+      return larger_of(lowered(true), lowered(false));
+  }
+  CHECK(false, "no such recompute");
+}
+
+bool is_feasible(const PlanRequest& request) {
+  const ProgramShare program(request);
+  return std::any_of(request.micro_batches.begin(), request.micro_batches.end(), [&](int64_t micro_batch) {
+    return Search(program.without(request, micro_batch), micro_batch).is_feasible();
+  });
+}
 
 std::variant<Plan, Infeasible> make_plan(const PlanRequest& request) {
   CHECK(!request.micro_batches.empty(), "no micro-batch to plan for");

@@ -69,7 +69,7 @@ uint64_t bytes_at_once(const Program& program, const Body& body) {
 
 Search::Search(const PlanRequest& request, int64_t micro_batch)
     : request_(request),
-      model_(request.model(micro_batch)),
+      model_(request.model(micro_batch, request.sequence)),
       layers_(static_cast<uint32_t>(model_.layers.size())),
       kept_at_first_(request.recompute == Recompute::none ? layers_ : 0),
       choices_(choices_for(request.placement)) {
@@ -307,11 +307,22 @@ bool Search::other_bodies_fit(const Candidate& c) {
   return fit;
 }
 
+bool Search::is_feasible() {
+  if (search_shard_ > 0 && least_->arrangement(clearly_less())) return true;
+  if (search_shard_ > 0) start(0);
+  return least_->arrangement(capacities_).has_value();
+}
+
+// So much less that smaller shards make no difference.
+std::vector<uint64_t> Search::clearly_less() const {
+  std::vector<uint64_t> less = capacities_;
+  for (uint64_t& bytes : less) bytes -= bytes / kMarginShare;
+  return less;
+}
+
 std::variant<Plan, Infeasible> Search::finish() {
   if (search_shard_ > 0) {
-    std::vector<uint64_t> clearly_less = capacities_;
-    for (uint64_t& bytes : clearly_less) bytes -= bytes / kMarginShare;
-    if (least_->arrangement(clearly_less))
+    if (least_->arrangement(clearly_less()))
       if (auto plan = assembled_best()) return std::move(*plan);
     start(0);
     for (int call = 0; call < 2 && least_->arrangement(capacities_); ++call) explore(kSearchWork / 2);

@@ -53,6 +53,9 @@ class Search {
   double explore(uint64_t work);
   uint64_t work_left() const { return work_left_; }
 
+  // Whether finish() gives a plan.
+  bool is_feasible();
+
   // The best candidate, assembled whole, or else the least arrangement; or why even that does not fit.
   std::variant<Plan, Infeasible> finish();
 
@@ -93,6 +96,7 @@ class Search {
   Arrangement arrange(const Program& program, const Candidate& c) const;
   Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const;
   std::vector<const Outcome*> ranked() const;
+  std::vector<uint64_t> clearly_less() const;
   std::optional<Plan> assembled_best() const;
   Plan finished(Plan plan, double seconds, const Arrangement& arrangement,
                 std::optional<HomeRule> rule) const;

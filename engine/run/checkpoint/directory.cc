@@ -35,6 +35,9 @@ std::vector<std::string> names_in(const std::string& directory) {
   if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) return names;
   for (; !error && entry != fs::directory_iterator(); entry.increment(error))
     names.push_back(entry->path().filename().string());
+  if (error == std::errc::filename_too_long)
+    throw Error(ExitCode::usage, fmt::format("{} is too long a name.", printable(directory)),
+                "Give a shorter one.");
   if (error)
     throw Error(ExitCode::environment,
                 fmt::format("Cannot list {}: {}.", printable(directory), error.message()),

@@ -329,6 +329,8 @@ constexpr OptionRow kTable[] = {
      "", kPlan, OnResume::own, FIELD(plan.sweep)},
     {"explain", "plan", "", "explain where each class of buffers lives and why, and what else was weighed",
      "", kPlan, OnResume::own, FIELD(plan.explain)},
+    {"no-advice", "plan", "", "do not try which other budgets and batches would be faster", "", kPlan,
+     OnResume::own, FIELD(plan.no_advice)},
     {"why", "plan", "NAME",
      "explain where a buffer (w.h.0) or a layer (h.0) lives and why, and for each of its transfers in a "
      "step when it runs, which task needs it, and what keeps it from running earlier",

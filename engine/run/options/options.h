@@ -142,6 +142,7 @@ struct PlanOptions {
   std::string sweep;  // QUANTITY=FROM:TO; empty: one plan
   bool explain = false;
   std::string why;  // a buffer or layer; empty: none
+  bool no_advice = false;
 };
 
 struct BenchOptions {

@@ -204,6 +204,7 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     const char* const more_memory_there = "end what else holds the GPU's memory (nvidia-smi shows who)";
     b.device->limit =
         limit_of(options.gpu, found(device.free + device.held, more_memory_there), "gpu-mem", check_free, b);
+    if (accelerator->is_here) b.device->most = device.free + device.held;
     b.device->granule = kAcceleratorGranule;
     b.device->driver = b.host.driver = true;
     if (accelerator->is_here) free += accelerator->host_bytes;
@@ -214,6 +215,7 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     b.device->set_aside(0);
     free -= std::min(free, b.device->limit);
   }
+  if (limits.physical() > 0) b.host.most = limits.physical();
   b.host.limit =
       limit_of(options.host, found(free, more_memory, sharers), "host-mem", check_free, b, sharers);
   b.host.set_aside(host_reserve);

@@ -21,6 +21,7 @@ namespace sluice {
 struct TierBudget {
   std::string tier, option;  // "device", "gpu-mem"
   uint64_t limit = 0;        // as granted or found
+  uint64_t most = kNoLimit;  // that the machine has for this rank, if it is known
   uint64_t reserve = 0;      // part of the limit, for what lies outside the arena
   uint64_t arena = 0;        // what the planner may fill
   uint64_t granule = 1;      // of the arena's memory or files

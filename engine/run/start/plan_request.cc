@@ -63,9 +63,10 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.rates.network = levels_for(r.rates, static_cast<uint32_t>(ranks.count), per_node);
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
-  r.model = [config, precision, sequence](int64_t micro_batch) {
-    return build_model(config, precision, micro_batch, sequence);
+  r.model = [config, precision](int64_t micro_batch, int64_t length) {
+    return build_model(config, precision, micro_batch, length);
   };
+  r.sequence = sequence;
   BatchOptions batch = options.batch;
   batch.batch /= ranks.count;  // one rank's part
   r.micro_batches = micro_batch_candidates(batch, sequence);

@@ -108,7 +108,9 @@ Budgets planned_budgets(const Options& options, bool of_this_process, const Plan
   if (elsewhere) {
     MemoryLimits limits;
     limits.total = limits.available = elsewhere->memory->host;
-    return resolve_budgets(options.memory, limits, false, planned.use, 1, elsewhere->memory->nvme);
+    Budgets budgets = resolve_budgets(options.memory, limits, false, planned.use, 1, elsewhere->memory->nvme);
+    if (budgets.device && elsewhere->memory->device) budgets.device->most = *elsewhere->memory->device;
+    return budgets;
   }
   const int64_t here = ranks_per_node(options.ranks, resolve_machine(options.memory));
   return resolve_budgets(options.memory, shared_by(here, of_this_process ? here : 1, memory_limits()), false,

@@ -1,16 +1,77 @@
 #include "engine/run/start/planning.h"
 
+#include <fmt/format.h>
 #include <malloc.h>
 
+#include <bit>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "engine/base/units.h"
 #include "engine/verify/ranks.h"
 #include "engine/verify/verify.h"
 
 namespace sluice {
+
+namespace {
+
+// "--gpu-mem 16203776": for the user to paste.
+std::string argument(const TierBudget& row, uint64_t bytes) {
+  return fmt::format("--{} {}", row.option, bytes);
+}
+
+// The largest of the numbers from 1 to `most` for which `works` holds, if it holds for all below; 0: none.
+template <typename F>
+int64_t largest(int64_t most, F works) {
+  int64_t low = 0;
+  while (low < most) {
+    const int64_t middle = low + (most - low + 1) / 2;
+    if (works(middle))
+      low = middle;
+    else
+      most = middle - 1;
+  }
+  return low;
+}
+
+// Shorter sequences, smaller micro-batches or fewer sequences that work where the request does not, as
+// options.
+std::vector<std::string> less_work(const PlanRequest& request) {
+  constexpr int64_t kLengths = 16;          // that are tried, at equal distances
+  constexpr uint64_t kTasksTried = 60'000;  // of a program: a larger one takes seconds for each try
+  std::vector<std::string> found;
+  if (program_size(request, request.micro_batches.back()).tasks > kTasksTried) return found;
+  const auto ranks = static_cast<int64_t>(request.lower.ranks);
+  const int64_t per_length = request.sequence / kLengths;
+  if (per_length > 0) {
+    const int64_t lengths = largest(kLengths - 1, [&](int64_t n) {
+      PlanRequest shorter = request;
+      shorter.sequence = n * per_length;
+      return is_feasible(shorter);
+    });
+    if (lengths > 0) found.push_back(fmt::format("--seq {}", lengths * per_length));
+  }
+  if (request.micro_batches.back() > 1) {
+    PlanRequest smaller = request;
+    smaller.micro_batches = {1};
+    if (is_feasible(smaller)) found.push_back("--micro-batch 1");
+  }
+  const int64_t halvings = std::bit_width(static_cast<uint64_t>(request.lower.batch)) - 1;
+  for (int64_t halved = 1; halved <= halvings && request.lower.batch % (int64_t{1} << halved) == 0;
+       ++halved) {
+    PlanRequest fewer = request;
+    fewer.lower.batch >>= halved;
+    std::erase_if(fewer.micro_batches, [&](int64_t m) { return fewer.lower.batch % m != 0; });
+    if (fewer.micro_batches.empty() || !is_feasible(fewer)) continue;
+    found.push_back(fmt::format("--batch {}", fewer.lower.batch * ranks));
+    break;
+  }
+  return found;
+}
+
+}  // namespace
 
 Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets) {
   auto result = make_plan(request);
@@ -34,31 +95,37 @@ void check_program(const Plan& plan) {
 Error infeasible_error(const PlanRequest& request, const Infeasible& why, const Budgets& budgets) {
   const Machine& machine = request.machine;
   const Tier& tier = machine.tiers[why.tier];
-  const uint64_t bytes_needed = why.least[why.tier].value_or(why.least_together[why.tier]);
-  const std::string task = why.task.empty() ? "" : " (largest task: " + why.task + ")";
+  const std::string task = why.task.empty() ? "" : "; largest task: " + why.task;
   const std::vector<const TierBudget*> rows = budgets.by_tier();
   const std::vector<uint64_t> limits = budgets.limits_for(why.least_together);
-  const auto argument = [&](size_t t, uint64_t bytes) {  // for the user to paste
-    return "--" + rows[t]->option + " " + std::to_string(bytes);
-  };
-  std::string each, together;
+  uint64_t bytes_needed = why.least[why.tier].value_or(why.least_together[why.tier]);
+  if (bytes_needed > rows[why.tier]->most) bytes_needed = why.least_together[why.tier];
+  std::vector<std::string> each, together, sizes, beyond;
   for (size_t t = 0; t < rows.size(); ++t) {
-    together += (t ? " " : "") + argument(t, limits[t]);
+    together.push_back(argument(*rows[t], limits[t]));
+    sizes.push_back(format_size(limits[t]));
+    if (limits[t] > rows[t]->most) beyond.push_back(format_size(rows[t]->most) + " for --" + rows[t]->option);
     if (!why.least[t] || *why.least[t] <= machine.tiers[t].capacity) continue;
     const uint64_t limit = rows[t]->limit_for(*why.least[t]);
     // More pinned memory needs larger page tables, which may leave the device's arena too small.
     if (rows[t] == &budgets.host && budgets.host.driver &&
         page_table_bytes(limit) > page_table_bytes(budgets.host.limit))
       continue;
-    each += (each.empty() ? "" : ", or ") + argument(t, limit);
+    if (limit <= rows[t]->most) each.push_back(argument(*rows[t], limit) + " (" + format_size(limit) + ")");
   }
-  std::string remedy = each.empty() ? "" : "Enough with the other budgets as given: " + each + ". ";
-  remedy += "The least together: " + together + ".";
+  std::string remedy;
+  if (!each.empty())
+    remedy += fmt::format("Enough with the other budgets as given: {}. ", fmt::join(each, ", or "));
+  remedy += fmt::format("The least together: {} ({})", fmt::join(together, " "), fmt::join(sizes, ", "));
+  remedy += beyond.empty() ? "." : ", but the machine has only " + enumerated(beyond) + ".";
+  const std::vector<std::string> less = less_work(request);
+  if (!less.empty()) remedy += fmt::format(" Within these budgets, {} works.", fmt::join(less, " or "));
   if (!machine.tiers.back().file) remedy += " With --nvme-dir DIR, what does not fit goes to drives.";
-  return Error(ExitCode::infeasible,
-               "The budgets cannot work: the " + tier.name + " arena needs " + std::to_string(bytes_needed) +
-                   " bytes" + task + " and may have " + std::to_string(tier.capacity) + ".",
-               remedy);
+  return Error(
+      ExitCode::infeasible,
+      fmt::format("The budgets cannot work: the {} arena needs {} ({} bytes{}) and may have {}.", tier.name,
+                  format_size(bytes_needed), bytes_needed, task, format_size(tier.capacity)),
+      remedy);
 }
 
 }  // namespace sluice

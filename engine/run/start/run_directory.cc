@@ -165,6 +165,12 @@ std::optional<std::string> find_checkpoint(const std::string& path) {
   return newest;
 }
 
+void check_not_before_first(const std::string& run) {
+  if (is_locked(run))
+    throw Error(ExitCode::usage, "The run in " + printable(run) + " has no checkpoint yet: it is training.",
+                "Wait for its first checkpoint; its --checkpoint-every says when that comes.");
+}
+
 std::optional<CheckpointReader> open_resume(const RunOptions& run) {
   if (run.resume.empty()) {
     check_unused(run.out, run.metrics);

@@ -50,6 +50,9 @@ void check_shared(const std::string& out, const Ranks& ranks);
 // neither. Throws Error(malformed_file) for a run whose every checkpoint is damaged.
 std::optional<std::string> find_checkpoint(const std::string& path);
 
+// Throws Error(usage) if another process trains in the directory, in which no checkpoint was found.
+void check_not_before_first(const std::string& run);
+
 // The checkpoint to go on from; nullopt: a fresh start. Throws Error(usage) rather than write over a run or
 // mix two in one directory.
 std::optional<CheckpointReader> open_resume(const RunOptions& run);

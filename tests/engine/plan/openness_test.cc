@@ -49,7 +49,7 @@ PlanRequest request_of(const Model& model, const Device& device, const Machine& 
   PlanRequest r;
   r.machine = machine;
   r.rates = default_machine_rates();
-  r.model = [model](int64_t) { return model; };
+  r.model = [model](int64_t, int64_t) { return model; };
   r.micro_batches = {model.micro_batch};
   r.recompute = Recompute::all;
   r.lower.batch = slices * model.micro_batch;

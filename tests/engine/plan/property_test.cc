@@ -184,7 +184,7 @@ PlanRequest request_for(const Case& c, Random& random) {
   PlanRequest r;
   r.machine = c.program.machine;
   r.rates = default_machine_rates();
-  r.model = [&c](int64_t) { return c.model; };
+  r.model = [&c](int64_t, int64_t) { return c.model; };
   r.micro_batches = {c.model.micro_batch};
   r.recompute = static_cast<Recompute>(random() % 3);
   r.lower = c.options;

@@ -48,7 +48,7 @@ PlanRequest request_for(uint32_t layers, uint64_t host_bytes, bool clip) {
   const Model model = build_model(
       config_from_name("gpt2:layers=" + std::to_string(layers) + ",width=128,heads=2,vocab=256,context=64"),
       DType::bf16, 2, 64);
-  r.model = [model](int64_t) { return model; };
+  r.model = [model](int64_t, int64_t) { return model; };
   r.micro_batches = {2};
   r.lower.batch = 4;
   r.lower.update_waits_for_norm = clip;
@@ -105,7 +105,7 @@ double best_of_all(const PlanRequest& request, const std::vector<std::vector<boo
     options.recompute.push_back(false);
     Program whole;
     whole.machine = request.machine;
-    const Lowering lowering = lower(request.model(2), options, whole);
+    const Lowering lowering = lower(request.model(2, request.sequence), options, whole);
     const BodyId step = *lowering.bodies().step;
     Program tasks = whole;
     for (size_t b = 0; b < tasks.bodies.size(); ++b)
@@ -224,7 +224,7 @@ TEST(PlanSearch, SingleBuffersMoveOnlyWithThePlansShards) {
     const Model model = build_model(config_from_name("gpt2:layers=" + std::to_string(layers) +
                                                      ",width=4096,heads=32,vocab=256,context=64"),
                                     DType::bf16, 2, 64);
-    request.model = [model](int64_t) { return model; };
+    request.model = [model](int64_t, int64_t) { return model; };
     const uint64_t plenty = std::get<Plan>(make_plan(request)).program.arena_bytes[0];
     for (const TierId memory : {0, 1}) request.machine.tiers[memory].capacity = plenty * 6 / 10;
     const Plan plan = std::get<Plan>(make_plan(request));

@@ -1,0 +1,41 @@
+// Says what takes long, from the second second on: on a terminal a line that counts the seconds and is wiped
+// out at the end, elsewhere one line. Goes to stderr, so that what is printed for other software stays clean.
+#pragma once
+
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "engine/plan/plan.h"
+
+namespace sluice {
+
+class Waiting {
+ public:
+  // `what`: "planning". `err` must outlive this.
+  Waiting(std::FILE* err, std::string what);
+  ~Waiting();
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  void add(const std::string& clause);  // to what is said
+
+ private:
+  void run();
+  void say(int seconds);
+
+  std::FILE* err_;
+  std::string what_;
+  size_t shown_ = 0;  // characters of the terminal's line
+  bool ended_ = false;
+  std::mutex mutex_;
+  std::condition_variable end_;
+  std::thread thread_;
+};
+
+// make_plan(), with a word on stderr where it takes long: how many tasks, how much memory, how much time.
+std::variant<Plan, Infeasible> make_plan_patiently(PlanRequest request);
+
+}  // namespace sluice

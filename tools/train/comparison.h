@@ -1,0 +1,36 @@
+// After the first steps of a run: how long they took, beside what was predicted, and which lane is to blame.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/plan/plan.h"
+#include "engine/run/options/options.h"
+#include "engine/run/train/metrics.h"
+
+namespace sluice {
+
+class Comparison {
+ public:
+  // Simulates a step, so it is made before the arenas are filled.
+  Comparison(const Plan& plan, const Options& options);
+
+  // A sentence with the kSteps-th step, otherwise nothing.
+  std::optional<std::string> add(const StepMetrics& metrics);
+
+ private:
+  static constexpr size_t kSteps = 20, kWarm = 2;  // the first ones are not counted
+
+  std::string sentence() const;
+
+  double predicted_;          // seconds of a step
+  std::vector<double> busy_;  // by lane, predicted
+  bool is_described_;         // the machine was named
+  size_t steps_ = 0;
+  std::vector<double> seconds_;    // of the steps that count
+  std::vector<double> busy_sums_;  // by lane, measured
+  std::vector<std::string> lanes_;
+};
+
+}  // namespace sluice
