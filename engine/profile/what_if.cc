@@ -18,7 +18,7 @@ std::vector<std::vector<Change>> changes_of(const PlanRequest& request) {
   for (TierId t = 0; t < tiers.size(); ++t) {
     if (tiers[t].file) continue;
     all.emplace_back();
-    for (const uint64_t quarters : {5, 6, 8, 12, 16, 32})
+    for (const uint64_t quarters : {6, 8, 16, 32})
       all.back().push_back({Change::Kind::capacity, t, tiers[t].capacity, tiers[t].capacity / 4 * quarters});
   }
   const auto batch = static_cast<uint64_t>(request.lower.batch);
@@ -79,14 +79,17 @@ std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
   std::vector<WhatIf> best;
   for (std::vector<Change> quantity : changes_of(request)) {  // a plan may take seconds: make few
     std::optional<WhatIf> most;
-    for (; !most && !quantity.empty(); quantity.pop_back()) most = planned(quantity.back());
+    while (!quantity.empty() && !(most = planned(quantity.back()))) quantity.pop_back();
     if (!most || most->outlook.tokens_per_second < kWorthwhile * now) continue;
+    quantity.pop_back();
     const double enough = now + kNearly * (most->outlook.tokens_per_second - now);
-    for (const Change& less : quantity) {
-      const std::optional<WhatIf> found = planned(less);
-      if (!found || found->outlook.tokens_per_second < enough) continue;
-      most = found;
-      break;
+    while (!quantity.empty()) {  // more of it is taken to gain more
+      const size_t middle = quantity.size() / 2;
+      const std::optional<WhatIf> less = planned(quantity[middle]);
+      const bool is_enough = less && less->outlook.tokens_per_second >= enough;
+      if (is_enough) most = less;
+      quantity = is_enough ? std::vector(quantity.begin(), quantity.begin() + middle)
+                           : std::vector(quantity.begin() + middle + 1, quantity.end());
     }
     best.push_back(*most);
   }

@@ -13,16 +13,16 @@ namespace sluice {
 
 namespace {
 
-// Seconds of planning for each task, seldom exceeded: measured on two cores with 25,000 to 200,000 tasks, 30
-// to 130 microseconds.
-constexpr double kSecondsATask = 300e-6;
+// Seconds of planning, seldom exceeded: of any search (kSearchWork), and more for each task. Measured on two
+// cores: up to 2 s for few tasks, and 30 to 130 microseconds for each of 25,000 to 200,000.
+constexpr double kSecondsAtLeast = 4, kSecondsATask = 300e-6;
 
 std::string size_words(std::span<const ProgramSize> sizes) {
   uint64_t tasks = 0;
   for (const ProgramSize& size : sizes) tasks += size.tasks;
   return fmt::format(" {} tasks; that takes up to {} of memory and usually less than {}", tasks,
                      format_size(runtime_reserve_bytes(1) + planning_bytes_beside_reserve(sizes)),
-                     readable_seconds(kSecondsATask * static_cast<double>(tasks)));
+                     readable_seconds(kSecondsAtLeast + kSecondsATask * static_cast<double>(tasks)));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ std::vector<std::string> names_in(const std::string& directory) {
   for (; !error && entry != fs::directory_iterator(); entry.increment(error))
     names.push_back(entry->path().filename().string());
   if (error == std::errc::filename_too_long)
-    throw Error(ExitCode::usage, fmt::format("{} is too long a name.", printable(directory)),
+    throw Error(ExitCode::environment, fmt::format("{} is too long a name.", printable(directory)),
                 "Give a shorter one.");
   if (error)
     throw Error(ExitCode::environment,

@@ -80,20 +80,25 @@ uint64_t limit_of(Size size, const Found& found, const char* option, bool check_
 }
 
 // `drive_bytes`: of another machine's drives, or 0 where a plan has --nvme-mem in bytes.
-uint64_t nvme_limit(const MemoryOptions& options, bool check_free, std::optional<uint64_t> drive_bytes,
-                    Budgets& budgets, int sharers) {
+TierBudget nvme_budget(const MemoryOptions& options, bool check_free, std::optional<uint64_t> drive_bytes,
+                       Budgets& budgets, int sharers) {
+  TierBudget budget{"nvme", "nvme-mem"};
+  budget.granule = kStripeBytes;
+  const auto limited = [&](const Found& there) {
+    budget.limit = limit_of(options.nvme, there, "nvme-mem", check_free, budgets, sharers);
+    if (there.free > 0) budget.most = there.free;
+    budget.set_aside(0);
+    return budget;
+  };
   const std::vector<NvmeDirectory> directories = nvme_directories(options);
   if (directories.size() > 1) budgets.notes.push_back(describe_directories(options, directories));
-  if (drive_bytes)
-    return limit_of(options.nvme, found(*drive_bytes, "free some", sharers), "nvme-mem", check_free, budgets,
-                    sharers);
+  if (drive_bytes) return limited(found(*drive_bytes, "free some", sharers));
   if (check_free) NvmeFiles probe(directories, 0);  // also when the plan will not need it
   const NvmeRoom room =
       nvme_room(directories, sharers, [&](uint64_t free) { return margin_of(free, sharers); });
   budgets.notes.insert(budgets.notes.end(), room.notes.begin(), room.notes.end());
   const std::string where = (directories.size() == 1 ? " in " : " until it is full in ") + room.full;
-  const Found there{room.free, room.free - room.after_margin, "free some there", where};
-  return limit_of(options.nvme, there, "nvme-mem", check_free, budgets, sharers);
+  return limited({room.free, room.free - room.after_margin, "free some there", where});
 }
 
 // Address space that is mapped outside the arenas, most of it never touched: for each thread a heap of
@@ -223,9 +228,7 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     b.device->set_aside(accelerator->device.held + kLibraryKernelBytes + page_table_bytes(b.host.limit));
   if (!drive_bytes && !check_free && options.nvme.kind == Size::Kind::bytes) drive_bytes = 0;
   if (drive_bytes || !options.nvme_directories.empty()) {
-    b.nvme = {"nvme", "nvme-mem", nvme_limit(options, check_free, drive_bytes, b, sharers)};
-    b.nvme->granule = kStripeBytes;
-    b.nvme->set_aside(0);
+    b.nvme = nvme_budget(options, check_free, drive_bytes, b, sharers);
   }
   return b;
 }

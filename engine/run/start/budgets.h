@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/plan/assemble/program_size.h"
+#include "engine/plan/plan.h"
 #include "engine/run/options/options.h"
 #include "gpu/accelerator.h"
 #include "gpu/machine.h"
@@ -21,11 +21,11 @@ namespace sluice {
 struct TierBudget {
   std::string tier, option;  // "device", "gpu-mem"
   uint64_t limit = 0;        // as granted or found
-  uint64_t most = kNoLimit;  // that the machine has for this rank, if it is known
   uint64_t reserve = 0;      // part of the limit, for what lies outside the arena
   uint64_t arena = 0;        // what the planner may fill
   uint64_t granule = 1;      // of the arena's memory or files
   bool driver = false;       // the reserve also covers a driver, whose use differs a little by process
+  uint64_t most = kNoLimit;  // that the machine has for this rank, if it is known
 
   void set_aside(uint64_t bytes);                  // as the reserve
   uint64_t limit_for(uint64_t arena_bytes) const;  // to grant for an arena of that size

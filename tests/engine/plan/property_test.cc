@@ -191,6 +191,21 @@ PlanRequest request_for(const Case& c, Random& random) {
   return r;
 }
 
+// No plan has a larger program than its tasks say.
+void expect_within(const Program& program, const ProgramSize& most) {
+  ProgramSize size;
+  for (const Body& body : program.bodies) {
+    size.tasks += body.tasks.size();
+    size.longest = std::max<uint64_t>(size.longest, body.instructions.size());
+    for (const Task& task : body.tasks) size.operands += task.operands.size();
+    for (const Instruction& in : body.instructions) size.transfers += in.task == kNoTask;
+  }
+  EXPECT_LE(size.tasks, most.tasks);
+  EXPECT_LE(size.operands, most.operands);
+  EXPECT_LE(size.transfers, most.transfers);
+  EXPECT_LE(size.longest, most.longest);
+}
+
 // The budgets that an infeasible plan names suffice, and so do larger ones. One byte less in a tier does not,
 // except in a tier of files, whose homes may move up.
 TEST(PlanProperty, NamedBudgetsWork) {
@@ -206,8 +221,10 @@ TEST(PlanProperty, NamedBudgetsWork) {
     const auto expect_plan = [&](const std::vector<uint64_t>& capacities) {
       const auto result = plan_with(capacities);
       ASSERT_TRUE(std::holds_alternative<Plan>(result));
-      expect_good(std::get<Plan>(result).program);
-      EXPECT_GT(std::get<Plan>(result).step_seconds, 0);
+      const Plan& plan = std::get<Plan>(result);
+      expect_good(plan.program);
+      EXPECT_GT(plan.step_seconds, 0);
+      expect_within(plan.program, program_size(request, plan.model.micro_batch));
     };
     const auto nothing = plan_with(std::vector<uint64_t>(tier_count(c), 1));
     ASSERT_TRUE(std::holds_alternative<Infeasible>(nothing));

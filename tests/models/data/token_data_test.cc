@@ -39,10 +39,17 @@ std::string shard_header(int32_t magic, int32_t version, int32_t tokens) {
 }
 
 TEST_F(TokenDataTest, TextIsBytes) {
-  const auto data = TokenData::open({write_file("a.txt", std::string("A\0\xFF", 3))}, 256);
-  EXPECT_EQ(all(data), (std::vector<int32_t>{65, 0, 255}));
+  const auto data = TokenData::open({write_file("a.txt", "A\x01\xFF")}, 256);
+  EXPECT_EQ(all(data), (std::vector<int32_t>{65, 1, 255}));
   rejects(path("a.txt"), 257, ExitCode::malformed_file, "vocabulary of 256, but the model's has 257");
   rejects(path("a.txt"), 255, ExitCode::malformed_file, "but the model's has 255");
+}
+
+// UTF-16, whose every second byte is 0.
+TEST_F(TokenDataTest, TextWithBytesOfZeroIsAskedAbout) {
+  const std::string file = write_file("a.txt", std::string("A\0B\0", 4));
+  rejects(file, 256, ExitCode::usage, "has bytes of 0 and does not look like text");
+  EXPECT_EQ(all(TokenData::open({file}, 256, TokenType::text)), (std::vector<int32_t>{65, 0, 66, 0}));
 }
 
 TEST_F(TokenDataTest, RawUint16) {
@@ -222,7 +229,7 @@ TEST(DataOrder, LargeSizesStayInside) {
 TEST_F(TokenDataTest, WindowsAndLabels) {
   std::string text;
   for (int i = 0; i < 23; ++i) text += static_cast<char>(i);
-  const auto data = TokenData::open({write_file("a.txt", text)}, 256);
+  const auto data = TokenData::open({write_file("a.txt", text)}, 256, TokenType::text);
   const DataOrder order = make_data_order(data, 5, false, 0);
   EXPECT_EQ(order.windows, 4u);  // floor(22 / 5): tokens 0..20 are read, 21 and 22 are not
   std::vector<int32_t> inputs(10), labels(10);

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "tests/support/cli_support.h"
 
@@ -152,6 +153,20 @@ TEST_F(Cli, DataAreCheckedBesideTheRun) {
   EXPECT_TRUE(newest_checkpoint(directory / "run"));
 }
 
+// A run before its first checkpoint, and after it.
+TEST_F(Cli, WeightsOfARunThatGoesOn) {
+  const std::string out = directory / "run";
+  Command command(directory, train("run", 1'000'000));
+  ASSERT_TRUE(command.until([&] { return std::filesystem::exists(out + "/metrics.jsonl"); }));
+  const Words eval{"eval", "--from", out, "--data", validation, "--val-batches", "1"};
+  for (const Words& words : {eval, Words{"export", "--from", out, "--to", directory / "exported"}})
+    expect_refusal(words, 2,
+                   {"The run in " + out + " has no checkpoint yet: it is training.", "--checkpoint-every"});
+  command.send(SIGTERM);
+  EXPECT_EQ(command.wait().code, 75);
+  EXPECT_EQ(run(eval).code, 0);
+}
+
 // It is refused before anything is pruned.
 TEST_F(Cli, ACheckpointOfAnotherRunIsTold) {
   namespace fs = std::filesystem;
@@ -192,6 +207,17 @@ TEST_F(Cli, MetricsAreOfOneRun) {
                  {"Another process is writing " + metrics, "--metrics"});
   first.send(SIGTERM);
   EXPECT_EQ(first.wait().code, 75);
+}
+
+// After 20 steps, a run compares itself with its prediction.
+TEST_F(Cli, ARunIsHeldAgainstItsPrediction) {
+  const CommandResult shorter = run(train("shorter", 19));
+  EXPECT_EQ(shorter.out.find("After 20 steps:"), std::string::npos) << shorter.out;
+  const CommandResult whole = run(train("run", 21));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_TRUE(std::regex_search(
+      whole.out, std::regex(R"(After 20 steps: \S+ \S+ a step, \d+\.\d\d times the predicted \S+ \S+\.)")))
+      << whole.out;
 }
 
 // Weights of NaN: the loss is printed, and the exit code tells.

@@ -37,6 +37,31 @@ TEST(Budgets, PercentIsOfWhatIsFree) {
   EXPECT_FALSE(b.nvme);
 }
 
+// `auto` leaves a quarter where that is less than 512 MiB, so that it works in a small container.
+TEST(Budgets, LittleMemoryIsNotAllLeftToOthers) {
+  MemoryOptions options;
+  options.threads = 2;
+  const auto host = [&](uint64_t free) {
+    return resolve_budgets(options, limits_of(free * kMiB, free * kMiB), true).host;
+  };
+  EXPECT_EQ(host(256).limit, 192 * kMiB);
+  EXPECT_EQ(host(256).arena, 126 * kMiB);
+  EXPECT_EQ(host(2048).limit, 1536 * kMiB);
+  EXPECT_EQ(host(4096).limit, 3584 * kMiB);
+  EXPECT_EQ(host(20480).limit, 19456 * kMiB);
+}
+
+// A Hugging Face directory whose names and places take 10 MiB, of which 1 MiB is in the reserve already.
+TEST(Budgets, TablesOfWeightsComeOutOfTheArena) {
+  MemoryOptions options;
+  options.threads = 2;
+  options.host = bytes(200 * kMiB);
+  Budgets b = resolve_budgets(options, limits_of(4000 * kMiB, 4000 * kMiB), true);
+  b.reserve_table(10 * kMiB);
+  EXPECT_EQ(b.host.arena, (200 - 66 - 9) * kMiB);
+  EXPECT_EQ(b.limits_for({125 * kMiB}), std::vector<uint64_t>{200 * kMiB});
+}
+
 TEST(Budgets, MoreThanIsFreeIsAnErrorOfTheEnvironmentUnlessOnlyPlanned) {
   MemoryOptions options;
   options.threads = 1;

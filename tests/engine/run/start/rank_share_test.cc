@@ -155,7 +155,10 @@ TEST(RankShares, ManyRanksLeaveTheMarginTogether) {
   MemoryLimits limits;
   limits.available = 512 * kMiB;  // a quarter of 2 GiB
   EXPECT_EQ(resolve_budgets(memory, limits, false, std::nullopt, 4).host.limit, (512 - 128) * kMiB);
-  EXPECT_EQ(resolve_budgets(memory, limits, false, std::nullopt, 1).host.limit, 0u);
+  EXPECT_EQ(resolve_budgets(memory, limits, false, std::nullopt, 1).host.limit, (512 - 128) * kMiB);
+  limits.available = 1536 * kMiB;
+  EXPECT_EQ(resolve_budgets(memory, limits, false, std::nullopt, 4).host.limit, (1536 - 128) * kMiB);
+  EXPECT_EQ(resolve_budgets(memory, limits, false, std::nullopt, 1).host.limit, (1536 - 384) * kMiB);
 }
 
 // A budget in bytes holds for each rank.
