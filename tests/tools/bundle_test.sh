@@ -27,7 +27,7 @@ for program in "$bundle"/bin/*; do
     echo "$name" >> "$wanted"
   done < "$work/ldd"
 done
-diff <(sort --unique "$wanted") <(ls "$bundle/lib") || fail "the libraries wanted (<) are not those there (>)"
+diff <(sort --unique "$wanted") <(ls "$bundle/lib/sluice") || fail "the libraries wanted (<) are not those there (>)"
 ls "$bundle/bin" | grep --quiet '^sluice$' || fail "the command is not there"
 if ls "$bundle/bin" | grep emulat; then fail "a program of the emulation is there"; fi
 [[ $(wc --lines < "$bundle/tests.list") -gt 50 ]] || fail "tests.list is too short"
