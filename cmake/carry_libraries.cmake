@@ -6,13 +6,13 @@ set(root "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/lib/sluice")
 # the system may not be older than what other libraries of the process need.
 set(of_system "^(ld-linux.*|lib(c|m|mvec|dl|pthread|rt|resolv|util|anl|stdc[+][+]|gcc_s))[.]so")
 set(of_cuda "^lib(cuda|cudart|cublas|cublasLt|nccl|nvidia-ml|nvrtc|nvJitLink|nvToolsExt)[.]so")
-file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${executables} RESOLVED_DEPENDENCIES_VAR libraries
+file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${executables} RESOLVED_DEPENDENCIES_VAR found
      UNRESOLVED_DEPENDENCIES_VAR missing PRE_EXCLUDE_REGEXES ${of_system} ${of_cuda})
 if(missing)
   message(FATAL_ERROR "The package needs libraries that are not found: ${missing}")
 endif()
 file(MAKE_DIRECTORY ${root}/licenses)
-foreach(library ${libraries})
+foreach(library ${found})
   # Copied as a file under the name by which others ask for it: distributions have chains of links between
   # that name and the file.
   get_filename_component(name ${library} NAME)

@@ -36,4 +36,5 @@ if(NOT SLUICE_ASAN AND NOT SLUICE_TSAN)  # these build only some of the files th
   add_test(NAME tools/packages_test
            COMMAND ${CMAKE_SOURCE_DIR}/tests/tools/packages_test.sh ${CMAKE_BINARY_DIR}
            WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(tools/packages_test PROPERTIES LABELS mpi RESOURCE_LOCK mpi)
 endif()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Packs the command into a wheel: BUILD_FOLDER/sluice-VERSION-py3-none-manylinux_2_X_x86_64.whl.
+"""Packs the command into a wheel, sluice-VERSION-py3-none-manylinux_2_X_x86_64.whl.
 
-    python3 tools/wheel.py BUILD_FOLDER
+    python3 tools/wheel.py BUILD_FOLDER [FOLDER]     FOLDER gets the wheel; default: BUILD_FOLDER
 
 cmake/install.cmake says what is in it. pip puts bin, lib and share into those of its environment; when the
 command runs, no Python does. The tag names the oldest glibc whose systems have all that the files need. The
@@ -94,9 +94,9 @@ def write(path, members, record):
 
 
 def main():
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        fail("usage: tools/wheel.py BUILD_FOLDER", 2)
-    build = sys.argv[1]
+    if len(sys.argv) not in (2, 3) or sys.argv[1].startswith("-"):
+        fail("usage: tools/wheel.py BUILD_FOLDER [FOLDER]", 2)
+    build, target = sys.argv[1], sys.argv[-1]
     for tool, package in (("cmake", "cmake"), ("objdump", "binutils")):
         if shutil.which(tool) is None:
             fail(f"{tool} is not installed. Add it with: apt-get install --no-install-recommends {package}", 4)
@@ -106,7 +106,7 @@ def main():
         files = [f"{stage}/bin/sluice"] + [
             f"{stage}/lib/sluice/{name}" for name in os.listdir(f"{stage}/lib/sluice") if ".so" in name]
         version, tag = run(files[0], "--version").split()[1], tag_of(files)
-        wheel = os.path.join(build, f"sluice-{version}-{tag}.whl")
+        wheel = os.path.join(target, f"sluice-{version}-{tag}.whl")
         write(wheel + ".part", members_of(stage, version, tag), f"sluice-{version}.dist-info/RECORD")
     os.rename(wheel + ".part", wheel)
     print(f"wheel: {wheel}, {os.path.getsize(wheel) / (1 << 20):.1f} MiB")
