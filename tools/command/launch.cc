@@ -274,7 +274,8 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optio
   if (!fs::exists(path, ignored))
     refuse(*launcher, out_directory,
            Error(ExitCode::environment,
-                 fmt::format("A launcher started several ranks, but {} is neither beside the command nor in {}.",
+                 fmt::format("A launcher started several ranks, but {} is neither beside the command nor "
+                             "in {}.",
                              kMpiModule, kInstalledModules),
                  "Build both (tools/build.sh local sluice), or copy it to where the command is."));
   SharedLibrary module(path.string());
