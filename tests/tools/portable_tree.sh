@@ -16,8 +16,8 @@ if [[ ! $glibc =~ ^glibc\ [0-9.]+$ || ! $libstdcxx =~ ^GLIBCXX_[0-9.]+$ ]]; then
   echo "portable_tree: README.md does not name one glibc and one libstdc++, but: $glibc $libstdcxx" >&2
   exit 1
 fi
-# GCC 12 has these with GLIBCXX_3.4.30: CXXABI in libstdc++, GCC in libgcc_s.
-most=("GLIBC_${glibc#glibc }" "$libstdcxx" CXXABI_1.3.13 GCC_12.0.0)
+# GCC 11 has these with GLIBCXX_3.4.29: CXXABI in libstdc++, GCC in libgcc_s.
+most=("GLIBC_${glibc#glibc }" "$libstdcxx" CXXABI_1.3.13 GCC_7.0.0)
 
 of_system='^(ld-linux.*|lib(c|m|dl|pthread|rt|stdc\+\+|gcc_s))\.so'
 failed=0 needs=""
