@@ -29,7 +29,7 @@ def fail(message, code):
 def run(*command):
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
-        fail(f"{' '.join(command)} failed: {result.stderr}", 1)
+        fail(f"{' '.join(command)} failed: {result.stderr}\nwheel: tools/build.sh builds what it needs", 1)
     return result.stdout
 
 
