@@ -1,10 +1,8 @@
-# The bundle: one archive that runs in any directory, on any x86-64 Linux whose glibc is not older than this
-# machine's. `cmake --build build/release --target bundle` makes it (tools/bundle.sh). bin/ the command, tests
-# and benchmarks, except those that are linked with the emulation of CUDA lib/ the shared libraries that they
-# need, without glibc, the driver and CUDA's own tests/, docs/, tools/, LICENSE, README.md, run_tests.sh with
-# its list tests.list, and a file named commit The search path for libraries is DT_RPATH, not DT_RUNPATH: only
-# DT_RPATH also finds libraries that libraries need. CMake sets it when it installs, so that nothing has to
-# edit the files.
+# The bundle: one archive that runs in any directory, on any x86-64 Linux with the glibc and libstdc++ that
+# docs/install.md names. `cmake --build build/release --target bundle` makes it (tools/bundle.sh).
+#   bin/           the command, tests and benchmarks, except those that are linked with the emulation of CUDA
+#   lib/sluice/    the shared libraries that they need (carry_libraries.cmake)
+#   tests/, docs/, tools/, LICENSE, README.md, run_tests.sh with its list tests.list, and a file named commit
 set(bundle_executables "")
 foreach(folder tools tests)
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
@@ -15,10 +13,6 @@ foreach(folder tools tests)
       list(APPEND bundle_executables ${target})
     endif()
   endforeach()
-endforeach()
-set_target_properties(${bundle_executables} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib;/usr/local/cuda/lib64")
-foreach(target ${bundle_executables})
-  target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
 endforeach()
 
 set(bundle COMPONENT bundle EXCLUDE_FROM_ALL)
@@ -37,6 +31,7 @@ install(CODE "set(executables \"${files}\")
   set(source_dir \"${CMAKE_SOURCE_DIR}\")
   set(ctest \"${CMAKE_CTEST_COMMAND}\")
   set(python \"${PYTHON3}\")" ${bundle})
+install(SCRIPT cmake/carry_libraries.cmake ${bundle})
 install(SCRIPT cmake/bundle_install.cmake ${bundle})
 
 add_custom_target(bundle COMMAND ${CMAKE_SOURCE_DIR}/tools/bundle.sh ${CMAKE_BINARY_DIR} VERBATIM)

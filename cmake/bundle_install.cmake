@@ -1,22 +1,6 @@
-# Runs when the bundle is installed: copies the shared libraries, and writes tests.list and commit.
-# cmake/bundle.cmake sets `executables`, binary_dir, source_dir, ctest and python.
+# Runs when the bundle is installed, after carry_libraries.cmake: writes tests.list and commit.
+# cmake/bundle.cmake sets binary_dir, source_dir, ctest and python.
 set(root "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
-
-# A library is copied as a file under the name by which others ask for it: distributions have chains of links
-# between that name and the file.
-set(of_glibc "^(ld-linux.*|lib(c|m|mvec|dl|pthread|rt|resolv|util|anl))[.]so")
-set(of_cuda "^lib(cuda|cudart|cublas|cublasLt|nccl|nvidia-ml|nvrtc|nvJitLink|nvToolsExt)[.]so")
-file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${executables} RESOLVED_DEPENDENCIES_VAR libraries
-     UNRESOLVED_DEPENDENCIES_VAR missing PRE_EXCLUDE_REGEXES ${of_glibc} ${of_cuda})
-if(missing)
-  message(FATAL_ERROR "The bundle needs libraries that are not found: ${missing}")
-endif()
-foreach(library ${libraries})
-  get_filename_component(name ${library} NAME)
-  get_filename_component(file ${library} REALPATH)
-  file(MAKE_DIRECTORY ${root}/lib)
-  file(COPY_FILE ${file} ${root}/lib/${name})
-endforeach()
 
 # tests.list has one line for each test, its fields separated by tabs: name, labels, the exit code that means
 # skipped (or -), and the command as ctest runs it, with paths from the root of the bundle.

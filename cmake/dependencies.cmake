@@ -48,6 +48,7 @@ require_package(GTest GTest::gtest "libgtest-dev: tests")
 require_package(Boost Boost::context "libboost-context-dev: GPU threads of the tests' emulation"
                 COMPONENTS context)
 require_package(benchmark benchmark::benchmark "libbenchmark-dev: benchmarks")
+set(MPI_CXX_SKIP_MPICXX ON)
 require_package(MPI MPI::MPI_CXX "libopenmpi-dev: ranks of several processes")
 if(missing)
   list(JOIN missing " " packages)

@@ -31,10 +31,13 @@ tar --create --sort=name --owner=0 --group=0 --numeric-owner --directory "$stage
 mv "$stage/archive" "$archive"
 
 bytes=$(stat --format=%s "$archive")
-glibc=$(objdump --dynamic-syms "$stage/$name"/bin/* "$stage/$name"/lib/* |
-  grep --only-matching 'GLIBC_[0-9.]*[0-9]' | sort --version-sort --unique | tail --lines=1)
-printf 'bundle: %s, %d.%d MiB, for x86-64 with %s or later\n' "$archive" $((bytes >> 20)) \
-  $((bytes * 10 / (1 << 20) % 10)) "${glibc/_/ }"
+# newest NAME: the newest version of symbols NAME_1.2.3 that a file needs.
+newest() {
+  objdump --private-headers "$stage/$name"/bin/* "$stage/$name"/lib/sluice/*.so* |
+    grep --only-matching " $1_[0-9.]*[0-9]" | sort --version-sort | tail --lines=1
+}
+printf 'bundle: %s, %d.%d MiB, for x86-64 with%s and%s or later\n' "$archive" $((bytes >> 20)) \
+  $((bytes * 10 / (1 << 20) % 10)) "$(newest GLIBC)" "$(newest GLIBCXX)"
 if [[ $bytes -gt $bytes_max ]]; then
   echo "bundle: that is more than the $((bytes_max >> 20)) MiB that it may have" >&2
   exit 1

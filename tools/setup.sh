@@ -12,6 +12,8 @@ packages=(
   "openmpi-bin: starting ranks of several processes"
   "iproute2: two machines for tests, as network namespaces"
   "xz-utils: packing the bundle"
+  "python3-venv: packing the wheel, and installing it in tests"
+  "dpkg-dev: finding what the Debian package depends on"
   "chromium: opening the report of sluice profile in tests"
 )
 dependencies=$(dirname "$0")/../cmake/dependencies.cmake

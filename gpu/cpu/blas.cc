@@ -90,7 +90,11 @@ Bf16Tile::Bf16Tile(const TileShape& s, int threads) : impl_(std::make_unique<Imp
       sum.append_sum(1.0f);
       attributes.set_post_ops(sum);
     }
+#if DNNL_VERSION_MAJOR < 3
     const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, impl_->engine);
+#else
+    const dnnl::matmul::primitive_desc description(impl_->engine, a, b, c, attributes);
+#endif
     impl_->product = dnnl::matmul(description);
     impl_->scratch_bytes = description.scratchpad_desc().get_size();
     for (int t = 0; t < threads; ++t)

@@ -1,8 +1,9 @@
 // The MPI module: communicators over Open MPI, in a shared library of its own, so that a run without a
 // launcher needs no MPI.
 //
-// libsluice_mpi.so lies beside the command and exports one function, kMpiEntry of type OpenMpi. The main
-// thread calls it, once; what it returns lives until the process ends.
+// libsluice_mpi.so lies beside the command or, where that is installed, in ../lib/sluice. It exports one
+// function, kMpiEntry of type OpenMpi. The main thread calls it, once; what it returns lives until the
+// process ends.
 #pragma once
 
 #include <functional>

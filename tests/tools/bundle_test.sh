@@ -1,11 +1,11 @@
 #!/bin/bash
 # Makes the bundle of a build folder (tools/bundle.sh fails if it is too large) and unpacks it elsewhere. The
-# bundle has every library that its commands need, except those of glibc, CUDA and NCCL, and no other. Its
-# run_tests.sh tells what passes, is skipped and fails.
+# bundle has every library that its commands need, except those of glibc, GCC, CUDA and NCCL, and no other. It
+# needs no newer systems than README.md says. Its run_tests.sh tells what passes, is skipped and fails.
 # usage: tests/tools/bundle_test.sh BUILD_FOLDER     in the repository root
 set -euo pipefail
 
-of_others='^(linux-vdso|ld-linux.*|lib(c|m|mvec|dl|pthread|rt|resolv|util|anl)'
+of_others='^(linux-vdso|ld-linux.*|lib(c|m|mvec|dl|pthread|rt|resolv|util|anl|stdc\+\+|gcc_s)'
 of_others+='|lib(cuda|cudart|cublas|cublasLt|nccl|nvidia-ml|nvrtc|nvJitLink|nvToolsExt))\.so'
 work=$(mktemp --directory)
 trap 'rm -rf "$work"' EXIT
@@ -27,7 +27,8 @@ for program in "$bundle"/bin/*; do
     echo "$name" >> "$wanted"
   done < "$work/ldd"
 done
-diff <(sort --unique "$wanted") <(ls "$bundle/lib") || fail "the libraries wanted (<) are not those there (>)"
+diff <(sort --unique "$wanted") <(ls --ignore=licenses "$bundle/lib/sluice") || fail "the libraries wanted (<) are not those there (>)"
+tests/tools/portable_tree.sh "$bundle" || fail "it needs what README.md does not name"
 ls "$bundle/bin" | grep --quiet '^sluice$' || fail "the command is not there"
 if ls "$bundle/bin" | grep emulat; then fail "a program of the emulation is there"; fi
 [[ $(wc --lines < "$bundle/tests.list") -gt 50 ]] || fail "tests.list is too short"

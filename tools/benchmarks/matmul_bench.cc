@@ -110,7 +110,11 @@ LibraryProduct onednn_product(DType precision, const Options& options) {
   const Memory::desc in({n, n}, type, Memory::format_tag::ab);
   const Memory::desc out({n, n}, Memory::data_type::f32, Memory::format_tag::ab);
   omp_set_num_threads(options.threads);  // oneDNN fixes the thread count in the code that it generates
+#if DNNL_VERSION_MAJOR < 3
   p->product = dnnl::matmul({dnnl::matmul::desc(in, in, out), p->engine});
+#else
+  p->product = dnnl::matmul({p->engine, in, in, out});
+#endif
   p->arguments = {{DNNL_ARG_SRC, Memory(in, p->engine, p->operands.a.data())},
                   {DNNL_ARG_WEIGHTS, Memory(in, p->engine, p->operands.b.data())},
                   {DNNL_ARG_DST, Memory(out, p->engine, p->operands.c.data())}};

@@ -53,6 +53,7 @@ constexpr auto kGrace = std::chrono::milliseconds(400), kFinderGrace = std::chro
 constexpr auto kLauncherGrace = std::chrono::milliseconds(2200);  // after kFinderGrace
 constexpr auto kLook = std::chrono::milliseconds(50);
 constexpr double kFinishSeconds = 60;
+constexpr const char* kInstalledModules = "../lib/sluice";  // from the command's folder: cmake/install.cmake
 
 std::optional<int> number_in(const char* variable) {
   const char* const value = std::getenv(variable);
@@ -266,14 +267,17 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optio
                  "Start them with mpirun -np " + std::string(std::getenv(kTorchrun.size)) +
                      " sluice ..., or train on one machine with sluice train --gpus N."));
   if (!launcher) return nullptr;
-  const fs::path path = fs::read_symlink("/proc/self/exe").parent_path() / kMpiModule;
+  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
+  fs::path path = folder / kMpiModule;
   std::error_code ignored;
+  if (!fs::exists(path, ignored)) path = folder / kInstalledModules / kMpiModule;
   if (!fs::exists(path, ignored))
-    refuse(
-        *launcher, out_directory,
-        Error(ExitCode::environment,
-              fmt::format("A launcher started several ranks, but {} is not beside the command.", kMpiModule),
-              "Build both (tools/build.sh local sluice), or copy it to where the command is."));
+    refuse(*launcher, out_directory,
+           Error(ExitCode::environment,
+                 fmt::format("A launcher started several ranks, but {} is neither beside the command nor "
+                             "in {}.",
+                             kMpiModule, kInstalledModules),
+                 "Build both (tools/build.sh local sluice), or copy it to where the command is."));
   SharedLibrary module(path.string());
   OpenMpi* open = nullptr;
   module.find(open, kMpiEntry);
@@ -281,7 +285,7 @@ std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optio
     refuse(*launcher, out_directory,
            Error(ExitCode::environment,
                  "A launcher started several ranks, but MPI cannot be loaded: " + module.failure() + ".",
-                 "Install Open MPI (apt-get install libopenmpi3), or start without a launcher."));
+                 "Install Open MPI (apt-get install openmpi-bin), or start without a launcher."));
   module.keep_open();
   const auto ending = std::make_shared<Launch::Ending>(out_directory);
   MpiHooks hooks;

@@ -226,7 +226,8 @@ TEST_F(MpiRefusals, NoMpi) {
   Words own = sluice_words(train_rows("out", 2, 8), "sluice");
   own[0] = directory / "sluice";
   expect_once(mpirun_each({own, own}), 4,
-              "A launcher started several ranks, but libsluice_mpi.so is not beside the command.");
+              "A launcher started several ranks, but libsluice_mpi.so is neither beside the command nor in "
+              "../lib/sluice.");
   for (int rank = 0; rank < 2; ++rank) expect_status("out", rank, "4 A launcher started several ranks");
   write_bytes(directory / "libsluice_mpi.so", "no library");
   expect_once(
