@@ -31,6 +31,13 @@ uint64_t transfers_of(const Program& program, const Operand& o) {
   return uint64_t{o.last - o.first} * (o.access == Access::add ? 2 : 1);
 }
 
+uint64_t table_bytes_of(const Program& program) {
+  uint64_t bytes = 0;
+  for (const Buffer& b : program.buffers)
+    bytes += sizeof(Buffer) + chunk(b.name.size() + 1) + chunk(b.cuts.size() * sizeof(uint64_t));
+  return bytes;
+}
+
 }  // namespace
 
 ProgramSize size_at_most(const Program& lowered) {
@@ -46,8 +53,19 @@ ProgramSize size_at_most(const Program& lowered) {
     size.transfers += transfers;
     size.longest = std::max(size.longest, body.tasks.size() + transfers);
   }
-  for (const Buffer& b : lowered.buffers)
-    size.table_bytes += sizeof(Buffer) + chunk(b.name.size() + 1) + chunk(b.cuts.size() * sizeof(uint64_t));
+  size.table_bytes = table_bytes_of(lowered);
+  return size;
+}
+
+ProgramSize size_of(const Program& program) {
+  ProgramSize size;
+  for (const Body& body : program.bodies) {
+    size.tasks += body.tasks.size();
+    for (const Task& task : body.tasks) size.operands += task.operands.size();
+    size.transfers += body.instructions.size() - body.tasks.size();
+    size.longest = std::max<uint64_t>(size.longest, body.instructions.size());
+  }
+  size.table_bytes = table_bytes_of(program);
   return size;
 }
 

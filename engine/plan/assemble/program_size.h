@@ -9,14 +9,17 @@ namespace sluice {
 
 struct ProgramSize {
   uint64_t tasks = 0, operands = 0;  // in all bodies
-  uint64_t transfers = 0;            // at most, in all bodies
-  uint64_t longest = 0;              // instructions of the longest body, at most
+  uint64_t transfers = 0;            // in all bodies
+  uint64_t longest = 0;              // instructions of the longest body
   uint64_t table_bytes = 0;          // of buffers, with their names and cuts
 };
 
 // `lowered` has tasks only. On its way to a task, each piece of an operand is fetched at most once over every
 // boundary between two tiers, and what the task writes is stored at most once over each (stage.h).
 ProgramSize size_at_most(const Program& lowered);
+
+// Of a program that is assembled.
+ProgramSize size_of(const Program& program);
 
 // By field.
 ProgramSize larger_of(const ProgramSize& a, const ProgramSize& b);

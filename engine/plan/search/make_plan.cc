@@ -70,6 +70,7 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
     Program program;
     program.machine = request.machine;
     LowerOptions options = request.lower;
+    options.recompute.clear();
     for (const Layer& layer : model.layers)
       for (const SegmentUse& use : layer.segments)
         options.recompute.push_back(recompute || model.segments[use.segment].loss);
@@ -90,7 +91,8 @@ ProgramSize program_size(const PlanRequest& request, int64_t micro_batch) {
 bool is_feasible(const PlanRequest& request) {
   const ProgramShare program(request);
   return std::any_of(request.micro_batches.begin(), request.micro_batches.end(), [&](int64_t micro_batch) {
-    return Search(program.without(request, micro_batch), micro_batch).is_feasible();
+    return Search(program.without(request, micro_batch), micro_batch, program.running(micro_batch))
+        .is_feasible();
   });
 }
 
@@ -102,7 +104,8 @@ std::variant<Plan, Infeasible> make_plan(const PlanRequest& request) {
   uint64_t left = kSearchWork;
   double best_seconds = Search::kNotFeasible;
   for (const int64_t micro_batch : request.micro_batches) {
-    Search& search = searches.emplace_back(program.without(request, micro_batch), micro_batch);
+    Search& search = searches.emplace_back(program.without(request, micro_batch), micro_batch,
+                                           program.running(micro_batch));
     const double seconds = search.explore(share);
     left -= share - search.work_left();
     if (seconds >= (best_seconds < Search::kNotFeasible ? kSmallerWorthwhile : 1) * best_seconds) continue;

@@ -67,11 +67,12 @@ uint64_t bytes_at_once(const Program& program, const Body& body) {
 
 }  // namespace
 
-Search::Search(const PlanRequest& request, int64_t micro_batch)
+Search::Search(const PlanRequest& request, int64_t micro_batch, uint64_t program_bytes)
     : request_(request),
       model_(request.model(micro_batch, request.sequence)),
       layers_(static_cast<uint32_t>(model_.layers.size())),
       kept_at_first_(request.recompute == Recompute::none ? layers_ : 0),
+      program_bytes_(program_bytes),
       choices_(choices_for(request.placement)) {
   request_.rates.precision = model_.precision;
   for (const Tier& t : request.machine.tiers) capacities_.push_back(t.capacity);
@@ -313,6 +314,12 @@ bool Search::is_feasible() {
   return least_->arrangement(capacities_).has_value();
 }
 
+// With some layers kept, tasks may have a few operands more than with all or none; what counts is the whole.
+bool Search::program_fits(const Program& program) const {
+  const auto& bytes = request_.program_memory.running;
+  return !bytes || bytes(size_of(program)) <= program_bytes_;
+}
+
 // So much less that smaller shards make no difference.
 std::vector<uint64_t> Search::clearly_less() const {
   std::vector<uint64_t> less = capacities_;
@@ -371,7 +378,7 @@ std::optional<Plan> Search::assembled_best() const {
     if (left == 0 || (best && o->seconds >= kSeemsBetter * best->step_seconds)) break;
     Plan whole = lowered(o->candidate);
     const Arrangement arrangement = arrange(whole.program, o->candidate);
-    if (assemble(whole.program, arrangement)) continue;
+    if (assemble(whole.program, arrangement) || !program_fits(whole.program)) continue;
     --left;
     HomeRule rule = home_rule(o->candidate, whole.program, capacities_, *least_);
     whole = finished(std::move(whole), search_shard_ > 0 ? 0 : o->seconds, arrangement, std::move(rule));

@@ -43,7 +43,8 @@ class Search {
  public:
   static constexpr double kNotFeasible = 1e300;
 
-  Search(const PlanRequest& request, int64_t micro_batch);
+  // The request's capacities are without what the program takes: at most `program_bytes`.
+  Search(const PlanRequest& request, int64_t micro_batch, uint64_t program_bytes);
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
 
@@ -97,6 +98,7 @@ class Search {
   Arrangement leading(const Program& program, std::vector<TierId> homes, uint32_t lead) const;
   std::vector<const Outcome*> ranked() const;
   std::vector<uint64_t> clearly_less() const;
+  bool program_fits(const Program& program) const;
   std::optional<Plan> assembled_best() const;
   Plan finished(Plan plan, double seconds, const Arrangement& arrangement,
                 std::optional<HomeRule> rule) const;
@@ -106,6 +108,7 @@ class Search {
   PlanRequest request_;
   Model model_;
   uint32_t layers_, kept_at_first_;
+  uint64_t program_bytes_;
   CandidateChoices choices_;
   std::vector<uint64_t> capacities_;
   uint64_t all_tiers_ = 0;     // their sum

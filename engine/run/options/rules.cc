@@ -34,11 +34,15 @@ void check_needs(const Options& options, const char* name, const char* needed, b
                 fmt::format("Add --{}, or leave out --{}.", needed, name));
 }
 
-void check_min_learning_rate(const OptimizerOptions& o) {
+void check_min_learning_rate(const Options& options) {
+  const OptimizerOptions& o = options.optimizer;
   if (!o.min_learning_rate || *o.min_learning_rate <= o.learning_rate) return;
-  throw Error(ExitCode::usage,
-              fmt::format("--min-lr {} is above --lr {}.", *o.min_learning_rate, o.learning_rate),
-              "Lower --min-lr, or leave it out for a tenth of --lr.");
+  const bool is_of_run = is_given(options, "lr") && !is_given(options, "min-lr");
+  throw Error(
+      ExitCode::usage,
+      fmt::format("--min-lr {}{} is above --lr {}.", *o.min_learning_rate,
+                  is_of_run ? ", as the run had it," : "", o.learning_rate),
+      is_of_run ? "Give a lower --min-lr, too." : "Lower --min-lr, or leave it out for a tenth of --lr.");
 }
 
 void check_batch(const BatchOptions& batch, int64_t ranks) {
@@ -187,7 +191,7 @@ void check_options(const Options& options, Verb verb, bool resuming) {
   if (verb == Verb::plan) check_planned_ranks(options);
   if (!resuming) {  // otherwise the manifest may set the option that is compared with
     check_batch(options.batch, std::max(options.ranks.count, options.ranks.gpus));
-    check_min_learning_rate(options.optimizer);
+    check_min_learning_rate(options);
     if (trains) check_compression(options);
   }
   check_printing(options);
