@@ -86,9 +86,9 @@ class AddressSet {
 };
 
 // Addresses that are taken, by the positions at which they are. A node of the lowest level stands for kBlock
-// positions, a node of each next level for kFan nodes of the level below. The fewest nodes that make up an
-// item's life are its own, about 2 kFan a level at most. Of the nodes above these, and of those of the lowest
-// level, it covers a part only; these are two a level at most.
+// positions, a node of each next level for kFan nodes of the level below. An item owns the largest nodes that
+// lie wholly within its life, about 2 kFan a level at most. What is left at both ends lies in two nodes of
+// the lowest level. Of these, and of all nodes above, it covers a part only: two a level at most.
 class Levels {
  public:
   explicit Levels(uint32_t positions) : blocks_(positions / kBlock + 1) {

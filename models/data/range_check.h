@@ -1,8 +1,9 @@
 // Reads all tokens of some data once, in the background, so that an id that is none is found in the first
 // minutes of a run, not on its last day.
 //
-// Its thread runs only while a processor has nothing else to do. It needs 64 KiB and allocates nothing after
-// the start. Owner: the trainer's thread.
+// Its thread takes time of a processor, and of a drive whose scheduler has idle classes, only while these
+// have nothing else to do. It needs 64 KiB and allocates nothing after the start. Owner: the trainer's
+// thread.
 #pragma once
 
 #include <atomic>

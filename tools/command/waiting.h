@@ -1,4 +1,4 @@
-// Says what takes long, from the second second on: on a terminal a line that counts the seconds and is wiped
+// Says what takes long, after one second: on a terminal a line that counts the seconds and is wiped
 // out at the end, elsewhere one line. Goes to stderr, so that what is printed for other software stays clean.
 #pragma once
 

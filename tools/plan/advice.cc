@@ -5,27 +5,21 @@
 #include <algorithm>
 
 #include "engine/base/units.h"
+#include "engine/run/start/planning.h"
 #include "tools/command/waiting.h"
 
 namespace sluice {
 
-namespace {
-
-constexpr uint64_t kTasksTried = 60'000;  // of a program: a larger one takes seconds for each change
-
-}  // namespace
-
-ChangeWords words_of(const Change& change, const Budgets& budgets, const std::vector<uint64_t>& most,
-                     uint64_t ranks) {
+ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t ranks) {
   constexpr uint64_t kMib = 1 << 20, kGib = 1 << 30;
   switch (change.kind) {
     case Change::Kind::capacity: {
       const TierBudget& budget = *budgets.by_tier()[change.tier];
-      const uint64_t limit = budget.limit_for(change.to);
-      return {format_size(change.to - change.from) + " more " + budget.tier + " memory" +
-                  (limit > most[change.tier] ? ", more than is here," : ""),
-              limit < 8 * kGib ? fmt::format("--{} {}MiB", budget.option, (limit + kMib - 1) / kMib)
-                               : fmt::format("--{} {}GiB", budget.option, (limit + kGib - 1) / kGib)};
+      const uint64_t limit = budget.limit_for(change.to), unit = limit < 8 * kGib ? kMib : kGib;
+      const uint64_t units = (limit + unit - 1) / unit;
+      return {format_size(change.to - change.from) + " more " + budget.tier + " memory",
+              fmt::format("--{} {}{}", budget.option, units, unit == kMib ? "MiB" : "GiB"),
+              units * unit > budget.most};
     }
     case Change::Kind::batch:
       return {fmt::format("a batch of {} sequences instead of {}", change.to * ranks, change.from * ranks),
@@ -44,17 +38,14 @@ std::string advice_text(const PlannedRun& run, const Plan& plan) {
   std::vector<WhatIf> changes = best_changes(run.request, plan, micro_batch);
   changes.resize(std::min(changes.size(), kChangesShown));
   if (changes.empty()) return "  faster         no other budget or batch that was tried gains a hundredth\n";
-  std::vector<uint64_t> most;
-  for (const TierBudget* budget : run.budgets.by_tier()) most.push_back(budget->most);
   const double now = tokens_of(plan) / plan.step_seconds;
   std::string out;
   for (const WhatIf& change : changes) {
-    const ChangeWords words = words_of(change.change, run.budgets, most, plan.lowering.ranks);
-    const bool is_beyond = words.words.ends_with(',');
+    const ChangeWords words = words_of(change.change, run.budgets, plan.lowering.ranks);
     out += fmt::format("  {:<15}{}: {:.0f} tokens/s, {:+.0f} %{}\n", out.empty() ? "faster" : "",
                        words.arguments, change.outlook.tokens_per_second,
                        100 * (change.outlook.tokens_per_second / now - 1),
-                       is_beyond ? ", more than the machine has" : "");
+                       words.is_beyond ? ", more than the machine has" : "");
   }
   return out;
 }

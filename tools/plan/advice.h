@@ -14,10 +14,10 @@ constexpr size_t kChangesShown = 3;
 // A change in words ("4.00 GiB more host memory") and the arguments that make it.
 struct ChangeWords {
   std::string words, arguments;
+  bool is_beyond = false;  // the machine has less
 };
-// `most`: by tier, the bytes that the machine has. `ranks`: of the run.
-ChangeWords words_of(const Change& change, const Budgets& budgets, const std::vector<uint64_t>& most,
-                     uint64_t ranks);
+// `ranks`: of the run.
+ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t ranks);
 
 // The changes that gain most, as lines of `sluice plan`. Plans for each of them, which takes some times as
 // long as the plan itself; nothing is tried where that is too long.

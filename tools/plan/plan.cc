@@ -29,7 +29,7 @@ ExitCode run_plan(Options given, std::FILE* out) {
     }
     if (!options.print.text) print_notes();
     const Waiting waiting(stderr, "looking for what would work");
-    throw infeasible_error(run.request, *why, run.budgets);
+    throw with_less_work(infeasible_error(run.request, *why, run.budgets), run.request);
   }
   const Plan& plan = std::get<Plan>(result);
   check_program(plan);

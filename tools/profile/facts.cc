@@ -40,6 +40,12 @@ std::string subject_name(const Plan& plan, const Work& work, uint32_t subject) {
   }
 }
 
+ChangeWords words_told(const ProfiledRun& run, const Change& change) {
+  ChangeWords words = words_of(change, run.budgets, run.plan.lowering.ranks);
+  if (words.is_beyond) words.words += ", more than is here,";
+  return words;
+}
+
 // A sentence about the change that removes most of a stall; "" if none of those tried removes a tenth of it.
 std::string remedy_of(const ProfiledRun& run, const Stall& stall, const std::vector<WorkSeconds>& now) {
   const auto seconds = [&](const std::vector<WorkSeconds>& waits) {
@@ -57,8 +63,7 @@ std::string remedy_of(const ProfiledRun& run, const Stall& stall, const std::vec
   }
   if (!best) return "";
   const double share = removed / seconds(now);
-  return fmt::format("{} would remove {} of it (a predicted {:.0f} %)",
-                     words_of(best->change, run.budgets, run.bytes_here, run.plan.lowering.ranks).words,
+  return fmt::format("{} would remove {} of it (a predicted {:.0f} %)", words_told(run, best->change).words,
                      readable_seconds(stall.seconds * share), 100 * share);
 }
 
@@ -206,7 +211,7 @@ void add_changes(const ProfiledRun& run, ordered_json& out) {
   out["changes"] = ordered_json::array();
   for (size_t i = 0; i < std::min(kChangesShown, run.changes.size()); ++i) {
     const WhatIf& w = run.changes[i];
-    const ChangeWords words = words_of(w.change, run.budgets, run.bytes_here, run.plan.lowering.ranks);
+    const ChangeWords words = words_told(run, w.change);
     out["changes"].push_back({{"change", words.words},
                               {"arguments", words.arguments},
                               {"step_seconds", w.outlook.step_seconds},

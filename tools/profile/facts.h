@@ -31,9 +31,8 @@ struct ProfiledRun {
   const std::vector<StepMetrics>& steps;
   const std::vector<WhatIf>& changes;
   const Origin& origin;
-  std::vector<uint64_t> bytes_here;  // by tier: how much this machine has
-  ExitCode code = ExitCode::done;    // of the training command
-  std::optional<Error> error;        // what ended the training command
+  ExitCode code = ExitCode::done;  // of the training command
+  std::optional<Error> error;      // what ended the training command
 };
 
 nlohmann::ordered_json profile_facts(const ProfiledRun& run);

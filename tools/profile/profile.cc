@@ -209,8 +209,8 @@ class Profiler {
       show(out_, "Planning for other budgets and batches.\n");
       changes = best_changes(rank_.request(), plan, asked_micro_batch());
     }
-    const ProfiledRun run{options, rank_.budgets(), plan,         recorder,     profile,      outcome.steps,
-                          changes, start_.origin,   bytes_here(), outcome.code, outcome.error};
+    const ProfiledRun run{options,       rank_.budgets(), plan,          recorder,     profile,
+                          outcome.steps, changes,         start_.origin, outcome.code, outcome.error};
     const nlohmann::ordered_json facts = profile_facts(run);
     const std::string& out = options.profile.out;
     show(out_, profile_summary(facts));
@@ -219,16 +219,6 @@ class Profiler {
     write_file(out, "report.html", profile_page(facts, profile_lanes(run)));
     write_file(out, "trace.json", profile_trace(run));
     show(out_, "Open " + printable((fs::path(out) / "report.html").string()) + "\n");
-  }
-
-  std::vector<uint64_t> bytes_here() {
-    const MemoryLimits limits = memory_limits();
-    const auto use = accelerator_use(rank_.device());
-    std::vector<uint64_t> bytes;
-    for (const TierBudget* budget : rank_.budgets().by_tier())
-      bytes.push_back(budget->tier == "device" && use ? use->device.free + use->device.held
-                                                      : std::min(limits.total, limits.cgroup_limit));
-    return bytes;
   }
 
   std::optional<int64_t> asked_micro_batch() {

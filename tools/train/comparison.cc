@@ -15,38 +15,42 @@ constexpr double kNear = 1.1;       // times the prediction: not worth a word ab
 constexpr double kOther = 1.25;     // times the prediction, or the other way round: another machine's rates
 constexpr double kPartNamed = 0.1;  // of a step: what a lane must be busy to be named
 
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 }  // namespace
 
 Comparison::Comparison(const Plan& plan, const Options& options)
     : predicted_(plan.step_seconds),
       busy_(facts_of(plan, options).busy),
       is_described_(!options.memory.machine.empty()),
-      busy_sums_(busy_.size()) {
+      is_one_phase_(plan.lowering.phases.size() == 1),
+      busy_samples_(busy_.size()) {
   for (const Lane& lane : plan.program.machine.lanes) lanes_.push_back(lane.name);
   seconds_.reserve(kSteps);
 }
 
 std::optional<std::string> Comparison::add(const StepMetrics& metrics) {
-  if (++steps_ > kSteps) return std::nullopt;
+  if (!is_one_phase_ || ++steps_ > kSteps) return std::nullopt;
   if (steps_ > kWarm) {
     seconds_.push_back(metrics.seconds);
-    for (size_t l = 0; l < busy_sums_.size(); ++l) busy_sums_[l] += metrics.lane_busy[l].second;
+    for (size_t l = 0; l < busy_samples_.size(); ++l) busy_samples_[l].push_back(metrics.lane_busy[l].second);
   }
   return steps_ == kSteps ? std::optional(sentence()) : std::nullopt;
 }
 
 std::string Comparison::sentence() const {
-  std::vector<double> sorted = seconds_;
-  std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2),
-                   sorted.end());
-  const double measured = sorted[sorted.size() / 2], times = measured / predicted_;
+  const double measured = median(seconds_), times = measured / predicted_;
   std::string out = fmt::format("After {} steps: {} a step, {:.2f} times the predicted {}.", kSteps,
                                 readable_seconds(measured), times, readable_seconds(predicted_));
   if (times > kNear) {
     size_t slowest = busy_.size();
     double most = 0;  // seconds above the prediction
     for (size_t l = 0; l < busy_.size(); ++l) {
-      const double busy = busy_sums_[l] / static_cast<double>(seconds_.size());
+      const double busy = median(busy_samples_[l]);
       if (busy < kPartNamed * measured || busy - busy_[l] <= most) continue;
       most = busy - busy_[l];
       slowest = l;

@@ -27,9 +27,10 @@ class Comparison {
   double predicted_;          // seconds of a step
   std::vector<double> busy_;  // by lane, predicted
   bool is_described_;         // the machine was named
+  bool is_one_phase_;         // all steps are like the one that was predicted
   size_t steps_ = 0;
-  std::vector<double> seconds_;    // of the steps that count
-  std::vector<double> busy_sums_;  // by lane, measured
+  std::vector<double> seconds_;                    // of the steps that count
+  std::vector<std::vector<double>> busy_samples_;  // by lane, of the same steps
   std::vector<std::string> lanes_;
 };
 

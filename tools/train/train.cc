@@ -8,6 +8,7 @@
 #include "engine/run/checkpoint/directory.h"
 #include "engine/run/start/agreement.h"
 #include "engine/run/start/budgets.h"
+#include "engine/run/start/planning.h"
 #include "engine/run/start/rank_setup.h"
 #include "engine/run/start/run_data.h"
 #include "engine/run/start/run_directory.h"
@@ -168,7 +169,7 @@ struct Report {
  private:
   static std::string open_metrics(const Options& options, Start& start, std::FILE* out) {
     const std::string file = metrics_path(options.run);
-    start.directory->open_metrics(file);
+    const MetricsFile locked = start.directory->open_metrics(file);
     if (!options.run.resume.empty()) {
       const auto& checkpoint = start.run.checkpoint;
       const int64_t step = checkpoint ? checkpoint->state().step : 0;
@@ -291,7 +292,12 @@ ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::F
       [&] {
         std::optional<Waiting> waiting;
         if (ranks.is_first()) waiting.emplace(stderr, "planning");
-        return rank.plan();
+        try {
+          return rank.plan();
+        } catch (const Error& error) {
+          if (error.code() != ExitCode::infeasible || !ranks.is_first() || start.run.checkpoint) throw;
+          throw with_less_work(error, rank.request());
+        }
       },
       planned);
   try {

@@ -14,8 +14,9 @@ struct ProgramSize {
   uint64_t table_bytes = 0;          // of buffers, with their names and cuts
 };
 
-// `lowered` has tasks only. On its way to a task, each piece of an operand is fetched at most once over every
-// boundary between two tiers, and what the task writes is stored at most once over each (stage.h).
+// At most, for this lowering. `lowered` has tasks only. On its way to a task, each piece of an operand is
+// fetched at most once over every boundary between two tiers, and what the task writes is stored at most once
+// over each (stage.h).
 ProgramSize size_at_most(const Program& lowered);
 
 // Of a program that is assembled.

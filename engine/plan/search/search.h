@@ -54,7 +54,7 @@ class Search {
   double explore(uint64_t work);
   uint64_t work_left() const { return work_left_; }
 
-  // Whether finish() gives a plan.
+  // Whether the least arrangement fits, and so finish() gives a plan. Ends the search.
   bool is_feasible();
 
   // The best candidate, assembled whole, or else the least arrangement; or why even that does not fit.

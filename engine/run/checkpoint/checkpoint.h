@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/run/checkpoint/directory.h"
 #include "engine/run/checkpoint/manifest.h"
 #include "engine/run/execute/runner.h"
 #include "engine/run/ranks/ranks.h"
@@ -177,5 +178,8 @@ class CheckpointReader {
   std::unordered_map<std::string, size_t> file_index_;  // by name
   std::unordered_map<std::string, Tensor> tensors_;
 };
+
+// nullopt where a reader cannot open it; `damage` then receives the sentence that says why.
+std::optional<CheckpointReader> open_if_complete(const CheckpointEntry& entry, std::string* damage = nullptr);
 
 }  // namespace sluice

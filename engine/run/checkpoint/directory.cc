@@ -133,43 +133,54 @@ void DirectoryLock::release() {
   fd_ = FileDescriptor();
 }
 
-OutDirectory::OutDirectory(const std::string& path)
-    : path_(fs::absolute(path).lexically_normal().string()),
-      fd_(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {
+OutDirectory::OutDirectory(const std::string& path) : path_(fs::absolute(path).lexically_normal().string()) {
+  reopen();
+}
+
+void OutDirectory::reopen() {
+  fd_ = FileDescriptor(open(path_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (fd_.get() < 0)
     throw Error(ExitCode::environment,
-                fmt::format("Cannot open {}: {}.", printable(path), std::strerror(errno)),
+                fmt::format("Cannot open {}: {}.", printable(path_), std::strerror(errno)),
                 "Give an --out directory that this user may use.");
 }
 
+// What the system cannot tell at the moment counts as in place: the next write will tell.
 OutDirectory::State OutDirectory::state() const {
   struct stat held, named;
-  CHECK(fstat(fd_.get(), &held) == 0, "an open directory has no status");
-  if (stat(path_.c_str(), &named) == 0 && held.st_dev == named.st_dev && held.st_ino == named.st_ino)
+  if (fstat(fd_.get(), &held) != 0) return errno == ESTALE ? State::removed : State::in_place;
+  if (stat(path_.c_str(), &named) == 0) {
+    if (held.st_dev == named.st_dev && held.st_ino == named.st_ino) return State::in_place;
+  } else if (errno != ENOENT && errno != ENOTDIR) {
     return State::in_place;
+  }
   return held.st_nlink > 0 ? State::moved : State::removed;
 }
 
-std::optional<std::string> OutDirectory::trouble() const {
-  switch (state()) {
-    case State::in_place:
-      return std::nullopt;
-    case State::moved:
-      return fmt::format("--out {} was moved to {} while the run went on.", printable(path_),
-                         printable(path()));
-    case State::removed:
-      return fmt::format("--out {} was removed while the run went on.", printable(path_));
-  }
-  CHECK(false, "no such state");
+std::optional<std::string> OutDirectory::where() const {
+  const State now = state();
+  if (now == State::in_place) return path_;
+  if (now == State::removed) return std::nullopt;
+  std::error_code error;
+  const fs::path there = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd_.get()), error);
+  return error ? std::nullopt : std::optional(there.string());
 }
 
-std::string OutDirectory::path() const {
-  const State now = state();
-  if (now == State::moved) return fs::read_symlink(fmt::format("/proc/self/fd/{}", fd_.get())).string();
-  if (now == State::removed && !fs::create_directories(path_))
-    throw Error(ExitCode::environment, fmt::format("There is another {} by now.", printable(path_)),
+std::optional<std::string> OutDirectory::trouble() const {
+  if (state() == State::in_place) return std::nullopt;
+  const std::optional<std::string> now = where();
+  return fmt::format("--out {} was {} while the run went on.", printable(path_),
+                     now ? "moved to " + printable(*now) : "removed");
+}
+
+void OutDirectory::make_again() {
+  std::error_code error;
+  if (!fs::create_directories(path_, error))
+    throw Error(ExitCode::environment,
+                error ? fmt::format("Cannot create {}: {}.", printable(path_), error.message())
+                      : fmt::format("There is another {} by now.", printable(path_)),
                 "Start again with another --out.");
-  return path_;
+  reopen();
 }
 
 bool is_locked(const std::string& directory) {
@@ -182,16 +193,19 @@ bool is_locked(const std::string& directory) {
   return result != 0 && errno == EWOULDBLOCK;
 }
 
-bool is_complete(const CheckpointEntry& entry, std::string* damage) {
+std::optional<CheckpointReader> open_if_complete(const CheckpointEntry& entry, std::string* damage) {
   try {
-    CheckpointReader::open(entry.path);
-    return true;
+    return CheckpointReader::open(entry.path);
   } catch (const Error& error) {
     // A file that vanishes while it is opened, since another process prunes, is reported as Error(usage).
     if (error.code() != ExitCode::malformed_file && error.code() != ExitCode::usage) throw;
     if (damage) *damage = error.what();
-    return false;
+    return std::nullopt;
   }
+}
+
+bool is_complete(const CheckpointEntry& entry, std::string* damage) {
+  return open_if_complete(entry, damage).has_value();
 }
 
 std::optional<std::string> newest_checkpoint(const std::string& out_directory,

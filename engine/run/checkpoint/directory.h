@@ -62,15 +62,18 @@ class DirectoryLock {
 };
 
 // The directory of a run that goes on, wherever it is by now: a run must not write into another directory
-// that has taken its name.
+// that has taken its name. Every rank has one.
 class OutDirectory {
  public:
   explicit OutDirectory(const std::string& path);  // throws Error(environment)
 
-  // A sentence where it was moved or removed.
-  std::optional<std::string> trouble() const;
-  // Where it is now. If it was removed, it is made again. Throws Error(environment) if its name is taken.
-  std::string path() const;
+  std::optional<std::string> trouble() const;  // a sentence where it was moved or removed
+  std::optional<std::string> where() const;    // nullopt: it was removed
+
+  // After a removal: the first rank makes it again, then the others reopen it. Both throw Error(environment),
+  // make_again() also where something else has its name.
+  void make_again();
+  void reopen();
 
  private:
   enum class State : uint8_t { in_place, moved, removed };

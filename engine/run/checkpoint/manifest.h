@@ -33,7 +33,7 @@ std::string plane_file_name(Plane plane, size_t writer, size_t writers);
 
 // What a run resumes from, besides tensors.
 struct CheckpointState {
-  uint64_t run = 0;            // by chance, the same in all checkpoints of a run; 0: not known
+  uint64_t run = 0;            // drawn at random when the run begins; 0: not known
   int64_t step = 0;            // steps done
   int64_t t = 0;               // steps whose update was not skipped
   double loss_scale = 1;       // for the next step

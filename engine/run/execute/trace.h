@@ -27,7 +27,8 @@ struct TraceRecord {
 class Trace {
  public:
   explicit Trace(const Program& program);
-  // Of a program whose longest body, on every lane, has so many instructions.
+  // Where one body has so many instructions, and no lane has more of its own in another body: so it is with
+  // steps, beside which bodies that load or save are short.
   static uint64_t bytes_at_most(uint64_t longest);
 
   void add(LaneId lane, const TraceRecord& record) {

@@ -220,7 +220,8 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
     b.device->set_aside(0);
     free -= std::min(free, b.device->limit);
   }
-  if (limits.physical() > 0) b.host.most = limits.physical();
+  if (limits.physical() > 0) b.host.most = limits.physical() / static_cast<uint64_t>(sharers);
+  if (b.device && !accelerator) b.device->most = b.host.most;
   b.host.limit =
       limit_of(options.host, found(free, more_memory, sharers), "host-mem", check_free, b, sharers);
   b.host.set_aside(host_reserve);

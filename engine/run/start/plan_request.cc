@@ -15,8 +15,6 @@ namespace sluice {
 
 namespace {
 
-// The most micro-batches of a step: the size of a plan, and the time that it takes, grow with them.
-constexpr int64_t kMicroBatchesMax = 1024;
 // Tokens of a micro-batch: enough rows to keep matrix products busy. More only costs workspace.
 constexpr int64_t kMicroBatchTokens = 2048;
 

@@ -11,6 +11,9 @@
 
 namespace sluice {
 
+// The most micro-batches of a step: the size of a plan, and the time that it takes, grow with them.
+constexpr int64_t kMicroBatchesMax = 1024;
+
 // The sizes of micro-batch to consider, best first: the one given; or those divisors of the batch whose
 // sequences have at most 2048 tokens together, largest first, and 1. Throws Error(usage) where each makes
 // more than 1024 micro-batches.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/run/start/plan_request.h"
 #include "engine/verify/ranks.h"
 #include "engine/verify/verify.h"
 
@@ -39,10 +40,10 @@ int64_t largest(int64_t most, F works) {
 // Shorter sequences, smaller micro-batches or fewer sequences that work where the request does not, as
 // options.
 std::vector<std::string> less_work(const PlanRequest& request) {
-  constexpr int64_t kLengths = 16;          // that are tried, at equal distances
-  constexpr uint64_t kTasksTried = 60'000;  // of a program: a larger one takes seconds for each try
+  constexpr int64_t kLengths = 16;  // that are tried, at equal distances
   std::vector<std::string> found;
-  if (program_size(request, request.micro_batches.back()).tasks > kTasksTried) return found;
+  const uint64_t tasks = program_size(request, request.micro_batches.back()).tasks;
+  if (tasks > kTasksTried) return found;
   const auto ranks = static_cast<int64_t>(request.lower.ranks);
   const int64_t per_length = request.sequence / kLengths;
   if (per_length > 0) {
@@ -53,7 +54,9 @@ std::vector<std::string> less_work(const PlanRequest& request) {
     });
     if (lengths > 0) found.push_back(fmt::format("--seq {}", lengths * per_length));
   }
-  if (request.micro_batches.back() > 1) {
+  const int64_t smallest = request.micro_batches.back();
+  if (smallest > 1 && tasks * static_cast<uint64_t>(smallest) <= kTasksTried &&
+      request.lower.batch <= kMicroBatchesMax) {
     PlanRequest smaller = request;
     smaller.micro_batches = {1};
     if (is_feasible(smaller)) found.push_back("--micro-batch 1");
@@ -113,19 +116,27 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
       continue;
     if (limit <= rows[t]->most) each.push_back(argument(*rows[t], limit) + " (" + format_size(limit) + ")");
   }
+  if (budgets.device && !budgets.device->driver && beyond.empty() &&  // both lie in host memory
+      limits[0] + limits[1] > budgets.host.most)
+    beyond.push_back(format_size(budgets.host.most) + " for both");
   std::string remedy;
   if (!each.empty())
     remedy += fmt::format("Enough with the other budgets as given: {}. ", fmt::join(each, ", or "));
   remedy += fmt::format("The least together: {} ({})", fmt::join(together, " "), fmt::join(sizes, ", "));
   remedy += beyond.empty() ? "." : ", but the machine has only " + enumerated(beyond) + ".";
-  const std::vector<std::string> less = less_work(request);
-  if (!less.empty()) remedy += fmt::format(" Within these budgets, {} works.", fmt::join(less, " or "));
   if (!machine.tiers.back().file) remedy += " With --nvme-dir DIR, what does not fit goes to drives.";
   return Error(
       ExitCode::infeasible,
       fmt::format("The budgets cannot work: the {} arena needs {} ({} bytes{}) and may have {}.", tier.name,
                   format_size(bytes_needed), bytes_needed, task, format_size(tier.capacity)),
       remedy);
+}
+
+Error with_less_work(const Error& error, const PlanRequest& request) {
+  const std::vector<std::string> less = less_work(request);
+  if (less.empty()) return error;
+  return Error(error.code(), error.what(),
+               fmt::format("{} Within these budgets, {} works.", error.remedy(), fmt::join(less, " or ")));
 }
 
 }  // namespace sluice

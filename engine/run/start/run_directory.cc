@@ -56,8 +56,8 @@ void check_one_run(const std::string& run) {
   std::optional<CheckpointEntry> first;
   uint64_t first_run = 0;
   for (const CheckpointEntry& entry : list_checkpoints(checkpoints_directory(run))) {
-    if (!is_complete(entry)) continue;
-    const uint64_t number = CheckpointReader::open(entry.path).state().run;
+    const std::optional<CheckpointReader> checkpoint = open_if_complete(entry);
+    const uint64_t number = checkpoint ? checkpoint->state().run : 0;
     if (number == 0) continue;  // of an older version
     if (first && number != first_run)
       throw Error(ExitCode::usage,
@@ -107,13 +107,15 @@ void RunDirectory::create() {
   made_ = std::move(made);
 }
 
-void RunDirectory::open_metrics(const std::string& path) {
+MetricsFile RunDirectory::open_metrics(const std::string& path) {
   std::error_code error;
+  const bool is_new = !fs::exists(path, error);
   if (fs::path(path) == fs::path(path_) / "metrics.jsonl" && fs::is_symlink(path, error))
     throw Error(ExitCode::usage, printable(path) + " is a link.",
                 "Remove it, or name the file that it leads to with --metrics.");
-  if (!fs::exists(path, error)) made_.push_back(path);
-  const MetricsFile file(path);
+  MetricsFile file(path);  // before `made_`: a run that is refused must not remove another's file
+  if (is_new) made_.push_back(path);
+  return file;
 }
 
 std::string run_of(const std::string& checkpoint) {

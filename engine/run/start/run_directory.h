@@ -11,6 +11,7 @@
 #include "engine/run/options/options.h"
 #include "engine/run/ranks/ranks.h"
 #include "engine/run/start/say.h"
+#include "engine/run/train/metrics.h"
 
 namespace sluice {
 
@@ -25,8 +26,8 @@ class RunDirectory {
 
   bool is_locked() const { return lock_.has_value(); }  // not until the directory exists
   void create();  // makes a directory that is missing; throws Error(environment)
-  // Makes a file that is missing. Throws as MetricsFile does.
-  void open_metrics(const std::string& path);
+  // Makes a file that is missing. Throws as MetricsFile does, and Error(usage) for a link in --out.
+  MetricsFile open_metrics(const std::string& path);
   void keep() { made_.clear(); }
 
  private:

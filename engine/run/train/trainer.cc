@@ -22,7 +22,7 @@ uint64_t rows_of(const Plan& plan) {
 }
 
 // What ranks tell each other before a step: how many were asked to stop, find that a checkpoint is due, and
-// know that data are bad.
+// know why the run cannot go on.
 struct Signs {
   int stopping = 0, saving = 0, failed = 0;
   Signs& operator+=(const Signs& other) {
@@ -215,7 +215,7 @@ TrainResult Trainer::train() {
       checkpoint();
       saved = step_;
       const SpareDescriptors::Lent lent(*spare_);
-      if (session_.ranks().is_first()) delete_set_aside(out_->path());
+      if (session_.ranks().is_first()) delete_set_aside(out_->where().value_or(options_.run.out));
     }
     excluded_ += steady_seconds() - begin;
   }
@@ -345,7 +345,8 @@ void Trainer::read_step(const Pending& p) {
 // The remedy after a step whose numbers went wrong.
 std::string Trainer::way_out(const std::string& change) const {
   if (at_end_ == AtEnd::nothing) return "Start again with " + change + ".";
-  const std::optional<std::string> newest = newest_checkpoint(out_->path());
+  const std::optional<std::string> out = out_->where();
+  const std::optional<std::string> newest = out ? newest_checkpoint(*out) : std::nullopt;
   if (newest) return "Go on from " + printable(*newest) + " with --resume auto and " + change + ".";
   const std::string from = options_.run.resume.empty() ? "auto" : printable(options_.run.resume);
   return "There is no checkpoint yet: start again with --resume " + from + " and " + change + ".";
@@ -399,10 +400,30 @@ void Trainer::tell_failure(const std::string& unsaved) const {
   }
 }
 
+// Where the run directory is. If it was removed, the first rank makes it again, for all.
+std::string Trainer::place_of_checkpoint() {
+  const Ranks& ranks = session_.ranks();
+  if (ranks.sum<int>(!out_->where()) > 0) {
+    std::exception_ptr refused;
+    if (ranks.is_first()) try {
+        out_->make_again();
+      } catch (...) {
+        refused = std::current_exception();
+      }
+    const bool all_refuse = ranks.sum<int>(refused != nullptr) > 0;
+    if (refused) std::rethrow_exception(refused);
+    if (all_refuse)
+      throw Error(ExitCode::rank_lost, "The first rank cannot make the run directory again.",
+                  "Its own error says why.");
+    if (!ranks.is_first()) out_->reopen();
+  }
+  return out_->where().value_or(options_.run.out);
+}
+
 void Trainer::checkpoint() {
   note("the checkpoint");
   const SpareDescriptors::Lent lent(*spare_);
-  const std::string out = out_->path();
+  const std::string out = place_of_checkpoint();
   CheckpointWriter writer(out, session_.plan().model, state_, owned_ranges(session_.plan().lowering),
                           session_.ranks());
   ShardHooks hooks;

@@ -84,6 +84,8 @@ class Trainer {
   void note(const char* what) const;
   void drain();     // to the clean state, all steps read
   bool validate();  // false where it was cut short
+  std::string place_of_checkpoint();
+  bool save();  // a checkpoint; false where its directory was moved meanwhile, which ends the run
   void checkpoint();
   [[noreturn]] void tell_failure(const std::string& unsaved) const;
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
@@ -108,8 +110,8 @@ class Trainer {
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
   bool cut_short_ = false;                          // the flag ended a validation
-  bool failed_ = false;                             // a rank could not read its data, or they are bad
-  std::exception_ptr failure_;                      // on the rank that could not, what it threw
+  bool failed_ = false;         // a rank could not read its data, found them bad, or has lost its directory
+  std::exception_ptr failure_;  // on that rank, what it throws
 };
 
 // Bytes that a body moves, by lane; for collectives, the bytes that this rank sends.

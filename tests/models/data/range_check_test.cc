@@ -29,7 +29,10 @@ TEST_F(RangeChecks, FindsTheTokenThatIsNone) {
   const TokenData good = tokens("good.bin", std::nullopt), bad = tokens("bad.bin", kTokens - 1);
   const TokenData* const all[] = {&good, &bad};
   const RangeCheck check(all);
-  while (!check.fault()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!check.fault() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(check.fault());
   try {
     std::rethrow_exception(check.fault());
   } catch (const Error& error) {

@@ -26,10 +26,10 @@ class Comparisons : public testing::Test {
   std::string told(double times, const std::string& lane) {
     Comparison comparison(plan_, options_);
     StepMetrics m;
-    for (const Lane& l : plan_.program.machine.lanes)
-      m.lane_busy.emplace_back(l.name, l.name == lane ? times * plan_.step_seconds : 0);
+    for (const Lane& l : plan_.program.machine.lanes) m.lane_busy.emplace_back(l.name, 0);
     for (int step = 1; step <= 20; ++step) {
       m.seconds = (step == 1 || step == 20 ? 100 : 1) * times * plan_.step_seconds;
+      for (auto& [name, busy] : m.lane_busy) busy = name == lane ? m.seconds : 0;
       const auto sentence = comparison.add(m);
       if (step == 20) return sentence.value();
       EXPECT_FALSE(sentence);
