@@ -212,7 +212,7 @@ TrainResult Trainer::train() {
     const double begin = steady_seconds();
     if (validates && !validate()) break;  // the state is saved below
     if (saves) {
-      checkpoint();
+      if (!save()) break;  // the state is saved below, where the directory is now
       saved = step_;
       const SpareDescriptors::Lent lent(*spare_);
       if (session_.ranks().is_first()) delete_set_aside(out_->where().value_or(options_.run.out));
@@ -222,7 +222,7 @@ TrainResult Trainer::train() {
   drain();
   std::string unsaved;
   if (at_end_ == AtEnd::checkpoint && saved != step_) try {
-      checkpoint();
+      if (!save()) checkpoint();
     } catch (const Error& error) {
       if (!failed_) throw;
       unsaved = error.what();
@@ -250,9 +250,7 @@ bool Trainer::stops() {
   const double every = options_.run.checkpoint_every.seconds;
   const bool is_due = every > 0 && steady_seconds() - saved_at_ >= every;
   if (data_.check) failure_ = data_.check->fault();
-  if (const auto trouble = out_ ? out_->trouble() : std::nullopt)
-    failure_ = std::make_exception_ptr(Error(
-        ExitCode::environment, *trouble, "Leave the directory of a run in its place until it has ended."));
+  if (const std::exception_ptr moved = moved_directory()) failure_ = moved;
   const Signs signs =
       session_.ranks().sum(Signs{stop_, session_.ranks().is_first() && is_due, failure_ != nullptr});
   saves_by_time_ = signs.saving > 0;
@@ -398,6 +396,27 @@ void Trainer::tell_failure(const std::string& unsaved) const {
   } catch (const Error& error) {
     throw Error(error.code(), error.what(), error.remedy() + then);
   }
+}
+
+// Other ranks wait for one that fails in a checkpoint, so only a rank alone may try again.
+bool Trainer::save() {
+  try {
+    checkpoint();
+    return true;
+  } catch (const Error&) {
+    const std::exception_ptr moved = moved_directory();
+    if (!moved || session_.ranks().size() > 1 || session_.executor().error()) throw;
+    failure_ = moved;
+    failed_ = true;
+    return false;
+  }
+}
+
+std::exception_ptr Trainer::moved_directory() const {
+  const std::optional<std::string> trouble = out_ ? out_->trouble() : std::nullopt;
+  if (!trouble) return nullptr;
+  return std::make_exception_ptr(Error(ExitCode::environment, *trouble,
+                                       "Leave the directory of a run in its place until it has ended."));
 }
 
 // Where the run directory is. If it was removed, the first rank makes it again, for all.

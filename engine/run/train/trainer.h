@@ -85,6 +85,7 @@ class Trainer {
   void drain();     // to the clean state, all steps read
   bool validate();  // false where it was cut short
   std::string place_of_checkpoint();
+  std::exception_ptr moved_directory() const;  // nullptr: it is in its place
   bool save();  // a checkpoint; false where its directory was moved meanwhile, which ends the run
   void checkpoint();
   [[noreturn]] void tell_failure(const std::string& unsaved) const;

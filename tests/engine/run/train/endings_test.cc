@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <limits>
 
 #include "tests/support/ranks_support.h"
@@ -71,12 +72,16 @@ TEST_F(Endings, ARunWhoseDirectoryMovesIsSavedWhereItIs) {
   write_data("tokens.bin");
   struct Case {
     bool moved, replaced;
+    int64_t ranks;
   };
-  for (const Case c : {Case{true, true}, Case{true, false}, Case{false, false}, Case{false, true}}) {
-    TestRun run = tokens_run(1, "run");
+  for (const Case c : {Case{true, true, 1}, Case{true, false, 1}, Case{false, false, 1}, Case{false, true, 1},
+                       Case{true, true, 2}, Case{false, false, 2}}) {
+    SCOPED_TRACE(c.ranks);
+    TestRun run = tokens_run(c.ranks, "run");
     const std::string out = run.options.run.out, elsewhere = out + ".elsewhere";
+    std::atomic<bool> is_done{false};  // each rank is told of each step
     run.on_step = [&](const StepMetrics& m) {
-      if (m.step != 3) return;
+      if (m.step != 3 || is_done.exchange(true)) return;
       if (c.moved)
         fs::rename(out, elsewhere);
       else
