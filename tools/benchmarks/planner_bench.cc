@@ -83,7 +83,7 @@ const Scale kSmall{
     1};
 
 Options parse(const std::vector<std::string>& words) {
-  std::vector<const char*> argv{"planner_bench", "plan"};
+  std::vector<const char*> argv{"planner_bench", "plan", "--no-advice"};
   for (const std::string& word : words) argv.push_back(word.c_str());
   return parse_command_line(static_cast<int>(argv.size()), argv.data()).options;
 }
