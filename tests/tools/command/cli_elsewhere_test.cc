@@ -16,7 +16,9 @@ constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
 class CliElsewhere : public Cli {
  protected:
   // With the default of --device, where run() would add cpu: the machine decides which device it is.
-  CommandResult plan(const Words& more) const { return run(Words{"plan", "--device", "auto"} + more); }
+  CommandResult plan(const Words& more) const {
+    return run(Words{"plan", "--no-advice", "--device", "auto"} + more);
+  }
   nlohmann::json facts_of(const Words& more) const {
     const CommandResult result = plan(more + Words{"--json"});
     EXPECT_EQ(result.code, 0) << result.out << result.err;
@@ -71,7 +73,7 @@ TEST_F(CliElsewhere, TheReadmeShowsIt) {
   Words words{"--model", "llama-70b", "--machine", "rtx-4090"};
   std::istringstream rest(shown.substr(command.size(), shown.find('\n') - command.size()));
   for (std::string word; rest >> word;) words.push_back(word);
-  const CommandResult result = plan(words);
+  const CommandResult result = run(Words{"plan", "--device", "auto"} + words);
   ASSERT_EQ(result.code, 0) << result.err;
   const auto line = [](const std::string& all, const std::string& start) {
     const size_t at = all.find("\n" + start) + 1;
@@ -82,6 +84,11 @@ TEST_F(CliElsewhere, TheReadmeShowsIt) {
     EXPECT_EQ(line(shown, start), line(result.out, start));
   for (const char* start : {"  bottleneck     drive nvme", "  drive wear     "})
     EXPECT_TRUE(line(result.out, start).starts_with(line(shown, start).substr(0, 40))) << result.out;
+  for (const char* start :
+       {"  faster         ", "                 --host-mem ", "                 --gpu-mem "}) {
+    const std::string in_readme = line(shown, start);
+    EXPECT_TRUE(line(result.out, start).starts_with(in_readme.substr(0, in_readme.find(": ")))) << result.out;
+  }
   const auto seconds = [&](const std::string& all) {
     return std::stod(line(all, "  predicted: ").substr(std::string("  predicted: ").size()));
   };

@@ -15,14 +15,20 @@ namespace {
 
 Figures& figures = Figures::print_at_end();
 
+class CommandBudgets : public testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "sanitizers keep shadow memory of their own";
+#endif
+    write_bytes(directory / "train.txt", sample_text(20000));
+  }
+  const DriveDirectory directory;
+};
+
 // The command with the least limits that its own plan names, and with larger ones: a model of 14 million
 // parameters, whose training state is 200 MB.
-TEST(TrainingBudgets, TheProcessStaysWithinHostMem) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers keep shadow memory of their own";
-#endif
-  const DriveDirectory directory;
-  write_bytes(directory / "train.txt", sample_text(20000));
+TEST_F(CommandBudgets, TheProcessStaysWithinHostMem) {
   const std::vector<std::string> model{
       "--model",       "gpt2:layers=7,width=400,heads=8,vocab=256,context=128",
       "--batch",       "4",
@@ -81,12 +87,7 @@ uint64_t least_host(const DriveDirectory& directory, const std::vector<std::stri
 
 // Tiny models in many micro-batches: memory holds mostly the program, with up to 15,000 tasks and several
 // times as many transfers. Layers, micro-batches and tiers by chance.
-TEST(TrainingBudgets, TheProgramIsWithinHostMem) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers keep shadow memory of their own";
-#endif
-  const DriveDirectory directory;
-  write_bytes(directory / "train.txt", sample_text(20000));
+TEST_F(CommandBudgets, TheProgramIsWithinHostMem) {
   std::mt19937_64 random(20);
   for (int round = 0; round < 8; ++round) {
     const uint64_t slices = 32 + random() % 225, layers = 1 + random() % (4000 / slices);
@@ -120,12 +121,7 @@ TEST(TrainingBudgets, TheProgramIsWithinHostMem) {
 
 // A header of 11 MB with 200,000 names takes 100 MB of memory: refused before it is read, or within a limit
 // that has room for it.
-TEST(TrainingBudgets, TablesOfWeightsAreWithinHostMem) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers keep shadow memory of their own";
-#endif
-  const DriveDirectory directory;
-  write_bytes(directory / "train.txt", sample_text(2000));
+TEST_F(CommandBudgets, TablesOfWeightsAreWithinHostMem) {
   const std::string model = directory / "model";
   std::filesystem::create_directory(model);
   write_bytes(
