@@ -80,7 +80,7 @@ void InputFile::read(uint64_t offset, void* out, uint64_t bytes) const {
       throw Error(ExitCode::io,
                   fmt::format("{} became shorter while it was read: it ends at byte {} now and had {}.",
                               printable(path_), offset, bytes_),
-                  "Leave the file alone while it is in use, and start again.");
+                  "Restore the file, and leave it alone while it is in use.");
     to += n;
     offset += static_cast<uint64_t>(n);
     bytes -= static_cast<uint64_t>(n);

@@ -91,8 +91,9 @@ bool was_terminated() { return terminated; }
 std::optional<SignalledEnd> signalled_end() {
   if (!is_watched) return std::nullopt;
   if (insisted)
-    return SignalledEnd{"A second signal came during the stop.",
-                        "The last checkpoint is intact: go on with --resume auto."};
+    return SignalledEnd{
+        "A second signal came during the stop.",
+        "--resume auto goes on from the last checkpoint, or starts anew where there is none."};
   if (terminated && !something_to_save)
     return SignalledEnd{"A signal came before the first step, when there was nothing to save.",
                         "Start it again in the same way."};

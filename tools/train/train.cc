@@ -157,7 +157,7 @@ struct Report {
   }
 
   void finish() {
-    metrics.flush();
+    metrics.finish();
     if (const size_t bytes = metrics.unwritten())
       progress.note(format_size(bytes) + " of metrics could not be written.");
     progress.finish();

@@ -24,6 +24,15 @@ namespace fs = std::filesystem;
 constexpr const char* kPrefix = "step-";
 constexpr const char* kAside = ".set-aside";
 
+std::string numbered(const std::string& path, int number) {
+  return number == 1 ? path : fmt::format("{}.{}", path, number);
+}
+
+bool is_taken(const std::string& path) {
+  std::error_code missing;
+  return fs::exists(fs::symlink_status(path, missing));
+}
+
 bool is_leftover(const std::string& name) {
   return name.starts_with(std::string(".") + kPrefix) && (name.ends_with(".tmp") || name.ends_with(".old"));
 }
@@ -72,10 +81,9 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& directory) {
 }
 
 std::string unused_name(const std::string& path) {
-  std::string name = path;
-  std::error_code missing;
-  for (int i = 2; fs::exists(name, missing); ++i) name = fmt::format("{}.{}", path, i);
-  return name;
+  int number = 1;
+  while (is_taken(numbered(path, number))) ++number;
+  return numbered(path, number);
 }
 
 void delete_checkpoint(const std::string& directory, int64_t step) {
@@ -97,13 +105,13 @@ void remove_leftovers(const std::string& directory) {
 }
 
 Error checkpoint_error(const std::string& action, const std::string& path, int error_number) {
-  const bool full = error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
-  return Error(ExitCode::io,
-               fmt::format("Cannot {} {}: {}.", action, printable(path), std::strerror(error_number)),
-               std::string(full                     ? "Free some space or lower --keep"
-                           : error_number == EMFILE ? "Raise the limit on open files (ulimit -n)"
-                                                    : "Check the drive") +
-                   ", then go on with --resume auto.");
+  const bool full = error_number == ENOSPC || error_number == EDQUOT;
+  return Error::in_step(
+      ExitCode::io, fmt::format("Cannot {} {}: {}.", action, printable(path), std::strerror(error_number)),
+      full                     ? "Free some space or lower --keep."
+      : error_number == EFBIG  ? "Raise the limit on the size of files (ulimit -f)."
+      : error_number == EMFILE ? "Raise the limit on open files (ulimit -n)."
+                               : "Check the drive.");
 }
 
 void sync_checkpoint_directory(const std::string& directory) {
@@ -133,11 +141,13 @@ void DirectoryLock::release() {
   fd_ = FileDescriptor();
 }
 
-OutDirectory::OutDirectory(const std::string& path) : path_(fs::absolute(path).lexically_normal().string()) {
+OutDirectory::OutDirectory(const std::string& path)
+    : first_(fs::absolute(path).lexically_normal().string()), path_(first_) {
   reopen();
 }
 
-void OutDirectory::reopen() {
+void OutDirectory::reopen(int number) {
+  path_ = numbered(path_, number);
   fd_ = FileDescriptor(open(path_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (fd_.get() < 0)
     throw Error(ExitCode::environment,
@@ -166,6 +176,11 @@ std::optional<std::string> OutDirectory::where() const {
   return error ? std::nullopt : std::optional(there.string());
 }
 
+bool OutDirectory::is_elsewhere() const {
+  const std::optional<std::string> now = where();
+  return now && *now != first_;
+}
+
 std::optional<std::string> OutDirectory::trouble() const {
   if (state() == State::in_place) return std::nullopt;
   const std::optional<std::string> now = where();
@@ -173,14 +188,18 @@ std::optional<std::string> OutDirectory::trouble() const {
                      now ? "moved to " + printable(*now) : "removed");
 }
 
-void OutDirectory::make_again() {
-  std::error_code error;
-  if (!fs::create_directories(path_, error))
-    throw Error(ExitCode::environment,
-                error ? fmt::format("Cannot create {}: {}.", printable(path_), error.message())
-                      : fmt::format("There is another {} by now.", printable(path_)),
-                "Start again with another --out.");
-  reopen();
+int OutDirectory::make_again() {
+  for (int number = 1;; ++number) {
+    const std::string name = numbered(path_, number);
+    std::error_code error;
+    if (is_taken(name) || (!fs::create_directories(name, error) && !error)) continue;
+    if (error)
+      throw Error(ExitCode::environment,
+                  fmt::format("Cannot create {}: {}.", printable(name), error.message()),
+                  "Start again with another --out.");
+    reopen(number);
+    return number;
+  }
 }
 
 bool is_locked(const std::string& directory) {

@@ -40,7 +40,7 @@ void delete_checkpoint(const std::string& directory, int64_t step);
 // Deletes what writers and deletions left behind, except what the system refuses to delete.
 void remove_leftovers(const std::string& directory);
 
-// Error(io) for a failure while a checkpoint is written, naming `path` and errno.
+// Error::in_step(io) for a failure while a checkpoint is written, naming `path` and errno.
 Error checkpoint_error(const std::string& action, const std::string& path, int error_number);
 
 void sync_checkpoint_directory(const std::string& directory);
@@ -69,17 +69,19 @@ class OutDirectory {
 
   std::optional<std::string> trouble() const;  // a sentence where it was moved or removed
   std::optional<std::string> where() const;    // nullopt: it was removed
+  bool is_elsewhere() const;                   // than where the run began
 
-  // After a removal: the first rank makes it again, then the others reopen it. Both throw Error(environment),
-  // make_again() also where something else has its name.
-  void make_again();
-  void reopen();
+  // After a removal: the first rank makes it again; where something else has its name by now, as "NAME.2",
+  // "NAME.3", ... Then the others reopen it, by the number that make_again() returned: 1 for the name itself.
+  // Both throw Error(environment).
+  int make_again();
+  void reopen(int number = 1);
 
  private:
   enum class State : uint8_t { in_place, moved, removed };
   State state() const;
 
-  std::string path_;
+  std::string first_, path_;  // at the start; now, unless it was moved
   FileDescriptor fd_;
 };
 

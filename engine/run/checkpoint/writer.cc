@@ -113,8 +113,12 @@ PlaneLayout lay_out_plane(const Model& model, uint32_t moments, Plane plane,
   return layout;
 }
 
+// If something else has the name of the directory, it gets another one: a checkpoint is worth more.
 void make_directories(const std::string& out_directory, const std::string& directory) {
   std::error_code error;
+  if (const fs::file_status status = fs::symlink_status(directory, error);
+      fs::exists(status) && !fs::is_directory(directory, error))
+    fs::rename(directory, unused_name(directory + ".moved"), error);
   const bool made = fs::create_directories(directory, error);
   if (error && error != std::errc::no_space_on_device && error != std::errc::io_error)
     throw Error(ExitCode::environment,

@@ -164,6 +164,7 @@ std::optional<std::string> find_checkpoint(const std::string& path) {
   std::vector<std::string> damaged;
   const std::optional<std::string> newest = newest_checkpoint(path, &damaged);
   if (!newest && !damaged.empty()) throw only_damaged(path, damaged);
+  if (newest) check_one_run(path);
   return newest;
 }
 
@@ -196,7 +197,9 @@ std::optional<CheckpointReader> open_resume(const RunOptions& run) {
 void go_back_to(int64_t step, const RunOptions& run, const std::string& metrics, const Say& say) {
   truncate_after_step(metrics, std::numeric_limits<int64_t>::max());  // throws before anything is removed
   for (const std::string& note : retire_checkpoints_after(run.out, step)) say(note + "\n");
-  truncate_after_step(metrics, step);
+  if (const int64_t lines = truncate_after_step(metrics, step))
+    say(std::to_string(lines) + (lines == 1 ? " line" : " lines") + " of metrics beyond step " +
+        std::to_string(step) + " moved to " + printable(set_aside_of(metrics)) + ".\n");
 }
 
 }  // namespace sluice

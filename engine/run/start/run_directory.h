@@ -48,7 +48,8 @@ std::string tokenizer_directory(const std::string& out);
 void check_shared(const std::string& out, const Ranks& ranks);
 
 // The checkpoint that `path` means: itself, or the newest complete one of a run directory; nullopt if it is
-// neither. Throws Error(malformed_file) for a run whose every checkpoint is damaged.
+// neither. Throws Error(malformed_file) for a run whose every checkpoint is damaged, Error(usage) where a
+// checkpoint of another run was copied into it.
 std::optional<std::string> find_checkpoint(const std::string& path);
 
 // Throws Error(usage) if another process trains in the directory, in which no checkpoint was found.
@@ -58,9 +59,9 @@ void check_not_before_first(const std::string& run);
 // mix two in one directory.
 std::optional<CheckpointReader> open_resume(const RunOptions& run);
 
-// Makes `step` the last of the run: sets complete checkpoints of later steps aside, newest first, then cuts
-// the metrics. A kill in between leaves a shorter run, whose metrics --resume auto cuts to its end. Says a
-// line for each checkpoint that was set aside, or that stays since it is damaged.
+// Makes `step` the last of the run: sets complete checkpoints of later steps aside, newest first, then the
+// lines of metrics. A kill in between leaves a shorter run, whose metrics --resume auto cuts to its end. Says
+// a line for each checkpoint that was set aside, or that stays since it is damaged, and one for the metrics.
 void go_back_to(int64_t step, const RunOptions& run, const std::string& metrics, const Say& say);
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include <optional>
 #include <string_view>
 
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 
 namespace sluice {
@@ -48,7 +50,8 @@ void append_table(std::string& out, const char* name,
 
 Error file_error(ExitCode code, const std::string& doing, const std::string& path, int error) {
   return Error(code, fmt::format("{} `{}` failed: {}.", doing, printable(path), std::strerror(error)),
-               "Free space or name another file with --metrics.");
+               error == ENOSPC || error == EDQUOT ? "Free some space, or name another file with --metrics."
+                                                  : "Name another file with --metrics.");
 }
 
 // The step of one line; nothing if it is no metrics line.
@@ -62,9 +65,10 @@ std::optional<int64_t> step_of(const std::string& line) {
 
 constexpr std::string_view kLineBegin = "{\"step\":";
 
-// Copies the lines to keep from `in` to `out`; returns how many were dropped.
-int64_t copy_until_step(std::istream& in, std::ostream& out, int64_t step, const std::string& path) {
-  int64_t number = 0, dropped = 0;
+// Copies the lines to keep from `in` to `out`, the others to `later`; returns how many others there are.
+int64_t split_at_step(std::istream& in, std::ostream& out, std::ostream& later, int64_t step,
+                      const std::string& path) {
+  int64_t number = 0, taken = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;
     const std::optional<int64_t> found = step_of(line);
@@ -74,13 +78,11 @@ int64_t copy_until_step(std::istream& in, std::ostream& out, int64_t step, const
       throw Error(ExitCode::malformed_file,
                   fmt::format("Line {} of `{}` is not a metrics line.", number, printable(path)),
                   "Move the file away, or name another one with --metrics.");
-    if (torn || *found > step) {
-      ++dropped;
-    } else {
-      out << line << '\n';
-    }
+    const bool stays = !torn && *found <= step;
+    taken += !stays;
+    (stays ? out : later) << line << '\n';
   }
-  return dropped;
+  return taken;
 }
 
 }  // namespace
@@ -113,11 +115,10 @@ void append_line(std::string& out, const ValidationMetrics& m, double time) {
 }
 
 MetricsFile::MetricsFile(const std::string& path) : path_(path) {
-  // O_NONBLOCK: opening a pipe that nobody reads must not hang. Writing to one that somebody reads may wait.
+  // O_NONBLOCK: neither opening a pipe that nobody reads nor writing to one that is full may wait. It changes
+  // nothing for regular files.
   file_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
   if (file_.get() < 0) throw file_error(ExitCode::environment, "Opening", path, errno);
-  if (::fcntl(file_.get(), F_SETFL, O_APPEND) != 0)
-    throw file_error(ExitCode::environment, "Opening", path, errno);
   struct stat status;
   if (::fstat(file_.get(), &status) == 0 && S_ISREG(status.st_mode) &&
       ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
@@ -155,11 +156,23 @@ void MetricsFile::flush() {
   error_ = error;
 }
 
+void MetricsFile::finish() {
+  flush();
+  const double end = steady_seconds() + 1;
+  pollfd reader{file_.get(), POLLOUT, 0};
+  while (error_ == EAGAIN && steady_seconds() < end) {
+    ::poll(&reader, 1, 50);
+    flush();
+  }
+}
+
 std::optional<std::string> MetricsFile::trouble() {
   if (error_ == 0 || std::exchange(is_told_, true)) return std::nullopt;
   return fmt::format("Writing `{}` failed: {}. The run goes on; its lines are kept and tried again.",
-                     printable(path_), std::strerror(error_));
+                     printable(path_), error_ == EAGAIN ? "its reader does not read" : std::strerror(error_));
 }
+
+std::string set_aside_of(const std::string& metrics) { return metrics + ".set-aside"; }
 
 int64_t truncate_after_step(const std::string& path, int64_t step) {
   std::error_code ignored;
@@ -170,21 +183,28 @@ int64_t truncate_after_step(const std::string& path, int64_t step) {
   const std::string temporary = target + ".cut";
   std::ifstream in(target);
   if (!in) throw file_error(ExitCode::environment, "Opening", path, errno);
-  std::ostream nowhere(nullptr);  // a full drive does not matter where nothing is cut
-  if (copy_until_step(in, nowhere, step, path) == 0) return 0;
+  std::ostream nowhere(nullptr);  // a full drive does not matter where no line goes
+  if (split_at_step(in, nowhere, nowhere, step, path) == 0) return 0;
   in.clear();
   in.seekg(0);
   std::ofstream out(temporary, std::ios::trunc);
   if (!out) throw file_error(ExitCode::environment, "Opening", temporary, errno);
-  int64_t dropped = 0;
+  std::ofstream later(set_aside_of(target), std::ios::app);
+  if (!later) {
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    throw file_error(ExitCode::environment, "Opening", set_aside_of(target), error);
+  }
+  int64_t taken = 0;
   try {
-    dropped = copy_until_step(in, out, step, path);
+    taken = split_at_step(in, out, later, step, path);
   } catch (const Error&) {
     ::unlink(temporary.c_str());
     throw;
   }
   out.flush();
-  if (in.bad() || !out) {
+  later.flush();
+  if (in.bad() || !out || !later) {
     const int error = errno;
     ::unlink(temporary.c_str());
     throw file_error(ExitCode::io, "Rewriting", path, error);
@@ -192,7 +212,7 @@ int64_t truncate_after_step(const std::string& path, int64_t step) {
   out.close();
   if (::rename(temporary.c_str(), target.c_str()) != 0)
     throw file_error(ExitCode::io, "Renaming", temporary, errno);
-  return dropped;
+  return taken;
 }
 
 }  // namespace sluice

@@ -50,12 +50,14 @@ class MetricsFile {
   // file.
   explicit MetricsFile(const std::string& path);
 
-  // Each is one write to the operating system. Lines that it refuses, as on a full drive, are kept and
-  // written with the next one. So a line is never torn for long, and metrics do not end a run.
+  // Each is one write to the operating system. Lines that it refuses, as on a full drive or where a pipe's
+  // reader stands still, are kept and written with the next one. So a line is never torn for long, and
+  // metrics neither end a run nor hold it up.
   void write(const StepMetrics& metrics, double time);
   void write(const ValidationMetrics& metrics, double time);
 
-  void flush();  // tries again to write what is kept
+  // Tries again to write what is kept. Waits up to a second where a pipe's reader is slow.
+  void finish();
   // A printable sentence for the first line that could not be written; another one if writing fails anew
   // after it had worked.
   std::optional<std::string> trouble();
@@ -63,6 +65,8 @@ class MetricsFile {
   size_t unwritten() const { return waiting_.size(); }
 
  private:
+  void flush();
+
   static constexpr size_t kWaitingMax = 16 << 20;  // bytes; with more, older lines are dropped
   std::string path_;
   std::string waiting_;  // keeps its capacity: as long as lines can be written, nothing is allocated
@@ -71,11 +75,14 @@ class MetricsFile {
   bool is_told_ = false;  // of this error
 };
 
-// For a resume from a checkpoint taken after `step` updates: drops every line of a later step, and a last
-// line without its newline. The file is replaced in one rename, or left alone when there is nothing to drop.
-// A file that is missing or not regular is left alone. Returns the number of lines dropped. Throws
-// Error(malformed_file) for any other line that is no metrics line, Error(environment, io) when the file
-// cannot be read or replaced.
+// Where truncate_after_step() puts the lines that it takes from a file.
+std::string set_aside_of(const std::string& metrics);
+
+// For a resume from a checkpoint taken after `step` updates: takes every line of a later step, and a last
+// line without its newline, from the file, and appends them to set_aside_of() it. The file is replaced in one
+// rename, or left alone when no line goes. A kill may leave lines in both. A file that is missing or not
+// regular is left alone. Returns the number of lines taken. Throws Error(malformed_file) for any other line
+// that is no metrics line, Error(environment, io) when a file cannot be read, written or replaced.
 int64_t truncate_after_step(const std::string& path, int64_t step);
 
 }  // namespace sluice

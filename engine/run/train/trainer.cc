@@ -164,8 +164,7 @@ TrainResult Trainer::run(AtEnd at_end) {
     if (!error.is_in_step()) throw;
     std::string remedy = error.remedy();
     remedy.pop_back();  // the full stop
-    const char* const then = at_end_ == AtEnd::nothing ? "start again" : "go on with --resume auto";
-    throw Error(error.code(), error.what(), remedy + ", then " + then + ".");
+    throw Error(error.code(), error.what(), remedy + ", then " + next() + ".");
   }
 }
 
@@ -340,12 +339,24 @@ void Trainer::read_step(const Pending& p) {
                 way_out("a smaller --lr") + " A new run may also use --precision bf16.");
 }
 
+std::optional<std::string> Trainer::newest() const {
+  const std::optional<std::string> out = out_ ? out_->where() : std::nullopt;
+  return out ? newest_checkpoint(*out) : std::nullopt;
+}
+
+// A branch that has no checkpoint yet starts from the one that it leaves.
+std::string Trainer::next() const {
+  if (at_end_ == AtEnd::nothing) return "start again";
+  if (newest()) return "go on with --resume auto";
+  const std::string from = options_.run.resume.empty() ? "auto" : printable(options_.run.resume);
+  return "start again with --resume " + from + ", since there is no checkpoint yet";
+}
+
 // The remedy after a step whose numbers went wrong.
 std::string Trainer::way_out(const std::string& change) const {
   if (at_end_ == AtEnd::nothing) return "Start again with " + change + ".";
-  const std::optional<std::string> out = out_->where();
-  const std::optional<std::string> newest = out ? newest_checkpoint(*out) : std::nullopt;
-  if (newest) return "Go on from " + printable(*newest) + " with --resume auto and " + change + ".";
+  if (const auto from = newest())
+    return "Go on from " + printable(*from) + " with --resume auto and " + change + ".";
   const std::string from = options_.run.resume.empty() ? "auto" : printable(options_.run.resume);
   return "There is no checkpoint yet: start again with --resume " + from + " and " + change + ".";
 }
@@ -382,12 +393,13 @@ bool Trainer::validate() {
 // that another one did.
 void Trainer::tell_failure(const std::string& unsaved) const {
   std::string then;
+  const std::string elsewhere = out_ && out_->is_elsewhere() ? " in " + printable(*out_->where()) : "";
   if (!unsaved.empty())
-    then = " The checkpoint could not be written: " + unsaved;
+    then = " The checkpoint could not be written: " + unsaved + " When that is mended, " + next() + ".";
   else if (at_end_ == AtEnd::checkpoint && step_ == options_.batch.steps)
     then = fmt::format(" All {} steps are done and saved; then sluice eval gives the loss.", step_);
   else if (at_end_ == AtEnd::checkpoint)
-    then = fmt::format(" Step {} is saved: then go on with --resume auto.", step_);
+    then = fmt::format(" Step {} is saved{}: then go on with --resume auto.", step_, elsewhere);
   if (!failure_)
     throw Error(ExitCode::rank_lost, "Another rank found that the run has to end.",
                 "Its own error says why." + then);
@@ -424,17 +436,18 @@ std::string Trainer::place_of_checkpoint() {
   const Ranks& ranks = session_.ranks();
   if (ranks.sum<int>(!out_->where()) > 0) {
     std::exception_ptr refused;
+    int number = 0;
     if (ranks.is_first()) try {
-        out_->make_again();
+        number = out_->make_again();
       } catch (...) {
         refused = std::current_exception();
       }
-    const bool all_refuse = ranks.sum<int>(refused != nullptr) > 0;
+    number = ranks.sum(number);
     if (refused) std::rethrow_exception(refused);
-    if (all_refuse)
+    if (number == 0)
       throw Error(ExitCode::rank_lost, "The first rank cannot make the run directory again.",
                   "Its own error says why.");
-    if (!ranks.is_first()) out_->reopen();
+    if (!ranks.is_first()) out_->reopen(number);
   }
   return out_->where().value_or(options_.run.out);
 }

@@ -77,6 +77,8 @@ class Trainer {
   bool issue_step();              // false where a rank could not read its tokens: nothing was issued
   void read_steps(size_t leave);  // reads the oldest pending steps until `leave` are left
   void read_step(const Pending& pending);
+  std::optional<std::string> newest() const;  // checkpoint, of a run that saves
+  std::string next() const;                   // what to do after an error whose reason is gone
   std::string way_out(const std::string& change) const;
   double norm_time(const Pending& pending) const;
   void record(int64_t step, uint64_t ticket, BodyId body);

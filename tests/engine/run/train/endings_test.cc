@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <fstream>
+#include <iterator>
 #include <limits>
 
 #include "tests/support/ranks_support.h"
@@ -75,7 +77,7 @@ TEST_F(Endings, ARunWhoseDirectoryMovesIsSavedWhereItIs) {
     int64_t ranks;
   };
   for (const Case c : {Case{true, true, 1}, Case{true, false, 1}, Case{false, false, 1}, Case{false, true, 1},
-                       Case{true, true, 2}, Case{false, false, 2}}) {
+                       Case{true, true, 2}, Case{false, false, 2}, Case{false, true, 2}}) {
     SCOPED_TRACE(c.ranks);
     TestRun run = tokens_run(c.ranks, "run");
     const std::string out = run.options.run.out, elsewhere = out + ".elsewhere";
@@ -92,17 +94,15 @@ TEST_F(Endings, ARunWhoseDirectoryMovesIsSavedWhereItIs) {
     EXPECT_EQ(error.code(), ExitCode::environment);
     const std::string happened = c.moved ? "was moved to " + elsewhere : "was removed";
     EXPECT_EQ(error.what(), "--out " + out + " " + happened + " while the run went on.");
-    const auto saved = newest_checkpoint(c.moved ? elsewhere : out);
-    const bool can = c.moved || !c.replaced;
-    ASSERT_EQ(saved.has_value(), can);
-    const auto then = can ? " is saved: then go on with --resume auto." : " There is another ";
-    EXPECT_NE(error.remedy().find(then), std::string::npos) << error.remedy();
-    if (can) {
-      EXPECT_GE(CheckpointReader::open(*saved).state().step, 3);
-    }
+    const std::string place = c.moved ? elsewhere : c.replaced ? out + ".2" : out;
+    const auto saved = newest_checkpoint(place);
+    ASSERT_TRUE(saved.has_value());
+    EXPECT_GE(CheckpointReader::open(*saved).state().step, 3);
+    const std::string is_saved = " is saved" + (place == out ? "" : " in " + place);
+    EXPECT_NE(error.remedy().find(is_saved + ": then go on with --resume auto."), std::string::npos)
+        << error.remedy();
     EXPECT_EQ(c.replaced, fs::exists(out) && fs::is_empty(out));
-    fs::remove_all(out);
-    fs::remove_all(elsewhere);
+    for (const std::string& path : {out, out + ".2", elsewhere}) fs::remove_all(path);
   }
 }
 
@@ -133,13 +133,28 @@ TEST_F(Endings, WhatEndedARunIsToldAlsoWithoutACheckpoint) {
   constexpr uint64_t kBad = 5 * 12 * 32 + 7;
   write_data("tokens.bin", kBad);
   const TestRun run = tokens_run(1, "run");
-  std::filesystem::create_directory(run.options.run.out);
-  write_bytes(run.options.run.out + "/checkpoints", "no directory");
+  const std::string checkpoints = checkpoints_directory(run.options.run.out);
+  std::filesystem::create_directories(checkpoints);
+  const DirectoryLock other(checkpoints, "testing");
   const Error error = error_of(run);
   EXPECT_EQ(error.code(), ExitCode::malformed_file);
   EXPECT_NE(std::string(error.what()).find(std::to_string(kBad)), std::string::npos) << error.what();
   EXPECT_NE(error.remedy().find(" The checkpoint could not be written: "), std::string::npos)
       << error.remedy();
+  EXPECT_TRUE(error.remedy().ends_with(", start again with --resume auto, since there is no checkpoint yet."))
+      << error.remedy();
+}
+
+// What has the name of the directory of checkpoints keeps its content under another name.
+TEST_F(Endings, CheckpointsFindTheirPlaceTaken) {
+  write_data("tokens.bin");
+  const TestRun run = tokens_run(1, "run");
+  const std::string checkpoints = checkpoints_directory(run.options.run.out);
+  std::filesystem::create_directory(run.options.run.out);
+  write_bytes(checkpoints, "no directory");
+  EXPECT_EQ(train_on(run).checkpoints, 1u);
+  std::ifstream moved(checkpoints + ".moved");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(moved), {}), "no directory");
 }
 
 // In the middle and at the end of a run.

@@ -1,11 +1,14 @@
 // Metrics lines read back exactly, reach the file at once, and are cut cleanly for a resume.
 #include "engine/run/train/metrics.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <csignal>
@@ -149,6 +152,33 @@ TEST_F(MetricsFileTest, LinesThatWereRefusedAreWrittenLater) {
                            line_of(ValidationMetrics{3, 0.5}));
 }
 
+// A pipe whose reader stands still holds nothing up; what it reads at the end is whole.
+TEST_F(MetricsFileTest, APipeIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  const FileDescriptor reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK));
+  MetricsFile file(path_);
+  std::string written;
+  for (int64_t step = 1; !file.trouble(); ++step) {
+    ASSERT_LT(step, 100'000) << "the pipe is never full";
+    file.write(ValidationMetrics{step, 0.5}, kTime);
+    written += line_of(ValidationMetrics{step, 0.5});
+  }
+  file.write(ValidationMetrics{7, 0.5}, kTime);
+  written += line_of(ValidationMetrics{7, 0.5});
+  EXPECT_GT(file.unwritten(), 0u);
+  std::string got;
+  const auto read_all = [&] {
+    std::array<char, 4096> piece;
+    for (ssize_t n; (n = ::read(reader.get(), piece.data(), piece.size())) > 0;)
+      got.append(piece.data(), static_cast<size_t>(n));
+  };
+  read_all();
+  file.finish();
+  EXPECT_EQ(file.unwritten(), 0u);
+  read_all();
+  EXPECT_EQ(got, written);
+}
+
 TEST_F(MetricsFileTest, AMissingDirectoryIsAnEnvironmentError) {
   try {
     MetricsFile file(directory_ / "no" / "file");
@@ -165,7 +195,10 @@ TEST_F(MetricsFileTest, TruncationDropsLaterStepsWhereverTheyStand) {
   EXPECT_EQ(truncate_after_step(path_, 2), 0);
   EXPECT_EQ(truncate_after_step(path_, 0), 3);
   EXPECT_EQ(content(), "");
-  EXPECT_EQ(files(), 1u);  // no temporary stays
+  std::ifstream later(set_aside_of(path_));
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(later), {}),
+            "{\"step\":4}\n{\"step\":3}\n{\"step\":1}\n{\"step\":2}\n{\"step\":2,\"val_loss\":1}\n");
+  EXPECT_EQ(files(), 2u);  // no temporary stays
 }
 
 // A last line without its newline is torn only if it begins as our lines do: other files are left alone.
