@@ -19,12 +19,18 @@ double op_seconds(const LaneRates& lane, DType precision, const OpWork& work) {
   return std::max(work.flops / lane.flops.of(precision), bytes / lane.bytes_per_second);
 }
 
+// A checkpoint goes to a drive that writes as the first of the description does, unless the lane has a rate.
+double bytes_rate(const LaneRates& lane, const MachineRates& rates, const Task& task) {
+  if (task.kind != TaskKind::save || lane.bytes_per_second < kUnlimited) return lane.bytes_per_second;
+  return rates.drives.empty() ? 0 : rates.drives.front().write;
+}
+
 // Seconds of a task at the rates of the lane, or the network, without its overhead.
 double seconds_at(const LaneRates& lane, const Program& program, const MachineRates& rates,
                   const Task& task) {
   if (task.pass == kNoPass)
     return std::max({task.flops / lane.flops.of(rates.precision),
-                     static_cast<double>(task.bytes) / lane.bytes_per_second,
+                     static_cast<double>(task.bytes) / bytes_rate(lane, rates, task),
                      network_seconds(program, rates.network, task)});
   double seconds = 0;
   for (const OpWork& work : program.passes[task.pass].ops) seconds += op_seconds(lane, rates.precision, work);

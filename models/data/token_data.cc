@@ -63,6 +63,46 @@ void check_text(const InputFile& file) {
                 "Convert it to UTF-8 (iconv), or say --data-type text if it is meant as it is.");
 }
 
+// Throws for a file that begins as one of another format.
+void check_no_other_format(const InputFile& file) {
+  struct Format {
+    std::string_view magic;
+    const char *name, *remedy;
+  };
+  constexpr Format kFormats[] = {
+      {"\x93NUMPY", "a NumPy file (.npy)",
+       "Write the tokens alone: tokens.astype(numpy.uint16).tofile(path)."},
+      {"PK\x03\x04", "a zip archive (.npz, .zip)", "Unpack it, and write the tokens alone."},
+      {"\x1f\x8b", "compressed by gzip", "Unpack it first."},
+      {"PAR1", "a Parquet file", "Write its tokens as raw uint16 or uint32."}};
+  std::array<char, 8> begin{};
+  file.read(0, begin.data(), std::min<uint64_t>(begin.size(), file.bytes()));
+  for (const Format& format : kFormats)
+    if (std::string_view(begin.data(), begin.size()).starts_with(format.magic))
+      malformed(file.path(), fmt::format("is {}", format.name), format.remedy);
+}
+
+// Whether every second number of so many bytes is 0 at the begin of the file, and not all others are.
+bool has_every_second_zero(const InputFile& file, uint64_t width) {
+  std::array<unsigned char, 16 * 1024> sample;
+  const uint64_t bytes = std::min<uint64_t>(sample.size(), file.bytes()) / (2 * width) * (2 * width);
+  file.read(0, sample.data(), bytes);
+  bool others = false;
+  for (uint64_t i = 0; i < bytes; ++i) {
+    if (sample[i] == 0) continue;
+    if (i % (2 * width) >= width) return false;
+    others = true;
+  }
+  return others && bytes >= 64;
+}
+
+// Throws for integers of 64 bits, numpy's default, which are no tokens of any type.
+void check_raw_uint32(const InputFile& file) {
+  if (has_every_second_zero(file, 4))
+    malformed(file.path(), "looks like integers of 64 bits: every second uint32 is 0",
+              "Write the tokens as uint16 or uint32: tokens.astype(numpy.uint32).tofile(path).");
+}
+
 // Throws for a file that only the user can tell from raw uint16 tokens.
 void check_raw_uint16(const InputFile& file, int64_t vocabulary) {
   const auto ask = [&](const std::string& sentence, const char* remedy) {
@@ -74,16 +114,13 @@ void check_raw_uint16(const InputFile& file, int64_t vocabulary) {
   std::array<unsigned char, 16 * 1024> sample;
   const uint64_t bytes = std::min<uint64_t>(sample.size(), file.bytes()) / 4 * 4;
   file.read(0, sample.data(), bytes);
-  bool is_text = bytes >= 256, is_wide = bytes >= 64;
-  for (uint64_t i = 0; i < bytes; ++i) {
+  bool is_text = bytes >= 256;
+  for (uint64_t i = 0; i < bytes; ++i)
     is_text = is_text && (sample[i] >= ' ' || std::strchr("\t\n\r", sample[i])) && sample[i] != 0;
-    is_wide = is_wide && (i % 4 < 2 || sample[i] == 0);
-  }
   if (is_text)
     ask("looks like text", "Name it .txt or say --data-type text; if it holds tokens, say uint16.");
-  const bool all_zero = std::all_of(sample.begin(), sample.begin() + static_cast<std::ptrdiff_t>(bytes),
-                                    [](unsigned char byte) { return byte == 0; });
-  if (is_wide && !all_zero)
+  check_raw_uint32(file);
+  if (has_every_second_zero(file, 2))
     ask("looks like raw uint32 tokens: every second uint16 is 0",
         "Say --data-type uint32; if the tokens are uint16, say that.");
 }
@@ -116,7 +153,9 @@ TokenData::Part TokenData::open_binary(InputFile file, int64_t vocabulary, Token
   const auto kind = std::find_if(kShardKinds.begin(), kShardKinds.end(),
                                  [&](const ShardKind& k) { return k.magic == header[0]; });
   if (kind == kShardKinds.end()) {
+    check_no_other_format(file);
     if (type == TokenType::automatic) check_raw_uint16(file, vocabulary);
+    if (type == TokenType::uint32) check_raw_uint32(file);
     return open_raw(std::move(file), type == TokenType::uint32 ? 4 : 2);
   }
   if (type != TokenType::automatic && kind->width != (type == TokenType::uint32 ? 4u : 2u))
@@ -223,7 +262,8 @@ void TokenData::read_part(const Part& part, uint64_t first, uint64_t count, int3
         malformed(part.file.path(),
                   fmt::format("has token id {} at position {} (byte {}), but the vocabulary has {} ids",
                               token, first + i, part.data_begin + (first + i) * part.width, vocabulary_),
-                  "Tokenize the data with the model's own tokenizer.");
+                  "Tokenize the data with the model's own tokenizer; if the file is of another type, say "
+                  "--data-type.");
       out[i] = static_cast<int32_t>(token);
     }
     first += n;

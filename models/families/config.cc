@@ -37,8 +37,9 @@ void read_notes(const ConfigReader& file, const std::string& name, ModelConfig& 
   if (!dropouts.empty())
     config.notes.push_back(fmt::format("{}: dropout is not applied ({}).", name, fmt::join(dropouts, ", ")));
   if (file.number_or("initializer_range", 0.02) != 0.02)
-    config.notes.push_back(fmt::format("{}: initializer_range {} is not applied; weights start from 0.02.",
-                                       name, file.number("initializer_range")));
+    config.notes.push_back(
+        fmt::format("{}: initializer_range {} is not applied; random weights start from 0.02.", name,
+                    file.number("initializer_range")));
 }
 
 nlohmann::json parse_object(const std::string& text, const std::string& name) {

@@ -19,7 +19,8 @@ std::string shown(const nlohmann::json& value) {
 }
 
 const char* const kCorrect = "Correct the file.";
-const char* const kUnsupported = "Choose another model: trained without this, it would give wrong results.";
+const char* const kUnsupported =
+    "Choose another model: Sluice does not compute this, so results could be wrong.";
 
 bool operator==(const RopeScaling& a, const RopeScaling& b) {
   const bool none = a.factor == 1 && b.factor == 1;

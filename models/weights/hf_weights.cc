@@ -155,7 +155,7 @@ bool has_weights(const std::string& directory) {
       throw Error(ExitCode::malformed_file,
                   fmt::format("{} holds weights in {} only, a format that can run code and is not read.",
                               printable(directory), pickle),
-                  "Convert them to model.safetensors, or start afresh with --from-scratch.");
+                  "Convert them to model.safetensors; sluice train --from-scratch starts without them.");
   return false;
 }
 

@@ -296,8 +296,7 @@ class Bench {
     Sharing sharing{{}, {{memory_pool_, 2}, {cores_, drive.core_seconds_a_byte}}};
     rates_.links.push_back({"nvme", "host", kUnlimited, drive.latency_seconds, sharing});
     rates_.links.push_back({"host", "nvme", kUnlimited, drive.latency_seconds, sharing});
-    LaneRates saves{
-        .lane = "nvme_write", .bytes_per_second = drive.write, .overhead_seconds = drive.latency_seconds};
+    LaneRates saves{.lane = "nvme_write", .overhead_seconds = drive.latency_seconds};
     saves.sharing = {{}, {{memory_pool_, 2}}};
     rates_.lanes.push_back(std::move(saves));
   }

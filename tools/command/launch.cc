@@ -255,6 +255,11 @@ void check_alone(Verb verb) {
                    "Start it without mpirun, srun or torchrun."));
 }
 
+bool is_launched() {
+  return has_started_several(kTorchrun) ||
+         std::any_of(std::begin(kMpiLaunchers), std::end(kMpiLaunchers), has_started_several);
+}
+
 std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optional<double> timeout) {
   const LauncherVariables* launcher = nullptr;
   for (const LauncherVariables& l : kMpiLaunchers)

@@ -11,6 +11,8 @@
 namespace sluice {
 namespace {
 
+constexpr double kTerminalInterval = 0.1;  // seconds between two rewrites at least
+constexpr double kPlainInterval = 10;      // seconds between two plain lines at least
 constexpr double kRecent = 0.1;  // of the newest step in the running mean, so about the last ten count
 
 std::string format_rate(double per_second) {
@@ -39,14 +41,9 @@ std::string format_duration(double seconds) {
   return fmt::format("{}d{:02}h", s / kDay, s % kDay / kHour);
 }
 
-ProgressStyle progress_style(std::FILE* out) {
-  const Screen screen = screen_of(out);
-  return {.is_terminal = screen.is_terminal, .columns = screen.columns};
-}
-
-Progress::Progress(std::FILE* out, const ProgressStyle& style, int64_t steps,
+Progress::Progress(std::FILE* out, const Screen& screen, int64_t steps,
                    std::vector<std::pair<std::string, uint64_t>> budgets)
-    : out_(out), style_(style), steps_(steps), budgets_(std::move(budgets)) {}
+    : out_(out), screen_(screen), steps_(steps), budgets_(std::move(budgets)) {}
 
 std::string Progress::describe(const StepMetrics& m) const {
   const double left = static_cast<double>(steps_ - m.step) * step_seconds_;
@@ -66,17 +63,17 @@ void Progress::step(const StepMetrics& m, double now) {
   if (m.skipped)
     print_kept(
         fmt::format("step {}: update skipped, gradients overflowed at loss scale {}", m.step, m.loss_scale));
-  const double interval = style_.is_terminal ? style_.terminal_interval : style_.plain_interval;
+  const double interval = screen_.is_terminal ? kTerminalInterval : kPlainInterval;
   if (!first_ && m.step != steps_ && now - shown_at_ < interval) return;
   first_ = false;
   shown_at_ = now;
   const std::string line = describe(m);
-  if (!style_.is_terminal) {
+  if (!screen_.is_terminal) {
     print_kept(line);
     return;
   }
   // The last column would wrap on some terminals.
-  const std::string fields = fields_within(line, style_.columns > 0 ? style_.columns - 1 : 0);
+  const std::string fields = fields_within(line, screen_.columns > 0 ? screen_.columns - 1 : 0);
   write(over_last(fields));
   line_ = fields;
 }
@@ -94,7 +91,7 @@ void Progress::finish() {
 
 // On a terminal the line replaces the progress line, which is drawn again below it.
 void Progress::print_kept(const std::string& line) {
-  const std::string whole = shown(line, {.is_terminal = style_.is_terminal, .columns = style_.columns});
+  const std::string whole = shown(line, screen_);
   write(line_.empty() ? whole + "\n" : over_last(whole) + "\n" + line_);
 }
 

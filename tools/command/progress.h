@@ -11,24 +11,15 @@
 #include <vector>
 
 #include "engine/run/train/metrics.h"
+#include "tools/command/screen.h"
 
 namespace sluice {
-
-struct ProgressStyle {
-  bool is_terminal = false;
-  size_t columns = 80;  // of the terminal; longer lines would not be rewritten in place, so they lose fields
-  double terminal_interval = 0.1;  // seconds between two rewrites at least
-  double plain_interval = 10;      // seconds between two plain lines at least
-};
-
-// Whether `out` is a terminal, and how wide it is.
-ProgressStyle progress_style(std::FILE* out);
 
 class Progress {
  public:
   // `steps` is the length of the run; `budgets` are bytes by name of a tier, as in StepMetrics::peak_bytes.
-  // `out` must outlive this.
-  Progress(std::FILE* out, const ProgressStyle& style, int64_t steps,
+  // `out` must outlive this. On a terminal, lines that are too long to be rewritten in place lose fields.
+  Progress(std::FILE* out, const Screen& screen, int64_t steps,
            std::vector<std::pair<std::string, uint64_t>> budgets);
 
   // A finished step; `now` is any clock in seconds that does not run backwards. The first and the last
@@ -45,7 +36,7 @@ class Progress {
   void write(const std::string& text);
 
   std::FILE* out_;
-  ProgressStyle style_;
+  Screen screen_;
   int64_t steps_;
   std::vector<std::pair<std::string, uint64_t>> budgets_;
   double step_seconds_ = 0;  // running mean of recent steps

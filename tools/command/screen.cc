@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "tools/command/launch.h"
 #include "tools/command/wrap.h"
 
 namespace sluice {
@@ -33,7 +34,7 @@ std::string in_ascii(const std::string& text) {
 
 Screen screen_of(std::FILE* file) {
   Screen screen;
-  screen.is_terminal = ::isatty(::fileno(file)) == 1;
+  screen.is_terminal = ::isatty(::fileno(file)) == 1 && !is_launched();
   winsize size{};
   if (screen.is_terminal && ::ioctl(::fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
     screen.columns = size.ws_col;

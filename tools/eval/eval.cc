@@ -123,7 +123,10 @@ ExitCode run_eval(Options options, std::FILE* out) {
              out);
   if (!std::isfinite(*loss))
     throw Error(ExitCode::numerics, "The loss is not finite.",
-                "Evaluate an earlier checkpoint, and go on from there with a smaller --lr.");
+                start.checkpoint ? "Evaluate an earlier checkpoint, and go on from there with a smaller --lr."
+                : started->plan.model.precision == DType::f16
+                    ? "Evaluate with --precision bf16 or fp32, in which large values do not overflow."
+                    : "The weights may be damaged: compare them with those at their source.");
   return ExitCode::done;
 }
 

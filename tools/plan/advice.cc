@@ -42,8 +42,9 @@ std::string advice_text(const PlannedRun& run, const Plan& plan) {
   std::string out;
   for (const WhatIf& change : changes) {
     const ChangeWords words = words_of(change.change, run.budgets, plan.lowering.ranks);
-    out += fmt::format("  {:<15}{}: {:.0f} tokens/s, {:+.0f} %{}\n", out.empty() ? "faster" : "",
-                       words.arguments, change.outlook.tokens_per_second,
+    const bool of_rank = change.change.kind == Change::Kind::capacity && plan.lowering.ranks > 1;
+    out += fmt::format("  {:<15}{}{}: {:.0f} tokens/s, {:+.0f} %{}\n", out.empty() ? "faster" : "",
+                       words.arguments, of_rank ? " for each rank" : "", change.outlook.tokens_per_second,
                        100 * (change.outlook.tokens_per_second / now - 1),
                        words.is_beyond ? ", more than the machine has" : "");
   }

@@ -165,7 +165,7 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
 // Shows on a terminal what is under way, since a large batch takes a minute to plan. Writes are not checked:
 // a closed terminal must not end a sweep.
 void rewrite_line(const std::string& text) {
-  if (!progress_style(stderr).is_terminal) return;
+  if (!screen_of(stderr).is_terminal) return;
   constexpr size_t kColumns = 30;  // no text is longer
   std::fputs(("\r" + std::string(kColumns, ' ') + "\r" + text).c_str(), stderr);
   std::fflush(stderr);

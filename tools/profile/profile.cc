@@ -108,7 +108,7 @@ Progress make_progress(const Options& options, const Program& program, std::FILE
   std::vector<std::pair<std::string, uint64_t>> tiers;
   for (size_t t = 0; t < program.arena_bytes.size(); ++t)
     tiers.emplace_back(program.machine.tiers[t].name, program.arena_bytes[t]);
-  return Progress(out, progress_style(out), options.batch.steps, tiers);
+  return Progress(out, screen_of(out), options.batch.steps, tiers);
 }
 
 // One rank of the run. The first rank records, prints and writes the report; the others only train.

@@ -76,7 +76,7 @@ Progress make_progress(const Options& options, const Program& program, std::FILE
   std::vector<std::pair<std::string, uint64_t>> tiers;
   for (size_t t = 0; t < program.arena_bytes.size(); ++t)
     tiers.emplace_back(program.machine.tiers[t].name, program.arena_bytes[t]);
-  return Progress(out, progress_style(out), options.batch.steps, tiers);
+  return Progress(out, screen_of(out), options.batch.steps, tiers);
 }
 
 // Prints the GPU memory that is held: it shows what a driver or library takes beyond the plan.
@@ -111,7 +111,7 @@ TrainEvents report_to(MetricsFile& metrics, Progress& progress, Comparison& comp
 
 // What a signal is answered with.
 std::string stop_answer(const Options& options, const Plan& plan, std::FILE* out) {
-  const char* const line_break = progress_style(out).is_terminal ? "\n" : "";
+  const char* const line_break = screen_of(out).is_terminal ? "\n" : "";
   const std::optional<StopTime> time = stop_time(plan);
   const std::string up_to =
       time ? " That takes up to " + readable_seconds(time->longest) + ", as predicted." : "";

@@ -30,8 +30,11 @@ constexpr Unit kUnits[] = {
 
 [[noreturn]] void reject(const std::string& text, const std::string& option, const char* reason) {
   throw Error(ExitCode::usage, fmt::format("`{}` for --{} {}.", printable(text), option, reason),
-              fmt::format("Write --{} as 1.5GiB, 800MB, 4096, 80% or auto.", option));
+              fmt::format("Write --{} as 1.5GiB, 800MB, 80% or auto.", option));
 }
+
+// A smaller number without a unit was meant to have one.
+constexpr uint64_t kPlainBytesLeast = 1 << 16;
 
 // Unsigned decimal with an optional fraction, as digits.
 struct Decimal {
@@ -94,6 +97,8 @@ Size parse_size(const std::string& text, const std::string& option) {
     Size size;
     size.kind = Size::Kind::bytes;
     if (!multiply(number, unit.bytes, size.bytes)) reject(text, option, "is more than 2^64 - 1 bytes");
+    if (unit_name.empty() && size.bytes > 0 && size.bytes < kPlainBytesLeast)
+      reject(text, option, "has no unit, and would be bytes");
     return size;
   }
   reject(text, option, "is not a size");

@@ -161,6 +161,11 @@ Interval parse_interval(const std::string& text, const OptionRow& row) {
   if (row.range.most == 0)
     throw Error(ExitCode::usage, fmt::format("`{}` for --{} is no time.", printable(text), row.name),
                 "Write it with its unit, as 90s, 10m or 2h.");
+  if (text.find_first_not_of("+-0123456789") != std::string::npos)
+    throw Error(
+        ExitCode::usage,
+        fmt::format("`{}` for --{} is neither a number of steps nor a time.", printable(text), row.name),
+        "Write 12 for steps, or a time as 90s, 10m or 2h.");
   return {checked(parse_integer(text, row.name), row), 0};
 }
 

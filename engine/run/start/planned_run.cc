@@ -53,6 +53,17 @@ std::string elsewhere_note(const MachineRates& machine, int64_t ranks) {
   return fmt::format("A plan for another machine, {}:{}{} {}.", printable(machine.name), source, each, sizes);
 }
 
+// Sentences for budgets that are larger than what the description has. They may be meant: what would it take?
+std::vector<std::string> beyond_notes(const Budgets& budgets, int64_t ranks) {
+  std::vector<std::string> notes;
+  for (const TierBudget* row : budgets.by_tier())
+    if (row->limit > row->most)
+      notes.push_back(fmt::format("--{} {} is more than {}the machine has: {}.", row->option,
+                                  format_size(row->limit), ranks > 1 ? "each rank's part of what " : "",
+                                  format_size(row->most)));
+  return notes;
+}
+
 // For several ranks with a GPU each: whether NCCL connects them, and what it takes. `here`: on this machine.
 void assume_nccl(bool here, PlannedDevice& planned) {
   const Known<int> version = here ? nccl_version(open_nccl()) : Known<int>{};
@@ -136,6 +147,8 @@ PlannedRun planned_run(Options options) {
   notes.insert(notes.end(), run.device.notes.begin(), run.device.notes.end());
   run.budgets = planned_budgets(options, of_this_process, run.device, elsewhere);
   run.budgets.reserve_table(run.start.source.table_bytes);
+  if (elsewhere)
+    for (std::string& note : beyond_notes(run.budgets, options.ranks.count)) notes.push_back(std::move(note));
   const auto request_now = [&] {
     return plan_request(options, run.start.source.config, run.budgets, run.device.workspaces,
                         !options.data.validation.empty(), run.device.ranks_meet);

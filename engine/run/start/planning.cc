@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <bit>
 #include <optional>
 #include <string>
@@ -74,6 +75,23 @@ std::vector<std::string> less_work(const PlanRequest& request) {
   return found;
 }
 
+// Whether a larger host arena alone makes the request work. More pinned memory needs larger page tables,
+// which may leave the device's arena too small.
+bool works_with_host(const PlanRequest& request, const Budgets& budgets, uint64_t arena) {
+  if (!budgets.host.driver) return true;
+  const uint64_t before = page_table_bytes(budgets.host.limit),
+                 tables = page_table_bytes(budgets.host.limit_for(arena));
+  if (tables <= before) return true;
+  PlanRequest larger = request;
+  const std::vector<const TierBudget*> rows = budgets.by_tier();
+  for (size_t t = 0; t < rows.size(); ++t) {
+    uint64_t& capacity = larger.machine.tiers[t].capacity;
+    if (rows[t] == &budgets.host) capacity = arena;
+    if (budgets.device && rows[t] == &*budgets.device) capacity -= std::min(capacity, tables - before);
+  }
+  return is_feasible(larger);
+}
+
 }  // namespace
 
 Plan plan_or_throw(const PlanRequest& request, const Budgets& budgets) {
@@ -110,10 +128,7 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
     if (limits[t] > rows[t]->most) beyond.push_back(format_size(rows[t]->most) + " for --" + rows[t]->option);
     if (!why.least[t] || *why.least[t] <= machine.tiers[t].capacity) continue;
     const uint64_t limit = rows[t]->limit_for(*why.least[t]);
-    // More pinned memory needs larger page tables, which may leave the device's arena too small.
-    if (rows[t] == &budgets.host && budgets.host.driver &&
-        page_table_bytes(limit) > page_table_bytes(budgets.host.limit))
-      continue;
+    if (rows[t] == &budgets.host && !works_with_host(request, budgets, *why.least[t])) continue;
     if (limit <= rows[t]->most) each.push_back(argument(*rows[t], limit) + " (" + format_size(limit) + ")");
   }
   if (budgets.device && !budgets.device->driver && beyond.empty() &&  // both lie in host memory

@@ -170,8 +170,9 @@ std::optional<std::string> find_checkpoint(const std::string& path) {
 
 void check_not_before_first(const std::string& run) {
   if (is_locked(run))
-    throw Error(ExitCode::usage, "The run in " + printable(run) + " has no checkpoint yet: it is training.",
-                "Wait for its first checkpoint; its --checkpoint-every says when that comes.");
+    throw Error(
+        ExitCode::usage, "The run in " + printable(run) + " has no checkpoint yet: it is training.",
+        "Wait for its first checkpoint: --checkpoint-every of the run says when; without it, at the end.");
 }
 
 std::optional<CheckpointReader> open_resume(const RunOptions& run) {

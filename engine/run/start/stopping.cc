@@ -13,12 +13,14 @@ std::optional<StopTime> stop_time(const Plan& plan) {
   const BodyIds& bodies = plan.lowering.bodies();
   for (const Task& task : plan.program.bodies[*bodies.save].tasks)
     if (task_seconds(plan.program, plan.rates, task) == 0) return std::nullopt;
-  std::vector<BodyId> sequence{*bodies.step};
+  std::vector<BodyId> sequence{*bodies.save};
+  const double writing = simulate(plan.program, plan.rates, sequence).seconds;
+  sequence = {*bodies.step};
   const double step = simulate(plan.program, plan.rates, sequence).seconds;
   if (bodies.drain) sequence.push_back(*bodies.drain);
   sequence.push_back(*bodies.save);
   const double checkpoint = simulate(plan.program, plan.rates, sequence).seconds - step;
-  return StopTime{checkpoint, steps_before_stop(plan.step_seconds) * plan.step_seconds + checkpoint};
+  return StopTime{writing, checkpoint, steps_before_stop(plan.step_seconds) * plan.step_seconds + checkpoint};
 }
 
 void check_stop_time(const Options& options, const Plan& plan) {
@@ -33,9 +35,12 @@ void check_stop_time(const Options& options, const Plan& plan) {
   if (time->longest <= most) return;
   throw Error(ExitCode::infeasible,
               "A stop may take " + readable_seconds(time->longest) + ", longer than --stop-within " +
-                  readable_seconds(most) + ": a step takes " + readable_seconds(plan.step_seconds) +
-                  ", a checkpoint " + readable_seconds(time->checkpoint) + ".",
-              "Allow more time, or shorten the step: a smaller --batch, or more memory.");
+                  readable_seconds(most) + ": up to " + std::to_string(steps_before_stop(plan.step_seconds)) +
+                  " steps of " + readable_seconds(plan.step_seconds) + " end, then a checkpoint takes " +
+                  readable_seconds(time->checkpoint) + ".",
+              time->writing < most ? "Allow more time, or shorten the step with a smaller --batch."
+                                   : "Allow more time: writing the checkpoint alone takes " +
+                                         readable_seconds(time->writing) + ", whatever the step.");
 }
 
 }  // namespace sluice

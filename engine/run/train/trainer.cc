@@ -393,13 +393,15 @@ bool Trainer::validate() {
 // that another one did.
 void Trainer::tell_failure(const std::string& unsaved) const {
   std::string then;
-  const std::string elsewhere = out_ && out_->is_elsewhere() ? " in " + printable(*out_->where()) : "";
+  const std::string place = out_ && out_->is_elsewhere() ? printable(*out_->where()) : "";
+  const std::string there = place.empty() ? "" : " in " + place,
+                    out = place.empty() ? "" : "--out " + place + " ";
   if (!unsaved.empty())
     then = " The checkpoint could not be written: " + unsaved + " When that is mended, " + next() + ".";
   else if (at_end_ == AtEnd::checkpoint && step_ == options_.batch.steps)
     then = fmt::format(" All {} steps are done and saved; then sluice eval gives the loss.", step_);
   else if (at_end_ == AtEnd::checkpoint)
-    then = fmt::format(" Step {} is saved{}: then go on with --resume auto.", step_, elsewhere);
+    then = fmt::format(" Step {} is saved{}: then go on with {}--resume auto.", step_, there, out);
   if (!failure_)
     throw Error(ExitCode::rank_lost, "Another rank found that the run has to end.",
                 "Its own error says why." + then);

@@ -77,6 +77,17 @@ TEST_F(TokenDataTest, FilesThatLookLikeSomethingElseAreAskedAbout) {
   EXPECT_EQ(TokenData::open({a}, 50257, TokenType::uint16).tokens(), 400u);
   EXPECT_EQ(TokenData::open({b}, 256, TokenType::text).tokens(), text.size());
   EXPECT_EQ(TokenData::open({b}, 65536, TokenType::uint16).tokens(), text.size() / 2);
+  std::string wider;
+  for (uint64_t i = 0; i < 200; ++i) wider += bytes_of(i);
+  const std::string c = write_file("int64.bin", wider);
+  for (const TokenType type : {TokenType::automatic, TokenType::uint32})
+    expect_error(ExitCode::malformed_file, {"looks like integers of 64 bits"},
+                 [&] { TokenData::open({c}, 50257, type); });
+  for (const auto& [begin, name] : {std::pair{"\x93NUMPY\x01", "a NumPy file"},
+                                    {"\x1f\x8b\x08", "compressed by gzip"},
+                                    {"PK\x03\x04", "a zip archive"},
+                                    {"PAR1", "a Parquet file"}})
+    rejects(write_file("other.bin", begin + std::string(100, 'x')), 50257, ExitCode::malformed_file, name);
   const std::string few = write_u16("few.bin", {1, 2, 3, 4});
   rejects(few, 128256, ExitCode::usage, "vocabulary of 128256 needs more than uint16");
   EXPECT_EQ(TokenData::open({few}, 128256, TokenType::uint16).tokens(), 4u);

@@ -134,6 +134,8 @@ TEST_F(Cli, AStopThatTakesTooLongIsRefused) {
                  {"A stop may take ", "longer than --stop-within 2 s", "--batch"});
   EXPECT_EQ(run(Words{"plan"} + model + Words{"--stop-within", "2h"}).code, 0);
   expect_refused_training({"--stop-within", "1e-9s"}, 3, {"--stop-within"});
+  expect_refusal(Words{"plan"} + model + Words{"--checkpoint-every", "10min"}, 2,
+                 {"`10min` for --checkpoint-every is neither", "10m"});
   expect_refusal(Words{"plan"} + model + Words{"--stop-within", "90"}, 2,
                  {"`90` for --stop-within", "90s, 10m or 2h"});
 }

@@ -133,7 +133,7 @@ TEST_F(Cli, AGpuThatIsNotThere) {
 // The note that says where a limit came from stands before the refusal.
 TEST_F(Cli, NotesArePrintedBeforeARefusal) {
   const CommandResult refused =
-      run({"plan", "--model", kTiny, "--host-mem", "1", "--nvme-dir", directory.path()});
+      run({"plan", "--model", kTiny, "--host-mem", "1KiB", "--nvme-dir", directory.path()});
   EXPECT_EQ(refused.code, 3);
   EXPECT_TRUE(refused.out.starts_with("--nvme-mem auto: ")) << refused.out;
   EXPECT_EQ(lines_of(refused.out).size(), 1u) << refused.out;
@@ -279,7 +279,8 @@ TEST_F(Cli, InfeasibleBudgetsAgreeWithTheirRemedy) {
 }
 
 TEST_F(Cli, ALimitBelowTheReserveIsInfeasibleToo) {
-  const CommandResult facts = run({"plan", "--model", kTiny, "--host-mem", "1", "--threads", "2", "--json"});
+  const CommandResult facts =
+      run({"plan", "--model", kTiny, "--host-mem", "1KiB", "--threads", "2", "--json"});
   EXPECT_EQ(facts.code, 3) << facts.err;
   const auto json = nlohmann::json::parse(facts.out);
   const uint64_t least = json["smallest_budgets"]["host"];

@@ -43,7 +43,7 @@ StepMetrics shown_step(int64_t step) {
 
 TEST(ProgressLine, PlainLinesComeFirstLastAndAtIntervals) {
   Capture capture;
-  Progress progress(capture.file(), ProgressStyle{.plain_interval = 10}, 6, {{"host", 2048}, {"nvme", 0}});
+  Progress progress(capture.file(), Screen{}, 6, {{"host", 2048}, {"nvme", 0}});
   double now = 100;
   for (int64_t step = 1; step <= 6; ++step, now += 4) progress.step(shown_step(step), now);
   progress.validation({6, 4.5});
@@ -58,7 +58,7 @@ TEST(ProgressLine, PlainLinesComeFirstLastAndAtIntervals) {
 
 TEST(ProgressLine, TerminalLineIsRewrittenAndCutToWidth) {
   Capture capture;
-  Progress progress(capture.file(), ProgressStyle{.is_terminal = true, .columns = 24}, 100, {});
+  Progress progress(capture.file(), Screen{.is_terminal = true, .columns = 24}, 100, {});
   progress.step(shown_step(1), 0);
   progress.step(shown_step(2), 0.05);  // too soon
   progress.note("saved");
@@ -73,8 +73,7 @@ TEST(ProgressLine, TerminalLineIsRewrittenAndCutToWidth) {
 TEST(ProgressLine, NoWordIsCut) {
   for (size_t columns = 1; columns < 90; ++columns) {
     Capture capture;
-    Progress progress(capture.file(), ProgressStyle{.is_terminal = true, .columns = columns}, 100,
-                      {{"host", 2048}});
+    Progress progress(capture.file(), Screen{.is_terminal = true, .columns = columns}, 100, {{"host", 2048}});
     progress.step(shown_step(1), 0);
     const std::string line = capture.text().substr(1),
                       all = "step 1/100  loss 5.2500  1234 tokens/s  ETA 3m18s  host 1.50 KiB of 2.00 KiB";
@@ -83,14 +82,14 @@ TEST(ProgressLine, NoWordIsCut) {
         << line;
   }
   Capture capture;
-  Progress progress(capture.file(), ProgressStyle{.is_terminal = true, .columns = 24}, 100, {});
+  Progress progress(capture.file(), Screen{.is_terminal = true, .columns = 24}, 100, {});
   progress.note("checkpoint runs/first/checkpoints/step-000000001 was written");
   EXPECT_EQ(capture.text(), "checkpoint\n  runs/first/checkpoints/step-000000001\n  was written\n");
 }
 
 TEST(ProgressLine, SkippedStepsAreAlwaysToldOf) {
   Capture capture;
-  Progress progress(capture.file(), ProgressStyle{}, 100, {});
+  Progress progress(capture.file(), Screen{}, 100, {});
   progress.step(shown_step(1), 0);
   StepMetrics skipped = shown_step(2);
   skipped.skipped = true;
@@ -103,7 +102,7 @@ TEST(ProgressLine, SkippedStepsAreAlwaysToldOf) {
 TEST(ProgressLine, AFileIsNoTerminal) {
   std::FILE* file = std::tmpfile();
   ASSERT_NE(file, nullptr);
-  EXPECT_FALSE(progress_style(file).is_terminal);
+  EXPECT_FALSE(screen_of(file).is_terminal);
   std::fclose(file);
 }
 
@@ -113,7 +112,7 @@ TEST(ProgressLine, ATerminalThatTakesNothingEndsNoRun) {
     std::FILE* file = std::fopen("/dev/full", "w");
     ASSERT_NE(file, nullptr);
     ASSERT_EQ(std::setvbuf(file, nullptr, _IONBF, 0), 0);
-    Progress progress(file, ProgressStyle{.is_terminal = is_terminal}, 100, {});
+    Progress progress(file, Screen{.is_terminal = is_terminal}, 100, {});
     EXPECT_NO_THROW(progress.step(shown_step(1), 0));
     EXPECT_NO_THROW(progress.note("saved"));
     EXPECT_NO_THROW(progress.finish());

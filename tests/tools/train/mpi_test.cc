@@ -91,6 +91,7 @@ TEST_F(Mpi, RanksShareTheMachine) {
   const uint64_t each = std::stoull(result.out.substr(result.out.find(limit) + limit.size())) << 20;
   EXPECT_LT(each, before * 6 / 10);  // a half, while other processes come and go
   EXPECT_NE(result.out.find(" MiB for each of the 2 ranks here, "), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find("\rstep"), std::string::npos) << "a line is rewritten in what mpirun collects";
 }
 
 }  // namespace

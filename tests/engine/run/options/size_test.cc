@@ -18,7 +18,7 @@ uint64_t bytes_of(const std::string& text) {
 }
 
 TEST(ParseSize, ReadsUnitsOfBothKinds) {
-  EXPECT_EQ(bytes_of("4096"), 4096u);
+  EXPECT_EQ(bytes_of("65536"), 65536u);
   EXPECT_EQ(bytes_of("0"), 0u);
   EXPECT_EQ(bytes_of("7B"), 7u);
   EXPECT_EQ(bytes_of("2KB"), 2000u);
@@ -85,6 +85,9 @@ TEST(ParseSize, SaysWhatIsWrong) {
   EXPECT_EQ(message("-3GiB"), "`-3GiB` for --host-mem is negative.");
   EXPECT_EQ(message("16777216TiB"), "`16777216TiB` for --host-mem is more than 2^64 - 1 bytes.");
   EXPECT_EQ(message("12abc"), "`12abc` for --host-mem is not a size.");
+  EXPECT_EQ(message("64"), "`64` for --host-mem has no unit, and would be bytes.");
+  EXPECT_EQ(message("0"), "accepted");
+  EXPECT_EQ(message("65536"), "accepted");
   EXPECT_EQ(message("\x1b[2J"), "`\\x1b[2J` for --host-mem is not a size.");
 }
 

@@ -98,9 +98,10 @@ TEST_F(Endings, ARunWhoseDirectoryMovesIsSavedWhereItIs) {
     const auto saved = newest_checkpoint(place);
     ASSERT_TRUE(saved.has_value());
     EXPECT_GE(CheckpointReader::open(*saved).state().step, 3);
-    const std::string is_saved = " is saved" + (place == out ? "" : " in " + place);
-    EXPECT_NE(error.remedy().find(is_saved + ": then go on with --resume auto."), std::string::npos)
-        << error.remedy();
+    const auto is_saved =
+        place == out ? " is saved: then go on with --resume auto."
+                     : " is saved in " + place + ": then go on with --out " + place + " --resume auto.";
+    EXPECT_TRUE(error.remedy().ends_with(is_saved)) << error.remedy();
     EXPECT_EQ(c.replaced, fs::exists(out) && fs::is_empty(out));
     for (const std::string& path : {out, out + ".2", elsewhere}) fs::remove_all(path);
   }
