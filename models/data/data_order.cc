@@ -94,7 +94,7 @@ DataOrder make_validation_order(const TokenData& data, int64_t sequence, uint64_
         fmt::format("validation needs {} batches of {} sequences of {} tokens, but {} holds {} sequences.",
                     batches, rows_per_batch, sequence, data.description(), windows),
         windows >= rows_per_batch ? fmt::format("Use --val-batches {} or less.", windows / rows_per_batch)
-                                  : "Give more validation data, a smaller --batch or a smaller --seq.");
+                                  : "Give more validation data, or --val-data none.");
   return {windows, sequence, false, 0};
 }
 

@@ -26,8 +26,11 @@ void RangeCheck::run(const std::vector<const TokenData*>& data) {
   std::array<int32_t, 8192> ids;
   try {
     for (const TokenData* d : data)
-      for (uint64_t first = 0; first < d->tokens() && !ends_; first += ids.size())
-        d->read(first, std::min<uint64_t>(ids.size(), d->tokens() - first), ids.data());
+      for (uint64_t first = 0; first < d->tokens() && !ends_; first += ids.size()) {
+        const uint64_t count = std::min<uint64_t>(ids.size(), d->tokens() - first);
+        d->read(first, count, ids.data());
+        tokens_ += count;
+      }
   } catch (...) {
     fault_ = std::current_exception();
     found_.store(true, std::memory_order_release);

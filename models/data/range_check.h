@@ -23,6 +23,7 @@ class RangeCheck {
   RangeCheck(const RangeCheck&) = delete;
   RangeCheck& operator=(const RangeCheck&) = delete;
 
+  uint64_t tokens() const { return tokens_; }  // that were checked so far
   // What TokenData::read() threw, or nullptr so far.
   std::exception_ptr fault() const { return found_.load(std::memory_order_acquire) ? fault_ : nullptr; }
 
@@ -30,6 +31,7 @@ class RangeCheck {
   void run(const std::vector<const TokenData*>& data);
 
   std::atomic<bool> ends_{false}, found_{false};
+  std::atomic<uint64_t> tokens_{0};
   std::exception_ptr fault_;  // written before found_ is set
   std::thread thread_;
 };

@@ -58,9 +58,10 @@ void check_text(const InputFile& file) {
   const uint64_t bytes = std::min<uint64_t>(sample.size(), file.bytes());
   file.read(0, sample.data(), bytes);
   if (std::memchr(sample.data(), 0, bytes))
-    throw Error(ExitCode::usage,
-                fmt::format("{} has bytes of 0 and does not look like text.", printable(file.path())),
-                "Convert it to UTF-8 (iconv), or say --data-type text if it is meant as it is.");
+    throw Error(
+        ExitCode::usage,
+        fmt::format("{} has bytes of 0 and does not look like text.", printable(file.path())),
+        "If it is UTF-16, convert it to UTF-8 (iconv); if its zeros are meant, say --data-type text.");
 }
 
 // Throws for a file that begins as one of another format.
@@ -118,11 +119,12 @@ void check_raw_uint16(const InputFile& file, int64_t vocabulary) {
   for (uint64_t i = 0; i < bytes; ++i)
     is_text = is_text && (sample[i] >= ' ' || std::strchr("\t\n\r", sample[i])) && sample[i] != 0;
   if (is_text)
-    ask("looks like text", "Name it .txt or say --data-type text; if it holds tokens, say uint16.");
+    ask("looks like text",
+        "Name it .txt, or say --data-type text if all files are that; if it holds tokens, say uint16.");
   check_raw_uint32(file);
   if (has_every_second_zero(file, 2))
     ask("looks like raw uint32 tokens: every second uint16 is 0",
-        "Say --data-type uint32; if the tokens are uint16, say that.");
+        "Say --data-type uint32 if all files are that; if the tokens are uint16, say that.");
 }
 
 uint32_t token_at(const std::byte* data, uint64_t index, uint64_t width) {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <random>
@@ -216,6 +218,24 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   return facts;
 }
 
+// How many tokens there are, and how often the run reads them.
+std::string data_text(const RunData& data, const Options& options) {
+  const uint64_t windows = data.order.windows;
+  const double rows = static_cast<double>(options.batch.steps) * static_cast<double>(options.batch.batch);
+  return fmt::format("  data: {} tokens, {} sequences of {}; {} steps read them {:.3g} times\n",
+                     data.train.tokens(), windows, data.order.sequence, options.batch.steps,
+                     rows / static_cast<double>(windows));
+}
+
+// For a run that ends before its data are checked, which one of a few steps may.
+std::string unchecked_text(const RangeCheck& check, const RunData& data) {
+  uint64_t tokens = 0;
+  for (const TokenData* d : data.all()) tokens += d->tokens();
+  if (check.tokens() >= tokens) return "";
+  return fmt::format("Of {} tokens of data, {} were checked against the vocabulary.\n", tokens,
+                     check.tokens());
+}
+
 // The part of train_rank() that needs a session. `given`: before this rank's share was taken from them.
 ExitCode train_in(PlannedSession& started, Options given, Options options, Start& start,
                   const Budgets& budgets, Accelerator* accelerator, std::FILE* out) {
@@ -228,7 +248,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   if (start.launch) check_shared(options.run.out, ranks);
   if (ranks.is_first()) {
     check_checkpoint_space(options, plan);
-    show(out, "  file I/O: " + session.io_description() + "\n");
+    show(out, "  file I/O: " + session.io_description() + "\n" + data_text(start.data, options));
   }
   Workers workers(budgets.threads);
   load_start(start.run, options.numbers.seed, session, workers);
@@ -258,6 +278,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
     throw;
   }
   if (report) report->finish();
+  if (check) show(out, unchecked_text(*check, start.data));
   if (!result.stopped) return ExitCode::done;
   const bool is_done = result.step == options.batch.steps;
   if (report)

@@ -12,13 +12,17 @@ namespace {
 
 constexpr uint64_t kPlenty = UINT64_MAX / 4;
 
-// Stages without looking at capacities. Only the peaks stay: the transfers of this arrangement are the most
-// that a program may have, and would take more memory than all else in planning.
+// Only the peaks stay: the transfers of this arrangement are the most that a program may have, and would take
+// more memory than all else in planning.
+std::optional<BodyShortage> stage_for_peaks(Program& lowered, const Arrangement& arrangement) {
+  return stage_all(lowered, arrangement,
+                   [](Body& body) { std::vector<Instruction>().swap(body.instructions); });
+}
+
+// The same without looking at capacities.
 void stage_peaks(Program& lowered, const Arrangement& arrangement) {
   for (Tier& t : lowered.machine.tiers) t.capacity = kPlenty;
-  const auto shortage =
-      stage_all(lowered, arrangement, [](Body& body) { std::vector<Instruction>().swap(body.instructions); });
-  CHECK(!shortage.has_value(), "plenty is not enough");
+  CHECK(!stage_for_peaks(lowered, arrangement).has_value(), "plenty is not enough");
 }
 
 bool has_transient(const Program& program, const Body& body) {
@@ -188,7 +192,7 @@ BodyShortage Least::largest_task(TierId tier, const std::vector<uint64_t>& capac
   Program tight = lowered_;
   stage_peaks(tight, a);
   tight.machine.tiers[tier].capacity = tight.arena_bytes[tier] - 1;
-  const auto shortage = stage_all(tight, a);
+  const auto shortage = stage_for_peaks(tight, a);
   CHECK(shortage.has_value(), "one byte less than the peak is enough");
   return *shortage;
 }

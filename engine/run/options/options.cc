@@ -116,8 +116,8 @@ constexpr OptionRow kTable[] = {
      "what the files of --data and --val-data are: text, uint16 or uint32 (raw tokens), or auto (by name and "
      "header; what looks like something else is refused)",
      "auto", kRuns | kEval, OnResume::kept, FIELD(data.type)},
-    {"val-data", "data", "FILE...", "tokens to validate on", "none", kRuns, OnResume::kept,
-     FIELD(data.validation), kNoNumber, nullptr,
+    {"val-data", "data", "FILE...", "tokens to validate on; none: a run that goes on validates no more",
+     "none", kRuns, OnResume::kept, FIELD(data.validation), kNoNumber, nullptr,
      called("valid-data validation-data validation-file eval-data eval-file input-val-bin")},
     {"val-every", "data", "N", "validate after every N steps; 0: after the last only", "0", kRuns,
      OnResume::kept, FIELD(data.val_every), kCountOrZero, nullptr,

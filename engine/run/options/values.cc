@@ -285,7 +285,9 @@ void set_option(Options& options, const OptionRow& row, const std::vector<std::s
     using T = std::remove_pointer_t<decltype(field)>;
     if constexpr (std::is_same_v<T, std::vector<std::string>>) {
       T list;
-      for (const std::string& value : values) list.push_back(parse_value<std::string>(value, row));
+      const bool is_none = std::string_view(row.default_text).starts_with("none") && values == T{"none"};
+      for (const std::string& value : is_none ? T{} : values)
+        list.push_back(parse_value<std::string>(value, row));
       *field = std::move(list);
     } else {
       if (values.size() != 1)

@@ -19,9 +19,9 @@ constexpr uint64_t kMiB = 1ull << 20;
 constexpr uint64_t kProgramInReserve = 24 * kMiB, kTableInReserve = kMiB;
 
 // Planning holds three programs at a time, without transfers (the one that the search began with, the best so
-// far and the one that is weighed), and one body while it is staged. Measured with 7,000 to 53,000 tasks at
-// the least budgets: 2.4 to 2.6 such programs, and for each instruction of the longest body 270 to 440 bytes.
-constexpr uint64_t kProgramsPlanned = 3, kStagingBytes = 448;
+// far and the one that is weighed), and one body while it is staged. Measured with 7,000 to 78,000 tasks at
+// the least budgets: 2.4 to 2.6 such programs, and for each instruction of the longest body 270 to 530 bytes.
+constexpr uint64_t kProgramsPlanned = 3, kStagingBytes = 560;
 
 // What one sharer's `auto` limit leaves free of its part: a twentieth, but all sharers together at least
 // 512 MiB, or a quarter where there is little.

@@ -408,7 +408,9 @@ void Trainer::tell_failure(const std::string& unsaved) const {
   try {
     std::rethrow_exception(failure_);
   } catch (const Error& error) {
-    throw Error(error.code(), error.what(), error.remedy() + then);
+    const bool of_data = error.code() == ExitCode::malformed_file && at_end_ == AtEnd::checkpoint;
+    throw Error(error.code(), error.what(),
+                error.remedy() + (of_data ? " Other training data need a new run." : "") + then);
   }
 }
 

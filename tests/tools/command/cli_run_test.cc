@@ -84,6 +84,18 @@ TEST_F(Cli, GoingBackIsDoneBeforeTheFirstStep) {
   expect_refusal(train("branch", 5, back), 2, {"belongs to another run", "new --out"});
 }
 
+// A list that a run keeps can be taken back; what is read is told.
+TEST_F(Cli, ARunThatGoesOnNeedNotValidate) {
+  ASSERT_EQ(run(train("run", 1, {"--val-data", validation, "--val-batches", "2"})).code, 0);
+  std::filesystem::resize_file(validation, 100);
+  const Words resumed = {"train", "--out", directory / "run", "--resume", "auto", "--steps", "2"};
+  expect_refusal(resumed, 2, {"validation needs", "--val-data none"});
+  const CommandResult result = run(resumed + Words{"--val-data", "none"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("--val-data is now none"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("  data: 4000 tokens, "), std::string::npos) << result.out;
+}
+
 TEST_F(Cli, NothingToDoIsSaid) {
   ASSERT_EQ(run(train("run", 3)).code, 0);
   const CommandResult done = run(train("run", 3, {"--resume", "auto"}));
