@@ -35,18 +35,23 @@ namespace sluice {
 
 namespace {
 
-// Throws if the drive of --out has no room for the checkpoints that the run keeps and the one being written.
+// Throws if the drive of --out has no room for the checkpoints that the run keeps, the one being written, and
+// the metrics until then, which would otherwise take the room of the last checkpoint.
 void check_checkpoint_space(const Options& options, const Plan& plan) {
+  constexpr int64_t kLineBytes = 1 << 10, kLinesMost = 1 << 16;  // of metrics; of a run without an end
+  const auto metrics = static_cast<uint64_t>(
+      options.run.metrics.empty() ? std::min(options.batch.steps, kLinesMost) * kLineBytes : 0);
   const uint64_t one = checkpoint_bytes(plan, options.optimizer.kind), free = free_bytes(options.run.out);
   const uint64_t there = std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(),
                                             static_cast<uint64_t>(options.run.keep));
   const uint64_t count =
       options.run.checkpoint_every.is_given() ? static_cast<uint64_t>(options.run.keep) + 1 - there : 1;
-  if (free / count >= one) return;
+  if ((free - std::min(free, metrics)) / count >= one) return;
   throw Error(ExitCode::environment,
               (count == 1 ? "A checkpoint of " + format_size(one) + " does"
                           : std::to_string(count) + " checkpoints of " + format_size(one) + " do") +
-                  " not fit: " + format_size(free) + " are free in " + printable(options.run.out) + ".",
+                  " not fit beside " + format_size(metrics) + " of metrics: " + format_size(free) +
+                  " are free in " + printable(options.run.out) + ".",
               "Free some space, lower --keep, or name another --out.");
 }
 
