@@ -1,6 +1,7 @@
 #include "models/weights/hf_export.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -225,6 +226,10 @@ void write_hf_directory(const std::string& directory, std::span<const ExportTens
   CHECK(options.dtype == DType::bf16 || options.dtype == DType::f16 || options.dtype == DType::f32,
         "type of an export");
   make_directory(directory);
+  struct Made {  // a directory of an export that fails goes, if it is empty
+    const std::string& path;
+    ~Made() { ::rmdir(path.c_str()); }
+  } made{directory};
   const fs::path to(directory);
   copy_tokenizer(options.tokenizer_directory, directory);
   const std::vector<File> files =

@@ -66,6 +66,7 @@ MemoryLimits memory_limits(const std::string& root) {
     limits.lockable_hard = number_field(both->substr(soft), "").value_or(kNoLimit);
   }
   limits.address_space = number_field(own, "Max address space").value_or(kNoLimit);
+  limits.file_size = number_field(own, "Max file size").value_or(kNoLimit);
   limits.address_space_used = number_field(file_text(root + "proc/self/status"), "VmSize:").value_or(0) << 10;
   for (const CgroupLevel& level : cgroup_levels(root, "memory")) look_at_level(level, limits);
   return limits;

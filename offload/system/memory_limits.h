@@ -26,6 +26,7 @@ struct MemoryLimits {
   uint64_t lockable_hard = kNoLimit;  // as far as the process may raise it
   uint64_t address_space = kNoLimit;  // soft RLIMIT_AS (ulimit -v)
   uint64_t address_space_used = 0;    // VmSize
+  uint64_t file_size = kNoLimit;      // soft RLIMIT_FSIZE (ulimit -f): of a file that the process writes
 
   uint64_t cgroup_left() const {
     if (cgroup_limit == kNoLimit) return kNoLimit;

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/units.h"
+#include "engine/run/start/budgets.h"
 #include "tools/doctor/gpu_checks.h"
 
 namespace sluice {
@@ -93,6 +94,23 @@ Check check_address_space(const DoctorFacts& f) {
   c.text = fmt::format("{} may be mapped (RLIMIT_AS)", format_size(f.memory.address_space));
   c.advice = "Libraries map far more than they use, CUDA most of all; bound memory with --host-mem instead.";
   c.command = "ulimit -v unlimited";
+  const uint64_t least =
+      f.memory.address_space_used + address_space_beside_arenas(std::max(1, f.system.processors));
+  if (f.memory.address_space > least) return c;
+  c.status = CheckStatus::fail;
+  c.advice =
+      fmt::format("Threads and libraries take {}, which leaves nothing for training.", format_size(least));
+  return c;
+}
+
+Check check_file_size(const DoctorFacts& f) {
+  Check c{kFiles, "file size"};
+  c.text = "unlimited";
+  if (f.memory.file_size == kNoLimit) return c;
+  c.status = CheckStatus::warn;
+  c.text = fmt::format("{} a file (RLIMIT_FSIZE)", format_size(f.memory.file_size));
+  c.advice = "Checkpoints, exports and the files of the nvme tier are refused where they are larger.";
+  c.command = "ulimit -f unlimited";
   return c;
 }
 
@@ -240,6 +258,7 @@ std::vector<Check> judge(const DoctorFacts& facts) {
   for (const auto check : {check_memory, check_cgroup, check_lock, check_address_space, check_huge_pages,
                            check_nodes, check_processors})
     checks.push_back(check(facts));
+  checks.push_back(check_file_size(facts));
   for (const IoFacts& io : facts.io) checks.push_back(check_io(facts, io));
   for (const DirectoryFacts& directory : facts.directories) checks.push_back(check_directory(directory));
   if (facts.root)

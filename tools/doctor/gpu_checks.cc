@@ -28,7 +28,7 @@ std::string gpu_command(const DoctorFacts& f) {
   const CudaStatus& status = f.cuda.status;
   if (!status.built)
     return "sudo apt-get install cuda-nvcc-13-0 cuda-cudart-dev-13-0 cuda-nvtx-13-0 libcublas-dev-13-0 && "
-           "rm -r build/release && tools/build.sh release";
+           "rm -rf build/release && tools/build.sh release  # in the source tree";
   if (!status.name.empty()) return "sluice train --device cpu ...";  // an old GPU
   if (status.driver_version == 0 && f.system.container) return "docker run --gpus all ...";
   if (status.driver_version / 1000 < f.cuda.toolkit_version / 1000) return kInstallDriver;

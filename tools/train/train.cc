@@ -21,6 +21,7 @@
 #include "models/families/family.h"
 #include "models/weights/hf_export.h"
 #include "offload/nvme_files.h"
+#include "offload/system/memory_limits.h"
 #include "tools/command/launch.h"
 #include "tools/command/progress.h"
 #include "tools/command/report_error.h"
@@ -35,12 +36,19 @@ namespace sluice {
 
 namespace {
 
-// Throws if the drive of --out has no room for the checkpoints that the run keeps, the one being written, and
-// the metrics until then, which would otherwise take the room of the last checkpoint.
+// Throws if a limit forbids checkpoints, or the drive of --out has no room for the checkpoints that the run
+// keeps, the one being written, and the metrics until then, which would otherwise take the room of the last
+// checkpoint.
 void check_checkpoint_space(const Options& options, const Plan& plan) {
   constexpr int64_t kLineBytes = 1 << 10, kLinesMost = 1 << 16;  // of metrics; of a run without an end
   const auto metrics = static_cast<uint64_t>(
       options.run.metrics.empty() ? std::min(options.batch.steps, kLinesMost) * kLineBytes : 0);
+  const uint64_t largest = largest_checkpoint_file(plan, options.optimizer.kind);
+  if (const uint64_t limit = memory_limits().file_size; largest > limit)
+    throw Error(ExitCode::environment,
+                "A checkpoint has a file of " + format_size(largest) +
+                    ", and the limit on the size of files (ulimit -f) is " + format_size(limit) + ".",
+                "Raise it: ulimit -f unlimited.");
   const uint64_t one = checkpoint_bytes(plan, options.optimizer.kind), free = free_bytes(options.run.out);
   const uint64_t there = std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(),
                                             static_cast<uint64_t>(options.run.keep));

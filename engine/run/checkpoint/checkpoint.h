@@ -96,6 +96,7 @@ uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
                           const std::vector<std::vector<OwnedRange>>& by_rank);
 // The same for the checkpoints of a plan's run.
 uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer);
+uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer);  // bytes
 
 // The path of a run's newest complete checkpoint; nullopt if there is none. Complete means: the manifest is
 // valid, and every file has its exact size and a valid header. The tensors' bytes are not read. `damaged`

@@ -452,4 +452,14 @@ uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer) {
   return checkpoint_bytes(plan.model, optimizer_of(optimizer).moments, owned_ranges(plan.lowering));
 }
 
+uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer) {
+  uint64_t largest = 0;
+  for (const std::vector<OwnedRange>& of_rank : owned_ranges(plan.lowering))
+    for (const Plane plane : kEveryPlane)
+      largest = std::max(
+          largest,
+          lay_out_plane(plan.model, optimizer_of(optimizer).moments, plane, of_rank).file.file_bytes);
+  return largest;
+}
+
 }  // namespace sluice

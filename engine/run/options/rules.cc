@@ -45,7 +45,7 @@ void check_min_learning_rate(const Options& options) {
       is_of_run ? "Give a lower --min-lr, too." : "Lower --min-lr, or leave it out for a tenth of --lr.");
 }
 
-void check_batch(const BatchOptions& batch, int64_t ranks) {
+void check_batch(const BatchOptions& batch, int64_t ranks, bool goes_on) {
   const int64_t micro_batch = batch.micro_batch.value_or(1), least = micro_batch * ranks;
   if (batch.batch % least == 0) return;
   const std::string of = ranks == 1         ? fmt::format("--micro-batch {}", micro_batch)
@@ -53,7 +53,8 @@ void check_batch(const BatchOptions& batch, int64_t ranks) {
                                             : fmt::format("--micro-batch {} on {} ranks", micro_batch, ranks);
   const int64_t slices = std::max<int64_t>(1, (batch.batch + least / 2) / least);
   throw Error(ExitCode::usage, fmt::format("--batch {} is not a multiple of {}.", batch.batch, of),
-              fmt::format("The nearest multiple is --batch {}.", slices * least));
+              goes_on ? "A run that goes on keeps its batch: give a number of ranks that divides it."
+                      : fmt::format("The nearest multiple is --batch {}.", slices * least));
 }
 
 void check_planned_ranks(const Options& options) {
@@ -190,7 +191,8 @@ void check_options(const Options& options, Verb verb, bool resuming) {
   check_nvme(options, verb, resuming && verb != Verb::eval);
   if (verb == Verb::plan) check_planned_ranks(options);
   if (!resuming) {  // otherwise the manifest may set the option that is compared with
-    check_batch(options.batch, std::max(options.ranks.count, options.ranks.gpus));
+    check_batch(options.batch, std::max(options.ranks.count, options.ranks.gpus),
+                !options.run.resume.empty());
     check_min_learning_rate(options);
     if (trains) check_compression(options);
   }

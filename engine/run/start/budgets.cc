@@ -101,14 +101,6 @@ TierBudget nvme_budget(const MemoryOptions& options, bool check_free, std::optio
   return limited({room.free, room.free - room.after_margin, "free some there", where});
 }
 
-// Address space that is mapped outside the arenas, most of it never touched: for each thread a heap of
-// malloc's (64 MiB) and a stack (8 MiB); for lanes, libraries and planning 190 MiB, counted as 224. Measured
-// at 1, 2 and 4 threads: 257, 341 and 480 MiB. Where there is less, OpenBLAS may wait for its buffer for
-// ever.
-uint64_t address_space_beside_arenas(int threads) {
-  return 224 * kMiB + static_cast<uint64_t>(threads) * (64 + 8) * kMiB;
-}
-
 // Address space that is left for the arenas.
 uint64_t address_space_left(const MemoryLimits& limits, int threads) {
   if (limits.address_space == kNoLimit) return kNoLimit;
@@ -121,6 +113,13 @@ uint64_t address_space_left(const MemoryLimits& limits, int threads) {
 }
 
 }  // namespace
+
+// For each thread a heap of malloc's (64 MiB) and a stack (8 MiB); for lanes, libraries and planning 190 MiB,
+// counted as 224. Measured at 1, 2 and 4 threads: 257, 341 and 480 MiB. Where there is less, OpenBLAS may
+// wait for its buffer for ever.
+uint64_t address_space_beside_arenas(int threads) {
+  return 224 * kMiB + static_cast<uint64_t>(threads) * (64 + 8) * kMiB;
+}
 
 void TierBudget::set_aside(uint64_t bytes) {
   reserve = bytes;

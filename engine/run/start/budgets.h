@@ -71,6 +71,9 @@ int resolve_threads(const MemoryOptions& options);
 // nvme arena) and a margin.
 uint64_t runtime_reserve_bytes(int threads);
 
+// Address space that is mapped outside the arenas, most of it never touched.
+uint64_t address_space_beside_arenas(int threads);
+
 // What a program takes beyond the 24 MiB that the reserve has for it: while it runs, with its trace, and
 // while it is planned, which ends before the arenas are filled.
 uint64_t running_bytes_beside_reserve(const ProgramSize& size);

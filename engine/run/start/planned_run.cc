@@ -138,6 +138,12 @@ PlannedRun planned_run(Options options) {
   run.start = open_run_start(options, Verb::plan);
   if (of_this_process) options.ranks.per_node = options.ranks.count;
   std::optional<MachineRates> described = described_machine(options.memory);
+  if (of_this_process && described && described->network.size() > 1 &&
+      options.ranks.count > described->network.front().ranks)
+    throw Error(ExitCode::usage,
+                fmt::format("--gpus {} are those of one machine, and each of {} has {}.", options.ranks.count,
+                            printable(described->name), described->network.front().ranks),
+                fmt::format("Give --ranks {} for several machines.", options.ranks.count));
   if (described) share_machine(*described, static_cast<uint32_t>(ranks_per_node(options.ranks, *described)));
   const MachineRates* elsewhere = described ? &*described : nullptr;
   std::vector<std::string>& notes = run.start.notes;

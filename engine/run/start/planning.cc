@@ -139,7 +139,8 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
     remedy += fmt::format("Enough with the other budgets as given: {}. ", fmt::join(each, ", or "));
   remedy += fmt::format("The least together: {} ({})", fmt::join(together, " "), fmt::join(sizes, ", "));
   remedy += beyond.empty() ? "." : ", but the machine has only " + enumerated(beyond) + ".";
-  if (!machine.tiers.back().file) remedy += " With --nvme-dir DIR, what does not fit goes to drives.";
+  if (!machine.tiers.back().file)
+    remedy += " With --nvme-dir DIR, or in a plan --nvme-mem SIZE, what does not fit goes to drives.";
   return Error(
       ExitCode::infeasible,
       fmt::format("The budgets cannot work: the {} arena needs {} ({} bytes{}) and may have {}.", tier.name,

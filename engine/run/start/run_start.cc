@@ -56,10 +56,16 @@ std::vector<std::string> go_on_with(const CheckpointReader& checkpoint, bool is_
   if (const ManifestOption* stored = find_in(manifest, gpus.name); stored && !is_given(options, gpus.name))
     set_option(options, gpus, stored->values);
   if (!options.ranks.launched) options.ranks.count = options.ranks.gpus;
+  const int64_t ranks = options.ranks.count, before = checkpoint.state().writers;
   for (ManifestOption& option : manifest)
-    if (option.name == "micro-batch" && checkpoint.state().writers != options.ranks.count)
+    if (option.name == "micro-batch" && before != ranks)
       option.values = option_values(options, *find_option(option.name));
-  return apply_manifest(options, manifest);
+  std::vector<std::string> notes = apply_manifest(options, manifest);
+  if (before != ranks)
+    notes.push_back("The run goes on with " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
+                    ", and had " + std::to_string(before) + ": sums are rounded in another order, and the " +
+                    "micro-batch is chosen anew, unless --micro-batch is given.");
+  return notes;
 }
 
 // Where the weights come from: a sentence. Throws Error(usage) for a directory that has none, since a model

@@ -130,6 +130,11 @@ TEST_F(CliRanks, MachinesWithoutAnEvenNumberOfRanksShareAmongAll) {
             std::string::npos);
 }
 
+TEST_F(CliRanks, GpusAreThoseOfOneMachine) {
+  expect_refusal({"plan", "--model", kTiny, "--machine", "a100-cluster", "--gpus", "16", "--batch", "16"}, 2,
+                 {"--gpus 16 are those of one machine", "has 8.", "--ranks 16"});
+}
+
 // The description has four ranks on a node. So the last node has two of six ranks, or one of five.
 TEST_F(CliRanks, TheLastMachineMayHaveFewerRanks) {
   const Words more{"--host-mem", "2GiB", "--json", "--ranks"};
