@@ -45,8 +45,9 @@ class EmulatedCommand : public Cli {
     return run_emulated(first + budgets(device, host));
   }
   Words budgets(uint64_t device, uint64_t host) const {
-    return {"--device",           "cuda",       "--gpu-mem", std::to_string(device), "--host-mem",
-            std::to_string(host), "--nvme-dir", scratch,     "--nvme-mem",           "64MiB"};
+    const std::string of_device = std::to_string(device) + "B", of_host = std::to_string(host) + "B";
+    return {"--device", "cuda",       "--gpu-mem", of_device,    "--host-mem",
+            of_host,    "--nvme-dir", scratch,     "--nvme-mem", "64MiB"};
   }
   // The smallest budgets that the plan of train() names when memory does not suffice.
   nlohmann::json smallest_budgets(uint64_t device, uint64_t host) const {

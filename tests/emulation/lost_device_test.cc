@@ -116,8 +116,10 @@ TEST_F(LostDevice, AnywhereTheLastCheckpointGoesOn) {
     expect_nothing_on_the_gpu();
     const bool started = std::filesystem::exists(directory / out);
     EXPECT_EQ(lost.code, started ? loss.code : ExitCode::environment) << lost.what;
-    const bool goes_on = lost.remedy.ends_with(", then go on with --resume auto.");
-    EXPECT_EQ(goes_on, started && loss.code == ExitCode::environment) << lost.remedy;
+    const char* const next = checkpoints(out) > 0
+                                 ? ", then go on with --resume auto."
+                                 : ", then start again with --resume auto, since there is no checkpoint yet.";
+    EXPECT_EQ(lost.remedy.ends_with(next), started && loss.code == ExitCode::environment) << lost.remedy;
     const size_t reported = lines(out).size(), saved = checkpoints(out);
     in_set_up |= !started;
     in_first_step |= started && reported == 0;

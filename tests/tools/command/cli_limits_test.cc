@@ -64,9 +64,10 @@ TEST_F(Cli, ADirectoryThatCannotServeIsRefusedEvenIfThePlanDoesNotNeedIt) {
                    4, {"in memory"});
 }
 
-TEST_F(Cli, ALimitOnFileSizesIsAnError) {
+TEST_F(Cli, ALimitOnFileSizesIsKnownBeforeTheFirstStep) {
   const SoftLimit limit(RLIMIT_FSIZE, 16 << 10);
-  expect_refusal(train("run", 2), 6, {"File too large"});
+  expect_refusal(train("run", 2), 4, {"A checkpoint has a file of", "ulimit -f unlimited"});
+  EXPECT_FALSE(std::filesystem::exists(directory / "run"));
 }
 
 // What ended the run decides the exit code, not what happened to its report. What could be written is there.
