@@ -1,6 +1,9 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <random>
 #include <utility>
@@ -43,6 +46,12 @@ void check_checkpoint_space(const Options& options, const Plan& plan) {
   constexpr int64_t kLineBytes = 1 << 10, kLinesMost = 1 << 16;  // of metrics; of a run without an end
   const auto metrics = static_cast<uint64_t>(
       options.run.metrics.empty() ? std::min(options.batch.steps, kLinesMost) * kLineBytes : 0);
+  const std::string there_already = checkpoints_directory(options.run.out);
+  const std::string& place = std::filesystem::exists(there_already) ? there_already : options.run.out;
+  if (::access(place.c_str(), W_OK | X_OK) != 0)
+    throw Error(ExitCode::environment,
+                "Cannot write into " + printable(place) + ": " + std::strerror(errno) + ".",
+                "Name an --out of your own; with --resume CHECKPOINT the run goes on there as a branch.");
   const uint64_t largest = largest_checkpoint_file(plan, options.optimizer.kind);
   if (const uint64_t limit = memory_limits().file_size; largest > limit)
     throw Error(ExitCode::environment,
@@ -280,8 +289,10 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   TrainData view = start.data.view();
   std::optional<RangeCheck> check;
   if (ranks.is_first()) view.check = &check.emplace(start.data.all());
-  Trainer trainer(session, options, view, state_of(start.run, given, start.data.train, number_by_chance()),
-                  stop_flag(),
+  const CheckpointState begin = state_of(start.run, given, start.data.train, number_by_chance());
+  ranks.barrier();
+  if (start.launch || ranks.is_first()) start.run.close();  // threads share it, and have what they need
+  Trainer trainer(session, options, view, begin, stop_flag(),
                   report ? report->events(*start.comparison, accelerator, device_limit) : TrainEvents{});
   TrainResult result;
   try {

@@ -24,6 +24,9 @@ struct RunStart {
   std::optional<HfWeights> weights;  // opened by check_start()
   std::vector<std::string> notes;    // sentences to print
   bool is_same_run = false;          // as the checkpoint's: it goes on in the directory of that run
+
+  // Once the run has begun. The files of a checkpoint that is pruned take space as long as they are open.
+  void close() { checkpoint.reset(), weights.reset(); }
 };
 
 // Finds the checkpoint or the model, and settles the options that it brings, the device and the number of

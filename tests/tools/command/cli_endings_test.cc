@@ -1,6 +1,7 @@
 // The `sluice` command when a run ends early and goes on: what a signal is answered with, what a resume takes
 // over, how long a stop may take.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -153,6 +154,38 @@ TEST_F(Cli, DataAreCheckedBesideTheRun) {
   EXPECT_NE(result.err.find("tokens.bin has token id 325"), std::string::npos) << result.err;
   EXPECT_NE(result.err.find(" is saved: then go on with --resume auto."), std::string::npos) << result.err;
   EXPECT_TRUE(newest_checkpoint(directory / "run"));
+}
+
+// Otherwise the checkpoint that a run went on from would take space on the drive after it was pruned.
+TEST_F(Cli, ARunHoldsNoPrunedCheckpoint) {
+  const std::string out = directory / "run";
+  ASSERT_EQ(run(train("run", 2)).code, 0);
+  const Words more{"--resume", "auto", "--checkpoint-every", "50", "--keep", "1"};
+  Command command(directory, train("run", 1'000'000, more));
+  ASSERT_TRUE(command.until([&] {
+    const std::vector<CheckpointEntry> all = list_checkpoints(checkpoints_directory(out));
+    return !all.empty() && all.back().step >= 50;
+  }));
+  size_t open = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(command.process()) + "/fd")) {
+    std::error_code gone;
+    const std::string file = std::filesystem::read_symlink(entry.path(), gone).string();
+    open += file.find("step-000000002") != std::string::npos;
+  }
+  EXPECT_EQ(open, 0u);
+  command.send(SIGTERM);
+  EXPECT_EQ(command.wait().code, 75);
+}
+
+// A colleague's run that may only be read.
+TEST_F(Cli, CheckpointsThatCannotBeWrittenAreRefusedAtOnce) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  ASSERT_EQ(run(train("run", 2)).code, 0);
+  std::filesystem::permissions(directory / "run/checkpoints",
+                               std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  expect_refusal(train("run", 4, {"--resume", "auto"}), 4, {"Cannot write into ", "as a branch"});
+  std::filesystem::permissions(directory / "run/checkpoints", std::filesystem::perms::owner_all);
 }
 
 // A run before its first checkpoint, and after it.
