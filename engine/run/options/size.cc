@@ -33,9 +33,6 @@ constexpr Unit kUnits[] = {
               fmt::format("Write --{} as 1.5GiB, 800MB, 80% or auto.", option));
 }
 
-// A smaller number without a unit was meant to have one.
-constexpr uint64_t kPlainBytesLeast = 1 << 16;
-
 // Unsigned decimal with an optional fraction, as digits.
 struct Decimal {
   std::string whole, fraction, rest;
@@ -97,8 +94,6 @@ Size parse_size(const std::string& text, const std::string& option) {
     Size size;
     size.kind = Size::Kind::bytes;
     if (!multiply(number, unit.bytes, size.bytes)) reject(text, option, "is more than 2^64 - 1 bytes");
-    if (unit_name.empty() && size.bytes > 0 && size.bytes < kPlainBytesLeast)
-      reject(text, option, "has no unit, and would be bytes");
     return size;
   }
   reject(text, option, "is not a size");

@@ -315,6 +315,10 @@ TEST(CommandLine, HelpNamesEveryOptionAndFitsThePage) {
     }
 }
 
+TEST(CommandLine, ABudgetHasAUnit) {
+  EXPECT_EQ(refusal(kTrain + "--host-mem 64"), "`64` for --host-mem has no unit, and would be bytes.");
+}
+
 TEST(CommandLine, ExamplesOfTheHelpParse) {
   for (const VerbRow& row : verb_table()) {
     int examples = 0;
