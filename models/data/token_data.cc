@@ -74,7 +74,7 @@ void check_no_other_format(const InputFile& file) {
       {"\x93NUMPY", "a NumPy file (.npy)",
        "Write the tokens alone: tokens.astype(numpy.uint16).tofile(path)."},
       {"PK\x03\x04", "a zip archive (.npz, .zip)", "Unpack it, and write the tokens alone."},
-      {"\x1f\x8b", "compressed by gzip", "Unpack it first."},
+      {"\x1f\x8b\x08", "compressed by gzip", "Unpack it first."},
       {"PAR1", "a Parquet file", "Write its tokens as raw uint16 or uint32."}};
   std::array<char, 8> begin{};
   file.read(0, begin.data(), std::min<uint64_t>(begin.size(), file.bytes()));
@@ -155,8 +155,10 @@ TokenData::Part TokenData::open_binary(InputFile file, int64_t vocabulary, Token
   const auto kind = std::find_if(kShardKinds.begin(), kShardKinds.end(),
                                  [&](const ShardKind& k) { return k.magic == header[0]; });
   if (kind == kShardKinds.end()) {
-    check_no_other_format(file);
-    if (type == TokenType::automatic) check_raw_uint16(file, vocabulary);
+    if (type == TokenType::automatic) {
+      check_no_other_format(file);
+      check_raw_uint16(file, vocabulary);
+    }
     if (type == TokenType::uint32) check_raw_uint32(file);
     return open_raw(std::move(file), type == TokenType::uint32 ? 4 : 2);
   }

@@ -140,9 +140,19 @@ void copy_whole(const fs::path& from, const fs::path& to) {
   output.commit();
 }
 
-void make_directory(const std::string& directory) {
+// Removes the directory of an export that fails before its first file, if the export made it.
+struct ExportDirectory {
+  std::string path;
+  bool made = false;
+  ~ExportDirectory() {
+    if (made) ::rmdir(path.c_str());
+  }
+};
+
+void make_directory(ExportDirectory& out) {
+  const std::string& directory = out.path;
   std::error_code error;
-  fs::create_directories(directory, error);
+  out.made = fs::create_directories(directory, error);
   if (error)
     throw Error(ExitCode::environment,
                 fmt::format("Cannot create {}: {}.", printable(directory), error.message()),
@@ -225,11 +235,8 @@ void write_hf_directory(const std::string& directory, std::span<const ExportTens
                         const ExportOptions& options, const ReadTensor& read) {
   CHECK(options.dtype == DType::bf16 || options.dtype == DType::f16 || options.dtype == DType::f32,
         "type of an export");
-  make_directory(directory);
-  struct Made {  // a directory of an export that fails goes, if it is empty
-    const std::string& path;
-    ~Made() { ::rmdir(path.c_str()); }
-  } made{directory};
+  ExportDirectory out{directory};
+  make_directory(out);
   const fs::path to(directory);
   copy_tokenizer(options.tokenizer_directory, directory);
   const std::vector<File> files =

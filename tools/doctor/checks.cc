@@ -86,14 +86,22 @@ Check check_lock(const DoctorFacts& f) {
   return c;
 }
 
-Check check_address_space(const DoctorFacts& f) {
-  Check c{kHost, "addresses"};
+// Of a limit that is better lifted. `words` follow its size.
+Check check_limit(Check c, uint64_t limit, const char* words, const char* advice, const char* command) {
   c.text = "unlimited";
-  if (f.memory.address_space == kNoLimit) return c;
+  if (limit == kNoLimit) return c;
   c.status = CheckStatus::warn;
-  c.text = fmt::format("{} may be mapped (RLIMIT_AS)", format_size(f.memory.address_space));
-  c.advice = "Libraries map far more than they use, CUDA most of all; bound memory with --host-mem instead.";
-  c.command = "ulimit -v unlimited";
+  c.text = format_size(limit) + words;
+  c.advice = advice;
+  c.command = command;
+  return c;
+}
+
+Check check_address_space(const DoctorFacts& f) {
+  Check c = check_limit(
+      {kHost, "addresses"}, f.memory.address_space, " may be mapped (RLIMIT_AS)",
+      "Libraries map far more than they use, CUDA most of all; bound memory with --host-mem instead.",
+      "ulimit -v unlimited");
   const uint64_t least =
       f.memory.address_space_used + address_space_beside_arenas(std::max(1, f.system.processors));
   if (f.memory.address_space > least) return c;
@@ -104,14 +112,9 @@ Check check_address_space(const DoctorFacts& f) {
 }
 
 Check check_file_size(const DoctorFacts& f) {
-  Check c{kFiles, "file size"};
-  c.text = "unlimited";
-  if (f.memory.file_size == kNoLimit) return c;
-  c.status = CheckStatus::warn;
-  c.text = fmt::format("{} a file (RLIMIT_FSIZE)", format_size(f.memory.file_size));
-  c.advice = "Checkpoints, exports and the files of the nvme tier are refused where they are larger.";
-  c.command = "ulimit -f unlimited";
-  return c;
+  return check_limit({kFiles, "file size"}, f.memory.file_size, " a file (RLIMIT_FSIZE)",
+                     "Checkpoints, exports and the files of the nvme tier are refused where they are larger.",
+                     "ulimit -f unlimited");
 }
 
 Check check_huge_pages(const DoctorFacts& f) {

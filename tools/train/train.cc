@@ -39,15 +39,10 @@ namespace sluice {
 
 namespace {
 
-// Throws if a limit forbids checkpoints, or the drive of --out has no room for the checkpoints that the run
-// keeps, the one being written, and the metrics until then, which would otherwise take the room of the last
-// checkpoint.
-void check_checkpoint_space(const Options& options, const Plan& plan) {
-  constexpr int64_t kLineBytes = 1 << 10, kLinesMost = 1 << 16;  // of metrics; of a run without an end
-  const auto metrics = static_cast<uint64_t>(
-      options.run.metrics.empty() ? std::min(options.batch.steps, kLinesMost) * kLineBytes : 0);
-  const std::string there_already = checkpoints_directory(options.run.out);
-  const std::string& place = std::filesystem::exists(there_already) ? there_already : options.run.out;
+// Throws if this process may not write the checkpoints of the run.
+void check_checkpoint_limits(const Options& options, const Plan& plan) {
+  const std::string checkpoints = checkpoints_directory(options.run.out);
+  const std::string& place = std::filesystem::is_directory(checkpoints) ? checkpoints : options.run.out;
   if (::access(place.c_str(), W_OK | X_OK) != 0)
     throw Error(ExitCode::environment,
                 "Cannot write into " + printable(place) + ": " + std::strerror(errno) + ".",
@@ -58,6 +53,14 @@ void check_checkpoint_space(const Options& options, const Plan& plan) {
                 "A checkpoint has a file of " + format_size(largest) +
                     ", and the limit on the size of files (ulimit -f) is " + format_size(limit) + ".",
                 "Raise it: ulimit -f unlimited.");
+}
+
+// Throws if the drive of --out has no room for the checkpoints that the run keeps, the one being written, and
+// the metrics until then, which would otherwise take the room of the last checkpoint.
+void check_checkpoint_space(const Options& options, const Plan& plan) {
+  constexpr int64_t kLineBytes = 1 << 10, kLinesMost = 1 << 16;  // of metrics; of a run without an end
+  const auto metrics = static_cast<uint64_t>(
+      options.run.metrics.empty() ? std::min(options.batch.steps, kLinesMost) * kLineBytes : 0);
   const uint64_t one = checkpoint_bytes(plan, options.optimizer.kind), free = free_bytes(options.run.out);
   const uint64_t there = std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(),
                                             static_cast<uint64_t>(options.run.keep));
@@ -269,6 +272,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   check_agreement(facts_of(options, start), plan, ranks);
   if (start.launch) check_shared(options.run.out, ranks);
   if (ranks.is_first()) {
+    check_checkpoint_limits(options, plan);
     check_checkpoint_space(options, plan);
     show(out, "  file I/O: " + session.io_description() + "\n" + data_text(start.data, options));
   }

@@ -108,7 +108,7 @@ std::string size_text(const Size& size) {
     case Size::Kind::bytes:
       for (const auto& [name, bytes] : {Unit{"GiB", 1u << 30}, {"MiB", 1u << 20}, {"KiB", 1u << 10}})
         if (size.bytes > 0 && size.bytes % bytes == 0) return fmt::format("{}{}", size.bytes / bytes, name);
-      return fmt::format("{}", size.bytes);
+      return fmt::format("{}{}", size.bytes, size.bytes > 0 && size.bytes < kPlainBytesLeast ? "B" : "");
   }
   check_failed("kind", __FILE__, __LINE__, "a size of no kind");
 }

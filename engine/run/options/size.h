@@ -14,7 +14,10 @@ namespace sluice {
 // units and any other text.
 Size parse_size(const std::string& text, const std::string& option);
 
-// Text that parse_size() reads back to the same value.
+// A budget of fewer bytes needs a unit: a plain 64 was meant to have one.
+constexpr uint64_t kPlainBytesLeast = 64 << 10;
+
+// Text that parse_size() reads back to the same value; with a unit where a budget needs one.
 std::string size_text(const Size& size);
 
 }  // namespace sluice

@@ -205,12 +205,13 @@ T parse_value(const std::string& text, const OptionRow& row) {
   } else if constexpr (std::is_same_v<T, Compression>) {
     return parse_compression(text, row.name);
   } else if constexpr (std::is_same_v<T, Size>) {
-    // A few plain bytes were meant to have a unit.
-    if (text.size() < 6 && text != "0" && text.find_first_not_of("0123456789") == std::string::npos)
+    const Size size = parse_size(text, row.name);
+    const bool is_plain = text.find_first_not_of("0123456789") == std::string::npos;
+    if (is_plain && size.bytes > 0 && size.bytes < kPlainBytesLeast)
       throw Error(ExitCode::usage,
                   fmt::format("`{}` for --{} has no unit, and would be bytes.", text, row.name),
                   fmt::format("Write --{} with its unit, as in 1.5GiB or 800MB.", row.name));
-    return parse_size(text, row.name);
+    return size;
   } else if constexpr (std::is_same_v<T, Interval>) {
     return parse_interval(text, row);
   } else if constexpr (is_choice<T>) {

@@ -347,7 +347,11 @@ std::optional<std::string> Trainer::newest() const {
 // A branch that has no checkpoint yet starts from the one that it leaves.
 std::string Trainer::next() const {
   if (at_end_ == AtEnd::nothing) return "start again";
-  if (newest()) return "go on with --resume auto";
+  try {
+    if (newest()) return "go on with --resume auto";
+  } catch (const Error&) {  // what there is cannot be looked at now, as with too few descriptors
+    return "go on with --resume auto";
+  }
   const std::string from = options_.run.resume.empty() ? "auto" : printable(options_.run.resume);
   return "start again with --resume " + from + ", since there is no checkpoint yet";
 }

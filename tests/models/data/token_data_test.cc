@@ -88,6 +88,9 @@ TEST_F(TokenDataTest, FilesThatLookLikeSomethingElseAreAskedAbout) {
                                     {"PK\x03\x04", "a zip archive"},
                                     {"PAR1", "a Parquet file"}})
     rejects(write_file("other.bin", begin + std::string(100, 'x')), 50257, ExitCode::malformed_file, name);
+  // Tokens may begin like that too; then their type says so.
+  EXPECT_EQ(TokenData::open({write_u16("like_gzip.bin", {0x8b1f, 8})}, 50257, TokenType::uint16).tokens(),
+            2u);
   const std::string few = write_u16("few.bin", {1, 2, 3, 4});
   rejects(few, 128256, ExitCode::usage, "vocabulary of 128256 needs more than uint16");
   EXPECT_EQ(TokenData::open({few}, 128256, TokenType::uint16).tokens(), 4u);

@@ -209,6 +209,25 @@ TEST_F(CliElsewhere, WhatItCannotHoldIsRefusedWithWhatWould) {
   EXPECT_TRUE(refused.out.starts_with("A plan for another machine, rtx-4090")) << refused.out;
 }
 
+// More pinned memory takes larger page tables from the device, which has room for them here.
+TEST_F(CliElsewhere, MoreHostMemoryAloneIsNamedWhereItSuffices) {
+  const Words little{"--model", kTiny, "--machine", "rtx-3090", "--host-mem"};
+  const CommandResult refused = plan(little + Words{"1MiB"});
+  EXPECT_EQ(refused.code, 3) << refused.out;
+  const std::string enough = "Enough with the other budgets as given: --host-mem ";
+  const size_t at = refused.err.find(enough);
+  ASSERT_NE(at, std::string::npos) << refused.err;
+  const std::string bytes =
+      refused.err.substr(at + enough.size(), refused.err.find(' ', at + enough.size()) - at - enough.size());
+  EXPECT_EQ(plan(little + Words{bytes}).code, 0) << bytes;
+}
+
+TEST_F(CliElsewhere, BudgetsThatTheMachineLacksAreToldOf) {
+  const Words more{"--model", kTiny, "--machine", "rtx-4090", "--host-mem", "100GiB"};
+  EXPECT_NE(plan(more).out.find("--host-mem 100 GiB is more than the machine has: 64.0 GiB."),
+            std::string::npos);
+}
+
 TEST_F(CliElsewhere, AV100HasNoBf16) {
   const Words words{"--model", "gpt2", "--seq", "128", "--machine", "v100-dgx2"};
   const CommandResult planned = plan(words);

@@ -213,6 +213,7 @@ TEST_F(Cli, ACheckpointOfAnotherRunIsTold) {
   for (const std::string& from : {std::string("auto"), own, foreign})
     expect_refusal({"train", "--out", directory / "run", "--resume", from, "--steps", "5"}, 2,
                    {foreign + " and " + own + " belong to two runs.", "Move the one that was copied there"});
+  expect_refusal({"eval", "--from", directory / "run", "--data", validation}, 2, {" belong to two runs."});
   EXPECT_TRUE(fs::exists(own) && fs::exists(foreign));
   fs::remove_all(foreign);
   EXPECT_EQ(run({"train", "--out", directory / "run", "--resume", "auto", "--steps", "3"}).code, 0);

@@ -117,5 +117,12 @@ TEST(Size, SecondsForReading) {
   for (const auto& [seconds, text] : cases) EXPECT_EQ(readable_seconds(seconds), text) << seconds;
 }
 
+// What a run keeps in its manifest is read back as an option.
+TEST(SizeText, FewBytesHaveAUnit) {
+  EXPECT_EQ(size_text(parse_size("7B", "nvme-mem")), "7B");
+  EXPECT_EQ(size_text(parse_size("0", "nvme-mem")), "0");
+  EXPECT_EQ(size_text(parse_size("65537", "nvme-mem")), "65537");
+}
+
 }  // namespace
 }  // namespace sluice
