@@ -20,6 +20,7 @@
 #include "engine/run/start/run_directory.h"
 #include "gpu/ranks/waiting.h"
 #include "gpu/shared_library.h"
+#include "tools/command/launchers.h"
 #include "tools/command/report_error.h"
 #include "tools/command/stop_signals.h"
 #include "tools/command/verbs.h"
@@ -30,17 +31,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct LauncherVariables {
-  const char *size, *rank, *rank_here;
-};
-// Variables of launchers that start MPI: Open MPI's own, Slurm's, and those that use PMI.
-constexpr LauncherVariables kMpiLaunchers[] = {
-    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"},
-    {"PMI_SIZE", "PMI_RANK", "PMI_RANK"}};
-// In a Slurm batch script, SLURM_NTASKS is set although one process runs; only srun sets this one.
-constexpr LauncherVariables kSlurmStep = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"};
-constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
 // When one rank ends, a launcher ends the others, and its exit code is that of the first rank that ended.
 // - So a rank that fails waits kGrace before it ends. Meanwhile the others hear why and write their statuses,
 //   which takes 260 ms at most.
@@ -54,16 +44,6 @@ constexpr auto kLauncherGrace = std::chrono::milliseconds(2200);  // after kFind
 constexpr auto kLook = std::chrono::milliseconds(50);
 constexpr double kFinishSeconds = 60;
 constexpr const char* kInstalledModules = "../lib/sluice";  // from the command's folder: cmake/install.cmake
-
-std::optional<int> number_in(const char* variable) {
-  const char* const value = std::getenv(variable);
-  return value ? std::optional(std::atoi(value)) : std::nullopt;
-}
-
-bool has_started_several(const LauncherVariables& launcher) {
-  return number_in(launcher.size).value_or(1) > 1 && number_in(launcher.rank) &&
-         number_in(launcher.rank_here);
-}
 
 std::string status_path(const std::string& out_directory, int rank) {
   return (fs::path(out_directory) / ("rank-" + std::to_string(rank) + ".status")).string();
@@ -253,11 +233,6 @@ void check_alone(Verb verb) {
                    fmt::format("`sluice {}` runs in one process, and a launcher has started {}.",
                                verb_name(verb), std::getenv(launcher.size)),
                    "Start it without mpirun, srun or torchrun."));
-}
-
-bool is_launched() {
-  return has_started_several(kTorchrun) ||
-         std::any_of(std::begin(kMpiLaunchers), std::end(kMpiLaunchers), has_started_several);
 }
 
 std::unique_ptr<Launch> open_launch(const std::string& out_directory, std::optional<double> timeout) {

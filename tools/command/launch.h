@@ -51,10 +51,6 @@ class Launch {
   const std::shared_ptr<Ending> ending_;
 };
 
-// Whether a launcher has started several ranks. Then the terminal of this process is one that the launcher
-// made, and not what a person looks at.
-bool is_launched();
-
 // Removes the statuses of ranks `first` and above, which an earlier run with more ranks has left.
 void remove_statuses(const std::string& out_directory, int first);
 

@@ -7,7 +7,7 @@
 #include <cctype>
 #include <cstdlib>
 
-#include "tools/command/launch.h"
+#include "tools/command/launchers.h"
 #include "tools/command/wrap.h"
 
 namespace sluice {

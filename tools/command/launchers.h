@@ -1,0 +1,31 @@
+// Launchers, and the environment variables by which each tells a process that it is one of several.
+#pragma once
+
+#include <optional>
+
+namespace sluice {
+
+struct LauncherVariables {
+  const char *size, *rank, *rank_here;
+};
+
+// Variables of launchers that start MPI: Open MPI's own, Slurm's, and those that use PMI.
+constexpr LauncherVariables kMpiLaunchers[] = {
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"},
+    {"PMI_SIZE", "PMI_RANK", "PMI_RANK"}};
+// In a Slurm batch script, SLURM_NTASKS is set although one process runs; only srun sets this one.
+constexpr LauncherVariables kSlurmStep = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"};
+constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
+
+// The value of an environment variable; 0 for one that is no number.
+std::optional<int> number_in(const char* variable);
+
+// Whether `launcher` has started this process as one of several.
+bool has_started_several(const LauncherVariables& launcher);
+
+// Whether any launcher has started several ranks. Then the terminal of this process is one that the launcher
+// made, and not what a person looks at.
+bool is_launched();
+
+}  // namespace sluice
