@@ -70,28 +70,39 @@ Outlook outlook_of(const Plan& plan) {
 std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
                                  std::optional<int64_t> micro_batch) {
   const double now = outlook_of(plan).tokens_per_second;
-  const auto planned = [&](const Change& change) -> std::optional<WhatIf> {
+  struct Planned {
+    WhatIf what_if;
+    std::vector<uint64_t> arena_bytes;  // by tier
+  };
+  const auto planned = [&](const Change& change) -> std::optional<Planned> {
     const auto result = make_plan(with_change(request, change, micro_batch, plan.model.sequence));
     const Plan* other = std::get_if<Plan>(&result);
     if (!other) return std::nullopt;
-    return WhatIf{change, outlook_of(*other)};
+    return Planned{{change, outlook_of(*other)}, other->program.arena_bytes};
   };
+  const auto speed = [](const Planned& p) { return p.what_if.outlook.tokens_per_second; };
   std::vector<WhatIf> best;
   for (std::vector<Change> quantity : changes_of(request)) {  // a plan may take seconds: make few
-    std::optional<WhatIf> most;
+    std::optional<Planned> most;
     while (!quantity.empty() && !(most = planned(quantity.back()))) quantity.pop_back();
-    if (!most || most->outlook.tokens_per_second < kWorthwhile * now) continue;
+    if (!most || speed(*most) < kWorthwhile * now) continue;
     quantity.pop_back();
-    const double enough = now + kNearly * (most->outlook.tokens_per_second - now);
+    const double enough = now + kNearly * (speed(*most) - now);
     while (!quantity.empty()) {  // more of it is taken to gain more
       const size_t middle = quantity.size() / 2;
-      const std::optional<WhatIf> less = planned(quantity[middle]);
-      const bool is_enough = less && less->outlook.tokens_per_second >= enough;
+      const std::optional<Planned> less = planned(quantity[middle]);
+      const bool is_enough = less && speed(*less) >= enough;
       if (is_enough) most = less;
       quantity = is_enough ? std::vector(quantity.begin(), quantity.begin() + middle)
                            : std::vector(quantity.begin() + middle + 1, quantity.end());
     }
-    best.push_back(*most);
+    Change taken = most->what_if.change;
+    if (taken.kind == Change::Kind::capacity && most->arena_bytes[taken.tier] < taken.to) {
+      taken.to = std::max(most->arena_bytes[taken.tier], taken.from);
+      const std::optional<Planned> less = planned(taken);
+      if (less && speed(*less) >= std::max(enough, kWorthwhile * now)) most = less;
+    }
+    best.push_back(most->what_if);
   }
   std::stable_sort(best.begin(), best.end(), [](const WhatIf& a, const WhatIf& b) {
     return a.outlook.tokens_per_second > b.outlook.tokens_per_second;

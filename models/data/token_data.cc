@@ -189,10 +189,10 @@ TokenData::Part TokenData::open_binary(InputFile file, int64_t vocabulary, Token
 TokenData::Part TokenData::open_part(const std::string& path, int64_t vocabulary, TokenType type) {
   const std::string extension = std::filesystem::path(path).extension().string();
   if (extension == ".idx") megatron_is_planned(path);
+  InputFile file(path);  // one that is missing is called so, whatever its name
   if (type == TokenType::automatic && extension != ".txt" && extension != ".bin")
     throw Error(ExitCode::usage, fmt::format("{} is neither a .txt nor a .bin file.", printable(path)),
                 "Give text as .txt, tokens as .bin (raw uint16 or an llm.c shard), or say --data-type.");
-  InputFile file(path);
   if (file.bytes() == 0) malformed(path, "is empty", "Give a file with data.");
   if (type == TokenType::automatic ? extension == ".bin" : type != TokenType::text) {
     if (has_megatron_index(path)) megatron_is_planned(path);

@@ -49,7 +49,7 @@ InputFile::InputFile(const std::string& path) : path_(path) {
   fd_ = FileDescriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd_.get() < 0) {
     const int error_number = errno;
-    const bool absent = error_number == ENOENT || error_number == ENOTDIR;
+    const bool absent = error_number == ENOENT || error_number == ENOTDIR || error_number == ELOOP;
     throw Error(absent ? ExitCode::usage : ExitCode::environment,
                 fmt::format("Cannot open {}: {}.", printable(path), reason(error_number)),
                 absent                   ? "Check the path."

@@ -77,6 +77,14 @@ void stop_on_signals(const std::string& text) {
     request_stop(SIGTERM);
 }
 
+void end_on_signals() {
+  something_to_save = false;
+  for (const int number : kEnding) {
+    struct sigaction now {};
+    if (sigaction(number, nullptr, &now) == 0 && now.sa_handler == on_signal) std::signal(number, SIG_DFL);
+  }
+}
+
 const std::atomic<bool>& stop_flag() { return stop_requested; }
 
 void note_stop_requests() { std::signal(SIGUSR1, on_signal); }

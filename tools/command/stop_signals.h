@@ -19,6 +19,9 @@ namespace sluice {
 // most 500 bytes; "" on ranks that do not print. To be called once in a process: of several ranks that are
 // threads, by the first. Callers: the verbs train and profile.
 void stop_on_signals(const std::string& answer);
+// Nothing could be lost any more: from here on a signal ends the process at once. Caller: the verb profile,
+// which runs alone.
+void end_on_signals();
 // True once a clean end is asked for.
 const std::atomic<bool>& stop_flag();
 

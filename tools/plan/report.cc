@@ -130,8 +130,9 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   const Program& p = plan.program;
   const KeptSegments segments = kept_segments(plan);
   std::string out =
-      fmt::format("{} parameters, {} a micro-batch, {} a step, tensors kept in {} of {} segments\n",
+      fmt::format("{} parameters, {} of {} a micro-batch, {} a step, tensors kept in {} of {} segments\n",
                   parameter_count(plan.model), counted(plan.model.micro_batch, "sequence", "sequences"),
+                  counted(plan.model.sequence, "token", "tokens"),
                   counted(plan.lowering.slices, "micro-batch", "micro-batches"), segments.kept, segments.all);
   out += fmt::format("  on the {} device, at the rates of {}\n", device_name(options),
                      printable(plan.rates.name));
@@ -177,6 +178,7 @@ std::string plan_json(const Plan& plan, const Budgets& budgets, const Options& o
   out["seconds_predicted"] = plan.step_seconds;
   out["tokens_per_second"] = tokens_per_second(plan);
   out["micro_batch"] = plan.model.micro_batch;
+  out["sequence"] = plan.model.sequence;
   out["ranks"] = plan.lowering.ranks;
   if (plan.lowering.ranks > 1) {
     out["ranks_per_node"] = ranks_per_node(options.ranks, plan.rates);

@@ -14,6 +14,7 @@
 #include "engine/rates/drives.h"
 #include "engine/run/options/size.h"
 #include "engine/run/start/planned_run.h"
+#include "engine/run/start/planning.h"
 #include "engine/simulate/simulate.h"
 #include "gpu/machine.h"
 #include "tools/command/progress.h"
@@ -150,7 +151,10 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
   SweepPoint point{.value = value};
   const auto result = make_plan(run.request);
   const Plan* const plan = std::get_if<Plan>(&result);
-  if (!plan) return point;
+  if (!plan) {
+    point.does_not_fit = infeasible_error(run.request, std::get<Infeasible>(result), run.budgets).what();
+    return point;
+  }
   point.feasible = true;
   point.step_seconds = plan->step_seconds;
   point.token_seconds = plan->step_seconds / tokens_of(*plan);
@@ -249,7 +253,7 @@ ordered_json json_of(const Quantity& quantity, std::span<const SweepPoint> point
   ordered_json out{{"quantity", quantity.name}, {"points", ordered_json::array()}};
   for (const SweepPoint& p : points) {
     ordered_json row{{"value", p.value}, {"feasible", p.feasible}};
-    if (!p.refused.empty()) row["reason"] = p.refused;
+    if (!p.feasible) row["reason"] = p.refused.empty() ? p.does_not_fit : p.refused;
     if (p.feasible) {
       row["seconds_predicted"] = p.step_seconds;
       row["tokens_per_second"] = 1 / p.token_seconds;

@@ -53,9 +53,10 @@ std::string remedy_of(const ProfiledRun& run, const Stall& stall, const std::vec
       if (w.work == stall.work) return w.seconds;
     return 0.0;
   };
+  if (!run.changes) return "";
   const WhatIf* best = nullptr;
   double removed = 0.1 * seconds(now);
-  for (const WhatIf& change : run.changes) {
+  for (const WhatIf& change : *run.changes) {
     const double less = seconds(now) - seconds(change.outlook.waits);
     if (change.change.kind == Change::Kind::batch || less <= removed) continue;
     best = &change;
@@ -208,9 +209,12 @@ void add_stalls(const ProfiledRun& run, ordered_json& out) {
 
 void add_changes(const ProfiledRun& run, ordered_json& out) {
   const double now = tokens_of(run.plan) / run.plan.step_seconds;
+  out["unchanged"] = {{"step_seconds", run.plan.step_seconds}, {"tokens_per_second", now}};
+  out["changes_planned"] = run.changes.has_value();
   out["changes"] = ordered_json::array();
-  for (size_t i = 0; i < std::min(kChangesShown, run.changes.size()); ++i) {
-    const WhatIf& w = run.changes[i];
+  if (!run.changes) return;
+  for (size_t i = 0; i < std::min(kChangesShown, run.changes->size()); ++i) {
+    const WhatIf& w = (*run.changes)[i];
     const ChangeWords words = words_told(run, w.change);
     out["changes"].push_back({{"change", words.words},
                               {"arguments", words.arguments},

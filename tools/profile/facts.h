@@ -29,10 +29,10 @@ struct ProfiledRun {
   const Recorder& recorder;
   const Profile& profile;
   const std::vector<StepMetrics>& steps;
-  const std::vector<WhatIf>& changes;
   const Origin& origin;
-  ExitCode code = ExitCode::done;  // of the training command
-  std::optional<Error> error;      // what ended the training command
+  ExitCode code = ExitCode::done;                   // of the training command
+  std::optional<Error> error;                       // what ended the training command
+  std::optional<std::vector<WhatIf>> changes = {};  // none: not planned
 };
 
 nlohmann::ordered_json profile_facts(const ProfiledRun& run);

@@ -155,7 +155,7 @@ std::string stalls(const ordered_json& f) {
 }
 
 std::string changes(const ordered_json& f) {
-  if (f["state"] != "done") return "";
+  if (!f["changes_planned"]) return "";
   if (f["changes"].empty())
     return section("What would be faster",
                    "<p>No plan with more memory in a tier, or with a larger batch, gains a "
@@ -163,7 +163,7 @@ std::string changes(const ordered_json& f) {
   std::string out = fmt::format(
       "<p class=\"key\">As it is, a step of {} and {:.0f} tokens/s are predicted.</p>\n<div "
       "class=\"changes\">\n",
-      seconds_of(f["step_seconds"], "predicted"), f["tokens_per_second"]["predicted"].get<double>());
+      readable_seconds(f["unchanged"]["step_seconds"]), f["unchanged"]["tokens_per_second"].get<double>());
   for (const ordered_json& c : f["changes"])
     out += fmt::format(
         "<div class=\"change\"><b>{}</b>tokens a second with {}<code>{}</code>"

@@ -204,21 +204,29 @@ class Profiler {
   void report(const Plan& plan, const Recorder& recorder, const Outcome& outcome) {
     const Options& options = rank_.options();
     const Profile profile = make_profile(plan, recorder);
-    std::vector<WhatIf> changes;
-    if (profile.counted > 0 && outcome.code == ExitCode::done) {  // after a stop the user waits for the end
-      show(out_, "Planning for other budgets and batches.\n");
-      changes = best_changes(rank_.request(), plan, asked_micro_batch());
-    }
-    const ProfiledRun run{options,       rank_.budgets(), plan,          recorder,     profile,
-                          outcome.steps, changes,         start_.origin, outcome.code, outcome.error};
-    const nlohmann::ordered_json facts = profile_facts(run);
+    ProfiledRun run{options,       rank_.budgets(), plan,         recorder,     profile,
+                    outcome.steps, start_.origin,   outcome.code, outcome.error};
+    nlohmann::ordered_json facts = profile_facts(run);
     const std::string& out = options.profile.out;
-    show(out_, profile_summary(facts));
+    show(out_, profile_headline(facts));
+    write_facts(facts, run);
+    write_file(out, "trace.json", profile_trace(run));
+    const std::string page = printable((fs::path(out) / "report.html").string());
+    if (profile.counted > 0 && outcome.code == ExitCode::done && !stop_flag()) {
+      end_on_signals();
+      show(out_, page + " is written. Planning for other budgets and batches; Ctrl-C leaves them out.\n");
+      run.changes = best_changes(rank_.request(), plan, asked_micro_batch());
+      facts = profile_facts(run);
+      write_facts(facts, run);
+    }
+    show(out_, profile_summary(facts) + "Open " + page + "\n");
+  }
+
+  void write_facts(const nlohmann::ordered_json& facts, const ProfiledRun& run) {
+    const std::string& out = rank_.options().profile.out;
     write_file(out, "profile.md", profile_markdown(facts));  // the smallest first: the drive may run full
     write_file(out, "profile.json", json_lines(facts));
     write_file(out, "report.html", profile_page(facts, profile_lanes(run)));
-    write_file(out, "trace.json", profile_trace(run));
-    show(out_, "Open " + printable((fs::path(out) / "report.html").string()) + "\n");
   }
 
   std::optional<int64_t> asked_micro_batch() {

@@ -98,16 +98,19 @@ std::string names_text(const ordered_json& f) {
 }
 
 std::string changes_text(const ordered_json& f) {
-  if (f["changes"].empty()) return "Nothing that was tried gains a hundredth.\n";
+  if (!f["changes_planned"]) return "";
+  const std::string heading = "\n## What would be faster (predicted)\n";
+  if (f["changes"].empty()) return heading + "Nothing that was tried gains a hundredth.\n";
   Rows rows{{"change", "arguments", "step", "tokens/s", "gain"}};
-  rows.push_back({"none", "", seconds_of(f["step_seconds"], "predicted"),
-                  fmt::format("{:.0f}", f["tokens_per_second"]["predicted"].get<double>()), ""});
+  const ordered_json& now = f["unchanged"];
+  rows.push_back({"none", "", readable_seconds(now["step_seconds"]),
+                  fmt::format("{:.0f}", now["tokens_per_second"].get<double>()), ""});
   for (const ordered_json& c : f["changes"])
     rows.push_back({plain(c["change"]), "`" + c["arguments"].get<std::string>() + "`",
                     readable_seconds(c["step_seconds"]),
                     fmt::format("{:.0f}", c["tokens_per_second"].get<double>()),
                     readable_percent(c["gain"])});
-  return table(rows, 2);
+  return heading + table(rows, 2);
 }
 
 std::string stalls_text(const ordered_json& f) {
@@ -213,7 +216,7 @@ std::string profile_markdown(const ordered_json& f) {
   } else {
     out += "\n" + plain(headline(f)) + "\n\n## Lanes, a step\n" + lanes_text(f);
     out += "\n## Stalls\n" + stalls_text(f);
-    if (f["state"] == "done") out += "\n## What would be faster (predicted)\n" + changes_text(f);
+    out += changes_text(f);
     out += "\n## Predicted against measured, a step\n" + work_text(f);
     out += "\n" + plain(errors_explained(f)) + "\n";
     if (!f["links"].empty()) out += "\n## Links\n" + links_text(f);
@@ -222,9 +225,14 @@ std::string profile_markdown(const ordered_json& f) {
          names_text(f);
 }
 
-std::string profile_summary(const ordered_json& f) {
+std::string profile_headline(const ordered_json& f) {
   if (f["steps_counted"] == 0) return "No step after the first two was completed.\n";
-  std::string out = printable(headline(f)) + "\n";
+  return printable(headline(f)) + "\n";
+}
+
+std::string profile_summary(const ordered_json& f) {
+  if (f["steps_counted"] == 0) return "";
+  std::string out;
   constexpr size_t kStalls = 3;
   for (size_t i = 0; i < std::min(kStalls, f["stalls"].size()); ++i)
     out += "  " + printable(f["stalls"][i]["sentence"].get<std::string>()) + "\n";

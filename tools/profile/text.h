@@ -9,7 +9,9 @@ namespace sluice {
 // profile.md: every section of the page but the drawings. Names from files are escaped.
 std::string profile_markdown(const nlohmann::ordered_json& facts);
 
-// A few lines for the terminal.
+// Lines for the terminal: how long a step takes and what limits it; what it waits for, and what would be
+// faster.
+std::string profile_headline(const nlohmann::ordered_json& facts);
 std::string profile_summary(const nlohmann::ordered_json& facts);
 
 // Numbers as people read them: "3.21 GB/s".

@@ -57,7 +57,7 @@ void check_checkpoint_limits(const Options& options, const Plan& plan) {
 
 // Throws if the drive of --out has no room for the checkpoints that the run keeps, the one being written, and
 // the metrics until then, which would otherwise take the room of the last checkpoint.
-void check_checkpoint_space(const Options& options, const Plan& plan) {
+void check_checkpoint_space(const Options& options, const RunStart& run, const Plan& plan) {
   constexpr int64_t kLineBytes = 1 << 10, kLinesMost = 1 << 16;  // of metrics; of a run without an end
   const auto metrics = static_cast<uint64_t>(
       options.run.metrics.empty() ? std::min(options.batch.steps, kLinesMost) * kLineBytes : 0);
@@ -72,7 +72,10 @@ void check_checkpoint_space(const Options& options, const Plan& plan) {
                           : std::to_string(count) + " checkpoints of " + format_size(one) + " do") +
                   " not fit beside " + format_size(metrics) + " of metrics: " + format_size(free) +
                   " are free in " + printable(options.run.out) + ".",
-              "Free some space, lower --keep, or name another --out.");
+              fmt::format("Free some space{}, or {}.", options.run.keep > 1 ? ", lower --keep" : "",
+                          run.checkpoint ? "go on elsewhere: --resume " + printable(run.checkpoint->path()) +
+                                               " and another --out"
+                                         : "name another --out"));
 }
 
 std::string metrics_path(const RunOptions& run) {
@@ -83,11 +86,15 @@ std::string metrics_path(const RunOptions& run) {
 bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FILE* out) {
   const int64_t done = checkpoint.state().step, wanted = options.batch.steps;
   if (done < wanted) return false;
-  if (done > wanted)
+  if (done > wanted) {
+    const auto before =
+        checkpoint_before(wanted, std::filesystem::path(checkpoint.path()).parent_path().string());
     throw Error(ExitCode::usage,
                 "--steps " + std::to_string(wanted) + " is behind " + printable(checkpoint.path()) +
                     ", which has done " + std::to_string(done) + ".",
-                "Give --steps above " + std::to_string(done) + ", or go back with --resume CHECKPOINT.");
+                fmt::format("Give --steps above {}{}.", done,
+                            before ? ", or go back with --resume " + printable(*before) : ""));
+  }
   if (out)
     show(out, "All " + std::to_string(done) +
                   " steps are done: nothing to do. To go on, give a larger --steps.\n");
@@ -133,6 +140,7 @@ TrainEvents report_to(MetricsFile& metrics, Progress& progress, Comparison& comp
     progress.validation(v);
   };
   events.checkpoint = [&](const std::string& path) { progress.note("checkpoint " + printable(path)); };
+  events.trouble = [&](const std::string& sentences) { progress.note(sentences); };
   return events;
 }
 
@@ -247,8 +255,9 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
 std::string data_text(const RunData& data, const Options& options) {
   const uint64_t windows = data.order.windows;
   const double rows = static_cast<double>(options.batch.steps) * static_cast<double>(options.batch.batch);
-  return fmt::format("  data: {} tokens, {} sequences of {}; {} steps read them {:.3g} times\n",
-                     data.train.tokens(), windows, data.order.sequence, options.batch.steps,
+  return fmt::format("  data: {} tokens, {} {} of {}; {} {} them {:.3g} times\n", data.train.tokens(),
+                     windows, windows == 1 ? "sequence" : "sequences", data.order.sequence,
+                     options.batch.steps, options.batch.steps == 1 ? "step reads" : "steps read",
                      rows / static_cast<double>(windows));
 }
 
@@ -273,7 +282,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   if (start.launch) check_shared(options.run.out, ranks);
   if (ranks.is_first()) {
     check_checkpoint_limits(options, plan);
-    check_checkpoint_space(options, plan);
+    check_checkpoint_space(options, start.run, plan);
     show(out, "  file I/O: " + session.io_description() + "\n" + data_text(start.data, options));
   }
   Workers workers(budgets.threads);

@@ -108,7 +108,7 @@ Error checkpoint_error(const std::string& action, const std::string& path, int e
   const bool full = error_number == ENOSPC || error_number == EDQUOT;
   return Error::in_step(
       ExitCode::io, fmt::format("Cannot {} {}: {}.", action, printable(path), std::strerror(error_number)),
-      full                     ? "Free some space or lower --keep."
+      full                     ? "Free some space."
       : error_number == EFBIG  ? "Raise the limit on the size of files (ulimit -f)."
       : error_number == EMFILE ? "Raise the limit on open files (ulimit -n)."
                                : "Check the drive.");
@@ -234,6 +234,12 @@ std::optional<std::string> newest_checkpoint(const std::string& out_directory,
     if (is_complete(entry, &damage)) return entry.path;
     if (damaged) damaged->push_back(damage);
   }
+  return std::nullopt;
+}
+
+std::optional<std::string> checkpoint_before(int64_t step, const std::string& directory) {
+  for (const CheckpointEntry& entry : list_checkpoints(directory))
+    if (entry.step < step && is_complete(entry)) return entry.path;
   return std::nullopt;
 }
 

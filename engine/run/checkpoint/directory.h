@@ -30,6 +30,9 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);
 // Whether a reader can open it; if not, `damage` receives the sentence that says why.
 bool is_complete(const CheckpointEntry& entry, std::string* damage = nullptr);
 
+// The newest complete one of fewer than `step` steps; nullopt: there is none.
+std::optional<std::string> checkpoint_before(int64_t step, const std::string& directory);
+
 // The path, or with ".2", ".3", ... behind it, so that nothing has that name.
 std::string unused_name(const std::string& path);
 

@@ -234,6 +234,13 @@ std::vector<std::string> apply_manifest(Options& options, const std::vector<Mani
           fmt::format("Leave out --{} to resume, or start a new run with another --out.", stored.name));
     }
   }
+  for (const OptionRow& row : option_table()) {
+    const bool is_stored = std::any_of(manifest.begin(), manifest.end(),
+                                       [&](const ManifestOption& stored) { return stored.name == row.name; });
+    const std::vector<std::string> now = option_values(options, row);
+    if (row.on_resume == OnResume::kept && !is_stored && is_given(options, row.name) && !now.empty())
+      notes.push_back(fmt::format("--{} is now {}; it was none.", row.name, joined(now)));
+  }
   if (!of_run.empty()) notes.push_back("As the run had it:" + of_run);
   return notes;
 }

@@ -1,9 +1,12 @@
 // Values of options: from text, with the words and ranges that are allowed, and back.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <type_traits>
 
 #include "cpu_optim/optimizer.h"
@@ -148,25 +151,35 @@ Compression parse_compression(const std::string& text, const std::string& option
               fmt::format("Write none, or powersgd:RANK with a rank from 1 to {}.", kCompressionRankMax));
 }
 
-// "90s", "10m", "1.5h" as an interval in seconds; a whole number in the row's range as one in steps.
-Interval parse_interval(const std::string& text, const OptionRow& row) {
+// Seconds of "90s", "10m", "1.5h" or "1h30m"; none: the text is no time.
+std::optional<double> parse_time(const std::string& text) {
   constexpr std::pair<char, double> kUnits[] = {{'s', 1}, {'m', 60}, {'h', 3600}};
-  for (const auto& [unit, seconds] : kUnits) {
-    if (!text.ends_with(unit)) continue;
-    const double value = parse_real(text.substr(0, text.size() - 1), row.name) * seconds;
-    if (value > 0 && value <= 1e9) return {0, value};
-    throw Error(ExitCode::usage, fmt::format("`{}` for --{} is no time.", printable(text), row.name),
-                "Write a time above 0, as 90s, 10m or 2h.");
+  double seconds = 0;
+  for (const char *at = text.data(), *const end = at + text.size(); at != end; ++at) {
+    double value = 0;
+    const auto [unit, error] = std::from_chars(at, end, value);
+    const auto* const known = std::find_if(std::begin(kUnits), std::end(kUnits), [&, next = unit](auto& u) {
+      return next != end && u.first == *next;
+    });
+    if (error != std::errc{} || value < 0 || known == std::end(kUnits)) return std::nullopt;
+    seconds += value * known->second;
+    at = unit;
   }
-  if (row.range.most == 0)
-    throw Error(ExitCode::usage, fmt::format("`{}` for --{} is no time.", printable(text), row.name),
-                "Write it with its unit, as 90s, 10m or 2h.");
-  if (text.find_first_not_of("+-0123456789") != std::string::npos)
-    throw Error(
-        ExitCode::usage,
-        fmt::format("`{}` for --{} is neither a number of steps nor a time.", printable(text), row.name),
-        "Write 12 for steps, or a time as 90s, 10m or 2h.");
-  return {checked(parse_integer(text, row.name), row), 0};
+  return seconds;
+}
+
+// A time as an interval in seconds, a whole number in the row's range as one in steps. A row without a range
+// takes times only.
+Interval parse_interval(const std::string& text, const OptionRow& row) {
+  const bool takes_steps = row.range.most > 0;
+  const bool is_number = text.find_first_not_of("+-0123456789") == std::string::npos;
+  if (is_number && takes_steps) return {checked(parse_integer(text, row.name), row), 0};
+  if (const auto seconds = parse_time(text); seconds && *seconds > 0 && *seconds <= 1e9) return {0, *seconds};
+  throw Error(ExitCode::usage,
+              fmt::format("`{}` for --{} is {}.", printable(text), row.name,
+                          takes_steps ? "neither a number of steps nor a time" : "no time"),
+              fmt::format("Write {} a time above 0 with its unit, as 90s, 10m, 1h30m or 2h.",
+                          takes_steps ? "12 for steps, or" : "it as"));
 }
 
 std::string interval_text(const Interval& interval) {

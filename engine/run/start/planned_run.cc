@@ -53,7 +53,17 @@ std::string elsewhere_note(const MachineRates& machine, int64_t ranks) {
   return fmt::format("A plan for another machine, {}:{}{} {}.", printable(machine.name), source, each, sizes);
 }
 
-// Sentences for budgets that are larger than what the description has. They may be meant: what would it take?
+// Where the rates of --machine come from, for a description without memory; "": it is not given or does not
+// say.
+std::string source_note(const MemoryOptions& options) {
+  if (options.machine.empty()) return "";
+  const MachineRates rates = resolve_machine(options);
+  return rates.source.empty()
+             ? ""
+             : fmt::format("Rates of {}: {}.", printable(rates.name), printable(rates.source));
+}
+
+// Sentences for budgets that are larger than what the machine has. They may be meant: what would it take?
 std::vector<std::string> beyond_notes(const Budgets& budgets, int64_t ranks) {
   std::vector<std::string> notes;
   for (const TierBudget* row : budgets.by_tier())
@@ -147,14 +157,16 @@ PlannedRun planned_run(Options options) {
   if (described) share_machine(*described, static_cast<uint32_t>(ranks_per_node(options.ranks, *described)));
   const MachineRates* elsewhere = described ? &*described : nullptr;
   std::vector<std::string>& notes = run.start.notes;
-  if (elsewhere) notes.insert(notes.begin(), elsewhere_note(*elsewhere, options.ranks.count));
+  if (elsewhere)
+    notes.insert(notes.begin(), elsewhere_note(*elsewhere, options.ranks.count));
+  else if (const std::string note = source_note(options.memory); !note.empty())
+    notes.insert(notes.begin(), note);
   settle_threads(options, of_this_process, elsewhere);
   run.device = planned_device(options, of_this_process, elsewhere);
   notes.insert(notes.end(), run.device.notes.begin(), run.device.notes.end());
   run.budgets = planned_budgets(options, of_this_process, run.device, elsewhere);
   run.budgets.reserve_table(run.start.source.table_bytes);
-  if (elsewhere)
-    for (std::string& note : beyond_notes(run.budgets, options.ranks.count)) notes.push_back(std::move(note));
+  for (std::string& note : beyond_notes(run.budgets, options.ranks.count)) notes.push_back(std::move(note));
   const auto request_now = [&] {
     return plan_request(options, run.start.source.config, run.budgets, run.device.workspaces,
                         !options.data.validation.empty(), run.device.ranks_meet);

@@ -41,20 +41,23 @@ int64_t largest(int64_t most, F works) {
 // Shorter sequences, smaller micro-batches or fewer sequences that work where the request does not, as
 // options.
 std::vector<std::string> less_work(const PlanRequest& request) {
-  constexpr int64_t kLengths = 16;  // that are tried, at equal distances
+  constexpr int64_t kLengths = 16;  // that are tried, at equal distances; then halves of the shortest
   std::vector<std::string> found;
   const uint64_t tasks = program_size(request, request.micro_batches.back()).tasks;
   if (tasks > kTasksTried) return found;
   const auto ranks = static_cast<int64_t>(request.lower.ranks);
-  const int64_t per_length = request.sequence / kLengths;
-  if (per_length > 0) {
-    const int64_t lengths = largest(kLengths - 1, [&](int64_t n) {
-      PlanRequest shorter = request;
-      shorter.sequence = n * per_length;
-      return is_feasible(shorter);
-    });
-    if (lengths > 0) found.push_back(fmt::format("--seq {}", lengths * per_length));
-  }
+  const auto works_with_length = [&](int64_t sequence) {
+    PlanRequest shorter = request;
+    shorter.sequence = sequence;
+    return is_feasible(shorter);
+  };
+  const int64_t sixteenth = request.sequence / kLengths;
+  int64_t length = sixteenth * largest(kLengths - 1, [&](int64_t n) {
+                     return sixteenth > 0 && works_with_length(n * sixteenth);
+                   });
+  for (int64_t half = sixteenth / 2; length == 0 && half > 0; half /= 2)
+    if (works_with_length(half)) length = half;
+  if (length > 0) found.push_back(fmt::format("--seq {} instead of {}", length, request.sequence));
   const int64_t smallest = request.micro_batches.back();
   if (smallest > 1 && tasks * static_cast<uint64_t>(smallest) <= kTasksTried &&
       request.lower.batch <= kMicroBatchesMax) {

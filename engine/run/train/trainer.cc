@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 
 #include "engine/base/clock.h"
+#include "engine/base/units.h"
 #include "engine/rates/network.h"
 #include "engine/run/execute/recorder.h"
 #include "engine/run/train/schedule.h"
+#include "offload/nvme_files.h"
 #include "offload/system/memory_limits.h"
 
 namespace sluice {
@@ -204,8 +207,8 @@ TrainResult Trainer::train() {
     read_steps(2);
     const bool last = step_ == options_.batch.steps;
     const bool validates = data_.validation && (last || due(options_.data.val_every));
-    const bool saves =
-        (last && at_end_ == AtEnd::checkpoint) || saves_by_time_ || due(options_.run.checkpoint_every.steps);
+    const bool is_due = overdue_ || saves_by_time_ || due(options_.run.checkpoint_every.steps);
+    const bool saves = last ? at_end_ == AtEnd::checkpoint : is_due && has_room();
     if (!validates && !saves) continue;
     drain();
     const double begin = steady_seconds();
@@ -359,10 +362,17 @@ std::string Trainer::next() const {
 // The remedy after a step whose numbers went wrong.
 std::string Trainer::way_out(const std::string& change) const {
   if (at_end_ == AtEnd::nothing) return "Start again with " + change + ".";
-  if (const auto from = newest())
-    return "Go on from " + printable(*from) + " with --resume auto and " + change + ".";
+  if (const auto from = newest()) {
+    const std::filesystem::path path(*from);
+    const auto before = checkpoint_before(step_of(path.filename()).value(), path.parent_path());
+    const std::string earlier = before ? "--resume " + printable(*before) + ", or " : "";
+    return fmt::format(
+        "Go on from {}: repeat the command with --resume auto and {}. If that soon ends in the same way, the "
+        "weights were spoiled before: then {}start anew in another --out.",
+        printable(*from), change, earlier);
+  }
   const std::string from = options_.run.resume.empty() ? "auto" : printable(options_.run.resume);
-  return "There is no checkpoint yet: start again with --resume " + from + " and " + change + ".";
+  return "There is no checkpoint yet: repeat the command with --resume " + from + " and " + change + ".";
 }
 
 void Trainer::drain() {
@@ -458,6 +468,19 @@ std::string Trainer::place_of_checkpoint() {
     if (!ranks.is_first()) out_->reopen(number);
   }
   return out_->where().value_or(options_.run.out);
+}
+
+bool Trainer::has_room() {
+  const std::optional<std::string> out = session_.ranks().is_first() ? out_->where() : std::nullopt;
+  const uint64_t needed = checkpoint_bytes(session_.plan(), options_.optimizer.kind);
+  const uint64_t free = out ? free_bytes(*out) : needed;
+  const bool was_overdue = std::exchange(overdue_, session_.ranks().sum<int>(free < needed) > 0);
+  if (out && overdue_ && !was_overdue && events_.trouble)
+    events_.trouble(fmt::format(
+        "No room for the checkpoint after step {}: it takes {}, and {} are free in {}. The run goes on, and "
+        "writes it after the first step that finds room. Free some space.",
+        step_, format_size(needed), format_size(free), printable(*out)));
+  return !overdue_;
 }
 
 void Trainer::checkpoint() {

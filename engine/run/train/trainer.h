@@ -6,7 +6,8 @@
 //
 // If a run has to end while all lanes are well, because of a signal, of data that cannot be read or are found
 // to be bad, of a validation that fails, or of a run directory that was moved, a checkpoint is written first.
-// All ranks agree on that before they do it. Numbers that are not finite end a run without one.
+// All ranks agree on that before they do it. Numbers that are not finite end a run without one. A checkpoint
+// at an interval that finds no room ends no run: it is tried again after every step.
 #pragma once
 
 #include <atomic>
@@ -34,6 +35,7 @@ struct TrainEvents {  // all called on the trainer's thread
   std::function<void(const StepMetrics&)> step;
   std::function<void(const ValidationMetrics&)> validation;
   std::function<void(const std::string& path)> checkpoint;
+  std::function<void(const std::string& sentences)> trouble;  // the run goes on
   Recorder* recorder = nullptr;  // gets the trace of every step, including failed ones
 };
 
@@ -88,7 +90,8 @@ class Trainer {
   bool validate();  // false where it was cut short
   std::string place_of_checkpoint();
   std::exception_ptr moved_directory() const;  // nullptr: it is in its place
-  bool save();  // a checkpoint; false where its directory was moved meanwhile, which ends the run
+  bool save();      // a checkpoint; false where its directory was moved meanwhile, which ends the run
+  bool has_room();  // for a checkpoint, as the first rank sees it; tells once where it has not
   void checkpoint();
   [[noreturn]] void tell_failure(const std::string& unsaved) const;
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
@@ -110,6 +113,7 @@ class Trainer {
   double excluded_ = 0;           // seconds of validations and checkpoints since last_norm_
   double saved_at_ = 0;           // when the run began or the last checkpoint ended
   bool saves_by_time_ = false;    // by saved_at_, a checkpoint is due
+  bool overdue_ = false;          // a checkpoint found no room
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
   bool cut_short_ = false;                          // the flag ended a validation

@@ -135,10 +135,12 @@ TEST_F(Cli, AStopThatTakesTooLongIsRefused) {
                  {"A stop may take ", "longer than --stop-within 2 s", "--batch"});
   EXPECT_EQ(run(Words{"plan"} + model + Words{"--stop-within", "2h"}).code, 0);
   expect_refused_training({"--stop-within", "1e-9s"}, 3, {"--stop-within"});
-  expect_refusal(Words{"plan"} + model + Words{"--checkpoint-every", "10min"}, 2,
-                 {"`10min` for --checkpoint-every is neither", "10m"});
+  EXPECT_EQ(run(Words{"plan"} + model + Words{"--stop-within", "1h30m"}).code, 0);
+  for (const char* wrong : {"10min", "500ms", "90sec", "1h-1m", "0s", "m", "1.5", "-3s", "nans", "1e300h"})
+    expect_refusal(Words{"plan"} + model + Words{"--checkpoint-every", wrong}, 2,
+                   {"`" + std::string(wrong) + "` for --checkpoint-every is neither", "as 90s, 10m, 1h30m"});
   expect_refusal(Words{"plan"} + model + Words{"--stop-within", "90"}, 2,
-                 {"`90` for --stop-within", "90s, 10m or 2h"});
+                 {"`90` for --stop-within is no time", "with its unit, as 90s, 10m"});
 }
 
 // A token that is none is found beside the run, long before the run comes to it.

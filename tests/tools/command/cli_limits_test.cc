@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include "engine/base/parallel.h"
+#include "engine/run/checkpoint/checkpoint.h"
+#include "engine/run/checkpoint/directory.h"
 #include "tests/support/cli_support.h"
 
 namespace sluice {
@@ -47,6 +50,43 @@ TEST_F(Cli, LittleAddressSpaceIsRefusedAtOnce) {
     EXPECT_NE(result.err.find("ulimit -v"), std::string::npos) << mib << " MiB: " << result.err;
     EXPECT_EQ(lines_of(result.err).size(), 2u) << mib << " MiB: " << result.err;
   }
+}
+
+// A drive that fills up in mid-run: a checkpoint at an interval waits until there is room again, and the run
+// goes on. The drive is a small tmpfs in a mount namespace of the command's own.
+TEST_F(Cli, ACheckpointWaitsForRoom) {
+  if (Command(directory / "", {"unshare", "--mount", "true"}).wait().code != 0)
+    GTEST_SKIP() << "mount namespaces are not permitted here";
+  const std::string small = directory / "small";
+  std::filesystem::create_directory(small);
+  const Words there{"unshare", "--mount", "sh", "-c", R"(mount -t tmpfs -o size=4m none "$0" && exec "$@")",
+                    small};
+  Command command(directory / "", there + sluice_words(train("small/run", 100000,
+                                                             {"--checkpoint-every", "50", "--keep", "1",
+                                                              "--metrics", directory / "metrics.jsonl"}),
+                                                       "sluice"));
+  const std::string seen = "/proc/" + std::to_string(command.process()) + "/root" + small;
+  const auto newest = [&] {
+    const auto path = newest_checkpoint(seen + "/run");
+    return path ? step_of(std::filesystem::path(*path).filename().string()).value() : 0;
+  };
+  ASSERT_TRUE(command.until([&] { return newest() > 0; }));
+  std::ofstream(seen + "/filler") << std::string(4 << 20, 'x');  // as much of it as fits
+  const std::string out = directory / "stdout";
+  ASSERT_TRUE(command.until([&] {
+    return read_text_file(out, 1 << 24).find("No room for the checkpoint after step ") != std::string::npos;
+  })) << read_text_file(directory / "stderr", 1 << 20);
+  const int64_t before = newest();
+  std::filesystem::remove(seen + "/filler");
+  ASSERT_TRUE(command.until([&] { return newest() > before; }));
+  command.send(SIGTERM);
+  const CommandResult result = command.wait();
+  EXPECT_EQ(result.code, 75) << result.err;
+  const size_t told = result.out.find("No room for the checkpoint");
+  EXPECT_EQ(result.out.find("No room for the checkpoint", told + 1), std::string::npos) << "told once";
+  EXPECT_NE(result.out.find("are free in " + small + "/run. The run goes on, and writes it after"),
+            std::string::npos)
+      << result.out;
 }
 
 TEST_F(Cli, ADirectoryThatCannotServeIsRefusedEvenIfThePlanDoesNotNeedIt) {

@@ -161,9 +161,10 @@ TEST_F(Cli, ALossThatIsNotFiniteEndsTheRun) {
       *(std::find(arguments.begin(), arguments.end(), "--lr") + 1) = "1e30";
       return arguments;
     };
-    expect_refusal(far(precision + "-none", {}), 8, {"There is no checkpoint yet: start again"});
+    expect_refusal(far(precision + "-none", {}), 8, {"There is no checkpoint yet: repeat the command"});
     expect_refusal(far(precision, {"--checkpoint-every", "1"}), 8,
-                   {"step 2", "not finite", "step-000000001 with --resume auto"});
+                   {"step 2", "not finite", "step-000000001: repeat the command with --resume auto",
+                    "then start anew in another --out"});
     const auto path = newest_checkpoint(directory / precision);
     ASSERT_TRUE(path);
     EXPECT_EQ(CheckpointReader::open(*path).state().step, 1);

@@ -41,6 +41,14 @@ TEST(Resume, TheManifestBringsWhatFixesBits) {
 }
 
 // What never changes bits is taken over as well: where the run validates, what it keeps, its budgets.
+TEST(Resume, WhatTheRunHadNotIsTold) {
+  Options o = options_of("train --out run --resume auto --nvme-dir a,b --val-data v --stop-within 5m");
+  EXPECT_EQ(
+      apply_manifest(o, manifest_of(kTrain)),
+      (std::vector<std::string>{"--val-data is now v; it was none.", "--nvme-dir is now a b; it was none.",
+                                "--stop-within is now 300s; it was 0."}));
+}
+
 TEST(Resume, OptionsThatChangeNoBitsAreTheRunsUnlessTheyAreGiven) {
   const auto manifest = manifest_of(
       kTrain +

@@ -77,8 +77,8 @@ TEST_F(Advice, ARefusalNamesWhatWorks) {
   const CommandResult refused = run(Words{"plan"} + options + budgets);
   EXPECT_EQ(refused.code, 3);
   std::smatch found;
-  ASSERT_TRUE(
-      std::regex_search(refused.err, found, std::regex(R"(Within these budgets, --seq (\d+) works\.)")))
+  ASSERT_TRUE(std::regex_search(refused.err, found,
+                                std::regex(R"(Within these budgets, --seq (\d+) instead of 256 works\.)")))
       << refused.err;
   const int length = std::stoi(found[1].str());
   EXPECT_EQ(facts(budgets + Words{"--seq", std::to_string(length)})["feasible"], true);
@@ -90,6 +90,24 @@ TEST_F(Advice, ARefusalNamesWhatWorks) {
       std::string::npos)
       << refused.err;
   EXPECT_NE(refused.err.find("--gpu-mem 16203776 (15.5 MiB)"), std::string::npos) << refused.err;
+}
+
+// No sixteenth of the sequence works: halves of the shortest are tried.
+TEST_F(Advice, ARefusalNamesSequencesThatAreMuchShorter) {
+  const Words model{"--model",    "gpt2:layers=2,width=64,heads=2,vocab=256,context=65536",
+                    "--device",   "cpu",
+                    "--batch",    "1",
+                    "--gpu-mem",  "2MiB",
+                    "--host-mem", "256MiB"};
+  const CommandResult refused = run(Words{"plan"} + model);
+  EXPECT_EQ(refused.code, 3);
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(refused.err, found, std::regex(R"(--seq (\d+) instead of 65536 works\.)")))
+      << refused.err;
+  const int length = std::stoi(found[1].str());
+  EXPECT_LT(length, 65536 / 16);
+  EXPECT_EQ(run(Words{"plan", "--seq", std::to_string(length)} + model).code, 0);
+  EXPECT_EQ(run(Words{"plan", "--seq", std::to_string(2 * length)} + model).code, 3);
 }
 
 // A drive of 1.82 TiB, where nearly 6 would do.

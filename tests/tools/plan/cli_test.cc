@@ -118,7 +118,7 @@ TEST_F(Cli, PlanForProgramsAndPeople) {
   const CommandResult people = run(model + Words{"--micro-batch", "4"});
   EXPECT_EQ(people.code, 0);
   for (const char* word : {"permanent", "at once", "device", "host", "nvme", "predicted", "checkpoint",
-                           "4 sequences a micro-batch, 1 micro-batch a step,",
+                           "4 sequences of 32 tokens a micro-batch, 1 micro-batch a step,",
                            "\n  on the cpu device, at the rates of cpu-2core\n"})
     EXPECT_NE(people.out.find(word), std::string::npos) << people.out;
   const CommandResult none = run({"plan", "--model", "gpt2", "--host-mem", "80MiB", "--json"});

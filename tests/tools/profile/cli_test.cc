@@ -101,6 +101,11 @@ TEST_F(ProfileCli, WritesWhatHappened) {
   for (const char* heading :
        {"## Lanes", "## Stalls", "## Predicted against measured", "## Links", "## Memory", "## Names"})
     EXPECT_NE(markdown.find(heading), std::string::npos) << heading;
+  EXPECT_EQ(f["changes_planned"], true);
+  for (const json& c : f["changes"])
+    EXPECT_NEAR(c["gain"].get<double>(),
+                c["tokens_per_second"].get<double>() / f["unchanged"]["tokens_per_second"].get<double>() - 1,
+                1e-9);
   EXPECT_NE(markdown.find(f["changes"].empty() ? "Nothing that was tried" : "| none |"), std::string::npos);
 }
 
@@ -228,6 +233,28 @@ TEST_F(ProfileCli, ASignalEndsTheRunAndNotTheReport) {
   EXPECT_EQ(f["state"], "stopped");
   EXPECT_EQ(f["exit_code"], 75);
   EXPECT_LT(f["steps"].size(), 1000u);
+}
+
+// While other budgets are planned for, a signal ends the command at once, and the report is there.
+TEST_F(ProfileCli, ASignalWhileItPlansLeavesTheReport) {
+  Words words = profile("report", 4, {"--gpu-mem", "1MiB", "--host-mem", "128MiB"});
+  *std::find(words.begin(), words.end(), kTiny) = "gpt2:layers=24,width=32,heads=2,vocab=256,context=32";
+  *(std::find(words.begin(), words.end(), "--batch") + 1) = "32";
+  Command command(directory, words);
+  const std::string out = directory / "stdout";
+  ASSERT_TRUE(command.until(
+      [&] { return read_text_file(out, 1 << 20).find("report.html is written.") != std::string::npos; }));
+  command.send(SIGINT);
+  const CommandResult result = command.wait();
+  if (result.code == 0) GTEST_SKIP() << "all was planned before the signal came";
+  EXPECT_EQ(result.code, -SIGINT) << result.err;
+  const json f = facts_of("report");
+  EXPECT_EQ(f["state"], "done");
+  EXPECT_EQ(f["changes_planned"], false);
+  EXPECT_EQ(f["changes"], json::array());
+  EXPECT_GT(f["unchanged"]["step_seconds"], 0);
+  EXPECT_EQ(count(file_of(directory / "report", "profile.md"), "What would be faster"), 0u);
+  EXPECT_EQ(count(file_of(directory / "report", "report.html"), "<h2>What would be faster"), 0u);
 }
 
 TEST_F(ProfileCli, DirectoriesThatCannotTakeAReport) {

@@ -144,7 +144,7 @@ TEST_F(Browser, TheReportShowsTheFigures) {
   for (const json& l : f["links"]) shows(readable_rate(l["bytes_per_second"], "B/s"));
   for (const json& w : f["work"]) shows(readable_seconds(w["seconds"]["measured"]));
   for (const json& c : f["changes"]) shows(html_escaped(c["change"]));
-  const std::string predicted = readable_seconds(f["step_seconds"]["predicted"]);
+  const std::string predicted = readable_seconds(f["unchanged"]["step_seconds"]);
   shows(f["changes"].empty() ? "No plan with more memory in a tier" : "As it is, a step of " + predicted);
   shows(f["prediction_error"] < 0 ? "% below the measured" : "% above the measured");
   shows(html_escaped(f["stalls"].front()["sentence"]));
