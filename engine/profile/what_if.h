@@ -41,9 +41,9 @@ struct WhatIf {
 };
 
 // Tries more device and host memory, more sequences, and --recompute auto. For each of these returns the
-// smallest change that gains nearly as much as the largest that fits, and of memory no more than its plan
-// takes; most tokens a second first. Those that gain less than a hundredth are left out. `plan` is the
-// request's.
+// smallest change that gains nearly as much as the largest that fits, and of memory only what its plan takes
+// where that is nearly as fast; most tokens a second first. Those that gain less than a hundredth are left
+// out. `plan` is the request's.
 std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
                                  std::optional<int64_t> micro_batch);
 

@@ -93,8 +93,10 @@ DataOrder make_validation_order(const TokenData& data, int64_t sequence, uint64_
         ExitCode::usage,
         fmt::format("validation needs {} batches of {} sequences of {} tokens, but {} holds {} sequences.",
                     batches, rows_per_batch, sequence, data.description(), windows),
-        windows >= rows_per_batch ? fmt::format("Use --val-batches {} or less.", windows / rows_per_batch)
-                                  : "Give more validation data, or --val-data none.");
+        windows >= rows_per_batch
+            ? fmt::format("Use --val-batches {} or less.", windows / rows_per_batch)
+            : "Give more data to validate on, a smaller --batch or a smaller --seq; `train` also "
+              "takes --val-data none.");
   return {windows, sequence, false, 0};
 }
 

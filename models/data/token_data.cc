@@ -64,26 +64,33 @@ void check_text(const InputFile& file) {
         "If it is UTF-16, convert it to UTF-8 (iconv); if its zeros are meant, say --data-type text.");
 }
 
+// With numpy.
+const char* how_to_write(int64_t vocabulary) {
+  return vocabulary <= 1 << 16 ? "Write the tokens alone: tokens.astype(numpy.uint16).tofile(path)."
+                               : "Write the tokens alone: tokens.astype(numpy.uint32).tofile(path), for "
+                                 "--data-type uint32.";
+}
+
 // Throws for a file that begins as one of another format.
-void check_no_other_format(const InputFile& file) {
+void check_no_other_format(const InputFile& file, int64_t vocabulary) {
   struct Format {
     std::string_view magic;
     const char *name, *remedy;
   };
-  constexpr Format kFormats[] = {
-      {"\x93NUMPY", "a NumPy file (.npy)",
-       "Write the tokens alone: tokens.astype(numpy.uint16).tofile(path)."},
-      {"PK\x03\x04", "a zip archive (.npz, .zip)", "Unpack it, and write the tokens alone."},
-      {"\x1f\x8b\x08", "compressed by gzip", "Unpack it first."},
-      {"PAR1", "a Parquet file", "Write its tokens as raw uint16 or uint32."}};
+  constexpr Format kFormats[] = {{"\x93NUMPY", "a NumPy file (.npy)", ""},
+                                 {"PK\x03\x04", "a zip archive (.npz, .zip)", "Unpack it. "},
+                                 {"\x1f\x8b\x08", "a gzip file (.gz)", "Unpack it. "},
+                                 {"PAR1", "a Parquet file", ""}};
   std::array<char, 8> begin{};
   file.read(0, begin.data(), std::min<uint64_t>(begin.size(), file.bytes()));
   for (const Format& format : kFormats)
     if (std::string_view(begin.data(), begin.size()).starts_with(format.magic))
-      malformed(file.path(), fmt::format("is {}", format.name), format.remedy);
+      malformed(file.path(), fmt::format("looks like {}", format.name),
+                fmt::format("{}{} If it holds raw tokens, say --data-type uint16.", format.remedy,
+                            how_to_write(vocabulary)));
 }
 
-// Whether every second number of so many bytes is 0 at the begin of the file, and not all others are.
+// Whether, at the begin of the file, every second number of `width` bytes is 0, and some other one is not.
 bool has_every_second_zero(const InputFile& file, uint64_t width) {
   std::array<unsigned char, 16 * 1024> sample;
   const uint64_t bytes = std::min<uint64_t>(sample.size(), file.bytes()) / (2 * width) * (2 * width);
@@ -98,10 +105,10 @@ bool has_every_second_zero(const InputFile& file, uint64_t width) {
 }
 
 // Throws for integers of 64 bits, numpy's default, which are no tokens of any type.
-void check_raw_uint32(const InputFile& file) {
+void check_raw_uint32(const InputFile& file, int64_t vocabulary) {
   if (has_every_second_zero(file, 4))
     malformed(file.path(), "looks like integers of 64 bits: every second uint32 is 0",
-              "Write the tokens as uint16 or uint32: tokens.astype(numpy.uint32).tofile(path).");
+              how_to_write(vocabulary));
 }
 
 // Throws for a file that only the user can tell from raw uint16 tokens.
@@ -121,7 +128,7 @@ void check_raw_uint16(const InputFile& file, int64_t vocabulary) {
   if (is_text)
     ask("looks like text",
         "Name it .txt, or say --data-type text if all files are that; if it holds tokens, say uint16.");
-  check_raw_uint32(file);
+  check_raw_uint32(file, vocabulary);
   if (has_every_second_zero(file, 2))
     ask("looks like raw uint32 tokens: every second uint16 is 0",
         "Say --data-type uint32 if all files are that; if the tokens are uint16, say that.");
@@ -156,10 +163,10 @@ TokenData::Part TokenData::open_binary(InputFile file, int64_t vocabulary, Token
                                  [&](const ShardKind& k) { return k.magic == header[0]; });
   if (kind == kShardKinds.end()) {
     if (type == TokenType::automatic) {
-      check_no_other_format(file);
+      check_no_other_format(file, vocabulary);
       check_raw_uint16(file, vocabulary);
     }
-    if (type == TokenType::uint32) check_raw_uint32(file);
+    if (type == TokenType::uint32) check_raw_uint32(file, vocabulary);
     return open_raw(std::move(file), type == TokenType::uint32 ? 4 : 2);
   }
   if (type != TokenType::automatic && kind->width != (type == TokenType::uint32 ? 4u : 2u))

@@ -20,7 +20,8 @@ enum class TokenType : uint8_t { automatic, text, uint16, uint32 };
 class TokenData {
  public:
   // Throws Error: malformed_file for empty or truncated files, for those whose header contradicts their size,
-  // and for text with another vocabulary than 256; usage for a missing file, an unknown kind of file,
+  // for text with another vocabulary than 256, for raw integers of 64 bits (also if `type` is uint32), and
+  // under `automatic` for other formats, such as .npy; usage for a missing file, an unknown kind of file,
   // Megatron's, which is planned, and a raw file that `automatic` would take for uint16 though it looks like
   // text or uint32, or though the vocabulary needs more than 16 bits.
   static TokenData open(const std::vector<std::string>& paths, int64_t vocabulary,

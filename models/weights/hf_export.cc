@@ -140,27 +140,31 @@ void copy_whole(const fs::path& from, const fs::path& to) {
   output.commit();
 }
 
-// Removes the directory of an export that fails before its first file, if the export made it.
-struct ExportDirectory {
-  std::string path;
-  bool made = false;
-  ~ExportDirectory() {
-    if (made) ::rmdir(path.c_str());
+// Makes the directory. At the end removes it again if it is empty, as after an export that failed before its
+// first file; parents that it made stay.
+class ExportDirectory {
+ public:
+  explicit ExportDirectory(const std::string& path) : path_(path) {
+    std::error_code error;
+    made_ = fs::create_directories(path, error);
+    if (error)
+      throw Error(ExitCode::environment,
+                  fmt::format("Cannot create {}: {}.", printable(path), error.message()),
+                  "Give a directory that can be written.");
+    if (!fs::is_empty(path, error) && !error)
+      throw Error(ExitCode::usage, fmt::format("{} exists and is not empty.", printable(path)),
+                  "Name a new directory: an export writes over nothing.");
   }
-};
+  ~ExportDirectory() {
+    if (made_) ::rmdir(path_.c_str());  // fails where there are files
+  }
+  ExportDirectory(const ExportDirectory&) = delete;
+  ExportDirectory& operator=(const ExportDirectory&) = delete;
 
-void make_directory(ExportDirectory& out) {
-  const std::string& directory = out.path;
-  std::error_code error;
-  out.made = fs::create_directories(directory, error);
-  if (error)
-    throw Error(ExitCode::environment,
-                fmt::format("Cannot create {}: {}.", printable(directory), error.message()),
-                "Give a directory that can be written.");
-  if (!fs::is_empty(directory, error) && !error)
-    throw Error(ExitCode::usage, fmt::format("{} exists and is not empty.", printable(directory)),
-                "Name a new directory: an export writes over nothing.");
-}
+ private:
+  std::string path_;
+  bool made_ = false;
+};
 
 // Without this, a weight beyond fp16's range would silently become infinity.
 void check_fp16_range(const std::string& name, std::span<const float> values) {
@@ -235,8 +239,7 @@ void write_hf_directory(const std::string& directory, std::span<const ExportTens
                         const ExportOptions& options, const ReadTensor& read) {
   CHECK(options.dtype == DType::bf16 || options.dtype == DType::f16 || options.dtype == DType::f32,
         "type of an export");
-  ExportDirectory out{directory};
-  make_directory(out);
+  const ExportDirectory out(directory);
   const fs::path to(directory);
   copy_tokenizer(options.tokenizer_directory, directory);
   const std::vector<File> files =

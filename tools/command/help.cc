@@ -197,8 +197,7 @@ HelpPage verb_page(Verb verb, HelpExtent extent) {
   page.sections.push_back(examples);
   if (takes_sizes(verb))
     page.sections.push_back(
-        {.text = "SIZE is 1.5GiB, 800MB, 4096 (bytes), 80% (of what is free) or auto; GB is 10^9, GiB 2^30 "
-                 "bytes.\n"});
+        {.text = "SIZE is 1.5GiB, 800MB, 80% (of what is free) or auto; GB is 10^9, GiB 2^30 bytes.\n"});
   return page;
 }
 

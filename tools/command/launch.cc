@@ -90,8 +90,8 @@ void write_unless_held(const std::string& out_directory, int rank, const std::st
 // A refusal before MPI is open, so that no rank can print for all: the first of each machine prints it.
 [[noreturn]] void refuse(const LauncherVariables& launcher, const std::string& out_directory,
                          const Error& error) {
-  write_unless_held(out_directory, *number_in(launcher.rank), status(error.code(), error.what()));
-  if (*number_in(launcher.rank_here) == 0) throw error;
+  write_unless_held(out_directory, *launcher_number(launcher.rank), status(error.code(), error.what()));
+  if (*launcher_number(launcher.rank_here) == 0) throw error;
   std::this_thread::sleep_for(kGrace);  // else the launcher might end the first one before it has printed
   throw Error(error.code(), "", "");
 }
@@ -110,11 +110,11 @@ bool is_in_time(const std::stop_token& done, double patience) {
 void end_if_late(const std::stop_token& open, const LauncherVariables& launcher,
                  const std::string& out_directory, double patience) {
   if (is_in_time(open, patience)) return;
-  const int rank = *number_in(launcher.rank);
+  const int rank = *launcher_number(launcher.rank);
   const Error late(
       ExitCode::rank_lost,
       fmt::format("Rank {} has started, but not all {} ranks started within {:.3g} s.", rank,
-                  *number_in(launcher.size), patience),
+                  *launcher_number(launcher.size), patience),
       "Find the rank that has not printed this, and what holds up its process or machine; or give more "
       "time with --rank-timeout.");
   write_unless_held(out_directory, rank, status(late.code(), late.what()));
@@ -226,7 +226,7 @@ void remove_statuses(const std::string& out_directory, int first) {
 }
 
 void check_alone(Verb verb) {
-  for (const LauncherVariables& launcher : {kMpiLaunchers[0], kSlurmStep, kMpiLaunchers[2], kTorchrun})
+  for (const LauncherVariables& launcher : kLaunchers)
     if (has_started_several(launcher))
       refuse(launcher, "",
              Error(ExitCode::usage,

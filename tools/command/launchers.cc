@@ -6,19 +6,16 @@
 
 namespace sluice {
 
-std::optional<int> number_in(const char* variable) {
+std::optional<int> launcher_number(const char* variable) {
   const char* const value = std::getenv(variable);
   return value ? std::optional(std::atoi(value)) : std::nullopt;
 }
 
 bool has_started_several(const LauncherVariables& launcher) {
-  return number_in(launcher.size).value_or(1) > 1 && number_in(launcher.rank) &&
-         number_in(launcher.rank_here);
+  return launcher_number(launcher.size).value_or(1) > 1 && launcher_number(launcher.rank) &&
+         launcher_number(launcher.rank_here);
 }
 
-bool is_launched() {
-  return has_started_several(kTorchrun) ||
-         std::any_of(std::begin(kMpiLaunchers), std::end(kMpiLaunchers), has_started_several);
-}
+bool is_launched() { return std::any_of(std::begin(kLaunchers), std::end(kLaunchers), has_started_several); }
 
 }  // namespace sluice

@@ -18,8 +18,11 @@ constexpr LauncherVariables kMpiLaunchers[] = {
 constexpr LauncherVariables kSlurmStep = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"};
 constexpr LauncherVariables kTorchrun = {"WORLD_SIZE", "RANK", "LOCAL_RANK"};
 
+// All that may start several processes of the command.
+constexpr LauncherVariables kLaunchers[] = {kMpiLaunchers[0], kSlurmStep, kMpiLaunchers[2], kTorchrun};
+
 // The value of an environment variable; 0 for one that is no number.
-std::optional<int> number_in(const char* variable);
+std::optional<int> launcher_number(const char* variable);
 
 // Whether `launcher` has started this process as one of several.
 bool has_started_several(const LauncherVariables& launcher);

@@ -12,12 +12,12 @@
 namespace sluice {
 
 struct Screen {
-  bool is_terminal = false;
-  size_t columns = 80;  // of a terminal
-  bool is_utf8 = true;  // else only ASCII is shown
+  bool is_terminal = false;  // that a person looks at: not under a launcher
+  size_t columns = 80;       // of a terminal
+  bool is_utf8 = true;       // else only ASCII is shown
 };
 
-Screen screen_of(std::FILE* file);  // reads the environment: LC_ALL, LC_CTYPE, LANG
+Screen screen_of(std::FILE* file);  // reads LC_ALL, LC_CTYPE, LANG and launchers' variables
 
 // Whether a locale of that name has UTF-8: "de_DE.UTF-8" and "C.utf8" have, "C" and "" have not.
 bool is_utf8_locale(const std::string& name);

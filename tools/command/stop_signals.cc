@@ -18,7 +18,7 @@ volatile std::sig_atomic_t first_signal_at = 0;  // seconds, truncated
 char answer_text[512];                           // written before something_to_save is set
 size_t answer_bytes = 0;
 
-constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP};
+constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP}, kHandled[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 // Only calls what a signal handler may. A launcher's SIGTERM is not answered: it may mean that another rank
 // has died.
@@ -78,8 +78,7 @@ void stop_on_signals(const std::string& text) {
 }
 
 void end_on_signals() {
-  something_to_save = false;
-  for (const int number : kEnding) {
+  for (const int number : kHandled) {
     struct sigaction now {};
     if (sigaction(number, nullptr, &now) == 0 && now.sa_handler == on_signal) std::signal(number, SIG_DFL);
   }

@@ -53,7 +53,7 @@ EvalStart open_start(Options& options) {
       throw Error(ExitCode::usage, "--from " + printable(from) + " holds no run, checkpoint or weights.",
                   "Name a run directory, one of its checkpoints, or a Hugging Face directory.");
   }
-  check_options(options, Verb::eval, false);
+  check_options(options, Verb::eval, ManifestUse::applied);
   start.notes = settle_device(options, start.checkpoint.has_value());
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
   return start;

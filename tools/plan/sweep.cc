@@ -152,7 +152,7 @@ SweepPoint plan_point(Options options, const Quantity& quantity, uint64_t value,
   const auto result = make_plan(run.request);
   const Plan* const plan = std::get_if<Plan>(&result);
   if (!plan) {
-    point.does_not_fit = infeasible_error(run.request, std::get<Infeasible>(result), run.budgets).what();
+    point.reason = infeasible_error(run.request, std::get<Infeasible>(result), run.budgets).what();
     return point;
   }
   point.feasible = true;
@@ -188,12 +188,11 @@ std::vector<SweepPoint> plan_points(const Options& options, const Sweep& sweep,
       rewrite_line("");  // clears the line for the error
       if (error.code() != ExitCode::usage) throw;
       if (points.empty()) first = error;
-      points.push_back({.value = value, .refused = error.what()});
+      points.push_back({.value = value, .refused = true, .reason = error.what()});
     }
   }
   rewrite_line("");
-  if (std::all_of(points.begin(), points.end(), [](const SweepPoint& p) { return !p.refused.empty(); }))
-    throw *first;
+  if (std::all_of(points.begin(), points.end(), [](const SweepPoint& p) { return p.refused; })) throw *first;
   return points;
 }
 
@@ -204,7 +203,7 @@ std::string value_text(const Quantity& quantity, uint64_t value) {
 
 std::string row_of(const Quantity& quantity, const SweepPoint& p) {
   const std::string head = fmt::format("  {:<16}", value_text(quantity, p.value));
-  if (!p.refused.empty()) return fmt::format("{}  {}\n", head, p.refused);
+  if (p.refused) return fmt::format("{}  {}\n", head, p.reason);
   if (!p.feasible) return head + "  does not fit\n";
   const std::string bottleneck = fmt::format("{} {:.0f} %", p.bottleneck, 100 * p.bottleneck_fraction);
   return fmt::format("{}{:>12}{:>14.1f}{:>12.2f}   {}\n", head, readable_seconds(p.step_seconds),
@@ -253,7 +252,7 @@ ordered_json json_of(const Quantity& quantity, std::span<const SweepPoint> point
   ordered_json out{{"quantity", quantity.name}, {"points", ordered_json::array()}};
   for (const SweepPoint& p : points) {
     ordered_json row{{"value", p.value}, {"feasible", p.feasible}};
-    if (!p.feasible) row["reason"] = p.refused.empty() ? p.does_not_fit : p.refused;
+    if (!p.feasible) row["reason"] = p.reason;
     if (p.feasible) {
       row["seconds_predicted"] = p.step_seconds;
       row["tokens_per_second"] = 1 / p.token_seconds;

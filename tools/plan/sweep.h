@@ -17,8 +17,8 @@ namespace sluice {
 struct SweepPoint {
   uint64_t value = 0;
   bool feasible = false;
-  std::string refused;       // why no run can have this value under any budgets; "" if a run can
-  std::string does_not_fit;  // why these budgets cannot work; "" if they can
+  bool refused = false;  // no run can have this value under any budgets
+  std::string reason;    // why it is not feasible; "" if it is
   double step_seconds = 0, token_seconds = 0, least_seconds = 0;
   std::string bottleneck;
   double bottleneck_fraction = 0;  // of the step: how long the bottleneck is busy at its full rate

@@ -212,14 +212,17 @@ class Profiler {
     write_facts(facts, run);
     write_file(out, "trace.json", profile_trace(run));
     const std::string page = printable((fs::path(out) / "report.html").string());
+    show(out_, profile_stalls(facts));
+    end_on_signals();
     if (profile.counted > 0 && outcome.code == ExitCode::done && !stop_flag()) {
-      end_on_signals();
-      show(out_, page + " is written. Planning for other budgets and batches; Ctrl-C leaves them out.\n");
+      show(
+          out_,
+          page + " is written. Planning for what would be faster; Ctrl-C ends that, and the report stays.\n");
       run.changes = best_changes(rank_.request(), plan, asked_micro_batch());
       facts = profile_facts(run);
       write_facts(facts, run);
     }
-    show(out_, profile_summary(facts) + "Open " + page + "\n");
+    show(out_, profile_changes(facts) + "Open " + page + "\n");
   }
 
   void write_facts(const nlohmann::ordered_json& facts, const ProfiledRun& run) {
@@ -242,7 +245,7 @@ class Profiler {
 
 ExitCode run_profile(Options options, std::FILE* out) {
   check_directory(options.profile.out);
-  check_options(options, Verb::profile, !options.run.resume.empty());
+  check_options(options, Verb::profile, manifest_use(options));
   RunStart run = open_run_start(options, Verb::profile);
   for (const std::string& note : run.notes) show(out, note + "\n");
   options = command_options(std::move(options), run);

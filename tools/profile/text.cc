@@ -230,12 +230,18 @@ std::string profile_headline(const ordered_json& f) {
   return printable(headline(f)) + "\n";
 }
 
-std::string profile_summary(const ordered_json& f) {
+std::string profile_stalls(const ordered_json& f) {
   if (f["steps_counted"] == 0) return "";
   std::string out;
   constexpr size_t kStalls = 3;
   for (size_t i = 0; i < std::min(kStalls, f["stalls"].size()); ++i)
     out += "  " + printable(f["stalls"][i]["sentence"].get<std::string>()) + "\n";
+  return out;
+}
+
+std::string profile_changes(const ordered_json& f) {
+  if (f["steps_counted"] == 0) return "";
+  std::string out;
   for (const ordered_json& c : f["changes"])
     out += fmt::format("  {} tokens/s with {}: {}\n", readable_percent(c["gain"]),
                        c["change"].get<std::string>(), c["arguments"].get<std::string>());

@@ -9,10 +9,11 @@ namespace sluice {
 // profile.md: every section of the page but the drawings. Names from files are escaped.
 std::string profile_markdown(const nlohmann::ordered_json& facts);
 
-// Lines for the terminal: how long a step takes and what limits it; what it waits for, and what would be
+// Lines for the terminal: how long a step takes and what limits it; what it waits for most; what would be
 // faster.
 std::string profile_headline(const nlohmann::ordered_json& facts);
-std::string profile_summary(const nlohmann::ordered_json& facts);
+std::string profile_stalls(const nlohmann::ordered_json& facts);
+std::string profile_changes(const nlohmann::ordered_json& facts);
 
 // Numbers as people read them: "3.21 GB/s".
 std::string readable_rate(double per_second, const char* unit);

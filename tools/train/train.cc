@@ -39,14 +39,25 @@ namespace sluice {
 
 namespace {
 
-// Throws if this process may not write the checkpoints of the run.
-void check_checkpoint_limits(const Options& options, const Plan& plan) {
+// How a run that cannot write into its --out goes on.
+std::string other_out(const RunStart& run) {
+  return run.checkpoint
+             ? "go on elsewhere, with --resume " + printable(run.checkpoint->path()) + " and another --out"
+             : "name another --out";
+}
+
+// Throws if the first rank may not write the checkpoints of the run.
+void check_checkpoint_place(const Options& options, const RunStart& run) {
   const std::string checkpoints = checkpoints_directory(options.run.out);
   const std::string& place = std::filesystem::is_directory(checkpoints) ? checkpoints : options.run.out;
   if (::access(place.c_str(), W_OK | X_OK) != 0)
     throw Error(ExitCode::environment,
                 "Cannot write into " + printable(place) + ": " + std::strerror(errno) + ".",
-                "Name an --out of your own; with --resume CHECKPOINT the run goes on there as a branch.");
+                "Make it writable for this user, or " + other_out(run) + ".");
+}
+
+// Throws if this process may not write files as large as those of a checkpoint.
+void check_file_size(const Options& options, const Plan& plan) {
   const uint64_t largest = largest_checkpoint_file(plan, options.optimizer.kind);
   if (const uint64_t limit = memory_limits().file_size; largest > limit)
     throw Error(ExitCode::environment,
@@ -58,24 +69,24 @@ void check_checkpoint_limits(const Options& options, const Plan& plan) {
 // Throws if the drive of --out has no room for the checkpoints that the run keeps, the one being written, and
 // the metrics until then, which would otherwise take the room of the last checkpoint.
 void check_checkpoint_space(const Options& options, const RunStart& run, const Plan& plan) {
-  constexpr int64_t kLineBytes = 1 << 10, kLinesMost = 1 << 16;  // of metrics; of a run without an end
+  constexpr int64_t kLineBytes = 1 << 10, kLinesMost = 1 << 16;  // of metrics; --steps may never be reached
+  const int64_t steps = options.batch.steps - (run.checkpoint ? run.checkpoint->state().step : 0);
   const auto metrics = static_cast<uint64_t>(
-      options.run.metrics.empty() ? std::min(options.batch.steps, kLinesMost) * kLineBytes : 0);
-  const uint64_t one = checkpoint_bytes(plan, options.optimizer.kind), free = free_bytes(options.run.out);
+      options.run.metrics.empty() ? std::clamp<int64_t>(steps, 0, kLinesMost) * kLineBytes : 0);
+  const uint64_t one = checkpoint_space(plan, options.optimizer.kind), free = free_bytes(options.run.out);
   const uint64_t there = std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(),
                                             static_cast<uint64_t>(options.run.keep));
   const uint64_t count =
       options.run.checkpoint_every.is_given() ? static_cast<uint64_t>(options.run.keep) + 1 - there : 1;
   if ((free - std::min(free, metrics)) / count >= one) return;
   throw Error(ExitCode::environment,
-              (count == 1 ? "A checkpoint of " + format_size(one) + " does"
-                          : std::to_string(count) + " checkpoints of " + format_size(one) + " do") +
-                  " not fit beside " + format_size(metrics) + " of metrics: " + format_size(free) +
-                  " are free in " + printable(options.run.out) + ".",
-              fmt::format("Free some space{}, or {}.", options.run.keep > 1 ? ", lower --keep" : "",
-                          run.checkpoint ? "go on elsewhere: --resume " + printable(run.checkpoint->path()) +
-                                               " and another --out"
-                                         : "name another --out"));
+              fmt::format("{} of {} {} not fit{}: {} are free in {}.",
+                          count == 1 ? "A checkpoint" : fmt::format("{} checkpoints", count),
+                          format_size(one), count == 1 ? "does" : "do",
+                          metrics > 0 ? " beside " + format_size(metrics) + " of metrics" : "",
+                          format_size(free), printable(options.run.out)),
+              fmt::format("Free some space{}, or {}.",
+                          count > 1 && options.run.keep > 1 ? ", lower --keep" : "", other_out(run)));
 }
 
 std::string metrics_path(const RunOptions& run) {
@@ -87,8 +98,7 @@ bool is_done(const Options& options, const CheckpointReader& checkpoint, std::FI
   const int64_t done = checkpoint.state().step, wanted = options.batch.steps;
   if (done < wanted) return false;
   if (done > wanted) {
-    const auto before =
-        checkpoint_before(wanted, std::filesystem::path(checkpoint.path()).parent_path().string());
+    const auto before = checkpoint_before(checkpoints_directory(run_of(checkpoint.path())), wanted);
     throw Error(ExitCode::usage,
                 "--steps " + std::to_string(wanted) + " is behind " + printable(checkpoint.path()) +
                     ", which has done " + std::to_string(done) + ".",
@@ -254,15 +264,22 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
 // How many tokens there are, and how often the run reads them.
 std::string data_text(const RunData& data, const Options& options) {
   const uint64_t windows = data.order.windows;
-  const double rows = static_cast<double>(options.batch.steps) * static_cast<double>(options.batch.batch);
-  return fmt::format("  data: {} tokens, {} {} of {}; {} {} them {:.3g} times\n", data.train.tokens(),
-                     windows, windows == 1 ? "sequence" : "sequences", data.order.sequence,
-                     options.batch.steps, options.batch.steps == 1 ? "step reads" : "steps read",
-                     rows / static_cast<double>(windows));
+  const double times = static_cast<double>(options.batch.steps) * static_cast<double>(options.batch.batch) /
+                       static_cast<double>(windows);
+  return fmt::format("  data: {} tokens, {} {} of {}; {} {} each {} times\n", data.train.tokens(), windows,
+                     windows == 1 ? "sequence" : "sequences", data.order.sequence, options.batch.steps,
+                     options.batch.steps == 1 ? "step reads" : "steps read",
+                     times < 100 ? fmt::format("{:.3g}", times) : fmt::format("{:.0f}", times));
 }
 
-// For a run that ends before its data are checked, which one of a few steps may.
-std::string unchecked_text(const RangeCheck& check, const RunData& data) {
+// For a run that ends before its data are checked, as one of a few steps may, or before a fault in them could
+// end it.
+std::string check_text(const RangeCheck& check, const RunData& data) {
+  if (const std::exception_ptr fault = check.fault()) try {
+      std::rethrow_exception(fault);
+    } catch (const std::exception& error) {
+      return std::string("The run is done, but the data have a fault: ") + as_error(error).what() + "\n";
+    }
   uint64_t tokens = 0;
   for (const TokenData* d : data.all()) tokens += d->tokens();
   if (check.tokens() >= tokens) return "";
@@ -280,8 +297,9 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
   ranks.set_patience(rank_timeout(options, plan));
   check_agreement(facts_of(options, start), plan, ranks);
   if (start.launch) check_shared(options.run.out, ranks);
+  if (start.launch || ranks.is_first()) check_file_size(options, plan);  // every process has its own limit
   if (ranks.is_first()) {
-    check_checkpoint_limits(options, plan);
+    check_checkpoint_place(options, start.run);
     check_checkpoint_space(options, start.run, plan);
     show(out, "  file I/O: " + session.io_description() + "\n" + data_text(start.data, options));
   }
@@ -315,7 +333,7 @@ ExitCode train_in(PlannedSession& started, Options given, Options options, Start
     throw;
   }
   if (report) report->finish();
-  if (check) show(out, unchecked_text(*check, start.data));
+  if (check) show(out, check_text(*check, start.data));
   if (!result.stopped) return ExitCode::done;
   const bool is_done = result.step == options.batch.steps;
   if (report)
@@ -369,7 +387,7 @@ ExitCode train_rank(const Options& given, Start& start, const Ranks& all, std::F
 // `launch`: nullptr if this process trains alone. `directory`: given on the first rank of a launch.
 ExitCode train_process(Options options, const Launch* launch, RunDirectory* directory, std::FILE* out) {
   const bool speaks = !launch || launch->ranks().is_first();
-  check_options(options, Verb::train, !options.run.resume.empty());  // now with the number of ranks
+  check_options(options, Verb::train, manifest_use(options));  // now with the number of ranks
   std::optional<RunDirectory> own;
   if (!launch) directory = &own.emplace(options.run.out);
   if (speaks) remove_statuses(options.run.out, launch ? launch->ranks().size() : 0);

@@ -91,12 +91,15 @@ class CheckpointWriter {
 };
 
 // The exact size of one checkpoint's tensor files with their headers, in bytes, for an optimizer with so many
-// moments. The manifest adds some 300 bytes for each tensor.
+// moments.
 uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
                           const std::vector<std::vector<OwnedRange>>& by_rank);
 // The same for the checkpoints of a plan's run.
 uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer);
-uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer);  // bytes
+// Bytes that a drive must have free for one, with its manifest: at least what it takes.
+uint64_t checkpoint_space(const Plan& plan, OptimizerKind optimizer);
+// Bytes of the largest file of any rank, without the manifest.
+uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer);
 
 // The path of a run's newest complete checkpoint; nullopt if there is none. Complete means: the manifest is
 // valid, and every file has its exact size and a valid header. The tensors' bytes are not read. `damaged`

@@ -141,8 +141,10 @@ void DirectoryLock::release() {
   fd_ = FileDescriptor();
 }
 
-OutDirectory::OutDirectory(const std::string& path)
-    : first_(fs::absolute(path).lexically_normal().string()), path_(first_) {
+OutDirectory::OutDirectory(const std::string& path) {
+  fs::path normal = fs::absolute(path).lexically_normal();
+  if (!normal.has_filename()) normal = normal.parent_path();  // "runs/", "."
+  first_ = path_ = normal.string();
   reopen();
 }
 
@@ -176,9 +178,9 @@ std::optional<std::string> OutDirectory::where() const {
   return error ? std::nullopt : std::optional(there.string());
 }
 
-bool OutDirectory::is_elsewhere() const {
+std::optional<std::string> OutDirectory::elsewhere() const {
   const std::optional<std::string> now = where();
-  return now && *now != first_;
+  return now && *now != first_ ? now : std::nullopt;
 }
 
 std::optional<std::string> OutDirectory::trouble() const {
@@ -237,7 +239,7 @@ std::optional<std::string> newest_checkpoint(const std::string& out_directory,
   return std::nullopt;
 }
 
-std::optional<std::string> checkpoint_before(int64_t step, const std::string& directory) {
+std::optional<std::string> checkpoint_before(const std::string& directory, int64_t step) {
   for (const CheckpointEntry& entry : list_checkpoints(directory))
     if (entry.step < step && is_complete(entry)) return entry.path;
   return std::nullopt;

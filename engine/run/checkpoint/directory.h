@@ -31,7 +31,7 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);
 bool is_complete(const CheckpointEntry& entry, std::string* damage = nullptr);
 
 // The newest complete one of fewer than `step` steps; nullopt: there is none.
-std::optional<std::string> checkpoint_before(int64_t step, const std::string& directory);
+std::optional<std::string> checkpoint_before(const std::string& directory, int64_t step);
 
 // The path, or with ".2", ".3", ... behind it, so that nothing has that name.
 std::string unused_name(const std::string& path);
@@ -70,9 +70,9 @@ class OutDirectory {
  public:
   explicit OutDirectory(const std::string& path);  // throws Error(environment)
 
-  std::optional<std::string> trouble() const;  // a sentence where it was moved or removed
-  std::optional<std::string> where() const;    // nullopt: it was removed
-  bool is_elsewhere() const;                   // than where the run began
+  std::optional<std::string> trouble() const;    // a sentence where it was moved or removed
+  std::optional<std::string> where() const;      // nullopt: it was removed
+  std::optional<std::string> elsewhere() const;  // where it is; nullopt: where the run began, or removed
 
   // After a removal: the first rank makes it again; where something else has its name by now, as "NAME.2",
   // "NAME.3", ... Then the others reopen it, by the number that make_again() returned: 1 for the name itself.

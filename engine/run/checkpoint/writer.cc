@@ -113,11 +113,12 @@ PlaneLayout lay_out_plane(const Model& model, uint32_t moments, Plane plane,
   return layout;
 }
 
-// If something else has the name of the directory, it gets another one: a checkpoint is worth more.
+// A file that has the directory's name is renamed to NAME.moved, rather than that the checkpoint is lost. A
+// link that leads nowhere at the moment is an error: its drive may come back.
 void make_directories(const std::string& out_directory, const std::string& directory) {
   std::error_code error;
   if (const fs::file_status status = fs::symlink_status(directory, error);
-      fs::exists(status) && !fs::is_directory(directory, error))
+      fs::exists(status) && !fs::is_directory(status) && !fs::is_symlink(status))
     fs::rename(directory, unused_name(directory + ".moved"), error);
   const bool made = fs::create_directories(directory, error);
   if (error && error != std::errc::no_space_on_device && error != std::errc::io_error)
@@ -450,6 +451,14 @@ uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
 
 uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer) {
   return checkpoint_bytes(plan.model, optimizer_of(optimizer).moments, owned_ranges(plan.lowering));
+}
+
+uint64_t checkpoint_space(const Plan& plan, OptimizerKind optimizer) {
+  constexpr uint64_t kOfManifest = 64 << 10, kOfPiece = 150;  // measured: 100 for each plane of a tensor
+  uint64_t tensors = 0;
+  for (const auto& group : plan.model.groups) tensors += group.parameters.size();
+  const uint64_t pieces = tensors * (1 + optimizer_of(optimizer).moments) * plan.lowering.ranks;
+  return checkpoint_bytes(plan, optimizer) + kOfManifest + kOfPiece * pieces;
 }
 
 uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer) {

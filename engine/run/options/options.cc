@@ -43,6 +43,7 @@ std::string known_io_backends() {
 }
 
 std::vector<std::string> auto_word() { return {"auto"}; }
+std::vector<std::string> none_word() { return {"none"}; }
 
 constexpr OptionHints called(const char* elsewhere, uint32_t first_in = 0) {
   return {.elsewhere = elsewhere, .first_in = first_in};
@@ -68,6 +69,12 @@ constexpr OptionHints kPrecisionHints = {
     .elsewhere = "dtype mixed-precision amp",
     .unlike = "fp16 bf16 fp32 half float16 bfloat16",
     .difference = "Give the data type as a value, as in --precision bf16."};
+constexpr OptionHints kValidationHints = {
+    .elsewhere = "valid-data validation-data validation-file eval-data eval-file input-val-bin",
+    .words = none_word};
+constexpr OptionHints kNvmeHints = {.elsewhere = "nvme-path nvme-dirs offload-dir offload-folder swap-dir",
+                                    .first_in = kPlan,
+                                    .words = none_word};
 constexpr OptionHints kMachineHints = {.first_in = kPlan, .words = built_in_machine_list};
 constexpr OptionHints kResumeHints = {.elsewhere = "resume-from resume-from-checkpoint load restore",
                                       .words = auto_word};
@@ -116,9 +123,8 @@ constexpr OptionRow kTable[] = {
      "what the files of --data and --val-data are: text, uint16 or uint32 (raw tokens), or auto (by name and "
      "header; what looks like something else is refused)",
      "auto", kRuns | kEval, OnResume::kept, FIELD(data.type)},
-    {"val-data", "data", "FILE...", "tokens to validate on; none: a run that goes on validates no more",
-     "none", kRuns, OnResume::kept, FIELD(data.validation), kNoNumber, nullptr,
-     called("valid-data validation-data validation-file eval-data eval-file input-val-bin")},
+    {"val-data", "data", "FILE...", "tokens to validate on; none: not even where the run that goes on did",
+     "none", kRuns, OnResume::kept, FIELD(data.validation), kNoNumber, nullptr, kValidationHints},
     {"val-every", "data", "N", "validate after every N steps; 0: after the last only", "0", kRuns,
      OnResume::kept, FIELD(data.val_every), kCountOrZero, nullptr,
      called("eval-every eval-interval eval-steps val-interval val-check-interval val-loss-every")},
@@ -145,7 +151,8 @@ constexpr OptionRow kTable[] = {
     {"lr", "optimizer", "X", "highest learning rate", "3e-4", kRuns, OnResume::replaced,
      FIELD(optimizer.learning_rate), kPositive, nullptr,
      called("learning-rate max-lr max-learning-rate peak-lr")},
-    {"min-lr", "optimizer", "X", "learning rate to which --lr falls; the step after the last would have it",
+    {"min-lr", "optimizer", "X",
+     "learning rate to which --lr falls by the end of the run (reached one step after the last)",
      "a tenth of --lr", kRuns, OnResume::replaced, FIELD(optimizer.min_learning_rate), kNotNegative, nullptr,
      called("min-learning-rate final-lr")},
     {"warmup", "optimizer", "N", "steps over which the learning rate rises", "0", kRuns, OnResume::replaced,
@@ -191,7 +198,7 @@ constexpr OptionRow kTable[] = {
      "directory on a fast drive for what does not fit in memory; several, one on each drive, are used at "
      "once, with drive shares by the rates in the machine description",
      "none: no nvme tier", kRuns | kEval | kDoctor | kBench, OnResume::kept, FIELD(memory.nvme_directories),
-     kNoNumber, nullptr, called("nvme-path nvme-dirs offload-dir offload-folder swap-dir", kPlan)},
+     kNoNumber, nullptr, kNvmeHints},
     {"threads",
      "memory",
      "N",

@@ -231,7 +231,8 @@ struct OptionHints {
   const char* unlike = "";     // the same for what is asked for in another way here, which `difference` tells
   const char* difference = "";  // a sentence
   uint32_t first_in = 0;        // verb_bit()s of the verbs whose --help explains it before all others
-  std::vector<std::string> (*words)() = nullptr;  // values with a name, beside those that the type has
+  // Values with a name, beside those that the type has. `none` empties a list.
+  std::vector<std::string> (*words)() = nullptr;
 };
 
 struct OptionRow {
@@ -273,10 +274,14 @@ void set_option(Options& options, const OptionRow& row, const std::vector<std::s
 // empty.
 std::vector<std::string> option_values(const Options& options, const OptionRow& row);
 
-// Throws Error(usage) where options of one verb are missing or contradict each other. With `resuming`,
-// options that the manifest will set are neither demanded nor compared: call again with false once the
-// manifest has been applied, or when there is none.
-void check_options(const Options& options, Verb verb, bool resuming);
+// Throws Error(usage) where options of one verb are missing or contradict each other. Options that a manifest
+// will set are neither demanded nor compared: call again once it has been applied, or when there is none.
+enum class ManifestUse : uint8_t { none, awaited, applied };
+void check_options(const Options& options, Verb verb, ManifestUse manifest);
+// By what the command line says.
+inline ManifestUse manifest_use(const Options& options) {
+  return options.run.resume.empty() ? ManifestUse::none : ManifestUse::awaited;
+}
 
 // A checkpoint's manifest has all options of the run, except those of OnResume::own and those of
 // OnResume::kept that have no value. `sequence` and `micro_batch` must have been resolved.

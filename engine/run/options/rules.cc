@@ -45,7 +45,7 @@ void check_min_learning_rate(const Options& options) {
       is_of_run ? "Give a lower --min-lr, too." : "Lower --min-lr, or leave it out for a tenth of --lr.");
 }
 
-void check_batch(const BatchOptions& batch, int64_t ranks, bool goes_on) {
+void check_batch(const BatchOptions& batch, int64_t ranks, bool is_of_run) {
   const int64_t micro_batch = batch.micro_batch.value_or(1), least = micro_batch * ranks;
   if (batch.batch % least == 0) return;
   const std::string of = ranks == 1         ? fmt::format("--micro-batch {}", micro_batch)
@@ -53,8 +53,11 @@ void check_batch(const BatchOptions& batch, int64_t ranks, bool goes_on) {
                                             : fmt::format("--micro-batch {} on {} ranks", micro_batch, ranks);
   const int64_t slices = std::max<int64_t>(1, (batch.batch + least / 2) / least);
   throw Error(ExitCode::usage, fmt::format("--batch {} is not a multiple of {}.", batch.batch, of),
-              goes_on ? "A run that goes on keeps its batch: give a number of ranks that divides it."
-                      : fmt::format("The nearest multiple is --batch {}.", slices * least));
+              is_of_run ? fmt::format("A run that goes on keeps its batch: give a {} it.",
+                                      micro_batch == 1 ? "number of ranks that divides"
+                                      : ranks == 1     ? "--micro-batch that divides"
+                                                       : "--micro-batch and ranks whose product divides")
+                        : fmt::format("The nearest multiple is --batch {}.", slices * least));
 }
 
 void check_planned_ranks(const Options& options) {
@@ -174,7 +177,8 @@ bool is_auto(const std::vector<std::string>& values) {
 
 }  // namespace
 
-void check_options(const Options& options, Verb verb, bool resuming) {
+void check_options(const Options& options, Verb verb, ManifestUse manifest) {
+  const bool resuming = manifest == ManifestUse::awaited;
   const bool trains = verb == Verb::train || verb == Verb::plan || verb == Verb::profile;
   std::vector<const char*> needed;
   if (trains && !resuming && options.model.model.empty()) needed.push_back("model");
@@ -192,7 +196,7 @@ void check_options(const Options& options, Verb verb, bool resuming) {
   if (verb == Verb::plan) check_planned_ranks(options);
   if (!resuming) {  // otherwise the manifest may set the option that is compared with
     check_batch(options.batch, std::max(options.ranks.count, options.ranks.gpus),
-                !options.run.resume.empty());
+                trains && manifest == ManifestUse::applied);
     check_min_learning_rate(options);
     if (trains) check_compression(options);
   }
@@ -215,31 +219,29 @@ std::vector<std::string> apply_manifest(Options& options, const std::vector<Mani
   std::vector<std::string> notes;
   std::string of_run;
   check_whole(manifest);
-  for (const ManifestOption& stored : manifest) {
-    const OptionRow& row = find_stored(stored);
-    const std::vector<std::string> now = option_values(options, row);
-    const std::vector<std::string> then = stored_values(row, stored);
-    const bool fixed = row.on_resume == OnResume::fixed;
-    if (!is_given(options, stored.name) || (fixed && is_auto(now))) {
-      take_over(options, row, stored.values);
-      if (row.on_resume == OnResume::kept && then != option_values(defaults, row))
-        of_run += fmt::format(" --{} {}", stored.name, joined(then));
-    } else if (now != then && !fixed) {
-      notes.push_back(fmt::format("--{} is now {}; it was {}.", stored.name, joined(now), joined(then)));
-    } else if (now != then) {
-      throw Error(
-          ExitCode::usage,
-          fmt::format("--{} {} differs from the run's own, which is {}.", stored.name, joined(now),
-                      joined(then)),
-          fmt::format("Leave out --{} to resume, or start a new run with another --out.", stored.name));
-    }
-  }
   for (const OptionRow& row : option_table()) {
-    const bool is_stored = std::any_of(manifest.begin(), manifest.end(),
-                                       [&](const ManifestOption& stored) { return stored.name == row.name; });
-    const std::vector<std::string> now = option_values(options, row);
-    if (row.on_resume == OnResume::kept && !is_stored && is_given(options, row.name) && !now.empty())
-      notes.push_back(fmt::format("--{} is now {}; it was none.", row.name, joined(now)));
+    if (row.on_resume == OnResume::own) continue;
+    const auto stored = std::find_if(manifest.begin(), manifest.end(),
+                                     [&](const ManifestOption& option) { return option.name == row.name; });
+    const bool is_stored = stored != manifest.end();
+    const std::vector<std::string> now = option_values(options, row),
+                                   by_default = option_values(defaults, row),
+                                   then = is_stored ? stored_values(row, *stored) : by_default;
+    const bool fixed = row.on_resume == OnResume::fixed;
+    if (!is_given(options, row.name) || (fixed && is_auto(now))) {
+      if (!is_stored) continue;
+      take_over(options, row, stored->values);
+      if (row.on_resume == OnResume::kept && then != by_default)
+        of_run += fmt::format(" --{} {}", row.name, joined(then));
+    } else if (now != then && !fixed) {
+      if (is_stored || then.empty())  // a manifest of version 3 does not tell what else the run had
+        notes.push_back(fmt::format("--{} is now {}; it was {}.", row.name, joined(now), joined(then)));
+    } else if (now != then) {
+      throw Error(ExitCode::usage,
+                  fmt::format("--{} {} differs from the run's own, which is {}.", row.name, joined(now),
+                              joined(then)),
+                  fmt::format("Leave out --{} to resume, or start a new run with another --out.", row.name));
+    }
   }
   if (!of_run.empty()) notes.push_back("As the run had it:" + of_run);
   return notes;

@@ -1,4 +1,4 @@
-// Sizes as people write them: `1.5GiB`, `800MB`, `4096`, `80%`, `auto`.
+// Sizes as people write them: `1.5GiB`, `800MB`, `1048576`, `80%`, `auto`.
 #pragma once
 
 #include <cstdint>

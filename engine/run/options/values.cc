@@ -304,7 +304,7 @@ void set_option(Options& options, const OptionRow& row, const std::vector<std::s
     using T = std::remove_pointer_t<decltype(field)>;
     if constexpr (std::is_same_v<T, std::vector<std::string>>) {
       T list;
-      const bool is_none = std::string_view(row.default_text).starts_with("none") && values == T{"none"};
+      const bool is_none = row.hints.words && values == row.hints.words() && values == T{"none"};
       for (const std::string& value : is_none ? T{} : values)
         list.push_back(parse_value<std::string>(value, row));
       *field = std::move(list);

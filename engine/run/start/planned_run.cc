@@ -63,13 +63,17 @@ std::string source_note(const MemoryOptions& options) {
              : fmt::format("Rates of {}: {}.", printable(rates.name), printable(rates.source));
 }
 
-// Sentences for budgets that are larger than what the machine has. They may be meant: what would it take?
-std::vector<std::string> beyond_notes(const Budgets& budgets, int64_t ranks) {
+// Sentences for budgets that are larger than what the machine has: here, or elsewhere. They may be meant:
+// what would it take?
+std::vector<std::string> beyond_notes(const Budgets& budgets, int64_t ranks, bool here) {
   std::vector<std::string> notes;
   for (const TierBudget* row : budgets.by_tier())
     if (row->limit > row->most)
-      notes.push_back(fmt::format("--{} {} is more than {}the machine has: {}.", row->option,
-                                  format_size(row->limit), ranks > 1 ? "each rank's part of what " : "",
+      notes.push_back(fmt::format("--{} {} is more than {}{}: {}.", row->option, format_size(row->limit),
+                                  ranks > 1 ? "each rank's part of what " : "what ",
+                                  !here                  ? "that machine has"
+                                  : row == &budgets.host ? "this machine has"
+                                                         : "is free here",
                                   format_size(row->most)));
   return notes;
 }
@@ -143,7 +147,7 @@ Budgets planned_budgets(const Options& options, bool of_this_process, const Plan
 PlannedRun planned_run(Options options) {
   options.ranks.launched = is_given(options, "ranks");
   const bool of_this_process = !options.ranks.launched;
-  check_options(options, Verb::plan, !options.run.resume.empty());
+  check_options(options, Verb::plan, manifest_use(options));
   PlannedRun run;
   run.start = open_run_start(options, Verb::plan);
   if (of_this_process) options.ranks.per_node = options.ranks.count;
@@ -166,7 +170,8 @@ PlannedRun planned_run(Options options) {
   notes.insert(notes.end(), run.device.notes.begin(), run.device.notes.end());
   run.budgets = planned_budgets(options, of_this_process, run.device, elsewhere);
   run.budgets.reserve_table(run.start.source.table_bytes);
-  for (std::string& note : beyond_notes(run.budgets, options.ranks.count)) notes.push_back(std::move(note));
+  for (std::string& note : beyond_notes(run.budgets, options.ranks.count, !elsewhere))
+    notes.push_back(std::move(note));
   const auto request_now = [&] {
     return plan_request(options, run.start.source.config, run.budgets, run.device.workspaces,
                         !options.data.validation.empty(), run.device.ranks_meet);

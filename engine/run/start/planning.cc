@@ -51,13 +51,12 @@ std::vector<std::string> less_work(const PlanRequest& request) {
     shorter.sequence = sequence;
     return is_feasible(shorter);
   };
-  const int64_t sixteenth = request.sequence / kLengths;
-  int64_t length = sixteenth * largest(kLengths - 1, [&](int64_t n) {
-                     return sixteenth > 0 && works_with_length(n * sixteenth);
-                   });
-  for (int64_t half = sixteenth / 2; length == 0 && half > 0; half /= 2)
-    if (works_with_length(half)) length = half;
-  if (length > 0) found.push_back(fmt::format("--seq {} instead of {}", length, request.sequence));
+  if (const int64_t part = request.sequence / kLengths; part > 0 && works_with_length(1)) {
+    int64_t length = part * largest(kLengths - 1, [&](int64_t n) { return works_with_length(n * part); });
+    for (int64_t half = part / 2; length == 0; half /= 2)
+      if (half <= 1 || works_with_length(half)) length = std::max<int64_t>(half, 1);
+    found.push_back(fmt::format("--seq {} instead of {}", length, request.sequence));
+  }
   const int64_t smallest = request.micro_batches.back();
   if (smallest > 1 && tasks * static_cast<uint64_t>(smallest) <= kTasksTried &&
       request.lower.batch <= kMicroBatchesMax) {

@@ -18,8 +18,8 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
 // A program of more tasks takes seconds for each plan: other budgets or batches are not tried then.
 constexpr uint64_t kTasksTried = 60'000;
 
-// The error, with the longest sequence, the smaller micro-batch and the larger part of the batch that work
-// within the request's budgets. Plans some tens of times, for its least memory only.
+// The error, with the longest sequence of those tried, the smaller micro-batch and the larger part of the
+// batch that work// within the request's budgets. Plans some tens of times, for its least memory only.
 Error with_less_work(const Error& error, const PlanRequest& request);
 
 }  // namespace sluice

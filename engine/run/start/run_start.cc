@@ -63,8 +63,8 @@ std::vector<std::string> go_on_with(const CheckpointReader& checkpoint, bool is_
   std::vector<std::string> notes = apply_manifest(options, manifest);
   if (before != ranks)
     notes.push_back("The run goes on with " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
-                    ", and had " + std::to_string(before) + ": sums are rounded in another order, and the " +
-                    "micro-batch is chosen anew, unless --micro-batch is given.");
+                    ", and had " + std::to_string(before) + ": sums are rounded in another order" +
+                    (is_given(options, "micro-batch") ? "." : ", and the micro-batch is chosen anew."));
   return notes;
 }
 
@@ -123,7 +123,7 @@ RunStart open_run_start(Options& options, Verb verb) {
   } else if (resuming) {
     note({fresh_start(options, verb)});
   }
-  if (resuming) check_options(options, verb, false);
+  if (resuming) check_options(options, verb, start.checkpoint ? ManifestUse::applied : ManifestUse::none);
   if (start.checkpoint)
     start.source.config =
         config_from_json(start.checkpoint->state().model_config, "the checkpoint's config.json");

@@ -172,7 +172,11 @@ std::optional<std::string> MetricsFile::trouble() {
                      printable(path_), error_ == EAGAIN ? "its reader does not read" : std::strerror(error_));
 }
 
-std::string set_aside_of(const std::string& metrics) { return metrics + ".set-aside"; }
+std::string set_aside_of(const std::string& metrics) {
+  std::error_code missing;
+  const std::filesystem::path target = std::filesystem::canonical(metrics, missing);
+  return (missing ? metrics : target.string()) + ".set-aside";
+}
 
 int64_t truncate_after_step(const std::string& path, int64_t step) {
   std::error_code ignored;

@@ -75,7 +75,8 @@ class MetricsFile {
   bool is_told_ = false;  // of this error
 };
 
-// Where truncate_after_step() puts the lines that it takes from a file.
+// Where truncate_after_step() puts the lines that it takes from a file: beside it, or beside what a link
+// leads to.
 std::string set_aside_of(const std::string& metrics);
 
 // For a resume from a checkpoint taken after `step` updates: takes every line of a later step, and a last

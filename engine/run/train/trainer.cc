@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
 
 #include "engine/base/clock.h"
 #include "engine/base/units.h"
 #include "engine/rates/network.h"
 #include "engine/run/execute/recorder.h"
 #include "engine/run/train/schedule.h"
+#include "engine/run/train/way_on.h"
 #include "offload/nvme_files.h"
 #include "offload/system/memory_limits.h"
 
@@ -160,6 +160,7 @@ TrainResult Trainer::run(AtEnd at_end) {
   if (at_end == AtEnd::checkpoint) {
     out_.emplace(options_.run.out);
     spare_.emplace(SpareDescriptors::kOfCheckpoint);
+    checkpoint_space_ = checkpoint_space(session_.plan(), options_.optimizer.kind);
   }
   try {
     return train_on_lanes();
@@ -167,7 +168,7 @@ TrainResult Trainer::run(AtEnd at_end) {
     if (!error.is_in_step()) throw;
     std::string remedy = error.remedy();
     remedy.pop_back();  // the full stop
-    throw Error(error.code(), error.what(), remedy + ", then " + next() + ".");
+    throw Error(error.code(), error.what(), remedy + ", then " + way_on(options_.run, directory()) + ".");
   }
 }
 
@@ -335,44 +336,12 @@ void Trainer::read_step(const Pending& p) {
     throw Error(ExitCode::numerics,
                 "The " + std::string(std::isfinite(m.loss) ? "gradient norm" : "loss") + " of step " +
                     std::to_string(m.step) + " is not finite.",
-                way_out("a smaller --lr"));
+                way_on_with("a smaller --lr", options_.run, directory()));
   if (scaled && state_.loss_scale < 1)
     throw Error(ExitCode::numerics,
                 "The fp16 loss scale fell below 1 at step " + std::to_string(m.step) + ".",
-                way_out("a smaller --lr") + " A new run may also use --precision bf16.");
-}
-
-std::optional<std::string> Trainer::newest() const {
-  const std::optional<std::string> out = out_ ? out_->where() : std::nullopt;
-  return out ? newest_checkpoint(*out) : std::nullopt;
-}
-
-// A branch that has no checkpoint yet starts from the one that it leaves.
-std::string Trainer::next() const {
-  if (at_end_ == AtEnd::nothing) return "start again";
-  try {
-    if (newest()) return "go on with --resume auto";
-  } catch (const Error&) {  // what there is cannot be looked at now, as with too few descriptors
-    return "go on with --resume auto";
-  }
-  const std::string from = options_.run.resume.empty() ? "auto" : printable(options_.run.resume);
-  return "start again with --resume " + from + ", since there is no checkpoint yet";
-}
-
-// The remedy after a step whose numbers went wrong.
-std::string Trainer::way_out(const std::string& change) const {
-  if (at_end_ == AtEnd::nothing) return "Start again with " + change + ".";
-  if (const auto from = newest()) {
-    const std::filesystem::path path(*from);
-    const auto before = checkpoint_before(step_of(path.filename()).value(), path.parent_path());
-    const std::string earlier = before ? "--resume " + printable(*before) + ", or " : "";
-    return fmt::format(
-        "Go on from {}: repeat the command with --resume auto and {}. If that soon ends in the same way, the "
-        "weights were spoiled before: then {}start anew in another --out.",
-        printable(*from), change, earlier);
-  }
-  const std::string from = options_.run.resume.empty() ? "auto" : printable(options_.run.resume);
-  return "There is no checkpoint yet: repeat the command with --resume " + from + " and " + change + ".";
+                way_on_with("a smaller --lr", options_.run, directory()) +
+                    " A new run may also use --precision bf16.");
 }
 
 void Trainer::drain() {
@@ -407,24 +376,20 @@ bool Trainer::validate() {
 // that another one did.
 void Trainer::tell_failure(const std::string& unsaved) const {
   std::string then;
-  const std::string place = out_ && out_->is_elsewhere() ? printable(*out_->where()) : "";
-  const std::string there = place.empty() ? "" : " in " + place,
-                    out = place.empty() ? "" : "--out " + place + " ";
   if (!unsaved.empty())
-    then = " The checkpoint could not be written: " + unsaved + " When that is mended, " + next() + ".";
-  else if (at_end_ == AtEnd::checkpoint && step_ == options_.batch.steps)
-    then = fmt::format(" All {} steps are done and saved; then sluice eval gives the loss.", step_);
-  else if (at_end_ == AtEnd::checkpoint)
-    then = fmt::format(" Step {} is saved{}: then go on with {}--resume auto.", step_, there, out);
+    then = fmt::format(" The checkpoint could not be written: {} When that is mended, {}.", unsaved,
+                       way_on(options_.run, directory()));
+  else if (out_)
+    then = " " + saved_words(step_, options_.batch.steps, *out_);
   if (!failure_)
     throw Error(ExitCode::rank_lost, "Another rank found that the run has to end.",
                 "Its own error says why." + then);
   try {
     std::rethrow_exception(failure_);
   } catch (const Error& error) {
-    const bool of_data = error.code() == ExitCode::malformed_file && at_end_ == AtEnd::checkpoint;
-    throw Error(error.code(), error.what(),
-                error.remedy() + (of_data ? " Other training data need a new run." : "") + then);
+    const bool of_data = out_ && error.code() == ExitCode::malformed_file;
+    const char* const data = of_data ? " A run keeps its training data; --val-data may be given anew." : "";
+    throw Error(error.code(), error.what(), error.remedy() + data + then);
   }
 }
 
@@ -470,17 +435,22 @@ std::string Trainer::place_of_checkpoint() {
   return out_->where().value_or(options_.run.out);
 }
 
+// A directory that cannot be looked at counts as one with room: the write will tell.
 bool Trainer::has_room() {
   const std::optional<std::string> out = session_.ranks().is_first() ? out_->where() : std::nullopt;
-  const uint64_t needed = checkpoint_bytes(session_.plan(), options_.optimizer.kind);
-  const uint64_t free = out ? free_bytes(*out) : needed;
-  const bool was_overdue = std::exchange(overdue_, session_.ranks().sum<int>(free < needed) > 0);
-  if (out && overdue_ && !was_overdue && events_.trouble)
+  uint64_t free = checkpoint_space_;
+  if (out) try {
+      free = free_bytes(*out);
+    } catch (const Error&) {
+    }
+  const bool is_full = session_.ranks().sum<int>(free < checkpoint_space_) > 0;
+  const bool was_overdue = std::exchange(overdue_, is_full);
+  if (out && is_full && !was_overdue && events_.trouble)
     events_.trouble(fmt::format(
         "No room for the checkpoint after step {}: it takes {}, and {} are free in {}. The run goes on, and "
         "writes it after the first step that finds room. Free some space.",
-        step_, format_size(needed), format_size(free), printable(*out)));
-  return !overdue_;
+        step_, format_size(checkpoint_space_), format_size(free), printable(*out)));
+  return !is_full;
 }
 
 void Trainer::checkpoint() {
@@ -501,7 +471,7 @@ void Trainer::checkpoint() {
     throw Error(ExitCode::numerics,
                 "The weights or moments after step " + std::to_string(step_) +
                     " are not finite, so they are not saved.",
-                way_out("a smaller --lr"));
+                way_on_with("a smaller --lr", options_.run, directory()));
   writer.commit();
   if (session_.ranks().is_first()) prune_checkpoints(out, options_.run.keep);
   saved_at_ = steady_seconds();

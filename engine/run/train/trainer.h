@@ -79,9 +79,7 @@ class Trainer {
   bool issue_step();              // false where a rank could not read its tokens: nothing was issued
   void read_steps(size_t leave);  // reads the oldest pending steps until `leave` are left
   void read_step(const Pending& pending);
-  std::optional<std::string> newest() const;  // checkpoint, of a run that saves
-  std::string next() const;                   // what to do after an error whose reason is gone
-  std::string way_out(const std::string& change) const;
+  const OutDirectory* directory() const { return out_ ? &*out_ : nullptr; }
   double norm_time(const Pending& pending) const;
   void record(int64_t step, uint64_t ticket, BodyId body);
   void record_failed();
@@ -103,8 +101,9 @@ class Trainer {
   const std::atomic<bool>& stop_;
   TrainEvents events_;
   AtEnd at_end_ = AtEnd::checkpoint;
-  std::optional<OutDirectory> out_;  // these two: where checkpoints are written
+  std::optional<OutDirectory> out_;  // these three: where and with what checkpoints are written
   std::optional<SpareDescriptors> spare_;
+  uint64_t checkpoint_space_ = 0;
   int64_t step_ = 0;              // issued
   size_t phase_ = 0;              // index into Lowering::phases
   bool pending_update_ = false;   // rounded gradients wait for their update

@@ -84,7 +84,7 @@ TEST_F(TokenDataTest, FilesThatLookLikeSomethingElseAreAskedAbout) {
     expect_error(ExitCode::malformed_file, {"looks like integers of 64 bits"},
                  [&] { TokenData::open({c}, 50257, type); });
   for (const auto& [begin, name] : {std::pair{"\x93NUMPY\x01", "a NumPy file"},
-                                    {"\x1f\x8b\x08", "compressed by gzip"},
+                                    {"\x1f\x8b\x08", "a gzip file"},
                                     {"PK\x03\x04", "a zip archive"},
                                     {"PAR1", "a Parquet file"}})
     rejects(write_file("other.bin", begin + std::string(100, 'x')), 50257, ExitCode::malformed_file, name);

@@ -224,7 +224,7 @@ TEST_F(CliElsewhere, MoreHostMemoryAloneIsNamedWhereItSuffices) {
 
 TEST_F(CliElsewhere, BudgetsThatTheMachineLacksAreToldOf) {
   const Words more{"--model", kTiny, "--machine", "rtx-4090", "--host-mem", "100GiB"};
-  EXPECT_NE(plan(more).out.find("--host-mem 100 GiB is more than the machine has: 64.0 GiB."),
+  EXPECT_NE(plan(more).out.find("--host-mem 100 GiB is more than what that machine has: 64.0 GiB."),
             std::string::npos);
 }
 

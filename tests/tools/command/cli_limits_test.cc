@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "engine/base/parallel.h"
-#include "engine/run/checkpoint/checkpoint.h"
 #include "engine/run/checkpoint/directory.h"
 #include "tests/support/cli_support.h"
 
@@ -54,26 +53,30 @@ TEST_F(Cli, LittleAddressSpaceIsRefusedAtOnce) {
 
 // A drive that fills up in mid-run: a checkpoint at an interval waits until there is room again, and the run
 // goes on. The drive is a small tmpfs in a mount namespace of the command's own.
-TEST_F(Cli, ACheckpointWaitsForRoom) {
-  if (Command(directory / "", {"unshare", "--mount", "true"}).wait().code != 0)
-    GTEST_SKIP() << "mount namespaces are not permitted here";
+class Room : public Cli {
+ protected:
+  void wait_for_room(const std::string& ranks) const;
+};
+
+void Room::wait_for_room(const std::string& ranks) const {
   const std::string small = directory / "small";
-  std::filesystem::create_directory(small);
+  std::filesystem::create_directories(small);
   const Words there{"unshare", "--mount", "sh", "-c", R"(mount -t tmpfs -o size=4m none "$0" && exec "$@")",
                     small};
-  Command command(directory / "", there + sluice_words(train("small/run", 100000,
-                                                             {"--checkpoint-every", "50", "--keep", "1",
-                                                              "--metrics", directory / "metrics.jsonl"}),
-                                                       "sluice"));
+  Command command(directory / "",
+                  there + sluice_words(train("small/run", 100000,
+                                             {"--gpus", ranks, "--checkpoint-every", "1.5s", "--keep", "1",
+                                              "--metrics", directory / ("metrics-" + ranks)}),
+                                       "sluice"));
   const std::string seen = "/proc/" + std::to_string(command.process()) + "/root" + small;
   const auto newest = [&] {
-    const auto path = newest_checkpoint(seen + "/run");
-    return path ? step_of(std::filesystem::path(*path).filename().string()).value() : 0;
+    const std::vector<CheckpointEntry> all = list_checkpoints(checkpoints_directory(seen + "/run"));
+    return all.size() == 1 ? all.front().step : 0;  // two: one is about to be deleted
   };
   ASSERT_TRUE(command.until([&] { return newest() > 0; }));
-  std::ofstream(seen + "/filler") << std::string(4 << 20, 'x');  // as much of it as fits
   const std::string out = directory / "stdout";
   ASSERT_TRUE(command.until([&] {
+    std::ofstream(seen + "/filler", std::ios::app) << std::string(4 << 20, 'x');  // as much of it as fits
     return read_text_file(out, 1 << 24).find("No room for the checkpoint after step ") != std::string::npos;
   })) << read_text_file(directory / "stderr", 1 << 20);
   const int64_t before = newest();
@@ -87,6 +90,12 @@ TEST_F(Cli, ACheckpointWaitsForRoom) {
   EXPECT_NE(result.out.find("are free in " + small + "/run. The run goes on, and writes it after"),
             std::string::npos)
       << result.out;
+}
+
+TEST_F(Room, ACheckpointWaitsForIt) {
+  if (Command(directory / "", {"unshare", "--mount", "true"}).wait().code != 0)
+    GTEST_SKIP() << "mount namespaces are not permitted here";
+  for (const char* ranks : {"1", "2"}) wait_for_room(ranks);
 }
 
 TEST_F(Cli, ADirectoryThatCannotServeIsRefusedEvenIfThePlanDoesNotNeedIt) {

@@ -102,8 +102,12 @@ TEST_F(Cli, NothingToDoIsSaid) {
   EXPECT_EQ(done.code, 0) << done.err;
   EXPECT_EQ(lines_of(done.out).back(),
             "All 3 steps are done: nothing to do. To go on, give a larger --steps.");
-  expect_refusal(train("run", 2, {"--resume", "auto"}), 2, {"--steps 2 is behind", "has done 3", "--resume"});
+  expect_refusal(train("run", 2, {"--resume", "auto"}), 2,
+                 {"--steps 2 is behind", "has done 3.\n  Give --steps above 3.\n"});
   EXPECT_EQ(lines_of(read_text_file(directory / "run/metrics.jsonl", 1 << 20)).size(), 3u);
+  ASSERT_EQ(run(train("run", 5, {"--resume", "auto"})).code, 0);
+  expect_refusal(train("run", 4, {"--resume", "auto"}), 2,
+                 {"Give --steps above 5, or go back with --resume ", "/run/checkpoints/step-000000003."});
 }
 
 TEST_F(Cli, AStartThatFailsLeavesNothing) {
@@ -163,7 +167,7 @@ TEST_F(Cli, ALossThatIsNotFiniteEndsTheRun) {
     };
     expect_refusal(far(precision + "-none", {}), 8, {"There is no checkpoint yet: repeat the command"});
     expect_refusal(far(precision, {"--checkpoint-every", "1"}), 8,
-                   {"step 2", "not finite", "step-000000001: repeat the command with --resume auto",
+                   {"step 2", "not finite", "step-000000001, repeat the command with --resume auto",
                     "then start anew in another --out"});
     const auto path = newest_checkpoint(directory / precision);
     ASSERT_TRUE(path);

@@ -37,18 +37,40 @@ TEST(Resume, TheManifestBringsWhatFixesBits) {
   EXPECT_EQ(o.data.order, RowOrder::sequential);
   EXPECT_EQ(o.memory.host.bytes, uint64_t{2} << 30);  // budgets may change
   EXPECT_FALSE(o.memory.host.of_run);
-  EXPECT_NO_THROW(check_options(o, Verb::train, false));
+  EXPECT_NO_THROW(check_options(o, Verb::train, ManifestUse::applied));
 }
 
-// What never changes bits is taken over as well: where the run validates, what it keeps, its budgets.
+// A run keeps its batch, so that is not what a refusal proposes to change.
+TEST(Resume, ABatchThatNoLongerDivides) {
+  const auto refusal = [&](const std::string& more, ManifestUse manifest) {
+    Options o = options_of("train --out run --resume auto" + more);
+    if (manifest == ManifestUse::applied)
+      apply_manifest(o, manifest_of("train --model gpt2 --data d --out run --batch 8"));
+    o.ranks.count = o.ranks.gpus;
+    try {
+      check_options(o, Verb::train, manifest);
+    } catch (const Error& error) {
+      return std::string(error.what()) + " " + error.remedy();
+    }
+    return std::string();
+  };
+  EXPECT_EQ(
+      refusal(" --gpus 3", ManifestUse::applied),
+      "--batch 8 is not a multiple of --micro-batch 2 on 3 ranks. A run that goes on keeps its batch: give a "
+      "--micro-batch and ranks whose product divides it.");
+  EXPECT_EQ(refusal(" --model gpt2 --data d --batch 8 --micro-batch 3", ManifestUse::none),
+            "--batch 8 is not a multiple of --micro-batch 3. The nearest multiple is --batch 9.");
+}
+
 TEST(Resume, WhatTheRunHadNotIsTold) {
   Options o = options_of("train --out run --resume auto --nvme-dir a,b --val-data v --stop-within 5m");
   EXPECT_EQ(
       apply_manifest(o, manifest_of(kTrain)),
       (std::vector<std::string>{"--val-data is now v; it was none.", "--nvme-dir is now a b; it was none.",
-                                "--stop-within is now 300s; it was 0."}));
+                                "--stop-within is now 300s; it was none."}));
 }
 
+// What never changes bits is taken over as well: where the run validates, what it keeps, its budgets.
 TEST(Resume, OptionsThatChangeNoBitsAreTheRunsUnlessTheyAreGiven) {
   const auto manifest = manifest_of(
       kTrain +
@@ -70,7 +92,7 @@ TEST(Resume, OptionsThatChangeNoBitsAreTheRunsUnlessTheyAreGiven) {
   EXPECT_EQ(o.memory.nvme.bytes, 1000001u);
   EXPECT_EQ(o.memory.nvme_directories, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(o.ranks.zero, 1);
-  EXPECT_NO_THROW(check_options(o, Verb::train, false));
+  EXPECT_NO_THROW(check_options(o, Verb::train, ManifestUse::applied));
   Options evaluated = options_of("eval --from run --data d");
   adopt_manifest(evaluated, manifest);
   EXPECT_EQ(evaluated.memory.host, Size{});  // weights may be evaluated under any budgets
@@ -126,7 +148,8 @@ TEST(Resume, EvalAdoptsWhatWasNotGiven) {
   EXPECT_EQ(o.data.train, std::vector<std::string>{"other.bin"});
   EXPECT_EQ(o.batch.sequence, 1024);
   EXPECT_EQ(o.numbers.precision, DType::f32);
-  EXPECT_THROW(check_options(o, Verb::eval, false), Error);  // 3 is no multiple of the run's micro-batch, 2
+  EXPECT_THROW(check_options(o, Verb::eval, ManifestUse::applied),
+               Error);  // 3 is no multiple of the run's micro-batch, 2
   auto damaged = manifest;
   std::erase_if(damaged, [](const ManifestOption& m) { return m.name == "clip"; });  // no default stands in
   EXPECT_THROW(adopt_manifest(o, damaged), Error);
@@ -151,8 +174,8 @@ TEST(Resume, ADamagedManifestIsAMalformedFile) {
 
 TEST(Resume, WithNothingToResumeTheUsualIsDemanded) {
   const Options o = options_of("train --out run --resume auto");
-  EXPECT_THROW(check_options(o, Verb::train, false), Error);
-  EXPECT_NO_THROW(check_options(o, Verb::train, true));
+  EXPECT_THROW(check_options(o, Verb::train, ManifestUse::applied), Error);
+  EXPECT_NO_THROW(check_options(o, Verb::train, ManifestUse::awaited));
 }
 
 }  // namespace

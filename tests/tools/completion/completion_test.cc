@@ -88,7 +88,7 @@ TEST_F(Completion, BashOffersValues) {
     EXPECT_TRUE(offers({"sluice", "plan", "--machine", machine}, machine)) << machine;
   EXPECT_TRUE(offers({"sluice", "train", "--data", ""}, "tokens.bin"));
   EXPECT_TRUE(offers({"sluice", "train", "--data", "a.bin", "t"}, "tokens.bin"));  // takes several
-  EXPECT_EQ(offered({"sluice", "train", "--nvme-dir", ""}), Words{"drive"});
+  EXPECT_EQ(offered({"sluice", "train", "--nvme-dir", ""}), (Words{"none", "drive"}));
   EXPECT_EQ(offered({"sluice", "train", "--resume", "a"}), Words{"auto"});
   EXPECT_EQ(offered({"sluice", "completion", ""}), (Words{"bash", "zsh", "fish"}));
 }

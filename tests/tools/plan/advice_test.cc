@@ -94,7 +94,7 @@ TEST_F(Advice, ARefusalNamesWhatWorks) {
 
 // No sixteenth of the sequence works: halves of the shortest are tried.
 TEST_F(Advice, ARefusalNamesSequencesThatAreMuchShorter) {
-  const Words model{"--model",    "gpt2:layers=2,width=64,heads=2,vocab=256,context=65536",
+  const Words model{"--model",    "llama:layers=2,width=64,heads=2,vocab=256,context=65536",
                     "--device",   "cpu",
                     "--batch",    "1",
                     "--gpu-mem",  "2MiB",

@@ -75,12 +75,15 @@ TEST_F(Endings, ARunWhoseDirectoryMovesIsSavedWhereItIs) {
   struct Case {
     bool moved, replaced;
     int64_t ranks;
+    const char* ending = "";  // of --out
   };
-  for (const Case c : {Case{true, true, 1}, Case{true, false, 1}, Case{false, false, 1}, Case{false, true, 1},
-                       Case{true, true, 2}, Case{false, false, 2}, Case{false, true, 2}}) {
+  for (const Case c :
+       {Case{true, true, 1}, Case{true, false, 1}, Case{false, false, 1}, Case{false, true, 1},
+        Case{false, true, 1, "/"}, Case{true, true, 2}, Case{false, false, 2}, Case{false, true, 2}}) {
     SCOPED_TRACE(c.ranks);
     TestRun run = tokens_run(c.ranks, "run");
     const std::string out = run.options.run.out, elsewhere = out + ".elsewhere";
+    run.options.run.out += c.ending;
     std::atomic<bool> is_done{false};  // each rank is told of each step
     run.on_step = [&](const StepMetrics& m) {
       if (m.step != 3 || is_done.exchange(true)) return;
@@ -250,7 +253,7 @@ TEST_F(Endings, WeightsThatAreNotFiniteAreNotSaved) {
     EXPECT_EQ(error.code(), ExitCode::numerics);
     EXPECT_STREQ(error.what(), "The weights or moments after step 3 are not finite, so they are not saved.");
     EXPECT_NE(
-        error.remedy().find("step-000000002: repeat the command with --resume auto and a smaller --lr."),
+        error.remedy().find("step-000000002, repeat the command with --resume auto and a smaller --lr."),
         std::string::npos)
         << error.remedy();
     EXPECT_EQ(CheckpointReader::open(newest_checkpoint(run.options.run.out).value()).state().step, 2);
