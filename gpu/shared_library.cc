@@ -1,6 +1,7 @@
 #include "gpu/shared_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 namespace sluice {
 
@@ -13,6 +14,12 @@ SharedLibrary::SharedLibrary(const std::string& name)
 
 SharedLibrary::~SharedLibrary() {
   if (handle_ != nullptr && !kept_) (void)dlclose(handle_);  // nothing of it is in use
+}
+
+std::string SharedLibrary::file() const {
+  link_map* map = nullptr;
+  const bool known = handle_ != nullptr && dlinfo(handle_, RTLD_DI_LINKMAP, &map) == 0;
+  return known ? map->l_name : name_;
 }
 
 void* SharedLibrary::address_of(const char* symbol) {

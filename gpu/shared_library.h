@@ -17,6 +17,7 @@ class SharedLibrary {
   SharedLibrary& operator=(const SharedLibrary&) = delete;
 
   bool is_open() const { return handle_ != nullptr; }
+  std::string file() const;  // the path at which the loader found it
   template <typename F>
   void find(F*& function, const char* symbol) {
     function = reinterpret_cast<F*>(address_of(symbol));

@@ -123,7 +123,9 @@ int preallocate(int fd, uint64_t bytes) {
 
 }  // namespace
 
-uint64_t free_bytes(const std::string& directory) {
+namespace {
+
+struct statvfs file_system_of(const std::string& directory) {
   check_directory(directory);
   struct statvfs status;
   if (statvfs(directory.c_str(), &status) != 0)
@@ -133,7 +135,19 @@ uint64_t free_bytes(const std::string& directory) {
   if (status.f_blocks == 0)  // /proc, /sys
     throw environment("The file system of " + printable(directory) + " holds no files of users.",
                       "Give a directory on a drive.");
+  return status;
+}
+
+}  // namespace
+
+uint64_t free_bytes(const std::string& directory) {
+  const struct statvfs status = file_system_of(directory);
   return static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
+}
+
+uint64_t free_files(const std::string& directory) {
+  const struct statvfs status = file_system_of(directory);
+  return status.f_files == 0 ? UINT64_MAX : static_cast<uint64_t>(status.f_favail);
 }
 
 uint64_t file_system_id(const std::string& directory) {

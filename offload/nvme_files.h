@@ -66,6 +66,10 @@ class NvmeFiles {
 // Error(environment) when it is missing or not a directory.
 uint64_t free_bytes(const std::string& directory);
 
+// Files that such a user may still make there; UINT64_MAX where the file system counts none. Throws as
+// free_bytes() does.
+uint64_t free_files(const std::string& directory);
+
 // Which file system a directory is on; throws as free_bytes() does.
 uint64_t file_system_id(const std::string& directory);
 

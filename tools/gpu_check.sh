@@ -1,28 +1,31 @@
 #!/bin/bash
-# Measures training on this machine's GPU. A call does one part, in under 8 minutes. The next call of the same
-# part does the rows that failed or were left. Runs in an unpacked bundle, or in a repository with a build
-# folder.
+# Tests and measures training on this machine's GPU: docs/gpu_hour.md says what to type and what comes back.
+# A call does one part, in under 8 minutes. The next call of the same part does the rows that failed or were
+# left. Runs in an unpacked bundle, or in a repository with a build folder.
 #
-# usage: tools/gpu_check.sh --part tests|small|offload|largest|peer [OPTION...]    writes DIR/PART.json
-#        tools/gpu_check.sh --report [--out DIR]                                  all parts as Markdown
-#   --out DIR      for the JSON files (default: out/gpu_check)
-#   --disk DIR     for a file of 8 GiB, token data and the nvme tier (default: the --out directory)
-#   --rehearse     tiny models on the cpu device: only shows that every row works
-#   --device NAME  cuda (default), or cpu in a rehearsal (default there)
-#   --bench FILE   the gpu_bench command (default: that of the bundle, else of build/release)
+# usage: tools/gpu_check.sh --first [OPTION...]         the questions that matter most, each by itself
+#        tools/gpu_check.sh --part PART [OPTION...]     tests, small, offload, largest or peer
+#        tools/gpu_check.sh --report [--out DIR]        all that was found, as Markdown
+#   --out DIR       for results: a folder for each GPU and build, with a log for every row
+#                   (default: out/gpu_check)
+#   --archive FILE  all of them in one file, also after a failure (default: DIR/results.tar.gz)
+#   --disk DIR      on a drive, for a file of 2 GiB, token data and the nvme tier (default: the --out directory)
+#   --rehearse      tiny models on the cpu device: only shows that every row works
+#   --device NAME   cuda (default), or cpu in a rehearsal (default there)
+#   --bench FILE    the gpu_bench command (default: that of the bundle, else of build/release)
 # Part tests runs the tests that need a GPU, also those with two ranks on one GPU, and compute-sanitizer over
 # the ops. Part peer needs python3 with PyTorch. Exit codes: 0 all rows are there, 1 a row failed, 2 usage, 4
-# no GPU, 75 some rows are left for another call.
+# no GPU or no drive, 75 some rows are left for another call.
 set -euo pipefail
+set -f  # words of rows have stars
 
 seconds_most=470  # of a call
-sanitizer_runs=4  # into which the tests of ops are divided, so that each is short
 root=$(cd "$(dirname "$0")/.." && pwd)
 bench=$root/bin/gpu_bench
 if [[ ! -x $bench ]]; then bench=$root/build/release/gpu_bench; fi
-part="" report=false rehearse=() device="" out=out/gpu_check disk=""
+part="" report=false rehearse=() device="" out=out/gpu_check archive="" disk=""
 
-help() { sed --quiet '6,15s/^# \?//p' "$0"; }
+help() { sed --quiet '6,20s/^# \?//p' "$0"; }
 usage() {
   help >&2
   exit 2
@@ -33,9 +36,10 @@ while [[ $# -gt 0 ]]; do
       help
       exit
       ;;
+    --first) part=first ;;
     --report) report=true ;;
     --rehearse) rehearse=(--rehearse) ;;
-    --part | --out | --disk | --device | --bench)
+    --part | --out | --archive | --disk | --device | --bench)
       if [[ $# -lt 2 ]]; then usage; fi
       declare "${1#--}=$2"
       shift
@@ -48,28 +52,80 @@ if [[ ! -x $bench ]]; then
   echo "gpu_check: there is no $bench. Build it with tools/build.sh release, or name it with --bench." >&2
   exit 2
 fi
-if [[ $report == true ]]; then exec "$bench" report --dir "$out"; fi
-case "$part" in tests | small | offload | largest | peer) ;; *) usage ;; esac
+if [[ $report == true ]]; then
+  if [[ ! -d $out ]]; then
+    echo "gpu_check: there is nothing in $out to report." >&2
+    exit 2
+  fi
+  find "$out" -mindepth 1 -maxdepth 1 -type d | sort | while read -r results; do
+    "$bench" report --dir "$results"
+  done
+  exit
+fi
+case "$part" in first | tests | small | offload | largest | peer) ;; *) usage ;; esac
 
 programs=$(dirname "$bench")
+if [[ ${#rehearse[@]} -gt 0 ]]; then seconds_most=3600; fi
 if [[ -z $device ]]; then device=$([[ ${#rehearse[@]} -gt 0 ]] && echo cpu || echo cuda); fi
 disk=${disk:-$out}
+archive=${archive:-$out/results.tar.gz}
 mkdir -p "$out" "$disk"
 commit=$(cat "$root/commit" 2> /dev/null || git -C "$root" describe --always --dirty 2> /dev/null ||
   echo unknown)
-common=(--dir "$out" --disk "$disk" --device "$device" --commit "$commit" "${rehearse[@]}")
-log=$(mktemp)
-trap 'rm -f "$log" "$disk/tokens.bin"' EXIT
-failed=0 left=0
+common=(--disk "$disk" --device "$device" --commit "$commit" "${rehearse[@]}")
 
-# start NAME SECONDS: whether to do a row now that takes SECONDS at most.
+# Libraries that only PyTorch or another package has brought along.
+find_libraries() {
+  local name folder folders
+  mapfile -t folders < <(python3 -c 'import sys; print(*filter(None, sys.path), sep="\n")' 2> /dev/null)
+  while read -r name; do
+    folder=$(timeout 20 find "${folders[@]}" /usr /opt "$HOME" -name "$name" -not -path '*/stubs/*' \
+      -printf '%h\n' -quit 2> /dev/null || true)
+    if [[ -n $folder ]]; then
+      export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+      echo "$name: found in $folder"
+    else
+      echo "$name: not found"
+    fi
+  done < <("$bench" libraries "${common[@]}")
+}
+
+pack() {
+  rm -f "$disk/tokens.bin"
+  # The archive may lie in the folder that is packed.
+  if find "$out" -mindepth 1 -maxdepth 1 -not -name '*.tar.gz*' -printf '%f\n' |
+    tar --create --gzip --directory "$out" --file "$archive.next" --files-from - &&
+    mv "$archive.next" "$archive"; then
+    echo "All results and logs: $archive"
+  else
+    echo "gpu_check: the results cannot be packed into $archive; they are in $out." >&2
+  fi
+}
+trap pack EXIT
+
+find_libraries
+if ! place=$("$bench" place "$part" "${common[@]}" 2> "$out/no-place.log"); then
+  cat "$out/no-place.log" >&2
+  "$programs/sluice" doctor --device auto --nvme-dir "$disk" > "$out/doctor.log" 2>&1 < /dev/null || true
+  exit 4
+fi
+rm "$out/no-place.log"
+results=$out/$place
+mkdir -p "$results/logs"
+common+=(--dir "$results")
+log="" failed=0 left=0
+
+# start NAME SECONDS: whether to do a row now that takes SECONDS at most. If so, it gets a log of its own.
 start() {
+  local i=1
   if "$bench" has "$part" "$1" "${common[@]}"; then
     echo "$part $1: there already"
   elif [[ $((SECONDS + $2)) -gt $seconds_most ]]; then
     echo "$part $1: left for the next call, as it may take $2 s"
     left=$((left + 1))
   else
+    while [[ -e $results/logs/$part-$1-$i.log ]]; do i=$((i + 1)); done
+    log=$results/logs/$part-$1-$i.log
     echo "$part $1: at most $2 s ..."
     row_began=$SECONDS
     return 0
@@ -77,65 +133,87 @@ start() {
   return 1
 }
 
-# record NAME STATE NOTE [WORD...]
+# record NAME STATE NOTE [WORD...]: a failure to record is told, and the rows that follow are done.
 record() {
   local name=$1 state=$2 note=$3
   shift 3
   if [[ $state == failed ]]; then failed=$((failed + 1)); fi
-  "$bench" record "$part" "$name" --state "$state" --note "$note" "${common[@]}" "$@"
+  if [[ ! -s $log ]]; then echo "$state, $note" > "$log"; fi
+  add "$name" --state "$state" --note "$note" "$@"
   echo "$part $name: $state${note:+, $note}"
+}
+# add NAME WORD...: to what is known of the row
+add() {
+  "$bench" record "$part" "$@" --log "$(basename "$log")" --seconds $((SECONDS - row_began)) "${common[@]}" ||
+    echo "gpu_check: $part $1 lacks something in the report" >&2
 }
 
 # why CODE SECONDS: why a row failed, from the exit code and the log.
 why() {
-  if [[ $1 == 124 || $1 == 137 ]]; then
+  if [[ ($1 == 124 || $1 == 137) && $((SECONDS - row_began)) -ge $2 ]]; then
     echo "took more than $2 s"
+  elif [[ $1 == 137 ]]; then
+    echo "killed, perhaps by the kernel for lack of memory"
   else
-    echo "exit code $1: $(grep --max-count=1 '^gpu_bench: ' "$log" || tail --lines=1 "$log")"
+    echo "exit code $1: $(grep --max-count=1 '^[a-z_]*: ' "$log" || tail --lines=1 "$log")"
   fi
 }
 
-# limited SECONDS COMMAND...
+# limited SECONDS COMMAND...: into the row's log
 limited() {
   local seconds=$1
   shift
-  timeout --kill-after=10 "$seconds" "$@" < /dev/null
+  echo "\$ $*" > "$log"
+  timeout --kill-after=10 "$seconds" "$@" < /dev/null >> "$log" 2>&1
 }
 
 run_row() {
   local name=$1 seconds=$2 code=0
-  limited "$seconds" "$bench" run "$part" "$name" "${common[@]}" > "$log" 2>&1 || code=$?
+  limited "$seconds" "$bench" run "$part" "$name" --seconds "$seconds" "${common[@]}" || code=$?
   if [[ $code == 0 ]]; then
+    add "$name"
     echo "$part $name: $(tail --lines=1 "$log") ($((SECONDS - row_began)) s)"
   else
     record "$name" failed "$(why $code "$seconds")"
   fi
 }
 
+run_doctor() {
+  local name=$1 seconds=$2 code=0
+  limited "$seconds" "$programs/sluice" doctor --device "$device" --nvme-dir "$disk" || code=$?
+  if [[ $code == 0 ]]; then
+    record "$name" measured "$(grep --count '^  warn' "$log" || true) warnings"
+  else
+    record "$name" failed "exit code $code, $(grep --max-count=1 '^  FAIL' "$log" || tail --lines=1 "$log")"
+  fi
+}
+
 run_peer() {
-  local name=$1 seconds=$2 code=0 values=$log.json
+  local name=$1 seconds=$2 code=0 values=$results/peer.json
   shift 2
-  if ! python3 -c 'import torch' 2> "$log"; then
+  if ! python3 -c 'import torch' > "$log" 2>&1; then
     record "$name" skipped "there is no python3 with PyTorch"
     return
   fi
-  limited "$seconds" python3 -B "$root/tools/benchmarks/torch_offload.py" "$@" > "$values" 2> "$log" ||
-    code=$?
+  limited "$seconds" python3 -B "$root/tools/benchmarks/torch_offload.py" "$@" || code=$?
   if [[ $code == 0 ]]; then
+    tail --lines=1 "$log" > "$values"
     record "$name" measured "" --values "$values"
   elif [[ $code == 4 ]]; then
-    record "$name" skipped "$(head --lines=1 "$values")"
+    record "$name" skipped "$(tail --lines=1 "$log")"
   else
     record "$name" failed "$(why $code "$seconds")"
   fi
   rm -f "$values"
 }
 
-# run_test NAME SECONDS COMMAND...: GoogleTest says in the log what passed and what was skipped.
+# run_test NAME SECONDS COMMAND...: googletest says in the log what passed and what was skipped.
 run_test() {
   local name=$1 seconds=$2 code=0 state=measured note
   shift 2
-  (cd "$root" && limited "$seconds" "$@") > "$log" 2>&1 || code=$?
+  cd "$root"
+  limited "$seconds" "$@" || code=$?
+  cd - > /dev/null
   note=$(sed --quiet 's/^\[  PASSED  \] \([0-9]* tests\?\).*/\1 passed/p' "$log")
   if [[ $code != 0 ]] && grep --quiet 'Device not supported' "$log"; then
     state=skipped  # as in some containers
@@ -147,48 +225,40 @@ run_test() {
     state=skipped
     note="$note, others skipped: $(sed --quiet '/: Skipped$/{n;p;q}' "$log")"
   fi
-  record "$name" "$state" "$note" --seconds $((SECONDS - row_began))
+  record "$name" "$state" "$note"
 }
 
-# run_sanitizer NAME TOOL VARIABLE=VALUE...: tests of ops, with our kernels watched. Kernels of libraries are
-# not watched, since they would take most of the time.
 run_sanitizer() {
-  local name=$1 tool=$2 sanitizer
-  shift 2
-  if ! start "$name" 110; then return; fi
+  local name=$1 seconds=$2 tool=$3 source=$4 filter=$5 sanitizer
   sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer || true)
   if [[ $device != cuda ]]; then
     record "$name" skipped "it needs a GPU"
   elif [[ -z $sanitizer ]]; then
     record "$name" skipped "compute-sanitizer is not installed"
   else
-    run_test "$name" 110 env "$@" "$sanitizer" --tool "$tool" --kernel-regex kns=sluice --error-exitcode 97 \
-      "$programs/cuda_test" gpu/cuda/op_conformance_test
+    run_test "$name" "$seconds" "$sanitizer" --tool "$tool" --kernel-regex kns=sluice --error-exitcode 97 \
+      "$programs/cuda_test" "$source" "--gtest_filter=$filter"
   fi
 }
 
-run_tests() {
-  local name i
-  for name in op_conformance training shared_gpu nccl; do
-    if ! "$programs/cuda_test" "gpu/cuda/${name}_test" --gtest_list_tests > /dev/null 2>&1; then continue; fi
-    if start "$name" 200; then run_test "$name" 200 "$programs/cuda_test" "gpu/cuda/${name}_test"; fi
-  done
-  for ((i = 1; i <= sanitizer_runs; ++i)); do
-    run_sanitizer "sanitizer-$i" memcheck "GTEST_TOTAL_SHARDS=$sanitizer_runs" "GTEST_SHARD_INDEX=$((i - 1))"
-  done
-  run_sanitizer racecheck racecheck \
-    'GTEST_FILTER=*DevicesAgree*/attention*:*DevicesAgree*norm*:*DevicesAgree*/cross_entropy*'
-}
-
-if [[ $part == tests ]]; then
-  run_tests
-else
-  while read -r name kind seconds words <&3; do
-    if ! start "$name" "$seconds"; then continue; fi
-    # shellcheck disable=SC2086  # words of one option each
-    if [[ $kind == peer ]]; then run_peer "$name" "$seconds" $words; else run_row "$name" "$seconds"; fi
-  done 3< <("$bench" rows "$part" "${rehearse[@]}")
-fi
+while read -r name kind seconds words <&3; do
+  if ! start "$name" "$seconds"; then continue; fi
+  # shellcheck disable=SC2086  # words of one option each
+  case "$kind" in
+    doctor) run_doctor "$name" "$seconds" ;;
+    test)
+      read -r source filter <<< "$words"
+      if ! "$programs/cuda_test" "$source" --gtest_list_tests > "$log" 2>&1; then
+        record "$name" skipped "this build does not have these tests"
+        continue
+      fi
+      run_test "$name" "$seconds" "$programs/cuda_test" "$source" "--gtest_filter=$filter"
+      ;;
+    sanitizer) run_sanitizer "$name" "$seconds" $words ;;
+    peer) run_peer "$name" "$seconds" $words ;;
+    *) run_row "$name" "$seconds" ;;
+  esac
+done 3< <("$bench" rows "$part" "${rehearse[@]}")
 
 echo "$part: $SECONDS s, $failed failed, $left left"
 if [[ $failed -gt 0 ]]; then exit 1; fi

@@ -32,21 +32,25 @@ bytes=$(stat --format=%s "$text")
 head --bytes=$((bytes - bytes / 20)) "$text" > "$directory/train.txt"  # the last 5 % are for validation
 tail --bytes=$((bytes / 20)) "$text" > "$directory/val.txt"
 
-rm -rf "$directory/run" "$directory/exported"  # left by an earlier quickstart
-echo "quickstart: training"
+run=$directory/run exported=$directory/exported
+for ((i = 2; ; ++i)); do  # an earlier quickstart's run may have gone on since: it stays
+  if [[ ! -e $run && ! -e $exported ]]; then break; fi
+  run=$directory/run-$i exported=$directory/exported-$i
+done
+echo "quickstart: training in $run"
 SECONDS=0
 build/local/sluice train --model "$model" --device cpu \
   --data "$directory/train.txt" --val-data "$directory/val.txt" --val-every "$validate_every" \
   --batch "$batch" --steps "$steps" --lr "$learning_rate" --warmup "$warmup" \
   --threads "$threads" --gpu-mem "$device_memory" --host-mem "$host_memory" --nvme-dir "$directory/nvme" \
-  --out "$directory/run"
+  --out "$run"
 seconds=$SECONDS
-build/local/sluice export --from "$directory/run" --to "$directory/exported"
+build/local/sluice export --from "$run" --to "$exported"
 
 echo
 echo "quickstart: trained for $seconds s"
-echo "  checkpoint        $directory/run"
-echo "  metrics           $directory/run/metrics.jsonl"
-echo "  exported weights  $directory/exported"
-echo "  go on             build/local/sluice train --out $directory/run --resume auto --steps $((2 * steps))"
+echo "  checkpoint        $run"
+echo "  metrics           $run/metrics.jsonl"
+echo "  exported weights  $exported"
+echo "  go on             build/local/sluice train --out $run --resume auto --steps $((2 * steps))"
 echo "  next              export PATH=$PWD/build/local:\$PATH, then sluice train --help"

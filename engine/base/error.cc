@@ -5,6 +5,14 @@
 
 namespace sluice {
 
+Error Error::with_clause(const std::string& clause) const {
+  std::string text = what();
+  if (text.ends_with('.')) text.pop_back();
+  Error error(code_, text + ", " + clause + ".", remedy_);
+  error.in_step_ = in_step_;
+  return error;
+}
+
 void check_failed(const char* condition, const char* file, int line, const std::string& detail) {
   std::fprintf(stderr, "sluice: internal error: %s (%s:%d) %s\n", condition, file, line, detail.c_str());
   std::_Exit(static_cast<int>(ExitCode::bug));

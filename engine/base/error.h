@@ -40,6 +40,8 @@ class Error : public std::runtime_error {
     error.in_step_ = true;
     return error;
   }
+  // The same error with ", " and the clause before its full stop: where it was seen.
+  Error with_clause(const std::string& clause) const;
   ExitCode code() const { return code_; }
   const std::string& remedy() const { return remedy_; }
   bool is_in_step() const { return in_step_; }

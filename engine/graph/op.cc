@@ -97,4 +97,12 @@ uint64_t op_bytes(const OpShapes& s, Pass pass) {
   return bytes;
 }
 
+std::string op_text(const OpShapes& shapes, Pass pass) {
+  std::string out = fmt::format("{} {} of {}", op_rule(shapes.kind).name,
+                                pass == Pass::forward ? "forward" : "backward", dtype_name(shapes.precision));
+  for (const std::vector<Shape>* operands : {&shapes.inputs, &shapes.parameters})
+    for (const Shape& shape : *operands) out += fmt::format(" [{}]", fmt::join(shape, " "));
+  return out;
+}
+
 }  // namespace sluice

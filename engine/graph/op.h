@@ -114,6 +114,9 @@ struct OpShapes {
   std::vector<Shape> inputs, outputs, parameters;
 };
 
+// "attention backward of bf16 [2048 4800]": the shapes of inputs, then of parameters.
+std::string op_text(const OpShapes& shapes, Pass pass);
+
 // Operands as transformers have them, on which an op's rates are measured.
 struct ExampleSizes {
   int64_t rows, width, vocabulary;  // rows: a multiple of 8; width: of 64

@@ -12,7 +12,7 @@ namespace {
 constexpr double kWorthwhile = 1.01;  // times today's tokens a second
 constexpr double kNearly = 0.9;       // of the gain of the largest change
 
-std::vector<std::vector<Change>> changes_of(const PlanRequest& request) {
+std::vector<std::vector<Change>> changes_of(const PlanRequest& request, bool keeps_batch) {
   std::vector<std::vector<Change>> all;
   const std::vector<Tier>& tiers = request.machine.tiers;
   for (TierId t = 0; t < tiers.size(); ++t) {
@@ -22,8 +22,9 @@ std::vector<std::vector<Change>> changes_of(const PlanRequest& request) {
       all.back().push_back({Change::Kind::capacity, t, tiers[t].capacity, tiers[t].capacity / 4 * quarters});
   }
   const auto batch = static_cast<uint64_t>(request.lower.batch);
-  all.emplace_back();
-  for (const uint64_t factor : {2, 4}) all.back().push_back({Change::Kind::batch, 0, batch, batch * factor});
+  if (!keeps_batch) all.emplace_back();
+  for (const uint64_t factor : {2, 4})
+    if (!keeps_batch) all.back().push_back({Change::Kind::batch, 0, batch, batch * factor});
   if (request.recompute != Recompute::automatic) all.push_back({{Change::Kind::recompute, 0, 0, 0}});
   return all;
 }
@@ -68,7 +69,7 @@ Outlook outlook_of(const Plan& plan) {
 }
 
 std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
-                                 std::optional<int64_t> micro_batch) {
+                                 std::optional<int64_t> micro_batch, bool keeps_batch) {
   const double now = outlook_of(plan).tokens_per_second;
   struct Planned {
     WhatIf what_if;
@@ -82,7 +83,8 @@ std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
   };
   const auto speed = [](const Planned& p) { return p.what_if.outlook.tokens_per_second; };
   std::vector<WhatIf> best;
-  for (std::vector<Change> quantity : changes_of(request)) {  // a plan may take seconds: make few
+  for (std::vector<Change> quantity :
+       changes_of(request, keeps_batch)) {  // a plan may take seconds: make few
     std::optional<Planned> most;
     while (!quantity.empty() && !(most = planned(quantity.back()))) quantity.pop_back();
     if (!most || speed(*most) < kWorthwhile * now) continue;

@@ -40,11 +40,11 @@ struct WhatIf {
   Outlook outlook;
 };
 
-// Tries more device and host memory, more sequences, and --recompute auto. For each of these returns the
-// smallest change that gains nearly as much as the largest that fits, and of memory only what its plan takes
-// where that is nearly as fast; most tokens a second first. Those that gain less than a hundredth are left
-// out. `plan` is the request's.
+// Tries more device and host memory, more sequences unless the batch is kept, and --recompute auto. For each
+// of these returns the smallest change that gains nearly as much as the largest that fits, and of memory only
+// what its plan takes where that is nearly as fast; most tokens a second first. Those that gain less than a
+// hundredth are left out. `plan` is the request's.
 std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
-                                 std::optional<int64_t> micro_batch);
+                                 std::optional<int64_t> micro_batch, bool keeps_batch);
 
 }  // namespace sluice

@@ -100,10 +100,12 @@ const LinkRates* JobCompiler::find_link(const std::string& from, const std::stri
 }
 
 void JobCompiler::lacks(const std::string& what) const {
-  throw Error(ExitCode::usage,
-              fmt::format("The machine description `{}` has no rates for {}.", printable(rates_.name),
-                          printable(what)),
-              "Add them as docs/machine.md describes.");
+  throw Error(
+      ExitCode::usage,
+      fmt::format("The machine description `{}` has no rates for {}.", printable(rates_.name),
+                  printable(what)),
+      "Measure a description on all that the run will use (several ranks: `mpirun -n 2 sluice bench`), add "
+      "them as docs/machine.md describes, or leave out --machine.");
 }
 
 Job JobCompiler::task(const Instruction& instruction, const Task& task) {

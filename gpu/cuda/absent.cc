@@ -9,15 +9,19 @@ namespace sluice {
 CudaStatus cuda_status(int) {
   CudaStatus status;
   status.reason =
-      "This build has no cuda device: when it was configured, the CUDA Toolkit was not found, or SLUICE_CUDA "
-      "was OFF.";
+      "This build has no cuda device: the CUDA Toolkit was not found when it was configured, or SLUICE_CUDA "
+      "left the device out.";
   status.remedy =
-      "Configure a fresh build folder where the CUDA Toolkit is, without -DSLUICE_CUDA=OFF, or train on "
+      "Build with tools/build.sh release where the CUDA Toolkit is, in a fresh build folder, or train on "
       "--device cpu.";
   return status;
 }
 
 std::vector<uint64_t> visible_gpus() { return {}; }
+
+std::vector<std::string> missing_libraries() { return {}; }
+
+Known<std::string> cublas_file() { return {{}, "this build has no cuda device"}; }
 
 CudaFacts cuda_facts(const CudaFactsOptions& options) { return {.status = cuda_status(options.ordinal)}; }
 

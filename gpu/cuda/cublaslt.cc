@@ -29,6 +29,7 @@ CublasLt open_cublaslt() {
   if (!library.failure().empty())
     throw Error(ExitCode::environment, "cuBLASLt cannot be opened: " + library.failure() + ".", remedy);
   library.keep_open();
+  lt.file = library.file();
   return lt;
 }
 

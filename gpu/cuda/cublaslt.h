@@ -6,6 +6,8 @@
 // gpu/cuda/matmul.cc.
 #pragma once
 
+#include <string>
+
 #include "gpu/cuda/error.h"
 
 namespace sluice::cuda {
@@ -23,6 +25,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceSetAttribute) matmul_preference_set_attribute;
   decltype(&cublasLtMatmulAlgoGetHeuristic) matmul_algo_get_heuristic;
   decltype(&cublasLtMatmul) matmul;
+  std::string file;  // of the library
 };
 
 // Opens the major version that this build's toolkit has. The loader searches for it as for every shared

@@ -11,7 +11,10 @@ constexpr const char* kSeeDriver =
     "Check the GPU with nvidia-smi: another process may hold its memory, or the driver may be too old for "
     "this build's CUDA.";
 constexpr const char* kSeeGpu = "Check the GPU with nvidia-smi and the kernel's log.";
-constexpr const char* kReport = "This is a bug in Sluice: report it with the command line.";
+constexpr const char* kReport =
+    "This is a bug in Sluice: report it with the command line; with CUDA_LAUNCH_BLOCKING=1 the sentence "
+    "names "
+    "the op that fails.";
 
 // cuBLASLt's own function for this is there only where the library has been opened.
 const char* name_of(cublasStatus_t status) {

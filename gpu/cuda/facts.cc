@@ -7,8 +7,10 @@
 #include <functional>
 
 #include "engine/base/error.h"
+#include "gpu/cuda/cublaslt.h"
 #include "gpu/cuda/gpu.h"
 #include "gpu/cuda/owned.h"
+#include "gpu/shared_library.h"
 
 namespace sluice {
 namespace {
@@ -132,11 +134,26 @@ void measure(const CudaFactsOptions& options, CudaFacts& facts) {
 
 }  // namespace
 
+Known<std::string> cublas_file() {
+  try {
+    return {cuda::open_cublaslt().file, ""};
+  } catch (const Error& error) {
+    return {{}, without_stop(error.what())};
+  }
+}
+
+std::vector<std::string> missing_libraries() {
+  std::vector<std::string> names{"libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR), "libnccl.so.2"};
+  std::erase_if(names, [](const std::string& name) { return SharedLibrary(name).is_open(); });
+  return names;
+}
+
 CudaFacts cuda_facts(const CudaFactsOptions& options) {
   CudaFacts facts;
   facts.status = cuda_status(options.ordinal);
   facts.toolkit_version = CUDART_VERSION;
   if (!facts.status.available) return facts;
+  facts.cublas = cublas_file();
   facts.driver.reason = facts.memory.reason = facts.link.reason = "the GPU does not answer";
   try {
     facts.pci_bus_id = cuda::pci_bus_id(options.ordinal);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/nvml.h"
@@ -33,8 +34,9 @@ struct CudaFacts {
   // Of an available GPU:
   std::string pci_bus_id;  // as in /sys/bus/pci/devices: "0000:17:00.0"
   Known<std::string> driver;
-  Known<NvmlMemory> memory;  // before this process had a context; without NVML, after
-  Known<NvmlLink> link;      // just after copies, when it is not idle
+  Known<NvmlMemory> memory;   // before this process had a context; without NVML, after
+  Known<NvmlLink> link;       // just after copies, when it is not idle
+  Known<std::string> cublas;  // the file of cuBLASLt
   Known<CudaPinning> pinning;
   Known<CudaCopies> copies;
 };
@@ -47,5 +49,10 @@ struct CudaFactsOptions {
 };
 
 CudaFacts cuda_facts(const CudaFactsOptions& options);
+
+// The file of cuBLASLt, which the loader found; opens it (gpu/cuda/cublaslt.h).
+Known<std::string> cublas_file();
+// Names of libraries that are opened at run time and that the loader does not find.
+std::vector<std::string> missing_libraries();
 
 }  // namespace sluice

@@ -257,7 +257,9 @@ class LtMultiplier final : public Multiplier {
     const cublasStatus_t status = asked != CUBLAS_STATUS_SUCCESS ? asked
                                   : found == 0                   ? CUBLAS_STATUS_NOT_SUPPORTED
                                                                  : result.state;
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+    // A version or a GPU without an epilogue may call it an invalid value.
+    const bool refused = status == CUBLAS_STATUS_INVALID_VALUE && (p.bias || p.gelu);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || refused) return {};
     check_setup(status, kChoosing);
     prepared.algorithm = result.algo;
     return prepared;

@@ -47,6 +47,7 @@ struct NcclApi {
                        Stream stream) = nullptr;
   int (*ncclSend)(const void* data, size_t count, int type, int to, Rank rank, Stream stream) = nullptr;
   int (*ncclRecv)(void* data, size_t count, int type, int from, Rank rank, Stream stream) = nullptr;
+  std::string file;  // of the library
 };
 
 // Opens the library that the loader finds. It stays open until the process ends.

@@ -26,6 +26,7 @@ Known<NcclApi> open_nccl() {
 #undef FIND
   if (!library.failure().empty()) return {{}, library.failure()};
   library.keep_open();
+  api.file = library.file();
   return {api, ""};
 }
 

@@ -95,8 +95,9 @@ DataOrder make_validation_order(const TokenData& data, int64_t sequence, uint64_
                     batches, rows_per_batch, sequence, data.description(), windows),
         windows >= rows_per_batch
             ? fmt::format("Use --val-batches {} or less.", windows / rows_per_batch)
-            : "Give more data to validate on, a smaller --batch or a smaller --seq; `train` also "
-              "takes --val-data none.");
+            : fmt::format(
+                  "Give more data to validate on{} or a smaller --seq; `train` also takes --val-data none.",
+                  windows > 0 ? ", a smaller --batch" : ""));
   return {windows, sequence, false, 0};
 }
 

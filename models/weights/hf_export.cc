@@ -1,11 +1,16 @@
 #include "models/weights/hf_export.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,6 +18,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/simd/convert.h"
+#include "models/files/file.h"
 #include "models/files/safetensors.h"
 
 namespace sluice {
@@ -140,30 +146,61 @@ void copy_whole(const fs::path& from, const fs::path& to) {
   output.commit();
 }
 
-// Makes the directory. At the end removes it again if it is empty, as after an export that failed before its
-// first file; parents that it made stay.
+// Makes the directory. Until the export is finished, a file marks it: what an export that was killed has left
+// there may be written over. The file's lock tells a killed export from one that goes on. At the end removes
+// the directory again if it is empty, as after an export that failed before its first file; parents that it
+// made stay.
 class ExportDirectory {
  public:
-  explicit ExportDirectory(const std::string& path) : path_(path) {
+  explicit ExportDirectory(const std::string& path) : path_(path), mark_(path + "/.unfinished-export") {
     std::error_code error;
     made_ = fs::create_directories(path, error);
     if (error)
       throw Error(ExitCode::environment,
                   fmt::format("Cannot create {}: {}.", printable(path), error.message()),
                   "Give a directory that can be written.");
-    if (!fs::is_empty(path, error) && !error)
+    const bool was_begun = fs::is_regular_file(fs::symlink_status(mark_, error));
+    if (!was_begun && !fs::is_empty(path, error) && !error)
       throw Error(ExitCode::usage, fmt::format("{} exists and is not empty.", printable(path)),
                   "Name a new directory: an export writes over nothing.");
+    mark();
+    if (was_begun) remove_weights();
   }
   ~ExportDirectory() {
+    std::error_code error;
+    const auto entries = std::distance(fs::directory_iterator(path_, error), fs::directory_iterator());
+    if (finished_ || (!error && entries == 1)) ::unlink(mark_.c_str());
     if (made_) ::rmdir(path_.c_str());  // fails where there are files
   }
   ExportDirectory(const ExportDirectory&) = delete;
   ExportDirectory& operator=(const ExportDirectory&) = delete;
 
+  void finish() { finished_ = true; }
+
  private:
-  std::string path_;
-  bool made_ = false;
+  void mark() {
+    constexpr mode_t kMode = S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH;
+    fd_ = FileDescriptor(::open(mark_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kMode));
+    if (fd_.get() < 0)
+      throw Error(ExitCode::environment,
+                  fmt::format("Cannot create {}: {}.", printable(mark_), std::strerror(errno)),
+                  "Give a directory that can be written.");
+    if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      throw Error(ExitCode::environment, fmt::format("Another process exports to {}.", printable(path_)),
+                  "Let it end, or name another directory.");
+  }
+  void remove_weights() const {
+    std::error_code ignored;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path_, ignored)) {
+      const std::string name = entry.path().filename().string();
+      const bool of_export = name.find(".safetensors") != std::string::npos || name.ends_with(".tmp");
+      if (of_export && entry.is_regular_file(ignored)) fs::remove(entry.path(), ignored);
+    }
+  }
+
+  std::string path_, mark_;
+  bool made_ = false, finished_ = false;
+  FileDescriptor fd_;
 };
 
 // Without this, a weight beyond fp16's range would silently become infinity.
@@ -239,7 +276,7 @@ void write_hf_directory(const std::string& directory, std::span<const ExportTens
                         const ExportOptions& options, const ReadTensor& read) {
   CHECK(options.dtype == DType::bf16 || options.dtype == DType::f16 || options.dtype == DType::f32,
         "type of an export");
-  const ExportDirectory out(directory);
+  ExportDirectory out(directory);
   const fs::path to(directory);
   copy_tokenizer(options.tokenizer_directory, directory);
   const std::vector<File> files =
@@ -249,6 +286,7 @@ void write_hf_directory(const std::string& directory, std::span<const ExportTens
   if (options.shards == 1 && files.size() > 1)  // PyTorch finds its shards by their names
     write_text(to / "model.safetensors.index.json", index_json(files, tensors, options.dtype));
   write_text(to / "config.json", options.config_json);
+  out.finish();
 }
 
 }  // namespace sluice

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#define CUBLAS_VER_MAJOR 13
+
 enum cublasStatus_t {
   CUBLAS_STATUS_SUCCESS = 0,
   CUBLAS_STATUS_NOT_INITIALIZED = 1,

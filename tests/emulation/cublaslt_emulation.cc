@@ -228,8 +228,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const sluice::emulation::EmulatedGpu gpu = sluice::emulation::current();
   *found = 0;
   if (!gpu.products) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (applies_gelu(*desc) && !gpu.gelu_epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
   // The library refuses by an error, or by success without an algorithm.
+  if (applies_gelu(*desc) && !gpu.gelu_epilogue)
+    return adds_bias(*desc) ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_NOT_SUPPORTED;
   if (adds_bias(*desc) && !gpu.bias_epilogue) return CUBLAS_STATUS_SUCCESS;
   CHECK(preference->reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, "sums of parts are fp32");
   results[0] = {*preference, CUBLAS_STATUS_SUCCESS};
@@ -275,6 +276,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
 namespace sluice::cuda {
 
 CublasLt open_cublaslt() {
+  if (!emulation::current().cublaslt)
+    throw Error(ExitCode::environment, "cuBLASLt cannot be opened: it is not there.", "Install cuBLAS.");
   return {.create = cublasLtCreate,
           .destroy = cublasLtDestroy,
           .matmul_desc_create = cublasLtMatmulDescCreate,
@@ -286,7 +289,8 @@ CublasLt open_cublaslt() {
           .matmul_preference_destroy = cublasLtMatmulPreferenceDestroy,
           .matmul_preference_set_attribute = cublasLtMatmulPreferenceSetAttribute,
           .matmul_algo_get_heuristic = cublasLtMatmulAlgoGetHeuristic,
-          .matmul = cublasLtMatmul};
+          .matmul = cublasLtMatmul,
+          .file = "emulated"};
 }
 
 }  // namespace sluice::cuda

@@ -11,6 +11,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace sluice::emulation {
@@ -31,6 +32,7 @@ struct EmulatedGpu {
   int capability_major = 8, capability_minor = 0;
   int multiprocessors = 2;
   uint64_t shared_bytes_max = 163 << 10;                             // of a block
+  bool cublaslt = true;                                              // whether the library is there
   bool products = true, bias_epilogue = true, gelu_epilogue = true;  // cuBLASLt has algorithms for these
   uint64_t memory_bytes = uint64_t{8} << 30;
   uint64_t used_by_others = 0;      // of memory_bytes
@@ -47,6 +49,7 @@ struct EmulatedGpu {
   cudaError_t loading_returns = cudaSuccess;  // what asking for a kernel returns
   uint64_t pinned_bytes_max = kNever;
   uint64_t registration_bytes_max = (uint64_t{512} << 30) - 4096;  // of one call, with drivers up to 610
+  std::string idle_kernels;  // the kernels of this source, such as "norm.cu", do nothing
   // Of the calls from now on, the one of this number (from 0) fails.
   uint64_t allocation_that_fails = kNever, registration_that_fails = kNever;
   uint64_t stream_that_fails = kNever, event_that_fails = kNever;
@@ -57,6 +60,7 @@ struct EmulatedGpu {
 };
 
 // Requires that all work is done. Counts begin anew, and the calling thread has chosen no GPU afterwards.
+// What the variable SLUICE_EMULATED_GPU names, as in "memory_bytes=1000000,count=1", is taken from there.
 void set_up(const EmulatedGpu& gpu);
 
 // While paused the GPU begins nothing. What is enqueued meanwhile runs in an order that the seed alone

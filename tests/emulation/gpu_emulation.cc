@@ -141,7 +141,7 @@ cudaError_t Gpu::find(cudaEvent_t handle, Event*& event) {
 void set_up(const EmulatedGpu& settings) {
   Locked g;
   CHECK(g->idle(), "the GPU is set up while it works");
-  g->set_up_ = settings;
+  g->set_up_ = with_environment(settings);
   g->counts_ = {};
   g->lost_ = cudaSuccess;
   g->paused_ = false;

@@ -86,9 +86,9 @@ bool is_registered(const void* begin, uint64_t bytes) {
   return g->host_memory_.contains(begin, bytes);
 }
 
-cudaError_t load(const void* kernel, uint64_t shared_bytes) {
+cudaError_t load(const void* kernel, uint64_t shared_bytes, const char* source) {
   Locked g;
-  g->loaded_[kernel] = shared_bytes;
+  g->loaded_[kernel] = {shared_bytes, source};
   return g->set_up_.loading_returns;
 }
 
@@ -102,7 +102,13 @@ void check_loaded(const void* kernel, uint64_t shared_bytes) {
   Locked g;
   const auto found = g->loaded_.find(kernel);
   CHECK(found != g->loaded_.end(), "a kernel was launched that had not been loaded");
-  CHECK(shared_bytes <= found->second, "a kernel was loaded for less shared memory");
+  CHECK(shared_bytes <= found->second.shared_bytes, "a kernel was loaded for less shared memory");
+}
+
+bool is_idle(const void* kernel) {
+  Locked g;
+  const std::string& idle = g->set_up_.idle_kernels;
+  return !idle.empty() && g->loaded_.at(kernel).source.ends_with("/" + idle);
 }
 
 }  // namespace sluice::emulation

@@ -56,8 +56,9 @@ bool is_registered(const void* begin, uint64_t bytes);     // wholly, inside one
 
 // A kernel must be loaded before it is launched, for at least the dynamic shared memory of the launch;
 // otherwise a CHECK fails.
-cudaError_t load(const void* kernel, uint64_t shared_bytes);
+cudaError_t load(const void* kernel, uint64_t shared_bytes, const char* source);
 void check_loaded(const void* kernel, uint64_t shared_bytes);
+bool is_idle(const void* kernel);  // by EmulatedGpu::idle_kernels
 // cuBLASLt chooses a kernel by the properties `kernel`. It loads that kernel onto the calling thread's GPU
 // when the kernel is first run.
 void load_product(const std::vector<int>& kernel);

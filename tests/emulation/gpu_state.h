@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -49,6 +50,9 @@ struct Event {
   std::shared_ptr<Moment> moment;  // of the last record, if there was one
   bool timed = true;
 };
+
+// `gpu` with what SLUICE_EMULATED_GPU names. Ends the process where that cannot be read.
+EmulatedGpu with_environment(EmulatedGpu gpu);
 
 constexpr uintptr_t kFirstHandle = 64;  // beyond ordinals
 
@@ -106,7 +110,7 @@ class Gpu {
 
   std::mutex mutex_;
   std::condition_variable work_, done_;  // waited for by the GPU, by the host
-  EmulatedGpu set_up_;
+  EmulatedGpu set_up_ = with_environment({});
   Counts counts_;
   cudaError_t lost_ = cudaSuccess;
   bool paused_ = false, stopping_ = false;
@@ -119,8 +123,12 @@ class Gpu {
   std::map<uintptr_t, Event> events_;
   std::map<int, Card> cards_;  // by ordinal
   Ranges host_memory_;
-  std::vector<std::byte> libraries_;        // what they take of host memory
-  std::map<const void*, uint64_t> loaded_;  // kernels, with the shared memory that they may have
+  std::vector<std::byte> libraries_;  // what they take of host memory
+  struct Loaded {
+    uint64_t shared_bytes = 0;  // that the kernel may have
+    std::string_view source;    // path
+  };
+  std::map<const void*, Loaded> loaded_;  // kernels
 
  private:
   std::thread thread_;

@@ -120,6 +120,7 @@ TEST_F(LostDevice, AnywhereTheLastCheckpointGoesOn) {
                                  ? ", then go on with --resume auto."
                                  : ", then start again with --resume auto, since there is no checkpoint yet.";
     EXPECT_EQ(lost.remedy.ends_with(next), started && loss.code == ExitCode::environment) << lost.remedy;
+    EXPECT_EQ(lost.what.find(", when `") != std::string::npos, started) << lost.what;
     const size_t reported = lines(out).size(), saved = checkpoints(out);
     in_set_up |= !started;
     in_first_step |= started && reported == 0;

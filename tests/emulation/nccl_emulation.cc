@@ -398,6 +398,7 @@ const char* error_text(int result) {
 Known<NcclApi> open_nccl() {
   if (emulation::current().nccl_version == 0) return {{}, "the emulated machine has none"};
   NcclApi api;
+  api.file = "emulated";
   api.ncclGetVersion = [](int* version) {
     *version = emulation::current().nccl_version;
     return static_cast<int>(NcclApi::kSuccess);

@@ -72,7 +72,7 @@ class GpuCopy {
 
 class HostOperands final : public Device {
  public:
-  explicit HostOperands(std::unique_ptr<Device> device) : device_(std::move(device)) {}
+  explicit HostOperands(std::shared_ptr<Device> device) : device_(std::move(device)) {}
 
   void forward(const OpCall& call) override { run(call, Pass::forward); }
   void backward(const OpCall& call) override { run(call, Pass::backward); }
@@ -190,7 +190,7 @@ class HostOperands final : public Device {
     return static_cast<std::byte*>(workspace_->data());
   }
 
-  std::unique_ptr<Device> device_;
+  std::shared_ptr<Device> device_;
   std::unique_ptr<GpuBytes> workspace_;  // of the last call
 };
 

@@ -41,7 +41,9 @@ inline DoctorFacts good_machine() {
   f.cuda.link = {NvmlLink{5, 5, 16, 16}, ""};
   f.cuda.copies = {CudaCopies{256 * kMiB, 9, 55.25e9, 54.5e9, 0.265e12 / 3}, ""};
   f.cuda.pinning = {CudaPinning{kGiB, kGiB, 0.21, ""}, ""};
+  f.cuda.cublas = {"/usr/local/cuda/lib64/libcublasLt.so.13", ""};
   f.nccl = {22809, ""};
+  f.nccl_file = "/usr/lib/x86_64-linux-gnu/libnccl.so.2";
   f.gpu_node = 1;
   f.system = {.kernel = "6.1.0-18-amd64",
               .processors = 32,
@@ -64,7 +66,11 @@ inline DoctorFacts bad_machine() {
   f.cuda.link = {NvmlLink{4, 5, 8, 16}, ""};
   f.cuda.copies = {CudaCopies{256 * kMiB, 9, 7e9, 6.5e9, 9e9}, ""};
   f.cuda.pinning = {CudaPinning{kGiB, 64 * kMiB, 0.02, "cudaHostRegister says: out of memory"}, ""};
+  f.cuda.cublas = {{},
+                   "cuBLASLt cannot be opened: libcublasLt.so.13: cannot open shared object file: No such "
+                   "file or directory"};
   f.nccl = {{}, "libnccl.so.2, NVIDIA's package libnccl2, is not there"};
+  f.nccl_file = "";
   f.system.container = true;
   f.system.nodes[1].allowed = false;
   f.system.processor_quota = 4;

@@ -3,9 +3,12 @@
 // usage: PROGRAM [SOURCE] [--update] [googletest's options]
 //   SOURCE     runs only the tests of this source, given as its path below tests/ without .cc, such as
 //              engine/plan/golden_test. The tests in tests/support/NAME.h belong to every source NAME_test.
+//              Of these, googletest's filter chooses.
 //   --update   writes golden files anew instead of comparing with them (tests/support/golden.h)
+#include <fnmatch.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -22,16 +25,35 @@ bool belongs(std::string_view file, const std::string& source) {
          (shared.ends_with(kTest) && file.ends_with(shared.substr(0, shared.size() - kTest.size()) + ".h"));
 }
 
-// A googletest filter for the tests of one source; empty if it has none.
-std::string filter_of(const std::string& source) {
+// Whether one of the patterns, which colons separate, has the name.
+bool has(std::string_view patterns, const std::string& name) {
+  while (!patterns.empty()) {
+    const std::string pattern(patterns.substr(0, patterns.find(':')));
+    patterns.remove_prefix(std::min(patterns.size(), pattern.size() + 1));
+    if (fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return true;
+  }
+  return false;
+}
+
+// Whether googletest's `filter`, POSITIVE[-NEGATIVE], has the name.
+bool chooses(const std::string& filter, const std::string& name) {
+  const size_t minus = filter.find('-');
+  const std::string_view negative =
+      minus == std::string::npos ? std::string_view() : std::string_view(filter).substr(minus + 1);
+  return (minus == 0 || has(filter.substr(0, minus), name)) && !has(negative, name);
+}
+
+// A googletest filter for the tests of one source that the filter chooses; empty if there are none.
+std::string filter_of(const std::string& source, const std::string& chosen) {
   std::string filter;
   const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
   for (int s = 0; s < all.total_test_suite_count(); ++s) {
     const ::testing::TestSuite& suite = *all.GetTestSuite(s);
     for (int t = 0; t < suite.total_test_count(); ++t) {
       const ::testing::TestInfo& test = *suite.GetTestInfo(t);
-      if (test.file() && belongs(test.file(), source))
-        filter += std::string(filter.empty() ? "" : ":") + suite.name() + "." + test.name();
+      const std::string name = std::string(suite.name()) + "." + test.name();
+      if (test.file() && belongs(test.file(), source) && chooses(chosen, name))
+        filter += (filter.empty() ? "" : ":") + name;
     }
   }
   return filter;
@@ -47,9 +69,9 @@ int main(int argc, char** argv) {
       sluice::updates_golden_files() = true;
       continue;
     }
-    const std::string filter = sluice::filter_of(argv[i]);
+    const std::string filter = sluice::filter_of(argv[i], testing::GTEST_FLAG(filter));
     if (filter.empty()) {
-      std::fprintf(stderr, "There is no test source %s in this program.\n", argv[i]);
+      std::fprintf(stderr, "This program has no tests of %s that the filter chooses.\n", argv[i]);
       return 2;
     }
     testing::GTEST_FLAG(filter) = filter;

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ struct OpCase {
   double scale = 1, shift = 0;  // inputs are uniform in shift +- scale
   bool large = false;           // only compared with the reference device and over thread counts
 };
+
+inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }  // googletest's name for it
 
 // The sizes cross the blocks of fast kernels: rows above 512, depths above 1024, sequences above 256, and
 // partial vectors.

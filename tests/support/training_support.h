@@ -74,6 +74,7 @@ struct TestRun {
   std::function<void(CheckpointState&)> alter_start;
   std::function<Model(Model)> alter_model;
   std::function<void(const StepMetrics&)> on_step;
+  std::function<void(const std::string&)> on_trouble;
   bool keep_steps = true;                       // whether the result has them
   std::optional<Recorder>* recorder = nullptr;  // gets the trace of every step, also of a run that fails
 };
@@ -222,6 +223,7 @@ inline TestResult train(const TestRun& run) {
   };
   events.validation = [&](const ValidationMetrics& v) { result.validations.push_back(v); };
   events.checkpoint = [&](const std::string&) { ++result.checkpoints; };
+  events.trouble = run.on_trouble;
   result.end = Trainer(session, options, view, state, stop, events).run();
   return result;
 }

@@ -63,19 +63,22 @@ void Progress::step(const StepMetrics& m, double now) {
   if (m.skipped)
     print_kept(
         fmt::format("step {}: update skipped, gradients overflowed at loss scale {}", m.step, m.loss_scale));
+  // The last column would wrap on some terminals.
+  if (screen_.is_terminal)
+    newest_ = fields_within(describe(m), screen_.columns > 0 ? screen_.columns - 1 : 0);
   const double interval = screen_.is_terminal ? kTerminalInterval : kPlainInterval;
   if (!first_ && m.step != steps_ && now - shown_at_ < interval) return;
   first_ = false;
   shown_at_ = now;
-  const std::string line = describe(m);
-  if (!screen_.is_terminal) {
-    print_kept(line);
-    return;
-  }
-  // The last column would wrap on some terminals.
-  const std::string fields = fields_within(line, screen_.columns > 0 ? screen_.columns - 1 : 0);
-  write(over_last(fields));
-  line_ = fields;
+  if (screen_.is_terminal)
+    draw_newest();
+  else
+    print_kept(describe(m));
+}
+
+void Progress::draw_newest() {
+  write(over_last(newest_));
+  line_ = newest_;
 }
 
 void Progress::validation(const ValidationMetrics& m) {
@@ -85,14 +88,19 @@ void Progress::validation(const ValidationMetrics& m) {
 void Progress::note(const std::string& sentence) { print_kept(sentence); }
 
 void Progress::finish() {
+  if (line_ != newest_) draw_newest();
   write(line_.empty() ? "" : "\n");
   line_.clear();
+  newest_.clear();
 }
 
 // On a terminal the line replaces the progress line, which is drawn again below it.
 void Progress::print_kept(const std::string& line) {
   const std::string whole = shown(line, screen_);
-  write(line_.empty() ? whole + "\n" : over_last(whole) + "\n" + line_);
+  write(line_.empty() ? whole + "\n" : over_last(whole) + "\n");
+  if (line_.empty()) return;
+  line_ = newest_;
+  write(line_);
 }
 
 // Begins at the left of the terminal's last line, and covers what stands there.

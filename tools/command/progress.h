@@ -33,6 +33,7 @@ class Progress {
   std::string describe(const StepMetrics& metrics) const;
   void print_kept(const std::string& line);
   std::string over_last(std::string line) const;
+  void draw_newest();
   void write(const std::string& text);
 
   std::FILE* out_;
@@ -42,7 +43,8 @@ class Progress {
   double step_seconds_ = 0;  // running mean of recent steps
   double shown_at_ = 0;
   bool first_ = true;
-  std::string line_;  // what the terminal shows in its last line, without a line break
+  std::string line_;    // what the terminal shows in its last line, without a line break
+  std::string newest_;  // what it would show of the newest step
 };
 
 // "42s", "2m10s", "3h05m", "2d04h"; "?" when not finite or negative.

@@ -35,7 +35,9 @@ void look_at_gpu(DoctorFacts& facts) {
   // Pinning allocates the pages at once, so no more than a quarter of usable memory is pinned.
   const uint64_t most = std::min(kPinAsked, facts.memory.usable() / 4 / kMiB * kMiB);
   facts.cuda = cuda_facts({facts.ordinal, most, steady_seconds, open_nvml()});
-  facts.nccl = nccl_version(open_nccl());
+  const Known<NcclApi> nccl = open_nccl();
+  facts.nccl = nccl_version(nccl);
+  if (nccl.value) facts.nccl_file = nccl.value->file;
   if (!facts.cuda.pci_bus_id.empty()) facts.gpu_node = numa_node_of_card(facts.cuda.pci_bus_id);
 }
 

@@ -32,7 +32,8 @@ struct DoctorFacts {
   GpuUse gpu_use = GpuUse::if_there;
   int ordinal = 0;  // of the GPU, as CUDA counts
   CudaFacts cuda;
-  Known<int> nccl;                             // its version
+  Known<int> nccl;  // its version
+  std::string nccl_file;
   std::optional<int> gpu_node;                 // the NUMA node of its slot
   std::optional<std::string> visible_devices;  // CUDA_VISIBLE_DEVICES
   bool root = false;                           // whether the user is root

@@ -170,10 +170,26 @@ Check check_pinning(const DoctorFacts& f) {
   return c;
 }
 
+Check check_cublas(const DoctorFacts& f) {
+  Check c{kGpu, "cuBLAS"};
+  if (f.cuda.cublas.value) {
+    c.text = printable(*f.cuda.cublas.value);
+    return c;
+  }
+  c.status = CheckStatus::fail;
+  c.text = printable(f.cuda.cublas.reason);
+  c.advice =
+      "Matrix products need it. Where PyTorch has brought it along, LD_LIBRARY_PATH may name its folder, "
+      "which this finds.";
+  c.command = "find / -name 'libcublasLt.so*' 2> /dev/null";
+  return c;
+}
+
 Check check_nccl(const DoctorFacts& f) {
   Check c{kGpu, "NCCL"};
   if (f.nccl.value) {
-    c.text = nccl_version_text(*f.nccl.value) + ", for ranks that have a GPU each";
+    c.text = fmt::format("{}, for ranks that have a GPU each ({})", nccl_version_text(*f.nccl.value),
+                         printable(f.nccl_file));
     return c;
   }
   c.status = CheckStatus::warn;
@@ -195,6 +211,7 @@ std::vector<Check> judge_gpu(const DoctorFacts& facts) {
   const bool neither = !cuda.copies.value && !cuda.pinning.value && cuda.copies.reason == cuda.pinning.reason;
   if (!neither) checks.push_back(check_copies(facts));
   checks.push_back(check_pinning(facts));
+  checks.push_back(check_cublas(facts));
   checks.push_back(check_nccl(facts));
   return checks;
 }

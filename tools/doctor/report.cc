@@ -94,6 +94,7 @@ ordered_json cuda_json(const DoctorFacts& facts) {
     return ordered_json{
         {"asked", p.asked}, {"pinned", p.pinned}, {"seconds", p.seconds}, {"reason", text_json(p.reason)}};
   });
+  set_known(out, "cublas", facts.cuda.cublas, text_json);
   set_known(out, "nccl", facts.nccl, [](int version) { return text_json(nccl_version_text(version)); });
   return out;
 }

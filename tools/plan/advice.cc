@@ -32,12 +32,15 @@ ChangeWords words_of(const Change& change, const Budgets& budgets, uint64_t rank
 
 std::string advice_text(const PlannedRun& run, const Plan& plan) {
   if (program_size(run.request, plan.model.micro_batch).tasks > kTasksTried) return "";
-  const Waiting waiting(stderr, "trying other budgets and batches");
+  const bool keeps_batch = !run.options.run.resume.empty();
+  const Waiting waiting(stderr, keeps_batch ? "trying other budgets" : "trying other budgets and batches");
   const Options& options = run.options;
   const auto micro_batch = is_given(options, "micro-batch") ? options.batch.micro_batch : std::nullopt;
-  std::vector<WhatIf> changes = best_changes(run.request, plan, micro_batch);
+  std::vector<WhatIf> changes = best_changes(run.request, plan, micro_batch, keeps_batch);
   changes.resize(std::min(changes.size(), kChangesShown));
-  if (changes.empty()) return "  faster         no other budget or batch that was tried gains a hundredth\n";
+  if (changes.empty())
+    return fmt::format("  faster         no other budget{} that was tried gains a hundredth\n",
+                       keeps_batch ? "" : " or batch");
   const double now = tokens_of(plan) / plan.step_seconds;
   std::string out;
   for (const WhatIf& change : changes) {

@@ -218,7 +218,7 @@ class Profiler {
       show(
           out_,
           page + " is written. Planning for what would be faster; Ctrl-C ends that, and the report stays.\n");
-      run.changes = best_changes(rank_.request(), plan, asked_micro_batch());
+      run.changes = best_changes(rank_.request(), plan, asked_micro_batch(), !options.run.resume.empty());
       facts = profile_facts(run);
       write_facts(facts, run);
     }

@@ -73,11 +73,18 @@ void check_checkpoint_space(const Options& options, const RunStart& run, const P
   const int64_t steps = options.batch.steps - (run.checkpoint ? run.checkpoint->state().step : 0);
   const auto metrics = static_cast<uint64_t>(
       options.run.metrics.empty() ? std::clamp<int64_t>(steps, 0, kLinesMost) * kLineBytes : 0);
-  const uint64_t one = checkpoint_space(plan, options.optimizer.kind), free = free_bytes(options.run.out);
+  const CheckpointSpace space = checkpoint_space(plan, options.optimizer.kind);
+  const uint64_t one = space.bytes, free = free_bytes(options.run.out);
   const uint64_t there = std::min<uint64_t>(list_checkpoints(checkpoints_directory(options.run.out)).size(),
                                             static_cast<uint64_t>(options.run.keep));
   const uint64_t count =
       options.run.checkpoint_every.is_given() ? static_cast<uint64_t>(options.run.keep) + 1 - there : 1;
+  if (const uint64_t files = free_files(options.run.out); files / count < space.files)
+    throw Error(ExitCode::environment,
+                fmt::format("{} of {} files {} not fit: the file system of {} has room for {}.",
+                            count == 1 ? "A checkpoint" : fmt::format("{} checkpoints", count), space.files,
+                            count == 1 ? "does" : "do", printable(options.run.out), files),
+                "Delete some files there, or " + other_out(run) + ".");
   if ((free - std::min(free, metrics)) / count >= one) return;
   throw Error(ExitCode::environment,
               fmt::format("{} of {} {} not fit{}: {} are free in {}.",

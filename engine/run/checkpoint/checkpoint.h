@@ -96,8 +96,15 @@ uint64_t checkpoint_bytes(const Model& model, uint32_t moments,
                           const std::vector<std::vector<OwnedRange>>& by_rank);
 // The same for the checkpoints of a plan's run.
 uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer);
-// Bytes that a drive must have free for one, with its manifest: at least what it takes.
-uint64_t checkpoint_space(const Plan& plan, OptimizerKind optimizer);
+// What a drive must have free for one, with its manifest: at least what it takes.
+struct CheckpointSpace {
+  uint64_t bytes = 0, files = 0;  // files: with its directory
+};
+CheckpointSpace checkpoint_space(const Plan& plan, OptimizerKind optimizer);
+// Why no checkpoint can be written in a run's directory at the moment, a clause: its drive has no room, or is
+// not there. nullopt: none is known; a write will tell.
+std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directory,
+                                                  const CheckpointSpace& space);
 // Bytes of the largest file of any rank, without the manifest.
 uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer);
 

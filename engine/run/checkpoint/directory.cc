@@ -163,7 +163,7 @@ OutDirectory::State OutDirectory::state() const {
   if (fstat(fd_.get(), &held) != 0) return errno == ESTALE ? State::removed : State::in_place;
   if (stat(path_.c_str(), &named) == 0) {
     if (held.st_dev == named.st_dev && held.st_ino == named.st_ino) return State::in_place;
-  } else if (errno != ENOENT && errno != ENOTDIR) {
+  } else if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP) {
     return State::in_place;
   }
   return held.st_nlink > 0 ? State::moved : State::removed;

@@ -11,9 +11,11 @@
 #include <tuple>
 
 #include "engine/base/error.h"
+#include "engine/base/units.h"
 #include "engine/run/checkpoint/block_checksum.h"
 #include "engine/run/checkpoint/checkpoint.h"
 #include "engine/run/checkpoint/directory.h"
+#include "offload/nvme_files.h"
 
 namespace sluice {
 
@@ -309,10 +311,12 @@ void CheckpointWriter::Files::write_manifest() const {
   file.commit();  // syncs the directory too
 }
 
-// Renames a damaged checkpoint of this name instead of deleting it: somebody may still have a use for it.
+// Renames what has this name and is no checkpoint instead of deleting it: somebody may still have a use for
+// it.
 void CheckpointWriter::Files::set_aside() const {
   std::error_code missing;
-  if (!fs::is_directory(path, missing) || is_complete({manifest.state.step, path})) return;
+  const fs::file_status status = fs::symlink_status(path, missing);
+  if (!fs::exists(status) || (fs::is_directory(status) && is_complete({manifest.state.step, path}))) return;
   const std::string aside = unused_name(path + ".damaged");
   if (rename(path.c_str(), aside.c_str()) != 0) throw checkpoint_error("rename", path, errno);
 }
@@ -453,12 +457,38 @@ uint64_t checkpoint_bytes(const Plan& plan, OptimizerKind optimizer) {
   return checkpoint_bytes(plan.model, optimizer_of(optimizer).moments, owned_ranges(plan.lowering));
 }
 
-uint64_t checkpoint_space(const Plan& plan, OptimizerKind optimizer) {
+CheckpointSpace checkpoint_space(const Plan& plan, OptimizerKind optimizer) {
   constexpr uint64_t kOfManifest = 64 << 10, kOfPiece = 150;  // measured: 100 for each plane of a tensor
   uint64_t tensors = 0;
   for (const auto& group : plan.model.groups) tensors += group.parameters.size();
   const uint64_t pieces = tensors * (1 + optimizer_of(optimizer).moments) * plan.lowering.ranks;
-  return checkpoint_bytes(plan, optimizer) + kOfManifest + kOfPiece * pieces;
+  constexpr uint64_t kOtherFiles = 3;  // the directory, the manifest, its temporary
+  const auto planes =
+      static_cast<uint64_t>(std::count_if(kEveryPlane.begin(), kEveryPlane.end(), [&](Plane plane) {
+        return has_plane(optimizer_of(optimizer).moments, plane);
+      }));
+  return {checkpoint_bytes(plan, optimizer) + kOfManifest + kOfPiece * pieces,
+          plan.lowering.ranks * planes + kOtherFiles};
+}
+
+std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directory,
+                                                  const CheckpointSpace& space) {
+  const std::string directory = checkpoints_directory(out_directory);
+  std::error_code error;
+  const bool is_there = fs::is_directory(directory, error);
+  if (!is_there && fs::is_symlink(fs::symlink_status(directory, error)))
+    return printable(directory) + " is a link to a place that is not there";
+  try {
+    const std::string place = is_there ? directory : out_directory;
+    if (const uint64_t bytes = free_bytes(place); bytes < space.bytes)
+      return fmt::format("it takes {}, and {} are free in {}", format_size(space.bytes), format_size(bytes),
+                         printable(out_directory));
+    if (const uint64_t files = free_files(place); files < space.files)
+      return fmt::format("it takes {} files, and the file system has room for {} in {}", space.files, files,
+                         printable(out_directory));
+  } catch (const Error&) {  // it cannot be looked at
+  }
+  return std::nullopt;
 }
 
 uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer) {

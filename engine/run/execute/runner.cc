@@ -275,10 +275,14 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
   call.inputs = inputs, call.outputs = outputs, call.parameters = parameters;
   call.output_gradients = output_gradients, call.input_gradients = input_gradients;
   call.parameter_gradients = parameter_gradients;
-  if (step.pass == Pass::forward)
-    device_.forward(call);
-  else
-    device_.backward(call);
+  try {
+    if (step.pass == Pass::forward)
+      device_.forward(call);
+    else
+      device_.backward(call);
+  } catch (const Error& error) {
+    throw error.with_clause("seen in " + op_text(*call.shapes, step.pass));
+  }
 }
 
 void Runner::round(const Task& task, const Instruction& in, const RingPositions& rings) {

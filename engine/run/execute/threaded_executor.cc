@@ -178,29 +178,43 @@ class ThreadedExecutor final : public Executor {
       Mark mark{lane, ticket, 0};
       for (const uint32_t index : orders_[issued.body][lane]) {
         const Instruction& in = body.instructions[index];
-        progress_.for_each_wait(issued, in,
-                                [&](const Wait& w, bool before) { hold_back(mark, issued, w, before); });
-        if (!progress_.failed()) progress_.guarded([&] { enqueue(mark, issued, index); });
+        progress_.for_each_wait(
+            issued, in, [&](const Wait& w, bool before) { hold_back(mark, issued, index, w, before); });
+        if (!progress_.failed()) enqueue(mark, issued, index);
         ++mark.number;
         progress_.count_enqueued(lane);
       }
     }
   }
 
-  void hold_back(const Mark& mark, const IssuedBody& issued, const Wait& w, bool before) {
+  void hold_back(const Mark& mark, const IssuedBody& issued, uint32_t index, const Wait& w, bool before) {
     const uint64_t count = progress_.target(issued, w, before);
     if (!is_stream(w.lane)) return progress_.await_count(w.lane, count);
     progress_.await_enqueued(w.lane, count);
     if (!progress_.failed())
-      progress_.guarded([&] {
+      guarded(issued, index, "was to wait", [&] {
         streams_->wait_for(mark.lane, {w.lane, mark.ticket - (before ? 1 : 0), w.count - 1});
       });
   }
 
   void enqueue(const Mark& mark, const IssuedBody& issued, uint32_t index) {
-    streams_->begin(mark);
-    run(issued, index);
-    streams_->end(mark);
+    guarded(issued, index, "was enqueued", [&] {
+      streams_->begin(mark);
+      run(issued, index);
+      streams_->end(mark);
+    });
+  }
+
+  // A device may report an error at any later call, so the sentence says which instruction saw it.
+  template <typename Work>
+  void guarded(const IssuedBody& issued, uint32_t index, const char* doing, const Work& work) {
+    progress_.guarded([&] {
+      try {
+        work();
+      } catch (const Error& error) {
+        throw error.with_clause("when `" + ranges_[issued.body][index] + "` " + doing);
+      }
+    });
   }
 
   // After an error it synchronises no more, since marks may be missing. What is left in the streams ends
@@ -217,7 +231,7 @@ class ThreadedExecutor final : public Executor {
         progress_.await_enqueued(lane, ++number);
         Streams::Interval interval{};
         if (!progress_.failed())
-          progress_.guarded([&] {
+          guarded(issued, index, "had to be done", [&] {
             streams_->synchronize(mark);
             interval = streams_->interval(mark);
           });

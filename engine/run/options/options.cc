@@ -17,6 +17,7 @@ namespace {
 constexpr Range kCount = {1, 1e9};  // of sequences, steps, files to keep: far above use, far below overflow
 constexpr Range kCountOrZero = {0, 1e9};
 constexpr Range kPositive = {0, 1e300, true, false};
+constexpr Range kEpsilon = {1e-40, 1e30};  // what fp32 holds
 constexpr Range kNotNegative = {0, 1e300};
 constexpr Range kTimeout = {0.1, 1e6};  // seconds
 constexpr Range kNoNumber = {};
@@ -167,7 +168,7 @@ constexpr OptionRow kTable[] = {
     {"beta2", "optimizer", "X", "decay of the second moment", "0.95", kRuns, OnResume::fixed,
      FIELD(optimizer.beta2), kBeta, nullptr, called("adam-beta2")},
     {"eps", "optimizer", "X", "added to the square root of the second moment", "1e-8", kRuns, OnResume::fixed,
-     FIELD(optimizer.epsilon), kPositive, nullptr, called("epsilon adam-eps adam-epsilon")},
+     FIELD(optimizer.epsilon), kEpsilon, nullptr, called("epsilon adam-eps adam-epsilon")},
     {"clip", "optimizer", "X",
      "gradients of a larger norm are scaled down to this norm; 0: off, the norm is still reported", "1",
      kRuns, OnResume::fixed, FIELD(optimizer.clip), kNotNegative, nullptr,

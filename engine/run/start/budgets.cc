@@ -84,21 +84,21 @@ TierBudget nvme_budget(const MemoryOptions& options, bool check_free, std::optio
                        Budgets& budgets, int sharers) {
   TierBudget budget{"nvme", "nvme-mem"};
   budget.granule = kStripeBytes;
-  const auto limited = [&](const Found& there) {
+  const auto limited = [&](const Found& there, bool is_known) {
     budget.limit = limit_of(options.nvme, there, "nvme-mem", check_free, budgets, sharers);
-    if (there.free > 0) budget.most = there.free;
+    if (is_known) budget.most = there.free;
     budget.set_aside(0);
     return budget;
   };
   const std::vector<NvmeDirectory> directories = nvme_directories(options);
   if (directories.size() > 1) budgets.notes.push_back(describe_directories(options, directories));
-  if (drive_bytes) return limited(found(*drive_bytes, "free some", sharers));
+  if (drive_bytes) return limited(found(*drive_bytes, "free some", sharers), *drive_bytes > 0);
   if (check_free) NvmeFiles probe(directories, 0);  // also when the plan will not need it
   const NvmeRoom room =
       nvme_room(directories, sharers, [&](uint64_t free) { return margin_of(free, sharers); });
   budgets.notes.insert(budgets.notes.end(), room.notes.begin(), room.notes.end());
   const std::string where = (directories.size() == 1 ? " in " : " until it is full in ") + room.full;
-  return limited({room.free, room.free - room.after_margin, "free some there", where});
+  return limited({room.free, room.free - room.after_margin, "free some there", where}, true);
 }
 
 // Address space that is left for the arenas.

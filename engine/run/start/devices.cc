@@ -71,10 +71,24 @@ std::string other_gpu_note(const MemoryOptions& options, const std::string& gpu)
                   : ": those of " + described + ", where this machine has " + printable(gpu));
 }
 
+std::string gpu_rates_note(const MemoryOptions& options) {
+  const MachineRates rates = read_machine(options);
+  if (rates.gpu.empty()) return "";
+  const std::string name = printable(rates.name);
+  return fmt::format(
+      "Times are predicted at the rates of {}, whose layers run on a GPU ({}): they are not those of "
+      "--device {}. "
+      "Leave out --device for that machine, or --machine for this one.",
+      name, printable(rates.gpu), options.device.kind == DeviceKind::reference ? "reference" : "cpu");
+}
+
 std::vector<std::string> settle_device(Options& options, bool precision_is_settled,
                                        const MachineRates* elsewhere) {
   DeviceChoice& device = options.memory.device;
-  if (device.kind != DeviceKind::automatic && device.kind != DeviceKind::cuda) return {};
+  if (device.kind != DeviceKind::automatic && device.kind != DeviceKind::cuda) {
+    const std::string note = gpu_rates_note(options.memory);
+    return note.empty() ? std::vector<std::string>{} : std::vector{note};
+  }
   if (elsewhere) {
     if (device.kind == DeviceKind::automatic)
       device.kind = elsewhere->memory->device ? DeviceKind::cuda : DeviceKind::cpu;

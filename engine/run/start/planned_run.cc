@@ -102,8 +102,8 @@ PlannedDevice planned_device(const Options& options, bool here, const MachineRat
   if (gpu_elsewhere || for_absent_gpu(options.memory)) {
     const uint64_t bytes = gpu_elsewhere ? elsewhere->memory->device.value_or(0) : options.memory.gpu.bytes;
     planned.workspaces = cuda_workspace_bytes;
-    const uint64_t driver = std::min(bytes, kDeviceBytesAssumed);
-    planned.use = {{bytes - driver, driver}, kHostBytesAssumed, false};
+    planned.use = {
+        {bytes - std::min(bytes, kDeviceBytesAssumed), kDeviceBytesAssumed}, kHostBytesAssumed, false};
     planned.notes.push_back(gpu_elsewhere ? assumed_note()
                                           : "A plan for a GPU that is not here. " + assumed_note() +
                                                 " Limits that are not given are taken from this machine.");

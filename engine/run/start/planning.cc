@@ -121,8 +121,10 @@ Error infeasible_error(const PlanRequest& request, const Infeasible& why, const 
   const std::string task = why.task.empty() ? "" : "; largest task: " + why.task;
   const std::vector<const TierBudget*> rows = budgets.by_tier();
   const std::vector<uint64_t> limits = budgets.limits_for(why.least_together);
-  uint64_t bytes_needed = why.least[why.tier].value_or(why.least_together[why.tier]);
-  if (bytes_needed > rows[why.tier]->most) bytes_needed = why.least_together[why.tier];
+  const uint64_t least_together = why.least_together[why.tier];
+  uint64_t bytes_needed = why.least[why.tier].value_or(least_together);
+  if (bytes_needed > rows[why.tier]->most && least_together > tier.capacity)
+    bytes_needed = std::min(bytes_needed, least_together);
   std::vector<std::string> each, together, sizes, beyond;
   for (size_t t = 0; t < rows.size(); ++t) {
     together.push_back(argument(*rows[t], limits[t]));

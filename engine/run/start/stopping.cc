@@ -38,9 +38,12 @@ void check_stop_time(const Options& options, const Plan& plan) {
                   readable_seconds(most) + ": up to " + std::to_string(steps_before_stop(plan.step_seconds)) +
                   " steps of " + readable_seconds(plan.step_seconds) + " end, then a checkpoint takes " +
                   readable_seconds(time->checkpoint) + ".",
-              time->writing < most ? "Allow more time, or shorten the step with a smaller --batch."
-                                   : "Allow more time: writing the checkpoint alone takes " +
-                                         readable_seconds(time->writing) + ", whatever the step.");
+              "Allow more time" + (time->checkpoint >= most
+                                       ? ": the checkpoint alone takes " +
+                                             readable_seconds(time->checkpoint) + ", whatever the step."
+                                   : options.batch.batch > options.ranks.count
+                                       ? std::string(", or shorten the step with a smaller --batch.")
+                                       : std::string(".")));
 }
 
 }  // namespace sluice

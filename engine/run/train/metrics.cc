@@ -64,16 +64,39 @@ std::optional<int64_t> step_of(const std::string& line) {
 }
 
 constexpr std::string_view kLineBegin = "{\"step\":";
+constexpr size_t kLineMost = 1 << 20;  // far above any line of ours
+
+// The next line without its newline, or as much of it as a line may have and one byte more. False at the end.
+bool read_line(std::istream& in, std::string& line) {
+  line.clear();
+  std::streambuf& chars = *in.rdbuf();
+  for (int c = chars.sbumpc(); c != '\n'; c = chars.sbumpc()) {
+    if (c == std::char_traits<char>::eof()) {
+      in.setstate(std::ios::eofbit);
+      return !line.empty();
+    }
+    line += static_cast<char>(c);
+    if (line.size() > kLineMost) break;
+  }
+  return true;
+}
+
+// Whether a last line without a newline is the beginning of one of ours. Where the power failed, a file
+// system may have put zeros in place of the rest.
+bool is_torn(std::string_view line) {
+  while (line.ends_with('\0')) line.remove_suffix(1);
+  return line.starts_with(kLineBegin) || kLineBegin.starts_with(line);
+}
 
 // Copies the lines to keep from `in` to `out`, the others to `later`; returns how many others there are.
 int64_t split_at_step(std::istream& in, std::ostream& out, std::ostream& later, int64_t step,
                       const std::string& path) {
   int64_t number = 0, taken = 0;
-  for (std::string line; std::getline(in, line);) {
+  for (std::string line; read_line(in, line);) {
     ++number;
     const std::optional<int64_t> found = step_of(line);
     // The last line, whose newline was never written; anything else is no line of ours.
-    const bool torn = in.eof() && (line.starts_with(kLineBegin) || kLineBegin.starts_with(line));
+    const bool torn = in.eof() && is_torn(line);
     if (!found && !torn)
       throw Error(ExitCode::malformed_file,
                   fmt::format("Line {} of `{}` is not a metrics line.", number, printable(path)),

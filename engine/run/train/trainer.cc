@@ -4,15 +4,15 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "engine/base/clock.h"
-#include "engine/base/units.h"
 #include "engine/rates/network.h"
 #include "engine/run/execute/recorder.h"
 #include "engine/run/train/schedule.h"
 #include "engine/run/train/way_on.h"
-#include "offload/nvme_files.h"
 #include "offload/system/memory_limits.h"
 
 namespace sluice {
@@ -209,12 +209,16 @@ TrainResult Trainer::train() {
     const bool last = step_ == options_.batch.steps;
     const bool validates = data_.validation && (last || due(options_.data.val_every));
     const bool is_due = overdue_ || saves_by_time_ || due(options_.run.checkpoint_every.steps);
-    const bool saves = last ? at_end_ == AtEnd::checkpoint : is_due && has_room();
+    const bool saves = last ? at_end_ == AtEnd::checkpoint
+                            : is_due && can_save(
+                                            "The run goes on, and writes it after the first step that can. "
+                                            "Free some space.");
     if (!validates && !saves) continue;
     drain();
     const double begin = steady_seconds();
     if (validates && !validate()) break;  // the state is saved below
     if (saves) {
+      if (last) await_place();
       if (!save()) break;  // the state is saved below, where the directory is now
       saved = step_;
       const SpareDescriptors::Lent lent(*spare_);
@@ -225,6 +229,7 @@ TrainResult Trainer::train() {
   drain();
   std::string unsaved;
   if (at_end_ == AtEnd::checkpoint && saved != step_) try {
+      await_place();
       if (!save()) checkpoint();
     } catch (const Error& error) {
       if (!failed_) throw;
@@ -331,6 +336,7 @@ void Trainer::read_step(const Pending& p) {
   state_.clean_steps = s.update.clean_steps;
   state_.skipped_steps = s.update.skipped_steps;
   if (events_.step) events_.step(m);
+  if (events_.not_finite_goes_on) return;
   const bool scaled = plan.model.precision == DType::f16;
   if (!std::isfinite(m.loss) || (!scaled && !std::isfinite(m.grad_norm)))
     throw Error(ExitCode::numerics,
@@ -367,6 +373,8 @@ bool Trainer::validate() {
                                               options_.data.val_batches, stop_, failure_);
   failed_ = session_.ranks().sum<int>(failure_ != nullptr) > 0;
   cut_short_ = !loss && !failed_;
+  if (cut_short_ && step_ < options_.batch.steps && events_.trouble)
+    events_.trouble(fmt::format("The validation after step {} is left out, since the run stops.", step_));
   if (!loss) return false;
   if (events_.validation) events_.validation({step_, *loss});
   return true;
@@ -435,22 +443,26 @@ std::string Trainer::place_of_checkpoint() {
   return out_->where().value_or(options_.run.out);
 }
 
-// A directory that cannot be looked at counts as one with room: the write will tell.
-bool Trainer::has_room() {
+bool Trainer::can_save(const char* then) {
   const std::optional<std::string> out = session_.ranks().is_first() ? out_->where() : std::nullopt;
-  uint64_t free = checkpoint_space_;
-  if (out) try {
-      free = free_bytes(*out);
-    } catch (const Error&) {
-    }
-  const bool is_full = session_.ranks().sum<int>(free < checkpoint_space_) > 0;
-  const bool was_overdue = std::exchange(overdue_, is_full);
-  if (out && is_full && !was_overdue && events_.trouble)
-    events_.trouble(fmt::format(
-        "No room for the checkpoint after step {}: it takes {}, and {} are free in {}. The run goes on, and "
-        "writes it after the first step that finds room. Free some space.",
-        step_, format_size(checkpoint_space_), format_size(free), printable(*out)));
-  return !is_full;
+  const std::optional<std::string> obstacle =
+      out ? obstacle_to_checkpoint(*out, checkpoint_space_) : std::nullopt;
+  const bool waits = session_.ranks().sum<int>(obstacle.has_value()) > 0;
+  const bool is_told = std::exchange(overdue_, waits);
+  if (obstacle && !is_told && events_.trouble)
+    events_.trouble(fmt::format("No room for the checkpoint after step {}: {}. {}", step_, *obstacle, then));
+  return !waits;
+}
+
+// A signal that came before does not count: who sends a second one wants the process to end at once.
+void Trainer::await_place() {
+  const auto stopping = [&] { return session_.ranks().sum<int>(stop_) > 0; };
+  const bool was_stopping = stopping();
+  overdue_ = false;
+  while (!can_save("The run waits for it; a signal ends it without. Free some space.")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    if (!was_stopping && stopping()) return;
+  }
 }
 
 void Trainer::checkpoint() {

@@ -7,7 +7,8 @@
 // If a run has to end while all lanes are well, because of a signal, of data that cannot be read or are found
 // to be bad, of a validation that fails, or of a run directory that was moved, a checkpoint is written first.
 // All ranks agree on that before they do it. Numbers that are not finite end a run without one. A checkpoint
-// at an interval that finds no room ends no run: it is tried again after every step.
+// at an interval that finds no room, or its drive away, ends no run: it is tried again after every step. The
+// last one waits.
 #pragma once
 
 #include <atomic>
@@ -36,7 +37,8 @@ struct TrainEvents {  // all called on the trainer's thread
   std::function<void(const ValidationMetrics&)> validation;
   std::function<void(const std::string& path)> checkpoint;
   std::function<void(const std::string& sentences)> trouble;  // the run goes on
-  Recorder* recorder = nullptr;  // gets the trace of every step, including failed ones
+  Recorder* recorder = nullptr;     // gets the trace of every step, including failed ones
+  bool not_finite_goes_on = false;  // numbers that are not finite end no run: only its speed matters
 };
 
 struct TrainData {
@@ -88,8 +90,10 @@ class Trainer {
   bool validate();  // false where it was cut short
   std::string place_of_checkpoint();
   std::exception_ptr moved_directory() const;  // nullptr: it is in its place
-  bool save();      // a checkpoint; false where its directory was moved meanwhile, which ends the run
-  bool has_room();  // for a checkpoint, as the first rank sees it; tells once where it has not
+  bool save();  // a checkpoint; false where its directory was moved meanwhile, which ends the run
+  // Whether a checkpoint can be written now, as the first rank sees it; tells once why not, and what `then`.
+  bool can_save(const char* then);
+  void await_place();  // until it can be, or a signal comes
   void checkpoint();
   [[noreturn]] void tell_failure(const std::string& unsaved) const;
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
@@ -103,7 +107,7 @@ class Trainer {
   AtEnd at_end_ = AtEnd::checkpoint;
   std::optional<OutDirectory> out_;  // these three: where and with what checkpoints are written
   std::optional<SpareDescriptors> spare_;
-  uint64_t checkpoint_space_ = 0;
+  CheckpointSpace checkpoint_space_;
   int64_t step_ = 0;              // issued
   size_t phase_ = 0;              // index into Lowering::phases
   bool pending_update_ = false;   // rounded gradients wait for their update
@@ -112,7 +116,7 @@ class Trainer {
   double excluded_ = 0;           // seconds of validations and checkpoints since last_norm_
   double saved_at_ = 0;           // when the run began or the last checkpoint ended
   bool saves_by_time_ = false;    // by saved_at_, a checkpoint is due
-  bool overdue_ = false;          // a checkpoint found no room
+  bool overdue_ = false;          // a checkpoint could not be written
   std::vector<std::vector<uint64_t>> moved_bytes_;  // by body, lane
   StepMetrics metrics_;                             // of the last step that was read
   bool cut_short_ = false;                          // the flag ended a validation

@@ -17,7 +17,7 @@ TEST_F(Profiles, ChangesArePlansOfTheirOwn) {
   const auto device = make_device(run.options.memory, run.threads);
   const PlanRequest request = request_of(run, *device);
   const Plan plan = std::get<Plan>(make_plan(request));
-  const std::vector<WhatIf> changes = best_changes(request, plan, run.options.batch.micro_batch);
+  const std::vector<WhatIf> changes = best_changes(request, plan, run.options.batch.micro_batch, false);
   ASSERT_FALSE(changes.empty());
   double before = std::numeric_limits<double>::infinity();
   for (const WhatIf& change : changes) {
@@ -31,6 +31,9 @@ TEST_F(Profiles, ChangesArePlansOfTheirOwn) {
     for (const WorkSeconds& w : change.outlook.waits) idle += w.seconds;
     EXPECT_LT(idle, change.outlook.step_seconds);
   }
+  // A run that goes on keeps its batch.
+  for (const WhatIf& change : best_changes(request, plan, run.options.batch.micro_batch, true))
+    EXPECT_NE(change.change.kind, Change::Kind::batch);
 }
 
 }  // namespace

@@ -13,8 +13,23 @@ const CudaStatus& gpu() {
   return status;
 }
 
+// One device for all tests, since making one takes longer than a test. It ends before CUDA does.
+class SharedDevice : public testing::Environment {
+ public:
+  void TearDown() override { device_.reset(); }
+  std::shared_ptr<Device> get() {
+    if (!device_) device_ = make_cuda_device(0);
+    return device_;
+  }
+
+ private:
+  std::shared_ptr<Device> device_;
+};
+SharedDevice& shared_device =
+    *static_cast<SharedDevice*>(testing::AddGlobalTestEnvironment(new SharedDevice));
+
 std::vector<DeviceEntry> devices_to_judge() {
-  return {{"cuda", [](int) { return std::make_unique<HostOperands>(make_cuda_device(0)); }}};
+  return {{"cuda", [](int) { return std::make_unique<HostOperands>(shared_device.get()); }}};
 }
 bool judged(const OpCase&) { return true; }
 std::string skip_reason() { return gpu().reason; }

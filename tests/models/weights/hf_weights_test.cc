@@ -2,7 +2,9 @@
 // exports.
 #include "models/weights/hf_weights.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <cmath>
 #include <limits>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "models/families/family.h"
+#include "models/files/file.h"
 #include "models/weights/hf_export.h"
 #include "tests/support/format_test_support.h"
 
@@ -243,6 +246,29 @@ TEST_F(HfWeightsTest, ExportShardsAndCopiesTheTokenizer) {
     weights.read(tensors[t].name, 0, 1, &value);
     EXPECT_EQ(value, exported(t, 0));
   }
+}
+
+// What an export that was killed has left is written over by the next one, and by no second one at once.
+TEST_F(HfWeightsTest, AKilledExportIsRepeated) {
+  const std::vector<ExportTensor> tensors = {{"a", {2}}};
+  fs::create_directory(path("to"));
+  for (const char* name : {"to/.unfinished-export", "to/model.safetensors.tmp",
+                           "to/model-00001-of-00002.safetensors", "to/tokenizer.json"})
+    write_file(name, "half");
+  {
+    const FileDescriptor other(open(path("to/.unfinished-export").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(flock(other.get(), LOCK_EX), 0);
+    expect_error(ExitCode::environment, {"Another process exports to"},
+                 [&] { write_hf_directory(path("to"), tensors, {}, kExported); });
+    EXPECT_TRUE(fs::exists(path("to/model.safetensors.tmp")));
+  }
+  write_hf_directory(path("to"), tensors, {}, kExported);
+  EXPECT_TRUE(fs::exists(path("to/model.safetensors")) && fs::exists(path("to/config.json")));
+  for (const char* name :
+       {"to/.unfinished-export", "to/model.safetensors.tmp", "to/model-00001-of-00002.safetensors"})
+    EXPECT_FALSE(fs::exists(path(name))) << name;
+  expect_error(ExitCode::usage, {"is not empty"},
+               [&] { write_hf_directory(path("to"), tensors, {}, kExported); });
 }
 
 TEST_F(HfWeightsTest, ExportRefusesWhatItWouldSpoil) {

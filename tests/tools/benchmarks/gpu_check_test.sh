@@ -1,84 +1,186 @@
 #!/bin/bash
 # tools/gpu_check.sh goes through every row at tiny sizes on the cpu device, and through all but those of part
-# peer on the emulated GPU. It measures nothing twice and tells what failed or is left. Every row of its
-# report has figures or a reason.
+# peer on the emulated GPU. It measures nothing twice and tells what failed or is left. Every row has figures or
+# a reason in the report, and a log in the archive; also where a kernel is wrong, a row takes too long, a
+# library is missing or a process dies.
 # usage: tests/tools/benchmarks/gpu_check_test.sh BUILD_FOLDER     in the repository root
 set -euo pipefail
 
-build=$1
+build=$(realpath "$1")
 work=$(mktemp --directory --tmpdir="$build")  # the nvme tier needs a drive, not a tmpfs
 trap 'rm -rf "$work"' EXIT
 fail() {
   echo "gpu_check_test: $*" >&2
   exit 1
 }
-check() { tools/gpu_check.sh --rehearse --out "$work/$out" "$@" > "$work/log" 2>&1; }
+# check NAME ARGUMENT...: leaves its output in $work/log and its exit code in $code.
+check() {
+  local out=$1
+  shift
+  code=0
+  tools/gpu_check.sh --rehearse --out "$work/$out" "$@" > "$work/log" 2>&1 || code=$?
+}
+# expect CODE: the exit code of the last check.
+expect() { [[ $code == "$1" ]] || { cat "$work/log"; fail "exit code $code, not $1"; }; }
 # has TEXT: the output of the last check contains TEXT.
 has() { grep --quiet -- "$1" "$work/log" || { cat "$work/log"; fail "no '$1'"; }; }
+# report NAME: the page of what was found there.
+report() { tools/gpu_check.sh --report --out "$work/$1" "${bench[@]}" > "$work/page"; }
+page_has() { grep --quiet --extended-regexp -- "$1" "$work/page" || { cat "$work/page"; fail "no '$1' in the page"; }; }
+# logs NAME PART: a log for every row of the part is in the archive.
+logs() {
+  tar --list --gzip --file "$work/$1/results.tar.gz" > "$work/list"
+  while read -r name _; do
+    grep --quiet "/logs/$2-$name-1.log\$" "$work/list" || fail "$1: no log of $2 $name in the archive"
+  done < <("$build/gpu_bench" rows "$2" --rehearse)
+}
 
-out=cpu
 bench=(--bench "$build/gpu_bench")
-for part in tests small offload largest peer; do
-  check --part "$part" "${bench[@]}" || { cat "$work/log"; fail "part $part"; }
+for part in first tests small offload largest peer; do
+  check cpu --part "$part" "${bench[@]}"
+  expect 0
   has "^$part: [0-9]* s, 0 failed, 0 left\$"
-  if [[ $part == tests ]]; then has "^tests shared_gpu: at most"; fi
+  logs cpu "$part"
 done
-check --part small "${bench[@]}" || fail "a second call failed"
+check cpu --part small "${bench[@]}"
+expect 0
 [[ $(grep --count 'there already$' "$work/log") == 9 ]] || { cat "$work/log"; fail "rows were measured twice"; }
-tools/gpu_check.sh --report --out "$work/$out" "${bench[@]}" > "$work/page"
+report cpu
 if grep 'not measured' "$work/page" | grep --invert-match --extended-regexp 'skipped: |faster peer'; then
   fail "these rows have neither figures nor a reason"
 fi
-[[ $(grep --count 'A rehearsal with tiny models' "$work/page") == 5 ]] ||
+[[ $(grep --count 'A rehearsal with tiny models' "$work/page") == 6 ]] ||
   fail "the report does not say of every part that it is a rehearsal"
 
-out=emulated
-bench=(--device cuda --bench "$build/gpu_bench_emulated")
+# On the emulated GPU, with its tests in place of those that need a GPU.
+programs=$work/programs
+mkdir "$programs"
+ln -s "$build/gpu_bench_emulated" "$programs/gpu_bench"
+ln -s "$build/sluice_emulated" "$programs/sluice"
+cat > "$programs/cuda_test" << END
+#!/bin/bash
+case "\$1" in
+  gpu/cuda/op_conformance_test) exec "$build/emulation_test" emulation/op_conformance_test "\${@:2}" ;;
+  gpu/cuda/nccl_test) exec "$build/emulation_test" emulation/nccl_emulation_test "\${@:2}" ;;
+  *) exec "$build/emulated_cuda_test" "\$@" ;;
+esac
+END
+chmod +x "$programs/cuda_test"
+bench=(--device cuda --bench "$programs/gpu_bench")
 for part in small offload largest; do
-  check --part "$part" "${bench[@]}" || { cat "$work/log"; fail "part $part on the emulated GPU"; }
+  check emulated --part "$part" "${bench[@]}"
+  expect 0
   has "^$part: [0-9]* s, 0 failed, 0 left\$"
+  logs emulated "$part"
 done
-tools/gpu_check.sh --report --out "$work/$out" "${bench[@]}" > "$work/page"
-grep --quiet 'GB/s to the GPU' "$work/page" || fail "the link was not measured"
-grep --quiet 'predicted .* by the description "[a-z]*, measured"' "$work/page" || fail "profile did not predict with bench"
+report emulated
+page_has 'GB/s to the GPU'
+page_has 'predicted .* by the description "[a-z]*, measured"'
+page_has 'cuBLASLt: emulated; NCCL: emulated'
+
+# One kernel is wrong, NCCL is missing, and one row takes too long. All other rows are there, each with its log;
+# speed is measured all the same.
+slow=$work/slow
+mkdir "$slow"
+ln -s "$programs/cuda_test" "$slow/cuda_test"
+ln -s "$programs/sluice" "$slow/sluice"
+cat > "$slow/gpu_bench" << END
+#!/bin/bash
+if [[ \$1 == rows && \$2 == first ]]; then
+  "$programs/gpu_bench" "\$@" | sed 's/^matmul matmul [0-9]*/matmul matmul 1/'
+elif [[ \$1 == run && \$3 == matmul ]]; then
+  sleep 30
+else
+  exec "$programs/gpu_bench" "\$@"
+fi
+END
+chmod +x "$slow/gpu_bench"
+export SLUICE_EMULATED_GPU=idle_kernels=rope.cu,nccl_version=0
+check broken --first --device cuda --bench "$slow/gpu_bench"
+expect 1
+has '^first op-rope: failed, .*FAILED.*rope'
+has '^first training: failed, '
+has '^first matmul: failed, took more than 1 s$'
+has '^first: [0-9]* s, [0-9]* failed, 0 left$'
+for op in embedding layer_norm rms_norm linear linear_gelu swiglu attention add cross_entropy; do
+  has "^first op-$op: measured, [0-9]* tests passed\$"
+done
+logs broken first
+report broken
+page_has '^\| the op rope \| failed: .* \| first-op-rope-1.log \|$'
+page_has '^\| the op attention \| measured: '
+page_has '^\| GPT-2 1.5B, micro-batches of 8, bf16, LOSSES NOT FINITE \| .* billion'
+page_has 'NCCL: the emulated machine has none'
+tar --extract --gzip --to-stdout --file "$work/broken/results.tar.gz" --wildcards '*first-op-rope-1.log' |
+  grep --quiet 'the oracle says' || fail "the log of a wrong op does not say what is wrong"
+export SLUICE_EMULATED_GPU=cublaslt=0
+check without --part small "${bench[@]}"
+expect 1
+has '^small gpt2-bf16: failed, exit code 4: gpu_bench: cuBLASLt cannot be opened'
+has '^small link: measured'
+has '^small disk: measured'
+logs without small
+unset SLUICE_EMULATED_GPU
 
 # compute-sanitizer watches our kernels only. Where it does not know the GPU, its rows are skipped.
-out=sanitizer
 mkdir "$work/bin"
 cat > "$work/bin/compute-sanitizer" << END
 #!/bin/bash
-echo "\$GTEST_FILTER \$*" >> "$work/calls"
+echo "\$*" >> "$work/calls"
 echo "========= Error: Device not supported. Please refer to the \"Supported Devices\" section"
 exit 1
 END
 chmod +x "$work/bin/compute-sanitizer"
-PATH=$work/bin:$PATH check --part tests "${bench[@]}" || { cat "$work/log"; fail "part tests with a sanitizer"; }
-has '^tests sanitizer-4: skipped, compute-sanitizer says: Device not supported$'
-has '^tests racecheck: skipped, compute-sanitizer says: Device not supported$'
+PATH=$work/bin:$PATH check sanitizer --part tests "${bench[@]}"
+expect 0
+has '^tests op-attention: measured'
+has '^tests shared_gpu: measured'
+has '^tests memcheck-products: skipped, compute-sanitizer says: Device not supported$'
 [[ $(grep --count -- '--tool memcheck --kernel-regex kns=sluice' "$work/calls") == 4 ]] ||
   fail "memcheck did not run four times"
-grep --quiet -- 'attention.*--tool racecheck --kernel-regex kns=sluice' "$work/calls" ||
+grep --quiet -- '--tool racecheck --kernel-regex kns=sluice .*attention' "$work/calls" ||
   fail "racecheck did not run over attention"
+logs sanitizer tests
 
-# A row whose command fails is reported and tried again in the next call.
-out=failing
-cat > "$work/gpu_bench" << END
+# A row whose process is killed in a step is reported with the steps that were done, and tried again in the next
+# call.
+mkdir "$work/killed"
+ln -s "$programs/cuda_test" "$work/killed/cuda_test"
+ln -s "$programs/sluice" "$work/killed/sluice"
+cat > "$work/killed/gpu_bench" << END
 #!/bin/bash
-if [[ \$1 == run && ! -f $work/mended ]]; then echo "gpu_bench: no luck" >&2; exit 6; fi
-exec $(realpath "$build")/gpu_bench "\$@"
+if [[ \$1 != run || \$3 != deepest || -f $work/mended ]]; then exec "$programs/gpu_bench" "\$@"; fi
+SLUICE_EMULATED_GPU=delay_microseconds_max=20000 "$programs/gpu_bench" "\$@" &
+until grep --quiet tokens_per_second "$work"/failing/*/largest.json; do sleep 0.01; done
+kill -9 \$! \$\$
 END
-chmod +x "$work/gpu_bench"
-code=0
-check --part largest --bench "$work/gpu_bench" || code=$?
-[[ $code == 1 ]] || fail "exit code $code after a failure"
-has '^largest deepest: failed, exit code 6: gpu_bench: no luck$'
+chmod +x "$work/killed/gpu_bench"
+bench=(--device cuda --bench "$work/killed/gpu_bench")
+check failing --part largest "${bench[@]}"
+expect 1
+has '^largest deepest: failed, killed, perhaps by the kernel for lack of memory$'
+report failing
+page_has 'deepest that fits, bf16, [0-9]* layers \(failed: killed, .* after 1 steps\) \|.*billion'
 touch "$work/mended"
-check --part largest --bench "$work/gpu_bench" || { cat "$work/log"; fail "what failed was not tried again"; }
+check failing --part largest "${bench[@]}"
+expect 0
 has '^largest: [0-9]* s, 0 failed, 0 left$'
+[[ -n $(find "$work/failing" -name 'largest-deepest-2.log') ]] || fail "the second attempt has no log of its own"
+
+# Where no file of the nvme tier can lie, nothing is begun; where there is no GPU, doctor's report is packed.
+if [[ -d /dev/shm && $(stat --file-system --format=%T /dev/shm) == tmpfs ]]; then
+  check tmpfs --part small --disk /dev/shm "${bench[@]}"
+  expect 4
+  has 'tmpfs'
+  has 'Name a directory on a drive with --disk'
+fi
+SLUICE_EMULATED_GPU=count=0 check none --first --device cuda --bench "$programs/gpu_bench"
+expect 4
+has 'sees no GPU'
+tar --list --gzip --file "$work/none/results.tar.gz" | grep --quiet 'doctor.log' || fail "no report of doctor"
 
 tools/gpu_check.sh --help > "$work/log" || fail "exit code of --help"
 has '^usage: tools/gpu_check.sh'
-code=0
-check --part nonsense "${bench[@]}" || code=$?
-[[ $code == 2 ]] || fail "exit code $code for an unknown part"
+check nonsense --part nonsense "${bench[@]}"
+expect 2
 has '^usage: tools/gpu_check.sh'

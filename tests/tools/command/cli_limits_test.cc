@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 
 #include "engine/base/parallel.h"
@@ -51,51 +52,115 @@ TEST_F(Cli, LittleAddressSpaceIsRefusedAtOnce) {
   }
 }
 
-// A drive that fills up in mid-run: a checkpoint at an interval waits until there is room again, and the run
-// goes on. The drive is a small tmpfs in a mount namespace of the command's own.
+// A drive that fills up in mid-run. A checkpoint at an interval waits until there is room again, and the run
+// goes on; the last one waits too. The drive is a small tmpfs in a mount namespace of the command's own, and
+// what it lacks are bytes or files.
 class Room : public Cli {
  protected:
-  void wait_for_room(const std::string& ranks) const;
+  void SetUp() override {
+    Cli::SetUp();
+    if (Command(directory / "", {"unshare", "--mount", "true"}).wait().code != 0)
+      GTEST_SKIP() << "mount namespaces are not permitted here";
+    std::filesystem::create_directories(small);
+  }
+  std::unique_ptr<Command> start(int64_t steps, const Words& options) {
+    const Words there{
+        "unshare", "--mount", "sh", "-c", R"(mount -t tmpfs -o size=4m,nr_inodes=64 none "$0" && exec "$@")",
+        small};
+    auto command = std::make_unique<Command>(
+        directory / "",
+        there + sluice_words(train("small/run", steps, Words{"--metrics", directory / "metrics"} + options),
+                             "sluice"));
+    seen = "/proc/" + std::to_string(command->process()) + "/root" + small;
+    return command;
+  }
+  std::vector<CheckpointEntry> checkpoints() const {
+    return list_checkpoints(checkpoints_directory(seen + "/run"));
+  }
+  bool is_told(const std::string& words) const {
+    return read_text_file(directory / "stdout", 1 << 24).find(words) != std::string::npos;
+  }
+  // Fills as much as fits, until the command tells of it.
+  bool fill_until_told(Command& command, bool with_files, const std::string& words) const {
+    return command.until([&] {
+      if (with_files)
+        for (int i = 0; i < 64; ++i) std::ofstream(seen + "/filler-" + std::to_string(i));
+      else
+        std::ofstream(seen + "/filler", std::ios::app) << std::string(4 << 20, 'x');
+      return is_told(words);
+    });
+  }
+  void empty() const {
+    std::filesystem::remove(seen + "/filler");
+    for (int i = 0; i < 64; ++i) std::filesystem::remove(seen + "/filler-" + std::to_string(i));
+  }
+  bool has_begun() const { return std::filesystem::exists(directory / "metrics") && is_told("step 1/"); }
+
+  const std::string small = directory / "small";
+  std::string seen;  // the same from outside of the namespace
 };
 
-void Room::wait_for_room(const std::string& ranks) const {
-  const std::string small = directory / "small";
-  std::filesystem::create_directories(small);
-  const Words there{"unshare", "--mount", "sh", "-c", R"(mount -t tmpfs -o size=4m none "$0" && exec "$@")",
-                    small};
-  Command command(directory / "",
-                  there + sluice_words(train("small/run", 100000,
-                                             {"--gpus", ranks, "--checkpoint-every", "1.5s", "--keep", "1",
-                                              "--metrics", directory / ("metrics-" + ranks)}),
-                                       "sluice"));
-  const std::string seen = "/proc/" + std::to_string(command.process()) + "/root" + small;
-  const auto newest = [&] {
-    const std::vector<CheckpointEntry> all = list_checkpoints(checkpoints_directory(seen + "/run"));
-    return all.size() == 1 ? all.front().step : 0;  // two: one is about to be deleted
+TEST_F(Room, ACheckpointAtAnIntervalWaitsForIt) {
+  struct Case {
+    const char* ranks;
+    bool with_files;
   };
-  ASSERT_TRUE(command.until([&] { return newest() > 0; }));
-  const std::string out = directory / "stdout";
-  ASSERT_TRUE(command.until([&] {
-    std::ofstream(seen + "/filler", std::ios::app) << std::string(4 << 20, 'x');  // as much of it as fits
-    return read_text_file(out, 1 << 24).find("No room for the checkpoint after step ") != std::string::npos;
-  })) << read_text_file(directory / "stderr", 1 << 20);
-  const int64_t before = newest();
-  std::filesystem::remove(seen + "/filler");
-  ASSERT_TRUE(command.until([&] { return newest() > before; }));
-  command.send(SIGTERM);
-  const CommandResult result = command.wait();
-  EXPECT_EQ(result.code, 75) << result.err;
-  const size_t told = result.out.find("No room for the checkpoint");
-  EXPECT_EQ(result.out.find("No room for the checkpoint", told + 1), std::string::npos) << "told once";
-  EXPECT_NE(result.out.find("are free in " + small + "/run. The run goes on, and writes it after"),
-            std::string::npos)
-      << result.out;
+  for (const Case c : {Case{"1", false}, Case{"2", false}, Case{"1", true}}) {
+    SCOPED_TRACE(std::string(c.ranks) + (c.with_files ? ", files" : ", bytes"));
+    std::filesystem::remove(directory / "metrics");
+    const auto command = start(100000, {"--gpus", c.ranks, "--checkpoint-every", "1.5s", "--keep", "1"});
+    const auto newest = [&] {
+      const std::vector<CheckpointEntry> all = checkpoints();
+      return all.size() == 1 ? all.front().step : 0;  // two: one is about to be deleted
+    };
+    ASSERT_TRUE(command->until([&] { return newest() > 0; }));
+    ASSERT_TRUE(fill_until_told(*command, c.with_files, "No room for the checkpoint after step "))
+        << read_text_file(directory / "stderr", 1 << 20);
+    const int64_t before = newest();
+    empty();
+    ASSERT_TRUE(command->until([&] { return newest() > before; }));
+    command->send(SIGTERM);
+    const CommandResult result = command->wait();
+    EXPECT_EQ(result.code, 75) << result.err;
+    const size_t told = result.out.find("No room for the checkpoint");
+    EXPECT_EQ(result.out.find("No room for the checkpoint", told + 1), std::string::npos) << "told once";
+    EXPECT_NE(result.out.find(c.with_files ? " files, and the file system has room for " : " are free in "),
+              std::string::npos)
+        << result.out;
+    EXPECT_NE(
+        result.out.find("in " + small + "/run. The run goes on, and writes it after the first step that can"),
+        std::string::npos)
+        << result.out;
+  }
 }
 
-TEST_F(Room, ACheckpointWaitsForIt) {
-  if (Command(directory / "", {"unshare", "--mount", "true"}).wait().code != 0)
-    GTEST_SKIP() << "mount namespaces are not permitted here";
-  for (const char* ranks : {"1", "2"}) wait_for_room(ranks);
+TEST_F(Room, TheLastCheckpointWaitsForIt) {
+  for (const bool stops : {false, true}) {
+    SCOPED_TRACE(stops ? "after a signal" : "after the last step");
+    std::filesystem::remove(directory / "metrics");
+    const auto command = start(stops ? 100000 : 300, {});
+    ASSERT_TRUE(command->until([&] { return has_begun(); }));
+    std::ofstream(seen + "/filler") << std::string(4 << 20, 'x');
+    if (stops) command->send(SIGTERM);
+    ASSERT_TRUE(fill_until_told(*command, false, "The run waits for it; a signal ends it without."))
+        << read_text_file(directory / "stderr", 1 << 20);
+    EXPECT_TRUE(checkpoints().empty());
+    empty();
+    const CommandResult result = command->wait();
+    EXPECT_EQ(result.code, stops ? 75 : 0) << result.err;
+    EXPECT_NE(result.out.find("checkpoint " + small + "/run/checkpoints/step-"), std::string::npos)
+        << result.out;
+  }
+}
+
+TEST_F(Room, ASignalEndsTheWait) {
+  const auto command = start(300, {});
+  ASSERT_TRUE(command->until([&] { return has_begun(); }));
+  ASSERT_TRUE(fill_until_told(*command, false, "The run waits for it; a signal ends it without."));
+  command->send(SIGTERM);
+  const CommandResult result = command->wait();
+  EXPECT_EQ(result.code, 6) << result.err;
+  EXPECT_NE(result.err.find("Free some space"), std::string::npos) << result.err;
 }
 
 TEST_F(Cli, ADirectoryThatCannotServeIsRefusedEvenIfThePlanDoesNotNeedIt) {

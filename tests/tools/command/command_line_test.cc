@@ -178,10 +178,10 @@ TEST(CommandLine, NumbersAreReadWhole) {
 
 TEST(CommandLine, RangesAreChecked) {
   const char* const kRefused[] = {
-      "--steps -1",  "--batch 0",       "--batch -4",  "--seq 0",       "--micro-batch 0",
-      "--lr 0",      "--lr -1e-3",      "--min-lr -1", "--warmup -1",   "--weight-decay -0.1",
-      "--beta1 1",   "--beta1 -0.1",    "--beta2 1",   "--eps 0",       "--clip -1",
-      "--threads 0", "--threads 99999", "--keep 0",    "--val-every -1"};
+      "--steps -1", "--batch 0",    "--batch -4",      "--seq 0",     "--micro-batch 0",
+      "--lr 0",     "--lr -1e-3",   "--min-lr -1",     "--warmup -1", "--weight-decay -0.1",
+      "--beta1 1",  "--beta1 -0.1", "--beta2 1",       "--eps 0",     "--eps 1e-46",
+      "--clip -1",  "--threads 0",  "--threads 99999", "--keep 0",    "--val-every -1"};
   for (const char* arguments : kRefused) {
     const std::string option = words(arguments).front();
     EXPECT_NE(refusal(kTrain + arguments).find(option), std::string::npos) << arguments;

@@ -66,7 +66,7 @@ TEST(ProgressLine, TerminalLineIsRewrittenAndCutToWidth) {
   progress.finish();
   EXPECT_EQ(capture.text(),
             "\rstep 1/100  loss 5.2500"
-            "\rsaved                  \nstep 1/100  loss 5.2500"
+            "\rsaved                  \nstep 2/100  loss 5.2500"
             "\rstep 3/100  loss 5.2500\n");
 }
 

@@ -1,26 +1,31 @@
-// All measurements and calculations of tools/gpu_check.sh.
+// What tools/gpu_check.sh does in C++.
 //
-//   gpu_bench rows PART                       the part's rows: name, kind, most seconds, words for a peer
+//   gpu_bench libraries                       names of those that training needs and the loader does not find
+//   gpu_bench place PART                      the folder below --dir for results of this GPU and build
+//   gpu_bench rows PART                       the part's rows: name, kind, most seconds, words of the kind
 //   gpu_bench has PART ROW                    exit code 0 if the row is there and did not fail, else 1
-//   gpu_bench run PART ROW                    measures a row into the part's file
-//   gpu_bench record PART ROW --state STATE [--seconds N] [--note TEXT] [--values FILE.json]
-//                                             puts in a row that the script has measured
+//   gpu_bench run PART ROW --seconds N        measures a row into the part's file, within N seconds
+//   gpu_bench record PART ROW [--state STATE] [--seconds N] [--note TEXT] [--values FILE.json] [--log FILE]
+//                                             sets a row, or what is known of it, for the script
 //   gpu_bench report                          all parts as Markdown
 // All take --rehearse, --dir DIR with the files of the parts, --device cuda|cpu, --disk DIR for the nvme tier
 // and data, and --commit TEXT. Exit codes are those of sluice.
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "gpu/cuda/facts.h"
 #include "models/families/config.h"
 #include "models/files/file.h"
+#include "offload/nvme_files.h"
 #include "tools/benchmarks/gpu/measure.h"
 #include "tools/benchmarks/gpu/part_file.h"
 #include "tools/benchmarks/gpu/report.h"
@@ -48,9 +53,10 @@ struct Command {
 };
 
 Error usage(const std::string& what) {
-  return Error(ExitCode::usage, what,
-               "gpu_bench serves tools/gpu_check.sh. Its commands: rows PART, has PART ROW, run PART ROW, "
-               "record PART ROW --state STATE, report.");
+  return Error(
+      ExitCode::usage, what,
+      "gpu_bench serves tools/gpu_check.sh. Its commands: libraries, place PART, rows PART, has PART ROW, "
+      "run PART ROW --seconds N, record PART ROW, report.");
 }
 
 Command parse(int argc, char** argv) {
@@ -75,6 +81,15 @@ Row row_of(const Command& command) {
   return command.rehearse ? rehearsed(*row) : *row;
 }
 
+double number(const Command& command, const std::string& name) {
+  const std::string text = command.option(name, "");
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  if (std::from_chars(text.data(), end, value).ptr != end || value < 0)
+    throw usage(name + " needs a number that is not negative.");
+  return value;
+}
+
 // The row's configuration as options of torch_offload.py.
 std::string peer_words(const Row& row) {
   const ModelConfig c = config_from_name(row.model);
@@ -85,27 +100,50 @@ std::string peer_words(const Row& row) {
       row.steps);
 }
 
+// What the script needs to run the row itself.
+std::string words_of(const Row& row) {
+  switch (row.kind) {
+    case RowKind::test:
+      return row.source + " " + row.filter;
+    case RowKind::sanitizer:
+      return row.tool + " " + row.source + " " + row.filter;
+    case RowKind::peer:
+      return peer_words(row);
+    default:
+      return "";
+  }
+}
+
 void print_rows(const Command& command) {
   for (const Row& listed : rows_of(command.words[1])) {
     const Row row = command.rehearse ? rehearsed(listed) : listed;
-    fmt::print("{} {} {} {}\n", row.name, kind_name(row.kind), row.seconds_most,
-               row.kind == RowKind::peer ? peer_words(row) : "");
+    fmt::print("{} {} {} {}\n", row.name, kind_name(row.kind), row.seconds_most, words_of(row));
   }
+}
+
+// Refuses a part whose rows need a drive, if the nvme tier cannot be in --disk.
+void print_place(const Command& command) {
+  const std::string disk = command.option("--disk", ".");
+  if (needs_drive(command.words[1])) {
+    const NvmeProbe probe = probe_nvme_directory(disk);
+    if (!probe.reason.empty())
+      throw Error(ExitCode::environment, probe.reason, "Name a directory on a drive with --disk.");
+  }
+  fmt::print("{}\n", place_name(machine_facts(command.device(), command.rehearse),
+                                command.option("--commit", "unknown")));
 }
 
 std::string machine_file(const Command& command) { return command.directory() + "/machine.json"; }
 
-// The machine description of row `bench` for this machine and build; "" if that row has none.
+// The machine description that a row `bench` has written for this GPU and build; "" if there is none.
 std::string measured_machine(const Command& command) {
-  const PartFile part(command.directory(), command.words[1]);
-  for (const Row& row : rows_of(command.words[1]))
-    if (row.kind == RowKind::bench && part.has(row.name) && std::filesystem::exists(machine_file(command)))
-      return machine_file(command);
-  return "";
+  return std::filesystem::exists(machine_file(command)) ? machine_file(command) : "";
 }
 
-ordered_json measure(const Command& command, const Row& row) {
+ordered_json measure(const Command& command, const Row& row,
+                     const std::function<void(const ordered_json&)>& so_far) {
   const std::string disk = command.option("--disk", ".");
+  const TrainingPlace place{command.option("--device", "cuda"), disk, measured_machine(command)};
   switch (row.kind) {
     case RowKind::link:
       return measure_link(command.device(), command.rehearse);
@@ -114,38 +152,49 @@ ordered_json measure(const Command& command, const Row& row) {
     case RowKind::matmul:
       return measure_matmul(command.device(), command.rehearse);
     case RowKind::training:
-      return measure_training(row, {command.option("--device", "cuda"), disk});
+      return measure_training(row, place, number(command, "--seconds"), so_far);
     case RowKind::bench:
-      return measure_bench({command.option("--device", "cuda"), disk}, machine_file(command),
-                           command.rehearse);
+      return measure_bench(place, machine_file(command), command.rehearse);
     case RowKind::profile:
-      return measure_profile(row, {command.option("--device", "cuda"), disk, measured_machine(command)},
-                             command.directory());
+      return measure_profile(row, place, command.directory());
+    case RowKind::doctor:
+    case RowKind::test:
+    case RowKind::sanitizer:
     case RowKind::peer:
       break;
   }
-  throw usage("The row of a peer is put in by `record`, not by `run`.");
-}
-
-void put(const Command& command, const ordered_json& values) {
-  PartFile file(command.directory(), command.words[1]);
-  file.settle(machine_facts(command.device(), command.rehearse), command.option("--commit", "unknown"));
-  file.put(command.words[2], values);
+  throw usage("The script runs this row, and puts it in by `record`.");
 }
 
 // A row for which the machine is too small is skipped: it has no figures, and is not tried again.
-ordered_json measure_or_not(const Command& command, const Row& row) {
+ordered_json measure_or_not(const Command& command, const Row& row,
+                            const std::function<void(const ordered_json&)>& so_far) {
   try {
-    return measure(command, row);
+    return measure(command, row, so_far);
   } catch (const Error& error) {
     if (error.code() != ExitCode::infeasible) throw;
     return {{"state", "skipped"}, {"note", error.what()}};
   }
 }
 
+PartFile settled_file(const Command& command) {
+  PartFile file(command.directory(), command.words[1]);
+  file.settle(machine_facts(command.device(), command.rehearse), command.option("--commit", "unknown"));
+  return file;
+}
+
+// Until it is done, the row counts as failed, with what is known of it: the process may be ended at any time.
 void measure_and_put(const Command& command) {
-  const ordered_json values = measure_or_not(command, row_of(command));
-  put(command, values);
+  const Row row = row_of(command);
+  PartFile file = settled_file(command);
+  const auto put_as_failed = [&](ordered_json values) {
+    values["state"] = "failed";
+    values["note"] = "ended while it was measured";
+    file.put(row.name, values);
+  };
+  put_as_failed(ordered_json::object());
+  const ordered_json values = measure_or_not(command, row, put_as_failed);
+  file.put(row.name, values);
   std::string text = values["state"];
   if (values.contains("tokens_per_second"))
     text += fmt::format(", {:.0f} tokens/s", values["tokens_per_second"].get<double>());
@@ -154,23 +203,25 @@ void measure_and_put(const Command& command) {
 }
 
 void record(const Command& command) {
-  ordered_json values = ordered_json::object();
-  const std::string file = command.option("--values", "");
-  if (!file.empty()) values = ordered_json::parse(read_text_file(file, 1 << 24), nullptr, false);
-  if (!values.is_object())
-    throw Error(ExitCode::malformed_file, printable(file) + " is no JSON object.",
-                "See the output of the script that wrote it.");
-  values["state"] = command.option("--state", "measured");
-  if (command.options.contains("--seconds")) values["seconds"] = std::stod(command.option("--seconds", "0"));
-  if (command.options.contains("--note")) values["note"] = command.option("--note", "");
-  put(command, values);
+  PartFile file = settled_file(command);
+  ordered_json values = file.row(command.words[2]);
+  const std::string more = command.option("--values", "");
+  if (!more.empty()) {
+    values = ordered_json::parse(read_text_file(more, 1 << 24), nullptr, false);
+    if (!values.is_object())
+      throw Error(ExitCode::malformed_file, printable(more) + " is no JSON object.",
+                  "See the output of the script that wrote it.");
+  }
+  for (const char* key : {"state", "note", "log"})
+    if (const auto option = command.options.find(std::string("--") + key); option != command.options.end())
+      values[key] = option->second;
+  if (command.options.contains("--seconds")) values["wall_seconds"] = number(command, "--seconds");
+  file.put(command.words[2], values);
 }
 
 void print_report(const Command& command) {
   std::map<std::string, ordered_json> parts;
-  std::vector<std::string> names = row_parts();
-  names.push_back("tests");
-  for (const std::string& name : names) parts[name] = PartFile(command.directory(), name).json();
+  for (const std::string& name : row_parts()) parts[name] = PartFile(command.directory(), name).json();
   fmt::print("{}", gpu_report(parts));
 }
 
@@ -179,6 +230,12 @@ int run(const Command& command) {
   const std::string verb = words.empty() ? "" : words[0];
   if (verb == "report")
     print_report(command);
+  else if (verb == "libraries" && command.device() == DeviceKind::cuda)
+    for (const std::string& name : missing_libraries()) fmt::print("{}\n", name);
+  else if (verb == "libraries")
+    return 0;
+  else if (verb == "place" && words.size() == 2)
+    print_place(command);
   else if (verb == "rows" && words.size() == 2)
     print_rows(command);
   else if (verb == "has" && words.size() == 3)

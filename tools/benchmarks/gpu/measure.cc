@@ -1,6 +1,7 @@
 #include "tools/benchmarks/gpu/measure.h"
 
 #include <algorithm>
+#include <cctype>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "engine/base/error.h"
 #include "gpu/cpu/matmul.h"
 #include "gpu/cuda/facts.h"
+#include "gpu/cuda/nccl.h"
 #include "gpu/cuda/rates.h"
 #include "offload/nvme_files.h"
 #include "offload/system/memory_limits.h"
@@ -61,7 +63,20 @@ ordered_json machine_facts(DeviceKind device, bool small) {
   facts["compute_capability"] =
       std::to_string(status.capability_major) + "." + std::to_string(status.capability_minor);
   facts["cuda_driver"] = status.driver_version;
+  const Known<NcclApi> nccl = open_nccl();
+  const Known<std::string> cublas = cublas_file();
+  facts["libraries"] = {{"cuBLASLt", cublas.value ? *cublas.value : cublas.reason},
+                        {"NCCL", nccl.value ? nccl.value->file : nccl.reason}};
   return facts;
+}
+
+std::string place_name(const ordered_json& machine, const std::string& commit) {
+  const std::string device = machine.at("device");
+  std::string name =
+      (machine.contains("rehearsal") ? "rehearsal-" : "") + machine.value("gpu", device) + "-" + commit;
+  for (char& c : name)
+    c = std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(c)) : '-';
+  return name;
 }
 
 ordered_json measure_link(DeviceKind device, bool small) {
@@ -82,7 +97,7 @@ ordered_json measure_link(DeviceKind device, bool small) {
 }
 
 ordered_json measure_disk(const std::string& directory, bool small) {
-  NvmeLane lane(directory, small ? 32 * kMiB : 8 * kGiB, nullptr);
+  NvmeLane lane(directory, small ? 32 * kMiB : 2 * kGiB, nullptr);
   lane.pass(IoDirection::write);  // a first write into fresh space is slower
   const double write = lane.pass(IoDirection::write), read = lane.pass(IoDirection::read);
   return {{"state", "measured"}, {"write", write}, {"read", read}, {"note", lane.description()}};

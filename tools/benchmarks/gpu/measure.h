@@ -10,8 +10,12 @@ namespace sluice {
 
 // `small`, here and below: a rehearsal with tiny sizes, which only shows that it works.
 
-// Facts that the rows of one file must share: GPU, driver, cores, memory.
+// The machine of a part's rows: its GPU, driver, libraries, cores, memory. Throws Error(environment) where
+// there is no GPU.
 nlohmann::ordered_json machine_facts(DeviceKind device, bool small);
+
+// The name of the folder for results of this GPU and build, such as "nvidia-h100-80gb-hbm3-1a2b3c4".
+std::string place_name(const nlohmann::ordered_json& machine, const std::string& commit);
 
 // Rates in bytes or floating-point operations a second. These functions throw Error(environment),
 // measure_disk() also Error(io).

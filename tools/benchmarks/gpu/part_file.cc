@@ -32,6 +32,11 @@ PartFile::PartFile(std::string directory, std::string part)
 
 PartFile::~PartFile() = default;
 
+ordered_json PartFile::row(const std::string& name) const {
+  const ordered_json none = ordered_json::object();
+  return json_->contains("rows") ? (*json_)["rows"].value(name, none) : none;
+}
+
 bool PartFile::has(const std::string& row) const {
   return json_->contains("rows") && (*json_)["rows"].contains(row) &&
          (*json_)["rows"][row].value("state", "") != "failed";
@@ -39,8 +44,12 @@ bool PartFile::has(const std::string& row) const {
 
 void PartFile::settle(const ordered_json& machine, const std::string& commit) {
   if (json_->contains("rows")) {
-    if ((*json_)["machine"] == machine && (*json_)["commit"] == commit) return;
-    throw Error(ExitCode::usage, printable(path_) + " has rows of another machine or build.",
+    const ordered_json& known = (*json_)["machine"];
+    const auto same = [&](const char* key) {
+      return known.value(key, ordered_json()) == machine.value(key, ordered_json());
+    };
+    if (same("gpu") && same("device") && same("rehearsal") && (*json_)["commit"] == commit) return;
+    throw Error(ExitCode::usage, printable(path_) + " has rows of another GPU or build.",
                 "Move it away to measure all of them here.");
   }
   *json_ = {{"part", part_},

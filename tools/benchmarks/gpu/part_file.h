@@ -1,5 +1,6 @@
 // The file of one part, DIRECTORY/PART.json: the machine, the build, and the values of each row. A row that
-// is in the file is not measured again unless it failed, so a part may take several calls.
+// is in the file is not measured again unless it failed, so a part may take several calls. A failed row may
+// have values too: those that were there when it failed.
 //
 //   {"part", "date", "commit", "machine": {...}, "rows": {NAME: {"state": "measured" | "failed" | "skipped",
 //    "note", ...}}}
@@ -18,17 +19,17 @@ class PartFile {
   // Throws Error(malformed_file) for a file that does not hold this part.
   PartFile(std::string directory, std::string part);
   ~PartFile();
-  PartFile(const PartFile&) = delete;
-  PartFile& operator=(const PartFile&) = delete;
+  PartFile(PartFile&&) = default;
 
   const nlohmann::ordered_json& json() const { return *json_; }  // empty object: nothing was measured yet
+  nlohmann::ordered_json row(const std::string& name) const;     // an empty object: it is not there
   // Whether the row is there and did not fail.
   bool has(const std::string& row) const;
 
-  // Sets the machine and build of the rows. Throws Error(usage) if the file has rows of another machine or
-  // build.
+  // Sets the machine and build of the rows. Throws Error(usage) if the file has rows of another GPU or build.
+  // What else the machine has may change from call to call; the file keeps what it was told first.
   void settle(const nlohmann::ordered_json& machine, const std::string& commit);
-  // Adds a row and writes the file, in one rename. Throws Error(io).
+  // Sets a row and writes the file, in one rename. Throws Error(io).
   void put(const std::string& row, const nlohmann::ordered_json& values);
 
  private:

@@ -28,21 +28,29 @@ std::string line(const Cells& cells) {
 
 std::string heading(const Cells& cells) { return line(cells) + line(Cells(cells.size(), "---")); }
 
-// A part's row if it was measured.
+// A part's row; nullptr if it was not tried.
+const ordered_json* find(const ordered_json& part, const std::string& name) {
+  return part.contains("rows") && part["rows"].contains(name) ? &part["rows"][name] : nullptr;
+}
+
+// A part's row if it has figures: it was measured, or some of its steps were before it failed.
 const ordered_json* measured(const ordered_json& part, const std::string& name) {
-  if (!part.contains("rows") || !part["rows"].contains(name)) return nullptr;
-  const ordered_json& row = part["rows"][name];
-  return row.value("state", "") == "measured" ? &row : nullptr;
+  const ordered_json* row = find(part, name);
+  return row && (row->value("state", "") == "measured" || row->contains("tokens_per_second")) ? row : nullptr;
+}
+
+// "failed: why".
+std::string outcome(const ordered_json& row) {
+  std::string note = row.value("note", "");
+  std::replace(note.begin(), note.end(), '\n', ' ');
+  std::replace(note.begin(), note.end(), '|', '/');
+  return row.value("state", "") + (note.empty() ? "" : ": " + note);
 }
 
 // The words for a row without figures, with the reason.
 std::string absence(const ordered_json& part, const std::string& name) {
-  if (!part.contains("rows") || !part["rows"].contains(name)) return kNotMeasured;
-  const ordered_json& row = part["rows"][name];
-  std::string note = row.value("note", "");
-  std::replace(note.begin(), note.end(), '\n', ' ');
-  std::replace(note.begin(), note.end(), '|', '/');
-  return std::string(kNotMeasured) + " (" + row.value("state", "") + ": " + note + ")";
+  const ordered_json* row = find(part, name);
+  return row ? fmt::format("{} ({})", kNotMeasured, outcome(*row)) : kNotMeasured;
 }
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
@@ -99,10 +107,10 @@ std::string homes_of_state(const ordered_json& row) {
   return out;
 }
 
-const Cells kTrainingHeading = {"configuration",      "parameters",   "tokens a step",
-                                "tokens/s",           "TFLOP/s",      "attention TFLOP/s",
-                                "of the matmul peak", "of its limit", "of resident speed",
-                                "step s / predicted", "busy"};
+const Cells kTrainingHeading = {"configuration",     "parameters",         "micro-batch",
+                                "tokens a step",     "tokens/s",           "TFLOP/s",
+                                "attention TFLOP/s", "of the matmul peak", "of its limit",
+                                "of resident speed", "step s / predicted", "busy"};
 const Cells kMemoryHeading = {"configuration", "arenas: used / planned, GiB", "process: held / allowed, GiB",
                               "state, GiB"};
 
@@ -111,6 +119,9 @@ std::string title_of(const Row& row, const ordered_json* values) {
   std::string title = row.title + ", " + row.precision;
   if (values && row.model.ends_with('*'))
     title += fmt::format(", {} layers", values->at("layers").get<int>());
+  if (values && !values->value("finite", true)) title += ", LOSSES NOT FINITE";
+  if (values && values->value("state", "") != "measured")
+    title += fmt::format(" ({} after {} steps)", outcome(*values), values->at("seconds_of_steps").size());
   return title;
 }
 
@@ -132,6 +143,7 @@ Cells speed_cells(const Row& row, const ordered_json& part) {
   }
   return {title_of(row, values),
           fmt::format("{:.4g} billion", f.parameters() / 1e9),
+          fmt::format("{}", values->at("plan").at("micro_batch").get<int>()),
           fmt::format("{:.0f}", values->at("tokens").get<double>()),
           fmt::format("{:.0f}", f.tokens_per_second()),
           fmt::format("{:.1f}", f.model_flops() / 1e12),
@@ -156,6 +168,26 @@ std::string training_tables(const std::vector<Row>& rows, const ordered_json& pa
   std::string out = "\n" + heading(kTrainingHeading) + speed;
   if (!sizes.empty()) out += "\n" + heading(kMemoryHeading) + sizes;
   return out;
+}
+
+// ---- Tests.
+
+bool is_test(const Row& row) {
+  return row.kind == RowKind::doctor || row.kind == RowKind::test || row.kind == RowKind::sanitizer;
+}
+
+std::string tests_table(const std::vector<Row>& rows, const ordered_json& part) {
+  std::string out;
+  for (const Row& row : rows) {
+    if (!is_test(row)) continue;
+    const ordered_json* values = find(part, row.name);
+    if (values)
+      out += line({row.title, outcome(*values), fmt::format("{:.0f}", values->value("wall_seconds", 0.0)),
+                   values->value("log", "")});
+    else
+      out += line({row.title, "not run", "", ""});
+  }
+  return out.empty() ? "" : heading({"test", "result", "seconds", "log"}) + out + "\n";
 }
 
 // ---- The machine's own figures.
@@ -194,7 +226,7 @@ std::string rates(const Row& row, const ordered_json& part) {
 std::string machine_list(const std::vector<Row>& rows, const ordered_json& part) {
   std::string out;
   for (const Row& row : rows)
-    if (row.kind != RowKind::training && row.kind != RowKind::peer)
+    if (!is_test(row) && row.kind != RowKind::training && row.kind != RowKind::peer)
       out += "- " + row.title + ": " + rates(row, part) + "\n";
   return out;
 }
@@ -228,28 +260,29 @@ std::string peer_table(const std::vector<Row>& rows, const ordered_json& part) {
 // ---- The page.
 
 std::string machine_line(const ordered_json& part) {
-  if (!part.contains("machine")) return "Not run.\n\n";
   const ordered_json& machine = part["machine"];
+  std::string out;
   if (machine.contains("rehearsal"))
-    return "A rehearsal with tiny models: the figures below are those of no machine.\n\n";
-  std::string out = fmt::format("{}, commit {}: ", part.value("date", ""), part.value("commit", ""));
-  if (machine.contains("gpu"))
-    out += fmt::format("{} ({:.0f} GiB), ", machine["gpu"].get<std::string>(),
-                       machine["gpu_memory_bytes"].get<double>() / kGiB);
+    out = "A rehearsal with tiny models: the figures below are those of no machine";
   else
-    out += "the cpu device, ";
-  return out + fmt::format("{} cores, {:.0f} GiB of DRAM\n\n", machine.at("cores").get<int>(),
-                           machine.at("memory_bytes").get<double>() / kGiB);
+    out = fmt::format(
+        "{}, commit {}: {}, {} cores, {:.0f} GiB of DRAM", part.value("date", ""), part.value("commit", ""),
+        machine.contains("gpu") ? fmt::format("{} ({:.0f} GiB)", machine["gpu"].get<std::string>(),
+                                              machine["gpu_memory_bytes"].get<double>() / kGiB)
+                                : "the cpu device",
+        machine.at("cores").get<int>(), machine.at("memory_bytes").get<double>() / kGiB);
+  if (machine.contains("libraries"))
+    for (const auto& [library, file] : machine["libraries"].items())
+      out += fmt::format("; {}: {}", library, file.get<std::string>());
+  return out + "\n\n";
 }
 
-std::string tests_table(const ordered_json& part) {
-  std::string out = "\n## tests\n\n" + machine_line(part);
-  if (!part.contains("rows")) return out + kNotMeasured + std::string("\n");
-  out += heading({"test", "result", "seconds", "note"});
-  for (const auto& [name, row] : part["rows"].items())
-    out += line({name, row.value("state", "") == "measured" ? "passed" : row.value("state", ""),
-                 fmt::format("{:.0f}", row.value("seconds", 0.0)), row.value("note", "")});
-  return out;
+std::string part_section(const std::string& name, const ordered_json& part) {
+  const std::string heading = "\n## " + name + "\n\n";
+  if (!part.contains("machine")) return heading + "Not run.\n";
+  const std::vector<Row> rows = rows_of(name);
+  return heading + machine_line(part) + tests_table(rows, part) + machine_list(rows, part) +
+         training_tables(rows, part) + peer_table(rows, part);
 }
 
 }  // namespace
@@ -264,13 +297,7 @@ std::string gpu_report(const std::map<std::string, ordered_json>& parts) {
       "# Training on a GPU, measured\n\nAll with `--clip 1`; medians over the steps. TFLOP/s: 6 x "
       "parameters x tokens; attention's scores are counted apart. The limit of a step is peak x "
       "6 / (6 + what it recomputes).\n";
-  out += tests_table(part_of("tests"));
-  for (const std::string& name : row_parts()) {
-    const ordered_json& part = part_of(name);
-    const std::vector<Row> rows = rows_of(name);
-    out += "\n## " + name + "\n\n" + machine_line(part) + machine_list(rows, part) +
-           training_tables(rows, part) + peer_table(rows, part);
-  }
+  for (const std::string& name : row_parts()) out += part_section(name, part_of(name));
   return out;
 }
 

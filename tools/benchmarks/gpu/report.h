@@ -8,8 +8,7 @@
 
 namespace sluice {
 
-// `parts`: PartFile::json() by name of the part, `tests` included; an empty object for a part that was not
-// run.
+// `parts`: PartFile::json() by name of the part; an empty object for a part that was not run.
 std::string gpu_report(const std::map<std::string, nlohmann::ordered_json>& parts);
 
 }  // namespace sluice

@@ -6,55 +6,219 @@ namespace sluice {
 
 namespace {
 
+const std::string kMost = "most";
+const std::string kConformance = "gpu/cuda/op_conformance_test";
+
+// Ops as the conformance suite names its cases: NAME or NAME_DETAIL.
+const std::vector<std::string> kOps = {"embedding", "layer_norm", "rms_norm",  "linear", "linear_gelu",
+                                       "swiglu",    "rope",       "attention", "add",    "cross_entropy"};
+
+// googletest's filter for the ops' cases in tests that match `test`.
+std::string filter_of(const std::string& test, const std::vector<std::string>& ops) {
+  std::string positive, negative;
+  for (const std::string& op : ops) {
+    positive += (positive.empty() ? "" : ":") + test + "/" + op + ":" + test + "/" + op + "_*";
+    for (const std::string& other : kOps)  // linear_gelu is no case of linear
+      if (other.starts_with(op + "_") && std::find(ops.begin(), ops.end(), other) == ops.end())
+        negative += (negative.empty() ? "-" : ":") + test + "/" + other + "*";
+  }
+  return positive + negative;
+}
+
+Row matmul(const std::string& part) {
+  return {.part = part,
+          .name = "matmul",
+          .kind = RowKind::matmul,
+          .title = "matrix products",
+          .seconds_most = 30};
+}
+
+// What a person with little time wants to know, each answer independent of the others.
+std::vector<Row> first_rows() {
+  const std::string part = "first";
+  std::vector<Row> rows{{.part = part,
+                         .name = "doctor",
+                         .kind = RowKind::doctor,
+                         .title = "sluice doctor",
+                         .seconds_most = 30}};
+  const auto test = [&](const std::string& name, const std::string& title, const std::string& source,
+                        const std::string& filter, int seconds) {
+    rows.push_back({.part = part,
+                    .name = name,
+                    .kind = RowKind::test,
+                    .title = title,
+                    .seconds_most = seconds,
+                    .source = source,
+                    .filter = filter});
+  };
+  for (const std::string& op : kOps)
+    test("op-" + op, "the op " + op, kConformance, filter_of("*DevicesAgreeWithReference", {op}), 15);
+  test("op-updates", "rounding, sums over ranks, the optimizer", kConformance, "DeviceConformance.*", 30);
+  test("training", "trainings keep their bits", "gpu/cuda/training_test", "*", 60);
+  rows.push_back(matmul(part));
+  for (const int m : {2, 8, 16})
+    rows.push_back({.part = part,
+                    .name = "micro-" + std::to_string(m),
+                    .kind = RowKind::training,
+                    .title = "GPT-2 1.5B, micro-batches of " + std::to_string(m),
+                    .seconds_most = 45,
+                    .model = "gpt2-xl",
+                    .batch = 16,
+                    .sequence = 1024,
+                    .steps = 14,
+                    .gpu = kMost,
+                    .host = "24GiB",
+                    .micro_batch = m});
+  return rows;
+}
+
+std::vector<Row> test_rows() {
+  const std::string part = "tests";
+  std::vector<Row> rows;
+  const auto test = [&](const std::string& name, const std::string& title, const std::string& source,
+                        const std::string& filter) {
+    rows.push_back({.part = part,
+                    .name = name,
+                    .kind = RowKind::test,
+                    .title = title,
+                    .seconds_most = 100,
+                    .source = source,
+                    .filter = filter});
+  };
+  for (const std::string& op : kOps)
+    test("op-" + op, "the op " + op, kConformance, filter_of("*Conformance.*", {op}));
+  test("op-updates", "rounding, sums over ranks, the optimizer", kConformance,
+       "DeviceConformance.*:CudaDevice.*");
+  test("training", "trainings keep their bits", "gpu/cuda/training_test", "*");
+  test("shared_gpu", "two ranks on one GPU", "gpu/cuda/shared_gpu_test", "*");
+  test("nccl", "NCCL", "gpu/cuda/nccl_test", "*");
+  // Our kernels are watched, those of libraries are not, since they would take most of the time.
+  const auto sanitizer = [&](const std::string& tool, const std::string& name, const std::string& filter) {
+    rows.push_back({.part = part,
+                    .name = tool + "-" + name,
+                    .kind = RowKind::sanitizer,
+                    .title = tool + " of " + name,
+                    .seconds_most = 110,
+                    .source = kConformance,
+                    .filter = filter,
+                    .tool = tool});
+  };
+  const std::string agree = "*DevicesAgreeWithReference";
+  sanitizer("memcheck", "attention", filter_of(agree, {"attention"}));
+  sanitizer("memcheck", "products", filter_of(agree, {"linear", "linear_gelu", "cross_entropy"}));
+  sanitizer("memcheck", "rows",
+            filter_of(agree, {"embedding", "layer_norm", "rms_norm", "swiglu", "rope", "add"}));
+  sanitizer("memcheck", "updates", "DeviceConformance.Round*:DeviceConformance.Opt*:DeviceConformance.Zero*");
+  sanitizer("racecheck", "shared",
+            filter_of(agree, {"attention", "layer_norm", "rms_norm", "cross_entropy"}));
+  return rows;
+}
+
 // The optimizer state of 7 billion parameters is 75 GiB, and nothing of it fits in 24 GiB of GPU memory. That
 // of 13 billion is 145 GiB: 110 GiB of host memory hold a part, the GPU the rest. Batches of Llama are 32 Ki
-// or 64 Ki tokens.
-std::vector<Row> all_rows() {
-  const std::string most = "most";
-  const auto matmul = [](const char* part) {
-    return Row{part, "matmul", RowKind::matmul, "matrix products", 60};
+// or 64 Ki tokens. 16 layers of 7 billion, and 32 of 13 billion, are what a GPU of 80 GB can do of the same.
+std::vector<Row> training_rows() {
+  const auto training = [](const std::string& part, const std::string& name, const std::string& title,
+                           int seconds, const std::string& model, int batch, int sequence, int steps,
+                           const std::string& gpu, const std::string& host) {
+    return Row{.part = part,
+               .name = name,
+               .kind = RowKind::training,
+               .title = title,
+               .seconds_most = seconds,
+               .model = model,
+               .batch = batch,
+               .sequence = sequence,
+               .steps = steps,
+               .gpu = gpu,
+               .host = host};
   };
+  const auto gpt2 = [&](const std::string& name, const std::string& title, int seconds,
+                        const std::string& model, int batch, const std::string& host,
+                        const std::string& precision) {
+    Row row = training("small", name, title, seconds, model, batch, 1024, 14, "70GiB", host);
+    row.precision = precision;
+    return row;
+  };
+  const auto beside = [](Row row, const std::string& resident, const std::string& nvme = "") {
+    row.resident = resident;
+    row.nvme = nvme;
+    return row;
+  };
+  const auto peer = [&](const std::string& name, const std::string& title, const std::string& mode) {
+    Row row = training("peer", name, title, 200, "llama-7b", 8, 4096, 4, "", "");
+    row.kind = RowKind::peer;
+    row.mode = mode;
+    return row;
+  };
+  Row profile = training("small", "profile", "sluice profile, GPT-2 1.5B with its state in DRAM", 120,
+                         "gpt2-xl", 16, 1024, 8, "10GiB", "40GiB");
+  profile.kind = RowKind::profile;
+  Row deepest = training("largest", "deepest", "Llama, the deepest that fits", 400, "llama-13b:layers=*", 8,
+                         4096, 8, kMost, "114GiB");
+  deepest.nvme = kMost;
   return {
-      {"small", "link", RowKind::link, "host-device link", 40},
-      {"small", "disk", RowKind::disk, "drive", 100},
+      {.part = "small",
+       .name = "link",
+       .kind = RowKind::link,
+       .title = "host-device link",
+       .seconds_most = 40},
+      {.part = "small", .name = "disk", .kind = RowKind::disk, .title = "drive", .seconds_most = 60},
       matmul("small"),
-      {"small", "gpt2-bf16", RowKind::training, "GPT-2 124M, resident", 60, "gpt2", "bf16", 64, 1024, 14,
-       "70GiB", "6GiB"},
-      {"small", "gpt2-fp16", RowKind::training, "GPT-2 124M, resident", 60, "gpt2", "fp16", 64, 1024, 14,
-       "70GiB", "6GiB"},
-      {"small", "gpt2-xl-bf16", RowKind::training, "GPT-2 1.5B, resident", 90, "gpt2-xl", "bf16", 16, 1024,
-       14, "70GiB", "8GiB"},
-      {"small", "gpt2-xl-fp16", RowKind::training, "GPT-2 1.5B, resident", 90, "gpt2-xl", "fp16", 16, 1024,
-       14, "70GiB", "8GiB"},
-      {"small", "bench", RowKind::bench, "sluice bench", 120},
-      {"small", "profile", RowKind::profile, "sluice profile, GPT-2 1.5B with its state in DRAM", 120,
-       "gpt2-xl", "bf16", 16, 1024, 8, "10GiB", "40GiB"},
+      {.part = "small",
+       .name = "bench",
+       .kind = RowKind::bench,
+       .title = "sluice bench",
+       .seconds_most = 120},
+      gpt2("gpt2-bf16", "GPT-2 124M, resident", 60, "gpt2", 64, "6GiB", "bf16"),
+      gpt2("gpt2-fp16", "GPT-2 124M, resident", 60, "gpt2", 64, "6GiB", "fp16"),
+      gpt2("gpt2-xl-bf16", "GPT-2 1.5B, resident", 90, "gpt2-xl", 16, "8GiB", "bf16"),
+      gpt2("gpt2-xl-fp16", "GPT-2 1.5B, resident", 90, "gpt2-xl", 16, "8GiB", "fp16"),
+      profile,
       matmul("offload"),
-      {"offload", "7b-resident", RowKind::training, "Llama 7B, in GPU memory", 120, "llama-7b", "bf16", 8,
-       4096, 8, most, "12GiB"},
-      {"offload", "7b-dram", RowKind::training, "Llama 7B, state in DRAM", 150, "llama-7b", "bf16", 8, 4096,
-       8, "24GiB", "110GiB", "", "7b-resident"},
-      {"offload", "13b-dram", RowKind::training, "Llama 13B, state in GPU memory and DRAM", 210, "llama-13b",
-       "bf16", 16, 4096, 6, most, "110GiB"},
-      {"offload", "7b-nvme", RowKind::training, "Llama 7B, state in three tiers", 300, "llama-7b", "bf16", 8,
-       4096, 4, "24GiB", "60GiB", "40GiB", "7b-resident"},
+      training("offload", "3b-resident", "16 layers of Llama 7B, in GPU memory", 100, "llama-7b:layers=16", 8,
+               4096, 8, kMost, "12GiB"),
+      beside(training("offload", "3b-dram", "16 layers of Llama 7B, state in DRAM", 120, "llama-7b:layers=16",
+                      8, 4096, 8, "16GiB", "64GiB"),
+             "3b-resident"),
+      training("offload", "7b-resident", "Llama 7B, in GPU memory", 120, "llama-7b", 8, 4096, 8, kMost,
+               "12GiB"),
+      beside(training("offload", "7b-dram", "Llama 7B, state in DRAM", 150, "llama-7b", 8, 4096, 8, "24GiB",
+                      "110GiB"),
+             "7b-resident"),
+      training("offload", "10b-dram", "32 layers of Llama 13B, state in GPU memory and DRAM", 200,
+               "llama-13b:layers=32", 16, 4096, 6, kMost, "110GiB"),
+      training("offload", "13b-dram", "Llama 13B, state in GPU memory and DRAM", 210, "llama-13b", 16, 4096,
+               6, kMost, "110GiB"),
+      beside(training("offload", "7b-nvme", "Llama 7B, state in three tiers", 300, "llama-7b", 8, 4096, 8,
+                      "24GiB", "60GiB"),
+             "7b-resident", "40GiB"),
       matmul("largest"),
-      {"largest", "deepest", RowKind::training, "Llama, the deepest that fits", 400, "llama-13b:layers=*",
-       "bf16", 8, 4096, 3, most, "114GiB", most},
+      deepest,
       matmul("peer"),
-      {"peer", "7b-sluice", RowKind::training, "Llama 7B, Sluice", 150, "llama-7b", "bf16", 8, 4096, 6, most,
-       "110GiB"},
-      {"peer", "7b-loop", RowKind::peer, "Llama 7B, PyTorch, a pinned loop", 200, "llama-7b", "bf16", 8, 4096,
-       4, "", "", "", "", "loop"},
-      {"peer", "7b-fsdp", RowKind::peer, "Llama 7B, PyTorch, FSDP2 with CPU offload", 200, "llama-7b", "bf16",
-       8, 4096, 4, "", "", "", "", "fsdp"},
+      training("peer", "7b-sluice", "Llama 7B, Sluice", 150, "llama-7b", 8, 4096, 6, kMost, "110GiB"),
+      peer("7b-loop", "Llama 7B, PyTorch, a pinned loop", "loop"),
+      peer("7b-fsdp", "Llama 7B, PyTorch, FSDP2 with CPU offload", "fsdp"),
   };
+}
+
+std::vector<Row> all_rows() {
+  std::vector<Row> rows = first_rows();
+  for (const std::vector<Row>& more : {test_rows(), training_rows()})
+    rows.insert(rows.end(), more.begin(), more.end());
+  return rows;
 }
 
 }  // namespace
 
 const char* kind_name(RowKind kind) {
   switch (kind) {
+    case RowKind::doctor:
+      return "doctor";
+    case RowKind::test:
+      return "test";
+    case RowKind::sanitizer:
+      return "sanitizer";
     case RowKind::link:
       return "link";
     case RowKind::disk:
@@ -73,7 +237,7 @@ const char* kind_name(RowKind kind) {
   return "peer";
 }
 
-std::vector<std::string> row_parts() { return {"small", "offload", "largest", "peer"}; }
+std::vector<std::string> row_parts() { return {"first", "tests", "small", "offload", "largest", "peer"}; }
 
 std::vector<Row> rows_of(const std::string& part) {
   std::vector<Row> rows = all_rows();
@@ -87,11 +251,20 @@ std::optional<Row> find_row(const std::string& part, const std::string& name) {
   return std::nullopt;
 }
 
+bool needs_drive(const std::string& part) {
+  const std::vector<Row> rows = rows_of(part);
+  return std::any_of(rows.begin(), rows.end(), [](const Row& row) {
+    return !row.nvme.empty() || row.kind == RowKind::disk || row.kind == RowKind::bench;
+  });
+}
+
 Row rehearsed(Row row) {
+  row.seconds_most *= 4;  // for emulated kernels, on slow machines
   if (row.kind != RowKind::training && row.kind != RowKind::profile && row.kind != RowKind::peer) return row;
   row.batch = 4;
   row.sequence = 32;
   row.steps = 4;
+  row.micro_batch = std::min(row.micro_batch, row.batch);
   row.layers_most = 3;
   row.model = std::string("llama:width=32,heads=2,kv_heads=2,ffn=64,vocab=256,context=32,layers=") +
               (row.model.ends_with('*') ? "*" : "2");

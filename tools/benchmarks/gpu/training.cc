@@ -1,7 +1,11 @@
 #include "tools/benchmarks/gpu/training.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -35,6 +39,7 @@ namespace {
 
 constexpr uint64_t kGiB = 1ull << 30;
 constexpr size_t kStepsBefore = 2;  // not counted: step 1, before any update, and step 2, with the first one
+constexpr double kSecondsAtEnd = 10;  // that a row keeps for what comes after its steps
 
 // "most": what is free in whole GiB, less `left_gib` for later allocations.
 std::string budget(const std::string& text, uint64_t free, uint64_t left_gib) {
@@ -58,6 +63,7 @@ std::vector<std::string> train_words(const Row& row, const TrainingPlace& place,
   add("steps", std::to_string(row.steps));
   add("gpu-mem", budget(row.gpu, device_free, 3));
   add("host-mem", row.host);
+  if (row.micro_batch > 0) add("micro-batch", std::to_string(row.micro_batch));
   if (!place.machine.empty()) add("machine", place.machine);
   if (row.nvme.empty()) return words;
   add("nvme-dir", place.directory);
@@ -92,8 +98,9 @@ void write_tokens(const std::string& path, uint64_t count, int64_t vocabulary) {
 
 class Training {
  public:
-  Training(const Row& row, const TrainingPlace& place) : row_(row), place_(place) {}
-  ordered_json measure();
+  Training(const Row& row, const TrainingPlace& place, double seconds)
+      : row_(row), place_(place), until_(steady_seconds() + seconds - kSecondsAtEnd) {}
+  ordered_json measure(const std::function<void(const ordered_json&)>& so_far);
 
  private:
   PlanRequest request(const ModelConfig& config) const {
@@ -102,9 +109,11 @@ class Training {
   void open_device();
   ModelConfig choose_model() const;
   ordered_json values(const Plan& plan, const ModelConfig& config) const;
+  bool fits_one_more() const;  // step, beside those under way
 
   Row row_;
   TrainingPlace place_;
+  double until_;  // the last step is done, by steady_seconds()
   Options options_;
   std::unique_ptr<Device> device_;
   Budgets budgets_;
@@ -145,7 +154,12 @@ void Training::open_device() {
   budgets_ = resolve_budgets(options_.memory, memory_limits(), true, use);
 }
 
-ordered_json Training::measure() {
+bool Training::fits_one_more() const {
+  const double step = steps_.back().seconds;
+  return steady_seconds() + (steps_before_stop(step) + 1) * step < until_;
+}
+
+ordered_json Training::measure(const std::function<void(const ordered_json&)>& so_far) {
   open_device();
   ModelConfig config;
   const auto started = start_session(
@@ -157,14 +171,27 @@ ordered_json Training::measure() {
       [](const Plan&) {});
   const Plan& plan = started->plan;
   options_.batch.micro_batch = plan.model.micro_batch;
+  const double least = (kStepsBefore + 1) * plan.step_seconds, left = until_ - steady_seconds();
+  if (least > left)
+    return {{"state", "skipped"},
+            {"note", fmt::format("three steps would take {:.0f} s, as predicted, and {:.0f} s are left",
+                                 least, std::max(left, 0.0))}};
   Workers workers(budgets_.threads);
   load(started->session, load_from(plan.model, source_of(options_.numbers.seed), workers));
   write_tokens(options_.data.train.front(), 1 << 20, config.vocabulary);
   const RunData data = open_run_data(options_, config);
   const TrainData view = data.view();
-  const std::atomic<bool> stop = false;
+  std::atomic<bool> stop = false;
   TrainEvents events;
-  events.step = [&](const StepMetrics& m) { steps_.push_back(m); };
+  events.not_finite_goes_on = true;
+  events.step = [&](const StepMetrics& m) {
+    steps_.push_back(m);
+    fmt::print("step {}: {:.3f} s, loss {:.4f}\n", m.step, m.seconds, m.loss);
+    std::fflush(stdout);
+    if (steps_.size() <= kStepsBefore) return;
+    so_far(values(plan, config));
+    if (!fits_one_more()) stop = true;
+  };
   Trainer(started->session, options_, view, first_state(options_, config), stop, events).run(AtEnd::nothing);
   return values(plan, config);
 }
@@ -204,6 +231,9 @@ ordered_json Training::values(const Plan& plan, const ModelConfig& config) const
       6.0 * static_cast<double>(config.layers * config.heads * config.head_size) * row_.sequence * tokens;
   row["recomputed"] = recomputed(plan.lowering);
   row["losses"] = of_steps([](const StepMetrics& m) { return m.loss; });
+  row["finite"] = std::all_of(steps_.begin(), steps_.end(), [](const StepMetrics& m) {
+    return std::isfinite(m.loss) && (m.skipped || std::isfinite(m.grad_norm));
+  });
   row["skipped"] =
       std::count_if(counted.begin(), counted.end(), [](const StepMetrics& m) { return m.skipped; });
   for (size_t l = 0; l < counted.front().lane_busy.size(); ++l)
@@ -218,8 +248,9 @@ ordered_json Training::values(const Plan& plan, const ModelConfig& config) const
 
 }  // namespace
 
-ordered_json measure_training(const Row& row, const TrainingPlace& place) {
-  return Training(row, place).measure();
+ordered_json measure_training(const Row& row, const TrainingPlace& place, double seconds,
+                              const std::function<void(const ordered_json&)>& so_far) {
+  return Training(row, place, seconds).measure(so_far);
 }
 
 ordered_json measure_bench(const TrainingPlace& place, const std::string& file, bool small) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <random>
 
 #include "tests/support/checkpoint_support.h"
@@ -83,6 +84,22 @@ TEST_F(CheckpointTest, GoingBackRetiresWhatLaterStepsLeft) {
   EXPECT_TRUE(fs::exists(checkpoint(20) + ".damaged/of somebody else"));
 }
 
+// Whatever has the name of a checkpoint that is written: it stays under another name.
+TEST_F(CheckpointTest, AFileOrLinkOfTheNameIsKeptAside) {
+  const Model model = tiny_model();
+  save(model, 1);
+  std::ofstream(checkpoint(2)) << "of somebody else";
+  fs::create_symlink("nowhere", checkpoint(3));
+  fs::create_directory_symlink(checkpoint(1), checkpoint(4));
+  for (const int64_t step : {2, 3, 4}) {
+    save(model, step);
+    expect_content(CheckpointReader::open(checkpoint(step)), model, step);
+    EXPECT_FALSE(fs::is_symlink(checkpoint(step)));
+    EXPECT_TRUE(fs::exists(fs::symlink_status(checkpoint(step) + ".damaged"))) << step;
+  }
+  expect_content(CheckpointReader::open(checkpoint(1)), model, 1);
+}
+
 TEST_F(CheckpointTest, AnUncommittedWriterLeavesNothingAndLocksOthersOut) {
   const Model model = tiny_model();
   save(model, 1);
@@ -106,11 +123,10 @@ TEST_F(CheckpointTest, AFailedCommitKeepsTheCheckpointBefore) {
   save(model, 1);
   {
     CheckpointWriter writer(out(), model, state_at(2));
-    write_file("run/checkpoints/step-000000002", "in the way");
-    expect_error(ExitCode::io, {"Cannot rename", "step-000000002"}, [&] { writer.commit(); });
+    fs::remove_all(out() + "/checkpoints/.step-000000002.tmp");
+    expect_error(ExitCode::environment, {"Cannot create", "step-000000002"}, [&] { writer.commit(); });
   }
-  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000001", "step-000000002"}));
-  fs::remove(checkpoint(2));
+  EXPECT_EQ(entries(), (std::vector<std::string>{"step-000000001"}));
   EXPECT_EQ(newest_checkpoint(out()), checkpoint(1));
 }
 

@@ -76,10 +76,11 @@ TEST_F(Endings, ARunWhoseDirectoryMovesIsSavedWhereItIs) {
     bool moved, replaced;
     int64_t ranks;
     const char* ending = "";  // of --out
+    bool by_link = false;     // that leads to itself
   };
-  for (const Case c :
-       {Case{true, true, 1}, Case{true, false, 1}, Case{false, false, 1}, Case{false, true, 1},
-        Case{false, true, 1, "/"}, Case{true, true, 2}, Case{false, false, 2}, Case{false, true, 2}}) {
+  for (const Case c : {Case{true, true, 1}, Case{true, false, 1}, Case{false, false, 1}, Case{false, true, 1},
+                       Case{false, true, 1, "/"}, Case{true, true, 2}, Case{false, false, 2},
+                       Case{false, true, 2}, Case{true, true, 1, "", true}}) {
     SCOPED_TRACE(c.ranks);
     TestRun run = tokens_run(c.ranks, "run");
     const std::string out = run.options.run.out, elsewhere = out + ".elsewhere";
@@ -91,7 +92,8 @@ TEST_F(Endings, ARunWhoseDirectoryMovesIsSavedWhereItIs) {
         fs::rename(out, elsewhere);
       else
         fs::remove_all(out);
-      if (c.replaced) fs::create_directory(out);
+      if (c.replaced && !c.by_link) fs::create_directory(out);
+      if (c.by_link) fs::create_symlink(out, out);
     };
     const Error error = error_of(run);
     EXPECT_EQ(error.code(), ExitCode::environment);
@@ -105,8 +107,42 @@ TEST_F(Endings, ARunWhoseDirectoryMovesIsSavedWhereItIs) {
         place == out ? " is saved: then go on with --resume auto."
                      : " is saved in " + place + ": then go on with --out " + place + " --resume auto.";
     EXPECT_TRUE(error.remedy().ends_with(is_saved)) << error.remedy();
-    EXPECT_EQ(c.replaced, fs::exists(out) && fs::is_empty(out));
+    if (c.by_link)
+      EXPECT_TRUE(fs::is_symlink(out));
+    else
+      EXPECT_EQ(c.replaced, fs::exists(out) && fs::is_empty(out));
     for (const std::string& path : {out, out + ".2", elsewhere}) fs::remove_all(path);
+  }
+}
+
+// The drive to which `checkpoints` is a link is away for a while: the checkpoint waits, and the run goes on.
+TEST_F(Endings, ACheckpointWaitsForADriveThatIsAway) {
+  namespace fs = std::filesystem;
+  write_data("tokens.bin");
+  for (const int64_t ranks : {1, 2}) {
+    TestRun run = tokens_run(ranks, "run");
+    const std::string out = run.options.run.out, link = out + "/checkpoints", drive = directory_ / "drive";
+    run.options.run.checkpoint_every = {4};
+    std::atomic<int> told{0};
+    fs::create_directories(out);
+    fs::create_directory(drive);
+    fs::create_directory_symlink(drive, link);
+    run.on_trouble = [&](const std::string& sentences) {
+      EXPECT_NE(sentences.find(link + " is a link to a place that is not there"), std::string::npos)
+          << sentences;
+      ++told;
+    };
+    std::atomic<bool> away{false}, back{false};  // each rank is told of each step
+    run.on_step = [&](const StepMetrics& m) {
+      if (m.step == 5 && !away.exchange(true)) fs::rename(drive, drive + ".away");
+      if (m.step == 7 && !back.exchange(true)) fs::rename(drive + ".away", drive);
+    };
+    train_on(run);
+    EXPECT_EQ(told, 1);
+    EXPECT_TRUE(fs::is_symlink(link));
+    EXPECT_FALSE(list_checkpoints(drive).empty());
+    fs::remove_all(out);
+    fs::remove_all(drive);
   }
 }
 

@@ -211,11 +211,21 @@ TEST_F(MetricsFileTest, AFileOfSomebodyElseIsLeftAlone) {
 }
 
 TEST_F(MetricsFileTest, TruncationToleratesATornLastLine) {
-  for (const std::string torn :
-       {"{", "{\"step\":2,\"lo", "{\"step\":2}"}) {  // the last lacks its newline only
+  // "{\"step\":2}" lacks its newline only. Zeros come from a file system after a power failure.
+  for (const std::string& torn :
+       {std::string("{"), std::string("{\"step\":2,\"lo"), std::string("{\"step\":2}"),
+        std::string("{\"ste") + std::string(3000, '\0'), std::string(3000, '\0')}) {
     put("{\"step\":1}\n" + torn);
     EXPECT_EQ(truncate_after_step(path_, 5), 1);
     EXPECT_EQ(content(), "{\"step\":1}\n");
+  }
+}
+
+// However long a line is, little of it is held in memory.
+TEST_F(MetricsFileTest, TruncationRefusesALineThatNeverEnds) {
+  for (const std::string end : {"", "\n", "}\n"}) {
+    put("{\"step\":1}\n{\"step\":2,\"x\":\"" + std::string(2 << 20, 'x') + end);
+    EXPECT_THROW(truncate_after_step(path_, 5), Error);
   }
 }
 
