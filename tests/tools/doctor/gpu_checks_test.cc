@@ -105,6 +105,11 @@ TEST(Doctor, EveryStateOfTheGpuHasItsCommand) {
          f.cuda.pinning = {{}, "X"};
        },
        "not possible, because X", "nvidia-smi", CheckStatus::fail},
+      {"GPU cuBLAS",
+       [](DoctorFacts& f) {
+         f.cuda.cublas = {{}, "X"};
+       },
+       "X", "find / -name 'libcublasLt.so*' 2> /dev/null", CheckStatus::fail},
       {"GPU NCCL",
        [](DoctorFacts& f) {
          f.nccl = {{}, "X"};
@@ -123,25 +128,25 @@ TEST(Doctor, WhatIsNotKnownForTheSameReasonIsSaidOnce) {
     return all;
   };
   DoctorFacts f = good_machine();
-  EXPECT_EQ(names(f), "device driver memory link copies pinning NCCL ");
+  EXPECT_EQ(names(f), "device driver memory link copies pinning cuBLAS NCCL ");
   const std::string versions = "for CUDA 13.0 and before, this build uses CUDA 13.0; ";
   f.cuda.driver = {{}, "X"};
   f.cuda.link = {{}, "X"};
-  EXPECT_EQ(names(f), "device driver memory copies pinning NCCL ");
+  EXPECT_EQ(names(f), "device driver memory copies pinning cuBLAS NCCL ");
   EXPECT_EQ(verdict_of(f, "GPU driver").check.text,
             versions + "its version and the link are not known, because X");
   f.cuda.memory = {{}, "X"};
-  EXPECT_EQ(names(f), "device driver copies pinning NCCL ");
+  EXPECT_EQ(names(f), "device driver copies pinning cuBLAS NCCL ");
   EXPECT_EQ(verdict_of(f, "GPU driver").check.text,
             versions + "its version, the memory and the link are not known, because X");
   EXPECT_NE(verdict_of(f, "GPU driver").check.advice.find("--gpu-mem"), std::string::npos);
   f.cuda.link.reason = "Y";
-  EXPECT_EQ(names(f), "device driver link copies pinning NCCL ");
+  EXPECT_EQ(names(f), "device driver link copies pinning cuBLAS NCCL ");
   EXPECT_EQ(verdict_of(f, "GPU driver").check.text,
             versions + "its version and the memory are not known, because X");
   f.cuda.copies = {{}, "Z"};
   f.cuda.pinning = {{}, "Z"};
-  EXPECT_EQ(names(f), "device driver link pinning NCCL ");
+  EXPECT_EQ(names(f), "device driver link pinning cuBLAS NCCL ");
   EXPECT_EQ(verdict_of(f, "GPU pinning").check.status, CheckStatus::fail);
 }
 
