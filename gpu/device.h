@@ -39,9 +39,17 @@ struct OpCall {
   const double *loss_scale = nullptr, *valid_tokens = nullptr;
 };
 
+// What a device wants of shapes. Both decide bits, so they are constants of a kind of device.
+struct DeviceSizes {
+  int64_t slice_tokens = 2048;        // of a micro-batch that keeps it busy; more would only cost workspace
+  int64_t logits = int64_t{1} << 25;  // most that the loss holds at a time: 128 MiB in fp32
+};
+
 class Device {
  public:
   virtual ~Device() = default;
+
+  virtual DeviceSizes sizes() const { return {}; }
 
   virtual void forward(const OpCall& call) = 0;
   // linear_cross_entropy's backward also adds the loss to outputs[0].

@@ -79,7 +79,7 @@ LossLayout loss_layout(const OpShapes& s) {
   l.rows = s.inputs[0][0];
   l.columns = s.inputs[0][1];
   l.vocabulary = s.parameters[0][0];
-  l.chunk = std::min(l.rows, cross_entropy_chunk(l.vocabulary));
+  l.chunk = rows_at_a_time(s);
   l.stride = (l.vocabulary + kLine - 1) / kLine * kLine + kLine;
   l.logits_bytes = static_cast<uint64_t>(l.chunk * l.stride) * sizeof(float);
   l.losses_bytes = static_cast<uint64_t>((l.chunk + 7) / 8 * 8) * sizeof(double);

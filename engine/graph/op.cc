@@ -46,10 +46,15 @@ int64_t element_count(const Shape& shape) {
   return count;
 }
 
-int64_t cross_entropy_chunk(int64_t vocabulary) {
+int64_t loss_rows(int64_t vocabulary, int64_t logits_max) {
   CHECK(vocabulary > 0, "a vocabulary has at least one entry");
-  const auto quotient = static_cast<uint64_t>((int64_t{1} << 25) / vocabulary);
+  const auto quotient = static_cast<uint64_t>(logits_max / vocabulary);
   return std::max<int64_t>(16, static_cast<int64_t>(std::bit_floor(quotient)));
+}
+
+int64_t rows_at_a_time(const OpShapes& loss) {
+  const int64_t rows = loss.inputs[0][0], most = loss.attributes.loss_rows;
+  return most == 0 ? rows : std::min(rows, most);
 }
 
 std::optional<OpKind> op_kind(std::string_view name) {

@@ -95,6 +95,7 @@ struct OpAttributes {
   bool weight_out_in = false;
   double rope_theta = 0;
   RopeScaling rope_scaling;
+  int64_t loss_rows = 0;  // rows whose logits a device holds at a time; 0: all
 };
 
 struct Op {
@@ -180,8 +181,10 @@ struct SegmentPass {
 // A block sum is the sum of squares of so many elements of a rounded gradient; the norm is made of these.
 constexpr uint64_t kNormBlock = 65536;
 
-// Tokens of one chunk of the loss: the largest power of two that is at most 2^25 / vocabulary, but at least
-// 16.
-int64_t cross_entropy_chunk(int64_t vocabulary);
+// OpAttributes::loss_rows for `logits_max` logits: the largest power of two of rows that have no more, but at
+// least 16.
+int64_t loss_rows(int64_t vocabulary, int64_t logits_max);
+// The rows of a loss whose logits are held at a time.
+int64_t rows_at_a_time(const OpShapes& loss);
 
 }  // namespace sluice

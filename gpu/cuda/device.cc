@@ -27,6 +27,7 @@ class CudaDevice final : public Device, public Accelerator {
         multiplier_(cuda::make_multiplier({compute_stream(), status.multiprocessors})),
         ops_(cuda::make_ops_device({compute_stream(), status.multiprocessors}, *multiplier_)) {}
 
+  DeviceSizes sizes() const override { return kCudaSizes; }
   void forward(const OpCall& call) override { ops_->forward(call); }
   void backward(const OpCall& call) override { ops_->backward(call); }
   uint64_t workspace_bytes(const OpShapes& shapes, Pass pass) const override {

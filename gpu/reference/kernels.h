@@ -41,7 +41,7 @@ void add_backward(const OpCall& call);
 void apply_gelu(const OpCall& call);
 void differentiate_gelu(const OpCall& call);
 
-// matmul.cc. The loss works in chunks of cross_entropy_chunk rows and adds a micro-batch's losses in row
+// matmul.cc. The loss works in chunks of OpAttributes::loss_rows and adds a micro-batch's losses in row
 // order.
 void linear_forward(const OpCall& call);
 void linear_backward(const OpCall& call);

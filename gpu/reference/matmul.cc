@@ -91,7 +91,7 @@ struct LossSizes {
       : rows(s.inputs[0][0]),
         columns(s.inputs[0][1]),
         vocabulary(s.parameters[0][0]),
-        chunk(std::min(rows, cross_entropy_chunk(vocabulary))) {}
+        chunk(rows_at_a_time(s)) {}
 };
 
 // Fills the workspace with the logits of rows [first, last).

@@ -32,6 +32,7 @@ inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }  // 
 // partial vectors.
 inline std::vector<OpCase> op_cases() {
   const OpAttributes none;
+  const OpAttributes rows16{.loss_rows = 16}, rows512{.loss_rows = 512};
   const OpAttributes norm{.epsilon = 1e-5}, out_in{.weight_out_in = true}, t37{.sequence = 37};
   const OpAttributes h5{.sequence = 37, .heads = 5, .kv_heads = 5, .head_size = 32, .rope_theta = 10000};
   const OpAttributes h4_2{.sequence = 37, .heads = 4, .kv_heads = 2, .head_size = 32};
@@ -113,8 +114,8 @@ inline std::vector<OpCase> op_cases() {
       {"cross_entropy_one_row", linear_cross_entropy, none, {{1, 5}, {1}}, {{7, 5}}},
       {"cross_entropy_odd", linear_cross_entropy, none, {{74, 33}, {74}}, {{1031, 33}}},
       {"cross_entropy_wide", linear_cross_entropy, none, {{5, 8}, {5}}, {{9001, 8}}},
-      // cross_entropy_chunk(32769) = 512: a whole chunk and a part of one.
-      {"cross_entropy_chunks", linear_cross_entropy, none, {{520, 8}, {520}}, {{32769, 8}}, 1, 0, true},
+      {"cross_entropy_parts", linear_cross_entropy, rows16, {{37, 40}, {37}}, {{300, 40}}},
+      {"cross_entropy_wide_parts", linear_cross_entropy, rows512, {{520, 8}, {520}}, {{3001, 8}}, 1, 0, true},
   };
 }
 

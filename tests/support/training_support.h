@@ -123,7 +123,7 @@ inline Budgets budgets_of(const TestRun& run) {
 // The plan's request as the verbs make it. `device` must outlive it.
 inline PlanRequest request_of(const TestRun& run, const Device& device) {
   const ModelSource source = resolve_model(run.options.model);
-  PlanRequest request = plan_request(run.options, source.config, budgets_of(run), workspaces_of(device),
+  PlanRequest request = plan_request(run.options, source.config, budgets_of(run), needs_of(device),
                                      !run.options.data.validation.empty(), run.ranks_meet_in_device);
   if (run.alter_model)
     request.model = [make = request.model, alter = run.alter_model](int64_t m, int64_t sequence) {

@@ -27,8 +27,11 @@ double error_of(std::span<const OpPoint> points, double per_flop, double per_byt
   return sum;
 }
 
-std::vector<OpShapes> examples(OpKind kind, DType precision, const OpSizes& s) {
-  return op_examples(kind, precision, {s.rows, s.width, s.vocabulary});
+std::vector<OpShapes> examples(const Device& device, OpKind kind, DType precision, const OpSizes& s) {
+  std::vector<OpShapes> all = op_examples(kind, precision, {s.rows, s.width, s.vocabulary});
+  if (op_rule(kind).is_loss)
+    for (OpShapes& shapes : all) shapes.attributes.loss_rows = loss_rows(s.vocabulary, device.sizes().logits);
+  return all;
 }
 
 }  // namespace
@@ -80,7 +83,7 @@ uint64_t ops_bytes(const Device& device, std::span<const DType> precisions, cons
   uint64_t bytes = 0;
   for (const DType precision : precisions)
     for (const OpKind kind : kAllOps)
-      for (const OpShapes& shapes : examples(kind, precision, sizes))
+      for (const OpShapes& shapes : examples(device, kind, precision, sizes))
         bytes = std::max(bytes, OpTimer::bytes_needed(device, shapes));
   return bytes;
 }
@@ -93,7 +96,7 @@ std::vector<Timings> time_ops(Device& device, DType precision, const OpSizes& si
   const Repeats repeats{.seconds_at_least = sizes.seconds_at_least / kRounds, .rounds_at_least = 1};
   std::vector<Timings> all;
   for (const OpKind kind : kAllOps)
-    for (const OpShapes& shapes : examples(kind, precision, sizes))
+    for (const OpShapes& shapes : examples(device, kind, precision, sizes))
       for (const Pass pass : {Pass::forward, Pass::backward}) all.push_back({shapes, pass, {}});
   const auto time = [&](Timings& t) { t.seconds.push_back(timer.seconds(t.shapes, t.pass, repeats)); };
   for (int round = 0; round < kRounds; ++round) std::ranges::for_each(all, time);

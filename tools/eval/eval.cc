@@ -62,7 +62,7 @@ EvalStart open_start(Options& options) {
 // A plan with weights alone: nothing is trained.
 Plan evaluation_plan(const Options& options, const ModelConfig& config, const Budgets& budgets,
                      const Device& device) {
-  PlanRequest request = plan_request(options, config, budgets, workspaces_of(device), true);
+  PlanRequest request = plan_request(options, config, budgets, needs_of(device), true);
   request.model = [build = request.model](int64_t micro_batch, int64_t sequence) {
     Model model = build(micro_batch, sequence);
     for (Group& g : model.groups) g.trainable = false;

@@ -143,8 +143,9 @@ std::optional<AcceleratorUse> accelerator_use(Device& device) {
   return AcceleratorUse{accelerator->memory(), process_peak_bytes()};
 }
 
-WorkspaceBytes workspaces_of(const Device& device) {
-  return [&device](const OpShapes& shapes, Pass pass) { return device.workspace_bytes(shapes, pass); };
+DeviceNeeds needs_of(const Device& device) {
+  return {[&device](const OpShapes& shapes, Pass pass) { return device.workspace_bytes(shapes, pass); },
+          device.sizes()};
 }
 
 }  // namespace sluice

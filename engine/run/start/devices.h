@@ -48,6 +48,11 @@ AcceleratorRanks connect_accelerators(Device& device, const Ranks& ranks);
 // The memory that the device holds by now, if it is an accelerator.
 std::optional<AcceleratorUse> accelerator_use(Device& device);
 
-WorkspaceBytes workspaces_of(const Device& device);  // the device outlives the result
+// What plans ask of a device.
+struct DeviceNeeds {
+  WorkspaceBytes workspaces;
+  DeviceSizes sizes;
+};
+DeviceNeeds needs_of(const Device& device);  // the device outlives the result
 
 }  // namespace sluice

@@ -6,7 +6,6 @@
 #include "cpu_optim/optimizer.h"
 #include "engine/base/error.h"
 #include "engine/rates/network.h"
-#include "engine/run/start/devices.h"
 #include "engine/run/start/sharing.h"
 #include "gpu/machine.h"
 #include "models/families/family.h"
@@ -15,12 +14,15 @@ namespace sluice {
 
 namespace {
 
-// Tokens of a micro-batch: enough rows to keep matrix products busy. More only costs workspace.
-constexpr int64_t kMicroBatchTokens = 2048;
+void set_loss_rows(Model& model, int64_t rows) {
+  for (Segment& segment : model.segments)
+    for (Op& op : segment.ops)
+      if (op_rule(op.kind).is_loss) op.attributes.loss_rows = rows;
+}
 
 }  // namespace
 
-std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence) {
+std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence, int64_t tokens) {
   std::vector<int64_t> candidates;
   const auto add = [&](int64_t micro_batch) {
     if (batch.batch / micro_batch <= kMicroBatchesMax) candidates.push_back(micro_batch);
@@ -28,7 +30,7 @@ std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t s
   if (batch.micro_batch) {
     add(*batch.micro_batch);
   } else {
-    for (int64_t m = std::min(batch.batch, kMicroBatchTokens / sequence); m > 1; --m)
+    for (int64_t m = std::min(batch.batch, tokens / sequence); m > 1; --m)
       if (batch.batch % m == 0) add(m);
     add(1);
   }
@@ -47,7 +49,7 @@ int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates) {
 }
 
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
-                         WorkspaceBytes workspaces, bool evaluate, bool ranks_meet_in_device) {
+                         const DeviceNeeds& needs, bool evaluate, bool ranks_meet_in_device) {
   PlanRequest r;
   r.machine = machine_of(budgets.arenas(), ranks_meet_in_device);
   const RankOptions& ranks = options.ranks;
@@ -61,13 +63,16 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.rates.network = levels_for(r.rates, static_cast<uint32_t>(ranks.count), per_node);
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
-  r.model = [config, precision](int64_t micro_batch, int64_t length) {
-    return build_model(config, precision, micro_batch, length);
+  r.model = [config, precision, logits = needs.sizes.logits](int64_t micro_batch, int64_t length) {
+    Model model = build_model(config, precision, micro_batch, length);
+    set_loss_rows(model, loss_rows(config.vocabulary, logits));
+    return model;
   };
   r.sequence = sequence;
   BatchOptions batch = options.batch;
   batch.batch /= ranks.count;  // one rank's part
-  r.micro_batches = micro_batch_candidates(batch, sequence);
+  r.micro_batches = micro_batch_candidates(batch, sequence, needs.sizes.slice_tokens);
+  r.slice_tokens = needs.sizes.slice_tokens;
   r.recompute = options.memory.recompute;
   r.placement = options.memory.placement;
   r.lower.batch = batch.batch;
@@ -82,7 +87,7 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.lower.optimizer.planes = optimizer.moments + (precision == DType::f32 ? 0 : 1);
   r.lower.optimizer.plane_stride = state_plane_stride;
   r.lower.optimizer.whole_tensors = optimizer.whole_tensors;
-  r.lower.workspace_bytes = std::move(workspaces);
+  r.lower.workspace_bytes = needs.workspaces;
   r.program_memory = {running_bytes_beside_reserve, planning_bytes_beside_reserve};
   return r;
 }

@@ -7,6 +7,7 @@
 #include "engine/plan/plan.h"
 #include "engine/run/options/options.h"
 #include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
 #include "models/families/config.h"
 
 namespace sluice {
@@ -15,16 +16,16 @@ namespace sluice {
 constexpr int64_t kMicroBatchesMax = 1024;
 
 // The sizes of micro-batch to consider, best first: the one given; or those divisors of the batch whose
-// sequences have at most 2048 tokens together, largest first, and 1. Throws Error(usage) where each makes
-// more than 1024 micro-batches.
-std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence);
+// sequences have at most `tokens` tokens together (DeviceSizes::slice_tokens), largest first, and 1. Throws
+// Error(usage) where each makes more than 1024 micro-batches.
+std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence, int64_t tokens);
 
 // The most ranks that share a machine.
 int64_t ranks_per_node(const RankOptions& ranks, const MachineRates& rates);
 
-// `workspaces`: the device's. `evaluate`: the plan has a validation. `ranks_meet_in_device`: as in
+// `needs`: the device's. `evaluate`: the plan has a validation. `ranks_meet_in_device`: as in
 // machine_of(). Where the options leave open what ranks share, ranks share all.
 PlanRequest plan_request(const Options& options, const ModelConfig& config, const Budgets& budgets,
-                         WorkspaceBytes workspaces, bool evaluate, bool ranks_meet_in_device = false);
+                         const DeviceNeeds& needs, bool evaluate, bool ranks_meet_in_device = false);
 
 }  // namespace sluice

@@ -101,7 +101,7 @@ PlannedDevice planned_device(const Options& options, bool here, const MachineRat
   const bool gpu_elsewhere = elsewhere && options.memory.device.kind == DeviceKind::cuda;
   if (gpu_elsewhere || for_absent_gpu(options.memory)) {
     const uint64_t bytes = gpu_elsewhere ? elsewhere->memory->device.value_or(0) : options.memory.gpu.bytes;
-    planned.workspaces = cuda_workspace_bytes;
+    planned.needs = {cuda_workspace_bytes, kCudaSizes};
     planned.use = {
         {bytes - std::min(bytes, kDeviceBytesAssumed), kDeviceBytesAssumed}, kHostBytesAssumed, false};
     planned.notes.push_back(gpu_elsewhere ? assumed_note()
@@ -111,7 +111,7 @@ PlannedDevice planned_device(const Options& options, bool here, const MachineRat
       planned.notes.push_back(other_gpu_note(options.memory, ""));
   } else {
     planned.device = make_device(options.memory, resolve_threads(options.memory));
-    planned.workspaces = workspaces_of(*planned.device);
+    planned.needs = needs_of(*planned.device);
     planned.use = accelerator_use(*planned.device);
   }
   if (planned.use && options.ranks.count > 1) assume_nccl(here && planned.device, planned);
@@ -173,7 +173,7 @@ PlannedRun planned_run(Options options) {
   for (std::string& note : beyond_notes(run.budgets, options.ranks.count, !elsewhere))
     notes.push_back(std::move(note));
   const auto request_now = [&] {
-    return plan_request(options, run.start.source.config, run.budgets, run.device.workspaces,
+    return plan_request(options, run.start.source.config, run.budgets, run.device.needs,
                         !options.data.validation.empty(), run.device.ranks_meet);
   };
   const std::string shared = settle_sharing(options.ranks, request_now());

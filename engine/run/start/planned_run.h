@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "engine/run/start/budgets.h"
+#include "engine/run/start/devices.h"
 #include "engine/run/start/run_start.h"
 
 namespace sluice {
 
 struct PlannedDevice {
   std::unique_ptr<Device> device;  // nullptr: this machine lacks it
-  WorkspaceBytes workspaces;
+  DeviceNeeds needs;
   std::optional<AcceleratorUse> use;
   bool ranks_meet = false;         // collectives read and write device memory, not host memory
   std::vector<std::string> notes;  // sentences: what is assumed

@@ -107,7 +107,7 @@ void RankSetup::say_notes(const std::vector<std::string>& notes) const {
 }
 
 PlanRequest RankSetup::request() const {
-  return plan_request(options_, source_.config, budgets_, workspaces_of(*device_), plans_evaluation_,
+  return plan_request(options_, source_.config, budgets_, needs_of(*device_), plans_evaluation_,
                       ranks_.device != nullptr);
 }
 

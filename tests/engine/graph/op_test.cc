@@ -66,13 +66,15 @@ TEST(Op, ElementCountRefusesWhatIsNotRepresentable) {
   EXPECT_THROW(element_count({-2, -3}), std::invalid_argument);
 }
 
-TEST(Op, LossChunkIsAPowerOfTwoFromTheVocabulary) {
-  EXPECT_EQ(cross_entropy_chunk(256), 131072);  // 2^25 / 2^8
-  EXPECT_EQ(cross_entropy_chunk(300), 65536);   // 111848
-  EXPECT_EQ(cross_entropy_chunk(50257), 512);   // 667
-  EXPECT_EQ(cross_entropy_chunk(128256), 256);  // 261
-  EXPECT_EQ(cross_entropy_chunk(1 << 21), 16);  // 16
-  EXPECT_EQ(cross_entropy_chunk(kHuge), 16);    // 0
+TEST(Op, RowsOfALossAreAPowerOfTwoFromTheVocabulary) {
+  constexpr int64_t kLogits = 1 << 25;
+  EXPECT_EQ(loss_rows(256, kLogits), 131072);  // 2^25 / 2^8
+  EXPECT_EQ(loss_rows(300, kLogits), 65536);   // 111848
+  EXPECT_EQ(loss_rows(50257, kLogits), 512);   // 667
+  EXPECT_EQ(loss_rows(50257, 8 * kLogits), 4096);
+  EXPECT_EQ(loss_rows(128256, kLogits), 256);  // 261
+  EXPECT_EQ(loss_rows(1 << 21, kLogits), 16);  // 16
+  EXPECT_EQ(loss_rows(kHuge, kLogits), 16);    // 0
 }
 
 // Stands for the tables that have a row for each kind of op.

@@ -104,7 +104,7 @@ class Training {
 
  private:
   PlanRequest request(const ModelConfig& config) const {
-    return plan_request(options_, config, budgets_, workspaces_of(*device_), false);
+    return plan_request(options_, config, budgets_, needs_of(*device_), false);
   }
   void open_device();
   ModelConfig choose_model() const;

@@ -1,0 +1,48 @@
+#include "engine/run/start/plan_request.h"
+
+#include <gtest/gtest.h>
+
+#include "gpu/cuda/device.h"
+
+namespace sluice {
+namespace {
+
+BatchOptions batch_of(int64_t batch) {
+  BatchOptions options;
+  options.batch = batch;
+  return options;
+}
+
+TEST(MicroBatches, AreDivisorsThatFillTheDevice) {
+  using Sizes = std::vector<int64_t>;
+  EXPECT_EQ(micro_batch_candidates(batch_of(16), 1024, DeviceSizes{}.slice_tokens), (Sizes{2, 1}));
+  EXPECT_EQ(micro_batch_candidates(batch_of(16), 1024, kCudaSizes.slice_tokens), (Sizes{16, 8, 4, 2, 1}));
+  EXPECT_EQ(micro_batch_candidates(batch_of(12), 4096, kCudaSizes.slice_tokens), (Sizes{4, 3, 2, 1}));
+  EXPECT_EQ(micro_batch_candidates(batch_of(8), 131072, kCudaSizes.slice_tokens), (Sizes{1}));
+  BatchOptions given = batch_of(16);
+  given.micro_batch = 8;
+  EXPECT_EQ(micro_batch_candidates(given, 1024, 2048), (Sizes{8}));
+}
+
+// A function of the vocabulary and the kind of device, whatever the budgets.
+TEST(LossRows, AreThoseOfTheDevice) {
+  const ModelConfig config = config_from_name("gpt2:layers=1,width=64,heads=2,context=64");
+  Options options;
+  options.batch.batch = 4;
+  options.numbers.precision = DType::bf16;
+  Budgets budgets;
+  budgets.host = {"host", "host-mem"};
+  budgets.host.limit = uint64_t{8} << 30;
+  budgets.host.set_aside(0);
+  for (const auto& [sizes, rows] : {std::pair{DeviceSizes{}, 512}, std::pair{kCudaSizes, 4096}}) {
+    const PlanRequest request = plan_request(options, config, budgets, {cuda_workspace_bytes, sizes}, false);
+    const Model model = request.model(1, 64);
+    int64_t found = 0;
+    for (const Segment& segment : model.segments)
+      for (const Op& op : segment.ops) found += op.attributes.loss_rows;
+    EXPECT_EQ(found, rows);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
