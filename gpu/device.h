@@ -41,7 +41,7 @@ struct OpCall {
 
 // What a device wants of shapes. Both decide bits, so they are constants of a kind of device.
 struct DeviceSizes {
-  int64_t slice_tokens = 2048;        // of a micro-batch that keeps it busy; more would only cost workspace
+  int64_t micro_batch_tokens = 2048;  // of a micro-batch that keeps it busy; more would only cost workspace
   int64_t logits = int64_t{1} << 25;  // most that the loss holds at a time: 128 MiB in fp32
 };
 

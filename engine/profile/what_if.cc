@@ -41,7 +41,7 @@ PlanRequest with_change(PlanRequest request, const Change& change, std::optional
       BatchOptions batch;
       batch.batch = request.lower.batch = static_cast<int64_t>(change.to);
       batch.micro_batch = micro_batch;
-      request.micro_batches = micro_batch_candidates(batch, sequence, request.slice_tokens);
+      request.micro_batches = micro_batch_candidates(batch, sequence, request.micro_batch_tokens);
       break;
     }
     case Change::Kind::recompute:

@@ -44,9 +44,9 @@ constexpr uint64_t kPinnedPieceBytes = uint64_t{64} << 30;
 // Error(environment) with cuda_status's reason and remedy if it is not available.
 std::unique_ptr<Device> make_cuda_device(int ordinal, uint64_t pinned_piece_bytes = kPinnedPieceBytes);
 
-// The device's sizes. Slices of so many tokens fill a GPU of 132 multiprocessors with products of 1600
-// columns, and spread the reads and writes of a gradient over them. The logits take 1 GiB in fp32.
-constexpr DeviceSizes kCudaSizes = {.slice_tokens = 16384, .logits = int64_t{1} << 28};
+// The device's sizes. So many tokens fill a GPU of 132 multiprocessors also where products have 1600 columns,
+// and reads and writes of gradients are spread over them. The logits take 1 GiB in fp32.
+constexpr DeviceSizes kCudaSizes = {.micro_batch_tokens = 16384, .logits = int64_t{1} << 28};
 
 // The device's workspace_bytes, a function of the shape alone. Works without a GPU and in builds without the
 // device. Throws Error (usage) for an op that the device does not take.

@@ -71,8 +71,8 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.sequence = sequence;
   BatchOptions batch = options.batch;
   batch.batch /= ranks.count;  // one rank's part
-  r.micro_batches = micro_batch_candidates(batch, sequence, needs.sizes.slice_tokens);
-  r.slice_tokens = needs.sizes.slice_tokens;
+  r.micro_batches = micro_batch_candidates(batch, sequence, needs.sizes.micro_batch_tokens);
+  r.micro_batch_tokens = needs.sizes.micro_batch_tokens;
   r.recompute = options.memory.recompute;
   r.placement = options.memory.placement;
   r.lower.batch = batch.batch;

@@ -15,10 +15,11 @@ BatchOptions batch_of(int64_t batch) {
 
 TEST(MicroBatches, AreDivisorsThatFillTheDevice) {
   using Sizes = std::vector<int64_t>;
-  EXPECT_EQ(micro_batch_candidates(batch_of(16), 1024, DeviceSizes{}.slice_tokens), (Sizes{2, 1}));
-  EXPECT_EQ(micro_batch_candidates(batch_of(16), 1024, kCudaSizes.slice_tokens), (Sizes{16, 8, 4, 2, 1}));
-  EXPECT_EQ(micro_batch_candidates(batch_of(12), 4096, kCudaSizes.slice_tokens), (Sizes{4, 3, 2, 1}));
-  EXPECT_EQ(micro_batch_candidates(batch_of(8), 131072, kCudaSizes.slice_tokens), (Sizes{1}));
+  EXPECT_EQ(micro_batch_candidates(batch_of(16), 1024, DeviceSizes{}.micro_batch_tokens), (Sizes{2, 1}));
+  EXPECT_EQ(micro_batch_candidates(batch_of(16), 1024, kCudaSizes.micro_batch_tokens),
+            (Sizes{16, 8, 4, 2, 1}));
+  EXPECT_EQ(micro_batch_candidates(batch_of(12), 4096, kCudaSizes.micro_batch_tokens), (Sizes{4, 3, 2, 1}));
+  EXPECT_EQ(micro_batch_candidates(batch_of(8), 131072, kCudaSizes.micro_batch_tokens), (Sizes{1}));
   BatchOptions given = batch_of(16);
   given.micro_batch = 8;
   EXPECT_EQ(micro_batch_candidates(given, 1024, 2048), (Sizes{8}));
