@@ -22,9 +22,8 @@ std::vector<std::vector<Change>> changes_of(const PlanRequest& request, bool kee
       all.back().push_back({Change::Kind::capacity, t, tiers[t].capacity, tiers[t].capacity / 4 * quarters});
   }
   const auto batch = static_cast<uint64_t>(request.lower.batch);
-  if (!keeps_batch) all.emplace_back();
-  for (const uint64_t factor : {2, 4})
-    if (!keeps_batch) all.back().push_back({Change::Kind::batch, 0, batch, batch * factor});
+  if (!keeps_batch)
+    all.push_back({{Change::Kind::batch, 0, batch, 2 * batch}, {Change::Kind::batch, 0, batch, 4 * batch}});
   if (request.recompute != Recompute::automatic) all.push_back({{Change::Kind::recompute, 0, 0, 0}});
   return all;
 }
@@ -83,8 +82,8 @@ std::vector<WhatIf> best_changes(const PlanRequest& request, const Plan& plan,
   };
   const auto speed = [](const Planned& p) { return p.what_if.outlook.tokens_per_second; };
   std::vector<WhatIf> best;
-  for (std::vector<Change> quantity :
-       changes_of(request, keeps_batch)) {  // a plan may take seconds: make few
+  // A plan may take seconds: make few.
+  for (std::vector<Change> quantity : changes_of(request, keeps_batch)) {
     std::optional<Planned> most;
     while (!quantity.empty() && !(most = planned(quantity.back()))) quantity.pop_back();
     if (!most || speed(*most) < kWorthwhile * now) continue;

@@ -12,9 +12,8 @@ constexpr const char* kSeeDriver =
     "this build's CUDA.";
 constexpr const char* kSeeGpu = "Check the GPU with nvidia-smi and the kernel's log.";
 constexpr const char* kReport =
-    "This is a bug in Sluice: report it with the command line; with CUDA_LAUNCH_BLOCKING=1 the sentence "
-    "names "
-    "the op that fails.";
+    "This is a bug in Sluice: report it with the command line, and with what it says under "
+    "CUDA_LAUNCH_BLOCKING=1, which names the op.";
 
 // cuBLASLt's own function for this is there only where the library has been opened.
 const char* name_of(cublasStatus_t status) {

@@ -76,9 +76,8 @@ std::string gpu_rates_note(const MemoryOptions& options) {
   if (rates.gpu.empty()) return "";
   const std::string name = printable(rates.name);
   return fmt::format(
-      "Times are predicted at the rates of {}, whose layers run on a GPU ({}): they are not those of "
-      "--device {}. "
-      "Leave out --device for that machine, or --machine for this one.",
+      "Times are predicted at the rates of {}, whose layers run on a GPU ({}): these are not those of "
+      "--device {}. Leave out --device for that machine, or --machine for this one.",
       name, printable(rates.gpu), options.device.kind == DeviceKind::reference ? "reference" : "cpu");
 }
 

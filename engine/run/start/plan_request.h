@@ -16,8 +16,8 @@ namespace sluice {
 constexpr int64_t kMicroBatchesMax = 1024;
 
 // The sizes of micro-batch to consider, best first: the one given; or those divisors of the batch whose
-// sequences have at most `tokens` tokens together (DeviceSizes::micro_batch_tokens), largest first, and 1. Throws
-// Error(usage) where each makes more than 1024 micro-batches.
+// sequences have at most `tokens` tokens together (DeviceSizes::micro_batch_tokens), largest first, and 1.
+// Throws Error(usage) where each makes more than 1024 micro-batches.
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence, int64_t tokens);
 
 // The most ranks that share a machine.

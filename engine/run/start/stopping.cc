@@ -13,14 +13,12 @@ std::optional<StopTime> stop_time(const Plan& plan) {
   const BodyIds& bodies = plan.lowering.bodies();
   for (const Task& task : plan.program.bodies[*bodies.save].tasks)
     if (task_seconds(plan.program, plan.rates, task) == 0) return std::nullopt;
-  std::vector<BodyId> sequence{*bodies.save};
-  const double writing = simulate(plan.program, plan.rates, sequence).seconds;
-  sequence = {*bodies.step};
+  std::vector<BodyId> sequence{*bodies.step};
   const double step = simulate(plan.program, plan.rates, sequence).seconds;
   if (bodies.drain) sequence.push_back(*bodies.drain);
   sequence.push_back(*bodies.save);
   const double checkpoint = simulate(plan.program, plan.rates, sequence).seconds - step;
-  return StopTime{writing, checkpoint, steps_before_stop(plan.step_seconds) * plan.step_seconds + checkpoint};
+  return StopTime{checkpoint, steps_before_stop(plan.step_seconds) * plan.step_seconds + checkpoint};
 }
 
 void check_stop_time(const Options& options, const Plan& plan) {

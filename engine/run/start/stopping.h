@@ -8,10 +8,10 @@
 
 namespace sluice {
 
-// Seconds. `writing`: of the checkpoint alone. `checkpoint`: from the end of a step until its checkpoint is
-// written. `longest`: the most from a signal to the end of the run.
+// Seconds. `checkpoint`: from the end of a step until its checkpoint is written. `longest`: the most from a
+// signal to the end of the run.
 struct StopTime {
-  double writing = 0, checkpoint = 0, longest = 0;
+  double checkpoint = 0, longest = 0;
 };
 // None where the machine description has no rate at which checkpoints are written.
 std::optional<StopTime> stop_time(const Plan& plan);

@@ -19,6 +19,11 @@ namespace sluice {
 
 namespace {
 
+// What a run does that finds no room for a checkpoint.
+constexpr const char* kGoesOn =
+    "The run goes on, and writes it after the first step that can. Free some space.";
+constexpr const char* kWaits = "The run waits for it; a signal ends it without. Free some space.";
+
 // Sequences of one rank's share of a batch.
 uint64_t rows_of(const Plan& plan) {
   return static_cast<uint64_t>(plan.model.micro_batch) * plan.lowering.slices;
@@ -209,10 +214,7 @@ TrainResult Trainer::train() {
     const bool last = step_ == options_.batch.steps;
     const bool validates = data_.validation && (last || due(options_.data.val_every));
     const bool is_due = overdue_ || saves_by_time_ || due(options_.run.checkpoint_every.steps);
-    const bool saves = last ? at_end_ == AtEnd::checkpoint
-                            : is_due && can_save(
-                                            "The run goes on, and writes it after the first step that can. "
-                                            "Free some space.");
+    const bool saves = last ? at_end_ == AtEnd::checkpoint : is_due && can_save(kGoesOn);
     if (!validates && !saves) continue;
     drain();
     const double begin = steady_seconds();
@@ -459,7 +461,7 @@ void Trainer::await_place() {
   const auto stopping = [&] { return session_.ranks().sum<int>(stop_) > 0; };
   const bool was_stopping = stopping();
   overdue_ = false;
-  while (!can_save("The run waits for it; a signal ends it without. Free some space.")) {
+  while (!can_save(kWaits)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     if (!was_stopping && stopping()) return;
   }

@@ -133,6 +133,11 @@ TEST_F(Cli, AStopThatTakesTooLongIsRefused) {
   const Words hurried = model + Words{"--stop-within", "2s"};
   expect_refusal(Words{"plan"} + hurried, 3,
                  {"A stop may take ", "longer than --stop-within 2 s", "--batch"});
+  // A batch of 1 cannot be smaller.
+  const CommandResult least =
+      run(Words{"plan", "--model", "gpt2-medium", "--batch", "1", "--stop-within", "2s"});
+  EXPECT_EQ(least.code, 3) << least.out;
+  EXPECT_EQ(least.err.find("--batch"), std::string::npos) << least.err;
   EXPECT_EQ(run(Words{"plan"} + model + Words{"--stop-within", "2h"}).code, 0);
   expect_refused_training({"--stop-within", "1e-9s"}, 3, {"--stop-within"});
   EXPECT_EQ(run(Words{"plan"} + model + Words{"--stop-within", "1h30m"}).code, 0);
