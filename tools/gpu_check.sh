@@ -64,12 +64,14 @@ if [[ $report == true ]]; then
 fi
 case "$part" in first | tests | small | offload | largest | peer) ;; *) usage ;; esac
 
+bench=$(realpath --no-symlinks "$bench")
 programs=$(dirname "$bench")
 if [[ ${#rehearse[@]} -gt 0 ]]; then seconds_most=3600; fi
 if [[ -z $device ]]; then device=$([[ ${#rehearse[@]} -gt 0 ]] && echo cpu || echo cuda); fi
 disk=${disk:-$out}
 archive=${archive:-$out/results.tar.gz}
-mkdir -p "$out" "$disk"
+mkdir -p "$out" "$disk" "$(dirname "$archive")"
+out=$(realpath "$out") disk=$(realpath "$disk") archive=$(realpath "$archive")  # tests run in another folder
 commit=$(cat "$root/commit" 2> /dev/null || git -C "$root" describe --always --dirty 2> /dev/null ||
   echo unknown)
 common=(--disk "$disk" --device "$device" --commit "$commit" "${rehearse[@]}")
@@ -90,7 +92,9 @@ find_libraries() {
   done < <("$bench" libraries "${common[@]}")
 }
 
+row=""  # the process of the row under way
 pack() {
+  if [[ -n $row ]]; then kill "$row" 2> /dev/null || true; fi
   rm -f "$disk/tokens.bin"
   # The archive may lie in the folder that is packed.
   if find "$out" -mindepth 1 -maxdepth 1 -not -name '*.tar.gz*' -printf '%f\n' |
@@ -102,6 +106,8 @@ pack() {
   fi
 }
 trap pack EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 find_libraries
 if ! place=$("$bench" place "$part" "${common[@]}" 2> "$out/no-place.log"); then
@@ -159,12 +165,16 @@ why() {
   fi
 }
 
-# limited SECONDS COMMAND...: into the row's log
+# limited SECONDS COMMAND...: into the row's log. In the background, since a signal has to end the wait.
 limited() {
-  local seconds=$1
+  local seconds=$1 code=0
   shift
   echo "\$ $*" > "$log"
-  timeout --kill-after=10 "$seconds" "$@" < /dev/null >> "$log" 2>&1
+  timeout --kill-after=10 "$seconds" "$@" < /dev/null >> "$log" 2>&1 &
+  row=$!
+  wait "$row" || code=$?
+  row=""
+  return $code
 }
 
 run_row() {

@@ -5,15 +5,14 @@
 //              engine/plan/golden_test. The tests in tests/support/NAME.h belong to every source NAME_test.
 //              Of these, googletest's filter chooses.
 //   --update   writes golden files anew instead of comparing with them (tests/support/golden.h)
-#include <fnmatch.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <string_view>
 
 #include "tests/support/golden.h"
+#include "tests/support/test_filter.h"
 
 namespace sluice {
 namespace {
@@ -23,24 +22,6 @@ bool belongs(std::string_view file, const std::string& source) {
   constexpr std::string_view kTest = "_test";
   return file.ends_with("/tests/" + source + ".cc") ||
          (shared.ends_with(kTest) && file.ends_with(shared.substr(0, shared.size() - kTest.size()) + ".h"));
-}
-
-// Whether one of the patterns, which colons separate, has the name.
-bool has(std::string_view patterns, const std::string& name) {
-  while (!patterns.empty()) {
-    const std::string pattern(patterns.substr(0, patterns.find(':')));
-    patterns.remove_prefix(std::min(patterns.size(), pattern.size() + 1));
-    if (fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return true;
-  }
-  return false;
-}
-
-// Whether googletest's `filter`, POSITIVE[-NEGATIVE], has the name.
-bool chooses(const std::string& filter, const std::string& name) {
-  const size_t minus = filter.find('-');
-  const std::string_view negative =
-      minus == std::string::npos ? std::string_view() : std::string_view(filter).substr(minus + 1);
-  return (minus == 0 || has(filter.substr(0, minus), name)) && !has(negative, name);
 }
 
 // A googletest filter for the tests of one source that the filter chooses; empty if there are none.

@@ -13,7 +13,9 @@
 #include <filesystem>
 #include <optional>
 
+#include "engine/base/units.h"
 #include "engine/run/checkpoint/checkpoint.h"
+#include "offload/nvme_files.h"
 
 namespace sluice {
 
@@ -242,6 +244,26 @@ std::optional<std::string> newest_checkpoint(const std::string& out_directory,
 std::optional<std::string> checkpoint_before(const std::string& directory, int64_t step) {
   for (const CheckpointEntry& entry : list_checkpoints(directory))
     if (entry.step < step && is_complete(entry)) return entry.path;
+  return std::nullopt;
+}
+
+std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directory,
+                                                  const CheckpointSpace& space) {
+  const std::string directory = checkpoints_directory(out_directory);
+  std::error_code error;
+  const bool is_there = fs::is_directory(directory, error);
+  if (!is_there && fs::is_symlink(fs::symlink_status(directory, error)))
+    return printable(directory) + " is a link to a place that is not there";
+  try {
+    const std::string place = is_there ? directory : out_directory;
+    if (const uint64_t bytes = free_bytes(place); bytes < space.bytes)
+      return fmt::format("it takes {}, and {} are free in {}", format_size(space.bytes), format_size(bytes),
+                         printable(out_directory));
+    if (const uint64_t files = free_files(place); files < space.files)
+      return fmt::format("it takes {} files, and the file system has room for {} in {}", space.files, files,
+                         printable(out_directory));
+  } catch (const Error&) {  // it cannot be looked at
+  }
   return std::nullopt;
 }
 

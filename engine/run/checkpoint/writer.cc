@@ -11,11 +11,9 @@
 #include <tuple>
 
 #include "engine/base/error.h"
-#include "engine/base/units.h"
 #include "engine/run/checkpoint/block_checksum.h"
 #include "engine/run/checkpoint/checkpoint.h"
 #include "engine/run/checkpoint/directory.h"
-#include "offload/nvme_files.h"
 
 namespace sluice {
 
@@ -469,26 +467,6 @@ CheckpointSpace checkpoint_space(const Plan& plan, OptimizerKind optimizer) {
       }));
   return {checkpoint_bytes(plan, optimizer) + kOfManifest + kOfPiece * pieces,
           plan.lowering.ranks * planes + kOtherFiles};
-}
-
-std::optional<std::string> obstacle_to_checkpoint(const std::string& out_directory,
-                                                  const CheckpointSpace& space) {
-  const std::string directory = checkpoints_directory(out_directory);
-  std::error_code error;
-  const bool is_there = fs::is_directory(directory, error);
-  if (!is_there && fs::is_symlink(fs::symlink_status(directory, error)))
-    return printable(directory) + " is a link to a place that is not there";
-  try {
-    const std::string place = is_there ? directory : out_directory;
-    if (const uint64_t bytes = free_bytes(place); bytes < space.bytes)
-      return fmt::format("it takes {}, and {} are free in {}", format_size(space.bytes), format_size(bytes),
-                         printable(out_directory));
-    if (const uint64_t files = free_files(place); files < space.files)
-      return fmt::format("it takes {} files, and the file system has room for {} in {}", space.files, files,
-                         printable(out_directory));
-  } catch (const Error&) {  // it cannot be looked at
-  }
-  return std::nullopt;
 }
 
 uint64_t largest_checkpoint_file(const Plan& plan, OptimizerKind optimizer) {

@@ -1,16 +1,15 @@
 // What tools/gpu_check.sh reports, without measuring: the table of rows, the files of its parts, and the page
 // made of them, on figures that can be worked out by hand.
-#include <fnmatch.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "tests/support/format_test_support.h"
 #include "tests/support/op_cases.h"
+#include "tests/support/test_filter.h"
 #include "tools/benchmarks/gpu/measure.h"
 #include "tools/benchmarks/gpu/part_file.h"
 #include "tools/benchmarks/gpu/report.h"
@@ -47,18 +46,6 @@ TEST(GpuCheckRows, TheFirstQuestionsFitInOneCall) {
   int seconds = 0;
   for (const Row& row : rows_of("first")) seconds += row.seconds_most;
   EXPECT_LE(seconds, 470);
-}
-
-// Whether googletest's filter POSITIVE[-NEGATIVE] chooses the test.
-bool chooses(const std::string& filter, const std::string& test) {
-  const auto any = [&](const std::string& patterns) {
-    std::istringstream in(patterns);
-    for (std::string pattern; std::getline(in, pattern, ':');)
-      if (fnmatch(pattern.c_str(), test.c_str(), 0) == 0) return true;
-    return false;
-  };
-  const size_t minus = filter.find('-');
-  return any(filter.substr(0, minus)) && (minus == std::string::npos || !any(filter.substr(minus + 1)));
 }
 
 // Every case of the conformance suite is run by one row of a part, and watched by memcheck in one.

@@ -168,6 +168,31 @@ expect 0
 has '^largest: [0-9]* s, 0 failed, 0 left$'
 [[ -n $(find "$work/failing" -name 'largest-deepest-2.log') ]] || fail "the second attempt has no log of its own"
 
+# Ctrl-C ends a row at once, also where the command is called from elsewhere; what was found is packed.
+mkdir "$work/stopped"
+ln -s "$build/cuda_test" "$build/sluice" "$work/stopped"
+cat > "$work/stopped/gpu_bench" << END
+#!/bin/bash
+if [[ \$1 == run ]]; then exec sleep 300; fi
+exec "$build/gpu_bench" "\$@"
+END
+chmod +x "$work/stopped/gpu_bench"
+check_script=$PWD/tools/gpu_check.sh
+cd "$work"
+env --default-signal=INT "$check_script" --rehearse --part small --out relative --bench stopped/gpu_bench \
+  > "$work/log" 2>&1 &
+pid=$!
+until [[ -n $(find relative -name 'small-link-1.log' 2> /dev/null) ]]; do sleep 0.1; done
+sleep 0.5
+kill -INT $pid
+code=0
+wait $pid || code=$?
+cd - > /dev/null
+expect 130
+has '^All results and logs: '
+tar --list --gzip --file "$work/relative/results.tar.gz" > "$work/list"
+grep --quiet '/logs/small-link-1.log' "$work/list" || fail "no log of the row that was stopped"
+
 # Where no file of the nvme tier can lie, nothing is begun; where there is no GPU, doctor's report is packed.
 if [[ -d /dev/shm && $(stat --file-system --format=%T /dev/shm) == tmpfs ]]; then
   check tmpfs --part small --disk /dev/shm "${bench[@]}"
