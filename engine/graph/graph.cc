@@ -84,8 +84,8 @@ void check_groups(const Model& model) {
   }
 }
 
-// Every index of the op lies inside its segment, counts agree with the rule, and what the op writes is what
-// the rule infers.
+// Every index of the op lies inside its segment, counts and types of what it reads agree with the rule, and
+// what it writes is what the rule infers.
 void check_op(const Segment& segment, const Op& op, DType precision) {
   const OpRule& rule = op_rule(op.kind);
   const auto where = [&] { return fmt::format("Segment {}, {}: ", segment.name, rule.name); };
@@ -101,7 +101,14 @@ void check_op(const Segment& segment, const Op& op, DType precision) {
     reject(where() + fmt::format("{} parameters.", op.parameters.size()));
   std::vector<Shape> shapes;
   std::vector<DType> dtypes;
-  rule.infer(shapes_of(segment, op, precision), shapes, dtypes);
+  const OpShapes operands = shapes_of(segment, op, precision);
+  rule.infer(operands, shapes, dtypes);
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    const SegmentTensor& in = segment.tensors[op.inputs[i]];
+    if (in.dtype != input_type(operands, i))
+      reject(where() + fmt::format("{} is {}, the rule says {}.", in.name, dtype_name(in.dtype),
+                                   dtype_name(input_type(operands, i))));
+  }
   if (shapes.size() != op.outputs.size()) reject(where() + fmt::format("{} outputs.", op.outputs.size()));
   for (size_t i = 0; i < shapes.size(); ++i) {
     const SegmentTensor& out = segment.tensors[op.outputs[i]];

@@ -64,7 +64,11 @@ std::optional<OpKind> op_kind(std::string_view name) {
 }
 
 DType input_type(const OpShapes& s, size_t input) {
-  return bit(op_rule(s.kind).integer_inputs, input) ? DType::i32 : s.precision;
+  return s.inputs[input].size() == 1 ? DType::i32 : s.precision;
+}
+
+bool has_gradient(const OpShapes& s, size_t input) {
+  return bit(op_rule(s.kind).gradient_inputs, input) && input_type(s, input) != DType::i32;
 }
 
 std::vector<OpShapes> op_examples(OpKind kind, DType precision, const ExampleSizes& sizes) {
@@ -87,7 +91,7 @@ uint64_t op_bytes(const OpShapes& s, Pass pass) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < s.inputs.size(); ++i) {
     if (forward || bit(rule.backward_reads_inputs, i)) bytes += bytes_of(s.inputs[i], input_type(s, i));
-    if (!forward && bit(rule.gradient_inputs, i)) bytes += bytes_of(s.inputs[i], s.precision);
+    if (!forward && has_gradient(s, i)) bytes += bytes_of(s.inputs[i], s.precision);
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (forward || rule.is_loss || bit(rule.backward_reads_outputs, i))

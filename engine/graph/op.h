@@ -41,8 +41,9 @@ enum class OpKind : uint8_t {
   swiglu,                // gate, up -> y = silu(gate) * up | - | gate, up
   rope,                  // x [R, heads*head_size] -> y, rotate-half form, position r % T | - | nothing
   attention,             // causal; q [R, heads*D], k, v [R, kv_heads*D]
-                         //   (or one packed q|k|v [R, (heads+2*kv_heads)*D])
-                         //   -> o [R, heads*D], lse f32 [R/T, heads, T] | - | all inputs and outputs
+                         //   (or one packed q|k|v [R, (heads+2*kv_heads)*D]), optionally document begins
+                         //   i32 [R] -> o [R, heads*D], lse f32 [R/T, heads, T] | optionally sinks [heads]
+                         //   | all inputs and outputs, sinks
   add,                   // a, b -> y | - | nothing
   linear_cross_entropy,  // x [R,C], labels i32 [R] -> loss f64 [1], ADDED to: sum of the rows' losses
                          //   | weight [V,C] | x, labels
@@ -96,6 +97,14 @@ struct OpAttributes {
   double rope_theta = 0;
   RopeScaling rope_scaling;
   int64_t loss_rows = 0;  // rows whose logits a device holds at a time; 0: all
+  // attention. The query at position t of its sequence sees the keys u with max(begin, t - window + 1) <= u
+  // <= t. `begin` is the position in the sequence at which the query's document begins: a document begin of
+  // each row, 0 <= begin <= t, never decreasing within a sequence; 0 without that input. A sink is a score of
+  // its head that takes part in the softmax's sum, hence in lse, and has no value. It is neither scaled nor
+  // capped.
+  int64_t window = 0;   // a query sees its own key and the window - 1 keys before it; 0: all
+  double soft_cap = 0;  // a scaled score s becomes soft_cap * tanh(s / soft_cap); 0: as it is
+  double scale = 0;     // factor of q k; 0: 1 / sqrt(head_size)
 };
 
 struct Op {
@@ -141,11 +150,10 @@ struct OpRule {
   // cost of a call. nullptr: two examples, one with `rows` rows, one with an eighth of them. Each has the
   // least number of inputs, all [rows, width], and no parameters.
   std::vector<OpExample> (*examples)(const ExampleSizes& sizes) = nullptr;
-  uint32_t integer_inputs = 0;             // bit i: input i holds token ids or labels, i32
   uint32_t backward_reads_inputs = 0;      // bit i: backward reads input i
   uint32_t backward_reads_outputs = 0;     // bit i: backward reads output i
   uint32_t backward_reads_parameters = 0;  // bit i: backward reads parameter i
-  uint32_t gradient_inputs = 0;            // bit i: input i is differentiable
+  uint32_t gradient_inputs = 0;            // bit i: input i is differentiable, unless it holds integers
   uint32_t gradient_outputs = 0;           // bit i: a gradient arrives for output i
   // bit i: backward overwrites output i's gradient, so output i cannot be an output of its segment
   uint32_t overwritten_gradients = 0;
@@ -159,8 +167,11 @@ struct OpRule {
 const OpRule& op_rule(OpKind kind);
 std::optional<OpKind> op_kind(std::string_view name);
 
-// The type of an op's input: i32 or the working precision.
+// The type of an op's input. An input of one dimension holds integers (token ids, labels, document begins) as
+// i32, every other one numbers in the working precision.
 DType input_type(const OpShapes& s, size_t input);
+// Whether backward can give a gradient of the input. Integers have none.
+bool has_gradient(const OpShapes& s, size_t input);
 
 // The rule's examples, with their outputs.
 std::vector<OpShapes> op_examples(OpKind kind, DType precision, const ExampleSizes& sizes);

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "engine/base/error.h"
+#include "engine/graph/attention.h"
 #include "engine/graph/op.h"
 
 namespace sluice {
@@ -142,6 +143,7 @@ void infer_linear_gelu(const OpShapes& in, std::vector<Shape>& outputs, std::vec
 // For elementwise ops: all inputs have one shape, and so has the output.
 void infer_elementwise(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
   check_operands(in);
+  check_rank(in, in.inputs[0], 2, "the input");
   for (const Shape& shape : in.inputs) check_shape(in, shape, in.inputs[0], "an input");
   set_outputs(in, outputs, dtypes, {in.inputs[0]}, {in.precision});
 }
@@ -173,9 +175,19 @@ void infer_rope(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DTy
   set_outputs(in, outputs, dtypes, {x}, {in.precision});
 }
 
+void check_scores(const OpShapes& in) {
+  const OpAttributes& a = in.attributes;
+  const auto not_negative = [](double value) { return std::isfinite(value) && value >= 0; };
+  require(a.window >= 0, in, "the window {} is negative.", a.window);
+  require(not_negative(a.soft_cap), in, "the soft cap {} is neither a positive number nor 0.", a.soft_cap);
+  require(not_negative(a.scale), in, "the scale {} is neither a positive number nor 0.", a.scale);
+}
+
 void infer_attention(const OpShapes& in, std::vector<Shape>& outputs, std::vector<DType>& dtypes) {
   check_operands(in);
-  require(in.inputs.size() != 2, in, "the inputs are q, k and v, or all three packed into one.");
+  require(in.inputs.size() != 2 || in.inputs[1].size() == 1, in,
+          "the inputs are q, k and v, or all three packed into one.");
+  check_scores(in);
   const OpAttributes& a = in.attributes;
   check_rank(in, in.inputs[0], 2, "the input");
   const int64_t rows = in.inputs[0][0], q_columns = head_columns(in, a.heads),
@@ -183,7 +195,7 @@ void infer_attention(const OpShapes& in, std::vector<Shape>& outputs, std::vecto
   check_sequence(in, rows);
   require(a.heads % a.kv_heads == 0, in, "{} heads cannot share {} key/value heads evenly.", a.heads,
           a.kv_heads);
-  if (in.inputs.size() == 1) {
+  if (attention_is_packed(in)) {
     int64_t columns = 0;
     require(!__builtin_mul_overflow(kv_columns, 2, &columns) &&
                 !__builtin_add_overflow(columns, q_columns, &columns),
@@ -194,6 +206,8 @@ void infer_attention(const OpShapes& in, std::vector<Shape>& outputs, std::vecto
     check_shape(in, in.inputs[1], {rows, kv_columns}, "k");
     check_shape(in, in.inputs[2], {rows, kv_columns}, "v");
   }
+  if (attention_has_documents(in)) check_shape(in, in.inputs.back(), {rows}, "the vector of document begins");
+  if (attention_has_sinks(in)) check_shape(in, in.parameters[0], {a.heads}, "the vector of sinks");
   set_outputs(in, outputs, dtypes, {{rows, q_columns}, {rows / a.sequence, a.heads, a.sequence}},
               {in.precision, DType::f32});
 }
@@ -246,14 +260,21 @@ double linear_gelu_flops(const OpShapes& s, Pass pass) {
   return linear_flops(s, pass) + elements * (pass == Pass::forward ? 9 : 18);
 }
 
-// Per (query, key) pair under the causal mask: forward q.k and p.v, backward q.k again, do.v, dv, dq, dk:
-// 2 D each; the softmax adds 5 (scale, maximum, exp, sum, quotient) and 5 (scale, exp, less delta, product,
-// scale).
+// Per pair of a query and a key that it sees: forward q.k and p.v, backward q.k again, do.v, dv, dq, dk: 2 D
+// each; the softmax adds 5 (scale, maximum, exp, sum, quotient) and 5 (scale, exp, less delta, product,
+// scale). A soft cap adds 3 (quotient, tanh, product), and 6 in backward (these, and its derivative: square,
+// difference, product). A sink adds 4 to each query: maximum, difference, exp, sum; backward difference, exp,
+// product, sum. Documents are not known before the step: a sequence counts as one.
 double attention_flops(const OpShapes& s, Pass pass) {
   const OpAttributes& a = s.attributes;
-  const auto rows = static_cast<double>(s.inputs[0][0]), size = static_cast<double>(a.head_size);
-  const double pairs = rows * static_cast<double>(a.heads) * static_cast<double>(a.sequence + 1) / 2;
-  return pairs * ((pass == Pass::forward ? 4 : 10) * size + 5);
+  const bool forward = pass == Pass::forward;
+  const auto size = static_cast<double>(a.head_size), length = static_cast<double>(a.sequence);
+  const auto heads = static_cast<double>(s.inputs[0][0] / a.sequence) * static_cast<double>(a.heads);
+  // The first queries of a sequence see 1, 2, ... keys, the others see `widest` each.
+  const double widest = a.window == 0 ? length : std::min(length, static_cast<double>(a.window));
+  const double pairs = heads * (widest * (widest + 1) / 2 + (length - widest) * widest);
+  const double cap = a.soft_cap == 0 ? 0 : forward ? 3 : 6;
+  return pairs * ((forward ? 4 : 10) * size + 5 + cap) + (attention_has_sinks(s) ? 4 * heads * length : 0);
 }
 
 // Forward: logits, then maximum, difference, exp and sum for each. Backward: logits again, the two products
@@ -349,7 +370,6 @@ constexpr OpRule kRules[kOpKinds] = {
      .infer = infer_embedding,
      .flops = embedding_flops,
      .examples = embedding_examples,
-     .integer_inputs = 0b1,
      .backward_reads_inputs = 0b1,
      .gradient_outputs = 0b1,
      .looks_up_rows = true,
@@ -426,13 +446,15 @@ constexpr OpRule kRules[kOpKinds] = {
      .gradient_outputs = 0b1},
     {.kind = OpKind::attention,
      .name = "attention",
-     .inputs = {1, 3},
+     .inputs = {1, 4},
+     .parameters = {0, 1},
      .infer = infer_attention,
      .flops = attention_flops,
      .examples = attention_examples,
-     .backward_reads_inputs = 0b111,
+     .backward_reads_inputs = 0b1111,
      .backward_reads_outputs = 0b11,
-     .gradient_inputs = 0b111,
+     .backward_reads_parameters = 0b1,
+     .gradient_inputs = 0b1111,
      .gradient_outputs = 0b1},
     {.kind = OpKind::add,
      .name = "add",
@@ -448,7 +470,6 @@ constexpr OpRule kRules[kOpKinds] = {
      .infer = infer_cross_entropy,
      .flops = cross_entropy_flops,
      .examples = cross_entropy_examples,
-     .integer_inputs = 0b10,
      .backward_reads_inputs = 0b11,
      .backward_reads_parameters = 0b1,
      .gradient_inputs = 0b1,

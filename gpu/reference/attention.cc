@@ -1,3 +1,5 @@
+#include "engine/graph/attention.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -11,8 +13,9 @@ enum Part { kQuery, kKey, kValue };
 
 struct AttentionSizes {
   int64_t sequences, length, heads, kv_heads, size;
-  double scale;
-  bool packed;
+  double scale, soft_cap;
+  int64_t window;
+  bool packed, documents, sinks;
 
   explicit AttentionSizes(const OpShapes& s)
       : sequences(s.inputs[0][0] / s.attributes.sequence),
@@ -20,8 +23,12 @@ struct AttentionSizes {
         heads(s.attributes.heads),
         kv_heads(s.attributes.kv_heads),
         size(s.attributes.head_size),
-        scale(1 / std::sqrt(static_cast<double>(s.attributes.head_size))),
-        packed(s.inputs.size() == 1) {}
+        scale(attention_scale(s.attributes)),
+        soft_cap(s.attributes.soft_cap),
+        window(s.attributes.window),
+        packed(attention_is_packed(s)),
+        documents(attention_has_documents(s)),
+        sinks(attention_has_sinks(s)) {}
 
   // Which tensor holds a part, and where in it the vector of (row, head) begins.
   size_t tensor(Part part) const { return packed ? 0 : part; }
@@ -33,16 +40,18 @@ struct AttentionSizes {
   int64_t group(int64_t head) const { return head / (heads / kv_heads); }
 };
 
-// Workspace, in doubles: scores, later probabilities; their gradients; a vector of one head; gradients of a
-// head's keys and values.
+// Workspace, in doubles: scores, later probabilities; their gradients; the slopes of the soft cap; a vector
+// of one head; gradients of the heads' sinks; gradients of a head's keys and values.
 struct Scratch {
-  double *scores, *d_scores, *vector, *d_keys, *d_values;
+  double *scores, *d_scores, *slopes, *vector, *d_sinks, *d_keys, *d_values;
 
   Scratch(const OpCall& call, const AttentionSizes& n)
       : scores(workspace_of(call)),
         d_scores(scores + n.length),
-        vector(d_scores + n.length),
-        d_keys(vector + n.size),
+        slopes(d_scores + n.length),
+        vector(slopes + n.length),
+        d_sinks(vector + n.size),
+        d_keys(d_sinks + n.heads),
         d_values(d_keys + n.length * n.size) {}
 };
 
@@ -67,6 +76,17 @@ struct Tensors {
       : q(views[n.tensor(kQuery)]), k(views[n.tensor(kKey)]), v(views[n.tensor(kValue)]) {}
 };
 
+// The first key that the query at `t` sees; the last one is its own.
+int64_t first_key(const OpCall& call, const AttentionSizes& n, int64_t first, int64_t t) {
+  const int64_t of_window = n.window == 0 ? 0 : std::max<int64_t>(0, t - n.window + 1);
+  if (!n.documents) return of_window;
+  return std::max<int64_t>(of_window, static_cast<const int32_t*>(call.inputs.back().data)[first + t]);
+}
+
+double capped(const AttentionSizes& n, double score) {
+  return n.soft_cap == 0 ? score : n.soft_cap * std::tanh(score / n.soft_cap);
+}
+
 // One query: position `t` of the sequence that begins at row `first`, one head.
 template <typename T>
 void forward_query(const OpCall& call, const AttentionSizes& n, int64_t first, int64_t head, int64_t t) {
@@ -75,12 +95,17 @@ void forward_query(const OpCall& call, const AttentionSizes& n, int64_t first, i
   const Values<float> lse(call.outputs[1]);
   const Scratch scratch(call, n);
   const int64_t q_begin = n.at(kQuery, first + t, head), group = n.group(head);
-  for (int64_t u = 0; u <= t; ++u)
-    scratch.scores[u] = n.scale * dot(in.q, q_begin, in.k, n.at(kKey, first + u, group), n.size);
-  const double largest = *std::max_element(scratch.scores, scratch.scores + t + 1);
-  double sum = 0;
+  const int64_t from = first_key(call, n, first, t);
+  for (int64_t u = from; u <= t; ++u)
+    scratch.scores[u] = capped(n, n.scale * dot(in.q, q_begin, in.k, n.at(kKey, first + u, group), n.size));
+  double largest = *std::max_element(scratch.scores + from, scratch.scores + t + 1), sum = 0;
+  if (n.sinks) {
+    const double sink = Values<T>(call.parameters[0])[head];
+    largest = std::max(largest, sink);
+    sum = std::exp(sink - largest);
+  }
   std::fill(scratch.vector, scratch.vector + n.size, 0.0);
-  for (int64_t u = 0; u <= t; ++u) {
+  for (int64_t u = from; u <= t; ++u) {
     const double weight = std::exp(scratch.scores[u] - largest);
     sum += weight;
     add_scaled(scratch.vector, weight, in.v, n.at(kValue, first + u, group), n.size);
@@ -100,17 +125,23 @@ void backward_query(const OpCall& call, const AttentionSizes& n, int64_t first, 
   const int64_t q_begin = n.at(kQuery, first + t, head), group = n.group(head);
   const int64_t o_begin = ((first + t) * n.heads + head) * n.size;
   const double lse = lse_values[(first / n.length * n.heads + head) * n.length + t];
+  const int64_t from = first_key(call, n, first, t);
   double mean_gradient = 0;
-  for (int64_t u = 0; u <= t; ++u) {
-    const double score = n.scale * dot(in.q, q_begin, in.k, n.at(kKey, first + u, group), n.size);
+  for (int64_t u = from; u <= t; ++u) {
+    const double score = capped(n, n.scale * dot(in.q, q_begin, in.k, n.at(kKey, first + u, group), n.size));
+    scratch.slopes[u] = n.soft_cap == 0 ? 1 : 1 - (score / n.soft_cap) * (score / n.soft_cap);
     scratch.scores[u] = std::exp(score - lse);
     scratch.d_scores[u] = dot(d_o, o_begin, in.v, n.at(kValue, first + u, group), n.size);
     mean_gradient += scratch.scores[u] * scratch.d_scores[u];
   }
+  if (n.sinks) {
+    const double probability = std::exp(Values<T>(call.parameters[0])[head] - lse);
+    scratch.d_sinks[head] -= probability * mean_gradient;  // there is no value: its product with dO is 0
+  }
   std::fill(scratch.vector, scratch.vector + n.size, 0.0);
-  for (int64_t u = 0; u <= t; ++u) {
+  for (int64_t u = from; u <= t; ++u) {
     const double probability = scratch.scores[u];
-    const double d_score = probability * (scratch.d_scores[u] - mean_gradient) * n.scale;
+    const double d_score = probability * (scratch.d_scores[u] - mean_gradient) * scratch.slopes[u] * n.scale;
     add_scaled(scratch.vector, d_score, in.k, n.at(kKey, first + u, group), n.size);
     add_scaled(scratch.d_keys + u * n.size, d_score, in.q, q_begin, n.size);
     add_scaled(scratch.d_values + u * n.size, probability, d_o, o_begin, n.size);
@@ -148,18 +179,25 @@ void attention_forward(const OpCall& call) {
 
 void attention_backward(const OpCall& call) {
   const AttentionSizes n(*call.shapes);
+  double* const d_sinks = Scratch(call, n).d_sinks;
+  std::fill(d_sinks, d_sinks + n.heads, 0.0);
   with_precision(call.shapes->precision, [&](auto type) {
     for (int64_t s = 0; s < n.sequences; ++s)
       for (int64_t group = 0; group < n.kv_heads; ++group)
         backward_group<decltype(type)>(call, n, s * n.length, group);
   });
+  if (!n.sinks) return;
+  const Values<float> gradient = parameter_gradient(call, 0);
+  for (int64_t head = 0; head < n.heads; ++head) gradient.put(head, d_sinks[head]);
 }
 
-// As in Scratch; forward needs no gradients of keys and values.
+// As in Scratch; forward needs no gradients of sinks, keys and values.
 uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass) {
   const auto length = static_cast<uint64_t>(shapes.attributes.sequence);
   const auto size = static_cast<uint64_t>(shapes.attributes.head_size);
-  return (2 * length + size + (pass == Pass::backward ? 2 * length * size : 0)) * sizeof(double);
+  const auto heads = static_cast<uint64_t>(shapes.attributes.heads);
+  const uint64_t gradients = pass == Pass::backward ? heads + 2 * length * size : 0;
+  return (3 * length + size + gradients) * sizeof(double);
 }
 
 }  // namespace sluice::reference

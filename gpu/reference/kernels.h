@@ -53,7 +53,8 @@ uint64_t linear_cross_entropy_workspace_bytes(const OpShapes& shapes, Pass pass)
 
 // attention.cc. Vaswani et al. 2017 (arXiv:1706.03762), causal; query head h reads key/value head
 // h / (heads / kv_heads) (Ainslie et al. 2023, arXiv:2305.13245). Backward takes the probabilities from lse
-// and the rest from the inputs.
+// and the rest from the inputs. Sinks as in gpt-oss (OpenAI 2025, arXiv:2508.10925), the soft cap as in
+// Gemma 2 (arXiv:2408.00118).
 void attention_forward(const OpCall& call);
 void attention_backward(const OpCall& call);
 uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass);

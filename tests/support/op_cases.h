@@ -24,9 +24,113 @@ struct OpCase {
   std::vector<Shape> inputs, parameters;
   double scale = 1, shift = 0;  // inputs are uniform in shift +- scale
   bool large = false;           // only compared with the reference device and over thread counts
+  // Lengths of the documents, over the rows of all sequences; again from the first after the last one. A
+  // sequence's end ends a document. Empty: every sequence is one.
+  std::vector<int64_t> documents = {};
 };
 
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }  // googletest's name for it
+
+// attention with what decides which keys a query sees and how large a score is. Blocks of kernels have 16 to
+// 256 queries or keys: windows and documents end inside of such blocks and on their edges.
+inline std::vector<OpCase> attention_score_cases() {
+  const OpAttributes h4_2{.sequence = 37, .heads = 4, .kv_heads = 2, .head_size = 32};
+  const OpAttributes h2{.sequence = 130, .heads = 2, .kv_heads = 2, .head_size = 64};
+  const OpAttributes h6_2{.sequence = 300, .heads = 6, .kv_heads = 2, .head_size = 16};
+  const OpAttributes h4_1{.sequence = 330, .heads = 4, .kv_heads = 1, .head_size = 20};
+  const OpAttributes h2_1{.sequence = 70, .heads = 2, .kv_heads = 1, .head_size = 128};
+  const auto with = [](OpAttributes a, int64_t window, double soft_cap = 0, double scale = 0) {
+    a.window = window, a.soft_cap = soft_cap, a.scale = scale;
+    return a;
+  };
+  const std::vector<Shape> grouped = {{74, 128}, {74, 64}, {74, 64}}, packed = {{74, 256}};
+  const std::vector<Shape> long_packed = {{260, 384}}, longer = {{330, 80}, {330, 20}, {330, 20}};
+  const std::vector<Shape> wide = {{140, 512}}, pairs = {{600, 160}};
+  const auto and_begins = [](std::vector<Shape> inputs) {
+    inputs.push_back({inputs[0][0]});
+    return inputs;
+  };
+  using enum OpKind;
+  return {
+      {"attention_window", attention, with(h4_2, 7), grouped, {}, 2},
+      {"attention_window_of_one_key", attention, with(h4_2, 1), packed, {}},
+      {"attention_window_of_a_block", attention, with(h2, 64), long_packed, {}},
+      {"attention_window_beyond_a_block", attention, with(h2, 100), long_packed, {}, 2},
+      {"attention_window_of_a_block_of_keys", attention, with(h6_2, 256), pairs, {}, 2, 0, true},
+      {"attention_window_of_few_keys", attention, with(h4_1, 17), longer, {}, 2, 0, true},
+      {"attention_window_of_many_keys", attention, with(h4_1, 270), longer, {}, 2, 0, true},
+      {"attention_window_of_all_keys", attention, with(h4_2, 37), packed, {}},
+      {"attention_window_beyond_the_sequence", attention, with(h4_2, 1000), packed, {}},
+      {"attention_soft_cap", attention, with(h4_2, 0, 1.5), grouped, {}, 2},
+      {"attention_soft_cap_long", attention, with(h2, 0, 30), long_packed, {}, 3},
+      {"attention_scale", attention, with(h4_2, 0, 0, 0.3), grouped, {}},
+      {"attention_documents", attention, h4_2, and_begins(grouped), {}, 2, 0, false, {5, 1, 1, 20}},
+      {"attention_documents_packed", attention, h4_2, and_begins(packed), {}, 1, 0, false, {17, 20, 32}},
+      {"attention_documents_of_one_token", attention, h4_2, and_begins(packed), {}, 1, 0, false, {1}},
+      {"attention_one_document", attention, h4_2, and_begins(packed), {}},
+      {"attention_documents_long", attention, h2, and_begins(long_packed), {}, 2, 0, false, {32, 33, 65, 64}},
+      {"attention_documents_longer", attention, h4_1, and_begins(longer), {}, 2, 0, true, {100, 156, 3}},
+      {"attention_documents_of_pairs", attention, h6_2, and_begins(pairs), {}, 2, 0, true, {256, 70}},
+      {"attention_sinks", attention, h4_2, grouped, {{4}}, 2},
+      {"attention_sinks_packed", attention, h4_2, packed, {{4}}},
+      {"attention_sinks_wide_heads", attention, h2_1, wide, {{2}}},
+      {"attention_sinks_longer", attention, h4_1, longer, {{4}}, 2, 0, true},
+      {"attention_everything",
+       attention,
+       with(h4_2, 9, 2, 0.25),
+       and_begins(grouped),
+       {{4}},
+       2,
+       0,
+       false,
+       {21, 1, 13}},
+      {"attention_everything_packed",
+       attention,
+       with(h4_2, 16, 5, 0.2),
+       and_begins(packed),
+       {{4}},
+       1,
+       0,
+       false,
+       {32, 6}},
+      {"attention_everything_long",
+       attention,
+       with(h2, 50, 3, 0.15),
+       and_begins(long_packed),
+       {{2}},
+       2,
+       0,
+       false,
+       {64, 100}},
+      {"attention_everything_wide_heads",
+       attention,
+       with(h2_1, 33, 10, 0.1),
+       and_begins(wide),
+       {{2}},
+       1,
+       0,
+       false,
+       {16, 40}},
+      {"attention_everything_longer",
+       attention,
+       with(h4_1, 100, 4, 0.3),
+       and_begins(longer),
+       {{4}},
+       2,
+       0,
+       true,
+       {64, 200, 1}},
+      {"attention_everything_of_pairs",
+       attention,
+       with(h6_2, 128, 4, 0.3),
+       and_begins(pairs),
+       {{6}},
+       2,
+       0,
+       true,
+       {200, 3}},
+  };
+}
 
 // The sizes cross the blocks of fast kernels: rows above 512, depths above 1024, sequences above 256, and
 // partial vectors.
@@ -49,7 +153,7 @@ inline std::vector<OpCase> op_cases() {
   const OpAttributes scaled{
       .sequence = 37, .heads = 3, .head_size = 32, .rope_theta = 500000, .rope_scaling = llama3};
   using enum OpKind;
-  return {
+  std::vector<OpCase> cases = {
       {"embedding", embedding, none, {{74}}, {{300, 40}}},
       {"embedding_positions", embedding, t37, {{74}}, {{300, 40}, {37, 40}}},
       {"embedding_spare_positions", embedding, t37, {{37}}, {{300, 33}, {50, 33}}},
@@ -117,6 +221,8 @@ inline std::vector<OpCase> op_cases() {
       {"cross_entropy_parts", linear_cross_entropy, rows16, {{37, 40}, {37}}, {{300, 40}}},
       {"cross_entropy_wide_parts", linear_cross_entropy, rows512, {{520, 8}, {520}}, {{3001, 8}}, 1, 0, true},
   };
+  for (OpCase& c : attention_score_cases()) cases.push_back(std::move(c));
+  return cases;
 }
 
 // Whether a device may round matrices to the working precision between the products of this op.
@@ -194,6 +300,22 @@ inline Guarded random_indices(int64_t count, int64_t vocabulary, uint32_t seed, 
   return out;
 }
 
+// For each row, the position in its sequence at which its document begins; see OpCase::documents.
+inline Guarded document_begins(int64_t rows, int64_t sequence, const std::vector<int64_t>& documents) {
+  Guarded out(static_cast<uint64_t>(rows) * sizeof(int32_t), 0);
+  int64_t begin = 0, end = 0;  // of the document: positions in the sequence
+  size_t next = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t position = row % sequence;
+    if (position == 0 || position == end) {
+      begin = position;
+      end = position + (documents.empty() ? sequence : documents[next++ % documents.size()]);
+    }
+    static_cast<int32_t*>(out.data())[row] = static_cast<int32_t>(begin);
+  }
+  return out;
+}
+
 inline std::vector<TensorView> views(std::vector<Guarded>& tensors) {
   std::vector<TensorView> out;
   for (Guarded& tensor : tensors) out.push_back({tensor.data()});
@@ -211,7 +333,9 @@ struct Operands {
     op_rule(c.kind).infer(shapes, shapes.outputs, output_types);
     uint32_t seed = 1;
     for (size_t i = 0; i < c.inputs.size(); ++i) {
-      if (is_index(i))
+      if (is_index(i) && c.kind == OpKind::attention)
+        inputs.push_back(document_begins(c.inputs[i][0], c.attributes.sequence, c.documents));
+      else if (is_index(i))
         inputs.push_back(random_indices(element_count(c.inputs[i]), c.parameters[0][0], seed++, i == 1));
       else
         inputs.push_back(random_tensor(c.inputs[i], precision, seed++, c.scale, c.shift));
@@ -309,10 +433,9 @@ struct Gradients {
 
   Gradients(const OpShapes& shapes, const BackwardOptions& options)
       : inputs(shapes.inputs.size()), parameters(shapes.parameters.size()) {
-    const uint32_t wanted = op_rule(shapes.kind).gradient_inputs & ~options.without_inputs;
     const double spread = options.from_zero ? 0 : 1;
     for (uint32_t i = 0; i < inputs.size(); ++i) {
-      if ((wanted >> i & 1) == 0) continue;
+      if (!has_gradient(shapes, i) || (options.without_inputs >> i & 1) != 0) continue;
       tensors.push_back(random_tensor(shapes.inputs[i], shapes.precision, 101 + i, spread, 0));
       Guarded& tensor = tensors.back();
       if (!options.accumulate) std::memset(tensor.data(), kPoison, tensor.bytes());

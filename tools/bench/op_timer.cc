@@ -70,11 +70,13 @@ OpTimer::Operands OpTimer::lay_out(const OpShapes& shapes, Pass pass) {
   const DType precision = shapes.precision;
   const std::vector<DType> types = output_types(shapes);
   taken_ = 0;
+  // Token ids and labels choose rows of the first parameter. Attention's documents all begin at 0.
+  const int64_t ids =
+      shapes.kind == OpKind::attention || shapes.parameters.empty() ? 1 : shapes.parameters[0][0];
   for (size_t i = 0; i < shapes.inputs.size(); ++i) {
-    const DType type = input_type(shapes, i);
-    o.inputs.push_back(tensor(shapes.inputs[i], type, type == DType::i32 ? shapes.parameters[0][0] : 0));
-    o.input_gradients.push_back(rule.gradient_inputs >> i & 1 ? tensor(shapes.inputs[i], precision, 0)
-                                                              : TensorView{});
+    o.inputs.push_back(tensor(shapes.inputs[i], input_type(shapes, i), ids));
+    o.input_gradients.push_back(has_gradient(shapes, i) ? tensor(shapes.inputs[i], precision, 0)
+                                                        : TensorView{});
   }
   for (size_t i = 0; i < types.size(); ++i) {
     o.outputs.push_back(tensor(shapes.outputs[i], types[i], 0));

@@ -114,9 +114,7 @@ TEST(Op, EveryRuleIsWhole) {
     EXPECT_GE(rule.inputs.least, 1u);
     EXPECT_LE(rule.inputs.least, rule.inputs.most);
     EXPECT_LE(rule.parameters.least, rule.parameters.most);
-    EXPECT_EQ((rule.integer_inputs | rule.backward_reads_inputs | rule.gradient_inputs) >> rule.inputs.most,
-              0u);
-    EXPECT_EQ(rule.integer_inputs & rule.gradient_inputs, 0u) << "integers have no gradient";
+    EXPECT_EQ((rule.backward_reads_inputs | rule.gradient_inputs) >> rule.inputs.most, 0u);
     EXPECT_EQ(rule.backward_reads_parameters >> rule.parameters.most, 0u);
     EXPECT_EQ(rule.overwritten_gradients & ~rule.gradient_outputs, 0u);
   }
@@ -164,7 +162,7 @@ TEST(Op, BackwardReadsWhatTheHeaderSays) {
   EXPECT_EQ(masks(linear_gelu), (std::vector<uint32_t>{1, 2, 1, 1}));
   EXPECT_EQ(masks(swiglu), (std::vector<uint32_t>{3, 0, 3, 1}));
   EXPECT_EQ(masks(rope), (std::vector<uint32_t>{0, 0, 1, 1}));
-  EXPECT_EQ(masks(attention), (std::vector<uint32_t>{7, 3, 7, 1}));
+  EXPECT_EQ(masks(attention), (std::vector<uint32_t>{15, 3, 15, 1}));
   EXPECT_EQ(masks(add), (std::vector<uint32_t>{0, 0, 3, 1}));
   EXPECT_EQ(masks(linear_cross_entropy), (std::vector<uint32_t>{3, 0, 1, 0}));
   EXPECT_EQ(op_rule(linear).overwritten_gradients, 0u);
@@ -190,8 +188,32 @@ TEST(Op, InfersShapesAndTypes) {
   expect(shapes(rope, {{8, 32}}, {}, kHeads), {{8, 32}}, {b});
   expect(shapes(attention, {{8, 32}, {8, 16}, {8, 16}}, {}, kHeads), {{8, 32}, {2, 4, 4}}, {b, f});
   expect(shapes(attention, {{8, 64}}, {}, kHeads), {{8, 32}, {2, 4, 4}}, {b, f});
+  expect(shapes(attention, {{8, 64}, {8}}, {{4}}, kHeads), {{8, 32}, {2, 4, 4}}, {b, f});
+  expect(shapes(attention, {{8, 32}, {8, 16}, {8, 16}, {8}}, {}, kHeads), {{8, 32}, {2, 4, 4}}, {b, f});
   expect(shapes(add, {{8, 40}, {8, 40}}, {}), {{8, 40}}, {b});
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}), {{1}}, {DType::f64});
+}
+
+// Which inputs hold integers follows from their shapes, so every op refuses numbers of one dimension.
+TEST(Op, InputsOfOneDimensionHoldIntegersAndHaveNoGradient) {
+  const auto types = [](const OpShapes& s) {
+    std::string out;
+    for (size_t i = 0; i < s.inputs.size(); ++i)
+      out += (input_type(s, i) == DType::i32 ? "i" : "x") + std::string(has_gradient(s, i) ? "d " : " ");
+    return out;
+  };
+  EXPECT_EQ(types(shapes(embedding, {{8}}, {{300, 40}})), "i ");
+  EXPECT_EQ(types(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}})), "xd i ");
+  EXPECT_EQ(types(shapes(attention, {{8, 64}}, {}, kHeads)), "xd ");
+  EXPECT_EQ(types(shapes(attention, {{8, 64}, {8}}, {}, kHeads)), "xd i ");
+  EXPECT_EQ(types(shapes(attention, {{8, 32}, {8, 16}, {8, 16}, {8}}, {}, kHeads)), "xd xd xd i ");
+  for (const OpKind kind : kAllOps)
+    for (const OpShapes& s : op_examples(kind, DType::bf16, {64, 128, 256}))
+      for (size_t i = 0; i < s.inputs.size(); ++i) {
+        OpShapes one = s;
+        one.inputs[i] = {s.inputs[i][0]};
+        EXPECT_EQ(refusal(one) == "accepted", input_type(s, i) == DType::i32) << op_rule(kind).name << i;
+      }
 }
 
 TEST(Op, RefusesOperandsThatDoNotFit) {
@@ -262,6 +284,32 @@ TEST(Op, RefusesHeadsThatDoNotFit) {
             "attention: 9 rows are not whole sequences of 4.");
 }
 
+TEST(Op, RefusesScoresThatAreNotPossible) {
+  const auto with = [](std::vector<Shape> inputs, std::vector<Shape> parameters, auto change) {
+    OpShapes s = shapes(attention, std::move(inputs), std::move(parameters), kHeads);
+    change(s.attributes);
+    return refusal(s);
+  };
+  const auto unchanged = [](OpAttributes&) {};
+  EXPECT_EQ(with({{8, 64}}, {}, [](OpAttributes& a) { a.window = -1; }),
+            "attention: the window -1 is negative.");
+  EXPECT_EQ(with({{8, 64}}, {}, [](OpAttributes& a) { a.soft_cap = -2; }),
+            "attention: the soft cap -2 is neither a positive number nor 0.");
+  EXPECT_EQ(
+      with({{8, 64}}, {}, [](OpAttributes& a) { a.soft_cap = std::numeric_limits<double>::infinity(); }),
+      "attention: the soft cap inf is neither a positive number nor 0.");
+  EXPECT_EQ(with({{8, 64}}, {}, [](OpAttributes& a) { a.scale = -0.5; }),
+            "attention: the scale -0.5 is neither a positive number nor 0.");
+  EXPECT_EQ(with({{8, 64}, {9}}, {}, unchanged),
+            "attention: the vector of document begins has shape [9] where [8] is needed.");
+  EXPECT_EQ(with({{8, 32}, {8, 16}, {8, 16}, {8, 1}}, {}, unchanged),
+            "attention: the vector of document begins has shape [8, 1] where [8] is needed.");
+  EXPECT_EQ(with({{8, 32}, {8, 16}, {8}}, {}, unchanged),
+            "attention: v has shape [8] where [8, 16] is needed.");
+  EXPECT_EQ(with({{8, 64}}, {{2}}, unchanged),
+            "attention: the vector of sinks has shape [2] where [4] is needed.");
+}
+
 // Additions, multiplications and function calls, counted by hand for 8 rows.
 TEST(Op, Flops) {
   const auto expect = [](const OpShapes& s, double forward, double backward) {
@@ -282,6 +330,21 @@ TEST(Op, Flops) {
   // backward.
   expect(shapes(attention, {{8, 64}}, {}, kHeads), 2960, 6800);
   expect(shapes(attention, {{8, 32}, {8, 16}, {8, 16}}, {}, kHeads), 2960, 6800);
+  // With a window of 2, 2 * 4 * (1 + 2 + 2 + 2) = 56 pairs. A wide one changes nothing, nor do documents.
+  const auto with_window = [](int64_t window) {
+    OpAttributes a = kHeads;
+    a.window = window;
+    return a;
+  };
+  expect(shapes(attention, {{8, 64}}, {}, with_window(2)), 56 * 37, 56 * 85);
+  expect(shapes(attention, {{8, 64}}, {}, with_window(1)), 32 * 37, 32 * 85);
+  expect(shapes(attention, {{8, 64}, {8}}, {}, with_window(4)), 2960, 6800);
+  expect(shapes(attention, {{8, 64}}, {}, with_window(5)), 2960, 6800);
+  // A soft cap takes 3 and 6 for each of the 80 pairs, sinks 4 for each of 32 queries.
+  OpAttributes capped = kHeads;
+  capped.soft_cap = 3;
+  expect(shapes(attention, {{8, 64}}, {}, capped), 2960 + 240, 6800 + 480);
+  expect(shapes(attention, {{8, 64}}, {{4}}, kHeads), 2960 + 128, 6800 + 128);
   // The 2400 logits take 2 * 8 * 40 * 300 = 192000, thrice that backward. Each takes 4 more, or 6 backward.
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}), 201600, 590400);
 }
@@ -304,6 +367,8 @@ TEST(Op, Bytes) {
   expect(shapes(add, {{8, 40}, {8, 40}}, {}), 1920, 1920);
   // packed 1024, o 512, lse 128; backward packed and its gradient, o and its gradient, lse.
   expect(shapes(attention, {{8, 64}}, {}, kHeads), 1664, 2 * 1024 + 2 * 512 + 128);
+  // 8 document begins 32, 4 sinks 8; backward reads them again, and the sinks' fp32 gradients take 16.
+  expect(shapes(attention, {{8, 64}, {8}}, {{4}}, kHeads), 1664 + 32 + 8, 3200 + 32 + 8 + 16);
   // x 640, labels 32, weight 24000, loss 8; backward also dx 640 and the fp32 gradient 48000.
   expect(shapes(linear_cross_entropy, {{8, 40}, {8}}, {{300, 40}}), 24680, 73320);
 }

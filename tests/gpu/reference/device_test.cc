@@ -97,6 +97,46 @@ TEST(ReferenceDevice,
   expect_outputs(operands_of(attention, grouped, {{1, 32}}, {packed}), {o, lse});
 }
 
+// Three keys with v = (1, 10, 100) and scores q k, where q is 1.
+Operands three_keys(OpAttributes a, const Numbers& k, const std::vector<int32_t>& begins,
+                    const Numbers& sinks = {}) {
+  a.sequence = 3, a.heads = a.kv_heads = a.head_size = 1;
+  std::vector<Shape> inputs(3, Shape{3, 1}), parameters;
+  if (!begins.empty()) inputs.push_back({3});
+  if (!sinks.empty()) parameters.push_back({1});
+  Operands out = operands_of(attention, a, inputs, {{1, 1, 1}, k, {1, 10, 100}}, parameters,
+                             std::vector<Numbers>(parameters.size(), sinks));
+  if (!begins.empty()) set_indices(out.inputs[3], begins);
+  out.freeze();
+  return out;
+}
+
+TEST(ReferenceDevice, AttentionSeesWhatWindowAndDocumentLeave) {  // equal scores: o is the mean of v
+  const double l2 = std::log(2), l3 = std::log(3);
+  const OpAttributes two{.window = 2};
+  expect_outputs(three_keys({}, {0, 0, 0}, {}), {{1, 5.5, 37}, {0, l2, l3}});
+  expect_outputs(three_keys(two, {0, 0, 0}, {}), {{1, 5.5, 55}, {0, l2, l2}});
+  expect_outputs(three_keys({.window = 1}, {0, 0, 0}, {}), {{1, 10, 100}, {0, 0, 0}});
+  expect_outputs(three_keys({}, {0, 0, 0}, {0, 1, 1}), {{1, 10, 55}, {0, 0, l2}});
+  expect_outputs(three_keys(two, {0, 0, 0}, {0, 0, 0}), {{1, 5.5, 55}, {0, l2, l2}});
+  expect_outputs(three_keys(two, {0, 0, 0}, {0, 0, 2}), {{1, 5.5, 100}, {0, l2, 0}});
+}
+
+TEST(ReferenceDevice, AttentionScalesThenCapsScores) {
+  // Scaled by 2, the scores of window 1 are -2, 6 and 2; capped, 4 tanh(-1/2), 4 tanh(3/2), 4 tanh(1/2).
+  expect_outputs(three_keys({.window = 1, .scale = 2}, {-1, 3, 1}, {}), {{1, 10, 100}, {-2, 6, 2}});
+  expect_outputs(three_keys({.window = 1, .soft_cap = 4, .scale = 2}, {-1, 3, 1}, {}),
+                 {{1, 10, 100}, {-1.8484686, 3.6205930, 1.8484686}});
+}
+
+// The sink has the score ln 2, whatever scale and cap are: it adds 2 to the sums 1, 2 and 3 of the keys.
+TEST(ReferenceDevice, AttentionSinksTakePartInTheSumAlone) {
+  const OpAttributes changed{.soft_cap = 1, .scale = 3};
+  for (const OpAttributes& a : {OpAttributes{}, changed})
+    expect_outputs(three_keys(a, {0, 0, 0}, {}, {std::log(2)}),
+                   {{1 / 3., 11 / 4., 111 / 5.}, {std::log(3), std::log(4), std::log(5)}});
+}
+
 TEST(ReferenceDevice, LossOfUniformLogits) {  // three rows, one of them ignored; seed 4
   Operands uniform =
       operands_of(linear_cross_entropy, {}, {{3, 1}, {3}}, {{1, 1, 2}}, {{4, 1}}, {{0, 0, 0, 0}});
