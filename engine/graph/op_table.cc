@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "engine/base/error.h"
-#include "engine/graph/attention.h"
+#include "engine/graph/attention_operands.h"
 #include "engine/graph/op.h"
 
 namespace sluice {

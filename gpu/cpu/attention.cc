@@ -8,11 +8,17 @@
 // compute dk and dv. That costs two products more, but tasks share no sums. The shape decides which way.
 // Every sum is owned by one task and has a fixed order. Operands that are not fp32 are widened block by
 // block.
+//
+// With a window or documents, a block of queries begins with the first key that its first query sees: what a
+// query sees never begins before what the queries before it see. Tasks for keys end with the last block of
+// queries that sees one of them. A sink is where a query's running maximum and sum begin. The gradient of a
+// sink is a sum over all queries: tasks leave the sums of blocks of queries, which are then added in order.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "engine/base/simd/convert.h"
+#include "engine/graph/attention_operands.h"
 #include "gpu/cpu/kernels.h"
 #include "gpu/cpu/matmul.h"
 #include "gpu/cpu/rows.h"
@@ -33,11 +39,21 @@ struct Columns {
 };
 
 struct Problem {
-  DType precision;
-  int64_t sequences, length, heads, kv_heads, size;
-  float scale;
-  Columns q, k, v;  // of head 0
+  DType precision = DType::f32;
+  int64_t sequences = 0, length = 0, heads = 0, kv_heads = 0, size = 0, window = 0;
+  float scale = 1, soft_cap = 0;
+  bool packed = false, has_sinks = false;
+  Columns q, k, v;                  // of head 0
+  const int32_t* begins = nullptr;  // of documents, by row; nullptr: every sequence is one
+  const void* sinks = nullptr;      // by head
+
   int64_t group() const { return heads / kv_heads; }
+  int64_t query_blocks() const { return (length + kQueries - 1) / kQueries; }
+  // The first key that a query of a sequence sees; the last is its own.
+  int64_t first_key(int64_t sequence, int64_t query) const {
+    const int64_t of_window = window == 0 ? 0 : std::max<int64_t>(0, query - window + 1);
+    return begins == nullptr ? of_window : std::max<int64_t>(of_window, begins[sequence * length + query]);
+  }
 };
 
 void* address(const Columns& c, DType precision, int64_t row, int64_t column) {
@@ -47,22 +63,20 @@ void* address(const Columns& c, DType precision, int64_t row, int64_t column) {
 
 Problem problem_of(const OpShapes& s) {
   const OpAttributes& a = s.attributes;
-  return {s.precision,
-          s.inputs[0][0] / a.sequence,
-          a.sequence,
-          a.heads,
-          a.kv_heads,
-          a.head_size,
-          static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.head_size))),
-          {},
-          {},
-          {}};
+  Problem p;
+  p.precision = s.precision;
+  p.sequences = s.inputs[0][0] / a.sequence, p.length = a.sequence;
+  p.heads = a.heads, p.kv_heads = a.kv_heads, p.size = a.head_size;
+  p.window = a.window;
+  p.scale = static_cast<float>(attention_scale(a)), p.soft_cap = static_cast<float>(a.soft_cap);
+  p.packed = attention_is_packed(s), p.has_sinks = attention_has_sinks(s);
+  return p;
 }
 
 // q, k and v (or their gradients) in separate tensors, or one after the other in the columns of one.
 void bind_columns(const Problem& p, std::span<const TensorView> views, Columns& q, Columns& k, Columns& v) {
   const int64_t q_columns = p.heads * p.size, kv_columns = p.kv_heads * p.size;
-  if (views.size() == 1) {
+  if (p.packed) {
     const int64_t stride = q_columns + 2 * kv_columns;
     q = {views[0].data, stride, 0, views[0].accumulate};
     k = {views[0].data, stride, q_columns, views[0].accumulate};
@@ -72,6 +86,23 @@ void bind_columns(const Problem& p, std::span<const TensorView> views, Columns& 
     k = {views[1].data, kv_columns, 0, views[1].accumulate};
     v = {views[2].data, kv_columns, 0, views[2].accumulate};
   }
+}
+
+// The problem with the operands of both passes.
+Problem problem_of(const OpCall& call) {
+  Problem p = problem_of(*call.shapes);
+  bind_columns(p, call.inputs, p.q, p.k, p.v);
+  if (attention_has_documents(*call.shapes)) p.begins = static_cast<const int32_t*>(call.inputs.back().data);
+  if (p.has_sinks) p.sinks = call.parameters[0].data;
+  return p;
+}
+
+float sink_of(const Problem& p, int64_t head) {
+  float value = 0;
+  widen(p.precision,
+        static_cast<const std::byte*>(p.sinks) + static_cast<uint64_t>(head) * dtype_bytes(p.precision),
+        &value, 1);
+  return value;
 }
 
 struct Block {
@@ -125,7 +156,7 @@ struct ForwardScratch {
 };
 
 struct BackwardScratch {
-  float *q, *k, *v, *o, *d_o, *probabilities, *gradients, *delta, *dq, *dk, *dv;
+  float *q, *k, *v, *o, *d_o, *probabilities, *gradients, *slopes, *delta, *dq, *dk, *dv;
   BackwardScratch(const Problem& p, int64_t keys, Scratch& s)
       : q(s.floats(kQueries * p.size)),
         k(s.floats(kKeys * p.size)),
@@ -134,6 +165,7 @@ struct BackwardScratch {
         d_o(s.floats(kQueries * p.size)),
         probabilities(s.floats(kQueries * kScoreStride)),
         gradients(s.floats(kQueries * kScoreStride)),
+        slopes(s.floats(kKeys)),
         delta(s.floats(kQueries)),
         dq(s.floats(kQueries * p.size)),
         dk(s.floats(keys * p.size)),
@@ -157,29 +189,50 @@ uint64_t thread_bytes(const Problem& p, Pass pass) {
   return scratch.bytes();
 }
 
+// Queries of one sequence and head against keys.
+struct Area {
+  int64_t sequence, first_query, queries, first_key, keys;
+};
+
+// Which of the area's keys its query r sees: [begin, end), counted from its first key.
+struct Seen {
+  int64_t begin, end;
+  Seen(const Problem& p, const Area& a, int64_t r)
+      : begin(std::clamp<int64_t>(p.first_key(a.sequence, a.first_query + r) - a.first_key, 0, a.keys)),
+        end(std::clamp<int64_t>(a.first_query + r + 1 - a.first_key, 0, a.keys)) {}
+  int64_t count() const { return end - begin; }
+};
+
+// Zeroes what the query does not see.
+void clear_unseen(float* row, const Seen& seen, int64_t keys) {
+  std::fill(row, row + seen.begin, 0.0f);
+  std::fill(row + seen.end, row + keys, 0.0f);
+}
+
 // One block of keys: scores to probabilities in place, running maximum and sum, o = o * correction +
-// probabilities * v. Row r sees the block's keys up to number first_query + r - first_key.
+// probabilities * v. `first`: nothing is in o yet.
 void add_keys(const Problem& p, const ForwardScratch& s, const Block& q, const Block& k, const Block& v,
-              int64_t queries, int64_t keys, int64_t first_query, int64_t first_key,
-              const Multiplier& multiplier) {
-  multiplier.multiply({queries, keys, p.size, false, true, q.stride, k.stride, kScoreStride, false}, p.scale,
-                      q.data, k.data, s.scores);
-  for (int64_t r = 0; r < queries; ++r) {
-    float* row = s.scores + r * kScoreStride;
-    const int64_t seen = std::clamp<int64_t>(first_query + r + 1 - first_key, 0, keys);
-    std::fill(row + seen, row + keys, 0.0f);
-    if (seen == 0) continue;
-    const float block_maximum = finite_maximum(row, seen);
+              const Area& a, bool first, const Multiplier& multiplier) {
+  multiplier.multiply({a.queries, a.keys, p.size, false, true, q.stride, k.stride, kScoreStride, false},
+                      p.scale, q.data, k.data, s.scores);
+  for (int64_t r = 0; r < a.queries; ++r) {
+    float* const row = s.scores + r * kScoreStride;
+    const Seen seen(p, a, r);
+    clear_unseen(row, seen, a.keys);
+    if (seen.count() == 0) continue;
+    float* const scores = row + seen.begin;
+    if (p.soft_cap > 0) soft_cap_row(scores, p.soft_cap, nullptr, seen.count());
+    const float block_maximum = finite_maximum(scores, seen.count());
     // NaN must win, and std::max would drop it on one side.
     const float maximum =
         block_maximum > s.maximum[r] || std::isnan(block_maximum) ? block_maximum : s.maximum[r];
-    const float correction = first_key == 0 ? 0.0f : std::exp(s.maximum[r] - maximum);
-    s.sum[r] = s.sum[r] * correction + static_cast<float>(exponential_row(row, maximum, seen));
+    const float correction = std::exp(s.maximum[r] - maximum);
+    s.sum[r] = s.sum[r] * correction + static_cast<float>(exponential_row(scores, maximum, seen.count()));
     s.maximum[r] = maximum;
-    if (first_key > 0) scale_row(s.o + r * p.size, correction, p.size);
+    if (!first) scale_row(s.o + r * p.size, correction, p.size);
   }
-  multiplier.multiply({queries, p.size, keys, false, false, kScoreStride, v.stride, p.size, first_key > 0},
-                      1.0f, s.scores, v.data, s.o);
+  multiplier.multiply({a.queries, p.size, a.keys, false, false, kScoreStride, v.stride, p.size, !first}, 1.0f,
+                      s.scores, v.data, s.o);
 }
 
 void forward_block(const Problem& p, const Columns& o, float* lse, int64_t sequence, int64_t head,
@@ -189,13 +242,16 @@ void forward_block(const Problem& p, const Columns& o, float* lse, int64_t seque
   const int64_t base = sequence * p.length, column = head * p.size, kv_column = head / p.group() * p.size;
   const int64_t queries = std::min(kQueries, p.length - first_query), keys_end = first_query + queries;
   const Block q = load(p, p.q, base + first_query, column, queries, s.q);
-  std::fill(s.maximum, s.maximum + queries, std::numeric_limits<float>::lowest());
-  std::fill(s.sum, s.sum + queries, 0.0f);
-  for (int64_t first_key = 0; first_key < keys_end; first_key += kKeys) {
+  std::fill(s.maximum, s.maximum + queries,
+            p.has_sinks ? sink_of(p, head) : std::numeric_limits<float>::lowest());
+  std::fill(s.sum, s.sum + queries, p.has_sinks ? 1.0f : 0.0f);
+  const int64_t keys_begin = p.first_key(sequence, first_query);
+  for (int64_t first_key = keys_begin; first_key < keys_end; first_key += kKeys) {
     const int64_t keys = std::min(kKeys, keys_end - first_key);
     const Block k = load(p, p.k, base + first_key, kv_column, keys, s.k);
     const Block v = load(p, p.v, base + first_key, kv_column, keys, s.v);
-    add_keys(p, s, q, k, v, queries, keys, first_query, first_key, multiplier);
+    add_keys(p, s, q, k, v, {sequence, first_query, queries, first_key, keys}, first_key == keys_begin,
+             multiplier);
   }
   for (int64_t r = 0; r < queries; ++r) {
     scale_row(s.o + r * p.size, 1.0f / s.sum[r], p.size);
@@ -208,6 +264,7 @@ struct BackwardCall {
   Problem p;
   Columns o, d_o, dq, dk, dv;
   const float* lse;
+  double* sink_sums = nullptr;  // [sequences, heads, query_blocks]; nullptr: not wanted
 };
 
 // What one task computes: dq of some queries, or dk and dv of some keys, or all of a pair's.
@@ -217,23 +274,36 @@ struct Part {
   bool dq, dkv;
 };
 
-// probabilities and score gradients of one block, zero above the diagonal.
+// probabilities and score gradients of one block, zero where a query does not see a key.
 void block_gradients(const BackwardCall& c, const BackwardScratch& s, const Block& q, const Block& k,
-                     const Block& v, const Block& d_o, const float* lse, int64_t queries, int64_t keys,
-                     int64_t first_query, int64_t first_key, const Multiplier& multiplier) {
+                     const Block& v, const Block& d_o, const float* lse, const Area& a,
+                     const Multiplier& multiplier) {
   const Problem& p = c.p;
-  multiplier.multiply({queries, keys, p.size, false, true, q.stride, k.stride, kScoreStride, false}, p.scale,
-                      q.data, k.data, s.probabilities);
-  multiplier.multiply({queries, keys, p.size, false, true, d_o.stride, v.stride, kScoreStride, false}, 1.0f,
-                      d_o.data, v.data, s.gradients);
-  for (int64_t r = 0; r < queries; ++r) {
-    float *probability = s.probabilities + r * kScoreStride, *gradient = s.gradients + r * kScoreStride;
-    const int64_t seen = std::clamp<int64_t>(first_query + r + 1 - first_key, 0, keys);
-    exponential_row(probability, lse[first_query + r], seen);
-    softmax_gradient_row(probability, gradient, s.delta[r], p.scale, seen);
-    std::fill(probability + seen, probability + keys, 0.0f);
-    std::fill(gradient + seen, gradient + keys, 0.0f);
+  multiplier.multiply({a.queries, a.keys, p.size, false, true, q.stride, k.stride, kScoreStride, false},
+                      p.scale, q.data, k.data, s.probabilities);
+  multiplier.multiply({a.queries, a.keys, p.size, false, true, d_o.stride, v.stride, kScoreStride, false},
+                      1.0f, d_o.data, v.data, s.gradients);
+  for (int64_t r = 0; r < a.queries; ++r) {
+    float *const probabilities = s.probabilities + r * kScoreStride, *const gradients =
+                                                                         s.gradients + r * kScoreStride;
+    const Seen seen(p, a, r);
+    float *const probability = probabilities + seen.begin, *const gradient = gradients + seen.begin;
+    if (p.soft_cap > 0) soft_cap_row(probability, p.soft_cap, s.slopes, seen.count());
+    exponential_row(probability, lse[a.first_query + r], seen.count());
+    softmax_gradient_row(probability, gradient, s.delta[r], p.scale, seen.count());
+    if (p.soft_cap > 0) multiply_row(gradient, s.slopes, seen.count());
+    clear_unseen(probabilities, seen, a.keys);
+    clear_unseen(gradients, seen, a.keys);
   }
+}
+
+// A sink's score has the probability e^(sink - lse) and, since it has no value, the gradient of -delta times
+// that. Returns the sum over the block's queries, without the sign.
+double sink_sum(float sink, const float* lse, const float* delta, int64_t queries) {
+  double sum = 0;
+  for (int64_t r = 0; r < queries; ++r)
+    sum += std::exp(static_cast<double>(sink) - static_cast<double>(lse[r])) * static_cast<double>(delta[r]);
+  return sum;
 }
 
 // One block of queries of one head against the part's keys.
@@ -249,15 +319,21 @@ void backward_queries(const BackwardCall& c, const BackwardScratch& s, const Par
   const Block d_o = load(p, c.d_o, base + first_query, column, queries, s.d_o);
   for (int64_t r = 0; r < queries; ++r)
     s.delta[r] = dot_row(d_o.data + r * d_o.stride, o.data + r * o.stride, p.size);
-  const float* lse = c.lse + (part.sequence * p.heads + head) * p.length;
-  for (int64_t first_key = part.key_begin; first_key < keys_end; first_key += kKeys) {
+  const int64_t pair = part.sequence * p.heads + head;
+  const float* lse = c.lse + pair * p.length;
+  if (part.dq && c.sink_sums != nullptr)
+    c.sink_sums[pair * p.query_blocks() + first_query / kQueries] =
+        sink_sum(sink_of(p, head), lse + first_query, s.delta, queries);
+  const int64_t keys_begin = std::max(part.key_begin, p.first_key(part.sequence, first_query));
+  for (int64_t first_key = keys_begin; first_key < keys_end; first_key += kKeys) {
     const int64_t keys = std::min(kKeys, keys_end - first_key);
     const Block k = load(p, p.k, base + first_key, kv_column, keys, s.k);
     const Block v = load(p, p.v, base + first_key, kv_column, keys, s.v);
-    block_gradients(c, s, q, k, v, d_o, lse, queries, keys, first_query, first_key, multiplier);
+    block_gradients(c, s, q, k, v, d_o, lse, {part.sequence, first_query, queries, first_key, keys},
+                    multiplier);
     if (part.dq)
       multiplier.multiply(
-          {queries, p.size, keys, false, false, kScoreStride, k.stride, p.size, first_key > 0}, 1.0f,
+          {queries, p.size, keys, false, false, kScoreStride, k.stride, p.size, first_key > keys_begin}, 1.0f,
           s.gradients, k.data, s.dq);
     if (!part.dkv) continue;
     const int64_t held = (first_key - part.key_begin) * p.size;
@@ -280,8 +356,10 @@ void backward_part(const BackwardCall& c, const Part& part, std::byte* workspace
     std::fill(s.dv, s.dv + keys * p.size, 0.0f);
   }
   for (int64_t head = part.first_head; head < part.first_head + part.heads; ++head)
-    for (int64_t query = part.query_begin; query < part.query_end; query += kQueries)
+    for (int64_t query = part.query_begin; query < part.query_end; query += kQueries) {
+      if (p.first_key(part.sequence, query) >= part.key_end) break;  // nor do later queries see these keys
       backward_queries(c, s, part, head, query, multiplier);
+    }
   if (!part.dkv) return;
   const int64_t row = part.sequence * p.length + part.key_begin,
                 column = part.first_head / p.group() * p.size;
@@ -289,34 +367,25 @@ void backward_part(const BackwardCall& c, const Part& part, std::byte* workspace
   store(p, s.dv, c.dv, row, column, keys);
 }
 
-}  // namespace
-
-uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources) {
-  return thread_bytes(problem_of(shapes), pass) * static_cast<uint64_t>(resources.workers.threads());
+uint64_t sink_sums_count(const Problem& p) {
+  return p.has_sinks ? static_cast<uint64_t>(p.sequences * p.heads * p.query_blocks()) : 0;
 }
 
-void attention_forward(const OpCall& call, const Resources& resources) {
-  Problem p = problem_of(*call.shapes);
-  bind_columns(p, call.inputs, p.q, p.k, p.v);
-  const Columns o{call.outputs[0].data, p.heads * p.size, 0, false};
-  auto* lse = static_cast<float*>(call.outputs[1].data);
-  const int64_t blocks = (p.length + kQueries - 1) / kQueries;
-  const uint64_t bytes = thread_bytes(p, Pass::forward);
-  resources.workers.parallel_for(p.sequences * p.heads * blocks, [&](int64_t index, int thread) {
-    const int64_t block = blocks - 1 - index % blocks, pair = index / blocks;  // the longest first
-    forward_block(p, o, lse, pair / p.heads, pair % p.heads, block * kQueries,
-                  call.workspace + static_cast<uint64_t>(thread) * bytes, resources.multiplier);
-  });
+// Adds the sums of blocks: sequence by sequence, block by block.
+void finish_sinks(const BackwardCall& c, float* gradient) {
+  const Problem& p = c.p;
+  const int64_t blocks = p.query_blocks();
+  for (int64_t head = 0; head < p.heads; ++head) {
+    double sum = 0;
+    for (int64_t sequence = 0; sequence < p.sequences; ++sequence)
+      for (int64_t block = 0; block < blocks; ++block)
+        sum += c.sink_sums[(sequence * p.heads + head) * blocks + block];
+    gradient[head] = static_cast<float>(static_cast<double>(gradient[head]) - sum);
+  }
 }
 
-void attention_backward(const OpCall& call, const Resources& resources) {
-  BackwardCall c = {};
-  Problem& p = c.p = problem_of(*call.shapes);
-  bind_columns(p, call.inputs, p.q, p.k, p.v);
-  bind_columns(p, call.input_gradients, c.dq, c.dk, c.dv);
-  c.o = {call.outputs[0].data, p.heads * p.size, 0, false};
-  c.d_o = {call.output_gradients[0].data, p.heads * p.size, 0, false};
-  c.lse = static_cast<const float*>(call.outputs[1].data);
+void compute_gradients(const BackwardCall& c, const OpCall& call, const Resources& resources) {
+  const Problem& p = c.p;
   const uint64_t bytes = thread_bytes(p, Pass::backward);
   const auto run = [&](const Part& part, int thread) {
     backward_part(c, part, call.workspace + static_cast<uint64_t>(thread) * bytes, resources.multiplier);
@@ -329,8 +398,7 @@ void attention_backward(const OpCall& call, const Resources& resources) {
     });
     return;
   }
-  const int64_t query_blocks = (p.length + kQueries - 1) / kQueries,
-                key_blocks = (p.length + kKeys - 1) / kKeys;
+  const int64_t query_blocks = p.query_blocks(), key_blocks = (p.length + kKeys - 1) / kKeys;
   resources.workers.parallel_for(p.sequences * p.heads * query_blocks, [&](int64_t index, int thread) {
     const int64_t begin = (query_blocks - 1 - index % query_blocks) * kQueries, pair = index / query_blocks;
     run({pair / p.heads, pair % p.heads, 1, begin, std::min(p.length, begin + kQueries), 0, p.length, true,
@@ -343,6 +411,44 @@ void attention_backward(const OpCall& call, const Resources& resources) {
          std::min(p.length, begin + kKeys), false, true},
         thread);
   });
+}
+
+}  // namespace
+
+// One part for each thread, and in backward the sums for sinks behind them.
+uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass, const Resources& resources) {
+  const Problem p = problem_of(shapes);
+  const uint64_t sums = pass == Pass::backward ? sink_sums_count(p) * sizeof(double) : 0;
+  return thread_bytes(p, pass) * static_cast<uint64_t>(resources.workers.threads()) + sums;
+}
+
+void attention_forward(const OpCall& call, const Resources& resources) {
+  const Problem p = problem_of(call);
+  const Columns o{call.outputs[0].data, p.heads * p.size, 0, false};
+  auto* lse = static_cast<float*>(call.outputs[1].data);
+  const int64_t blocks = p.query_blocks();
+  const uint64_t bytes = thread_bytes(p, Pass::forward);
+  resources.workers.parallel_for(p.sequences * p.heads * blocks, [&](int64_t index, int thread) {
+    const int64_t block = blocks - 1 - index % blocks, pair = index / blocks;  // the longest first
+    forward_block(p, o, lse, pair / p.heads, pair % p.heads, block * kQueries,
+                  call.workspace + static_cast<uint64_t>(thread) * bytes, resources.multiplier);
+  });
+}
+
+void attention_backward(const OpCall& call, const Resources& resources) {
+  BackwardCall c = {};
+  const Problem& p = c.p = problem_of(call);
+  bind_columns(p, call.input_gradients, c.dq, c.dk, c.dv);
+  c.o = {call.outputs[0].data, p.heads * p.size, 0, false};
+  c.d_o = {call.output_gradients[0].data, p.heads * p.size, 0, false};
+  c.lse = static_cast<const float*>(call.outputs[1].data);
+  auto* const d_sinks = static_cast<float*>(view_of(call.parameter_gradients, 0).data);
+  if (d_sinks != nullptr)
+    c.sink_sums =
+        reinterpret_cast<double*>(call.workspace + thread_bytes(p, Pass::backward) *
+                                                       static_cast<uint64_t>(resources.workers.threads()));
+  compute_gradients(c, call, resources);
+  if (d_sinks != nullptr) finish_sinks(c, d_sinks);
 }
 
 }  // namespace sluice::cpu

@@ -120,6 +120,25 @@ void softmax_gradient_row(const float* p, float* dp, float delta, float scale, i
   });
 }
 
+// hn::Tanh gives numbers for NaN and infinities; x * 0 is NaN for these.
+void soft_cap_row(float* x, float cap, float* slopes, int64_t n) {
+  const Floats d;
+  const FloatVector limit = hn::Set(d, cap), inverse = hn::Set(d, 1 / cap);
+  const FloatVector zero = hn::Zero(d), one = hn::Set(d, 1.0f);
+  for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
+    const FloatVector v = hn::Mul(lanes.load(x + i), inverse);
+    const FloatVector tanh = fma(v, zero, hn::Tanh(d, v));
+    lanes.store(hn::Mul(tanh, limit), x + i);
+    if (slopes != nullptr) lanes.store(hn::Sub(one, hn::Mul(tanh, tanh)), slopes + i);
+  });
+}
+
+void multiply_row(float* x, const float* factors, int64_t n) {
+  for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
+    lanes.store(hn::Mul(lanes.load(x + i), lanes.load(factors + i)), x + i);
+  });
+}
+
 }  // namespace sluice::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -135,6 +154,8 @@ HWY_EXPORT(scale_row);
 HWY_EXPORT(scale_and_round_row);
 HWY_EXPORT(dot_row);
 HWY_EXPORT(softmax_gradient_row);
+HWY_EXPORT(soft_cap_row);
+HWY_EXPORT(multiply_row);
 
 }  // namespace
 
@@ -155,6 +176,12 @@ void scale_and_round_row(DType precision, const float* from, float factor, void*
 float dot_row(const float* a, const float* b, int64_t n) { return HWY_DYNAMIC_DISPATCH(dot_row)(a, b, n); }
 void softmax_gradient_row(const float* p, float* dp, float delta, float scale, int64_t n) {
   HWY_DYNAMIC_DISPATCH(softmax_gradient_row)(p, dp, delta, scale, n);
+}
+void soft_cap_row(float* x, float cap, float* slopes, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(soft_cap_row)(x, cap, slopes, n);
+}
+void multiply_row(float* x, const float* factors, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(multiply_row)(x, factors, n);
 }
 
 }  // namespace sluice::cpu

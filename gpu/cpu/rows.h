@@ -37,4 +37,11 @@ float dot_row(const float* a, const float* b, int64_t n);
 // Softmax's backward: dp = scale * p * (dp - delta).
 void softmax_gradient_row(const float* p, float* dp, float delta, float scale, int64_t n);
 
+// x = cap * tanh(x / cap), NaN where x is not finite. `slopes`, unless nullptr, gets the derivative: 1 -
+// tanh(x / cap)^2.
+void soft_cap_row(float* x, float cap, float* slopes, int64_t n);
+
+// x *= factors
+void multiply_row(float* x, const float* factors, int64_t n);
+
 }  // namespace sluice::cpu

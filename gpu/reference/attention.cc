@@ -1,8 +1,7 @@
-#include "engine/graph/attention.h"
-
 #include <algorithm>
 #include <cmath>
 
+#include "engine/graph/attention_operands.h"
 #include "gpu/reference/convert.h"
 #include "gpu/reference/kernels.h"
 

@@ -200,6 +200,13 @@ TEST_P(SmallOpConformance, NotANumberIsNeverHidden) {
           EXPECT_TRUE(std::isnan(run_backward(*device, operands, outputs).back().values[0])) << "loss";
         }
       }
+      for (size_t i = 0; i < c.parameters.size() && !op_rule(c.kind).looks_up_rows; ++i) {
+        Operands operands(c, precision);
+        write_value(operands.parameters[i].data(), precision, 0, nan);
+        operands.freeze();
+        EXPECT_TRUE(has_nan({results_of(operands, run_forward(*device, operands)).front()}))
+            << "forward, parameter " << i;
+      }
       Operands operands(c, precision);
       if (operands.output_gradients.empty()) continue;
       write_value(operands.output_gradients[0].data(), precision, 0, nan);

@@ -39,8 +39,9 @@ constexpr uint64_t kFileElements = 512 * 1024;   // 16-bit values that fill a fi
 class GraphBuilder {
  public:
   // Segments: dense is norm, linear with GELU, residual; gated is norm, SwiGLU; attention is norm, attention,
-  // residual; fork has two outputs, and computes the second from the first.
-  enum class Kind { dense, gated, attention, fork };
+  // residual; fork has two outputs, and computes the second from the first; documents is attention with sinks
+  // that also reads the document begins of the batch.
+  enum class Kind { dense, gated, attention, fork, documents };
 
   GraphBuilder(DType precision, int64_t micro_batch, int64_t sequence, int64_t width, int64_t vocabulary)
       : width_(width) {
@@ -61,9 +62,11 @@ class GraphBuilder {
     if (kind == Kind::gated) all.push_back(matrix(name + ".gate", 2 * c, c));
     if (kind == Kind::gated) all.push_back(matrix(name + ".up", 2 * c, c));
     if (kind == Kind::gated) all.push_back(matrix(name + ".down", c, 2 * c));
-    if (kind == Kind::attention) all.push_back(matrix(name + ".qkv", c, 3 * c));
+    const bool attends = kind == Kind::attention || kind == Kind::documents;
+    if (attends) all.push_back(matrix(name + ".qkv", c, 3 * c));
+    if (kind == Kind::documents) all.push_back({.name = name + ".sinks", .shape = {kHeads}});
     if (kind == Kind::fork) all.push_back(matrix(name + ".up", c, c));
-    if (kind == Kind::fork || kind == Kind::attention) all.push_back(matrix(name + ".out", c, c));
+    if (kind == Kind::fork || attends) all.push_back(matrix(name + ".out", c, c));
     const uint32_t g = add_group(model_, name, std::move(all));
     model_.groups[g].trainable = trainable;
     return g;
@@ -86,7 +89,12 @@ class GraphBuilder {
     if (fresh) model_.segments.push_back(make(kind, model_.groups[g]));
     std::vector<uint32_t> y{add_activation(model_, layer, width_)};
     if (kind == Kind::fork) y.push_back(add_activation(model_, layer + ".second", width_));
-    model_.layers.push_back({layer, {{it->second, {g}, {x}, y}}});
+    std::vector<uint32_t> inputs{x};
+    if (kind == Kind::documents) {
+      if (documents_ == kNone) documents_ = add_token_input(model_, "documents");
+      inputs.push_back(documents_);
+    }
+    model_.layers.push_back({layer, {{it->second, {g}, inputs, y}}});
     return y;
   }
 
@@ -124,8 +132,10 @@ class GraphBuilder {
   }
 
  private:
+  static constexpr int64_t kHeads = 2;
+
   Segment make(Kind kind, const Group& g) {
-    constexpr const char* kNames[] = {"dense", "gated", "attention", "fork"};
+    constexpr const char* kNames[] = {"dense", "gated", "attention", "fork", "documents"};
     SegmentBuilder b(model_, kNames[static_cast<int>(kind)]);
     b.bind(g, g.name + ".");
     const OpAttributes norm{.epsilon = 1e-5};
@@ -142,11 +152,14 @@ class GraphBuilder {
       const auto up = b.op(OpKind::linear, "up", {h}, {b.weight("up")}, out_in);
       b.output(
           b.op(OpKind::linear, "y", {b.op(OpKind::swiglu, "s", {gate, up})}, {b.weight("down")}, out_in));
-    } else if (kind == Kind::attention) {
-      const OpAttributes heads{
-          .sequence = model_.sequence, .heads = 2, .kv_heads = 2, .head_size = width_ / 2};
+    } else if (kind == Kind::attention || kind == Kind::documents) {
+      OpAttributes heads{.sequence = model_.sequence, .heads = kHeads, .kv_heads = kHeads};
+      heads.head_size = width_ / kHeads;
+      const auto qkv = b.op(OpKind::linear, "qkv", {h}, {b.weight("qkv")});
       const auto o =
-          b.op(OpKind::attention, "o", {b.op(OpKind::linear, "qkv", {h}, {b.weight("qkv")})}, {}, heads);
+          kind == Kind::attention
+              ? b.op(OpKind::attention, "o", {qkv}, {}, heads)
+              : b.op(OpKind::attention, "o", {qkv, b.input_tokens("documents")}, {b.weight("sinks")}, heads);
       b.output(b.op(OpKind::add, "y", {x, b.op(OpKind::linear, "out", {o}, {b.weight("out")})}));
     } else {
       const auto first = b.op(OpKind::linear, "first", {h}, {b.weight("up")});
@@ -158,7 +171,7 @@ class GraphBuilder {
 
   Model model_;
   int64_t width_;
-  uint32_t tokens_ = 0, labels_ = 0, sum_ = kNone;
+  uint32_t tokens_ = 0, labels_ = 0, documents_ = kNone, sum_ = kNone;
   std::map<Kind, uint32_t> templates_;
 };
 
@@ -167,8 +180,9 @@ struct ModelSizes {
   int64_t micro_batch = 1, sequence = 4, width = 16;
 };
 
-// A random graph in which every activation reaches the loss. Some groups are shared or frozen.
-inline Model random_graph(Random& random, const ModelSizes& sizes) {
+// A random graph in which every activation reaches the loss. Some groups are shared or frozen. Segments are
+// of the kinds up to `last`.
+inline Model random_graph(Random& random, const ModelSizes& sizes, GraphBuilder::Kind last) {
   using Kind = GraphBuilder::Kind;
   GraphBuilder b(sizes.precision, sizes.micro_batch, sizes.sequence, sizes.width,
                  static_cast<int64_t>(pick(random, 5, 90)));
@@ -178,7 +192,7 @@ inline Model random_graph(Random& random, const ModelSizes& sizes) {
   const uint64_t layers = pick(random, 1, 6);
   for (uint64_t l = 0; l < layers; ++l) {
     const std::string name = "l" + std::to_string(l);
-    Kind kind = static_cast<Kind>(pick(random, 0, 3));
+    Kind kind = static_cast<Kind>(pick(random, 0, static_cast<uint64_t>(last)));
     uint32_t g = 0;
     if (!groups.empty() && chance(random, 25)) {
       std::tie(kind, g) = groups[random() % groups.size()];
@@ -278,7 +292,8 @@ inline Case random_case(uint64_t seed) {
                    static_cast<int64_t>(pick(random, 1, 9)),
                    static_cast<int64_t>((coarse ? 128 : 8) * pick(random, 1, 8))};
   Case c;
-  c.model = chance(random, 60) ? random_graph(random, sizes) : random_family_model(random, sizes);
+  c.model = chance(random, 60) ? random_graph(random, sizes, GraphBuilder::Kind::documents)
+                               : random_family_model(random, sizes);
   c.options = random_lower_options(random, c.model);
   Machine machine = machine_of(static_cast<Tiers>(random() % 4));
   // Pieces in files begin at multiples of the file tier's alignment, so small shards need a tier with a small

@@ -94,6 +94,30 @@ TEST(Segment, Fork) {
   EXPECT_EQ(p.backward_keeping.tensors[first].storage, Storage::output);
 }
 
+// rms_norm, qkv, attention, out, add. The document begins are read by both passes where the batch has them,
+// and nobody asks for their gradient.
+TEST(Segment, DocumentsAreReadAndHaveNoGradient) {
+  const Model m = model_of(Kind::documents);
+  const auto plan = [&](bool input_gradient, bool trainable) {
+    return plan_segment(m, kLayerSegment, {input_gradient, false}, {trainable}, no_workspace);
+  };
+  const SegmentPlan p = plan(true, true);
+  EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "qkv", "o", "o.1"}));
+  EXPECT_EQ(p.backward_reads_input, (std::vector<bool>{true, true}));
+  EXPECT_EQ(p.backward_reads_input_recomputing, (std::vector<bool>{true, true}));
+  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "F2", "B4", "B3", "B2", "B1", "B0"}));
+  const OpStep& attention = p.backward_keeping.steps[2];
+  EXPECT_EQ(attention.wants_gradient, (std::vector<bool>{true, false}));
+  EXPECT_EQ(attention.accumulate, (std::vector<bool>{false, false}));
+  const uint32_t documents = m.segments[kLayerSegment].inputs[1];
+  EXPECT_EQ(p.backward_keeping.tensors[documents].storage, Storage::input);
+  EXPECT_EQ(p.backward_keeping.gradients[documents].storage, Storage::none);
+  EXPECT_TRUE(plan(false, false).backward_keeping.steps.empty());
+  EXPECT_FALSE(plan(false, false).backward_reads_input[1]);
+  // Every op of the segment has a weight that is trained or lies behind one.
+  EXPECT_EQ(steps(plan(false, true).backward_keeping), (Words{"B4", "B3", "B2", "B1", "B0"}));
+}
+
 TEST(Segment, NothingToLearnMeansNoBackward) {
   const SegmentPlan p = plan_of(model_of(Kind::gated), false, false);
   EXPECT_TRUE(p.backward_keeping.steps.empty());

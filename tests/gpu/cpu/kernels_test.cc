@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "engine/base/simd/convert.h"
+#include "gpu/cpu/rows.h"
 #include "tests/support/op_cases.h"
 #include "tests/support/simd_test_support.h"
 
@@ -115,6 +116,28 @@ TEST(CpuKernelLimits, GeluAndSiluSaturate) {
     for (const Floats& slope : {gelu_slope(near), silu(near, true)})
       for (size_t i = 0; i < near.size(); ++i)  // silu'(20) = 1 + 3.9e-8
         EXPECT_NEAR(slope[i], near[i] > 0 ? 1 : near[i] < 0 ? 0 : 0.5, 1e-6) << near[i];
+  });
+}
+
+// Far from zero the cap is reached. A score that is no number, or beyond fp32, must show in what comes after.
+TEST(CpuKernelLimits, SoftCapSaturatesAndKeepsWhatIsNotFinite) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Floats x = {-1e30f, -1000, -5, -0.1f, 0, 0.1f, 5, 1000, 1e30f, kInfinity, -kInfinity, std::nanf("")};
+  on_every_target([&] {
+    Floats capped = x, slopes(x.size(), -1), alone = x;
+    const auto count = static_cast<int64_t>(x.size());
+    cpu::soft_cap_row(capped.data(), 2, slopes.data(), count);
+    cpu::soft_cap_row(alone.data(), 2, nullptr, count);
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (!std::isfinite(x[i])) {
+        EXPECT_TRUE(std::isnan(capped[i]) && std::isnan(slopes[i]) && std::isnan(alone[i])) << x[i];
+        continue;
+      }
+      const double tanh = std::tanh(static_cast<double>(x[i]) / 2);
+      EXPECT_NEAR(capped[i], 2 * tanh, 3e-7) << x[i];  // a few roundings of numbers of at most 2
+      EXPECT_NEAR(slopes[i], 1 - tanh * tanh, 3e-7) << x[i];
+      EXPECT_EQ(alone[i], capped[i]);
+    }
   });
 }
 

@@ -127,6 +127,8 @@ TEST(CheckModel, NamesWhatIsWrong) {
        [](Model& m) {
          m.segments[0].tensors[1].shape = {16, 65};
        }},
+      {"Segment embedding, embedding: tokens is fp32, the rule says int32.",
+       [](Model& m) { m.segments[0].tensors[0].dtype = DType::f32; }},
       {"The micro-batch is 0 sequences", [](Model& m) { m.micro_batch = 0; }},
   };
   for (const auto& [sentence, damage] : cases) {

@@ -318,7 +318,9 @@ TEST(PlanBits, RandomGraphs) {
   constexpr DType kPrecisions[] = {DType::bf16, DType::f32, DType::f16};
   for (uint64_t seed = 10; seed < 15; ++seed) {
     Random random(seed);
-    const Model m = random_graph(random, {kPrecisions[seed % 3], static_cast<int64_t>(1 + seed % 2), 3, 8});
+    // Only tokens and labels are fed, so no segment reads document begins.
+    const Model m = random_graph(random, {kPrecisions[seed % 3], static_cast<int64_t>(1 + seed % 2), 3, 8},
+                                 GraphBuilder::Kind::fork);
     expect_same_bits_everywhere(m, {seed % 2 ? 0.5 : 0.0, 1 + static_cast<int64_t>(seed % 3)}, seed);
   }
 }
