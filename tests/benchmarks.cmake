@@ -8,6 +8,7 @@ endfunction()
 
 add_benchmark(adamw_bench_small adamw_bench --parameters 1 --rounds 1)
 add_benchmark(matmul_bench_small matmul_bench 1 1 64)
+add_benchmark(attention_bench_small attention_bench --small)
 add_benchmark(reduce_bench_small reduce_bench --small)
 add_benchmark(nvme_bench_small nvme_bench --dir ${CMAKE_BINARY_DIR} --bytes 32MiB --rounds 1)
 add_benchmark(planner_bench_small planner_bench --small)
