@@ -3,10 +3,16 @@
 //
 // A block of warps owns rows of one head (queries, or keys) in shared memory, kRowTiles times 16 for each
 // warp, and passes over tiles of kOthers rows of the other side. Scores, probabilities and their gradients
-// stay in registers. Numbers of rows are chosen so that no registers spill. The number of warps depends on
-// the GPU's shared memory (64 KiB at least); results do not depend on it.
+// stay in registers. Numbers of rows are chosen so that no registers spill. How rows are divided among warps
+// depends on the GPU's shared memory (64 KiB at least); results do not depend on it.
+//
+// A query sees the keys from its first to its own: the first is bounded by the window and by the begin of the
+// query's document.
 #pragma once
 
+#include <optional>
+
+#include "engine/graph/attention_operands.h"
 #include "gpu/cuda/mma.h"
 
 namespace sluice::cuda {
@@ -15,13 +21,33 @@ constexpr double kLog2E = 1.4426950408889634;
 
 struct AttentionShape {
   int sequences, length, heads, kv_heads, size;
-  float scale;       // 1 / sqrt(size)
-  float log2_scale;  // scale * log2(e): e^(scale x) = 2^(log2_scale x)
+  float scale;             // of products q k
+  float log2_scale;        // scale * log2(e): e^(scale x) = 2^(log2_scale x)
+  float cap, inverse_cap;  // a product x becomes cap * tanh(x / cap); 0: it stays
+  int window;              // the most keys that a query sees; `length` where the model has no window
+  const int32_t* begins;   // [sequences, length]: position of each query's first key; nullptr: all are 0
 
   __host__ __device__ int group() const { return heads / kv_heads; }
+  // Whether there are queries that do not see all keys up to their own.
+  __device__ bool bounded() const { return begins != nullptr || window < length; }
+  // The first key that a query sees. Queries beyond the sequence count as the last. Never decreases.
+  __device__ int first_key(int sequence, int query) const {
+    const int there = query < length ? query : length - 1;
+    const int begin = begins == nullptr ? 0 : begins[static_cast<int64_t>(sequence) * length + there];
+    return begin > there - window ? begin : there - window + 1;
+  }
+  // Beyond the last query that sees the key.
+  __device__ int queries_end(int sequence, int key) const {
+    int seeing = key, end = length;  // `seeing` does, `end` does not
+    while (bounded() && end - seeing > 1) {
+      const int middle = seeing + (end - seeing) / 2;
+      (first_key(sequence, middle) <= key ? seeing : end) = middle;
+    }
+    return end;
+  }
 };
 
-AttentionShape attention_shape(const OpShapes& shapes);
+AttentionShape attention_shape(const OpCall& call);
 
 // Columns of all heads within a [rows, stride] tensor: element (row, d) of head h is at data[row * stride + h
 // * size + d].
@@ -44,14 +70,16 @@ struct AttentionTensors {
 
 // q, k and v (or their gradients) in separate tensors, or one after the other in the columns of one.
 template <typename T>
-AttentionTensors<T> attention_tensors(const AttentionShape& s, std::span<const TensorView> views) {
+AttentionTensors<T> attention_tensors(const AttentionShape& s, const OpShapes& shapes,
+                                      std::span<const TensorView> views) {
   const int q_columns = s.heads * s.size, kv_columns = s.kv_heads * s.size;
   const auto part = [&](size_t i, int stride, int first) {
     const TensorView view = view_of(views, i);
     T* const data = static_cast<T*>(view.data);
     return HeadColumns<T>{data == nullptr ? nullptr : data + first, stride, view.accumulate};
   };
-  if (views.size() != 1) return {part(0, q_columns, 0), part(1, kv_columns, 0), part(2, kv_columns, 0)};
+  if (!attention_is_packed(shapes))
+    return {part(0, q_columns, 0), part(1, kv_columns, 0), part(2, kv_columns, 0)};
   const int stride = q_columns + 2 * kv_columns;
   return {part(0, stride, 0), part(0, stride, q_columns), part(0, stride, q_columns + kv_columns)};
 }
@@ -60,68 +88,121 @@ AttentionTensors<T> attention_tensors(const AttentionShape& s, std::span<const T
 
 enum class AttentionPart { forward, keys, queries };  // keys: gradients of k and v; queries: gradient of q
 
-constexpr int kWarpsMax = 4;
+// A multiprocessor's four schedulers need two warps each to hide latencies.
+constexpr int kResidentWarps = 8;
+
+// A block of most threads: 4 warps with 32 rows each, or 8 warps with 16.
+constexpr int warps_max(int row_tiles) { return row_tiles == 1 ? 8 : 4; }
+// For __launch_bounds__: so many blocks of warps_max() have kResidentWarps. It leaves a thread 255 registers.
+constexpr int blocks_at_once(int row_tiles) { return kResidentWarps / warps_max(row_tiles); }
 
 // A thread holds its part of the warp's results in kRowTiles * kSize / 2 registers (twice that for keys,
 // which have two results), and its part of a tile of scores in kRowTiles * kOthers / 2 (twice that in
 // backward). These must leave some of its 255.
-template <AttentionPart kPart, typename T, int kSize>
+template <AttentionPart kPart, typename T, int kSize, int kTiles>
 struct Tiling {
   static constexpr bool kTensorCores = sizeof(T) == 2, kLarge = kSize > 64;
-  static constexpr bool kOfKeys = kPart == AttentionPart::keys;
-  static constexpr int kRowTiles = kTensorCores && !(kOfKeys && kLarge) ? 2 : 1;
+  static constexpr bool kForward = kPart == AttentionPart::forward, kOfKeys = kPart == AttentionPart::keys;
+  static constexpr int kRowTiles = kTiles;
   static constexpr int kRows = 16 * kRowTiles;  // of a warp
-  static constexpr int kOthers = kTensorCores || !kLarge ? 32 : 16;
-  static constexpr int kOwnTiles = kPart == AttentionPart::forward ? 1 : 2;
+  static constexpr int kOthers = kTensorCores ? (kForward ? 64 : 32) : kLarge ? 16 : 32;
+  // Whether the warp's own rows stay in registers.
+  static constexpr bool kHeld = kTensorCores && kRowTiles * kSize <= (kOfKeys ? 64 : 128);
+  static constexpr int kOwnTiles = kForward ? 1 : 2;    // tensors of which a block owns rows
+  static constexpr int kOtherTiles = kForward ? 2 : 4;  // of two tensors: one stage or two of each
   static constexpr int kScratch = kTensorCores ? 0 : 16 * kOthers;  // elements of a warp, for its products
 
   static constexpr uint64_t shared_bytes(int warps) {
-    return sizeof(T) *
-           static_cast<uint64_t>(kOwnTiles * warps * kRows * kSize + 4 * kOthers * kSize + warps * kScratch);
+    return sizeof(T) * static_cast<uint64_t>(kOwnTiles * warps * kRows * kSize +
+                                             kOtherTiles * kOthers * kSize + warps * kScratch);
   }
 };
 
+// The most row tiles of a warp: two serve more products with each load of the other side.
+template <AttentionPart kPart, typename T, int kSize>
+constexpr int kRowTilesMax = sizeof(T) == 2 && !(kPart == AttentionPart::keys && kSize > 64) ? 2 : 1;
+
 struct Cut {
-  int warps;
+  int row_tiles, warps;
   uint64_t shared_bytes;
   int threads() const { return warps * kWarp; }
+  int64_t blocks(int64_t rows) const { return div_up(rows, int64_t{16} * row_tiles * warps); }
 };
 
-// The most warps that the GPU's shared memory allows.
-template <AttentionPart kPart, typename T, int kSize>
-Cut cut_for(const Queue& queue) {
-  using Tiles = Tiling<kPart, T, kSize>;
-  static_assert(Tiles::shared_bytes(1) <= 64 << 10, "more than compute capability 7.5 has");
-  for (int warps = kWarpsMax; warps > 0; warps /= 2)
-    if (Tiles::shared_bytes(warps) <= queue.shared_bytes_max) return {warps, Tiles::shared_bytes(warps)};
-  CHECK(false, "a GPU with less shared memory than compute capability 7.5");
-  return {};
+// As far as shared memory allows.
+inline int resident_warps(const Queue& queue, const Cut& cut) {
+  return static_cast<int>(queue.shared_bytes_together / (cut.shared_bytes + queue.shared_bytes_reserved)) *
+         cut.warps;
 }
 
-// A block's shared memory: its own rows of kOwnTiles tensors, two stages with a tile of each of two other
-// tensors, and the warps' scratch().
+// The first of these ways of which kResidentWarps fit on a multiprocessor together; else the first of which a
+// block fits at all.
 template <AttentionPart kPart, typename T, int kSize>
+Cut cut_for(const Queue& queue) {
+  constexpr int kMost = kRowTilesMax<kPart, T, kSize>;
+  constexpr struct { int row_tiles, warps; } kWays[] = {{2, 4}, {1, 8}, {1, 4}, {1, 2}, {1, 1}};
+  std::optional<Cut> fits;
+  for (const auto [row_tiles, warps] : kWays) {
+    if (row_tiles > kMost) continue;
+    const uint64_t bytes = row_tiles == 2 ? Tiling<kPart, T, kSize, 2>::shared_bytes(warps)
+                                          : Tiling<kPart, T, kSize, 1>::shared_bytes(warps);
+    if (bytes > queue.shared_bytes_max) continue;
+    const Cut cut{row_tiles, warps, bytes};
+    if (resident_warps(queue, cut) >= kResidentWarps) return cut;
+    if (!fits) fits = cut;
+  }
+  CHECK(fits, "a GPU with less shared memory than compute capability 7.5");
+  return *fits;
+}
+
+// Set-up: loads a kernel that has been cut in this way.
+template <typename... Parameters>
+void load_cut(const Queue& queue, void (*kernel)(Parameters...), const Cut& cut) {
+  load(kernel, cut.shared_bytes);
+  CHECK(blocks_together(kernel, cut.threads(), cut.shared_bytes) * cut.warps >=
+            std::min(kResidentWarps, resident_warps(queue, cut)),
+        "fewer warps are resident than attention was cut for");
+}
+
+// Calls f(integral constant) with the cut's row tiles.
+template <AttentionPart kPart, typename T, int kSize, typename F>
+void with_row_tiles(const Cut& cut, F f) {
+  if constexpr (kRowTilesMax<kPart, T, kSize> == 2)
+    if (cut.row_tiles == 2) return f(std::integral_constant<int, 2>());
+  f(std::integral_constant<int, 1>());
+}
+
+// A block's shared memory: stages with a tile of each of two other tensors; the block's own rows of kOwnTiles
+// tensors; the warps' scratch(). The tiles come first, so that their addresses do not depend on the number of
+// warps.
+template <typename T, int kSize, typename Tiling>
 struct BlockMemory {
-  using Tiles = Tiling<kPart, T, kSize>;
+  using Tiles = Tiling;
   int own, own_row;  // rows of the block, and which is the warp's first
-  T *data, *others;
+  T *others, *data;
 
   __device__ BlockMemory()
       : own(static_cast<int>(blockDim.x) / kWarp * Tiles::kRows),
-        own_row(static_cast<int>(threadIdx.x) / kWarp * Tiles::kRows),
-        data(reinterpret_cast<T*>(shared_memory())),
-        others(data + Tiles::kOwnTiles * own * kSize) {}
+        own_row(unhoisted(static_cast<int>(threadIdx.x)) / kWarp * Tiles::kRows),
+        others(reinterpret_cast<T*>(shared_memory())),
+        data(others + Tiles::kOtherTiles * Tiles::kOthers * kSize) {}
   __device__ Tile<T, kSize> own_tile(int i) const { return {data + i * own * kSize}; }
   __device__ Tile<T, kSize> warp_tile(int i) const { return {data + (i * own + own_row) * kSize}; }
-  __device__ Tile<T, kSize> other_tile(int i, int stage) const {
+  __device__ Tile<T, kSize> other_tile(int i, int stage = 0) const {
     return {others + (2 * stage + i) * Tiles::kOthers * kSize};
   }
   __device__ Tile<T, Tiles::kOthers> scratch() const {
-    return {other_tile(0, 2).data + own_row / Tiles::kRows * Tiles::kScratch};
+    return {own_tile(Tiles::kOwnTiles).data + own_row / Tiles::kRows * Tiles::kScratch};
   }
 };
 
 // ---- Tiles of one head and sequence.
+
+// All warps' copies are there, and all have finished with what they read before.
+__device__ inline void await_copies() {
+  wait_copies();
+  __syncthreads();
+}
 
 // Begins to copy rows [row, row + rows) into a tile, with zeros beyond the sequence and the head. The copies
 // are complete after wait_copies and a barrier.
@@ -129,7 +210,9 @@ template <typename T, int kSize>
 __device__ void load_tile(const Tile<T, kSize>& tile, int rows, const HeadColumns<T>& from, int row,
                           const AttentionShape& s) {
   constexpr int kWords = Tile<T, kSize>::kWords, kPerWord = Tile<T, kSize>::kPerWord;
-  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  [[maybe_unused]] constexpr int kCopiesAtOnce =
+      kBackgroundCopies ? kWords / 4 : 1;  // others pass through registers
+  const int threads = static_cast<int>(blockDim.x), thread = unhoisted(static_cast<int>(threadIdx.x));
   if (s.size % kPerWord == 0) {  // then every row begins at a multiple of 16 bytes
     // A thread copies this word and every fourth after it. So a warp copies 64 bytes of 8 rows at a time.
     const int word = thread % 4;
@@ -137,7 +220,7 @@ __device__ void load_tile(const Tile<T, kSize>& tile, int rows, const HeadColumn
     for (int r = thread / 4; r < rows; r += threads / 4) {
       const T* begin = from.data + static_cast<int64_t>(row + r) * from.stride + word * kPerWord;
       const int columns = row + r < s.length ? s.size - word * kPerWord : 0;
-#pragma unroll
+#pragma unroll kCopiesAtOnce
       for (int w = 0; w < kWords; w += 4)
         copy_async(tile.at(r, (w + word) * kPerWord), begin + w * kPerWord, columns > w * kPerWord);
     }
@@ -153,15 +236,17 @@ __device__ void load_tile(const Tile<T, kSize>& tile, int rows, const HeadColumn
 }
 
 // Works on `count` tiles: load(i, stage) begins to load tile i, work(i, stage) is called when it is loaded.
-// Work on the tile of one stage overlaps the load of the next tile into the other.
-template <typename Load, typename Work>
-__device__ void for_tiles(int count, Load load, Work work) {
+// Work on the tile of one stage overlaps the load of the next tile into the other. ready() is called once,
+// when the first tile, and all that was begun to load before, is there.
+template <typename Load, typename Ready, typename Work>
+__device__ void for_tiles(int count, Load load, Ready ready, Work work) {
   load(0, 0);
+  await_copies();
+  ready();
   for (int i = 0; i < count; ++i) {
-    wait_copies();
-    __syncthreads();  // all warps' copies are there, and all have finished the tile before
     if (i + 1 < count) load(i + 1, (i + 1) % 2);
     work(i, i % 2);
+    await_copies();
   }
 }
 
@@ -170,7 +255,6 @@ __device__ void for_tiles(int count, Load load, Work work) {
 struct QueryBlock {
   int pair, sequence, head, kv_head;  // pair: of sequence and head
   int first;                          // of its queries
-  int keys_end;                       // beyond the last key that one of its queries sees
 
   __device__ QueryBlock(const AttentionShape& s, int own) {
     const int blocks = (s.length + own - 1) / own, index = unhoisted(static_cast<int>(blockIdx.x));
@@ -179,35 +263,66 @@ struct QueryBlock {
     head = pair % s.heads;
     kv_head = head / s.group();
     first = (blocks - 1 - index % blocks) * own;
-    keys_end = first + own < s.length ? first + own : s.length;
   }
 };
 
-// Passes over tiles of keys and values: work(first key, k, v).
-template <typename Memory, typename T, typename Work>
-__device__ void for_key_tiles(const Memory& memory, int keys_end, const HeadColumns<T>& keys,
-                              const HeadColumns<T>& values, const AttentionShape& s, Work work) {
-  constexpr int kKeys = Memory::Tiles::kOthers;
-  const auto load = [&](int i, int stage) {
-    load_tile(memory.other_tile(0, stage), kKeys, keys, i * kKeys, s);
-    load_tile(memory.other_tile(1, stage), kKeys, values, i * kKeys, s);
-  };
-  for_tiles((keys_end + kKeys - 1) / kKeys, load, [&](int i, int stage) {
-    work(i * kKeys, memory.other_tile(0, stage), memory.other_tile(1, stage));
-  });
+// The keys that a block's queries see, from the begin of the first one's tile.
+template <int kKeys>
+struct KeyRange {
+  int begin, end;
+
+  __device__ KeyRange(const AttentionShape& s, const QueryBlock& block, int own)
+      : begin(s.bounded() ? s.first_key(block.sequence, block.first) / kKeys * kKeys : 0),
+        end(block.first + own < s.length ? block.first + own : s.length) {}
+};
+
+// Whether one of `rows` queries from `query` on sees a key of the tile that begins with `key`.
+template <int kKeys>
+__device__ bool sees(const AttentionShape& s, int sequence, int query, int rows, int key) {
+  return query + rows > key &&
+         !(s.bounded() && key + kKeys <= s.first_key(unhoisted(sequence), unhoisted(query)));
 }
 
-// Sets scores of keys that come after the query to `value`. ahead: the warp's first query, counted from the
-// first key.
+// Sets scores of keys that their query does not see to `value`. `first_query` is of the warp's rows, `key` of
+// the tile's.
 template <int kRowTiles, int kKeys>
-__device__ void mask_keys(Sums<kRowTiles, kKeys>& sums, int ahead, float value) {
+__device__ void mask_keys(Sums<kRowTiles, kKeys>& sums, const AttentionShape& s, int sequence,
+                          int first_query, int key, float value) {
+  const int query = unhoisted(first_query);
+  struct Columns {
+    int from, to;
+  };
+  const auto mask = [&](auto seen) {  // seen(query): the columns of keys that it sees
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto [from, to] = seen(query + 16 * m + sum_row(2 * half));
+#pragma unroll
+        for (int j = 0; j < kKeys / 8; ++j)
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i)
+            if (sum_column(j, i) < from || sum_column(j, i) > to) sums[m][j][i] = value;
+      }
+  };
+  if (s.bounded() && key < s.first_key(unhoisted(sequence), query + 16 * kRowTiles - 1))
+    mask([&](int row) { return Columns{s.first_key(unhoisted(sequence), row) - key, row - key}; });
+  else if (query - key < kKeys - 1)
+    mask([&](int row) { return Columns{0, row - key}; });
+}
+
+// Products q k as the model has them: capped, if it does.
+template <int kRowTiles, int kColumns>
+__device__ void cap_products(Sums<kRowTiles, kColumns>& sums, const AttentionShape& s) {
+  if (s.cap == 0) return;
+  const float factor = -2 * static_cast<float>(kLog2E) * s.inverse_cap;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j)
+    for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (sum_column(j, i) > ahead + 16 * m + sum_row(i)) sums[m][j][i] = value;
+      for (int i = 0; i < 4; ++i)  // tanh x = 2 / (1 + e^-2x) - 1
+        sums[m][j][i] = s.cap * (2 * fast_reciprocal(1 + fast_exp2(factor * sums[m][j][i])) - 1);
 }
 
 template <int kRowTiles, int kSize>

@@ -1,10 +1,11 @@
 // attention, forward: causal, grouped-query, never T x T (Dao 2023, arXiv:2307.08691).
 //
 // 1. A block owns some queries of one (sequence, head), each warp its share of them.
-// 2. It passes over tiles of keys from the first to the diagonal: scores = q k^T; a running maximum and sum
-//    for each query; o = o * correction + probabilities * v, with probabilities rounded to the working
-//    precision.
-// 3. It writes o / sum and the log-sum-exp.
+// 2. It passes over tiles of keys from the first that they see to the diagonal: scores = q k^T; a running
+//    maximum and sum for each query; o = o * correction + probabilities * v, with probabilities rounded to
+//    the working precision. The tile of values is loaded while scores are computed, the next tile of keys
+//    while values are added.
+// 3. The sink of a head joins its sums. It writes o / sum and the log-sum-exp.
 #include <climits>
 
 #include "engine/base/error.h"
@@ -13,17 +14,11 @@
 namespace sluice::cuda {
 namespace {
 
-template <typename T, int kSize>
-using ForwardTiling = Tiling<AttentionPart::forward, T, kSize>;
-
-// Blocks that share a multiprocessor's registers.
-template <int kSize>
-constexpr int kBlocksAtOnce = kBackgroundCopies&& kSize <= 64 ? 3 : 1;
-
 template <typename T>
 struct ForwardArguments {
   AttentionShape shape;
   AttentionTensors<T> in;
+  const T* sinks;  // [heads]; nullptr: none
   HeadColumns<T> o;
   float* lse;
 };
@@ -71,7 +66,8 @@ __device__ void exponentiate(Sums<kRowTiles, kKeys>& scores, Running<kRowTiles>&
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float shift = running.maximum[m][half] * log2_scale;
+      const float maximum = running.maximum[m][half];
+      const float shift = maximum == -FLT_MAX ? 0 : maximum * log2_scale;  // of a row that saw no key yet: 0
       float added = 0;
 #pragma unroll
       for (int j = 0; j < kKeys / 8; ++j)
@@ -84,57 +80,82 @@ __device__ void exponentiate(Sums<kRowTiles, kKeys>& scores, Running<kRowTiles>&
     }
 }
 
-template <typename T, int kSize>
-__global__ void __launch_bounds__(kWarpsMax* kWarp, kBlocksAtOnce<kSize>)
+template <typename T, int kSize, int kRowTiles>
+__global__ void __launch_bounds__(warps_max(kRowTiles) * kWarp, blocks_at_once(kRowTiles))
     forward_kernel(ForwardArguments<T> a) {
-  using Tiles = ForwardTiling<T, kSize>;
-  constexpr int kKeys = Tiles::kOthers, kRowTiles = Tiles::kRowTiles;
-  const BlockMemory<AttentionPart::forward, T, kSize> memory;
-  const Tile<T, kSize> q = memory.warp_tile(0);
+  using Tiles = Tiling<AttentionPart::forward, T, kSize, kRowTiles>;
+  constexpr int kKeys = Tiles::kOthers;
+  const BlockMemory<T, kSize, Tiles> memory;
+  const Tile<T, kSize> k = memory.other_tile(0), v = memory.other_tile(1);
+  OwnRows<T, kRowTiles, kSize, Tiles::kHeld> q(memory.warp_tile(0));
   const AttentionShape& s = a.shape;
   const QueryBlock block(s, memory.own);
+  const KeyRange<kKeys> seen_keys(s, block, memory.own);
   const int query = block.first + memory.own_row;
   load_tile(memory.own_tile(0), memory.own, a.in.q.of(s, block.sequence, block.head), block.first, s);
   Sums<kRowTiles, kSize> o = {};
   Running<kRowTiles> running = {};
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) running.maximum[m][0] = running.maximum[m][1] = -FLT_MAX;
-  const auto work = [&](int first_key, const Tile<T, kSize>& k, const Tile<T, kSize>& v) {
-    const int ahead = query - first_key;
-    if (ahead + Tiles::kRows <= 0) return;  // beyond the diagonal for all of this warp
-    Sums<kRowTiles, kKeys> scores = {};
-    multiply_rows<kRowTiles, kKeys, kSize>(scores, q, k);
-    if (ahead < kKeys - 1) mask_keys<kRowTiles, kKeys>(scores, ahead, -INFINITY);
-    move_maxima<kRowTiles, kKeys, kSize>(scores, o, running, s.log2_scale);
-    exponentiate<kRowTiles, kKeys>(scores, running, s.log2_scale);
-    const Operand<T, kRowTiles, kKeys> probabilities(scores);
-    multiply_result<kRowTiles, kSize, kKeys>(o, probabilities, v, memory.scratch());
+  const auto load = [&](const Tile<T, kSize>& tile, const HeadColumns<T>& from, int key) {
+    load_tile(tile, kKeys, from.of(s, unhoisted(block.sequence), unhoisted(block.kv_head)), key, s);
   };
-  for_key_tiles(memory, block.keys_end, a.in.k.of(s, block.sequence, block.kv_head),
-                a.in.v.of(s, block.sequence, block.kv_head), s, work);
-  const QueryBlock at_end(s, memory.own);
+  load(k, a.in.k, seen_keys.begin);
+  await_copies();
+  q.load();
+  const auto keys_end = [&] {  // computed anew, so that it holds no register
+    const int end = unhoisted(query) - memory.own_row + memory.own;
+    return end < s.length ? end : s.length;
+  };
+#pragma unroll 1
+  for (int key = seen_keys.begin; key < keys_end(); key += kKeys) {
+    const bool seen = sees<kKeys>(s, block.sequence, query, Tiles::kRows, key);
+    load(v, a.in.v, key);
+    Operand<T, kRowTiles, kKeys> probabilities;
+    if (seen) {
+      Sums<kRowTiles, kKeys> scores = {};
+      multiply_rows<kRowTiles, kKeys, kSize>(scores, q, k);
+      cap_products<kRowTiles, kKeys>(scores, s);
+      mask_keys<kRowTiles, kKeys>(scores, s, block.sequence, query, key, -INFINITY);
+      move_maxima<kRowTiles, kKeys, kSize>(scores, o, running, s.log2_scale);
+      exponentiate<kRowTiles, kKeys>(scores, running, s.log2_scale);
+      probabilities.set(scores);
+    }
+    await_copies();
+    if (key + kKeys < keys_end()) load(k, a.in.k, key + kKeys);
+    if (seen) multiply_result<kRowTiles, kSize, kKeys>(o, probabilities, v, memory.scratch());
+    await_copies();
+  }
+  const int first_row = BlockMemory<T, kSize, Tiles>().own_row;
+  const QueryBlock at_end(s, unhoisted(memory.own));
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float total = row_sum(running.sum[m][half]);
-      scale_row<kRowTiles, kSize>(o, m, half, 1.0f / total);
-      const int position = at_end.first + memory.own_row + 16 * m + sum_row(2 * half);
+      float total = row_sum(running.sum[m][half]), largest = running.maximum[m][half] * s.scale;
+      float correction = 1;
+      if (a.sinks != nullptr) {
+        const float sink = widen(a.sinks[at_end.head]), seen = largest;
+        largest = fmaxf(seen, sink);
+        correction = expf(seen - largest);
+        total = total * correction + expf(sink - largest);
+      }
+      scale_row<kRowTiles, kSize>(o, m, half, correction / total);
+      const int position = at_end.first + first_row + 16 * m + sum_row(2 * half);
       if (threadIdx.x % 4 == 0 && position < s.length)
-        a.lse[static_cast<int64_t>(at_end.pair) * s.length + position] =
-            running.maximum[m][half] * s.scale + logf(total);
+        a.lse[static_cast<int64_t>(at_end.pair) * s.length + position] = largest + logf(total);
     }
-  store_result<kRowTiles, kSize>(o, a.o.of(s, at_end.sequence, at_end.head), at_end.first + memory.own_row,
-                                 s);
+  store_result<kRowTiles, kSize>(o, a.o.of(s, at_end.sequence, at_end.head), at_end.first + first_row, s);
 }
 
 }  // namespace
 
-AttentionShape attention_shape(const OpShapes& shapes) {
+AttentionShape attention_shape(const OpCall& call) {
+  const OpShapes& shapes = *call.shapes;
   const OpAttributes& a = shapes.attributes;
-  const double scale = 1 / std::sqrt(static_cast<double>(a.head_size));
+  const double scale = attention_scale(a);
   const auto number = [](int64_t x) {
-    CHECK(x <= INT_MAX, "attention counts in 32 bits");
+    CHECK(x <= INT_MAX / 2, "attention counts in 32 bits");
     return static_cast<int>(x);
   };
   return {number(shapes.inputs[0][0] / a.sequence),
@@ -143,26 +164,35 @@ AttentionShape attention_shape(const OpShapes& shapes) {
           number(a.kv_heads),
           number(a.head_size),
           static_cast<float>(scale),
-          static_cast<float>(scale * kLog2E)};
+          static_cast<float>(scale * kLog2E),
+          static_cast<float>(a.soft_cap / scale),
+          static_cast<float>(a.soft_cap == 0 ? 0 : scale / a.soft_cap),
+          number(a.window == 0 ? a.sequence : std::min(a.window, a.sequence)),
+          attention_has_documents(shapes) ? data_of<const int32_t>(call.inputs, shapes.inputs.size() - 1)
+                                          : nullptr};
 }
 
 void load_attention_forward_kernels(const Queue& queue) {
   for_each_head_size([&]<typename T, int kSize>(T, HeadSize<kSize>) {
-    load(forward_kernel<T, kSize>, cut_for<AttentionPart::forward, T, kSize>(queue).shared_bytes);
+    const Cut cut = cut_for<AttentionPart::forward, T, kSize>(queue);
+    with_row_tiles<AttentionPart::forward, T, kSize>(
+        cut, [&](auto tiles) { load_cut(queue, forward_kernel<T, kSize, tiles>, cut); });
   });
 }
 
 void attention_forward(const Queue& queue, const OpCall& call) {
-  const AttentionShape s = attention_shape(*call.shapes);
+  const AttentionShape s = attention_shape(call);
   for_head_size(call.shapes->precision, s.size, [&]<typename T, int kSize>(T, HeadSize<kSize>) {
-    const Cut cut = cut_for<AttentionPart::forward, T, kSize>(queue);
     const ForwardArguments<T> arguments{s,
-                                        attention_tensors<T>(s, call.inputs),
+                                        attention_tensors<T>(s, *call.shapes, call.inputs),
+                                        data_of<const T>(call.parameters, 0),
                                         {data_of<T>(call.outputs, 0), s.heads * s.size, false},
                                         data_of<float>(call.outputs, 1)};
-    const int64_t own = cut.warps * ForwardTiling<T, kSize>::kRows;
-    launch(queue, forward_kernel<T, kSize>, div_up(s.length, own) * s.sequences * s.heads, cut.threads(),
-           cut.shared_bytes, arguments);
+    const Cut cut = cut_for<AttentionPart::forward, T, kSize>(queue);
+    with_row_tiles<AttentionPart::forward, T, kSize>(cut, [&](auto tiles) {
+      launch(queue, forward_kernel<T, kSize, tiles>, cut.blocks(s.length) * s.sequences * s.heads,
+             cut.threads(), cut.shared_bytes, arguments);
+    });
   });
 }
 

@@ -24,9 +24,11 @@ class Multiplier;  // matmul.h: matrix products
 struct Queue {
   void* stream;         // a cudaStream_t
   int multiprocessors;  // sizes grids that stride over their work
-  // Filled in by make_ops_device:
-  uint64_t shared_bytes_max = 0;     // of a block
-  Multiplier* multiplier = nullptr;  // the products of ops
+  // Filled in by make_ops_device. Shared memory:
+  uint64_t shared_bytes_max = 0;       // of a block
+  uint64_t shared_bytes_together = 0;  // of all blocks on a multiprocessor
+  uint64_t shared_bytes_reserved = 0;  // of each of them, beside its own
+  Multiplier* multiplier = nullptr;    // the products of ops
 };
 
 // Set-up: loads every kernel, since nothing may be loaded in the step. Each file has a function for its own

@@ -19,20 +19,20 @@ struct Tile {
   static_assert(kWords >= 4, "a row of fewer than four words leaves half of the banks unused");
   T* data;
 
-  // The address of an element. The columns up to the next multiple of kPerWord follow it in memory.
-  __device__ T* at(int row, int column) const {
+  // Where an element is in `data`. The columns up to the next multiple of kPerWord follow it. For a column
+  // below 2 kPerWord and a multiple k of that, offset(row, column) ^ k = offset(row, column + k); and for a
+  // multiple r of 8, offset(row, column) + r * kSize = offset(row + r, column).
+  __device__ static int offset(int row, int column) {
     const int word = column / kPerWord ^ (kWords >= 8 ? row & 7 : row >> 1 & 3);
-    return data + row * kSize + word * kPerWord + column % kPerWord;
+    return row * kSize + word * kPerWord + column % kPerWord;
   }
+  __device__ T* at(int row, int column) const { return data + offset(row, column); }
 };
 
 template <int kRowTiles, int kColumns>
 using Sums = float[kRowTiles][kColumns / 8][4];
 
 __device__ inline int lane_of_warp() { return static_cast<int>(threadIdx.x) % kWarp; }
-
-// Steps of a product that are unrolled: as many as registers allow in every kernel.
-constexpr int kStepsAtOnce = kBackgroundCopies ? 2 : 1;
 
 // Row (of the first 16) and column of sums[.][j][i] in the warp's rows.
 __device__ inline int sum_row(int i) { return lane_of_warp() / 4 + i / 2 * 8; }
@@ -45,21 +45,63 @@ __device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
   mma_half(d, a, {b0, b1});
 }
 
-// sums [rows, kColumns] += a b^T, with a [rows, kDepth] and b [kColumns, kDepth].
-template <int kRowTiles, int kColumns, int kDepth, typename T>
+// A warp's own rows [16 kRowTiles, kDepth] as the left operand of a product with each tile. kHeld: 16-bit
+// rows stay in registers from load() on, kRowTiles * kDepth / 4 of them a thread; otherwise they are read
+// from shared memory each time.
+template <typename T, int kRowTiles, int kDepth, bool kHeld>
+struct OwnRows {
+  Tile<T, kDepth> tile;
+  uint32_t fragments[kHeld ? kDepth / 16 : 1][kRowTiles][4];
+
+  __device__ explicit OwnRows(const Tile<T, kDepth>& rows) : tile(rows) {}
+  __device__ void load() {
+    if constexpr (kHeld)
+#pragma unroll
+      for (int k = 0; k < kDepth; k += 16) read(k, fragments[k / 16]);
+  }
+  // The fragments of columns [k, k + 16).
+  __device__ void get(int k, uint32_t (&out)[kRowTiles][4]) const {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[m][i] = fragments[k / 16][m][i];
+    } else
+      read(k, out);
+  }
+
+ private:
+  __device__ void read(int k, uint32_t (&out)[kRowTiles][4]) const {
+    const int lane = lane_of_warp(), offset = Tile<T, kDepth>::offset(lane % 16, lane / 16 * 8) ^ k;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) load_matrices(out[m], tile.data + offset + 16 * m * kDepth);
+  }
+};
+template <int kRowTiles, int kDepth>
+struct OwnRows<float, kRowTiles, kDepth, false> {
+  Tile<float, kDepth> tile;
+  __device__ explicit OwnRows(const Tile<float, kDepth>& rows) : tile(rows) {}
+  __device__ void load() {}
+};
+
+// sums [rows, kColumns] += a b^T, with b [kColumns, kDepth].
+template <int kRowTiles, int kColumns, int kDepth, bool kHeld, typename T>
 requires(sizeof(T) == 2) __device__
-    void multiply_rows(Sums<kRowTiles, kColumns>& sums, const Tile<T, kDepth>& a, const Tile<T, kDepth>& b) {
-  const int lane = unhoisted(lane_of_warp());
+    void multiply_rows(Sums<kRowTiles, kColumns>& sums, const OwnRows<T, kRowTiles, kDepth, kHeld>& a,
+                       const Tile<T, kDepth>& b) {
+  const int lane = lane_of_warp();
+  const int first = unhoisted(Tile<T, kDepth>::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8));
+  [[maybe_unused]] constexpr int kStepsAtOnce =
+      kHeld ? kDepth / 16 : 1;  // fragments that are held need constant indices
 #pragma unroll kStepsAtOnce
   for (int k = 0; k < kDepth; k += 16) {
     uint32_t fragments[kRowTiles][4];
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-      load_matrices(fragments[m], a.at(16 * m + lane % 16, k + lane / 16 * 8));
+    a.get(k, fragments);
+    const T* const column = b.data + (first ^ k);
 #pragma unroll
     for (int j = 0; j < kColumns / 8; j += 2) {
       uint32_t other[4];
-      load_matrices(other, b.at(8 * j + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8));
+      load_matrices(other, column + 8 * j * kDepth);
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
         mma(sums[m][j], fragments[m], other[0], other[1], T{});
@@ -74,7 +116,7 @@ template <typename T, int kRowTiles, int kDepth>
 struct Operand {
   uint32_t fragments[kDepth / 16][kRowTiles][4];  // two tiles of the result are one operand, 16 deep
 
-  __device__ explicit Operand(const Sums<kRowTiles, kDepth>& p) {
+  __device__ void set(const Sums<kRowTiles, kDepth>& p) {
 #pragma unroll
     for (int k = 0; k < kDepth / 16; ++k)
 #pragma unroll
@@ -88,8 +130,15 @@ struct Operand {
 };
 template <int kRowTiles, int kDepth>
 struct Operand<float, kRowTiles, kDepth> {
-  const Sums<kRowTiles, kDepth>& sums;
-  __device__ explicit Operand(const Sums<kRowTiles, kDepth>& p) : sums(p) {}
+  Sums<kRowTiles, kDepth> sums;
+  __device__ void set(const Sums<kRowTiles, kDepth>& p) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int j = 0; j < kDepth / 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[m][j][i] = p[m][j][i];
+  }
 };
 
 // sums [rows, kColumns] += p b with b [kDepth, kColumns]. `scratch`: 16 rows of this warp's own; tensor cores
@@ -98,13 +147,14 @@ template <int kRowTiles, int kColumns, int kDepth, typename T>
 requires(sizeof(T) == 2) __device__
     void multiply_result(Sums<kRowTiles, kColumns>& sums, const Operand<T, kRowTiles, kDepth>& p,
                          const Tile<T, kColumns>& b, const Tile<T, kDepth>& /*scratch*/) {
-  const int lane = unhoisted(lane_of_warp());
+  const int lane = lane_of_warp();
+  const int first = unhoisted(Tile<T, kColumns>::offset(lane % 16, lane / 16 * 8));
 #pragma unroll
   for (int k = 0; k < kDepth; k += 16) {
 #pragma unroll
     for (int j = 0; j < kColumns / 8; j += 2) {
       uint32_t other[4];
-      load_transposed(other, b.at(k + lane % 16, 8 * j + lane / 16 * 8));
+      load_transposed(other, b.data + (first ^ 8 * j) + k * kColumns);
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
         mma(sums[m][j], p.fragments[k / 16][m], other[0], other[1], T{});
@@ -121,13 +171,14 @@ __device__ inline void multiply_add4(float& sum, const Words& a, const Words& b)
 __device__ inline Words load_words(const float* p) { return *reinterpret_cast<const Words*>(p); }
 
 template <int kRowTiles, int kColumns, int kDepth>
-__device__ void multiply_rows(Sums<kRowTiles, kColumns>& sums, const Tile<float, kDepth>& a,
+__device__ void multiply_rows(Sums<kRowTiles, kColumns>& sums,
+                              const OwnRows<float, kRowTiles, kDepth, false>& a,
                               const Tile<float, kDepth>& b) {
   static_assert(kRowTiles == 1, "without tensor cores, registers hold no more");
   const int row = unhoisted(sum_row(0)), column = unhoisted(sum_column(0, 0));
 #pragma unroll 2
   for (int k = 0; k < kDepth; k += 4) {
-    const Words upper = load_words(a.at(row, k)), lower = load_words(a.at(row + 8, k));
+    const Words upper = load_words(a.tile.at(row, k)), lower = load_words(a.tile.at(row + 8, k));
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll

@@ -10,11 +10,16 @@ namespace {
 class OpsDevice final : public Device {
  public:
   OpsDevice(const Queue& queue, Multiplier& multiplier) : queue_(queue) {
-    int gpu = 0, bytes = 0;
+    int gpu = 0;
     check_setup(cudaGetDevice(&gpu), "Asking for the current GPU");
-    check_setup(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu),
-                "Asking for the GPU's shared memory");
-    queue_.shared_bytes_max = static_cast<uint64_t>(bytes);
+    const auto bytes = [gpu](cudaDeviceAttr attribute) {
+      int value = 0;
+      check_setup(cudaDeviceGetAttribute(&value, attribute, gpu), "Asking for the GPU's shared memory");
+      return static_cast<uint64_t>(value);
+    };
+    queue_.shared_bytes_max = bytes(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    queue_.shared_bytes_together = bytes(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+    queue_.shared_bytes_reserved = bytes(cudaDevAttrReservedSharedMemoryPerBlock);
     queue_.multiplier = &multiplier;
     load_kernels(queue_);
   }

@@ -163,6 +163,15 @@ void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
                 kLoading);
 }
 
+// Set-up: how many blocks of a loaded kernel a multiprocessor runs together.
+template <typename... Parameters>
+int blocks_together(void (*kernel)(Parameters...), int threads, uint64_t shared_bytes) {
+  int blocks = 0;
+  check_setup(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes),
+              "Asking how many blocks of a kernel run together");
+  return blocks;
+}
+
 // Enqueues kernel(arguments...) on `blocks` blocks of `threads`. It must have been loaded for `shared_bytes`.
 // A launch that fails throws Error.
 template <typename... Parameters, typename... Arguments>

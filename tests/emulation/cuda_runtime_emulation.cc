@@ -100,6 +100,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ord
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = static_cast<int>(gpu.shared_bytes_max);
       return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = static_cast<int>(gpu.shared_bytes_together);
+      return cudaSuccess;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      *value = static_cast<int>(gpu.shared_bytes_reserved);
+      return cudaSuccess;
   }
   return noted(cudaErrorInvalidValue);
 }

@@ -32,6 +32,8 @@ struct EmulatedGpu {
   int capability_major = 8, capability_minor = 0;
   int multiprocessors = 2;
   uint64_t shared_bytes_max = 163 << 10;                             // of a block
+  uint64_t shared_bytes_together = 164 << 10;                        // of a multiprocessor's blocks
+  uint64_t shared_bytes_reserved = 1 << 10;                          // of each of them, beside its own
   bool cublaslt = true;                                              // whether the library is there
   bool products = true, bias_epilogue = true, gelu_epilogue = true;  // cuBLASLt has algorithms for these
   uint64_t memory_bytes = uint64_t{8} << 30;

@@ -191,6 +191,11 @@ void check_launch(int64_t blocks, int threads, uint64_t shared_bytes) {
   CHECK(shared_bytes <= current().shared_bytes_max, "more shared memory than a block may have");
 }
 
+int blocks_together(uint64_t shared_bytes) {
+  const EmulatedGpu& gpu = current();
+  return static_cast<int>(gpu.shared_bytes_together / (shared_bytes + gpu.shared_bytes_reserved));
+}
+
 void run(int64_t blocks, int threads, uint64_t shared_bytes, uint32_t seed,
          const std::function<void()>& thread) {
   while (block.stacks.size() < static_cast<size_t>(threads)) block.stacks.emplace_back();

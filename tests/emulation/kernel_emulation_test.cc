@@ -151,11 +151,16 @@ TEST_F(KernelDeathTest, CopiesThatNobodyWaitsForShow) {
 // so that sums are exact.
 constexpr int kRows = 32, kSide = 32;
 
+template <bool kHeld>
 void multiply_tiles(const F16* a, const F16* b, float* product, float* second) {
   const cuda::Tile<F16, kSide> tile_a{const_cast<F16*>(a)}, tile_b{const_cast<F16*>(b)};
   cuda::Sums<2, kSide> sums = {}, more = {};
-  cuda::multiply_rows<2, kSide, kSide>(sums, tile_a, tile_b);
-  cuda::multiply_result<2, kSide, kSide>(more, cuda::Operand<F16, 2, kSide>(sums), tile_b, tile_a);
+  cuda::OwnRows<F16, 2, kSide, kHeld> rows(tile_a);
+  rows.load();
+  cuda::multiply_rows<2, kSide, kSide>(sums, rows, tile_b);
+  cuda::Operand<F16, 2, kSide> left;
+  left.set(sums);
+  cuda::multiply_result<2, kSide, kSide>(more, left, tile_b, tile_a);
   for (int m = 0; m < 2; ++m)
     for (int j = 0; j < kSide / 8; ++j)
       for (int i = 0; i < 4; ++i) {
@@ -165,7 +170,8 @@ void multiply_tiles(const F16* a, const F16* b, float* product, float* second) {
       }
 }
 
-TEST(Kernel, MmaMultipliesTiles) {
+// `kernel` is multiply_tiles, with rows that stay in registers or not.
+void expect_products(void (*kernel)(const F16*, const F16*, float*, float*)) {
   std::vector<F16> a(kRows * kSide), b(kSide * kSide);
   const auto a_at = [](int row, int k) { return (row + 2 * k) % 5 - 2; };
   const auto b_at = [](int row, int k) { return row * k % 7 - 3; };
@@ -175,12 +181,12 @@ TEST(Kernel, MmaMultipliesTiles) {
       *cuda::Tile<F16, kSide>{b.data()}.at(row, k) = to_f16(static_cast<float>(b_at(row, k)));
     }
   std::vector<float> product(kRows * kSide), second(product);
-  cuda::load(multiply_tiles);
+  cuda::load(kernel);
   {
     const GpuCopy gpu_a(a.data(), a.size() * sizeof(F16)), gpu_b(b.data(), b.size() * sizeof(F16));
     const GpuCopy gpu_product(product.data(), product.size() * sizeof(float));
     const GpuCopy gpu_second(second.data(), second.size() * sizeof(float));
-    cuda::launch(kNullStream, multiply_tiles, 1, 32, 0, static_cast<const F16*>(gpu_a.data()),
+    cuda::launch(kNullStream, kernel, 1, 32, 0, static_cast<const F16*>(gpu_a.data()),
                  static_cast<const F16*>(gpu_b.data()), static_cast<float*>(gpu_product.data()),
                  static_cast<float*>(gpu_second.data()));
   }
@@ -195,6 +201,11 @@ TEST(Kernel, MmaMultipliesTiles) {
       EXPECT_EQ(product[at], static_cast<float>(sum)) << row << ' ' << column;
       EXPECT_EQ(second[at], static_cast<float>(more)) << row << ' ' << column;
     }
+}
+
+TEST(Kernel, MmaMultipliesTiles) {
+  expect_products(multiply_tiles<true>);
+  expect_products(multiply_tiles<false>);
 }
 
 // The shuffles for compute capability 7.0 give the results of the other GPUs' instructions. The numbers are

@@ -41,11 +41,15 @@ class EmulatedDevice final : public Device {
 
  private:
   static emulation::EmulatedGpu gpu_of(int threads, bool bias_epilogue, bool gelu_epilogue) {
-    const emulation::EmulatedGpu gpu{.seed = static_cast<uint32_t>(threads - 1),
-                                     .multiprocessors = threads,
-                                     .shared_bytes_max = uint64_t{threads == 1 ? 64u : 163u} << 10,
-                                     .bias_epilogue = bias_epilogue,
-                                     .gelu_epilogue = gelu_epilogue};
+    emulation::EmulatedGpu gpu{.seed = static_cast<uint32_t>(threads - 1),
+                               .multiprocessors = threads,
+                               .bias_epilogue = bias_epilogue,
+                               .gelu_epilogue = gelu_epilogue};
+    // A T4's, a 4090's and an H100's.
+    if (threads == 1) gpu.shared_bytes_together = 64 << 10, gpu.shared_bytes_reserved = 0;
+    if (threads == 2) gpu.shared_bytes_together = 100 << 10;
+    if (threads == 3) gpu.shared_bytes_together = 228 << 10;
+    gpu.shared_bytes_max = gpu.shared_bytes_together - gpu.shared_bytes_reserved;
     emulation::set_up(gpu);
     return gpu;
   }

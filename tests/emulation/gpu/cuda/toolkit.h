@@ -37,6 +37,7 @@ struct Index {
 void run(int64_t blocks, int threads, uint64_t shared_bytes, uint32_t seed,
          const std::function<void()>& thread);
 void check_launch(int64_t blocks, int threads, uint64_t shared_bytes);
+int blocks_together(uint64_t shared_bytes);  // as shared memory allows: the emulation has no registers
 void meet_block();
 int thread_in_block();
 std::byte* shared_memory();
@@ -137,6 +138,11 @@ void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0,
           const std::source_location& where = std::source_location::current()) {
   check_setup(emulation::load(reinterpret_cast<const void*>(kernel), shared_bytes, where.file_name()),
               "Loading kernels onto the GPU");
+}
+
+template <typename... Parameters>
+int blocks_together(void (*)(Parameters...), int, uint64_t shared_bytes) {
+  return emulation::blocks_together(shared_bytes);
 }
 
 template <typename... Parameters, typename... Arguments>
