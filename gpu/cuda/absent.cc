@@ -25,12 +25,17 @@ Known<std::string> cublas_file() { return {{}, "this build has no cuda device"};
 
 CudaFacts cuda_facts(const CudaFactsOptions& options) { return {.status = cuda_status(options.ordinal)}; }
 
-std::unique_ptr<Device> make_cuda_device(int ordinal, uint64_t) {
+std::unique_ptr<Device> make_cuda_device(int ordinal, const CudaOptions&) {
   const CudaStatus status = cuda_status(ordinal);
   throw Error(ExitCode::environment, status.reason, status.remedy);
 }
 
 double cuda_matmul_rate(const MatmulMeasurement& measurement) {
+  const CudaStatus status = cuda_status(measurement.ordinal);
+  throw Error(ExitCode::environment, status.reason, status.remedy);
+}
+
+TimedAlgorithms cuda_time_algorithms(const AlgorithmMeasurement& measurement) {
   const CudaStatus status = cuda_status(measurement.ordinal);
   throw Error(ExitCode::environment, status.reason, status.remedy);
 }

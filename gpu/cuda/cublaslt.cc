@@ -14,6 +14,7 @@ CublasLt open_cublaslt() {
                              "-0), or name its folder in LD_LIBRARY_PATH.";
   SharedLibrary library(name);
   CublasLt lt;
+  library.find(lt.get_version, "cublasLtGetVersion");
   library.find(lt.create, "cublasLtCreate");
   library.find(lt.destroy, "cublasLtDestroy");
   library.find(lt.matmul_desc_create, "cublasLtMatmulDescCreate");
@@ -25,6 +26,11 @@ CublasLt open_cublaslt() {
   library.find(lt.matmul_preference_destroy, "cublasLtMatmulPreferenceDestroy");
   library.find(lt.matmul_preference_set_attribute, "cublasLtMatmulPreferenceSetAttribute");
   library.find(lt.matmul_algo_get_heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  library.find(lt.matmul_algo_init, "cublasLtMatmulAlgoInit");
+  library.find(lt.matmul_algo_check, "cublasLtMatmulAlgoCheck");
+  library.find(lt.matmul_algo_cap_get_attribute, "cublasLtMatmulAlgoCapGetAttribute");
+  library.find(lt.matmul_algo_config_get_attribute, "cublasLtMatmulAlgoConfigGetAttribute");
+  library.find(lt.matmul_algo_config_set_attribute, "cublasLtMatmulAlgoConfigSetAttribute");
   library.find(lt.matmul, "cublasLtMatmul");
   if (!library.failure().empty())
     throw Error(ExitCode::environment, "cuBLASLt cannot be opened: " + library.failure() + ".", remedy);

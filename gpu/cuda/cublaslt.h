@@ -13,6 +13,7 @@
 namespace sluice::cuda {
 
 struct CublasLt {
+  decltype(&cublasLtGetVersion) get_version;
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtDestroy) destroy;
   decltype(&cublasLtMatmulDescCreate) matmul_desc_create;
@@ -24,6 +25,11 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceDestroy) matmul_preference_destroy;
   decltype(&cublasLtMatmulPreferenceSetAttribute) matmul_preference_set_attribute;
   decltype(&cublasLtMatmulAlgoGetHeuristic) matmul_algo_get_heuristic;
+  decltype(&cublasLtMatmulAlgoInit) matmul_algo_init;
+  decltype(&cublasLtMatmulAlgoCheck) matmul_algo_check;
+  decltype(&cublasLtMatmulAlgoCapGetAttribute) matmul_algo_cap_get_attribute;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) matmul_algo_config_get_attribute;
+  decltype(&cublasLtMatmulAlgoConfigSetAttribute) matmul_algo_config_set_attribute;
   decltype(&cublasLtMatmul) matmul;
   std::string file;  // of the library
 };

@@ -1,9 +1,12 @@
 #include "gpu/cuda/device.h"
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/units.h"
+#include "gpu/cuda/cublaslt.h"
 #include "gpu/cuda/error.h"
 #include "gpu/cuda/gpu.h"
 #include "gpu/cuda/matmul.h"
@@ -15,16 +18,25 @@
 namespace sluice {
 namespace {
 
+// Empty text: none were chosen.
+std::optional<cuda::ChosenAlgorithms> chosen_algorithms(const std::string& text, const CudaStatus& gpu) {
+  if (text.empty()) return std::nullopt;
+  cuda::ChosenAlgorithms chosen = cuda::parse_algorithms(text);
+  cuda::check_place(chosen.place, cuda::timing_place(gpu, cuda::open_cublaslt().get_version()));
+  return chosen;
+}
+
 // What the GPU cannot do is refused when workspaces are asked for, before the first step.
 class CudaDevice final : public Device, public Accelerator {
  public:
-  CudaDevice(int ordinal, const CudaStatus& status, uint64_t pinned_piece_bytes)
-      : pinned_piece_bytes_(pinned_piece_bytes),
+  CudaDevice(int ordinal, const CudaStatus& status, const CudaOptions& options)
+      : pinned_piece_bytes_(options.pinned_piece_bytes),
         nvml_(open_nvml(), cuda::pci_bus_id(ordinal)),
         used_by_others_(nvml_.memory().value),
         ordinal_(cuda::choose_gpu(ordinal)),
         bf16_(status.bf16),
-        multiplier_(cuda::make_multiplier({compute_stream(), status.multiprocessors})),
+        multiplier_(cuda::make_multiplier({compute_stream(), status.multiprocessors},
+                                          chosen_algorithms(options.matmul_algorithms, status))),
         ops_(cuda::make_ops_device({compute_stream(), status.multiprocessors}, *multiplier_)) {}
 
   DeviceSizes sizes() const override { return kCudaSizes; }
@@ -136,10 +148,10 @@ class CudaDevice final : public Device, public Accelerator {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cuda_device(int ordinal, uint64_t pinned_piece_bytes) {
+std::unique_ptr<Device> make_cuda_device(int ordinal, const CudaOptions& options) {
   const CudaStatus status = cuda_status(ordinal);
   if (!status.available) throw Error(ExitCode::environment, status.reason, status.remedy);
-  return std::make_unique<CudaDevice>(ordinal, status, pinned_piece_bytes);
+  return std::make_unique<CudaDevice>(ordinal, status, options);
 }
 
 }  // namespace sluice

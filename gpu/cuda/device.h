@@ -40,9 +40,17 @@ std::vector<uint64_t> visible_gpus();
 // driver refuses a piece of 512 GiB.
 constexpr uint64_t kPinnedPieceBytes = uint64_t{64} << 30;
 
+struct CudaOptions {
+  // Algorithms of matrix products that were chosen by time, as cuda_time_algorithms() (rates.h) gives them.
+  // They change bits. Empty: the first that cuBLASLt proposes.
+  std::string matmul_algorithms;
+  uint64_t pinned_piece_bytes = kPinnedPieceBytes;
+};
+
 // A device on GPU `ordinal`, an accelerator; its ops go to the compute lane's stream. Throws
-// Error(environment) with cuda_status's reason and remedy if it is not available.
-std::unique_ptr<Device> make_cuda_device(int ordinal, uint64_t pinned_piece_bytes = kPinnedPieceBytes);
+// Error(environment) with cuda_status's reason and remedy if it is not available, and Error (environment,
+// malformed_file) if the algorithms are not of this GPU and this version of cuBLASLt.
+std::unique_ptr<Device> make_cuda_device(int ordinal, const CudaOptions& options = {});
 
 // The device's sizes. So many tokens fill a GPU of 132 multiprocessors also where products have 1600 columns,
 // and reads and writes of gradients are spread over them. The logits take 1 GiB in fp32.

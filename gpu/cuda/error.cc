@@ -15,28 +15,6 @@ constexpr const char* kReport =
     "This is a bug in Sluice: report it with the command line, and with what it says under "
     "CUDA_LAUNCH_BLOCKING=1, which names the op.";
 
-// cuBLASLt's own function for this is there only where the library has been opened.
-const char* name_of(cublasStatus_t status) {
-  switch (status) {
-    case CUBLAS_STATUS_NOT_INITIALIZED:
-      return "not initialised";
-    case CUBLAS_STATUS_ALLOC_FAILED:
-      return "out of memory";
-    case CUBLAS_STATUS_INVALID_VALUE:
-      return "invalid value";
-    case CUBLAS_STATUS_ARCH_MISMATCH:
-      return "not for the GPU's compute capability";
-    case CUBLAS_STATUS_EXECUTION_FAILED:
-      return "execution failed";
-    case CUBLAS_STATUS_INTERNAL_ERROR:
-      return "internal error";
-    case CUBLAS_STATUS_NOT_SUPPORTED:
-      return "not supported";
-    default:
-      return "an error without a name";
-  }
-}
-
 // Whether Sluice is at fault: a request that no GPU would take, or an error in a kernel.
 bool is_ours(cudaError_t result) {
   switch (result) {
@@ -59,6 +37,28 @@ bool is_ours(cudaError_t result) {
 }
 
 }  // namespace
+
+// cuBLASLt's own function for this is there only where the library has been opened.
+const char* name_of(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+      return "not initialised";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+      return "out of memory";
+    case CUBLAS_STATUS_INVALID_VALUE:
+      return "invalid value";
+    case CUBLAS_STATUS_ARCH_MISMATCH:
+      return "not for the GPU's compute capability";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+      return "execution failed";
+    case CUBLAS_STATUS_INTERNAL_ERROR:
+      return "internal error";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return "not supported";
+    default:
+      return "an error without a name";
+  }
+}
 
 void check_setup(cudaError_t result, const char* doing) {
   if (result == cudaSuccess) return;

@@ -15,4 +15,6 @@ void check_setup(cublasStatus_t result, const char* doing);
 void check_step(cudaError_t result);
 void check_step(cublasStatus_t result);
 
+const char* name_of(cublasStatus_t status);  // a clause
+
 }  // namespace sluice::cuda

@@ -3,6 +3,7 @@
 #include "gpu/cuda/matmul.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -98,6 +99,40 @@ cublasLtEpilogue_t epilogue_of(const Product& p) {
 // the alignment that operands promise, not that of a particular call.
 void* const kPromised = reinterpret_cast<void*>(uintptr_t{64});
 
+cublasComputeType_t compute_of(const Product& p) {
+  return p.precision == DType::f32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
+}
+
+// A sum over k whose parts are in the result's type would be rounded twice.
+constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
+// What the rows of the library's operands promise. Its A is the product's B.
+struct Alignments {
+  uint32_t a, b, c;
+};
+Alignments alignments_of(const Product& p) {
+  return {alignment(p.precision, p.stride_b), alignment(p.precision, p.stride_a),
+          alignment(p.result, p.stride_c)};
+}
+
+// kAlgorithmAttributes as the library has them. The first is set by matmul_algo_init.
+struct Attribute {
+  cublasLtMatmulAlgoConfigAttributes_t name;
+  size_t bytes;
+};
+constexpr std::array<Attribute, kAlgorithmAttributes.size()> kAttributes = {{
+    {CUBLASLT_ALGO_CONFIG_ID, 4},
+    {CUBLASLT_ALGO_CONFIG_TILE_ID, 4},
+    {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
+    {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4},
+    {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4},
+    {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4},
+    {CUBLASLT_ALGO_CONFIG_STAGES_ID, 4},
+    {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2},
+    {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2},
+}};
+constexpr size_t kReductionAttribute = 3;
+
 // Products that differ only in `accumulate` share a prepared one: `accumulate` is an argument of the call.
 Product key_of(Product product) {
   product.accumulate = false;
@@ -106,8 +141,8 @@ Product key_of(Product product) {
 
 class LtMultiplier final : public Multiplier {
  public:
-  explicit LtMultiplier(const Queue& queue)
-      : queue_(queue), lt_(open_cublaslt()), handle_(nullptr, lt_.destroy) {
+  LtMultiplier(const Queue& queue, std::optional<ChosenAlgorithms> chosen)
+      : queue_(queue), lt_(open_cublaslt()), handle_(nullptr, lt_.destroy), chosen_(std::move(chosen)) {
     cublasLtHandle_t handle = nullptr;
     check_setup(lt_.create(&handle), "Setting up cuBLASLt");
     handle_.reset(handle);
@@ -116,18 +151,35 @@ class LtMultiplier final : public Multiplier {
   void prepare(const Product& product) override {
     const Product p = key_of(product);
     if (prepared_.contains(p)) return;
-    const bool alone = !p.bias && !p.gelu;
-    CHECK(alone || (p.stride_c == p.n && p.result == p.precision), "an epilogue on a part of a matrix");
-    for (const Product& part : parts_of(p))
-      if (std::optional<PreparedProduct> prepared = prepared_for(part)) {
-        prepared_.emplace(p, std::move(*prepared));
-        return;
-      }
-    throw Error(ExitCode::environment,
-                "cuBLASLt knows no algorithm for a product of " + std::to_string(p.m) + " x " +
-                    std::to_string(p.n) + " x " + std::to_string(p.k) + " in " + dtype_name(p.precision) +
-                    ".",
-                "Choose widths and a vocabulary that are multiples of 8, or train on --device cpu.");
+    PreparedProduct prepared = prepared_for(p);
+    if (chosen_) {
+      const std::string text = product_text(prepared.part);
+      const auto found = chosen_->products.find(text);
+      if (found == chosen_->products.end())
+        throw Error(ExitCode::usage, "The algorithms that were timed have none for the product " + text + ".",
+                    kTimeAlgorithmsAnew);
+      set_algorithm(prepared, found->second);
+    }
+    prepared_.emplace(p, std::move(prepared));
+  }
+
+  Candidates candidates(const Product& product, int most) override {
+    const PreparedProduct prepared = prepared_for(key_of(product));
+    Candidates candidates{prepared.part, {}};
+    for (const cublasLtMatmulHeuristicResult_t& result : ask(prepared, most)) {
+      const Algorithm algorithm = described(result.algo);
+      std::string why;
+      if (result.state == CUBLAS_STATUS_SUCCESS && restored(prepared, algorithm, why))
+        candidates.algorithms.push_back(algorithm);
+    }
+    return candidates;
+  }
+
+  void prepare(const Product& product, const Algorithm& algorithm) override {
+    const Product p = key_of(product);
+    PreparedProduct prepared = prepared_for(p);
+    set_algorithm(prepared, algorithm);
+    prepared_.insert_or_assign(p, std::move(prepared));
   }
 
   void warm_up(std::span<std::byte> scratch) override {
@@ -189,9 +241,7 @@ class LtMultiplier final : public Multiplier {
 
   Owned<cublasLtMatmulDesc_t> make_operation(const Product& p) const {
     cublasLtMatmulDesc_t made = nullptr;
-    const bool fp32 = p.precision == DType::f32;
-    const cublasComputeType_t compute = fp32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
-    check_setup(lt_.matmul_desc_create(&made, compute, CUDA_R_32F), kChoosing);
+    check_setup(lt_.matmul_desc_create(&made, compute_of(p), CUDA_R_32F), kChoosing);
     Owned<cublasLtMatmulDesc_t> operation(made, lt_.matmul_desc_destroy);
     const auto fix = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
       check_setup(set(made, attribute, value), kChoosing);
@@ -228,53 +278,144 @@ class LtMultiplier final : public Multiplier {
       check_setup(lt_.matmul_preference_set_attribute(made, attribute, &value, sizeof(value)), kChoosing);
     };
     fix(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kLibraryWorkspaceBytes});
-    // A sum over k whose parts are in the result's type would be rounded twice.
-    fix(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-        uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-    // cuBLASLt's A is the product's B.
-    fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.precision, p.stride_b));
-    fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.precision, p.stride_a));
-    fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.result, p.stride_c));
-    fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.result, p.stride_c));
+    fix(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductions);
+    const Alignments alignments = alignments_of(p);
+    fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.a);
+    fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments.b);
+    fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments.c);
+    fix(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments.c);
     return preference;
   }
 
-  // Returns nothing where the library has no algorithm.
-  std::optional<PreparedProduct> prepared_for(const Product& p) const {
+  // With the heuristic's first algorithm.
+  PreparedProduct prepared_for(const Product& p) const {
+    const bool alone = !p.bias && !p.gelu;
+    CHECK(alone || (p.stride_c == p.n && p.result == p.precision), "an epilogue on a part of a matrix");
+    for (const Product& part : parts_of(p)) {
+      PreparedProduct prepared = described_part(part);
+      const std::vector<cublasLtMatmulHeuristicResult_t> found = ask(prepared, 1);
+      if (found.empty()) continue;
+      prepared.algorithm = found.front().algo;
+      return prepared;
+    }
+    throw Error(ExitCode::environment, "cuBLASLt knows no algorithm for the product " + product_text(p) + ".",
+                "Choose widths and a vocabulary that are multiples of 8, or train on --device cpu.");
+  }
+
+  PreparedProduct described_part(const Product& p) const {
     const Rows a = stored_a(p), b = stored_b(p);
-    PreparedProduct prepared{p,
-                             make_operation(p),
-                             make_matrix(p.precision, a.rows, a.columns, p.stride_a),
-                             make_matrix(p.precision, b.rows, b.columns, p.stride_b),
-                             make_matrix(p.result, p.m, p.n, p.stride_c),
-                             {}};
+    return {p,
+            make_operation(p),
+            make_matrix(p.precision, a.rows, a.columns, p.stride_a),
+            make_matrix(p.precision, b.rows, b.columns, p.stride_b),
+            make_matrix(p.result, p.m, p.n, p.stride_c),
+            {}};
+  }
+
+  // The heuristic's first `most` algorithms; none where the library has none.
+  std::vector<cublasLtMatmulHeuristicResult_t> ask(const PreparedProduct& prepared, int most) const {
+    const Product& p = prepared.part;
     const Owned<cublasLtMatmulPreference_t> preference = make_preference(p);
-    cublasLtMatmulHeuristicResult_t result = {};
+    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
     int found = 0;
     const cublasStatus_t asked = lt_.matmul_algo_get_heuristic(
         handle_.get(), prepared.operation.get(), prepared.b.get(), prepared.a.get(), prepared.c.get(),
-        prepared.c.get(), preference.get(), 1, &result, &found);
+        prepared.c.get(), preference.get(), most, results.data(), &found);
     const cublasStatus_t status = asked != CUBLAS_STATUS_SUCCESS ? asked
                                   : found == 0                   ? CUBLAS_STATUS_NOT_SUPPORTED
-                                                                 : result.state;
+                                                                 : results.front().state;
     // A version or a GPU without an epilogue may call it an invalid value.
     const bool refused = status == CUBLAS_STATUS_INVALID_VALUE && (p.bias || p.gelu);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || refused) return {};
     check_setup(status, kChoosing);
-    prepared.algorithm = result.algo;
-    return prepared;
+    results.resize(static_cast<size_t>(found));
+    return results;
+  }
+
+  Algorithm described(const cublasLtMatmulAlgo_t& algorithm) const {
+    Algorithm values{};
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto [name, bytes] = kAttributes[i];
+      uint16_t narrow = 0;
+      void* const value = bytes == sizeof narrow ? static_cast<void*>(&narrow) : &values[i];
+      size_t written = 0;
+      check_setup(lt_.matmul_algo_config_get_attribute(&algorithm, name, value, bytes, &written), kChoosing);
+      if (bytes == sizeof narrow) values[i] = narrow;
+    }
+    return values;
+  }
+
+  // The library's form of `algorithm`, if the library takes it for the part and it obeys what
+  // make_preference() asks for; else nothing, and a clause in `why`.
+  std::optional<cublasLtMatmulAlgo_t> restored(const PreparedProduct& prepared, const Algorithm& algorithm,
+                                               std::string& why) const {
+    const Product& p = prepared.part;
+    const cudaDataType_t operand = type_of(p.precision), result = type_of(p.result);
+    cublasLtMatmulAlgo_t made;
+    cublasStatus_t status = lt_.matmul_algo_init(handle_.get(), compute_of(p), CUDA_R_32F, operand, operand,
+                                                 result, result, static_cast<int>(algorithm.front()), &made);
+    for (size_t i = 1; i < algorithm.size() && status == CUBLAS_STATUS_SUCCESS; ++i) {
+      const auto [name, bytes] = kAttributes[i];
+      const auto narrow = static_cast<uint16_t>(algorithm[i]);
+      const void* const value = bytes == sizeof narrow ? static_cast<const void*>(&narrow) : &algorithm[i];
+      status = bytes == sizeof narrow && narrow != algorithm[i]
+                   ? CUBLAS_STATUS_INVALID_VALUE
+                   : lt_.matmul_algo_config_set_attribute(&made, name, value, bytes);
+    }
+    cublasLtMatmulHeuristicResult_t checked = {};
+    if (status == CUBLAS_STATUS_SUCCESS)
+      status = lt_.matmul_algo_check(handle_.get(), prepared.operation.get(), prepared.b.get(),
+                                     prepared.a.get(), prepared.c.get(), prepared.c.get(), &made, &checked);
+    if (status != CUBLAS_STATUS_SUCCESS)
+      why = std::string("cuBLASLt says: ") + name_of(status);
+    else if (checked.workspaceSize > kLibraryWorkspaceBytes)
+      why = "it needs more workspace than products are given";
+    else if ((algorithm[kReductionAttribute] & ~kReductions) != 0)
+      why = "it would round sums twice";
+    else if (!is_aligned_for(made, p))
+      why = "rows are not aligned as it needs them";
+    else
+      return made;
+    return std::nullopt;
+  }
+
+  bool is_aligned_for(const cublasLtMatmulAlgo_t& algorithm, const Product& p) const {
+    const Alignments there = alignments_of(p);
+    for (const auto& [name, promised] : {std::pair{CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_A_BYTES, there.a},
+                                         {CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_B_BYTES, there.b},
+                                         {CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_C_BYTES, there.c},
+                                         {CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_D_BYTES, there.c}}) {
+      uint32_t needed = 0;
+      size_t written = 0;
+      check_setup(lt_.matmul_algo_cap_get_attribute(&algorithm, name, &needed, sizeof needed, &written),
+                  kChoosing);
+      if (needed > promised) return false;
+    }
+    return true;
+  }
+
+  void set_algorithm(PreparedProduct& prepared, const Algorithm& algorithm) const {
+    std::string why;
+    const std::optional<cublasLtMatmulAlgo_t> made = restored(prepared, algorithm, why);
+    if (!made)
+      throw Error(ExitCode::environment,
+                  "The algorithm `" + algorithm_text(algorithm) + "` that was timed for the product " +
+                      product_text(prepared.part) + " cannot be used: " + why + ".",
+                  kTimeAlgorithmsAnew);
+    prepared.algorithm = *made;
   }
 
   Queue queue_;
   CublasLt lt_;
   Owned<cublasLtHandle_t> handle_;
+  const std::optional<ChosenAlgorithms> chosen_;
   std::map<Product, PreparedProduct> prepared_;
 };
 
 }  // namespace
 
-std::unique_ptr<Multiplier> make_multiplier(const Queue& queue) {
-  return std::make_unique<LtMultiplier>(queue);
+std::unique_ptr<Multiplier> make_multiplier(const Queue& queue, std::optional<ChosenAlgorithms> chosen) {
+  return std::make_unique<LtMultiplier>(queue, std::move(chosen));
 }
 
 }  // namespace sluice::cuda

@@ -1,19 +1,22 @@
 // Matrix products of the cuda device, through cuBLASLt.
 //
-// The algorithm is the first that the library's heuristic gives for the shape within kLibraryWorkspaceBytes.
-// Sums over parts of k are only allowed in fp32 and in a fixed order. A bias and gelu are the library's
-// epilogues. Where it has no algorithm with them, and for gelu in fp32, they are Sluice's kernels before and
-// after the product. Sums are rounded once either way. So results depend on shape, values and GPU model only.
-// TF32 is never used, nor is fp32 emulated, whatever the library's environment variables say. prepare and
-// warm_up are for set-up, after which nothing is looked up, loaded or allocated. Owner: the cuda device, one
-// thread at a time.
+// The algorithm is the first that the library's heuristic gives for the shape within kLibraryWorkspaceBytes,
+// or one that was chosen by time. Sums over parts of k are only allowed in fp32 and in a fixed order. A bias
+// and gelu are the library's epilogues. Where it has no algorithm with them, and for gelu in fp32, they are
+// Sluice's kernels before and after the product. Sums are rounded once either way. So results depend on
+// shape, values, GPU model and algorithm only. TF32 is never used, nor is fp32 emulated, whatever the
+// library's environment variables say. prepare and warm_up are for set-up, after which nothing is looked up,
+// loaded or allocated. Owner: the cuda device, one thread at a time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
+#include "gpu/cuda/algorithms.h"
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/workspace.h"
 
@@ -23,8 +26,19 @@ class Multiplier {
  public:
   virtual ~Multiplier() = default;
 
-  // Chooses the product's algorithm. Throws Error (bug or environment).
+  // Chooses the product's algorithm. Throws Error (bug, environment; usage, if algorithms were chosen by time
+  // and none for this product).
   virtual void prepare(const Product& product) = 0;
+
+  // For measurements: the part of a product that the library does, which is a product too, and up to `most`
+  // algorithms that the library may use for it, in the order of the heuristic.
+  struct Candidates {
+    Product part;
+    std::vector<Algorithm> algorithms;
+  };
+  virtual Candidates candidates(const Product& product, int most) = 0;
+  // From now on the product is multiplied by this algorithm. Throws Error (environment) if it cannot be.
+  virtual void prepare(const Product& product, const Algorithm& algorithm) = 0;
 
   // Enqueues every prepared product, with and without `accumulate` where both are allowed, so that the
   // library loads its kernels. `scratch` is device memory, aligned to 256; its contents are read as operands
@@ -37,9 +51,10 @@ class Multiplier {
   virtual void run(const ProductCall& call, std::byte* workspace) = 0;
 };
 
-// Multiplies on the queue's stream of the current GPU. The device's own kernels must be loaded before the
-// first product with bias or gelu runs. Throws Error (environment) if cuBLASLt is missing or cannot be set
-// up.
-std::unique_ptr<Multiplier> make_multiplier(const Queue& queue);
+// Multiplies on the queue's stream of the current GPU; `chosen`: algorithms that were chosen by time, on this
+// GPU. The device's own kernels must be loaded before the first product with bias or gelu runs. Throws Error
+// (environment) if cuBLASLt is missing or cannot be set up.
+std::unique_ptr<Multiplier> make_multiplier(const Queue& queue,
+                                            std::optional<ChosenAlgorithms> chosen = std::nullopt);
 
 }  // namespace sluice::cuda

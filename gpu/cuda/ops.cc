@@ -1,5 +1,6 @@
 #include "gpu/cuda/ops.h"
 
+#include "engine/base/error.h"
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/error.h"
 #include "gpu/cuda/matmul.h"
@@ -33,7 +34,11 @@ class OpsDevice final : public Device {
   }
 
   void prepare(const OpShapes& shapes, Pass pass) override {
-    for (const Product& product : products_of(shapes, pass)) queue_.multiplier->prepare(product);
+    try {
+      for (const Product& product : products_of(shapes, pass)) queue_.multiplier->prepare(product);
+    } catch (const Error& error) {
+      throw error.with_clause("in " + op_text(shapes, pass));
+    }
   }
   void warm_up(std::span<std::byte> arena) override {
     queue_.multiplier->warm_up(arena);

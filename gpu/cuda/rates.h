@@ -1,11 +1,15 @@
-// How fast one GPU multiplies matrices through the multiplier that training uses. A training step is held
-// against this limit.
+// How fast one GPU multiplies matrices through the multiplier that training uses: large ones, as a limit
+// against which a training step is held, and those of a model, by each of several algorithms.
 //
 // Builds without the cuda device throw an error that says so. Allocates GPU memory and gives it back. Caller:
 // one thread, once.
 #pragma once
 
-#include "engine/graph/op.h"
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpu/products.h"
 
 namespace sluice {
 
@@ -20,5 +24,31 @@ struct MatmulMeasurement {
 // Floating-point operations a second, multiply-adds counted as two, on random values: a GPU is faster on
 // zeros. Throws Error(environment).
 double cuda_matmul_rate(const MatmulMeasurement& measurement);
+
+struct TimedProduct {
+  std::string name;  // its sizes and types
+  double flops = 0;
+  double first = 0;  // flops a second by the algorithm that cuBLASLt proposes first
+  double best = 0;   // and by the fastest
+  int candidates = 0;
+};
+
+struct AlgorithmMeasurement {
+  int ordinal = 0;
+  std::vector<Product> products;  // of one precision; what is there twice is timed once
+  int candidates = 8;             // of a product, at most: those that cuBLASLt proposes first
+  int timings = 7;                // of each; the median counts
+  double seconds_least = 0;       // of one timing: as many products as take so long
+  double (*clock)() = nullptr;    // seconds
+  std::function<void(const TimedProduct&)> timed;  // called for each product as soon as it is timed
+};
+
+struct TimedAlgorithms {
+  std::vector<TimedProduct> products;
+  std::string text;  // the fastest of each product, for CudaOptions::matmul_algorithms
+};
+
+// All candidates obey what training asks of an algorithm (gpu/cuda/matmul.h). Throws Error(environment).
+TimedAlgorithms cuda_time_algorithms(const AlgorithmMeasurement& measurement);
 
 }  // namespace sluice

@@ -29,7 +29,11 @@ enum cublasLtEpilogue_t {
   CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
   CUBLASLT_EPILOGUE_GELU_AUX_BIAS = CUBLASLT_EPILOGUE_GELU_AUX | CUBLASLT_EPILOGUE_BIAS,
 };
-enum { CUBLASLT_REDUCTION_SCHEME_NONE = 0, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
+enum {
+  CUBLASLT_REDUCTION_SCHEME_NONE = 0,
+  CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
+  CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
+};
 
 enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_TRANSA,
@@ -50,6 +54,24 @@ enum cublasLtMatmulPreferenceAttributes_t {
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
 };
 
+enum cublasLtMatmulAlgoConfigAttributes_t {
+  CUBLASLT_ALGO_CONFIG_ID = 0,
+  CUBLASLT_ALGO_CONFIG_TILE_ID = 1,
+  CUBLASLT_ALGO_CONFIG_SPLITK_NUM = 2,
+  CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME = 3,
+  CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING = 4,
+  CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION = 5,
+  CUBLASLT_ALGO_CONFIG_STAGES_ID = 6,
+  CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID = 7,
+  CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID = 8,
+};
+enum cublasLtMatmulAlgoCapAttributes_t {
+  CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_A_BYTES = 16,
+  CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_B_BYTES = 17,
+  CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_C_BYTES = 18,
+  CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_D_BYTES = 19,
+};
+
 struct cublasLtMatmulDescOpaque {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
@@ -65,21 +87,28 @@ struct cublasLtMatrixLayoutOpaque {
   uint64_t rows, columns;
   int64_t stride;  // of columns, in elements
 };
-// Preference and algorithm in one: an algorithm needs the workspace and alignments that its preference
-// states.
-struct cublasLtMatmulAlgo_t {
+struct cublasLtMatmulPreferenceOpaque {
   uint64_t workspace_bytes = 0;
   uint32_t reduction = ~0u, alignment_a = 256, alignment_b = 256, alignment_c = 256, alignment_d = 256;
 };
+// cublaslt_emulation.cc says which algorithms there are. One that comes from the heuristic needs the
+// workspace and alignments that its preference states; one that comes from cublasLtMatmulAlgoInit needs what
+// its id needs.
+struct cublasLtMatmulAlgo_t {
+  uint32_t attributes[9];  // by cublasLtMatmulAlgoConfigAttributes_t
+  cublasLtMatmulPreferenceOpaque needs;
+};
 struct cublasLtMatmulHeuristicResult_t {
   cublasLtMatmulAlgo_t algo;
+  size_t workspaceSize;
   cublasStatus_t state;
 };
 using cublasLtHandle_t = int*;
 using cublasLtMatmulDesc_t = cublasLtMatmulDescOpaque*;
 using cublasLtMatrixLayout_t = cublasLtMatrixLayoutOpaque*;
-using cublasLtMatmulPreference_t = cublasLtMatmulAlgo_t*;
+using cublasLtMatmulPreference_t = cublasLtMatmulPreferenceOpaque*;
 
+size_t cublasLtGetVersion();
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t,
@@ -101,6 +130,24 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int asked,
                                               cublasLtMatmulHeuristicResult_t* results, int* found);
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t compute,
+                                      cudaDataType_t scale, cudaDataType_t a, cudaDataType_t b,
+                                      cudaDataType_t c, cudaDataType_t d, int id,
+                                      cublasLtMatmulAlgo_t* algorithm);
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result);
+cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                 cublasLtMatmulAlgoCapAttributes_t attribute, void* value,
+                                                 size_t bytes, size_t* written);
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t bytes, size_t* written);
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t* algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    const void* value, size_t bytes);
 // D = epilogue(alpha op(A) op(B) + beta C + bias), in fp32, rounded once.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,

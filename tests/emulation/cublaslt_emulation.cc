@@ -1,7 +1,13 @@
 // cuBLASLt as plain loops over column-major matrices.
+//
+// Algorithm n, from 0, adds n + 1 sums over parts of k, so each rounds in an order of its own. The heuristic
+// gives the first three in this order, whichever is fast (EmulatedGpu::fast_algorithm). Algorithm 1 needs
+// operands that are aligned to 16 bytes. The last two need too much workspace, and round sums twice.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -53,6 +59,28 @@ std::vector<float> unfold(const void* data, const cublasLtMatrixLayoutOpaque& m,
   return out;
 }
 
+constexpr uint32_t kAlgorithms = 5, kAlgorithmsOfHeuristic = 3, kAligned = 1, kLarge = 3, kInPlace = 4;
+
+// Every algorithm has one value of each attribute.
+cublasLtMatmulAlgo_t algorithm_of(uint32_t id) {
+  const uint32_t reduction = id == 0          ? CUBLASLT_REDUCTION_SCHEME_NONE
+                             : id == kInPlace ? CUBLASLT_REDUCTION_SCHEME_INPLACE
+                                              : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  const uint32_t alignment = id == kAligned ? 16 : 2;
+  return {{id, 20 + id, id + 1, reduction, id % 2, 0, 10 + id, 0, id},
+          {uint64_t{id} << (id == kLarge ? 30 : 20), reduction, alignment, alignment, alignment, alignment}};
+}
+
+bool is_algorithm_for(uint32_t id, const cublasLtMatmulPreferenceOpaque& preference) {
+  const cublasLtMatmulPreferenceOpaque needs = algorithm_of(id).needs;
+  return needs.alignment_a <= preference.alignment_a && needs.alignment_b <= preference.alignment_b &&
+         needs.alignment_c <= preference.alignment_c && needs.alignment_d <= preference.alignment_d;
+}
+
+size_t attribute_bytes(cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  return attribute >= CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID ? sizeof(uint16_t) : sizeof(uint32_t);
+}
+
 // D = epilogue(alpha op(A) op(B) + beta D + bias). Descriptors and scalars are copied, since the caller may
 // change them after the call.
 struct Product {
@@ -61,6 +89,7 @@ struct Product {
   float alpha, beta;
   const void *a, *b;
   void* d;
+  uint32_t parts;  // of k
 };
 
 bool adds_bias(const cublasLtMatmulDescOpaque& desc) { return (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
@@ -99,13 +128,17 @@ void multiply(const Product& p) {
   const auto depth = static_cast<int64_t>(transposed ? p.a_layout.rows : p.a_layout.columns);
   const std::vector<float> left = unfold(p.a, p.a_layout, p.desc.transpose_a, rows, depth);
   const std::vector<float> right = unfold(p.b, p.b_layout, p.desc.transpose_b, depth, columns);
-  std::vector<float> sums(static_cast<size_t>(columns));
+  std::vector<float> sums(static_cast<size_t>(columns)), part(sums.size());
   for (int64_t i = 0; i < rows; ++i) {
     sums.assign(sums.size(), 0);
-    for (int64_t k = 0; k < depth; ++k)
-      for (int64_t j = 0; j < columns; ++j)
-        sums[static_cast<size_t>(j)] +=
-            left[static_cast<size_t>(i * depth + k)] * right[static_cast<size_t>(k * columns + j)];
+    for (int64_t n = 0; n < p.parts; ++n) {
+      part.assign(part.size(), 0);
+      for (int64_t k = depth * n / p.parts; k < depth * (n + 1) / p.parts; ++k)
+        for (int64_t j = 0; j < columns; ++j)
+          part[static_cast<size_t>(j)] +=
+              left[static_cast<size_t>(i * depth + k)] * right[static_cast<size_t>(k * columns + j)];
+      for (size_t j = 0; j < sums.size(); ++j) sums[j] += part[j];
+    }
     for (int64_t j = 0; j < columns; ++j) {
       const int64_t at = i + j * p.d_layout.stride;
       float value = p.alpha * sums[static_cast<size_t>(j)];
@@ -121,6 +154,8 @@ void multiply(const Product& p) {
 }
 
 }  // namespace
+
+size_t cublasLtGetVersion() { return sluice::emulation::current().cublaslt_version; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = new int(0);
@@ -185,7 +220,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-  *preference = new cublasLtMatmulAlgo_t;
+  *preference = new cublasLtMatmulPreferenceOpaque;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
@@ -223,7 +258,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int asked,
                                               cublasLtMatmulHeuristicResult_t* results, int* found) {
-  CHECK(asked == 1, "the first algorithm is taken");
+  CHECK(asked >= 1, "no algorithm is asked for");
   check_epilogue(*desc, *d);
   const sluice::emulation::EmulatedGpu gpu = sluice::emulation::current();
   *found = 0;
@@ -233,8 +268,66 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     return adds_bias(*desc) ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_NOT_SUPPORTED;
   if (adds_bias(*desc) && !gpu.bias_epilogue) return CUBLAS_STATUS_SUCCESS;
   CHECK(preference->reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, "sums of parts are fp32");
-  results[0] = {*preference, CUBLAS_STATUS_SUCCESS};
-  *found = 1;
+  for (uint32_t id = 0; id < kAlgorithmsOfHeuristic && *found < asked; ++id) {
+    if (!is_algorithm_for(id, *preference)) continue;
+    results[*found] = {algorithm_of(id), preference->workspace_bytes, CUBLAS_STATUS_SUCCESS};
+    results[(*found)++].algo.needs = *preference;
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t, cublasComputeType_t compute, cudaDataType_t scale,
+                                      cudaDataType_t a, cudaDataType_t b, cudaDataType_t c, cudaDataType_t d,
+                                      int id, cublasLtMatmulAlgo_t* algorithm) {
+  CHECK(scale == CUDA_R_32F && a == b && c == d, "a product of another kind");
+  CHECK((a == CUDA_R_32F) == (compute == CUBLAS_COMPUTE_32F_PEDANTIC), "sums of another kind");
+  if (id < 0 || id >= static_cast<int>(kAlgorithms)) return CUBLAS_STATUS_INVALID_VALUE;
+  // All attributes but the id have defaults.
+  *algorithm = {{static_cast<uint32_t>(id)}, algorithm_of(static_cast<uint32_t>(id)).needs};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  check_epilogue(*desc, *d);
+  const cublasLtMatmulAlgo_t known = algorithm_of(algorithm->attributes[CUBLASLT_ALGO_CONFIG_ID]);
+  const bool is_known = std::ranges::equal(algorithm->attributes, known.attributes);
+  *result = {*algorithm, known.needs.workspace_bytes,
+             is_known ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED};
+  return result->state;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                 cublasLtMatmulAlgoCapAttributes_t, void* value, size_t bytes,
+                                                 size_t* written) {
+  CHECK(bytes == sizeof(uint32_t), "an attribute of the wrong size");
+  std::memcpy(value, &algorithm->needs.alignment_a, bytes);  // all operands need the same
+  *written = bytes;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t bytes, size_t* written) {
+  CHECK(bytes == attribute_bytes(attribute), "an attribute of the wrong size");
+  const uint32_t wide = algorithm->attributes[attribute];
+  const auto narrow = static_cast<uint16_t>(wide);
+  std::memcpy(value, bytes == sizeof narrow ? static_cast<const void*>(&narrow) : &wide, bytes);
+  *written = bytes;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t* algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    const void* value, size_t bytes) {
+  CHECK(bytes == attribute_bytes(attribute) && attribute != CUBLASLT_ALGO_CONFIG_ID,
+        "an attribute of the wrong size, or one that is only read");
+  uint16_t narrow = 0;
+  std::memcpy(bytes == sizeof narrow ? static_cast<void*>(&narrow) : &algorithm->attributes[attribute], value,
+              bytes);
+  if (bytes == sizeof narrow) algorithm->attributes[attribute] = narrow;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -244,19 +337,21 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm,
                               void* workspace, size_t workspace_bytes, cudaStream_t stream) {
   CHECK(a_layout->type == b_layout->type && c == d && c_layout == d_layout, "a product of another kind");
-  CHECK(workspace_bytes >= algorithm->workspace_bytes, "the algorithm wants a larger workspace");
+  const cublasLtMatmulPreferenceOpaque& needs = algorithm->needs;
+  const uint32_t id = algorithm->attributes[CUBLASLT_ALGO_CONFIG_ID];
+  CHECK(workspace_bytes >= needs.workspace_bytes, "the algorithm wants a larger workspace");
   CHECK(sluice::emulation::is_device_memory(workspace, workspace_bytes), "a workspace beyond an allocation");
   check_alignment(workspace, 256);  // the library refuses less
-  check_alignment(a, algorithm->alignment_a);
-  check_alignment(b, algorithm->alignment_b);
-  check_alignment(c, algorithm->alignment_c);
-  check_alignment(d, algorithm->alignment_d);
+  check_alignment(a, needs.alignment_a);
+  check_alignment(b, needs.alignment_b);
+  check_alignment(c, needs.alignment_c);
+  check_alignment(d, needs.alignment_d);
   check_epilogue(*desc, *d_layout);
   CHECK(a_layout->type != CUDA_R_32F || desc->compute == CUBLAS_COMPUTE_32F_PEDANTIC,
         "an fp32 product that environment variables turn into another");
   const bool accumulates = *static_cast<const float*>(beta) != 0;
-  sluice::emulation::load_product(
-      {desc->transpose_a, desc->transpose_b, desc->epilogue, a_layout->type, d_layout->type, accumulates});
+  sluice::emulation::load_product(id, {desc->transpose_a, desc->transpose_b, desc->epilogue, a_layout->type,
+                                       d_layout->type, accumulates});
   const Product product{*desc,
                         *a_layout,
                         *b_layout,
@@ -265,8 +360,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                         *static_cast<const float*>(beta),
                         a,
                         b,
-                        d};
+                        d,
+                        algorithm->attributes[CUBLASLT_ALGO_CONFIG_SPLITK_NUM]};
+  const sluice::emulation::EmulatedGpu gpu = sluice::emulation::current();
+  const std::chrono::microseconds delay(id == gpu.fast_algorithm ? 0 : gpu.product_microseconds);
   const cudaError_t error = sluice::emulation::enqueue(stream, [=] {
+    if (delay.count() > 0) std::this_thread::sleep_for(delay);
     scribble(workspace, workspace_bytes);
     multiply(product);
   });
@@ -278,7 +377,8 @@ namespace sluice::cuda {
 CublasLt open_cublaslt() {
   if (!emulation::current().cublaslt)
     throw Error(ExitCode::environment, "cuBLASLt cannot be opened: it is not there.", "Install cuBLAS.");
-  return {.create = cublasLtCreate,
+  return {.get_version = cublasLtGetVersion,
+          .create = cublasLtCreate,
           .destroy = cublasLtDestroy,
           .matmul_desc_create = cublasLtMatmulDescCreate,
           .matmul_desc_destroy = cublasLtMatmulDescDestroy,
@@ -289,6 +389,11 @@ CublasLt open_cublaslt() {
           .matmul_preference_destroy = cublasLtMatmulPreferenceDestroy,
           .matmul_preference_set_attribute = cublasLtMatmulPreferenceSetAttribute,
           .matmul_algo_get_heuristic = cublasLtMatmulAlgoGetHeuristic,
+          .matmul_algo_init = cublasLtMatmulAlgoInit,
+          .matmul_algo_check = cublasLtMatmulAlgoCheck,
+          .matmul_algo_cap_get_attribute = cublasLtMatmulAlgoCapGetAttribute,
+          .matmul_algo_config_get_attribute = cublasLtMatmulAlgoConfigGetAttribute,
+          .matmul_algo_config_set_attribute = cublasLtMatmulAlgoConfigSetAttribute,
           .matmul = cublasLtMatmul,
           .file = "emulated"};
 }

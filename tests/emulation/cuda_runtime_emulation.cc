@@ -79,8 +79,8 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
   if (!is_there(ordinal)) return noted(cudaErrorInvalidDevice);
   const emulation::EmulatedGpu gpu = emulation::current();
-  *properties = {"emulated GPU", gpu.capability_major, gpu.capability_minor, gpu.multiprocessors,
-                 gpu.memory_bytes};
+  *properties = {"", gpu.capability_major, gpu.capability_minor, gpu.multiprocessors, gpu.memory_bytes};
+  gpu.name.copy(properties->name, sizeof properties->name - 1);
   return cudaSuccess;
 }
 

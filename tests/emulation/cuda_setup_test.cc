@@ -80,7 +80,10 @@ TEST(CudaSetUp, AProductWithoutAnAlgorithmIsRefusedBeforeTheFirstStep) {
     FAIL() << "a product that cuBLASLt does not have is prepared";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::environment);
-    EXPECT_STREQ(error.what(), "cuBLASLt knows no algorithm for a product of 37 x 48 x 160 in bf16.");
+    EXPECT_STREQ(
+        error.what(),
+        "cuBLASLt knows no algorithm for the product 37 x 48 x 160 bf16 a=160 b=48 c=48 bias gelu, in "
+        "linear_gelu forward of bf16 [37 160] [160 48] [48].");
     EXPECT_NE(error.remedy().find("multiples of 8"), std::string::npos);
   }
 }

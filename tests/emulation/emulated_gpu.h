@@ -11,6 +11,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,10 +32,14 @@ struct EmulatedGpu {
   int driver_version = CUDART_VERSION;
   int capability_major = 8, capability_minor = 0;
   int multiprocessors = 2;
-  uint64_t shared_bytes_max = 163 << 10;                             // of a block
-  uint64_t shared_bytes_together = 164 << 10;                        // of a multiprocessor's blocks
-  uint64_t shared_bytes_reserved = 1 << 10;                          // of each of them, beside its own
-  bool cublaslt = true;                                              // whether the library is there
+  uint64_t shared_bytes_max = 163 << 10;       // of a block
+  uint64_t shared_bytes_together = 164 << 10;  // of a multiprocessor's blocks
+  uint64_t shared_bytes_reserved = 1 << 10;    // of each of them, beside its own
+  std::string name = "emulated GPU";
+  bool cublaslt = true;  // whether the library is there
+  uint64_t cublaslt_version = 130100;
+  uint32_t fast_algorithm = 0;                                       // of cuBLASLt
+  int product_microseconds = 0;                                      // that a product by another one sleeps
   bool products = true, bias_epilogue = true, gelu_epilogue = true;  // cuBLASLt has algorithms for these
   uint64_t memory_bytes = uint64_t{8} << 30;
   uint64_t used_by_others = 0;      // of memory_bytes
@@ -79,8 +84,9 @@ struct Counts {
   // Bytes of context, libraries, products, first copies, allocations in granules of 2 MiB and page tables of
   // registered memory: now, and most at once on one GPU.
   uint64_t held = 0, held_most = 0;
-  uint64_t untouched_bytes = 0;  // that were registered before their pages existed
-  std::vector<int> contexts;     // ordinals of the GPUs on which this process has one
+  uint64_t untouched_bytes = 0;   // that were registered before their pages existed
+  std::vector<int> contexts;      // ordinals of the GPUs on which this process has one
+  std::set<uint32_t> algorithms;  // of cuBLASLt, by which products were run
 };
 Counts counts();
 

@@ -92,9 +92,10 @@ cudaError_t load(const void* kernel, uint64_t shared_bytes, const char* source) 
   return g->set_up_.loading_returns;
 }
 
-void load_product(const std::vector<int>& kernel) {
+void load_product(uint32_t algorithm, const std::vector<int>& kernel) {
   Call g;
-  g.card.products.insert(kernel);
+  g->counts_.algorithms.insert(algorithm);
+  g.card.products.insert({algorithm, kernel});
   g->note_held(g.card);
 }
 

@@ -28,7 +28,7 @@ class Ranges {
 struct Card {
   bool context = false, libraries = false;
   uint64_t streams_that_copied = 0;
-  std::set<std::vector<int>> products;  // kernels of cuBLASLt
+  std::set<std::pair<uint32_t, std::vector<int>>> products;  // kernels of cuBLASLt
   Ranges memory;
 };
 

@@ -17,7 +17,7 @@ constexpr uint64_t kPage = 4096;
 
 TEST(PinnedMemory, CopiesAreCutWhereItsPiecesEnd) {
   emulation::set_up({.registration_bytes_max = kPage});
-  const auto device = make_cuda_device(0, kPage);
+  const auto device = make_cuda_device(0, {.pinned_piece_bytes = kPage});
   Accelerator& accelerator = *device->accelerator();
   Arena host(6 * kPage);
   const auto arena = accelerator.allocate(3 * kPage);
@@ -46,7 +46,7 @@ TEST(PinnedMemory, CopiesAreCutWhereItsPiecesEnd) {
 
 TEST(PinnedMemory, APieceThatIsRefusedGivesBackTheOthers) {
   emulation::set_up({.registration_that_fails = 3});
-  const auto device = make_cuda_device(0, kPage);
+  const auto device = make_cuda_device(0, {.pinned_piece_bytes = kPage});
   Arena host(6 * kPage);
   try {
     device->accelerator()->pin(host.span());
