@@ -31,7 +31,8 @@ class Reader {
   MachineRates read(const std::string& text) {
     const Json root = parse(text);
     known_keys(root, "the file",
-               {"format", "name", "source", "gpu", "memory", "pools", "drives", "lanes", "links", "network"});
+               {"format", "name", "source", "gpu", "memory", "pools", "drives", "lanes", "links", "network",
+                "matmul_algorithms"});
     if (string(root, "format", "the file") != "sluice-machine-1") fail("its format is not sluice-machine-1");
     rates_.name = string(root, "name", "the file");
     rates_.source = optional_text(root, "source");
@@ -42,6 +43,11 @@ class Reader {
     for (const Json& row : rows(root, "lanes")) read_lane(row);
     for (const Json& row : rows(root, "links")) read_link(row);
     for (const Json& row : rows(root, "network")) read_level(row);
+    if (root.contains("matmul_algorithms")) {
+      known_keys(root["matmul_algorithms"], "matmul_algorithms",
+                 {"gpu", "compute_capability", "cublaslt", "products"});
+      rates_.matmul_algorithms = root["matmul_algorithms"].dump();
+    }
     return std::move(rates_);
   }
 

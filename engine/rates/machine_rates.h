@@ -105,6 +105,9 @@ struct MachineRates {
   std::vector<LaneRates> lanes;
   std::vector<LinkRates> links;
   std::vector<NetworkLevel> network;  // lowest first; empty: collectives go at their lane's rates
+  // Algorithms of matrix products that were timed on the GPU: JSON that only its device reads. Empty: none.
+  // The simulator does not look at it.
+  std::string matmul_algorithms;
   // Working precision: which of the rates in PrecisionRates apply. Set by the caller, not in the file.
   DType precision = DType::bf16;
 };

@@ -75,6 +75,7 @@ std::string machine_rates_json(const MachineRates& rates) {
     if (level.latency_seconds > 0) row["latency_seconds"] = level.latency_seconds;
     out["network"].push_back(row);
   }
+  if (!rates.matmul_algorithms.empty()) out["matmul_algorithms"] = Json::parse(rates.matmul_algorithms);
   // Directories may have names that are no UTF-8.
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -8,6 +8,7 @@
 #include "engine/run/start/devices.h"
 #include "engine/run/start/run_directory.h"
 #include "models/files/file.h"
+#include "tools/bench/algorithms.h"
 #include "tools/bench/machine.h"
 #include "tools/command/launch.h"
 
@@ -29,9 +30,17 @@ ExitCode bench_rank(Options options, const Ranks& ranks, const BenchScale& scale
   const std::string& path = options.bench.out;
   if (ranks.is_first()) check_new(path);
   settle_device(options, false);
+  const bool of_model = !options.model.model.empty();
+  std::vector<Product> products;
+  if (of_model) {
+    options.ranks.count = ranks.size();
+    check_options(options, Verb::bench, ManifestUse::none);  // now with the number of ranks
+    products = products_to_time(options);
+  }
   check_facts({{"--device", options.memory.device.kind == DeviceKind::cuda ? "cuda" : "cpu"}}, ranks);
   MachineRates rates = measure_machine(options.memory, ranks, scale, out);
   if (!ranks.is_first()) return ExitCode::done;
+  if (of_model) rates.matmul_algorithms = time_algorithms(options, products, scale.gpu, out).text;
   check_new(path);  // the file may have been made meanwhile
   rates.name = printable(std::filesystem::path(path).stem().string()) + ", measured";
   const std::string text = machine_rates_json(rates);
@@ -39,6 +48,9 @@ ExitCode bench_rank(Options options, const Ranks& ranks, const BenchScale& scale
   file.write(text.data(), text.size());
   file.commit();
   fmt::print(out, "Written to {0}. Predict with it: sluice plan --machine {0} ...\n", printable(path));
+  if (of_model)
+    fmt::print(out, "Multiply by the fastest algorithms: sluice train --matmul-algorithms {} ...\n",
+               printable(path));
   return ExitCode::done;
 }
 

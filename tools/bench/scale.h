@@ -13,6 +13,7 @@ namespace sluice {
 struct GpuScale {
   uint64_t elements = 128ull << 20;  // of gradients and optimizer state
   OpSizes ops{.rows = 4096, .width = 4096, .vocabulary = 32768};
+  double product_seconds = 0.005;  // of one timing of an algorithm
 };
 
 // Sizes larger than caches, and times long enough for medians; about a minute in all. The buffers of one

@@ -127,7 +127,7 @@ constexpr VerbRow kTable[] = {
      .on_ranks = true,
      .prints_result = true,
      .summary = "measure this machine, for predictions",
-     .usage = "[--nvme-dir DIR] [--out FILE] [options]",
+     .usage = "[--nvme-dir DIR] [--model MODEL] [--out FILE] [options]",
      .about =
          "Measures what a training step is made of, in about a minute: every op in each precision, on "
          "the GPU if there is one; the GPU's memory, and copies each way alone and both at once; the "
@@ -140,10 +140,15 @@ constexpr VerbRow kTable[] = {
          "not suffice, smaller buffers are timed, and a line says so. If the rounds of a rate disagree, it "
          "is "
          "timed again for some seconds. Rates whose rounds still disagree are named at the end as "
-         "doubtful.\n",
+         "doubtful. With --model, the last measurement is of that model's matrix products on the GPU: which "
+         "of the algorithms that its library has is the fastest for each.\n",
      .examples = "sluice bench --nvme-dir /mnt/fast --out machine.json\n"
                  "mpirun -np 8 --bind-to none sluice bench --nvme-dir /mnt/fast --out node.json\n"
-                 "sluice plan --model llama-8b --nvme-dir /mnt/fast --machine machine.json\n"},
+                 "sluice plan --model llama-8b --nvme-dir /mnt/fast --machine machine.json\n"
+                 "# Which algorithms are fastest for the matrix products of a model?\n"
+                 "sluice bench --model gpt2-xl --batch 16 --out gpt2-xl.json\n"
+                 "sluice train --model gpt2-xl --batch 16 --matmul-algorithms gpt2-xl.json --data train.bin "
+                 "--out runs/xl\n"},
     {.verb = Verb::completion,
      .run = run_completion,
      .on_ranks = false,

@@ -55,6 +55,7 @@ EvalStart open_start(Options& options) {
   }
   check_options(options, Verb::eval, ManifestUse::applied);
   start.notes = settle_device(options, start.checkpoint.has_value());
+  settle_algorithms(options.memory, "");
   options.batch.sequence = options.batch.sequence.value_or(start.source.config.context);
   return start;
 }

@@ -253,6 +253,7 @@ std::vector<Fact> facts_of(const Options& options, const Start& start) {
   const auto add = [&](const char* name, uint64_t value) { facts.push_back({name, std::to_string(value)}); };
   const std::vector<Fact> of_start = start_facts(start.run);
   facts.insert(facts.end(), of_start.begin(), of_start.end());
+  facts.push_back({"--matmul-algorithms", options.memory.chosen_algorithms});
   add("content of --data", start.data.train.sample_checksum());
   add("number of tokens", start.data.train.tokens());
   const std::optional<TokenData>& validation = start.data.validation;

@@ -25,8 +25,9 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
 // Version 3 has no options that never change bits (OnResume::kept). Older ones lack options or checksums that
-// a resume needs.
-constexpr int64_t kVersion = 4, kOldestRead = 3;
+// a resume needs. A manifest with matmul_algorithms has version 5, since a reader that does not know them
+// would change bits; any other has version 4.
+constexpr int64_t kVersion = 5, kWithoutAlgorithms = 4, kOldestRead = 3;
 constexpr std::array<const char*, kAllPlanes> kPlaneNames = {"master", "exp_avg", "exp_avg_sq",
                                                              "frozen", "error",   "factors"};
 constexpr std::array<DType, 3> kPrecisions = {DType::bf16, DType::f16, DType::f32};
@@ -213,7 +214,7 @@ void check_agrees(const Fields& file, const CheckpointState& s) {
     file.malformed(fmt::format("has 'cursor' {}, but {} steps of {} rows", s.cursor, s.step, rows));
 }
 
-CheckpointState read_state(const Fields& file, const std::string& path) {
+CheckpointState read_state(const Fields& file, const std::string& path, int64_t version) {
   CheckpointState state;
   if (file.has("run")) state.run = file.checksum("run");
   state.step = file.integer("step", 0, kNumberMax);
@@ -225,6 +226,7 @@ CheckpointState read_state(const Fields& file, const std::string& path) {
   state.tokens = file.count("tokens", std::numeric_limits<uint64_t>::max());
   state.data_checksum = file.checksum("data_checksum");
   state.micro_batch = file.integer("micro_batch", 1, kNumberMax);
+  if (version > kWithoutAlgorithms) state.matmul_algorithms = file.text("matmul_algorithms");
   const std::string precision = file.text("precision");
   const auto found = std::find_if(kPrecisions.begin(), kPrecisions.end(),
                                   [&](DType type) { return precision == dtype_name(type); });
@@ -357,7 +359,7 @@ std::string manifest_to_json(const Manifest& manifest) {
   }
   for (const ManifestTensor& tensor : manifest.tensors) tensors.push_back(tensor_to_json(manifest, tensor));
   OrderedJson out{{"format", kFormat},
-                  {"version", kVersion},
+                  {"version", state.matmul_algorithms.empty() ? kWithoutAlgorithms : kVersion},
                   {"run", checksum_text(state.run)},
                   {"step", state.step},
                   {"t", state.t},
@@ -372,6 +374,7 @@ std::string manifest_to_json(const Manifest& manifest) {
                   {"optimizer", optimizer_of(state.optimizer).name},
                   {"writers", manifest.state.writers},
                   {"model_config", state.model_config}};
+  if (!state.matmul_algorithms.empty()) out["matmul_algorithms"] = state.matmul_algorithms;
   out["options"] = std::move(options);
   out["files"] = std::move(files);
   out["tensors"] = std::move(tensors);
@@ -395,7 +398,7 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
                 "Use the version of Sluice that wrote the checkpoint.");
   if (!is_sealed(text)) file.malformed("is not as it was written: its checksum differs");
   Manifest manifest;
-  manifest.state = read_state(file, path);
+  manifest.state = read_state(file, path, version);
   manifest.state.writers = file.integer("writers", 1, kNumberMax);
   const FileIndex files = read_files(file, path, manifest.files);
   std::unordered_set<std::string> names;

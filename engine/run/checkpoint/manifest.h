@@ -2,7 +2,8 @@
 //
 // manifest.json holds:
 // - format "sluice-checkpoint" and its version; run, step, t, loss_scale, clean_steps, skipped_steps, cursor,
-//   tokens, data_checksum, micro_batch, precision, optimizer, writers, options, model_config
+//   tokens, data_checksum, micro_batch, matmul_algorithms (if there are any), precision, optimizer, writers,
+//   options, model_config
 // - `files`, each with its exact size and its sections, which follow each other from the first byte to the
 //   last; each section has a checksum (block_checksum.h)
 // - `tensors`, each with name, shape and, by plane (master, exp_avg, exp_avg_sq, frozen), its pieces {file,
@@ -43,7 +44,8 @@ struct CheckpointState {
   uint64_t tokens = 0;         // how many the training data have
   uint64_t data_checksum = 0;  // TokenData::sample_checksum
   int64_t micro_batch = 1;
-  int64_t writers = 1;  // ranks that wrote it, each its own files
+  std::string matmul_algorithms;  // that were chosen by time: the device's text; empty: none
+  int64_t writers = 1;            // ranks that wrote it, each its own files
   DType precision = DType::bf16;
   OptimizerKind optimizer = OptimizerKind::adamw;
   std::string model_config;  // text of a config.json

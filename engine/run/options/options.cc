@@ -77,6 +77,7 @@ constexpr OptionHints kNvmeHints = {.elsewhere = "nvme-path nvme-dirs offload-di
                                     .first_in = kPlan,
                                     .words = none_word};
 constexpr OptionHints kMachineHints = {.first_in = kPlan, .words = built_in_machine_list};
+constexpr OptionHints kAlgorithmsHints = {.words = none_word};
 constexpr OptionHints kResumeHints = {.elsewhere = "resume-from resume-from-checkpoint load restore",
                                       .words = auto_word};
 
@@ -112,6 +113,19 @@ constexpr OptionRow kTable[] = {
      "if it "
      "has any",
      "", kRuns, OnResume::fixed, FIELD(model.model), kNoNumber, nullptr, kModelHints},
+    {"model",
+     "model",
+     "MODEL",
+     "on a GPU, also time by which algorithms of cuBLASLt the matrix products of this model are fastest, for "
+     "--matmul-algorithms of train; in one --micro-batch, or in all that auto weighs. A preset, with or "
+     "without other sizes, config.json, or a Hugging Face directory",
+     "",
+     kBench,
+     OnResume::own,
+     FIELD(model.model),
+     kNoNumber,
+     nullptr,
+     {.words = preset_names}},
     {"from-scratch", "model", "", "ignore the weights of a Hugging Face directory", "", kRuns,
      OnResume::fixed, FIELD(model.from_scratch)},
 
@@ -136,14 +150,14 @@ constexpr OptionRow kTable[] = {
      "order of sequences: shuffled (by --seed, in each epoch differently) or sequential", "shuffled", kRuns,
      OnResume::fixed, FIELD(data.order)},
 
-    {"batch", "batch", "SEQUENCES", "sequences of one step, over all ranks", "8", kRuns | kEval,
+    {"batch", "batch", "SEQUENCES", "sequences of one step, over all ranks", "8", kRuns | kEval | kBench,
      OnResume::fixed, FIELD(batch.batch), kCount, nullptr,
      called("batch-size bs global-batch-size train-batch-size total-batch-size", kRuns)},
-    {"seq", "batch", "TOKENS", "tokens of one sequence", "the model's context", kRuns | kEval,
+    {"seq", "batch", "TOKENS", "tokens of one sequence", "the model's context", kRuns | kEval | kBench,
      OnResume::fixed, FIELD(batch.sequence), kCount, nullptr,
      called("seq-length seq-len sequence-length max-seq-length max-seq-len block-size context-length")},
-    {"micro-batch", "batch", "N|auto", "sequences that run through a layer at once", "auto", kRuns | kEval,
-     OnResume::fixed, FIELD(batch.micro_batch), kCount, nullptr, kMicroBatchHints},
+    {"micro-batch", "batch", "N|auto", "sequences that run through a layer at once", "auto",
+     kRuns | kEval | kBench, OnResume::fixed, FIELD(batch.micro_batch), kCount, nullptr, kMicroBatchHints},
     {"steps", "batch", "N", "steps of the whole run", "1000", kRuns, OnResume::replaced, FIELD(batch.steps),
      kCountOrZero, nullptr, kStepsHints},
 
@@ -176,7 +190,7 @@ constexpr OptionRow kTable[] = {
 
     {"precision", "numbers", "NAME",
      "data type of weights and activations: bf16, fp16 or fp32; master weights and moments are fp32", "bf16",
-     kRuns | kEval, OnResume::fixed, FIELD(numbers.precision), kNoNumber, nullptr, kPrecisionHints},
+     kRuns | kEval | kBench, OnResume::fixed, FIELD(numbers.precision), kNoNumber, nullptr, kPrecisionHints},
     {"seed", "numbers", "N", "seed of initial weights and data order", "0", kRuns, OnResume::fixed,
      FIELD(numbers.seed), kNoNumber, nullptr, called("random-seed manual-seed")},
 
@@ -236,6 +250,12 @@ constexpr OptionRow kTable[] = {
      "that machine instead of this one (docs/machine.md)",
      "gpu-server on --device cuda, else cpu-2core", kRuns | kEval, OnResume::kept, FIELD(memory.machine),
      kNoNumber, built_in_machine_names, kMachineHints},
+    {"matmul-algorithms", "memory", "FILE",
+     "machine description from `sluice bench --model`: matrix products are computed by the algorithms of "
+     "cuBLASLt that it has timed. They change bits, so a run keeps them in its checkpoints, and goes on with "
+     "others only where this option is given; none: what cuBLASLt proposes first",
+     "what the run that goes on has, else none", kRuns | kEval, OnResume::own,
+     FIELD(memory.matmul_algorithms), kNoNumber, nullptr, kAlgorithmsHints},
 
     {"gpus",
      "ranks",

@@ -93,6 +93,9 @@ struct MemoryOptions {
   Placement placement = Placement::automatic;
   IoChoice io = nullptr;
   std::string machine;  // name or file of a machine description; empty: the built-in default
+  // File whose algorithms of matrix products are used; "none": none; empty: those of the run that goes on.
+  std::string matmul_algorithms;
+  std::string chosen_algorithms;  // its algorithms, or the run's, as text that only the device reads
 };
 
 // Which ranks share the weights at --zero 3: all, or those of a node.

@@ -192,6 +192,9 @@ void check_options(const Options& options, Verb verb, ManifestUse manifest) {
     check_needs(options, "val-every", "val-data", !options.data.validation.empty());
     check_needs(options, "val-batches", "val-data", !options.data.validation.empty());
   }
+  if (verb == Verb::bench)
+    for (const char* name : {"batch", "seq", "micro-batch", "precision"})
+      check_needs(options, name, "model", !options.model.model.empty());
   check_nvme(options, verb, resuming && verb != Verb::eval);
   if (verb == Verb::plan) check_planned_ranks(options);
   if (!resuming) {  // otherwise the manifest may set the option that is compared with

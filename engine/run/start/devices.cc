@@ -117,12 +117,34 @@ std::vector<std::string> settle_device(Options& options, bool precision_is_settl
   return notes;
 }
 
+std::string settle_algorithms(MemoryOptions& options, const std::string& of_run) {
+  const std::string& file = options.matmul_algorithms;
+  const std::string name = "--matmul-algorithms " + printable(file);
+  options.chosen_algorithms = file.empty() ? of_run : "";
+  if (file.empty() || file == "none") {
+    if (of_run.empty()) return "";
+    return file.empty()
+               ? "Matrix products: by the algorithms that the run was given with --matmul-algorithms."
+               : name + " replaces the run's: sums are rounded in another order from here on.";
+  }
+  if (options.device.kind != DeviceKind::cuda)
+    throw Error(ExitCode::usage, name + " is for --device cuda, and this is another device.",
+                "Leave out --matmul-algorithms.");
+  options.chosen_algorithms =
+      parse_machine_rates(read_text_file(file, kMachineBytesMax), file).matmul_algorithms;
+  if (options.chosen_algorithms.empty())
+    throw Error(ExitCode::usage, printable(file) + " has no algorithms of matrix products.",
+                "Time them with `sluice bench`, with the --model and --batch of the run.");
+  if (of_run.empty() || of_run == options.chosen_algorithms) return "";
+  return name + " replaces the run's: sums are rounded in another order from here on.";
+}
+
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads) {
   switch (options.device.kind) {
     case DeviceKind::reference:
       return make_reference_device();
     case DeviceKind::cuda:
-      return make_cuda_device(options.device.ordinal);
+      return make_cuda_device(options.device.ordinal, {.matmul_algorithms = options.chosen_algorithms});
     case DeviceKind::cpu:
     case DeviceKind::automatic:
       break;

@@ -38,6 +38,11 @@ std::string other_gpu_note(const MemoryOptions& options, const std::string& gpu)
 std::vector<std::string> settle_device(Options& options, bool precision_is_settled,
                                        const MachineRates* elsewhere = nullptr);
 
+// Settles options.chosen_algorithms by --matmul-algorithms; where it is not given, `of_run` stays, which is
+// what the run that goes on has. Returns a printable sentence where the run has some; or "". Throws
+// Error(usage, malformed_file).
+std::string settle_algorithms(MemoryOptions& options, const std::string& of_run);
+
 // The settled device. Throws Error(environment) for a GPU that is not there.
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads);
 

@@ -12,15 +12,14 @@
 
 namespace sluice {
 
-namespace {
-
-void set_loss_rows(Model& model, int64_t rows) {
+Model sized_model(const ModelConfig& config, DType precision, const DeviceSizes& sizes, int64_t micro_batch,
+                  int64_t sequence) {
+  Model model = build_model(config, precision, micro_batch, sequence);
   for (Segment& segment : model.segments)
     for (Op& op : segment.ops)
-      if (op_rule(op.kind).is_loss) op.attributes.loss_rows = rows;
+      if (op_rule(op.kind).is_loss) op.attributes.loss_rows = loss_rows(config.vocabulary, sizes.logits);
+  return model;
 }
-
-}  // namespace
 
 std::vector<int64_t> micro_batch_candidates(const BatchOptions& batch, int64_t sequence, int64_t tokens) {
   std::vector<int64_t> candidates;
@@ -63,10 +62,8 @@ PlanRequest plan_request(const Options& options, const ModelConfig& config, cons
   r.rates.network = levels_for(r.rates, static_cast<uint32_t>(ranks.count), per_node);
   const int64_t sequence = options.batch.sequence.value_or(config.context);
   const DType precision = options.numbers.precision;
-  r.model = [config, precision, logits = needs.sizes.logits](int64_t micro_batch, int64_t length) {
-    Model model = build_model(config, precision, micro_batch, length);
-    set_loss_rows(model, loss_rows(config.vocabulary, logits));
-    return model;
+  r.model = [config, precision, sizes = needs.sizes](int64_t micro_batch, int64_t length) {
+    return sized_model(config, precision, sizes, micro_batch, length);
   };
   r.sequence = sequence;
   BatchOptions batch = options.batch;

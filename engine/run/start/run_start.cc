@@ -135,6 +135,9 @@ RunStart open_run_start(Options& options, Verb verb) {
   const std::optional<MachineRates> elsewhere =
       verb == Verb::plan ? described_machine(options.memory) : std::nullopt;
   note(settle_device(options, start.checkpoint.has_value(), elsewhere ? &*elsewhere : nullptr));
+  const std::string algorithms =
+      settle_algorithms(options.memory, start.checkpoint ? start.checkpoint->state().matmul_algorithms : "");
+  if (!algorithms.empty()) note({algorithms});
   return start;
 }
 
@@ -186,6 +189,7 @@ CheckpointState state_of(const RunStart& start, const Options& options, const To
   state.tokens = data.tokens();
   state.data_checksum = data.sample_checksum();
   state.micro_batch = options.batch.micro_batch.value();
+  state.matmul_algorithms = options.memory.chosen_algorithms;
   state.options = manifest_options(options);
   return state;
 }

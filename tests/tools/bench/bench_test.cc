@@ -66,9 +66,11 @@ TEST(Bench, ADescriptionReadsBackAsItWasWritten) {
   r.source = "a test";
   r.gpu = "T4";
   r.memory = {std::nullopt, 1 << 30, uint64_t{1} << 31};
+  r.matmul_algorithms = R"({"cublaslt":130100,"gpu":"T4","products":{"p":"id=1"}})";
   const std::string text = machine_rates_json(r);
   const MachineRates back = parse_machine_rates(text, "text");
   EXPECT_EQ(machine_rates_json(back), text);
+  EXPECT_EQ(back.matmul_algorithms, r.matmul_algorithms);
   EXPECT_EQ(back.lanes[0].ops[0].flops.fp32, 1.0 / 3);
   EXPECT_EQ(back.lanes[0].ops[0].flops.fp16, kUnlimited);
   EXPECT_EQ(back.lanes[0].ops[0].bytes.fp16, 0.1);

@@ -118,7 +118,8 @@ TEST_F(ManifestTest, ReadersTakeAnyNumberOfPieces) {
 
 TEST_F(ManifestTest, ManifestsThatLieAreRejected) {
   rejects("is not that of a Sluice checkpoint", [](Json& m) { m["format"] = "other"; });
-  rejects("format version 5", [](Json& m) { m["version"] = 5; });
+  rejects("format version 6", [](Json& m) { m["version"] = 6; });
+  rejects("lacks 'matmul_algorithms'", [](Json& m) { m["version"] = 5; });
   rejects("format version 2", [](Json& m) { m["version"] = 2; });
   rejects("lacks 'step'", [](Json& m) { m.erase("step"); });
   rejects("'step' -1, which is out of range", [](Json& m) { m["step"] = -1; });

@@ -1,0 +1,287 @@
+// Algorithms of matrix products that are chosen by time: what `sluice bench --model` writes, a run uses, and
+// a run that goes on keeps. On the emulated GPU, where every algorithm rounds sums in an order of its own
+// (cublaslt_emulation.cc).
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "gpu/cuda/matmul.h"
+#include "tests/emulation/emulated_command.h"
+#include "tools/bench/algorithms.h"
+
+namespace sluice {
+namespace {
+
+using emulation::EmulatedGpu;
+using Json = nlohmann::json;
+using Used = std::set<uint32_t>;
+
+constexpr uint64_t kVersion = EmulatedGpu{}.cublaslt_version;
+
+// A product of 16-bit matrices whose rows are `stride` elements apart.
+Product product_of(int64_t stride) {
+  return {4, stride, stride, false, false, stride, stride, stride, DType::bf16, DType::bf16};
+}
+
+class MatmulAlgorithms : public EmulatedRun {
+ protected:
+  // The products of a training, each by the heuristic's algorithm of this number, as bench writes them.
+  cuda::ChosenAlgorithms chosen(size_t number, const Words& model) const {
+    Words words = Words{"sluice", "bench", "--device", "cuda"} + model;
+    std::vector<const char*> argv;
+    for (const std::string& word : words) argv.push_back(word.c_str());
+    const Options options = parse_command_line(static_cast<int>(argv.size()), argv.data()).options;
+    const auto multiplier = cuda::make_multiplier({nullptr, 1});
+    cuda::ChosenAlgorithms all{{"emulated GPU", "8.0", kVersion}, {}};
+    for (const Product& product : products_to_time(options)) {
+      const auto [part, algorithms] = multiplier->candidates(product, 8);
+      all.products[cuda::product_text(part)] = algorithms.at(number);
+    }
+    return all;
+  }
+  // A machine description with algorithms as text. Returns its path.
+  std::string description(const std::string& name, const std::string& algorithms) const {
+    MachineRates rates = default_machine_rates();
+    rates.matmul_algorithms = algorithms;
+    const std::string file = directory / (name + ".json");
+    write_bytes(file, machine_rates_json(rates));
+    return file;
+  }
+  std::string description(const std::string& name, size_t number) const {
+    return description(name, cuda::algorithms_text(chosen(number, kModel)));
+  }
+
+  Ended run_on(const EmulatedGpu& gpu, const Words& words) const {
+    emulation::set_up(gpu);
+    return run_command(words);
+  }
+  // Trains on the GPU. Returns what it printed.
+  std::string expect_trained(const std::string& out, int64_t steps, const Words& more,
+                             const Used& used) const {
+    const Ended ended = run_on({}, train(out, steps, kDevice + more));
+    EXPECT_EQ(ended.code, ExitCode::done) << ended.what << " " << ended.remedy;
+    EXPECT_EQ(emulation::counts().algorithms, used) << out;
+    expect_nothing_on_the_gpu();
+    return ended.out;
+  }
+  Ended expect_refused(const EmulatedGpu& gpu, const Words& words, ExitCode code, const Words& parts) const {
+    const Ended ended = run_on(gpu, words);
+    EXPECT_EQ(ended.code, code) << ended.what;
+    expect_sentences(ended);
+    for (const std::string& part : parts)
+      EXPECT_NE((ended.what + " " + ended.remedy).find(part), std::string::npos)
+          << part << " in: " << ended.what << " " << ended.remedy;
+    expect_nothing_on_the_gpu();
+    return ended;
+  }
+  Tensors trained(const std::string& out) const { return newest_tensors(directory / out); }
+
+  const Words kDevice{"--device", "cuda", "--lr-schedule", "constant"};
+  const Words kModel{"--model", kTiny, "--batch", "4", "--micro-batch", "2"};
+};
+
+TEST_F(MatmulAlgorithms, BenchTimesThemAndTrainUsesThem) {
+  const std::string file = directory / "measured.json";
+  const OpSizes ops{.rows = 32, .width = 64, .vocabulary = 128, .seconds_at_least = 0, .repeat_seconds = 0};
+  const BenchScale scale{.parameters = 4 << 20,
+                         .round_elements = 1 << 20,
+                         .copy_bytes = 1 << 20,
+                         .network_seconds = 0,
+                         .gpu = {.elements = 1 << 17, .ops = ops, .product_seconds = 0}};
+  emulation::set_up({.fast_algorithm = 2, .product_microseconds = 3000});
+  const Ended ended = run_command(Words{"bench", "--device", "cuda", "--out", file} + kModel, scale);
+  ASSERT_EQ(ended.code, ExitCode::done) << ended.what << ended.out;
+  expect_nothing_on_the_gpu();
+  const std::string name = "64 x 96 x 32 bf16 a=32 b=96 c=96 bias";
+  const size_t line = ended.out.find(name);
+  ASSERT_NE(line, std::string::npos) << ended.out;
+  EXPECT_EQ(ended.out.find(name, line + 1), std::string::npos) << "once, though two layers have it";
+  EXPECT_NE(ended.out.find("sluice train --matmul-algorithms " + file), std::string::npos) << ended.out;
+
+  const MachineRates rates = parse_machine_rates(read_text_file(file, 1 << 20), file);
+  EXPECT_EQ(rates.matmul_algorithms, cuda::algorithms_text(chosen(2, kModel)));
+  expect_trained("timed", 2, {"--matmul-algorithms", file}, {2});
+  expect_trained("first", 2, {}, {0});
+  EXPECT_NE(differences(trained("timed"), trained("first")), "") << "another order of sums";
+}
+
+// Without --micro-batch, the planner may choose any of several.
+TEST_F(MatmulAlgorithms, BenchTimesTheProductsOfEveryMicroBatch) {
+  const cuda::ChosenAlgorithms one = chosen(0, kModel), all = chosen(0, {"--model", kTiny, "--batch", "4"});
+  EXPECT_EQ(all.products.size(), 3 * one.products.size()) << "micro-batches of 4, 2 and 1";
+  for (const auto& [product, algorithm] : one.products)
+    EXPECT_TRUE(all.products.contains(product)) << product;
+}
+
+TEST_F(MatmulAlgorithms, BitsDependOnThemAndNotOnBudgets) {
+  const Words timed{"--matmul-algorithms", description("timed", 1)};
+  expect_trained("roomy", 3, timed, {1});
+  expect_trained("small", 3,
+                 timed + Words{"--gpu-mem", "400MiB", "--host-mem", "1GiB", "--placement", "lowest",
+                               "--recompute", "all", "--nvme-dir", scratch},
+                 {1});
+  EXPECT_EQ(differences(trained("roomy"), trained("small")), "");
+  // Every rank uses them.
+  const Ended ranks = run_on({.count = 2}, train("ranks", 2, kDevice + timed + Words{"--gpus", "2"}));
+  EXPECT_EQ(ranks.code, ExitCode::done) << ranks.what;
+  EXPECT_EQ(emulation::counts().algorithms, Used{1});
+}
+
+// A checkpoint has the algorithms themselves.
+TEST_F(MatmulAlgorithms, ARunGoesOnWithThoseThatItHas) {
+  const std::string file = description("timed", 2), other = description("other", 1);
+  const Words timed{"--matmul-algorithms", file}, resume{"--resume", "auto"};
+  expect_trained("straight", 4, timed, {2});
+  for (const char* run : {"run", "changed", "branched"}) expect_trained(run, 2, timed, {2});
+  const std::string checkpoint = *newest_checkpoint(directory / "run");
+  EXPECT_EQ(CheckpointReader::open(checkpoint).state().matmul_algorithms,
+            cuda::algorithms_text(chosen(2, kModel)));
+
+  EXPECT_NE(expect_trained("changed", 3, resume + Words{"--matmul-algorithms", other}, {1})
+                .find("--matmul-algorithms " + other + " replaces the run's"),
+            std::string::npos);
+  EXPECT_NE(expect_trained("changed", 4, resume + Words{"--matmul-algorithms", "none"}, {0})
+                .find("--matmul-algorithms none replaces the run's"),
+            std::string::npos);
+  expect_trained("changed", 5, resume, {0});
+  EXPECT_EQ(expect_trained("run", 3, resume + timed, {2}).find("replaces"), std::string::npos);
+
+  std::filesystem::remove(file);
+  EXPECT_NE(expect_trained("run", 4, resume, {2}).find("by the algorithms that the run was given"),
+            std::string::npos);
+  EXPECT_EQ(differences(trained("run"), trained("straight")), "");
+  expect_trained("elsewhere", 4, {"--resume", *newest_checkpoint(directory / "branched")}, {2});
+  EXPECT_EQ(differences(trained("elsewhere"), trained("straight")), "");
+
+  const EmulatedGpu another{.name = "another GPU"};
+  expect_refused(
+      another, train("run", 5, resume), ExitCode::environment,
+      {"timed on emulated GPU (compute capability 8.0) with cuBLASLt 13.1.0, and this is another GPU",
+       "or give --matmul-algorithms none"});
+  emulation::set_up(another);
+  EXPECT_EQ(run_command(train("run", 5, resume + Words{"--matmul-algorithms", "none"})).code, ExitCode::done);
+}
+
+// Older readers would change the bits of such a run; they take the checkpoints of all others.
+TEST_F(MatmulAlgorithms, CheckpointsThatHaveThemHaveAVersionOfTheirOwn) {
+  const auto manifest = [&](const std::string& out) {
+    return Json::parse(read_text_file(*newest_checkpoint(directory / out) + "/manifest.json", 1 << 20));
+  };
+  expect_trained("with", 2, {"--matmul-algorithms", description("timed", 2)}, {2});
+  expect_trained("without", 2, {}, {0});
+  EXPECT_EQ(manifest("with")["version"], 5);
+  EXPECT_EQ(manifest("without")["version"], 4);
+  EXPECT_FALSE(manifest("without").contains("matmul_algorithms"));
+}
+
+TEST_F(MatmulAlgorithms, OtherVerbsTakeThem) {
+  const Words timed{"--matmul-algorithms", description("timed", 2)}, cuda{"--device", "cuda"};
+  expect_trained("run", 2, timed, {2});
+  const auto expect_done = [&](const Words& words, const Used& used) {
+    const Ended ended = run_on({}, words);
+    EXPECT_EQ(ended.code, ExitCode::done) << ended.what << ended.out;
+    EXPECT_EQ(emulation::counts().algorithms, used) << words[0];
+  };
+  const Words eval{"eval",          "--from", directory / "run", "--data", text,
+                   "--val-batches", "1",      "--device",        "cuda"};
+  expect_done(eval + timed, {2});
+  expect_done(eval, {0});
+  const Words training = kModel + Words{"--data", text} + cuda + timed;
+  expect_done(Words{"profile", "--steps", "4", "--out", directory / "report", "--"} + training, {2});
+  expect_done(Words{"plan", "--no-advice"} + kModel + cuda + timed, {});
+  expect_refused({.name = "another GPU"}, Words{"plan", "--no-advice"} + kModel + cuda + timed,
+                 ExitCode::environment, {"timed on emulated GPU"});
+  // A plan for a GPU elsewhere.
+  expect_done(Words{"plan", "--no-advice", "--machine", "h100"} + kModel + timed, {});
+}
+
+TEST_F(MatmulAlgorithms, OthersThanTheGpusAreRefused) {
+  const auto refused = [&](const EmulatedGpu& gpu, const std::string& algorithms, ExitCode code,
+                           const Words& parts, const Words& more = {"--device", "cuda"}) {
+    const Words words{"--matmul-algorithms", description("refused", algorithms)};
+    expect_refused(gpu, train("refused", 2, words + more), code, parts);
+    EXPECT_FALSE(std::filesystem::exists(directory / "refused"));
+  };
+  const cuda::ChosenAlgorithms all = chosen(2, kModel);
+  const std::string right = cuda::algorithms_text(all);
+  refused({.name = "another GPU"}, right, ExitCode::environment, {"this is another GPU", "sluice bench"});
+  refused({.capability_major = 9}, right, ExitCode::environment, {"compute capability 9.0"});
+  refused({.cublaslt_version = 130200}, right, ExitCode::environment, {"with cuBLASLt 13.2.0"});
+  refused({}, right, ExitCode::usage, {"is for --device cuda"}, {"--device", "cpu"});
+  refused({}, "", ExitCode::usage, {"has no algorithms", "sluice bench"});
+
+  cuda::ChosenAlgorithms lacking = all;
+  EXPECT_EQ(lacking.products.erase("64 x 96 x 32 bf16 a=32 b=96 c=96 bias"), 1u);
+  refused({}, cuda::algorithms_text(lacking), ExitCode::usage,
+          {"none for the product 64 x 96 x 32 bf16 a=32 b=96 c=96 bias, in linear forward of bf16",
+           "--micro-batch"});
+  // What the library, or this build, does not take.
+  const auto changed = [&](const std::function<void(cuda::Algorithm&)>& change) {
+    cuda::ChosenAlgorithms wrong = all;
+    for (auto& [product, algorithm] : wrong.products) change(algorithm);
+    return cuda::algorithms_text(wrong);
+  };
+  refused({}, changed([](cuda::Algorithm& a) { a[1] = 7; }), ExitCode::environment,
+          {"The algorithm `id=2 tile=7 ", "cuBLASLt says: not supported, in", "sluice bench"});
+  refused({}, changed([](cuda::Algorithm& a) { a[0] = 99; }), ExitCode::environment, {"invalid value"});
+  refused({}, changed([](cuda::Algorithm& a) { a[8] += 1 << 16; }), ExitCode::environment, {"invalid value"});
+  // Texts that are not the device's.
+  Json json = Json::parse(right);
+  json.erase("cublaslt");
+  refused({}, json.dump(), ExitCode::malformed_file, {"there is no `cublaslt`"});
+  json = Json::parse(right);
+  json["products"] = Json::array();
+  refused({}, json.dump(), ExitCode::malformed_file, {"`products` is not an object"});
+  for (const char* wrong :
+       {"", "id=2", "id=2 tile=22 split_k=3 reduction=2 swizzle=0 custom=0 stages=12 x=0 y=0"}) {
+    json = Json::parse(right);
+    json["products"]["p"] = wrong;
+    refused({}, json.dump(), ExitCode::malformed_file, {"of p is not an algorithm"});
+  }
+  json["more"] = 1;
+  refused({}, json.dump(), ExitCode::malformed_file, {"matmul_algorithms has the unknown key more"});
+}
+
+TEST_F(MatmulAlgorithms, BenchRefusesWhatItCannotTime) {
+  const std::string file = directory / "none.json";
+  const auto refused = [&](const Words& more, const std::string& part) {
+    expect_refused({}, Words{"bench", "--out", file} + more, ExitCode::usage, {part});
+    EXPECT_FALSE(std::filesystem::exists(file));
+  };
+  refused({"--batch", "4"}, "--batch needs --model");
+  refused({"--precision", "fp16"}, "--precision needs --model");
+  refused(kModel + Words{"--device", "cpu"}, "--model is for --device cuda");
+  refused({"--model", "gpt17"}, "gpt17");
+}
+
+// What the heuristic is told of a product also bounds algorithms that come as text.
+TEST_F(MatmulAlgorithms, CandidatesObeyTheSameRulesAsTheFirst) {
+  const auto multiplier = cuda::make_multiplier({nullptr, 1});
+  const auto ids = [&](int64_t stride, int most) {
+    std::vector<uint32_t> all;
+    for (const cuda::Algorithm& algorithm : multiplier->candidates(product_of(stride), most).algorithms)
+      all.push_back(algorithm[0]);
+    return all;
+  };
+  EXPECT_EQ(ids(8, 8), (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(ids(8, 2), (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(ids(9, 8), (std::vector<uint32_t>{0, 2})) << "rows are aligned to two bytes";
+  const auto refusal = [&](int64_t stride, const cuda::Algorithm& algorithm) {
+    try {
+      multiplier->prepare(product_of(stride), algorithm);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::environment);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const cuda::Algorithm aligned{1, 21, 2, 2, 1, 0, 11, 0, 1}, large{3, 23, 4, 2, 1, 0, 13, 0, 3},
+      in_place{4, 24, 5, 1, 0, 0, 14, 0, 4};
+  EXPECT_EQ(refusal(8, aligned), "");
+  EXPECT_NE(refusal(9, aligned).find("rows are not aligned as it needs them"), std::string::npos);
+  EXPECT_NE(refusal(8, large).find("more workspace"), std::string::npos) << refusal(8, large);
+  EXPECT_NE(refusal(8, in_place).find("round sums twice"), std::string::npos) << refusal(8, in_place);
+}
+
+}  // namespace
+}  // namespace sluice
