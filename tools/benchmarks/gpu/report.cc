@@ -201,6 +201,19 @@ std::string products(const ordered_json& values) {
   return out;
 }
 
+// By how much the fastest algorithms are faster than those that cuBLASLt proposes first.
+std::string gain(const ordered_json& values) {
+  double first = 0, best = 0, most = 0;  // seconds of all products, and the largest gain of one
+  for (const ordered_json& product : values.at("products")) {
+    const double flops = product.at("flops"), rate = product.at("first"), fastest = product.at("best");
+    first += flops / rate;
+    best += flops / fastest;
+    most = std::max(most, fastest / rate - 1);
+  }
+  return fmt::format("{} products, {:+.1f} % together by the fastest algorithms, {:+.1f} % at most",
+                     values.at("products").size(), 100 * (first / best - 1), 100 * most);
+}
+
 std::string rates(const Row& row, const ordered_json& part) {
   const ordered_json* values = measured(part, row.name);
   if (!values) return absence(part, row.name);
@@ -215,6 +228,7 @@ std::string rates(const Row& row, const ordered_json& part) {
                        values->at("seconds").get<double>(), values->at("seconds_predicted").get<double>(),
                        100 * values->at("prediction_error").get<double>(),
                        values->at("machine").get<std::string>());
+  if (row.kind == RowKind::algorithms) return gain(*values);
   if (row.kind == RowKind::bench)
     return fmt::format(
         "{:.0f} s; products of layers {}; rounding and AdamW in the device's memory {:.1f} "

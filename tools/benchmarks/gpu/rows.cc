@@ -151,6 +151,18 @@ std::vector<Row> training_rows() {
     row.mode = mode;
     return row;
   };
+  // In the micro-batch that is planned for it.
+  const auto algorithms = [](const std::string& model, int batch, int sequence) {
+    return Row{.part = "small",
+               .name = "algorithms-" + model,
+               .kind = RowKind::algorithms,
+               .title = "products of " + model + " by other algorithms",
+               .seconds_most = 60,
+               .model = model,
+               .batch = batch,
+               .sequence = sequence,
+               .micro_batch = batch};
+  };
   Row profile = training("small", "profile", "sluice profile, GPT-2 1.5B with its state in DRAM", 120,
                          "gpt2-xl", 16, 1024, 8, "10GiB", "40GiB");
   profile.kind = RowKind::profile;
@@ -170,6 +182,8 @@ std::vector<Row> training_rows() {
        .kind = RowKind::bench,
        .title = "sluice bench",
        .seconds_most = 120},
+      algorithms("gpt2-xl", 16, 1024),
+      algorithms("llama-13b", 4, 4096),
       gpt2("gpt2-bf16", "GPT-2 124M, resident", 60, "gpt2", 64, "6GiB", "bf16"),
       gpt2("gpt2-fp16", "GPT-2 124M, resident", 60, "gpt2", 64, "6GiB", "fp16"),
       gpt2("gpt2-xl-bf16", "GPT-2 1.5B, resident", 90, "gpt2-xl", 16, "8GiB", "bf16"),
@@ -225,6 +239,8 @@ const char* kind_name(RowKind kind) {
       return "disk";
     case RowKind::matmul:
       return "matmul";
+    case RowKind::algorithms:
+      return "algorithms";
     case RowKind::training:
       return "training";
     case RowKind::bench:
@@ -260,7 +276,7 @@ bool needs_drive(const std::string& part) {
 
 Row rehearsed(Row row) {
   row.seconds_most *= 4;  // for emulated kernels, on slow machines
-  if (row.kind != RowKind::training && row.kind != RowKind::profile && row.kind != RowKind::peer) return row;
+  if (row.model.empty()) return row;
   row.batch = 4;
   row.sequence = 32;
   row.steps = 4;

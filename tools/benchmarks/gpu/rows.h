@@ -9,16 +9,17 @@
 namespace sluice {
 
 enum class RowKind : uint8_t {
-  doctor,     // `sluice doctor`: run by the script
-  test,       // tests that need a GPU: run by the script, in a process of their own
-  sanitizer,  // the same under compute-sanitizer
-  link,       // copies between host and GPU
-  disk,       // reads and writes of one file of the nvme tier
-  matmul,     // large products through the device's multiplier
-  training,   // steps of one configuration
-  bench,      // `sluice bench`, whose machine description serves all rows after it
-  profile,    // a configuration by `sluice profile`; its files stay, too
-  peer,       // the same configuration in PyTorch: run by the script
+  doctor,      // `sluice doctor`: run by the script
+  test,        // tests that need a GPU: run by the script, in a process of their own
+  sanitizer,   // the same under compute-sanitizer
+  link,        // copies between host and GPU
+  disk,        // reads and writes of one file of the nvme tier
+  matmul,      // large products through the device's multiplier
+  algorithms,  // the products of a model, by each of several algorithms of cuBLASLt
+  training,    // steps of one configuration
+  bench,       // `sluice bench`, whose machine description serves all rows after it
+  profile,     // a configuration by `sluice profile`; its files stay, too
+  peer,        // the same configuration in PyTorch: run by the script
 };
 const char* kind_name(RowKind kind);
 
@@ -29,9 +30,9 @@ struct Row {
   int seconds_most = 0;  // the script ends it after that
   // Tests and sanitizers: a source as cuda_test takes it, which of its tests, and compute-sanitizer's tool.
   std::string source, filter, tool;
-  // Training, profile and peer. The model is one of --model; "layers=*" stands for as many layers as the
-  // budgets hold. Batch and sequence are a step's. As many steps are done as fit the time, at most `steps`;
-  // the first two do not count. Budgets: "most" is nearly all that is free, nvme: "" no such tier.
+  // Training, profile, peer and algorithms. The model is one of --model; "layers=*" stands for as many layers
+  // as the budgets hold. Batch and sequence are a step's. As many steps are done as fit the time, at most
+  // `steps`; the first two do not count. Budgets: "most" is nearly all that is free, nvme: "" no such tier.
   std::string model, precision = "bf16";
   int batch = 0, sequence = 0, steps = 0;
   std::string gpu, host, nvme;

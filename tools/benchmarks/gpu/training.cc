@@ -26,6 +26,7 @@
 #include "engine/run/train/trainer.h"
 #include "models/files/file.h"
 #include "offload/nvme_files.h"
+#include "tools/bench/algorithms.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/median.h"
 #include "tools/command/command_line.h"
@@ -281,6 +282,23 @@ ordered_json measure_bench(const TrainingPlace& place, const std::string& file, 
   row["memory"] = compute->bytes_per_second;
   row["optimizer"] = find_lane(rates, "optimizer", "host")->bytes_per_second;
   return row;
+}
+
+ordered_json measure_algorithms(const Row& row, DeviceKind device, bool small) {
+  if (device != DeviceKind::cuda)
+    throw Error(ExitCode::infeasible, "it needs a GPU", "Run it where there is one.");
+  const Options options = parse(
+      {"bench"}, {"--device", "cuda", "--model", row.model, "--batch", std::to_string(row.batch), "--seq",
+                  std::to_string(row.sequence), "--micro-batch", std::to_string(row.micro_batch)});
+  GpuScale scale;
+  if (small) scale.product_seconds = 0;
+  const TimedAlgorithms timed = time_algorithms(options, products_to_time(options), scale, stdout);
+  ordered_json values{{"state", "measured"}, {"products", ordered_json::array()}};
+  for (const TimedProduct& p : timed.products)
+    values["products"].push_back(
+        {{"product", p.name}, {"flops", p.flops}, {"first", p.first}, {"best", p.best}});
+  values["matmul_algorithms"] = ordered_json::parse(timed.text);
+  return values;
 }
 
 ordered_json measure_profile(const Row& row, const TrainingPlace& place, const std::string& directory) {

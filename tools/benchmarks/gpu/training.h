@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "engine/run/options/options.h"
 #include "tools/benchmarks/gpu/rows.h"
 
 namespace sluice {
@@ -22,6 +23,10 @@ struct TrainingPlace {
 // Error(infeasible) if the budgets cannot hold the model.
 nlohmann::ordered_json measure_training(const Row& row, const TrainingPlace& place, double seconds,
                                         const std::function<void(const nlohmann::ordered_json&)>& so_far);
+
+// Times algorithms of cuBLASLt for the row's products. `small`: a rehearsal. Throws Error(environment), and
+// Error(infeasible) where there is no GPU.
+nlohmann::ordered_json measure_algorithms(const Row& row, DeviceKind device, bool small);
 
 // Runs `sluice bench`, which writes `file`. `small`: a rehearsal.
 nlohmann::ordered_json measure_bench(const TrainingPlace& place, const std::string& file, bool small);
