@@ -4,6 +4,9 @@
 // are short enough it keeps what it loaded, so that memory is read once. Sums over rows are cut into chunks,
 // whose number is a function of the shape. A block sums columns of a chunk, each of its eight warps every
 // eighth row; a second kernel adds the chunks in order.
+//
+// Of rows that fit, one kernel makes the gradients of the input and of parameters, so that x and dy are read
+// once: a block owns a chunk and takes its rows one by one, each thread some of the columns.
 #include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
@@ -122,8 +125,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(NormForward<T> a) {
   a.rstd[row] = rstd;
 }
 
-// ---- Backward of the input. With n = (x - mean) * rstd and g = dy * weight:
-// dx = rstd * (g - average(g) - n * average(g * n)); without mean and average(g) for rms_norm.
+// ---- Backward of the input, for rows that do not fit a block's registers. With n = (x - mean) * rstd and g
+// = dy * weight: dx = rstd * (g - average(g) - n * average(g * n)); without mean and average(g) for rms_norm.
 
 template <typename T>
 struct NormBackward {
@@ -133,17 +136,16 @@ struct NormBackward {
   Gradient<T> dx;
 };
 
-template <bool kLayer, typename T, int kKept>
+template <bool kLayer, typename T>
 __global__ void __launch_bounds__(kThreads) backward_kernel(NormBackward<T> a) {
   const NormShape& s = a.shape;
   const int64_t row = row_of_warp();
   if (row >= s.rows) return;
-  const LaneRow<T, kKept> x(a.x + row * s.columns, s), dy(a.dy + row * s.columns, s);
   const float mean = kLayer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
-  const auto terms = [&](int i, int64_t c, auto part, float(&n)[kWide], float(&g)[kWide]) {
+  const auto terms = [&](int64_t c, auto part, float(&n)[kWide], float(&g)[kWide]) {
     float weight[kWide];
-    x.get(i, c, part, n);
-    dy.get(i, c, part, g);
+    load(a.x + row * s.columns + c, part, n);
+    load(a.dy + row * s.columns + c, part, g);
     load(a.weight + c, part, weight);
 #pragma unroll
     for (int e = 0; e < kWide; ++e) {
@@ -152,9 +154,9 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(NormBackward<T> a) {
     }
   };
   float sum = 0, products = 0;
-  for_lane_parts<kKept>(s, [&](int i, int64_t c, auto part) {
+  for_lane_parts<0>(s, [&](int, int64_t c, auto part) {
     float n[kWide], g[kWide];
-    terms(i, c, part, n, g);
+    terms(c, part, n, g);
 #pragma unroll
     for (int e = 0; e < kWide; ++e) {
       sum += g[e];
@@ -163,10 +165,10 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(NormBackward<T> a) {
   });
   sum = kLayer ? warp_sum(sum) / static_cast<float>(s.columns) : 0.0f;
   products = warp_sum(products) / static_cast<float>(s.columns);
-  for_lane_parts<kKept>(s, [&](int i, int64_t c, auto part) {
+  for_lane_parts<0>(s, [&](int, int64_t c, auto part) {
     float n[kWide], g[kWide], before[kWide];
     load_before(a.dx, row * s.columns + c, part, before);
-    terms(i, c, part, n, g);
+    terms(c, part, n, g);
 #pragma unroll
     for (int e = 0; e < kWide; ++e) g[e] = rstd * (g[e] - sum - n[e] * products);
     store_after(a.dx, row * s.columns + c, part, before, g);
@@ -275,6 +277,118 @@ void add_column_terms(const Queue& queue, ColumnTerms<T> terms, float* sums, flo
   if (kProducts) add_chunks(queue, terms.product_partials, chunks, terms.columns, products);
 }
 
+// ---- Backward of the input and of parameters, for rows that fit.
+
+// Columns of thread t: [8 t, 8 t + 8), and those kBlockStep further on, kParts times.
+constexpr int kBlockStep = kThreads * kWide;
+
+// Calls f with the number of parts that a thread needs, as a constant, and returns true; false for rows that
+// do not fit.
+template <typename F>
+bool with_block_parts(const NormShape& s, F f) {
+  if (!s.wide || s.columns > 4 * kBlockStep) return false;
+  if (s.columns <= kBlockStep)
+    f(std::integral_constant<int, 1>());
+  else if (s.columns <= 2 * kBlockStep)
+    f(std::integral_constant<int, 2>());
+  else
+    f(std::integral_constant<int, 4>());
+  return true;
+}
+
+struct TwoSums {
+  float a, b;
+};
+// The sums over the block, in a fixed order. `shared` must not be that of the call before.
+__device__ inline TwoSums block_sums(TwoSums mine, TwoSums (&shared)[kWarps]) {
+  mine = {warp_sum(mine.a), warp_sum(mine.b)};
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = mine;
+  __syncthreads();
+  TwoSums sums = shared[0];
+#pragma unroll
+  for (int warp = 1; warp < kWarps; ++warp) sums.a += shared[warp].a, sums.b += shared[warp].b;
+  return sums;
+}
+
+template <bool kLayer, typename T, int kParts>
+__global__ void __launch_bounds__(kThreads)
+    both_kernel(NormBackward<T> a, float* partials, float* product_partials, int64_t chunks) {
+  __shared__ TwoSums shared[2][kWarps];
+  const NormShape& s = a.shape;
+  const int64_t rows_per_chunk = div_up(s.rows, chunks), begin = blockIdx.x * rows_per_chunk;
+  const int64_t end = begin + rows_per_chunk < s.rows ? begin + rows_per_chunk : s.rows;
+  const int64_t first = threadIdx.x * kWide;
+  const auto for_parts = [&](auto f) {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+      if (first + i * kBlockStep < s.columns) f(i, first + i * kBlockStep);
+  };
+  Raw<T> x[kParts], dy[kParts], weight[kParts];
+  const auto load_row = [&](int64_t row) {
+    for_parts([&](int i, int64_t c) {
+      x[i] = load_raw(a.x + row * s.columns + c);
+      dy[i] = load_raw(a.dy + row * s.columns + c);
+    });
+  };
+  for_parts([&](int i, int64_t c) { weight[i] = load_raw(a.weight + c); });
+  float sums[kLayer ? kParts : 1][kWide] = {}, products[kParts][kWide] = {};
+  if (begin < end) load_row(begin);
+  for (int64_t row = begin; row < end; ++row) {
+    const float mean = kLayer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
+    float n[kParts][kWide], g[kParts][kWide];
+    TwoSums mine = {0, 0};
+    for_parts([&](int i, int64_t) {
+      float w[kWide];
+      unpack(x[i], n[i]);
+      unpack(dy[i], g[i]);
+      unpack(weight[i], w);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) {
+        n[i][e] = (n[i][e] - mean) * rstd;
+        if (kLayer) sums[i][e] += g[i][e];
+        products[i][e] += g[i][e] * n[i][e];
+        g[i][e] *= w[e];
+        mine.a += g[i][e];
+        mine.b += g[i][e] * n[i][e];
+      }
+    });
+    if (row + 1 < end) load_row(row + 1);  // under way while this row's sums are added
+    const TwoSums all = block_sums(mine, shared[(row - begin) % 2]);
+    const auto columns = static_cast<float>(s.columns);
+    const float average = kLayer ? all.a / columns : 0.0f, product = all.b / columns;
+    for_parts([&](int i, int64_t c) {
+      float before[kWide];
+      load_before(a.dx, row * s.columns + c, Whole(), before);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) g[i][e] = rstd * (g[i][e] - average - n[i][e] * product);
+      store_after(a.dx, row * s.columns + c, Whole(), before, g[i]);
+    });
+  }
+  for_parts([&](int i, int64_t c) {
+    const int64_t to = blockIdx.x * s.columns + c;
+    if constexpr (kLayer) store(partials + to, Whole(), sums[i]);
+    store(product_partials + to, Whole(), products[i]);
+  });
+}
+
+// Returns false where rows do not fit. sums, products: added to; nullptr: not wanted.
+template <bool kLayer, typename T>
+bool both_gradients(const Queue& queue, const NormBackward<T>& arguments, float* sums, float* products,
+                    std::byte* workspace) {
+  const NormShape& s = arguments.shape;
+  const int64_t chunks = norm_chunks(s.rows);
+  auto* partials = reinterpret_cast<float*>(workspace);
+  float* product_partials = partials + (kLayer ? chunks * s.columns : 0);
+  const bool fits = with_block_parts(s, [&]<int kParts>(std::integral_constant<int, kParts>) {
+    launch(queue, both_kernel<kLayer, T, kParts>, chunks, kThreads, 0, arguments, partials, product_partials,
+           chunks);
+  });
+  if (!fits) return false;
+  if (kLayer) add_chunks(queue, partials, chunks, s.columns, sums);
+  add_chunks(queue, product_partials, chunks, s.columns, products);
+  return true;
+}
+
 // ---- Both norms. Outputs: layer_norm has y, mean, rstd; rms_norm y, rstd.
 
 template <bool kLayer>
@@ -303,31 +417,40 @@ void norm_backward(const Queue& queue, const OpCall& call) {
     const float* rstd = data_of<const float>(call.outputs, kLayer ? 2 : 1);
     const NormBackward<T> arguments{s,    x,    data_of<const T>(call.parameters, 0),   dy,
                                     mean, rstd, gradient_of<T>(call.input_gradients, 0)};
+    float *products = data_of<float>(call.parameter_gradients, 0),
+          *sums = data_of<float>(call.parameter_gradients, 1);
+    if (both_gradients<kLayer>(queue, arguments, sums, products, call.workspace)) return;
     if (arguments.dx.data != nullptr)
-      with_kept<T>(s, [&]<int kKept>(std::integral_constant<int, kKept>) {
-        launch(queue, backward_kernel<kLayer, T, kKept>, div_up(s.rows, kWarps), kThreads, 0, arguments);
-      });
+      launch(queue, backward_kernel<kLayer, T>, div_up(s.rows, kWarps), kThreads, 0, arguments);
     add_column_terms<T, kLayer, true>(queue, {s.rows, s.columns, s.wide, dy, x, mean, rstd, nullptr, nullptr},
-                                      data_of<float>(call.parameter_gradients, 1),
-                                      data_of<float>(call.parameter_gradients, 0), call.workspace);
+                                      sums, products, call.workspace);
   });
 }
 
+template <typename T, int kParts>
+void load_both_kernels() {
+  load(both_kernel<true, T, kParts>);
+  load(both_kernel<false, T, kParts>);
+}
+
 template <typename T, int kKept>
-void load_row_kernels() {
+void load_forward_kernels() {
   load(forward_kernel<true, T, kKept>);
   load(forward_kernel<false, T, kKept>);
-  load(backward_kernel<true, T, kKept>);
-  load(backward_kernel<false, T, kKept>);
 }
 
 }  // namespace
 
 void load_norm_kernels() {
   for_each_precision([]<typename T>(T) {
-    load_row_kernels<T, 0>();
-    load_row_kernels<T, kKeptSome>();
-    if constexpr (sizeof(T) == 2) load_row_kernels<T, kKeptMany>();
+    load_forward_kernels<T, 0>();
+    load_forward_kernels<T, kKeptSome>();
+    if constexpr (sizeof(T) == 2) load_forward_kernels<T, kKeptMany>();
+    load(backward_kernel<true, T>);
+    load(backward_kernel<false, T>);
+    load_both_kernels<T, 1>();
+    load_both_kernels<T, 2>();
+    load_both_kernels<T, 4>();
     load(column_sums_kernel<T, true, true>);
     load(column_sums_kernel<T, false, true>);
     load(column_sums_kernel<T, true, false>);

@@ -7,7 +7,28 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kStep = kThreads * kWide;
-static_assert(kNormBlock % kStep == 0, "all threads have equally many elements of a block of the norm");
+
+// A shard has fewer blocks of the norm than some GPUs have multiprocessors. So a thread of the rounding loads
+// several parts before it stores the first: 64 KiB a block are under way.
+constexpr int kRoundParts = 4;
+static_assert(kNormBlock % (kRoundParts * kStep) == 0, "a whole block of the norm has no rest");
+
+// Rounds kParts parts of a thread, kStep apart, and adds their squares in order.
+template <int kParts, typename T, typename P>
+__device__ void round_parts(const float* accumulator, T* gradient, P part, double& sum) {
+  float value[kParts][kWide];
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) load(accumulator + p * kStep, part, value[p]);
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) {
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) value[p][e] = widen(narrow<T>(value[p][e]));
+    store(gradient + p * kStep, part, value[p]);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e)
+      sum += static_cast<double>(value[p][e]) * static_cast<double>(value[p][e]);
+  }
+}
 
 // Block b rounds block b of the norm. Each thread adds the squares of its elements in order; then the
 // threads' sums are added.
@@ -15,21 +36,14 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     round_kernel(const float* accumulator, T* gradient, int64_t elements, bool aligned, double* block_sums) {
   __shared__ double shared[kThreads / kWarp];
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * static_cast<int64_t>(kNormBlock);
+  constexpr auto kBlock = static_cast<int64_t>(kNormBlock);
+  const int64_t begin = blockIdx.x * kBlock, end = begin + kBlock < elements ? begin + kBlock : elements;
   double sum = 0;
-  for (int64_t first = 0; first < static_cast<int64_t>(kNormBlock); first += kStep) {
-    const int64_t i = begin + first + threadIdx.x * kWide, count = elements - i;
-    if (count <= 0) break;
-    with_part(aligned, count, [&](auto part) {
-      float value[kWide];
-      load(accumulator + i, part, value);
-#pragma unroll
-      for (int e = 0; e < kWide; ++e) value[e] = widen(narrow<T>(value[e]));
-      store(gradient + i, part, value);
-#pragma unroll
-      for (int e = 0; e < kWide; ++e) sum += static_cast<double>(value[e]) * static_cast<double>(value[e]);
-    });
-  }
+  int64_t i = begin + threadIdx.x * kWide;
+  for (; aligned && i + (kRoundParts - 1) * kStep + kWide <= end; i += kRoundParts * kStep)
+    round_parts<kRoundParts>(accumulator + i, gradient + i, Whole(), sum);
+  for (; i < end; i += kStep)
+    with_part(aligned, end - i, [&](auto part) { round_parts<1>(accumulator + i, gradient + i, part, sum); });
   sum = block_sum(sum, shared);
   if (threadIdx.x == 0 && block_sums != nullptr) block_sums[blockIdx.x] = sum;
 }

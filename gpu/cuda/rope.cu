@@ -29,11 +29,18 @@ __device__ inline double inverse_frequency(const OpAttributes& a, int64_t i) {
   return (1 - share) * plain / scaling.factor + share * plain;
 }
 
+// A thread has one pair, whose frequency takes the most arithmetic, and kPositions positions.
+constexpr int kPositions = 8;
 __global__ void __launch_bounds__(kThreads) table_kernel(OpAttributes a, Turn* table) {
   const int64_t half = a.head_size / 2, index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= a.sequence * half) return;
-  const double angle = static_cast<double>(index / half) * inverse_frequency(a, index % half);
-  table[index] = {static_cast<float>(cos(angle)), static_cast<float>(sin(angle))};
+  const int64_t first = index / half * kPositions, pair = index % half;
+  if (first >= a.sequence) return;
+  const double frequency = inverse_frequency(a, pair);
+  for (int64_t position = first; position < first + kPositions && position < a.sequence; ++position) {
+    double sine, cosine;
+    sincos(static_cast<double>(position) * frequency, &sine, &cosine);
+    table[position * half + pair] = {static_cast<float>(cosine), static_cast<float>(sine)};
+  }
 }
 
 template <typename T>
@@ -99,7 +106,7 @@ void rotate(const Queue& queue, const OpCall& call, const TensorView& from, cons
   const int64_t rows = call.shapes->inputs[0][0], half = a.head_size / 2;
   const int64_t blocks = striding_blocks(queue, rows * a.heads * div_up(half, kWide), kThreads);
   auto* table = reinterpret_cast<Turn*>(call.workspace);
-  launch(queue, table_kernel, div_up(a.sequence * half, kThreads), kThreads, 0, a, table);
+  launch(queue, table_kernel, div_up(div_up(a.sequence, kPositions) * half, kThreads), kThreads, 0, a, table);
   with_precision(call.shapes->precision, [&]<typename T>(T) {
     const Rotation<T> rotation{static_cast<const T*>(from.data),
                                {static_cast<T*>(to.data), to.accumulate},

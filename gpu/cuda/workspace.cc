@@ -7,13 +7,13 @@
 namespace sluice::cuda {
 namespace {
 
-uint64_t column_sums_bytes(int64_t rows, int64_t columns) {
-  return static_cast<uint64_t>(column_sum_chunks(rows) * columns) * sizeof(float);
+uint64_t partials_bytes(int64_t chunks, int64_t columns) {
+  return static_cast<uint64_t>(chunks * columns) * sizeof(float);
 }
 
 uint64_t norm_bytes(const OpShapes& shapes, Pass pass) {
   if (pass == Pass::forward) return 0;
-  return shapes.parameters.size() * column_sums_bytes(shapes.inputs[0][0], shapes.inputs[0][1]);
+  return shapes.parameters.size() * partials_bytes(norm_chunks(shapes.inputs[0][0]), shapes.inputs[0][1]);
 }
 
 uint64_t rope_bytes(const OpShapes& shapes, Pass) {
@@ -23,7 +23,8 @@ uint64_t rope_bytes(const OpShapes& shapes, Pass) {
 
 uint64_t linear_bytes(const OpShapes& shapes, Pass pass) {
   if (pass == Pass::forward || shapes.parameters.size() < 2) return kMatmulWorkspaceBytes;
-  return std::max(kMatmulWorkspaceBytes, column_sums_bytes(shapes.inputs[0][0], shapes.parameters[1][0]));
+  return std::max(kMatmulWorkspaceBytes,
+                  partials_bytes(column_sum_chunks(shapes.inputs[0][0]), shapes.parameters[1][0]));
 }
 
 uint64_t attention_bytes(const OpShapes& shapes, Pass pass) {

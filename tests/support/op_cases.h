@@ -167,6 +167,7 @@ inline std::vector<OpCase> op_cases() {
       {"layer_norm_many_rows", layer_norm, norm, {{600, 65}}, {{65}, {65}}},
       {"layer_norm_wide", layer_norm, norm, {{5, 1030}}, {{1030}, {1030}}},
       {"layer_norm_wider", layer_norm, norm, {{3, 2304}}, {{2304}, {2304}}},
+      {"layer_norm_widest", layer_norm, norm, {{2, 5200}}, {{5200}, {5200}}},
       {"rms_norm", rms_norm, norm, {{74, 160}}, {{160}}},
       {"rms_norm_one_row", rms_norm, norm, {{1, 7}}, {{7}}},
       {"rms_norm_odd", rms_norm, norm, {{37, 33}}, {{33}}, 2},

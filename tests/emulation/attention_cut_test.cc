@@ -1,0 +1,172 @@
+// How attention is cut for GPUs, and that the registers of its compiled kernels allow it. The second reads
+// what ptxas wrote into the objects of gpu/cuda/attention_*.cu; they are not compressed for that.
+#include <elf.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+
+#include "gpu/cuda/attention.h"
+#include "tests/emulation/emulated_gpu.h"
+
+namespace sluice {
+namespace {
+
+using cuda::AttentionPart;
+
+struct Gpu {
+  int capability;  // 10 * major + minor
+  uint64_t shared_bytes_together, shared_bytes_reserved;
+  cuda::Queue queue() const {
+    return {.stream = nullptr,
+            .multiprocessors = 1,
+            .shared_bytes_max = shared_bytes_together - shared_bytes_reserved,
+            .shared_bytes_together = shared_bytes_together,
+            .shared_bytes_reserved = shared_bytes_reserved};
+  }
+};
+// CUDA Programming Guide 13.0, table "Technical Specifications per Compute Capability".
+constexpr Gpu kGpus[] = {{75, 64 << 10, 0},
+                         {80, 164 << 10, 1 << 10},
+                         {86, 100 << 10, 1 << 10},
+                         {89, 100 << 10, 1 << 10},
+                         {90, 228 << 10, 1 << 10}};
+constexpr int kRegisters = 65536,
+              kRegistersAtOnce = 8;  // of a multiprocessor; a warp's come in this step a lane
+
+// Calls f(part's name, type's mangled name, head size, cut) for every 16-bit kernel of a GPU.
+template <AttentionPart kPart, typename F>
+void for_each_size(const cuda::Queue& queue, const char* name, F f) {
+  for (const DType precision : {DType::bf16, DType::f16})
+    for (const int64_t size : {int64_t{32}, int64_t{64}, cuda::kHeadSizeMax})
+      cuda::for_head_size(precision, size, [&]<typename T, int kSize>(T, cuda::HeadSize<kSize>) {
+        f(name, precision == DType::bf16 ? "4Bf16E" : "3F16E", kSize, cuda::cut_for<kPart, T, kSize>(queue));
+      });
+}
+template <typename F>
+void for_each_kernel(const cuda::Queue& queue, F f) {
+  for_each_size<AttentionPart::forward>(queue, "forward", f);
+  for_each_size<AttentionPart::keys>(queue, "keys", f);
+  for_each_size<AttentionPart::queries>(queue, "queries", f);
+}
+
+TEST(AttentionCut, EightWarpsAreResidentFromCapability8On) {
+  for (const Gpu& gpu : kGpus) {
+    if (gpu.capability < 80) continue;
+    for_each_kernel(gpu.queue(), [&](const char* name, const char* type, int size, const cuda::Cut& cut) {
+      EXPECT_GE(cuda::resident_warps(gpu.queue(), cut), cuda::kResidentWarps)
+          << name << ' ' << type << ' ' << size << " on " << gpu.capability;
+    });
+  }
+}
+
+// At head size 128 shared memory decides: two blocks of 128 rows need 130 KiB in forward, 194 KiB in
+// backward.
+TEST(AttentionCut, TakesTheMostRowsAWarpThatLeaveEightWarps) {
+  const auto cuts = [](const Gpu& gpu) {
+    std::string text;
+    for_each_kernel(gpu.queue(), [&](const char* name, const char* type, int size, const cuda::Cut& cut) {
+      if (std::string(type) == "4Bf16E" && size >= 64)
+        text += std::string(name) + ' ' + std::to_string(size) + ' ' + std::to_string(cut.warps) + 'x' +
+                std::to_string(16 * cut.row_tiles) + "  ";
+    });
+    return text;
+  };
+  const std::string small = "forward 64 4x32  forward 128 8x16  ";
+  EXPECT_EQ(cuts(kGpus[0]), small + "keys 64 8x16  keys 128 4x16  queries 64 8x16  queries 128 4x16  ");
+  const std::string backward = "keys 64 4x32  keys 128 8x16  queries 64 4x32  ";
+  EXPECT_EQ(cuts(kGpus[1]), "forward 64 4x32  forward 128 4x32  " + backward + "queries 128 8x16  ");
+  EXPECT_EQ(cuts(kGpus[2]), small + backward + "queries 128 8x16  ");
+  EXPECT_EQ(cuts(kGpus[3]), small + backward + "queries 128 8x16  ");
+  EXPECT_EQ(cuts(kGpus[4]), "forward 64 4x32  forward 128 4x32  " + backward + "queries 128 4x32  ");
+}
+
+// ---- What ptxas says of compiled kernels.
+
+struct Usage {
+  uint32_t registers = 0, frame_bytes = 0;
+};
+using UsageOf = std::map<std::pair<int, std::string>, Usage>;  // by capability and mangled name
+
+template <typename T>
+T at(const std::string& bytes, uint64_t offset) {
+  T value;
+  CHECK(offset + sizeof(T) <= bytes.size(), "an object that ends too early");
+  std::memcpy(&value, bytes.data() + offset, sizeof(T));
+  return value;
+}
+
+// Adds the kernels of the cubin that begins at `begin`. Its section .nv.info has attributes of four bytes
+// each (format, attribute, size of what follows), of which 0x2f is a kernel's registers and 0x11 its stack
+// frame: a symbol's index and a number.
+void read_cubin(const std::string& object, uint64_t begin, UsageOf& usage) {
+  const auto header = at<Elf64_Ehdr>(object, begin);
+  const int capability = static_cast<int>(header.e_flags >> 8 & 0xFF);
+  const auto section = [&](uint64_t i) {
+    return at<Elf64_Shdr>(object, begin + header.e_shoff + i * sizeof(Elf64_Shdr));
+  };
+  const auto text = [&](uint64_t strings, uint64_t offset) {
+    return std::string(object.c_str() + begin + section(strings).sh_offset + offset);
+  };
+  for (uint64_t i = 0; i < header.e_shnum; ++i) {
+    const Elf64_Shdr info = section(i);
+    if (text(header.e_shstrndx, info.sh_name) != ".nv.info") continue;
+    const Elf64_Shdr symbols = section(info.sh_link);
+    for (uint64_t offset = 0; offset < info.sh_size;) {
+      const uint64_t entry = begin + info.sh_offset + offset;
+      const auto format = at<uint8_t>(object, entry), attribute = at<uint8_t>(object, entry + 1);
+      const uint64_t size = format == 4 ? at<uint16_t>(object, entry + 2) : 0;
+      offset += 4 + size;
+      if (format != 4 || (attribute != 0x2F && attribute != 0x11)) continue;
+      const auto index = at<uint32_t>(object, entry + 4), value = at<uint32_t>(object, entry + 8);
+      const auto symbol =
+          at<Elf64_Sym>(object, begin + symbols.sh_offset + uint64_t{index} * sizeof(Elf64_Sym));
+      Usage& kernel = usage[{capability, text(symbols.sh_link, symbol.st_name)}];
+      (attribute == 0x2F ? kernel.registers : kernel.frame_bytes) = value;
+    }
+  }
+}
+
+UsageOf compiled_usage() {
+  UsageOf usage;
+  std::istringstream paths(SLUICE_ATTENTION_OBJECTS);
+  for (std::string path; std::getline(paths, path, ':');) {
+    std::ifstream file(path, std::ios::binary);
+    CHECK(file.good(), "cannot read " + path);
+    const std::string object{std::istreambuf_iterator<char>(file), {}};
+    constexpr Elf64_Half kCudaMachine = 190;
+    for (size_t begin = object.find(ELFMAG, 1); begin != std::string::npos;
+         begin = object.find(ELFMAG, begin + 1))
+      if (at<Elf64_Ehdr>(object, begin).e_machine == kCudaMachine) read_cubin(object, begin, usage);
+  }
+  return usage;
+}
+
+TEST(AttentionCut, CompiledKernelsHaveTheRegisters) {
+  const UsageOf usage = compiled_usage();
+  if (usage.empty()) GTEST_SKIP() << "this build has no cuda device";
+  for (const Gpu& gpu : kGpus) {
+    const cuda::Queue queue = gpu.queue();
+    for_each_kernel(queue, [&](const char* name, const char* type, int size, const cuda::Cut& cut) {
+      const std::string kernel = std::string(name) + "_kernelINS_" + type + "Li" + std::to_string(size) +
+                                 "ELi" + std::to_string(cut.row_tiles) + "EEE";
+      const auto found = std::find_if(usage.begin(), usage.end(), [&](const auto& entry) {
+        return entry.first.first == gpu.capability && entry.first.second.find(kernel) != std::string::npos;
+      });
+      ASSERT_NE(found, usage.end()) << kernel << " for " << gpu.capability;
+      const Usage& its = found->second;
+      EXPECT_EQ(its.frame_bytes, 0u) << kernel << " for " << gpu.capability << " spills registers";
+      const auto lanes = static_cast<int>((its.registers + kRegistersAtOnce - 1) / kRegistersAtOnce) *
+                         kRegistersAtOnce * cuda::kWarp;
+      const int blocks = kRegisters / (lanes * cut.warps);
+      EXPECT_GE(blocks * cut.warps, std::min(cuda::kResidentWarps, cuda::resident_warps(queue, cut)))
+          << kernel << " for " << gpu.capability << " has " << its.registers << " registers";
+    });
+  }
+}
+
+}  // namespace
+}  // namespace sluice
