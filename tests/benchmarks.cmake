@@ -12,6 +12,7 @@ add_benchmark(attention_bench_small attention_bench --small)
 add_benchmark(reduce_bench_small reduce_bench --small)
 add_benchmark(nvme_bench_small nvme_bench --dir ${CMAKE_BINARY_DIR} --bytes 32MiB --rounds 1)
 add_benchmark(planner_bench_small planner_bench --small)
+add_benchmark(launch_bench_small launch_bench_emulated --small)
 add_benchmark(trace_bench_small trace_bench --dir ${CMAKE_BINARY_DIR} --small)
 
 find_program(PYTHON3 python3)
