@@ -11,9 +11,9 @@ LaneProgress::LaneProgress(const Program& program, const LaneOrders& orders, siz
     : program_(program),
       orders_(orders),
       on_error_(std::move(on_error)),
+      threads_(threads + 1),
       counters_(program.machine.lanes.size()),
-      enqueued_(counters_.size()),
-      at_(threads, kNoThread) {
+      enqueued_(counters_.size()) {
   for (IssuedBody& body : bodies_) body.base.resize(counters_.size());
 }
 
@@ -26,7 +26,7 @@ void LaneProgress::await_idle_lane() {
   const IssuedBody& last = body(issued_);
   const auto& orders = orders_[last.body];
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {  // a lane without instructions in this body is not waited for
+  sleep_until(threads_.back(), lock, [&] {  // a lane without instructions in this body is not waited for
     for (LaneId l = 0; l < counters_.size(); ++l)
       if (!orders[l].empty() && counters_[l] >= last.base[l] + orders[l].size()) return true;
     return false;
@@ -38,9 +38,9 @@ uint64_t LaneProgress::issue(BodyId body, const RingPositions& rings, double sec
   const uint64_t ticket = issued_ + 1;
   // A lane without instructions in the last bodies may not have woken up yet. It would read the entry that is
   // overwritten here.
-  changed_.wait(lock, [&] {
-    const uint64_t last = *std::min_element(at_.begin(), at_.end());
-    return last > ticket || ticket - last < kIssuedMax;
+  sleep_until(threads_.back(), lock, [&] {
+    return std::all_of(threads_.begin(), threads_.end(),
+                       [&](const Thread& t) { return t.at > ticket || ticket - t.at < kIssuedMax; });
   });
   IssuedBody& mine = bodies_[ticket % kIssuedMax];
   mine.body = body;
@@ -57,14 +57,14 @@ uint64_t LaneProgress::issue(BodyId body, const RingPositions& rings, double sec
       mine.base[l] = before.base[l] + orders_[before.body][l].size();
   }
   issued_ = ticket;
-  changed_.notify_all();
+  wake_ready(lock);
   return ticket;
 }
 
 void LaneProgress::wait(uint64_t ticket) {
   const IssuedBody& issued = body(ticket);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
+  sleep_until(threads_.back(), lock, [&] {
     for (LaneId l = 0; l < counters_.size(); ++l)
       if (counters_[l] < issued.base[l] + orders_[issued.body][l].size()) return false;
     return true;
@@ -77,17 +77,15 @@ std::exception_ptr LaneProgress::error() const {
 }
 
 void LaneProgress::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    failed_ = true;
-  }
-  changed_.notify_all();
+  std::unique_lock lock(mutex_);
+  stopping_ = true;
+  failed_ = true;
+  wake_ready(lock);
 }
 
-bool LaneProgress::await_body(uint64_t ticket) {
+bool LaneProgress::await_body(size_t thread, uint64_t ticket) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stopping_ || issued_ >= ticket; });
+  sleep_until(threads_[thread], lock, [&] { return stopping_ || issued_ >= ticket; });
   return issued_ >= ticket;
 }
 
@@ -97,16 +95,15 @@ bool LaneProgress::is_issued(uint64_t ticket) const {
 }
 
 void LaneProgress::enter(size_t thread, uint64_t ticket) {
-  {
-    const std::lock_guard lock(mutex_);
-    at_[thread] = ticket;
-  }
-  changed_.notify_all();
+  std::unique_lock lock(mutex_);
+  threads_[thread].at = ticket;
+  wake_ready(lock);
 }
 
-void LaneProgress::await(const IssuedBody& issued, const Instruction& in, TraceRecord& record) {
+void LaneProgress::await(size_t thread, const IssuedBody& issued, const Instruction& in,
+                         TraceRecord& record) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ready(issued, in, record); });
+  sleep_until(threads_[thread], lock, [&] { return ready(issued, in, record); });
 }
 
 bool LaneProgress::holds(const IssuedBody& issued, const Instruction& in, TraceRecord& record) const {
@@ -131,17 +128,25 @@ uint64_t LaneProgress::target(const IssuedBody& issued, const Wait& w, bool befo
   return issued.base[w.lane] - orders_[last][w.lane].size() + w.count;
 }
 
-void LaneProgress::raise(std::vector<uint64_t>& counters, LaneId lane) {
-  {
-    const std::lock_guard lock(mutex_);
-    ++counters[lane];
-  }
-  changed_.notify_all();
+void LaneProgress::raise(uint64_t& counter) {
+  std::unique_lock lock(mutex_);
+  ++counter;
+  wake_ready(lock);
 }
 
-void LaneProgress::await_counter(const std::vector<uint64_t>& counters, LaneId lane, uint64_t count) {
+void LaneProgress::await_counter(size_t thread, const uint64_t& counter, uint64_t count) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return counters[lane] >= count; });
+  sleep_until(threads_[thread], lock, [&] { return counter >= count; });
+}
+
+void LaneProgress::wake_ready(std::unique_lock<std::mutex>& lock) {
+  for (Thread& thread : threads_) {
+    if (thread.holds == nullptr || !thread.holds(thread.condition)) continue;
+    thread.holds = nullptr;
+    lock.unlock();
+    thread.woken.notify_one();
+    lock.lock();
+  }
 }
 
 }  // namespace sluice

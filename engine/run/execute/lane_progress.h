@@ -4,11 +4,11 @@
 // the counters' values at its begin as its base. A wait (lane, n) on this body holds when counter >= base +
 // n; one on the body before uses that body's base. For a lane that is a stream, enqueued instructions are
 // counted too. What an instruction throws is kept; from then on every lane only counts, so that every waiter
-// returns.
+// returns. A change wakes only the threads whose wait it ends.
 //
 // The trainer's thread issues and waits. A lane's thread may read an issued body from the time at which
-// await_body() returns for it until the thread calls enter() for the next one. Each thread has an index, the
-// argument of add_thread().
+// await_body() returns for it until the thread calls enter() for the next one. Each of the lanes' threads has
+// an index, the argument of add_thread(), and gives it with its calls.
 #pragma once
 
 #include <array>
@@ -42,8 +42,8 @@ class LaneProgress {
                std::function<void()> on_error);
 
   // Set-up.
-  void add_thread(size_t thread) { at_[thread] = 1; }
-  bool has_thread(size_t thread) const { return at_[thread] != kNoThread; }
+  void add_thread(size_t thread) { threads_[thread].at = 1; }
+  bool has_thread(size_t thread) const { return threads_[thread].at != kNoThread; }
 
   // The trainer's thread.
   void make_room();
@@ -54,14 +54,14 @@ class LaneProgress {
   void stop();  // issued instructions are only counted; then await_body() returns false
 
   // A lane's threads: bodies.
-  bool await_body(uint64_t ticket);  // false when the executor stops
+  bool await_body(size_t thread, uint64_t ticket);  // false when the executor stops
   bool is_issued(uint64_t ticket) const;
   const IssuedBody& body(uint64_t ticket) const { return bodies_[ticket % kIssuedMax]; }
   void enter(size_t thread, uint64_t ticket);  // from now on the thread reads no body before the ticket's
 
   // An instruction's waits: await() blocks until all hold, holds() says whether they do. The record gets the
   // last wait that did not hold as what it was blocked on.
-  void await(const IssuedBody& issued, const Instruction& in, TraceRecord& record);
+  void await(size_t thread, const IssuedBody& issued, const Instruction& in, TraceRecord& record);
   bool holds(const IssuedBody& issued, const Instruction& in, TraceRecord& record) const;
   // Calls f(wait, whether it is one on the body before) for each of the instruction's waits.
   template <typename F>
@@ -74,10 +74,14 @@ class LaneProgress {
   uint64_t target(const IssuedBody& issued, const Wait& w, bool before) const;
 
   // Counters.
-  void count(LaneId lane) { raise(counters_, lane); }
-  void count_enqueued(LaneId lane) { raise(enqueued_, lane); }
-  void await_count(LaneId lane, uint64_t count) { await_counter(counters_, lane, count); }
-  void await_enqueued(LaneId lane, uint64_t count) { await_counter(enqueued_, lane, count); }
+  void count(LaneId lane) { raise(counters_[lane]); }
+  void count_enqueued(LaneId lane) { raise(enqueued_[lane]); }
+  void await_count(size_t thread, LaneId lane, uint64_t count) {
+    await_counter(thread, counters_[lane], count);
+  }
+  void await_enqueued(size_t thread, LaneId lane, uint64_t count) {
+    await_counter(thread, enqueued_[lane], count);
+  }
 
   // No exception leaves a lane's thread: it poisons the run. The exception itself is kept, since after
   // std::bad_alloc there may be no memory for a new message.
@@ -100,18 +104,39 @@ class LaneProgress {
   static constexpr size_t kIssuedMax = 4;  // remembered: two in flight, two the trainer may ask about
   static constexpr uint64_t kNoThread = UINT64_MAX;
 
+  struct Thread {
+    uint64_t at = kNoThread;  // the ticket it is at; the trainer's is at none
+    // While it sleeps, the condition that it waits for; null: it is awake.
+    bool (*holds)(const void* condition) = nullptr;
+    const void* condition = nullptr;
+    std::condition_variable woken;
+  };
+
+  // Blocks the thread until the condition holds. The condition reads only what the mutex guards, and once it
+  // holds it goes on to hold, since counters only rise.
+  template <typename Condition>
+  void sleep_until(Thread& thread, std::unique_lock<std::mutex>& lock, const Condition& condition) {
+    if (condition()) return;
+    thread.condition = &condition;
+    thread.holds = [](const void* it) { return (*static_cast<const Condition*>(it))(); };
+    thread.woken.wait(lock, [&] { return thread.holds == nullptr; });
+  }
+  // After every change of what conditions read. No wake-up is lost: a thread whose condition was made to hold
+  // either sleeps by now and is found here, or has yet to look at its condition. The lock is given up before
+  // a thread is notified, which would only wait for it.
+  void wake_ready(std::unique_lock<std::mutex>& lock);
+
   bool ready(const IssuedBody& issued, const Instruction& in, TraceRecord& record) const;
-  void raise(std::vector<uint64_t>& counters, LaneId lane);
-  void await_counter(const std::vector<uint64_t>& counters, LaneId lane, uint64_t count);
+  void raise(uint64_t& counter);
+  void await_counter(size_t thread, const uint64_t& counter, uint64_t count);
 
   const Program& program_;
   const LaneOrders& orders_;
   const std::function<void()> on_error_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // counters_, enqueued_, at_, issued_, stopping_
-  std::vector<uint64_t> counters_;   // by lane: instructions completed
-  std::vector<uint64_t> enqueued_;   // by lane that is a stream: instructions enqueued
-  std::vector<uint64_t> at_;         // by thread: the ticket it is at, or kNoThread
+  std::vector<Thread> threads_;     // by index; the last is the trainer's
+  std::vector<uint64_t> counters_;  // by lane: instructions completed
+  std::vector<uint64_t> enqueued_;  // by lane that is a stream: instructions enqueued
   std::array<IssuedBody, kIssuedMax> bodies_;
   uint64_t issued_ = 0;
   bool stopping_ = false;

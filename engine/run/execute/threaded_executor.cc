@@ -153,13 +153,13 @@ class ThreadedExecutor final : public Executor {
   }
 
   void run_plain_lane(LaneId lane) {
-    for (uint64_t ticket = 1; progress_.await_body(ticket); progress_.enter(lane, ++ticket)) {
+    for (uint64_t ticket = 1; progress_.await_body(lane, ticket); progress_.enter(lane, ++ticket)) {
       const IssuedBody& issued = progress_.body(ticket);
       const Body& body = program_.bodies[issued.body];
       for (const uint32_t index : orders_[issued.body][lane]) {
         const Instruction& in = body.instructions[index];
         TraceRecord record{ticket, index, 0, 0, seconds_if(issued.traced), 0, 0};
-        progress_.await(issued, in, record);
+        progress_.await(lane, issued, in, record);
         record.begin = seconds_if(issued.traced);
         record.skipped = progress_.failed();
         if (!record.skipped) progress_.guarded([&] { run(issued, index); });
@@ -172,7 +172,7 @@ class ThreadedExecutor final : public Executor {
 
   void enqueue_lane(LaneId lane) {
     progress_.guarded([&] { streams_->enter_thread(); });
-    for (uint64_t ticket = 1; progress_.await_body(ticket); progress_.enter(lane, ++ticket)) {
+    for (uint64_t ticket = 1; progress_.await_body(lane, ticket); progress_.enter(lane, ++ticket)) {
       const IssuedBody& issued = progress_.body(ticket);
       const Body& body = program_.bodies[issued.body];
       Mark mark{lane, ticket, 0};
@@ -189,8 +189,8 @@ class ThreadedExecutor final : public Executor {
 
   void hold_back(const Mark& mark, const IssuedBody& issued, uint32_t index, const Wait& w, bool before) {
     const uint64_t count = progress_.target(issued, w, before);
-    if (!is_stream(w.lane)) return progress_.await_count(w.lane, count);
-    progress_.await_enqueued(w.lane, count);
+    if (!is_stream(w.lane)) return progress_.await_count(mark.lane, w.lane, count);
+    progress_.await_enqueued(mark.lane, w.lane, count);
     if (!progress_.failed())
       guarded(issued, index, "was to wait", [&] {
         streams_->wait_for(mark.lane, {w.lane, mark.ticket - (before ? 1 : 0), w.count - 1});
@@ -220,15 +220,16 @@ class ThreadedExecutor final : public Executor {
   // After an error it synchronises no more, since marks may be missing. What is left in the streams ends
   // before the arenas do.
   void count_lane(LaneId lane) {
+    const size_t thread = counter_thread(lane);
     progress_.guarded([&] { streams_->enter_thread(); });
     uint64_t number = 0;  // of instructions, since the start
     double idle_since = 0;
-    for (uint64_t ticket = 1; progress_.await_body(ticket); progress_.enter(counter_thread(lane), ++ticket)) {
+    for (uint64_t ticket = 1; progress_.await_body(thread, ticket); progress_.enter(thread, ++ticket)) {
       const IssuedBody& issued = progress_.body(ticket);
       const Body& body = program_.bodies[issued.body];
       Mark mark{lane, ticket, 0};
       for (const uint32_t index : orders_[issued.body][lane]) {
-        progress_.await_enqueued(lane, ++number);
+        progress_.await_enqueued(thread, lane, ++number);
         Streams::Interval interval{};
         if (!progress_.failed())
           guarded(issued, index, "had to be done", [&] {
@@ -238,7 +239,7 @@ class ThreadedExecutor final : public Executor {
         TraceRecord record{ticket, index, 0, 0, interval.begin, interval.begin, interval.end};
         record.skipped = progress_.failed();
         const Instruction& in = body.instructions[index];
-        progress_.await(issued, in, record);
+        progress_.await(thread, issued, in, record);
         find_obstacle(issued, in, std::max(idle_since, issued.seconds), record);
         idle_since = record.end;
         trace_.add(lane, record);
@@ -314,14 +315,14 @@ class ThreadedExecutor final : public Executor {
       if (progress_.holds(issued, in, record) && !open.full()) return;
       progress(lane, files, open, kPollMicroseconds);
     }
-    progress_.await(issued, in, record);
+    progress_.await(lane, issued, in, record);
   }
   bool await_body(uint64_t ticket, LaneId lane, TransferLane& files, OpenList& open) {
     while (!open.empty()) {
       if (progress_.is_issued(ticket)) return true;
       progress(lane, files, open, kPollMicroseconds);
     }
-    return progress_.await_body(ticket);
+    return progress_.await_body(lane, ticket);
   }
 
   const Program& program_;
