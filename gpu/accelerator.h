@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "engine/base/pack.h"
 #include "engine/program/program.h"
@@ -81,6 +82,8 @@ struct AcceleratorRanks {
 class Accelerator {
  public:
   virtual ~Accelerator() = default;
+  // Where it is plugged in, as in /sys/bus/pci/devices. Host memory near it is copied from faster.
+  virtual const std::string& pci_bus_id() const = 0;
   virtual AcceleratorMemory memory() = 0;
   // The device tier's arena, freed with the last copy of the pointer; aligned to 256. Throws
   // Error(environment).

@@ -36,17 +36,31 @@ int populate(std::byte* data, uint64_t bytes) {
   return 0;
 }
 
-void bind_near_processors(std::byte* data, uint64_t bytes) {
+// Without HWLOC_MEMBIND_STRICT, hwloc asks the kernel to prefer the nodes, and not to fail where they are
+// full.
+bool prefer_node(hwloc_topology_t topology, std::span<std::byte> memory, hwloc_bitmap_t set, int node) {
+  return hwloc_bitmap_only(set, static_cast<unsigned>(node)) == 0 &&
+         hwloc_set_area_membind(topology, memory.data(), memory.size(), set, HWLOC_MEMBIND_BIND,
+                                HWLOC_MEMBIND_BYNODESET) == 0;
+}
+
+void prefer_processors(hwloc_topology_t topology, std::span<std::byte> memory, hwloc_bitmap_t set) {
+  if (hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) > 1 &&
+      hwloc_get_cpubind(topology, set, HWLOC_CPUBIND_THREAD) == 0)
+    (void)hwloc_set_area_membind(topology, memory.data(), memory.size(), set, HWLOC_MEMBIND_BIND, 0);
+}
+
+void keep_near(std::span<std::byte> memory, const ArenaOptions& options) {
   hwloc_topology_t topology;
   if (hwloc_topology_init(&topology) != 0) return;
   // Only the memory nodes are looked up; the rest of the machine would cost time and memory.
   hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
-  if (hwloc_topology_load(topology) == 0 && hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) > 1) {
-    hwloc_bitmap_t processors = hwloc_bitmap_alloc();
-    if (processors && hwloc_get_cpubind(topology, processors, HWLOC_CPUBIND_THREAD) == 0)
-      (void)hwloc_set_area_membind(topology, data, bytes, processors, HWLOC_MEMBIND_BIND, 0);
-    hwloc_bitmap_free(processors);
+  const hwloc_bitmap_t set = hwloc_bitmap_alloc();
+  if (set && hwloc_topology_load(topology) == 0) {
+    const bool placed = options.near_node && prefer_node(topology, memory, set, *options.near_node);
+    if (!placed && options.near_processors) prefer_processors(topology, memory, set);
   }
+  hwloc_bitmap_free(set);
   hwloc_topology_destroy(topology);
 }
 
@@ -56,7 +70,7 @@ Arena::Arena(uint64_t bytes, const ArenaOptions& options) {
   if (bytes == 0) return;
   map(bytes);
   try {
-    if (options.near_processors) bind_near_processors(data_, bytes_);
+    if (options.near_processors || options.near_node) keep_near(span(), options);
     if (options.prefault_threads > 0) prefault(options.prefault_threads);
   } catch (...) {
     munmap(data_, bytes_);

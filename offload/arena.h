@@ -1,21 +1,26 @@
 // An arena: one tier's memory, allocated once and never again.
 //
 // One anonymous mapping of the bytes asked for, rounded up to a page. From the size of a huge page (2 MiB)
-// on, it begins at a huge-page boundary. It is advised to use huge pages, and is optionally kept near the
-// processors and touched in advance. Fresh memory is zero. The set-up code makes it; then any thread may use
-// the bytes, ordered by the program's waits.
+// on, it begins at a huge-page boundary. It is advised to use huge pages, and is optionally kept near a card
+// or the processors and touched in advance. Fresh memory is zero. The set-up code makes it; then any thread
+// may use the bytes, ordered by the program's waits.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace sluice {
 
 struct ArenaOptions {
-  // On a machine of several NUMA nodes, binds the arena to those whose processors the calling thread may run
-  // on. A refusal is ignored: containers may forbid it, and memory elsewhere is only slower.
+  // On a machine of several NUMA nodes, prefers for the arena those whose processors the calling thread may
+  // run on. What does not fit there lies elsewhere. A refusal is ignored: containers may forbid it, and
+  // memory elsewhere is only slower.
   bool near_processors = false;
+  // Prefers this NUMA node instead, unless the system refuses: that of a card which reads and writes the
+  // arena.
+  std::optional<int> near_node = std::nullopt;
   int prefault_threads = 0;  // threads that touch every page now; 0: pages are filled when first used
 };
 

@@ -31,7 +31,8 @@ class CudaDevice final : public Device, public Accelerator {
  public:
   CudaDevice(int ordinal, const CudaStatus& status, const CudaOptions& options)
       : pinned_piece_bytes_(options.pinned_piece_bytes),
-        nvml_(open_nvml(), cuda::pci_bus_id(ordinal)),
+        pci_bus_id_(cuda::pci_bus_id(ordinal)),
+        nvml_(open_nvml(), pci_bus_id_),
         used_by_others_(nvml_.memory().value),
         ordinal_(cuda::choose_gpu(ordinal)),
         bf16_(status.bf16),
@@ -68,6 +69,7 @@ class CudaDevice final : public Device, public Accelerator {
   void zero(void* data, uint64_t bytes) override { ops_->zero(data, bytes); }
   Accelerator* accelerator() override { return this; }
 
+  const std::string& pci_bus_id() const override { return pci_bus_id_; }
   AcceleratorMemory memory() override {
     const auto [total, used, free] = cuda::runtime_memory();
     if (const std::optional<uint64_t> held = nvml_.process_bytes()) return {free, *held};
@@ -137,6 +139,7 @@ class CudaDevice final : public Device, public Accelerator {
   }
 
   uint64_t pinned_piece_bytes_;
+  std::string pci_bus_id_;
   NvmlGpu nvml_;
   std::optional<NvmlMemory> used_by_others_;  // before this process held anything
   int ordinal_;

@@ -1,7 +1,8 @@
-// Host memory that the cuda device pins in pieces, on the emulated GPU, which refuses pieces that are too
-// large and copies that lie in two of them.
+// Host memory that the cuda device pins: in pieces, on the emulated GPU, which refuses pieces that are too
+// large and copies that lie in two of them; and near the GPU.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -9,6 +10,8 @@
 #include "gpu/machine.h"
 #include "offload/arena.h"
 #include "tests/emulation/emulated_gpu.h"
+#include "tests/support/memory_policy.h"
+#include "tests/support/training_support.h"
 
 namespace sluice {
 namespace {
@@ -80,6 +83,29 @@ TEST(PinnedMemory, PageTablesTakeNoMoreThanIsSetAside) {
     EXPECT_LE(taken, page_table_bytes(bytes));
     EXPECT_LE(page_table_bytes(bytes), bytes / 500 + kAcceleratorGranule) << "waste";
   }
+}
+
+// The host arena of a session, where the firmware says that the GPU is attached to node 0.
+TEST(PinnedMemory, LiesAtTheNodeOfTheGpu) {
+  emulation::set_up({});
+  const DriveDirectory directory;
+  const std::string card = directory / "sys/bus/pci/devices/0000:e0:00.0";
+  std::filesystem::create_directories(card);
+  write_bytes(card + "/numa_node", "0\n");
+  TestRun run;
+  run.options = short_run(directory, "gpt2:layers=1,width=32,heads=2,vocab=256,context=32", "");
+  run.options.memory.device = {DeviceKind::cuda};
+  run.options.batch.sequence = 32;
+  run.arenas = {uint64_t{64} << 20, kRoomy, std::nullopt};
+  const auto device = make_device(run.options.memory, run.threads);
+  const Plan plan = plan_or_throw(request_of(run, *device), budgets_of(run));
+  SessionOptions options;
+  options.system_root = directory / "";
+  Session session(plan, *device, options);
+  const std::optional<std::string> policy =
+      memory_policy(session.runner().ring_slot(plan.lowering.scalars, 0));
+  if (!policy) GTEST_SKIP() << "the kernel does not show memory policies";
+  EXPECT_TRUE(policy->starts_with("prefer") && policy->find(":0 ") != std::string::npos) << *policy;
 }
 
 }  // namespace

@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <iomanip>
-#include <sstream>
+#include <optional>
 #include <string>
 
 #include "engine/base/error.h"
 #include "offload/system/memory_limits.h"
+#include "tests/support/memory_policy.h"
 
 namespace sluice {
 namespace {
@@ -63,23 +63,27 @@ TEST(Arena, PrefaultTouchesAllOfIt) {
   EXPECT_GE(process_peak_bytes(), 133 * kMiB);
 }
 
-// The kernel's policy for the arena's pages: bound to the nodes of the allowed processors where there are
-// several nodes, the default where there is one.
+// The nodes of the allowed processors are preferred where there are several nodes.
 TEST(Arena, LiesNearTheProcessors) {
   const Arena arena(3 * kMiB, {.near_processors = true});
-  arena.data()[3 * kMiB - 1] = std::byte{1};
   std::ifstream nodes("/sys/devices/system/node/online");
   std::string online;
   if (!(nodes >> online)) GTEST_SKIP() << "the kernel lists no NUMA nodes";
-  std::ifstream maps("/proc/self/numa_maps");
-  if (!maps) GTEST_SKIP() << "the kernel does not show memory policies";
-  std::ostringstream address;
-  address << std::hex << std::setw(8) << std::setfill('0') << reinterpret_cast<uintptr_t>(arena.data());
-  std::string policy;
-  for (std::string line; std::getline(maps, line);)
-    if (line.starts_with(address.str())) policy = line.substr(address.str().size() + 1);
-  ASSERT_FALSE(policy.empty());
-  EXPECT_TRUE(policy.starts_with(online == "0" ? "default" : "bind:")) << policy;
+  const std::optional<std::string> policy = memory_policy(arena.data());
+  if (!policy) GTEST_SKIP() << "the kernel does not show memory policies";
+  EXPECT_TRUE(policy->starts_with(online == "0" ? "default" : "prefer")) << *policy;
+}
+
+TEST(Arena, LiesNearANodeThatIsNamed) {
+  const Arena arena(3 * kMiB, {.near_processors = true, .near_node = 0});
+  arena.data()[0] = std::byte{1};
+  const std::optional<std::string> policy = memory_policy(arena.data());
+  if (!policy) GTEST_SKIP() << "the kernel does not show memory policies";
+  EXPECT_TRUE(policy->starts_with("prefer") && policy->find(":0 ") != std::string::npos) << *policy;
+  // A node that is not there is refused, and the arena made without it.
+  const Arena nowhere(3 * kMiB, {.near_node = 63});
+  nowhere.data()[0] = std::byte{1};
+  EXPECT_TRUE(memory_policy(nowhere.data())->starts_with("default"));
 }
 
 TEST(Arena, TooMuchIsAnEnvironmentError) {

@@ -8,8 +8,21 @@
 #include "engine/base/parallel.h"
 #include "offload/io/backends.h"
 #include "offload/system/memory_limits.h"
+#include "offload/system/system_facts.h"
 
 namespace sluice {
+
+namespace {
+
+// Of pinned memory, the driver would fill an arena on one thread when it pins it.
+ArenaOptions host_arena_options(Accelerator* accelerator, const SessionOptions& options) {
+  if (!accelerator) return {.near_processors = true};
+  return {.near_processors = true,
+          .near_node = numa_node_of_card(accelerator->pci_bus_id(), options.system_root),
+          .prefault_threads = options.threads};
+}
+
+}  // namespace
 
 PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
   const uint64_t before = process_resident_bytes();
@@ -54,10 +67,7 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
     }
     if (!machine.tiers[t].file) {
       const uint64_t bytes = plan.program.arena_bytes[t] + (t == host ? slots * sizeof(uint64_t) : 0);
-      // Otherwise the driver would fill the arena on one thread when it pins it.
-      const int prefault_threads = accelerator ? options.threads : 0;
-      arenas_[t] = Arena(std::max<uint64_t>(bytes, 1),
-                         {.near_processors = true, .prefault_threads = prefault_threads});
+      arenas_[t] = Arena(std::max<uint64_t>(bytes, 1), host_arena_options(accelerator, options));
       if (options.poison) std::memset(arenas_[t].data(), 0xFF, bytes);
       if (accelerator) pinned_.push_back(accelerator->pin(arenas_[t].span()));
     }

@@ -31,6 +31,7 @@ struct SessionOptions {
   Ranks ranks;
   bool poison = false;  // fill the host's arenas with NaN patterns first (tests)
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;  // tests inject faults here
+  std::string system_root = "/";  // tests describe another machine's cards here
 };
 
 // What an accelerator allocates for a plan: its arena, streams, and whatever its ops look up or load. It
