@@ -180,7 +180,7 @@ TEST(StreamExecutor, ShuffledListsBringTheValues) {
         make_list_executor(rig.plan.program, *rig.runner,
                            {.kind = kind,
                             .seed = 3,
-                            .make_queue = [] { return make_io_queue(&kThreadBackend, 4, {}, nullptr); },
+                            .make_queue = [](bool) { return make_io_queue(&kThreadBackend, 4, {}, nullptr); },
                             .streams = rig.streams.get()});
     EXPECT_EQ(wrong_values(rig, *executor, 300, 7), 0);
   }

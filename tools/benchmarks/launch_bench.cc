@@ -149,10 +149,11 @@ class Launches {
     }
     runner_.emplace(plan_, Memory{{device_memory, host_.data()}, nullptr, {}, streams_.get()}, *device_,
                     UpdateRules{}, 1);
-    executor_ = make_executor(plan_.program, *runner_,
-                              {.kind = streams_ ? ExecutorKind::threaded : ExecutorKind::serial,
-                               .make_queue = [] { return make_io_queue(&kThreadBackend, 1, {}, nullptr); },
-                               .streams = streams_.get()});
+    executor_ =
+        make_executor(plan_.program, *runner_,
+                      {.kind = streams_ ? ExecutorKind::threaded : ExecutorKind::serial,
+                       .make_queue = [](bool) { return make_io_queue(&kThreadBackend, 1, {}, nullptr); },
+                       .streams = streams_.get()});
   }
 
   // Two steps are in flight, as in training.

@@ -22,8 +22,9 @@ namespace sluice {
 
 enum class ExecutorKind : uint8_t { serial, shuffled, threaded };
 
-// One queue per lane that moves bytes to or from files.
-using MakeQueue = std::function<std::unique_ptr<IoQueue>()>;
+// One queue per lane that moves bytes to or from files. `has_transfers`: the lane has transfers to or from a
+// file tier, as in steps; otherwise it only writes checkpoints.
+using MakeQueue = std::function<std::unique_ptr<IoQueue>(bool has_transfers)>;
 
 struct ExecutorOptions {
   ExecutorKind kind = ExecutorKind::threaded;

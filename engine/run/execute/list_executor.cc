@@ -16,6 +16,13 @@ namespace sluice {
 
 namespace {
 
+bool has_file_transfers(const Program& program) {
+  const auto is_one = [&](const Instruction& in) { return is_file_transfer(program.machine, in); };
+  return std::any_of(program.bodies.begin(), program.bodies.end(), [&](const Body& body) {
+    return std::any_of(body.instructions.begin(), body.instructions.end(), is_one);
+  });
+}
+
 class ListExecutor final : public Executor {
  public:
   ListExecutor(const Program& program, Runner& runner, const ExecutorOptions& options)
@@ -28,7 +35,8 @@ class ListExecutor final : public Executor {
         streams_(options.streams),
         on_error_(options.on_error),
         orders_(lane_orders(program)),
-        files_(options.make_queue(), Runner::kTransfersMax, options.file_alignment) {
+        files_(options.make_queue(has_file_transfers(program)), Runner::kTransfersMax,
+               options.file_alignment) {
     if (streams_) streams_->enter_thread();
   }
 

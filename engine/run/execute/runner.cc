@@ -96,10 +96,14 @@ std::byte* Runner::ring_slot(BufferId buffer, uint64_t position) const {
   return memory_.tiers[b.home] + b.home_offset + position % slots_of(plan_.program, b) * b.slot_stride;
 }
 
+bool is_file_transfer(const Machine& machine, const Instruction& in) {
+  if (in.task != kNoTask) return false;
+  return machine.tiers[in.places[0].tier].file || machine.tiers[in.places[1].tier].file;
+}
+
 bool Runner::is_file_io(const Body& body, const Instruction& in) const {
   if (in.task != kNoTask) return body.tasks[in.task].kind == TaskKind::save;
-  const auto& tiers = plan_.program.machine.tiers;
-  return tiers[in.places[0].tier].file || tiers[in.places[1].tier].file;
+  return is_file_transfer(plan_.program.machine, in);
 }
 
 size_t Runner::transfers(const Body& body, const Instruction& in, const RingPositions& rings,

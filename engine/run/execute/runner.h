@@ -80,6 +80,9 @@ struct ShardHooks {
   std::function<FileTarget(uint32_t group, uint64_t first, Plane, std::span<const std::byte>)> save;
 };
 
+// Whether the instruction is a transfer to or from a file tier.
+bool is_file_transfer(const Machine& machine, const Instruction& in);
+
 class Runner {
  public:
   // All references outlive the runner. `threads` is the number of the optimizer's workers.

@@ -98,8 +98,10 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
   const std::span<std::byte> host_arena = arenas_[host].span();
   const uint32_t depth = requests_in_flight(files_ ? files_->files().size() : 1);
   executor.make_queue = [this, host_arena, depth, io = options.io,
-                         wrap = options.wrap_queue]() -> std::unique_ptr<IoQueue> {
-    auto queue = make_io_queue(io, depth, host_arena, &io_description_);
+                         wrap = options.wrap_queue](bool has_transfers) -> std::unique_ptr<IoQueue> {
+    // Registering the arena takes time and kernel memory. A lane that only writes checkpoints needs neither.
+    const std::span<std::byte> registered = has_transfers ? host_arena : std::span<std::byte>();
+    auto queue = make_io_queue(io, depth, registered, &io_description_);
     return wrap ? wrap(std::move(queue)) : std::move(queue);
   };
   executor_ = make_executor(plan.program, *runner_, executor);

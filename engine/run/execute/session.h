@@ -54,7 +54,8 @@ class Session {
   const Ranks& ranks() const { return ranks_; }
   Runner& runner() { return *runner_; }
   Executor& executor() { return *executor_; }
-  const std::string& io_description() const { return io_description_; }  // one line: back end, and why
+  // One line: the back end of the last lane with files, and why.
+  const std::string& io_description() const { return io_description_; }
 
   // Moves rings as Body::advance says, issues the body after those issued before, and returns its ticket.
   uint64_t issue(BodyId body);

@@ -42,9 +42,14 @@ class ThreadedExecutor final : public Executor {
       if (std::none_of(orders_.begin(), orders_.end(), uses)) continue;
       progress_.add_thread(l);
       if (is_stream(l)) progress_.add_thread(counter_thread(l));
-      if (!moves_files(l)) continue;
-      files_[l] =
-          std::make_unique<TransferLane>(options.make_queue(), kTransfersOpen, options.file_alignment);
+      const auto moves_files = [&](const Body& body, const Instruction& in) {
+        return runner_.is_file_io(body, in);
+      };
+      if (!any_of(l, moves_files)) continue;
+      const bool has_transfers = any_of(
+          l, [&](const Body&, const Instruction& in) { return is_file_transfer(program_.machine, in); });
+      files_[l] = std::make_unique<TransferLane>(options.make_queue(has_transfers), kTransfersOpen,
+                                                 options.file_alignment);
     }
     if (streams_) name_ranges();
     start_threads();
@@ -122,10 +127,12 @@ class ThreadedExecutor final : public Executor {
   // Index of the thread that counts for a stream; the one that enqueues has the lane's index.
   size_t counter_thread(LaneId lane) const { return lanes() + lane; }
 
-  bool moves_files(LaneId lane) const {
+  // Whether any of the lane's instructions meets the condition.
+  template <typename Condition>
+  bool any_of(LaneId lane, const Condition& condition) const {
     for (size_t b = 0; b < orders_.size(); ++b)
       for (const uint32_t i : orders_[b][lane])
-        if (runner_.is_file_io(program_.bodies[b], program_.bodies[b].instructions[i])) return true;
+        if (condition(program_.bodies[b], program_.bodies[b].instructions[i])) return true;
     return false;
   }
 
