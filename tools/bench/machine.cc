@@ -16,6 +16,7 @@
 #include "engine/base/error.h"
 #include "engine/base/units.h"
 #include "engine/rates/drives.h"
+#include "engine/run/execute/session.h"
 #include "engine/run/start/budgets.h"
 #include "engine/run/start/devices.h"
 #include "engine/run/start/nvme_directories.h"
@@ -116,7 +117,8 @@ class Bench {
 
   bool on_gpu() const { return memory_.device.kind == DeviceKind::cuda; }
   DriveSizes drive_sizes() const { return {scale_.drive_bytes, scale_.lane_bytes}; }
-  Sharing all_cores() const { return {{{cores_, static_cast<double>(threads_)}}, {{memory_pool_, 1}}}; }
+  Sharing all_cores() const { return cores(threads_); }
+  Sharing cores(int count) const { return {{{cores_, static_cast<double>(count)}}, {{memory_pool_, 1}}}; }
   Sharing one_core() const { return {{{cores_, 1}}, {{memory_pool_, 2}}}; }
 
   uint32_t add_pool(const std::string& name, double capacity) {
@@ -185,10 +187,11 @@ class Bench {
 
   // The capacity of pool `memory` is the largest traffic that any measurement reached.
   void measure_memory() {
-    Workers workers(threads_);
+    const int optimizers = optimizer_threads(threads_, processors_.count());
+    Workers workers(optimizers);
     const OptimizerRate update = measure_optimizer(DType::bf16, scale_.parameters, workers);
     const double optimizer = update.parameters_per_second * update.bytes_a_parameter;
-    say("optimizer: AdamW on {} threads {:.2f} G parameters/s, {:.1f} GB/s of memory", threads_,
+    say("optimizer: AdamW on {} threads {:.2f} G parameters/s, {:.1f} GB/s of memory", optimizers,
         update.parameters_per_second / 1e9, optimizer / 1e9);
     note("the optimizer", update.rounds);
     double traffic = optimizer;
@@ -206,7 +209,7 @@ class Bench {
     say("memory: {:.1f} GB/s of traffic at the most; copies {} at once; one lane wakes another in {:.1f} us",
         traffic / 1e9, copies, handover_ * 1e6);
     LaneRates lane{.lane = "optimizer", .bytes_per_second = optimizer, .overhead_seconds = handover_};
-    lane.sharing = all_cores();
+    lane.sharing = cores(optimizers);
     rates_.lanes.push_back(std::move(lane));
   }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <thread>
 
+#include "engine/base/affinity.h"
 #include "engine/base/pack.h"
 #include "engine/base/parallel.h"
 #include "offload/io/backends.h"
@@ -23,6 +24,11 @@ ArenaOptions host_arena_options(Accelerator* accelerator, const SessionOptions& 
 }
 
 }  // namespace
+
+int optimizer_threads(int threads, int processors) {
+  constexpr int kFewProcessors = 8, kForLanes = 2;
+  return processors < kFewProcessors ? threads : std::min(threads, processors - kForLanes);
+}
 
 PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
   const uint64_t before = process_resident_bytes();
@@ -81,7 +87,8 @@ Session::Session(const Plan& plan, Device& device, const SessionOptions& options
     memory.files = files_.get();
   }
   memory.streams = streams_.get();
-  runner_ = std::make_unique<Runner>(plan, memory, device, options.rules, options.threads, ranks_);
+  const int optimizers = optimizer_threads(options.threads, allowed_processors().count());
+  runner_ = std::make_unique<Runner>(plan, memory, device, options.rules, optimizers, ranks_);
   ExecutorOptions executor;
   executor.kind = options.executor;
   executor.seed = options.seed;

@@ -34,6 +34,12 @@ struct SessionOptions {
   std::string system_root = "/";  // tests describe another machine's cards here
 };
 
+// How many of `threads` threads update parameters, on so many processors. Of eight processors or more, two
+// are left to the threads of the lanes. These sleep most of the time, but what they hand out late keeps a GPU
+// or a drive idle; an update that is bound by memory loses next to nothing. With fewer processors, all
+// update.
+int optimizer_threads(int threads, int processors);
+
 // What an accelerator allocates for a plan: its arena, streams, and whatever its ops look up or load. It
 // allocates nothing later. Empty for other devices.
 struct PreparedDevice {
