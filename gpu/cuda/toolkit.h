@@ -150,7 +150,9 @@ __device__ inline void wait_copies() {
 }
 
 // Set-up: loads the kernel, which CUDA would otherwise do at its first launch, and lets it have
-// `shared_bytes` of dynamic shared memory.
+// `shared_bytes` of dynamic shared memory. To ask for the attributes loads it wholly: they include three that
+// only a loaded kernel has (cuda.h, cuFuncGetAttribute). A launch would add nothing, and no kernel can be
+// launched on operands that nobody has: some check what they read.
 template <typename... Parameters>
 void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
   constexpr uint64_t kWithoutAsking = 48 << 10;  // bytes of shared memory that every kernel may have

@@ -205,5 +205,25 @@ TEST_F(CudaTraining, AnOverflowIsSkippedAlsoWhereTheStateLivesInTheDevice) {
   EXPECT_EQ(differences(wanted, newest_tensors(run.options.run.out)), "");
 }
 
+// All that a step launches was loaded before: the first steps take no memory of the GPU.
+TEST_F(CudaTraining, FirstStepsLoadNothing) {
+  for (const std::string& model : {kGpt2, kLlama}) {
+    const DriveDirectory directory;
+    const TestRun run = small_run(directory, DType::f16, model);
+    const auto device = make_device(run.options.memory, run.threads);
+    const Plan plan = plan_or_throw(request_of(run, *device), budgets_of(run));
+    Session session(plan, *device, session_options(run.options, run.threads));
+    const uint64_t held = device->accelerator()->memory().held;
+    load(session, [](const ShardView&) {});
+    const BodyIds& bodies = plan.lowering.bodies();
+    for (const BodyId body : {*bodies.first, *bodies.step, *bodies.step}) {
+      session.scalars(session.next_position(kTrainRing)).input = {1e-3, 1};
+      session.executor().wait(session.issue(body));
+      session.check();
+    }
+    EXPECT_LE(device->accelerator()->memory().held, held) << model;
+  }
+}
+
 }  // namespace
 }  // namespace sluice
