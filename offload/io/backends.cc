@@ -2,11 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 #include "engine/base/error.h"
 
 namespace sluice {
+
+uint64_t registration_bytes_a_page(IoChoice choice) {
+  uint64_t most = 0;
+  for (const IoBackend* backend : kIoBackends)
+    if (!choice || backend == choice) most = std::max(most, backend->registration_bytes_a_page);
+  return most;
+}
 
 std::unique_ptr<IoQueue> make_io_queue(IoChoice choice, uint32_t depth, std::span<std::byte> registered,
                                        std::string* description) {

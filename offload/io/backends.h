@@ -43,6 +43,8 @@ struct IoBackend {
   // Makes a queue of `depth` requests; most of them will use the memory `registered`, which may be empty.
   // Throws Error(environment) where the system refuses what every queue needs, such as one more thread.
   MadeIoQueue (*make)(uint32_t depth, std::span<std::byte> registered);
+  // Of kernel memory, the most that a queue takes for each page of 4 KiB of `registered`.
+  uint64_t registration_bytes_a_page = 0;
 };
 
 extern const IoBackend kUringBackend;   // uring_queue.cc
@@ -51,6 +53,9 @@ extern const IoBackend kThreadBackend;  // thread_queue.cc
 // In the order in which `auto` tries them: the one that takes the least processor time first (`sluice bench
 // --io NAME` measures it). The last works everywhere.
 constexpr const IoBackend* kIoBackends[] = {&kUringBackend, &kThreadBackend};
+
+// The most that any back end takes which `choice` may become.
+uint64_t registration_bytes_a_page(IoChoice choice);
 
 // Makes a queue of `depth` requests (1 to 1024). A back end may pin the memory `registered` (may be empty) in
 // advance, as far as the system lets it; requests on other memory work too, only slower.

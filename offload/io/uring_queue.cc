@@ -21,6 +21,8 @@
 namespace sluice {
 namespace {
 
+// The kernel's bio_vec of a page; fewer where it takes a huge page as one.
+constexpr uint64_t kBytesAPage = 16;
 constexpr uint64_t kRegisteredBufferMax = uint64_t{1} << 30;  // the kernel's limit for one registered buffer
 
 constexpr std::chrono::milliseconds kNap{1};  // between polls, where the system refuses to wait
@@ -197,6 +199,6 @@ MadeIoQueue make_uring_queue(uint32_t depth, std::span<std::byte> registered) {
 }  // namespace
 
 const IoBackend kUringBackend = {"uring", "io_uring", "io_uring, with the least processor time",
-                                 make_uring_queue};
+                                 make_uring_queue, kBytesAPage};
 
 }  // namespace sluice

@@ -143,8 +143,10 @@ std::string plan_text(const Plan& plan, const Budgets& budgets, const Options& o
   for (const uint64_t bytes : p.arena_bytes) out += fmt::format("{:>14}", format_size(bytes));
   out += fmt::format("\n  {:<12}", "allowed");
   for (const Tier& t : p.machine.tiers) out += fmt::format("{:>14}", format_size(t.capacity));
-  out += fmt::format("\n  outside the host arena: {} for libraries, stacks, checksums and the program\n",
-                     format_size(budgets.host.reserve + plan.program_bytes));
+  const uint64_t host = p.arena_bytes[lowest_memory_tier(p.machine)];
+  out += fmt::format(
+      "\n  outside the host arena: {} for libraries, stacks, checksums and the program\n",
+      format_size(budgets.host.reserve + plan.program_bytes + budgets.host.taken_by(host) - host));
   if (budgets.device && budgets.device->driver)
     out += fmt::format("  outside the device arena: {} for the driver, libraries and page tables\n",
                        format_size(budgets.device->reserve));

@@ -9,6 +9,7 @@
 #include "engine/run/execute/executor.h"
 #include "engine/run/execute/trace.h"
 #include "engine/run/start/nvme_directories.h"
+#include "offload/io/backends.h"
 #include "offload/transfer_lane.h"
 
 namespace sluice {
@@ -16,7 +17,9 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kMiB = 1ull << 20;
-constexpr uint64_t kProgramInReserve = 24 * kMiB, kTableInReserve = kMiB;
+constexpr uint64_t kProgramInReserve = 24 * kMiB, kTableInReserve = kMiB, kRegistrationInReserve = 8 * kMiB;
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kFileLanes = 2;  // that move bytes between host memory and an nvme tier: one each way
 
 // Planning holds three programs at a time, without transfers (the one that the search began with, the best so
 // far and the one that is weighed), and one body while it is staged. Measured with 7,000 to 78,000 tasks at
@@ -123,11 +126,21 @@ uint64_t address_space_beside_arenas(int threads) {
 
 void TierBudget::set_aside(uint64_t bytes) {
   reserve = bytes;
-  arena = (limit - std::min(limit, bytes)) / granule * granule;  // 0: the planner's error says what would do
+  // The largest arena whose taken_by() is at most `room`. 0: the planner's error says what would do.
+  const uint64_t room = limit - std::min(limit, bytes), with_pages = room + kRegistrationInReserve;
+  const uint64_t pages = with_pages / (kPage + bytes_a_page), rest = with_pages % (kPage + bytes_a_page);
+  const uint64_t fits = pages * kPage + rest - std::min(rest, bytes_a_page);
+  arena = std::min(room, fits) / granule * granule;
+}
+
+uint64_t TierBudget::taken_by(uint64_t arena_bytes) const {
+  const uint64_t whole = round_up(arena_bytes, granule);
+  const uint64_t registration = round_up(whole, kPage) / kPage * bytes_a_page;
+  return whole + registration - std::min(registration, kRegistrationInReserve);
 }
 
 uint64_t TierBudget::limit_for(uint64_t arena_bytes) const {
-  return round_up(arena_bytes, granule) + reserve + (driver ? reserve / 256 : 0);
+  return taken_by(arena_bytes) + reserve + (driver ? reserve / 256 : 0);
 }
 
 std::vector<const TierBudget*> Budgets::by_tier() const {
@@ -223,13 +236,14 @@ Budgets resolve_budgets(const MemoryOptions& options, const MemoryLimits& limits
   if (b.device && !accelerator) b.device->most = b.host.most;
   b.host.limit =
       limit_of(options.host, found(free, more_memory, sharers), "host-mem", check_free, b, sharers);
-  b.host.set_aside(host_reserve);
-  if (accelerator)
-    b.device->set_aside(accelerator->device.held + kLibraryKernelBytes + page_table_bytes(b.host.limit));
   if (!drive_bytes && !check_free && options.nvme.kind == Size::Kind::bytes) drive_bytes = 0;
   if (drive_bytes || !options.nvme_directories.empty()) {
     b.nvme = nvme_budget(options, check_free, drive_bytes, b, sharers);
+    b.host.bytes_a_page = kFileLanes * registration_bytes_a_page(options.io);
   }
+  b.host.set_aside(host_reserve);
+  if (accelerator)
+    b.device->set_aside(accelerator->device.held + kLibraryKernelBytes + page_table_bytes(b.host.limit));
   return b;
 }
 

@@ -26,8 +26,12 @@ struct TierBudget {
   uint64_t granule = 1;      // of the arena's memory or files
   bool driver = false;       // the reserve also covers a driver, whose use differs a little by process
   uint64_t most = kNoLimit;  // that the machine has for this rank, if it is known
+  // Kernel memory that each page of 4 KiB of the arena takes, since lanes register it for file I/O.
+  uint64_t bytes_a_page = 0;
 
-  void set_aside(uint64_t bytes);                  // as the reserve
+  void set_aside(uint64_t bytes);  // as the reserve
+  // What an arena takes of the limit: its granules, and what its pages take beyond what the reserve has.
+  uint64_t taken_by(uint64_t arena_bytes) const;
   uint64_t limit_for(uint64_t arena_bytes) const;  // to grant for an arena of that size
 };
 
@@ -68,7 +72,7 @@ int resolve_threads(const MemoryOptions& options);
 
 // Host memory that the process uses outside the arenas: 64 MiB, and 1 MiB for each thread. Of the 64 MiB,
 // libraries and buffers need 25 and the program 24. The others are for checksums (8 bytes for each MiB of the
-// nvme arena) and a margin.
+// nvme arena), 8 MiB of kernel memory for registering the host arena, and a margin.
 uint64_t runtime_reserve_bytes(int threads);
 
 // Address space that is mapped outside the arenas, most of it never touched.

@@ -12,7 +12,7 @@ namespace {
 
 // Sets `measured` bytes aside if they and the arena exceed the limit. Returns whether it did.
 bool set_aside(uint64_t measured, uint64_t arena, TierBudget& budget) {
-  if (round_up(arena, budget.granule) + measured <= budget.limit) return false;
+  if (budget.taken_by(arena) + measured <= budget.limit) return false;
   budget.set_aside(measured);
   return true;
 }

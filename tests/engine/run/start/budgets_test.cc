@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/base/error.h"
+#include "offload/io/backends.h"
 
 namespace sluice {
 namespace {
@@ -60,6 +61,34 @@ TEST(Budgets, TablesOfWeightsComeOutOfTheArena) {
   b.reserve_table(10 * kMiB);
   EXPECT_EQ(b.host.arena, (200 - 66 - 9) * kMiB);
   EXPECT_EQ(b.limits_for({125 * kMiB}), std::vector<uint64_t>{200 * kMiB});
+}
+
+// With an nvme tier, io_uring takes 16 bytes for each 4 KiB of the arena, on a lane each way. The reserve has
+// 8 MiB of that.
+TEST(Budgets, RegisteringTheArenaForFilesIsPartOfTheLimit) {
+  MemoryOptions options;
+  options.threads = 2;
+  options.nvme = bytes(4000 * kMiB);
+  const auto host = [&](uint64_t limit) {
+    options.host = bytes(limit);
+    return resolve_budgets(options, limits_of(800'000 * kMiB, 800'000 * kMiB), false).host;
+  };
+  constexpr uint64_t kPages = 100'000 * 256, kReserve = 66 * kMiB;  // of an arena of 100,000 MiB
+  constexpr uint64_t kLimit = 100'000 * kMiB + kPages * 2 * 16 - 8 * kMiB + kReserve;
+  EXPECT_EQ(host(kLimit).arena, 100'000 * kMiB);
+  EXPECT_EQ(host(1024 * kMiB + kReserve).arena, 1024 * kMiB);  // its registration is in the reserve
+  EXPECT_EQ(host(1 * kMiB).arena, 0u);
+  for (const uint64_t arena :
+       {uint64_t{1}, 1024 * kMiB, 1024 * kMiB + 1, 3000 * kMiB + 4095, 100'000 * kMiB}) {
+    const uint64_t limit = host(kLimit).limit_for(arena);
+    EXPECT_EQ(host(limit).arena, arena);
+    EXPECT_EQ(host(limit - 1).arena < arena, true) << arena;
+  }
+  options.io = &kThreadBackend;  // registers nothing
+  EXPECT_EQ(host(kLimit).arena, kLimit - kReserve);
+  options.io = nullptr;
+  options.nvme = {};  // no nvme tier
+  EXPECT_EQ(host(kLimit).arena, kLimit - kReserve);
 }
 
 TEST(Budgets, MoreThanIsFreeIsAnErrorOfTheEnvironmentUnlessOnlyPlanned) {
