@@ -40,7 +40,7 @@ void load_elementwise_kernels();
 void load_rope_kernels();
 void load_attention_forward_kernels(const Queue& queue);
 void load_attention_backward_kernels(const Queue& queue);
-void load_loss_kernels();
+void load_loss_kernels(const Queue& queue);
 void load_optimizer_kernels();
 
 // embedding.cu. Backward: d wte[token] += the sum of the token's rows of dy, in order.

@@ -1,11 +1,15 @@
 // What the loss does between its products: log-sum-exp, losses, and gradients of logits in place.
+//
+// Gradients need the sum over the whole row, so a block looks at its logits twice. Of a row whose gradients
+// are wanted it keeps as many logits as shared memory holds, so that only the others are read again.
 #include "gpu/cuda/base.h"
 
 namespace sluice::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kStep = kThreads * kWide;  // logits that a block takes at a time
+constexpr int kStep = kThreads * kWide;     // logits that a block takes at a time
+constexpr uint64_t kOtherShared = 1 << 10;  // bytes of shared memory for all but logits
 
 __device__ inline float block_maximum(float x, float* shared) {
   for (int lane = kWarp / 2; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, lane));
@@ -48,17 +52,37 @@ struct RowScale {
   float factor, at_label;
 };
 
+// A row of logits, the first `kept` of them in shared memory. `kept` is a multiple of kWide.
+struct Logits {
+  float* row;
+  const float* shared;
+  int64_t kept;
+
+  __device__ const float* at(int64_t v) const { return v < kept ? shared + v : row + v; }
+};
+
+// Loads what is kept. A row ends with padding, up to a multiple of 16 bytes at least.
+__device__ inline Logits keep_logits(float* row, int64_t vocabulary, int64_t kept) {
+  auto* shared = reinterpret_cast<float*>(shared_memory());
+  constexpr int kPerCopy = 4;
+  for (int64_t v = threadIdx.x * kPerCopy; v < kept && v < vocabulary; v += kThreads * kPerCopy)
+    copy_async(shared + v, row + v, true);
+  wait_copies();
+  __syncthreads();
+  return {row, shared, kept};
+}
+
 // Replaces a row's logits by their gradients. A gradient lies at its logit's address or before it. So each
 // round of the loop reads all of its kStep logits before it writes their first gradient. The logits of later
 // rounds lie beyond its gradients.
 template <typename T>
-__device__ void write_gradients(const LossRows& a, float* logits, int64_t label, float maximum,
+__device__ void write_gradients(const LossRows& a, const Logits& logits, int64_t label, float maximum,
                                 const RowScale& scale) {
-  T* gradients = reinterpret_cast<T*>(logits);
+  T* gradients = reinterpret_cast<T*>(logits.row);
   for (int64_t first = 0; first < a.vocabulary; first += kStep) {
     const int64_t v = first + threadIdx.x * kWide, count = a.vocabulary - v;
     float value[kWide];
-    if (count > 0) with_part(true, count, [&](auto part) { load(logits + v, part, value); });
+    if (count > 0) with_part(true, count, [&](auto part) { load(logits.at(v), part, value); });
     __syncthreads();
     if (count <= 0) continue;
 #pragma unroll
@@ -70,32 +94,33 @@ __device__ void write_gradients(const LossRows& a, float* logits, int64_t label,
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    loss_kernel(LossRows a, const double* loss_scale, const double* valid_tokens) {
+    loss_kernel(LossRows a, const double* loss_scale, const double* valid_tokens, int64_t kept) {
   __shared__ float maxima[kThreads / kWarp];
   __shared__ double sums[kThreads / kWarp];
   __shared__ RowScale scale;
   const int64_t row = blockIdx.x, label = a.labels[row];
-  float* logits = a.logits + row * a.stride;
+  float* const logits_row = a.logits + row * a.stride;
   const bool differentiate = loss_scale != nullptr;
   if (label == kIgnoreLabel) {
     if (threadIdx.x == 0) a.losses[row] = 0;
-    T* gradients = reinterpret_cast<T*>(logits);
+    T* gradients = reinterpret_cast<T*>(logits_row);
     for (int64_t v = threadIdx.x; differentiate && v < a.vocabulary; v += kThreads)
       gradients[v] = narrow<T>(0.0f);
     return;
   }
   require(label >= 0 && label < a.vocabulary);
+  const Logits logits = keep_logits(logits_row, a.vocabulary, kept);
   LogSum mine;
   for (int64_t v = threadIdx.x * kWide; v < a.vocabulary; v += kStep)
     with_part(true, a.vocabulary - v, [&](auto part) {
       float value[kWide];
-      load(logits + v, part, value);
+      load(logits.at(v), part, value);
       mine.add(value, part);
     });
   mine.move(block_maximum(mine.maximum, maxima));
   const double total = block_sum(static_cast<double>(mine.sum), sums);
   if (threadIdx.x == 0) {  // double arithmetic is slow on most GPUs: once for all
-    const double label_logit = static_cast<double>(logits[label]),
+    const double label_logit = static_cast<double>(*logits.at(label)),
                  maximum = static_cast<double>(mine.maximum);
     a.losses[row] = maximum + log(total) - label_logit;
     if (differentiate) {
@@ -121,15 +146,19 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void load_loss_kernels() {
-  for_each_precision([]<typename T>(T) { load(loss_kernel<T>); });
+void load_loss_kernels(const Queue& queue) {
+  for_each_precision([&]<typename T>(T) { load(loss_kernel<T>, queue.shared_bytes_max - kOtherShared); });
   load(add_losses_kernel);
 }
 
 void finish_loss_rows(const Queue& queue, const LossRows& rows, DType precision, const double* loss_scale,
                       const double* valid_tokens) {
+  const auto room = static_cast<int64_t>((queue.shared_bytes_max - kOtherShared) / sizeof(float));
+  const int64_t kept =
+      loss_scale == nullptr ? 0 : std::min(div_up(rows.vocabulary, kWide), room / kWide) * int64_t{kWide};
   with_precision(precision, [&]<typename T>(T) {
-    launch(queue, loss_kernel<T>, rows.rows, kThreads, 0, rows, loss_scale, valid_tokens);
+    launch(queue, loss_kernel<T>, rows.rows, kThreads, static_cast<uint64_t>(kept) * sizeof(float), rows,
+           loss_scale, valid_tokens, kept);
   });
 }
 

@@ -75,7 +75,7 @@ void load_kernels(const Queue& queue) {
   load_rope_kernels();
   load_attention_forward_kernels(queue);
   load_attention_backward_kernels(queue);
-  load_loss_kernels();
+  load_loss_kernels(queue);
   load_optimizer_kernels();
 }
 

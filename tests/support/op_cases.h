@@ -219,6 +219,7 @@ inline std::vector<OpCase> op_cases() {
       {"cross_entropy_one_row", linear_cross_entropy, none, {{1, 5}, {1}}, {{7, 5}}},
       {"cross_entropy_odd", linear_cross_entropy, none, {{74, 33}, {74}}, {{1031, 33}}},
       {"cross_entropy_wide", linear_cross_entropy, none, {{5, 8}, {5}}, {{9001, 8}}},
+      {"cross_entropy_widest", linear_cross_entropy, none, {{3, 8}, {3}}, {{20011, 8}}},
       {"cross_entropy_parts", linear_cross_entropy, rows16, {{37, 40}, {37}}, {{300, 40}}},
       {"cross_entropy_wide_parts", linear_cross_entropy, rows512, {{520, 8}, {520}}, {{3001, 8}}, 1, 0, true},
   };
