@@ -14,6 +14,7 @@
 #include "engine/base/simd/half.h"
 #include "gpu/cuda/cublaslt.h"
 #include "tests/emulation/gpu_model.h"
+#include "tests/emulation/traffic.h"
 
 namespace {
 
@@ -151,6 +152,28 @@ void multiply(const Product& p) {
       write(p.d, p.d_layout.type, at, value);
     }
   }
+}
+
+// Calls f(begin, bytes) for each column of a matrix.
+template <typename F>
+void for_each_column(const void* data, const cublasLtMatrixLayoutOpaque& m, int64_t stride, F f) {
+  const uint64_t element = m.type == CUDA_R_32F ? 4 : 2;
+  for (uint64_t column = 0; column < m.columns; ++column)
+    f(static_cast<const std::byte*>(data) + column * static_cast<uint64_t>(stride) * element,
+      m.rows * element);
+}
+
+void count(const Product& p, sluice::emulation::Traffic& traffic) {
+  const auto read = [&](const void* begin, uint64_t bytes) { traffic.read(begin, bytes); };
+  const auto write = [&](const void* begin, uint64_t bytes) { traffic.write(begin, bytes); };
+  traffic.begin_launch("product", true);
+  traffic.begin_block();
+  for_each_column(p.a, p.a_layout, p.a_layout.stride, read);
+  for_each_column(p.b, p.b_layout, p.b_layout.stride, read);
+  if (p.beta != 0) for_each_column(p.d, p.d_layout, p.d_layout.stride, read);
+  for_each_column(p.d, p.d_layout, p.d_layout.stride, write);
+  if (adds_bias(p.desc)) for_each_column(p.desc.bias, {p.desc.bias_type, p.d_layout.rows, 1}, 0, read);
+  if (applies_gelu(p.desc)) for_each_column(p.desc.aux, p.d_layout, p.desc.aux_stride, write);
 }
 
 }  // namespace
@@ -365,6 +388,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const sluice::emulation::EmulatedGpu gpu = sluice::emulation::current();
   const std::chrono::microseconds delay(id == gpu.fast_algorithm ? 0 : gpu.product_microseconds);
   const cudaError_t error = sluice::emulation::enqueue(stream, [=] {
+    if (gpu.traffic != nullptr) return count(product, *gpu.traffic);
     if (delay.count() > 0) std::this_thread::sleep_for(delay);
     scribble(workspace, workspace_bytes);
     multiply(product);

@@ -17,6 +17,8 @@
 
 namespace sluice::emulation {
 
+class Traffic;  // traffic.h
+
 constexpr uint64_t kNever = ~uint64_t{0};
 
 // lists_none, lists_no_bytes: as in many containers.
@@ -56,7 +58,8 @@ struct EmulatedGpu {
   cudaError_t loading_returns = cudaSuccess;  // what asking for a kernel returns
   uint64_t pinned_bytes_max = kNever;
   uint64_t registration_bytes_max = (uint64_t{512} << 30) - 4096;  // of one call, with drivers up to 610
-  std::string idle_kernels;  // the kernels of this source, such as "norm.cu", do nothing
+  Traffic* traffic = nullptr;  // counts what kernels and products touch; products then compute nothing
+  std::string idle_kernels;    // the kernels of this source, such as "norm.cu", do nothing
   // Of the calls from now on, the one of this number (from 0) fails.
   uint64_t allocation_that_fails = kNever, registration_that_fails = kNever;
   uint64_t stream_that_fails = kNever, event_that_fails = kNever;

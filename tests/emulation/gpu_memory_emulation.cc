@@ -106,10 +106,14 @@ void check_loaded(const void* kernel, uint64_t shared_bytes) {
   CHECK(shared_bytes <= found->second.shared_bytes, "a kernel was loaded for less shared memory");
 }
 
+std::string source_of(const void* kernel) {
+  const std::string_view path = Locked()->loaded_.at(kernel).source;
+  return std::string(path.substr(path.rfind('/') + 1));
+}
+
 bool is_idle(const void* kernel) {
-  Locked g;
-  const std::string& idle = g->set_up_.idle_kernels;
-  return !idle.empty() && g->loaded_.at(kernel).source.ends_with("/" + idle);
+  const std::string idle = current().idle_kernels;
+  return !idle.empty() && source_of(kernel) == idle;
 }
 
 }  // namespace sluice::emulation

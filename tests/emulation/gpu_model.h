@@ -58,7 +58,8 @@ bool is_registered(const void* begin, uint64_t bytes);     // wholly, inside one
 // otherwise a CHECK fails.
 cudaError_t load(const void* kernel, uint64_t shared_bytes, const char* source);
 void check_loaded(const void* kernel, uint64_t shared_bytes);
-bool is_idle(const void* kernel);  // by EmulatedGpu::idle_kernels
+std::string source_of(const void* kernel);  // the name of its file
+bool is_idle(const void* kernel);           // by EmulatedGpu::idle_kernels
 // cuBLASLt's algorithm has a kernel for the properties `kernel`. It loads that kernel onto the calling
 // thread's GPU when the kernel is first run.
 void load_product(uint32_t algorithm, const std::vector<int>& kernel);

@@ -11,6 +11,7 @@
 
 #include "engine/base/simd/half.h"
 #include "gpu/cuda/toolkit.h"
+#include "tests/emulation/traffic.h"
 
 namespace sluice::emulation {
 namespace {
@@ -171,6 +172,7 @@ void begin_copy(void* to, const void* from) {
             reinterpret_cast<uintptr_t>(from) % kCopyBytes == 0,
         "a copy that is not aligned");
   std::memset(to, static_cast<int>(kPoison), kCopyBytes);
+  if (from != nullptr && traffic_of_thread != nullptr) traffic_of_thread->read(from, kCopyBytes);
   block.fibers[static_cast<size_t>(block.current)].copies.push_back({to, from});
 }
 
@@ -196,26 +198,31 @@ int blocks_together(uint64_t shared_bytes) {
   return static_cast<int>(gpu.shared_bytes_together / (shared_bytes + gpu.shared_bytes_reserved));
 }
 
-void run(int64_t blocks, int threads, uint64_t shared_bytes, uint32_t seed,
+void run(const std::string& source, int64_t blocks, int threads, uint64_t shared_bytes,
          const std::function<void()>& thread) {
+  const EmulatedGpu gpu = current();
+  traffic_of_thread = gpu.traffic;
+  if (gpu.traffic != nullptr) gpu.traffic->begin_launch(source, false);
   while (block.stacks.size() < static_cast<size_t>(threads)) block.stacks.emplace_back();
   block.fibers.resize(static_cast<size_t>(threads));
   block.warps.resize(static_cast<size_t>(threads / kLanes));
   block.thread = &thread;
   blockDim.x = static_cast<unsigned>(threads);
   gridDim.x = static_cast<unsigned>(blocks);
-  std::mt19937 generator(seed);
+  std::mt19937 generator(gpu.seed);
   std::vector<unsigned> blocks_in_order(static_cast<size_t>(blocks));
   std::iota(blocks_in_order.begin(), blocks_in_order.end(), 0u);
-  if (seed != 0) std::shuffle(blocks_in_order.begin(), blocks_in_order.end(), generator);
+  if (gpu.seed != 0) std::shuffle(blocks_in_order.begin(), blocks_in_order.end(), generator);
   for (const unsigned index : blocks_in_order) {
     blockIdx.x = index;
+    if (gpu.traffic != nullptr) gpu.traffic->begin_block();
     block.shared.assign(shared_bytes + 2 * kBandBytes, kPoison);
     std::fill_n(block.shared.begin(), kBandBytes, kBand);
     std::fill_n(block.shared.end() - kBandBytes, kBandBytes, kBand);
-    run_block(threads, seed != 0, generator);
+    run_block(threads, gpu.seed != 0, generator);
     CHECK(bands_intact(), "a kernel wrote outside of its shared memory");
   }
+  traffic_of_thread = nullptr;
 }
 
 }  // namespace sluice::emulation

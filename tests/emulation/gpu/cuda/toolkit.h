@@ -14,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <source_location>
+#include <string>
 #include <tuple>
 
 #include "engine/base/error.h"
@@ -33,8 +34,8 @@ struct Index {
   unsigned x = 0;
 };
 
-// Runs a launch, in the order of the seed.
-void run(int64_t blocks, int threads, uint64_t shared_bytes, uint32_t seed,
+// Runs a launch, in the order of the seed. EmulatedGpu::traffic counts it under `source`.
+void run(const std::string& source, int64_t blocks, int threads, uint64_t shared_bytes,
          const std::function<void()>& thread);
 void check_launch(int64_t blocks, int threads, uint64_t shared_bytes);
 int blocks_together(uint64_t shared_bytes);  // as shared memory allows: the emulation has no registers
@@ -153,10 +154,10 @@ void launch(const Queue& queue, void (*kernel)(Parameters...), int64_t blocks, i
   const auto thread = [kernel, values = std::tuple<Parameters...>(arguments...)] {
     std::apply(kernel, values);
   };
-  const uint32_t seed = emulation::current().seed;
   const bool idle = emulation::is_idle(reinterpret_cast<const void*>(kernel));
+  const std::string source = emulation::source_of(reinterpret_cast<const void*>(kernel));
   check_step(emulation::enqueue(static_cast<cudaStream_t>(queue.stream), [=] {
-    if (!idle) emulation::run(blocks, threads, shared_bytes, seed, thread);
+    if (!idle) emulation::run(source, blocks, threads, shared_bytes, thread);
   }));
 }
 

@@ -1,0 +1,39 @@
+// Runs ops of models on the emulated GPU and counts what their launches do with memory (traffic.h), beside
+// what they must do at least. Values do not matter, and products compute nothing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "tests/emulation/traffic.h"
+
+namespace sluice::emulation {
+
+// Bytes that must be moved at least, those of distinct sectors, and those of visits. The ratios are 0 where
+// nothing must be moved.
+struct Moved {
+  uint64_t least = 0, read = 0, written = 0, visited = 0;
+  double ratio() const { return by_least(read + written); }
+  double ratio_of_visits() const { return by_least(visited); }
+  double by_least(uint64_t bytes) const {
+    return least == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(least);
+  }
+};
+
+struct CountedOp {
+  std::string name;
+  double flops = 0;
+  Moved all;      // by all launches
+  Moved kernels;  // by our own kernels, without products
+  std::vector<LaunchTraffic> launches;
+};
+
+// Every op of the model's segments, forward and backward as plan_segment derives it; those that are alike,
+// once. Of an attention op one head is counted.
+std::vector<CountedOp> count_ops(const Model& model);
+
+// Device::round, Device::sum over four ranks, and Device::optimize, for `elements` of a 16-bit gradient.
+std::vector<CountedOp> count_updates(uint64_t elements);
+
+}  // namespace sluice::emulation

@@ -1,0 +1,107 @@
+// What our kernels move, against what they must move at least: bars for every op of two models. And that the
+// counts are right.
+#include "tests/emulation/traffic.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "models/families/config.h"
+#include "models/families/family.h"
+#include "tests/emulation/op_traffic.h"
+
+namespace sluice::emulation {
+namespace {
+
+// Bytes of visits by our own kernels of an op, by the bytes that these must move at least.
+constexpr double kBar = 1.25;
+
+// Ops above the bar, by the begin of their names; each has a bar of its own.
+struct Exception {
+  const char* op;
+  double bar;
+  const char* reason;
+};
+constexpr Exception kExceptions[] = {
+    {"attention forward", 1.35, "every block of queries reads the keys and values that they see"},
+    {"attention backward", 2.0, "two kernels, one by queries, one by keys, each read q, k, v and dy"},
+    {"embedding backward", 2.3,
+     "adds to rows of fp32, which are read too; sums by token and by position each read dy"},
+    {"linear_gelu backward", 1.4, "the gradient of the bias reads what gelu's gradient has written"},
+    {"linear_cross_entropy backward", 1.7,
+     "a row of logits does not fit the cache of a multiprocessor, and is needed before and after its sum"},
+};
+
+double bar_of(const CountedOp& op) {
+  const auto* const found = std::find_if(std::begin(kExceptions), std::end(kExceptions),
+                                         [&](const Exception& e) { return op.name.starts_with(e.op); });
+  return found == std::end(kExceptions) ? kBar : found->bar;
+}
+
+void expect_within_bars(const std::vector<CountedOp>& ops) {
+  for (const CountedOp& op : ops) {
+    EXPECT_LE(op.kernels.ratio_of_visits(), bar_of(op)) << op.name;
+    EXPECT_TRUE(op.kernels.least == 0 || op.kernels.ratio() >= 0.99) << op.name << ": not all was counted";
+  }
+}
+
+const CountedOp& find(const std::vector<CountedOp>& ops, const std::string& name) {
+  const auto found =
+      std::find_if(ops.begin(), ops.end(), [&](const CountedOp& op) { return op.name.starts_with(name); });
+  EXPECT_NE(found, ops.end()) << name;
+  return *found;
+}
+
+TEST(Traffic, OpsOfGpt2) {
+  const auto ops = count_ops(build_model(config_from_name("gpt2-xl:vocab=8201"), DType::bf16, 1, 256));
+  expect_within_bars(ops);
+  // An op that copies to shared memory in the background, and one that does not: every byte once.
+  const Moved& attention = find(ops, "attention forward").kernels;
+  EXPECT_EQ(attention.read, 256u * 3 * 64 * 2);
+  EXPECT_EQ(attention.written, 256u * (64 * 2 + 4));
+  const Moved& sum = find(ops, "add forward").kernels;
+  EXPECT_EQ(sum.read, 2u * 256 * 1600 * 2);
+  EXPECT_EQ(sum.written, 256u * 1600 * 2);
+  EXPECT_EQ(sum.visited, sum.read + sum.written);
+  // A product: x, weight and bias are read, y is written.
+  const Moved& product = find(ops, "linear forward of bf16 [256 1600] [1600 4800]").all;
+  EXPECT_EQ(product.read, 2u * (256 * 1600 + 1600 * 4800 + 4800));
+  EXPECT_EQ(product.written, 2u * 256 * 4800);
+}
+
+TEST(Traffic, OpsOfLlama) {
+  expect_within_bars(count_ops(build_model(config_from_name("llama-7b:vocab=8200"), DType::bf16, 1, 256)));
+}
+
+TEST(Traffic, GradientsAndUpdates) { expect_within_bars(count_updates(uint64_t{1} << 19)); }
+
+// A block that reads its input twice is seen where the second time is far from the first, and so are two
+// blocks or two launches that read the same.
+TEST(Traffic, SecondReadingsCount) {
+  alignas(kSectorBytes) static std::byte memory[2 * kNear * kSectorBytes];
+  Traffic traffic(memory, sizeof(memory));
+  const auto read_twice = [&](uint64_t bytes) {
+    traffic.begin_block();
+    traffic.read(memory, bytes);
+    traffic.read(memory, bytes);
+  };
+  traffic.begin_launch("near", false);
+  read_twice(1);
+  read_twice(kSectorBytes + 1);  // two sectors
+  traffic.begin_launch("far", false);
+  read_twice(sizeof(memory));
+  traffic.write(memory + sizeof(memory) - 1, 1);
+  traffic.write(memory + sizeof(memory), 1);  // beyond
+  const std::vector<LaunchTraffic> launches = traffic.take();
+  ASSERT_EQ(launches.size(), 2u);
+  EXPECT_EQ(launches[0].blocks, 2);
+  EXPECT_EQ(launches[0].read.distinct, 2u);
+  EXPECT_EQ(launches[0].read.visits, 3u);
+  EXPECT_EQ(launches[1].read.distinct, 2 * kNear);
+  EXPECT_EQ(launches[1].read.visits, 4 * kNear);
+  EXPECT_EQ(launches[1].written.distinct, 1u);
+  EXPECT_EQ(launches[1].bytes(), (2 * kNear + 1) * kSectorBytes);
+}
+
+}  // namespace
+}  // namespace sluice::emulation
