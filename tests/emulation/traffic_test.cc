@@ -28,8 +28,6 @@ constexpr Exception kExceptions[] = {
     {"embedding backward", 2.3,
      "adds to rows of fp32, which are read too; sums by token and by position each read dy"},
     {"linear_gelu backward", 1.4, "the gradient of the bias reads what gelu's gradient has written"},
-    {"linear_cross_entropy backward", 1.7,
-     "a row of logits does not fit the cache of a multiprocessor, and is needed before and after its sum"},
 };
 
 double bar_of(const CountedOp& op) {
