@@ -321,8 +321,12 @@ __device__ void cap_products(Sums<kRowTiles, kColumns>& sums, const AttentionSha
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
-      for (int i = 0; i < 4; ++i)  // tanh x = 2 / (1 + e^-2x) - 1
-        sums[m][j][i] = s.cap * (2 * fast_reciprocal(1 + fast_exp2(factor * sums[m][j][i])) - 1);
+      for (int i = 0; i < 4; ++i) {
+        // tanh y = 2 / (1 + e^-2y) - 1 with e^-2y = 2^u; near 0, where digits would cancel, y - y^3 / 3.
+        const float u = factor * sums[m][j][i], y = u * (-0.5f / static_cast<float>(kLog2E));
+        const float full = 2 * fast_reciprocal(1 + fast_exp2(u)) - 1;
+        sums[m][j][i] = s.cap * (fabsf(y) < 0.01f ? y - y * y * y * (1 / 3.0f) : full);
+      }
 }
 
 template <int kRowTiles, int kSize>

@@ -8,8 +8,10 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kStep = kThreads * kWide;     // logits that a block takes at a time
-constexpr uint64_t kOtherShared = 1 << 10;  // bytes of shared memory for all but logits
+constexpr int kStep = kThreads * kWide;  // logits that a block takes at a time
+// Bytes of shared memory for all but logits. From compute capability 9.0 on, what a kernel declares has 1 KiB
+// of the system's in it.
+constexpr uint64_t kOtherShared = 2 << 10;
 
 __device__ inline float block_maximum(float x, float* shared) {
   for (int lane = kWarp / 2; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, lane));

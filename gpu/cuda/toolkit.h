@@ -163,6 +163,10 @@ void load(void (*kernel)(Parameters...), uint64_t shared_bytes = 0) {
     check_setup(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      static_cast<int>(shared_bytes)),
                 kLoading);
+  if (shared_bytes > 0)  // as much of a multiprocessor's cache as the blocks that fit together need
+    check_setup(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                     cudaSharedmemCarveoutMaxShared),
+                kLoading);
 }
 
 // Set-up: how many blocks of a loaded kernel a multiprocessor runs together.

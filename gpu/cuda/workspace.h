@@ -15,7 +15,7 @@ constexpr uint64_t kMatmulWorkspaceBytes = kLibraryWorkspaceBytes + kLibraryWork
 
 // Sums over rows: chunks of rows, each with a float for every column.
 constexpr int64_t column_sum_chunks(int64_t rows) { return std::min<int64_t>(128, (rows + 31) / 32); }
-// The same where a norm's backward has a block for each chunk: two for each multiprocessor of the largest GPUs.
+// The same for a norm's backward, which has one block a chunk: two for each multiprocessor of large GPUs.
 constexpr int64_t norm_chunks(int64_t rows) { return std::min<int64_t>(256, (rows + 31) / 32); }
 
 // Attention backward keeps two floats for every query. The last tile may reach beyond the sequence, so there
