@@ -18,7 +18,7 @@ namespace sluice {
 
 struct TensorView {
   void* data = nullptr;     // nullptr: not wanted (gradients) or not there (gradient of an unused output)
-  bool accumulate = false;  // gradients of inputs: add to what is there instead of overwriting
+  bool accumulate = false;  // gradients: add to what is there instead of overwriting
 };
 
 // View i, or one without data where there are fewer.
@@ -31,8 +31,8 @@ struct OpCall {
   // As the shapes say. engine/graph/op.h says which values integers may have; devices do not check them.
   std::span<const TensorView> inputs, outputs, parameters;
   // Backward: by output, by input, by parameter. Those of outputs are only read unless the op's rule says
-  // that they are overwritten. Those of parameters are fp32 and always added to; data is nullptr when the
-  // parameter is frozen.
+  // that they are overwritten. Those of parameters are fp32 and added to, even if not `accumulate`, except
+  // where the rule says that they can be overwritten; data is nullptr when the parameter is frozen.
   std::span<const TensorView> output_gradients, input_gradients, parameter_gradients;
   std::byte* workspace = nullptr;  // workspace_bytes(shapes, pass), aligned to 64
   // linear_cross_entropy, backward: two of the step's scalars, in the device's memory. d(objective) by

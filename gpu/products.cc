@@ -16,8 +16,8 @@ LinearProducts linear_products(const OpShapes& s) {
   const int64_t rows = s.inputs[0][0], in = s.inputs[0][1], out = s.parameters[0][out_in ? 0 : 1];
   const int64_t stride_w = out_in ? in : out;
   const DType t = s.precision;
-  const Product dw = out_in ? Product{out, in, rows, true, false, out, in, in, t, DType::f32, true}
-                            : Product{in, out, rows, true, false, in, out, out, t, DType::f32, true};
+  const Product dw = out_in ? Product{out, in, rows, true, false, out, in, in, t, DType::f32}
+                            : Product{in, out, rows, true, false, in, out, out, t, DType::f32};
   const bool bias = s.parameters.size() == 2, gelu = s.kind == OpKind::linear_gelu;
   return {{rows, out, in, false, out_in, in, stride_w, out, t, t, false, bias, gelu},
           {rows, in, out, false, !out_in, out, stride_w, in, t, t},
@@ -33,7 +33,7 @@ LossProducts loss_products(DType t, const LossLayout& l, int64_t rows) {
   const int64_t stride = l.stride * static_cast<int64_t>(sizeof(float) / dtype_bytes(t));
   return {{rows, v, c, false, true, c, c, l.stride, t, DType::f32},
           {rows, c, v, false, false, stride, c, c, t, t},
-          {v, c, rows, true, false, stride, c, c, t, DType::f32, true}};
+          {v, c, rows, true, false, stride, c, c, t, DType::f32}};
 }
 
 }  // namespace
@@ -69,6 +69,7 @@ std::array<ProductCall, 2> linear_gradients(const OpCall& call) {
   LinearProducts p = linear_products(*call.shapes);
   const TensorView dx = view_of(call.input_gradients, 0), dw = view_of(call.parameter_gradients, 0);
   p.dx.accumulate = dx.accumulate;
+  p.dw.accumulate = dw.accumulate;
   const bool out_in = call.shapes->attributes.weight_out_in;
   return {{{p.dx, dy, call.parameters[0].data, dx.data}, {p.dw, out_in ? dy : x, out_in ? x : dy, dw.data}}};
 }
@@ -98,6 +99,7 @@ LossChunk loss_chunk(const OpCall& call, Pass pass, const LossLayout& l, int64_t
   };
   LossProducts p = loss_products(t, l, rows);
   p.dx.accumulate = dx.accumulate;
+  p.dw.accumulate = dw.accumulate || begin > 0;
   std::byte* logits = call.workspace;
   const void *x = rows_of(call.inputs[0].data), *weight = call.parameters[0].data;
   return {{reinterpret_cast<float*>(logits), reinterpret_cast<double*>(logits + l.logits_bytes),

@@ -164,8 +164,11 @@ void check_segment(const Segment& segment, DType precision) {
 
 void check_group_binding(const Model& model, const Segment& segment, const SegmentUse& use,
                          const std::string& where) {
-  for (const uint32_t group : use.groups)
+  for (const uint32_t group : use.groups) {
     if (group >= model.groups.size()) reject(where + fmt::format("there is no group {}.", group));
+    if (std::count(use.groups.begin(), use.groups.end(), group) > 1)
+      reject(where + fmt::format("group {} is bound to two slots.", model.groups[group].name));
+  }
   for (const SegmentParameter& wanted : segment.parameters) {
     if (wanted.slot >= use.groups.size())
       reject(where + fmt::format("group slot {} is not bound.", wanted.slot));

@@ -3,9 +3,9 @@
 // An op has static shapes. Its rule, a row of the table in op_table.cc, gives output shapes, flops, what its
 // backward reads, and example operands. segment.h derives the backward pass from that; `sluice bench` times
 // devices on the examples. No code of models or devices is here. Activations and their gradients are in the
-// working precision; statistics (mean, rstd, log-sum-exp) are fp32; parameter gradients are fp32 and always
-// added to. A "row" is one token: activations are [rows, columns], rows = sequences of the micro-batch * T,
-// in sequence order.
+// working precision; statistics (mean, rstd, log-sum-exp) are fp32; parameter gradients are fp32 and added
+// to, or overwritten where the rule allows it. A "row" is one token: activations are [rows, columns], rows =
+// sequences of the micro-batch * T, in sequence order.
 #pragma once
 
 #include <array>
@@ -157,6 +157,8 @@ struct OpRule {
   uint32_t gradient_outputs = 0;           // bit i: a gradient arrives for output i
   // bit i: backward overwrites output i's gradient, so output i cannot be an output of its segment
   uint32_t overwritten_gradients = 0;
+  // bit i: backward can overwrite the gradient of parameter i instead of adding to it
+  uint32_t overwrites_parameters = 0;
   bool is_loss = false;        // its output is the loss, to which both passes add; it ends its segment
   bool looks_up_rows = false;  // reads single rows of its parameters: their gradients are of high rank
   // Elements of a parameter that one pass touches; nullptr: all.

@@ -412,7 +412,8 @@ constexpr OpRule kRules[kOpKinds] = {
      .backward_reads_inputs = 0b1,
      .backward_reads_parameters = 0b1,
      .gradient_inputs = 0b1,
-     .gradient_outputs = 0b1},
+     .gradient_outputs = 0b1,
+     .overwrites_parameters = 0b1},
     {.kind = OpKind::linear_gelu,
      .name = "linear_gelu",
      .inputs = {1, 1},
@@ -425,7 +426,8 @@ constexpr OpRule kRules[kOpKinds] = {
      .backward_reads_parameters = 0b1,
      .gradient_inputs = 0b1,
      .gradient_outputs = 0b1,
-     .overwritten_gradients = 0b1},
+     .overwritten_gradients = 0b1,
+     .overwrites_parameters = 0b1},
     // Flops, forward: sigmoid 4, two products. Backward: sigmoid 4, silu 1, d up 1, d gate 6.
     {.kind = OpKind::swiglu,
      .name = "swiglu",
@@ -473,6 +475,7 @@ constexpr OpRule kRules[kOpKinds] = {
      .backward_reads_inputs = 0b11,
      .backward_reads_parameters = 0b1,
      .gradient_inputs = 0b1,
+     .overwrites_parameters = 0b1,
      .is_loss = true},
 };
 static_assert(NoneMissing<first_missing(kRules)>,

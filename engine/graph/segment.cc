@@ -2,7 +2,8 @@
 // 2. Which tensors backward reads (the op table says). Those of them that are neither inputs nor outputs of
 //    the segment are `saved`.
 // 3. Forward steps: all ops. Recomputed steps: only the ops that a tensor of 2 depends on.
-// 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add.
+// 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add. To a
+//    parameter's gradient it only can: in a later micro-batch it adds, too.
 // 5. Inner tensors live from their first to their last step; pack() gives them offsets.
 #include "engine/graph/segment.h"
 
@@ -106,7 +107,7 @@ class Compiler {
 
   void add_step(PassPlan& pass, uint32_t op, Pass direction) const {
     const OpShapes& shapes = plan_.shapes[op];
-    pass.steps.push_back({op, direction, 0, {}, {}});
+    pass.steps.push_back({op, direction, 0, {}, {}, {}});
     const OpWork work{shapes.kind, op_rule(shapes.kind).flops(shapes, direction),
                       op_bytes(shapes, direction)};
     std::vector<OpWork>& ops = pass.work.ops;
@@ -220,16 +221,17 @@ class Compiler {
       for (const auto* list : {&segment_.ops[i].inputs, &segment_.ops[i].outputs})
         for (const uint32_t t : *list) touch(lives, pass.tensors[t], t, step);
     }
-    std::vector<bool> written(segment_.tensors.size());
+    std::vector<bool> written(segment_.tensors.size()), parameter_written(segment_.parameters.size());
     for (const uint32_t t : segment_.outputs) written[t] = true;
     plan_.output_gradient_added.assign(segment_.outputs.size(), false);
     for (uint32_t i = static_cast<uint32_t>(segment_.ops.size()); i-- > 0;)
-      if (has_backward(segment_.ops[i])) backward_step(pass, i, lives, written);
+      if (has_backward(segment_.ops[i])) backward_step(pass, i, lives, written, parameter_written);
     lay_out(pass, lives);
     return pass;
   }
 
-  void backward_step(PassPlan& pass, uint32_t i, std::vector<Life>& lives, std::vector<bool>& written) {
+  void backward_step(PassPlan& pass, uint32_t i, std::vector<Life>& lives, std::vector<bool>& written,
+                     std::vector<bool>& parameter_written) {
     const Op& op = segment_.ops[i];
     const OpRule& r = op_rule(op.kind);
     const uint32_t step = static_cast<uint32_t>(pass.steps.size());
@@ -250,6 +252,11 @@ class Compiler {
       const uint32_t output = position(segment_.outputs, t);
       if (output != kNone) plan_.output_gradient_added[output] = true;
       written[t] = true;
+    }
+    for (size_t k = 0; k < op.parameters.size(); ++k) {
+      const uint32_t p = op.parameters[k];
+      pass.steps.back().overwrites.push_back(bit(r.overwrites_parameters, k) && !parameter_written[p]);
+      parameter_written[p] = true;
     }
   }
 

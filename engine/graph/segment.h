@@ -35,6 +35,8 @@ struct OpStep {
   uint64_t workspace_offset = 0;
   std::vector<bool> accumulate;      // backward, by input: the gradient already holds a contribution
   std::vector<bool> wants_gradient;  // backward, by input
+  // Backward, by parameter: it can overwrite the gradient, and no step of the pass before it adds to that.
+  std::vector<bool> overwrites;
 };
 
 struct PassPlan {

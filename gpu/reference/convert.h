@@ -82,9 +82,11 @@ struct Values {
   bool accumulate;
 };
 
-// A parameter gradient: fp32, always added to.
+// A parameter gradient: fp32, added to unless the op's rule and the call say that it is overwritten.
 inline Values<float> parameter_gradient(const OpCall& call, size_t i) {
-  return Values<float>({call.parameter_gradients[i].data, true});
+  const TensorView& view = call.parameter_gradients[i];
+  const bool can_overwrite = op_rule(call.shapes->kind).overwrites_parameters >> i & 1;
+  return Values<float>({view.data, view.accumulate || !can_overwrite});
 }
 
 // Calls f with a value of the working precision's type.

@@ -130,7 +130,7 @@ template <typename T>
 void loss_backward_as(const OpCall& call) {
   const LossSizes n(*call.shapes);
   const Values<T> x(call.inputs[0]), weight(call.parameters[0]), dx(call.input_gradients[0]);
-  const Values<float> d_weight = parameter_gradient(call, 0);
+  Values<float> d_weight = parameter_gradient(call, 0);
   const auto* labels = static_cast<const int32_t*>(call.inputs[1].data);
   double* logits = workspace_of(call);
   const auto seed = static_cast<float>(*call.loss_scale / *call.valid_tokens);
@@ -146,11 +146,13 @@ void loss_backward_as(const OpCall& call) {
           last - first, n.columns, n.vocabulary, d_logits,
           [&](int64_t v, int64_t c) { return weight[v * n.columns + c]; },
           [&](int64_t r, int64_t c, double sum) { dx.put((first + r) * n.columns + c, sum); });
-    if (d_weight)
+    if (d_weight) {
       multiply(
           n.vocabulary, n.columns, last - first, [&](int64_t v, int64_t r) { return d_logits(r, v); },
           [&](int64_t r, int64_t c) { return x[(first + r) * n.columns + c]; },
           [&](int64_t v, int64_t c, double sum) { d_weight.put(v * n.columns + c, sum); });
+      d_weight.accumulate = true;
+    }
   }
   *static_cast<double*>(call.outputs[0].data) += total;
 }

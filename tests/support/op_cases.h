@@ -421,6 +421,7 @@ inline std::vector<Result> results_of(const Operands& operands, const std::vecto
 struct BackwardOptions {
   bool accumulate = false;  // add to input gradients; they begin at random values (at zero if `from_zero`)
   bool from_zero = false;   // parameter gradients begin at zero too
+  bool overwrite = false;   // parameter gradients are overwritten where the op can; these begin as garbage
   uint32_t without_inputs = 0;      // bit i: no gradient of input i is wanted
   uint32_t without_parameters = 0;  // bit i: parameter i is frozen
 };
@@ -447,7 +448,10 @@ struct Gradients {
     for (uint32_t i = 0; i < parameters.size(); ++i) {
       if (options.without_parameters >> i & 1) continue;
       tensors.push_back(random_tensor(shapes.parameters[i], DType::f32, 201 + i, spread, 0));
-      parameters[i] = {tensors.back().data()};
+      Guarded& tensor = tensors.back();
+      parameters[i] = {tensor.data(), !options.overwrite};
+      if (options.overwrite && (op_rule(shapes.kind).overwrites_parameters >> i & 1) != 0)
+        std::memset(tensor.data(), kPoison, tensor.bytes());
       results.push_back({"gradient of parameter " + std::to_string(i), DType::f32, {}});
     }
     *static_cast<double*>(loss.data()) = kLossBefore;

@@ -117,11 +117,11 @@ TEST_P(OpConformance, DevicesAgreeWithReference) {
     }
     for (const bool accumulate : {false, true}) {
       if (accumulate && GetParam().large) continue;
-      const auto backward = run_backward(*oracle, operands, saved, {.accumulate = accumulate});
+      const BackwardOptions options{.accumulate = accumulate, .overwrite = !accumulate};
+      const auto backward = run_backward(*oracle, operands, saved, options);
       for (const DeviceEntry& entry : devices_to_judge()) {
         SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
-        expect_close(run_backward(*entry.make(2), operands, saved, {.accumulate = accumulate}), backward,
-                     rounded);
+        expect_close(run_backward(*entry.make(2), operands, saved, options), backward, rounded);
       }
     }
   }
@@ -134,7 +134,7 @@ TEST_P(SmallOpConformance, AccumulatingOnZeroIsOverwriting) {
       const auto device = entry.make(1);
       Operands operands(GetParam(), precision);
       std::vector<Guarded> saved = run_forward(*device, operands);
-      const auto written = run_backward(*device, operands, saved, {.from_zero = true});
+      const auto written = run_backward(*device, operands, saved, {.from_zero = true, .overwrite = true});
       expect_equal(run_backward(*device, operands, saved, {.accumulate = true, .from_zero = true}), written);
     }
 }

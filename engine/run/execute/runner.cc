@@ -57,8 +57,36 @@ Runner::Runner(const Plan& plan, const Memory& memory, Device& device, const Upd
                          segment_operands(p, segment, TaskKind::backward, false, false),
                          segment_operands(p, segment, TaskKind::backward, true, false)});
   }
+  for (const UseInfo& info : plan.lowering.uses) find_added(info);
   for (std::vector<TensorView>& v : views_) v.reserve(16);
   if (ranks.size() > 1) collectives_ = collective_names(plan.program);
+}
+
+void Runner::find_added(const UseInfo& info) {
+  const SegmentPlan& plan = plan_.lowering.plans[info.plan];
+  const Segment& segment = plan_.model.segments[plan.segment];
+  const std::vector<uint32_t>& groups = plan_.model.layers[info.layer].segments[info.position].groups;
+  const auto is_overwritten = [&](size_t slot, size_t parameter) {
+    for (const OpStep& step : plan.backward_keeping.steps)
+      for (size_t k = 0; k < step.overwrites.size(); ++k) {
+        const SegmentParameter& p = segment.parameters[segment.ops[step.op].parameters[k]];
+        if (step.overwrites[k] && p.slot == slot && p.parameter == parameter) return true;
+      }
+    return false;
+  };
+  std::vector<std::vector<ByteRange>> added(groups.size());
+  for (size_t slot = 0; slot < groups.size(); ++slot) {
+    const std::vector<Parameter>& parameters = plan_.model.groups[groups[slot]].parameters;
+    added[slot].push_back({0, UINT64_MAX});
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!is_overwritten(slot, i)) continue;
+      const uint64_t begin = parameters[i].offset * sizeof(float);
+      added[slot].back().end = begin;
+      const uint64_t bytes = static_cast<uint64_t>(element_count(parameters[i].shape)) * sizeof(float);
+      added[slot].push_back({begin + bytes, UINT64_MAX});
+    }
+  }
+  added_to_.push_back(std::move(added));
 }
 
 uint64_t Runner::offset(const Instruction& in, size_t operand, const RingPositions& rings) const {
@@ -188,7 +216,8 @@ void Runner::copy(const Instruction& in, const RingPositions& rings) {
     std::memcpy(to, from, bytes);
 }
 
-// An accumulator or loss that the task writes, rather than adds to, begins at zero: ops only add to them.
+// A loss that the task writes, rather than adds to, begins at zero, since ops only add to it. So do those
+// parts of an accumulator that no op overwrites.
 void Runner::run_segment(const Task& task, const Instruction& in, const RingPositions& rings) {
   const SegmentPlan& plan = plan_.lowering.plans[plan_.lowering.uses[task.subject].plan];
   const Segment& segment = plan_.model.segments[plan.segment];
@@ -205,12 +234,12 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
   CHECK(operands.count == in.operands.size(), segment.name + ": operands do not match");
   const PassPlan& pass = backward ? (task.recompute ? plan.backward_recomputing : plan.backward_keeping)
                                   : (saves ? plan.forward : plan.forward_discarding);
-  const auto zero_if_first = [&](uint32_t k) {
-    if (k == kNone || in.operands[k].access != Access::write) return;
-    device_.zero(address(in, k, rings), bytes_of(in, k));
-  };
-  for (const uint32_t k : operands.accumulators) zero_if_first(k);
-  zero_if_first(operands.loss);
+  const auto is_first = [&](uint32_t k) { return k != kNone && in.operands[k].access == Access::write; };
+  for (size_t slot = 0; slot < operands.accumulators.size(); ++slot)
+    if (const uint32_t k = operands.accumulators[slot]; is_first(k))
+      for (const ByteRange& range : added_to_[task.subject][slot])
+        device_.zero(address(in, k, rings) + range.begin, std::min(range.end, bytes_of(in, k)) - range.begin);
+  if (is_first(operands.loss)) device_.zero(address(in, operands.loss, rings), bytes_of(in, operands.loss));
   for (const OpStep& step : pass.steps) run_step(plan, segment, pass, step, task, operands, in, rings);
 }
 
@@ -255,7 +284,9 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
         {operand_at(operands.weights[parameter.slot]) + offset * dtype_bytes(plan.precision)});
     if (step.pass == Pass::forward) continue;
     const uint32_t k = operands.accumulators[parameter.slot];
-    parameter_gradients.push_back({k == kNone ? nullptr : operand_at(k) + offset * 4});
+    const bool overwrites = step.overwrites[parameter_gradients.size()];
+    parameter_gradients.push_back({k == kNone ? nullptr : operand_at(k) + offset * sizeof(float),
+                                   k != kNone && (!overwrites || in.operands[k].access != Access::write)});
   }
   OpCall call;
   call.shapes = &plan.shapes[step.op];

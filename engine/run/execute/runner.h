@@ -149,6 +149,9 @@ class Runner {
   struct PlanOperands {  // of one segment plan, by pass; fields as in SegmentPlan
     SegmentOperands forward, forward_discarding, backward_keeping, backward_recomputing;
   };
+  struct ByteRange {
+    uint64_t begin, end;
+  };
   struct DecayRange {
     uint64_t begin, end;  // elements of the group
     bool decay;
@@ -166,7 +169,11 @@ class Runner {
   std::unordered_map<const Instruction*, std::string> collectives_;  // names, for errors
   std::atomic<int64_t> steps_before_{0};
   ShardHooks hooks_;
-  std::vector<PlanOperands> operands_;                 // by segment plan
+  void find_added(const UseInfo& info);
+
+  std::vector<PlanOperands> operands_;  // by segment plan
+  // By segment use and slot: the parts of the group's accumulator that ops only add to.
+  std::vector<std::vector<std::vector<ByteRange>>> added_to_;
   std::vector<std::vector<DecayRange>> decay_ranges_;  // by group
   std::vector<TensorView> views_[6];                   // of the op that the compute lane runs
 };

@@ -67,7 +67,7 @@ TEST(Segment, Dense) {
 }
 
 // rms_norm, qkv, attention, out, add. Neither `out` nor `add` runs again. The residual's gradient is added
-// to.
+// to, and so is that of the norm's weight; products overwrite those of theirs.
 TEST(Segment, Attention) {
   const Model m = model_of(Kind::attention);
   const SegmentPlan p = plan_of(m, true, true);
@@ -75,6 +75,8 @@ TEST(Segment, Attention) {
   EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "F2", "B4", "B3", "B2", "B1", "B0"}));
   const OpStep& norm = p.backward_keeping.steps.back();
   EXPECT_EQ(norm.accumulate, std::vector<bool>{true});
+  EXPECT_EQ(norm.overwrites, std::vector<bool>{false});
+  EXPECT_EQ(p.backward_keeping.steps[1].overwrites, std::vector<bool>{true});
   EXPECT_EQ(p.backward_keeping.steps.front().accumulate, (std::vector<bool>{false, false}));
   EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, (std::vector<bool>{true, true}));
 }

@@ -41,7 +41,7 @@ struct OpRun {
     if (shapes.kind == OpKind::attention) views[3].push_back({});
     for (Tensor& t : input_gradients) views[4].push_back(t.view(accumulate));
     if (!labels.empty()) views[4].push_back({});
-    for (Tensor& t : parameter_gradients) views[5].push_back(t.view());
+    for (Tensor& t : parameter_gradients) views[5].push_back(t.view(true));
     call.shapes = &shapes;
     call.inputs = views[0], call.outputs = views[1], call.parameters = views[2];
     const double loss_scale = seed, valid_tokens = 1;

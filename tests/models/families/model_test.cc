@@ -101,6 +101,11 @@ TEST(CheckModel, NamesWhatIsWrong) {
   const std::pair<const char*, std::function<void(Model&)>> cases[] = {
       {"there is no segment 9.", [](Model& m) { m.layers[1].segments[0].segment = 9; }},
       {"there is no group 99.", [](Model& m) { m.layers[1].segments[0].groups[0] = 99; }},
+      {"is bound to two slots.",
+       [](Model& m) {
+         auto& groups = m.layers[1].segments[0].groups;
+         groups.push_back(groups[0]);
+       }},
       {"group slot 0 is not bound.", [](Model& m) { m.layers[1].segments[0].groups.clear(); }},
       {"wpe.weight is [16, 64], the segment wants [64].",
        [](Model& m) { m.layers[1].segments[0].groups[0] = 1; }},
