@@ -121,7 +121,11 @@ Multiplier::Method Multiplier::method_of(const Product& p) {
 
 uint64_t Multiplier::prepare(std::span<const Product> products) {
   uint64_t bytes = 0;
-  for (const Product& product : products) bytes = std::max(bytes, method_of(product).thread_bytes());
+  for (Product product : products)
+    for (const bool accumulate : {false, true}) {
+      product.accumulate = accumulate && !product.gelu;
+      bytes = std::max(bytes, method_of(product).thread_bytes());
+    }
   return bytes * static_cast<uint64_t>(threads_);
 }
 

@@ -25,7 +25,8 @@ class Multiplier {
   // threads: of the Workers that run() is given. Throws Error (environment) for an unusable OpenBLAS.
   Multiplier(int threads, Support support);
 
-  // Makes what the products need; returns the bytes of workspace that run() needs for any of them.
+  // Makes what the products need, with and without `accumulate`; returns the bytes of workspace that run()
+  // needs for any of them.
   uint64_t prepare(std::span<const Product> products);
 
   // workspace: of the bytes that prepare() returned, aligned to 64.

@@ -136,23 +136,26 @@ inline int resident_warps(const Queue& queue, const Cut& cut) {
 }
 
 // The first of these ways of which kResidentWarps fit on a multiprocessor together; else the first of which a
-// block fits at all.
+// block fits at all. A block has no more warps than a sequence of `length` rows needs.
 template <AttentionPart kPart, typename T, int kSize>
-Cut cut_for(const Queue& queue) {
-  constexpr int kMost = kRowTilesMax<kPart, T, kSize>;
+Cut cut_for(const Queue& queue, int64_t length = INT_MAX) {
   constexpr struct { int row_tiles, warps; } kWays[] = {{2, 4}, {1, 8}, {1, 4}, {1, 2}, {1, 1}};
-  std::optional<Cut> fits;
+  const auto cut_by = [](int row_tiles, int warps) {
+    return Cut{row_tiles, warps,
+               row_tiles == 2 ? Tiling<kPart, T, kSize, 2>::shared_bytes(warps)
+                              : Tiling<kPart, T, kSize, 1>::shared_bytes(warps)};
+  };
+  std::optional<Cut> best;
   for (const auto [row_tiles, warps] : kWays) {
-    if (row_tiles > kMost) continue;
-    const uint64_t bytes = row_tiles == 2 ? Tiling<kPart, T, kSize, 2>::shared_bytes(warps)
-                                          : Tiling<kPart, T, kSize, 1>::shared_bytes(warps);
-    if (bytes > queue.shared_bytes_max) continue;
-    const Cut cut{row_tiles, warps, bytes};
-    if (resident_warps(queue, cut) >= kResidentWarps) return cut;
-    if (!fits) fits = cut;
+    const Cut cut = cut_by(row_tiles, warps);
+    if (row_tiles > kRowTilesMax<kPart, T, kSize> || cut.shared_bytes > queue.shared_bytes_max) continue;
+    const bool enough = resident_warps(queue, cut) >= kResidentWarps;
+    if (enough || !best) best = cut;
+    if (enough) break;
   }
-  CHECK(fits, "a GPU with less shared memory than compute capability 7.5");
-  return *fits;
+  CHECK(best, "a GPU with less shared memory than compute capability 7.5");
+  const int64_t needed = div_up(length, int64_t{16} * best->row_tiles);
+  return cut_by(best->row_tiles, static_cast<int>(std::min<int64_t>(best->warps, needed)));
 }
 
 // Set-up: loads a kernel that has been cut in this way.

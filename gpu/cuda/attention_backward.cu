@@ -322,14 +322,14 @@ void attention_backward(const Queue& queue, const OpCall& call) {
              kStatisticsThreads, 0, a);
     if (sinks) launch(queue, sinks_kernel<T>, s.heads, kSinkThreads, 0, a);
     if (keys) {
-      const Cut cut = cut_for<AttentionPart::keys, T, kSize>(queue);
+      const Cut cut = cut_for<AttentionPart::keys, T, kSize>(queue, s.length);
       with_row_tiles<AttentionPart::keys, T, kSize>(cut, [&](auto tiles) {
         launch(queue, keys_kernel<T, kSize, tiles>, s.sequences * s.kv_heads * cut.blocks(s.length),
                cut.threads(), cut.shared_bytes, a);
       });
     }
     if (queries) {
-      const Cut cut = cut_for<AttentionPart::queries, T, kSize>(queue);
+      const Cut cut = cut_for<AttentionPart::queries, T, kSize>(queue, s.length);
       with_row_tiles<AttentionPart::queries, T, kSize>(cut, [&](auto tiles) {
         launch(queue, queries_kernel<T, kSize, tiles>, s.sequences * s.heads * cut.blocks(s.length),
                cut.threads(), cut.shared_bytes, a);

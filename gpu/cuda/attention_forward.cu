@@ -188,7 +188,7 @@ void attention_forward(const Queue& queue, const OpCall& call) {
                                         data_of<const T>(call.parameters, 0),
                                         {data_of<T>(call.outputs, 0), s.heads * s.size, false},
                                         data_of<float>(call.outputs, 1)};
-    const Cut cut = cut_for<AttentionPart::forward, T, kSize>(queue);
+    const Cut cut = cut_for<AttentionPart::forward, T, kSize>(queue, s.length);
     with_row_tiles<AttentionPart::forward, T, kSize>(cut, [&](auto tiles) {
       launch(queue, forward_kernel<T, kSize, tiles>, cut.blocks(s.length) * s.sequences * s.heads,
              cut.threads(), cut.shared_bytes, arguments);
