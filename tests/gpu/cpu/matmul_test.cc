@@ -163,6 +163,17 @@ TEST(Product, BitsDoNotDependOnAddresses) {
   }
 }
 
+// A call decides whether it adds to C, so the workspace is for both.
+TEST(Product, WorkspaceDoesNotDependOnAccumulate) {
+  cpu::Multiplier multiplier(1, cpu::native_support());
+  for (const int64_t size : {1, 7, 33, 300}) {
+    Product product{size, size, size, true, false, size, size, size, DType::bf16, DType::f32};
+    const uint64_t bytes = multiplier.prepare({&product, 1});
+    product.accumulate = true;
+    EXPECT_EQ(multiplier.prepare({&product, 1}), bytes) << size;
+  }
+}
+
 // A product must not lose an infinite input: inf - inf is NaN.
 TEST(Product, CarriesNonFiniteValues) {
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
