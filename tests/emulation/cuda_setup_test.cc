@@ -5,7 +5,7 @@
 #include "gpu/cuda/matmul.h"
 #include "gpu/cuda/ops.h"
 #include "tests/emulation/emulated_gpu.h"
-#include "tests/support/op_cases.h"
+#include "tests/support/op_runs.h"
 
 namespace sluice {
 namespace {

@@ -21,7 +21,7 @@
 #include <memory>
 
 #include "engine/base/simd/convert.h"
-#include "tests/support/op_cases.h"
+#include "tests/support/op_runs.h"
 
 namespace sluice {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "tests/support/op_cases.h"
+#include "tests/support/op_runs.h"
 
 namespace sluice {
 

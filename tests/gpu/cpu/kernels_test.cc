@@ -9,7 +9,7 @@
 
 #include "engine/base/simd/convert.h"
 #include "gpu/cpu/rows.h"
-#include "tests/support/op_cases.h"
+#include "tests/support/op_runs.h"
 #include "tests/support/simd_test_support.h"
 
 namespace sluice {

@@ -1,0 +1,302 @@
+// Runs one op of a case (op_cases.h) on one device, in guarded memory.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gpu/device.h"
+#include "gpu/reference/convert.h"
+#include "tests/support/op_cases.h"
+
+namespace sluice {
+
+// Memory between two guard bands, aligned to 64 bytes as workspaces and placed ranges are.
+class Guarded {
+ public:
+  Guarded(uint64_t bytes, uint8_t fill) : bytes_(bytes), storage_(bytes + 2 * kBand + kAlignment, kPattern) {
+    const auto address = reinterpret_cast<uintptr_t>(storage_.data()) + kBand;
+    offset_ = kBand + (kAlignment - address % kAlignment) % kAlignment;
+    std::memset(data(), fill, bytes);
+  }
+  Guarded(Guarded&&) = default;  // keeps the storage's address
+  Guarded(const Guarded&) = delete;
+
+  void* data() { return storage_.data() + offset_; }
+  const void* data() const { return storage_.data() + offset_; }
+  uint64_t bytes() const { return bytes_; }
+  void freeze() { frozen_ = storage_; }
+  bool unchanged() const { return frozen_ == storage_; }
+  bool bands_intact() const {
+    for (size_t i = 0; i < storage_.size(); ++i)
+      if ((i < offset_ || i >= offset_ + bytes_) && storage_[i] != kPattern) return false;
+    return true;
+  }
+
+ private:
+  static constexpr uint64_t kBand = 256, kAlignment = 64;
+  static constexpr uint8_t kPattern = 0xA5;
+  uint64_t bytes_, offset_ = 0;
+  std::vector<uint8_t> storage_, frozen_;
+};
+
+constexpr uint8_t kPoison = 0xFF;  // NaN in every floating-point type, -1 as an index
+
+inline std::vector<double> read_values(const void* data, DType type, int64_t count) {
+  std::vector<double> out(static_cast<size_t>(count));
+  if (type == DType::f64) {
+    std::memcpy(out.data(), data, out.size() * sizeof(double));
+    return out;
+  }
+  reference::with_precision(type, [&]<typename T>(T) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = reference::widen(static_cast<const T*>(data)[i]);
+  });
+  return out;
+}
+
+inline void write_value(void* data, DType type, int64_t i, double value) {
+  reference::with_precision(type,
+                            [&]<typename T>(T) { static_cast<T*>(data)[i] = reference::narrow<T>(value); });
+}
+
+// Values uniform in shift +- scale, then rounded to the type. They come from the generator's raw output,
+// which the C++ standard specifies.
+inline Guarded random_tensor(const Shape& shape, DType type, uint32_t seed, double scale, double shift) {
+  const int64_t count = element_count(shape);
+  Guarded out(static_cast<uint64_t>(count) * dtype_bytes(type), 0);
+  std::mt19937 generator(seed);
+  for (int64_t i = 0; i < count; ++i)
+    write_value(out.data(), type, i, shift + scale * (generator() * 0x1p-31 - 1));
+  return out;
+}
+
+// Token ids below `vocabulary`. In labels, every fifth from the third on is ignored.
+inline Guarded random_indices(int64_t count, int64_t vocabulary, uint32_t seed, bool labels) {
+  Guarded out(static_cast<uint64_t>(count) * sizeof(int32_t), 0);
+  std::mt19937 generator(seed);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto token = static_cast<int32_t>(generator() % static_cast<uint64_t>(vocabulary));
+    static_cast<int32_t*>(out.data())[i] = labels && i % 5 == 2 ? kIgnoreLabel : token;
+  }
+  return out;
+}
+
+// For each row, the position in its sequence at which its document begins; see OpCase::documents.
+inline Guarded document_begins(int64_t rows, int64_t sequence, const std::vector<int64_t>& documents) {
+  Guarded out(static_cast<uint64_t>(rows) * sizeof(int32_t), 0);
+  int64_t begin = 0, end = 0;  // of the document: positions in the sequence
+  size_t next = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t position = row % sequence;
+    if (position == 0 || position == end) {
+      begin = position;
+      end = position + (documents.empty() ? sequence : documents[next++ % documents.size()]);
+    }
+    static_cast<int32_t*>(out.data())[row] = static_cast<int32_t>(begin);
+  }
+  return out;
+}
+
+inline std::vector<TensorView> views(std::vector<Guarded>& tensors) {
+  std::vector<TensorView> out;
+  for (Guarded& tensor : tensors) out.push_back({tensor.data()});
+  return out;
+}
+
+// What an op reads: inputs, parameters and gradients of outputs. They are frozen once filled.
+struct Operands {
+  OpShapes shapes;
+  std::vector<DType> output_types;
+  std::vector<Guarded> inputs, parameters, output_gradients;
+
+  Operands(const OpCase& c, DType precision)
+      : shapes{c.kind, c.attributes, precision, c.inputs, {}, c.parameters} {
+    op_rule(c.kind).infer(shapes, shapes.outputs, output_types);
+    uint32_t seed = 1;
+    for (size_t i = 0; i < c.inputs.size(); ++i) {
+      if (is_index(i) && c.kind == OpKind::attention)
+        inputs.push_back(document_begins(c.inputs[i][0], c.attributes.sequence, c.documents));
+      else if (is_index(i))
+        inputs.push_back(random_indices(element_count(c.inputs[i]), c.parameters[0][0], seed++, i == 1));
+      else
+        inputs.push_back(random_tensor(c.inputs[i], precision, seed++, c.scale, c.shift));
+    }
+    // Norm weights lie around 1. The weights of one output have a length of about 1, so that results have the
+    // size of the inputs.
+    const bool norm = c.kind == OpKind::layer_norm || c.kind == OpKind::rms_norm;
+    for (size_t i = 0; i < c.parameters.size(); ++i) {
+      const bool matrix = i == 0 && (c.kind == OpKind::linear || c.kind == OpKind::linear_gelu ||
+                                     c.kind == OpKind::linear_cross_entropy);
+      const double columns = matrix ? static_cast<double>(c.inputs[0][1]) : 3;
+      parameters.push_back(
+          random_tensor(c.parameters[i], precision, seed++, std::sqrt(3 / columns), norm && i == 0 ? 1 : 0));
+    }
+    for (size_t i = 0; i < shapes.outputs.size(); ++i)
+      if (op_rule(c.kind).gradient_outputs >> i & 1)
+        output_gradients.push_back(random_tensor(shapes.outputs[i], precision, seed++, 1, 0));
+    freeze();
+  }
+
+  bool is_index(size_t input) const { return input_type(shapes, input) == DType::i32; }
+  void freeze() {
+    for (auto* tensors : {&inputs, &parameters, &output_gradients})
+      for (Guarded& tensor : *tensors) tensor.freeze();
+  }
+  void expect_unchanged() {
+    for (auto* tensors : {&inputs, &parameters, &output_gradients})
+      for (Guarded& tensor : *tensors)
+        EXPECT_TRUE(tensor.unchanged()) << "an operand that is only read was written";
+  }
+};
+
+// A named result, widened to double.
+struct Result {
+  std::string name;
+  DType type;
+  std::vector<double> values;
+};
+
+constexpr double kLossBefore = 1.5;  // the value to which the loss is added
+constexpr float kSeed = 4;  // loss scale / valid tokens: logits' gradients stay among fp16's normal numbers
+
+// Outputs full of poison; the loss begins at `kLossBefore`.
+inline std::vector<Guarded> make_outputs(const Operands& operands) {
+  std::vector<Guarded> outputs;
+  for (size_t i = 0; i < operands.output_types.size(); ++i) {
+    const DType type = operands.output_types[i];
+    outputs.emplace_back(static_cast<uint64_t>(element_count(operands.shapes.outputs[i])) * dtype_bytes(type),
+                         kPoison);
+    if (type == DType::f64) *static_cast<double*>(outputs.back().data()) = kLossBefore;
+  }
+  return outputs;
+}
+
+inline std::vector<Guarded> run_forward(Device& device, Operands& operands) {
+  std::vector<Guarded> outputs = make_outputs(operands);
+  device.prepare(operands.shapes, Pass::forward);
+  Guarded workspace(device.workspace_bytes(operands.shapes, Pass::forward), kPoison);
+  const auto input_views = views(operands.inputs), parameter_views = views(operands.parameters);
+  const auto output_views = views(outputs);
+  OpCall call{.shapes = &operands.shapes, .inputs = input_views, .outputs = output_views};
+  call.parameters = parameter_views;
+  call.workspace = static_cast<std::byte*>(workspace.data());
+  device.forward(call);
+  operands.expect_unchanged();
+  EXPECT_TRUE(workspace.bands_intact()) << "forward wrote outside of its workspace";
+  for (Guarded& output : outputs) EXPECT_TRUE(output.bands_intact()) << "forward wrote outside of an output";
+  return outputs;
+}
+
+inline std::vector<Result> results_of(const Operands& operands, const std::vector<Guarded>& outputs) {
+  std::vector<Result> results;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const DType type = operands.output_types[i];
+    const int64_t count = element_count(operands.shapes.outputs[i]);
+    results.push_back({"output " + std::to_string(i), type, read_values(outputs[i].data(), type, count)});
+  }
+  return results;
+}
+
+struct BackwardOptions {
+  bool accumulate = false;  // add to input gradients; they begin at random values (at zero if `from_zero`)
+  bool from_zero = false;   // parameter gradients begin at zero too
+  bool overwrite = false;   // parameter gradients are overwritten where the op can; these begin as garbage
+  uint32_t without_inputs = 0;      // bit i: no gradient of input i is wanted
+  uint32_t without_parameters = 0;  // bit i: parameter i is frozen
+};
+
+// The gradients that a backward writes: guarded memory, a result for each (still empty), and the views that a
+// call gets.
+struct Gradients {
+  std::vector<Guarded> tensors;
+  std::vector<Result> results;
+  std::vector<TensorView> inputs, parameters;
+  Guarded loss{sizeof(double), 0};
+
+  Gradients(const OpShapes& shapes, const BackwardOptions& options)
+      : inputs(shapes.inputs.size()), parameters(shapes.parameters.size()) {
+    const double spread = options.from_zero ? 0 : 1;
+    for (uint32_t i = 0; i < inputs.size(); ++i) {
+      if (!has_gradient(shapes, i) || (options.without_inputs >> i & 1) != 0) continue;
+      tensors.push_back(random_tensor(shapes.inputs[i], shapes.precision, 101 + i, spread, 0));
+      Guarded& tensor = tensors.back();
+      if (!options.accumulate) std::memset(tensor.data(), kPoison, tensor.bytes());
+      inputs[i] = {tensor.data(), options.accumulate};
+      results.push_back({"gradient of input " + std::to_string(i), shapes.precision, {}});
+    }
+    for (uint32_t i = 0; i < parameters.size(); ++i) {
+      if (options.without_parameters >> i & 1) continue;
+      tensors.push_back(random_tensor(shapes.parameters[i], DType::f32, 201 + i, spread, 0));
+      Guarded& tensor = tensors.back();
+      parameters[i] = {tensor.data(), !options.overwrite};
+      if (options.overwrite && (op_rule(shapes.kind).overwrites_parameters >> i & 1) != 0)
+        std::memset(tensor.data(), kPoison, tensor.bytes());
+      results.push_back({"gradient of parameter " + std::to_string(i), DType::f32, {}});
+    }
+    *static_cast<double*>(loss.data()) = kLossBefore;
+  }
+
+  // Checks the guard bands, and fills the results with what was written.
+  std::vector<Result> collect(bool with_loss) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_TRUE(tensors[i].bands_intact()) << "backward wrote outside of the " << results[i].name;
+      const uint64_t count = tensors[i].bytes() / dtype_bytes(results[i].type);
+      results[i].values = read_values(tensors[i].data(), results[i].type, static_cast<int64_t>(count));
+    }
+    EXPECT_TRUE(loss.bands_intact()) << "backward wrote outside of the loss";
+    if (with_loss) results.push_back({"loss", DType::f64, read_values(loss.data(), DType::f64, 1)});
+    return results;
+  }
+};
+
+// Returns the gradients of the wanted inputs and parameters, then the loss if there is one. `saved` are the
+// outputs of a forward. Inputs and outputs that backward does not read, according to the op's rule, are not
+// passed.
+inline std::vector<Result> run_backward(Device& device, Operands& operands, std::vector<Guarded>& saved,
+                                        const BackwardOptions& options = {}) {
+  const OpShapes& shapes = operands.shapes;
+  const OpRule& rule = op_rule(shapes.kind);
+  Gradients gradients(shapes, options);
+  std::vector<TensorView> inputs = views(operands.inputs), outputs(saved.size()),
+                          output_gradients(saved.size());
+  std::vector<Guarded> overwritten;  // copies
+  overwritten.reserve(saved.size());
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if ((rule.backward_reads_inputs >> i & 1) == 0) inputs[i].data = nullptr;
+  for (size_t i = 0, next = 0; i < saved.size(); ++i) {
+    saved[i].freeze();
+    if (rule.backward_reads_outputs >> i & 1) outputs[i].data = saved[i].data();
+    if ((rule.gradient_outputs >> i & 1) == 0) continue;
+    Guarded& gradient = operands.output_gradients[next++];
+    output_gradients[i].data = gradient.data();
+    if ((rule.overwritten_gradients >> i & 1) == 0) continue;
+    overwritten.emplace_back(gradient.bytes(), 0);
+    std::memcpy(overwritten.back().data(), gradient.data(), gradient.bytes());
+    output_gradients[i].data = overwritten.back().data();
+  }
+  const bool loss = operands.output_types[0] == DType::f64;
+  if (loss) outputs[0].data = gradients.loss.data();
+  device.prepare(shapes, Pass::backward);
+  Guarded workspace(device.workspace_bytes(shapes, Pass::backward), kPoison);
+  const auto parameters = views(operands.parameters);
+  OpCall call{.shapes = &shapes, .inputs = inputs, .outputs = outputs, .parameters = parameters};
+  call.output_gradients = output_gradients;
+  call.input_gradients = gradients.inputs;
+  call.parameter_gradients = gradients.parameters;
+  call.workspace = static_cast<std::byte*>(workspace.data());
+  const double loss_scale = kSeed * 3, valid_tokens = 3;
+  if (loss) call.loss_scale = &loss_scale, call.valid_tokens = &valid_tokens;
+  device.backward(call);
+  operands.expect_unchanged();
+  for (Guarded& output : saved) EXPECT_TRUE(output.unchanged()) << "backward wrote to a saved output";
+  for (Guarded& gradient : overwritten)
+    EXPECT_TRUE(gradient.bands_intact()) << "backward wrote outside of an output's gradient";
+  EXPECT_TRUE(workspace.bands_intact()) << "backward wrote outside of its workspace";
+  return gradients.collect(loss);
+}
+
+}  // namespace sluice
