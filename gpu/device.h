@@ -17,8 +17,10 @@
 namespace sluice {
 
 struct TensorView {
-  void* data = nullptr;     // nullptr: not wanted (gradients) or not there (gradient of an unused output)
-  bool accumulate = false;  // gradients: add to what is there instead of overwriting
+  void* data = nullptr;  // nullptr: not wanted (gradients) or not there (gradient of an unused output)
+  // Gradients that are written: what is added to them before they are rounded. It is `data` itself, or, for
+  // gradients of inputs, another tensor of the same shape and type, which is only read. nullptr: nothing.
+  const void* addend = nullptr;
 };
 
 // View i, or one without data where there are fewer.
@@ -31,7 +33,7 @@ struct OpCall {
   // As the shapes say. engine/graph/op.h says which values integers may have; devices do not check them.
   std::span<const TensorView> inputs, outputs, parameters;
   // Backward: by output, by input, by parameter. Those of outputs are only read unless the op's rule says
-  // that they are overwritten. Those of parameters are fp32 and added to, even if not `accumulate`, except
+  // that they are overwritten. Those of parameters are fp32 and added to, even without an addend, except
   // where the rule says that they can be overwritten; data is nullptr when the parameter is frozen.
   std::span<const TensorView> output_gradients, input_gradients, parameter_gradients;
   std::byte* workspace = nullptr;  // workspace_bytes(shapes, pass), aligned to 64

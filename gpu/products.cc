@@ -36,6 +36,18 @@ LossProducts loss_products(DType t, const LossLayout& l, int64_t rows) {
           {v, c, rows, true, false, stride, c, c, t, DType::f32}};
 }
 
+ProductCall gradient(Product product, const void* a, const void* b, const TensorView& c) {
+  product.accumulate = c.addend != nullptr;
+  return {product, a, b, c.data, c.addend};
+}
+
+// What begins so many bytes into the tensor.
+TensorView part_of(TensorView view, uint64_t offset) {
+  if (view.data != nullptr) view.data = static_cast<std::byte*>(view.data) + offset;
+  if (view.addend != nullptr) view.addend = static_cast<const std::byte*>(view.addend) + offset;
+  return view;
+}
+
 }  // namespace
 
 std::vector<Product> products_of(const OpShapes& shapes, Pass pass) {
@@ -58,20 +70,22 @@ std::vector<Product> products_of(const OpShapes& shapes, Pass pass) {
 }
 
 ProductCall linear_output(const OpCall& call) {
-  return {linear_products(*call.shapes).y,  call.inputs[0].data,
-          call.parameters[0].data,          call.outputs[0].data,
-          view_of(call.parameters, 1).data, view_of(call.outputs, 1).data};
+  return {.product = linear_products(*call.shapes).y,
+          .a = call.inputs[0].data,
+          .b = call.parameters[0].data,
+          .c = call.outputs[0].data,
+          .bias = view_of(call.parameters, 1).data,
+          .pre_activation = view_of(call.outputs, 1).data};
 }
 
 std::array<ProductCall, 2> linear_gradients(const OpCall& call) {
   const void *x = call.inputs[0].data, *dy = call.output_gradients[0].data;
   CHECK(dy != nullptr, "linear's backward without a gradient of its output");
-  LinearProducts p = linear_products(*call.shapes);
+  const LinearProducts p = linear_products(*call.shapes);
   const TensorView dx = view_of(call.input_gradients, 0), dw = view_of(call.parameter_gradients, 0);
-  p.dx.accumulate = dx.accumulate;
-  p.dw.accumulate = dw.accumulate;
   const bool out_in = call.shapes->attributes.weight_out_in;
-  return {{{p.dx, dy, call.parameters[0].data, dx.data}, {p.dw, out_in ? dy : x, out_in ? x : dy, dw.data}}};
+  return {gradient(p.dx, dy, call.parameters[0].data, dx),
+          gradient(p.dw, out_in ? dy : x, out_in ? x : dy, dw)};
 }
 
 LossLayout loss_layout(const OpShapes& s) {
@@ -92,21 +106,17 @@ LossChunk loss_chunk(const OpCall& call, Pass pass, const LossLayout& l, int64_t
   const int64_t rows = std::min(l.chunk, l.rows - begin);
   const bool backward = pass == Pass::backward;
   const TensorView dx = backward ? view_of(call.input_gradients, 0) : TensorView{};
-  const TensorView dw = backward ? view_of(call.parameter_gradients, 0) : TensorView{};
-  const auto rows_of = [&](void* data) {
-    const auto offset = static_cast<uint64_t>(begin * l.columns) * dtype_bytes(t);
-    return data == nullptr ? nullptr : static_cast<std::byte*>(data) + offset;
-  };
-  LossProducts p = loss_products(t, l, rows);
-  p.dx.accumulate = dx.accumulate;
-  p.dw.accumulate = dw.accumulate || begin > 0;
+  TensorView dw = backward ? view_of(call.parameter_gradients, 0) : TensorView{};
+  if (begin > 0) dw.addend = dw.data;
+  const auto offset = static_cast<uint64_t>(begin * l.columns) * dtype_bytes(t);
+  const LossProducts p = loss_products(t, l, rows);
   std::byte* logits = call.workspace;
-  const void *x = rows_of(call.inputs[0].data), *weight = call.parameters[0].data;
+  const void *x = part_of(call.inputs[0], offset).data, *weight = call.parameters[0].data;
   return {{reinterpret_cast<float*>(logits), reinterpret_cast<double*>(logits + l.logits_bytes),
            static_cast<const int32_t*>(call.inputs[1].data) + begin, rows, l.vocabulary, l.stride},
           {p.logits, x, weight, logits},
-          {p.dx, logits, weight, rows_of(dx.data)},
-          {p.dw, logits, x, dw.data}};
+          gradient(p.dx, logits, weight, part_of(dx, offset)),
+          gradient(p.dw, logits, x, dw)};
 }
 
 }  // namespace sluice

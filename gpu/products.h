@@ -11,25 +11,26 @@
 
 namespace sluice {
 
-// C [m,n] = or += op(A) [m,k] op(B) [k,n] (+ bias), accumulated in fp32 and rounded once. With `gelu` this
-// sum is the pre-activation and C is its gelu, taken before or after the pre-activation is rounded.
+// C [m,n] = op(A) [m,k] op(B) [k,n] (+ addend) (+ bias), accumulated in fp32 and rounded once. With `gelu`
+// this sum is the pre-activation and C is its gelu, taken before or after the pre-activation is rounded.
 struct Product {
   int64_t m, n, k;                       // all positive
   bool transpose_a, transpose_b;         // A is stored [k,m], B is stored [n,k]
   int64_t stride_a, stride_b, stride_c;  // of stored rows, in elements of their types
   DType precision;                       // of A, B and bias: f32, bf16 or f16
   DType result;                          // of C: `precision` or f32
-  bool accumulate = false;               // C += instead of C =
+  bool accumulate = false;               // there is an addend
   bool bias = false;
   bool gelu = false;  // then not `accumulate`, and stride_c = n
   auto operator<=>(const Product&) const = default;
 };
 
-// A product of operands. C must not overlap the others.
+// A product of operands. C must not overlap the others, but may be the addend.
 struct ProductCall {
   Product product;
   const void *a, *b;
   void* c;                         // nullptr: not wanted, nothing is done
+  const void* addend = nullptr;    // if the product accumulates: what is added to it, stored as C is
   const void* bias = nullptr;      // [n], if the product has one
   void* pre_activation = nullptr;  // [m,n], if the product has gelu
 };

@@ -157,6 +157,8 @@ struct OpRule {
   uint32_t gradient_outputs = 0;           // bit i: a gradient arrives for output i
   // bit i: backward overwrites output i's gradient, so output i cannot be an output of its segment
   uint32_t overwritten_gradients = 0;
+  // bit i: the gradient of output 0 is that of input i, so backward need not run to write it
+  uint32_t passes_gradient = 0;
   // bit i: backward can overwrite the gradient of parameter i instead of adding to it
   uint32_t overwrites_parameters = 0;
   bool is_loss = false;        // its output is the loss, to which both passes add; it ends its segment

@@ -2,8 +2,10 @@
 // 2. Which tensors backward reads (the op table says). Those of them that are neither inputs nor outputs of
 //    the segment are `saved`.
 // 3. Forward steps: all ops. Recomputed steps: only the ops that a tensor of 2 depends on.
-// 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add. To a
-//    parameter's gradient it only can: in a later micro-batch it adds, too.
+// 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add. Where an op
+//    passes its gradient on, nothing is written: the input's gradient lies where the output's does, until a
+//    later contribution writes the sum to the input's own place. To a parameter's gradient the first one only
+//    can write: in a later micro-batch it adds, too.
 // 5. Inner tensors live from their first to their last step; pack() gives them offsets.
 #include "engine/graph/segment.h"
 
@@ -46,7 +48,7 @@ class Compiler {
   }
   bool trains_parameter(const Op& op) const {
     return std::any_of(op.parameters.begin(), op.parameters.end(),
-                       [&](uint32_t p) { return plan_.trainable[segment_.parameters[p].slot]; });
+                       [&](uint32_t p) { return plan_.wanted.trainable[segment_.parameters[p].slot]; });
   }
   bool has_backward(const Op& op) const {
     const OpRule& r = op_rule(op.kind);
@@ -58,7 +60,7 @@ class Compiler {
 
   void find_gradients() {
     for (size_t i = 0; i < segment_.inputs.size(); ++i)
-      carries_gradient_[segment_.inputs[i]] = plan_.input_gradient[i];
+      carries_gradient_[segment_.inputs[i]] = plan_.wanted.inputs[i];
     for (const Op& op : segment_.ops) {
       if (!has_backward(op)) continue;
       for (size_t i = 0; i < op.outputs.size(); ++i)
@@ -105,11 +107,11 @@ class Compiler {
     return it == list.end() ? kNone : static_cast<uint32_t>(it - list.begin());
   }
 
-  void add_step(PassPlan& pass, uint32_t op, Pass direction) const {
-    const OpShapes& shapes = plan_.shapes[op];
-    pass.steps.push_back({op, direction, 0, {}, {}, {}});
-    const OpWork work{shapes.kind, op_rule(shapes.kind).flops(shapes, direction),
-                      op_bytes(shapes, direction)};
+  void add_step(PassPlan& pass, OpStep step) const {
+    const OpShapes& shapes = plan_.shapes[step.op];
+    const OpWork work{shapes.kind, op_rule(shapes.kind).flops(shapes, step.pass),
+                      op_bytes(shapes, step.pass)};
+    pass.steps.push_back(std::move(step));
     std::vector<OpWork>& ops = pass.work.ops;
     const auto at = std::lower_bound(ops.begin(), ops.end(), work.kind,
                                      [](const OpWork& w, OpKind kind) { return w.kind < kind; });
@@ -169,7 +171,7 @@ class Compiler {
     }
     std::vector<Life> lives;
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
-      add_step(pass, i, Pass::forward);
+      add_step(pass, {i, Pass::forward, 0, {}, {}, {}, {}});
       for (const auto* list : {&segment_.ops[i].inputs, &segment_.ops[i].outputs})
         for (const uint32_t t : *list) touch(lives, pass.tensors[t], t, i);
     }
@@ -217,46 +219,101 @@ class Compiler {
     lives.reserve(2 * segment_.tensors.size());
     for (const uint32_t i : recomputed) {
       const uint32_t step = static_cast<uint32_t>(pass.steps.size());
-      add_step(pass, i, Pass::forward);
+      add_step(pass, {i, Pass::forward, 0, {}, {}, {}, {}});
       for (const auto* list : {&segment_.ops[i].inputs, &segment_.ops[i].outputs})
         for (const uint32_t t : *list) touch(lives, pass.tensors[t], t, step);
     }
-    std::vector<bool> written(segment_.tensors.size()), parameter_written(segment_.parameters.size());
-    for (const uint32_t t : segment_.outputs) written[t] = true;
+    Written written{std::vector<uint32_t>(segment_.tensors.size(), kNone),
+                    std::vector<bool>(segment_.parameters.size())};
+    for (const uint32_t t : segment_.outputs) written.gradients[t] = t;
+    for (size_t i = 0; i < segment_.inputs.size(); ++i)
+      if (plan_.wanted.added[i]) written.gradients[segment_.inputs[i]] = segment_.inputs[i];
     plan_.output_gradient_added.assign(segment_.outputs.size(), false);
     for (uint32_t i = static_cast<uint32_t>(segment_.ops.size()); i-- > 0;)
-      if (has_backward(segment_.ops[i])) backward_step(pass, i, lives, written, parameter_written);
+      if (has_backward(segment_.ops[i])) backward_step(pass, i, lives, written);
     lay_out(pass, lives);
     return pass;
   }
 
-  void backward_step(PassPlan& pass, uint32_t i, std::vector<Life>& lives, std::vector<bool>& written,
-                     std::vector<bool>& parameter_written) {
+  // What the steps so far have written.
+  struct Written {
+    std::vector<uint32_t> gradients;  // by tensor, as OpStep names places
+    std::vector<bool> parameters;     // by segment parameter
+  };
+
+  bool wants_gradient(const Op& op, size_t input) const {
+    return bit(op_rule(op.kind).gradient_inputs, input) && carries_gradient_[op.inputs[input]];
+  }
+
+  // The gradient of the input may lie where that of the op's output does: nothing is there of it so far,
+  // nothing will write to that place, and if the segment is asked for it, a later step writes the sum.
+  bool passes_gradient(uint32_t i, size_t input, const Written& written) const {
+    const Op& op = segment_.ops[i];
+    const uint32_t t = op.inputs[input];
+    if (!bit(op_rule(op.kind).passes_gradient, input) || written.gradients[t] != kNone) return false;
+    for (uint32_t j = 0; j < i; ++j)
+      for (size_t k = 0; k < segment_.ops[j].outputs.size(); ++k)
+        if (segment_.ops[j].outputs[k] == t)
+          return !bit(op_rule(segment_.ops[j].kind).overwritten_gradients, k);
+    return contributes_later(i, input);
+  }
+  bool contributes_later(uint32_t i, size_t input) const {
+    const Op& op = segment_.ops[i];
+    const uint32_t t = op.inputs[input];
+    if (std::find(op.inputs.begin() + static_cast<std::ptrdiff_t>(input) + 1, op.inputs.end(), t) !=
+        op.inputs.end())
+      return true;
+    for (uint32_t j = 0; j < i; ++j)
+      for (size_t k = 0; k < segment_.ops[j].inputs.size(); ++k)
+        if (segment_.ops[j].inputs[k] == t && wants_gradient(segment_.ops[j], k)) return true;
+    return false;
+  }
+
+  void backward_step(PassPlan& pass, uint32_t i, std::vector<Life>& lives, Written& written) {
     const Op& op = segment_.ops[i];
     const OpRule& r = op_rule(op.kind);
-    const uint32_t step = static_cast<uint32_t>(pass.steps.size());
-    add_step(pass, i, Pass::backward);
-    for (size_t k = 0; k < op.outputs.size(); ++k) {
-      const uint32_t t = op.outputs[k];
-      if (bit(r.gradient_outputs, k)) touch(lives, pass.gradients[t], t, step);
-      if (bit(r.backward_reads_outputs, k)) touch(lives, pass.tensors[t], t, step);
-    }
+    OpStep step{i, Pass::backward, 0, {}, {}, {}, {}};
+    bool writes = trains_parameter(op);
+    for (size_t k = 0; k < op.outputs.size(); ++k)
+      step.output_gradients.push_back(bit(r.gradient_outputs, k) ? written.gradients[op.outputs[k]] : kNone);
     for (size_t k = 0; k < op.inputs.size(); ++k) {
       const uint32_t t = op.inputs[k];
-      if (bit(r.backward_reads_inputs, k)) touch(lives, pass.tensors[t], t, step);
-      const bool wanted = bit(r.gradient_inputs, k) && carries_gradient_[t];
-      pass.steps.back().wants_gradient.push_back(wanted);
-      pass.steps.back().accumulate.push_back(wanted && written[t]);
+      const bool wanted = wants_gradient(op, k), passes = wanted && passes_gradient(i, k, written);
+      step.wants_gradient.push_back(wanted && !passes);
+      step.addends.push_back(wanted ? written.gradients[t] : kNone);
+      writes = writes || step.wants_gradient.back();
       if (!wanted) continue;
-      touch(lives, pass.gradients[t], t, step);
       const uint32_t output = position(segment_.outputs, t);
       if (output != kNone) plan_.output_gradient_added[output] = true;
-      written[t] = true;
+      written.gradients[t] = passes ? step.output_gradients[0] : t;
     }
     for (size_t k = 0; k < op.parameters.size(); ++k) {
       const uint32_t p = op.parameters[k];
-      pass.steps.back().overwrites.push_back(bit(r.overwrites_parameters, k) && !parameter_written[p]);
-      parameter_written[p] = true;
+      step.overwrites.push_back(bit(r.overwrites_parameters, k) && !written.parameters[p]);
+      written.parameters[p] = true;
+    }
+    if (!writes) return;
+    touch_operands(pass, step, lives);
+    add_step(pass, std::move(step));
+  }
+
+  // Of a backward step that comes next.
+  void touch_operands(PassPlan& pass, const OpStep& step, std::vector<Life>& lives) const {
+    const Op& op = segment_.ops[step.op];
+    const OpRule& r = op_rule(op.kind);
+    const auto at = static_cast<uint32_t>(pass.steps.size());
+    const auto touch_gradient = [&](uint32_t t) {
+      if (t != kNone) touch(lives, pass.gradients[t], t, at);
+    };
+    for (size_t k = 0; k < op.outputs.size(); ++k) {
+      touch_gradient(step.output_gradients[k]);
+      if (bit(r.backward_reads_outputs, k)) touch(lives, pass.tensors[op.outputs[k]], op.outputs[k], at);
+    }
+    for (size_t k = 0; k < op.inputs.size(); ++k) {
+      if (bit(r.backward_reads_inputs, k)) touch(lives, pass.tensors[op.inputs[k]], op.inputs[k], at);
+      if (!step.wants_gradient[k]) continue;
+      touch_gradient(step.addends[k]);
+      touch_gradient(op.inputs[k]);
     }
   }
 
@@ -269,13 +326,12 @@ class Compiler {
 
 }  // namespace
 
-SegmentPlan plan_segment(const Model& model, uint32_t segment, const std::vector<bool>& input_gradient,
-                         const std::vector<bool>& trainable, const WorkspaceBytes& workspace_bytes) {
+SegmentPlan plan_segment(const Model& model, uint32_t segment, const WantedGradients& wanted,
+                         const WorkspaceBytes& workspace_bytes) {
   SegmentPlan plan;
   plan.segment = segment;
   plan.precision = model.precision;
-  plan.input_gradient = input_gradient;
-  plan.trainable = trainable;
+  plan.wanted = wanted;
   for (const Op& op : model.segments[segment].ops)
     plan.shapes.push_back(shapes_of(model.segments[segment], op, model.precision));
   Compiler(model.segments[segment], plan, workspace_bytes).run();

@@ -1,7 +1,7 @@
 // How one segment runs: which tensors its backward needs, the derived backward, and where its inner tensors
 // lie.
 //
-// A template is compiled once for each set of differentiable inputs and trainable groups. Its
+// A template is compiled once for each set of gradients that its uses are asked for. Its
 // `saved` tensors, where they are kept, lie in one flat range, a buffer. Where forward runs again, they lie
 // in the workspace of the pass, as all other inner tensors, gradients and op workspaces always do. Lowering
 // takes the sizes. The runner (engine/run/execute/runner.h), which carries out single instructions, takes the
@@ -29,13 +29,17 @@ struct TensorPlace {
   uint64_t offset = 0;  // saved, workspace: byte offset
 };
 
+// Backward also has lists. Those of tensors name the tensor at whose gradient's place a gradient, or what is
+// there of it, lies before the step. It is not always the tensor's own: a sum passes its gradient on, and no
+// step copies it. kNone: nothing is there.
 struct OpStep {
   uint32_t op;
   Pass pass;
   uint64_t workspace_offset = 0;
-  std::vector<bool> accumulate;      // backward, by input: the gradient already holds a contribution
-  std::vector<bool> wants_gradient;  // backward, by input
-  // Backward, by parameter: it can overwrite the gradient, and no step of the pass before it adds to that.
+  std::vector<uint32_t> output_gradients;  // by output
+  std::vector<bool> wants_gradient;        // by input: the step writes it, at the input's own place
+  std::vector<uint32_t> addends;           // by input: what the step adds to the gradient that it writes
+  // By parameter: the op can overwrite the gradient, and no step of the pass before it adds to that.
   std::vector<bool> overwrites;
 };
 
@@ -49,12 +53,19 @@ struct PassPlan {
   uint64_t bytes = 0;  // memory traffic at least
 };
 
+// What a use of a segment is asked for.
+struct WantedGradients {
+  std::vector<bool> inputs;     // by segment input: its gradient
+  std::vector<bool> added;      // by segment input: its gradient has a part already, to which backward adds
+  std::vector<bool> trainable;  // by group slot
+  auto operator<=>(const WantedGradients&) const = default;
+};
+
 struct SegmentPlan {
   uint32_t segment = 0;
   DType precision = DType::bf16;
-  std::vector<OpShapes> shapes;            // by op
-  std::vector<bool> input_gradient;        // by segment input: a gradient is asked for
-  std::vector<bool> trainable;             // by group slot
+  std::vector<OpShapes> shapes;  // by op
+  WantedGradients wanted;
   std::vector<bool> backward_reads_input;  // by segment input
   std::vector<bool> backward_reads_input_recomputing;
   std::vector<bool> backward_reads_output;  // by segment output: read by a backward that has kept saved
@@ -67,8 +78,7 @@ struct SegmentPlan {
   PassPlan backward_recomputing;  // needed forward steps, then backward
 };
 
-// input_gradient by segment input, trainable by group slot.
-SegmentPlan plan_segment(const Model& model, uint32_t segment, const std::vector<bool>& input_gradient,
-                         const std::vector<bool>& trainable, const WorkspaceBytes& workspace_bytes);
+SegmentPlan plan_segment(const Model& model, uint32_t segment, const WantedGradients& wanted,
+                         const WorkspaceBytes& workspace_bytes);
 
 }  // namespace sluice

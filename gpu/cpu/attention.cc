@@ -33,9 +33,8 @@ constexpr int64_t kPairsMin = 4;  // (sequence, key/value head) pairs that are e
 
 // Columns of one head within a [rows, stride] tensor.
 struct Columns {
-  void* data = nullptr;  // of the tensor; nullptr: not wanted
+  TensorView tensor;
   int64_t stride = 0, first = 0;
-  bool accumulate = false;
 };
 
 struct Problem {
@@ -56,9 +55,8 @@ struct Problem {
   }
 };
 
-void* address(const Columns& c, DType precision, int64_t row, int64_t column) {
-  return static_cast<std::byte*>(c.data) +
-         static_cast<uint64_t>(row * c.stride + c.first + column) * dtype_bytes(precision);
+uint64_t offset(const Columns& c, DType precision, int64_t row, int64_t column) {
+  return static_cast<uint64_t>(row * c.stride + c.first + column) * dtype_bytes(precision);
 }
 
 Problem problem_of(const OpShapes& s) {
@@ -78,13 +76,13 @@ void bind_columns(const Problem& p, std::span<const TensorView> views, Columns& 
   const int64_t q_columns = p.heads * p.size, kv_columns = p.kv_heads * p.size;
   if (p.packed) {
     const int64_t stride = q_columns + 2 * kv_columns;
-    q = {views[0].data, stride, 0, views[0].accumulate};
-    k = {views[0].data, stride, q_columns, views[0].accumulate};
-    v = {views[0].data, stride, q_columns + kv_columns, views[0].accumulate};
+    q = {views[0], stride, 0};
+    k = {views[0], stride, q_columns};
+    v = {views[0], stride, q_columns + kv_columns};
   } else {
-    q = {views[0].data, q_columns, 0, views[0].accumulate};
-    k = {views[1].data, kv_columns, 0, views[1].accumulate};
-    v = {views[2].data, kv_columns, 0, views[2].accumulate};
+    q = {views[0], q_columns, 0};
+    k = {views[1], kv_columns, 0};
+    v = {views[2], kv_columns, 0};
   }
 }
 
@@ -112,19 +110,24 @@ struct Block {
 
 // Rows of one head as fp32: in place, or widened into `scratch` [rows, size].
 Block load(const Problem& p, const Columns& c, int64_t row, int64_t column, int64_t rows, float* scratch) {
+  const auto* data = static_cast<const std::byte*>(c.tensor.data);
   if (p.precision == DType::f32)
-    return {static_cast<const float*>(address(c, p.precision, row, column)), c.stride};
+    return {reinterpret_cast<const float*>(data + offset(c, p.precision, row, column)), c.stride};
   for (int64_t r = 0; r < rows; ++r)
-    widen(p.precision, address(c, p.precision, row + r, column), scratch + r * p.size,
+    widen(p.precision, data + offset(c, p.precision, row + r, column), scratch + r * p.size,
           static_cast<uint64_t>(p.size));
   return {scratch, p.size};
 }
 
 void store(const Problem& p, const float* from, const Columns& c, int64_t row, int64_t column, int64_t rows) {
-  if (c.data == nullptr) return;
-  for (int64_t r = 0; r < rows; ++r)
-    finish_row(p.precision, from + r * p.size, nullptr, address(c, p.precision, row + r, column),
-               c.accumulate, p.size);
+  auto* data = static_cast<std::byte*>(c.tensor.data);
+  const auto* addend = static_cast<const std::byte*>(c.tensor.addend);
+  if (data == nullptr) return;
+  for (int64_t r = 0; r < rows; ++r) {
+    const uint64_t at = offset(c, p.precision, row + r, column);
+    finish_row(p.precision, from + r * p.size, nullptr, addend == nullptr ? nullptr : addend + at, data + at,
+               p.size);
+  }
 }
 
 // Hands out parts of one thread's workspace, aligned to 64 bytes. Without a base it only measures.
@@ -424,7 +427,7 @@ uint64_t attention_workspace_bytes(const OpShapes& shapes, Pass pass, const Reso
 
 void attention_forward(const OpCall& call, const Resources& resources) {
   const Problem p = problem_of(call);
-  const Columns o{call.outputs[0].data, p.heads * p.size, 0, false};
+  const Columns o{call.outputs[0], p.heads * p.size, 0};
   auto* lse = static_cast<float*>(call.outputs[1].data);
   const int64_t blocks = p.query_blocks();
   const uint64_t bytes = thread_bytes(p, Pass::forward);
@@ -439,8 +442,8 @@ void attention_backward(const OpCall& call, const Resources& resources) {
   BackwardCall c = {};
   const Problem& p = c.p = problem_of(call);
   bind_columns(p, call.input_gradients, c.dq, c.dk, c.dv);
-  c.o = {call.outputs[0].data, p.heads * p.size, 0, false};
-  c.d_o = {call.output_gradients[0].data, p.heads * p.size, 0, false};
+  c.o = {call.outputs[0], p.heads * p.size, 0};
+  c.d_o = {call.output_gradients[0], p.heads * p.size, 0};
   c.lse = static_cast<const float*>(call.outputs[1].data);
   auto* const d_sinks = static_cast<float*>(view_of(call.parameter_gradients, 0).data);
   if (d_sinks != nullptr)

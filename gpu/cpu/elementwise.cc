@@ -29,11 +29,21 @@ HWY_INLINE T* at(const TensorView& view, uint64_t begin) {
   return view.data == nullptr ? nullptr : static_cast<T*>(view.data) + begin;
 }
 
-template <class T, class Lanes>
-HWY_INLINE void put_gradient(FloatVector v, T* to, bool accumulate, Lanes lanes) {
-  if (accumulate) v = hn::Add(v, lanes.load(to));
-  lanes.store(v, to);
-}
+// An input's gradient from element `begin` on.
+template <class T>
+struct Gradient {
+  T* data;
+  const T* addend;
+  Gradient(const TensorView& view, uint64_t begin)
+      : data(at<T>(view, begin)),
+        addend(view.addend == nullptr ? nullptr : static_cast<const T*>(view.addend) + begin) {}
+
+  template <class Lanes>
+  HWY_INLINE void put(FloatVector v, size_t i, Lanes lanes) const {
+    if (addend != nullptr) v = hn::Add(v, lanes.load(addend + i));
+    lanes.store(v, data + i);
+  }
+};
 
 // gelu(x) = x/2 (1 + tanh u) = x / (1 + e^-2u), u = k (x + c x^3), k = sqrt(2/pi) (Hendrycks, Gimpel,
 // arXiv:1606.08415).
@@ -101,19 +111,17 @@ void swiglu_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
     const T* gate = at<const T>(call.inputs[0], begin);
     const T* up = at<const T>(call.inputs[1], begin);
     const T* dy = at<const T>(call.output_gradients[0], begin);
-    T* dgate = at<T>(call.input_gradients[0], begin);
-    T* dup = at<T>(call.input_gradients[1], begin);
-    const bool add_gate = call.input_gradients[0].accumulate, add_up = call.input_gradients[1].accumulate;
+    const Gradient<T> dgate(call.input_gradients[0], begin), dup(call.input_gradients[1], begin);
     const FloatVector one = hn::Set(Floats(), 1.0f);
     for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
       const FloatVector g = lanes.load(gate + i), u = lanes.load(up + i), dv = lanes.load(dy + i);
       const FloatVector inverse = exp_minus(g);
       const FloatVector s = hn::Div(one, hn::Add(one, inverse));
-      if (dgate != nullptr) {
+      if (dgate.data != nullptr) {
         const FloatVector derivative = hn::Mul(s, hn::MulAdd(g, hn::Mul(inverse, s), one));
-        put_gradient(hn::Mul(hn::Mul(dv, u), derivative), dgate + i, add_gate, lanes);
+        dgate.put(hn::Mul(hn::Mul(dv, u), derivative), i, lanes);
       }
-      if (dup != nullptr) put_gradient(hn::Mul(dv, hn::Mul(g, s)), dup + i, add_up, lanes);
+      if (dup.data != nullptr) dup.put(hn::Mul(dv, hn::Mul(g, s)), i, lanes);
     });
   });
 }
@@ -136,11 +144,10 @@ void add_backward_range(const OpCall& call, uint64_t begin, uint64_t count) {
     using T = decltype(type);
     const T* dy = at<const T>(call.output_gradients[0], begin);
     for (const TensorView& gradient : call.input_gradients) {
-      T* dx = at<T>(gradient, begin);
-      if (dx == nullptr) continue;
-      for_each_vector(count, [&](size_t i, auto lanes) SLUICE_KERNEL {
-        put_gradient(lanes.load(dy + i), dx + i, gradient.accumulate, lanes);
-      });
+      const Gradient<T> dx(gradient, begin);
+      if (dx.data == nullptr) continue;
+      for_each_vector(count,
+                      [&](size_t i, auto lanes) SLUICE_KERNEL { dx.put(lanes.load(dy + i), i, lanes); });
     }
   });
 }

@@ -3,8 +3,8 @@
 //
 // Operands are in the working precision (bf16, f16 or f32). Statistics and parameter gradients are fp32.
 // Arithmetic is fp32, except that losses and what is named double below are computed in double. Semantics of
-// operands, nullptr and `accumulate` are those of gpu/device.h. What is added to a 16-bit gradient is added
-// in fp32, and the sum is rounded once. Work is cut by shape alone and partial sums are added in index order,
+// operands, nullptr and addends are those of gpu/device.h. An addend of 16 bits is added in fp32, and the
+// sum is rounded once. Work is cut by shape alone and partial sums are added in index order,
 // so results do not depend on the number of threads. Nothing allocates: kernels use the call's workspace. The
 // *_workspace_bytes functions size it (an op without one needs none) and prepare the op's products. Caller:
 // the compute lane, one call at a time.

@@ -1,6 +1,7 @@
 #include "gpu/cpu/matmul.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/base/error.h"
 #include "engine/base/simd/convert.h"
@@ -155,8 +156,10 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
   const int64_t row = row_tile * t.rows, column = column_tile * t.columns;
   std::byte* scratch = call.workspace + static_cast<uint64_t>(thread) * method.thread_bytes();
   auto* sum = reinterpret_cast<float*>(scratch);
-  auto* c = static_cast<std::byte*>(call.operands.c) +
-            static_cast<uint64_t>(row * p.stride_c + column) * dtype_bytes(p.result);
+  const uint64_t first = static_cast<uint64_t>(row * p.stride_c + column) * dtype_bytes(p.result);
+  const uint64_t stride_c = static_cast<uint64_t>(p.stride_c) * dtype_bytes(p.result);
+  auto* c = static_cast<std::byte*>(call.operands.c) + first;
+  const auto* addend = p.accumulate ? static_cast<const std::byte*>(call.operands.addend) + first : nullptr;
   float* to = method.direct ? reinterpret_cast<float*>(c) : sum;
   const TileShape shape{std::min(t.rows, p.m - row),
                         std::min(t.columns, p.n - column),
@@ -169,6 +172,10 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
                         method.direct && p.accumulate};
   const void* a = part(call.operands.a, p.transpose_a, p.stride_a, row, 0, p.precision);
   const void* b = part(call.operands.b, p.transpose_b, p.stride_b, 0, column, p.precision);
+  if (method.direct && shape.accumulate && addend != c)
+    for (int64_t r = 0; r < shape.m; ++r)
+      std::memcpy(c + static_cast<uint64_t>(r) * stride_c, addend + static_cast<uint64_t>(r) * stride_c,
+                  static_cast<uint64_t>(shape.n) * sizeof(float));
   if (!method.native) {
     multiply_widened(call, shape, row, column, to, scratch + method.sum_bytes);
   } else if (p.precision == DType::f32) {
@@ -181,8 +188,9 @@ void Multiplier::run_tile(const Call& call, int64_t index, int thread) const {
   if (bias != nullptr) bias = element(bias, column, p.precision);
   for (int64_t r = 0; r < shape.m; ++r) {
     if (!method.direct) {
-      finish_row(p.result, sum + r * method.sum_stride(), bias, c, p.accumulate, shape.n);
-      c += static_cast<uint64_t>(p.stride_c) * dtype_bytes(p.result);
+      const uint64_t at = static_cast<uint64_t>(r) * stride_c;
+      finish_row(p.result, sum + r * method.sum_stride(), bias, addend == nullptr ? nullptr : addend + at,
+                 c + at, shape.n);
     } else if (bias != nullptr) {
       add_row(p.precision, bias, to + r * p.stride_c, shape.n);
     }

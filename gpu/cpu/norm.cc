@@ -76,7 +76,7 @@ HWY_INLINE void forward_rows(const OpCall& call, int64_t begin, int64_t end) {
 // without average(h). Adds dy n to weight_sum and dy to bias_sum, each unless nullptr.
 template <bool kCentered, class T>
 HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float mean, float rstd, size_t columns,
-                             T* dx, bool accumulate, float* weight_sum, float* bias_sum) {
+                             T* dx, const T* addend, float* weight_sum, float* bias_sum) {
   const Floats d;
   const FloatVector shift = hn::Set(d, mean), scale = hn::Set(d, rstd);
   FloatVector sum_h = hn::Zero(d), sum_hn = hn::Zero(d);
@@ -96,7 +96,7 @@ HWY_INLINE void backward_row(const T* x, const T* dy, const T* weight, float mea
     const FloatVector h = hn::Mul(lanes.load(dy + i), lanes.load(weight + i));
     const FloatVector normal = hn::Mul(hn::Sub(lanes.load(x + i), shift), scale);
     FloatVector out = hn::Mul(scale, hn::NegMulAdd(normal, average_hn, hn::Sub(h, average_h)));
-    if (accumulate) out = hn::Add(out, lanes.load(dx + i));
+    if (addend != nullptr) out = hn::Add(out, lanes.load(addend + i));
     lanes.store(out, dx + i);
   });
 }
@@ -114,12 +114,13 @@ HWY_INLINE void backward_rows(const OpCall& call, int64_t begin, int64_t end, fl
     const float* mean = kCentered ? static_cast<const float*>(call.outputs[1].data) : nullptr;
     const float* rstd = static_cast<const float*>(call.outputs[kCentered ? 2 : 1].data);
     T* dx = static_cast<T*>(call.input_gradients[0].data);
+    const T* addend = static_cast<const T*>(call.input_gradients[0].addend);
     for (float* sum : {weight_sum, bias_sum})
       if (sum != nullptr) std::fill(sum, sum + columns, 0.0f);
     for (int64_t r = begin; r < end; ++r)
       backward_row<kCentered>(x + r * columns, dy + r * columns, weight, kCentered ? mean[r] : 0.0f, rstd[r],
                               static_cast<size_t>(columns), dx == nullptr ? nullptr : dx + r * columns,
-                              call.input_gradients[0].accumulate, weight_sum, bias_sum);
+                              addend == nullptr ? nullptr : addend + r * columns, weight_sum, bias_sum);
   });
 }
 

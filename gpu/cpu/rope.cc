@@ -22,15 +22,15 @@ namespace sluice::cpu::HWY_NAMESPACE {
 using namespace sluice::HWY_NAMESPACE;
 
 template <class T>
-HWY_INLINE void rotate_head(const T* from, T* to, const float* cosine, const float* sine, size_t half,
-                            bool accumulate) {
+HWY_INLINE void rotate_head(const T* from, T* to, const T* addend, const float* cosine, const float* sine,
+                            size_t half) {
   for_each_vector(half, [&](size_t i, auto lanes) SLUICE_KERNEL {
     const FloatVector c = lanes.load(cosine + i), s = lanes.load(sine + i);
     const FloatVector a = lanes.load(from + i), b = lanes.load(from + half + i);
     FloatVector first = hn::NegMulAdd(b, s, hn::Mul(a, c)), second = hn::MulAdd(a, s, hn::Mul(b, c));
-    if (accumulate) {
-      first = hn::Add(first, lanes.load(to + i));
-      second = hn::Add(second, lanes.load(to + half + i));
+    if (addend != nullptr) {
+      first = hn::Add(first, lanes.load(addend + i));
+      second = hn::Add(second, lanes.load(addend + half + i));
     }
     lanes.store(first, to + i);
     lanes.store(second, to + half + i);
@@ -44,8 +44,10 @@ void rotate_row(const TensorView& from, const TensorView& to, DType precision, i
     using T = decltype(type);
     const T* in = static_cast<const T*>(from.data) + row * columns;
     T* out = static_cast<T*>(to.data) + row * columns;
+    const T* addend = static_cast<const T*>(to.addend);
     for (int64_t head = 0; head < columns; head += head_size)
-      rotate_head(in + head, out + head, cosine, sine, static_cast<size_t>(head_size / 2), to.accumulate);
+      rotate_head(in + head, out + head, addend == nullptr ? nullptr : addend + row * columns + head, cosine,
+                  sine, static_cast<size_t>(head_size / 2));
   });
 }
 
@@ -137,7 +139,7 @@ void rotate(const OpCall& call, const TensorView& from, const TensorView& to, do
 }  // namespace
 
 void rope_forward(const OpCall& call, const Resources& resources) {
-  rotate(call, call.inputs[0], {call.outputs[0].data, false}, 1, resources.workers);
+  rotate(call, call.inputs[0], {call.outputs[0].data}, 1, resources.workers);
 }
 
 void rope_backward(const OpCall& call, const Resources& resources) {

@@ -17,15 +17,17 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 using namespace sluice::HWY_NAMESPACE;
 
-void finish_row(DType precision, const float* sum, const void* bias, void* to, bool accumulate, int64_t n) {
+void finish_row(DType precision, const float* sum, const void* bias, const void* addend, void* to,
+                int64_t n) {
   with_precision(precision, [&](auto type) HWY_ATTR {
     using T = decltype(type);
     const T* b = static_cast<const T*>(bias);
+    const T* before = static_cast<const T*>(addend);
     T* c = static_cast<T*>(to);
     for_each_vector(static_cast<size_t>(n), [&](size_t i, auto lanes) SLUICE_KERNEL {
       FloatVector v = lanes.load(sum + i);
       if (b != nullptr) v = hn::Add(v, lanes.load(b + i));
-      if (accumulate) v = hn::Add(v, lanes.load(c + i));
+      if (before != nullptr) v = hn::Add(v, lanes.load(before + i));
       lanes.store(v, c + i);
     });
   });
@@ -159,8 +161,9 @@ HWY_EXPORT(multiply_row);
 
 }  // namespace
 
-void finish_row(DType precision, const float* sum, const void* bias, void* to, bool accumulate, int64_t n) {
-  HWY_DYNAMIC_DISPATCH(finish_row)(precision, sum, bias, to, accumulate, n);
+void finish_row(DType precision, const float* sum, const void* bias, const void* addend, void* to,
+                int64_t n) {
+  HWY_DYNAMIC_DISPATCH(finish_row)(precision, sum, bias, addend, to, n);
 }
 void add_row(DType precision, const void* from, float* to, int64_t n) {
   HWY_DYNAMIC_DISPATCH(add_row)(precision, from, to, n);

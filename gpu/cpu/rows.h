@@ -11,9 +11,9 @@
 
 namespace sluice::cpu {
 
-// to = round(sum + bias + what `to` held if accumulate); bias may be nullptr; bias and `to` are in
+// to = round(sum + bias + addend); bias and addend may be nullptr, and the addend `to`; these are in
 // `precision`.
-void finish_row(DType precision, const float* sum, const void* bias, void* to, bool accumulate, int64_t n);
+void finish_row(DType precision, const float* sum, const void* bias, const void* addend, void* to, int64_t n);
 
 // to += from, which is in `precision`.
 void add_row(DType precision, const void* from, float* to, int64_t n);

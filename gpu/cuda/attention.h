@@ -76,7 +76,7 @@ AttentionTensors<T> attention_tensors(const AttentionShape& s, const OpShapes& s
   const auto part = [&](size_t i, int stride, int first) {
     const TensorView view = view_of(views, i);
     T* const data = static_cast<T*>(view.data);
-    return HeadColumns<T>{data == nullptr ? nullptr : data + first, stride, view.accumulate};
+    return HeadColumns<T>{data == nullptr ? nullptr : data + first, stride, view.addend != nullptr};
   };
   if (!attention_is_packed(shapes))
     return {part(0, q_columns, 0), part(1, kv_columns, 0), part(2, kv_columns, 0)};

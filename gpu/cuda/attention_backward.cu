@@ -299,10 +299,22 @@ void load_attention_backward_kernels(const Queue& queue) {
   });
 }
 
+// The kernels add in place, and models seldom have an addend elsewhere: it is copied there.
+void bring_addends(const Queue& queue, const OpCall& call) {
+  for (size_t i = 0; i < call.input_gradients.size(); ++i) {
+    const TensorView& to = call.input_gradients[i];
+    if (to.addend == nullptr || to.addend == to.data) continue;
+    const auto elements = static_cast<uint64_t>(element_count(call.shapes->inputs[i]));
+    check_step(cudaMemcpyAsync(to.data, to.addend, elements * dtype_bytes(call.shapes->precision),
+                               cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(queue.stream)));
+  }
+}
+
 void attention_backward(const Queue& queue, const OpCall& call) {
   const AttentionShape s = attention_shape(call);
   CHECK(padded_length(s.length) == padded_queries(s.length),
         "kernels and workspace pad a sequence to different lengths");
+  bring_addends(queue, call);
   for_head_size(call.shapes->precision, s.size, [&]<typename T, int kSize>(T, HeadSize<kSize>) {
     const BackwardArguments<T> a{s,
                                  attention_tensors<T>(s, *call.shapes, call.inputs),

@@ -110,19 +110,19 @@ __device__ inline void store(T* p, Part part, const float (&in)[kWide]) {
     if (i < part.count) p[i] = narrow<T>(in[i]);
 }
 
-// Where a gradient of an input goes: nowhere without data, added to what is there if `accumulate`.
+// Where a gradient of an input goes, and what is added to it: nowhere, and nothing, if nullptr.
 template <typename T>
 struct Gradient {
   T* data;
-  bool accumulate;
+  const T* addend;
 };
-// Loads what is there, or zeros. Call it where the operands are loaded, so that these loads are under way
+// Loads the addend, or zeros. Call it where the operands are loaded, so that these loads are under way
 // together and the store need not wait.
 template <typename T, typename P>
 __device__ inline void load_before(const Gradient<T>& to, int64_t offset, P part, float (&before)[kWide]) {
 #pragma unroll
   for (int i = 0; i < kWide; ++i) before[i] = 0;
-  if (to.data != nullptr && to.accumulate) load(to.data + offset, part, before);
+  if (to.addend != nullptr) load(to.addend + offset, part, before);
 }
 template <typename T, typename P>
 __device__ inline void store_after(const Gradient<T>& to, int64_t offset, P part,
@@ -191,7 +191,7 @@ T* data_of(std::span<const TensorView> views, size_t i) {
 }
 template <typename T>
 Gradient<T> gradient_of(std::span<const TensorView> views, size_t i) {
-  return {data_of<T>(views, i), view_of(views, i).accumulate};
+  return {data_of<T>(views, i), static_cast<const T*>(view_of(views, i).addend)};
 }
 
 }  // namespace sluice::cuda

@@ -150,7 +150,7 @@ void gelu_gradient(const Queue& queue, DType precision, const void* x, void* dy,
   with_precision(precision, [&]<typename T>(T) {
     launch(queue, backward_kernel<GeluOp, T>, elementwise_blocks(queue, count), kThreads, 0,
            static_cast<const T*>(x), static_cast<const T*>(nullptr), static_cast<const T*>(dy),
-           Gradient<T>{static_cast<T*>(dy), false}, Gradient<T>{nullptr, false}, count);
+           Gradient<T>{static_cast<T*>(dy), nullptr}, Gradient<T>{nullptr, nullptr}, count);
   });
 }
 

@@ -51,7 +51,7 @@ struct EmbeddingBackward {
   // Adds `sums` to the gradient's row.
   template <typename P>
   __device__ void add(int64_t row, int64_t column, P part, float (&sums)[kWide]) const {
-    const Gradient<float> to{gradient, true};
+    const Gradient<float> to{gradient, gradient};
     float before[kWide];
     load_before(to, row * columns + column, part, before);
     store_after(to, row * columns + column, part, before, sums);

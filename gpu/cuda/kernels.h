@@ -3,8 +3,8 @@
 //
 // Operands are in the working precision (bf16, f16 or f32) in device memory, arithmetic is fp32 but for
 // losses and what is named double below, statistics and parameter gradients are fp32. Semantics of operands,
-// nullptr and `accumulate` are those of gpu/device.h; with `accumulate`, a 16-bit gradient is widened, the
-// new one is added, and the sum is rounded once. No float atomics: every sum has one owner and an order that
+// nullptr and addends are those of gpu/device.h; an addend of 16 bits is widened, the new gradient is added,
+// and the sum is rounded once. No float atomics: every sum has one owner and an order that
 // is a function of the shape, so results do not depend on the number of multiprocessors. Nothing allocates:
 // kernels use the call's workspace, whose size is a function of the shape alone (workspace.h). Caller: the
 // compute lane, one call at a time.

@@ -189,7 +189,7 @@ class LtMultiplier final : public Multiplier {
       CHECK(scratch.size() >= operand_bytes + kMatmulWorkspaceBytes,
             "an arena smaller than a product's operands");
       std::byte* all = scratch.data();
-      ProductCall call{p, all, all, all, all, all};
+      ProductCall call{p, all, all, all, all, all, all};
       run(call, prepared, all + operand_bytes);
       if (p.bias || p.gelu) continue;
       call.product.accumulate = true;  // the library has other kernels for it, of the same algorithm
@@ -214,7 +214,10 @@ class LtMultiplier final : public Multiplier {
     ProductCall part = call;
     part.product.accumulate = p.accumulate || own_bias;
     if (own_gelu) part.c = call.pre_activation;
-    if (own_bias) repeat_row(queue_, p.result, call.bias, part.c, p.m, p.n);
+    if (own_bias) {
+      repeat_row(queue_, p.result, call.bias, part.c, p.m, p.n);
+      part.addend = part.c;
+    }
     multiply(part, prepared, workspace);
     if (own_gelu) gelu(queue_, p.result, call.pre_activation, call.c, p.m * p.n);
   }
@@ -227,8 +230,9 @@ class LtMultiplier final : public Multiplier {
     auto* const aligned_workspace = reinterpret_cast<std::byte*>(
         aligned(reinterpret_cast<uintptr_t>(workspace), kLibraryWorkspaceAlignment));
     const float one = 1, beta = call.product.accumulate ? 1 : 0;
+    const void* const addend = call.product.accumulate ? call.addend : call.c;
     check_step(lt_.matmul(handle_.get(), operation, &one, call.b, prepared.b.get(), call.a, prepared.a.get(),
-                          &beta, call.c, prepared.c.get(), call.c, prepared.c.get(), &prepared.algorithm,
+                          &beta, addend, prepared.c.get(), call.c, prepared.c.get(), &prepared.algorithm,
                           aligned_workspace, kLibraryWorkspaceBytes,
                           static_cast<cudaStream_t>(queue_.stream)));
   }

@@ -128,7 +128,7 @@ class AlgorithmTimer {
   double time(cuda::Multiplier& multiplier, const Product& part, int count) {
     const double begin = measurement_.clock();
     for (int i = 0; i < count; ++i)
-      multiplier.run({part, a_.data(), b_.data(), c_.data(), bias_.data(), pre_activation_.data},
+      multiplier.run({part, a_.data(), b_.data(), c_.data(), c_.data(), bias_.data(), pre_activation_.data},
                      static_cast<std::byte*>(workspace_.data));
     check_setup(cudaStreamSynchronize(stream_.get()), "A matrix product");
     return (measurement_.clock() - begin) / count;

@@ -109,7 +109,7 @@ void rotate(const Queue& queue, const OpCall& call, const TensorView& from, cons
   launch(queue, table_kernel, div_up(div_up(a.sequence, kPositions) * half, kThreads), kThreads, 0, a, table);
   with_precision(call.shapes->precision, [&]<typename T>(T) {
     const Rotation<T> rotation{static_cast<const T*>(from.data),
-                               {static_cast<T*>(to.data), to.accumulate},
+                               {static_cast<T*>(to.data), static_cast<const T*>(to.addend)},
                                table,
                                static_cast<uint32_t>(rows),
                                static_cast<uint32_t>(a.heads),
@@ -128,7 +128,7 @@ void load_rope_kernels() {
 }
 
 void rope_forward(const Queue& queue, const OpCall& call) {
-  rotate(queue, call, view_of(call.inputs, 0), {call.outputs[0].data, false}, 1);
+  rotate(queue, call, view_of(call.inputs, 0), {call.outputs[0].data}, 1);
 }
 
 void rope_backward(const Queue& queue, const OpCall& call) {

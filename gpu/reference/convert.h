@@ -71,22 +71,23 @@ inline F16 narrow<F16>(double value) {
 // A tensor of T, read and written as double. Without data, put() does nothing.
 template <typename T>
 struct Values {
-  explicit Values(const TensorView& view) : data(static_cast<T*>(view.data)), accumulate(view.accumulate) {}
+  explicit Values(const TensorView& view)
+      : data(static_cast<T*>(view.data)), addend(static_cast<const T*>(view.addend)) {}
   explicit operator bool() const { return data != nullptr; }
   double operator[](int64_t i) const { return widen(data[i]); }
   void put(int64_t i, double value) const {
-    if (data != nullptr) data[i] = narrow<T>(accumulate ? widen(data[i]) + value : value);
+    if (data != nullptr) data[i] = narrow<T>(addend != nullptr ? widen(addend[i]) + value : value);
   }
 
   T* data;
-  bool accumulate;
+  const T* addend;
 };
 
 // A parameter gradient: fp32, added to unless the op's rule and the call say that it is overwritten.
 inline Values<float> parameter_gradient(const OpCall& call, size_t i) {
   const TensorView& view = call.parameter_gradients[i];
   const bool can_overwrite = op_rule(call.shapes->kind).overwrites_parameters >> i & 1;
-  return Values<float>({view.data, view.accumulate || !can_overwrite});
+  return Values<float>({view.data, can_overwrite ? view.addend : view.data});
 }
 
 // Calls f with a value of the working precision's type.

@@ -31,8 +31,8 @@ float tree_sum(const reference::Values<const T>& parts, uint64_t elements, uint6
 
 template <typename From, typename To>
 void sum_parts(const void* parts, uint64_t ranks, uint64_t elements, void* to, double* block_sums) {
-  const reference::Values<const From> from({const_cast<void*>(parts), false});
-  const reference::Values<To> out({to, false});
+  const reference::Values<const From> from({const_cast<void*>(parts)});
+  const reference::Values<To> out({to});
   for (uint64_t begin = 0; begin < elements; begin += kNormBlock) {
     double squares[32] = {};  // of every 32nd element
     for (uint64_t i = begin; i < std::min(begin + kNormBlock, elements); ++i) {
@@ -61,7 +61,7 @@ class ReferenceDevice final : public Device {
   void round(const float* accumulator, void* gradient, DType precision, uint64_t elements,
              double* block_sums) override {
     reference::with_precision(precision, [&]<typename T>(T) {
-      const reference::Values<T> out({gradient, false});
+      const reference::Values<T> out({gradient});
       for (uint64_t begin = 0; begin < elements; begin += kNormBlock) {
         const uint64_t end = std::min(begin + kNormBlock, elements);
         double sum = 0;
@@ -87,8 +87,8 @@ class ReferenceDevice final : public Device {
     static_assert(kOptimizerKinds == 1, "the reference device updates by AdamW only");
     const auto constants = step->constants.as<AdamWConstants>();
     reference::with_precision(range.precision, [&]<typename T>(T) {
-      const reference::Values<const T> gradients({const_cast<void*>(range.gradient), false});
-      const reference::Values<T> weights({range.weights, false});
+      const reference::Values<const T> gradients({const_cast<void*>(range.gradient)});
+      const reference::Values<T> weights({range.weights});
       for (uint64_t i = 0; i < range.elements; ++i) {
         const auto index = static_cast<int64_t>(i);
         if (!step->skip) update(range, constants, static_cast<float>(gradients[index]), i);

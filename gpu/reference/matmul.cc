@@ -151,7 +151,7 @@ void loss_backward_as(const OpCall& call) {
           n.vocabulary, n.columns, last - first, [&](int64_t v, int64_t r) { return d_logits(r, v); },
           [&](int64_t r, int64_t c) { return x[(first + r) * n.columns + c]; },
           [&](int64_t v, int64_t c, double sum) { d_weight.put(v * n.columns + c, sum); });
-      d_weight.accumulate = true;
+      d_weight.addend = d_weight.data;
     }
   }
   *static_cast<double*>(call.outputs[0].data) += total;

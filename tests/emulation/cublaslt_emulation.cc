@@ -88,7 +88,7 @@ struct Product {
   cublasLtMatmulDescOpaque desc;
   cublasLtMatrixLayoutOpaque a_layout, b_layout, d_layout;
   float alpha, beta;
-  const void *a, *b;
+  const void *a, *b, *c;
   void* d;
   uint32_t parts;  // of k
 };
@@ -143,7 +143,7 @@ void multiply(const Product& p) {
     for (int64_t j = 0; j < columns; ++j) {
       const int64_t at = i + j * p.d_layout.stride;
       float value = p.alpha * sums[static_cast<size_t>(j)];
-      if (p.beta != 0) value += p.beta * read(p.d, p.d_layout.type, at);
+      if (p.beta != 0) value += p.beta * read(p.c, p.d_layout.type, at);
       if (adds_bias(p.desc)) value += read(p.desc.bias, p.desc.bias_type, i);
       if (applies_gelu(p.desc)) {
         write(p.desc.aux, p.desc.aux_type, i + j * p.desc.aux_stride, value);
@@ -170,7 +170,7 @@ void count(const Product& p, sluice::emulation::Traffic& traffic) {
   traffic.begin_block();
   for_each_column(p.a, p.a_layout, p.a_layout.stride, read);
   for_each_column(p.b, p.b_layout, p.b_layout.stride, read);
-  if (p.beta != 0) for_each_column(p.d, p.d_layout, p.d_layout.stride, read);
+  if (p.beta != 0) for_each_column(p.c, p.d_layout, p.d_layout.stride, read);
   for_each_column(p.d, p.d_layout, p.d_layout.stride, write);
   if (adds_bias(p.desc)) for_each_column(p.desc.bias, {p.desc.bias_type, p.d_layout.rows, 1}, 0, read);
   if (applies_gelu(p.desc)) for_each_column(p.desc.aux, p.d_layout, p.desc.aux_stride, write);
@@ -359,7 +359,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm,
                               void* workspace, size_t workspace_bytes, cudaStream_t stream) {
-  CHECK(a_layout->type == b_layout->type && c == d && c_layout == d_layout, "a product of another kind");
+  CHECK(a_layout->type == b_layout->type && c_layout == d_layout, "a product of another kind");
   const cublasLtMatmulPreferenceOpaque& needs = algorithm->needs;
   const uint32_t id = algorithm->attributes[CUBLASLT_ALGO_CONFIG_ID];
   CHECK(workspace_bytes >= needs.workspace_bytes, "the algorithm wants a larger workspace");
@@ -383,6 +383,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                         *static_cast<const float*>(beta),
                         a,
                         b,
+                        c,
                         d,
                         algorithm->attributes[CUBLASLT_ALGO_CONFIG_SPLITK_NUM]};
   const sluice::emulation::EmulatedGpu gpu = sluice::emulation::current();

@@ -88,12 +88,12 @@ class CountingDevice {
 struct Work {
   OpShapes shapes;
   Pass pass;
-  std::vector<bool> accumulate, wants_gradient;  // backward, by input
+  std::vector<bool> adds, wants_gradient;  // backward, by input
 
   std::string name() const {
     std::string name = op_text(shapes, pass);
-    for (size_t i = 0; i < accumulate.size(); ++i)
-      if (wants_gradient[i] && accumulate[i]) name += fmt::format(", adds to gradient {}", i);
+    for (size_t i = 0; i < adds.size(); ++i)
+      if (wants_gradient[i] && adds[i]) name += fmt::format(", adds to gradient {}", i);
     return name;
   }
 };
@@ -114,17 +114,19 @@ std::vector<Work> works_of(const Model& model) {
   std::vector<Work> works;
   std::set<std::string> names;
   const auto add = [&](const SegmentPlan& plan, const OpStep& step) {
-    Work work{with_one_head(plan.shapes[step.op]), step.pass, step.accumulate, step.wants_gradient};
+    Work work{with_one_head(plan.shapes[step.op]), step.pass, {}, step.wants_gradient};
+    for (const uint32_t addend : step.addends) work.adds.push_back(addend != kNone);
     if (names.insert(work.name()).second) works.push_back(std::move(work));
   };
   for (uint32_t i = 0; i < model.segments.size(); ++i) {
     const Segment& segment = model.segments[i];
-    std::vector<bool> input_gradient, trainable;
+    WantedGradients wanted;
+    wanted.added.resize(segment.inputs.size());
     for (const uint32_t input : segment.inputs)
-      input_gradient.push_back(segment.tensors[input].dtype != DType::i32);
+      wanted.inputs.push_back(segment.tensors[input].dtype != DType::i32);
     for (const SegmentParameter& parameter : segment.parameters)
-      trainable.resize(std::max<size_t>(trainable.size(), parameter.slot + 1), true);
-    const SegmentPlan plan = plan_segment(model, i, input_gradient, trainable, cuda_workspace_bytes);
+      wanted.trainable.resize(std::max<size_t>(wanted.trainable.size(), parameter.slot + 1), true);
+    const SegmentPlan plan = plan_segment(model, i, wanted, cuda_workspace_bytes);
     for (const OpStep& step : plan.forward.steps) add(plan, step);
     for (const OpStep& step : plan.backward_keeping.steps) add(plan, step);
   }
@@ -162,10 +164,11 @@ std::vector<LaunchTraffic> run(CountingDevice& counting, const Work& work) {
       output_gradients.push_back({(rule.gradient_outputs >> i & 1) != 0
                                       ? counting.take(bytes_of(shapes[i], s.precision))
                                       : nullptr});
-    for (size_t i = 0; i < s.inputs.size(); ++i)
-      input_gradients.push_back(
-          {work.wants_gradient[i] ? counting.take(bytes_of(s.inputs[i], s.precision)) : nullptr,
-           work.accumulate[i]});
+    for (size_t i = 0; i < s.inputs.size(); ++i) {
+      const uint64_t bytes = bytes_of(s.inputs[i], s.precision);
+      void* const gradient = work.wants_gradient[i] ? counting.take(bytes) : nullptr;
+      input_gradients.push_back({gradient, gradient && work.adds[i] ? counting.take(bytes) : nullptr});
+    }
     for (const Shape& shape : s.parameters)
       parameter_gradients.push_back({counting.take(bytes_of(shape, DType::f32))});
   }
@@ -190,10 +193,10 @@ std::vector<LaunchTraffic> run(CountingDevice& counting, const Work& work) {
 uint64_t least_bytes(const Work& work) {
   const OpShapes& s = work.shapes;
   uint64_t bytes = op_bytes(s, work.pass);
-  for (size_t i = 0; i < work.accumulate.size(); ++i) {
+  for (size_t i = 0; i < work.adds.size(); ++i) {
     const uint64_t gradient = has_gradient(s, i) ? bytes_of(s.inputs[i], s.precision) : 0;
     if (!work.wants_gradient[i]) bytes -= gradient;
-    if (work.wants_gradient[i] && work.accumulate[i]) bytes += gradient;
+    if (work.wants_gradient[i] && work.adds[i]) bytes += gradient;
   }
   if (s.kind == OpKind::linear_cross_entropy)
     bytes += 2 * bytes_of({s.inputs[0][0], s.parameters[0][0]}, DType::f32);

@@ -56,7 +56,8 @@ class AttentionFixture {
     const auto forward = results_of(operands, outputs);
     expect_numbers(forward[0], result("o"), tolerance);
     expect_numbers(forward[1], result("lse"), tolerance);
-    const auto gradients = run_backward(device, operands, outputs, {.accumulate = true, .from_zero = true});
+    const auto gradients =
+        run_backward(device, operands, outputs, {.addend = Addend::in_place, .from_zero = true});
     const std::vector<Numbers> wanted = joined({result("d_q"), result("d_k"), result("d_v")}, packed);
     ASSERT_EQ(gradients.size(), wanted.size() + 1);
     for (size_t i = 0; i < wanted.size(); ++i) expect_numbers(gradients[i], wanted[i], tolerance);

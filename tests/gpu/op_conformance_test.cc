@@ -60,7 +60,7 @@ TEST_P(SmallOpConformance, ReferenceMatchesFiniteDifferences) {
   const auto device = make_reference_device();
   std::vector<Guarded> saved = run_forward(*device, operands);
   for (const Result& gradient :
-       run_backward(*device, operands, saved, {.accumulate = true, .from_zero = true})) {
+       run_backward(*device, operands, saved, {.addend = Addend::in_place, .from_zero = true})) {
     if (gradient.name == "loss") continue;
     const size_t index = static_cast<size_t>(gradient.name.back() - '0');
     const bool of_input = gradient.name.find("input") != std::string::npos;

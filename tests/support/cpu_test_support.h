@@ -43,7 +43,7 @@ class Tensor {
   }
   void* data() { return bytes_.data(); }
   const void* data() const { return bytes_.data(); }
-  TensorView view(bool accumulate = false) { return {data(), accumulate}; }
+  TensorView view(bool adds = false) { return {data(), adds ? data() : nullptr}; }
   std::vector<float> values() const {
     std::vector<float> out(count_);
     widen(type_, data(), out.data(), count_);

@@ -131,9 +131,11 @@ class HostOperands final : public Device {
     std::vector<TensorView> of(std::span<const TensorView> views, const std::vector<Shape>& shapes,
                                const std::vector<DType>& types) {
       std::vector<TensorView> out(views.begin(), views.end());
-      for (size_t i = 0; i < out.size(); ++i)
-        out[i].data =
-            of(out[i].data, static_cast<uint64_t>(element_count(shapes[i])) * dtype_bytes(types[i]));
+      for (size_t i = 0; i < out.size(); ++i) {
+        const uint64_t bytes = static_cast<uint64_t>(element_count(shapes[i])) * dtype_bytes(types[i]);
+        out[i].data = of(views[i].data, bytes);
+        out[i].addend = views[i].addend == views[i].data ? out[i].data : of(views[i].addend, bytes);
+      }
       return out;
     }
 

@@ -115,9 +115,9 @@ TEST_P(OpConformance, DevicesAgreeWithReference) {
       SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
       expect_close(results_of(operands, run_forward(*entry.make(2), operands)), forward, rounded);
     }
-    for (const bool accumulate : {false, true}) {
-      if (accumulate && GetParam().large) continue;
-      const BackwardOptions options{.accumulate = accumulate, .overwrite = !accumulate};
+    for (const Addend addend : {Addend::none, Addend::in_place}) {
+      if (addend != Addend::none && GetParam().large) continue;
+      const BackwardOptions options{.addend = addend, .overwrite = addend == Addend::none};
       const auto backward = run_backward(*oracle, operands, saved, options);
       for (const DeviceEntry& entry : devices_to_judge()) {
         SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
@@ -135,7 +135,20 @@ TEST_P(SmallOpConformance, AccumulatingOnZeroIsOverwriting) {
       Operands operands(GetParam(), precision);
       std::vector<Guarded> saved = run_forward(*device, operands);
       const auto written = run_backward(*device, operands, saved, {.from_zero = true, .overwrite = true});
-      expect_equal(run_backward(*device, operands, saved, {.accumulate = true, .from_zero = true}), written);
+      expect_equal(run_backward(*device, operands, saved, {.addend = Addend::in_place, .from_zero = true}),
+                   written);
+    }
+}
+
+TEST_P(SmallOpConformance, AnAddendMayLieElsewhere) {
+  for (const DeviceEntry& entry : devices())
+    for (const DType precision : precisions(GetParam())) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + dtype_name(precision));
+      const auto device = entry.make(1);
+      Operands operands(GetParam(), precision);
+      std::vector<Guarded> saved = run_forward(*device, operands);
+      const auto in_place = run_backward(*device, operands, saved, {.addend = Addend::in_place});
+      expect_equal(run_backward(*device, operands, saved, {.addend = Addend::elsewhere}), in_place);
     }
 }
 

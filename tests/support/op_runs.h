@@ -201,10 +201,12 @@ inline std::vector<Result> results_of(const Operands& operands, const std::vecto
   return results;
 }
 
+enum class Addend : uint8_t { none, in_place, elsewhere };
+
 struct BackwardOptions {
-  bool accumulate = false;  // add to input gradients; they begin at random values (at zero if `from_zero`)
-  bool from_zero = false;   // parameter gradients begin at zero too
-  bool overwrite = false;   // parameter gradients are overwritten where the op can; these begin as garbage
+  Addend addend = Addend::none;  // of input gradients: random values (zero if `from_zero`)
+  bool from_zero = false;        // parameter gradients begin at zero too
+  bool overwrite = false;  // parameter gradients are overwritten where the op can; these begin as garbage
   uint32_t without_inputs = 0;      // bit i: no gradient of input i is wanted
   uint32_t without_parameters = 0;  // bit i: parameter i is frozen
 };
@@ -212,7 +214,7 @@ struct BackwardOptions {
 // The gradients that a backward writes: guarded memory, a result for each (still empty), and the views that a
 // call gets.
 struct Gradients {
-  std::vector<Guarded> tensors;
+  std::vector<Guarded> tensors, addends;
   std::vector<Result> results;
   std::vector<TensorView> inputs, parameters;
   Guarded loss{sizeof(double), 0};
@@ -224,15 +226,21 @@ struct Gradients {
       if (!has_gradient(shapes, i) || (options.without_inputs >> i & 1) != 0) continue;
       tensors.push_back(random_tensor(shapes.inputs[i], shapes.precision, 101 + i, spread, 0));
       Guarded& tensor = tensors.back();
-      if (!options.accumulate) std::memset(tensor.data(), kPoison, tensor.bytes());
-      inputs[i] = {tensor.data(), options.accumulate};
+      inputs[i] = {tensor.data()};
+      if (options.addend == Addend::in_place) inputs[i].addend = tensor.data();
+      if (options.addend == Addend::elsewhere) {
+        addends.push_back(random_tensor(shapes.inputs[i], shapes.precision, 101 + i, spread, 0));
+        addends.back().freeze();
+        inputs[i].addend = addends.back().data();
+      }
+      if (options.addend != Addend::in_place) std::memset(tensor.data(), kPoison, tensor.bytes());
       results.push_back({"gradient of input " + std::to_string(i), shapes.precision, {}});
     }
     for (uint32_t i = 0; i < parameters.size(); ++i) {
       if (options.without_parameters >> i & 1) continue;
       tensors.push_back(random_tensor(shapes.parameters[i], DType::f32, 201 + i, spread, 0));
       Guarded& tensor = tensors.back();
-      parameters[i] = {tensor.data(), !options.overwrite};
+      parameters[i] = {tensor.data(), options.overwrite ? nullptr : tensor.data()};
       if (options.overwrite && (op_rule(shapes.kind).overwrites_parameters >> i & 1) != 0)
         std::memset(tensor.data(), kPoison, tensor.bytes());
       results.push_back({"gradient of parameter " + std::to_string(i), DType::f32, {}});
@@ -247,6 +255,7 @@ struct Gradients {
       const uint64_t count = tensors[i].bytes() / dtype_bytes(results[i].type);
       results[i].values = read_values(tensors[i].data(), results[i].type, static_cast<int64_t>(count));
     }
+    for (const Guarded& addend : addends) EXPECT_TRUE(addend.unchanged()) << "backward wrote to an addend";
     EXPECT_TRUE(loss.bands_intact()) << "backward wrote outside of the loss";
     if (with_loss) results.push_back({"loss", DType::f64, read_values(loss.data(), DType::f64, 1)});
     return results;

@@ -39,9 +39,10 @@ constexpr uint64_t kFileElements = 512 * 1024;   // 16-bit values that fill a fi
 class GraphBuilder {
  public:
   // Segments: dense is norm, linear with GELU, residual; gated is norm, SwiGLU; attention is norm, attention,
-  // residual; fork has two outputs, and computes the second from the first; documents is attention with sinks
-  // that also reads the document begins of the batch.
-  enum class Kind { dense, gated, attention, fork, documents };
+  // residual; parallel is norm, two linears of it, the sum of these, residual, that doubled; fork has two
+  // outputs, and computes the second from the first; documents is attention with sinks that also reads the
+  // document begins of the batch.
+  enum class Kind { dense, gated, attention, parallel, fork, documents };
 
   GraphBuilder(DType precision, int64_t micro_batch, int64_t sequence, int64_t width, int64_t vocabulary)
       : width_(width) {
@@ -65,8 +66,9 @@ class GraphBuilder {
     const bool attends = kind == Kind::attention || kind == Kind::documents;
     if (attends) all.push_back(matrix(name + ".qkv", c, 3 * c));
     if (kind == Kind::documents) all.push_back({.name = name + ".sinks", .shape = {kHeads}});
-    if (kind == Kind::fork) all.push_back(matrix(name + ".up", c, c));
-    if (kind == Kind::fork || attends) all.push_back(matrix(name + ".out", c, c));
+    const bool two_linears = kind == Kind::fork || kind == Kind::parallel;
+    if (two_linears) all.push_back(matrix(name + ".up", c, c));
+    if (two_linears || attends) all.push_back(matrix(name + ".out", c, c));
     const uint32_t g = add_group(model_, name, std::move(all));
     model_.groups[g].trainable = trainable;
     return g;
@@ -135,7 +137,7 @@ class GraphBuilder {
   static constexpr int64_t kHeads = 2;
 
   Segment make(Kind kind, const Group& g) {
-    constexpr const char* kNames[] = {"dense", "gated", "attention", "fork", "documents"};
+    constexpr const char* kNames[] = {"dense", "gated", "attention", "parallel", "fork", "documents"};
     SegmentBuilder b(model_, kNames[static_cast<int>(kind)]);
     b.bind(g, g.name + ".");
     const OpAttributes norm{.epsilon = 1e-5};
@@ -161,6 +163,11 @@ class GraphBuilder {
               ? b.op(OpKind::attention, "o", {qkv}, {}, heads)
               : b.op(OpKind::attention, "o", {qkv, b.input_tokens("documents")}, {b.weight("sinks")}, heads);
       b.output(b.op(OpKind::add, "y", {x, b.op(OpKind::linear, "out", {o}, {b.weight("out")})}));
+    } else if (kind == Kind::parallel) {
+      const auto first = b.op(OpKind::linear, "first", {h}, {b.weight("up")});
+      const auto second = b.op(OpKind::linear, "second", {h}, {b.weight("out")});
+      const auto sum = b.op(OpKind::add, "sum", {x, b.op(OpKind::add, "both", {first, second})});
+      b.output(b.op(OpKind::add, "y", {sum, sum}));
     } else {
       const auto first = b.op(OpKind::linear, "first", {h}, {b.weight("up")});
       b.output(first);

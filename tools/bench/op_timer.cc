@@ -85,8 +85,8 @@ OpTimer::Operands OpTimer::lay_out(const OpShapes& shapes, Pass pass) {
   }
   for (const Shape& shape : shapes.parameters) {
     o.parameters.push_back(tensor(shape, precision, 0));
-    o.parameter_gradients.push_back(tensor(shape, DType::f32, 0));
-    o.parameter_gradients.back().accumulate = true;  // as in most micro-batches of a step
+    TensorView& gradient = o.parameter_gradients.emplace_back(tensor(shape, DType::f32, 0));
+    gradient.addend = gradient.data;  // as in most micro-batches of a step
   }
   const double scalars[] = {1, static_cast<double>(shapes.inputs[0][0])};  // loss scale, tokens that count
   o.scalars = take(sizeof scalars);

@@ -50,21 +50,28 @@ class BufferMaker {
     return add_flat_buffer(program_, std::move(name), kind, bytes, permanent);
   }
 
-  // One plan per template, set of differentiable inputs and set of trainable groups.
+  // One plan per template and set of wanted gradients. Backward runs the uses in reverse: the last one that
+  // reads an activation is the first to write its gradient.
   void plan_segments() {
     differentiable_.assign(model_.activations.size(), false);
-    std::map<std::tuple<uint32_t, std::vector<bool>, std::vector<bool>>, uint32_t> known;
+    std::vector<uint32_t> reads(model_.activations.size(), 0);  // by uses that are still to come
+    for (const Layer& layer : model_.layers)
+      for (const SegmentUse& u : layer.segments)
+        for (const uint32_t a : u.inputs) ++reads[a];
+    std::map<std::pair<uint32_t, WantedGradients>, uint32_t> known;
     for (uint32_t l = 0; l < model_.layers.size(); ++l)
       for (uint32_t s = 0; s < model_.layers[l].segments.size(); ++s) {
         const SegmentUse& u = model_.layers[l].segments[s];
-        std::vector<bool> inputs, trainable;
-        for (const uint32_t a : u.inputs) inputs.push_back(differentiable_[a]);
-        for (const uint32_t g : u.groups) trainable.push_back(model_.groups[g].trainable);
+        WantedGradients wanted;
+        for (const uint32_t a : u.inputs) {
+          wanted.inputs.push_back(differentiable_[a]);
+          wanted.added.push_back(differentiable_[a] && --reads[a] > 0);
+        }
+        for (const uint32_t g : u.groups) wanted.trainable.push_back(model_.groups[g].trainable);
         const auto next = static_cast<uint32_t>(out_.plans.size());
-        const auto [it, fresh] = known.try_emplace({u.segment, inputs, trainable}, next);
-        if (fresh)
-          out_.plans.push_back(plan_segment(model_, u.segment, inputs, trainable, options_.workspace_bytes));
-        for (const uint32_t a : u.outputs) differentiable_[a] = any(inputs) || any(trainable);
+        const auto [it, fresh] = known.try_emplace({u.segment, wanted}, next);
+        if (fresh) out_.plans.push_back(plan_segment(model_, u.segment, wanted, options_.workspace_bytes));
+        for (const uint32_t a : u.outputs) differentiable_[a] = any(wanted.inputs) || any(wanted.trainable);
         const bool recompute = model_.segments[u.segment].loss || options_.recompute.empty() ||
                                options_.recompute[out_.uses.size()];
         out_.uses.push_back({l, s, it->second, recompute});

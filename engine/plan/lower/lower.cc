@@ -48,7 +48,7 @@ class Lowerer {
   bool is_updated(uint32_t g) const { return model_.groups[g].trainable && stand_in(g) == g; }
   bool keeps(uint32_t u) const { return !out_.uses[u].recompute; }
   // Frozen layers below all trainable ones have no backward.
-  bool has_backward(uint32_t u) const { return any(plan(u).input_gradient) || any(plan(u).trainable); }
+  bool has_backward(uint32_t u) const { return any(plan(u).wanted.inputs) || any(plan(u).wanted.trainable); }
 
   void add_workspace(BodyBuilder& body, Task& t, uint64_t bytes) {
     if (bytes == 0) return;
@@ -117,11 +117,9 @@ class Lowerer {
         throw std::invalid_argument("activation " + model_.activations[a].name + " does not reach the loss");
       body.add(t, buffers_.gradients[a][m], p.output_gradient_added[i] ? Access::add : Access::read);
     }
-    for (size_t i = 0; i < p.input_gradient.size(); ++i) {
-      if (!p.input_gradient[i]) continue;
-      const BufferId gradient = buffers_.gradients[use(u).inputs[i]][m];
-      body.add(t, gradient, write_or_add(body, gradient));
-    }
+    for (size_t i = 0; i < p.wanted.inputs.size(); ++i)
+      if (p.wanted.inputs[i])
+        body.add(t, buffers_.gradients[use(u).inputs[i]][m], p.wanted.added[i] ? Access::add : Access::write);
     for (const uint32_t g : use(u).groups) {
       if (!model_.groups[g].trainable) continue;
       const BufferId accumulator = group(g).accumulator;
@@ -386,14 +384,14 @@ SegmentOperands segment_operands(const SegmentPlan& plan, const Segment& segment
       recompute ? plan.backward_reads_input_recomputing : plan.backward_reads_input;
   for (size_t i = 0; i < segment.inputs.size(); ++i)
     o.inputs.push_back(!backward || reads[i] ? o.count++ : kNone);
-  for (size_t i = 0; i < plan.trainable.size(); ++i) o.weights.push_back(o.count++);
+  for (size_t i = 0; i < plan.wanted.trainable.size(); ++i) o.weights.push_back(o.count++);
   for (size_t i = 0; i < segment.outputs.size(); ++i)
     o.outputs.push_back(!backward || (!recompute && plan.backward_reads_output[i]) ? o.count++ : kNone);
   if (plan.saved_bytes && (backward ? !recompute : saves)) o.saved = o.count++;
   if (backward) {
     for (size_t i = 0; i < segment.outputs.size(); ++i) o.output_gradients.push_back(o.count++);
-    for (const bool wanted : plan.input_gradient) o.input_gradients.push_back(wanted ? o.count++ : kNone);
-    for (const bool trained : plan.trainable) o.accumulators.push_back(trained ? o.count++ : kNone);
+    for (const bool wanted : plan.wanted.inputs) o.input_gradients.push_back(wanted ? o.count++ : kNone);
+    for (const bool trained : plan.wanted.trainable) o.accumulators.push_back(trained ? o.count++ : kNone);
   }
   if (pass.workspace_bytes) o.workspace = o.count++;
   if (segment.loss) o.loss = o.count++;

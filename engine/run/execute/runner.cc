@@ -285,21 +285,20 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
     if (step.pass == Pass::forward) continue;
     const uint32_t k = operands.accumulators[parameter.slot];
     const bool overwrites = step.overwrites[parameter_gradients.size()];
-    parameter_gradients.push_back({k == kNone ? nullptr : operand_at(k) + offset * sizeof(float),
-                                   k != kNone && (!overwrites || in.operands[k].access != Access::write)});
+    parameter_gradients.push_back({k == kNone ? nullptr : operand_at(k) + offset * sizeof(float), nullptr});
+    if (!overwrites || (k != kNone && in.operands[k].access != Access::write))
+      parameter_gradients.back().addend = parameter_gradients.back().data;
   }
   OpCall call;
   call.shapes = &plan.shapes[step.op];
   call.workspace = workspace ? workspace + step.workspace_offset : nullptr;
   if (step.pass == Pass::backward) {
-    for (const uint32_t t : op.outputs) output_gradients.push_back({locate(pass.gradients[t])});
-    for (size_t i = 0; i < op.inputs.size(); ++i) {
-      const TensorPlace& place = pass.gradients[op.inputs[i]];
-      bool accumulate = step.accumulate[i];
-      if (place.storage == Storage::input_gradient)
-        accumulate = accumulate || in.operands[operands.input_gradients[place.index]].access == Access::add;
-      input_gradients.push_back({step.wants_gradient[i] ? locate(place) : nullptr, accumulate});
-    }
+    const auto gradient = [&](uint32_t t) { return t == kNone ? nullptr : locate(pass.gradients[t]); };
+    for (const uint32_t t : step.output_gradients) output_gradients.push_back({gradient(t)});
+    for (size_t i = 0; i < op.inputs.size(); ++i)
+      input_gradients.push_back(step.wants_gradient[i]
+                                    ? TensorView{gradient(op.inputs[i]), gradient(step.addends[i])}
+                                    : TensorView{});
     if (operands.input_scalars != kNone) {
       const auto* input = reinterpret_cast<const StepScalars::Input*>(operand_at(operands.input_scalars));
       const auto* update = reinterpret_cast<const StepScalars::Update*>(operand_at(operands.update_scalars));

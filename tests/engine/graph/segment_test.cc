@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "engine/base/pack.h"
 #include "tests/support/plan_support.h"
 
@@ -23,7 +25,7 @@ Model model_of(Kind kind) {
 constexpr uint32_t kLayerSegment = 1;  // after the embedding
 
 SegmentPlan plan_of(const Model& model, bool input_gradient, bool trainable) {
-  return plan_segment(model, kLayerSegment, {input_gradient}, {trainable}, no_workspace);
+  return plan_segment(model, kLayerSegment, {{input_gradient}, {false}, {trainable}}, no_workspace);
 }
 
 std::vector<std::string> saved_names(const Model& model, const SegmentPlan& p) {
@@ -45,7 +47,8 @@ std::vector<std::string> steps(const PassPlan& pass) {
 using Words = std::vector<std::string>;
 
 // layer_norm, linear_gelu, add. Backward reads the norm's statistics and the inputs of linear and of gelu.
-// Nothing in it reads the sum, so the sum is not computed again.
+// Nothing in it reads the sum, so the sum is not computed again. The gradient of `up` is overwritten, so the
+// sum's backward copies it there, but not to that of x.
 TEST(Segment, Dense) {
   const Model m = model_of(Kind::dense);
   const SegmentPlan p = plan_of(m, true, true);
@@ -72,13 +75,40 @@ TEST(Segment, Attention) {
   const Model m = model_of(Kind::attention);
   const SegmentPlan p = plan_of(m, true, true);
   EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "qkv", "o", "o.1"}));
-  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "F2", "B4", "B3", "B2", "B1", "B0"}));
-  const OpStep& norm = p.backward_keeping.steps.back();
-  EXPECT_EQ(norm.accumulate, std::vector<bool>{true});
+  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "F2", "B3", "B2", "B1", "B0"}));
+  const uint32_t y = m.segments[kLayerSegment].outputs[0];
+  const OpStep &out = p.backward_keeping.steps.front(), &norm = p.backward_keeping.steps.back();
+  EXPECT_EQ(out.output_gradients, std::vector<uint32_t>{y});
+  EXPECT_EQ(out.addends, std::vector<uint32_t>{kNone});
+  EXPECT_EQ(out.overwrites, std::vector<bool>{true});
+  EXPECT_EQ(norm.addends, std::vector<uint32_t>{y});
   EXPECT_EQ(norm.overwrites, std::vector<bool>{false});
-  EXPECT_EQ(p.backward_keeping.steps[1].overwrites, std::vector<bool>{true});
-  EXPECT_EQ(p.backward_keeping.steps.front().accumulate, (std::vector<bool>{false, false}));
-  EXPECT_EQ(p.backward_keeping.steps.front().wants_gradient, (std::vector<bool>{true, true}));
+}
+
+// Where another segment has written a part of the input's gradient, the sum adds to that part itself.
+TEST(Segment, AddsToAPartOfTheInputsGradient) {
+  const Model m = model_of(Kind::attention);
+  const SegmentPlan p = plan_segment(m, kLayerSegment, {{true}, {true}, {true}}, no_workspace);
+  EXPECT_EQ(steps(p.backward_keeping), (Words{"B4", "B3", "B2", "B1", "B0"}));
+  const uint32_t x = m.segments[kLayerSegment].inputs[0];
+  const OpStep &sum = p.backward_keeping.steps.front(), &norm = p.backward_keeping.steps.back();
+  EXPECT_EQ(sum.wants_gradient, (std::vector<bool>{true, false}));
+  EXPECT_EQ(sum.addends[0], x);
+  EXPECT_EQ(norm.addends, std::vector<uint32_t>{x});
+}
+
+// rms_norm, first, second, both, sum, y. Of the sums, only y's backward runs, since both its inputs are one
+// tensor: what the first one passed on is the addend of the second.
+TEST(Segment, Parallel) {
+  const Model m = model_of(Kind::parallel);
+  const SegmentPlan p = plan_of(m, true, true);
+  EXPECT_EQ(steps(p.backward_keeping), (Words{"B5", "B2", "B1", "B0"}));
+  const Segment& s = m.segments[kLayerSegment];
+  const OpStep& doubled = p.backward_keeping.steps.front();
+  EXPECT_EQ(doubled.wants_gradient, (std::vector<bool>{false, true}));
+  EXPECT_EQ(doubled.addends, (std::vector<uint32_t>{kNone, s.outputs[0]}));
+  EXPECT_EQ(p.backward_keeping.steps[1].output_gradients, std::vector<uint32_t>{s.ops[4].outputs[0]});
+  EXPECT_EQ(p.backward_keeping.steps[3].addends, std::vector<uint32_t>{s.ops[4].outputs[0]});
 }
 
 // The segment itself uses its first output. Therefore backward adds to the gradient of that output, and reads
@@ -101,23 +131,24 @@ TEST(Segment, Fork) {
 TEST(Segment, DocumentsAreReadAndHaveNoGradient) {
   const Model m = model_of(Kind::documents);
   const auto plan = [&](bool input_gradient, bool trainable) {
-    return plan_segment(m, kLayerSegment, {input_gradient, false}, {trainable}, no_workspace);
+    return plan_segment(m, kLayerSegment, {{input_gradient, false}, {false, false}, {trainable}},
+                        no_workspace);
   };
   const SegmentPlan p = plan(true, true);
   EXPECT_EQ(saved_names(m, p), (Words{"h", "h.1", "qkv", "o", "o.1"}));
   EXPECT_EQ(p.backward_reads_input, (std::vector<bool>{true, true}));
   EXPECT_EQ(p.backward_reads_input_recomputing, (std::vector<bool>{true, true}));
-  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "F2", "B4", "B3", "B2", "B1", "B0"}));
-  const OpStep& attention = p.backward_keeping.steps[2];
+  EXPECT_EQ(steps(p.backward_recomputing), (Words{"F0", "F1", "F2", "B3", "B2", "B1", "B0"}));
+  const OpStep& attention = p.backward_keeping.steps[1];
   EXPECT_EQ(attention.wants_gradient, (std::vector<bool>{true, false}));
-  EXPECT_EQ(attention.accumulate, (std::vector<bool>{false, false}));
+  EXPECT_EQ(attention.addends, (std::vector<uint32_t>{kNone, kNone}));
   const uint32_t documents = m.segments[kLayerSegment].inputs[1];
   EXPECT_EQ(p.backward_keeping.tensors[documents].storage, Storage::input);
   EXPECT_EQ(p.backward_keeping.gradients[documents].storage, Storage::none);
   EXPECT_TRUE(plan(false, false).backward_keeping.steps.empty());
   EXPECT_FALSE(plan(false, false).backward_reads_input[1]);
   // Every op of the segment has a weight that is trained or lies behind one.
-  EXPECT_EQ(steps(plan(false, true).backward_keeping), (Words{"B4", "B3", "B2", "B1", "B0"}));
+  EXPECT_EQ(steps(plan(false, true).backward_keeping), (Words{"B3", "B2", "B1", "B0"}));
 }
 
 TEST(Segment, NothingToLearnMeansNoBackward) {
@@ -154,11 +185,13 @@ class Lives {
       const bool forward = step.pass == Pass::forward;
       for (size_t k = 0; k < op.inputs.size(); ++k) {
         if (forward || (rule.backward_reads_inputs >> k & 1)) touch(pass.tensors, op.inputs[k], s);
-        if (!forward && step.wants_gradient[k]) touch(pass.gradients, op.inputs[k], s);
+        if (forward || !step.wants_gradient[k]) continue;
+        touch(pass.gradients, op.inputs[k], s);
+        if (step.addends[k] != kNone) touch(pass.gradients, step.addends[k], s);
       }
       for (size_t k = 0; k < op.outputs.size(); ++k) {
         if (forward || (rule.backward_reads_outputs >> k & 1)) touch(pass.tensors, op.outputs[k], s);
-        if (!forward && (rule.gradient_outputs >> k & 1)) touch(pass.gradients, op.outputs[k], s);
+        if (!forward && step.output_gradients[k] != kNone) touch(pass.gradients, step.output_gradients[k], s);
       }
       const uint64_t bytes = workspace_bytes(plan.shapes[step.op], step.pass);
       if (bytes > 0) lives_.push_back({s, s, step.workspace_offset, step.workspace_offset + bytes});
@@ -200,6 +233,67 @@ TEST(Segment, WorkspaceLivesDoNotOverlap) {
       for (const PassPlan* pass :
            {&p.forward, &p.forward_discarding, &p.backward_keeping, &p.backward_recomputing})
         Lives(c.model.segments[p.segment], p, *pass, c.options.workspace_bytes).expect_apart();
+  }
+}
+
+// What gradients are sums of: for each tensor, the terms that ops contribute to it, "op.input", from all ops
+// above; a sum contributes the terms of its own gradient.
+using Terms = std::multiset<std::string>;
+
+Terms term_of(uint32_t op, size_t input) { return {std::to_string(op) + "." + std::to_string(input)}; }
+Terms joined(Terms a, const Terms& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
+
+std::vector<Terms> expected_gradients(const Segment& segment, std::vector<Terms> before) {
+  for (auto i = static_cast<uint32_t>(segment.ops.size()); i-- > 0;) {
+    const Op& op = segment.ops[i];
+    for (size_t k = op.inputs.size(); k-- > 0;)
+      before[op.inputs[k]] =
+          joined(before[op.inputs[k]], op.kind == OpKind::add ? before[op.outputs[0]] : term_of(i, k));
+  }
+  return before;
+}
+
+// Carries out the steps of a backward on terms, in places as the runner has them.
+void expect_sums(const Segment& segment, const SegmentPlan& plan, const PassPlan& pass) {
+  std::vector<Terms> before(segment.tensors.size());
+  for (const uint32_t t : segment.outputs) before[t] = {"after " + segment.tensors[t].name};
+  for (size_t i = 0; i < segment.inputs.size(); ++i)
+    if (plan.wanted.added[i])
+      before[segment.inputs[i]] = {"beside " + segment.tensors[segment.inputs[i]].name};
+  const std::vector<Terms> expected = expected_gradients(segment, before);
+  std::vector<Terms> at = before;  // by tensor: what lies at its gradient's place
+  for (const OpStep& step : pass.steps) {
+    if (step.pass == Pass::forward) continue;
+    const Op& op = segment.ops[step.op];
+    const OpRule& rule = op_rule(op.kind);
+    for (size_t k = 0; k < op.outputs.size(); ++k)
+      if (rule.gradient_outputs >> k & 1) {
+        ASSERT_NE(step.output_gradients[k], kNone);
+        EXPECT_EQ(at[step.output_gradients[k]], expected[op.outputs[k]]) << segment.name << " " << rule.name;
+      }
+    for (size_t k = 0; k < op.inputs.size(); ++k) {
+      if (!step.wants_gradient[k]) continue;
+      const Terms own = op.kind == OpKind::add ? expected[op.outputs[0]] : term_of(step.op, k);
+      at[op.inputs[k]] = step.addends[k] == kNone ? own : joined(own, at[step.addends[k]]);
+    }
+    for (size_t k = 0; k < op.outputs.size(); ++k)
+      if (rule.overwritten_gradients >> k & 1) at[step.output_gradients[k]] = {"overwritten"};
+  }
+  for (size_t i = 0; i < segment.inputs.size(); ++i) {
+    if (!plan.wanted.inputs[i]) continue;
+    EXPECT_EQ(at[segment.inputs[i]], expected[segment.inputs[i]]) << segment.name << " input " << i;
+  }
+}
+
+TEST(Segment, GradientsAreSumsOfAllThatOpsContribute) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const Case c = random_case(seed);
+    for (const SegmentPlan& p : c.lowering.plans)
+      for (const PassPlan* pass : {&p.backward_keeping, &p.backward_recomputing})
+        expect_sums(c.model.segments[p.segment], p, *pass);
   }
 }
 

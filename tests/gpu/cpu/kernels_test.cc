@@ -44,10 +44,10 @@ TEST_P(CpuKernels, EveryTargetAgreesWithReference) {
     Operands operands(c, precision);
     std::vector<Guarded> saved = run_forward(*oracle, operands);
     const auto forward = results_of(operands, saved);
-    const auto backward = run_backward(*oracle, operands, saved, {.accumulate = true});
+    const auto backward = run_backward(*oracle, operands, saved, {.addend = Addend::in_place});
     on_every_target([&] {
       expect_close(results_of(operands, run_forward(*device, operands)), forward, inside);
-      expect_close(run_backward(*device, operands, saved, {.accumulate = true}), backward, inside);
+      expect_close(run_backward(*device, operands, saved, {.addend = Addend::in_place}), backward, inside);
     });
   }
 }

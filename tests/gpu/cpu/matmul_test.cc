@@ -63,14 +63,25 @@ class ProductCase {
         before_(Tensor::random(mode.result, size.m * stride_c_, 4)) {}
 
   Tensor run(int threads) const {
-    cpu::Multiplier multiplier(threads, mode_.support);
-    Workers workers(threads);
-    Workspace workspace(multiplier.prepare({&product_, 1}));
     Tensor c = before_;
-    multiplier.run({product_, a_.data(), b_.data(), c.data(), bias()}, workspace.data(), workers);
-    EXPECT_TRUE(workspace.guarded());
-    EXPECT_TRUE(c.guarded());
+    run(threads, c.data(), c);
     return c;
+  }
+
+  // What is added lies elsewhere, and C begins as zeros.
+  Tensor run_apart() const {
+    Tensor c(mode_.result, size_.m * stride_c_);
+    run(1, before_.data(), c);
+    return c;
+  }
+  // Whether the columns of C are the same.
+  bool same_columns(const Tensor& one, const Tensor& other) const {
+    const std::vector<float> a = one.values(), b = other.values();
+    for (int64_t i = 0; i < size_.m; ++i) {
+      const auto row = a.begin() + i * stride_c_;
+      if (!std::equal(row, row + size_.n, b.begin() + i * stride_c_)) return false;
+    }
+    return true;
   }
 
   // A, B and C begin `offset` bytes after the beginning of a page.
@@ -88,7 +99,7 @@ class ProductCase {
     cpu::Multiplier multiplier(1, mode_.support);
     Workers workers(1);
     Workspace workspace(multiplier.prepare({&product_, 1}));
-    multiplier.run({product_, placed[0], placed[1], placed[2], bias()}, workspace.data(), workers);
+    multiplier.run({product_, placed[0], placed[1], placed[2], placed[2], bias()}, workspace.data(), workers);
     Tensor c = before_;
     std::memcpy(c.data(), placed[2], c.bytes());
     return c;
@@ -118,6 +129,14 @@ class ProductCase {
   }
 
  private:
+  void run(int threads, const void* addend, Tensor& c) const {
+    cpu::Multiplier multiplier(threads, mode_.support);
+    Workers workers(threads);
+    Workspace workspace(multiplier.prepare({&product_, 1}));
+    multiplier.run({product_, a_.data(), b_.data(), c.data(), addend, bias()}, workspace.data(), workers);
+    EXPECT_TRUE(workspace.guarded());
+    EXPECT_TRUE(c.guarded());
+  }
   const void* bias() const { return mode_.bias ? bias_.data() : nullptr; }
   static size_t index(bool transposed, int64_t stride, int64_t row, int64_t column) {
     return static_cast<size_t>(transposed ? column * stride + row : row * stride + column);
@@ -150,6 +169,14 @@ TEST(Product, BitsDoNotDependOnThreads) {
     for (const int threads : {2, 3})
       EXPECT_EQ(product.run(threads), one) << mode.name << ", " << threads << " threads";
   }
+}
+
+TEST(Product, AnAddendMayLieElsewhere) {
+  for (const Mode& mode : modes())
+    for (const Size& size : {Size{3, 5, 7}, Size{300, 410, 9}, Size{5, 21, 2100}}) {
+      const ProductCase product(mode, size, true, false);
+      EXPECT_TRUE(product.same_columns(product.run(1), product.run_apart())) << mode.name;
+    }
 }
 
 // Under another budget, an arena places the same tensor elsewhere: page offsets and cache-line offsets must

@@ -33,9 +33,9 @@ struct OpRun {
     OpCall call;
     std::vector<TensorView> views[6];
     for (Tensor& t : inputs) views[0].push_back(t.view());
-    if (!labels.empty()) views[0].push_back({labels.data(), false});
+    if (!labels.empty()) views[0].push_back({labels.data()});
     for (Tensor& t : outputs) views[1].push_back(t.view());
-    if (!labels.empty()) views[1].push_back({&loss, false});
+    if (!labels.empty()) views[1].push_back({&loss});
     for (Tensor& t : parameters) views[2].push_back(t.view());
     for (Tensor& t : output_gradients) views[3].push_back(t.view());
     if (shapes.kind == OpKind::attention) views[3].push_back({});

@@ -146,7 +146,8 @@ TEST(ReferenceDevice, LossOfUniformLogits) {  // three rows, one of them ignored
   std::vector<Guarded> outputs = run_forward(*device, uniform);
   const double loss = kLossBefore + 2 * std::log(4);
   EXPECT_DOUBLE_EQ(results_of(uniform, outputs)[0].values[0], loss);
-  const auto gradients = run_backward(*device, uniform, outputs, {.accumulate = true, .from_zero = true});
+  const auto gradients =
+      run_backward(*device, uniform, outputs, {.addend = Addend::in_place, .from_zero = true});
   EXPECT_EQ(gradients[0].values, (Numbers{0, 0, 0}));  // the weights are zero
   // (p - onehot) * 4 is (1, -3, 1, 1) and (1, 1, -3, 1); times x.
   EXPECT_EQ(gradients[1].values, (Numbers{1 + 2, -3 + 2, 1 - 6, 1 + 2}));

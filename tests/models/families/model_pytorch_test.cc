@@ -98,7 +98,8 @@ class Interpreter {
       Storage& storage = tensor(use, inner, t);
       const bool wanted = segment.tensors[t].dtype != DType::i32;
       inputs.push_back({storage.value.data()});
-      input_gradients.push_back({wanted ? storage.gradient.data() : nullptr, true});
+      std::byte* const gradient = wanted ? storage.gradient.data() : nullptr;
+      input_gradients.push_back({gradient, gradient});
     }
     for (size_t i = 0; i < op.outputs.size(); ++i) {
       Storage& storage = tensor(use, inner, op.outputs[i]);
@@ -111,7 +112,7 @@ class Interpreter {
       Storage& storage =
           parameters_.at(model_.groups[use.groups[parameter.slot]].parameters[parameter.parameter].name);
       parameters.push_back({storage.value.data()});
-      parameter_gradients.push_back({storage.gradient.data(), true});
+      parameter_gradients.push_back({storage.gradient.data(), storage.gradient.data()});
     }
     std::vector<std::byte> workspace(device_->workspace_bytes(shapes, pass) + 64);
     const auto address = reinterpret_cast<uintptr_t>(workspace.data());
