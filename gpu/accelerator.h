@@ -6,13 +6,18 @@
 // overwritten. Set-up calls come from one thread. Afterwards every thread calls enter_thread() first; work of
 // a lane is enqueued by one thread, and any thread may wait for a mark that was ended. Throws
 // Error(environment) if the device was lost, Error(bug) if no device would accept the request.
+//
+// Collectives between the memories of accelerators are enqueued, too. What waits for them on the accelerator
+// does not hold up the host, but ranks can be lost, so a thread watches each of them (StreamCommunicator).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "engine/base/pack.h"
 #include "engine/program/program.h"
@@ -42,6 +47,8 @@ class Streams {
   virtual void wait_for(LaneId lane, const Mark& mark) = 0;
   // Blocks the calling thread until the marked instruction is done. Requires the same.
   virtual void synchronize(const Mark& mark) = 0;
+  // Whether it is done by now. Requires the same.
+  virtual bool is_done(const Mark& mark) = 0;
 
   struct Interval {
     double begin, end;  // seconds of steady_seconds()
@@ -73,10 +80,23 @@ constexpr uint64_t page_table_bytes(uint64_t pinned_bytes) {
   return round_up(pinned_bytes / 511, kAcceleratorGranule);
 }
 
+// Exchanges bytes of the ranks' accelerators. Its calls, all but barrier(), return when their work is
+// enqueued on the stream of lane `collective`; finish() waits for it. One thread makes calls. Meanwhile any
+// thread may wait for what was enqueued. The first failure ends everything: work that waits for other ranks
+// ends without a result, and that call and all later ones throw the same error.
+class StreamCommunicator : public Communicator {
+ public:
+  // Blocks until is_done(), and watches the ranks: throws Error(rank_lost) once one was lost, or when that
+  // takes longer than the patience. `purpose` is what it is for, as of note().
+  virtual void watch(std::string_view purpose, const std::function<bool()>& is_done) = 0;
+  // Ends everything in the same way: nobody will watch what is enqueued.
+  virtual void give_up() noexcept = 0;
+};
+
 // How ranks exchange bytes of their accelerators' memory.
 struct AcceleratorRanks {
-  std::unique_ptr<Communicator> communicator;  // its pointers are memory of the accelerator
-  std::string reason;                          // a clause: why there is none
+  std::unique_ptr<StreamCommunicator> communicator;  // its pointers are memory of the accelerator
+  std::string reason;                                // a clause: why there is none
 };
 
 class Accelerator {
@@ -90,7 +110,8 @@ class Accelerator {
   virtual std::shared_ptr<std::byte> allocate(uint64_t bytes) = 0;
   // Pins host memory, whole pages, until the last copy of the pointer is gone. Throws Error(environment).
   virtual std::shared_ptr<void> pin(std::span<std::byte> memory) = 0;
-  // `instructions_max`: by lane, the most instructions of a body. So many marks are kept for each ticket.
+  // `instructions_max`: by lane, the most instructions of a body; so many marks are kept for each ticket. A
+  // lane with 0 is no stream.
   virtual std::unique_ptr<Streams> make_streams(std::span<const uint32_t> instructions_max) = 0;
   // Connects the accelerators of the ranks that `host` reaches, which all call it: either all get a
   // communicator, or none does. A communicator takes memory of the accelerator now and none later;

@@ -112,7 +112,7 @@ class CudaDevice final : public Device, public Accelerator {
     return cuda::make_streams(ordinal_, streams_, pinned_piece_bytes_, instructions_max);
   }
   AcceleratorRanks connect(Communicator& host) override {
-    return cuda::connect_by_nccl(open_nccl(), ordinal_, host);
+    return cuda::connect_by_nccl(open_nccl(), ordinal_, streams_[3], host);
   }
   void finish() override {
     for (const cuda::Stream& stream : streams_)
@@ -144,7 +144,7 @@ class CudaDevice final : public Device, public Accelerator {
   std::optional<NvmlMemory> used_by_others_;  // before this process held anything
   int ordinal_;
   bool bf16_;
-  cuda::LaneStreams streams_;  // compute, to the GPU, from it
+  cuda::LaneStreams streams_;  // compute, to the GPU, from it, between ranks
   std::unique_ptr<cuda::Multiplier> multiplier_;
   std::unique_ptr<Device> ops_;
 };

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -13,7 +15,6 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "gpu/cuda/gpu.h"
-#include "gpu/cuda/owned.h"
 
 namespace sluice::cuda {
 namespace {
@@ -64,19 +65,20 @@ Consent consent(Communicator& host, const Answer& mine) {
   return found;
 }
 
-class NcclCommunicator final : public Communicator {
+class NcclCommunicator final : public StreamCommunicator {
  public:
-  NcclCommunicator(const NcclApi& api, int version, int ordinal, Communicator& host)
+  NcclCommunicator(const NcclApi& api, int version, int ordinal, const Stream& stream, Communicator& host)
       : api_(api),
         version_(version),
         ordinal_(ordinal),
+        stream_(stream.get()),
         host_(host),
         exceptions_(std::uncaught_exceptions()) {}
 
   // After an exception, it is not certain that other ranks disconnect, so this one does not wait for them.
   ~NcclCommunicator() override {
     if (rank_ && std::uncaught_exceptions() == exceptions_) disconnect();
-    give_up();
+    abort_part();
   }
 
   // Begins to connect. Returns a clause why NCCL refuses at once, or an empty string.
@@ -102,11 +104,6 @@ class NcclCommunicator final : public Communicator {
     return objection_;
   }
 
-  // Ends what the GPU waits for; only the thread that makes calls may do so.
-  void give_up() {
-    if (rank_) (void)api_.ncclCommAbort(std::exchange(rank_, nullptr));  // there is no remedy if it fails
-  }
-
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
   std::string transport() const override { return "NCCL " + nccl_version_text(version_); }
@@ -115,7 +112,7 @@ class NcclCommunicator final : public Communicator {
     if (among.count < size())
       return call([&] { swap(among, {static_cast<const std::byte*>(part), 0}, bytes, all); });
     call([&] {
-      settle(api_.ncclAllGather(part, all, bytes, NcclApi::kBytes, rank_, stream_.get()), "ncclAllGather");
+      settle(api_.ncclAllGather(part, all, bytes, NcclApi::kBytes, rank_, stream_), "ncclAllGather");
     });
   }
 
@@ -125,26 +122,40 @@ class NcclCommunicator final : public Communicator {
 
   void broadcast(void* data, uint64_t bytes, int root) override {
     call([&] {
-      settle(api_.ncclBroadcast(data, data, bytes, NcclApi::kBytes, root, rank_, stream_.get()),
-             "ncclBroadcast");
+      settle(api_.ncclBroadcast(data, data, bytes, NcclApi::kBytes, root, rank_, stream_), "ncclBroadcast");
     });
   }
 
   void barrier() override { host_.barrier(); }
 
   void send(const void* data, uint64_t bytes, int to) override {
-    call([&] { settle(api_.ncclSend(data, bytes, NcclApi::kBytes, to, rank_, stream_.get()), "ncclSend"); });
+    call([&] { settle(api_.ncclSend(data, bytes, NcclApi::kBytes, to, rank_, stream_), "ncclSend"); });
   }
   void receive(void* data, uint64_t bytes, int from) override {
-    call(
-        [&] { settle(api_.ncclRecv(data, bytes, NcclApi::kBytes, from, rank_, stream_.get()), "ncclRecv"); });
+    call([&] { settle(api_.ncclRecv(data, bytes, NcclApi::kBytes, from, rank_, stream_), "ncclRecv"); });
   }
+
+  void finish() override {
+    ending_all([&] {
+      use_gpu();
+      await_stream();
+    });
+  }
+
+  void watch(std::string_view purpose, const std::function<bool()>& is_done) override {
+    ending_all([&] {
+      use_gpu();
+      await_exchange(purpose, is_done);
+    });
+  }
+
+  void give_up() noexcept override { (void)end(std::make_exception_ptr(given_up())); }
 
   void throw_if_lost() override { host_.throw_if_lost(); }
   void abort(const std::string& reason) noexcept override { host_.abort(reason); }
 
  private:
-  static constexpr const char* kInit = "ncclCommInitRankConfig";
+  static constexpr const char *kInit = "ncclCommInitRankConfig", *kExchange = "exchange";
 
   // Returns a clause why `work` failed, or an empty string.
   template <typename Work>
@@ -164,25 +175,53 @@ class NcclCommunicator final : public Communicator {
 
   void use_gpu() const { check_step(cudaSetDevice(ordinal_)); }
 
-  // Calls enqueue() and returns when the enqueued work is done.
+  static Error given_up() {
+    return {ExitCode::rank_lost, "A rank has given up its NCCL communicator.",
+            "See what the ranks said before, and go on with --resume auto."};
+  }
+
+  // Work in the stream also ends where all has ended, but without a result.
+  void throw_if_ended() const {
+    if (has_ended_) throw given_up();
+  }
+
+  // Returns when enqueue() has enqueued its work.
   template <typename Enqueue>
   void call(const Enqueue& enqueue) {
-    host_.throw_if_lost();
-    if (!rank_)
-      throw Error(ExitCode::rank_lost, "A rank has given up its NCCL communicator.",
-                  "See what the ranks said before, and go on with --resume auto.");
-    try {
+    ending_all([&] {
+      const std::lock_guard lock(calling_);
+      throw_if_ended();
+      host_.throw_if_lost();
       use_gpu();
       enqueue();
-      finish();
+    });
+  }
+
+  // What ends one call ends all.
+  template <typename Work>
+  void ending_all(const Work& work) {
+    std::exception_ptr error;
+    try {
+      return work();
     } catch (const Failure& failure) {
-      give_up();
-      throw Error(ExitCode::rank_lost, failure.clause + ".",
-                  "See what the other ranks say, and go on with --resume auto.");
+      error = std::make_exception_ptr(Error(ExitCode::rank_lost, failure.clause + ".",
+                                            "See what the other ranks say, and go on with --resume auto."));
     } catch (...) {
-      give_up();
-      throw;
+      error = std::current_exception();
     }
+    std::rethrow_exception(end(error));
+  }
+
+  // Ends what the GPU waits for. Returns the first error with which this was called.
+  std::exception_ptr end(const std::exception_ptr& error) {
+    const std::lock_guard lock(calling_);
+    if (!error_) error_ = error;
+    has_ended_ = true;  // before work ends without a result
+    abort_part();
+    return error_;
+  }
+  void abort_part() {
+    if (rank_) (void)api_.ncclCommAbort(std::exchange(rank_, nullptr));  // there is no remedy if it fails
   }
 
   struct Outgoing {
@@ -199,7 +238,7 @@ class NcclCommunicator final : public Communicator {
     };
     const int own = among.place_of(rank());
     if (to(own) != from(own))
-      check_step(cudaMemcpyAsync(to(own), from(own), bytes, cudaMemcpyDeviceToDevice, stream_.get()));
+      check_step(cudaMemcpyAsync(to(own), from(own), bytes, cudaMemcpyDeviceToDevice, stream_));
     int failed = NcclApi::kSuccess;
     const auto note = [&](int result) {
       if (failed == NcclApi::kSuccess && result != NcclApi::kInProgress) failed = result;
@@ -207,8 +246,8 @@ class NcclCommunicator final : public Communicator {
     require(api_.ncclGroupStart(), "ncclGroupStart");
     for (int i = 0; i < among.count; ++i) {
       if (i == own) continue;
-      note(api_.ncclSend(from(i), bytes, NcclApi::kBytes, among[i], rank_, stream_.get()));
-      note(api_.ncclRecv(to(i), bytes, NcclApi::kBytes, among[i], rank_, stream_.get()));
+      note(api_.ncclSend(from(i), bytes, NcclApi::kBytes, among[i], rank_, stream_));
+      note(api_.ncclRecv(to(i), bytes, NcclApi::kBytes, among[i], rank_, stream_));
     }
     const int ended = api_.ncclGroupEnd();
     require(failed, "ncclSend or ncclRecv");
@@ -223,7 +262,7 @@ class NcclCommunicator final : public Communicator {
     try {
       try_calls(from.data, to.data, most);
     } catch (...) {
-      give_up();  // otherwise freeing memory would wait for the GPU, and the GPU for the other ranks
+      abort_part();  // otherwise freeing memory would wait for the GPU, and the GPU for the other ranks
       throw;
     }
   }
@@ -231,17 +270,16 @@ class NcclCommunicator final : public Communicator {
   void try_calls(void* from, void* to, uint64_t most) {
     for (const uint64_t part : kWarmUpParts) {
       const uint64_t bytes = std::min(part, most);
-      settle(api_.ncclAllGather(from, to, bytes, NcclApi::kBytes, rank_, stream_.get()), "ncclAllGather");
-      finish();
+      settle(api_.ncclAllGather(from, to, bytes, NcclApi::kBytes, rank_, stream_), "ncclAllGather");
+      await_stream();
       swap(everyone(), {static_cast<const std::byte*>(from), bytes}, bytes, to);
-      finish();
+      await_stream();
     }
-    settle(api_.ncclBroadcast(to, to, kWarmUpParts[0], NcclApi::kBytes, 0, rank_, stream_.get()),
-           "ncclBroadcast");
-    finish();
+    settle(api_.ncclBroadcast(to, to, kWarmUpParts[0], NcclApi::kBytes, 0, rank_, stream_), "ncclBroadcast");
+    await_stream();
   }
 
-  // Where this fails, give_up() has to follow.
+  // Where this fails, abort_part() has to follow.
   void disconnect() noexcept {
     try {
       connected_ = false;
@@ -266,7 +304,7 @@ class NcclCommunicator final : public Communicator {
   void settle(int result, const char* function) {
     if (result != NcclApi::kInProgress) require(result, function);
     if (result != NcclApi::kInProgress && !connecting_) return;  // while connecting, ranks wait together
-    wait_until(function, [&] { return asynchronous_result(function) != NcclApi::kInProgress; });
+    wait_until(function, "", [&] { return asynchronous_result(function) != NcclApi::kInProgress; });
   }
   int asynchronous_result(const char* function) const {
     int result = NcclApi::kSuccess;
@@ -275,20 +313,32 @@ class NcclCommunicator final : public Communicator {
     return result;
   }
 
-  void finish() {
-    check_step(cudaEventRecord(done_.get(), stream_.get()));
-    wait_until("exchange", [&] {
-      const cudaError_t result = cudaEventQuery(done_.get());
-      if (result == cudaSuccess) return true;
-      if (result != cudaErrorNotReady) check_step(result);
-      (void)cudaGetLastError();  // clears that result, which is handled here
-      asynchronous_result("exchange");
+  void await_stream() {
+    check_step(cudaEventRecord(done_.get(), stream_));
+    await_exchange("", [&] { return done_.is_reached(); });
+  }
+
+  // Until what is in the stream is done. `purpose` as for watch(); empty: of the last call.
+  template <typename Done>
+  void await_exchange(std::string_view purpose, const Done& done) {
+    wait_until(kExchange, purpose, [&] {
+      if (done()) return true;
+      look_at_nccl();
       return false;
     });
+    throw_if_ended();
+  }
+
+  // While another thread makes a call, that one looks.
+  void look_at_nccl() {
+    const std::unique_lock lock(calling_, std::try_to_lock);
+    if (!lock) return;
+    throw_if_ended();
+    asynchronous_result(kExchange);
   }
 
   template <typename Done>
-  void wait_until(const char* what, const Done& done) {
+  void wait_until(const char* what, std::string_view purpose, const Done& done) {
     if (connecting_) return wait_together(what, done);
     WatchedTime waited(steady_seconds());
     for (auto sleep = kSleepMin; !done(); sleep = std::min(2 * sleep, kSleepMax)) {
@@ -296,7 +346,8 @@ class NcclCommunicator final : public Communicator {
       waited.look(steady_seconds());
       if (!connected_ && waited.seconds() > kConnectSeconds) throw not_ended(what);
       if (connected_ && waited.seconds() > patience()) {
-        host_.abort(fmt::format("Ranks have not answered by NCCL for {:.3g} s: {}", patience(), doing()));
+        const std::string waits = purpose.empty() ? doing() : doing(purpose, "waits");
+        host_.abort(fmt::format("Ranks have not answered by NCCL for {:.3g} s: {}", patience(), waits));
         host_.throw_if_lost();
       }
       std::this_thread::sleep_for(sleep);
@@ -333,18 +384,22 @@ class NcclCommunicator final : public Communicator {
 
   const NcclApi api_;
   const int version_, ordinal_;
+  const cudaStream_t stream_;
   Communicator& host_;
   const int exceptions_;  // that were under way when this was made
-  const Stream stream_;
-  const Event done_;
+  const Event done_;      // for finish()
   bool connecting_ = false, connected_ = false;
   std::string objection_;  // of any rank, while they connect
+  std::mutex calling_;     // held during calls of NCCL, once the ranks are connected
   NcclApi::Rank rank_ = nullptr;
+  std::exception_ptr error_;  // that ended all
+  std::atomic<bool> has_ended_{false};
 };
 
 }  // namespace
 
-AcceleratorRanks connect_by_nccl(const Known<NcclApi>& api, int ordinal, Communicator& host) {
+AcceleratorRanks connect_by_nccl(const Known<NcclApi>& api, int ordinal, const Stream& stream,
+                                 Communicator& host) {
   const Known<int> version = nccl_version(api);
   std::string reason = consent(host, answer(version.value.value_or(0), version.reason)).objection;
   if (!reason.empty()) return {nullptr, reason};
@@ -358,7 +413,7 @@ AcceleratorRanks connect_by_nccl(const Known<NcclApi>& api, int ordinal, Communi
     return {nullptr,
             std::string("NCCL's ncclGetUniqueId says: ") + api.value->ncclGetErrorString(made.result)};
   choose_gpu(ordinal);
-  auto communicator = std::make_unique<NcclCommunicator>(*api.value, *version.value, ordinal, host);
+  auto communicator = std::make_unique<NcclCommunicator>(*api.value, *version.value, ordinal, stream, host);
   reason = consent(host, answer(*version.value, communicator->begin_to_connect(made.id))).objection;
   if (reason.empty()) reason = communicator->connect();
   if (reason.empty()) return {std::move(communicator), ""};

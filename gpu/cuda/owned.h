@@ -43,6 +43,13 @@ class Event {
   }
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
   cudaEvent_t get() const { return event_; }
+  // Whether the stream has come to where the event was recorded last.
+  bool is_reached() const {
+    const cudaError_t result = cudaEventQuery(event_);
+    if (result != cudaErrorNotReady) check_step(result);
+    if (result == cudaErrorNotReady) (void)cudaGetLastError();  // clears that result, which is no error
+    return result == cudaSuccess;
+  }
 
  private:
   cudaEvent_t event_ = nullptr;

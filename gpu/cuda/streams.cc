@@ -49,7 +49,10 @@ class CudaStreams final : public Streams {
     for (const Lane& lane : lanes_) (void)cudaStreamSynchronize(lane.stream);
   }
 
-  bool has(LaneId lane) const override { return index_of(lane) < kStreamLanes.size(); }
+  bool has(LaneId lane) const override {
+    const size_t i = index_of(lane);
+    return i < kStreamLanes.size() && lanes_[i].marks_of_ticket > 0;
+  }
   void enter_thread() override { check_step(cudaSetDevice(ordinal_)); }
 
   void begin(const Mark& mark) override {
@@ -68,6 +71,7 @@ class CudaStreams final : public Streams {
   void synchronize(const Mark& mark) override {
     check_step(cudaEventSynchronize(events(at(mark.lane), mark).end.get()));
   }
+  bool is_done(const Mark& mark) override { return events(at(mark.lane), mark).end.is_reached(); }
 
   Interval interval(const Mark& mark) override {
     Lane& lane = at(mark.lane);
@@ -89,7 +93,7 @@ class CudaStreams final : public Streams {
   void leave_range() override { (void)nvtxRangePop(); }
 
   void copy(LaneId lane, void* to, const void* from, uint64_t bytes) override {
-    CHECK(lane == kH2dLane || lane == kD2hLane, "a copy on the lane of kernels");
+    CHECK(lane == kH2dLane || lane == kD2hLane, "a copy on a lane of other work");
     const cudaMemcpyKind kind = lane == kH2dLane ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
     auto* target = static_cast<std::byte*>(to);
     const auto* source = static_cast<const std::byte*>(from);

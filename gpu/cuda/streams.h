@@ -1,5 +1,5 @@
-// Streams of the cuda device: the compute lane's, which runs the kernels, and one for each direction of
-// copies. gpu/accelerator.h has the contract.
+// Streams of the cuda device: the compute lane's, which runs the kernels, one for each direction of copies,
+// and the one on which NCCL exchanges bytes with other ranks. gpu/accelerator.h has the contract.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +19,11 @@ inline uint64_t bytes_in_piece(const void* host, uint64_t bytes, uint64_t piece_
   return std::min(bytes, piece_bytes - reinterpret_cast<uintptr_t>(host) % piece_bytes);
 }
 
-constexpr std::array<LaneId, 3> kStreamLanes = {kComputeLane, kH2dLane, kD2hLane};
+constexpr std::array<LaneId, 4> kStreamLanes = {kComputeLane, kH2dLane, kD2hLane, kCollectiveLane};
 using LaneStreams = std::array<Stream, kStreamLanes.size()>;  // by kStreamLanes
 
-// `streams` outlive what is returned. Host memory is pinned in pieces of `pinned_piece_bytes`.
+// `streams` outlive what is returned. `instructions_max` as in gpu/accelerator.h. Host memory is pinned in
+// pieces of `pinned_piece_bytes`.
 std::unique_ptr<Streams> make_streams(int ordinal, const LaneStreams& streams, uint64_t pinned_piece_bytes,
                                       std::span<const uint32_t> instructions_max);
 

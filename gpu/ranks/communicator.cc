@@ -12,8 +12,8 @@ std::string not_answered(int missing, double seconds, const std::string& doing) 
   return fmt::format("Rank {} has not answered for {:.3g} s: {}", missing, seconds, doing);
 }
 
-std::string Communicator::doing(const char* verb) const {
-  return fmt::format("rank {} {} {}.", rank(), verb, purpose_.text());
+std::string Communicator::doing(std::string_view purpose, const char* verb) const {
+  return fmt::format("rank {} {} {}.", rank(), verb, purpose);
 }
 
 }  // namespace sluice

@@ -2,8 +2,9 @@
 //
 // A communicator belongs to one rank and is used by one thread at a time. Every rank makes the same calls in
 // the same order, among all ranks or within its own process group. Calls return when the caller's memory may
-// be used again. Communicators do no arithmetic: gpu/ranks/reduce.h adds, so that all transports give the
-// same bits. Any thread may call abort(), set_patience() and throw_if_lost().
+// be used again; only those between accelerators return before (gpu/accelerator.h). Communicators do no
+// arithmetic: gpu/ranks/reduce.h adds, so that all transports give the same bits. Any thread may call
+// abort(), set_patience() and throw_if_lost().
 #pragma once
 
 #include <atomic>
@@ -52,6 +53,8 @@ class Communicator {
   // From one rank to another; both call.
   virtual void send(const void* data, uint64_t bytes, int to) = 0;
   virtual void receive(void* data, uint64_t bytes, int from) = 0;
+  // Returns when the memory of all calls so far may be used again.
+  virtual void finish() {}
 
   // Does nothing while no rank is lost.
   virtual void throw_if_lost() = 0;
@@ -62,7 +65,8 @@ class Communicator {
  protected:
   double patience() const { return patience_; }
   // "rank 0 waits at step 12 for ..."
-  std::string doing(const char* verb = "waits") const;
+  std::string doing(const char* verb = "waits") const { return doing(purpose_.text(), verb); }
+  std::string doing(std::string_view purpose, const char* verb) const;
 
  private:
   std::atomic<double> patience_{kPatienceAtStart};

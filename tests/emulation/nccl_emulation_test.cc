@@ -25,7 +25,8 @@ void on_gpus(const std::vector<int>& gpus,
   for (size_t i = 0; i < gpus.size(); ++i)
     threads.emplace_back([&, i] {
       cuda::choose_gpu(gpus[i]);
-      AcceleratorRanks ranks = cuda::connect_by_nccl(open_nccl(), gpus[i], *hosts[i]);
+      const cuda::Stream stream;
+      AcceleratorRanks ranks = cuda::connect_by_nccl(open_nccl(), gpus[i], stream, *hosts[i]);
       work(ranks, *hosts[i]);
     });
   for (std::thread& t : threads) t.join();
@@ -152,7 +153,9 @@ TEST_F(Nccl, ALostRankEndsConnectingAtOnce) {
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        cuda::connect_by_nccl(api, rank, *hosts[static_cast<size_t>(rank)]);
+        cuda::choose_gpu(rank);
+        const cuda::Stream stream;
+        cuda::connect_by_nccl(api, rank, stream, *hosts[static_cast<size_t>(rank)]);
         ADD_FAILURE() << "the ranks are connected";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::rank_lost);
@@ -205,7 +208,8 @@ TEST_F(Nccl, WhoIsNotAnsweredSaysFor) {
     const cuda::GpuBytes part(8), all(24);
     try {
       c.all_gather(c.everyone(), part.data, 8, all.data);
-      ADD_FAILURE() << "the call returned";
+      c.finish();
+      ADD_FAILURE() << "the work is done";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::rank_lost);
       const std::string found = error.what(), start = "Ranks have not answered by NCCL for 0.25 s: rank ";

@@ -16,6 +16,7 @@
 #include "offload/arena.h"
 #include "offload/io/backends.h"
 #include "tests/emulation/emulated_gpu.h"
+#include "tests/support/forwarded_streams.h"
 
 namespace sluice {
 namespace {
@@ -124,7 +125,7 @@ struct Rig {
     Accelerator& accelerator = *device->accelerator();
     arena = accelerator.allocate(program.arena_bytes[kDevice]);
     pinned = accelerator.pin(host.span());
-    streams = accelerator.make_streams(longest_lanes(plan.program));
+    streams = accelerator.make_streams(longest_streams(plan.program));
     runner.emplace(plan, Memory{{arena.get(), host.data()}, nullptr, {}, streams.get()}, *device,
                    UpdateRules{}, 1);
   }
@@ -188,24 +189,10 @@ TEST(StreamExecutor, ShuffledListsBringTheValues) {
 
 // Wraps streams so that they never wait for each other, as if waits were called before their events were
 // recorded. The emulation's orders show this fault, so that the tests above would have found it.
-class CarelessStreams final : public Streams {
+class CarelessStreams final : public ForwardedStreams {
  public:
-  explicit CarelessStreams(Streams& streams) : streams_(streams) {}
-  bool has(LaneId lane) const override { return streams_.has(lane); }
-  void enter_thread() override { streams_.enter_thread(); }
-  void begin(const Mark& mark) override { streams_.begin(mark); }
-  void end(const Mark& mark) override { streams_.end(mark); }
+  using ForwardedStreams::ForwardedStreams;
   void wait_for(LaneId, const Mark&) override {}
-  void synchronize(const Mark& mark) override { streams_.synchronize(mark); }
-  Interval interval(const Mark& mark) override { return streams_.interval(mark); }
-  void enter_range(const char* name) override { streams_.enter_range(name); }
-  void leave_range() override { streams_.leave_range(); }
-  void copy(LaneId lane, void* to, const void* from, uint64_t bytes) override {
-    streams_.copy(lane, to, from, bytes);
-  }
-
- private:
-  Streams& streams_;
 };
 
 TEST(StreamExecutor, AMissingWaitShows) {
@@ -271,6 +258,7 @@ class TimedStreams final : public Streams {
   void synchronize(const Mark& mark) override {
     if (mark.ticket == lost_at) throw Error(ExitCode::environment, "Lost.", "Find it.");
   }
+  bool is_done(const Mark&) override { return true; }
   Interval interval(const Mark& mark) override {
     const double later = static_cast<double>(mark.ticket - 1) * period_;
     const Interval& first = times_.at({mark.lane, mark.number});

@@ -1,5 +1,5 @@
 // A communicator between GPUs for tests whose operands lie in host memory: each call copies them to the
-// calling thread's GPU and back. Works on a GPU and on its emulation.
+// calling thread's GPU and, once its work is done, back. Works on a GPU and on its emulation.
 #pragma once
 
 #include <functional>
@@ -26,6 +26,7 @@ class HostMemoryCommunicator final : public Communicator {
     to_gpu(gpu_all.data, all, whole);
     const void* const from = in_place ? static_cast<std::byte*>(gpu_all.data) + offset : gpu_part.data;
     gpus_.all_gather(among, from, bytes, gpu_all.data);
+    gpus_.finish();
     from_gpu(all, gpu_all.data, whole);
   }
   void all_to_all(const RankSet& among, const void* parts, uint64_t bytes, void* received) override {
@@ -33,6 +34,7 @@ class HostMemoryCommunicator final : public Communicator {
     const cuda::GpuBytes from(whole), to(whole);
     to_gpu(from.data, parts, whole);
     gpus_.all_to_all(among, from.data, bytes, to.data);
+    gpus_.finish();
     from_gpu(received, to.data, whole);
   }
   void broadcast(void* data, uint64_t bytes, int root) override {
@@ -57,10 +59,11 @@ class HostMemoryCommunicator final : public Communicator {
   static void from_gpu(void* host, const void* gpu, uint64_t bytes) {
     cuda::check_setup(cudaMemcpy(host, gpu, bytes, cudaMemcpyDeviceToHost), "Copying from the GPU");
   }
-  static void on_gpu(void* host, uint64_t bytes, const std::function<void(void*)>& work) {
+  void on_gpu(void* host, uint64_t bytes, const std::function<void(void*)>& work) {
     const cuda::GpuBytes gpu(bytes);
     to_gpu(gpu.data, host, bytes);
     work(gpu.data);
+    gpus_.finish();
     from_gpu(host, gpu.data, bytes);
   }
 

@@ -159,7 +159,7 @@ inline Ranks meeting_ranks(const TestRun& run, Device& device, AcceleratorRanks&
   connected = connect_accelerators(device, ranks);
   if (device.accelerator() && !connected.communicator)
     throw Error(ExitCode::environment, "Ranks cannot meet: " + connected.reason + ".", "");
-  ranks.device = connected.communicator ? connected.communicator.get() : ranks.lane;
+  ranks.device = connected.communicator.get();
   return ranks;
 }
 

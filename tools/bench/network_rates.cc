@@ -63,8 +63,11 @@ class NetworkBench {
     std::byte* const parts = memory_.data();
     std::byte* const all = parts + static_cast<uint64_t>(among.count) * bytes;
     const auto run = [&] {
-      if (what == Collective::exchange) return communicator_.all_to_all(among, parts, bytes, all);
-      communicator_.all_gather(among, parts, bytes, all);
+      if (what == Collective::exchange)
+        communicator_.all_to_all(among, parts, bytes, all);
+      else
+        communicator_.all_gather(among, parts, bytes, all);
+      communicator_.finish();
     };
     run();
     ranks_.barrier();

@@ -105,6 +105,7 @@ class IdleStreams final : public Streams {
   void synchronize(const Mark& mark) override {
     if (mark.lane == kComputeLane && compute_time_.count() > 0) std::this_thread::sleep_for(compute_time_);
   }
+  bool is_done(const Mark&) override { return true; }
   Interval interval(const Mark&) override {
     const double now = steady_seconds();
     return {now, now};
@@ -139,7 +140,7 @@ class Launches {
     if (Accelerator* const accelerator = device_->accelerator()) {
       device_arena_ = accelerator->allocate(kBytes);
       pinned_ = accelerator->pin(host_.span());
-      streams_ = accelerator->make_streams(longest_lanes(plan_.program));
+      streams_ = accelerator->make_streams(longest_streams(plan_.program));
       device_->warm_up({device_arena_.get(), kBytes});
       accelerator->finish();
       device_memory = device_arena_.get();

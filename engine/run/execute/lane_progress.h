@@ -84,7 +84,7 @@ class LaneProgress {
   }
 
   // No exception leaves a lane's thread: it poisons the run. The exception itself is kept, since after
-  // std::bad_alloc there may be no memory for a new message.
+  // std::bad_alloc there may be no memory for a new message. Once the executor stops, nobody asks for it.
   template <typename Work>
   void guarded(const Work& work) {
     try {
@@ -92,6 +92,7 @@ class LaneProgress {
     } catch (...) {
       {
         const std::lock_guard lock(mutex_);
+        if (stopping_) return;
         if (!error_) error_ = std::current_exception();
         failed_ = true;
       }

@@ -180,7 +180,7 @@ class ListExecutor final : public Executor {
     streams_->begin(mark);
     runner_.run(body, in, f.rings);
     streams_->end(mark);
-    streams_->synchronize(mark);
+    runner_.synchronize(body, in, f.rings, mark);
   }
 
   void transfer(const Body& body, const Instruction& in, const RingPositions& rings) {

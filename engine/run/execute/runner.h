@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -101,6 +102,12 @@ class Runner {
                    std::span<Transfer, kTransfersMax> out);
   void run(const Body& body, const Instruction& in, const RingPositions& rings);
 
+  // Of instructions that run() only enqueued, since their lane is a stream; any thread. synchronize() blocks
+  // until the marked one is done, and watches the other ranks where it is theirs too. What is not to be
+  // synchronized any more is abandoned, so that no stream waits for other ranks for ever.
+  void synchronize(const Body& body, const Instruction& in, const RingPositions& rings, const Mark& mark);
+  void abandon(const Body& body, const Instruction& in);
+
   // The end of the highest range of the tier's arena that any instruction was given so far. Any thread.
   uint64_t high_water_bytes(TierId tier) const { return high_water_[tier]; }
 
@@ -119,6 +126,8 @@ class Runner {
                 const Task& task, const SegmentOperands& operands, const Instruction& in,
                 const RingPositions& rings);
   void round(const Task& task, const Instruction& in, const RingPositions& rings);
+  using PurposeText = std::array<char, 160>;
+  std::string_view purpose(const Instruction& in, const RingPositions& rings, PurposeText& text) const;
   Communicator& communicator(const Instruction& in, const RingPositions& rings);
   RankSet among(const Task& task) const;
   void gather(const Task& task, const Instruction& in, const RingPositions& rings);

@@ -20,6 +20,10 @@ enum CompressOperand { kCompressGradient, kCompressError, kCompressRight, kCompr
 enum ProjectOperand { kProjectLeft, kProjectError, kProjectRight };
 enum ExpandOperand { kExpandLeft, kExpandRight, kExpandGradient, kExpandSums };
 
+bool is_collective(const Body& body, const Instruction& in) {
+  return in.task != kNoTask && is_collective(body.tasks[in.task].kind);
+}
+
 }  // namespace
 
 // "instruction 45 of body step on lane collective (gather of h.3.weights)"
@@ -35,17 +39,32 @@ std::unordered_map<const Instruction*, std::string> Runner::collective_names(con
   return names;
 }
 
-// The communicator for the memory that holds the operands. It is told the instruction, which its error names
-// when another rank does not answer.
-Communicator& Runner::communicator(const Instruction& in, const RingPositions& rings) {
-  const bool above = in.places[0].tier < lowest_memory_tier(plan_.program.machine);
-  Communicator& communicator = above && ranks_.device ? *ranks_.device : *ranks_.lane;
-  std::array<char, 160> text;
+// What a collective is for, as the error names it when another rank does not answer.
+std::string_view Runner::purpose(const Instruction& in, const RingPositions& rings, PurposeText& text) const {
   const auto end =
       fmt::format_to_n(text.data(), text.size(), "at step {} for {}",
                        steps_before_ + static_cast<int64_t>(rings[kTrainRing]), collectives_.at(&in));
-  communicator.note({text.data(), std::min(end.size, text.size())});
+  return {text.data(), std::min(end.size, text.size())};
+}
+
+// The communicator for the memory that holds the operands.
+Communicator& Runner::communicator(const Instruction& in, const RingPositions& rings) {
+  const bool above = in.places[0].tier < lowest_memory_tier(plan_.program.machine);
+  Communicator& communicator = above && ranks_.device ? *ranks_.device : *ranks_.lane;
+  PurposeText text;
+  communicator.note(purpose(in, rings, text));
   return communicator;
+}
+
+void Runner::synchronize(const Body& body, const Instruction& in, const RingPositions& rings,
+                         const Mark& mark) {
+  if (!is_collective(body, in)) return memory_.streams->synchronize(mark);
+  PurposeText text;
+  ranks_.device->watch(purpose(in, rings, text), [&] { return memory_.streams->is_done(mark); });
+}
+
+void Runner::abandon(const Body& body, const Instruction& in) {
+  if (is_collective(body, in)) ranks_.device->give_up();
 }
 
 // The ranks that carry out the task with this one, itself included.

@@ -42,7 +42,7 @@ PreparedDevice::PreparedDevice(const Plan& plan, Device& device) {
   const uint64_t without_arena = process_resident_bytes();
   arena = accelerator->allocate(bytes);
   const uint64_t with_arena = process_resident_bytes();  // an emulated device's arena is host memory
-  streams = accelerator->make_streams(longest_lanes(plan.program));
+  streams = accelerator->make_streams(longest_streams(plan.program));
   device.warm_up({arena.get(), bytes});
   accelerator->finish();
   const uint64_t grown = process_resident_bytes() + without_arena, was = before + with_arena;

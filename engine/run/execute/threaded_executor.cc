@@ -8,8 +8,10 @@
 //    back until that lane's counter has reached the number. For a wait on another stream, it holds back until
 //    the instruction there is enqueued; until then, the mark (gpu/accelerator.h) would be one of an older
 //    body. Then it lets its own stream wait for the mark. The other thread takes instructions in turn: it
-//    waits until one is done, and counts it after all that this instruction had to wait for.
+//    waits until all that one had to wait for is counted, then until it is done, and counts it. While it is
+//    a collective that is not done, that thread looks whether other ranks are lost or late.
 // 4. After an error nothing more is carried out: instructions are only counted, so that every waiter returns.
+//    Collectives in the streams are given up, since other ranks may never come.
 #include <algorithm>
 #include <array>
 #include <system_error>
@@ -212,20 +214,22 @@ class ThreadedExecutor final : public Executor {
     });
   }
 
-  // A device may report an error at any later call, so the sentence says which instruction saw it.
+  // A device may report an error at any later call, so the sentence says which instruction saw it. What is
+  // wrong with other ranks does not depend on that.
   template <typename Work>
   void guarded(const IssuedBody& issued, uint32_t index, const char* doing, const Work& work) {
     progress_.guarded([&] {
       try {
         work();
       } catch (const Error& error) {
+        if (error.code() == ExitCode::rank_lost) throw;
         throw error.with_clause("when `" + ranges_[issued.body][index] + "` " + doing);
       }
     });
   }
 
-  // After an error it synchronises no more, since marks may be missing. What is left in the streams ends
-  // before the arenas do.
+  // After an error it synchronises no more, since marks may be missing, and abandons what may be enqueued.
+  // What is left in the streams ends before the arenas do.
   void count_lane(LaneId lane) {
     const size_t thread = counter_thread(lane);
     progress_.guarded([&] { streams_->enter_thread(); });
@@ -236,17 +240,19 @@ class ThreadedExecutor final : public Executor {
       const Body& body = program_.bodies[issued.body];
       Mark mark{lane, ticket, 0};
       for (const uint32_t index : orders_[issued.body][lane]) {
+        const Instruction& in = body.instructions[index];
+        TraceRecord record{ticket, index};
         progress_.await_enqueued(thread, lane, ++number);
+        progress_.await(thread, issued, in, record);
         Streams::Interval interval{};
         if (!progress_.failed())
           guarded(issued, index, "had to be done", [&] {
-            streams_->synchronize(mark);
+            runner_.synchronize(body, in, issued.rings, mark);
             interval = streams_->interval(mark);
           });
-        TraceRecord record{ticket, index, 0, 0, interval.begin, interval.begin, interval.end};
+        record = {ticket, index, 0, 0, interval.begin, interval.begin, interval.end};
         record.skipped = progress_.failed();
-        const Instruction& in = body.instructions[index];
-        progress_.await(thread, issued, in, record);
+        if (record.skipped) progress_.guarded([&] { runner_.abandon(body, in); });
         find_obstacle(issued, in, std::max(idle_since, issued.seconds), record);
         idle_since = record.end;
         trace_.add(lane, record);

@@ -10,6 +10,13 @@ namespace {
 
 constexpr size_t kBodiesHeld = 5;
 
+bool works_in_first_tier(const Machine& machine, LaneId lane) {
+  return std::all_of(machine.units.begin(), machine.units.end(),
+                     [&](const Unit& unit) { return unit.lane != lane || unit.tier == 0; }) &&
+         std::all_of(machine.links.begin(), machine.links.end(),
+                     [&](const Link& link) { return link.lane != lane || link.from == 0 || link.to == 0; });
+}
+
 }  // namespace
 
 std::vector<uint32_t> longest_lanes(const Program& program) {
@@ -19,6 +26,13 @@ std::vector<uint32_t> longest_lanes(const Program& program) {
     for (const Instruction& in : body.instructions) ++count[in.lane];
     for (size_t l = 0; l < most.size(); ++l) most[l] = std::max(most[l], count[l]);
   }
+  return most;
+}
+
+std::vector<uint32_t> longest_streams(const Program& program) {
+  std::vector<uint32_t> most = longest_lanes(program);
+  for (size_t l = 0; l < most.size(); ++l)
+    if (!works_in_first_tier(program.machine, static_cast<LaneId>(l))) most[l] = 0;
   return most;
 }
 

@@ -72,5 +72,8 @@ class Trace {
 
 // The most instructions that any body has, by lane.
 std::vector<uint32_t> longest_lanes(const Program& program);
+// The same for lanes whose work is all in the first tier, or to and from it; 0 for the others. Where that
+// tier is an accelerator's memory, these lanes are its streams.
+std::vector<uint32_t> longest_streams(const Program& program);
 
 }  // namespace sluice

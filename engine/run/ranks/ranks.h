@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "gpu/accelerator.h"
 #include "gpu/ranks/communicator.h"
 
 namespace sluice {
@@ -24,7 +25,7 @@ struct Ranks {
                                     // are; they share its cores, memory and GPUs
   int first_here = 0;               // first rank of this machine, by which the machine is told from others
   int in_process = 1;               // ranks of this process
-  Communicator* device = nullptr;   // the collective lane's for device memory; nullptr: none
+  StreamCommunicator* device = nullptr;  // the collective lane's for an accelerator's memory; nullptr: none
 
   int size() const { return lane ? lane->size() : 1; }
   int rank() const { return lane ? lane->rank() : 0; }

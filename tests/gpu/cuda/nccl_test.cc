@@ -85,7 +85,8 @@ void on_all_gpus(int count, const std::function<void(Communicator&)>& work) {
     threads.emplace_back([&, i] {
       Communicator& host = *hosts[static_cast<size_t>(i)];
       cuda::choose_gpu(i);
-      const AcceleratorRanks ranks = cuda::connect_by_nccl(open_nccl(), i, host);
+      const cuda::Stream stream;
+      const AcceleratorRanks ranks = cuda::connect_by_nccl(open_nccl(), i, stream, host);
       ASSERT_NE(ranks.communicator, nullptr) << ranks.reason;
       HostMemoryCommunicator on_host(*ranks.communicator);
       work(on_host);
