@@ -239,5 +239,22 @@ TEST_F(NcclCommand, AnyCallThatFailsEndsAllRanks) {
   }
 }
 
+// The GPUs are lost at some piece of work of a step, while collectives wait for each other.
+TEST_F(NcclCommand, LostGpusEndAllRanks) {
+  EXPECT_EQ(run_command(on_two_gpus("whole")).code, ExitCode::done);
+  const uint64_t works = emulation::counts().works;
+  for (uint64_t at = works / 5; at < works; at += works / 5) {
+    SCOPED_TRACE("at work " + std::to_string(at) + " of " + std::to_string(works));
+    emulation::set_up({.seed = static_cast<uint32_t>(at), .count = 2, .work_that_is_lost = at});
+    const Ended ended = run_command(on_two_gpus("lost"));
+    EXPECT_EQ(ended.code, ExitCode::environment) << ended.what;
+    EXPECT_TRUE(ended.what.starts_with("The GPU failed in a step: cudaErrorDevicesUnavailable"))
+        << ended.what;
+    expect_sentences(ended);
+    expect_nothing_on_the_gpu();
+    std::filesystem::remove_all(directory / "lost");
+  }
+}
+
 }  // namespace
 }  // namespace sluice
