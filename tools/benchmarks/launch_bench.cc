@@ -11,6 +11,8 @@
 //   - over streams that do nothing, so that lanes never sleep for long;
 //   - over streams whose computes take 100 us each, so that the lanes sleep most of the time, as in training;
 //   - over the cuda device, where there is one.
+//   - on two ranks, where there are two GPUs and NCCL: another step, of 48 collectives that gather 8 bytes of
+//     each rank. Each waits for a compute, and the next compute waits for it.
 // Prints by instruction, as medians of rounds in turn: microseconds of wall time, microseconds of processor
 // time of all threads together, and how often a thread was switched. --small: few steps, to show that the
 // benchmark works.
@@ -29,7 +31,9 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/run/execute/executor.h"
+#include "engine/run/ranks/ranks.h"
 #include "gpu/cuda/device.h"
+#include "gpu/cuda/nccl.h"
 #include "gpu/machine.h"
 #include "offload/arena.h"
 #include "offload/io/backends.h"
@@ -39,6 +43,7 @@ namespace sluice {
 namespace {
 
 constexpr uint32_t kLayers = 48, kAhead = 2;
+constexpr int kRanks = 2;
 constexpr TierId kDevice = 0, kHost = 1;
 constexpr uint64_t kElements = 64, kBytes = 4096;  // of a rounding; of each arena
 constexpr std::chrono::microseconds kComputeTime{100};
@@ -47,48 +52,84 @@ constexpr std::chrono::microseconds kComputeTime{100};
 constexpr LaneId kWay[] = {kNvmeReadLane, kH2dLane, kComputeLane, kD2hLane, kOptimizerLane, kNvmeWriteLane};
 constexpr size_t kStops = std::size(kWay);
 
-// Buffers 0 and 1: what a copy reads and writes in host memory; 2: on the device; 3 and 4: what is rounded.
-Program step_of_copies() {
+// Buffers 0 and 1: what a copy reads and writes in host memory; 2: on the device; 3 and 4: what is rounded;
+// 5: what is gathered.
+Program program_of_buffers() {
   Program p;
-  p.machine = machine_of({.device = kBytes, .host = kBytes, .nvme = std::nullopt});
+  p.machine = machine_of({.device = kBytes, .host = kBytes, .nvme = std::nullopt}, true);
+  p.processes = {{"all", kRanks, 1}};
   p.arena_bytes = {kBytes, kBytes};
-  for (uint64_t b = 0; b < 5; ++b) {
+  for (const uint64_t bytes :
+       {sizeof(uint64_t), sizeof(uint64_t), sizeof(uint64_t), kElements * sizeof(float),
+        kElements * sizeof(float), kRanks * sizeof(uint64_t)}) {
+    const uint64_t b = p.buffers.size();
     Buffer buffer;
     buffer.name = "b" + std::to_string(b);
-    buffer.cuts = {0, b < 3 ? sizeof(uint64_t) : kElements * sizeof(float)};
+    buffer.cuts = {0, bytes};
     buffer.permanent = true;
     buffer.home = b < 2 ? kHost : kDevice;
     buffer.home_offset = b * 512;
     p.buffers.push_back(buffer);
   }
-  const auto between = [&](BufferId from, BufferId to) {
-    Instruction in;
-    in.operands = {{from, 0, 1, Access::read}, {to, 0, 1, Access::write}};
-    for (const BufferId b : {from, to}) in.places.push_back({p.buffers[b].home, p.buffers[b].home_offset});
-    return in;
-  };
+  return p;
+}
+
+// An instruction that reads one buffer and writes another.
+Instruction between(const Program& p, BufferId from, BufferId to) {
+  Instruction in;
+  in.operands = {{from, 0, 1, Access::read}, {to, 0, 1, Access::write}};
+  for (const BufferId b : {from, to}) in.places.push_back({p.buffers[b].home, p.buffers[b].home_offset});
+  return in;
+}
+
+// Makes `in` the instruction of a new task.
+void add_task(Body& body, TaskKind kind, Instruction& in) {
+  in.task = static_cast<uint32_t>(body.tasks.size());
+  body.tasks.push_back({kind});
+  body.tasks.back().operands = in.operands;
+}
+
+Body empty_step() {
   Body body;
   body.name = "step";
   body.predecessors = {0};
+  return body;
+}
+
+Program step_of_copies() {
+  Program p = program_of_buffers();
+  Body body = empty_step();
   for (uint32_t layer = 0; layer < kLayers; ++layer)
     for (size_t stop = 0; stop < kStops; ++stop) {
       const LaneId lane = kWay[stop];
-      Instruction in = lane == kH2dLane       ? between(1, 2)
-                       : lane == kD2hLane     ? between(2, 1)
-                       : lane == kComputeLane ? between(3, 4)
-                                              : between(0, 1);
+      Instruction in = lane == kH2dLane       ? between(p, 1, 2)
+                       : lane == kD2hLane     ? between(p, 2, 1)
+                       : lane == kComputeLane ? between(p, 3, 4)
+                                              : between(p, 0, 1);
       in.lane = lane;
-      if (lane == kComputeLane) {
-        in.task = static_cast<uint32_t>(body.tasks.size());
-        body.tasks.push_back({TaskKind::round});
-        body.tasks.back().operands = in.operands;
-      }
+      if (lane == kComputeLane) add_task(body, TaskKind::round, in);
       if (stop > 0) in.waits.push_back({kWay[stop - 1], layer + 1});
       if (stop + 1 < kStops && layer >= kAhead) in.waits.push_back({kWay[stop + 1], layer + 1 - kAhead});
       in.waits_before.emplace_back();
       if (stop == 0) in.waits_before.back().push_back({kWay[kStops - 1], layer + 1});
       body.instructions.push_back(in);
     }
+  p.bodies = {body};
+  return p;
+}
+
+Program step_of_collectives() {
+  Program p = program_of_buffers();
+  Body body = empty_step();
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    Instruction gather = between(p, 2, 5), compute = between(p, 3, 4);
+    gather.lane = kCollectiveLane, compute.lane = kComputeLane;
+    add_task(body, TaskKind::gather, gather), add_task(body, TaskKind::round, compute);
+    if (layer > 0) gather.waits = {{kComputeLane, layer}};
+    compute.waits = {{kCollectiveLane, layer + 1}};
+    gather.waits_before.resize(1), compute.waits_before.resize(1);
+    body.instructions.push_back(gather), body.instructions.push_back(compute);
+  }
   p.bodies = {body};
   return p;
 }
@@ -128,16 +169,25 @@ double seconds_of(const timeval& time) {
 
 class Launches {
  public:
-  // On the cuda device, or with `streams` on the reference device, or without both on one thread.
-  Launches(bool on_gpu, std::unique_ptr<Streams> streams)
-      : device_(on_gpu ? make_cuda_device(0) : make_reference_device()),
+  // On the cuda device of the rank's number, or with `streams` on the reference device, or without both on
+  // one thread. Several ranks exchange, and each makes its own.
+  Launches(bool on_gpu, std::unique_ptr<Streams> streams, Ranks ranks = {})
+      : device_(on_gpu ? make_cuda_device(ranks.rank()) : make_reference_device()),
         host_(kBytes),
         streams_(std::move(streams)) {
-    plan_.program = step_of_copies();
+    plan_.program = ranks.size() > 1 ? step_of_collectives() : step_of_copies();
+    plan_.lowering.ranks = static_cast<uint32_t>(ranks.size());
     plan_.lowering.groups.resize(1);
     plan_.lowering.groups[0].shards = {0, kElements};
     std::byte* device_memory = nullptr;
     if (Accelerator* const accelerator = device_->accelerator()) {
+      if (ranks.size() > 1) {
+        connected_ = accelerator->connect(*ranks.lane);
+        if (!connected_.communicator)
+          throw Error(ExitCode::environment, "The GPUs are not connected: " + connected_.reason + ".",
+                      "See what `sluice doctor` says of NCCL.");
+        ranks.device = connected_.communicator.get();
+      }
       device_arena_ = accelerator->allocate(kBytes);
       pinned_ = accelerator->pin(host_.span());
       streams_ = accelerator->make_streams(longest_streams(plan_.program));
@@ -149,7 +199,7 @@ class Launches {
       device_memory = cpu_arena_.data();
     }
     runner_.emplace(plan_, Memory{{device_memory, host_.data()}, nullptr, {}, streams_.get()}, *device_,
-                    UpdateRules{}, 1);
+                    UpdateRules{}, 1, ranks);
     executor_ =
         make_executor(plan_.program, *runner_,
                       {.kind = streams_ ? ExecutorKind::threaded : ExecutorKind::serial,
@@ -175,15 +225,20 @@ class Launches {
       return seconds_of(use.ru_utime) + seconds_of(use.ru_stime);
     };
     const auto switches = [](const rusage& use) { return static_cast<double>(use.ru_nvcsw + use.ru_nivcsw); };
-    const double count = static_cast<double>(steps) * kLayers * kStops;
+    const double count = static_cast<double>(steps) * instructions();
     return {seconds * 1e6 / count, (processor(after) - processor(before)) * 1e6 / count,
             (switches(after) - switches(before)) / count};
+  }
+
+  double instructions() const {  // of a step
+    return static_cast<double>(plan_.program.bodies[0].instructions.size());
   }
 
  private:
   std::unique_ptr<Device> device_;
   Arena host_, cpu_arena_;
   Plan plan_;
+  AcceleratorRanks connected_;
   std::shared_ptr<std::byte> device_arena_;
   std::shared_ptr<void> pinned_;
   std::unique_ptr<Streams> streams_;
@@ -191,10 +246,24 @@ class Launches {
   std::unique_ptr<Executor> executor_;
 };
 
+// Both ranks run the step of collectives. The processor time and the switches are those of both.
+Costs run_ranks(int steps) {
+  Costs first;
+  const auto rank = [&](const Ranks& ranks) {
+    Launches launches(true, nullptr, ranks);
+    launches.run(2);  // warms up
+    ranks.barrier();
+    const Costs costs = launches.run(steps);
+    ranks.barrier();
+    if (ranks.is_first()) first = costs;
+  };
+  run_in_process(kRanks, rank, [](const std::exception& e) { CHECK(false, e.what()); });
+  return first;
+}
+
 struct Row {
   std::string name;
-  int steps;
-  std::unique_ptr<Launches> launches = nullptr;
+  std::function<Costs()> run;
   std::vector<Costs> rounds = {};
 
   double middle(double Costs::*field) const {
@@ -208,23 +277,27 @@ void measure(int rounds, bool small) {
   const auto steps = [small](int many) { return small ? 2 : many; };
   std::vector<Row> rows;
   const auto add = [&](const char* name, int count, bool on_gpu, std::unique_ptr<Streams> streams) {
-    rows.push_back({name, steps(count), std::make_unique<Launches>(on_gpu, std::move(streams))});
+    const auto launches = std::make_shared<Launches>(on_gpu, std::move(streams));
+    launches->run(2);  // warms up
+    rows.push_back({name, [launches, count = steps(count)] { return launches->run(count); }});
   };
   add("one thread, in the order of the list", 300, false, nullptr);
   add("streams that do nothing", 100, false, std::make_unique<IdleStreams>(std::chrono::microseconds(0)));
   add("streams, computes of 100 us", 100, false, std::make_unique<IdleStreams>(kComputeTime));
   if (cuda_status(0).available) add("the cuda device", 50, true, nullptr);
-  for (Row& row : rows) row.launches->run(2);  // warms up
+  if (cuda_status(kRanks - 1).available && open_nccl().value)
+    rows.push_back(
+        {"two ranks, 48 collectives, 48 computes", [count = steps(50)] { return run_ranks(count); }});
   for (int round = 0; round < rounds; ++round)
-    for (Row& row : rows) row.rounds.push_back(row.launches->run(row.steps));
+    for (Row& row : rows) row.rounds.push_back(row.run());
   fmt::print("{} instructions a step on {} lanes, medians of {} rounds; an instruction takes\n",
              kLayers * kStops, kStops, rounds);
-  fmt::print("{:38}{:>10}{:>14}{:>11}{:>24}\n", "", "wall us", "processor us", "switches",
+  fmt::print("{:40}{:>10}{:>14}{:>11}{:>24}\n", "", "wall us", "processor us", "switches",
              "processor / one thread");
   const double alone = rows[0].middle(&Costs::processor_microseconds);
   for (const Row& row : rows) {
     const double processor = row.middle(&Costs::processor_microseconds);
-    fmt::print("{:38}{:10.2f}{:14.2f}{:11.2f}{:24.1f}\n", row.name, row.middle(&Costs::wall_microseconds),
+    fmt::print("{:40}{:10.2f}{:14.2f}{:11.2f}{:24.1f}\n", row.name, row.middle(&Costs::wall_microseconds),
                processor, row.middle(&Costs::switches), alone > 0 ? processor / alone : 0);
   }
 }
