@@ -215,6 +215,7 @@ class Compiler {
   PassPlan backward_pass(const std::vector<uint32_t>& recomputed, std::vector<bool>& reads_input) {
     PassPlan pass;
     place_backward_tensors(pass, recomputed, reads_input);
+    share_input_gradients(pass);
     std::vector<Life> lives;
     lives.reserve(2 * segment_.tensors.size());
     for (const uint32_t i : recomputed) {
@@ -233,6 +234,42 @@ class Compiler {
       if (has_backward(segment_.ops[i])) backward_step(pass, i, lives, written);
     lay_out(pass, lives);
     return pass;
+  }
+
+  // Where the gradient of a sum becomes that of a segment's input, it is written to the input's place in the
+  // first place. Contributions that come later are added there. So none may come before, and none while
+  // another tensor's gradient still lies there, too: one that the sum passed on, which the op that wrote the
+  // tensor reads.
+  void share_input_gradients(PassPlan& pass) const {
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+      const Op& op = segment_.ops[i];
+      for (size_t k = 0; k < op.inputs.size(); ++k) {
+        const uint32_t x = op.inputs[k], input = position(segment_.inputs, x);
+        if (input == kNone || !wants_gradient(op, k) || !bit(op_rule(op.kind).passes_gradient, k)) continue;
+        if (plan_.wanted.added[input] || pass.gradients[op.outputs[0]].storage != Storage::workspace)
+          continue;
+        const auto reads_x = [&](const Op& other) {
+          return std::find(other.inputs.begin(), other.inputs.end(), x) != other.inputs.end();
+        };
+        uint32_t below = 0;  // ops that come after the last one below the sum that reads x
+        for (uint32_t j = 0; j < i; ++j)
+          if (reads_x(segment_.ops[j])) below = j + 1;
+        const bool above = std::any_of(segment_.ops.begin() + i + 1, segment_.ops.end(), reads_x);
+        if (!above && below > 0 && written_from(below, op, x))
+          pass.gradients[op.outputs[0]] = pass.gradients[x];
+      }
+    }
+  }
+  // Whether all tensors that the op passes its gradient to, but `x`, are written by ops from `first` on.
+  bool written_from(uint32_t first, const Op& op, uint32_t x) const {
+    return std::all_of(op.inputs.begin(), op.inputs.end(), [&](uint32_t t) {
+      if (t == x) return std::count(op.inputs.begin(), op.inputs.end(), x) == 1;
+      const auto writer = std::find_if(segment_.ops.begin(), segment_.ops.end(), [&](const Op& other) {
+        return std::find(other.outputs.begin(), other.outputs.end(), t) != other.outputs.end();
+      });
+      if (writer == segment_.ops.end() || writer < segment_.ops.begin() + first) return false;
+      return op_rule(writer->kind).passes_gradient == 0 || written_from(first, *writer, x);
+    });
   }
 
   // What the steps so far have written.

@@ -191,7 +191,7 @@ Measured measure(const GptShape& s, DType precision, const Named& named, const L
   std::vector<float> workspace(multiplier.prepare({&p, 1}) / sizeof(float) + 16);
   const uintptr_t aligned = (reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64;
   auto* scratch = reinterpret_cast<std::byte*>(aligned);
-  const auto run = [&] { multiplier.run({p, a.data(), b.data(), c.data()}, scratch, workers); };
+  const auto run = [&] { multiplier.run({p, a.data(), b.data(), c.data(), c.data()}, scratch, workers); };
   run();
   std::vector<double> ours, theirs;
   for (int i = 0; i < options.repeats; ++i) {

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "engine/base/pack.h"
 #include "tests/support/plan_support.h"
@@ -256,35 +258,49 @@ std::vector<Terms> expected_gradients(const Segment& segment, std::vector<Terms>
   return before;
 }
 
+// Places of gradients, as far as they are apart: all that lies in the workspace is, by
+// WorkspaceLivesDoNotOverlap.
+using GradientPlace = std::tuple<Storage, uint32_t>;
+
+GradientPlace place_of(const PassPlan& pass, uint32_t t) {
+  const TensorPlace& place = pass.gradients[t];
+  return {place.storage, place.storage == Storage::workspace ? t : place.index};
+}
+
 // Carries out the steps of a backward on terms, in places as the runner has them.
 void expect_sums(const Segment& segment, const SegmentPlan& plan, const PassPlan& pass) {
   std::vector<Terms> before(segment.tensors.size());
-  for (const uint32_t t : segment.outputs) before[t] = {"after " + segment.tensors[t].name};
+  std::map<GradientPlace, Terms> at;
+  const auto begin = [&](const char* what, uint32_t t) {
+    before[t] = at[place_of(pass, t)] = {what + segment.tensors[t].name};
+  };
+  for (const uint32_t t : segment.outputs) begin("after ", t);
   for (size_t i = 0; i < segment.inputs.size(); ++i)
-    if (plan.wanted.added[i])
-      before[segment.inputs[i]] = {"beside " + segment.tensors[segment.inputs[i]].name};
+    if (plan.wanted.added[i]) begin("beside ", segment.inputs[i]);
   const std::vector<Terms> expected = expected_gradients(segment, before);
-  std::vector<Terms> at = before;  // by tensor: what lies at its gradient's place
   for (const OpStep& step : pass.steps) {
     if (step.pass == Pass::forward) continue;
     const Op& op = segment.ops[step.op];
     const OpRule& rule = op_rule(op.kind);
-    for (size_t k = 0; k < op.outputs.size(); ++k)
-      if (rule.gradient_outputs >> k & 1) {
-        ASSERT_NE(step.output_gradients[k], kNone);
-        EXPECT_EQ(at[step.output_gradients[k]], expected[op.outputs[k]]) << segment.name << " " << rule.name;
-      }
+    for (size_t k = 0; k < op.outputs.size(); ++k) {
+      if ((rule.gradient_outputs >> k & 1) == 0) continue;
+      ASSERT_NE(step.output_gradients[k], kNone);
+      EXPECT_EQ(at[place_of(pass, step.output_gradients[k])], expected[op.outputs[k]])
+          << segment.name << " " << rule.name;
+    }
     for (size_t k = 0; k < op.inputs.size(); ++k) {
       if (!step.wants_gradient[k]) continue;
-      const Terms own = op.kind == OpKind::add ? expected[op.outputs[0]] : term_of(step.op, k);
-      at[op.inputs[k]] = step.addends[k] == kNone ? own : joined(own, at[step.addends[k]]);
+      Terms sum = op.kind == OpKind::add ? expected[op.outputs[0]] : term_of(step.op, k);
+      if (step.addends[k] != kNone) sum = joined(sum, at[place_of(pass, step.addends[k])]);
+      at[place_of(pass, op.inputs[k])] = sum;
     }
     for (size_t k = 0; k < op.outputs.size(); ++k)
-      if (rule.overwritten_gradients >> k & 1) at[step.output_gradients[k]] = {"overwritten"};
+      if (rule.overwritten_gradients >> k & 1) at[place_of(pass, step.output_gradients[k])] = {"overwritten"};
   }
   for (size_t i = 0; i < segment.inputs.size(); ++i) {
     if (!plan.wanted.inputs[i]) continue;
-    EXPECT_EQ(at[segment.inputs[i]], expected[segment.inputs[i]]) << segment.name << " input " << i;
+    EXPECT_EQ(at[place_of(pass, segment.inputs[i])], expected[segment.inputs[i]])
+        << segment.name << " input " << i;
   }
 }
 

@@ -85,11 +85,11 @@ TEST_F(Advice, ARefusalNamesWhatWorks) {
   EXPECT_EQ(run(Words{"plan"} + options + budgets + Words{"--seq", std::to_string(length + 256 / 16)}).code,
             3);
   EXPECT_NE(
-      refused.err.find("the device arena needs 15.5 MiB (16203776 bytes; largest task: backward of h.5) "
+      refused.err.find("the device arena needs 15.1 MiB (15810560 bytes; largest task: backward of h.5) "
                        "and may have 12.0 MiB."),
       std::string::npos)
       << refused.err;
-  EXPECT_NE(refused.err.find("--gpu-mem 16203776 (15.5 MiB)"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("--gpu-mem 15810560 (15.1 MiB)"), std::string::npos) << refused.err;
 }
 
 // No sixteenth of the sequence works: halves of the shortest are tried.
