@@ -127,8 +127,8 @@ std::string unwrapped(const std::string& text) { return std::regex_replace(text,
 // left when the claim's turn came: of the tier, or of the part that the class may have.
 TEST(PlanWhy, HomesAreExplainedByRoom) {
   size_t granted = 0, refused = 0, moved = 0;
-  for (const uint64_t bytes : {uint64_t{1} << 20, uint64_t{2} << 20, uint64_t{8} << 20}) {
-    const Plan plan = small_plan(bytes);
+  for (const uint64_t mib : {1, 2, 3, 4, 8}) {
+    const Plan plan = small_plan(mib << 20);
     ASSERT_TRUE(plan.home_rule);
     const HomeRule& rule = *plan.home_rule;
     for (BufferId b = 0; b < plan.program.buffers.size(); ++b) {
