@@ -30,7 +30,7 @@ inline TensorView view_of(std::span<const TensorView> views, size_t i) {
 
 struct OpCall {
   const OpShapes* shapes = nullptr;
-  // As the shapes say. engine/graph/op.h says which values integers may have; devices do not check them.
+  // As the shapes say. engine/graph/op.h says which values integers may have; a device need not check them.
   std::span<const TensorView> inputs, outputs, parameters;
   // Backward: by output, by input, by parameter. Those of outputs are only read unless the op's rule says
   // that they are overwritten. Those of parameters are fp32 and added to, even without an addend, except

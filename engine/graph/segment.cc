@@ -4,8 +4,8 @@
 // 3. Forward steps: all ops. Recomputed steps: only the ops that a tensor of 2 depends on.
 // 4. Backward steps: ops in reverse; the first contribution to a gradient writes, later ones add. Where an op
 //    passes its gradient on, nothing is written: the input's gradient lies where the output's does, until a
-//    later contribution writes the sum to the input's own place. To a parameter's gradient the first one only
-//    can write: in a later micro-batch it adds, too.
+//    later contribution writes the sum to the input's own place. A parameter's gradient may only be written
+//    by the first contribution of a step's first micro-batch.
 // 5. Inner tensors live from their first to their last step; pack() gives them offsets.
 #include "engine/graph/segment.h"
 

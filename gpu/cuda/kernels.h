@@ -47,7 +47,7 @@ void load_optimizer_kernels();
 void embedding_forward(const Queue& queue, const OpCall& call);
 void embedding_backward(const Queue& queue, const OpCall& call);
 
-// norm.cu. Backward reads its operands once, for rows of up to 8192 columns.
+// norm.cu. Backward reads its operands once, for rows of up to 8192 columns, a multiple of 8.
 void layer_norm_forward(const Queue& queue, const OpCall& call);
 void layer_norm_backward(const Queue& queue, const OpCall& call);
 void rms_norm_forward(const Queue& queue, const OpCall& call);

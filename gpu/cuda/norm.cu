@@ -125,8 +125,9 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(NormForward<T> a) {
   a.rstd[row] = rstd;
 }
 
-// ---- Backward of the input, for rows that do not fit a block's registers. With n = (x - mean) * rstd and g
-// = dy * weight: dx = rstd * (g - average(g) - n * average(g * n)); without mean and average(g) for rms_norm.
+// ---- Backward of the input, for rows that do not fit a block's registers or are no multiple of 8 columns.
+// With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - average(g) - n * average(g * n)); without
+// mean and average(g) for rms_norm.
 
 template <typename T>
 struct NormBackward {
