@@ -117,6 +117,9 @@ TEST(Op, EveryRuleIsWhole) {
     EXPECT_EQ((rule.backward_reads_inputs | rule.gradient_inputs) >> rule.inputs.most, 0u);
     EXPECT_EQ(rule.backward_reads_parameters >> rule.parameters.most, 0u);
     EXPECT_EQ(rule.overwritten_gradients & ~rule.gradient_outputs, 0u);
+    EXPECT_EQ(rule.overwrites_parameters >> rule.parameters.most, 0u);
+    EXPECT_EQ(rule.passes_gradient & ~rule.gradient_inputs, 0u);
+    EXPECT_TRUE(rule.passes_gradient == 0 || rule.gradient_outputs == 1) << "which gradient is passed on?";
   }
 }
 
