@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tests/emulation/emulated_gpu.h"
+#include "tests/emulation/nothing_on_the_gpu.h"
 #include "tests/support/cli_support.h"
 #include "tools/bench/bench.h"
 #include "tools/command/command_line.h"
@@ -50,14 +50,6 @@ inline void expect_sentences(const Ended& ended) {
     EXPECT_EQ(sentence.find('\n'), std::string::npos) << sentence;
     EXPECT_EQ(sentence.find(". "), std::string::npos) << sentence;
   }
-}
-
-inline void expect_nothing_on_the_gpu() {
-  const emulation::Counts counts = emulation::counts();
-  EXPECT_EQ(counts.allocated_bytes, 0u);
-  EXPECT_EQ(counts.registered_bytes, 0u);
-  EXPECT_EQ(counts.streams_there, 0u);
-  EXPECT_EQ(counts.events_there, 0u);
 }
 
 // Tests of the command on the emulated GPU, with a directory for the nvme tier's files beside the data.

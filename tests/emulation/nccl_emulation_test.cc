@@ -8,7 +8,7 @@
 #include "engine/base/clock.h"
 #include "gpu/cuda/gpu.h"
 #include "gpu/cuda/nccl_communicator.h"
-#include "tests/emulation/emulated_gpu.h"
+#include "tests/emulation/nothing_on_the_gpu.h"
 #include "tests/support/communicator_conformance.h"
 #include "tests/support/cuda_communicator.h"
 
@@ -52,10 +52,7 @@ class Nccl : public testing::Test {
   static EmulatedGpu gpus(uint32_t seed = 0) { return {.seed = seed, .count = kGpus}; }
   void SetUp() override { emulation::set_up(gpus()); }
   void TearDown() override {
-    const emulation::Counts counts = emulation::counts();
-    EXPECT_EQ(counts.allocated_bytes, 0u);
-    EXPECT_EQ(counts.streams_there, 0u);
-    EXPECT_EQ(counts.events_there, 0u);
+    expect_nothing_on_the_gpu();
     emulation::set_up({});
   }
 };

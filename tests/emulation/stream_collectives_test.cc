@@ -12,7 +12,7 @@
 #include "gpu/cuda/device.h"
 #include "gpu/machine.h"
 #include "offload/arena.h"
-#include "tests/emulation/emulated_gpu.h"
+#include "tests/emulation/nothing_on_the_gpu.h"
 #include "tests/support/forwarded_streams.h"
 
 namespace sluice {
@@ -220,10 +220,7 @@ class StreamCollectives : public testing::Test {
  protected:
   void SetUp() override { emulation::set_up(two_gpus(1)); }
   void TearDown() override {
-    const emulation::Counts counts = emulation::counts();
-    EXPECT_EQ(counts.allocated_bytes, 0u);
-    EXPECT_EQ(counts.streams_there, 0u);
-    EXPECT_EQ(counts.events_there, 0u);
+    expect_nothing_on_the_gpu();
     emulation::set_up({});
   }
 };
