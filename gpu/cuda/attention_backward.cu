@@ -284,6 +284,17 @@ __global__ void __launch_bounds__(kSinkThreads) sinks_kernel(BackwardArguments<T
   if (thread == 0) a.sink_gradients[head] += static_cast<float>(sum);
 }
 
+// The kernels add in place, and models seldom have an addend elsewhere: it is copied there.
+void bring_addends(const Queue& queue, const OpCall& call) {
+  for (size_t i = 0; i < call.input_gradients.size(); ++i) {
+    const TensorView& to = call.input_gradients[i];
+    if (to.addend == nullptr || to.addend == to.data) continue;
+    const auto elements = static_cast<uint64_t>(element_count(call.shapes->inputs[i]));
+    check_step(cudaMemcpyAsync(to.data, to.addend, elements * dtype_bytes(call.shapes->precision),
+                               cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(queue.stream)));
+  }
+}
+
 }  // namespace
 
 void load_attention_backward_kernels(const Queue& queue) {
@@ -297,17 +308,6 @@ void load_attention_backward_kernels(const Queue& queue) {
     with_row_tiles<AttentionPart::queries, T, kSize>(
         queries, [&](auto tiles) { load_cut(queue, queries_kernel<T, kSize, tiles>, queries); });
   });
-}
-
-// The kernels add in place, and models seldom have an addend elsewhere: it is copied there.
-void bring_addends(const Queue& queue, const OpCall& call) {
-  for (size_t i = 0; i < call.input_gradients.size(); ++i) {
-    const TensorView& to = call.input_gradients[i];
-    if (to.addend == nullptr || to.addend == to.data) continue;
-    const auto elements = static_cast<uint64_t>(element_count(call.shapes->inputs[i]));
-    check_step(cudaMemcpyAsync(to.data, to.addend, elements * dtype_bytes(call.shapes->precision),
-                               cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(queue.stream)));
-  }
 }
 
 void attention_backward(const Queue& queue, const OpCall& call) {

@@ -112,7 +112,7 @@ class CudaDevice final : public Device, public Accelerator {
     return cuda::make_streams(ordinal_, streams_, pinned_piece_bytes_, instructions_max);
   }
   AcceleratorRanks connect(Communicator& host) override {
-    return cuda::connect_by_nccl(open_nccl(), ordinal_, streams_[3], host);
+    return cuda::connect_by_nccl(open_nccl(), ordinal_, stream_of(kCollectiveLane), host);
   }
   void finish() override {
     for (const cuda::Stream& stream : streams_)
@@ -120,7 +120,8 @@ class CudaDevice final : public Device, public Accelerator {
   }
 
  private:
-  cudaStream_t compute_stream() const { return streams_[0].get(); }
+  const cuda::Stream& stream_of(LaneId lane) const { return streams_[cuda::stream_index(lane)]; }
+  cudaStream_t compute_stream() const { return stream_of(kComputeLane).get(); }
 
   // The first copy on a stream may take memory of the GPU.
   void warm_up_copies(std::byte* arena) {
@@ -134,8 +135,8 @@ class CudaDevice final : public Device, public Accelerator {
       cuda::check_setup(cudaMemcpyAsync(to, from, kBytes, kind, stream.get()), "A first copy");
       cuda::check_setup(cudaStreamSynchronize(stream.get()), "A first copy");
     };
-    copy(arena, page->bytes, cudaMemcpyHostToDevice, streams_[1]);
-    copy(page->bytes, arena, cudaMemcpyDeviceToHost, streams_[2]);
+    copy(arena, page->bytes, cudaMemcpyHostToDevice, stream_of(kH2dLane));
+    copy(page->bytes, arena, cudaMemcpyDeviceToHost, stream_of(kD2hLane));
   }
 
   uint64_t pinned_piece_bytes_;
@@ -144,7 +145,7 @@ class CudaDevice final : public Device, public Accelerator {
   std::optional<NvmlMemory> used_by_others_;  // before this process held anything
   int ordinal_;
   bool bf16_;
-  cuda::LaneStreams streams_;  // compute, to the GPU, from it, between ranks
+  cuda::LaneStreams streams_;
   std::unique_ptr<cuda::Multiplier> multiplier_;
   std::unique_ptr<Device> ops_;
 };

@@ -50,7 +50,7 @@ class CudaStreams final : public Streams {
   }
 
   bool has(LaneId lane) const override {
-    const size_t i = index_of(lane);
+    const size_t i = stream_index(lane);
     return i < kStreamLanes.size() && lanes_[i].marks_of_ticket > 0;
   }
   void enter_thread() override { check_step(cudaSetDevice(ordinal_)); }
@@ -126,13 +126,9 @@ class CudaStreams final : public Streams {
   };
 
   static double delay(const Lane& lane) { return lane.least_delay == kNone ? 0 : lane.least_delay; }
-  static size_t index_of(LaneId id) {  // kStreamLanes.size(): not a stream
-    const auto it = std::find(kStreamLanes.begin(), kStreamLanes.end(), id);
-    return static_cast<size_t>(it - kStreamLanes.begin());
-  }
   Lane& at(LaneId id) {
     CHECK(has(id), "not a stream");
-    return lanes_[index_of(id)];
+    return lanes_[stream_index(id)];
   }
   static Events& events(Lane& lane, const Mark& mark) {
     CHECK(mark.number < lane.marks_of_ticket, "a mark that was not reserved");

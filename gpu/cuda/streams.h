@@ -22,6 +22,12 @@ inline uint64_t bytes_in_piece(const void* host, uint64_t bytes, uint64_t piece_
 constexpr std::array<LaneId, 4> kStreamLanes = {kComputeLane, kH2dLane, kD2hLane, kCollectiveLane};
 using LaneStreams = std::array<Stream, kStreamLanes.size()>;  // by kStreamLanes
 
+// The lane's position there; kStreamLanes.size() for a lane that is no stream.
+constexpr size_t stream_index(LaneId lane) {
+  return static_cast<size_t>(std::find(kStreamLanes.begin(), kStreamLanes.end(), lane) -
+                             kStreamLanes.begin());
+}
+
 // `streams` outlive what is returned. `instructions_max` as in gpu/accelerator.h. Host memory is pinned in
 // pieces of `pinned_piece_bytes`.
 std::unique_ptr<Streams> make_streams(int ordinal, const LaneStreams& streams, uint64_t pinned_piece_bytes,

@@ -284,10 +284,10 @@ void Runner::run_step(const SegmentPlan& plan, const Segment& segment, const Pas
         {operand_at(operands.weights[parameter.slot]) + offset * dtype_bytes(plan.precision)});
     if (step.pass == Pass::forward) continue;
     const uint32_t k = operands.accumulators[parameter.slot];
-    const bool overwrites = step.overwrites[parameter_gradients.size()];
-    parameter_gradients.push_back({k == kNone ? nullptr : operand_at(k) + offset * sizeof(float), nullptr});
-    if (!overwrites || (k != kNone && in.operands[k].access != Access::write))
-      parameter_gradients.back().addend = parameter_gradients.back().data;
+    std::byte* const gradient = k == kNone ? nullptr : operand_at(k) + offset * sizeof(float);
+    const bool overwritten =
+        step.overwrites[parameter_gradients.size()] && k != kNone && in.operands[k].access == Access::write;
+    parameter_gradients.push_back({gradient, overwritten ? nullptr : gradient});
   }
   OpCall call;
   call.shapes = &plan.shapes[step.op];
