@@ -148,6 +148,32 @@ grep --quiet -- '--tool racecheck --kernel-regex kns=sluice .*attention' "$work/
   fail "racecheck did not run over attention"
 logs sanitizer tests
 
+# Only a program that says so, or none, lacks tests. One that does not start has failed.
+mkdir "$work/unloaded"
+ln -s "$build/gpu_bench" "$work/unloaded/gpu_bench"
+cat > "$work/unloaded/cuda_test" << END
+#!/bin/bash
+case "\$1" in
+  gpu/cuda/nccl_test)
+    echo "cuda_test: error while loading shared libraries: libnone.so"
+    exit 127
+    ;;
+  gpu/cuda/training_test) kill -SEGV \$\$ ;;
+  *) exit 2 ;;
+esac
+END
+chmod +x "$work/unloaded/cuda_test"
+check unloaded --part tests --bench "$work/unloaded/gpu_bench"
+expect 1
+has '^tests nccl: failed, exit code 127: cuda_test: error while loading shared libraries: libnone.so$'
+has '^tests training: failed, exit code 139: '
+has '^tests op-rope: skipped, this build does not have these tests$'
+has '^tests: [0-9]* s, 2 failed, 0 left$'
+rm "$work/unloaded/cuda_test"
+check unloaded --part tests --bench "$work/unloaded/gpu_bench"
+expect 0
+has '^tests nccl: skipped, this build does not have these tests$'
+
 # A row whose process is killed in a step is reported with the steps that were done, and tried again in the next
 # call.
 mkdir "$work/killed"
@@ -173,30 +199,53 @@ expect 0
 has '^largest: [0-9]* s, 0 failed, 0 left$'
 [[ -n $(find "$work/failing" -name 'largest-deepest-2.log') ]] || fail "the second attempt has no log of its own"
 
-# Ctrl-C ends a row at once, also where the command is called from elsewhere; what was found is packed.
+# A signal ends a row, also where the command is called from elsewhere; what was found is packed.
+# stop SIGNAL NAME: sends it in the first row of part small, whose commands are in $work/NAME. The archive has
+# the row's log, which is left in $work/log.
+check_script=$PWD/tools/gpu_check.sh
+stop() {
+  local pid
+  ln -s "$build/cuda_test" "$build/sluice" "$work/$2"
+  chmod +x "$work/$2"/*
+  cd "$work"
+  env --default-signal=INT "$check_script" --rehearse --part small --out "$2-out" --bench "$2/gpu_bench" \
+    > "$work/log" 2>&1 &
+  pid=$!
+  until [[ -n $(find "$2-out" -name 'small-link-1.log' 2> /dev/null) ]]; do sleep 0.1; done
+  sleep 0.5
+  kill "-$1" $pid
+  code=0
+  wait $pid || code=$?
+  cd - > /dev/null
+  expect $((128 + $(kill -l "$1")))
+  has '^All results and logs: '
+  tar --extract --gzip --to-stdout --file "$work/$2-out/results.tar.gz" --wildcards '*/logs/small-link-1.log' \
+    > "$work/log" || fail "no log of the row that was stopped"
+}
 mkdir "$work/stopped"
-ln -s "$build/cuda_test" "$build/sluice" "$work/stopped"
 cat > "$work/stopped/gpu_bench" << END
 #!/bin/bash
 if [[ \$1 == run ]]; then exec sleep 300; fi
 exec "$build/gpu_bench" "\$@"
 END
-chmod +x "$work/stopped/gpu_bench"
-check_script=$PWD/tools/gpu_check.sh
-cd "$work"
-env --default-signal=INT "$check_script" --rehearse --part small --out relative --bench stopped/gpu_bench \
-  > "$work/log" 2>&1 &
-pid=$!
-until [[ -n $(find relative -name 'small-link-1.log' 2> /dev/null) ]]; do sleep 0.1; done
-sleep 0.5
-kill -INT $pid
-code=0
-wait $pid || code=$?
-cd - > /dev/null
-expect 130
-has '^All results and logs: '
-tar --list --gzip --file "$work/relative/results.tar.gz" > "$work/list"
-grep --quiet '/logs/small-link-1.log' "$work/list" || fail "no log of the row that was stopped"
+stop INT stopped
+
+# A row that still writes is waited for. tar, which here exits as if a file had changed meanwhile, is believed.
+mkdir "$work/writing"
+cat > "$work/writing/gpu_bench" << END
+#!/bin/bash
+if [[ \$1 != run ]]; then exec "$build/gpu_bench" "\$@"; fi
+trap 'sleep 1; echo "the last line"; exit' TERM
+while true; do echo "a line"; done
+END
+cat > "$work/bin/tar" << END
+#!/bin/bash
+"$(command -v tar)" "\$@" || exit
+[[ \$1 != --create ]]
+END
+chmod +x "$work/bin/tar"
+PATH=$work/bin:$PATH stop TERM writing
+has '^the last line$'
 
 # Where no file of the nvme tier can lie, nothing is begun; where there is no GPU, doctor's report is packed.
 if [[ -d /dev/shm && $(stat --file-system --format=%T /dev/shm) == tmpfs ]]; then
