@@ -71,6 +71,7 @@ struct TestRun {
   bool ranks_meet_in_device = false;  // otherwise what they exchange goes through host memory
   int64_t stop_after = 0;  // the stop flag is set when this step's loss is read; 0: never; -1: from the start
   std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)> wrap_queue;
+  std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> wrap_device;
   std::function<void(CheckpointState&)> alter_start;
   std::function<Model(Model)> alter_model;
   std::function<void(const StepMetrics&)> on_step;
@@ -183,7 +184,8 @@ inline TestResult train(const TestRun& run) {
 
   TestRun resolved = run;
   resolved.options = options;
-  const auto device = make_device(options.memory, run.threads);
+  auto device = make_device(options.memory, run.threads);
+  if (run.wrap_device) device = run.wrap_device(std::move(device));
   AcceleratorRanks connected;
   const Ranks ranks = meeting_ranks(run, *device, connected);
   TestResult result;

@@ -237,8 +237,10 @@ void Runner::run_segment(const Task& task, const Instruction& in, const RingPosi
   const auto is_first = [&](uint32_t k) { return k != kNone && in.operands[k].access == Access::write; };
   for (size_t slot = 0; slot < operands.accumulators.size(); ++slot)
     if (const uint32_t k = operands.accumulators[slot]; is_first(k))
-      for (const ByteRange& range : added_to_[task.subject][slot])
-        device_.zero(address(in, k, rings) + range.begin, std::min(range.end, bytes_of(in, k)) - range.begin);
+      for (const ByteRange& range : added_to_[task.subject][slot]) {
+        const uint64_t end = std::min(range.end, bytes_of(in, k));
+        if (range.begin < end) device_.zero(address(in, k, rings) + range.begin, end - range.begin);
+      }
   if (is_first(operands.loss)) device_.zero(address(in, operands.loss, rings), bytes_of(in, operands.loss));
   for (const OpStep& step : pass.steps) run_step(plan, segment, pass, step, task, operands, in, rings);
 }

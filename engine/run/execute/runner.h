@@ -166,6 +166,9 @@ class Runner {
     bool decay;
   };
 
+  static std::unordered_map<const Instruction*, std::string> collective_names(const Program& program);
+  void find_added(const UseInfo& info);
+
   const Plan& plan_;
   Memory memory_;
   std::vector<std::atomic<uint64_t>> high_water_;  // by tier
@@ -174,14 +177,12 @@ class Runner {
   std::optional<LaneId> device_lane_;  // the device carries out what is on it
   Workers optimizer_workers_;
   const Ranks ranks_;
-  static std::unordered_map<const Instruction*, std::string> collective_names(const Program& program);
   std::unordered_map<const Instruction*, std::string> collectives_;  // names, for errors
   std::atomic<int64_t> steps_before_{0};
   ShardHooks hooks_;
-  void find_added(const UseInfo& info);
 
   std::vector<PlanOperands> operands_;  // by segment plan
-  // By segment use and slot: the parts of the group's accumulator that ops only add to.
+  // By segment use and slot: the parts of the group's accumulator that ops only add to. Some are empty.
   std::vector<std::vector<std::vector<ByteRange>>> added_to_;
   std::vector<std::vector<DecayRange>> decay_ranges_;  // by group
   std::vector<TensorView> views_[6];                   // of the op that the compute lane runs
