@@ -314,7 +314,7 @@ __device__ void mask_keys(Sums<kRowTiles, kKeys>& sums, const AttentionShape& s,
     mask([&](int row) { return Columns{0, row - key}; });
 }
 
-// Products q k as the model has them: capped, if it does.
+// Caps products q k, if the model does. What is infinite becomes NaN: 0 u is, and adds nothing elsewhere.
 template <int kRowTiles, int kColumns>
 __device__ void cap_products(Sums<kRowTiles, kColumns>& sums, const AttentionShape& s) {
   if (s.cap == 0) return;
@@ -327,7 +327,7 @@ __device__ void cap_products(Sums<kRowTiles, kColumns>& sums, const AttentionSha
       for (int i = 0; i < 4; ++i) {
         // tanh y = 2 / (1 + e^-2y) - 1 with e^-2y = 2^u; near 0, where digits would cancel, y - y^3 / 3.
         const float u = factor * sums[m][j][i], y = u * (-0.5f / static_cast<float>(kLog2E));
-        const float full = 2 * fast_reciprocal(1 + fast_exp2(u)) - 1;
+        const float full = __fmaf_rn(u, 0, 2 * fast_reciprocal(1 + fast_exp2(u)) - 1);
         sums[m][j][i] = s.cap * (fabsf(y) < 0.01f ? y - y * y * y * (1 / 3.0f) : full);
       }
 }

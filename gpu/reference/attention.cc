@@ -83,7 +83,8 @@ int64_t first_key(const OpCall& call, const AttentionSizes& n, int64_t first, in
 }
 
 double capped(const AttentionSizes& n, double score) {
-  return n.soft_cap == 0 ? score : n.soft_cap * std::tanh(score / n.soft_cap);
+  if (n.soft_cap == 0) return score;
+  return std::isinf(score) ? std::nan("") : n.soft_cap * std::tanh(score / n.soft_cap);
 }
 
 // One query: position `t` of the sequence that begins at row `first`, one head.

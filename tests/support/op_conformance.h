@@ -226,6 +226,25 @@ TEST_P(SmallOpConformance, NotANumberIsNeverHidden) {
     }
 }
 
+// Nor may a soft cap turn an infinite score into a number.
+TEST_F(DeviceConformance, InfiniteScoresAreNotCapped) {
+  std::vector<OpCase> capped = op_cases();
+  std::erase_if(capped, [](const OpCase& c) { return c.large || c.attributes.soft_cap == 0; });
+  ASSERT_FALSE(capped.empty());
+  for (const DeviceEntry& entry : devices())
+    for (const OpCase& c : capped)
+      for (const DType precision : precisions(c)) {
+        SCOPED_TRACE(c.name + ", " + entry.name + ", " + dtype_name(precision));
+        const auto device = entry.make(1);
+        Operands operands(c, precision);
+        write_value(operands.inputs[0].data(), precision, 0, HUGE_VAL);  // of the first query
+        operands.freeze();
+        std::vector<Guarded> outputs = run_forward(*device, operands);
+        EXPECT_TRUE(std::isnan(results_of(operands, outputs)[0].values[0])) << "forward";
+        EXPECT_TRUE(has_nan({run_backward(*device, operands, outputs)[0]})) << "backward";
+      }
+}
+
 // Values of many magnitudes, from below fp16's smallest to 2^9.
 std::vector<float> accumulator_of(uint64_t elements) {
   std::mt19937 generator(static_cast<uint32_t>(elements));
