@@ -1,5 +1,6 @@
 // How attention is cut for GPUs, and that the registers of its compiled kernels allow it. The second reads
-// what ptxas wrote into the objects of gpu/cuda/attention_*.cu; they are not compressed for that.
+// what ptxas wrote into the objects of gpu/cuda/attention_*.cu; they are not compressed for that. That no
+// kernel spills registers is only asked of the toolkit for which they were written: others allot otherwise.
 #include <elf.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <sstream>
+#include <string_view>
 
 #include "gpu/cuda/attention.h"
 #include "tests/emulation/emulated_gpu.h"
@@ -79,9 +81,9 @@ TEST(AttentionCut, TakesTheMostRowsAWarpThatLeaveEightWarps) {
   EXPECT_EQ(cuts(kGpus[0]), small + "keys 64 8x16  keys 128 4x16  queries 64 8x16  queries 128 4x16  ");
   const std::string backward = "keys 64 4x32  keys 128 8x16  queries 64 4x32  ";
   EXPECT_EQ(cuts(kGpus[1]), "forward 64 4x32  forward 128 4x32  " + backward + "queries 128 8x16  ");
-  EXPECT_EQ(cuts(kGpus[2]), small + backward + "queries 128 8x16  ");
-  EXPECT_EQ(cuts(kGpus[3]), small + backward + "queries 128 8x16  ");
-  EXPECT_EQ(cuts(kGpus[4]), "forward 64 4x32  forward 128 4x32  " + backward + "queries 128 4x32  ");
+  for (const size_t i : {2, 3, 6}) EXPECT_EQ(cuts(kGpus[i]), small + backward + "queries 128 8x16  ");
+  for (const size_t i : {4, 5})
+    EXPECT_EQ(cuts(kGpus[i]), "forward 64 4x32  forward 128 4x32  " + backward + "queries 128 4x32  ");
 }
 
 // ---- What ptxas says of compiled kernels.
@@ -148,7 +150,15 @@ UsageOf compiled_usage() {
 TEST(AttentionCut, CompiledKernelsHaveTheRegisters) {
   const UsageOf usage = compiled_usage();
   if (usage.empty()) GTEST_SKIP() << "this build has no cuda device";
+  const auto is_built = [&](const Gpu& gpu) {
+    return std::any_of(usage.begin(), usage.end(),
+                       [&](const auto& entry) { return entry.first.first == gpu.capability; });
+  };
+  if (std::none_of(std::begin(kGpus), std::end(kGpus), is_built))
+    GTEST_SKIP() << "this build has kernels for other GPUs only";
+  constexpr bool kSpillsAreKnown = std::string_view(SLUICE_ATTENTION_TOOLKIT).starts_with("13.0.");
   for (const Gpu& gpu : kGpus) {
+    if (!is_built(gpu)) continue;  // a build may be for fewer
     const cuda::Queue queue = gpu.queue();
     for_each_kernel(queue, [&](const char* name, const char* type, int size, const cuda::Cut& cut) {
       const std::string kernel = std::string(name) + "_kernelINS_" + type + "Li" + std::to_string(size) +
@@ -158,7 +168,8 @@ TEST(AttentionCut, CompiledKernelsHaveTheRegisters) {
       });
       ASSERT_NE(found, usage.end()) << kernel << " for " << gpu.capability;
       const Usage& its = found->second;
-      EXPECT_EQ(its.frame_bytes, 0u) << kernel << " for " << gpu.capability << " spills registers";
+      EXPECT_TRUE(its.frame_bytes == 0 || !kSpillsAreKnown)
+          << kernel << " for " << gpu.capability << " spills registers";
       const auto lanes = static_cast<int>((its.registers + kRegistersAtOnce - 1) / kRegistersAtOnce) *
                          kRegistersAtOnce * cuda::kWarp;
       const int blocks = kRegisters / (lanes * cut.warps);
