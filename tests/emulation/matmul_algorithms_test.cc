@@ -8,6 +8,7 @@
 #include "gpu/cuda/matmul.h"
 #include "tests/emulation/emulated_command.h"
 #include "tools/bench/algorithms.h"
+#include "tools/benchmarks/gpu/training.h"
 
 namespace sluice {
 namespace {
@@ -111,6 +112,19 @@ TEST_F(MatmulAlgorithms, BenchTimesTheProductsOfEveryMicroBatch) {
   EXPECT_EQ(all.products.size(), 3 * one.products.size()) << "micro-batches of 4, 2 and 1";
   for (const auto& [product, algorithm] : one.products)
     EXPECT_TRUE(all.products.contains(product)) << product;
+}
+
+// GPUs before compute capability 8.0 have no bf16; training takes fp16 there.
+TEST_F(MatmulAlgorithms, AMeasurementTimesThemInThePrecisionOfATraining) {
+  const Row row = rehearsed(*find_row("small", "algorithms-gpt2-xl"));
+  for (const int major : {7, 8}) {
+    emulation::set_up({.capability_major = major, .capability_minor = major == 7 ? 5 : 0});
+    const Json products = measure_algorithms(row, DeviceKind::cuda, true).at("products");
+    EXPECT_FALSE(products.empty());
+    for (const Json& product : products)
+      EXPECT_NE(product["product"].get<std::string>().find(major == 7 ? " fp16" : " bf16"), std::string::npos)
+          << product;
+  }
 }
 
 TEST_F(MatmulAlgorithms, BitsDependOnThemAndNotOnBudgets) {

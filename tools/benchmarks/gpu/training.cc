@@ -287,9 +287,10 @@ ordered_json measure_bench(const TrainingPlace& place, const std::string& file, 
 ordered_json measure_algorithms(const Row& row, DeviceKind device, bool small) {
   if (device != DeviceKind::cuda)
     throw Error(ExitCode::infeasible, "it needs a GPU", "Run it where there is one.");
-  const Options options = parse(
+  Options options = parse(
       {"bench"}, {"--device", "cuda", "--model", row.model, "--batch", std::to_string(row.batch), "--seq",
                   std::to_string(row.sequence), "--micro-batch", std::to_string(row.micro_batch)});
+  settle_device(options, false);
   GpuScale scale;
   if (small) scale.product_seconds = 0;
   const TimedAlgorithms timed = time_algorithms(options, products_to_time(options), scale, stdout);

@@ -24,8 +24,8 @@ struct TrainingPlace {
 nlohmann::ordered_json measure_training(const Row& row, const TrainingPlace& place, double seconds,
                                         const std::function<void(const nlohmann::ordered_json&)>& so_far);
 
-// Times algorithms of cuBLASLt for the row's products. `small`: a rehearsal. Throws Error(environment), and
-// Error(infeasible) where there is no GPU.
+// Times algorithms of cuBLASLt for the row's products, in the precision that `sluice train` takes on this
+// GPU. `small`: a rehearsal. Throws Error(environment), and Error(infeasible) where there is no GPU.
 nlohmann::ordered_json measure_algorithms(const Row& row, DeviceKind device, bool small);
 
 // Runs `sluice bench`, which writes `file`. `small`: a rehearsal.
