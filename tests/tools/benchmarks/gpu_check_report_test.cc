@@ -197,6 +197,20 @@ TEST(GpuCheckReport, AProfileTellsHowFarThePredictionIsOff) {
               "AdamW in the device's memory 2500.0 GB/s, AdamW in DRAM 60.0");
 }
 
+TEST(GpuCheckReport, AttentionIsToldByHeadSize) {
+  const auto heads = [](int size, double forward, double backward) {
+    return ordered_json{{"size", size}, {"forward", forward}, {"backward", backward}};
+  };
+  const ordered_json row{{"state", "measured"},
+                         {"precision", "bf16"},
+                         {"sequence", 2048},
+                         {"sequences", 8},
+                         {"heads", {heads(64, 250e12, 180.5e12), heads(128, 300e12, 200e12)}}};
+  expect_line(gpu_report({{"first", part_with("first", {{"attention", row}})}}),
+              "- causal attention by itself: bf16, 8 sequences of 2048 tokens; heads of 64: 250 TFLOP/s "
+              "forward, 180.5 backward; heads of 128: 300 TFLOP/s forward, 200 backward");
+}
+
 TEST(GpuCheckReport, TheDeepestModelTellsItsLayers) {
   const std::string page = gpu_report({{"largest", part_with("largest", {{"deepest", training_row(2)}})}});
   expect_line(page, "| Llama, the deepest that fits, bf16, 56 layers | 1 billion |");

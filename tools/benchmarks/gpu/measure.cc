@@ -9,6 +9,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/run/start/devices.h"
 #include "gpu/cpu/matmul.h"
 #include "gpu/cuda/facts.h"
 #include "gpu/cuda/nccl.h"
@@ -16,6 +17,7 @@
 #include "offload/nvme_files.h"
 #include "offload/system/memory_limits.h"
 #include "tools/bench/nvme_lane.h"
+#include "tools/bench/op_timer.h"
 
 namespace sluice {
 
@@ -25,13 +27,14 @@ namespace {
 
 constexpr uint64_t kGiB = 1ull << 30, kMiB = 1ull << 20;
 
+int threads() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
+
 // On the cpu device, which only rehearses: one timing, after a product for which the library generates its
 // code.
 double cpu_matmul_rate(DType precision, int64_t n) {
-  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const Product product{n, n, n, false, false, n, n, n, precision, precision};
-  cpu::Multiplier multiplier(threads, cpu::native_support());
-  Workers workers(threads);
+  cpu::Multiplier multiplier(threads(), cpu::native_support());
+  Workers workers(threads());
   const auto elements = static_cast<size_t>(n * n);
   std::vector<float> a(elements, 0.5f), b(elements, 0.25f), c(elements);
   std::vector<float> workspace(multiplier.prepare({&product, 1}) / sizeof(float) + 16);
@@ -111,6 +114,41 @@ ordered_json measure_matmul(DeviceKind device, bool small) {
     if (device == DeviceKind::cuda && precision == DType::bf16 && !cuda_status(0).bf16) continue;
     const MatmulMeasurement measurement{0, precision, size, small ? 1 : 10, steady_seconds};
     row[name] = device == DeviceKind::cuda ? cuda_matmul_rate(measurement) : cpu_matmul_rate(precision, size);
+  }
+  return row;
+}
+
+ordered_json measure_attention(DeviceKind kind, bool small) {
+  // 16 Ki tokens of 2048 columns, as FlashAttention-3 is measured (arXiv:2407.08608, section 4.1).
+  const int64_t sequence = small ? 32 : 2048, sequences = small ? 2 : 8, width = small ? 128 : 2048;
+  Options options;
+  options.memory.device.kind = kind;
+  settle_device(options, false);
+  const DType precision = options.numbers.precision;
+  const std::unique_ptr<Device> device = make_device(options.memory, threads());
+  const Repeats repeats{.seconds_at_least = small ? 0 : 0.3, .seconds_at_most = small ? 0 : 1.5};
+  ordered_json row{{"state", "measured"},
+                   {"precision", dtype_name(precision)},
+                   {"sequence", sequence},
+                   {"sequences", sequences},
+                   {"heads", ordered_json::array()}};
+  for (const int64_t size : {64, 128}) {
+    const int64_t heads = width / size, rows = sequences * sequence;
+    OpShapes shapes{OpKind::attention,
+                    {.sequence = sequence, .heads = heads, .kv_heads = heads, .head_size = size},
+                    precision,
+                    {{rows, 3 * width}},
+                    {},
+                    {}};
+    std::vector<DType> types;
+    op_rule(shapes.kind).infer(shapes, shapes.outputs, types);
+    BenchMemory memory(*device, OpTimer::bytes_needed(*device, shapes));
+    OpTimer timer(*device, memory);
+    const auto columns_of_pairs = static_cast<double>(rows * width) * static_cast<double>(sequence + 1) / 2;
+    row["heads"].push_back(
+        {{"size", size},
+         {"forward", 4 * columns_of_pairs / timer.seconds(shapes, Pass::forward, repeats)},
+         {"backward", 10 * columns_of_pairs / timer.seconds(shapes, Pass::backward, repeats)}});
   }
   return row;
 }

@@ -17,10 +17,15 @@ nlohmann::ordered_json machine_facts(DeviceKind device, bool small);
 // The name of the folder for results of this GPU and build, such as "nvidia-h100-80gb-hbm3-1a2b3c4".
 std::string place_name(const nlohmann::ordered_json& machine, const std::string& commit);
 
-// Rates in bytes or floating-point operations a second. These functions throw Error(environment),
+// Rates in bytes or floating-point operations a second. The functions from here on throw Error(environment),
 // measure_disk() also Error(io).
 nlohmann::ordered_json measure_link(DeviceKind device, bool small);
 nlohmann::ordered_json measure_disk(const std::string& directory, bool small);
 nlohmann::ordered_json measure_matmul(DeviceKind device, bool small);  // by precision
+
+// Causal attention by itself, as a step calls it: forward and backward for each head size, in the precision
+// that `sluice train` takes on this device. Of the operations, those of the products count, for each pair of
+// a query and a key that it sees: 4 for each column of a head in forward, 10 in backward.
+nlohmann::ordered_json measure_attention(DeviceKind device, bool small);
 
 }  // namespace sluice

@@ -214,6 +214,15 @@ std::string gain(const ordered_json& values) {
                      values.at("products").size(), 100 * (first / best - 1), 100 * most);
 }
 
+std::string attention_rates(const ordered_json& values) {
+  std::string out = fmt::format("{}, {} sequences of {} tokens", values.at("precision").get<std::string>(),
+                                values.at("sequences").get<int>(), values.at("sequence").get<int>());
+  for (const ordered_json& heads : values.at("heads"))
+    out += fmt::format("; heads of {}: {:.4g} TFLOP/s forward, {:.4g} backward", heads.at("size").get<int>(),
+                       heads.at("forward").get<double>() / 1e12, heads.at("backward").get<double>() / 1e12);
+  return out;
+}
+
 std::string rates(const Row& row, const ordered_json& part) {
   const ordered_json* values = measured(part, row.name);
   if (!values) return absence(part, row.name);
@@ -228,6 +237,7 @@ std::string rates(const Row& row, const ordered_json& part) {
                        values->at("seconds").get<double>(), values->at("seconds_predicted").get<double>(),
                        100 * values->at("prediction_error").get<double>(),
                        values->at("machine").get<std::string>());
+  if (row.kind == RowKind::attention) return attention_rates(*values);
   if (row.kind == RowKind::algorithms) return gain(*values);
   if (row.kind == RowKind::bench)
     return fmt::format(
@@ -310,7 +320,8 @@ std::string gpu_report(const std::map<std::string, ordered_json>& parts) {
   std::string out =
       "# Training on a GPU, measured\n\nAll with `--clip 1`; medians over the steps. TFLOP/s: 6 x "
       "parameters x tokens; attention's scores are counted apart. The limit of a step is peak x "
-      "6 / (6 + what it recomputes).\n";
+      "6 / (6 + what it recomputes). Attention by itself: 4 x columns of a head in forward and 10 x "
+      "in backward, for each pair of a query and a key that it sees.\n";
   for (const std::string& name : row_parts()) out += part_section(name, part_of(name));
   return out;
 }

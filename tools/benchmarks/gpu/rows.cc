@@ -56,6 +56,11 @@ std::vector<Row> first_rows() {
   test("op-updates", "rounding, sums over ranks, the optimizer", kConformance, "DeviceConformance.*", 30);
   test("training", "trainings keep their bits", "gpu/cuda/training_test", "*", 60);
   rows.push_back(matmul(part));
+  rows.push_back({.part = part,
+                  .name = "attention",
+                  .kind = RowKind::attention,
+                  .title = "causal attention by itself",
+                  .seconds_most = 20});
   for (const int m : {2, 8, 16})
     rows.push_back({.part = part,
                     .name = "micro-" + std::to_string(m),
@@ -239,6 +244,8 @@ const char* kind_name(RowKind kind) {
       return "disk";
     case RowKind::matmul:
       return "matmul";
+    case RowKind::attention:
+      return "attention";
     case RowKind::algorithms:
       return "algorithms";
     case RowKind::training:
