@@ -16,8 +16,8 @@ LinearProducts linear_products(const OpShapes& s) {
   const int64_t rows = s.inputs[0][0], in = s.inputs[0][1], out = s.parameters[0][out_in ? 0 : 1];
   const int64_t stride_w = out_in ? in : out;
   const DType t = s.precision;
-  const Product dw = out_in ? Product{out, in, rows, true, false, out, in, in, t, DType::f32}
-                            : Product{in, out, rows, true, false, in, out, out, t, DType::f32};
+  const Product dw = out_in ? Product{out, in, rows, true, false, out, in, in, t, DType::f32, true}
+                            : Product{in, out, rows, true, false, in, out, out, t, DType::f32, true};
   const bool bias = s.parameters.size() == 2, gelu = s.kind == OpKind::linear_gelu;
   return {{rows, out, in, false, out_in, in, stride_w, out, t, t, false, bias, gelu},
           {rows, in, out, false, !out_in, out, stride_w, in, t, t},
@@ -33,7 +33,7 @@ LossProducts loss_products(DType t, const LossLayout& l, int64_t rows) {
   const int64_t stride = l.stride * static_cast<int64_t>(sizeof(float) / dtype_bytes(t));
   return {{rows, v, c, false, true, c, c, l.stride, t, DType::f32},
           {rows, c, v, false, false, stride, c, c, t, t},
-          {v, c, rows, true, false, stride, c, c, t, DType::f32}};
+          {v, c, rows, true, false, stride, c, c, t, DType::f32, true}};
 }
 
 ProductCall gradient(Product product, const void* a, const void* b, const TensorView& c) {

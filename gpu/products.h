@@ -35,7 +35,8 @@ struct ProductCall {
   void* pre_activation = nullptr;  // [m,n], if the product has gelu
 };
 
-// Every product that the pass of an op may run. `accumulate` is false here: each call decides anew.
+// Every product that the pass of an op may run. Gradients of parameters `accumulate` here, as in every
+// micro-batch of a step but the first; each call decides anew.
 std::vector<Product> products_of(const OpShapes& shapes, Pass pass);
 
 // ---- linear: y = x W (+ b); dx = dy W^T, dW += x^T dy. W and dW are [in,out], or [out,in] if weight_out_in.

@@ -28,11 +28,12 @@ double cuda_matmul_rate(const MatmulMeasurement& measurement);
 struct TimedProduct {
   std::string name;  // its sizes and types
   double flops = 0;
-  double first = 0;  // flops a second by the algorithm that cuBLASLt proposes first
-  double best = 0;   // and by the fastest
+  double first = 0;   // flops a second by the algorithm that cuBLASLt proposes first
+  double chosen = 0;  // and by the one that is chosen
   int candidates = 0;
 };
 
+// There is a product at least, `clock` and `timed` are set.
 struct AlgorithmMeasurement {
   int ordinal = 0;
   std::vector<Product> products;  // of one precision; what is there twice is timed once
@@ -45,10 +46,11 @@ struct AlgorithmMeasurement {
 
 struct TimedAlgorithms {
   std::vector<TimedProduct> products;
-  std::string text;  // the fastest of each product, for CudaOptions::matmul_algorithms
+  std::string text;  // the one chosen for each product, for CudaOptions::matmul_algorithms
 };
 
-// All candidates obey what training asks of an algorithm (gpu/cuda/matmul.h). Throws Error(environment).
+// Chooses the fastest candidate of each product, but the first one unless another is faster by 2 %. All
+// candidates obey what training asks of an algorithm (gpu/cuda/matmul.h). Throws Error(environment).
 TimedAlgorithms cuda_time_algorithms(const AlgorithmMeasurement& measurement);
 
 }  // namespace sluice

@@ -11,8 +11,9 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sluice::emulation {
@@ -87,9 +88,10 @@ struct Counts {
   // Bytes of context, libraries, products, first copies, allocations in granules of 2 MiB and page tables of
   // registered memory: now, and most at once on one GPU.
   uint64_t held = 0, held_most = 0;
-  uint64_t untouched_bytes = 0;   // that were registered before their pages existed
-  std::vector<int> contexts;      // ordinals of the GPUs on which this process has one
-  std::set<uint32_t> algorithms;  // of cuBLASLt, by which products were run
+  uint64_t untouched_bytes = 0;  // that were registered before their pages existed
+  std::vector<int> contexts;     // ordinals of the GPUs on which this process has one
+  // Products that were enqueued, by cuBLASLt's algorithm and whether they add to C.
+  std::map<std::pair<uint32_t, bool>, uint64_t> products;
 };
 Counts counts();
 

@@ -94,7 +94,7 @@ cudaError_t load(const void* kernel, uint64_t shared_bytes, const char* source) 
 
 void load_product(uint32_t algorithm, const std::vector<int>& kernel) {
   Call g;
-  g->counts_.algorithms.insert(algorithm);
+  ++g->counts_.products[{algorithm, kernel.back() != 0}];
   g.card.products.insert({algorithm, kernel});
   g->note_held(g.card);
 }

@@ -60,8 +60,8 @@ cudaError_t load(const void* kernel, uint64_t shared_bytes, const char* source);
 void check_loaded(const void* kernel, uint64_t shared_bytes);
 std::string source_of(const void* kernel);  // the name of its file
 bool is_idle(const void* kernel);           // by EmulatedGpu::idle_kernels
-// cuBLASLt's algorithm has a kernel for the properties `kernel`. It loads that kernel onto the calling
-// thread's GPU when the kernel is first run.
+// Counts a product. cuBLASLt's algorithm has a kernel for the properties `kernel`, the last of which is
+// whether it adds to C. It loads that kernel onto the calling thread's GPU when the kernel is first run.
 void load_product(uint32_t algorithm, const std::vector<int>& kernel);
 
 }  // namespace sluice::emulation

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "gpu/cuda/matmul.h"
 #include "tests/emulation/emulated_command.h"
@@ -22,6 +23,24 @@ constexpr uint64_t kVersion = EmulatedGpu{}.cublaslt_version;
 // A product of 16-bit matrices whose rows are `stride` elements apart.
 Product product_of(int64_t stride) {
   return {4, stride, stride, false, false, stride, stride, stride, DType::bf16, DType::bf16};
+}
+
+// cuBLASLt's, by which products were run.
+Used used_algorithms() {
+  Used used;
+  for (const auto& [kind, count] : emulation::counts().products) used.insert(kind.first);
+  return used;
+}
+
+// Seconds of a product by each algorithm of the heuristic: of one that does not add to C, of one that does.
+double seconds_of[2][3];
+
+// What all products so far would have taken.
+double seconds_of_products() {
+  double sum = 0;
+  for (const auto& [kind, count] : emulation::counts().products)
+    sum += static_cast<double>(count) * seconds_of[kind.second][kind.first];
+  return sum;
 }
 
 class MatmulAlgorithms : public EmulatedRun {
@@ -61,7 +80,7 @@ class MatmulAlgorithms : public EmulatedRun {
                              const Used& used) const {
     const Ended ended = run_on({}, train(out, steps, kDevice + more));
     EXPECT_EQ(ended.code, ExitCode::done) << ended.what << " " << ended.remedy;
-    EXPECT_EQ(emulation::counts().algorithms, used) << out;
+    EXPECT_EQ(used_algorithms(), used) << out;
     expect_nothing_on_the_gpu();
     return ended.out;
   }
@@ -138,7 +157,7 @@ TEST_F(MatmulAlgorithms, BitsDependOnThemAndNotOnBudgets) {
   // Every rank uses them.
   const Ended ranks = run_on({.count = 2}, train("ranks", 2, kDevice + timed + Words{"--gpus", "2"}));
   EXPECT_EQ(ranks.code, ExitCode::done) << ranks.what;
-  EXPECT_EQ(emulation::counts().algorithms, Used{1});
+  EXPECT_EQ(used_algorithms(), Used{1});
 }
 
 // A checkpoint has the algorithms themselves.
@@ -194,7 +213,7 @@ TEST_F(MatmulAlgorithms, OtherVerbsTakeThem) {
   const auto expect_done = [&](const Words& words, const Used& used) {
     const Ended ended = run_on({}, words);
     EXPECT_EQ(ended.code, ExitCode::done) << ended.what << ended.out;
-    EXPECT_EQ(emulation::counts().algorithms, used) << words[0];
+    EXPECT_EQ(used_algorithms(), used) << words[0];
   };
   const Words eval{"eval",          "--from", directory / "run", "--data", text,
                    "--val-batches", "1",      "--device",        "cuda"};
@@ -266,6 +285,43 @@ TEST_F(MatmulAlgorithms, BenchRefusesWhatItCannotTime) {
   refused({"--precision", "fp16"}, "--precision needs --model");
   refused(kModel + Words{"--device", "cpu"}, "--model is for --device cuda");
   refused({"--model", "gpt17"}, "gpt17");
+}
+
+// By seconds_of_products(): the algorithms that are chosen for linear's y, dx and dW.
+std::array<uint32_t, 3> chosen_by_time() {
+  const OpShapes shapes{OpKind::linear, {}, DType::bf16, {{8, 16}}, {{8, 24}}, {{16, 24}}};
+  AlgorithmMeasurement m{.clock = seconds_of_products, .timed = [](const TimedProduct&) {}};
+  for (const Pass pass : {Pass::forward, Pass::backward})
+    for (const Product& product : products_of(shapes, pass)) m.products.push_back(product);
+  const TimedAlgorithms timed = cuda_time_algorithms(m);
+  const cuda::ChosenAlgorithms chosen = cuda::parse_algorithms(timed.text);
+  std::array<uint32_t, 3> ids;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const TimedProduct& p = timed.products.at(i);
+    ids[i] = chosen.products.at(p.name)[0];
+    const double* const seconds = seconds_of[i == 2];
+    EXPECT_NEAR(p.first / p.chosen, seconds[ids[i]] / seconds[0], 1e-6) << p.name;
+  }
+  return ids;
+}
+
+// Noise must not decide which sums a training makes.
+TEST_F(MatmulAlgorithms, TheFirstIsChosenUnlessAnotherIsFasterByMoreThanNoise) {
+  const auto expect = [](double second, double third, uint32_t id) {
+    for (auto& seconds : seconds_of) std::ranges::copy(std::array{1.0, second, third}, seconds);
+    EXPECT_EQ(chosen_by_time(), (std::array{id, id, id})) << second << " " << third;
+  };
+  expect(1, 1, 0);
+  expect(0.985, 0.99, 0);
+  expect(0.975, 0.99, 1);
+  expect(0.97, 0.96, 2);
+}
+
+// The gradient of a weight adds to what is there in every micro-batch but the first.
+TEST_F(MatmulAlgorithms, GradientsOfWeightsAreTimedAsTheyAdd) {
+  std::ranges::copy(std::array{1.0, 0.5, 1.0}, seconds_of[0]);
+  std::ranges::copy(std::array{1.0, 1.0, 0.5}, seconds_of[1]);
+  EXPECT_EQ(chosen_by_time(), (std::array{1u, 1u, 2u}));
 }
 
 // What the heuristic is told of a product also bounds algorithms that come as text.

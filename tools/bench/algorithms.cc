@@ -35,16 +35,16 @@ std::vector<Product> products_to_time(const Options& options) {
 TimedAlgorithms time_algorithms(const Options& options, const std::vector<Product>& products,
                                 const GpuScale& scale, std::FILE* out) {
   constexpr double kTera = 1e12;
-  show(out, fmt::format("products of {} in {}: the first algorithm that cuBLASLt proposes, and the fastest\n"
+  show(out, fmt::format("products of {} in {}: the first algorithm that cuBLASLt proposes, and the chosen\n"
                         "  {:<58}{:>12}{:>12}{:>8}\n",
                         printable(options.model.model), dtype_name(options.numbers.precision),
-                        "m x n x k, types, strides of rows", "first", "fastest", "of"));
+                        "m x n x k, types, strides of rows", "first", "chosen", "of"));
   AlgorithmMeasurement measurement{.ordinal = options.memory.device.ordinal, .products = products};
   measurement.seconds_least = scale.product_seconds;
   measurement.clock = steady_seconds;
   measurement.timed = [&](const TimedProduct& p) {
     show(out, fmt::format("  {:<58}{:>8.1f}{:>16}{:>6}\n", p.name, p.first / kTera,
-                          fmt::format("{:.1f} TFLOP/s", p.best / kTera), p.candidates));
+                          fmt::format("{:.1f} TFLOP/s", p.chosen / kTera), p.candidates));
   };
   return cuda_time_algorithms(measurement);
 }

@@ -1,5 +1,5 @@
-// The algorithms by which a GPU multiplies the matrices of a model fastest, as a machine description keeps
-// them for --matmul-algorithms. Caller: `sluice bench --model`, on one thread, while nothing else runs.
+// Algorithms that are chosen by time for the matrix products of a model, as a machine description keeps them
+// for --matmul-algorithms. Caller: `sluice bench --model`, on one thread, while nothing else runs.
 #pragma once
 
 #include <cstdio>

@@ -49,7 +49,7 @@ ExitCode bench_rank(Options options, const Ranks& ranks, const BenchScale& scale
   file.commit();
   fmt::print(out, "Written to {0}. Predict with it: sluice plan --machine {0} ...\n", printable(path));
   if (of_model)
-    fmt::print(out, "Multiply by the fastest algorithms: sluice train --matmul-algorithms {} ...\n",
+    fmt::print(out, "Multiply by the chosen algorithms: sluice train --matmul-algorithms {} ...\n",
                printable(path));
   return ExitCode::done;
 }

@@ -297,7 +297,7 @@ ordered_json measure_algorithms(const Row& row, DeviceKind device, bool small) {
   ordered_json values{{"state", "measured"}, {"products", ordered_json::array()}};
   for (const TimedProduct& p : timed.products)
     values["products"].push_back(
-        {{"product", p.name}, {"flops", p.flops}, {"first", p.first}, {"best", p.best}});
+        {{"product", p.name}, {"flops", p.flops}, {"first", p.first}, {"chosen", p.chosen}});
   values["matmul_algorithms"] = ordered_json::parse(timed.text);
   return values;
 }
