@@ -15,12 +15,9 @@
 #include "gpu/cuda/error.h"
 #include "gpu/cuda/matmul.h"
 #include "gpu/cuda/ops.h"
-#include "tests/emulation/emulated_gpu.h"
 
 namespace sluice::emulation {
 namespace {
-
-constexpr int kMultiprocessors = 132;  // an H100's; the grids that stride depend on it
 
 uint64_t bytes_of(const Shape& shape, DType type) {
   return static_cast<uint64_t>(element_count(shape)) * dtype_bytes(type);
@@ -29,11 +26,8 @@ uint64_t bytes_of(const Shape& shape, DType type) {
 // The device, and one piece of its memory from which operands are taken. All bytes are zero.
 class CountingDevice {
  public:
-  explicit CountingDevice(uint64_t bytes) : bytes_(bytes) {
-    EmulatedGpu gpu{.multiprocessors = kMultiprocessors,
-                    .shared_bytes_max = 227 << 10,
-                    .shared_bytes_together = 228 << 10,
-                    .memory_bytes = bytes + (uint64_t{1} << 30)};
+  CountingDevice(EmulatedGpu gpu, uint64_t bytes) : bytes_(bytes) {
+    gpu.memory_bytes = bytes + (uint64_t{1} << 30);
     set_up(gpu);
     cuda::check_setup(cudaMalloc(&memory_, bytes), "Allocating");
     cuda::check_setup(cudaMemsetAsync(memory_, 0, bytes, nullptr), "Zeroing");
@@ -41,8 +35,8 @@ class CountingDevice {
     cuda::check_setup(cudaDeviceSynchronize(), "Waiting");
     gpu.traffic = traffic_.get();
     set_up(gpu);
-    multiplier_ = cuda::make_multiplier({nullptr, kMultiprocessors});
-    device_ = cuda::make_ops_device({nullptr, kMultiprocessors}, *multiplier_);
+    multiplier_ = cuda::make_multiplier({nullptr, gpu.multiprocessors});
+    device_ = cuda::make_ops_device({nullptr, gpu.multiprocessors}, *multiplier_);
   }
   ~CountingDevice() {
     device_.reset();
@@ -241,18 +235,35 @@ CountedOp counted(std::string name, double flops, uint64_t least, uint64_t least
   return op;
 }
 
-}  // namespace
-
-std::vector<CountedOp> count_ops(const Model& model) {
-  const std::vector<Work> works = works_of(model);
+std::vector<CountedOp> count(const std::vector<Work>& works, const EmulatedGpu& gpu) {
   uint64_t bytes = 0;
   for (const Work& work : works) bytes = std::max(bytes, memory_of(work));
-  CountingDevice counting(bytes);
+  CountingDevice counting(gpu, bytes);
   std::vector<CountedOp> out;
   for (const Work& work : works)
     out.push_back(counted(work.name(), op_rule(work.shapes.kind).flops(work.shapes, work.pass),
                           least_bytes(work), least_bytes_beside_products(work), run(counting, work)));
   return out;
+}
+
+}  // namespace
+
+EmulatedGpu h100() {
+  return {.multiprocessors = 132, .shared_bytes_max = 227 << 10, .shared_bytes_together = 228 << 10};
+}
+
+EmulatedGpu rtx_4090() {
+  return {.multiprocessors = 128, .shared_bytes_max = 99 << 10, .shared_bytes_together = 100 << 10};
+}
+
+std::vector<CountedOp> count_ops(const Model& model) { return count(works_of(model), h100()); }
+
+std::vector<CountedOp> count_loss(int64_t rows, int64_t columns, int64_t vocabulary, const EmulatedGpu& gpu) {
+  OpShapes s{OpKind::linear_cross_entropy, {}, DType::bf16, {{rows, columns}, {rows}}, {}, {}};
+  s.parameters = {{vocabulary, columns}};
+  std::vector<DType> types;
+  op_rule(s.kind).infer(s, s.outputs, types);
+  return count({{s, Pass::forward, {}, {}}, {s, Pass::backward, {false, false}, {true, false}}}, gpu);
 }
 
 std::vector<CountedOp> count_updates(uint64_t elements) {
@@ -261,7 +272,7 @@ std::vector<CountedOp> count_updates(uint64_t elements) {
   const uint64_t norm_sums = (elements + kNormBlock - 1) / kNormBlock * sizeof(double);
   const auto count = static_cast<double>(elements);
   constexpr uint64_t kBytes = 3 * kFloat + (2 + kRanks) * kShort, kMore = 1 << 20;
-  CountingDevice counting(elements * kBytes + kMore);
+  CountingDevice counting(h100(), elements * kBytes + kMore);
   auto* const floats = static_cast<float*>(counting.take(elements * kFloat));
   float* const moments[] = {static_cast<float*>(counting.take(elements * kFloat)),
                             static_cast<float*>(counting.take(elements * kFloat))};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "tests/emulation/emulated_gpu.h"
 #include "tests/emulation/traffic.h"
 
 namespace sluice::emulation {
@@ -29,11 +30,19 @@ struct CountedOp {
   std::vector<LaunchTraffic> launches;
 };
 
-// Every op of the model's segments, forward and backward as plan_segment derives it; those that are alike,
-// once. Of an attention op one head is counted.
+// What kernels can tell of a GPU: its multiprocessors, on which grids that stride depend, and shared memory.
+EmulatedGpu h100();
+EmulatedGpu rtx_4090();
+
+// On an H100: every op of the model's segments, forward and backward as plan_segment derives it; those that
+// are alike, once. Of an attention op one head is counted.
 std::vector<CountedOp> count_ops(const Model& model);
 
-// Device::round, Device::sum over four ranks, and Device::optimize, for `elements` of a 16-bit gradient.
+// linear_cross_entropy, forward and backward.
+std::vector<CountedOp> count_loss(int64_t rows, int64_t columns, int64_t vocabulary, const EmulatedGpu& gpu);
+
+// On an H100: Device::round, Device::sum over four ranks, and Device::optimize, for `elements` of a 16-bit
+// gradient.
 std::vector<CountedOp> count_updates(uint64_t elements);
 
 }  // namespace sluice::emulation

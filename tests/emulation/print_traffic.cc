@@ -24,7 +24,8 @@ build/release/print_traffic COMMIT > docs/measurements/traffic.md
 ```
 
 The emulation runs our kernels and notes every access to device memory, in sectors of 32 bytes. Nothing here
-is a time.
+is a time. The emulated GPU has the 132 multiprocessors of an H100 and its shared memory, 227 KiB for a block;
+where a title says RTX 4090, 128 multiprocessors and 99 KiB.
 
 - **At least**: what an op must move. Each operand is read or written once. A gradient of an input that is
   added to is read too. The gradient of a parameter counts as written once, as in the first micro-batch of a
@@ -42,6 +43,9 @@ is a time.
 
 Of attention, one head is counted. Ratios hardly depend on the number of rows, except with visits of attention
 and embedding.
+
+The loss's backward looks at each logit twice. It keeps as many logits of a row as fit in shared memory, 57600
+on an H100 and 24832 on an RTX 4090, and reads the others again. So its ratio depends on vocabulary and GPU.
 )";
 
 double in_mb(uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
@@ -78,6 +82,12 @@ void print_launches(const std::vector<CountedOp>& ops) {
     }
 }
 
+void print_loss(const char* title, int64_t rows, int64_t columns, int64_t vocabulary,
+                const EmulatedGpu& gpu) {
+  fmt::print("\n## {}\n", title);
+  print_ops(count_loss(rows, columns, vocabulary, gpu));
+}
+
 void print_model(const char* title, const char* name, int64_t sequence) {
   fmt::print("\n## {}, a sequence of {} tokens\n", title, sequence);
   const std::vector<CountedOp> ops = count_ops(build_model(config_from_name(name), DType::bf16, 1, sequence));
@@ -97,6 +107,8 @@ int main(int argc, char** argv) {
   fmt::print(kHead, argv[1]);
   print_model("GPT-2 1.5B", "gpt2-xl", 1024);
   print_model("Llama 7B", "llama-7b", 4096);
+  print_loss("The loss of GPT-2, on an RTX 4090", 1024, 1600, 50257, rtx_4090());
+  print_loss("The loss of Llama 3.2 1B, on an H100", 1024, 2048, 128256, h100());
   fmt::print("\n## Gradients and updates\n");
   print_ops(count_updates(uint64_t{1} << 22));
 }
