@@ -377,7 +377,7 @@ template <bool kLayer, typename T>
 bool both_gradients(const Queue& queue, const NormBackward<T>& arguments, float* sums, float* products,
                     std::byte* workspace) {
   const NormShape& s = arguments.shape;
-  const int64_t chunks = norm_chunks(s.rows);
+  const int64_t chunks = norm_chunks(s.rows, kLayer ? 2 : 1);
   auto* partials = reinterpret_cast<float*>(workspace);
   float* product_partials = partials + (kLayer ? chunks * s.columns : 0);
   const bool fits = with_block_parts(s, [&]<int kParts>(std::integral_constant<int, kParts>) {

@@ -13,7 +13,9 @@ uint64_t partials_bytes(int64_t chunks, int64_t columns) {
 
 uint64_t norm_bytes(const OpShapes& shapes, Pass pass) {
   if (pass == Pass::forward) return 0;
-  return shapes.parameters.size() * partials_bytes(norm_chunks(shapes.inputs[0][0]), shapes.inputs[0][1]);
+  const auto parameters = static_cast<int64_t>(shapes.parameters.size());
+  const Shape& x = shapes.inputs[0];
+  return partials_bytes(parameters * norm_chunks(x[0], parameters), x[1]);
 }
 
 uint64_t rope_bytes(const OpShapes& shapes, Pass) {

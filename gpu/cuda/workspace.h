@@ -15,8 +15,13 @@ constexpr uint64_t kMatmulWorkspaceBytes = kLibraryWorkspaceBytes + kLibraryWork
 
 // Sums over rows: chunks of rows, each with a float for every column.
 constexpr int64_t column_sum_chunks(int64_t rows) { return std::min<int64_t>(128, (rows + 31) / 32); }
-// The same for a norm's backward, which has one block a chunk: two for each multiprocessor of large GPUs.
-constexpr int64_t norm_chunks(int64_t rows) { return std::min<int64_t>(256, (rows + 31) / 32); }
+// The same for a norm's backward, which has one block a chunk: up to two for each multiprocessor of large
+// GPUs. A column's sums are written and read, 8 bytes for each parameter and chunk. In 16 bits, its x, dy and
+// dx are 6 bytes a row. With 8 rows for each parameter, a chunk's sums are 8 / (6 x 8), a sixth, of these.
+constexpr int64_t norm_chunks(int64_t rows, int64_t parameters) {
+  const int64_t rows_of_chunk = 8 * parameters;
+  return std::min<int64_t>(256, (rows + rows_of_chunk - 1) / rows_of_chunk);
+}
 
 // Attention backward keeps two floats for every query. The last tile may reach beyond the sequence, so there
 // is room for one tile more.

@@ -64,6 +64,8 @@ TEST(Traffic, OpsOfGpt2) {
   EXPECT_EQ(sum.read, 2u * 256 * 1600 * 2);
   EXPECT_EQ(sum.written, 256u * 1600 * 2);
   EXPECT_EQ(sum.visited, sum.read + sum.written);
+  // A norm's backward has a block for every 8 rows times its parameters.
+  EXPECT_EQ(find(ops, "layer_norm backward").launches[0].blocks, 256 / 16);
   // A product: x, weight and bias are read, y is written.
   const Moved& product = find(ops, "linear forward of bf16 [256 1600] [1600 4800]").all;
   EXPECT_EQ(product.read, 2u * (256 * 1600 + 1600 * 4800 + 4800));
@@ -71,7 +73,9 @@ TEST(Traffic, OpsOfGpt2) {
 }
 
 TEST(Traffic, OpsOfLlama) {
-  expect_within_bars(count_ops(build_model(config_from_name("llama-7b:vocab=8200"), DType::bf16, 1, 256)));
+  const auto ops = count_ops(build_model(config_from_name("llama-7b:vocab=8200"), DType::bf16, 1, 256));
+  expect_within_bars(ops);
+  EXPECT_EQ(find(ops, "rms_norm backward").launches[0].blocks, 256 / 8);
 }
 
 // A logit has 4 bytes, its gradient 2. Logits beyond those that shared memory keeps are read again.
