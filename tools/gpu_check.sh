@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tests and measures training on this machine's GPU: docs/gpu_hour.md says what to type and what comes back.
-# A call does one part, in under 8 minutes. The next call of the same part does the rows that failed or were
-# left. Runs in an unpacked bundle, or in a repository with a build folder.
+# A call does one part, in under 8 minutes. The next call of the same part does the rows that failed, were
+# skipped or were left. Runs in an unpacked bundle, or in a repository with a build folder.
 #
 # usage: tools/gpu_check.sh --first [OPTION...]         the questions that matter most, each by itself
 #        tools/gpu_check.sh --part PART [OPTION...]     tests, small, offload, largest or peer
@@ -9,13 +9,14 @@
 #   --out DIR       for results: a folder for each GPU and build, with a log for every row
 #                   (default: out/gpu_check)
 #   --archive FILE  all of them in one file, also after a failure (default: DIR/results.tar.gz)
-#   --disk DIR      on a drive, for a file of 2 GiB, token data and the nvme tier (default: the --out directory)
+#   --disk DIR      on a drive, for a file of 2 GiB, token data and the nvme tier, all in DIR/gpu_check.tmp
+#                   (default: the --out directory)
 #   --rehearse      tiny models on the cpu device: only shows that every row works
 #   --device NAME   cuda (default), or cpu in a rehearsal (default there)
 #   --bench FILE    the gpu_bench command (default: that of the bundle, else of build/release)
 # Part tests runs the tests that need a GPU, also those with two ranks on one GPU, and compute-sanitizer over
 # the ops. Part peer needs python3 with PyTorch. Exit codes: 0 all rows are there, 1 a row failed, 2 usage, 4
-# no GPU or no drive, 75 some rows are left for another call.
+# no GPU or no drive, 5 a file of earlier results cannot be read, 75 some rows are left for another call.
 set -euo pipefail
 set -f  # words of rows have stars
 
@@ -25,10 +26,15 @@ bench=$root/bin/gpu_bench
 if [[ ! -x $bench ]]; then bench=$root/build/release/gpu_bench; fi
 part="" report=false rehearse=() device="" out=out/gpu_check archive="" disk=""
 
-help() { sed --quiet '6,20s/^# \?//p' "$0"; }
+help() { sed --quiet '6,21s/^# \?//p' "$0"; }
 usage() {
   help >&2
   exit 2
+}
+# refuse CODE SENTENCE
+refuse() {
+  echo "gpu_check: $2" >&2
+  exit "$1"
 }
 while [[ $# -gt 0 ]]; do
   case "$1" in
@@ -48,40 +54,49 @@ while [[ $# -gt 0 ]]; do
   esac
   shift
 done
-if [[ ! -x $bench ]]; then
-  echo "gpu_check: there is no $bench. Build it with tools/build.sh release, or name it with --bench." >&2
-  exit 2
+if [[ ! -x $bench || -d $bench ]]; then
+  refuse 2 "there is no $bench. Build it with tools/build.sh release, or name it with --bench."
 fi
 if [[ $report == true ]]; then
-  if [[ ! -d $out ]]; then
-    echo "gpu_check: there is nothing in $out to report." >&2
-    exit 2
-  fi
-  find "$out" -mindepth 1 -maxdepth 1 -type d | sort | while read -r results; do
-    "$bench" report --dir "$results"
-  done
-  exit
+  code=0 reported=false
+  while read -r results; do
+    "$bench" report --dir "$results" || code=$?
+    reported=true
+  done < <(find "$out" -mindepth 2 -maxdepth 2 -name '*.json' -printf '%h\n' 2> /dev/null | sort --unique)
+  if [[ $reported == false ]]; then refuse 2 "there are no results in $out."; fi
+  exit $code
 fi
 case "$part" in first | tests | small | offload | largest | peer) ;; *) usage ;; esac
+case "$device" in "" | cuda | cpu) ;; *) usage ;; esac
 
 bench=$(realpath --no-symlinks "$bench")
 programs=$(dirname "$bench")
 if [[ ${#rehearse[@]} -gt 0 ]]; then seconds_most=3600; fi
 if [[ -z $device ]]; then device=$([[ ${#rehearse[@]} -gt 0 ]] && echo cpu || echo cuda); fi
+if [[ -n $disk && ! -d $disk ]]; then refuse 2 "--disk $disk is no directory."; fi
 disk=${disk:-$out}
 archive=${archive:-$out/results.tar.gz}
-mkdir -p "$out" "$disk" "$(dirname "$archive")"
+if [[ -d $archive ]]; then refuse 2 "--archive $archive is a directory."; fi
+if ! { mkdir -p "$out" "$(dirname "$archive")" && : > "$out/lock"; } 2> /dev/null; then
+  refuse 2 "nothing can be written in $out."
+fi
+# Rows inherit the lock, so one that outlives a killed call keeps it.
+exec 9> "$out/lock"
+if ! flock --nonblock 9; then
+  refuse 2 "another call works in $out, or a row of one that was killed. Wait for it, or name another --out."
+fi
 out=$(realpath "$out") disk=$(realpath "$disk") archive=$(realpath "$archive")  # tests run in another folder
+scratch=$disk/gpu_check.tmp
 commit=$(cat "$root/commit" 2> /dev/null || git -C "$root" describe --always --dirty 2> /dev/null ||
   echo unknown)
-common=(--disk "$disk" --device "$device" --commit "$commit" "${rehearse[@]}")
+common=(--disk "$scratch" --device "$device" --commit "$commit" "${rehearse[@]}")
 
 # Libraries that only PyTorch or another package has brought along.
 find_libraries() {
   local name folder folders
   mapfile -t folders < <(python3 -c 'import sys; print(*filter(None, sys.path), sep="\n")' 2> /dev/null)
   while read -r name; do
-    folder=$(timeout 20 find "${folders[@]}" /usr /opt "$HOME" -name "$name" -not -path '*/stubs/*' \
+    folder=$(timeout 20 find "${folders[@]}" /usr /opt ${HOME:+"$HOME"} -name "$name" -not -path '*/stubs/*' \
       -printf '%h\n' -quit 2> /dev/null || true)
     if [[ -n $folder ]]; then
       export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
@@ -99,13 +114,16 @@ pack() {
     kill "$row" 2> /dev/null || true
     wait "$row" || true  # its last lines belong in the archive
   fi
-  rm -f "$disk/tokens.bin"
+  rm -f "$scratch/tokens.bin"
+  if [[ -d $scratch ]]; then rmdir "$scratch" || true; fi
   # The archive may lie in the folder that is packed. tar's exit code 1: a file changed while it was read.
-  find "$out" -mindepth 1 -maxdepth 1 -not -name '*.tar.gz*' -printf '%f\n' |
-    tar --create --gzip --directory "$out" --file "$archive.next" --files-from - || codes=${PIPESTATUS[*]}
+  find "$out" -mindepth 1 -maxdepth 1 -not -name '*.tar.gz*' -not -name lock -printf '%f\n' |
+    tar --create --gzip --directory "$out" --file "$archive.next" --files-from - 2> /dev/null ||
+    codes=${PIPESTATUS[*]}
   if [[ $codes == "0 "[01] ]] && mv "$archive.next" "$archive"; then
     echo "All results and logs: $archive"
   else
+    rm -f "$archive.next"
     echo "gpu_check: the results cannot be packed into $archive; they are in $out." >&2
   fi
 }
@@ -114,15 +132,19 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 find_libraries
-if ! place=$("$bench" place "$part" "${common[@]}" 2> "$out/no-place.log"); then
+place=$("$bench" place "$part" "${common[@]}" --disk "$disk" 2> "$out/no-place.log") || place=""
+if [[ -z $place ]]; then
+  if [[ ! -s $out/no-place.log ]]; then refuse 2 "$bench does not do what gpu_bench does."; fi
   cat "$out/no-place.log" >&2
+  if [[ ${#rehearse[@]} == 0 ]]; then echo "Without a GPU, --rehearse shows that every row works." >&2; fi
   "$programs/sluice" doctor --device auto --nvme-dir "$disk" > "$out/doctor.log" 2>&1 < /dev/null || true
   exit 4
 fi
 rm "$out/no-place.log"
 results=$out/$place
-mkdir -p "$results/logs"
+if ! mkdir -p "$results/logs" "$scratch"; then refuse 2 "nothing can be written in $out or $disk."; fi
 common+=(--dir "$results")
+rows=$("$bench" rows "$part" "${common[@]}")  # ends the call where earlier results cannot be read
 log="" failed=0 left=0
 
 # start NAME SECONDS: whether to do a row now that takes SECONDS at most. If so, it gets a log of its own.
@@ -143,20 +165,27 @@ start() {
   return 1
 }
 
-# record NAME STATE NOTE [WORD...]: a failure to record is told, and the rows that follow are done.
+# record NAME STATE NOTE [WORD...]: a failure to record counts as one of the row, and the rows that follow are
+# done.
 record() {
   local name=$1 state=$2 note=$3
   shift 3
-  if [[ $state == failed ]]; then failed=$((failed + 1)); fi
-  if [[ ! -s $log ]]; then echo "$state, $note" > "$log"; fi
-  add "$name" --state "$state" --note "$note" "$@"
+  if [[ ! -s $log ]]; then write_log "$state, $note"; fi
+  if ! add "$name" --state "$state" --note "$note" "$@" || [[ $state == failed ]]; then
+    failed=$((failed + 1))
+  fi
   echo "$part $name: $state${note:+, $note}"
 }
 # add NAME WORD...: to what is known of the row
 add() {
-  "$bench" record "$part" "$@" --log "$(basename "$log")" --seconds $((SECONDS - row_began)) "${common[@]}" ||
+  if ! "$bench" record "$part" "$@" --log "$(basename "$log")" --seconds $((SECONDS - row_began)) \
+    "${common[@]}"; then
     echo "gpu_check: $part $1 lacks something in the report" >&2
+    return 1
+  fi
 }
+# write_log TEXT: begins the row's log; on a full disk there is none.
+write_log() { echo "$1" 2> /dev/null > "$log" || true; }
 
 # why CODE SECONDS: why a row failed, from the exit code and the log.
 why() {
@@ -165,7 +194,7 @@ why() {
   elif [[ $1 == 137 ]]; then
     echo "killed, perhaps by the kernel for lack of memory"
   else
-    echo "exit code $1: $(grep --max-count=1 '^[a-z_]*: ' "$log" || tail --lines=1 "$log")"
+    echo "exit code $1: $(grep --max-count=1 '^gpu_bench: ' "$log" || tail --lines=1 "$log")"
   fi
 }
 
@@ -173,7 +202,7 @@ why() {
 limited() {
   local seconds=$1 code=0
   shift
-  echo "\$ $*" > "$log"
+  write_log "\$ $*"
   timeout --kill-after=10 "$seconds" "$@" < /dev/null >> "$log" 2>&1 &
   row=$!
   wait "$row" || code=$?
@@ -184,17 +213,18 @@ limited() {
 run_row() {
   local name=$1 seconds=$2 code=0
   limited "$seconds" "$bench" run "$part" "$name" --seconds "$seconds" "${common[@]}" || code=$?
-  if [[ $code == 0 ]]; then
-    add "$name"
+  if [[ $code != 0 ]]; then
+    record "$name" failed "$(why $code "$seconds")"
+  elif add "$name"; then
     echo "$part $name: $(tail --lines=1 "$log") ($((SECONDS - row_began)) s)"
   else
-    record "$name" failed "$(why $code "$seconds")"
+    failed=$((failed + 1))
   fi
 }
 
 run_doctor() {
   local name=$1 seconds=$2 code=0
-  limited "$seconds" "$programs/sluice" doctor --device "$device" --nvme-dir "$disk" || code=$?
+  limited "$seconds" "$programs/sluice" doctor --device "$device" --nvme-dir "$scratch" || code=$?
   if [[ $code == 0 ]]; then
     record "$name" measured "$(grep --count '^  warn' "$log" || true) warnings"
   else
@@ -203,15 +233,16 @@ run_doctor() {
 }
 
 run_peer() {
-  local name=$1 seconds=$2 code=0 values=$results/peer.json
+  local name=$1 seconds=$2 code=0 values=$results/peer.values obstacle
   shift 2
-  if ! python3 -c 'import torch' > "$log" 2>&1; then
+  if ! obstacle=$(python3 -c 'import torch' 2>&1); then
+    write_log "$obstacle"
     record "$name" skipped "there is no python3 with PyTorch"
     return
   fi
   limited "$seconds" python3 -B "$root/tools/benchmarks/torch_offload.py" "$@" || code=$?
   if [[ $code == 0 ]]; then
-    tail --lines=1 "$log" > "$values"
+    tail --lines=1 "$log" > "$values" || true
     record "$name" measured "" --values "$values"
   elif [[ $code == 4 ]]; then
     record "$name" skipped "$(tail --lines=1 "$log")"
@@ -236,20 +267,20 @@ run_test() {
     state=failed
     note="$(why $code "$seconds"), $(grep --max-count=1 'FAILED' "$log" || true)"
   elif grep --quiet '^\[  SKIPPED \]' "$log"; then
-    state=skipped
+    if [[ $note == "0 tests"* ]]; then state=skipped; fi
     note="$note, others skipped: $(sed --quiet '/: Skipped$/{n;p;q}' "$log")"
+  elif [[ $note == "" || $note == "0 tests"* ]]; then
+    state=failed
+    note="no test ran"
   fi
   record "$name" "$state" "$note"
 }
 
-# run_tests NAME SECONDS SOURCE FILTER: skipped if this build has no cuda_test, or if cuda_test says by its exit
-# code 2 (tests/support/main.cc) that it has no tests of the source.
+# run_tests NAME SECONDS SOURCE FILTER: skipped if cuda_test says by its exit code 2 (tests/support/main.cc) that
+# it has no tests of the source.
 run_tests() {
-  local name=$1 seconds=$2 source=$3 filter=$4 program=$programs/cuda_test code=2
-  if [[ -e $program ]]; then
-    code=0
-    limited "$seconds" "$program" "$source" --gtest_list_tests || code=$?
-  fi
+  local name=$1 seconds=$2 source=$3 filter=$4 program=$programs/cuda_test code=0
+  limited "$seconds" "$program" "$source" --gtest_list_tests || code=$?
   case $code in
     0) run_test "$name" "$seconds" "$program" "$source" "--gtest_filter=$filter" ;;
     2) record "$name" skipped "this build does not have these tests" ;;
@@ -280,7 +311,7 @@ while read -r name kind seconds words <&3; do
     peer) run_peer "$name" "$seconds" $words ;;
     *) run_row "$name" "$seconds" ;;
   esac
-done 3< <("$bench" rows "$part" "${rehearse[@]}")
+done 3<<< "$rows"
 
 echo "$part: $SECONDS s, $failed failed, $left left"
 if [[ $failed -gt 0 ]]; then exit 1; fi

@@ -9,8 +9,8 @@ namespace sluice {
 CudaStatus cuda_status(int) {
   CudaStatus status;
   status.reason =
-      "This build has no cuda device: the CUDA Toolkit was not found when it was configured, or SLUICE_CUDA "
-      "left the device out.";
+      "This build has no cuda device: the CUDA Toolkit was not found when it was configured, SLUICE_CUDA "
+      "left the device out, or it is a `local` build of a machine without a GPU.";
   status.remedy =
       "Build with tools/build.sh release where the CUDA Toolkit is, in a fresh build folder, or train on "
       "--device cpu.";

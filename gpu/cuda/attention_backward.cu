@@ -6,8 +6,7 @@
 //    that see them, head by head of the group: scores^T = k q^T, probabilities P from the log-sum-exp, dv +=
 //    P^T dO, dP^T = v dO^T, dS = P (dP - delta), dk += dS^T q.
 // 3. dq: a block owns some queries of one (sequence, head) and passes over the tiles of keys that they see:
-// dq
-//    += dS k.
+//    dq += dS k.
 // dk and dq are scaled at the end. Scores and dP are computed twice, seven products instead of five, so that
 // every gradient has one owner and a fixed order of additions without a T x T or a float atomic.
 #include "engine/base/error.h"

@@ -90,13 +90,13 @@ std::string bound_sentence(const ProfiledRun& run) {
   const LaneRow& busiest = *std::max_element(
       p.lanes.begin(), p.lanes.end(), [&](const LaneRow& a, const LaneRow& b) { return busy(a) < busy(b); });
   const std::string& name = lane_name(run.plan, busiest.lane);
-  constexpr double kLimit = 0.9;
-  if (busy(busiest) >= kLimit)
-    return fmt::format("The limit is {}: it is busy {:.0f} % of a step{}.", name, 100 * busy(busiest),
+  constexpr double kBottleneck = 0.9;
+  if (busy(busiest) >= kBottleneck)
+    return fmt::format("The bottleneck is {}: it is busy {:.0f} % of a step{}.", name, 100 * busy(busiest),
                        busiest.lane == p.compute
                            ? ""
                            : fmt::format(", and compute waits {:.0f} %", 100 * p.idle.measured / step));
-  std::string text = fmt::format("No lane alone is the limit: {} is the busiest, with {:.0f} % of a step",
+  std::string text = fmt::format("No lane alone is the bottleneck: {} is the busiest, {:.0f} % of a step",
                                  name, 100 * busy(busiest));
   text += fmt::format("; compute waits {:.0f} %", 100 * p.idle.measured / step);
   if (!p.stalls.empty() && !p.stalls.front().work.executed)

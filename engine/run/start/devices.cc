@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "engine/base/error.h"
+#include "engine/base/suggest.h"
 #include "engine/rates/drives.h"
 #include "gpu/cuda/device.h"
 #include "models/files/file.h"
@@ -23,8 +24,9 @@ MachineRates read_machine(const MemoryOptions& options) {
   if (auto known = built_in_machine(machine)) return *std::move(known);
   std::error_code ignored;
   if (!std::filesystem::exists(machine, ignored))
-    throw Error(ExitCode::usage, "There is no machine description " + printable(machine) + ".",
-                "Name one of " + built_in_machine_names() + ", or a JSON file as docs/machine.md describes.");
+    throw Error(ExitCode::usage,
+                "There is no built-in machine description " + printable(machine) + ", and no such file.",
+                suggestion(machine, built_in_machine_list()) + " Files: docs/machine.md.");
   return parse_machine_rates(read_text_file(machine, kMachineBytesMax), machine);
 }
 
@@ -120,13 +122,16 @@ std::vector<std::string> settle_device(Options& options, bool precision_is_settl
 std::string settle_algorithms(MemoryOptions& options, const std::string& of_run) {
   const std::string& file = options.matmul_algorithms;
   const std::string name = "--matmul-algorithms " + printable(file);
+  const auto replaces_the_run_s = [&] {
+    if (of_run.empty() || of_run == options.chosen_algorithms) return std::string();
+    return name + " replaces the run's: sums are rounded in another order from here on.";
+  };
   options.chosen_algorithms = file.empty() ? of_run : "";
-  if (file.empty() || file == "none") {
-    if (of_run.empty()) return "";
-    return file.empty()
-               ? "Matrix products: by the algorithms that the run was given with --matmul-algorithms."
-               : name + " replaces the run's: sums are rounded in another order from here on.";
-  }
+  if (file == "none") return replaces_the_run_s();
+  if (file.empty())
+    return of_run.empty()
+               ? ""
+               : "Matrix products: by the algorithms that the run was given with --matmul-algorithms.";
   if (options.device.kind != DeviceKind::cuda)
     throw Error(ExitCode::usage, name + " is for --device cuda, and this is another device.",
                 "Leave out --matmul-algorithms.");
@@ -135,8 +140,7 @@ std::string settle_algorithms(MemoryOptions& options, const std::string& of_run)
   if (options.chosen_algorithms.empty())
     throw Error(ExitCode::usage, printable(file) + " has no algorithms of matrix products.",
                 "Time them with `sluice bench`, with the --model and --batch of the run.");
-  if (of_run.empty() || of_run == options.chosen_algorithms) return "";
-  return name + " replaces the run's: sums are rounded in another order from here on.";
+  return replaces_the_run_s();
 }
 
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads) {

@@ -20,6 +20,7 @@ namespace sluice {
 namespace {
 
 // What a run does that finds no room for a checkpoint.
+constexpr std::chrono::milliseconds kBetweenLooksForRoom{500};
 constexpr const char* kGoesOn =
     "The run goes on, and writes it after the first step that can. Free some space.";
 constexpr const char* kWaits = "The run waits for it; a signal ends it without. Free some space.";
@@ -462,7 +463,7 @@ void Trainer::await_place() {
   const bool was_stopping = stopping();
   overdue_ = false;
   while (!can_save(kWaits)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    std::this_thread::sleep_for(kBetweenLooksForRoom);
     if (!was_stopping && stopping()) return;
   }
 }

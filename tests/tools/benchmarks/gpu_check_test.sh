@@ -42,9 +42,11 @@ for part in first tests small offload largest peer; do
   has "^$part: [0-9]* s, 0 failed, 0 left\$"
   logs cpu "$part"
 done
+# Rows that were skipped are tried again, for what they lacked may be there by now.
 check cpu --part small "${bench[@]}"
 expect 0
-[[ $(grep --count 'there already$' "$work/log") == 11 ]] || { cat "$work/log"; fail "rows were measured twice"; }
+[[ $(grep --count 'there already$' "$work/log") == 8 ]] || { cat "$work/log"; fail "rows were measured twice"; }
+[[ $(grep --count ': skipped, it needs a GPU' "$work/log") == 2 ]] || { cat "$work/log"; fail "rows were not tried"; }
 report cpu
 if grep 'not measured' "$work/page" | grep --invert-match --extended-regexp 'skipped: |faster peer'; then
   fail "these rows have neither figures nor a reason"
@@ -148,7 +150,7 @@ grep --quiet -- '--tool racecheck --kernel-regex kns=sluice .*attention' "$work/
   fail "racecheck did not run over attention"
 logs sanitizer tests
 
-# Only a program that says so, or none, lacks tests. One that does not start has failed.
+# Only a program that says so lacks tests. One that does not start has failed.
 mkdir "$work/unloaded"
 ln -s "$build/gpu_bench" "$work/unloaded/gpu_bench"
 cat > "$work/unloaded/cuda_test" << END
@@ -169,10 +171,17 @@ has '^tests nccl: failed, exit code 127: cuda_test: error while loading shared l
 has '^tests training: failed, exit code 139: '
 has '^tests op-rope: skipped, this build does not have these tests$'
 has '^tests: [0-9]* s, 2 failed, 0 left$'
+cat > "$work/unloaded/cuda_test" << END
+#!/bin/bash
+echo "[  PASSED  ] 0 tests."
+END
+check unloaded --part tests --bench "$work/unloaded/gpu_bench"
+expect 1
+has '^tests op-rope: failed, no test ran$'
 rm "$work/unloaded/cuda_test"
 check unloaded --part tests --bench "$work/unloaded/gpu_bench"
-expect 0
-has '^tests nccl: skipped, this build does not have these tests$'
+expect 1
+has '^tests nccl: failed, exit code 127: .*cuda_test'
 
 # A row whose process is killed in a step is reported with the steps that were done, and tried again in the next
 # call.
@@ -254,11 +263,74 @@ if [[ -d /dev/shm && $(stat --file-system --format=%T /dev/shm) == tmpfs ]]; the
   has 'tmpfs'
   has 'Name a directory on a drive with --disk'
 fi
-SLUICE_EMULATED_GPU=count=0 check none --first --device cuda --bench "$programs/gpu_bench"
+mkdir "$work/disk"
+echo "of somebody else" > "$work/disk/tokens.bin"
+SLUICE_EMULATED_GPU=count=0 check none --first --device cuda --disk "$work/disk" --bench "$programs/gpu_bench"
 expect 4
 has 'sees no GPU'
 tar --list --gzip --file "$work/none/results.tar.gz" > "$work/list"
 grep --quiet 'doctor.log' "$work/list" || fail "no report of doctor"
+
+# Files in --disk that were there before stay as they are. HOME is not needed to look for libraries.
+mkdir "$work/lacking"
+cat > "$work/lacking/gpu_bench" << END
+#!/bin/bash
+if [[ \$1 == libraries ]]; then echo libnone.so.1; else exec "$build/gpu_bench" "\$@"; fi
+END
+chmod +x "$work/lacking/gpu_bench"
+ln -s "$build/sluice" "$work/lacking"
+(
+  unset HOME
+  check lacking --part largest --disk "$work/disk" --bench "$work/lacking/gpu_bench"
+  expect 0
+  has '^libnone.so.1: not found$'
+)
+[[ $(cat "$work/disk/tokens.bin") == "of somebody else" && $(find "$work/disk" | wc --lines) == 2 ]] ||
+  fail "files in --disk changed: $(find "$work/disk")"
+
+# Refusals. Earlier results that cannot be read end a call before it measures, and hide no other part's report.
+bench=(--bench "$build/gpu_bench")
+(
+  flock 9
+  check cpu --part largest "${bench[@]}" 9>&-
+  expect 2
+  has 'another call works in .*cpu'
+) 9> "$work/cpu/lock"
+check cpu --part largest --disk "$work/nowhere" "${bench[@]}"
+expect 2
+has '--disk .*nowhere is no directory'
+check cpu --part largest --archive "$work" "${bench[@]}"
+expect 2
+has '--archive .* is a directory'
+check cpu --part largest --bench "$(type -P true)"
+expect 2
+has 'does not do what gpu_bench does'
+check disk/tokens.bin --part largest "${bench[@]}"
+expect 2
+has 'nothing can be written in .*tokens.bin'
+code=0
+report disk 2> "$work/log" || code=$?
+expect 2
+has 'there are no results in'
+code=0
+tools/gpu_check.sh --report --out "$work/cpu" "${bench[@]}" 2> "$work/log" > /dev/full || code=$?
+expect 6
+largest=$(find "$work/cpu" -name largest.json)
+cp "$largest" "$work/whole.json"
+for damage in 's/"tokens_per_second": [0-9.]*/"tokens_per_second": null/' 's/"part": "largest"/"part": 1/' \
+  's/"machine": {/"machine": [], "other": {/' "\$d"; do
+  sed "$damage" "$work/whole.json" > "$largest"
+  if cmp --quiet "$largest" "$work/whole.json"; then fail "$damage changes nothing"; fi
+  code=0
+  report cpu 2> "$work/log" || code=$?
+  expect 5
+  has 'part largest cannot be reported'
+  page_has '^Cannot be read: '
+  page_has '^\| GPT-2 1.5B, micro-batches of 8, bf16 \|.* billion'
+done
+check cpu --part largest "${bench[@]}"
+expect 5
+has 'is not the file of the part largest'
 
 tools/gpu_check.sh --help > "$work/log" || fail "exit code of --help"
 has '^usage: tools/gpu_check.sh'

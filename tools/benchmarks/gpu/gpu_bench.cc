@@ -2,8 +2,9 @@
 //
 //   gpu_bench libraries                       names of those that training needs and the loader does not find
 //   gpu_bench place PART                      the folder below --dir for results of this GPU and build
-//   gpu_bench rows PART                       the part's rows: name, kind, most seconds, words of the kind
-//   gpu_bench has PART ROW                    exit code 0 if the row is there and did not fail, else 1
+//   gpu_bench rows PART                       the part's rows: name, kind, most seconds, words of the kind;
+//                                             fails if --dir has a file of the part that is not this GPU's
+//   gpu_bench has PART ROW                    exit code 0 if the row was measured, else 1
 //   gpu_bench run PART ROW --seconds N        measures a row into the part's file, within N seconds
 //   gpu_bench record PART ROW [--state STATE] [--seconds N] [--note TEXT] [--values FILE.json] [--log FILE]
 //                                             sets a row, or what is known of it, for the script
@@ -114,7 +115,14 @@ std::string words_of(const Row& row) {
   }
 }
 
+PartFile settled_file(const Command& command) {
+  PartFile file(command.directory(), command.words[1]);
+  file.settle(machine_facts(command.device(), command.rehearse), command.option("--commit", "unknown"));
+  return file;
+}
+
 void print_rows(const Command& command) {
+  if (command.options.contains("--dir")) settled_file(command);
   for (const Row& listed : rows_of(command.words[1])) {
     const Row row = command.rehearse ? rehearsed(listed) : listed;
     fmt::print("{} {} {} {}\n", row.name, kind_name(row.kind), row.seconds_most, words_of(row));
@@ -170,7 +178,7 @@ ordered_json measure(const Command& command, const Row& row,
   throw usage("The script runs this row, and puts it in by `record`.");
 }
 
-// A row for which the machine is too small is skipped: it has no figures, and is not tried again.
+// A row for which the machine is too small is skipped: it has no figures.
 ordered_json measure_or_not(const Command& command, const Row& row,
                             const std::function<void(const ordered_json&)>& so_far) {
   try {
@@ -179,12 +187,6 @@ ordered_json measure_or_not(const Command& command, const Row& row,
     if (error.code() != ExitCode::infeasible) throw;
     return {{"state", "skipped"}, {"note", error.what()}};
   }
-}
-
-PartFile settled_file(const Command& command) {
-  PartFile file(command.directory(), command.words[1]);
-  file.settle(machine_facts(command.device(), command.rehearse), command.option("--commit", "unknown"));
-  return file;
 }
 
 // Until it is done, the row counts as failed, with what is known of it: the process may be ended at any time.
@@ -223,17 +225,29 @@ void record(const Command& command) {
   file.put(command.words[2], values);
 }
 
-void print_report(const Command& command) {
+// A part whose file cannot be read hides no other.
+ExitCode print_report(const Command& command) {
+  ExitCode code = ExitCode::done;
   std::map<std::string, ordered_json> parts;
-  for (const std::string& name : row_parts()) parts[name] = PartFile(command.directory(), name).json();
+  for (const std::string& name : row_parts()) try {
+      parts[name] = PartFile(command.directory(), name).json();
+      gpu_report({{name, parts[name]}});
+    } catch (const std::exception& e) {
+      std::fputs(fmt::format("gpu_bench: part {} cannot be reported: {}\n", name, e.what()).c_str(), stderr);
+      parts[name] = {{"error", e.what()}};
+      code = ExitCode::malformed_file;
+    }
   fmt::print("{}", gpu_report(parts));
+  if (std::fflush(stdout) != 0)
+    throw Error(ExitCode::io, "The report could not be written whole.", "Free some space where it goes.");
+  return code;
 }
 
 int run(const Command& command) {
   const std::vector<std::string>& words = command.words;
   const std::string verb = words.empty() ? "" : words[0];
   if (verb == "report")
-    print_report(command);
+    return static_cast<int>(print_report(command));
   else if (verb == "libraries" && command.device() == DeviceKind::cuda)
     for (const std::string& name : missing_libraries()) fmt::print("{}\n", name);
   else if (verb == "libraries")
@@ -260,7 +274,10 @@ int main(int argc, char** argv) {
   try {
     return sluice::run(sluice::parse(argc, argv));
   } catch (const sluice::Error& e) {
-    fmt::print(stderr, "gpu_bench: {}\n{}\n", e.what(), e.remedy());
+    std::fputs(fmt::format("gpu_bench: {}\n{}\n", e.what(), e.remedy()).c_str(), stderr);
     return static_cast<int>(e.code());
+  } catch (const std::exception& e) {  // of a file system, or of a file of results
+    std::fputs(fmt::format("gpu_bench: {}\n", e.what()).c_str(), stderr);
+    return static_cast<int>(sluice::ExitCode::io);
   }
 }

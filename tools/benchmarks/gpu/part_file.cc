@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -24,8 +25,11 @@ PartFile::PartFile(std::string directory, std::string part)
       json_(std::make_unique<ordered_json>(ordered_json::object())) {
   if (!std::filesystem::exists(path_)) return;
   *json_ = ordered_json::parse(read_text_file(path_, 64 << 20), nullptr, false);
-  if (!json_->is_object() || json_->value("part", "") != part_ || !json_->contains("machine") ||
-      !json_->contains("rows") || !(*json_)["rows"].is_object())
+  if (!json_->is_object()) *json_ = ordered_json::object();
+  const ordered_json none, machine = json_->value("machine", none), rows = json_->value("rows", none);
+  const auto is_object = [](const ordered_json& value) { return value.is_object(); };
+  if (json_->value("part", none) != part_ || !machine.is_object() || !rows.is_object() ||
+      !std::all_of(rows.begin(), rows.end(), is_object))
     throw Error(ExitCode::malformed_file, printable(path_) + " is not the file of the part " + part_ + ".",
                 "Move it away, and measure the part again.");
 }
@@ -38,8 +42,7 @@ ordered_json PartFile::row(const std::string& name) const {
 }
 
 bool PartFile::has(const std::string& row) const {
-  return json_->contains("rows") && (*json_)["rows"].contains(row) &&
-         (*json_)["rows"][row].value("state", "") != "failed";
+  return this->row(row).value("state", ordered_json()) == "measured";
 }
 
 void PartFile::settle(const ordered_json& machine, const std::string& commit) {
@@ -66,9 +69,11 @@ void PartFile::put(const std::string& row, const ordered_json& values) {
   std::ofstream file(next, std::ios::binary);
   file << json_->dump(2) << "\n";
   file.close();
-  if (!file || std::rename(next.c_str(), path_.c_str()) != 0)
-    throw Error(ExitCode::io, "Cannot write " + printable(path_) + ": " + std::strerror(errno) + ".",
-                "Free some space there, or name another directory.");
+  if (file && std::rename(next.c_str(), path_.c_str()) == 0) return;
+  const std::string reason = std::strerror(errno);
+  std::remove(next.c_str());
+  throw Error(ExitCode::io, "Cannot write " + printable(path_) + ": " + reason + ".",
+              "Free some space there, or name another directory.");
 }
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // The file of one part, DIRECTORY/PART.json: the machine, the build, and the values of each row. A row that
-// is in the file is not measured again unless it failed, so a part may take several calls. A failed row may
+// is measured is not measured again, so a part may take several calls. A failed row may
 // have values too: those that were there when it failed.
 //
 //   {"part", "date", "commit", "machine": {...}, "rows": {NAME: {"state": "measured" | "failed" | "skipped",
@@ -23,7 +23,7 @@ class PartFile {
 
   const nlohmann::ordered_json& json() const { return *json_; }  // empty object: nothing was measured yet
   nlohmann::ordered_json row(const std::string& name) const;     // an empty object: it is not there
-  // Whether the row is there and did not fail.
+  // Whether the row was measured.
   bool has(const std::string& row) const;
 
   // Sets the machine and build of the rows. Throws Error(usage) if the file has rows of another GPU or build.

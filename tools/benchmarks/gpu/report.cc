@@ -303,6 +303,7 @@ std::string machine_line(const ordered_json& part) {
 
 std::string part_section(const std::string& name, const ordered_json& part) {
   const std::string heading = "\n## " + name + "\n\n";
+  if (part.contains("error")) return heading + "Cannot be read: " + part["error"].get<std::string>() + "\n";
   if (!part.contains("machine")) return heading + "Not run.\n";
   const std::vector<Row> rows = rows_of(name);
   return heading + machine_line(part) + tests_table(rows, part) + machine_list(rows, part) +

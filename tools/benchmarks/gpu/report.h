@@ -8,7 +8,8 @@
 
 namespace sluice {
 
-// `parts`: PartFile::json() by name of the part; an empty object for a part that was not run.
+// `parts`: PartFile::json() by name of the part; an empty object for a part that was not run; {"error": why}
+// for one that cannot be read. Throws ordered_json::exception where a value is not what a row has there.
 std::string gpu_report(const std::map<std::string, nlohmann::ordered_json>& parts);
 
 }  // namespace sluice
