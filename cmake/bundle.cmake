@@ -2,7 +2,8 @@
 # docs/install.md names. `cmake --build build/release --target bundle` makes it (tools/bundle.sh).
 #   bin/           the command, tests and benchmarks, except those that are linked with the emulation of CUDA
 #   lib/sluice/    the shared libraries that they need (carry_libraries.cmake)
-#   tests/, docs/, tools/, LICENSE, README.md, run_tests.sh with its list tests.list, and a file named commit
+#   tests/, docs/, tools/, LICENSE, README.md, CONTRIBUTING.md, run_tests.sh with its list tests.list, and a
+#   file named commit
 set(bundle_executables "")
 foreach(folder tools tests)
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
@@ -23,7 +24,7 @@ install(DIRECTORY tools/benchmarks DESTINATION tools ${bundle} FILES_MATCHING PA
         PATTERN gpu EXCLUDE)
 install(PROGRAMS tools/run_tests.sh DESTINATION . ${bundle})
 install(PROGRAMS tools/gpu_check.sh DESTINATION tools ${bundle})
-install(FILES LICENSE README.md DESTINATION . ${bundle})
+install(FILES LICENSE README.md CONTRIBUTING.md DESTINATION . ${bundle})
 
 list(TRANSFORM bundle_executables REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE files)
 install(CODE "set(executables \"${files}\")

@@ -84,6 +84,10 @@ page_has 'GB/s to the GPU'
 page_has 'predicted .* by the description "[a-z]*, measured"'
 page_has 'cuBLASLt: emulated; NCCL: emulated'
 page_has 'products of gpt2-xl by other algorithms: [0-9]+ products, '
+SLUICE_EMULATED_GPU=capability_major=7,capability_minor=5 check turing --part largest "${bench[@]}"  # no bf16
+expect 0
+report turing
+page_has 'deepest that fits, fp16, [0-9]* layers \|.*billion'
 
 # One kernel is wrong, NCCL is missing, and one row takes too long. All other rows are there, each with its log;
 # speed is measured all the same.

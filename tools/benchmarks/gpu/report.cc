@@ -115,8 +115,12 @@ const Cells kMemoryHeading = {"configuration", "arenas: used / planned, GiB", "p
                               "state, GiB"};
 
 // `values`: those of the row, or nullptr if it was not measured.
+std::string precision_of(const Row& row, const ordered_json* values) {
+  return values ? values->value("precision", row.precision) : row.precision;
+}
+
 std::string title_of(const Row& row, const ordered_json* values) {
-  std::string title = row.title + ", " + row.precision;
+  std::string title = row.title + ", " + precision_of(row, values);
   if (values && row.model.ends_with('*'))
     title += fmt::format(", {} layers", values->at("layers").get<int>());
   if (values && !values->value("finite", true)) title += ", LOSSES NOT FINITE";
@@ -134,7 +138,8 @@ Cells speed_cells(const Row& row, const ordered_json& part) {
   }
   const ordered_json* products = measured(part, "matmul");
   Figures f{*values, std::nullopt};
-  if (products && products->contains(row.precision)) f.peak = (*products)[row.precision].get<double>();
+  if (const std::string precision = precision_of(row, values); products && products->contains(precision))
+    f.peak = (*products)[precision].get<double>();
   std::string of_resident = "-";
   if (!row.resident.empty()) {
     const ordered_json* resident = measured(part, row.resident);

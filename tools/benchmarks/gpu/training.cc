@@ -58,7 +58,7 @@ std::vector<std::string> train_words(const Row& row, const TrainingPlace& place,
     words.push_back(value);
   };
   add("model", row.model);
-  add("precision", row.precision);
+  if (row.precision != "bf16") add("precision", row.precision);  // bf16 gives way where a GPU has none
   add("batch", std::to_string(row.batch));
   add("seq", std::to_string(row.sequence));
   add("steps", std::to_string(row.steps));
@@ -146,7 +146,9 @@ void Training::open_device() {
   Row row = row_;
   row.model = with_layers(row.model, 1);
   const auto parse_training = [&](uint64_t device_free) {
-    return parse({"train", "--out", "unused"}, train_words(row, place_, device_free));
+    Options options = parse({"train", "--out", "unused"}, train_words(row, place_, device_free));
+    settle_device(options, false);
+    return options;
   };
   options_ = parse_training(kGiB);
   device_ = make_device(options_.memory, resolve_threads(options_.memory));
@@ -209,8 +211,10 @@ double recomputed(const Lowering& lowering) {
 }
 
 ordered_json Training::values(const Plan& plan, const ModelConfig& config) const {
-  ordered_json row{
-      {"state", "measured"}, {"model", row_.model}, {"layers", config.layers}, {"precision", row_.precision}};
+  ordered_json row{{"state", "measured"},
+                   {"model", row_.model},
+                   {"layers", config.layers},
+                   {"precision", dtype_name(options_.numbers.precision)}};
   ordered_json planned = ordered_json::parse(plan_json(plan, budgets_, options_));
   for (const char* key : {"feasible", "recompute", "smallest_budgets"}) planned.erase(key);
   const std::vector<StepMetrics> counted(steps_.begin() + kStepsBefore, steps_.end());
