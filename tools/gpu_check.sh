@@ -15,8 +15,9 @@
 #   --device NAME   cuda (default), or cpu in a rehearsal (default there)
 #   --bench FILE    the gpu_bench command (default: that of the bundle, else of build/release)
 # Part tests runs the tests that need a GPU, also those with two ranks on one GPU, and compute-sanitizer over
-# the ops. Part peer needs python3 with PyTorch. Exit codes: 0 all rows are there, 1 a row failed, 2 usage, 4
-# no GPU or no drive, 5 a file of earlier results cannot be read, 75 some rows are left for another call.
+# the ops. Part peer needs python3 with PyTorch. Exit codes: 0 no row failed or is left, 1 a row failed (others
+# may be left), 2 usage, 4 no GPU or no drive, 5 a file of earlier results cannot be read, 75 rows are left for
+# another call.
 set -euo pipefail
 set -f  # words of rows have stars
 
@@ -26,7 +27,7 @@ bench=$root/bin/gpu_bench
 if [[ ! -x $bench ]]; then bench=$root/build/release/gpu_bench; fi
 part="" report=false rehearse=() device="" out=out/gpu_check archive="" disk=""
 
-help() { sed --quiet '6,21s/^# \?//p' "$0"; }
+help() { sed --quiet '6,20s/^# \?//p' "$0"; }
 usage() {
   help >&2
   exit 2
@@ -71,22 +72,35 @@ case "$device" in "" | cuda | cpu) ;; *) usage ;; esac
 
 bench=$(realpath --no-symlinks "$bench")
 programs=$(dirname "$bench")
-if [[ ${#rehearse[@]} -gt 0 ]]; then seconds_most=3600; fi
+if [[ ${#rehearse[@]} -gt 0 ]]; then
+  seconds_most=3600
+elif [[ $device == cpu ]]; then
+  refuse 2 "--device cpu is for --rehearse: the rows are too large for a processor."
+fi
 if [[ -z $device ]]; then device=$([[ ${#rehearse[@]} -gt 0 ]] && echo cpu || echo cuda); fi
 if [[ -n $disk && ! -d $disk ]]; then refuse 2 "--disk $disk is no directory."; fi
 disk=${disk:-$out}
 archive=${archive:-$out/results.tar.gz}
 if [[ -d $archive ]]; then refuse 2 "--archive $archive is a directory."; fi
-if ! { mkdir -p "$out" "$(dirname "$archive")" && : > "$out/lock"; } 2> /dev/null; then
-  refuse 2 "nothing can be written in $out."
-fi
-# Rows inherit the lock, so one that outlives a killed call keeps it.
+# can_write FILE: makes its folder, too.
+can_write() { mkdir -p "$(dirname "$1")" && : > "$1"; } 2> /dev/null
+if ! can_write "$out/lock"; then refuse 2 "nothing can be written in $out."; fi
+if ! can_write "$archive.next"; then refuse 2 "$archive cannot be written."; fi
+rm "$archive.next"
+# lock FD FOLDER: rows inherit the lock, so one that outlives a killed call keeps it.
+lock() {
+  local code=0
+  flock --nonblock "$1" || code=$?
+  if [[ $code == 1 ]]; then
+    refuse 2 "another call works in $2, or a row of one that was killed. Wait for it."
+  elif [[ $code != 0 ]]; then
+    echo "gpu_check: locks do not work in $2: start no second call there." >&2
+  fi
+}
 exec 9> "$out/lock"
-if ! flock --nonblock 9; then
-  refuse 2 "another call works in $out, or a row of one that was killed. Wait for it, or name another --out."
-fi
+lock 9 "$out"
 out=$(realpath "$out") disk=$(realpath "$disk") archive=$(realpath "$archive")  # tests run in another folder
-scratch=$disk/gpu_check.tmp
+scratch=$disk/gpu_check.tmp scratch_is_ours=false
 commit=$(cat "$root/commit" 2> /dev/null || git -C "$root" describe --always --dirty 2> /dev/null ||
   echo unknown)
 common=(--disk "$scratch" --device "$device" --commit "$commit" "${rehearse[@]}")
@@ -108,18 +122,24 @@ find_libraries() {
 }
 
 row=""  # the process of the row under way
+# What is packed: folders of results and the logs of a call that found no GPU. tar's exit code 1: a file changed
+# while it was read.
 pack() {
   local codes="0 0"
+  trap '' INT TERM HUP  # a second Ctrl-C while it waits
   if [[ -n $row ]]; then
+    echo "gpu_check: ending the row under way"
     kill "$row" 2> /dev/null || true
     wait "$row" || true  # its last lines belong in the archive
   fi
-  rm -f "$scratch/tokens.bin"
-  if [[ -d $scratch ]]; then rmdir "$scratch" || true; fi
-  # The archive may lie in the folder that is packed. tar's exit code 1: a file changed while it was read.
-  find "$out" -mindepth 1 -maxdepth 1 -not -name '*.tar.gz*' -not -name lock -printf '%f\n' |
+  if [[ $scratch_is_ours == true ]]; then
+    rm -f "$scratch/tokens.bin"
+    rmdir "$scratch" || true
+  fi
+  find "$out" -mindepth 1 -maxdepth 2 '(' -path "$out/doctor.log" -o -path "$out/no-place.log" -o \
+    -path "$out/*/logs" -type d ')' -printf '%P\n' | sed 's|/logs$||' |
     tar --create --gzip --directory "$out" --file "$archive.next" --files-from - 2> /dev/null ||
-    codes=${PIPESTATUS[*]}
+    codes=${PIPESTATUS[*]:1}
   if [[ $codes == "0 "[01] ]] && mv "$archive.next" "$archive"; then
     echo "All results and logs: $archive"
   else
@@ -131,20 +151,32 @@ trap pack EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# briefly COMMAND...: of what is done beside the rows, so that a driver that hangs does not hold a call.
+briefly() { timeout --foreground --kill-after=10 60 "$@" < /dev/null; }
+
 find_libraries
-place=$("$bench" place "$part" "${common[@]}" --disk "$disk" 2> "$out/no-place.log") || place=""
-if [[ -z $place ]]; then
-  if [[ ! -s $out/no-place.log ]]; then refuse 2 "$bench does not do what gpu_bench does."; fi
+rm -f "$out/doctor.log"
+code=0
+place=$(briefly "$bench" place "$part" "${common[@]}" --disk "$disk" 2> "$out/no-place.log") || code=$?
+if [[ $code == 4 ]]; then
   cat "$out/no-place.log" >&2
-  if [[ ${#rehearse[@]} == 0 ]]; then echo "Without a GPU, --rehearse shows that every row works." >&2; fi
-  "$programs/sluice" doctor --device auto --nvme-dir "$disk" > "$out/doctor.log" 2>&1 < /dev/null || true
+  if ! grep --quiet -- --disk "$out/no-place.log"; then
+    echo "Without a GPU, --rehearse shows that every row works." >&2
+  fi
+  briefly "$programs/sluice" doctor --device auto --nvme-dir "$disk" > "$out/doctor.log" 2>&1 || true
   exit 4
+elif [[ -z $place ]]; then
+  cat "$out/no-place.log" >&2
+  refuse 2 "$bench does not do what gpu_bench does (exit code $code)."
 fi
 rm "$out/no-place.log"
 results=$out/$place
 if ! mkdir -p "$results/logs" "$scratch"; then refuse 2 "nothing can be written in $out or $disk."; fi
+exec 8< "$scratch"
+lock 8 "$scratch"
+scratch_is_ours=true
 common+=(--dir "$results")
-rows=$("$bench" rows "$part" "${common[@]}")  # ends the call where earlier results cannot be read
+rows=$(briefly "$bench" rows "$part" "${common[@]}")  # ends the call where earlier results cannot be read
 log="" failed=0 left=0
 
 # start NAME SECONDS: whether to do a row now that takes SECONDS at most. If so, it gets a log of its own.
@@ -158,6 +190,7 @@ start() {
   else
     while [[ -e $results/logs/$part-$1-$i.log ]]; do i=$((i + 1)); done
     log=$results/logs/$part-$1-$i.log
+    if ! can_write "$log"; then log=/dev/null; fi
     echo "$part $1: at most $2 s ..."
     row_began=$SECONDS
     return 0
@@ -171,20 +204,23 @@ record() {
   local name=$1 state=$2 note=$3
   shift 3
   if [[ ! -s $log ]]; then write_log "$state, $note"; fi
-  if ! add "$name" --state "$state" --note "$note" "$@" || [[ $state == failed ]]; then
+  if ! add "$name" --state "$state" --note "$note" "$@"; then
+    failed=$((failed + 1))
+    state="$state, not recorded"
+  elif [[ $state == failed ]]; then
     failed=$((failed + 1))
   fi
   echo "$part $name: $state${note:+, $note}"
 }
 # add NAME WORD...: to what is known of the row
 add() {
-  if ! "$bench" record "$part" "$@" --log "$(basename "$log")" --seconds $((SECONDS - row_began)) \
+  if ! briefly "$bench" record "$part" "$@" --log "$(basename "$log")" --seconds $((SECONDS - row_began)) \
     "${common[@]}"; then
     echo "gpu_check: $part $1 lacks something in the report" >&2
     return 1
   fi
 }
-# write_log TEXT: begins the row's log; on a full disk there is none.
+# write_log TEXT: begins the row's log; on a full disk it stays empty.
 write_log() { echo "$1" 2> /dev/null > "$log" || true; }
 
 # why CODE SECONDS: why a row failed, from the exit code and the log.
@@ -235,7 +271,7 @@ run_doctor() {
 run_peer() {
   local name=$1 seconds=$2 code=0 values=$results/peer.values obstacle
   shift 2
-  if ! obstacle=$(python3 -c 'import torch' 2>&1); then
+  if ! obstacle=$(briefly python3 -c 'import torch' 2>&1); then
     write_log "$obstacle"
     record "$name" skipped "there is no python3 with PyTorch"
     return

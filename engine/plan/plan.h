@@ -38,7 +38,7 @@ struct PlanRequest {
   std::function<Model(int64_t micro_batch, int64_t sequence)> model;
   int64_t sequence = 1;                // tokens
   std::vector<int64_t> micro_batches;  // candidates, largest first; each divides the batch
-  int64_t micro_batch_tokens = 0;      // DeviceSizes', by which the candidates were chosen
+  int64_t micro_batch_tokens = 0;      // DeviceSizes::micro_batch_tokens; the candidates fit in it
   Recompute recompute = Recompute::automatic;
   Placement placement = Placement::automatic;
   LowerOptions lower;  // but for recompute, which the search sets

@@ -314,7 +314,7 @@ __device__ void mask_keys(Sums<kRowTiles, kKeys>& sums, const AttentionShape& s,
     mask([&](int row) { return Columns{0, row - key}; });
 }
 
-// Caps products q k, if the model does. What is infinite becomes NaN: 0 u is, and adds nothing elsewhere.
+// Caps products q k, if the model does. An infinite one becomes NaN, since 0 u is NaN there, and 0 elsewhere.
 template <int kRowTiles, int kColumns>
 __device__ void cap_products(Sums<kRowTiles, kColumns>& sums, const AttentionShape& s) {
   if (s.cap == 0) return;

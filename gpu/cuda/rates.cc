@@ -20,9 +20,9 @@ namespace {
 using cuda::check_setup;
 
 constexpr int kTimings = 7;
-// By how much a product must be faster than by the first candidate for another one to be chosen. A median is
-// taken to vary by less. A choice within that would differ from call to call and gain nothing, and a
-// training's bits would differ with it.
+// Another algorithm is chosen only if it is faster than the first by this share. Medians are assumed to vary
+// by less: a choice within that would differ from call to call and gain nothing, and a training's bits would
+// differ with it.
 constexpr double kSpread = 0.02;
 
 // Uniform in [-1, 1), from the upper bits of a linear congruential generator modulo 2^64.
@@ -190,15 +190,16 @@ TimedAlgorithms cuda_time_algorithms(const AlgorithmMeasurement& m) {
       throw Error(ExitCode::environment,
                   "cuBLASLt takes back no algorithm that it proposes for the product " + name + ".",
                   "Run bench without --model, and report this with the names of the GPU and of the library.");
-    part.accumulate = product.accumulate;  // as training runs it; `part` is without
+    part.accumulate = product.accumulate;  // an algorithm serves both ways; training mostly adds
     const std::vector<double> seconds = timer.seconds(part, candidates);
-    auto best = std::min_element(seconds.begin() + 1, seconds.end());
-    if (*best > (1 - kSpread) * seconds[1]) best = seconds.begin() + 1;
-    chosen.products[name] = candidates[static_cast<size_t>(best - seconds.begin() - 1)];
+    const double first = seconds.front();
+    const auto fastest = std::min_element(seconds.begin() + 1, seconds.end());
+    const bool stays = *fastest > (1 - kSpread) * first;
+    chosen.products[name] = stays ? candidates.front() : candidates[fastest - seconds.begin() - 1];
     const double flops =
         2 * static_cast<double>(part.m) * static_cast<double>(part.n) * static_cast<double>(part.k);
-    all.products.push_back(
-        {name, flops, flops / seconds.front(), flops / *best, static_cast<int>(candidates.size())});
+    all.products.push_back({name, flops, flops / first, flops / (stays ? first : *fastest),
+                            static_cast<int>(candidates.size())});
     m.timed(all.products.back());
   }
   all.text = cuda::algorithms_text(chosen);

@@ -122,12 +122,12 @@ std::vector<std::string> settle_device(Options& options, bool precision_is_settl
 std::string settle_algorithms(MemoryOptions& options, const std::string& of_run) {
   const std::string& file = options.matmul_algorithms;
   const std::string name = "--matmul-algorithms " + printable(file);
-  const auto replaces_the_run_s = [&] {
+  const auto note_of_replacement = [&] {
     if (of_run.empty() || of_run == options.chosen_algorithms) return std::string();
     return name + " replaces the run's: sums are rounded in another order from here on.";
   };
   options.chosen_algorithms = file.empty() ? of_run : "";
-  if (file == "none") return replaces_the_run_s();
+  if (file == "none") return note_of_replacement();
   if (file.empty())
     return of_run.empty()
                ? ""
@@ -140,7 +140,7 @@ std::string settle_algorithms(MemoryOptions& options, const std::string& of_run)
   if (options.chosen_algorithms.empty())
     throw Error(ExitCode::usage, printable(file) + " has no algorithms of matrix products.",
                 "Time them with `sluice bench`, with the --model and --batch of the run.");
-  return replaces_the_run_s();
+  return note_of_replacement();
 }
 
 std::unique_ptr<Device> make_device(const MemoryOptions& options, int threads) {

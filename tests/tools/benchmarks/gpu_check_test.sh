@@ -47,6 +47,8 @@ check cpu --part small "${bench[@]}"
 expect 0
 [[ $(grep --count 'there already$' "$work/log") == 8 ]] || { cat "$work/log"; fail "rows were measured twice"; }
 [[ $(grep --count ': skipped, it needs a GPU' "$work/log") == 2 ]] || { cat "$work/log"; fail "rows were not tried"; }
+grep --quiet '^small gpt2-bf16: there already' <(sed '/^small link/,$d' "$work/log") ||
+  fail "what was tried in vain does not come last"
 report cpu
 if grep 'not measured' "$work/page" | grep --invert-match --extended-regexp 'skipped: |faster peer'; then
   fail "these rows have neither figures nor a reason"
@@ -224,9 +226,13 @@ stop() {
   env --default-signal=INT "$check_script" --rehearse --part small --out "$2-out" --bench "$2/gpu_bench" \
     > "$work/log" 2>&1 &
   pid=$!
-  until [[ -n $(find "$2-out" -name 'small-link-1.log' 2> /dev/null) ]]; do sleep 0.1; done
+  for ((i = 0; i < 600; ++i)); do
+    if [[ -n $(find "$2-out" -name 'small-link-1.log' 2> /dev/null) ]]; then break; fi
+    sleep 0.1
+  done
   sleep 0.5
   kill "-$1" $pid
+  if [[ $2 == writing ]]; then sleep 0.3 && kill "-$1" $pid; fi  # again, while the row is waited for
   code=0
   wait $pid || code=$?
   cd - > /dev/null
@@ -275,6 +281,22 @@ has 'sees no GPU'
 tar --list --gzip --file "$work/none/results.tar.gz" > "$work/list"
 grep --quiet 'doctor.log' "$work/list" || fail "no report of doctor"
 
+# What cannot be recorded or packed is told, and nothing half written stays.
+mkdir "$work/full"
+cat > "$work/full/gpu_bench" << END
+#!/bin/bash
+if [[ \$1 == record && \$3 == matmul ]]; then exit 6; fi
+exec "$build/gpu_bench" "\$@"
+END
+printf '#!/bin/bash\nexit 2\n' > "$work/bin/tar"
+chmod +x "$work/full/gpu_bench" "$work/bin/tar"
+PATH=$work/bin:$PATH check full --part largest --bench "$work/full/gpu_bench"
+expect 1
+has 'gpu_check: largest matmul lacks something in the report'
+has '^largest: [0-9]* s, 1 failed, 0 left$'
+has 'the results cannot be packed into .*; they are in '
+[[ -z $(find "$work/full" -name '*.next') ]] || fail "half an archive stays"
+
 # Files in --disk that were there before stay as they are. HOME is not needed to look for libraries.
 mkdir "$work/lacking"
 cat > "$work/lacking/gpu_bench" << END
@@ -300,6 +322,22 @@ bench=(--bench "$build/gpu_bench")
   expect 2
   has 'another call works in .*cpu'
 ) 9> "$work/cpu/lock"
+mkdir "$work/disk/gpu_check.tmp"
+touch "$work/disk/gpu_check.tmp/tokens.bin"
+(
+  flock 9
+  check lacking --part largest --disk "$work/disk" "${bench[@]}" 9>&-
+  expect 2
+  has 'another call works in .*gpu_check.tmp'
+) 9< "$work/disk/gpu_check.tmp"
+[[ -e $work/disk/gpu_check.tmp/tokens.bin ]] || fail "the data of another call are gone"
+code=0
+tools/gpu_check.sh --first --device cpu --out "$work/cpu" "${bench[@]}" 2> "$work/log" || code=$?
+expect 2
+has 'device cpu is for --rehearse'
+check cpu --part largest --archive /dev/null/results.tar.gz "${bench[@]}"
+expect 2
+has '/dev/null/results.tar.gz cannot be written'
 check cpu --part largest --disk "$work/nowhere" "${bench[@]}"
 expect 2
 has '--disk .*nowhere is no directory'

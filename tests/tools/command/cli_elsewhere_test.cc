@@ -34,6 +34,13 @@ class CliElsewhere : public Cli {
   }
 };
 
+TEST_F(CliElsewhere, AMachineThatIsNotKnownIsSuggested) {
+  for (const char* name : {"rtx4090", "RTX-4090"})
+    expect_refusal({"plan", "--model", "llama-70b", "--machine", name}, 2, {name, "Did you mean rtx-4090?"});
+  expect_refusal({"plan", "--model", "llama-70b", "--machine", "nothere.json"}, 2,
+                 {"nothere.json, and no such file", "Known are a100", "docs/machine.md"});
+}
+
 // The README's question.
 TEST_F(CliElsewhere, Llama70BOnOne4090) {
   const Words words{"--model", "llama-70b", "--machine", "rtx-4090", "--host-mem", "64GiB", "--seq", "2048"};

@@ -3,7 +3,9 @@
 //   gpu_bench libraries                       names of those that training needs and the loader does not find
 //   gpu_bench place PART                      the folder below --dir for results of this GPU and build
 //   gpu_bench rows PART                       the part's rows: name, kind, most seconds, words of the kind;
-//                                             fails if --dir has a file of the part that is not this GPU's
+//   with
+//                                             --dir, begins the part's file, and rows that were tried in vain
+//                                             come last
 //   gpu_bench has PART ROW                    exit code 0 if the row was measured, else 1
 //   gpu_bench run PART ROW --seconds N        measures a row into the part's file, within N seconds
 //   gpu_bench record PART ROW [--state STATE] [--seconds N] [--note TEXT] [--values FILE.json] [--log FILE]
@@ -13,6 +15,7 @@
 // and data, and --commit TEXT. Exit codes are those of sluice.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -122,8 +125,13 @@ PartFile settled_file(const Command& command) {
 }
 
 void print_rows(const Command& command) {
-  if (command.options.contains("--dir")) settled_file(command);
-  for (const Row& listed : rows_of(command.words[1])) {
+  std::vector<Row> rows = rows_of(command.words[1]);
+  if (command.options.contains("--dir")) {
+    const PartFile file = settled_file(command);
+    std::stable_partition(rows.begin(), rows.end(),
+                          [&](const Row& row) { return file.row(row.name).empty() || file.has(row.name); });
+  }
+  for (const Row& listed : rows) {
     const Row row = command.rehearse ? rehearsed(listed) : listed;
     fmt::print("{} {} {} {}\n", row.name, kind_name(row.kind), row.seconds_most, words_of(row));
   }
@@ -208,8 +216,10 @@ void measure_and_put(const Command& command) {
   fmt::print("{}\n", text);
 }
 
+// Asks the GPU for nothing if the part's file is there, since it may be the GPU that failed.
 void record(const Command& command) {
-  PartFile file = settled_file(command);
+  PartFile file(command.directory(), command.words[1]);
+  if (file.json().empty()) file = settled_file(command);
   ordered_json values = file.row(command.words[2]);
   const std::string more = command.option("--values", "");
   if (!more.empty()) {

@@ -60,10 +60,15 @@ void PartFile::settle(const ordered_json& machine, const std::string& commit) {
             {"commit", commit},
             {"machine", machine},
             {"rows", ordered_json::object()}};
+  write();
 }
 
 void PartFile::put(const std::string& row, const ordered_json& values) {
   (*json_)["rows"][row] = values;
+  write();
+}
+
+void PartFile::write() const {
   std::filesystem::create_directories(directory_);
   const std::string next = path_ + ".next";
   std::ofstream file(next, std::ios::binary);
