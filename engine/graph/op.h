@@ -102,10 +102,10 @@ struct OpAttributes {
   // each row, 0 <= begin <= t, never decreasing within a sequence; 0 without that input. A sink is a score of
   // its head that takes part in the softmax's sum, hence in lse, and has no value. It is neither scaled nor
   // capped.
-  int64_t window = 0;   // a query sees its own key and the window - 1 keys before it; 0: all
+  int64_t window = 0;  // a query sees its own key and the window - 1 keys before it; 0: all
   // A scaled score s becomes soft_cap * tanh(s / soft_cap), and NaN where it is infinite; 0: as it is.
   double soft_cap = 0;
-  double scale = 0;     // factor of q k; 0: 1 / sqrt(head_size)
+  double scale = 0;  // factor of q k; 0: 1 / sqrt(head_size)
 };
 
 struct Op {

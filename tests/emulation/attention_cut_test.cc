@@ -31,12 +31,8 @@ struct Gpu {
   }
 };
 // CUDA Programming Guide 13.0, table "Technical Specifications per Compute Capability".
-constexpr Gpu kGpus[] = {{75, 64 << 10, 0},
-                         {80, 164 << 10, 1 << 10},
-                         {86, 100 << 10, 1 << 10},
-                         {89, 100 << 10, 1 << 10},
-                         {90, 228 << 10, 1 << 10},
-                         {100, 228 << 10, 1 << 10},
+constexpr Gpu kGpus[] = {{75, 64 << 10, 0},        {80, 164 << 10, 1 << 10}, {86, 100 << 10, 1 << 10},
+                         {89, 100 << 10, 1 << 10}, {90, 228 << 10, 1 << 10}, {100, 228 << 10, 1 << 10},
                          {120, 100 << 10, 1 << 10}};
 constexpr int kRegisters = 65536,
               kRegistersAtOnce = 8;  // of a multiprocessor; a warp's come in this step a lane

@@ -105,11 +105,11 @@ TEST_F(GpuCheckFile, KeepsRowsAndIsOfOneGpu) {
 }
 
 TEST_F(GpuCheckFile, RefusesOtherFiles) {
-  for (const char* text : {"", "[]", "{}", R"({"part": "offload", "machine": {}, "rows": {}})",
-                           R"({"part": "small", "machine": {}, "rows": []})",
-                           R"({"part": "small", "machine": [], "rows": {}})",
-                           R"({"part": 1, "machine": {}, "rows": {}})",
-                           R"({"part": "small", "machine": {}, "rows": {"disk": "measured"}})"}) {
+  for (const char* text :
+       {"", "[]", "{}", R"({"part": "offload", "machine": {}, "rows": {}})",
+        R"({"part": "small", "machine": {}, "rows": []})", R"({"part": "small", "machine": [], "rows": {}})",
+        R"({"part": 1, "machine": {}, "rows": {}})",
+        R"({"part": "small", "machine": {}, "rows": {"disk": "measured"}})"}) {
     write_file("small.json", text);
     expect_error(ExitCode::malformed_file, {"small.json"}, [&] { PartFile(directory.string(), "small"); });
   }
